@@ -1,0 +1,58 @@
+// core/exchange/codec.h - how the difference between a model block and its replica becomes bytes.
+//
+// A delta is `target − published`, quantised. encode() advances `published` by exactly the value
+// that apply() will add to the other end's replica, so the two stay bit-identical and whatever the
+// quantiser lost stays in `target − published`, to be carried by the next delta: that is the error
+// feedback, there is no second buffer. Bit-exact on every CPU: a quantised value is
+// `q · scale` with |q| ≤ 127 and a bf16 scale of bounded exponent, so the product is exact in
+// fp32 and only one rounding (the addition) remains. Pure functions; any thread.
+#pragma once
+
+#include <optional>
+
+#include "core/base/types.h"
+
+namespace gossipd {
+
+enum class CodecId : std::uint8_t {
+  mirror = 0,    // keyframe without payload: "what I publish to you := what you publish to me"
+  keyframe = 1,  // the block itself, fp32, absolute
+  fp32 = 2,      // difference, fp32
+  bf16 = 3,      // difference, bf16
+  int8 = 4,      // groups of `quantiser_group` floats share one bf16 scale
+  int4 = 5,
+  ternary = 6,   // −s, 0, +s in 2 bits each
+  top_k = 7,     // chunks of `top_k_chunk` floats: k packed {10-bit index, 2-bit value} and two bf16 magnitudes
+};
+
+inline constexpr std::size_t quantiser_group = 256;
+inline constexpr std::size_t top_k_chunk = 1024;
+inline constexpr std::size_t top_k_keep_max = 512;
+
+struct Codec {
+  CodecId id = CodecId::int8;
+  std::uint16_t keep = 32;  // top_k only: entries kept per full chunk, 1 … top_k_keep_max; shorter chunks keep in proportion, at least 1
+  auto operator<=>(const Codec&) const = default;
+};
+
+[[nodiscard]] const char* to_string(CodecId);
+// "fp32", "bf16", "int8", "int4", "ternary", "top_k" or "top_k:31"; nullopt on anything else.
+[[nodiscard]] std::optional<Codec> parse_codec(const std::string& text);
+
+// Bytes of the payload of a block of `floats` floats; the same for every content.
+[[nodiscard]] std::size_t encoded_size(Codec, std::size_t floats);
+
+// Encodes `target − published` into `out` (exactly encoded_size() bytes) and advances `published`.
+// All three have one size in floats. False, with nothing changed in `published`, when a difference
+// is not finite (NaN or infinity anywhere in `target`) or too large for the codec.
+[[nodiscard]] bool encode(Codec, std::span<const float> target, std::span<float> published, std::span<std::byte> out);
+
+enum class ApplyError : std::uint8_t { none, wrong_size, not_finite, too_large, malformed };
+[[nodiscard]] const char* to_string(ApplyError);
+
+// Adds the decoded delta to `received` (keyframe: replaces it). Everything is checked first:
+// on any error `received` is bit-identical to before. `magnitude_max` bounds the absolute value of
+// a single decoded difference (keyframe: of a single value). `mirror` is not handled here: wrong_size.
+[[nodiscard]] ApplyError apply(Codec, std::span<const std::byte> payload, std::span<float> received, float magnitude_max);
+
+}  // namespace gossipd

@@ -1,0 +1,44 @@
+// core/exchange/kernels.h - the loops over floats, one table of them per instruction set.
+//
+// Plain loops compiled once per instruction set (baseline, AVX2, AVX-512; baseline only where the
+// CPU is not x86-64) and picked at start. Every function gives the same bits in every version:
+// element-wise work has one rounding per operation and no contraction, and reductions add into 16
+// fixed lanes that are summed in one fixed order. Tests compare the versions byte by byte.
+// Sources and destinations have one size and do not overlap. Pure; any thread.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace gossipd {
+
+struct ChangeNorms {
+  double change_squared = 0;     // ‖target − replica‖²
+  double reference_squared = 0;  // ‖replica‖²
+};
+
+struct Kernels {
+  const char* name;
+
+  // update += gain · (received − published); returns Σ (gain·(received − published))².
+  double (*transfer)(std::span<float> update, std::span<const float> received, std::span<const float> published, float gain);
+  // target = model + update
+  void (*sum)(std::span<float> target, std::span<const float> model, std::span<const float> update);
+  // drift += blend · ((now − before)·per_step − drift): the moving average of displacement per step.
+  void (*drift)(std::span<float> drift, std::span<const float> now, std::span<const float> before, float per_step, float blend);
+  // y += a · x; returns Σ (a·x)².
+  double (*axpy)(std::span<float> y, std::span<const float> x, float a);
+  // Norms of the difference between `model + update` and `replica`.
+  ChangeNorms (*change)(std::span<const float> model, std::span<const float> update, std::span<const float> replica);
+  // Σ (a − b)² and Σ b²
+  ChangeNorms (*distance)(std::span<const float> a, std::span<const float> b);
+  bool (*all_finite)(std::span<const float> x);
+  std::uint64_t (*hash)(std::span<const float> x);  // XXH3-64 of the bytes
+};
+
+// The best version this CPU runs (fixed for the process).
+[[nodiscard]] const Kernels& kernels();
+// All versions this CPU can run, baseline first; for tests and benchmarks.
+[[nodiscard]] std::span<const Kernels* const> kernel_versions();
+
+}  // namespace gossipd

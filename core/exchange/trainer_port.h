@@ -1,0 +1,35 @@
+// core/exchange/trainer_port.h - what passes between the core and whoever trains the model.
+//
+// One buffer of P floats goes back and forth, so at most one update is outstanding: the core fills
+// it with an additive update and gives it away (Update); the trainer adds it to its parameters at
+// the next step boundary, later fills the same buffer with its parameters and gives it back
+// (Snapshot). The next snapshot is therefore always taken after the last update was applied and
+// nothing is mixed twice. The trainer never waits for the buffer while it has steps to make.
+#pragma once
+
+#include "core/base/types.h"
+
+namespace gossipd {
+
+// Trainer → core, at a step boundary.
+struct Snapshot {
+  std::vector<float> model;          // P floats: parameters after `step` steps
+  Step step = 0;                     // optimiser steps made since this node's model began
+  Samples samples = 0;               // samples this node has trained on since its counter began
+  double loss = 0;                   // smoothed training loss; 0 before the first step
+  double learning_rate = 0;          // of the next step
+  double learning_rate_peak = 0;     // the schedule's largest
+  double step_seconds = 0;           // smoothed wall time of one step
+  std::uint32_t batch = 0;           // samples per step
+  bool finite = true;                // false: a parameter or the loss is NaN or infinite
+};
+
+// Core → trainer.
+struct Update {
+  std::vector<float> values;  // P floats, to be added to the parameters
+  bool replace = false;       // instead: these are the parameters; the optimiser's state starts at zero
+  Step steps_until_snapshot = 1;  // the next snapshot is wanted after at least so many more steps …
+  bool training = true;           // … or, when false (budget spent, paused, left), at once and without stepping
+};
+
+}  // namespace gossipd
