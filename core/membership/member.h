@@ -1,0 +1,52 @@
+// core/membership/member.h - what a cluster knows about one of its nodes.
+//
+// A record belongs to its node: only the node itself raises `incarnation` and `tick` and reports
+// its progress; others may say that they suspect it or hold it to have failed, and it refutes that
+// with a higher incarnation. `samples` only ever grows, whatever else a record says, so a restart
+// cannot count twice. Plain values; core strand only.
+#pragma once
+
+#include "core/base/types.h"
+
+namespace gossipd {
+
+// In this order a claim of the same incarnation overrides the one before it.
+enum class MemberState : std::uint8_t { alive, suspect, failed, left };
+[[nodiscard]] const char* to_string(MemberState);
+
+// What a node is doing. Only `training` makes optimiser steps.
+enum class Phase : std::uint8_t {
+  joining,           // no cluster yet: seeds are asked, for ever
+  waiting_for_data,  // knows the job, but not where its data lies
+  preparing,         // the job is known; data and model are being built
+  syncing,           // a neighbour's model is being downloaded
+  training,
+  paused,     // by the operator: exchanges, but makes no steps
+  finishing,  // the budget is spent: exchanging until the models agree
+  finished,   // final model reached
+  leaving,    // publishing what is unpublished
+  left,       // by the operator, durably; until `join`
+  broken,     // own model is not finite and nothing to restore it from has come yet
+};
+[[nodiscard]] const char* to_string(Phase);
+
+inline constexpr std::size_t name_bytes_max = 64;
+inline constexpr std::size_t members_max = 1024;
+
+struct MemberRecord {
+  NodeId id{};
+  std::string name;
+  Endpoint address;
+  std::uint64_t incarnation = 0;  // raised at every start and to refute a suspicion
+  MemberState state = MemberState::alive;
+  std::uint64_t tick = 0;  // raised with every report; compares within one incarnation
+  Phase phase = Phase::joining;
+  Samples samples = 0;  // trained on by this node, ever; merged by maximum
+  Step step = 0;
+  double samples_per_second = 0;
+  std::uint32_t batch = 0;
+  double loss = 0;
+  double spread = 1;  // largest relative distance to a neighbour's published model; 1 = not known
+};
+
+}  // namespace gossipd

@@ -1,0 +1,190 @@
+// core/node.h - one node of the cluster: membership, links, exchange and progress, composed.
+//
+// Sans-IO: the driver (gossipd, the lab, the fault simulator) brings events and the time, then
+// carries out the effects it takes, in order. The same code therefore runs over TCP, in virtual
+// time and under injected faults. A driver's loop after every event:
+//
+//     for (Effect& e : node.take_effects()) carry_out(e);
+//     while (node.has_work()) { node.work(now); …other events may come between… ; carry out effects }
+//     arm one timer for node.next_deadline(); when due: node.on_time(now)
+//
+// work() does one bounded piece (about a block) of encoding, mixing or hashing, so that a large
+// model never keeps heartbeats waiting. Single owner, one thread (the protocol strand).
+#pragma once
+
+#include <map>
+#include <optional>
+#include <variant>
+
+#include "core/base/result.h"
+#include "core/exchange/policy.h"
+#include "core/exchange/trainer_port.h"
+#include "core/membership/member.h"
+#include "core/model/schema.h"
+
+namespace gossipd {
+
+inline constexpr std::uint32_t protocol_version = 1;
+
+// Node policy for membership: what each node may choose for itself.
+struct MembershipPolicy {
+  std::uint32_t links = 4;       // neighbours this node tries to have
+  std::uint32_t links_max = 12;  // neighbours it accepts
+  Duration tick = std::chrono::milliseconds(1000);          // own record is renewed and gossiped
+  Duration ping = std::chrono::milliseconds(1000);          // per link
+  Duration suspect_after = std::chrono::milliseconds(3000); // silence on a link
+  Duration fail_after = std::chrono::milliseconds(10000);
+  Duration handshake_timeout = std::chrono::milliseconds(10000);
+  Duration redial_min = std::chrono::milliseconds(300);     // backoff, doubled up to
+  Duration redial_max = std::chrono::milliseconds(15000);
+  Duration isolation_grace = std::chrono::milliseconds(8000);  // restarted with known members: wait so long before training alone
+  Duration leave_flush = std::chrono::milliseconds(3000);
+  Duration finish_cap = std::chrono::milliseconds(60000);
+};
+
+// What must survive a restart. Written by the driver when a Persist effect says so.
+struct NodeState {
+  NodeId id{};
+  ClusterId cluster{};            // 0: not yet a member of any
+  std::uint64_t incarnation = 0;  // of the last start; the next start uses more
+  bool left = false;              // by `leave`; stays until `join`
+  JobHash job{};                  // 0: none yet
+  std::vector<MemberRecord> members;  // everybody else ever met: addresses to rejoin by, samples counted
+};
+
+struct NodeConfig {
+  std::string name;
+  Endpoint advertise;            // where others reach this node
+  std::vector<Endpoint> seeds;   // asked for ever while joining; empty: this node may found a cluster
+  std::uint64_t random_seed = 1;
+  MembershipPolicy membership;
+  ExchangePolicy exchange;
+};
+
+// ---- effects ---------------------------------------------------------------------------------
+enum class Lane : std::uint8_t { control, bulk };
+
+struct DialEffect { Endpoint endpoint; };                       // answered by on_session_open or on_dial_failed
+struct SendEffect { SessionId session; Lane lane; SharedBytes message; };
+struct CloseEffect { SessionId session; std::string reason; };  // control messages already sent go out first; no event follows
+struct PersistEffect { NodeState state; };                      // must be durable before later effects are carried out
+struct JobEffect { std::string document; JobHash hash; };       // from the cluster: prepare it, then on_model_ready()
+struct UpdateEffect { Update update; };                         // to the trainer
+struct ProgressEffect { Samples others_samples; };              // to the trainer: what the rest has trained on
+struct CheckpointEffect { bool final_model; };                  // the trainer should write one now
+enum class Level : std::uint8_t { debug, info, warning, error };
+struct LogEffect { Level level; std::string text; };            // a transition, once; `key=value` words
+using Effect = std::variant<DialEffect, SendEffect, CloseEffect, PersistEffect, JobEffect, UpdateEffect, ProgressEffect,
+                            CheckpointEffect, LogEffect>;
+
+// ---- what can be looked at -------------------------------------------------------------------
+struct MemberView {
+  MemberRecord record;
+  bool self = false;
+  bool linked = false;
+  double rtt_ms = 0;     // 0: no link
+  double age_s = 0;      // since its record last changed here
+};
+
+struct LinkView {
+  NodeId peer{};
+  std::string name;
+  Endpoint address;
+  bool outbound = false;
+  std::string state;            // "handshake", "opening", "open", "suspect", "down"
+  double rtt_ms = 0;
+  double silence_s = 0;         // since the last byte
+  double age_steps = 0;         // of what the peer published, in the peer's steps
+  double age_s = 0;
+  ExchangeCounters counters;
+};
+
+struct Refusal {  // a session that we refused or that refused us
+  Instant at{};
+  bool by_us = false;
+  std::string peer;   // name or endpoint
+  Error reason;
+};
+
+struct NodeView {
+  NodeId id{};
+  std::string name;
+  ClusterId cluster{};
+  std::uint64_t incarnation = 0;
+  Phase phase = Phase::joining;
+  bool isolated = false;         // members are known, none is linked
+  JobHash job{};
+  SchemaHash schema{};
+  Samples own_samples = 0;
+  Samples cluster_samples = 0;
+  Samples budget_samples = 0;
+  Step step = 0;
+  double loss = 0;
+  double learning_rate = 0;
+  double samples_per_second = 0;
+  double step_seconds = 0;
+  std::uint32_t batch = 0;
+  double spread = 1;
+  std::uint64_t link_steps = 0;  // Σ over own steps of the open links at that step: what "every step" would have sent, in models
+  std::vector<MemberView> members;
+  std::vector<LinkView> links;
+  std::vector<Refusal> refusals;  // newest last, at most refusals_max
+  std::string waiting_for;        // words for `joining` and `waiting_for_data`
+};
+inline constexpr std::size_t refusals_max = 32;
+
+class NodeImpl;
+
+class Node {
+ public:
+  // `state.incarnation` is the last one used; the node uses the next and asks to persist it first.
+  Node(NodeConfig config, NodeState state, Instant now);
+  ~Node();
+  Node(Node&&) noexcept;
+  Node& operator=(Node&&) noexcept;
+
+  // ---- the job and the model ----
+  // A job known from a file or from disk, before anything else; `document` is handed on to joiners.
+  void on_job(std::string document, JobHash hash, Samples budget_samples, Instant now);
+  // The data directory is missing (`what` says which); the node stays a member and waits.
+  void on_waiting_for_data(std::string what, Instant now);
+  // The trainer stands. `restored`: its parameters come from a checkpoint of this job (or founder's initial ones),
+  // else they must come from a neighbour. `buffer`: P floats for the first round; own counters as restored.
+  void on_model_ready(Schema schema, bool has_model, Samples own_samples, Step step, Instant now);
+  // The trainer answered the last UpdateEffect.
+  void on_snapshot(Snapshot snapshot, Instant now);
+
+  // ---- sessions ----
+  void on_session_open(SessionId session, bool outbound, Endpoint remote, Instant now);  // outbound: the endpoint that was dialled
+  void on_dial_failed(Endpoint endpoint, std::string reason, Instant now);
+  void on_session_closed(SessionId session, std::string reason, Instant now);
+  void on_bytes(SessionId session, Instant now);  // any byte is a sign of life
+  void on_message(SessionId session, Lane lane, std::span<const std::byte> message, Instant now);
+  void on_bulk_sent(SessionId session, std::size_t bytes, Instant now);
+
+  // ---- the operator ----
+  [[nodiscard]] std::optional<Error> join(std::vector<Endpoint> seeds, Instant now);
+  [[nodiscard]] std::optional<Error> leave(Instant now);
+  [[nodiscard]] std::optional<Error> pause(Instant now);
+  [[nodiscard]] std::optional<Error> resume(Instant now);
+  void stop(Instant now);  // SIGTERM: says goodbye as `restarting`; nothing durable changes
+
+  // ---- time and work ----
+  void on_time(Instant now);
+  [[nodiscard]] Instant next_deadline() const;
+  [[nodiscard]] bool has_work() const;
+  void work(Instant now);
+  [[nodiscard]] std::vector<Effect> take_effects();
+
+  [[nodiscard]] NodeView view(Instant now) const;
+  [[nodiscard]] Phase phase() const;
+  // For tests and the simulator: a link's replicas, and everything that must always hold.
+  [[nodiscard]] std::span<const float> published_to(NodeId peer) const;
+  [[nodiscard]] std::span<const float> received_from(NodeId peer) const;
+  void check_invariants() const;
+
+ private:
+  std::unique_ptr<NodeImpl> impl_;
+};
+
+}  // namespace gossipd
