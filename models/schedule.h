@@ -1,0 +1,14 @@
+// models/schedule.h - the learning rate as a pure function of the cluster's samples.
+//
+// Every node that has heard of the same samples uses the same rate, whenever it joined.
+#pragma once
+
+#include "models/job.h"
+
+namespace gossipd {
+
+[[nodiscard]] double learning_rate_at(const Job&, Samples cluster_samples);
+// The largest value that learning_rate_at() takes.
+[[nodiscard]] double learning_rate_peak(const Job&);
+
+}  // namespace gossipd

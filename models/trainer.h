@@ -1,0 +1,121 @@
+// models/trainer.h - trains one job's model on this node, and meets the exchange at step boundaries.
+//
+// Follows core/exchange/trainer_port.h: give() hands over an update, which is applied once at the
+// next step boundary, and the same buffer comes back in a snapshot. The training thread never waits
+// for the network while it may step. It does wait, and answers give() with a snapshot at once, when
+// the update says `training = false`, when the budget is spent, or when its numbers are no longer
+// finite (then only a `replace` update lets it go on).
+// Given the job, the shard and no updates, a run is bit-identical to any other on the same machine.
+//
+// Threads: create/restore/start/stop from one owner; what says "any thread" from any. Callbacks come
+// on the trainer's threads and must not call start() or stop(). Torch stays behind this header.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "core/exchange/trainer_port.h"
+#include "core/model/schema.h"
+#include "models/checkpoint.h"
+#include "models/job.h"
+
+namespace gossipd {
+
+struct TrainerOptions {
+  std::string data_dir;              // where the job's files lie
+  std::string device = "auto";       // auto (the first CUDA device, else the CPU) | cpu | cuda | cuda:N
+  int threads = 1;                   // of tensor arithmetic on the CPU
+  double min_step_ms = 0;            // every step takes at least so long: leaves the device to others
+  std::uint32_t shard_index = 0;     // this node trains on every shard_count-th sample of the job's
+  std::uint32_t shard_count = 1;     // permutation, starting with the shard_index-th
+  int nice = 5;                      // of the training thread, so that the protocol keeps its pace
+  bool evaluate = true;              // load the held-out set and evaluate as the job says
+};
+
+struct Evaluation {
+  double accuracy = 0;       // 0 … 1, on the held-out set
+  double loss = 0;           // mean cross-entropy
+  Step step = 0;             // of the model that was evaluated
+  Samples at_samples = 0;    // the cluster's, when the model was taken
+  double seconds = 0;        // that the evaluation took
+};
+
+enum class TrainerState : std::uint8_t {
+  idle,        // not started, or stopped
+  holding,     // started, waits for the cluster's model or was told not to train
+  training,
+  finished,    // the job's budget is spent
+  not_finite,  // waits for a `replace` update
+  failed,      // the device or a library refused; on_failure said why
+};
+[[nodiscard]] std::string_view to_string(TrainerState);
+
+struct TrainerStatus {
+  TrainerState state = TrainerState::idle;
+  Step step = 0;
+  Samples samples = 0;       // own
+  Samples data_position = 0; // samples drawn from the shard
+  double loss = 0;           // smoothed
+  double learning_rate = 0;  // of the next step
+  double step_seconds = 0;   // smoothed
+};
+
+struct CheckpointRequest {
+  enum class Model { current, last_evaluated };
+  std::filesystem::path path;
+  Metadata metadata;                     // added to what the trainer knows itself
+  Model model = Model::current;          // last_evaluated: exactly what the last Evaluation measured (for "best")
+  std::function<void(Result<std::uint64_t>)> done;  // bytes written; on a trainer thread, or the caller's when stopped
+};
+
+class Trainer {
+ public:
+  struct Callbacks {
+    std::function<void(Snapshot)> on_snapshot;      // training thread
+    std::function<void(Evaluation)> on_evaluation;  // evaluation thread
+    std::function<void(Error)> on_failure;          // either; the trainer is in `failed` and steps no more
+  };
+
+  // Loads the data and builds the model from job.seed. Codes "no-data", "bad-data" (say what to put where),
+  // "no-device" (names the device), "bad-config".
+  static Result<std::unique_ptr<Trainer>> create(const Job&, const TrainerOptions&);
+  ~Trainer();
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
+
+  [[nodiscard]] const Schema& schema() const;
+  [[nodiscard]] const Job& job() const;
+  [[nodiscard]] std::string device() const;         // "cpu", "cuda:0"
+  [[nodiscard]] Samples shard_samples() const;      // training samples of this node's shard
+
+  // Before start(). The model as it is now: from the seed, or restored.
+  void copy_model(std::span<float> out) const;
+  // Before start(). Model, momentum, counters, place in the data. Code "foreign-checkpoint".
+  [[nodiscard]] std::optional<Error> restore(const Checkpoint&);
+
+  // `hold`: make no step before the first give(): a joiner waits for the cluster's model.
+  void start(Callbacks, bool hold = false);
+  // Joins the threads; requested checkpoints are written first. Safe to repeat; start() may follow.
+  void stop();
+
+  // Any thread. `values` has P floats; at most one update may be outstanding.
+  void give(Update);
+  // Any thread. What the rest of the cluster has trained on, for the schedule and the budget.
+  void set_others_samples(Samples);
+  // Any thread. After a restart the own counter is the larger of the disk's and the peers'.
+  void raise_own_samples(Samples at_least);
+  // Any thread. Evaluates the model of the next step boundary; requests that pile up become one.
+  void request_evaluation();
+  // Any thread. Taken at the next step boundary, written on the evaluation thread; when stopped, at once.
+  void write_checkpoint(CheckpointRequest);
+  // Any thread.
+  [[nodiscard]] TrainerStatus status() const;
+
+ private:
+  class Implementation;
+  explicit Trainer(std::unique_ptr<Implementation>);
+  std::unique_ptr<Implementation> implementation_;
+};
+
+}  // namespace gossipd
