@@ -1,0 +1,33 @@
+// net/http/client.h - one blocking HTTP request, for gossipctl and tests.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <map>
+#include <string>
+
+#include "core/base/result.h"
+#include "core/base/types.h"
+#include "net/http/message.h"
+
+namespace gossipd {
+
+struct HttpCall {
+  Endpoint server{"127.0.0.1", rest_port_default};
+  std::string unix_path;  // when set, used instead of `server`
+  std::string method = "GET";
+  std::string target = "/";  // path and query, encoded
+  std::string body;          // sent as application/json
+  std::map<std::string, std::string> headers;  // for example {"Authorization", "Bearer …"}
+  std::chrono::milliseconds timeout{10'000};   // everything: look-up, connect, answer
+  std::size_t response_bytes_max = 64 * 1024 * 1024;
+};
+
+// Any status is a success here. Errors: "no-daemon" (nothing listens there), "resolve", "timeout",
+// "bad-response" (not HTTP, too long, or cut), "connect" (anything else on the way).
+[[nodiscard]] Result<HttpResponse> http_call(const HttpCall& call);
+
+// Encodes what a query value may not hold.
+[[nodiscard]] std::string url_encode(const std::string& text);
+
+}  // namespace gossipd

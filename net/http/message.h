@@ -1,0 +1,37 @@
+// net/http/message.h - a request and a response as plain values, shared by server and client.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace gossipd {
+
+struct HttpRequest {
+  std::string method;                         // "GET", "POST", ...; HEAD arrives as "GET"
+  std::string path;                           // decoded, without the query: "/v1/members"
+  std::map<std::string, std::string> query;   // decoded; of a repeated name the last one
+  std::map<std::string, std::string> headers;  // names in lower case; of a repeated name the last one
+  std::string body;
+};
+
+struct HttpResponse {
+  int status = 200;
+  std::string content_type = "application/json";
+  std::string body;
+  std::vector<std::pair<std::string, std::string>> headers;  // besides content type and length
+};
+
+// Answers once, now or later, on the loop thread. Dropping it unanswered answers 500; later calls
+// do nothing. (Server-sent events would become a second kind of answer here.)
+using HttpRespond = std::function<void(HttpResponse)>;
+using HttpHandler = std::function<void(const HttpRequest&, HttpRespond)>;
+
+// An RFC 9457 problem document: `code` is stable, `title` the same for every case of the code,
+// `detail` about this case, `hint` what to do (left out when empty).
+[[nodiscard]] HttpResponse problem(int status, const std::string& code, const std::string& title,
+                                   const std::string& detail = {}, const std::string& hint = {});
+
+}  // namespace gossipd

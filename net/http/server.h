@@ -1,0 +1,66 @@
+// net/http/server.h - a small HTTP/1.1 server on the event loop, for REST on loopback.
+//
+// Closed by default: TCP beyond loopback needs a bearer token. Without a token, requests must
+// name this host as a loopback or allowed name (a web page that rebinds its DNS name to 127.0.0.1
+// is refused), and a browser's Origin must be one of those names too. Unix sockets are guarded by
+// their file mode instead. Loop thread only.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/base/result.h"
+#include "core/base/types.h"
+#include "net/event_loop.h"
+#include "net/http/message.h"
+
+namespace gossipd {
+
+struct HttpServerOptions {
+  std::size_t header_bytes_max = 16 * 1024;
+  std::size_t body_bytes_max = 64 * 1024;
+  std::size_t connections_max = 64;
+  std::chrono::milliseconds read_timeout{10'000};   // one whole request; also an idle connection
+  std::chrono::milliseconds write_timeout{10'000};  // one whole response
+  std::chrono::milliseconds answer_timeout{60'000};  // the handler's answer; then 503
+  std::vector<std::string> allowed_hosts;            // besides localhost, 127.0.0.0/8 and [::1]
+  std::string bearer_token;                          // when set, every TCP request must carry it ...
+  std::vector<std::string> open_paths = {"/livez", "/readyz"};  // ... except for these
+};
+
+struct HttpServerCounters {
+  std::uint64_t connections = 0;  // accepted
+  std::uint64_t requests = 0;     // answered, by whatever status
+  std::uint64_t refused_full = 0;  // connections over connections_max
+  std::uint64_t timeouts = 0;     // connections cut for being too slow
+};
+
+class HttpServer {
+ public:
+  // `loop` must outlive the server. `handler` is called on the loop.
+  HttpServer(EventLoop& loop, HttpHandler handler, HttpServerOptions options = {});
+  ~HttpServer();  // drops whatever is still open
+  HttpServer(const HttpServer&) = delete;
+  HttpServer& operator=(const HttpServer&) = delete;
+
+  // As PeerTransport::listen. Errors: "listen", "token-needed".
+  [[nodiscard]] Result<Endpoint> listen(const Endpoint& where);
+  // Creates the socket file with mode 0600, replacing one that nobody listens on; removed by stop().
+  [[nodiscard]] std::optional<Error> listen_unix(const std::string& path);
+
+  // Lets answers under way finish (at most write_timeout), then calls `done` once from the loop.
+  void stop(std::function<void()> done);
+  [[nodiscard]] const HttpServerCounters& counters() const;
+
+ private:
+  class Impl;
+  std::shared_ptr<Impl> impl_;  // shared with the coroutines under way
+};
+
+}  // namespace gossipd

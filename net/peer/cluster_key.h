@@ -1,0 +1,52 @@
+// net/peer/cluster_key.h - the secret that makes a cluster: whoever holds it is a member.
+//
+// The first node generates it and writes it to a file; the others start with that file. It is the
+// external pre-shared key of TLS 1.3 (RFC 8446, 4.2.11), so no certificates exist. A key file is
+// one line of text, readable by its owner only:
+//
+//     gossipd-key-1 <key id, 16 hex digits> <secret, 64 hex digits>
+//
+// The id is public (it travels in clear text as the PSK identity) and only tells keys apart.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "core/base/result.h"
+#include "core/base/types.h"
+
+namespace gossipd {
+
+struct ClusterKey {
+  std::uint64_t id = 0;
+  std::array<std::byte, 32> secret{};
+
+  ClusterKey() = default;
+  ClusterKey(const ClusterKey&) = default;
+  ClusterKey& operator=(const ClusterKey&) = default;
+  ~ClusterKey();  // wipes the secret
+
+  bool operator==(const ClusterKey&) const = default;
+};
+
+// From the operating system's random source. Error "random" if that fails.
+[[nodiscard]] Result<ClusterKey> generate_cluster_key();
+
+// The one line of a key file, newline included, and back. Error "key-format".
+[[nodiscard]] std::string format_cluster_key(const ClusterKey& key);
+[[nodiscard]] Result<ClusterKey> parse_cluster_key(const std::string& text);
+
+// Creates `path` with mode 0600: whole and durable, or not at all. Never replaces a file: Error
+// "key-exists". Otherwise Error "key-write". nullopt is success.
+[[nodiscard]] std::optional<Error> write_cluster_key(const std::string& path, const ClusterKey& key);
+
+// What to do with a key file that its group or everybody may read.
+enum class SharedKeyFile { refuse, allow };
+
+// Errors: "key-missing", "key-permissions" (its text names the chmod), "key-read", "key-format".
+[[nodiscard]] Result<ClusterKey> read_cluster_key(const std::string& path,
+                                                  SharedKeyFile shared = SharedKeyFile::refuse);
+
+}  // namespace gossipd

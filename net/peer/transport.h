@@ -1,0 +1,134 @@
+// net/peer/transport.h - connections to other nodes: whole messages in two lanes, over TLS or not.
+//
+// A session is one TCP connection. Both ends prove that they hold the cluster key (TLS 1.3 with an
+// external PSK) before it opens; without a key everything is plain and confined to loopback. The
+// control lane overtakes the bulk lane at every chunk, so a large delta on a thin link delays no
+// heartbeat. Every queue is bounded: a peer that does not drain its session loses it.
+//
+// Loop thread only. No call below calls back into the handler: callbacks come from the loop,
+// later. After close() the session delivers no more messages, only its one on_session_closed.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/base/result.h"
+#include "core/base/types.h"
+#include "net/event_loop.h"
+#include "net/peer/cluster_key.h"
+#include "net/peer/frame.h"
+
+namespace gossipd {
+
+struct PeerLimits {
+  FrameLimits frame;                                    // sizes of messages and chunks
+  std::size_t control_queue_max = 1024;                 // messages waiting to be written, per session
+  std::size_t bulk_queue_bytes_max = 16 * 1024 * 1024;  // bytes waiting to be written, per session
+  std::size_t sessions_max = 256;                       // open or in handshake, both directions
+  std::size_t dials_max = 64;                           // under way at once
+  std::size_t addresses_max = 8;                        // tried per host name
+  std::size_t unsent_bytes_max = 128 * 1024;            // in the kernel, not yet on the wire (TCP_NOTSENT_LOWAT)
+  std::chrono::milliseconds resolve_timeout{5'000};
+  std::chrono::milliseconds connect_timeout{5'000};     // per address
+  std::chrono::milliseconds handshake_timeout{5'000};   // TCP open until session open
+  std::chrono::milliseconds write_stall_timeout{30'000};  // one write of at most 64 KiB
+  std::chrono::milliseconds close_timeout{2'000};       // to flush the control lane and say goodbye
+};
+
+struct SessionInfo {
+  bool outbound = false;
+  Endpoint dialled;  // as given to dial(); empty for inbound
+  Endpoint local;    // this end's address on the connection
+  Endpoint remote;   // the other end's: numeric, and for inbound not a port to dial
+};
+
+// Implemented by the driver. Every Error is {stable code, sentence for people}.
+class PeerHandler {
+ public:
+  virtual ~PeerHandler() = default;
+  virtual void on_session_open(SessionId, const SessionInfo&) = 0;
+  // Exactly once per open. Codes: "closed-by-us" and others given to close(); "closed-by-peer"
+  // with the peer's words; "cut"; "write-stalled"; "control-queue-full"; "bulk-queue-full"; "frame-…".
+  virtual void on_session_closed(SessionId, const Error& reason) = 0;
+  // The dial came to nothing. Codes: "resolve", "connect-refused", "connect-timeout", "connect",
+  // "wrong-key", "peer-speaks-plain", "peer-speaks-tls", "tls", "not-a-peer", "handshake-timeout",
+  // "plain-not-loopback", "too-many", "stopping".
+  virtual void on_dial_failed(const Endpoint& dialled, const Error& reason) = 0;
+  // `message` is valid during the call only.
+  virtual void on_message(SessionId, Lane, std::span<const std::byte> message) = 0;
+  // Something arrived, perhaps not yet a whole message: a sign of life. Once per read.
+  virtual void on_bytes(SessionId) = 0;
+  // `bytes` of the bulk queue have gone to the kernel: room for as much.
+  virtual void on_bulk_sent(SessionId, std::size_t bytes) = 0;
+  // Somebody connected and did not become a session. Same codes as on_dial_failed.
+  virtual void on_rejected_inbound(const Endpoint& remote, const Error& reason) = 0;
+};
+
+// Bytes of the TCP stream, below TLS: handshakes, record and frame headers included.
+struct WireBytes {
+  std::uint64_t in = 0;
+  std::uint64_t out = 0;
+};
+
+struct SessionCounters {
+  WireBytes wire;
+  std::uint64_t control_in = 0, control_out = 0;  // messages
+  std::uint64_t bulk_in = 0, bulk_out = 0;        // messages
+};
+
+struct PeerCounters {
+  SessionCounters total;  // since the transport exists; closed and failed sessions included
+  std::uint64_t sessions_opened = 0;
+  std::map<std::string, std::uint64_t> sessions_closed;   // by reason code
+  std::map<std::string, std::uint64_t> dials_failed;      // by reason code
+  std::map<std::string, std::uint64_t> inbound_rejected;  // by reason code
+};
+
+class PeerTransport {
+ public:
+  // `key` empty: plain, loopback only. `loop` and `handler` must outlive the transport.
+  PeerTransport(EventLoop& loop, PeerHandler& handler, const std::optional<ClusterKey>& key, PeerLimits limits = {});
+  // Drops whatever is still open, silently. stop() first is the polite way.
+  ~PeerTransport();
+  PeerTransport(const PeerTransport&) = delete;
+  PeerTransport& operator=(const PeerTransport&) = delete;
+
+  // Accepts peers there; may be called more than once. Host "" or "*" means every address, IPv6
+  // and IPv4; port 0 lets the system choose. Returns what was bound. Errors: "listen",
+  // "plain-not-loopback", each saying the way out.
+  [[nodiscard]] Result<Endpoint> listen(const Endpoint& where);
+
+  // Ends in exactly one of on_session_open (with `dialled` = peer) and on_dial_failed.
+  void dial(const Endpoint& peer);
+
+  // Queues one message (not empty, within the lane's maximum). False if the session is not open:
+  // then nothing was queued. A full queue closes the session.
+  bool send(SessionId session, Lane lane, SharedBytes message);
+  [[nodiscard]] std::size_t bulk_queue_bytes(SessionId session) const;  // 0 if not open
+
+  // Sends what waits in the control lane (not bulk), tells the peer the reason, then closes; all
+  // within close_timeout. No effect on a session that is not open.
+  void close(SessionId session, const Error& reason);
+
+  // Stops listening and dialling, closes every session as by close(), then calls `done` once from
+  // the loop, when nothing of the transport runs any more. A look-up in the system's resolver
+  // cannot be interrupted: its answer is ignored, but ~EventLoop waits for it.
+  void stop(std::function<void()> done);
+
+  [[nodiscard]] const PeerCounters& counters() const;
+  [[nodiscard]] std::optional<SessionCounters> counters(SessionId session) const;  // open sessions only
+  [[nodiscard]] std::vector<Endpoint> listening() const;
+
+ private:
+  class Impl;
+  std::shared_ptr<Impl> impl_;  // shared with the coroutines under way
+};
+
+}  // namespace gossipd
