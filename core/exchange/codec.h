@@ -5,7 +5,8 @@
 // quantiser lost stays in `target − published`, to be carried by the next delta: that is the error
 // feedback, there is no second buffer. Bit-exact on every CPU: a quantised value is
 // `q · scale` with |q| ≤ 127 and a bf16 scale of bounded exponent, so the product is exact in
-// fp32 and only one rounding (the addition) remains. Pure functions; any thread.
+// fp32 and only one rounding (the addition) remains. The bytes are specified, with worked examples,
+// in FORMAT.md beside this file. Pure functions; any thread.
 #pragma once
 
 #include <optional>
@@ -28,6 +29,8 @@ enum class CodecId : std::uint8_t {
 inline constexpr std::size_t quantiser_group = 256;
 inline constexpr std::size_t top_k_chunk = 1024;
 inline constexpr std::size_t top_k_keep_max = 512;
+// A larger difference cannot be encoded; scales and magnitudes are 0 or within [1/this, this].
+inline constexpr float difference_max = 0x1p100f;
 
 struct Codec {
   CodecId id = CodecId::int8;
@@ -36,23 +39,28 @@ struct Codec {
 };
 
 [[nodiscard]] const char* to_string(CodecId);
+// Whether the id is one of the above and, for top_k, `keep` is within its range.
+[[nodiscard]] bool is_valid(Codec);
 // "fp32", "bf16", "int8", "int4", "ternary", "top_k" or "top_k:31"; nullopt on anything else.
 [[nodiscard]] std::optional<Codec> parse_codec(const std::string& text);
 
-// Bytes of the payload of a block of `floats` floats; the same for every content.
+// Bytes of the payload of a block of `floats` floats; the same for every content. 0 when not is_valid().
 [[nodiscard]] std::size_t encoded_size(Codec, std::size_t floats);
 
 // Encodes `target − published` into `out` (exactly encoded_size() bytes) and advances `published`.
-// All three have one size in floats. False, with nothing changed in `published`, when a difference
-// is not finite (NaN or infinity anywhere in `target`) or too large for the codec.
+// `target` and `published` have one size and do not overlap; not for `mirror`, which has no payload.
+// False, with nothing changed in `published`, when a difference is not finite (NaN or infinity
+// anywhere in `target`) or larger than difference_max; `out` then holds nothing of use.
 [[nodiscard]] bool encode(Codec, std::span<const float> target, std::span<float> published, std::span<std::byte> out);
 
 enum class ApplyError : std::uint8_t { none, wrong_size, not_finite, too_large, malformed };
 [[nodiscard]] const char* to_string(ApplyError);
 
 // Adds the decoded delta to `received` (keyframe: replaces it). Everything is checked first:
-// on any error `received` is bit-identical to before. `magnitude_max` bounds the absolute value of
-// a single decoded difference (keyframe: of a single value). `mirror` is not handled here: wrong_size.
+// on any error `received` is bit-identical to before. `magnitude_max` ≥ 0 bounds the absolute value of
+// a single decoded difference (keyframe: of a single value); int8 and int4 are refused when the
+// largest value of a scale (127 or 7 times it) exceeds it, whether or not a code uses it.
+// `mirror` is not handled here: wrong_size.
 [[nodiscard]] ApplyError apply(Codec, std::span<const std::byte> payload, std::span<float> received, float magnitude_max);
 
 }  // namespace gossipd

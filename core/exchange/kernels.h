@@ -7,8 +7,7 @@
 // Sources and destinations have one size and do not overlap. Pure; any thread.
 #pragma once
 
-#include <cstdint>
-#include <span>
+#include "core/exchange/codec.h"
 
 namespace gossipd {
 
@@ -34,6 +33,9 @@ struct Kernels {
   ChangeNorms (*distance)(std::span<const float> a, std::span<const float> b);
   bool (*all_finite)(std::span<const float> x);
   std::uint64_t (*hash)(std::span<const float> x);  // XXH3-64 of the bytes
+  // codec.h's encode() and apply() for one instruction set: the caller has checked codec and sizes.
+  bool (*encode)(Codec, std::span<const float> target, std::span<float> published, std::span<std::byte> out);
+  ApplyError (*apply)(Codec, std::span<const std::byte> payload, std::span<float> received, float magnitude_max);
 };
 
 // The best version this CPU runs (fixed for the process).

@@ -1,0 +1,13 @@
+// tools/bench/commands.h - the subcommands of gossip-bench, one source file each.
+//
+// Each function adds its subcommand, whose callback measures, prints to stdout and throws
+// CLI::RuntimeError with an exit code when it could not.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+namespace gossipd::bench {
+
+void add_codec_command(CLI::App& app);
+
+}  // namespace gossipd::bench

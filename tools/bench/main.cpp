@@ -1,0 +1,10 @@
+#include "tools/bench/commands.h"
+
+int main(int argc, char** argv) {
+  CLI::App app{"gossip-bench: what gossipd costs, as ratios measured in one run", "gossip-bench"};
+  app.set_version_flag("--version", GOSSIPD_VERSION);
+  app.require_subcommand(1);
+  gossipd::bench::add_codec_command(app);
+  CLI11_PARSE(app, argc, argv);
+  return 0;
+}
