@@ -7,14 +7,13 @@
 #pragma once
 
 #include <filesystem>
-#include <map>
 #include <optional>
 
 #include "core/model/schema.h"
+#include "models/safetensors.h"
 
 namespace gossipd {
 
-using Metadata = std::map<std::string, std::string>;
 
 // Everything that makes `restore, then k steps` equal to `k more steps`, bit for bit.
 struct Checkpoint {

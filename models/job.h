@@ -48,7 +48,7 @@ struct OptimizerSpec {
 struct ScheduleSpec {
   enum class Kind { constant, cosine, step };
   Kind kind = Kind::cosine;
-  Samples warmup_samples = 0;          // linear from 0 to the peak
+  Samples warmup_samples = 0;          // linear up to the peak
   double final_fraction = 0;           // cosine: learning rate at the budget's end / peak
   std::vector<Samples> milestones;     // step: at each the learning rate is multiplied by gamma
   double gamma = 0.1;

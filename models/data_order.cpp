@@ -1,0 +1,48 @@
+#include "models/data_order.h"
+
+#include <numeric>
+#include <utility>
+
+#include "core/base/random.h"
+#include "core/base/result.h"
+
+namespace gossipd {
+
+namespace {
+
+void shuffle(std::span<std::uint32_t> values, std::uint64_t seed) {
+  Random random(seed);
+  for (std::size_t left = values.size(); left > 1; --left) std::swap(values[left - 1], values[random.below(left)]);
+}
+
+// One generator's output seeds the next, so neighbouring seeds, shards and epochs are unrelated.
+std::uint64_t mixed(std::uint64_t a, std::uint64_t b) { return Random(Random(a).next() ^ b).next(); }
+
+}  // namespace
+
+DataOrder::DataOrder(std::uint64_t seed, std::size_t set_samples, Shard shard) : seed_(seed), shard_(shard) {
+  GOSSIPD_ASSERT(shard.index < shard.count && set_samples >= shard.count && set_samples <= 0xffffffffu);
+  std::vector<std::uint32_t> all(set_samples);
+  std::iota(all.begin(), all.end(), 0u);
+  shuffle(all, mixed(seed, 0x64617461));
+  for (std::size_t i = shard.index; i < set_samples; i += shard.count) members_.push_back(all[i]);
+  order_.resize(members_.size());
+  shuffle_for(0);
+}
+
+void DataOrder::shuffle_for(std::uint64_t epoch) {
+  std::iota(order_.begin(), order_.end(), 0u);
+  shuffle(order_, mixed(mixed(seed_, (std::uint64_t{shard_.count} << 32) | shard_.index), epoch));
+  epoch_ = epoch;
+}
+
+void DataOrder::take(Samples position, std::span<std::uint32_t> out) {
+  for (std::uint32_t& index : out) {
+    const std::uint64_t epoch = position / order_.size();
+    if (epoch != epoch_) shuffle_for(epoch);
+    index = order_[position % order_.size()];
+    ++position;
+  }
+}
+
+}  // namespace gossipd

@@ -1,0 +1,39 @@
+// models/data_order.h - which sample a shard trains on at which position: a pure function.
+//
+// One permutation of the whole set, drawn from the job's seed, is dealt out to the shards like
+// cards: shard i of n gets every n-th, starting with the i-th, so shards are alike in distribution
+// and share nothing. Each shard walks its samples in a new order every epoch, drawn from (seed,
+// shard, epoch). Position is all there is to save: a resumed run continues with the same samples.
+#pragma once
+
+#include "core/base/types.h"
+
+namespace gossipd {
+
+class DataOrder {
+ public:
+  struct Shard {
+    std::uint32_t index = 0;
+    std::uint32_t count = 1;
+  };
+  // `set_samples` below 2^32 and at least shard.count; shard.index < shard.count.
+  DataOrder(std::uint64_t seed, std::size_t set_samples, Shard shard);
+
+  [[nodiscard]] std::size_t shard_samples() const { return members_.size(); }
+  // This shard's samples, as indices into the whole set. The order is that of the permutation.
+  [[nodiscard]] std::span<const std::uint32_t> members() const { return members_; }
+  // Fills `out` with indices into members() for positions `position`, `position` + 1, …; runs on
+  // into the next epoch. The order of the epoch is kept between calls.
+  void take(Samples position, std::span<std::uint32_t> out);
+
+ private:
+  void shuffle_for(std::uint64_t epoch);
+
+  std::uint64_t seed_;
+  Shard shard_;
+  std::vector<std::uint32_t> members_;
+  std::vector<std::uint32_t> order_;  // of members_, in `epoch_`
+  std::uint64_t epoch_ = 0;
+};
+
+}  // namespace gossipd
