@@ -1,0 +1,178 @@
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "core/base/random.h"
+#include "core/exchange/kernels.h"
+
+using namespace gossipd;
+
+namespace {
+
+constexpr std::size_t sizes[] = {0, 1, 7, 15, 16, 17, 255, 1000, 65536};
+
+std::vector<float> values(std::uint64_t seed, std::size_t size) {
+  Random random(seed);
+  std::vector<float> result(size);
+  for (float& x : result) {
+    x = std::ldexp(static_cast<float>(random.uniform() - 0.5), static_cast<int>(random.below(24)) - 12);
+  }
+  return result;
+}
+
+bool same_bits(std::span<const float> a, std::span<const float> b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), 4 * a.size()) == 0;
+}
+
+bool close(double a, double b) { return std::abs(a - b) <= 1e-12 * std::max(std::abs(a), std::abs(b)); }
+
+// Calls f(kernels, size) for every version and size.
+template <typename F>
+void everywhere(F f) {
+  for (const Kernels* version : kernel_versions()) {
+    for (const std::size_t size : sizes) {
+      CAPTURE(version->name);
+      CAPTURE(size);
+      f(*version, size);
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("the baseline is always there, first, and the process uses one of the versions") {
+  REQUIRE_FALSE(kernel_versions().empty());
+  CHECK(std::string(kernel_versions().front()->name) == "baseline");
+  CHECK(kernel_versions().back() == &kernels());
+}
+
+TEST_CASE("transfer adds the gained difference and returns its squared norm") {
+  everywhere([](const Kernels& k, std::size_t size) {
+    std::vector<float> update = values(1, size), expected = update;
+    const std::vector<float> received = values(2, size), published = values(3, size);
+    double sum = 0;
+    for (std::size_t i = 0; i < size; ++i) {
+      const float difference = received[i] - published[i];
+      const float step = 0.3f * difference;
+      expected[i] = expected[i] + step;
+      sum += double(step) * double(step);
+    }
+    CHECK(close(k.transfer(update, received, published, 0.3f), sum));
+    CHECK(same_bits(update, expected));
+  });
+}
+
+TEST_CASE("sum is model plus update") {
+  everywhere([](const Kernels& k, std::size_t size) {
+    const std::vector<float> model = values(4, size), update = values(5, size);
+    std::vector<float> target(size, -1.0f), expected(size);
+    for (std::size_t i = 0; i < size; ++i) expected[i] = model[i] + update[i];
+    k.sum(target, model, update);
+    CHECK(same_bits(target, expected));
+  });
+}
+
+TEST_CASE("drift is the moving average of displacement per step, rounded at each operation") {
+  everywhere([](const Kernels& k, std::size_t size) {
+    std::vector<float> drift = values(6, size), expected = drift;
+    const std::vector<float> now = values(7, size), before = values(8, size);
+    for (std::size_t i = 0; i < size; ++i) {
+      const float displacement = now[i] - before[i];
+      const float per_step = displacement * 0.25f;
+      const float away = per_step - expected[i];
+      const float blended = 0.05f * away;
+      expected[i] = expected[i] + blended;
+    }
+    k.drift(drift, now, before, 0.25f, 0.05f);
+    CHECK(same_bits(drift, expected));
+  });
+}
+
+TEST_CASE("axpy adds a multiple and returns its squared norm") {
+  everywhere([](const Kernels& k, std::size_t size) {
+    std::vector<float> y = values(9, size), expected = y;
+    const std::vector<float> x = values(10, size);
+    double sum = 0;
+    for (std::size_t i = 0; i < size; ++i) {
+      const float step = -0.7f * x[i];
+      expected[i] = expected[i] + step;
+      sum += double(step) * double(step);
+    }
+    CHECK(close(k.axpy(y, x, -0.7f), sum));
+    CHECK(same_bits(y, expected));
+  });
+}
+
+TEST_CASE("change and distance are the norms that their names say") {
+  everywhere([](const Kernels& k, std::size_t size) {
+    const std::vector<float> model = values(11, size), update = values(12, size), replica = values(13, size);
+    double change = 0, distance = 0, reference = 0;
+    for (std::size_t i = 0; i < size; ++i) {
+      const float moved = model[i] + update[i];
+      const float difference = moved - replica[i];
+      const float apart = model[i] - replica[i];
+      change += double(difference) * double(difference);
+      distance += double(apart) * double(apart);
+      reference += double(replica[i]) * double(replica[i]);
+    }
+    const ChangeNorms changed = k.change(model, update, replica);
+    const ChangeNorms distant = k.distance(model, replica);
+    CHECK(close(changed.change_squared, change));
+    CHECK(close(changed.reference_squared, reference));
+    CHECK(close(distant.change_squared, distance));
+    CHECK(close(distant.reference_squared, reference));
+  });
+}
+
+TEST_CASE("squares of tiny and of huge values neither vanish nor overflow") {
+  for (const Kernels* k : kernel_versions()) {
+    const std::vector<float> tiny(100, 1e-30f), huge(100, 1e30f), zero(100);
+    CHECK(close(k->distance(tiny, zero).change_squared, 100 * double(1e-30f) * double(1e-30f)));
+    CHECK(close(k->distance(huge, zero).change_squared, 100 * double(1e30f) * double(1e30f)));
+  }
+}
+
+TEST_CASE("every instruction set returns the same bits of every norm and hash") {
+  const Kernels& reference = *kernel_versions().front();
+  everywhere([&](const Kernels& k, std::size_t size) {
+    const std::vector<float> a = values(14, size), b = values(15, size), c = values(16, size);
+    std::vector<float> mine = c, theirs = c;
+    CHECK(k.transfer(mine, a, b, 0.1f) == reference.transfer(theirs, a, b, 0.1f));
+    CHECK(k.axpy(mine, a, 0.1f) == reference.axpy(theirs, a, 0.1f));
+    CHECK(same_bits(mine, theirs));
+    CHECK(k.change(a, b, c).change_squared == reference.change(a, b, c).change_squared);
+    CHECK(k.change(a, b, c).reference_squared == reference.change(a, b, c).reference_squared);
+    CHECK(k.distance(a, b).change_squared == reference.distance(a, b).change_squared);
+    CHECK(k.hash(a) == reference.hash(a));
+  });
+}
+
+TEST_CASE("one value that is not finite is found wherever it stands") {
+  everywhere([](const Kernels& k, std::size_t size) {
+    std::vector<float> x = values(17, size);
+    CHECK(k.all_finite(x));
+    for (const float bad : {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
+                            std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::quiet_NaN()}) {
+      for (const std::size_t at : {std::size_t{0}, size / 2, size - 1}) {
+        if (at >= size) continue;
+        const float before = x[at];
+        x[at] = bad;
+        CHECK_FALSE(k.all_finite(x));
+        x[at] = before;
+      }
+    }
+    if (size > 0) {
+      x[size - 1] = std::numeric_limits<float>::max();
+      CHECK(k.all_finite(x));
+    }
+  });
+}
+
+TEST_CASE("the hash is XXH3-64 of the bytes, so that it may be stored and sent") {
+  CHECK(kernels().hash({}) == 0x2d06800538d394c2ull);  // of no bytes, from the xxHash specification
+  const std::vector<float> x = {1.0f, 2.0f, 3.0f};
+  const std::vector<float> y = {1.0f, 2.0f, -3.0f};
+  CHECK(kernels().hash(x) != kernels().hash(y));
+}
