@@ -49,6 +49,7 @@ struct NodeState {
   std::uint64_t incarnation = 0;  // of the last start; the next start uses more
   bool left = false;              // by `leave`; stays until `join`
   JobHash job{};                  // 0: none yet
+  Samples own_samples = 0;        // as last published; a restart never counts less
   std::vector<MemberRecord> members;  // everybody else ever met: addresses to rejoin by, samples counted
 };
 
@@ -72,10 +73,11 @@ struct JobEffect { std::string document; JobHash hash; };       // from the clus
 struct UpdateEffect { Update update; };                         // to the trainer
 struct ProgressEffect { Samples others_samples; };              // to the trainer: what the rest has trained on
 struct CheckpointEffect { bool final_model; };                  // the trainer should write one now
+struct RestoreEffect {};                                        // own model broken, no neighbour has one: answer with on_restored()
 enum class Level : std::uint8_t { debug, info, warning, error };
 struct LogEffect { Level level; std::string text; };            // a transition, once; `key=value` words
 using Effect = std::variant<DialEffect, SendEffect, CloseEffect, PersistEffect, JobEffect, UpdateEffect, ProgressEffect,
-                            CheckpointEffect, LogEffect>;
+                            CheckpointEffect, RestoreEffect, LogEffect>;
 
 // ---- what can be looked at -------------------------------------------------------------------
 struct MemberView {
@@ -153,6 +155,9 @@ class Node {
   void on_model_ready(Schema schema, bool has_model, Samples own_samples, Step step, Instant now);
   // The trainer answered the last UpdateEffect.
   void on_snapshot(Snapshot snapshot, Instant now);
+
+  // The model of the last good checkpoint, in answer to RestoreEffect; empty: there is none.
+  void on_restored(std::vector<float> model, Instant now);
 
   // ---- sessions ----
   void on_session_open(SessionId session, bool outbound, Endpoint remote, Instant now);  // outbound: the endpoint that was dialled

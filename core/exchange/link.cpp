@@ -1,0 +1,446 @@
+#include "core/exchange/link.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+namespace gossipd {
+namespace {
+
+constexpr float keyframe_magnitude_max = 1e6f;
+constexpr std::size_t small_block_floats = 512;     // below it a sparse codec's overhead eats its gain
+constexpr double reference_rms_min = 1e-3;          // a block that is nearly zero has no meaningful relative change
+
+Reject to_reject(ApplyError error) {
+  switch (error) {
+    case ApplyError::not_finite: return Reject::not_finite;
+    case ApplyError::too_large: return Reject::absurd_magnitude;
+    default: return Reject::malformed;
+  }
+}
+
+std::uint64_t mix_nonces(std::uint64_t a, std::uint64_t b) {
+  const std::uint64_t mixed = (std::min(a, b) * 0x9e3779b97f4a7c15ull) ^ (std::max(a, b) + 0xd1b54a32d192ed03ull);
+  return mixed == 0 ? 1 : mixed;
+}
+
+double relative(const ChangeNorms& norms, std::size_t floats) {
+  const double floor = reference_rms_min * reference_rms_min * static_cast<double>(floats);
+  return std::sqrt(norms.change_squared / std::max(norms.reference_squared, floor));
+}
+
+// Turns alternate, so the last one an end heard is the last one spoken or the one two before it.
+bool reached(std::uint32_t spoken, std::uint32_t heard) {
+  return heard == spoken || heard + 2 == spoken || (spoken == 1 && heard == 0);
+}
+
+}  // namespace
+
+Link::Link(NodeId self, NodeId peer, const Schema& schema, const ExchangePolicy& policy)
+    : self_(self), peer_(peer), schema_(schema), policy_(policy) {}
+
+void Link::describe(Ready& ready) const {
+  ready.conversation = conversation_;
+  ready.spoken = spoken_;
+  ready.heard = heard_;
+}
+
+bool Link::open(const Ready& mine, const Ready& theirs, Instant) {
+  GOSSIPD_ASSERT(!open_ && !awaiting_state_);
+  const bool remembered = conversation_ != 0 && mine.conversation == conversation_ && theirs.conversation == conversation_ &&
+                          mine.has_model && theirs.has_model && schema_.blocks().size() <= replica_state_blocks_max &&
+                          reached(mine.spoken, theirs.heard) && reached(theirs.spoken, mine.heard) &&
+                          (mine.spoken == theirs.heard || theirs.spoken == mine.heard);
+  if (remembered) {
+    awaiting_state_ = true;
+    resend_turn_ = theirs.heard < mine.spoken;
+    return true;
+  }
+  conversation_ = mix_nonces(mine.nonce, theirs.nonce);
+  start_fresh(mine.has_model == theirs.has_model ? raw(self_) < raw(peer_) : mine.has_model);
+  return false;
+}
+
+void Link::start_fresh(bool i_speak_first) {
+  published_.assign(schema_.floats(), 0.0f);
+  received_.assign(schema_.floats(), 0.0f);
+  blocks_.assign(schema_.blocks().size(), BlockState{});
+  received_valid_ = 0;
+  keyframes_owed_ = blocks_.size();
+  open_ = true;
+  awaiting_state_ = false;
+  my_turn_ = i_speak_first;
+  speaking_ = hearing_ = heard_news_ = hearing_news_ = spoke_news_ = false;
+  spoken_ = heard_ = 0;
+  heard_gain_ = 0;
+  kept_.clear();
+  outbox_.clear();
+  resync_.clear();
+  message_.clear();
+  message_records_ = 0;
+  received_once_ = published_once_ = false;
+}
+
+ReplicaState Link::replica_state() const {
+  ReplicaState state;
+  for (std::size_t i = 0; i < blocks_.size(); ++i) {
+    const BlockState& block = blocks_[i];
+    state.blocks.push_back(block.received_valid
+                               ? ReplicaState::Held{block.received, kernels().hash(schema_.blocks()[i].of(received()))}
+                               : ReplicaState::Held{});
+  }
+  return state;
+}
+
+std::optional<Reject> Link::on_replica_state(std::span<const std::byte> message, Instant now) {
+  ReplicaState state;
+  if (!awaiting_state_) return Reject::out_of_turn;
+  if (const auto reject = decode_replica_state(message, schema_, state)) return reject;
+  awaiting_state_ = false;
+  open_ = true;
+  hearing_ = false;
+  outbox_.clear();
+  message_.clear();
+  message_records_ = 0;
+
+  std::vector<Kept> again;
+  for (std::uint32_t i = 0; i < blocks_.size(); ++i) {
+    BlockState& block = blocks_[i];
+    const ReplicaState::Held& held = state.blocks[i];
+    if (block.keyframe_owed) continue;
+    if (held.version == block.published) {
+      if (held.hash != kernels().hash(schema_.blocks()[i].of(published()))) set_keyframe_owed(block, true);
+      continue;
+    }
+    // Every version between what is held and what was published must still be kept.
+    std::vector<Kept> chain;
+    for (const Kept& kept : kept_)
+      if (kept.block == i && kept.version > held.version) chain.push_back(kept);
+    if (held.version != 0 && held.version + chain.size() == block.published)
+      again.insert(again.end(), chain.begin(), chain.end());
+    else
+      set_keyframe_owed(block, true);
+  }
+  kept_ = std::move(again);
+
+  // The last turn was not heard to its end, or we are in the middle of one: say the lost part again.
+  const bool unheard = std::exchange(resend_turn_, false);
+  if (speaking_ || unheard) {
+    std::vector<Kept> resend;
+    resend.swap(kept_);
+    for (Kept& kept : resend) {
+      if (message_.empty()) message_.resize(turn_header_bytes);
+      message_.insert(message_.end(), kept.record.begin(), kept.record.end());
+      ++message_records_;
+      ++counters_.deltas_resent;
+      kept_.push_back(std::move(kept));
+      if (message_.size() >= turn_message_fill_bytes) flush(false, now);
+    }
+    if (unheard) {
+      for (std::uint32_t i = 0; i < blocks_.size(); ++i) {
+        if (!blocks_[i].keyframe_owed) continue;
+        append(i, Codec{CodecId::keyframe, 0}, schema_.blocks()[i].of(published()));
+        if (message_.size() >= turn_message_fill_bytes) flush(false, now);
+      }
+      flush(true, now);
+    }
+  }
+  return std::nullopt;
+}
+
+void Link::close() {
+  open_ = false;
+  awaiting_state_ = false;
+  outbox_.clear();
+  message_.clear();
+  message_records_ = 0;
+  hearing_ = false;
+}
+
+void Link::forget() {
+  close();
+  conversation_ = 0;
+  spoken_ = heard_ = 0;
+  published_ = {};
+  received_ = {};
+  blocks_.clear();
+  kept_.clear();
+  received_valid_ = keyframes_owed_ = 0;
+  my_turn_ = speaking_ = false;
+}
+
+void Link::set_keyframe_owed(BlockState& block, bool owed) {
+  if (block.keyframe_owed == owed) return;
+  block.keyframe_owed = owed;
+  owed ? ++keyframes_owed_ : --keyframes_owed_;
+}
+
+void Link::set_received_valid(BlockState& block, bool valid) {
+  if (block.received_valid == valid) return;
+  block.received_valid = valid;
+  valid ? ++received_valid_ : --received_valid_;
+}
+
+void Link::refuse(std::size_t block, Reject reason) {
+  ++counters_.refused[raw(reason)];
+  set_received_valid(blocks_[block], false);
+  if (resync_.size() < resync_blocks_max) resync_.push_back(static_cast<std::uint32_t>(block));
+}
+
+std::optional<Reject> Link::on_turn(std::span<const std::byte> message, double rtt_seconds, Instant now) {
+  TurnHeader header;
+  std::vector<TurnRecord> records;
+  std::optional<Reject> reject = decode_turn(message, schema_, header, records);
+  if (!reject && (!open_ || my_turn_ || header.turn != std::max(spoken_, heard_) + 1)) reject = Reject::out_of_turn;
+  if (reject) {
+    ++counters_.refused[raw(*reject)];
+    return reject;
+  }
+  counters_.bytes_received += message.size();
+  if (!hearing_) {
+    hearing_ = true;
+    hearing_news_ = false;
+    kept_.clear();  // the answer has begun, so the other end holds all we said
+  }
+  for (const TurnRecord& record : records) {
+    hearing_news_ = true;
+    apply_record(record);
+  }
+  peer_weight_ = header.weight;
+  peer_degree_ = std::max<std::uint32_t>(header.degree, 1);
+  peer_step_seconds_ = header.step_seconds;
+  hearing_at_ = now - from_seconds(rtt_seconds / 2 + static_cast<double>(header.snapshot_age_seconds));
+  if (!header.last) return std::nullopt;
+  hearing_ = false;
+  heard_ = header.turn;
+  heard_gain_ = header.gain_listener;
+  heard_news_ = hearing_news_;
+  received_at_ = hearing_at_;
+  received_once_ = true;
+  my_turn_ = true;
+  ++counters_.turns_heard;
+  return std::nullopt;
+}
+
+void Link::apply_record(const TurnRecord& record) {
+  BlockState& state = blocks_[record.block];
+  const std::span<float> replica = schema_.blocks()[record.block].of(std::span<float>(received_));
+  if (record.codec.id == CodecId::mirror) {
+    if (state.keyframe_owed) return refuse(record.block, Reject::base_mismatch);
+    const auto own = schema_.blocks()[record.block].of(published());
+    std::copy(own.begin(), own.end(), replica.begin());
+    ++counters_.keyframes_applied;
+  } else {
+    const bool keyframe = record.codec.id == CodecId::keyframe;
+    if (!keyframe && state.received_valid && record.version <= state.received) {
+      ++counters_.deltas_duplicate;
+      return;
+    }
+    if (!keyframe && (!state.received_valid || record.version != state.received + 1))
+      return refuse(record.block, Reject::base_mismatch);
+    const float most = keyframe ? keyframe_magnitude_max : static_cast<float>(policy_.magnitude_max);
+    if (const ApplyError error = apply(record.codec, record.payload, replica, most); error != ApplyError::none)
+      return refuse(record.block, to_reject(error));
+    ++(keyframe ? counters_.keyframes_applied : counters_.deltas_applied);
+  }
+  state.received = record.version;
+  set_received_valid(state, true);
+}
+
+void Link::on_resync(const Resync& resync) {
+  for (const std::uint32_t block : resync.blocks)
+    if (block < blocks_.size()) set_keyframe_owed(blocks_[block], true);
+}
+
+std::vector<std::uint32_t> Link::take_resync() { return std::exchange(resync_, {}); }
+
+void Link::look_begin() { published_squared_ = spread_squared_ = 0; counters_.change = 0; }
+
+void Link::look(std::size_t index, std::span<const float> model, std::span<const float> update) {
+  const Block& block = schema_.blocks()[index];
+  BlockState& state = blocks_[index];
+  if (state.keyframe_owed) {
+    state.change = 1;
+    return;
+  }
+  const ChangeNorms norms = kernels().change(block.of(model), block.of(update), block.of(published()));
+  state.change = static_cast<float>(relative(norms, block.size));
+  spread_squared_ += norms.change_squared;
+  published_squared_ += norms.reference_squared;
+  counters_.change = std::sqrt(spread_squared_ / std::max(published_squared_, 1e-30));
+}
+
+bool Link::changed(double threshold) const {
+  return std::any_of(blocks_.begin(), blocks_.end(),
+                     [&](const BlockState& b) { return b.keyframe_owed || static_cast<double>(b.change) > threshold; });
+}
+
+void Link::begin(const Speech& speech, Instant now) {
+  GOSSIPD_ASSERT(my_turn() && !speaking_);
+  speech_ = speech;
+  speaking_ = true;
+  spoke_news_ = false;
+  next_block_ = 0;
+  kept_.clear();
+  transfer_squared_ = correction_squared_ = spread_squared_ = published_squared_ = 0;
+  if (speech_.own_step_seconds > 0 && received_once_ && published_once_) {
+    const double received_age = seconds(now - received_at_) / speech_.own_step_seconds;
+    const double published_age = seconds(now - published_at_) / speech_.own_step_seconds;
+    const double fresh_age = seconds(now - speech_.snapshot_at) / speech_.own_step_seconds;
+    // Move what was received to the time of each of the two own replicas it is compared with.
+    speech_.future_position *= static_cast<double>(heard_gain_) * (received_age - published_age) +
+                               static_cast<double>(speech_.gain_self) * (received_age - fresh_age);
+  } else {
+    speech_.future_position = 0;
+  }
+}
+
+Codec Link::codec_for(const Block& block) const {
+  const CodecId id = speech_.codec.id;
+  const bool coarse = id == CodecId::top_k || id == CodecId::ternary || id == CodecId::int4;
+  if (block.kind == SegmentKind::statistic) return id == CodecId::fp32 ? speech_.codec : Codec{CodecId::bf16, 0};
+  return coarse && block.size < small_block_floats ? Codec{CodecId::int8, 0} : speech_.codec;
+}
+
+bool Link::speak(std::span<const float> model, std::span<float> update, std::span<const float> drift, Instant now) {
+  GOSSIPD_ASSERT(speaking_ && next_block_ < blocks_.size());
+  const auto index = static_cast<std::uint32_t>(next_block_);
+  const Block& block = schema_.blocks()[index];
+  BlockState& state = blocks_[index];
+  const auto x = block.of(model);
+  const auto u = block.of(update);
+  const auto own = block.of(std::span<float>(published_));
+  const auto theirs = block.of(received());
+  const Kernels& k = kernels();
+  if (!k.all_finite(x)) return false;
+
+  // First our half of the turn we heard, then what we have to say, then our half of this turn.
+  const bool paired_before = state.received_valid && !state.keyframe_owed;
+  if (paired_before && heard_gain_ > 0) transfer_squared_ += k.transfer(u, theirs, own, heard_gain_);
+  if (state.keyframe_owed || static_cast<double>(state.change) > speech_.threshold) {
+    std::vector<float> target(block.size);
+    k.sum(target, x, u);
+    Codec codec = codec_for(block);
+    if (state.keyframe_owed && !state.received_valid) {
+      if (!k.all_finite(target)) return false;
+      std::copy(target.begin(), target.end(), own.begin());
+      append(index, Codec{CodecId::keyframe, 0}, own);
+    } else {
+      if (state.keyframe_owed) {
+        std::copy(theirs.begin(), theirs.end(), own.begin());
+        append(index, Codec{CodecId::mirror, 0}, own);
+        codec = block.kind == SegmentKind::statistic ? codec : policy_.fine_codec;
+      }
+      if (k.distance(target, own).change_squared > 0) {
+        if (!k.all_finite(target)) return false;
+        append(index, codec, target);
+      }
+    }
+  }
+  if (state.received_valid && !state.keyframe_owed) {
+    if (speech_.gain_self > 0) transfer_squared_ += k.transfer(u, theirs, own, speech_.gain_self);
+    if (paired_before && !drift.empty() && block.kind == SegmentKind::parameter && speech_.future_position != 0)
+      correction_squared_ += k.axpy(u, block.of(drift), static_cast<float>(speech_.future_position));
+    const ChangeNorms norms = k.distance(theirs, own);
+    spread_squared_ += norms.change_squared;
+    published_squared_ += norms.reference_squared;
+  }
+  ++next_block_;
+  if (message_.size() >= turn_message_fill_bytes) flush(false, now);
+  return true;
+}
+
+void Link::append(std::uint32_t index, Codec codec, std::span<const float> target) {
+  const Block& block = schema_.blocks()[index];
+  BlockState& state = blocks_[index];
+  if (message_.empty()) message_.resize(turn_header_bytes);
+  const std::size_t at = message_.size();
+  const std::size_t payload = encoded_size(codec, block.size);
+  message_.resize(at + turn_record_bytes + payload);
+  const std::span<std::byte> record = std::span(message_).subspan(at);
+  if (codec.id == CodecId::keyframe) {
+    std::memcpy(record.data() + turn_record_bytes, target.data(), target.size_bytes());
+  } else if (codec.id != CodecId::mirror) {
+    const auto own = block.of(std::span<float>(published_));
+    auto encoded = record.subspan(turn_record_bytes);
+    if (!encode(codec, target, own, encoded)) {
+      // Too large a step for the codec: the block goes whole.
+      message_.resize(at);
+      std::copy(target.begin(), target.end(), own.begin());
+      return append(index, Codec{CodecId::keyframe, 0}, own);
+    }
+  }
+  const bool delta = codec.id != CodecId::keyframe && codec.id != CodecId::mirror;
+  ++state.published;
+  ++(delta ? counters_.deltas_sent : counters_.keyframes_sent);
+  set_keyframe_owed(state, false);
+  spoke_news_ = true;
+  write_turn_record(record.first<turn_record_bytes>(), index, state.published, codec);
+  ++message_records_;
+  if (codec.id != CodecId::keyframe) kept_.push_back(Kept{index, state.published, Bytes(record.begin(), record.end())});
+  if (message_records_ == turn_records_max - 1) flush(false, Instant{});
+}
+
+void Link::flush(bool last, Instant now) {
+  if (message_.empty()) {
+    if (!last) return;
+    message_.resize(turn_header_bytes);
+  }
+  TurnHeader header;
+  header.last = last;
+  header.records = message_records_;
+  header.turn = speaking_ ? std::max(spoken_, heard_) + 1 : spoken_;
+  header.gain_speaker = speech_.gain_self;
+  header.gain_listener = speech_.gain_peer;
+  header.weight = speech_.weight;
+  header.degree = speech_.degree;
+  header.step = speech_.step;
+  header.step_seconds = speech_.step_seconds;
+  header.snapshot_age_seconds = static_cast<float>(std::max(0.0, seconds(now - speech_.snapshot_at)));
+  write_turn_header(std::span(message_).first<turn_header_bytes>(), header);
+  counters_.bytes_sent += message_.size();
+  outbox_.push_back(std::make_shared<const Bytes>(std::move(message_)));
+  message_ = {};
+  message_records_ = 0;
+}
+
+void Link::end(Instant now) {
+  GOSSIPD_ASSERT(speaking_ && next_block_ == blocks_.size());
+  flush(true, now);
+  spoken_ = std::max(spoken_, heard_) + 1;
+  speaking_ = false;
+  my_turn_ = false;
+  heard_gain_ = 0;
+  published_at_ = speech_.snapshot_at;
+  published_once_ = true;
+  ++counters_.turns_spoken;
+  const double norm = std::max(published_squared_, 1e-30);
+  counters_.weight = static_cast<double>(speech_.gain_self);
+  counters_.transfer = std::sqrt(transfer_squared_ / norm);
+  counters_.correction = std::sqrt(correction_squared_ / norm);
+  counters_.threshold = speech_.threshold;
+  if (received_valid_ == blocks_.size()) counters_.spread = std::sqrt(spread_squared_ / norm);
+}
+
+std::vector<SharedBytes> Link::take_messages() {
+  std::vector<SharedBytes> messages(outbox_.begin(), outbox_.end());
+  outbox_.clear();
+  return messages;
+}
+
+double Link::age_seconds(Instant now) const { return received_once_ ? std::max(0.0, seconds(now - received_at_)) : 0; }
+
+void Link::check_invariants() const {
+  GOSSIPD_ASSERT(!(my_turn_ && hearing_));
+  GOSSIPD_ASSERT(!speaking_ || my_turn_);
+  std::size_t valid = 0, owed = 0;
+  for (const BlockState& block : blocks_) {
+    valid += block.received_valid ? 1 : 0;
+    owed += block.keyframe_owed ? 1 : 0;
+  }
+  GOSSIPD_ASSERT(valid == received_valid_ && owed == keyframes_owed_);
+  GOSSIPD_ASSERT(published_.size() == received_.size());
+}
+
+}  // namespace gossipd

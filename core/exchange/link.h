@@ -1,0 +1,171 @@
+// core/exchange/link.h - one neighbour's half of the conversation about the model.
+//
+// The problem: two nodes that train at their own pace shall pull their models together over a
+// connection that may be slow, without either waiting, without a replica that differs between the
+// two ends, and without moving the mean of the models (what one gives, the other must take).
+//
+// The answer: a link is a conversation in turns. Each end holds two replicas, `published` (what
+// the other holds of us) and `received` (what we hold of it). Who has the turn *speaks*: sends
+// deltas of the blocks that changed enough, and passes the turn on. While a turn is with us the
+// other end's replicas stand still, so both ends know the same pair of replicas at each turn and
+// both apply the same transfer with opposite sign:
+//
+//     turn n of speaker s to listener l, replicas p_s (after the turn) and p_l:
+//         x_s += gain_speaker · (p_l − p_s)        x_l += gain_listener · (p_s − p_l)
+//
+// with gain_speaker·weight_s = gain_listener·weight_l, so Σ weight·x is kept exactly (up to
+// rounding), whatever the speeds, delays and codecs. Both halves are applied when a node speaks:
+// first the half of the turn it heard, then its own; the ages of the two pairs cancel, which is
+// why a delay does not drag the common movement of the models (ALGORITHM.md beside this file).
+//
+// Encoded records are kept until the other end has answered; after a reconnect both ends compare
+// version and hash of every block, and what was lost is sent again if its base still matches, as
+// a keyframe if not. Pure; one owner, core strand. Memory: 2·P floats and the records of one turn.
+#pragma once
+
+#include <deque>
+
+#include "core/exchange/kernels.h"
+#include "core/exchange/policy.h"
+#include "core/model/schema.h"
+#include "core/wire/control.h"
+#include "core/wire/turn.h"
+
+namespace gossipd {
+
+// What a node decides about a turn before it speaks.
+struct Speech {
+  Codec codec;                // for parameter blocks; small and statistic blocks take a finer one
+  double threshold = 0;       // relative change from which on a block is sent; 0: every block that changed at all
+  float gain_self = 0;
+  float gain_peer = 0;
+  float weight = 1;
+  std::uint32_t degree = 1;
+  Step step = 0;
+  float step_seconds = 0;
+  Instant snapshot_at{};
+  // Future position: drift is the own displacement per own step (empty: none); `c` scales it.
+  double future_position = 0;
+  double own_step_seconds = 0;
+};
+
+class Link {
+ public:
+  Link(NodeId self, NodeId peer, const Schema& schema, const ExchangePolicy& policy);
+
+  // ---- opening: after both ends sent Ready on one session ----
+  // Fills conversation, spoken and heard of a Ready to send.
+  void describe(Ready&) const;
+  // True: both remember the same conversation; send replica_state() and wait for the other's.
+  // False: a fresh one; both replicas are empty and the link is open at once.
+  bool open(const Ready& mine, const Ready& theirs, Instant now);
+  [[nodiscard]] ReplicaState replica_state() const;
+  [[nodiscard]] std::optional<Reject> on_replica_state(std::span<const std::byte> message, Instant now);
+  void close();  // the session is gone; the conversation is remembered
+  void forget(); // and now it is not
+
+  [[nodiscard]] bool is_open() const { return open_; }
+  [[nodiscard]] bool my_turn() const { return open_ && my_turn_; }
+  [[nodiscard]] bool speaking() const { return speaking_; }
+  // Every block of the peer's model is held: a joiner can adopt it.
+  [[nodiscard]] bool received_complete() const { return received_valid_ == schema_.blocks().size(); }
+  [[nodiscard]] bool heard_news() const { return heard_news_; }  // the last turn heard carried blocks
+  [[nodiscard]] bool owes_keyframes() const { return keyframes_owed_ > 0; }
+  [[nodiscard]] Instant spoken_at() const { return published_at_; }
+
+  // ---- listening ----
+  // A refused message changes nothing; a refused record changes nothing but asks for a keyframe.
+  [[nodiscard]] std::optional<Reject> on_turn(std::span<const std::byte> message, double rtt_seconds, Instant now);
+  void on_resync(const Resync&);
+  [[nodiscard]] std::vector<std::uint32_t> take_resync();
+
+  // ---- speaking: look(), then begin(), then speak() for every block, then end() ----
+  // Measures the change of one block; the sums end up in counters().change.
+  void look_begin();
+  void look(std::size_t block, std::span<const float> model, std::span<const float> update);
+  [[nodiscard]] bool changed(double threshold) const;  // any block beyond it, or a keyframe owed
+  void begin(const Speech&, Instant now);
+  [[nodiscard]] std::size_t next_block() const { return next_block_; }
+  // Mixes and, if it changed enough, encodes the next block. False: `model + update` is not finite there.
+  [[nodiscard]] bool speak(std::span<const float> model, std::span<float> update, std::span<const float> drift, Instant now);
+  // After the last block: passes the turn.
+  void end(Instant now);
+  // Messages ready to be sent, in order.
+  [[nodiscard]] std::vector<SharedBytes> take_messages();
+
+  [[nodiscard]] std::span<const float> published() const { return published_; }
+  [[nodiscard]] std::span<const float> received() const { return received_; }
+  [[nodiscard]] const ExchangeCounters& counters() const { return counters_; }
+  ExchangeCounters& counters() { return counters_; }
+  [[nodiscard]] float peer_weight() const { return peer_weight_; }
+  [[nodiscard]] std::uint32_t peer_degree() const { return peer_degree_; }
+  // Age of what the peer published, as the receiver's clock and half the round trip tell it.
+  [[nodiscard]] double age_seconds(Instant now) const;
+  [[nodiscard]] double peer_step_seconds() const { return peer_step_seconds_; }
+  void check_invariants() const;
+
+ private:
+  struct BlockState {
+    Version published = 0;
+    Version received = 0;
+    bool keyframe_owed = true;     // the peer's replica of this block is unknown or wrong
+    bool received_valid = false;
+    float change = 0;              // relative, at the last look
+  };
+  struct Kept {  // an encoded record the peer has not answered for
+    std::uint32_t block;
+    Version version;
+    Bytes record;
+  };
+
+  void start_fresh(bool i_speak_first);
+  void set_keyframe_owed(BlockState&, bool owed);
+  void set_received_valid(BlockState&, bool valid);
+  void refuse(std::size_t block, Reject reason);
+  void apply_record(const TurnRecord&);
+  void append(std::uint32_t block, Codec codec, std::span<const float> target);
+  void flush(bool last, Instant now);
+  [[nodiscard]] Codec codec_for(const Block&) const;
+
+  const NodeId self_;
+  const NodeId peer_;
+  const Schema& schema_;
+  const ExchangePolicy& policy_;
+  std::vector<float> published_, received_;
+  std::vector<BlockState> blocks_;
+  std::size_t received_valid_ = 0;
+  std::size_t keyframes_owed_ = 0;
+
+  std::uint64_t conversation_ = 0;
+  bool open_ = false;
+  bool awaiting_state_ = false;
+  bool my_turn_ = false;
+  bool speaking_ = false;
+  std::uint32_t spoken_ = 0, heard_ = 0;  // last complete turns
+  bool heard_news_ = false;
+  float heard_gain_ = 0;   // our half of the turn heard, applied when we speak
+  bool hearing_ = false;   // a turn has begun and not ended
+  bool hearing_news_ = false;
+
+  Speech speech_;
+  std::size_t next_block_ = 0;
+  Bytes message_;
+  std::uint16_t message_records_ = 0;
+  std::deque<SharedBytes> outbox_;
+  std::vector<Kept> kept_;
+  bool spoke_news_ = false;
+  bool resend_turn_ = false;  // the last turn spoken was not heard to its end
+  std::vector<std::uint32_t> resync_;
+  double transfer_squared_ = 0, correction_squared_ = 0, spread_squared_ = 0, published_squared_ = 0;
+
+  float peer_weight_ = 1;
+  std::uint32_t peer_degree_ = 1;
+  double peer_step_seconds_ = 0;
+  Instant received_at_{};    // when the peer's snapshot of the last complete turn was taken, by our clock
+  Instant hearing_at_{};
+  Instant published_at_{};   // when our snapshot of the last turn spoken was taken
+  bool received_once_ = false, published_once_ = false;
+  ExchangeCounters counters_;
+};
+
+}  // namespace gossipd

@@ -1,0 +1,34 @@
+#include "core/membership/member.h"
+
+#include "core/base/result.h"
+
+namespace gossipd {
+
+const char* to_string(MemberState state) {
+  switch (state) {
+    case MemberState::alive: return "alive";
+    case MemberState::suspect: return "suspect";
+    case MemberState::failed: return "failed";
+    case MemberState::left: return "left";
+  }
+  GOSSIPD_ASSERT(!"a MemberState without a name");
+}
+
+const char* to_string(Phase phase) {
+  switch (phase) {
+    case Phase::joining: return "joining";
+    case Phase::waiting_for_data: return "waiting-for-data";
+    case Phase::preparing: return "preparing";
+    case Phase::syncing: return "syncing";
+    case Phase::training: return "training";
+    case Phase::paused: return "paused";
+    case Phase::finishing: return "finishing";
+    case Phase::finished: return "finished";
+    case Phase::leaving: return "leaving";
+    case Phase::left: return "left";
+    case Phase::broken: return "broken";
+  }
+  GOSSIPD_ASSERT(!"a Phase without a name");
+}
+
+}  // namespace gossipd

@@ -1,0 +1,454 @@
+// Phases, the operator, persistence, and the view.
+#include <algorithm>
+#include <cmath>
+
+#include "core/node/node_impl.h"
+
+namespace gossipd {
+namespace {
+
+constexpr Duration poll_period = std::chrono::milliseconds(100);
+constexpr Duration persist_period = std::chrono::seconds(5);
+
+}  // namespace
+
+NodeImpl::NodeImpl(NodeConfig config, NodeState state, Instant now)
+    : config_(std::move(config)), state_(std::move(state)), random_(config_.random_seed ^ raw(state_.id)), directory_(state_.id) {
+  GOSSIPD_ASSERT(state_.id != NodeId{});
+  started_ = last_time_ = now;
+  if (config_.name.size() > name_bytes_max) config_.name.resize(name_bytes_max);
+  ++state_.incarnation;
+  samples_extra_ = state_.own_samples;
+  if (state_.left) phase_ = Phase::left;
+  waiting_for_ = config_.seeds.empty() ? "a job" : "a seed to answer";
+  renew_own_record(now);
+  for (const MemberRecord& record : state_.members) (void)directory_.merge(record, now);
+  persist();
+}
+
+void NodeImpl::set_phase(Phase phase, const std::string& why) {
+  if (phase == phase_) return;
+  log(Level::info, std::string("event=phase from=") + to_string(phase_) + " to=" + to_string(phase) + " why=\"" + why + "\"");
+  phase_ = phase;
+}
+
+void NodeImpl::persist() {
+  state_.members.clear();
+  for (const auto& [id, entry] : directory_.entries())
+    if (id != state_.id) state_.members.push_back(entry.record);
+  state_.own_samples = own_samples();
+  persist_due_ = false;
+  emit(PersistEffect{state_});
+}
+
+void NodeImpl::raise_incarnation(std::uint64_t above) {
+  state_.incarnation = std::max(state_.incarnation, above) + 1;
+  log(Level::info, "event=refute incarnation=" + std::to_string(state_.incarnation));
+  persist();
+}
+
+void NodeImpl::renew_own_record(Instant now) {
+  MemberRecord record;
+  const auto* known = directory_.find(state_.id);
+  record.id = state_.id;
+  record.name = config_.name;
+  record.address = config_.advertise;
+  record.incarnation = std::max(state_.incarnation, known ? known->record.incarnation : 0);
+  record.state = phase_ == Phase::left ? MemberState::left : MemberState::alive;
+  record.tick = known ? known->record.tick + 1 : 1;
+  record.phase = phase_;
+  record.samples = std::max(own_samples(), known ? known->record.samples : 0);
+  record.step = last_.step;
+  record.samples_per_second = last_.step_seconds > 0 && steps_allowed() ? last_.batch / last_.step_seconds : 0;
+  record.batch = last_.batch;
+  record.loss = last_.loss;
+  record.spread = own_spread();
+  directory_.set_self(std::move(record), now);
+}
+
+bool NodeImpl::exchanging() const { return config_.exchange.enabled && model_ready_ && has_model_ && phase_ != Phase::left; }
+
+std::size_t NodeImpl::open_links() const {
+  return static_cast<std::size_t>(std::count_if(neighbours_.begin(), neighbours_.end(), [](const auto& item) {
+    return item.second.link && item.second.link->is_open();
+  }));
+}
+
+double NodeImpl::own_spread() const {
+  double most = 0;
+  for (const auto& [id, neighbour] : neighbours_)
+    if (neighbour.link && neighbour.link->is_open()) most = std::max(most, neighbour.link->counters().spread);
+  return open_links() == 0 && directory_.alive_others() > 0 ? 1.0 : most;
+}
+
+void NodeImpl::note_refusal(bool by_us, std::string peer, Error reason, Instant now) {
+  if (!refusals_.empty() && refusals_.back().by_us == by_us && refusals_.back().peer == peer && refusals_.back().reason.text == reason.text) {
+    refusals_.back().at = now;
+    return;
+  }
+  refusals_.push_back(Refusal{now, by_us, std::move(peer), std::move(reason)});
+  if (refusals_.size() > refusals_max) refusals_.pop_front();
+}
+
+// ---- the job and the model -------------------------------------------------------------------
+
+void NodeImpl::on_job(std::string document, JobHash hash, Samples budget_samples, Instant now) {
+  GOSSIPD_ASSERT(document.size() <= job_bytes_max);
+  job_document_ = std::move(document);
+  budget_samples_ = budget_samples;
+  const bool fresh = state_.job != hash;
+  state_.job = hash;
+  if (fresh) persist();
+  if (phase_ == Phase::joining) waiting_for_ = config_.seeds.empty() ? "the model" : "a seed to answer";
+  (void)now;
+}
+
+void NodeImpl::on_waiting_for_data(std::string what, Instant now) {
+  waiting_for_ = std::move(what);
+  if (phase_ != Phase::left) set_phase(Phase::waiting_for_data, waiting_for_);
+  renew_own_record(now);
+}
+
+void NodeImpl::on_model_ready(Schema schema, bool has_model, Samples own_samples, Step step, Instant now) {
+  GOSSIPD_ASSERT(!model_ready_);
+  schema_ = std::move(schema);
+  model_ready_ = true;
+  has_model_ = has_model || !config_.exchange.enabled;
+  trained_samples_ = own_samples;
+  const Samples known = std::max(state_.own_samples, directory_.self().samples);
+  samples_extra_ = known - std::min(known, trained_samples_);
+  last_.step = step;
+  base_step_ = step;
+  grace_until_ = now + config_.membership.isolation_grace;
+  for (auto& [id, session] : sessions_)
+    if (session.established) send_ready(session);
+  std::vector<SessionId> ids;
+  for (const auto& [id, session] : sessions_) ids.push_back(id);
+  for (const SessionId id : ids)
+    if (const auto found = sessions_.find(id); found != sessions_.end() && found->second.established) try_open(found->second, now);
+  publish_progress();
+  if (phase_ == Phase::left) return;
+  if (!has_model_) {
+    set_phase(established_sessions() > 0 ? Phase::syncing : Phase::joining, "the model comes from a neighbour");
+    return;
+  }
+  // A node that restarts with its cluster's model looks for the others first, but not for ever.
+  const bool alone = config_.seeds.empty() && directory_.entries().size() == 1;
+  if (alone || established_sessions() > 0) begin_training(now);
+  else set_phase(Phase::joining, "looking for the cluster's other members");
+}
+
+void NodeImpl::begin_training(Instant now) {
+  GOSSIPD_ASSERT(model_ready_ && has_model_);
+  ramping_ = directory_.entries().size() > 1;
+  joined_at_step_ = last_.step;
+  set_phase(Phase::training, established_sessions() > 0 ? "linked to the cluster" : "alone");
+  check_progress(now);
+  if (!trainer_has_buffer_ && stage_ == RoundStage::idle) hand_out(std::vector<float>(schema_.floats(), 0.0f), false);
+  else if (round_has_reason(now)) start_round(now);
+}
+
+void NodeImpl::publish_progress() {
+  const Samples others = directory_.others_samples() + samples_extra_;
+  if (others == others_published_ || !model_ready_) return;
+  others_published_ = others;
+  emit(ProgressEffect{others});
+}
+
+// The budget is the cluster's: whoever notices first that it is spent stops stepping.
+void NodeImpl::check_progress(Instant now) {
+  if (budget_samples_ == 0 || own_samples() + directory_.others_samples() < budget_samples_) return;
+  if (phase_ != Phase::training && phase_ != Phase::paused) return;
+  finish_deadline_ = now + config_.membership.finish_cap;
+  set_phase(Phase::finishing, "the budget of samples is spent");
+  renew_own_record(now);
+  gossip(now);
+}
+
+// The models agree when every member that is not suspected says that its spread is below the bound.
+void NodeImpl::check_finish(Instant now) {
+  if (phase_ != Phase::finishing) return;
+  const double bound = config_.exchange.spread_bound;
+  bool agreed = !config_.exchange.enabled || own_spread() < bound;
+  for (const auto& [id, entry] : directory_.entries()) {
+    if (id == state_.id || entry.record.state != MemberState::alive || entry.suspect) continue;
+    const bool trains = entry.record.phase == Phase::training || entry.record.phase == Phase::paused;
+    const bool done = entry.record.phase == Phase::finishing || entry.record.phase == Phase::finished;
+    if (!trains && !done) continue;  // it has no model yet, or none any more
+    if (config_.exchange.enabled) agreed = agreed && done && entry.record.spread < bound;
+  }
+  const bool capped = now >= finish_deadline_;
+  if (!agreed && !capped) return;
+  set_phase(Phase::finished, agreed ? "the models agree" : "time for the final exchange is up, spread=" + std::to_string(own_spread()));
+  final_checkpoint_due_ = true;
+  renew_own_record(now);
+  gossip(now);
+  persist_due_ = true;
+  if (stage_ == RoundStage::waiting) {
+    final_checkpoint_due_ = false;
+    emit(CheckpointEffect{true});
+  }
+}
+
+// ---- the operator ----------------------------------------------------------------------------
+
+std::optional<Error> NodeImpl::join(std::vector<Endpoint> seeds, Instant now) {
+  if (stopping_ || phase_ == Phase::leaving) return Error{"busy", "this node is leaving or stopping; try again when it has"};
+  if (phase_ != Phase::left && seeds.empty()) return Error{"already-member", "this node has not left; name a seed to ask it as well"};
+  for (Endpoint& seed : seeds)
+    if (std::find(config_.seeds.begin(), config_.seeds.end(), seed) == config_.seeds.end()) config_.seeds.push_back(std::move(seed));
+  for (auto& [endpoint, state] : dials_) state.next = now, state.failures = 0;
+  if (phase_ == Phase::left) {
+    state_.left = false;
+    raise_incarnation(state_.incarnation);
+    set_phase(Phase::joining, "by the operator");
+    waiting_for_ = "a member to answer";
+    grace_until_ = now + config_.membership.isolation_grace;
+    renew_own_record(now);
+    if (model_ready_ && has_model_ && directory_.alive_others() == 0 && config_.seeds.empty()) begin_training(now);
+  }
+  dial_if_needed(now);
+  return std::nullopt;
+}
+
+std::optional<Error> NodeImpl::leave(Instant now) {
+  if (phase_ == Phase::left || phase_ == Phase::leaving) return Error{"already-left", "this node has left already; `gossipctl join` brings it back"};
+  set_phase(Phase::leaving, "by the operator");
+  leave_deadline_ = now + config_.membership.leave_flush;
+  leave_turns_.clear();
+  if (model_ready_ && has_model_)
+    for (const auto& [id, neighbour] : neighbours_)
+      if (neighbour.link && neighbour.link->is_open()) leave_turns_[id] = neighbour.link->counters().turns_spoken;
+  renew_own_record(now);
+  if (round_has_reason(now)) start_round(now);
+  check_leave(now);
+  return std::nullopt;
+}
+
+// Done when every link has been spoken on once more and the words are out, or when time is up.
+void NodeImpl::check_leave(Instant now) {
+  if (phase_ != Phase::leaving) return;
+  const bool said = std::all_of(leave_turns_.begin(), leave_turns_.end(), [this](const auto& item) {
+    const auto neighbour = neighbours_.find(item.first);
+    const Session* session = session_of(item.first);
+    return neighbour == neighbours_.end() || session == nullptr || !neighbour->second.link || !neighbour->second.link->is_open() ||
+           (neighbour->second.link->counters().turns_spoken > item.second && session->bulk_outstanding == 0);
+  });
+  if (said || now >= leave_deadline_) finish_leave(now);
+}
+
+void NodeImpl::finish_leave(Instant now) {
+  state_.left = true;
+  set_phase(Phase::left, "by the operator");
+  renew_own_record(now);
+  persist();
+  gossip(now);
+  std::vector<SessionId> ids;
+  for (auto& [id, session] : sessions_) {
+    if (session.established) send(session, Bye{"left"});
+    ids.push_back(id);
+  }
+  for (const SessionId id : ids) close(id, "this node leaves the cluster", now, true);
+}
+
+std::optional<Error> NodeImpl::pause(Instant now) {
+  if (phase_ == Phase::paused) return std::nullopt;
+  if (phase_ != Phase::training) return Error{"not-training", std::string("nothing to pause: this node is ") + to_string(phase_)};
+  set_phase(Phase::paused, "by the operator");
+  renew_own_record(now);
+  return std::nullopt;
+}
+
+std::optional<Error> NodeImpl::resume(Instant now) {
+  if (phase_ == Phase::training) return std::nullopt;
+  if (phase_ != Phase::paused) return Error{"not-paused", std::string("nothing to resume: this node is ") + to_string(phase_)};
+  set_phase(Phase::training, "by the operator");
+  renew_own_record(now);
+  if (stage_ == RoundStage::waiting) start_round(now);
+  return std::nullopt;
+}
+
+void NodeImpl::stop(Instant now) {
+  stopping_ = true;
+  renew_own_record(now);
+  gossip(now);
+  persist();
+  std::vector<SessionId> ids;
+  for (auto& [id, session] : sessions_) {
+    if (session.established) send(session, Bye{"restarting"});
+    ids.push_back(id);
+  }
+  for (const SessionId id : ids) close(id, "this node restarts", now, true);
+}
+
+// ---- time ------------------------------------------------------------------------------------
+
+Instant NodeImpl::next_deadline() const { return last_time_ + poll_period; }
+
+void NodeImpl::on_time(Instant now) {
+  const MembershipPolicy& policy = config_.membership;
+  // This node stood still (frozen, suspended, starved): the others' silence is not theirs.
+  if (const Duration gap = now - last_time_; gap > policy.suspect_after / 2) {
+    log(Level::warning, "event=stood-still seconds=" + std::to_string(seconds(gap)));
+    directory_.forgive(gap);
+    for (auto& [id, session] : sessions_) session.last_byte += gap, session.opened += gap;
+    ramping_ = true;
+    joined_at_step_ = last_.step;
+  }
+  last_time_ = now;
+  if (stopping_) return;
+  detect_failures(now);
+  if (now >= next_tick_) {
+    next_tick_ = now + policy.tick;
+    renew_own_record(now);
+    publish_progress();
+    if (persist_due_ || now >= persist_after_) {
+      persist_after_ = now + persist_period;
+      persist();
+    }
+    gossip(now);
+  }
+  for (auto& [id, session] : sessions_) {
+    if (!session.established || now < session.ping_next) continue;
+    session.ping_next = now + policy.ping;
+    session.ping_nonce = random_.next() | 1;
+    session.ping_sent = now;
+    send(session, Ping{session.ping_nonce});
+  }
+  dial_if_needed(now);
+  if (phase_ == Phase::joining && model_ready_ && has_model_ && now >= grace_until_ && !state_.left) {
+    log(Level::warning, "event=isolated hint=\"no known member answers; training goes on alone and they are asked for ever\"");
+    begin_training(now);
+  }
+  if (phase_ == Phase::broken && !restore_asked_ && !trainer_has_buffer_ && !adopt(now) && open_links() == 0) {
+    restore_asked_ = true;
+    emit(RestoreEffect{});
+  }
+  check_progress(now);
+  // Say at once, not at the next tick, that the models agree.
+  if (phase_ == Phase::finishing && own_spread() < config_.exchange.spread_bound &&
+      directory_.self().spread >= config_.exchange.spread_bound) {
+    renew_own_record(now);
+    gossip(now);
+  }
+  check_finish(now);
+  check_leave(now);
+  if (round_has_reason(now)) start_round(now);
+}
+
+// ---- looking at it ---------------------------------------------------------------------------
+
+const Link* NodeImpl::link(NodeId peer) const {
+  const auto found = neighbours_.find(peer);
+  return found == neighbours_.end() ? nullptr : found->second.link.get();
+}
+
+NodeView NodeImpl::view(Instant now) const {
+  NodeView view;
+  view.id = state_.id;
+  view.name = config_.name;
+  view.cluster = state_.cluster;
+  view.incarnation = state_.incarnation;
+  view.phase = phase_;
+  view.isolated = directory_.entries().size() > 1 && established_sessions() == 0;
+  view.job = state_.job;
+  view.schema = model_ready_ ? schema_.hash() : SchemaHash{};
+  view.own_samples = own_samples();
+  view.cluster_samples = own_samples() + directory_.others_samples();
+  view.budget_samples = budget_samples_;
+  view.step = last_.step;
+  view.loss = last_.loss;
+  view.learning_rate = last_.learning_rate;
+  view.step_seconds = last_.step_seconds;
+  view.samples_per_second = directory_.self().samples_per_second;
+  view.batch = last_.batch;
+  view.spread = own_spread();
+  view.link_steps = link_steps_;
+  view.waiting_for = phase_ == Phase::joining || phase_ == Phase::waiting_for_data ? waiting_for_ : "";
+  view.refusals.assign(refusals_.begin(), refusals_.end());
+  for (const auto& [id, entry] : directory_.entries()) {
+    MemberView member;
+    member.record = entry.record;
+    if (entry.suspect && member.record.state == MemberState::alive) member.record.state = MemberState::suspect;
+    member.self = id == state_.id;
+    member.age_s = std::max(0.0, seconds(now - entry.refreshed));
+    for (const auto& [session_id, session] : sessions_)
+      if (session.established && session.theirs->id == id) member.linked = true, member.rtt_ms = session.rtt_seconds * 1e3;
+    view.members.push_back(std::move(member));
+  }
+  for (const auto& [id, neighbour] : neighbours_) {
+    const auto session = sessions_.find(neighbour.session);
+    const Link* link = neighbour.link.get();
+    const auto* entry = directory_.find(id);
+    LinkView item;
+    item.peer = id;
+    if (entry != nullptr) item.name = entry->record.name, item.address = entry->record.address;
+    item.state = session == sessions_.end() ? "down" : entry != nullptr && entry->suspect ? "suspect" : link && link->is_open() ? "open" : "opening";
+    if (session != sessions_.end()) {
+      item.outbound = session->second.outbound;
+      item.rtt_ms = session->second.rtt_seconds * 1e3;
+      item.silence_s = std::max(0.0, seconds(now - session->second.last_byte));
+    }
+    if (link != nullptr) {
+      item.counters = link->counters();
+      item.age_s = link->age_seconds(now);
+      if (link->peer_step_seconds() > 0) item.age_steps = item.age_s / link->peer_step_seconds();
+    }
+    view.links.push_back(std::move(item));
+  }
+  return view;
+}
+
+void NodeImpl::check_invariants() const {
+  for (const auto& [id, neighbour] : neighbours_)
+    if (neighbour.link) neighbour.link->check_invariants();
+  GOSSIPD_ASSERT(directory_.self().incarnation == state_.incarnation || phase_ == Phase::left);
+  GOSSIPD_ASSERT(!(trainer_has_buffer_ && stage_ != RoundStage::idle));
+  GOSSIPD_ASSERT(refusals_.size() <= refusals_max && directory_.entries().size() <= members_max);
+  for (const auto& [id, session] : sessions_) GOSSIPD_ASSERT(!session.established || session.theirs);
+}
+
+// ---- the face --------------------------------------------------------------------------------
+
+Node::Node(NodeConfig config, NodeState state, Instant now)
+    : impl_(std::make_unique<NodeImpl>(std::move(config), std::move(state), now)) {}
+Node::~Node() = default;
+Node::Node(Node&&) noexcept = default;
+Node& Node::operator=(Node&&) noexcept = default;
+
+void Node::on_job(std::string document, JobHash hash, Samples budget, Instant now) { impl_->on_job(std::move(document), hash, budget, now); }
+void Node::on_waiting_for_data(std::string what, Instant now) { impl_->on_waiting_for_data(std::move(what), now); }
+void Node::on_model_ready(Schema schema, bool has_model, Samples own_samples, Step step, Instant now) {
+  impl_->on_model_ready(std::move(schema), has_model, own_samples, step, now);
+}
+void Node::on_snapshot(Snapshot snapshot, Instant now) { impl_->on_snapshot(std::move(snapshot), now); }
+void Node::on_restored(std::vector<float> model, Instant now) { impl_->on_restored(std::move(model), now); }
+void Node::on_session_open(SessionId id, bool outbound, Endpoint remote, Instant now) { impl_->on_session_open(id, outbound, std::move(remote), now); }
+void Node::on_dial_failed(Endpoint endpoint, std::string reason, Instant now) { impl_->on_dial_failed(endpoint, std::move(reason), now); }
+void Node::on_session_closed(SessionId id, std::string reason, Instant now) { impl_->on_session_closed(id, reason, now); }
+void Node::on_bytes(SessionId id, Instant now) { impl_->on_bytes(id, now); }
+void Node::on_message(SessionId id, Lane lane, std::span<const std::byte> message, Instant now) { impl_->on_message(id, lane, message, now); }
+void Node::on_bulk_sent(SessionId id, std::size_t bytes, Instant) { impl_->on_bulk_sent(id, bytes); }
+std::optional<Error> Node::join(std::vector<Endpoint> seeds, Instant now) { return impl_->join(std::move(seeds), now); }
+std::optional<Error> Node::leave(Instant now) { return impl_->leave(now); }
+std::optional<Error> Node::pause(Instant now) { return impl_->pause(now); }
+std::optional<Error> Node::resume(Instant now) { return impl_->resume(now); }
+void Node::stop(Instant now) { impl_->stop(now); }
+void Node::on_time(Instant now) { impl_->on_time(now); }
+Instant Node::next_deadline() const { return impl_->next_deadline(); }
+bool Node::has_work() const { return impl_->has_work(); }
+void Node::work(Instant now) { impl_->work(now); }
+std::vector<Effect> Node::take_effects() { return impl_->take_effects(); }
+NodeView Node::view(Instant now) const { return impl_->view(now); }
+Phase Node::phase() const { return impl_->phase(); }
+std::span<const float> Node::published_to(NodeId peer) const {
+  const Link* link = impl_->link(peer);
+  return link == nullptr ? std::span<const float>() : link->published();
+}
+std::span<const float> Node::received_from(NodeId peer) const {
+  const Link* link = impl_->link(peer);
+  return link == nullptr ? std::span<const float>() : link->received();
+}
+void Node::check_invariants() const { impl_->check_invariants(); }
+
+}  // namespace gossipd

@@ -1,0 +1,205 @@
+// core/node/node_impl.h - the state behind Node, in three files by what they decide:
+//
+//     node.cpp      phases, the operator, persistence, the view
+//     sessions.cpp  who to talk to: dialling, handshake, gossip of records, failure detection
+//     rounds.cpp    the exchange: one round per snapshot, block by block
+//
+// Private to core/node. One owner, one thread, no clock of its own.
+#pragma once
+
+#include <deque>
+#include <set>
+
+#include "core/base/random.h"
+#include "core/exchange/link.h"
+#include "core/membership/directory.h"
+#include "core/node.h"
+#include "core/wire/control.h"
+
+namespace gossipd {
+
+class NodeImpl {
+ public:
+  NodeImpl(NodeConfig config, NodeState state, Instant now);
+
+  void on_job(std::string document, JobHash hash, Samples budget_samples, Instant now);
+  void on_waiting_for_data(std::string what, Instant now);
+  void on_model_ready(Schema schema, bool has_model, Samples own_samples, Step step, Instant now);
+  void on_snapshot(Snapshot snapshot, Instant now);
+  void on_restored(std::vector<float> model, Instant now);
+  void on_session_open(SessionId id, bool outbound, Endpoint remote, Instant now);
+  void on_dial_failed(const Endpoint& endpoint, std::string reason, Instant now);
+  void on_session_closed(SessionId id, const std::string& reason, Instant now);
+  void on_bytes(SessionId id, Instant now);
+  void on_message(SessionId id, Lane lane, std::span<const std::byte> message, Instant now);
+  void on_bulk_sent(SessionId id, std::size_t bytes);
+  std::optional<Error> join(std::vector<Endpoint> seeds, Instant now);
+  std::optional<Error> leave(Instant now);
+  std::optional<Error> pause(Instant now);
+  std::optional<Error> resume(Instant now);
+  void stop(Instant now);
+  void on_time(Instant now);
+  [[nodiscard]] Instant next_deadline() const;
+  [[nodiscard]] bool has_work() const;
+  void work(Instant now);
+  [[nodiscard]] std::vector<Effect> take_effects() { return std::exchange(effects_, {}); }
+  [[nodiscard]] NodeView view(Instant now) const;
+  [[nodiscard]] Phase phase() const { return phase_; }
+  [[nodiscard]] const Link* link(NodeId peer) const;
+  void check_invariants() const;
+
+ private:
+  struct Session {
+    SessionId id{};
+    bool outbound = false;
+    Endpoint remote;
+    Instant opened{};
+    Instant last_byte{};
+    std::optional<Hello> theirs;
+    bool established = false;
+    std::optional<Ready> ready_mine, ready_theirs;
+    std::uint64_t members_seen = 0;
+    std::uint64_t ping_nonce = 0;  // 0: none outstanding
+    Instant ping_sent{};
+    Instant ping_next{};
+    double rtt_seconds = 0;
+    std::size_t bulk_outstanding = 0;
+  };
+  struct Neighbour {
+    std::unique_ptr<Link> link;
+    SessionId session{};  // 0: down
+    Instant down_since{};
+    std::uint32_t refusals = 0;
+    std::uint32_t quarantines = 0;
+    Instant quarantined_until{};
+  };
+  struct DialState {
+    bool in_flight = false;
+    bool self = false;  // it is this node
+    std::uint32_t failures = 0;
+    Instant next{};
+    std::string last_reason;
+  };
+  enum class RoundStage : std::uint8_t { idle, waiting, take_in, look, speak, hand_back };
+
+  // node.cpp
+  void emit(Effect effect) { effects_.push_back(std::move(effect)); }
+  void log(Level level, std::string text) { emit(LogEffect{level, std::move(text)}); }
+  void set_phase(Phase phase, const std::string& why);
+  void persist();
+  void raise_incarnation(std::uint64_t above);
+  void renew_own_record(Instant now);
+  void begin_training(Instant now);
+  void check_progress(Instant now);
+  void check_finish(Instant now);
+  void check_leave(Instant now);
+  void finish_leave(Instant now);
+  void note_refusal(bool by_us, std::string peer, Error reason, Instant now);
+  void publish_progress();
+  [[nodiscard]] bool steps_allowed() const { return phase_ == Phase::training; }
+  [[nodiscard]] bool exchanging() const;
+  [[nodiscard]] Samples own_samples() const { return trained_samples_ + samples_extra_; }
+  [[nodiscard]] double own_spread() const;
+  [[nodiscard]] std::size_t open_links() const;
+
+  // sessions.cpp
+  void handle(Session& session, Control message, Instant now);
+  void on_hello(Session& session, const Hello& hello, Instant now);
+  [[nodiscard]] std::optional<Error> check_hello(const Hello& hello) const;
+  void establish(Session& session, Instant now);
+  bool keep_existing(const Session& existing, const Session& fresh) const;
+  void refuse(Session& session, Error reason, Instant now);
+  void send(Session& session, const Control& message);
+  void close(SessionId id, const std::string& reason, Instant now, bool tell_driver);
+  void send_ready(Session& session);
+  void try_open(Session& session, Instant now);
+  void send_members(Session& session);
+  void gossip(Instant now);
+  void merge_records(const std::vector<MemberRecord>& records, Instant now);
+  void on_bulk(Session& session, std::span<const std::byte> message, Instant now);
+  void on_refused_data(Session& session, std::uint64_t refused, std::optional<Reject> whole, Instant now);
+  void flush_link(Neighbour& neighbour);
+  void detect_failures(Instant now);
+  void dial_if_needed(Instant now);
+  void dial(const Endpoint& endpoint, Instant now);
+  [[nodiscard]] bool may_dial(const Endpoint& endpoint, Instant now) const;
+  [[nodiscard]] std::size_t established_sessions() const;
+  [[nodiscard]] Session* session_of(NodeId peer);
+  [[nodiscard]] std::string who(const Session& session) const;
+
+  // rounds.cpp
+  void start_round(Instant now);
+  [[nodiscard]] bool round_has_reason(Instant now) const;
+  void next_link(Instant now);
+  void decide(Neighbour& neighbour, Instant now);
+  void finish_round();
+  void hand_out(std::vector<float> values, bool replace);
+  bool adopt(Instant now);
+  void take_over(std::span<const float> model, const std::string& from, Instant now);
+  void own_model_broken(const std::string& where);
+  [[nodiscard]] Speech speech_for(const Link& link, Instant now) const;
+  [[nodiscard]] double threshold() const;
+  [[nodiscard]] float own_weight() const;
+  [[nodiscard]] std::span<const float> drift() const;
+
+  NodeConfig config_;
+  NodeState state_;
+  Random random_;
+  std::vector<Effect> effects_;
+  Phase phase_ = Phase::joining;
+  Phase phase_before_pause_ = Phase::training;
+  std::string waiting_for_;
+  Instant started_{};
+  bool stopping_ = false;
+
+  // job and model
+  std::string job_document_;
+  Samples budget_samples_ = 0;
+  Schema schema_;
+  bool model_ready_ = false;  // the trainer stands and the schema is known
+  bool has_model_ = false;    // its parameters are the cluster's
+  Instant grace_until_{};
+
+  // progress
+  Samples trained_samples_ = 0;  // the trainer's own counter
+  Samples samples_extra_ = 0;    // what peers or the disk know beyond it
+  Samples others_published_ = 0; // last ProgressEffect
+  Snapshot last_;                // figures of the last snapshot, without the model
+  std::uint64_t link_steps_ = 0;
+  Step joined_at_step_ = 0;
+  bool ramping_ = false;
+  Instant finish_deadline_{};
+  Instant leave_deadline_{};
+  std::map<NodeId, std::uint64_t> leave_turns_;
+  bool final_checkpoint_due_ = false;
+  bool restore_asked_ = false;
+
+  // membership
+  Directory directory_;
+  std::map<SessionId, Session> sessions_;
+  std::map<NodeId, Neighbour> neighbours_;
+  std::map<Endpoint, DialState> dials_;
+  Instant last_time_{};
+  Instant next_tick_{};
+  Instant next_failed_dial_{};
+  Instant persist_after_{};
+  bool persist_due_ = false;
+  std::deque<Refusal> refusals_;
+  std::set<NodeId> job_asked_;
+
+  // the round: one buffer is with the trainer or here
+  RoundStage stage_ = RoundStage::idle;
+  std::vector<float> base_;      // the model the trainer is about to have: last snapshot + update
+  std::vector<float> incoming_;  // the snapshot; then, swapped, the update under construction
+  std::vector<float> drift_;     // own displacement per step
+  bool base_valid_ = false;
+  bool trainer_has_buffer_ = false;
+  bool trainer_running_ = false;  // what the last update told it
+  Instant snapshot_at_{};
+  Step base_step_ = 0;
+  std::uint64_t cursor_ = 0;     // floats or blocks, by stage
+  std::vector<NodeId> round_links_;
+  std::size_t round_link_ = 0;
+};
+
+}  // namespace gossipd

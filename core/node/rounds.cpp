@@ -1,0 +1,303 @@
+// The exchange: every snapshot of the model starts a round. In it the node takes in how far it
+// moved by itself, then speaks on every link whose turn it has, and hands the sum of all
+// transfers back to the trainer as one additive update.
+#include <algorithm>
+#include <cmath>
+
+#include "core/node/node_impl.h"
+
+namespace gossipd {
+namespace {
+
+constexpr std::size_t floats_per_piece = 65536;
+constexpr double finish_threshold = 5e-4;      // relative change still worth saying when the models are to agree
+constexpr double finish_mixing = 0.5;
+constexpr double mixing_gain_max = 0.5;
+
+}  // namespace
+
+void NodeImpl::on_snapshot(Snapshot snapshot, Instant now) {
+  GOSSIPD_ASSERT(model_ready_ && trainer_has_buffer_ && stage_ == RoundStage::idle);
+  GOSSIPD_ASSERT(snapshot.model.size() == schema_.floats());
+  trainer_has_buffer_ = false;
+  incoming_ = std::move(snapshot.model);
+  const Step steps = snapshot.step > last_.step ? snapshot.step - last_.step : 0;
+  link_steps_ += steps * open_links();
+  trained_samples_ = std::max(trained_samples_, snapshot.samples);
+  snapshot.model = {};
+  last_ = std::move(snapshot);
+  snapshot_at_ = now;
+  if (!last_.finite) {
+    own_model_broken("the trainer met a value that is not finite");
+    adopt(now);
+    return;
+  }
+  stage_ = RoundStage::waiting;
+  check_progress(now);
+  if (final_checkpoint_due_ && phase_ == Phase::finished) {
+    final_checkpoint_due_ = false;
+    emit(CheckpointEffect{true});
+  }
+  if (round_has_reason(now)) start_round(now);
+}
+
+// While the node trains every snapshot is looked at. At rest a round begins when a link has something to do.
+bool NodeImpl::round_has_reason(Instant now) const {
+  if (stage_ != RoundStage::waiting) return false;
+  if (steps_allowed() || trainer_running_ || !last_.finite) return true;
+  for (const auto& [id, neighbour] : neighbours_) {
+    if (!neighbour.link || !neighbour.link->my_turn()) continue;
+    const Link& link = *neighbour.link;
+    if (link.speaking() || link.owes_keyframes() || link.heard_news()) return true;
+    if (phase_ == Phase::finishing && link.counters().turns_spoken == 0) return true;
+    const Duration quiet = phase_ == Phase::finished ? config_.exchange.heartbeat * 5 : config_.exchange.heartbeat / 8;
+    if (now - link.spoken_at() >= quiet) return true;
+  }
+  return false;
+}
+
+void NodeImpl::start_round(Instant now) {
+  GOSSIPD_ASSERT(stage_ == RoundStage::waiting);
+  if (!steps_allowed()) snapshot_at_ = now;  // the model stands still, so it is as fresh as now
+  stage_ = RoundStage::take_in;
+  cursor_ = 0;
+  if (base_.size() != incoming_.size()) {
+    base_.assign(incoming_.size(), 0.0f);
+    base_valid_ = false;
+  }
+  if (config_.exchange.enabled && config_.exchange.future_position > 0 && drift_.size() != incoming_.size())
+    drift_.assign(incoming_.size(), 0.0f);
+}
+
+bool NodeImpl::has_work() const { return stage_ > RoundStage::waiting; }
+
+void NodeImpl::work(Instant now) {
+  std::size_t floats = 0;
+  while (has_work() && floats < floats_per_piece) {
+    switch (stage_) {
+      case RoundStage::take_in: {
+        const std::size_t count = std::min<std::size_t>(floats_per_piece, incoming_.size() - cursor_);
+        const auto before = std::span(base_).subspan(cursor_, count);
+        const auto current = std::span<const float>(incoming_).subspan(cursor_, count);
+        const Step steps = last_.step > base_step_ ? last_.step - base_step_ : 0;
+        if (base_valid_ && !drift_.empty() && steps > 0) {
+          const double blend = 1.0 - std::exp(-static_cast<double>(steps) / config_.exchange.drift_window_steps);
+          kernels().drift(std::span(drift_).subspan(cursor_, count), current, before, static_cast<float>(1.0 / static_cast<double>(steps)),
+                          static_cast<float>(blend));
+        }
+        std::fill(before.begin(), before.end(), 0.0f);
+        cursor_ += count;
+        floats += count;
+        if (cursor_ < incoming_.size()) break;
+        std::swap(base_, incoming_);  // base: the snapshot; incoming: the update, still zero
+        base_valid_ = true;
+        base_step_ = last_.step;
+        round_links_.clear();
+        for (const auto& [id, neighbour] : neighbours_)
+          if (neighbour.link && neighbour.link->my_turn()) round_links_.push_back(id);
+        // Whoever speaks first in a round is heard with the least mixed model: take turns at that, too.
+        if (!round_links_.empty())
+          std::rotate(round_links_.begin(), round_links_.begin() + static_cast<std::ptrdiff_t>(random_.below(round_links_.size())),
+                      round_links_.end());
+        round_link_ = 0;
+        next_link(now);
+        break;
+      }
+      case RoundStage::look: {
+        Neighbour& neighbour = neighbours_[round_links_[round_link_]];
+        if (!neighbour.link || !neighbour.link->my_turn()) {
+          ++round_link_;
+          next_link(now);
+          break;
+        }
+        neighbour.link->look(cursor_, base_, incoming_);
+        floats += schema_.blocks()[cursor_].size;
+        if (++cursor_ == schema_.blocks().size()) decide(neighbour, now);
+        break;
+      }
+      case RoundStage::speak: {
+        Neighbour& neighbour = neighbours_[round_links_[round_link_]];
+        Session* session = session_of(round_links_[round_link_]);
+        // A full way out or a lost session pauses the turn; it goes on in a later round.
+        if (session == nullptr || !neighbour.link || !neighbour.link->speaking() || !neighbour.link->my_turn() ||
+            session->bulk_outstanding > config_.exchange.bulk_window_bytes) {
+          ++round_link_;
+          next_link(now);
+          break;
+        }
+        Link& link = *neighbour.link;
+        floats += schema_.blocks()[link.next_block()].size;
+        if (!link.speak(base_, incoming_, drift(), now)) {
+          own_model_broken("a parameter is not finite");
+          adopt(now);
+          return;
+        }
+        if (link.next_block() == schema_.blocks().size()) {
+          link.end(now);
+          flush_link(neighbour);
+          ++round_link_;
+          next_link(now);
+        } else {
+          flush_link(neighbour);
+        }
+        break;
+      }
+      case RoundStage::hand_back: {
+        const std::size_t count = std::min<std::size_t>(floats_per_piece, base_.size() - cursor_);
+        kernels().axpy(std::span(base_).subspan(cursor_, count), std::span<const float>(incoming_).subspan(cursor_, count), 1.0f);
+        cursor_ += count;
+        floats += count;
+        if (cursor_ == base_.size()) finish_round();
+        break;
+      }
+      case RoundStage::idle:
+      case RoundStage::waiting: return;
+    }
+  }
+}
+
+void NodeImpl::next_link(Instant now) {
+  cursor_ = 0;
+  for (; round_link_ < round_links_.size(); ++round_link_) {
+    Neighbour& neighbour = neighbours_[round_links_[round_link_]];
+    if (!neighbour.link || !neighbour.link->my_turn()) continue;
+    if (neighbour.link->speaking()) {
+      stage_ = RoundStage::speak;
+      return;
+    }
+    neighbour.link->look_begin();
+    stage_ = RoundStage::look;
+    if (schema_.blocks().empty()) decide(neighbour, now);
+    return;
+  }
+  stage_ = RoundStage::hand_back;
+}
+
+double NodeImpl::threshold() const {
+  const ExchangePolicy& policy = config_.exchange;
+  if (!steps_allowed()) return finish_threshold;
+  const double rate = last_.learning_rate_peak > 0 ? last_.learning_rate / last_.learning_rate_peak : 1.0;
+  return policy.threshold * std::max(policy.threshold_floor, std::pow(std::clamp(rate, 0.0, 1.0), policy.threshold_power));
+}
+
+void NodeImpl::decide(Neighbour& neighbour, Instant now) {
+  Link& link = *neighbour.link;
+  const double limit = threshold();
+  link.counters().threshold = limit;
+  const bool due = now - link.spoken_at() >= (phase_ == Phase::finished ? config_.exchange.heartbeat * 5 : config_.exchange.heartbeat);
+  const bool first = link.counters().turns_spoken == 0 || phase_ == Phase::leaving;
+  if (link.changed(limit) || link.heard_news() || due || first) {
+    link.begin(speech_for(link, now), now);
+    stage_ = RoundStage::speak;
+    cursor_ = 0;
+    if (schema_.blocks().empty()) {
+      link.end(now);
+      flush_link(neighbour);
+      ++round_link_;
+      next_link(now);
+    }
+    return;
+  }
+  ++link.counters().turns_suppressed;
+  ++round_link_;
+  next_link(now);
+}
+
+float NodeImpl::own_weight() const {
+  const ExchangePolicy& policy = config_.exchange;
+  if (!ramping_ || !steps_allowed()) return 1.0f;
+  const double steps = static_cast<double>(last_.step - std::min(last_.step, joined_at_step_));
+  const double share = policy.joiner_steps == 0 ? 1.0 : std::min(1.0, steps / static_cast<double>(policy.joiner_steps));
+  return static_cast<float>(policy.joiner_weight + (1.0 - policy.joiner_weight) * share);
+}
+
+std::span<const float> NodeImpl::drift() const {
+  return steps_allowed() && config_.exchange.future_position > 0 ? std::span<const float>(drift_) : std::span<const float>();
+}
+
+Speech NodeImpl::speech_for(const Link& link, Instant now) const {
+  const ExchangePolicy& policy = config_.exchange;
+  const bool fine = !steps_allowed();
+  Speech speech;
+  speech.codec = fine ? policy.fine_codec : policy.codec;
+  speech.threshold = threshold();
+  speech.degree = static_cast<std::uint32_t>(std::max<std::size_t>(open_links(), 1));
+  speech.weight = own_weight();
+  const double own = static_cast<double>(speech.weight);
+  const double peer = std::max(1e-6, static_cast<double>(link.peer_weight()));
+  double gain = (fine ? finish_mixing : policy.mixing) / (1.0 + std::max(speech.degree, link.peer_degree()));
+  if (!fine && policy.age_decay > 0 && last_.step_seconds > 0)
+    gain /= 1.0 + policy.age_decay * link.age_seconds(now) / last_.step_seconds;
+  speech.gain_self = static_cast<float>(std::min(mixing_gain_max, gain * 2 * peer / (own + peer)));
+  speech.gain_peer = static_cast<float>(std::min(mixing_gain_max, gain * 2 * own / (own + peer)));
+  speech.step = last_.step;
+  speech.step_seconds = static_cast<float>(std::clamp(last_.step_seconds, 0.0, 1e6));
+  speech.snapshot_at = snapshot_at_;
+  speech.future_position = policy.future_position;
+  speech.own_step_seconds = last_.step_seconds;
+  return speech;
+}
+
+void NodeImpl::finish_round() {
+  hand_out(std::move(incoming_), false);
+}
+
+void NodeImpl::hand_out(std::vector<float> values, bool replace) {
+  stage_ = RoundStage::idle;
+  trainer_has_buffer_ = true;
+  trainer_running_ = steps_allowed();
+  incoming_ = {};
+  emit(UpdateEffect{Update{std::move(values), replace, config_.exchange.round_steps, trainer_running_}});
+}
+
+// A node without a usable model takes the first complete one that a neighbour has published to it.
+bool NodeImpl::adopt(Instant now) {
+  if (!model_ready_ || trainer_has_buffer_ || (has_model_ && phase_ != Phase::broken)) return false;
+  const auto donor = std::find_if(neighbours_.begin(), neighbours_.end(), [](const auto& item) {
+    return item.second.link && item.second.link->is_open() && item.second.link->received_complete();
+  });
+  if (donor == neighbours_.end()) return false;
+  take_over(donor->second.link->received(), "peer=" + to_hex(donor->first), now);
+  return true;
+}
+
+void NodeImpl::on_restored(std::vector<float> model, Instant now) {
+  if (phase_ != Phase::broken || trainer_has_buffer_) return;
+  if (model.size() != schema_.floats() || !kernels().all_finite(model)) {
+    log(Level::error, "event=no-model-to-restore hint=\"start a neighbour, or remove the state directory and join again\"");
+    return;
+  }
+  take_over(model, "checkpoint", now);
+}
+
+void NodeImpl::take_over(std::span<const float> model, const std::string& from, Instant now) {
+  base_.assign(model.begin(), model.end());
+  incoming_.assign(model.begin(), model.end());
+  base_valid_ = true;
+  base_step_ = last_.step;
+  std::fill(drift_.begin(), drift_.end(), 0.0f);
+  has_model_ = true;
+  ramping_ = true;
+  joined_at_step_ = last_.step;
+  last_.finite = true;
+  restore_asked_ = false;
+  log(Level::info, "event=model-adopted from=" + from);
+  set_phase(Phase::training, "the model has arrived");
+  check_progress(now);
+  hand_out(std::move(incoming_), true);
+  // Two nodes that met while neither had a model start over, now that one has.
+  std::vector<SessionId> again;
+  for (const auto& [id, session] : sessions_)
+    if (session.ready_mine && session.ready_theirs && !session.ready_mine->has_model && !session.ready_theirs->has_model)
+      again.push_back(id);
+  for (const SessionId id : again) close(id, "a model has arrived since; opening the link again", now, true);
+}
+
+void NodeImpl::own_model_broken(const std::string& where) {
+  stage_ = RoundStage::idle;
+  last_.finite = false;
+  if (phase_ == Phase::broken) return;
+  set_phase(Phase::broken, where + "; nothing is published until a neighbour's model has been taken");
+}
+
+}  // namespace gossipd

@@ -1,0 +1,196 @@
+#include "core/wire/control.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "core/base/result.h"
+
+namespace gossipd {
+namespace {
+
+using nlohmann::json;
+
+constexpr int nesting_max = 4;
+constexpr std::size_t text_bytes_max = 1024;
+
+// Walks a CBOR document without building it; stops at the first sign of abuse.
+class Checker : public json::json_sax_t {
+ public:
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(json::number_integer_t) override { return true; }
+  bool number_unsigned(json::number_unsigned_t) override { return true; }
+  bool number_float(json::number_float_t, const std::string&) override { return true; }
+  bool string(std::string&) override { return true; }
+  bool binary(json::binary_t&) override { return false; }
+  bool start_object(std::size_t) override { return ++depth_ <= nesting_max; }
+  bool key(std::string&) override { return true; }
+  bool end_object() override { return --depth_ >= 0; }
+  bool start_array(std::size_t) override { return ++depth_ <= nesting_max; }
+  bool end_array() override { return --depth_ >= 0; }
+  bool parse_error(std::size_t, const std::string&, const json::exception&) override { return false; }
+
+ private:
+  int depth_ = 0;
+};
+
+std::string text(const json& map, const char* key, std::size_t bytes_max = text_bytes_max) {
+  const auto found = map.find(key);
+  if (found == map.end() || !found->is_string()) return {};
+  std::string value = found->get<std::string>();
+  if (value.size() > bytes_max) value.resize(bytes_max);
+  return value;
+}
+
+std::uint64_t number(const json& map, const char* key, std::uint64_t otherwise = 0) {
+  const auto found = map.find(key);
+  return found != map.end() && found->is_number_unsigned() ? found->get<std::uint64_t>() : otherwise;
+}
+
+double real(const json& map, const char* key, double otherwise = 0) {
+  const auto found = map.find(key);
+  if (found == map.end() || !found->is_number()) return otherwise;
+  const double value = found->get<double>();
+  return std::isfinite(value) ? value : otherwise;
+}
+
+bool flag(const json& map, const char* key) {
+  const auto found = map.find(key);
+  return found != map.end() && found->is_boolean() && found->get<bool>();
+}
+
+Endpoint endpoint(const json& map) {
+  return Endpoint{text(map, "host", 255), static_cast<std::uint16_t>(number(map, "port") & 0xffff)};
+}
+
+json to_json(const MemberRecord& r) {
+  return {{"id", raw(r.id)},          {"name", r.name},         {"host", r.address.host},
+          {"port", r.address.port},   {"inc", r.incarnation},   {"state", static_cast<unsigned>(r.state)},
+          {"tick", r.tick},           {"phase", static_cast<unsigned>(r.phase)},
+          {"samples", r.samples},     {"step", r.step},         {"rate", static_cast<float>(r.samples_per_second)},
+          {"batch", r.batch},         {"loss", static_cast<float>(r.loss)}, {"spread", static_cast<float>(r.spread)}};
+}
+
+std::optional<MemberRecord> to_record(const json& map) {
+  if (!map.is_object()) return std::nullopt;
+  MemberRecord r;
+  r.id = NodeId{number(map, "id")};
+  r.name = text(map, "name", name_bytes_max);
+  r.address = endpoint(map);
+  r.incarnation = number(map, "inc");
+  const std::uint64_t state = number(map, "state", 99);
+  const std::uint64_t phase = number(map, "phase", 99);
+  if (r.id == NodeId{} || state > raw(MemberState::left) || phase > raw(Phase::broken)) return std::nullopt;
+  r.state = static_cast<MemberState>(state);
+  r.phase = static_cast<Phase>(phase);
+  r.tick = number(map, "tick");
+  r.samples = number(map, "samples");
+  r.step = number(map, "step");
+  r.samples_per_second = real(map, "rate");
+  r.batch = static_cast<std::uint32_t>(number(map, "batch") & 0xffffffff);
+  r.loss = real(map, "loss");
+  r.spread = real(map, "spread", 1);
+  return r;
+}
+
+struct ToJson {
+  json operator()(const Hello& m) const {
+    return {{"kind", "hello"},     {"protocol", m.protocol},  {"cluster", raw(m.cluster)}, {"id", raw(m.id)},
+            {"inc", m.incarnation}, {"name", m.name},          {"host", m.address.host},    {"port", m.address.port},
+            {"job", raw(m.job)},   {"leaving", m.leaving}};
+  }
+  json operator()(const Refuse& m) const { return {{"kind", "refuse"}, {"code", m.reason.code}, {"text", m.reason.text}}; }
+  json operator()(const Members& m) const {
+    json records = json::array();
+    for (const MemberRecord& record : m.records) records.push_back(to_json(record));
+    return {{"kind", "members"}, {"records", std::move(records)}};
+  }
+  json operator()(const JobRequest&) const { return {{"kind", "job?"}}; }
+  json operator()(const JobOffer& m) const {
+    return {{"kind", "job"}, {"hash", raw(m.hash)}, {"budget", m.budget_samples}, {"document", m.document}};
+  }
+  json operator()(const Ready& m) const {
+    return {{"kind", "ready"},       {"schema", raw(m.schema)}, {"model", m.has_model}, {"nonce", m.nonce},
+            {"conv", m.conversation}, {"spoken", m.spoken},      {"heard", m.heard}};
+  }
+  json operator()(const Ping& m) const { return {{"kind", "ping"}, {"nonce", m.nonce}}; }
+  json operator()(const Pong& m) const { return {{"kind", "pong"}, {"nonce", m.nonce}}; }
+  json operator()(const Resync& m) const { return {{"kind", "resync"}, {"blocks", m.blocks}}; }
+  json operator()(const Bye& m) const { return {{"kind", "bye"}, {"why", m.why}}; }
+  json operator()(const UnknownControl& m) const { return {{"kind", m.kind}}; }
+};
+
+Result<Control> from_json(const json& map) {
+  const std::string kind = text(map, "kind");
+  if (kind == "hello") {
+    Hello m{static_cast<std::uint32_t>(number(map, "protocol") & 0xffffffff), ClusterId{number(map, "cluster")}, NodeId{number(map, "id")},
+            number(map, "inc"), text(map, "name", name_bytes_max), endpoint(map), JobHash{number(map, "job")}, flag(map, "leaving")};
+    if (m.id == NodeId{}) return Error{"malformed", "hello without a node id"};
+    return Control{std::move(m)};
+  }
+  if (kind == "refuse") return Control{Refuse{Error{text(map, "code", 64), text(map, "text")}}};
+  if (kind == "members") {
+    Members m;
+    const auto records = map.find("records");
+    if (records == map.end() || !records->is_array() || records->size() > records_per_message_max)
+      return Error{"malformed", "members without a list of at most " + std::to_string(records_per_message_max)};
+    for (const json& item : *records)
+      if (auto record = to_record(item)) m.records.push_back(std::move(*record));
+    return Control{std::move(m)};
+  }
+  if (kind == "job?") return Control{JobRequest{}};
+  if (kind == "job") {
+    JobOffer m{JobHash{number(map, "hash")}, number(map, "budget"), text(map, "document", job_bytes_max)};
+    if (m.document.empty()) return Error{"malformed", "job without a document"};
+    return Control{std::move(m)};
+  }
+  if (kind == "ready")
+    return Control{Ready{SchemaHash{number(map, "schema")}, flag(map, "model"), number(map, "nonce"), number(map, "conv"),
+                         static_cast<std::uint32_t>(number(map, "spoken") & 0xffffffff),
+                         static_cast<std::uint32_t>(number(map, "heard") & 0xffffffff)}};
+  if (kind == "ping") return Control{Ping{number(map, "nonce")}};
+  if (kind == "pong") return Control{Pong{number(map, "nonce")}};
+  if (kind == "resync") {
+    Resync m;
+    const auto blocks = map.find("blocks");
+    if (blocks == map.end() || !blocks->is_array() || blocks->size() > resync_blocks_max)
+      return Error{"malformed", "resync without a list of at most " + std::to_string(resync_blocks_max)};
+    for (const json& block : *blocks) {
+      if (!block.is_number_unsigned()) return Error{"malformed", "resync names something that is no block"};
+      m.blocks.push_back(static_cast<std::uint32_t>(block.get<std::uint64_t>() & 0xffffffff));
+    }
+    return Control{std::move(m)};
+  }
+  if (kind == "bye") return Control{Bye{text(map, "why", 64)}};
+  return Control{UnknownControl{kind.substr(0, 64)}};
+}
+
+}  // namespace
+
+Bytes encode_control(const Control& message) {
+  const json map = std::visit(ToJson{}, message);
+  // Names come from users and may not be UTF-8; CBOR output does not check, so nothing throws here.
+  std::vector<std::uint8_t> out;
+  json::to_cbor(map, out);
+  Bytes bytes(out.size());
+  std::transform(out.begin(), out.end(), bytes.begin(), [](std::uint8_t b) { return std::byte{b}; });
+  return bytes;
+}
+
+Result<Control> decode_control(std::span<const std::byte> message) {
+  if (message.empty() || message.size() > control_bytes_max)
+    return Error{"malformed", "a control message of " + std::to_string(message.size()) + " bytes"};
+  const auto* first = reinterpret_cast<const std::uint8_t*>(message.data());
+  const auto* last = first + message.size();
+  try {
+    Checker checker;
+    if (!json::sax_parse(first, last, &checker, json::input_format_t::cbor)) return Error{"malformed", "not the CBOR of a control message"};
+    const json map = json::from_cbor(first, last, true, false);
+    if (!map.is_object()) return Error{"malformed", "a control message that is no CBOR map"};
+    return from_json(map);
+  } catch (const json::exception& error) {
+    return Error{"malformed", error.what()};
+  }
+}
+
+}  // namespace gossipd

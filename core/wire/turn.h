@@ -1,0 +1,70 @@
+// core/wire/turn.h - the bulk messages of a link: pieces of a turn, and what a replica holds.
+//
+// A turn is one or more messages, each a header and whole block records; the last one has
+// `last` set. All fields little-endian, packed:
+//
+//     u8 kind = 1 | u8 flags (1 = last) | u16 records | u32 turn | f32 gain_speaker | f32 gain_listener |
+//     f32 weight | u32 degree | u64 step | f32 step_seconds | f32 snapshot_age_seconds
+//     then per record: u32 block | u32 version | u8 codec | u8 0 | u16 keep | payload of encoded_size(codec, floats)
+//
+// `version` is the block's after the record; a delta needs the one before it as its base, a
+// keyframe or mirror none. A replica state (after a reconnect):
+//
+//     u8 kind = 2 | u8 0 | u16 0 | u32 blocks | then per block: u32 version (0 = nothing held) | u64 XXH3-64 of its floats
+#pragma once
+
+#include "core/exchange/codec.h"
+#include "core/exchange/policy.h"
+#include "core/model/schema.h"
+
+namespace gossipd {
+
+inline constexpr std::size_t bulk_message_bytes_max = std::size_t{1} << 20;
+inline constexpr std::size_t turn_header_bytes = 40;
+inline constexpr std::size_t turn_record_bytes = 12;
+inline constexpr std::size_t turn_message_fill_bytes = 60 * 1024;  // a message is sent once it holds so much
+inline constexpr std::size_t turn_records_max = 4096;
+// A state of the largest model must fit a message; larger ones resync by keyframes.
+inline constexpr std::size_t replica_state_blocks_max = (bulk_message_bytes_max - 8) / 12;
+
+enum class BulkKind : std::uint8_t { turn = 1, replica_state = 2 };
+
+struct TurnHeader {
+  bool last = false;
+  std::uint16_t records = 0;
+  std::uint32_t turn = 0;
+  float gain_speaker = 0;   // of the transfer this turn causes, at its speaker …
+  float gain_listener = 0;  // … and at its listener
+  float weight = 1;         // the speaker's, for the gains of the next turn
+  std::uint32_t degree = 1; // the speaker's open links
+  Step step = 0;            // at which the speaker took the snapshot it speaks of
+  float step_seconds = 0;
+  float snapshot_age_seconds = 0;  // when this message was made
+};
+
+struct TurnRecord {
+  std::uint32_t block = 0;
+  Version version = 0;
+  Codec codec;
+  std::span<const std::byte> payload;  // into the message
+};
+
+struct ReplicaState {
+  struct Held {
+    Version version = 0;
+    std::uint64_t hash = 0;
+  };
+  std::vector<Held> blocks;
+};
+
+void write_turn_header(std::span<std::byte, turn_header_bytes> out, const TurnHeader&);
+void write_turn_record(std::span<std::byte, turn_record_bytes> out, std::uint32_t block, Version version, Codec codec);
+[[nodiscard]] Bytes encode_replica_state(const ReplicaState&);
+
+[[nodiscard]] std::optional<BulkKind> bulk_kind(std::span<const std::byte> message);
+// Fills header and records after checking every length against the schema; payload contents are
+// checked by apply(). nullopt = well formed.
+[[nodiscard]] std::optional<Reject> decode_turn(std::span<const std::byte> message, const Schema&, TurnHeader&, std::vector<TurnRecord>&);
+[[nodiscard]] std::optional<Reject> decode_replica_state(std::span<const std::byte> message, const Schema&, ReplicaState&);
+
+}  // namespace gossipd
