@@ -1,0 +1,17 @@
+// daemon/advertise.h - the address under which peers reach this node, when nobody gave one.
+//
+// A node that listens on one address says that one. One that listens on every address says the one
+// from which its first seed is reached, or else the first of its interfaces. Asks the system's
+// tables (and its resolver, for seeds given by name): before the loop runs.
+#pragma once
+
+#include <vector>
+
+#include "core/base/types.h"
+
+namespace gossipd {
+
+// `bound`: what the transport listens on, its port known.
+[[nodiscard]] Endpoint choose_advertised(const Endpoint& bound, const std::vector<Endpoint>& seeds);
+
+}  // namespace gossipd

@@ -1,0 +1,121 @@
+#include "daemon/rest.h"
+
+#include <nlohmann/json.hpp>
+
+#include "daemon/config.h"
+#include "daemon/metrics.h"
+
+namespace gossipd {
+
+namespace {
+
+using Json = nlohmann::json;
+
+HttpResponse json_response(std::string body, int status = 200) {
+  HttpResponse response;
+  response.status = status;
+  response.body = std::move(body);
+  response.headers.emplace_back("Cache-Control", "no-store");
+  return response;
+}
+
+HttpResponse refused_by_state(const Error& error) {
+  return problem(409, error.code, "Refused by the node's state", error.text,
+                 "GET /v1/status shows the phase; gossipctl wait --for … waits for one");
+}
+
+// What a command leaves behind: the phase, now.
+HttpResponse accepted(const DaemonPort& port) {
+  return json_response(Json{{"phase", to_string(port.view().node.phase)}}.dump() + "\n", 202);
+}
+
+HttpResponse bad_seeds(const std::string& detail) {
+  return problem(400, "bad-request", "The request is not understood", detail, R"(send {"seeds": ["box1:7610"]} or nothing)");
+}
+
+// {"seeds": ["box1", …]}; no body means the seeds already known.
+Result<std::vector<Endpoint>> read_seeds(const std::string& body) {
+  std::vector<Endpoint> seeds;
+  if (body.empty()) return seeds;
+  const Json json = Json::parse(body, nullptr, false);
+  if (!json.is_object()) return Error{"bad-request", "the body is not a JSON object"};
+  for (const auto& [key, value] : json.items())
+    if (key != "seeds" || !value.is_array()) return Error{"bad-request", "'" + key + "' is not a list named seeds"};
+  if (!json.contains("seeds")) return seeds;
+  if (json["seeds"].size() > seeds_max) return Error{"bad-request", "more than " + std::to_string(seeds_max) + " seeds"};
+  for (const Json& seed : json["seeds"]) {
+    Endpoint endpoint;
+    if (!seed.is_string() || !parse_endpoint(seed.get<std::string>(), peer_port_default, endpoint))
+      return Error{"bad-request", seed.dump() + " is no address"};
+    seeds.push_back(endpoint);
+  }
+  return seeds;
+}
+
+HttpResponse ready(const DaemonPort& port) {
+  const DaemonView view = port.view();
+  const std::string reason = not_ready_reason(view);
+  if (reason.empty()) return json_response(ready_json(view));
+  return problem(503, "not-ready", "This node is not ready", reason, "gossipctl status says more; gossipctl wait --for ready waits");
+}
+
+HttpResponse metrics(const DaemonPort& port) {
+  HttpResponse response = json_response(metrics_text(port.view()));
+  response.content_type = metrics_content_type;
+  return response;
+}
+
+HttpResponse job(const DaemonPort& port) {
+  const DaemonView view = port.view();
+  if (view.job) return json_response(job_json(view));
+  return problem(404, "no-job", "No job is known yet", "the job comes from the cluster; this node is " + std::string(to_string(view.node.phase)),
+                 "gossipctl wait --for ready waits until the node has joined");
+}
+
+HttpResponse join(DaemonPort& port, const HttpRequest& request) {
+  const Result<std::vector<Endpoint>> seeds = read_seeds(request.body);
+  if (!seeds) return bad_seeds(seeds.error().text);
+  if (const auto error = port.join(*seeds)) return refused_by_state(*error);
+  return accepted(port);
+}
+
+void checkpoint(DaemonPort& port, const HttpRespond& respond) {
+  port.write_checkpoint([respond](Result<CheckpointView> written) {
+    if (written) return respond(json_response(checkpoint_json(*written)));
+    const Error& error = written.error();
+    if (error.code == "no-model") return respond(refused_by_state(error));
+    respond(problem(500, error.code, "The checkpoint was not written", error.text, "the previous checkpoint is still in place"));
+  });
+}
+
+}  // namespace
+
+HttpRouter make_rest(DaemonPort& port) {
+  HttpRouter router;
+  using Answer = std::function<HttpResponse(const HttpRequest&)>;
+  const auto get = [&router](const char* path, Answer answer) { router.add("GET", path, std::move(answer)); };
+  get("/livez", [](const HttpRequest&) { return json_response("{\"alive\":true}\n"); });
+  get("/readyz", [&port](const HttpRequest&) { return ready(port); });
+  get("/metrics", [&port](const HttpRequest&) { return metrics(port); });
+  get("/v1/status", [&port](const HttpRequest&) { return json_response(status_json(port.view())); });
+  get("/v1/members", [&port](const HttpRequest&) { return json_response(members_json(port.view())); });
+  get("/v1/links", [&port](const HttpRequest&) { return json_response(links_json(port.view())); });
+  get("/v1/job", [&port](const HttpRequest&) { return job(port); });
+  get("/v1/history", [&port](const HttpRequest&) { return json_response(history_json(port.history(), port.view())); });
+
+  router.add("POST", "/v1/cluster/join", Answer([&port](const HttpRequest& request) { return join(port, request); }));
+  const auto command = [&router, &port](const char* path, std::function<std::optional<Error>()> run) {
+    router.add("POST", path, Answer([&port, run = std::move(run)](const HttpRequest&) {
+      const std::optional<Error> error = run();
+      return error ? refused_by_state(*error) : accepted(port);
+    }));
+  };
+  command("/v1/cluster/leave", [&port] { return port.leave(); });
+  command("/v1/training/pause", [&port] { return port.pause(); });
+  command("/v1/training/resume", [&port] { return port.resume(); });
+  router.add("POST", "/v1/checkpoint",
+             HttpHandler([&port](const HttpRequest&, HttpRespond respond) { checkpoint(port, respond); }));
+  return router;
+}
+
+}  // namespace gossipd

@@ -1,0 +1,33 @@
+// daemon/rest.h - the daemon's HTTP face: which path answers what.
+//
+// Pure routing over DaemonPort, so that tests drive it with a made-up daemon. Errors are RFC 9457
+// problem documents with a stable `code` and a `hint`. Loop thread only.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "daemon/view.h"
+#include "net/http/router.h"
+
+namespace gossipd {
+
+// What REST may see and ask of the daemon.
+class DaemonPort {
+ public:
+  virtual ~DaemonPort() = default;
+  [[nodiscard]] virtual DaemonView view() const = 0;
+  [[nodiscard]] virtual const History& history() const = 0;
+  // Errors are refusals by state: 409.
+  [[nodiscard]] virtual std::optional<Error> join(std::vector<Endpoint> seeds) = 0;
+  [[nodiscard]] virtual std::optional<Error> leave() = 0;
+  [[nodiscard]] virtual std::optional<Error> pause() = 0;
+  [[nodiscard]] virtual std::optional<Error> resume() = 0;
+  // `done` is called once, on the loop, when the file is durable or was not written.
+  virtual void write_checkpoint(std::function<void(Result<CheckpointView>)> done) = 0;
+};
+
+// `port` must outlive the router.
+[[nodiscard]] HttpRouter make_rest(DaemonPort& port);
+
+}  // namespace gossipd

@@ -1,0 +1,135 @@
+#include "daemon/start_plan.h"
+
+#include "models/job.h"
+
+namespace gossipd {
+
+namespace {
+
+Error bad_config(std::string text) { return Error{"bad-config", std::move(text)}; }
+
+KnownJob known(const Job& job) { return KnownJob{job.canonical_text(), job.hash(), job.budget_samples, job.name}; }
+
+Result<StartPlan> read_identity(const StateStore& store) {
+  const Result<StoredState> stored = store.load_state();
+  if (!stored) return stored.error();
+  StartPlan plan;
+  if (!stored->fallback_reason.empty())
+    plan.warnings.push_back(stored->fallback_reason + "; set aside as *.corrupt.json, the previous one is used");
+  if (stored->state) plan.state = *stored->state;
+  if (plan.state.id == NodeId{}) plan.state.id = NodeId{random_64()};
+  return plan;
+}
+
+// The job that the stored state names. One that cannot be found is asked of the cluster again.
+std::optional<Error> read_stored_job(const StateStore& store, StartPlan& plan) {
+  if (plan.state.job == JobHash{}) return std::nullopt;
+  const Result<StoredJob> stored = store.load_job(plan.state.job);
+  if (!stored) return stored.error();
+  if (!stored->fallback_reason.empty()) plan.warnings.push_back(stored->fallback_reason);
+  if (stored->document) {
+    const Result<Job> job = Job::parse(*stored->document, (store.directory() / "job.toml").string());
+    if (job && job->hash() == plan.state.job) {
+      plan.job = known(*job);
+      return std::nullopt;
+    }
+    plan.warnings.push_back("the stored job " + to_hex(plan.state.job) + " is not understood by this version" +
+                            (job ? std::string() : ": " + job.error().text));
+  }
+  plan.warnings.push_back("the stored job " + to_hex(plan.state.job) + " is lost here; asking the cluster for it");
+  plan.state.job = JobHash{};
+  return std::nullopt;
+}
+
+std::optional<Error> read_job_file(const DaemonConfig& config, const StateStore& store, StartPlan& plan) {
+  if (config.job_file.empty()) return std::nullopt;
+  const Result<Job> job = Job::load(config.job_file);
+  if (!job) return job.error();
+  if (plan.job && plan.job->hash != job->hash())
+    return Error{"other-job", config.job_file + ": is job " + to_hex(job->hash()) + " (" + job->name + "), but this node trains job " +
+                                  to_hex(plan.job->hash) + " (" + plan.job->name + "), kept in " + store.directory().string() +
+                                  "; leave out --job to go on with it, or give the new job its own --state-dir"};
+  plan.job = known(*job);
+  return std::nullopt;
+}
+
+std::optional<Error> choose_kind(const DaemonConfig& config, const StateStore& store, StartPlan& plan) {
+  if (plan.state.cluster != ClusterId{}) {
+    plan.kind = StartPlan::Kind::rejoin;
+  } else if (!config.join.empty()) {
+    plan.kind = StartPlan::Kind::join;
+  } else if (!config.job_file.empty()) {
+    plan.kind = StartPlan::Kind::found;
+    plan.state.cluster = ClusterId{random_64()};
+    plan.state.job = plan.job->hash;
+  } else {
+    return bad_config("nothing to do: " + store.directory().string() +
+                      " belongs to no cluster yet; found one with --job FILE, or join one with --join HOST --key-file FILE");
+  }
+  return std::nullopt;
+}
+
+bool lies_there(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::exists(path, ignored);
+}
+
+std::optional<Error> write_new_key(const std::string& path, StartPlan& plan) {
+  const Result<ClusterKey> key = generate_cluster_key();
+  if (!key) return key.error();
+  if (auto error = write_cluster_key(path, *key)) return error;
+  plan.key = *key;
+  plan.key_written = path;
+  return std::nullopt;
+}
+
+std::optional<Error> choose_key(const DaemonConfig& config, const StateStore& store, StartPlan& plan) {
+  if (config.key_file == "none") return std::nullopt;
+  const bool founding = plan.kind == StartPlan::Kind::found;
+  const std::string path = config.key_file.empty() ? store.key_path().string() : config.key_file;
+  if (!lies_there(path)) {
+    if (founding) return write_new_key(path, plan);
+    if (!config.key_file.empty())
+      return bad_config("key_file: " + path + " does not exist; copy the cluster's key file from a member" +
+                        " (its founder wrote it), readable by its owner only");
+    return bad_config(std::string(plan.kind == StartPlan::Kind::join ? "joining" : "going on as a member") +
+                      " needs the cluster's secret, and there is none in " + store.directory().string() +
+                      "; give --key-file FILE (the founder wrote it), or --key-file none for a cluster in plain on this machine");
+  }
+  Result<ClusterKey> key = read_cluster_key(path);
+  if (!key) return key.error();
+  plan.key = *key;
+  return std::nullopt;
+}
+
+std::optional<Error> choose_listen(const DaemonConfig& config, StartPlan& plan) {
+  plan.listen = config.listen.value_or(Endpoint{plan.key ? "*" : "127.0.0.1", peer_port_default});
+  if (!plan.key && !is_loopback(plan.listen))
+    return bad_config("listen: " + to_string(plan.listen) + " is beyond loopback, but this cluster has no key and travels in plain; "
+                      "listen on 127.0.0.1, or start the cluster with a key");
+  return std::nullopt;
+}
+
+}  // namespace
+
+const char* to_string(StartPlan::Kind kind) {
+  switch (kind) {
+    case StartPlan::Kind::found: return "found";
+    case StartPlan::Kind::join: return "join";
+    case StartPlan::Kind::rejoin: return "rejoin";
+  }
+  return "?";
+}
+
+Result<StartPlan> make_start_plan(const DaemonConfig& config, const StateStore& store) {
+  Result<StartPlan> plan = read_identity(store);
+  if (!plan) return plan;
+  if (auto error = read_stored_job(store, *plan)) return *error;
+  if (auto error = read_job_file(config, store, *plan)) return *error;
+  if (auto error = choose_kind(config, store, *plan)) return *error;
+  if (auto error = choose_key(config, store, *plan)) return *error;
+  if (auto error = choose_listen(config, *plan)) return *error;
+  return plan;
+}
+
+}  // namespace gossipd

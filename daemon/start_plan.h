@@ -1,0 +1,40 @@
+// daemon/start_plan.h - what a daemon sets out to do: found a cluster, join one, or go on as the member it was.
+//
+// Decided from the configuration and what lies in the state directory, before anything runs. Every
+// combination that cannot work is refused here, with what to change. Promise kept here: a node
+// never founds a cluster by accident (core is only given an identity to found with when --job says so).
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "daemon/config.h"
+#include "daemon/state_store.h"
+#include "net/peer/cluster_key.h"
+
+namespace gossipd {
+
+struct KnownJob {
+  std::string document;  // canonical
+  JobHash hash{};
+  Samples budget_samples = 0;
+  std::string name;
+};
+
+struct StartPlan {
+  enum class Kind { found, join, rejoin };
+  Kind kind = Kind::join;
+  NodeState state;                // as core is to get it
+  std::optional<KnownJob> job;    // from the file or from disk
+  std::optional<ClusterKey> key;  // nothing: plain, loopback only
+  std::string key_written;        // not empty: a new key was written to this file
+  Endpoint listen;
+  std::vector<std::string> warnings;
+};
+[[nodiscard]] const char* to_string(StartPlan::Kind);
+
+// Reads the job file and the key; founding may write a new key file. Codes "bad-config", "bad-state",
+// "other-job", "key-…", "bad-toml".
+[[nodiscard]] Result<StartPlan> make_start_plan(const DaemonConfig&, const StateStore&);
+
+}  // namespace gossipd

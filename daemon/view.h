@@ -1,0 +1,110 @@
+// daemon/view.h - everything that can be looked at from outside: the core's view and what the daemon adds.
+//
+// A plain value, made for one request and thrown away. REST and metrics render it; they never see
+// the node, the trainer or the transport themselves.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/node.h"
+#include "daemon/history.h"
+
+namespace gossipd {
+
+struct EvaluationView {
+  double accuracy = 0;  // 0 … 1 on the held-out set
+  double loss = 0;
+  Step step = 0;
+  Samples cluster_samples = 0;
+  double age_s = 0;
+};
+
+struct CheckpointView {
+  std::string path;
+  double written_at_s = 0;  // seconds since 1970
+  Step step = 0;
+  Samples own_samples = 0;
+  std::uint64_t bytes = 0;
+  std::optional<double> accuracy;
+};
+
+// One TCP connection, as the transport counts it: TLS, framing and control messages included.
+struct SessionView {
+  Endpoint address;  // dialled, or the other end's
+  bool outbound = false;
+  double age_s = 0;
+  std::uint64_t bytes_sent = 0;
+  std::uint64_t bytes_received = 0;
+};
+
+struct WireView {
+  std::uint64_t bytes_sent = 0;      // since the process started, closed and failed sessions included
+  std::uint64_t bytes_received = 0;
+  std::uint64_t sessions_opened = 0;
+  std::map<std::string, std::uint64_t> sessions_closed;    // by reason code
+  std::map<std::string, std::uint64_t> dials_failed;
+  std::map<std::string, std::uint64_t> inbound_rejected;
+  std::vector<SessionView> sessions;
+};
+
+struct TrainerView {
+  std::string state = "none";  // none, preparing, idle, holding, training, finished, not_finite, failed
+  std::string device;
+  Samples shard_samples = 0;
+  std::string failure;
+};
+
+struct JobView {
+  JobHash hash{};
+  std::string name;
+  std::string document;  // canonical TOML
+};
+
+struct Warning {
+  double age_s = 0;
+  std::string text;
+};
+
+struct DaemonView {
+  NodeView node;
+  double refusals_now_s = 0;  // the core's clock, for the ages of refusals
+  std::string version;
+  Endpoint address;           // where peers reach this node
+  std::vector<Endpoint> listening;
+  std::string state_dir;
+  double uptime_s = 0;
+  std::uint64_t model_floats = 0;  // P; 0 until the model stands
+  TrainerView trainer;
+  WireView wire;
+  std::optional<JobView> job;
+  std::optional<EvaluationView> evaluation;
+  std::optional<double> best_accuracy;
+  std::map<std::string, CheckpointView> checkpoints;  // "current", "best", "final"
+  std::uint64_t checkpoints_failed = 0;
+  std::vector<Warning> warnings;  // newest last
+  bool stopping = false;
+};
+inline constexpr std::size_t warnings_max = 32;
+
+// May clients use this node? Empty when yes, else the reason (what /readyz answers).
+[[nodiscard]] std::string not_ready_reason(const DaemonView&);
+// What sending the whole fp32 model to every neighbour at every step would have taken so far.
+[[nodiscard]] std::uint64_t bytes_every_step(const DaemonView&);
+
+// Response bodies, JSON.
+[[nodiscard]] std::string status_json(const DaemonView&);
+[[nodiscard]] std::string members_json(const DaemonView&);
+[[nodiscard]] std::string links_json(const DaemonView&);
+[[nodiscard]] std::string job_json(const DaemonView&);  // `job` must be there
+[[nodiscard]] std::string history_json(const History&, const DaemonView&);
+[[nodiscard]] std::string checkpoint_json(const CheckpointView&);
+// A problem's "detail" for a node that is not ready, and {"ready":true,…} otherwise.
+[[nodiscard]] std::string ready_json(const DaemonView&);
+
+// "2024-05-01T12:00:00Z"
+[[nodiscard]] std::string utc_time(double seconds_since_1970);
+
+}  // namespace gossipd
