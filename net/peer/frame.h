@@ -36,8 +36,8 @@ enum class FrameError : std::uint8_t { magic, kind, empty, too_long, chunk_order
 
 struct FrameHeader {
   FrameKind kind = FrameKind::control;
+  bool first = true;         // begins a message; always so outside the bulk lane
   std::uint32_t length = 0;  // payload bytes in this frame
-  std::uint32_t offset = 0;  // where they belong in the message; 0 outside the bulk lane
   std::uint32_t total = 0;   // bytes of the whole message
 };
 
@@ -68,20 +68,20 @@ class FrameDecoder {
 
  private:
   [[nodiscard]] bool take_header();
-  [[nodiscard]] std::optional<FrameError> check_header() const;
+  [[nodiscard]] bool take_payload();
+  [[nodiscard]] std::optional<FrameError> parse_header();
+  [[nodiscard]] std::optional<FrameError> check_chunk() const;
   [[nodiscard]] Bytes& buffer() { return header_.kind == FrameKind::bulk ? bulk_ : single_; }
 
   FrameLimits limits_;
   std::span<const std::byte> input_;
   std::array<std::byte, frame_header_bytes> header_bytes_{};
   std::size_t header_filled_ = 0;
-  FrameHeader header_;              // meaningful while header_filled_ is full
-  std::uint32_t checksum_ = 0;      // as the header claims it
+  FrameHeader header_;              // meaningful while header_bytes_ is full
   std::size_t payload_filled_ = 0;  // of the present frame
   Bytes single_;                    // the present control or goodbye message
   Bytes bulk_;                      // the present bulk message, as far as it has arrived
   std::uint32_t bulk_total_ = 0;    // 0: no bulk message is under way
-  bool bulk_handed_out_ = false;
   std::optional<FrameError> error_;
 };
 

@@ -32,6 +32,7 @@ struct PeerLimits {
   std::size_t control_queue_max = 1024;                 // messages waiting to be written, per session
   std::size_t bulk_queue_bytes_max = 16 * 1024 * 1024;  // bytes waiting to be written, per session
   std::size_t sessions_max = 256;                       // open or in handshake, both directions
+  std::size_t handshakes_max = 64;                      // inbound, not yet open
   std::size_t dials_max = 64;                           // under way at once
   std::size_t addresses_max = 8;                        // tried per host name
   std::size_t unsent_bytes_max = 128 * 1024;            // in the kernel, not yet on the wire (TCP_NOTSENT_LOWAT)
@@ -58,8 +59,8 @@ class PeerHandler {
   // with the peer's words; "cut"; "write-stalled"; "control-queue-full"; "bulk-queue-full"; "frame-…".
   virtual void on_session_closed(SessionId, const Error& reason) = 0;
   // The dial came to nothing. Codes: "resolve", "connect-refused", "connect-timeout", "connect",
-  // "wrong-key", "peer-speaks-plain", "peer-speaks-tls", "tls", "not-a-peer", "handshake-timeout",
-  // "plain-not-loopback", "too-many", "stopping".
+  // "wrong-key", "peer-speaks-plain", "peer-speaks-tls", "tls", "not-a-peer", "frame-version",
+  // "handshake-timeout", "handshake-cut", "plain-not-loopback", "too-many", "stopping".
   virtual void on_dial_failed(const Endpoint& dialled, const Error& reason) = 0;
   // `message` is valid during the call only.
   virtual void on_message(SessionId, Lane, std::span<const std::byte> message) = 0;
@@ -109,7 +110,7 @@ class PeerTransport {
   void dial(const Endpoint& peer);
 
   // Queues one message (not empty, within the lane's maximum). False if the session is not open:
-  // then nothing was queued. A full queue closes the session.
+  // then nothing was queued. A full queue closes the session, and is false too.
   bool send(SessionId session, Lane lane, SharedBytes message);
   [[nodiscard]] std::size_t bulk_queue_bytes(SessionId session) const;  // 0 if not open
 

@@ -1,0 +1,120 @@
+#include "net/addresses.h"
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/ip/v6_only.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <memory>
+#include <string>
+
+namespace gossipd {
+
+namespace asio = boost::asio;
+using boost::system::error_code;
+
+namespace {
+
+constexpr int listen_backlog = 128;
+
+// Shared by the waiting coroutine and the resolver's completion, whichever ends later.
+struct Lookup {
+  explicit Lookup(const asio::any_io_executor& executor) : resolver(executor) {}
+  tcp::resolver resolver;
+  asio::steady_timer* waiting = nullptr;  // null once nobody waits
+  bool answered = false;
+  error_code error;
+  std::vector<tcp::endpoint> found;
+};
+
+Error resolve_error(const Endpoint& host, const std::string& why) {
+  return Error{"resolve", "cannot find the address of '" + host.host + "': " + why};
+}
+
+Error listen_error(const Endpoint& where, const error_code& error) {
+  std::string text = "cannot listen on " + to_string(where) + ": " + error.message();
+  if (error == asio::error::address_in_use) {
+    text += "; another process (perhaps another gossipd) uses the port: stop it, or choose another port, or port 0 for any";
+  } else if (error == asio::error::access_denied) {
+    text += "; ports below 1024 need privileges: choose a higher one";
+  } else if (error == boost::system::errc::address_not_available) {
+    text += "; this host has no such address: use one that 'ip address' shows, or '*' for all";
+  }
+  return Error{"listen", text};
+}
+
+}  // namespace
+
+Endpoint to_endpoint(const tcp::endpoint& address) {
+  const auto& ip = address.address();
+  if (ip.is_v6() && ip.to_v6().is_v4_mapped()) {
+    return Endpoint{asio::ip::make_address_v4(asio::ip::v4_mapped, ip.to_v6()).to_string(), address.port()};
+  }
+  return Endpoint{ip.to_string(), address.port()};
+}
+
+bool is_loopback(const asio::ip::address& address) {
+  if (address.is_v6() && address.to_v6().is_v4_mapped()) {
+    return asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6()).is_loopback();
+  }
+  return address.is_loopback();
+}
+
+asio::awaitable<Result<std::vector<tcp::endpoint>>> resolve(Endpoint host, std::chrono::milliseconds timeout,
+                                                            asio::steady_timer& waiting) {
+  error_code not_numeric;
+  const auto numeric = asio::ip::make_address(host.host, not_numeric);
+  if (!not_numeric) co_return std::vector<tcp::endpoint>{tcp::endpoint(numeric, host.port)};
+
+  const auto lookup = std::make_shared<Lookup>(waiting.get_executor());
+  lookup->waiting = &waiting;
+  waiting.expires_after(timeout);
+  lookup->resolver.async_resolve(host.host, std::to_string(host.port), tcp::resolver::numeric_service,
+                                 [lookup](const error_code& error, const tcp::resolver::results_type& results) {
+                                   lookup->answered = true;
+                                   lookup->error = error;
+                                   for (const auto& entry : results) lookup->found.push_back(entry.endpoint());
+                                   if (lookup->waiting != nullptr) lookup->waiting->cancel();
+                                 });
+  (void)co_await waiting.async_wait(asio::as_tuple(asio::use_awaitable));
+  lookup->waiting = nullptr;
+  if (!lookup->answered) co_return resolve_error(host, "the name server did not answer in time");
+  if (lookup->error || lookup->found.empty()) {
+    co_return resolve_error(host, lookup->error ? lookup->error.message() : "it has none");
+  }
+  co_return std::move(lookup->found);
+}
+
+Result<tcp::endpoint> listen_address(asio::io_context& io, const Endpoint& where) {
+  if (where.host.empty() || where.host == "*") {
+    error_code no_v6;
+    tcp::acceptor probe(io);
+    probe.open(tcp::v6(), no_v6);
+    if (!no_v6) probe.bind(tcp::endpoint(asio::ip::address_v6::loopback(), 0), no_v6);
+    return tcp::endpoint(no_v6 ? tcp::v4() : tcp::v6(), where.port);
+  }
+  if (where.host == "localhost") return tcp::endpoint(asio::ip::address_v4::loopback(), where.port);
+  error_code error;
+  const auto numeric = asio::ip::make_address(where.host, error);
+  if (!error) return tcp::endpoint(numeric, where.port);
+  tcp::resolver resolver(io);
+  const auto results = resolver.resolve(where.host, std::to_string(where.port), tcp::resolver::numeric_service, error);
+  if (error || results.empty()) {
+    return Error{"listen", "cannot listen on " + to_string(where) + ": '" + where.host + "' has no address here (" + error.message() + ")"};
+  }
+  return results.begin()->endpoint();
+}
+
+Result<tcp::acceptor> open_acceptor(asio::io_context& io, const tcp::endpoint& address) {
+  error_code error;
+  tcp::acceptor acceptor(io);
+  acceptor.open(address.protocol(), error);
+  if (!error) acceptor.set_option(tcp::acceptor::reuse_address(true), error);
+  if (!error && address.address().is_v6() && address.address().is_unspecified()) {
+    acceptor.set_option(asio::ip::v6_only(false), error);
+  }
+  if (!error) acceptor.bind(address, error);
+  if (!error) acceptor.listen(listen_backlog, error);
+  if (error) return listen_error(to_endpoint(address), error);
+  return acceptor;
+}
+
+}  // namespace gossipd

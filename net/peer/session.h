@@ -1,0 +1,96 @@
+// net/peer/session.h - one connection to one peer: its handshake, its reader and its writer.
+//
+// A session is established, then open, then closing (what waits in the control lane and a goodbye
+// with the reason are being sent; what still arrives is dropped), then closed. It ends when both
+// coroutines have ended, and only then the handler hears of it. Includes Asio: for net alone.
+#pragma once
+
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "net/event_loop.h"
+#include "net/peer/stream.h"
+#include "net/peer/tls.h"
+#include "net/peer/transport.h"
+#include "net/task_group.h"
+
+namespace gossipd {
+
+class Session;
+
+// What the transport and its sessions have in common; lives as long as any of them.
+struct TransportShared {
+  TransportShared(boost::asio::io_context& io_in, PeerHandler& handler_in, const std::optional<ClusterKey>& key, const PeerLimits& limits_in);
+
+  boost::asio::io_context& io;
+  PeerHandler* handler;  // null once the transport is destroyed
+  PeerLimits limits;
+  std::unique_ptr<TlsContext> tls;  // null: plain
+  PeerCounters counters;
+  TaskGroup tasks;
+  std::map<SessionId, std::shared_ptr<Session>> sessions;  // those in handshake too
+};
+
+class Session : public std::enable_shared_from_this<Session> {
+ public:
+  Session(SessionId id, std::shared_ptr<TransportShared> shared, tcp::socket socket, SessionInfo info);
+
+  // TLS, then the preamble both ways. nullopt: ready to open().
+  [[nodiscard]] boost::asio::awaitable<std::optional<Error>> establish();
+  // After a failed establish(): lets the peer read why before the connection goes.
+  [[nodiscard]] boost::asio::awaitable<void> linger();
+  // Tells the handler and starts reader and writer.
+  void open();
+
+  [[nodiscard]] bool is_open() const { return state_ == State::open; }
+  [[nodiscard]] const SessionInfo& info() const { return info_; }
+  [[nodiscard]] std::size_t bulk_queue_bytes() const { return bulk_queued_bytes_; }
+  [[nodiscard]] SessionCounters counters() const;
+
+  void send(Lane lane, SharedBytes message);
+  void close(const Error& reason);  // an open session, gracefully
+  void abort(const Error& reason);  // any session, at once; the first reason given counts
+
+ private:
+  enum class State { establishing, open, closing, closed };
+
+  [[nodiscard]] boost::asio::awaitable<std::optional<Error>> exchange_preamble();
+  [[nodiscard]] boost::asio::awaitable<void> read_loop(std::shared_ptr<Session> self);
+  [[nodiscard]] boost::asio::awaitable<void> write_loop(std::shared_ptr<Session> self);
+  void deliver(FrameDecoder& decoder);
+  bool fill_batch();
+  void append_control();
+  void append_bulk_chunk();
+  void append_goodbye();
+  void after_write();
+  void on_deadline();
+  void part_ended();
+  void check_invariants() const;
+
+  const SessionId id_;
+  const std::shared_ptr<TransportShared> shared_;
+  const SessionInfo info_;
+  PeerStream stream_;
+  State state_ = State::establishing;
+  std::optional<Error> reason_;  // of the end
+  int parts_ = 0;                // reader and writer still running
+  Timer deadline_;               // of the handshake, one write, or the close: by state
+  boost::asio::steady_timer wake_writer_;
+  SessionCounters counters_;  // but for the wire, which the stream counts
+
+  std::deque<SharedBytes> control_;
+  std::deque<SharedBytes> bulk_;
+  std::size_t bulk_queued_bytes_ = 0;  // of bulk_, less what has been written
+  std::size_t bulk_sent_ = 0;          // of bulk_.front()
+  Bytes batch_;                        // being written
+  std::size_t batch_bulk_bytes_ = 0;   // bulk payload in batch_
+  bool goodbye_written_ = false;
+};
+
+}  // namespace gossipd

@@ -1,0 +1,313 @@
+#include "net/peer/transport.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <list>
+#include <utility>
+
+#include "net/addresses.h"
+#include "net/peer/session.h"
+
+namespace gossipd {
+
+namespace asio = boost::asio;
+
+namespace {
+
+constexpr auto as_values = asio::as_tuple(asio::use_awaitable);
+constexpr std::chrono::milliseconds accept_retry_delay{100};  // out of file descriptors, mostly
+
+struct Listener {
+  explicit Listener(tcp::acceptor acceptor_in) : acceptor(std::move(acceptor_in)), retry(acceptor.get_executor()) {}
+  tcp::acceptor acceptor;
+  asio::steady_timer retry;
+};
+
+// What stop() must be able to interrupt of a dial before it has a session.
+struct Dial {
+  explicit Dial(asio::io_context& io) : socket(io), waiting(io) {}
+  tcp::socket socket;
+  asio::steady_timer waiting;
+  bool timed_out = false;
+};
+
+Error stopping_error() { return Error{"stopping", "this node is stopping"}; }
+
+Error plain_error(const std::string& what) {
+  return Error{"plain-not-loopback", "refused to " + what + " without encryption: without a cluster key gossipd stays on loopback "
+                                     "(127.0.0.1 or [::1]); start it with --key-file"};
+}
+
+Error connect_error(const Endpoint& peer, const tcp::endpoint& address, const error_code& error, bool timed_out) {
+  const Endpoint numeric = to_endpoint(address);
+  const std::string where = to_string(peer) + (numeric == peer ? "" : " (" + numeric.host + ")");
+  if (timed_out) {
+    return Error{"connect-timeout", "no answer from " + where + ": the host is down, or a firewall drops the port"};
+  }
+  if (error == asio::error::connection_refused) {
+    return Error{"connect-refused", "connection to " + where + " refused: nothing listens there; is gossipd running on that host?"};
+  }
+  return Error{"connect", "cannot connect to " + where + ": " + error.message()};
+}
+
+void configure(tcp::socket& socket, const PeerLimits& limits) {
+  error_code ignored;  // a connection without these is slower, not wrong
+  socket.set_option(tcp::no_delay(true), ignored);
+  socket.set_option(asio::socket_base::keep_alive(true), ignored);
+  // Queued bulk data waits here, where control messages can overtake it, not in the kernel.
+  const int unsent = static_cast<int>(limits.unsent_bytes_max);
+  ::setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof unsent);
+}
+
+}  // namespace
+
+class PeerTransport::Impl : public std::enable_shared_from_this<PeerTransport::Impl> {
+ public:
+  Impl(asio::io_context& io, PeerHandler& handler, const std::optional<ClusterKey>& key, const PeerLimits& limits)
+      : shared_(std::make_shared<TransportShared>(io, handler, key, limits)) {}
+
+  Result<Endpoint> listen(const Endpoint& where);
+  void dial(const Endpoint& peer);
+  bool send(SessionId id, Lane lane, SharedBytes message);
+  void close(SessionId id, const Error& reason);
+  void stop(std::function<void()> done);
+  void abandon();
+
+  [[nodiscard]] std::shared_ptr<Session> find_open(SessionId id) const;
+  [[nodiscard]] const PeerCounters& counters() const { return shared_->counters; }
+  [[nodiscard]] std::vector<Endpoint> listening() const;
+
+ private:
+  using Self = std::shared_ptr<Impl>;  // first parameter of every coroutine: keeps the transport
+
+  asio::awaitable<void> accept_loop(Self self, std::shared_ptr<Listener> listener);
+  asio::awaitable<void> welcome(Self self, SessionId id, std::shared_ptr<Session> session);
+  asio::awaitable<void> dial_loop(Self self, Endpoint peer, std::list<Dial>::iterator dial);
+  asio::awaitable<std::optional<Error>> dial_host(Endpoint peer, Dial& dial);
+  asio::awaitable<std::optional<Error>> connect(const Endpoint& peer, tcp::endpoint address, Dial& dial);
+  void admit(tcp::socket socket);
+  std::pair<SessionId, std::shared_ptr<Session>> add_session(tcp::socket socket, bool outbound, const Endpoint& dialled);
+  void reject(const Endpoint& remote, const Error& reason);
+  void fail_dial(const Endpoint& peer, const Error& reason);
+
+  std::shared_ptr<TransportShared> shared_;
+  std::list<std::shared_ptr<Listener>> listeners_;
+  std::list<Dial> dials_;
+  std::size_t handshakes_ = 0;  // inbound
+  std::uint64_t last_session_ = 0;
+  bool stopping_ = false;
+};
+
+Result<Endpoint> PeerTransport::Impl::listen(const Endpoint& where) {
+  const auto address = listen_address(shared_->io, where);
+  if (!address) return address.error();
+  if (!shared_->tls && !is_loopback(address->address())) return plain_error("listen on " + to_string(to_endpoint(*address)));
+  auto acceptor = open_acceptor(shared_->io, *address);
+  if (!acceptor) return acceptor.error();
+  const auto listener = std::make_shared<Listener>(std::move(*acceptor));
+  listeners_.push_back(listener);
+  shared_->tasks.spawn(accept_loop(shared_from_this(), listener));
+  return to_endpoint(listener->acceptor.local_endpoint());
+}
+
+asio::awaitable<void> PeerTransport::Impl::accept_loop([[maybe_unused]] Self self, std::shared_ptr<Listener> listener) {
+  while (listener->acceptor.is_open()) {
+    auto [error, socket] = co_await listener->acceptor.async_accept(as_values);
+    if (!listener->acceptor.is_open()) break;
+    if (!error) {
+      admit(std::move(socket));
+    } else if (error != asio::error::connection_aborted) {
+      listener->retry.expires_after(accept_retry_delay);
+      (void)co_await listener->retry.async_wait(as_values);
+    }
+  }
+}
+
+void PeerTransport::Impl::admit(tcp::socket socket) {
+  error_code error;
+  const tcp::endpoint remote = socket.remote_endpoint(error);
+  if (error) return;  // gone again before we looked
+  if (handshakes_ >= shared_->limits.handshakes_max || shared_->sessions.size() >= shared_->limits.sessions_max) {
+    return reject(to_endpoint(remote), Error{"too-many", "this node has as many connections as it may"});
+  }
+  ++handshakes_;
+  const auto [id, session] = add_session(std::move(socket), false, {});
+  shared_->tasks.spawn(welcome(shared_from_this(), id, session));
+}
+
+asio::awaitable<void> PeerTransport::Impl::welcome([[maybe_unused]] Self self, SessionId id, std::shared_ptr<Session> session) {
+  const auto error = co_await session->establish();
+  if (!error) {
+    --handshakes_;
+    session->open();
+    co_return;
+  }
+  reject(session->info().remote, *error);
+  co_await session->linger();
+  --handshakes_;
+  shared_->sessions.erase(id);
+}
+
+std::pair<SessionId, std::shared_ptr<Session>> PeerTransport::Impl::add_session(tcp::socket socket, bool outbound, const Endpoint& dialled) {
+  configure(socket, shared_->limits);
+  error_code ignored;  // an address that is gone stays empty; the handshake then fails
+  const SessionInfo info{.outbound = outbound,
+                         .dialled = dialled,
+                         .local = to_endpoint(socket.local_endpoint(ignored)),
+                         .remote = to_endpoint(socket.remote_endpoint(ignored))};
+  const SessionId id{++last_session_};
+  auto session = std::make_shared<Session>(id, shared_, std::move(socket), info);
+  shared_->sessions.emplace(id, session);
+  return {id, std::move(session)};
+}
+
+void PeerTransport::Impl::dial(const Endpoint& peer) {
+  if (stopping_ || dials_.size() >= shared_->limits.dials_max || shared_->sessions.size() >= shared_->limits.sessions_max) {
+    const Error reason = stopping_ ? stopping_error() : Error{"too-many", "this node has as many connections as it may"};
+    return asio::post(shared_->io, [self = shared_from_this(), peer, reason] { self->fail_dial(peer, reason); });
+  }
+  dials_.emplace_back(shared_->io);
+  shared_->tasks.spawn(dial_loop(shared_from_this(), peer, std::prev(dials_.end())));
+}
+
+asio::awaitable<void> PeerTransport::Impl::dial_loop([[maybe_unused]] Self self, Endpoint peer, std::list<Dial>::iterator dial) {
+  const auto error = co_await dial_host(peer, *dial);
+  dials_.erase(dial);
+  if (error) fail_dial(peer, *error);
+}
+
+// Tries each address in turn. What an address that answered had to say counts for more than that
+// another one did not.
+asio::awaitable<std::optional<Error>> PeerTransport::Impl::dial_host(Endpoint peer, Dial& dial) {
+  const auto addresses = co_await resolve(peer, shared_->limits.resolve_timeout, dial.waiting);
+  if (stopping_) co_return stopping_error();
+  if (!addresses) co_return addresses.error();
+  std::optional<Error> failure;
+  bool answered = false;
+  for (std::size_t i = 0; i < addresses->size() && i < shared_->limits.addresses_max; ++i) {
+    auto error = co_await connect(peer, (*addresses)[i], dial);
+    if (stopping_) co_return stopping_error();
+    if (!error) {
+      const auto [id, session] = add_session(std::move(dial.socket), true, peer);
+      error = co_await session->establish();
+      if (!error) {
+        session->open();
+        co_return std::nullopt;
+      }
+      shared_->sessions.erase(id);
+      answered = true;
+      failure = error;
+    } else if (!answered) {
+      failure = error;
+    }
+  }
+  co_return failure;
+}
+
+asio::awaitable<std::optional<Error>> PeerTransport::Impl::connect(const Endpoint& peer, tcp::endpoint address, Dial& dial) {
+  if (!shared_->tls && !is_loopback(address.address())) co_return plain_error("dial " + to_string(peer));
+  dial.socket = tcp::socket(shared_->io);
+  dial.timed_out = false;
+  Timer deadline(shared_->io, [&dial] {
+    dial.timed_out = true;
+    error_code ignored;
+    dial.socket.close(ignored);
+  });
+  deadline.arm_after(shared_->limits.connect_timeout);
+  const auto [error] = co_await dial.socket.async_connect(address, as_values);
+  if (error || !dial.socket.is_open()) co_return connect_error(peer, address, error, dial.timed_out);
+  co_return std::nullopt;
+}
+
+bool PeerTransport::Impl::send(SessionId id, Lane lane, SharedBytes message) {
+  const auto session = find_open(id);
+  if (!session) return false;
+  session->send(lane, std::move(message));
+  return session->is_open();
+}
+
+void PeerTransport::Impl::close(SessionId id, const Error& reason) {
+  if (const auto session = find_open(id)) session->close(reason);
+}
+
+void PeerTransport::Impl::stop(std::function<void()> done) {
+  stopping_ = true;
+  error_code ignored;
+  for (const auto& listener : listeners_) {
+    listener->acceptor.close(ignored);
+    listener->retry.cancel();
+  }
+  for (Dial& dial : dials_) {
+    dial.socket.close(ignored);
+    dial.waiting.cancel();
+  }
+  const auto sessions = shared_->sessions;
+  for (const auto& [id, session] : sessions) {
+    if (session->is_open()) {
+      session->close(stopping_error());
+    } else {
+      session->abort(stopping_error());
+    }
+  }
+  shared_->tasks.when_empty(std::move(done));
+}
+
+void PeerTransport::Impl::abandon() {
+  shared_->handler = nullptr;
+  stop([] {});
+  const auto sessions = std::exchange(shared_->sessions, {});
+  for (const auto& [id, session] : sessions) session->abort(stopping_error());
+}
+
+std::shared_ptr<Session> PeerTransport::Impl::find_open(SessionId id) const {
+  const auto found = shared_->sessions.find(id);
+  return found != shared_->sessions.end() && found->second->is_open() ? found->second : nullptr;
+}
+
+std::vector<Endpoint> PeerTransport::Impl::listening() const {
+  std::vector<Endpoint> where;
+  for (const auto& listener : listeners_) {
+    if (listener->acceptor.is_open()) where.push_back(to_endpoint(listener->acceptor.local_endpoint()));
+  }
+  return where;
+}
+
+void PeerTransport::Impl::reject(const Endpoint& remote, const Error& reason) {
+  ++shared_->counters.inbound_rejected[reason.code];
+  if (shared_->handler != nullptr) shared_->handler->on_rejected_inbound(remote, reason);
+}
+
+void PeerTransport::Impl::fail_dial(const Endpoint& peer, const Error& reason) {
+  ++shared_->counters.dials_failed[reason.code];
+  if (shared_->handler != nullptr) shared_->handler->on_dial_failed(peer, reason);
+}
+
+PeerTransport::PeerTransport(EventLoop& loop, PeerHandler& handler, const std::optional<ClusterKey>& key, PeerLimits limits)
+    : impl_(std::make_shared<Impl>(loop.io(), handler, key, limits)) {}
+PeerTransport::~PeerTransport() { impl_->abandon(); }
+
+Result<Endpoint> PeerTransport::listen(const Endpoint& where) { return impl_->listen(where); }
+void PeerTransport::dial(const Endpoint& peer) { impl_->dial(peer); }
+bool PeerTransport::send(SessionId session, Lane lane, SharedBytes message) { return impl_->send(session, lane, std::move(message)); }
+void PeerTransport::close(SessionId session, const Error& reason) { impl_->close(session, reason); }
+void PeerTransport::stop(std::function<void()> done) { impl_->stop(std::move(done)); }
+const PeerCounters& PeerTransport::counters() const { return impl_->counters(); }
+std::vector<Endpoint> PeerTransport::listening() const { return impl_->listening(); }
+
+std::size_t PeerTransport::bulk_queue_bytes(SessionId session) const {
+  const auto found = impl_->find_open(session);
+  return found ? found->bulk_queue_bytes() : 0;
+}
+
+std::optional<SessionCounters> PeerTransport::counters(SessionId session) const {
+  const auto found = impl_->find_open(session);
+  if (!found) return std::nullopt;
+  return found->counters();
+}
+
+}  // namespace gossipd
