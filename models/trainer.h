@@ -22,6 +22,8 @@
 
 namespace gossipd {
 
+class Engine;
+
 struct TrainerOptions {
   std::string data_dir;              // where the job's files lie
   std::string device = "auto";       // auto (the first CUDA device, else the CPU) | cpu | cuda | cuda:N
@@ -80,6 +82,8 @@ class Trainer {
   // Loads the data and builds the model from job.seed. Codes "no-data", "bad-data" (say what to put where),
   // "no-device" (names the device), "bad-config".
   static Result<std::unique_ptr<Trainer>> create(const Job&, const TrainerOptions&);
+  // The same loop over any engine; create() is this with LibTorch's.
+  static std::unique_ptr<Trainer> with_engine(const Job&, const TrainerOptions&, std::unique_ptr<Engine>);
   ~Trainer();
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;

@@ -1,0 +1,44 @@
+// models/engine.h - what the trainer needs of a tensor library: one step, and the flat model.
+//
+// The training loop (trainer.cpp) is plain C++ on top of this, so that its threads can be tested
+// with a toy engine and ThreadSanitizer. One thread at a time, except evaluate(), which has its own
+// copy of the network and is called from the evaluation thread. Failures of the library are
+// std::exception.
+#pragma once
+
+#include <atomic>
+#include <optional>
+
+#include "core/model/schema.h"
+
+namespace gossipd {
+
+class Engine {
+ public:
+  struct Figures {
+    double accuracy = 0;
+    double loss = 0;
+  };
+
+  virtual ~Engine() = default;
+  [[nodiscard]] virtual const Schema& schema() const = 0;
+  [[nodiscard]] virtual std::string device() const = 0;
+  [[nodiscard]] virtual Samples shard_samples() const = 0;
+  // On each thread before it computes.
+  virtual void prepare_thread(int nice) = 0;
+
+  // Trains on the batch at `position` of the shard's order; returns the batch's mean loss before the step.
+  virtual double step(Samples position, double learning_rate) = 0;
+
+  // All of P floats, in host memory, in the schema's order.
+  virtual void copy_model(std::span<float> out) = 0;
+  virtual void add_to_model(std::span<const float> values) = 0;
+  virtual void replace_model(std::span<const float> values) = 0;
+  virtual void copy_momentum(std::span<float> out) = 0;
+  virtual void replace_momentum(std::span<const float> values) = 0;  // empty: zero
+
+  // Nothing when there is no held-out set, or when `cancel` turned true on the way.
+  virtual std::optional<Figures> evaluate(std::span<const float> model, const std::atomic<bool>& cancel) = 0;
+};
+
+}  // namespace gossipd
