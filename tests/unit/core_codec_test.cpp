@@ -253,11 +253,11 @@ TEST_CASE("a difference that is not finite or too large leaves published unchang
   }
 }
 
-TEST_CASE("the largest difference that may be encoded arrives finite and the smallest are kept for later") {
+TEST_CASE("the largest value that may be encoded arrives finite and the smallest are kept for later") {
   for (const Codec codec : delta_codecs) {
     CAPTURE(std::string(to_string(codec.id)));
     std::vector<float> target(600), published(600), received(600);
-    target[0] = difference_max;
+    target[0] = value_max;
     target[599] = 1e-38f;
     Bytes payload(encoded_size(codec, 600));
     REQUIRE(encode(codec, target, published, payload));

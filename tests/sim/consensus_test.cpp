@@ -1,0 +1,150 @@
+// What the exchange does to the models: consensus, the mean, a node alone, a joiner.
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+
+#include "core/base/random.h"
+#include "tests/sim/virtual_cluster.h"
+
+using namespace gossipd;
+using namespace gossipd::sim;
+using namespace std::chrono_literals;
+
+namespace {
+
+Schema schema_of(std::vector<std::uint64_t> sizes) {
+  std::vector<Segment> segments;
+  std::uint64_t offset = 0;
+  for (const std::uint64_t size : sizes) {
+    segments.push_back(Segment{"s" + std::to_string(segments.size()), {static_cast<std::int64_t>(size)}, offset, size, SegmentKind::parameter});
+    offset += size;
+  }
+  auto schema = Schema::build(std::move(segments));
+  REQUIRE(schema);
+  return *schema;
+}
+
+std::vector<float> random_model(std::size_t floats, std::uint64_t seed) {
+  Random random(seed);
+  std::vector<float> model(floats);
+  for (float& x : model) x = static_cast<float>(random.uniform() * 2 - 1);
+  return model;
+}
+
+double movement(const std::vector<double>& before, const std::vector<double>& after) {
+  double sum = 0;
+  for (std::size_t i = 0; i < before.size(); ++i) sum += std::pow(after[i] - before[i], 2);
+  return std::sqrt(sum / static_cast<double>(before.size()));
+}
+
+struct Outcome {
+  double initial_spread = 0, final_spread = 0, mean_moved = 0;  // the last relative to the initial spread
+  std::uint64_t checks = 0;
+};
+
+Outcome reach_consensus(std::size_t count, std::vector<Duration> step_times, Codec codec, const Schema& schema, Duration latency = 1ms,
+                        double target = 1e-4) {
+  VirtualCluster cluster(schema);
+  cluster.set_latency(latency);
+  for (std::size_t i = 0; i < count; ++i) {
+    NodeOptions options;
+    if (i > 0) options.seeds = {0};
+    options.start = random_model(schema.floats(), 100 + i);
+    options.step_time = step_times[i % step_times.size()];
+    options.exchange.codec = codec;
+    options.exchange.threshold = 1e-6;
+    options.exchange.joiner_weight = 1;  // equals meet: the plain mean is what must be kept
+    options.exchange.joiner_steps = 0;
+    cluster.add(options);
+  }
+  Outcome outcome;
+  const auto mean = cluster.mean();
+  outcome.initial_spread = cluster.spread();
+  cluster.run_until([&] { return cluster.spread() < target * outcome.initial_spread; }, 300s);
+  outcome.final_spread = cluster.spread();
+  outcome.mean_moved = movement(mean, cluster.mean()) / outcome.initial_spread;
+  outcome.checks = cluster.replica_checks();
+  return outcome;
+}
+
+}  // namespace
+
+TEST_CASE("nodes that start from different models reach consensus in lock-step and keep the mean") {
+  const Schema schema = schema_of({300, 2000, 64});
+  for (const std::size_t count : {2u, 3u, 8u}) {
+    for (const Codec codec : {Codec{CodecId::fp32, 0}, Codec{CodecId::int8, 0}, Codec{CodecId::int4, 0}}) {
+      CAPTURE(count);
+      CAPTURE(to_string(codec.id));
+      const Outcome outcome = reach_consensus(count, {10ms}, codec, schema);
+      std::printf("lock-step: nodes=%zu codec=%s spread %.4f -> %.6f mean moved %.2e of the initial spread, %llu replica checks\n", count,
+                  to_string(codec.id), outcome.initial_spread, outcome.final_spread, outcome.mean_moved,
+                  static_cast<unsigned long long>(outcome.checks));
+      CHECK(outcome.final_spread <= 1e-4 * outcome.initial_spread);
+      CHECK(outcome.mean_moved < 1e-4);
+      CHECK(outcome.checks > 20);
+    }
+  }
+}
+
+TEST_CASE("unequal speeds and delays do not move the mean beyond a few per cent") {
+  const Schema schema = schema_of({300, 2000});
+  struct Case {
+    const char* name;
+    std::vector<Duration> steps;
+    Duration latency;
+  };
+  for (const Case& c : {Case{"equal speeds, not in step", {10ms, 10100us, 9900us, 10050us}, 3ms}, Case{"speeds 1:4", {10ms, 40ms}, 3ms},
+                        Case{"speeds 1:4, 100 ms apart", {10ms, 40ms}, 100ms}}) {
+    CAPTURE(c.name);
+    const Outcome outcome = reach_consensus(4, c.steps, Codec{CodecId::int8, 0}, schema, c.latency, 2e-3);
+    std::printf("asynchronous: %s: spread %.4f -> %.6f, mean moved %.3f %% of the initial spread\n", c.name, outcome.initial_spread,
+                outcome.final_spread, 100 * outcome.mean_moved);
+    CHECK(outcome.final_spread < 2e-3 * outcome.initial_spread);
+    CHECK(outcome.mean_moved < 0.05);
+  }
+}
+
+TEST_CASE("a model of 19 blocks reaches consensus with the sparse codec") {
+  const Schema schema = schema_of({block_floats_max * 2 + 5, 10, 700, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64});
+  CHECK(schema.blocks().size() == 18);
+  const Outcome outcome = reach_consensus(3, {10ms}, Codec{CodecId::top_k, 64}, schema, 1ms, 2e-3);
+  std::printf("18 blocks, top_k: spread %.4f -> %.6f, mean moved %.2e\n", outcome.initial_spread, outcome.final_spread, outcome.mean_moved);
+  CHECK(outcome.final_spread < 2e-3 * outcome.initial_spread);
+  CHECK(outcome.mean_moved < 1e-3);
+}
+
+TEST_CASE("a node alone trains exactly as if there were no gossip") {
+  const Schema schema = schema_of({500, 20});
+  const auto step = [](std::size_t, std::span<float> x, Step s) {
+    for (std::size_t i = 0; i < x.size(); ++i) x[i] -= 0.01f * std::sin(x[i] + static_cast<float>(s + i));
+  };
+  VirtualCluster cluster(schema, step);
+  NodeOptions options;
+  options.start = random_model(schema.floats(), 5);
+  std::vector<float> plain = options.start;
+  cluster.add(options);
+  cluster.run_until([&] { return cluster.steps(0) == 500; }, 60s);
+  REQUIRE(cluster.steps(0) == 500);
+  for (Step s = 1; s <= 500; ++s) step(0, plain, s);
+  CHECK(std::memcmp(plain.data(), cluster.model(0).data(), plain.size() * sizeof(float)) == 0);
+}
+
+TEST_CASE("a joiner takes the cluster's model and then trains with it") {
+  const Schema schema = schema_of({5000, 100});
+  VirtualCluster cluster(schema);
+  NodeOptions founder;
+  founder.start = random_model(schema.floats(), 9);
+  cluster.add(founder);
+  NodeOptions second = founder;
+  second.seeds = {0};
+  cluster.add(second);
+  cluster.run_for(5s);
+  NodeOptions joiner;
+  joiner.seeds = {1};
+  cluster.add(joiner);
+  CHECK(cluster.node(2).phase() == Phase::joining);
+  REQUIRE(cluster.run_until([&] { return cluster.node(2).phase() == Phase::training && cluster.view(2).links.size() == 2; }, 20s));
+  cluster.run_for(2s);
+  CHECK(cluster.spread() < 1e-3);
+  CHECK(cluster.model(2)[17] == doctest::Approx(cluster.model(0)[17]).epsilon(1e-2));
+}

@@ -1,0 +1,1 @@
+#include "tests/sim/virtual_cluster.h"

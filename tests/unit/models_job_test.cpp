@@ -1,0 +1,108 @@
+#include "models/job.h"
+
+#include "models/schedule.h"
+#include "models_test_support.h"
+
+using namespace gossipd;
+using test::contains;
+using test::parse_job;
+
+namespace {
+const std::string small = "name = 'x'\nbudget_samples = 1000\n";
+}
+
+TEST_CASE("A job's canonical text parses to the same job and to itself") {
+  for (const std::string& text :
+       {small, small + "[model]\nkind = 'mlp'\nhidden = [64, 32]\n[schedule]\nkind = 'step'\nmilestones = [500, 700]\ngamma = 0.3\n",
+        small + "[optimizer]\nlearning_rate = 0.1234567890123\nweight_decay = 1e-7\nnesterov = true\n[schedule]\nkind = 'constant'\n"}) {
+    const Job job = parse_job(text);
+    const Job again = parse_job(job.canonical_text());
+    CHECK(again == job);
+    CHECK(again.canonical_text() == job.canonical_text());
+    CHECK(again.hash() == job.hash());
+  }
+}
+
+TEST_CASE("Comments, order and spelled-out defaults do not change a job's hash") {
+  const Job job = parse_job(small);
+  const Job spelled = parse_job("# a comment\nbatch = 32\nbudget_samples = 1_000\nname = \"x\"\n[optimizer]\nmomentum = 0.9\nkind = 'sgd'\n");
+  CHECK(spelled.hash() == job.hash());
+}
+
+TEST_CASE("Every field of a job is part of its hash") {
+  const Job job = parse_job(small);
+  std::vector<Job> others(9, job);
+  others[0].name = "y";
+  others[1].seed = 2;
+  others[2].batch = 16;
+  others[3].budget_samples = 1001;
+  others[4].model.width = 8;
+  others[5].data.mean = 0.5;
+  others[6].optimizer.weight_decay = 1e-4;
+  others[7].schedule.warmup_samples = 10;
+  others[8].evaluate_every_samples = 5;
+  for (const Job& other : others) CHECK(other.hash() != job.hash());
+}
+
+// If this fails, running clusters no longer recognise their own job: raise the protocol version with it.
+TEST_CASE("A job's hash does not change between versions of gossipd") {
+  CHECK(parse_job(small).canonical_text() ==
+        "name = \"x\"\nseed = 1\nbatch = 32\nbudget_samples = 1000\nevaluate_every_samples = 0\n"
+        "\n[model]\nkind = \"cnn\"\nhidden = [96]\nwidth = 16\n"
+        "\n[data]\nkind = \"idx\"\nshape = [1, 28, 28]\nclasses = 10\nmean = 0.0\ndeviation = 1.0\n"
+        "train_images = \"train-images-idx3-ubyte\"\ntrain_labels = \"train-labels-idx1-ubyte\"\n"
+        "test_images = \"t10k-images-idx3-ubyte\"\ntest_labels = \"t10k-labels-idx1-ubyte\"\n"
+        "\n[optimizer]\nkind = \"sgd\"\nlearning_rate = 0.05\nmomentum = 0.9\nweight_decay = 0.0\nnesterov = false\n"
+        "\n[schedule]\nkind = \"cosine\"\nwarmup_samples = 0\nfinal_fraction = 0.0\n");
+  CHECK(to_hex(parse_job(small).hash()) == "JOBHASH");
+}
+
+TEST_CASE("A job without a name or a budget is refused, naming both") {
+  const auto job = Job::parse("batch = 32\n", "j.toml");
+  REQUIRE(!job);
+  CHECK(contains(job.error().text, "name: is missing"));
+  CHECK(contains(job.error().text, "budget_samples: is missing"));
+}
+
+TEST_CASE("A job cannot name files outside the data directory") {
+  for (const std::string name : {"../secret", "/etc/passwd", "a/b", ".."})
+    CHECK(!Job::parse(small + "[data]\ntrain_images = '" + name + "'\n", "j"));
+}
+
+TEST_CASE("A job's contradictions are refused") {
+  CHECK(!Job::parse(small + "[schedule]\nwarmup_samples = 1000\n", "j"));
+  CHECK(!Job::parse(small + "[schedule]\nkind = 'step'\nmilestones = [700, 500]\n", "j"));
+  CHECK(!Job::parse(small + "[schedule]\nkind = 'step'\n", "j"));
+  CHECK(!Job::parse(small + "[optimizer]\nmomentum = 0\nnesterov = true\n", "j"));
+  CHECK(!Job::parse(small + "[data]\nshape = [1, 8, 8]\n", "j"));
+}
+
+TEST_CASE("A key of another schedule is refused, not ignored") {
+  CHECK(!Job::parse(small + "[schedule]\nkind = 'cosine'\ngamma = 0.5\n", "j"));
+}
+
+TEST_CASE("The job that comes with gossipd parses") {
+  const auto job = Job::load(GOSSIPD_SOURCE_DIR "/deploy/jobs/fashion-mnist.toml");
+  REQUIRE_MESSAGE(job, (job ? "" : job.error().text));
+  CHECK(job->name == "fashion-mnist");
+}
+
+TEST_CASE("The learning rate warms up in a line, peaks, and falls along a cosine to its final fraction") {
+  const Job job = parse_job("name = 'x'\nbatch = 10\nbudget_samples = 1100\n[optimizer]\nlearning_rate = 0.2\n"
+                            "[schedule]\nwarmup_samples = 100\nfinal_fraction = 0.1\n");
+  CHECK(learning_rate_at(job, 0) == doctest::Approx(0.02));  // the batch that is about to be trained on counts
+  CHECK(learning_rate_at(job, 50) == doctest::Approx(0.12));
+  CHECK(learning_rate_at(job, 100) == doctest::Approx(0.2));
+  CHECK(learning_rate_at(job, 600) == doctest::Approx(0.2 * (0.1 + 0.9 * 0.5)));
+  CHECK(learning_rate_at(job, 1100) == doctest::Approx(0.02));
+  CHECK(learning_rate_at(job, 5000) == doctest::Approx(0.02));
+  CHECK(learning_rate_peak(job) == 0.2);
+}
+
+TEST_CASE("The step schedule multiplies by gamma at each milestone") {
+  const Job job = parse_job("name = 'x'\nbudget_samples = 1000\n[optimizer]\nlearning_rate = 1\n"
+                            "[schedule]\nkind = 'step'\nmilestones = [500, 800]\ngamma = 0.1\n");
+  CHECK(learning_rate_at(job, 499) == doctest::Approx(1));
+  CHECK(learning_rate_at(job, 500) == doctest::Approx(0.1));
+  CHECK(learning_rate_at(job, 800) == doctest::Approx(0.01));
+}

@@ -1,0 +1,94 @@
+// tests/unit/models_test_support.h - a directory of one's own, small data sets, a trainer to talk to.
+#pragma once
+
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+
+#include "models/engine.h"
+#include "models/trainer.h"
+
+namespace gossipd::test {
+
+class TemporaryDirectory {
+ public:
+  TemporaryDirectory() {
+    std::string name = (std::filesystem::temp_directory_path() / "gossipd-test-XXXXXX").string();
+    REQUIRE(::mkdtemp(name.data()) != nullptr);
+    path_ = name;
+  }
+  ~TemporaryDirectory() { std::filesystem::remove_all(path_); }
+  TemporaryDirectory(const TemporaryDirectory&) = delete;
+  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
+  [[nodiscard]] std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
+  [[nodiscard]] std::string string() const { return path_.string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+inline void write_file(const std::filesystem::path& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary) << bytes;
+}
+
+inline std::string read_file(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+inline std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
+
+inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+inline Job parse_job(const std::string& text) {
+  auto job = Job::parse(text, "test.toml");
+  REQUIRE_MESSAGE(job, (job ? "" : job.error().text));
+  return *job;
+}
+
+// What the trainer's callbacks brought, to be waited for.
+class Desk {
+ public:
+  Trainer::Callbacks callbacks() {
+    return {[this](Snapshot s) { put(snapshots_, std::move(s)); }, [this](Evaluation e) { put(evaluations_, e); },
+            [this](Error e) { put(failures_, std::move(e)); }};
+  }
+  std::function<void(Result<std::uint64_t>)> on_written() {
+    return [this](Result<std::uint64_t> r) { put(written_, std::move(r)); };
+  }
+  Snapshot snapshot() { return take(snapshots_); }
+  Evaluation evaluation() { return take(evaluations_); }
+  Error failure() { return take(failures_); }
+  Result<std::uint64_t> written() { return take(written_); }
+
+ private:
+  template <typename T>
+  void put(std::deque<T>& queue, T value) {
+    const std::lock_guard lock(mutex_);
+    queue.push_back(std::move(value));
+    wakes_.notify_all();
+  }
+  template <typename T>
+  T take(std::deque<T>& queue) {
+    std::unique_lock lock(mutex_);
+    REQUIRE_MESSAGE(wakes_.wait_for(lock, std::chrono::seconds(120), [&] { return !queue.empty(); }), "nothing came from the trainer");
+    T value = std::move(queue.front());
+    queue.pop_front();
+    return value;
+  }
+
+  std::mutex mutex_;  // guards the queues
+  std::condition_variable wakes_;
+  std::deque<Snapshot> snapshots_;
+  std::deque<Evaluation> evaluations_;
+  std::deque<Error> failures_;
+  std::deque<Result<std::uint64_t>> written_;
+};
+
+}  // namespace gossipd::test
