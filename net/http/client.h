@@ -9,6 +9,7 @@
 #include "core/base/result.h"
 #include "core/base/types.h"
 #include "net/http/message.h"
+#include "net/http/url.h"
 
 namespace gossipd {
 
@@ -26,8 +27,5 @@ struct HttpCall {
 // Any status is a success here. Errors: "no-daemon" (nothing listens there), "resolve", "timeout",
 // "bad-response" (not HTTP, too long, or cut), "connect" (anything else on the way).
 [[nodiscard]] Result<HttpResponse> http_call(const HttpCall& call);
-
-// Encodes what a query value may not hold.
-[[nodiscard]] std::string url_encode(const std::string& text);
 
 }  // namespace gossipd
