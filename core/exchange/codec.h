@@ -29,8 +29,8 @@ enum class CodecId : std::uint8_t {
 inline constexpr std::size_t quantiser_group = 256;
 inline constexpr std::size_t top_k_chunk = 1024;
 inline constexpr std::size_t top_k_keep_max = 512;
-// A larger difference cannot be encoded; scales and magnitudes are 0 or within [1/this, this].
-inline constexpr float difference_max = 0x1p100f;
+// Differences are encoded between values of at most this magnitude.
+inline constexpr float value_max = 0x1p99f;
 
 struct Codec {
   CodecId id = CodecId::int8;
@@ -48,9 +48,9 @@ struct Codec {
 [[nodiscard]] std::size_t encoded_size(Codec, std::size_t floats);
 
 // Encodes `target − published` into `out` (exactly encoded_size() bytes) and advances `published`.
-// `target` and `published` have one size and do not overlap; not for `mirror`, which has no payload.
-// False, with nothing changed in `published`, when a difference is not finite (NaN or infinity
-// anywhere in `target`) or larger than difference_max; `out` then holds nothing of use.
+// `target` and `published` have one size. Not for `mirror`, which has no payload. `published` is within ±value_max, as zeros, keyframes and
+// earlier deltas have left it. False, with nothing changed in `published`, when a value of `target`
+// is NaN, infinite or beyond ±value_max (keyframe: NaN or infinite); `out` then holds nothing of use.
 [[nodiscard]] bool encode(Codec, std::span<const float> target, std::span<float> published, std::span<std::byte> out);
 
 enum class ApplyError : std::uint8_t { none, wrong_size, not_finite, too_large, malformed };

@@ -12,7 +12,7 @@ namespace gossipd::format {
 
 inline constexpr std::uint32_t magnitude_mask = 0x7fffffffu;  // an fp32 without its sign
 inline constexpr std::uint32_t infinity_bits = 0x7f800000u;   // magnitudes from here on are infinity and NaN
-inline constexpr std::uint32_t difference_max_bits = 0x71800000u;  // 2^100
+inline constexpr std::uint32_t value_max_bits = 0x71000000u;  // 2^99
 
 // A scale is a bf16 of sign 0: either 0 or within [2^-100, 2^100], so that times any code it is
 // exact, normal and finite in fp32.
