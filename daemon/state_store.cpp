@@ -84,6 +84,7 @@ NodeState state_from(const Json& json) {
   s.incarnation = json.at("incarnation").get<std::uint64_t>();
   s.left = json.at("left").get<bool>();
   s.job = JobHash{id_from(json, "job")};
+  s.own_samples = json.at("own_samples").get<Samples>();
   const Json& members = json.at("members");
   if (members.size() > members_max) throw std::invalid_argument("too many members");
   for (const Json& member : members) s.members.push_back(record_from(member));
@@ -114,6 +115,7 @@ std::string format_node_state(const NodeState& state) {
                      {"incarnation", state.incarnation},
                      {"left", state.left},
                      {"job", to_hex(state.job)},
+                     {"own_samples", state.own_samples},
                      {"members", std::move(members)}};
   // A name is whatever a peer says it is: bytes that are no UTF-8 are replaced, not thrown about.
   const std::string text = body.dump(-1, ' ', false, Json::error_handler_t::replace);

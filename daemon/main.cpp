@@ -1,0 +1,76 @@
+// daemon/main.cpp - gossipd: reads the configuration, then hands the thread to the event loop.
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <thread>
+
+#include "daemon/config.h"
+#include "daemon/log.h"
+#include "daemon/node_driver.h"
+#include "daemon/start_plan.h"
+#include "daemon/state_store.h"
+#include "models/job.h"
+#include "models/runtime.h"
+#include "net/event_loop.h"
+
+namespace {
+
+using namespace gossipd;
+
+int fail(const Error& error, int code) {
+  std::fprintf(stderr, "gossipd: %s\n", error.text.c_str());
+  return code;
+}
+
+// What the operator can put right in the configuration; anything else may be gone at the next start.
+int exit_code_of(const Error& error) {
+  return error.code == "state-locked" || error.code == "io-error" || error.code == "no-space" || error.code == "listen" ? 1
+                                                                                                                        : exit_bad_config;
+}
+
+int check_config(const DaemonConfig& config) {
+  if (!config.job_file.empty())
+    if (const auto job = Job::load(config.job_file); !job) return fail(job.error(), exit_bad_config);
+  std::fputs(to_toml(config).c_str(), stdout);
+  return 0;
+}
+
+int run(const CommandLine& line) {
+  const DaemonConfig& config = line.config;
+  if (auto error = open_log(config.log_level, config.log_file, config.name)) return fail(*error, exit_bad_config);
+  for (const std::string& warning : line.warnings) log_line(Level::warning, "event=warning text=\"" + warning + "\"");
+  prepare_training_process(static_cast<int>(config.threads != 0 ? config.threads : std::max(1u, std::thread::hardware_concurrency())));
+
+  Result<StateStore> store = StateStore::open(config.state_dir);
+  if (!store) return fail(store.error(), exit_code_of(store.error()));
+  const Result<StartPlan> plan = make_start_plan(config, *store);
+  if (!plan) return fail(plan.error(), exit_code_of(plan.error()));
+
+  EventLoop loop;
+  NodeDriver driver(loop, config, *store);
+  if (auto error = driver.start(*plan)) return fail(*error, exit_code_of(*error));
+  loop.on_signals({SIGTERM, SIGINT}, [&driver, seen = 0](int number) mutable {
+    if (++seen > 1) std::_Exit(128 + number);
+    driver.stop(number == SIGTERM ? "SIGTERM" : "SIGINT");
+  });
+  loop.run();
+  // A trainer that did not stop in time must not hold up the exit: everything durable is written.
+  if (driver.exit_code() != 0) std::_Exit(driver.exit_code());
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::signal(SIGHUP, SIG_IGN);
+  std::signal(SIGPIPE, SIG_IGN);
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  const Result<CommandLine> line = read_command_line(arguments, process_environment());
+  if (!line) return fail(line.error(), exit_bad_config);
+  switch (line->action) {
+    case CommandLine::Action::print_and_exit: std::fputs(line->output.c_str(), stdout); return 0;
+    case CommandLine::Action::check_config: return check_config(line->config);
+    case CommandLine::Action::run: break;
+  }
+  return run(*line);
+}

@@ -1,0 +1,406 @@
+#include "daemon/node_driver.h"
+
+#include <algorithm>
+
+#include "daemon/advertise.h"
+#include "daemon/durable_file.h"
+#include "daemon/log.h"
+
+namespace gossipd {
+
+namespace {
+
+constexpr Duration stop_limit = std::chrono::seconds(20);
+constexpr std::size_t token_bytes_min = 16;
+
+Metadata identity_of(const DaemonConfig& config, NodeId id) { return {{"node", config.name}, {"node_id", to_hex(id)}}; }
+
+std::string quoted(const std::string& text) { return '"' + text + '"'; }
+
+Result<std::string> read_token(const std::string& path) {
+  Result<std::string> text = read_whole(path, 4096);
+  if (!text) return Error{"bad-config", "rest.token_file: " + text.error().text};
+  const std::size_t end = text->find_last_not_of(" \t\r\n");
+  std::string token = text->substr(0, end == std::string::npos ? 0 : end + 1);
+  if (token.size() < token_bytes_min)
+    return Error{"bad-config", "rest.token_file: " + path + " holds fewer than 16 characters; make one with: openssl rand -hex 32"};
+  return token;
+}
+
+}  // namespace
+
+NodeDriver::NodeDriver(EventLoop& loop, const DaemonConfig& config, const StateStore& store)
+    : loop_(loop),
+      config_(config),
+      store_(store),
+      started_(EventLoop::now()),
+      node_timer_(loop,
+                  [this] {
+                    node_->on_time(EventLoop::now());
+                    after_event();
+                  }),
+      second_timer_(loop, [this] { on_second(); }),
+      stop_timer_(loop, [this] {
+        log_line(Level::error, "event=stop-too-slow hint=\"the last checkpoint may be missing; the one before it is whole\"");
+        finish_stopping(1);
+      }) {}
+
+NodeDriver::~NodeDriver() = default;
+
+// ---- start ---------------------------------------------------------------------------------------
+
+std::optional<Error> NodeDriver::start(const StartPlan& plan) {
+  for (const std::string& text : plan.warnings) warn(text);
+  if (auto error = listen(plan)) return error;
+  if (auto error = serve_rest()) return error;
+  key_ = plan.key;
+  was_member_at_start_ = plan.kind != StartPlan::Kind::join;
+  // Who founded, or was a member of one, starts from the job's own initial model unless somebody else has a better one.
+  model_at_start_ = plan.kind == StartPlan::Kind::found || (plan.kind == StartPlan::Kind::rejoin && plan.state.members.empty());
+  training_ = std::make_unique<Training>(loop_, config_, store_, identity_of(config_, plan.state.id), training_events());
+
+  log_line(Level::info, "event=start version=" GOSSIPD_VERSION " id=" + to_hex(plan.state.id) + " plan=" + to_string(plan.kind) +
+                            " cluster=" + to_hex(plan.state.cluster) + " address=" + to_string(address_) +
+                            " state=" + quoted(store_.directory().string()) + (plan.key ? " peers=tls" : " peers=plain"));
+  if (!plan.key_written.empty())
+    log_line(Level::info, "event=key-written file=" + quoted(plan.key_written) +
+                              " hint=\"copy it to the other boxes and start gossipd --join " + to_string(address_) + " --key-file FILE there\"");
+  start_node(plan, EventLoop::now());
+  if (!state_saved_) return Error{"io-error", "the state cannot be written; see the log"};
+  second_timer_.arm_after(std::chrono::seconds(1));
+  return std::nullopt;
+}
+
+std::optional<Error> NodeDriver::listen(const StartPlan& plan) {
+  transport_ = std::make_unique<PeerTransport>(loop_, *this, plan.key);
+  const Result<Endpoint> bound = transport_->listen(plan.listen);
+  if (!bound) return bound.error();
+  address_ = config_.advertise.value_or(choose_advertised(*bound, config_.join));
+  if (address_.port == 0) address_.port = bound->port;
+  return std::nullopt;
+}
+
+std::optional<Error> NodeDriver::serve_rest() {
+  if (config_.rest == "none") return std::nullopt;
+  HttpServerOptions options;
+  if (!config_.rest_token_file.empty()) {
+    const Result<std::string> token = read_token(config_.rest_token_file);
+    if (!token) return token.error();
+    options.bearer_token = *token;
+  }
+  router_ = make_rest(*this);
+  rest_ = std::make_unique<HttpServer>(
+      loop_, [this](const HttpRequest& request, HttpRespond respond) { router_(request, std::move(respond)); }, options);
+  if (config_.rest.starts_with("unix:")) return rest_->listen_unix(config_.rest.substr(5));
+  Endpoint where;
+  GOSSIPD_ASSERT(parse_endpoint(config_.rest, rest_port_default, where));
+  const Result<Endpoint> bound = rest_->listen(where);
+  if (!bound) return bound.error();
+  log_line(Level::info, "event=rest address=" + to_string(*bound));
+  return std::nullopt;
+}
+
+void NodeDriver::start_node(const StartPlan& plan, Instant now) {
+  NodeConfig node;
+  node.name = config_.name;
+  node.advertise = address_;
+  node.seeds = config_.join;
+  node.random_seed = random_64();
+  node.membership = config_.membership;
+  node.exchange = config_.exchange;
+  node_.emplace(std::move(node), plan.state, now);
+  job_ = plan.job;
+  if (job_) {
+    if (auto error = store_.save_job(job_->document)) warn(error->text);
+    node_->on_job(job_->document, job_->hash, job_->budget_samples, now);
+  }
+  after_event();
+  if (job_) training_->prepare(*job_);
+}
+
+Training::Events NodeDriver::training_events() {
+  Training::Events events;
+  events.on_ready = [this](Training::Ready ready) { on_training_ready(std::move(ready)); };
+  events.on_waiting_for_data = [this](const std::string& what) {
+    node_->on_waiting_for_data(what, EventLoop::now());
+    after_event();
+  };
+  events.on_snapshot = [this](Snapshot snapshot) {
+    node_->on_snapshot(std::move(snapshot), EventLoop::now());
+    after_event();
+  };
+  events.on_evaluation = [this](const EvaluationView& e) {
+    log_line(Level::info, "event=evaluation step=" + std::to_string(e.step) + " cluster_samples=" + std::to_string(e.cluster_samples) +
+                              " accuracy=" + std::to_string(e.accuracy) + " loss=" + std::to_string(e.loss));
+    record_history(e.accuracy);
+  };
+  events.on_restored = [this](std::vector<float> model) {
+    node_->on_restored(std::move(model), EventLoop::now());
+    after_event();
+  };
+  events.on_warning = [this](const std::string& text) { warn(text); };
+  events.on_failure = [this](const Error& error) { on_training_failed(error); };
+  return events;
+}
+
+void NodeDriver::on_training_ready(Training::Ready ready) {
+  const bool has_model = ready.restored || model_at_start_;
+  log_line(Level::info, "event=model-ready floats=" + std::to_string(ready.schema.floats()) + " restored=" + (ready.restored ? "yes" : "no") +
+                            " step=" + std::to_string(ready.step) + " own_samples=" + std::to_string(ready.own_samples));
+  // A node that trains alone has no neighbour's model to wait for.
+  training_->begin(has_model || !config_.exchange.enabled);
+  node_->on_model_ready(std::move(ready.schema), has_model, ready.own_samples, ready.step, EventLoop::now());
+  after_event();
+}
+
+void NodeDriver::on_training_failed(const Error& error) {
+  log_line(Level::error, "event=training-failed code=" + error.code + " reason=" + quoted(error.text));
+  exit_code_ = 1;
+  stop("training failed");
+}
+
+// ---- the loop of core/node.h ---------------------------------------------------------------------
+
+void NodeDriver::after_event() {
+  carry_out_effects();
+  node_timer_.arm_at(node_->next_deadline());
+  if (!node_->has_work() || work_posted_) return;
+  work_posted_ = true;
+  loop_.post([this] {
+    work_posted_ = false;
+    node_->work(EventLoop::now());
+    after_event();
+  });
+}
+
+void NodeDriver::carry_out_effects() {
+  std::vector<Effect> effects = node_->take_effects();
+  // The state names its job by hash, so the job's text is on disk first.
+  for (const Effect& effect : effects)
+    if (const auto* job = std::get_if<JobEffect>(&effect))
+      if (auto error = store_.save_job(job->document)) warn(error->text);
+  for (Effect& effect : effects) std::visit([this](auto& e) { carry_out(e); }, effect);
+}
+
+void NodeDriver::carry_out(DialEffect& effect) { transport_->dial(effect.endpoint); }
+
+void NodeDriver::carry_out(SendEffect& effect) {
+  // Not sent means that the session is closing: the node hears of it by on_session_closed.
+  (void)transport_->send(effect.session, effect.lane, std::move(effect.message));
+}
+
+void NodeDriver::carry_out(CloseEffect& effect) {
+  sessions_.erase(effect.session);  // the node wants to hear no more of it
+  transport_->close(effect.session, Error{"closed-by-us", effect.reason});
+}
+
+void NodeDriver::carry_out(PersistEffect& effect) {
+  if (auto error = store_.save_state(effect.state)) return warn(error->text);
+  state_saved_ = true;
+  keep_key(effect.state);
+}
+
+void NodeDriver::carry_out(JobEffect& effect) {
+  const Result<Job> job = Job::parse(effect.document, "the cluster's job");
+  job_ = KnownJob{effect.document, effect.hash, job ? job->budget_samples : 0, job ? job->name : std::string()};
+  training_->prepare(*job_);
+}
+
+void NodeDriver::carry_out(UpdateEffect& effect) { training_->give(std::move(effect.update)); }
+void NodeDriver::carry_out(ProgressEffect& effect) { training_->set_others_samples(effect.others_samples); }
+void NodeDriver::carry_out(RestoreEffect&) { training_->read_back_model(); }
+
+void NodeDriver::carry_out(CheckpointEffect& effect) {
+  if (effect.final_model)
+    training_->finish();
+  else
+    training_->write_checkpoint("current", nullptr);
+}
+
+void NodeDriver::carry_out(LogEffect& effect) { log_line(effect.level, effect.text); }
+
+// A key is kept for restarts once it is known to work: at founding, or when a cluster has answered.
+void NodeDriver::keep_key(const NodeState& state) {
+  if (key_is_kept_ || !key_ || state.cluster == ClusterId{}) return;
+  key_is_kept_ = true;
+  const std::string path = store_.key_path().string();
+  const Result<ClusterKey> kept = read_cluster_key(path);
+  if (kept && *kept == *key_) return;
+  if (was_member_at_start_ && kept) return;  // whoever was given another key for one run keeps the old one
+  std::error_code ignored;
+  std::filesystem::remove(path, ignored);
+  if (auto error = write_cluster_key(path, *key_)) warn("the key is not kept for the next start: " + error->text);
+}
+
+// ---- peers ---------------------------------------------------------------------------------------
+
+void NodeDriver::on_session_open(SessionId session, const SessionInfo& info) {
+  const Endpoint address = info.outbound ? info.dialled : info.remote;
+  const Instant now = EventLoop::now();
+  sessions_[session] = OpenSession{address, info.outbound, now};
+  node_->on_session_open(session, info.outbound, address, now);
+  after_event();
+}
+
+void NodeDriver::on_session_closed(SessionId session, const Error& reason) {
+  if (sessions_.erase(session) == 0) return;
+  node_->on_session_closed(session, reason.text, EventLoop::now());
+  after_event();
+}
+
+void NodeDriver::on_dial_failed(const Endpoint& dialled, const Error& reason) {
+  node_->on_dial_failed(dialled, reason.text, EventLoop::now());
+  after_event();
+}
+
+void NodeDriver::on_message(SessionId session, Lane lane, std::span<const std::byte> message) {
+  if (!sessions_.contains(session)) return;
+  node_->on_message(session, lane, message, EventLoop::now());
+  after_event();
+}
+
+void NodeDriver::on_bytes(SessionId session) {
+  if (sessions_.contains(session)) node_->on_bytes(session, EventLoop::now());
+}
+
+void NodeDriver::on_bulk_sent(SessionId session, std::size_t bytes) {
+  if (!sessions_.contains(session)) return;
+  node_->on_bulk_sent(session, bytes, EventLoop::now());
+  after_event();
+}
+
+// For example a node with another key: the other side sees the same reason from its dial.
+void NodeDriver::on_rejected_inbound(const Endpoint& remote, const Error& reason) {
+  const Instant now = EventLoop::now();
+  const bool again = !turned_away_.empty() && turned_away_.back().peer == remote.host && turned_away_.back().reason.text == reason.text;
+  if (again) {
+    turned_away_.back().at = now;
+    return;
+  }
+  log_line(Level::warning, "event=turned-away peer=" + remote.host + " code=" + reason.code + " reason=" + quoted(reason.text));
+  turned_away_.push_back(Refusal{now, true, remote.host, reason});
+  if (turned_away_.size() > refusals_max) turned_away_.pop_front();
+}
+
+// ---- the operator --------------------------------------------------------------------------------
+
+std::optional<Error> NodeDriver::join(std::vector<Endpoint> seeds) {
+  const auto error = node_->join(std::move(seeds), EventLoop::now());
+  after_event();
+  return error;
+}
+
+std::optional<Error> NodeDriver::leave() {
+  const auto error = node_->leave(EventLoop::now());
+  after_event();
+  return error;
+}
+
+std::optional<Error> NodeDriver::pause() {
+  const auto error = node_->pause(EventLoop::now());
+  after_event();
+  return error;
+}
+
+std::optional<Error> NodeDriver::resume() {
+  const auto error = node_->resume(EventLoop::now());
+  after_event();
+  return error;
+}
+
+void NodeDriver::write_checkpoint(std::function<void(Result<CheckpointView>)> done) {
+  training_->write_checkpoint("current", std::move(done));
+}
+
+// ---- looking at it -------------------------------------------------------------------------------
+
+DaemonView NodeDriver::view() const {
+  const Instant now = EventLoop::now();
+  DaemonView view;
+  view.node = node_->view(now);
+  for (const Refusal& refusal : turned_away_) view.node.refusals.push_back(refusal);
+  std::stable_sort(view.node.refusals.begin(), view.node.refusals.end(), [](const Refusal& a, const Refusal& b) { return a.at < b.at; });
+  view.refusals_now_s = seconds(now.time_since_epoch());
+  view.version = GOSSIPD_VERSION;
+  view.address = address_;
+  view.listening = transport_->listening();
+  view.state_dir = store_.directory().string();
+  view.uptime_s = seconds(now - started_);
+  view.stopping = stopping_;
+  if (job_) view.job = JobView{job_->hash, job_->name, job_->document};
+  training_->describe(view, now);
+  for (const TimedWarning& w : warnings_) view.warnings.push_back({seconds(now - w.at), w.text});
+
+  const PeerCounters& counters = transport_->counters();
+  view.wire.bytes_sent = counters.total.wire.out;
+  view.wire.bytes_received = counters.total.wire.in;
+  view.wire.sessions_opened = counters.sessions_opened;
+  view.wire.sessions_closed = counters.sessions_closed;
+  view.wire.dials_failed = counters.dials_failed;
+  view.wire.inbound_rejected = counters.inbound_rejected;
+  for (const auto& [id, session] : sessions_) {
+    const std::optional<SessionCounters> own = transport_->counters(id);
+    if (own) view.wire.sessions.push_back({session.address, session.outbound, seconds(now - session.opened), own->wire.out, own->wire.in});
+  }
+  return view;
+}
+
+void NodeDriver::warn(const std::string& text) {
+  const Instant now = EventLoop::now();
+  if (!warnings_.empty() && warnings_.back().text == text) {
+    warnings_.back().at = now;
+    return;
+  }
+  log_line(Level::warning, "event=warning text=" + quoted(text));
+  warnings_.push_back({now, text});
+  if (warnings_.size() > warnings_max) warnings_.pop_front();
+}
+
+void NodeDriver::record_history(std::optional<double> accuracy) {
+  const Instant now = EventLoop::now();
+  const NodeView node = node_->view(now);
+  HistoryPoint point;
+  point.time_s = seconds(now - started_);
+  point.cluster_samples = node.cluster_samples;
+  point.step = node.step;
+  point.loss = node.loss;
+  point.accuracy = accuracy;
+  point.spread = node.spread;
+  point.bytes_sent = transport_->counters().total.wire.out;
+  history_.add(point);
+}
+
+void NodeDriver::on_second() {
+  second_timer_.arm_after(std::chrono::seconds(1));
+  record_history(std::nullopt);
+}
+
+// ---- stop ----------------------------------------------------------------------------------------
+
+void NodeDriver::stop(const std::string& why) {
+  if (stopping_) return;
+  stopping_ = true;
+  log_line(Level::info, "event=stopping why=" + quoted(why));
+  second_timer_.cancel();
+  stop_timer_.arm_after(stop_limit);
+  node_->stop(EventLoop::now());
+  after_event();
+  parts_running_ = rest_ ? 3 : 2;
+  transport_->stop([this] { stopped_one(); });
+  training_->stop([this] { stopped_one(); });
+  if (rest_) rest_->stop([this] { stopped_one(); });
+}
+
+void NodeDriver::stopped_one() {
+  if (--parts_running_ == 0) finish_stopping(exit_code_);
+}
+
+void NodeDriver::finish_stopping(int code) {
+  exit_code_ = code;
+  log_line(Level::info, "event=stopped code=" + std::to_string(code));
+  flush_log();
+  node_timer_.cancel();
+  loop_.stop();
+}
+
+}  // namespace gossipd

@@ -1,0 +1,125 @@
+// daemon/node_driver.h - drives the core's Node with a real clock, real connections and a real trainer.
+//
+// After every event: carry out the effects in order, arm the one timer, and give the loop back
+// between two pieces of work, so that a large model never keeps a heartbeat waiting. State is
+// written, synchronously, before anything that depends on it is said to a peer. Loop thread only.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "daemon/config.h"
+#include "daemon/rest.h"
+#include "daemon/start_plan.h"
+#include "daemon/state_store.h"
+#include "daemon/training.h"
+#include "net/http/server.h"
+#include "net/peer/transport.h"
+
+namespace gossipd {
+
+class NodeDriver final : public PeerHandler, public DaemonPort {
+ public:
+  // All three must outlive the driver.
+  NodeDriver(EventLoop& loop, const DaemonConfig& config, const StateStore& store);
+  ~NodeDriver() override;
+
+  // Listens, starts the node and serves REST. An error means nothing runs.
+  [[nodiscard]] std::optional<Error> start(const StartPlan& plan);
+  // Says goodbye, writes a last checkpoint, flushes; then the loop stops. Safe to repeat.
+  void stop(const std::string& why);
+  // After the loop has stopped: 0, or 1 when something failed on the way.
+  [[nodiscard]] int exit_code() const { return exit_code_; }
+
+  // DaemonPort
+  [[nodiscard]] DaemonView view() const override;
+  [[nodiscard]] const History& history() const override { return history_; }
+  [[nodiscard]] std::optional<Error> join(std::vector<Endpoint> seeds) override;
+  [[nodiscard]] std::optional<Error> leave() override;
+  [[nodiscard]] std::optional<Error> pause() override;
+  [[nodiscard]] std::optional<Error> resume() override;
+  void write_checkpoint(std::function<void(Result<CheckpointView>)> done) override;
+
+  // PeerHandler
+  void on_session_open(SessionId, const SessionInfo&) override;
+  void on_session_closed(SessionId, const Error& reason) override;
+  void on_dial_failed(const Endpoint& dialled, const Error& reason) override;
+  void on_message(SessionId, Lane, std::span<const std::byte> message) override;
+  void on_bytes(SessionId) override;
+  void on_bulk_sent(SessionId, std::size_t bytes) override;
+  void on_rejected_inbound(const Endpoint& remote, const Error& reason) override;
+
+ private:
+  struct OpenSession {
+    Endpoint address;
+    bool outbound = false;
+    Instant opened{};
+  };
+  struct TimedWarning {
+    Instant at{};
+    std::string text;
+  };
+
+  [[nodiscard]] std::optional<Error> listen(const StartPlan& plan);
+  [[nodiscard]] std::optional<Error> serve_rest();
+  [[nodiscard]] Training::Events training_events();
+  void start_node(const StartPlan& plan, Instant now);
+
+  void after_event();
+  void carry_out_effects();
+  void carry_out(DialEffect&);
+  void carry_out(SendEffect&);
+  void carry_out(CloseEffect&);
+  void carry_out(PersistEffect&);
+  void carry_out(JobEffect&);
+  void carry_out(UpdateEffect&);
+  void carry_out(ProgressEffect&);
+  void carry_out(CheckpointEffect&);
+  void carry_out(RestoreEffect&);
+  void carry_out(LogEffect&);
+
+  void keep_key(const NodeState& state);
+  void on_training_ready(Training::Ready ready);
+  void on_training_failed(const Error& error);
+  void warn(const std::string& text);
+  void record_history(std::optional<double> accuracy);
+  void on_second();
+  void stopped_one();
+  void finish_stopping(int code);
+
+  EventLoop& loop_;
+  const DaemonConfig& config_;
+  const StateStore& store_;
+  History history_;
+  const Instant started_;
+
+  std::optional<Node> node_;
+  std::unique_ptr<PeerTransport> transport_;
+  std::unique_ptr<Training> training_;
+  HttpRouter router_;
+  std::unique_ptr<HttpServer> rest_;
+  Timer node_timer_;
+  Timer second_timer_;
+  Timer stop_timer_;
+
+  Endpoint address_;  // advertised
+  std::optional<ClusterKey> key_;
+  bool key_is_kept_ = false;        // STATE/cluster.key holds it
+  bool was_member_at_start_ = false;
+  std::optional<KnownJob> job_;
+  bool model_at_start_ = false;     // the trainer's first model counts as the cluster's, restored or not
+  bool state_saved_ = false;
+  bool work_posted_ = false;
+  std::map<SessionId, OpenSession> sessions_;  // those the node knows
+  std::deque<Refusal> turned_away_;            // connections that never reached the node
+  std::deque<TimedWarning> warnings_;
+  bool stopping_ = false;
+  int parts_running_ = 0;  // of the stop: transport, training, REST
+  int exit_code_ = 0;
+};
+
+}  // namespace gossipd

@@ -1,0 +1,349 @@
+#include "daemon/training.h"
+
+#include <algorithm>
+#include <chrono>
+
+namespace gossipd {
+
+namespace {
+
+constexpr Duration data_retry = std::chrono::seconds(5);
+
+double wall_clock_s() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
+
+TrainerOptions options_from(const DaemonConfig& config) {
+  TrainerOptions options;
+  options.data_dir = config.data_dir;
+  options.device = config.device;
+  options.threads = static_cast<int>(config.threads != 0 ? config.threads : std::max(1u, std::thread::hardware_concurrency()));
+  options.min_step_ms = config.min_step_ms;
+  options.shard_index = config.shard_index;
+  options.shard_count = config.shard_count;
+  options.nice = static_cast<int>(config.nice);
+  return options;
+}
+
+std::string data_wanted(const Job& job) {
+  return "the data of job '" + job.name + "'; start with --data DIR, where DIR holds " + job.data.train_images + ", " +
+         job.data.train_labels + ", " + job.data.test_images + " and " + job.data.test_labels + " (or the same with .gz)";
+}
+
+bool is_about_data(const Error& error) { return error.code == "no-data" || error.code == "bad-data"; }
+
+std::optional<double> number_in(const Metadata& metadata, const std::string& key) {
+  const auto found = metadata.find(key);
+  if (found == metadata.end()) return std::nullopt;
+  char* end = nullptr;
+  const double value = std::strtod(found->second.c_str(), &end);
+  if (end == found->second.c_str()) return std::nullopt;
+  return value;
+}
+
+std::optional<CheckpointView> look_at(const std::filesystem::path& path) {
+  const Result<Metadata> metadata = read_checkpoint_metadata(path);
+  std::error_code error;
+  const auto size = std::filesystem::file_size(path, error);
+  const auto written = std::filesystem::last_write_time(path, error);
+  if (!metadata || error) return std::nullopt;
+  CheckpointView view;
+  view.path = path.string();
+  view.bytes = size;
+  view.written_at_s = std::chrono::duration<double>(std::chrono::file_clock::to_sys(written).time_since_epoch()).count();
+  view.step = static_cast<Step>(number_in(*metadata, "step").value_or(0));
+  view.own_samples = static_cast<Samples>(number_in(*metadata, "samples").value_or(0));
+  view.accuracy = number_in(*metadata, "accuracy");
+  return view;
+}
+
+}  // namespace
+
+// What comes back from preparing. Shared on its way through the loop, which copies its tasks.
+struct Training::Prepared {
+  std::unique_ptr<Trainer> trainer;
+  bool restored = false;
+  std::vector<std::string> warnings;
+  std::map<std::string, CheckpointView> checkpoints;
+  std::optional<Error> error;
+};
+
+Training::Training(EventLoop& loop, const DaemonConfig& config, const StateStore& store, Metadata metadata, Events events)
+    : loop_(loop),
+      config_(config),
+      store_(store),
+      identity_(std::move(metadata)),
+      events_(std::move(events)),
+      checkpoint_timer_(loop, [this] { on_checkpoint_due(); }),
+      data_timer_(loop, [this] { start_preparing(); }) {}
+
+Training::~Training() {
+  if (aside_.joinable()) aside_.join();
+}
+
+void Training::run_aside(std::function<void()> task) {
+  GOSSIPD_ASSERT(!busy_);
+  if (aside_.joinable()) aside_.join();  // it has posted its result already
+  busy_ = true;
+  aside_ = std::thread(std::move(task));
+}
+
+// ---- preparing -----------------------------------------------------------------------------------
+
+void Training::prepare(const KnownJob& known) {
+  const Result<Job> job = Job::parse(known.document, "the cluster's job");
+  if (!job || job->hash() != known.hash) {
+    failed_ = true;
+    failure_ = job ? "the job's hash is not " + to_hex(known.hash) + " here; run the same gossipd version on every node" : job.error().text;
+    return events_.on_failure(Error{"bad-job", failure_});
+  }
+  job_ = *job;
+  job_hash_ = known.hash;
+  start_preparing();
+}
+
+void Training::start_preparing() {
+  if (stopped_ || busy_) return;
+  if (config_.data_dir.empty()) return events_.on_waiting_for_data(data_wanted(*job_));
+  run_aside([this] {
+    auto prepared = std::make_shared<Prepared>();
+    Result<std::unique_ptr<Trainer>> trainer = Trainer::create(*job_, options_from(config_));
+    if (!trainer) {
+      prepared->error = trainer.error();
+    } else {
+      prepared->trainer = std::move(*trainer);
+      const Result<LoadedCheckpoint> loaded =
+          load_checkpoint(store_.checkpoint_path("current"), prepared->trainer->schema(), job_hash_);
+      if (loaded && !loaded->fallback_reason.empty())
+        prepared->warnings.push_back(loaded->fallback_reason + "; the previous checkpoint is used: " + loaded->path.string());
+      if (!loaded && loaded.error().code != "not-found")
+        prepared->warnings.push_back(loaded.error().text + "; no checkpoint is used");
+      if (loaded) {
+        const auto refused = prepared->trainer->restore(loaded->checkpoint);
+        if (refused) prepared->warnings.push_back(refused->text + "; no checkpoint is used");
+        prepared->restored = !refused;
+      }
+      for (const char* which : {"current", "best", "final"})
+        if (auto old = look_at(store_.checkpoint_path(which))) prepared->checkpoints[which] = *old;
+    }
+    loop_.post([this, prepared] { on_prepared(std::move(*prepared)); });
+  });
+}
+
+void Training::on_prepared(Prepared prepared) {
+  busy_ = false;
+  for (const std::string& warning : prepared.warnings) events_.on_warning(warning);
+  if (stopped_) {
+    trainer_ = std::move(prepared.trainer);
+    return maybe_stop();
+  }
+  if (prepared.error && is_about_data(*prepared.error)) {
+    // The directory may be mounted or filled later: it is looked at again, quietly.
+    data_timer_.arm_after(data_retry);
+    if (prepared.error->text == waiting_) return;
+    waiting_ = prepared.error->text;
+    return events_.on_waiting_for_data(waiting_);
+  }
+  if (prepared.error) {
+    failed_ = true;
+    failure_ = prepared.error->text;
+    return events_.on_failure(*prepared.error);
+  }
+  waiting_.clear();
+  trainer_ = std::move(prepared.trainer);
+  checkpoints_ = std::move(prepared.checkpoints);
+  if (const auto best = checkpoints_.find("best"); best != checkpoints_.end()) best_accuracy_ = best->second.accuracy;
+  const TrainerStatus status = trainer_->status();
+  events_.on_ready(Ready{trainer_->schema(), prepared.restored, status.samples, status.step});
+}
+
+// ---- running -------------------------------------------------------------------------------------
+
+void Training::begin(bool model_is_the_clusters) {
+  begun_ = true;
+  model_is_the_clusters_ = model_is_the_clusters;
+  trainer_->set_others_samples(others_samples_);
+  Trainer::Callbacks callbacks;
+  callbacks.on_snapshot = [this](Snapshot snapshot) {
+    auto shared = std::make_shared<Snapshot>(std::move(snapshot));  // the loop copies its tasks
+    loop_.post([this, shared] {
+      if (!stopped_) events_.on_snapshot(std::move(*shared));
+    });
+  };
+  callbacks.on_evaluation = [this](Evaluation evaluation) { loop_.post([this, evaluation] { on_evaluated(evaluation); }); };
+  callbacks.on_failure = [this](Error error) {
+    loop_.post([this, error] {
+      failed_ = true;
+      failure_ = error.text;
+      events_.on_failure(error);
+    });
+  };
+  // The core says when to step, by the first update.
+  trainer_->start(std::move(callbacks), /*hold=*/true);
+  checkpoint_timer_.arm_after(from_seconds(config_.checkpoint_every_s));
+  if (model_is_the_clusters) write_checkpoint("current", nullptr);
+}
+
+void Training::give(Update update) {
+  if (stopped_ || !begun_) return;
+  const bool first_model = update.replace && !model_is_the_clusters_;
+  if (update.replace) model_is_the_clusters_ = true;
+  trainer_->give(std::move(update));
+  if (first_model) write_checkpoint("current", nullptr);
+}
+
+void Training::set_others_samples(Samples others) {
+  others_samples_ = others;
+  if (trainer_) trainer_->set_others_samples(others);
+}
+
+void Training::read_back_model() {
+  if (stopped_ || busy_ || !trainer_) return;
+  run_aside([this] {
+    auto model = std::make_shared<std::vector<float>>();
+    auto warning = std::make_shared<std::string>();
+    Result<LoadedCheckpoint> loaded = load_checkpoint(store_.checkpoint_path("current"), trainer_->schema(), job_hash_);
+    if (loaded)
+      *model = std::move(loaded->checkpoint.model);
+    else
+      *warning = loaded.error().text;
+    loop_.post([this, model, warning] {
+      busy_ = false;
+      if (stopped_) return maybe_stop();
+      if (!warning->empty()) events_.on_warning(*warning);
+      events_.on_restored(std::move(*model));
+    });
+  });
+}
+
+void Training::on_evaluated(const Evaluation& evaluation) {
+  last_ = Evaluated{evaluation, EventLoop::now()};
+  const bool best = !best_accuracy_ || evaluation.accuracy > *best_accuracy_;
+  if (best) best_accuracy_ = evaluation.accuracy;
+  if (!stopped_ && best && config_.checkpoint_best && !writing_["best"].under_way)
+    start_writing("best", CheckpointRequest::Model::last_evaluated);
+  // The final file exists since the job ended; now it can say how good it is as well.
+  if (!stopped_ && finished_) write_checkpoint("final", nullptr);
+  EvaluationView view{evaluation.accuracy, evaluation.loss, evaluation.step, evaluation.at_samples, 0};
+  events_.on_evaluation(view);
+}
+
+void Training::finish() {
+  if (stopped_ || !begun_) return;
+  finished_ = true;
+  write_checkpoint("current", nullptr);
+  write_checkpoint("final", nullptr);
+  trainer_->request_evaluation();
+}
+
+// ---- checkpoints ---------------------------------------------------------------------------------
+
+void Training::on_checkpoint_due() {
+  checkpoint_timer_.arm_after(from_seconds(config_.checkpoint_every_s));
+  const bool changed = trainer_->status().step != step_of_current_;
+  if (changed && model_is_the_clusters_ && !stopped_ && !failed_) write_checkpoint("current", nullptr);
+}
+
+void Training::write_checkpoint(const std::string& which, Written done) {
+  if (!begun_ || !model_is_the_clusters_ || failed_) {
+    if (done) done(Error{"no-model", "this node has no model of the cluster to write yet"});
+    return;
+  }
+  Writing& writing = writing_[which];
+  // One file is written once at a time; whoever asks meanwhile gets a write that began after asking.
+  writing.next.push_back(std::move(done));
+  if (!writing.under_way) start_writing(which, CheckpointRequest::Model::current);
+}
+
+Metadata Training::metadata() const {
+  Metadata words = identity_;
+  if (best_accuracy_) words["best_accuracy"] = std::to_string(*best_accuracy_);
+  return words;
+}
+
+void Training::start_writing(const std::string& which, CheckpointRequest::Model model) {
+  Writing& writing = writing_[which];
+  writing.under_way = true;
+  writing.now = std::exchange(writing.next, {});
+  const TrainerStatus status = trainer_->status();
+  if (which == "current") step_of_current_ = status.step;
+
+  CheckpointView view;
+  view.path = store_.checkpoint_path(which).string();
+  view.step = status.step;
+  view.own_samples = status.samples;
+  if (last_ && (model == CheckpointRequest::Model::last_evaluated || (finished_ && last_->evaluation.step == status.step)))
+    view.accuracy = last_->evaluation.accuracy;
+  if (model == CheckpointRequest::Model::last_evaluated) view.step = last_->evaluation.step;
+
+  CheckpointRequest request;
+  request.path = view.path;
+  request.metadata = metadata();
+  if (view.accuracy) request.metadata["accuracy"] = std::to_string(*view.accuracy);
+  request.model = model;
+  request.done = [this, which, view](Result<std::uint64_t> bytes) mutable {
+    if (bytes) view.bytes = *bytes;
+    view.written_at_s = wall_clock_s();
+    const std::optional<Error> error = bytes ? std::nullopt : std::optional<Error>(bytes.error());
+    loop_.post([this, which, view, error] { on_written(which, view, error); });
+  };
+  trainer_->write_checkpoint(std::move(request));
+}
+
+void Training::on_written(const std::string& which, CheckpointView written, std::optional<Error> error) {
+  Writing& writing = writing_[which];
+  writing.under_way = false;
+  if (error) {
+    ++checkpoints_failed_;
+    events_.on_warning("checkpoint " + which + " was not written: " + error->text);
+  } else {
+    checkpoints_[which] = written;
+  }
+  for (const Written& done : std::exchange(writing.now, {}))
+    if (done) done(error ? Result<CheckpointView>(*error) : Result<CheckpointView>(written));
+  if (!writing.next.empty() && !stopping_trainer_) start_writing(which, CheckpointRequest::Model::current);
+}
+
+// ---- the end -------------------------------------------------------------------------------------
+
+void Training::stop(std::function<void()> done) {
+  GOSSIPD_ASSERT(!stopped_);
+  stopped_ = std::move(done);
+  checkpoint_timer_.cancel();
+  data_timer_.cancel();
+  if (!busy_) maybe_stop();
+}
+
+// With nothing under way beside the loop, the trainer can be taken down.
+void Training::maybe_stop() {
+  if (!begun_) return loop_.post(stopped_);
+  stopping_trainer_ = true;
+  // Even while an earlier write is under way: the trainer writes one after the other.
+  if (model_is_the_clusters_ && !failed_) start_writing("current", CheckpointRequest::Model::current);
+  run_aside([this] {
+    trainer_->stop();  // writes what was asked for first
+    loop_.post([this] {
+      busy_ = false;
+      stopped_();
+    });
+  });
+}
+
+void Training::describe(DaemonView& view, Instant now) const {
+  if (trainer_) {
+    view.trainer.state = to_string(trainer_->status().state);
+    view.trainer.device = trainer_->device();
+    view.trainer.shard_samples = trainer_->shard_samples();
+    view.model_floats = trainer_->schema().floats();
+  } else if (busy_) {
+    view.trainer.state = "preparing";
+  }
+  view.trainer.failure = failure_;
+  if (last_) {
+    const Evaluation& e = last_->evaluation;
+    view.evaluation = EvaluationView{e.accuracy, e.loss, e.step, e.at_samples, seconds(now - last_->at)};
+  }
+  view.best_accuracy = best_accuracy_;
+  view.checkpoints = checkpoints_;
+  view.checkpoints_failed = checkpoints_failed_;
+}
+
+}  // namespace gossipd

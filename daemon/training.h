@@ -1,0 +1,123 @@
+// daemon/training.h - the trainer's life inside the daemon: prepared beside the loop, checkpointed, stopped.
+//
+// Loading data takes seconds and writing a checkpoint milliseconds, so both happen on other threads
+// and come back as events on the loop. Checkpoints: `current` periodically and when the model is
+// first the cluster's, `best` after an evaluation that beats all before, `final` when the job ends.
+// Nothing is written before the model is the cluster's. Loop thread only; outlives nothing it calls.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "daemon/config.h"
+#include "daemon/start_plan.h"
+#include "daemon/state_store.h"
+#include "daemon/view.h"
+#include "models/trainer.h"
+#include "net/event_loop.h"
+
+namespace gossipd {
+
+class Training {
+ public:
+  struct Ready {
+    Schema schema;
+    bool restored = false;  // from a checkpoint of this job
+    Samples own_samples = 0;
+    Step step = 0;
+  };
+  // All on the loop thread.
+  struct Events {
+    std::function<void(Ready)> on_ready;
+    std::function<void(std::string)> on_waiting_for_data;  // what is missing, and which option names it
+    std::function<void(Snapshot)> on_snapshot;
+    std::function<void(const EvaluationView&)> on_evaluation;
+    std::function<void(std::vector<float>)> on_restored;   // empty: no checkpoint could be read
+    std::function<void(std::string)> on_warning;
+    std::function<void(Error)> on_failure;                 // training is over until a restart
+  };
+  using Written = std::function<void(Result<CheckpointView>)>;
+
+  Training(EventLoop& loop, const DaemonConfig& config, const StateStore& store, Metadata metadata, Events events);
+  ~Training();
+  Training(const Training&) = delete;
+  Training& operator=(const Training&) = delete;
+
+  // Once per process. Ends in on_ready, on_waiting_for_data (and tries again by itself) or on_failure.
+  void prepare(const KnownJob& job);
+  // After on_ready: the founder's initial model and a restored one are the cluster's; a joiner's is not yet.
+  void begin(bool model_is_the_clusters);
+  void give(Update update);
+  void set_others_samples(Samples others);
+  // Reads the last good checkpoint on another thread; ends in on_restored.
+  void read_back_model();
+  // `which`: "current" or "final". Code "no-model" while there is none to write.
+  void write_checkpoint(const std::string& which, Written done);
+  void finish();  // the final model stands: evaluate it and write it
+
+  // Writes a last checkpoint, joins the threads, then calls `done` once from the loop.
+  void stop(std::function<void()> done);
+
+  void describe(DaemonView& view, Instant now) const;
+
+ private:
+  struct Prepared;
+  struct Evaluated {
+    Evaluation evaluation;
+    Instant at;
+  };
+  struct Writing {
+    bool under_way = false;
+    std::vector<Written> now;   // told by the write that is under way
+    std::vector<Written> next;  // asked for since it began
+  };
+
+  void run_aside(std::function<void()> task);
+  void start_preparing();
+  void on_prepared(Prepared prepared);
+  void remember_old_checkpoints();
+  void on_evaluated(const Evaluation& evaluation);
+  void start_writing(const std::string& which, CheckpointRequest::Model model);
+  void on_written(const std::string& which, CheckpointView written, std::optional<Error> error);
+  void on_checkpoint_due();
+  void maybe_stop();
+  [[nodiscard]] Metadata metadata() const;
+
+  EventLoop& loop_;
+  const DaemonConfig& config_;
+  const StateStore& store_;
+  const Metadata identity_;
+  const Events events_;
+
+  std::optional<Job> job_;
+  JobHash job_hash_{};
+  std::unique_ptr<Trainer> trainer_;
+  std::thread aside_;  // one at a time: preparing, reading back, stopping
+  bool busy_ = false;
+  bool begun_ = false;
+  bool model_is_the_clusters_ = false;
+  bool finished_ = false;
+  bool failed_ = false;
+  std::string waiting_;
+  std::string failure_;
+  Samples others_samples_ = 0;
+
+  std::optional<Evaluated> last_;
+  std::optional<double> best_accuracy_;
+  std::map<std::string, Writing> writing_;
+  std::map<std::string, CheckpointView> checkpoints_;
+  std::uint64_t checkpoints_failed_ = 0;
+  Step step_of_current_ = 0;  // of the last `current` asked for
+
+  Timer checkpoint_timer_;
+  Timer data_timer_;
+  std::function<void()> stopped_;  // set once stop() was called
+  bool stopping_trainer_ = false;
+};
+
+}  // namespace gossipd

@@ -1,0 +1,79 @@
+#include "tools/gossipctl/client.h"
+
+#include <nlohmann/json.hpp>
+
+namespace gossipd {
+
+namespace {
+
+using Json = nlohmann::json;
+
+Failure transport_failure(const Error& error, const std::string& address, std::chrono::milliseconds timeout) {
+  if (error.code == "no-daemon" || error.code == "resolve" || error.code == "connect")
+    return {ExitCode::no_daemon, "no daemon answers at " + address + " (" + error.text + ")",
+            "gossipd is not running there, or its REST address is another one",
+            "start gossipd, or name its address with --rest HOST:PORT or GOSSIPCTL_REST"};
+  if (error.code == "timeout")
+    return {ExitCode::timeout, "no answer from " + address + " within " + std::to_string(timeout.count() / 1000) + " s",
+            "the daemon is very busy, stopped (SIGSTOP) or behind a network that drops packets", "try again with a longer --timeout"};
+  return {ExitCode::failed, "the answer from " + address + " is not understood (" + error.text + ")",
+          "something else than gossipd listens there", "check --rest"};
+}
+
+ExitCode exit_code_of(int status) {
+  switch (status) {
+    case 400: return ExitCode::usage;
+    case 401:
+    case 403: return ExitCode::unauthorised;
+    case 404: return ExitCode::not_found;
+    case 409: return ExitCode::refused_by_state;
+    case 503: return ExitCode::unhealthy;
+    case 504: return ExitCode::timeout;
+    default: return ExitCode::failed;
+  }
+}
+
+// From an RFC 9457 problem document, or from the bare status when there is none.
+Failure status_failure(const HttpResponse& response, const std::string& target) {
+  Failure failure;
+  failure.code = exit_code_of(response.status);
+  const Json json = Json::parse(response.body, nullptr, false);
+  const auto word = [&json](const char* key) {
+    return json.is_object() && json.contains(key) && json[key].is_string() ? json[key].get<std::string>() : std::string();
+  };
+  const std::string title = word("title"), detail = word("detail"), code = word("code");
+  failure.what = title.empty() ? target + " answered with status " + std::to_string(response.status) : title;
+  if (!code.empty()) failure.what += " (" + code + ")";
+  if (!detail.empty()) failure.what += ": " + detail;
+  failure.hint = word("hint");
+  if (failure.code == ExitCode::unauthorised && failure.hint.empty())
+    failure.hint = "give the daemon's token with --token-file FILE or GOSSIPCTL_TOKEN_FILE";
+  return failure;
+}
+
+}  // namespace
+
+void print_failure(std::ostream& err, const Failure& failure) {
+  err << "gossipctl: " << failure.what << '\n';
+  if (!failure.probably.empty()) err << "  probably: " << failure.probably << '\n';
+  if (!failure.hint.empty()) err << "  try: " << failure.hint << '\n';
+}
+
+DaemonClient::Answer DaemonClient::call(const std::string& method, const std::string& target, const std::string& body) const {
+  HttpCall call;
+  if (address_.starts_with("unix:"))
+    call.unix_path = address_.substr(5);
+  else if (!parse_endpoint(address_, rest_port_default, call.server))
+    return {false, {}, {ExitCode::usage, "'" + address_ + "' is no REST address", "", "write HOST:PORT or unix:PATH"}};
+  call.method = method;
+  call.target = target;
+  call.body = body;
+  call.timeout = timeout_;
+  if (!token_.empty()) call.headers["Authorization"] = "Bearer " + token_;
+  const Result<HttpResponse> response = http_call(call);
+  if (!response) return {false, {}, transport_failure(response.error(), address_, timeout_)};
+  if (response->status < 200 || response->status > 299) return {false, {}, status_failure(*response, target)};
+  return {true, response->body, {}};
+}
+
+}  // namespace gossipd

@@ -1,0 +1,47 @@
+// tools/gossipctl/client.h - requests to one daemon, and what their failure means for people and scripts.
+#pragma once
+
+#include <chrono>
+#include <ostream>
+#include <string>
+
+#include "net/http/client.h"
+#include "tools/gossipctl/gossipctl.h"
+
+namespace gossipd {
+
+// What happened, what it probably means, what to do; each one line, the last two may be empty.
+struct Failure {
+  ExitCode code = ExitCode::failed;
+  std::string what;
+  std::string probably;
+  std::string hint;
+};
+void print_failure(std::ostream& err, const Failure&);
+
+class DaemonClient {
+ public:
+  DaemonClient(std::string address, std::string token, std::chrono::milliseconds timeout)
+      : address_(std::move(address)), token_(std::move(token)), timeout_(timeout) {}
+
+  // The body of a 2xx answer, or what went wrong.
+  struct Answer {
+    bool ok = false;
+    std::string body;
+    Failure failure;
+  };
+  [[nodiscard]] Answer get(const std::string& target) const { return call("GET", target, {}); }
+  [[nodiscard]] Answer post(const std::string& target, const std::string& body = {}) const { return call("POST", target, body); }
+  [[nodiscard]] DaemonClient with_timeout(std::chrono::milliseconds timeout) const { return {address_, token_, timeout}; }
+  [[nodiscard]] const std::string& address() const { return address_; }
+  [[nodiscard]] std::chrono::milliseconds timeout() const { return timeout_; }
+
+ private:
+  [[nodiscard]] Answer call(const std::string& method, const std::string& target, const std::string& body) const;
+
+  std::string address_;  // HOST:PORT or unix:PATH
+  std::string token_;
+  std::chrono::milliseconds timeout_;
+};
+
+}  // namespace gossipd

@@ -1,0 +1,319 @@
+#include "tools/gossipctl/commands.h"
+
+#include <charconv>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <thread>
+
+#include "net/peer/cluster_key.h"
+#include "tools/gossipctl/table.h"
+
+namespace gossipd {
+
+namespace {
+
+using Json = nlohmann::json;
+using Row = std::vector<std::string>;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds poll_period{200};
+constexpr std::chrono::milliseconds poll_timeout{5'000};  // a frozen daemon is asked again
+
+ExitCode fail(Console& console, const Failure& failure) {
+  print_failure(console.err, failure);
+  return failure.code;
+}
+
+std::string text(const Json& json, const char* key) {
+  const auto found = json.find(key);
+  return found != json.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
+std::optional<double> number(const Json& json, const char* key) {
+  const auto found = json.find(key);
+  if (found == json.end() || !found->is_number()) return std::nullopt;
+  return found->get<double>();
+}
+
+std::uint64_t count(const Json& json, const char* key) {
+  const auto found = json.find(key);
+  return found != json.end() && found->is_number_unsigned() ? found->get<std::uint64_t>() : 0;
+}
+
+bool flag(const Json& json, const char* key) {
+  const auto found = json.find(key);
+  return found != json.end() && found->is_boolean() && found->get<bool>();
+}
+
+template <typename Format>
+std::string or_dash(const std::optional<double>& value, Format format) {
+  return value ? format(*value) : std::string("-");
+}
+
+// Gets `target`, prints it raw as JSON or hands it to `print`.
+ExitCode show(const DaemonClient& client, Console& console, const std::string& target, const std::function<ExitCode(const Json&)>& print) {
+  const DaemonClient::Answer answer = client.get(target);
+  if (!answer.ok) return fail(console, answer.failure);
+  const Json json = Json::parse(answer.body, nullptr, false);
+  if (!json.is_object())
+    return fail(console, {ExitCode::failed, "the answer to " + target + " is not a JSON object",
+                          "something else than gossipd listens at " + client.address(), "check --rest"});
+  if (console.output == Output::json) {
+    console.out << answer.body;
+    return ExitCode::ok;
+  }
+  return print(json);
+}
+
+Row member_row(const Json& m) {
+  const bool self = flag(m, "self");
+  const auto loss = number(m, "loss"), rtt = number(m, "rtt_ms"), age = number(m, "age_s");
+  const std::uint64_t step = count(m, "step");
+  const std::string phase = text(m, "phase"), state = text(m, "state");
+  // An alive member that does something else than train says what.
+  const std::string shown = state == "alive" && phase != "training" && !phase.empty() ? state + "/" + phase : state;
+  return {text(m, "name") + (self ? "*" : ""),
+          text(m, "address"),
+          shown,
+          self ? "-" : or_dash(rtt, human_milliseconds),
+          grouped(step),
+          grouped(static_cast<std::uint64_t>(number(m, "samples_per_second").value_or(0))),
+          grouped(count(m, "batch")),
+          step == 0 ? "-" : or_dash(loss, [](double v) { return fixed(v, 3); }),
+          self ? "-" : or_dash(age, human_seconds)};
+}
+
+Row link_row(const Json& l) {
+  const auto ratio = [&l](const char* key) { return or_dash(number(l, key), [](double v) { return fixed(v, 4); }); };
+  return {text(l, "name"),
+          text(l, "state"),
+          flag(l, "outbound") ? "out" : "in",
+          or_dash(number(l, "rtt_ms"), human_milliseconds),
+          or_dash(number(l, "age_steps"), [](double v) { return fixed(v, 1); }),
+          or_dash(number(l, "silence_s"), human_seconds),
+          human_bytes(number(l, "bytes_sent").value_or(0)),
+          human_bytes(number(l, "bytes_received").value_or(0)),
+          grouped(count(l, "deltas_sent")),
+          grouped(count(l, "deltas_suppressed")),
+          grouped(count(l, "deltas_refused")),
+          ratio("change") + "/" + ratio("threshold"),
+          ratio("weight"),
+          ratio("correction"),
+          ratio("spread")};
+}
+
+std::string percent(double ratio) { return fixed(ratio * 100, 1) + " %"; }
+
+void print_progress(const Json& s, std::vector<Row>& rows) {
+  if (count(s, "budget_samples") == 0) return;
+  std::string line = percent(number(s, "progress").value_or(0)) + " of " + grouped(count(s, "budget_samples")) + " samples";
+  if (const auto left = number(s, "time_left_s"); left && *left > 0) line += ", " + human_seconds(*left) + " left";
+  rows.push_back({"progress", line});
+}
+
+void print_traffic(const Json& s, std::vector<Row>& rows) {
+  const double sent = number(s, "bytes_sent_total").value_or(0), every = number(s, "bytes_every_step").value_or(0);
+  std::string line = human_bytes(sent) + " sent, " + human_bytes(number(s, "bytes_received_total").value_or(0)) + " received";
+  if (every > 0) line += "; " + fixed(100 * sent / every, 3) + " % of sending every step to every neighbour (" + human_bytes(every) + ")";
+  rows.push_back({"traffic", line});
+}
+
+void print_latest(const Json& s, const char* list, const char* label, std::vector<Row>& rows) {
+  const auto found = s.find(list);
+  if (found == s.end() || !found->is_array() || found->empty()) return;
+  const Json& last = found->back();
+  std::string line = text(last, "text");
+  if (line.empty()) line = std::string(text(last, "by") == "us" ? "we refused " : "refused by ") + text(last, "peer") + ": " + text(last, "reason");
+  line += " (" + human_seconds(number(last, "age_s").value_or(0)) + " ago";
+  if (found->size() > 1) line += ", and " + std::to_string(found->size() - 1) + " earlier";
+  rows.push_back({label, line + ")"});
+}
+
+std::vector<Row> status_rows(const Json& s) {
+  std::vector<Row> rows;
+  rows.push_back({"node", text(s, "name") + " (" + text(s, "id") + ")"});
+  rows.push_back({"address", text(s, "address")});
+  rows.push_back({"cluster", text(s, "cluster_id").empty() ? "-" : text(s, "cluster_id")});
+  rows.push_back({"job", text(s, "job_hash").empty() ? "-" : text(s, "job_name") + " (" + text(s, "job_hash") + ")"});
+  std::string phase = text(s, "phase");
+  if (const std::string what = text(s, "waiting_for"); !what.empty()) phase += ": waiting for " + what;
+  if (flag(s, "isolated")) phase += " (isolated: no known member answers)";
+  rows.push_back({"phase", phase});
+  rows.push_back({"members", grouped(count(s, "members_alive")) + " alive, " + grouped(count(s, "links_open")) + " linked"});
+  print_progress(s, rows);
+  rows.push_back({"step", grouped(count(s, "step")) + ", " + grouped(static_cast<std::uint64_t>(number(s, "samples_per_second").value_or(0))) + " samples/s"});
+  rows.push_back({"loss", fixed(number(s, "loss").value_or(0), 4) + ", spread " + fixed(number(s, "spread").value_or(0), 5)});
+  if (const auto accuracy = number(s, "accuracy"))
+    rows.push_back({"accuracy", percent(*accuracy) + ", best " + percent(number(s, "best_accuracy").value_or(*accuracy))});
+  print_traffic(s, rows);
+  if (s.contains("checkpoints") && s["checkpoints"].is_object())
+    for (const auto& [which, c] : s["checkpoints"].items())
+      rows.push_back({which, text(c, "path") + ", step " + grouped(count(c, "step")) + ", " + text(c, "written_at")});
+  print_latest(s, "refusals", "refusal", rows);
+  print_latest(s, "warnings", "warning", rows);
+  return rows;
+}
+
+ExitCode command(const DaemonClient& client, Console& console, const std::string& target, const std::string& body, const std::string& words) {
+  const DaemonClient::Answer answer = client.post(target, body);
+  if (!answer.ok) return fail(console, answer.failure);
+  if (console.output == Output::json) console.out << answer.body;
+  console.err << words << '\n';
+  return ExitCode::ok;
+}
+
+// ---- wait ----
+
+struct Condition {
+  std::string what;  // ready, finished, left, members, step, samples
+  std::uint64_t count = 0;
+};
+
+std::optional<Condition> parse_condition(const std::string& words) {
+  const std::size_t equals = words.find('=');
+  Condition condition{words.substr(0, equals), 0};
+  const bool counts = condition.what == "members" || condition.what == "step" || condition.what == "samples";
+  const bool states = condition.what == "ready" || condition.what == "finished" || condition.what == "left";
+  if (states && equals == std::string::npos) return condition;
+  if (!counts || equals == std::string::npos) return std::nullopt;
+  const char *begin = words.data() + equals + 1, *end = words.data() + words.size();
+  const auto [stop, error] = std::from_chars(begin, end, condition.count);
+  if (error != std::errc{} || stop != end || begin == end) return std::nullopt;
+  return condition;
+}
+
+bool holds(const Condition& c, const Json& status) {
+  if (c.what == "ready") return flag(status, "ready");
+  if (c.what == "finished" || c.what == "left") return text(status, "phase") == c.what;
+  if (c.what == "members") return count(status, "members_alive") >= c.count;
+  if (c.what == "step") return count(status, "step") >= c.count;
+  return count(status, "cluster_samples") >= c.count;
+}
+
+std::string words_for(const Json& s) {
+  std::string words = "the node is " + text(s, "phase");
+  if (const std::string what = text(s, "waiting_for"); !what.empty()) words += ", waiting for " + what;
+  return words + "; " + grouped(count(s, "members_alive")) + " members alive, step " + grouped(count(s, "step")) + ", " +
+         grouped(count(s, "cluster_samples")) + " samples";
+}
+
+ExitCode wait_until(const DaemonClient& client, Console& console, const Condition& condition, const std::string& name) {
+  const Clock::time_point deadline = Clock::now() + client.timeout();
+  const DaemonClient quick = client.with_timeout(std::min(poll_timeout, client.timeout()));
+  Failure last;
+  bool answered = false;
+  for (;;) {
+    const DaemonClient::Answer answer = quick.get("/v1/status");
+    const Json status = answer.ok ? Json::parse(answer.body, nullptr, false) : Json();
+    if (status.is_object()) {
+      answered = true;
+      if (holds(condition, status)) {
+        if (console.output == Output::json) console.out << answer.body;
+        return ExitCode::ok;
+      }
+      last.what = words_for(status);
+    } else {
+      last = answer.failure;
+      if (last.code == ExitCode::unauthorised || last.code == ExitCode::usage) return fail(console, last);
+    }
+    if (Clock::now() + poll_period >= deadline) break;
+    std::this_thread::sleep_for(poll_period);
+  }
+  if (!answered) return fail(console, last);
+  return fail(console, {ExitCode::timeout, "still waiting for " + name + " after " + std::to_string(client.timeout().count() / 1000) + " s: " + last.what,
+                        "", "gossipctl status says more; a longer --timeout waits longer"});
+}
+
+}  // namespace
+
+ExitCode show_members(const DaemonClient& client, Console& console) {
+  return show(client, console, "/v1/members", [&console](const Json& json) {
+    std::vector<Row> rows = {{"NAME", "ADDRESS", "STATE", "RTT", "STEP", "SAMPLES/S", "BATCH", "LOSS", "AGE"}};
+    for (const Json& m : json.value("members", Json::array())) rows.push_back(member_row(m));
+    print_table(console.out, rows);
+    return ExitCode::ok;
+  });
+}
+
+ExitCode show_status(const DaemonClient& client, Console& console) {
+  return show(client, console, "/v1/status", [&console](const Json& json) {
+    print_table(console.out, status_rows(json));
+    const std::string failure = json.contains("trainer") ? text(json["trainer"], "failure") : std::string();
+    if (text(json, "phase") != "broken" && failure.empty()) return ExitCode::ok;
+    return fail(console, {ExitCode::unhealthy, "this node's training is broken" + (failure.empty() ? "" : ": " + failure), "",
+                          "the log of gossipd says more; a restart goes on from the last checkpoint"});
+  });
+}
+
+ExitCode show_links(const DaemonClient& client, Console& console) {
+  return show(client, console, "/v1/links", [&console](const Json& json) {
+    std::vector<Row> rows = {{"PEER", "STATE", "DIR", "RTT", "AGE/STEPS", "SILENCE", "SENT", "RECEIVED", "DELTAS", "SUPPRESSED", "REFUSED",
+                              "CHANGE/THRESHOLD", "WEIGHT", "CORRECTION", "SPREAD"}};
+    for (const Json& l : json.value("links", Json::array())) rows.push_back(link_row(l));
+    print_table(console.out, rows);
+    return ExitCode::ok;
+  });
+}
+
+ExitCode show_job(const DaemonClient& client, Console& console) {
+  return show(client, console, "/v1/job", [&console](const Json& json) {
+    console.out << "# job " << text(json, "hash") << '\n' << text(json, "document");
+    return ExitCode::ok;
+  });
+}
+
+ExitCode join_cluster(const DaemonClient& client, Console& console, const std::vector<std::string>& seeds) {
+  const std::string body = seeds.empty() ? "{}" : Json{{"seeds", seeds}}.dump();
+  return command(client, console, "/v1/cluster/join", body, "joining; `gossipctl wait --for ready` waits until the node takes part");
+}
+
+ExitCode leave_cluster(const DaemonClient& client, Console& console) {
+  const DaemonClient::Answer answer = client.post("/v1/cluster/leave");
+  if (!answer.ok) return fail(console, answer.failure);
+  const ExitCode code = wait_until(client, console, {"left", 0}, "left");
+  if (code == ExitCode::ok) console.err << "left the cluster, also over restarts; `gossipctl join` brings the node back\n";
+  return code;
+}
+
+ExitCode write_checkpoint_now(const DaemonClient& client, Console& console) {
+  const DaemonClient::Answer answer = client.post("/v1/checkpoint");
+  if (!answer.ok) return fail(console, answer.failure);
+  const Json json = Json::parse(answer.body, nullptr, false);
+  if (console.output == Output::json || !json.is_object() || !json.contains("checkpoint"))
+    console.out << answer.body;
+  else
+    console.out << text(json["checkpoint"], "path") << '\n';
+  return ExitCode::ok;
+}
+
+ExitCode pause_training(const DaemonClient& client, Console& console) {
+  return command(client, console, "/v1/training/pause", "", "paused: the node makes no steps but still exchanges; `gossipctl resume` goes on");
+}
+
+ExitCode resume_training(const DaemonClient& client, Console& console) {
+  return command(client, console, "/v1/training/resume", "", "training goes on");
+}
+
+ExitCode wait_for(const DaemonClient& client, Console& console, const std::string& condition) {
+  const std::optional<Condition> parsed = parse_condition(condition);
+  if (!parsed)
+    return fail(console, {ExitCode::usage, "--for: '" + condition + "' is nothing to wait for", "",
+                          "use ready, finished, left, members=N, step=N or samples=N"});
+  return wait_until(client, console, *parsed, condition);
+}
+
+ExitCode generate_key(Console& console, const std::string& file) {
+  const Result<ClusterKey> key = generate_cluster_key();
+  if (!key) return fail(console, {ExitCode::failed, key.error().text, "", ""});
+  if (file == "-") {
+    console.out << format_cluster_key(*key);
+    return ExitCode::ok;
+  }
+  if (const auto error = write_cluster_key(file, *key)) return fail(console, {ExitCode::failed, error->text, "", ""});
+  console.out << file << '\n';
+  console.err << "a new cluster key; start every node of the cluster with --key-file " << file << '\n';
+  return ExitCode::ok;
+}
+
+}  // namespace gossipd

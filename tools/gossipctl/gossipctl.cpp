@@ -1,0 +1,139 @@
+#include "tools/gossipctl/gossipctl.h"
+
+#include <CLI/CLI.hpp>
+#include <fstream>
+#include <ostream>
+
+#include "tools/gossipctl/commands.h"
+
+namespace gossipd {
+
+namespace {
+
+constexpr const char* bash_completion = R"(_gossipctl() {
+  local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]}
+  case $before in
+    -o|--output) COMPREPLY=($(compgen -W "table json" -- "$word")); return ;;
+    --for) COMPREPLY=($(compgen -W "ready finished left members= step= samples=" -- "$word")); return ;;
+    key) COMPREPLY=($(compgen -W "generate" -- "$word")); return ;;
+    completion) COMPREPLY=($(compgen -W "bash" -- "$word")); return ;;
+    --token-file|generate) COMPREPLY=($(compgen -f -- "$word")); return ;;
+  esac
+  COMPREPLY=($(compgen -W "join leave members status links wait job checkpoint pause resume key version completion
+    --rest --output --timeout --token-file --help" -- "$word"))
+}
+complete -F _gossipctl gossipctl
+)";
+
+struct Options {
+  std::string rest = "127.0.0.1:7611";
+  std::string token_file;
+  std::string output = "table";
+  double timeout_s = 0;  // 0: the command's own
+  std::vector<std::string> seeds;
+  std::string condition = "ready";
+  std::string key_file = "cluster.key";
+  std::string shell = "bash";
+};
+
+double default_timeout_s(const std::string& command) {
+  if (command == "wait") return 300;
+  if (command == "leave" || command == "checkpoint") return 60;
+  return 10;
+}
+
+bool read_token(const std::string& path, std::string& token, std::ostream& err) {
+  if (path.empty()) return true;
+  std::ifstream file(path);
+  if (std::getline(file, token) && !token.empty()) return true;
+  print_failure(err, {ExitCode::usage, "no token can be read from " + path, "", "check --token-file and who may read it"});
+  return false;
+}
+
+ExitCode run_key_or_words(const std::string& command, const Options& options, Console& console) {
+  if (command == "key") return generate_key(console, options.key_file);
+  if (command == "completion") {
+    console.out << bash_completion;
+    return ExitCode::ok;
+  }
+  if (console.output == Output::json)
+    console.out << "{\"version\":\"" GOSSIPD_VERSION "\"}\n";
+  else
+    console.out << "gossipctl " GOSSIPD_VERSION "\n";
+  return ExitCode::ok;
+}
+
+ExitCode run_command(const std::string& command, const Options& options, const DaemonClient& client, Console& console) {
+  if (command == "members") return show_members(client, console);
+  if (command == "status") return show_status(client, console);
+  if (command == "links") return show_links(client, console);
+  if (command == "job") return show_job(client, console);
+  if (command == "join") return join_cluster(client, console, options.seeds);
+  if (command == "leave") return leave_cluster(client, console);
+  if (command == "checkpoint") return write_checkpoint_now(client, console);
+  if (command == "pause") return pause_training(client, console);
+  if (command == "resume") return resume_training(client, console);
+  if (command == "wait") return wait_for(client, console, options.condition);
+  return run_key_or_words(command, options, console);
+}
+
+void declare(CLI::App& app, Options& options) {
+  app.require_subcommand(1);
+  app.fallthrough();  // global flags may come after the command too
+  app.add_option("--rest", options.rest, "the daemon's REST address (also GOSSIPCTL_REST)")->type_name("HOST:PORT|unix:PATH")->capture_default_str();
+  app.add_option("--token-file", options.token_file, "token for a REST address beyond loopback (also GOSSIPCTL_TOKEN_FILE)")->type_name("FILE");
+  app.add_option("-o,--output", options.output, "table or json")->check(CLI::IsMember({"table", "json"}))->capture_default_str();
+  app.add_option("--timeout", options.timeout_s, "longest wait; default 10, leave and checkpoint 60, wait 300")->type_name("SECONDS")->check(CLI::PositiveNumber);
+  CLI::App* join = app.add_subcommand("join", "join a cluster again, or ask more seeds");
+  join->add_option("SEED", options.seeds, "HOST[:PORT] of a member");
+  app.add_subcommand("leave", "leave the cluster, durably; the daemon stays up until join");
+  app.add_subcommand("members", "who is in the cluster");
+  app.add_subcommand("status", "what this node is doing");
+  app.add_subcommand("links", "the conversation with each neighbour");
+  CLI::App* wait = app.add_subcommand("wait", "wait for a condition");
+  wait->add_option("--for", options.condition, "ready, finished, left, members=N, step=N or samples=N")->type_name("CONDITION")->capture_default_str();
+  app.add_subcommand("job", "the job, as canonical TOML");
+  app.add_subcommand("checkpoint", "write a checkpoint now and print its path");
+  app.add_subcommand("pause", "make no steps until resume");
+  app.add_subcommand("resume", "go on training");
+  CLI::App* key = app.add_subcommand("key", "cluster keys");
+  key->require_subcommand(1);
+  CLI::App* generate = key->add_subcommand("generate", "write a new cluster key");
+  generate->add_option("FILE", options.key_file, "where to; - for standard output")->capture_default_str();
+  app.add_subcommand("version", "print the version");
+  CLI::App* completion = app.add_subcommand("completion", "print a completion script");
+  completion->add_option("SHELL", options.shell, "bash")->check(CLI::IsMember({"bash"}))->capture_default_str();
+}
+
+}  // namespace
+
+ExitCode run_gossipctl(const std::vector<std::string>& arguments, const std::map<std::string, std::string>& environment, std::ostream& out,
+                       std::ostream& err) {
+  Options options;
+  if (const auto rest = environment.find("GOSSIPCTL_REST"); rest != environment.end() && !rest->second.empty()) options.rest = rest->second;
+  if (const auto file = environment.find("GOSSIPCTL_TOKEN_FILE"); file != environment.end()) options.token_file = file->second;
+  CLI::App app{"gossipctl - look at and steer a gossipd", "gossipctl"};
+  declare(app, options);
+  try {
+    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
+    app.parse(reversed);
+  } catch (const CLI::CallForHelp&) {
+    // The help of the innermost command that was named.
+    const CLI::App* asked = &app;
+    while (!asked->get_subcommands().empty()) asked = asked->get_subcommands().front();
+    out << asked->help();
+    return ExitCode::ok;
+  } catch (const CLI::ParseError& error) {
+    print_failure(err, {ExitCode::usage, error.what(), "", "gossipctl --help"});
+    return ExitCode::usage;
+  }
+  Console console{out, err, options.output == "json" ? Output::json : Output::table};
+  std::string token;
+  if (!read_token(options.token_file, token, err)) return ExitCode::usage;
+  const std::string command = app.get_subcommands().front()->get_name();
+  const double timeout_s = options.timeout_s > 0 ? options.timeout_s : default_timeout_s(command);
+  const DaemonClient client(options.rest, token, std::chrono::milliseconds(static_cast<std::int64_t>(timeout_s * 1e3)));
+  return run_command(command, options, client, console);
+}
+
+}  // namespace gossipd

@@ -1,0 +1,30 @@
+// tools/gossipctl/gossipctl.h - the command line over the daemon's REST face.
+//
+// Data goes to `out`, words to `err`. Every failure says what happened, what it probably means and
+// what to do. Needs neither LibTorch nor the daemon's code: the two share REST and nothing else.
+#pragma once
+
+#include <iosfwd>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace gossipd {
+
+enum class ExitCode : int {
+  ok = 0,
+  failed = 1,
+  usage = 2,
+  no_daemon = 3,
+  not_found = 4,
+  unauthorised = 5,
+  refused_by_state = 6,
+  timeout = 7,
+  unhealthy = 8,
+};
+
+// `environment`: GOSSIPCTL_REST and GOSSIPCTL_TOKEN_FILE are read.
+[[nodiscard]] ExitCode run_gossipctl(const std::vector<std::string>& arguments, const std::map<std::string, std::string>& environment,
+                                     std::ostream& out, std::ostream& err);
+
+}  // namespace gossipd
