@@ -164,6 +164,7 @@ void Trainer::Implementation::start(Callbacks callbacks, bool hold) {
   GOSSIPD_ASSERT(!training_thread_.joinable());
   callbacks_ = std::move(callbacks);
   holding_ = hold;
+  end_evaluated_ = false;
   if (job_.evaluate_every_samples > 0)
     next_evaluation_ = (cluster_samples() / job_.evaluate_every_samples + 1) * job_.evaluate_every_samples;
   cancel_evaluation_.store(false);
@@ -304,6 +305,7 @@ bool Trainer::Implementation::at_boundary(Inbox inbox) {
   take_checkpoints(std::move(inbox.checkpoints));
   if (failed_) return false;
   const TrainerState now = state();
+  publish_status(now);  // before anybody hears of it by a callback
   if (now == TrainerState::finished && !end_evaluated_) inbox.evaluate = end_evaluated_ = true;
   if (job_.evaluate_every_samples > 0 && now == TrainerState::training && cluster_samples() >= next_evaluation_) {
     next_evaluation_ = (cluster_samples() / job_.evaluate_every_samples + 1) * job_.evaluate_every_samples;
@@ -316,7 +318,6 @@ bool Trainer::Implementation::at_boundary(Inbox inbox) {
     evaluation_wakes_.notify_all();
   }
   if (loan_ && (step_ >= loan_->due || now != TrainerState::training)) return_loan();
-  publish_status(not_finite_ ? TrainerState::not_finite : now);
   return now == TrainerState::training && !not_finite_;
 }
 
@@ -377,7 +378,8 @@ void Trainer::Implementation::return_loan() {
   snapshot.model = std::move(loan_->buffer);
   loan_.reset();
   engine_->copy_model(snapshot.model);
-  not_finite_ = not_finite_ || !all_finite(snapshot.model);
+  if (!all_finite(snapshot.model)) not_finite_ = true;
+  if (not_finite_) publish_status(TrainerState::not_finite);
   snapshot.step = step_;
   snapshot.samples = samples_;
   snapshot.loss = loss_;

@@ -1,0 +1,243 @@
+#include "models/checkpoint.h"
+
+#include <cmath>
+#include <limits>
+
+#include "models_test_support.h"
+
+using namespace gossipd;
+using test::bytes_of;
+using test::contains;
+using test::read_file;
+using test::TemporaryDirectory;
+using test::write_file;
+
+namespace {
+
+std::string with_length(const std::string& json, const std::string& data = "") {
+  std::string out;
+  for (int i = 0; i < 8; ++i) out += static_cast<char>(json.size() >> (8 * i) & 0xff);
+  return out + json + data;
+}
+
+Result<SafetensorsHeader> parse(const std::string& file) { return parse_safetensors(bytes_of(file), file.size(), "f"); }
+
+Schema small_schema() {
+  auto schema = Schema::build({{"w", {2, 2}, 0, 4, SegmentKind::parameter},
+                               {"bn.mean", {2}, 4, 2, SegmentKind::statistic},
+                               {"bn.count", {}, 6, 1, SegmentKind::local}});
+  REQUIRE(schema);
+  return *schema;
+}
+
+Checkpoint small_checkpoint(Step step = 7) {
+  Checkpoint checkpoint;
+  checkpoint.model = {1, 2, 3, 4, 5, 6, 7};
+  checkpoint.momentum = {0.1f, 0.2f, 0.3f, 0.4f, 0, 0, 0};
+  checkpoint.step = step;
+  checkpoint.samples = 224;
+  checkpoint.others_samples = 1u << 20;
+  checkpoint.data_position = 192;
+  checkpoint.shard_index = 1;
+  checkpoint.shard_count = 3;
+  checkpoint.loss = 0.1234567890123456789;
+  checkpoint.job = JobHash{0xabcdef};
+  checkpoint.metadata = {{"node", "\"box\\1\" \xc3\xa4\n"}};
+  return checkpoint;
+}
+
+void write(const std::filesystem::path& path, const Checkpoint& checkpoint) {
+  const auto written = write_checkpoint(path, small_schema(), checkpoint);
+  REQUIRE_MESSAGE(written, (written ? "" : written.error().text));
+}
+
+}  // namespace
+
+// Golden bytes: what Python's safetensors writes for {"a": f32[2], "b": u8[]} with metadata, apart from the padding.
+TEST_CASE("A safetensors header is the documented bytes") {
+  std::vector<TensorEntry> tensors{{"a", TensorType::f32, {2}}, {"b", TensorType::u8, {}}};
+  const std::string json =
+      R"({"__metadata__":{"k":"v"},"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"U8","shape":[],"data_offsets":[8,9]}})";
+  const std::string padded = json + std::string((8 - json.size() % 8) % 8, ' ');
+  CHECK(safetensors_header(tensors, {{"k", "v"}}) == with_length(padded));
+}
+
+TEST_CASE("A safetensors header reads back as it was written") {
+  std::vector<TensorEntry> tensors;
+  std::uint64_t bytes = 0;
+  for (const TensorType type : {TensorType::boolean, TensorType::f16, TensorType::i64, TensorType::f64}) {
+    tensors.push_back({"t." + std::string(to_string(type)), type, {3, 0, 2}});
+    tensors.push_back({"u." + std::string(to_string(type)), type, {3, 1}});
+    bytes += 3 * bytes_of(type);
+  }
+  const std::string file = safetensors_header(tensors, {{"k", "v \"q\""}}) + std::string(bytes, 'x');
+  const auto header = parse(file);
+  REQUIRE_MESSAGE(header, (header ? "" : header.error().text));
+  CHECK(header->tensors.size() == tensors.size());
+  CHECK(header->metadata.at("k") == "v \"q\"");
+  CHECK(header->data_offset % 8 == 0);
+}
+
+TEST_CASE("Hostile safetensors headers are refused") {
+  const std::string one = R"("a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]})";
+  const auto tensor = [](const std::string& dtype, const std::string& shape, const std::string& offsets) {
+    return R"({"a":{"dtype":)" + dtype + R"(,"shape":)" + shape + R"(,"data_offsets":)" + offsets + "}}";
+  };
+  const std::string data(8, 'x');
+  REQUIRE(parse(with_length("{" + one + "}", data)));
+  const std::vector<std::pair<const char*, std::string>> hostile{
+      {"empty", ""},
+      {"shorter than the length", "1234567"},
+      {"length beyond everything", std::string(8, '\xff') + "{}"},
+      {"length beyond the file", with_length("{" + one + "}", data).substr(0, 20)},
+      {"not JSON", with_length("{\"a\":", data)},
+      {"not an object", with_length("[]")},
+      {"leading space", with_length(" {}")},
+      {"deep nesting", with_length("{\"a\":" + std::string(100000, '[') + std::string(100000, ']') + "}")},
+      {"a name twice", with_length("{" + one + "," + one + "}", data)},
+      {"a field twice", with_length(R"({"a":{"dtype":"F32","dtype":"I32","shape":[2],"data_offsets":[0,8]}})", data)},
+      {"unknown dtype", with_length(tensor("\"F31\"", "[2]", "[0,8]"), data)},
+      {"dtype of another size", with_length(tensor("\"F64\"", "[2]", "[0,8]"), data)},
+      {"dtype that is a number", with_length(tensor("5", "[2]", "[0,8]"), data)},
+      {"negative extent", with_length(tensor("\"F32\"", "[-2]", "[0,8]"), data)},
+      {"fractional extent", with_length(tensor("\"F32\"", "[2.0]", "[0,8]"), data)},
+      {"extents that overflow", with_length(tensor("\"F32\"", "[4294967296,4294967296]", "[0,8]"), data)},
+      {"extents that overflow to the size", with_length(tensor("\"F32\"", "[2,4611686018427387905]", "[0,8]"), data)},
+      {"too many dimensions", with_length(tensor("\"F32\"", "[2,1,1,1,1,1,1,1,1]", "[0,8]"), data)},
+      {"offsets backwards", with_length(tensor("\"F32\"", "[2]", "[8,0]"), data)},
+      {"offsets beyond the file", with_length(tensor("\"F32\"", "[2]", "[800,808]"), data)},
+      {"three offsets", with_length(tensor("\"F32\"", "[2]", "[0,8,8]"), data)},
+      {"a gap at the start", with_length(tensor("\"F32\"", "[1]", "[4,8]"), data)},
+      {"overlap", with_length("{" + one + R"(,"b":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", data)},
+      {"bytes that nobody names", with_length("{" + one + "}", data + "x")},
+      {"data cut off", with_length("{" + one + "}", "1234567")},
+      {"metadata that is a list", with_length("{\"__metadata__\":[]," + one + "}", data)},
+      {"metadata that is a number", with_length("{\"__metadata__\":{\"k\":1}," + one + "}", data)},
+  };
+  for (const auto& [what, file] : hostile) {
+    const auto header = parse(file);
+    CHECK_MESSAGE(!header, what);
+  }
+}
+
+TEST_CASE("A checkpoint reads back bit for bit, numbers and words included") {
+  const TemporaryDirectory directory;
+  write(directory / "model.safetensors", small_checkpoint());
+  const auto loaded = load_checkpoint(directory / "model.safetensors", small_schema(), JobHash{0xabcdef});
+  REQUIRE_MESSAGE(loaded, (loaded ? "" : loaded.error().text));
+  const Checkpoint& got = loaded->checkpoint;
+  const Checkpoint want = small_checkpoint();
+  CHECK(loaded->fallback_reason.empty());
+  CHECK(got.model == want.model);
+  CHECK(got.momentum == want.momentum);
+  CHECK(got.step == want.step);
+  CHECK(got.samples == want.samples);
+  CHECK(got.others_samples == want.others_samples);
+  CHECK(got.data_position == want.data_position);
+  CHECK(got.shard_index == 1);
+  CHECK(got.shard_count == 3);
+  CHECK(got.loss == want.loss);
+  CHECK(got.metadata.at("node") == want.metadata.at("node"));
+}
+
+TEST_CASE("A checkpoint without momentum starts it at zero") {
+  const TemporaryDirectory directory;
+  Checkpoint checkpoint = small_checkpoint();
+  checkpoint.momentum.clear();
+  write(directory / "model.safetensors", checkpoint);
+  CHECK(load_checkpoint(directory / "model.safetensors", small_schema())->checkpoint.momentum.empty());
+}
+
+TEST_CASE("The checkpoint before the last one is kept, and nothing else is left lying about") {
+  const TemporaryDirectory directory;
+  for (Step step = 1; step <= 3; ++step) write(directory / "model.safetensors", small_checkpoint(step));
+  CHECK(load_checkpoint(directory / "model.safetensors", small_schema())->checkpoint.step == 3);
+  CHECK(load_checkpoint(directory / "model.previous.safetensors", small_schema())->checkpoint.step == 2);
+  std::size_t files = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(directory.string())) ++files;
+  CHECK(files == 2);
+}
+
+TEST_CASE("A checkpoint with any bit flipped or any byte missing is refused and the previous one used") {
+  const TemporaryDirectory directory;
+  const auto path = directory / "model.safetensors";
+  write(path, small_checkpoint(1));
+  write(path, small_checkpoint(2));
+  const std::string whole = read_file(path);
+  for (std::size_t at = 0; at < 2 * whole.size(); ++at) {
+    std::string damaged = whole;
+    if (at < whole.size())
+      damaged[at] = static_cast<char>(damaged[at] ^ 1);
+    else
+      damaged.resize(at - whole.size());
+    write_file(path, damaged);
+    const auto loaded = load_checkpoint(path, small_schema());
+    REQUIRE_MESSAGE(loaded, at);
+    REQUIRE_MESSAGE(loaded->checkpoint.step == 1, at);
+    REQUIRE_MESSAGE(contains(loaded->fallback_reason, path.string()), at);
+  }
+}
+
+TEST_CASE("A corrupt checkpoint is set aside, so that the next write does not replace the good one with it") {
+  const TemporaryDirectory directory;
+  const auto path = directory / "model.safetensors";
+  write(path, small_checkpoint(1));
+  write(path, small_checkpoint(2));
+  write_file(path, "garbage");
+  REQUIRE(load_checkpoint(path, small_schema()));
+  write(path, small_checkpoint(3));
+  CHECK(load_checkpoint(path, small_schema())->checkpoint.step == 3);
+  CHECK(load_checkpoint(previous_checkpoint_path(path), small_schema())->checkpoint.step == 1);
+  CHECK(read_file(directory / "model.corrupt.safetensors") == "garbage");
+}
+
+TEST_CASE("Two corrupt checkpoints are refused with both reasons") {
+  const TemporaryDirectory directory;
+  write_file(directory / "model.safetensors", "garbage");
+  write_file(directory / "model.previous.safetensors", "rubbish");
+  const auto loaded = load_checkpoint(directory / "model.safetensors", small_schema());
+  REQUIRE(!loaded);
+  CHECK(loaded.error().code == "bad-checkpoint");
+  CHECK(contains(loaded.error().text, "model.previous.safetensors"));
+}
+
+TEST_CASE("No checkpoint at all is not-found, which is how every node begins") {
+  const TemporaryDirectory directory;
+  CHECK(load_checkpoint(directory / "model.safetensors", small_schema()).error().code == "not-found");
+}
+
+TEST_CASE("A checkpoint of another job or model is refused, and left where it is") {
+  const TemporaryDirectory directory;
+  const auto path = directory / "model.safetensors";
+  write(path, small_checkpoint());
+  CHECK(load_checkpoint(path, small_schema(), JobHash{1}).error().code == "foreign-checkpoint");
+  const auto other = Schema::build({{"w", {7}, 0, 7, SegmentKind::parameter}});
+  CHECK(load_checkpoint(path, *other).error().code == "foreign-checkpoint");
+  CHECK(std::filesystem::exists(path));
+}
+
+TEST_CASE("A model with NaN never replaces a good checkpoint") {
+  const TemporaryDirectory directory;
+  const auto path = directory / "model.safetensors";
+  write(path, small_checkpoint(1));
+  Checkpoint broken = small_checkpoint(2);
+  broken.model[3] = std::numeric_limits<float>::quiet_NaN();
+  CHECK(write_checkpoint(path, small_schema(), broken).error().code == "not-finite");
+  CHECK(load_checkpoint(path, small_schema())->checkpoint.step == 1);
+}
+
+TEST_CASE("A checkpoint into a missing directory fails with the path and the reason") {
+  const auto written = write_checkpoint("/nonexistent/model.safetensors", small_schema(), small_checkpoint());
+  REQUIRE(!written);
+  CHECK(written.error().code == "io-error");
+  CHECK(contains(written.error().text, "/nonexistent/model.safetensors.tmp: open failed: No such file"));
+}
+
+TEST_CASE("A checkpoint's metadata can be read without its schema") {
+  const TemporaryDirectory directory;
+  write(directory / "model.safetensors", small_checkpoint());
+  const auto metadata = read_checkpoint_metadata(directory / "model.safetensors");
+  REQUIRE(metadata);
+  CHECK(metadata->at("step") == "7");
+  CHECK(metadata->at("job_hash") == "0000000000abcdef");
+}

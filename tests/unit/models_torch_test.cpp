@@ -1,0 +1,238 @@
+// LibTorch's side of models/: networks as flat vectors, the optimiser, and real training.
+#include <torch/torch.h>
+// Torch brings a CHECK of its own; doctest's has to win.
+#undef CHECK
+
+#include <doctest/doctest.h>
+
+#include "models/data_order.h"
+#include "models/idx.h"
+#include "models/network.h"
+#include "models/runtime.h"
+#include "models/sgd.h"
+#include "models_test_support.h"
+
+using namespace gossipd;
+using test::Desk;
+using test::parse_job;
+using test::TemporaryDirectory;
+
+namespace {
+
+std::span<float> floats_of(torch::Tensor& tensor) { return {tensor.data_ptr<float>(), static_cast<std::size_t>(tensor.numel())}; }
+
+std::vector<float> model_of(FlatModel& flat) {
+  std::vector<float> out(flat.schema().floats());
+  flat.copy_to(out);
+  return out;
+}
+
+// `steps` steps of batch 32 with the job's own network.
+Job fashion_job(int steps, const std::string& more = "[model]\nkind = 'cnn'\nwidth = 8\nhidden = [32]\n") {
+  return parse_job("name = 'fashion'\nseed = 5\nbudget_samples = " + std::to_string(32 * steps) + "\n" + more +
+                   "[data]\nmean = 0.286\ndeviation = 0.353\n[optimizer]\nlearning_rate = 0.05\nweight_decay = 1e-4\n"
+                   "[schedule]\nwarmup_samples = " + std::to_string(8 * steps) + "\n");
+}
+
+std::unique_ptr<Trainer> fashion_trainer(const Job& job, DataOrder::Shard shard = {}) {
+  static const bool prepared = (prepare_training_process(1), true);
+  TrainerOptions options;
+  options.data_dir = fashion_mnist_directory;
+  options.device = "cpu";
+  options.nice = 0;
+  options.shard_index = shard.index;
+  options.shard_count = shard.count;
+  REQUIRE(prepared);
+  auto trainer = Trainer::create(job, options);
+  REQUIRE_MESSAGE(trainer, (trainer ? "" : trainer.error().text));
+  return std::move(*trainer);
+}
+
+struct Outcome {
+  std::vector<float> model;
+  Evaluation evaluation;
+};
+
+Outcome train_to_the_end(Trainer& trainer) {
+  Desk desk;
+  trainer.start(desk.callbacks());
+  Outcome out{std::vector<float>(trainer.schema().floats()), desk.evaluation()};
+  trainer.stop();
+  trainer.copy_model(out.model);
+  return out;
+}
+
+// With everything that a schema tells apart: parameters, statistics, a counter.
+struct NormNetworkImpl : torch::nn::Module {
+  NormNetworkImpl() : linear(register_module("linear", torch::nn::Linear(3, 4))), norm(register_module("norm", torch::nn::BatchNorm1d(4))) {}
+  torch::Tensor forward(torch::Tensor x) { return norm(linear(x)); }
+  torch::nn::Linear linear;
+  torch::nn::BatchNorm1d norm;
+};
+
+}  // namespace
+
+TEST_CASE("A module's schema tells parameters, statistics and counters apart") {
+  NormNetworkImpl module;
+  const FlatModel flat(module, torch::kCPU);
+  std::vector<std::string> got;
+  for (const Segment& segment : flat.schema().segments()) got.push_back(segment.name + " " + std::to_string(static_cast<int>(segment.kind)));
+  const std::vector<std::string> want{"linear.weight 0", "linear.bias 0", "norm.weight 0", "norm.bias 0",
+                                      "norm.running_mean 1", "norm.running_var 1", "norm.num_batches_tracked 2"};
+  CHECK(got == want);
+}
+
+TEST_CASE("A module trains inside its flat vector: gradients, statistics and counters arrive there") {
+  torch::manual_seed(1);
+  NormNetworkImpl module;
+  FlatModel flat(module, torch::kCPU);
+  const auto before = model_of(flat);
+  module.forward(torch::randn({8, 3})).pow(2).sum().backward();
+  CHECK(flat.gradient().abs().sum().item<float>() > 0);
+  CHECK(flat.gradient().data_ptr<float>() == module.linear->weight.grad().data_ptr<float>());
+  const auto after = model_of(flat);
+  const auto& segments = flat.schema().segments();
+  CHECK(after[segments[4].offset] != before[segments[4].offset]);
+  CHECK(after[segments[6].offset] == 1);
+}
+
+TEST_CASE("A flat vector taken in changes the module, counters included") {
+  NormNetworkImpl module;
+  FlatModel flat(module, torch::kCPU);
+  std::vector<float> values(flat.schema().floats());
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
+  flat.copy_from(values);
+  CHECK(module.linear->weight[3][2].item<float>() == 11);
+  CHECK(module.norm->num_batches_tracked.item<std::int64_t>() == static_cast<std::int64_t>(values.size() - 1));
+  flat.add(values);
+  CHECK(module.linear->weight[3][2].item<float>() == 22);
+  CHECK(model_of(flat)[1] == 2);
+}
+
+TEST_CASE("The initial model is a function of the seed") {
+  const auto initial = [](std::uint64_t seed) {
+    const auto network = make_network(ModelSpec{ModelSpec::Kind::cnn, {16}, 4}, DataSpec{}, seed);
+    FlatModel flat(*network, torch::kCPU);
+    return model_of(flat);
+  };
+  CHECK(initial(1) == initial(1));
+  CHECK(initial(1) != initial(2));
+}
+
+TEST_CASE("Our descent follows torch::optim::SGD, with and without Nesterov") {
+  for (const bool nesterov : {false, true}) {
+    const OptimizerSpec spec{0.05, 0.9, 1e-3, nesterov};
+    const ModelSpec model{ModelSpec::Kind::mlp, {24}, 16};
+    const auto ours = make_network(model, DataSpec{}, 3);
+    const auto theirs = make_network(model, DataSpec{}, 3);
+    FlatModel flat(*ours, torch::kCPU);
+    FlatModel reference(*theirs, torch::kCPU);
+    torch::optim::SGD sgd(theirs->parameters(), torch::optim::SGDOptions(spec.learning_rate)
+                                                    .momentum(spec.momentum).weight_decay(spec.weight_decay).nesterov(nesterov));
+    torch::Tensor momentum = torch::zeros_like(flat.trained());
+    torch::manual_seed(4);
+    for (int step = 0; step < 50; ++step) {
+      const torch::Tensor images = torch::randn({16, 1, 28, 28});
+      const torch::Tensor labels = torch::randint(0, 10, {16}, torch::kInt64);
+      torch::nn::functional::cross_entropy(ours->forward(images), labels).backward();
+      sgd_step(spec, spec.learning_rate, floats_of(flat.trained()), floats_of(momentum), floats_of(flat.gradient()));
+      reference.gradient().zero_();
+      torch::nn::functional::cross_entropy(theirs->forward(images), labels).backward();
+      sgd.step();
+    }
+    // LibTorch fuses multiply and add where the CPU can, we never do: equal but for the last bits.
+    const auto distance = (flat.trained() - reference.trained()).norm() / reference.trained().norm();
+    CHECK(distance.item<double>() < 1e-6);
+  }
+}
+
+TEST_CASE("Two runs with one seed are bit-identical, even when watched by evaluations") {
+  const Job job = fashion_job(60);
+  auto first = fashion_trainer(job);
+  const Outcome want = train_to_the_end(*first);
+  auto second = fashion_trainer(job);
+  for (int i = 0; i < 3; ++i) second->request_evaluation();
+  Desk desk;
+  second->start(desk.callbacks());
+  second->give({std::vector<float>(second->schema().floats()), false, 1, true});
+  desk.snapshot();
+  second->request_evaluation();
+  while (desk.evaluation().step < 60) {
+  }
+  second->stop();
+  std::vector<float> model(want.model.size());
+  second->copy_model(model);
+  CHECK(model == want.model);
+}
+
+TEST_CASE("Another shard is another run") {
+  const Job job = fashion_job(5);
+  auto first = fashion_trainer(job, {0, 3});
+  auto second = fashion_trainer(job, {1, 3});
+  CHECK(first->shard_samples() == 20000);
+  CHECK(train_to_the_end(*first).model != train_to_the_end(*second).model);
+}
+
+TEST_CASE("Real training resumes from a checkpoint bit for bit") {
+  const TemporaryDirectory directory;
+  const Job job = fashion_job(60);
+  auto whole = fashion_trainer(job, {1, 3});
+  const Outcome want = train_to_the_end(*whole);
+
+  Desk desk;
+  auto interrupted = fashion_trainer(job, {1, 3});
+  auto callbacks = desk.callbacks();
+  callbacks.on_snapshot = [&](const Snapshot&) {  // on the training thread: the checkpoint is of the very next boundary
+    interrupted->write_checkpoint({directory / "m.safetensors", {}, CheckpointRequest::Model::current, desk.on_written()});
+  };
+  interrupted->start(callbacks, true);
+  interrupted->give({std::vector<float>(want.model.size()), false, 20, true});
+  REQUIRE(desk.written());
+  interrupted.reset();
+
+  auto resumed = fashion_trainer(job, {1, 3});
+  const auto loaded = load_checkpoint(directory / "m.safetensors", resumed->schema(), job.hash());
+  REQUIRE(loaded);
+  REQUIRE(loaded->checkpoint.step == 21);
+  REQUIRE(!resumed->restore(loaded->checkpoint));
+  const Outcome got = train_to_the_end(*resumed);
+  CHECK(got.model == want.model);
+  CHECK(got.evaluation.accuracy == want.evaluation.accuracy);
+}
+
+TEST_CASE("The small cnn learns Fashion-MNIST within seconds") {
+  auto trainer = fashion_trainer(fashion_job(400));
+  CHECK(train_to_the_end(*trainer).evaluation.accuracy > 0.78);
+}
+
+TEST_CASE("The mlp learns Fashion-MNIST within seconds") {
+  auto trainer = fashion_trainer(fashion_job(400, "[model]\nkind = 'mlp'\nhidden = [64]\n"));
+  CHECK(train_to_the_end(*trainer).evaluation.accuracy > 0.75);
+}
+
+TEST_CASE("A node without data is told what to put where") {
+  TrainerOptions options;
+  options.data_dir = "/nonexistent";
+  const auto trainer = Trainer::create(fashion_job(1), options);
+  REQUIRE(!trainer);
+  CHECK(trainer.error().code == "no-data");
+}
+
+TEST_CASE("A device that is not there is refused by its name") {
+  for (const std::string& device : std::vector<std::string>{"cuda:99", "gpu", "cuda:x", "cuda:"}) {
+    TrainerOptions options;
+    options.data_dir = fashion_mnist_directory;
+    options.device = device;
+    const auto trainer = Trainer::create(fashion_job(1), options);
+    REQUIRE(!trainer);
+    CHECK(test::contains(trainer.error().text, "'" + device + "'"));
+  }
+}
+
+TEST_CASE("A shard that does not exist is refused") {
+  TrainerOptions options;
+  options.data_dir = fashion_mnist_directory;
+  options.shard_index = 3;
+  options.shard_count = 3;
+  CHECK(Trainer::create(fashion_job(1), options).error().code == "bad-config");
+}
