@@ -71,6 +71,7 @@ void Link::start_fresh(bool i_speak_first) {
   open_ = true;
   awaiting_state_ = false;
   my_turn_ = i_speak_first;
+  reopened_ = false;
   speaking_ = hearing_ = heard_news_ = hearing_news_ = spoke_news_ = false;
   spoken_ = heard_ = 0;
   heard_gain_ = 0;
@@ -100,6 +101,7 @@ std::optional<Reject> Link::on_replica_state(std::span<const std::byte> message,
   awaiting_state_ = false;
   open_ = true;
   hearing_ = false;
+  reopened_ = true;
   outbox_.clear();
   message_.clear();
   message_records_ = 0;
@@ -212,7 +214,7 @@ std::optional<Reject> Link::on_turn(std::span<const std::byte> message, double r
   peer_step_seconds_ = header.step_seconds;
   hearing_at_ = now - from_seconds(rtt_seconds / 2 + static_cast<double>(header.snapshot_age_seconds));
   if (!header.last) return std::nullopt;
-  hearing_ = false;
+  hearing_ = reopened_ = false;
   heard_ = header.turn;
   heard_gain_ = header.gain_listener;
   heard_news_ = hearing_news_;
@@ -233,7 +235,8 @@ void Link::apply_record(const TurnRecord& record) {
     ++counters_.keyframes_applied;
   } else {
     const bool keyframe = record.codec.id == CodecId::keyframe;
-    if (!keyframe && state.received_valid && record.version <= state.received) {
+    // Said again after a reconnect: only then may a delta come twice.
+    if (!keyframe && reopened_ && state.received_valid && record.version <= state.received) {
       ++counters_.deltas_duplicate;
       return;
     }

@@ -154,6 +154,7 @@ class Link {
   std::deque<SharedBytes> outbox_;
   std::vector<Kept> kept_;
   bool spoke_news_ = false;
+  bool reopened_ = false;     // no turn has been heard to its end since the link was opened again
   bool resend_turn_ = false;  // the last turn spoken was not heard to its end
   std::vector<std::uint32_t> resync_;
   double transfer_squared_ = 0, correction_squared_ = 0, spread_squared_ = 0, published_squared_ = 0;

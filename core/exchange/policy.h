@@ -18,7 +18,7 @@ struct ExchangePolicy {
   double threshold_power = 1.0;
   double threshold_floor = 0.05;
   Duration heartbeat = std::chrono::milliseconds(2000);  // speak at least so often, changed or not
-  // Mixing: gain of one turn on a link is mixing / (1 + largest degree of both ends), at most mixing_max.
+  // Mixing: gain of one turn on a link is mixing / (1 + largest degree of both ends), less for sparse codecs.
   double mixing = 0.4;
   double age_decay = 0.0;     // κ: gain / (1 + κ · age in own steps)
   double future_position = 1.0;    // c: how far a replica is moved along the own drift to the time it is compared with

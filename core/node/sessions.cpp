@@ -181,7 +181,7 @@ void NodeImpl::handle(Session& session, Control message, Instant now) {
   }
   if (auto* members = std::get_if<Members>(&message)) {
     // Also from a node that has no room for another link: that is how a joiner finds the others.
-    if (session.theirs && (session.theirs->cluster == state_.cluster || state_.cluster == ClusterId{})) merge_records(members->records, now);
+    if (session.established || (session.theirs && (session.theirs->cluster == state_.cluster || state_.cluster == ClusterId{}))) merge_records(members->records, now);
     return;
   }
   if (!session.established) return refuse(session, Error{"handshake", "a message came before the handshake was done"}, now);

@@ -1,1 +1,141 @@
-#include "tests/sim/virtual_cluster.h"
+// What the exchange survives: cuts at any message, frozen and dead peers, bad deltas, own NaN.
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <limits>
+
+#include "core/wire/turn.h"
+#include "tests/sim/support.h"
+
+using namespace gossipd;
+using namespace gossipd::sim;
+using namespace std::chrono_literals;
+
+TEST_CASE("a connection lost at any message leaves no desync, and the nodes still agree in the end") {
+  const Schema schema = schema_of({700, 3000, 40});
+  std::uint64_t resent = 0, checks = 0;
+  for (std::uint64_t cut = 1; cut <= 120; ++cut) {
+    CAPTURE(cut);
+    VirtualCluster cluster(schema);
+    for (std::size_t i = 0; i < 2; ++i) {
+      NodeOptions options = with_model(schema, i);
+      options.exchange.codec = Codec{CodecId::int4, 0};
+      options.exchange.threshold = 1e-6;
+      cluster.add(options);
+    }
+    cluster.cut_after(cut);
+    const double start = cluster.spread();
+    REQUIRE(cluster.run_until([&] { return cluster.spread() < 1e-3 * start && cluster.messages() > cut; }, 60s));
+    for (const LinkView& link : cluster.view(0).links) {
+      resent += link.counters.deltas_resent;
+      CHECK(link.counters.refused_total() == 0);
+    }
+    checks += cluster.replica_checks();
+  }
+  std::printf("120 cuts: %llu deltas sent again, %llu replica checks\n", static_cast<unsigned long long>(resent),
+              static_cast<unsigned long long>(checks));
+  CHECK(resent > 0);
+  CHECK(checks > 1000);
+}
+
+TEST_CASE("a dead peer is noticed, costs the others no step, and comes back") {
+  const Schema schema = schema_of({2000});
+  VirtualCluster cluster(schema);
+  for (std::size_t i = 0; i < 3; ++i) cluster.add(with_model(schema, i));
+  cluster.run_for(10s);
+  const Step before = cluster.steps(0);
+  const std::uint64_t incarnation = cluster.disk(2).incarnation;
+  cluster.kill(2);
+  cluster.run_for(15s);
+  CHECK(cluster.steps(0) - before == 1500);
+  CHECK(member(cluster.view(0), cluster.id(2))->record.state == MemberState::failed);
+  CHECK(member(cluster.view(1), cluster.id(2))->record.state == MemberState::failed);
+  cluster.restart(2);
+  REQUIRE(cluster.run_until(
+      [&] { return member(cluster.view(0), cluster.id(2))->record.state == MemberState::alive && cluster.view(2).links.size() == 2; }, 30s));
+  CHECK(cluster.disk(2).incarnation > incarnation);
+}
+
+TEST_CASE("a frozen peer costs the others no step and is a member again after it thaws") {
+  const Schema schema = schema_of({2000});
+  VirtualCluster cluster(schema);
+  for (std::size_t i = 0; i < 3; ++i) cluster.add(with_model(schema, i));
+  cluster.run_for(10s);
+  const Step before = cluster.steps(0);
+  cluster.freeze(2, 30s);
+  cluster.run_for(30s);
+  CHECK(cluster.steps(0) - before == 3000);
+  CHECK(member(cluster.view(0), cluster.id(2))->record.state == MemberState::failed);
+  REQUIRE(cluster.run_until([&] { return member(cluster.view(0), cluster.id(2))->record.state == MemberState::alive; }, 30s));
+  CHECK(member(cluster.view(2), cluster.id(0))->record.state == MemberState::alive);
+}
+
+TEST_CASE("every kind of bad delta changes nothing, is counted by its reason, and quarantines the link when it repeats") {
+  const Schema schema = schema_of({2000});
+  struct Case {
+    Reject reason;
+    std::function<void(Bytes&)> spoil;
+  };
+  const auto set = [](Bytes& message, std::size_t at, auto value) {
+    if (message.size() >= at + sizeof value) std::memcpy(message.data() + at, &value, sizeof value);
+  };
+  const std::size_t record = turn_header_bytes;
+  for (const Case& c : {
+           Case{Reject::malformed, [](Bytes& m) { m.resize(m.size() - 1); }},
+           Case{Reject::bad_gain, [&](Bytes& m) { set(m, 12, std::numeric_limits<float>::quiet_NaN()); }},
+           Case{Reject::unknown_block, [&](Bytes& m) { set(m, record, std::uint32_t{99}); }},
+           Case{Reject::out_of_turn, [&](Bytes& m) { set(m, 4, std::uint32_t{123456}); }},
+           Case{Reject::base_mismatch, [&](Bytes& m) { set(m, record + 4, Version{777777}); }},
+           Case{Reject::not_finite, [&](Bytes& m) { set(m, record + turn_record_bytes, std::numeric_limits<float>::quiet_NaN()); }},
+           Case{Reject::absurd_magnitude, [&](Bytes& m) { set(m, record + turn_record_bytes, 1e30f); }},
+       }) {
+    const std::string reason = to_string(c.reason);
+    CAPTURE(reason);
+    VirtualCluster cluster(schema);
+    for (std::size_t i = 0; i < 2; ++i) {
+      NodeOptions options = with_model(schema, i);
+      options.exchange.codec = Codec{CodecId::fp32, 0};
+      cluster.add(options);
+    }
+    cluster.run_for(3s);
+    const std::vector<float> before(cluster.node(1).received_from(cluster.id(0)).begin(), cluster.node(1).received_from(cluster.id(0)).end());
+    REQUIRE(!before.empty());
+    bool spoiled = false, intact = true;
+    cluster.tamper([&](std::size_t from, std::size_t, Lane lane, Bytes& message) {
+      if (from != 0 || lane != Lane::bulk || message.size() < record + turn_record_bytes || bulk_kind(message) != BulkKind::turn) return true;
+      c.spoil(message);
+      spoiled = true;
+      return true;
+    });
+    for (float& x : cluster.model(0)) x += 0.01f;
+    REQUIRE(cluster.run_until([&] { return spoiled && has_refusal(cluster.view(1), "quarantined", true); }, 60s));
+    cluster.run_for(100ms);
+    std::uint64_t counted = 0;
+    for (const LinkView& link : cluster.view(1).links) counted += link.counters.refused[raw(c.reason)];
+    CHECK(counted >= 1);
+    CHECK(has_refusal(cluster.view(0), "quarantined", false));
+    for (const float x : cluster.model(1)) intact = intact && std::isfinite(x) && std::fabs(x) < 10;
+    CHECK(intact);
+    // And when the peer behaves again it is let in again.
+    cluster.tamper({});
+    REQUIRE(cluster.run_until([&] { return cluster.view(1).links[0].state == "open" && cluster.view(1).links[0].counters.spread < 1e-3; }, 120s));
+  }
+}
+
+TEST_CASE("a node whose own model turns non-finite publishes nothing, says so, and takes a neighbour's model") {
+  const Schema schema = schema_of({2000});
+  VirtualCluster cluster(schema);
+  for (std::size_t i = 0; i < 3; ++i) cluster.add(with_model(schema, i));
+  cluster.run_for(5s);
+  cluster.model(1)[7] = std::numeric_limits<float>::quiet_NaN();
+  bool was_broken = false;
+  REQUIRE(cluster.run_until(
+      [&] {
+        for (const std::string& line : cluster.log(1)) was_broken = was_broken || line.find("to=broken") != std::string::npos;
+        return was_broken && cluster.node(1).phase() == Phase::training;
+      },
+      30s));
+  cluster.run_for(5s);
+  for (std::size_t i = 0; i < 3; ++i)
+    for (const float x : cluster.model(i)) REQUIRE(std::isfinite(x));
+}

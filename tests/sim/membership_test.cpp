@@ -1,1 +1,127 @@
-#include "tests/sim/virtual_cluster.h"
+// Who belongs to the cluster: joining, leaving, refusing, counting, ending.
+#include "tests/sim/support.h"
+
+using namespace gossipd;
+using namespace gossipd::sim;
+using namespace std::chrono_literals;
+
+TEST_CASE("a node whose seed does not answer says that it is joining, and joins when the seed appears") {
+  const Schema schema = schema_of({100});
+  VirtualCluster cluster(schema);
+  cluster.add(with_model(schema, 0));
+  cluster.kill(0);
+  NodeOptions joiner;
+  joiner.seeds = {0};
+  cluster.add(joiner);
+  cluster.run_for(60s);
+  CHECK(cluster.node(1).phase() == Phase::joining);
+  CHECK(cluster.view(1).members.size() == 1);
+  cluster.restart(0);
+  REQUIRE(cluster.run_until([&] { return cluster.node(1).phase() == Phase::training; }, 60s));
+}
+
+TEST_CASE("two clusters pointed at each other do not merge, and both sides say why") {
+  const Schema schema = schema_of({100});
+  VirtualCluster cluster(schema);
+  NodeOptions first = with_model(schema, 0);
+  cluster.add(first);
+  cluster.add(first);  // founds another
+  REQUIRE(cluster.disk(0).cluster != cluster.disk(1).cluster);
+  CHECK_FALSE(cluster.node(1).join({Endpoint{"node0", peer_port_default}}, cluster.now()));
+  REQUIRE(cluster.run_until([&] { return has_refusal(cluster.view(0), "cluster-mismatch", true); }, 30s));
+  cluster.run_for(5s);
+  CHECK(has_refusal(cluster.view(1), "cluster-mismatch", true));
+  CHECK(cluster.view(0).members.size() == 1);
+  CHECK(cluster.view(1).members.size() == 1);
+}
+
+TEST_CASE("leave publishes, is durable over a restart, and join undoes it") {
+  const Schema schema = schema_of({1000});
+  VirtualCluster cluster(schema);
+  for (std::size_t i = 0; i < 3; ++i) cluster.add(with_model(schema, i));
+  cluster.run_for(5s);
+  CHECK_FALSE(cluster.node(2).leave(cluster.now()));
+  REQUIRE(cluster.run_until([&] { return cluster.node(2).phase() == Phase::left; }, 10s));
+  cluster.run_for(2s);
+  CHECK(cluster.disk(2).left);
+  CHECK(member(cluster.view(0), cluster.id(2))->record.state == MemberState::left);
+  cluster.restart(2);
+  cluster.run_for(30s);
+  CHECK(cluster.node(2).phase() == Phase::left);
+  CHECK(member(cluster.view(1), cluster.id(2))->record.state == MemberState::left);
+  CHECK_FALSE(cluster.node(2).join({}, cluster.now()));
+  REQUIRE(cluster.run_until([&] { return member(cluster.view(0), cluster.id(2))->record.state == MemberState::alive &&
+                                         cluster.node(2).phase() == Phase::training; }, 30s));
+  CHECK(cluster.node(2).leave(cluster.now()) == std::nullopt);
+  CHECK(cluster.node(2).leave(cluster.now())->code == "already-left");
+}
+
+TEST_CASE("the budget ends the job everywhere with models that agree, and a late joiner gets the final one") {
+  const Schema schema = schema_of({1000, 50});
+  VirtualCluster cluster(schema, [](std::size_t node, std::span<float> x, Step) {
+    for (float& v : x) v -= 0.001f * (v - 0.1f * static_cast<float>(node + 1));
+  });
+  for (std::size_t i = 0; i < 3; ++i) {
+    NodeOptions options = with_model(schema, i);
+    options.budget = 32 * 3 * 1000;
+    cluster.add(options);
+  }
+  REQUIRE(cluster.run_until([&] { return cluster.node(0).phase() == Phase::finished && cluster.node(1).phase() == Phase::finished &&
+                                         cluster.node(2).phase() == Phase::finished; }, 120s));
+  for (std::size_t i = 0; i < 3; ++i) CHECK(cluster.view(i).spread < 0.004);
+  cluster.run_for(3s);
+  const Samples total = cluster.view(0).cluster_samples;
+  CHECK(total >= 96000);
+  CHECK(total < 96000 * 1.05);
+  CHECK(cluster.view(1).cluster_samples == total);
+  NodeOptions late;
+  late.seeds = {1};
+  late.budget = 96000;
+  const std::size_t i = cluster.add(late);
+  REQUIRE(cluster.run_until([&] { return cluster.node(i).phase() == Phase::finished; }, 30s));
+  CHECK(cluster.steps(i) <= 8);
+  CHECK(cluster.model(i)[3] == doctest::Approx(cluster.model(1)[3]).epsilon(0.01));
+}
+
+TEST_CASE("all nodes killed and restarted in another order form the same cluster and count every sample once") {
+  const Schema schema = schema_of({500});
+  VirtualCluster cluster(schema);
+  for (std::size_t i = 0; i < 3; ++i) cluster.add(with_model(schema, i));
+  cluster.run_for(20s);
+  for (std::size_t i = 0; i < 3; ++i) cluster.kill(i);
+  Samples sum = 0;
+  for (std::size_t i = 0; i < 3; ++i) sum += cluster.steps(i) * 32;
+  for (const std::size_t i : {2u, 0u, 1u}) {
+    cluster.restart(i);
+    cluster.run_for(3s);
+  }
+  REQUIRE(cluster.run_until([&] { return cluster.view(0).links.size() == 2 && cluster.view(1).links.size() == 2; }, 30s));
+  cluster.run_for(5s);
+  for (std::size_t i = 0; i < 3; ++i) CHECK_FALSE(cluster.node(i).pause(cluster.now()));
+  cluster.run_for(5s);
+  Samples now = 0;
+  for (std::size_t i = 0; i < 3; ++i) now += cluster.steps(i) * 32;
+  CHECK(now > sum);
+  for (std::size_t i = 0; i < 3; ++i) CHECK(cluster.view(i).cluster_samples == now);
+  CHECK(cluster.disk(0).cluster == cluster.disk(2).cluster);
+}
+
+TEST_CASE("eight nodes keep to four links each, and joining works through any member") {
+  const Schema schema = schema_of({200});
+  VirtualCluster cluster(schema);
+  for (std::size_t i = 0; i < 8; ++i) {
+    NodeOptions options = with_model(schema, i);
+    if (i > 0) options.seeds = {i - 1};
+    cluster.add(options);
+    cluster.run_for(2s);
+  }
+  cluster.run_for(20s);
+  for (std::size_t i = 0; i < 8; ++i) {
+    const NodeView view = cluster.view(i);
+    CHECK(view.members.size() == 8);
+    std::size_t open = 0;
+    for (const LinkView& link : view.links) open += link.state == "open" ? 1 : 0;
+    CHECK(open >= 4);
+    CHECK(open <= 12);
+  }
+}

@@ -42,7 +42,10 @@ class VirtualCluster {
   void cut_after(std::uint64_t messages) { cut_after_ = messages; }  // then every session breaks, once
   void block(std::size_t a, std::size_t b, bool blocked);            // messages and dials between them vanish
   void set_latency(Duration one_way) { latency_ = one_way; }
-  void tamper(std::function<bool(std::size_t from, std::size_t to, Lane lane, Bytes& message)> f) { tamper_ = std::move(f); }  // false: drop
+  void tamper(std::function<bool(std::size_t from, std::size_t to, Lane lane, Bytes& message)> f) {
+    tamper_ = std::move(f);
+    replicas_differ_ = true;  // until a fresh virtual cluster: what was spoiled is repaired later
+  }  // false: drop
 
   void run_for(Duration length) { run_until([] { return false; }, length); }
   // True when the condition came true within `limit`.
@@ -117,6 +120,7 @@ class VirtualCluster {
   std::map<std::pair<std::size_t, SessionId>, std::shared_ptr<Session>> sessions_;
   std::set<std::pair<std::size_t, std::size_t>> blocked_;
   std::function<bool(std::size_t, std::size_t, Lane, Bytes&)> tamper_;
+  bool replicas_differ_ = false;
   Duration latency_ = std::chrono::milliseconds(1);
   Instant now_{std::chrono::seconds(1000)};
   std::uint64_t order_ = 0, next_session_ = 0, messages_ = 0, bytes_ = 0, cut_after_ = 0, replica_checks_ = 0;
