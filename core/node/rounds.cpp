@@ -13,6 +13,7 @@ constexpr std::size_t floats_per_piece = 65536;
 constexpr double finish_threshold = 5e-4;      // relative change still worth saying when the models are to agree
 constexpr double finish_mixing = 0.5;
 constexpr double mixing_gain_max = 0.5;
+constexpr double heartbeat_threshold_share = 0.1;
 
 // A replica under a coarse codec lags behind its model, and a feedback loop with a lag is stable
 // only for a smaller gain: found by consensus runs from unrelated models (tests/sim), where top_k
@@ -198,7 +199,9 @@ void NodeImpl::decide(Neighbour& neighbour, Instant now) {
   const bool due = now - link.spoken_at() >= (phase_ == Phase::finished ? config_.exchange.heartbeat * 5 : config_.exchange.heartbeat);
   const bool first = link.counters().turns_spoken == 0 || phase_ == Phase::leaving;
   if (link.changed(limit) || link.heard_news() || due || first) {
-    link.begin(speech_for(link, now), now);
+    Speech speech = speech_for(link, now);
+    if (due) speech.threshold *= heartbeat_threshold_share;  // what stayed below it for so long is said after all
+    link.begin(speech, now);
     stage_ = RoundStage::speak;
     cursor_ = 0;
     if (schema_.blocks().empty()) {
