@@ -63,8 +63,6 @@ struct NodeConfig {
 };
 
 // ---- effects ---------------------------------------------------------------------------------
-enum class Lane : std::uint8_t { control, bulk };
-
 struct DialEffect { Endpoint endpoint; };                       // answered by on_session_open or on_dial_failed
 struct SendEffect { SessionId session; Lane lane; SharedBytes message; };
 struct CloseEffect { SessionId session; std::string reason; };  // control messages already sent go out first; no event follows

@@ -21,6 +21,9 @@ enum class JobHash : std::uint64_t {};
 enum class SchemaHash : std::uint64_t {};
 enum class SessionId : std::uint64_t {};  // one TCP connection, numbered by the driver, never reused
 
+// Of a message on a session: control overtakes bulk, within a lane order is kept.
+enum class Lane : std::uint8_t { control = 0, bulk = 1 };
+
 using Step = std::uint64_t;     // optimiser steps of one node
 using Samples = std::uint64_t;  // training samples consumed
 using Version = std::uint32_t;  // of one block on one link, +1 with every delta or keyframe

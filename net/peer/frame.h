@@ -15,8 +15,6 @@
 
 namespace gossipd {
 
-enum class Lane : std::uint8_t { control = 0, bulk = 1 };
-
 struct FrameLimits {
   std::size_t control_bytes_max = 64 * 1024;  // one control message
   std::size_t bulk_bytes_max = 1024 * 1024;   // one bulk message
