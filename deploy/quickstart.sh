@@ -1,0 +1,334 @@
+#!/usr/bin/env bash
+# deploy/quickstart.sh - from a fresh Debian 12 to a trained model, with one command.
+#
+# Installs packages, builds, starts daemons on loopback that train one model, each on its own part
+# of the data, shows how they get on and stops them. The last line of output is the result as JSON.
+# Everything it writes lies under build/; a new run starts afresh. `--help` lists the options.
+set -euo pipefail
+
+root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
+ports_first=7610
+ports_last=7999
+start_limit_s=60  # until the first daemon answers
+end_limit_s=60    # from the last node's end until all have measured the final model
+stop_limit_s=30   # from SIGTERM to the end of a process
+
+usage() {
+  cat <<TEXT
+usage: deploy/quickstart.sh [options]
+  --nodes N          daemons to start (default 3)
+  --exchange on|off  off: each trains alone, for comparison
+  --job FILE         what to train (default deploy/jobs/fashion-mnist.toml)
+  --data DIR         where the job's data lies (default /usr/share/datasets/fashion-mnist)
+  --seed N           another random seed than the job's
+  --set KEY=VALUE    a setting for every daemon, for example exchange.codec=int8; may be repeated
+  --keep             leave the daemons running at the end
+  --stop             stop daemons that were left running, and exit
+  --dir DIR          state and logs (default build/quickstart)
+  --bin DIR          take gossipd and gossipctl from DIR; install and build nothing
+  --help
+TEXT
+}
+
+say() { printf '%s\n' "$*"; }
+fail() {
+  printf 'quickstart: %s\n' "$1" >&2
+  exit "${2:-1}"
+}
+
+# ---- options --------------------------------------------------------------------------------------
+
+nodes=3
+exchange=on
+job=$root/deploy/jobs/fashion-mnist.toml
+data=/usr/share/datasets/fashion-mnist
+seed=
+settings=()
+keep=no
+only_stop=no
+state=$root/build/quickstart
+programs=
+
+while (($#)); do
+  case $1 in
+    --nodes | --exchange | --job | --data | --seed | --set | --dir | --bin)
+      (($# >= 2)) || fail "$1 needs a value; --help lists the options" 2
+      ;;&
+    --nodes) nodes=$2; shift ;;
+    --exchange) exchange=$2; shift ;;
+    --job) job=$(realpath -m -- "$2"); shift ;;
+    --data) data=$(realpath -m -- "$2"); shift ;;
+    --seed) seed=$2; shift ;;
+    --set) settings+=(--set "$2"); shift ;;
+    --dir) state=$(realpath -m -- "$2"); shift ;;
+    --bin) programs=$(realpath -m -- "$2"); shift ;;
+    --keep) keep=yes ;;
+    --stop) only_stop=yes ;;
+    -h | --help) usage; exit 0 ;;
+    *) usage >&2; fail "unknown option '$1'" 2 ;;
+  esac
+  shift
+done
+[[ $nodes =~ ^[1-9][0-9]?$ ]] || fail "--nodes: '$nodes' is not a number from 1 to 99" 2
+[[ $exchange == on || $exchange == off ]] || fail "--exchange: '$exchange' is neither on nor off" 2
+[[ -z $seed || $seed =~ ^[0-9]+$ ]] || fail "--seed: '$seed' is not a number" 2
+[[ -r $job ]] || fail "--job: $job cannot be read" 2
+
+# ---- daemons --------------------------------------------------------------------------------------
+
+pids=()
+rest=()
+
+# The process ID of a daemon that an earlier run left here, if it still lives.
+left_running() {
+  local pid file=$1/pid
+  [[ -r $file ]] && pid=$(<"$file") && [[ $pid =~ ^[0-9]+$ && -r /proc/$pid/cmdline ]] || return 0
+  tr '\0' '\n' <"/proc/$pid/cmdline" 2>/dev/null | grep -Fxq -- "$1/state" && echo "$pid"
+  return 0
+}
+
+alive() { [[ -d /proc/$1 && $(awk '/^State:/ { print $2 }' "/proc/$1/status" 2>/dev/null) != Z ]]; }
+
+# SIGTERM, then wait: a daemon writes its checkpoint and takes leave of its neighbours.
+stop_processes() {
+  local pid deadline=$((SECONDS + stop_limit_s))
+  for pid in "$@"; do kill -TERM "$pid" 2>/dev/null || true; done
+  for pid in "$@"; do
+    while alive "$pid" && ((SECONDS < deadline)); do sleep 0.1; done
+    if alive "$pid"; then
+      printf 'quickstart: process %s did not stop within %s s and is killed\n' "$pid" "$stop_limit_s" >&2
+      kill -KILL "$pid" 2>/dev/null || true
+    fi
+  done
+}
+
+stop_left_running() {
+  local directory old=()
+  for directory in "$state"/node*; do
+    [[ -d $directory ]] && mapfile -t -O "${#old[@]}" old < <(left_running "$directory")
+  done
+  ((${#old[@]})) || return 0
+  say "stopping ${#old[@]} daemons of an earlier run"
+  stop_processes "${old[@]}"
+}
+
+# Sets `port` to the next one on loopback on which nobody listens.
+port=$((ports_first - 1))
+next_port() {
+  while ((++port <= ports_last)); do
+    (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null || return 0
+  done
+  fail "no free port from $ports_first to $ports_last"
+}
+
+show_log() {
+  printf -- '---- the end of %s\n' "$1" >&2
+  tail -n 25 "$1" >&2 || true
+}
+
+# Starts node number $1; further arguments go to gossipd. In a session of its own, so that Ctrl-C
+# reaches only this script, which then stops it once.
+start_node() {
+  local number=$1 directory=$state/node$1
+  shift
+  mkdir -p "$directory"
+  next_port
+  local peer_port=$port
+  next_port
+  rest+=("127.0.0.1:$port")
+  ((number > 1)) || founder=127.0.0.1:$peer_port
+  OMP_NUM_THREADS=$threads OPENBLAS_NUM_THREADS=$threads setsid "$programs/gossipd" \
+    --name "node$number" --state-dir "$directory/state" --key-file "$state/cluster.key" --data "$data" \
+    --shard "$number/$nodes" --listen "127.0.0.1:$peer_port" --rest "127.0.0.1:$port" --threads "$threads" \
+    --exchange "$exchange" "${settings[@]}" "$@" >"$directory/log" 2>&1 </dev/null &
+  pids+=($!)
+  echo $! >"$directory/pid"
+}
+
+# A daemon that ended by itself ends the whole run, with its last words.
+check_alive() {
+  local i code
+  for i in "${!pids[@]}"; do
+    alive "${pids[i]}" && continue
+    code=0
+    wait "${pids[i]}" || code=$?
+    show_log "$state/node$((i + 1))/log"
+    unset 'pids[i]'
+    fail "node$((i + 1)) ended with exit code $code; its log is $state/node$((i + 1))/log"
+  done
+}
+
+on_exit() {
+  local code=$?
+  trap - EXIT
+  trap '' INT TERM HUP
+  [[ -t 1 ]] && printf '\e[?25h'
+  ((code == 0)) || ((${#pids[@]} == 0)) || printf 'quickstart: stopping the daemons; logs lie in %s/node*/log\n' "$state" >&2
+  ((${#pids[@]} == 0)) || stop_processes "${pids[@]}"
+  exit "$code"
+}
+
+# ---- build ----------------------------------------------------------------------------------------
+
+build() {
+  local log=$root/build/quickstart-build.log began=$SECONDS
+  mkdir -p "$root/build"
+  say "building gossipd and gossipctl (log: $log)"
+  cd "$root"
+  if ! { cmake --preset release && cmake --build --preset release --parallel "$(nproc)" --target gossipd gossipctl; } >"$log" 2>&1; then
+    show_log "$log"
+    fail "the build failed; its log is $log"
+  fi
+  programs=$root/build/release/bin
+  say "built in $((SECONDS - began)) s"
+}
+
+# ---- progress -------------------------------------------------------------------------------------
+
+# What every node says about itself: one JSON object a line; nothing for one that does not answer.
+statuses() {
+  local address
+  for address in "${rest[@]}"; do curl --silent --fail --max-time 3 "http://$address/v1/status" || true; done
+}
+
+# jq's words for people.
+# shellcheck disable=SC2016
+words='
+  def fixed($digits): if . == null then "-" else
+      (. * pow(10; $digits) | round | tostring | if startswith("-") then ["-", .[1:]] else ["", .] end) as [$sign, $text]
+      | (if ($text | length) <= $digits then ("0" * ($digits + 1 - ($text | length))) + $text else $text end) as $all
+      | $sign + $all[:($all | length) - $digits] + (if $digits > 0 then "." + $all[-$digits:] else "" end) end;
+  def bytes: if . == null then "-" elif . < 1e6 then (. / 1e3 | fixed(1)) + " kB"
+      elif . < 1e9 then (. / 1e6 | fixed(1)) + " MB" else (. / 1e9 | fixed(2)) + " GB" end;
+  def percent($digits): if . == null then "-" else (. * 100 | fixed($digits)) + " %" end;
+  def duration: if . == null then "-" else (. | round) as $s
+      | if $s < 60 then "\($s) s" else "\($s / 60 | floor) min \($s % 60) s" end end;
+  def progress: map(.progress) | min // 0;
+  def left: map(.time_left_s) | map(select(. != null)) | max;
+  def mean(f): map(f | select(. != null)) | if length == 0 then null else add / length end;
+'
+
+# A screen: a bar, then a row for each node.
+# shellcheck disable=SC2016
+screen=$words'
+  def bar: (progress * 40 | floor) as $full | ("#" * $full // "") + ("-" * (40 - $full) // "");
+  "  [" + bar + "] " + (progress | percent(1)) + ", " + (left | duration) + " left, " + ($seconds | duration) + " so far", "",
+  (["", "NODE", "PHASE", "STEP", "SAMPLES/S", "LOSS", "ACCURACY", "SPREAD", "SENT", "OF EVERY STEP"],
+   (.[] | ["", .name, .phase, "\(.step)", (.samples_per_second | fixed(0)), (.loss | fixed(3)), (.accuracy | percent(2)), (.spread | fixed(4)),
+           (.bytes_sent_total | bytes),
+           (if .bytes_every_step > 0 then .bytes_sent_total / .bytes_every_step | percent(2) else "-" end)])
+   | [., [2, 10, 11, 9, 11, 8, 11, 9, 11, 14]] | transpose | map((.[0] // "") + " " * ([1, .[1] - (.[0] | length)] | max)) | join("")),
+  "", "  every node trains on its own \(100 / $nodes | fixed(0)) % of the data; logs: \($state)/node*/log"
+'
+
+# One line, for files and CI.
+# shellcheck disable=SC2016
+line=$words'
+  "\(progress | percent(1)) \($seconds | duration), \(left | duration) left, loss \(mean(.loss) | fixed(3)), " +
+  "accuracy \(map(.accuracy | percent(2)) | join(" ")), \(map(.samples_per_second) | add | fixed(0)) samples/s, " +
+  "sent \(map(.bytes_sent_total | bytes) | join(" ")), \(map(.phase) | unique | join("/"))"
+'
+
+shown_at=-10
+show() {
+  local seconds=$((SECONDS - trained_from)) now=$1
+  if [[ -t 1 ]]; then
+    local text
+    text=$(jq --raw-output --slurp --argjson seconds "$seconds" --argjson nodes "$nodes" --arg state "$state" "$screen" <<<"$now")
+    # Home, each line to its end, the rest of the screen: no flicker.
+    printf '\e[H\n%s\e[K\n\e[J' "${text//$'\n'/$'\e[K\n'}"
+  elif ((SECONDS - shown_at >= 10)); then
+    shown_at=$SECONDS
+    jq --raw-output --slurp --argjson seconds "$seconds" "$line" <<<"$now"
+  fi
+}
+
+# true when the filter holds for the statuses of all nodes.
+all_nodes() { jq --slurp --exit-status --argjson nodes "$nodes" "length == \$nodes and all(.[]; $2)" <<<"$1" >/dev/null; }
+
+# ---- the run --------------------------------------------------------------------------------------
+
+mkdir -p "$state"
+exec 9>"$state.lock"
+flock --nonblock 9 || fail "another quickstart runs in $state; end it, or give this one its own --dir"
+stop_left_running
+[[ $only_stop == no ]] || exit 0
+
+if [[ -z $programs ]]; then
+  "$root/deploy/install-packages.sh"
+  build
+fi
+[[ -x $programs/gossipd ]] || fail "there is no gossipd in $programs"
+for tool in jq curl; do
+  command -v "$tool" >/dev/null || fail "$tool is needed; deploy/install-packages.sh installs it"
+done
+
+rm -rf "$state"/node* "$state"/cluster.key "$state"/job.toml
+if [[ -n $seed ]]; then
+  { sed '/^seed *=/d' "$job" | sed "1i seed = $seed"; } >"$state/job.toml"
+  job=$state/job.toml
+fi
+threads=$(($(nproc) / nodes))
+((threads > 0)) || threads=1
+
+trap on_exit EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+
+# 9>&-: a daemon that is kept must not keep the lock.
+say "starting $nodes daemons"
+trained_from=$SECONDS
+start_node 1 --job "$job" 9>&-
+deadline=$((SECONDS + start_limit_s))
+until [[ -s $state/cluster.key ]]; do
+  check_alive
+  ((SECONDS < deadline)) || fail "node1 wrote no key within $start_limit_s s; its log is $state/node1/log"
+  sleep 0.05
+done
+for ((number = 2; number <= nodes; ++number)); do start_node "$number" --join "$founder" 9>&-; done
+
+[[ ! -t 1 ]] || printf '\e[?25l\e[2J'
+until now=$(statuses) && all_nodes "$now" '.phase == "finished"'; do
+  check_alive
+  [[ -z $now ]] || show "$now"
+  sleep 1
+done
+seconds=$((SECONDS - trained_from))
+deadline=$((SECONDS + end_limit_s))
+until all_nodes "$now" '.checkpoints.final.accuracy != null'; do
+  check_alive
+  ((SECONDS < deadline)) || fail "not every node measured its final model within $end_limit_s s; logs lie in $state/node*/log"
+  sleep 0.5
+  now=$(statuses)
+done
+shown_at=-10
+show "$now"
+
+# ---- the result -----------------------------------------------------------------------------------
+
+# shellcheck disable=SC2016
+result=$(jq --compact-output --slurp --argjson seconds "$seconds" '{
+  nodes: length,
+  accuracy: map(.checkpoints.final.accuracy),
+  spread: (map(.spread) | max),
+  samples: (map(.cluster_samples) | max),
+  steps: (map(.step) | add),
+  bytes_sent: (map(.bytes_sent_total) | add),
+  bytes_every_step: (map(.bytes_every_step) | add),
+  seconds: $seconds,
+  checkpoint: .[0].checkpoints.final.path
+}' <<<"$now")
+
+say ""
+say "finished in $seconds s; the trained model: $(jq --raw-output .checkpoint <<<"$result")"
+if [[ $keep == yes ]]; then
+  pids=()  # no longer this script's to stop
+  say "the daemons stay up:"
+  for address in "${rest[@]}"; do say "  $programs/gossipctl --rest $address members"; done
+  say "stop them with: deploy/quickstart.sh --stop$([[ $state == "$root/build/quickstart" ]] || printf ' --dir %s' "$state")"
+else
+  stopping=("${pids[@]}")
+  stop_processes "${stopping[@]}"
+  pids=()
+fi
+say "$result"
