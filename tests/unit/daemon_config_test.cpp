@@ -1,0 +1,167 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "daemon/config.h"
+#include "daemon/settings.h"
+#include "tests/unit/daemon_support.h"
+
+using namespace gossipd;
+
+namespace {
+
+Result<CommandLine> read(const std::vector<std::string>& arguments, Environment environment = {}) {
+  environment.emplace("HOME", "/home/somebody");
+  return read_command_line(arguments, environment);
+}
+
+// The text of the error, or "" when there was none.
+std::string mistake(const std::vector<std::string>& arguments, Environment environment = {}) {
+  const auto line = read(arguments, std::move(environment));
+  return line ? std::string() : line.error().text;
+}
+
+bool mentions(const std::string& text, const std::string& what) { return text.find(what) != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("a flag beats the environment, which beats the file, which beats the default") {
+  const TemporaryDirectory directory;
+  const std::string file = directory.write("node.toml", "name = \"from-file\"\n[exchange]\ncodec = \"int4\"\nround_steps = 9\n[log]\nlevel = \"error\"\n");
+  const auto line = read({"--config", file, "--name", "from-flag"}, {{"GOSSIPD_NAME", "from-environment"}, {"GOSSIPD_EXCHANGE_CODEC", "int8"}});
+  REQUIRE(line);
+  CHECK(line->config.name == "from-flag");
+  CHECK(line->config.exchange.codec == Codec{CodecId::int8});
+  CHECK(line->config.exchange.round_steps == 9);
+  CHECK(line->config.log_level == "error");
+  CHECK(line->config.exchange.mixing == ExchangePolicy{}.mixing);
+}
+
+TEST_CASE("--set reaches every setting, and a setting's own flag beats it") {
+  const auto line = read({"--set", "membership.ping_ms=250", "--set", "trainer.device=cuda", "--device", "cpu"});
+  REQUIRE(line);
+  CHECK(line->config.membership.ping == std::chrono::milliseconds(250));
+  CHECK(line->config.device == "cpu");
+}
+
+TEST_CASE("the environment may name the node file") {
+  const TemporaryDirectory directory;
+  const std::string file = directory.write("node.toml", "name = \"from-file\"\n");
+  const auto line = read({}, {{"GOSSIPD_CONFIG", file}});
+  REQUIRE(line);
+  CHECK(line->config.name == "from-file");
+}
+
+TEST_CASE("paths in a node file are relative to that file") {
+  const TemporaryDirectory directory;
+  const std::string file = directory.write("node.toml", "job = \"jobs/one.toml\"\nkey_file = \"none\"\n");
+  const auto line = read({"--config", file});
+  REQUIRE(line);
+  CHECK(line->config.job_file == (directory.path() / "jobs/one.toml").string());
+  CHECK(line->config.key_file == "none");
+}
+
+TEST_CASE("--join may be repeated and takes one address each time") {
+  const auto line = read({"--join", "box1", "--join", "[::1]:99"});
+  REQUIRE(line);
+  REQUIRE(line->config.join.size() == 2);
+  CHECK(line->config.join[0] == Endpoint{"box1", peer_port_default});
+  CHECK(line->config.join[1] == Endpoint{"::1", 99});
+}
+
+TEST_CASE("a shard is written 1-based") {
+  const auto line = read({"--shard", "2/3"});
+  REQUIRE(line);
+  CHECK(line->config.shard_index == 1);
+  CHECK(line->config.shard_count == 3);
+}
+
+TEST_CASE("an unknown key is an error that suggests the one that was meant") {
+  const TemporaryDirectory directory;
+  const std::string file = directory.write("node.toml", "[exchange]\ncodek = \"int8\"\n");
+  const std::string text = mistake({"--config", file});
+  CHECK(mentions(text, "node.toml:2"));
+  CHECK(mentions(text, "codek"));
+  CHECK(mentions(text, "did you mean"));
+  CHECK(mentions(text, "codec"));
+}
+
+TEST_CASE("an unknown --set key and an unknown flag suggest the one that was meant") {
+  CHECK(mentions(mistake({"--set", "exchange.codek=int8"}), "did you mean 'exchange.codec'"));
+  CHECK(mentions(mistake({"--jop", "x.toml"}), "did you mean --job"));
+}
+
+TEST_CASE("an unknown GOSSIPD_ variable is a warning, not an error") {
+  const auto line = read({}, {{"GOSSIPD_NAMME", "x"}});
+  REQUIRE(line);
+  REQUIRE(line->warnings.size() == 1);
+  CHECK(mentions(line->warnings[0], "GOSSIPD_NAMME"));
+  CHECK(mentions(line->warnings[0], "did you mean GOSSIPD_NAME"));
+}
+
+TEST_CASE("every bad value is refused with its name, the reason and a way out") {
+  const std::vector<std::vector<std::string>> bad = {
+      {"--set", "exchange.codec=int7"},        {"--set", "exchange.mixing=-1"},        {"--set", "exchange.threshold=nan"},
+      {"--set", "exchange.enabled=maybe"},     {"--set", "membership.links=0"},        {"--set", "membership.tick_ms=0"},
+      {"--set", "exchange.round_steps=1.5"},   {"--shard", "0/3"},                     {"--shard", "4/3"},
+      {"--shard", "3"},                        {"--rest", "nowhere:70000"},            {"--join", "bad host"},
+      {"--listen", "box:port"},                {"--log-level", "loud"},                {"--device", "tpu"},
+      {"--threads", "-1"},                     {"--trainer-min-step-ms", "fast"},      {"--exchange", "perhaps"},
+      {"--name", "two words"},                 {"--set", "no-value"},                  {"--config", "/does/not/exist.toml"}};
+  for (const auto& arguments : bad) {
+    const std::string text = mistake(arguments);
+    CAPTURE(arguments);
+    CAPTURE(text);
+    CHECK_FALSE(text.empty());
+    CHECK(mentions(text, ";"));  // "what: why; way out"
+  }
+}
+
+TEST_CASE("settings that contradict each other are refused") {
+  CHECK(mentions(mistake({"--set", "membership.links=20"}), "links_max"));
+  CHECK(mentions(mistake({"--set", "membership.suspect_after_ms=20000"}), "fail_after_ms"));
+  CHECK(mentions(mistake({"--key-file", "none", "--listen", "0.0.0.0"}), "beyond loopback"));
+  CHECK(mentions(mistake({"--rest", "0.0.0.0:7611"}), "token"));
+  CHECK(mistake({"--rest", "unix:/run/gossipd.sock"}).empty());
+}
+
+TEST_CASE("what --check-config prints reads back as the same configuration") {
+  const TemporaryDirectory directory;
+  const auto first = read({"--name", "box1", "--join", "a", "--join", "b:1", "--shard", "2/5", "--set", "exchange.codec=top_k:31",
+                           "--set", "exchange.threshold=0.123", "--set", "membership.ping_ms=12.5", "--exchange", "off", "--check-config"});
+  REQUIRE(first);
+  CHECK(first->action == CommandLine::Action::check_config);
+  const std::string text = to_toml(first->config);
+  const auto second = read({"--config", directory.write("again.toml", text)});
+  REQUIRE_MESSAGE(second, (second ? std::string() : second.error().text));
+  CHECK(to_toml(second->config) == text);
+}
+
+TEST_CASE("every setting has a default that it accepts itself, and help") {
+  DaemonConfig config;
+  for (const Setting& s : settings_of(config)) {
+    CAPTURE(s.key);
+    CHECK_FALSE(s.help.empty());
+    if (!s.get().empty()) CHECK_FALSE(s.set(s.get()).has_value());
+  }
+}
+
+TEST_CASE("the reference in daemon/README.md lists every setting with its default") {
+  DaemonConfig config;
+  const std::string readme = read_file(GOSSIPD_SOURCE_DIR "/daemon/README.md");
+  for (const Setting& s : settings_of(config)) {
+    CAPTURE(s.key);
+    const std::size_t at = readme.find("| `" + s.key + "` |");
+    REQUIRE(at != std::string::npos);
+    const std::string line = readme.substr(at, readme.find('\n', at) - at);
+    if (!s.get().empty()) CHECK(mentions(line, "`" + s.get() + "`"));
+  }
+}
+
+TEST_CASE("help and version are printed without reading any file") {
+  const auto help = read({"--help", "--config", "/does/not/exist"});
+  REQUIRE(help);
+  CHECK(help->action == CommandLine::Action::print_and_exit);
+  CHECK(mentions(help->output, "--key-file"));
+  CHECK(mentions(read({"--version"})->output, GOSSIPD_VERSION));
+}

@@ -1,0 +1,216 @@
+// gossipctl against a real HTTP server on loopback that serves a made-up daemon.
+#include <doctest/doctest.h>
+
+#include <future>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <thread>
+
+#include "net/http/server.h"
+#include "net/peer/cluster_key.h"
+#include "tests/unit/daemon_made_up.h"
+#include "tests/unit/daemon_support.h"
+#include "tools/gossipctl/gossipctl.h"
+#include "tools/gossipctl/table.h"
+
+using namespace gossipd;
+
+namespace {
+
+// Serves until it goes out of scope. The daemon may be changed before the first request only.
+class FakeServer {
+ public:
+  explicit FakeServer(HttpHandler handler, HttpServerOptions options = {}) : server_(loop_, std::move(handler), std::move(options)) {
+    const auto bound = server_.listen({"127.0.0.1", 0});
+    REQUIRE_MESSAGE(bound, (bound ? std::string() : bound.error().text));
+    address_ = to_string(*bound);
+    thread_ = std::thread([this] { loop_.run(); });
+  }
+  ~FakeServer() {
+    loop_.stop();
+    thread_.join();
+  }
+  [[nodiscard]] const std::string& address() const { return address_; }
+
+ private:
+  EventLoop loop_;
+  HttpServer server_;
+  std::string address_;
+  std::thread thread_;
+};
+
+HttpHandler handler_of(DaemonPort& port) {
+  return [router = make_rest(port)](const HttpRequest& request, HttpRespond respond) { router(request, std::move(respond)); };
+}
+
+struct Ran {
+  ExitCode code;
+  std::string out;
+  std::string err;
+};
+
+Ran gossipctl(std::vector<std::string> arguments, std::map<std::string, std::string> environment = {}) {
+  std::ostringstream out, err;
+  const ExitCode code = run_gossipctl(arguments, environment, out, err);
+  return {code, out.str(), err.str()};
+}
+
+bool mentions(const std::string& text, const std::string& what) { return text.find(what) != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("members is an aligned table, this node marked, numbers as people read them") {
+  MadeUpDaemon daemon;
+  daemon.made_up.node.members[1].record.state = MemberState::alive;
+  const FakeServer server(handler_of(daemon));
+  const Ran ran = gossipctl({"members", "--rest", server.address()});
+  CHECK(ran.code == ExitCode::ok);
+  CHECK(ran.err.empty());
+  CHECK(ran.out ==
+        "NAME   ADDRESS         STATE  RTT     STEP    SAMPLES/S  BATCH  LOSS   AGE\n"
+        "box1*  10.0.0.11:7610  alive  -       18 240  300        64     0.231  -\n"
+        "box2   10.0.0.12:7610  alive  0.4 ms  18 240  200        64     0.231  0.2 s\n");
+}
+
+TEST_CASE("-o json hands the daemon's answer through") {
+  MadeUpDaemon daemon;
+  const FakeServer server(handler_of(daemon));
+  const Ran ran = gossipctl({"-o", "json", "members"}, {{"GOSSIPCTL_REST", server.address()}});
+  CHECK(ran.code == ExitCode::ok);
+  CHECK(nlohmann::json::parse(ran.out)["members"].size() == 2);
+}
+
+TEST_CASE("status, links and job print on standard output") {
+  MadeUpDaemon daemon;
+  const FakeServer server(handler_of(daemon));
+  const Ran status = gossipctl({"status", "--rest", server.address()});
+  CHECK(status.code == ExitCode::ok);
+  CHECK(mentions(status.out, "50.0 % of 10 000 samples"));
+  CHECK(mentions(status.out, "accuracy"));
+  CHECK(mentions(status.out, "job-mismatch") == false);
+  CHECK(mentions(status.out, "we refused 10.0.0.9:40000: another job"));
+  const Ran links = gossipctl({"links", "--rest", server.address()});
+  CHECK(mentions(links.out, "box2"));
+  CHECK(mentions(links.out, "CHANGE/THRESHOLD"));
+  const Ran job = gossipctl({"job", "--rest", server.address()});
+  CHECK(mentions(job.out, "name = \"tiny\""));
+}
+
+TEST_CASE("no daemon is exit code 3, and the words say what to do") {
+  const Ran ran = gossipctl({"status", "--rest", "127.0.0.1:1"});
+  CHECK(ran.code == ExitCode::no_daemon);
+  CHECK(ran.out.empty());
+  CHECK(mentions(ran.err, "no daemon answers at 127.0.0.1:1"));
+  CHECK(mentions(ran.err, "probably:"));
+  CHECK(mentions(ran.err, "try:"));
+}
+
+TEST_CASE("usage mistakes are exit code 2") {
+  CHECK(gossipctl({}).code == ExitCode::usage);
+  CHECK(gossipctl({"memberz"}).code == ExitCode::usage);
+  CHECK(gossipctl({"members", "-o", "xml"}).code == ExitCode::usage);
+  CHECK(gossipctl({"wait", "--for", "members"}).code == ExitCode::usage);
+  CHECK(gossipctl({"wait", "--for", "step=many"}).code == ExitCode::usage);
+  CHECK(gossipctl({"members", "--rest", "a b"}).code == ExitCode::usage);
+}
+
+TEST_CASE("the daemon's refusals become exit codes") {
+  MadeUpDaemon daemon;
+  daemon.refusal = Error{"already-left", "this node has left already"};
+  daemon.made_up.job.reset();
+  const FakeServer server(handler_of(daemon));
+  const Ran leave = gossipctl({"leave", "--rest", server.address()});
+  CHECK(leave.code == ExitCode::refused_by_state);
+  CHECK(mentions(leave.err, "this node has left already"));
+  CHECK(gossipctl({"pause", "--rest", server.address()}).code == ExitCode::refused_by_state);
+  CHECK(gossipctl({"job", "--rest", server.address()}).code == ExitCode::not_found);
+}
+
+TEST_CASE("a daemon that asks for a token is exit code 5 without it") {
+  MadeUpDaemon daemon;
+  HttpServerOptions options;
+  options.bearer_token = "0123456789abcdef";
+  const FakeServer server(handler_of(daemon), options);
+  CHECK(gossipctl({"status", "--rest", server.address()}).code == ExitCode::unauthorised);
+  const TemporaryDirectory directory;
+  const std::string file = directory.write("token", "0123456789abcdef\n");
+  CHECK(gossipctl({"status", "--rest", server.address(), "--token-file", file}).code == ExitCode::ok);
+}
+
+TEST_CASE("join, leave and checkpoint do what they say") {
+  MadeUpDaemon daemon;
+  const FakeServer server(handler_of(daemon));
+  const Ran join = gossipctl({"join", "box7", "box8:1", "--rest", server.address()});
+  CHECK(join.code == ExitCode::ok);
+  CHECK(daemon.joined == std::vector<Endpoint>{{"box7", peer_port_default}, {"box8", 1}});
+  const Ran leave = gossipctl({"leave", "--rest", server.address()});
+  CHECK(leave.code == ExitCode::ok);
+  CHECK(leave.out.empty());
+  CHECK(mentions(leave.err, "left the cluster"));
+  const Ran checkpoint = gossipctl({"checkpoint", "--rest", server.address()});
+  CHECK(checkpoint.out == "/state/now.safetensors\n");
+}
+
+TEST_CASE("wait ends when its condition holds") {
+  MadeUpDaemon daemon;
+  const FakeServer server(handler_of(daemon));
+  for (const char* condition : {"ready", "members=1", "step=18240", "samples=5000"}) {
+    CAPTURE(condition);
+    CHECK(gossipctl({"wait", "--for", condition, "--rest", server.address(), "--timeout", "5"}).code == ExitCode::ok);
+  }
+}
+
+TEST_CASE("wait gives up with exit code 7 and says what it last saw; without any daemon it is 3") {
+  MadeUpDaemon daemon;
+  const FakeServer server(handler_of(daemon));
+  const Ran waiting = gossipctl({"wait", "--for", "finished", "--rest", server.address(), "--timeout", "0.3"});
+  CHECK(waiting.code == ExitCode::timeout);
+  CHECK(mentions(waiting.err, "the node is training"));
+  CHECK(gossipctl({"wait", "--rest", "127.0.0.1:1", "--timeout", "0.1"}).code == ExitCode::no_daemon);
+}
+
+TEST_CASE("a broken node makes status exit with 8") {
+  MadeUpDaemon daemon;
+  daemon.made_up.node.phase = Phase::broken;
+  const FakeServer server(handler_of(daemon));
+  CHECK(gossipctl({"status", "--rest", server.address()}).code == ExitCode::unhealthy);
+}
+
+TEST_CASE("key generate writes a key once and never over another") {
+  const TemporaryDirectory directory;
+  const std::string file = (directory.path() / "cluster.key").string();
+  const Ran first = gossipctl({"key", "generate", file});
+  CHECK(first.code == ExitCode::ok);
+  CHECK(first.out == file + "\n");
+  CHECK(read_cluster_key(file));
+  CHECK(gossipctl({"key", "generate", file}).code == ExitCode::failed);
+  CHECK(parse_cluster_key(gossipctl({"key", "generate", "-"}).out));
+}
+
+TEST_CASE("version and completion need no daemon") {
+  CHECK(gossipctl({"version"}).out == "gossipctl " GOSSIPD_VERSION "\n");
+  CHECK(mentions(gossipctl({"completion", "bash"}).out, "complete -F _gossipctl gossipctl"));
+  CHECK(gossipctl({"--help"}).code == ExitCode::ok);
+}
+
+TEST_CASE("numbers are written for people") {
+  CHECK(grouped(0) == "0");
+  CHECK(grouped(999) == "999");
+  CHECK(grouped(1000) == "1 000");
+  CHECK(grouped(1234567) == "1 234 567");
+  CHECK(human_seconds(0.21) == "0.2 s");
+  CHECK(human_seconds(59.97) == "1 min 00 s");
+  CHECK(human_seconds(185) == "3 min 05 s");
+  CHECK(human_seconds(7800) == "2 h 10 min");
+  CHECK(human_milliseconds(0.44) == "0.4 ms");
+  CHECK(human_milliseconds(1200) == "1.2 s");
+  CHECK(human_bytes(999) == "999 B");
+  CHECK(human_bytes(1'200'000) == "1.2 MB");
+  CHECK(human_bytes(123'000'000) == "123 MB");
+}
+
+TEST_CASE("a table stays aligned with letters of several bytes, and no control character reaches the terminal") {
+  std::ostringstream out;
+  print_table(out, {{"NAME", "X"}, {"k\xc3\xb6ln", "1"}, {"a\x1b[2J", "2"}});
+  CHECK(out.str() == "NAME   X\nk\xc3\xb6ln   1\na?[2J  2\n");
+}

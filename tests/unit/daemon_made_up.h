@@ -1,0 +1,95 @@
+// tests/unit/daemon_made_up.h - a daemon that exists only as its view, for everything that renders one.
+#pragma once
+
+#include "daemon/rest.h"
+
+namespace gossipd {
+
+class MadeUpDaemon final : public DaemonPort {
+ public:
+  MadeUpDaemon() {
+    NodeView& n = made_up.node;
+    n.id = NodeId{0xaa};
+    n.name = "box1";
+    n.cluster = ClusterId{0xc1};
+    n.job = JobHash{0x10b};
+    n.phase = Phase::training;
+    n.own_samples = 2500;
+    n.cluster_samples = 5000;
+    n.budget_samples = 10000;
+    n.step = 18240;
+    n.loss = 0.2314;
+    n.link_steps = 7;
+    n.members = {member(0xaa, "box1", true), member(0xbb, "box2", false)};
+    n.members[1].record.samples_per_second = 200;
+    n.members[0].record.samples_per_second = 300;
+    n.members[1].record.state = MemberState::suspect;
+    n.links.resize(1);
+    LinkView& link = n.links[0];
+    link.peer = NodeId{0xbb};
+    link.name = "box2";
+    link.address = {"10.0.0.12", 7610};
+    link.state = "open";
+    link.rtt_ms = 0.4;
+    link.age_steps = 4;
+    link.counters.deltas_sent = 12;
+    link.counters.turns_suppressed = 3;
+    link.counters.refused[static_cast<std::size_t>(Reject::not_finite)] = 2;
+    link.counters.change = 0.02;
+    n.refusals.push_back({Instant(std::chrono::seconds(10)), true, "10.0.0.9:40000", {"job-mismatch", "another job"}});
+    made_up.refusals_now_s = 15;
+    made_up.version = "test";
+    made_up.address = {"10.0.0.11", 7610};
+    made_up.model_floats = 100;
+    made_up.wire.bytes_sent = 1000;
+    made_up.wire.bytes_received = 900;
+    made_up.wire.sessions.push_back({{"10.0.0.12", 7610}, true, 60, 600, 500});
+    made_up.wire.dials_failed["connect-refused"] = 2;
+    made_up.job = JobView{JobHash{0x10b}, "tiny", "name = \"tiny\"\n"};
+    made_up.evaluation = EvaluationView{0.91, 0.25, 18000, 4900, 3};
+    made_up.best_accuracy = 0.92;
+    made_up.checkpoints["current"] = {"/state/current.safetensors", 100, 18000, 2400, 4096, std::nullopt};
+  }
+
+  static MemberView member(std::uint64_t id, const std::string& name, bool self) {
+    MemberView m;
+    m.record.id = NodeId{id};
+    m.record.name = name;
+    m.record.address = {self ? "10.0.0.11" : "10.0.0.12", 7610};
+    m.record.phase = Phase::training;
+    m.record.step = 18240;
+    m.record.batch = 64;
+    m.record.loss = 0.2314;
+    m.self = self;
+    m.linked = !self;
+    m.rtt_ms = self ? 0 : 0.4;
+    m.age_s = 0.21;
+    return m;
+  }
+
+  [[nodiscard]] DaemonView view() const override { return made_up; }
+  [[nodiscard]] const History& history() const override { return past; }
+  [[nodiscard]] std::optional<Error> join(std::vector<Endpoint> seeds) override {
+    joined = std::move(seeds);
+    return refusal;
+  }
+  [[nodiscard]] std::optional<Error> leave() override {
+    if (!refusal) made_up.node.phase = Phase::left;
+    return refusal;
+  }
+  [[nodiscard]] std::optional<Error> pause() override { return refusal; }
+  [[nodiscard]] std::optional<Error> resume() override { return refusal; }
+  void write_checkpoint(std::function<void(Result<CheckpointView>)> done) override {
+    if (refusal) return done(*refusal);
+    CheckpointView written;
+    written.path = "/state/now.safetensors";
+    done(written);
+  }
+
+  DaemonView made_up;
+  History past;
+  std::vector<Endpoint> joined;
+  std::optional<Error> refusal;  // what every command answers
+};
+
+}  // namespace gossipd

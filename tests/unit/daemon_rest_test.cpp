@@ -1,0 +1,203 @@
+#include <doctest/doctest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "daemon/metrics.h"
+#include "daemon/rest.h"
+#include "tests/unit/daemon_made_up.h"
+
+using namespace gossipd;
+using Json = nlohmann::json;
+
+namespace {
+
+HttpResponse ask(DaemonPort& port, const std::string& method, const std::string& path, const std::string& body = {}) {
+  const HttpRouter router = make_rest(port);
+  HttpRequest request;
+  request.method = method;
+  request.path = path;
+  request.body = body;
+  HttpResponse answer;
+  answer.status = 0;
+  router(request, [&answer](HttpResponse response) { answer = std::move(response); });
+  return answer;
+}
+
+Json json_of(const HttpResponse& response) {
+  const Json json = Json::parse(response.body, nullptr, false);
+  REQUIRE(json.is_object());
+  return json;
+}
+
+bool mentions(const std::string& text, const std::string& what) { return text.find(what) != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("/v1/status says what the node does, in named units and hex ids") {
+  MadeUpDaemon daemon;
+  const Json json = json_of(ask(daemon, "GET", "/v1/status"));
+  CHECK(json["id"] == "00000000000000aa");
+  CHECK(json["phase"] == "training");
+  CHECK(json["ready"] == true);
+  CHECK(json["cluster_samples"] == 5000);
+  CHECK(json["progress"] == 0.5);
+  CHECK(json["accuracy"] == 0.91);
+  CHECK(json["bytes_sent_total"] == 1000);
+  CHECK(json["bytes_every_step"] == 7ull * 4 * 100);
+  CHECK(json["checkpoints"]["current"]["path"] == "/state/current.safetensors");
+  CHECK(json["checkpoints"]["current"]["written_at"] == "1970-01-01T00:01:40Z");
+  CHECK(json["refusals"][0]["code"] == "job-mismatch");
+  CHECK(json["refusals"][0]["by"] == "us");
+  CHECK(json["refusals"][0]["age_s"] == doctest::Approx(5.0));
+}
+
+TEST_CASE("the time left follows the speed of the members that train") {
+  MadeUpDaemon daemon;
+  CHECK(json_of(ask(daemon, "GET", "/v1/status"))["time_left_s"] == doctest::Approx(5000.0 / 300.0));
+  for (MemberView& m : daemon.made_up.node.members) m.record.phase = Phase::paused;
+  CHECK(json_of(ask(daemon, "GET", "/v1/status"))["time_left_s"].is_null());
+}
+
+TEST_CASE("/v1/members lists everybody, this node marked") {
+  MadeUpDaemon daemon;
+  const Json json = json_of(ask(daemon, "GET", "/v1/members"));
+  REQUIRE(json["members"].size() == 2);
+  CHECK(json["members"][0]["self"] == true);
+  CHECK(json["members"][0]["rtt_ms"].is_null());
+  CHECK(json["members"][1]["name"] == "box2");
+  CHECK(json["members"][1]["rtt_ms"] == 0.4);
+  CHECK(json["members"][1]["state"] == "suspect");
+}
+
+TEST_CASE("/v1/links shows each neighbour's counters and each session's bytes on the wire") {
+  MadeUpDaemon daemon;
+  const Json json = json_of(ask(daemon, "GET", "/v1/links"));
+  REQUIRE(json["links"].size() == 1);
+  const Json& link = json["links"][0];
+  CHECK(link["deltas_sent"] == 12);
+  CHECK(link["deltas_suppressed"] == 3);
+  CHECK(link["deltas_refused"] == 2);
+  CHECK(link["refused"][to_string(Reject::not_finite)] == 2);
+  CHECK(link["change"] == 0.02);
+  CHECK(link["age_steps"] == 4.0);
+  CHECK(json["sessions"][0]["wire_bytes_sent"] == 600);
+}
+
+TEST_CASE("a name that is no UTF-8 and a loss that is no number still make valid JSON") {
+  MadeUpDaemon daemon;
+  daemon.made_up.node.members[1].record.name = "b\xff\xfe";
+  daemon.made_up.node.loss = std::numeric_limits<double>::quiet_NaN();
+  json_of(ask(daemon, "GET", "/v1/members"));
+  CHECK(json_of(ask(daemon, "GET", "/v1/status"))["loss"].is_null());
+}
+
+TEST_CASE("/readyz is 200 only while the node can be used, and says why not") {
+  MadeUpDaemon daemon;
+  for (const Phase phase : {Phase::training, Phase::paused, Phase::finishing, Phase::finished}) {
+    daemon.made_up.node.phase = phase;
+    CHECK(ask(daemon, "GET", "/readyz").status == 200);
+  }
+  for (const Phase phase : {Phase::joining, Phase::waiting_for_data, Phase::preparing, Phase::syncing, Phase::leaving, Phase::left, Phase::broken}) {
+    daemon.made_up.node.phase = phase;
+    CHECK(ask(daemon, "GET", "/readyz").status == 503);
+  }
+  daemon.made_up.node.phase = Phase::joining;
+  daemon.made_up.node.waiting_for = "a seed to answer";
+  const HttpResponse answer = ask(daemon, "GET", "/readyz");
+  CHECK(answer.content_type == "application/problem+json");
+  CHECK(json_of(answer)["code"] == "not-ready");
+  CHECK(mentions(answer.body, "joining: a seed to answer"));
+  CHECK(ask(daemon, "GET", "/livez").status == 200);
+}
+
+TEST_CASE("/v1/job is 404 with a stable code until the job is known") {
+  MadeUpDaemon daemon;
+  CHECK(json_of(ask(daemon, "GET", "/v1/job"))["document"] == "name = \"tiny\"\n");
+  daemon.made_up.job.reset();
+  const HttpResponse answer = ask(daemon, "GET", "/v1/job");
+  CHECK(answer.status == 404);
+  CHECK(json_of(answer)["code"] == "no-job");
+  CHECK_FALSE(json_of(answer)["hint"].get<std::string>().empty());
+}
+
+TEST_CASE("joining takes seeds as a list inside an object, or nothing") {
+  MadeUpDaemon daemon;
+  CHECK(ask(daemon, "POST", "/v1/cluster/join", R"({"seeds":["box9","[::1]:5"]})").status == 202);
+  REQUIRE(daemon.joined.size() == 2);
+  CHECK(daemon.joined[0] == Endpoint{"box9", peer_port_default});
+  CHECK(ask(daemon, "POST", "/v1/cluster/join").status == 202);
+  for (const char* bad : {"[]", "{\"seed\":[]}", "{\"seeds\":\"box\"}", "{\"seeds\":[1]}", "{\"seeds\":[\"a b\"]}", "nonsense"}) {
+    const HttpResponse answer = ask(daemon, "POST", "/v1/cluster/join", bad);
+    CHECK(answer.status == 400);
+    CHECK(json_of(answer)["code"] == "bad-request");
+  }
+}
+
+TEST_CASE("a command that the node's state refuses is 409 with the node's own code") {
+  MadeUpDaemon daemon;
+  CHECK(ask(daemon, "POST", "/v1/training/pause").status == 202);
+  daemon.refusal = Error{"not-training", "nothing to pause"};
+  for (const char* path : {"/v1/cluster/join", "/v1/cluster/leave", "/v1/training/pause", "/v1/training/resume"}) {
+    const HttpResponse answer = ask(daemon, "POST", path);
+    CHECK(answer.status == 409);
+    CHECK(json_of(answer)["code"] == "not-training");
+  }
+}
+
+TEST_CASE("a checkpoint is answered when it is written, or with the reason why it was not") {
+  MadeUpDaemon daemon;
+  CHECK(json_of(ask(daemon, "POST", "/v1/checkpoint"))["checkpoint"]["path"] == "/state/now.safetensors");
+  daemon.refusal = Error{"no-space", "the disk is full"};
+  CHECK(ask(daemon, "POST", "/v1/checkpoint").status == 500);
+  daemon.refusal = Error{"no-model", "nothing to write"};
+  CHECK(ask(daemon, "POST", "/v1/checkpoint").status == 409);
+}
+
+TEST_CASE("what does not exist is 404, a wrong method 405") {
+  MadeUpDaemon daemon;
+  CHECK(ask(daemon, "GET", "/v1/nothing").status == 404);
+  CHECK(ask(daemon, "GET", "/v1/cluster/leave").status == 405);
+}
+
+TEST_CASE("metrics are Prometheus text: one TYPE per name, base units, our prefix") {
+  const MadeUpDaemon daemon;
+  const std::string text = metrics_text(daemon.view());
+  CHECK(mentions(text, "# TYPE gossipd_cluster_samples_total counter"));
+  CHECK(mentions(text, "gossipd_cluster_samples_total 5000"));
+  CHECK(mentions(text, "gossipd_phase{phase=\"training\"} 1"));
+  CHECK(mentions(text, "gossipd_wire_bytes_total{direction=\"sent\"} 1000"));
+  CHECK(mentions(text, "gossipd_members{state=\"suspect\"} 1"));
+  CHECK(mentions(text, "gossipd_link_rtt_seconds{peer=\"box2\",peer_id=\"00000000000000bb\"} 0.0004"));
+  std::istringstream lines(text);
+  std::map<std::string, int> types;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("# TYPE ")) ++types[line.substr(7, line.find(' ', 7) - 7)];
+    CHECK((line.empty() || line.starts_with("#") || line.starts_with("gossipd_")));
+  }
+  for (const auto& [name, count] : types) CHECK_MESSAGE(count == 1, name);
+}
+
+TEST_CASE("history stays bounded, keeps its first point and its evaluations") {
+  History history(1.0);
+  for (int second = 0; second < 100'000; ++second) {
+    HistoryPoint point;
+    point.time_s = second;
+    if (second % 1000 == 500) point.accuracy = 0.5;
+    history.add(point);
+  }
+  CHECK(history.points().size() <= History::points_max);
+  CHECK(history.points().size() >= History::points_max / 4);
+  CHECK(history.points().front().time_s == 0);
+  CHECK(history.points().back().time_s > 99'000);
+  int evaluations = 0;
+  for (const HistoryPoint& p : history.points()) evaluations += p.accuracy.has_value();
+  CHECK(evaluations == 100);
+}
+
+TEST_CASE("history stays bounded even when there are only evaluations") {
+  History history(1.0);
+  HistoryPoint point;
+  point.accuracy = 0.5;
+  for (int i = 0; i < 10'000; ++i) history.add(point);
+  CHECK(history.points().size() <= History::points_max);
+}

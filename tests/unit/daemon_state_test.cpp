@@ -1,0 +1,246 @@
+#include <doctest/doctest.h>
+
+#include "daemon/durable_file.h"
+#include "daemon/start_plan.h"
+#include "daemon/state_store.h"
+#include "models/job.h"
+#include "tests/unit/daemon_support.h"
+
+using namespace gossipd;
+
+namespace {
+
+constexpr const char* job_text = "name = \"tiny\"\nbudget_samples = 1000\n";
+
+NodeState some_state(std::uint64_t incarnation) {
+  NodeState state;
+  state.id = NodeId{0x1234};
+  state.cluster = ClusterId{0xfeed};
+  state.incarnation = incarnation;
+  state.left = true;
+  state.job = JobHash{0xffffffffffffffffull};
+  state.own_samples = (1ull << 60) + 1;
+  MemberRecord other;
+  other.id = NodeId{7};
+  other.name = "b\xfcx \"2\"";  // not UTF-8: whatever a peer calls itself
+  other.address = {"10.0.0.2", 7610};
+  other.state = MemberState::suspect;
+  other.phase = Phase::finishing;
+  other.samples = 123456789;
+  other.loss = 0.1;
+  state.members.push_back(other);
+  return state;
+}
+
+DaemonConfig config_in(const TemporaryDirectory& directory) {
+  DaemonConfig config;
+  config.state_dir = (directory.path() / "state").string();
+  return config;
+}
+
+Result<StartPlan> plan(const DaemonConfig& config) {
+  const auto store = StateStore::open(config.state_dir);
+  REQUIRE(store);
+  return make_start_plan(config, *store);
+}
+
+bool mentions(const std::string& text, const std::string& what) { return text.find(what) != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("the state comes back as it was saved") {
+  const TemporaryDirectory directory;
+  const auto store = StateStore::open(directory.path() / "state");
+  REQUIRE(store);
+  CHECK_FALSE(store->load_state()->state.has_value());
+  REQUIRE_FALSE(store->save_state(some_state(3)).has_value());
+  const auto loaded = store->load_state();
+  REQUIRE(loaded);
+  REQUIRE(loaded->state.has_value());
+  CHECK(loaded->fallback_reason.empty());
+  const NodeState &state = *loaded->state, expected = some_state(3);
+  CHECK(state.id == expected.id);
+  CHECK(state.cluster == expected.cluster);
+  CHECK(state.incarnation == 3);
+  CHECK(state.left);
+  CHECK(state.job == expected.job);
+  CHECK(state.own_samples == expected.own_samples);
+  REQUIRE(state.members.size() == 1);
+  CHECK(state.members[0].address == expected.members[0].address);
+  CHECK(state.members[0].samples == 123456789);
+  CHECK(state.members[0].state == MemberState::suspect);
+  CHECK(state.members[0].phase == Phase::finishing);
+  CHECK(state.members[0].loss == 0.1);
+}
+
+TEST_CASE("a state file damaged at any byte is refused, set aside, and the previous one used with the reason") {
+  const TemporaryDirectory directory;
+  const auto store = StateStore::open(directory.path());
+  REQUIRE(store);
+  const std::string whole = format_node_state(some_state(2));
+  for (std::size_t at = 0; at < whole.size(); at += 7) {
+    CAPTURE(at);
+    std::filesystem::remove(directory.path() / "node.json");
+    std::filesystem::remove(directory.path() / "node.previous.json");
+    REQUIRE_FALSE(store->save_state(some_state(1)).has_value());
+    REQUIRE_FALSE(store->save_state(some_state(2)).has_value());
+    std::string damaged = whole;
+    damaged[at] ^= 0x10;
+    if (parse_node_state(damaged)) continue;  // a space within a name of a key is none of the content
+    directory.write("node.json", damaged);
+    const auto loaded = store->load_state();
+    REQUIRE(loaded);
+    REQUIRE(loaded->state.has_value());
+    CHECK(loaded->state->incarnation == 1);
+    CHECK(mentions(loaded->fallback_reason, "node.json"));
+    CHECK(std::filesystem::exists(directory.path() / "node.corrupt.json"));
+  }
+}
+
+TEST_CASE("a truncated state file falls back; with no whole file the daemon refuses to start") {
+  const TemporaryDirectory directory;
+  const auto store = StateStore::open(directory.path());
+  REQUIRE(store);
+  REQUIRE_FALSE(store->save_state(some_state(1)).has_value());
+  directory.write("node.json", "");
+  const auto loaded = store->load_state();
+  REQUIRE_FALSE(loaded);
+  CHECK(loaded.error().code == "bad-state");
+  CHECK(mentions(loaded.error().text, "start as a new node"));
+}
+
+TEST_CASE("two daemons cannot share a state directory") {
+  const TemporaryDirectory directory;
+  auto first = StateStore::open(directory.path());
+  REQUIRE(first);
+  const auto second = StateStore::open(directory.path());
+  REQUIRE_FALSE(second);
+  CHECK(second.error().code == "state-locked");
+  CHECK(mentions(second.error().text, "--state-dir"));
+  { const StateStore gone = std::move(*first); }
+  CHECK(StateStore::open(directory.path()));
+}
+
+TEST_CASE("a job is found by its hash, in the current file or the previous one") {
+  const TemporaryDirectory directory;
+  const auto store = StateStore::open(directory.path());
+  const auto job = Job::parse(job_text, "test");
+  REQUIRE(job);
+  REQUIRE_FALSE(store->save_job(job->canonical_text()).has_value());
+  REQUIRE_FALSE(store->save_job("something else").has_value());
+  const auto found = store->load_job(job->hash());
+  REQUIRE(found);
+  CHECK(found->document == job->canonical_text());
+  CHECK_FALSE(found->fallback_reason.empty());
+  CHECK_FALSE(store->load_job(JobHash{1})->document.has_value());
+}
+
+TEST_CASE("a full write leaves the content and the version before it, and no other file") {
+  const TemporaryDirectory directory;
+  const auto path = directory.path() / "a.txt";
+  REQUIRE_FALSE(write_durably(path, "one").has_value());
+  REQUIRE_FALSE(write_durably(path, "two").has_value());
+  REQUIRE_FALSE(write_durably(path, "three").has_value());
+  CHECK(read_file(path) == "three");
+  CHECK(read_file(previous_of(path)) == "two");
+  const auto files = std::distance(std::filesystem::directory_iterator(directory.path()), std::filesystem::directory_iterator());
+  CHECK(files == 2);
+}
+
+TEST_CASE("a node without job, seeds and history says how to begin") {
+  const TemporaryDirectory directory;
+  const auto refused = plan(config_in(directory));
+  REQUIRE_FALSE(refused);
+  CHECK(mentions(refused.error().text, "--job"));
+  CHECK(mentions(refused.error().text, "--join"));
+}
+
+TEST_CASE("--job founds a cluster and writes its key where it was told to, once") {
+  const TemporaryDirectory directory;
+  DaemonConfig config = config_in(directory);
+  config.job_file = directory.write("job.toml", job_text);
+  config.key_file = (directory.path() / "cluster.key").string();
+  const auto first = plan(config);
+  REQUIRE_MESSAGE(first, (first ? std::string() : first.error().text));
+  CHECK(first->kind == StartPlan::Kind::found);
+  CHECK(first->state.cluster != ClusterId{});
+  CHECK(first->state.job == first->job->hash);
+  CHECK(first->key.has_value());
+  CHECK(first->key_written == config.key_file);
+  CHECK(first->listen == Endpoint{"*", peer_port_default});
+  const auto second = plan(config);
+  REQUIRE(second);
+  CHECK(second->key_written.empty());
+  CHECK(*second->key == *first->key);
+}
+
+TEST_CASE("--key-file none means plain on loopback only") {
+  const TemporaryDirectory directory;
+  DaemonConfig config = config_in(directory);
+  config.job_file = directory.write("job.toml", job_text);
+  config.key_file = "none";
+  const auto made = plan(config);
+  REQUIRE(made);
+  CHECK_FALSE(made->key.has_value());
+  CHECK(made->listen == Endpoint{"127.0.0.1", peer_port_default});
+}
+
+TEST_CASE("--join without any key, or with a key file that is not there, is refused with the way out") {
+  const TemporaryDirectory directory;
+  DaemonConfig config = config_in(directory);
+  config.join = {{"box1", 7610}};
+  const auto without = plan(config);
+  REQUIRE_FALSE(without);
+  CHECK(mentions(without.error().text, "--key-file"));
+  config.key_file = (directory.path() / "missing.key").string();
+  const auto missing = plan(config);
+  REQUIRE_FALSE(missing);
+  CHECK(mentions(missing.error().text, "missing.key"));
+  config.key_file = "none";
+  const auto plain = plan(config);
+  REQUIRE(plain);
+  CHECK(plain->kind == StartPlan::Kind::join);
+  CHECK(plain->state.cluster == ClusterId{});
+}
+
+TEST_CASE("another job than the stored one is refused with both hashes; the same one is not") {
+  const TemporaryDirectory directory;
+  DaemonConfig config = config_in(directory);
+  config.key_file = "none";
+  const auto stored = Job::parse(job_text, "test");
+  {
+    const auto store = StateStore::open(config.state_dir);
+    NodeState state = some_state(1);
+    state.left = false;
+    state.job = stored->hash();
+    REQUIRE_FALSE(store->save_job(stored->canonical_text()).has_value());
+    REQUIRE_FALSE(store->save_state(state).has_value());
+  }
+  config.job_file = directory.write("other.toml", "name = \"other\"\nbudget_samples = 1000\n");
+  const auto other = plan(config);
+  REQUIRE_FALSE(other);
+  CHECK(other.error().code == "other-job");
+  CHECK(mentions(other.error().text, to_hex(stored->hash())));
+  CHECK(mentions(other.error().text, to_hex(Job::load(config.job_file)->hash())));
+  config.job_file = directory.write("same.toml", std::string("# a comment\n") + job_text);
+  const auto same = plan(config);
+  REQUIRE_MESSAGE(same, (same ? std::string() : same.error().text));
+  CHECK(same->kind == StartPlan::Kind::rejoin);
+  CHECK(same->job->hash == stored->hash());
+}
+
+TEST_CASE("a member whose stored job is damaged asks the cluster for it again") {
+  const TemporaryDirectory directory;
+  DaemonConfig config = config_in(directory);
+  config.key_file = "none";
+  {
+    const auto store = StateStore::open(config.state_dir);
+    REQUIRE_FALSE(store->save_state(some_state(1)).has_value());
+  }
+  const auto made = plan(config);
+  REQUIRE(made);
+  CHECK(made->kind == StartPlan::Kind::rejoin);
+  CHECK(made->state.job == JobHash{});
+  CHECK_FALSE(made->job.has_value());
+  CHECK_FALSE(made->warnings.empty());
+}
