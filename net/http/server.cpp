@@ -240,8 +240,8 @@ void HttpServer::Impl::admit(std::shared_ptr<Connection> connection) {
 }
 
 asio::awaitable<void> HttpServer::Impl::serve([[maybe_unused]] Self self, std::shared_ptr<Connection> connection) {
-  while (!stopping_ && co_await serve_one(*connection)) {
-  }
+  bool again = true;  // in a variable: GCC 12 -O3 miscompiles `while (… && co_await …)`
+  while (again && !stopping_) again = co_await serve_one(*connection);
   if (connection->timed_out) ++counters_.timeouts;
   if (connection->socket.is_open()) co_await linger(*connection);
   connection->close();
