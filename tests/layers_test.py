@@ -1,0 +1,187 @@
+#!/usr/bin/env python3
+"""tests/layers_test.py - the arrows between our libraries, and a few habits, as a test.
+
+    tests/layers_test.py [ROOT]       complains about every file that breaks a rule
+    tests/layers_test.py --self-test  also plants one violation of each rule in a copy: each must be found
+
+Reads text only: what a file includes and which words its code uses. Comments and strings count as code
+only where that does no harm.
+"""
+import pathlib
+import re
+import shutil
+import sys
+import tempfile
+
+LINES_MAX = 600
+SOURCE_SUFFIXES = {".h", ".cpp", ".inc"}
+COUNTED_SUFFIXES = SOURCE_SUFFIXES | {".py", ".sh", ".cmake", ".txt"}
+FOLDERS = ("core", "net", "models", "daemon", "tools", "tests", "deploy")
+
+# Which of our folders each may include; the longest matching prefix counts. tests/ may include all.
+OURS = {
+    "core": {"core"},
+    "net": {"core", "net"},
+    "models": {"core", "models"},
+    "daemon": {"core", "net", "models", "daemon"},
+    "tools": {"core", "models", "tools"},
+    "tools/gossipctl": {"core", "net", "tools"},
+}
+
+# Third-party headers, and the only folders that may include them. tests/ may include all.
+THIRD_PARTY = {
+    r"boost/": {"net"},
+    r"openssl/": {"net"},
+    r"(torch|ATen|c10)/": {"models"},
+    r"toml\+\+/": {"models"},
+    r"zlib\.h": {"models"},
+    r"spdlog/": {"daemon"},
+    r"prometheus/": {"daemon"},
+    r"CLI/": {"daemon", "tools"},
+    r"benchmark/": {"tools"},
+    r"doctest": set(),
+}
+
+# core decides; it has no threads, clock, randomness, files or sockets of its own.
+CORE_HEADERS = re.compile(
+    r"(thread|mutex|shared_mutex|condition_variable|future|semaphore|latch|barrier|stop_token|random|ctime"
+    r"|fstream|iostream|filesystem|unistd\.h|time\.h|signal\.h|pthread\.h|sys/.*|netinet/.*|arpa/.*)$")
+CORE_WORDS = {
+    r"_clock::now\b": "asks a clock; time is passed in",
+    r"\brandom_device\b": "draws randomness of its own; a seed is passed in",
+    r"\bstd::j?thread\b": "starts a thread; the driver has the threads",
+    r"\bstd::(shared_|recursive_)?mutex\b": "has a mutex; core belongs to one thread",
+    r"\bthis_thread\b": "waits; core returns deadlines",
+    r"\b(getenv|srand|std::rand|gettimeofday|clock_gettime)\s*\(": "reaches for the process or its clock",
+}
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
+UNFINISHED = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X)\b")
+
+
+def without_comments(text):
+    text = re.sub(r"/\*.*?\*/", " ", text, flags=re.DOTALL)
+    return re.sub(r"//[^\n]*", "", text)
+
+
+def longest_prefix(path, table):
+    found = [prefix for prefix in table if path.startswith(prefix + "/")]
+    return table[max(found, key=len)] if found else None
+
+
+def check_includes(path, text):
+    folder = path.split("/")[0]
+    if folder == "tests":
+        return
+    for quote, target in INCLUDE.findall(text):
+        if quote == '"':
+            first = target.split("/")[0]
+            if "/" not in target or first not in FOLDERS:
+                yield f'includes "{target}": our headers are included from the root'
+            elif first not in longest_prefix(path, OURS):
+                yield f'includes "{target}": {folder} may not use {first}'
+            continue
+        for pattern, allowed in THIRD_PARTY.items():
+            if re.match(pattern, target) and folder not in allowed:
+                yield f"includes <{target}>: only {', '.join(sorted(allowed)) or 'tests'} may"
+        if folder == "core" and CORE_HEADERS.match(target):
+            yield f"includes <{target}>: core has no threads, clock, randomness, files or sockets of its own"
+
+
+def check_source(path, text):
+    yield from check_includes(path, text)
+    if path.startswith("core/"):
+        code = without_comments(text)
+        for pattern, why in CORE_WORDS.items():
+            if match := re.search(pattern, code):
+                yield f"'{match.group(0)}' {why}"
+    if path.endswith((".h", ".inc")) and not text.startswith(f"// {path} - "):
+        yield f"does not begin with '// {path} - what it is'"
+    if path.endswith(".h") and "#pragma once" not in text:
+        yield "has no #pragma once"
+
+
+def check_tree(root):
+    """All complaints, as 'path: what'."""
+    complaints = []
+    sources = 0
+    for folder in FOLDERS:
+        for file in sorted((root / folder).rglob("*")):
+            if file.suffix not in COUNTED_SUFFIXES or not file.is_file() or "corpus" in file.parts:
+                continue
+            path = file.relative_to(root).as_posix()
+            text = file.read_text(encoding="utf-8")
+            found = []
+            if file.suffix in SOURCE_SUFFIXES:
+                sources += 1
+                found += check_source(path, text)
+            lines = text.count("\n")
+            if lines >= LINES_MAX:
+                found.append(f"has {lines} lines; {LINES_MAX} are too many, split it by what it does")
+            if match := UNFINISHED.search(text):
+                found.append(f"'{match.group(0)}': finish it, or open an issue")
+            complaints += [f"{path}: {what}" for what in found]
+    if sources < 50:
+        complaints.append(f"{root}: only {sources} sources found; is this the root of the repository?")
+    return complaints
+
+
+# What is planted, and words of the complaint that must follow.
+PLANTED = [
+    ("core/base/types.h", '\n#include "net/addresses.h"\n', "core may not use net"),
+    ("core/base/types.h", '\n#include "models/job.h"\n', "core may not use models"),
+    ("core/node/node.cpp", "\n#include <boost/asio/io_context.hpp>\n", "includes <boost/asio"),
+    ("core/node/node.cpp", "\n#include <torch/torch.h>\n", "includes <torch/"),
+    ("core/node/node.cpp", "\n#include <spdlog/spdlog.h>\n", "includes <spdlog/"),
+    ("core/node/node.cpp", "\n#include <thread>\n", "includes <thread>"),
+    ("core/node/node.cpp", "\nauto t = std::chrono::steady_clock::now();\n", "asks a clock"),
+    ("core/node/node.cpp", "\nauto r = std::random_device{}();\n", "draws randomness"),
+    ("core/node/node.cpp", "\n  #  include <random>\n", "includes <random>"),
+    ("net/addresses.cpp", '\n#include "daemon/config.h"\n', "net may not use daemon"),
+    ("net/addresses.cpp", '\n#include "models/job.h"\n', "net may not use models"),
+    ("models/job.cpp", '\n#include "net/addresses.h"\n', "models may not use net"),
+    ("models/job.cpp", "\n#include <boost/asio.hpp>\n", "includes <boost/asio"),
+    ("daemon/config.cpp", "\n#include <boost/beast/http.hpp>\n", "includes <boost/beast"),
+    ("daemon/config.cpp", "\n#include <torch/torch.h>\n", "includes <torch/"),
+    ("daemon/config.cpp", '\n#include "config.h"\n', "from the root"),
+    ("tools/bench/main.cpp", '\n#include "net/addresses.h"\n', "tools may not use net"),
+    ("tools/gossipctl/main.cpp", '\n#include "daemon/config.h"\n', "tools may not use daemon"),
+    ("net/task_group.h", None, "does not begin with"),
+    ("daemon/config.cpp", "\n" * LINES_MAX, "lines"),
+    ("daemon/config.cpp", "\n// TO" "DO: later\n", "finish it"),
+]
+
+
+def self_test(root):
+    failures = []
+    with tempfile.TemporaryDirectory() as directory:
+        copy = pathlib.Path(directory)
+        for folder in FOLDERS:
+            shutil.copytree(root / folder, copy / folder, ignore=shutil.ignore_patterns("corpus", "__pycache__"))
+        before = set(check_tree(copy))
+        for path, planted, words in PLANTED:
+            file = copy / path
+            text = file.read_text(encoding="utf-8")
+            file.write_text(text.partition("\n")[2] if planted is None else text + planted, encoding="utf-8")
+            new = set(check_tree(copy)) - before
+            if not any(c.startswith(path + ": ") and words in c for c in new):
+                failures.append(f"self-test: {path} with {planted!r:.60} was not found (expected '{words}', got {sorted(new)})")
+            file.write_text(text, encoding="utf-8")
+    return failures
+
+
+def main(arguments):
+    with_self_test = "--self-test" in arguments
+    roots = [a for a in arguments if not a.startswith("--")]
+    root = pathlib.Path(roots[0] if roots else pathlib.Path(__file__).parent.parent).resolve()
+    complaints = check_tree(root)
+    if with_self_test:
+        complaints += self_test(root)
+    for complaint in complaints:
+        print(complaint)
+    if not complaints:
+        print(f"layers and habits hold{f'; {len(PLANTED)} planted violations were found' if with_self_test else ''}")
+    return 1 if complaints else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,124 @@
+#!/usr/bin/env bash
+# tests/run.sh - everything that must hold, from a fresh checkout: installs, builds, runs it all under ctest.
+#
+# Goes through the parts below one after the other, also when an earlier one fails, and ends with one
+# line "N passed, N failed". A part that cannot be built counts as one failure. Build logs and ctest's
+# reports lie in build/test-logs/.
+set -euo pipefail
+
+root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
+logs=$root/build/test-logs
+parts_all=(unit e2e asan tsan fuzz)
+
+usage() {
+  cat <<'TEXT'
+usage: tests/run.sh [--only PART] ...     PART: one of these, may be repeated; default: all
+  unit   preset dev, warnings as errors: unit tests, simulator, style
+  e2e    preset dev: real processes on this machine
+  asan   preset asan: unit tests and simulator under AddressSanitizer and UndefinedBehaviorSanitizer
+  tsan   preset tsan: the same without LibTorch under ThreadSanitizer; preset no-torch configures
+  fuzz   preset fuzz: each fuzz target for a short time
+TEXT
+}
+
+parts=()
+while (($#)); do
+  case $1 in
+    --only)
+      (($# >= 2)) || { usage >&2; exit 2; }
+      parts+=("$2")
+      shift
+      ;;
+    -h | --help) usage; exit 0 ;;
+    *) usage >&2; exit 2 ;;
+  esac
+  shift
+done
+((${#parts[@]})) || parts=("${parts_all[@]}")
+for part in "${parts[@]}"; do
+  [[ " ${parts_all[*]} " == *" $part "* ]] || { usage >&2; exit 2; }
+done
+
+passed=0
+failed=0
+summary=()
+
+note() {
+  summary+=("$1")
+  printf '==== %s\n' "$1"
+}
+
+# Configures preset $1 and builds the targets that follow (all, when none is named).
+build() {
+  local preset=$1 log=$logs/$1-build.log began=$SECONDS
+  shift
+  printf '==== %s: building\n' "$preset"
+  if { cmake --preset "$preset" && cmake --build --preset "$preset" --parallel "$(nproc)" ${1:+--target "$@"}; } >"$log" 2>&1; then
+    printf '==== %s: built in %s s\n' "$preset" $((SECONDS - began))
+    return 0
+  fi
+  grep -E 'error|FAILED' "$log" | head -n 20 || true
+  tail -n 20 "$log"
+  failed=$((failed + 1))
+  note "$preset: does not build; its log is $log"
+  return 1
+}
+
+# Runs ctest on preset $2 with the arguments that follow, as part $1, and counts.
+check() {
+  local part=$1 preset=$2 report=$logs/$1.txt began=$SECONDS ok bad
+  shift 2
+  "${runner[@]}" ctest --test-dir "build/$preset" --output-on-failure --no-tests=error --parallel "$(nproc)" \
+    --output-junit "$logs/$part.xml" "$@" 2>&1 | tee "$report" || true
+  # "97% tests passed, 1 tests failed out of 30"
+  read -r bad ok < <(sed -nE 's/.* tests passed, ([0-9]+) tests failed out of ([0-9]+)$/\1 \2/p' "$report"; echo "1 1")
+  failed=$((failed + bad))
+  passed=$((passed + ok - bad))
+  note "$part: $((ok - bad)) passed, $bad failed in $((SECONDS - began)) s"
+}
+
+# The sanitizers of GCC 12 and clang 14 do not know address spaces as random as new kernels make them.
+runner=()
+plain_addresses() {
+  runner=()
+  if setarch "$(uname -m)" --addr-no-randomize true 2>/dev/null; then runner=(setarch "$(uname -m)" --addr-no-randomize); fi
+}
+
+export ASAN_OPTIONS="detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1${ASAN_OPTIONS:+:$ASAN_OPTIONS}"
+export LSAN_OPTIONS="suppressions=$root/tests/lsan.supp:print_suppressions=0"
+export UBSAN_OPTIONS="print_stacktrace=1"
+export TSAN_OPTIONS="suppressions=$root/tests/tsan.supp:halt_on_error=1:second_deadlock_stack=1"
+
+run_part() {
+  runner=()
+  case $1 in
+    unit) build dev && check unit dev --exclude-regex '^e2e\.' ;;
+    e2e) build dev && check e2e dev --tests-regex '^e2e\.' ;;
+    asan)
+      plain_addresses
+      build asan && check asan asan
+      ;;
+    tsan)
+      plain_addresses
+      if ! cmake --preset no-torch >"$logs/no-torch.log" 2>&1; then
+        failed=$((failed + 1))
+        note "no-torch: does not configure; its log is $logs/no-torch.log"
+      fi
+      build tsan && check tsan tsan
+      ;;
+    fuzz)
+      plain_addresses
+      build fuzz fuzzers && check fuzz fuzz
+      ;;
+  esac
+}
+
+cd "$root"
+mkdir -p "$logs"
+"$root/deploy/install-packages.sh" --tests
+for part in "${parts[@]}"; do run_part "$part" || true; done
+
+printf '\n'
+printf '%s\n' "${summary[@]}" "total time: $SECONDS s"
+printf '%s passed, %s failed\n' "$passed" "$failed"
+((failed == 0))
