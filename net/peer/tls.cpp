@@ -14,6 +14,8 @@ namespace {
 
 constexpr const char* identity_prefix = "gossipd-";
 constexpr const char* cipher_suite = "TLS_AES_128_GCM_SHA256";
+// A server that verifies its peer takes up a session only in the context that the session names.
+constexpr unsigned char session_context[] = {'g', 'o', 's', 's', 'i', 'p', 'd'};
 constexpr unsigned char cipher_suite_id[2] = {0x13, 0x01};
 constexpr std::size_t identity_shown_max = 64;
 
@@ -39,7 +41,8 @@ SSL_SESSION* make_session(SSL* ssl, const ClusterKey& key) {
   SSL_SESSION* session = SSL_SESSION_new();
   const bool ok = cipher != nullptr && session != nullptr &&
                   SSL_SESSION_set1_master_key(session, reinterpret_cast<const unsigned char*>(key.secret.data()), key.secret.size()) == 1 &&
-                  SSL_SESSION_set_cipher(session, cipher) == 1 && SSL_SESSION_set_protocol_version(session, TLS1_3_VERSION) == 1;
+                  SSL_SESSION_set_cipher(session, cipher) == 1 && SSL_SESSION_set_protocol_version(session, TLS1_3_VERSION) == 1 &&
+                  SSL_SESSION_set1_id_context(session, session_context, sizeof session_context) == 1;
   if (ok) return session;
   SSL_SESSION_free(session);
   return nullptr;
@@ -89,6 +92,7 @@ TlsContext::TlsContext(const ClusterKey& key)
   GOSSIPD_ASSERT(SSL_CTX_set_ciphersuites(handle, cipher_suite) == 1);
   GOSSIPD_ASSERT(SSL_CTX_set_num_tickets(handle, 0) == 1);
   GOSSIPD_ASSERT(SSL_CTX_set_ex_data(handle, context_slot(), this) == 1);
+  GOSSIPD_ASSERT(SSL_CTX_set_session_id_context(handle, session_context, sizeof session_context) == 1);
   SSL_CTX_set_options(handle, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION);
   SSL_CTX_set_session_cache_mode(handle, SSL_SESS_CACHE_OFF);
   SSL_CTX_set_psk_use_session_callback(handle, &PskCallbacks::use);
