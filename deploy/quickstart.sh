@@ -203,7 +203,7 @@ words='
   def percent($digits): if . == null then "-" else (. * 100 | fixed($digits)) + " %" end;
   def duration: if . == null then "-" else (. | round) as $s
       | if $s < 60 then "\($s) s" else "\($s / 60 | floor) min \($s % 60) s" end end;
-  def progress: map(.progress) | min // 0;
+  def progress: map(.progress) | max // 0;
   def left: map(.time_left_s) | map(select(. != null)) | max;
   def mean(f): map(f | select(. != null)) | if length == 0 then null else add / length end;
 '
