@@ -9,5 +9,6 @@
 namespace gossipd::bench {
 
 void add_codec_command(CLI::App& app);
+void add_overhead_command(CLI::App& app);  // runs the gossipd beside it
 
 }  // namespace gossipd::bench

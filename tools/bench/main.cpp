@@ -5,6 +5,7 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", GOSSIPD_VERSION);
   app.require_subcommand(1);
   gossipd::bench::add_codec_command(app);
+  gossipd::bench::add_overhead_command(app);
   CLI11_PARSE(app, argc, argv);
   return 0;
 }
