@@ -16,7 +16,7 @@
 // with gain_speaker·weight_s = gain_listener·weight_l, so Σ weight·x is kept exactly (up to
 // rounding), whatever the speeds, delays and codecs. Both halves are applied when a node speaks:
 // first the half of the turn it heard, then its own; the ages of the two pairs cancel, which is
-// why a delay does not drag the common movement of the models (ALGORITHM.md beside this file).
+// why a delay does not drag the common movement of the models (EXCHANGE.md beside this file).
 //
 // Encoded records are kept until the other end has answered; after a reconnect both ends compare
 // version and hash of every block, and what was lost is sent again if its base still matches, as
