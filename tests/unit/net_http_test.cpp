@@ -1,0 +1,312 @@
+#include <sys/stat.h>
+
+#include <boost/asio/local/stream_protocol.hpp>
+#include <boost/asio/read.hpp>
+#include <thread>
+
+#include "net/http/client.h"
+#include "net/http/guard.h"
+#include "net/http/router.h"
+#include "net/http/server.h"
+#include "net_test_support.h"
+
+using namespace gossipd;
+using namespace gossipd::test;
+using namespace std::chrono_literals;
+
+namespace {
+
+// A server on a thread of its own; the test is the client. Stopped in order by the destructor.
+class Service {
+  EventLoop loop_;  // first, so that it outlives the server and the kept answers
+
+ public:
+  explicit Service(HttpServerOptions options = {}) {
+    router_.add("GET", "/hello", [](const HttpRequest& request) {
+      const auto name = request.query.find("name");
+      return HttpResponse{.content_type = "text/plain", .body = "hello " + (name == request.query.end() ? "you" : name->second), .headers = {{"X-Extra", "1"}}};
+    });
+    router_.add("POST", "/echo", [](const HttpRequest& request) { return HttpResponse{.content_type = "text/plain", .body = request.body, .headers = {}}; });
+    router_.add("GET", "/later", HttpHandler([this](const HttpRequest&, HttpRespond respond) {
+                  loop_.post([respond = std::move(respond)] { respond(HttpResponse{.body = "\"late\"", .headers = {}}); });
+                }));
+    router_.add("GET", "/dropped", HttpHandler([](const HttpRequest&, const HttpRespond&) {}));
+    router_.add("GET", "/never", HttpHandler([this](const HttpRequest&, HttpRespond respond) { kept_.push_back(std::move(respond)); }));
+    router_.add("GET", "/livez", [](const HttpRequest&) { return HttpResponse{.headers = {}}; });
+    server.emplace(loop_, HttpHandler([this](const HttpRequest& request, HttpRespond respond) { router_(request, std::move(respond)); }), std::move(options));
+  }
+  ~Service() { stop(); }
+  void stop() {
+    if (!thread_.joinable()) return;
+    loop_.post([this] { server->stop([this] { loop_.stop(); }); });
+    thread_.join();
+  }
+  void start() {
+    const auto bound = server->listen({"127.0.0.1", 0});
+    REQUIRE(bound);
+    where = *bound;
+    thread_ = std::thread([this] { loop_.run(); });
+  }
+  Result<HttpResponse> call(const std::string& method, const std::string& target, const std::string& body = {}, std::map<std::string, std::string> headers = {}) const {
+    return http_call({.server = where, .unix_path = unix_path, .method = method, .target = target, .body = body, .headers = std::move(headers), .timeout = 30s});
+  }
+  // Sends bytes as they are, and returns everything until the server closes.
+  std::string raw(const std::string& words) const {
+    asio::io_context io;
+    tcp::socket socket(io);
+    socket.connect(tcp::endpoint(asio::ip::make_address(where.host), where.port));
+    asio::write(socket, asio::buffer(words));
+    std::string answer;
+    std::array<char, 4096> buffer;
+    boost::system::error_code error;
+    while (!error) answer.append(buffer.data(), socket.read_some(asio::buffer(buffer), error));
+    return answer;
+  }
+
+  Endpoint where;
+  std::string unix_path;
+  std::optional<HttpServer> server;  // touched before start() and after stop() only
+
+ private:
+  HttpRouter router_;
+  std::vector<HttpRespond> kept_;
+  std::thread thread_;
+};
+
+std::string get(const Service& service, const std::string& extra = {}, const std::string& version = "1.1") {
+  return "GET /hello HTTP/" + version + "\r\nHost: " + to_string(service.where) + "\r\n" + extra + "\r\n";
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+HttpRequest from(const std::string& host, const std::string& origin = {}) {
+  HttpRequest request{.method = "GET", .path = "/", .query = {}, .headers = {{"host", host}}, .body = {}};
+  if (!origin.empty()) request.headers["origin"] = origin;
+  return request;
+}
+
+}  // namespace
+
+TEST_CASE("a route answers with its status, type, headers and body") {
+  Service service;
+  service.start();
+  const auto response = service.call("GET", "/hello?name=box%201&x=");
+  REQUIRE(response);
+  CHECK(response->status == 200);
+  CHECK(response->content_type == "text/plain");
+  CHECK(response->body == "hello box 1");
+  CHECK(std::find(response->headers.begin(), response->headers.end(), std::pair<std::string, std::string>("X-Extra", "1")) != response->headers.end());
+  CHECK(service.call("POST", "/echo", "ping")->body == "ping");
+  CHECK(service.call("GET", "/later")->body == "\"late\"");
+}
+
+TEST_CASE("unknown paths and methods are problem documents with a stable code") {
+  Service service;
+  service.start();
+  const auto missing = service.call("GET", "/nothing");
+  REQUIRE(missing);
+  CHECK(missing->status == 404);
+  CHECK(missing->content_type == "application/problem+json");
+  CHECK(contains(missing->body, "\"code\": \"not-found\""));
+  const auto wrong = service.call("DELETE", "/hello");
+  REQUIRE(wrong);
+  CHECK(wrong->status == 405);
+  CHECK(std::find(wrong->headers.begin(), wrong->headers.end(), std::pair<std::string, std::string>("Allow", "GET")) != wrong->headers.end());
+  CHECK(contains(service.raw("GET hello HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"), "400 Bad Request"));
+  CHECK(contains(service.raw("this is not HTTP at all\r\n\r\n"), "400 Bad Request"));
+}
+
+TEST_CASE("HEAD answers like GET but without the body") {
+  Service service;
+  service.start();
+  const std::string answer = service.raw("HEAD /hello HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+  CHECK(contains(answer, "200 OK"));
+  CHECK(contains(answer, "Content-Length: 9"));
+  CHECK(answer.ends_with("\r\n\r\n"));
+  CHECK(service.call("HEAD", "/hello")->status == 200);
+}
+
+TEST_CASE("one connection serves many requests until asked to close") {
+  Service service;
+  service.start();
+  const std::string answers = service.raw(get(service) + get(service) + get(service, "Connection: close\r\n"));
+  std::size_t count = 0;
+  for (std::size_t at = answers.find("hello you"); at != std::string::npos; at = answers.find("hello you", at + 1)) ++count;
+  CHECK(count == 3);
+  CHECK(contains(service.raw(get(service, {}, "1.0")), "hello you"));  // 1.0 closes by itself
+}
+
+TEST_CASE("bodies and headers over their limits are refused and not read") {
+  Service service({.header_bytes_max = 2048, .body_bytes_max = 1000});
+  service.start();
+  CHECK(service.call("POST", "/echo", std::string(1000, 'x'))->status == 200);
+  const auto large = service.call("POST", "/echo", std::string(1001, 'x'));
+  REQUIRE(large);
+  CHECK(large->status == 413);
+  CHECK(contains(service.raw("POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n"), "413"));
+  CHECK(contains(service.raw("GET /hello HTTP/1.1\r\nHost: localhost\r\nX: " + std::string(4000, 'x') + "\r\n\r\n"), "431"));
+}
+
+TEST_CASE("a client that expects 100-continue is told to go on") {
+  Service service;
+  service.start();
+  const std::string answer = service.raw("POST /echo HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nConnection: close\r\nContent-Length: 2\r\n\r\nhi");
+  CHECK(answer.starts_with("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK"));
+}
+
+TEST_CASE("a request that trickles in too slowly is cut, and so is an idle connection") {
+  Service service({.read_timeout = 100ms});
+  service.start();
+  CHECK(service.raw("GET /hello HTTP/1.1\r\nHost: local").empty());
+  CHECK(service.raw("").empty());
+  CHECK(contains(service.raw(get(service)), "hello you"));  // keep-alive, then idle
+  service.stop();
+  CHECK(service.server->counters().timeouts == 3);
+  CHECK(service.server->counters().requests == 1);
+}
+
+TEST_CASE("a handler that drops its request or never answers does not leave the client waiting") {
+  Service service({.answer_timeout = 100ms});
+  service.start();
+  CHECK(service.call("GET", "/dropped")->status == 500);
+  CHECK(service.call("GET", "/never")->status == 503);
+}
+
+TEST_CASE("connections over the maximum are turned away and room comes back") {
+  Service service({.connections_max = 2});
+  service.start();
+  {
+    asio::io_context io;
+    const tcp::endpoint where(asio::ip::make_address(service.where.host), service.where.port);
+    tcp::socket first(io), second(io);
+    first.connect(where);
+    second.connect(where);
+    asio::write(first, asio::buffer(get(service)));  // answered: so both are admitted
+    std::array<char, 1> byte;
+    asio::read(first, asio::buffer(byte));
+    asio::write(second, asio::buffer(get(service)));
+    asio::read(second, asio::buffer(byte));
+    CHECK(service.call("GET", "/hello").error().code == "bad-response");
+  }
+  Result<HttpResponse> response = service.call("GET", "/hello");
+  for (int tries = 0; !response && tries < 10'000; ++tries) response = service.call("GET", "/hello");  // until the two are seen to be gone
+  CHECK(response);
+  service.stop();
+  CHECK(service.server->counters().refused_full >= 1);
+}
+
+TEST_CASE("only requests that name this host pass") {
+  const HttpServerOptions options{.allowed_hosts = {"Box1.example"}};
+  for (const char* host : {"localhost", "LOCALHOST:7611", "127.0.0.1:7611", "127.9.9.9", "[::1]:7611", "box1.example:80"}) {
+    CAPTURE(host);
+    CHECK(!refuse_request(from(host), options, HttpVia::tcp));
+  }
+  for (const char* host : {"evil.example", "evil.example:7611", "127.0.0.1.evil.example", "127.evil.example", "localhost.evil.example", "", "10.0.0.1", "a b"}) {
+    CAPTURE(host);
+    const auto refused = refuse_request(from(host), options, HttpVia::tcp);
+    REQUIRE(refused);
+    CHECK(refused->status == 421);
+    CHECK(contains(refused->body, "wrong-host"));
+    CHECK(!refuse_request(from(host), options, HttpVia::unix_socket));
+  }
+}
+
+TEST_CASE("a page of another origin is refused even when it names this host") {
+  const HttpServerOptions options;
+  CHECK(!refuse_request(from("127.0.0.1:7611", "http://127.0.0.1:7611"), options, HttpVia::tcp));
+  for (const char* origin : {"http://evil.example", "null", "https://127.0.0.1:7611", "http://127.0.0.1:3000"}) {
+    CAPTURE(origin);
+    const auto refused = refuse_request(from("127.0.0.1:7611", origin), options, HttpVia::tcp);
+    REQUIRE(refused);
+    CHECK(refused->status == 403);
+  }
+}
+
+TEST_CASE("a wrong Host is refused on the wire") {
+  Service service;
+  service.start();
+  CHECK(contains(service.raw("GET /hello HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n"), "421"));
+  CHECK(contains(service.raw("GET /hello HTTP/1.1\r\nConnection: close\r\n\r\n"), "421"));
+}
+
+TEST_CASE("beyond loopback a token is needed, and then every request must carry it") {
+  {
+    Service open;
+    const auto refused = open.server->listen({"*", 0});
+    REQUIRE(!refused);
+    CHECK(refused.error().code == "token-needed");
+  }
+  Service service({.bearer_token = "sesame"});
+  CHECK(service.server->listen({"*", 0}));
+  service.start();
+  CHECK(service.call("GET", "/hello")->status == 401);
+  CHECK(service.call("GET", "/hello", {}, {{"Authorization", "Bearer wrong1"}})->status == 401);
+  CHECK(service.call("GET", "/hello", {}, {{"Authorization", "Bearer sesame"}, {"Host", "box1"}})->status == 200);
+  CHECK(service.call("GET", "/livez")->status == 200);
+}
+
+TEST_CASE("a Unix socket serves its owner, replaces a stale file and is removed at the end") {
+  const TemporaryFolder folder;
+  const std::string path = folder.path / "rest.sock";
+  {
+    asio::io_context io;
+    asio::local::stream_protocol::acceptor stale(io, asio::local::stream_protocol::endpoint(path));
+  }
+  REQUIRE(std::filesystem::exists(path));
+  {
+    Service service;
+    REQUIRE(!service.server->listen_unix(path));
+    struct stat status {};
+    REQUIRE(::stat(path.c_str(), &status) == 0);
+    CHECK((status.st_mode & 0777) == 0600);
+    Service second;
+    CHECK(second.server->listen_unix(path)->code == "listen");
+    service.unix_path = path;
+    service.start();
+    CHECK(service.call("GET", "/hello")->body == "hello you");
+  }
+  CHECK(!std::filesystem::exists(path));
+}
+
+TEST_CASE("the client tells refused, late and foreign answers apart") {
+  asio::io_context io;
+  tcp::acceptor acceptor(io, {asio::ip::address_v4::loopback(), 0});
+  const Endpoint where{"127.0.0.1", acceptor.local_endpoint().port()};
+  CHECK(http_call({.server = where, .timeout = 100ms}).error().code == "timeout");
+  std::thread foreign([&] {
+    tcp::socket ignored = acceptor.accept();  // of the call that timed out
+    tcp::socket socket = acceptor.accept();
+    asio::write(socket, asio::buffer(std::string("220 smtp.example ready\r\n")));
+    std::array<char, 512> buffer;
+    (void)socket.read_some(asio::buffer(buffer));
+  });
+  CHECK(http_call({.server = where, .timeout = 30s}).error().code == "bad-response");
+  foreign.join();
+  acceptor.close();
+  const auto refused = http_call({.server = where});
+  CHECK(refused.error().code == "no-daemon");
+  CHECK(contains(refused.error().text, to_string(where)));
+  CHECK(http_call({.unix_path = "/nonexistent/rest.sock"}).error().code == "no-daemon");
+}
+
+TEST_CASE("problem documents carry the stable members and survive bytes that are not UTF-8") {
+  const HttpResponse response = problem(409, "left", "The node has left its cluster", "odd \xff byte", "run 'gossipctl join'");
+  CHECK(response.status == 409);
+  CHECK(response.content_type == "application/problem+json");
+  for (const char* part : {"\"status\": 409", "\"code\": \"left\"", "\"title\"", "\"detail\"", "\"hint\"", "\"type\": \"about:blank\""}) {
+    CAPTURE(part);
+    CHECK(contains(response.body, part));
+  }
+  CHECK(!contains(problem(404, "c", "t").body, "hint"));
+}
+
+TEST_CASE("targets split into a decoded path and query") {
+  const auto target = parse_target("/a%2Fb?x=1+2&y=%26&flag&=nameless");
+  REQUIRE(target);
+  CHECK(target->path == "/a/b");
+  CHECK(target->query == std::map<std::string, std::string>{{"x", "1 2"}, {"y", "&"}, {"flag", ""}});
+  CHECK(!parse_target("no-slash"));
+  CHECK(!parse_target("/%zz"));
+  CHECK(!parse_target("/%4"));
+  CHECK(url_decode(url_encode("a b&c=\xc3\xa4/"), UrlPart::query) == "a b&c=\xc3\xa4/");
+}

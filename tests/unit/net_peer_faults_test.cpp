@@ -1,0 +1,205 @@
+// Sessions through a relay that stalls or cuts: lanes, bounds, deadlines, connections lost anywhere.
+#include "net_test_support.h"
+
+using namespace gossipd;
+using namespace gossipd::test;
+using namespace std::chrono_literals;
+
+namespace {
+
+const ClusterKey our_key = test_key(0x11, 1);
+
+// a dials b through the relay.
+struct Rig {
+  explicit Rig(const std::optional<ClusterKey>& key = our_key, const PeerLimits& limits = {})
+      : a(loop, key, limits), b(loop, key, limits), relay(loop, b.listen()) {}
+  EventLoop loop;
+  Node a, b;
+  Relay relay;
+
+  bool run_until(const std::function<bool()>& condition) { return loop.run_until(condition, patience); }
+  SessionId open() {
+    a.transport.dial(relay.endpoint());
+    REQUIRE_MESSAGE(run_until([&] { return (a.seen.opened.size() == 1 && b.seen.opened.size() == 1) || !a.seen.failed.empty(); }),
+                    "neither open nor failed");
+    REQUIRE_MESSAGE(a.seen.failed.empty(), a.seen.failed[0].second.text);
+    return a.seen.session();
+  }
+  void stop() { stop_all(loop, {&a, &b}); }
+};
+
+}  // namespace
+
+TEST_CASE("a control message overtakes megabytes of bulk that were queued before it") {
+  for (const auto& key : {std::optional<ClusterKey>(our_key), std::optional<ClusterKey>()}) {
+    CAPTURE(key.has_value());
+    Rig rig(key);
+    const SessionId session = rig.open();
+    rig.relay.close_gate();
+    const SharedBytes megabyte = shared(random_bytes(1024 * 1024, 1));
+    for (int i = 0; i < 8; ++i) REQUIRE(rig.a.transport.send(session, Lane::bulk, megabyte));
+    REQUIRE(rig.run_until([&] { return rig.a.seen.bulk_sent > 0; }));  // the first chunk is on its way
+    REQUIRE(rig.a.transport.send(session, Lane::control, shared("ping")));
+    rig.relay.open_gate();
+    REQUIRE(rig.run_until([&] { return rig.b.seen.received.size() == 9; }));
+    std::size_t position = 0;
+    while (rig.b.seen.received[position].lane != Lane::control) ++position;
+    CHECK(position <= 1);
+    for (const auto& message : rig.b.seen.received) {
+      REQUIRE((message.lane == Lane::control || message.bytes == *megabyte));
+    }
+    rig.stop();
+  }
+}
+
+TEST_CASE("bulk waits in the session and not in the kernel") {
+  Rig rig;
+  const SessionId session = rig.open();
+  rig.relay.close_gate();
+  const SharedBytes megabyte = shared(random_bytes(1024 * 1024, 1));
+  for (int i = 0; i < 16; ++i) REQUIRE(rig.a.transport.send(session, Lane::bulk, megabyte));
+  bool settled = false;
+  std::size_t before = 0;
+  Timer settle(rig.loop, [&] {  // until nothing has moved for a while
+    settled = rig.a.seen.bulk_sent == before;
+    before = rig.a.seen.bulk_sent;
+    if (!settled) settle.arm_after(300ms);
+  });
+  settle.arm_after(300ms);
+  REQUIRE(rig.run_until([&] { return settled; }));
+  CHECK(rig.a.transport.bulk_queue_bytes(session) > 8 * 1024 * 1024);
+  rig.relay.open_gate();
+  REQUIRE(rig.run_until([&] { return rig.b.seen.received.size() == 16; }));
+  rig.stop();
+}
+
+TEST_CASE("a full control queue closes the session with that reason, once") {
+  Rig rig(our_key, PeerLimits{.control_queue_max = 16, .close_timeout = 100ms});
+  const SessionId session = rig.open();
+  std::size_t queued = 0;
+  while (rig.a.transport.send(session, Lane::control, shared("x"))) ++queued;
+  CHECK(queued == 16);
+  CHECK(rig.a.seen.closed.empty());  // never from inside the call
+  REQUIRE(rig.run_until([&] { return !rig.a.seen.closed.empty() && !rig.b.seen.closed.empty(); }));
+  CHECK(rig.a.seen.closed[0].second.code == "control-queue-full");
+  CHECK(rig.a.transport.counters().sessions_closed.at("control-queue-full") == 1);
+  rig.stop();
+  CHECK(rig.a.seen.closed.size() == 1);
+}
+
+TEST_CASE("a full bulk queue closes the session with that reason, once") {
+  Rig rig(our_key, PeerLimits{.bulk_queue_bytes_max = 3'000'000});
+  const SessionId session = rig.open();
+  const SharedBytes megabyte = shared(random_bytes(1'000'000, 1));
+  for (int i = 0; i < 3; ++i) REQUIRE(rig.a.transport.send(session, Lane::bulk, megabyte));
+  CHECK(!rig.a.transport.send(session, Lane::bulk, shared("x")));
+  REQUIRE(rig.run_until([&] { return !rig.a.seen.closed.empty() && !rig.b.seen.closed.empty(); }));
+  CHECK(rig.a.seen.closed[0].second.code == "bulk-queue-full");
+  CHECK(rig.b.seen.received.empty());
+  rig.stop();
+}
+
+TEST_CASE("a peer that takes no bytes for too long loses the session") {
+  Rig rig(our_key, PeerLimits{.write_stall_timeout = 200ms});
+  const SessionId session = rig.open();
+  rig.relay.close_gate();
+  const SharedBytes megabyte = shared(random_bytes(1024 * 1024, 1));
+  for (int i = 0; i < 16; ++i) REQUIRE(rig.a.transport.send(session, Lane::bulk, megabyte));
+  REQUIRE(rig.run_until([&] { return !rig.a.seen.closed.empty(); }));
+  CHECK(rig.a.seen.closed[0].second.code == "write-stalled");
+  rig.relay.open_gate();
+  rig.stop();
+}
+
+TEST_CASE("a close that the peer does not take ends at its deadline with the reason given") {
+  Rig rig(our_key, PeerLimits{.close_timeout = 200ms});
+  const SessionId session = rig.open();
+  rig.relay.close_gate();
+  const SharedBytes megabyte = shared(random_bytes(1024 * 1024, 1));
+  for (int i = 0; i < 16; ++i) REQUIRE(rig.a.transport.send(session, Lane::bulk, megabyte));
+  REQUIRE(rig.run_until([&] { return rig.a.seen.bulk_sent > 0; }));
+  rig.a.transport.close(session, Error{"left", "this node left"});
+  REQUIRE(rig.run_until([&] { return !rig.a.seen.closed.empty(); }));
+  CHECK(rig.a.seen.closed[0].second.code == "left");
+  rig.relay.open_gate();
+  rig.stop();
+}
+
+TEST_CASE("a dialler that meets silence gives up at the handshake deadline") {
+  EventLoop loop;
+  tcp::acceptor silent(loop.io(), {asio::ip::address_v4::loopback(), 0});
+  Node node(loop, our_key, PeerLimits{.handshake_timeout = 100ms});
+  node.transport.dial({"127.0.0.1", silent.local_endpoint().port()});
+  REQUIRE(loop.run_until([&] { return !node.seen.failed.empty(); }, patience));
+  CHECK(node.seen.failed[0].second.code == "handshake-timeout");
+  stop_all(loop, {&node});
+}
+
+TEST_CASE("a plain peer that breaks the framing is told so and loses its session alone") {
+  EventLoop loop;
+  Node node(loop, std::nullopt);
+  const Endpoint where = node.listen();
+  tcp::socket peer(loop.io());
+  peer.connect(tcp::endpoint(asio::ip::make_address(where.host), where.port));
+  asio::write(peer, asio::buffer(std::string("gossipd\x01 and now some garbage")));
+  std::string answer;
+  std::array<char, 1024> buffer;
+  std::function<void()> read = [&] {
+    peer.async_read_some(asio::buffer(buffer), [&](const boost::system::error_code& error, std::size_t count) {
+      answer.append(buffer.data(), count);
+      if (error) return peer.close();
+      read();
+    });
+  };
+  read();
+  REQUIRE(loop.run_until([&] { return !node.seen.closed.empty(); }, patience));
+  CHECK(node.seen.closed[0].second.code == "frame-magic");
+  CHECK(answer.find("frame-magic") != std::string::npos);
+  CHECK(node.seen.received.empty());
+  stop_all(loop, {&node});
+}
+
+// The ends have different traffic, so that a message out of place would be noticed.
+void check_cut(Rig& rig, std::size_t to_target, std::size_t from_target) {
+  CAPTURE(to_target);
+  CAPTURE(from_target);
+  const Bytes control_a = bytes_of("control from a"), control_b = bytes_of("and control from b");
+  const Bytes bulk_a = random_bytes(150'000, 11), bulk_b = random_bytes(180'000, 12);
+  const auto talk = [](Node& node, const Bytes& control, const Bytes& bulk) {
+    node.seen = Recorder();
+    node.seen.when_open = [&node, control = shared(control), bulk = shared(bulk)](SessionId id) {
+      node.transport.send(id, Lane::bulk, bulk);
+      node.transport.send(id, Lane::control, control);
+    };
+  };
+  talk(rig.a, control_a, bulk_a);
+  talk(rig.b, control_b, bulk_b);
+  rig.relay.cut_after(to_target, from_target);
+  rig.a.transport.dial(rig.relay.endpoint());
+  REQUIRE(rig.run_until([&] {
+    return rig.a.seen.failed.size() + rig.a.seen.closed.size() == 1 && rig.b.seen.rejected.size() + rig.b.seen.closed.size() == 1;
+  }));
+  REQUIRE(rig.a.seen.opened.size() == rig.a.seen.closed.size());
+  REQUIRE(rig.b.seen.opened.size() == rig.b.seen.closed.size());
+  for (const auto& message : rig.a.seen.received) REQUIRE((message.lane == Lane::control ? message.bytes == control_b : message.bytes == bulk_b));
+  for (const auto& message : rig.b.seen.received) REQUIRE((message.lane == Lane::control ? message.bytes == control_a : message.bytes == bulk_a));
+  REQUIRE(rig.a.seen.received.size() <= 2);
+  REQUIRE(rig.b.seen.received.size() <= 2);
+}
+
+TEST_CASE("a connection cut after any number of bytes ends each side exactly once and yields no partial message") {
+  for (const auto& key : {std::optional<ClusterKey>(our_key), std::optional<ClusterKey>()}) {
+    CAPTURE(key.has_value());
+    Rig rig(key);
+    for (std::size_t n = 0; n < 700; n += n < 40 ? 1 : 13) {
+      check_cut(rig, n, Relay::never);
+      check_cut(rig, Relay::never, n);
+    }
+    Random random(7);
+    for (int i = 0; i < 30; ++i) {
+      check_cut(rig, random.below(150'000), Relay::never);
+      check_cut(rig, Relay::never, random.below(180'000));
+    }
+    rig.stop();
+  }
+}
