@@ -220,8 +220,9 @@ void Training::on_evaluated(const Evaluation& evaluation) {
   if (best) best_accuracy_ = evaluation.accuracy;
   if (!stopped_ && best && config_.checkpoint_best && !writing_["best"].under_way)
     start_writing("best", CheckpointRequest::Model::last_evaluated);
-  // The final file exists since the job ended; now it can say how good it is as well.
-  if (!stopped_ && finished_) write_checkpoint("final", nullptr);
+  // The final file exists since the job ended; now it can say how good it is as well. An evaluation
+  // that was under way then is of a model from before the final exchange.
+  if (!stopped_ && finished_ && evaluation.asked_for) write_checkpoint("final", nullptr);
   EvaluationView view{evaluation.accuracy, evaluation.loss, evaluation.step, evaluation.at_samples, 0};
   events_.on_evaluation(view);
 }
@@ -270,7 +271,7 @@ void Training::start_writing(const std::string& which, CheckpointRequest::Model 
   view.path = store_.checkpoint_path(which).string();
   view.step = status.step;
   view.own_samples = status.samples;
-  if (last_ && (model == CheckpointRequest::Model::last_evaluated || (finished_ && last_->evaluation.step == status.step)))
+  if (last_ && (model == CheckpointRequest::Model::last_evaluated || (finished_ && last_->evaluation.asked_for)))
     view.accuracy = last_->evaluation.accuracy;
   if (model == CheckpointRequest::Model::last_evaluated) view.step = last_->evaluation.step;
 

@@ -98,7 +98,7 @@ class Trainer::Implementation {
 
   // Evaluation thread.
   void assist();
-  void evaluate(SharedCheckpoint);
+  void evaluate(SharedCheckpoint, bool asked_for);
   void write(const CheckpointRequest&, SharedCheckpoint);
 
   const Job job_;
@@ -134,6 +134,7 @@ class Trainer::Implementation {
   bool stop_evaluation_ = false;
   Inbox inbox_;
   SharedCheckpoint to_evaluate_;   // the newest only
+  bool to_evaluate_asked_for_ = false;
   SharedCheckpoint last_evaluated_;
   std::deque<std::pair<CheckpointRequest, SharedCheckpoint>> to_write_;
   TrainerStatus status_;
@@ -188,6 +189,7 @@ void Trainer::Implementation::stop() {
     const Lock lock(mutex_);
     stop_evaluation_ = true;
     to_evaluate_.reset();
+    to_evaluate_asked_for_ = false;
     evaluation_wakes_.notify_all();
   }
   evaluation_thread_.join();
@@ -305,6 +307,7 @@ bool Trainer::Implementation::at_boundary(Inbox inbox) {
   take_checkpoints(std::move(inbox.checkpoints));
   if (failed_) return false;
   const TrainerState now = state();
+  const bool asked_for = inbox.evaluate;
   publish_status(now);  // before anybody hears of it by a callback
   if (now == TrainerState::finished && !end_evaluated_) inbox.evaluate = end_evaluated_ = true;
   if (job_.evaluate_every_samples > 0 && now == TrainerState::training && cluster_samples() >= next_evaluation_) {
@@ -315,6 +318,7 @@ bool Trainer::Implementation::at_boundary(Inbox inbox) {
     SharedCheckpoint checkpoint = capture();
     const Lock lock(mutex_);
     to_evaluate_ = std::move(checkpoint);
+    to_evaluate_asked_for_ |= asked_for;
     evaluation_wakes_.notify_all();
   }
   if (loan_ && (step_ >= loan_->due || now != TrainerState::training)) return_loan();
@@ -430,6 +434,7 @@ void Trainer::Implementation::assist() {
   while (true) {
     std::optional<std::pair<CheckpointRequest, SharedCheckpoint>> writing;
     SharedCheckpoint evaluating;
+    bool asked_for = false;
     {
       Lock lock(mutex_);
       evaluation_wakes_.wait(lock, [&] { return stop_evaluation_ || to_evaluate_ || !to_write_.empty(); });
@@ -438,16 +443,17 @@ void Trainer::Implementation::assist() {
         to_write_.pop_front();
       } else if (to_evaluate_) {
         evaluating = std::exchange(to_evaluate_, nullptr);
+        asked_for = std::exchange(to_evaluate_asked_for_, false);
       } else {
         return;  // stopped, and nothing is left to write
       }
     }
     if (writing) write(writing->first, writing->second);
-    if (evaluating) evaluate(std::move(evaluating));
+    if (evaluating) evaluate(std::move(evaluating), asked_for);
   }
 }
 
-void Trainer::Implementation::evaluate(SharedCheckpoint checkpoint) {
+void Trainer::Implementation::evaluate(SharedCheckpoint checkpoint, bool asked_for) {
   const auto began = WallClock::now();
   std::optional<Engine::Figures> figures;
   try {
@@ -459,7 +465,7 @@ void Trainer::Implementation::evaluate(SharedCheckpoint checkpoint) {
   }
   if (!figures) return;
   Evaluation out{figures->accuracy, figures->loss, checkpoint->step, checkpoint->samples + checkpoint->others_samples,
-                 std::chrono::duration<double>(WallClock::now() - began).count()};
+                 std::chrono::duration<double>(WallClock::now() - began).count(), asked_for};
   {
     const Lock lock(mutex_);
     last_evaluated_ = std::move(checkpoint);

@@ -41,6 +41,7 @@ struct Evaluation {
   Step step = 0;             // of the model that was evaluated
   Samples at_samples = 0;    // the cluster's, when the model was taken
   double seconds = 0;        // that the evaluation took
+  bool asked_for = false;    // by request_evaluation(): of the model as it was then, or newer
 };
 
 enum class TrainerState : std::uint8_t {

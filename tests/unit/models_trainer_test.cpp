@@ -277,6 +277,7 @@ TEST_CASE("The best checkpoint is exactly the model that was evaluated, however 
   desk.snapshot();
   trainer->request_evaluation();
   const Evaluation evaluation = desk.evaluation();
+  CHECK(evaluation.asked_for);
   trainer->give({{0, 0, 0}, false, 100, true});
   desk.snapshot();
   trainer->write_checkpoint({directory / "best.safetensors", {}, CheckpointRequest::Model::last_evaluated, desk.on_written()});
