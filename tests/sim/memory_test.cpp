@@ -1,0 +1,81 @@
+// Host memory of the exchange, counted allocation by allocation: (3 + 2·links)·4·P bytes and a constant.
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <new>
+
+#include "tests/sim/support.h"
+
+namespace {
+std::atomic<std::int64_t> live{0};
+std::atomic<std::int64_t> peak{0};
+constexpr std::size_t header = alignof(std::max_align_t);
+
+void* counted(std::size_t bytes) {
+  auto* block = static_cast<std::size_t*>(std::malloc(bytes + header));
+  if (block == nullptr) throw std::bad_alloc();
+  *block = bytes;
+  const std::int64_t now = live.fetch_add(static_cast<std::int64_t>(bytes)) + static_cast<std::int64_t>(bytes);
+  std::int64_t most = peak.load();
+  while (now > most && !peak.compare_exchange_weak(most, now)) {
+  }
+  return reinterpret_cast<std::byte*>(block) + header;
+}
+
+void uncounted(void* pointer) noexcept {
+  if (pointer == nullptr) return;
+  auto* block = reinterpret_cast<std::size_t*>(static_cast<std::byte*>(pointer) - header);
+  live.fetch_sub(static_cast<std::int64_t>(*block));
+  std::free(block);
+}
+}  // namespace
+
+void* operator new(std::size_t bytes) { return counted(bytes); }
+void* operator new[](std::size_t bytes) { return counted(bytes); }
+void operator delete(void* pointer) noexcept { uncounted(pointer); }
+void operator delete[](void* pointer) noexcept { uncounted(pointer); }
+void operator delete(void* pointer, std::size_t) noexcept { uncounted(pointer); }
+void operator delete[](void* pointer, std::size_t) noexcept { uncounted(pointer); }
+
+using namespace gossipd;
+using namespace gossipd::sim;
+using namespace std::chrono_literals;
+
+TEST_CASE("the exchange of 25 million parameters stays within (3 + 2 links) 4 P bytes and a constant per node") {
+  const Schema schema = schema_of({24'000'000, 900'000, 100'000});
+  const std::int64_t model_bytes = static_cast<std::int64_t>(schema.floats()) * 4;
+  const std::int64_t constant = 24ll << 20;  // per node: the window of encoded blocks on their way, one turn kept
+  for (const int links : {1, 2}) {
+    const std::int64_t before = live.load();
+    peak = before;
+    VirtualCluster cluster(schema, [](std::size_t node, std::span<float> x, Step step) { x[(step * 7919 + node) % x.size()] += 0.5f; });
+    const int nodes = links + 1;  // all linked to all
+    for (int i = 0; i < nodes; ++i) {
+      NodeOptions options;
+      if (i > 0) options.seeds = {0};
+      else options.start.assign(schema.floats(), 0.25f);
+      options.exchange.codec = Codec{CodecId::int4, 0};
+      options.exchange.threshold = 1e-9;
+      options.step_time = 200ms;
+      cluster.add(options);
+    }
+    const auto exchanged = [&] {
+      for (int i = 0; i < nodes; ++i) {
+        const NodeView view = cluster.view(static_cast<std::size_t>(i));
+        if (view.links.size() != static_cast<std::size_t>(links)) return false;
+        for (const LinkView& link : view.links)
+          if (link.counters.turns_spoken < 4 || link.counters.turns_heard < 4) return false;
+      }
+      return true;
+    };
+    REQUIRE(cluster.run_until(exchanged, 120s));
+    // The test holds each trainer's parameters and, for the founder, its start; they are not the exchange's.
+    const std::int64_t used = peak.load() - before - (nodes + 1) * model_bytes;
+    const std::int64_t formula = nodes * (3 + 2 * links) * model_bytes;
+    std::printf("P = 25 M, %d links: peak %.1f MB per node, formula %.1f MB, above it %.1f MB\n", links, used / 1e6 / nodes, formula / 1e6 / nodes,
+                static_cast<double>(used - formula) / 1e6 / nodes);
+    CHECK(used <= formula + nodes * constant);
+    CHECK(used > formula / 2);
+  }
+}

@@ -1,0 +1,194 @@
+// Control messages, turns and ids on the wire: what goes in comes out, and nonsense is refused.
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "core/base/random.h"
+#include "core/wire/control.h"
+#include "core/wire/turn.h"
+
+using namespace gossipd;
+
+namespace {
+
+Schema two_blocks() {
+  auto schema = Schema::build({Segment{"weight", {30, 10}, 0, 300, SegmentKind::parameter}, Segment{"steps", {2}, 300, 2, SegmentKind::local},
+                               Segment{"mean", {20}, 302, 20, SegmentKind::statistic}});
+  REQUIRE(schema);
+  return *schema;
+}
+
+Bytes turn_with(const std::vector<std::pair<std::uint32_t, Codec>>& records, const Schema& schema, TurnHeader header = {}) {
+  Bytes message(turn_header_bytes);
+  for (const auto& [block, codec] : records) {
+    const std::size_t at = message.size();
+    message.resize(at + turn_record_bytes + encoded_size(codec, schema.blocks()[block].size));
+    write_turn_record(std::span(message).subspan(at).first<turn_record_bytes>(), block, 7, codec);
+  }
+  header.records = static_cast<std::uint16_t>(records.size());
+  write_turn_header(std::span(message).first<turn_header_bytes>(), header);
+  return message;
+}
+
+}  // namespace
+
+TEST_CASE("every control message comes out as it went in") {
+  MemberRecord record;
+  record.id = NodeId{0xfedcba9876543210};
+  record.name = "box1";
+  record.address = Endpoint{"2001:db8::1", 7610};
+  record.incarnation = 3;
+  record.state = MemberState::failed;
+  record.tick = 99;
+  record.phase = Phase::finishing;
+  record.samples = std::uint64_t{1} << 60;
+  record.step = 12345;
+  record.samples_per_second = 512;
+  record.batch = 64;
+  record.loss = 0.25;
+  record.spread = 0.5;
+  const auto back = decode_control(encode_control(Members{{record, record}}));
+  REQUIRE(back);
+  const auto& members = std::get<Members>(*back);
+  REQUIRE(members.records.size() == 2);
+  const MemberRecord& other = members.records[1];
+  CHECK(other.id == record.id);
+  CHECK(other.address == record.address);
+  CHECK(other.state == record.state);
+  CHECK(other.phase == record.phase);
+  CHECK(other.samples == record.samples);
+  CHECK(other.samples_per_second == 512);
+  CHECK(other.spread == 0.5);
+
+  const Hello hello{1, ClusterId{2}, NodeId{3}, 4, "name", Endpoint{"host", 5}, JobHash{6}, true};
+  const auto hello_back = std::get<Hello>(*decode_control(encode_control(hello)));
+  CHECK(hello_back.protocol == 1);
+  CHECK(hello_back.cluster == ClusterId{2});
+  CHECK(hello_back.id == NodeId{3});
+  CHECK(hello_back.incarnation == 4);
+  CHECK(hello_back.address == Endpoint{"host", 5});
+  CHECK(hello_back.job == JobHash{6});
+  CHECK(hello_back.leaving);
+
+  const auto ready = std::get<Ready>(*decode_control(encode_control(Ready{SchemaHash{1}, true, 2, 3, 4, 5})));
+  CHECK((ready.has_model && ready.nonce == 2 && ready.conversation == 3 && ready.spoken == 4 && ready.heard == 5));
+  CHECK(std::get<Resync>(*decode_control(encode_control(Resync{{1, 2, 3}}))).blocks == std::vector<std::uint32_t>{1, 2, 3});
+  CHECK(std::get<JobOffer>(*decode_control(encode_control(JobOffer{JobHash{9}, 10, "text"}))).document == "text");
+  CHECK(std::get<Refuse>(*decode_control(encode_control(Refuse{Error{"a", "b"}}))).reason.text == "b");
+  CHECK(std::get<Bye>(*decode_control(encode_control(Bye{"left"}))).why == "left");
+  CHECK(std::get<Ping>(*decode_control(encode_control(Ping{77}))).nonce == 77);
+  CHECK(std::get<Pong>(*decode_control(encode_control(Pong{78}))).nonce == 78);
+  CHECK(std::holds_alternative<JobRequest>(*decode_control(encode_control(JobRequest{}))));
+}
+
+TEST_CASE("a message kind or a key of a later version is skipped, not refused") {
+  const auto cbor = [](const nlohmann::json& map) {
+    const auto bytes = nlohmann::json::to_cbor(map);
+    Bytes out(bytes.size());
+    std::memcpy(out.data(), bytes.data(), bytes.size());
+    return out;
+  };
+  const auto unknown = decode_control(cbor({{"kind", "from-the-future"}, {"x", 1}}));
+  REQUIRE(unknown);
+  CHECK(std::get<UnknownControl>(*unknown).kind == "from-the-future");
+  const auto ping = decode_control(cbor({{"kind", "ping"}, {"nonce", 5u}, {"colour", "green"}}));
+  REQUIRE(ping);
+  CHECK(std::get<Ping>(*ping).nonce == 5);
+}
+
+TEST_CASE("nonsense as a control message is an error and nothing else") {
+  CHECK_FALSE(decode_control({}));
+  CHECK_FALSE(decode_control(Bytes(control_bytes_max + 1)));
+  CHECK_FALSE(decode_control(Bytes(60000, std::byte{0x81})));  // arrays within arrays within arrays
+  CHECK_FALSE(decode_control(Bytes(60000, std::byte{0xa1})));
+  const Bytes good = encode_control(Hello{1, ClusterId{2}, NodeId{3}, 4, "name", Endpoint{"host", 5}, JobHash{6}, false});
+  for (std::size_t cut = 0; cut < good.size(); ++cut) CHECK_FALSE(decode_control(std::span(good).first(cut)));
+  CHECK_FALSE(decode_control(encode_control(Hello{})));  // no node id
+  Random random(1);
+  std::size_t errors = 0;
+  for (int i = 0; i < 20000; ++i) {
+    Bytes noise(random.below(200));
+    for (std::byte& b : noise) b = static_cast<std::byte>(random.next());
+    errors += decode_control(noise) ? 0 : 1;
+  }
+  CHECK(errors > 19000);
+}
+
+TEST_CASE("a turn comes out as it went in, and local segments have no block") {
+  const Schema schema = two_blocks();
+  REQUIRE(schema.blocks().size() == 2);
+  CHECK(schema.blocks()[1].offset == 302);
+  TurnHeader header;
+  header.last = true;
+  header.turn = 41;
+  header.gain_speaker = 0.125f;
+  header.gain_listener = 0.25f;
+  header.weight = 0.5f;
+  header.degree = 3;
+  header.step = 1u << 30;
+  header.step_seconds = 0.01f;
+  header.snapshot_age_seconds = 0.5f;
+  const Bytes message = turn_with({{0, Codec{CodecId::top_k, 32}}, {1, Codec{CodecId::mirror, 0}}, {1, Codec{CodecId::bf16, 0}}}, schema, header);
+  TurnHeader back;
+  std::vector<TurnRecord> records;
+  REQUIRE_FALSE(decode_turn(message, schema, back, records));
+  CHECK((back.last && back.turn == 41 && back.gain_speaker == 0.125f && back.gain_listener == 0.25f && back.weight == 0.5f && back.degree == 3));
+  CHECK((back.step == 1u << 30 && back.step_seconds == 0.01f && back.snapshot_age_seconds == 0.5f));
+  REQUIRE(records.size() == 3);
+  CHECK(records[0].codec == Codec{CodecId::top_k, 32});
+  CHECK(records[0].version == 7);
+  CHECK(records[1].payload.empty());
+  CHECK(records[2].payload.size() == 40);
+}
+
+TEST_CASE("a turn that is cut, padded, or names what does not exist is refused whole") {
+  const Schema schema = two_blocks();
+  const Bytes good = turn_with({{0, Codec{CodecId::int8, 0}}, {1, Codec{CodecId::keyframe, 0}}}, schema);
+  TurnHeader header;
+  std::vector<TurnRecord> records;
+  REQUIRE_FALSE(decode_turn(good, schema, header, records));
+  for (std::size_t cut = 0; cut < good.size(); ++cut) CHECK(decode_turn(std::span(good).first(cut), schema, header, records) == Reject::malformed);
+  const auto spoiled = [&](std::size_t at, auto value) {
+    Bytes message = good;
+    std::memcpy(message.data() + at, &value, sizeof value);
+    return decode_turn(message, schema, header, records);
+  };
+  Bytes padded = good;
+  padded.push_back(std::byte{0});
+  CHECK(decode_turn(padded, schema, header, records) == Reject::malformed);
+  CHECK(spoiled(0, std::uint8_t{9}) == Reject::malformed);
+  CHECK(spoiled(1, std::uint8_t{2}) == Reject::malformed);
+  CHECK(spoiled(2, std::uint16_t{65535}) == Reject::malformed);
+  CHECK(spoiled(8, std::numeric_limits<float>::infinity()) == Reject::bad_gain);
+  CHECK(spoiled(8, -0.1f) == Reject::bad_gain);
+  CHECK(spoiled(12, 1.5f) == Reject::bad_gain);
+  CHECK(spoiled(turn_header_bytes, std::uint32_t{2}) == Reject::unknown_block);
+  CHECK(spoiled(turn_header_bytes + 8, std::uint8_t{200}) == Reject::malformed);
+  CHECK(decode_turn(Bytes(bulk_message_bytes_max + 1), schema, header, records) == Reject::too_large);
+}
+
+TEST_CASE("a replica state of another schema is refused") {
+  const Schema schema = two_blocks();
+  ReplicaState state;
+  state.blocks = {{3, 77}, {0, 0}};
+  ReplicaState back;
+  REQUIRE_FALSE(decode_replica_state(encode_replica_state(state), schema, back));
+  CHECK((back.blocks[0].version == 3 && back.blocks[0].hash == 77 && back.blocks[1].version == 0));
+  state.blocks.push_back({1, 1});
+  CHECK(decode_replica_state(encode_replica_state(state), schema, back) == Reject::foreign_schema);
+}
+
+TEST_CASE("endpoints are read in every form people write them in") {
+  Endpoint endpoint;
+  CHECK((parse_endpoint("box1", 7610, endpoint) && endpoint == Endpoint{"box1", 7610}));
+  CHECK((parse_endpoint("10.0.0.1:99", 7610, endpoint) && endpoint == Endpoint{"10.0.0.1", 99}));
+  CHECK((parse_endpoint("::1", 7610, endpoint) && endpoint == Endpoint{"::1", 7610}));
+  CHECK((parse_endpoint("[::1]:99", 7610, endpoint) && endpoint == Endpoint{"::1", 99}));
+  for (const char* bad : {"", ":5", "box:", "box:70000", "[::1", "[::1]x", "[::1]:", "a b", "box:1x"}) {
+    CAPTURE(std::string(bad));
+    CHECK_FALSE(parse_endpoint(bad, 7610, endpoint));
+  }
+  CHECK(to_string(Endpoint{"::1", 5}) == "[::1]:5");
+}
