@@ -14,6 +14,7 @@ namespace asio = boost::asio;
 namespace {
 
 constexpr auto as_values = asio::as_tuple(asio::use_awaitable);
+constexpr unsigned char protocol_version_alert[] = {0x15, 0x03, 0x03, 0x00, 0x02, 0x02, 0x46};
 
 std::variant<CountingSocket, asio::ssl::stream<CountingSocket>> make_stream(tcp::socket socket, TlsContext* tls, WireTap& tap) {
   using Variant = std::variant<CountingSocket, asio::ssl::stream<CountingSocket>>;
@@ -54,7 +55,11 @@ asio::awaitable<std::optional<Error>> PeerStream::handshake(bool outbound) {
     if (TlsContext::required_psk_used(tls.native_handle())) co_return std::nullopt;
     co_return Error{"wrong-key", "TLS: the peer did not prove that it has the cluster key"};
   }
-  if (auto unexpected = unexpected_peer()) co_return unexpected;
+  if (auto unexpected = unexpected_peer()) {
+    // OpenSSL answers what is not TLS with silence; these bytes tell a plain peer what it met.
+    (void)co_await asio::async_write(lower(), asio::buffer(protocol_version_alert), as_values);
+    co_return unexpected;
+  }
   if (error.category() == asio::error::get_ssl_category()) co_return tls_->explain(error, attempt_, outbound);
   co_return Error{"handshake-cut", "the connection ended during the TLS handshake: " + error.message()};
 }
