@@ -22,10 +22,11 @@ int fail(const Error& error, int code) {
   return code;
 }
 
-// What the operator can put right in the configuration; anything else may be gone at the next start.
+// 78 keeps a supervisor from trying again what only the operator can put right.
 int exit_code_of(const Error& error) {
-  return error.code == "state-locked" || error.code == "io-error" || error.code == "no-space" || error.code == "listen" ? 1
-                                                                                                                        : exit_bad_config;
+  for (const char* passing : {"state-locked", "io-error", "no-space", "listen", "device-failed", "evaluation-failed", "stop-too-slow"})
+    if (error.code == passing) return 1;
+  return exit_bad_config;
 }
 
 int check_config(const DaemonConfig& config) {
@@ -54,9 +55,9 @@ int run(const CommandLine& line) {
     driver.stop(number == SIGTERM ? "SIGTERM" : "SIGINT");
   });
   loop.run();
+  if (!driver.failure()) return 0;
   // A trainer that did not stop in time must not hold up the exit: everything durable is written.
-  if (driver.exit_code() != 0) std::_Exit(driver.exit_code());
-  return 0;
+  std::_Exit(fail(*driver.failure(), exit_code_of(*driver.failure())));
 }
 
 }  // namespace

@@ -41,8 +41,8 @@ NodeDriver::NodeDriver(EventLoop& loop, const DaemonConfig& config, const StateS
                   }),
       second_timer_(loop, [this] { on_second(); }),
       stop_timer_(loop, [this] {
-        log_line(Level::error, "event=stop-too-slow hint=\"the last checkpoint may be missing; the one before it is whole\"");
-        finish_stopping(1);
+        if (!failure_) failure_ = Error{"stop-too-slow", "stopping took too long; the last checkpoint may be missing, the one before it is whole"};
+        finish_stopping();
       }) {}
 
 NodeDriver::~NodeDriver() = default;
@@ -55,8 +55,10 @@ std::optional<Error> NodeDriver::start(const StartPlan& plan) {
   if (auto error = serve_rest()) return error;
   key_ = plan.key;
   was_member_at_start_ = plan.kind != StartPlan::Kind::join;
-  // Who founded, or was a member of one, starts from the job's own initial model unless somebody else has a better one.
-  model_at_start_ = plan.kind == StartPlan::Kind::found || (plan.kind == StartPlan::Kind::rejoin && plan.state.members.empty());
+  // A founder has the job's own initial model, also when it died before it wrote or trained anything. Who has
+  // trained needs its checkpoint or somebody who has the model: beginning anew would lose the work silently.
+  nobody_to_ask_ = plan.kind != StartPlan::Kind::join && plan.state.members.empty() && config_.join.empty();
+  model_at_start_ = nobody_to_ask_ && plan.state.own_samples == 0;
   training_ = std::make_unique<Training>(loop_, config_, store_, identity_of(config_, plan.state.id), training_events());
 
   log_line(Level::info, "event=start version=" GOSSIPD_VERSION " id=" + to_hex(plan.state.id) + " plan=" + to_string(plan.kind) +
@@ -74,7 +76,7 @@ std::optional<Error> NodeDriver::start(const StartPlan& plan) {
 std::optional<Error> NodeDriver::listen(const StartPlan& plan) {
   transport_ = std::make_unique<PeerTransport>(loop_, *this, plan.key);
   const Result<Endpoint> bound = transport_->listen(plan.listen);
-  if (!bound) return bound.error();
+  if (!bound) return Error{bound.error().code, "listen: " + bound.error().text};
   address_ = config_.advertise.value_or(choose_advertised(*bound, config_.join));
   if (address_.port == 0) address_.port = bound->port;
   return std::nullopt;
@@ -95,7 +97,7 @@ std::optional<Error> NodeDriver::serve_rest() {
   Endpoint where;
   GOSSIPD_ASSERT(parse_endpoint(config_.rest, rest_port_default, where));
   const Result<Endpoint> bound = rest_->listen(where);
-  if (!bound) return bound.error();
+  if (!bound) return Error{bound.error().code, "rest.listen: " + bound.error().text};
   log_line(Level::info, "event=rest address=" + to_string(*bound));
   return std::nullopt;
 }
@@ -145,6 +147,10 @@ Training::Events NodeDriver::training_events() {
 
 void NodeDriver::on_training_ready(Training::Ready ready) {
   const bool has_model = ready.restored || model_at_start_;
+  if (!has_model && nobody_to_ask_)
+    return on_training_failed(Error{"no-checkpoint", store_.checkpoint_path("current").string() +
+                                                         ": there is no whole checkpoint, and no other member is known to have the model; "
+                                                         "put one back from a backup, or begin anew with another --state-dir"});
   log_line(Level::info, "event=model-ready floats=" + std::to_string(ready.schema.floats()) + " restored=" + (ready.restored ? "yes" : "no") +
                             " step=" + std::to_string(ready.step) + " own_samples=" + std::to_string(ready.own_samples));
   // A node that trains alone has no neighbour's model to wait for.
@@ -155,7 +161,7 @@ void NodeDriver::on_training_ready(Training::Ready ready) {
 
 void NodeDriver::on_training_failed(const Error& error) {
   log_line(Level::error, "event=training-failed code=" + error.code + " reason=" + quoted(error.text));
-  exit_code_ = 1;
+  failure_ = error;
   stop("training failed");
 }
 
@@ -318,6 +324,8 @@ DaemonView NodeDriver::view() const {
   const Instant now = EventLoop::now();
   DaemonView view;
   view.node = node_->view(now);
+  // Who has left is not cut off from anything.
+  if (view.node.phase == Phase::left) view.node.isolated = false;
   for (const Refusal& refusal : turned_away_) view.node.refusals.push_back(refusal);
   std::stable_sort(view.node.refusals.begin(), view.node.refusals.end(), [](const Refusal& a, const Refusal& b) { return a.at < b.at; });
   view.refusals_now_s = seconds(now.time_since_epoch());
@@ -392,12 +400,11 @@ void NodeDriver::stop(const std::string& why) {
 }
 
 void NodeDriver::stopped_one() {
-  if (--parts_running_ == 0) finish_stopping(exit_code_);
+  if (--parts_running_ == 0) finish_stopping();
 }
 
-void NodeDriver::finish_stopping(int code) {
-  exit_code_ = code;
-  log_line(Level::info, "event=stopped code=" + std::to_string(code));
+void NodeDriver::finish_stopping() {
+  log_line(failure_ ? Level::error : Level::info, "event=stopped" + (failure_ ? " code=" + failure_->code : std::string()));
   flush_log();
   node_timer_.cancel();
   loop_.stop();

@@ -32,8 +32,8 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   [[nodiscard]] std::optional<Error> start(const StartPlan& plan);
   // Says goodbye, writes a last checkpoint, flushes; then the loop stops. Safe to repeat.
   void stop(const std::string& why);
-  // After the loop has stopped: 0, or 1 when something failed on the way.
-  [[nodiscard]] int exit_code() const { return exit_code_; }
+  // After the loop has stopped: why, unless somebody asked for it.
+  [[nodiscard]] const std::optional<Error>& failure() const { return failure_; }
 
   // DaemonPort
   [[nodiscard]] DaemonView view() const override;
@@ -89,7 +89,7 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   void record_history(std::optional<double> accuracy);
   void on_second();
   void stopped_one();
-  void finish_stopping(int code);
+  void finish_stopping();
 
   EventLoop& loop_;
   const DaemonConfig& config_;
@@ -111,6 +111,7 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   bool key_is_kept_ = false;        // STATE/cluster.key holds it
   bool was_member_at_start_ = false;
   std::optional<KnownJob> job_;
+  bool nobody_to_ask_ = false;      // no seed, no other member ever met
   bool model_at_start_ = false;     // the trainer's first model counts as the cluster's, restored or not
   bool state_saved_ = false;
   bool work_posted_ = false;
@@ -119,7 +120,7 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   std::deque<TimedWarning> warnings_;
   bool stopping_ = false;
   int parts_running_ = 0;  // of the stop: transport, training, REST
-  int exit_code_ = 0;
+  std::optional<Error> failure_;
 };
 
 }  // namespace gossipd

@@ -80,7 +80,7 @@ Row member_row(const Json& m) {
           grouped(step),
           grouped(static_cast<std::uint64_t>(number(m, "samples_per_second").value_or(0))),
           grouped(count(m, "batch")),
-          step == 0 ? "-" : or_dash(loss, [](double v) { return fixed(v, 3); }),
+          loss.value_or(0) == 0 ? "-" : or_dash(loss, [](double v) { return fixed(v, 3); }),
           self ? "-" : or_dash(age, human_seconds)};
 }
 
