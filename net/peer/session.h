@@ -49,6 +49,7 @@ class Session : public std::enable_shared_from_this<Session> {
   void open();
 
   [[nodiscard]] bool is_open() const { return state_ == State::open; }
+  [[nodiscard]] bool is_closing() const { return state_ == State::closing; }  // its last words are on their way
   [[nodiscard]] const SessionInfo& info() const { return info_; }
   [[nodiscard]] std::size_t bulk_queue_bytes() const { return bulk_queued_bytes_; }
   [[nodiscard]] SessionCounters counters() const;

@@ -250,7 +250,7 @@ void PeerTransport::Impl::stop(std::function<void()> done) {
   for (const auto& [id, session] : sessions) {
     if (session->is_open()) {
       session->close(stopping_error());
-    } else {
+    } else if (!session->is_closing()) {
       session->abort(stopping_error());
     }
   }
