@@ -307,10 +307,10 @@ show "$now"
 # ---- the result -----------------------------------------------------------------------------------
 
 # shellcheck disable=SC2016
-result=$(jq --compact-output --slurp --argjson seconds "$seconds" '{
+result=$(jq --compact-output --slurp --argjson seconds "$seconds" --arg exchange "$exchange" '{
   nodes: length,
   accuracy: map(.checkpoints.final.accuracy),
-  spread: (map(.spread) | max),
+  spread: (if $exchange == "on" and length > 1 then map(.spread) | max else null end),
   samples: (map(.cluster_samples) | max),
   steps: (map(.step) | add),
   bytes_sent: (map(.bytes_sent_total) | add),

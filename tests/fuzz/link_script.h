@@ -1,0 +1,43 @@
+// tests/fuzz/link_script.h - what the fuzz target of turns and the maker of its seeds agree on.
+//
+// An input is a script: pieces of {u16 length, bytes}. A piece is a message from the peer, except
+// that the single byte `reconnect` stands for a lost and regained connection.
+#pragma once
+
+#include "core/exchange/link.h"
+
+namespace gossipd {
+
+inline constexpr std::byte reconnect{0xff};
+inline constexpr NodeId fuzzed_node{2};
+inline constexpr NodeId fuzzing_peer{1};  // the smaller id speaks first
+
+inline Schema script_schema() {
+  auto schema = Schema::build({{"weight", {40, 30}, 0, 1200, SegmentKind::parameter},
+                               {"bias", {30}, 1200, 30, SegmentKind::parameter},
+                               {"running_mean", {30}, 1230, 30, SegmentKind::statistic},
+                               {"batches", {}, 1260, 1, SegmentKind::local}});
+  GOSSIPD_ASSERT(schema);
+  return *schema;
+}
+
+// Opens `a` and `b` towards each other, as two Ready messages on one session would.
+inline void describe_ready(const Link& link, std::uint64_t nonce, Ready& ready) {
+  ready = Ready{.schema = script_schema().hash(), .has_model = true, .nonce = nonce};
+  link.describe(ready);
+}
+
+// Speaks the whole turn that `link` has; the messages are left in the link.
+inline void speak_turn(Link& link, const Schema& schema, const ExchangePolicy& policy, std::span<const float> model, Codec codec, Instant now) {
+  std::vector<float> update(schema.floats());
+  link.look_begin();
+  for (std::size_t block = 0; block < schema.blocks().size(); ++block) link.look(block, model, update);
+  link.begin(Speech{.codec = codec, .gain_self = static_cast<float>(policy.mixing), .gain_peer = static_cast<float>(policy.mixing),
+                    .snapshot_at = now},
+             now);
+  while (link.next_block() < schema.blocks().size())
+    if (!link.speak(model, update, {}, now)) GOSSIPD_ASSERT(!"a finite model was refused");
+  link.end(now);
+}
+
+}  // namespace gossipd
