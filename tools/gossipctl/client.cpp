@@ -46,7 +46,7 @@ Failure status_failure(const HttpResponse& response, const std::string& target) 
   if (!code.empty()) failure.what += " (" + code + ")";
   if (!detail.empty()) failure.what += ": " + detail;
   failure.hint = word("hint");
-  if (failure.code == ExitCode::unauthorised && failure.hint.empty())
+  if (failure.code == ExitCode::unauthorised)  // the daemon speaks of headers, to whoever writes a client
     failure.hint = "give the daemon's token with --token-file FILE or GOSSIPCTL_TOKEN_FILE";
   return failure;
 }
