@@ -1,0 +1,377 @@
+"""Real gossipd processes on loopback, looked at through REST, gossipctl, the log and the files they promise.
+
+A test derives from ClusterTest and starts nodes from self.cluster. Nothing sleeps but wait_for(), which polls
+a condition until a deadline far beyond what a busy machine needs: a deadline is never the claim.
+All processes are killed at the end, also when the test itself is; a failed test prints the logs' tails.
+"""
+import array
+import ctypes
+import http.client
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import unittest
+
+BIN = os.environ.get("GOSSIPD_BIN_DIR", os.path.join(os.path.dirname(__file__), "../../build/release/bin"))
+GOSSIPD = os.path.join(BIN, "gossipd")
+GOSSIPCTL = os.path.join(BIN, "gossipctl")
+DATA = os.environ.get("GOSSIPD_TEST_DATA", "/usr/share/datasets/fashion-mnist")
+
+DEADLINE_S = float(os.environ.get("GOSSIPD_E2E_DEADLINE_S", "60"))
+POLL_S = 0.1
+REQUEST_TIMEOUT_S = 3
+
+# Quicker than the defaults, so that a test does not spend its time on waiting for suspicion.
+POLICY = {
+    "membership.tick_ms": 200,
+    "membership.ping_ms": 200,
+    "membership.suspect_after_ms": 1500,
+    "membership.fail_after_ms": 4000,
+    "membership.redial_min_ms": 100,
+    "membership.redial_max_ms": 1000,
+    "membership.isolation_grace_ms": 4000,
+    "exchange.heartbeat_ms": 500,
+    "trainer.threads": 1,
+    "trainer.device": "cpu",
+}
+
+JOB = """
+name = "{name}"
+seed = {seed}
+batch = {batch}
+budget_samples = {budget_samples}
+evaluate_every_samples = {evaluate_every_samples}
+[model]
+kind = "mlp"
+hidden = [{hidden}]
+[data]
+kind = "idx"
+shape = [1, 28, 28]
+classes = 10
+mean = 0.2860
+deviation = 0.3530
+[optimizer]
+kind = "sgd"
+learning_rate = {learning_rate}
+momentum = 0.9
+weight_decay = 5e-4
+[schedule]
+kind = "cosine"
+warmup_samples = {warmup_samples}
+"""
+
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None)
+
+
+def _die_with_the_test():
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def free_port():
+    """A port below the ephemeral range, so that no outgoing connection takes it before the daemon does."""
+    while True:
+        port = random.randrange(20000, 32000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                continue
+
+
+class Unexpected(Exception):
+    """Not yet what a test waits for."""
+
+
+def wait_for(what, condition, deadline_s=DEADLINE_S):
+    """Returns the first true value of condition(). A daemon that does not answer counts as 'not yet'."""
+    end = time.monotonic() + deadline_s
+    last = None
+    while True:
+        try:
+            last = condition()
+            if last:
+                return last
+        except (OSError, http.client.HTTPException, Unexpected) as error:
+            last = error
+        if time.monotonic() > end:
+            raise AssertionError(f"waited {deadline_s} s in vain for: {what}; last seen: {last!r}")
+        time.sleep(POLL_S)
+
+
+class Node:
+    """One gossipd with a state directory, two ports and a log, over any number of process lives."""
+
+    def __init__(self, cluster, name, arguments, settings):
+        self.cluster = cluster
+        self.name = name
+        self.directory = os.path.join(cluster.directory, name)
+        os.mkdir(self.directory)
+        self.state_dir = os.path.join(self.directory, "state")
+        self.log_path = os.path.join(self.directory, "log")
+        self.address = f"127.0.0.1:{free_port()}"
+        self.rest = f"127.0.0.1:{free_port()}"
+        self.arguments = list(arguments)
+        self.settings = {**POLICY, **settings}
+        self.process = None
+        self.log_start = 0
+
+    # ---- process ----
+
+    def command_line(self, extra=()):
+        line = [GOSSIPD, "--name", self.name, "--state-dir", self.state_dir, "--listen", self.address, "--rest", self.rest]
+        for key, value in self.settings.items():
+            line += ["--set", f"{key}={value}"]
+        return line + self.arguments + list(extra)
+
+    def start(self, extra=()):
+        assert self.process is None or self.process.poll() is not None, f"{self.name} runs already"
+        with open(self.log_path, "ab") as log:
+            self.log_start = log.tell()
+            self.process = subprocess.Popen(self.command_line(extra), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                            cwd=self.directory, env=clean_environment(), preexec_fn=_die_with_the_test)
+        return self
+
+    def signal(self, number):
+        self.process.send_signal(number)
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def exit_code(self):
+        return self.process.wait(timeout=DEADLINE_S)
+
+    def terminate(self):
+        """SIGTERM; the exit code."""
+        self.process.terminate()
+        return self.exit_code()
+
+    def destroy(self):
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+    # ---- REST and gossipctl ----
+
+    def request(self, method, path, body=None):
+        """Status and text of one answer."""
+        connection = http.client.HTTPConnection(self.rest, timeout=REQUEST_TIMEOUT_S)
+        try:
+            connection.request(method, path, body=body)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        finally:
+            connection.close()
+
+    def get(self, path):
+        if self.process.poll() is not None:
+            raise AssertionError(f"{self.name} ended by itself with exit code {self.process.returncode}")
+        status, text = self.request("GET", path)
+        if status != 200:
+            raise Unexpected(f"GET {path} on {self.name}: {status} {text}")
+        return json.loads(text)
+
+    def post(self, path):
+        status, text = self.request("POST", path)
+        if status not in (200, 202):
+            raise Unexpected(f"POST {path} on {self.name}: {status} {text}")
+        return json.loads(text)
+
+    def status(self):
+        return self.get("/v1/status")
+
+    def members(self):
+        """By name."""
+        return {m["name"]: m for m in self.get("/v1/members")["members"]}
+
+    def links(self):
+        """By the peer's name."""
+        return {link["name"]: link for link in self.get("/v1/links")["links"]}
+
+    def ctl(self, *arguments, timeout_s=DEADLINE_S):
+        return gossipctl("--rest", self.rest, "--timeout", str(timeout_s), *arguments)
+
+    # ---- files ----
+
+    def log(self):
+        """Of the present process life."""
+        with open(self.log_path, "rb") as log:
+            log.seek(self.log_start)
+            return log.read().decode(errors="replace")
+
+    def checkpoint_path(self, which, previous=False):
+        return os.path.join(self.state_dir, "checkpoints", which + (".previous" if previous else "") + ".safetensors")
+
+    # ---- conditions ----
+
+    def wait(self, what, condition, deadline_s=DEADLINE_S):
+        """Until condition(status) holds; that status."""
+        def holds():
+            status = self.status()
+            if condition(status):
+                return status
+            raise Unexpected({k: status[k] for k in ("phase", "waiting_for", "step", "cluster_samples", "members_alive", "links_open")})
+        return wait_for(f"{self.name}: {what}", holds, deadline_s)
+
+    def wait_phase(self, phase, deadline_s=DEADLINE_S):
+        return self.wait(f"phase {phase}", lambda s: s["phase"] == phase, deadline_s)
+
+    def wait_step(self, step, deadline_s=DEADLINE_S):
+        return self.wait(f"step {step}", lambda s: s["step"] >= step, deadline_s)
+
+    def wait_linked(self, count):
+        return self.wait(f"{count} links", lambda s: s["phase"] == "training" and s["links_open"] == count)
+
+    def wait_log(self, pattern, deadline_s=DEADLINE_S):
+        return wait_for(f"{self.name} logs /{pattern}/", lambda: re.search(pattern, self.log()), deadline_s)
+
+
+class Cluster:
+    """Nodes in one temporary directory that share a key file. The founder writes the key."""
+
+    def __init__(self, prefix="gossipd-e2e-"):
+        self.directory = tempfile.mkdtemp(prefix=prefix)
+        self.key = os.path.join(self.directory, "cluster.key")
+        self.nodes = []
+
+    def job(self, file="job.toml", **values):
+        text = JOB.format(**{"name": "e2e", "seed": 1, "batch": 32, "budget_samples": 100_000_000, "evaluate_every_samples": 0,
+                             "hidden": 32, "learning_rate": 0.05, "warmup_samples": 4_000, **values})
+        path = os.path.join(self.directory, file)
+        with open(path, "w", encoding="utf-8") as out:
+            out.write(text)
+        return path
+
+    def node(self, name, *arguments, key=None, data=DATA, **settings):
+        """`settings`: trainer__min_step_ms=20 is trainer.min_step_ms=20. Not started yet."""
+        line = ["--key-file", key or self.key, *arguments] + (["--data", data] if data else [])
+        node = Node(self, name, line, {k.replace("__", "."): v for k, v in settings.items()})
+        self.nodes.append(node)
+        return node
+
+    def founder(self, job, *arguments, name="box1", shard="1/3", **settings):
+        return self.node(name, "--job", job, "--shard", shard, *arguments, **settings)
+
+    def found(self, *arguments, **settings):
+        """A founder that trains, so that its key file is there as well."""
+        node = self.founder(*arguments, **settings).start()
+        node.wait_phase("training")
+        return node
+
+    def joiner(self, name, seed, *arguments, shard="1/1", **settings):
+        return self.node(name, "--join", seed.address, "--shard", shard, *arguments, **settings)
+
+    def three(self, job, *arguments, **settings):
+        """Three nodes in training, each linked to both others."""
+        first = self.found(job, *arguments, **settings)
+        others = [self.joiner(f"box{i}", first, *arguments, shard=f"{i}/3", **settings).start() for i in (2, 3)]
+        nodes = [first, *others]
+        for node in nodes:
+            node.wait_linked(2)
+        return nodes
+
+    def print_tails(self, lines=40):
+        for node in self.nodes:
+            if not os.path.exists(node.log_path):
+                continue
+            with open(node.log_path, encoding="utf-8", errors="replace") as log:
+                tail = log.readlines()[-lines:]
+            print(f"---- {node.name}, the end of its log ----", flush=True)
+            print("".join(tail), end="", flush=True)
+
+    def destroy(self):
+        for node in self.nodes:
+            node.destroy()
+        if os.environ.get("GOSSIPD_E2E_KEEP"):
+            print(f"kept: {self.directory}")
+        else:
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+
+class ClusterTest(unittest.TestCase):
+    maxDiff = None
+
+    def run(self, result=None):
+        result = result if result is not None else self.defaultTestResult()
+        before = len(result.errors) + len(result.failures)
+        self.cluster = Cluster()
+        try:
+            super().run(result)
+            if len(result.errors) + len(result.failures) > before:
+                print(f"\n==== {self.id()} failed ====", flush=True)
+                self.cluster.print_tails()
+        finally:
+            self.cluster.destroy()
+        return result
+
+    @classmethod
+    def setUpClass(cls):
+        for path in (GOSSIPD, GOSSIPCTL):
+            if not os.path.exists(path):
+                raise RuntimeError(f"{path} is missing: build it, or set GOSSIPD_BIN_DIR")
+        if not os.path.isdir(DATA):
+            raise RuntimeError(f"{DATA} is missing: apt-get install dataset-fashion-mnist, or set GOSSIPD_TEST_DATA")
+
+
+def clean_environment():
+    """Nothing that the tests' own surroundings set may steer a node."""
+    return {k: v for k, v in os.environ.items() if not k.startswith(("GOSSIPD_", "GOSSIPCTL_"))}
+
+
+def gossipctl(*arguments):
+    return subprocess.run([GOSSIPCTL, *arguments], capture_output=True, text=True, env=clean_environment(), timeout=2 * DEADLINE_S)
+
+
+def settled(nodes, phase):
+    """The statuses of all, once they are in `phase`, make no steps, and count the same samples twice in a row."""
+    before = None
+
+    def stand_still():
+        nonlocal before
+        statuses = [node.status() for node in nodes]
+        now = [(s["name"], s["phase"], s["trainer"]["state"], s["own_samples"], s["cluster_samples"]) for s in statuses]
+        still = now == before and all(s["phase"] == phase and s["trainer"]["state"] != "training" for s in statuses)
+        before = now
+        if not still or len({s["cluster_samples"] for s in statuses}) != 1:
+            raise Unexpected(now)
+        return statuses
+
+    return wait_for(f"all {phase} with equal counters", stand_still)
+
+
+def pause_all(nodes):
+    for node in nodes:
+        node.post("/v1/training/pause")
+    return settled(nodes, "paused")
+
+
+def read_tensors(path):
+    """A safetensors file: its metadata and, by name, its fp32 tensors."""
+    with open(path, "rb") as file:
+        whole = file.read()
+    header_size = int.from_bytes(whole[:8], "little")
+    header = json.loads(whole[8:8 + header_size])
+    metadata = header.pop("__metadata__", {})
+    tensors = {}
+    for name, entry in header.items():
+        assert entry["dtype"] == "F32", entry
+        begin, end = entry["data_offsets"]
+        tensors[name] = array.array("f", whole[8 + header_size + begin:8 + header_size + end])
+    return metadata, tensors
+
+
+def distance(a, b):
+    """||a - b|| / ||b|| over all parameters, momentum left out."""
+    names = [n for n in b if not n.startswith("momentum.")]
+    assert sorted(names) == sorted(n for n in a if not n.startswith("momentum.")) and names
+    difference = sum((x - y) ** 2 for n in names for x, y in zip(a[n], b[n]))
+    return (difference / sum(y * y for n in names for y in b[n])) ** 0.5

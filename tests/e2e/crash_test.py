@@ -1,0 +1,147 @@
+"""Machines that die, come back, freeze. What nobody in charge means."""
+import json
+import os
+import signal
+import unittest
+
+from cluster import DATA, ClusterTest, pause_all, wait_for
+
+BATCH = 32
+
+
+def restored(node):
+    """(step, samples) of the checkpoint that this process life began with, from its log."""
+    found = node.wait_log(r"event=model-ready .*restored=yes step=(\d+) own_samples=(\d+)")
+    return int(found[1]), int(found[2])
+
+
+class Crash(ClusterTest):
+    def setUp(self):
+        self.nodes = self.cluster.three(self.cluster.job(), trainer__min_step_ms=15, checkpoint__every_s=1)
+
+    def expect_steps(self, nodes, more):
+        goals = [(n, n.status()["step"] + more) for n in nodes]
+        for node, goal in goals:
+            node.wait_step(goal)
+
+    def test_a_killed_node_stops_nobody_and_comes_back_from_its_checkpoint(self):
+        victim, *others = self.nodes  # the founder and everybody's seed: it is no more than the others
+        before = victim.wait("a checkpoint worth the name", lambda s: s["checkpoints"].get("current", {}).get("step", 0) >= 50)
+        old = victim.members()[victim.name]
+        victim.kill()
+
+        self.expect_steps(others, 100)
+        for node in others:
+            wait_for("it is missed", lambda: node.members()[victim.name]["state"] in ("suspect", "failed"))
+            wait_for("it is given up", lambda: node.members()[victim.name]["state"] == "failed")
+            self.assertEqual(2, node.status()["members_alive"])
+        self.expect_steps(others, 100)
+        counted = max(n.members()[victim.name]["samples"] for n in others)
+        self.assertGreaterEqual(counted, before["checkpoints"]["current"]["own_samples"])
+
+        victim.start()
+        now = victim.wait_linked(2)
+        step, _ = restored(victim)
+        self.assertGreaterEqual(step, before["checkpoints"]["current"]["step"])
+        self.assertGreaterEqual(now["step"], step)
+        self.assertGreaterEqual(now["own_samples"], counted, "what the others had counted was lost")
+        self.assertEqual(before["id"], now["id"])
+        self.assertGreater(now["incarnation"], before["incarnation"])
+        for node in others:
+            back = wait_for("it is back", lambda: (m := node.members()[victim.name])["state"] == "alive" and m["phase"] == "training" and m)
+            self.assertEqual(old["id"], back["id"])
+            self.assertGreater(back["incarnation"], old["incarnation"])
+            self.assertEqual(3, len(node.members()))
+            node.wait_linked(2)
+        self.expect_steps(self.nodes, 20)
+
+    def test_a_frozen_node_stops_nobody_and_is_a_member_again_when_it_thaws(self):
+        frozen, *others = self.nodes[1], self.nodes[0], self.nodes[2]
+        incarnation = frozen.status()["incarnation"]
+        frozen.signal(signal.SIGSTOP)
+        self.expect_steps(others, 60)  # before anybody has noticed …
+        for node in others:
+            wait_for("it is missed", lambda: node.members()[frozen.name]["state"] in ("suspect", "failed"))
+        self.expect_steps(others, 60)  # … while it is suspected …
+        for node in others:
+            wait_for("it is given up", lambda: node.members()[frozen.name]["state"] == "failed")
+        self.expect_steps(others, 60)  # … and after it was given up
+
+        frozen.signal(signal.SIGCONT)
+        for node in others:
+            wait_for("it is back", lambda: node.members()[frozen.name]["state"] == "alive" and frozen.name in node.links())
+            node.wait_linked(2)
+        frozen.wait_linked(2)
+        self.assertGreater(frozen.status()["incarnation"], incarnation, "it has refuted what was said of it")
+        self.assertIsNone(frozen.process.poll(), "the same process as before")
+        self.expect_steps(self.nodes, 20)
+
+    # "Exact" is, after every node was killed at once and with all of them paused again:
+    # 1. every node shows the same cluster_samples, and it is the sum of all own_samples;
+    # 2. every node shows, for every member, exactly that member's own_samples;
+    # 3. own_samples of each is what was known of it before, plus one batch for each step made since, no sample
+    #    twice and none left out. Known is the most that any disk had: its own checkpoint, its own state, the others' state.
+    def check_counters(self, known, steps_before):
+        statuses = {s["name"]: s for s in pause_all(self.nodes)}
+        own = {name: s["own_samples"] for name, s in statuses.items()}
+        for node in self.nodes:
+            self.assertEqual(sum(own.values()), statuses[node.name]["cluster_samples"], node.name)
+            self.assertEqual(own, {name: m["samples"] for name, m in node.members().items()}, node.name)
+        for name, s in statuses.items():
+            self.assertGreater(s["step"], steps_before[name], f"{name} has not trained on")
+        self.assertEqual({name: known[name] + BATCH * (s["step"] - steps_before[name]) for name, s in statuses.items()}, own)
+        return statuses
+
+    def restart_all(self, order):
+        for node in self.nodes:
+            node.kill()
+        for i in order:
+            # Nothing but what lies on the disk: no job, no seed, no key.
+            self.nodes[i].arguments = ["--data", DATA, "--shard", f"{i + 1}/3"]
+            self.nodes[i].start()
+        for node in self.nodes:
+            node.wait_linked(2)
+        for node in self.nodes:
+            node.wait_step(restored(node)[0] + 30)
+
+    def known_on_disk(self):
+        known = {}
+        for node in self.nodes:
+            with open(os.path.join(node.state_dir, "node.json"), encoding="utf-8") as file:
+                state = json.load(file)
+            state = state.get("state", state)
+            for name, samples in [(node.name, state["own_samples"])] + [(m["name"], m["samples"]) for m in state["members"]]:
+                known[name] = max(known.get(name, 0), samples)
+        return known
+
+    def test_all_killed_at_rest_and_restarted_in_another_order_count_exactly(self):
+        for node in self.nodes:
+            node.wait_step(100)
+        before = {s["name"]: s for s in pause_all(self.nodes)}
+        for node in self.nodes:
+            self.assertEqual(0, node.ctl("checkpoint").returncode)
+        self.restart_all(order=(2, 0, 1))
+        for node in self.nodes:
+            self.assertEqual(before[node.name]["step"], restored(node)[0])
+        self.check_counters({name: s["own_samples"] for name, s in before.items()}, {name: s["step"] for name, s in before.items()})
+        for node in self.nodes:
+            self.assertEqual(before[node.name]["id"], node.status()["id"])
+            self.assertEqual(before[node.name]["cluster_id"], node.status()["cluster_id"])
+
+    def test_all_killed_at_work_and_restarted_in_another_order_count_exactly(self):
+        for node in self.nodes:
+            node.wait("a checkpoint", lambda s: s["checkpoints"].get("current", {}).get("step", 0) >= 100)
+        for node in self.nodes:
+            node.kill()
+        known = self.known_on_disk()
+        self.restart_all(order=(1, 2, 0))
+        steps = {}
+        for node in self.nodes:
+            step, samples = restored(node)
+            steps[node.name] = step
+            known[node.name] = max(known[node.name], samples)
+        self.check_counters(known, steps)
+
+
+if __name__ == "__main__":
+    unittest.main()

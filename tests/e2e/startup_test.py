@@ -1,0 +1,112 @@
+"""Starts that cannot work: one clear line on standard error, and an exit code that service managers can act on.
+
+78 (EX_CONFIG): somebody must change something, do not restart. 1: it may work the next time.
+"""
+import os
+import socket
+import subprocess
+import unittest
+
+from cluster import DEADLINE_S, ClusterTest, clean_environment
+
+EXIT_CONFIG = 78
+
+
+class Startup(ClusterTest):
+    def run_once(self, node, *extra, environment=None):
+        """The exit code and the one line that says why."""
+        done = subprocess.run(node.command_line(extra), capture_output=True, text=True, timeout=DEADLINE_S, cwd=node.directory,
+                              env={**clean_environment(), **(environment or {})}, stdin=subprocess.DEVNULL)
+        self.assertEqual("", done.stdout)
+        complaints = [line for line in done.stderr.splitlines() if line.startswith("gossipd: ")]
+        self.assertEqual(1, len(complaints), done.stderr)
+        return done.returncode, complaints[0]
+
+    def founder(self, *arguments, **settings):
+        return self.cluster.founder(self.cluster.job(), *arguments, shard="1/1", **settings)
+
+    def assert_refused(self, node, code, *words, extra=(), environment=None):
+        got, line = self.run_once(node, *extra, environment=environment)
+        self.assertEqual(code, got, line)
+        for word in words:
+            self.assertIn(word, line)
+
+    def write(self, name, text):
+        path = os.path.join(self.cluster.directory, name)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        return path
+
+    def test_an_unknown_key_in_the_node_file(self):
+        file = self.write("node.toml", "[trainer]\nmin_step_m = 5\n")
+        self.assert_refused(self.founder("--config", file), EXIT_CONFIG, "node.toml:2", "min_step_m:", "did you mean 'min_step_ms'?")
+
+    def test_an_unknown_key_in_the_job_file(self):
+        job = self.cluster.job()
+        with open(job, "a", encoding="utf-8") as file:
+            file.write("[optimiser]\nlearning_rate = 1\n")
+        self.assert_refused(self.cluster.founder(job), EXIT_CONFIG, "job.toml", "optimiser", "did you mean", "optimizer")
+
+    def test_an_unknown_flag_setting_or_value(self):
+        self.assert_refused(self.founder(), EXIT_CONFIG, "--exchnage", "did you mean --exchange", extra=["--exchnage", "off"])
+        node = self.cluster.founder(self.cluster.job(), name="box2")
+        self.assert_refused(node, EXIT_CONFIG, "exchange.codek", "did you mean 'exchange.codec'", extra=["--set", "exchange.codek=int8"])
+        self.assert_refused(node, EXIT_CONFIG, "GOSSIPD_EXCHANGE_CODEC", "int9", environment={"GOSSIPD_EXCHANGE_CODEC": "int9"})
+
+    def test_nothing_to_do(self):
+        node = self.cluster.node("box1")
+        self.assert_refused(node, EXIT_CONFIG, "belongs to no cluster yet", "--job", "--join")
+
+    def test_a_key_file_that_is_not_there_or_open_to_others(self):
+        nobody = self.founder()
+        node = self.cluster.joiner("box2", nobody)
+        self.assert_refused(node, EXIT_CONFIG, self.cluster.key, "does not exist")
+        self.write("cluster.key", "gossipd-cluster-key-v1\n")
+        os.chmod(self.cluster.key, 0o644)
+        self.assert_refused(node, EXIT_CONFIG, self.cluster.key, "chmod 600")
+
+    def test_beyond_loopback_without_a_key(self):
+        node = self.founder(key="none")
+        node.address = "0.0.0.0:7610"
+        self.assert_refused(node, EXIT_CONFIG, "0.0.0.0:7610", "beyond loopback")
+
+    def test_rest_beyond_loopback_without_a_token(self):
+        node = self.founder()
+        node.rest = "0.0.0.0:7611"
+        self.assert_refused(node, EXIT_CONFIG, "0.0.0.0:7611", "beyond loopback", "rest.token_file")
+
+    @unittest.skipIf(os.path.exists("/dev/nvidiactl"), "this machine has a GPU")
+    def test_a_gpu_that_is_not_there(self):
+        self.assert_refused(self.founder(trainer__device="cuda"), EXIT_CONFIG, "cuda")
+
+    def test_ports_in_use(self):
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            address = "127.0.0.1:%d" % taken.getsockname()[1]
+            node = self.founder()
+            node.address = address
+            self.assert_refused(node, 1, address)
+            node = self.cluster.founder(self.cluster.job(), name="box2", key=os.path.join(self.cluster.directory, "two.key"))
+            node.rest = address
+            self.assert_refused(node, 1, address)
+
+    def test_two_daemons_on_one_state_directory(self):
+        first = self.founder().start()
+        first.wait_phase("training")
+        second = self.cluster.founder(self.cluster.job(), name="box2")
+        second.state_dir = first.state_dir
+        self.assert_refused(second, 1, first.state_dir)
+        self.assertEqual("training", first.status()["phase"])
+
+    def test_another_job_in_a_used_state_directory(self):
+        node = self.founder().start()
+        node.wait_phase("training")
+        self.assertEqual(0, node.terminate())
+        other = self.cluster.job("other.toml", hidden=48)
+        node.arguments[node.arguments.index("--job") + 1] = other
+        self.assert_refused(node, EXIT_CONFIG, "other.toml", "--state-dir")
+
+
+if __name__ == "__main__":
+    unittest.main()
