@@ -195,8 +195,6 @@ void NodeImpl::check_finish(Instant now) {
 std::optional<Error> NodeImpl::join(std::vector<Endpoint> seeds, Instant now) {
   if (stopping_ || phase_ == Phase::leaving) return Error{"busy", "this node is leaving or stopping; try again when it has"};
   if (phase_ != Phase::left && seeds.empty()) return Error{"already-member", "this node has not left; name a seed to ask it as well"};
-  for (Endpoint& seed : seeds)
-    if (std::find(config_.seeds.begin(), config_.seeds.end(), seed) == config_.seeds.end()) config_.seeds.push_back(std::move(seed));
   for (auto& [endpoint, state] : dials_) state.next = now, state.failures = 0;
   if (phase_ == Phase::left) {
     state_.left = false;
@@ -205,7 +203,12 @@ std::optional<Error> NodeImpl::join(std::vector<Endpoint> seeds, Instant now) {
     waiting_for_ = "a member to answer";
     grace_until_ = now + config_.membership.isolation_grace;
     renew_own_record(now);
-    if (model_ready_ && has_model_ && directory_.alive_others() == 0 && config_.seeds.empty()) begin_training(now);
+    if (model_ready_ && has_model_ && directory_.alive_others() == 0 && config_.seeds.empty() && seeds.empty()) begin_training(now);
+  }
+  // A named seed is asked at once, also by a node that has neighbours: the operator wants to know what it says.
+  for (Endpoint& seed : seeds) {
+    if (may_dial(seed, now)) dial(seed, now);
+    if (std::find(config_.seeds.begin(), config_.seeds.end(), seed) == config_.seeds.end()) config_.seeds.push_back(std::move(seed));
   }
   dial_if_needed(now);
   return std::nullopt;

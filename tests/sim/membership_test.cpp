@@ -35,6 +35,23 @@ TEST_CASE("two clusters pointed at each other do not merge, and both sides say w
   CHECK(cluster.view(1).members.size() == 1);
 }
 
+TEST_CASE("join asks the seed it names at once, also on a node that has neighbours") {
+  const Schema schema = schema_of({100});
+  VirtualCluster cluster(schema);
+  cluster.add(with_model(schema, 0));
+  cluster.add(with_model(schema, 1));
+  NodeOptions foreign = with_model(schema, 2);
+  foreign.seeds = {};
+  cluster.add(foreign);
+  cluster.run_for(5s);
+  REQUIRE(cluster.view(1).links.size() == 1);
+  CHECK_FALSE(cluster.node(1).join({Endpoint{"node2", peer_port_default}}, cluster.now()));
+  cluster.run_for(2s);
+  CHECK(has_refusal(cluster.view(1), "cluster-mismatch", true));
+  CHECK(has_refusal(cluster.view(2), "cluster-mismatch", true));
+  CHECK(cluster.view(1).links[0].state == "open");
+}
+
 TEST_CASE("leave publishes, is durable over a restart, and join undoes it") {
   const Schema schema = schema_of({1000});
   VirtualCluster cluster(schema);
