@@ -314,6 +314,21 @@ TEST_CASE("close() flushes the control lane and tells the peer the reason") {
   CHECK(b.seen.closed.size() == 1);
 }
 
+TEST_CASE("stop() right after close() still lets the last words and the reason arrive") {
+  EventLoop loop;
+  Node a(loop, our_key), b(loop, our_key);
+  connect(loop, a, b, b.listen());
+  a.transport.send(a.seen.session(), Lane::control, shared("I restart"));
+  a.transport.close(a.seen.session(), Error{"restarting", "this node restarts"});
+  stop_all(loop, {&a});
+  REQUIRE(loop.run_until([&] { return !b.seen.closed.empty(); }, patience));
+  REQUIRE(b.seen.received.size() == 1);
+  CHECK(b.seen.received[0].bytes == bytes_of("I restart"));
+  CHECK(b.seen.closed[0].second.text.find("restarting") != std::string::npos);
+  CHECK(a.seen.closed[0].second.code == "restarting");
+  stop_all(loop, {&b});
+}
+
 TEST_CASE("both ends may close at once") {
   EventLoop loop;
   Node a(loop, our_key), b(loop, our_key);
