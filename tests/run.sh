@@ -96,7 +96,7 @@ run_part() {
     e2e) build dev && check e2e dev --tests-regex '^e2e\.' ;;
     asan)
       plain_addresses
-      build asan && check asan asan
+      build asan checks && check asan asan
       ;;
     tsan)
       plain_addresses
@@ -104,7 +104,7 @@ run_part() {
         failed=$((failed + 1))
         note "no-torch: does not configure; its log is $logs/no-torch.log"
       fi
-      build tsan && check tsan tsan
+      build tsan checks && check tsan tsan
       ;;
     fuzz)
       plain_addresses
