@@ -1,0 +1,51 @@
+#include "core/exchange/settings.h"
+
+namespace gossipd {
+namespace {
+
+void add_codec(SettingTable& table, std::string key, Codec& target, std::string help) {
+  Codec* t = &target;
+  table.add(std::move(key), "", "CODEC", "", std::move(help), SettingKind::text,
+      [t](std::string_view given) -> SettingRefused {
+        const std::optional<Codec> codec = parse_codec(std::string(given));
+        if (!codec)
+          return quoted(given) + " is no codec; use fp32, bf16, int8, int4, ternary, top_k or top_k:KEEP (entries of 1024)";
+        *t = *codec;
+        return std::nullopt;
+      },
+      [t] {
+        std::string name = to_string(t->id);
+        if (t->id == CodecId::top_k) name += ":" + std::to_string(t->keep);
+        return name;
+      });
+}
+
+}  // namespace
+
+std::vector<Setting> exchange_settings(ExchangePolicy& e) {
+  std::vector<Setting> settings;
+  SettingTable table(settings);
+  table.boolean("exchange.enabled", "exchange", e.enabled, "off: a member that trains alone");
+  add_codec(table, "exchange.codec", e.codec, "how changes are written");
+  add_codec(table, "exchange.fine_codec", e.fine_codec, "the same for a new link, leaving and the final exchange");
+  table.integer("exchange.round_steps", "", "steps", e.round_steps, 1, 1'000'000, "own steps between two looks at the model");
+  table.number("exchange.threshold", "", "", e.threshold, 0, 10, "relative change of a block that is worth sending");
+  table.number("exchange.threshold_power", "", "", e.threshold_power, 0, 8, "how the threshold follows the learning rate");
+  table.number("exchange.threshold_floor", "", "", e.threshold_floor, 0, 1, "least part of the threshold that stays");
+  table.milliseconds("exchange.heartbeat_ms", e.heartbeat, 1, setting_day_ms, "speak at least so often, changed or not");
+  table.number("exchange.mixing", "", "", e.mixing, 0, 4, "strength of mixing with neighbours");
+  table.number("exchange.age_decay", "", "", e.age_decay, 0, 1000, "how fast an ageing replica loses weight");
+  table.number("exchange.future_position", "", "", e.future_position, 0, 4, "strength of the future-position correction");
+  table.number("exchange.drift_window_steps", "", "steps", e.drift_window_steps, 1, 1e6, "moving average behind the drift");
+  table.number("exchange.joiner_weight", "", "", e.joiner_weight, 0, 1, "weight of a node that just came");
+  table.integer("exchange.joiner_steps", "", "steps", e.joiner_steps, 0, 1'000'000'000, "until a joiner has full weight");
+  table.number("exchange.magnitude_max", "", "", e.magnitude_max, 1e-6, 1e30, "largest single difference that is believed");
+  table.integer("exchange.bulk_window_bytes", "", "bytes", e.bulk_window_bytes, 64 * 1024, std::uint64_t{1} << 32,
+                "on one link's way to the socket");
+  table.number("exchange.spread_bound", "", "", e.spread_bound, 1e-9, 1, "the final exchange ends below it");
+  table.integer("exchange.refusals_until_quarantine", "", "", e.refusals_until_quarantine, 1, 1'000'000,
+                "refused messages until a link is closed for a while");
+  return settings;
+}
+
+}  // namespace gossipd

@@ -1,0 +1,12 @@
+// core/exchange/settings.h - the keys `exchange.…` by which daemon and lab set an ExchangePolicy.
+#pragma once
+
+#include "core/base/settings.h"
+#include "core/exchange/policy.h"
+
+namespace gossipd {
+
+// Bound to `policy`, which must outlive them.
+[[nodiscard]] std::vector<Setting> exchange_settings(ExchangePolicy& policy);
+
+}  // namespace gossipd

@@ -1,0 +1,26 @@
+#include "core/membership/settings.h"
+
+#include "core/node.h"
+
+namespace gossipd {
+
+std::vector<Setting> membership_settings(MembershipPolicy& m) {
+  std::vector<Setting> settings;
+  SettingTable table(settings);
+  table.integer("membership.links", "", "", m.links, 1, 256, "neighbours this node tries to have");
+  table.integer("membership.links_max", "", "", m.links_max, 1, 1024, "neighbours it accepts");
+  table.milliseconds("membership.tick_ms", m.tick, 10, setting_day_ms, "own record is renewed and gossiped so often");
+  table.milliseconds("membership.ping_ms", m.ping, 10, setting_day_ms, "between two pings on a link");
+  table.milliseconds("membership.suspect_after_ms", m.suspect_after, 10, setting_day_ms, "silence on a link until its node is suspected");
+  table.milliseconds("membership.fail_after_ms", m.fail_after, 10, setting_day_ms, "silence until it counts as failed");
+  table.milliseconds("membership.handshake_timeout_ms", m.handshake_timeout, 10, setting_day_ms, "for a new session to say who it is");
+  table.milliseconds("membership.redial_min_ms", m.redial_min, 1, setting_day_ms, "first pause before dialling again; doubled up to");
+  table.milliseconds("membership.redial_max_ms", m.redial_max, 1, setting_day_ms, "the longest pause before dialling again");
+  table.milliseconds("membership.isolation_grace_ms", m.isolation_grace, 0, setting_day_ms,
+                     "after a restart, wait so long for known members before training alone");
+  table.milliseconds("membership.leave_flush_ms", m.leave_flush, 0, setting_day_ms, "longest wait for unpublished changes when leaving");
+  table.milliseconds("membership.finish_cap_ms", m.finish_cap, 0, setting_day_ms, "longest final exchange");
+  return settings;
+}
+
+}  // namespace gossipd
