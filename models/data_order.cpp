@@ -30,6 +30,13 @@ DataOrder::DataOrder(std::uint64_t seed, std::size_t set_samples, Shard shard) :
   shuffle_for(0);
 }
 
+DataOrder::DataOrder(std::uint64_t seed, std::vector<std::uint32_t> members, Shard shard)
+    : seed_(seed), shard_(shard), members_(std::move(members)) {
+  GOSSIPD_ASSERT(shard.index < shard.count && !members_.empty());
+  order_.resize(members_.size());
+  shuffle_for(0);
+}
+
 void DataOrder::shuffle_for(std::uint64_t epoch) {
   std::iota(order_.begin(), order_.end(), 0u);
   shuffle(order_, mixed(mixed(seed_, (std::uint64_t{shard_.count} << 32) | shard_.index), epoch));

@@ -1,11 +1,10 @@
-// The engine of models/engine.h on LibTorch, and Trainer::create on top of it.
+// The engine of models/torch_engine.h, and Trainer::create on top of it.
 #include <algorithm>
 
-#include "models/batch_source.h"
-#include "models/engine.h"
 #include "models/network.h"
 #include "models/runtime.h"
 #include "models/sgd.h"
+#include "models/torch_engine.h"
 #include "models/trainer.h"
 
 namespace gossipd {
@@ -37,11 +36,11 @@ Result<torch::Device> find_device(const std::string& wanted) {
   return torch::Device(torch::kCUDA, static_cast<torch::DeviceIndex>(index));
 }
 
-class TorchEngine : public Engine {
+class TorchEngine : public GradientEngine {
  public:
-  TorchEngine(const Job& job, const TrainerOptions& options, torch::Device device, BatchSource source, SampleSet test)
+  TorchEngine(const Job& job, int threads, torch::Device device, BatchSource source, SampleSet test)
       : job_(job),
-        threads_(options.threads),
+        threads_(threads),
         device_(device),
         source_(std::move(source)),
         test_(std::move(test)),
@@ -50,8 +49,6 @@ class TorchEngine : public Engine {
         evaluated_network_(make_network(job.model, job.data, job.seed)),
         evaluated_(*evaluated_network_, device) {
     momentum_ = torch::zeros_like(flat_.trained());
-    images_ = torch::empty(batch_shape(job.batch), torch::kFloat32);
-    labels_ = torch::empty({static_cast<std::int64_t>(job.batch)}, torch::kInt64);
     evaluated_network_->eval();
   }
 
@@ -61,13 +58,19 @@ class TorchEngine : public Engine {
   void prepare_thread(int nice) override { prepare_training_thread(threads_, nice); }
 
   double step(Samples position, double learning_rate) override {
-    source_.fill(position, floats_of(images_), {labels_.data_ptr<std::int64_t>(), static_cast<std::size_t>(labels_.numel())});
-    const Tensor logits = network_->forward(images_.to(device_));
-    const Tensor loss = torch::nn::functional::cross_entropy(logits, labels_.to(device_));
-    loss.backward();
-    const double value = loss.item<double>();
+    const double loss = backward(position, job_.batch);
     descend(learning_rate);
-    return value;
+    return loss;
+  }
+
+  double gradient(std::span<const float> model, Samples position, std::uint32_t batch, std::span<float> out) override {
+    flat_.copy_from(model);
+    const double loss = backward(position, batch);
+    std::ranges::fill(out, 0.0f);
+    host_view(out).copy_(flat_.gradient());
+    const torch::NoGradGuard no_gradient;
+    flat_.gradient().zero_();
+    return loss;
   }
 
   void copy_model(std::span<float> out) override { flat_.copy_to(out); }
@@ -115,6 +118,19 @@ class TorchEngine : public Engine {
     return {batch, job_.data.shape[0], job_.data.shape[1], job_.data.shape[2]};
   }
 
+  // Adds the gradient of the batch's mean loss to flat_.gradient(); returns the loss.
+  double backward(Samples position, std::uint32_t batch) {
+    if (!images_.defined() || images_.size(0) != static_cast<std::int64_t>(batch)) {
+      images_ = torch::empty(batch_shape(batch), torch::kFloat32);
+      labels_ = torch::empty({static_cast<std::int64_t>(batch)}, torch::kInt64);
+    }
+    source_.fill(position, floats_of(images_), {labels_.data_ptr<std::int64_t>(), static_cast<std::size_t>(labels_.numel())});
+    const Tensor logits = network_->forward(images_.to(device_));
+    const Tensor loss = torch::nn::functional::cross_entropy(logits, labels_.to(device_));
+    loss.backward();
+    return loss.item<double>();
+  }
+
   // The part of a host vector of P floats that has momentum.
   Tensor host_view(std::span<float> host) const { return torch::from_blob(host.data(), {momentum_.numel()}, torch::kFloat32); }
   static std::span<float> floats_of(Tensor& tensor) { return {tensor.data_ptr<float>(), static_cast<std::size_t>(tensor.numel())}; }
@@ -154,12 +170,23 @@ class TorchEngine : public Engine {
 
 }  // namespace
 
+Result<std::unique_ptr<GradientEngine>> make_torch_engine(const Job& job, const std::string& device, int threads, BatchSource source,
+                                                          SampleSet test) {
+  auto found = find_device(device);
+  if (!found) return found.error();
+  try {
+    at::globalContext().setDeterministicCuDNN(true);
+    at::globalContext().setBenchmarkCuDNN(false);
+    return std::unique_ptr<GradientEngine>(new TorchEngine(job, threads, *found, std::move(source), std::move(test)));
+  } catch (const std::exception& error) {
+    return Error{"no-device", "the model could not be built on " + found->str() + ": " + error.what()};
+  }
+}
+
 Result<std::unique_ptr<Trainer>> Trainer::create(const Job& job, const TrainerOptions& options) {
   if (options.shard_count == 0 || options.shard_index >= options.shard_count)
     return Error{"bad-config", "shard " + std::to_string(options.shard_index) + " of " + std::to_string(options.shard_count) +
                                    " does not exist; shards count from 0"};
-  auto device = find_device(options.device);
-  if (!device) return device.error();
   auto train = load_samples(job.data, SamplePart::train, options.data_dir);
   if (!train) return train.error();
   if (train->count < options.shard_count)
@@ -171,15 +198,10 @@ Result<std::unique_ptr<Trainer>> Trainer::create(const Job& job, const TrainerOp
     if (!loaded) return loaded.error();
     test = std::move(*loaded);
   }
-  try {
-    at::globalContext().setDeterministicCuDNN(true);
-    at::globalContext().setBenchmarkCuDNN(false);
-    BatchSource source(job.data, *train, DataOrder(job.seed, train->count, {options.shard_index, options.shard_count}));
-    auto engine = std::make_unique<TorchEngine>(job, options, *device, std::move(source), std::move(test));
-    return with_engine(job, options, std::move(engine));
-  } catch (const std::exception& error) {
-    return Error{"no-device", "the model could not be built on " + device->str() + ": " + error.what()};
-  }
+  BatchSource source(job.data, *train, DataOrder(job.seed, train->count, {options.shard_index, options.shard_count}));
+  auto engine = make_torch_engine(job, options.device, options.threads, std::move(source), std::move(test));
+  if (!engine) return engine.error();
+  return with_engine(job, options, std::move(*engine));
 }
 
 }  // namespace gossipd

@@ -1,0 +1,39 @@
+// tools/lab/references/worker.h - what every reference row needs of a worker: a gradient, in virtual time.
+#pragma once
+
+#include "models/schedule.h"
+#include "tools/lab/strategy.h"
+
+namespace gossipd::lab {
+
+using Vector = std::vector<float>;  // P floats
+
+struct Gradient {
+  Vector values;        // mean over the batch, with weight decay added: g + weight_decay · at
+  double loss = 0;
+  std::uint32_t batch = 0;
+  std::size_t worker = 0;
+  Duration took{};      // virtual
+};
+
+// One machine's place in its data.
+class Worker {
+ public:
+  Worker(Setup& setup, std::size_t index) : setup_(setup), index_(index) {}
+  [[nodiscard]] std::size_t index() const { return index_; }
+  // Computes the gradient at `at` (copied) of the next `batch` samples of this worker's shard; `done` runs when its
+  // virtual time has passed. One at a time for each worker.
+  void gradient(const Vector& at, std::uint32_t batch, std::function<void(Gradient)> done);
+  // The schedule's rate at the cluster's samples now.
+  [[nodiscard]] double learning_rate() const;
+
+ private:
+  Setup& setup_;
+  std::size_t index_;
+  Samples position_ = 0;
+};
+
+// The job's initial model: the same on every engine of one seed.
+[[nodiscard]] Vector initial_model(Setup& setup);
+
+}  // namespace gossipd::lab

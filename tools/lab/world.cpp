@@ -1,0 +1,123 @@
+#include "tools/lab/world.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "core/base/result.h"
+
+namespace gossipd::lab {
+
+namespace {
+
+constexpr std::uint64_t chunk_bytes = 64 * 1024;
+
+double exponential(Random& random) { return -std::log(1.0 - random.uniform()); }
+
+double normal(Random& random) {
+  return std::sqrt(2.0 * exponential(random)) * std::cos(2.0 * std::numbers::pi * random.uniform());
+}
+
+}  // namespace
+
+World::World(std::vector<MachineSpec> machines, WireSpec wire, std::uint64_t seed, int threads)
+    : machines_(std::move(machines)), lines_(machines_.size()), wire_(wire), random_(seed ^ 0x776f726c64ull), pool_(threads) {}
+
+void World::at(Instant when, Action action) { events_.push(Event{std::max(when, now_), ++order_, std::move(action)}); }
+
+bool World::advance() {
+  if (events_.empty()) return false;
+  const Action run = std::move(events_.top().run);
+  now_ = events_.top().at;
+  events_.pop();
+  run();
+  return true;
+}
+
+std::size_t World::add_machine(const MachineSpec& machine) {
+  machines_.push_back(machine);
+  lines_.emplace_back();
+  return machines_.size() - 1;
+}
+
+void World::set_wire(std::size_t a, std::size_t b, const WireSpec& wire) { wires_[{a, b}] = wires_[{b, a}] = wire; }
+
+const WireSpec& World::wire(std::size_t a, std::size_t b) const {
+  const auto found = wires_.find({a, b});
+  return found == wires_.end() ? wire_ : found->second;
+}
+
+void World::cut(std::size_t a, std::size_t b, bool cut) {
+  for (const auto& pair : {std::pair(a, b), std::pair(b, a)})
+    if ((cuts_[pair] % 2 == 1) != cut) ++cuts_[pair];
+}
+
+bool World::is_cut(std::size_t a, std::size_t b) const {
+  const auto found = cuts_.find({a, b});
+  return found != cuts_.end() && found->second % 2 == 1;
+}
+
+void World::send(std::size_t from, std::size_t to, std::uint64_t bytes, Lane lane, Action arrived, Action sent) {
+  GOSSIPD_ASSERT(from < machines_.size() && to < machines_.size() && from != to);
+  total_.bytes += bytes;
+  ++total_.messages;
+  const WireSpec& spec = wire(from, to);
+  const double pair_bps = spec.bandwidth_bps > 0 ? spec.bandwidth_bps : INFINITY;
+  const double out_bps = std::min(machines_[from].uplink_bps, pair_bps), in_bps = std::min(machines_[to].downlink_bps, pair_bps);
+  const double bits = 8.0 * static_cast<double>(bytes);
+  const Duration out_time = from_seconds(bits / out_bps), in_time = from_seconds(bits / in_bps);
+  // Control waits for at most the chunk that is on the way; bulk waits for all that was asked for before.
+  Instant out_from = std::max(now_, lines_[from].out);
+  if (lane == Lane::control) out_from = std::min(out_from, now_ + from_seconds(8.0 * chunk_bytes / out_bps));
+  const Instant out = out_from + out_time;
+  lines_[from].out = std::max(lines_[from].out, now_) + out_time;
+  double delay = spec.latency_s;
+  if (spec.jitter_s > 0) delay += spec.jitter_s * exponential(random_);
+  if (spec.loss > 0) {
+    const std::uint64_t packets = (bytes + packet_bytes - 1) / packet_bytes;
+    const double any = 1.0 - std::pow(1.0 - spec.loss, static_cast<double>(packets));
+    for (double hit = any; random_.uniform() < hit; hit = spec.loss) delay += 2.0 * spec.latency_s + (packets < 4 ? 0.2 : 0.0);
+  }
+  // The receiver takes in while the sender still sends; its own line may be busier.
+  const Instant first = out_from + from_seconds(delay);
+  Instant in_from = std::max(first, lines_[to].in);
+  if (lane == Lane::control) in_from = std::min(in_from, first + from_seconds(8.0 * chunk_bytes / in_bps));
+  lines_[to].in = std::max(lines_[to].in, first) + in_time;
+  Instant& last = last_arrival_[{from, to, lane}];
+  last = std::max({last, in_from + in_time, out + from_seconds(delay)});
+  if (sent) at(out, std::move(sent));
+  const auto cut = cuts_.find({from, to});
+  const std::uint64_t cuts_before = cut == cuts_.end() ? 0 : cut->second;
+  if (cuts_before % 2 == 1) return;
+  at(last, [this, from, to, cuts_before, arrived = std::move(arrived)] {
+    const auto found = cuts_.find({from, to});
+    if ((found == cuts_.end() ? 0 : found->second) == cuts_before) arrived();
+  });
+}
+
+double World::mean_step_seconds(std::size_t machine, std::uint32_t batch) const {
+  const MachineSpec& spec = machines_[machine];
+  return (spec.step_base_s + spec.step_per_sample_s * batch) / spec.speed;
+}
+
+Duration World::step_time(std::size_t machine, std::uint32_t batch) {
+  const MachineSpec& spec = machines_[machine];
+  double factor = 1.0;
+  switch (spec.jitter) {
+    case MachineSpec::Jitter::none: break;
+    case MachineSpec::Jitter::lognormal:
+      factor = std::exp(spec.jitter_scale * normal(random_) - 0.5 * spec.jitter_scale * spec.jitter_scale);
+      break;
+    case MachineSpec::Jitter::pareto:
+      factor = (spec.jitter_scale - 1.0) / spec.jitter_scale * std::pow(1.0 - random_.uniform(), -1.0 / spec.jitter_scale);
+      break;
+  }
+  return std::max(from_seconds(mean_step_seconds(machine, batch) * factor), Duration(1));
+}
+
+void World::compute(std::size_t machine, std::uint32_t batch, std::function<double()> work, std::function<void(double)> done) {
+  auto result = std::make_shared<std::future<double>>(pool_.submit(std::move(work)));
+  after(step_time(machine, batch), [result, done = std::move(done)] { done(result->get()); });
+}
+
+}  // namespace gossipd::lab
