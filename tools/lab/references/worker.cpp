@@ -10,21 +10,14 @@ void Worker::gradient(const Vector& at, std::uint32_t batch, std::function<void(
   GradientEngine* engine = setup_.engines[index_].get();
   const Samples position = position_;
   position_ += batch;
-  const float decay = static_cast<float>(setup_.job.optimizer.weight_decay);
   const Instant began = setup_.world.now();
-  auto work = [result, engine, position, batch, at, decay] {
-    const double loss = engine->gradient(at, position, batch, result->values);
-    for (std::size_t p = 0; p < at.size(); ++p) result->values[p] += decay * at[p];
-    return loss;
-  };
+  auto work = [result, engine, position, batch, at] { return engine->gradient(at, position, batch, result->values); };
   setup_.world.compute(index_, batch, std::move(work), [this, result, began, done = std::move(done)](double loss) {
     result->loss = loss;
     result->took = setup_.world.now() - began;
     done(std::move(*result));
   });
 }
-
-double Worker::learning_rate() const { return learning_rate_at(setup_.job, setup_.recorder.samples()); }
 
 Vector initial_model(Setup& setup) {
   Vector model(setup.engines[0]->schema().floats());

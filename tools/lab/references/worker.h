@@ -9,7 +9,7 @@ namespace gossipd::lab {
 using Vector = std::vector<float>;  // P floats
 
 struct Gradient {
-  Vector values;        // mean over the batch, with weight decay added: g + weight_decay · at
+  Vector values;        // of the mean loss over the batch; weight decay is added where one descends
   double loss = 0;
   std::uint32_t batch = 0;
   std::size_t worker = 0;
@@ -24,8 +24,6 @@ class Worker {
   // Computes the gradient at `at` (copied) of the next `batch` samples of this worker's shard; `done` runs when its
   // virtual time has passed. One at a time for each worker.
   void gradient(const Vector& at, std::uint32_t batch, std::function<void(Gradient)> done);
-  // The schedule's rate at the cluster's samples now.
-  [[nodiscard]] double learning_rate() const;
 
  private:
   Setup& setup_;

@@ -1,0 +1,126 @@
+// tools/lab/references/gossip_sgd.cpp - gossiping SGD and its adaptive kind: a machine sends its model to a random one, which averages it in.
+//
+//   gossip-sgd:       after every `period` steps of machine i, for a random j ≠ i:                x_j ← ½·(x_i + x_j)
+//   adaptive-gossip:  after a step with ‖x_i − x_last‖ > θ·‖x_last‖, x_last: x_i as it was sent last:  the same
+//
+// Jin et al., "How to scale distributed deep learning?" (2016), the pushing kind. Ho, Wu, Liu, "Adaptive Communication for Distributed
+// Deep Learning" (CCGRID 2018), known to us from the abstract: the relative change of the whole model is our reading of "changed enough", and θ = 0.05
+// ours. Nobody waits: what arrives is averaged in at once, also while a gradient is computed. `strategy.mixing = difference`
+// (x_j += w·(x̂_i − x̂_j), x̂_j: what i has been told of j) is ours, for sparse codecs.
+#include "tools/lab/references/registry.h"
+#include "core/base/random.h"
+#include "tools/lab/references/formulas.h"
+#include "tools/lab/references/local_training.h"
+
+namespace gossipd::lab {
+
+namespace {
+
+class RandomPeer : public LocalTraining {
+ public:
+  std::vector<Setting> settings() override {
+    std::vector<Setting> settings = local_settings();
+    SettingTable table(settings);
+    table.number("strategy.weight", "", "", weight_, 0, 1, "of what has arrived in the average");
+    table.one_of("strategy.mixing", "", mixing_, {"average", "difference"}, "with the own model, or with what the sender was told of it");
+    return settings;
+  }
+  State state() const override { return {0, floats() + (replicas_ ? replicas_->floats() / nodes() : 0) + extra_floats()}; }
+
+ protected:
+  // After a step of i: does it send?
+  virtual bool speaks(std::size_t i) = 0;
+  [[nodiscard]] virtual std::uint64_t extra_floats() const { return 0; }
+
+  void begin_training() override {
+    replicas_ = std::make_unique<PairReplicas>(codec(), initial());
+    if (mixing_ == Mixing::difference) told_.assign(nodes() * nodes(), {});
+    for (std::size_t i = 0; i < nodes(); ++i) random_.emplace_back(setup().seed * 1'000'003 + i);
+    for (std::size_t i = 0; i < nodes(); ++i) go_on(i);
+  }
+
+ private:
+  enum class Mixing { average, difference };
+
+  void go_on(std::size_t i) {
+    train(i, [this, i] {
+      if (nodes() > 1 && speaks(i)) speak(i);
+      go_on(i);
+    });
+  }
+
+  void speak(std::size_t i) {
+    std::size_t j = random_[i].below(nodes() - 1);
+    if (j >= i) ++j;
+    const auto message = replicas_->publish(i, j, x(i));
+    if (mixing_ == Mixing::difference) told_[i * nodes() + j] = message.decoded;
+    send(i, j, message.bytes, [this, i, j, theirs = message.decoded] { take_in(i, j, *theirs); });
+  }
+
+  void take_in(std::size_t i, std::size_t j, const Vector& theirs) {
+    const float weight = static_cast<float>(weight_);
+    if (mixing_ == Mixing::average) return mix(x(j), theirs, weight);
+    const auto& told = told_[j * nodes() + i];
+    const Vector& mine = told ? *told : initial();
+    for (std::size_t p = 0; p < floats(); ++p) x(j)[p] += weight * (theirs[p] - mine[p]);
+  }
+
+  double weight_ = 0.5;
+  Mixing mixing_ = Mixing::average;
+  std::unique_ptr<PairReplicas> replicas_;
+  std::vector<std::shared_ptr<const Vector>> told_;  // difference: [i·N + j] what i has told j last
+  std::vector<Random> random_;
+};
+
+class GossipSgd : public RandomPeer {
+ public:
+  std::vector<Setting> settings() override {
+    std::vector<Setting> settings = RandomPeer::settings();
+    SettingTable(settings).integer("strategy.period", "", "steps", period_, 1, 1'000'000, "steps between two messages of a machine");
+    return settings;
+  }
+
+ protected:
+  bool speaks(std::size_t i) override { return machine(i).steps % period_ == 0; }
+
+ private:
+  std::uint64_t period_ = 1;
+};
+
+class AdaptiveGossip : public RandomPeer {
+ public:
+  std::vector<Setting> settings() override {
+    std::vector<Setting> settings = RandomPeer::settings();
+    SettingTable(settings).number("strategy.threshold", "", "", threshold_, 0, 1e6, "relative change of the model that makes a machine send it");
+    return settings;
+  }
+
+ protected:
+  void begin_training() override {
+    last_.assign(nodes(), initial());
+    RandomPeer::begin_training();
+  }
+  bool speaks(std::size_t i) override {
+    double change = 0, size = 0;
+    for (std::size_t p = 0; p < floats(); ++p) {
+      const double d = double{x(i)[p]} - last_[i][p];
+      change += d * d;
+      size += double{last_[i][p]} * last_[i][p];
+    }
+    if (!(change > threshold_ * threshold_ * size)) return false;
+    last_[i] = x(i);
+    return true;
+  }
+  std::uint64_t extra_floats() const override { return floats(); }
+
+ private:
+  double threshold_ = 0.05;
+  Vectors last_;
+};
+
+}  // namespace
+
+std::unique_ptr<Strategy> make_gossip_sgd() { return std::make_unique<GossipSgd>(); }
+std::unique_ptr<Strategy> make_adaptive_gossip() { return std::make_unique<AdaptiveGossip>(); }
+
+}  // namespace gossipd::lab

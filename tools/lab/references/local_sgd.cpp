@@ -1,0 +1,45 @@
+// tools/lab/references/local_sgd.cpp - local SGD: H steps on every machine, then the models are averaged.
+//
+//   x ← x + mean_i (x_i − x)   after H steps ;  quadratic rule: H = max(H_base, ⌊(α/η)²⌋), η at the round's beginning
+//
+// Stich, "Local SGD Converges Fast and Communicates Little" (2019); Gu et al., "A Quadratic Synchronization Rule for Distributed Deep Learning"
+// (ICLR 2024). Certain. Momentum stays on its machine. A codec other than fp32 is applied to the differences, with error feedback (ours).
+#include "tools/lab/references/registry.h"
+#include "tools/lab/references/formulas.h"
+#include "tools/lab/references/local_training.h"
+
+namespace gossipd::lab {
+
+namespace {
+
+class LocalSgd : public RoundTraining {
+ public:
+  std::vector<Setting> settings() override {
+    std::vector<Setting> settings = round_settings();
+    SettingTable table(settings);
+    table.one_of("strategy.rule", "", rule_, {"fixed", "quadratic"}, "how many steps a round has");
+    table.integer("strategy.period", "", "steps", period_steps_, 1, 1'000'000, "fixed: steps of a round; quadratic: the fewest (H_base)");
+    table.number("strategy.alpha", "", "", alpha_, 0, 1e6, "quadratic: rounds grow as (alpha / learning rate)^2");
+    return settings;
+  }
+
+ protected:
+  std::uint64_t period() override {
+    return rule_ == Rule::fixed ? period_steps_ : quadratic_period(period_steps_, alpha_, learning_rate());
+  }
+  void outer_step(const Vector& change) override {
+    for (std::size_t p = 0; p < floats(); ++p) shared()[p] += change[p];
+  }
+
+ private:
+  enum class Rule { fixed, quadratic };
+  Rule rule_ = Rule::fixed;
+  std::uint64_t period_steps_ = 4;
+  double alpha_ = 0.2;
+};
+
+}  // namespace
+
+std::unique_ptr<Strategy> make_local_sgd() { return std::make_unique<LocalSgd>(); }
+
+}  // namespace gossipd::lab

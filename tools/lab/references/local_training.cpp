@@ -1,0 +1,159 @@
+#include "tools/lab/references/local_training.h"
+
+#include <numeric>
+
+#include "core/base/random.h"
+
+namespace gossipd::lab {
+
+void add_codec(SettingTable& table, Codec& codec) {
+  Codec* target = &codec;
+  table.add("strategy.codec", "", "CODEC", "", "how models and differences are encoded: fp32, bf16, int8, int4, ternary, top_k or top_k:KEEP",
+            SettingKind::text,
+            [target](std::string_view given) -> SettingRefused {
+              const auto parsed = parse_codec(std::string(given));
+              if (!parsed) return quoted(given) + " is no codec; write fp32, bf16, int8, int4, ternary, top_k or top_k:31";
+              *target = *parsed;
+              return std::nullopt;
+            },
+            [target] {
+              const std::string name = to_string(target->id);
+              return target->id == CodecId::top_k ? name + ":" + std::to_string(target->keep) : name;
+            });
+}
+
+// ---- LocalTraining ----
+
+std::vector<Setting> LocalTraining::local_settings() {
+  std::vector<Setting> settings;
+  SettingTable table(settings);
+  add_codec(table, codec_);
+  table.boolean("strategy.final_average", "", final_average_, "average all models exactly at the end; its bytes are counted");
+  return settings;
+}
+
+void LocalTraining::begin() {
+  machines_.assign(nodes(), {initial(), Vector(floats()), 0});
+  begin_training();
+}
+
+Send LocalTraining::wires() {
+  return [this](std::size_t from, std::size_t to, std::uint64_t bytes, std::function<void()> arrived) {
+    send(from, to, bytes, std::move(arrived));
+  };
+}
+
+bool LocalTraining::compute(std::size_t i, std::function<void(Gradient&)> then) {
+  if (!take(job().batch)) return false;
+  gradient(i, machines_[i].x, job().batch, [then = std::move(then)](Gradient gradient) { then(gradient); });
+  return true;
+}
+
+void LocalTraining::descend(std::size_t i, Gradient& gradient) {
+  Machine& m = machines_[i];
+  const double rate = learning_rate();
+  trained(gradient, 0);
+  sgd_step(job().optimizer, rate, m.x, m.v, gradient.values);
+  ++m.steps;
+}
+
+bool LocalTraining::train(std::size_t i, Action then) {
+  return compute(i, [this, i, then = std::move(then)](Gradient& gradient) {
+    descend(i, gradient);
+    then();
+  });
+}
+
+void LocalTraining::close() {
+  if (!final_average_ || nodes() < 2) return averaged();
+  for (const Machine& m : machines_) last_values_.push_back(m.x);
+  last_exchange_ = make_exact_exchange({}, wires());
+  last_exchange_->run(last_values_, [this] {
+    for (std::size_t i = 0; i < nodes(); ++i) machines_[i].x = last_values_[i];
+    averaged();
+  });
+}
+
+// ---- PairReplicas ----
+
+PairReplicas::Message PairReplicas::publish(std::size_t i, std::size_t j, const Vector& x) { return publish(i, j, x, {0, x.size()}); }
+
+PairReplicas::Message PairReplicas::publish(std::size_t i, std::size_t j, const Vector& x, Range range) {
+  const std::span<const float> target = std::span(x).subspan(range.begin, range.size());
+  if (codec_.id == CodecId::fp32) return {std::make_shared<const Vector>(target.begin(), target.end()), 4 * target.size()};
+  const auto [place, fresh] = replicas_.try_emplace({i, j});
+  if (fresh) place->second = initial_;
+  const std::span<float> replica = range.of(place->second);
+  Bytes bytes(encoded_size(codec_, target.size()));
+  if (!encode(codec_, target, replica, bytes)) std::ranges::copy(target, replica.begin());  // diverged, and stays so
+  return {std::make_shared<const Vector>(replica.begin(), replica.end()), bytes.size()};
+}
+
+std::vector<std::size_t> random_pairs(std::size_t nodes, std::uint64_t seed, std::uint64_t round) {
+  Random random(seed ^ (round * 0x9e3779b97f4a7c15ull));
+  random.next();
+  std::vector<std::size_t> order(nodes), partner(nodes);
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  for (std::size_t k = nodes; k > 1; --k) std::swap(order[k - 1], order[random.below(k)]);
+  for (std::size_t k = 0; k < nodes; ++k) partner[order[k]] = order[(k ^ 1) < nodes ? k ^ 1 : k];
+  return partner;
+}
+
+// ---- RoundTraining ----
+
+std::vector<Setting> RoundTraining::round_settings() {
+  std::vector<Setting> settings = local_settings();
+  SettingTable table(settings);
+  table.one_of("strategy.transport", "", transport_, {"all-gather", "two-phase"},
+               "codecs but fp32: all to all, or through owners of chunks that compress the mean once more");
+  table.one_of("strategy.all_reduce", "", algorithm_, {"ring", "halving-doubling", "tree"}, "codec fp32 and the last round");
+  return settings;
+}
+
+Strategy::State RoundTraining::state() const {
+  const std::uint64_t error = compressed_ ? compressed_->node_floats() : 0;
+  return {0, floats() + floats() + outer_floats() + error};  // momentum and shared()
+}
+
+void RoundTraining::begin_training() {
+  shared_ = initial();
+  left_.assign(nodes(), 0);
+  exact_ = make_exact_exchange({algorithm_, WireFloat::fp32}, wires());
+  if (codec().id != CodecId::fp32)
+    compressed_ = make_compressed_exchange(make_codec_compressor(codec()),
+                                           transport_ == Transport::all_gather ? Gather::all_gather : Gather::two_phase, error_decay(), wires());
+  begin_round();
+}
+
+void RoundTraining::begin_round() {
+  period_ = period();
+  ready_ = 0;
+  left_.assign(nodes(), period_);
+  for (std::size_t i = 0; i < nodes(); ++i) go_on(i);
+}
+
+void RoundTraining::go_on(std::size_t i) {
+  if (left_[i] > 0 && train(i, [this, i] { go_on(i); })) {
+    --left_[i];
+    return;
+  }
+  if (++ready_ == nodes()) exchange();
+}
+
+// When the samples are spent the round ends early, and its exchange is the last: with final_average it is exact and includes
+// what the compression still owes, as the other rows' last average is.
+void RoundTraining::exchange() {
+  changes_.assign(nodes(), Vector(floats()));
+  for (std::size_t i = 0; i < nodes(); ++i)
+    for (std::size_t p = 0; p < floats(); ++p) changes_[i][p] = x(i)[p] - shared_[p];
+  const bool last = exhausted();
+  if (last && final_average() && compressed_) compressed_->pay_back(changes_);
+  MeanExchange& by = compressed_ && !(last && final_average()) ? *compressed_ : *exact_;
+  by.run(changes_, [this, last] {
+    outer_step(changes_[0]);
+    for (std::size_t i = 0; i < nodes(); ++i) x(i) = shared_;
+    if (!last) begin_round();
+  });
+}
+
+}  // namespace gossipd::lab

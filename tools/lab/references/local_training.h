@@ -1,0 +1,117 @@
+// tools/lab/references/local_training.h - the part that all rows without a server share: every machine trains its own model.
+//
+// A step is the job's SGD with a momentum buffer of the machine's own (models/sgd.h). When the samples
+// are spent and `strategy.final_average` is on, one exact ring all-reduce averages all models, bytes counted.
+#pragma once
+
+#include "core/exchange/codec.h"
+#include "models/sgd.h"
+#include "tools/lab/references/compression.h"
+#include "tools/lab/references/reference.h"
+
+namespace gossipd::lab {
+
+class LocalTraining : public Reference {
+ public:
+  [[nodiscard]] std::span<const float> model(std::size_t machine) override { return machines_[machine].x; }
+  [[nodiscard]] State state() const override { return {0, floats()}; }
+
+ protected:
+  struct Machine {
+    Vector x, v;
+    std::uint64_t steps = 0;
+  };
+
+  void begin() final;
+  virtual void begin_training() = 0;
+  void close() override;
+  // Called when the last average is in (or was not wanted).
+  virtual void averaged() {}
+
+  // One batch and one step on machine i; false when all samples have been handed out.
+  bool train(std::size_t i, Action then);
+  // Its two halves, for rows that do something in between.
+  bool compute(std::size_t i, std::function<void(Gradient&)> then);
+  void descend(std::size_t i, Gradient&);
+
+  [[nodiscard]] Machine& machine(std::size_t i) { return machines_[i]; }
+  [[nodiscard]] Vector& x(std::size_t i) { return machines_[i].x; }
+  [[nodiscard]] Send wires();
+  [[nodiscard]] Codec codec() const { return codec_; }
+  [[nodiscard]] bool final_average() const { return final_average_; }
+
+  // strategy.final_average and strategy.codec
+  [[nodiscard]] std::vector<Setting> local_settings();
+  void codec_default(Codec codec) { codec_ = codec; }
+
+ private:
+  std::vector<Machine> machines_;
+  Codec codec_{CodecId::fp32};
+  bool final_average_ = true;
+  std::unique_ptr<MeanExchange> last_exchange_;
+  Vectors last_values_;
+};
+
+// What machine i has told machine j of its model. With fp32 that is the model itself; any other codec sends the difference to
+// what j has been told before (from the initial model on), so that what the quantiser lost is carried by the next message: N·P
+// floats on each machine that talks to all others.
+class PairReplicas {
+ public:
+  PairReplicas(Codec codec, const Vector& initial) : codec_(codec), initial_(initial) {}
+  struct Message {
+    std::shared_ptr<const Vector> decoded;
+    std::uint64_t bytes = 0;
+  };
+  // Encodes x for the message from i to j; `decoded` is what j has of i once it has arrived.
+  [[nodiscard]] Message publish(std::size_t i, std::size_t j, const Vector& x);
+  // Of one run of floats (a tensor).
+  [[nodiscard]] Message publish(std::size_t i, std::size_t j, const Vector& x, Range range);
+  [[nodiscard]] std::uint64_t floats() const { return replicas_.size() * initial_.size(); }
+
+ private:
+  Codec codec_;
+  const Vector& initial_;
+  std::map<std::pair<std::size_t, std::size_t>, Vector> replicas_;
+};
+
+// A random pairing of all nodes for this round, the same for whoever asks; with an odd number one is paired with itself.
+[[nodiscard]] std::vector<std::size_t> random_pairs(std::size_t nodes, std::uint64_t seed, std::uint64_t round);
+
+// H steps on every machine, then all exchange what they have changed since the last round; whoever is ready waits.
+class RoundTraining : public LocalTraining {
+ public:
+  [[nodiscard]] State state() const override;
+
+ protected:
+  enum class Transport { all_gather, two_phase };
+  [[nodiscard]] virtual std::uint64_t period() = 0;                         // H of the round that begins
+  // Moves shared() by the mean of x_i − shared(), which is `change`.
+  virtual void outer_step(const Vector& change) = 0;
+  [[nodiscard]] virtual std::uint64_t outer_floats() const { return 0; }  // of its state
+  [[nodiscard]] virtual double error_decay() const { return 1.0; }
+
+  void begin_training() final;
+  void close() final {}  // the last round is exact instead (see local_training.cpp)
+  [[nodiscard]] Vector& shared() { return shared_; }
+  [[nodiscard]] std::vector<Setting> round_settings();
+  void transport_default(Transport transport) { transport_ = transport; }
+
+ private:
+  void begin_round();
+  void go_on(std::size_t i);
+  void exchange();
+
+  Transport transport_ = Transport::two_phase;
+  AllReduce algorithm_ = AllReduce::ring;
+  std::unique_ptr<MeanExchange> exact_, compressed_;
+  Vector shared_;  // the model after the last round, the same everywhere
+  Vectors changes_;
+  std::uint64_t period_ = 0;
+  std::vector<std::uint64_t> left_;  // steps of this round
+  std::size_t ready_ = 0;
+};
+
+// strategy.codec: any of core's codecs.
+void add_codec(SettingTable&, Codec&);
+
+}  // namespace gossipd::lab

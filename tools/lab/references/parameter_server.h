@@ -1,0 +1,65 @@
+// tools/lab/references/parameter_server.h - the loop of all rows in which one machine owns the model.
+//
+// A worker computes a gradient at the model it was sent, pushes it (4·P bytes), the server takes it in
+// and replies with a model (4·P bytes); nobody waits for anybody else. The server is a machine of its
+// own whose line is wide unless `strategy.server_bps` says otherwise; its arithmetic takes no time.
+// Weight decay is added at the server, to the model that it owns (as an optimiser there does).
+#pragma once
+
+#include "models/sgd.h"
+#include "tools/lab/references/reference.h"
+
+namespace gossipd::lab {
+
+class ParameterServer : public Reference {
+ public:
+  [[nodiscard]] std::span<const float> model(std::size_t) override { return model_; }
+  [[nodiscard]] bool same_model_everywhere() const override { return true; }
+
+ protected:
+  // A gradient that has reached the server. `values` is the row's to change.
+  struct Landing {
+    Vector& values;
+    const Vector& taken_at;  // the model it was computed at
+    std::size_t worker = 0;
+    double loss = 0;
+    double age = 0;          // updates of the server's model since it sent `taken_at`
+    double learning_rate = 0;
+  };
+  enum class Momentum { none, shared, per_worker };
+
+  // Buffers, once floats() and nodes() are known.
+  virtual void prepare() {}
+  // Changes model_ and counts that with updated().
+  virtual void take_in(const Landing&) = 0;
+  // What `worker` is sent.
+  virtual void reply(std::size_t /*worker*/, double /*learning_rate*/, Vector& out) { out = model_; }
+
+  void begin() final;
+  virtual void begin_rounds();                          // the first gradient of every worker
+  void work(std::size_t worker, std::uint32_t batch);   // then lands
+  virtual void landed(Gradient gradient);
+  void pull(std::size_t worker, Action arrived);        // reply() travels to the worker
+  void updated() { ++version_; }
+  [[nodiscard]] double age(std::size_t worker) const { return static_cast<double>(version_ - sent_version_[worker]); }
+  [[nodiscard]] std::size_t server() const { return server_; }
+
+  // model_ by one step of the job's SGD; velocities_ are made as the first gradient comes.
+  void descend(Momentum, std::size_t worker, double learning_rate, Vector& gradient);
+  [[nodiscard]] std::uint64_t momentum_floats(Momentum) const;
+
+  [[nodiscard]] std::vector<Setting> server_settings();
+  static void add_momentum(SettingTable&, Momentum&);
+
+  Vector model_;
+
+ private:
+  double server_bps_ = 1e11;
+  std::size_t server_ = 0;
+  std::uint64_t version_ = 0;
+  std::vector<std::uint64_t> sent_version_;
+  std::vector<Vector> at_;          // on each worker
+  std::vector<Vector> velocities_;  // one, or one for each worker
+};
+
+}  // namespace gossipd::lab

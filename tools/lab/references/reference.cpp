@@ -1,0 +1,43 @@
+#include "tools/lab/references/reference.h"
+
+namespace gossipd::lab {
+
+void Reference::start(Setup& setup) {
+  setup_ = &setup;
+  initial_ = initial_model(setup);
+  for (std::size_t i = 0; i < setup.nodes(); ++i) workers_.emplace_back(setup, i);
+  ++under_way_;
+  begin();
+  settle();
+}
+
+bool Reference::take(std::uint64_t batch) {
+  if (exhausted()) return false;
+  taken_ += batch;
+  return true;
+}
+
+void Reference::gradient(std::size_t worker, const Vector& at, std::uint32_t batch, std::function<void(Gradient)> done) {
+  ++under_way_;
+  workers_[worker].gradient(at, batch, [this, done = std::move(done)](Gradient gradient) {
+    done(std::move(gradient));
+    settle();
+  });
+}
+
+void Reference::send(std::size_t from, std::size_t to, std::uint64_t bytes, Action arrived) {
+  ++under_way_;
+  setup_->world.send(from, to, bytes, Lane::bulk, [this, arrived = std::move(arrived)] {
+    arrived();
+    settle();
+  });
+}
+
+void Reference::settle() {
+  --under_way_;
+  if (under_way_ > 0 || closed_ || !exhausted()) return;
+  closed_ = true;
+  close();
+}
+
+}  // namespace gossipd::lab
