@@ -17,6 +17,7 @@
 #include <variant>
 
 #include "core/base/result.h"
+#include "core/balance/batch_balancer.h"
 #include "core/exchange/policy.h"
 #include "core/exchange/trainer_port.h"
 #include "core/membership/member.h"
@@ -60,6 +61,7 @@ struct NodeConfig {
   std::uint64_t random_seed = 1;
   MembershipPolicy membership;
   ExchangePolicy exchange;
+  BalancePolicy balance;
 };
 
 // ---- effects ---------------------------------------------------------------------------------

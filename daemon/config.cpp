@@ -7,6 +7,8 @@
 #include <filesystem>
 #include <sstream>
 
+#include "core/balance/settings.h"
+#include "core/exchange/settings.h"
 #include "daemon/settings.h"
 #include "models/toml_reader.h"
 
@@ -223,6 +225,8 @@ std::optional<Error> check_whole(const DaemonConfig& c) {
   if (auto e = check_name(c.name)) return e;
   if (auto e = check_device(c.device)) return e;
   if (auto e = check_membership(c.membership)) return e;
+  if (const auto mistake = exchange_mistake(c.exchange)) return bad_config(*mistake);
+  if (const auto mistake = balance_mistake(c.balance)) return bad_config(*mistake);
   if (c.key_file == "none" && c.listen && !is_loopback(*c.listen))
     return bad_config("listen: " + to_string(*c.listen) +
                       " is beyond loopback, but without a key everything travels in plain; listen on 127.0.0.1, "

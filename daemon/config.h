@@ -44,6 +44,7 @@ struct DaemonConfig {
 
   MembershipPolicy membership;
   ExchangePolicy exchange;
+  BalancePolicy balance;
 };
 
 // What main() does with a command line.

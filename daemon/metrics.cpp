@@ -125,6 +125,7 @@ void add_link(Families& out, const LinkView& l) {
   out.gauge("link_threshold_ratio", "What the change is held against", c.threshold, who);
   out.gauge("link_weight_ratio", "Gain applied in the last turn", c.weight, who);
   out.gauge("link_correction_ratio", "Norm of the future-position correction, relative to the model", c.correction, who);
+  out.gauge("link_trust_ratio", "Factor on the peer's weight, by its forecast loss", c.trust, who);
   out.gauge("link_spread_ratio", "Relative distance between what both ends published", c.spread, who);
   const char* turns = "Turns of the conversation about the model";
   out.counter("link_turns_total", turns, number(c.turns_spoken), with("kind", "spoken"));

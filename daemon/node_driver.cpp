@@ -110,6 +110,7 @@ void NodeDriver::start_node(const StartPlan& plan, Instant now) {
   node.random_seed = random_64();
   node.membership = config_.membership;
   node.exchange = config_.exchange;
+  node.balance = config_.balance;
   node_.emplace(std::move(node), plan.state, now);
   job_ = plan.job;
   if (job_) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "core/balance/settings.h"
 #include "core/exchange/settings.h"
 #include "core/membership/settings.h"
 
@@ -118,6 +119,7 @@ std::vector<Setting> settings_of(DaemonConfig& config) {
   add_checkpoint(table, config);
   add_log(table, config);
   for (Setting& s : exchange_settings(config.exchange)) settings.push_back(std::move(s));
+  for (Setting& s : balance_settings(config.balance)) settings.push_back(std::move(s));
   for (Setting& s : membership_settings(config.membership)) settings.push_back(std::move(s));
   return settings;
 }

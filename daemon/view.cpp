@@ -80,6 +80,7 @@ Json to_json(const LinkView& l) {
           {"threshold", c.threshold},
           {"weight", c.weight},
           {"correction", c.correction},
+          {"trust", c.trust},
           {"transfer", c.transfer},
           {"spread", c.spread},
           {"turns_spoken", c.turns_spoken},

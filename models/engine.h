@@ -27,8 +27,8 @@ class Engine {
   // On each thread before it computes.
   virtual void prepare_thread(int nice) = 0;
 
-  // Trains on the batch at `position` of the shard's order; returns the batch's mean loss before the step.
-  virtual double step(Samples position, double learning_rate) = 0;
+  // Trains on `batch` samples (0: the job's) from `position` of the shard's order on; returns their mean loss before the step.
+  virtual double step(Samples position, double learning_rate, std::uint32_t batch = 0) = 0;
 
   // All of P floats, in host memory, in the schema's order.
   virtual void copy_model(std::span<float> out) = 0;

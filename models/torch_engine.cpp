@@ -57,8 +57,8 @@ class TorchEngine : public GradientEngine {
   Samples shard_samples() const override { return source_.shard_samples(); }
   void prepare_thread(int nice) override { prepare_training_thread(threads_, nice); }
 
-  double step(Samples position, double learning_rate) override {
-    const double loss = backward(position, job_.batch);
+  double step(Samples position, double learning_rate, std::uint32_t batch) override {
+    const double loss = backward(position, batch > 0 ? batch : job_.batch);
     descend(learning_rate);
     return loss;
   }

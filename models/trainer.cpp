@@ -47,7 +47,7 @@ std::string_view to_string(TrainerState state) {
 class Trainer::Implementation {
  public:
   Implementation(const Job& job, const TrainerOptions& options, std::unique_ptr<Engine> engine)
-      : job_(job), options_(options), engine_(std::move(engine)) {
+      : job_(job), options_(options), engine_(std::move(engine)), batch_(job.batch) {
     publish_status(TrainerState::idle);
   }
   ~Implementation() { stop(); }
@@ -112,6 +112,8 @@ class Trainer::Implementation {
   Step step_ = 0;
   Samples samples_ = 0;
   Samples data_position_ = 0;
+  std::uint32_t batch_ = 0;    // samples per step, by the last update
+  double rate_scale_ = 1;      // likewise
   double loss_ = 0;
   double step_seconds_ = 0;
   bool first_step_ = true;
@@ -353,16 +355,20 @@ void Trainer::Implementation::apply(Update update) {
   }
   holding_ = false;
   told_to_train_ = update.training;
+  const std::uint32_t batch = update.batch > 0 ? update.batch : job_.batch;
+  if (batch != batch_) step_seconds_ = 0;  // is of one batch
+  batch_ = batch;
+  rate_scale_ = update.rate_scale;
   loan_ = Loan{std::move(update.values), step_ + update.steps_until_snapshot};
 }
 
 void Trainer::Implementation::one_step() {
   const auto began = WallClock::now();
-  const double rate = learning_rate_at(job_, cluster_samples());
-  const double loss = engine_->step(data_position_, rate);
+  const double rate = learning_rate_at(job_, cluster_samples()) * rate_scale_;
+  const double loss = engine_->step(data_position_, rate, batch_);
   ++step_;
-  samples_ += job_.batch;
-  data_position_ += job_.batch;
+  samples_ += batch_;
+  data_position_ += batch_;
   if (std::isfinite(loss))
     loss_ = smoothed(loss_, loss, loss_smoothing, first_step_);
   else
@@ -387,10 +393,11 @@ void Trainer::Implementation::return_loan() {
   snapshot.step = step_;
   snapshot.samples = samples_;
   snapshot.loss = loss_;
-  snapshot.learning_rate = learning_rate_at(job_, cluster_samples());
-  snapshot.learning_rate_peak = learning_rate_peak(job_);
+  snapshot.learning_rate = learning_rate_at(job_, cluster_samples()) * rate_scale_;
+  snapshot.learning_rate_peak = learning_rate_peak(job_) * rate_scale_;
   snapshot.step_seconds = step_seconds_;
-  snapshot.batch = job_.batch;
+  snapshot.batch = batch_;
+  snapshot.job_batch = job_.batch;
   snapshot.finite = !not_finite_;
   if (callbacks_.on_snapshot) callbacks_.on_snapshot(std::move(snapshot));
 }
@@ -404,7 +411,7 @@ void Trainer::Implementation::fail(const std::exception& error) {
 }
 
 void Trainer::Implementation::publish_status(TrainerState state) {
-  const double rate = learning_rate_at(job_, cluster_samples());
+  const double rate = learning_rate_at(job_, cluster_samples()) * rate_scale_;
   const Lock lock(mutex_);
   status_ = {state, step_, samples_, data_position_, loss_, rate, step_seconds_};
 }

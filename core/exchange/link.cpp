@@ -5,6 +5,8 @@
 #include <cstring>
 #include <utility>
 
+#include "core/correction/curvature.h"
+
 namespace gossipd {
 namespace {
 
@@ -38,7 +40,7 @@ bool reached(std::uint32_t spoken, std::uint32_t heard) {
 }  // namespace
 
 Link::Link(NodeId self, NodeId peer, const Schema& schema, const ExchangePolicy& policy)
-    : self_(self), peer_(peer), schema_(schema), policy_(policy) {}
+    : self_(self), peer_(peer), schema_(schema), policy_(policy), peer_loss_(make_forecaster(policy.loss_trust)) {}
 
 void Link::describe(Ready& ready) const {
   ready.conversation = conversation_;
@@ -214,6 +216,7 @@ std::optional<Reject> Link::on_turn(std::span<const std::byte> message, double r
   peer_step_seconds_ = header.step_seconds;
   hearing_at_ = now - from_seconds(rtt_seconds / 2 + static_cast<double>(header.snapshot_age_seconds));
   if (!header.last) return std::nullopt;
+  if (peer_loss_) peer_loss_->observe(header.step, static_cast<double>(header.loss));
   hearing_ = reopened_ = false;
   heard_ = header.turn;
   heard_gain_ = header.gain_listener;
@@ -274,9 +277,15 @@ void Link::look(std::size_t index, std::span<const float> model, std::span<const
   counters_.change = std::sqrt(spread_squared_ / std::max(published_squared_, 1e-30));
 }
 
-bool Link::changed(double threshold) const {
-  return std::any_of(blocks_.begin(), blocks_.end(),
-                     [&](const BlockState& b) { return b.keyframe_owed || static_cast<double>(b.change) > threshold; });
+double Link::largest_change() const {
+  double most = 0;
+  for (const BlockState& block : blocks_) most = std::max(most, static_cast<double>(block.change));
+  return most;
+}
+
+double Link::peer_loss(Instant now) const {
+  if (!peer_loss_ || peer_step_seconds_ <= 0) return 0;
+  return peer_loss_->forecast(age_seconds(now) / peer_step_seconds_);
 }
 
 void Link::begin(const Speech& speech, Instant now) {
@@ -285,18 +294,34 @@ void Link::begin(const Speech& speech, Instant now) {
   speaking_ = true;
   spoke_news_ = false;
   next_block_ = 0;
+  bytes_before_turn_ = counters_.bytes_sent;
   kept_.clear();
   transfer_squared_ = correction_squared_ = spread_squared_ = published_squared_ = 0;
   if (speech_.own_step_seconds > 0 && received_once_ && published_once_) {
     const double received_age = seconds(now - received_at_) / speech_.own_step_seconds;
     const double published_age = seconds(now - published_at_) / speech_.own_step_seconds;
     const double fresh_age = seconds(now - speech_.snapshot_at) / speech_.own_step_seconds;
-    // Move what was received to the time of each of the two own replicas it is compared with.
-    speech_.future_position *= static_cast<double>(heard_gain_) * (received_age - published_age) +
-                               static_cast<double>(speech_.gain_self) * (received_age - fresh_age);
+    future_ = future_position(speech_.future_position, {received_age, published_age, fresh_age}, static_cast<double>(heard_gain_),
+                              static_cast<double>(speech_.gain_self));
   } else {
-    speech_.future_position = 0;
+    future_ = {};
   }
+}
+
+// Moves what was received to the time of each of the two own replicas it is compared with; returns the square of its norm.
+double Link::correct(const Block& block, BlockState& state, std::span<const float> model, std::span<float> update,
+                     std::span<const float> drift) {
+  if (policy_.curvature <= 0) {
+    const double steps = future_.steps();
+    return steps != 0 ? kernels().axpy(update, block.of(drift), static_cast<float>(steps)) : 0;
+  }
+  const auto u = block.of(drift);
+  double scale_squared = 0;
+  if (policy_.curvature_mode == CurvatureMode::adaptive)
+    scale_squared = state.drift_square = adapt_mean_square(state.drift_square, mean_square(u));
+  else
+    scale_squared = mean_square(block.of(model));
+  return add_damped(update, u, future_, policy_.curvature / std::sqrt(scale_squared + curvature_epsilon));
 }
 
 Codec Link::codec_for(const Block& block) const {
@@ -343,8 +368,8 @@ bool Link::speak(std::span<const float> model, std::span<float> update, std::spa
   }
   if (state.received_valid && !state.keyframe_owed) {
     if (speech_.gain_self > 0) transfer_squared_ += k.transfer(u, theirs, own, speech_.gain_self);
-    if (paired_before && !drift.empty() && block.kind == SegmentKind::parameter && speech_.future_position != 0)
-      correction_squared_ += k.axpy(u, block.of(drift), static_cast<float>(speech_.future_position));
+    if (paired_before && !drift.empty() && block.kind == SegmentKind::parameter)
+      correction_squared_ += correct(block, state, model, u, drift);
     const ChangeNorms norms = k.distance(theirs, own);
     spread_squared_ += norms.change_squared;
     published_squared_ += norms.reference_squared;
@@ -401,6 +426,7 @@ void Link::flush(bool last, Instant now) {
   header.step = speech_.step;
   header.step_seconds = speech_.step_seconds;
   header.snapshot_age_seconds = static_cast<float>(std::max(0.0, seconds(now - speech_.snapshot_at)));
+  header.loss = std::isfinite(speech_.loss) ? static_cast<float>(std::clamp(speech_.loss, 0.0, static_cast<double>(loss_max))) : 0.0f;
   write_turn_header(std::span(message_).first<turn_header_bytes>(), header);
   counters_.bytes_sent += message_.size();
   outbox_.push_back(std::make_shared<const Bytes>(std::move(message_)));
@@ -422,7 +448,8 @@ void Link::end(Instant now) {
   counters_.weight = static_cast<double>(speech_.gain_self);
   counters_.transfer = std::sqrt(transfer_squared_ / norm);
   counters_.correction = std::sqrt(correction_squared_ / norm);
-  counters_.threshold = speech_.threshold;
+  counters_.threshold = speech_.threshold_shown;
+  counters_.trust = speech_.trust;
   if (received_valid_ == blocks_.size()) counters_.spread = std::sqrt(spread_squared_ / norm);
 }
 

@@ -25,6 +25,8 @@
 
 #include <deque>
 
+#include "core/correction/future_position.h"
+#include "core/correction/loss_trust.h"
 #include "core/exchange/kernels.h"
 #include "core/exchange/policy.h"
 #include "core/model/schema.h"
@@ -36,7 +38,8 @@ namespace gossipd {
 // What a node decides about a turn before it speaks.
 struct Speech {
   Codec codec;                // for parameter blocks; small and statistic blocks take a finer one
-  double threshold = 0;       // relative change from which on a block is sent; 0: every block that changed at all
+  double threshold = 0;       // relative change from which on a block is sent; 0: every block that changed at all; infinite: none
+  double threshold_shown = 0; // the same, or what the whole model was held against, for the counters
   float gain_self = 0;
   float gain_peer = 0;
   float weight = 1;
@@ -44,6 +47,8 @@ struct Speech {
   Step step = 0;
   float step_seconds = 0;
   Instant snapshot_at{};
+  double trust = 1;           // factor on the peer's weight that is in the gains, for the counters
+  double loss = 0;            // smoothed training loss at `step`; 0: not known
   // Future position: drift is the own displacement per own step (empty: none); `c` scales it.
   double future_position = 0;
   double own_step_seconds = 0;
@@ -83,13 +88,14 @@ class Link {
   // Measures the change of one block; the sums end up in counters().change.
   void look_begin();
   void look(std::size_t block, std::span<const float> model, std::span<const float> update);
-  [[nodiscard]] bool changed(double threshold) const;  // any block beyond it, or a keyframe owed
+  [[nodiscard]] double largest_change() const;  // of a block, relative; a block that owes a keyframe counts as 1
   void begin(const Speech&, Instant now);
   [[nodiscard]] std::size_t next_block() const { return next_block_; }
   // Mixes and, if it changed enough, encodes the next block. False: `model + update` is not finite there.
   [[nodiscard]] bool speak(std::span<const float> model, std::span<float> update, std::span<const float> drift, Instant now);
   // After the last block: passes the turn.
   void end(Instant now);
+  [[nodiscard]] std::uint64_t bytes_of_turn() const { return counters_.bytes_sent - bytes_before_turn_; }  // the one spoken last
   // Messages ready to be sent, in order.
   [[nodiscard]] std::vector<SharedBytes> take_messages();
 
@@ -102,6 +108,8 @@ class Link {
   // Age of what the peer published, as the receiver's clock and half the round trip tell it.
   [[nodiscard]] double age_seconds(Instant now) const;
   [[nodiscard]] double peer_step_seconds() const { return peer_step_seconds_; }
+  // The peer's loss, forecast from its turns to now; 0: not known, or policy.loss_trust is off.
+  [[nodiscard]] double peer_loss(Instant now) const;
   void check_invariants() const;
 
  private:
@@ -111,6 +119,7 @@ class Link {
     bool keyframe_owed = true;     // the peer's replica of this block is unknown or wrong
     bool received_valid = false;
     float change = 0;              // relative, at the last look
+    double drift_square = 0;       // moving average of mean(drift²); only with adaptive curvature
   };
   struct Kept {  // an encoded record the peer has not answered for
     std::uint32_t block;
@@ -126,6 +135,7 @@ class Link {
   void append(std::uint32_t block, Codec codec, std::span<const float> target);
   void flush(bool last, Instant now);
   [[nodiscard]] Codec codec_for(const Block&) const;
+  double correct(const Block&, BlockState&, std::span<const float> model, std::span<float> update, std::span<const float> drift);
 
   const NodeId self_;
   const NodeId peer_;
@@ -148,6 +158,7 @@ class Link {
   bool hearing_news_ = false;
 
   Speech speech_;
+  FuturePosition future_;
   std::size_t next_block_ = 0;
   Bytes message_;
   std::uint16_t message_records_ = 0;
@@ -157,11 +168,13 @@ class Link {
   bool reopened_ = false;     // no turn has been heard to its end since the link was opened again
   bool resend_turn_ = false;  // the last turn spoken was not heard to its end
   std::vector<std::uint32_t> resync_;
+  std::uint64_t bytes_before_turn_ = 0;
   double transfer_squared_ = 0, correction_squared_ = 0, spread_squared_ = 0, published_squared_ = 0;
 
   float peer_weight_ = 1;
   std::uint32_t peer_degree_ = 1;
   double peer_step_seconds_ = 0;
+  std::unique_ptr<LossForecaster> peer_loss_;  // null: loss trust is off
   Instant received_at_{};    // when the peer's snapshot of the last complete turn was taken, by our clock
   Instant hearing_at_{};
   Instant published_at_{};   // when our snapshot of the last turn spoken was taken

@@ -8,8 +8,22 @@
 
 namespace gossipd {
 
+// Who decides that it is time to speak on a link; the formulas are in trigger.h.
+enum class SpeakPolicy : std::uint8_t {
+  change,     // what changed enough since it was last said
+  period,     // a number of own steps
+  quadratic,  // a number of own steps that grows as the learning rate decays (QSR)
+  budget,     // change, with the threshold at which a budget of bytes per second is just used up
+  automatic,  // change, with the threshold at which the models stay as close as the user wants
+};
+enum class ChangeScope : std::uint8_t { block, model };  // what is held against the threshold, and goes when it is beyond it
+enum class CurvatureMode : std::uint8_t { constant, adaptive };
+enum class LossTrust : std::uint8_t { off, holt, lstm };
+
 struct ExchangePolicy {
   bool enabled = true;              // false: a member that trains alone (nothing is sent or mixed)
+  SpeakPolicy policy = SpeakPolicy::change;
+  ChangeScope scope = ChangeScope::block;
   Codec codec{CodecId::top_k, 32};
   Codec fine_codec{CodecId::int8};  // first delta on a new link, leaving, final exchange
   Step round_steps = 4;             // own steps between two looks at the model
@@ -17,12 +31,21 @@ struct ExchangePolicy {
   double threshold = 0.01;
   double threshold_power = 1.0;
   double threshold_floor = 0.05;
+  Step period_steps = 32;           // period; the least of quadratic
+  double quadratic_alpha = 0.1;     // quadratic: (α/η)² steps
+  double budget_bytes_per_s = 0;    // budget, and automatic when it is not 0: of this node, all links
+  double slowdown_max = 0.05;       // automatic: fraction by which learning may be slower than with the closest models
+  double horizon_steps = 1000;      // automatic: steps over which the spread is held against the drift
   Duration heartbeat = std::chrono::milliseconds(2000);  // speak at least so often, changed or not
   // Mixing: gain of one turn on a link is mixing / (1 + largest degree of both ends), less for sparse codecs.
   double mixing = 0.4;
   double age_decay = 0.0;     // κ: gain / (1 + κ · age in own steps)
   double future_position = 1.0;    // c: how far a replica is moved along the own drift to the time it is compared with
   double drift_window_steps = 32;  // moving average behind the drift
+  double curvature = 0;            // λ of the damping of that move (curvature.h); 0: none
+  CurvatureMode curvature_mode = CurvatureMode::constant;
+  LossTrust loss_trust = LossTrust::off;  // who forecasts the peer's loss, which then weighs its model
+  double loss_trust_max = 2.0;     // the factor on the peer's weight lies in [1/max, max]
   double joiner_weight = 0.05;     // weight of a node that just came, rising to 1 …
   Step joiner_steps = 200;         // … over so many steps
   double magnitude_max = 64.0;     // largest single decoded difference that is believed
@@ -56,6 +79,7 @@ struct ExchangeCounters {
   double threshold = 0;     // gauge: what it was held against
   double weight = 0;        // gauge: gain applied in the last turn
   double correction = 0;    // gauge: norm of the future-position correction in the last turn, relative to ‖x‖
+  double trust = 1;         // gauge: factor on the peer's weight in the last turn, by its forecast loss
   double transfer = 0;      // gauge: norm of the last transfer, relative to ‖x‖
   double spread = 1;        // gauge: ‖received − published‖ / ‖published‖
   [[nodiscard]] std::uint64_t refused_total() const {

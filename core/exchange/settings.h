@@ -8,5 +8,7 @@ namespace gossipd {
 
 // Bound to `policy`, which must outlive them.
 [[nodiscard]] std::vector<Setting> exchange_settings(ExchangePolicy& policy);
+// What does not fit together, and what would do.
+[[nodiscard]] std::optional<std::string> exchange_mistake(const ExchangePolicy& policy);
 
 }  // namespace gossipd

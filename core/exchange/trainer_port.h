@@ -17,10 +17,11 @@ struct Snapshot {
   Step step = 0;                     // optimiser steps made since this node's model began
   Samples samples = 0;               // samples this node has trained on since its counter began
   double loss = 0;                   // smoothed training loss; 0 before the first step
-  double learning_rate = 0;          // of the next step
-  double learning_rate_peak = 0;     // the schedule's largest
+  double learning_rate = 0;          // of the next step, with the update's rate_scale
+  double learning_rate_peak = 0;     // the schedule's largest, likewise
   double step_seconds = 0;           // smoothed wall time of one step
-  std::uint32_t batch = 0;           // samples per step
+  std::uint32_t batch = 0;           // samples of one step, now; step_seconds is of this batch
+  std::uint32_t job_batch = 0;       // … as the job asks for; 0: the same
   bool finite = true;                // false: a parameter or the loss is NaN or infinite
 };
 
@@ -30,6 +31,8 @@ struct Update {
   bool replace = false;       // instead: these are the parameters; the optimiser's state starts at zero
   Step steps_until_snapshot = 1;  // the next snapshot is wanted after at least so many more steps …
   bool training = true;           // … or, when false (budget spent, paused, left), at once and without stepping
+  std::uint32_t batch = 0;        // samples per step from the next step on; 0: the job's
+  double rate_scale = 1;          // factor on the schedule's learning rate, likewise
 };
 
 }  // namespace gossipd

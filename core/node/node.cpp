@@ -13,7 +13,8 @@ constexpr Duration persist_period = std::chrono::seconds(5);
 }  // namespace
 
 NodeImpl::NodeImpl(NodeConfig config, NodeState state, Instant now)
-    : config_(std::move(config)), state_(std::move(state)), random_(config_.random_seed ^ raw(state_.id)), directory_(state_.id) {
+    : config_(std::move(config)), state_(std::move(state)), random_(config_.random_seed ^ raw(state_.id)), directory_(state_.id), trigger_(config_.exchange),
+      balancer_(config_.balance) {
   GOSSIPD_ASSERT(state_.id != NodeId{});
   started_ = last_time_ = now;
   if (config_.name.size() > name_bytes_max) config_.name.resize(name_bytes_max);

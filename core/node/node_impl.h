@@ -12,6 +12,7 @@
 
 #include "core/base/random.h"
 #include "core/exchange/link.h"
+#include "core/exchange/trigger.h"
 #include "core/membership/directory.h"
 #include "core/node.h"
 #include "core/wire/control.h"
@@ -72,6 +73,7 @@ class NodeImpl {
     std::uint32_t refusals = 0;
     std::uint32_t quarantines = 0;
     Instant quarantined_until{};
+    Step spoken_step = 0;  // own step of the last turn spoken
   };
   struct DialState {
     bool in_flight = false;
@@ -131,14 +133,19 @@ class NodeImpl {
   void start_round(Instant now);
   [[nodiscard]] bool round_has_reason(Instant now) const;
   void next_link(Instant now);
+  void balance();
+  [[nodiscard]] double batch_share() const;
+  [[nodiscard]] std::uint32_t job_batch() const { return last_.job_batch > 0 ? last_.job_batch : last_.batch; }
+  void trigger_round(Instant now);
   void decide(Neighbour& neighbour, Instant now);
+  [[nodiscard]] Trigger::Decision decision_for(const Neighbour& neighbour, Instant now) const;
+  void end_speech(Neighbour& neighbour, Instant now);
   void finish_round();
   void hand_out(std::vector<float> values, bool replace);
   bool adopt(Instant now);
   void take_over(std::span<const float> model, const std::string& from, Instant now);
   void own_model_broken(const std::string& where);
-  [[nodiscard]] Speech speech_for(const Link& link, Instant now) const;
-  [[nodiscard]] double threshold() const;
+  [[nodiscard]] Speech speech_for(const Link& link, const Trigger::Decision& decision, Instant now) const;
   [[nodiscard]] float own_weight() const;
   [[nodiscard]] std::span<const float> drift() const;
 
@@ -192,6 +199,11 @@ class NodeImpl {
   std::vector<float> base_;      // the model the trainer is about to have: last snapshot + update
   std::vector<float> incoming_;  // the snapshot; then, swapped, the update under construction
   std::vector<float> drift_;     // own displacement per step
+  Trigger trigger_;
+  BatchBalancer balancer_;
+  std::uint32_t batch_ = 0;           // wanted of the trainer; 0: the job's
+  std::uint32_t balanced_batch_ = 0;  // that the trainer has …
+  Step balanced_step_ = 0;            // … since this step
   bool base_valid_ = false;
   bool trainer_has_buffer_ = false;
   bool trainer_running_ = false;  // what the last update told it

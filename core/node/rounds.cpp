@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/correction/curvature.h"
 #include "core/node/node_impl.h"
 
 namespace gossipd {
@@ -11,9 +12,10 @@ namespace {
 
 constexpr std::size_t floats_per_piece = 65536;
 constexpr double finish_threshold = 5e-4;      // relative change still worth saying when the models are to agree
+constexpr Step balance_steps = 8;  // of one batch, before it may change again
 constexpr double finish_mixing = 0.5;
 constexpr double mixing_gain_max = 0.5;
-constexpr double heartbeat_threshold_share = 0.1;
+constexpr double heartbeat_threshold_share = 0.1;  // at rest; while training it is the trigger's
 
 // A replica under a coarse codec lags behind its model, and a feedback loop with a lag is stable
 // only for a smaller gain: found by consensus runs from unrelated models (tests/sim), where top_k
@@ -39,6 +41,7 @@ void NodeImpl::on_snapshot(Snapshot snapshot, Instant now) {
   snapshot.model = {};
   last_ = std::move(snapshot);
   snapshot_at_ = now;
+  balance();
   if (!last_.finite) {
     own_model_broken("the trainer met a value that is not finite");
     adopt(now);
@@ -77,7 +80,7 @@ void NodeImpl::start_round(Instant now) {
     base_.assign(incoming_.size(), 0.0f);
     base_valid_ = false;
   }
-  if (config_.exchange.enabled && config_.exchange.future_position > 0 && drift_.size() != incoming_.size())
+  if (config_.exchange.enabled && (config_.exchange.future_position > 0 || trigger_.needs_drift()) && drift_.size() != incoming_.size())
     drift_.assign(incoming_.size(), 0.0f);
 }
 
@@ -104,6 +107,7 @@ void NodeImpl::work(Instant now) {
         std::swap(base_, incoming_);  // base: the snapshot; incoming: the update, still zero
         base_valid_ = true;
         base_step_ = last_.step;
+        trigger_round(now);
         round_links_.clear();
         for (const auto& [id, neighbour] : neighbours_)
           if (neighbour.link && neighbour.link->my_turn()) round_links_.push_back(id);
@@ -145,10 +149,7 @@ void NodeImpl::work(Instant now) {
           return;
         }
         if (link.next_block() == schema_.blocks().size()) {
-          link.end(now);
-          flush_link(neighbour);
-          ++round_link_;
-          next_link(now);
+          end_speech(neighbour, now);
         } else {
           flush_link(neighbour);
         }
@@ -185,60 +186,125 @@ void NodeImpl::next_link(Instant now) {
   stage_ = RoundStage::hand_back;
 }
 
-double NodeImpl::threshold() const {
-  const ExchangePolicy& policy = config_.exchange;
-  if (!steps_allowed()) return finish_threshold;
-  const double rate = last_.learning_rate_peak > 0 ? last_.learning_rate / last_.learning_rate_peak : 1.0;
-  return policy.threshold * std::max(policy.threshold_floor, std::pow(std::clamp(rate, 0.0, 1.0), policy.threshold_power));
+// The model of this round is in base_, the drift is up to date.
+void NodeImpl::trigger_round(Instant now) {
+  Trigger::Round round{now, last_.learning_rate, last_.learning_rate_peak, 0, own_spread()};
+  if (trigger_.needs_drift() && drift_.size() == base_.size() && !base_.empty()) {
+    const double drift = mean_square(drift_), model = mean_square(base_);
+    round.drift = model > 0 ? std::sqrt(drift / model) : 0;
+  }
+  trigger_.on_round(round);
+}
+
+Trigger::Decision NodeImpl::decision_for(const Neighbour& neighbour, Instant now) const {
+  const Link& link = *neighbour.link;
+  const bool due = now - link.spoken_at() >= (phase_ == Phase::finished ? config_.exchange.heartbeat * 5 : config_.exchange.heartbeat);
+  if (!steps_allowed()) {
+    const bool changed = link.owes_keyframes() || link.largest_change() > finish_threshold;
+    return {changed || link.heard_news() || due || link.counters().turns_spoken == 0 || phase_ == Phase::leaving,
+            due ? finish_threshold * heartbeat_threshold_share : finish_threshold};
+  }
+  Trigger::LinkState state;
+  state.block_change = link.largest_change();
+  state.model_change = link.counters().change;
+  state.owes_keyframes = link.owes_keyframes();
+  state.heard_news = link.heard_news();
+  state.due = due;
+  state.steps_since_spoken = last_.step - std::min(last_.step, neighbour.spoken_step);
+  Trigger::Decision decision = trigger_.decide(state);
+  if (link.counters().turns_spoken == 0) decision.speak = true;
+  return decision;
 }
 
 void NodeImpl::decide(Neighbour& neighbour, Instant now) {
   Link& link = *neighbour.link;
-  const double limit = threshold();
-  link.counters().threshold = limit;
-  const bool due = now - link.spoken_at() >= (phase_ == Phase::finished ? config_.exchange.heartbeat * 5 : config_.exchange.heartbeat);
-  const bool first = link.counters().turns_spoken == 0 || phase_ == Phase::leaving;
-  if (link.changed(limit) || link.heard_news() || due || first) {
-    Speech speech = speech_for(link, now);
-    if (due) speech.threshold *= heartbeat_threshold_share;  // what stayed below it for so long is said after all
-    link.begin(speech, now);
-    stage_ = RoundStage::speak;
-    cursor_ = 0;
-    if (schema_.blocks().empty()) {
-      link.end(now);
-      flush_link(neighbour);
-      ++round_link_;
-      next_link(now);
-    }
+  link.counters().threshold = steps_allowed() ? trigger_.threshold() : finish_threshold;
+  const Trigger::Decision decision = decision_for(neighbour, now);
+  if (!decision.speak) {
+    ++link.counters().turns_suppressed;
+    ++round_link_;
+    next_link(now);
     return;
   }
-  ++link.counters().turns_suppressed;
+  link.begin(speech_for(link, decision, now), now);
+  stage_ = RoundStage::speak;
+  cursor_ = 0;
+  if (schema_.blocks().empty()) end_speech(neighbour, now);
+}
+
+void NodeImpl::end_speech(Neighbour& neighbour, Instant now) {
+  Link& link = *neighbour.link;
+  const bool first = link.counters().turns_spoken == 0;
+  link.end(now);
+  trigger_.on_spoken(link.bytes_of_turn());
+  neighbour.spoken_step = last_.step;
+  if (first && trigger_.periodic()) {
+    // Links of one node take turns at their periods, as if this one had been spoken on a part of it ago.
+    const std::size_t links = std::max<std::size_t>(open_links(), 1);
+    neighbour.spoken_step -= std::min(neighbour.spoken_step, trigger_.period() * (round_link_ % links) / links);
+  }
+  flush_link(neighbour);
   ++round_link_;
   next_link(now);
 }
 
+// Of this node's minibatch in relation to the job's; 1 without balancing.
+double NodeImpl::batch_share() const {
+  return batch_ > 0 && job_batch() > 0 ? static_cast<double>(batch_) / job_batch() : 1.0;
+}
+
+// The batch from now on, by the speeds that the records of the members tell.
+void NodeImpl::balance() {
+  if (!config_.balance.enabled || !steps_allowed() || last_.batch == 0) return;
+  if (last_.step > balanced_step_) balancer_.observe(last_.batch, last_.step_seconds);
+  if (last_.batch != balanced_batch_ || last_.step < balanced_step_) {
+    balanced_batch_ = last_.batch;
+    balanced_step_ = last_.step;
+  }
+  // Some steps of one batch first, so that their smoothed time means something.
+  if (last_.step - balanced_step_ < balance_steps) return;
+  double others = 0;
+  std::uint32_t members = 1;
+  for (const auto& [id, entry] : directory_.entries()) {
+    const MemberRecord& record = entry.record;
+    if (id == state_.id || entry.suspect || record.state != MemberState::alive || record.phase != Phase::training ||
+        record.samples_per_second <= 0)
+      continue;
+    ++members;
+    others += record.samples_per_second;
+  }
+  const std::uint32_t wanted = balancer_.batch(last_.batch, static_cast<double>(job_batch()) * members, others);
+  if (wanted != last_.batch)
+    log(Level::debug, "event=batch from=" + std::to_string(last_.batch) + " to=" + std::to_string(wanted));
+  batch_ = wanted;
+}
+
 float NodeImpl::own_weight() const {
   const ExchangePolicy& policy = config_.exchange;
-  if (!ramping_ || !steps_allowed()) return 1.0f;
+  if (!steps_allowed()) return 1.0f;
+  const double by_batch = config_.balance.weight == BalanceWeight::batch ? batch_share() : 1.0;
+  if (!ramping_) return static_cast<float>(by_batch);
   const double steps = static_cast<double>(last_.step - std::min(last_.step, joined_at_step_));
   const double share = policy.joiner_steps == 0 ? 1.0 : std::min(1.0, steps / static_cast<double>(policy.joiner_steps));
-  return static_cast<float>(policy.joiner_weight + (1.0 - policy.joiner_weight) * share);
+  return static_cast<float>(by_batch * (policy.joiner_weight + (1.0 - policy.joiner_weight) * share));
 }
 
 std::span<const float> NodeImpl::drift() const {
   return steps_allowed() && config_.exchange.future_position > 0 ? std::span<const float>(drift_) : std::span<const float>();
 }
 
-Speech NodeImpl::speech_for(const Link& link, Instant now) const {
+Speech NodeImpl::speech_for(const Link& link, const Trigger::Decision& decision, Instant now) const {
   const ExchangePolicy& policy = config_.exchange;
   const bool fine = !steps_allowed();
   Speech speech;
   speech.codec = fine ? policy.fine_codec : policy.codec;
-  speech.threshold = threshold();
+  speech.threshold = decision.threshold;
+  speech.threshold_shown = std::isfinite(decision.threshold) && decision.threshold > 0 ? decision.threshold : link.counters().threshold;
   speech.degree = static_cast<std::uint32_t>(std::max<std::size_t>(open_links(), 1));
   speech.weight = own_weight();
   const double own = static_cast<double>(speech.weight);
-  const double peer = std::max(1e-6, static_cast<double>(link.peer_weight()));
+  if (!fine && policy.loss_trust != LossTrust::off) speech.trust = loss_trust(last_.loss, link.peer_loss(now), policy.loss_trust_max);
+  const double peer = speech.trust * std::max(1e-6, static_cast<double>(link.peer_weight()));
   double gain = (fine ? finish_mixing : policy.mixing) * codec_gain(speech.codec) / (1.0 + std::max(speech.degree, link.peer_degree()));
   if (!fine && policy.age_decay > 0 && last_.step_seconds > 0)
     gain /= 1.0 + policy.age_decay * link.age_seconds(now) / last_.step_seconds;
@@ -246,6 +312,7 @@ Speech NodeImpl::speech_for(const Link& link, Instant now) const {
   speech.gain_peer = static_cast<float>(std::min(mixing_gain_max, gain * 2 * own / (own + peer)));
   speech.step = last_.step;
   speech.step_seconds = static_cast<float>(std::clamp(last_.step_seconds, 0.0, 1e6));
+  speech.loss = last_.loss;
   speech.snapshot_at = snapshot_at_;
   speech.future_position = policy.future_position;
   speech.own_step_seconds = last_.step_seconds;
@@ -261,7 +328,16 @@ void NodeImpl::hand_out(std::vector<float> values, bool replace) {
   trainer_has_buffer_ = true;
   trainer_running_ = steps_allowed();
   incoming_ = {};
-  emit(UpdateEffect{Update{std::move(values), replace, config_.exchange.round_steps, trainer_running_}});
+  Step steps = config_.exchange.round_steps;
+  if (trigger_.periodic()) steps = std::max<Step>(1, std::min(steps, trigger_.period()));
+  Update update;
+  update.values = std::move(values);
+  update.replace = replace;
+  update.steps_until_snapshot = steps;
+  update.training = trainer_running_;
+  update.batch = batch_;
+  if (config_.balance.weight == BalanceWeight::rate) update.rate_scale = batch_share();
+  emit(UpdateEffect{std::move(update)});
 }
 
 // A node without a usable model takes the first complete one that a neighbour has published to it.

@@ -21,6 +21,7 @@ void write_turn_header(std::span<std::byte, turn_header_bytes> out, const TurnHe
   w.put(h.step);
   w.put(h.step_seconds);
   w.put(h.snapshot_age_seconds);
+  w.put(h.loss);
   std::memcpy(out.data(), bytes.data(), turn_header_bytes);
 }
 
@@ -71,10 +72,11 @@ std::optional<Reject> decode_turn(std::span<const std::byte> message, const Sche
   h.step = in.get<Step>();
   h.step_seconds = in.get<float>();
   h.snapshot_age_seconds = in.get<float>();
+  h.loss = in.get<float>();
   if (!in.ok() || (flags & ~1) != 0 || h.records > turn_records_max) return Reject::malformed;
   const auto sane = [](float x, float most) { return std::isfinite(x) && x >= 0 && x <= most; };
   if (!sane(h.gain_speaker, 1) || !sane(h.gain_listener, 1) || !sane(h.weight, 1e9f)) return Reject::bad_gain;
-  if (!sane(h.step_seconds, 1e9f) || !sane(h.snapshot_age_seconds, 1e9f)) return Reject::malformed;
+  if (!sane(h.step_seconds, 1e9f) || !sane(h.snapshot_age_seconds, 1e9f) || !sane(h.loss, loss_max)) return Reject::malformed;
   records.clear();
   for (std::uint16_t i = 0; i < h.records; ++i) {
     TurnRecord record;

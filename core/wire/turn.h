@@ -4,7 +4,7 @@
 // `last` set. All fields little-endian, packed:
 //
 //     u8 kind = 1 | u8 flags (1 = last) | u16 records | u32 turn | f32 gain_speaker | f32 gain_listener |
-//     f32 weight | u32 degree | u64 step | f32 step_seconds | f32 snapshot_age_seconds
+//     f32 weight | u32 degree | u64 step | f32 step_seconds | f32 snapshot_age_seconds | f32 loss
 //     then per record: u32 block | u32 version | u8 codec | u8 0 | u16 keep | payload of encoded_size(codec, floats)
 //
 // `version` is the block's after the record; a delta needs the one before it as its base, a
@@ -20,7 +20,8 @@
 namespace gossipd {
 
 inline constexpr std::size_t bulk_message_bytes_max = std::size_t{1} << 20;
-inline constexpr std::size_t turn_header_bytes = 40;
+inline constexpr std::size_t turn_header_bytes = 44;
+inline constexpr float loss_max = 1e9f;  // of a turn's header; larger ones are sent as this
 inline constexpr std::size_t turn_record_bytes = 12;
 inline constexpr std::size_t turn_message_fill_bytes = 60 * 1024;  // a message is sent once it holds so much
 inline constexpr std::size_t turn_records_max = 4096;
@@ -40,6 +41,7 @@ struct TurnHeader {
   Step step = 0;            // at which the speaker took the snapshot it speaks of
   float step_seconds = 0;
   float snapshot_age_seconds = 0;  // when this message was made
+  float loss = 0;           // the speaker's smoothed training loss at that step; 0: not known
 };
 
 struct TurnRecord {

@@ -11,6 +11,7 @@ std::size_t VirtualCluster::add(NodeOptions options) {
   nodes_.push_back(std::make_unique<Host>());
   Host& host = *nodes_.back();
   host.options = std::move(options);
+  host.batch = host.options.batch;
   host.disk.id = id(i);
   if (host.options.seeds.empty()) {
     host.disk.cluster = ClusterId{0xc1u + i};
@@ -30,6 +31,7 @@ void VirtualCluster::start(std::size_t i, bool has_model) {
   config.random_seed = 77 + i;
   config.exchange = host.options.exchange;
   config.membership = host.options.membership;
+  config.balance = host.options.balance;
   host.node = std::make_unique<Node>(std::move(config), host.disk, now_);
   carry_out(i);
   // A schema-only job: the text's hash is checked by the core, so every node is given it directly.
@@ -117,6 +119,7 @@ void VirtualCluster::carry_out(std::size_t i) {
       } else if (auto* update = std::get_if<UpdateEffect>(&effect)) {
         REQUIRE(!host.held);
         host.held = std::move(update->update);
+        host.batch = host.held->batch > 0 ? host.held->batch : host.options.batch;
         for (std::size_t p = 0; p < host.parameters.size(); ++p)
           host.parameters[p] = host.held->replace ? host.held->values[p] : host.parameters[p] + host.held->values[p];
         host.snapshot_due = host.step + host.held->steps_until_snapshot;
@@ -124,7 +127,7 @@ void VirtualCluster::carry_out(std::size_t i) {
           for_host(i, now_ + std::chrono::microseconds(50), [this, i](Host&) { answer(i); });
         } else if (!host.stepping) {
           host.stepping = true;
-          for_host(i, now_ + host.options.step_time, [this, i](Host&) { train(i); });
+          for_host(i, now_ + host.step_time(), [this, i](Host&) { train(i); });
         }
       } else if (auto* progress = std::get_if<ProgressEffect>(&effect)) host.others = progress->others_samples;
       else if (auto* words = std::get_if<LogEffect>(&effect)) host.log.push_back(words->text);
@@ -139,10 +142,10 @@ void VirtualCluster::train(std::size_t i) {
     return;
   }
   ++host.step;
-  host.samples += host.options.batch;
+  host.samples += host.batch;
   if (step_) step_(i, host.parameters, host.step);
   if (host.held && host.step >= host.snapshot_due) answer(i);
-  for_host(i, now_ + host.options.step_time, [this, i](Host&) { train(i); });
+  for_host(i, now_ + host.step_time(), [this, i](Host&) { train(i); });
 }
 
 void VirtualCluster::answer(std::size_t i) {
@@ -154,10 +157,12 @@ void VirtualCluster::answer(std::size_t i) {
   std::copy(host.parameters.begin(), host.parameters.end(), snapshot.model.begin());
   snapshot.step = host.step;
   snapshot.samples = host.samples;
+  snapshot.loss = host.options.loss;
   snapshot.learning_rate = rate_;
   snapshot.learning_rate_peak = rate_peak_;
-  snapshot.step_seconds = seconds(host.options.step_time);
-  snapshot.batch = host.options.batch;
+  snapshot.step_seconds = seconds(host.step_time());
+  snapshot.batch = host.batch;
+  snapshot.job_batch = host.options.batch;
   snapshot.finite = std::all_of(host.parameters.begin(), host.parameters.end(), [](float x) { return std::isfinite(x); });
   host.node->on_snapshot(std::move(snapshot), now_);
 }

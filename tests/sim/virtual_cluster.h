@@ -25,7 +25,10 @@ struct NodeOptions {
   ExchangePolicy exchange;
   MembershipPolicy membership;
   Samples budget = 0;                   // of the job, when this node founds the cluster
-  std::uint32_t batch = 32;
+  std::uint32_t batch = 32;             // of the job
+  Duration time_per_sample{};           // a step takes step_time + batch · time_per_sample
+  BalancePolicy balance;
+  double loss = 0;                      // that its snapshots report
 };
 
 class VirtualCluster {
@@ -41,6 +44,7 @@ class VirtualCluster {
   void freeze(std::size_t node, Duration length);  // SIGSTOP: nothing is received, sent or done
   void cut_after(std::uint64_t messages) { cut_after_ = messages; }  // then every session breaks, once
   void block(std::size_t a, std::size_t b, bool blocked);            // messages and dials between them vanish
+  void set_speed(std::size_t node, Duration time_per_sample) { nodes_[node]->options.time_per_sample = time_per_sample; }
   void set_latency(Duration one_way) { latency_ = one_way; }
   void tamper(std::function<bool(std::size_t from, std::size_t to, Lane lane, Bytes& message)> f) {
     tamper_ = std::move(f);
@@ -57,6 +61,7 @@ class VirtualCluster {
   [[nodiscard]] NodeId id(std::size_t i) const { return NodeId{0x1000 + i}; }
   [[nodiscard]] const NodeState& disk(std::size_t i) const { return nodes_[i]->disk; }
   [[nodiscard]] Step steps(std::size_t i) const { return nodes_[i]->step; }
+  [[nodiscard]] Samples samples(std::size_t i) const { return nodes_[i]->samples; }
   [[nodiscard]] bool alive(std::size_t i) const { return nodes_[i]->node != nullptr; }
   [[nodiscard]] std::uint64_t messages() const { return messages_; }
   [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
@@ -77,6 +82,8 @@ class VirtualCluster {
     Step step = 0;
     Samples samples = 0;
     Samples others = 0;
+    std::uint32_t batch = 0;
+    [[nodiscard]] Duration step_time() const { return options.step_time + options.time_per_sample * batch; }
     bool stepping = false;
     std::optional<Update> held;      // buffer with the trainer
     Step snapshot_due = 0;

@@ -130,12 +130,13 @@ TEST_CASE("a turn comes out as it went in, and local segments have no block") {
   header.step = 1u << 30;
   header.step_seconds = 0.01f;
   header.snapshot_age_seconds = 0.5f;
+  header.loss = 2.25f;
   const Bytes message = turn_with({{0, Codec{CodecId::top_k, 32}}, {1, Codec{CodecId::mirror, 0}}, {1, Codec{CodecId::bf16, 0}}}, schema, header);
   TurnHeader back;
   std::vector<TurnRecord> records;
   REQUIRE_FALSE(decode_turn(message, schema, back, records));
   CHECK((back.last && back.turn == 41 && back.gain_speaker == 0.125f && back.gain_listener == 0.25f && back.weight == 0.5f && back.degree == 3));
-  CHECK((back.step == 1u << 30 && back.step_seconds == 0.01f && back.snapshot_age_seconds == 0.5f));
+  CHECK((back.step == 1u << 30 && back.step_seconds == 0.01f && back.snapshot_age_seconds == 0.5f && back.loss == 2.25f));
   REQUIRE(records.size() == 3);
   CHECK(records[0].codec == Codec{CodecId::top_k, 32});
   CHECK(records[0].version == 7);
@@ -164,6 +165,8 @@ TEST_CASE("a turn that is cut, padded, or names what does not exist is refused w
   CHECK(spoiled(8, std::numeric_limits<float>::infinity()) == Reject::bad_gain);
   CHECK(spoiled(8, -0.1f) == Reject::bad_gain);
   CHECK(spoiled(12, 1.5f) == Reject::bad_gain);
+  CHECK(spoiled(40, -1.0f) == Reject::malformed);
+  CHECK(spoiled(40, std::numeric_limits<float>::quiet_NaN()) == Reject::malformed);
   CHECK(spoiled(turn_header_bytes, std::uint32_t{2}) == Reject::unknown_block);
   CHECK(spoiled(turn_header_bytes + 8, std::uint8_t{200}) == Reject::malformed);
   CHECK(decode_turn(Bytes(bulk_message_bytes_max + 1), schema, header, records) == Reject::too_large);

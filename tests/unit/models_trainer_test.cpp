@@ -28,10 +28,10 @@ class ToyEngine : public Engine {
   std::string device() const override { return "toy"; }
   Samples shard_samples() const override { return 100; }
   void prepare_thread(int) override {}
-  double step(Samples position, double learning_rate) override {
+  double step(Samples position, double learning_rate, std::uint32_t batch) override {
     if (steps_ == script_.throw_at) throw std::runtime_error("the toy broke");
     for (std::size_t i = 0; i < 3; ++i) {
-      momentum_[i] = 0.9f * momentum_[i] + static_cast<float>(position % 17) + 0.1f * model_[i];
+      momentum_[i] = 0.9f * momentum_[i] + static_cast<float>(position % 17) + 0.1f * model_[i] + 0.01f * static_cast<float>(batch);
       model_[i] -= static_cast<float>(learning_rate) * momentum_[i];
     }
     return steps_++ == script_.nan_at ? std::numeric_limits<double>::quiet_NaN() : 1.0 + static_cast<double>(position % 5);
@@ -107,6 +107,51 @@ TEST_CASE("A snapshot comes after as many steps as were asked for") {
   CHECK(first.batch == 10);
   trainer->give({{0, 0, 0}, false, 7, true});
   CHECK(desk.snapshot().step >= first.step + 7);
+}
+
+TEST_CASE("A batch and a rate given with an update hold from the next step on, and the snapshot says so") {
+  Desk desk;
+  auto trainer = toy_trainer(toy_job("[optimizer]\nlearning_rate = 0.25\n[schedule]\nkind = 'constant'\n"));
+  trainer->start(desk.callbacks(), true);
+  Update update{{0, 0, 0}, false, 4, true};
+  update.batch = 25;
+  update.rate_scale = 2.5;
+  trainer->give(update);
+  const Snapshot first = desk.snapshot();
+  CHECK(first.step == 4);
+  CHECK(first.samples == 4 * 25);
+  CHECK(first.batch == 25);
+  CHECK(first.job_batch == 10);
+  CHECK(first.learning_rate == doctest::Approx(0.625));
+  CHECK(first.learning_rate_peak == doctest::Approx(0.625));
+  Desk still_desk;
+  auto resting_trainer = toy_trainer(toy_job(still));
+  resting_trainer->start(still_desk.callbacks(), true);
+  resting_trainer->give({{0, 0, 0}, false, 3, true, 25, 1.0});
+  const Snapshot larger = still_desk.snapshot();
+  CHECK(larger.samples == 3 * 25);
+  resting_trainer->give(resting({0, 0, 0}));  // no batch named: the job's again
+  CHECK(still_desk.snapshot().batch == 10);
+}
+
+TEST_CASE("A trainer that was stopped in the middle of larger batches goes on with the same samples") {
+  const TemporaryDirectory directory;
+  const Job job = toy_job("", 70);  // 25 + 25 + 25 samples spend it
+  const auto run = [&](Samples first_part) {
+    Desk desk;
+    auto trainer = toy_trainer(first_part > 0 ? toy_job("", first_part) : job);
+    trainer->start(desk.callbacks(), true);
+    Update update{{0, 0, 0}, false, 100, true, 25, 1.0};
+    trainer->give(std::move(update));
+    const Snapshot end = desk.snapshot();
+    trainer->stop();
+    CHECK(trainer->status().data_position == end.samples);
+    return end;
+  };
+  const Snapshot whole = run(0);
+  CHECK(whole.samples == 75);
+  CHECK(whole.step == 3);
+  CHECK(run(30).samples == 50);
 }
 
 TEST_CASE("A trainer that is told not to train answers at once and does not step") {

@@ -1,0 +1,14 @@
+// core/balance/settings.h - the keys `balance.…` by which daemon and lab set a BalancePolicy.
+#pragma once
+
+#include "core/balance/batch_balancer.h"
+#include "core/base/settings.h"
+
+namespace gossipd {
+
+// Bound to `policy`, which must outlive them.
+[[nodiscard]] std::vector<Setting> balance_settings(BalancePolicy& policy);
+// What does not fit together, and what would do.
+[[nodiscard]] std::optional<std::string> balance_mistake(const BalancePolicy& policy);
+
+}  // namespace gossipd

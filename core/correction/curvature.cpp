@@ -1,0 +1,35 @@
+#include "core/correction/curvature.h"
+
+#include <cmath>
+
+namespace gossipd {
+
+double damped_displacement(double n_times_u, double k) {
+  const double z = k * std::abs(n_times_u);
+  return z < 1e-9 ? n_times_u : n_times_u * (-std::expm1(-z)) / z;
+}
+
+double mean_square(std::span<const float> values) {
+  double sum = 0;
+  for (const float value : values) sum += static_cast<double>(value) * static_cast<double>(value);
+  return values.empty() ? 0 : sum / static_cast<double>(values.size());
+}
+
+double adapt_mean_square(double before, double now) {
+  return before <= 0 ? now : curvature_decay * before + (1 - curvature_decay) * now;
+}
+
+double add_damped(std::span<float> update, std::span<const float> drift, const FuturePosition& position, double k) {
+  const double heard_steps = position.strength * position.heard_steps, own_steps = position.strength * position.own_steps;
+  double squared = 0;
+  for (std::size_t i = 0; i < update.size(); ++i) {
+    const auto u = static_cast<double>(drift[i]);
+    const double added = position.heard_gain * damped_displacement(heard_steps * u, k) +
+                         position.own_gain * damped_displacement(own_steps * u, k);
+    update[i] += static_cast<float>(added);
+    squared += added * added;
+  }
+  return squared;
+}
+
+}  // namespace gossipd

@@ -1,0 +1,68 @@
+// Unlike machines: the minibatch follows the speed, through the real membership and exchange.
+#include <cmath>
+
+#include "tests/sim/support.h"
+
+using namespace gossipd;
+using namespace gossipd::sim;
+using namespace std::chrono_literals;
+
+namespace {
+
+// Speeds 1:2:4, 24 samples a step each to begin with.
+void add_three(VirtualCluster& cluster, const Schema& schema, BalanceWeight weight) {
+  const Duration per_sample[] = {2ms, 1ms, 500us};
+  for (std::size_t i = 0; i < 3; ++i) {
+    NodeOptions options = with_model(schema, i);
+    options.batch = 56;
+    options.step_time = Duration{};
+    options.time_per_sample = per_sample[i];
+    options.balance.enabled = true;
+    options.balance.weight = weight;
+    options.membership.tick = 200ms;
+    cluster.add(options);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("speeds 1:2:4 get batches 1:2:4, and steps that take equally long") {
+  const Schema schema = schema_of({300});
+  VirtualCluster cluster(schema);
+  add_three(cluster, schema, BalanceWeight::batch);
+  cluster.run_for(20s);
+  const double batch[] = {double(cluster.view(0).batch), double(cluster.view(1).batch), double(cluster.view(2).batch)};
+  CHECK(batch[0] == doctest::Approx(24).epsilon(0.1));
+  CHECK(batch[1] == doctest::Approx(48).epsilon(0.1));
+  CHECK(batch[2] == doctest::Approx(96).epsilon(0.1));
+  CHECK(batch[0] + batch[1] + batch[2] == doctest::Approx(3 * 56).epsilon(0.1));
+  for (const std::size_t i : {1u, 2u})
+    CHECK(cluster.view(i).step_seconds == doctest::Approx(cluster.view(0).step_seconds).epsilon(0.15));
+  // Everybody counts true samples.
+  for (std::size_t i = 0; i < 3; ++i) CHECK(cluster.view(i).own_samples <= cluster.samples(i));
+  CHECK(cluster.samples(2) > 3 * cluster.samples(0));
+}
+
+TEST_CASE("the batch of a node that becomes slower follows within 20 of its steps") {
+  const Schema schema = schema_of({300});
+  VirtualCluster cluster(schema);
+  add_three(cluster, schema, BalanceWeight::batch);
+  cluster.run_for(20s);
+  const double before = cluster.view(2).batch;
+  const Step step = cluster.steps(2);
+  cluster.set_speed(2, 2ms);  // a quarter of its speed: as fast as the slowest
+  cluster.run_until([&] { return cluster.steps(2) >= step + 20; }, 60s);
+  CHECK(cluster.view(2).batch < 0.6 * before);
+}
+
+TEST_CASE("weight by batch conserves the batch-weighted sum, and the rate is scaled only when that is asked for") {
+  const Schema schema = schema_of({300});
+  for (const BalanceWeight weight : {BalanceWeight::none, BalanceWeight::batch, BalanceWeight::rate}) {
+    VirtualCluster cluster(schema);
+    add_three(cluster, schema, weight);
+    const double spread = cluster.spread();
+    cluster.run_for(30s);
+    CHECK(cluster.spread() < 0.2 * spread);
+    for (const LinkView& link : cluster.view(0).links) CHECK(link.counters.turns_spoken > 5);
+  }
+}

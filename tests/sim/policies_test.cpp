@@ -1,0 +1,152 @@
+// The exchange policies and corrections through real nodes: bytes follow the rule, consensus is kept.
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+
+#include "tests/sim/support.h"
+
+using namespace gossipd;
+using namespace gossipd::sim;
+using namespace std::chrono_literals;
+
+namespace {
+
+struct Outcome {
+  std::uint64_t turns = 0, bytes = 0;  // that node 0 spoke in the last 20 s
+  double spread = 0;                   // rms, at the end
+  NodeView view;
+};
+
+// Four nodes whose models move by a common drift and noise of their own.
+Outcome train(const ExchangePolicy& policy) {
+  const Schema schema = schema_of({600, 2000});
+  const auto noise = std::make_shared<std::vector<Random>>();
+  for (std::uint64_t i = 0; i < 4; ++i) noise->emplace_back(i + 1);
+  VirtualCluster cluster(schema, [noise](std::size_t node, std::span<float> x, Step) {
+    for (std::size_t p = 0; p < x.size(); ++p)
+      x[p] += static_cast<float>((p % 2 == 0 ? 2e-4 : -2e-4) + 1e-3 * ((*noise)[node].uniform() - 0.5));
+  });
+  for (std::size_t i = 0; i < 4; ++i) {
+    NodeOptions options = with_model(schema, 0);
+    if (i > 0) options.seeds = {0};
+    options.exchange = policy;
+    cluster.add(options);
+  }
+  cluster.run_for(20s);
+  const auto sum = [&] {
+    Outcome o;
+    for (const LinkView& link : cluster.view(0).links) o.turns += link.counters.turns_spoken, o.bytes += link.counters.bytes_sent;
+    return o;
+  };
+  const Outcome before = sum();
+  cluster.run_for(20s);
+  Outcome after = sum();
+  after.turns -= before.turns;
+  after.bytes -= before.bytes;
+  after.spread = cluster.spread();
+  after.view = cluster.view(0);
+  CHECK(cluster.replica_checks() > 10);
+  return after;
+}
+
+}  // namespace
+
+TEST_CASE("a period is kept on every link") {
+  ExchangePolicy policy;
+  policy.policy = SpeakPolicy::period;
+  policy.period_steps = 40;  // 0.4 s, so 50 turns a link in 20 s
+  const Outcome o = train(policy);
+  const auto links = static_cast<double>(o.view.links.size());
+  CHECK(static_cast<double>(o.turns) / links <= 50.5);
+  CHECK(static_cast<double>(o.turns) / links > 40);
+}
+
+TEST_CASE("the quadratic rule speaks seldom when the learning rate is small") {
+  ExchangePolicy policy;
+  policy.policy = SpeakPolicy::quadratic;
+  policy.period_steps = 4;
+  policy.quadratic_alpha = 1;  // the rate is 0.1: every 100 steps, 20 turns a link
+  const Outcome o = train(policy);
+  const auto links = static_cast<double>(o.view.links.size());
+  CHECK(static_cast<double>(o.turns) / links <= 20.5);
+  CHECK(static_cast<double>(o.turns) / links > 15);
+}
+
+TEST_CASE("a budget of bytes is kept, and more of it brings the models closer") {
+  double spread_before = 0;
+  for (const double budget : {1500.0, 6000.0}) {
+    ExchangePolicy policy;
+    policy.policy = SpeakPolicy::budget;
+    policy.budget_bytes_per_s = budget;
+    const Outcome o = train(policy);
+    std::printf("budget %.0f B/s: spoke %.0f B/s, spread %.5f\n", budget, static_cast<double>(o.bytes) / 20, o.spread);
+    CHECK(static_cast<double>(o.bytes) / 20 < 1.1 * budget);
+    CHECK(static_cast<double>(o.bytes) / 20 > 0.7 * budget);
+    if (spread_before > 0) CHECK(o.spread < spread_before);
+    spread_before = o.spread;
+  }
+}
+
+TEST_CASE("the automatic rule trades closeness for bytes as the user says") {
+  std::uint64_t bytes = 0;
+  double spread = 0;
+  for (const double slowdown : {0.05, 0.2}) {
+    ExchangePolicy policy;
+    policy.policy = SpeakPolicy::automatic;
+    policy.slowdown_max = slowdown;
+    policy.codec = Codec{CodecId::int8, 0};
+    const Outcome o = train(policy);
+    std::printf("slow-down %.2f: %.0f B/s, spread %.5f, link spread %.5f, threshold %.5f\n", slowdown, static_cast<double>(o.bytes) / 20,
+                o.spread, o.view.spread, o.view.links[0].counters.threshold);
+    if (bytes > 0) {
+      CHECK(o.bytes < bytes);
+      CHECK(o.spread > spread);
+    }
+    bytes = o.bytes;
+    spread = o.spread;
+  }
+}
+
+TEST_CASE("the scope of the model, curvature and loss trust keep the cluster together") {
+  std::vector<ExchangePolicy> policies(5);
+  policies[0].scope = ChangeScope::model;
+  policies[1].curvature = 0.05;
+  policies[2].curvature = 0.05;
+  policies[2].curvature_mode = CurvatureMode::adaptive;
+  policies[3].loss_trust = LossTrust::holt;
+  policies[4].loss_trust = LossTrust::lstm;
+  for (ExchangePolicy& policy : policies) {
+    policy.codec = Codec{CodecId::int8, 0};
+    const Outcome o = train(policy);
+    CHECK(o.turns > 20);
+    CHECK(o.spread < 0.02);
+    for (const LinkView& link : o.view.links) CHECK((link.counters.trust >= 0.5 && link.counters.trust <= 2));
+  }
+}
+
+TEST_CASE("a neighbour with the larger loss is trusted less, and the weighted sum still moves by nothing") {
+  const Schema schema = schema_of({500});
+  VirtualCluster cluster(schema);
+  for (std::size_t i = 0; i < 2; ++i) {
+    NodeOptions options = with_model(schema, i);
+    options.loss = i == 0 ? 1.0 : 1.5;
+    options.exchange.codec = Codec{CodecId::fp32, 0};
+    options.exchange.threshold = 1e-6;
+    options.exchange.joiner_weight = 1;
+    options.exchange.joiner_steps = 0;
+    options.exchange.loss_trust = LossTrust::holt;
+    cluster.add(options);
+  }
+  const std::vector<float> a(cluster.model(0).begin(), cluster.model(0).end()), b(cluster.model(1).begin(), cluster.model(1).end());
+  cluster.run_until([&] { return cluster.spread() < 1e-4; }, 60s);
+  CHECK(cluster.view(0).links[0].counters.trust == doctest::Approx(1 / 1.5).epsilon(0.01));
+  CHECK(cluster.view(1).links[0].counters.trust == doctest::Approx(1.5).epsilon(0.01));
+  // Weights 1 and 1/1.5: where they meet is the weighted mean.
+  double error = 0, distance = 0;
+  for (std::size_t p = 0; p < a.size(); ++p) {
+    const double mean = (1.5 * static_cast<double>(a[p]) + static_cast<double>(b[p])) / 2.5;
+    error += std::pow(static_cast<double>(cluster.model(0)[p]) - mean, 2);
+    distance += std::pow(static_cast<double>(a[p]) - static_cast<double>(b[p]), 2);
+  }
+  CHECK(std::sqrt(error / distance) < 0.05);
+}

@@ -1,0 +1,178 @@
+// When a node speaks: each rule against figures worked out by hand.
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#include "core/exchange/settings.h"
+#include "core/exchange/trigger.h"
+
+using namespace gossipd;
+
+namespace {
+
+Instant at(double s) { return Instant{} + from_seconds(s); }
+
+ExchangePolicy with(SpeakPolicy policy) {
+  ExchangePolicy e;
+  e.policy = policy;
+  return e;
+}
+
+Trigger::LinkState changed_by(double block, double model) {
+  Trigger::LinkState link;
+  link.block_change = block;
+  link.model_change = model;
+  return link;
+}
+
+}  // namespace
+
+TEST_CASE("the change rule follows the learning rate down to the floor") {
+  const ExchangePolicy policy = with(SpeakPolicy::change);  // 0.01, power 1, floor 0.05
+  Trigger trigger(policy);
+  trigger.on_round({at(0), 0.05, 0.1, 0, 1});
+  CHECK(trigger.threshold() == doctest::Approx(0.005));
+  CHECK(trigger.decide(changed_by(0.006, 0)).speak);
+  CHECK_FALSE(trigger.decide(changed_by(0.004, 1)).speak);
+  trigger.on_round({at(1), 0.0001, 0.1, 0, 1});
+  CHECK(trigger.threshold() == doctest::Approx(0.0005));
+  Trigger::LinkState quiet;
+  quiet.due = true;
+  CHECK(trigger.decide(quiet).speak);
+  CHECK(trigger.decide(quiet).threshold == doctest::Approx(0.00005));
+  Trigger::LinkState news;
+  news.heard_news = true;
+  CHECK(trigger.decide(news).speak);
+}
+
+TEST_CASE("with the scope of the model one block alone does not speak, and then all of them go") {
+  ExchangePolicy policy = with(SpeakPolicy::change);
+  policy.scope = ChangeScope::model;
+  Trigger trigger(policy);
+  trigger.on_round({at(0), 0.1, 0.1, 0, 1});
+  CHECK_FALSE(trigger.decide(changed_by(0.5, 0.009)).speak);
+  CHECK(trigger.decide(changed_by(0.5, 0.011)).speak);
+  CHECK(trigger.decide(changed_by(0.5, 0.011)).threshold == 0);
+  Trigger::LinkState news = changed_by(0.5, 0.009);
+  news.heard_news = true;
+  CHECK(trigger.decide(news).speak);
+  CHECK(std::isinf(trigger.decide(news).threshold));
+}
+
+TEST_CASE("a period counts own steps since the last speech, whatever was heard") {
+  ExchangePolicy policy = with(SpeakPolicy::period);
+  policy.period_steps = 10;
+  Trigger trigger(policy);
+  trigger.on_round({at(0), 0.1, 0.1, 0, 1});
+  Trigger::LinkState link = changed_by(1, 1);
+  link.heard_news = link.due = true;
+  link.steps_since_spoken = 9;
+  CHECK_FALSE(trigger.decide(link).speak);
+  link.steps_since_spoken = 10;
+  CHECK(trigger.decide(link).speak);
+  CHECK(trigger.decide(link).threshold == 0);
+  link.steps_since_spoken = 0;
+  link.owes_keyframes = true;
+  CHECK(trigger.decide(link).speak);
+  CHECK(std::isinf(trigger.decide(link).threshold));
+}
+
+TEST_CASE("the quadratic rule is max(H, floor((alpha/eta)^2))") {
+  CHECK(quadratic_period(4, 0.2, 0.1) == 4);
+  CHECK(quadratic_period(4, 0.2, 0.05) == 16);
+  CHECK(quadratic_period(4, 0.2, 0.03) == 44);  // 44.4
+  CHECK(quadratic_period(4, 0.2, 0) == 4);
+  ExchangePolicy policy = with(SpeakPolicy::quadratic);
+  policy.period_steps = 4;
+  policy.quadratic_alpha = 0.2;
+  Trigger trigger(policy);
+  trigger.on_round({at(0), 0.05, 0.1, 0, 1});
+  CHECK(trigger.period() == 16);
+}
+
+TEST_CASE("a token bucket holds a burst, and may be overdrawn by one turn") {
+  TokenBucket bucket(100, 4);
+  CHECK(bucket.share() == doctest::Approx(0.5));
+  bucket.fill(1);
+  CHECK(bucket.share() == doctest::Approx(0.75));
+  bucket.fill(100);
+  CHECK(bucket.share() == 1);
+  bucket.take(500);
+  CHECK(bucket.empty());
+  bucket.fill(0.9);
+  CHECK(bucket.empty());
+  bucket.fill(0.2);
+  CHECK_FALSE(bucket.empty());
+}
+
+TEST_CASE("a budget of bytes is used up within a few per cent, and spent on what changed most") {
+  ExchangePolicy policy = with(SpeakPolicy::budget);
+  policy.budget_bytes_per_s = 10'000;
+  Trigger trigger(policy);
+  // Two blocks of 1000 bytes, the one drifts four times as fast as the other; a round every 10 ms.
+  double change[2] = {0, 0};
+  double sent = 0;
+  std::uint64_t said[2] = {0, 0};
+  constexpr int rounds = 20'000, settled = 5'000;
+  for (int round = 0; round < rounds; ++round) {
+    trigger.on_round({at(round * 0.01), 0.1, 0.1, 0, 1});
+    change[0] += 0.0004;
+    change[1] += 0.0001;
+    Trigger::LinkState link = changed_by(std::max(change[0], change[1]), 0);
+    const Trigger::Decision decision = trigger.decide(link);
+    if (!decision.speak) continue;
+    std::uint64_t bytes = 0;
+    for (const int block : {0, 1}) {
+      if (change[block] <= decision.threshold) continue;
+      change[block] = 0;
+      bytes += 1000;
+      said[block] += round >= settled;
+    }
+    trigger.on_spoken(bytes);
+    if (round >= settled) sent += static_cast<double>(bytes);
+  }
+  CHECK(sent / (0.01 * (rounds - settled)) == doctest::Approx(10'000).epsilon(0.05));
+  CHECK(static_cast<double>(said[0]) / static_cast<double>(said[1]) == doctest::Approx(4).epsilon(0.1));
+}
+
+TEST_CASE("the automatic rule holds the spread at the wanted part of the drift over the horizon") {
+  ExchangePolicy policy = with(SpeakPolicy::automatic);
+  policy.slowdown_max = 0.05;
+  policy.horizon_steps = 1000;
+  Trigger trigger(policy);
+  CHECK(trigger.needs_drift());
+  const double drift = 1e-4;  // so 0.05 · 1e-4 · 1000 = 0.005
+  double spread = 0.1;
+  for (int round = 0; round < 2000; ++round) {
+    trigger.on_round({at(round * 0.01), 0.1, 0.1, drift, spread});
+    spread = 3 * trigger.threshold() + 0.0005;  // some plant: wider with the threshold
+  }
+  CHECK(spread == doctest::Approx(0.005).epsilon(0.01));
+  const double before = trigger.threshold();
+  trigger.on_round({at(100), 0.1, 0.1, 0, 0.5});  // no drift known: nothing is changed
+  CHECK(trigger.threshold() == before);
+  policy.budget_bytes_per_s = 1;
+  CHECK_FALSE(Trigger(policy).needs_drift());
+}
+
+TEST_CASE("every exchange setting reads back what it was given") {
+  ExchangePolicy policy;
+  for (const Setting& setting : exchange_settings(policy)) {
+    CAPTURE(setting.key);
+    const std::string before = setting.get();
+    CHECK_FALSE(setting.set(before));
+    CHECK(setting.get() == before);
+    CHECK(setting.set("no such value").has_value());
+    CHECK(setting.get() == before);
+  }
+  const auto set = [&](const std::string& key, const std::string& value) {
+    for (const Setting& setting : exchange_settings(policy))
+      if (setting.key == key) REQUIRE_FALSE(setting.set(value));
+  };
+  set("exchange.policy", "auto");
+  set("exchange.loss_trust", "lstm");
+  set("exchange.curvature_mode", "adaptive");
+  CHECK(policy.policy == SpeakPolicy::automatic);
+  CHECK(policy.loss_trust == LossTrust::lstm);
+  CHECK(policy.curvature_mode == CurvatureMode::adaptive);
+}
