@@ -37,10 +37,17 @@ void Pool::run() {
     if (stop_) return;
     std::packaged_task<double()> task = std::move(tasks_.front());
     tasks_.pop_front();
+    ++busy_;
     lock.unlock();
     task();
     lock.lock();
+    if (--busy_ == 0 && tasks_.empty()) idle_.notify_all();
   }
+}
+
+void Pool::settle() {
+  std::unique_lock lock(mutex_);
+  idle_.wait(lock, [this] { return busy_ == 0 && tasks_.empty(); });
 }
 
 }  // namespace gossipd::lab

@@ -18,6 +18,7 @@ class Pool {
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
   std::future<double> submit(std::function<double()> work);
+  void settle();  // returns when nothing waits and nothing runs
 
  private:
   void run();
@@ -26,6 +27,8 @@ class Pool {
   std::condition_variable wakes_;
   std::deque<std::packaged_task<double()>> tasks_;
   bool stop_ = false;
+  std::size_t busy_ = 0;
+  std::condition_variable idle_;
   std::vector<std::thread> threads_;
 };
 

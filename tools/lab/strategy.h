@@ -7,6 +7,8 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -45,6 +47,8 @@ class Strategy {
   virtual ~Strategy() = default;
   // Knobs, bound to this object; keys such as "strategy.period_steps".
   [[nodiscard]] virtual std::vector<Setting> settings() = 0;
+  // Knobs that do not fit together: why, and what would do.
+  [[nodiscard]] virtual std::optional<std::string> mistake() const { return std::nullopt; }
   virtual void start(Setup&) = 0;
   // Nothing more will change: the budget is spent and everything that was under way has been applied.
   [[nodiscard]] virtual bool finished() const = 0;
@@ -57,6 +61,18 @@ class Strategy {
     std::uint64_t node_floats = 0;
   };
   [[nodiscard]] virtual State state() const { return {}; }
+  // What sending the whole fp32 model to every neighbour at every step would have taken; 0: no such thing.
+  [[nodiscard]] virtual std::uint64_t bytes_every_step() const { return 0; }
+
+  // ---- faults: only gossip survives them; a reference row is refused a scenario with such events ----
+  [[nodiscard]] virtual bool takes_events() const { return false; }
+  virtual void kill(std::size_t) {}
+  virtual void restart(std::size_t) {}
+  virtual void freeze(std::size_t, Duration) {}
+  virtual void leave(std::size_t) {}
+  [[nodiscard]] virtual bool takes_part(std::size_t) const { return true; }
+  virtual void reachable(std::set<std::pair<std::size_t, std::size_t>>) {}
+  virtual void starts_at(std::size_t, Duration) {}
 };
 
 struct StrategyEntry {

@@ -20,8 +20,12 @@ double normal(Random& random) {
 
 }  // namespace
 
-World::World(std::vector<MachineSpec> machines, WireSpec wire, std::uint64_t seed, int threads)
-    : machines_(std::move(machines)), lines_(machines_.size()), wire_(wire), random_(seed ^ 0x776f726c64ull), pool_(threads) {}
+World::World(std::vector<MachineSpec> machines, WireSpec wire, std::uint64_t seed, int threads, std::function<void()> prepare_thread)
+    : machines_(std::move(machines)),
+      lines_(machines_.size()),
+      wire_(wire),
+      random_(seed ^ 0x776f726c64ull),
+      pool_(threads, std::move(prepare_thread)) {}
 
 void World::at(Instant when, Action action) { events_.push(Event{std::max(when, now_), ++order_, std::move(action)}); }
 

@@ -43,8 +43,8 @@ class World {
  public:
   using Action = std::function<void()>;
 
-  // `threads` of real computation; `seed` of jitter and loss.
-  World(std::vector<MachineSpec> machines, WireSpec wire, std::uint64_t seed, int threads);
+  // `threads` of real computation, each begun with `prepare_thread`; `seed` of jitter and loss.
+  World(std::vector<MachineSpec> machines, WireSpec wire, std::uint64_t seed, int threads, std::function<void()> prepare_thread = {});
 
   [[nodiscard]] Instant now() const { return now_; }
   [[nodiscard]] double seconds_now() const { return seconds(now_ - begin); }
@@ -71,6 +71,9 @@ class World {
   [[nodiscard]] double mean_step_seconds(std::size_t machine, std::uint32_t batch) const;
   // Starts `work` on the pool and runs `done` with its result (a loss) after step_time(batch).
   void compute(std::size_t machine, std::uint32_t batch, std::function<double()> work, std::function<void(double)> done);
+
+  // Waits until no gradient is being computed.
+  void settle() { pool_.settle(); }
 
   struct Traffic {
     std::uint64_t bytes = 0;

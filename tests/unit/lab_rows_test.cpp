@@ -1,0 +1,282 @@
+// Every reference row on a toy problem: it learns, it ends, it repeats, whatever the machines and wires.
+#include <doctest/doctest.h>
+
+#include "core/exchange/codec.h"
+#include "tests/unit/lab_test_support.h"
+
+using namespace gossipd;
+using namespace gossipd::lab;
+
+namespace {
+
+using Knobs = std::vector<std::pair<std::string, std::string>>;
+
+struct Case {
+  std::string row;
+  Knobs knobs;
+};
+
+const std::vector<Case>& cases() {
+  static const std::vector<Case> all = {
+      {"asgd", {}},
+      {"asgd", {{"momentum", "per-worker"}}},
+      {"dana", {}},
+      {"dana", {{"variant", "slim"}}},
+      {"softsync", {{"staleness", "mean"}}},
+      {"softsync", {{"n", "2"}}},
+      {"softsync", {{"n", "4"}, {"staleness", "off"}}},
+      {"easgd", {}},
+      {"easgd", {{"codec", "int8"}, {"alpha", "0.3"}}},
+      {"dc-asgd", {{"momentum", "shared"}}},
+      {"dc-asgd", {{"mode", "constant"}, {"momentum", "shared"}}},
+      {"smega2", {}},
+      {"smega2", {{"horizon", "lag"}}},
+      {"lc-asgd", {}},
+      {"lc-asgd", {{"predictor", "lstm"}}},
+      {"dbs-sgd", {}},
+      {"sync-sgd", {}},
+      {"sync-sgd", {{"all_reduce", "halving-doubling"}, {"compression", "fp16"}}},
+      {"sync-sgd", {{"all_reduce", "tree"}}},
+      {"sync-sgd", {{"compression", "int8"}}},
+      {"sync-sgd", {{"compression", "top-k"}, {"share", "0.1"}}},
+      {"sync-sgd", {{"compression", "low-rank"}, {"rank", "2"}}},
+      {"local-sgd", {}},
+      {"local-sgd", {{"rule", "quadratic"}, {"alpha", "0.1"}}},
+      {"local-sgd", {{"codec", "int4"}}},
+      {"local-sgd", {{"codec", "top_k:128"}, {"transport", "all-gather"}}},
+      {"diloco", {{"period", "10"}}},
+      {"sparseloco", {{"period", "5"}, {"codec", "top_k:256"}}},
+      {"gossip-sgd", {}},
+      {"gossip-sgd", {{"period", "4"}, {"codec", "int8"}}},
+      {"gossip-sgd", {{"mixing", "difference"}, {"codec", "int4"}}},
+      {"adaptive-gossip", {}},
+      {"eventgrad", {}},
+      {"eventgrad", {{"threshold_kind", "constant"}, {"codec", "int8"}}},
+      {"ad-psgd", {}},
+      {"ad-psgd", {{"codec", "int8"}}},
+      {"noloco", {{"period", "10"}}},
+      {"noloco", {{"period", "10"}, {"codec", "int8"}}},
+  };
+  return all;
+}
+
+std::unique_ptr<Strategy> make(const std::string& name) {
+  for (const StrategyEntry& entry : reference_strategies())
+    if (entry.name == name) return entry.make();
+  throw std::runtime_error("no row " + name);
+}
+
+std::string name_of(const Case& one) {
+  std::string name = one.row;
+  for (const auto& [key, value] : one.knobs) name += " " + key + "=" + value;
+  return name;
+}
+
+ToyRun with(const Knobs& knobs) {
+  ToyRun run;
+  run.knobs = knobs;
+  return run;
+}
+
+}  // namespace
+
+TEST_CASE("the rows are in alphabetical order, each has a knob, a summary and a source") {
+  const auto& rows = reference_strategies();
+  for (std::size_t k = 0; k < rows.size(); ++k) {
+    CAPTURE(rows[k].name);
+    if (k > 0) CHECK(rows[k - 1].name < rows[k].name);
+    CHECK(!rows[k].summary.empty());
+    CHECK(!rows[k].source.empty());
+    const auto strategy = rows[k].make();
+    CHECK(!strategy->settings().empty());
+    for (const Setting& setting : strategy->settings()) {
+      CAPTURE(setting.key);
+      CHECK(setting.key.starts_with("strategy."));
+      CHECK(!setting.set(setting.get()).has_value());
+    }
+  }
+}
+
+TEST_CASE("every row gets near the optimum on four equal machines and spends its budget exactly") {
+  for (const Case& one : cases()) {
+    CAPTURE(name_of(one));
+    ToyLab lab(make(one.row), with(one.knobs));
+    REQUIRE(lab.finish());
+    CHECK(lab.recorder.samples() >= lab.recorder.budget);
+    CHECK(lab.recorder.samples() < lab.recorder.budget + 4 * 2 * lab.job.batch);
+    for (std::size_t i = 0; i < 4; ++i) CHECK(ToyEngine::excess(lab.model(i)) < 0.02);
+    CHECK(!lab.world.advance());
+  }
+}
+
+TEST_CASE("every row gives the same bytes twice, whatever the number of threads") {
+  for (const Case& one : cases()) {
+    CAPTURE(name_of(one));
+    ToyRun run = with(one.knobs);
+    run.steps_each = 40;
+    run.machine.jitter = MachineSpec::Jitter::lognormal;
+    ToyLab first(make(one.row), run);
+    run.threads = 3;
+    ToyLab second(make(one.row), run);
+    REQUIRE(first.finish());
+    REQUIRE(second.finish());
+    for (std::size_t i = 0; i < 4; ++i) CHECK(first.model(i) == second.model(i));
+    CHECK(first.world.traffic().bytes == second.world.traffic().bytes);
+    CHECK(first.world.now() == second.world.now());
+  }
+}
+
+TEST_CASE("every row ends and learns with machines of different speeds, long delays and five or two or one of them") {
+  for (const Case& one : cases())
+    for (const std::vector<double>& speeds : {std::vector<double>{1, 4, 2, 0.5, 1}, {1, 3}, {1}}) {
+      CAPTURE(name_of(one));
+      CAPTURE(speeds.size());
+      ToyRun run = with(one.knobs);
+      run.speeds = speeds;
+      run.learning_rate = 0.01;
+      run.machine.jitter = MachineSpec::Jitter::pareto;
+      run.machine.jitter_scale = 1.5;
+      run.wire.latency_s = 0.03;
+      run.wire.jitter_s = 0.01;
+      ToyLab lab(make(one.row), run);
+      const double before = ToyEngine::excess(lab.model(0));
+      REQUIRE(lab.finish());
+      CHECK(lab.recorder.samples() >= lab.recorder.budget);
+      CHECK(ToyEngine::excess(lab.model(0)) < 0.4 * before);
+    }
+}
+
+TEST_CASE("with a learning rate of zero no row moves a model: mixing weights sum to one") {
+  for (const Case& one : cases()) {
+    CAPTURE(name_of(one));
+    ToyRun run = with(one.knobs);
+    run.learning_rate = 0;
+    run.steps_each = 20;
+    ToyLab lab(make(one.row), run);
+    REQUIRE(lab.finish());
+    for (std::size_t i = 0; i < 4; ++i)
+      for (const float x : lab.model(i)) CHECK(x == doctest::Approx(0.25f).epsilon(1e-5));
+  }
+}
+
+TEST_CASE("rows without a server hold one model at the end, unless the last average is off") {
+  for (const char* row : {"gossip-sgd", "adaptive-gossip", "eventgrad", "ad-psgd", "noloco"}) {
+    CAPTURE(row);
+    ToyLab lab(make(row), {});
+    REQUIRE(lab.finish());
+    for (std::size_t i = 1; i < 4; ++i) CHECK(lab.model(i) == lab.model(0));
+    ToyLab without(make(row), with({{"final_average", "off"}}));
+    REQUIRE(without.finish());
+    CHECK(without.model(1) != without.model(0));
+  }
+}
+
+TEST_CASE("n-softsync updates the model once for every N/n gradients") {
+  for (const std::uint64_t n : {1u, 2u, 4u}) {
+    CAPTURE(n);
+    ToyRun run = with({{"n", std::to_string(n)}});
+    run.steps_each = 10;
+    run.constant_rate = true;
+    ToyLab lab(make("softsync"), run);
+    std::uint64_t updates = 0;
+    auto before = lab.model(0);
+    while (!lab.strategy->finished()) {
+      lab.world.advance();
+      const auto now = lab.model(0);
+      updates += now != before;
+      before = now;
+    }
+    CHECK(updates == 40 / (4 / n));
+  }
+}
+
+TEST_CASE("asynchronous gradients of N equal workers are N - 1 updates old") {
+  ToyRun run;
+  run.steps_each = 50;
+  ToyLab lab(make("asgd"), run);
+  REQUIRE(lab.finish());
+  for (std::size_t k = 8; k < lab.recorder.ages.size(); ++k) CHECK(lab.recorder.ages[k] == 3.0);
+}
+
+TEST_CASE("DANA-Zero's replies and DANA-Slim's model are the same path at a constant learning rate") {
+  ToyRun run;
+  run.constant_rate = true;
+  run.steps_each = 100;
+  run.learning_rate = 0.01;
+  ToyLab zero(make("dana"), run);
+  run.knobs = {{"variant", "slim"}};
+  ToyLab slim(make("dana"), run);
+  REQUIRE(zero.finish());
+  REQUIRE(slim.finish());
+  // They differ by the look-ahead, which is small near the optimum.
+  const auto a = zero.model(0), b = slim.model(0);
+  for (std::size_t p = 0; p < a.size(); ++p) CHECK(a[p] == doctest::Approx(b[p]).epsilon(0.1));
+}
+
+TEST_CASE("the mean of all models does not move by AD-PSGD's averaging") {
+  // With machines that pull in opposite directions and a last average off, the mean still ends at the common optimum.
+  ToyRun run = with({{"final_average", "off"}});
+  run.speeds = {1, 1, 1, 1, 1, 1};
+  ToyLab lab(make("ad-psgd"), run);
+  REQUIRE(lab.finish());
+  std::vector<float> mean(ToyEngine::floats);
+  for (std::size_t i = 0; i < 6; ++i) {
+    const auto x = lab.model(i);
+    for (std::size_t p = 0; p < mean.size(); ++p) mean[p] += x[p] / 6;
+  }
+  CHECK(ToyEngine::excess(mean) < 0.005);
+}
+
+TEST_CASE("faster machines get a larger part of DBS-SGD's batch, in proportion to their speed, and rounds have one pace") {
+  ToyRun run;
+  run.speeds = {1, 2, 4, 1};
+  run.machine.step_base_s = 0;
+  ToyLab lab(make("dbs-sgd"), run);
+  REQUIRE(lab.finish());
+  for (const std::uint64_t steps : lab.recorder.steps) CHECK(steps == lab.recorder.steps[0]);
+  // 32 samples a round at 8 units of speed: 4 samples of 0.25 ms, and the wires; equal batches would take 8 of them.
+  CHECK(lab.world.seconds_now() / static_cast<double>(lab.recorder.steps[0]) < 0.0017);
+  CHECK(ToyEngine::excess(lab.model(0)) < 0.02);
+}
+
+TEST_CASE("synchronous SGD's bytes are the all-reduce's") {
+  ToyRun run;
+  run.steps_each = 10;
+  ToyLab lab(make("sync-sgd"), run);
+  REQUIRE(lab.finish());
+  CHECK(lab.world.traffic().bytes == 10 * 2 * 3 * 4 * ToyEngine::floats);
+}
+
+TEST_CASE("local SGD's bytes fall with the period") {
+  std::uint64_t before = ~std::uint64_t{0};
+  for (const char* period : {"1", "5", "20"}) {
+    ToyLab lab(make("local-sgd"), with({{"period", period}}));
+    REQUIRE(lab.finish());
+    CHECK(lab.world.traffic().bytes < before);
+    before = lab.world.traffic().bytes;
+  }
+  CHECK(before == 15 * 2 * 3 * 4 * ToyEngine::floats);
+}
+
+TEST_CASE("rows say how many floats they keep beside the model") {
+  const auto state_of = [](const std::string& row, const Knobs& knobs, std::size_t machines) {
+    ToyRun run = with(knobs);
+    run.speeds.assign(machines, 1.0);
+    run.steps_each = 2;
+    ToyLab lab(make(row), run);
+    lab.finish();
+    return lab.strategy->state();
+  };
+  constexpr std::uint64_t p = ToyEngine::floats;
+  for (const std::size_t n : {2u, 6u}) {
+    CHECK(state_of("smega2", {}, n).server_floats == 2 * p);  // with the model 3P, whatever N is
+    CHECK(state_of("asgd", {}, n).server_floats == p);
+    CHECK(state_of("asgd", {{"momentum", "per-worker"}}, n).server_floats == n * p);
+    CHECK(state_of("dana", {}, n).server_floats == (n + 1) * p);
+    CHECK(state_of("dana", {{"variant", "slim"}}, n).node_floats == p);
+    CHECK(state_of("dc-asgd", {{"mode", "constant"}}, n).server_floats == n * p);
+    CHECK(state_of("sync-sgd", {}, n).node_floats == p);
+    CHECK(state_of("local-sgd", {}, n).node_floats == 2 * p);
+    CHECK(state_of("gossip-sgd", {}, n).node_floats == p);
+  }
+}

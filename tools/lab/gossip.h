@@ -1,0 +1,74 @@
+// tools/lab/gossip.h - the product itself in the lab: gossipd's own Node on every machine, in virtual time.
+//
+// What gossipd is over TCP and threads, this is over the World's events: it carries out the core's
+// effects and stands in for the trainer's loop, step boundary by step boundary, in the order of
+// models/trainer.cpp. Nothing of core is replaced or shortened: joining, turns, final exchange and
+// failure detection all happen, and their bytes are counted with framing and TLS added.
+#pragma once
+
+#include <set>
+
+#include "core/node.h"
+#include "tools/lab/strategy.h"
+
+namespace gossipd::lab {
+
+class GossipStrategy : public Strategy {
+ public:
+  GossipStrategy();
+  ~GossipStrategy() override;
+
+  [[nodiscard]] std::vector<Setting> settings() override;
+  [[nodiscard]] std::optional<std::string> mistake() const override;
+  void start(Setup&) override;
+  [[nodiscard]] bool finished() const override;
+  [[nodiscard]] std::span<const float> model(std::size_t machine) override;
+  [[nodiscard]] State state() const override;
+  [[nodiscard]] std::uint64_t bytes_every_step() const override;
+
+  [[nodiscard]] bool takes_events() const override { return true; }
+  void kill(std::size_t machine) override;                       // as kill -9: no goodbye, what was not on disk is lost
+  void restart(std::size_t machine) override;                    // from its disk
+  void freeze(std::size_t machine, Duration length) override;    // as SIGSTOP
+  void leave(std::size_t machine) override;
+  [[nodiscard]] bool takes_part(std::size_t machine) const override;
+
+  // Who may connect to whom; empty: everybody.
+  void reachable(std::set<std::pair<std::size_t, std::size_t>> pairs) override { reachable_ = std::move(pairs); }
+  // Machines that start later than at once.
+  void starts_at(std::size_t machine, Duration delay) override { delays_[machine] = delay; }
+
+  [[nodiscard]] NodeView view(std::size_t machine) const;
+
+ private:
+  struct Host;
+  struct Session;
+  void boot(std::size_t i, bool founds);
+  void for_host(std::size_t i, Instant when, std::function<void(Host&)> run);
+  void carry_out(std::size_t i);
+  void carry_out(std::size_t i, Effect& effect);
+  void dial(std::size_t from, const Endpoint& endpoint);
+  void send(std::size_t from, SessionId id, Lane lane, SharedBytes message);
+  void close(std::size_t from, SessionId id, const std::string& why);
+  void break_session(const std::shared_ptr<Session>& session);
+  void arm_timer(std::size_t i);
+  void boundary(std::size_t i);
+  void step(std::size_t i);
+  void return_loan(std::size_t i);
+  [[nodiscard]] Samples cluster_samples(const Host& host) const;
+  [[nodiscard]] bool reaches(std::size_t a, std::size_t b) const;
+
+  ExchangePolicy exchange_;
+  MembershipPolicy membership_;
+  BalancePolicy balance_;
+  double checkpoint_every_s_ = 60;
+  Setup* setup_ = nullptr;
+  std::string document_;
+  std::vector<std::unique_ptr<Host>> hosts_;
+  std::map<std::size_t, Duration> delays_;
+  std::set<std::pair<std::size_t, std::size_t>> reachable_;
+  std::map<std::pair<std::size_t, SessionId>, std::shared_ptr<Session>> sessions_;
+  std::uint64_t next_session_ = 0;
+};
+
+}  // namespace gossipd::lab

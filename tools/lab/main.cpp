@@ -1,0 +1,24 @@
+// gossip-lab - how would this job train on those machines? In virtual time, with real gradients.
+#include "models/runtime.h"
+#include "tools/lab/commands.h"
+
+int main(int argc, char** argv) {
+  gossipd::prepare_training_process(1);
+  CLI::App app{"gossip-lab - a cluster in virtual time: gossipd's own core and real gradients, without the machines", "gossip-lab"};
+  app.footer("Exit codes: 0 ok, 1 failed, 2 usage. tools/lab/README.md is the reference of scenario files.");
+  app.require_subcommand(1);
+  int exit_code = 0;
+  gossipd::lab::add_run(app, exit_code);
+  gossipd::lab::add_strategies(app, exit_code);
+  gossipd::lab::add_compare(app, exit_code);
+  gossipd::lab::add_plot(app, exit_code);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp& help) {
+    return app.exit(help);
+  } catch (const CLI::ParseError& error) {
+    app.exit(error);
+    return 2;
+  }
+  return exit_code;
+}

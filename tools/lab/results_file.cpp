@@ -1,0 +1,63 @@
+#include "tools/lab/results_file.h"
+
+#include <charconv>
+#include <filesystem>
+#include <fstream>
+
+namespace gossipd::lab {
+
+Result<std::vector<RunResult>> read_results(const std::string& path, bool may_be_missing) {
+  std::vector<RunResult> results;
+  std::ifstream file(path);
+  if (!file) {
+    if (may_be_missing && !std::filesystem::exists(path)) return results;
+    return Error{"bad-result", path + ": cannot be read; gossip-lab run SCENARIO --json " + path + " writes it"};
+  }
+  std::string line;
+  for (std::size_t number = 1; std::getline(file, line); ++number) {
+    if (line.empty()) continue;
+    const nlohmann::json parsed = nlohmann::json::parse(line, nullptr, false);
+    if (parsed.is_discarded() && file.eof()) break;  // the run that was cut
+    Result<RunResult> result = parsed.is_discarded() ? Result<RunResult>(Error{"bad-result", "is no JSON; remove the line"}) : result_from_json(parsed);
+    if (!result) return Error{"bad-result", path + ":" + std::to_string(number) + ": " + result.error().text};
+    results.push_back(std::move(*result));
+  }
+  return results;
+}
+
+std::optional<Error> append_result(const std::string& path, const RunResult& result) {
+  // A line that was cut stays behind a line break of its own.
+  bool whole = true;
+  if (std::ifstream before(path, std::ios::ate | std::ios::binary); before && before.tellg() > 0) {
+    before.seekg(-1, std::ios::end);
+    whole = before.get() == '\n';
+  }
+  std::ofstream file(path, std::ios::app);
+  file << (whole ? "" : "\n") << to_json(result).dump() << "\n" << std::flush;
+  if (!file) return Error{"write-failed", path + ": cannot be written; is the disk full, or the directory missing?"};
+  return std::nullopt;
+}
+
+Result<std::vector<std::uint64_t>> parse_seeds(const std::string& text) {
+  const auto bad = [&] { return Error{"bad-config", "--seeds: '" + text + "' is no list of seeds; write 1..10 or 1,4,7, at most 1000 of them"}; };
+  std::vector<std::uint64_t> seeds;
+  for (std::size_t start = 0; start <= text.size();) {
+    const std::size_t comma = std::min(text.find(',', start), text.size());
+    const std::string_view part = std::string_view(text).substr(start, comma - start);
+    const std::size_t dots = part.find("..");
+    std::uint64_t first = 0, last = 0;
+    const auto read = [](std::string_view digits, std::uint64_t& out) {
+      const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), out);
+      return error == std::errc{} && end == digits.data() + digits.size() && !digits.empty() && out < (1ull << 62);
+    };
+    if (!read(part.substr(0, dots), first)) return bad();
+    last = first;
+    if (dots != std::string_view::npos && !read(part.substr(dots + 2), last)) return bad();
+    if (last < first || last - first >= 1000 || seeds.size() + (last - first + 1) > 1000) return bad();
+    for (std::uint64_t seed = first; seed <= last; ++seed) seeds.push_back(seed);
+    start = comma + 1;
+  }
+  return seeds;
+}
+
+}  // namespace gossipd::lab

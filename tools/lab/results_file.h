@@ -1,0 +1,18 @@
+// tools/lab/results_file.h - results of runs, one JSON object a line, so that a campaign can be cut and go on.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tools/lab/run.h"
+
+namespace gossipd::lab {
+
+// A missing file holds nothing. A last line that was cut is left out. Code "bad-result" names file and line.
+[[nodiscard]] Result<std::vector<RunResult>> read_results(const std::string& path, bool may_be_missing);
+[[nodiscard]] std::optional<Error> append_result(const std::string& path, const RunResult&);
+
+// "1..10", "3", "1,4,7": at most 1,000 seeds. Code "bad-config".
+[[nodiscard]] Result<std::vector<std::uint64_t>> parse_seeds(const std::string& text);
+
+}  // namespace gossipd::lab

@@ -1,0 +1,20 @@
+// tools/lab/rows.h - results gathered into rows: all seeds of one name in one file's order.
+#pragma once
+
+#include "tools/lab/results_file.h"
+#include "tools/lab/statistics.h"
+
+namespace gossipd::lab {
+
+struct Row {
+  std::string name, strategy;
+  std::vector<RunResult> runs;  // by seed
+  [[nodiscard]] Summary of(double (*figure)(const RunResult&)) const;
+};
+
+// In the order in which names first appear. A seed that was run twice counts once, the later one.
+[[nodiscard]] Result<std::vector<Row>> gather_rows(const std::vector<std::string>& files);
+// Accuracy of `row` minus that of `base`, over the seeds that both have.
+[[nodiscard]] Summary paired_difference(const Row& row, const Row& base);
+
+}  // namespace gossipd::lab

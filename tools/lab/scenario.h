@@ -1,0 +1,59 @@
+// tools/lab/scenario.h - what is tried: machines, wires, job, data, strategy, events. A TOML file.
+//
+// README.md beside this file is the reference of its keys. Like every configuration of gossipd, unknown
+// keys are errors with "did you mean", and one run shows all mistakes of a file.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tools/lab/strategy.h"
+
+namespace gossipd::lab {
+
+inline constexpr std::size_t lab_nodes_max = 256;
+
+struct EventSpec {
+  enum class What { kill, start, freeze, leave, speed, cut, heal };
+  What what = What::kill;
+  double at_s = 0;
+  std::size_t node = 0;   // from 0
+  std::size_t other = 0;  // cut, heal: the other end
+  double for_s = 0;       // freeze
+  double speed = 1;
+};
+
+struct Scenario {
+  std::string name;      // of the row in tables
+  std::string text;      // canonical: every key that was given, files merged in; with the seed it names a run
+  Job job;
+  std::string data_dir;
+  bool dirichlet = false;
+  double alpha = 0.3;
+  bool equal_sizes = true;
+  std::vector<MachineSpec> machines;
+  std::vector<double> starts_at_s;   // of each machine
+  WireSpec wire;
+  std::map<std::pair<std::size_t, std::size_t>, WireSpec> wires;
+  enum class Topology { overlay, full, ring, random } topology = Topology::overlay;
+  std::size_t degree = 3;            // of the random topology
+  std::string strategy = "gossip";
+  std::map<std::string, std::string> knobs;  // by key, as set() takes them
+  std::vector<EventSpec> events;
+  std::size_t evaluate_nodes = 1;    // on the way; at the end up to final_nodes
+  std::size_t final_nodes = 8;
+  double target_accuracy = 0.88;
+  double time_limit_s = 1e7;         // virtual
+
+  // Reads the file at `path`, merges in the job file it names and `overrides` ("a.b=value", each). Codes "bad-toml", "bad-config".
+  static Result<Scenario> load(const std::string& path, const std::vector<std::string>& overrides);
+  // A fresh strategy of this scenario, its knobs set.
+  [[nodiscard]] std::unique_ptr<Strategy> make_strategy() const;
+  // Job of one seed: the same but for job.seed.
+  [[nodiscard]] Job job_of(std::uint64_t seed) const;
+  // Identity of (text, seed), 16 hex digits: a campaign that goes on skips what has run already.
+  [[nodiscard]] std::string run_id(std::uint64_t seed) const;
+};
+
+}  // namespace gossipd::lab
