@@ -83,6 +83,7 @@ void Link::start_fresh(bool i_speak_first) {
   message_.clear();
   message_records_ = 0;
   received_once_ = published_once_ = false;
+  peer_loss_ = make_forecaster(policy_.loss_trust);  // its steps may count from anew
 }
 
 ReplicaState Link::replica_state() const {

@@ -236,7 +236,7 @@ void NodeImpl::end_speech(Neighbour& neighbour, Instant now) {
   Link& link = *neighbour.link;
   const bool first = link.counters().turns_spoken == 0;
   link.end(now);
-  trigger_.on_spoken(link.bytes_of_turn());
+  if (steps_allowed() && !first) trigger_.on_spoken(link.bytes_of_turn());
   neighbour.spoken_step = last_.step;
   if (first && trigger_.periodic()) {
     // Links of one node take turns at their periods, as if this one had been spoken on a part of it ago.
