@@ -48,7 +48,7 @@ const std::vector<Case>& cases() {
       {"sparseloco", {{"period", "5"}, {"codec", "top_k:256"}}},
       {"gossip-sgd", {}},
       {"gossip-sgd", {{"period", "4"}, {"codec", "int8"}}},
-      {"gossip-sgd", {{"mixing", "difference"}, {"codec", "int4"}}},
+      {"gossip-sgd", {{"weight", "0.3"}, {"codec", "int4"}}},
       {"adaptive-gossip", {}},
       {"eventgrad", {}},
       {"eventgrad", {{"threshold_kind", "constant"}, {"codec", "int8"}}},

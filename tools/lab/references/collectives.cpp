@@ -26,10 +26,9 @@ struct Reduction {
     if (format == WireFloat::fp16) std::ranges::transform(chunk, chunk.begin(), round_to_half);
   }
   void send(std::size_t from, std::size_t to, Range range, std::function<void(Chunk)> arrived) {
-    std::vector<float> copy(range.of(values[from]).begin(), range.of(values[from]).end());
-    round(copy);
-    send_bytes(from, to, bytes_of(format) * copy.size(),
-               [chunk = std::make_shared<const std::vector<float>>(std::move(copy)), arrived = std::move(arrived)] { arrived(chunk); });
+    const auto chunk = std::make_shared<std::vector<float>>(range.of(values[from]).begin(), range.of(values[from]).end());
+    round(*chunk);
+    send_bytes(from, to, bytes_of(format) * chunk->size(), [chunk, arrived = std::move(arrived)] { arrived(chunk); });
   }
   void add(std::size_t node, Range range, const Chunk& chunk) {
     const auto into = range.of(values[node]);

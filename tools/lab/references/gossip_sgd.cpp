@@ -5,8 +5,7 @@
 //
 // Jin et al., "How to scale distributed deep learning?" (2016), the pushing kind. Ho, Wu, Liu, "Adaptive Communication for Distributed
 // Deep Learning" (CCGRID 2018), known to us from the abstract: the relative change of the whole model is our reading of "changed enough", and θ = 0.05
-// ours. Nobody waits: what arrives is averaged in at once, also while a gradient is computed. `strategy.mixing = difference`
-// (x_j += w·(x̂_i − x̂_j), x̂_j: what i has been told of j) is ours, for sparse codecs.
+// ours. Nobody waits: what arrives is averaged in at once, also while a gradient is computed.
 #include "tools/lab/references/registry.h"
 #include "core/base/random.h"
 #include "tools/lab/references/formulas.h"
@@ -22,7 +21,6 @@ class RandomPeer : public LocalTraining {
     std::vector<Setting> settings = local_settings();
     SettingTable table(settings);
     table.number("strategy.weight", "", "", weight_, 0, 1, "of what has arrived in the average");
-    table.one_of("strategy.mixing", "", mixing_, {"average", "difference"}, "with the own model, or with what the sender was told of it");
     return settings;
   }
   State state() const override { return {0, floats() + (replicas_ ? replicas_->floats() / nodes() : 0) + extra_floats()}; }
@@ -34,14 +32,11 @@ class RandomPeer : public LocalTraining {
 
   void begin_training() override {
     replicas_ = std::make_unique<PairReplicas>(codec(), initial());
-    if (mixing_ == Mixing::difference) told_.assign(nodes() * nodes(), {});
     for (std::size_t i = 0; i < nodes(); ++i) random_.emplace_back(setup().seed * 1'000'003 + i);
     for (std::size_t i = 0; i < nodes(); ++i) go_on(i);
   }
 
  private:
-  enum class Mixing { average, difference };
-
   void go_on(std::size_t i) {
     train(i, [this, i] {
       if (nodes() > 1 && speaks(i)) speak(i);
@@ -53,22 +48,11 @@ class RandomPeer : public LocalTraining {
     std::size_t j = random_[i].below(nodes() - 1);
     if (j >= i) ++j;
     const auto message = replicas_->publish(i, j, x(i));
-    if (mixing_ == Mixing::difference) told_[i * nodes() + j] = message.decoded;
-    send(i, j, message.bytes, [this, i, j, theirs = message.decoded] { take_in(i, j, *theirs); });
-  }
-
-  void take_in(std::size_t i, std::size_t j, const Vector& theirs) {
-    const float weight = static_cast<float>(weight_);
-    if (mixing_ == Mixing::average) return mix(x(j), theirs, weight);
-    const auto& told = told_[j * nodes() + i];
-    const Vector& mine = told ? *told : initial();
-    for (std::size_t p = 0; p < floats(); ++p) x(j)[p] += weight * (theirs[p] - mine[p]);
+    send(i, j, message.bytes, [this, j, theirs = message.decoded] { mix(x(j), *theirs, static_cast<float>(weight_)); });
   }
 
   double weight_ = 0.5;
-  Mixing mixing_ = Mixing::average;
   std::unique_ptr<PairReplicas> replicas_;
-  std::vector<std::shared_ptr<const Vector>> told_;  // difference: [i·N + j] what i has told j last
   std::vector<Random> random_;
 };
 
