@@ -5,6 +5,8 @@
 // for the network while it may step. It does wait, and answers give() with a snapshot at once, when
 // the update says `training = false`, when the budget is spent, or when its numbers are no longer
 // finite (then only a `replace` update lets it go on).
+// An update may also set the batch and scale the learning rate, from the next step on: samples, place in the data and
+// budget count what was really trained on, and step_seconds is of the batch in force.
 // Given the job, the shard and no updates, a run is bit-identical to any other on the same machine.
 //
 // Threads: create/restore/start/stop from one owner; what says "any thread" from any. Callbacks come
