@@ -1,8 +1,19 @@
+#include <limits>
 #include <numeric>
 
 #include "tools/lab/run.h"
 
 namespace gossipd::lab {
+
+namespace {
+
+// JSON has no NaN: a run that diverged has null where a loss should be.
+void get_number(const nlohmann::json& j, const char* key, double& out) {
+  const nlohmann::json& value = j.at(key);
+  out = value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>();
+}
+
+}  // namespace
 
 double RunResult::accuracy_mean() const {
   return accuracy.empty() ? 0 : std::accumulate(accuracy.begin(), accuracy.end(), 0.0) / static_cast<double>(accuracy.size());
@@ -26,7 +37,7 @@ Result<RunResult> result_from_json(const nlohmann::json& j) {
     RunResult r;
     j.at("id").get_to(r.id), j.at("name").get_to(r.name), j.at("strategy").get_to(r.strategy), j.at("seed").get_to(r.seed);
     j.at("knobs").get_to(r.knobs), j.at("nodes").get_to(r.nodes), j.at("floats").get_to(r.floats), j.at("finished").get_to(r.finished);
-    j.at("accuracy").get_to(r.accuracy), j.at("loss").get_to(r.loss), j.at("train_loss").get_to(r.train_loss), j.at("spread").get_to(r.spread);
+    j.at("accuracy").get_to(r.accuracy), get_number(j, "loss", r.loss), get_number(j, "train_loss", r.train_loss), get_number(j, "spread", r.spread);
     j.at("seconds").get_to(r.seconds), j.at("seconds_to_target").get_to(r.seconds_to_target);
     j.at("target_accuracy").get_to(r.target_accuracy), j.at("samples").get_to(r.samples), j.at("steps").get_to(r.steps);
     j.at("bytes").get_to(r.bytes), j.at("messages").get_to(r.messages), j.at("bytes_every_step").get_to(r.bytes_every_step);
@@ -36,7 +47,7 @@ Result<RunResult> result_from_json(const nlohmann::json& j) {
     for (const auto& p : j.at("curve")) {
       CurvePoint point;
       p.at("seconds").get_to(point.seconds), p.at("samples").get_to(point.samples), p.at("bytes").get_to(point.bytes);
-      p.at("accuracy").get_to(point.accuracy), p.at("loss").get_to(point.loss);
+      p.at("accuracy").get_to(point.accuracy), get_number(p, "loss", point.loss);
       r.curve.push_back(point);
     }
     return r;
