@@ -97,13 +97,13 @@ TEST_CASE("the rows are in alphabetical order, each has a knob, a summary and a 
   }
 }
 
-TEST_CASE("every row gets near the optimum on four equal machines and spends its budget exactly") {
+TEST_CASE("every row gets near the optimum on four equal machines and spends its budget, beyond it by less than two rounds") {
   for (const Case& one : cases()) {
     CAPTURE(name_of(one));
     ToyLab lab(make(one.row), with(one.knobs));
     REQUIRE(lab.finish());
     CHECK(lab.recorder.samples() >= lab.recorder.budget);
-    CHECK(lab.recorder.samples() < lab.recorder.budget + 4 * 2 * lab.job.batch);
+    CHECK(lab.recorder.samples() < lab.recorder.budget + 2 * 4 * lab.job.batch);
     for (std::size_t i = 0; i < 4; ++i) CHECK(ToyEngine::excess(lab.model(i)) < 0.02);
     CHECK(!lab.world.advance());
   }
@@ -208,9 +208,10 @@ TEST_CASE("DANA-Zero's replies and DANA-Slim's model are the same path at a cons
   ToyLab slim(make("dana"), run);
   REQUIRE(zero.finish());
   REQUIRE(slim.finish());
-  // They differ by the look-ahead, which is small near the optimum.
-  const auto a = zero.model(0), b = slim.model(0);
-  for (std::size_t p = 0; p < a.size(); ++p) CHECK(a[p] == doctest::Approx(b[p]).epsilon(0.1));
+  // Workers compute at what they are sent: the same losses in the same order.
+  REQUIRE(zero.recorder.losses.size() == slim.recorder.losses.size());
+  for (std::size_t k = 0; k < zero.recorder.losses.size(); ++k)
+    CHECK(zero.recorder.losses[k] == doctest::Approx(slim.recorder.losses[k]).epsilon(1e-4));
 }
 
 TEST_CASE("the mean of all models does not move by AD-PSGD's averaging") {

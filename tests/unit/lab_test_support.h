@@ -62,15 +62,16 @@ class ToyEngine : public GradientEngine {
 
 class ToyRecorder : public Recorder {
  public:
-  void trained(std::size_t machine, std::uint32_t batch, double, double age) override {
+  void trained(std::size_t machine, std::uint32_t batch, double loss, double age) override {
     samples_ += batch;
     steps.resize(std::max(steps.size(), machine + 1));
     ++steps[machine];
     ages.push_back(age);
+    losses.push_back(loss);
   }
   Samples samples() const override { return samples_; }
   std::vector<std::uint64_t> steps;  // of each machine
-  std::vector<double> ages;
+  std::vector<double> ages, losses;
 
  private:
   Samples samples_ = 0;
