@@ -126,7 +126,7 @@ void GossipStrategy::boot(std::size_t i, bool founds) {
   const bool restored = !host.disk.model.empty();
   host.node = std::make_unique<Node>(std::move(config), host.disk.state, now);
   carry_out(i);
-  if (founds || restored) {
+  if (founds || host.disk.state.job != JobHash{}) {
     host.node->on_job(document_, setup_->job.hash(), setup_->job.budget_samples, now);
     if (restored) {
       host.engine->replace_model(host.disk.model);
@@ -135,8 +135,8 @@ void GossipStrategy::boot(std::size_t i, bool founds) {
       host.samples = host.disk.samples;
       host.position = host.disk.position;
     }
-    host.holding = false;
-    host.node->on_model_ready(host.engine->schema(), true, host.samples, host.step, now);
+    host.holding = !founds && !restored;
+    host.node->on_model_ready(host.engine->schema(), !host.holding, host.samples, host.step, now);
   }
   host.checkpoint_at = now + from_seconds(checkpoint_every_s_);
   host.node->on_time(now);

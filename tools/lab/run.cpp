@@ -215,10 +215,16 @@ Result<RunResult> run_scenario(const Scenario& scenario, std::uint64_t seed, con
   schedule_events(scenario, world, *strategy);
   strategy->start(setup);
 
+  double limit = scenario.time_limit_s;
+  if (limit == 0) {
+    double slowest = 0;
+    for (std::size_t i = 0; i < setup.nodes(); ++i) slowest = std::max(slowest, world.mean_step_seconds(i, job.batch));
+    limit = 600 + 20 * slowest * static_cast<double>(job.budget_samples) / (static_cast<double>(job.batch) * static_cast<double>(setup.nodes()));
+  }
   RunResult result;
   result.finished = true;
   for (std::uint64_t events = 0; !strategy->finished(); ++events) {
-    if (!world.advance() || world.seconds_now() > scenario.time_limit_s) {
+    if (!world.advance() || world.seconds_now() > limit) {
       result.finished = false;
       break;
     }

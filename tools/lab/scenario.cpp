@@ -250,7 +250,7 @@ Result<Scenario> Scenario::load(const std::string& path, const std::vector<std::
   s.evaluate_nodes = static_cast<std::size_t>(run.get_integer("evaluate_nodes", 1, 1, lab_nodes_max));
   s.final_nodes = static_cast<std::size_t>(run.get_integer("final_nodes", 8, 1, lab_nodes_max));
   s.target_accuracy = run.get_double("target_accuracy", s.target_accuracy, 0, 1);
-  s.time_limit_s = run.get_double("time_limit_s", s.time_limit_s, 1e-3, 1e9);
+  s.time_limit_s = run.get_double("time_limit_s", s.time_limit_s, 0, 1e9);
   if (auto error = reader.finish()) return *error;
   return s;
 }

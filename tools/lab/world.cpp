@@ -11,6 +11,7 @@ namespace gossipd::lab {
 namespace {
 
 constexpr std::uint64_t chunk_bytes = 64 * 1024;
+constexpr double retransmission_s = 0.2;  // TCP's least time-out on Linux
 
 double exponential(Random& random) { return -std::log(1.0 - random.uniform()); }
 
@@ -52,13 +53,31 @@ const WireSpec& World::wire(std::size_t a, std::size_t b) const {
 }
 
 void World::cut(std::size_t a, std::size_t b, bool cut) {
-  for (const auto& pair : {std::pair(a, b), std::pair(b, a)})
-    if ((cuts_[pair] % 2 == 1) != cut) ++cuts_[pair];
+  for (const auto& pair : {std::pair(a, b), std::pair(b, a)}) {
+    if (cut) {
+      (void)cuts_[pair];
+      continue;
+    }
+    const auto found = cuts_.find(pair);
+    if (found == cuts_.end()) continue;
+    std::vector<Action> waiting = std::move(found->second);
+    cuts_.erase(found);
+    const Instant again = now_ + from_seconds(wire(a, b).latency_s + retransmission_s);
+    for (Action& arrived : waiting)
+      at(again, [this, pair, action = std::move(arrived)]() mutable { arrive(pair.first, pair.second, std::move(action)); });
+    for (const Lane lane : {Lane::control, Lane::bulk}) {  // what is sent from now on comes behind it
+      Instant& last = last_arrival_[{pair.first, pair.second, lane}];
+      last = std::max(last, again);
+    }
+  }
 }
 
-bool World::is_cut(std::size_t a, std::size_t b) const {
-  const auto found = cuts_.find({a, b});
-  return found != cuts_.end() && found->second % 2 == 1;
+bool World::is_cut(std::size_t a, std::size_t b) const { return cuts_.contains({a, b}); }
+
+void World::arrive(std::size_t from, std::size_t to, Action arrived) {
+  const auto cut = cuts_.find({from, to});
+  if (cut == cuts_.end()) return arrived();
+  cut->second.push_back(std::move(arrived));
 }
 
 void World::send(std::size_t from, std::size_t to, std::uint64_t bytes, Lane lane, Action arrived, Action sent) {
@@ -80,7 +99,7 @@ void World::send(std::size_t from, std::size_t to, std::uint64_t bytes, Lane lan
   if (spec.loss > 0) {
     const std::uint64_t packets = (bytes + packet_bytes - 1) / packet_bytes;
     const double any = 1.0 - std::pow(1.0 - spec.loss, static_cast<double>(packets));
-    for (double hit = any; random_.uniform() < hit; hit = spec.loss) delay += 2.0 * spec.latency_s + (packets < 4 ? 0.2 : 0.0);
+    for (double hit = any; random_.uniform() < hit; hit = spec.loss) delay += 2.0 * spec.latency_s + (packets < 4 ? retransmission_s : 0.0);
   }
   // The receiver takes in while the sender still sends; its own line may be busier.
   const Instant first = out_from + from_seconds(delay);
@@ -90,13 +109,7 @@ void World::send(std::size_t from, std::size_t to, std::uint64_t bytes, Lane lan
   Instant& last = last_arrival_[{from, to, lane}];
   last = std::max({last, in_from + in_time, out + from_seconds(delay)});
   if (sent) at(out, std::move(sent));
-  const auto cut = cuts_.find({from, to});
-  const std::uint64_t cuts_before = cut == cuts_.end() ? 0 : cut->second;
-  if (cuts_before % 2 == 1) return;
-  at(last, [this, from, to, cuts_before, arrived = std::move(arrived)] {
-    const auto found = cuts_.find({from, to});
-    if ((found == cuts_.end() ? 0 : found->second) == cuts_before) arrived();
-  });
+  at(last, [this, from, to, action = std::move(arrived)]() mutable { arrive(from, to, std::move(action)); });
 }
 
 double World::mean_step_seconds(std::size_t machine, std::uint32_t batch) const {

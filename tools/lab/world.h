@@ -57,7 +57,8 @@ class World {
   // ---- wires. A machine beyond the last one may be added as a server: add_machine(). ----
   std::size_t add_machine(const MachineSpec&);
   void set_wire(std::size_t a, std::size_t b, const WireSpec&);
-  void cut(std::size_t a, std::size_t b, bool cut);         // nothing arrives; what is under way is lost
+  // Nothing arrives while it is cut. TCP keeps what it has and sends it again: it arrives after the healing, in order.
+  void cut(std::size_t a, std::size_t b, bool cut);
   [[nodiscard]] bool is_cut(std::size_t a, std::size_t b) const;
   // `arrived` runs when the last byte is in, `sent` when it has left the sender. Control overtakes bulk, as on a
   // session that cuts bulk into chunks of 64 KiB; within (from, to, lane) order is kept. Counted as sent at once.
@@ -84,6 +85,8 @@ class World {
   static constexpr Instant begin{std::chrono::seconds(1000)};
 
  private:
+  void arrive(std::size_t from, std::size_t to, Action arrived);
+
   struct Event {
     Instant at;
     std::uint64_t order;
@@ -99,7 +102,7 @@ class World {
   std::vector<Lines> lines_;
   WireSpec wire_;
   std::map<std::pair<std::size_t, std::size_t>, WireSpec> wires_;
-  std::map<std::pair<std::size_t, std::size_t>, std::uint64_t> cuts_;  // +1 at every cut; odd: is cut
+  std::map<std::pair<std::size_t, std::size_t>, std::vector<Action>> cuts_;  // what waits for the healing
   std::map<std::tuple<std::size_t, std::size_t, Lane>, Instant> last_arrival_;
   std::priority_queue<Event> events_;
   Random random_;

@@ -1,0 +1,161 @@
+#!/usr/bin/env python3
+"""gossip-lab as a user runs it: the same result twice, campaigns that go on, faults, and clear errors."""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+import xml.etree.ElementTree
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+LAB = Path(os.environ.get("GOSSIPD_BIN_DIR", ROOT / "build/dev/bin")) / "gossip-lab"
+
+SCENARIO = f"""
+name = "tiny"
+[job]
+file = "{ROOT}/deploy/jobs/fashion-mnist.toml"
+budget_samples = 9_600
+evaluate_every_samples = 4_800
+[job.schedule]
+warmup_samples = 1_000
+[machine]
+step_base_ms = 40
+step_per_sample_ms = 1
+jitter = "pareto"
+jitter_scale = 2.5
+[[nodes]]
+count = 2
+[[nodes]]
+speed = 0.5
+[network]
+latency_ms = 20
+jitter_ms = 5
+loss = 0.001
+"""
+
+
+class Lab(unittest.TestCase):
+    def setUp(self):
+        self.directory = tempfile.TemporaryDirectory(prefix="gossip-lab-")
+        self.addCleanup(self.directory.cleanup)
+        self.path = Path(self.directory.name)
+        self.scenario = self.path / "tiny.toml"
+        self.scenario.write_text(SCENARIO)
+
+    def lab(self, *arguments, code=0):
+        done = subprocess.run([LAB, *map(str, arguments)], capture_output=True, text=True, timeout=300, cwd=self.path)
+        self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+        return done.stdout if code == 0 else done.stderr
+
+    def results(self, name):
+        return [json.loads(line) for line in (self.path / name).read_text().splitlines()]
+
+    def test_same_scenario_and_seed_give_the_same_result_whatever_the_number_of_threads(self):
+        for threads, out in ((1, "a.jsonl"), (3, "b.jsonl")):
+            self.lab("run", self.scenario, "--seeds", 7, "--threads", threads, "--json", out)
+        a, b = self.results("a.jsonl")[0], self.results("b.jsonl")[0]
+        for result in (a, b):
+            self.assertGreater(result.pop("wall_seconds"), 0)
+        self.assertEqual(a, b)
+        self.assertTrue(a["finished"])
+        self.assertEqual(len(a["accuracy"]), 3)
+        self.assertGreater(min(a["accuracy"]), 0.6)
+        self.assertLess(a["spread"], 0.01)
+        self.assertGreaterEqual(a["samples"], 9600)
+        self.assertGreater(a["age_mean"], 0)
+        self.assertLess(a["bytes"], a["bytes_every_step"])
+
+    def test_a_campaign_that_was_cut_goes_on_where_it_was(self):
+        self.lab("run", self.scenario, "--seeds", 1, "--json", "out.jsonl")
+        whole = (self.path / "out.jsonl").read_text()
+        (self.path / "out.jsonl").write_text(whole + whole[: len(whole) // 2])  # a crash while writing the second
+        said = self.lab("run", self.scenario, "--seeds", "1..2", "--json", "out.jsonl")
+        self.assertIn("seed 1", said)
+        self.assertEqual(said.count("(from the file)"), 1)
+
+    def test_compare_and_plot_read_what_run_wrote(self):
+        self.lab("run", self.scenario, "--seeds", "1..2", "--json", "out.jsonl", "--set", "job.budget_samples=3200")
+        self.lab("run", self.scenario, "--seeds", "1..2", "--json", "out.jsonl", "--set", "job.budget_samples=3200",
+                 "--set", "name=ring all-reduce", "--set", "strategy.name=sync-sgd")
+        rows = json.loads(self.lab("compare", "out.jsonl", "-o", "json"))["rows"]
+        self.assertEqual([row["name"] for row in rows], ["tiny", "ring all-reduce"])
+        self.assertEqual(rows[1]["accuracy_against_first"]["count"], 2)
+        self.assertIn("| ring all-reduce", self.lab("compare", "out.jsonl", "-o", "markdown"))
+        for against in ("bytes", "time", "delay"):
+            self.lab("plot", "out.jsonl", "--against", against, "--out", f"{against}.svg", "--title", "a < b & c")
+            drawn = xml.etree.ElementTree.parse(self.path / f"{against}.svg").getroot()
+            self.assertTrue(any("ring all-reduce" in (node.text or "") for node in drawn.iter()))
+
+    def test_nodes_die_freeze_return_and_come_late(self):
+        with self.scenario.open("a") as file:
+            file.write("""
+[[nodes]]
+starts_at_s = 4
+[[events]]
+what = "kill"
+node = 1
+at_s = 3
+[[events]]
+what = "start"
+node = 1
+at_s = 6
+[[events]]
+what = "freeze"
+node = 2
+at_s = 5
+for_s = 2
+[[events]]
+what = "speed"
+node = 0
+at_s = 5
+speed = 2
+[[events]]
+what = "cut"
+node = 0
+other = 2
+at_s = 2
+[[events]]
+what = "heal"
+node = 0
+other = 2
+at_s = 4
+""")
+        self.lab("run", self.scenario, "--json", "out.jsonl", "--set", "checkpoint.every_s=1", "--set", "job.budget_samples=16000")
+        result = self.results("out.jsonl")[0]
+        self.assertTrue(result["finished"])
+        self.assertEqual(len(result["accuracy"]), 4)
+        self.assertLess(result["spread"], 0.01)
+
+    def test_every_strategy_is_listed_with_its_knobs(self):
+        listed = json.loads(self.lab("strategies", "--json"))["strategies"]
+        names = [entry["name"] for entry in listed]
+        self.assertEqual(names[0], "gossip")
+        self.assertGreaterEqual(len(names), 18)
+        self.assertIn("exchange.threshold", [knob["key"] for knob in listed[0]["knobs"]])
+        self.assertTrue(all(entry["source"] for entry in listed))
+
+    def test_mistakes_are_named_with_their_way_out(self):
+        def said(*arguments, code=2):
+            return self.lab("run", self.scenario, *arguments, code=code)
+
+        self.assertIn("did you mean 'threshold'", said("--set", "exchange.treshold=0.1"))
+        self.assertIn("did you mean 'sync-sgd'", said("--set", "strategy.name=sync-sdg"))
+        self.assertIn("no codec", said("--set", "exchange.codec=int9"))
+        self.assertIn("1..10", said("--seeds", "3..1"))
+        self.assertIn("KEY=VALUE", said("--set", "exchange"))
+        self.assertIn("/nowhere", said("--set", "data.dir=/nowhere", code=1))
+        self.scenario.write_text(SCENARIO + '[strategy]\nname = "asgd"\n[[events]]\nwhat = "kill"\nnode = 1\nat_s = 1\n')
+        self.assertIn("knows no failures", said())
+        self.scenario.write_text(SCENARIO.replace("[machine]", "[machin]"))
+        self.assertIn("did you mean 'machine'", said())
+        self.scenario.write_text("name = \n")
+        self.assertIn("tiny.toml:1", said())
+        self.assertIn("missing.toml", self.lab("run", "missing.toml", code=2))
+        (self.path / "bad.jsonl").write_text("{}\n")
+        self.assertIn("bad.jsonl:1", self.lab("compare", "bad.jsonl", code=1))
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], *sys.argv[1:]])
