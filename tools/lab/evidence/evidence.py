@@ -1,0 +1,153 @@
+#!/usr/bin/env python3
+"""tools/lab/evidence/evidence.py - runs the tables of this folder and writes what came out.
+
+    evidence.py [--tier ci|hours|full] [--out DIR] [--table NAME] [--bin DIR] [--list]
+
+Each tables/NAME.toml is a scenario, rows that differ from it, and claims about the rows. A tier gives it
+seeds and size; `tune` lists values of keys that are tried on other seeds than those reported, and the best mean
+accuracy wins. Runs that DIR (default build/evidence/TIER) holds already are not run again, so a campaign may be cut
+at any time and started again. Writes DIR/NAME.md, DIR/NAME.svg and DIR/README.md; figures are accuracy, bytes and virtual
+time, which no machine changes.
+"""
+import argparse
+import itertools
+import json
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[2]
+TIERS = ("ci", "hours", "full")
+
+
+class Lab:
+    def __init__(self, program):
+        self.program = program
+        if not program.exists():
+            sys.exit(f"evidence: {program} is missing; build it (cmake --preset release && cmake --build --preset release --target gossip-lab)")
+
+    def __call__(self, *arguments):
+        done = subprocess.run([self.program, *map(str, arguments)], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            sys.exit(f"evidence: gossip-lab {' '.join(map(str, arguments))}\n{done.stderr.strip()}")
+        return done.stdout
+
+    def run(self, scenario, seeds, out, settings):
+        sets = itertools.chain.from_iterable(("--set", s) for s in settings)
+        self("run", scenario, "--seeds", seeds, "--json", out, *sets)
+
+
+class Rows:
+    """What a claim may ask of the rows; all are means over the seeds."""
+
+    def __init__(self, compared):
+        self.by_name = {row["name"]: row for row in compared["rows"]}
+
+    def __getattr__(self, figure):
+        return lambda name: self.by_name[name][figure]["mean"]
+
+    def bound(self, name, figure="accuracy_against_first"):
+        return self.by_name[name][figure]["bound95"]
+
+
+def tuned(lab, table, row, tier, out, log):
+    """The row's settings, with the values of `tune` that did best on the tuning seeds."""
+    grid = row.get("tune", table.get("tune", {}))
+    seeds = tier.get("tune_seeds")
+    if not grid or not seeds:
+        return row.get("set", [])
+    best, best_accuracy = [], -1.0
+    for values in itertools.product(*grid.values()):
+        extra = [f"{key}={value}" for key, value in zip(grid, values)]
+        name = f"{row['name']} [{', '.join(extra)}]"
+        log(f"tuning {name}")
+        lab.run(table["path"], seeds, out, tier.get("set", []) + row.get("set", []) + extra + [f"name={name}"])
+        rows = json.loads(lab("compare", out, "-o", "json"))["rows"]
+        accuracy = next(r["accuracy"]["mean"] for r in rows if r["name"] == name)
+        if accuracy > best_accuracy:
+            best, best_accuracy = extra, accuracy
+    return row.get("set", []) + best
+
+
+def run_table(lab, path, tier_name, out):
+    table = tomllib.loads(path.read_text())
+    tier = table.get("tiers", {}).get(tier_name)
+    if tier is None:
+        return None
+    table["path"] = (path.parent / table["scenario"]).resolve()
+    results, tuning = out / f"{path.stem}.jsonl", out / f"{path.stem}.tuning.jsonl"
+    began = time.monotonic()
+
+    def log(text):
+        print(f"[{time.monotonic() - began:6.0f} s] {path.stem}: {text}", file=sys.stderr, flush=True)
+
+    chosen = {}
+    for row in table["rows"]:
+        settings = tuned(lab, table, row, tier, tuning, log)
+        chosen[row["name"]] = settings
+        log(row["name"])
+        lab.run(table["path"], tier["seeds"], results, tier.get("set", []) + settings + [f"name={row['name']}"])
+    names = {row["name"] for row in table["rows"]}
+    compared = json.loads(lab("compare", results, "-o", "json"))
+    rows = Rows(compared)
+    lines = [f"# {table['title']}", "", table.get("text", "").strip(), "",
+             f"Tier `{tier_name}`, seeds {tier['seeds']}" + (f", tuned on seeds {tier['tune_seeds']}" if "tune_seeds" in tier else ", not tuned") + ".", "",
+             lab("compare", results, "-o", "markdown").strip(), "", f"![{table['title']}]({path.stem}.svg)", ""]
+    claims = []
+    for claim in table.get("claims", []):
+        missing = [name for name in claim.get("rows", []) if name not in names]
+        if missing:
+            sys.exit(f"evidence: {path}: claim '{claim['text']}' names rows that are not there: {', '.join(missing)}")
+        figures = {key: eval(text, {"rows": rows}) for key, text in claim["figures"].items()}  # our own files  # noqa: S307
+        holds = eval(claim["holds"], {"rows": rows})  # noqa: S307
+        verdict = ("reproduced" if holds else "refuted") + " on " + claim.get("on", "a substitute (Fashion-MNIST)")
+        if tier_name == "ci":
+            verdict = "not judged: this tier only shows that it runs"
+        claims.append((claim, figures, verdict))
+        lines.append(f"- **{claim['text']}** ({claim['source']}): " + ", ".join(f"{k} {v:.4g}" for k, v in figures.items()) + f" - {verdict}.")
+    lines += ["", "| row | settings |", "|---|---|"] + [f"| {name} | `{' '.join(settings) or 'as in the scenario'}` |" for name, settings in chosen.items()]
+    (out / f"{path.stem}.md").write_text("\n".join(lines) + "\n")
+    lab("plot", results, "--against", table.get("plot", "bytes"), "--title", table["title"], "--out", out / f"{path.stem}.svg")
+    log("done")
+    return table["title"], claims
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tier", choices=TIERS, default="ci")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--table", action="append", help="only this one; may be repeated")
+    parser.add_argument("--bin", type=Path, default=ROOT / "build/release/bin")
+    parser.add_argument("--list", action="store_true", help="name the tables and their tiers")
+    arguments = parser.parse_args()
+    paths = sorted((HERE / "tables").glob("*.toml"))
+    if arguments.list:
+        for path in paths:
+            table = tomllib.loads(path.read_text())
+            print(f"{path.stem:24} {', '.join(t for t in TIERS if t in table.get('tiers', {})):16} {table['title']}")
+        return
+    if arguments.table:
+        unknown = set(arguments.table) - {path.stem for path in paths}
+        if unknown:
+            sys.exit(f"evidence: there is no table {', '.join(sorted(unknown))}; --list names them")
+        paths = [path for path in paths if path.stem in arguments.table]
+    out = arguments.out or ROOT / "build/evidence" / arguments.tier
+    out.mkdir(parents=True, exist_ok=True)
+    lab = Lab(arguments.bin / "gossip-lab")
+    summary = [f"# Evidence, tier `{arguments.tier}`", ""]
+    for path in paths:
+        done = run_table(lab, path, arguments.tier, out)
+        if done is None:
+            continue
+        title, claims = done
+        summary.append(f"- [{title}]({path.stem}.md)")
+        summary += [f"  - {claim['text']} ({claim['source']}): {verdict}" for claim, _, verdict in claims]
+    (out / "README.md").write_text("\n".join(summary) + "\n")
+    print(f"written to {out}")
+
+
+if __name__ == "__main__":
+    main()
