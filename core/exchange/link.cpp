@@ -238,7 +238,7 @@ void Link::apply_record(const TurnRecord& record) {
     std::copy(own.begin(), own.end(), replica.begin());
     ++counters_.keyframes_applied;
   } else {
-    const bool keyframe = record.codec.id == CodecId::keyframe;
+    const bool keyframe = record.codec.id == CodecId::keyframe || record.fresh;
     // Said again after a reconnect: only then may a delta come twice.
     if (!keyframe && reopened_ && state.received_valid && record.version <= state.received) {
       ++counters_.deltas_duplicate;
@@ -246,6 +246,7 @@ void Link::apply_record(const TurnRecord& record) {
     }
     if (!keyframe && (!state.received_valid || record.version != state.received + 1))
       return refuse(record.block, Reject::base_mismatch);
+    if (record.fresh) std::fill(replica.begin(), replica.end(), 0.0f);
     const float most = keyframe ? keyframe_magnitude_max : static_cast<float>(policy_.magnitude_max);
     if (const ApplyError error = apply(record.codec, record.payload, replica, most); error != ApplyError::none)
       return refuse(record.block, to_reject(error));
@@ -353,15 +354,17 @@ bool Link::speak(std::span<const float> model, std::span<float> update, std::spa
     Codec codec = codec_for(block);
     if (state.keyframe_owed && !state.received_valid) {
       if (!k.all_finite(target)) return false;
-      std::copy(target.begin(), target.end(), own.begin());
-      append(index, Codec{CodecId::keyframe, 0}, own);
+      append_keyframe(index, target);
     } else {
-      if (state.keyframe_owed) {
+      const bool mirrored = state.keyframe_owed;
+      if (mirrored) {
         std::copy(theirs.begin(), theirs.end(), own.begin());
         append(index, Codec{CodecId::mirror, 0}, own);
         codec = block.kind == SegmentKind::statistic ? codec : policy_.fine_codec;
       }
-      if (k.distance(target, own).change_squared > 0) {
+      const ChangeNorms left = k.distance(target, own);
+      // After a mirror a small rest can wait for the next delta.
+      if (left.change_squared > 0 && (!mirrored || relative(left, block.size) > speech_.threshold)) {
         if (!k.all_finite(target)) return false;
         append(index, codec, target);
       }
@@ -380,7 +383,20 @@ bool Link::speak(std::span<const float> model, std::span<float> update, std::spa
   return true;
 }
 
-void Link::append(std::uint32_t index, Codec codec, std::span<const float> target) {
+// The block whole: quantised if the policy says so, what that loses is in the next delta. Statistics and small blocks stay exact.
+void Link::append_keyframe(std::uint32_t index, std::span<const float> target) {
+  const Block& block = schema_.blocks()[index];
+  const auto own = block.of(std::span<float>(published_));
+  const Codec codec = policy_.keyframe_codec;
+  if (codec.id != CodecId::fp32 && block.kind == SegmentKind::parameter && block.size >= small_block_floats) {
+    std::fill(own.begin(), own.end(), 0.0f);
+    return append(index, codec, target, true);
+  }
+  std::copy(target.begin(), target.end(), own.begin());
+  append(index, Codec{CodecId::keyframe, 0}, own);
+}
+
+void Link::append(std::uint32_t index, Codec codec, std::span<const float> target, bool fresh) {
   const Block& block = schema_.blocks()[index];
   BlockState& state = blocks_[index];
   if (message_.empty()) message_.resize(turn_header_bytes);
@@ -400,14 +416,15 @@ void Link::append(std::uint32_t index, Codec codec, std::span<const float> targe
       return append(index, Codec{CodecId::keyframe, 0}, own);
     }
   }
-  const bool delta = codec.id != CodecId::keyframe && codec.id != CodecId::mirror;
+  const bool whole = codec.id == CodecId::keyframe || fresh;
+  const bool delta = !whole && codec.id != CodecId::mirror;
   ++state.published;
   ++(delta ? counters_.deltas_sent : counters_.keyframes_sent);
   set_keyframe_owed(state, false);
   spoke_news_ = true;
-  write_turn_record(record.first<turn_record_bytes>(), index, state.published, codec);
+  write_turn_record(record.first<turn_record_bytes>(), index, state.published, codec, fresh);
   ++message_records_;
-  if (codec.id != CodecId::keyframe) kept_.push_back(Kept{index, state.published, Bytes(record.begin(), record.end())});
+  if (!whole) kept_.push_back(Kept{index, state.published, Bytes(record.begin(), record.end())});
   if (message_records_ == turn_records_max - 1) flush(false, Instant{});
 }
 

@@ -132,7 +132,8 @@ class Link {
   void set_received_valid(BlockState&, bool valid);
   void refuse(std::size_t block, Reject reason);
   void apply_record(const TurnRecord&);
-  void append(std::uint32_t block, Codec codec, std::span<const float> target);
+  void append(std::uint32_t block, Codec codec, std::span<const float> target, bool fresh = false);
+  void append_keyframe(std::uint32_t block, std::span<const float> target);
   void flush(bool last, Instant now);
   [[nodiscard]] Codec codec_for(const Block&) const;
   double correct(const Block&, BlockState&, std::span<const float> model, std::span<float> update, std::span<const float> drift);

@@ -31,6 +31,7 @@ std::vector<Setting> exchange_settings(ExchangePolicy& e) {
   table.one_of("exchange.scope", "", e.scope, {"block", "model"}, "what is held against the threshold, and goes when beyond it");
   add_codec(table, "exchange.codec", e.codec, "how changes are written");
   add_codec(table, "exchange.fine_codec", e.fine_codec, "the same for a new link, leaving and the final exchange");
+  add_codec(table, "exchange.keyframe_codec", e.keyframe_codec, "how a whole block is written on a new link: fp32, bf16 or int8");
   table.integer("exchange.round_steps", "", "steps", e.round_steps, 1, 1'000'000, "own steps between two looks at the model");
   table.number("exchange.threshold", "", "", e.threshold, 0, 10, "relative change of a block that is worth sending");
   table.number("exchange.threshold_power", "", "", e.threshold_power, 0, 8, "how the threshold follows the learning rate");
@@ -63,6 +64,9 @@ std::vector<Setting> exchange_settings(ExchangePolicy& e) {
 std::optional<std::string> exchange_mistake(const ExchangePolicy& e) {
   if (e.policy == SpeakPolicy::budget && e.budget_bytes_per_s <= 0)
     return "exchange.policy is budget, but exchange.budget_bytes_per_s is 0; set it, or choose another policy";
+  const CodecId whole = e.keyframe_codec.id;
+  if (whole != CodecId::fp32 && whole != CodecId::bf16 && whole != CodecId::int8)
+    return "exchange.keyframe_codec is " + std::string(to_string(whole)) + ", which is for differences; use fp32, bf16 or int8";
   return std::nullopt;
 }
 

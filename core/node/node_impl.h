@@ -140,6 +140,7 @@ class NodeImpl {
   void decide(Neighbour& neighbour, Instant now);
   [[nodiscard]] Trigger::Decision decision_for(const Neighbour& neighbour, Instant now) const;
   void end_speech(Neighbour& neighbour, Instant now);
+  [[nodiscard]] double finish_threshold() const;
   void finish_round();
   void hand_out(std::vector<float> values, bool replace);
   bool adopt(Instant now);

@@ -11,9 +11,9 @@ namespace gossipd {
 namespace {
 
 constexpr std::size_t floats_per_piece = 65536;
-constexpr double finish_threshold = 5e-4;      // relative change still worth saying when the models are to agree
+constexpr double finish_threshold_share = 0.25;  // of the spread that is asked for: a change still worth saying when the models are to agree
 constexpr Step balance_steps = 8;  // of one batch, before it may change again
-constexpr double finish_mixing = 0.5;
+constexpr double finish_mixing = 0.8;
 constexpr double mixing_gain_max = 0.5;
 constexpr double heartbeat_threshold_share = 0.1;  // at rest; while training it is the trigger's
 
@@ -196,13 +196,16 @@ void NodeImpl::trigger_round(Instant now) {
   trigger_.on_round(round);
 }
 
+double NodeImpl::finish_threshold() const { return finish_threshold_share * config_.exchange.spread_bound; }
+
 Trigger::Decision NodeImpl::decision_for(const Neighbour& neighbour, Instant now) const {
   const Link& link = *neighbour.link;
   const bool due = now - link.spoken_at() >= (phase_ == Phase::finished ? config_.exchange.heartbeat * 5 : config_.exchange.heartbeat);
   if (!steps_allowed()) {
-    const bool changed = link.owes_keyframes() || link.largest_change() > finish_threshold;
+    const double least = finish_threshold();
+    const bool changed = link.owes_keyframes() || link.largest_change() > least;
     return {changed || link.heard_news() || due || link.counters().turns_spoken == 0 || phase_ == Phase::leaving,
-            due ? finish_threshold * heartbeat_threshold_share : finish_threshold};
+            due ? least * heartbeat_threshold_share : least};
   }
   Trigger::LinkState state;
   state.block_change = link.largest_change();
@@ -218,7 +221,7 @@ Trigger::Decision NodeImpl::decision_for(const Neighbour& neighbour, Instant now
 
 void NodeImpl::decide(Neighbour& neighbour, Instant now) {
   Link& link = *neighbour.link;
-  link.counters().threshold = steps_allowed() ? trigger_.threshold() : finish_threshold;
+  link.counters().threshold = steps_allowed() ? trigger_.threshold() : finish_threshold();
   const Trigger::Decision decision = decision_for(neighbour, now);
   if (!decision.speak) {
     ++link.counters().turns_suppressed;

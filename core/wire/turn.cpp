@@ -25,12 +25,12 @@ void write_turn_header(std::span<std::byte, turn_header_bytes> out, const TurnHe
   std::memcpy(out.data(), bytes.data(), turn_header_bytes);
 }
 
-void write_turn_record(std::span<std::byte, turn_record_bytes> out, std::uint32_t block, Version version, Codec codec) {
-  const std::uint8_t zero = 0;
+void write_turn_record(std::span<std::byte, turn_record_bytes> out, std::uint32_t block, Version version, Codec codec, bool fresh) {
+  const std::uint8_t flags = fresh ? 1 : 0;
   std::memcpy(out.data(), &block, 4);
   std::memcpy(out.data() + 4, &version, 4);
   std::memcpy(out.data() + 8, &codec.id, 1);
-  std::memcpy(out.data() + 9, &zero, 1);
+  std::memcpy(out.data() + 9, &flags, 1);
   std::memcpy(out.data() + 10, &codec.keep, 2);
 }
 
@@ -83,10 +83,12 @@ std::optional<Reject> decode_turn(std::span<const std::byte> message, const Sche
     record.block = in.get<std::uint32_t>();
     record.version = in.get<Version>();
     const auto codec = in.get<std::uint8_t>();
-    const auto zero = in.get<std::uint8_t>();
+    const auto record_flags = in.get<std::uint8_t>();
     record.codec.keep = in.get<std::uint16_t>();
-    if (!in.ok() || zero != 0 || codec > raw(CodecId::top_k)) return Reject::malformed;
+    if (!in.ok() || (record_flags & ~1) != 0 || codec > raw(CodecId::top_k)) return Reject::malformed;
     record.codec.id = static_cast<CodecId>(codec);
+    record.fresh = record_flags != 0;
+    if (record.fresh && record.codec.id != CodecId::int8 && record.codec.id != CodecId::bf16) return Reject::malformed;
     if (record.block >= schema.blocks().size()) return Reject::unknown_block;
     if (record.codec.id == CodecId::top_k && (record.codec.keep == 0 || record.codec.keep > top_k_keep_max)) return Reject::malformed;
     record.payload = in.take(encoded_size(record.codec, schema.blocks()[record.block].size));

@@ -5,10 +5,10 @@
 //
 //     u8 kind = 1 | u8 flags (1 = last) | u16 records | u32 turn | f32 gain_speaker | f32 gain_listener |
 //     f32 weight | u32 degree | u64 step | f32 step_seconds | f32 snapshot_age_seconds | f32 loss
-//     then per record: u32 block | u32 version | u8 codec | u8 0 | u16 keep | payload of encoded_size(codec, floats)
+//     then per record: u32 block | u32 version | u8 codec | u8 flags (1 = fresh) | u16 keep | payload of encoded_size(codec, floats)
 //
 // `version` is the block's after the record; a delta needs the one before it as its base, a
-// keyframe or mirror none. A replica state (after a reconnect):
+// keyframe or mirror none, and a fresh one (int8 or bf16: a keyframe in fewer bytes) takes zeros. A replica state (after a reconnect):
 //
 //     u8 kind = 2 | u8 0 | u16 0 | u32 blocks | then per block: u32 version (0 = nothing held) | u64 XXH3-64 of its floats
 #pragma once
@@ -48,6 +48,7 @@ struct TurnRecord {
   std::uint32_t block = 0;
   Version version = 0;
   Codec codec;
+  bool fresh = false;  // the payload is a difference to zeros, not to the replica
   std::span<const std::byte> payload;  // into the message
 };
 
@@ -60,7 +61,7 @@ struct ReplicaState {
 };
 
 void write_turn_header(std::span<std::byte, turn_header_bytes> out, const TurnHeader&);
-void write_turn_record(std::span<std::byte, turn_record_bytes> out, std::uint32_t block, Version version, Codec codec);
+void write_turn_record(std::span<std::byte, turn_record_bytes> out, std::uint32_t block, Version version, Codec codec, bool fresh = false);
 [[nodiscard]] Bytes encode_replica_state(const ReplicaState&);
 
 [[nodiscard]] std::optional<BulkKind> bulk_kind(std::span<const std::byte> message);

@@ -169,6 +169,11 @@ TEST_CASE("a turn that is cut, padded, or names what does not exist is refused w
   CHECK(spoiled(40, std::numeric_limits<float>::quiet_NaN()) == Reject::malformed);
   CHECK(spoiled(turn_header_bytes, std::uint32_t{2}) == Reject::unknown_block);
   CHECK(spoiled(turn_header_bytes + 8, std::uint8_t{200}) == Reject::malformed);
+  CHECK(spoiled(turn_header_bytes + 9, std::uint8_t{2}) == Reject::malformed);
+  REQUIRE_FALSE(spoiled(turn_header_bytes + 9, std::uint8_t{1}));  // int8 may be fresh …
+  CHECK((records[0].fresh && !records[1].fresh));
+  const std::size_t second = turn_header_bytes + turn_record_bytes + encoded_size(Codec{CodecId::int8, 0}, schema.blocks()[0].size);
+  CHECK(spoiled(second + 9, std::uint8_t{1}) == Reject::malformed);  // … a keyframe is so already
   CHECK(decode_turn(Bytes(bulk_message_bytes_max + 1), schema, header, records) == Reject::too_large);
 }
 
