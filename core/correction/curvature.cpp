@@ -20,12 +20,9 @@ double adapt_mean_square(double before, double now) {
 }
 
 double add_damped(std::span<float> update, std::span<const float> drift, const FuturePosition& position, double k) {
-  const double heard_steps = position.strength * position.heard_steps, own_steps = position.strength * position.own_steps;
   double squared = 0;
   for (std::size_t i = 0; i < update.size(); ++i) {
-    const auto u = static_cast<double>(drift[i]);
-    const double added = position.heard_gain * damped_displacement(heard_steps * u, k) +
-                         position.own_gain * damped_displacement(own_steps * u, k);
+    const double added = position.gain * damped_displacement(position.steps * static_cast<double>(drift[i]), k);
     update[i] += static_cast<float>(added);
     squared += added * added;
   }

@@ -7,7 +7,7 @@
 //
 // bounded by 1/k for any age and never of another sign than n·u. k is λ by a scale of the block, so that λ has no unit:
 //     constant   k = λ / rms(x)            of the block's parameters
-//     adaptive   k = λ / √MS,  MS = m·MS + (1 − m)·mean(u²),  m = 0.95 per turn, one number per block
+//     adaptive   k = λ / √MS,  MS = m·MS + (1 − m)·mean(u²),  m = 0.95 per comparison, one number per block
 //                (DC-ASGD-a's normalisation; a typical element then saturates after 1/λ steps)
 // Element-wise; the spans of one call have one size. Pure.
 #pragma once
@@ -28,7 +28,7 @@ inline constexpr double curvature_epsilon = 1e-12;
 // The moving average of mean(u²); the first value is taken as it is.
 [[nodiscard]] double adapt_mean_square(double before, double now);
 
-// update += heard_gain·Δ(c·heard_steps) + own_gain·Δ(c·own_steps); returns Σ of the squares of what was added.
+// update += gain·Δ(steps); returns Σ of the squares of what was added.
 double add_damped(std::span<float> update, std::span<const float> drift, const FuturePosition& position, double k);
 
 }  // namespace gossipd

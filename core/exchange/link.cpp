@@ -221,6 +221,7 @@ std::optional<Reject> Link::on_turn(std::span<const std::byte> message, double r
   hearing_ = reopened_ = false;
   heard_ = header.turn;
   heard_gain_ = header.gain_listener;
+  heard_blocks_ = 0;
   heard_news_ = hearing_news_;
   received_at_ = hearing_at_;
   received_once_ = true;
@@ -263,11 +264,31 @@ void Link::on_resync(const Resync& resync) {
 
 std::vector<std::uint32_t> Link::take_resync() { return std::exchange(resync_, {}); }
 
-void Link::look_begin() { published_squared_ = spread_squared_ = 0; counters_.change = 0; }
+// Of two ages only the difference counts, so both are taken at the same moment.
+FuturePosition Link::move_received(double gain, Instant own_at, double own_step_seconds, Instant now) const {
+  if (own_step_seconds <= 0 || !received_once_ || !published_once_) return {};
+  return future_position(policy_.future_position, gain, seconds(now - received_at_) / own_step_seconds, seconds(now - own_at) / own_step_seconds);
+}
 
-void Link::look(std::size_t index, std::span<const float> model, std::span<const float> update) {
+void Link::look_begin(std::span<const float> drift, double own_step_seconds, Instant now) {
+  published_squared_ = spread_squared_ = 0;
+  counters_.change = 0;
+  if (blocks_.empty()) heard_gain_ = 0;
+  heard_future_ = drift.empty() ? FuturePosition{} : move_received(static_cast<double>(heard_gain_), published_at_, own_step_seconds, now);
+}
+
+void Link::look(std::size_t index, std::span<const float> model, std::span<float> update, std::span<const float> drift) {
   const Block& block = schema_.blocks()[index];
   BlockState& state = blocks_[index];
+  if (heard_gain_ > 0 && index >= heard_blocks_) {
+    if (state.received_valid && !state.keyframe_owed) {
+      const auto u = block.of(update);
+      transfer_squared_ += kernels().transfer(u, block.of(received()), block.of(published()), heard_gain_);
+      correction_squared_ += correct(block, state, heard_future_, block.of(model), u, drift);
+    }
+    heard_blocks_ = index + 1;
+    if (heard_blocks_ == blocks_.size()) heard_gain_ = 0;
+  }
   if (state.keyframe_owed) {
     state.change = 1;
     return;
@@ -298,32 +319,22 @@ void Link::begin(const Speech& speech, Instant now) {
   next_block_ = 0;
   bytes_before_turn_ = counters_.bytes_sent;
   kept_.clear();
-  transfer_squared_ = correction_squared_ = spread_squared_ = published_squared_ = 0;
-  if (speech_.own_step_seconds > 0 && received_once_ && published_once_) {
-    const double received_age = seconds(now - received_at_) / speech_.own_step_seconds;
-    const double published_age = seconds(now - published_at_) / speech_.own_step_seconds;
-    const double fresh_age = seconds(now - speech_.snapshot_at) / speech_.own_step_seconds;
-    future_ = future_position(speech_.future_position, {received_age, published_age, fresh_age}, static_cast<double>(heard_gain_),
-                              static_cast<double>(speech_.gain_self));
-  } else {
-    future_ = {};
-  }
+  spread_squared_ = published_squared_ = 0;
+  own_future_ = move_received(static_cast<double>(speech_.gain_self), speech_.snapshot_at, speech_.own_step_seconds, now);
 }
 
-// Moves what was received to the time of each of the two own replicas it is compared with; returns the square of its norm.
-double Link::correct(const Block& block, BlockState& state, std::span<const float> model, std::span<float> update,
-                     std::span<const float> drift) {
-  if (policy_.curvature <= 0) {
-    const double steps = future_.steps();
-    return steps != 0 ? kernels().axpy(update, block.of(drift), static_cast<float>(steps)) : 0;
-  }
+// Moves what was received to the time of the own replica it is compared with; returns the square of the norm that it adds.
+double Link::correct(const Block& block, BlockState& state, const FuturePosition& future, std::span<const float> model,
+                     std::span<float> update, std::span<const float> drift) {
+  if (drift.empty() || block.kind != SegmentKind::parameter || future.gain * future.steps == 0) return 0;
   const auto u = block.of(drift);
+  if (policy_.curvature <= 0) return kernels().axpy(update, u, static_cast<float>(future.gain * future.steps));
   double scale_squared = 0;
   if (policy_.curvature_mode == CurvatureMode::adaptive)
     scale_squared = state.drift_square = adapt_mean_square(state.drift_square, mean_square(u));
   else
-    scale_squared = mean_square(block.of(model));
-  return add_damped(update, u, future_, policy_.curvature / std::sqrt(scale_squared + curvature_epsilon));
+    scale_squared = mean_square(model);
+  return add_damped(update, u, future, policy_.curvature / std::sqrt(scale_squared + curvature_epsilon));
 }
 
 Codec Link::codec_for(const Block& block) const {
@@ -345,9 +356,8 @@ bool Link::speak(std::span<const float> model, std::span<float> update, std::spa
   const Kernels& k = kernels();
   if (!k.all_finite(x)) return false;
 
-  // First our half of the turn we heard, then what we have to say, then our half of this turn.
+  // What we have to say, then our half of this turn.
   const bool paired_before = state.received_valid && !state.keyframe_owed;
-  if (paired_before && heard_gain_ > 0) transfer_squared_ += k.transfer(u, theirs, own, heard_gain_);
   if (state.keyframe_owed || static_cast<double>(state.change) > speech_.threshold) {
     std::vector<float> target(block.size);
     k.sum(target, x, u);
@@ -372,8 +382,7 @@ bool Link::speak(std::span<const float> model, std::span<float> update, std::spa
   }
   if (state.received_valid && !state.keyframe_owed) {
     if (speech_.gain_self > 0) transfer_squared_ += k.transfer(u, theirs, own, speech_.gain_self);
-    if (paired_before && !drift.empty() && block.kind == SegmentKind::parameter)
-      correction_squared_ += correct(block, state, model, u, drift);
+    if (paired_before) correction_squared_ += correct(block, state, own_future_, x, u, drift);
     const ChangeNorms norms = k.distance(theirs, own);
     spread_squared_ += norms.change_squared;
     published_squared_ += norms.reference_squared;
@@ -458,7 +467,6 @@ void Link::end(Instant now) {
   spoken_ = std::max(spoken_, heard_) + 1;
   speaking_ = false;
   my_turn_ = false;
-  heard_gain_ = 0;
   published_at_ = speech_.snapshot_at;
   published_once_ = true;
   ++counters_.turns_spoken;
@@ -469,6 +477,7 @@ void Link::end(Instant now) {
   counters_.threshold = speech_.threshold_shown;
   counters_.trust = speech_.trust;
   if (received_valid_ == blocks_.size()) counters_.spread = std::sqrt(spread_squared_ / norm);
+  transfer_squared_ = correction_squared_ = 0;
 }
 
 std::vector<SharedBytes> Link::take_messages() {

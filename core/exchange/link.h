@@ -14,9 +14,9 @@
 //         x_s += gain_speaker · (p_l − p_s)        x_l += gain_listener · (p_s − p_l)
 //
 // with gain_speaker·weight_s = gain_listener·weight_l, so Σ weight·x is kept exactly (up to
-// rounding), whatever the speeds, delays and codecs. Both halves are applied when a node speaks:
-// first the half of the turn it heard, then its own; the ages of the two pairs cancel, which is
-// why a delay does not drag the common movement of the models (EXCHANGE.md beside this file).
+// rounding), whatever the speeds, delays and codecs. The speaker applies its half at once, the
+// listener at its first look at the model after it; over a turn and its answer the ages of the pairs
+// cancel, which is why a delay does not drag the common movement of the models (EXCHANGE.md beside this file).
 //
 // Encoded records are kept until the other end has answered; after a reconnect both ends compare
 // version and hash of every block, and what was lost is sent again if its base still matches, as
@@ -49,8 +49,6 @@ struct Speech {
   Instant snapshot_at{};
   double trust = 1;           // factor on the peer's weight that is in the gains, for the counters
   double loss = 0;            // smoothed training loss at `step`; 0: not known
-  // Future position: drift is the own displacement per own step (empty: none); `c` scales it.
-  double future_position = 0;
   double own_step_seconds = 0;
 };
 
@@ -75,6 +73,7 @@ class Link {
   // Every block of the peer's model is held: a joiner can adopt it.
   [[nodiscard]] bool received_complete() const { return received_valid_ == schema_.blocks().size(); }
   [[nodiscard]] bool heard_news() const { return heard_news_; }  // the last turn heard carried blocks
+  [[nodiscard]] bool owes_transfer() const { return heard_gain_ > 0; }  // our half of the turn heard has not been applied yet
   [[nodiscard]] bool owes_keyframes() const { return keyframes_owed_ > 0; }
   [[nodiscard]] Instant spoken_at() const { return published_at_; }
 
@@ -85,9 +84,10 @@ class Link {
   [[nodiscard]] std::vector<std::uint32_t> take_resync();
 
   // ---- speaking: look(), then begin(), then speak() for every block, then end() ----
-  // Measures the change of one block; the sums end up in counters().change.
-  void look_begin();
-  void look(std::size_t block, std::span<const float> model, std::span<const float> update);
+  // Applies what is left to do of the turn that was heard, then measures the change of one block; the sums end up in
+  // counters().change. `drift` is the own displacement per own step (empty: no future position).
+  void look_begin(std::span<const float> drift, double own_step_seconds, Instant now);
+  void look(std::size_t block, std::span<const float> model, std::span<float> update, std::span<const float> drift);
   [[nodiscard]] double largest_change() const;  // of a block, relative; a block that owes a keyframe counts as 1
   void begin(const Speech&, Instant now);
   [[nodiscard]] std::size_t next_block() const { return next_block_; }
@@ -136,7 +136,9 @@ class Link {
   void append_keyframe(std::uint32_t block, std::span<const float> target);
   void flush(bool last, Instant now);
   [[nodiscard]] Codec codec_for(const Block&) const;
-  double correct(const Block&, BlockState&, std::span<const float> model, std::span<float> update, std::span<const float> drift);
+  [[nodiscard]] FuturePosition move_received(double gain, Instant own_at, double own_step_seconds, Instant now) const;
+  double correct(const Block&, BlockState&, const FuturePosition&, std::span<const float> model, std::span<float> update,
+                 std::span<const float> drift);
 
   const NodeId self_;
   const NodeId peer_;
@@ -154,12 +156,13 @@ class Link {
   bool speaking_ = false;
   std::uint32_t spoken_ = 0, heard_ = 0;  // last complete turns
   bool heard_news_ = false;
-  float heard_gain_ = 0;   // our half of the turn heard, applied when we speak
+  float heard_gain_ = 0;   // of our half of the turn heard; 0: applied
+  std::size_t heard_blocks_ = 0;  // of which that has been applied to so many blocks
   bool hearing_ = false;   // a turn has begun and not ended
   bool hearing_news_ = false;
 
   Speech speech_;
-  FuturePosition future_;
+  FuturePosition heard_future_, own_future_;
   std::size_t next_block_ = 0;
   Bytes message_;
   std::uint16_t message_records_ = 0;

@@ -25,7 +25,7 @@ struct ExchangePolicy {
   SpeakPolicy policy = SpeakPolicy::change;
   ChangeScope scope = ChangeScope::block;
   Codec codec{CodecId::top_k, 32};
-  Codec fine_codec{CodecId::int8};  // first delta on a new link, leaving, final exchange
+  Codec fine_codec{CodecId::int4};  // first delta on a new link, leaving, final exchange
   Codec keyframe_codec{CodecId::int8};  // a block that goes whole: fp32 (exact), bf16 or int8; what it loses follows
   Step round_steps = 4;             // own steps between two looks at the model
   // A block is sent when ‖x − published‖ > threshold · max(floor, (η/η_peak)^power) · ‖published‖.

@@ -161,6 +161,7 @@ void NodeImpl::check_progress(Instant now) {
   if (budget_samples_ == 0 || own_samples() + directory_.others_samples() < budget_samples_) return;
   if (phase_ != Phase::training && phase_ != Phase::paused) return;
   finish_deadline_ = now + config_.membership.finish_cap;
+  finish_round_at_ = now + finish_pace();  // the others make their last step meanwhile
   set_phase(Phase::finishing, "the budget of samples is spent");
   renew_own_record(now);
   gossip(now);

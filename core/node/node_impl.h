@@ -141,6 +141,7 @@ class NodeImpl {
   [[nodiscard]] Trigger::Decision decision_for(const Neighbour& neighbour, Instant now) const;
   void end_speech(Neighbour& neighbour, Instant now);
   [[nodiscard]] double finish_threshold() const;
+  [[nodiscard]] Duration finish_pace() const;
   void finish_round();
   void hand_out(std::vector<float> values, bool replace);
   bool adopt(Instant now);
@@ -177,6 +178,7 @@ class NodeImpl {
   Step joined_at_step_ = 0;
   bool ramping_ = false;
   Instant finish_deadline_{};
+  Instant finish_round_at_{};  // the final exchange's next round
   Instant leave_deadline_{};
   std::map<NodeId, std::uint64_t> leave_turns_;
   bool final_checkpoint_due_ = false;
@@ -210,6 +212,7 @@ class NodeImpl {
   bool trainer_running_ = false;  // what the last update told it
   Instant snapshot_at_{};
   Step base_step_ = 0;
+  bool spread_is_new_ = false;   // a turn has been spoken since the trigger saw it
   std::uint64_t cursor_ = 0;     // floats or blocks, by stage
   std::vector<NodeId> round_links_;
   std::size_t round_link_ = 0;

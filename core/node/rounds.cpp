@@ -3,6 +3,7 @@
 // transfers back to the trainer as one additive update.
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "core/correction/curvature.h"
 #include "core/node/node_impl.h"
@@ -11,9 +12,11 @@ namespace gossipd {
 namespace {
 
 constexpr std::size_t floats_per_piece = 65536;
-constexpr double finish_threshold_share = 0.25;  // of the spread that is asked for: a change still worth saying when the models are to agree
+constexpr double finish_threshold_share = 0.5;   // of the spread that is asked for: a change still worth saying when the models are to agree
 constexpr Step balance_steps = 8;  // of one batch, before it may change again
 constexpr double finish_mixing = 0.8;
+constexpr double finish_pace_steps = 2;        // of training, between two rounds of the final exchange: every turn tells of many others
+constexpr double finish_pace_max_s = 0.5;
 constexpr double mixing_gain_max = 0.5;
 constexpr double heartbeat_threshold_share = 0.1;  // at rest; while training it is the trigger's
 
@@ -60,10 +63,11 @@ void NodeImpl::on_snapshot(Snapshot snapshot, Instant now) {
 bool NodeImpl::round_has_reason(Instant now) const {
   if (stage_ != RoundStage::waiting) return false;
   if (steps_allowed() || trainer_running_ || !last_.finite) return true;
+  if (phase_ == Phase::finishing && now < finish_round_at_) return false;
   for (const auto& [id, neighbour] : neighbours_) {
     if (!neighbour.link || !neighbour.link->my_turn()) continue;
     const Link& link = *neighbour.link;
-    if (link.speaking() || link.owes_keyframes() || link.heard_news()) return true;
+    if (link.speaking() || link.owes_keyframes() || link.heard_news() || link.owes_transfer()) return true;
     if (phase_ == Phase::finishing && link.counters().turns_spoken == 0) return true;
     const Duration quiet = phase_ == Phase::finished ? config_.exchange.heartbeat * 5 : config_.exchange.heartbeat / 8;
     if (now - link.spoken_at() >= quiet) return true;
@@ -73,7 +77,10 @@ bool NodeImpl::round_has_reason(Instant now) const {
 
 void NodeImpl::start_round(Instant now) {
   GOSSIPD_ASSERT(stage_ == RoundStage::waiting);
-  if (!steps_allowed()) snapshot_at_ = now;  // the model stands still, so it is as fresh as now
+  if (!steps_allowed()) {
+    snapshot_at_ = now;  // the model stands still, so it is as fresh as now
+    finish_round_at_ = now + finish_pace();
+  }
   stage_ = RoundStage::take_in;
   cursor_ = 0;
   if (base_.size() != incoming_.size()) {
@@ -126,7 +133,7 @@ void NodeImpl::work(Instant now) {
           next_link(now);
           break;
         }
-        neighbour.link->look(cursor_, base_, incoming_);
+        neighbour.link->look(cursor_, base_, incoming_, drift());
         floats += schema_.blocks()[cursor_].size;
         if (++cursor_ == schema_.blocks().size()) decide(neighbour, now);
         break;
@@ -178,7 +185,7 @@ void NodeImpl::next_link(Instant now) {
       stage_ = RoundStage::speak;
       return;
     }
-    neighbour.link->look_begin();
+    neighbour.link->look_begin(drift(), last_.step_seconds, now);
     stage_ = RoundStage::look;
     if (schema_.blocks().empty()) decide(neighbour, now);
     return;
@@ -188,13 +195,16 @@ void NodeImpl::next_link(Instant now) {
 
 // The model of this round is in base_, the drift is up to date.
 void NodeImpl::trigger_round(Instant now) {
-  Trigger::Round round{now, last_.learning_rate, last_.learning_rate_peak, 0, own_spread()};
+  Trigger::Round round{now, last_.learning_rate, last_.learning_rate_peak, 0, 1};
+  if (std::exchange(spread_is_new_, false)) round.spread = own_spread();
   if (trigger_.needs_drift() && drift_.size() == base_.size() && !base_.empty()) {
     const double drift = mean_square(drift_), model = mean_square(base_);
     round.drift = model > 0 ? std::sqrt(drift / model) : 0;
   }
   trigger_.on_round(round);
 }
+
+Duration NodeImpl::finish_pace() const { return from_seconds(std::clamp(finish_pace_steps * last_.step_seconds, 0.0, finish_pace_max_s)); }
 
 double NodeImpl::finish_threshold() const { return finish_threshold_share * config_.exchange.spread_bound; }
 
@@ -241,6 +251,7 @@ void NodeImpl::end_speech(Neighbour& neighbour, Instant now) {
   link.end(now);
   if (steps_allowed() && !first) trigger_.on_spoken(link.bytes_of_turn());
   neighbour.spoken_step = last_.step;
+  spread_is_new_ = true;
   if (first && trigger_.periodic()) {
     // Links of one node take turns at their periods, as if this one had been spoken on a part of it ago.
     const std::size_t links = std::max<std::size_t>(open_links(), 1);
@@ -317,7 +328,6 @@ Speech NodeImpl::speech_for(const Link& link, const Trigger::Decision& decision,
   speech.step_seconds = static_cast<float>(std::clamp(last_.step_seconds, 0.0, 1e6));
   speech.loss = last_.loss;
   speech.snapshot_at = snapshot_at_;
-  speech.future_position = policy.future_position;
   speech.own_step_seconds = last_.step_seconds;
   return speech;
 }

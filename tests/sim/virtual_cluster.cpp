@@ -123,7 +123,8 @@ void VirtualCluster::carry_out(std::size_t i) {
         for (std::size_t p = 0; p < host.parameters.size(); ++p)
           host.parameters[p] = host.held->replace ? host.held->values[p] : host.parameters[p] + host.held->values[p];
         host.snapshot_due = host.step + host.held->steps_until_snapshot;
-        if (!host.held->training) {
+        host.training = host.held->training;
+        if (!host.training) {
           for_host(i, now_ + std::chrono::microseconds(50), [this, i](Host&) { answer(i); });
         } else if (!host.stepping) {
           host.stepping = true;
@@ -137,7 +138,7 @@ void VirtualCluster::carry_out(std::size_t i) {
 
 void VirtualCluster::train(std::size_t i) {
   Host& host = *nodes_[i];
-  if (host.held && !host.held->training) {
+  if (!host.training) {
     host.stepping = false;
     return;
   }

@@ -85,6 +85,7 @@ class VirtualCluster {
     std::uint32_t batch = 0;
     [[nodiscard]] Duration step_time() const { return options.step_time + options.time_per_sample * batch; }
     bool stepping = false;
+    bool training = false;           // what the last update told the trainer
     std::optional<Update> held;      // buffer with the trainer
     Step snapshot_due = 0;
     std::uint64_t life = 0;          // +1 at every kill: events of former lives are void

@@ -11,9 +11,11 @@
 
 using namespace gossipd;
 
-TEST_CASE("the future position weighs the two comparisons of a speech by their gains") {
-  const FuturePosition position = future_position(0.5, {12, 8, 2}, 0.25, 0.125);
-  CHECK(position.steps() == doctest::Approx(0.5 * (0.25 * 4 + 0.125 * 10)));
+TEST_CASE("the future position moves what was received by the difference of the two ages") {
+  const FuturePosition position = future_position(0.5, 0.25, 12, 8);
+  CHECK(position.gain == 0.25);
+  CHECK(position.steps == doctest::Approx(2));
+  CHECK(future_position(1.0, 0.25, 12, 20).steps == doctest::Approx(-8));
 }
 
 TEST_CASE("the damped displacement solves dD/dn = u - k|u|D") {
@@ -32,22 +34,23 @@ TEST_CASE("the damped displacement solves dD/dn = u - k|u|D") {
   CHECK(damped_displacement(-0.25, 1e-12) == doctest::Approx(-0.25));
 }
 
-TEST_CASE("damped corrections add both halves, and without curvature they are the plain ones") {
+TEST_CASE("damped corrections are weighed by the gain, and without curvature they are the plain ones") {
   const std::array<float, 3> drift = {0.01f, -0.5f, 0.0f};
-  const FuturePosition position = future_position(1.0, {12, 8, 20}, 0.25, 0.125);
-  std::array<float, 3> plain = {1, 2, 3}, damped = {1, 2, 3};
-  (void)add_damped(plain, drift, position, 0);
-  for (std::size_t i = 0; i < 3; ++i)
-    CHECK(plain[i] == doctest::Approx(static_cast<double>(i + 1) + position.steps() * static_cast<double>(drift[i])));
-  const double squared = add_damped(damped, drift, position, 2.0);
-  double expected = 0;
-  for (std::size_t i = 0; i < 3; ++i) {
-    const double u = static_cast<double>(drift[i]);
-    const double added = 0.25 * damped_displacement(4 * u, 2.0) + 0.125 * damped_displacement(-8 * u, 2.0);
-    CHECK(damped[i] == doctest::Approx(static_cast<double>(i + 1) + added));
-    expected += added * added;
+  for (const double own_age : {8.0, 20.0}) {
+    const FuturePosition position = future_position(1.0, 0.25, 12, own_age);
+    std::array<float, 3> plain = {1, 2, 3}, damped = {1, 2, 3};
+    (void)add_damped(plain, drift, position, 0);
+    const double squared = add_damped(damped, drift, position, 2.0);
+    double expected = 0;
+    for (std::size_t i = 0; i < 3; ++i) {
+      const double u = static_cast<double>(drift[i]);
+      CHECK(plain[i] == doctest::Approx(static_cast<double>(i + 1) + 0.25 * (12 - own_age) * u));
+      const double added = 0.25 * damped_displacement((12 - own_age) * u, 2.0);
+      CHECK(damped[i] == doctest::Approx(static_cast<double>(i + 1) + added));
+      expected += added * added;
+    }
+    CHECK(squared == doctest::Approx(expected));
   }
-  CHECK(squared == doctest::Approx(expected));
   CHECK(mean_square(std::array<float, 2>{3, 4}) == doctest::Approx(12.5));
   CHECK(adapt_mean_square(0, 4) == 4);
   CHECK(adapt_mean_square(4, 2) == doctest::Approx(0.95 * 4 + 0.05 * 2));
