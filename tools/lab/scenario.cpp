@@ -207,7 +207,7 @@ void read_strategy(TomlReader& reader, Scenario& s) {
     if (const SettingRefused refused = setting.set(value)) of.refuse(key, *refused);
     else s.knobs[setting.key] = setting.get();
   }
-  if (const auto mistake = strategy->mistake()) table.refuse("name", *mistake);
+  if (const auto mistake = strategy->mistake(s.job)) table.refuse("name", *mistake);
   const bool faults = std::any_of(s.events.begin(), s.events.end(), [](const EventSpec& e) { return e.what != EventSpec::What::speed; });
   const bool late = std::any_of(s.starts_at_s.begin(), s.starts_at_s.end(), [](double at) { return at > 0; });
   if (!strategy->takes_events() && (faults || late))
