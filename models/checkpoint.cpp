@@ -25,6 +25,7 @@ namespace {
 constexpr std::string_view format_name = "gossipd-checkpoint-1";
 constexpr std::string_view checksum_zero = "0000000000000000";
 constexpr std::string_view momentum_prefix = "momentum.";
+constexpr std::string_view variance_prefix = "variance.";
 constexpr std::uint64_t write_bytes_max = 16ull << 20;  // per system call
 
 fs::path sibling(const fs::path& path, std::string_view word) {
@@ -93,6 +94,7 @@ Metadata metadata_of(const Schema& schema, const Checkpoint& checkpoint) {
   out["format"] = format_name;
   out["checksum"] = checksum_zero;
   out["step"] = std::to_string(checkpoint.step);
+  out["optimizer_steps"] = std::to_string(checkpoint.optimizer.steps);
   out["samples"] = std::to_string(checkpoint.samples);
   out["others_samples"] = std::to_string(checkpoint.others_samples);
   out["data_position"] = std::to_string(checkpoint.data_position);
@@ -110,6 +112,7 @@ bool numbers_from(const Metadata& metadata, Checkpoint& out) {
   if (job_text == metadata.end() || !from_hex(job_text->second, job)) return false;
   out.job = JobHash{job};
   out.metadata = metadata;
+  if (metadata.contains("optimizer_steps") && !read_number(metadata, "optimizer_steps", out.optimizer.steps)) return false;
   return read_number(metadata, "step", out.step) && read_number(metadata, "samples", out.samples) &&
          read_number(metadata, "others_samples", out.others_samples) && read_number(metadata, "data_position", out.data_position) &&
          read_number(metadata, "shard_index", out.shard_index) && read_number(metadata, "shard_count", out.shard_count) &&
@@ -179,9 +182,13 @@ Result<Checkpoint> load_one(const fs::path& path, const Schema& schema, std::opt
   std::map<std::string, std::size_t> index;
   for (std::size_t i = 0; i < header.tensors.size(); ++i) index.emplace(header.tensors[i].name, i);
   out.model.resize(schema.floats());
-  const bool has_momentum = std::any_of(header.tensors.begin(), header.tensors.end(),
-                                        [](const TensorEntry& t) { return t.name.starts_with(momentum_prefix); });
-  if (has_momentum) out.momentum.resize(schema.floats());
+  const auto make_room = [&](std::string_view prefix, std::vector<float>& into) {
+    const bool has_any = std::any_of(header.tensors.begin(), header.tensors.end(),
+                                     [&](const TensorEntry& t) { return t.name.starts_with(prefix); });
+    if (has_any) into.resize(schema.floats());
+  };
+  make_room(momentum_prefix, out.optimizer.momentum);
+  make_room(variance_prefix, out.optimizer.variance);
   const auto copy = [&](const std::string& name, const Segment& segment, std::vector<float>& into) {
     const TensorEntry* tensor = find_tensor(header, index, name);
     if (tensor == nullptr || tensor->type != TensorType::f32 || tensor->shape != segment.shape) return false;
@@ -190,9 +197,11 @@ Result<Checkpoint> load_one(const fs::path& path, const Schema& schema, std::opt
     return true;
   };
   for (const Segment& segment : schema.segments()) {
-    const bool with_momentum = has_momentum && segment.kind == SegmentKind::parameter;
-    if (!copy(segment.name, segment, out.model) ||
-        (with_momentum && !copy(std::string(momentum_prefix) + segment.name, segment, out.momentum)))
+    const auto copy_state = [&](std::string_view prefix, std::vector<float>& into) {
+      return into.empty() || segment.kind != SegmentKind::parameter || copy(std::string(prefix) + segment.name, segment, into);
+    };
+    if (!copy(segment.name, segment, out.model) || !copy_state(momentum_prefix, out.optimizer.momentum) ||
+        !copy_state(variance_prefix, out.optimizer.variance))
       return Error{"bad-checkpoint", path.string() + ": tensor '" + segment.name + "' is missing or has another shape"};
   }
   return out;
@@ -222,11 +231,12 @@ fs::path previous_checkpoint_path(const fs::path& path) { return sibling(path, "
 
 Result<std::uint64_t> write_checkpoint(const fs::path& path, const Schema& schema, const Checkpoint& checkpoint) {
   GOSSIPD_ASSERT(checkpoint.model.size() == schema.floats());
-  GOSSIPD_ASSERT(checkpoint.momentum.empty() || checkpoint.momentum.size() == schema.floats());
+  const OptimizerState& optimizer = checkpoint.optimizer;
+  for (const auto* state : {&optimizer.momentum, &optimizer.variance}) GOSSIPD_ASSERT(state->empty() || state->size() == schema.floats());
   const auto finite = [](const std::vector<float>& values) {
     return std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); });
   };
-  if (!finite(checkpoint.model) || !finite(checkpoint.momentum))
+  if (!finite(checkpoint.model) || !finite(optimizer.momentum) || !finite(optimizer.variance))
     return Error{"not-finite", path.string() + ": not written: the model contains NaN or infinity; the file before it is kept"};
 
   std::vector<TensorEntry> tensors;
@@ -235,12 +245,16 @@ Result<std::uint64_t> write_checkpoint(const fs::path& path, const Schema& schem
     tensors.push_back({segment.name, TensorType::f32, segment.shape});
     parts.push_back(bytes_of_floats(checkpoint.model, segment));
   }
-  if (!checkpoint.momentum.empty())
+  const auto add_state = [&](std::string_view prefix, const std::vector<float>& values) {
+    if (values.empty()) return;
     for (const Segment& segment : schema.segments()) {
       if (segment.kind != SegmentKind::parameter) continue;
-      tensors.push_back({std::string(momentum_prefix) + segment.name, TensorType::f32, segment.shape});
-      parts.push_back(bytes_of_floats(checkpoint.momentum, segment));
+      tensors.push_back({std::string(prefix) + segment.name, TensorType::f32, segment.shape});
+      parts.push_back(bytes_of_floats(values, segment));
     }
+  };
+  add_state(momentum_prefix, optimizer.momentum);
+  add_state(variance_prefix, optimizer.variance);
   std::string header = safetensors_header(tensors, metadata_of(schema, checkpoint));
   const std::size_t at = checksum_at(header);
   if (at == std::string::npos) return Error{"io-error", path.string() + ": the metadata must not contain \"checksum\""};

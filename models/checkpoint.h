@@ -1,6 +1,7 @@
 // models/checkpoint.h - a node's training state on disk, as a safetensors file that Python loads.
 //
-// Tensors: each segment of the schema under its own name, and its momentum as "momentum.NAME".
+// Tensors: each segment of the schema under its own name, what the optimiser knows of it as "momentum.NAME" and,
+// for AdamW, "variance.NAME"; the optimiser's steps are the metadata's "optimizer_steps" (missing in old files: 0).
 // Writing is temporary file → fsync → current becomes NAME.previous.safetensors → rename → fsync of
 // the directory, so at every moment one whole checkpoint lies there. The checksum is XXH3-64 over the
 // whole file with its own 16 digits read as zeros. Torch-free; any thread, one writer per path.
@@ -10,15 +11,15 @@
 #include <optional>
 
 #include "core/model/schema.h"
+#include "models/optimizer.h"
 #include "models/safetensors.h"
 
 namespace gossipd {
 
-
 // Everything that makes `restore, then k steps` equal to `k more steps`, bit for bit.
 struct Checkpoint {
-  std::vector<float> model;     // P floats, in the schema's order
-  std::vector<float> momentum;  // P floats, or empty: starts at zero
+  std::vector<float> model;  // P floats, in the schema's order
+  OptimizerState optimizer;
   Step step = 0;
   Samples samples = 0;          // the node's own counter
   Samples others_samples = 0;   // what it knew of the rest of the cluster

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "core/model/schema.h"
+#include "models/optimizer.h"
 
 namespace gossipd {
 
@@ -34,8 +35,10 @@ class Engine {
   virtual void copy_model(std::span<float> out) = 0;
   virtual void add_to_model(std::span<const float> values) = 0;
   virtual void replace_model(std::span<const float> values) = 0;
-  virtual void copy_momentum(std::span<float> out) = 0;
-  virtual void replace_momentum(std::span<const float> values) = 0;  // empty: zero
+  // Copied to host memory; zero for what is not trained.
+  virtual OptimizerState optimizer_state() = 0;
+  // `state` fits() the job's optimiser; OptimizerState{} starts it at zero.
+  virtual void restore_optimizer(const OptimizerState& state) = 0;
 
   // Nothing when there is no held-out set, or when `cancel` turned true on the way.
   virtual std::optional<Figures> evaluate(std::span<const float> model, const std::atomic<bool>& cancel) = 0;

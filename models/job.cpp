@@ -16,6 +16,8 @@ constexpr std::int64_t samples_max = static_cast<std::int64_t>(job_budget_sample
 
 std::string_view name_of(ModelSpec::Kind kind) { return kind == ModelSpec::Kind::cnn ? "cnn" : "mlp"; }
 
+std::string_view name_of(OptimizerSpec::Kind kind) { return kind == OptimizerSpec::Kind::adamw ? "adamw" : "sgd"; }
+
 std::string_view name_of(ScheduleSpec::Kind kind) {
   switch (kind) {
     case ScheduleSpec::Kind::constant: return "constant";
@@ -64,14 +66,29 @@ DataSpec parse_data(TomlTable table) {
 }
 
 OptimizerSpec parse_optimizer(TomlTable table) {
+  using Kind = OptimizerSpec::Kind;
   OptimizerSpec optimizer;
-  table.get_choice("kind", "sgd", {"sgd"});
-  optimizer.learning_rate = table.get_double("learning_rate", optimizer.learning_rate, 0, 1000);
-  optimizer.momentum = table.get_double("momentum", optimizer.momentum, 0, 0.9999);
+  optimizer.kind = table.get_enum("kind", Kind::sgd, {{"sgd", Kind::sgd}, {"adamw", Kind::adamw}});
+  const auto refuse_keys_of = [&](Kind other, std::initializer_list<std::string_view> keys) {
+    const std::string name(name_of(other));
+    for (const std::string_view key : keys)
+      if (table.has(key)) table.refuse(key, "belongs to " + name + "; take it out, or set kind = \"" + name + "\"");
+  };
+  const bool is_adamw = optimizer.kind == Kind::adamw;
+  optimizer.learning_rate = table.get_double("learning_rate", is_adamw ? 0.001 : optimizer.learning_rate, 0, 1000);
   optimizer.weight_decay = table.get_double("weight_decay", optimizer.weight_decay, 0, 1);
+  if (is_adamw) {
+    optimizer.beta1 = table.get_double("beta1", optimizer.beta1, 0, 0.9999);
+    optimizer.beta2 = table.get_double("beta2", optimizer.beta2, 0, 0.999999);
+    optimizer.epsilon = table.get_double("epsilon", optimizer.epsilon, 1e-12, 1);
+    refuse_keys_of(Kind::sgd, {"momentum", "nesterov"});
+    return optimizer;
+  }
+  optimizer.momentum = table.get_double("momentum", optimizer.momentum, 0, 0.9999);
   optimizer.nesterov = table.get_bool("nesterov", optimizer.nesterov);
   if (optimizer.nesterov && optimizer.momentum == 0)
     table.refuse("nesterov", "needs momentum; set momentum = 0.9 or nesterov = false");
+  refuse_keys_of(Kind::adamw, {"beta1", "beta2", "epsilon"});
   return optimizer;
 }
 
@@ -190,11 +207,18 @@ std::string Job::canonical_text() const {
   out.line("test_labels", std::string_view(data.test_labels));
 
   out.table("optimizer");
-  out.line("kind", std::string_view("sgd"));
+  out.line("kind", name_of(optimizer.kind));
   out.line("learning_rate", optimizer.learning_rate);
-  out.line("momentum", optimizer.momentum);
-  out.line("weight_decay", optimizer.weight_decay);
-  out.line("nesterov", optimizer.nesterov);
+  if (optimizer.kind == OptimizerSpec::Kind::sgd) {
+    out.line("momentum", optimizer.momentum);
+    out.line("weight_decay", optimizer.weight_decay);
+    out.line("nesterov", optimizer.nesterov);
+  } else {
+    out.line("beta1", optimizer.beta1);
+    out.line("beta2", optimizer.beta2);
+    out.line("epsilon", optimizer.epsilon);
+    out.line("weight_decay", optimizer.weight_decay);
+  }
 
   out.table("schedule");
   out.line("kind", name_of(schedule.kind));

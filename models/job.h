@@ -37,10 +37,17 @@ struct DataSpec {
 };
 
 struct OptimizerSpec {
-  double learning_rate = 0.05;  // the schedule's peak
+  enum class Kind { sgd, adamw };
+  Kind kind = Kind::sgd;
+  double learning_rate = 0.05;  // the schedule's peak; default of adamw 0.001
+  double weight_decay = 0;      // sgd: added to the gradient; adamw: decoupled from it
+  // sgd
   double momentum = 0.9;
-  double weight_decay = 0;
   bool nesterov = false;
+  // adamw
+  double beta1 = 0.9;           // how slowly the mean of the gradients moves
+  double beta2 = 0.999;         // and that of their squares
+  double epsilon = 1e-8;        // added to the root of the latter
   bool operator==(const OptimizerSpec&) const = default;
 };
 

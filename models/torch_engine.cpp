@@ -1,9 +1,10 @@
 // The engine of models/torch_engine.h, and Trainer::create on top of it.
 #include <algorithm>
+#include <cmath>
 
 #include "models/network.h"
+#include "models/optimizer.h"
 #include "models/runtime.h"
-#include "models/sgd.h"
 #include "models/torch_engine.h"
 #include "models/trainer.h"
 
@@ -49,6 +50,7 @@ class TorchEngine : public GradientEngine {
         evaluated_network_(make_network(job.model, job.data, job.seed)),
         evaluated_(*evaluated_network_, device) {
     momentum_ = torch::zeros_like(flat_.trained());
+    if (optimizer_vectors(job.optimizer) > 1) variance_ = torch::zeros_like(flat_.trained());
     evaluated_network_->eval();
   }
 
@@ -77,15 +79,25 @@ class TorchEngine : public GradientEngine {
   void add_to_model(std::span<const float> values) override { flat_.add(values); }
   void replace_model(std::span<const float> values) override { flat_.copy_from(values); }
 
-  void copy_momentum(std::span<float> out) override {
-    std::ranges::fill(out, 0.0f);  // what is not trained has none
-    host_view(out).copy_(momentum_);
+  OptimizerState optimizer_state() override {
+    const auto to_host = [this](const Tensor& values) {
+      std::vector<float> out(schema().floats());
+      host_view(out).copy_(values);
+      return out;
+    };
+    return {to_host(momentum_), variance_.defined() ? to_host(variance_) : std::vector<float>{}, optimizer_steps_};
   }
-  void replace_momentum(std::span<const float> values) override {
-    if (values.empty())
-      momentum_.zero_();
-    else
-      momentum_.copy_(host_view({const_cast<float*>(values.data()), values.size()}));
+  void restore_optimizer(const OptimizerState& state) override {
+    GOSSIPD_ASSERT(fits(state, job_.optimizer, schema().floats()));
+    const auto from_host = [this](const std::vector<float>& values, Tensor& out) {
+      if (values.empty())
+        out.zero_();
+      else
+        out.copy_(host_view({const_cast<float*>(values.data()), values.size()}));
+    };
+    from_host(state.momentum, momentum_);
+    if (variance_.defined()) from_host(state.variance, variance_);
+    optimizer_steps_ = state.steps;
   }
 
   std::optional<Figures> evaluate(std::span<const float> model, const std::atomic<bool>& cancel) override {
@@ -131,27 +143,47 @@ class TorchEngine : public GradientEngine {
     return loss.item<double>();
   }
 
-  // The part of a host vector of P floats that has momentum.
+  // The part of a host vector of P floats that is trained.
   Tensor host_view(std::span<float> host) const { return torch::from_blob(host.data(), {momentum_.numel()}, torch::kFloat32); }
   static std::span<float> floats_of(Tensor& tensor) { return {tensor.data_ptr<float>(), static_cast<std::size_t>(tensor.numel())}; }
 
   // Same formula twice: one pass over host memory, or library kernels on a device.
   void descend(double learning_rate) {
-    const OptimizerSpec& optimizer = job_.optimizer;
-    Tensor& x = flat_.trained();
-    Tensor& g = flat_.gradient();
+    ++optimizer_steps_;
     if (device_.is_cpu()) {
-      sgd_step(optimizer, learning_rate, floats_of(x), floats_of(momentum_), floats_of(g));
+      const std::span<float> variance = variance_.defined() ? floats_of(variance_) : std::span<float>{};
+      optimizer_step(job_.optimizer, learning_rate, optimizer_steps_,
+                     {floats_of(flat_.trained()), floats_of(momentum_), variance, floats_of(flat_.gradient())});
       return;
     }
     const torch::NoGradGuard no_gradient;
+    if (job_.optimizer.kind == OptimizerSpec::Kind::adamw)
+      adamw_on_device(learning_rate);
+    else
+      sgd_on_device(learning_rate);
+    flat_.gradient().zero_();
+  }
+
+  void sgd_on_device(double learning_rate) {
+    const OptimizerSpec& optimizer = job_.optimizer;
+    Tensor& x = flat_.trained();
+    Tensor& g = flat_.gradient();
     g.add_(x, optimizer.weight_decay);
     momentum_.mul_(optimizer.momentum).add_(g);
     if (optimizer.nesterov)
       x.sub_(g.add_(momentum_, optimizer.momentum), learning_rate);
     else
       x.sub_(momentum_, learning_rate);
-    g.zero_();
+  }
+
+  void adamw_on_device(double learning_rate) {
+    const OptimizerSpec& optimizer = job_.optimizer;
+    const BiasCorrection correction = bias_correction(optimizer, optimizer_steps_);
+    const Tensor& g = flat_.gradient();
+    momentum_.mul_(optimizer.beta1).add_(g, 1 - optimizer.beta1);
+    variance_.mul_(optimizer.beta2).addcmul_(g, g, 1 - optimizer.beta2);
+    const Tensor scale = variance_.sqrt().div_(std::sqrt(correction.variance)).add_(optimizer.epsilon);
+    flat_.trained().mul_(1 - learning_rate * optimizer.weight_decay).addcdiv_(momentum_, scale, -learning_rate / correction.momentum);
   }
 
   const Job job_;
@@ -164,6 +196,8 @@ class TorchEngine : public GradientEngine {
   std::shared_ptr<Network> evaluated_network_;  // the evaluation thread's own
   FlatModel evaluated_;
   Tensor momentum_;
+  Tensor variance_;  // AdamW's alone
+  Step optimizer_steps_ = 0;
   Tensor images_;
   Tensor labels_;
 };

@@ -15,8 +15,8 @@ namespace gossipd {
 class GradientEngine : public Engine {
  public:
   // Sets the engine's model to `model` (P floats) and writes the gradient of the mean loss over `batch` samples from
-  // `position` on into `out` (P floats; zero for what is not trained; no weight decay). Returns that loss. Momentum
-  // is left alone.
+  // `position` on into `out` (P floats; zero for what is not trained; no weight decay). Returns that loss. The optimiser's
+  // state is left alone.
   virtual double gradient(std::span<const float> model, Samples position, std::uint32_t batch, std::span<float> out) = 0;
 };
 

@@ -147,12 +147,11 @@ class Trainer::Implementation {
 std::optional<Error> Trainer::Implementation::restore(const Checkpoint& checkpoint) {
   GOSSIPD_ASSERT(!training_thread_.joinable());
   const std::uint64_t floats = engine_->schema().floats();
-  if (checkpoint.job != job_.hash() || checkpoint.model.size() != floats ||
-      (!checkpoint.momentum.empty() && checkpoint.momentum.size() != floats))
+  if (checkpoint.job != job_.hash() || checkpoint.model.size() != floats || !fits(checkpoint.optimizer, job_.optimizer, floats))
     return Error{"foreign-checkpoint", "the checkpoint belongs to job " + to_hex(checkpoint.job) + ", this is job " +
                                            to_hex(job_.hash()) + "; start in another state directory"};
   engine_->replace_model(checkpoint.model);
-  engine_->replace_momentum(checkpoint.momentum);
+  engine_->restore_optimizer(checkpoint.optimizer);
   step_ = checkpoint.step;
   samples_ = checkpoint.samples;
   data_position_ = checkpoint.data_position;
@@ -348,7 +347,7 @@ void Trainer::Implementation::apply(Update update) {
   GOSSIPD_ASSERT(!loan_);
   if (update.replace) {
     engine_->replace_model(update.values);
-    engine_->replace_momentum({});
+    engine_->restore_optimizer({});
     not_finite_ = !all_finite(update.values);
   } else if (!not_finite_) {
     engine_->add_to_model(update.values);
@@ -419,9 +418,8 @@ void Trainer::Implementation::publish_status(TrainerState state) {
 Trainer::Implementation::SharedCheckpoint Trainer::Implementation::capture() {
   auto out = std::make_shared<Checkpoint>();
   out->model.resize(engine_->schema().floats());
-  out->momentum.resize(engine_->schema().floats());
   engine_->copy_model(out->model);
-  engine_->copy_momentum(out->momentum);
+  out->optimizer = engine_->optimizer_state();
   out->step = step_;
   out->samples = samples_;
   out->others_samples = others_samples_.load();

@@ -98,7 +98,7 @@ class Trainer {
 
   // Before start(). The model as it is now: from the seed, or restored.
   void copy_model(std::span<float> out) const;
-  // Before start(). Model, momentum, counters, place in the data. Code "foreign-checkpoint".
+  // Before start(). Model, optimiser, counters, place in the data. Code "foreign-checkpoint".
   [[nodiscard]] std::optional<Error> restore(const Checkpoint&);
 
   // `hold`: make no step before the first give(): a joiner waits for the cluster's model.

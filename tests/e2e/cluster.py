@@ -370,8 +370,8 @@ def read_tensors(path):
 
 
 def distance(a, b):
-    """||a - b|| / ||b|| over all parameters, momentum left out."""
-    names = [n for n in b if not n.startswith("momentum.")]
-    assert sorted(names) == sorted(n for n in a if not n.startswith("momentum.")) and names
+    """||a - b|| / ||b|| over all parameters, the optimiser's state left out."""
+    names = [n for n in b if not n.startswith(("momentum.", "variance."))]
+    assert sorted(names) == sorted(n for n in a if not n.startswith(("momentum.", "variance."))) and names
     difference = sum((x - y) ** 2 for n in names for x, y in zip(a[n], b[n]))
     return (difference / sum(y * y for n in names for y in b[n])) ** 0.5

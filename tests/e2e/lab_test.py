@@ -128,6 +128,18 @@ at_s = 4
         self.assertEqual(len(result["accuracy"]), 4)
         self.assertLess(result["spread"], 0.01)
 
+    def test_adamw_trains_gossip_through_a_restart_and_a_reference_row(self):
+        self.scenario.write_text(SCENARIO + '[[events]]\nwhat = "kill"\nnode = 1\nat_s = 3\n'
+                                 '[[events]]\nwhat = "start"\nnode = 1\nat_s = 4\n')
+        adamw = ("--set", "job.optimizer.kind=adamw", "--set", "job.optimizer.learning_rate=0.002")
+        self.lab("run", self.scenario, "--json", "out.jsonl", *adamw, "--set", "checkpoint.every_s=1")
+        self.scenario.write_text(SCENARIO)
+        self.lab("run", self.scenario, "--json", "out.jsonl", *adamw, "--set", "name=all-reduce", "--set", "strategy.name=sync-sgd")
+        for result in self.results("out.jsonl"):
+            self.assertTrue(result["finished"])
+            self.assertGreater(min(result["accuracy"]), 0.6)
+        self.assertEqual(self.results("out.jsonl")[1]["state_bytes_node"], 2 * 4 * self.results("out.jsonl")[1]["floats"])
+
     def test_every_strategy_is_listed_with_its_knobs(self):
         listed = json.loads(self.lab("strategies", "--json"))["strategies"]
         names = [entry["name"] for entry in listed]
@@ -142,6 +154,8 @@ at_s = 4
 
         self.assertIn("did you mean 'threshold'", said("--set", "exchange.treshold=0.1"))
         self.assertIn("did you mean 'sync-sgd'", said("--set", "strategy.name=sync-sdg"))
+        self.assertIn("set job.optimizer.kind", said("--set", "job.optimizer.kind=adamw", "--set", "strategy.name=dana"))
+        self.assertIn("belongs to sgd", said("--set", "job.optimizer.kind=adamw", "--set", "job.optimizer.momentum=0.9"))
         self.assertIn("no codec", said("--set", "exchange.codec=int9"))
         self.assertIn("1..10", said("--seeds", "3..1"))
         self.assertIn("KEY=VALUE", said("--set", "exchange"))

@@ -1,6 +1,8 @@
 // Every reference row on a toy problem: it learns, it ends, it repeats, whatever the machines and wires.
 #include <doctest/doctest.h>
 
+#include <set>
+
 #include "core/exchange/codec.h"
 #include "tests/unit/lab_test_support.h"
 
@@ -107,6 +109,34 @@ TEST_CASE("every row gets near the optimum on four equal machines and spends its
     for (std::size_t i = 0; i < 4; ++i) CHECK(ToyEngine::excess(lab.model(i)) < 0.02);
     CHECK(!lab.world.advance());
   }
+}
+
+TEST_CASE("every row trains with AdamW or says why it cannot, and how to go on") {
+  const std::set<std::string> only_sgd = {"dana", "smega2", "dc-asgd", "lc-asgd"};
+  ToyRun run;
+  run.optimizer = OptimizerSpec::Kind::adamw;
+  for (const Case& one : cases()) {
+    CAPTURE(name_of(one));
+    run.knobs = one.knobs;
+    ToyLab lab(make(one.row), run);
+    const auto mistake = lab.strategy->mistake(lab.job);
+    const bool divides_gradients = one.row == "softsync" && one.knobs != Knobs{{"n", "4"}, {"staleness", "off"}};
+    CHECK(mistake.has_value() == (only_sgd.contains(one.row) || divides_gradients));
+    if (mistake) {
+      CHECK(mistake->ends_with(": not defined for AdamW; set job.optimizer.kind = \"sgd\" or choose another row"));
+      continue;
+    }
+    REQUIRE(lab.finish());
+    for (std::size_t i = 0; i < 4; ++i) CHECK(ToyEngine::excess(lab.model(i)) < 0.02);
+  }
+}
+
+TEST_CASE("a server without momentum has no AdamW, and every row takes a job with SGD") {
+  Job adamw;
+  adamw.optimizer.kind = OptimizerSpec::Kind::adamw;
+  ToyLab lab(make("asgd"), with({{"momentum", "none"}}));
+  CHECK(lab.strategy->mistake(adamw)->starts_with("strategy.momentum = \"none\" is plain SGD"));
+  for (const StrategyEntry& entry : reference_strategies()) CHECK(!entry.make()->mistake(Job{}));
 }
 
 TEST_CASE("every row gives the same bytes twice, whatever the number of threads") {
@@ -260,8 +290,9 @@ TEST_CASE("local SGD's bytes fall with the period") {
 }
 
 TEST_CASE("rows say how many floats they keep beside the model") {
-  const auto state_of = [](const std::string& row, const Knobs& knobs, std::size_t machines) {
+  const auto state_of = [](const std::string& row, const Knobs& knobs, std::size_t machines, OptimizerSpec::Kind kind = OptimizerSpec::Kind::sgd) {
     ToyRun run = with(knobs);
+    run.optimizer = kind;
     run.speeds.assign(machines, 1.0);
     run.steps_each = 2;
     ToyLab lab(make(row), run);
@@ -279,5 +310,12 @@ TEST_CASE("rows say how many floats they keep beside the model") {
     CHECK(state_of("sync-sgd", {}, n).node_floats == p);
     CHECK(state_of("local-sgd", {}, n).node_floats == 2 * p);
     CHECK(state_of("gossip-sgd", {}, n).node_floats == p);
+    constexpr auto adamw = OptimizerSpec::Kind::adamw;
+    CHECK(state_of("asgd", {{"momentum", "per-worker"}}, n, adamw).server_floats == n * 2 * p);
+    CHECK(state_of("dbs-sgd", {}, n, adamw).server_floats == 3 * p);
+    CHECK(state_of("sync-sgd", {}, n, adamw).node_floats == 2 * p);
+    CHECK(state_of("local-sgd", {}, n, adamw).node_floats == 3 * p);
+    CHECK(state_of("noloco", {}, n, adamw).node_floats == 4 * p);
+    CHECK(state_of("gossip-sgd", {}, n, adamw).node_floats == 2 * p);
   }
 }

@@ -50,8 +50,8 @@ class ToyEngine : public GradientEngine {
   void copy_model(std::span<float> out) override { std::ranges::fill(out, 0.25f); }
   void add_to_model(std::span<const float>) override {}
   void replace_model(std::span<const float>) override {}
-  void copy_momentum(std::span<float>) override {}
-  void replace_momentum(std::span<const float>) override {}
+  OptimizerState optimizer_state() override { return {}; }
+  void restore_optimizer(const OptimizerState&) override {}
   std::optional<Figures> evaluate(std::span<const float>, const std::atomic<bool>&) override { return std::nullopt; }
 
  private:
@@ -86,6 +86,7 @@ struct ToyRun {
   std::uint64_t steps_each = 300;
   double learning_rate = 0.03;
   bool constant_rate = false;
+  OptimizerSpec::Kind optimizer = OptimizerSpec::Kind::sgd;
 };
 
 // A run that can be looked at between two events.
@@ -93,6 +94,7 @@ class ToyLab {
  public:
   ToyLab(std::unique_ptr<Strategy> row, const ToyRun& run) : strategy(std::move(row)), world(machines_of(run), run.wire, 7, run.threads) {
     job.batch = 8;
+    job.optimizer.kind = run.optimizer;
     job.optimizer.learning_rate = run.learning_rate;
     job.schedule.kind = run.constant_rate ? ScheduleSpec::Kind::constant : ScheduleSpec::Kind::cosine;
     job.budget_samples = run.speeds.size() * run.steps_each * job.batch;

@@ -1,5 +1,8 @@
 #include "models/checkpoint.h"
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 #include <cmath>
 #include <limits>
 
@@ -33,7 +36,7 @@ Schema small_schema() {
 Checkpoint small_checkpoint(Step step = 7) {
   Checkpoint checkpoint;
   checkpoint.model = {1, 2, 3, 4, 5, 6, 7};
-  checkpoint.momentum = {0.1f, 0.2f, 0.3f, 0.4f, 0, 0, 0};
+  checkpoint.optimizer = {{0.1f, 0.2f, 0.3f, 0.4f, 0, 0, 0}, {}, 5};
   checkpoint.step = step;
   checkpoint.samples = 224;
   checkpoint.others_samples = 1u << 20;
@@ -49,6 +52,21 @@ Checkpoint small_checkpoint(Step step = 7) {
 void write(const std::filesystem::path& path, const Checkpoint& checkpoint) {
   const auto written = write_checkpoint(path, small_schema(), checkpoint);
   REQUIRE_MESSAGE(written, (written ? "" : written.error().text));
+}
+
+// The file with `text` taken out of its header, spaces at the header's end in its place, and the checksum anew.
+std::string without_metadata(std::string file, const std::string& text) {
+  const std::size_t at = file.find(text);
+  REQUIRE(at != std::string::npos);
+  std::uint64_t header_bytes = 0;
+  std::memcpy(&header_bytes, file.data(), 8);
+  file.insert(8 + header_bytes, text.size(), ' ');
+  file.erase(at, text.size());
+  const std::string mark = "\"checksum\":\"";
+  const std::size_t digits = file.find(mark) + mark.size();
+  file.replace(digits, 16, 16, '0');
+  file.replace(digits, 16, to_hex(XXH3_64bits(file.data(), file.size())));
+  return file;
 }
 
 }  // namespace
@@ -129,7 +147,7 @@ TEST_CASE("A checkpoint reads back bit for bit, numbers and words included") {
   const Checkpoint want = small_checkpoint();
   CHECK(loaded->fallback_reason.empty());
   CHECK(got.model == want.model);
-  CHECK(got.momentum == want.momentum);
+  CHECK(got.optimizer == want.optimizer);
   CHECK(got.step == want.step);
   CHECK(got.samples == want.samples);
   CHECK(got.others_samples == want.others_samples);
@@ -140,12 +158,37 @@ TEST_CASE("A checkpoint reads back bit for bit, numbers and words included") {
   CHECK(got.metadata.at("node") == want.metadata.at("node"));
 }
 
-TEST_CASE("A checkpoint without momentum starts it at zero") {
+TEST_CASE("A checkpoint without an optimiser's state starts it at zero") {
   const TemporaryDirectory directory;
   Checkpoint checkpoint = small_checkpoint();
-  checkpoint.momentum.clear();
+  checkpoint.optimizer = {};
   write(directory / "model.safetensors", checkpoint);
-  CHECK(load_checkpoint(directory / "model.safetensors", small_schema())->checkpoint.momentum.empty());
+  CHECK(load_checkpoint(directory / "model.safetensors", small_schema())->checkpoint.optimizer == OptimizerState{});
+}
+
+TEST_CASE("AdamW's variance and steps read back bit for bit, each tensor under its own name") {
+  const TemporaryDirectory directory;
+  Checkpoint checkpoint = small_checkpoint();
+  checkpoint.optimizer = {{0.1f, -0.2f, 0.3f, 0.4f, 0, 0, 0}, {1e-30f, 2e-9f, 3, 0, 0, 0, 0}, 1'000'000'007};
+  write(directory / "model.safetensors", checkpoint);
+  CHECK(load_checkpoint(directory / "model.safetensors", small_schema())->checkpoint.optimizer == checkpoint.optimizer);
+  const std::string file = read_file(directory / "model.safetensors");
+  const auto header = parse(file);
+  REQUIRE(header);
+  std::vector<std::string> names;
+  for (const TensorEntry& tensor : header->tensors) names.push_back(tensor.name);
+  CHECK(names == std::vector<std::string>{"w", "bn.mean", "bn.count", "momentum.w", "variance.w"});
+}
+
+TEST_CASE("A checkpoint from before optimizer_steps was written loads") {
+  const TemporaryDirectory directory;
+  const auto path = directory / "model.safetensors";
+  write(path, small_checkpoint());
+  write_file(path, without_metadata(read_file(path), "\"optimizer_steps\":\"5\","));
+  const auto loaded = load_checkpoint(path, small_schema());
+  REQUIRE_MESSAGE(loaded, (loaded ? "" : loaded.error().text));
+  CHECK(loaded->fallback_reason.empty());
+  CHECK(loaded->checkpoint.optimizer == OptimizerState{small_checkpoint().optimizer.momentum, {}, 0});
 }
 
 TEST_CASE("The checkpoint before the last one is kept, and nothing else is left lying about") {

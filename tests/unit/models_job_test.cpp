@@ -14,7 +14,8 @@ const std::string small = "name = 'x'\nbudget_samples = 1000\n";
 TEST_CASE("A job's canonical text parses to the same job and to itself") {
   for (const std::string& text :
        {small, small + "[model]\nkind = 'mlp'\nhidden = [64, 32]\n[schedule]\nkind = 'step'\nmilestones = [500, 700]\ngamma = 0.3\n",
-        small + "[optimizer]\nlearning_rate = 0.1234567890123\nweight_decay = 1e-7\nnesterov = true\n[schedule]\nkind = 'constant'\n"}) {
+        small + "[optimizer]\nlearning_rate = 0.1234567890123\nweight_decay = 1e-7\nnesterov = true\n[schedule]\nkind = 'constant'\n",
+        small + "[optimizer]\nkind = 'adamw'\nbeta2 = 0.95\nepsilon = 1e-6\nweight_decay = 0.1\n"}) {
     const Job job = parse_job(text);
     const Job again = parse_job(job.canonical_text());
     CHECK(again == job);
@@ -31,7 +32,7 @@ TEST_CASE("Comments, order and spelled-out defaults do not change a job's hash")
 
 TEST_CASE("Every field of a job is part of its hash") {
   const Job job = parse_job(small);
-  std::vector<Job> others(9, job);
+  std::vector<Job> others(10, job);
   others[0].name = "y";
   others[1].seed = 2;
   others[2].batch = 16;
@@ -41,6 +42,7 @@ TEST_CASE("Every field of a job is part of its hash") {
   others[6].optimizer.weight_decay = 1e-4;
   others[7].schedule.warmup_samples = 10;
   others[8].evaluate_every_samples = 5;
+  others[9].optimizer.kind = OptimizerSpec::Kind::adamw;
   for (const Job& other : others) CHECK(other.hash() != job.hash());
 }
 
@@ -55,6 +57,27 @@ TEST_CASE("A job's hash does not change between versions of gossipd") {
         "\n[optimizer]\nkind = \"sgd\"\nlearning_rate = 0.05\nmomentum = 0.9\nweight_decay = 0.0\nnesterov = false\n"
         "\n[schedule]\nkind = \"cosine\"\nwarmup_samples = 0\nfinal_fraction = 0.0\n");
   CHECK(to_hex(parse_job(small).hash()) == "3201f73fb373f87c");
+}
+
+TEST_CASE("An AdamW job's text has the keys of AdamW, and PyTorch's learning rate and betas by default") {
+  const std::string text = parse_job(small + "[optimizer]\nkind = 'adamw'\n").canonical_text();
+  CHECK(contains(text, "\n[optimizer]\nkind = \"adamw\"\nlearning_rate = 0.001\nbeta1 = 0.9\nbeta2 = 0.999\nepsilon = 1e-08\n"
+                       "weight_decay = 0.0\n\n[schedule]\n"));
+}
+
+TEST_CASE("Keys of the other optimiser are refused, naming the way out") {
+  const auto refused = [](const std::string& optimizer) {
+    const auto job = Job::parse(small + "[optimizer]\n" + optimizer, "j.toml");
+    REQUIRE(!job);
+    return job.error().text;
+  };
+  const std::string adamw = refused("kind = 'adamw'\nmomentum = 0.9\nnesterov = false\n");
+  CHECK(contains(adamw, "j.toml:5: optimizer.momentum: belongs to sgd; take it out, or set kind = \"sgd\""));
+  CHECK(contains(adamw, "j.toml:6: optimizer.nesterov: belongs to sgd; take it out, or set kind = \"sgd\""));
+  CHECK(!contains(adamw, "unknown key"));
+  for (const std::string key : {"beta1", "beta2", "epsilon"})
+    CHECK(contains(refused(key + " = 0.5\n"), "j.toml:4: optimizer." + key + ": belongs to adamw; take it out, or set kind = \"adamw\""));
+  CHECK(contains(refused("kind = 'adamw'\nepsilon = 0\n"), "optimizer.epsilon"));
 }
 
 TEST_CASE("A job without a name or a budget is refused, naming both") {

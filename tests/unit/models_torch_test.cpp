@@ -5,11 +5,14 @@
 
 #include <doctest/doctest.h>
 
+#include <array>
+
 #include "models/data_order.h"
 #include "models/idx.h"
 #include "models/network.h"
+#include "models/optimizer.h"
 #include "models/runtime.h"
-#include "models/sgd.h"
+#include "models/torch_engine.h"
 #include "models_test_support.h"
 
 using namespace gossipd;
@@ -27,11 +30,22 @@ std::vector<float> model_of(FlatModel& flat) {
   return out;
 }
 
+const std::string small_cnn = "[model]\nkind = 'cnn'\nwidth = 8\nhidden = [32]\n";
+const std::string sgd = "[optimizer]\nlearning_rate = 0.05\nweight_decay = 1e-4\n";
+const std::string adamw = "[optimizer]\nkind = 'adamw'\nlearning_rate = 0.002\nweight_decay = 0.05\n";
+
 // `steps` steps of batch 32 with the job's own network.
-Job fashion_job(int steps, const std::string& more = "[model]\nkind = 'cnn'\nwidth = 8\nhidden = [32]\n") {
-  return parse_job("name = 'fashion'\nseed = 5\nbudget_samples = " + std::to_string(32 * steps) + "\n" + more +
-                   "[data]\nmean = 0.286\ndeviation = 0.353\n[optimizer]\nlearning_rate = 0.05\nweight_decay = 1e-4\n"
+Job fashion_job(int steps, const std::string& model = small_cnn, const std::string& optimizer = sgd) {
+  return parse_job("name = 'fashion'\nseed = 5\nbudget_samples = " + std::to_string(32 * steps) + "\n" + model +
+                   "[data]\nmean = 0.286\ndeviation = 0.353\n" + optimizer +
                    "[schedule]\nwarmup_samples = " + std::to_string(8 * steps) + "\n");
+}
+
+std::unique_ptr<GradientEngine> fashion_engine(const Job& job) {
+  static const SampleSet train = load_samples(job.data, SamplePart::train, fashion_mnist_directory).value();
+  auto engine = make_torch_engine(job, "cpu", 1, BatchSource(job.data, train, DataOrder(job.seed, train.count, {})), {});
+  REQUIRE_MESSAGE(engine, (engine ? "" : engine.error().text));
+  return std::move(*engine);
 }
 
 std::unique_ptr<Trainer> fashion_trainer(const Job& job, DataOrder::Shard shard = {}) {
@@ -69,6 +83,30 @@ struct NormNetworkImpl : torch::nn::Module {
   torch::nn::Linear linear;
   torch::nn::BatchNorm1d norm;
 };
+
+// How far `steps` steps of ours end from those of `Reference`, a torch::optim optimiser, relative to the parameters' norm.
+template <typename Reference, typename Options>
+double distance_to(const OptimizerSpec& spec, const Options& options, int steps) {
+  const ModelSpec model{ModelSpec::Kind::mlp, {24}, 16};
+  const auto ours = make_network(model, DataSpec{}, 3);
+  const auto theirs = make_network(model, DataSpec{}, 3);
+  FlatModel flat(*ours, torch::kCPU);
+  FlatModel reference(*theirs, torch::kCPU);
+  Reference optimizer(theirs->parameters(), options);
+  OptimizerState state;
+  torch::manual_seed(4);
+  for (int step = 0; step < steps; ++step) {
+    const torch::Tensor images = torch::randn({16, 1, 28, 28});
+    const torch::Tensor labels = torch::randint(0, 10, {16}, torch::kInt64);
+    torch::nn::functional::cross_entropy(ours->forward(images), labels).backward();
+    optimizer_step(spec, spec.learning_rate, floats_of(flat.trained()), state, floats_of(flat.gradient()));
+    reference.gradient().zero_();
+    torch::nn::functional::cross_entropy(theirs->forward(images), labels).backward();
+    optimizer.step();
+  }
+  REQUIRE((flat.gradient() == 0).all().item<bool>());
+  return ((flat.trained() - reference.trained()).norm() / reference.trained().norm()).item<double>();
+}
 
 }  // namespace
 
@@ -121,29 +159,20 @@ TEST_CASE("The initial model is a function of the seed") {
 
 TEST_CASE("Our descent follows torch::optim::SGD, with and without Nesterov") {
   for (const bool nesterov : {false, true}) {
-    const OptimizerSpec spec{0.05, 0.9, 1e-3, nesterov};
-    const ModelSpec model{ModelSpec::Kind::mlp, {24}, 16};
-    const auto ours = make_network(model, DataSpec{}, 3);
-    const auto theirs = make_network(model, DataSpec{}, 3);
-    FlatModel flat(*ours, torch::kCPU);
-    FlatModel reference(*theirs, torch::kCPU);
-    torch::optim::SGD sgd(theirs->parameters(), torch::optim::SGDOptions(spec.learning_rate)
-                                                    .momentum(spec.momentum).weight_decay(spec.weight_decay).nesterov(nesterov));
-    torch::Tensor momentum = torch::zeros_like(flat.trained());
-    torch::manual_seed(4);
-    for (int step = 0; step < 50; ++step) {
-      const torch::Tensor images = torch::randn({16, 1, 28, 28});
-      const torch::Tensor labels = torch::randint(0, 10, {16}, torch::kInt64);
-      torch::nn::functional::cross_entropy(ours->forward(images), labels).backward();
-      sgd_step(spec, spec.learning_rate, floats_of(flat.trained()), floats_of(momentum), floats_of(flat.gradient()));
-      reference.gradient().zero_();
-      torch::nn::functional::cross_entropy(theirs->forward(images), labels).backward();
-      sgd.step();
-    }
+    const OptimizerSpec spec{.learning_rate = 0.05, .weight_decay = 1e-3, .momentum = 0.9, .nesterov = nesterov};
+    const auto options = torch::optim::SGDOptions(spec.learning_rate)
+                             .momentum(spec.momentum).weight_decay(spec.weight_decay).nesterov(nesterov);
     // LibTorch fuses multiply and add where the CPU can, we never do: equal but for the last bits.
-    const auto distance = (flat.trained() - reference.trained()).norm() / reference.trained().norm();
-    CHECK(distance.item<double>() < 1e-6);
+    CHECK(distance_to<torch::optim::SGD>(spec, options, 50) < 1e-6);
   }
+}
+
+TEST_CASE("Our descent follows torch::optim::AdamW") {
+  const OptimizerSpec spec{.kind = OptimizerSpec::Kind::adamw, .learning_rate = 2e-3, .weight_decay = 0.1,
+                           .beta1 = 0.8, .beta2 = 0.98, .epsilon = 1e-6};
+  const auto options = torch::optim::AdamWOptions(spec.learning_rate)
+                           .betas({spec.beta1, spec.beta2}).eps(spec.epsilon).weight_decay(spec.weight_decay);
+  CHECK(distance_to<torch::optim::AdamW>(spec, options, 20) < 1e-6);
 }
 
 TEST_CASE("Two runs with one seed are bit-identical, even when watched by evaluations") {
@@ -173,35 +202,88 @@ TEST_CASE("Another shard is another run") {
   CHECK(train_to_the_end(*first).model != train_to_the_end(*second).model);
 }
 
-TEST_CASE("Real training resumes from a checkpoint bit for bit") {
-  const TemporaryDirectory directory;
-  const Job job = fashion_job(60);
-  auto whole = fashion_trainer(job, {1, 3});
-  const Outcome want = train_to_the_end(*whole);
+TEST_CASE("An engine goes on from model and optimiser state bit for bit, while the batch changes") {
+  constexpr std::array<std::uint32_t, 9> batches{32, 32, 8, 48, 0, 17, 64, 0, 5};
+  constexpr std::size_t before = 4;
+  for (const std::string& optimizer : {sgd, adamw}) {
+    const Job job = fashion_job(60, small_cnn, optimizer);
+    const auto train = [&](Engine& engine, std::size_t begin, std::size_t end) {
+      for (std::size_t k = begin; k < end; ++k) engine.step(64 * k, 0.002 * static_cast<double>(k + 1), batches[k]);
+      std::vector<float> model(engine.schema().floats());
+      engine.copy_model(model);
+      return model;
+    };
+    const auto whole = fashion_engine(job);
+    const std::vector<float> model = train(*whole, 0, before);
+    const OptimizerState state = whole->optimizer_state();
+    const auto want = train(*whole, before, batches.size());
+    const auto resumed = fashion_engine(job);
+    resumed->replace_model(model);
+    resumed->restore_optimizer(state);
+    CHECK(train(*resumed, before, batches.size()) == want);
+    CHECK(resumed->optimizer_state() == whole->optimizer_state());
+    CHECK(state.steps == before);
+    CHECK(state.variance.size() == (optimizer == adamw ? model.size() : 0));
 
-  Desk desk;
-  auto interrupted = fashion_trainer(job, {1, 3});
-  auto callbacks = desk.callbacks();
-  callbacks.on_snapshot = [&](const Snapshot&) {  // on the training thread: the checkpoint is of the very next boundary
-    interrupted->write_checkpoint({directory / "m.safetensors", {}, CheckpointRequest::Model::current, desk.on_written()});
+    resumed->restore_optimizer({});
+    resumed->replace_model(model);
+    CHECK(train(*resumed, before, batches.size()) != want);
+  }
+}
+
+TEST_CASE("An AdamW engine that starts its optimiser at zero again trains as a new one does") {
+  const Job job = fashion_job(60, small_cnn, adamw);
+  const auto model_after_a_step = [](Engine& engine) {
+    engine.step(0, 0.002);
+    std::vector<float> model(engine.schema().floats());
+    engine.copy_model(model);
+    return model;
   };
-  interrupted->start(callbacks, true);
-  interrupted->give({std::vector<float>(want.model.size()), false, 20, true});
-  REQUIRE(desk.written());
-  interrupted.reset();
+  const auto engine = fashion_engine(job);
+  std::vector<float> initial(engine->schema().floats());
+  engine->copy_model(initial);
+  const auto want = model_after_a_step(*engine);
+  engine->replace_model(initial);
+  engine->restore_optimizer({});
+  CHECK(model_after_a_step(*engine) == want);
+}
 
-  auto resumed = fashion_trainer(job, {1, 3});
-  const auto loaded = load_checkpoint(directory / "m.safetensors", resumed->schema(), job.hash());
-  REQUIRE(loaded);
-  REQUIRE(loaded->checkpoint.step == 21);
-  REQUIRE(!resumed->restore(loaded->checkpoint));
-  const Outcome got = train_to_the_end(*resumed);
-  CHECK(got.model == want.model);
-  CHECK(got.evaluation.accuracy == want.evaluation.accuracy);
+TEST_CASE("Real training resumes from a checkpoint bit for bit, with either optimiser") {
+  for (const std::string& optimizer : {sgd, adamw}) {
+    const TemporaryDirectory directory;
+    const Job job = fashion_job(60, small_cnn, optimizer);
+    auto whole = fashion_trainer(job, {1, 3});
+    const Outcome want = train_to_the_end(*whole);
+
+    Desk desk;
+    auto interrupted = fashion_trainer(job, {1, 3});
+    auto callbacks = desk.callbacks();
+    callbacks.on_snapshot = [&](const Snapshot&) {  // on the training thread: the checkpoint is of the very next boundary
+      interrupted->write_checkpoint({directory / "m.safetensors", {}, CheckpointRequest::Model::current, desk.on_written()});
+    };
+    interrupted->start(callbacks, true);
+    interrupted->give({std::vector<float>(want.model.size()), false, 20, true});
+    REQUIRE(desk.written());
+    interrupted.reset();
+
+    auto resumed = fashion_trainer(job, {1, 3});
+    const auto loaded = load_checkpoint(directory / "m.safetensors", resumed->schema(), job.hash());
+    REQUIRE(loaded);
+    REQUIRE(loaded->checkpoint.step == 21);
+    REQUIRE(!resumed->restore(loaded->checkpoint));
+    const Outcome got = train_to_the_end(*resumed);
+    CHECK(got.model == want.model);
+    CHECK(got.evaluation.accuracy == want.evaluation.accuracy);
+  }
 }
 
 TEST_CASE("The small cnn learns Fashion-MNIST within seconds") {
   auto trainer = fashion_trainer(fashion_job(400));
+  CHECK(train_to_the_end(*trainer).evaluation.accuracy > 0.78);
+}
+
+TEST_CASE("The small cnn learns Fashion-MNIST with AdamW within seconds") {
+  auto trainer = fashion_trainer(fashion_job(400, small_cnn, adamw));
   CHECK(train_to_the_end(*trainer).evaluation.accuracy > 0.78);
 }
 

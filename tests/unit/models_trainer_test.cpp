@@ -31,9 +31,11 @@ class ToyEngine : public Engine {
   double step(Samples position, double learning_rate, std::uint32_t batch) override {
     if (steps_ == script_.throw_at) throw std::runtime_error("the toy broke");
     for (std::size_t i = 0; i < 3; ++i) {
-      momentum_[i] = 0.9f * momentum_[i] + static_cast<float>(position % 17) + 0.1f * model_[i] + 0.01f * static_cast<float>(batch);
-      model_[i] -= static_cast<float>(learning_rate) * momentum_[i];
+      float& velocity = optimizer_.momentum[i];
+      velocity = 0.9f * velocity + static_cast<float>(position % 17) + 0.1f * model_[i] + 0.01f * static_cast<float>(batch);
+      model_[i] -= static_cast<float>(learning_rate) * velocity;
     }
+    ++optimizer_.steps;
     return steps_++ == script_.nan_at ? std::numeric_limits<double>::quiet_NaN() : 1.0 + static_cast<double>(position % 5);
   }
   void copy_model(std::span<float> out) override { std::ranges::copy(model_, out.begin()); }
@@ -41,12 +43,10 @@ class ToyEngine : public Engine {
     for (std::size_t i = 0; i < 3; ++i) model_[i] += values[i];
   }
   void replace_model(std::span<const float> values) override { std::ranges::copy(values, model_.begin()); }
-  void copy_momentum(std::span<float> out) override { std::ranges::copy(momentum_, out.begin()); }
-  void replace_momentum(std::span<const float> values) override {
-    if (values.empty())
-      momentum_.assign(3, 0);
-    else
-      std::ranges::copy(values, momentum_.begin());
+  OptimizerState optimizer_state() override { return optimizer_; }
+  void restore_optimizer(const OptimizerState& state) override {
+    optimizer_ = state;
+    optimizer_.momentum.resize(3);
   }
   std::optional<Figures> evaluate(std::span<const float> model, const std::atomic<bool>&) override {
     return Figures{model[0], model[1]};
@@ -56,7 +56,7 @@ class ToyEngine : public Engine {
   ToyScript script_;
   Schema schema_;
   std::vector<float> model_ = {1, 2, 3};
-  std::vector<float> momentum_ = {0, 0, 0};
+  OptimizerState optimizer_{.momentum = {0, 0, 0}};
   Step steps_ = 0;
 };
 
@@ -167,7 +167,7 @@ TEST_CASE("A trainer that is told not to train answers at once and does not step
   CHECK(trainer->status().state == TrainerState::holding);
 }
 
-TEST_CASE("A replaced model starts with momentum zero") {
+TEST_CASE("A replaced model starts with its optimiser at zero") {
   const TemporaryDirectory directory;
   Desk desk;
   auto trainer = toy_trainer(toy_job());
@@ -179,7 +179,7 @@ TEST_CASE("A replaced model starts with momentum zero") {
   trainer->write_checkpoint({directory / "m.safetensors", {}, CheckpointRequest::Model::current, desk.on_written()});
   REQUIRE(desk.written());
   const auto loaded = load_checkpoint(directory / "m.safetensors", trainer->schema());
-  CHECK(loaded->checkpoint.momentum == std::vector<float>{0, 0, 0});
+  CHECK(loaded->checkpoint.optimizer == OptimizerState{.momentum = {0, 0, 0}});
   CHECK(loaded->checkpoint.model == std::vector<float>{4, 5, 6});
 }
 
@@ -389,4 +389,23 @@ TEST_CASE("A checkpoint of another job is not restored") {
   Checkpoint checkpoint;
   checkpoint.model = {1, 2, 3};
   CHECK(trainer->restore(checkpoint)->code == "foreign-checkpoint");
+}
+
+TEST_CASE("A checkpoint with another optimiser's state is not restored, whatever its job hash says") {
+  const auto restored = [](const Job& job, const OptimizerState& state) {
+    Checkpoint checkpoint;
+    checkpoint.model = {1, 2, 3};
+    checkpoint.optimizer = state;
+    checkpoint.job = job.hash();
+    return !toy_trainer(job)->restore(checkpoint);
+  };
+  const Job sgd = toy_job(), adamw = toy_job("[optimizer]\nkind = 'adamw'\n");
+  const std::vector<float> some{1, 2, 3}, fewer{1, 2};
+  CHECK(restored(sgd, {some, {}, 4}));
+  CHECK(restored(adamw, {some, some, 4}));
+  CHECK(restored(adamw, {}));
+  CHECK(!restored(sgd, {some, some, 4}));
+  CHECK(!restored(adamw, {some, {}, 4}));
+  CHECK(!restored(adamw, {{}, some, 4}));
+  CHECK(!restored(adamw, {some, fewer, 4}));
 }

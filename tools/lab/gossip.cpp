@@ -38,7 +38,8 @@ bool all_finite(std::span<const float> values) {
 struct GossipStrategy::Host {
   struct Disk {  // what a crash leaves
     NodeState state;
-    std::vector<float> model, momentum;
+    std::vector<float> model;
+    OptimizerState optimizer;
     Step step = 0;
     Samples samples = 0, position = 0;
   };
@@ -88,7 +89,7 @@ std::vector<Setting> GossipStrategy::settings() {
   return all;
 }
 
-std::optional<std::string> GossipStrategy::mistake() const {
+std::optional<std::string> GossipStrategy::mistake(const Job&) const {
   if (auto wrong = exchange_mistake(exchange_)) return wrong;
   return balance_mistake(balance_);
 }
@@ -130,7 +131,7 @@ void GossipStrategy::boot(std::size_t i, bool founds) {
     host.node->on_job(document_, setup_->job.hash(), setup_->job.budget_samples, now);
     if (restored) {
       host.engine->replace_model(host.disk.model);
-      host.engine->replace_momentum(host.disk.momentum);
+      host.engine->restore_optimizer(host.disk.optimizer);
       host.step = host.disk.step;
       host.samples = host.disk.samples;
       host.position = host.disk.position;
@@ -255,7 +256,7 @@ void GossipStrategy::boundary(std::size_t i) {
     host.given.reset();
     if (update.replace) {
       host.engine->replace_model(update.values);
-      host.engine->replace_momentum({});
+      host.engine->restore_optimizer({});
       host.not_finite = !all_finite(update.values);
     } else if (!host.not_finite) {
       host.engine->add_to_model(update.values);
@@ -271,9 +272,8 @@ void GossipStrategy::boundary(std::size_t i) {
   if (now >= host.checkpoint_at && !host.holding && !host.not_finite) {
     host.checkpoint_at = now + from_seconds(checkpoint_every_s_);
     host.disk.model.resize(host.engine->schema().floats());
-    host.disk.momentum.resize(host.disk.model.size());
     host.engine->copy_model(host.disk.model);
-    host.engine->copy_momentum(host.disk.momentum);
+    host.disk.optimizer = host.engine->optimizer_state();
     host.disk.step = host.step, host.disk.samples = host.samples, host.disk.position = host.position;
   }
   const bool training =
@@ -448,9 +448,10 @@ NodeView GossipStrategy::view(std::size_t i) const {
 }
 
 Strategy::State GossipStrategy::state() const {
-  const std::uint64_t floats = hosts_.empty() ? 0 : hosts_[0]->engine->schema().floats();
+  if (hosts_.empty()) return {};
+  const std::uint64_t floats = hosts_[0]->engine->schema().floats();
   const std::uint64_t links = membership_.links;
-  return {0, floats * (1 + 3 + 2 * links)};  // momentum; base, update, drift; two replicas for each link
+  return {0, floats * (optimizer_vectors(setup_->job.optimizer) + 3 + 2 * links)};  // the optimiser's; base, update, drift; two replicas for each link
 }
 
 std::uint64_t GossipStrategy::bytes_every_step() const {

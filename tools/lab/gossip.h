@@ -19,7 +19,7 @@ class GossipStrategy : public Strategy {
   ~GossipStrategy() override;
 
   [[nodiscard]] std::vector<Setting> settings() override;
-  [[nodiscard]] std::optional<std::string> mistake() const override;
+  [[nodiscard]] std::optional<std::string> mistake(const Job&) const override;
   void start(Setup&) override;
   [[nodiscard]] bool finished() const override;
   [[nodiscard]] std::span<const float> model(std::size_t machine) override;

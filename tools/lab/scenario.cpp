@@ -63,6 +63,15 @@ std::string text_of(const toml::table& table) {
   return out.str();
 }
 
+// A table of another kind does not keep keys that only the file's kind has: with another optimiser or schedule the table is new.
+void drop_tables_of_another_kind(toml::table& file, const toml::table& given) {
+  for (const auto& [key, value] : given) {
+    const auto* table = value.as_table();
+    const auto kind = table != nullptr ? (*table)["kind"].value<std::string>() : std::nullopt;
+    if (kind && file[key]["kind"].value<std::string>() != kind) file.erase(key);
+  }
+}
+
 // [job]: the file it names, with the other keys of [job] laid over it.
 Result<Job> read_job(toml::table& root, const std::filesystem::path& directory, const std::string& origin) {
   toml::table merged;
@@ -76,6 +85,7 @@ Result<Job> read_job(toml::table& root, const std::filesystem::path& directory, 
       merged = std::move(*parsed);
       given->erase("file");
     }
+    drop_tables_of_another_kind(merged, *given);
     merge(merged, *given);
   } else {
     return bad_config(origin + ": job: is missing; write [job] with file = \"…/deploy/jobs/fashion-mnist.toml\"");
@@ -207,7 +217,7 @@ void read_strategy(TomlReader& reader, Scenario& s) {
     if (const SettingRefused refused = setting.set(value)) of.refuse(key, *refused);
     else s.knobs[setting.key] = setting.get();
   }
-  if (const auto mistake = strategy->mistake()) table.refuse("name", *mistake);
+  if (const auto mistake = strategy->mistake(s.job)) table.refuse("name", *mistake);
   const bool faults = std::any_of(s.events.begin(), s.events.end(), [](const EventSpec& e) { return e.what != EventSpec::What::speed; });
   const bool late = std::any_of(s.starts_at_s.begin(), s.starts_at_s.end(), [](double at) { return at > 0; });
   if (!strategy->takes_events() && (faults || late))

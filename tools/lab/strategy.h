@@ -47,8 +47,8 @@ class Strategy {
   virtual ~Strategy() = default;
   // Knobs, bound to this object; keys such as "strategy.period_steps".
   [[nodiscard]] virtual std::vector<Setting> settings() = 0;
-  // Knobs that do not fit together: why, and what would do.
-  [[nodiscard]] virtual std::optional<std::string> mistake() const { return std::nullopt; }
+  // Knobs that do not fit together, or not the job: why, and what would do.
+  [[nodiscard]] virtual std::optional<std::string> mistake(const Job&) const { return std::nullopt; }
   virtual void start(Setup&) = 0;
   // Nothing more will change: the budget is spent and everything that was under way has been applied.
   [[nodiscard]] virtual bool finished() const = 0;

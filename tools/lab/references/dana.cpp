@@ -22,6 +22,7 @@ class Dana : public ParameterServer {
                                   "momentum at the server with a look-ahead, or on the workers");
     return settings;
   }
+  std::optional<std::string> mistake(const Job& job) const override { return sgd_only(job, "dana looks ahead along SGD's momentum"); }
   State state() const override {
     return variant_ == Variant::zero ? State{(nodes() + 1) * floats(), 0} : State{0, floats()};
   }

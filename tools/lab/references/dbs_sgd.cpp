@@ -1,6 +1,6 @@
 // tools/lab/references/dbs_sgd.cpp - DBS-SGD: synchronous SGD in which a faster machine gets a larger part of the batch.
 //
-//   b_i such that a_i + c_i·b_i is the same for all i, Σ b_i = N·batch ;  x: the job's SGD on  Σ b_i·g_i / Σ b_i
+//   b_i such that a_i + c_i·b_i is the same for all i, Σ b_i = N·batch ;  x: the job's optimiser on  Σ b_i·g_i / Σ b_i
 //
 // Ji et al., "Dynamic Batch Size" for distributed SGD with a parameter server (2019); known to us from the abstract: b_i ∝ speed is
 // certain, fitting t(b) = a + c·b on line, its dead band (new sizes only when one of them would move by more) and bounds are ours.
@@ -25,7 +25,7 @@ class DbsSgd : public ParameterServer {
     table.integer("strategy.batch_max", "", "samples", most_, 0, 1'000'000, "no machine gets more; 0: eight times the job's batch");
     return settings;
   }
-  State state() const override { return {2 * floats(), 0}; }  // momentum and the sum of gradients
+  State state() const override { return {Reference::optimizer_floats() + floats(), 0}; }  // with the sum of gradients
 
  protected:
   void begin_rounds() override {

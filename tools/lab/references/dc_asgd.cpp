@@ -25,8 +25,11 @@ class DcAsgd : public ParameterServer {
     add_momentum(table, momentum_);
     return settings;
   }
+  std::optional<std::string> mistake(const Job& job) const override {
+    return sgd_only(job, "dc-asgd compensates for the delay of SGD's steps");
+  }
   State state() const override {
-    return {momentum_floats(momentum_) + (nodes() + (mode_ == Mode::adaptive ? 1 : 0)) * floats(), 0};
+    return {optimizer_floats(momentum_) + (nodes() + (mode_ == Mode::adaptive ? 1 : 0)) * floats(), 0};
   }
 
  protected:

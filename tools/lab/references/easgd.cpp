@@ -1,6 +1,6 @@
 // tools/lab/references/easgd.cpp - EASGD: workers train by themselves, a spring ties each of them to the server's centre.
 //
-//   every tau steps of worker i:  d = α·(x_i − x̃) ;  x_i −= d ;  x̃ += d            (otherwise x_i: the job's SGD)
+//   every tau steps of worker i:  d = α·(x_i − x̃) ;  x_i −= d ;  x̃ += d            (otherwise x_i: the job's optimiser)
 //
 // Zhang, Choromanska, LeCun, "Deep learning with Elastic Averaging SGD" (2015), the asynchronous algorithm: α = 0.9/N, tau = 10
 // (with the job's momentum on the worker it is their EAMSGD); certain. The worker sends x_i, waits, and is sent d: 4·P bytes each way,
@@ -29,7 +29,7 @@ class Easgd : public LocalTraining {
   bool same_model_everywhere() const override { return true; }
   State state() const override {
     const bool lossy = codec_.id != CodecId::fp32;
-    return {lossy ? 2 * nodes() * floats() : 0, (lossy ? 2 : 1) * floats()};
+    return {lossy ? 2 * nodes() * floats() : 0, optimizer_floats() + (lossy ? floats() : 0)};
   }
 
  protected:

@@ -4,7 +4,7 @@
 //     θ_t *= horizon ;  send if |‖x_t‖ − ‖x_t‖ as last sent| ≥ θ_t or pass < 30 ;  when sent: θ_t = mean of the last two slopes,
 //     slope = |change of the norm| / passes since the last sending
 //     x_t ← (x_t + left_t + right_t) / 3     with whatever of the neighbours lies there
-//   then the job's SGD with that gradient
+//   then the job's optimiser with that gradient
 //
 // Ghosh, Aravena, Gupta, "EventGraD: Event-triggered communication in parallel machine learning" (2022); rule, history of two and warm-up of 30
 // passes as in the authors' code, which starts the neighbours' tensors at zero: here at the initial model. horizon 0.95 and the codec are ours.
@@ -29,8 +29,8 @@ class EventGrad : public LocalTraining {
     table.integer("strategy.warmup", "", "passes", warmup_, 0, 1'000'000, "everything is sent in the first passes");
     return settings;
   }
-  // Momentum and the neighbours' tensors, and what a codec keeps.
-  State state() const override { return {0, 3 * floats() + (replicas_ ? replicas_->floats() / nodes() : 0)}; }
+  // With the neighbours' tensors, and what a codec keeps.
+  State state() const override { return {0, optimizer_floats() + 2 * floats() + (replicas_ ? replicas_->floats() / nodes() : 0)}; }
 
  protected:
   void begin_training() override {

@@ -23,7 +23,7 @@ class RandomPeer : public LocalTraining {
     table.number("strategy.weight", "", "", weight_, 0, 1, "of what has arrived in the average");
     return settings;
   }
-  State state() const override { return {0, floats() + (replicas_ ? replicas_->floats() / nodes() : 0) + extra_floats()}; }
+  State state() const override { return {0, optimizer_floats() + (replicas_ ? replicas_->floats() / nodes() : 0) + extra_floats()}; }
 
  protected:
   // After a step of i: does it send?

@@ -25,7 +25,10 @@ class LcAsgd : public ParameterServer {
     add_momentum(table, momentum_);
     return settings;
   }
-  State state() const override { return {momentum_floats(momentum_), 0}; }
+  std::optional<std::string> mistake(const Job& job) const override {
+    return sgd_only(job, "lc-asgd scales SGD's steps by way of the gradient");
+  }
+  State state() const override { return {optimizer_floats(momentum_), 0}; }
 
  protected:
   void prepare() override {

@@ -3,7 +3,7 @@
 //   x ← x + mean_i (x_i − x)   after H steps ;  quadratic rule: H = max(H_base, ⌊(α/η)²⌋), η at the round's beginning
 //
 // Stich, "Local SGD Converges Fast and Communicates Little" (2019); Gu et al., "A Quadratic Synchronization Rule for Distributed Deep Learning"
-// (ICLR 2024). Certain. Momentum stays on its machine. A codec other than fp32 is applied to the differences, with error feedback (ours).
+// (ICLR 2024). Certain. The optimiser's state stays on its machine. A codec other than fp32 is applied to the differences, with error feedback (ours).
 #include "tools/lab/references/registry.h"
 #include "tools/lab/references/formulas.h"
 #include "tools/lab/references/local_training.h"

@@ -33,7 +33,7 @@ std::vector<Setting> LocalTraining::local_settings() {
 }
 
 void LocalTraining::begin() {
-  machines_.assign(nodes(), {initial(), Vector(floats()), 0});
+  machines_.assign(nodes(), {initial(), {}, 0});
   begin_training();
 }
 
@@ -53,7 +53,7 @@ void LocalTraining::descend(std::size_t i, Gradient& gradient) {
   Machine& m = machines_[i];
   const double rate = learning_rate();
   trained(gradient, 0);
-  sgd_step(job().optimizer, rate, m.x, m.v, gradient.values);
+  optimizer_step(job().optimizer, rate, m.x, m.optimizer, gradient.values);
   ++m.steps;
 }
 
@@ -112,7 +112,7 @@ std::vector<Setting> RoundTraining::round_settings() {
 
 Strategy::State RoundTraining::state() const {
   const std::uint64_t error = compressed_ ? compressed_->node_floats() : 0;
-  return {0, floats() + floats() + outer_floats() + error};  // momentum and shared()
+  return {0, optimizer_floats() + floats() + outer_floats() + error};  // with shared()
 }
 
 void RoundTraining::begin_training() {

@@ -1,11 +1,10 @@
 // tools/lab/references/local_training.h - the part that all rows without a server share: every machine trains its own model.
 //
-// A step is the job's SGD with a momentum buffer of the machine's own (models/sgd.h). When the samples
+// A step is the job's optimiser with a state of the machine's own (models/optimizer.h). When the samples
 // are spent and `strategy.final_average` is on, one exact ring all-reduce averages all models, bytes counted.
 #pragma once
 
 #include "core/exchange/codec.h"
-#include "models/sgd.h"
 #include "tools/lab/references/compression.h"
 #include "tools/lab/references/reference.h"
 
@@ -14,11 +13,12 @@ namespace gossipd::lab {
 class LocalTraining : public Reference {
  public:
   [[nodiscard]] std::span<const float> model(std::size_t machine) override { return machines_[machine].x; }
-  [[nodiscard]] State state() const override { return {0, floats()}; }
+  [[nodiscard]] State state() const override { return {0, optimizer_floats()}; }
 
  protected:
   struct Machine {
-    Vector x, v;
+    Vector x;
+    OptimizerState optimizer;
     std::uint64_t steps = 0;
   };
 

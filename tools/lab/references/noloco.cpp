@@ -24,8 +24,8 @@ class NoLoco : public LocalTraining {
     table.number("strategy.outer_rate", "", "", beta_, 0, 10, "beta");
     return settings;
   }
-  // Momentum, outer momentum, the model before the round, and what a codec keeps.
-  State state() const override { return {0, 3 * floats() + (replicas_ ? replicas_->floats() / nodes() : 0)}; }
+  // With outer momentum, the model before the round, and what a codec keeps.
+  State state() const override { return {0, optimizer_floats() + 2 * floats() + (replicas_ ? replicas_->floats() / nodes() : 0)}; }
 
  protected:
   void begin_training() override {

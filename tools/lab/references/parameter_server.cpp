@@ -10,7 +10,7 @@ std::vector<Setting> ParameterServer::server_settings() {
 
 void ParameterServer::add_momentum(SettingTable& table, Momentum& momentum) {
   table.one_of("strategy.momentum", "", momentum, {"none", "shared", "per-worker"},
-               "one momentum buffer at the server, one for each worker, or none");
+               "one momentum buffer (or AdamW state) at the server, one for each worker, or none");
 }
 
 void ParameterServer::begin() {
@@ -63,15 +63,19 @@ void ParameterServer::descend(Momentum momentum, std::size_t worker, double lear
     for (std::size_t p = 0; p < model_.size(); ++p) model_[p] -= rate * (gradient[p] + decay * model_[p]);
     return;
   }
-  velocities_.resize(momentum == Momentum::shared ? 1 : nodes());
-  Vector& velocity = velocities_[momentum == Momentum::shared ? 0 : worker];
-  velocity.resize(floats());
-  sgd_step(job().optimizer, learning_rate, model_, velocity, gradient);
+  optimizers_.resize(momentum == Momentum::shared ? 1 : nodes());
+  OptimizerState& optimizer = optimizers_[momentum == Momentum::shared ? 0 : worker];
+  optimizer_step(job().optimizer, learning_rate, model_, optimizer, gradient);
 }
 
-std::uint64_t ParameterServer::momentum_floats(Momentum momentum) const {
+std::uint64_t ParameterServer::optimizer_floats(Momentum momentum) const {
   if (momentum == Momentum::none) return 0;
-  return momentum == Momentum::shared ? floats() : nodes() * floats();
+  return (momentum == Momentum::shared ? 1 : nodes()) * Reference::optimizer_floats();
+}
+
+std::optional<std::string> ParameterServer::mistake_of(Momentum momentum, const Job& job) {
+  if (momentum != Momentum::none) return std::nullopt;
+  return sgd_only(job, "strategy.momentum = \"none\" is plain SGD (shared and per-worker take the job's optimiser)");
 }
 
 }  // namespace gossipd::lab

@@ -6,7 +6,6 @@
 // Weight decay is added at the server, to the model that it owns (as an optimiser there does).
 #pragma once
 
-#include "models/sgd.h"
 #include "tools/lab/references/reference.h"
 
 namespace gossipd::lab {
@@ -44,9 +43,11 @@ class ParameterServer : public Reference {
   [[nodiscard]] double age(std::size_t worker) const { return static_cast<double>(version_ - sent_version_[worker]); }
   [[nodiscard]] std::size_t server() const { return server_; }
 
-  // model_ by one step of the job's SGD; velocities_ are made as the first gradient comes.
+  // model_ by one step of the job's optimiser; optimizers_ are made as the first gradient comes.
   void descend(Momentum, std::size_t worker, double learning_rate, Vector& gradient);
-  [[nodiscard]] std::uint64_t momentum_floats(Momentum) const;
+  [[nodiscard]] std::uint64_t optimizer_floats(Momentum) const;
+  // Without momentum there is no AdamW.
+  [[nodiscard]] static std::optional<std::string> mistake_of(Momentum, const Job&);
 
   [[nodiscard]] std::vector<Setting> server_settings();
   static void add_momentum(SettingTable&, Momentum&);
@@ -59,7 +60,7 @@ class ParameterServer : public Reference {
   std::uint64_t version_ = 0;
   std::vector<std::uint64_t> sent_version_;
   std::vector<Vector> at_;          // on each worker
-  std::vector<Vector> velocities_;  // one, or one for each worker
+  std::vector<OptimizerState> optimizers_;  // one, or one for each worker
 };
 
 }  // namespace gossipd::lab

@@ -25,6 +25,11 @@ void Reference::gradient(std::size_t worker, const Vector& at, std::uint32_t bat
   });
 }
 
+std::optional<std::string> Reference::sgd_only(const Job& job, const std::string& reason) {
+  if (job.optimizer.kind == OptimizerSpec::Kind::sgd) return std::nullopt;
+  return reason + ": not defined for AdamW; set job.optimizer.kind = \"sgd\" or choose another row";
+}
+
 void Reference::send(std::size_t from, std::size_t to, std::uint64_t bytes, Action arrived) {
   ++under_way_;
   setup_->world.send(from, to, bytes, Lane::bulk, [this, arrived = std::move(arrived)] {

@@ -30,6 +30,8 @@ class Reference : public Strategy {
   [[nodiscard]] std::size_t floats() const { return initial_.size(); }
   [[nodiscard]] std::uint64_t model_bytes() const { return 4 * floats(); }
   [[nodiscard]] const Vector& initial() const { return initial_; }
+  // Of the job's optimiser, for each model that it moves.
+  [[nodiscard]] std::uint64_t optimizer_floats() const { return optimizer_vectors(job().optimizer) * floats(); }
   // The schedule's rate at the samples that the cluster has been trained on.
   [[nodiscard]] double learning_rate() const { return learning_rate_at(job(), setup_->recorder.samples()); }
 
@@ -37,6 +39,8 @@ class Reference : public Strategy {
   [[nodiscard]] bool take(std::uint64_t batch);
   [[nodiscard]] bool exhausted() const { return taken_ >= setup_->recorder.budget; }
   void gradient(std::size_t worker, const Vector& at, std::uint32_t batch, std::function<void(Gradient)> done);
+  // For a row whose formula is that of SGD.
+  [[nodiscard]] static std::optional<std::string> sgd_only(const Job&, const std::string& reason);
   void send(std::size_t from, std::size_t to, std::uint64_t bytes, Action arrived);
   void trained(const Gradient& gradient, double age_steps) {
     setup_->recorder.trained(gradient.worker, gradient.batch, gradient.loss, age_steps);

@@ -23,6 +23,7 @@ class Smega2 : public ParameterServer {
     table.number("strategy.lag_smoothing", "", "", smoothing_, 0, 1, "horizon = lag: weight of the newest lag in the average");
     return settings;
   }
+  std::optional<std::string> mistake(const Job& job) const override { return sgd_only(job, "smega2 looks ahead along SGD's momentum"); }
   // V and G beside the model: 3P with it, whatever N is.
   State state() const override { return {2 * floats(), 0}; }
 

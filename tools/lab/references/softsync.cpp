@@ -1,6 +1,6 @@
 // tools/lab/references/softsync.cpp - n-softsync: the server waits for c = max(1, ⌊N/n⌋) gradients, then applies their mean.
 //
-//   mean of g_k·(1/τ_k) over c gradients, τ_k = max(1, age of g_k in updates) ;  then the job's SGD with rate η
+//   mean of g_k·(1/τ_k) over c gradients, τ_k = max(1, age of g_k in updates) ;  then the job's optimiser with rate η
 //
 // Gupta, Zhang, Wang, "Model Accuracy and Runtime Tradeoff in Distributed Deep Learning" (2016) divide η by the mean staleness;
 // Zhang, Gupta, Lian, Liu, "Staleness-aware Async-SGD" (2016) each gradient by its own (the default here). n = 1 waits
@@ -24,7 +24,11 @@ class Softsync : public ParameterServer {
     add_momentum(table, momentum_);
     return settings;
   }
-  State state() const override { return {momentum_floats(momentum_) + floats(), 0}; }
+  std::optional<std::string> mistake(const Job& job) const override {
+    if (staleness_ == Staleness::off) return mistake_of(momentum_, job);
+    return sgd_only(job, "softsync divides SGD's rate by way of the gradients, unless strategy.staleness is \"off\"");
+  }
+  State state() const override { return {optimizer_floats(momentum_) + floats(), 0}; }
 
  protected:
   void prepare() override { sum_.assign(floats(), 0.0f); }

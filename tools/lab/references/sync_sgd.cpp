@@ -1,14 +1,13 @@
 // tools/lab/references/sync_sgd.cpp - synchronous SGD: every step is taken with the mean gradient of all machines, by an all-reduce.
 //
-//   g = mean_i g_i(x) ;  x: the job's SGD on g, on every machine alike
+//   g = mean_i g_i(x) ;  x: the job's optimiser on g, on every machine alike
 //
 // Compression: none; fp16 (rounded at every hop); int8 with error feedback, two-phase as in 1-bit Adam (Tang et al. 2021); top-k with error feedback,
 // gathered by all (Aji and Heafield 2017, DGC without its extras); low-rank: PowerSGD (Vogels et al. 2019). Linear scaling of the rate
 // with the number of machines: Goyal et al. 2017 (the warm-up is the job's). Certain but for our choice of collective for int8.
-// One copy of model and momentum stands for all machines: they hold the same bits. The all-reduce begins when the last machine
+// One copy of model and optimiser stands for all machines: they hold the same bits. The all-reduce begins when the last machine
 // has its gradient, and the next step when the last one has the mean.
 #include "tools/lab/references/registry.h"
-#include "models/sgd.h"
 #include "tools/lab/references/compression.h"
 #include "tools/lab/references/reference.h"
 
@@ -30,12 +29,11 @@ class SyncSgd : public Reference {
   }
   std::span<const float> model(std::size_t) override { return x_; }
   bool same_model_everywhere() const override { return true; }
-  State state() const override { return {0, floats() + exchange_->node_floats()}; }
+  State state() const override { return {0, optimizer_floats() + exchange_->node_floats()}; }
 
  protected:
   void begin() override {
     x_ = initial();
-    v_.assign(floats(), 0.0f);
     gradients_.resize(nodes());
     exchange_ = make_exchange();
     next();
@@ -73,7 +71,7 @@ class SyncSgd : public Reference {
   }
 
   void step() {
-    sgd_step(job().optimizer, rate_, x_, v_, gradients_[0]);
+    optimizer_step(job().optimizer, rate_, x_, optimizer_, gradients_[0]);
     next();
   }
 
@@ -82,7 +80,8 @@ class SyncSgd : public Reference {
   double share_ = 0.01;
   std::uint32_t rank_ = 4;
   bool scale_ = false;
-  Vector x_, v_;
+  Vector x_;
+  OptimizerState optimizer_;
   Vectors gradients_;
   std::unique_ptr<MeanExchange> exchange_;
   std::size_t ready_ = 0;

@@ -1,6 +1,7 @@
 // tools/lab/references/worker.h - what every reference row needs of a worker: a gradient, in virtual time.
 #pragma once
 
+#include "models/optimizer.h"
 #include "models/schedule.h"
 #include "tools/lab/strategy.h"
 
