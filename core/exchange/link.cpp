@@ -74,7 +74,7 @@ void Link::start_fresh(bool i_speak_first) {
   awaiting_state_ = false;
   my_turn_ = i_speak_first;
   reopened_ = false;
-  speaking_ = hearing_ = heard_news_ = hearing_news_ = spoke_news_ = false;
+  speaking_ = hearing_ = heard_opening_ = spoke_opening_ = false;
   spoken_ = heard_ = 0;
   heard_gain_ = 0;
   kept_.clear();
@@ -205,15 +205,12 @@ std::optional<Reject> Link::on_turn(std::span<const std::byte> message, double r
   counters_.bytes_received += message.size();
   if (!hearing_) {
     hearing_ = true;
-    hearing_news_ = false;
+    for (BlockState& block : blocks_) block.heard = false;
     kept_.clear();  // the answer has begun, so the other end holds all we said
   }
-  for (const TurnRecord& record : records) {
-    hearing_news_ = true;
-    apply_record(record);
-  }
+  for (const TurnRecord& record : records) apply_record(record);
   peer_weight_ = header.weight;
-  peer_degree_ = std::max<std::uint32_t>(header.degree, 1);
+  peer_in_flight_ = std::max<std::uint32_t>(header.in_flight, 1);
   peer_step_seconds_ = header.step_seconds;
   hearing_at_ = now - from_seconds(rtt_seconds / 2 + static_cast<double>(header.snapshot_age_seconds));
   if (!header.last) return std::nullopt;
@@ -222,7 +219,7 @@ std::optional<Reject> Link::on_turn(std::span<const std::byte> message, double r
   heard_ = header.turn;
   heard_gain_ = header.gain_listener;
   heard_blocks_ = 0;
-  heard_news_ = hearing_news_;
+  heard_opening_ = header.gain_speaker == 0 && header.gain_listener == 0;
   received_at_ = hearing_at_;
   received_once_ = true;
   my_turn_ = true;
@@ -243,6 +240,7 @@ void Link::apply_record(const TurnRecord& record) {
     // Said again after a reconnect: only then may a delta come twice.
     if (!keyframe && reopened_ && state.received_valid && record.version <= state.received) {
       ++counters_.deltas_duplicate;
+      state.heard = true;
       return;
     }
     if (!keyframe && (!state.received_valid || record.version != state.received + 1))
@@ -254,6 +252,7 @@ void Link::apply_record(const TurnRecord& record) {
     ++(keyframe ? counters_.keyframes_applied : counters_.deltas_applied);
   }
   state.received = record.version;
+  state.heard = true;
   set_received_valid(state, true);
 }
 
@@ -281,13 +280,23 @@ void Link::look(std::size_t index, std::span<const float> model, std::span<float
   const Block& block = schema_.blocks()[index];
   BlockState& state = blocks_[index];
   if (heard_gain_ > 0 && index >= heard_blocks_) {
+    if (index == 0) heard_spread_ = {};
     if (state.received_valid && !state.keyframe_owed) {
       const auto u = block.of(update);
-      transfer_squared_ += kernels().transfer(u, block.of(received()), block.of(published()), heard_gain_);
-      correction_squared_ += correct(block, state, heard_future_, block.of(model), u, drift);
+      const ChangeNorms apart = kernels().distance(block.of(received()), block.of(published()));
+      heard_spread_.change_squared += apart.change_squared;
+      heard_spread_.reference_squared += apart.reference_squared;
+      if (state.said || state.heard) {
+        transfer_squared_ += kernels().transfer(u, block.of(received()), block.of(published()), heard_gain_);
+        correction_squared_ += correct(block, state, heard_future_, block.of(model), u, drift);
+      }
     }
     heard_blocks_ = index + 1;
-    if (heard_blocks_ == blocks_.size()) heard_gain_ = 0;
+    if (heard_blocks_ == blocks_.size()) {
+      counters_.weight = static_cast<double>(std::exchange(heard_gain_, 0.0f));
+      if (received_valid_ == blocks_.size())
+        counters_.spread = std::sqrt(heard_spread_.change_squared / std::max(heard_spread_.reference_squared, 1e-30));
+    }
   }
   if (state.keyframe_owed) {
     state.change = 1;
@@ -315,7 +324,7 @@ void Link::begin(const Speech& speech, Instant now) {
   GOSSIPD_ASSERT(my_turn() && !speaking_);
   speech_ = speech;
   speaking_ = true;
-  spoke_news_ = false;
+  for (BlockState& block : blocks_) block.said = false;
   next_block_ = 0;
   bytes_before_turn_ = counters_.bytes_sent;
   kept_.clear();
@@ -381,8 +390,10 @@ bool Link::speak(std::span<const float> model, std::span<float> update, std::spa
     }
   }
   if (state.received_valid && !state.keyframe_owed) {
-    if (speech_.gain_self > 0) transfer_squared_ += k.transfer(u, theirs, own, speech_.gain_self);
-    if (paired_before) correction_squared_ += correct(block, state, own_future_, x, u, drift);
+    if (speech_.gain_self > 0 && (state.said || state.heard)) {
+      transfer_squared_ += k.transfer(u, theirs, own, speech_.gain_self);
+      if (paired_before) correction_squared_ += correct(block, state, own_future_, x, u, drift);
+    }
     const ChangeNorms norms = k.distance(theirs, own);
     spread_squared_ += norms.change_squared;
     published_squared_ += norms.reference_squared;
@@ -430,7 +441,7 @@ void Link::append(std::uint32_t index, Codec codec, std::span<const float> targe
   ++state.published;
   ++(delta ? counters_.deltas_sent : counters_.keyframes_sent);
   set_keyframe_owed(state, false);
-  spoke_news_ = true;
+  state.said = true;
   write_turn_record(record.first<turn_record_bytes>(), index, state.published, codec, fresh);
   ++message_records_;
   if (!whole) kept_.push_back(Kept{index, state.published, Bytes(record.begin(), record.end())});
@@ -449,7 +460,7 @@ void Link::flush(bool last, Instant now) {
   header.gain_speaker = speech_.gain_self;
   header.gain_listener = speech_.gain_peer;
   header.weight = speech_.weight;
-  header.degree = speech_.degree;
+  header.in_flight = speech_.in_flight;
   header.step = speech_.step;
   header.step_seconds = speech_.step_seconds;
   header.snapshot_age_seconds = static_cast<float>(std::max(0.0, seconds(now - speech_.snapshot_at)));
@@ -467,16 +478,20 @@ void Link::end(Instant now) {
   spoken_ = std::max(spoken_, heard_) + 1;
   speaking_ = false;
   my_turn_ = false;
+  heard_opening_ = false;
+  spoke_opening_ = speech_.gain_self == 0 && speech_.gain_peer == 0;
   published_at_ = speech_.snapshot_at;
   published_once_ = true;
   ++counters_.turns_spoken;
   const double norm = std::max(published_squared_, 1e-30);
-  counters_.weight = static_cast<double>(speech_.gain_self);
   counters_.transfer = std::sqrt(transfer_squared_ / norm);
   counters_.correction = std::sqrt(correction_squared_ / norm);
   counters_.threshold = speech_.threshold_shown;
   counters_.trust = speech_.trust;
-  if (received_valid_ == blocks_.size()) counters_.spread = std::sqrt(spread_squared_ / norm);
+  if (!spoke_opening_) {
+    counters_.weight = static_cast<double>(speech_.gain_self);
+    if (received_valid_ == blocks_.size()) counters_.spread = std::sqrt(spread_squared_ / norm);
+  }
   transfer_squared_ = correction_squared_ = 0;
 }
 

@@ -6,17 +6,17 @@
 //
 // The answer: a link is a conversation in turns. Each end holds two replicas, `published` (what
 // the other holds of us) and `received` (what we hold of it). Who has the turn *speaks*: sends
-// deltas of the blocks that changed enough, and passes the turn on. While a turn is with us the
-// other end's replicas stand still, so both ends know the same pair of replicas at each turn and
-// both apply the same transfer with opposite sign:
+// deltas of the blocks that changed enough, and passes the turn on. An *exchange* is two turns: one
+// end opens it when its model has changed enough, the other answers at its next look. After the
+// answer both ends know the same fresh pair of replicas, and both apply the same transfer with
+// opposite sign to every block that either of them has said:
 //
-//     turn n of speaker s to listener l, replicas p_s (after the turn) and p_l:
+//     answer of speaker s to listener l, replicas p_s (after the turn) and p_l:
 //         x_s += gain_speaker · (p_l − p_s)        x_l += gain_listener · (p_s − p_l)
 //
 // with gain_speaker·weight_s = gain_listener·weight_l, so Σ weight·x is kept exactly (up to
 // rounding), whatever the speeds, delays and codecs. The speaker applies its half at once, the
-// listener at its first look at the model after it; over a turn and its answer the ages of the pairs
-// cancel, which is why a delay does not drag the common movement of the models (EXCHANGE.md beside this file).
+// listener at its first look at the model after it (EXCHANGE.md beside this file).
 //
 // Encoded records are kept until the other end has answered; after a reconnect both ends compare
 // version and hash of every block, and what was lost is sent again if its base still matches, as
@@ -40,10 +40,10 @@ struct Speech {
   Codec codec;                // for parameter blocks; small and statistic blocks take a finer one
   double threshold = 0;       // relative change from which on a block is sent; 0: every block that changed at all; infinite: none
   double threshold_shown = 0; // the same, or what the whole model was held against, for the counters
-  float gain_self = 0;
+  float gain_self = 0;        // both 0: an opening
   float gain_peer = 0;
   float weight = 1;
-  std::uint32_t degree = 1;
+  std::uint32_t in_flight = 1;  // own openings without an answer, this one included
   Step step = 0;
   float step_seconds = 0;
   Instant snapshot_at{};
@@ -72,7 +72,8 @@ class Link {
   [[nodiscard]] bool speaking() const { return speaking_; }
   // Every block of the peer's model is held: a joiner can adopt it.
   [[nodiscard]] bool received_complete() const { return received_valid_ == schema_.blocks().size(); }
-  [[nodiscard]] bool heard_news() const { return heard_news_; }  // the last turn heard carried blocks
+  [[nodiscard]] bool owes_answer() const { return my_turn() && heard_opening_; }
+  [[nodiscard]] bool awaits_answer() const { return open_ && !my_turn_ && spoke_opening_; }
   [[nodiscard]] bool owes_transfer() const { return heard_gain_ > 0; }  // our half of the turn heard has not been applied yet
   [[nodiscard]] bool owes_keyframes() const { return keyframes_owed_ > 0; }
   [[nodiscard]] Instant spoken_at() const { return published_at_; }
@@ -104,7 +105,7 @@ class Link {
   [[nodiscard]] const ExchangeCounters& counters() const { return counters_; }
   ExchangeCounters& counters() { return counters_; }
   [[nodiscard]] float peer_weight() const { return peer_weight_; }
-  [[nodiscard]] std::uint32_t peer_degree() const { return peer_degree_; }
+  [[nodiscard]] std::uint32_t peer_in_flight() const { return peer_in_flight_; }
   // Age of what the peer published, as the receiver's clock and half the round trip tell it.
   [[nodiscard]] double age_seconds(Instant now) const;
   [[nodiscard]] double peer_step_seconds() const { return peer_step_seconds_; }
@@ -118,6 +119,8 @@ class Link {
     Version received = 0;
     bool keyframe_owed = true;     // the peer's replica of this block is unknown or wrong
     bool received_valid = false;
+    bool said = false;             // in the turn spoken last …
+    bool heard = false;            // … in the one heard last
     float change = 0;              // relative, at the last look
     double drift_square = 0;       // moving average of mean(drift²); only with adaptive curvature
   };
@@ -155,11 +158,11 @@ class Link {
   bool my_turn_ = false;
   bool speaking_ = false;
   std::uint32_t spoken_ = 0, heard_ = 0;  // last complete turns
-  bool heard_news_ = false;
+  bool heard_opening_ = false;  // the turn heard last wants an answer
+  bool spoke_opening_ = false;  // and so does the one spoken last
   float heard_gain_ = 0;   // of our half of the turn heard; 0: applied
   std::size_t heard_blocks_ = 0;  // of which that has been applied to so many blocks
   bool hearing_ = false;   // a turn has begun and not ended
-  bool hearing_news_ = false;
 
   Speech speech_;
   FuturePosition heard_future_, own_future_;
@@ -168,15 +171,15 @@ class Link {
   std::uint16_t message_records_ = 0;
   std::deque<SharedBytes> outbox_;
   std::vector<Kept> kept_;
-  bool spoke_news_ = false;
   bool reopened_ = false;     // no turn has been heard to its end since the link was opened again
   bool resend_turn_ = false;  // the last turn spoken was not heard to its end
   std::vector<std::uint32_t> resync_;
   std::uint64_t bytes_before_turn_ = 0;
+  ChangeNorms heard_spread_;
   double transfer_squared_ = 0, correction_squared_ = 0, spread_squared_ = 0, published_squared_ = 0;
 
   float peer_weight_ = 1;
-  std::uint32_t peer_degree_ = 1;
+  std::uint32_t peer_in_flight_ = 1;
   double peer_step_seconds_ = 0;
   std::unique_ptr<LossForecaster> peer_loss_;  // null: loss trust is off
   Instant received_at_{};    // when the peer's snapshot of the last complete turn was taken, by our clock

@@ -62,20 +62,25 @@ void Trigger::on_round(const Round& round) {
 }
 
 Trigger::Decision Trigger::decide(const LinkState& link) const {
-  // No answer before its time: every turn that mixes carries news, or sparse replicas would be mixed twice for one delta.
   if (periodic()) {
     const bool over = link.steps_since_spoken >= period_;
     return {over || link.owes_keyframes, over ? 0 : nothing};
   }
-  if (by_budget() && bucket_.empty()) return {link.owes_keyframes || link.heard_news, nothing};
+  if (by_budget() && bucket_.empty()) return {link.owes_keyframes, nothing};
   const double limit = link.due ? threshold_ * heartbeat_threshold_share : threshold_;
   if (policy_.scope == ChangeScope::model) {
     const bool changed = link.model_change > threshold_;
     const bool said = link.model_change > limit;
-    return {changed || link.owes_keyframes || link.heard_news || link.due, said ? 0 : nothing};
+    return {changed || link.owes_keyframes || link.due, said ? 0 : nothing};
   }
   const bool changed = link.owes_keyframes || link.block_change > threshold_;
-  return {changed || link.heard_news || link.due, limit};
+  return {changed || link.due, limit};
+}
+
+double Trigger::answer_threshold() const {
+  if (periodic()) return 0;
+  if (by_budget() && bucket_.empty()) return nothing;
+  return policy_.scope == ChangeScope::model ? 0 : threshold_;
 }
 
 }  // namespace gossipd

@@ -61,7 +61,6 @@ class Trigger {
     double block_change = 0;  // largest relative change of a block
     double model_change = 0;  // relative change of the whole model
     bool owes_keyframes = false;
-    bool heard_news = false;  // the turn that was heard carried blocks
     bool due = false;         // the heartbeat is
     Step steps_since_spoken = 0;
   };
@@ -74,7 +73,10 @@ class Trigger {
 
   void on_round(const Round& round);
   void on_spoken(std::uint64_t bytes) { bucket_.take(static_cast<double>(bytes)); }
+  // Whether to open an exchange on the link, and what is said then.
   [[nodiscard]] Decision decide(const LinkState& link) const;
+  // An exchange that a neighbour has opened is answered in any case; from which change on a block is said then.
+  [[nodiscard]] double answer_threshold() const;
   [[nodiscard]] double threshold() const { return threshold_; }  // of this round
   [[nodiscard]] bool periodic() const;
   [[nodiscard]] Step period() const { return period_; }          // of this round; meaningful if periodic()

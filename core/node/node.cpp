@@ -230,14 +230,15 @@ std::optional<Error> NodeImpl::leave(Instant now) {
   return std::nullopt;
 }
 
-// Done when every link has been spoken on once more and the words are out, or when time is up.
+// Done when every link has had one more exchange and the words are out, or when time is up.
 void NodeImpl::check_leave(Instant now) {
   if (phase_ != Phase::leaving) return;
   const bool said = std::all_of(leave_turns_.begin(), leave_turns_.end(), [this](const auto& item) {
     const auto neighbour = neighbours_.find(item.first);
     const Session* session = session_of(item.first);
     return neighbour == neighbours_.end() || session == nullptr || !neighbour->second.link || !neighbour->second.link->is_open() ||
-           (neighbour->second.link->counters().turns_spoken > item.second && session->bulk_outstanding == 0);
+           (neighbour->second.link->counters().turns_spoken > item.second && !neighbour->second.link->awaits_answer() &&
+            session->bulk_outstanding == 0);
   });
   if (said || now >= leave_deadline_) finish_leave(now);
 }
@@ -288,7 +289,11 @@ void NodeImpl::stop(Instant now) {
 
 // ---- time ------------------------------------------------------------------------------------
 
-Instant NodeImpl::next_deadline() const { return last_time_ + poll_period; }
+Instant NodeImpl::next_deadline() const {
+  const Instant poll = last_time_ + poll_period;
+  const bool next_round = phase_ == Phase::finishing && stage_ == RoundStage::waiting && finish_round_at_ > last_time_;
+  return next_round ? std::min(poll, finish_round_at_) : poll;
+}
 
 void NodeImpl::on_time(Instant now) {
   const MembershipPolicy& policy = config_.membership;

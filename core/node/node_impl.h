@@ -82,6 +82,11 @@ class NodeImpl {
     Instant next{};
     std::string last_reason;
   };
+  struct Opening {
+    NodeId peer{};
+    Trigger::Decision decision;
+    double change = 0;  // of the whole model since it was last said there
+  };
   enum class RoundStage : std::uint8_t { idle, waiting, take_in, look, speak, hand_back };
 
   // node.cpp
@@ -138,8 +143,11 @@ class NodeImpl {
   [[nodiscard]] std::uint32_t job_batch() const { return last_.job_batch > 0 ? last_.job_batch : last_.batch; }
   void trigger_round(Instant now);
   void decide(Neighbour& neighbour, Instant now);
+  void speak_on(Neighbour& neighbour, const Trigger::Decision& decision, Instant now);
   [[nodiscard]] Trigger::Decision decision_for(const Neighbour& neighbour, Instant now) const;
   void end_speech(Neighbour& neighbour, Instant now);
+  [[nodiscard]] bool is_leaving(NodeId peer) const;
+  [[nodiscard]] std::uint32_t in_flight(Instant now) const;
   [[nodiscard]] double finish_threshold() const;
   [[nodiscard]] Duration finish_pace() const;
   void finish_round();
@@ -212,6 +220,7 @@ class NodeImpl {
   bool trainer_running_ = false;  // what the last update told it
   Instant snapshot_at_{};
   Step base_step_ = 0;
+  std::optional<Opening> opening_;  // the best so far, in this round
   bool spread_is_new_ = false;   // a turn has been spoken since the trigger saw it
   std::uint64_t cursor_ = 0;     // floats or blocks, by stage
   std::vector<NodeId> round_links_;

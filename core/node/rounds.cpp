@@ -14,10 +14,10 @@ namespace {
 constexpr std::size_t floats_per_piece = 65536;
 constexpr double finish_threshold_share = 0.5;   // of the spread that is asked for: a change still worth saying when the models are to agree
 constexpr Step balance_steps = 8;  // of one batch, before it may change again
-constexpr double finish_mixing = 0.8;
+constexpr double finish_mixing = 1.0;
 constexpr double finish_pace_steps = 2;        // of training, between two rounds of the final exchange: every turn tells of many others
 constexpr double finish_pace_max_s = 0.5;
-constexpr double mixing_gain_max = 0.5;
+constexpr double mixing_gain_max = 1.0;   // a joiner of little weight takes nearly all of the other's model
 constexpr double heartbeat_threshold_share = 0.1;  // at rest; while training it is the trigger's
 
 // A replica under a coarse codec lags behind its model, and a feedback loop with a lag is stable
@@ -63,12 +63,14 @@ void NodeImpl::on_snapshot(Snapshot snapshot, Instant now) {
 bool NodeImpl::round_has_reason(Instant now) const {
   if (stage_ != RoundStage::waiting) return false;
   if (steps_allowed() || trainer_running_ || !last_.finite) return true;
-  if (phase_ == Phase::finishing && now < finish_round_at_) return false;
   for (const auto& [id, neighbour] : neighbours_) {
     if (!neighbour.link || !neighbour.link->my_turn()) continue;
     const Link& link = *neighbour.link;
-    if (link.speaking() || link.owes_keyframes() || link.heard_news() || link.owes_transfer()) return true;
-    if (phase_ == Phase::finishing && link.counters().turns_spoken == 0) return true;
+    if (phase_ == Phase::finishing) {
+      if (now >= finish_round_at_) return true;
+      continue;
+    }
+    if (link.speaking() || link.owes_keyframes() || link.owes_answer() || link.owes_transfer()) return true;
     const Duration quiet = phase_ == Phase::finished ? config_.exchange.heartbeat * 5 : config_.exchange.heartbeat / 8;
     if (now - link.spoken_at() >= quiet) return true;
   }
@@ -123,6 +125,7 @@ void NodeImpl::work(Instant now) {
           std::rotate(round_links_.begin(), round_links_.begin() + static_cast<std::ptrdiff_t>(random_.below(round_links_.size())),
                       round_links_.end());
         round_link_ = 0;
+        opening_.reset();
         next_link(now);
         break;
       }
@@ -190,7 +193,16 @@ void NodeImpl::next_link(Instant now) {
     if (schema_.blocks().empty()) decide(neighbour, now);
     return;
   }
-  stage_ = RoundStage::hand_back;
+  if (!opening_) {
+    stage_ = RoundStage::hand_back;
+    return;
+  }
+  // All have been looked at and answered: now the exchange that was found worth opening.
+  const Opening opening = *std::exchange(opening_, std::nullopt);
+  Neighbour& neighbour = neighbours_[opening.peer];
+  if (!neighbour.link || !neighbour.link->my_turn()) return next_link(now);
+  round_links_.push_back(opening.peer);
+  speak_on(neighbour, opening.decision, now);
 }
 
 // The model of this round is in base_, the drift is up to date.
@@ -204,6 +216,18 @@ void NodeImpl::trigger_round(Instant now) {
   trigger_.on_round(round);
 }
 
+bool NodeImpl::is_leaving(NodeId peer) const {
+  const auto found = directory_.entries().find(peer);
+  return found != directory_.entries().end() && found->second.record.phase == Phase::leaving;
+}
+
+// Openings that will be answered soon; who has not answered for a heartbeat is not waited for.
+std::uint32_t NodeImpl::in_flight(Instant now) const {
+  return static_cast<std::uint32_t>(std::count_if(neighbours_.begin(), neighbours_.end(), [&](const auto& item) {
+    return item.second.link && item.second.link->awaits_answer() && now - item.second.link->spoken_at() < config_.exchange.heartbeat;
+  }));
+}
+
 Duration NodeImpl::finish_pace() const { return from_seconds(std::clamp(finish_pace_steps * last_.step_seconds, 0.0, finish_pace_max_s)); }
 
 double NodeImpl::finish_threshold() const { return finish_threshold_share * config_.exchange.spread_bound; }
@@ -214,31 +238,37 @@ Trigger::Decision NodeImpl::decision_for(const Neighbour& neighbour, Instant now
   if (!steps_allowed()) {
     const double least = finish_threshold();
     const bool changed = link.owes_keyframes() || link.largest_change() > least;
-    return {changed || link.heard_news() || due || link.counters().turns_spoken == 0 || phase_ == Phase::leaving,
-            due ? least * heartbeat_threshold_share : least};
+    const bool apart = phase_ == Phase::finishing && link.counters().spread >= config_.exchange.spread_bound;
+    return {changed || apart || due || link.owes_answer() || phase_ == Phase::leaving, due ? least * heartbeat_threshold_share : least};
   }
+  if (link.owes_answer()) return {true, trigger_.answer_threshold()};
   Trigger::LinkState state;
   state.block_change = link.largest_change();
   state.model_change = link.counters().change;
   state.owes_keyframes = link.owes_keyframes();
-  state.heard_news = link.heard_news();
   state.due = due;
   state.steps_since_spoken = last_.step - std::min(last_.step, neighbour.spoken_step);
-  Trigger::Decision decision = trigger_.decide(state);
-  if (link.counters().turns_spoken == 0) decision.speak = true;
-  return decision;
+  return trigger_.decide(state);
 }
 
 void NodeImpl::decide(Neighbour& neighbour, Instant now) {
   Link& link = *neighbour.link;
   link.counters().threshold = steps_allowed() ? trigger_.threshold() : finish_threshold();
   const Trigger::Decision decision = decision_for(neighbour, now);
-  if (!decision.speak) {
-    ++link.counters().turns_suppressed;
-    ++round_link_;
-    next_link(now);
-    return;
-  }
+  const bool first = link.counters().turns_spoken == 0;
+  const bool at_once = first || link.owes_answer() || link.owes_keyframes() || phase_ == Phase::leaving || is_leaving(round_links_[round_link_]);
+  if (at_once) return speak_on(neighbour, decision, now);
+  // One opening a round, where most has changed: an exchange takes the models as they are, so the next one had better wait
+  // for its outcome.
+  const double change = link.counters().change;
+  if (decision.speak && (!opening_ || change > opening_->change)) opening_ = Opening{round_links_[round_link_], decision, change};
+  ++link.counters().turns_suppressed;
+  ++round_link_;
+  next_link(now);
+}
+
+void NodeImpl::speak_on(Neighbour& neighbour, const Trigger::Decision& decision, Instant now) {
+  Link& link = *neighbour.link;
   link.begin(speech_for(link, decision, now), now);
   stage_ = RoundStage::speak;
   cursor_ = 0;
@@ -314,14 +344,15 @@ Speech NodeImpl::speech_for(const Link& link, const Trigger::Decision& decision,
   speech.codec = fine ? policy.fine_codec : policy.codec;
   speech.threshold = decision.threshold;
   speech.threshold_shown = std::isfinite(decision.threshold) && decision.threshold > 0 ? decision.threshold : link.counters().threshold;
-  speech.degree = static_cast<std::uint32_t>(std::max<std::size_t>(open_links(), 1));
+  speech.in_flight = in_flight(now) + 1;
   speech.weight = own_weight();
   const double own = static_cast<double>(speech.weight);
   if (!fine && policy.loss_trust != LossTrust::off) speech.trust = loss_trust(last_.loss, link.peer_loss(now), policy.loss_trust_max);
   const double peer = speech.trust * std::max(1e-6, static_cast<double>(link.peer_weight()));
-  double gain = (fine ? finish_mixing : policy.mixing) * codec_gain(speech.codec) / (1.0 + std::max(speech.degree, link.peer_degree()));
+  double gain = (fine ? finish_mixing : policy.mixing) * codec_gain(speech.codec) / (1.0 + std::max(speech.in_flight, link.peer_in_flight()));
   if (!fine && policy.age_decay > 0 && last_.step_seconds > 0)
     gain /= 1.0 + policy.age_decay * link.age_seconds(now) / last_.step_seconds;
+  if (!link.owes_answer()) gain = 0;
   speech.gain_self = static_cast<float>(std::min(mixing_gain_max, gain * 2 * peer / (own + peer)));
   speech.gain_peer = static_cast<float>(std::min(mixing_gain_max, gain * 2 * own / (own + peer)));
   speech.step = last_.step;

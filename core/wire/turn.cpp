@@ -17,7 +17,7 @@ void write_turn_header(std::span<std::byte, turn_header_bytes> out, const TurnHe
   w.put(h.gain_speaker);
   w.put(h.gain_listener);
   w.put(h.weight);
-  w.put(h.degree);
+  w.put(h.in_flight);
   w.put(h.step);
   w.put(h.step_seconds);
   w.put(h.snapshot_age_seconds);
@@ -68,7 +68,7 @@ std::optional<Reject> decode_turn(std::span<const std::byte> message, const Sche
   h.gain_speaker = in.get<float>();
   h.gain_listener = in.get<float>();
   h.weight = in.get<float>();
-  h.degree = in.get<std::uint32_t>();
+  h.in_flight = in.get<std::uint32_t>();
   h.step = in.get<Step>();
   h.step_seconds = in.get<float>();
   h.snapshot_age_seconds = in.get<float>();

@@ -4,7 +4,7 @@
 // `last` set. All fields little-endian, packed:
 //
 //     u8 kind = 1 | u8 flags (1 = last) | u16 records | u32 turn | f32 gain_speaker | f32 gain_listener |
-//     f32 weight | u32 degree | u64 step | f32 step_seconds | f32 snapshot_age_seconds | f32 loss
+//     f32 weight | u32 in_flight | u64 step | f32 step_seconds | f32 snapshot_age_seconds | f32 loss
 //     then per record: u32 block | u32 version | u8 codec | u8 flags (1 = fresh) | u16 keep | payload of encoded_size(codec, floats)
 //
 // `version` is the block's after the record; a delta needs the one before it as its base, a
@@ -35,9 +35,9 @@ struct TurnHeader {
   std::uint16_t records = 0;
   std::uint32_t turn = 0;
   float gain_speaker = 0;   // of the transfer this turn causes, at its speaker …
-  float gain_listener = 0;  // … and at its listener
+  float gain_listener = 0;  // … and at its listener; both 0: the turn opens an exchange and wants an answer
   float weight = 1;         // the speaker's, for the gains of the next turn
-  std::uint32_t degree = 1; // the speaker's open links
+  std::uint32_t in_flight = 1;  // exchanges that the speaker has opened and that are not answered yet, this one included
   Step step = 0;            // at which the speaker took the snapshot it speaks of
   float step_seconds = 0;
   float snapshot_age_seconds = 0;  // when this message was made

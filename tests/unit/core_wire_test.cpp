@@ -126,7 +126,7 @@ TEST_CASE("a turn comes out as it went in, and local segments have no block") {
   header.gain_speaker = 0.125f;
   header.gain_listener = 0.25f;
   header.weight = 0.5f;
-  header.degree = 3;
+  header.in_flight = 3;
   header.step = 1u << 30;
   header.step_seconds = 0.01f;
   header.snapshot_age_seconds = 0.5f;
@@ -135,7 +135,7 @@ TEST_CASE("a turn comes out as it went in, and local segments have no block") {
   TurnHeader back;
   std::vector<TurnRecord> records;
   REQUIRE_FALSE(decode_turn(message, schema, back, records));
-  CHECK((back.last && back.turn == 41 && back.gain_speaker == 0.125f && back.gain_listener == 0.25f && back.weight == 0.5f && back.degree == 3));
+  CHECK((back.last && back.turn == 41 && back.gain_speaker == 0.125f && back.gain_listener == 0.25f && back.weight == 0.5f && back.in_flight == 3));
   CHECK((back.step == 1u << 30 && back.step_seconds == 0.01f && back.snapshot_age_seconds == 0.5f && back.loss == 2.25f));
   REQUIRE(records.size() == 3);
   CHECK(records[0].codec == Codec{CodecId::top_k, 32});
