@@ -147,7 +147,7 @@ class NodeImpl {
   [[nodiscard]] Trigger::Decision decision_for(const Neighbour& neighbour, Instant now) const;
   void end_speech(Neighbour& neighbour, Instant now);
   [[nodiscard]] bool is_leaving(NodeId peer) const;
-  [[nodiscard]] std::uint32_t in_flight(Instant now) const;
+  [[nodiscard]] std::uint32_t in_flight(Instant now);
   [[nodiscard]] double finish_threshold() const;
   [[nodiscard]] Duration finish_pace() const;
   void finish_round();
@@ -155,7 +155,7 @@ class NodeImpl {
   bool adopt(Instant now);
   void take_over(std::span<const float> model, const std::string& from, Instant now);
   void own_model_broken(const std::string& where);
-  [[nodiscard]] Speech speech_for(const Link& link, const Trigger::Decision& decision, Instant now) const;
+  [[nodiscard]] Speech speech_for(const Link& link, const Trigger::Decision& decision, Instant now);
   [[nodiscard]] float own_weight() const;
   [[nodiscard]] std::span<const float> drift() const;
 

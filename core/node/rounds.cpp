@@ -221,11 +221,15 @@ bool NodeImpl::is_leaving(NodeId peer) const {
   return found != directory_.entries().end() && found->second.record.phase == Phase::leaving;
 }
 
-// Openings that will be answered soon; who has not answered for a heartbeat is not waited for.
-std::uint32_t NodeImpl::in_flight(Instant now) const {
-  return static_cast<std::uint32_t>(std::count_if(neighbours_.begin(), neighbours_.end(), [&](const auto& item) {
-    return item.second.link && item.second.link->awaits_answer() && now - item.second.link->spoken_at() < config_.exchange.heartbeat;
-  }));
+// Openings that will be answered soon; who has not answered for a heartbeat beyond the round trip is not waited for.
+std::uint32_t NodeImpl::in_flight(Instant now) {
+  std::uint32_t count = 0;
+  for (const auto& [id, neighbour] : neighbours_) {
+    const Session* session = session_of(id);
+    if (session == nullptr || !neighbour.link || !neighbour.link->awaits_answer()) continue;
+    if (now - neighbour.link->spoken_at() < config_.exchange.heartbeat + from_seconds(2 * session->rtt_seconds)) ++count;
+  }
+  return count;
 }
 
 Duration NodeImpl::finish_pace() const { return from_seconds(std::clamp(finish_pace_steps * last_.step_seconds, 0.0, finish_pace_max_s)); }
@@ -337,7 +341,7 @@ std::span<const float> NodeImpl::drift() const {
   return steps_allowed() && config_.exchange.future_position > 0 ? std::span<const float>(drift_) : std::span<const float>();
 }
 
-Speech NodeImpl::speech_for(const Link& link, const Trigger::Decision& decision, Instant now) const {
+Speech NodeImpl::speech_for(const Link& link, const Trigger::Decision& decision, Instant now) {
   const ExchangePolicy& policy = config_.exchange;
   const bool fine = !steps_allowed();
   Speech speech;
