@@ -24,7 +24,7 @@ struct ExchangePolicy {
   bool enabled = true;              // false: a member that trains alone (nothing is sent or mixed)
   SpeakPolicy policy = SpeakPolicy::change;
   ChangeScope scope = ChangeScope::block;
-  Codec codec{CodecId::top_k, 32};
+  Codec codec{CodecId::ternary};
   Codec fine_codec{CodecId::int4};  // first delta on a new link, leaving, final exchange
   Codec keyframe_codec{CodecId::int8};  // a block that goes whole: fp32 (exact), bf16 or int8; what it loses follows
   Step round_steps = 4;             // own steps between two looks at the model
@@ -32,7 +32,7 @@ struct ExchangePolicy {
   double threshold = 0.01;
   double threshold_power = 1.0;
   double threshold_floor = 0.05;
-  Step period_steps = 32;           // period; the least of quadratic
+  Step period_steps = 32;           // period; the least of quadratic and of change
   double quadratic_alpha = 0.1;     // quadratic: (α/η)² steps
   double budget_bytes_per_s = 0;    // budget, and automatic when it is not 0: of this node, all links
   double slowdown_max = 0.05;       // automatic: fraction by which learning may be slower than with the closest models

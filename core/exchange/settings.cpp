@@ -36,7 +36,7 @@ std::vector<Setting> exchange_settings(ExchangePolicy& e) {
   table.number("exchange.threshold", "", "", e.threshold, 0, 10, "relative change of a block that is worth sending");
   table.number("exchange.threshold_power", "", "", e.threshold_power, 0, 8, "how the threshold follows the learning rate");
   table.number("exchange.threshold_floor", "", "", e.threshold_floor, 0, 1, "least part of the threshold that stays");
-  table.integer("exchange.period_steps", "", "steps", e.period_steps, 1, 1'000'000'000, "period: own steps between speeches; quadratic: the least");
+  table.integer("exchange.period_steps", "", "steps", e.period_steps, 1, 1'000'000'000, "own steps between exchanges on a link; change, quadratic: the least");
   table.number("exchange.quadratic_alpha", "", "", e.quadratic_alpha, 0, 1e6, "quadratic: (alpha / learning rate)^2 steps");
   table.number("exchange.budget_bytes_per_s", "", "B/s", e.budget_bytes_per_s, 0, 1e12, "budget (and auto, if not 0): of this node, all links");
   table.number("exchange.slowdown_max", "", "", e.slowdown_max, 1e-6, 10, "auto: part by which learning may be slower than when closest");

@@ -67,14 +67,15 @@ Trigger::Decision Trigger::decide(const LinkState& link) const {
     return {over || link.owes_keyframes, over ? 0 : nothing};
   }
   if (by_budget() && bucket_.empty()) return {link.owes_keyframes, nothing};
+  const bool spaced = policy_.policy != SpeakPolicy::change || link.steps_since_spoken >= policy_.period_steps;
   const double limit = link.due ? threshold_ * heartbeat_threshold_share : threshold_;
   if (policy_.scope == ChangeScope::model) {
-    const bool changed = link.model_change > threshold_;
+    const bool changed = link.owes_keyframes || link.model_change > threshold_;
     const bool said = link.model_change > limit;
-    return {changed || link.owes_keyframes || link.due, said ? 0 : nothing};
+    return {spaced && (changed || link.due), said ? 0 : nothing};
   }
   const bool changed = link.owes_keyframes || link.block_change > threshold_;
-  return {changed || link.due, limit};
+  return {spaced && (changed || link.due), limit};
 }
 
 double Trigger::answer_threshold() const {

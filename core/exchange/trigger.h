@@ -4,7 +4,8 @@
 // decide() answers for one link. Rules, by ExchangePolicy::policy:
 //
 //   change     a block whose relative change ‖x − p‖/‖p‖ is above θ·max(floor, (η/η_peak)^power). After Ho, Wu and
-//              Liu (CCGRID 2018); power 1 keeps the number of steps between two speeches constant.
+//              Liu (CCGRID 2018); power 1 keeps the number of steps between two speeches constant. At the earliest
+//              `period_steps` own steps after the last speech on the link: even spacing won over bursts in the lab.
 //   period     after `period_steps` own steps since the last speech on the link; then every block (local SGD, gossiped).
 //   quadratic  the same after H = max(period_steps, ⌊(α/η)²⌋) steps: QSR (Gu et al., ICLR 2024).
 //   budget     change, but θ is found: a token bucket fills with `budget_bytes_per_s` up to `budget_burst_s` of it, every

@@ -26,7 +26,6 @@ constexpr double heartbeat_threshold_share = 0.1;  // at rest; while training it
 double codec_gain(const Codec& codec) {
   switch (codec.id) {
     case CodecId::top_k: return std::min(1.0, 6.0 * codec.keep / static_cast<double>(top_k_chunk));
-    case CodecId::ternary: return 0.75;
     default: return 1.0;
   }
 }

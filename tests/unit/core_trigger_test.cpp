@@ -20,6 +20,7 @@ ExchangePolicy with(SpeakPolicy policy) {
 
 Trigger::LinkState changed_by(double block, double model) {
   Trigger::LinkState link;
+  link.steps_since_spoken = 1000;
   link.block_change = block;
   link.model_change = model;
   return link;
@@ -36,11 +37,18 @@ TEST_CASE("the change rule follows the learning rate down to the floor") {
   CHECK_FALSE(trigger.decide(changed_by(0.004, 1)).speak);
   trigger.on_round({at(1), 0.0001, 0.1, 0, 1});
   CHECK(trigger.threshold() == doctest::Approx(0.0005));
-  Trigger::LinkState quiet;
+  Trigger::LinkState quiet = changed_by(0, 0);
   quiet.due = true;
   CHECK(trigger.decide(quiet).speak);
   CHECK(trigger.decide(quiet).threshold == doctest::Approx(0.00005));
   CHECK(trigger.answer_threshold() == trigger.threshold());
+  // Nothing before the spacing is over, neither a change nor the heartbeat; then both.
+  Trigger::LinkState soon = changed_by(1, 1);
+  soon.due = true;
+  soon.steps_since_spoken = policy.period_steps - 1;
+  CHECK_FALSE(trigger.decide(soon).speak);
+  ++soon.steps_since_spoken;
+  CHECK(trigger.decide(soon).speak);
 }
 
 TEST_CASE("with the scope of the model one block alone does not speak, and then all of them go") {
