@@ -38,10 +38,10 @@ struct ExchangePolicy {
   double slowdown_max = 0.05;       // automatic: fraction by which learning may be slower than with the closest models
   double horizon_steps = 1000;      // automatic: steps over which the spread is held against the drift
   Duration heartbeat = std::chrono::milliseconds(2000);  // speak at least so often, changed or not
-  // Mixing: gain of an exchange is mixing / (1 + the larger number of exchanges that one of its ends has open), less for sparse codecs.
+  // Mixing: gain of an exchange is mixing / (3k − 1), k the larger number of exchanges that one of its ends has open, less for sparse codecs.
   double mixing = 1.0;
   double age_decay = 0.0;     // κ: gain / (1 + κ · age in own steps)
-  double future_position = 1.0;    // c: how far a replica is moved along the own drift to the time it is compared with
+  double future_position = 0;      // c: how far a replica is moved along the own drift to the time it is compared with
   double drift_window_steps = 32;  // moving average behind the drift
   double curvature = 0;            // λ of the damping of that move (curvature.h); 0: none
   CurvatureMode curvature_mode = CurvatureMode::constant;

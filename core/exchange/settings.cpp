@@ -44,7 +44,7 @@ std::vector<Setting> exchange_settings(ExchangePolicy& e) {
   table.milliseconds("exchange.heartbeat_ms", e.heartbeat, 1, setting_day_ms, "speak at least so often, changed or not");
   table.number("exchange.mixing", "", "", e.mixing, 0, 4, "strength of mixing with neighbours");
   table.number("exchange.age_decay", "", "", e.age_decay, 0, 1000, "how fast an ageing replica loses weight");
-  table.number("exchange.future_position", "", "", e.future_position, 0, 4, "strength of the future-position correction");
+  table.number("exchange.future_position", "", "", e.future_position, 0, 4, "strength of the future-position correction; 0: none");
   table.number("exchange.drift_window_steps", "", "steps", e.drift_window_steps, 1, 1e6, "moving average behind the drift");
   table.number("exchange.curvature", "", "", e.curvature, 0, 1e6, "damping of the future position by curvature (DC-ASGD); 0: none");
   table.one_of("exchange.curvature_mode", "", e.curvature_mode, {"constant", "adaptive"}, "its scale: size of the block, or of the drift");

@@ -117,8 +117,10 @@ TEST_CASE("the scope of the model, curvature and loss trust keep the cluster tog
   policies[4].loss_trust = LossTrust::lstm;
   for (ExchangePolicy& policy : policies) {
     policy.codec = Codec{CodecId::int8, 0};
+    policy.future_position = 1;
     const Outcome o = train(policy);
     CHECK(o.turns > 20);
+    for (const LinkView& link : o.view.links) CHECK(link.counters.correction > 0);
     CHECK(o.spread < 0.02);
     for (const LinkView& link : o.view.links) CHECK((link.counters.trust >= 0.5 && link.counters.trust <= 2));
   }

@@ -451,7 +451,8 @@ Strategy::State GossipStrategy::state() const {
   if (hosts_.empty()) return {};
   const std::uint64_t floats = hosts_[0]->engine->schema().floats();
   const std::uint64_t links = membership_.links;
-  return {0, floats * (optimizer_vectors(setup_->job.optimizer) + 3 + 2 * links)};  // the optimiser's; base, update, drift; two replicas for each link
+  const std::uint64_t drift = exchange_.future_position > 0 ? 1 : 0;
+  return {0, floats * (optimizer_vectors(setup_->job.optimizer) + 2 + drift + 2 * links)};  // base and update; two replicas for each link
 }
 
 std::uint64_t GossipStrategy::bytes_every_step() const {
