@@ -41,7 +41,7 @@ Outcome reach_consensus(std::size_t count, std::vector<Duration> step_times, Cod
   const auto mean = cluster.mean();
   outcome.initial_spread = cluster.spread();
   cluster.run_until([&] { return cluster.spread() < target * outcome.initial_spread; }, 300s);
-  cluster.run_for(5s);  // transfers of which one half is still on the way arrive
+  cluster.run_for(1s);  // transfers of which one half is still on the way arrive
   outcome.final_spread = cluster.spread();
   outcome.mean_moved = movement(mean, cluster.mean()) / outcome.initial_spread;
   outcome.checks = cluster.replica_checks();

@@ -18,7 +18,7 @@ struct Outcome {
 };
 
 // Four nodes whose models move by a common drift and noise of their own.
-Outcome train(const ExchangePolicy& policy) {
+Outcome train(const ExchangePolicy& policy, Duration settle = 20s) {
   const Schema schema = schema_of({600, 2000});
   const auto noise = std::make_shared<std::vector<Random>>();
   for (std::uint64_t i = 0; i < 4; ++i) noise->emplace_back(i + 1);
@@ -32,7 +32,7 @@ Outcome train(const ExchangePolicy& policy) {
     options.exchange = policy;
     cluster.add(options);
   }
-  cluster.run_for(60s);
+  cluster.run_for(settle);
   const auto sum = [&] {
     Outcome o;
     for (const LinkView& link : cluster.view(0).links) o.turns += link.counters.turns_spoken, o.bytes += link.counters.bytes_sent;
@@ -90,12 +90,12 @@ TEST_CASE("a budget of bytes is kept, and more of it brings the models closer") 
 TEST_CASE("the automatic rule trades closeness for bytes as the user says") {
   std::uint64_t bytes = 0;
   double spread = 0;
-  for (const double slowdown : {0.05, 0.1, 0.2, 0.4}) {
+  for (const double slowdown : {0.05, 0.1, 0.4}) {
     ExchangePolicy policy;
     policy.policy = SpeakPolicy::automatic;
     policy.slowdown_max = slowdown;
     policy.codec = Codec{CodecId::int8, 0};
-    const Outcome o = train(policy);
+    const Outcome o = train(policy, 60s);
     std::printf("slow-down %.2f: %.0f B/s, spread %.5f, link spread %.5f, threshold %.5f\n", slowdown, static_cast<double>(o.bytes) / 20,
                 o.spread, o.view.spread, o.view.links[0].counters.threshold);
     if (bytes > 0) {
