@@ -12,6 +12,7 @@ namespace {
 
 constexpr float keyframe_magnitude_max = 1e6f;
 constexpr std::size_t small_block_floats = 512;     // below it a sparse codec's overhead eats its gain
+constexpr double norm_squared_min = 1e-30;          // a divisor is at least this
 constexpr double reference_rms_min = 1e-3;          // a block that is nearly zero has no meaningful relative change
 
 Reject to_reject(ApplyError error) {
@@ -31,6 +32,13 @@ double relative(const ChangeNorms& norms, std::size_t floats) {
   const double floor = reference_rms_min * reference_rms_min * static_cast<double>(floats);
   return std::sqrt(norms.change_squared / std::max(norms.reference_squared, floor));
 }
+
+void add(ChangeNorms& sum, const ChangeNorms& norms) {
+  sum.change_squared += norms.change_squared;
+  sum.reference_squared += norms.reference_squared;
+}
+
+double ratio(const ChangeNorms& norms) { return std::sqrt(norms.change_squared / std::max(norms.reference_squared, norm_squared_min)); }
 
 // Turns alternate, so the last one an end heard is the last one spoken or the one two before it.
 bool reached(std::uint32_t spoken, std::uint32_t heard) {
@@ -270,7 +278,7 @@ FuturePosition Link::move_received(double gain, Instant own_at, double own_step_
 }
 
 void Link::look_begin(std::span<const float> drift, double own_step_seconds, Instant now) {
-  published_squared_ = spread_squared_ = 0;
+  unsaid_ = {};
   counters_.change = 0;
   if (blocks_.empty()) heard_gain_ = 0;
   heard_future_ = drift.empty() ? FuturePosition{} : move_received(static_cast<double>(heard_gain_), published_at_, own_step_seconds, now);
@@ -280,23 +288,10 @@ void Link::look(std::size_t index, std::span<const float> model, std::span<float
   const Block& block = schema_.blocks()[index];
   BlockState& state = blocks_[index];
   if (heard_gain_ > 0 && index >= heard_blocks_) {
-    if (index == 0) heard_spread_ = {};
-    if (state.received_valid && !state.keyframe_owed) {
-      const auto u = block.of(update);
-      const ChangeNorms apart = kernels().distance(block.of(received()), block.of(published()));
-      heard_spread_.change_squared += apart.change_squared;
-      heard_spread_.reference_squared += apart.reference_squared;
-      if (state.said || state.heard) {
-        transfer_squared_ += kernels().transfer(u, block.of(received()), block.of(published()), heard_gain_);
-        correction_squared_ += correct(block, state, heard_future_, block.of(model), u, drift);
-      }
-    }
+    if (index == 0) apart_ = {};
+    mix(block, state, heard_gain_, heard_future_, block.of(model), block.of(update), drift);
     heard_blocks_ = index + 1;
-    if (heard_blocks_ == blocks_.size()) {
-      counters_.weight = static_cast<double>(std::exchange(heard_gain_, 0.0f));
-      if (received_valid_ == blocks_.size())
-        counters_.spread = std::sqrt(heard_spread_.change_squared / std::max(heard_spread_.reference_squared, 1e-30));
-    }
+    if (heard_blocks_ == blocks_.size()) mixed(std::exchange(heard_gain_, 0.0f));
   }
   if (state.keyframe_owed) {
     state.change = 1;
@@ -304,9 +299,8 @@ void Link::look(std::size_t index, std::span<const float> model, std::span<float
   }
   const ChangeNorms norms = kernels().change(block.of(model), block.of(update), block.of(published()));
   state.change = static_cast<float>(relative(norms, block.size));
-  spread_squared_ += norms.change_squared;
-  published_squared_ += norms.reference_squared;
-  counters_.change = std::sqrt(spread_squared_ / std::max(published_squared_, 1e-30));
+  add(unsaid_, norms);
+  counters_.change = ratio(unsaid_);
 }
 
 double Link::largest_change() const {
@@ -328,8 +322,25 @@ void Link::begin(const Speech& speech, Instant now) {
   next_block_ = 0;
   bytes_before_turn_ = counters_.bytes_sent;
   kept_.clear();
-  spread_squared_ = published_squared_ = 0;
+  apart_ = {};
   own_future_ = move_received(static_cast<double>(speech_.gain_self), speech_.snapshot_at, speech_.own_step_seconds, now);
+}
+
+// One end's half of an exchange on one block, if one of the ends has said it.
+void Link::mix(const Block& block, BlockState& state, float gain, const FuturePosition& future, std::span<const float> model,
+               std::span<float> update, std::span<const float> drift) {
+  if (!state.received_valid || state.keyframe_owed) return;
+  const auto theirs = block.of(received()), own = block.of(published());
+  add(apart_, kernels().distance(theirs, own));
+  if (gain <= 0 || !(state.said || state.heard)) return;
+  transfer_squared_ += kernels().transfer(update, theirs, own, gain);
+  correction_squared_ += correct(block, state, future, model, update, drift);
+}
+
+// That half has been applied to every block.
+void Link::mixed(float gain) {
+  counters_.weight = static_cast<double>(gain);
+  if (received_valid_ == blocks_.size()) counters_.spread = ratio(apart_);
 }
 
 // Moves what was received to the time of the own replica it is compared with; returns the square of the norm that it adds.
@@ -389,15 +400,7 @@ bool Link::speak(std::span<const float> model, std::span<float> update, std::spa
       }
     }
   }
-  if (state.received_valid && !state.keyframe_owed) {
-    if (speech_.gain_self > 0 && (state.said || state.heard)) {
-      transfer_squared_ += k.transfer(u, theirs, own, speech_.gain_self);
-      if (paired_before) correction_squared_ += correct(block, state, own_future_, x, u, drift);
-    }
-    const ChangeNorms norms = k.distance(theirs, own);
-    spread_squared_ += norms.change_squared;
-    published_squared_ += norms.reference_squared;
-  }
+  mix(block, state, speech_.gain_self, paired_before ? own_future_ : FuturePosition{}, x, u, drift);
   ++next_block_;
   if (message_.size() >= turn_message_fill_bytes) flush(false, now);
   return true;
@@ -483,15 +486,12 @@ void Link::end(Instant now) {
   published_at_ = speech_.snapshot_at;
   published_once_ = true;
   ++counters_.turns_spoken;
-  const double norm = std::max(published_squared_, 1e-30);
+  const double norm = std::max(apart_.reference_squared, norm_squared_min);
   counters_.transfer = std::sqrt(transfer_squared_ / norm);
   counters_.correction = std::sqrt(correction_squared_ / norm);
   counters_.threshold = speech_.threshold_shown;
   counters_.trust = speech_.trust;
-  if (!spoke_opening_) {
-    counters_.weight = static_cast<double>(speech_.gain_self);
-    if (received_valid_ == blocks_.size()) counters_.spread = std::sqrt(spread_squared_ / norm);
-  }
+  if (!spoke_opening_) mixed(speech_.gain_self);
   transfer_squared_ = correction_squared_ = 0;
 }
 

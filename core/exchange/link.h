@@ -139,6 +139,9 @@ class Link {
   void append_keyframe(std::uint32_t block, std::span<const float> target);
   void flush(bool last, Instant now);
   [[nodiscard]] Codec codec_for(const Block&) const;
+  void mix(const Block&, BlockState&, float gain, const FuturePosition&, std::span<const float> model, std::span<float> update,
+           std::span<const float> drift);
+  void mixed(float gain);
   [[nodiscard]] FuturePosition move_received(double gain, Instant own_at, double own_step_seconds, Instant now) const;
   double correct(const Block&, BlockState&, const FuturePosition&, std::span<const float> model, std::span<float> update,
                  std::span<const float> drift);
@@ -175,8 +178,9 @@ class Link {
   bool resend_turn_ = false;  // the last turn spoken was not heard to its end
   std::vector<std::uint32_t> resync_;
   std::uint64_t bytes_before_turn_ = 0;
-  ChangeNorms heard_spread_;
-  double transfer_squared_ = 0, correction_squared_ = 0, spread_squared_ = 0, published_squared_ = 0;
+  ChangeNorms unsaid_;  // of the blocks looked at so far
+  ChangeNorms apart_;   // of the two replicas, of the blocks mixed so far
+  double transfer_squared_ = 0, correction_squared_ = 0;
 
   float peer_weight_ = 1;
   std::uint32_t peer_in_flight_ = 1;

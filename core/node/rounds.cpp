@@ -24,10 +24,7 @@ constexpr double heartbeat_threshold_share = 0.1;  // at rest; while training it
 // only for a smaller gain: found by consensus runs from unrelated models (tests/sim), where top_k
 // diverges from about twice this gain on.
 double codec_gain(const Codec& codec) {
-  switch (codec.id) {
-    case CodecId::top_k: return std::min(1.0, 6.0 * codec.keep / static_cast<double>(top_k_chunk));
-    default: return 1.0;
-  }
+  return codec.id == CodecId::top_k ? std::min(1.0, 6.0 * codec.keep / static_cast<double>(top_k_chunk)) : 1.0;
 }
 
 // One exchange by itself averages the two models. Of k at a time each takes a model as its base that the others move meanwhile:
