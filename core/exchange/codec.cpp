@@ -73,11 +73,11 @@ std::size_t encoded_size(Codec codec, std::size_t floats) {
     case CodecId::bf16: return 2 * floats;
     case CodecId::int8: return 2 * groups + floats;
     case CodecId::int4: return 2 * groups + full * format::packed_size(quantiser_group, 2) + format::packed_size(tail, 2);
-    case CodecId::ternary: return 2 * groups + full * format::packed_size(quantiser_group, 4) + format::packed_size(tail, 4);
+    case CodecId::ternary: return 2 * groups + full * format::packed_size(quantiser_group, 5) + format::packed_size(tail, 5);
     case CodecId::top_k: {
       const std::size_t short_chunk = floats % top_k_chunk;
-      const std::size_t whole = floats / top_k_chunk * format::chunk_size(format::kept(codec.keep, top_k_chunk));
-      return short_chunk == 0 ? whole : whole + format::chunk_size(format::kept(codec.keep, short_chunk));
+      const std::size_t whole = floats / top_k_chunk * format::chunk_size(format::kept(codec.keep, top_k_chunk), top_k_chunk);
+      return short_chunk == 0 ? whole : whole + format::chunk_size(format::kept(codec.keep, short_chunk), short_chunk);
     }
   }
   return 0;

@@ -22,8 +22,8 @@ enum class CodecId : std::uint8_t {
   bf16 = 3,      // difference, bf16
   int8 = 4,      // groups of `quantiser_group` floats share one bf16 scale
   int4 = 5,
-  ternary = 6,   // −s, 0, +s in 2 bits each
-  top_k = 7,     // chunks of `top_k_chunk` floats: k packed {10-bit index, 2-bit value} and two bf16 magnitudes
+  ternary = 6,   // −s, 0, +s, five to a byte
+  top_k = 7,     // chunks of `top_k_chunk` floats: k indices (Elias-Fano), a 2-bit value for each and two bf16 magnitudes
 };
 
 inline constexpr std::size_t quantiser_group = 256;

@@ -22,11 +22,6 @@ inline constexpr std::uint32_t scale_max = 0x7180u;
 inline constexpr int int8_level_max = 127;
 inline constexpr int int4_level_max = 7;
 
-inline constexpr std::uint32_t index_bits = 10;
-inline constexpr std::uint32_t index_mask = (1u << index_bits) - 1;
-inline constexpr std::uint32_t negative_bit = 1u << index_bits;
-inline constexpr std::uint32_t large_bit = 2u << index_bits;
-
 // Bytes of `floats` codes, `per_byte` to a byte.
 [[nodiscard]] constexpr std::size_t packed_size(std::size_t floats, std::size_t per_byte) {
   return (floats + per_byte - 1) / per_byte;
@@ -38,7 +33,19 @@ inline constexpr std::uint32_t large_bit = 2u << index_bits;
   return proportional == 0 ? 1 : proportional;
 }
 
-// Two bf16 magnitudes, then 12 bits an entry.
-[[nodiscard]] constexpr std::size_t chunk_size(std::size_t entries) { return 4 + (12 * entries + 7) / 8; }
+// Elias-Fano code of `entries` ascending indices below `floats`: so many low bits of each as they are, the rest in unary.
+[[nodiscard]] constexpr std::size_t low_bits(std::size_t entries, std::size_t floats) {
+  return static_cast<std::size_t>(63 - __builtin_clzll(floats / entries));
+}
+[[nodiscard]] constexpr std::size_t high_bits(std::size_t entries, std::size_t floats) {
+  return entries + ((floats - 1) >> low_bits(entries, floats));
+}
+
+inline constexpr std::size_t value_bits = 2;  // of an entry: sign and which magnitude
+
+// Two bf16 magnitudes, then the bits of the entries.
+[[nodiscard]] constexpr std::size_t chunk_size(std::size_t entries, std::size_t floats) {
+  return 4 + (high_bits(entries, floats) + (value_bits + low_bits(entries, floats)) * entries + 7) / 8;
+}
 
 }  // namespace gossipd::format

@@ -369,30 +369,44 @@ TEST_CASE("codes outside their range and set bits that mean nothing are refused"
   check_refused({CodecId::int4}, spoilt({CodecId::int4}, 300, 4, 0x18), 300, ApplyError::malformed);
   check_refused({CodecId::int4}, spoilt({CodecId::int4}, 300, 4, 0x81), 300, ApplyError::malformed);
   check_refused({CodecId::int4}, spoilt({CodecId::int4}, 7, 2 + 3, 0x11), 7, ApplyError::malformed);  // 8th of 7 codes
-  for (const int code : {0x02, 0x08, 0x20, 0x80}) {
-    check_refused({CodecId::ternary}, spoilt({CodecId::ternary}, 300, 4 + 70, code), 300, ApplyError::malformed);
+  for (const int byte : {243, 255}) {  // beyond five digits of base 3
+    check_refused({CodecId::ternary}, spoilt({CodecId::ternary}, 300, 4 + 30, byte), 300, ApplyError::malformed);
+    check_refused({CodecId::ternary}, spoilt({CodecId::ternary}, 300, 4 + 52 + 3, byte), 300, ApplyError::malformed);
   }
-  check_refused({CodecId::ternary}, spoilt({CodecId::ternary}, 7, 2 + 1, 0x40), 7, ApplyError::malformed);
+  check_refused({CodecId::ternary}, spoilt({CodecId::ternary}, 300, 4 + 48, 81), 300, ApplyError::malformed);  // 257th of 256 codes
+  check_refused({CodecId::ternary}, spoilt({CodecId::ternary}, 7, 2 + 1, 27), 7, ApplyError::malformed);  // 8th of 7 codes
 }
 
-TEST_CASE("top-k indices that repeat, descend or leave a short last chunk are refused") {
+TEST_CASE("top-k indices that repeat, descend, leave a short last chunk or are too few or too many are refused") {
   const Codec codec{CodecId::top_k, 100};
-  // 100 floats after one full chunk keep 10 entries: 4 bytes of magnitudes, then 15 of entries.
+  // 100 floats after one full chunk keep 10 entries, l = 3: 22 bits of high parts, 20 of values, 30 of low parts, in 9 bytes.
   const std::size_t last = encoded_size(codec, 1024) + 4;
-  const auto with = [&](int b0, int b1, int b2, std::size_t pair) {
+  REQUIRE(encoded_size(codec, 1124) == last + 9);
+  const auto with = [&](const std::vector<int>& indices) {
     Bytes payload = some_payload(codec, 1124);
-    payload[last + 3 * pair] = static_cast<std::byte>(b0);
-    payload[last + 3 * pair + 1] = static_cast<std::byte>(b1);
-    payload[last + 3 * pair + 2] = static_cast<std::byte>(b2);
+    std::fill(payload.begin() + static_cast<std::ptrdiff_t>(last), payload.end(), std::byte{0});
+    const auto set = [&](std::size_t bit) { payload[last + bit / 8] |= static_cast<std::byte>(1 << bit % 8); };
+    for (std::size_t e = 0; e < indices.size(); ++e) {
+      set(static_cast<std::size_t>(indices[e] / 8) + e);
+      for (std::size_t bit = 0; bit < 3; ++bit)
+        if (indices[e] >> bit & 1) set(42 + 3 * e + bit);
+    }
     return payload;
   };
-  REQUIRE(encoded_size(codec, 1124) == last + 15);
-  check_refused(codec, with(99, 0x40, 0x06, 4), 1124, ApplyError::malformed);  // 99, 100: outside
-  check_refused(codec, with(5, 0x50, 0x00, 0), 1124, ApplyError::malformed);   // 5, 5: repeats
-  check_refused(codec, with(6, 0x50, 0x00, 0), 1124, ApplyError::malformed);   // 6, 5: descends
+  const auto ten = [](int first, int second) { return std::vector<int>{first, second, 20, 30, 40, 50, 60, 70, 80, 99}; };
+  std::vector<float> received(1124);
+  CHECK(apply(codec, with(ten(5, 6)), received, 1e6f) == ApplyError::none);
+  check_refused(codec, with({1, 2, 20, 30, 40, 50, 60, 70, 80, 100}), 1124, ApplyError::malformed);  // outside
+  check_refused(codec, with(ten(5, 5)), 1124, ApplyError::malformed);
+  check_refused(codec, with(ten(6, 5)), 1124, ApplyError::malformed);
+  check_refused(codec, with({1, 2, 20, 30, 40, 50, 60, 70, 80}), 1124, ApplyError::malformed);
+  Bytes more = with(ten(5, 6));
+  more[last] |= std::byte{0x04};  // an eleventh
+  check_refused(codec, more, 1124, ApplyError::malformed);
+  // 3 entries of a full chunk, l = 8: 6 + 6 + 24 bits in 5 bytes.
   Bytes spare = some_payload({CodecId::top_k, 3}, 1024);
   REQUIRE(spare.size() == 4 + 5);
-  spare.back() |= std::byte{0x10};  // bits after the third entry
+  spare.back() |= std::byte{0x10};  // bits after the last field
   check_refused({CodecId::top_k, 3}, spare, 1024, ApplyError::malformed);
 }
 
@@ -433,8 +447,8 @@ TEST_CASE("the worked examples of FORMAT.md are the bytes that are sent") {
   CHECK(bytes({CodecId::bf16}) == bytes_of({0x80, 0x3f, 0x00, 0xbf, 0x80, 0x3e, 0x00, 0x00, 0x00, 0xc0}));
   CHECK(bytes({CodecId::int8}) == bytes_of({0x82, 0x3c, 63, 0xe0, 16, 0, 0x82}));
   CHECK(bytes({CodecId::int4}) == bytes_of({0x93, 0x3e, 0x03, 0x9e, 0x01}));
-  CHECK(bytes({CodecId::ternary}) == bytes_of({0xc0, 0x3f, 0x31, 0x00}));
-  CHECK(bytes({CodecId::top_k, 400}) == bytes_of({0x80, 0x3f, 0x00, 0x40, 0x00, 0x40, 0xc0}));
+  CHECK(bytes({CodecId::ternary}) == bytes_of({0xc0, 0x3f, 0xa3}));
+  CHECK(bytes({CodecId::top_k, 400}) == bytes_of({0x80, 0x3f, 0x00, 0x40, 0xc9, 0x00}));
 }
 
 TEST_CASE("codecs are named and parsed") {
