@@ -71,12 +71,13 @@ struct CloseEffect { SessionId session; std::string reason; };  // control messa
 struct PersistEffect { NodeState state; };                      // must be durable before later effects are carried out
 struct JobEffect { std::string document; JobHash hash; };       // from the cluster: prepare it, then on_model_ready()
 struct UpdateEffect { Update update; };                         // to the trainer
+struct RecallEffect {};                                         // … who has it: the snapshot is wanted at the next step boundary
 struct ProgressEffect { Samples others_samples; };              // to the trainer: what the rest has trained on
 struct CheckpointEffect { bool final_model; };                  // the trainer should write one now
 struct RestoreEffect {};                                        // own model broken, no neighbour has one: answer with on_restored()
 enum class Level : std::uint8_t { debug, info, warning, error };
 struct LogEffect { Level level; std::string text; };            // a transition, once; `key=value` words
-using Effect = std::variant<DialEffect, SendEffect, CloseEffect, PersistEffect, JobEffect, UpdateEffect, ProgressEffect,
+using Effect = std::variant<DialEffect, SendEffect, CloseEffect, PersistEffect, JobEffect, UpdateEffect, RecallEffect, ProgressEffect,
                             CheckpointEffect, RestoreEffect, LogEffect>;
 
 // ---- what can be looked at -------------------------------------------------------------------

@@ -214,6 +214,7 @@ void NodeDriver::carry_out(JobEffect& effect) {
 }
 
 void NodeDriver::carry_out(UpdateEffect& effect) { training_->give(std::move(effect.update)); }
+void NodeDriver::carry_out(RecallEffect&) { training_->recall(); }
 void NodeDriver::carry_out(ProgressEffect& effect) { training_->set_others_samples(effect.others_samples); }
 void NodeDriver::carry_out(RestoreEffect&) { training_->read_back_model(); }
 

@@ -77,6 +77,7 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   void carry_out(PersistEffect&);
   void carry_out(JobEffect&);
   void carry_out(UpdateEffect&);
+  void carry_out(RecallEffect&);
   void carry_out(ProgressEffect&);
   void carry_out(CheckpointEffect&);
   void carry_out(RestoreEffect&);

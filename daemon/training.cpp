@@ -190,6 +190,10 @@ void Training::give(Update update) {
   if (first_model) write_checkpoint("current", nullptr);
 }
 
+void Training::recall() {
+  if (trainer_) trainer_->recall();
+}
+
 void Training::set_others_samples(Samples others) {
   others_samples_ = others;
   if (trainer_) trainer_->set_others_samples(others);

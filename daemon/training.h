@@ -53,6 +53,7 @@ class Training {
   // After on_ready: the founder's initial model and a restored one are the cluster's; a joiner's is not yet.
   void begin(bool model_is_the_clusters);
   void give(Update update);
+  void recall();
   void set_others_samples(Samples others);
   // Reads the last good checkpoint on another thread; ends in on_restored.
   void read_back_model();

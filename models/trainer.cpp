@@ -59,6 +59,7 @@ class Trainer::Implementation {
   void start(Callbacks, bool hold);
   void stop();
   void give(Update);
+  void recall();
   void set_others_samples(Samples samples) { others_samples_.store(samples); }
   void raise_own_samples(Samples at_least);
   void request_evaluation();
@@ -72,10 +73,11 @@ class Trainer::Implementation {
   // What other threads ask of the training thread; taken whole at a step boundary.
   struct Inbox {
     std::optional<Update> update;
+    bool recall = false;
     Samples own_samples_at_least = 0;
     bool evaluate = false;
     std::vector<CheckpointRequest> checkpoints;
-    bool empty() const { return !update && own_samples_at_least == 0 && !evaluate && checkpoints.empty(); }
+    bool empty() const { return !update && !recall && own_samples_at_least == 0 && !evaluate && checkpoints.empty(); }
   };
   // The exchange's buffer while it is with us.
   struct Loan {
@@ -221,6 +223,12 @@ void Trainer::Implementation::give(Update update) {
   training_wakes_.notify_all();
 }
 
+void Trainer::Implementation::recall() {
+  const Lock lock(mutex_);
+  inbox_.recall = true;
+  training_wakes_.notify_all();
+}
+
 void Trainer::Implementation::raise_own_samples(Samples at_least) {
   const Lock lock(mutex_);
   inbox_.own_samples_at_least = std::max(inbox_.own_samples_at_least, at_least);
@@ -304,6 +312,7 @@ void Trainer::Implementation::train() {
 // An update first, so that a checkpoint, an evaluation or a snapshot of this boundary has it in.
 bool Trainer::Implementation::at_boundary(Inbox inbox) {
   if (inbox.update && !failed_) apply(std::move(*inbox.update));
+  if (inbox.recall && loan_) loan_->due = step_;
   samples_ = std::max(samples_, inbox.own_samples_at_least);
   take_checkpoints(std::move(inbox.checkpoints));
   if (failed_) return false;
@@ -503,6 +512,7 @@ std::optional<Error> Trainer::restore(const Checkpoint& checkpoint) { return imp
 void Trainer::start(Callbacks callbacks, bool hold) { implementation_->start(std::move(callbacks), hold); }
 void Trainer::stop() { implementation_->stop(); }
 void Trainer::give(Update update) { implementation_->give(std::move(update)); }
+void Trainer::recall() { implementation_->recall(); }
 void Trainer::set_others_samples(Samples samples) { implementation_->set_others_samples(samples); }
 void Trainer::raise_own_samples(Samples at_least) { implementation_->raise_own_samples(at_least); }
 void Trainer::request_evaluation() { implementation_->request_evaluation(); }

@@ -108,6 +108,8 @@ class Trainer {
 
   // Any thread. `values` has P floats; at most one update may be outstanding.
   void give(Update);
+  // Any thread. The snapshot in answer to the last update is wanted at the next step boundary; nothing if it has been given back.
+  void recall();
   // Any thread. What the rest of the cluster has trained on, for the schedule and the budget.
   void set_others_samples(Samples);
   // Any thread. After a restart the own counter is the larger of the disk's and the peers'.

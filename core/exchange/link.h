@@ -75,6 +75,8 @@ class Link {
   [[nodiscard]] bool owes_answer() const { return my_turn() && heard_opening_; }
   [[nodiscard]] bool awaits_answer() const { return open_ && !my_turn_ && spoke_opening_; }
   [[nodiscard]] bool owes_transfer() const { return heard_gain_ > 0; }  // our half of the turn heard has not been applied yet
+  // Something of an exchange that is under way: an answer, our half, or the rest of a turn.
+  [[nodiscard]] bool owes_at_once() const { return my_turn() && (owes_answer() || owes_transfer() || speaking()); }
   [[nodiscard]] bool owes_keyframes() const { return keyframes_owed_ > 0; }
   [[nodiscard]] Instant spoken_at() const { return published_at_; }
 

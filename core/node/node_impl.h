@@ -151,6 +151,8 @@ class NodeImpl {
   [[nodiscard]] double finish_threshold() const;
   [[nodiscard]] Duration finish_pace() const;
   void finish_round();
+  void recall_if_owing();
+  [[nodiscard]] Step round_steps() const;
   void hand_out(std::vector<float> values, bool replace);
   bool adopt(Instant now);
   void take_over(std::span<const float> model, const std::string& from, Instant now);
@@ -218,6 +220,9 @@ class NodeImpl {
   bool base_valid_ = false;
   bool trainer_has_buffer_ = false;
   bool trainer_running_ = false;  // what the last update told it
+  bool recalled_ = false;         // the buffer has been asked back since
+  bool prompt_ = false;           // this round only carries on exchanges that are under way; nothing is opened
+  Step look_step_ = 0;            // of the next round that is not
   Instant snapshot_at_{};
   Step base_step_ = 0;
   std::optional<Opening> opening_;  // the best so far, in this round

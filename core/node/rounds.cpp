@@ -67,11 +67,12 @@ bool NodeImpl::round_has_reason(Instant now) const {
   for (const auto& [id, neighbour] : neighbours_) {
     if (!neighbour.link || !neighbour.link->my_turn()) continue;
     const Link& link = *neighbour.link;
+    if (link.owes_at_once()) return true;
     if (phase_ == Phase::finishing) {
       if (now >= finish_round_at_) return true;
       continue;
     }
-    if (link.speaking() || link.owes_keyframes() || link.owes_answer() || link.owes_transfer()) return true;
+    if (link.owes_keyframes()) return true;
     const Duration quiet = phase_ == Phase::finished ? config_.exchange.heartbeat * 5 : config_.exchange.heartbeat / 8;
     if (now - link.spoken_at() >= quiet) return true;
   }
@@ -80,9 +81,13 @@ bool NodeImpl::round_has_reason(Instant now) const {
 
 void NodeImpl::start_round(Instant now) {
   GOSSIPD_ASSERT(stage_ == RoundStage::waiting);
-  if (!steps_allowed()) {
+  if (steps_allowed()) {
+    prompt_ = last_.step < look_step_;
+    if (!prompt_) look_step_ = last_.step + round_steps();
+  } else {
     snapshot_at_ = now;  // the model stands still, so it is as fresh as now
-    finish_round_at_ = now + finish_pace();
+    prompt_ = phase_ == Phase::finishing && now < finish_round_at_;
+    if (!prompt_) finish_round_at_ = now + finish_pace();
   }
   stage_ = RoundStage::take_in;
   cursor_ = 0;
@@ -120,7 +125,7 @@ void NodeImpl::work(Instant now) {
         trigger_round(now);
         round_links_.clear();
         for (const auto& [id, neighbour] : neighbours_)
-          if (neighbour.link && neighbour.link->my_turn()) round_links_.push_back(id);
+          if (neighbour.link && neighbour.link->my_turn() && (!prompt_ || neighbour.link->owes_at_once())) round_links_.push_back(id);
         // Whoever speaks first in a round is heard with the least mixed model: take turns at that, too.
         if (!round_links_.empty())
           std::rotate(round_links_.begin(), round_links_.begin() + static_cast<std::ptrdiff_t>(random_.below(round_links_.size())),
@@ -266,8 +271,14 @@ void NodeImpl::decide(Neighbour& neighbour, Instant now) {
   // One opening a round, where most has changed: an exchange takes the models as they are, so the next one had better wait
   // for its outcome.
   const double change = link.counters().change;
-  if (decision.speak && (!opening_ || change > opening_->change)) opening_ = Opening{round_links_[round_link_], decision, change};
-  ++link.counters().turns_suppressed;
+  if (prompt_) {
+    // Its own look comes later.
+  } else if (decision.speak && (!opening_ || change > opening_->change)) {
+    if (opening_) ++neighbours_[opening_->peer].link->counters().turns_suppressed;
+    opening_ = Opening{round_links_[round_link_], decision, change};
+  } else {
+    ++link.counters().turns_suppressed;
+  }
   ++round_link_;
   next_link(now);
 }
@@ -372,21 +383,37 @@ void NodeImpl::finish_round() {
   hand_out(std::move(incoming_), false);
 }
 
+// The models of an exchange grow apart while it waits for the next look, so it does not wait for it.
+void NodeImpl::recall_if_owing() {
+  if (!trainer_has_buffer_ || !trainer_running_ || recalled_) return;
+  for (const auto& [id, neighbour] : neighbours_) {
+    if (!neighbour.link || !neighbour.link->owes_at_once() || neighbour.link->speaking()) continue;
+    recalled_ = true;
+    return emit(RecallEffect{});
+  }
+}
+
+// Own steps between two looks.
+Step NodeImpl::round_steps() const {
+  const Step steps = config_.exchange.round_steps;
+  return trigger_.periodic() ? std::max<Step>(1, std::min(steps, trigger_.period())) : steps;
+}
+
 void NodeImpl::hand_out(std::vector<float> values, bool replace) {
   stage_ = RoundStage::idle;
   trainer_has_buffer_ = true;
   trainer_running_ = steps_allowed();
   incoming_ = {};
-  Step steps = config_.exchange.round_steps;
-  if (trigger_.periodic()) steps = std::max<Step>(1, std::min(steps, trigger_.period()));
+  recalled_ = false;
   Update update;
   update.values = std::move(values);
   update.replace = replace;
-  update.steps_until_snapshot = steps;
+  update.steps_until_snapshot = std::clamp<Step>(look_step_ - std::min(look_step_, last_.step), 1, round_steps());
   update.training = trainer_running_;
   update.batch = batch_;
   if (config_.balance.weight == BalanceWeight::rate) update.rate_scale = batch_share();
   emit(UpdateEffect{std::move(update)});
+  recall_if_owing();
 }
 
 // A node without a usable model takes the first complete one that a neighbour has published to it.

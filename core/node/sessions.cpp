@@ -404,6 +404,7 @@ void NodeImpl::on_bulk(Session& session, std::span<const std::byte> message, Ins
   if (whole || refused > 0) return on_refused_data(session, refused, whole, now);
   if (link.my_turn()) neighbour.refusals = 0;
   if (!has_model_ || phase_ == Phase::broken) adopt(now);
+  recall_if_owing();
   if (round_has_reason(now)) start_round(now);
 }
 

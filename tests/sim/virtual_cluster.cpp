@@ -130,6 +130,8 @@ void VirtualCluster::carry_out(std::size_t i) {
           host.stepping = true;
           for_host(i, now_ + host.step_time(), [this, i](Host&) { train(i); });
         }
+      } else if (std::holds_alternative<RecallEffect>(effect)) {
+        host.snapshot_due = host.step;
       } else if (auto* progress = std::get_if<ProgressEffect>(&effect)) host.others = progress->others_samples;
       else if (auto* words = std::get_if<LogEffect>(&effect)) host.log.push_back(words->text);
     }

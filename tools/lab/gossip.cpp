@@ -238,6 +238,9 @@ void GossipStrategy::carry_out(std::size_t i, Effect& effect) {
   } else if (auto* update = std::get_if<UpdateEffect>(&effect)) {
     host.given = std::move(update->update);
     if (!host.computing) for_host(i, now, [this, i](Host& h) { if (!h.computing) boundary(i); });
+  } else if (std::holds_alternative<RecallEffect>(effect)) {
+    if (host.loan) host.loan->due = host.step;
+    if (host.given) host.given->steps_until_snapshot = 0;
   } else if (auto* progress = std::get_if<ProgressEffect>(&effect)) {
     host.others = progress->others_samples;
   } else if (std::holds_alternative<RestoreEffect>(effect)) {
