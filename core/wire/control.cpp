@@ -34,22 +34,32 @@ class Checker : public json::json_sax_t {
   int depth_ = 0;
 };
 
-std::string text(const json& map, const char* key, std::size_t bytes_max = text_bytes_max) {
+// The field of a map, or the item of a list; nullptr where there is none.
+const json* at(const json& map, const char* key) {
   const auto found = map.find(key);
-  if (found == map.end() || !found->is_string()) return {};
+  return found == map.end() ? nullptr : &*found;
+}
+const json* at(const json& list, std::size_t index) { return index < list.size() ? &list[index] : nullptr; }
+
+template <typename Key>
+std::string text(const json& from, Key key, std::size_t bytes_max = text_bytes_max) {
+  const json* found = at(from, key);
+  if (found == nullptr || !found->is_string()) return {};
   std::string value = found->get<std::string>();
   if (value.size() > bytes_max) value.resize(bytes_max);
   return value;
 }
 
-std::uint64_t number(const json& map, const char* key, std::uint64_t otherwise = 0) {
-  const auto found = map.find(key);
-  return found != map.end() && found->is_number_unsigned() ? found->get<std::uint64_t>() : otherwise;
+template <typename Key>
+std::uint64_t number(const json& from, Key key, std::uint64_t otherwise = 0) {
+  const json* found = at(from, key);
+  return found != nullptr && found->is_number_unsigned() ? found->get<std::uint64_t>() : otherwise;
 }
 
-double real(const json& map, const char* key, double otherwise = 0) {
-  const auto found = map.find(key);
-  if (found == map.end() || !found->is_number()) return otherwise;
+template <typename Key>
+double real(const json& from, Key key, double otherwise = 0) {
+  const json* found = at(from, key);
+  if (found == nullptr || !found->is_number()) return otherwise;
   const double value = found->get<double>();
   return std::isfinite(value) ? value : otherwise;
 }
@@ -63,33 +73,36 @@ Endpoint endpoint(const json& map) {
   return Endpoint{text(map, "host", 255), static_cast<std::uint16_t>(number(map, "port") & 0xffff)};
 }
 
+// A list, since members tell of all members every second and names would be most of it; later releases add items at the end.
+struct RecordItem {
+  enum : std::size_t { id, name, host, port, incarnation, state, tick, phase, samples, step, rate, batch, loss, spread };
+};
+
 json to_json(const MemberRecord& r) {
-  return {{"id", raw(r.id)},          {"name", r.name},         {"host", r.address.host},
-          {"port", r.address.port},   {"inc", r.incarnation},   {"state", static_cast<unsigned>(r.state)},
-          {"tick", r.tick},           {"phase", static_cast<unsigned>(r.phase)},
-          {"samples", r.samples},     {"step", r.step},         {"rate", static_cast<float>(r.samples_per_second)},
-          {"batch", r.batch},         {"loss", static_cast<float>(r.loss)}, {"spread", static_cast<float>(r.spread)}};
+  return json::array({raw(r.id), r.name, r.address.host, r.address.port, r.incarnation, static_cast<unsigned>(r.state), r.tick,
+                      static_cast<unsigned>(r.phase), r.samples, r.step, static_cast<float>(r.samples_per_second), r.batch,
+                      static_cast<float>(r.loss), static_cast<float>(r.spread)});
 }
 
-std::optional<MemberRecord> to_record(const json& map) {
-  if (!map.is_object()) return std::nullopt;
+std::optional<MemberRecord> to_record(const json& list) {
+  if (!list.is_array()) return std::nullopt;
   MemberRecord r;
-  r.id = NodeId{number(map, "id")};
-  r.name = text(map, "name", name_bytes_max);
-  r.address = endpoint(map);
-  r.incarnation = number(map, "inc");
-  const std::uint64_t state = number(map, "state", 99);
-  const std::uint64_t phase = number(map, "phase", 99);
+  r.id = NodeId{number(list, RecordItem::id)};
+  r.name = text(list, RecordItem::name, name_bytes_max);
+  r.address = Endpoint{text(list, RecordItem::host, 255), static_cast<std::uint16_t>(number(list, RecordItem::port) & 0xffff)};
+  r.incarnation = number(list, RecordItem::incarnation);
+  const std::uint64_t state = number(list, RecordItem::state, 99);
+  const std::uint64_t phase = number(list, RecordItem::phase, 99);
   if (r.id == NodeId{} || state > raw(MemberState::left) || phase > raw(Phase::broken)) return std::nullopt;
   r.state = static_cast<MemberState>(state);
   r.phase = static_cast<Phase>(phase);
-  r.tick = number(map, "tick");
-  r.samples = number(map, "samples");
-  r.step = number(map, "step");
-  r.samples_per_second = real(map, "rate");
-  r.batch = static_cast<std::uint32_t>(number(map, "batch") & 0xffffffff);
-  r.loss = real(map, "loss");
-  r.spread = real(map, "spread", 1);
+  r.tick = number(list, RecordItem::tick);
+  r.samples = number(list, RecordItem::samples);
+  r.step = number(list, RecordItem::step);
+  r.samples_per_second = real(list, RecordItem::rate);
+  r.batch = static_cast<std::uint32_t>(number(list, RecordItem::batch) & 0xffffffff);
+  r.loss = real(list, RecordItem::loss);
+  r.spread = real(list, RecordItem::spread, 1);
   return r;
 }
 
