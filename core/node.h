@@ -185,8 +185,8 @@ class Node {
   [[nodiscard]] NodeView view(Instant now) const;
   [[nodiscard]] Phase phase() const;
   // For tests and the simulator: a link's replicas, and everything that must always hold.
-  [[nodiscard]] std::span<const float> published_to(NodeId peer) const;
-  [[nodiscard]] std::span<const float> received_from(NodeId peer) const;
+  [[nodiscard]] std::vector<float> published_to(NodeId peer) const;
+  [[nodiscard]] std::vector<float> received_from(NodeId peer) const;
   void check_invariants() const;
 
  private:

@@ -83,7 +83,7 @@ void Link::start_fresh(bool i_speak_first) {
   my_turn_ = i_speak_first;
   reopened_ = false;
   speaking_ = hearing_ = heard_opening_ = spoke_opening_ = false;
-  spoken_ = heard_ = 0;
+  spoken_ = heard_ = hearing_turn_ = 0;
   heard_gain_ = 0;
   kept_.clear();
   outbox_.clear();
@@ -94,12 +94,27 @@ void Link::start_fresh(bool i_speak_first) {
   peer_loss_ = make_forecaster(policy_.loss_trust);  // its steps may count from anew
 }
 
+std::vector<float> Link::replica(Replica which, std::size_t index) const {
+  const Block& block = schema_.blocks()[index];
+  const auto own = block.of(published()), theirs = block.of(received());
+  std::vector<float> a(own.begin(), own.end());
+  if (!blocks_[index].to_draw || speaking_ || resend_turn_) return which == Replica::published ? a : std::vector<float>(theirs.begin(), theirs.end());
+  std::vector<float> b(theirs.begin(), theirs.end());
+  kernels().draw_together(a, b, draw_own_, draw_their_);
+  return which == Replica::published ? a : b;
+}
+
+std::uint64_t Link::hash_of(Replica which, std::size_t index) const {
+  if (blocks_[index].to_draw) return kernels().hash(replica(which, index));
+  return kernels().hash(schema_.blocks()[index].of(which == Replica::published ? published() : received()));
+}
+
 ReplicaState Link::replica_state() const {
   ReplicaState state;
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
     const BlockState& block = blocks_[i];
     state.blocks.push_back(block.received_valid
-                               ? ReplicaState::Held{block.received, kernels().hash(schema_.blocks()[i].of(received()))}
+                               ? ReplicaState::Held{block.received, hash_of(Replica::received, i)}
                                : ReplicaState::Held{});
   }
   return state;
@@ -123,7 +138,7 @@ std::optional<Reject> Link::on_replica_state(std::span<const std::byte> message,
     const ReplicaState::Held& held = state.blocks[i];
     if (block.keyframe_owed) continue;
     if (held.version == block.published) {
-      if (held.hash != kernels().hash(schema_.blocks()[i].of(published()))) set_keyframe_owed(block, true);
+      if (held.hash != hash_of(Replica::published, i)) set_keyframe_owed(block, true);
       continue;
     }
     // Every version between what is held and what was published must still be kept.
@@ -198,6 +213,7 @@ void Link::set_received_valid(BlockState& block, bool valid) {
 void Link::refuse(std::size_t block, Reject reason) {
   ++counters_.refused[raw(reason)];
   set_received_valid(blocks_[block], false);
+  set_keyframe_owed(blocks_[block], true);  // so that both ends know that it is not mixed in this exchange
   if (resync_.size() < resync_blocks_max) resync_.push_back(static_cast<std::uint32_t>(block));
 }
 
@@ -213,8 +229,14 @@ std::optional<Reject> Link::on_turn(std::span<const std::byte> message, double r
   counters_.bytes_received += message.size();
   if (!hearing_) {
     hearing_ = true;
-    for (BlockState& block : blocks_) block.heard = false;
     kept_.clear();  // the answer has begun, so the other end holds all we said
+  }
+  if (hearing_turn_ != header.turn) {
+    hearing_turn_ = header.turn;
+    for (std::size_t i = 0; i < blocks_.size(); ++i) {
+      draw_replicas(i);
+      blocks_[i].heard = blocks_[i].heard_whole = false;
+    }
   }
   for (const TurnRecord& record : records) apply_record(record);
   peer_weight_ = header.weight;
@@ -228,6 +250,10 @@ std::optional<Reject> Link::on_turn(std::span<const std::byte> message, double r
   heard_gain_ = header.gain_listener;
   heard_blocks_ = 0;
   heard_opening_ = header.gain_speaker == 0 && header.gain_listener == 0;
+  draw_own_ = header.gain_listener;
+  draw_their_ = header.gain_speaker;
+  if (!heard_opening_)
+    for (BlockState& block : blocks_) block.to_draw = is_paired(block);
   received_at_ = hearing_at_;
   received_once_ = true;
   my_turn_ = true;
@@ -261,7 +287,21 @@ void Link::apply_record(const TurnRecord& record) {
   }
   state.received = record.version;
   state.heard = true;
+  state.heard_whole = state.heard_whole || record.fresh || record.codec.id == CodecId::mirror || record.codec.id == CodecId::keyframe;
   set_received_valid(state, true);
+}
+
+// Whether both ends have the same two replicas of a block, one of which is news. A block that goes whole starts with the next exchange:
+// what each end then takes for the other's replica may still differ.
+bool Link::is_paired(const BlockState& state) const {
+  return (state.said || state.heard) && !state.said_whole && !state.heard_whole && state.received_valid && !state.keyframe_owed;
+}
+
+// What the exchange has moved in the two models, both ends know without a word: the replicas move likewise.
+void Link::draw_replicas(std::size_t index) {
+  if (!std::exchange(blocks_[index].to_draw, false)) return;
+  const Block& block = schema_.blocks()[index];
+  kernels().draw_together(block.of(std::span<float>(published_)), block.of(std::span<float>(received_)), draw_own_, draw_their_);
 }
 
 void Link::on_resync(const Resync& resync) {
@@ -290,6 +330,7 @@ void Link::look(std::size_t index, std::span<const float> model, std::span<float
   if (heard_gain_ > 0 && index >= heard_blocks_) {
     if (index == 0) apart_ = {};
     mix(block, state, heard_gain_, heard_future_, block.of(model), block.of(update), drift);
+    draw_replicas(index);
     heard_blocks_ = index + 1;
     if (heard_blocks_ == blocks_.size()) mixed(std::exchange(heard_gain_, 0.0f));
   }
@@ -318,7 +359,9 @@ void Link::begin(const Speech& speech, Instant now) {
   GOSSIPD_ASSERT(my_turn() && !speaking_);
   speech_ = speech;
   speaking_ = true;
-  for (BlockState& block : blocks_) block.said = false;
+  for (BlockState& block : blocks_) block.said = block.said_whole = false;
+  draw_own_ = speech_.gain_self;
+  draw_their_ = speech_.gain_peer;
   next_block_ = 0;
   bytes_before_turn_ = counters_.bytes_sent;
   kept_.clear();
@@ -401,6 +444,7 @@ bool Link::speak(std::span<const float> model, std::span<float> update, std::spa
     }
   }
   mix(block, state, speech_.gain_self, paired_before ? own_future_ : FuturePosition{}, x, u, drift);
+  state.to_draw = speech_.gain_self > 0 && is_paired(state);
   ++next_block_;
   if (message_.size() >= turn_message_fill_bytes) flush(false, now);
   return true;
@@ -445,6 +489,7 @@ void Link::append(std::uint32_t index, Codec codec, std::span<const float> targe
   ++(delta ? counters_.deltas_sent : counters_.keyframes_sent);
   set_keyframe_owed(state, false);
   state.said = true;
+  if (!delta) state.said_whole = true, state.to_draw = false;
   write_turn_record(record.first<turn_record_bytes>(), index, state.published, codec, fresh);
   ++message_records_;
   if (!whole) kept_.push_back(Kept{index, state.published, Bytes(record.begin(), record.end())});

@@ -102,6 +102,10 @@ class Link {
   // Messages ready to be sent, in order.
   [[nodiscard]] std::vector<SharedBytes> take_messages();
 
+  enum class Replica : std::uint8_t { published, received };
+  // A block of it as both ends know it: an exchange that the other end has heard to its end counts as done. (The end that has spoken the
+  // answer draws its replicas together when it hears the next turn, since it may have to say the answer again; the other end at its next look.)
+  [[nodiscard]] std::vector<float> replica(Replica which, std::size_t index) const;
   [[nodiscard]] std::span<const float> published() const { return published_; }
   [[nodiscard]] std::span<const float> received() const { return received_; }
   [[nodiscard]] const ExchangeCounters& counters() const { return counters_; }
@@ -123,6 +127,9 @@ class Link {
     bool received_valid = false;
     bool said = false;             // in the turn spoken last …
     bool heard = false;            // … in the one heard last
+    bool said_whole = false;       // a keyframe or mirror, in these turns
+    bool heard_whole = false;
+    bool to_draw = false;          // the two replicas are to be drawn together by the last exchange, and are not yet
     float change = 0;              // relative, at the last look
     double drift_square = 0;       // moving average of mean(drift²); only with adaptive curvature
   };
@@ -141,6 +148,9 @@ class Link {
   void append_keyframe(std::uint32_t block, std::span<const float> target);
   void flush(bool last, Instant now);
   [[nodiscard]] Codec codec_for(const Block&) const;
+  [[nodiscard]] bool is_paired(const BlockState&) const;
+  void draw_replicas(std::size_t index);
+  [[nodiscard]] std::uint64_t hash_of(Replica which, std::size_t index) const;
   void mix(const Block&, BlockState&, float gain, const FuturePosition&, std::span<const float> model, std::span<float> update,
            std::span<const float> drift);
   void mixed(float gain);
@@ -167,6 +177,8 @@ class Link {
   bool spoke_opening_ = false;  // and so does the one spoken last
   float heard_gain_ = 0;   // of our half of the turn heard; 0: applied
   std::size_t heard_blocks_ = 0;  // of which that has been applied to so many blocks
+  float draw_own_ = 0, draw_their_ = 0;  // gains by which replicas are drawn together
+  std::uint32_t hearing_turn_ = 0;  // to which the flags `heard` belong
   bool hearing_ = false;   // a turn has begun and not ended
 
   Speech speech_;

@@ -348,9 +348,15 @@ void NodeImpl::on_time(Instant now) {
 
 // ---- looking at it ---------------------------------------------------------------------------
 
-const Link* NodeImpl::link(NodeId peer) const {
+std::vector<float> NodeImpl::replica(NodeId peer, Link::Replica which) const {
+  std::vector<float> all;
   const auto found = neighbours_.find(peer);
-  return found == neighbours_.end() ? nullptr : found->second.link.get();
+  if (found == neighbours_.end() || !found->second.link || found->second.link->published().empty()) return all;
+  for (std::size_t block = 0; block < schema_.blocks().size(); ++block) {
+    const std::vector<float> part = found->second.link->replica(which, block);
+    all.insert(all.end(), part.begin(), part.end());
+  }
+  return all;
 }
 
 NodeView NodeImpl::view(Instant now) const {
@@ -451,14 +457,8 @@ void Node::work(Instant now) { impl_->work(now); }
 std::vector<Effect> Node::take_effects() { return impl_->take_effects(); }
 NodeView Node::view(Instant now) const { return impl_->view(now); }
 Phase Node::phase() const { return impl_->phase(); }
-std::span<const float> Node::published_to(NodeId peer) const {
-  const Link* link = impl_->link(peer);
-  return link == nullptr ? std::span<const float>() : link->published();
-}
-std::span<const float> Node::received_from(NodeId peer) const {
-  const Link* link = impl_->link(peer);
-  return link == nullptr ? std::span<const float>() : link->received();
-}
+std::vector<float> Node::published_to(NodeId peer) const { return impl_->replica(peer, Link::Replica::published); }
+std::vector<float> Node::received_from(NodeId peer) const { return impl_->replica(peer, Link::Replica::received); }
 void Node::check_invariants() const { impl_->check_invariants(); }
 
 }  // namespace gossipd

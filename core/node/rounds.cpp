@@ -20,13 +20,6 @@ constexpr double finish_pace_max_s = 0.5;
 constexpr double mixing_gain_max = 1.0;   // a joiner of little weight takes nearly all of the other's model
 constexpr double heartbeat_threshold_share = 0.1;  // at rest; while training it is the trigger's
 
-// A replica under a coarse codec lags behind its model, and a feedback loop with a lag is stable
-// only for a smaller gain: found by consensus runs from unrelated models (tests/sim), where top_k
-// diverges from about twice this gain on.
-double codec_gain(const Codec& codec) {
-  return codec.id == CodecId::top_k ? std::min(1.0, 6.0 * codec.keep / static_cast<double>(top_k_chunk)) : 1.0;
-}
-
 // One exchange by itself averages the two models. Of k at a time each takes a model as its base that the others move meanwhile:
 // a loop with a delay of one exchange, x(n+1) = x(n) - G·x(n-1), which forgets fastest near G = 1/4 and rings near 1. This keeps
 // the sum of k gains near 0.37.
@@ -365,7 +358,7 @@ Speech NodeImpl::speech_for(const Link& link, const Trigger::Decision& decision,
   const double own = static_cast<double>(speech.weight);
   if (!fine && policy.loss_trust != LossTrust::off) speech.trust = loss_trust(last_.loss, link.peer_loss(now), policy.loss_trust_max);
   const double peer = speech.trust * std::max(1e-6, static_cast<double>(link.peer_weight()));
-  double gain = (fine ? finish_mixing : policy.mixing) * codec_gain(speech.codec) * gain_in_flight(std::max(speech.in_flight, link.peer_in_flight()));
+  double gain = (fine ? finish_mixing : policy.mixing) * gain_in_flight(std::max(speech.in_flight, link.peer_in_flight()));
   if (!fine && policy.age_decay > 0 && last_.step_seconds > 0)
     gain /= 1.0 + policy.age_decay * link.age_seconds(now) / last_.step_seconds;
   if (!link.owes_answer()) gain = 0;

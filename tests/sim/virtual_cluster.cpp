@@ -259,8 +259,8 @@ void VirtualCluster::check(const Session& session) {
     });
   };
   if (!conversed(view(a), id(b)) || !conversed(view(b), id(a))) return;
-  const auto same = [](std::span<const float> x, std::span<const float> y) {
-    return x.size() == y.size() && std::memcmp(x.data(), y.data(), x.size_bytes()) == 0;
+  const auto same = [](const std::vector<float>& x, const std::vector<float>& y) {
+    return x.size() == y.size() && std::memcmp(x.data(), y.data(), x.size() * sizeof(float)) == 0;
   };
   ++replica_checks_;
   REQUIRE(same(nodes_[a]->node->published_to(id(b)), nodes_[b]->node->received_from(id(a))));
