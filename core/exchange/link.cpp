@@ -229,14 +229,14 @@ std::optional<Reject> Link::on_turn(std::span<const std::byte> message, double r
   counters_.bytes_received += message.size();
   if (!hearing_) {
     hearing_ = true;
-    kept_.clear();  // the answer has begun, so the other end holds all we said
+    // The answer has begun, so the other end holds all we said.
+    if (policy_.outer_momentum > 0 && !kept_.empty()) opened_ = std::move(kept_);
+    kept_.clear();
   }
   if (hearing_turn_ != header.turn) {
     hearing_turn_ = header.turn;
-    for (std::size_t i = 0; i < blocks_.size(); ++i) {
-      draw_replicas(i);
-      blocks_[i].heard = blocks_[i].heard_whole = false;
-    }
+    heard_records_.clear();
+    for (BlockState& block : blocks_) block.heard = block.heard_whole = false;
   }
   for (const TurnRecord& record : records) apply_record(record);
   peer_weight_ = header.weight;
@@ -250,10 +250,11 @@ std::optional<Reject> Link::on_turn(std::span<const std::byte> message, double r
   heard_gain_ = header.gain_listener;
   heard_blocks_ = 0;
   heard_opening_ = header.gain_speaker == 0 && header.gain_listener == 0;
-  draw_own_ = header.gain_listener;
-  draw_their_ = header.gain_speaker;
-  if (!heard_opening_)
+  if (!heard_opening_) {
+    draw_own_ = header.gain_listener;
+    draw_their_ = header.gain_speaker;
     for (BlockState& block : blocks_) block.to_draw = is_paired(block);
+  }
   received_at_ = hearing_at_;
   received_once_ = true;
   my_turn_ = true;
@@ -263,6 +264,7 @@ std::optional<Reject> Link::on_turn(std::span<const std::byte> message, double r
 
 void Link::apply_record(const TurnRecord& record) {
   BlockState& state = blocks_[record.block];
+  draw_replicas(record.block);
   const std::span<float> replica = schema_.blocks()[record.block].of(std::span<float>(received_));
   if (record.codec.id == CodecId::mirror) {
     if (state.keyframe_owed) return refuse(record.block, Reject::base_mismatch);
@@ -284,6 +286,8 @@ void Link::apply_record(const TurnRecord& record) {
     if (const ApplyError error = apply(record.codec, record.payload, replica, most); error != ApplyError::none)
       return refuse(record.block, to_reject(error));
     ++(keyframe ? counters_.keyframes_applied : counters_.deltas_applied);
+    if (policy_.outer_momentum > 0 && !keyframe)
+      heard_records_.push_back(Kept{record.block, record.version, record.codec, Bytes(record.payload.begin(), record.payload.end())});
   }
   state.received = record.version;
   state.heard = true;
@@ -317,8 +321,9 @@ FuturePosition Link::move_received(double gain, Instant own_at, double own_step_
   return future_position(policy_.future_position, gain, seconds(now - received_at_) / own_step_seconds, seconds(now - own_at) / own_step_seconds);
 }
 
-void Link::look_begin(std::span<const float> drift, double own_step_seconds, Instant now) {
+void Link::look_begin(std::span<const float> drift, double own_step_seconds, double outer_share, Instant now) {
   unsaid_ = {};
+  outer_share_ = outer_share;
   counters_.change = 0;
   if (blocks_.empty()) heard_gain_ = 0;
   heard_future_ = drift.empty() ? FuturePosition{} : move_received(static_cast<double>(heard_gain_), published_at_, own_step_seconds, now);
@@ -329,11 +334,11 @@ void Link::look(std::size_t index, std::span<const float> model, std::span<float
   BlockState& state = blocks_[index];
   if (heard_gain_ > 0 && index >= heard_blocks_) {
     if (index == 0) apart_ = {};
-    mix(block, state, heard_gain_, heard_future_, block.of(model), block.of(update), drift);
-    draw_replicas(index);
+    mix(index, heard_gain_, heard_future_, block.of(model), block.of(update), drift);
     heard_blocks_ = index + 1;
     if (heard_blocks_ == blocks_.size()) mixed(std::exchange(heard_gain_, 0.0f));
   }
+  draw_replicas(index);
   if (state.keyframe_owed) {
     state.change = 1;
     return;
@@ -360,8 +365,10 @@ void Link::begin(const Speech& speech, Instant now) {
   speech_ = speech;
   speaking_ = true;
   for (BlockState& block : blocks_) block.said = block.said_whole = false;
-  draw_own_ = speech_.gain_self;
-  draw_their_ = speech_.gain_peer;
+  if (speech_.gain_self > 0 || speech_.gain_peer > 0) {
+    draw_own_ = speech_.gain_self;
+    draw_their_ = speech_.gain_peer;
+  }
   next_block_ = 0;
   bytes_before_turn_ = counters_.bytes_sent;
   kept_.clear();
@@ -370,14 +377,30 @@ void Link::begin(const Speech& speech, Instant now) {
 }
 
 // One end's half of an exchange on one block, if one of the ends has said it.
-void Link::mix(const Block& block, BlockState& state, float gain, const FuturePosition& future, std::span<const float> model,
-               std::span<float> update, std::span<const float> drift) {
+void Link::mix(std::size_t index, float gain, const FuturePosition& future, std::span<const float> model, std::span<float> update,
+               std::span<const float> drift) {
+  const Block& block = schema_.blocks()[index];
+  BlockState& state = blocks_[index];
   if (!state.received_valid || state.keyframe_owed) return;
   const auto theirs = block.of(received()), own = block.of(published());
   add(apart_, kernels().distance(theirs, own));
   if (gain <= 0 || !(state.said || state.heard)) return;
   transfer_squared_ += kernels().transfer(update, theirs, own, gain);
   correction_squared_ += correct(block, state, future, model, update, drift);
+  if (outer_share_ > 0 && block.kind == SegmentKind::parameter && is_paired(state)) carry_on(index, update);
+}
+
+// The deltas of the exchange are what the two models have moved since the last one; half their sum goes on by the share.
+void Link::carry_on(std::size_t index, std::span<float> update) const {
+  const BlockState& state = blocks_[index];
+  std::vector<float> moved(update.size(), 0.0f);
+  const auto add = [&](const std::vector<Kept>& records, Version version, std::size_t header_bytes) {
+    const auto found = std::find_if(records.begin(), records.end(), [&](const Kept& kept) { return kept.block == index && kept.version == version; });
+    if (found != records.end()) (void)apply(found->codec, std::span(found->record).subspan(header_bytes), moved, keyframe_magnitude_max);
+  };
+  if (state.said) add(speaking_ ? kept_ : opened_, state.published, turn_record_bytes);
+  if (state.heard) add(heard_records_, state.received, 0);
+  (void)kernels().axpy(update, moved, static_cast<float>(outer_share_ / 2));
 }
 
 // That half has been applied to every block.
@@ -443,7 +466,7 @@ bool Link::speak(std::span<const float> model, std::span<float> update, std::spa
       }
     }
   }
-  mix(block, state, speech_.gain_self, paired_before ? own_future_ : FuturePosition{}, x, u, drift);
+  mix(index, speech_.gain_self, paired_before ? own_future_ : FuturePosition{}, x, u, drift);
   state.to_draw = speech_.gain_self > 0 && is_paired(state);
   ++next_block_;
   if (message_.size() >= turn_message_fill_bytes) flush(false, now);
@@ -492,7 +515,7 @@ void Link::append(std::uint32_t index, Codec codec, std::span<const float> targe
   if (!delta) state.said_whole = true, state.to_draw = false;
   write_turn_record(record.first<turn_record_bytes>(), index, state.published, codec, fresh);
   ++message_records_;
-  if (!whole) kept_.push_back(Kept{index, state.published, Bytes(record.begin(), record.end())});
+  if (!whole) kept_.push_back(Kept{index, state.published, codec, Bytes(record.begin(), record.end())});
   if (message_records_ == turn_records_max - 1) flush(false, Instant{});
 }
 

@@ -89,7 +89,7 @@ class Link {
   // ---- speaking: look(), then begin(), then speak() for every block, then end() ----
   // Applies what is left to do of the turn that was heard, then measures the change of one block; the sums end up in
   // counters().change. `drift` is the own displacement per own step (empty: no future position).
-  void look_begin(std::span<const float> drift, double own_step_seconds, Instant now);
+  void look_begin(std::span<const float> drift, double own_step_seconds, double outer_share, Instant now);
   void look(std::size_t block, std::span<const float> model, std::span<float> update, std::span<const float> drift);
   [[nodiscard]] double largest_change() const;  // of a block, relative; a block that owes a keyframe counts as 1
   void begin(const Speech&, Instant now);
@@ -133,9 +133,10 @@ class Link {
     float change = 0;              // relative, at the last look
     double drift_square = 0;       // moving average of mean(drift²); only with adaptive curvature
   };
-  struct Kept {  // an encoded record the peer has not answered for
+  struct Kept {  // an encoded record
     std::uint32_t block;
     Version version;
+    Codec codec;
     Bytes record;
   };
 
@@ -151,9 +152,10 @@ class Link {
   [[nodiscard]] bool is_paired(const BlockState&) const;
   void draw_replicas(std::size_t index);
   [[nodiscard]] std::uint64_t hash_of(Replica which, std::size_t index) const;
-  void mix(const Block&, BlockState&, float gain, const FuturePosition&, std::span<const float> model, std::span<float> update,
+  void mix(std::size_t index, float gain, const FuturePosition&, std::span<const float> model, std::span<float> update,
            std::span<const float> drift);
   void mixed(float gain);
+  void carry_on(std::size_t index, std::span<float> update) const;
   [[nodiscard]] FuturePosition move_received(double gain, Instant own_at, double own_step_seconds, Instant now) const;
   double correct(const Block&, BlockState&, const FuturePosition&, std::span<const float> model, std::span<float> update,
                  std::span<const float> drift);
@@ -187,7 +189,8 @@ class Link {
   Bytes message_;
   std::uint16_t message_records_ = 0;
   std::deque<SharedBytes> outbox_;
-  std::vector<Kept> kept_;
+  std::vector<Kept> kept_;             // the peer has not answered for them
+  std::vector<Kept> opened_, heard_records_;  // the deltas of our opening and of the turn heard last; only with outer momentum
   bool reopened_ = false;     // no turn has been heard to its end since the link was opened again
   bool resend_turn_ = false;  // the last turn spoken was not heard to its end
   std::vector<std::uint32_t> resync_;
@@ -195,6 +198,7 @@ class Link {
   ChangeNorms unsaid_;  // of the blocks looked at so far
   ChangeNorms apart_;   // of the two replicas, of the blocks mixed so far
   double transfer_squared_ = 0, correction_squared_ = 0;
+  double outer_share_ = 0;
 
   float peer_weight_ = 1;
   std::uint32_t peer_in_flight_ = 1;

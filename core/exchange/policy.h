@@ -40,6 +40,9 @@ struct ExchangePolicy {
   Duration heartbeat = std::chrono::milliseconds(2000);  // speak at least so often, changed or not
   // Mixing: gain of an exchange is mixing / (3k − 1), k the larger number of exchanges that one of its ends has open, less for sparse codecs.
   double mixing = 1.0;
+  // Of what the two models of an exchange have moved in the mean since the last one on their link, so much goes on top, divided by the
+  // node's links: momentum of the whole cluster's model. Only while training.
+  double outer_momentum = 0.0;
   double age_decay = 0.0;     // κ: gain / (1 + κ · age in own steps)
   double future_position = 0;      // c: how far a replica is moved along the own drift to the time it is compared with
   double drift_window_steps = 32;  // moving average behind the drift

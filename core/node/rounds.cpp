@@ -187,7 +187,8 @@ void NodeImpl::next_link(Instant now) {
       stage_ = RoundStage::speak;
       return;
     }
-    neighbour.link->look_begin(drift(), last_.step_seconds, now);
+    const double outer = steps_allowed() ? config_.exchange.outer_momentum / static_cast<double>(std::max<std::size_t>(open_links(), 1)) : 0;
+    neighbour.link->look_begin(drift(), last_.step_seconds, outer, now);
     stage_ = RoundStage::look;
     if (schema_.blocks().empty()) decide(neighbour, now);
     return;
