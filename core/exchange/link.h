@@ -16,7 +16,8 @@
 //
 // with gain_speaker·weight_s = gain_listener·weight_l, so Σ weight·x is kept exactly (up to
 // rounding), whatever the speeds, delays and codecs. The speaker applies its half at once, the
-// listener at its first look at the model after it (EXCHANGE.md beside this file).
+// listener at its first look at the model after it. The two replicas are drawn together by the same
+// gains, at both ends and without a word (EXCHANGE.md beside this file).
 //
 // Encoded records are kept until the other end has answered; after a reconnect both ends compare
 // version and hash of every block, and what was lost is sent again if its base still matches, as

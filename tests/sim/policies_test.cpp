@@ -126,6 +126,33 @@ TEST_CASE("the scope of the model, curvature and loss trust keep the cluster tog
   }
 }
 
+TEST_CASE("outer momentum carries on what the nodes have in common, and the nodes stay together") {
+  const auto pace = [](double momentum) {
+    const Schema schema = schema_of({600, 2000});
+    VirtualCluster cluster(schema, [](std::size_t, std::span<float> x, Step) {
+      for (float& value : x) value += 1e-3f;
+    });
+    for (std::size_t i = 0; i < 4; ++i) {
+      NodeOptions options = with_model(schema, 0);
+      if (i > 0) options.seeds = {0};
+      options.exchange.outer_momentum = momentum;
+      cluster.add(options);
+    }
+    cluster.run_for(10s);
+    const double from = cluster.mean()[0];
+    const Step steps = cluster.steps(0);
+    cluster.run_for(20s);
+    CHECK(cluster.spread() < 0.04);  // they move 0.064 between two exchanges of a link
+    return (cluster.mean()[0] - from) / static_cast<double>(cluster.steps(0) - steps);
+  };
+  const double alone = pace(0), carried = pace(0.5);
+  std::printf("outer momentum 0.5: %.3f of the pace of the gradients alone\n", carried / alone);
+  CHECK(alone == doctest::Approx(1e-3).epsilon(0.01));
+  // A displacement that is added once more in each round: the sum of a geometric series, at most 1 / (1 - 0.5).
+  CHECK(carried / alone > 1.9);
+  CHECK(carried / alone < 2.05);
+}
+
 TEST_CASE("a neighbour with the larger loss is trusted less, and the weighted sum still moves by nothing") {
   const Schema schema = schema_of({500});
   VirtualCluster cluster(schema);

@@ -64,6 +64,21 @@ TEST_CASE("transfer adds the gained difference and returns its squared norm") {
   });
 }
 
+TEST_CASE("two vectors are drawn together by their gains, with the same bits from either end") {
+  everywhere([](const Kernels& k, std::size_t size) {
+    const std::vector<float> a = values(31, size), b = values(32, size);
+    std::vector<float> x = a, y = b, u = b, v = a;
+    k.draw_together(x, y, 0.3f, 0.7f);
+    k.draw_together(u, v, 0.7f, 0.3f);
+    CHECK(same_bits(x, v));
+    CHECK(same_bits(y, u));
+    for (std::size_t i = 0; i < size; ++i) {
+      CHECK(x[i] == a[i] + 0.3f * (b[i] - a[i]));
+      CHECK(y[i] == b[i] + 0.7f * (a[i] - b[i]));
+    }
+  });
+}
+
 TEST_CASE("sum is model plus update") {
   everywhere([](const Kernels& k, std::size_t size) {
     const std::vector<float> model = values(4, size), update = values(5, size);
