@@ -79,6 +79,7 @@ Json to_json(const LinkView& l) {
           {"change", c.change},
           {"threshold", c.threshold},
           {"weight", c.weight},
+          {"codec", c.codec.id == CodecId::mirror ? Json(nullptr) : Json(to_text(c.codec))},
           {"correction", c.correction},
           {"trust", c.trust},
           {"transfer", c.transfer},

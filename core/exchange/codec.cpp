@@ -61,6 +61,30 @@ std::optional<Codec> parse_codec(const std::string& text) {
   return std::nullopt;
 }
 
+std::string to_text(Codec codec) {
+  return codec.id == CodecId::top_k ? "top_k:" + std::to_string(codec.keep) : to_string(codec.id);
+}
+
+double bits_per_float(Codec codec) {
+  constexpr std::size_t many = std::size_t{1} << 20;
+  return 8.0 * static_cast<double>(encoded_size(codec, many)) / static_cast<double>(many);
+}
+
+Codec finer(Codec codec, double factor) {
+  constexpr double keep_max = 256;  // beyond it ternary tells more with the same bits
+  const double wanted = bits_per_float(codec) * factor;
+  const double keep = codec.keep * factor;
+  if (factor <= 1 || !is_valid(codec)) return codec;
+  if (codec.id == CodecId::top_k && keep <= keep_max) return {CodecId::top_k, static_cast<std::uint16_t>(keep)};
+  // The largest that takes at most a quarter more than that; none of them coarser than what was asked for.
+  Codec best = codec;
+  for (const CodecId id : {CodecId::ternary, CodecId::int4, CodecId::int8}) {
+    const Codec next{id};
+    if (bits_per_float(next) > bits_per_float(best) && (bits_per_float(next) <= 1.25 * wanted)) best = next;
+  }
+  return best;
+}
+
 std::size_t encoded_size(Codec codec, std::size_t floats) {
   if (!is_valid(codec)) return 0;
   const std::size_t groups = (floats + quantiser_group - 1) / quantiser_group;

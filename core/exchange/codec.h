@@ -44,6 +44,13 @@ struct Codec {
 // "fp32", "bf16", "int8", "int4", "ternary", "top_k" or "top_k:31"; nullopt on anything else.
 [[nodiscard]] std::optional<Codec> parse_codec(const std::string& text);
 
+// As parse_codec() reads it: "top_k:64".
+[[nodiscard]] std::string to_text(Codec);
+// Of a large block.
+[[nodiscard]] double bits_per_float(Codec);
+// The codec with about `factor` times the bits, int8 at most; the same one for a factor of 1 or less, and from int8 on.
+[[nodiscard]] Codec finer(Codec, double factor);
+
 // Bytes of the payload of a block of `floats` floats; the same for every content. 0 when not is_valid().
 [[nodiscard]] std::size_t encoded_size(Codec, std::size_t floats);
 

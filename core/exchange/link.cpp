@@ -12,6 +12,7 @@ namespace {
 
 constexpr float keyframe_magnitude_max = 1e6f;
 constexpr std::size_t small_block_floats = 512;     // below it a sparse codec's overhead eats its gain
+constexpr double outer_reach = 2;                   // times as far as own steps have led, outer momentum goes at most
 constexpr double norm_squared_min = 1e-30;          // a divisor is at least this
 constexpr double reference_rms_min = 1e-3;          // a block that is nearly zero has no meaningful relative change
 
@@ -321,9 +322,9 @@ FuturePosition Link::move_received(double gain, Instant own_at, double own_step_
   return future_position(policy_.future_position, gain, seconds(now - received_at_) / own_step_seconds, seconds(now - own_at) / own_step_seconds);
 }
 
-void Link::look_begin(std::span<const float> drift, double own_step_seconds, double outer_share, Instant now) {
+void Link::look_begin(std::span<const float> drift, double own_step_seconds, const OuterStep& outer, Instant now) {
   unsaid_ = {};
-  outer_share_ = outer_share;
+  outer_ = outer;
   counters_.change = 0;
   if (blocks_.empty()) heard_gain_ = 0;
   heard_future_ = drift.empty() ? FuturePosition{} : move_received(static_cast<double>(heard_gain_), published_at_, own_step_seconds, now);
@@ -387,12 +388,16 @@ void Link::mix(std::size_t index, float gain, const FuturePosition& future, std:
   if (gain <= 0 || !(state.said || state.heard)) return;
   transfer_squared_ += kernels().transfer(update, theirs, own, gain);
   correction_squared_ += correct(block, state, future, model, update, drift);
-  if (outer_share_ > 0 && block.kind == SegmentKind::parameter && is_paired(state)) carry_on(index, update);
+  if (outer_.share > 0 && block.kind == SegmentKind::parameter) carry_on(index, update);
 }
 
-// The deltas of the exchange are what the two models have moved since the last one; half their sum goes on by the share.
-void Link::carry_on(std::size_t index, std::span<float> update) const {
-  const BlockState& state = blocks_[index];
+// The deltas of the exchange are what the two models have moved since the last one; half their sum goes on by the share. They tell of transfers
+// from other links as well, and a large one (to a joiner, after a partition) is not to go on: so no further than this node's own steps have led
+// meanwhile, and what the momentum has made of them.
+void Link::carry_on(std::size_t index, std::span<float> update) {
+  BlockState& state = blocks_[index];
+  const double travelled = outer_.travelled[index] - std::exchange(state.travelled, outer_.travelled[index]);
+  if (!is_paired(state)) return;
   std::vector<float> moved(update.size(), 0.0f);
   const auto add = [&](const std::vector<Kept>& records, Version version, std::size_t header_bytes) {
     const auto found = std::find_if(records.begin(), records.end(), [&](const Kept& kept) { return kept.block == index && kept.version == version; });
@@ -400,7 +405,13 @@ void Link::carry_on(std::size_t index, std::span<float> update) const {
   };
   if (state.said) add(speaking_ ? kept_ : opened_, state.published, turn_record_bytes);
   if (state.heard) add(heard_records_, state.received, 0);
-  (void)kernels().axpy(update, moved, static_cast<float>(outer_share_ / 2));
+  // A sparse delta says of few places at once what they have moved in several exchanges.
+  const auto places = static_cast<double>(std::count_if(moved.begin(), moved.end(), [](float x) { return x != 0; }));
+  const double floats = static_cast<double>(moved.size());
+  const double distance = std::sqrt(mean_square(moved) * floats) / 2;
+  const double furthest = outer_reach * travelled / (1 - policy_.outer_momentum) * std::sqrt(floats / std::max(places, 1.0));
+  const double share = distance > furthest ? outer_.share * furthest / distance : outer_.share;
+  (void)kernels().axpy(update, moved, static_cast<float>(share / 2));
 }
 
 // That half has been applied to every block.
@@ -558,6 +569,7 @@ void Link::end(Instant now) {
   counters_.transfer = std::sqrt(transfer_squared_ / norm);
   counters_.correction = std::sqrt(correction_squared_ / norm);
   counters_.threshold = speech_.threshold_shown;
+  counters_.codec = speech_.codec;
   counters_.trust = speech_.trust;
   if (!spoke_opening_) mixed(speech_.gain_self);
   transfer_squared_ = correction_squared_ = 0;

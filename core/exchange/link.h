@@ -53,6 +53,12 @@ struct Speech {
   double own_step_seconds = 0;
 };
 
+// A link's part of the outer momentum, for one look.
+struct OuterStep {
+  double share = 0;                    // of the two ends' mean displacement; 0: none
+  std::span<const double> travelled;   // by this node's own steps so far, for each block: the sum of the norms
+};
+
 class Link {
  public:
   Link(NodeId self, NodeId peer, const Schema& schema, const ExchangePolicy& policy);
@@ -90,7 +96,7 @@ class Link {
   // ---- speaking: look(), then begin(), then speak() for every block, then end() ----
   // Applies what is left to do of the turn that was heard, then measures the change of one block; the sums end up in
   // counters().change. `drift` is the own displacement per own step (empty: no future position).
-  void look_begin(std::span<const float> drift, double own_step_seconds, double outer_share, Instant now);
+  void look_begin(std::span<const float> drift, double own_step_seconds, const OuterStep& outer, Instant now);
   void look(std::size_t block, std::span<const float> model, std::span<float> update, std::span<const float> drift);
   [[nodiscard]] double largest_change() const;  // of a block, relative; a block that owes a keyframe counts as 1
   void begin(const Speech&, Instant now);
@@ -132,6 +138,7 @@ class Link {
     bool heard_whole = false;
     bool to_draw = false;          // the two replicas are to be drawn together by the last exchange, and are not yet
     float change = 0;              // relative, at the last look
+    double travelled = 0;          // OuterStep::travelled at the last exchange
     double drift_square = 0;       // moving average of mean(drift²); only with adaptive curvature
   };
   struct Kept {  // an encoded record
@@ -156,7 +163,7 @@ class Link {
   void mix(std::size_t index, float gain, const FuturePosition&, std::span<const float> model, std::span<float> update,
            std::span<const float> drift);
   void mixed(float gain);
-  void carry_on(std::size_t index, std::span<float> update) const;
+  void carry_on(std::size_t index, std::span<float> update);
   [[nodiscard]] FuturePosition move_received(double gain, Instant own_at, double own_step_seconds, Instant now) const;
   double correct(const Block&, BlockState&, const FuturePosition&, std::span<const float> model, std::span<float> update,
                  std::span<const float> drift);
@@ -199,7 +206,7 @@ class Link {
   ChangeNorms unsaid_;  // of the blocks looked at so far
   ChangeNorms apart_;   // of the two replicas, of the blocks mixed so far
   double transfer_squared_ = 0, correction_squared_ = 0;
-  double outer_share_ = 0;
+  OuterStep outer_;
 
   float peer_weight_ = 1;
   std::uint32_t peer_in_flight_ = 1;

@@ -24,25 +24,26 @@ struct ExchangePolicy {
   bool enabled = true;              // false: a member that trains alone (nothing is sent or mixed)
   SpeakPolicy policy = SpeakPolicy::change;
   ChangeScope scope = ChangeScope::block;
-  Codec codec{CodecId::ternary};
+  Codec codec{CodecId::top_k, 64};
+  bool codec_by_delay = true;       // finer where the round trip keeps exchanges further apart than period_steps: the same bytes a step
   Codec fine_codec{CodecId::int4};  // first delta on a new link, leaving, final exchange
   Codec keyframe_codec{CodecId::int8};  // a block that goes whole: fp32 (exact), bf16 or int8; what it loses follows
-  Step round_steps = 4;             // own steps between two looks at the model
+  Step round_steps = 2;             // own steps between two looks at the model
   // A block is sent when ‖x − published‖ > threshold · max(floor, (η/η_peak)^power) · ‖published‖.
   double threshold = 0.01;
   double threshold_power = 1.0;
   double threshold_floor = 0.05;
-  Step period_steps = 32;           // period; the least of quadratic and of change
+  Step period_steps = 8;            // period; the least of quadratic and of change
   double quadratic_alpha = 0.1;     // quadratic: (α/η)² steps
   double budget_bytes_per_s = 0;    // budget, and automatic when it is not 0: of this node, all links
   double slowdown_max = 0.05;       // automatic: fraction by which learning may be slower than with the closest models
   double horizon_steps = 1000;      // automatic: steps over which the spread is held against the drift
   Duration heartbeat = std::chrono::milliseconds(2000);  // speak at least so often, changed or not
-  // Mixing: gain of an exchange is mixing / (3k − 1), k the larger number of exchanges that one of its ends has open, less for sparse codecs.
+  // Mixing: gain of an exchange is mixing / 2k, k the larger number of exchanges that one of its ends has open.
   double mixing = 1.0;
   // Of what the two models of an exchange have moved in the mean since the last one on their link, so much goes on top, divided by the
   // node's links: momentum of the whole cluster's model. Only while training.
-  double outer_momentum = 0.0;
+  double outer_momentum = 0.5;
   double age_decay = 0.0;     // κ: gain / (1 + κ · age in own steps)
   double future_position = 0;      // c: how far a replica is moved along the own drift to the time it is compared with
   double drift_window_steps = 32;  // moving average behind the drift
@@ -81,6 +82,7 @@ struct ExchangeCounters {
   std::uint64_t refused[static_cast<std::size_t>(Reject::count_)] = {};
   double change = 0;        // gauge: ‖x − published‖ / ‖published‖ at the last look
   double threshold = 0;     // gauge: what it was held against
+  Codec codec{CodecId::mirror, 0};  // gauge: of the turn spoken last; mirror: none yet
   double weight = 0;        // gauge: gain applied in the last turn
   double correction = 0;    // gauge: norm of the future-position correction in the last turn, relative to ‖x‖
   double trust = 1;         // gauge: factor on the peer's weight in the last turn, by its forecast loss

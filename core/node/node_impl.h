@@ -157,7 +157,7 @@ class NodeImpl {
   bool adopt(Instant now);
   void take_over(std::span<const float> model, const std::string& from, Instant now);
   void own_model_broken(const std::string& where);
-  [[nodiscard]] Speech speech_for(const Link& link, const Trigger::Decision& decision, Instant now);
+  [[nodiscard]] Speech speech_for(const Link& link, double rtt_seconds, const Trigger::Decision& decision, Instant now);
   [[nodiscard]] float own_weight() const;
   [[nodiscard]] std::span<const float> drift() const;
 
@@ -212,6 +212,7 @@ class NodeImpl {
   std::vector<float> base_;      // the model the trainer is about to have: last snapshot + update
   std::vector<float> incoming_;  // the snapshot; then, swapped, the update under construction
   std::vector<float> drift_;     // own displacement per step
+  std::vector<double> travelled_;  // of each block, by own steps: the sum of the norms; only with outer momentum
   Trigger trigger_;
   BatchBalancer balancer_;
   std::uint32_t batch_ = 0;           // wanted of the trainer; 0: the job's

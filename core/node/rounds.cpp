@@ -22,8 +22,8 @@ constexpr double heartbeat_threshold_share = 0.1;  // at rest; while training it
 
 // One exchange by itself averages the two models. Of k at a time each takes a model as its base that the others move meanwhile:
 // a loop with a delay of one exchange, x(n+1) = x(n) - G·x(n-1), which forgets fastest near G = 1/4 and rings near 1. This keeps
-// the sum of k gains near 0.37.
-double gain_in_flight(std::uint32_t k) { return 1.0 / (3.0 * std::max<std::uint32_t>(k, 1) - 1.0); }
+// the sum of k gains at 1/2.
+double gain_in_flight(std::uint32_t k) { return 0.5 / std::max<std::uint32_t>(k, 1); }
 
 }  // namespace
 
@@ -90,6 +90,7 @@ void NodeImpl::start_round(Instant now) {
   }
   if (config_.exchange.enabled && (config_.exchange.future_position > 0 || trigger_.needs_drift()) && drift_.size() != incoming_.size())
     drift_.assign(incoming_.size(), 0.0f);
+  if (config_.exchange.enabled && config_.exchange.outer_momentum > 0) travelled_.resize(schema_.blocks().size());
 }
 
 bool NodeImpl::has_work() const { return stage_ > RoundStage::waiting; }
@@ -99,19 +100,22 @@ void NodeImpl::work(Instant now) {
   while (has_work() && floats < floats_per_piece) {
     switch (stage_) {
       case RoundStage::take_in: {
-        const std::size_t count = std::min<std::size_t>(floats_per_piece, incoming_.size() - cursor_);
-        const auto before = std::span(base_).subspan(cursor_, count);
-        const auto current = std::span<const float>(incoming_).subspan(cursor_, count);
-        const Step steps = last_.step > base_step_ ? last_.step - base_step_ : 0;
-        if (base_valid_ && !drift_.empty() && steps > 0) {
-          const double blend = 1.0 - std::exp(-static_cast<double>(steps) / config_.exchange.drift_window_steps);
-          kernels().drift(std::span(drift_).subspan(cursor_, count), current, before, static_cast<float>(1.0 / static_cast<double>(steps)),
-                          static_cast<float>(blend));
+        const bool moved = base_valid_ && last_.step > base_step_;
+        if (cursor_ < schema_.blocks().size()) {
+          const Block& block = schema_.blocks()[cursor_];
+          const auto before = block.of(std::span<float>(base_));
+          const auto current = block.of(std::span<const float>(incoming_));
+          if (moved && !drift_.empty()) {
+            const auto steps = static_cast<double>(last_.step - base_step_);
+            const double blend = 1.0 - std::exp(-steps / config_.exchange.drift_window_steps);
+            kernels().drift(block.of(std::span<float>(drift_)), current, before, static_cast<float>(1.0 / steps), static_cast<float>(blend));
+          }
+          if (moved && !travelled_.empty()) travelled_[cursor_] += std::sqrt(kernels().distance(current, before).change_squared);
+          std::fill(before.begin(), before.end(), 0.0f);
+          floats += block.size;
+          ++cursor_;
         }
-        std::fill(before.begin(), before.end(), 0.0f);
-        cursor_ += count;
-        floats += count;
-        if (cursor_ < incoming_.size()) break;
+        if (cursor_ < schema_.blocks().size()) break;
         std::swap(base_, incoming_);  // base: the snapshot; incoming: the update, still zero
         base_valid_ = true;
         base_step_ = last_.step;
@@ -187,7 +191,8 @@ void NodeImpl::next_link(Instant now) {
       stage_ = RoundStage::speak;
       return;
     }
-    const double outer = steps_allowed() ? config_.exchange.outer_momentum / static_cast<double>(std::max<std::size_t>(open_links(), 1)) : 0;
+    OuterStep outer;
+    if (steps_allowed()) outer = {config_.exchange.outer_momentum / static_cast<double>(std::max<std::size_t>(open_links(), 1)), travelled_};
     neighbour.link->look_begin(drift(), last_.step_seconds, outer, now);
     stage_ = RoundStage::look;
     if (schema_.blocks().empty()) decide(neighbour, now);
@@ -279,7 +284,8 @@ void NodeImpl::decide(Neighbour& neighbour, Instant now) {
 
 void NodeImpl::speak_on(Neighbour& neighbour, const Trigger::Decision& decision, Instant now) {
   Link& link = *neighbour.link;
-  link.begin(speech_for(link, decision, now), now);
+  const Session* session = session_of(round_links_[round_link_]);
+  link.begin(speech_for(link, session != nullptr ? session->rtt_seconds : 0, decision, now), now);
   stage_ = RoundStage::speak;
   cursor_ = 0;
   if (schema_.blocks().empty()) end_speech(neighbour, now);
@@ -347,11 +353,13 @@ std::span<const float> NodeImpl::drift() const {
   return steps_allowed() && config_.exchange.future_position > 0 ? std::span<const float>(drift_) : std::span<const float>();
 }
 
-Speech NodeImpl::speech_for(const Link& link, const Trigger::Decision& decision, Instant now) {
+Speech NodeImpl::speech_for(const Link& link, double rtt_seconds, const Trigger::Decision& decision, Instant now) {
   const ExchangePolicy& policy = config_.exchange;
   const bool fine = !steps_allowed();
   Speech speech;
   speech.codec = fine ? policy.fine_codec : policy.codec;
+  if (!fine && policy.codec_by_delay && last_.step_seconds > 0)
+    speech.codec = finer(policy.codec, rtt_seconds / last_.step_seconds / static_cast<double>(policy.period_steps));
   speech.threshold = decision.threshold;
   speech.threshold_shown = std::isfinite(decision.threshold) && decision.threshold > 0 ? decision.threshold : link.counters().threshold;
   speech.in_flight = in_flight(now) + 1;

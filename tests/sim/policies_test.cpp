@@ -142,7 +142,7 @@ TEST_CASE("outer momentum carries on what the nodes have in common, and the node
     const double from = cluster.mean()[0];
     const Step steps = cluster.steps(0);
     cluster.run_for(20s);
-    CHECK(cluster.spread() < 0.04);  // they move 0.064 between two exchanges of a link
+    CHECK(cluster.spread() < 0.1);  // each value moves 0.25 until the sparse codec has told of it
     return (cluster.mean()[0] - from) / static_cast<double>(cluster.steps(0) - steps);
   };
   const double alone = pace(0), carried = pace(0.5);

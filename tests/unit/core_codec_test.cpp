@@ -451,6 +451,29 @@ TEST_CASE("the worked examples of FORMAT.md are the bytes that are sent") {
   CHECK(bytes({CodecId::top_k, 400}) == bytes_of({0x80, 0x3f, 0x00, 0x40, 0xc9, 0x00}));
 }
 
+TEST_CASE("a finer codec takes about so many times the bits, and never fewer") {
+  CHECK(to_text(finer({CodecId::top_k, 64}, 1)) == "top_k:64");
+  CHECK(to_text(finer({CodecId::top_k, 64}, 0.1)) == "top_k:64");
+  CHECK(to_text(finer({CodecId::top_k, 64}, 2.5)) == "top_k:160");
+  CHECK(to_text(finer({CodecId::top_k, 64}, 4)) == "top_k:256");
+  CHECK(to_text(finer({CodecId::top_k, 64}, 4.1)) == "ternary");
+  CHECK(to_text(finer({CodecId::top_k, 64}, 7)) == "int4");
+  CHECK(to_text(finer({CodecId::top_k, 64}, 1000)) == "int8");
+  CHECK(to_text(finer({CodecId::top_k, 512}, 1.1)) == "top_k:512");
+  CHECK(to_text(finer({CodecId::ternary}, 2)) == "int4");
+  CHECK(to_text(finer({CodecId::fp32}, 5)) == "fp32");
+  CHECK(bits_per_float({CodecId::ternary}) == doctest::Approx(8.0 * 54 / 256));
+  for (const Codec codec : delta_codecs) {
+    double before = bits_per_float(codec);
+    for (double factor = 1; factor < 40; factor *= 1.1) {
+      const double bits = bits_per_float(finer(codec, factor));
+      REQUIRE(bits >= before);
+      REQUIRE(bits <= std::max(before, 1.25 * factor * bits_per_float(codec)));
+      before = bits;
+    }
+  }
+}
+
 TEST_CASE("codecs are named and parsed") {
   CHECK(parse_codec("fp32") == Codec{CodecId::fp32});
   CHECK(parse_codec("bf16") == Codec{CodecId::bf16});
