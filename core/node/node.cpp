@@ -321,9 +321,13 @@ void NodeImpl::on_time(Instant now) {
   for (auto& [id, session] : sessions_) {
     if (!session.established || now < session.ping_next) continue;
     session.ping_next = now + policy.ping;
-    session.ping_nonce = random_.next() | 1;
-    session.ping_sent = now;
-    send(session, Ping{session.ping_nonce});
+    const std::uint64_t nonce = random_.next() | 1;
+    // A round trip may take longer than the time between two pings: the one that is measured is not forgotten for the next.
+    if (session.ping_nonce == 0 || now - session.ping_sent > policy.fail_after) {
+      session.ping_nonce = nonce;
+      session.ping_sent = now;
+    }
+    send(session, Ping{nonce});
   }
   dial_if_needed(now);
   if (phase_ == Phase::joining && model_ready_ && has_model_ && now >= grace_until_ && !state_.left) {

@@ -142,3 +142,12 @@ TEST_CASE("eight nodes keep to four links each, and joining works through any me
     CHECK(open <= 12);
   }
 }
+
+TEST_CASE("a round trip that takes longer than the time between two pings is measured") {
+  const Schema schema = schema_of({100});
+  VirtualCluster cluster(schema);
+  for (std::size_t i = 0; i < 2; ++i) cluster.add(with_model(schema, i));
+  cluster.set_latency(1500ms);
+  REQUIRE(cluster.run_until([&] { return !cluster.view(0).links.empty() && cluster.view(0).links[0].rtt_ms > 0; }, 60s));
+  CHECK(cluster.view(0).links[0].rtt_ms == doctest::Approx(3000).epsilon(0.01));
+}
