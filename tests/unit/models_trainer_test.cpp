@@ -109,6 +109,22 @@ TEST_CASE("A snapshot comes after as many steps as were asked for") {
   CHECK(desk.snapshot().step >= first.step + 7);
 }
 
+TEST_CASE("A snapshot that is asked back comes at the next step, with the update in") {
+  Desk desk;
+  auto trainer = toy_trainer(toy_job(still));
+  trainer->start(desk.callbacks(), true);
+  trainer->recall();  // there is nothing to give back yet
+  constexpr Step never = Step{1} << 60;
+  trainer->give({{10, 20, 30}, false, never, true});
+  trainer->recall();
+  const Snapshot first = desk.snapshot();
+  CHECK(first.step < never);
+  CHECK(first.model == std::vector<float>{11, 22, 33});
+  trainer->recall();  // it has been given back
+  trainer->give({{0, 0, 0}, false, 5, true});
+  CHECK(desk.snapshot().step <= first.step + never / 2);
+}
+
 TEST_CASE("A batch and a rate given with an update hold from the next step on, and the snapshot says so") {
   Desk desk;
   auto trainer = toy_trainer(toy_job("[optimizer]\nlearning_rate = 0.25\n[schedule]\nkind = 'constant'\n"));
