@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
 """tools/lab/evidence/evidence.py - runs the tables of this folder and writes what came out.
 
-    evidence.py [--tier ci|hours|full] [--out DIR] [--table NAME] [--bin DIR] [--list]
+    evidence.py [--tier ci|hours|full] [--out DIR] [--table NAME] [--bin DIR] [--publish] [--list]
 
 Each tables/NAME.toml is a scenario, rows that differ from it, and claims about the rows. A tier gives it
 seeds and size; `tune` lists values of keys that are tried on other seeds than those reported, and the best mean
 accuracy wins. Runs that DIR (default build/evidence/TIER) holds already are not run again, so a campaign may be cut
 at any time and started again. Writes DIR/NAME.md, DIR/NAME.svg and DIR/README.md; figures are accuracy, bytes and virtual
-time, which no machine changes.
+time, which no machine changes. --publish copies the tables and pictures to results/ beside this file.
 """
 import argparse
 import itertools
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -121,6 +122,7 @@ def main():
     parser.add_argument("--out", type=Path)
     parser.add_argument("--table", action="append", help="only this one; may be repeated")
     parser.add_argument("--bin", type=Path, default=ROOT / "build/release/bin")
+    parser.add_argument("--publish", action="store_true", help="copy tables and pictures to results/")
     parser.add_argument("--list", action="store_true", help="name the tables and their tiers")
     arguments = parser.parse_args()
     paths = sorted((HERE / "tables").glob("*.toml"))
@@ -143,6 +145,10 @@ def main():
         if done is None:
             continue
         title, claims = done
+        if arguments.publish:
+            for kind in ("md", "svg"):
+                (HERE / "results").mkdir(exist_ok=True)
+                shutil.copy(out / f"{path.stem}.{kind}", HERE / "results")
         summary.append(f"- [{title}]({path.stem}.md)")
         summary += [f"  - {claim['text']} ({claim['source']}): {verdict}" for claim, _, verdict in claims]
     (out / "README.md").write_text("\n".join(summary) + "\n")
