@@ -184,9 +184,9 @@ class Node {
 
   [[nodiscard]] NodeView view(Instant now) const;
   [[nodiscard]] Phase phase() const;
-  // For tests and the simulator: a link's replicas, and everything that must always hold.
-  [[nodiscard]] std::vector<float> published_to(NodeId peer) const;
-  [[nodiscard]] std::vector<float> received_from(NodeId peer) const;
+  // For tests and the simulator: a link's replicas as both ends know them, a hash for each block, and everything that must always hold.
+  [[nodiscard]] std::vector<std::uint64_t> published_to(NodeId peer) const;
+  [[nodiscard]] std::vector<std::uint64_t> received_from(NodeId peer) const;
   void check_invariants() const;
 
  private:

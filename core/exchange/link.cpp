@@ -87,6 +87,8 @@ void Link::start_fresh(bool i_speak_first) {
   spoken_ = heard_ = hearing_turn_ = 0;
   heard_gain_ = 0;
   kept_.clear();
+  opened_.clear();
+  heard_records_.clear();
   outbox_.clear();
   resync_.clear();
   message_.clear();
@@ -95,19 +97,13 @@ void Link::start_fresh(bool i_speak_first) {
   peer_loss_ = make_forecaster(policy_.loss_trust);  // its steps may count from anew
 }
 
-std::vector<float> Link::replica(Replica which, std::size_t index) const {
+std::uint64_t Link::hash_of(Replica which, std::size_t index) const {
   const Block& block = schema_.blocks()[index];
   const auto own = block.of(published()), theirs = block.of(received());
-  std::vector<float> a(own.begin(), own.end());
-  if (!blocks_[index].to_draw || speaking_ || resend_turn_) return which == Replica::published ? a : std::vector<float>(theirs.begin(), theirs.end());
-  std::vector<float> b(theirs.begin(), theirs.end());
+  if (!blocks_[index].to_draw || speaking_ || resend_turn_) return kernels().hash(which == Replica::published ? own : theirs);
+  std::vector<float> a(own.begin(), own.end()), b(theirs.begin(), theirs.end());
   kernels().draw_together(a, b, draw_own_, draw_their_);
-  return which == Replica::published ? a : b;
-}
-
-std::uint64_t Link::hash_of(Replica which, std::size_t index) const {
-  if (blocks_[index].to_draw) return kernels().hash(replica(which, index));
-  return kernels().hash(schema_.blocks()[index].of(which == Replica::published ? published() : received()));
+  return kernels().hash(which == Replica::published ? a : b);
 }
 
 ReplicaState Link::replica_state() const {
@@ -194,7 +190,9 @@ void Link::forget() {
   published_ = {};
   received_ = {};
   blocks_.clear();
-  kept_.clear();
+  kept_ = {};
+  opened_ = {};
+  heard_records_ = {};
   received_valid_ = keyframes_owed_ = 0;
   my_turn_ = speaking_ = false;
 }

@@ -110,9 +110,9 @@ class Link {
   [[nodiscard]] std::vector<SharedBytes> take_messages();
 
   enum class Replica : std::uint8_t { published, received };
-  // A block of it as both ends know it: an exchange that the other end has heard to its end counts as done. (The end that has spoken the
+  // Of a block as both ends know it: an exchange that the other end has heard to its end counts as done. (The end that has spoken the
   // answer draws its replicas together when it hears the next turn, since it may have to say the answer again; the other end at its next look.)
-  [[nodiscard]] std::vector<float> replica(Replica which, std::size_t index) const;
+  [[nodiscard]] std::uint64_t hash_of(Replica which, std::size_t index) const;
   [[nodiscard]] std::span<const float> published() const { return published_; }
   [[nodiscard]] std::span<const float> received() const { return received_; }
   [[nodiscard]] const ExchangeCounters& counters() const { return counters_; }
@@ -159,7 +159,6 @@ class Link {
   [[nodiscard]] Codec codec_for(const Block&) const;
   [[nodiscard]] bool is_paired(const BlockState&) const;
   void draw_replicas(std::size_t index);
-  [[nodiscard]] std::uint64_t hash_of(Replica which, std::size_t index) const;
   void mix(std::size_t index, float gain, const FuturePosition&, std::span<const float> model, std::span<float> update,
            std::span<const float> drift);
   void mixed(float gain);

@@ -352,15 +352,12 @@ void NodeImpl::on_time(Instant now) {
 
 // ---- looking at it ---------------------------------------------------------------------------
 
-std::vector<float> NodeImpl::replica(NodeId peer, Link::Replica which) const {
-  std::vector<float> all;
+std::vector<std::uint64_t> NodeImpl::hashes_of(NodeId peer, Link::Replica which) const {
+  std::vector<std::uint64_t> hashes;
   const auto found = neighbours_.find(peer);
-  if (found == neighbours_.end() || !found->second.link || found->second.link->published().empty()) return all;
-  for (std::size_t block = 0; block < schema_.blocks().size(); ++block) {
-    const std::vector<float> part = found->second.link->replica(which, block);
-    all.insert(all.end(), part.begin(), part.end());
-  }
-  return all;
+  if (found == neighbours_.end() || !found->second.link || found->second.link->published().empty()) return hashes;
+  for (std::size_t block = 0; block < schema_.blocks().size(); ++block) hashes.push_back(found->second.link->hash_of(which, block));
+  return hashes;
 }
 
 NodeView NodeImpl::view(Instant now) const {
@@ -461,8 +458,8 @@ void Node::work(Instant now) { impl_->work(now); }
 std::vector<Effect> Node::take_effects() { return impl_->take_effects(); }
 NodeView Node::view(Instant now) const { return impl_->view(now); }
 Phase Node::phase() const { return impl_->phase(); }
-std::vector<float> Node::published_to(NodeId peer) const { return impl_->replica(peer, Link::Replica::published); }
-std::vector<float> Node::received_from(NodeId peer) const { return impl_->replica(peer, Link::Replica::received); }
+std::vector<std::uint64_t> Node::published_to(NodeId peer) const { return impl_->hashes_of(peer, Link::Replica::published); }
+std::vector<std::uint64_t> Node::received_from(NodeId peer) const { return impl_->hashes_of(peer, Link::Replica::received); }
 void Node::check_invariants() const { impl_->check_invariants(); }
 
 }  // namespace gossipd

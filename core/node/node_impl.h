@@ -46,7 +46,7 @@ class NodeImpl {
   [[nodiscard]] std::vector<Effect> take_effects() { return std::exchange(effects_, {}); }
   [[nodiscard]] NodeView view(Instant now) const;
   [[nodiscard]] Phase phase() const { return phase_; }
-  [[nodiscard]] std::vector<float> replica(NodeId peer, Link::Replica which) const;
+  [[nodiscard]] std::vector<std::uint64_t> hashes_of(NodeId peer, Link::Replica which) const;
   void check_invariants() const;
 
  private:

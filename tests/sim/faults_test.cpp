@@ -111,8 +111,7 @@ TEST_CASE("every kind of bad delta changes nothing, is counted by its reason, an
       cluster.add(options);
     }
     cluster.run_for(3s);
-    const std::vector<float> before = cluster.node(1).received_from(cluster.id(0));
-    REQUIRE(!before.empty());
+    REQUIRE(!cluster.node(1).received_from(cluster.id(0)).empty());
     bool spoiled = false, intact = true;
     cluster.tamper([&](std::size_t from, std::size_t, Lane lane, Bytes& message) {
       if (from != 0 || lane != Lane::bulk || message.size() < record + turn_record_bytes || bulk_kind(message) != BulkKind::turn) return true;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 namespace gossipd::sim {
 
@@ -259,12 +258,9 @@ void VirtualCluster::check(const Session& session) {
     });
   };
   if (!conversed(view(a), id(b)) || !conversed(view(b), id(a))) return;
-  const auto same = [](const std::vector<float>& x, const std::vector<float>& y) {
-    return x.size() == y.size() && std::memcmp(x.data(), y.data(), x.size() * sizeof(float)) == 0;
-  };
   ++replica_checks_;
-  REQUIRE(same(nodes_[a]->node->published_to(id(b)), nodes_[b]->node->received_from(id(a))));
-  REQUIRE(same(nodes_[b]->node->published_to(id(a)), nodes_[a]->node->received_from(id(b))));
+  REQUIRE(nodes_[a]->node->published_to(id(b)) == nodes_[b]->node->received_from(id(a)));
+  REQUIRE(nodes_[b]->node->published_to(id(a)) == nodes_[a]->node->received_from(id(b)));
 }
 
 std::vector<double> VirtualCluster::mean() const {
