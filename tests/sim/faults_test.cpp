@@ -20,7 +20,7 @@ TEST_CASE("a connection lost at any message leaves no desync, and the nodes stil
   };
   // The second one's turns are several messages long, so that cuts fall into the middle of them.
   const Case cases[] = {{"small blocks, int4", {700, 3000, 40}, {CodecId::int4, 0}, 120},
-                        {"turns of many messages, fp32", {40'000, 40'000, 40'000, 300}, {CodecId::fp32, 0}, 60}};
+                        {"turns of many messages, fp32", {20'000, 20'000, 20'000, 300}, {CodecId::fp32, 0}, 40}};
   for (const Case& c : cases) {
     CAPTURE(c.name);
     const Schema schema = schema_of(c.sizes);
