@@ -21,7 +21,7 @@
 //
 // Encoded records are kept until the other end has answered; after a reconnect both ends compare
 // version and hash of every block, and what was lost is sent again if its base still matches, as
-// a keyframe if not. Pure; one owner, core strand. Memory: 2·P floats and the records of one turn.
+// a keyframe if not. Pure; one owner, core strand. Memory: 2·P floats and the records of one turn, with outer momentum of three.
 #pragma once
 
 #include <deque>

@@ -11,31 +11,6 @@ SAMPLES = 96_000
 ACCURACY_POINTS = 1.0
 BYTES_SHARE = 0.15
 
-JOB = """
-name = "agreement"
-seed = 1
-batch = 32
-budget_samples = {samples}
-evaluate_every_samples = 0
-[model]
-kind = "cnn"
-width = 8
-hidden = [32]
-[data]
-kind = "idx"
-shape = [1, 28, 28]
-classes = 10
-mean = 0.2860
-deviation = 0.3530
-[optimizer]
-kind = "sgd"
-learning_rate = 0.05
-momentum = 0.9
-[schedule]
-kind = "cosine"
-warmup_samples = 8_000
-"""
-
 SCENARIO = """
 name = "three boxes"
 [job]
@@ -54,9 +29,7 @@ latency_ms = 0.1
 
 class Agreement(ClusterTest):
     def test_accuracy_and_bytes_of_the_lab_are_those_of_three_daemons(self):
-        job = os.path.join(self.cluster.directory, "job.toml")
-        with open(job, "w", encoding="utf-8") as file:
-            file.write(JOB.format(samples=SAMPLES))
+        job = self.cluster.job(budget_samples=SAMPLES, warmup_samples=8_000, model='kind = "cnn"\nwidth = 8\nhidden = [32]')
         scenario = os.path.join(self.cluster.directory, "scenario.toml")
         with open(scenario, "w", encoding="utf-8") as file:
             file.write(SCENARIO.format(data=DATA, step_ms=STEP_MS))

@@ -49,8 +49,7 @@ batch = {batch}
 budget_samples = {budget_samples}
 evaluate_every_samples = {evaluate_every_samples}
 [model]
-kind = "mlp"
-hidden = [{hidden}]
+{model}
 [data]
 kind = "idx"
 shape = [1, 28, 28]
@@ -243,9 +242,10 @@ class Cluster:
         self.key = os.path.join(self.directory, "cluster.key")
         self.nodes = []
 
-    def job(self, file="job.toml", **values):
-        text = JOB.format(**{"name": "e2e", "seed": 1, "batch": 32, "budget_samples": 100_000_000, "evaluate_every_samples": 0,
-                             "hidden": 32, "learning_rate": 0.05, "warmup_samples": 4_000, **values})
+    def job(self, file="job.toml", hidden=32, model=None, **values):
+        """`model`: the lines of the table [model]; an mlp with `hidden` units unless given."""
+        text = JOB.format(**{"model": model or f'kind = "mlp"\nhidden = [{hidden}]',"name": "e2e", "seed": 1, "batch": 32, "budget_samples": 100_000_000, "evaluate_every_samples": 0,
+                             "learning_rate": 0.05, "warmup_samples": 4_000, **values})
         path = os.path.join(self.directory, file)
         with open(path, "w", encoding="utf-8") as out:
             out.write(text)

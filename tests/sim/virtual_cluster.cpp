@@ -250,7 +250,7 @@ bool VirtualCluster::run_until(const std::function<bool()>& condition, Duration 
 // Both ends of a link that nobody is speaking on, and on whose way nothing is, hold the same bits.
 void VirtualCluster::check(const Session& session) {
   const std::size_t a = session.ends[0], b = session.ends[1];
-  if (replicas_differ_ || !session.open || !nodes_[a]->node || !nodes_[b]->node || session.last[0] >= now_ || session.last[1] >= now_) return;
+  if (replicas_unchecked_ || !session.open || !nodes_[a]->node || !nodes_[b]->node || session.last[0] >= now_ || session.last[1] >= now_) return;
   if (nodes_[a]->node->has_work() || nodes_[b]->node->has_work() || now_ < nodes_[a]->frozen_until || now_ < nodes_[b]->frozen_until) return;
   const auto conversed = [](const NodeView& v, NodeId peer) {
     return std::any_of(v.links.begin(), v.links.end(), [&](const LinkView& l) {

@@ -47,10 +47,10 @@ class VirtualCluster {
   void set_speed(std::size_t node, Duration time_per_sample) { nodes_[node]->options.time_per_sample = time_per_sample; }
   void set_latency(Duration one_way) { latency_ = one_way; }
   // For models so large that hashing every replica after every message would be all that a test does.
-  void check_no_replicas() { replicas_differ_ = true; }
+  void check_no_replicas() { replicas_unchecked_ = true; }
   void tamper(std::function<bool(std::size_t from, std::size_t to, Lane lane, Bytes& message)> f) {
     tamper_ = std::move(f);
-    replicas_differ_ = true;  // until a fresh virtual cluster: what was spoiled is repaired later
+    replicas_unchecked_ = true;  // until a fresh virtual cluster: what was spoiled is repaired later
   }  // false: drop
 
   void run_for(Duration length) { run_until([] { return false; }, length); }
@@ -130,7 +130,7 @@ class VirtualCluster {
   std::map<std::pair<std::size_t, SessionId>, std::shared_ptr<Session>> sessions_;
   std::set<std::pair<std::size_t, std::size_t>> blocked_;
   std::function<bool(std::size_t, std::size_t, Lane, Bytes&)> tamper_;
-  bool replicas_differ_ = false;
+  bool replicas_unchecked_ = false;
   Duration latency_ = std::chrono::milliseconds(1);
   Instant now_{std::chrono::seconds(1000)};
   std::uint64_t order_ = 0, next_session_ = 0, messages_ = 0, bytes_ = 0, cut_after_ = 0, replica_checks_ = 0;
