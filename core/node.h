@@ -22,19 +22,22 @@
 #include "core/exchange/trainer_port.h"
 #include "core/membership/member.h"
 #include "core/model/schema.h"
+#include "core/wire/protocol.h"
 
 namespace gossipd {
 
-inline constexpr std::uint32_t protocol_version = 1;
-
 // Node policy for membership: what each node may choose for itself.
 struct MembershipPolicy {
+  std::uint32_t protocol = protocol_version;  // the newest to speak: an older one while a cluster is upgraded
   std::uint32_t links = 4;       // neighbours this node tries to have
   std::uint32_t links_max = 12;  // neighbours it accepts
-  Duration tick = std::chrono::milliseconds(1000);          // own record is renewed and gossiped
+  std::size_t known_max = members_max;  // records it keeps: of a larger cluster, of those it met last
+  Duration tick = std::chrono::milliseconds(1000);          // own figures are renewed, some of all members' told
   Duration ping = std::chrono::milliseconds(1000);          // per link
   Duration suspect_after = std::chrono::milliseconds(3000); // silence on a link
   Duration fail_after = std::chrono::milliseconds(10000);
+  Duration probe = std::chrono::milliseconds(10000);        // a member drawn at random, which has no link to here, is asked for a sign of life
+  Duration rotate = std::chrono::minutes(10);               // a link is given up for one to another member, drawn at random; 0: never
   Duration handshake_timeout = std::chrono::milliseconds(10000);
   Duration redial_min = std::chrono::milliseconds(300);     // backoff, doubled up to
   Duration redial_max = std::chrono::milliseconds(15000);
@@ -51,6 +54,7 @@ struct NodeState {
   bool left = false;              // by `leave`; stays until `join`
   JobHash job{};                  // 0: none yet
   Samples own_samples = 0;        // as last published; a restart never counts less
+  Budget budget;                  // if it is no longer the job's own
   std::vector<MemberRecord> members;  // everybody else ever met: addresses to rejoin by, samples counted
 };
 
@@ -70,6 +74,9 @@ struct SendEffect { SessionId session; Lane lane; SharedBytes message; };
 struct CloseEffect { SessionId session; std::string reason; };  // control messages already sent go out first; no event follows
 struct PersistEffect { NodeState state; };                      // must be durable before later effects are carried out
 struct JobEffect { std::string document; JobHash hash; };       // from the cluster: prepare it, then on_model_ready()
+struct FileReadEffect { SessionId session; JobFile file; std::uint64_t offset; std::size_t bytes; };  // a peer asks: answer with on_file_read()
+struct FilePieceEffect { JobFile file; std::uint64_t offset; Bytes bytes; };  // of the wanted file, in order; the last one makes it whole
+struct BudgetEffect { Samples samples; };                       // to the trainer: the job now ends there
 struct UpdateEffect { Update update; };                         // to the trainer
 struct RecallEffect {};                                         // … who has it: the snapshot is wanted at the next step boundary
 struct ProgressEffect { Samples others_samples; };              // to the trainer: what the rest has trained on
@@ -77,7 +84,7 @@ struct CheckpointEffect { bool final_model; };                  // the trainer s
 struct RestoreEffect {};                                        // own model broken, no neighbour has one: answer with on_restored()
 enum class Level : std::uint8_t { debug, info, warning, error };
 struct LogEffect { Level level; std::string text; };            // a transition, once; `key=value` words
-using Effect = std::variant<DialEffect, SendEffect, CloseEffect, PersistEffect, JobEffect, UpdateEffect, RecallEffect, ProgressEffect,
+using Effect = std::variant<DialEffect, SendEffect, CloseEffect, PersistEffect, JobEffect, FileReadEffect, FilePieceEffect, BudgetEffect, UpdateEffect, RecallEffect, ProgressEffect,
                             CheckpointEffect, RestoreEffect, LogEffect>;
 
 // ---- what can be looked at -------------------------------------------------------------------
@@ -94,6 +101,7 @@ struct LinkView {
   std::string name;
   Endpoint address;
   bool outbound = false;
+  std::uint32_t protocol = 0;   // that both ends speak; 0: down
   std::string state;            // "handshake", "opening", "open", "suspect", "down"
   double rtt_ms = 0;
   double silence_s = 0;         // since the last byte
@@ -119,7 +127,8 @@ struct NodeView {
   JobHash job{};
   SchemaHash schema{};
   Samples own_samples = 0;
-  Samples cluster_samples = 0;
+  Samples cluster_samples = 0;           // as all have said: a lower bound, exact when nothing changes
+  Samples cluster_samples_estimate = 0;  // and what has probably come since, of those whose word is old
   Samples budget_samples = 0;
   Step step = 0;
   double loss = 0;
@@ -129,7 +138,9 @@ struct NodeView {
   std::uint32_t batch = 0;
   double spread = 1;
   std::uint64_t link_steps = 0;  // Σ over own steps of the open links at that step: what "every step" would have sent, in models
-  std::vector<MemberView> members;
+  std::vector<MemberView> members;  // but those forgotten
+  std::uint32_t forgotten = 0;      // members …
+  Samples forgotten_samples = 0;    // … and what they trained on: part of cluster_samples
   std::vector<LinkView> links;
   std::vector<Refusal> refusals;  // newest last, at most refusals_max
   std::string waiting_for;        // words for `joining` and `waiting_for_data`
@@ -149,6 +160,11 @@ class Node {
   // ---- the job and the model ----
   // A job known from a file or from disk, before anything else; `document` is handed on to joiners.
   void on_job(std::string document, JobHash hash, Samples budget_samples, Instant now);
+  // The job's file is not here: members are asked for it until it is whole (FilePieceEffect). Call it
+  // again when the content turned out wrong.
+  void want_file(const JobFile& file, Instant now);
+  // In answer to FileReadEffect; no bytes: it is not here.
+  void on_file_read(SessionId session, const JobFile& file, std::uint64_t offset, const Bytes& bytes);
   // The data directory is missing (`what` says which); the node stays a member and waits.
   void on_waiting_for_data(std::string what, Instant now);
   // The trainer stands. `restored`: its parameters come from a checkpoint of this job (or founder's initial ones),
@@ -171,8 +187,14 @@ class Node {
   // ---- the operator ----
   [[nodiscard]] std::optional<Error> join(std::vector<Endpoint> seeds, Instant now);
   [[nodiscard]] std::optional<Error> leave(Instant now);
+  // A member that failed or left is no longer listed, nor dialled; its samples still count. Spreads, and lasts until it comes back by itself.
+  [[nodiscard]] std::optional<Error> forget(NodeId member, Instant now);
   [[nodiscard]] std::optional<Error> pause(Instant now);
   [[nodiscard]] std::optional<Error> resume(Instant now);
+  // More samples for the whole cluster, beyond the budget or beyond what has been trained on already; also when the job has ended.
+  [[nodiscard]] std::optional<Error> extend_budget(Samples more, Instant now);
+  // The whole cluster stops where it is: the budget becomes what it has trained on.
+  void end_early(const std::string& why, Instant now);
   void stop(Instant now);  // SIGTERM: says goodbye as `restarting`; nothing durable changes
 
   // ---- time and work ----
@@ -184,7 +206,7 @@ class Node {
 
   [[nodiscard]] NodeView view(Instant now) const;
   [[nodiscard]] Phase phase() const;
-  // For tests and the simulator: a link's replicas as both ends know them, a hash for each block, and everything that must always hold.
+  // For tests and the simulator: a link's replicas as both ends know them, a hash for each block (0: it is to go whole), and everything that must always hold.
   [[nodiscard]] std::vector<std::uint64_t> published_to(NodeId peer) const;
   [[nodiscard]] std::vector<std::uint64_t> received_from(NodeId peer) const;
   void check_invariants() const;

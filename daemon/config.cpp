@@ -221,21 +221,34 @@ std::optional<Error> check_membership(const MembershipPolicy& m) {
   return ordered("redial_min_ms", m.redial_min, "redial_max_ms", m.redial_max);
 }
 
+std::optional<Error> check_peer_tls(const DaemonConfig& c) {
+  const PeerCertificateFiles& files = c.peer_tls;
+  const int given = static_cast<int>(!files.ca.empty()) + static_cast<int>(!files.certificate.empty()) + static_cast<int>(!files.key.empty());
+  if (given != 0 && given != 3)
+    return bad_config("peer_tls.ca, peer_tls.certificate and peer_tls.key belong together: give all three, or none and a key file");
+  if (given == 3 && !c.key_file.empty())
+    return bad_config("key_file and peer_tls.* exclude each other: a cluster has a key or certificates; leave one of them out, on every node the same");
+  return std::nullopt;
+}
+
 std::optional<Error> check_whole(const DaemonConfig& c) {
   if (auto e = check_name(c.name)) return e;
   if (auto e = check_device(c.device)) return e;
   if (auto e = check_membership(c.membership)) return e;
+  if (auto e = check_peer_tls(c)) return e;
   if (const auto mistake = exchange_mistake(c.exchange)) return bad_config(*mistake);
   if (const auto mistake = balance_mistake(c.balance)) return bad_config(*mistake);
   if (c.key_file == "none" && c.listen && !is_loopback(*c.listen))
     return bad_config("listen: " + to_string(*c.listen) +
                       " is beyond loopback, but without a key everything travels in plain; listen on 127.0.0.1, "
-                      "or give a key (gossipctl key generate FILE, then --key-file FILE on every node)");
+                      "or give a key (gossipctl key generate FILE, then --key-file FILE on every node) or certificates (peer_tls.*)");
   Endpoint rest;
   const bool rest_on_tcp = c.rest != "none" && !c.rest.starts_with("unix:") && parse_endpoint(c.rest, rest_port_default, rest);
   if (rest_on_tcp && !is_loopback(rest) && c.rest_token_file.empty())
     return bad_config("rest.listen: " + c.rest + " is beyond loopback, where everybody could steer this node; "
                       "use 127.0.0.1 or unix:PATH, or set rest.token_file");
+  if (c.rest_certificate.empty() != c.rest_key.empty())
+    return bad_config("rest.certificate and rest.key belong together: give both, or neither and the node makes its own");
   return std::nullopt;
 }
 

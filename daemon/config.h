@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/node.h"
+#include "net/peer/certificates.h"
 
 namespace gossipd {
 
@@ -22,22 +23,29 @@ struct DaemonConfig {
   std::string job_file;            // founds a cluster, or must agree with the one that is joined
   std::vector<Endpoint> join;      // seeds
   std::string key_file;            // "": STATE/cluster.key; "none": plain, loopback only
+  PeerCertificateFiles peer_tls;   // instead of a key: all three, or none
   std::string state_dir;
   std::string data_dir;
   std::uint32_t shard_index = 0;   // 0-based here, 1-based in words: "1/3"
-  std::uint32_t shard_count = 1;
-  std::optional<Endpoint> listen;  // default: every address with a key, loopback without
+  std::uint32_t shard_count = 0;   // 0: auto, all of the data in an order of the node's own
+  std::optional<Endpoint> listen;  // default: every address with a key or certificates, loopback without
   std::optional<Endpoint> advertise;
   std::string rest = "127.0.0.1:7611";  // HOST:PORT, unix:PATH or none
   std::string rest_token_file;     // needed when `rest` is not on loopback
+  std::string rest_tls = "auto";   // "auto": beyond loopback; "on": on loopback, too
+  std::string rest_certificate;    // PEM; "": one of the node's own, in its state directory
+  std::string rest_key;            // PEM, of the certificate
 
   std::string device = "auto";
   std::uint32_t threads = 0;       // 0: one per core
   double min_step_ms = 0;
   std::uint32_t nice = 5;
+  std::uint32_t loader_threads = 0;  // 0: by the kind of data
+  std::uint32_t image_cache_mb = 1024;
 
   double checkpoint_every_s = 30;
   bool checkpoint_best = true;
+  bool core_dumps = false;
 
   std::string log_level = "info";
   std::string log_file;            // "": standard error

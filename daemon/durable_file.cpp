@@ -49,13 +49,19 @@ std::optional<Error> write_new(const std::filesystem::path& path, std::string_vi
   return std::nullopt;
 }
 
+}  // namespace
+
+std::optional<Error> flush_file(const std::filesystem::path& path) {
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.get() < 0 || ::fsync(file.get()) != 0) return failed(path, "flush it", errno);
+  return std::nullopt;
+}
+
 std::optional<Error> flush_directory(const std::filesystem::path& directory) {
   const Descriptor handle(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (handle.get() < 0 || ::fsync(handle.get()) != 0) return failed(directory, "flush it", errno);
   return std::nullopt;
 }
-
-}  // namespace
 
 std::filesystem::path previous_of(const std::filesystem::path& path) { return with_word(path, "previous"); }
 

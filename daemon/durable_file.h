@@ -18,6 +18,9 @@ inline constexpr std::size_t durable_file_bytes_max = std::size_t{16} << 20;
 
 // Codes "no-space", "io-error"; the text names the path, the reason and the way out.
 [[nodiscard]] std::optional<Error> write_durably(const std::filesystem::path& path, std::string_view content);
+// What was written to a file, or renamed in a directory, is on disk when this returns. Codes as above.
+[[nodiscard]] std::optional<Error> flush_file(const std::filesystem::path& path);
+[[nodiscard]] std::optional<Error> flush_directory(const std::filesystem::path& directory);
 // "node.json" → "node.previous.json".
 [[nodiscard]] std::filesystem::path previous_of(const std::filesystem::path& path);
 // Renames a file that was found damaged to NAME.corrupt.EXT, so that it never becomes the previous one.

@@ -3,7 +3,7 @@
 namespace gossipd {
 
 void History::add(const HistoryPoint& point) {
-  if (!point.accuracy) {
+  if (!point.evaluation) {
     if (last_plain_s_ >= 0 && point.time_s < last_plain_s_ + interval_s_) return;
     last_plain_s_ = point.time_s;
   }
@@ -16,7 +16,7 @@ void History::thin_out() {
     std::vector<HistoryPoint> kept;
     std::size_t seen = 0;
     for (const HistoryPoint& p : points_)
-      if ((p.accuracy && !evaluations_too) || seen++ % 2 == 0) kept.push_back(p);
+      if ((p.evaluation && !evaluations_too) || seen++ % 2 == 0) kept.push_back(p);
     points_ = std::move(kept);
   };
   drop_every_second(false);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/base/types.h"
+#include "models/figures.h"
 
 namespace gossipd {
 
@@ -17,7 +18,7 @@ struct HistoryPoint {
   Samples cluster_samples = 0;
   Step step = 0;
   double loss = 0;
-  std::optional<double> accuracy;  // of an evaluation
+  std::optional<Figures> evaluation;
   double spread = 1;
   std::uint64_t bytes_sent = 0;    // on the wire, everything included
 };

@@ -1,4 +1,6 @@
 // daemon/main.cpp - gossipd: reads the configuration, then hands the thread to the event loop.
+#include <sys/prctl.h>
+
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -11,6 +13,7 @@
 #include "daemon/state_store.h"
 #include "models/job.h"
 #include "models/runtime.h"
+#include "models/torch_engine.h"
 #include "net/event_loop.h"
 
 namespace {
@@ -29,19 +32,31 @@ int exit_code_of(const Error& error) {
   return exit_bad_config;
 }
 
+// A model that cannot be trained is refused before a cluster is founded with it.
+std::optional<Error> check_job(const std::string& file) {
+  if (file.empty()) return std::nullopt;
+  const auto job = Job::load(file);
+  if (!job) return job.error();
+  if (job->model.kind == ModelSpec::Kind::torchscript) return check_torchscript(*job, job->model.file);
+  return std::nullopt;
+}
+
 int check_config(const DaemonConfig& config) {
-  if (!config.job_file.empty())
-    if (const auto job = Job::load(config.job_file); !job) return fail(job.error(), exit_bad_config);
+  if (const auto error = check_job(config.job_file)) return fail(*error, exit_bad_config);
+  if (!config.peer_tls.ca.empty())
+    if (const auto certificates = PeerCertificates::read(config.peer_tls); !certificates) return fail(certificates.error(), exit_bad_config);
   std::fputs(to_toml(config).c_str(), stdout);
   return 0;
 }
 
 int run(const CommandLine& line) {
   const DaemonConfig& config = line.config;
+  if (!config.core_dumps) ::prctl(PR_SET_DUMPABLE, 0);  // nor may another process of this user read its memory
   if (auto error = open_log(config.log_level, config.log_file, config.name)) return fail(*error, exit_bad_config);
   for (const std::string& warning : line.warnings) log_line(Level::warning, "event=warning text=\"" + warning + "\"");
   prepare_training_process(static_cast<int>(config.threads != 0 ? config.threads : std::max(1u, std::thread::hardware_concurrency())));
 
+  if (const auto error = check_job(config.job_file)) return fail(*error, exit_code_of(*error));
   Result<StateStore> store = StateStore::open(config.state_dir);
   if (!store) return fail(store.error(), exit_code_of(store.error()));
   const Result<StartPlan> plan = make_start_plan(config, *store);
@@ -50,7 +65,8 @@ int run(const CommandLine& line) {
   EventLoop loop;
   NodeDriver driver(loop, config, *store);
   if (auto error = driver.start(*plan)) return fail(*error, exit_code_of(*error));
-  loop.on_signals({SIGTERM, SIGINT}, [&driver, seen = 0](int number) mutable {
+  loop.on_signals({SIGTERM, SIGINT, SIGHUP}, [&driver, seen = 0](int number) mutable {
+    if (number == SIGHUP) return driver.reload_certificates();
     if (++seen > 1) std::_Exit(128 + number);
     driver.stop(number == SIGTERM ? "SIGTERM" : "SIGINT");
   });

@@ -76,7 +76,9 @@ void add_training(Families& out, const DaemonView& v) {
   out.gauge("spread_ratio", "Largest relative distance to a neighbour's published model", n.spread);
   out.gauge("model_floats", "Parameters and statistics of the model", number(v.model_floats));
   if (v.evaluation) {
-    out.gauge("accuracy_ratio", "On the held-out set, at the last evaluation", v.evaluation->accuracy);
+    if (v.evaluation->accuracy) out.gauge("accuracy_ratio", "On the held-out set, at the last evaluation", *v.evaluation->accuracy);
+    if (v.evaluation->top5_accuracy) out.gauge("top5_accuracy_ratio", "On the held-out set, at the last evaluation", *v.evaluation->top5_accuracy);
+    if (v.evaluation->perplexity) out.gauge("perplexity", "On the held-out set, at the last evaluation", *v.evaluation->perplexity);
     out.gauge("evaluation_loss", "On the held-out set, at the last evaluation", v.evaluation->loss);
     out.gauge("evaluation_age_seconds", "Since the last evaluation", v.evaluation->age_s);
   }

@@ -53,17 +53,19 @@ std::optional<Error> NodeDriver::start(const StartPlan& plan) {
   for (const std::string& text : plan.warnings) warn(text);
   if (auto error = listen(plan)) return error;
   if (auto error = serve_rest()) return error;
-  key_ = plan.key;
+  keys_ = plan.keys;
+  uses_certificates_ = plan.certificates.has_value();
   was_member_at_start_ = plan.kind != StartPlan::Kind::join;
   // A founder has the job's own initial model, also when it died before it wrote or trained anything. Who has
   // trained needs its checkpoint or somebody who has the model: beginning anew would lose the work silently.
   nobody_to_ask_ = plan.kind != StartPlan::Kind::join && plan.state.members.empty() && config_.join.empty();
   model_at_start_ = nobody_to_ask_ && plan.state.own_samples == 0;
-  training_ = std::make_unique<Training>(loop_, config_, store_, identity_of(config_, plan.state.id), training_events());
+  training_ = std::make_unique<Training>(loop_, config_, store_, plan.state.id, identity_of(config_, plan.state.id), training_events());
 
   log_line(Level::info, "event=start version=" GOSSIPD_VERSION " id=" + to_hex(plan.state.id) + " plan=" + to_string(plan.kind) +
                             " cluster=" + to_hex(plan.state.cluster) + " address=" + to_string(address_) +
-                            " state=" + quoted(store_.directory().string()) + (plan.key ? " peers=tls" : " peers=plain"));
+                            " state=" + quoted(store_.directory().string()) + (plan.keys ? " peers=tls" : plan.certificates ? " peers=certificates" : " peers=plain"));
+  if (plan.certificates) log_line(Level::info, "event=peer-tls certificate=" + quoted(plan.certificates->subject()) + " ca=" + quoted(config_.peer_tls.ca));
   if (!plan.key_written.empty())
     log_line(Level::info, "event=key-written file=" + quoted(plan.key_written) +
                               " hint=\"copy it to the other boxes and start gossipd --join " + to_string(address_) + " --key-file FILE there\"");
@@ -74,12 +76,31 @@ std::optional<Error> NodeDriver::start(const StartPlan& plan) {
 }
 
 std::optional<Error> NodeDriver::listen(const StartPlan& plan) {
-  transport_ = std::make_unique<PeerTransport>(loop_, *this, plan.key);
+  if (plan.certificates)
+    transport_ = std::make_unique<PeerTransport>(loop_, *this, *plan.certificates);
+  else
+    transport_ = std::make_unique<PeerTransport>(loop_, *this, plan.keys);
   const Result<Endpoint> bound = transport_->listen(plan.listen);
   if (!bound) return Error{bound.error().code, "listen: " + bound.error().text};
   address_ = config_.advertise.value_or(choose_advertised(*bound, config_.join));
   if (address_.port == 0) address_.port = bound->port;
   return std::nullopt;
+}
+
+// nullopt: REST is plain, on loopback or a Unix socket.
+Result<std::optional<CertificateFiles>> NodeDriver::rest_certificate() {
+  Endpoint where;
+  const bool on_tcp = !config_.rest.starts_with("unix:") && parse_endpoint(config_.rest, rest_port_default, where);
+  if (!on_tcp || (config_.rest_tls == "auto" && is_loopback(where))) return std::optional<CertificateFiles>();
+  CertificateFiles files{config_.rest_certificate, config_.rest_key};
+  if (files.certificate.empty()) {
+    files = {store_.directory() / "rest-certificate.pem", store_.directory() / "rest-key.pem"};
+    if (auto error = ensure_certificate(files, {"localhost", "127.0.0.1", "::1", config_.name, where.host, address_.host})) return *error;
+  }
+  const Result<std::string> fingerprint = certificate_fingerprint(files.certificate);
+  if (!fingerprint) return fingerprint.error();
+  log_line(Level::info, "event=rest-tls certificate=\"" + files.certificate + "\" sha256=" + *fingerprint);
+  return std::optional(files);
 }
 
 std::optional<Error> NodeDriver::serve_rest() {
@@ -90,6 +111,9 @@ std::optional<Error> NodeDriver::serve_rest() {
     if (!token) return token.error();
     options.bearer_token = *token;
   }
+  auto certificate = rest_certificate();
+  if (!certificate) return Error{"bad-config", "rest.certificate: " + certificate.error().text};
+  options.tls = *certificate;
   router_ = make_rest(*this);
   rest_ = std::make_unique<HttpServer>(
       loop_, [this](const HttpRequest& request, HttpRespond respond) { router_(request, std::move(respond)); }, options);
@@ -98,7 +122,7 @@ std::optional<Error> NodeDriver::serve_rest() {
   GOSSIPD_ASSERT(parse_endpoint(config_.rest, rest_port_default, where));
   const Result<Endpoint> bound = rest_->listen(where);
   if (!bound) return Error{bound.error().code, "rest.listen: " + bound.error().text};
-  log_line(Level::info, "event=rest address=" + to_string(*bound));
+  log_line(Level::info, "event=rest address=" + std::string(options.tls ? "https://" : "") + to_string(*bound));
   return std::nullopt;
 }
 
@@ -118,14 +142,28 @@ void NodeDriver::start_node(const StartPlan& plan, Instant now) {
     node_->on_job(job_->document, job_->hash, job_->budget_samples, now);
   }
   after_event();
-  if (job_) training_->prepare(*job_);
+  if (!job_) return;
+  prepare_training();
+  after_event();
+}
+
+// With the job's file, which comes from where the job file says, from the last run, or from the cluster.
+void NodeDriver::prepare_training() {
+  const JobFile& file = job_->file;
+  const JobFiles files = store_.files();
+  if (file.bytes == 0 || files.holds(file)) return training_->prepare(*job_);
+  if (job_->file_from.empty()) return node_->want_file(file, EventLoop::now());
+  if (const auto error = files.keep(job_->file_from, file)) return loop_.post([this, error] { on_training_failed(*error); });
+  training_->prepare(*job_);
 }
 
 Training::Events NodeDriver::training_events() {
   Training::Events events;
   events.on_ready = [this](Training::Ready ready) { on_training_ready(std::move(ready)); };
-  events.on_waiting_for_data = [this](const std::string& what) {
-    node_->on_waiting_for_data(what, EventLoop::now());
+  events.on_waiting_for_data = [this](const Error& what) {
+    // Nobody else can have the model yet, so nothing is lost by ending, and whoever founds a cluster looks on.
+    if (model_at_start_) return loop_.post([this, what] { on_training_failed(what); });
+    node_->on_waiting_for_data(what.text, EventLoop::now());
     after_event();
   };
   events.on_snapshot = [this](Snapshot snapshot) {
@@ -134,8 +172,14 @@ Training::Events NodeDriver::training_events() {
   };
   events.on_evaluation = [this](const EvaluationView& e) {
     log_line(Level::info, "event=evaluation step=" + std::to_string(e.step) + " cluster_samples=" + std::to_string(e.cluster_samples) +
-                              " accuracy=" + std::to_string(e.accuracy) + " loss=" + std::to_string(e.loss));
-    record_history(e.accuracy);
+                              (e.accuracy ? " accuracy=" + std::to_string(*e.accuracy) : "") +
+                              (e.top5_accuracy ? " top5_accuracy=" + std::to_string(*e.top5_accuracy) : "") +
+                              (e.perplexity ? " perplexity=" + std::to_string(*e.perplexity) : "") + " loss=" + std::to_string(e.loss));
+    record_history(e);
+  };
+  events.on_no_progress = [this](const std::string& why) {
+    node_->end_early(why, EventLoop::now());
+    after_event();
   };
   events.on_restored = [this](std::vector<float> model) {
     node_->on_restored(std::move(model), EventLoop::now());
@@ -152,6 +196,8 @@ void NodeDriver::on_training_ready(Training::Ready ready) {
     return on_training_failed(Error{"no-checkpoint", store_.checkpoint_path("current").string() +
                                                          ": there is no whole checkpoint, and no other member is known to have the model; "
                                                          "put one back from a backup, or begin anew with another --state-dir"});
+  if (model_at_start_ && !ready.restored && job_->starts_from_file && job_->start_from.empty())
+    return on_training_failed(Error{"no-weights", "job '" + job_->name + "' starts from weights in a file, and only its job file says where; start once more with --job"});
   log_line(Level::info, "event=model-ready floats=" + std::to_string(ready.schema.floats()) + " restored=" + (ready.restored ? "yes" : "no") +
                             " step=" + std::to_string(ready.step) + " own_samples=" + std::to_string(ready.own_samples));
   // A node that trains alone has no neighbour's model to wait for.
@@ -181,12 +227,14 @@ void NodeDriver::after_event() {
 }
 
 void NodeDriver::carry_out_effects() {
-  std::vector<Effect> effects = node_->take_effects();
-  // The state names its job by hash, so the job's text is on disk first.
-  for (const Effect& effect : effects)
-    if (const auto* job = std::get_if<JobEffect>(&effect))
-      if (auto error = store_.save_job(job->document)) warn(error->text);
-  for (Effect& effect : effects) std::visit([this](auto& e) { carry_out(e); }, effect);
+  // Carrying out what is about files asks the node again, which brings more.
+  for (std::vector<Effect> effects = node_->take_effects(); !effects.empty(); effects = node_->take_effects()) {
+    // The state names its job by hash, so the job's text is on disk first.
+    for (const Effect& effect : effects)
+      if (const auto* job = std::get_if<JobEffect>(&effect))
+        if (auto error = store_.save_job(job->document)) warn(error->text);
+    for (Effect& effect : effects) std::visit([this](auto& e) { carry_out(e); }, effect);
+  }
 }
 
 void NodeDriver::carry_out(DialEffect& effect) { transport_->dial(effect.endpoint); }
@@ -204,14 +252,32 @@ void NodeDriver::carry_out(CloseEffect& effect) {
 void NodeDriver::carry_out(PersistEffect& effect) {
   if (auto error = store_.save_state(effect.state)) return warn(error->text);
   state_saved_ = true;
-  keep_key(effect.state);
+  keep_keys(effect.state);
 }
 
 void NodeDriver::carry_out(JobEffect& effect) {
   const Result<Job> job = Job::parse(effect.document, "the cluster's job");
-  job_ = KnownJob{effect.document, effect.hash, job ? job->budget_samples : 0, job ? job->name : std::string()};
-  training_->prepare(*job_);
+  job_ = KnownJob{effect.document, effect.hash, job ? job->budget_samples : 0, job ? job->name : std::string(),
+                  job ? job->model.content : JobFile{}, "", job && job->start_content.bytes > 0, ""};
+  prepare_training();
 }
+
+void NodeDriver::carry_out(FileReadEffect& effect) {
+  const bool ours = job_ && effect.file == job_->file;
+  const Bytes piece = ours ? store_.files().read(effect.file, effect.offset, effect.bytes) : Bytes{};
+  node_->on_file_read(effect.session, effect.file, effect.offset, piece);
+}
+
+void NodeDriver::carry_out(FilePieceEffect& effect) {
+  const Result<bool> whole = store_.files().add_piece(effect.file, effect.offset, effect.bytes);
+  if (whole && *whole) return training_->prepare(*job_);
+  if (whole) return;
+  if (whole.error().code != "corrupt-file") return loop_.post([this, error = whole.error()] { on_training_failed(error); });
+  warn(whole.error().text);
+  node_->want_file(effect.file, EventLoop::now());
+}
+
+void NodeDriver::carry_out(BudgetEffect& effect) { training_->set_budget(effect.samples); }
 
 void NodeDriver::carry_out(UpdateEffect& effect) { training_->give(std::move(effect.update)); }
 void NodeDriver::carry_out(RecallEffect&) { training_->recall(); }
@@ -227,17 +293,43 @@ void NodeDriver::carry_out(CheckpointEffect& effect) {
 
 void NodeDriver::carry_out(LogEffect& effect) { log_line(effect.level, effect.text); }
 
-// A key is kept for restarts once it is known to work: at founding, or when a cluster has answered.
-void NodeDriver::keep_key(const NodeState& state) {
-  if (key_is_kept_ || !key_ || state.cluster == ClusterId{}) return;
-  key_is_kept_ = true;
+// Keys are kept for restarts once they are known to work: at founding, or when a cluster has answered.
+void NodeDriver::keep_keys(const NodeState& state) {
+  if (keys_are_kept_ || !keys_ || state.cluster == ClusterId{}) return;
+  keys_are_kept_ = true;
   const std::string path = store_.key_path().string();
-  const Result<ClusterKey> kept = read_cluster_key(path);
-  if (kept && *kept == *key_) return;
+  const Result<Keyring> kept = read_keyring(path);
+  if (kept && *kept == *keys_) return;
   if (was_member_at_start_ && kept) return;  // whoever was given another key for one run keeps the old one
-  std::error_code ignored;
-  std::filesystem::remove(path, ignored);
-  if (auto error = write_cluster_key(path, *key_)) warn("the key is not kept for the next start: " + error->text);
+  if (auto error = write_keyring(path, *keys_)) warn("the key is not kept for the next start: " + error->text);
+}
+
+// On disk before it is in force: a restart must not know less than the peers do.
+std::optional<Error> NodeDriver::change_keys(const char* what, std::uint64_t id, const std::function<std::optional<Error>(Keyring&)>& change) {
+  if (!keys_) return no_key();
+  Keyring changed = *keys_;
+  if (auto error = change(changed)) return error;
+  if (auto error = write_keyring(store_.key_path().string(), changed)) return error;
+  keys_are_kept_ = true;
+  keys_ = std::move(changed);
+  transport_->set_keys(*keys_);
+  log_line(Level::info, std::string("event=key-") + what + " key=" + to_hex(id) + " in_use=" + to_hex(keys_->in_use().id));
+  return std::nullopt;
+}
+
+Error NodeDriver::no_key() const {
+  if (uses_certificates_)
+    return Error{"certificates", "this cluster uses certificates (peer_tls.*), not a key: renew them in their files, then send SIGHUP to gossipd or start it again"};
+  return Error{"no-key", "this node was started without a key (--key-file none), so its cluster has none"};
+}
+
+void NodeDriver::reload_certificates() {
+  if (!uses_certificates_ || stopping_) return;
+  const Result<PeerCertificates> certificates = PeerCertificates::read(config_.peer_tls);
+  if (!certificates) return warn("the certificates are as they were: " + certificates.error().text);
+  transport_->set_certificates(*certificates);
+  log_line(Level::info, "event=peer-tls-reloaded certificate=" + quoted(certificates->subject()) + " ca=" + quoted(config_.peer_tls.ca));
+  if (const auto warning = certificates->out_of_date()) warn(*warning);
 }
 
 // ---- peers ---------------------------------------------------------------------------------------
@@ -251,7 +343,12 @@ void NodeDriver::on_session_open(SessionId session, const SessionInfo& info) {
 }
 
 void NodeDriver::on_session_closed(SessionId session, const Error& reason) {
-  if (sessions_.erase(session) == 0) return;
+  const auto found = sessions_.find(session);
+  if (found == sessions_.end()) return;
+  // What no gossipd sends: a broken one, or somebody else who got this far.
+  if (reason.code.starts_with("frame-"))
+    log_line(Level::warning, "event=session-broken peer=" + found->second.address.host + " code=" + reason.code + " reason=" + quoted(reason.text));
+  sessions_.erase(found);
   node_->on_session_closed(session, reason.text, EventLoop::now());
   after_event();
 }
@@ -292,6 +389,32 @@ void NodeDriver::on_rejected_inbound(const Endpoint& remote, const Error& reason
 
 // ---- the operator --------------------------------------------------------------------------------
 
+Result<KeysView> NodeDriver::keys() const {
+  if (!keys_) return no_key();
+  const std::map<std::uint64_t, std::size_t> sessions = transport_->sessions_by_key();
+  KeysView view;
+  for (const ClusterKey& key : keys_->keys()) {
+    const auto found = sessions.find(key.id);
+    view.keys.push_back({key.id, key.id == keys_->in_use().id, found == sessions.end() ? 0 : found->second});
+  }
+  view.retired = keys_->retired();
+  return view;
+}
+
+std::optional<Error> NodeDriver::install_key(const std::string& file) {
+  const Result<ClusterKey> key = read_cluster_key(file);
+  if (!key) return key.error();
+  return change_keys("installed", key->id, [&key](Keyring& ring) { return ring.install(*key); });
+}
+
+std::optional<Error> NodeDriver::use_key(std::uint64_t id) {
+  return change_keys("used", id, [id](Keyring& ring) { return ring.use(id); });
+}
+
+std::optional<Error> NodeDriver::retire_key(std::uint64_t id) {
+  return change_keys("retired", id, [id](Keyring& ring) { return ring.retire(id); });
+}
+
 std::optional<Error> NodeDriver::join(std::vector<Endpoint> seeds) {
   const auto error = node_->join(std::move(seeds), EventLoop::now());
   after_event();
@@ -312,6 +435,18 @@ std::optional<Error> NodeDriver::pause() {
 
 std::optional<Error> NodeDriver::resume() {
   const auto error = node_->resume(EventLoop::now());
+  after_event();
+  return error;
+}
+
+std::optional<Error> NodeDriver::extend_budget(Samples more) {
+  const auto error = node_->extend_budget(more, EventLoop::now());
+  after_event();
+  return error;
+}
+
+std::optional<Error> NodeDriver::forget(NodeId member) {
+  const auto error = node_->forget(member, EventLoop::now());
   after_event();
   return error;
 }
@@ -366,7 +501,7 @@ void NodeDriver::warn(const std::string& text) {
   if (warnings_.size() > warnings_max) warnings_.pop_front();
 }
 
-void NodeDriver::record_history(std::optional<double> accuracy) {
+void NodeDriver::record_history(std::optional<Figures> evaluation) {
   const Instant now = EventLoop::now();
   const NodeView node = node_->view(now);
   HistoryPoint point;
@@ -374,7 +509,7 @@ void NodeDriver::record_history(std::optional<double> accuracy) {
   point.cluster_samples = node.cluster_samples;
   point.step = node.step;
   point.loss = node.loss;
-  point.accuracy = accuracy;
+  point.evaluation = evaluation;
   point.spread = node.spread;
   point.bytes_sent = transport_->counters().total.wire.out;
   history_.add(point);

@@ -30,6 +30,8 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
 
   // Listens, starts the node and serves REST. An error means nothing runs.
   [[nodiscard]] std::optional<Error> start(const StartPlan& plan);
+  // Certificates of peers and its own from their files, for sessions from now on; what cannot be read changes nothing.
+  void reload_certificates();
   // Says goodbye, writes a last checkpoint, flushes; then the loop stops. Safe to repeat.
   void stop(const std::string& why);
   // After the loop has stopped: why, unless somebody asked for it.
@@ -42,7 +44,13 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   [[nodiscard]] std::optional<Error> leave() override;
   [[nodiscard]] std::optional<Error> pause() override;
   [[nodiscard]] std::optional<Error> resume() override;
+  [[nodiscard]] std::optional<Error> extend_budget(Samples more) override;
+  [[nodiscard]] std::optional<Error> forget(NodeId member) override;
   void write_checkpoint(std::function<void(Result<CheckpointView>)> done) override;
+  [[nodiscard]] Result<KeysView> keys() const override;
+  [[nodiscard]] std::optional<Error> install_key(const std::string& file) override;
+  [[nodiscard]] std::optional<Error> use_key(std::uint64_t id) override;
+  [[nodiscard]] std::optional<Error> retire_key(std::uint64_t id) override;
 
   // PeerHandler
   void on_session_open(SessionId, const SessionInfo&) override;
@@ -66,6 +74,7 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
 
   [[nodiscard]] std::optional<Error> listen(const StartPlan& plan);
   [[nodiscard]] std::optional<Error> serve_rest();
+  [[nodiscard]] Result<std::optional<CertificateFiles>> rest_certificate();
   [[nodiscard]] Training::Events training_events();
   void start_node(const StartPlan& plan, Instant now);
 
@@ -76,6 +85,9 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   void carry_out(CloseEffect&);
   void carry_out(PersistEffect&);
   void carry_out(JobEffect&);
+  void carry_out(FileReadEffect&);
+  void carry_out(FilePieceEffect&);
+  void carry_out(BudgetEffect&);
   void carry_out(UpdateEffect&);
   void carry_out(RecallEffect&);
   void carry_out(ProgressEffect&);
@@ -83,11 +95,14 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   void carry_out(RestoreEffect&);
   void carry_out(LogEffect&);
 
-  void keep_key(const NodeState& state);
+  void prepare_training();
+  void keep_keys(const NodeState& state);
+  [[nodiscard]] Error no_key() const;
+  [[nodiscard]] std::optional<Error> change_keys(const char* what, std::uint64_t id, const std::function<std::optional<Error>(Keyring&)>& change);
   void on_training_ready(Training::Ready ready);
   void on_training_failed(const Error& error);
   void warn(const std::string& text);
-  void record_history(std::optional<double> accuracy);
+  void record_history(std::optional<Figures> evaluation);
   void on_second();
   void stopped_one();
   void finish_stopping();
@@ -108,8 +123,9 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   Timer stop_timer_;
 
   Endpoint address_;  // advertised
-  std::optional<ClusterKey> key_;
-  bool key_is_kept_ = false;        // STATE/cluster.key holds it
+  std::optional<Keyring> keys_;
+  bool uses_certificates_ = false;
+  bool keys_are_kept_ = false;      // STATE/cluster.key holds them
   bool was_member_at_start_ = false;
   std::optional<KnownJob> job_;
   bool nobody_to_ask_ = false;      // no seed, no other member ever met

@@ -79,6 +79,15 @@ HttpResponse join(DaemonPort& port, const HttpRequest& request) {
   return accepted(port);
 }
 
+// {"samples": N}
+HttpResponse extend(DaemonPort& port, const HttpRequest& request) {
+  const Json json = Json::parse(request.body, nullptr, false);
+  if (!json.is_object() || json.size() != 1 || !json.contains("samples") || !json["samples"].is_number_unsigned())
+    return problem(400, "bad-request", "The request is not understood", "the body names no number of samples", R"(send {"samples": 100000})");
+  if (const auto error = port.extend_budget(json["samples"].get<Samples>())) return refused_by_state(*error);
+  return json_response(Json{{"budget_samples", port.view().node.budget_samples}}.dump() + "\n", 202);
+}
+
 void checkpoint(DaemonPort& port, const HttpRespond& respond) {
   port.write_checkpoint([respond](Result<CheckpointView> written) {
     if (written) return respond(json_response(checkpoint_json(*written)));
@@ -86,6 +95,53 @@ void checkpoint(DaemonPort& port, const HttpRespond& respond) {
     if (error.code == "no-model") return respond(refused_by_state(error));
     respond(problem(500, error.code, "The checkpoint was not written", error.text, "the previous checkpoint is still in place"));
   });
+}
+
+HttpResponse keys(const DaemonPort& port) {
+  const Result<KeysView> view = port.keys();
+  if (view) return json_response(keys_json(*view));
+  return problem(404, view.error().code, "This cluster has no key", view.error().text,
+                 view.error().code == "certificates" ? "the log says which: event=peer-tls" : "start the cluster with a key");
+}
+
+// The one string of a JSON object {"name": "…"}.
+Result<std::string> read_word(const std::string& body, const std::string& name) {
+  const Json json = Json::parse(body, nullptr, false);
+  if (!json.is_object() || json.size() != 1 || !json.contains(name) || !json[name].is_string())
+    return Error{"bad-request", "the body is not an object with the one string '" + name + "'"};
+  return json[name].get<std::string>();
+}
+
+HttpResponse keys_changed(const DaemonPort& port, const std::optional<Error>& error) {
+  if (!error) return keys(port);
+  if (error->code == "certificates" || error->code == "no-key") return keys(port);
+  return problem(409, error->code, "The keys are as they were", error->text, "gossipctl key list shows them");
+}
+
+HttpResponse install_key(DaemonPort& port, const HttpRequest& request) {
+  const Result<std::string> file = read_word(request.body, "file");
+  if (!file) return problem(400, "bad-request", "The request is not understood", file.error().text, R"(send {"file": "/path/to/new.key"})");
+  return keys_changed(port, port.install_key(*file));
+}
+
+// {"id": "0123456789abcdef"} of a member that failed or left.
+HttpResponse forget(DaemonPort& port, const HttpRequest& request) {
+  const Result<std::string> id = read_word(request.body, "id");
+  std::uint64_t value = 0;
+  if (!id || id->size() != 16 || !from_hex(*id, value))
+    return problem(400, "bad-request", "The request is not understood", id ? "'" + *id + "' is not 16 hex digits" : id.error().text, R"(send {"id": "0123456789abcdef"})");
+  const auto error = port.forget(NodeId{value});
+  if (!error) return json_response(members_json(port.view()), 202);
+  if (error->code == "unknown-member") return problem(404, error->code, "There is no such member", error->text, "GET /v1/members lists them");
+  return problem(409, error->code, "Refused by the member's state", error->text, "GET /v1/members shows the states");
+}
+
+HttpResponse change_key(DaemonPort& port, const HttpRequest& request, std::optional<Error> (DaemonPort::*change)(std::uint64_t)) {
+  const Result<std::string> id = read_word(request.body, "id");
+  std::uint64_t value = 0;
+  if (!id || id->size() != 16 || !from_hex(*id, value))
+    return problem(400, "bad-request", "The request is not understood", id ? "'" + *id + "' is not 16 hex digits" : id.error().text, R"(send {"id": "0123456789abcdef"})");
+  return keys_changed(port, (port.*change)(value));
 }
 
 }  // namespace
@@ -104,6 +160,8 @@ HttpRouter make_rest(DaemonPort& port) {
   get("/v1/history", [&port](const HttpRequest&) { return json_response(history_json(port.history(), port.view())); });
 
   router.add("POST", "/v1/cluster/join", Answer([&port](const HttpRequest& request) { return join(port, request); }));
+  router.add("POST", "/v1/job/extend", Answer([&port](const HttpRequest& request) { return extend(port, request); }));
+  router.add("POST", "/v1/members/forget", Answer([&port](const HttpRequest& request) { return forget(port, request); }));
   const auto command = [&router, &port](const char* path, std::function<std::optional<Error>()> run) {
     router.add("POST", path, Answer([&port, run = std::move(run)](const HttpRequest&) {
       const std::optional<Error> error = run();
@@ -113,6 +171,10 @@ HttpRouter make_rest(DaemonPort& port) {
   command("/v1/cluster/leave", [&port] { return port.leave(); });
   command("/v1/training/pause", [&port] { return port.pause(); });
   command("/v1/training/resume", [&port] { return port.resume(); });
+  get("/v1/keys", [&port](const HttpRequest&) { return keys(port); });
+  router.add("POST", "/v1/keys/install", Answer([&port](const HttpRequest& request) { return install_key(port, request); }));
+  router.add("POST", "/v1/keys/use", Answer([&port](const HttpRequest& request) { return change_key(port, request, &DaemonPort::use_key); }));
+  router.add("POST", "/v1/keys/retire", Answer([&port](const HttpRequest& request) { return change_key(port, request, &DaemonPort::retire_key); }));
   router.add("POST", "/v1/checkpoint",
              HttpHandler([&port](const HttpRequest&, HttpRespond respond) { checkpoint(port, respond); }));
   return router;

@@ -23,8 +23,16 @@ class DaemonPort {
   [[nodiscard]] virtual std::optional<Error> leave() = 0;
   [[nodiscard]] virtual std::optional<Error> pause() = 0;
   [[nodiscard]] virtual std::optional<Error> resume() = 0;
+  [[nodiscard]] virtual std::optional<Error> extend_budget(Samples more) = 0;
+  [[nodiscard]] virtual std::optional<Error> forget(NodeId member) = 0;
   // `done` is called once, on the loop, when the file is durable or was not written.
   virtual void write_checkpoint(std::function<void(Result<CheckpointView>)> done) = 0;
+  // Errors "no-key", "certificates": the cluster has none.
+  [[nodiscard]] virtual Result<KeysView> keys() const = 0;
+  // `file` lies on the daemon's machine, so that no secret travels by HTTP. Errors are refusals too.
+  [[nodiscard]] virtual std::optional<Error> install_key(const std::string& file) = 0;
+  [[nodiscard]] virtual std::optional<Error> use_key(std::uint64_t id) = 0;
+  [[nodiscard]] virtual std::optional<Error> retire_key(std::uint64_t id) = 0;
 };
 
 // `port` must outlive the router.

@@ -60,16 +60,17 @@ void add_shard(SettingTable& table, std::string key, std::string flag, std::uint
   std::uint32_t* n = &count;
   table.add(std::move(key), std::move(flag), "I/N", "", std::move(help), SettingKind::text,
       [i, n](std::string_view given) -> SettingRefused {
+        if (given == "auto") return *i = *n = 0, std::nullopt;
         const std::size_t slash = given.find('/');
         std::uint32_t part = 0, parts = 0;
         if (slash == std::string_view::npos || !read_all(given.substr(0, slash), part) ||
             !read_all(given.substr(slash + 1), parts) || part < 1 || parts < 1 || part > parts || parts > 1'000'000)
-          return quoted(given) + " is no shard; write I/N with 1 <= I <= N, for example 2/3 for the second of three";
+          return quoted(given) + " is no shard; write auto, or I/N with 1 <= I <= N, for example 2/3 for the second of three";
         *i = part - 1;
         *n = parts;
         return std::nullopt;
       },
-      [i, n] { return std::to_string(*i + 1) + "/" + std::to_string(*n); });
+      [i, n] { return *n == 0 ? std::string("auto") : std::to_string(*i + 1) + "/" + std::to_string(*n); });
 }
 
 void add_node(SettingTable& table, DaemonConfig& c) {
@@ -80,14 +81,23 @@ void add_node(SettingTable& table, DaemonConfig& c) {
              "the cluster's secret (default STATE/cluster.key; `none`: plain, loopback only)");
   table.path("state_dir", "state-dir", "DIR", c.state_dir, "identity, job and checkpoints of this node");
   table.path("data", "data", "DIR", c.data_dir, "where the job's data files lie");
-  add_shard(table, "shard", "shard", c.shard_index, c.shard_count, "train on the I-th of N equal parts of the data");
-  table.endpoint("listen", "listen", peer_port_default, c.listen, "for peers (default *:7610, every address; without a key 127.0.0.1:7610)");
+  add_shard(table, "shard", "shard", c.shard_index, c.shard_count, "`auto`: all of the data in an order of this node's own; I/N: the I-th of N equal parts");
+  table.endpoint("listen", "listen", peer_port_default, c.listen, "for peers (default *:7610, every address; without a key or certificates 127.0.0.1:7610)");
   table.endpoint("advertise", "advertise", peer_port_default, c.advertise, "where peers reach this node, if not where it listens");
 }
 
+void add_peer_tls(SettingTable& table, DaemonConfig& c) {
+  table.path("peer_tls.ca", "", "FILE", c.peer_tls.ca, "PEM: certificates instead of a key; the authority that signs every node's, perhaps with its revocation list");
+  table.path("peer_tls.certificate", "", "FILE", c.peer_tls.certificate, "PEM: this node's, for TLS client and server, then intermediate ones");
+  table.path("peer_tls.key", "", "FILE", c.peer_tls.key, "PEM: its private key, mode 0600");
+}
+
 void add_rest(SettingTable& table, DaemonConfig& c) {
-  add_rest_address(table, "rest.listen", "rest", c.rest, "REST address; beyond loopback a token is needed");
+  add_rest_address(table, "rest.listen", "rest", c.rest, "REST address; beyond loopback a token is needed, and it is https");
   table.path("rest.token_file", "rest-token-file", "FILE", c.rest_token_file, "file with the token that REST clients must show");
+  table.choice("rest.tls", "", c.rest_tls, {"auto", "on"}, "auto: https beyond loopback; on: on loopback as well");
+  table.path("rest.certificate", "", "FILE", c.rest_certificate, "PEM, the node's own first (default: one that it makes, STATE/rest-certificate.pem)");
+  table.path("rest.key", "", "FILE", c.rest_key, "PEM, the certificate's key");
 }
 
 void add_trainer(SettingTable& table, DaemonConfig& c) {
@@ -96,6 +106,10 @@ void add_trainer(SettingTable& table, DaemonConfig& c) {
   table.number("trainer.min_step_ms", "trainer-min-step-ms", "ms", c.min_step_ms, 0, setting_day_ms,
                "a step takes at least so long: leaves the device to others");
   table.integer("trainer.nice", "", "", c.nice, 0, 19, "how far the training thread steps back behind the protocol");
+  table.integer("trainer.loader_threads", "", "", c.loader_threads, 0, 64,
+                "threads that make the next samples ready; 0: one, for images half of the cores, at most 8");
+  table.integer("trainer.image_cache_mb", "", "MB", c.image_cache_mb, 0, 1u << 22,
+                "decoded images kept in memory, in each of training and held-out set; the others are decoded at every visit");
 }
 
 void add_checkpoint(SettingTable& table, DaemonConfig& c) {
@@ -106,6 +120,7 @@ void add_checkpoint(SettingTable& table, DaemonConfig& c) {
 void add_log(SettingTable& table, DaemonConfig& c) {
   table.choice("log.level", "log-level", c.log_level, {"debug", "info", "warning", "error"}, "the least serious lines to write");
   table.path("log.file", "log-file", "FILE", c.log_file, "where to write the log (default: standard error)");
+  table.boolean("log.core_dumps", "", c.core_dumps, "let a crash write its memory, the cluster's secret included, to a core file");
 }
 
 }  // namespace
@@ -114,6 +129,7 @@ std::vector<Setting> settings_of(DaemonConfig& config) {
   std::vector<Setting> settings;
   SettingTable table(settings);
   add_node(table, config);
+  add_peer_tls(table, config);
   add_rest(table, config);
   add_trainer(table, config);
   add_checkpoint(table, config);

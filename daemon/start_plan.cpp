@@ -8,7 +8,9 @@ namespace {
 
 Error bad_config(std::string text) { return Error{"bad-config", std::move(text)}; }
 
-KnownJob known(const Job& job) { return KnownJob{job.canonical_text(), job.hash(), job.budget_samples, job.name}; }
+KnownJob known(const Job& job) {
+  return KnownJob{job.canonical_text(), job.hash(), job.budget_samples, job.name, job.model.content, "", job.start_content.bytes > 0, ""};
+}
 
 Result<StartPlan> read_identity(const StateStore& store) {
   const Result<StoredState> stored = store.load_state();
@@ -41,15 +43,30 @@ std::optional<Error> read_stored_job(const StateStore& store, StartPlan& plan) {
   return std::nullopt;
 }
 
+// A cluster that nobody joined and in which nothing was trained, for example because its job did not work, binds nobody.
+bool is_unused(const NodeState& state) { return state.members.empty() && state.own_samples == 0 && !state.left; }
+
+void forget_cluster(StartPlan& plan) {
+  plan.warnings.push_back("the job has changed since job " + to_hex(plan.job->hash) + " founded a cluster in which nothing was trained; a new cluster begins");
+  NodeState fresh;
+  fresh.id = plan.state.id;
+  fresh.incarnation = plan.state.incarnation;
+  plan.state = std::move(fresh);
+  plan.job.reset();
+}
+
 std::optional<Error> read_job_file(const DaemonConfig& config, const StateStore& store, StartPlan& plan) {
   if (config.job_file.empty()) return std::nullopt;
   const Result<Job> job = Job::load(config.job_file);
   if (!job) return job.error();
+  if (plan.job && plan.job->hash != job->hash() && is_unused(plan.state)) forget_cluster(plan);
   if (plan.job && plan.job->hash != job->hash())
     return Error{"other-job", config.job_file + ": is job " + to_hex(job->hash()) + " (" + job->name + "), but this node trains job " +
                                   to_hex(plan.job->hash) + " (" + plan.job->name + "), kept in " + store.directory().string() +
                                   "; leave out --job to go on with it, or give the new job its own --state-dir"};
   plan.job = known(*job);
+  plan.job->file_from = job->model.file;
+  plan.job->start_from = job->start_from;
   return std::nullopt;
 }
 
@@ -78,12 +95,32 @@ std::optional<Error> write_new_key(const std::string& path, StartPlan& plan) {
   const Result<ClusterKey> key = generate_cluster_key();
   if (!key) return key.error();
   if (auto error = write_cluster_key(path, *key)) return error;
-  plan.key = *key;
+  plan.keys = *key;
   plan.key_written = path;
   return std::nullopt;
 }
 
+// A key file that is named at every start tells of one key; what `gossipctl key` did to it since lies in STATE.
+void prefer_kept_keys(const StateStore& store, const std::string& given, StartPlan& plan) {
+  const Result<Keyring> kept = read_keyring(store.key_path().string());
+  if (!kept) return;
+  const std::uint64_t id = plan.keys->in_use().id;
+  if (kept->was_retired(id))
+    plan.warnings.push_back("key_file: the key " + to_hex(id) + " in " + given + " was retired on this node; it uses " + to_hex(kept->in_use().id) +
+                            " from " + store.key_path().string() + "; take key_file out of the configuration");
+  if (kept->was_retired(id) || kept->find(id) != nullptr) plan.keys = *kept;
+}
+
+std::optional<Error> read_certificates(const DaemonConfig& config, StartPlan& plan) {
+  const Result<PeerCertificates> certificates = PeerCertificates::read(config.peer_tls);
+  if (!certificates) return certificates.error();
+  plan.certificates = *certificates;
+  if (const auto warning = certificates->out_of_date()) plan.warnings.push_back(*warning);
+  return std::nullopt;
+}
+
 std::optional<Error> choose_key(const DaemonConfig& config, const StateStore& store, StartPlan& plan) {
+  if (!config.peer_tls.ca.empty()) return read_certificates(config, plan);
   if (config.key_file == "none") return std::nullopt;
   const bool founding = plan.kind == StartPlan::Kind::found;
   const std::string path = config.key_file.empty() ? store.key_path().string() : config.key_file;
@@ -94,19 +131,21 @@ std::optional<Error> choose_key(const DaemonConfig& config, const StateStore& st
                         " (its founder wrote it), readable by its owner only");
     return bad_config(std::string(plan.kind == StartPlan::Kind::join ? "joining" : "going on as a member") +
                       " needs the cluster's secret, and there is none in " + store.directory().string() +
-                      "; give --key-file FILE (the founder wrote it), or --key-file none for a cluster in plain on this machine");
+                      "; give --key-file FILE (the founder wrote it), peer_tls.* where the cluster uses certificates, or --key-file none for a cluster in plain on this machine");
   }
-  Result<ClusterKey> key = read_cluster_key(path);
-  if (!key) return key.error();
-  plan.key = *key;
+  Result<Keyring> keys = read_keyring(path);
+  if (!keys) return keys.error();
+  plan.keys = *keys;
+  if (plan.kind == StartPlan::Kind::rejoin && !config.key_file.empty()) prefer_kept_keys(store, path, plan);
   return std::nullopt;
 }
 
 std::optional<Error> choose_listen(const DaemonConfig& config, StartPlan& plan) {
-  plan.listen = config.listen.value_or(Endpoint{plan.key ? "*" : "127.0.0.1", peer_port_default});
-  if (!plan.key && !is_loopback(plan.listen))
+  const bool safe = plan.keys || plan.certificates;
+  plan.listen = config.listen.value_or(Endpoint{safe ? "*" : "127.0.0.1", peer_port_default});
+  if (!safe && !is_loopback(plan.listen))
     return bad_config("listen: " + to_string(plan.listen) + " is beyond loopback, but this cluster has no key and travels in plain; "
-                      "listen on 127.0.0.1, or start the cluster with a key");
+                      "listen on 127.0.0.1, or start the cluster with a key or certificates");
   return std::nullopt;
 }
 

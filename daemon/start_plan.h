@@ -10,7 +10,7 @@
 
 #include "daemon/config.h"
 #include "daemon/state_store.h"
-#include "net/peer/cluster_key.h"
+#include "net/peer/keyring.h"
 
 namespace gossipd {
 
@@ -19,6 +19,10 @@ struct KnownJob {
   JobHash hash{};
   Samples budget_samples = 0;
   std::string name;
+  JobFile file;           // of a TorchScript job
+  std::string file_from;  // where the job file says that it is; empty: not said here
+  bool starts_from_file = false;
+  std::string start_from;  // likewise
 };
 
 struct StartPlan {
@@ -26,15 +30,16 @@ struct StartPlan {
   Kind kind = Kind::join;
   NodeState state;                // as core is to get it
   std::optional<KnownJob> job;    // from the file or from disk
-  std::optional<ClusterKey> key;  // nothing: plain, loopback only
+  std::optional<Keyring> keys;    // without these and certificates: plain, loopback only
+  std::optional<PeerCertificates> certificates;
   std::string key_written;        // not empty: a new key was written to this file
   Endpoint listen;
   std::vector<std::string> warnings;
 };
 [[nodiscard]] const char* to_string(StartPlan::Kind);
 
-// Reads the job file and the key; founding may write a new key file. Codes "bad-config", "bad-state",
-// "other-job", "key-…", "bad-toml".
+// Reads the job file and the key or certificates; founding may write a new key file. Codes "bad-config", "bad-state",
+// "other-job", "key-…", "certificate", "bad-toml".
 [[nodiscard]] Result<StartPlan> make_start_plan(const DaemonConfig&, const StateStore&);
 
 }  // namespace gossipd

@@ -35,6 +35,7 @@ Json to_json(const MemberRecord& r) {
           {"incarnation", r.incarnation},
           {"state", to_string(r.state)},
           {"tick", r.tick},
+          {"news", r.news},
           {"phase", to_string(r.phase)},
           {"samples", r.samples},
           {"step", r.step},
@@ -65,8 +66,9 @@ MemberRecord record_from(const Json& json) {
   r.name = json.at("name").get<std::string>();
   r.address = {json.at("host").get<std::string>(), json.at("port").get<std::uint16_t>()};
   r.incarnation = json.at("incarnation").get<std::uint64_t>();
-  r.state = word_from(json, "state", MemberState::left);
+  r.state = word_from(json, "state", MemberState::forgotten);
   r.tick = json.at("tick").get<std::uint64_t>();
+  r.news = json.value("news", std::uint64_t{0});  // missing in the files of older versions
   r.phase = word_from(json, "phase", Phase::broken);
   r.samples = json.at("samples").get<Samples>();
   r.step = json.at("step").get<Step>();
@@ -85,6 +87,8 @@ NodeState state_from(const Json& json) {
   s.left = json.at("left").get<bool>();
   s.job = JobHash{id_from(json, "job")};
   s.own_samples = json.at("own_samples").get<Samples>();
+  // Missing in the files of older versions.
+  s.budget = Budget{json.value("budget_revision", std::uint64_t{0}), json.value("budget_samples", Samples{0})};
   const Json& members = json.at("members");
   if (members.size() > members_max) throw std::invalid_argument("too many members");
   for (const Json& member : members) s.members.push_back(record_from(member));
@@ -116,6 +120,8 @@ std::string format_node_state(const NodeState& state) {
                      {"left", state.left},
                      {"job", to_hex(state.job)},
                      {"own_samples", state.own_samples},
+                     {"budget_revision", state.budget.revision},
+                     {"budget_samples", state.budget.samples},
                      {"members", std::move(members)}};
   // A name is whatever a peer says it is: bytes that are no UTF-8 are replaced, not thrown about.
   const std::string text = body.dump(-1, ' ', false, Json::error_handler_t::replace);

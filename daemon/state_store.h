@@ -4,6 +4,7 @@
 //     STATE/node.json        NodeState with a checksum; node.previous.json is the one before
 //     STATE/job.toml         the cluster's job, canonical, so that its own hash is its checksum
 //     STATE/cluster.key      the cluster's secret, once it is known to work
+//     STATE/files/           the file that belongs to a TorchScript job (job_files.h)
 //     STATE/checkpoints/     current, best and final .safetensors, each with its previous one
 //
 // A damaged file is set aside as *.corrupt.* and the previous one used, with the reason. Loop thread only.
@@ -14,6 +15,7 @@
 #include <string>
 
 #include "core/node.h"
+#include "daemon/job_files.h"
 
 namespace gossipd {
 
@@ -51,6 +53,7 @@ class StateStore {
 
   [[nodiscard]] const std::filesystem::path& directory() const { return directory_; }
   [[nodiscard]] std::filesystem::path key_path() const { return directory_ / "cluster.key"; }
+  [[nodiscard]] JobFiles files() const { return JobFiles(directory_ / "files"); }
   // `which`: "current", "best" or "final".
   [[nodiscard]] std::filesystem::path checkpoint_path(const std::string& which) const;
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 
 namespace gossipd {
 
@@ -11,21 +12,29 @@ constexpr Duration data_retry = std::chrono::seconds(5);
 
 double wall_clock_s() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
 
-TrainerOptions options_from(const DaemonConfig& config) {
+// Decoding images is work for several cores, everything else is copying.
+int loader_threads_for(const Job& job) {
+  return job.data.kind == DataSpec::Kind::images ? static_cast<int>(std::clamp(std::thread::hardware_concurrency() / 2, 1u, 8u)) : 1;
+}
+
+TrainerOptions options_from(const DaemonConfig& config, const Job& job, NodeId id) {
   TrainerOptions options;
   options.data_dir = config.data_dir;
   options.device = config.device;
   options.threads = static_cast<int>(config.threads != 0 ? config.threads : std::max(1u, std::thread::hardware_concurrency()));
   options.min_step_ms = config.min_step_ms;
-  options.shard_index = config.shard_index;
-  options.shard_count = config.shard_count;
+  const bool automatic = config.shard_count == 0;
+  options.shard_index = automatic ? 0 : config.shard_index;
+  options.shard_count = automatic ? 1 : config.shard_count;
+  options.walker = automatic ? static_cast<std::uint64_t>(id) : 0;
   options.nice = static_cast<int>(config.nice);
+  options.loader_threads = config.loader_threads != 0 ? static_cast<int>(config.loader_threads) : loader_threads_for(job);
+  options.image_cache_bytes = std::uint64_t{config.image_cache_mb} << 20;
   return options;
 }
 
 std::string data_wanted(const Job& job) {
-  return "the data of job '" + job.name + "'; start with --data DIR, where DIR holds " + job.data.train_images + ", " +
-         job.data.train_labels + ", " + job.data.test_images + " and " + job.data.test_labels + " (or the same with .gz)";
+  return "the data of job '" + job.name + "'; start with --data DIR, where DIR holds " + files_wanted(job.data);
 }
 
 bool is_about_data(const Error& error) { return error.code == "no-data" || error.code == "bad-data"; }
@@ -52,6 +61,7 @@ std::optional<CheckpointView> look_at(const std::filesystem::path& path) {
   view.step = static_cast<Step>(number_in(*metadata, "step").value_or(0));
   view.own_samples = static_cast<Samples>(number_in(*metadata, "samples").value_or(0));
   view.accuracy = number_in(*metadata, "accuracy");
+  view.evaluation_loss = number_in(*metadata, "evaluation_loss");
   return view;
 }
 
@@ -66,10 +76,11 @@ struct Training::Prepared {
   std::optional<Error> error;
 };
 
-Training::Training(EventLoop& loop, const DaemonConfig& config, const StateStore& store, Metadata metadata, Events events)
+Training::Training(EventLoop& loop, const DaemonConfig& config, const StateStore& store, NodeId id, Metadata metadata, Events events)
     : loop_(loop),
       config_(config),
       store_(store),
+      id_(id),
       identity_(std::move(metadata)),
       events_(std::move(events)),
       checkpoint_timer_(loop, [this] { on_checkpoint_due(); }),
@@ -97,15 +108,19 @@ void Training::prepare(const KnownJob& known) {
   }
   job_ = *job;
   job_hash_ = known.hash;
+  start_from_ = known.start_from;
   start_preparing();
 }
 
 void Training::start_preparing() {
   if (stopped_ || busy_) return;
-  if (config_.data_dir.empty()) return events_.on_waiting_for_data(data_wanted(*job_));
+  if (config_.data_dir.empty()) return events_.on_waiting_for_data(Error{"no-data", data_wanted(*job_)});
   run_aside([this] {
     auto prepared = std::make_shared<Prepared>();
-    Result<std::unique_ptr<Trainer>> trainer = Trainer::create(*job_, options_from(config_));
+    TrainerOptions options = options_from(config_, *job_, id_);
+    options.start_from = start_from_;
+    if (job_->model.content.bytes > 0) options.model_file = store_.files().path(job_->model.content).string();
+    Result<std::unique_ptr<Trainer>> trainer = Trainer::create(*job_, options);
     if (!trainer) {
       prepared->error = trainer.error();
     } else {
@@ -140,7 +155,7 @@ void Training::on_prepared(Prepared prepared) {
     data_timer_.arm_after(data_retry);
     if (prepared.error->text == waiting_) return;
     waiting_ = prepared.error->text;
-    return events_.on_waiting_for_data(waiting_);
+    return events_.on_waiting_for_data(*prepared.error);
   }
   if (prepared.error) {
     failed_ = true;
@@ -150,7 +165,11 @@ void Training::on_prepared(Prepared prepared) {
   waiting_.clear();
   trainer_ = std::move(prepared.trainer);
   checkpoints_ = std::move(prepared.checkpoints);
-  if (const auto best = checkpoints_.find("best"); best != checkpoints_.end()) best_accuracy_ = best->second.accuracy;
+  if (const auto found = checkpoints_.find("best"); found != checkpoints_.end()) {
+    const CheckpointView& best = found->second;
+    if (best.accuracy || best.evaluation_loss)
+      best_ = Figures{.loss = best.evaluation_loss.value_or(HUGE_VAL), .accuracy = best.accuracy, .top5_accuracy = {}, .perplexity = {}};
+  }
   const TrainerStatus status = trainer_->status();
   events_.on_ready(Ready{trainer_->schema(), prepared.restored, status.samples, status.step});
 }
@@ -161,6 +180,7 @@ void Training::begin(bool model_is_the_clusters) {
   begun_ = true;
   model_is_the_clusters_ = model_is_the_clusters;
   trainer_->set_others_samples(others_samples_);
+  if (budget_) trainer_->set_budget(*budget_);
   Trainer::Callbacks callbacks;
   callbacks.on_snapshot = [this](Snapshot snapshot) {
     auto shared = std::make_shared<Snapshot>(std::move(snapshot));  // the loop copies its tasks
@@ -199,6 +219,13 @@ void Training::set_others_samples(Samples others) {
   if (trainer_) trainer_->set_others_samples(others);
 }
 
+void Training::set_budget(Samples samples) {
+  budget_ = samples;
+  finished_ = false;
+  evaluations_in_vain_ = 0;
+  if (trainer_) trainer_->set_budget(samples);
+}
+
 void Training::read_back_model() {
   if (stopped_ || busy_ || !trainer_) return;
   run_aside([this] {
@@ -220,15 +247,19 @@ void Training::read_back_model() {
 
 void Training::on_evaluated(const Evaluation& evaluation) {
   last_ = Evaluated{evaluation, EventLoop::now()};
-  const bool best = !best_accuracy_ || evaluation.accuracy > *best_accuracy_;
-  if (best) best_accuracy_ = evaluation.accuracy;
+  const bool best = !best_ || evaluation.is_better_than(*best_);
+  if (best) best_ = evaluation;
+  evaluations_in_vain_ = best ? 0 : evaluations_in_vain_ + 1;
   if (!stopped_ && best && config_.checkpoint_best && !writing_["best"].under_way)
     start_writing("best", CheckpointRequest::Model::last_evaluated);
   // The final file exists since the job ended; now it can say how good it is as well. An evaluation
   // that was under way then is of a model from before the final exchange.
   if (!stopped_ && finished_ && evaluation.asked_for) write_checkpoint("final", nullptr);
-  EvaluationView view{evaluation.accuracy, evaluation.loss, evaluation.step, evaluation.at_samples, 0};
+  EvaluationView view{evaluation, evaluation.step, evaluation.at_samples, 0};
   events_.on_evaluation(view);
+  const std::uint32_t patience = job_->training.patience;
+  if (!stopped_ && !finished_ && patience > 0 && evaluations_in_vain_ >= patience)
+    events_.on_no_progress(std::to_string(evaluations_in_vain_) + " evaluations without a better one");
 }
 
 void Training::finish() {
@@ -260,7 +291,8 @@ void Training::write_checkpoint(const std::string& which, Written done) {
 
 Metadata Training::metadata() const {
   Metadata words = identity_;
-  if (best_accuracy_) words["best_accuracy"] = std::to_string(*best_accuracy_);
+  words["job"] = job_->canonical_text();  // so that the file alone says what model it is of
+  if (best_ && best_->accuracy) words["best_accuracy"] = std::to_string(*best_->accuracy);
   return words;
 }
 
@@ -276,13 +308,14 @@ void Training::start_writing(const std::string& which, CheckpointRequest::Model 
   view.step = status.step;
   view.own_samples = status.samples;
   if (last_ && (model == CheckpointRequest::Model::last_evaluated || (finished_ && last_->evaluation.asked_for)))
-    view.accuracy = last_->evaluation.accuracy;
+    view.accuracy = last_->evaluation.accuracy, view.evaluation_loss = last_->evaluation.loss;
   if (model == CheckpointRequest::Model::last_evaluated) view.step = last_->evaluation.step;
 
   CheckpointRequest request;
   request.path = view.path;
   request.metadata = metadata();
   if (view.accuracy) request.metadata["accuracy"] = std::to_string(*view.accuracy);
+  if (view.evaluation_loss) request.metadata["evaluation_loss"] = std::to_string(*view.evaluation_loss);
   request.model = model;
   request.done = [this, which, view](Result<std::uint64_t> bytes) mutable {
     if (bytes) view.bytes = *bytes;
@@ -344,9 +377,9 @@ void Training::describe(DaemonView& view, Instant now) const {
   view.trainer.failure = failure_;
   if (last_) {
     const Evaluation& e = last_->evaluation;
-    view.evaluation = EvaluationView{e.accuracy, e.loss, e.step, e.at_samples, seconds(now - last_->at)};
+    view.evaluation = EvaluationView{e, e.step, e.at_samples, seconds(now - last_->at)};
   }
-  view.best_accuracy = best_accuracy_;
+  view.best = best_;
   view.checkpoints = checkpoints_;
   view.checkpoints_failed = checkpoints_failed_;
 }

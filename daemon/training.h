@@ -34,16 +34,17 @@ class Training {
   // All on the loop thread.
   struct Events {
     std::function<void(Ready)> on_ready;
-    std::function<void(std::string)> on_waiting_for_data;  // what is missing, and which option names it
+    std::function<void(Error)> on_waiting_for_data;        // "no-data" or "bad-data": what is missing or wrong, and the way out
     std::function<void(Snapshot)> on_snapshot;
     std::function<void(const EvaluationView&)> on_evaluation;
+    std::function<void(std::string)> on_no_progress;       // the job's patience is over
     std::function<void(std::vector<float>)> on_restored;   // empty: no checkpoint could be read
     std::function<void(std::string)> on_warning;
     std::function<void(Error)> on_failure;                 // training is over until a restart
   };
   using Written = std::function<void(Result<CheckpointView>)>;
 
-  Training(EventLoop& loop, const DaemonConfig& config, const StateStore& store, Metadata metadata, Events events);
+  Training(EventLoop& loop, const DaemonConfig& config, const StateStore& store, NodeId id, Metadata metadata, Events events);
   ~Training();
   Training(const Training&) = delete;
   Training& operator=(const Training&) = delete;
@@ -55,6 +56,7 @@ class Training {
   void give(Update update);
   void recall();
   void set_others_samples(Samples others);
+  void set_budget(Samples samples);
   // Reads the last good checkpoint on another thread; ends in on_restored.
   void read_back_model();
   // `which`: "current" or "final". Code "no-model" while there is none to write.
@@ -92,11 +94,13 @@ class Training {
   EventLoop& loop_;
   const DaemonConfig& config_;
   const StateStore& store_;
+  const NodeId id_;
   const Metadata identity_;
   const Events events_;
 
   std::optional<Job> job_;
   JobHash job_hash_{};
+  std::string start_from_;  // empty: the model begins with the seed's, or is the cluster's
   std::unique_ptr<Trainer> trainer_;
   std::thread aside_;  // one at a time: preparing, reading back, stopping
   bool busy_ = false;
@@ -107,9 +111,11 @@ class Training {
   std::string waiting_;
   std::string failure_;
   Samples others_samples_ = 0;
+  std::optional<Samples> budget_;  // when no longer the job's
+  std::uint32_t evaluations_in_vain_ = 0;
 
   std::optional<Evaluated> last_;
-  std::optional<double> best_accuracy_;
+  std::optional<Figures> best_;
   std::map<std::string, Writing> writing_;
   std::map<std::string, CheckpointView> checkpoints_;
   std::uint64_t checkpoints_failed_ = 0;

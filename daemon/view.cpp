@@ -23,11 +23,18 @@ Json number_or_null(const std::optional<double>& value) { return value ? Json(*v
 Json to_json(const CheckpointView& c) {
   return {{"path", c.path},           {"written_at", utc_time(c.written_at_s)},
           {"step", c.step},           {"own_samples", c.own_samples},
-          {"bytes", c.bytes},         {"accuracy", number_or_null(c.accuracy)}};
+          {"bytes", c.bytes},         {"accuracy", number_or_null(c.accuracy)},
+          {"evaluation_loss", number_or_null(c.evaluation_loss)}};
 }
 
 Json to_json(const EvaluationView& e) {
-  return {{"accuracy", e.accuracy}, {"loss", e.loss}, {"step", e.step}, {"cluster_samples", e.cluster_samples}, {"age_s", e.age_s}};
+  return {{"accuracy", number_or_null(e.accuracy)},
+          {"top5_accuracy", number_or_null(e.top5_accuracy)},
+          {"perplexity", number_or_null(e.perplexity)},
+          {"loss", e.loss},
+          {"step", e.step},
+          {"cluster_samples", e.cluster_samples},
+          {"age_s", e.age_s}};
 }
 
 Json to_json(const Refusal& r, double now_s) {
@@ -71,6 +78,7 @@ Json to_json(const LinkView& l) {
           {"name", l.name},
           {"address", to_string(l.address)},
           {"outbound", l.outbound},
+          {"protocol", l.protocol == 0 ? Json(nullptr) : Json(l.protocol)},
           {"state", l.state},
           {"rtt_ms", l.rtt_ms},
           {"silence_s", l.silence_s},
@@ -122,18 +130,18 @@ std::size_t count_open(const NodeView& node) {
 
 double progress_of(const NodeView& node) {
   if (node.budget_samples == 0) return 0;
-  return std::min(1.0, static_cast<double>(node.cluster_samples) / static_cast<double>(node.budget_samples));
+  return std::min(1.0, static_cast<double>(node.cluster_samples_estimate) / static_cast<double>(node.budget_samples));
 }
 
 // At the speed of the members that train now; nothing when nobody does.
 std::optional<double> time_left_s(const NodeView& node) {
   if (node.budget_samples == 0) return std::nullopt;
-  if (node.cluster_samples >= node.budget_samples) return 0;
+  if (node.cluster_samples_estimate >= node.budget_samples) return 0;
   double speed = 0;
   for (const MemberView& m : node.members)
     if (m.record.state == MemberState::alive && m.record.phase == Phase::training) speed += m.record.samples_per_second;
   if (speed <= 0) return std::nullopt;
-  return static_cast<double>(node.budget_samples - node.cluster_samples) / speed;
+  return static_cast<double>(node.budget_samples - node.cluster_samples_estimate) / speed;
 }
 
 void add_identity(Json& json, const DaemonView& v) {
@@ -172,6 +180,9 @@ void add_training(Json& json, const DaemonView& v) {
   json["step"] = n.step;
   json["own_samples"] = n.own_samples;
   json["cluster_samples"] = n.cluster_samples;
+  json["cluster_samples_estimate"] = n.cluster_samples_estimate;
+  json["forgotten_members"] = n.forgotten;
+  json["forgotten_samples"] = n.forgotten_samples;
   json["budget_samples"] = n.budget_samples;
   json["progress"] = progress_of(n);
   json["time_left_s"] = number_or_null(time_left_s(n));
@@ -181,8 +192,9 @@ void add_training(Json& json, const DaemonView& v) {
   json["step_ms"] = n.step_seconds * 1e3;
   json["batch"] = n.batch;
   json["spread"] = n.spread;
-  json["accuracy"] = v.evaluation ? Json(v.evaluation->accuracy) : Json(nullptr);
-  json["best_accuracy"] = number_or_null(v.best_accuracy);
+  json["accuracy"] = v.evaluation ? number_or_null(v.evaluation->accuracy) : Json(nullptr);
+  json["best_accuracy"] = v.best ? number_or_null(v.best->accuracy) : Json(nullptr);
+  json["best_evaluation_loss"] = v.best ? Json(v.best->loss) : Json(nullptr);
   json["evaluation"] = v.evaluation ? to_json(*v.evaluation) : Json(nullptr);
 }
 
@@ -249,12 +261,23 @@ std::string history_json(const History& history, const DaemonView& v) {
   Json json = {{"name", v.node.name}, {"interval_s", history.interval_s()}, {"points", Json::array()}};
   for (const HistoryPoint& p : history.points()) {
     Json point = {{"time_s", p.time_s}, {"cluster_samples", p.cluster_samples}, {"step", p.step}, {"loss", p.loss}};
-    if (p.accuracy) point["accuracy"] = *p.accuracy;
+    if (p.evaluation) point["evaluation_loss"] = p.evaluation->loss;
+    if (p.evaluation && p.evaluation->accuracy) point["accuracy"] = *p.evaluation->accuracy;
+    if (p.evaluation && p.evaluation->top5_accuracy) point["top5_accuracy"] = *p.evaluation->top5_accuracy;
+    if (p.evaluation && p.evaluation->perplexity) point["perplexity"] = *p.evaluation->perplexity;
     point["spread"] = p.spread;
     point["bytes_sent"] = p.bytes_sent;
     json["points"].push_back(std::move(point));
   }
   return text_of(json);
+}
+
+std::string keys_json(const KeysView& v) {
+  Json json = {{"keys", Json::array()}, {"retired", Json::array()}};
+  for (const KeysView::Key& key : v.keys)
+    json["keys"].push_back({{"id", to_hex(key.id)}, {"in_use", key.in_use}, {"sessions", key.sessions}});
+  for (const std::uint64_t id : v.retired) json["retired"].push_back(to_hex(id));
+  return json.dump() + "\n";
 }
 
 std::string checkpoint_json(const CheckpointView& c) { return text_of({{"checkpoint", to_json(c)}}); }

@@ -11,12 +11,11 @@
 
 #include "core/node.h"
 #include "daemon/history.h"
+#include "models/figures.h"
 
 namespace gossipd {
 
-struct EvaluationView {
-  double accuracy = 0;  // 0 … 1 on the held-out set
-  double loss = 0;
+struct EvaluationView : Figures {
   Step step = 0;
   Samples cluster_samples = 0;
   double age_s = 0;
@@ -29,6 +28,7 @@ struct CheckpointView {
   Samples own_samples = 0;
   std::uint64_t bytes = 0;
   std::optional<double> accuracy;
+  std::optional<double> evaluation_loss;
 };
 
 // One TCP connection, as the transport counts it: TLS, framing and control messages included.
@@ -48,6 +48,17 @@ struct WireView {
   std::map<std::string, std::uint64_t> dials_failed;
   std::map<std::string, std::uint64_t> inbound_rejected;
   std::vector<SessionView> sessions;
+};
+
+// Ids only: a secret never leaves its file and the transport.
+struct KeysView {
+  struct Key {
+    std::uint64_t id = 0;
+    bool in_use = false;       // what this node dials with
+    std::size_t sessions = 0;  // open under it
+  };
+  std::vector<Key> keys;  // the one in use first
+  std::vector<std::uint64_t> retired;
 };
 
 struct TrainerView {
@@ -81,7 +92,7 @@ struct DaemonView {
   WireView wire;
   std::optional<JobView> job;
   std::optional<EvaluationView> evaluation;
-  std::optional<double> best_accuracy;
+  std::optional<Figures> best;
   std::map<std::string, CheckpointView> checkpoints;  // "current", "best", "final"
   std::uint64_t checkpoints_failed = 0;
   std::vector<Warning> warnings;  // newest last
@@ -101,6 +112,7 @@ inline constexpr std::size_t warnings_max = 32;
 [[nodiscard]] std::string job_json(const DaemonView&);  // `job` must be there
 [[nodiscard]] std::string history_json(const History&, const DaemonView&);
 [[nodiscard]] std::string checkpoint_json(const CheckpointView&);
+[[nodiscard]] std::string keys_json(const KeysView&);
 // A problem's "detail" for a node that is not ready, and {"ready":true,…} otherwise.
 [[nodiscard]] std::string ready_json(const DaemonView&);
 

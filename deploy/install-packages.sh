@@ -10,16 +10,17 @@ set -euo pipefail
 to_build=(
   g++ cmake ninja-build ccache pkg-config
   libtorch-dev libopenblas0-pthread libboost1.81-dev libssl-dev libspdlog-dev nlohmann-json3-dev
-  libtomlplusplus-dev libcli11-dev libxxhash-dev prometheus-cpp-dev zlib1g-dev doctest-dev libbenchmark-dev
+  libtomlplusplus-dev libcli11-dev libxxhash-dev prometheus-cpp-dev zlib1g-dev libturbojpeg0-dev libpng-dev libstb-dev
+  doctest-dev libbenchmark-dev python3-venv
   dataset-fashion-mnist jq curl
 )
-to_test=(clang libclang-rt-14-dev python3 iproute2)
+to_test=(clang libclang-rt-14-dev python3 python3-torch iproute2 openssl)
 
 usage() {
   cat <<'TEXT'
 usage: deploy/install-packages.sh [--tests]
   Installs the Debian packages that gossipd is built from, where they are missing.
-  --tests   those of tests/run.sh as well: clang with its sanitizers, python3, iproute2
+  --tests   those of tests/run.sh as well: clang with its sanitizers, python3 with torch, iproute2, openssl
 TEXT
 }
 

@@ -22,6 +22,8 @@ usage: deploy/quickstart.sh [options]
   --data DIR         where the job's data lies (default /usr/share/datasets/fashion-mnist)
   --seed N           another random seed than the job's
   --set KEY=VALUE    a setting for every daemon, for example exchange.codec=int8; may be repeated
+  --torch WHICH      LibTorch: debian (CPU), wheel (PyPI's with CUDA, in build/torch), or auto: wheel where there is an NVIDIA driver
+                     (default auto; also GOSSIPD_TORCH)
   --keep             leave the daemons running at the end
   --stop             stop daemons that were left running, and exit
   --dir DIR          state and logs (default build/quickstart)
@@ -44,6 +46,7 @@ job=$root/deploy/jobs/fashion-mnist.toml
 data=/usr/share/datasets/fashion-mnist
 seed=
 settings=()
+torch=${GOSSIPD_TORCH:-auto}
 keep=no
 only_stop=no
 state=$root/build/quickstart
@@ -51,7 +54,7 @@ programs=
 
 while (($#)); do
   case $1 in
-    --nodes | --exchange | --job | --data | --seed | --set | --dir | --bin)
+    --nodes | --exchange | --job | --data | --seed | --set | --torch | --dir | --bin)
       (($# >= 2)) || fail "$1 needs a value; --help lists the options" 2
       ;;&
     --nodes) nodes=$2; shift ;;
@@ -60,6 +63,7 @@ while (($#)); do
     --data) data=$(realpath -m -- "$2"); shift ;;
     --seed) seed=$2; shift ;;
     --set) settings+=(--set "$2"); shift ;;
+    --torch) torch=$2; shift ;;
     --dir) state=$(realpath -m -- "$2"); shift ;;
     --bin) programs=$(realpath -m -- "$2"); shift ;;
     --keep) keep=yes ;;
@@ -72,6 +76,7 @@ done
 [[ $nodes =~ ^[1-9][0-9]?$ ]] || fail "--nodes: '$nodes' is not a number from 1 to 99" 2
 [[ $exchange == on || $exchange == off ]] || fail "--exchange: '$exchange' is neither on nor off" 2
 [[ -z $seed || $seed =~ ^[0-9]+$ ]] || fail "--seed: '$seed' is not a number" 2
+[[ $torch == auto || $torch == debian || $torch == wheel ]] || fail "--torch: '$torch' is none of auto, debian and wheel" 2
 [[ -r $job ]] || fail "--job: $job cannot be read" 2
 
 # ---- daemons --------------------------------------------------------------------------------------
@@ -171,15 +176,17 @@ on_exit() {
 # ---- build ----------------------------------------------------------------------------------------
 
 build() {
-  local log=$root/build/quickstart-build.log began=$SECONDS
+  local log=$root/build/quickstart-build.log began=$SECONDS preset=release wheel
   mkdir -p "$root/build"
+  wheel=$("$root/deploy/torch-wheel.sh" --choose "$torch")
+  [[ -z $wheel ]] || preset=release-wheel
   say "building gossipd and gossipctl (log: $log)"
   cd "$root"
-  if ! { cmake --preset release && cmake --build --preset release --parallel "$(nproc)" --target gossipd gossipctl; } >"$log" 2>&1; then
+  if ! { cmake --preset "$preset" "-DGOSSIPD_TORCH_DIR=$wheel" && cmake --build --preset "$preset" --parallel "$(nproc)" --target gossipd gossipctl; } >"$log" 2>&1; then
     show_log "$log"
     fail "the build failed; its log is $log"
   fi
-  programs=$root/build/release/bin
+  programs=$root/build/$preset/bin
   say "built in $((SECONDS - began)) s"
 }
 

@@ -1,35 +1,30 @@
-// models/batch_source.h - one shard of a data set in memory, handed out as normalised batches.
+// models/batch_source.h - one shard of a data set, handed out as batches.
 //
-// Keeps bytes, not floats (a quarter of the memory), and only the shard's own samples.
-// Batch by batch a pure function of the position; one thread.
+// Batch by batch a pure function of the position: order and augmentation follow from seed, shard and
+// position alone, with loader threads as without. One thread.
 #pragma once
 
-#include <array>
-
 #include "models/data_order.h"
-#include "models/idx.h"
+#include "models/data_set.h"
+#include "models/prefetcher.h"
 
 namespace gossipd {
 
 class BatchSource {
  public:
-  BatchSource(const DataSpec&, const SampleSet& whole_set, DataOrder order);
+  // The order's members are samples of `set`. With `loader_threads` the samples to come are made ready in the background.
+  BatchSource(std::shared_ptr<const DataSet> set, DataOrder order, int loader_threads = 0);
 
-  [[nodiscard]] std::size_t shard_samples() const { return labels_.size(); }
-  [[nodiscard]] std::size_t sample_floats() const { return sample_bytes_; }
-  // labels.size() samples from `position` on; `images` has sample_floats() floats for each.
-  void fill(Samples position, std::span<float> images, std::span<std::int64_t> labels);
+  [[nodiscard]] std::size_t shard_samples() const { return order_.shard_samples(); }
+  [[nodiscard]] const DataSet& set() const { return *set_; }
+  // `samples` samples from `position` on; the batch has room for just as many. Throws what DataSet::write() throws.
+  void fill(Samples position, std::size_t samples, const Batch& batch);
 
  private:
+  std::shared_ptr<const DataSet> set_;
   DataOrder order_;
-  std::size_t sample_bytes_;
-  std::vector<std::uint8_t> images_;
-  std::vector<std::uint8_t> labels_;
-  std::array<float, 256> normalised_;
   std::vector<std::uint32_t> picked_;
+  std::unique_ptr<Prefetcher> prefetcher_;  // null without loader threads
 };
-
-// (pixel / 255 - mean) / deviation for each byte.
-[[nodiscard]] std::array<float, 256> normalisation(const DataSpec&);
 
 }  // namespace gossipd

@@ -10,6 +10,9 @@
 #include <cmath>
 #include <cstring>
 #include <fstream>
+#include <memory>
+
+#include "models/weights.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -136,30 +139,41 @@ struct Whole {
   SafetensorsHeader header;
 };
 
-// Reads a file and proves it whole. The codes are those of load_checkpoint.
-Result<Whole> read_whole(const fs::path& path) {
+// The codes are those of load_checkpoint.
+Result<Bytes> read_file(const fs::path& path) {
   std::error_code error;
   if (!fs::exists(path, error)) return Error{"not-found", path.string() + ": is not there"};
   const std::uint64_t size = fs::file_size(path, error);
   std::ifstream file(path, std::ios::binary);
   if (error || !file) return Error{"io-error", path.string() + ": cannot be read; check its permissions"};
-  Whole whole;
-  whole.bytes.resize(size);
-  file.read(reinterpret_cast<char*>(whole.bytes.data()), static_cast<std::streamsize>(size));
+  Bytes bytes(size);
+  file.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(size));
   if (static_cast<std::uint64_t>(file.gcount()) != size) return Error{"io-error", path.string() + ": could not be read to its end"};
-  auto header = parse_safetensors(whole.bytes, size, path.string());
-  if (!header) return Error{"bad-checkpoint", header.error().text};
-  const std::span<std::byte> head(whole.bytes.data(), header->data_offset);
+  return bytes;
+}
+
+// By the checksum, whose digits become zeros in `bytes`.
+std::optional<Error> prove_whole(const fs::path& path, Bytes& bytes, SafetensorsHeader& header) {
+  const std::span<std::byte> head(bytes.data(), header.data_offset);
   const std::size_t at = checksum_at({reinterpret_cast<const char*>(head.data()), head.size()});
   if (at == std::string_view::npos) return Error{"bad-checkpoint", path.string() + ": has no checksum"};
   const std::string written(reinterpret_cast<const char*>(head.data()) + at, checksum_zero.size());
   std::memcpy(head.data() + at, checksum_zero.data(), checksum_zero.size());
-  const std::uint64_t computed = XXH3_64bits(whole.bytes.data(), whole.bytes.size());
+  const std::uint64_t computed = XXH3_64bits(bytes.data(), bytes.size());
   if (to_hex(computed) != written)
     return Error{"bad-checkpoint", path.string() + ": the checksum is " + to_hex(computed) + ", the file says " + written};
-  header->metadata["checksum"] = written;
-  whole.header = std::move(*header);
-  return whole;
+  header.metadata["checksum"] = written;
+  return std::nullopt;
+}
+
+// Reads a file and proves it whole.
+Result<Whole> read_whole(const fs::path& path) {
+  auto bytes = read_file(path);
+  if (!bytes) return bytes.error();
+  auto header = parse_safetensors(*bytes, bytes->size(), path.string());
+  if (!header) return Error{"bad-checkpoint", header.error().text};
+  if (auto error = prove_whole(path, *bytes, *header)) return *error;
+  return Whole{std::move(*bytes), std::move(*header)};
 }
 
 const TensorEntry* find_tensor(const SafetensorsHeader& header, const std::map<std::string, std::size_t>& index, const std::string& name) {
@@ -226,6 +240,24 @@ std::optional<Error> keep_previous(const fs::path& path) {
 }
 
 }  // namespace
+
+Result<Weights> read_weights(const fs::path& path) {
+  auto bytes = read_file(path);
+  if (!bytes) return bytes.error();
+  auto header = parse_safetensors(*bytes, bytes->size(), path.string());
+  if (!header) return Error{"bad-checkpoint", header.error().text};
+  const bool ours = header->metadata.contains("format") && header->metadata.at("format") == format_name;
+  if (ours)
+    if (auto error = prove_whole(path, *bytes, *header)) return *error;
+  Weights weights{path.string(), {}, std::move(header->metadata)};
+  const auto whole = std::make_shared<const Bytes>(std::move(*bytes));  // each tensor keeps the file that it is a part of
+  for (const TensorEntry& entry : header->tensors) {
+    if (ours && (entry.name.starts_with(momentum_prefix) || entry.name.starts_with(variance_prefix))) continue;
+    const auto copy_to = [whole, type = entry.type, at = header->data_offset + entry.begin](std::span<float> out) { to_floats(type, whole->data() + at, out); };
+    weights.tensors.emplace(entry.name, Weights::Tensor{entry.shape, copy_to});
+  }
+  return weights;
+}
 
 fs::path previous_checkpoint_path(const fs::path& path) { return sibling(path, "previous"); }
 

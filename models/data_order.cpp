@@ -39,8 +39,17 @@ DataOrder::DataOrder(std::uint64_t seed, std::vector<std::uint32_t> members, Sha
 
 void DataOrder::shuffle_for(std::uint64_t epoch) {
   std::iota(order_.begin(), order_.end(), 0u);
-  shuffle(order_, mixed(mixed(seed_, (std::uint64_t{shard_.count} << 32) | shard_.index), epoch));
+  shuffle(order_, mixed(shard_seed(), epoch));
   epoch_ = epoch;
+}
+
+std::uint64_t DataOrder::shard_seed() const {
+  const std::uint64_t seed = mixed(seed_, (std::uint64_t{shard_.count} << 32) | shard_.index);
+  return shard_.walker == 0 ? seed : mixed(seed, shard_.walker);
+}
+
+Variation DataOrder::variation(Samples position) const {
+  return {mixed(shard_seed() ^ 0x7669736974ull, position), mixed(seed_ ^ 0x65706f6368ull, position / members_.size())};
 }
 
 void DataOrder::take(Samples position, std::span<std::uint32_t> out) {

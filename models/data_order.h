@@ -3,10 +3,12 @@
 // One permutation of the whole set, drawn from the job's seed, is dealt out to the shards like
 // cards: shard i of n gets every n-th, starting with the i-th, so shards are alike in distribution
 // and share nothing. Each shard walks its samples in a new order every epoch, drawn from (seed,
-// shard, epoch). Position is all there is to save: a resumed run continues with the same samples.
+// shard, epoch), and nodes that share a shard are told apart by a walker: each then visits all of it in an order of
+// its own. Position is all there is to save: a resumed run continues with the same samples.
 #pragma once
 
 #include "core/base/types.h"
+#include "models/data_set.h"
 
 namespace gossipd {
 
@@ -15,6 +17,7 @@ class DataOrder {
   struct Shard {
     std::uint32_t index = 0;
     std::uint32_t count = 1;
+    std::uint64_t walker = 0;
   };
   // `set_samples` below 2^32 and at least shard.count; shard.index < shard.count.
   DataOrder(std::uint64_t seed, std::size_t set_samples, Shard shard);
@@ -27,9 +30,11 @@ class DataOrder {
   // Fills `out` with indices into members() for positions `position`, `position` + 1, …; runs on
   // into the next epoch. The order of the epoch is kept between calls.
   void take(Samples position, std::span<std::uint32_t> out);
+  [[nodiscard]] Variation variation(Samples position) const;
 
  private:
   void shuffle_for(std::uint64_t epoch);
+  [[nodiscard]] std::uint64_t shard_seed() const;
 
   std::uint64_t seed_;
   Shard shard_;

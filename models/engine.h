@@ -10,17 +10,13 @@
 #include <optional>
 
 #include "core/model/schema.h"
+#include "models/figures.h"
 #include "models/optimizer.h"
 
 namespace gossipd {
 
 class Engine {
  public:
-  struct Figures {
-    double accuracy = 0;
-    double loss = 0;
-  };
-
   virtual ~Engine() = default;
   [[nodiscard]] virtual const Schema& schema() const = 0;
   [[nodiscard]] virtual std::string device() const = 0;

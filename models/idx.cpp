@@ -4,19 +4,14 @@
 
 #include <algorithm>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <optional>
+
+#include "models/data_file.h"
 
 namespace gossipd {
 
 namespace {
 
 constexpr std::size_t inflate_chunk_bytes = 1 << 20;
-
-Error bad_data(const std::string& origin, const std::string& why) {
-  return Error{"bad-data", origin + ": " + why + "; fetch the file again, or point --data at another directory"};
-}
 
 std::uint8_t byte_at(std::span<const std::byte> bytes, std::size_t at) { return std::to_integer<std::uint8_t>(bytes[at]); }
 
@@ -68,38 +63,14 @@ class Inflater {
   bool ready_ = false;
 };
 
-Result<Bytes> read_whole_file(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::error_code error;
-  const std::uint64_t size = std::filesystem::file_size(path, error);
-  if (!file || error) return bad_data(path.string(), "cannot be read");
-  if (size > idx_bytes_max) return bad_data(path.string(), "is larger than " + std::to_string(idx_bytes_max) + " bytes");
-  Bytes bytes(size);
-  file.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(size));
-  if (static_cast<std::uint64_t>(file.gcount()) != size) return bad_data(path.string(), "could not be read to its end");
-  return bytes;
-}
-
-std::optional<std::filesystem::path> find_file(const std::string& directory, const std::string& name) {
-  for (const std::string& candidate : {name, name + ".gz"}) {
-    const std::filesystem::path path = std::filesystem::path(directory) / candidate;
-    std::error_code error;
-    if (std::filesystem::is_regular_file(path, error)) return path;
-  }
-  return std::nullopt;
-}
-
-Error no_data(const std::string& directory, const std::string& name) {
-  return Error{"no-data", (directory.empty() ? std::string("no data directory is set") : directory) + ": neither '" + name + "' nor '" +
-                              name + ".gz' is there; point --data at the directory that has it (Fashion-MNIST: apt install " +
-                              "dataset-fashion-mnist, then --data " + fashion_mnist_directory + ")"};
-}
-
 Result<IdxArray> read_idx(const std::string& directory, const std::string& name, std::string& path_out) {
-  const auto path = find_file(directory, name);
-  if (!path) return no_data(directory, name);
+  auto path = find_data_file(directory, name);
+  if (!path) path = find_data_file(directory, name + ".gz");
+  if (!path)
+    return no_data(directory, "neither '" + name + "' nor '" + name + ".gz' is",
+                   std::string("Fashion-MNIST: apt install dataset-fashion-mnist, then --data ") + fashion_mnist_directory);
   path_out = path->string();
-  auto bytes = read_whole_file(*path);
+  auto bytes = read_data_file(*path, idx_bytes_max);
   if (!bytes) return bytes.error();
   return parse_idx(*bytes, path_out);
 }
@@ -178,13 +149,6 @@ Result<SampleSet> load_samples(const DataSpec& data, SamplePart part, const std:
   set.images = std::move(images->values);
   set.labels = std::move(labels->values);
   return set;
-}
-
-std::vector<std::string> missing_files(const DataSpec& data, const std::string& directory) {
-  std::vector<std::string> missing;
-  for (const std::string& name : {data.train_images, data.train_labels, data.test_images, data.test_labels})
-    if (!find_file(directory, name)) missing.push_back(name);
-  return missing;
 }
 
 }  // namespace gossipd

@@ -5,7 +5,8 @@
 // are really there. Errors name the file, the reason and the way out. Torch-free; any thread.
 #pragma once
 
-#include "models/job.h"
+#include "core/base/types.h"
+#include "models/pixel_set.h"
 
 namespace gossipd {
 
@@ -24,20 +25,10 @@ struct IdxArray {
 [[nodiscard]] Result<IdxArray> parse_idx(std::span<const std::byte> file, const std::string& origin,
                                          std::uint64_t bytes_max = idx_bytes_max);
 
-struct SampleSet {
-  std::size_t count = 0;
-  std::size_t sample_bytes = 0;
-  std::vector<std::uint8_t> images;  // count × sample_bytes, in file order
-  std::vector<std::uint8_t> labels;  // count, each below the number of classes
-};
-
 enum class SamplePart { train, test };
 
 // Finds NAME or NAME.gz in `directory` and checks counts, shape and labels against the job.
 // Codes "no-data" (nothing there: says what to put where), "bad-data".
 [[nodiscard]] Result<SampleSet> load_samples(const DataSpec&, SamplePart, const std::string& directory);
-
-// The files that load_samples() would miss in `directory`: what a node without data has to ask for.
-[[nodiscard]] std::vector<std::string> missing_files(const DataSpec&, const std::string& directory);
 
 }  // namespace gossipd

@@ -1,55 +1,46 @@
-// models/network.h - the built-in networks, and any module as one flat vector.
+// models/network.h - a model as a function of a batch, and the built-in families of networks.
 //
-// FlatModel moves a module's parameters into one contiguous vector and makes them views of it, and
-// their gradients views of a second one: a snapshot is one copy, an update one addition, an optimiser
-// step one pass. Only models/*.cpp that compile against LibTorch include this.
+// Built-in networks are made of LibTorch's layers in models/networks/; a TorchScript file becomes one
+// in torchscript.cpp. Only models/*.cpp that compile against LibTorch include this.
 #pragma once
 
 #include <torch/torch.h>
 
-#include "core/model/schema.h"
 #include "models/job.h"
 
 namespace gossipd {
 
-// images: [batch, channels, rows, columns] → [batch, classes], unnormalised.
+// A model's tensors by the names that schema and checkpoints use.
+struct ModelTensors {
+  struct Named {
+    std::string name;
+    torch::Tensor tensor;
+  };
+  std::vector<Named> parameters;
+  std::vector<Named> buffers;
+};
+
+// What one sample brings and what the loss wants back.
+struct NetworkPorts {
+  std::vector<std::int64_t> input;  // {channels, rows, columns}, or {tokens} of a vocabulary of `outputs`
+  std::int64_t outputs = 0;         // per sample, or per token
+};
+
 class Network : public torch::nn::Module {
  public:
-  virtual torch::Tensor forward(torch::Tensor images) = 0;
+  // [batch, …input] → [batch, outputs], or [batch, tokens, outputs] of a sequence; unnormalised.
+  virtual torch::Tensor forward(torch::Tensor inputs) = 0;
+  // Only for LossSpec::Kind::model, which a TorchScript model can have.
+  virtual torch::Tensor own_loss(const torch::Tensor& outputs, const torch::Tensor& targets);
+  [[nodiscard]] virtual ModelTensors tensors();
+  // Parameters of two dimensions or more begin uniform in ± this; He's for what feeds a rectifier.
+  [[nodiscard]] virtual double initial_bound(const std::string& name, const torch::Tensor& parameter) const;
 };
 
-// Parameters drawn from `seed` by our own generator: the same on every node, device and LibTorch.
-[[nodiscard]] std::shared_ptr<Network> make_network(const ModelSpec&, const DataSpec&, std::uint64_t seed);
+[[nodiscard]] ModelTensors tensors_of(torch::nn::Module&);
 
-class FlatModel {
- public:
-  // Moves the module to the device. Parameters are floats; so are running statistics (kind
-  // `statistic`); counters are kept as floats in `local` segments. Throws std::invalid_argument
-  // when the module holds anything else, or nothing.
-  FlatModel(torch::nn::Module& module, torch::Device device);
-
-  [[nodiscard]] const Schema& schema() const { return schema_; }
-  // What the optimiser works on, on the device; parameters come first in the schema.
-  [[nodiscard]] torch::Tensor& trained() { return trained_; }    // [T], T ≤ P
-  [[nodiscard]] torch::Tensor& gradient() { return gradient_; }  // [T]; backward() adds to it
-
-  void copy_to(std::span<float> host);
-  void copy_from(std::span<const float> host);
-  void add(std::span<const float> host);
-
- private:
-  struct Counter {
-    torch::Tensor tensor;  // of integers, where the module keeps it
-    std::uint64_t offset;
-  };
-  void pull_counters();
-  void push_counters();
-
-  Schema schema_;
-  torch::Tensor values_;   // [P]
-  torch::Tensor trained_;  // the first T of values_
-  torch::Tensor gradient_;
-  std::vector<Counter> counters_;
-};
+// Parameters drawn from `seed` by our own generator with exact arithmetic: the same on every node, device and LibTorch.
+// `model` is of a built-in kind that fits `ports` (misfit() says nothing).
+[[nodiscard]] std::shared_ptr<Network> make_network(const ModelSpec& model, const NetworkPorts& ports, std::uint64_t seed);
 
 }  // namespace gossipd

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
+#include <cstring>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -81,7 +83,46 @@ Result<TensorEntry> parse_entry(const std::string& name, const json& value, cons
   return entry;
 }
 
+template <typename T>
+T load(const std::byte* from) {
+  T value;
+  std::memcpy(&value, from, sizeof value);
+  return value;
+}
+
+// IEEE 754 binary16 is exact in binary32.
+float from_half(std::uint16_t half) {
+  const std::uint32_t sign = static_cast<std::uint32_t>(half & 0x8000) << 16, exponent = half >> 10 & 0x1f, fraction = half & 0x3ff;
+  if (exponent == 0) return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(static_cast<float>(fraction) * 0x1p-24f));
+  return std::bit_cast<float>(sign | (exponent == 31 ? 0xffu : exponent + 112) << 23 | fraction << 13);
+}
+
+template <typename T, typename Convert>
+void each(const std::byte* from, std::span<float> out, Convert convert) {
+  for (std::size_t i = 0; i < out.size(); ++i) out[i] = convert(load<T>(from + i * sizeof(T)));
+}
+
+template <typename T>
+void cast(const std::byte* from, std::span<float> out) {
+  each<T>(from, out, [](T value) { return static_cast<float>(value); });
+}
+
 }  // namespace
+
+void to_floats(TensorType type, const std::byte* from, std::span<float> out) {
+  switch (type) {
+    case TensorType::boolean:
+    case TensorType::u8: return cast<std::uint8_t>(from, out);
+    case TensorType::i8: return cast<std::int8_t>(from, out);
+    case TensorType::i16: return cast<std::int16_t>(from, out);
+    case TensorType::i32: return cast<std::int32_t>(from, out);
+    case TensorType::i64: return cast<std::int64_t>(from, out);
+    case TensorType::f16: return each<std::uint16_t>(from, out, from_half);
+    case TensorType::bf16: return each<std::uint16_t>(from, out, [](std::uint16_t b) { return std::bit_cast<float>(std::uint32_t{b} << 16); });
+    case TensorType::f32: return cast<float>(from, out);
+    case TensorType::f64: return cast<double>(from, out);
+  }
+}
 
 std::string_view to_string(TensorType type) { return type_rows[static_cast<std::size_t>(type)].name; }
 std::uint64_t bytes_of(TensorType type) { return type_rows[static_cast<std::size_t>(type)].bytes; }

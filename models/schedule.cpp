@@ -8,7 +8,9 @@ namespace gossipd {
 
 double learning_rate_peak(const Job& job) { return job.optimizer.learning_rate; }
 
-double learning_rate_at(const Job& job, Samples cluster_samples) {
+double learning_rate_at(const Job& job, Samples cluster_samples) { return learning_rate_at(job, cluster_samples, job.budget_samples); }
+
+double learning_rate_at(const Job& job, Samples cluster_samples, Samples budget_samples) {
   const ScheduleSpec& schedule = job.schedule;
   const double peak = job.optimizer.learning_rate;
   if (cluster_samples < schedule.warmup_samples) {
@@ -23,11 +25,13 @@ double learning_rate_at(const Job& job, Samples cluster_samples) {
                                         [&](Samples milestone) { return milestone <= cluster_samples; });
       return peak * std::pow(schedule.gamma, static_cast<double>(passed));
     }
-    case ScheduleSpec::Kind::cosine: break;
+    case ScheduleSpec::Kind::cosine:
+    case ScheduleSpec::Kind::linear: break;
   }
-  const double span = static_cast<double>(job.budget_samples - schedule.warmup_samples);
+  if (budget_samples <= schedule.warmup_samples) return peak * schedule.final_fraction;  // ended before its warm-up
+  const double span = static_cast<double>(budget_samples - schedule.warmup_samples);
   const double done = std::min(1.0, static_cast<double>(cluster_samples - schedule.warmup_samples) / span);
-  const double height = 0.5 * (1.0 + std::cos(std::numbers::pi * done));
+  const double height = schedule.kind == ScheduleSpec::Kind::linear ? 1.0 - done : 0.5 * (1.0 + std::cos(std::numbers::pi * done));
   return peak * (schedule.final_fraction + (1.0 - schedule.final_fraction) * height);
 }
 

@@ -351,6 +351,23 @@ std::vector<std::int64_t> TomlTable::get_integers(std::string_view key, std::vec
   return out;
 }
 
+std::vector<double> TomlTable::get_doubles(std::string_view key, std::vector<double> fallback, double min, double max) {
+  const toml::node* node = scope_->find(key);
+  if (node == nullptr) return fallback;
+  const toml::array* array = node->as_array();
+  if (array == nullptr) return {get_double(key, fallback.empty() ? min : fallback[0], min, max)};
+  std::vector<double> out;
+  for (const toml::node& element : *array) {
+    const double value = element.is_integer() ? static_cast<double>(element.as_integer()->get()) : element.value_or(std::nan(""));
+    if (!element.is_number() || !std::isfinite(value) || value < min || value > max || out.size() == toml_array_max) {
+      refuse(key, "every element must be a number from " + number(min) + " to " + number(max));
+      return fallback;
+    }
+    out.push_back(value + 0.0);  // -0 reads as 0
+  }
+  return out;
+}
+
 std::string TomlTable::get_choice(std::string_view key, std::string_view fallback,
                                   std::span<const std::string_view> choices) {
   const std::string text = get_string(key, fallback);

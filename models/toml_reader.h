@@ -55,6 +55,8 @@ class TomlTable {
                                        std::size_t count_max = 256);
   std::vector<std::int64_t> get_integers(std::string_view key, std::vector<std::int64_t> fallback,
                                          std::int64_t min, std::int64_t max, std::size_t count_max = 256);
+  // A number alone is a list of one.
+  std::vector<double> get_doubles(std::string_view key, std::vector<double> fallback, double min, double max);
   // One of `choices`; anything else is refused with the list and "did you mean".
   std::string get_choice(std::string_view key, std::string_view fallback, std::span<const std::string_view> choices);
   std::string get_choice(std::string_view key, std::string_view fallback,

@@ -1,11 +1,18 @@
 // The engine of models/torch_engine.h, and Trainer::create on top of it.
+#include "models/torch_engine.h"
+
 #include <algorithm>
 #include <cmath>
+#include <stdexcept>
 
-#include "models/network.h"
+#include "core/base/random.h"
+#include "models/autocast.h"
+#include "models/flat_model.h"
+#include "models/loss.h"
 #include "models/optimizer.h"
 #include "models/runtime.h"
-#include "models/torch_engine.h"
+#include "models/torch_device.h"
+#include "models/torchscript.h"
 #include "models/trainer.h"
 
 namespace gossipd {
@@ -15,43 +22,82 @@ namespace {
 using torch::Tensor;
 
 constexpr std::int64_t evaluation_batch = 250;
+constexpr std::int64_t trial_batch = 2;
+constexpr double clip_epsilon = 1e-6;  // beside the norm that is divided by
 
-Result<torch::Device> find_device(const std::string& wanted) {
-  const int devices = torch::cuda::is_available() ? static_cast<int>(torch::cuda::device_count()) : 0;
-  if (wanted == "cpu" || (wanted == "auto" && devices == 0)) return torch::Device(torch::kCPU);
-  int index = 0;
-  if (wanted.starts_with("cuda:")) {
-    const std::string digits = wanted.substr(5);
-    if (digits.empty() || digits.size() > 3 || digits.find_first_not_of("0123456789") != std::string::npos) index = -1;
-    else index = std::stoi(digits);
-  } else if (wanted != "cuda" && wanted != "auto") {
-    index = -1;
-  }
-  if (index < 0) return Error{"bad-config", "device '" + wanted + "' is not known; choose auto, cpu, cuda or cuda:N"};
-  if (devices == 0)
-    return Error{"no-device", "device '" + wanted + "': LibTorch sees no CUDA device; check nvidia-smi and that gossipd was built " +
-                                  "with a LibTorch for CUDA, or set device = \"cpu\""};
-  if (index >= devices)
-    return Error{"no-device", "device '" + wanted + "': there are " + std::to_string(devices) + " CUDA devices, the last is cuda:" +
-                                  std::to_string(devices - 1)};
-  return torch::Device(torch::kCUDA, static_cast<torch::DeviceIndex>(index));
+// Built-in networks are drawn from the seed, TorchScript models lie in their file.
+std::shared_ptr<Network> build_network(const Job& job, const std::string& model_file, torch::Device device) {
+  std::shared_ptr<Network> network;
+  if (job.model.kind == ModelSpec::Kind::torchscript)
+    network = load_torchscript(model_file, job.loss.kind);
+  else
+    network = make_network(job.model, {job.data.shape, outputs_of(job)}, job.seed);
+  network->to(device);
+  return network;
+}
+
+// The engine's model begins with the weights of a file instead of the seed's.
+std::optional<Error> start_with(const std::string& path, Engine& engine) {
+  const auto weights = is_zip_file(path) ? read_torchscript_weights(path) : read_weights(path);
+  if (!weights) return Error{"bad-weights", weights.error().text + "; start_from names a safetensors or TorchScript file"};
+  std::vector<float> model(engine.schema().floats());
+  engine.copy_model(model);
+  if (auto error = take_weights(*weights, engine.schema(), model)) return error;
+  engine.replace_model(model);
+  return std::nullopt;
+}
+
+std::span<float> floats_of(Tensor& tensor) { return {tensor.data_ptr<float>(), static_cast<std::size_t>(tensor.numel())}; }
+
+// [batch, the sample's shape …], in host memory.
+Tensor empty_batch(const SampleShape& sample, std::int64_t batch) {
+  std::vector<std::int64_t> shape = sample.shape;
+  shape.insert(shape.begin(), batch);
+  return torch::empty(shape, sample.element == SampleShape::Element::float32 ? torch::kFloat32 : torch::kInt64);
+}
+
+Batch::Values values_of(Tensor& tensor) {
+  if (tensor.scalar_type() == torch::kFloat32) return floats_of(tensor);
+  return std::span(tensor.data_ptr<std::int64_t>(), static_cast<std::size_t>(tensor.numel()));
+}
+
+struct HostBatch {
+  HostBatch(const SampleShape& input, const SampleShape& target, std::int64_t samples)
+      : inputs(empty_batch(input, samples)), targets(empty_batch(target, samples)) {}
+  [[nodiscard]] Batch view() { return {values_of(inputs), values_of(targets)}; }
+  Tensor inputs;
+  Tensor targets;
+};
+
+// Finds out now, in words, what else would end the first step. Throws std::invalid_argument, or what the network throws.
+void try_batch(const Job& job, Network& network, const Tensor& inputs, const Tensor& targets) {
+  network.train(true);
+  const AutocastScope autocast(job.training.precision, inputs.device());
+  const Tensor outputs = network.forward(inputs);
+  if (const auto reason = fit_error(job.loss.kind, outputs, targets, job.data.classes)) throw std::invalid_argument(*reason);
+  const Tensor loss = loss_of(job.loss.kind, network, outputs, targets);
+  if (loss.numel() != 1) throw std::invalid_argument("its loss(outputs, targets) returns more than one number; it must return the mean over the batch");
+  if (!loss.requires_grad()) throw std::invalid_argument("the loss does not depend on the parameters: does forward detach, or run without gradients?");
 }
 
 class TorchEngine : public GradientEngine {
  public:
-  TorchEngine(const Job& job, int threads, torch::Device device, BatchSource source, SampleSet test)
+  TorchEngine(const Job& job, int threads, torch::Device device, BatchSource source, std::shared_ptr<const DataSet> held_out,
+              const std::string& model_file)
       : job_(job),
         threads_(threads),
         device_(device),
         source_(std::move(source)),
-        test_(std::move(test)),
-        network_(make_network(job.model, job.data, job.seed)),
-        flat_(*network_, device),
-        evaluated_network_(make_network(job.model, job.data, job.seed)),
-        evaluated_(*evaluated_network_, device) {
+        held_out_(std::move(held_out)),
+        network_(build_network(job, model_file, device)),
+        flat_(network_->tensors(), FlatModel::Gradient::yes),
+        evaluated_network_(build_network(job, model_file, device)),
+        evaluated_(evaluated_network_->tensors(), FlatModel::Gradient::no) {
     momentum_ = torch::zeros_like(flat_.trained());
     if (optimizer_vectors(job.optimizer) > 1) variance_ = torch::zeros_like(flat_.trained());
-    evaluated_network_->eval();
+    network_->train(true);
+    try_one_batch();
+    evaluated_network_->train(false);
   }
 
   const Schema& schema() const override { return flat_.schema(); }
@@ -61,6 +107,7 @@ class TorchEngine : public GradientEngine {
 
   double step(Samples position, double learning_rate, std::uint32_t batch) override {
     const double loss = backward(position, batch > 0 ? batch : job_.batch);
+    if (job_.training.clip_norm > 0) clip_gradient();
     descend(learning_rate);
     return loss;
   }
@@ -101,51 +148,84 @@ class TorchEngine : public GradientEngine {
   }
 
   std::optional<Figures> evaluate(std::span<const float> model, const std::atomic<bool>& cancel) override {
-    if (test_.count == 0) return std::nullopt;
+    if (!held_out_) return std::nullopt;
     const torch::NoGradGuard no_gradient;
     evaluated_.copy_from(model);
-    const auto table = normalisation(job_.data);
-    double loss = 0;
-    std::int64_t right = 0;
-    const auto count = static_cast<std::int64_t>(test_.count);
-    for (std::int64_t at = 0; at < count; at += evaluation_batch) {
+    Score score(job_.loss.kind);
+    const auto count = static_cast<std::int64_t>(held_out_->count());
+    const std::int64_t most = evaluation_samples();
+    for (std::int64_t at = 0; at < count; at += most) {
       if (cancel.load()) return std::nullopt;
-      const std::int64_t size = std::min(evaluation_batch, count - at);
-      Tensor images = torch::empty(batch_shape(size), torch::kFloat32);
-      const std::uint8_t* pixels = test_.images.data() + static_cast<std::size_t>(at) * test_.sample_bytes;
-      std::ranges::transform(std::span(pixels, static_cast<std::size_t>(images.numel())), images.data_ptr<float>(),
-                             [&](std::uint8_t pixel) { return table[pixel]; });
-      Tensor labels = torch::empty({size}, torch::kInt64);
-      std::copy_n(test_.labels.begin() + at, size, labels.data_ptr<std::int64_t>());
-      labels = labels.to(device_);
-      const Tensor logits = evaluated_network_->forward(images.to(device_));
-      loss += torch::nn::functional::cross_entropy(logits, labels).item<double>() * static_cast<double>(size);
-      right += logits.argmax(1).eq(labels).sum().item<std::int64_t>();
+      const std::int64_t size = std::min(most, count - at);
+      HostBatch batch(held_out_->input(), held_out_->target(), size);
+      for (std::int64_t i = 0; i < size; ++i)
+        held_out_->write(static_cast<std::size_t>(at + i), nullptr, batch.view(), static_cast<std::size_t>(i));
+      const Tensor targets = batch.targets.to(device_);
+      const AutocastScope autocast(job_.training.precision, device_);
+      const Tensor outputs = evaluated_network_->forward(batch.inputs.to(device_));
+      score.add(loss_of(job_.loss.kind, *evaluated_network_, outputs, targets).item<double>(), outputs, targets);
     }
-    return Figures{static_cast<double>(right) / static_cast<double>(count), loss / static_cast<double>(count)};
+    return score.figures();
   }
 
  private:
-  std::vector<std::int64_t> batch_shape(std::int64_t batch) const {
-    return {batch, job_.data.shape[0], job_.data.shape[1], job_.data.shape[2]};
+  // As many samples as fit the memory that training needs anyhow, where a sample may be large.
+  std::int64_t evaluation_samples() const {
+    const bool small = job_.model.kind == ModelSpec::Kind::mlp || job_.model.kind == ModelSpec::Kind::cnn;
+    return small ? evaluation_batch : micro_batch(job_.batch);
+  }
+  std::int64_t micro_batch(std::int64_t batch) const {
+    return job_.training.micro_batch > 0 ? std::min<std::int64_t>(job_.training.micro_batch, batch) : batch;
+  }
+
+  // On the network for evaluation, which gets its tensors anew each time.
+  void try_one_batch() {
+    HostBatch batch(source_.set().input(), source_.set().target(), std::min<std::int64_t>(micro_batch(job_.batch), trial_batch));
+    source_.fill(0, static_cast<std::size_t>(batch.inputs.size(0)), batch.view());
+    seed_dropout(0);
+    try_batch(job_, *evaluated_network_, batch.inputs.to(device_), batch.targets.to(device_));
+  }
+
+  // A TorchScript model may draw random numbers, for dropout: they are a function of the position, so that a resumed run draws the same.
+  void seed_dropout(Samples position) const {
+    if (job_.model.kind == ModelSpec::Kind::torchscript) torch::manual_seed(Random(job_.seed ^ (position * 0x9e3779b97f4a7c15ull)).next());
   }
 
   // Adds the gradient of the batch's mean loss to flat_.gradient(); returns the loss.
   double backward(Samples position, std::uint32_t batch) {
-    if (!images_.defined() || images_.size(0) != static_cast<std::int64_t>(batch)) {
-      images_ = torch::empty(batch_shape(batch), torch::kFloat32);
-      labels_ = torch::empty({static_cast<std::int64_t>(batch)}, torch::kInt64);
+    const std::int64_t size = batch;
+    if (!batch_ || batch_->inputs.size(0) != size) batch_.emplace(source_.set().input(), source_.set().target(), size);
+    source_.fill(position, batch, batch_->view());
+    seed_dropout(position);
+    const std::int64_t most = micro_batch(size);
+    double sum = 0;
+    for (std::int64_t at = 0; at < size; at += most) sum += backward_of(at, std::min(most, size - at), size);
+    return sum;
+  }
+
+  // The share of samples [at, at + count) in the mean loss of `size`, and in its gradient.
+  double backward_of(std::int64_t at, std::int64_t count, std::int64_t size) {
+    const Tensor targets = batch_->targets.narrow(0, at, count).to(device_);
+    Tensor loss;
+    {
+      const AutocastScope autocast(job_.training.precision, device_);
+      const Tensor outputs = network_->forward(batch_->inputs.narrow(0, at, count).to(device_));
+      loss = loss_of(job_.loss.kind, *network_, outputs, targets);
     }
-    source_.fill(position, floats_of(images_), {labels_.data_ptr<std::int64_t>(), static_cast<std::size_t>(labels_.numel())});
-    const Tensor logits = network_->forward(images_.to(device_));
-    const Tensor loss = torch::nn::functional::cross_entropy(logits, labels_.to(device_));
+    if (count < size) loss = loss * (static_cast<double>(count) / static_cast<double>(size));
     loss.backward();
     return loss.item<double>();
   }
 
+  void clip_gradient() {
+    const torch::NoGradGuard no_gradient;
+    const double norm = flat_.gradient().norm().item<double>();
+    // A norm that is not finite stays what it is: the loss or the model will show it.
+    if (norm > job_.training.clip_norm && std::isfinite(norm)) flat_.gradient().mul_(job_.training.clip_norm / (norm + clip_epsilon));
+  }
+
   // The part of a host vector of P floats that is trained.
   Tensor host_view(std::span<float> host) const { return torch::from_blob(host.data(), {momentum_.numel()}, torch::kFloat32); }
-  static std::span<float> floats_of(Tensor& tensor) { return {tensor.data_ptr<float>(), static_cast<std::size_t>(tensor.numel())}; }
 
   // Same formula twice: one pass over host memory, or library kernels on a device.
   void descend(double learning_rate) {
@@ -190,7 +270,7 @@ class TorchEngine : public GradientEngine {
   const int threads_;
   const torch::Device device_;
   BatchSource source_;
-  const SampleSet test_;
+  const std::shared_ptr<const DataSet> held_out_;
   std::shared_ptr<Network> network_;
   FlatModel flat_;
   std::shared_ptr<Network> evaluated_network_;  // the evaluation thread's own
@@ -198,22 +278,39 @@ class TorchEngine : public GradientEngine {
   Tensor momentum_;
   Tensor variance_;  // AdamW's alone
   Step optimizer_steps_ = 0;
-  Tensor images_;
-  Tensor labels_;
+  std::optional<HostBatch> batch_;
 };
 
 }  // namespace
 
+std::optional<Error> check_torchscript(const Job& job, const std::string& model_file) {
+  try {
+    const auto network = build_network(job, model_file, torch::kCPU);
+    const FlatModel flat(network->tensors(), FlatModel::Gradient::no);
+    HostBatch batch(job.data.input(), job.data.target(), trial_batch);
+    try_batch(job, *network, batch.inputs.zero_(), batch.targets.zero_());
+  } catch (const std::exception& error) {
+    const std::string words = sentence_of(error);
+    return Error{"bad-model", words.starts_with(model_file) ? words : model_file + ": cannot be trained: " + words};
+  }
+  return std::nullopt;
+}
+
 Result<std::unique_ptr<GradientEngine>> make_torch_engine(const Job& job, const std::string& device, int threads, BatchSource source,
-                                                          SampleSet test) {
+                                                          std::shared_ptr<const DataSet> held_out, const std::string& model_file) {
   auto found = find_device(device);
   if (!found) return found.error();
   try {
     at::globalContext().setDeterministicCuDNN(true);
     at::globalContext().setBenchmarkCuDNN(false);
-    return std::unique_ptr<GradientEngine>(new TorchEngine(job, threads, *found, std::move(source), std::move(test)));
+    at::globalContext().setDeterministicAlgorithms(job.training.deterministic, /*warn_only=*/false);
+    return std::unique_ptr<GradientEngine>(
+        new TorchEngine(job, threads, *found, std::move(source), std::move(held_out), model_file));
+  } catch (const c10::Error& error) {
+    return Error{job.model.kind == ModelSpec::Kind::torchscript ? "bad-model" : "no-device",
+                 "the model cannot be trained on " + found->str() + ": " + sentence_of(error)};
   } catch (const std::exception& error) {
-    return Error{"no-device", "the model could not be built on " + found->str() + ": " + error.what()};
+    return Error{"bad-model", "the model cannot be trained: " + sentence_of(error)};
   }
 }
 
@@ -221,20 +318,18 @@ Result<std::unique_ptr<Trainer>> Trainer::create(const Job& job, const TrainerOp
   if (options.shard_count == 0 || options.shard_index >= options.shard_count)
     return Error{"bad-config", "shard " + std::to_string(options.shard_index) + " of " + std::to_string(options.shard_count) +
                                    " does not exist; shards count from 0"};
-  auto train = load_samples(job.data, SamplePart::train, options.data_dir);
-  if (!train) return train.error();
-  if (train->count < options.shard_count)
-    return Error{"bad-config", "there are " + std::to_string(options.shard_count) + " shards but only " + std::to_string(train->count) +
-                                   " training samples; use fewer shards"};
-  SampleSet test;
-  if (options.evaluate) {
-    auto loaded = load_samples(job.data, SamplePart::test, options.data_dir);
-    if (!loaded) return loaded.error();
-    test = std::move(*loaded);
-  }
-  BatchSource source(job.data, *train, DataOrder(job.seed, train->count, {options.shard_index, options.shard_count}));
-  auto engine = make_torch_engine(job, options.device, options.threads, std::move(source), std::move(test));
+  auto sets = load_data(job.data, {.directory = options.data_dir, .seed = job.seed, .held_out = options.evaluate,
+                                   .image_cache_bytes = options.image_cache_bytes});
+  if (!sets) return sets.error();
+  if (sets->train->count() < options.shard_count)
+    return Error{"bad-config", "there are " + std::to_string(options.shard_count) + " shards but only " +
+                                   std::to_string(sets->train->count()) + " training samples; use fewer shards"};
+  const DataOrder::Shard shard{options.shard_index, options.shard_count, options.walker};
+  BatchSource source(sets->train, DataOrder(job.seed, sets->train->count(), shard), options.loader_threads);
+  auto engine = make_torch_engine(job, options.device, options.threads, std::move(source), std::move(sets->held_out), options.model_file);
   if (!engine) return engine.error();
+  if (!options.start_from.empty())
+    if (auto error = start_with(options.start_from, **engine)) return *error;
   return with_engine(job, options, std::move(*engine));
 }
 

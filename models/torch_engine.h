@@ -20,8 +20,14 @@ class GradientEngine : public Engine {
   virtual double gradient(std::span<const float> model, Samples position, std::uint32_t batch, std::span<float> out) = 0;
 };
 
-// `device` as in TrainerOptions. `test` may be empty: then evaluate() has nothing to say. Codes "no-device", "bad-config".
+// Whether the file of a TorchScript job can be trained as the job says, as far as zeros of the data's shape tell: loads it and
+// makes one pass on the CPU. Code "bad-model".
+[[nodiscard]] std::optional<Error> check_torchscript(const Job&, const std::string& model_file);
+
+// `device` as in TrainerOptions. `held_out` may be null: then evaluate() has nothing to say. `model_file`: of a TorchScript job. The model
+// is tried with one batch. Codes "no-device", "bad-config", "bad-model" (says what does not fit).
 [[nodiscard]] Result<std::unique_ptr<GradientEngine>> make_torch_engine(const Job&, const std::string& device, int threads,
-                                                                         BatchSource source, SampleSet test);
+                                                                         BatchSource source, std::shared_ptr<const DataSet> held_out,
+                                                                         const std::string& model_file = {});
 
 }  // namespace gossipd

@@ -1,5 +1,6 @@
 #include "models/trainer.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -8,6 +9,7 @@
 #include <mutex>
 #include <thread>
 
+#include "models/data_file.h"
 #include "models/engine.h"
 #include "models/schedule.h"
 
@@ -47,7 +49,7 @@ std::string_view to_string(TrainerState state) {
 class Trainer::Implementation {
  public:
   Implementation(const Job& job, const TrainerOptions& options, std::unique_ptr<Engine> engine)
-      : job_(job), options_(options), engine_(std::move(engine)), batch_(job.batch) {
+      : job_(job), options_(options), engine_(std::move(engine)), batch_(job.batch), budget_samples_(job.budget_samples) {
     publish_status(TrainerState::idle);
   }
   ~Implementation() { stop(); }
@@ -61,6 +63,7 @@ class Trainer::Implementation {
   void give(Update);
   void recall();
   void set_others_samples(Samples samples) { others_samples_.store(samples); }
+  void set_budget(Samples samples);
   void raise_own_samples(Samples at_least);
   void request_evaluation();
   void write_checkpoint(CheckpointRequest);
@@ -89,11 +92,13 @@ class Trainer::Implementation {
   void train();
   [[nodiscard]] bool at_boundary(Inbox);  // whether to step
   void apply(Update);
+  void keep_local(std::span<float> values);
   void take_checkpoints(std::vector<CheckpointRequest>);
   void one_step();
   void return_loan();
   void fail(const std::exception&);
   [[nodiscard]] TrainerState state() const;
+  [[nodiscard]] double learning_rate() const { return learning_rate_at(job_, cluster_samples(), budget_samples_.load()) * rate_scale_; }
   [[nodiscard]] Samples cluster_samples() const { return samples_ + others_samples_.load(); }
   void publish_status(TrainerState);
   SharedCheckpoint capture();
@@ -128,6 +133,7 @@ class Trainer::Implementation {
   std::optional<Loan> loan_;
 
   std::atomic<Samples> others_samples_{0};
+  std::atomic<Samples> budget_samples_;
   std::atomic<bool> cancel_evaluation_{false};
 
   mutable std::mutex mutex_;  // guards everything below
@@ -235,6 +241,12 @@ void Trainer::Implementation::raise_own_samples(Samples at_least) {
   training_wakes_.notify_all();
 }
 
+void Trainer::Implementation::set_budget(Samples samples) {
+  const Lock lock(mutex_);
+  budget_samples_.store(samples);
+  training_wakes_.notify_all();
+}
+
 void Trainer::Implementation::request_evaluation() {
   const Lock lock(mutex_);
   inbox_.evaluate = true;
@@ -281,7 +293,7 @@ TrainerState Trainer::Implementation::state() const {
   if (failed_) return TrainerState::failed;
   if (not_finite_) return TrainerState::not_finite;
   if (holding_) return TrainerState::holding;
-  if (cluster_samples() >= job_.budget_samples) return TrainerState::finished;
+  if (cluster_samples() >= budget_samples_.load()) return TrainerState::finished;
   return told_to_train_ ? TrainerState::training : TrainerState::holding;
 }
 
@@ -319,6 +331,7 @@ bool Trainer::Implementation::at_boundary(Inbox inbox) {
   const TrainerState now = state();
   const bool asked_for = inbox.evaluate;
   publish_status(now);  // before anybody hears of it by a callback
+  if (now == TrainerState::training) end_evaluated_ = false;
   if (now == TrainerState::finished && !end_evaluated_) inbox.evaluate = end_evaluated_ = true;
   if (job_.evaluate_every_samples > 0 && now == TrainerState::training && cluster_samples() >= next_evaluation_) {
     next_evaluation_ = (cluster_samples() / job_.evaluate_every_samples + 1) * job_.evaluate_every_samples;
@@ -355,6 +368,7 @@ void Trainer::Implementation::take_checkpoints(std::vector<CheckpointRequest> re
 void Trainer::Implementation::apply(Update update) {
   GOSSIPD_ASSERT(!loan_);
   if (update.replace) {
+    keep_local(update.values);
     engine_->replace_model(update.values);
     engine_->restore_optimizer({});
     not_finite_ = !all_finite(update.values);
@@ -370,9 +384,21 @@ void Trainer::Implementation::apply(Update update) {
   loan_ = Loan{std::move(update.values), step_ + update.steps_until_snapshot};
 }
 
+// A neighbour's model holds nothing where segments never leave their node.
+void Trainer::Implementation::keep_local(std::span<float> values) {
+  const auto& segments = engine_->schema().segments();
+  const auto is_local = [](const Segment& segment) { return segment.kind == SegmentKind::local; };
+  if (std::ranges::none_of(segments, is_local)) return;
+  std::vector<float> own(values.size());
+  engine_->copy_model(own);
+  for (const Segment& segment : segments)
+    if (is_local(segment))
+      std::ranges::copy(std::span(own).subspan(segment.offset, segment.size), values.begin() + static_cast<std::ptrdiff_t>(segment.offset));
+}
+
 void Trainer::Implementation::one_step() {
   const auto began = WallClock::now();
-  const double rate = learning_rate_at(job_, cluster_samples()) * rate_scale_;
+  const double rate = learning_rate();
   const double loss = engine_->step(data_position_, rate, batch_);
   ++step_;
   samples_ += batch_;
@@ -401,7 +427,7 @@ void Trainer::Implementation::return_loan() {
   snapshot.step = step_;
   snapshot.samples = samples_;
   snapshot.loss = loss_;
-  snapshot.learning_rate = learning_rate_at(job_, cluster_samples()) * rate_scale_;
+  snapshot.learning_rate = learning_rate();
   snapshot.learning_rate_peak = learning_rate_peak(job_) * rate_scale_;
   snapshot.step_seconds = step_seconds_;
   snapshot.batch = batch_;
@@ -413,13 +439,16 @@ void Trainer::Implementation::return_loan() {
 void Trainer::Implementation::fail(const std::exception& error) {
   failed_ = true;
   publish_status(TrainerState::failed);
-  if (callbacks_.on_failure)
+  if (!callbacks_.on_failure) return;
+  if (dynamic_cast<const DataError*>(&error) != nullptr)
+    callbacks_.on_failure(Error{"bad-data", std::string(error.what()) + "; put it right, then start gossipd again: it goes on from its checkpoint"});
+  else
     callbacks_.on_failure(Error{"device-failed", "training on " + engine_->device() + " failed: " + error.what() +
                                                      "; if memory ran out, use a smaller batch or another device, then restart gossipd"});
 }
 
 void Trainer::Implementation::publish_status(TrainerState state) {
-  const double rate = learning_rate_at(job_, cluster_samples()) * rate_scale_;
+  const double rate = learning_rate();
   const Lock lock(mutex_);
   status_ = {state, step_, samples_, data_position_, loss_, rate, step_seconds_};
 }
@@ -469,7 +498,7 @@ void Trainer::Implementation::assist() {
 
 void Trainer::Implementation::evaluate(SharedCheckpoint checkpoint, bool asked_for) {
   const auto began = WallClock::now();
-  std::optional<Engine::Figures> figures;
+  std::optional<Figures> figures;
   try {
     figures = engine_->evaluate(checkpoint->model, cancel_evaluation_);
   } catch (const std::exception& error) {
@@ -478,7 +507,7 @@ void Trainer::Implementation::evaluate(SharedCheckpoint checkpoint, bool asked_f
     return;
   }
   if (!figures) return;
-  Evaluation out{figures->accuracy, figures->loss, checkpoint->step, checkpoint->samples + checkpoint->others_samples,
+  Evaluation out{*figures, checkpoint->step, checkpoint->samples + checkpoint->others_samples,
                  std::chrono::duration<double>(WallClock::now() - began).count(), asked_for};
   {
     const Lock lock(mutex_);
@@ -514,6 +543,7 @@ void Trainer::stop() { implementation_->stop(); }
 void Trainer::give(Update update) { implementation_->give(std::move(update)); }
 void Trainer::recall() { implementation_->recall(); }
 void Trainer::set_others_samples(Samples samples) { implementation_->set_others_samples(samples); }
+void Trainer::set_budget(Samples samples) { implementation_->set_budget(samples); }
 void Trainer::raise_own_samples(Samples at_least) { implementation_->raise_own_samples(at_least); }
 void Trainer::request_evaluation() { implementation_->request_evaluation(); }
 void Trainer::write_checkpoint(CheckpointRequest request) { implementation_->write_checkpoint(std::move(request)); }

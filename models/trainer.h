@@ -7,7 +7,7 @@
 // finite (then only a `replace` update lets it go on).
 // An update may also set the batch and scale the learning rate, from the next step on: samples, place in the data and
 // budget count what was really trained on, and step_seconds is of the batch in force.
-// Given the job, the shard and no updates, a run is bit-identical to any other on the same machine.
+// Given the job, the shard, the walker and no updates, a run is bit-identical to any other on the same machine.
 //
 // Threads: create/restore/start/stop from one owner; what says "any thread" from any. Callbacks come
 // on the trainer's threads and must not call start() or stop(). Torch stays behind this header.
@@ -20,6 +20,7 @@
 #include "core/exchange/trainer_port.h"
 #include "core/model/schema.h"
 #include "models/checkpoint.h"
+#include "models/figures.h"
 #include "models/job.h"
 
 namespace gossipd {
@@ -33,13 +34,16 @@ struct TrainerOptions {
   double min_step_ms = 0;            // every step takes at least so long: leaves the device to others
   std::uint32_t shard_index = 0;     // this node trains on every shard_count-th sample of the job's
   std::uint32_t shard_count = 1;     // permutation, starting with the shard_index-th
+  std::uint64_t walker = 0;          // not 0: in an order of its own, apart from other nodes with the same shard
   int nice = 5;                      // of the training thread, so that the protocol keeps its pace
+  std::string model_file;            // of a TorchScript job: a file with the content that the job names
+  std::string start_from;            // safetensors or TorchScript: the model begins with these weights; empty: as the job says
+  int loader_threads = 1;            // make the next samples ready in the background; 0: the training thread reads for itself
+  std::uint64_t image_cache_bytes = 1ull << 30;  // of decoded images kept in memory, in each of training and held-out set
   bool evaluate = true;              // load the held-out set and evaluate as the job says
 };
 
-struct Evaluation {
-  double accuracy = 0;       // 0 … 1, on the held-out set
-  double loss = 0;           // mean cross-entropy
+struct Evaluation : Figures {
   Step step = 0;             // of the model that was evaluated
   Samples at_samples = 0;    // the cluster's, when the model was taken
   double seconds = 0;        // that the evaluation took
@@ -83,7 +87,7 @@ class Trainer {
   };
 
   // Loads the data and builds the model from job.seed. Codes "no-data", "bad-data" (say what to put where),
-  // "no-device" (names the device), "bad-config".
+  // "no-device" (names the device), "bad-config", "bad-weights".
   static Result<std::unique_ptr<Trainer>> create(const Job&, const TrainerOptions&);
   // The same loop over any engine; create() is this with LibTorch's.
   static std::unique_ptr<Trainer> with_engine(const Job&, const TrainerOptions&, std::unique_ptr<Engine>);
@@ -112,6 +116,8 @@ class Trainer {
   void recall();
   // Any thread. What the rest of the cluster has trained on, for the schedule and the budget.
   void set_others_samples(Samples);
+  // Any thread. The job ends there; the schedule is stretched to it.
+  void set_budget(Samples);
   // Any thread. After a restart the own counter is the larger of the disk's and the peers'.
   void raise_own_samples(Samples at_least);
   // Any thread. Evaluates the model of the next step boundary; requests that pile up become one.

@@ -16,7 +16,7 @@ usage: tests/run.sh [--only PART] ...     PART: one of these, may be repeated; d
   unit   preset dev, warnings as errors: unit tests, simulator, style
   e2e    preset dev: real processes on this machine
   asan   preset asan: unit tests and simulator under AddressSanitizer and UndefinedBehaviorSanitizer
-  tsan   preset tsan: the same without LibTorch under ThreadSanitizer; preset no-torch configures
+  tsan   preset tsan: unit tests without LibTorch under ThreadSanitizer (the simulator has one thread); preset no-torch configures
   fuzz   preset fuzz: each fuzz target for a short time
 TEXT
 }
@@ -77,6 +77,11 @@ check() {
   note "$part: $((ok - bad)) passed, $bad failed in $((SECONDS - began)) s"
 }
 
+# Of all fuzz targets, as libFuzzer counts them at the end of each (so ctest must keep the end of what they print).
+executions() {
+  sed -nE 's/.*stat::number_of_executed_units: *([0-9]+).*/\1/p' "$logs/fuzz.xml" | awk '{sum += $1} END {print sum + 0}'
+}
+
 # The sanitizers of GCC 12 and clang 14 do not know address spaces as random as new kernels make them.
 runner=()
 plain_addresses() {
@@ -108,7 +113,7 @@ run_part() {
       ;;
     fuzz)
       plain_addresses
-      build fuzz fuzzers && check fuzz fuzz
+      build fuzz fuzzers && check fuzz fuzz --test-output-truncation head && note "fuzz: $(executions) inputs executed"
       ;;
   esac
 }

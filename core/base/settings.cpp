@@ -7,10 +7,11 @@
 namespace gossipd {
 namespace {
 
-// The shortest text that reads back as the same value.
+// The shortest text that reads back as the same value; whole numbers without an exponent.
 std::string text_of(double value) {
   char buffer[32];
-  const auto [end, error] = std::to_chars(buffer, buffer + sizeof buffer, value);
+  const bool whole = std::fabs(value) < 1e15 && value == std::floor(value);
+  const auto [end, error] = whole ? std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::fixed) : std::to_chars(buffer, buffer + sizeof buffer, value);
   return error == std::errc{} ? std::string(buffer, end) : std::string();
 }
 

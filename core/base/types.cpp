@@ -21,6 +21,17 @@ bool from_hex(const std::string& text, std::uint64_t& out) {
   return true;
 }
 
+std::string to_hex(const JobFile& file) { return to_hex(file.hash_high) + to_hex(file.hash_low); }
+
+bool from_hex(const std::string& text, JobFile& out) {
+  if (text.size() != 32) return false;
+  std::uint64_t high = 0, low = 0;
+  if (!from_hex(text.substr(0, 16), high) || !from_hex(text.substr(16), low)) return false;
+  out.hash_high = high;
+  out.hash_low = low;
+  return true;
+}
+
 bool parse_endpoint(const std::string& text, std::uint16_t port, Endpoint& out) {
   std::string host = text;
   std::string port_text;

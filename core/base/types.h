@@ -63,6 +63,19 @@ template <typename E>
 // 1 to 16 hex digits; false on anything else, and then `out` is untouched.
 [[nodiscard]] bool from_hex(const std::string& text, std::uint64_t& out);
 
+// A file that belongs to a job and travels with it, named by its content: XXH3-128 and length.
+struct JobFile {
+  std::uint64_t hash_high = 0;
+  std::uint64_t hash_low = 0;
+  std::uint64_t bytes = 0;  // 0: no file
+  auto operator<=>(const JobFile&) const = default;
+};
+inline constexpr std::uint64_t job_file_bytes_max = 256ull << 20;
+// 32 lower-case hex digits, the hash alone.
+[[nodiscard]] std::string to_hex(const JobFile&);
+// Exactly 32 hex digits; sets the hash alone. False on anything else, and then `out` is untouched.
+[[nodiscard]] bool from_hex(const std::string& text, JobFile& out);
+
 // Where a node's peers can reach it. `host` is a name or an address (IPv6 without brackets).
 struct Endpoint {
   std::string host;

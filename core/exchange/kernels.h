@@ -35,6 +35,9 @@ struct Kernels {
   // Σ (a − b)² and Σ b²
   ChangeNorms (*distance)(std::span<const float> a, std::span<const float> b);
   bool (*all_finite)(std::span<const float> x);
+  // bf16 to fp32, which is exact, and finite fp32 to the nearest bf16, ties to even.
+  void (*widen)(std::span<float> out, std::span<const std::uint16_t> bf16);
+  void (*narrow)(std::span<std::uint16_t> bf16, std::span<const float> x);
   std::uint64_t (*hash)(std::span<const float> x);  // XXH3-64 of the bytes
   // codec.h's encode() and apply() for one instruction set: the caller has checked codec and sizes.
   bool (*encode)(Codec, std::span<const float> target, std::span<float> published, std::span<std::byte> out);

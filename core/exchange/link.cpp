@@ -24,11 +24,6 @@ Reject to_reject(ApplyError error) {
   }
 }
 
-std::uint64_t mix_nonces(std::uint64_t a, std::uint64_t b) {
-  const std::uint64_t mixed = (std::min(a, b) * 0x9e3779b97f4a7c15ull) ^ (std::max(a, b) + 0xd1b54a32d192ed03ull);
-  return mixed == 0 ? 1 : mixed;
-}
-
 double relative(const ChangeNorms& norms, std::size_t floats) {
   const double floor = reference_rms_min * reference_rms_min * static_cast<double>(floats);
   return std::sqrt(norms.change_squared / std::max(norms.reference_squared, floor));
@@ -41,160 +36,21 @@ void add(ChangeNorms& sum, const ChangeNorms& norms) {
 
 double ratio(const ChangeNorms& norms) { return std::sqrt(norms.change_squared / std::max(norms.reference_squared, norm_squared_min)); }
 
-// Turns alternate, so the last one an end heard is the last one spoken or the one two before it.
-bool reached(std::uint32_t spoken, std::uint32_t heard) {
-  return heard == spoken || heard + 2 == spoken || (spoken == 1 && heard == 0);
-}
-
 }  // namespace
 
 Link::Link(NodeId self, NodeId peer, const Schema& schema, const ExchangePolicy& policy)
     : self_(self), peer_(peer), schema_(schema), policy_(policy), peer_loss_(make_forecaster(policy.loss_trust)) {}
 
-void Link::describe(Ready& ready) const {
-  ready.conversation = conversation_;
-  ready.spoken = spoken_;
-  ready.heard = heard_;
-}
-
-bool Link::open(const Ready& mine, const Ready& theirs, Instant) {
-  GOSSIPD_ASSERT(!open_ && !awaiting_state_);
-  const bool remembered = conversation_ != 0 && mine.conversation == conversation_ && theirs.conversation == conversation_ &&
-                          mine.has_model && theirs.has_model && schema_.blocks().size() <= replica_state_blocks_max &&
-                          reached(mine.spoken, theirs.heard) && reached(theirs.spoken, mine.heard) &&
-                          (mine.spoken == theirs.heard || theirs.spoken == mine.heard);
-  if (remembered) {
-    awaiting_state_ = true;
-    resend_turn_ = theirs.heard < mine.spoken;
-    return true;
-  }
-  conversation_ = mix_nonces(mine.nonce, theirs.nonce);
-  start_fresh(mine.has_model == theirs.has_model ? raw(self_) < raw(peer_) : mine.has_model);
-  return false;
-}
-
-void Link::start_fresh(bool i_speak_first) {
-  published_.assign(schema_.floats(), 0.0f);
-  received_.assign(schema_.floats(), 0.0f);
-  blocks_.assign(schema_.blocks().size(), BlockState{});
-  received_valid_ = 0;
-  keyframes_owed_ = blocks_.size();
-  open_ = true;
-  awaiting_state_ = false;
-  my_turn_ = i_speak_first;
-  reopened_ = false;
-  speaking_ = hearing_ = heard_opening_ = spoke_opening_ = false;
-  spoken_ = heard_ = hearing_turn_ = 0;
-  heard_gain_ = 0;
-  kept_.clear();
-  opened_.clear();
-  heard_records_.clear();
-  outbox_.clear();
-  resync_.clear();
-  message_.clear();
-  message_records_ = 0;
-  received_once_ = published_once_ = false;
-  peer_loss_ = make_forecaster(policy_.loss_trust);  // its steps may count from anew
-}
-
-std::uint64_t Link::hash_of(Replica which, std::size_t index) const {
+std::uint64_t Link::hash_of(Which which, std::size_t index) const {
   const Block& block = schema_.blocks()[index];
-  const auto own = block.of(published()), theirs = block.of(received());
-  if (!blocks_[index].to_draw || speaking_ || resend_turn_) return kernels().hash(which == Replica::published ? own : theirs);
+  const Replica::Look look_own(published_, block), look_their(received_, block);
+  const std::span<const float> own = look_own, theirs = look_their;
+  if (!blocks_[index].to_draw || speaking_ || resend_turn_) return kernels().hash(which == Which::published ? own : theirs);
   std::vector<float> a(own.begin(), own.end()), b(theirs.begin(), theirs.end());
-  kernels().draw_together(a, b, draw_own_, draw_their_);
-  return kernels().hash(which == Replica::published ? a : b);
-}
-
-ReplicaState Link::replica_state() const {
-  ReplicaState state;
-  for (std::size_t i = 0; i < blocks_.size(); ++i) {
-    const BlockState& block = blocks_[i];
-    state.blocks.push_back(block.received_valid
-                               ? ReplicaState::Held{block.received, hash_of(Replica::received, i)}
-                               : ReplicaState::Held{});
-  }
-  return state;
-}
-
-std::optional<Reject> Link::on_replica_state(std::span<const std::byte> message, Instant now) {
-  ReplicaState state;
-  if (!awaiting_state_) return Reject::out_of_turn;
-  if (const auto reject = decode_replica_state(message, schema_, state)) return reject;
-  awaiting_state_ = false;
-  open_ = true;
-  hearing_ = false;
-  reopened_ = true;
-  outbox_.clear();
-  message_.clear();
-  message_records_ = 0;
-
-  std::vector<Kept> again;
-  for (std::uint32_t i = 0; i < blocks_.size(); ++i) {
-    BlockState& block = blocks_[i];
-    const ReplicaState::Held& held = state.blocks[i];
-    if (block.keyframe_owed) continue;
-    if (held.version == block.published) {
-      if (held.hash != hash_of(Replica::published, i)) set_keyframe_owed(block, true);
-      continue;
-    }
-    // Every version between what is held and what was published must still be kept.
-    std::vector<Kept> chain;
-    for (const Kept& kept : kept_)
-      if (kept.block == i && kept.version > held.version) chain.push_back(kept);
-    if (held.version != 0 && held.version + chain.size() == block.published)
-      again.insert(again.end(), chain.begin(), chain.end());
-    else
-      set_keyframe_owed(block, true);
-  }
-  kept_ = std::move(again);
-
-  // The last turn was not heard to its end, or we are in the middle of one: say the lost part again.
-  const bool unheard = std::exchange(resend_turn_, false);
-  if (speaking_ || unheard) {
-    std::vector<Kept> resend;
-    resend.swap(kept_);
-    for (Kept& kept : resend) {
-      if (message_.empty()) message_.resize(turn_header_bytes);
-      message_.insert(message_.end(), kept.record.begin(), kept.record.end());
-      ++message_records_;
-      ++counters_.deltas_resent;
-      kept_.push_back(std::move(kept));
-      if (message_.size() >= turn_message_fill_bytes) flush(false, now);
-    }
-    if (unheard) {
-      for (std::uint32_t i = 0; i < blocks_.size(); ++i) {
-        if (!blocks_[i].keyframe_owed) continue;
-        append(i, Codec{CodecId::keyframe, 0}, schema_.blocks()[i].of(published()));
-        if (message_.size() >= turn_message_fill_bytes) flush(false, now);
-      }
-      flush(true, now);
-    }
-  }
-  return std::nullopt;
-}
-
-void Link::close() {
-  open_ = false;
-  awaiting_state_ = false;
-  outbox_.clear();
-  message_.clear();
-  message_records_ = 0;
-  hearing_ = false;
-}
-
-void Link::forget() {
-  close();
-  conversation_ = 0;
-  spoken_ = heard_ = 0;
-  published_ = {};
-  received_ = {};
-  blocks_.clear();
-  kept_ = {};
-  opened_ = {};
-  heard_records_ = {};
-  received_valid_ = keyframes_owed_ = 0;
-  my_turn_ = speaking_ = false;
+  draw_together(a, b);
+  published_.round(a);
+  received_.round(b);
+  return kernels().hash(which == Which::published ? a : b);
 }
 
 void Link::set_keyframe_owed(BlockState& block, bool owed) {
@@ -264,34 +120,47 @@ std::optional<Reject> Link::on_turn(std::span<const std::byte> message, double r
 void Link::apply_record(const TurnRecord& record) {
   BlockState& state = blocks_[record.block];
   draw_replicas(record.block);
-  const std::span<float> replica = schema_.blocks()[record.block].of(std::span<float>(received_));
-  if (record.codec.id == CodecId::mirror) {
-    if (state.keyframe_owed) return refuse(record.block, Reject::base_mismatch);
-    const auto own = schema_.blocks()[record.block].of(published());
-    std::copy(own.begin(), own.end(), replica.begin());
+  const Block& block = schema_.blocks()[record.block];
+  if (is_whole(record)) {
+    if (const auto reject = apply_whole(record)) return refuse(record.block, *reject);
+    state.heard_whole = true;
     ++counters_.keyframes_applied;
   } else {
-    const bool keyframe = record.codec.id == CodecId::keyframe || record.fresh;
     // Said again after a reconnect: only then may a delta come twice.
-    if (!keyframe && reopened_ && state.received_valid && record.version <= state.received) {
+    if (reopened_ && state.received_valid && record.version <= state.received) {
       ++counters_.deltas_duplicate;
       state.heard = true;
       return;
     }
-    if (!keyframe && (!state.received_valid || record.version != state.received + 1))
-      return refuse(record.block, Reject::base_mismatch);
-    if (record.fresh) std::fill(replica.begin(), replica.end(), 0.0f);
-    const float most = keyframe ? keyframe_magnitude_max : static_cast<float>(policy_.magnitude_max);
-    if (const ApplyError error = apply(record.codec, record.payload, replica, most); error != ApplyError::none)
+    if (!state.received_valid || record.version != state.received + 1) return refuse(record.block, Reject::base_mismatch);
+    const Replica::Change replica(received_, block);
+    if (const ApplyError error = apply(record.codec, record.payload, replica, static_cast<float>(policy_.magnitude_max)); error != ApplyError::none)
       return refuse(record.block, to_reject(error));
-    ++(keyframe ? counters_.keyframes_applied : counters_.deltas_applied);
-    if (policy_.outer_momentum > 0 && !keyframe)
+    ++counters_.deltas_applied;
+    if (policy_.outer_momentum > 0)
       heard_records_.push_back(Kept{record.block, record.version, record.codec, Bytes(record.payload.begin(), record.payload.end())});
   }
   state.received = record.version;
   state.heard = true;
-  state.heard_whole = state.heard_whole || record.fresh || record.codec.id == CodecId::mirror || record.codec.id == CodecId::keyframe;
   set_received_valid(state, true);
+}
+
+// Decoded beside the replica, which changes only when all is well.
+std::optional<Reject> Link::apply_whole(const TurnRecord& record) {
+  if (record.hash.has_value() != (protocol_ >= protocol_of_block_hashes)) return Reject::malformed;
+  const Block& block = schema_.blocks()[record.block];
+  std::vector<float> decoded(block.size, 0.0f);
+  if (record.codec.id == CodecId::mirror) {
+    if (blocks_[record.block].keyframe_owed) return Reject::base_mismatch;
+    const Replica::Look own(published_, block);
+    std::ranges::copy(std::span<const float>(own), decoded.begin());
+  } else if (const ApplyError error = apply(record.codec, record.payload, decoded, keyframe_magnitude_max); error != ApplyError::none) {
+    return to_reject(error);
+  }
+  received_.round(decoded);
+  if (record.hash && kernels().hash(decoded) != *record.hash) return Reject::hash_mismatch;
+  received_.put(block, decoded);
+  return std::nullopt;
 }
 
 // Whether both ends have the same two replicas of a block, one of which is news. A block that goes whole starts with the next exchange:
@@ -304,7 +173,22 @@ bool Link::is_paired(const BlockState& state) const {
 void Link::draw_replicas(std::size_t index) {
   if (!std::exchange(blocks_[index].to_draw, false)) return;
   const Block& block = schema_.blocks()[index];
-  kernels().draw_together(block.of(std::span<float>(published_)), block.of(std::span<float>(received_)), draw_own_, draw_their_);
+  const Replica::Change own(published_, block), theirs(received_, block);
+  draw_together(own, theirs);
+}
+
+// Where mix() has moved the models: not where the two are next to each other in bf16.
+void Link::draw_together(std::span<float> own, std::span<float> theirs) const {
+  if (!published_.is_narrow()) return kernels().draw_together(own, theirs, draw_own_, draw_their_);
+  const std::vector<float> own_before(own.begin(), own.end()), theirs_before(theirs.begin(), theirs.end());
+  kernels().draw_together(own, theirs, draw_own_, draw_their_);
+  for (std::size_t i = 0; i < own.size(); ++i)
+    if (are_adjacent_bf16(own_before[i], theirs_before[i])) own[i] = own_before[i], theirs[i] = theirs_before[i];
+}
+
+void Link::copy_received(std::size_t block, std::span<float> out) const {
+  const Replica::Look look(received_, schema_.blocks()[block]);
+  std::ranges::copy(std::span<const float>(look), out.begin());
 }
 
 void Link::on_resync(const Resync& resync) {
@@ -317,7 +201,10 @@ std::vector<std::uint32_t> Link::take_resync() { return std::exchange(resync_, {
 // Of two ages only the difference counts, so both are taken at the same moment.
 FuturePosition Link::move_received(double gain, Instant own_at, double own_step_seconds, Instant now) const {
   if (own_step_seconds <= 0 || !received_once_ || !published_once_) return {};
-  return future_position(policy_.future_position, gain, seconds(now - received_at_) / own_step_seconds, seconds(now - own_at) / own_step_seconds);
+  // Further than its own window a moving average foretells nothing: after a cut the ages may be hours apart.
+  const double own_age = seconds(now - own_at) / own_step_seconds, window = policy_.drift_window_steps;
+  const double received_age = std::clamp(seconds(now - received_at_) / own_step_seconds, own_age - window, own_age + window);
+  return future_position(policy_.future_position, gain, received_age, own_age);
 }
 
 void Link::look_begin(std::span<const float> drift, double own_step_seconds, const OuterStep& outer, Instant now) {
@@ -342,10 +229,21 @@ void Link::look(std::size_t index, std::span<const float> model, std::span<float
     state.change = 1;
     return;
   }
-  const ChangeNorms norms = kernels().change(block.of(model), block.of(update), block.of(published()));
+  const ChangeNorms norms = change_of(block, model, update);
   state.change = static_cast<float>(relative(norms, block.size));
   add(unsaid_, norms);
   counters_.change = ratio(unsaid_);
+}
+
+// In bf16 of what the replica can hold: a difference below its rounding could be said again and again.
+ChangeNorms Link::change_of(const Block& block, std::span<const float> model, std::span<const float> update) const {
+  const Replica::Look own(published_, block);
+  if (!published_.is_narrow()) return kernels().change(block.of(model), block.of(update), own);
+  std::vector<float> target(block.size);
+  kernels().sum(target, block.of(model), block.of(update));
+  if (!kernels().all_finite(target)) return kernels().change(block.of(model), block.of(update), own);
+  published_.round(target);
+  return kernels().distance(target, own);
 }
 
 double Link::largest_change() const {
@@ -381,12 +279,24 @@ void Link::mix(std::size_t index, float gain, const FuturePosition& future, std:
   const Block& block = schema_.blocks()[index];
   BlockState& state = blocks_[index];
   if (!state.received_valid || state.keyframe_owed) return;
-  const auto theirs = block.of(received()), own = block.of(published());
+  const Replica::Look received(received_, block), own(published_, block);
+  std::vector<float> settled;
+  const std::span<const float> theirs = aim(received, own, settled);
   add(apart_, kernels().distance(theirs, own));
   if (gain <= 0 || !(state.said || state.heard)) return;
   transfer_squared_ += kernels().transfer(update, theirs, own, gain);
   correction_squared_ += correct(block, state, future, model, update, drift);
   if (outer_.share > 0 && block.kind == SegmentKind::parameter) carry_on(index, update);
+}
+
+// Two models whose replicas are next to each other in bf16 would swap sides at every exchange and never come to rest: each is nearer to the
+// other than the replicas can tell, so they count as equal.
+std::span<const float> Link::aim(std::span<const float> theirs, std::span<const float> own, std::vector<float>& settled) const {
+  if (!published_.is_narrow()) return theirs;
+  settled.assign(theirs.begin(), theirs.end());
+  for (std::size_t i = 0; i < settled.size(); ++i)
+    if (are_adjacent_bf16(settled[i], own[i])) settled[i] = own[i];
+  return settled;
 }
 
 // The deltas of the exchange are what the two models have moved since the last one; half their sum goes on by the share. They tell of transfers
@@ -440,14 +350,12 @@ Codec Link::codec_for(const Block& block) const {
 }
 
 bool Link::speak(std::span<const float> model, std::span<float> update, std::span<const float> drift, Instant now) {
-  GOSSIPD_ASSERT(speaking_ && next_block_ < blocks_.size());
-  const auto index = static_cast<std::uint32_t>(next_block_);
+  GOSSIPD_ASSERT(speaking_ && !spoken_all());
+  const auto index = static_cast<std::uint32_t>(next_block());
   const Block& block = schema_.blocks()[index];
   BlockState& state = blocks_[index];
   const auto x = block.of(model);
   const auto u = block.of(update);
-  const auto own = block.of(std::span<float>(published_));
-  const auto theirs = block.of(received());
   const Kernels& k = kernels();
   if (!k.all_finite(x)) return false;
 
@@ -463,11 +371,11 @@ bool Link::speak(std::span<const float> model, std::span<float> update, std::spa
     } else {
       const bool mirrored = state.keyframe_owed;
       if (mirrored) {
-        std::copy(theirs.begin(), theirs.end(), own.begin());
-        append(index, Codec{CodecId::mirror, 0}, own);
+        become_received(block);
+        append(index, Codec{CodecId::mirror, 0}, {});
         codec = block.kind == SegmentKind::statistic ? codec : policy_.fine_codec;
       }
-      const ChangeNorms left = k.distance(target, own);
+      const ChangeNorms left = k.distance(target, Replica::Look(published_, block));
       // After a mirror a small rest can wait for the next delta.
       if (left.change_squared > 0 && (!mirrored || relative(left, block.size) > speech_.threshold)) {
         if (!k.all_finite(target)) return false;
@@ -482,49 +390,61 @@ bool Link::speak(std::span<const float> model, std::span<float> update, std::spa
   return true;
 }
 
+void Link::become_received(const Block& block) {
+  const Replica::Look theirs(received_, block);
+  const Replica::Change own(published_, block);
+  std::ranges::copy(std::span<const float>(theirs), std::span<float>(own).begin());
+}
+
+void Link::publish(const Block& block, std::span<const float> target) {
+  const Replica::Change own(published_, block);
+  std::ranges::copy(target, std::span<float>(own).begin());
+}
+
 // The block whole: quantised if the policy says so, what that loses is in the next delta. Statistics and small blocks stay exact.
 void Link::append_keyframe(std::uint32_t index, std::span<const float> target) {
   const Block& block = schema_.blocks()[index];
-  const auto own = block.of(std::span<float>(published_));
   const Codec codec = policy_.keyframe_codec;
   if (codec.id != CodecId::fp32 && block.kind == SegmentKind::parameter && block.size >= small_block_floats) {
-    std::fill(own.begin(), own.end(), 0.0f);
+    publish(block, std::vector<float>(block.size, 0.0f));
     return append(index, codec, target, true);
   }
-  std::copy(target.begin(), target.end(), own.begin());
-  append(index, Codec{CodecId::keyframe, 0}, own);
+  publish(block, target);
+  append(index, Codec{CodecId::keyframe, 0}, target);
 }
 
 void Link::append(std::uint32_t index, Codec codec, std::span<const float> target, bool fresh) {
   const Block& block = schema_.blocks()[index];
   BlockState& state = blocks_[index];
+  TurnRecord header{.block = index, .version = state.published + 1, .codec = codec, .fresh = fresh};
+  const bool delta = !is_whole(header);
+  const std::size_t head = turn_record_bytes + (!delta && protocol_ >= protocol_of_block_hashes ? turn_hash_bytes : 0);
   if (message_.empty()) message_.resize(turn_header_bytes);
   const std::size_t at = message_.size();
-  const std::size_t payload = encoded_size(codec, block.size);
-  message_.resize(at + turn_record_bytes + payload);
+  message_.resize(at + head + encoded_size(codec, block.size));
   const std::span<std::byte> record = std::span(message_).subspan(at);
   if (codec.id == CodecId::keyframe) {
-    std::memcpy(record.data() + turn_record_bytes, target.data(), target.size_bytes());
+    std::memcpy(record.data() + head, target.data(), target.size_bytes());
   } else if (codec.id != CodecId::mirror) {
-    const auto own = block.of(std::span<float>(published_));
-    auto encoded = record.subspan(turn_record_bytes);
-    if (!encode(codec, target, own, encoded)) {
+    if (!encode(codec, target, Replica::Change(published_, block), record.subspan(head))) {
       // Too large a step for the codec: the block goes whole.
       message_.resize(at);
-      std::copy(target.begin(), target.end(), own.begin());
-      return append(index, Codec{CodecId::keyframe, 0}, own);
+      publish(block, target);
+      return append(index, Codec{CodecId::keyframe, 0}, target);
     }
   }
-  const bool whole = codec.id == CodecId::keyframe || fresh;
-  const bool delta = !whole && codec.id != CodecId::mirror;
+  if (head > turn_record_bytes) {
+    header.hash = kernels().hash(Replica::Look(published_, block));
+    std::memcpy(record.data() + turn_record_bytes, &*header.hash, turn_hash_bytes);
+  }
   ++state.published;
   ++(delta ? counters_.deltas_sent : counters_.keyframes_sent);
   set_keyframe_owed(state, false);
   state.said = true;
   if (!delta) state.said_whole = true, state.to_draw = false;
-  write_turn_record(record.first<turn_record_bytes>(), index, state.published, codec, fresh);
+  write_turn_record(record.first<turn_record_bytes>(), header);
   ++message_records_;
-  if (!whole) kept_.push_back(Kept{index, state.published, codec, Bytes(record.begin(), record.end())});
+  if (delta || codec.id == CodecId::mirror) kept_.push_back(Kept{index, state.published, codec, Bytes(record.begin(), record.end())});
   if (message_records_ == turn_records_max - 1) flush(false, Instant{});
 }
 
@@ -553,8 +473,9 @@ void Link::flush(bool last, Instant now) {
 }
 
 void Link::end(Instant now) {
-  GOSSIPD_ASSERT(speaking_ && next_block_ == blocks_.size());
+  GOSSIPD_ASSERT(speaking_ && spoken_all());
   flush(true, now);
+  order_.clear();
   spoken_ = std::max(spoken_, heard_) + 1;
   speaking_ = false;
   my_turn_ = false;
@@ -590,7 +511,7 @@ void Link::check_invariants() const {
     owed += block.keyframe_owed ? 1 : 0;
   }
   GOSSIPD_ASSERT(valid == received_valid_ && owed == keyframes_owed_);
-  GOSSIPD_ASSERT(published_.size() == received_.size());
+  GOSSIPD_ASSERT(published_.floats() == received_.floats() && published_.is_narrow() == received_.is_narrow());
 }
 
 }  // namespace gossipd

@@ -21,7 +21,8 @@
 //
 // Encoded records are kept until the other end has answered; after a reconnect both ends compare
 // version and hash of every block, and what was lost is sent again if its base still matches, as
-// a keyframe if not. Pure; one owner, core strand. Memory: 2·P floats and the records of one turn, with outer momentum of three.
+// a keyframe if not. A block that goes whole carries its hash, which is checked before the block is taken. Pure; one owner, core strand.
+// Memory: 2·P floats (half of that where both ends ask for bf16) and the records of one turn, with outer momentum of three.
 #pragma once
 
 #include <deque>
@@ -30,6 +31,7 @@
 #include "core/correction/loss_trust.h"
 #include "core/exchange/kernels.h"
 #include "core/exchange/policy.h"
+#include "core/exchange/replica.h"
 #include "core/model/schema.h"
 #include "core/wire/control.h"
 #include "core/wire/turn.h"
@@ -68,7 +70,10 @@ class Link {
   void describe(Ready&) const;
   // True: both remember the same conversation; send replica_state() and wait for the other's.
   // False: a fresh one; both replicas are empty and the link is open at once.
-  bool open(const Ready& mine, const Ready& theirs, Instant now);
+  // `protocol` is what both ends speak. An end that has no model may have said in which order it wants the blocks: see orders().
+  bool open(const Ready& mine, const Ready& theirs, std::uint32_t protocol, Instant now);
+  // Whether the blocks named there are some of the schema's, in order; open() needs that.
+  [[nodiscard]] bool orders(const Ready& theirs) const;
   [[nodiscard]] ReplicaState replica_state() const;
   [[nodiscard]] std::optional<Reject> on_replica_state(std::span<const std::byte> message, Instant now);
   void close();  // the session is gone; the conversation is remembered
@@ -77,8 +82,10 @@ class Link {
   [[nodiscard]] bool is_open() const { return open_; }
   [[nodiscard]] bool my_turn() const { return open_ && my_turn_; }
   [[nodiscard]] bool speaking() const { return speaking_; }
-  // Every block of the peer's model is held: a joiner can adopt it.
+  // Blocks of the peer's model that are held; all of them: a joiner can adopt it.
+  [[nodiscard]] std::size_t received_blocks() const { return received_valid_; }
   [[nodiscard]] bool received_complete() const { return received_valid_ == schema_.blocks().size(); }
+  [[nodiscard]] Instant heard_at() const { return hearing_at_; }  // when the peer's snapshot was taken that the last message told of, by our clock
   [[nodiscard]] bool owes_answer() const { return my_turn() && heard_opening_; }
   [[nodiscard]] bool awaits_answer() const { return open_ && !my_turn_ && spoke_opening_; }
   [[nodiscard]] bool owes_transfer() const { return heard_gain_ > 0; }  // our half of the turn heard has not been applied yet
@@ -100,7 +107,8 @@ class Link {
   void look(std::size_t block, std::span<const float> model, std::span<float> update, std::span<const float> drift);
   [[nodiscard]] double largest_change() const;  // of a block, relative; a block that owes a keyframe counts as 1
   void begin(const Speech&, Instant now);
-  [[nodiscard]] std::size_t next_block() const { return next_block_; }
+  [[nodiscard]] bool spoken_all() const { return next_block_ == blocks_.size(); }
+  [[nodiscard]] std::size_t next_block() const { return order_.empty() ? next_block_ : order_[next_block_]; }  // until all are spoken
   // Mixes and, if it changed enough, encodes the next block. False: `model + update` is not finite there.
   [[nodiscard]] bool speak(std::span<const float> model, std::span<float> update, std::span<const float> drift, Instant now);
   // After the last block: passes the turn.
@@ -109,12 +117,18 @@ class Link {
   // Messages ready to be sent, in order.
   [[nodiscard]] std::vector<SharedBytes> take_messages();
 
-  enum class Replica : std::uint8_t { published, received };
+  enum class Which : std::uint8_t { published, received };
   // Of a block as both ends know it: an exchange that the other end has heard to its end counts as done. (The end that has spoken the
   // answer draws its replicas together when it hears the next turn, since it may have to say the answer again; the other end at its next look.)
-  [[nodiscard]] std::uint64_t hash_of(Replica which, std::size_t index) const;
-  [[nodiscard]] std::span<const float> published() const { return published_; }
-  [[nodiscard]] std::span<const float> received() const { return received_; }
+  [[nodiscard]] std::uint64_t hash_of(Which which, std::size_t index) const;
+  // False: a block whose record was refused or lost, which goes whole next.
+  [[nodiscard]] bool is_known(Which which, std::size_t index) const {
+    return which == Which::published ? !blocks_[index].keyframe_owed : blocks_[index].received_valid;
+  }
+  [[nodiscard]] bool has_replicas() const { return published_.floats() > 0; }
+  [[nodiscard]] bool in_bf16() const { return published_.is_narrow(); }
+  [[nodiscard]] std::vector<float> received() const { return received_.all(); }
+  void copy_received(std::size_t block, std::span<float> out) const;  // `out` is of the block's size
   [[nodiscard]] const ExchangeCounters& counters() const { return counters_; }
   ExchangeCounters& counters() { return counters_; }
   [[nodiscard]] float peer_weight() const { return peer_weight_; }
@@ -148,17 +162,23 @@ class Link {
     Bytes record;
   };
 
-  void start_fresh(bool i_speak_first);
+  void start_fresh(bool i_speak_first, bool in_bf16);
   void set_keyframe_owed(BlockState&, bool owed);
   void set_received_valid(BlockState&, bool valid);
   void refuse(std::size_t block, Reject reason);
   void apply_record(const TurnRecord&);
+  [[nodiscard]] std::optional<Reject> apply_whole(const TurnRecord&);
   void append(std::uint32_t block, Codec codec, std::span<const float> target, bool fresh = false);
+  [[nodiscard]] ChangeNorms change_of(const Block& block, std::span<const float> model, std::span<const float> update) const;
+  void become_received(const Block& block);
+  void publish(const Block& block, std::span<const float> target);
   void append_keyframe(std::uint32_t block, std::span<const float> target);
   void flush(bool last, Instant now);
   [[nodiscard]] Codec codec_for(const Block&) const;
   [[nodiscard]] bool is_paired(const BlockState&) const;
   void draw_replicas(std::size_t index);
+  void draw_together(std::span<float> own, std::span<float> theirs) const;
+  [[nodiscard]] std::span<const float> aim(std::span<const float> theirs, std::span<const float> own, std::vector<float>& settled) const;
   void mix(std::size_t index, float gain, const FuturePosition&, std::span<const float> model, std::span<float> update,
            std::span<const float> drift);
   void mixed(float gain);
@@ -171,12 +191,13 @@ class Link {
   const NodeId peer_;
   const Schema& schema_;
   const ExchangePolicy& policy_;
-  std::vector<float> published_, received_;
+  Replica published_, received_;
   std::vector<BlockState> blocks_;
   std::size_t received_valid_ = 0;
   std::size_t keyframes_owed_ = 0;
 
   std::uint64_t conversation_ = 0;
+  std::uint32_t protocol_ = 0;  // of the conversation
   bool open_ = false;
   bool awaiting_state_ = false;
   bool my_turn_ = false;
@@ -192,7 +213,8 @@ class Link {
 
   Speech speech_;
   FuturePosition heard_future_, own_future_;
-  std::size_t next_block_ = 0;
+  std::size_t next_block_ = 0;        // so many are spoken of this turn …
+  std::vector<std::uint32_t> order_;  // … in this order; empty: the schema's
   Bytes message_;
   std::uint16_t message_records_ = 0;
   std::deque<SharedBytes> outbox_;

@@ -15,6 +15,7 @@ const char* to_string(Reject reject) {
     case Reject::not_finite: return "not_finite";
     case Reject::absurd_magnitude: return "absurd_magnitude";
     case Reject::bad_gain: return "bad_gain";
+    case Reject::hash_mismatch: return "hash_mismatch";
     case Reject::count_: break;
   }
   GOSSIPD_ASSERT(!"a Reject without a name");

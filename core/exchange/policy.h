@@ -18,6 +18,7 @@ enum class SpeakPolicy : std::uint8_t {
 };
 enum class ChangeScope : std::uint8_t { block, model };  // what is held against the threshold, and goes when it is beyond it
 enum class CurvatureMode : std::uint8_t { constant, adaptive };
+enum class ReplicaFormat : std::uint8_t { fp32, bf16 };
 enum class LossTrust : std::uint8_t { off, holt, lstm };
 
 struct ExchangePolicy {
@@ -28,6 +29,7 @@ struct ExchangePolicy {
   bool codec_by_delay = true;       // finer where the round trip keeps exchanges further apart than period_steps: the same bytes a step
   Codec fine_codec{CodecId::int4};  // first delta on a new link, leaving, final exchange
   Codec keyframe_codec{CodecId::int8};  // a block that goes whole: fp32 (exact), bf16 or int8; what it loses follows
+  ReplicaFormat replicas = ReplicaFormat::fp32;  // bf16, where the other end says so as well: half the memory of a link
   Step round_steps = 2;             // own steps between two looks at the model
   // A block is sent when ‖x − published‖ > threshold · max(floor, (η/η_peak)^power) · ‖published‖.
   double threshold = 0.01;
@@ -61,7 +63,7 @@ struct ExchangePolicy {
 
 // Why a message or a block changed nothing. Counted per link.
 enum class Reject : std::uint8_t {
-  malformed, too_large, foreign_schema, unknown_block, out_of_turn, base_mismatch, not_finite, absurd_magnitude, bad_gain,
+  malformed, too_large, foreign_schema, unknown_block, out_of_turn, base_mismatch, not_finite, absurd_magnitude, bad_gain, hash_mismatch,
   count_
 };
 [[nodiscard]] const char* to_string(Reject);

@@ -1,104 +1,301 @@
 #include "core/membership/directory.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/base/result.h"
-#include "core/wire/control.h"
 
 namespace gossipd {
+namespace {
 
-void Directory::set_self(MemberRecord record, Instant now) {
+constexpr std::size_t looked_at_max = 256;  // members, for one call of next_figures()
+constexpr std::size_t members_per_bucket = 8;
+constexpr std::size_t evicted_max = 65536;
+constexpr Duration kept_at_least = std::chrono::seconds(2);  // neighbours are heard of more often
+constexpr double believed_rate_max = 1e9;  // samples a second, of what a record claims
+
+void take_news(MemberRecord& to, const MemberRecord& from) {
+  to.name = from.name;
+  to.address = from.address;
+  to.phase = from.phase;
+  to.budget = from.budget;
+  to.news = from.news;
+}
+
+void take_figures(MemberRecord& to, const MemberFigures& from) {
+  to.tick = from.tick;
+  to.step = from.step;
+  to.samples_per_second = from.samples_per_second;
+  to.batch = from.batch;
+  to.loss = from.loss;
+  to.spread = from.spread;
+}
+
+// As splitmix64 ends: every bit of the result depends on every bit of the value.
+std::uint64_t mix(std::uint64_t value) {
+  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9ull;
+  value = (value ^ (value >> 27)) * 0x94d049bb133111ebull;
+  return value ^ (value >> 31);
+}
+
+std::uint64_t hash_of_news(const MemberRecord& r) {
+  return mix(mix(mix(raw(r.id)) + r.incarnation) + r.news * 8 + raw(r.state));
+}
+
+}  // namespace
+
+MemberFigures figures_of(const MemberRecord& r) {
+  return {r.id, r.incarnation, r.tick, r.samples, r.step, r.samples_per_second, r.batch, r.loss, r.spread, 0};
+}
+
+void Directory::account(const MemberRecord& record, bool adds) {
+  if (record.id == self_) return;
+  const bool lives = record.state == MemberState::alive;
+  others_samples_ = adds ? others_samples_ + record.samples : others_samples_ - record.samples;
+  alive_others_ = adds ? alive_others_ + lives : alive_others_ - lives;
+  const bool has_failed = record.state == MemberState::failed;
+  failed_ = adds ? failed_ + has_failed : failed_ - has_failed;
+}
+
+Directory::Entry& Directory::touch(Entry& entry, bool is_news, SessionId source) {
+  entry.figures = ++figures_;
+  entry.source = source;
+  if (!is_news) return entry;
+  by_news_.erase(entry.news);
+  entry.news = ++news_;
+  by_news_[entry.news] = entry.record.id;
+  return entry;
+}
+
+void Directory::absolve(Entry& entry) {
+  if (!entry.suspect) return;
+  entry.suspect = entry.accused_here = false;
+  entry.accusers.clear();
+  suspects_.erase(entry.record.id);
+}
+
+// ---- what is said -------------------------------------------------------------------------------
+
+void Directory::set_self(MemberRecord record, bool is_news, Instant now) {
   GOSSIPD_ASSERT(record.id == self_);
   Entry& entry = entries_[self_];
   GOSSIPD_ASSERT(record.incarnation >= entry.record.incarnation && record.samples >= entry.record.samples);
+  record.tick = entry.record.tick + 1;
+  record.news = is_news ? record.tick : entry.record.news;
   entry.record = std::move(record);
-  entry.refreshed = now;
-  touch(entry);
+  entry.refreshed = entry.said = now;
+  touch(entry, is_news);
 }
 
-Directory::Outcome Directory::merge(const MemberRecord& claim, Instant now) {
-  if (claim.id == self_) {
-    Entry& entry = entries_[self_];
-    if (claim.samples > entry.record.samples) {
-      entry.record.samples = claim.samples;
-      touch(entry);
-      if (claim.incarnation < entry.record.incarnation) return Outcome::recovered;
-    }
-    const bool newer = claim.incarnation > entry.record.incarnation;
-    const bool accused = claim.incarnation == entry.record.incarnation && claim.state > entry.record.state;
-    if (!newer && !accused) return Outcome::unchanged;
-    entry.record.incarnation = claim.incarnation;  // the refutation uses a higher one
-    return Outcome::accused;
+Directory::Outcome Directory::merge_self(std::uint64_t incarnation, MemberState state, Samples samples) {
+  Entry& entry = entries_[self_];
+  const bool recovered = samples > entry.record.samples;
+  if (recovered) {
+    entry.record.samples = samples;
+    touch(entry, true);
   }
+  const bool newer = incarnation > entry.record.incarnation;
+  const bool accused = incarnation == entry.record.incarnation && state > entry.record.state;
+  if (!newer && !accused) return recovered ? Outcome::recovered : Outcome::unchanged;
+  entry.record.incarnation = incarnation;  // the refutation uses a higher one
+  return Outcome::accused;
+}
+
+Directory::Outcome Directory::add(const MemberRecord& claim, Instant now, SessionId source) {
+  const bool full = entries_.size() >= most_;
+  if (full && !make_room(now)) return Outcome::unchanged;
+  Entry& entry = entries_[claim.id];
+  entry.record = claim;
+  if (const auto evicted = evicted_.find(claim.id); evicted != evicted_.end()) {
+    entry.record.samples = std::max(claim.samples, evicted->second);
+    others_samples_ -= evicted->second;
+    evicted_.erase(evicted);
+  }
+  if (claim.state == MemberState::suspect) entry.record.state = MemberState::alive;
+  entry.refreshed = entry.said = now;
+  account(entry.record, true);
+  touch(entry, !full, source);
+  return Outcome::joined;
+}
+
+// The record that is the oldest goes; those heard of lately, neighbours among them, stay.
+bool Directory::make_room(Instant now) {
+  if (evicted_.size() >= evicted_max) return false;
+  auto oldest = entries_.end();
+  for (auto it = entries_.begin(); it != entries_.end(); ++it)
+    if (it->first != self_ && (oldest == entries_.end() || it->second.refreshed < oldest->second.refreshed)) oldest = it;
+  if (oldest == entries_.end() || now - oldest->second.refreshed < kept_at_least) return false;
+  absolve(oldest->second);
+  account(oldest->second.record, false);
+  evicted_[oldest->first] = oldest->second.record.samples;
+  others_samples_ += oldest->second.record.samples;
+  by_news_.erase(oldest->second.news);
+  entries_.erase(oldest);
+  return true;
+}
+
+Directory::Outcome Directory::merge(const MemberRecord& claim, Instant now, SessionId source) {
+  if (claim.id == self_) return merge_self(claim.incarnation, claim.state, claim.samples);
   const auto found = entries_.find(claim.id);
-  if (found == entries_.end()) {
-    if (entries_.size() >= members_max) return Outcome::unchanged;
-    Entry& entry = entries_[claim.id];
-    entry.record = claim;
-    entry.record.state = claim.state == MemberState::suspect ? MemberState::alive : claim.state;
-    entry.refreshed = now;
-    touch(entry);
-    return Outcome::joined;
-  }
+  if (found == entries_.end()) return add(claim, now, source);
   Entry& entry = found->second;
   MemberRecord& known = entry.record;
-  const Samples samples = std::max(known.samples, claim.samples);
+  if (claim.incarnation < known.incarnation && claim.samples <= known.samples) return Outcome::unchanged;
+  account(known, false);
   const MemberState before = known.state;
-  bool changed = samples != known.samples;
-  if (claim.incarnation > known.incarnation) {
+  const Samples samples = std::max(known.samples, claim.samples);
+  const MemberState claimed = claim.state == MemberState::suspect ? MemberState::alive : claim.state;
+  const bool refuted = claim.incarnation > known.incarnation;
+  bool is_news = refuted, newer_figures = samples != known.samples;
+  if (refuted || (claim.incarnation == known.incarnation && claim.tick > known.tick)) entry.said = now;
+  if (refuted) {
     known = claim;
-    entry.suspect = false;
-    entry.refreshed = now;
-    changed = true;
+    known.state = claimed;
+    entry.lonely = false;
   } else if (claim.incarnation == known.incarnation) {
-    const MemberState state = std::max(known.state, claim.state == MemberState::suspect ? MemberState::alive : claim.state);
+    known.state = std::max(known.state, claimed);
+    is_news = known.state != before || claim.news > known.news;
+    if (claim.news > known.news) take_news(known, claim);
     if (claim.tick > known.tick) {
-      known = claim;
-      entry.suspect = false;
-      entry.refreshed = now;
-      changed = true;
+      take_figures(known, figures_of(claim));
+      newer_figures = true;
     }
-    changed = changed || state != before;
-    known.state = state;
   }
   known.samples = samples;
-  if (!changed) return Outcome::unchanged;
-  touch(entry);
+  account(known, true);
+  if (!is_news && !newer_figures) return Outcome::unchanged;
+  touch(entry, is_news, source);
+  entry.refreshed = now;
+  if (refuted || known.state != MemberState::alive) absolve(entry);
   if (known.state == before) return Outcome::updated;
   switch (known.state) {
     case MemberState::failed: return Outcome::failed;
-    case MemberState::left: return Outcome::left;
+    case MemberState::left:
+    case MemberState::forgotten: return Outcome::left;
     default: return Outcome::revived;
   }
 }
+
+Directory::Outcome Directory::merge(const MemberFigures& claim, Instant now, SessionId source) {
+  if (claim.id == self_) return merge_self(0, MemberState::alive, claim.samples);
+  const auto found = entries_.find(claim.id);
+  if (found == entries_.end()) return Outcome::unchanged;
+  Entry& entry = found->second;
+  const bool newer = claim.incarnation == entry.record.incarnation && claim.tick > entry.record.tick;
+  if (!newer && claim.samples <= entry.record.samples) return Outcome::unchanged;
+  account(entry.record, false);
+  if (newer) {
+    take_figures(entry.record, claim);
+    entry.said = now - from_seconds(claim.age_seconds);
+  }
+  entry.record.samples = std::max(entry.record.samples, claim.samples);
+  account(entry.record, true);
+  entry.refreshed = now;
+  touch(entry, false, source);
+  return Outcome::updated;
+}
+
+// ---- who lives ----------------------------------------------------------------------------------
 
 void Directory::heard_from(NodeId id, Instant now) {
   const auto found = entries_.find(id);
   if (found == entries_.end()) return;
   found->second.refreshed = now;
-  found->second.suspect = false;
+  absolve(found->second);
 }
 
-bool Directory::set_failed(NodeId id, Instant now) {
+bool Directory::set_failed(NodeId id, bool lonely, Instant now) {
   const auto found = entries_.find(id);
   if (found == entries_.end() || found->second.record.state != MemberState::alive) return false;
-  found->second.record.state = MemberState::failed;
-  found->second.suspect = false;
-  found->second.refreshed = now;
-  touch(found->second);
+  Entry& entry = found->second;
+  account(entry.record, false);
+  entry.record.state = MemberState::failed;
+  account(entry.record, true);
+  entry.lonely = lonely;
+  entry.refreshed = now;
+  absolve(entry);
+  touch(entry, true);
   return true;
 }
 
-bool Directory::set_suspect(NodeId id, bool suspect) {
+bool Directory::set_forgotten(NodeId id, Instant now) {
   const auto found = entries_.find(id);
-  if (found == entries_.end() || found->second.suspect == suspect) return false;
-  found->second.suspect = suspect;
+  if (found == entries_.end() || found->second.record.state < MemberState::failed) return false;
+  Entry& entry = found->second;
+  account(entry.record, false);
+  entry.record.state = MemberState::forgotten;
+  account(entry.record, true);
+  entry.lonely = false;
+  entry.refreshed = now;
+  touch(entry, true);
   return true;
+}
+
+bool Directory::accuse(NodeId id, Instant last_heard) {
+  const auto found = entries_.find(id);
+  if (found == entries_.end() || found->second.record.state != MemberState::alive || found->second.accused_here || id == self_) return false;
+  Entry& entry = found->second;
+  entry.suspect = entry.accused_here = true;
+  entry.suspected = last_heard;
+  entry.accusers.insert(self_);
+  suspects_.insert(id);
+  return true;
+}
+
+bool Directory::merge(const Suspicion& suspicion, Instant now) {
+  const auto found = entries_.find(suspicion.id);
+  if (found == entries_.end() || suspicion.id == self_) return false;
+  Entry& entry = found->second;
+  if (entry.record.state != MemberState::alive || entry.record.incarnation != suspicion.incarnation) return false;
+  if (entry.accusers.size() >= accusers_max || !entry.accusers.insert(suspicion.by).second) return false;
+  if (!entry.suspect) entry.suspected = now;
+  entry.suspect = true;
+  suspects_.insert(suspicion.id);
+  return true;
+}
+
+std::vector<NodeId> Directory::overdue(const Timeouts& timeouts, Instant now) const {
+  std::vector<NodeId> ids;
+  for (const NodeId id : suspects_) {
+    const Entry& entry = entries_.at(id);
+    Duration patience = 2 * timeouts.fail_after;
+    if (entry.accused_here) {
+      const double others = static_cast<double>(entry.accusers.size()) - 1;
+      const double share = 1 - 0.5 * std::log(others + 1) / std::log(static_cast<double>(accusers_max));
+      patience = timeouts.suspect_after + from_seconds(seconds(timeouts.fail_after - timeouts.suspect_after) * share);
+    }
+    if (now - entry.suspected > patience) ids.push_back(id);
+  }
+  return ids;
 }
 
 void Directory::forgive(Duration gap) {
-  for (auto& [id, entry] : entries_) entry.refreshed += gap;
+  for (const NodeId id : suspects_) entries_.at(id).suspected += gap;
+  for (auto& [id, entry] : entries_) entry.said += gap;  // what they did meanwhile, they will say
 }
+
+Samples Directory::samples_since(Duration stale, Instant now) const {
+  double samples = 0;
+  for (const auto& [id, entry] : entries_) {
+    const MemberRecord& record = entry.record;
+    if (id == self_ || entry.suspect || record.state != MemberState::alive || record.phase != Phase::training || now - entry.said <= stale) continue;
+    samples += std::min(seconds(now - entry.said), figures_age_max_s) * std::clamp(record.samples_per_second, 0.0, believed_rate_max);
+  }
+  return static_cast<Samples>(samples);
+}
+
+void Directory::doubt_lonely_verdicts(Instant now) {
+  for (auto& [id, entry] : entries_) {
+    if (!std::exchange(entry.lonely, false) || entry.record.state != MemberState::failed) continue;
+    account(entry.record, false);
+    entry.record.state = MemberState::alive;
+    account(entry.record, true);
+    entry.refreshed = now;
+    touch(entry, true);
+  }
+}
+
+// ---- looking at it, and telling it --------------------------------------------------------------
 
 const Directory::Entry* Directory::find(NodeId id) const {
   const auto found = entries_.find(id);
@@ -107,29 +304,65 @@ const Directory::Entry* Directory::find(NodeId id) const {
 
 const MemberRecord& Directory::self() const { return entries_.at(self_).record; }
 
-Samples Directory::others_samples() const {
-  Samples sum = 0;
-  for (const auto& [id, entry] : entries_)
-    if (id != self_) sum += entry.record.samples;
-  return sum;
-}
-
-std::size_t Directory::alive_others() const {
-  return static_cast<std::size_t>(std::count_if(entries_.begin(), entries_.end(), [this](const auto& item) {
-    return item.first != self_ && item.second.record.state == MemberState::alive;
-  }));
-}
-
-std::vector<MemberRecord> Directory::changed_since(std::uint64_t& since) const {
-  std::vector<const Entry*> changed;
-  for (const auto& [id, entry] : entries_)
-    if (entry.change > since) changed.push_back(&entry);
-  std::sort(changed.begin(), changed.end(), [](const Entry* a, const Entry* b) { return a->change < b->change; });
-  if (changed.size() > records_per_message_max) changed.resize(records_per_message_max);
+std::vector<MemberRecord> Directory::news_since(std::uint64_t& since, SessionId to, std::size_t most) const {
   std::vector<MemberRecord> records;
-  for (const Entry* entry : changed) {
-    since = entry->change;
-    records.push_back(entry->record);
+  for (auto it = by_news_.upper_bound(since); it != by_news_.end() && records.size() < most; ++it) {
+    since = it->first;
+    const Entry& entry = entries_.at(it->second);
+    if (entry.source != to || to == SessionId{}) records.push_back(entry.record);
+  }
+  return records;
+}
+
+// A sweep goes through all members once. What changes behind it is for the next one, so a link that has been told all hears nothing more.
+std::vector<MemberFigures> Directory::next_figures(Sweep& sweep, SessionId to, std::size_t most, Instant now) const {
+  std::vector<MemberFigures> figures;
+  if (!sweep.under_way) {
+    if (sweep.told >= figures_) return figures;
+    sweep = Sweep{sweep.told, figures_, NodeId{}, true};
+  }
+  auto it = entries_.upper_bound(sweep.at);
+  for (std::size_t looked = 0; it != entries_.end() && looked < looked_at_max && figures.size() < most; ++it, ++looked) {
+    sweep.at = it->first;
+    const Entry& entry = it->second;
+    if (entry.figures > sweep.told && entry.source != to) {
+      figures.push_back(figures_of(entry.record));
+      figures.back().age_seconds = std::max(0.0, seconds(now - entry.said));
+    }
+  }
+  if (it == entries_.end()) sweep = Sweep{sweep.next, 0, NodeId{}, false};
+  return figures;
+}
+
+std::size_t Directory::buckets_for(std::size_t members) {
+  return std::clamp<std::size_t>(members / members_per_bucket, 1, digest_buckets_max);
+}
+
+std::vector<std::uint64_t> Directory::digest_in(std::size_t buckets) const {
+  std::vector<std::uint64_t> hashes(buckets);
+  for (const auto& [id, entry] : entries_) hashes[mix(raw(id)) % buckets] += hash_of_news(entry.record);
+  return hashes;
+}
+
+std::vector<MemberRecord> Directory::differing(const std::vector<std::uint64_t>& theirs) const {
+  std::vector<MemberRecord> records;
+  if (theirs.empty() || theirs.size() > digest_buckets_max) return records;
+  const std::vector<std::uint64_t> ours = digest_in(theirs.size());
+  for (const auto& [id, entry] : entries_) {
+    const std::size_t bucket = mix(raw(id)) % theirs.size();
+    if (ours[bucket] != theirs[bucket]) records.push_back(entry.record);
+  }
+  return records;
+}
+
+std::vector<MemberRecord> Directory::sample(std::size_t most, Random& random) const {
+  std::vector<MemberRecord> records;
+  std::size_t seen = 0;
+  for (const auto& [id, entry] : entries_) {
+    if (entry.record.state != MemberState::alive) continue;
+    ++seen;
+    if (records.size() < most) records.push_back(entry.record);
+    else if (const std::size_t place = random.below(seen); place < most) records[place] = entry.record;
   }
   return records;
 }

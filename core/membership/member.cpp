@@ -10,6 +10,7 @@ const char* to_string(MemberState state) {
     case MemberState::suspect: return "suspect";
     case MemberState::failed: return "failed";
     case MemberState::left: return "left";
+    case MemberState::forgotten: return "forgotten";
   }
   GOSSIPD_ASSERT(!"a MemberState without a name");
 }

@@ -1,6 +1,6 @@
 // core/membership/member.h - what a cluster knows about one of its nodes.
 //
-// A record belongs to its node: only the node itself raises `incarnation` and `tick` and reports
+// A record belongs to its node: only the node itself raises `incarnation`, `tick` and `news` and reports
 // its progress; others may say that they suspect it or hold it to have failed, and it refutes that
 // with a higher incarnation. `samples` only ever grows, whatever else a record says, so a restart
 // cannot count twice. Plain values; core strand only.
@@ -10,8 +10,8 @@
 
 namespace gossipd {
 
-// In this order a claim of the same incarnation overrides the one before it.
-enum class MemberState : std::uint8_t { alive, suspect, failed, left };
+// In this order a claim of the same incarnation overrides the one before it. A forgotten member is kept for its samples alone.
+enum class MemberState : std::uint8_t { alive, suspect, failed, left, forgotten };
 [[nodiscard]] const char* to_string(MemberState);
 
 // What a node is doing. Only `training` makes optimiser steps.
@@ -32,6 +32,16 @@ enum class Phase : std::uint8_t {
 
 inline constexpr std::size_t name_bytes_max = 64;
 inline constexpr std::size_t members_max = 1024;
+inline constexpr std::size_t digest_buckets_max = 128;
+inline constexpr double figures_age_max_s = 1200;  // older ones are told, and made up for, as if they were so old
+
+// What an operator or an early stop made of the job's budget. The later word wins, of two at once the larger budget: every
+// node ends with the same, whatever the order in which they hear of it.
+struct Budget {
+  std::uint64_t revision = 0;  // 0: the job's own
+  Samples samples = 0;
+  auto operator<=>(const Budget&) const = default;
+};
 
 struct MemberRecord {
   NodeId id{};
@@ -39,7 +49,8 @@ struct MemberRecord {
   Endpoint address;
   std::uint64_t incarnation = 0;  // raised at every start and to refute a suspicion
   MemberState state = MemberState::alive;
-  std::uint64_t tick = 0;  // raised with every report; compares within one incarnation
+  std::uint64_t tick = 0;  // raised with every change; compares within one incarnation
+  std::uint64_t news = 0;  // the tick of the last change that everybody is to know at once
   Phase phase = Phase::joining;
   Samples samples = 0;  // trained on by this node, ever; merged by maximum
   Step step = 0;
@@ -47,6 +58,29 @@ struct MemberRecord {
   std::uint32_t batch = 0;
   double loss = 0;
   double spread = 1;  // largest relative distance to a neighbour's published model; 1 = not known
+  Budget budget;      // as this node knows it
+};
+
+// The part of a record that changes all the time.
+struct MemberFigures {
+  NodeId id{};
+  std::uint64_t incarnation = 0;
+  std::uint64_t tick = 0;
+  Samples samples = 0;
+  Step step = 0;
+  double samples_per_second = 0;
+  std::uint32_t batch = 0;
+  double loss = 0;
+  double spread = 1;
+  double age_seconds = 0;  // when this was said, since the member itself said it
+};
+[[nodiscard]] MemberFigures figures_of(const MemberRecord&);
+
+// `by` has heard nothing from `id` for too long.
+struct Suspicion {
+  NodeId id{};
+  std::uint64_t incarnation = 0;
+  NodeId by{};
 };
 
 }  // namespace gossipd

@@ -13,7 +13,7 @@ constexpr Duration persist_period = std::chrono::seconds(5);
 }  // namespace
 
 NodeImpl::NodeImpl(NodeConfig config, NodeState state, Instant now)
-    : config_(std::move(config)), state_(std::move(state)), random_(config_.random_seed ^ raw(state_.id)), directory_(state_.id), trigger_(config_.exchange),
+    : config_(std::move(config)), state_(std::move(state)), random_(config_.random_seed ^ raw(state_.id)), directory_(state_.id, config_.membership.known_max), trigger_(config_.exchange),
       balancer_(config_.balance) {
   GOSSIPD_ASSERT(state_.id != NodeId{});
   started_ = last_time_ = now;
@@ -23,7 +23,7 @@ NodeImpl::NodeImpl(NodeConfig config, NodeState state, Instant now)
   if (state_.left) phase_ = Phase::left;
   waiting_for_ = config_.seeds.empty() ? "a job" : "a seed to answer";
   renew_own_record(now);
-  for (const MemberRecord& record : state_.members) (void)directory_.merge(record, now);
+  for (const MemberRecord& record : std::exchange(state_.members, {})) (void)directory_.merge(record, now);
   persist();
 }
 
@@ -34,12 +34,12 @@ void NodeImpl::set_phase(Phase phase, const std::string& why) {
 }
 
 void NodeImpl::persist() {
-  state_.members.clear();
-  for (const auto& [id, entry] : directory_.entries())
-    if (id != state_.id) state_.members.push_back(entry.record);
   state_.own_samples = own_samples();
   persist_due_ = false;
-  emit(PersistEffect{state_});
+  NodeState state = state_;
+  for (const auto& [id, entry] : directory_.entries())
+    if (id != state_.id) state.members.push_back(entry.record);
+  emit(PersistEffect{std::move(state)});
 }
 
 void NodeImpl::raise_incarnation(std::uint64_t above) {
@@ -56,7 +56,6 @@ void NodeImpl::renew_own_record(Instant now) {
   record.address = config_.advertise;
   record.incarnation = std::max(state_.incarnation, known ? known->record.incarnation : 0);
   record.state = phase_ == Phase::left ? MemberState::left : MemberState::alive;
-  record.tick = known ? known->record.tick + 1 : 1;
   record.phase = phase_;
   record.samples = std::max(own_samples(), known ? known->record.samples : 0);
   record.step = last_.step;
@@ -64,7 +63,16 @@ void NodeImpl::renew_own_record(Instant now) {
   record.batch = last_.batch;
   record.loss = last_.loss;
   record.spread = own_spread();
-  directory_.set_self(std::move(record), now);
+  record.budget = state_.budget;
+  if (known == nullptr) return directory_.set_self(std::move(record), true, now);
+  const MemberRecord& said = known->record;
+  const double bound = config_.exchange.spread_bound;
+  const bool is_news = record.incarnation != said.incarnation || record.state != said.state || record.phase != said.phase || record.name != said.name ||
+                       record.address != said.address || record.budget != said.budget || (record.spread < bound) != (said.spread < bound) ||
+                       (!steps_allowed() && record.samples != said.samples);  // at rest a count is final: all are to know it
+  const bool changed = is_news || record.samples != said.samples || record.step != said.step || record.batch != said.batch ||
+                       record.samples_per_second != said.samples_per_second || record.loss != said.loss || record.spread != said.spread;
+  if (changed) directory_.set_self(std::move(record), is_news, now);
 }
 
 bool NodeImpl::exchanging() const { return config_.exchange.enabled && model_ready_ && has_model_ && phase_ != Phase::left; }
@@ -96,7 +104,7 @@ void NodeImpl::note_refusal(bool by_us, std::string peer, Error reason, Instant 
 void NodeImpl::on_job(std::string document, JobHash hash, Samples budget_samples, Instant now) {
   GOSSIPD_ASSERT(document.size() <= job_bytes_max);
   job_document_ = std::move(document);
-  budget_samples_ = budget_samples;
+  budget_samples_ = state_.budget.revision > 0 ? state_.budget.samples : budget_samples;
   const bool fresh = state_.job != hash;
   state_.job = hash;
   if (fresh) persist();
@@ -122,12 +130,13 @@ void NodeImpl::on_model_ready(Schema schema, bool has_model, Samples own_samples
   base_step_ = step;
   grace_until_ = now + config_.membership.isolation_grace;
   for (auto& [id, session] : sessions_)
-    if (session.established) send_ready(session);
+    if (session.established) send_ready(session, now);
   std::vector<SessionId> ids;
   for (const auto& [id, session] : sessions_) ids.push_back(id);
   for (const SessionId id : ids)
     if (const auto found = sessions_.find(id); found != sessions_.end() && found->second.established) try_open(found->second, now);
-  publish_progress();
+  publish_progress(now);
+  if (state_.budget.revision > 0) emit(BudgetEffect{budget_samples_});
   if (phase_ == Phase::left) return;
   if (!has_model_) {
     set_phase(established_sessions() > 0 ? Phase::syncing : Phase::joining, "the model comes from a neighbour");
@@ -147,24 +156,6 @@ void NodeImpl::begin_training(Instant now) {
   check_progress(now);
   if (!trainer_has_buffer_ && stage_ == RoundStage::idle) hand_out(std::vector<float>(schema_.floats(), 0.0f), false);
   else if (round_has_reason(now)) start_round(now);
-}
-
-void NodeImpl::publish_progress() {
-  const Samples others = directory_.others_samples() + samples_extra_;
-  if (others == others_published_ || !model_ready_) return;
-  others_published_ = others;
-  emit(ProgressEffect{others});
-}
-
-// The budget is the cluster's: whoever notices first that it is spent stops stepping.
-void NodeImpl::check_progress(Instant now) {
-  if (budget_samples_ == 0 || own_samples() + directory_.others_samples() < budget_samples_) return;
-  if (phase_ != Phase::training && phase_ != Phase::paused) return;
-  finish_deadline_ = now + config_.membership.finish_cap;
-  finish_round_at_ = now + finish_pace();  // the others make their last step meanwhile
-  set_phase(Phase::finishing, "the budget of samples is spent");
-  renew_own_record(now);
-  gossip(now);
 }
 
 // The models agree when every member that is not suspected says that its spread is below the bound.
@@ -297,26 +288,22 @@ Instant NodeImpl::next_deadline() const {
 
 void NodeImpl::on_time(Instant now) {
   const MembershipPolicy& policy = config_.membership;
-  // This node stood still (frozen, suspended, starved): the others' silence is not theirs.
-  if (const Duration gap = now - last_time_; gap > policy.suspect_after / 2) {
-    log(Level::warning, "event=stood-still seconds=" + std::to_string(seconds(gap)));
-    directory_.forgive(gap);
-    for (auto& [id, session] : sessions_) session.last_byte += gap, session.opened += gap;
-    ramping_ = true;
-    joined_at_step_ = last_.step;
-  }
-  last_time_ = now;
+  note_attention(now);
   if (stopping_) return;
   detect_failures(now);
+  carry_on_fetching(now);
   if (now >= next_tick_) {
     next_tick_ = now + policy.tick;
     renew_own_record(now);
-    publish_progress();
+    publish_progress(now);
     if (persist_due_ || now >= persist_after_) {
       persist_after_ = now + persist_period;
       persist();
     }
+    if (phase_ != Phase::left) accuse_displaced(now);
     gossip(now);
+  } else {
+    tell_news();
   }
   for (auto& [id, session] : sessions_) {
     if (!session.established || now < session.ping_next) continue;
@@ -330,13 +317,20 @@ void NodeImpl::on_time(Instant now) {
     send(session, Ping{nonce});
   }
   dial_if_needed(now);
+  if (phase_ != Phase::left && phase_ != Phase::leaving) {
+    probe_one(now);
+    rotate_links(now);
+  }
   if (phase_ == Phase::joining && model_ready_ && has_model_ && now >= grace_until_ && !state_.left) {
     log(Level::warning, "event=isolated hint=\"no known member answers; training goes on alone and they are asked for ever\"");
     begin_training(now);
   }
-  if (phase_ == Phase::broken && !restore_asked_ && !trainer_has_buffer_ && !adopt(now) && open_links() == 0) {
-    restore_asked_ = true;
-    emit(RestoreEffect{});
+  if (phase_ == Phase::broken && !trainer_has_buffer_ && !adopt(now)) {
+    reopen_waiting_links(now);
+    if (open_links() == 0 && !restore_asked_) {
+      restore_asked_ = true;
+      emit(RestoreEffect{});
+    }
   }
   check_progress(now);
   // Say at once, not at the next tick, that the models agree.
@@ -350,13 +344,21 @@ void NodeImpl::on_time(Instant now) {
   if (round_has_reason(now)) start_round(now);
 }
 
+// A broken node speaks no turn, so a link that waits for one brings no model: opened again, the other end speaks first.
+void NodeImpl::reopen_waiting_links(Instant now) {
+  std::vector<SessionId> waiting;
+  for (const auto& [id, neighbour] : neighbours_)
+    if (neighbour.link && neighbour.link->my_turn() && !neighbour.link->received_complete()) waiting.push_back(neighbour.session);
+  for (const SessionId id : waiting) close(id, "a model is needed; opening the link again", now, true);
+}
+
 // ---- looking at it ---------------------------------------------------------------------------
 
-std::vector<std::uint64_t> NodeImpl::hashes_of(NodeId peer, Link::Replica which) const {
+std::vector<std::uint64_t> NodeImpl::hashes_of(NodeId peer, Link::Which which) const {
   std::vector<std::uint64_t> hashes;
   const auto found = neighbours_.find(peer);
-  if (found == neighbours_.end() || !found->second.link || found->second.link->published().empty()) return hashes;
-  for (std::size_t block = 0; block < schema_.blocks().size(); ++block) hashes.push_back(found->second.link->hash_of(which, block));
+  if (found == neighbours_.end() || !found->second.link || !found->second.link->has_replicas()) return hashes;
+  for (std::size_t block = 0; block < schema_.blocks().size(); ++block) hashes.push_back(found->second.link->is_known(which, block) ? found->second.link->hash_of(which, block) : 0);
   return hashes;
 }
 
@@ -372,6 +374,7 @@ NodeView NodeImpl::view(Instant now) const {
   view.schema = model_ready_ ? schema_.hash() : SchemaHash{};
   view.own_samples = own_samples();
   view.cluster_samples = own_samples() + directory_.others_samples();
+  view.cluster_samples_estimate = own_samples() + others_estimate(now);
   view.budget_samples = budget_samples_;
   view.step = last_.step;
   view.loss = last_.loss;
@@ -382,15 +385,24 @@ NodeView NodeImpl::view(Instant now) const {
   view.spread = own_spread();
   view.link_steps = link_steps_;
   view.waiting_for = phase_ == Phase::joining || phase_ == Phase::waiting_for_data ? waiting_for_ : "";
+  if (fetch_ && phase_ == Phase::preparing)
+    view.waiting_for = "the job's file, " + std::to_string(fetch_->offset) + " of " + std::to_string(fetch_->file.bytes) + " bytes have come";
   view.refusals.assign(refusals_.begin(), refusals_.end());
+  std::map<NodeId, double> rtt_ms;
+  for (const auto& [id, session] : sessions_)
+    if (session.established) rtt_ms[session.theirs->id] = session.rtt_seconds * 1e3;
   for (const auto& [id, entry] : directory_.entries()) {
+    if (entry.record.state == MemberState::forgotten) {
+      ++view.forgotten;
+      view.forgotten_samples += entry.record.samples;
+      continue;
+    }
     MemberView member;
     member.record = entry.record;
     if (entry.suspect && member.record.state == MemberState::alive) member.record.state = MemberState::suspect;
     member.self = id == state_.id;
     member.age_s = std::max(0.0, seconds(now - entry.refreshed));
-    for (const auto& [session_id, session] : sessions_)
-      if (session.established && session.theirs->id == id) member.linked = true, member.rtt_ms = session.rtt_seconds * 1e3;
+    if (const auto linked = rtt_ms.find(id); linked != rtt_ms.end()) member.linked = true, member.rtt_ms = linked->second;
     view.members.push_back(std::move(member));
   }
   for (const auto& [id, neighbour] : neighbours_) {
@@ -403,6 +415,7 @@ NodeView NodeImpl::view(Instant now) const {
     item.state = session == sessions_.end() ? "down" : entry != nullptr && entry->suspect ? "suspect" : link && link->is_open() ? "open" : "opening";
     if (session != sessions_.end()) {
       item.outbound = session->second.outbound;
+      item.protocol = session->second.protocol;
       item.rtt_ms = session->second.rtt_seconds * 1e3;
       item.silence_s = std::max(0.0, seconds(now - session->second.last_byte));
     }
@@ -434,6 +447,10 @@ Node::Node(Node&&) noexcept = default;
 Node& Node::operator=(Node&&) noexcept = default;
 
 void Node::on_job(std::string document, JobHash hash, Samples budget, Instant now) { impl_->on_job(std::move(document), hash, budget, now); }
+void Node::want_file(const JobFile& file, Instant now) { impl_->want_file(file, now); }
+void Node::on_file_read(SessionId id, const JobFile& file, std::uint64_t offset, const Bytes& bytes) { impl_->on_file_read(id, file, offset, bytes); }
+std::optional<Error> Node::extend_budget(Samples more, Instant now) { return impl_->extend_budget(more, now); }
+void Node::end_early(const std::string& why, Instant now) { impl_->end_early(why, now); }
 void Node::on_waiting_for_data(std::string what, Instant now) { impl_->on_waiting_for_data(std::move(what), now); }
 void Node::on_model_ready(Schema schema, bool has_model, Samples own_samples, Step step, Instant now) {
   impl_->on_model_ready(std::move(schema), has_model, own_samples, step, now);
@@ -445,9 +462,10 @@ void Node::on_dial_failed(Endpoint endpoint, std::string reason, Instant now) { 
 void Node::on_session_closed(SessionId id, std::string reason, Instant now) { impl_->on_session_closed(id, reason, now); }
 void Node::on_bytes(SessionId id, Instant now) { impl_->on_bytes(id, now); }
 void Node::on_message(SessionId id, Lane lane, std::span<const std::byte> message, Instant now) { impl_->on_message(id, lane, message, now); }
-void Node::on_bulk_sent(SessionId id, std::size_t bytes, Instant) { impl_->on_bulk_sent(id, bytes); }
+void Node::on_bulk_sent(SessionId id, std::size_t bytes, Instant now) { impl_->on_bulk_sent(id, bytes, now); }
 std::optional<Error> Node::join(std::vector<Endpoint> seeds, Instant now) { return impl_->join(std::move(seeds), now); }
 std::optional<Error> Node::leave(Instant now) { return impl_->leave(now); }
+std::optional<Error> Node::forget(NodeId member, Instant now) { return impl_->forget(member, now); }
 std::optional<Error> Node::pause(Instant now) { return impl_->pause(now); }
 std::optional<Error> Node::resume(Instant now) { return impl_->resume(now); }
 void Node::stop(Instant now) { impl_->stop(now); }
@@ -458,8 +476,8 @@ void Node::work(Instant now) { impl_->work(now); }
 std::vector<Effect> Node::take_effects() { return impl_->take_effects(); }
 NodeView Node::view(Instant now) const { return impl_->view(now); }
 Phase Node::phase() const { return impl_->phase(); }
-std::vector<std::uint64_t> Node::published_to(NodeId peer) const { return impl_->hashes_of(peer, Link::Replica::published); }
-std::vector<std::uint64_t> Node::received_from(NodeId peer) const { return impl_->hashes_of(peer, Link::Replica::received); }
+std::vector<std::uint64_t> Node::published_to(NodeId peer) const { return impl_->hashes_of(peer, Link::Which::published); }
+std::vector<std::uint64_t> Node::received_from(NodeId peer) const { return impl_->hashes_of(peer, Link::Which::received); }
 void Node::check_invariants() const { impl_->check_invariants(); }
 
 }  // namespace gossipd

@@ -1,8 +1,14 @@
-// core/node/node_impl.h - the state behind Node, in three files by what they decide:
+// core/node/node_impl.h - the state behind Node, in nine files by what they decide:
 //
 //     node.cpp      phases, the operator, persistence, the view
-//     sessions.cpp  who to talk to: dialling, handshake, gossip of records, failure detection
+//     sessions.cpp  connections: handshake, messages, their end
+//     overlay.cpp   who to talk to: which members to dial, rotation of links
+//     detection.cpp who lives: silence, probes, suspicions
+//     members.cpp   what members tell of each other
 //     rounds.cpp    the exchange: one round per snapshot, block by block
+//     joining.cpp   a model for a node that has none
+//     budget.cpp    how many samples the cluster has trained on and is to train on
+//     files.cpp     the file that belongs to the job, from one member and to others
 //
 // Private to core/node. One owner, one thread, no clock of its own.
 #pragma once
@@ -15,6 +21,7 @@
 #include "core/exchange/trigger.h"
 #include "core/membership/directory.h"
 #include "core/node.h"
+#include "core/node/gathering.h"
 #include "core/wire/control.h"
 
 namespace gossipd {
@@ -24,6 +31,8 @@ class NodeImpl {
   NodeImpl(NodeConfig config, NodeState state, Instant now);
 
   void on_job(std::string document, JobHash hash, Samples budget_samples, Instant now);
+  void want_file(const JobFile& file, Instant now);
+  void on_file_read(SessionId id, const JobFile& file, std::uint64_t offset, const Bytes& bytes);
   void on_waiting_for_data(std::string what, Instant now);
   void on_model_ready(Schema schema, bool has_model, Samples own_samples, Step step, Instant now);
   void on_snapshot(Snapshot snapshot, Instant now);
@@ -33,11 +42,14 @@ class NodeImpl {
   void on_session_closed(SessionId id, const std::string& reason, Instant now);
   void on_bytes(SessionId id, Instant now);
   void on_message(SessionId id, Lane lane, std::span<const std::byte> message, Instant now);
-  void on_bulk_sent(SessionId id, std::size_t bytes);
+  void on_bulk_sent(SessionId id, std::size_t bytes, Instant now);
   std::optional<Error> join(std::vector<Endpoint> seeds, Instant now);
   std::optional<Error> leave(Instant now);
+  std::optional<Error> forget(NodeId member, Instant now);
   std::optional<Error> pause(Instant now);
   std::optional<Error> resume(Instant now);
+  std::optional<Error> extend_budget(Samples more, Instant now);
+  void end_early(const std::string& why, Instant now);
   void stop(Instant now);
   void on_time(Instant now);
   [[nodiscard]] Instant next_deadline() const;
@@ -46,7 +58,7 @@ class NodeImpl {
   [[nodiscard]] std::vector<Effect> take_effects() { return std::exchange(effects_, {}); }
   [[nodiscard]] NodeView view(Instant now) const;
   [[nodiscard]] Phase phase() const { return phase_; }
-  [[nodiscard]] std::vector<std::uint64_t> hashes_of(NodeId peer, Link::Replica which) const;
+  [[nodiscard]] std::vector<std::uint64_t> hashes_of(NodeId peer, Link::Which which) const;
   void check_invariants() const;
 
  private:
@@ -56,10 +68,15 @@ class NodeImpl {
     Endpoint remote;
     Instant opened{};
     Instant last_byte{};
+    bool accused = false;  // for the silence that lasts: who refutes it by another way is alive, and the link is not
     std::optional<Hello> theirs;
+    std::uint32_t protocol = 0;  // that both speak, once `theirs` is accepted
     bool established = false;
     std::optional<Ready> ready_mine, ready_theirs;
-    std::uint64_t members_seen = 0;
+    std::uint64_t news_told = 0;
+    std::uint64_t own_told = 0;  // own figures
+    Directory::Sweep sweep;
+    NodeId probed{};  // not to be linked: only a sign of life of this member is wanted
     std::uint64_t ping_nonce = 0;  // 0: none outstanding
     Instant ping_sent{};
     Instant ping_next{};
@@ -78,6 +95,7 @@ class NodeImpl {
   struct DialState {
     bool in_flight = false;
     bool self = false;  // it is this node
+    NodeId probed{};    // who should answer there
     std::uint32_t failures = 0;
     Instant next{};
     std::string last_reason;
@@ -86,6 +104,14 @@ class NodeImpl {
     NodeId peer{};
     Trigger::Decision decision;
     double change = 0;  // of the whole model since it was last said there
+  };
+  struct Fetch {
+    JobFile file;
+    std::uint64_t offset = 0;      // of the next piece
+    SessionId session{};           // who is asked; 0: nobody
+    Instant asked{};
+    Instant again{};               // not before
+    std::set<SessionId> without;   // asked in vain
   };
   enum class RoundStage : std::uint8_t { idle, waiting, take_in, look, speak, hand_back };
 
@@ -97,12 +123,12 @@ class NodeImpl {
   void raise_incarnation(std::uint64_t above);
   void renew_own_record(Instant now);
   void begin_training(Instant now);
-  void check_progress(Instant now);
   void check_finish(Instant now);
   void check_leave(Instant now);
   void finish_leave(Instant now);
+  void reopen_waiting_links(Instant now);
   void note_refusal(bool by_us, std::string peer, Error reason, Instant now);
-  void publish_progress();
+  void recover_samples();
   [[nodiscard]] bool steps_allowed() const { return phase_ == Phase::training; }
   [[nodiscard]] bool exchanging() const;
   [[nodiscard]] Samples own_samples() const { return trained_samples_ + samples_extra_; }
@@ -113,31 +139,83 @@ class NodeImpl {
   void handle(Session& session, Control message, Instant now);
   void on_hello(Session& session, const Hello& hello, Instant now);
   [[nodiscard]] std::optional<Error> check_hello(const Hello& hello) const;
+  [[nodiscard]] Error no_common_protocol(const Hello& hello) const;
+  [[nodiscard]] ProtocolRange protocols() const { return {protocol_oldest, config_.membership.protocol}; }
   void establish(Session& session, Instant now);
+  void note_left(const Hello& hello, Instant now);
+  void on_probe_answered(Session& session, Instant now);
+  void learn_from(const Hello& hello, Instant now);
   bool keep_existing(const Session& existing, const Session& fresh) const;
   void refuse(Session& session, Error reason, Instant now);
   void send(Session& session, const Control& message);
   void close(SessionId id, const std::string& reason, Instant now, bool tell_driver);
-  void send_ready(Session& session);
+  void send_ready(Session& session, Instant now);
   void try_open(Session& session, Instant now);
-  void send_members(Session& session);
-  void gossip(Instant now);
-  void merge_records(const std::vector<MemberRecord>& records, Instant now);
-  void on_bulk(Session& session, std::span<const std::byte> message, Instant now);
-  void on_refused_data(Session& session, std::uint64_t refused, std::optional<Reject> whole, Instant now);
-  void flush_link(Neighbour& neighbour);
-  void detect_failures(Instant now);
-  void dial_if_needed(Instant now);
   void dial(const Endpoint& endpoint, Instant now);
   [[nodiscard]] bool may_dial(const Endpoint& endpoint, Instant now) const;
   [[nodiscard]] std::size_t established_sessions() const;
   [[nodiscard]] Session* session_of(NodeId peer);
   [[nodiscard]] std::string who(const Session& session) const;
+  void on_bulk(Session& session, std::span<const std::byte> message, Instant now);
+  void on_refused_data(Session& session, std::uint64_t refused, std::optional<Reject> whole, Instant now);
+  void flush_link(Neighbour& neighbour);
+
+  // detection.cpp
+  void note_attention(Instant now);
+  void detect_failures(Instant now);
+  void accuse(NodeId member, Instant last_heard, const std::string& why, Instant now);
+  void accuse_all_at(const Endpoint& address, NodeId but, const std::string& why, Instant now);
+  void accuse_displaced(Instant now);
+  void on_suspicions(const std::vector<Suspicion>& suspicions, Instant now);
+  void refute(std::uint64_t incarnation, Instant now);
+  void probe_one(Instant now);
+  [[nodiscard]] Directory::Timeouts timeouts() const;
+  [[nodiscard]] bool hears_anybody(Instant now) const;
+
+  // overlay.cpp
+  void dial_if_needed(Instant now);
+  void dial_failed_members(Instant now);
+  void rotate_links(Instant now);
+  void drop_rotated_link(const Session& fresh, Instant now);
+  [[nodiscard]] std::size_t wanted_links() const;
+  [[nodiscard]] std::vector<NodeId> unlinked(Instant now) const;
+
+  // members.cpp
+  void send_records(Session& session, std::vector<MemberRecord> records);
+  void send_news(Session& session);
+  void send_figures(Session& session, std::size_t most, Instant now);
+  void tell_news();
+  void gossip(Instant now);
+  void on_members(Session& session, const Members& members, Instant now);
+  void merge_records(const std::vector<MemberRecord>& records, Instant now, SessionId source = {});
+
+  // budget.cpp
+  [[nodiscard]] Samples others_estimate(Instant now) const;
+  [[nodiscard]] bool most_have_finished() const;
+  void publish_progress(Instant now);
+  void check_progress(Instant now);
+  void set_budget(const Budget& budget, const std::string& why, Instant now);
+
+  // joining.cpp
+  [[nodiscard]] bool needs_model() const { return model_ready_ && (!has_model_ || phase_ == Phase::broken); }
+  [[nodiscard]] Gathering::Links open_links_by_peer() const;
+  void order_blocks(NodeId of, Ready& ready, Instant now) const;
+  bool adopt(Instant now);
+  void take_over(std::vector<float> model, const std::string& from, Instant now);
+
+  // files.cpp
+  void carry_on_fetching(Instant now);
+  void ask_for_piece(Session& session, Instant now);
+  void on_file_request(Session& session, const FileRequest& request);
+  void on_file_absent(Session& session, const FileAbsent& absent, Instant now);
+  void on_file_piece(Session& session, std::span<const std::byte> message, Instant now);
 
   // rounds.cpp
   void start_round(Instant now);
   [[nodiscard]] bool round_has_reason(Instant now) const;
+  void zero_local_segments(std::vector<float>& values) const;
   void next_link(Instant now);
+  [[nodiscard]] bool has_room(const Neighbour& neighbour) const;
   void balance();
   [[nodiscard]] double batch_share() const;
   [[nodiscard]] std::uint32_t job_batch() const { return last_.job_batch > 0 ? last_.job_batch : last_.batch; }
@@ -154,8 +232,6 @@ class NodeImpl {
   void recall_if_owing();
   [[nodiscard]] Step round_steps() const;
   void hand_out(std::vector<float> values, bool replace);
-  bool adopt(Instant now);
-  void take_over(std::span<const float> model, const std::string& from, Instant now);
   void own_model_broken(const std::string& where);
   [[nodiscard]] Speech speech_for(const Link& link, double rtt_seconds, const Trigger::Decision& decision, Instant now);
   [[nodiscard]] float own_weight() const;
@@ -166,15 +242,17 @@ class NodeImpl {
   Random random_;
   std::vector<Effect> effects_;
   Phase phase_ = Phase::joining;
-  Phase phase_before_pause_ = Phase::training;
+  bool paused_when_broken_ = false;
   std::string waiting_for_;
   Instant started_{};
   bool stopping_ = false;
 
   // job and model
   std::string job_document_;
-  Samples budget_samples_ = 0;
+  Samples budget_samples_ = 0;  // in force: the job's, or state_.budget's
+  std::optional<Fetch> fetch_;  // of the job's file
   Schema schema_;
+  Gathering gathering_;       // of a model, while this node has none
   bool model_ready_ = false;  // the trainer stands and the schema is known
   bool has_model_ = false;    // its parameters are the cluster's
   Instant grace_until_{};
@@ -200,6 +278,13 @@ class NodeImpl {
   std::map<NodeId, Neighbour> neighbours_;
   std::map<Endpoint, DialState> dials_;
   Instant last_time_{};
+  Instant next_probe_{};
+  Instant next_rotation_{};
+  bool rotating_ = false;         // the next link that opens replaces one
+  std::uint32_t awareness_ = 0;   // how often others had reason to suspect this node, lately
+  Instant awareness_until_{};
+  Instant thawed_until_{};        // after a long stand-still
+  std::vector<Suspicion> suspicions_;  // to be handed on
   Instant next_tick_{};
   Instant next_failed_dial_{};
   Instant persist_after_{};
@@ -221,6 +306,7 @@ class NodeImpl {
   bool base_valid_ = false;
   bool trainer_has_buffer_ = false;
   bool trainer_running_ = false;  // what the last update told it
+  Instant looked_at_{};           // the last round that was not prompt
   bool recalled_ = false;         // the buffer has been asked back since
   bool prompt_ = false;           // this round only carries on exchanges that are under way; nothing is opened
   Step look_step_ = 0;            // of the next round that is not

@@ -60,6 +60,7 @@ bool NodeImpl::round_has_reason(Instant now) const {
   for (const auto& [id, neighbour] : neighbours_) {
     if (!neighbour.link || !neighbour.link->my_turn()) continue;
     const Link& link = *neighbour.link;
+    if (link.speaking() && !has_room(neighbour)) continue;  // on_bulk_sent() goes on
     if (link.owes_at_once()) return true;
     if (phase_ == Phase::finishing) {
       if (now >= finish_round_at_) return true;
@@ -67,9 +68,16 @@ bool NodeImpl::round_has_reason(Instant now) const {
     }
     if (link.owes_keyframes()) return true;
     const Duration quiet = phase_ == Phase::finished ? config_.exchange.heartbeat * 5 : config_.exchange.heartbeat / 8;
-    if (now - link.spoken_at() >= quiet) return true;
+    // Where a look finds nothing to say, the next one waits as long: at rest the trainer gives the buffer back at once.
+    if (now - std::max(link.spoken_at(), looked_at_) >= quiet) return true;
   }
   return false;
+}
+
+// On the neighbour's way out.
+bool NodeImpl::has_room(const Neighbour& neighbour) const {
+  const auto session = sessions_.find(neighbour.session);
+  return session != sessions_.end() && session->second.bulk_outstanding <= config_.exchange.bulk_window_bytes;
 }
 
 void NodeImpl::start_round(Instant now) {
@@ -82,6 +90,8 @@ void NodeImpl::start_round(Instant now) {
     prompt_ = phase_ == Phase::finishing && now < finish_round_at_;
     if (!prompt_) finish_round_at_ = now + finish_pace();
   }
+  if (!prompt_) looked_at_ = now;
+  zero_local_segments(base_);  // base becomes the update; take_in clears the rest of it
   stage_ = RoundStage::take_in;
   cursor_ = 0;
   if (base_.size() != incoming_.size()) {
@@ -91,6 +101,12 @@ void NodeImpl::start_round(Instant now) {
   if (config_.exchange.enabled && (config_.exchange.future_position > 0 || trigger_.needs_drift()) && drift_.size() != incoming_.size())
     drift_.assign(incoming_.size(), 0.0f);
   if (config_.exchange.enabled && config_.exchange.outer_momentum > 0) travelled_.resize(schema_.blocks().size());
+}
+
+void NodeImpl::zero_local_segments(std::vector<float>& values) const {
+  for (const Segment& segment : schema_.segments())
+    if (segment.kind == SegmentKind::local && values.size() >= segment.offset + segment.size)
+      std::fill_n(values.begin() + static_cast<std::ptrdiff_t>(segment.offset), segment.size, 0.0f);
 }
 
 bool NodeImpl::has_work() const { return stage_ > RoundStage::waiting; }
@@ -146,10 +162,8 @@ void NodeImpl::work(Instant now) {
       }
       case RoundStage::speak: {
         Neighbour& neighbour = neighbours_[round_links_[round_link_]];
-        Session* session = session_of(round_links_[round_link_]);
         // A full way out or a lost session pauses the turn; it goes on in a later round.
-        if (session == nullptr || !neighbour.link || !neighbour.link->speaking() || !neighbour.link->my_turn() ||
-            session->bulk_outstanding > config_.exchange.bulk_window_bytes) {
+        if (!neighbour.link || !neighbour.link->speaking() || !neighbour.link->my_turn() || !has_room(neighbour)) {
           ++round_link_;
           next_link(now);
           break;
@@ -161,7 +175,7 @@ void NodeImpl::work(Instant now) {
           adopt(now);
           return;
         }
-        if (link.next_block() == schema_.blocks().size()) {
+        if (link.spoken_all()) {
           end_speech(neighbour, now);
         } else {
           flush_link(neighbour);
@@ -418,53 +432,12 @@ void NodeImpl::hand_out(std::vector<float> values, bool replace) {
   recall_if_owing();
 }
 
-// A node without a usable model takes the first complete one that a neighbour has published to it.
-bool NodeImpl::adopt(Instant now) {
-  if (!model_ready_ || trainer_has_buffer_ || (has_model_ && phase_ != Phase::broken)) return false;
-  const auto donor = std::find_if(neighbours_.begin(), neighbours_.end(), [](const auto& item) {
-    return item.second.link && item.second.link->is_open() && item.second.link->received_complete();
-  });
-  if (donor == neighbours_.end()) return false;
-  take_over(donor->second.link->received(), "peer=" + to_hex(donor->first), now);
-  return true;
-}
-
-void NodeImpl::on_restored(std::vector<float> model, Instant now) {
-  if (phase_ != Phase::broken || trainer_has_buffer_) return;
-  if (model.size() != schema_.floats() || !kernels().all_finite(model)) {
-    log(Level::error, "event=no-model-to-restore hint=\"start a neighbour, or remove the state directory and join again\"");
-    return;
-  }
-  take_over(model, "checkpoint", now);
-}
-
-void NodeImpl::take_over(std::span<const float> model, const std::string& from, Instant now) {
-  base_.assign(model.begin(), model.end());
-  incoming_.assign(model.begin(), model.end());
-  base_valid_ = true;
-  base_step_ = last_.step;
-  std::fill(drift_.begin(), drift_.end(), 0.0f);
-  has_model_ = true;
-  ramping_ = true;
-  joined_at_step_ = last_.step;
-  last_.finite = true;
-  restore_asked_ = false;
-  log(Level::info, "event=model-adopted from=" + from);
-  set_phase(Phase::training, "the model has arrived");
-  check_progress(now);
-  hand_out(std::move(incoming_), true);
-  // Two nodes that met while neither had a model start over, now that one has.
-  std::vector<SessionId> again;
-  for (const auto& [id, session] : sessions_)
-    if (session.ready_mine && session.ready_theirs && !session.ready_mine->has_model && !session.ready_theirs->has_model)
-      again.push_back(id);
-  for (const SessionId id : again) close(id, "a model has arrived since; opening the link again", now, true);
-}
-
 void NodeImpl::own_model_broken(const std::string& where) {
   stage_ = RoundStage::idle;
   last_.finite = false;
-  if (phase_ == Phase::broken) return;
+  // Who leaves has nothing to say any more, but it still leaves; who is paused is so again with another model.
+  if (phase_ == Phase::broken || phase_ == Phase::leaving || phase_ == Phase::left) return;
+  paused_when_broken_ = phase_ == Phase::paused;
   set_phase(Phase::broken, where + "; nothing is published until a neighbour's model has been taken");
 }
 

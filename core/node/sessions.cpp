@@ -1,79 +1,41 @@
-// Who to talk to: dialling, the handshake, gossip of member records, failure detection.
+// Connections: the handshake, what is said on them, their end.
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
 #include <algorithm>
 
 #include "core/node/node_impl.h"
+#include "core/wire/file_piece.h"
 
 namespace gossipd {
 namespace {
 
-constexpr Duration link_memory = std::chrono::seconds(60);   // replicas of a lost neighbour are kept so long
-constexpr Duration failed_dial_period = std::chrono::seconds(10);
 constexpr Duration quarantine_min = std::chrono::seconds(10);
 constexpr std::uint32_t quarantine_doublings_max = 6;
 constexpr std::size_t sessions_max = 256;
-constexpr int gossip_hops = 4;  // ticks a record may need to get here through others
+constexpr std::size_t named_when_refused = 32;  // members, to who asks a node that has no room or has left
 
 }  // namespace
 
-// ---- dialling --------------------------------------------------------------------------------
-
-bool NodeImpl::may_dial(const Endpoint& endpoint, Instant now) const {
-  if (endpoint.host.empty() || endpoint.port == 0) return false;
-  const auto found = dials_.find(endpoint);
-  return found == dials_.end() || (!found->second.in_flight && !found->second.self && now >= found->second.next);
+// In words that are right at both ends, as both show them.
+Error NodeImpl::no_common_protocol(const Hello& hello) const {
+  const auto range = [](const std::string& name, const ProtocolRange& r) {
+    return name + " speaks protocol " + std::to_string(r.oldest) + (r.newest == r.oldest ? "" : " to " + std::to_string(r.newest));
+  };
+  const ProtocolRange own = protocols(), peers{hello.protocol, hello.newest};
+  const std::string& behind = own.newest < peers.newest ? config_.name : hello.name;
+  return Error{"protocol-mismatch", range(config_.name, own) + " and " + range(hello.name, peers) + ": none in common; install a newer gossipd on " + behind +
+                                        ", or take away its setting membership.protocol"};
 }
 
-void NodeImpl::dial(const Endpoint& endpoint, Instant now) {
-  DialState& state = dials_[endpoint];
-  state.in_flight = true;
-  const MembershipPolicy& policy = config_.membership;
-  const Duration backoff = std::min(policy.redial_max, policy.redial_min * (1u << std::min(state.failures, 10u)));
-  state.next = now + from_seconds(seconds(backoff) * (0.75 + 0.5 * random_.uniform()));
-  emit(DialEffect{endpoint});
-}
-
-void NodeImpl::dial_if_needed(Instant now) {
-  if (phase_ == Phase::left || phase_ == Phase::leaving || stopping_) return;
-  const std::size_t sessions = established_sessions();
-  if (sessions == 0)
-    for (const Endpoint& seed : config_.seeds)
-      if (may_dial(seed, now)) dial(seed, now);
-
-  std::vector<Endpoint> candidates, failed;
-  std::size_t dialling = 0;
-  for (const auto& [endpoint, state] : dials_) dialling += state.in_flight ? 1 : 0;
-  for (const auto& [id, entry] : directory_.entries()) {
-    if (id == state_.id || entry.record.state == MemberState::left) continue;
-    const auto neighbour = neighbours_.find(id);
-    if (neighbour != neighbours_.end() && (neighbour->second.session != SessionId{} || now < neighbour->second.quarantined_until)) continue;
-    // A node that came back with another id answers at the old one's address.
-    const bool taken = std::any_of(sessions_.begin(), sessions_.end(), [&entry = entry](const auto& item) {
-      return item.second.established && item.second.theirs->address == entry.record.address;
-    });
-    if (taken || !may_dial(entry.record.address, now)) continue;
-    (entry.record.state == MemberState::alive ? candidates : failed).push_back(entry.record.address);
-  }
-  const std::size_t wanted = std::min<std::size_t>(config_.membership.links, directory_.alive_others());
-  while (sessions + dialling < wanted && !candidates.empty()) {
-    const std::size_t pick = random_.below(candidates.size());
-    dial(candidates[pick], now);
-    candidates.erase(candidates.begin() + static_cast<std::ptrdiff_t>(pick));
-    ++dialling;
-  }
-  // Members that failed are asked again for ever, one at a time: a partition heals by itself.
-  if (!failed.empty() && now >= next_failed_dial_) {
-    dial(failed[random_.below(failed.size())], now);
-    next_failed_dial_ = now + from_seconds(seconds(failed_dial_period) * (0.5 + random_.uniform()));
-  }
-}
+// ---- dials that fail ----------------------------------------------------------------------------
 
 void NodeImpl::on_dial_failed(const Endpoint& endpoint, std::string reason, Instant now) {
   DialState& state = dials_[endpoint];
   state.in_flight = false;
+  state.probed = NodeId{};
   ++state.failures;
+  accuse_all_at(endpoint, NodeId{}, "cannot be dialled", now);
   if (state.last_reason == reason) return;
   state.last_reason = reason;
   log(Level::warning, "event=dial-failed endpoint=" + to_string(endpoint) + " reason=\"" + reason + "\"");
@@ -103,7 +65,11 @@ void NodeImpl::send(Session& session, const Control& message) {
 }
 
 void NodeImpl::on_session_open(SessionId id, bool outbound, Endpoint remote, Instant now) {
-  if (outbound) dials_[remote].in_flight = false;
+  NodeId probed{};
+  if (outbound) {
+    dials_[remote].in_flight = false;
+    probed = std::exchange(dials_[remote].probed, NodeId{});
+  }
   if (stopping_ || sessions_.size() >= sessions_max || (phase_ == Phase::left && outbound)) {
     emit(CloseEffect{id, "not accepting sessions"});
     return;
@@ -113,8 +79,10 @@ void NodeImpl::on_session_open(SessionId id, bool outbound, Endpoint remote, Ins
   session.outbound = outbound;
   session.remote = std::move(remote);
   session.opened = session.last_byte = now;
-  send(session, Hello{protocol_version, state_.cluster, state_.id, state_.incarnation, config_.name, config_.advertise, state_.job,
-                      phase_ == Phase::left});
+  session.probed = probed;
+  const ProtocolRange spoken = protocols();
+  send(session, Hello{spoken.oldest, state_.cluster, state_.id, state_.incarnation, config_.name, config_.advertise, state_.job,
+                      phase_ == Phase::left, probed != NodeId{}, spoken.newest});
 }
 
 void NodeImpl::close(SessionId id, const std::string& reason, Instant now, bool tell_driver) {
@@ -129,7 +97,13 @@ void NodeImpl::close(SessionId id, const std::string& reason, Instant now, bool 
   if (neighbour == neighbours_.end() || neighbour->second.session != id) return;
   neighbour->second.session = SessionId{};
   neighbour->second.down_since = now;
-  if (neighbour->second.link) neighbour->second.link->close();
+  if (Link* link = neighbour->second.link.get(); link != nullptr) {
+    if (needs_model() && link->is_open()) gathering_.keep(session.theirs->id, *link, schema_);
+    link->close();
+    // The other end has given up this node, which stood still, and gone on. The link starts over: whole blocks at the first exchange, of
+    // which this node takes nearly all, and the other no more than of a joiner.
+    if (now < thawed_until_) link->forget();
+  }
   log(Level::info, "event=link-down peer=" + to_hex(session.theirs->id) + " reason=\"" + reason + "\"");
 }
 
@@ -138,11 +112,14 @@ void NodeImpl::on_session_closed(SessionId id, const std::string& reason, Instan
   if (found == sessions_.end()) return;
   const bool was_established = found->second.established;
   const NodeId peer = found->second.theirs ? found->second.theirs->id : NodeId{};
-  if (!was_established)
+  const bool answered = !found->second.outbound || found->second.theirs;
+  const Endpoint remote = found->second.remote;
+  const Instant last_heard = found->second.last_byte;
+  if (!was_established && !(found->second.theirs && found->second.theirs->probe))
     note_refusal(false, who(found->second), Error{"closed", "closed before the handshake was done: " + reason}, now);
   close(id, reason, now, false);
-  if (was_established && directory_.set_suspect(peer, true))
-    log(Level::info, "event=member-suspect peer=" + to_hex(peer) + " reason=\"" + reason + "\"");
+  if (was_established) accuse(peer, last_heard, reason, now);
+  if (!answered) accuse_all_at(remote, NodeId{}, reason, now);
   check_finish(now);
   dial_if_needed(now);
 }
@@ -151,12 +128,15 @@ void NodeImpl::on_bytes(SessionId id, Instant now) {
   const auto found = sessions_.find(id);
   if (found == sessions_.end()) return;
   found->second.last_byte = now;
+  found->second.accused = false;
   if (found->second.established) directory_.heard_from(found->second.theirs->id, now);
 }
 
-void NodeImpl::on_bulk_sent(SessionId id, std::size_t bytes) {
+void NodeImpl::on_bulk_sent(SessionId id, std::size_t bytes, Instant now) {
   const auto found = sessions_.find(id);
-  if (found != sessions_.end()) found->second.bulk_outstanding -= std::min(bytes, found->second.bulk_outstanding);
+  if (found == sessions_.end()) return;
+  found->second.bulk_outstanding -= std::min(bytes, found->second.bulk_outstanding);
+  if (round_has_reason(now)) start_round(now);
 }
 
 void NodeImpl::on_message(SessionId id, Lane lane, std::span<const std::byte> message, Instant now) {
@@ -179,11 +159,7 @@ void NodeImpl::handle(Session& session, Control message, Instant now) {
     if (session.outbound && refusal->reason.code != "duplicate") dials_[session.remote].failures = std::max(4u, dials_[session.remote].failures + 1);
     return close(session.id, "refused by the peer: " + refusal->reason.code, now, true);
   }
-  if (auto* members = std::get_if<Members>(&message)) {
-    // Also from a node that has no room for another link: that is how a joiner finds the others.
-    if (session.established || (session.theirs && (session.theirs->cluster == state_.cluster || state_.cluster == ClusterId{}))) merge_records(members->records, now);
-    return;
-  }
+  if (auto* members = std::get_if<Members>(&message)) return on_members(session, *members, now);
   if (!session.established) return refuse(session, Error{"handshake", "a message came before the handshake was done"}, now);
   if (std::get_if<JobRequest>(&message)) {
     if (!job_document_.empty()) send(session, JobOffer{state_.job, budget_samples_, job_document_});
@@ -193,11 +169,16 @@ void NodeImpl::handle(Session& session, Control message, Instant now) {
       return refuse(session, Error{"job-corrupt", "the job's text does not have the hash it was offered with"}, now);
     state_.job = offer->hash;
     job_document_ = offer->document;
-    budget_samples_ = offer->budget_samples;
+    budget_samples_ = state_.budget.revision > 0 ? state_.budget.samples : offer->budget_samples;
     persist();
     set_phase(Phase::preparing, "the job has arrived from " + who(session));
     emit(JobEffect{job_document_, state_.job});
+  } else if (auto* request = std::get_if<FileRequest>(&message)) {
+    on_file_request(session, *request);
+  } else if (auto* absent = std::get_if<FileAbsent>(&message)) {
+    on_file_absent(session, *absent, now);
   } else if (auto* ready = std::get_if<Ready>(&message)) {
+    if (session.ready_theirs) return refuse(session, Error{"handshake", "a second ready"}, now);
     session.ready_theirs = *ready;
     try_open(session, now);
   } else if (auto* ping = std::get_if<Ping>(&message)) {
@@ -211,10 +192,14 @@ void NodeImpl::handle(Session& session, Control message, Instant now) {
     if (Neighbour& neighbour = neighbours_[session.theirs->id]; neighbour.link) neighbour.link->on_resync(*resync);
   } else if (auto* bye = std::get_if<Bye>(&message)) {
     const NodeId peer = session.theirs->id;
+    const bool rotated = bye->why == bye_rotated;
     log(Level::info, "event=bye peer=" + to_hex(peer) + " why=" + bye->why);
     close(session.id, "the peer says goodbye: " + bye->why, now, true);
-    directory_.set_suspect(peer, true);
+    if (!rotated) accuse(peer, now, "it says goodbye: " + bye->why, now);
     check_finish(now);
+    dial_if_needed(now);
+  } else if (auto* digest = std::get_if<Digest>(&message)) {
+    send_records(session, directory_.differing(digest->buckets));
   }
 }
 
@@ -222,9 +207,7 @@ void NodeImpl::handle(Session& session, Control message, Instant now) {
 
 std::optional<Error> NodeImpl::check_hello(const Hello& hello) const {
   if (hello.id == state_.id) return Error{"self", "this is the same node"};
-  if (hello.protocol != protocol_version)
-    return Error{"protocol-mismatch", "protocol " + std::to_string(hello.protocol) + " meets protocol " + std::to_string(protocol_version) +
-                                          "; run the same gossipd release on both"};
+  if (const ProtocolRange peers{hello.protocol, hello.newest}; !common_protocol(protocols(), peers)) return no_common_protocol(hello);
   if (phase_ == Phase::left || phase_ == Phase::leaving || hello.leaving)
     return Error{"left", std::string(hello.leaving ? "the peer" : "this node") + " has left the cluster; `gossipctl join` brings it back"};
   if (hello.cluster == ClusterId{} && state_.cluster == ClusterId{})
@@ -242,10 +225,20 @@ void NodeImpl::on_hello(Session& session, const Hello& hello, Instant now) {
   if (session.theirs) return refuse(session, Error{"handshake", "a second hello"}, now);
   session.theirs = hello;
   if (session.theirs->address.host.empty()) session.theirs->address.host = session.remote.host;
+  if (session.outbound) accuse_all_at(session.remote, hello.id, "another node answers at its address", now);
   if (const auto error = check_hello(hello)) {
+    if (hello.leaving && hello.cluster == state_.cluster) note_left(hello, now);
     if (error->code == "self" && session.outbound) dials_[session.remote].self = true;
+    // Who has left refuses, too, and names others before it does.
+    const bool we_left = phase_ == Phase::left || phase_ == Phase::leaving;
+    const bool same_cluster = hello.cluster == state_.cluster || hello.cluster == ClusterId{};
+    if (error->code == "left" && we_left && same_cluster) send_records(session, directory_.sample(named_when_refused, random_));
+    if (error->code == "left" && !we_left && session.outbound && session.probed == NodeId{}) return;
     return refuse(session, *error, now);
   }
+  session.protocol = *common_protocol(protocols(), {hello.protocol, hello.newest});
+  if (session.probed != NodeId{}) return on_probe_answered(session, now);
+  if (hello.probe) return;  // our own hello was the answer
   const auto neighbour = neighbours_.find(hello.id);
   if (neighbour != neighbours_.end() && now < neighbour->second.quarantined_until)
     return refuse(session, Error{"quarantined", "too many of this peer's deltas had to be refused; it is let in again in " +
@@ -254,7 +247,7 @@ void NodeImpl::on_hello(Session& session, const Hello& hello, Instant now) {
     if (keep_existing(*existing, session)) return refuse(session, Error{"duplicate", "there is a session already"}, now);
     close(existing->id, "replaced by a newer session", now, true);
   } else if (established_sessions() >= config_.membership.links_max) {
-    send_members(session);
+    send_records(session, directory_.sample(named_when_refused, random_));
     return refuse(session, Error{"full", "this node has all the links it accepts; ask the members it named"}, now);
   }
   establish(session, now);
@@ -275,31 +268,44 @@ void NodeImpl::establish(Session& session, Instant now) {
     state_.cluster = hello.cluster;
     log(Level::info, "event=cluster-joined cluster=" + to_hex(state_.cluster));
   }
+  // What a node alone has found out about others is its own.
+  if (established_sessions() == 0) directory_.doubt_lonely_verdicts(now);
   session.established = true;
   session.ping_next = now;
   if (session.outbound) {
     dials_[session.remote].failures = 0;
     dials_[session.remote].last_reason.clear();
   }
-  MemberRecord record;
-  record.id = hello.id;
-  record.name = hello.name;
-  record.address = session.theirs->address;
-  record.incarnation = hello.incarnation;
-  if (const auto* known = directory_.find(hello.id); known == nullptr || known->record.incarnation < hello.incarnation) {
-    if (known != nullptr) record.samples = known->record.samples;
-    merge_records({record}, now);
-  }
+  learn_from(hello, now);
+  accuse_all_at(session.theirs->address, hello.id, "another node is at its address", now);
   directory_.heard_from(hello.id, now);
   Neighbour& neighbour = neighbours_[hello.id];
   neighbour.session = session.id;
   log(Level::info, "event=link-up peer=" + to_hex(hello.id) + " name=" + hello.name + " direction=" + (session.outbound ? "out" : "in"));
   persist();
-  send_members(session);
+  session.news_told = directory_.news();
+  if (const Directory::Entry* known = directory_.find(hello.id); known != nullptr && known->record.samples > 0) send_records(session, {known->record});
+  send(session, Digest{directory_.digest()});
+  send_figures(session, 0, now);
   if (state_.job == JobHash{} && hello.job != JobHash{}) send(session, JobRequest{});
+  carry_on_fetching(now);
   if (model_ready_) {
     if (phase_ == Phase::joining && has_model_) begin_training(now);
-    send_ready(session);
+    send_ready(session, now);
+  }
+  drop_rotated_link(session, now);
+}
+
+// A hello tells of a life that gossip may not have told of yet.
+void NodeImpl::learn_from(const Hello& hello, Instant now) {
+  MemberRecord record;
+  record.id = hello.id;
+  record.name = hello.name;
+  record.address = hello.address;
+  record.incarnation = hello.incarnation;
+  if (const auto* known = directory_.find(hello.id); known == nullptr || known->record.incarnation < hello.incarnation) {
+    if (known != nullptr) record.samples = known->record.samples;
+    merge_records({record}, now);
   }
 }
 
@@ -312,15 +318,16 @@ void NodeImpl::refuse(Session& session, Error reason, Instant now) {
   close(session.id, "refused: " + reason.code, now, true);
 }
 
-void NodeImpl::send_ready(Session& session) {
+void NodeImpl::send_ready(Session& session, Instant now) {
   if (session.ready_mine || !config_.exchange.enabled) return;
   Neighbour& neighbour = neighbours_[session.theirs->id];
   if (!neighbour.link) neighbour.link = std::make_unique<Link>(state_.id, session.theirs->id, schema_, config_.exchange);
   Ready ready;
   ready.schema = schema_.hash();
-  ready.has_model = has_model_ && phase_ != Phase::broken;
+  ready.has_model = !needs_model();
   ready.nonce = random_.next();
   neighbour.link->describe(ready);
+  if (needs_model()) order_blocks(session.theirs->id, ready, now);
   session.ready_mine = ready;
   send(session, ready);
 }
@@ -332,8 +339,14 @@ void NodeImpl::try_open(Session& session, Instant now) {
   if (session.ready_mine->schema != session.ready_theirs->schema)
     return refuse(session, Error{"schema-mismatch", "schema " + to_hex(session.ready_theirs->schema) + " meets schema " + to_hex(schema_.hash()) +
                                                         "; the two models differ in a shape or a name"}, now);
-  if (!session.ready_mine->has_model && !session.ready_theirs->has_model) return;
-  if (neighbour.link->open(*session.ready_mine, *session.ready_theirs, now)) {
+  if (!session.ready_mine->has_model && !session.ready_theirs->has_model) {
+    // This node has found one since it said so.
+    if (!needs_model()) close(session.id, "a model has arrived since; opening the link again", now, true);
+    return;
+  }
+  if (!neighbour.link->orders(*session.ready_theirs))
+    return refuse(session, Error{"malformed", "a ready names blocks that the model, of " + std::to_string(schema_.blocks().size()) + ", does not have"}, now);
+  if (neighbour.link->open(*session.ready_mine, *session.ready_theirs, session.protocol, now)) {
     auto state = std::make_shared<const Bytes>(encode_replica_state(neighbour.link->replica_state()));
     session.bulk_outstanding += state->size();
     emit(SendEffect{session.id, Lane::bulk, std::move(state)});
@@ -341,50 +354,11 @@ void NodeImpl::try_open(Session& session, Instant now) {
   if (round_has_reason(now)) start_round(now);
 }
 
-// ---- gossip of records -----------------------------------------------------------------------
-
-void NodeImpl::send_members(Session& session) {
-  while (true) {
-    Members members{directory_.changed_since(session.members_seen)};
-    if (members.records.empty()) return;
-    send(session, members);
-  }
-}
-
-void NodeImpl::gossip(Instant) {
-  for (auto& [id, session] : sessions_)
-    if (session.established) send_members(session);
-}
-
-void NodeImpl::merge_records(const std::vector<MemberRecord>& records, Instant now) {
-  bool changed_membership = false;
-  for (const MemberRecord& record : records) {
-    const Directory::Outcome outcome = directory_.merge(record, now);
-    const std::string words = " peer=" + to_hex(record.id) + " name=" + record.name + " address=" + to_string(record.address);
-    switch (outcome) {
-      case Directory::Outcome::joined: log(Level::info, "event=member-joined" + words); changed_membership = true; break;
-      case Directory::Outcome::revived: log(Level::info, "event=member-back" + words); changed_membership = true; break;
-      case Directory::Outcome::failed: log(Level::warning, "event=member-failed" + words + " by=gossip"); changed_membership = true; break;
-      case Directory::Outcome::left: log(Level::info, "event=member-left" + words); changed_membership = true; break;
-      case Directory::Outcome::accused: raise_incarnation(record.incarnation); renew_own_record(now); gossip(now); break;
-      case Directory::Outcome::recovered:
-        samples_extra_ = directory_.self().samples - std::min(directory_.self().samples, trained_samples_);
-        log(Level::info, "event=own-samples-recovered samples=" + std::to_string(directory_.self().samples));
-        break;
-      case Directory::Outcome::updated:
-      case Directory::Outcome::unchanged: break;
-    }
-  }
-  if (changed_membership) persist_due_ = true;
-  publish_progress();
-  check_progress(now);
-  check_finish(now);
-}
-
 // ---- deltas ----------------------------------------------------------------------------------
 
 void NodeImpl::on_bulk(Session& session, std::span<const std::byte> message, Instant now) {
   if (!session.established) return refuse(session, Error{"handshake", "a delta came before the handshake was done"}, now);
+  if (is_file_piece(message)) return on_file_piece(session, message, now);
   Neighbour& neighbour = neighbours_[session.theirs->id];
   const auto kind = bulk_kind(message);
   if (!kind || !neighbour.link) {
@@ -403,7 +377,7 @@ void NodeImpl::on_bulk(Session& session, std::span<const std::byte> message, Ins
   const std::uint64_t refused = link.counters().refused_total() - refused_before;
   if (whole || refused > 0) return on_refused_data(session, refused, whole, now);
   if (link.my_turn()) neighbour.refusals = 0;
-  if (!has_model_ || phase_ == Phase::broken) adopt(now);
+  adopt(now);
   recall_if_owing();
   if (round_has_reason(now)) start_round(now);
 }
@@ -422,10 +396,11 @@ void NodeImpl::on_refused_data(Session& session, std::uint64_t refused, std::opt
     return refuse(session, Error{"quarantined", "too many deltas had to be refused; this link rests for " +
                                                     std::to_string(static_cast<int>(seconds(length))) + " s"}, now);
   }
-  // After a message that made no sense the turns are out of step: open again and compare hashes.
-  if (whole) {
+  // After a message that made no sense the turns are out of step: open again and compare hashes. A node without a model never
+  // has a turn in which the block could be asked for and sent again: it opens again, too.
+  if (whole || !has_model_ || phase_ == Phase::broken) {
     const std::uint32_t refusals = neighbour.refusals;
-    refuse(session, Error{"delta-refused", std::string("a message of the exchange was refused: ") + to_string(*whole)}, now);
+    refuse(session, Error{"delta-refused", std::string("a message of the exchange was refused: ") + (whole ? to_string(*whole) : "a record of the model")}, now);
     neighbour.refusals = refusals;
     return;
   }
@@ -439,47 +414,6 @@ void NodeImpl::flush_link(Neighbour& neighbour) {
     if (session == sessions_.end()) continue;
     session->second.bulk_outstanding += message->size();
     emit(SendEffect{session->first, Lane::bulk, std::move(message)});
-  }
-}
-
-// ---- failure detection -----------------------------------------------------------------------
-
-void NodeImpl::detect_failures(Instant now) {
-  const MembershipPolicy& policy = config_.membership;
-  std::vector<std::pair<SessionId, std::string>> dead;
-  for (auto& [id, session] : sessions_) {
-    const Duration silence = now - session.last_byte;
-    if (!session.established) {
-      if (now - session.opened > policy.handshake_timeout) dead.emplace_back(id, "no handshake in time");
-    } else if (silence > policy.fail_after) {
-      dead.emplace_back(id, "silent for " + std::to_string(static_cast<int>(seconds(silence))) + " s");
-    } else if (silence > policy.suspect_after && directory_.set_suspect(session.theirs->id, true)) {
-      log(Level::info, "event=member-suspect peer=" + to_hex(session.theirs->id) + " reason=silent");
-    }
-  }
-  for (const auto& [id, reason] : dead) close(id, reason, now, true);
-
-  bool changed = false;
-  std::vector<NodeId> failed;
-  for (const auto& [id, entry] : directory_.entries()) {
-    if (id == state_.id || entry.record.state != MemberState::alive || session_of(id) != nullptr) continue;
-    // Without a session its tick comes through others, or not at all.
-    const Duration silence = now - entry.refreshed;
-    const Duration slack = entry.suspect && neighbours_.contains(id) ? Duration{} : policy.tick * gossip_hops;
-    if (silence > policy.fail_after + slack) failed.push_back(id);
-    else if (silence > policy.suspect_after + slack) directory_.set_suspect(id, true);
-  }
-  for (const NodeId id : failed)
-    if (directory_.set_failed(id, now)) {
-      log(Level::warning, "event=member-failed peer=" + to_hex(id) + " by=silence");
-      changed = true;
-    }
-  for (auto& [id, neighbour] : neighbours_)
-    if (neighbour.link && neighbour.session == SessionId{} && now - neighbour.down_since > link_memory && stage_ <= RoundStage::waiting)
-      neighbour.link.reset();
-  if (changed) {
-    persist_due_ = true;
-    gossip(now);
   }
 }
 

@@ -1,6 +1,8 @@
 #include "core/wire/control.h"
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "core/base/result.h"
@@ -61,7 +63,8 @@ double real(const json& from, Key key, double otherwise = 0) {
   const json* found = at(from, key);
   if (found == nullptr || !found->is_number()) return otherwise;
   const double value = found->get<double>();
-  return std::isfinite(value) ? value : otherwise;
+  // Figures are told on as floats: one beyond their range would be infinite there.
+  return std::abs(value) <= std::numeric_limits<float>::max() ? value : otherwise;
 }
 
 bool flag(const json& map, const char* key) {
@@ -73,15 +76,32 @@ Endpoint endpoint(const json& map) {
   return Endpoint{text(map, "host", 255), static_cast<std::uint16_t>(number(map, "port") & 0xffff)};
 }
 
-// A list, since members tell of all members every second and names would be most of it; later releases add items at the end.
+// Lists, since names of fields would be most of a message; later releases add items at the end.
 struct RecordItem {
-  enum : std::size_t { id, name, host, port, incarnation, state, tick, phase, samples, step, rate, batch, loss, spread };
+  enum : std::size_t { id, name, host, port, incarnation, state, tick, phase, samples, step, rate, batch, loss, spread, budget_revision, budget, news };
+};
+struct FiguresItem {
+  enum : std::size_t { id, incarnation, tick, samples, step, rate, batch, loss, spread, age };
 };
 
 json to_json(const MemberRecord& r) {
   return json::array({raw(r.id), r.name, r.address.host, r.address.port, r.incarnation, static_cast<unsigned>(r.state), r.tick,
                       static_cast<unsigned>(r.phase), r.samples, r.step, static_cast<float>(r.samples_per_second), r.batch,
-                      static_cast<float>(r.loss), static_cast<float>(r.spread)});
+                      static_cast<float>(r.loss), static_cast<float>(r.spread), r.budget.revision, r.budget.samples, r.news});
+}
+
+json to_json(const MemberFigures& f) {
+  return json::array({raw(f.id), f.incarnation, f.tick, f.samples, f.step, static_cast<float>(f.samples_per_second), f.batch,
+                      static_cast<float>(f.loss), static_cast<float>(f.spread), std::lround(std::clamp(f.age_seconds, 0.0, figures_age_max_s))});
+}
+
+json to_json(const Suspicion& s) { return json::array({raw(s.id), s.incarnation, raw(s.by)}); }
+
+template <typename Item>
+void put_list(json& map, const char* key, const std::vector<Item>& items) {
+  if (items.empty()) return;
+  json& list = map[key] = json::array();
+  for (const Item& item : items) list.push_back(to_json(item));
 }
 
 std::optional<MemberRecord> to_record(const json& list) {
@@ -93,7 +113,7 @@ std::optional<MemberRecord> to_record(const json& list) {
   r.incarnation = number(list, RecordItem::incarnation);
   const std::uint64_t state = number(list, RecordItem::state, 99);
   const std::uint64_t phase = number(list, RecordItem::phase, 99);
-  if (r.id == NodeId{} || state > raw(MemberState::left) || phase > raw(Phase::broken)) return std::nullopt;
+  if (r.id == NodeId{} || state > raw(MemberState::forgotten) || phase > raw(Phase::broken)) return std::nullopt;
   r.state = static_cast<MemberState>(state);
   r.phase = static_cast<Phase>(phase);
   r.tick = number(list, RecordItem::tick);
@@ -103,28 +123,92 @@ std::optional<MemberRecord> to_record(const json& list) {
   r.batch = static_cast<std::uint32_t>(number(list, RecordItem::batch) & 0xffffffff);
   r.loss = real(list, RecordItem::loss);
   r.spread = real(list, RecordItem::spread, 1);
+  r.budget = Budget{number(list, RecordItem::budget_revision), number(list, RecordItem::budget)};
+  r.news = number(list, RecordItem::news);
   return r;
+}
+
+std::optional<MemberFigures> to_figures(const json& list) {
+  if (!list.is_array()) return std::nullopt;
+  MemberFigures f;
+  f.id = NodeId{number(list, FiguresItem::id)};
+  f.incarnation = number(list, FiguresItem::incarnation);
+  f.tick = number(list, FiguresItem::tick);
+  f.samples = number(list, FiguresItem::samples);
+  f.step = number(list, FiguresItem::step);
+  f.samples_per_second = real(list, FiguresItem::rate);
+  f.batch = static_cast<std::uint32_t>(number(list, FiguresItem::batch) & 0xffffffff);
+  f.loss = real(list, FiguresItem::loss);
+  f.spread = real(list, FiguresItem::spread, 1);
+  f.age_seconds = std::clamp(real(list, FiguresItem::age), 0.0, figures_age_max_s);
+  return f.id == NodeId{} ? std::nullopt : std::optional(f);
+}
+
+std::optional<Suspicion> to_suspicion(const json& list) {
+  if (!list.is_array()) return std::nullopt;
+  const Suspicion s{NodeId{number(list, 0)}, number(list, 1), NodeId{number(list, 2)}};
+  return s.id == NodeId{} || s.by == NodeId{} ? std::nullopt : std::optional(s);
+}
+
+// The items that can be read of a list of at most `most`; false: there is no such list. A list that is missing is empty.
+template <typename Item>
+bool get_list(const json& map, const char* key, std::size_t most, std::optional<Item> (*read)(const json&), std::vector<Item>& out) {
+  const json* list = at(map, key);
+  if (list == nullptr) return true;
+  if (!list->is_array() || list->size() > most) return false;
+  for (const json& item : *list)
+    if (auto value = read(item)) out.push_back(std::move(*value));
+  return true;
+}
+
+Result<Control> to_digest(const json& map) {
+  Digest m;
+  const json* buckets = at(map, "buckets");
+  if (buckets == nullptr || !buckets->is_array() || buckets->empty() || buckets->size() > digest_buckets_max)
+    return Error{"malformed", "digest without a list of at most " + std::to_string(digest_buckets_max)};
+  for (const json& bucket : *buckets) m.buckets.push_back(bucket.is_number_unsigned() ? bucket.get<std::uint64_t>() : 0);
+  return Control{std::move(m)};
+}
+
+bool get_blocks(const json& map, const char* key, std::size_t most, std::vector<std::uint32_t>& out) {
+  const json* list = at(map, key);
+  if (list == nullptr || !list->is_array() || list->size() > most) return false;
+  for (const json& block : *list) {
+    if (!block.is_number_unsigned()) return false;
+    out.push_back(static_cast<std::uint32_t>(block.get<std::uint64_t>() & 0xffffffff));
+  }
+  return true;
 }
 
 struct ToJson {
   json operator()(const Hello& m) const {
     return {{"kind", "hello"},     {"protocol", m.protocol},  {"cluster", raw(m.cluster)}, {"id", raw(m.id)},
             {"inc", m.incarnation}, {"name", m.name},          {"host", m.address.host},    {"port", m.address.port},
-            {"job", raw(m.job)},   {"leaving", m.leaving}};
+            {"job", raw(m.job)},   {"leaving", m.leaving},     {"probe", m.probe},          {"newest", m.newest}};
   }
   json operator()(const Refuse& m) const { return {{"kind", "refuse"}, {"code", m.reason.code}, {"text", m.reason.text}}; }
   json operator()(const Members& m) const {
-    json records = json::array();
-    for (const MemberRecord& record : m.records) records.push_back(to_json(record));
-    return {{"kind", "members"}, {"records", std::move(records)}};
+    json map{{"kind", "members"}};
+    put_list(map, "records", m.records);
+    put_list(map, "figures", m.figures);
+    put_list(map, "suspects", m.suspicions);
+    return map;
   }
+  json operator()(const Digest& m) const { return {{"kind", "digest"}, {"buckets", m.buckets}}; }
   json operator()(const JobRequest&) const { return {{"kind", "job?"}}; }
   json operator()(const JobOffer& m) const {
     return {{"kind", "job"}, {"hash", raw(m.hash)}, {"budget", m.budget_samples}, {"document", m.document}};
   }
+  json operator()(const FileRequest& m) const {
+    return {{"kind", "file?"}, {"high", m.file.hash_high}, {"low", m.file.hash_low}, {"bytes", m.file.bytes}, {"offset", m.offset}};
+  }
+  json operator()(const FileAbsent& m) const {
+    return {{"kind", "nofile"}, {"high", m.file.hash_high}, {"low", m.file.hash_low}, {"bytes", m.file.bytes}};
+  }
   json operator()(const Ready& m) const {
     return {{"kind", "ready"},       {"schema", raw(m.schema)}, {"model", m.has_model}, {"nonce", m.nonce},
-            {"conv", m.conversation}, {"spoken", m.spoken},      {"heard", m.heard}};
+            {"conv", m.conversation}, {"spoken", m.spoken},      {"heard", m.heard},     {"first", m.first_block}, {"held", m.held_flips},
+            {"bf16", m.bf16}};
   }
   json operator()(const Ping& m) const { return {{"kind", "ping"}, {"nonce", m.nonce}}; }
   json operator()(const Pong& m) const { return {{"kind", "pong"}, {"nonce", m.nonce}}; }
@@ -137,41 +221,46 @@ Result<Control> from_json(const json& map) {
   const std::string kind = text(map, "kind");
   if (kind == "hello") {
     Hello m{static_cast<std::uint32_t>(number(map, "protocol") & 0xffffffff), ClusterId{number(map, "cluster")}, NodeId{number(map, "id")},
-            number(map, "inc"), text(map, "name", name_bytes_max), endpoint(map), JobHash{number(map, "job")}, flag(map, "leaving")};
+            number(map, "inc"), text(map, "name", name_bytes_max), endpoint(map), JobHash{number(map, "job")}, flag(map, "leaving"), flag(map, "probe")};
+    m.newest = std::max(m.protocol, static_cast<std::uint32_t>(number(map, "newest") & 0xffffffff));
     if (m.id == NodeId{}) return Error{"malformed", "hello without a node id"};
     return Control{std::move(m)};
   }
   if (kind == "refuse") return Control{Refuse{Error{text(map, "code", 64), text(map, "text")}}};
   if (kind == "members") {
     Members m;
-    const auto records = map.find("records");
-    if (records == map.end() || !records->is_array() || records->size() > records_per_message_max)
-      return Error{"malformed", "members without a list of at most " + std::to_string(records_per_message_max)};
-    for (const json& item : *records)
-      if (auto record = to_record(item)) m.records.push_back(std::move(*record));
+    if (!get_list(map, "records", records_per_message_max, to_record, m.records) ||
+        !get_list(map, "figures", figures_per_message_max, to_figures, m.figures) ||
+        !get_list(map, "suspects", suspicions_per_message_max, to_suspicion, m.suspicions))
+      return Error{"malformed", "members without lists of at most " + std::to_string(records_per_message_max) + " records, " +
+                                    std::to_string(figures_per_message_max) + " figures and " + std::to_string(suspicions_per_message_max) + " suspicions"};
     return Control{std::move(m)};
   }
+  if (kind == "digest") return to_digest(map);
   if (kind == "job?") return Control{JobRequest{}};
   if (kind == "job") {
     JobOffer m{JobHash{number(map, "hash")}, number(map, "budget"), text(map, "document", job_bytes_max)};
     if (m.document.empty()) return Error{"malformed", "job without a document"};
     return Control{std::move(m)};
   }
-  if (kind == "ready")
-    return Control{Ready{SchemaHash{number(map, "schema")}, flag(map, "model"), number(map, "nonce"), number(map, "conv"),
-                         static_cast<std::uint32_t>(number(map, "spoken") & 0xffffffff),
-                         static_cast<std::uint32_t>(number(map, "heard") & 0xffffffff)}};
+  const auto file = [&map] { return JobFile{number(map, "high"), number(map, "low"), number(map, "bytes")}; };
+  if (kind == "file?") return Control{FileRequest{file(), number(map, "offset")}};
+  if (kind == "nofile") return Control{FileAbsent{file()}};
+  if (kind == "ready") {
+    Ready m{SchemaHash{number(map, "schema")}, flag(map, "model"), number(map, "nonce"), number(map, "conv"),
+            static_cast<std::uint32_t>(number(map, "spoken") & 0xffffffff), static_cast<std::uint32_t>(number(map, "heard") & 0xffffffff),
+            static_cast<std::uint32_t>(number(map, "first") & 0xffffffff)};
+    if (map.contains("held") && !get_blocks(map, "held", held_flips_max, m.held_flips))
+      return Error{"malformed", "ready without a list of at most " + std::to_string(held_flips_max) + " blocks held"};
+    m.bf16 = flag(map, "bf16");
+    return Control{std::move(m)};
+  }
   if (kind == "ping") return Control{Ping{number(map, "nonce")}};
   if (kind == "pong") return Control{Pong{number(map, "nonce")}};
   if (kind == "resync") {
     Resync m;
-    const auto blocks = map.find("blocks");
-    if (blocks == map.end() || !blocks->is_array() || blocks->size() > resync_blocks_max)
-      return Error{"malformed", "resync without a list of at most " + std::to_string(resync_blocks_max)};
-    for (const json& block : *blocks) {
-      if (!block.is_number_unsigned()) return Error{"malformed", "resync names something that is no block"};
-      m.blocks.push_back(static_cast<std::uint32_t>(block.get<std::uint64_t>() & 0xffffffff));
-    }
+    if (!get_blocks(map, "blocks", resync_blocks_max, m.blocks))
+      return Error{"malformed", "resync without a list of at most " + std::to_string(resync_blocks_max) + " blocks"};
     return Control{std::move(m)};
   }
   if (kind == "bye") return Control{Bye{text(map, "why", 64)}};

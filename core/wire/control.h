@@ -8,17 +8,21 @@
 
 #include "core/base/result.h"
 #include "core/membership/member.h"
+#include "core/wire/protocol.h"
 
 namespace gossipd {
 
 inline constexpr std::size_t control_bytes_max = 64 * 1024;
 inline constexpr std::size_t job_bytes_max = 60 * 1024;
 inline constexpr std::size_t records_per_message_max = 200;
+inline constexpr std::size_t figures_per_message_max = 64;
+inline constexpr std::size_t suspicions_per_message_max = 64;
 inline constexpr std::size_t resync_blocks_max = 4096;
+inline constexpr std::size_t held_flips_max = 1024;
 
 // First on every session, in both directions.
 struct Hello {
-  std::uint32_t protocol = 0;
+  std::uint32_t protocol = 0;  // the oldest that the sender speaks (protocol.h)
   ClusterId cluster{};  // 0: wants to join whichever cluster this is
   NodeId id{};
   std::uint64_t incarnation = 0;
@@ -26,6 +30,8 @@ struct Hello {
   Endpoint address;  // an empty host: "the one you see me at"
   JobHash job{};     // 0: wants the cluster's
   bool leaving = false;
+  bool probe = false;  // wants to see that somebody answers, and no link
+  std::uint32_t newest = 0;  // that the sender speaks; never below `protocol`, which it is if not said
 };
 // Why the session will be closed; both sides keep it for their status.
 struct Refuse {
@@ -33,12 +39,26 @@ struct Refuse {
 };
 struct Members {
   std::vector<MemberRecord> records;
+  std::vector<MemberFigures> figures{};
+  std::vector<Suspicion> suspicions{};
+};
+// What the sender knows, in hashes (Directory::digest): the other end answers with the records that differ.
+struct Digest {
+  std::vector<std::uint64_t> buckets;
 };
 struct JobRequest {};
 struct JobOffer {
   JobHash hash{};
   Samples budget_samples = 0;
   std::string document;
+};
+// The next piece of the job's file, from `offset` on: answered by a bulk message (file_piece.h), or by FileAbsent.
+struct FileRequest {
+  JobFile file;
+  std::uint64_t offset = 0;
+};
+struct FileAbsent {
+  JobFile file;
 };
 // The model stands on this side; once per session. Conversation 0: nothing is remembered.
 struct Ready {
@@ -48,6 +68,11 @@ struct Ready {
   std::uint64_t conversation = 0;
   std::uint32_t spoken = 0;  // last turn spoken completely
   std::uint32_t heard = 0;   // last turn heard completely
+  // Without a model: where the other end's first turn is to begin, and which blocks can wait because others have told them: the ascending blocks
+  // at which what is missing and what is held take turns, from "missing" on.
+  std::uint32_t first_block = 0;
+  std::vector<std::uint32_t> held_flips{};
+  bool bf16 = false;         // would keep the replicas in bf16; they are, where both ends would
 };
 struct Ping {
   std::uint64_t nonce = 0;
@@ -59,14 +84,15 @@ struct Pong {
 struct Resync {
   std::vector<std::uint32_t> blocks;
 };
+inline const char* const bye_rotated = "rotated";  // the link goes, the node stays
 struct Bye {
-  std::string why;  // "left", "restarting"
+  std::string why;  // "left", "restarting", "rotated"
 };
 struct UnknownControl {
   std::string kind;
 };
 
-using Control = std::variant<Hello, Refuse, Members, JobRequest, JobOffer, Ready, Ping, Pong, Resync, Bye, UnknownControl>;
+using Control = std::variant<Hello, Refuse, Members, JobRequest, JobOffer, FileRequest, FileAbsent, Ready, Ping, Pong, Resync, Bye, Digest, UnknownControl>;
 
 [[nodiscard]] Bytes encode_control(const Control&);
 [[nodiscard]] Result<Control> decode_control(std::span<const std::byte>);

@@ -5,6 +5,11 @@
 #include "core/wire/bytes.h"
 
 namespace gossipd {
+namespace {
+
+constexpr std::uint8_t flag_fresh = 1, flag_hash = 2;
+
+}  // namespace
 
 void write_turn_header(std::span<std::byte, turn_header_bytes> out, const TurnHeader& h) {
   Bytes bytes;
@@ -25,13 +30,13 @@ void write_turn_header(std::span<std::byte, turn_header_bytes> out, const TurnHe
   std::memcpy(out.data(), bytes.data(), turn_header_bytes);
 }
 
-void write_turn_record(std::span<std::byte, turn_record_bytes> out, std::uint32_t block, Version version, Codec codec, bool fresh) {
-  const std::uint8_t flags = fresh ? 1 : 0;
-  std::memcpy(out.data(), &block, 4);
-  std::memcpy(out.data() + 4, &version, 4);
-  std::memcpy(out.data() + 8, &codec.id, 1);
+void write_turn_record(std::span<std::byte, turn_record_bytes> out, const TurnRecord& record) {
+  const auto flags = static_cast<std::uint8_t>((record.fresh ? flag_fresh : 0) | (record.hash ? flag_hash : 0));
+  std::memcpy(out.data(), &record.block, 4);
+  std::memcpy(out.data() + 4, &record.version, 4);
+  std::memcpy(out.data() + 8, &record.codec.id, 1);
   std::memcpy(out.data() + 9, &flags, 1);
-  std::memcpy(out.data() + 10, &codec.keep, 2);
+  std::memcpy(out.data() + 10, &record.codec.keep, 2);
 }
 
 Bytes encode_replica_state(const ReplicaState& state) {
@@ -85,12 +90,16 @@ std::optional<Reject> decode_turn(std::span<const std::byte> message, const Sche
     const auto codec = in.get<std::uint8_t>();
     const auto record_flags = in.get<std::uint8_t>();
     record.codec.keep = in.get<std::uint16_t>();
-    if (!in.ok() || (record_flags & ~1) != 0 || codec > raw(CodecId::top_k)) return Reject::malformed;
+    if (!in.ok() || (record_flags & ~(flag_fresh | flag_hash)) != 0 || codec > raw(CodecId::top_k)) return Reject::malformed;
     record.codec.id = static_cast<CodecId>(codec);
-    record.fresh = record_flags != 0;
+    record.fresh = (record_flags & flag_fresh) != 0;
     if (record.fresh && record.codec.id != CodecId::int8 && record.codec.id != CodecId::bf16) return Reject::malformed;
     if (record.block >= schema.blocks().size()) return Reject::unknown_block;
     if (record.codec.id == CodecId::top_k && (record.codec.keep == 0 || record.codec.keep > top_k_keep_max)) return Reject::malformed;
+    if ((record_flags & flag_hash) != 0) {
+      if (!is_whole(record)) return Reject::malformed;
+      record.hash = in.get<std::uint64_t>();
+    }
     record.payload = in.take(encoded_size(record.codec, schema.blocks()[record.block].size));
     if (!in.ok()) return Reject::malformed;
     records.push_back(record);

@@ -5,10 +5,11 @@
 //
 //     u8 kind = 1 | u8 flags (1 = last) | u16 records | u32 turn | f32 gain_speaker | f32 gain_listener |
 //     f32 weight | u32 in_flight | u64 step | f32 step_seconds | f32 snapshot_age_seconds | f32 loss
-//     then per record: u32 block | u32 version | u8 codec | u8 flags (1 = fresh) | u16 keep | payload of encoded_size(codec, floats)
+//     then per record: u32 block | u32 version | u8 codec | u8 flags (1 = fresh, 2 = hash) | u16 keep | u64 hash, if flagged | payload of encoded_size(codec, floats)
 //
 // `version` is the block's after the record; a delta needs the one before it as its base, a
-// keyframe or mirror none, and a fresh one (int8 or bf16: a keyframe in fewer bytes) takes zeros. A replica state (after a reconnect):
+// keyframe or mirror none, and a fresh one (int8 or bf16: a keyframe in fewer bytes) takes zeros. These three
+// carry, from protocol 3 on, the XXH3-64 of the floats that the block then holds. A replica state (after a reconnect):
 //
 //     u8 kind = 2 | u8 0 | u16 0 | u32 blocks | then per block: u32 version (0 = nothing held) | u64 XXH3-64 of its floats
 #pragma once
@@ -23,6 +24,7 @@ inline constexpr std::size_t bulk_message_bytes_max = std::size_t{1} << 20;
 inline constexpr std::size_t turn_header_bytes = 44;
 inline constexpr float loss_max = 1e9f;  // of a turn's header; larger ones are sent as this
 inline constexpr std::size_t turn_record_bytes = 12;
+inline constexpr std::size_t turn_hash_bytes = 8;  // more, of a record with a hash
 inline constexpr std::size_t turn_message_fill_bytes = 60 * 1024;  // a message is sent once it holds so much
 inline constexpr std::size_t turn_records_max = 4096;
 // A state of the largest model must fit a message; larger ones resync by keyframes.
@@ -49,6 +51,7 @@ struct TurnRecord {
   Version version = 0;
   Codec codec;
   bool fresh = false;  // the payload is a difference to zeros, not to the replica
+  std::optional<std::uint64_t> hash{};  // of the block after the record, which stands on nothing before it
   std::span<const std::byte> payload;  // into the message
 };
 
@@ -61,7 +64,11 @@ struct ReplicaState {
 };
 
 void write_turn_header(std::span<std::byte, turn_header_bytes> out, const TurnHeader&);
-void write_turn_record(std::span<std::byte, turn_record_bytes> out, std::uint32_t block, Version version, Codec codec, bool fresh = false);
+// Without the payload; of the record's hash only that there is one.
+void write_turn_record(std::span<std::byte, turn_record_bytes> out, const TurnRecord&);
+[[nodiscard]] inline bool is_whole(const TurnRecord& record) {
+  return record.fresh || record.codec.id == CodecId::mirror || record.codec.id == CodecId::keyframe;
+}
 [[nodiscard]] Bytes encode_replica_state(const ReplicaState&);
 
 [[nodiscard]] std::optional<BulkKind> bulk_kind(std::span<const std::byte> message);

@@ -2,8 +2,9 @@
 
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
-#include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/asio/local/stream_protocol.hpp>
+#include <boost/asio/ssl/error.hpp>
+#include <boost/asio/ssl/host_name_verification.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http.hpp>
@@ -11,13 +12,14 @@
 #include <utility>
 
 #include "net/addresses.h"
+#include "net/http/stream.h"
 
 namespace gossipd {
 
 namespace asio = boost::asio;
 namespace http = boost::beast::http;
 using boost::system::error_code;
-using Socket = asio::generic::stream_protocol::socket;
+using Socket = HttpStream::Socket;
 
 namespace {
 
@@ -77,19 +79,61 @@ HttpResponse to_response(http::response<http::string_body> message) {
   return response;
 }
 
+// Error "untrusted" if `call.ca_file` cannot be read.
+std::optional<Error> trust(const HttpCall& call, asio::ssl::context& context) {
+  error_code error;
+  (void)context.set_options(asio::ssl::context::no_tlsv1 | asio::ssl::context::no_tlsv1_1, error);
+  if (call.ca_file.empty())
+    (void)context.set_default_verify_paths(error);
+  else
+    (void)context.load_verify_file(call.ca_file, error);
+  if (error) return Error{"untrusted", call.ca_file + ": no certificate can be read from it: " + error.message()};
+  return std::nullopt;
+}
+
+// A certificate that signs itself is in the file that we trust, so it is known by itself, whatever name it goes by.
+bool is_known_or_named(bool verified, asio::ssl::verify_context& context, const std::string& host) {
+  X509_STORE_CTX* store = context.native_handle();
+  if (!verified) return false;
+  X509* leaf = X509_STORE_CTX_get_current_cert(store);
+  if (X509_STORE_CTX_get_error_depth(store) > 0 || X509_check_issued(leaf, leaf) == X509_V_OK) return true;
+  return asio::ssl::host_name_verification(host)(verified, context);
+}
+
+asio::awaitable<std::optional<Error>> secure(const HttpCall& call, HttpStream& stream) {
+  HttpStream::TlsStream* tls = stream.tls();
+  if (tls == nullptr) co_return std::nullopt;
+  tls->set_verify_mode(asio::ssl::verify_peer);
+  tls->set_verify_callback([host = call.server.host](bool verified, asio::ssl::verify_context& context) { return is_known_or_named(verified, context, host); });
+  (void)SSL_set_tlsext_host_name(tls->native_handle(), call.server.host.c_str());
+  const auto [error] = co_await tls->async_handshake(asio::ssl::stream_base::client, as_values);
+  if (!error) co_return std::nullopt;
+  const long reason = SSL_get_verify_result(tls->native_handle());
+  if (reason != X509_V_OK)
+    co_return Error{"untrusted", place(call) + " shows a certificate that is not trusted: " + X509_verify_cert_error_string(reason) +
+                                     "; name the daemon's certificate (rest-certificate.pem in its state directory) as the CA file"};
+  co_return Error{"bad-response", "what answers at " + place(call) + " does not speak TLS: " + error.message() + "; is it http://?"};
+}
+
 asio::awaitable<Result<HttpResponse>> perform(asio::io_context& io, const HttpCall& call) {
-  Socket socket(io);
-  if (const auto error = co_await connect(io, call, socket)) co_return *error;
+  asio::ssl::context context(asio::ssl::context::tls_client);
+  const bool tls = call.tls && call.unix_path.empty();
+  if (tls)
+    if (const auto error = trust(call, context)) co_return *error;
+  HttpStream stream(io, tls ? &context : nullptr);
+  if (const auto error = co_await connect(io, call, stream.socket())) co_return *error;
+  if (const auto error = co_await secure(call, stream)) co_return *error;
   const http::request<http::string_body> request = to_message(call);
   // A server may refuse before it has read everything; its answer counts, not our broken write.
-  (void)co_await http::async_write(socket, request, as_values);
+  (void)co_await http::async_write(stream, request, as_values);
   boost::beast::flat_buffer buffer;
   http::response_parser<http::string_body> parser;
   parser.body_limit(call.response_bytes_max);
   if (call.method == "HEAD") parser.skip(true);
-  const auto [error, count] = co_await http::async_read(socket, buffer, parser, as_values);
+  const auto [error, count] = co_await http::async_read(stream, buffer, parser, as_values);
   if (error) {
-    co_return Error{"bad-response", "what answers at " + place(call) + " is not gossipd's REST, or broke off: " + error.message()};
+    co_return Error{"bad-response", "what answers at " + place(call) + " is not gossipd's REST, or broke off: " + error.message() +
+                                        (tls ? "" : "; beyond loopback it speaks https://")};
   }
   co_return to_response(parser.release());
 }

@@ -1,4 +1,4 @@
-// net/http/client.h - one blocking HTTP request, for gossipctl and tests.
+// net/http/client.h - one blocking HTTP request, for gossipctl and tests; over TLS where it is asked for.
 #pragma once
 
 #include <chrono>
@@ -16,6 +16,8 @@ namespace gossipd {
 struct HttpCall {
   Endpoint server{"127.0.0.1", rest_port_default};
   std::string unix_path;  // when set, used instead of `server`
+  bool tls = false;       // https; never on a Unix socket
+  std::string ca_file;    // PEM: who may have signed the server's certificate, or that certificate itself; "": whom the system trusts
   std::string method = "GET";
   std::string target = "/";  // path and query, encoded
   std::string body;          // sent as application/json
@@ -25,7 +27,7 @@ struct HttpCall {
 };
 
 // Any status is a success here. Errors: "no-daemon" (nothing listens there), "resolve", "timeout",
-// "bad-response" (not HTTP, too long, or cut), "connect" (anything else on the way).
+// "bad-response" (not HTTP, too long, or cut), "untrusted" (its certificate), "connect" (anything else on the way).
 [[nodiscard]] Result<HttpResponse> http_call(const HttpCall& call);
 
 }  // namespace gossipd

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <boost/asio/as_tuple.hpp>
-#include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
@@ -20,6 +19,7 @@
 
 #include "net/addresses.h"
 #include "net/http/guard.h"
+#include "net/http/stream.h"
 #include "net/http/url.h"
 #include "net/task_group.h"
 
@@ -29,7 +29,7 @@ namespace asio = boost::asio;
 namespace http = boost::beast::http;
 using boost::system::error_code;
 using local = asio::local::stream_protocol;
-using Socket = asio::generic::stream_protocol::socket;  // TCP or Unix
+using Socket = HttpStream::Socket;
 using Parser = http::request_parser<http::string_body>;
 
 namespace {
@@ -61,10 +61,10 @@ struct Responder {
 };
 
 struct Connection {
-  Connection(asio::io_context& io, HttpVia via_in, std::size_t buffer_bytes_max)
-      : socket(io), via(via_in), buffer(buffer_bytes_max), deadline(io, [this] { cut(); }) {}
+  Connection(asio::io_context& io, asio::ssl::context* tls, HttpVia via_in, std::size_t buffer_bytes_max)
+      : stream(io, tls), via(via_in), buffer(buffer_bytes_max), deadline(io, [this] { cut(); }) {}
 
-  Socket socket;
+  HttpStream stream;
   HttpVia via;
   boost::beast::flat_buffer buffer;
   Timer deadline;
@@ -72,9 +72,10 @@ struct Connection {
   bool timed_out = false;
   std::shared_ptr<Answer> answer;  // being waited for
 
+  [[nodiscard]] bool is_open() { return stream.socket().is_open(); }
   void close() {
     error_code ignored;
-    socket.close(ignored);
+    stream.socket().close(ignored);
     if (answer) answer->ready.cancel();
   }
   void cut() {
@@ -125,6 +126,17 @@ http::response<http::string_body> to_message(HttpResponse response, bool head, b
   return message;
 }
 
+Result<std::shared_ptr<asio::ssl::context>> read_tls(const CertificateFiles& files) {
+  auto context = std::make_shared<asio::ssl::context>(asio::ssl::context::tls_server);
+  error_code error;
+  (void)context->set_options(asio::ssl::context::no_tlsv1 | asio::ssl::context::no_tlsv1_1 | asio::ssl::context::single_dh_use, error);
+  if (!error) (void)context->use_certificate_chain_file(files.certificate, error);
+  if (error) return Error{"certificate", files.certificate + ": no certificate can be read from it: " + error.message()};
+  (void)context->use_private_key_file(files.key, asio::ssl::context::pem, error);
+  if (error) return Error{"certificate", files.key + ": it holds no key of the certificate in " + files.certificate + ": " + error.message()};
+  return context;
+}
+
 template <typename Acceptor>
 struct Listener {
   explicit Listener(Acceptor acceptor_in) : acceptor(std::move(acceptor_in)), retry(acceptor.get_executor()) {}
@@ -158,6 +170,7 @@ class HttpServer::Impl : public std::enable_shared_from_this<HttpServer::Impl> {
   asio::awaitable<void> accept_loop(Self self, std::shared_ptr<Listener<Acceptor>> listener, HttpVia via);
   void admit(std::shared_ptr<Connection> connection);
   asio::awaitable<void> serve(Self self, std::shared_ptr<Connection> connection);
+  asio::awaitable<bool> secure(Connection& connection);
   asio::awaitable<bool> serve_one(Connection& connection);
   asio::awaitable<error_code> read_request(Connection& connection, Parser& parser);
   asio::awaitable<HttpResponse> respond_to(Connection& connection, const Parser::value_type& message);
@@ -168,6 +181,7 @@ class HttpServer::Impl : public std::enable_shared_from_this<HttpServer::Impl> {
   asio::io_context& io_;
   HttpHandler handler_;
   HttpServerOptions options_;
+  std::shared_ptr<asio::ssl::context> tls_;  // of TCP connections; null: plain
   TaskGroup tasks_;
   HttpServerCounters counters_;
   std::list<std::shared_ptr<Listener<tcp::acceptor>>> tcp_listeners_;
@@ -183,6 +197,15 @@ Result<Endpoint> HttpServer::Impl::listen(const Endpoint& where) {
   if (options_.bearer_token.empty() && !is_loopback(address->address())) {
     return Error{"token-needed", "refused to serve REST on " + to_string(to_endpoint(*address)) +
                                      " to everybody: beyond loopback it needs a token; configure one, or listen on 127.0.0.1"};
+  }
+  if (!options_.tls && !is_loopback(address->address())) {
+    return Error{"tls-needed", "refused to serve REST on " + to_string(to_endpoint(*address)) +
+                                   " in plain text: the token could be read on the way; configure TLS, or listen on 127.0.0.1"};
+  }
+  if (options_.tls && !tls_) {
+    auto context = read_tls(*options_.tls);
+    if (!context) return context.error();
+    tls_ = std::move(*context);
   }
   auto acceptor = open_acceptor(io_, *address);
   if (!acceptor) return acceptor.error();
@@ -217,8 +240,8 @@ std::optional<Error> HttpServer::Impl::listen_unix(const std::string& path) {
 template <typename Acceptor>
 asio::awaitable<void> HttpServer::Impl::accept_loop([[maybe_unused]] Self self, std::shared_ptr<Listener<Acceptor>> listener, HttpVia via) {
   while (listener->acceptor.is_open()) {
-    auto connection = std::make_shared<Connection>(io_, via, options_.header_bytes_max + options_.body_bytes_max);
-    const auto [error] = co_await listener->acceptor.async_accept(connection->socket, as_values);
+    auto connection = std::make_shared<Connection>(io_, via == HttpVia::tcp ? tls_.get() : nullptr, via, options_.header_bytes_max + options_.body_bytes_max);
+    const auto [error] = co_await listener->acceptor.async_accept(connection->stream.socket(), as_values);
     if (!listener->acceptor.is_open()) break;
     if (!error) {
       admit(std::move(connection));
@@ -240,12 +263,21 @@ void HttpServer::Impl::admit(std::shared_ptr<Connection> connection) {
 }
 
 asio::awaitable<void> HttpServer::Impl::serve([[maybe_unused]] Self self, std::shared_ptr<Connection> connection) {
-  bool again = true;  // in a variable: GCC 12 -O3 miscompiles `while (… && co_await …)`
+  bool again = co_await secure(*connection);  // in a variable: GCC 12 -O3 miscompiles `while (… && co_await …)`
   while (again && !stopping_) again = co_await serve_one(*connection);
   if (connection->timed_out) ++counters_.timeouts;
-  if (connection->socket.is_open()) co_await linger(*connection);
+  if (connection->is_open()) co_await linger(*connection);
   connection->close();
   connections_.erase(connection);
+}
+
+asio::awaitable<bool> HttpServer::Impl::secure(Connection& connection) {
+  HttpStream::TlsStream* tls = connection.stream.tls();
+  if (tls == nullptr) co_return true;
+  connection.deadline.arm_after(options_.read_timeout);
+  const auto [error] = co_await tls->async_handshake(asio::ssl::stream_base::server, as_values);
+  connection.deadline.cancel();
+  co_return !error && connection.is_open();
 }
 
 // True if the connection can take another request.
@@ -254,7 +286,7 @@ asio::awaitable<bool> HttpServer::Impl::serve_one(Connection& connection) {
   connection.deadline.arm_after(options_.read_timeout);
   const error_code error = co_await read_request(connection, parser);
   connection.deadline.cancel();
-  if (!connection.socket.is_open()) co_return false;
+  if (!connection.is_open()) co_return false;
   connection.busy = true;
   if (error) {
     auto refusal = refuse_unreadable(error, options_);
@@ -272,12 +304,12 @@ asio::awaitable<bool> HttpServer::Impl::serve_one(Connection& connection) {
 asio::awaitable<error_code> HttpServer::Impl::read_request(Connection& connection, Parser& parser) {
   parser.header_limit(static_cast<std::uint32_t>(options_.header_bytes_max));
   parser.body_limit(options_.body_bytes_max);
-  auto [error, count] = co_await http::async_read_header(connection.socket, connection.buffer, parser, as_values);
+  auto [error, count] = co_await http::async_read_header(connection.stream, connection.buffer, parser, as_values);
   if (!error && parser.get()[http::field::expect] == "100-continue") {
     static constexpr std::string_view go_on = "HTTP/1.1 100 Continue\r\n\r\n";
-    std::tie(error, count) = co_await asio::async_write(connection.socket, asio::buffer(go_on), as_values);
+    std::tie(error, count) = co_await asio::async_write(connection.stream, asio::buffer(go_on), as_values);
   }
-  if (!error) std::tie(error, count) = co_await http::async_read(connection.socket, connection.buffer, parser, as_values);
+  if (!error) std::tie(error, count) = co_await http::async_read(connection.stream, connection.buffer, parser, as_values);
   co_return error;
 }
 
@@ -313,9 +345,9 @@ asio::awaitable<bool> HttpServer::Impl::write_response(Connection& connection, H
   error_code error;
   std::size_t count = 0;
   if (head) {
-    std::tie(error, count) = co_await http::async_write_header(connection.socket, serializer, as_values);
+    std::tie(error, count) = co_await http::async_write_header(connection.stream, serializer, as_values);
   } else {
-    std::tie(error, count) = co_await http::async_write(connection.socket, serializer, as_values);
+    std::tie(error, count) = co_await http::async_write(connection.stream, serializer, as_values);
   }
   connection.deadline.cancel();
   co_return !error;
@@ -324,11 +356,12 @@ asio::awaitable<bool> HttpServer::Impl::write_response(Connection& connection, H
 // Closing while unread bytes wait would reset the connection, and the client might lose the answer.
 asio::awaitable<void> HttpServer::Impl::linger(Connection& connection) {
   error_code failed;
-  connection.socket.shutdown(Socket::shutdown_send, failed);
   connection.deadline.arm_after(std::min(options_.read_timeout, options_.write_timeout));
+  if (HttpStream::TlsStream* tls = connection.stream.tls()) (void)co_await tls->async_shutdown(as_values);
+  connection.stream.socket().shutdown(Socket::shutdown_send, failed);
   std::array<char, 4096> scratch;
   for (std::size_t drained = 0; !failed && drained < drain_bytes_max;) {
-    const auto [error, count] = co_await connection.socket.async_read_some(asio::buffer(scratch), as_values);
+    const auto [error, count] = co_await connection.stream.socket().async_read_some(asio::buffer(scratch), as_values);
     failed = error;
     drained += count;
   }

@@ -1,6 +1,6 @@
-// net/http/server.h - a small HTTP/1.1 server on the event loop, for REST on loopback.
+// net/http/server.h - a small HTTP/1.1 server on the event loop, for REST.
 //
-// Closed by default: TCP beyond loopback needs a bearer token. Without a token, requests must
+// Closed by default: TCP beyond loopback needs a bearer token, and TLS so that nobody reads it on the way. Without a token, requests must
 // name this host as a loopback or allowed name (a web page that rebinds its DNS name to 127.0.0.1
 // is refused), and a browser's Origin must be one of those names too. Unix sockets are guarded by
 // their file mode instead. Loop thread only.
@@ -18,6 +18,7 @@
 #include "core/base/result.h"
 #include "core/base/types.h"
 #include "net/event_loop.h"
+#include "net/http/certificate.h"
 #include "net/http/message.h"
 
 namespace gossipd {
@@ -32,6 +33,7 @@ struct HttpServerOptions {
   std::vector<std::string> allowed_hosts;            // besides localhost, 127.0.0.0/8 and [::1]
   std::string bearer_token;                          // when set, every TCP request must carry it ...
   std::vector<std::string> open_paths = {"/livez", "/readyz"};  // ... except for these
+  std::optional<CertificateFiles> tls;  // when set, every TCP connection is TLS (1.2 at least)
 };
 
 struct HttpServerCounters {
@@ -49,7 +51,7 @@ class HttpServer {
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
 
-  // As PeerTransport::listen. Errors: "listen", "token-needed".
+  // As PeerTransport::listen. Errors: "listen", "token-needed", "tls-needed", "certificate" (it cannot be read, or the key is not its).
   [[nodiscard]] Result<Endpoint> listen(const Endpoint& where);
   // Creates the socket file with mode 0600, replacing one that nobody listens on; removed by stop().
   [[nodiscard]] std::optional<Error> listen_unix(const std::string& path);

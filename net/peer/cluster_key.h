@@ -1,12 +1,13 @@
 // net/peer/cluster_key.h - the secret that makes a cluster: whoever holds it is a member.
 //
 // The first node generates it and writes it to a file; the others start with that file. It is the
-// external pre-shared key of TLS 1.3 (RFC 8446, 4.2.11), so no certificates exist. A key file is
-// one line of text, readable by its owner only:
+// external pre-shared key of TLS 1.3 (RFC 8446, 4.2.11), so no certificates exist. A key is
+// one line of text, in a file readable by its owner only:
 //
 //     gossipd-key-1 <key id, 16 hex digits> <secret, 64 hex digits>
 //
-// The id is public (it travels in clear text as the PSK identity) and only tells keys apart.
+// The id is public (it travels in clear text as the PSK identity) and only tells keys apart. A file may hold
+// several keys: net/peer/keyring.h.
 #pragma once
 
 #include <array>
@@ -16,6 +17,7 @@
 
 #include "core/base/result.h"
 #include "core/base/types.h"
+#include "net/peer/secret_file.h"
 
 namespace gossipd {
 
@@ -34,7 +36,7 @@ struct ClusterKey {
 // From the operating system's random source. Error "random" if that fails.
 [[nodiscard]] Result<ClusterKey> generate_cluster_key();
 
-// The one line of a key file, newline included, and back. Error "key-format".
+// The one line of a key, newline included, and back. Error "key-format".
 [[nodiscard]] std::string format_cluster_key(const ClusterKey& key);
 [[nodiscard]] Result<ClusterKey> parse_cluster_key(const std::string& text);
 
@@ -42,10 +44,7 @@ struct ClusterKey {
 // "key-exists". Otherwise Error "key-write". nullopt is success.
 [[nodiscard]] std::optional<Error> write_cluster_key(const std::string& path, const ClusterKey& key);
 
-// What to do with a key file that its group or everybody may read.
-enum class SharedKeyFile { refuse, allow };
-
-// Errors: "key-missing", "key-permissions" (its text names the chmod), "key-read", "key-format".
+// Of a file with one key. Errors: as read_secret_file(), "key-format".
 [[nodiscard]] Result<ClusterKey> read_cluster_key(const std::string& path,
                                                   SharedKeyFile shared = SharedKeyFile::refuse);
 

@@ -35,23 +35,24 @@ Error cut_error(const error_code& error) {
 
 }  // namespace
 
-TransportShared::TransportShared(asio::io_context& io_in, PeerHandler& handler_in, const std::optional<ClusterKey>& key,
-                                 const PeerLimits& limits_in)
-    : io(io_in), handler(&handler_in), limits(limits_in), tls(key ? std::make_unique<TlsContext>(*key) : nullptr), tasks(io_in) {}
+TransportShared::TransportShared(asio::io_context& io_in, PeerHandler& handler_in, std::shared_ptr<TlsContext> tls_in, const PeerLimits& limits_in)
+    : io(io_in), handler(&handler_in), limits(limits_in), tls(std::move(tls_in)), tasks(io_in) {}
 
 Session::Session(SessionId id, std::shared_ptr<TransportShared> shared, tcp::socket socket, SessionInfo info)
     : id_(id),
       shared_(std::move(shared)),
       info_(std::move(info)),
-      stream_(std::move(socket), shared_->tls.get(), shared_->counters.total.wire),
+      stream_(std::move(socket), shared_->tls, shared_->counters.total.wire),
       deadline_(shared_->io, [this] { on_deadline(); }),
       wake_writer_(shared_->io, asio::steady_timer::time_point::max()) {}
 
-asio::awaitable<std::optional<Error>> Session::establish() {
+asio::awaitable<std::optional<Error>> Session::establish(std::uint64_t offer) {
   const auto self = shared_from_this();  // for as long as this coroutine runs
   deadline_.arm_after(shared_->limits.handshake_timeout);
-  auto error = co_await stream_.handshake(info_.outbound);
+  auto error = co_await stream_.handshake(info_.outbound, offer);
   if (!error) error = co_await exchange_preamble();
+  // What was verified by certificates that have been replaced since may not stand before the new ones.
+  if (!error && !stream_.began_under(shared_->tls)) error = Error{"certificate", "this node's certificates were replaced during the handshake; connect again"};
   deadline_.cancel();
   if (reason_) co_return reason_;  // aborted meanwhile
   co_return error;
@@ -62,9 +63,10 @@ asio::awaitable<std::optional<Error>> Session::exchange_preamble() {
   std::array<std::byte, preamble.size()> theirs{};
   if (!error) error = co_await stream_.read_all(theirs);
   if (auto unexpected = stream_.unexpected_peer()) co_return unexpected;
+  if (auto refused = stream_.tls_refusal(error, info_.outbound)) co_return refused;
   if (error) co_return Error{"handshake-cut", "the connection ended before the peer said anything: " + error.message()};
   if (std::memcmp(theirs.data(), preamble.data(), preamble.size() - 1) != 0) {
-    co_return Error{"not-a-peer", "the other end holds the key but does not speak gossipd's peer protocol"};
+    co_return Error{"not-a-peer", "the other end belongs to the cluster but does not speak gossipd's peer protocol"};
   }
   if (theirs.back() != static_cast<std::byte>(preamble.back())) {
     co_return Error{"frame-version", "the peer speaks framing version " + std::to_string(std::to_integer<int>(theirs.back())) +

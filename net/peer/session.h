@@ -26,12 +26,12 @@ class Session;
 
 // What the transport and its sessions have in common; lives as long as any of them.
 struct TransportShared {
-  TransportShared(boost::asio::io_context& io_in, PeerHandler& handler_in, const std::optional<ClusterKey>& key, const PeerLimits& limits_in);
+  TransportShared(boost::asio::io_context& io_in, PeerHandler& handler_in, std::shared_ptr<TlsContext> tls_in, const PeerLimits& limits_in);
 
   boost::asio::io_context& io;
   PeerHandler* handler;  // null once the transport is destroyed
   PeerLimits limits;
-  std::unique_ptr<TlsContext> tls;  // null: plain
+  std::shared_ptr<TlsContext> tls;  // null: plain. Shared with the sessions that began under it
   PeerCounters counters;
   TaskGroup tasks;
   std::map<SessionId, std::shared_ptr<Session>> sessions;  // those in handshake too
@@ -41,8 +41,8 @@ class Session : public std::enable_shared_from_this<Session> {
  public:
   Session(SessionId id, std::shared_ptr<TransportShared> shared, tcp::socket socket, SessionInfo info);
 
-  // TLS, then the preamble both ways. nullopt: ready to open().
-  [[nodiscard]] boost::asio::awaitable<std::optional<Error>> establish();
+  // TLS, then the preamble both ways. nullopt: ready to open(). `offer`: the key to dial with.
+  [[nodiscard]] boost::asio::awaitable<std::optional<Error>> establish(std::uint64_t offer = 0);
   // After a failed establish(): lets the peer read why before the connection goes.
   [[nodiscard]] boost::asio::awaitable<void> linger();
   // Tells the handler and starts reader and writer.
@@ -51,6 +51,8 @@ class Session : public std::enable_shared_from_this<Session> {
   [[nodiscard]] bool is_open() const { return state_ == State::open; }
   [[nodiscard]] bool is_closing() const { return state_ == State::closing; }  // its last words are on their way
   [[nodiscard]] const SessionInfo& info() const { return info_; }
+  [[nodiscard]] std::uint64_t key() const { return stream_.key(); }
+  [[nodiscard]] SSL* tls() { return stream_.tls(); }  // nullptr: plain
   [[nodiscard]] std::size_t bulk_queue_bytes() const { return bulk_queued_bytes_; }
   [[nodiscard]] SessionCounters counters() const;
 

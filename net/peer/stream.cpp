@@ -37,8 +37,8 @@ void WireTap::sent(std::size_t count) {
   total->out += count;
 }
 
-PeerStream::PeerStream(tcp::socket socket, TlsContext* tls, WireBytes& total)
-    : tls_(tls), tap_{.total = &total}, stream_(make_stream(std::move(socket), tls, tap_)) {
+PeerStream::PeerStream(tcp::socket socket, std::shared_ptr<TlsContext> tls, WireBytes& total)
+    : tls_(std::move(tls)), tap_{.total = &total}, stream_(make_stream(std::move(socket), tls_.get(), tap_)) {
   if (tls_ != nullptr) TlsContext::attach(std::get<1>(stream_).native_handle(), attempt_);
 }
 
@@ -46,21 +46,22 @@ CountingSocket& PeerStream::lower() {
   return stream_.index() == 0 ? std::get<0>(stream_) : std::get<1>(stream_).next_layer();
 }
 
-asio::awaitable<std::optional<Error>> PeerStream::handshake(bool outbound) {
+asio::awaitable<std::optional<Error>> PeerStream::handshake(bool outbound, std::uint64_t offer) {
   if (tls_ == nullptr) co_return std::nullopt;
+  attempt_.key = offer;
   TlsStream& tls = std::get<1>(stream_);
   const auto role = outbound ? asio::ssl::stream_base::client : asio::ssl::stream_base::server;
   const auto [error] = co_await tls.async_handshake(role, as_values);
   if (!error) {
-    if (TlsContext::required_psk_used(tls.native_handle())) co_return std::nullopt;
-    co_return Error{"wrong-key", "TLS: the peer did not prove that it has the cluster key"};
+    if (tls_->proved(tls.native_handle(), attempt_)) co_return std::nullopt;
+    co_return Error{"wrong-key", "TLS: the peer did not prove that it belongs to the cluster"};
   }
   if (auto unexpected = unexpected_peer()) {
     // OpenSSL answers what is not TLS with silence; these bytes tell a plain peer what it met.
     (void)co_await asio::async_write(lower(), asio::buffer(protocol_version_alert), as_values);
     co_return unexpected;
   }
-  if (error.category() == asio::error::get_ssl_category()) co_return tls_->explain(error, attempt_, outbound);
+  if (auto refused = tls_refusal(error, outbound)) co_return refused;
   co_return Error{"handshake-cut", "the connection ended during the TLS handshake: " + error.message()};
 }
 
@@ -110,6 +111,11 @@ void PeerStream::shutdown_send() {
 void PeerStream::close() {
   error_code ignored;
   lower().socket().close(ignored);
+}
+
+std::optional<Error> PeerStream::tls_refusal(const error_code& error, bool outbound) const {
+  if (tls_ == nullptr || error.category() != asio::error::get_ssl_category()) return std::nullopt;
+  return tls_->explain(error, attempt_, outbound);
 }
 
 std::optional<Error> PeerStream::unexpected_peer() const {

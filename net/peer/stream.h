@@ -10,6 +10,7 @@
 #include <boost/asio/compose.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/ssl/stream.hpp>
+#include <memory>
 #include <span>
 #include <utility>
 #include <variant>
@@ -83,12 +84,16 @@ class CountingSocket {
 class PeerStream {
  public:
   // `tls` null: plain. `total` must outlive the stream.
-  PeerStream(tcp::socket socket, TlsContext* tls, WireBytes& total);
+  PeerStream(tcp::socket socket, std::shared_ptr<TlsContext> tls, WireBytes& total);
   PeerStream(const PeerStream&) = delete;
   PeerStream& operator=(const PeerStream&) = delete;
 
   // Nothing to do when plain.
-  [[nodiscard]] boost::asio::awaitable<std::optional<Error>> handshake(bool outbound);
+  // `offer`: the key to dial with.
+  [[nodiscard]] boost::asio::awaitable<std::optional<Error>> handshake(bool outbound, std::uint64_t offer);
+  [[nodiscard]] std::uint64_t key() const { return attempt_.key; }  // that both ends proved to have; 0: none, plain or certificates
+  [[nodiscard]] bool began_under(const std::shared_ptr<TlsContext>& tls) const { return tls_ == tls; }
+  [[nodiscard]] SSL* tls() { return tls_ == nullptr ? nullptr : std::get<1>(stream_).native_handle(); }
   [[nodiscard]] boost::asio::awaitable<std::pair<error_code, std::size_t>> read_some(std::span<std::byte> into);
   [[nodiscard]] boost::asio::awaitable<error_code> read_all(std::span<std::byte> into);
   [[nodiscard]] boost::asio::awaitable<error_code> write_all(std::span<const std::byte> from);
@@ -98,6 +103,9 @@ class PeerStream {
   void shutdown_send();
   void close();  // ends a read and a write under way
   [[nodiscard]] const WireTap& tap() const { return tap_; }
+  // What OpenSSL's error means; nullopt if it is none. The end that accepts looks at the other's certificate when the one that dials has
+  // finished its handshake already, which then hears of a refusal with its first read.
+  [[nodiscard]] std::optional<Error> tls_refusal(const error_code& error, bool outbound) const;
   // What the first bytes received say about a peer that is not one; nullopt if they look right.
   [[nodiscard]] std::optional<Error> unexpected_peer() const;
 
@@ -105,7 +113,7 @@ class PeerStream {
   using TlsStream = boost::asio::ssl::stream<CountingSocket>;
   [[nodiscard]] CountingSocket& lower();
 
-  TlsContext* tls_;
+  std::shared_ptr<TlsContext> tls_;  // as it was when the session began: the transport may have a newer one
   WireTap tap_;
   TlsAttempt attempt_;
   std::variant<CountingSocket, TlsStream> stream_;

@@ -8,6 +8,7 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <list>
+#include <map>
 #include <utility>
 
 #include "net/addresses.h"
@@ -39,8 +40,8 @@ struct Dial {
 Error stopping_error() { return Error{"stopping", "this node is stopping"}; }
 
 Error plain_error(const std::string& what) {
-  return Error{"plain-not-loopback", "refused to " + what + " without encryption: without a cluster key gossipd stays on loopback "
-                                     "(127.0.0.1 or [::1]); start it with --key-file"};
+  return Error{"plain-not-loopback", "refused to " + what + " without encryption: without a cluster key or certificates gossipd stays on loopback "
+                                     "(127.0.0.1 or [::1]); start it with --key-file or peer_tls.*"};
 }
 
 Error connect_error(const Endpoint& peer, const tcp::endpoint& address, const error_code& error, bool timed_out) {
@@ -68,13 +69,16 @@ void configure(tcp::socket& socket, const PeerLimits& limits) {
 
 class PeerTransport::Impl : public std::enable_shared_from_this<PeerTransport::Impl> {
  public:
-  Impl(asio::io_context& io, PeerHandler& handler, const std::optional<ClusterKey>& key, const PeerLimits& limits)
-      : shared_(std::make_shared<TransportShared>(io, handler, key, limits)) {}
+  Impl(asio::io_context& io, PeerHandler& handler, std::shared_ptr<TlsContext> tls, const PeerLimits& limits)
+      : shared_(std::make_shared<TransportShared>(io, handler, std::move(tls), limits)) {}
 
   Result<Endpoint> listen(const Endpoint& where);
   void dial(const Endpoint& peer);
   bool send(SessionId id, Lane lane, SharedBytes message);
   void close(SessionId id, const Error& reason);
+  void set_keys(const Keyring& keys);
+  void set_certificates(const PeerCertificates& certificates);
+  [[nodiscard]] std::map<std::uint64_t, std::size_t> sessions_by_key() const;
   void stop(std::function<void()> done);
   void abandon();
 
@@ -86,10 +90,13 @@ class PeerTransport::Impl : public std::enable_shared_from_this<PeerTransport::I
   using Self = std::shared_ptr<Impl>;  // first parameter of every coroutine: keeps the transport
 
   asio::awaitable<void> accept_loop(Self self, std::shared_ptr<Listener> listener);
-  asio::awaitable<void> welcome(Self self, SessionId id, std::shared_ptr<Session> session);
+  asio::awaitable<void> welcome(Self self, SessionId id, std::shared_ptr<Session> session, asio::ip::address from);
+  [[nodiscard]] bool is_full(const asio::ip::address& from) const;
+  void handshake_ended(const asio::ip::address& from);
   asio::awaitable<void> dial_loop(Self self, Endpoint peer, std::list<Dial>::iterator dial);
   asio::awaitable<std::optional<Error>> dial_host(Endpoint peer, Dial& dial);
   asio::awaitable<std::optional<Error>> connect(const Endpoint& peer, tcp::endpoint address, Dial& dial);
+  [[nodiscard]] std::vector<std::uint64_t> keys_to_offer() const;
   void admit(tcp::socket socket);
   std::pair<SessionId, std::shared_ptr<Session>> add_session(tcp::socket socket, bool outbound, const Endpoint& dialled);
   void reject(const Endpoint& remote, const Error& reason);
@@ -98,7 +105,7 @@ class PeerTransport::Impl : public std::enable_shared_from_this<PeerTransport::I
   std::shared_ptr<TransportShared> shared_;
   std::list<std::shared_ptr<Listener>> listeners_;
   std::list<Dial> dials_;
-  std::size_t handshakes_ = 0;  // inbound
+  std::map<asio::ip::address, std::size_t> handshakes_;  // inbound, by where they come from
   std::uint64_t last_session_ = 0;
   bool stopping_ = false;
 };
@@ -132,24 +139,37 @@ void PeerTransport::Impl::admit(tcp::socket socket) {
   error_code error;
   const tcp::endpoint remote = socket.remote_endpoint(error);
   if (error) return;  // gone again before we looked
-  if (handshakes_ >= shared_->limits.handshakes_max || shared_->sessions.size() >= shared_->limits.sessions_max) {
-    return reject(to_endpoint(remote), Error{"too-many", "this node has as many connections as it may"});
-  }
-  ++handshakes_;
+  if (is_full(remote.address())) return reject(to_endpoint(remote), Error{"too-many", "this node has as many connections as it may"});
+  ++handshakes_[remote.address()];
   const auto [id, session] = add_session(std::move(socket), false, {});
-  shared_->tasks.spawn(welcome(shared_from_this(), id, session));
+  shared_->tasks.spawn(welcome(shared_from_this(), id, session, remote.address()));
 }
 
-asio::awaitable<void> PeerTransport::Impl::welcome([[maybe_unused]] Self self, SessionId id, std::shared_ptr<Session> session) {
+bool PeerTransport::Impl::is_full(const asio::ip::address& from) const {
+  const PeerLimits& limits = shared_->limits;
+  std::size_t handshakes = 0;
+  for (const auto& [host, count] : handshakes_) handshakes += count;
+  const auto same = handshakes_.find(from);
+  return handshakes >= limits.handshakes_max || shared_->sessions.size() >= limits.sessions_max ||
+         (same != handshakes_.end() && same->second >= limits.handshakes_per_host_max);
+}
+
+void PeerTransport::Impl::handshake_ended(const asio::ip::address& from) {
+  const auto found = handshakes_.find(from);
+  if (--found->second == 0) handshakes_.erase(found);
+}
+
+asio::awaitable<void> PeerTransport::Impl::welcome([[maybe_unused]] Self self, SessionId id, std::shared_ptr<Session> session,
+                                                   asio::ip::address from) {
   const auto error = co_await session->establish();
   if (!error) {
-    --handshakes_;
+    handshake_ended(from);
     session->open();
     co_return;
   }
   reject(session->info().remote, *error);
   co_await session->linger();
-  --handshakes_;
+  handshake_ended(from);
   shared_->sessions.erase(id);
 }
 
@@ -190,23 +210,32 @@ asio::awaitable<std::optional<Error>> PeerTransport::Impl::dial_host(Endpoint pe
   std::optional<Error> failure;
   bool answered = false;
   for (std::size_t i = 0; i < addresses->size() && i < shared_->limits.addresses_max; ++i) {
-    auto error = co_await connect(peer, (*addresses)[i], dial);
-    if (stopping_) co_return stopping_error();
-    if (!error) {
+    // A peer that has not been told of the key in use is asked with the others.
+    const std::vector<std::uint64_t> keys = keys_to_offer();
+    for (const std::uint64_t key : keys) {
+      auto error = co_await connect(peer, (*addresses)[i], dial);
+      if (stopping_) co_return stopping_error();
+      if (error) {
+        if (!answered) failure = error;
+        break;
+      }
       const auto [id, session] = add_session(std::move(dial.socket), true, peer);
-      error = co_await session->establish();
+      error = co_await session->establish(key);
       if (!error) {
         session->open();
         co_return std::nullopt;
       }
       shared_->sessions.erase(id);
+      if (!failure || !answered || failure->code != "wrong-key" || error->code != "wrong-key") failure = error;
       answered = true;
-      failure = error;
-    } else if (!answered) {
-      failure = error;
+      if (error->code != "wrong-key") break;
     }
   }
   co_return failure;
+}
+
+std::vector<std::uint64_t> PeerTransport::Impl::keys_to_offer() const {
+  return shared_->tls ? shared_->tls->keys_to_offer() : std::vector<std::uint64_t>{0};
 }
 
 asio::awaitable<std::optional<Error>> PeerTransport::Impl::connect(const Endpoint& peer, tcp::endpoint address, Dial& dial) {
@@ -233,6 +262,33 @@ bool PeerTransport::Impl::send(SessionId id, Lane lane, SharedBytes message) {
 
 void PeerTransport::Impl::close(SessionId id, const Error& reason) {
   if (const auto session = find_open(id)) session->close(reason);
+}
+
+void PeerTransport::Impl::set_keys(const Keyring& keys) {
+  GOSSIPD_ASSERT(shared_->tls != nullptr);
+  shared_->tls->set_keys(keys);
+  const auto sessions = shared_->sessions;  // close() may change it
+  for (const auto& [id, session] : sessions)
+    if (session->is_open() && keys.find(session->key()) == nullptr)
+      session->close(Error{"key-retired", "the key " + to_hex(session->key()) + " was retired; connect again with another key of the cluster"});
+}
+
+void PeerTransport::Impl::set_certificates(const PeerCertificates& certificates) {
+  GOSSIPD_ASSERT(shared_->tls != nullptr && !shared_->tls->has_keys());
+  shared_->tls = std::make_shared<TlsContext>(certificates);
+  const auto sessions = shared_->sessions;
+  for (const auto& [id, session] : sessions) {
+    if (!session->is_open()) continue;
+    if (const auto objection = certificates.objection(session->tls()))
+      session->close(Error{"certificate", "the certificate of this session is not accepted any more: " + *objection});
+  }
+}
+
+std::map<std::uint64_t, std::size_t> PeerTransport::Impl::sessions_by_key() const {
+  std::map<std::uint64_t, std::size_t> counts;
+  for (const auto& [id, session] : shared_->sessions)
+    if (session->is_open()) ++counts[session->key()];
+  return counts;
 }
 
 void PeerTransport::Impl::stop(std::function<void()> done) {
@@ -287,14 +343,19 @@ void PeerTransport::Impl::fail_dial(const Endpoint& peer, const Error& reason) {
   if (shared_->handler != nullptr) shared_->handler->on_dial_failed(peer, reason);
 }
 
-PeerTransport::PeerTransport(EventLoop& loop, PeerHandler& handler, const std::optional<ClusterKey>& key, PeerLimits limits)
-    : impl_(std::make_shared<Impl>(loop.io(), handler, key, limits)) {}
+PeerTransport::PeerTransport(EventLoop& loop, PeerHandler& handler, const std::optional<Keyring>& keys, PeerLimits limits)
+    : impl_(std::make_shared<Impl>(loop.io(), handler, keys ? std::make_shared<TlsContext>(*keys) : nullptr, limits)) {}
+PeerTransport::PeerTransport(EventLoop& loop, PeerHandler& handler, const PeerCertificates& certificates, PeerLimits limits)
+    : impl_(std::make_shared<Impl>(loop.io(), handler, std::make_shared<TlsContext>(certificates), limits)) {}
 PeerTransport::~PeerTransport() { impl_->abandon(); }
 
 Result<Endpoint> PeerTransport::listen(const Endpoint& where) { return impl_->listen(where); }
 void PeerTransport::dial(const Endpoint& peer) { impl_->dial(peer); }
 bool PeerTransport::send(SessionId session, Lane lane, SharedBytes message) { return impl_->send(session, lane, std::move(message)); }
 void PeerTransport::close(SessionId session, const Error& reason) { impl_->close(session, reason); }
+void PeerTransport::set_keys(const Keyring& keys) { impl_->set_keys(keys); }
+void PeerTransport::set_certificates(const PeerCertificates& certificates) { impl_->set_certificates(certificates); }
+std::map<std::uint64_t, std::size_t> PeerTransport::sessions_by_key() const { return impl_->sessions_by_key(); }
 void PeerTransport::stop(std::function<void()> done) { impl_->stop(std::move(done)); }
 const PeerCounters& PeerTransport::counters() const { return impl_->counters(); }
 std::vector<Endpoint> PeerTransport::listening() const { return impl_->listening(); }

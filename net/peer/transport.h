@@ -1,7 +1,7 @@
 // net/peer/transport.h - connections to other nodes: whole messages in two lanes, over TLS or not.
 //
-// A session is one TCP connection. Both ends prove that they hold the cluster key (TLS 1.3 with an
-// external PSK) before it opens; without a key everything is plain and confined to loopback. The
+// A session is one TCP connection. Both ends prove that they hold one key of the cluster (TLS 1.3 with an
+// external PSK), or each a certificate of its authority, before it opens; without either everything is plain and confined to loopback. The
 // control lane overtakes the bulk lane at every chunk, so a large delta on a thin link delays no
 // heartbeat. Every queue is bounded: a peer that does not drain its session loses it.
 //
@@ -22,8 +22,9 @@
 #include "core/base/result.h"
 #include "core/base/types.h"
 #include "net/event_loop.h"
-#include "net/peer/cluster_key.h"
+#include "net/peer/certificates.h"
 #include "net/peer/frame.h"
+#include "net/peer/keyring.h"
 
 namespace gossipd {
 
@@ -33,6 +34,7 @@ struct PeerLimits {
   std::size_t bulk_queue_bytes_max = 16 * 1024 * 1024;  // bytes waiting to be written, per session
   std::size_t sessions_max = 256;                       // open or in handshake, both directions
   std::size_t handshakes_max = 64;                      // inbound, not yet open
+  std::size_t handshakes_per_host_max = 16;             // of these from one address: nobody alone can keep the others out
   std::size_t dials_max = 64;                           // under way at once
   std::size_t addresses_max = 8;                        // tried per host name
   std::size_t unsent_bytes_max = 128 * 1024;            // in the kernel, not yet on the wire (TCP_NOTSENT_LOWAT)
@@ -59,7 +61,7 @@ class PeerHandler {
   // with the peer's words; "cut"; "write-stalled"; "control-queue-full"; "bulk-queue-full"; "frame-…".
   virtual void on_session_closed(SessionId, const Error& reason) = 0;
   // The dial came to nothing. Codes: "resolve", "connect-refused", "connect-timeout", "connect",
-  // "wrong-key", "peer-speaks-plain", "peer-speaks-tls", "tls", "not-a-peer", "frame-version",
+  // "wrong-key", "wrong-certificate", "peer-speaks-plain", "peer-speaks-tls", "tls", "not-a-peer", "frame-version",
   // "handshake-timeout", "handshake-cut", "plain-not-loopback", "too-many", "stopping".
   virtual void on_dial_failed(const Endpoint& dialled, const Error& reason) = 0;
   // `message` is valid during the call only.
@@ -94,8 +96,10 @@ struct PeerCounters {
 
 class PeerTransport {
  public:
-  // `key` empty: plain, loopback only. `loop` and `handler` must outlive the transport.
-  PeerTransport(EventLoop& loop, PeerHandler& handler, const std::optional<ClusterKey>& key, PeerLimits limits = {});
+  // `keys` empty: plain, loopback only. `loop` and `handler` must outlive the transport.
+  PeerTransport(EventLoop& loop, PeerHandler& handler, const std::optional<Keyring>& keys, PeerLimits limits = {});
+  // Certificates instead of keys; there are no sessions by key then.
+  PeerTransport(EventLoop& loop, PeerHandler& handler, const PeerCertificates& certificates, PeerLimits limits = {});
   // Drops whatever is still open, silently. stop() first is the polite way.
   ~PeerTransport();
   PeerTransport(const PeerTransport&) = delete;
@@ -117,6 +121,14 @@ class PeerTransport {
   // Sends what waits in the control lane (not bulk), tells the peer the reason, then closes; all
   // within close_timeout. No effect on a session that is not open.
   void close(SessionId session, const Error& reason);
+
+  // From now on these are the keys; the transport must have had some from the start. Sessions under a key that is not
+  // among them are closed ("key-retired").
+  void set_keys(const Keyring& keys);
+  [[nodiscard]] std::map<std::uint64_t, std::size_t> sessions_by_key() const;  // open ones
+  // The same with certificates, for a transport that began with some: sessions whose peer would be refused now are closed, and those
+  // in handshake fail ("certificate").
+  void set_certificates(const PeerCertificates& certificates);
 
   // Stops listening and dialling, closes every session as by close(), then calls `done` once from
   // the loop, when nothing of the transport runs any more. A look-up in the system's resolver

@@ -51,20 +51,25 @@ evaluate_every_samples = {evaluate_every_samples}
 [model]
 {model}
 [data]
-kind = "idx"
-shape = [1, 28, 28]
-classes = 10
-mean = 0.2860
-deviation = 0.3530
+{data}
 [optimizer]
-kind = "sgd"
-learning_rate = {learning_rate}
-momentum = 0.9
-weight_decay = 5e-4
+{optimizer}
 [schedule]
 kind = "cosine"
 warmup_samples = {warmup_samples}
+{rest}
 """
+
+FASHION_MNIST = """kind = "idx"
+shape = [1, 28, 28]
+classes = 10
+mean = 0.2860
+deviation = 0.3530"""
+
+SGD = """kind = "sgd"
+learning_rate = {learning_rate}
+momentum = 0.9
+weight_decay = 5e-4"""
 
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
@@ -74,16 +79,33 @@ def _die_with_the_test():
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+_ports_given = set()
+
+
 def free_port():
-    """A port below the ephemeral range, so that no outgoing connection takes it before the daemon does."""
+    """A port below the ephemeral range, so that no outgoing connection takes it before the daemon does; no port twice."""
     while True:
         port = random.randrange(20000, 32000)
+        if port in _ports_given:
+            continue
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))
+                _ports_given.add(port)
                 return port
             except OSError:
                 continue
+
+
+class UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path):
+        super().__init__("localhost", timeout=REQUEST_TIMEOUT_S)
+        self.path = path
+
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self.path)
 
 
 class Unexpected(Exception):
@@ -109,15 +131,17 @@ def wait_for(what, condition, deadline_s=DEADLINE_S):
 class Node:
     """One gossipd with a state directory, two ports and a log, over any number of process lives."""
 
-    def __init__(self, cluster, name, arguments, settings):
+    def __init__(self, cluster, name, arguments, settings, host=None):
         self.cluster = cluster
         self.name = name
         self.directory = os.path.join(cluster.directory, name)
         os.mkdir(self.directory)
         self.state_dir = os.path.join(self.directory, "state")
         self.log_path = os.path.join(self.directory, "log")
-        self.address = f"127.0.0.1:{free_port()}"
-        self.rest = f"127.0.0.1:{free_port()}"
+        self.prefix = []  # of the command line: a namespace, mostly
+        self.address = f"{host or '127.0.0.1'}:{free_port()}"
+        # A file reaches into every namespace.
+        self.rest = f"unix:{self.directory}/rest" if host else f"127.0.0.1:{free_port()}"
         self.arguments = list(arguments)
         self.settings = {**POLICY, **settings}
         self.process = None
@@ -126,7 +150,7 @@ class Node:
     # ---- process ----
 
     def command_line(self, extra=()):
-        line = [GOSSIPD, "--name", self.name, "--state-dir", self.state_dir, "--listen", self.address, "--rest", self.rest]
+        line = [*self.prefix, GOSSIPD, "--name", self.name, "--state-dir", self.state_dir, "--listen", self.address, "--rest", self.rest]
         for key, value in self.settings.items():
             line += ["--set", f"{key}={value}"]
         return line + self.arguments + list(extra)
@@ -163,7 +187,7 @@ class Node:
 
     def request(self, method, path, body=None):
         """Status and text of one answer."""
-        connection = http.client.HTTPConnection(self.rest, timeout=REQUEST_TIMEOUT_S)
+        connection = UnixConnection(self.rest[5:]) if self.rest.startswith("unix:") else http.client.HTTPConnection(self.rest, timeout=REQUEST_TIMEOUT_S)
         try:
             connection.request(method, path, body=body)
             answer = connection.getresponse()
@@ -241,11 +265,14 @@ class Cluster:
         self.directory = tempfile.mkdtemp(prefix=prefix)
         self.key = os.path.join(self.directory, "cluster.key")
         self.nodes = []
+        self.switchboard = None  # a Switchboard: every node gets a namespace of its own
 
     def job(self, file="job.toml", hidden=32, model=None, **values):
-        """`model`: the lines of the table [model]; an mlp with `hidden` units unless given."""
+        """`model`, `data`, `optimizer`: the lines of those tables; an mlp with `hidden` units on Fashion-MNIST with SGD unless given.
+        `rest`: more tables."""
+        optimizer = values.pop("optimizer", None) or SGD.format(learning_rate=values.pop("learning_rate", 0.05))
         text = JOB.format(**{"model": model or f'kind = "mlp"\nhidden = [{hidden}]',"name": "e2e", "seed": 1, "batch": 32, "budget_samples": 100_000_000, "evaluate_every_samples": 0,
-                             "learning_rate": 0.05, "warmup_samples": 4_000, **values})
+                             "data": FASHION_MNIST, "optimizer": optimizer, "warmup_samples": 4_000, "rest": "", **values})
         path = os.path.join(self.directory, file)
         with open(path, "w", encoding="utf-8") as out:
             out.write(text)
@@ -253,8 +280,12 @@ class Cluster:
 
     def node(self, name, *arguments, key=None, data=DATA, **settings):
         """`settings`: trainer__min_step_ms=20 is trainer.min_step_ms=20. Not started yet."""
-        line = ["--key-file", key or self.key, *arguments] + (["--data", data] if data else [])
-        node = Node(self, name, line, {k.replace("__", "."): v for k, v in settings.items()})
+        key = self.key if key is None else key  # "": the node has certificates
+        line = (["--key-file", key] if key else []) + [*arguments] + (["--data", data] if data else [])
+        host = self.switchboard.plug(name) if self.switchboard else None
+        node = Node(self, name, line, {k.replace("__", "."): v for k, v in settings.items()}, host)
+        if host:
+            node.prefix = self.switchboard.prefix(name)
         self.nodes.append(node)
         return node
 
@@ -291,6 +322,8 @@ class Cluster:
     def destroy(self):
         for node in self.nodes:
             node.destroy()
+        if self.switchboard:
+            self.switchboard.destroy()
         if os.environ.get("GOSSIPD_E2E_KEEP"):
             print(f"kept: {self.directory}")
         else:

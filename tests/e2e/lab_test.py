@@ -81,7 +81,7 @@ class Lab(unittest.TestCase):
                  "--set", "name=ring all-reduce", "--set", "strategy.name=sync-sgd")
         rows = json.loads(self.lab("compare", "out.jsonl", "-o", "json"))["rows"]
         self.assertEqual([row["name"] for row in rows], ["tiny", "ring all-reduce"])
-        self.assertEqual(rows[1]["accuracy_against_first"]["count"], 2)
+        self.assertEqual(rows[1]["accuracy_difference"]["count"], 2)
         self.assertIn("| ring all-reduce", self.lab("compare", "out.jsonl", "-o", "markdown"))
         for against in ("bytes", "time", "delay"):
             self.lab("plot", "out.jsonl", "--against", against, "--out", f"{against}.svg", "--title", "a < b & c")

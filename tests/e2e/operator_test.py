@@ -158,6 +158,21 @@ class CommandLine(ClusterTest):
         self.assertEqual(0, first.ctl("resume").returncode)
         self.assertEqual("training", first.status()["phase"])
 
+    def test_rest_under_tls_is_known_by_the_daemons_certificate(self):
+        node = self.cluster.founder(self.cluster.job(), shard="1/1", rest__tls="on").start()
+        node.wait_log("event=rest-tls .*sha256=(..:){31}..")
+        certificate = os.path.join(node.state_dir, "rest-certificate.pem")
+        place = f"https://{node.rest}"
+        self.assertEqual(0, gossipctl("--rest", place, "--ca-file", certificate, "wait", "--for", "ready").returncode)
+        self.assertIn('"phase": "training"', json.dumps(json.loads(gossipctl("--rest", place, "--ca-file", certificate, "status", "-o", "json").stdout)))
+        stranger = gossipctl("--rest", place, "status")
+        self.assertEqual(5, stranger.returncode)
+        self.assertIn("--ca-file", stranger.stderr)
+        plain = node.ctl("status")
+        self.assertEqual(1, plain.returncode)
+        self.assertIn("https://", plain.stderr)
+        self.assertEqual(0, node.terminate())
+
     def test_no_job_yet_and_no_token(self):
         token = os.path.join(self.cluster.directory, "token")
         with open(token, "w", encoding="utf-8") as file:

@@ -101,7 +101,7 @@ class Startup(ClusterTest):
 
     def test_another_job_in_a_used_state_directory(self):
         node = self.founder().start()
-        node.wait_phase("training")
+        node.wait_step(20)
         self.assertEqual(0, node.terminate())
         other = self.cluster.job("other.toml", hidden=48)
         node.arguments[node.arguments.index("--job") + 1] = other

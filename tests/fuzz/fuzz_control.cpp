@@ -2,6 +2,8 @@
 // after it was written again.
 #include "core/wire/control.h"
 
+#include <cmath>
+
 using namespace gossipd;
 
 namespace {
@@ -12,9 +14,14 @@ void check_bounds(const Control& control) {
   if (const auto* members = std::get_if<Members>(&control)) {
     GOSSIPD_ASSERT(members->records.size() <= records_per_message_max);
     for (const MemberRecord& record : members->records)
-      GOSSIPD_ASSERT(record.id != NodeId{} && record.name.size() <= name_bytes_max && raw(record.state) <= raw(MemberState::left) &&
+      GOSSIPD_ASSERT(record.id != NodeId{} && record.name.size() <= name_bytes_max && raw(record.state) <= raw(MemberState::forgotten) &&
                      raw(record.phase) <= raw(Phase::broken));
+    GOSSIPD_ASSERT(members->figures.size() <= figures_per_message_max && members->suspicions.size() <= suspicions_per_message_max);
+    for (const MemberFigures& figures : members->figures)
+      GOSSIPD_ASSERT(figures.id != NodeId{} && std::isfinite(figures.samples_per_second) && std::isfinite(figures.loss) && std::isfinite(figures.spread));
+    for (const Suspicion& suspicion : members->suspicions) GOSSIPD_ASSERT(suspicion.id != NodeId{} && suspicion.by != NodeId{});
   }
+  if (const auto* digest = std::get_if<Digest>(&control)) GOSSIPD_ASSERT(!digest->buckets.empty() && digest->buckets.size() <= digest_buckets_max);
   if (const auto* resync = std::get_if<Resync>(&control)) GOSSIPD_ASSERT(resync->blocks.size() <= resync_blocks_max);
   if (const auto* offer = std::get_if<JobOffer>(&control)) GOSSIPD_ASSERT(!offer->document.empty());
 }

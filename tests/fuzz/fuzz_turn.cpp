@@ -25,7 +25,7 @@ void try_codec(std::span<const std::byte> input) {
 
 class FuzzedNode {
  public:
-  FuzzedNode() {
+  explicit FuzzedNode(std::uint32_t protocol) : protocol_(protocol) {
     model_.assign(schema_.floats(), 0.125f);
     open(1);
   }
@@ -51,12 +51,12 @@ class FuzzedNode {
     // The peer claims to remember exactly what we do, which opens the most of the link's code.
     theirs = mine;
     std::swap(theirs.spoken, theirs.heard);
-    link_.open(mine, theirs, now_);
+    link_.open(mine, theirs, protocol_, now_);
     link_.check_invariants();
   }
 
   void refused_changes_nothing(const auto& act) {
-    const std::vector<float> before(link_.received().begin(), link_.received().end());
+    const std::vector<float> before = link_.received();
     if (!act()) return;
     GOSSIPD_ASSERT(before.size() == link_.received().size() &&
                    (before.empty() || std::memcmp(before.data(), link_.received().data(), before.size() * sizeof(float)) == 0));
@@ -69,6 +69,7 @@ class FuzzedNode {
     link_.check_invariants();
   }
 
+  const std::uint32_t protocol_;
   const Schema schema_ = script_schema();
   const ExchangePolicy policy_;
   Link link_{fuzzed_node, fuzzing_peer, schema_, policy_};
@@ -82,7 +83,9 @@ class FuzzedNode {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   std::span<const std::byte> input = std::as_bytes(std::span(data, size));
   try_codec(input);
-  FuzzedNode node;
+  if (input.empty()) return 0;
+  FuzzedNode node(script_protocol(input[0]));
+  input = input.subspan(1);
   while (input.size() >= 2) {
     const std::size_t wanted = std::to_integer<std::size_t>(input[0]) | std::to_integer<std::size_t>(input[1]) << 8;
     const auto message = input.subspan(2, std::min(wanted, input.size() - 2));

@@ -1,7 +1,7 @@
 // tests/fuzz/link_script.h - what the fuzz target of turns and the maker of its seeds agree on.
 //
-// An input is a script: pieces of {u16 length, bytes}. A piece is a message from the peer, except
-// that the single byte `reconnect` stands for a lost and regained connection.
+// An input is a byte whose lowest bit chooses the protocol (with hashes of whole blocks a changed one would never be taken, without them it is), then
+// a script: pieces of {u16 length, bytes}. A piece is a message from the peer, except that the single byte `reconnect` stands for a lost and regained connection.
 #pragma once
 
 #include "core/exchange/link.h"
@@ -11,6 +11,8 @@ namespace gossipd {
 inline constexpr std::byte reconnect{0xff};
 inline constexpr NodeId fuzzed_node{2};
 inline constexpr NodeId fuzzing_peer{1};  // the smaller id speaks first
+
+inline std::uint32_t script_protocol(std::byte first) { return (first & std::byte{1}) == std::byte{0} ? protocol_oldest : protocol_version; }
 
 inline Schema script_schema() {
   auto schema = Schema::build({{"weight", {40, 30}, 0, 1200, SegmentKind::parameter},
@@ -36,7 +38,7 @@ inline void speak_turn(Link& link, const Schema& schema, const ExchangePolicy& p
   link.begin(Speech{.codec = codec, .gain_self = static_cast<float>(policy.mixing), .gain_peer = static_cast<float>(policy.mixing),
                     .snapshot_at = now},
              now);
-  while (link.next_block() < schema.blocks().size())
+  while (!link.spoken_all())
     if (!link.speak(model, update, {}, now)) GOSSIPD_ASSERT(!"a finite model was refused");
   link.end(now);
 }

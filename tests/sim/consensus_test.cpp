@@ -23,7 +23,7 @@ struct Outcome {
 };
 
 Outcome reach_consensus(std::size_t count, std::vector<Duration> step_times, Codec codec, const Schema& schema, Duration latency = 1ms,
-                        double target = 1e-4) {
+                        double target = 1e-4, std::vector<ReplicaFormat> replicas = {ReplicaFormat::fp32}) {
   VirtualCluster cluster(schema);
   cluster.set_latency(latency);
   for (std::size_t i = 0; i < count; ++i) {
@@ -33,6 +33,7 @@ Outcome reach_consensus(std::size_t count, std::vector<Duration> step_times, Cod
     options.step_time = step_times[i % step_times.size()];
     options.exchange.codec = codec;
     options.exchange.threshold = 1e-6;
+    options.exchange.replicas = replicas[i % replicas.size()];
     options.exchange.joiner_weight = 1;  // equals meet: the plain mean is what must be kept
     options.exchange.joiner_steps = 0;
     cluster.add(options);
@@ -93,6 +94,45 @@ TEST_CASE("a model of 17 blocks reaches consensus with the sparse codec") {
   std::printf("17 blocks, top_k: spread %.4f -> %.6f, mean moved %.2e\n", outcome.initial_spread, outcome.final_spread, outcome.mean_moved);
   CHECK(outcome.final_spread < 2e-3 * outcome.initial_spread);
   CHECK(outcome.mean_moved < 1e-3);
+}
+
+TEST_CASE("replicas in bf16 are the same bits at both ends, keep the mean, and bring models as close as bf16 can tell") {
+  const Schema schema = schema_of({300, 2000, 64});
+  for (const Codec codec : {Codec{CodecId::fp32, 0}, Codec{CodecId::bf16, 0}, Codec{CodecId::int8, 0}, Codec{CodecId::int4, 0}, Codec{CodecId::top_k, 128}}) {
+    const std::string name = to_string(codec.id);
+    CAPTURE(name);
+    const Outcome outcome = reach_consensus(3, {10ms, 10100us}, codec, schema, 1ms, 3e-3, {ReplicaFormat::bf16});
+    std::printf("bf16 replicas: codec=%s spread %.4f -> %.6f mean moved %.2e, %llu replica checks\n", name.c_str(), outcome.initial_spread,
+                outcome.final_spread, outcome.mean_moved, static_cast<unsigned long long>(outcome.checks));
+    CHECK(outcome.final_spread < 3e-3 * outcome.initial_spread);
+    CHECK(outcome.mean_moved < 1e-3);
+    CHECK(outcome.checks > 2);
+  }
+}
+
+TEST_CASE("where one end of a link wants replicas in fp32, they are") {
+  const Outcome outcome = reach_consensus(2, {10ms}, Codec{CodecId::int8, 0}, schema_of({300, 2000}), 1ms, 1e-4, {ReplicaFormat::bf16, ReplicaFormat::fp32});
+  CHECK(outcome.final_spread <= 1e-4 * outcome.initial_spread);  // closer than bf16 comes
+  CHECK(outcome.checks > 2);
+}
+
+TEST_CASE("a link in bf16 that breaks at any message goes on with the same bits") {
+  const Schema schema = schema_of({700, 64});
+  for (std::uint64_t messages = 1; messages < 60; messages += 3) {
+    CAPTURE(messages);
+    VirtualCluster cluster(schema);
+    for (std::size_t i = 0; i < 2; ++i) {
+      NodeOptions options = with_model(schema, i);
+      options.exchange.replicas = ReplicaFormat::bf16;
+      cluster.add(options);
+    }
+    cluster.cut_after(messages);
+    cluster.run_for(20s);
+    REQUIRE(cluster.view(0).links.size() == 1);
+    CHECK(cluster.view(0).links.at(0).counters.turns_heard > 5);
+    CHECK(cluster.replica_checks() > 2);
+    CHECK(cluster.spread() < ExchangePolicy{}.spread_bound);
+  }
 }
 
 TEST_CASE("a node alone trains exactly as if there were no gossip") {
@@ -158,4 +198,22 @@ TEST_CASE("a new link costs a quarter of the model in int8, the whole of it in f
   CHECK(quantised_error > 0);
   CHECK(quantised_error < 0.01);
   CHECK(static_cast<double>(quantised_bytes) < 0.3 * static_cast<double>(exact_bytes));
+}
+
+TEST_CASE("a segment that is local stays as its own node makes it") {
+  const auto schema = Schema::build({Segment{"w", {300}, 0, 300, SegmentKind::parameter}, Segment{"steps", {2}, 300, 2, SegmentKind::local}});
+  REQUIRE(schema);
+  VirtualCluster cluster(*schema, [](std::size_t, std::span<float> x, Step) { x[300] += 1; });
+  for (std::size_t i = 0; i < 2; ++i) {
+    NodeOptions options = with_model(*schema, i);
+    options.start[300] = 0;
+    options.start[301] = static_cast<float>(i + 1);
+    cluster.add(options);
+  }
+  cluster.run_for(20s);
+  REQUIRE(cluster.view(0).links.at(0).counters.turns_heard > 5);
+  for (std::size_t i = 0; i < 2; ++i) {
+    CHECK(cluster.model(i)[300] == static_cast<float>(cluster.steps(i)));
+    CHECK(cluster.model(i)[301] == static_cast<float>(i + 1));
+  }
 }

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstring>
 #include <limits>
+#include <numeric>
 
 #include "core/wire/turn.h"
 #include "tests/sim/support.h"
@@ -81,6 +82,30 @@ TEST_CASE("a frozen peer costs the others no step and is a member again after it
   CHECK(member(cluster.view(0), cluster.id(2))->record.state == MemberState::failed);
   REQUIRE(cluster.run_until([&] { return member(cluster.view(0), cluster.id(2))->record.state == MemberState::alive; }, 30s));
   CHECK(member(cluster.view(2), cluster.id(0))->record.state == MemberState::alive);
+}
+
+TEST_CASE("who thaws takes in what the others have learnt meanwhile, and does not pull them back") {
+  const Schema schema = schema_of({2000});
+  VirtualCluster cluster(schema, [](std::size_t, std::span<float> x, Step) {
+    for (float& value : x) value += 1e-3f;
+  });
+  for (std::size_t i = 0; i < 3; ++i) cluster.add(with_model(schema, i));
+  cluster.run_for(10s);
+  const auto mean_of = [&](std::size_t i) { return static_cast<double>(std::accumulate(cluster.model(i).begin(), cluster.model(i).end(), 0.0f)) / 2000; };
+  cluster.freeze(2, 30s);
+  cluster.run_for(30s);
+  const double gap = mean_of(0) - mean_of(2);
+  REQUIRE(gap > 2.5);
+  double furthest_back = 0, best = 0;
+  REQUIRE(cluster.run_until(
+      [&] {
+        best = std::max({best, mean_of(0), mean_of(1)});
+        furthest_back = std::max({furthest_back, best - mean_of(0), best - mean_of(1)});
+        return best - mean_of(2) < 0.1 * gap;
+      },
+      30s));
+  std::printf("thaw: the others are set back by %.3f of what lies between\n", furthest_back / gap);
+  CHECK(furthest_back < 0.1 * gap);
 }
 
 TEST_CASE("every kind of bad delta changes nothing, is counted by its reason, and quarantines the link when it repeats") {

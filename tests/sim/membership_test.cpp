@@ -1,4 +1,7 @@
 // Who belongs to the cluster: joining, leaving, refusing, counting, ending.
+#include <cmath>
+
+#include "tests/sim/scale_cluster.h"
 #include "tests/sim/support.h"
 
 using namespace gossipd;
@@ -150,4 +153,112 @@ TEST_CASE("a round trip that takes longer than the time between two pings is mea
   cluster.set_latency(1500ms);
   REQUIRE(cluster.run_until([&] { return !cluster.view(0).links.empty() && cluster.view(0).links[0].rtt_ms > 0; }, 60s));
   CHECK(cluster.view(0).links[0].rtt_ms == doctest::Approx(3000).epsilon(0.01));
+}
+
+TEST_CASE("a hundred members: who joins or dies is known soon, at little traffic, over links that connect all") {
+  constexpr std::size_t members = 100;
+  const Duration bound = from_seconds(10 * std::log2(members));  // periods of a second
+  ScaleCluster cluster(members);
+  CHECK(cluster.until_all_know(members, bound) < bound);
+  cluster.run_for(20s);
+  const ScaleCluster::Traffic traffic = cluster.traffic_during(60s);
+  CHECK(traffic.mean > 0);
+  CHECK(traffic.most < 2000);
+  const ScaleCluster::Overlay overlay = cluster.overlay();
+  CHECK(overlay.connected);
+  CHECK(overlay.links_min >= 4);
+  CHECK(overlay.links_max <= 12);
+  // After 90 s, of figures that are ten seconds old and more.
+  const ScaleCluster::Counted counted = cluster.counted();
+  CHECK(counted.known < 0.95);
+  CHECK(counted.estimate_off_most < 0.5 * (1 - counted.known));
+  CHECK(cluster.join_one() < bound);
+  CHECK(cluster.crash_one() < bound);
+  CHECK(cluster.false_failures() == 0);
+  cluster.saturate(60s);
+  CHECK(cluster.false_failures() == 0);
+}
+
+TEST_CASE("a member that nobody has a link to is found dead by probes, and by nothing else") {
+  const Schema schema = schema_of({20});
+  for (const Duration probe : {Duration(0s), Duration(10s)}) {
+    VirtualCluster cluster(schema);
+    constexpr std::size_t members = 12;
+    for (std::size_t i = 0; i < members; ++i) {
+      NodeOptions options = with_model(schema, i);
+      options.membership.links = 2;
+      options.membership.probe = probe;
+      options.membership.rotate = 0s;
+      cluster.add(options);
+    }
+    NodeOptions off;
+    off.seeds = {0};
+    const NodeId ghost = cluster.id(cluster.add_off(off));
+    cluster.run_for(10s);
+    // A disk remembers one that lived, and everybody hears of it.
+    MemberRecord record;
+    record.id = ghost;
+    record.name = "ghost";
+    record.address = VirtualCluster::endpoint(members);
+    record.incarnation = 1;
+    cluster.kill(members - 1);
+    cluster.whole_disk(members - 1).state.members.push_back(record);
+    cluster.restart(members - 1);
+    const auto all_hold_it_for = [&](MemberState state) {
+      for (std::size_t i = 0; i < members; ++i) {
+        const NodeView view = cluster.view(i);
+        const MemberView* seen = member(view, ghost);
+        if (seen == nullptr || seen->record.state != state) return false;
+      }
+      return true;
+    };
+    REQUIRE(cluster.run_until([&] { return all_hold_it_for(MemberState::alive); }, 30s));
+    CHECK(cluster.run_until([&] { return all_hold_it_for(MemberState::failed); }, 120s) == (probe > 0s));
+  }
+}
+
+TEST_CASE("a member that failed is forgotten everywhere and over a restart, counts on, and is back when it comes back") {
+  const Schema schema = schema_of({20});
+  VirtualCluster cluster(schema);
+  for (std::size_t i = 0; i < 3; ++i) cluster.add(with_model(schema, i));
+  cluster.run_for(10s);
+  const NodeId victim = cluster.id(2);
+  CHECK(cluster.node(0).forget(victim, cluster.now())->code == "still-alive");
+  CHECK(cluster.node(0).forget(cluster.id(0), cluster.now())->code == "still-alive");
+  CHECK(cluster.node(0).forget(NodeId{1}, cluster.now())->code == "unknown-member");
+  cluster.kill(2);
+  REQUIRE(cluster.run_until([&] { return member(cluster.view(0), victim)->record.state == MemberState::failed; }, 60s));
+  const Samples samples = member(cluster.view(0), victim)->record.samples;
+  CHECK(samples > 0);
+  cluster.act(0, [&](Node& node, Instant now) { CHECK_FALSE(node.forget(victim, now)); });
+  REQUIRE(cluster.run_until([&] { return member(cluster.view(1), victim) == nullptr; }, 5s));
+  CHECK(cluster.view(1).forgotten == 1);
+  CHECK(cluster.view(1).forgotten_samples == samples);
+  cluster.restart(1);
+  cluster.run_for(5s);
+  CHECK(member(cluster.view(1), victim) == nullptr);
+  CHECK(cluster.view(1).cluster_samples >= cluster.view(1).own_samples + samples);
+  cluster.restart(2);
+  REQUIRE(cluster.run_until([&] { return member(cluster.view(1), victim) != nullptr; }, 60s));
+  CHECK(cluster.view(1).forgotten == 0);
+}
+
+TEST_CASE("links are given up for others now and then, nobody is suspected for it, and all stay connected") {
+  const Schema schema = schema_of({20});
+  VirtualCluster cluster(schema);
+  for (std::size_t i = 0; i < 12; ++i) {
+    NodeOptions options = with_model(schema, i);
+    options.membership.links = 2;
+    options.membership.rotate = 20s;
+    cluster.add(options);
+  }
+  cluster.run_for(10s);
+  std::set<NodeId> met;
+  REQUIRE(cluster.run_until([&] {
+    for (const LinkView& link : cluster.view(11).links)
+      if (link.state == "open") met.insert(link.peer);
+    return met.size() >= 9;
+  }, 1200s));
+  for (std::size_t i = 0; i < 12; ++i)
+    for (const std::string& line : cluster.log(i)) CHECK(line.find("member-failed") == std::string::npos);
 }

@@ -1,6 +1,8 @@
 // tests/sim/support.h - schemas and models for tests.
 #pragma once
 
+#include <doctest/doctest.h>
+
 #include "core/base/random.h"
 #include "tests/sim/virtual_cluster.h"
 

@@ -1,24 +1,54 @@
 #include "tests/sim/virtual_cluster.h"
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 #include <algorithm>
 #include <cmath>
 
 namespace gossipd::sim {
+namespace {
+
+const std::string job_document = "job";
+const JobHash job_hash{XXH3_64bits(job_document.data(), job_document.size())};
+constexpr Duration prepare_time = std::chrono::milliseconds(100);
+
+bool all_finite(std::span<const float> values) {
+  return std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); });
+}
+
+}  // namespace
+
+// ---- hosts: their processes, disks and clocks ---------------------------------------------------
 
 std::size_t VirtualCluster::add(NodeOptions options) {
+  const std::size_t i = add_off(std::move(options));
+  power_on(i);
+  return i;
+}
+
+std::size_t VirtualCluster::add_off(NodeOptions options) {
   const std::size_t i = nodes_.size();
   nodes_.push_back(std::make_unique<Host>());
   Host& host = *nodes_.back();
   host.options = std::move(options);
   host.batch = host.options.batch;
-  host.disk.id = id(i);
-  if (host.options.seeds.empty()) {
-    host.disk.cluster = ClusterId{0xc1u + i};
-    host.job = JobHash{0x10bu};
-  }
+  host.disk.state.id = NodeId{0x1000 + i};
+  if (host.options.seeds.empty()) host.disk.state.cluster = ClusterId{0xc1u + i};
   host.parameters = host.options.start.empty() ? std::vector<float>(schema_.floats(), 0.5f) : host.options.start;
-  start(i, !host.options.start.empty());
   return i;
+}
+
+void VirtualCluster::power_on(std::size_t i) {
+  const bool has_model = !nodes_[i]->options.start.empty();
+  if (has_model) write_checkpoint(i);
+  start(i, has_model);
+}
+
+std::size_t VirtualCluster::add_stranger(Stranger& stranger) {
+  nodes_.push_back(std::make_unique<Host>());
+  nodes_.back()->stranger = &stranger;
+  return nodes_.size() - 1;
 }
 
 void VirtualCluster::start(std::size_t i, bool has_model) {
@@ -31,28 +61,42 @@ void VirtualCluster::start(std::size_t i, bool has_model) {
   config.exchange = host.options.exchange;
   config.membership = host.options.membership;
   config.balance = host.options.balance;
-  host.node = std::make_unique<Node>(std::move(config), host.disk, now_);
+  if (watcher_ != nullptr) watcher_->started(i, host.disk.state);
+  Disk disk = host.disk;
+  if (hooks_.boot) hooks_.boot(i, disk);
+  host.node = std::make_unique<Node>(std::move(config), disk.state, local(i));
   carry_out(i);
-  // A schema-only job: the text's hash is checked by the core, so every node is given it directly.
-  host.node->on_job("job", JobHash{0x10bu}, host.options.budget, now_);
-  host.node->on_model_ready(schema_, has_model, host.samples, host.step, now_);
-  host.model_ready = true;
-  host.node->on_time(now_);
+  if (host.node && (host.options.knows_job || disk.state.job != JobHash{})) {
+    host.node->on_job(job_document, job_hash, host.options.budget, local(i));
+    host.node->on_model_ready(schema_, has_model, host.samples, host.step, local(i));
+  }
+  if (!host.node) return;
+  host.node->on_time(local(i));
   carry_out(i);
   arm_timer(i);
 }
 
-void VirtualCluster::kill(std::size_t i) {
+void VirtualCluster::kill(std::size_t i, Death death) {
   Host& host = *nodes_[i];
   ++host.life;
   host.node.reset();
   host.held.reset();
+  host.sessions.clear();
   host.stepping = false;
   host.timer_armed = false;
-  std::vector<std::shared_ptr<Session>> mine;
-  for (auto& [key, session] : sessions_)
-    if (key.first == i) mine.push_back(session);
-  for (const auto& session : mine) break_session(session, "connection reset by peer");
+  host.dies_at_effect.reset();
+  host.frozen_until = now();
+  network_.host_down(i, death == Death::power_lost);
+}
+
+void VirtualCluster::kill_at_effect(std::size_t i, std::uint64_t effects, Death death) {
+  nodes_[i]->dies_at_effect = effects;
+  nodes_[i]->death = death;
+}
+
+void VirtualCluster::stop(std::size_t i) {
+  act(i, [](Node& node, Instant local) { node.stop(local); });
+  if (nodes_[i]->node) kill(i);
 }
 
 void VirtualCluster::restart(std::size_t i, bool keep_model) {
@@ -60,80 +104,176 @@ void VirtualCluster::restart(std::size_t i, bool keep_model) {
   start(i, keep_model);
 }
 
-void VirtualCluster::freeze(std::size_t i, Duration length) { nodes_[i]->frozen_until = now_ + length; }
-
-void VirtualCluster::block(std::size_t a, std::size_t b, bool blocked) {
-  for (const auto& pair : {std::pair(a, b), std::pair(b, a)}) blocked ? (void)blocked_.insert(pair) : (void)blocked_.erase(pair);
+void VirtualCluster::start_from_disk(std::size_t i) {
+  Host& host = *nodes_[i];
+  if (host.node) kill(i);
+  const Checkpoint& checkpoint = host.disk.checkpoint;
+  const bool restored = !checkpoint.parameters.empty();
+  host.parameters = restored ? checkpoint.parameters : std::vector<float>(schema_.floats(), 0.5f);
+  host.step = restored ? checkpoint.step : 0;
+  host.samples = restored ? checkpoint.samples : 0;
+  const bool nobody_to_ask = host.disk.state.members.empty() && host.options.seeds.empty();
+  start(i, restored || (nobody_to_ask && host.disk.state.own_samples == 0));
 }
+
+void VirtualCluster::freeze(std::size_t i, Duration length) { nodes_[i]->frozen_until = now() + length; }
+
+void VirtualCluster::write_checkpoint(std::size_t i) {
+  Host& host = *nodes_[i];
+  if (!host.disk_fails && all_finite(host.parameters)) host.disk.checkpoint = Checkpoint{host.parameters, host.step, host.samples};
+}
+
+void VirtualCluster::act(std::size_t i, const std::function<void(Node&, Instant local)>& action) {
+  run_event(i, [&](Host& host) { action(*host.node, local(i)); });
+}
+
+// ---- events -------------------------------------------------------------------------------------
 
 void VirtualCluster::for_host(std::size_t i, Instant when, std::function<void(Host&)> run) {
   const std::uint64_t life = nodes_[i]->life;
-  at(when, [this, i, life, run = std::move(run)]() mutable {
+  events_.at(when, [this, i, life, run = std::move(run)]() mutable {
     Host& host = *nodes_[i];
     if (host.life != life || !host.node) return;
-    if (now_ < host.frozen_until) return for_host(i, host.frozen_until, std::move(run));
-    run(host);
-    carry_out(i);
-    if (host.node) host.node->check_invariants();
+    if (now() < host.frozen_until) return for_host(i, host.frozen_until, std::move(run));
+    run_event(i, run);
   });
+}
+
+void VirtualCluster::run_event(std::size_t i, const std::function<void(Host&)>& run) {
+  run(*nodes_[i]);
+  carry_out(i);
+  if (!nodes_[i]->node) return;
+  nodes_[i]->node->check_invariants();
+  if (watcher_ != nullptr) watcher_->after_event(i);
 }
 
 void VirtualCluster::arm_timer(std::size_t i) {
   Host& host = *nodes_[i];
   if (host.timer_armed) return;
   host.timer_armed = true;
-  for_host(i, std::max(now_ + std::chrono::microseconds(1), host.node->next_deadline()), [this, i](Host& h) {
+  const Instant due = host.node->next_deadline() - host.options.clock_offset + host.options.timer_slack;
+  for_host(i, std::max(now() + std::chrono::microseconds(1), due), [this, i](Host& h) {
     h.timer_armed = false;
-    h.node->on_time(now_);
+    h.node->on_time(local(i));
     arm_timer(i);
   });
 }
 
+bool VirtualCluster::run_until(const std::function<bool()>& condition, Duration limit) {
+  const Instant end = now() + limit;
+  while (events_.step(end))
+    if (condition()) return true;
+  events_.skip_to(end);
+  return condition();
+}
+
+// ---- effects ------------------------------------------------------------------------------------
+
 void VirtualCluster::carry_out(std::size_t i) {
   Host& host = *nodes_[i];
-  while (true) {
-    auto effects = host.node->take_effects();
+  while (host.node) {
+    std::vector<Effect> effects = host.node->take_effects();
     if (effects.empty()) {
       if (!host.node->has_work()) return;
-      host.node->work(now_);
+      host.node->work(local(i));
       continue;
     }
-    for (Effect& effect : effects) {
-      if (auto* send = std::get_if<SendEffect>(&effect)) deliver(i, send->session, send->lane, send->message);
-      else if (auto* dialled = std::get_if<DialEffect>(&effect)) dial(i, dialled->endpoint);
-      else if (auto* closed = std::get_if<CloseEffect>(&effect)) {
-        const auto found = sessions_.find({i, closed->session});
-        if (found == sessions_.end()) continue;
-        const auto session = found->second;
-        sessions_.erase(found);
-        const int other = session->ids[0] == closed->session && session->ends[0] == i ? 1 : 0;
-        // What was sent goes out first; then the other end learns of it.
-        for_host(session->ends[other], std::max(now_ + latency_, session->last[other]) + std::chrono::nanoseconds(1), [this, session, other, why = closed->reason](Host& h) {
-          if (sessions_.erase({session->ends[other], session->ids[other]}) > 0)
-            h.node->on_session_closed(session->ids[other], "closed by peer: " + why, now_);
-        });
-      } else if (auto* persisted = std::get_if<PersistEffect>(&effect)) {
-        REQUIRE(persisted->state.incarnation >= host.disk.incarnation);
-        host.disk = persisted->state;
-      } else if (auto* update = std::get_if<UpdateEffect>(&effect)) {
-        REQUIRE(!host.held);
-        host.held = std::move(update->update);
-        host.batch = host.held->batch > 0 ? host.held->batch : host.options.batch;
-        for (std::size_t p = 0; p < host.parameters.size(); ++p)
-          host.parameters[p] = host.held->replace ? host.held->values[p] : host.parameters[p] + host.held->values[p];
-        host.snapshot_due = host.step + host.held->steps_until_snapshot;
-        host.training = host.held->training;
-        if (!host.training) {
-          for_host(i, now_ + std::chrono::microseconds(50), [this, i](Host&) { answer(i); });
-        } else if (!host.stepping) {
-          host.stepping = true;
-          for_host(i, now_ + host.step_time(), [this, i](Host&) { train(i); });
-        }
-      } else if (std::holds_alternative<RecallEffect>(effect)) {
-        host.snapshot_due = host.step;
-      } else if (auto* progress = std::get_if<ProgressEffect>(&effect)) host.others = progress->others_samples;
-      else if (auto* words = std::get_if<LogEffect>(&effect)) host.log.push_back(words->text);
-    }
+    if (hooks_.effects) hooks_.effects(i, effects);
+    for (Effect& effect : effects)
+      if (!carry_out(i, effect)) return kill(i, host.death);
+  }
+}
+
+// False: the process dies instead.
+bool VirtualCluster::carry_out(std::size_t i, Effect& effect) {
+  Host& host = *nodes_[i];
+  if (host.dies_at_effect) {
+    if (*host.dies_at_effect == 0 ? std::holds_alternative<PersistEffect>(effect) : *host.dies_at_effect == 1) return false;
+    if (*host.dies_at_effect > 1) --*host.dies_at_effect;
+  }
+  if (auto* sent = std::get_if<SendEffect>(&effect)) {
+    send(i, *sent);
+  } else if (auto* dialled = std::get_if<DialEffect>(&effect)) {
+    network_.dial(i, std::stoul(dialled->endpoint.host.substr(4)), dialled->endpoint);
+  } else if (auto* closed = std::get_if<CloseEffect>(&effect)) {
+    host.sessions.erase(closed->session);
+    network_.close(i, closed->session, closed->reason);
+  } else if (auto* persisted = std::get_if<PersistEffect>(&effect)) {
+    persist(i, persisted->state);
+  } else if (auto* update = std::get_if<UpdateEffect>(&effect)) {
+    apply(i, std::move(update->update));
+  } else if (std::holds_alternative<RecallEffect>(effect)) {
+    host.snapshot_due = host.step;
+  } else if (auto* progress = std::get_if<ProgressEffect>(&effect)) {
+    host.others = progress->others_samples;
+  } else if (std::holds_alternative<JobEffect>(effect)) {
+    for_host(i, now() + prepare_time, [this, i](Host& h) {
+      h.node->on_model_ready(schema_, !h.disk.checkpoint.parameters.empty(), h.samples, h.step, local(i));
+    });
+  } else if (auto* read = std::get_if<FileReadEffect>(&effect)) {
+    GOSSIPD_SIM_REQUIRE(read->offset + read->bytes <= read->file.bytes, "core", "a file is read beyond its end");
+    const bool whole = host.file.size() == read->file.bytes;
+    const auto from = host.file.begin() + static_cast<std::ptrdiff_t>(whole ? read->offset : 0);
+    host.node->on_file_read(read->session, read->file, read->offset, Bytes(from, from + static_cast<std::ptrdiff_t>(whole ? read->bytes : 0)));
+  } else if (auto* piece = std::get_if<FilePieceEffect>(&effect)) {
+    GOSSIPD_SIM_REQUIRE(piece->offset == host.file.size(), "core", "a piece of a file does not follow the one before");
+    host.file.insert(host.file.end(), piece->bytes.begin(), piece->bytes.end());
+  } else if (std::holds_alternative<RestoreEffect>(effect)) {
+    for_host(i, now() + prepare_time, [this, i](Host& h) { h.node->on_restored(h.disk.checkpoint.parameters, local(i)); });
+  } else if (std::holds_alternative<CheckpointEffect>(effect)) {
+    write_checkpoint(i);
+  } else if (auto* words = std::get_if<LogEffect>(&effect)) {
+    if (watcher_ != nullptr) watcher_->logged(i, words->text);
+    if (!logs_unkept_) host.log.push_back(std::move(words->text));
+  }
+  return true;
+}
+
+void VirtualCluster::persist(std::size_t i, const NodeState& state) {
+  Host& host = *nodes_[i];
+  if (host.disk_fails) return;  // the daemon warns and goes on
+  NodeState written = state;
+  if (hooks_.write) hooks_.write(i, host.disk.state, written);
+  GOSSIPD_SIM_REQUIRE(state.incarnation >= host.disk.state.incarnation, "incarnation", "a state with a lower incarnation is written over a higher one");
+  if (watcher_ != nullptr) watcher_->persisted(i, host.disk.state, state);
+  host.disk.state = std::move(written);
+}
+
+void VirtualCluster::send(std::size_t i, const SendEffect& effect) {
+  const auto to = network_.peer_of(i, effect.session);
+  if (!to) return;
+  ++messages_;
+  bytes_ += effect.message->size();
+  if (cut_after_ != 0 && messages_ >= cut_after_) {
+    cut_after_ = 0;  // this message and everything still under way is lost
+    return network_.reset_all();
+  }
+  if (watcher_ != nullptr) watcher_->sending(i, *to, effect.session, effect.lane, *effect.message);
+  if (!hooks_.wire) return (void)network_.send(i, effect.session, effect.lane, effect.message);
+  auto copy = std::make_shared<Bytes>(*effect.message);
+  if (hooks_.wire(i, *to, effect.lane, *copy)) (void)network_.send(i, effect.session, effect.lane, std::move(copy));
+}
+
+// ---- the trainer --------------------------------------------------------------------------------
+
+void VirtualCluster::apply(std::size_t i, Update update) {
+  Host& host = *nodes_[i];
+  GOSSIPD_SIM_REQUIRE(!host.held, "delta-once", "a second update is given to a trainer that has one");
+  host.held = std::move(update);
+  const Update& held = *host.held;
+  if (watcher_ != nullptr) watcher_->before_update(i, held, host.parameters);
+  host.batch = held.batch > 0 ? held.batch : host.options.batch;
+  for (std::size_t p = 0; p < host.parameters.size(); ++p)
+    host.parameters[p] = held.replace ? held.values[p] : host.parameters[p] + held.values[p];
+  if (hooks_.applied) hooks_.applied(i, host.parameters, held);
+  if (watcher_ != nullptr) watcher_->after_update(i, host.parameters);
+  host.snapshot_due = host.step + held.steps_until_snapshot;
+  host.training = held.training;
+  if (!host.training) {
+    for_host(i, now() + std::chrono::microseconds(50), [this, i](Host&) { answer(i); });
+  } else if (!host.stepping) {
+    host.stepping = true;
+    for_host(i, now() + host.step_time(), [this, i](Host&) { train(i); });
   }
 }
 
@@ -147,7 +287,7 @@ void VirtualCluster::train(std::size_t i) {
   host.samples += host.batch;
   if (step_) step_(i, host.parameters, host.step);
   if (host.held && host.step >= host.snapshot_due) answer(i);
-  for_host(i, now_ + host.step_time(), [this, i](Host&) { train(i); });
+  for_host(i, now() + host.step_time(), [this, i](Host&) { train(i); });
 }
 
 void VirtualCluster::answer(std::size_t i) {
@@ -165,93 +305,59 @@ void VirtualCluster::answer(std::size_t i) {
   snapshot.step_seconds = seconds(host.step_time());
   snapshot.batch = host.batch;
   snapshot.job_batch = host.options.batch;
-  snapshot.finite = std::all_of(host.parameters.begin(), host.parameters.end(), [](float x) { return std::isfinite(x); });
-  host.node->on_snapshot(std::move(snapshot), now_);
+  snapshot.finite = all_finite(host.parameters);
+  if (hooks_.snapshot) hooks_.snapshot(i, snapshot);
+  host.node->on_snapshot(std::move(snapshot), local(i));
 }
 
-void VirtualCluster::dial(std::size_t from, const Endpoint& where) {
-  const std::size_t to = static_cast<std::size_t>(std::stoul(where.host.substr(4)));
-  const bool reachable = to < nodes_.size() && nodes_[to]->node && !blocked_.contains({from, to});
-  for_host(from, now_ + latency_ * 2, [this, from, to, where, reachable](Host& h) {
-    if (!reachable || !nodes_[to]->node) return h.node->on_dial_failed(where, "connection refused", now_);
-    auto session = std::make_shared<Session>();
-    session->ends[0] = from;
-    session->ends[1] = to;
-    for (int e : {0, 1}) {
-      session->ids[e] = SessionId{++next_session_};
-      session->lives[e] = nodes_[session->ends[e]]->life;
-      session->last[e] = now_;
-      sessions_[{session->ends[e], session->ids[e]}] = session;
-    }
-    h.node->on_session_open(session->ids[0], true, where, now_);
-    for_host(to, now_, [this, session, from](Host& other) {
-      if (sessions_.contains({session->ends[1], session->ids[1]}))
-        other.node->on_session_open(session->ids[1], false, Endpoint{"node" + std::to_string(from), 40000}, now_);
-    });
+// ---- sessions -----------------------------------------------------------------------------------
+
+void VirtualCluster::session_opened(std::size_t i, SessionId id, bool outbound, const Endpoint& remote) {
+  if (nodes_[i]->stranger != nullptr) return nodes_[i]->stranger->opened(id);
+  for_host(i, now(), [this, i, id, outbound, remote](Host& h) {
+    if (!network_.is_open(i, id)) return outbound ? h.node->on_dial_failed(remote, "connection reset by peer", local(i)) : static_cast<void>(0);
+    h.sessions.insert(id);
+    h.node->on_session_open(id, outbound, remote, local(i));
   });
 }
 
-void VirtualCluster::deliver(std::size_t from, SessionId id, Lane lane, SharedBytes message) {
-  const auto found = sessions_.find({from, id});
-  if (found == sessions_.end()) return;
-  const auto session = found->second;
-  const int mine = session->ids[0] == id && session->ends[0] == from ? 0 : 1;
-  const int other = 1 - mine;
-  const std::size_t to = session->ends[other];
-  if (blocked_.contains({from, to})) return;
-  ++messages_;
-  bytes_ += message->size();
-  if (cut_after_ != 0 && messages_ >= cut_after_) {
-    cut_after_ = 0;  // this message and everything still under way is lost
-    std::set<std::shared_ptr<Session>> all;
-    for (auto& [key, s] : sessions_) all.insert(s);
-    at(now_, [this, all] {
-      for (const auto& s : all) break_session(s, "connection reset by peer");
-    });
-    for (const auto& s : all) s->open = false;
-    return;
-  }
-  if (!session->open) return;
-  Bytes copy = *message;
-  if (tamper_ && !tamper_(from, to, lane, copy)) return;
-  session->last[other] = std::max(session->last[other], now_ + latency_);
-  if (lane == Lane::bulk)
-    for_host(from, now_, [this, session, mine, size = message->size()](Host& h) {
-      if (session->open) h.node->on_bulk_sent(session->ids[mine], size, now_);
-    });
-  for_host(to, session->last[other], [this, session, other, lane, copy = std::move(copy)](Host& h) {
-    if (session->open && sessions_.contains({session->ends[other], session->ids[other]}))
-      h.node->on_message(session->ids[other], lane, copy, now_);
-    if (lane == Lane::bulk) at(now_ + std::chrono::nanoseconds(1), [this, session] { check(*session); });
+void VirtualCluster::session_closed(std::size_t i, SessionId id, const std::string& reason) {
+  if (nodes_[i]->stranger != nullptr) return nodes_[i]->stranger->closed(id);
+  for_host(i, now(), [this, i, id, reason](Host& h) {
+    h.sessions.erase(id);
+    h.node->on_session_closed(id, reason, local(i));
   });
 }
 
-void VirtualCluster::break_session(const std::shared_ptr<Session>& session, const std::string& why) {
-  session->open = false;
-  for (int e : {0, 1})
-    if (sessions_.erase({session->ends[e], session->ids[e]}) > 0 && nodes_[session->ends[e]]->node &&
-        nodes_[session->ends[e]]->life == session->lives[e])
-      for_host(session->ends[e], now_, [this, session, e, why](Host& h) { h.node->on_session_closed(session->ids[e], why, now_); });
+void VirtualCluster::dial_failed(std::size_t i, const Endpoint& where, const std::string& reason) {
+  if (nodes_[i]->stranger != nullptr) return nodes_[i]->stranger->dial_failed();
+  for_host(i, now(), [this, i, where, reason](Host& h) { h.node->on_dial_failed(where, reason, local(i)); });
 }
 
-bool VirtualCluster::run_until(const std::function<bool()>& condition, Duration limit) {
-  const Instant end = now_ + limit;
-  while (!events_.empty() && events_.top().at <= end) {
-    const Event event = events_.top();
-    events_.pop();
-    now_ = std::max(now_, event.at);
-    event.run();
-    if (condition()) return true;
-  }
-  now_ = end;
-  return condition();
+void VirtualCluster::part_arrived(std::size_t i, SessionId id) {
+  if (nodes_[i]->node) run_event(i, [&](Host& h) { h.node->on_bytes(id, local(i)); });
+}
+
+void VirtualCluster::message_arrived(std::size_t from, std::size_t to, SessionId id, Lane lane, const Bytes& message) {
+  if (nodes_[to]->stranger != nullptr) return nodes_[to]->stranger->heard(id, lane, message);
+  run_event(to, [&](Host& h) {
+    if (watcher_ != nullptr) watcher_->before_message(from, to, lane, message);
+    h.node->on_message(id, lane, message, local(to));
+    if (watcher_ != nullptr) watcher_->after_message(from, to, lane, message);
+  });
+  if (lane == Lane::bulk && nodes_[from]->stranger == nullptr)
+    events_.at(now() + std::chrono::nanoseconds(1), [this, from, to, id] { check(to, from, id); });
+}
+
+void VirtualCluster::bulk_sent(std::size_t i, SessionId id, std::size_t bytes) {
+  if (nodes_[i]->stranger != nullptr || (hooks_.acknowledge && !hooks_.acknowledge(i))) return;
+  for_host(i, now(), [this, i, id, bytes](Host& h) { h.node->on_bulk_sent(id, bytes, local(i)); });
 }
 
 // Both ends of a link that nobody is speaking on, and on whose way nothing is, hold the same bits.
-void VirtualCluster::check(const Session& session) {
-  const std::size_t a = session.ends[0], b = session.ends[1];
-  if (replicas_unchecked_ || !session.open || !nodes_[a]->node || !nodes_[b]->node || session.last[0] >= now_ || session.last[1] >= now_) return;
-  if (nodes_[a]->node->has_work() || nodes_[b]->node->has_work() || now_ < nodes_[a]->frozen_until || now_ < nodes_[b]->frozen_until) return;
+void VirtualCluster::check(std::size_t a, std::size_t b, SessionId at_a) {
+  if (replicas_unchecked_ || !network_.is_quiet(a, at_a) || frozen(a) || frozen(b)) return;
+  if (nodes_[a]->node->has_work() || nodes_[b]->node->has_work()) return;
   const auto conversed = [](const NodeView& v, NodeId peer) {
     return std::any_of(v.links.begin(), v.links.end(), [&](const LinkView& l) {
       return l.peer == peer && l.state == "open" && l.counters.turns_heard > 0 && l.counters.turns_spoken > 0;
@@ -259,8 +365,13 @@ void VirtualCluster::check(const Session& session) {
   };
   if (!conversed(view(a), id(b)) || !conversed(view(b), id(a))) return;
   ++replica_checks_;
-  REQUIRE(nodes_[a]->node->published_to(id(b)) == nodes_[b]->node->received_from(id(a)));
-  REQUIRE(nodes_[b]->node->published_to(id(a)) == nodes_[a]->node->received_from(id(b)));
+  for (const auto& [from, to] : {std::pair(a, b), std::pair(b, a)}) {
+    const auto published = nodes_[from]->node->published_to(id(to)), received = nodes_[to]->node->received_from(id(from));
+    GOSSIPD_SIM_REQUIRE(published.size() == received.size(), "replicas", "two ends of a link have unlike replicas");
+    for (std::size_t block = 0; block < published.size(); ++block)
+      GOSSIPD_SIM_REQUIRE(published[block] == received[block] || published[block] == 0 || received[block] == 0, "replicas",
+                          "what node" + std::to_string(from) + " has published is not what node" + std::to_string(to) + " has received");
+  }
 }
 
 std::vector<double> VirtualCluster::mean() const {

@@ -1,22 +1,30 @@
 // tests/sim/virtual_cluster.h - several real Nodes in one process, in virtual time, without sockets.
 //
-// The driver that the daemon is over TCP, this is over a list of future events: sessions with
-// latency, whole messages, and cuts after any number of messages; a trainer that makes a step every
-// `step_time` by a function of the test's choice. Deterministic: same calls, same run. After every
-// event the invariants of the node concerned are checked, and after every delta that the replicas
-// on both ends of its link agree bit for bit.
+// The driver that the daemon is over TCP, this is over a list of future events: sessions by a
+// VirtualNetwork, a disk, a clock of its own for every host, and a trainer that makes a step every `step_time` by a
+// function of the test's choice. Deterministic: same calls, same run. After every event the invariants of the node
+// concerned are checked, and after every delta that the replicas on both ends of its link agree bit for bit; what does
+// not hold is thrown as a Violation. A Watcher sees everything; Hooks plant the mistakes that a driver could make.
 #pragma once
-
-#include <doctest/doctest.h>
 
 #include <functional>
 #include <map>
-#include <queue>
 #include <set>
+#include <stdexcept>
 
 #include "core/node.h"
+#include "tests/sim/virtual_network.h"
 
 namespace gossipd::sim {
+
+// An invariant does not hold.
+struct Violation : std::runtime_error {
+  Violation(std::string by, const std::string& text) : std::runtime_error(by + ": " + text), checker(std::move(by)) {}
+  std::string checker;
+};
+// `text` is only made when it does not.
+#define GOSSIPD_SIM_REQUIRE(holds, checker, text) \
+  ((holds) ? static_cast<void>(0) : throw ::gossipd::sim::Violation(checker, text))
 
 struct NodeOptions {
   std::vector<std::size_t> seeds;       // indices of other nodes
@@ -29,57 +37,145 @@ struct NodeOptions {
   Duration time_per_sample{};           // a step takes step_time + batch · time_per_sample
   BalancePolicy balance;
   double loss = 0;                      // that its snapshots report
+  bool knows_job = true;                // false: the job comes from the cluster
+  Duration clock_offset{};              // of its clock to the others'
+  Duration timer_slack{};               // its timers are late by up to this
 };
 
-class VirtualCluster {
+// What a trainer writes to disk.
+struct Checkpoint {
+  std::vector<float> parameters;  // empty: there is none
+  Step step = 0;
+  Samples samples = 0;
+};
+
+// What a host has on its disk when its process starts.
+struct Disk {
+  NodeState state;
+  Checkpoint checkpoint;
+};
+
+// Sees what passes between a node and its driver. All calls are between two events of that node.
+struct Watcher {
+  virtual ~Watcher() = default;
+  virtual void started(std::size_t, const NodeState& /*disk, before the node began*/) {}
+  virtual void persisted(std::size_t, const NodeState& /*before*/, const NodeState& /*after*/) {}
+  virtual void sending(std::size_t /*from*/, std::size_t /*to*/, SessionId, Lane, const Bytes&) {}
+  virtual void before_message(std::size_t /*from*/, std::size_t /*to*/, Lane, const Bytes&) {}
+  virtual void after_message(std::size_t /*from*/, std::size_t /*to*/, Lane, const Bytes&) {}
+  virtual void before_update(std::size_t, const Update&, std::span<const float>) {}
+  virtual void after_update(std::size_t, std::span<const float>) {}
+  virtual void logged(std::size_t, const std::string&) {}
+  virtual void after_event(std::size_t) {}
+};
+
+// Each may change what it is given; empty ones change nothing.
+struct Hooks {
+  std::function<void(std::size_t, std::vector<Effect>&)> effects;         // before they are carried out
+  std::function<void(std::size_t, const NodeState& before, NodeState& written)> write;  // to disk
+  std::function<void(std::size_t, Disk&)> boot;                           // what a starting process reads
+  std::function<void(std::size_t, Snapshot&)> snapshot;
+  std::function<void(std::size_t, std::span<float>, const Update&)> applied;  // after an update
+  std::function<bool(std::size_t from, std::size_t to, Lane, Bytes&)> wire;   // false: drop
+  std::function<bool(std::size_t)> acknowledge;                           // false: nobody says that bulk has been sent
+};
+
+// A host that is no gossipd: what it says, a test decides.
+struct Stranger {
+  virtual ~Stranger() = default;
+  virtual void opened(SessionId) {}
+  virtual void dial_failed() {}
+  virtual void closed(SessionId) {}
+  virtual void heard(SessionId, Lane, const Bytes&) {}
+};
+
+class VirtualCluster : private VirtualNetwork::Handler {
  public:
   // Called for every optimiser step: changes the parameters in place.
   using StepFunction = std::function<void(std::size_t node, std::span<float> parameters, Step step)>;
 
-  explicit VirtualCluster(Schema schema, StepFunction step = {}) : schema_(std::move(schema)), step_(std::move(step)) {}
+  explicit VirtualCluster(Schema schema, StepFunction step = {}) : schema_(std::move(schema)), step_(std::move(step)), network_(events_, *this) {}
 
-  std::size_t add(NodeOptions options);
-  void kill(std::size_t node);      // no goodbye; its sessions break
+  std::size_t add(NodeOptions options);      // and starts it
+  std::size_t add_off(NodeOptions options);  // until power_on()
+  void power_on(std::size_t node);
+  std::size_t add_stranger(Stranger&);
+  enum class Death { killed, power_lost };  // the second one's kernel tells nobody
+  void kill(std::size_t node, Death death = Death::killed);  // no goodbye; its sessions break
+  // The same before the node's effect number `effects` from now on is carried out; 0: before the next that is to be persisted.
+  void kill_at_effect(std::size_t node, std::uint64_t effects, Death death);
+  [[nodiscard]] bool is_to_die(std::size_t node) const { return nodes_[node]->dies_at_effect.has_value(); }
+  void forgive_death(std::size_t node) { nodes_[node]->dies_at_effect.reset(); }
+  void stop(std::size_t node);  // SIGTERM
   void restart(std::size_t node, bool keep_model = true);
+  void start_from_disk(std::size_t node);  // as a daemon does: the model from the checkpoint, or from a neighbour
   void freeze(std::size_t node, Duration length);  // SIGSTOP: nothing is received, sent or done
+  void jump_clock(std::size_t node, Duration forward) { nodes_[node]->options.clock_offset += forward; }
+  void fail_disk(std::size_t node, bool fails) { nodes_[node]->disk_fails = fails; }
+  void write_checkpoint(std::size_t node);
   void cut_after(std::uint64_t messages) { cut_after_ = messages; }  // then every session breaks, once
-  void block(std::size_t a, std::size_t b, bool blocked);            // messages and dials between them vanish
   void set_speed(std::size_t node, Duration time_per_sample) { nodes_[node]->options.time_per_sample = time_per_sample; }
-  void set_latency(Duration one_way) { latency_ = one_way; }
+  void set_latency(Duration one_way) { network_.set_latency(one_way); }
   // For models so large that hashing every replica after every message would be all that a test does.
   void check_no_replicas() { replicas_unchecked_ = true; }
+  void keep_no_logs() { logs_unkept_ = true; }  // of many nodes they would fill the memory
   void tamper(std::function<bool(std::size_t from, std::size_t to, Lane lane, Bytes& message)> f) {
-    tamper_ = std::move(f);
+    hooks_.wire = std::move(f);
     replicas_unchecked_ = true;  // until a fresh virtual cluster: what was spoiled is repaired later
   }  // false: drop
+  void watch(Watcher& watcher) { watcher_ = &watcher; }
+  void plant(Hooks hooks) { hooks_ = std::move(hooks); }
+  // What an operator or a fault does to a node, as one event of it.
+  void act(std::size_t node, const std::function<void(Node&, Instant local)>& action);
 
   void run_for(Duration length) { run_until([] { return false; }, length); }
   // True when the condition came true within `limit`.
   bool run_until(const std::function<bool()>& condition, Duration limit);
+  bool step(Instant end) { return events_.step(end); }  // the next event, if there is one until then
+  [[nodiscard]] EventQueue& events() { return events_; }
+  [[nodiscard]] VirtualNetwork& network() { return network_; }
 
+  // A job's file on a node's disk: what it holds, and what has come of it. None until one of the two calls.
+  void put_file(std::size_t node, Bytes content) { nodes_[node]->file = std::move(content); }
+  void want_file(std::size_t node, const JobFile& file) {
+    nodes_[node]->file.clear();
+    nodes_[node]->node->want_file(file, local(node));
+  }
+  [[nodiscard]] const Bytes& file(std::size_t node) const { return nodes_[node]->file; }
+
+  [[nodiscard]] std::size_t size() const { return nodes_.size(); }
   [[nodiscard]] Node& node(std::size_t i) { return *nodes_[i]->node; }
   [[nodiscard]] std::span<float> model(std::size_t i) { return nodes_[i]->parameters; }
-  [[nodiscard]] NodeView view(std::size_t i) { return nodes_[i]->node->view(now_); }
-  [[nodiscard]] NodeId id(std::size_t i) const { return NodeId{0x1000 + i}; }
-  [[nodiscard]] const NodeState& disk(std::size_t i) const { return nodes_[i]->disk; }
+  [[nodiscard]] NodeView view(std::size_t i) const { return nodes_[i]->node->view(local(i)); }
+  [[nodiscard]] NodeId id(std::size_t i) const { return nodes_[i]->disk.state.id; }
+  [[nodiscard]] const NodeState& disk(std::size_t i) const { return nodes_[i]->disk.state; }
+  [[nodiscard]] Disk& whole_disk(std::size_t i) { return nodes_[i]->disk; }
+  [[nodiscard]] NodeOptions& options(std::size_t i) { return nodes_[i]->options; }
   [[nodiscard]] Step steps(std::size_t i) const { return nodes_[i]->step; }
   [[nodiscard]] Samples samples(std::size_t i) const { return nodes_[i]->samples; }
   [[nodiscard]] bool alive(std::size_t i) const { return nodes_[i]->node != nullptr; }
+  [[nodiscard]] std::size_t sessions(std::size_t i) const { return nodes_[i]->sessions.size(); }
+  [[nodiscard]] bool is_stranger(std::size_t i) const { return nodes_[i]->stranger != nullptr; }
+  [[nodiscard]] bool disk_fails(std::size_t i) const { return nodes_[i]->disk_fails; }
+  [[nodiscard]] bool frozen(std::size_t i) const { return now() < nodes_[i]->frozen_until; }
   [[nodiscard]] std::uint64_t messages() const { return messages_; }
   [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
   [[nodiscard]] std::uint64_t replica_checks() const { return replica_checks_; }
   [[nodiscard]] const std::vector<std::string>& log(std::size_t i) const { return nodes_[i]->log; }
-  [[nodiscard]] Instant now() const { return now_; }
+  [[nodiscard]] Instant now() const { return events_.now(); }
+  [[nodiscard]] Instant local(std::size_t i) const { return now() + nodes_[i]->options.clock_offset; }
   [[nodiscard]] std::vector<double> mean() const;
   [[nodiscard]] double spread() const;  // largest distance of a model to the mean, relative to ‖mean‖ … absolute: rms
   void learning_rate(double now, double peak) { rate_ = now, rate_peak_ = peak; }
+  [[nodiscard]] static Endpoint endpoint(std::size_t i) { return Endpoint{"node" + std::to_string(i), peer_port_default}; }
 
  private:
   struct Host {
     NodeOptions options;
     std::unique_ptr<Node> node;
-    NodeState disk;
-    JobHash job{};
+    Stranger* stranger = nullptr;
+    Disk disk;
+    bool disk_fails = false;
     std::vector<float> parameters;
     Step step = 0;
     Samples samples = 0;
@@ -92,48 +188,47 @@ class VirtualCluster {
     Step snapshot_due = 0;
     std::uint64_t life = 0;          // +1 at every kill: events of former lives are void
     Instant frozen_until{};
-    bool model_ready = false;
     bool timer_armed = false;
+    Bytes file;
+    std::optional<std::uint64_t> dies_at_effect;
+    Death death = Death::killed;
+    std::set<SessionId> sessions;  // that the node knows
     std::vector<std::string> log;
   };
-  struct Session {
-    std::size_t ends[2];
-    SessionId ids[2];
-    std::uint64_t lives[2];
-    bool open = true;
-    Instant last[2] = {};  // arrival of the last message, for order
-  };
-  struct Event {
-    Instant at;
-    std::uint64_t order;
-    std::function<void()> run;
-    bool operator>(const Event& other) const { return at != other.at ? at > other.at : order > other.order; }
-  };
+
+  // VirtualNetwork::Handler
+  void session_opened(std::size_t host, SessionId, bool outbound, const Endpoint& remote) override;
+  void session_closed(std::size_t host, SessionId, const std::string& reason) override;
+  void dial_failed(std::size_t host, const Endpoint&, const std::string& reason) override;
+  void part_arrived(std::size_t host, SessionId) override;
+  void message_arrived(std::size_t from, std::size_t to, SessionId, Lane, const Bytes&) override;
+  void bulk_sent(std::size_t host, SessionId, std::size_t bytes) override;
+  [[nodiscard]] std::uint64_t life(std::size_t host) const override { return nodes_[host]->life; }
+  [[nodiscard]] bool is_up(std::size_t host) const override { return nodes_[host]->node != nullptr || nodes_[host]->stranger != nullptr; }
+  [[nodiscard]] Instant frozen_until(std::size_t host) const override { return nodes_[host]->frozen_until; }
 
   void start(std::size_t i, bool has_model);
-  void at(Instant when, std::function<void()> run) { events_.push(Event{when, ++order_, std::move(run)}); }
   void for_host(std::size_t i, Instant when, std::function<void(Host&)> run);
+  void run_event(std::size_t i, const std::function<void(Host&)>& run);
   void carry_out(std::size_t i);
-  void dial(std::size_t from, const Endpoint& endpoint);
-  void deliver(std::size_t from, SessionId id, Lane lane, SharedBytes message);
-  void break_session(const std::shared_ptr<Session>& session, const std::string& why);
+  bool carry_out(std::size_t i, Effect& effect);
+  void persist(std::size_t i, const NodeState& state);
+  void apply(std::size_t i, Update update);
+  void send(std::size_t i, const SendEffect& effect);
   void arm_timer(std::size_t i);
   void train(std::size_t i);
   void answer(std::size_t i);
-  void check(const Session& session);
-  static Endpoint endpoint(std::size_t i) { return Endpoint{"node" + std::to_string(i), peer_port_default}; }
+  void check(std::size_t a, std::size_t b, SessionId at_a);
 
   Schema schema_;
   StepFunction step_;
+  EventQueue events_;
+  VirtualNetwork network_;
   std::vector<std::unique_ptr<Host>> nodes_;
-  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
-  std::map<std::pair<std::size_t, SessionId>, std::shared_ptr<Session>> sessions_;
-  std::set<std::pair<std::size_t, std::size_t>> blocked_;
-  std::function<bool(std::size_t, std::size_t, Lane, Bytes&)> tamper_;
-  bool replicas_unchecked_ = false;
-  Duration latency_ = std::chrono::milliseconds(1);
-  Instant now_{std::chrono::seconds(1000)};
-  std::uint64_t order_ = 0, next_session_ = 0, messages_ = 0, bytes_ = 0, cut_after_ = 0, replica_checks_ = 0;
+  Watcher* watcher_ = nullptr;
+  Hooks hooks_;
+  bool replicas_unchecked_ = false, logs_unkept_ = false;
+  std::uint64_t messages_ = 0, bytes_ = 0, cut_after_ = 0, replica_checks_ = 0;
   double rate_ = 0.1, rate_peak_ = 0.1;
 };
 

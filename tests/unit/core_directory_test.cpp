@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <map>
 
 #include "core/base/random.h"
 #include "core/membership/directory.h"
@@ -26,7 +27,7 @@ MemberRecord record(std::uint64_t id, std::uint64_t incarnation, std::uint64_t t
 
 Directory directory() {
   Directory d(NodeId{1});
-  d.set_self(record(1, 5, 1, MemberState::alive, 100), start);
+  d.set_self(record(1, 5, 1, MemberState::alive, 100), true, start);
   return d;
 }
 
@@ -53,15 +54,84 @@ TEST_CASE("a node that is held to have failed is told to refute, and one that fo
   CHECK(d.self().samples == 5000);
 }
 
-TEST_CASE("suspicion is our own and does not travel") {
+TEST_CASE("a suspicion is handed on once by each who holds it, and ends with a sign of life or a higher incarnation") {
   Directory d = directory();
-  (void)d.merge(record(2, 1, 1), start);
-  CHECK(d.set_suspect(NodeId{2}, true));
-  CHECK_FALSE(d.set_suspect(NodeId{2}, true));
-  std::uint64_t since = 0;
-  for (const MemberRecord& r : d.changed_since(since)) CHECK(r.state == MemberState::alive);
+  (void)d.merge(record(2, 3, 1), start);
+  CHECK(d.accuse(NodeId{2}, start));
+  CHECK_FALSE(d.accuse(NodeId{2}, start));
+  CHECK(d.merge(Suspicion{NodeId{2}, 3, NodeId{7}}, start));
+  CHECK_FALSE(d.merge(Suspicion{NodeId{2}, 3, NodeId{7}}, start));
+  CHECK_FALSE(d.merge(Suspicion{NodeId{2}, 2, NodeId{8}}, start));  // of a former life
+  CHECK_FALSE(d.merge(Suspicion{NodeId{9}, 1, NodeId{8}}, start));  // nobody that is known
+  CHECK(d.find(NodeId{2})->record.state == MemberState::alive);
   d.heard_from(NodeId{2}, start + 1s);
   CHECK_FALSE(d.find(NodeId{2})->suspect);
+  CHECK(d.merge(Suspicion{NodeId{2}, 3, NodeId{8}}, start));
+  MemberFigures late = figures_of(record(2, 3, 50));
+  CHECK(d.merge(late, start, SessionId{1}) == Directory::Outcome::updated);
+  CHECK(d.find(NodeId{2})->suspect);  // figures may have been on their way for long
+  CHECK(d.merge(record(2, 4, 1), start) == Directory::Outcome::updated);
+  CHECK_FALSE(d.find(NodeId{2})->suspect);
+}
+
+TEST_CASE("a suspect is given up sooner the more accuse it, later where it was only heard of, and later after our own silence") {
+  const Directory::Timeouts timeouts{3s, 10s};
+  const auto patience = [&](std::size_t others, bool own, Duration deaf) {
+    Directory d = directory();
+    (void)d.merge(record(2, 1, 1), start);
+    if (own) (void)d.accuse(NodeId{2}, start);
+    for (std::size_t i = 0; i < others; ++i) (void)d.merge(Suspicion{NodeId{2}, 1, NodeId{10 + i}}, start);
+    d.forgive(deaf);
+    Duration waited{};
+    while (d.overdue(timeouts, start + waited).empty() && waited < 60s) waited += 100ms;
+    return waited;
+  };
+  CHECK(patience(0, true, 0s) == 10100ms);
+  CHECK(patience(1, true, 0s) < patience(0, true, 0s));
+  CHECK(patience(3, true, 0s) < patience(1, true, 0s));
+  CHECK(patience(9, true, 0s) == 6600ms);
+  CHECK(patience(3, false, 0s) == 20100ms);
+  CHECK(patience(0, true, 5s) == 15100ms);
+}
+
+TEST_CASE("only who failed or left is forgotten; the samples count on, spread, and a later life is a member again") {
+  Directory d = directory();
+  (void)d.merge(record(2, 1, 1, MemberState::alive, 50), start);
+  CHECK_FALSE(d.set_forgotten(NodeId{2}, start));
+  CHECK_FALSE(d.set_forgotten(NodeId{3}, start));
+  CHECK(d.set_failed(NodeId{2}, false, start));
+  CHECK(d.set_forgotten(NodeId{2}, start));
+  CHECK(d.others_samples() == 50);
+  CHECK(d.alive_others() == 0);
+  CHECK(d.merge(record(2, 1, 9, MemberState::left, 70), start) == Directory::Outcome::updated);
+  CHECK(d.find(NodeId{2})->record.state == MemberState::forgotten);
+  CHECK(d.others_samples() == 70);
+  Directory other = directory();
+  (void)other.merge(record(2, 1, 1, MemberState::failed, 60), start);
+  CHECK(other.merge(d.find(NodeId{2})->record, start) == Directory::Outcome::left);
+  CHECK(other.others_samples() == 70);
+  CHECK(d.merge(record(2, 2, 1, MemberState::alive, 80), start) == Directory::Outcome::revived);
+  CHECK(d.others_samples() == 80);
+}
+
+TEST_CASE("what a node has decided alone is void when it meets somebody") {
+  Directory d = directory();
+  (void)d.merge(record(2, 1, 1), start);
+  (void)d.merge(record(3, 1, 1), start);
+  CHECK(d.set_failed(NodeId{2}, true, start));
+  CHECK(d.set_failed(NodeId{3}, false, start));
+  d.doubt_lonely_verdicts(start);
+  CHECK(d.find(NodeId{2})->record.state == MemberState::alive);
+  CHECK(d.find(NodeId{3})->record.state == MemberState::failed);
+  CHECK(d.alive_others() == 1);
+}
+
+TEST_CASE("a node learns from others how many samples it has trained, also of the incarnation that it uses") {
+  Directory d = directory();
+  const MemberRecord self = d.self();
+  CHECK(d.merge(record(raw(self.id), self.incarnation, self.tick, MemberState::alive, self.samples + 5000), start) == Directory::Outcome::recovered);
+  CHECK(d.self().samples == self.samples + 5000);
+  CHECK(d.merge(record(raw(self.id), self.incarnation, self.tick, MemberState::alive, self.samples + 5000), start) == Directory::Outcome::unchanged);
 }
 
 TEST_CASE("any order of the same claims ends in the same belief") {
@@ -90,18 +160,99 @@ TEST_CASE("any order of the same claims ends in the same belief") {
   for (std::uint64_t seed = 2; seed < 200; ++seed) REQUIRE(belief(seed) == first);
 }
 
-TEST_CASE("what a peer has not seen yet is sent once, oldest change first") {
+TEST_CASE("news that a link has not been told is told once, oldest first, and not to whom it came from") {
   Directory d = directory();
-  for (std::uint64_t id = 2; id < 300; ++id) (void)d.merge(record(id, 1, 1), start);
+  for (std::uint64_t id = 2; id < 300; ++id) (void)d.merge(record(id, 1, 1), start, SessionId{id % 2 + 1});
   std::uint64_t since = 0;
-  std::size_t sent = 0;
+  std::size_t told = 0;
   while (true) {
-    const auto records = d.changed_since(since);
+    const auto records = d.news_since(since, SessionId{1}, 40);
     if (records.empty()) break;
-    CHECK(records.size() <= 200);
-    sent += records.size();
+    CHECK(records.size() <= 40);
+    told += records.size();
   }
-  CHECK(sent == 299);
-  (void)d.merge(record(17, 1, 2), start);
-  CHECK(d.changed_since(since).size() == 1);
+  CHECK(told == 1 + 149);
+  (void)d.merge(figures_of(record(17, 1, 2)), start, SessionId{2});
+  CHECK(d.news_since(since, SessionId{1}, 40).empty());
+  (void)d.merge(record(17, 2, 1), start, SessionId{2});
+  CHECK(d.news_since(since, SessionId{1}, 40).size() == 1);
+}
+
+TEST_CASE("figures are told a few at a time, all of them come through while they change, and then there is silence") {
+  Directory d = directory();
+  for (std::uint64_t id = 2; id < 400; ++id) (void)d.merge(record(id, 1, 1), start);
+  Directory::Sweep sweep;
+  std::map<NodeId, std::uint64_t> told;
+  const auto hear = [&] {
+    const auto figures = d.next_figures(sweep, SessionId{1}, 5, start);
+    CHECK(figures.size() <= 5);
+    for (const MemberFigures& f : figures) told[f.id] = f.tick;
+    return figures.size();
+  };
+  // All change all the time, one after the other.
+  for (std::uint64_t round = 0; round < 200; ++round) {
+    for (std::uint64_t id = 2 + round % 2; id < 400; id += 2) (void)d.merge(figures_of(record(id, 1, 2 + round)), start, SessionId{2});
+    (void)hear();
+  }
+  CHECK(told.size() == 399);
+  std::size_t calls = 0;
+  for (std::size_t quiet = 0; quiet < 4 && calls < 1000; ++calls) quiet = hear() == 0 ? quiet + 1 : 0;
+  CHECK(calls < 1000);
+  for (const auto& [id, tick] : told) CHECK(tick == d.find(id)->record.tick);
+}
+
+TEST_CASE("two directories that differ in one record of a thousand tell few of each other's") {
+  Directory a = directory(), b = directory();
+  for (std::uint64_t id = 2; id < 1000; ++id) (void)a.merge(record(id, 1, 1), start), (void)b.merge(record(id, 1, 1), start);
+  CHECK(a.differing(b.digest()).empty());
+  (void)a.merge(record(77, 2, 1), start);
+  const auto records = a.differing(b.digest());
+  CHECK(records.size() < 50);
+  for (const MemberRecord& r : records) (void)b.merge(r, start);
+  CHECK(a.digest() == b.digest());
+  Directory empty(NodeId{5000});
+  empty.set_self(record(5000, 1, 1), true, start);
+  CHECK(a.differing(empty.digest()).size() == a.entries().size());
+  CHECK(a.differing({}).empty());
+}
+
+TEST_CASE("a directory that is full keeps who was heard of last, counts everybody once, and hands no newcomer on") {
+  Directory d(NodeId{1}, 4);
+  d.set_self(record(1, 5, 1, MemberState::alive, 100), true, start);
+  for (std::uint64_t id = 2; id <= 4; ++id) (void)d.merge(record(id, 1, 1, MemberState::alive, 10 * id), start + id * 1s);
+  CHECK(d.others_samples() == 90);
+  const std::uint64_t news = d.news();
+  CHECK(d.merge(record(5, 1, 1, MemberState::alive, 50), start + 3900ms) == Directory::Outcome::unchanged);  // all have just been heard of
+  d.heard_from(NodeId{2}, start + 45s);
+  CHECK(d.merge(record(5, 1, 1, MemberState::alive, 50), start + 50s) == Directory::Outcome::joined);
+  CHECK(d.find(NodeId{3}) == nullptr);
+  CHECK(d.find(NodeId{2}) != nullptr);
+  CHECK(d.news() == news);
+  CHECK(d.others_samples() == 140);
+  CHECK(d.alive_others() == 3);
+  // It comes back knowing less than it had said.
+  CHECK(d.merge(record(3, 2, 1, MemberState::alive, 5), start + 60s) == Directory::Outcome::joined);
+  CHECK(d.find(NodeId{3})->record.samples == 30);
+  CHECK(d.others_samples() == 140);
+}
+
+TEST_CASE("what members have probably trained on since they said so goes by their speed and the age of their word") {
+  Directory d = directory();
+  MemberRecord r = record(2, 1, 1, MemberState::alive, 1000);
+  r.phase = Phase::training;
+  r.samples_per_second = 50;
+  (void)d.merge(r, start);
+  CHECK(d.samples_since(10s, start + 9s) == 0);
+  CHECK(d.samples_since(10s, start + 20s) == 1000);
+  MemberFigures f = figures_of(r);
+  f.tick = 2;
+  f.samples = 1500;
+  f.age_seconds = 15;  // it took so long to come here
+  (void)d.merge(f, start + 25s, SessionId{1});
+  CHECK(d.others_samples() == 1500);
+  CHECK(d.samples_since(10s, start + 25s) == 750);
+  d.forgive(100s);
+  CHECK(d.samples_since(10s, start + 125s) == 750);
+  (void)d.accuse(NodeId{2}, start);
+  CHECK(d.samples_since(10s, start + 125s) == 0);
 }

@@ -1,11 +1,13 @@
 #include <doctest/doctest.h>
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
 
 #include "core/base/random.h"
 #include "core/exchange/kernels.h"
+#include "core/exchange/replica.h"
 
 using namespace gossipd;
 
@@ -77,6 +79,22 @@ TEST_CASE("two vectors are drawn together by their gains, with the same bits fro
       CHECK(y[i] == b[i] + 0.7f * (a[i] - b[i]));
     }
   });
+}
+
+TEST_CASE("bf16 is widened exactly, and narrowed to the nearest, ties to even") {
+  everywhere([](const Kernels& k, std::size_t size) {
+    const std::vector<float> x = values(33, size);
+    std::vector<std::uint16_t> narrow(size, 1), again(size, 2);
+    std::vector<float> wide(size, -1.0f);
+    k.narrow(narrow, x);
+    k.widen(wide, narrow);
+    k.narrow(again, wide);
+    CHECK(again == narrow);
+    for (std::size_t i = 0; i < size; ++i) CHECK(std::abs(wide[i] - x[i]) <= std::ldexp(std::abs(x[i]), -8));
+  });
+  std::vector<std::uint16_t> out(4);
+  kernels().narrow(out, std::vector<float>{0x1.01p0f, 0x1.03p0f, 0x1.0101p0f, -0x1.00ffp0f});  // two ties, above one, below one
+  CHECK(out == std::vector<std::uint16_t>{0x3f80, 0x3f82, 0x3f81, 0xbf80});
 }
 
 TEST_CASE("sum is model plus update") {
@@ -202,4 +220,19 @@ TEST_CASE("the hash is XXH3-64 of the bytes, so that it may be stored and sent")
     for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i);
     for (const Kernels* version : kernel_versions()) CHECK(version->hash(x) == known.hash);
   }
+}
+
+TEST_CASE("values next to each other in bf16 are equal or have none between them, across zero as well") {
+  const auto next = [](float x, std::int32_t places) { return std::bit_cast<float>(std::bit_cast<std::uint32_t>(x) + (static_cast<std::uint32_t>(places) << 16)); };
+  for (const float x : {1.0f, -1.0f, 0.0078125f, -3.0e30f, 1e-30f}) {
+    CHECK(are_adjacent_bf16(x, x));
+    CHECK(are_adjacent_bf16(x, next(x, 1)));
+    CHECK(are_adjacent_bf16(next(x, 1), x));
+    CHECK_FALSE(are_adjacent_bf16(x, next(x, 2)));
+    CHECK_FALSE(are_adjacent_bf16(x, -x));
+  }
+  const float least = next(0.0f, 1);
+  CHECK(are_adjacent_bf16(0.0f, -0.0f));
+  CHECK(are_adjacent_bf16(-least, 0.0f));
+  CHECK_FALSE(are_adjacent_bf16(-least, least));
 }

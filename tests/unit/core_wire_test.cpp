@@ -20,12 +20,16 @@ Schema two_blocks() {
   return *schema;
 }
 
-Bytes turn_with(const std::vector<std::pair<std::uint32_t, Codec>>& records, const Schema& schema, TurnHeader header = {}) {
+// With `hash`, those that go whole carry it.
+Bytes turn_with(const std::vector<std::pair<std::uint32_t, Codec>>& records, const Schema& schema, TurnHeader header = {}, std::optional<std::uint64_t> hash = {}) {
   Bytes message(turn_header_bytes);
   for (const auto& [block, codec] : records) {
-    const std::size_t at = message.size();
-    message.resize(at + turn_record_bytes + encoded_size(codec, schema.blocks()[block].size));
-    write_turn_record(std::span(message).subspan(at).first<turn_record_bytes>(), block, 7, codec);
+    TurnRecord record{.block = block, .version = 7, .codec = codec};
+    if (is_whole(record)) record.hash = hash;
+    const std::size_t at = message.size(), head = turn_record_bytes + (record.hash ? turn_hash_bytes : 0);
+    message.resize(at + head + encoded_size(codec, schema.blocks()[block].size));
+    write_turn_record(std::span(message).subspan(at).first<turn_record_bytes>(), record);
+    if (record.hash) std::memcpy(message.data() + at + turn_record_bytes, &*record.hash, turn_hash_bytes);
   }
   header.records = static_cast<std::uint16_t>(records.size());
   write_turn_header(std::span(message).first<turn_header_bytes>(), header);
@@ -62,6 +66,16 @@ TEST_CASE("every control message comes out as it went in") {
   CHECK(other.samples_per_second == 512);
   CHECK(other.spread == 0.5);
 
+  const auto told = std::get<Members>(*decode_control(encode_control(Members{{}, {figures_of(record)}, {Suspicion{NodeId{5}, 6, NodeId{7}}}})));
+  REQUIRE((told.records.empty() && told.figures.size() == 1 && told.suspicions.size() == 1));
+  CHECK((told.figures[0].id == record.id && told.figures[0].samples == record.samples && told.figures[0].batch == 64 && told.figures[0].spread == 0.5));
+  CHECK((told.suspicions[0].id == NodeId{5} && told.suspicions[0].incarnation == 6 && told.suspicions[0].by == NodeId{7}));
+  CHECK_FALSE(decode_control(encode_control(Members{{}, std::vector<MemberFigures>(figures_per_message_max + 1, figures_of(record)), {}})));
+  CHECK_FALSE(decode_control(encode_control(Members{{}, {}, std::vector<Suspicion>(suspicions_per_message_max + 1)})));
+  CHECK(std::get<Digest>(*decode_control(encode_control(Digest{{1, ~std::uint64_t{0}}}))).buckets == std::vector<std::uint64_t>{1, ~std::uint64_t{0}});
+  CHECK_FALSE(decode_control(encode_control(Digest{{}})));
+  CHECK_FALSE(decode_control(encode_control(Digest{std::vector<std::uint64_t>(digest_buckets_max + 1)})));
+
   const Hello hello{1, ClusterId{2}, NodeId{3}, 4, "name", Endpoint{"host", 5}, JobHash{6}, true};
   const auto hello_back = std::get<Hello>(*decode_control(encode_control(hello)));
   CHECK(hello_back.protocol == 1);
@@ -72,14 +86,18 @@ TEST_CASE("every control message comes out as it went in") {
   CHECK(hello_back.job == JobHash{6});
   CHECK(hello_back.leaving);
 
-  const auto ready = std::get<Ready>(*decode_control(encode_control(Ready{SchemaHash{1}, true, 2, 3, 4, 5})));
-  CHECK((ready.has_model && ready.nonce == 2 && ready.conversation == 3 && ready.spoken == 4 && ready.heard == 5));
+  const auto ready = std::get<Ready>(*decode_control(encode_control(Ready{.schema = SchemaHash{1}, .has_model = true, .nonce = 2, .conversation = 3, .spoken = 4, .heard = 5, .bf16 = true})));
+  CHECK((ready.has_model && ready.nonce == 2 && ready.conversation == 3 && ready.spoken == 4 && ready.heard == 5 && ready.bf16));
   CHECK(std::get<Resync>(*decode_control(encode_control(Resync{{1, 2, 3}}))).blocks == std::vector<std::uint32_t>{1, 2, 3});
   CHECK(std::get<JobOffer>(*decode_control(encode_control(JobOffer{JobHash{9}, 10, "text"}))).document == "text");
   CHECK(std::get<Refuse>(*decode_control(encode_control(Refuse{Error{"a", "b"}}))).reason.text == "b");
   CHECK(std::get<Bye>(*decode_control(encode_control(Bye{"left"}))).why == "left");
   CHECK(std::get<Ping>(*decode_control(encode_control(Ping{77}))).nonce == 77);
   CHECK(std::get<Pong>(*decode_control(encode_control(Pong{78}))).nonce == 78);
+  const FileRequest request{{1, 2, 3}, 4};
+  CHECK(std::get<FileRequest>(*decode_control(encode_control(request))).file == request.file);
+  CHECK(std::get<FileRequest>(*decode_control(encode_control(request))).offset == 4);
+  CHECK(std::get<FileAbsent>(*decode_control(encode_control(FileAbsent{{1, 2, 3}}))).file == request.file);
   CHECK(std::holds_alternative<JobRequest>(*decode_control(encode_control(JobRequest{}))));
 }
 
@@ -96,6 +114,22 @@ TEST_CASE("a message kind or a key of a later version is skipped, not refused") 
   const auto ping = decode_control(cbor({{"kind", "ping"}, {"nonce", 5u}, {"colour", "green"}}));
   REQUIRE(ping);
   CHECK(std::get<Ping>(*ping).nonce == 5);
+}
+
+TEST_CASE("a hello names the oldest and the newest version its sender speaks; one of a release that names one speaks no other") {
+  Hello hello{.protocol = 2, .id = NodeId{3}, .newest = 5};
+  const auto both = decode_control(encode_control(hello));
+  REQUIRE(both);
+  CHECK((std::get<Hello>(*both).protocol == 2 && std::get<Hello>(*both).newest == 5));
+  hello.newest = 0;
+  const auto one = decode_control(encode_control(hello));
+  REQUIRE(one);
+  CHECK(std::get<Hello>(*one).newest == 2);
+  CHECK(common_protocol({2, 3}, {2, 5}) == 3);
+  CHECK(common_protocol({2, 3}, {3, 5}) == 3);
+  CHECK(common_protocol({2, 3}, {2, 2}) == 2);
+  CHECK_FALSE(common_protocol({2, 3}, {4, 5}));
+  CHECK_FALSE(common_protocol({2, 3}, {1, 1}));
 }
 
 TEST_CASE("nonsense as a control message is an error and nothing else") {
@@ -142,6 +176,24 @@ TEST_CASE("a turn comes out as it went in, and local segments have no block") {
   CHECK(records[0].version == 7);
   CHECK(records[1].payload.empty());
   CHECK(records[2].payload.size() == 40);
+}
+
+TEST_CASE("a block that goes whole may carry a hash, a delta may not") {
+  const Schema schema = two_blocks();
+  const Bytes message = turn_with({{0, Codec{CodecId::int8, 0}}, {1, Codec{CodecId::keyframe, 0}}, {1, Codec{CodecId::mirror, 0}}}, schema, {}, 0x123456789abcdef0);
+  TurnHeader header;
+  std::vector<TurnRecord> records;
+  REQUIRE_FALSE(decode_turn(message, schema, header, records));
+  REQUIRE(records.size() == 3);
+  CHECK_FALSE(records[0].hash);
+  CHECK((records[1].hash == 0x123456789abcdef0 && records[1].payload.size() == 80));
+  CHECK((records[2].hash == 0x123456789abcdef0 && records[2].payload.empty()));
+  for (std::size_t cut = 0; cut < message.size(); ++cut) CHECK(decode_turn(std::span(message).first(cut), schema, header, records) == Reject::malformed);
+  Bytes spoiled = message;
+  spoiled[turn_header_bytes + 9] = std::byte{2};
+  CHECK(decode_turn(spoiled, schema, header, records) == Reject::malformed);
+  spoiled[turn_header_bytes + 9] = std::byte{4};
+  CHECK(decode_turn(spoiled, schema, header, records) == Reject::malformed);
 }
 
 TEST_CASE("a turn that is cut, padded, or names what does not exist is refused whole") {

@@ -76,6 +76,16 @@ TEST_CASE("a shard is written 1-based") {
   CHECK(line->config.shard_count == 3);
 }
 
+TEST_CASE("shard = auto is the default, and can be written over another one") {
+  const auto plain = read({});
+  REQUIRE(plain);
+  CHECK(plain->config.shard_count == 0);
+  const auto line = read({"--set", "shard=2/3", "--shard", "auto"});
+  REQUIRE(line);
+  CHECK(line->config.shard_count == 0);
+  CHECK(line->config.shard_index == 0);
+}
+
 TEST_CASE("an unknown key is an error that suggests the one that was meant") {
   const TemporaryDirectory directory;
   const std::string file = directory.write("node.toml", "[exchange]\ncodek = \"int8\"\n");
@@ -123,6 +133,15 @@ TEST_CASE("settings that contradict each other are refused") {
   CHECK(mentions(mistake({"--key-file", "none", "--listen", "0.0.0.0"}), "beyond loopback"));
   CHECK(mentions(mistake({"--rest", "0.0.0.0:7611"}), "token"));
   CHECK(mistake({"--rest", "unix:/run/gossipd.sock"}).empty());
+  CHECK(mentions(mistake({"--set", "rest.certificate=/etc/box1.pem"}), "rest.key"));
+  const std::vector<std::string> certificates = {"--set", "peer_tls.ca=ca.pem", "--set", "peer_tls.certificate=box1.pem", "--set", "peer_tls.key=box1.key"};
+  CHECK(mistake(certificates).empty());
+  CHECK(mentions(mistake({certificates.begin(), certificates.end() - 2}), "peer_tls.key"));
+  for (const char* key : {"cluster.key", "none"}) {
+    std::vector<std::string> both = certificates;
+    both.insert(both.end(), {"--key-file", key});
+    CHECK(mentions(mistake(both), "exclude each other"));
+  }
 }
 
 TEST_CASE("what --check-config prints reads back as the same configuration") {

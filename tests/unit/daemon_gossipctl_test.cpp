@@ -92,6 +92,7 @@ TEST_CASE("status, links and job print on standard output") {
   const Ran links = gossipctl({"links", "--rest", server.address()});
   CHECK(mentions(links.out, "box2"));
   CHECK(mentions(links.out, "CHANGE/THRESHOLD"));
+  CHECK(mentions(links.out, "PROTOCOL"));
   const Ran job = gossipctl({"job", "--rest", server.address()});
   CHECK(mentions(job.out, "name = \"tiny\""));
 }
@@ -185,6 +186,29 @@ TEST_CASE("key generate writes a key once and never over another") {
   CHECK(read_cluster_key(file));
   CHECK(gossipctl({"key", "generate", file}).code == ExitCode::failed);
   CHECK(parse_cluster_key(gossipctl({"key", "generate", "-"}).out));
+}
+
+TEST_CASE("key list shows ids, and install, use and retire say what comes next") {
+  MadeUpDaemon daemon;
+  const FakeServer server(handler_of(daemon));
+  const auto key = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), "key");
+    words.insert(words.end(), {"--rest", server.address()});
+    return gossipctl(words);
+  };
+  const Ran listed = key({"list"});
+  CHECK(listed.code == ExitCode::ok);
+  CHECK(mentions(listed.out, "00000000000000a1  in use"));
+  CHECK(mentions(listed.out, "00000000000000a0  retired"));
+  CHECK(mentions(key({"install", "relative.key"}).err, "gossipctl key use ID"));
+  CHECK(daemon.installed == std::filesystem::absolute("relative.key").string());
+  CHECK(mentions(key({"use", "00000000000000a2"}).err, "retire OLD-ID"));
+  CHECK(daemon.used == 0xa2);
+  daemon.refusal = Error{"key-in-use", "the key is in use"};
+  const Ran refused = key({"retire", "00000000000000a1"});
+  CHECK(refused.code == ExitCode::refused_by_state);
+  CHECK(mentions(refused.err, "the key is in use"));
+  CHECK(key({"use"}).code == ExitCode::usage);
 }
 
 TEST_CASE("version and completion need no daemon") {

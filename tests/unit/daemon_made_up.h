@@ -15,7 +15,7 @@ class MadeUpDaemon final : public DaemonPort {
     n.job = JobHash{0x10b};
     n.phase = Phase::training;
     n.own_samples = 2500;
-    n.cluster_samples = 5000;
+    n.cluster_samples = n.cluster_samples_estimate = 5000;
     n.budget_samples = 10000;
     n.step = 18240;
     n.loss = 0.2314;
@@ -31,6 +31,7 @@ class MadeUpDaemon final : public DaemonPort {
     link.address = {"10.0.0.12", 7610};
     link.state = "open";
     link.rtt_ms = 0.4;
+    link.protocol = 3;
     link.age_steps = 4;
     link.counters.deltas_sent = 12;
     link.counters.turns_suppressed = 3;
@@ -46,9 +47,9 @@ class MadeUpDaemon final : public DaemonPort {
     made_up.wire.sessions.push_back({{"10.0.0.12", 7610}, true, 60, 600, 500});
     made_up.wire.dials_failed["connect-refused"] = 2;
     made_up.job = JobView{JobHash{0x10b}, "tiny", "name = \"tiny\"\n"};
-    made_up.evaluation = EvaluationView{0.91, 0.25, 18000, 4900, 3};
-    made_up.best_accuracy = 0.92;
-    made_up.checkpoints["current"] = {"/state/current.safetensors", 100, 18000, 2400, 4096, std::nullopt};
+    made_up.evaluation = EvaluationView{{.loss = 0.25, .accuracy = 0.91, .top5_accuracy = 0.99, .perplexity = {}}, 18000, 4900, 3};
+    made_up.best = Figures{.loss = 0.24, .accuracy = 0.92, .top5_accuracy = {}, .perplexity = {}};
+    made_up.checkpoints["current"] = {"/state/current.safetensors", 100, 18000, 2400, 4096, std::nullopt, std::nullopt};
   }
 
   static MemberView member(std::uint64_t id, const std::string& name, bool self) {
@@ -79,16 +80,42 @@ class MadeUpDaemon final : public DaemonPort {
   }
   [[nodiscard]] std::optional<Error> pause() override { return refusal; }
   [[nodiscard]] std::optional<Error> resume() override { return refusal; }
+  [[nodiscard]] std::optional<Error> forget(NodeId member) override {
+    forgot = member;
+    return refusal;
+  }
+  [[nodiscard]] std::optional<Error> extend_budget(Samples more) override {
+    extended_by = more;
+    return refusal;
+  }
   void write_checkpoint(std::function<void(Result<CheckpointView>)> done) override {
     if (refusal) return done(*refusal);
     CheckpointView written;
     written.path = "/state/now.safetensors";
     done(written);
   }
+  [[nodiscard]] Result<KeysView> keys() const override { return made_up_keys; }
+  [[nodiscard]] std::optional<Error> install_key(const std::string& file) override {
+    installed = file;
+    return refusal;
+  }
+  [[nodiscard]] std::optional<Error> use_key(std::uint64_t id) override {
+    used = id;
+    return refusal;
+  }
+  [[nodiscard]] std::optional<Error> retire_key(std::uint64_t id) override {
+    retired = id;
+    return refusal;
+  }
 
   DaemonView made_up;
   History past;
   std::vector<Endpoint> joined;
+  Samples extended_by = 0;
+  NodeId forgot{};
+  Result<KeysView> made_up_keys = KeysView{{{0xa1, true, 2}, {0xa2, false, 0}}, {0xa0}};
+  std::string installed;
+  std::uint64_t used = 0, retired = 0;
   std::optional<Error> refusal;  // what every command answers
 };
 

@@ -80,6 +80,7 @@ TEST_CASE("/v1/links shows each neighbour's counters and each session's bytes on
   CHECK(link["refused"][to_string(Reject::not_finite)] == 2);
   CHECK(link["change"] == 0.02);
   CHECK(link["age_steps"] == 4.0);
+  CHECK(link["protocol"] == 3);
   CHECK(json["sessions"][0]["wire_bytes_sent"] == 600);
 }
 
@@ -136,6 +137,18 @@ TEST_CASE("joining takes seeds as a list inside an object, or nothing") {
 TEST_CASE("a command that the node's state refuses is 409 with the node's own code") {
   MadeUpDaemon daemon;
   CHECK(ask(daemon, "POST", "/v1/training/pause").status == 202);
+  CHECK(ask(daemon, "POST", "/v1/job/extend", R"({"samples": 500})").status == 202);
+  CHECK(daemon.extended_by == 500);
+  for (const char* body : {"", "{}", "[1]", R"({"samples": -1})", R"({"samples": 5, "budget": 7})"})
+    CHECK(ask(daemon, "POST", "/v1/job/extend", body).status == 400);
+  CHECK(ask(daemon, "POST", "/v1/members/forget", R"({"id": "00000000000000ab"})").status == 202);
+  CHECK(daemon.forgot == NodeId{0xab});
+  for (const char* body : {"", "{}", R"({"id": 171})", R"({"id": "ab"})", R"({"id": "00000000000000xy"})"})
+    CHECK(ask(daemon, "POST", "/v1/members/forget", body).status == 400);
+  daemon.refusal = Error{"still-alive", "box2 has neither failed nor left"};
+  CHECK(ask(daemon, "POST", "/v1/members/forget", R"({"id": "00000000000000ab"})").status == 409);
+  daemon.refusal = Error{"unknown-member", "no member has this id"};
+  CHECK(ask(daemon, "POST", "/v1/members/forget", R"({"id": "00000000000000ab"})").status == 404);
   daemon.refusal = Error{"not-training", "nothing to pause"};
   for (const char* path : {"/v1/cluster/join", "/v1/cluster/leave", "/v1/training/pause", "/v1/training/resume"}) {
     const HttpResponse answer = ask(daemon, "POST", path);
@@ -151,6 +164,38 @@ TEST_CASE("a checkpoint is answered when it is written, or with the reason why i
   CHECK(ask(daemon, "POST", "/v1/checkpoint").status == 500);
   daemon.refusal = Error{"no-model", "nothing to write"};
   CHECK(ask(daemon, "POST", "/v1/checkpoint").status == 409);
+}
+
+TEST_CASE("keys are shown by id and changed by file and id, never by secret") {
+  MadeUpDaemon daemon;
+  Json json = json_of(ask(daemon, "GET", "/v1/keys"));
+  REQUIRE(json["keys"].size() == 2);
+  CHECK(json["keys"][0] == Json{{"id", "00000000000000a1"}, {"in_use", true}, {"sessions", 2}});
+  CHECK(json["retired"] == Json::array({"00000000000000a0"}));
+  CHECK(ask(daemon, "POST", "/v1/keys/install", R"({"file": "/etc/gossipd/new.key"})").status == 200);
+  CHECK(daemon.installed == "/etc/gossipd/new.key");
+  CHECK(ask(daemon, "POST", "/v1/keys/use", R"({"id": "00000000000000a2"})").status == 200);
+  CHECK(daemon.used == 0xa2);
+  CHECK(ask(daemon, "POST", "/v1/keys/retire", R"({"id": "00000000000000a1"})").status == 200);
+  CHECK(daemon.retired == 0xa1);
+  for (const char* body : {"", "[]", R"({"id": 5})", R"({"id": "a2"})", R"({"id": "zz000000000000a2"})", R"({"id": "00000000000000a2", "more": "x"})"}) {
+    CAPTURE(body);
+    CHECK(ask(daemon, "POST", "/v1/keys/use", body).status == 400);
+  }
+  daemon.refusal = Error{"key-in-use", "the key is in use"};
+  const HttpResponse refused = ask(daemon, "POST", "/v1/keys/retire", R"({"id": "00000000000000a1"})");
+  CHECK(refused.status == 409);
+  CHECK(json_of(refused)["code"] == "key-in-use");
+  daemon.made_up_keys = Error{"no-key", "started with --key-file none"};
+  CHECK(ask(daemon, "GET", "/v1/keys").status == 404);
+  const Error certificates{"certificates", "this cluster uses certificates"};
+  daemon.made_up_keys = certificates;
+  daemon.refusal = certificates;
+  for (const HttpResponse& answer : {ask(daemon, "GET", "/v1/keys"), ask(daemon, "POST", "/v1/keys/use", R"({"id": "00000000000000a2"})")}) {
+    CHECK(answer.status == 404);
+    CHECK(json_of(answer)["code"] == "certificates");
+    CHECK(json_of(answer)["detail"] == "this cluster uses certificates");
+  }
 }
 
 TEST_CASE("what does not exist is 404, a wrong method 405") {
@@ -182,7 +227,7 @@ TEST_CASE("history stays bounded, keeps its first point and its evaluations") {
   for (int second = 0; second < 100'000; ++second) {
     HistoryPoint point;
     point.time_s = second;
-    if (second % 1000 == 500) point.accuracy = 0.5;
+    if (second % 1000 == 500) point.evaluation = Figures{.loss = 0.7, .accuracy = 0.5, .top5_accuracy = {}, .perplexity = {}};
     history.add(point);
   }
   CHECK(history.points().size() <= History::points_max);
@@ -190,14 +235,14 @@ TEST_CASE("history stays bounded, keeps its first point and its evaluations") {
   CHECK(history.points().front().time_s == 0);
   CHECK(history.points().back().time_s > 99'000);
   int evaluations = 0;
-  for (const HistoryPoint& p : history.points()) evaluations += p.accuracy.has_value();
+  for (const HistoryPoint& p : history.points()) evaluations += p.evaluation.has_value();
   CHECK(evaluations == 100);
 }
 
 TEST_CASE("history stays bounded even when there are only evaluations") {
   History history(1.0);
   HistoryPoint point;
-  point.accuracy = 0.5;
+  point.evaluation = Figures{.loss = 0.7, .accuracy = 0.5, .top5_accuracy = {}, .perplexity = {}};
   for (int i = 0; i < 10'000; ++i) history.add(point);
   CHECK(history.points().size() <= History::points_max);
 }

@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 #include "daemon/durable_file.h"
 #include "daemon/start_plan.h"
 #include "daemon/state_store.h"
@@ -165,13 +167,77 @@ TEST_CASE("--job founds a cluster and writes its key where it was told to, once"
   CHECK(first->kind == StartPlan::Kind::found);
   CHECK(first->state.cluster != ClusterId{});
   CHECK(first->state.job == first->job->hash);
-  CHECK(first->key.has_value());
+  CHECK(first->keys.has_value());
   CHECK(first->key_written == config.key_file);
   CHECK(first->listen == Endpoint{"*", peer_port_default});
   const auto second = plan(config);
   REQUIRE(second);
   CHECK(second->key_written.empty());
-  CHECK(*second->key == *first->key);
+  CHECK(*second->keys == *first->keys);
+}
+
+TEST_CASE("the node's own keyring counts for more than the key file it once began with") {
+  const TemporaryDirectory directory;
+  DaemonConfig config = config_in(directory);
+  config.job_file = directory.write("job.toml", job_text);
+  config.key_file = (directory.path() / "cluster.key").string();
+  const auto first = plan(config);
+  REQUIRE(first);
+  const auto store = StateStore::open(config.state_dir);
+  REQUIRE(store);
+  NodeState state = first->state;
+  state.incarnation = 1;
+  REQUIRE_FALSE(store->save_state(state).has_value());
+  Keyring ring = *first->keys;
+  const auto another = generate_cluster_key();
+  REQUIRE(another);
+  REQUIRE_FALSE(ring.install(*another).has_value());
+  REQUIRE_FALSE(ring.use(another->id).has_value());
+  REQUIRE_FALSE(write_keyring(store->key_path().string(), ring).has_value());
+  auto again = make_start_plan(config, *store);
+  REQUIRE_MESSAGE(again, (again ? std::string() : again.error().text));
+  CHECK(*again->keys == ring);
+  const auto warned = [&again] {
+    return std::any_of(again->warnings.begin(), again->warnings.end(), [](const std::string& text) { return mentions(text, "was retired"); });
+  };
+  CHECK_FALSE(warned());
+
+  REQUIRE_FALSE(ring.retire(first->keys->in_use().id).has_value());
+  REQUIRE_FALSE(write_keyring(store->key_path().string(), ring).has_value());
+  again = make_start_plan(config, *store);
+  REQUIRE(again);
+  CHECK(*again->keys == ring);
+  CHECK(warned());
+}
+
+TEST_CASE("another job founds anew where the first one never trained and nobody joined, and only there") {
+  const TemporaryDirectory directory;
+  DaemonConfig config = config_in(directory);
+  config.job_file = directory.write("job.toml", job_text);
+  config.key_file = (directory.path() / "cluster.key").string();
+  const auto first = plan(config);
+  REQUIRE(first);
+  const auto store = StateStore::open(config.state_dir);
+  REQUIRE(store);
+  NodeState state = first->state;
+  state.incarnation = 4;
+  const auto plan_after = [&](Samples own_samples) {
+    state.own_samples = own_samples;
+    REQUIRE_FALSE(store->save_state(state).has_value());
+    REQUIRE_FALSE(store->save_job(first->job->document).has_value());
+    return make_start_plan(config, *store);
+  };
+  directory.write("job.toml", "seed = 99\n" + std::string(job_text));
+  const auto anew = plan_after(0);
+  REQUIRE_MESSAGE(anew, (anew ? std::string() : anew.error().text));
+  CHECK(anew->kind == StartPlan::Kind::found);
+  CHECK(anew->state.cluster != first->state.cluster);
+  CHECK(anew->state.id == first->state.id);
+  CHECK(anew->state.incarnation == 4);
+  CHECK(*anew->keys == *first->keys);
+  const auto used = plan_after(32);
+  REQUIRE_FALSE(used);
+  CHECK(used.error().code == "other-job");
 }
 
 TEST_CASE("--key-file none means plain on loopback only") {
@@ -181,7 +247,7 @@ TEST_CASE("--key-file none means plain on loopback only") {
   config.key_file = "none";
   const auto made = plan(config);
   REQUIRE(made);
-  CHECK_FALSE(made->key.has_value());
+  CHECK_FALSE(made->keys.has_value());
   CHECK(made->listen == Endpoint{"127.0.0.1", peer_port_default});
 }
 

@@ -3,9 +3,11 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
+#include "models/weights.h"
 #include "models_test_support.h"
 
 using namespace gossipd;
@@ -283,4 +285,61 @@ TEST_CASE("A checkpoint's metadata can be read without its schema") {
   REQUIRE(metadata);
   CHECK(metadata->at("step") == "7");
   CHECK(metadata->at("job_hash") == "0000000000abcdef");
+}
+
+// ---- weights ----
+
+TEST_CASE("The weights of a checkpoint are its model without what the optimiser knows, and fit the model") {
+  const TemporaryDirectory directory;
+  write(directory / "c.safetensors", small_checkpoint());
+  const auto weights = read_weights(directory / "c.safetensors");
+  REQUIRE(weights);
+  CHECK(weights->tensors.size() == 3);
+  CHECK(weights->metadata.at("step") == "7");
+  std::vector<float> model(7, -1.0f);
+  CHECK_FALSE(take_weights(*weights, small_schema(), model).has_value());
+  CHECK(model == small_checkpoint().model);
+}
+
+TEST_CASE("Weights that were written read back the same, as no checkpoint of ours") {
+  const TemporaryDirectory directory;
+  write(directory / "c.safetensors", small_checkpoint());
+  const auto weights = read_weights(directory / "c.safetensors");
+  REQUIRE(weights);
+  REQUIRE_FALSE(write_weights(directory / "w.safetensors", *weights).has_value());
+  const auto again = read_weights(directory / "w.safetensors");
+  REQUIRE_MESSAGE(again, (again ? "" : again.error().text));
+  std::vector<float> model(7, -1.0f);
+  CHECK_FALSE(take_weights(*again, small_schema(), model).has_value());
+  CHECK(model == small_checkpoint().model);
+  CHECK(again->metadata.at("format") == "pt");
+  CHECK(again->metadata.at("node") == small_checkpoint().metadata.at("node"));
+  CHECK_FALSE(load_checkpoint(directory / "w.safetensors", small_schema()));
+}
+
+TEST_CASE("A checkpoint that is damaged gives no weights") {
+  const TemporaryDirectory directory;
+  write(directory / "c.safetensors", small_checkpoint());
+  std::string bytes = read_file(directory / "c.safetensors");
+  bytes.back() ^= 1;
+  write_file(directory / "c.safetensors", bytes);
+  const auto weights = read_weights(directory / "c.safetensors");
+  REQUIRE_FALSE(weights);
+  CHECK(contains(weights.error().text, "checksum"));
+}
+
+TEST_CASE("Weights that do not fit change nothing, and one error names all that differs") {
+  const auto tensor = [](std::vector<std::int64_t> shape, float value) {
+    return Weights::Tensor{std::move(shape), [value](std::span<float> out) { std::ranges::fill(out, value); }};
+  };
+  const Weights weights{"x.safetensors", {{"w", tensor({2, 3}, 1)}, {"bn.count", tensor({}, NAN)}, {"head", tensor({1}, 1)}}, {}};
+  std::vector<float> model{1, 2, 3, 4, 5, 6, 7};
+  const auto error = take_weights(weights, small_schema(), model);
+  REQUIRE(error);
+  CHECK(error->code == "bad-weights");
+  for (const char* words : {"x.safetensors", "w is [2, 3] but the model's is [2, 2]", "it lacks bn.mean;", "the model has no head;", "NaN or infinity is in bn.count;"}) {
+    CAPTURE(words);
+    CHECK(contains(error->text, words));
+  }
+  CHECK(model == std::vector<float>{1, 2, 3, 4, 5, 6, 7});
 }

@@ -38,7 +38,7 @@ TEST_CASE("Every field of a job is part of its hash") {
   others[2].batch = 16;
   others[3].budget_samples = 1001;
   others[4].model.width = 8;
-  others[5].data.mean = 0.5;
+  others[5].data.mean = {0.5};
   others[6].optimizer.weight_decay = 1e-4;
   others[7].schedule.warmup_samples = 10;
   others[8].evaluate_every_samples = 5;
@@ -128,4 +128,44 @@ TEST_CASE("The step schedule multiplies by gamma at each milestone") {
   CHECK(learning_rate_at(job, 499) == doctest::Approx(1));
   CHECK(learning_rate_at(job, 500) == doctest::Approx(0.1));
   CHECK(learning_rate_at(job, 800) == doctest::Approx(0.01));
+}
+
+TEST_CASE("The linear schedule falls in a line to its final fraction") {
+  const Job job = parse_job("name = 'x'\nbudget_samples = 1000\n[optimizer]\nlearning_rate = 1\n"
+                            "[schedule]\nkind = 'linear'\nwarmup_samples = 200\nfinal_fraction = 0.1\n");
+  CHECK(learning_rate_at(job, 200) == doctest::Approx(1));
+  CHECK(learning_rate_at(job, 600) == doctest::Approx(0.55));
+  CHECK(learning_rate_at(job, 1000) == doctest::Approx(0.1));
+}
+
+TEST_CASE("Models, losses and training options that are not the defaults are part of the text, and read back") {
+  const std::string text_data = "[data]\nkind = 'text'\nlength = 64\ntrain_files = ['a.txt']\n";
+  const std::string training = "[training]\nclip_norm = 1.5\nmicro_batch = 8\nprecision = 'bf16'\ndeterministic = true\n";
+  for (const std::string& rest : {std::string("[model]\nkind = 'resnet20'\n") + training, "[model]\nkind = 'gpt'\ndim = 64\nheads = 4\n" + text_data,
+                                  std::string("[model]\nkind = 'vit'\npatch = 7\n"), std::string("[model]\nkind = 'resnet50'\n[data]\nclasses = 2\n[loss]\nkind = 'bce'\n"),
+                                  std::string("[model]\nkind = 'torchscript'\nfile = 'm.pt'\nfile_hash = '0123456789abcdef0123456789abcdef'\nfile_bytes = 7\n")}) {
+    const Job job = parse_job(small + rest);
+    const Job again = parse_job(job.canonical_text());
+    CHECK(again == job);
+    CHECK(again.hash() != parse_job(small).hash());
+  }
+}
+
+TEST_CASE("A model, a loss and data that do not belong together are refused with the way out") {
+  const auto reason = [](const std::string& rest) {
+    const auto job = Job::parse(small + rest, "j.toml");
+    REQUIRE(!job);
+    return job.error().text;
+  };
+  CHECK(contains(reason("[model]\nkind = 'gpt'\n"), "the gpt needs tokens"));
+  CHECK(contains(reason("[model]\nkind = 'vit'\npatch = 5\n"), "multiples of its patch (5)"));
+  CHECK(contains(reason("[model]\nkind = 'vit'\ndim = 100\n"), "multiple of heads"));
+  CHECK(contains(reason("[model]\nkind = 'resnet20'\n[data]\nkind = 'text'\ntrain_files = ['a']\n"), "the data are tokens"));
+  CHECK(contains(reason("[loss]\nkind = 'mse'\n"), "needs floats as targets"));
+  CHECK(contains(reason("[loss]\nkind = 'bce'\n"), "two classes"));
+  CHECK(contains(reason("[loss]\nkind = 'model'\n"), "TorchScript"));
+  CHECK(contains(reason("[model]\nkind = 'torchscript'\n"), "model.file: is missing"));
+  CHECK(contains(reason("[model]\nkind = 'torchscript'\nfile = 'x'\nfile_hash = 'zz'\n"), "32 hex digits"));
+  CHECK(contains(reason("[training]\npatience = 3\n"), "evaluate_every_samples"));
+  CHECK(contains(reason("[model]\nkind = 'resnet34'\n"), "resnet"));
 }

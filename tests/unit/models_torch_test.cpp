@@ -9,7 +9,7 @@
 
 #include "models/data_order.h"
 #include "models/idx.h"
-#include "models/network.h"
+#include "models/flat_model.h"
 #include "models/optimizer.h"
 #include "models/runtime.h"
 #include "models/torch_engine.h"
@@ -30,6 +30,7 @@ std::vector<float> model_of(FlatModel& flat) {
   return out;
 }
 
+const NetworkPorts image_ports{{1, 28, 28}, 10};
 const std::string small_cnn = "[model]\nkind = 'cnn'\nwidth = 8\nhidden = [32]\n";
 const std::string sgd = "[optimizer]\nlearning_rate = 0.05\nweight_decay = 1e-4\n";
 const std::string adamw = "[optimizer]\nkind = 'adamw'\nlearning_rate = 0.002\nweight_decay = 0.05\n";
@@ -42,8 +43,8 @@ Job fashion_job(int steps, const std::string& model = small_cnn, const std::stri
 }
 
 std::unique_ptr<GradientEngine> fashion_engine(const Job& job) {
-  static const SampleSet train = load_samples(job.data, SamplePart::train, fashion_mnist_directory).value();
-  auto engine = make_torch_engine(job, "cpu", 1, BatchSource(job.data, train, DataOrder(job.seed, train.count, {})), {});
+  static const auto train = load_data(job.data, {.directory = fashion_mnist_directory, .held_out = false}).value().train;
+  auto engine = make_torch_engine(job, "cpu", 1, BatchSource(train, DataOrder(job.seed, train->count(), {})), nullptr);
   REQUIRE_MESSAGE(engine, (engine ? "" : engine.error().text));
   return std::move(*engine);
 }
@@ -87,11 +88,11 @@ struct NormNetworkImpl : torch::nn::Module {
 // How far `steps` steps of ours end from those of `Reference`, a torch::optim optimiser, relative to the parameters' norm.
 template <typename Reference, typename Options>
 double distance_to(const OptimizerSpec& spec, const Options& options, int steps) {
-  const ModelSpec model{ModelSpec::Kind::mlp, {24}, 16};
-  const auto ours = make_network(model, DataSpec{}, 3);
-  const auto theirs = make_network(model, DataSpec{}, 3);
-  FlatModel flat(*ours, torch::kCPU);
-  FlatModel reference(*theirs, torch::kCPU);
+  const ModelSpec model{.kind = ModelSpec::Kind::mlp, .hidden = {24}};
+  const auto ours = make_network(model, image_ports, 3);
+  const auto theirs = make_network(model, image_ports, 3);
+  FlatModel flat(ours->tensors());
+  FlatModel reference(theirs->tensors());
   Reference optimizer(theirs->parameters(), options);
   OptimizerState state;
   torch::manual_seed(4);
@@ -112,7 +113,7 @@ double distance_to(const OptimizerSpec& spec, const Options& options, int steps)
 
 TEST_CASE("A module's schema tells parameters, statistics and counters apart") {
   NormNetworkImpl module;
-  const FlatModel flat(module, torch::kCPU);
+  const FlatModel flat(tensors_of(module));
   std::vector<std::string> got;
   for (const Segment& segment : flat.schema().segments()) got.push_back(segment.name + " " + std::to_string(static_cast<int>(segment.kind)));
   const std::vector<std::string> want{"linear.weight 0", "linear.bias 0", "norm.weight 0", "norm.bias 0",
@@ -123,7 +124,7 @@ TEST_CASE("A module's schema tells parameters, statistics and counters apart") {
 TEST_CASE("A module trains inside its flat vector: gradients, statistics and counters arrive there") {
   torch::manual_seed(1);
   NormNetworkImpl module;
-  FlatModel flat(module, torch::kCPU);
+  FlatModel flat(tensors_of(module));
   const auto before = model_of(flat);
   module.forward(torch::randn({8, 3})).pow(2).sum().backward();
   CHECK(flat.gradient().abs().sum().item<float>() > 0);
@@ -136,7 +137,7 @@ TEST_CASE("A module trains inside its flat vector: gradients, statistics and cou
 
 TEST_CASE("A flat vector taken in changes the module, counters included") {
   NormNetworkImpl module;
-  FlatModel flat(module, torch::kCPU);
+  FlatModel flat(tensors_of(module));
   std::vector<float> values(flat.schema().floats());
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
   flat.copy_from(values);
@@ -149,8 +150,8 @@ TEST_CASE("A flat vector taken in changes the module, counters included") {
 
 TEST_CASE("The initial model is a function of the seed") {
   const auto initial = [](std::uint64_t seed) {
-    const auto network = make_network(ModelSpec{ModelSpec::Kind::cnn, {16}, 4}, DataSpec{}, seed);
-    FlatModel flat(*network, torch::kCPU);
+    const auto network = make_network(ModelSpec{.kind = ModelSpec::Kind::cnn, .hidden = {16}, .width = 4}, image_ports, seed);
+    FlatModel flat(network->tensors());
     return model_of(flat);
   };
   CHECK(initial(1) == initial(1));

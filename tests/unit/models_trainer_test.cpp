@@ -49,7 +49,7 @@ class ToyEngine : public Engine {
     optimizer_.momentum.resize(3);
   }
   std::optional<Figures> evaluate(std::span<const float> model, const std::atomic<bool>&) override {
-    return Figures{model[0], model[1]};
+    return Figures{.loss = model[0], .accuracy = model[1]};
   }
 
  private:
@@ -345,7 +345,7 @@ TEST_CASE("The best checkpoint is exactly the model that was evaluated, however 
   REQUIRE(desk.written());
   const auto loaded = load_checkpoint(directory / "best.safetensors", trainer->schema());
   CHECK(loaded->checkpoint.step == evaluation.step);
-  CHECK(loaded->checkpoint.model[0] == static_cast<float>(evaluation.accuracy));
+  CHECK(loaded->checkpoint.model[0] == static_cast<float>(evaluation.loss));
 }
 
 TEST_CASE("Training on from a checkpoint equals never having stopped, bit for bit") {

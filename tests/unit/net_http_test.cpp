@@ -236,13 +236,62 @@ TEST_CASE("beyond loopback a token is needed, and then every request must carry 
     REQUIRE(!refused);
     CHECK(refused.error().code == "token-needed");
   }
+  Service in_plain_text({.bearer_token = "sesame"});
+  CHECK(in_plain_text.server->listen({"*", 0}).error().code == "tls-needed");
   Service service({.bearer_token = "sesame"});
-  CHECK(service.server->listen({"*", 0}));
   service.start();
   CHECK(service.call("GET", "/hello")->status == 401);
   CHECK(service.call("GET", "/hello", {}, {{"Authorization", "Bearer wrong1"}})->status == 401);
   CHECK(service.call("GET", "/hello", {}, {{"Authorization", "Bearer sesame"}, {"Host", "box1"}})->status == 200);
   CHECK(service.call("GET", "/livez")->status == 200);
+}
+
+TEST_CASE("under TLS a daemon is known by the certificate that it made, and by nothing else") {
+  const TemporaryFolder folder;
+  const CertificateFiles files{folder.path / "rest-certificate.pem", folder.path / "rest-key.pem"};
+  const CertificateFiles others{folder.path / "other.pem", folder.path / "other-key.pem"};
+  REQUIRE(!ensure_certificate(files, {"localhost", "box1", "127.0.0.1", "no name/"}));
+  REQUIRE(!ensure_certificate(others, {"localhost", "127.0.0.1"}));
+  struct stat status {};
+  REQUIRE(::stat(files.key.c_str(), &status) == 0);
+  CHECK((status.st_mode & 0777) == 0600);
+  const auto fingerprint = certificate_fingerprint(files.certificate);
+  REQUIRE(fingerprint);
+  CHECK(fingerprint->size() == 32 * 3 - 1);
+  REQUIRE(!ensure_certificate(files, {"elsewhere"}));
+  CHECK(*certificate_fingerprint(files.certificate) == *fingerprint);  // made once
+
+  Service service({.bearer_token = "sesame", .tls = files});
+  REQUIRE(service.server->listen({"*", 0}));
+  service.start();
+  const auto call = [&](const std::string& ca_file, bool tls = true) {
+    return http_call({.server = service.where, .tls = tls, .ca_file = ca_file, .target = "/hello", .headers = {{"Authorization", "Bearer sesame"}}, .timeout = 30s});
+  };
+  const auto answer = call(files.certificate);
+  REQUIRE(answer);
+  CHECK(answer->body == "hello you");
+  CHECK(call(others.certificate).error().code == "untrusted");
+  CHECK(call({}).error().code == "untrusted");
+  CHECK(call(folder.path / "missing.pem").error().code == "untrusted");
+  CHECK(call({}, false).error().code == "bad-response");
+  CHECK(!contains(service.raw(get(service)), "hello"));
+}
+
+TEST_CASE("a certificate that cannot be read, or with another's key, is named before anything is served") {
+  const TemporaryFolder folder;
+  const CertificateFiles files{folder.path / "a.pem", folder.path / "a-key.pem"}, others{folder.path / "b.pem", folder.path / "b-key.pem"};
+  REQUIRE(!ensure_certificate(files, {"localhost"}));
+  REQUIRE(!ensure_certificate(others, {"localhost"}));
+  for (const CertificateFiles& wrong : {CertificateFiles{folder.path / "missing", files.key}, CertificateFiles{files.certificate, others.key},
+                                        CertificateFiles{files.certificate, files.certificate}}) {
+    Service service({.tls = wrong});
+    const auto refused = service.server->listen({"127.0.0.1", 0});
+    REQUIRE(!refused);
+    CHECK(refused.error().code == "certificate");
+    CHECK(contains(refused.error().text, folder.path));
+  }
+  CHECK(certificate_fingerprint(files.key).error().code == "certificate");
+  CHECK(ensure_certificate({folder.path / "nowhere" / "a.pem", folder.path / "nowhere" / "a-key.pem"}, {"localhost"}));
 }
 
 TEST_CASE("a Unix socket serves its owner, replaces a stale file and is removed at the end") {

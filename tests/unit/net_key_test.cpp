@@ -2,7 +2,7 @@
 
 #include <fstream>
 
-#include "net/peer/cluster_key.h"
+#include "net/peer/keyring.h"
 #include "net_test_support.h"
 
 using namespace gossipd;
@@ -84,4 +84,47 @@ TEST_CASE("what is not a key file is refused with its path and the reason") {
   }
   write_file(path, good, 0600);
   CHECK(read_cluster_key(path)->id == 0xabc);
+}
+
+TEST_CASE("a keyring is changed step by step and its file reads back the same") {
+  const TemporaryFolder folder;
+  const std::string path = folder.path / "cluster.key";
+  Keyring ring(test_key(1, 1));
+  CHECK(ring.install(test_key(1, 9))->code == "key-known");
+  REQUIRE(!ring.install(test_key(2, 2)));
+  CHECK(ring.in_use().id == 1);
+  CHECK(ring.use(3)->code == "key-unknown");
+  CHECK(ring.retire(1)->code == "key-in-use");
+  REQUIRE(!ring.use(2));
+  CHECK(ring.in_use().id == 2);
+  CHECK(ring.find(1) != nullptr);
+  REQUIRE(!ring.retire(1));
+  CHECK(ring.find(1) == nullptr);
+  CHECK(ring.install(test_key(1, 1))->code == "key-retired");
+  REQUIRE(!ring.install(test_key(3, 3)));
+  for (int i = 0; i < 2; ++i) REQUIRE(!write_keyring(path, ring));  // over the first one
+  const auto read = read_keyring(path);
+  REQUIRE(read);
+  CHECK(*read == ring);
+  CHECK(read->was_retired(1));
+  for (std::uint64_t id = 4; ring.keys().size() < keyring_keys_max; ++id) REQUIRE(!ring.install(test_key(id, id)));
+  CHECK(ring.install(test_key(99, 99))->code == "keyring-full");
+}
+
+TEST_CASE("a key file of one key is a keyring, and what is wrong in one is named with its line") {
+  const std::string one = format_cluster_key(test_key(1, 1)), two = format_cluster_key(test_key(2, 2));
+  REQUIRE(parse_keyring(one));
+  CHECK(*parse_keyring(one) == Keyring(test_key(1, 1)));
+  CHECK(parse_keyring(one + "\n" + two)->keys().size() == 2);
+  const auto says = [](const std::string& text, const std::string& what) {
+    const auto read = parse_keyring(text);
+    REQUIRE_FALSE(read);
+    CHECK(read.error().code == "key-format");
+    CHECK_MESSAGE(read.error().text.find(what) != std::string::npos, read.error().text);
+  };
+  says("", "no key");
+  says(one + "nonsense\n", "line 2");
+  says(one + two + one, "line 3");
+  says(one + "gossipd-key-retired 12\n", "line 2");
+  says(one + "gossipd-key-retired 0000000000000001\n", "said to be retired");
 }

@@ -17,9 +17,9 @@ namespace {
 const ClusterKey our_key = test_key(0x11, 1);
 
 void connect(EventLoop& loop, Node& from, Node& to, const Endpoint& where) {
-  const std::size_t before = to.seen.opened.size();
+  const std::size_t theirs = to.seen.opened.size(), ours = from.seen.opened.size();
   from.transport.dial(where);
-  REQUIRE_MESSAGE(loop.run_until([&] { return from.seen.opened.size() > before && to.seen.opened.size() > before; }, patience),
+  REQUIRE_MESSAGE(loop.run_until([&] { return from.seen.opened.size() > ours && to.seen.opened.size() > theirs; }, patience),
                   (from.seen.failed.empty() ? "no session" : from.seen.failed.back().second.text));
 }
 
@@ -295,6 +295,26 @@ TEST_CASE("more sessions than allowed are turned away and the others stay") {
   stop_all(loop, {&a, &b});
 }
 
+TEST_CASE("one host that opens connections and says nothing keeps no other host out") {
+  EventLoop loop;
+  Node a(loop, our_key), b(loop, our_key, PeerLimits{.handshakes_per_host_max = 2});
+  const Endpoint where = b.listen("0.0.0.0");
+  std::vector<tcp::socket> idle;
+  for (int i = 0; i < 3; ++i) {
+    idle.emplace_back(loop.io());
+    idle.back().open(tcp::v4());
+    idle.back().bind({asio::ip::make_address("127.0.0.2"), 0});
+    idle.back().connect({asio::ip::make_address("127.0.0.1"), where.port});
+  }
+  REQUIRE(loop.run_until([&] { return !b.seen.rejected.empty(); }, patience));
+  CHECK(b.seen.rejected[0].code == "too-many");
+  a.transport.dial({"127.0.0.1", where.port});
+  REQUIRE(loop.run_until([&] { return !b.seen.opened.empty(); }, patience));
+  CHECK(b.seen.rejected.size() == 1);
+  idle.clear();
+  stop_all(loop, {&a, &b});
+}
+
 TEST_CASE("close() flushes the control lane and tells the peer the reason") {
   EventLoop loop;
   Node a(loop, our_key), b(loop, our_key);
@@ -387,4 +407,55 @@ TEST_CASE("sessions over IPv6 loopback work like the others") {
   REQUIRE(loop.run_until([&] { return b.seen.received.size() == 1; }, patience));
   CHECK(b.seen.opened[0].second.remote.host == "::1");
   stop_all(loop, {&a, &b});
+}
+
+TEST_CASE("a cluster changes its key node by node and no session is refused on the way") {
+  EventLoop loop;
+  const ClusterKey old_key = test_key(1, 1), new_key = test_key(2, 2);
+  Keyring both(old_key), changed(old_key);
+  REQUIRE(!both.install(new_key));
+  REQUIRE(!changed.install(new_key));
+  REQUIRE(!changed.use(2));
+  Keyring after = changed;
+  REQUIRE(!after.retire(1));
+  struct Case {
+    Keyring dials, listens;
+    std::uint64_t under;
+  };
+  // Who dials with a key that the other does not know yet tries its other ones.
+  for (const Case& c : {Case{both, old_key, 1}, Case{old_key, both, 1}, Case{changed, both, 2}, Case{both, changed, 1}, Case{changed, old_key, 1},
+                        Case{after, changed, 2}, Case{both, after, 2}}) {
+    Node a(loop, c.dials), b(loop, c.listens);
+    connect(loop, a, b, b.listen());
+    CHECK(a.transport.sessions_by_key() == std::map<std::uint64_t, std::size_t>{{c.under, 1}});
+    CHECK(b.transport.sessions_by_key() == a.transport.sessions_by_key());
+    stop_all(loop, {&a, &b});
+  }
+  Node a(loop, Keyring(old_key)), b(loop, after);
+  a.transport.dial(b.listen());
+  REQUIRE(loop.run_until([&] { return !a.seen.failed.empty() && !b.seen.rejected.empty(); }, patience));
+  CHECK(a.seen.failed[0].second.code == "wrong-key");
+  CHECK(b.seen.rejected[0].code == "wrong-key");
+  stop_all(loop, {&a, &b});
+}
+
+TEST_CASE("sessions under a retired key end, with the reason on both sides, and others stay") {
+  EventLoop loop;
+  Keyring ring(test_key(1, 1));
+  REQUIRE(!ring.install(test_key(2, 2)));
+  Node a(loop, ring), b(loop, ring), c(loop, Keyring(test_key(2, 2)));
+  const Endpoint where = b.listen();
+  connect(loop, a, b, where);
+  connect(loop, c, b, where);
+  Keyring after = ring;
+  REQUIRE(!after.use(2));
+  REQUIRE(!after.retire(1));
+  b.transport.set_keys(after);
+  REQUIRE(loop.run_until([&] { return !a.seen.closed.empty() && !b.seen.closed.empty(); }, patience));
+  CHECK(b.seen.closed[0].second.code == "key-retired");
+  CHECK(a.seen.closed[0].second.text.find("was retired") != std::string::npos);
+  CHECK(c.seen.closed.empty());
+  connect(loop, a, b, where);  // with its other key
+  CHECK(b.transport.sessions_by_key() == std::map<std::uint64_t, std::size_t>{{2, 2}});
+  stop_all(loop, {&a, &b, &c});
 }

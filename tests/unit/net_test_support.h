@@ -86,7 +86,8 @@ struct Recorder : PeerHandler {
 };
 
 struct Node {
-  Node(EventLoop& loop, const std::optional<ClusterKey>& key, const PeerLimits& limits = {}) : transport(loop, seen, key, limits) {}
+  Node(EventLoop& loop, const std::optional<Keyring>& keys, const PeerLimits& limits = {}) : transport(loop, seen, keys, limits) {}
+  Node(EventLoop& loop, const PeerCertificates& certificates, const PeerLimits& limits = {}) : transport(loop, seen, certificates, limits) {}
   Recorder seen;
   PeerTransport transport;
 

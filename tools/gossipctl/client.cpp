@@ -16,6 +16,9 @@ Failure transport_failure(const Error& error, const std::string& address, std::c
   if (error.code == "timeout")
     return {ExitCode::timeout, "no answer from " + address + " within " + std::to_string(timeout.count() / 1000) + " s",
             "the daemon is very busy, stopped (SIGSTOP) or behind a network that drops packets", "try again with a longer --timeout"};
+  if (error.code == "untrusted")
+    return {ExitCode::unauthorised, "the daemon at " + address + " is not trusted (" + error.text + ")", "its certificate is not known here, or it is another machine",
+            "copy rest-certificate.pem from the daemon's state directory and name it with --ca-file FILE or GOSSIPCTL_CA_FILE"};
   return {ExitCode::failed, "the answer from " + address + " is not understood (" + error.text + ")",
           "something else than gossipd listens there", "check --rest"};
 }
@@ -61,10 +64,15 @@ void print_failure(std::ostream& err, const Failure& failure) {
 
 DaemonClient::Answer DaemonClient::call(const std::string& method, const std::string& target, const std::string& body) const {
   HttpCall call;
-  if (address_.starts_with("unix:"))
-    call.unix_path = address_.substr(5);
-  else if (!parse_endpoint(address_, rest_port_default, call.server))
-    return {false, {}, {ExitCode::usage, "'" + address_ + "' is no REST address", "", "write HOST:PORT or unix:PATH"}};
+  std::string_view place = address_;
+  call.tls = place.starts_with("https://");
+  if (call.tls) place.remove_prefix(8);
+  if (place.starts_with("http://")) place.remove_prefix(7);
+  if (place.starts_with("unix:"))
+    call.unix_path = place.substr(5);
+  else if (!parse_endpoint(std::string(place), rest_port_default, call.server))
+    return {false, {}, {ExitCode::usage, "'" + address_ + "' is no REST address", "", "write HOST:PORT, https://HOST:PORT or unix:PATH"}};
+  call.ca_file = ca_file_;
   call.method = method;
   call.target = target;
   call.body = body;

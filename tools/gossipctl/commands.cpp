@@ -1,6 +1,7 @@
 #include "tools/gossipctl/commands.h"
 
 #include <charconv>
+#include <filesystem>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -89,6 +90,7 @@ Row link_row(const Json& l) {
   return {text(l, "name"),
           text(l, "state"),
           flag(l, "outbound") ? "out" : "in",
+          or_dash(number(l, "protocol"), [](double v) { return fixed(v, 0); }),
           or_dash(number(l, "rtt_ms"), human_milliseconds),
           or_dash(number(l, "age_steps"), [](double v) { return fixed(v, 1); }),
           or_dash(number(l, "silence_s"), human_seconds),
@@ -146,6 +148,12 @@ std::vector<Row> status_rows(const Json& s) {
   rows.push_back({"loss", fixed(number(s, "loss").value_or(0), 4) + ", spread " + fixed(number(s, "spread").value_or(0), 5)});
   if (const auto accuracy = number(s, "accuracy"))
     rows.push_back({"accuracy", percent(*accuracy) + ", best " + percent(number(s, "best_accuracy").value_or(*accuracy))});
+  if (const auto evaluation = s.find("evaluation"); evaluation != s.end() && evaluation->is_object()) {
+    if (const auto top5 = number(*evaluation, "top5_accuracy")) rows.push_back({"top-5", percent(*top5)});
+    if (const auto perplexity = number(*evaluation, "perplexity")) rows.push_back({"perplexity", fixed(*perplexity, 2)});
+    const double loss = number(*evaluation, "loss").value_or(0);
+    rows.push_back({"held-out loss", fixed(loss, 4) + ", best " + fixed(number(s, "best_evaluation_loss").value_or(loss), 4)});
+  }
   print_traffic(s, rows);
   if (s.contains("checkpoints") && s["checkpoints"].is_object())
     for (const auto& [which, c] : s["checkpoints"].items())
@@ -248,7 +256,7 @@ ExitCode show_status(const DaemonClient& client, Console& console) {
 
 ExitCode show_links(const DaemonClient& client, Console& console) {
   return show(client, console, "/v1/links", [&console](const Json& json) {
-    std::vector<Row> rows = {{"PEER", "STATE", "DIR", "RTT", "AGE/STEPS", "SILENCE", "SENT", "RECEIVED", "DELTAS", "SUPPRESSED", "REFUSED",
+    std::vector<Row> rows = {{"PEER", "STATE", "DIR", "PROTOCOL", "RTT", "AGE/STEPS", "SILENCE", "SENT", "RECEIVED", "DELTAS", "SUPPRESSED", "REFUSED",
                               "CHANGE/THRESHOLD", "WEIGHT", "CORRECTION", "SPREAD"}};
     for (const Json& l : json.value("links", Json::array())) rows.push_back(link_row(l));
     print_table(console.out, rows);
@@ -295,12 +303,45 @@ ExitCode resume_training(const DaemonClient& client, Console& console) {
   return command(client, console, "/v1/training/resume", "", "training goes on");
 }
 
+ExitCode forget_member(const DaemonClient& client, Console& console, const std::string& id) {
+  return command(client, console, "/v1/members/forget", Json{{"id", id}}.dump(), "forgotten everywhere; what it trained on still counts");
+}
+
+ExitCode extend_job(const DaemonClient& client, Console& console, std::uint64_t samples) {
+  return command(client, console, "/v1/job/extend", Json{{"samples", samples}}.dump(),
+                 "the whole cluster trains on " + grouped(samples) + " samples more; `gossipctl status` shows the budget");
+}
+
 ExitCode wait_for(const DaemonClient& client, Console& console, const std::string& condition) {
   const std::optional<Condition> parsed = parse_condition(condition);
   if (!parsed)
     return fail(console, {ExitCode::usage, "--for: '" + condition + "' is nothing to wait for", "",
                           "use ready, finished, left, members=N, step=N or samples=N"});
   return wait_until(client, console, *parsed, condition);
+}
+
+ExitCode list_keys(const DaemonClient& client, Console& console) {
+  return show(client, console, "/v1/keys", [&console](const Json& json) {
+    std::vector<Row> rows = {{"KEY", "STATE", "SESSIONS"}};
+    for (const Json& key : json.value("keys", Json::array()))
+      rows.push_back({text(key, "id"), flag(key, "in_use") ? "in use" : "accepted", std::to_string(count(key, "sessions"))});
+    for (const Json& id : json.value("retired", Json::array()))
+      if (id.is_string()) rows.push_back({id.get<std::string>(), "retired", "-"});
+    print_table(console.out, rows);
+    return ExitCode::ok;
+  });
+}
+
+ExitCode install_key(const DaemonClient& client, Console& console, const std::string& file) {
+  const std::string path = std::filesystem::absolute(file).string();
+  return command(client, console, "/v1/keys/install", Json{{"file", path}}.dump(),
+                 "accepted here from now on; when every node of the cluster has it: `gossipctl key use ID` on each");
+}
+
+ExitCode change_key(const DaemonClient& client, Console& console, const std::string& what, const std::string& id) {
+  return command(client, console, "/v1/keys/" + what, Json{{"id", id}}.dump(),
+                 what == "use" ? "this node dials with it; when every node does: `gossipctl key retire OLD-ID` on each"
+                               : "not accepted here any more, and never again");
 }
 
 ExitCode generate_key(Console& console, const std::string& file) {

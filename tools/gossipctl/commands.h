@@ -26,8 +26,14 @@ ExitCode leave_cluster(const DaemonClient&, Console&);  // returns when the node
 ExitCode write_checkpoint_now(const DaemonClient&, Console&);
 ExitCode pause_training(const DaemonClient&, Console&);
 ExitCode resume_training(const DaemonClient&, Console&);
+ExitCode forget_member(const DaemonClient&, Console&, const std::string& id);
+ExitCode extend_job(const DaemonClient&, Console&, std::uint64_t samples);
 // `condition`: ready, finished, left, members=N, step=N or samples=N. Also waits for a daemon to appear.
 ExitCode wait_for(const DaemonClient&, Console&, const std::string& condition);
+ExitCode list_keys(const DaemonClient&, Console&);
+ExitCode install_key(const DaemonClient&, Console&, const std::string& file);
+// `what`: use or retire.
+ExitCode change_key(const DaemonClient&, Console&, const std::string& what, const std::string& id);
 // `file` "-": the key goes to `out`.
 ExitCode generate_key(Console&, const std::string& file);
 

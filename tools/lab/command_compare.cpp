@@ -32,13 +32,13 @@ double share_of_every_step(const RunResult& r) {
   return r.bytes_every_step == 0 ? 0 : static_cast<double>(r.bytes) / static_cast<double>(r.bytes_every_step);
 }
 
-std::vector<Column> table_of(const std::vector<Row>& rows) {
-  std::vector<Column> table = {{"row", {}},          {"seeds", {}},    {"accuracy %", {}}, {"against first row", {}}, {"to target", {}},
+std::vector<Column> table_of(const std::vector<Row>& rows, const Row& base) {
+  std::vector<Column> table = {{"row", {}},          {"seeds", {}},    {"accuracy %", {}}, {"against " + base.name, {}}, {"to target", {}},
                                {"virtual time", {}}, {"bytes", {}},    {"of every step", {}}, {"messages", {}},       {"age mean", {}},
                                {"age max", {}},      {"spread", {}},   {"state/node", {}},  {"state/server", {}}};
   for (const Row& row : rows) {
     const Summary accuracy = row.of([](const RunResult& r) { return 100 * r.accuracy_mean(); });
-    const Summary difference = paired_difference(row, rows.front());
+    const Summary difference = paired_difference(row, base);
     std::vector<double> reached;
     for (const RunResult& run : row.runs)
       if (run.seconds_to_target > 0) reached.push_back(run.seconds_to_target);
@@ -48,7 +48,7 @@ std::vector<Column> table_of(const std::vector<Row>& rows) {
     cell(row.name + (unfinished ? " (not finished)" : ""));
     cell(std::to_string(row.runs.size()));
     cell(format("%.2f ± %.2f", accuracy.mean, accuracy.deviation));
-    cell(&row == &rows.front() || difference.count == 0 ? "-" : difference.count < 2 ? format("%+.2f", 100 * difference.mean)
+    cell(&row == &base || difference.count == 0 ? "-" : difference.count < 2 ? format("%+.2f", 100 * difference.mean)
                                                                                      : format("%+.2f (95 %%: ±%.2f)", 100 * difference.mean, 100 * difference.bound95));
     cell(reached.empty() ? "not reached"
                          : format("%.1f s", summarise(reached).mean) + (reached.size() < row.runs.size() ? format(" (%zu of %zu)", reached.size(), row.runs.size()) : ""));
@@ -90,14 +90,14 @@ void print(const std::vector<Column>& table, bool markdown) {
   for (std::size_t r = 0; r < table[0].cells.size(); ++r) line([&](std::size_t c) { return table[c].cells[r]; });
 }
 
-nlohmann::json json_of(const std::vector<Row>& rows) {
+nlohmann::json json_of(const std::vector<Row>& rows, const Row& base) {
   nlohmann::json all = nlohmann::json::array();
   const auto put = [](const Summary& s) { return nlohmann::json{{"mean", s.mean}, {"deviation", s.deviation}, {"bound95", s.bound95}, {"count", s.count}}; };
   for (const Row& row : rows)
     all.push_back({{"name", row.name},
                    {"strategy", row.strategy},
                    {"accuracy", put(row.of([](const RunResult& r) { return r.accuracy_mean(); }))},
-                   {"accuracy_against_first", put(paired_difference(row, rows.front()))},
+                   {"accuracy_difference", put(paired_difference(row, base))},
                    {"train_loss", put(row.of([](const RunResult& r) { return r.train_loss; }))},
                    {"seconds_to_target", put(row.of([](const RunResult& r) { return r.seconds_to_target; }))},
                    {"seconds", put(row.of([](const RunResult& r) { return r.seconds; }))},
@@ -110,26 +110,34 @@ nlohmann::json json_of(const std::vector<Row>& rows) {
                    {"step_time_variation", put(row.of([](const RunResult& r) { return r.step_time_variation; }))},
                    {"state_bytes_node", put(row.of([](const RunResult& r) { return static_cast<double>(r.state_bytes_node); }))},
                    {"state_bytes_server", put(row.of([](const RunResult& r) { return static_cast<double>(r.state_bytes_server); }))}});
-  return {{"rows", all}};
+  return {{"against", base.name}, {"rows", all}};
 }
 
 }  // namespace
 
 void add_compare(CLI::App& app, int& exit_code) {
   auto files = std::make_shared<std::vector<std::string>>();
+  auto against = std::make_shared<std::string>();
   auto output = std::make_shared<std::string>("table");
   CLI::App* command = app.add_subcommand("compare", "rows side by side: mean ± standard deviation over seeds; differences are paired by seed");
   command->add_option("files", *files, "written by gossip-lab run --json")->required()->type_name("FILE");
+  command->add_option("--against", *against, "the row that accuracies are held against (default: the first)")->type_name("ROW");
   command->add_option("-o,--output", *output, "table, markdown or json")->check(CLI::IsMember({"table", "markdown", "json"}));
-  command->callback([files, output, &exit_code] {
+  command->callback([files, against, output, &exit_code] {
     const Result<std::vector<Row>> rows = gather_rows(*files);
     if (!rows || rows->empty()) {
       std::cerr << "gossip-lab: " << (rows ? files->front() + ": holds no results; gossip-lab run SCENARIO --json writes them" : rows.error().text) << "\n";
       exit_code = 1;
       return;
     }
-    if (*output == "json") std::cout << json_of(*rows).dump(2) << "\n";
-    else print(table_of(*rows), *output == "markdown");
+    const auto base = std::find_if(rows->begin(), rows->end(), [&](const Row& row) { return against->empty() || row.name == *against; });
+    if (base == rows->end()) {
+      std::cerr << "gossip-lab: --against: there is no row '" << *against << "'; gossip-lab compare without it lists them\n";
+      exit_code = 2;
+      return;
+    }
+    if (*output == "json") std::cout << json_of(*rows, *base).dump(2) << "\n";
+    else print(table_of(*rows, *base), *output == "markdown");
     exit_code = 0;
   });
 }

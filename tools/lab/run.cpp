@@ -71,9 +71,9 @@ class Books : public Recorder {
     std::vector<double> accuracy;
     std::vector<double> seen(points_.size());
     for (const auto& [point, figure] : figures_) {
-      points_[point].accuracy += figure.accuracy, points_[point].loss += figure.loss;
+      points_[point].accuracy += figure.accuracy.value_or(0), points_[point].loss += figure.loss;
       ++seen[point];
-      if (point + 1 == points_.size()) accuracy.push_back(figure.accuracy);
+      if (point + 1 == points_.size()) accuracy.push_back(figure.accuracy.value_or(0));
     }
     for (std::size_t p = 0; p < points_.size(); ++p) {
       if (seen[p] == 0) continue;
@@ -103,21 +103,35 @@ class Books : public Recorder {
   std::vector<std::size_t> open_;
   std::vector<CurvePoint> points_;
   std::vector<std::future<double>> pending_;
-  std::vector<std::pair<std::size_t, Engine::Figures>> figures_;  // one judge thread writes it
+  std::vector<std::pair<std::size_t, Figures>> figures_;  // one judge thread writes it
   double age_sum_ = 0, loss_sum_ = 0, time_sum_ = 0, time_squares_ = 0;
   std::uint64_t ages_ = 0, losses_ = 0;
 };
 
-Result<std::vector<std::unique_ptr<GradientEngine>>> build_engines(const Scenario& scenario, const Job& job, const SampleSet& train) {
+Result<std::vector<std::uint8_t>> labels_of(const DataSet& set) {
+  std::vector<std::uint8_t> labels;
+  for (std::size_t i = 0; i < set.count(); ++i) {
+    const std::optional<std::int64_t> label = set.label(i);
+    if (!label || *label > 255) return Error{"bad-config", "alpha divides samples by class: it needs data of 2 to 256 classes"};
+    labels.push_back(static_cast<std::uint8_t>(*label));
+  }
+  return labels;
+}
+
+Result<std::vector<std::unique_ptr<GradientEngine>>> build_engines(const Scenario& scenario, const Job& job, const std::shared_ptr<const DataSet>& train) {
   const std::size_t nodes = scenario.machines.size();
-  if (train.count < nodes) return Error{"bad-config", "there are more nodes than training samples; use fewer nodes"};
+  if (train->count() < nodes) return Error{"bad-config", "there are more nodes than training samples; use fewer nodes"};
   std::vector<std::vector<std::uint32_t>> shards;
-  if (scenario.dirichlet) shards = split_by_dirichlet(train.labels, nodes, scenario.alpha, scenario.equal_sizes, job.seed);
+  if (scenario.dirichlet) {
+    auto labels = labels_of(*train);
+    if (!labels) return labels.error();
+    shards = split_by_dirichlet(*labels, nodes, scenario.alpha, scenario.equal_sizes, job.seed);
+  }
   std::vector<std::unique_ptr<GradientEngine>> engines;
   for (std::size_t i = 0; i < nodes; ++i) {
     const DataOrder::Shard shard{static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(nodes)};
-    DataOrder order = scenario.dirichlet ? DataOrder(job.seed, shards[i], shard) : DataOrder(job.seed, train.count, shard);
-    auto engine = make_torch_engine(job, "cpu", 1, BatchSource(job.data, train, std::move(order)), {});
+    DataOrder order = scenario.dirichlet ? DataOrder(job.seed, shards[i], shard) : DataOrder(job.seed, train->count(), shard);
+    auto engine = make_torch_engine(job, "cpu", 1, BatchSource(train, std::move(order)), {});
     if (!engine) return engine.error();
     engines.push_back(std::move(*engine));
   }
@@ -193,14 +207,11 @@ double time_to(const std::vector<CurvePoint>& curve, double target) {
 Result<RunResult> run_scenario(const Scenario& scenario, std::uint64_t seed, const RunOptions& options) {
   const auto began = std::chrono::steady_clock::now();
   const Job job = scenario.job_of(seed);
-  auto train = load_samples(job.data, SamplePart::train, scenario.data_dir);
-  if (!train) return train.error();
-  auto test = load_samples(job.data, SamplePart::test, scenario.data_dir);
-  if (!test) return test.error();
-  auto engines = build_engines(scenario, job, *train);
+  auto sets = load_data(job.data, LoadOptions{.directory = scenario.data_dir, .seed = job.seed});
+  if (!sets) return sets.error();
+  auto engines = build_engines(scenario, job, sets->train);
   if (!engines) return engines.error();
-  const SampleSet one_sample{1, train->sample_bytes, {train->images.begin(), train->images.begin() + static_cast<std::ptrdiff_t>(train->sample_bytes)}, {train->labels[0]}};
-  auto judge = make_torch_engine(job, "cpu", 1, BatchSource(job.data, one_sample, DataOrder(seed, 1, {0, 1})), std::move(*test));
+  auto judge = make_torch_engine(job, "cpu", 1, BatchSource(sets->train, DataOrder(seed, std::vector<std::uint32_t>{0}, {})), std::move(sets->held_out));
   if (!judge) return judge.error();
 
   Pool judges(1, [] { prepare_training_thread(1, 0); });

@@ -44,14 +44,26 @@ class Lab:
 class Rows:
     """What a claim may ask of the rows; all are means over the seeds."""
 
-    def __init__(self, compared):
-        self.by_name = {row["name"]: row for row in compared["rows"]}
+    def __init__(self, lab, results):
+        self.lab, self.results, self.against = lab, results, {}
+
+    def compared(self, base):
+        if base not in self.against:
+            chosen = ("--against", base) if base else ()
+            rows = json.loads(self.lab("compare", self.results, "-o", "json", *chosen))["rows"]
+            self.against[base] = {row["name"]: row for row in rows}
+        return self.against[base]
 
     def __getattr__(self, figure):
-        return lambda name: self.by_name[name][figure]["mean"]
+        return lambda name: self.compared(None)[name][figure]["mean"]
 
-    def bound(self, name, figure="accuracy_against_first"):
-        return self.by_name[name][figure]["bound95"]
+    def difference(self, name, base=None):
+        """Accuracy of `name` minus that of `base` (the first row), paired by seed."""
+        return self.compared(base)[name]["accuracy_difference"]["mean"]
+
+    def bound(self, name, base=None):
+        """Half width of the 95 % interval of difference(name, base)."""
+        return self.compared(base)[name]["accuracy_difference"]["bound95"]
 
 
 def tuned(lab, table, row, tier, out, log):
@@ -65,7 +77,7 @@ def tuned(lab, table, row, tier, out, log):
         extra = [f"{key}={value}" for key, value in zip(grid, values)]
         name = f"{row['name']} [{', '.join(extra)}]"
         log(f"tuning {name}")
-        lab.run(table["path"], seeds, out, tier.get("set", []) + row.get("set", []) + extra + [f"name={name}"])
+        lab.run(table["path"], seeds, out, tier.get("set", []) + tier.get("tune_set", []) + row.get("set", []) + extra + [f"name={name}"])
         rows = json.loads(lab("compare", out, "-o", "json"))["rows"]
         accuracy = next(r["accuracy"]["mean"] for r in rows if r["name"] == name)
         if accuracy > best_accuracy:
@@ -92,8 +104,7 @@ def run_table(lab, path, tier_name, out):
         log(row["name"])
         lab.run(table["path"], tier["seeds"], results, tier.get("set", []) + settings + [f"name={row['name']}"])
     names = {row["name"] for row in table["rows"]}
-    compared = json.loads(lab("compare", results, "-o", "json"))
-    rows = Rows(compared)
+    rows = Rows(lab, results)
     lines = [f"# {table['title']}", "", table.get("text", "").strip(), "",
              f"Tier `{tier_name}`, seeds {tier['seeds']}" + (f", tuned on seeds {tier['tune_seeds']}" if "tune_seeds" in tier else ", not tuned") + ".", "",
              lab("compare", results, "-o", "markdown").strip(), "", f"![{table['title']}]({path.stem}.svg)", ""]
@@ -104,7 +115,9 @@ def run_table(lab, path, tier_name, out):
             sys.exit(f"evidence: {path}: claim '{claim['text']}' names rows that are not there: {', '.join(missing)}")
         figures = {key: eval(text, {"rows": rows}) for key, text in claim["figures"].items()}  # our own files  # noqa: S307
         holds = eval(claim["holds"], {"rows": rows})  # noqa: S307
-        verdict = ("reproduced" if holds else "refuted") + " on " + claim.get("on", "a substitute (Fashion-MNIST)")
+        undecided = not holds and "undecided" in claim and eval(claim["undecided"], {"rows": rows})  # noqa: S307
+        verdict = "reproduced" if holds else "not decided by these seeds" if undecided else "refuted"
+        verdict += " on " + claim.get("on", "a substitute (Fashion-MNIST)")
         if tier_name == "ci":
             verdict = "not judged: this tier only shows that it runs"
         claims.append((claim, figures, verdict))

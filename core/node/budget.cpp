@@ -1,0 +1,84 @@
+// How many samples the cluster has trained on, and its budget: as the job says, until an operator extends it or a node finds that training leads nowhere.
+#include <algorithm>
+
+#include "core/node/node_impl.h"
+
+namespace gossipd {
+namespace {
+
+constexpr Samples samples_max = Samples{1} << 60;
+
+}  // namespace
+
+// Old figures made up for: what the schedule and the budget go by. In a small cluster none is old, and it is the exact sum.
+Samples NodeImpl::others_estimate(Instant now) const {
+  return directory_.others_samples() + directory_.samples_since(config_.membership.suspect_after, now);
+}
+
+void NodeImpl::publish_progress(Instant now) {
+  const Samples others = std::max(others_published_, others_estimate(now) + samples_extra_);
+  if (others == others_published_ || !model_ready_) return;
+  others_published_ = others;
+  emit(ProgressEffect{others});
+}
+
+// The budget is the cluster's: whoever notices first that it is spent stops stepping.
+void NodeImpl::check_progress(Instant now) {
+  if (budget_samples_ == 0 || (phase_ != Phase::training && phase_ != Phase::paused)) return;
+  if (own_samples() + others_estimate(now) < budget_samples_ && !most_have_finished()) return;
+  finish_deadline_ = now + config_.membership.finish_cap;
+  finish_round_at_ = now + finish_pace();  // the others make their last step meanwhile
+  set_phase(Phase::finishing, "the budget of samples is spent");
+  renew_own_record(now);
+  gossip(now);
+}
+
+// An estimate may have been too high by a little: the last few are not to make up for it alone.
+bool NodeImpl::most_have_finished() const {
+  std::size_t done = 0, all = 1;
+  for (const auto& [id, entry] : directory_.entries()) {
+    const MemberRecord& record = entry.record;
+    if (id == state_.id || record.state != MemberState::alive || entry.suspect || record.budget != state_.budget) continue;
+    const bool finished = record.phase == Phase::finishing || record.phase == Phase::finished;
+    done += finished ? 1 : 0;
+    all += finished || record.phase == Phase::training || record.phase == Phase::paused ? 1 : 0;
+  }
+  return 2 * done > all;
+}
+
+void NodeImpl::set_budget(const Budget& budget, const std::string& why, Instant now) {
+  state_.budget = budget;
+  budget_samples_ = budget.samples;
+  log(Level::info, "event=budget samples=" + std::to_string(budget.samples) + " revision=" + std::to_string(budget.revision) + " why=\"" + why + "\"");
+  persist_due_ = true;
+  if (model_ready_) emit(BudgetEffect{budget_samples_});
+  renew_own_record(now);
+  const bool more = own_samples() + directory_.others_samples() < budget_samples_;
+  if (!more || (phase_ != Phase::finishing && phase_ != Phase::finished)) return;
+  final_checkpoint_due_ = false;
+  set_phase(Phase::training, "the budget has grown");
+  renew_own_record(now);
+  if (stage_ == RoundStage::waiting) start_round(now);
+}
+
+std::optional<Error> NodeImpl::extend_budget(Samples more, Instant now) {
+  if (state_.job == JobHash{}) return Error{"no-job", "this node knows no job yet; join the cluster first"};
+  const Samples base = std::max(budget_samples_, own_samples() + directory_.others_samples());
+  if (more == 0 || more > samples_max - std::min(samples_max, base))
+    return Error{"bad-budget", "the budget would be more than " + std::to_string(samples_max) + " samples, or no larger; extend by less"};
+  set_budget(Budget{state_.budget.revision + 1, base + more}, "extended by the operator", now);
+  persist();
+  gossip(now);
+  return std::nullopt;
+}
+
+void NodeImpl::end_early(const std::string& why, Instant now) {
+  if (phase_ != Phase::training) return;
+  const Samples done = own_samples() + directory_.others_samples();
+  if (done >= budget_samples_) return;
+  set_budget(Budget{state_.budget.revision + 1, std::max<Samples>(done, 1)}, why, now);
+  gossip(now);
+  check_progress(now);
+}
+
+}  // namespace gossipd

@@ -1,0 +1,80 @@
+// A model for a node that has none: from its neighbours, or from its own disk.
+#include <algorithm>
+#include <utility>
+
+#include "core/node/node_impl.h"
+
+namespace gossipd {
+
+Gathering::Links NodeImpl::open_links_by_peer() const {
+  Gathering::Links links;
+  for (const auto& [id, neighbour] : neighbours_)
+    if (neighbour.link && neighbour.link->is_open()) links[id] = neighbour.link.get();
+  return links;
+}
+
+// In which order neighbour `of` is to tell its blocks. Each of the others goes through all from the one it was asked to begin with.
+void NodeImpl::order_blocks(NodeId of, Ready& ready, Instant now) const {
+  const std::size_t count = schema_.blocks().size();
+  std::vector<std::size_t> positions;
+  for (const auto& [id, session] : sessions_) {
+    if (!session.ready_mine || session.ready_mine->has_model || session.theirs->id == of) continue;
+    if (session.ready_theirs && !session.ready_theirs->has_model) continue;
+    const Link& link = *neighbours_.at(session.theirs->id).link;
+    std::size_t told = 0;
+    const auto block = [&, first = session.ready_mine->first_block] { return (first + told) % count; };
+    while (link.is_open() && told < count && link.is_known(Link::Which::received, block())) ++told;
+    if (told < count) positions.push_back(block());
+  }
+  const std::vector<bool> held = gathering_.held(open_links_by_peer(), schema_, now);
+  ready.first_block = static_cast<std::uint32_t>(first_wanted(schema_, held, std::move(positions)));
+  ready.held_flips = flips_of(held);
+}
+
+bool NodeImpl::adopt(Instant now) {
+  if (!needs_model() || trainer_has_buffer_) return false;
+  auto model = gathering_.model(open_links_by_peer(), schema_, now);
+  if (!model) return false;
+  std::string from, blocks;
+  for (const auto& [peer, count] : model->blocks) {
+    from += (from.empty() ? "peer=" : ",") + to_hex(peer);
+    blocks += (blocks.empty() ? " blocks=" : ",") + std::to_string(count);
+  }
+  take_over(std::move(model->values), from + blocks, now);
+  return true;
+}
+
+void NodeImpl::on_restored(std::vector<float> model, Instant now) {
+  if (phase_ != Phase::broken || trainer_has_buffer_) return;
+  if (model.size() != schema_.floats() || !kernels().all_finite(model)) {
+    log(Level::error, "event=no-model-to-restore hint=\"start a neighbour, or remove the state directory and join again\"");
+    return;
+  }
+  take_over(std::move(model), "checkpoint", now);
+}
+
+void NodeImpl::take_over(std::vector<float> model, const std::string& from, Instant now) {
+  base_ = model;
+  incoming_ = std::move(model);
+  base_valid_ = true;
+  base_step_ = last_.step;
+  std::fill(drift_.begin(), drift_.end(), 0.0f);
+  has_model_ = true;
+  gathering_.clear();
+  ramping_ = true;
+  joined_at_step_ = last_.step;
+  last_.finite = true;
+  restore_asked_ = false;
+  log(Level::info, "event=model-adopted from=" + from);
+  set_phase(std::exchange(paused_when_broken_, false) ? Phase::paused : Phase::training, "the model has arrived");
+  check_progress(now);
+  hand_out(std::move(incoming_), true);
+  // Two nodes that met while neither had a model start over, now that one has.
+  std::vector<SessionId> again;
+  for (const auto& [id, session] : sessions_)
+    if (session.ready_mine && session.ready_theirs && !session.ready_mine->has_model && !session.ready_theirs->has_model)
+      again.push_back(id);
+  for (const SessionId id : again) close(id, "a model has arrived since; opening the link again", now, true);
+}
+
+}  // namespace gossipd

@@ -1,0 +1,128 @@
+// What members tell of each other: gossip of records, and what follows from them for this node.
+#include <algorithm>
+
+#include "core/node/node_impl.h"
+
+namespace gossipd {
+namespace {
+
+constexpr std::size_t news_per_message_max = 50;
+constexpr std::size_t figures_per_tick = 24;  // of other members, over all links: what bounds a node's traffic
+
+}  // namespace
+
+// ---- telling ------------------------------------------------------------------------------------
+
+void NodeImpl::send_records(Session& session, std::vector<MemberRecord> records) {
+  for (std::size_t at = 0; at < records.size(); at += news_per_message_max) {
+    Members part;
+    for (std::size_t i = at; i < std::min(records.size(), at + news_per_message_max); ++i) part.records.push_back(std::move(records[i]));
+    send(session, part);
+  }
+}
+
+void NodeImpl::send_news(Session& session) {
+  if (session.news_told < directory_.news()) send_records(session, directory_.news_since(session.news_told, session.id, members_max));
+}
+
+// Own figures first, so that neighbours always know them.
+void NodeImpl::send_figures(Session& session, std::size_t most, Instant now) {
+  Members message;
+  const Directory::Entry& self = *directory_.find(state_.id);
+  if (self.figures > session.own_told) message.figures.push_back(figures_of(self.record));
+  session.own_told = self.figures;
+  for (MemberFigures& figures : directory_.next_figures(session.sweep, session.id, most, now))
+    if (figures.id != state_.id) message.figures.push_back(figures);
+  if (!message.figures.empty()) send(session, message);
+}
+
+void NodeImpl::tell_news() {
+  for (auto& [id, session] : sessions_) {
+    if (!session.established) continue;
+    send_news(session);
+    if (!suspicions_.empty()) send(session, Members{{}, {}, suspicions_});
+  }
+  suspicions_.clear();
+}
+
+void NodeImpl::gossip(Instant now) {
+  tell_news();
+  const std::size_t most = std::max<std::size_t>(1, figures_per_tick / std::max<std::size_t>(1, established_sessions()));
+  for (auto& [id, session] : sessions_)
+    if (session.established) send_figures(session, most, now);
+}
+
+// ---- hearing ------------------------------------------------------------------------------------
+
+void NodeImpl::on_members(Session& session, const Members& members, Instant now) {
+  // Also from a node that has no room for another link: that is how a joiner finds the others.
+  const bool same_cluster = session.theirs && (session.theirs->cluster == state_.cluster || state_.cluster == ClusterId{});
+  if (!session.established && !same_cluster) return;
+  if (session.established) {
+    bool recovered = false;
+    for (const MemberFigures& figures : members.figures) recovered = directory_.merge(figures, now, session.id) == Directory::Outcome::recovered || recovered;
+    if (recovered) recover_samples();
+    on_suspicions(members.suspicions, now);
+  }
+  merge_records(members.records, now, session.id);
+}
+
+void NodeImpl::merge_records(const std::vector<MemberRecord>& records, Instant now, SessionId source) {
+  bool changed_membership = false;
+  for (const MemberRecord& record : records) {
+    if (record.budget > state_.budget) set_budget(record.budget, "said by " + record.name, now);
+    const Directory::Outcome outcome = directory_.merge(record, now, source);
+    const std::string words = " peer=" + to_hex(record.id) + " name=" + record.name + " address=" + to_string(record.address);
+    switch (outcome) {
+      case Directory::Outcome::joined: log(Level::info, "event=member-joined" + words); changed_membership = true; break;
+      case Directory::Outcome::revived: log(Level::info, "event=member-back" + words); changed_membership = true; break;
+      case Directory::Outcome::failed: log(Level::warning, "event=member-failed" + words + " by=gossip"); changed_membership = true; break;
+      case Directory::Outcome::left: log(Level::info, "event=member-" + std::string(to_string(directory_.find(record.id)->record.state)) + words); changed_membership = true; break;
+      case Directory::Outcome::accused:
+        recover_samples();
+        refute(record.incarnation, now);
+        break;
+      case Directory::Outcome::recovered: recover_samples(); break;
+      case Directory::Outcome::updated:
+      case Directory::Outcome::unchanged: break;
+    }
+  }
+  if (changed_membership) persist_due_ = true;
+  publish_progress(now);
+  check_progress(now);
+  check_finish(now);
+}
+
+// After a restart from an old disk the others know more of this node's samples than it does.
+void NodeImpl::recover_samples() {
+  const Samples known = directory_.self().samples;
+  if (known <= own_samples()) return;
+  samples_extra_ = known - std::min(known, trained_samples_);
+  log(Level::info, "event=own-samples-recovered samples=" + std::to_string(known));
+}
+
+// Who has left says so also when nobody was there to hear its goodbye.
+void NodeImpl::note_left(const Hello& hello, Instant now) {
+  const auto* known = directory_.find(hello.id);
+  if (known == nullptr || hello.id == state_.id || known->record.incarnation > hello.incarnation) return;
+  MemberRecord record = known->record;
+  record.incarnation = hello.incarnation;
+  record.state = MemberState::left;
+  merge_records({record}, now);
+}
+
+// ---- forgetting ---------------------------------------------------------------------------------
+
+std::optional<Error> NodeImpl::forget(NodeId member, Instant now) {
+  const Directory::Entry* known = directory_.find(member);
+  if (known == nullptr || known->record.state == MemberState::forgotten)
+    return Error{"unknown-member", "no member has the id " + to_hex(member) + "; `gossipctl members` lists them"};
+  if (!directory_.set_forgotten(member, now))
+    return Error{"still-alive", known->record.name + " (" + to_hex(member) + ") has neither failed nor left; stop it, or let it leave, first"};
+  log(Level::info, "event=member-forgotten peer=" + to_hex(member) + " samples=" + std::to_string(known->record.samples));
+  persist();
+  tell_news();
+  return std::nullopt;
+}
+
+}  // namespace gossipd

@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# deploy/torch-wheel.sh - LibTorch with CUDA from PyPI, into a folder of its own; the system stays as it is.
+#
+#     deploy/torch-wheel.sh [--choose auto|debian|wheel] [DIR]
+#
+# Prints the folder for -DGOSSIPD_TORCH_DIR=…, or nothing where Debian's LibTorch is the right one. `auto` (or what
+# GOSSIPD_TORCH says): the wheel on a box with an NVIDIA driver. DIR: default build/torch. Needs python3 with venv
+# and about 6 GB; what is there already is not fetched again.
+set -euo pipefail
+
+version=2.15.0  # built and tested with it
+root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
+driver=${GOSSIPD_NVIDIA_DRIVER:-/proc/driver/nvidia/version}  # the file by which a driver is known
+
+fail() {
+  printf 'torch-wheel: %s\n' "$1" >&2
+  exit "${2:-1}"
+}
+
+choice=${GOSSIPD_TORCH:-auto}
+folder=$root/build/torch
+while (($#)); do
+  case $1 in
+    --choose) choice=${2:-}; shift ;;
+    -h | --help) sed -nE '2,/^set /{/^set /d; s/^# ?//p}' "${BASH_SOURCE[0]}"; exit 0 ;;
+    -*) fail "unknown option '$1'; --help lists them" 2 ;;
+    *) folder=$(realpath -m -- "$1") ;;
+  esac
+  (($#)) && shift
+done
+
+has_gpu() { [[ -r $driver ]] || { command -v nvidia-smi >/dev/null && nvidia-smi --list-gpus >/dev/null 2>&1; }; }
+
+case $choice in
+  debian) exit 0 ;;
+  wheel) ;;
+  auto) has_gpu || exit 0 ;;
+  *) fail "'$choice' is none of auto, debian and wheel (--choose, or GOSSIPD_TORCH)" 2 ;;
+esac
+
+torch_of() { echo "$folder/venv/lib/python3"*/site-packages/torch; }
+if [[ $(cat "$folder/version" 2>/dev/null) != "$version" ]]; then
+  printf 'fetching LibTorch %s with CUDA into %s (some GB)\n' "$version" "$folder" >&2
+  python3 -c 'import ensurepip, venv' 2>/dev/null || fail "python3 cannot make a virtual environment; install python3-venv, or choose Debian's LibTorch with GOSSIPD_TORCH=debian"
+  rm -rf "$folder"
+  mkdir -p "$folder"
+  log=$folder/log
+  { python3 -m venv "$folder/venv" && "$folder/venv/bin/pip" install --disable-pip-version-check --no-cache-dir "torch==$version"; } >"$log" 2>&1 ||
+    fail "torch $version could not be fetched ($(tail -n 1 "$log")); its log is $log; GOSSIPD_TORCH=debian takes Debian's LibTorch, without CUDA"
+  echo "$version" >"$folder/version"
+fi
+[[ -e $(torch_of)/lib/libtorch.so ]] || fail "$folder holds no whole wheel; remove it and start again"
+torch_of

@@ -1,0 +1,21 @@
+// models/torchscript.h - a TorchScript file as a network. Only models/*.cpp that compile against LibTorch include this.
+#pragma once
+
+#include "models/network.h"
+#include "models/weights.h"
+
+namespace gossipd {
+
+// The module as it lies in the file, parameters included. Throws std::invalid_argument in one sentence that names the file.
+// It runs without the profiling executor, whose first runs differ in the last bits from later ones: a resumed run could not
+// be equal to one that was not interrupted.
+[[nodiscard]] std::shared_ptr<Network> load_torchscript(const std::string& path, LossSpec::Kind loss);
+
+// The parameters and buffers of a module. Code "bad-weights".
+[[nodiscard]] Result<Weights> read_torchscript_weights(const std::string& path);
+[[nodiscard]] bool is_zip_file(const std::string& path);  // as TorchScript files are, and safetensors are not
+
+// The sentence in an exception of LibTorch's, without its stack.
+[[nodiscard]] std::string sentence_of(const std::exception&);
+
+}  // namespace gossipd

@@ -1,0 +1,110 @@
+#include "net/peer/secret_file.h"
+
+#include <fcntl.h>
+#include <openssl/crypto.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+
+namespace gossipd {
+namespace {
+
+class FileDescriptor {
+ public:
+  explicit FileDescriptor(int fd) : fd_(fd) {}
+  ~FileDescriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  FileDescriptor(const FileDescriptor&) = delete;
+  FileDescriptor& operator=(const FileDescriptor&) = delete;
+  [[nodiscard]] int get() const { return fd_; }
+  [[nodiscard]] bool ok() const { return fd_ >= 0; }
+
+ private:
+  int fd_;
+};
+
+std::string system_error_text() { return std::strerror(errno); }
+
+bool write_all(int fd, const std::string& text) {
+  std::size_t written = 0;
+  while (written < text.size()) {
+    const ssize_t n = ::write(fd, text.data() + written, text.size() - written);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return false;
+    written += static_cast<std::size_t>(n);
+  }
+  return true;
+}
+
+Error read_error(const std::string& path) { return Error{"key-read", "cannot read the key file " + path + ": " + system_error_text()}; }
+Error write_error(const std::string& path) { return Error{"key-write", "cannot write the cluster key " + path + ": " + system_error_text()}; }
+
+// link() rather than rename() for a name that must be new: it fails if that is taken.
+bool put_in_place(const std::string& draft, const std::string& path, Replace replace) {
+  if (replace == Replace::yes && ::rename(draft.c_str(), path.c_str()) == 0) return true;
+  const bool linked = replace == Replace::no && ::link(draft.c_str(), path.c_str()) == 0;
+  const int why = errno;
+  ::unlink(draft.c_str());
+  errno = why;
+  return linked;
+}
+
+}  // namespace
+
+SecretText::~SecretText() { OPENSSL_cleanse(text_.data(), text_.size()); }
+
+Result<SecretText> read_secret_file(const std::string& path, SharedKeyFile shared) {
+  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!file.ok() && errno == ENOENT) {
+    return Error{"key-missing", "there is no key file " + path + "; copy it from a node of the cluster (its first node wrote it)"};
+  }
+  struct stat status {};
+  if (!file.ok() || ::fstat(file.get(), &status) != 0) return read_error(path);
+  if (!S_ISREG(status.st_mode)) return Error{"key-read", "the key file " + path + " is not a regular file"};
+  if (shared == SharedKeyFile::refuse && (status.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
+    return Error{"key-permissions", "the key file " + path + " is open to other users, and whoever holds it controls the cluster; run: chmod 600 " + path};
+  }
+  std::string text(secret_file_bytes_max + 1, '\0');
+  std::size_t filled = 0;
+  while (filled < text.size()) {
+    const ssize_t n = ::read(file.get(), text.data() + filled, text.size() - filled);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return read_error(path);
+    if (n == 0) break;
+    filled += static_cast<std::size_t>(n);
+  }
+  if (filled > secret_file_bytes_max) return Error{"key-format", "the key file " + path + " is longer than keys are"};
+  text.resize(filled);
+  return SecretText(std::move(text));
+}
+
+std::optional<Error> write_secret_file(const std::string& path, const SecretText& text, Replace replace) {
+  const std::string draft = path + ".new-" + std::to_string(::getpid());
+  ::unlink(draft.c_str());  // of a process with our number that died here
+  {
+    const FileDescriptor file(::open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+    if (!file.ok()) return write_error(path);
+    if (::fchmod(file.get(), 0600) != 0 || !write_all(file.get(), text.text()) || ::fsync(file.get()) != 0) {
+      const Error error = write_error(path);
+      ::unlink(draft.c_str());
+      return error;
+    }
+  }
+  if (!put_in_place(draft, path, replace)) {
+    if (replace == Replace::no && errno == EEXIST) {
+      return Error{"key-exists", "the key file " + path + " exists already and is not replaced; to start a new cluster name another file"};
+    }
+    return write_error(path);
+  }
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  const FileDescriptor directory(::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!directory.ok() || ::fsync(directory.get()) != 0) return write_error(path);
+  return std::nullopt;
+}
+
+}  // namespace gossipd

@@ -1,0 +1,32 @@
+"""A minute of the soak in churn.py, with five nodes and with twenty; `churn.py --minutes 30` is the long one."""
+import unittest
+
+from churn import campaign
+from switchboard import unavailable
+
+NO_NAMESPACES = unavailable()
+
+
+@unittest.skipIf(NO_NAMESPACES, NO_NAMESPACES)
+class ChurnTest(unittest.TestCase):
+    def test_a_minute_of_faults_loses_no_sample_and_no_accuracy(self):
+        results = campaign(minutes=1, seed=7, count=5)
+        print(results, flush=True)
+        self.assertGreaterEqual(sum(results["disturbed"]["faults"].values()), 8)
+        self.assertGreaterEqual(len(results["disturbed"]["faults"]), 4, "kinds of faults")
+        self.assertLess(results["disturbed"]["spread"], 0.02)
+        # Short runs differ by more than the soak's half point.
+        self.assertLess(abs(results["points"]), 2)
+
+    def test_twenty_nodes_that_come_and_go_count_exactly_and_agree_on_who_lives(self):
+        results = campaign(minutes=1, seed=1, count=20, baseline=False)
+        print(results, flush=True)
+        run = results["disturbed"]
+        self.assertGreaterEqual(sum(run["faults"].values()), 12)
+        self.assertGreaterEqual(len(run["faults"]), 4, "kinds of faults")
+        self.assertEqual(0, run["refused"])
+        self.assertLess(run["spread"], 0.02)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,109 @@
+"""Data that people bring: CIFAR files, folders of JPEGs, and files that do not fit, made here from Fashion-MNIST."""
+import ctypes
+import gzip
+import os
+import unittest
+
+from cluster import DATA, ClusterTest
+
+IMAGE_BYTES = 28 * 28
+TURBOJPEG_GREY, TURBOJPEG_GREY_SAMPLING = 6, 3
+
+
+def fashion_mnist(part, count):
+    """The first `count` pairs of 784 pixels and a label."""
+    def values(name, header):
+        with gzip.open(os.path.join(DATA, name + ".gz")) as file:
+            return file.read()[header:]
+    images, labels = values(part + "-images-idx3-ubyte", 16), values(part + "-labels-idx1-ubyte", 8)
+    return [(images[i * IMAGE_BYTES:(i + 1) * IMAGE_BYTES], labels[i]) for i in range(count)]
+
+
+def cifar_record(pixels, label):
+    """28 x 28 grey in the middle of 32 x 32, the same in red, green and blue."""
+    rows = [bytes(32)] * 2 + [bytes(2) + pixels[y * 28:(y + 1) * 28] + bytes(2) for y in range(28)] + [bytes(32)] * 2
+    return bytes([label]) + b"".join(rows) * 3
+
+
+def write(path, content):
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "wb") as file:
+        file.write(content)
+
+
+class Jpeg:
+    """libjpeg-turbo, which is there because gossipd needs it."""
+    def __init__(self):
+        self.library = ctypes.CDLL("libturbojpeg.so.0")
+        self.library.tjInitCompress.restype = ctypes.c_void_p
+        self.encoder = ctypes.c_void_p(self.library.tjInitCompress())
+
+    def encode(self, grey, columns, rows):
+        out, size = ctypes.c_void_p(), ctypes.c_ulong()
+        failed = self.library.tjCompress2(self.encoder, grey, columns, 0, rows, TURBOJPEG_GREY, ctypes.byref(out), ctypes.byref(size),
+                                          TURBOJPEG_GREY_SAMPLING, 90, 0)
+        assert not failed
+        file = ctypes.string_at(out, size.value)
+        self.library.tjFree(out)
+        return file
+
+
+def enlarged(pixels, factor):
+    rows = [b"".join(bytes([p]) * factor for p in pixels[y * 28:(y + 1) * 28]) for y in range(28)]
+    return b"".join(row for row in rows for _ in range(factor))
+
+
+class Data(ClusterTest):
+    CIFAR = 'kind = "cifar10"\ntrain_files = ["data.bin"]\ntest_files = ["test.bin"]\nmean = 0.22\ndeviation = 0.33'
+
+    def write_cifar(self, folder="cifar", train=3000, test=500):
+        directory = os.path.join(self.cluster.directory, folder)
+        write(os.path.join(directory, "data.bin"), b"".join(cifar_record(*pair) for pair in fashion_mnist("train", train)))
+        write(os.path.join(directory, "test.bin"), b"".join(cifar_record(*pair) for pair in fashion_mnist("t10k", test)))
+        return directory
+
+    def accuracy(self, node):
+        status = node.wait("finished and evaluated", lambda s: s["phase"] == "finished" and (s["checkpoints"].get("final") or {}).get("accuracy"), 200)
+        return status["accuracy"]
+
+    def test_three_nodes_on_one_directory_of_cifar_files_walk_it_in_orders_of_their_own(self):
+        directory = self.write_cifar()
+        job = self.cluster.job(data=self.CIFAR + "\nrandom_crop = 2\nrandom_flip = true", budget_samples=60_000, learning_rate=0.02)
+        first = self.cluster.founder(job, data=directory, shard="auto", trainer__min_step_ms=4).start()
+        first.wait_phase("training")
+        nodes = [first] + [self.cluster.joiner(f"box{i}", first, data=directory, shard="auto", trainer__min_step_ms=4).start() for i in (2, 3)]
+        for node in nodes:
+            self.assertGreater(self.accuracy(node), 0.65)
+            self.assertEqual(3000, node.status()["trainer"]["shard_samples"])
+
+    def test_a_folder_of_jpegs_of_unequal_sizes_with_a_part_held_out(self):
+        directory = os.path.join(self.cluster.directory, "pictures")
+        jpeg = Jpeg()
+        for number, (pixels, label) in enumerate(fashion_mnist("train", 2000)):
+            factor = 1 + number % 3
+            write(os.path.join(directory, "train", f"kind{label}", f"{number}.jpg"), jpeg.encode(enlarged(pixels, factor), 28 * factor, 28 * factor))
+        data = 'kind = "images"\nshape = [1, 28, 28]\nclasses = 10\nvalidation_fraction = 0.2\nmean = 0.286\ndeviation = 0.353'
+        node = self.cluster.founder(self.cluster.job(data=data, budget_samples=30_000), data=directory, shard="auto").start()
+        self.assertGreater(self.accuracy(node), 0.7)
+        self.assertEqual(1600, node.status()["trainer"]["shard_samples"])
+
+    def test_files_that_do_not_fit_are_named_with_the_reason_and_disturb_nobody_else(self):
+        good, bad = self.write_cifar(), os.path.join(self.cluster.directory, "bad")
+        first = self.cluster.found(self.cluster.job(data=self.CIFAR), data=good, shard="1/1", trainer__min_step_ms=20)
+        os.mkdir(bad)
+        node = self.cluster.joiner("box2", first, data=bad).start()
+        record = cifar_record(*fashion_mnist("train", 1)[0])
+        for content, reason in ((None, "'data.bin' is not there"), (b"", "is empty"), (record[:-1], "not a multiple of the 3073"),
+                                (record + bytes([10]) + record[1:], "record 1 has label 10 but there are 10 classes")):
+            if content is not None:
+                write(os.path.join(bad, "data.bin"), content)
+            node.wait(reason, lambda s, reason=reason: s["phase"] == "waiting-for-data" and reason in (s["waiting_for"] or ""))
+        step = first.status()["step"]
+        for name in ("data.bin", "test.bin"):
+            os.replace(os.path.join(good, name), os.path.join(bad, name))  # the first has its own in memory
+        node.wait_linked(1)
+        first.wait_step(step + 50)
+
+
+if __name__ == "__main__":
+    unittest.main()

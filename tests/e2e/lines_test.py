@@ -1,0 +1,108 @@
+"""Bad lines between good machines: slow ones, ones that break, ones that go dead without a word; and a disk that is full."""
+import os
+import subprocess
+import unittest
+
+from cluster import ClusterTest, free_port, pause_all, wait_for
+from proxy import Proxy
+
+
+class Lines(ClusterTest):
+    def setUp(self):
+        self.proxies = []
+
+    def tearDown(self):
+        for proxy in self.proxies:
+            proxy.close()
+
+    def through_proxies(self, count, **line):
+        """`count` linked nodes, all reached through a proxy of their own."""
+        nodes = []
+        for i in range(count):
+            port = free_port()
+            arguments = ["--advertise", f"127.0.0.1:{port}"]
+            settings = {"shard": f"{i + 1}/{count}", "trainer__min_step_ms": 20}
+            if i == 0:
+                node = self.cluster.founder(self.cluster.job(learning_rate=0.02), *arguments, **settings)
+            else:
+                node = self.cluster.node(f"box{i + 1}", "--join", self.proxies[0].address, "--shard", settings.pop("shard"), *arguments, **settings)
+            self.proxies.append(Proxy(port, node.address, seed=i + 1, **line))
+            node.start()
+            if i == 0:
+                node.wait_phase("training")
+            nodes.append(node)
+        for node in nodes:
+            node.wait_linked(count - 1)
+        return nodes
+
+    def check_together(self, nodes):
+        """All know each other and the same counters, and the models agree."""
+        for node in nodes:
+            node.wait("everybody is there, and the models agree", lambda s: s["members_alive"] == len(nodes) and s["spread"] < 0.1)
+        own = {s["name"]: s["own_samples"] for s in pause_all(nodes)}
+        for node in nodes:
+            self.assertEqual(own, {name: m["samples"] for name, m in node.members().items()}, node.name)
+            self.assertEqual(0, sum(link["deltas_refused"] for link in node.links().values()), node.name)
+
+    def test_a_line_of_a_hundred_milliseconds_is_seen_and_bridged(self):
+        nodes = self.through_proxies(3, delay_s=0.1)
+        for node in nodes:
+            node.wait_step(node.status()["step"] + 200)
+            for link in node.links().values():
+                self.assertGreaterEqual(link["rtt_ms"], 200)
+                self.assertGreater(link["deltas_applied"], 0)
+        self.check_together(nodes)
+
+    def test_lines_that_break_again_and_again_lose_nothing(self):
+        nodes = self.through_proxies(3)
+        for proxy in self.proxies:
+            proxy.bytes_until_reset = 100_000
+            proxy.reset_all()
+        wait_for("many broken connections", lambda: sum(p.resets for p in self.proxies) >= 12)
+        for proxy in self.proxies:
+            proxy.bytes_until_reset = None
+            proxy.reset_all()
+        self.check_together(nodes)
+
+    def test_lines_that_go_dead_without_a_word_are_noticed_and_come_back(self):
+        nodes = self.through_proxies(3)
+        for proxy in self.proxies:
+            proxy.cut()
+        for node in nodes:
+            others = [n.name for n in nodes if n is not node]
+            wait_for("the others are given up", lambda: {node.members()[name]["state"] for name in others} == {"failed"})
+            node.wait_step(node.status()["step"] + 100)
+        for proxy in self.proxies:
+            proxy.mend()
+        self.check_together(nodes)
+
+
+class FullDisk(ClusterTest):
+    def test_a_full_disk_is_said_trained_past_and_gets_over(self):
+        node = self.cluster.founder(self.cluster.job(evaluate_every_samples=20_000), shard="1/1", trainer__min_step_ms=5)
+        os.mkdir(node.state_dir)
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m,mode=700", "tmpfs", node.state_dir], capture_output=True, text=True, check=False)
+        if mounted.returncode != 0:
+            self.skipTest(f"mount: {mounted.stderr.strip()}")
+        try:
+            node.start().wait_phase("training")
+            filler = os.path.join(node.state_dir, "filler")
+            with open(filler, "wb", buffering=0) as out, self.assertRaises(OSError):
+                while True:
+                    out.write(b"x" * 4096)
+            self.assertNotEqual(0, node.ctl("checkpoint").returncode)
+            warned = node.wait("the full disk is said", lambda s: any("space" in w["text"] or "cannot" in w["text"] for w in s["warnings"]))
+            node.wait_step(warned["step"] + 200)
+            os.remove(filler)
+            self.assertEqual(0, node.ctl("checkpoint").returncode)
+            before = node.status()["own_samples"]
+            node.kill()
+            node.start().wait_phase("training")
+            self.assertGreater(node.status()["own_samples"], before / 2)
+        finally:
+            node.destroy()
+            subprocess.run(["umount", node.state_dir], check=False)
+
+
+if __name__ == "__main__":
+    unittest.main()

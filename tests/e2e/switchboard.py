@@ -1,0 +1,92 @@
+"""Network namespaces joined by bridges: machines of their own on this one, whose cables can be moved.
+
+Each node gets a namespace with one veth, 10.77.x.y. All begin on one bridge; partition() moves cables to a second one, heal() back.
+rate() narrows a cable (tbf), refuse_calls() makes a machine one that can only dial out. Needs CAP_NET_ADMIN and iproute2; unavailable() says what is missing.
+"""
+import os
+import subprocess
+
+
+def _run(*arguments):
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(arguments)}: {done.stderr.strip()}")
+
+
+def unavailable():
+    """Why there can be no switchboard here; None if there can."""
+    probe = f"gp{os.getpid()}p"
+    try:
+        _run("ip", "netns", "add", probe)
+        _run("ip", "link", "add", probe, "type", "bridge")
+    except (RuntimeError, OSError) as error:
+        return f"network namespaces: {error}"
+    finally:
+        subprocess.run(["ip", "link", "del", probe], capture_output=True, check=False)
+        subprocess.run(["ip", "netns", "del", probe], capture_output=True, check=False)
+    return None
+
+
+class Switchboard:
+    def __init__(self):
+        self.tag = f"gp{os.getpid()}"
+        self.cables = {}  # name → (namespace, its cable's end at the bridge, its end inside)
+        self.bridges = [f"{self.tag}a", f"{self.tag}b"]
+        for bridge in self.bridges:
+            _run("ip", "link", "add", bridge, "type", "bridge")
+            _run("ip", "link", "set", bridge, "up")
+
+    def plug(self, name):
+        """A namespace for `name` on the first bridge; returns its address."""
+        number = len(self.cables) + 1
+        space, outer, inner = f"{self.tag}n{number}", f"{self.tag}v{number}", f"{self.tag}i{number}"
+        address = f"10.77.{os.getpid() % 250}.{number}"
+        _run("ip", "netns", "add", space)
+        self.cables[name] = (space, outer, inner)
+        _run("ip", "link", "add", outer, "type", "veth", "peer", "name", inner, "netns", space)
+        _run("ip", "link", "set", outer, "master", self.bridges[0], "up")
+        for command in (["addr", "add", f"{address}/24", "dev", inner], ["link", "set", inner, "up"], ["link", "set", "lo", "up"]):
+            _run("ip", "-n", space, *command)
+        return address
+
+    def prefix(self, name):
+        """What runs a command as `name`."""
+        return ["ip", "netns", "exec", self.cables[name][0]]
+
+    def partition(self, names):
+        """From now on `names` reach each other, and the rest each other."""
+        for name in names:
+            _run("ip", "link", "set", self.cables[name][1], "master", self.bridges[1])
+
+    def heal(self):
+        for _, outer, _ in self.cables.values():
+            _run("ip", "link", "set", outer, "master", self.bridges[0])
+
+    def unplug(self, name):
+        _run("ip", "link", "set", self.cables[name][1], "down")
+
+    def replug(self, name):
+        _run("ip", "link", "set", self.cables[name][1], "up")
+
+    def rate(self, name, mbit):
+        """What `name` sends, at most."""
+        space, _, inner = self.cables[name]
+        _run("ip", "netns", "exec", space, "tc", "qdisc", "replace", "dev", inner, "root", "tbf", "rate", f"{mbit}mbit", "burst", "16kb", "latency", "400ms")
+
+    def refuse_calls(self, name):
+        """Nobody can connect to `name` any more, as to a machine behind NAT; it can dial out."""
+        _, outer, _ = self.cables[name]
+        _run("tc", "qdisc", "add", "dev", outer, "root", "handle", "1:", "htb", "default", "1")
+        _run("tc", "class", "add", "dev", outer, "parent", "1:", "classid", "1:1", "htb", "rate", "10gbit")
+        _run("tc", "class", "add", "dev", outer, "parent", "1:", "classid", "1:2", "htb", "rate", "8kbit")
+        _run("tc", "qdisc", "add", "dev", outer, "parent", "1:2", "bfifo", "limit", "1")  # a queue in which no packet finds room
+        # Byte 33 of a packet without IP options: TCP's flags; SYN without ACK begins a connection.
+        _run("tc", "filter", "add", "dev", outer, "parent", "1:", "protocol", "ip", "u32", "match", "ip", "protocol", "6", "0xff",
+             "match", "u8", "0x02", "0x12", "at", "33", "flowid", "1:2")
+
+    def destroy(self):
+        for space, outer, _ in self.cables.values():
+            subprocess.run(["ip", "link", "del", outer], capture_output=True, check=False)
+            subprocess.run(["ip", "netns", "del", space], capture_output=True, check=False)
+        for bridge in self.bridges:
+            subprocess.run(["ip", "link", "del", bridge], capture_output=True, check=False)

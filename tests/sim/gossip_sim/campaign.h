@@ -1,0 +1,43 @@
+// tests/sim/gossip_sim/campaign.h - many seeds, over several processes, and what they add up to.
+//
+// Processes, not threads: an assertion of the core ends one of them, which is a finding like any other.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "tests/sim/gossip_sim/seed_run.h"
+
+namespace gossipd::sim {
+
+// So many seeds have to let every class of fault fire.
+inline constexpr std::uint64_t seeds_for_every_class = 100;
+
+struct Campaign;
+
+struct CampaignOptions {
+  std::uint64_t first = 1, last = 1;
+  std::size_t jobs = 1;
+  const Plant* plant = nullptr;
+  bool trace = false;
+  std::size_t failures_max = 10;  // then it ends early
+  std::function<void(std::uint64_t seed, const SeedFailure&)> on_failure;  // as it happens; may be empty
+  std::function<void(const Campaign&)> on_seed;  // after each
+};
+
+struct Campaign {
+  std::uint64_t seeds = 0;
+  double virtual_seconds = 0, settling_seconds_most = 0;
+  std::uint64_t events = 0, messages = 0, replica_checks = 0;
+  std::size_t nodes_most = 0;
+  std::array<std::uint64_t, fault_classes> faults{};
+  std::map<std::uint64_t, SeedFailure> failures;  // by seed
+  [[nodiscard]] std::vector<std::string> silent_classes() const;  // of fault; empty also where too few seeds have run
+  [[nodiscard]] bool passed() const { return failures.empty() && silent_classes().empty(); }
+};
+
+[[nodiscard]] Campaign run_campaign(const CampaignOptions&);
+[[nodiscard]] nlohmann::json to_json(const Campaign&);
+[[nodiscard]] std::string to_text(const Campaign&);
+[[nodiscard]] std::string replay_command(std::uint64_t seed, const Plant* plant);
+
+}  // namespace gossipd::sim

@@ -1,0 +1,94 @@
+// tests/sim/gossip_sim/chaos.h - does to a cluster what a scenario's rates say, and ends it again.
+//
+// Faults come at random moments; one that finds nothing to act on gives way to another class. What was
+// done is counted by class. calm() takes back what can be taken back, as operators and the world do in time; what
+// stays is said by `gone()`.
+#pragma once
+
+#include "tests/sim/gossip_sim/checkers.h"
+
+namespace gossipd::sim {
+
+class Chaos {
+ public:
+  Chaos(VirtualCluster& cluster, Checkers& checkers, Hostile& hostile, const Scenario& scenario);
+
+  void begin();
+  void end() { calm_ = true; }  // no more faults; then, when nobody is frozen any more,
+  void calm();
+  [[nodiscard]] bool over() const { return fired_ >= scenario_.faults; }
+  [[nodiscard]] std::uint64_t fired() const { return fired_; }
+  [[nodiscard]] const std::array<std::uint64_t, fault_classes>& counts() const { return counts_; }
+  // Never started again: the others are to hold it for failed.
+  [[nodiscard]] bool gone(std::size_t node) const { return gone_.contains(node); }
+  [[nodiscard]] bool is_foreign(std::size_t node) const { return scenario_.foreign && node + 1 == scenario_.nodes.size(); }
+  [[nodiscard]] std::size_t nodes() const { return scenario_.nodes.size() - (scenario_.foreign ? 1 : 0); }
+
+ private:
+  using Action = bool (Chaos::*)();  // false: nothing to act on
+  void next();
+  bool inject(Fault);
+
+  // chaos_faults.cpp, in the order of Fault
+  bool reset();
+  bool half_open();
+  bool one_way_cut();
+  bool partition();
+  bool delay();
+  bool clog();
+  bool duplicate_session();
+  bool kill();
+  bool kill_at_effect();
+  bool power_loss();
+  bool lost_write();
+  bool stop();
+  bool freeze();
+  bool clock_jump();
+  bool old_disk();
+  bool empty_disk();
+  bool foreign_disk();
+  bool disk_error();
+  bool lost_checkpoint();
+  bool late_join();
+  bool operator_race();
+  bool wrong_cluster();
+  bool not_a_number();
+  bool explosion();
+  bool hostile_bytes();
+  bool hostile_member();
+  bool connection_flood();
+
+  [[nodiscard]] std::optional<std::size_t> pick(const std::function<bool(std::size_t)>& fits);
+  [[nodiscard]] std::optional<std::size_t> pick_running();
+  [[nodiscard]] std::optional<VirtualNetwork::Pair> pick_session();
+  [[nodiscard]] bool is_running(std::size_t node) const { return cluster_.alive(node) && !cluster_.frozen(node); }
+  [[nodiscard]] bool has_model(std::size_t node) const;
+  [[nodiscard]] bool others_have_model(std::size_t node) const;  // in memory and on disk
+  [[nodiscard]] bool all_have_cluster() const;
+  [[nodiscard]] bool knows_nobody_alive(std::size_t node) const;
+  void hold(std::size_t from, std::size_t to, Duration length);
+  void start_later(std::size_t node);
+  void start(std::size_t node);
+  void spoil_disk(std::size_t node);
+  void wipe(std::size_t node);
+  bool replace_disk(const std::function<bool(std::size_t)>& fits, const std::function<void(std::size_t)>& with);
+  void operate(std::size_t node);
+  Duration length(Duration longest);
+  bool chance(double probability) { return random_.uniform() < probability; }
+
+  VirtualCluster& cluster_;
+  Checkers& checkers_;
+  Hostile& hostile_;
+  const Scenario& scenario_;
+  Random random_;
+  std::uint64_t fired_ = 0;
+  std::array<std::uint64_t, fault_classes> counts_{};
+  bool calm_ = false;
+  std::set<std::size_t> gone_;
+  std::size_t came_ = 0;                       // of the late nodes
+  std::map<std::size_t, Disk> backups_;
+  std::set<std::size_t> misplaced_;            // run on another cluster's disk
+  std::uint64_t wiped_ = 0;
+};
+
+}  // namespace gossipd::sim

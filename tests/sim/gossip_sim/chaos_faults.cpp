@@ -1,0 +1,257 @@
+// One function for each class of fault, in the order of Fault.
+#include <cmath>
+#include <limits>
+
+#include "tests/sim/gossip_sim/chaos.h"
+
+namespace gossipd::sim {
+
+using namespace std::chrono_literals;
+
+// ---- the network --------------------------------------------------------------------------------
+
+bool Chaos::reset() {
+  const auto session = pick_session();
+  if (session) cluster_.network().reset(*session, true, true);
+  return session.has_value();
+}
+
+bool Chaos::half_open() {
+  const auto session = pick_session();
+  if (!session) return false;
+  const bool first = chance(0.5);
+  cluster_.network().reset(*session, first, !first && chance(0.7));
+  return true;
+}
+
+bool Chaos::one_way_cut() {
+  const auto session = pick_session();
+  if (!session) return false;
+  const bool first = chance(0.5);
+  hold(session->hosts[first ? 0 : 1], session->hosts[first ? 1 : 0], length(60s));
+  return true;
+}
+
+bool Chaos::partition() {
+  const std::size_t hosts = nodes();
+  std::vector<bool> side(hosts);
+  for (std::size_t i = 0; i < hosts; ++i) side[i] = chance(0.5);
+  side[0] = !side[hosts - 1];
+  const Duration lasts = length(120s);
+  for (std::size_t a = 0; a < hosts; ++a)
+    for (std::size_t b = 0; b < hosts; ++b)
+      if (side[a] != side[b]) hold(a, b, lasts);
+  return true;
+}
+
+bool Chaos::delay() {
+  const auto session = pick_session();
+  if (!session) return false;
+  for (const int end : {0, 1}) {
+    auto& way = cluster_.network().way(session->hosts[end], session->hosts[1 - end]);
+    way.latency = from_seconds(0.001 + 2 * random_.uniform() * random_.uniform());
+    way.jitter = way.latency;
+  }
+  return true;
+}
+
+// So narrow that bulk piles up, and control overtakes it.
+bool Chaos::clog() {
+  const auto session = pick_session();
+  if (!session) return false;
+  const std::size_t from = session->hosts[0], to = session->hosts[1];
+  cluster_.network().way(from, to).bytes_per_s = 50 + 2000 * random_.uniform();
+  cluster_.events().at(cluster_.now() + length(60s), [this, from, to] { cluster_.network().way(from, to).bytes_per_s = 0; });
+  return true;
+}
+
+bool Chaos::duplicate_session() {
+  const auto session = pick_session();
+  if (!session || cluster_.is_stranger(session->hosts[0]) || cluster_.is_stranger(session->hosts[1])) return false;
+  for (const int end : {0, 1})
+    if (chance(0.7)) cluster_.network().dial(session->hosts[end], session->hosts[1 - end], VirtualCluster::endpoint(session->hosts[1 - end]));
+  cluster_.network().dial(session->hosts[1], session->hosts[0], VirtualCluster::endpoint(session->hosts[0]));
+  return true;
+}
+
+// ---- processes ----------------------------------------------------------------------------------
+
+bool Chaos::kill() {
+  const auto node = pick([this](std::size_t i) { return cluster_.alive(i); });
+  if (!node) return false;
+  cluster_.kill(*node);
+  start_later(*node);
+  return true;
+}
+
+bool Chaos::kill_at_effect() {
+  const auto node = pick_running();
+  if (!node) return false;
+  cluster_.kill_at_effect(*node, 1 + random_.below(40), chance(0.5) ? VirtualCluster::Death::killed : VirtualCluster::Death::power_lost);
+  start_later(*node);
+  return true;
+}
+
+bool Chaos::power_loss() {
+  const auto node = pick([this](std::size_t i) { return cluster_.alive(i); });
+  if (!node) return false;
+  cluster_.kill(*node, VirtualCluster::Death::power_lost);
+  start_later(*node);
+  return true;
+}
+
+bool Chaos::lost_write() {
+  const auto node = pick_running();
+  if (!node) return false;
+  cluster_.kill_at_effect(*node, 0, VirtualCluster::Death::power_lost);
+  start_later(*node);
+  return true;
+}
+
+bool Chaos::stop() {
+  const auto node = pick_running();
+  if (!node) return false;
+  cluster_.write_checkpoint(*node);
+  cluster_.stop(*node);
+  start_later(*node);
+  return true;
+}
+
+bool Chaos::freeze() {
+  const auto node = pick_running();
+  if (node) cluster_.freeze(*node, length(scenario_.freeze_max));
+  return node.has_value();
+}
+
+bool Chaos::clock_jump() {
+  const auto node = pick_running();
+  if (node) cluster_.jump_clock(*node, length(3600s));
+  return node.has_value();
+}
+
+// ---- disks --------------------------------------------------------------------------------------
+
+bool Chaos::old_disk() {
+  return replace_disk([this](std::size_t i) { return backups_.contains(i) && backups_[i].state.id == cluster_.id(i); },
+                      [this](std::size_t i) {
+                        cluster_.whole_disk(i) = backups_[i];
+                        spoil_disk(i);
+                      });
+}
+
+bool Chaos::empty_disk() {
+  return replace_disk([this](std::size_t) { return misplaced_.empty(); }, [this](std::size_t i) { wipe(i); });
+}
+
+bool Chaos::foreign_disk() {
+  return replace_disk([this](std::size_t) { return all_have_cluster(); },
+                      [this](std::size_t i) {
+                        wipe(i);
+                        cluster_.whole_disk(i).state.cluster = ClusterId{0xf000 + i};
+                        cluster_.whole_disk(i).state.incarnation = random_.below(5);
+                        checkers_.is_foreign(cluster_.id(i));
+                        misplaced_.insert(i);
+                      });
+}
+
+bool Chaos::disk_error() {
+  const auto node = pick_running();
+  if (!node) return false;
+  cluster_.fail_disk(*node, true);
+  spoil_disk(*node);
+  cluster_.events().at(cluster_.now() + length(60s), [this, node = *node] {
+    cluster_.fail_disk(node, false);
+    spoil_disk(node);
+  });
+  return true;
+}
+
+bool Chaos::lost_checkpoint() {
+  return replace_disk([this](std::size_t i) { return !cluster_.whole_disk(i).checkpoint.parameters.empty(); },
+                      [this](std::size_t i) { cluster_.whole_disk(i).checkpoint = {}; });
+}
+
+// ---- people -------------------------------------------------------------------------------------
+
+bool Chaos::late_join() {
+  if (came_ == scenario_.late || !misplaced_.empty()) return false;
+  const std::size_t node = nodes() - scenario_.late + came_++;
+  if (cluster_.alive(node)) return false;
+  cluster_.power_on(node);
+  return true;
+}
+
+void Chaos::operate(std::size_t i) {
+  const std::uint64_t what = random_.below(5);
+  const std::size_t seed = random_.below(nodes());
+  if (what >= 3) checkers_.joined_by_operator(i);
+  cluster_.act(i, [&](Node& node, Instant local) {
+    if (what == 0) (void)node.leave(local);
+    else if (what == 1) (void)node.pause(local);
+    else if (what == 2) (void)node.resume(local);
+    else (void)node.join({VirtualCluster::endpoint(seed)}, local);
+  });
+}
+
+// Several at once, on several nodes, some at the same moment.
+bool Chaos::operator_race() {
+  if (!pick_running()) return false;
+  for (std::uint64_t i = 0; i < 2 + random_.below(4); ++i)
+    cluster_.events().at(cluster_.now() + 1ms * static_cast<int>(random_.below(2) * random_.below(3000)), [this] {
+      if (calm_) return;
+      if (const auto node = pick_running()) operate(*node);
+    });
+  return true;
+}
+
+bool Chaos::wrong_cluster() {
+  const std::size_t foreign = nodes();
+  if (!scenario_.foreign || !cluster_.alive(foreign)) return false;
+  const auto node = pick([this](std::size_t i) { return is_running(i) && cluster_.disk(i).cluster != ClusterId{}; });
+  if (!node) return false;
+  if (cluster_.node(*node).phase() == Phase::left) return false;
+  cluster_.act(*node, [&](Node& n, Instant local) { (void)n.join({VirtualCluster::endpoint(foreign)}, local); });
+  return true;
+}
+
+// ---- models -------------------------------------------------------------------------------------
+
+bool Chaos::not_a_number() {
+  const auto node = pick([this](std::size_t i) { return is_running(i) && has_model(i); });
+  if (!node) return false;
+  const auto model = cluster_.model(*node);
+  model[random_.below(model.size())] = chance(0.5) ? std::numeric_limits<float>::quiet_NaN() : std::numeric_limits<float>::infinity();
+  checkers_.stepped(*node);
+  return true;
+}
+
+bool Chaos::explosion() {
+  const auto node = pick([this](std::size_t i) { return is_running(i) && has_model(i); });
+  if (!node) return false;
+  const float factor = std::pow(10.0f, static_cast<float>(1 + random_.below(6)));
+  for (float& x : cluster_.model(*node)) x *= factor;
+  checkers_.stepped(*node);
+  return true;
+}
+
+// ---- strangers ----------------------------------------------------------------------------------
+
+bool Chaos::hostile_bytes() {
+  const auto node = pick([this](std::size_t i) { return cluster_.alive(i) && cluster_.disk(i).cluster != ClusterId{}; });
+  if (node) hostile_.strike(Hostile::Kind::bytes, *node);
+  return node.has_value();
+}
+
+bool Chaos::hostile_member() {
+  const auto node = pick([this](std::size_t i) { return cluster_.alive(i) && cluster_.disk(i).cluster == own_cluster; });
+  if (node) hostile_.strike(Hostile::Kind::member, *node);
+  return node.has_value();
+}
+
+bool Chaos::connection_flood() {
+  const auto node = pick([this](std::size_t i) { return cluster_.alive(i); });
+  if (node) hostile_.strike(Hostile::Kind::flood, *node);
+  return node.has_value();
+}
+
+}  // namespace gossipd::sim

@@ -1,0 +1,98 @@
+// tests/sim/gossip_sim/checkers.h - what must hold after every event, seen from outside the nodes.
+//
+// A checker has a name, by which a Violation tells it and a plant is matched with it:
+//
+//   incarnation    no node says, and nobody knows, a lower incarnation than before; a start uses a new one
+//   persist-first  what a message says of its sender (incarnation, cluster, left) is on its disk
+//   left           who has left stays so, over a restart too, until an operator lets it join
+//   foreign        one node, one cluster; no member of another is ever known
+//   samples        nobody is credited with more samples than its trainer has used, and never with fewer than before
+//   delta-once     an update reaches the trainer's parameters once and whole, and nothing else does
+//   refusal        a message that is refused changes neither replica nor parameter; one in the middle of a turn only the blocks it applies
+//   replicas       (VirtualCluster) both ends of a link at rest hold the same bits
+//   finite         no update is NaN or infinite
+//   queues         sessions, messages and bytes that wait, members and refusals stay below their maxima
+//   core           (campaign) an assertion of the core itself
+//   living, model  (seed_run) after calm
+//
+// What the driver knows and no node does is the ledger: samples trained and incarnations used by each id, ever.
+#pragma once
+
+#include <deque>
+
+#include "core/wire/control.h"
+#include "tests/sim/gossip_sim/hostile.h"
+#include "tests/sim/gossip_sim/scenario.h"
+
+namespace gossipd::sim {
+
+class Checkers : public Watcher {
+ public:
+  Checkers(VirtualCluster& cluster, const Scenario& scenario, bool trace) : cluster_(cluster), scenario_(scenario), trace_(trace) {}
+  void listen_for(Hostile& hostile) { hostile_ = &hostile; }
+
+  // ---- what the chaos tells ----
+  void trained(std::size_t node, Samples samples) { ledger_[cluster_.id(node)].trained += samples; }
+  void stepped(std::size_t node) { expected_[node].assign(cluster_.model(node).begin(), cluster_.model(node).end()); }
+  // The disk is no longer what the node wrote last: what it says next need not exceed what it has said.
+  void disk_spoiled(std::size_t node) { ledger_[cluster_.id(node)].sound = false, ledger_[cluster_.id(node)].left = false; }
+  void joined_by_operator(std::size_t node) { ledger_[cluster_.id(node)].left = false; }
+  void is_foreign(NodeId id) { foreign_.insert(id); }
+  void note(const std::string& what);  // into the trace
+  [[nodiscard]] const std::deque<std::string>& last_notes() const { return notes_; }
+  [[nodiscard]] std::size_t ids_ever() const { return ledger_.size(); }
+  [[nodiscard]] Samples trained_by(NodeId id) const;
+
+  // ---- Watcher ----
+  void started(std::size_t, const NodeState&) override;
+  void persisted(std::size_t, const NodeState&, const NodeState&) override;
+  void sending(std::size_t from, std::size_t to, SessionId, Lane, const Bytes&) override;
+  void before_message(std::size_t from, std::size_t to, Lane, const Bytes&) override;
+  void after_message(std::size_t from, std::size_t to, Lane, const Bytes&) override;
+  void before_update(std::size_t, const Update&, std::span<const float>) override;
+  void after_update(std::size_t, std::span<const float>) override;
+  void logged(std::size_t, const std::string&) override;
+  void after_event(std::size_t) override;
+
+ private:
+  struct Ledger {
+    Samples trained = 0;
+    std::uint64_t incarnation = 0;  // the highest that it has said
+    bool sound = true;
+    bool left = false;
+  };
+  struct Known {
+    std::uint64_t incarnation = 0;
+    Samples samples = 0;
+  };
+  struct LinkState {  // of the links to one host; a hostile one may have several
+    std::vector<std::uint64_t> received;  // hashes of the blocks
+    std::uint64_t applied = 0, refused = 0, turns_heard = 0;
+  };
+
+  void check_hello(std::size_t from, const Hello&);
+  void check_record(std::size_t from, const MemberRecord&);
+  void check_samples(std::size_t from, NodeId of, Samples samples);
+  void check_own(std::size_t from, std::uint64_t incarnation, bool left);
+  void check_queue(std::size_t from, SessionId);
+  void check_view(std::size_t node);
+  [[nodiscard]] LinkState links_to(std::size_t from, std::size_t node) const;
+  [[nodiscard]] std::string name(std::size_t node) const { return "node" + std::to_string(node); }
+
+  VirtualCluster& cluster_;
+  const Scenario& scenario_;
+  const bool trace_;
+  Hostile* hostile_ = nullptr;
+  std::map<NodeId, Ledger> ledger_;
+  std::set<NodeId> foreign_;
+  std::map<std::size_t, bool> fresh_;                           // has said nothing since its start
+  std::map<std::size_t, std::map<NodeId, Known>> known_;        // by each node, since its start
+  std::map<std::size_t, Bytes> last_members_;                   // sent; most are sent to several
+  std::map<std::size_t, std::vector<float>> expected_;          // parameters, until the next update or step
+  LinkState before_;       // the message of this event
+  std::vector<float> parameters_;
+  std::optional<std::size_t> refused_by_;  // who is at that event, if it was refused
+  std::deque<std::string> notes_;
+};
+
+}  // namespace gossipd::sim

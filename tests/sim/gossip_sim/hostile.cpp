@@ -1,0 +1,117 @@
+#include "tests/sim/gossip_sim/hostile.h"
+
+namespace gossipd::sim {
+namespace {
+
+constexpr std::size_t remembered_max = 64;
+constexpr std::size_t flood = 300;  // more sessions than a node takes
+constexpr Duration pause_between = std::chrono::milliseconds(200);
+
+}  // namespace
+
+void Hostile::remember(Lane lane, const Bytes& message) {
+  if (message.size() > 4096 || random_.below(8) != 0) return;
+  heard_.emplace_back(lane, message);
+  if (heard_.size() > remembered_max) heard_.pop_front();
+}
+
+void Hostile::strike(Kind kind, std::size_t victim) {
+  for (std::size_t i = 0; i < (kind == Kind::flood ? flood : 1); ++i) {
+    dialled_.emplace_back(kind, victim);
+    cluster_.network().dial(host_, victim, VirtualCluster::endpoint(victim));
+  }
+}
+
+void Hostile::end() {
+  for (const auto& [id, open] : sessions_) cluster_.network().close(host_, id, "enough");
+  sessions_.clear();
+}
+
+void Hostile::opened(SessionId id) {
+  if (dialled_.empty()) return cluster_.network().close(host_, id, "nobody asked");
+  const auto [kind, victim] = dialled_.front();
+  dialled_.pop_front();
+  sessions_[id] = Open{kind, victim, kind == Kind::flood ? 0 : 3 + random_.below(10)};
+  if (kind == Kind::member) say(id, Lane::control, hello(true, victim));
+  if (kind == Kind::bytes && random_.below(3) == 0) say(id, Lane::control, hello(false, victim));
+  say_next(id);
+}
+
+void Hostile::dial_failed() {
+  if (!dialled_.empty()) dialled_.pop_front();
+}
+
+void Hostile::closed(SessionId id) { sessions_.erase(id); }
+
+void Hostile::heard(SessionId id, Lane lane, const Bytes& message) {
+  const auto found = sessions_.find(id);
+  if (found == sessions_.end() || found->second.kind != Kind::member || lane != Lane::control) return;
+  const Result<Control> control = decode_control(message);
+  if (!control) return;
+  // It answers what keeps the session up, so that its nonsense is heard to the end.
+  if (const auto* ready = std::get_if<Ready>(&*control)) {
+    Ready mine = *ready;
+    mine.has_model = random_.below(2) == 0;
+    mine.nonce = random_.next();
+    if (random_.below(8) == 0) mine.schema = SchemaHash{random_.next()};
+    say(id, Lane::control, encode_control(mine));
+  } else if (const auto* ping = std::get_if<Ping>(&*control)) {
+    say(id, Lane::control, encode_control(Pong{ping->nonce}));
+  }
+}
+
+void Hostile::say(SessionId id, Lane lane, Bytes message) {
+  if (message.empty()) return;
+  (void)cluster_.network().send(host_, id, lane, std::make_shared<const Bytes>(std::move(message)));
+}
+
+void Hostile::say_next(SessionId id) {
+  cluster_.events().at(cluster_.now() + pause_between, [this, id] {
+    const auto found = sessions_.find(id);
+    if (found == sessions_.end() || found->second.left == 0) return;
+    --found->second.left;
+    const Lane lane = random_.below(2) == 0 ? Lane::control : Lane::bulk;
+    if (heard_.empty() || random_.below(4) == 0) {
+      say(id, lane, random_bytes());
+    } else {
+      const auto& [real_lane, real] = heard_[random_.below(heard_.size())];
+      const Result<Control> control = real_lane == Lane::control ? decode_control(real) : Result<Control>(Error{});
+      const bool speaks_of_others = control && (std::holds_alternative<Members>(*control) || std::holds_alternative<Hello>(*control));
+      if (!speaks_of_others) say(id, real_lane, mutated(real));
+    }
+    say_next(id);
+  });
+}
+
+Bytes Hostile::random_bytes() {
+  Bytes bytes(1 + random_.below(random_.below(20) == 0 ? 60'000 : 300));
+  for (std::byte& b : bytes) b = static_cast<std::byte>(random_.next());
+  return bytes;
+}
+
+// A few bits, a few bytes of a number that means something, or another length.
+Bytes Hostile::mutated(Bytes bytes) {
+  const std::uint64_t how = random_.below(4);
+  if (how == 0) bytes.resize(1 + random_.below(bytes.size() + 8));
+  for (std::uint64_t i = 0; how == 1 && i < 1 + random_.below(4); ++i) bytes[random_.below(bytes.size())] ^= static_cast<std::byte>(1u << random_.below(8));
+  if (how == 2) {
+    const std::byte fill = static_cast<std::byte>(random_.below(2) == 0 ? 0xff : 0x7f);
+    const std::size_t at = random_.below(bytes.size());
+    for (std::size_t i = at; i < std::min(bytes.size(), at + 4); ++i) bytes[i] = fill;
+  }
+  return bytes;
+}
+
+Bytes Hostile::hello(bool right_cluster, std::size_t victim) {
+  Hello hello;
+  hello.protocol = right_cluster || random_.below(2) == 0 ? protocol_version : static_cast<std::uint32_t>(random_.next());
+  hello.id = NodeId{0xbad00000000ull + random_.below(3)};
+  hello.incarnation = random_.below(1000) + 1;
+  hello.name = "hostile";
+  hello.address = VirtualCluster::endpoint(host_);
+  hello.cluster = right_cluster ? cluster_.disk(victim).cluster : ClusterId{random_.next() | 1};
+  hello.job = right_cluster ? cluster_.disk(victim).job : JobHash{random_.next()};
+  return encode_control(hello);
+}
+
+}  // namespace gossipd::sim

@@ -1,0 +1,53 @@
+// tests/sim/gossip_sim/hostile.h - a host that dials real nodes and means them no good.
+//
+// Below TLS an attacker without the key can only end sessions, which the network's resets are. What
+// is left is a host that speaks: one that does not know the protocol, one of another cluster, and a member that holds the
+// key and sends nonsense under an id of its own. It does not lie about other members: whoever holds the key is believed there.
+#pragma once
+
+#include <deque>
+
+#include "core/wire/control.h"
+#include "tests/sim/virtual_cluster.h"
+
+namespace gossipd::sim {
+
+class Hostile : public Stranger {
+ public:
+  enum class Kind : std::uint8_t { bytes, member, flood };
+
+  Hostile(VirtualCluster& cluster, std::uint64_t seed, SchemaHash schema) : cluster_(cluster), random_(seed), schema_(schema) {}
+  void set_host(std::size_t host) { host_ = host; }
+  [[nodiscard]] static bool is_own(NodeId id) { return raw(id) >> 32 == 0xbad; }
+
+  void remember(Lane lane, const Bytes& message);  // a real one, to be mutated
+  void strike(Kind kind, std::size_t victim);
+  void end();  // closes everything
+
+  void opened(SessionId) override;
+  void dial_failed() override;
+  void closed(SessionId) override;
+  void heard(SessionId, Lane, const Bytes&) override;
+
+ private:
+  struct Open {
+    Kind kind;
+    std::size_t victim;
+    std::size_t left;  // messages still to be sent
+  };
+  void say(SessionId, Lane, Bytes);
+  void say_next(SessionId);
+  Bytes random_bytes();
+  Bytes mutated(Bytes);
+  Bytes hello(bool right_cluster, std::size_t victim);
+
+  VirtualCluster& cluster_;
+  Random random_;
+  SchemaHash schema_;
+  std::size_t host_ = 0;
+  std::deque<std::pair<Kind, std::size_t>> dialled_;  // answered in order
+  std::map<SessionId, Open> sessions_;
+  std::deque<std::pair<Lane, Bytes>> heard_;
+};
+
+}  // namespace gossipd::sim

@@ -1,0 +1,105 @@
+// gossip-sim - the core under faults, seed by seed.
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <cstdio>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "tests/sim/gossip_sim/campaign.h"
+
+using namespace gossipd::sim;
+
+namespace {
+
+constexpr std::uint64_t seeds_between_words = 500;  // about progress
+
+bool parse_number(std::string_view text, std::uint64_t& out) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
+  return error == std::errc{} && end == text.data() + text.size();
+}
+
+// "7" or "1..1000".
+bool parse_seeds(const std::string& text, CampaignOptions& options) {
+  const std::size_t dots = text.find("..");
+  if (!parse_number(text.substr(0, dots), options.first)) return false;
+  options.last = options.first;
+  return (dots == std::string::npos || parse_number(text.substr(dots + 2), options.last)) && options.first <= options.last;
+}
+
+void print_failure(std::uint64_t seed, const SeedFailure& failure, const Plant* plant) {
+  for (const std::string& line : failure.last_events) std::fprintf(stderr, "  %s\n", line.c_str());
+  std::fprintf(stderr, "seed %llu: %s\n  replay: %s\n", static_cast<unsigned long long>(seed), failure.text.c_str(), replay_command(seed, plant).c_str());
+}
+
+// Each plant has to be found by the checker that is meant for it, in the first seed that finds anything.
+int check_plants(CampaignOptions options) {
+  int missed = 0;
+  for (const Plant& plant : plants()) {
+    options.plant = &plant;
+    options.failures_max = 1;
+    const Campaign campaign = run_campaign(options);
+    const auto first = campaign.failures.begin();
+    const bool caught = first != campaign.failures.end() && first->second.checker == plant.checker;
+    std::printf("%-22s %-14s %s\n", plant.name, plant.checker,
+                first == campaign.failures.end() ? "MISSED" : caught ? ("seed " + std::to_string(first->first)).c_str() : ("MISSED, found by " + first->second.text).c_str());
+    std::fflush(stdout);
+    missed += caught ? 0 : 1;
+  }
+  std::printf("%zu plants, %d missed\n", plants().size(), missed);
+  return missed == 0 ? 0 : 1;
+}
+
+int run(CampaignOptions options, bool as_json) {
+  options.on_failure = [plant = options.plant](std::uint64_t seed, const SeedFailure& failure) { print_failure(seed, failure, plant); };
+  options.on_seed = [all = options.last - options.first + 1](const Campaign& so_far) {
+    if (so_far.seeds % seeds_between_words == 0 && so_far.seeds < all)
+      std::fprintf(stderr, "%llu of %llu seeds, %zu failed\n", static_cast<unsigned long long>(so_far.seeds), static_cast<unsigned long long>(all), so_far.failures.size());
+  };
+  const Campaign campaign = run_campaign(options);
+  std::cout << (as_json ? to_json(campaign).dump(2) + "\n" : to_text(campaign));
+  return campaign.passed() ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app{"gossip-sim - the core of gossipd under faults, in virtual time, seed by seed", "gossip-sim"};
+  app.footer("Exit codes: 0 all seeds passed, 1 one failed, 2 usage. tests/README.md tells what is injected and checked.");
+  std::string seeds = "1..100", plant;
+  CampaignOptions options;
+  bool as_json = false, list = false, check = false;
+  app.add_option("--seeds", seeds, "A..B, or one")->capture_default_str();
+  app.add_option("--jobs", options.jobs, "processes")->check(CLI::Range(1, 256))->capture_default_str();
+  app.add_option("--plant", plant, "a mistake to plant, one of --list-plants");
+  app.add_flag("--json", as_json, "the report as JSON");
+  app.add_flag("--trace", options.trace, "tell every event on stderr");
+  app.add_flag("--list-plants", list, "what can be planted, and the checker that finds it");
+  app.add_flag("--check-plants", check, "each plant must be found within --seeds by its checker");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp& help) {
+    return app.exit(help);
+  } catch (const CLI::ParseError& error) {
+    app.exit(error);
+    return 2;
+  }
+  if (list) {
+    for (const Plant& p : plants()) std::printf("%-22s %-14s %s\n", p.name, p.checker, p.what);
+    return 0;
+  }
+  if (!parse_seeds(seeds, options)) {
+    std::fprintf(stderr, "--seeds: '%s' is no range of seeds; write A..B with A <= B, or one number\n", seeds.c_str());
+    return 2;
+  }
+  options.plant = plant.empty() ? nullptr : find_plant(plant);
+  if (!plant.empty() && options.plant == nullptr) {
+    std::fprintf(stderr, "--plant: there is no '%s'; --list-plants tells which there are\n", plant.c_str());
+    return 2;
+  }
+  try {
+    return check ? check_plants(options) : run(options, as_json);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "gossip-sim: %s\n", error.what());
+    return 1;
+  }
+}

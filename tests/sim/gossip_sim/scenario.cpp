@@ -1,0 +1,181 @@
+#include "tests/sim/gossip_sim/scenario.h"
+
+#include <cmath>
+
+namespace gossipd::sim {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr const char* fault_names[] = {
+    "reset", "half-open", "one-way-cut", "partition", "delay", "clog", "duplicate-session",
+    "kill", "kill-at-effect", "power-loss", "lost-write", "stop", "freeze", "clock-jump",
+    "old-disk", "empty-disk", "foreign-disk", "disk-error", "lost-checkpoint",
+    "late-join", "operator-race", "wrong-cluster", "not-a-number", "explosion", "hostile-bytes", "hostile-member", "connection-flood"};
+static_assert(std::size(fault_names) == fault_classes);
+
+constexpr Duration failed_dial_gap = 15s;     // at most between two dials of members that failed (core: 10 s and a half)
+constexpr Duration quarantine_max = 160s;     // what the few explosions of one run can lead to: 10 s, doubled four times
+constexpr double ternary_rounds = 8;           // for what an explosion has left in a few places: one magnitude for a group of 256
+constexpr double gradient_peak = 0.2;
+
+double between(Random& random, double low, double high) { return low + (high - low) * random.uniform(); }
+Duration between(Random& random, Duration low, Duration high) { return from_seconds(between(random, seconds(low), seconds(high))); }
+bool chance(Random& random, double probability) { return random.uniform() < probability; }
+
+// Most clusters are small, as bugs between two or three nodes are found by many seeds sooner than by many nodes.
+std::size_t draw_size(Random& random) {
+  const double u = random.uniform();
+  if (u < 0.70) return 2 + random.below(3);
+  if (u < 0.94) return 5 + random.below(4);
+  if (u < 0.99) return 9 + random.below(8);
+  return 17 + random.below(48);
+}
+
+Schema draw_schema(Random& random) {
+  std::vector<Segment> segments;
+  std::uint64_t offset = 0;
+  const std::size_t count = 1 + random.below(4);
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::uint64_t size = chance(random, 0.5) ? 1 + random.below(40) : 40 + random.below(700);
+    const SegmentKind kind = i > 0 && chance(random, 0.15) ? SegmentKind::statistic : i > 0 && chance(random, 0.1) ? SegmentKind::local : SegmentKind::parameter;
+    segments.push_back(Segment{"s" + std::to_string(i), {static_cast<std::int64_t>(size)}, offset, size, kind});
+    offset += size;
+  }
+  return Schema::build(std::move(segments)).value();
+}
+
+MembershipPolicy draw_membership(Random& random, std::size_t nodes) {
+  // Traffic grows with nodes x links x members, so large clusters tick slowly.
+  const double slow = nodes > 16 ? 5 : nodes > 8 ? 3 : 1;
+  MembershipPolicy policy;
+  policy.links = static_cast<std::uint32_t>(2 + random.below(3));
+  policy.tick = between(random, 2s, 5s) * static_cast<int>(slow);
+  policy.ping = between(random, 2s, 4s) * static_cast<int>(slow);
+  policy.suspect_after = policy.ping * 3;
+  policy.fail_after = policy.ping * 6;
+  policy.handshake_timeout = policy.fail_after;
+  policy.redial_min = between(random, 300ms, 1s);
+  policy.redial_max = between(random, 5s, 15s);
+  return policy;
+}
+
+ExchangePolicy draw_exchange(Random& random) {
+  ExchangePolicy policy;
+  const Codec codecs[] = {{CodecId::fp32, 0}, {CodecId::bf16, 0}, {CodecId::int8, 0}, {CodecId::int4, 0}, {CodecId::ternary, 0}, {CodecId::top_k, 64}, {CodecId::top_k, 200}};
+  const Codec whole[] = {{CodecId::fp32, 0}, {CodecId::bf16, 0}, {CodecId::int8, 0}};
+  const SpeakPolicy rules[] = {SpeakPolicy::change, SpeakPolicy::change, SpeakPolicy::period, SpeakPolicy::quadratic, SpeakPolicy::budget};
+  policy.codec = codecs[random.below(std::size(codecs))];
+  policy.fine_codec = codecs[2 + random.below(2)];
+  policy.keyframe_codec = whole[random.below(std::size(whole))];
+  policy.policy = rules[random.below(std::size(rules))];
+  policy.budget_bytes_per_s = policy.policy == SpeakPolicy::budget ? between(random, 2000, 20000) : 0;
+  policy.scope = chance(random, 0.3) ? ChangeScope::model : ChangeScope::block;
+  policy.bulk_window_bytes = 2048 + random.below(64 * 1024);
+  policy.round_steps = 1 + random.below(3);
+  policy.period_steps = 1 + random.below(6);
+  policy.quadratic_alpha = between(random, 0.02, 0.06);
+  policy.heartbeat = between(random, 2s, 6s);
+  policy.outer_momentum = chance(random, 0.5) ? 0.5 : 0;
+  policy.future_position = chance(random, 0.2) ? 0.5 : 0;
+  policy.curvature = chance(random, 0.1) ? 1 : 0;
+  policy.loss_trust = chance(random, 0.15) ? LossTrust::holt : LossTrust::off;
+  policy.age_decay = chance(random, 0.1) ? 0.05 : 0;
+  policy.joiner_steps = random.below(100);
+  policy.replicas = chance(random, 0.6) ? ReplicaFormat::bf16 : ReplicaFormat::fp32;
+  return policy;
+}
+
+std::vector<float> draw_model(Random& random, std::size_t floats) {
+  std::vector<float> model(floats);
+  for (float& x : model) x = static_cast<float>(between(random, -1, 1));
+  return model;
+}
+
+}  // namespace
+
+const char* to_string(Fault fault) { return fault_names[static_cast<std::size_t>(fault)]; }
+
+Scenario draw_scenario(std::uint64_t seed) {
+  Random random(seed * 0x9e3779b97f4a7c15ull + 1);
+  Scenario s;
+  s.seed = seed;
+  const std::size_t count = draw_size(random);
+  s.schema = draw_schema(random);
+  s.membership = draw_membership(random, count);
+  s.late = count > 2 ? random.below(count / 2) : 0;
+  s.foreign = chance(random, 0.25);
+  s.chaos = between(random, 420s, 480s);
+  s.freeze_max = chance(random, 0.03) ? Duration(3600s) : Duration(60s);
+  s.faults = 20 + random.below(25);
+  for (double& rate : s.rates) rate = chance(random, 0.4) ? 0 : random.uniform();
+
+  const std::vector<float> shared = draw_model(random, s.schema.floats());
+  const Duration step = between(random, 300ms, 1500ms) * (count > 16 ? 3 : 1);
+  const Samples budget = chance(random, 0.1) ? static_cast<Samples>(seconds(s.chaos) / seconds(step) * 32.0 * static_cast<double>(count) * between(random, 0.3, 0.9)) : 0;
+  // Without gradients nothing brings an exploded model back.
+  if (budget > 0) s.rates[static_cast<std::size_t>(Fault::explosion)] = 0;
+  const double timer_slack_s = chance(random, 0.5) ? 0.4 : 0.05;
+  for (std::size_t i = 0; i < count + (s.foreign ? 1 : 0); ++i) {
+    NodeOptions node;
+    node.membership = s.membership;
+    node.exchange = draw_exchange(random);
+    // The drift of a model that comes back from an explosion is as wild, and the others are moved along it.
+    if (s.rates[static_cast<std::size_t>(Fault::explosion)] > 0) node.exchange.future_position = 0;
+    node.step_time = from_seconds(seconds(step) * between(random, 0.7, 1.5));
+    node.budget = budget;
+    node.clock_offset = between(random, 0s, 1000s);
+    node.timer_slack = from_seconds(timer_slack_s * random.uniform());
+    if (i > 0 && i < count) {
+      node.seeds.push_back(chance(random, 0.6) ? 0 : random.below(i));
+      node.knows_job = chance(random, 0.3);
+    } else {
+      node.start = draw_model(random, s.schema.floats());
+    }
+    s.nodes.push_back(std::move(node));
+    // Half of what there is to learn is the same everywhere.
+    std::vector<float> target = draw_model(random, s.schema.floats());
+    for (std::size_t p = 0; p < target.size(); ++p) target[p] = shared[p] + 0.3f * target[p];
+    s.targets.push_back(std::move(target));
+  }
+  // Some clusters are in the middle of an upgrade.
+  Random versions(seed * 0xd1342543de82ef95ull + 7);
+  const bool mixed = chance(versions, 0.3);
+  for (NodeOptions& node : s.nodes)
+    if (mixed && chance(versions, 0.5)) node.membership.protocol = protocol_oldest;
+  s.pull = static_cast<float>(between(random, 0.1, gradient_peak));
+  return s;
+}
+
+// After the last fault a node that is dead or cut off is silent for fail_after and the four ticks that a record may take through
+// others; sessions that are half-open end likewise, a handshake that will not be done after its timeout. Then whoever is missing
+// is dialled: members that failed one at a time (ids that will never answer stand in the queue, drawn at random: twice the
+// expected time of drawing one of them), seeds after the longest backoff with its jitter. A pair may be in quarantine.
+// What they tell each other goes through all nodes in a row, a tick each.
+Duration membership_bound(const Scenario& s, std::size_t ids_ever) {
+  const MembershipPolicy& m = s.membership;
+  const auto ids = static_cast<int>(ids_ever);
+  return 2 * (m.fail_after + 4 * m.tick) + 2 * m.handshake_timeout + m.redial_max * 5 / 4 * 2 + 2 * failed_dial_gap * ids + m.isolation_grace +
+         quarantine_max + m.tick * ids;
+}
+
+// Models grow together in rounds in which every link has had an exchange: at least every heartbeat and, where a rule counts steps,
+// period_steps of the slowest node (quadratic: (alpha / rate)^2). A round on a path of n nodes, the slowest graph, shrinks the distance by 1 - (pi/n)^2/4 with
+// the gain of 1/4 that two exchanges at once have: n^2 rounds for a factor of 11, and twice that for the factor from
+// the distance of the targets (0.3) to the bound; 40 rounds for two nodes of which one refuses the first. A sparse codec says a
+// part of the places in each. A link may be in quarantine when it begins.
+Duration agreement_bound(const Scenario& s) {
+  Duration round{};
+  double places = 1;
+  for (const NodeOptions& node : s.nodes) {
+    const double quadratic = std::pow(node.exchange.quadratic_alpha / calm_rate, 2);
+    const Duration steps = from_seconds(seconds(node.step_time) * (std::max(quadratic, static_cast<double>(node.exchange.period_steps)) + static_cast<double>(node.exchange.round_steps)));
+    round = std::max(round, std::max(node.exchange.heartbeat, steps));
+    if (node.exchange.codec.id == CodecId::ternary) places = std::max(places, ternary_rounds);
+    if (node.exchange.codec.id == CodecId::top_k) places = std::max(places, static_cast<double>(top_k_chunk) / node.exchange.codec.keep);
+  }
+  const auto n = static_cast<double>(s.nodes.size());
+  return from_seconds(seconds(round) * (2 * n * n + 40) * places) + quarantine_max;
+}
+
+}  // namespace gossipd::sim

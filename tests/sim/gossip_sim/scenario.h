@@ -1,0 +1,48 @@
+// tests/sim/gossip_sim/scenario.h - what a seed stands for: the nodes, their model and policies, the faults to come.
+//
+// Everything is drawn from the seed, so the number is the whole description of a run. Pure.
+#pragma once
+
+#include <array>
+
+#include "tests/sim/virtual_cluster.h"
+
+namespace gossipd::sim {
+
+enum class Fault : std::uint8_t {
+  reset, half_open, one_way_cut, partition, delay, clog, duplicate_session,
+  kill, kill_at_effect, power_loss, lost_write, stop, freeze, clock_jump,
+  old_disk, empty_disk, foreign_disk, disk_error, lost_checkpoint,
+  late_join, operator_race, wrong_cluster, not_a_number, explosion, hostile_bytes, hostile_member, connection_flood,
+  count_
+};
+inline constexpr std::size_t fault_classes = static_cast<std::size_t>(Fault::count_);
+[[nodiscard]] const char* to_string(Fault);
+
+inline constexpr ClusterId own_cluster{0xc1};      // of the first host (VirtualCluster::add)
+
+struct Scenario {
+  std::uint64_t seed = 0;
+  Schema schema;
+  std::vector<NodeOptions> nodes;            // the first founds the cluster
+  std::vector<std::vector<float>> targets;   // where each node's own data pull its model
+  float pull = 0.2f;                         // part of the way to the target that a step goes
+  std::size_t late = 0;                      // so many of the last nodes come during the chaos
+  bool foreign = false;                      // the host after the last node founds a cluster of its own
+  std::size_t faults = 0;
+  std::array<double, fault_classes> rates{}; // relative
+  Duration chaos{};
+  Duration freeze_max{};
+  MembershipPolicy membership;               // of all nodes
+};
+
+[[nodiscard]] Scenario draw_scenario(std::uint64_t seed);
+
+// How long it may take, from the end of the last fault on. Derivations are beside the code.
+[[nodiscard]] Duration membership_bound(const Scenario&, std::size_t ids_ever);
+[[nodiscard]] Duration agreement_bound(const Scenario&);
+// Learning rates, of chaos and of calm.
+inline constexpr double rate_peak = 0.1, calm_rate = 0.02;
+inline constexpr double spread_after_calm = 0.03;  // largest distance of a model to the mean, relative to the mean
+
+}  // namespace gossipd::sim

@@ -1,0 +1,235 @@
+#include "tests/sim/gossip_sim/seed_run.h"
+
+#include <cmath>
+
+#include "tests/sim/gossip_sim/chaos.h"
+
+namespace gossipd::sim {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::uint64_t events_max = 5'000'000;  // a seed that needs more does not come to its end
+// Gradients halve what an explosion of 1e6 has left within 7 of the slowest steps: 20 times that, and a quarantine on the way.
+constexpr Duration recovery_bound = 20 * 7 * 7s + 640s;
+constexpr float noise = 0.006f;  // of a step without gradients; an exchange needs some news of every block
+constexpr Duration look_period = 1s;              // in which agreement is looked for
+constexpr int recovered_looks = 30;
+
+class SeedRun {
+ public:
+  SeedRun(std::uint64_t seed, const Plant* plant, bool trace)
+      : scenario_(draw_scenario(seed)),
+        cluster_(scenario_.schema, [this](std::size_t node, std::span<float> x, Step) { train(node, x); }),
+        checkers_(cluster_, scenario_, trace),
+        hostile_(cluster_, seed, scenario_.schema.hash()),
+        chaos_(cluster_, checkers_, hostile_, scenario_) {
+    cluster_.network().set_random(seed);
+    cluster_.set_latency(std::chrono::microseconds(100 + seed % 7 * 5000));
+    cluster_.watch(checkers_);
+    if (plant != nullptr) cluster_.plant(plant->hooks(cluster_, scenario_));
+    for (const NodeOptions& options : scenario_.nodes) cluster_.add_off(options);
+    if (scenario_.foreign) checkers_.is_foreign(cluster_.id(scenario_.nodes.size() - 1));
+    checkers_.listen_for(hostile_);
+    hostile_.set_host(cluster_.add_stranger(hostile_));
+  }
+
+  SeedResult run() {
+    SeedResult result;
+    result.seed = scenario_.seed;
+    result.nodes = chaos_.nodes();
+    try {
+      live(result);
+    } catch (const Violation& violation) {
+      const auto& notes = checkers_.last_notes();
+      result.failure = SeedFailure{violation.checker, violation.what(), {notes.begin(), notes.end()}};
+    }
+    result.virtual_seconds = seconds(cluster_.now() - begin_);
+    result.events = cluster_.events().count();
+    result.messages = cluster_.messages();
+    result.replica_checks = cluster_.replica_checks();
+    result.faults = chaos_.counts();
+    return result;
+  }
+
+ private:
+  void live(SeedResult& result) {
+    chaos_.begin();
+    while (cluster_.now() < begin_ + scenario_.chaos || (!chaos_.over() && cluster_.now() < begin_ + 6 * scenario_.chaos)) pass(look_period);
+    GOSSIPD_SIM_REQUIRE(chaos_.fired() >= faults_min, "simulator", "only " + std::to_string(chaos_.fired()) + " faults found something to act on");
+    chaos_.end();
+    while (anybody_frozen()) pass(look_period);
+    chaos_.calm();
+    const Instant calm = cluster_.now();
+    const Duration bound = membership_bound(scenario_, checkers_.ids_ever());
+    until(bound, "living", [this] { return who_disagrees(); });
+    result.settling_seconds = seconds(cluster_.now() - calm);
+    one_leaves(bound);
+    models_agree();
+    counters_agree(bound);
+    while (cluster_.now() < begin_ + virtual_time_min) pass(look_period);
+    const std::string late = who_disagrees();
+    GOSSIPD_SIM_REQUIRE(late.empty(), "living", "agreed once, and then no more: " + late);
+  }
+
+  // ---- the trainer ----
+  void train(std::size_t node, std::span<float> x) {
+    checkers_.trained(node, cluster_.options(node).batch);
+    for (std::size_t p = 0; p < x.size(); ++p)
+      x[p] += pulls_ ? scenario_.pull * (scenario_.targets[node][p] - x[p]) : noise * static_cast<float>(noise_.uniform() - 0.5);
+    checkers_.stepped(node);
+  }
+
+  void pass(Duration length) {
+    const Instant end = cluster_.now() + length;
+    while (cluster_.step(end)) GOSSIPD_SIM_REQUIRE(cluster_.events().count() < events_max, "core", "the events do not come to an end");
+    cluster_.events().skip_to(end);
+  }
+
+  // `what` says what is still missing; nothing: done.
+  void until(Duration bound, const char* checker, const std::function<std::string()>& what) {
+    const Instant end = cluster_.now() + bound;
+    for (std::string missing = what(); !missing.empty(); missing = what()) {
+      GOSSIPD_SIM_REQUIRE(cluster_.now() < end, checker, missing + ", " + std::to_string(static_cast<int>(seconds(bound))) + " s after the last fault");
+      pass(look_period);
+    }
+  }
+
+  [[nodiscard]] bool anybody_frozen() const {
+    for (std::size_t i = 0; i < chaos_.nodes(); ++i)
+      if (cluster_.alive(i) && cluster_.frozen(i)) return true;
+    return false;
+  }
+
+  // ---- agreement ----
+  [[nodiscard]] bool is_member(std::size_t i) const { return i < chaos_.nodes() && cluster_.alive(i) && !chaos_.gone(i); }
+  [[nodiscard]] std::vector<std::size_t> living() {
+    std::vector<std::size_t> nodes;
+    for (std::size_t i = 0; i < chaos_.nodes(); ++i)
+      if (is_member(i) && cluster_.node(i).phase() != Phase::left && cluster_.node(i).phase() != Phase::leaving) nodes.push_back(i);
+    return nodes;
+  }
+
+  [[nodiscard]] std::string who_disagrees() {
+    const std::vector<std::size_t> nodes = living();
+    std::set<NodeId> ids;
+    for (const std::size_t i : nodes) ids.insert(cluster_.id(i));
+    for (const std::size_t i : nodes) {
+      const NodeView view = cluster_.view(i);
+      const std::string who = "node" + std::to_string(i);
+      const bool works = view.phase == Phase::training || view.phase == Phase::finishing || view.phase == Phase::finished || view.phase == Phase::paused;
+      if (!works) return who + " is " + to_string(view.phase);
+      std::set<NodeId> missing = ids;
+      for (const MemberView& member : view.members) {
+        const MemberState state = member.record.state;
+        const bool lives = ids.contains(member.record.id);
+        if ((state == MemberState::alive) != lives) return who + " holds " + to_hex(member.record.id) + (lives ? ", which lives, for " : ", which does not live, for ") + to_string(state);
+        missing.erase(member.record.id);
+      }
+      if (!missing.empty()) return who + " does not know " + to_hex(*missing.begin());
+      const bool open = std::any_of(view.links.begin(), view.links.end(), [](const LinkView& link) { return link.state == "open"; });
+      if (nodes.size() > 1 && !open) return who + " has no open link";
+    }
+    return "";
+  }
+
+  // One that leaves in peace is known to have left, not to have failed.
+  void one_leaves(Duration bound) {
+    const std::vector<std::size_t> nodes = living();
+    if (nodes.size() < 3) return;
+    const std::size_t leaver = nodes[scenario_.seed % nodes.size()];
+    checkers_.note("node" + std::to_string(leaver) + " leaves in peace");
+    cluster_.act(leaver, [](Node& node, Instant local) { (void)node.leave(local); });
+    until(bound, "living", [&]() -> std::string {
+      if (cluster_.node(leaver).phase() != Phase::left) return "node" + std::to_string(leaver) + " does not come to leave";
+      for (const std::size_t i : living())
+        for (const MemberView& member : cluster_.view(i).members)
+          if (member.record.id == cluster_.id(leaver) && member.record.state != MemberState::left)
+            return "node" + std::to_string(i) + " holds node" + std::to_string(leaver) + ", which has left, for " + to_string(member.record.state);
+      return who_disagrees();
+    });
+  }
+
+  // Without gradients but for some noise, and at the end of the schedule, the exchange alone brings the models together.
+  void models_agree() {
+    // An exploded model that is refused and let in again moves those that had come back.
+    until(recovery_bound, "model", [this, looks = 0]() mutable -> std::string {
+      for (const std::size_t i : living())
+        for (const float x : cluster_.model(i))
+          if (!(std::fabs(x) < 10)) {
+            looks = 0;
+            return "node" + std::to_string(i) + " does not come back from an explosion";
+          }
+      return ++looks > recovered_looks ? "" : "no model has been sane for long";
+    });
+    pulls_ = false;
+    cluster_.learning_rate(calm_rate, rate_peak);
+    until(agreement_bound(scenario_), "model", [this]() -> std::string {
+      const double spread = relative_spread();
+      return spread <= spread_after_calm ? "" : "a model is " + std::to_string(spread) + " of its norm away from the mean" + links();
+    });
+  }
+
+  [[nodiscard]] std::string links() {
+    std::string text;
+    for (const std::size_t i : living())
+      for (const LinkView& link : cluster_.view(i).links)
+        if (!link.state.starts_with("down"))
+          text += "\n  node" + std::to_string(i) + " to " + to_hex(link.peer) + " " + link.state + " spread=" + std::to_string(link.counters.spread) + " change=" + std::to_string(link.counters.change) +
+                  " threshold=" + std::to_string(link.counters.threshold) + " spoken=" + std::to_string(link.counters.turns_spoken) + " refused=" + std::to_string(link.counters.refused_total());
+    return text;
+  }
+
+  [[nodiscard]] double relative_spread() {
+    const std::vector<std::size_t> nodes = living();
+    std::vector<double> mean(scenario_.schema.floats(), 0.0);
+    const auto& blocks = scenario_.schema.blocks();
+    double norm = 0, most = 0;
+    for (const std::size_t i : nodes)
+      for (std::size_t p = 0; p < mean.size(); ++p) mean[p] += static_cast<double>(cluster_.model(i)[p]) / static_cast<double>(nodes.size());
+    for (const Block& block : blocks)
+      for (std::size_t p = block.offset; p < block.offset + block.size; ++p) norm += mean[p] * mean[p];
+    for (const std::size_t i : nodes) {
+      double square = 0;
+      for (const Block& block : blocks)
+        for (std::size_t p = block.offset; p < block.offset + block.size; ++p) square += std::pow(static_cast<double>(cluster_.model(i)[p]) - mean[p], 2);
+      most = std::max(most, square);
+    }
+    return std::sqrt(most / std::max(norm, 1e-30));
+  }
+
+  // Nobody trains any more, so everybody comes to the same counts, and they are what each counts itself.
+  void counters_agree(Duration bound) {
+    for (const std::size_t i : living()) cluster_.act(i, [](Node& node, Instant local) { (void)node.pause(local); });
+    until(bound, "samples", [this]() -> std::string {
+      const std::vector<std::size_t> nodes = living();
+      std::map<NodeId, Samples> own;
+      for (const std::size_t i : nodes) own[cluster_.id(i)] = cluster_.view(i).own_samples;
+      std::optional<Samples> total;
+      for (const std::size_t i : nodes) {
+        const NodeView view = cluster_.view(i);
+        for (const MemberView& member : view.members)
+          if (const auto found = own.find(member.record.id); found != own.end() && found->second != member.record.samples)
+            return "node" + std::to_string(i) + " counts " + std::to_string(member.record.samples) + " samples of " + to_hex(member.record.id) + ", which counts " + std::to_string(found->second);
+        if (total && *total != view.cluster_samples) return "node" + std::to_string(i) + " counts another total";
+        total = view.cluster_samples;
+      }
+      return "";
+    });
+  }
+
+  const Scenario scenario_;
+  bool pulls_ = true;
+  Random noise_{scenario_.seed};
+  VirtualCluster cluster_;
+  Checkers checkers_;
+  Hostile hostile_;
+  Chaos chaos_;
+  const Instant begin_ = cluster_.now();
+};
+
+}  // namespace
+
+SeedResult run_seed(std::uint64_t seed, const Plant* plant, bool trace) { return SeedRun(seed, plant, trace).run(); }
+
+}  // namespace gossipd::sim

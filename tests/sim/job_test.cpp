@@ -1,0 +1,139 @@
+// What belongs to a job beside the model: its file, and a budget that changes.
+#include "core/wire/file_piece.h"
+#include "tests/sim/support.h"
+
+using namespace gossipd;
+using namespace gossipd::sim;
+using namespace std::chrono_literals;
+
+namespace {
+
+Bytes content_of(std::size_t bytes) {
+  Random random(bytes);
+  Bytes out(bytes);
+  for (std::byte& b : out) b = static_cast<std::byte>(random.next());
+  return out;
+}
+
+JobFile named(const Bytes& content) { return JobFile{7, 9, content.size()}; }
+
+bool all_in(VirtualCluster& cluster, std::size_t nodes, Phase phase) {
+  for (std::size_t i = 0; i < nodes; ++i)
+    if (cluster.node(i).phase() != phase) return false;
+  return true;
+}
+
+NodeOptions short_job(const Schema& schema, std::size_t index) {
+  NodeOptions options = with_model(schema, index);
+  options.budget = 32 * 300;
+  return options;
+}
+
+}  // namespace
+
+TEST_CASE("a job's file comes whole from a member that has it, whoever is asked first") {
+  const Schema schema = schema_of({100});
+  const Bytes content = content_of(3 * file_piece_bytes_max + 12345);
+  for (std::size_t holder = 0; holder < 3; ++holder) {
+    VirtualCluster cluster(schema);
+    for (std::size_t i = 0; i < 4; ++i) cluster.add(with_model(schema, i));
+    cluster.run_for(5s);
+    cluster.put_file(holder, content);
+    cluster.want_file(3, named(content));
+    REQUIRE(cluster.run_until([&] { return cluster.file(3).size() == content.size(); }, 60s));
+    CHECK(cluster.file(3) == content);
+  }
+}
+
+TEST_CASE("a job's file comes whole although every session breaks on the way, and when its holder appears late") {
+  const Schema schema = schema_of({100});
+  const Bytes content = content_of(8 * file_piece_bytes_max);
+  VirtualCluster cluster(schema);
+  for (std::size_t i = 0; i < 3; ++i) cluster.add(with_model(schema, i));
+  cluster.run_for(5s);
+  cluster.want_file(2, named(content));
+  cluster.run_for(20s);
+  REQUIRE(cluster.file(2).empty());
+  cluster.put_file(0, content);
+  REQUIRE(cluster.run_until([&] { return cluster.file(2).size() >= 2 * file_piece_bytes_max; }, 60s));
+  REQUIRE(cluster.file(2).size() < content.size());
+  cluster.cut_after(cluster.messages() + 1);
+  REQUIRE(cluster.run_until([&] { return cluster.file(2).size() == content.size(); }, 120s));
+  CHECK(cluster.file(2) == content);
+}
+
+TEST_CASE("a piece of a file that lies beyond its end or makes no sense changes nothing, and its sender is refused") {
+  const Schema schema = schema_of({100});
+  const Bytes content = content_of(1000);
+  for (const bool nonsense : {false, true}) {
+    VirtualCluster cluster(schema);
+    for (std::size_t i = 0; i < 2; ++i) cluster.add(with_model(schema, i));
+    cluster.run_for(5s);
+    cluster.put_file(0, content);
+    cluster.tamper([nonsense](std::size_t, std::size_t, Lane lane, Bytes& message) {
+      if (lane != Lane::bulk || !is_file_piece(message)) return true;
+      if (nonsense) message[1] = std::byte{1};
+      else message.push_back(std::byte{0});
+      return true;
+    });
+    cluster.want_file(1, named(content));
+    REQUIRE(cluster.run_until([&] { return has_refusal(cluster.view(1), "malformed", true); }, 60s));
+    CHECK(cluster.file(1).empty());
+  }
+}
+
+TEST_CASE("a budget that is extended after the end is known to all, also to who joins later, and is trained to its end") {
+  const Schema schema = schema_of({100});
+  VirtualCluster cluster(schema);
+  for (std::size_t i = 0; i < 3; ++i) cluster.add(short_job(schema, i));
+  REQUIRE(cluster.run_until([&] { return all_in(cluster, 3, Phase::finished); }, 120s));
+  const Samples before = cluster.view(0).cluster_samples;
+  CHECK_FALSE(cluster.node(1).extend_budget(32 * 200, cluster.now()));
+  REQUIRE(cluster.run_until([&] { return all_in(cluster, 3, Phase::training); }, 30s));
+  const Samples budget = before + 32 * 200;
+  for (std::size_t i = 0; i < 3; ++i) CHECK(cluster.view(i).budget_samples == budget);
+  cluster.add(short_job(schema, 3));
+  REQUIRE(cluster.run_until([&] { return cluster.view(3).budget_samples == budget; }, 30s));
+  REQUIRE(cluster.run_until([&] { return all_in(cluster, 4, Phase::finished); }, 120s));
+  CHECK(cluster.view(0).cluster_samples >= budget);
+  cluster.kill(0);
+  cluster.restart(0);
+  CHECK(cluster.view(0).budget_samples == budget);
+}
+
+TEST_CASE("two extensions at once leave every node with the same budget, the larger") {
+  const Schema schema = schema_of({100});
+  VirtualCluster cluster(schema);
+  for (std::size_t i = 0; i < 3; ++i) cluster.add(with_model(schema, i));
+  cluster.run_for(5s);
+  CHECK_FALSE(cluster.node(0).extend_budget(1000, cluster.now()));
+  CHECK_FALSE(cluster.node(2).extend_budget(900'000, cluster.now()));
+  const Samples larger = std::max(cluster.view(0).budget_samples, cluster.view(2).budget_samples);
+  cluster.run_for(5s);
+  for (std::size_t i = 0; i < 3; ++i) CHECK(cluster.view(i).budget_samples == larger);
+}
+
+TEST_CASE("a node that ends early ends the job for all, and an extension sets it going again") {
+  const Schema schema = schema_of({100});
+  VirtualCluster cluster(schema);
+  for (std::size_t i = 0; i < 3; ++i) {
+    NodeOptions options = short_job(schema, i);
+    options.budget = 1'000'000'000;
+    cluster.add(options);
+  }
+  cluster.run_for(10s);
+  cluster.node(1).end_early("no progress", cluster.now());
+  REQUIRE(cluster.run_until([&] { return all_in(cluster, 3, Phase::finished); }, 120s));
+  CHECK(cluster.view(2).budget_samples < 1'000'000'000);
+  CHECK_FALSE(cluster.node(2).extend_budget(32 * 100, cluster.now()));
+  REQUIRE(cluster.run_until([&] { return all_in(cluster, 3, Phase::training); }, 30s));
+  REQUIRE(cluster.run_until([&] { return all_in(cluster, 3, Phase::finished); }, 120s));
+}
+
+TEST_CASE("a budget cannot be extended by nothing, or beyond what can be counted") {
+  const Schema schema = schema_of({100});
+  VirtualCluster cluster(schema);
+  cluster.add(short_job(schema, 0));
+  CHECK(cluster.node(0).extend_budget(0, cluster.now())->code == "bad-budget");
+  CHECK(cluster.node(0).extend_budget(~Samples{0}, cluster.now())->code == "bad-budget");
+}

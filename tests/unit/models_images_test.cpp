@@ -1,0 +1,248 @@
+#include <png.h>
+#include <turbojpeg.h>
+
+#include <algorithm>
+
+#include "data_test_support.h"
+#include "models/data_file.h"
+#include "models/image_decode.h"
+#include "models/image_set.h"
+
+using namespace gossipd;
+using test::bytes_of;
+using test::contains;
+using test::data_spec;
+using test::load;
+using test::load_error;
+using test::sample;
+using test::TemporaryDirectory;
+using test::write_file;
+
+namespace {
+
+using Colour = std::array<std::uint8_t, 3>;
+constexpr Colour red{250, 10, 20}, blue{10, 20, 240};
+
+// Left third of one colour, the rest of another.
+std::vector<std::uint8_t> two_colours(int columns, int rows, Colour left, Colour right) {
+  std::vector<std::uint8_t> pixels;
+  for (int y = 0; y < rows; ++y)
+    for (int x = 0; x < columns; ++x) pixels.insert(pixels.end(), x < columns / 3 ? left.begin() : right.begin(), x < columns / 3 ? left.end() : right.end());
+  return pixels;
+}
+
+std::string jpeg(int columns, int rows, Colour left, Colour right) {
+  const auto pixels = two_colours(columns, rows, left, right);
+  const tjhandle encoder = tjInitCompress();
+  unsigned char* out = nullptr;
+  unsigned long size = 0;
+  REQUIRE(tjCompress2(encoder, pixels.data(), columns, 0, rows, TJPF_RGB, &out, &size, TJSAMP_444, 95, 0) == 0);
+  std::string file(reinterpret_cast<char*>(out), size);
+  tjFree(out);
+  tjDestroy(encoder);
+  return file;
+}
+
+std::string png(int columns, int rows, Colour left, Colour right) {
+  const auto pixels = two_colours(columns, rows, left, right);
+  png_image image{};
+  image.version = PNG_IMAGE_VERSION;
+  image.width = static_cast<png_uint_32>(columns);
+  image.height = static_cast<png_uint_32>(rows);
+  image.format = PNG_FORMAT_RGB;
+  png_alloc_size_t size = 0;
+  REQUIRE(png_image_write_get_memory_size(image, size, 0, pixels.data(), 0, nullptr) != 0);
+  std::string file(size, '\0');
+  REQUIRE(png_image_write_to_memory(&image, file.data(), &size, 0, pixels.data(), 0, nullptr) != 0);
+  file.resize(size);
+  return file;
+}
+
+std::vector<std::uint8_t> decode(const std::string& file, const ImageSize& size) {
+  auto pixels = decode_image(bytes_of(file), "f", size);
+  REQUIRE_MESSAGE(pixels, (pixels ? "" : pixels.error().text));
+  return *pixels;
+}
+
+std::string decode_error(const std::string& file) {
+  const auto pixels = decode_image(bytes_of(file), "f", {3, 8, 8});
+  REQUIRE(!pixels);
+  CHECK(pixels.error().code == "bad-data");
+  return pixels.error().text;
+}
+
+bool near(std::uint8_t value, std::uint8_t wanted) { return std::abs(value - wanted) <= 8; }
+
+const std::string pets = "kind = 'images'\nclass_names = ['cat', 'dog']\nshape = [3, 8, 8]\n";
+
+void make_folders(const TemporaryDirectory& directory) {
+  for (const char* part : {"train", "test"})
+    for (const char* name : {"cat", "dog"}) std::filesystem::create_directories(directory / part / name);
+  for (const char* part : {"train", "test"}) {
+    write_file(directory / part / "cat" / "1.jpg", jpeg(20, 12, red, red));
+    write_file(directory / part / "cat" / "2.PNG", png(9, 30, red, red));
+    write_file(directory / part / "dog" / "1.jpeg", jpeg(64, 64, blue, blue));
+    write_file(directory / part / "dog" / "notes.txt", "no image");
+  }
+}
+
+}  // namespace
+
+TEST_CASE("JPEG and PNG of any size become planes of the wanted size and colour") {
+  for (const auto& [columns, rows] : {std::pair(8, 8), {8, 20}, {100, 60}, {300, 200}, {5, 3}, {1, 1}})
+    for (const std::string& file : {jpeg(columns, rows, red, red), png(columns, rows, red, red)}) {
+      const auto pixels = decode(file, {3, 8, 8});
+      REQUIRE(pixels.size() == 192);
+      for (std::size_t i = 0; i < pixels.size(); ++i) CHECK(near(pixels[i], red[i / 64]));
+    }
+}
+
+TEST_CASE("Colour becomes grey by its brightness") {
+  for (const std::string& file : {jpeg(16, 16, {90, 90, 90}, {90, 90, 90}), png(16, 16, {90, 90, 90}, {90, 90, 90})}) {
+    const auto pixels = decode(file, {1, 8, 8});
+    REQUIRE(pixels.size() == 64);
+    CHECK(std::ranges::all_of(pixels, [](std::uint8_t p) { return near(p, 90); }));
+  }
+}
+
+TEST_CASE("crop takes the middle of a wide image, stretch all of it") {
+  const std::string wide = png(96, 16, red, blue);
+  CHECK(near(decode(wide, {3, 8, 8, DataSpec::Fit::crop})[0], blue[0]));
+  CHECK(near(decode(wide, {3, 8, 8, DataSpec::Fit::stretch})[0], red[0]));
+  const std::string high = jpeg(15, 90, red, blue);
+  CHECK(near(decode(high, {3, 8, 8, DataSpec::Fit::crop})[0], red[0]));
+  CHECK(near(decode(high, {3, 8, 8, DataSpec::Fit::crop})[7], blue[0]));
+}
+
+TEST_CASE("A damaged image is refused by name, cut at any byte") {
+  CHECK(contains(decode_error(""), "f: is empty"));
+  CHECK(contains(decode_error("GIF89a"), "neither a JPEG nor a PNG"));
+  const std::string picture = jpeg(40, 40, red, blue);
+  for (std::size_t length = 0; length + 2 < picture.size(); length += 7) (void)decode_error(picture.substr(0, length));
+  CHECK(contains(decode_error(picture.substr(0, picture.size() - 20)), "f: is a damaged JPEG file"));
+  const std::string drawing = png(40, 40, red, blue);
+  for (std::size_t length = 0; length + 13 < drawing.size(); length += 7) (void)decode_error(drawing.substr(0, length));
+  CHECK(contains(decode_error(drawing.substr(0, 50)), "f: is a damaged PNG file"));
+}
+
+TEST_CASE("An image that says it is enormous is refused before memory is taken for it") {
+  std::string drawing = png(8, 8, red, red);
+  drawing[16] = drawing[20] = '\x00';
+  drawing[17] = drawing[21] = '\x01';  // 65536 and some, both ways; the checksum no longer fits either
+  CHECK(!decode_image(bytes_of(drawing), "f", {3, 8, 8}));
+  std::string picture = jpeg(8, 8, red, red);
+  const std::size_t frame = picture.find(std::string("\xff\xc0", 2));
+  REQUIRE(frame != std::string::npos);
+  for (const std::size_t at : {5u, 6u, 7u, 8u}) picture[frame + at] = '\x7f';  // 32639 x 32639
+  CHECK(contains(decode_error(picture), "at most"));
+}
+
+TEST_CASE("A folder for each class: images of all sizes, labels in the order of class_names, other files ignored") {
+  const TemporaryDirectory directory;
+  make_folders(directory);
+  const DataSets sets = load(pets, directory);
+  REQUIRE(sets.train->count() == 3);
+  CHECK(sets.held_out->count() == 3);
+  CHECK(sets.train->classes() == 2);
+  const auto cat = sample(*sets.train, 1), dog = sample(*sets.train, 2);
+  CHECK(cat->targets()[0] == 0);
+  CHECK(cat->inputs()[0] == doctest::Approx(red[0] / 255.0).epsilon(0.05));
+  CHECK(dog->targets()[0] == 1);
+  CHECK(dog->inputs()[2 * 64] == doctest::Approx(blue[2] / 255.0).epsilon(0.05));
+  CHECK(load("kind = 'images'\nclass_names = ['dog', 'cat']\n", directory).train->label(0) == 1 - 1);
+  CHECK(load("kind = 'images'\nclasses = 2\n", directory).train->label(2) == 1);
+}
+
+TEST_CASE("The class may be the word that the file name begins with") {
+  const TemporaryDirectory directory;
+  std::filesystem::create_directory(directory / "train");
+  write_file(directory / "train" / "cat.0.jpg", jpeg(8, 8, red, red));
+  write_file(directory / "train" / "dog.0.jpg", jpeg(8, 8, blue, blue));
+  write_file(directory / "train" / "dog.1.jpg", jpeg(8, 8, blue, blue));
+  const std::string table = pets + "labels = 'file_name'\nvalidation_fraction = 0.3\n";
+  const DataSets sets = load(table, directory);
+  CHECK(sets.train->count() == 2);
+  CHECK(sets.held_out->count() == 1);
+  int dogs = 0;
+  for (const DataSet* set : {sets.train.get(), sets.held_out.get()})
+    for (std::size_t i = 0; i < set->count(); ++i) {
+      const auto each = sample(*set, i);
+      CHECK((each->inputs()[0] < 0.5f) == (each->targets()[0] == 1));
+      dogs += static_cast<int>(each->targets()[0]);
+    }
+  CHECK(dogs == 2);
+  write_file(directory / "train" / "doge.1.jpg", jpeg(8, 8, blue, blue));
+  CHECK(contains(load_error(table, directory).text, "begins with none of the job's class_names: cat, dog"));
+}
+
+TEST_CASE("Folders that miss, are empty or fit no class are refused by name") {
+  const TemporaryDirectory directory;
+  CHECK(load_error(pets, directory).code == "no-data");
+  CHECK(contains(load_error(pets, directory).text, "the folder 'train' is not there"));
+  make_folders(directory);
+  CHECK(contains(load_error("kind = 'images'\nclasses = 3\n", directory).text, "holds 2 folders (cat, dog) but the job has 3 classes"));
+  std::filesystem::create_directory(directory / "train" / "emu");
+  CHECK(contains(load_error(pets, directory).text, "emu: is none of the job's class_names: cat, dog"));
+  CHECK(contains(load_error("kind = 'images'\nclasses = 3\n", directory).text, "emu: holds no .jpg, .jpeg or .png file"));
+  std::filesystem::remove(directory / "train" / "emu");
+  write_file(directory / "train" / "cat" / "3.jpg", "<html>not found</html>");
+  CHECK(contains(load_error(pets, directory).text, "3.jpg: is neither a JPEG nor a PNG file"));
+}
+
+TEST_CASE("An image that turns out damaged is an exception that names it") {
+  const TemporaryDirectory directory;
+  make_folders(directory);
+  const std::string whole = jpeg(20, 12, red, red);
+  write_file(directory / "train" / "cat" / "1.jpg", whole.substr(0, whole.size() / 2));
+  const DataSets sets = load(pets, directory);
+  CHECK_THROWS_WITH_AS(sample(*sets.train, 0), doctest::Contains("1.jpg: is a damaged JPEG file"), DataError);
+}
+
+TEST_CASE("Decoded images are kept up to the bound; the others are decoded again") {
+  const TemporaryDirectory directory;
+  make_folders(directory);
+  const auto sets = load_data(data_spec(pets), {.directory = directory.string(), .image_cache_bytes = 2 * 192});
+  REQUIRE(sets);
+  for (std::size_t i = 0; i < 3; ++i) (void)sample(*sets->train, i);
+  std::filesystem::remove_all(directory / "train");
+  CHECK_NOTHROW(sample(*sets->train, 0));
+  CHECK_NOTHROW(sample(*sets->train, 1));
+  CHECK_THROWS_WITH_AS(sample(*sets->train, 2), doctest::Contains("1.jpeg: cannot be opened"), DataError);
+}
+
+TEST_CASE("Crop and flip move an image within its border of zeros, as a function of the visit alone") {
+  DataSpec data = data_spec("kind = 'images'\nclasses = 2\nshape = [1, 4, 4]\nrandom_crop = 2\nrandom_flip = true\n");
+  std::vector<std::uint8_t> image(16);
+  for (std::size_t i = 0; i < 16; ++i) image[i] = static_cast<std::uint8_t>(i + 1);
+  const PixelWriter writer(data);
+  std::vector<int> seen;
+  for (std::uint64_t visit = 0; visit < 400; ++visit) {
+    const Variation variation{visit, 0};
+    std::vector<float> out(16), again(16);
+    writer.write(image.data(), &variation, out);
+    writer.write(image.data(), &variation, again);
+    REQUIRE(out == again);
+    // Every result is the image moved by at most 2 either way, flipped or not: find the move that explains it.
+    int found = 0;
+    for (int down = -2; down <= 2; ++down)
+      for (int right = -2; right <= 2; ++right)
+        for (const bool flip : {false, true}) {
+          bool equal = true;
+          for (int y = 0; y < 4; ++y)
+            for (int x = 0; x < 4; ++x) {
+              const int row = y + down, column = x + right;
+              const bool inside = row >= 0 && row < 4 && column >= 0 && column < 4;
+              const float wanted = inside ? static_cast<float>((row * 4 + column + 1) / 255.0) : 0.0f;
+              equal = equal && out[static_cast<std::size_t>(y * 4 + (flip ? 3 - x : x))] == wanted;
+            }
+          if (equal) {
+            ++found;
+            seen.push_back((down + 2) * 10 + (right + 2) * 2 + flip);
+          }
+        }
+    REQUIRE(found == 1);
+  }
+  std::ranges::sort(seen);
+  seen.erase(std::unique(seen.begin(), seen.end()), seen.end());
+  CHECK(seen.size() == 50);
+}

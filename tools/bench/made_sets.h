@@ -1,0 +1,44 @@
+// tools/bench/made_sets.h - a set of each kind of data, made up, with the shapes that are usual for it; and how fast it is read.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <span>
+#include <string>
+
+#include "models/data_set.h"
+
+namespace gossipd::bench {
+
+struct MadeSet {
+  const char* name;
+  std::string table;          // of the job, below [data]
+  std::uint64_t cache_bytes;  // of decoded images
+  std::function<void(const std::filesystem::path&)> make;
+};
+
+[[nodiscard]] std::span<const MadeSet> made_sets();
+[[nodiscard]] const MadeSet& made_set(const std::string& name);
+
+// A directory that goes with the object.
+class TemporaryDirectory {
+ public:
+  TemporaryDirectory();
+  ~TemporaryDirectory();
+  TemporaryDirectory(const TemporaryDirectory&) = delete;
+  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+// What a trainer that takes no time would get: batches of `batch` samples over `threads` loader threads, for `seconds`.
+struct Reading {
+  std::size_t batch = 32;
+  int threads = 1;
+  double seconds = 2;
+};
+[[nodiscard]] double samples_per_second(const std::shared_ptr<const DataSet>&, const Reading&);
+
+}  // namespace gossipd::bench

@@ -1,0 +1,46 @@
+// gossip-export - `gossipctl checkpoint export` for TorchScript, as a program of its own because it needs LibTorch.
+//
+//     gossip-export CHECKPOINT OUT [MODEL]     MODEL: the TorchScript file of a job that has one
+//
+// Exit codes are gossipctl's: 0 ok, 1 failed, 2 usage.
+#include <cstdio>
+#include <string>
+
+#include "models/export.h"
+
+namespace {
+
+using namespace gossipd;
+
+int fail(const std::string& text) {
+  std::fprintf(stderr, "gossip-export: %s\n", text.c_str());
+  return 1;
+}
+
+// Beside the checkpoint, where gossipd keeps it: STATE/checkpoints/NAME and STATE/files/HASH.
+std::string kept_model(const std::filesystem::path& checkpoint, const Job& job) {
+  return (std::filesystem::absolute(checkpoint).parent_path().parent_path() / "files" / to_hex(job.model.content)).string();
+}
+
+int run(const std::filesystem::path& checkpoint, const std::filesystem::path& to, const std::string& model) {
+  auto weights = read_weights(checkpoint);
+  if (!weights) return fail(weights.error().text);
+  const auto text = weights->metadata.find("job");
+  if (text == weights->metadata.end())
+    return fail(checkpoint.string() + ": does not say what job it belongs to; export a checkpoint that this version of gossipd wrote");
+  auto job = Job::parse(text->second, checkpoint.string() + " (its job)");
+  if (!job) return fail(job.error().text);
+  const std::string model_file = model.empty() ? kept_model(checkpoint, *job) : model;
+  if (const auto error = export_torchscript({std::move(*weights), std::move(*job), model_file, to})) return fail(error->text);
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 3 || argc > 4) {
+    std::fprintf(stderr, "usage: gossip-export CHECKPOINT OUT [MODEL]\n");
+    return 2;
+  }
+  return run(argv[1], argv[2], argc == 4 ? argv[3] : "");
+}

@@ -1,0 +1,120 @@
+#include "tools/gossipctl/checkpoint_file.h"
+
+#include <spawn.h>
+#include <sys/wait.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "models/weights.h"
+#include "tools/gossipctl/table.h"
+
+extern char** environ;
+
+namespace gossipd {
+
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+ExitCode fail(Console& console, const Failure& failure) {
+  print_failure(console.err, failure);
+  return failure.code;
+}
+
+ExitCode fail(Console& console, const Error& error) {
+  return fail(console, {error.code == "not-found" ? ExitCode::not_found : ExitCode::failed, error.text, "", "CHECKPOINT is a file, or a node's state directory"});
+}
+
+fs::path resolve(const std::string& checkpoint) {
+  std::error_code error;
+  if (!fs::is_directory(checkpoint, error)) return checkpoint;
+  for (const fs::path& directory : {fs::path(checkpoint) / "checkpoints", fs::path(checkpoint)})
+    for (const char* which : {"final", "best", "current"})
+      if (fs::exists(directory / (std::string(which) + ".safetensors"), error)) return directory / (std::string(which) + ".safetensors");
+  return fs::path(checkpoint) / "checkpoints/final.safetensors";  // which is not there
+}
+
+std::uint64_t count_of(const std::vector<std::int64_t>& shape) {
+  std::uint64_t count = 1;
+  for (const std::int64_t extent : shape) count *= static_cast<std::uint64_t>(extent);
+  return count;
+}
+
+std::uint64_t floats_of(const Weights& weights) {
+  std::uint64_t floats = 0;
+  for (const auto& [name, tensor] : weights.tensors) floats += count_of(tensor.shape);
+  return floats;
+}
+
+Json as_json(const Weights& weights) {
+  Json tensors = Json::array();
+  for (const auto& [name, tensor] : weights.tensors) tensors.push_back({{"name", name}, {"shape", tensor.shape}});
+  return {{"path", weights.path}, {"floats", floats_of(weights)}, {"metadata", weights.metadata}, {"tensors", tensors}};
+}
+
+bool is_torchscript(const fs::path& to) {
+  const std::string extension = to.extension().string();
+  return extension == ".pt" || extension == ".pth" || extension == ".ts";
+}
+
+// Its words go to our standard error, its exit code is ours.
+ExitCode run_gossip_export(Console& console, const fs::path& checkpoint, const CheckpointExport& what) {
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error).parent_path() / "gossip-export";
+  if (error || !fs::exists(program, error))
+    return fail(console, {ExitCode::failed, program.string() + " is missing, and TorchScript needs it", "gossipctl was built or installed without LibTorch",
+                          "export to a .safetensors file, or build gossip-export and put it beside gossipctl"});
+  std::vector<std::string> words = {program.string(), checkpoint.string(), what.to};
+  if (!what.model.empty()) words.push_back(what.model);
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  pid_t child = 0;
+  const int refused = ::posix_spawn(&child, program.c_str(), nullptr, nullptr, arguments.data(), environ);
+  if (refused != 0) return fail(console, {ExitCode::failed, program.string() + " cannot be started: " + std::strerror(refused), "", ""});
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? ExitCode::ok : ExitCode::failed;
+}
+
+}  // namespace
+
+ExitCode show_checkpoint(Console& console, const std::string& checkpoint) {
+  const auto weights = read_weights(resolve(checkpoint));
+  if (!weights) return fail(console, weights.error());
+  if (console.output == Output::json) {
+    console.out << as_json(*weights).dump() << '\n';
+    return ExitCode::ok;
+  }
+  std::vector<std::vector<std::string>> rows = {{"file", weights->path}, {"model", grouped(floats_of(*weights)) + " floats in " + grouped(weights->tensors.size()) + " tensors"}};
+  for (const auto& [key, value] : weights->metadata)
+    if (key != "job") rows.push_back({key, value});
+  print_table(console.out, rows);
+  if (const auto job = weights->metadata.find("job"); job != weights->metadata.end()) console.out << "\n" << job->second;
+  return ExitCode::ok;
+}
+
+ExitCode export_checkpoint(Console& console, const CheckpointExport& what) {
+  const fs::path from = resolve(what.checkpoint);
+  const bool torchscript = is_torchscript(what.to);
+  if (!torchscript && fs::path(what.to).extension() != ".safetensors")
+    return fail(console, {ExitCode::usage, what.to + ": the end of the name says what is written, and it is none of those known", "",
+                          "NAME.safetensors for the weights alone, NAME.pt for TorchScript"});
+  if (torchscript) {
+    if (const ExitCode code = run_gossip_export(console, from, what); code != ExitCode::ok) return code;
+  } else {
+    const auto weights = read_weights(from);
+    if (!weights) return fail(console, weights.error());
+    if (const auto error = write_weights(what.to, *weights)) return fail(console, *error);
+  }
+  console.out << what.to << '\n';
+  console.err << "from " << from.string() << '\n';
+  return ExitCode::ok;
+}
+
+}  // namespace gossipd
