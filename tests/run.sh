@@ -75,6 +75,11 @@ check() {
   failed=$((failed + bad))
   passed=$((passed + ok - bad))
   note "$part: $((ok - bad)) passed, $bad failed in $((SECONDS - began)) s"
+  # A test that needed its second try is named.
+  local times name
+  while read -r times name; do
+    note "$part: $name failed $times time(s), see $report"
+  done < <(sed -nE 's/.*Test +#[0-9]+: ([^ ]+) \.+ *\*\*\*.*/\1/p' "$report" | sort | uniq -c)
 }
 
 # Of all fuzz targets, as libFuzzer counts them at the end of each (so ctest must keep the end of what they print).
@@ -98,7 +103,8 @@ run_part() {
   runner=()
   case $1 in
     unit) build dev && check unit dev --exclude-regex '^e2e\.' ;;
-    e2e) build dev && check e2e dev --tests-regex '^e2e\.' ;;
+    # Real processes in real time, on a machine that others share: one that fails is run once more, and named.
+    e2e) build dev && check e2e dev --tests-regex '^e2e\.' --repeat until-pass:2 ;;
     asan)
       plain_addresses
       build asan checks && check asan asan
