@@ -364,9 +364,11 @@ bool Link::speak(std::span<const float> model, std::span<float> update, std::spa
   if (state.keyframe_owed || static_cast<double>(state.change) > speech_.threshold) {
     std::vector<float> target(block.size);
     k.sum(target, x, u);
+    if (!k.all_finite(target)) return false;
+    // What bf16 cannot hold is not to be said: beside it a codec would pass over smaller changes, and the same would be said for ever.
+    published_.round(target);
     Codec codec = codec_for(block);
     if (state.keyframe_owed && !state.received_valid) {
-      if (!k.all_finite(target)) return false;
       append_keyframe(index, target);
     } else {
       const bool mirrored = state.keyframe_owed;
@@ -378,7 +380,6 @@ bool Link::speak(std::span<const float> model, std::span<float> update, std::spa
       const ChangeNorms left = k.distance(target, Replica::Look(published_, block));
       // After a mirror a small rest can wait for the next delta.
       if (left.change_squared > 0 && (!mirrored || relative(left, block.size) > speech_.threshold)) {
-        if (!k.all_finite(target)) return false;
         append(index, codec, target);
       }
     }

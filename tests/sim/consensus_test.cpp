@@ -110,6 +110,35 @@ TEST_CASE("replicas in bf16 are the same bits at both ends, keep the mean, and b
   }
 }
 
+// In bf16 what is next to 100 is 100.5, so 100.2 cannot be told; 0.2 over the 127 steps of int8 is more than all of the small values.
+TEST_CASE("a difference that bf16 cannot hold does not hide smaller ones, and what is said comes to an end") {
+  const Schema schema = schema_of({1000});
+  VirtualCluster cluster(schema);
+  for (std::size_t i = 0; i < 2; ++i) {
+    NodeOptions options;
+    if (i > 0) options.seeds = {0};
+    options.start = random_model(schema.floats(), 100 + i);
+    for (float& x : options.start) x *= 1e-3f;
+    options.start[0] = i == 0 ? 100.0f : 100.2f;
+    options.exchange.codec = Codec{CodecId::int8, 0};
+    options.exchange.threshold = 1e-9;
+    options.exchange.replicas = ReplicaFormat::bf16;
+    cluster.add(options);
+  }
+  cluster.run_for(60s);
+  const auto deltas = [&](std::size_t node) { return cluster.view(node).links.at(0).counters.deltas_sent; };
+  const std::uint64_t before[] = {deltas(0), deltas(1)};
+  const std::span<const float> a = cluster.model(0), b = cluster.model(1);
+  double apart = 0;
+  for (std::size_t p = 1; p < a.size(); ++p) apart = std::max(apart, std::abs(static_cast<double>(a[p]) - static_cast<double>(b[p])));
+  std::printf("next to a large value: small ones apart by %.2e, %llu and %llu deltas\n", apart, static_cast<unsigned long long>(before[0]),
+              static_cast<unsigned long long>(before[1]));
+  CHECK(apart < 1e-4);
+  cluster.run_for(60s);
+  CHECK(deltas(0) == before[0]);
+  CHECK(deltas(1) == before[1]);
+}
+
 TEST_CASE("where one end of a link wants replicas in fp32, they are") {
   const Outcome outcome = reach_consensus(2, {10ms}, Codec{CodecId::int8, 0}, schema_of({300, 2000}), 1ms, 1e-4, {ReplicaFormat::bf16, ReplicaFormat::fp32});
   CHECK(outcome.final_spread <= 1e-4 * outcome.initial_spread);  // closer than bf16 comes
