@@ -57,10 +57,12 @@ void Directory::account(const MemberRecord& record, bool adds) {
   failed_ = adds ? failed_ + has_failed : failed_ - has_failed;
 }
 
+// `source`: that the change came from, if it knows all that this node now knows of the member.
 Directory::Entry& Directory::touch(Entry& entry, bool is_news, SessionId source) {
   entry.figures = ++figures_;
   entry.source = source;
   if (!is_news) return entry;
+  entry.news_source = source;
   by_news_.erase(entry.news);
   entry.news = ++news_;
   by_news_[entry.news] = entry.record.id;
@@ -114,7 +116,7 @@ Directory::Outcome Directory::add(const MemberRecord& claim, Instant now, Sessio
   if (claim.state == MemberState::suspect) entry.record.state = MemberState::alive;
   entry.refreshed = entry.said = now;
   account(entry.record, true);
-  touch(entry, !full, source);
+  touch(entry, !full, claim.samples == entry.record.samples ? source : SessionId{});
   return Outcome::joined;
 }
 
@@ -164,7 +166,9 @@ Directory::Outcome Directory::merge(const MemberRecord& claim, Instant now, Sess
   known.samples = samples;
   account(known, true);
   if (!is_news && !newer_figures) return Outcome::unchanged;
-  touch(entry, is_news, source);
+  const bool said_it_all = claim.incarnation == known.incarnation && claimed == known.state && claim.news == known.news && claim.tick == known.tick &&
+                           claim.samples == known.samples;
+  touch(entry, is_news, said_it_all ? source : SessionId{});
   entry.refreshed = now;
   if (refuted || known.state != MemberState::alive) absolve(entry);
   if (known.state == before) return Outcome::updated;
@@ -191,7 +195,7 @@ Directory::Outcome Directory::merge(const MemberFigures& claim, Instant now, Ses
   entry.record.samples = std::max(entry.record.samples, claim.samples);
   account(entry.record, true);
   entry.refreshed = now;
-  touch(entry, false, source);
+  touch(entry, false, newer && claim.samples == entry.record.samples ? source : SessionId{});
   return Outcome::updated;
 }
 
@@ -309,7 +313,7 @@ std::vector<MemberRecord> Directory::news_since(std::uint64_t& since, SessionId 
   for (auto it = by_news_.upper_bound(since); it != by_news_.end() && records.size() < most; ++it) {
     since = it->first;
     const Entry& entry = entries_.at(it->second);
-    if (entry.source != to || to == SessionId{}) records.push_back(entry.record);
+    if (entry.news_source != to || to == SessionId{}) records.push_back(entry.record);
   }
   return records;
 }

@@ -31,7 +31,8 @@ class Directory {
     Instant said{};            // when the member itself said these figures, as far as is known
     std::uint64_t news = 0;    // our own counter at its last news …
     std::uint64_t figures = 0; // … and at its last change of any kind
-    SessionId source{};        // that the last change came from: it is not told there again
+    SessionId source{};        // that the last change came from, if it knows no less than this node: it is not told there again
+    SessionId news_source{};   // … and the last news
   };
   enum class Outcome : std::uint8_t {
     unchanged, updated, joined, revived, failed, left,

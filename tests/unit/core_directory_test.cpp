@@ -178,6 +178,40 @@ TEST_CASE("news that a link has not been told is told once, oldest first, and no
   CHECK(d.news_since(since, SessionId{1}, 40).size() == 1);
 }
 
+TEST_CASE("who tells of a change and knows less otherwise is told the rest") {
+  const SessionId teller{7}, other{8};
+  const auto told = [&](const Directory& d, Directory::Sweep& sweep, SessionId to) {
+    for (const MemberFigures& f : d.next_figures(sweep, to, 10, start))
+      if (f.id == NodeId{2}) return f.samples;
+    return Samples{0};
+  };
+  Directory d = directory();
+  (void)d.merge(record(2, 1, 9, MemberState::alive, 4224), start, other);
+  // It has seen the member die, and has not heard of its last samples.
+  CHECK(d.merge(record(2, 1, 8, MemberState::failed, 4064), start, teller) == Directory::Outcome::failed);
+  Directory::Sweep sweep;
+  CHECK(told(d, sweep, teller) == 4224);
+  // Newer figures, fewer samples: a restart from an old disk.
+  Directory e = directory();
+  (void)e.merge(record(2, 1, 9, MemberState::alive, 500), start, other);
+  (void)e.merge(figures_of(record(2, 1, 10, MemberState::alive, 300)), start, teller);
+  Directory::Sweep fresh;
+  CHECK(told(e, fresh, teller) == 500);
+  // Who knows all of it is not told.
+  Directory f = directory();
+  (void)f.merge(record(2, 1, 9, MemberState::alive, 500), start, teller);
+  Directory::Sweep silent;
+  CHECK(told(f, silent, teller) == 0);
+}
+
+TEST_CASE("news that a link has not been told yet is told also when newer figures came from there") {
+  Directory d = directory();
+  std::uint64_t since = d.news();
+  (void)d.merge(record(2, 1, 1), start, SessionId{8});
+  (void)d.merge(figures_of(record(2, 1, 2)), start, SessionId{7});
+  CHECK(d.news_since(since, SessionId{7}, 40).size() == 1);
+}
+
 TEST_CASE("figures are told a few at a time, all of them come through while they change, and then there is silence") {
   Directory d = directory();
   for (std::uint64_t id = 2; id < 400; ++id) (void)d.merge(record(id, 1, 1), start);

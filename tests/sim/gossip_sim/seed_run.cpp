@@ -198,6 +198,22 @@ class SeedRun {
     return std::sqrt(most / std::max(norm, 1e-30));
   }
 
+  // In words: whom of the dead and the departed two nodes count differently.
+  static std::string differences(const NodeView& a, const NodeView& b) {
+    std::map<NodeId, Samples> counted;
+    std::string text;
+    for (const MemberView& member : a.members) counted[member.record.id] = member.record.samples;
+    for (const MemberView& member : b.members) {
+      const auto found = counted.find(member.record.id);
+      const std::string theirs = found == counted.end() ? "nothing" : std::to_string(found->second);
+      if (theirs != std::to_string(member.record.samples))
+        text += "; " + std::string(to_string(member.record.state)) + " " + to_hex(member.record.id) + ": " + std::to_string(member.record.samples) + ", others " + theirs;
+      if (found != counted.end()) counted.erase(found);
+    }
+    for (const auto& [id, samples] : counted) text += "; " + to_hex(id) + ": nothing, others " + std::to_string(samples);
+    return text;
+  }
+
   // Nobody trains any more, so everybody comes to the same counts, and they are what each counts itself.
   void counters_agree(Duration bound) {
     for (const std::size_t i : living()) cluster_.act(i, [](Node& node, Instant local) { (void)node.pause(local); });
@@ -211,7 +227,9 @@ class SeedRun {
         for (const MemberView& member : view.members)
           if (const auto found = own.find(member.record.id); found != own.end() && found->second != member.record.samples)
             return "node" + std::to_string(i) + " counts " + std::to_string(member.record.samples) + " samples of " + to_hex(member.record.id) + ", which counts " + std::to_string(found->second);
-        if (total && *total != view.cluster_samples) return "node" + std::to_string(i) + " counts another total";
+        if (total && *total != view.cluster_samples)
+          return "node" + std::to_string(i) + " counts " + std::to_string(view.cluster_samples) + " in all, others " + std::to_string(*total) +
+                 differences(cluster_.view(nodes.front()), view);
         total = view.cluster_samples;
       }
       return "";
