@@ -127,7 +127,6 @@ class Link {
   }
   [[nodiscard]] bool has_replicas() const { return published_.floats() > 0; }
   [[nodiscard]] bool in_bf16() const { return published_.is_narrow(); }
-  [[nodiscard]] std::vector<float> received() const { return received_.all(); }
   void copy_received(std::size_t block, std::span<float> out) const;  // `out` is of the block's size
   [[nodiscard]] const ExchangeCounters& counters() const { return counters_; }
   ExchangeCounters& counters() { return counters_; }

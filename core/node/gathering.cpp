@@ -7,45 +7,45 @@ namespace {
 
 constexpr auto received = Link::Which::received;
 
-std::span<float> part(std::vector<float>& values, const Block& block) { return block.of(std::span<float>(values)); }
+std::span<float> part(float* values, const Schema& schema, std::size_t block) { return schema.blocks()[block].of(std::span(values, schema.floats())); }
 
 }  // namespace
 
 void Gathering::keep(NodeId peer, const Link& link, const Schema& schema) {
   if (link.received_blocks() == 0) return;
-  values_.resize(schema.floats());
+  if (!values_) values_ = std::make_unique_for_overwrite<float[]>(schema.floats());
   kept_.resize(schema.blocks().size());
   for (std::size_t i = 0; i < kept_.size(); ++i) {
     if (!link.is_known(received, i) || kept_[i].at > link.heard_at()) continue;
     kept_[i] = {peer, link.heard_at()};
-    link.copy_received(i, part(values_, schema.blocks()[i]));
+    link.copy_received(i, part(values_.get(), schema, i));
   }
 }
 
-std::optional<Gathering::Model> Gathering::model(const Links& links, const Schema& schema, Instant now) const {
+std::optional<Gathering::Sources> Gathering::model(const Links& links, const Schema& schema, Instant now, std::span<float> values) const {
+  GOSSIPD_ASSERT(values.size() == schema.floats());
   std::vector<std::pair<NodeId, const Link*>> order(links.begin(), links.end());
   std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.second->received_blocks() > b.second->received_blocks(); });
-  Model model;
-  if (!order.empty() && order.front().second->received_complete()) {
-    model.values = order.front().second->received();
-    model.blocks[order.front().first] = schema.blocks().size();
-    return model;
+  if (order.empty() || !order.front().second->received_complete()) {
+    std::size_t most = kept_.size();
+    for (const auto& [peer, link] : order) most += link->received_blocks();
+    if (most < schema.blocks().size()) return std::nullopt;
+    const std::vector<bool> all = held(links, schema, now);
+    if (std::find(all.begin(), all.end(), false) != all.end()) return std::nullopt;
   }
-  std::size_t most = kept_.size();
-  for (const auto& [peer, link] : order) most += link->received_blocks();
-  if (most < schema.blocks().size()) return std::nullopt;
-  const std::vector<bool> all = held(links, schema, now);
-  if (std::find(all.begin(), all.end(), false) != all.end()) return std::nullopt;
-  model.values.assign(schema.floats(), 0.0f);
-  for (std::size_t i = 0; i < all.size(); ++i) {
+  Sources sources;
+  auto written = values.begin();
+  for (std::size_t i = 0; i < schema.blocks().size(); ++i) {
     const auto link = std::find_if(order.begin(), order.end(), [i](const auto& item) { return item.second->received_blocks() > 0 && item.second->is_known(received, i); });
-    const Block& block = schema.blocks()[i];
-    const auto here = part(model.values, block);
+    const auto here = schema.blocks()[i].of(values);
+    std::fill(written, here.begin(), 0.0f);  // between two blocks lies what is local
+    written = here.end();
     if (link != order.end()) link->second->copy_received(i, here);
-    else std::ranges::copy(block.of(std::span<const float>(values_)), here.begin());
-    ++model.blocks[link != order.end() ? link->first : kept_[i].from];
+    else std::ranges::copy(part(values_.get(), schema, i), here.begin());
+    ++sources[link != order.end() ? link->first : kept_[i].from];
   }
-  return model;
+  std::fill(written, values.end(), 0.0f);
+  return sources;
 }
 
 std::vector<bool> Gathering::held(const Links& links, const Schema& schema, Instant now) const {

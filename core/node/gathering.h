@@ -11,6 +11,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <optional>
 
 #include "core/exchange/link.h"
@@ -23,16 +24,13 @@ inline constexpr Duration kept_age_max = std::chrono::minutes(10);
 class Gathering {
  public:
   using Links = std::map<NodeId, const Link*>;  // that are open
-  struct Model {
-    std::vector<float> values;              // P floats, zero in `local` segments
-    std::map<NodeId, std::size_t> blocks;   // taken from whom
-  };
+  using Sources = std::map<NodeId, std::size_t>;  // how many blocks were taken from whom
 
   // Before a link ends: what it holds is kept.
   void keep(NodeId peer, const Link& link, const Schema& schema);
-  void clear() { values_ = {}, kept_ = {}; }
-  // Nothing while a block is missing.
-  [[nodiscard]] std::optional<Model> model(const Links& links, const Schema& schema, Instant now) const;
+  void clear() { values_.reset(), kept_ = {}; }
+  // Into `values`, of P floats, with zeros in `local` segments. While a block is missing nothing, and they stay as they are.
+  [[nodiscard]] std::optional<Sources> model(const Links& links, const Schema& schema, Instant now, std::span<float> values) const;
   // For each block whether anybody holds it.
   [[nodiscard]] std::vector<bool> held(const Links& links, const Schema& schema, Instant now) const;
 
@@ -43,7 +41,7 @@ class Gathering {
   };
   [[nodiscard]] bool is_kept(std::size_t block, Instant now) const { return block < kept_.size() && kept_[block].from != NodeId{} && now - kept_[block].at <= kept_age_max; }
 
-  std::vector<float> values_;
+  std::unique_ptr<float[]> values_;  // P floats, where kept_ names a node
   std::vector<Kept> kept_;
 };
 
