@@ -216,6 +216,7 @@ class Link {
   std::vector<std::uint32_t> order_;  // … in this order; empty: the schema's
   Bytes message_;
   std::uint16_t message_records_ = 0;
+  std::size_t message_floats_ = 0;  // that its records tell of: work for the other end, in one piece
   std::deque<SharedBytes> outbox_;
   std::vector<Kept> kept_;             // the peer has not answered for them
   std::vector<Kept> opened_, heard_records_;  // the deltas of our opening and of the turn heard last; only with outer momentum

@@ -82,9 +82,9 @@ class Data(ClusterTest):
         job = self.cluster.job(model='kind = "resnet20"', data=self.CIFAR, batch=batch, budget_samples=budget, warmup_samples=400)
         nodes = self.cluster.three(job, data=directory)
         for node in nodes:
-            # With all weights zero it is ln 10 = 2.30; a node that had learnt nothing would not be below.
+            # A model that knows nothing has ln 10 = 2.3.
             status = node.wait("the final checkpoint and its evaluation", lambda s: s["checkpoints"].get("final", {}).get("evaluation_loss") is not None, 200)
-            self.assertLess(status["evaluation"]["loss"], 2.0)
+            self.assertLess(status["evaluation"]["loss"], 1.6)
         statuses = settled(nodes, "finished")
         own = {s["name"]: s["own_samples"] for s in statuses}
         for node, status in zip(nodes, statuses):
@@ -93,8 +93,11 @@ class Data(ClusterTest):
             self.assertEqual(sum(own.values()), status["cluster_samples"])
         self.assertGreaterEqual(sum(own.values()), budget)
         finals = [read_tensors(node.checkpoint_path("final"))[1] for node in nodes]
+        for tensors in finals:
+            for name in [n for n in tensors if n.endswith("num_batches_tracked")]:
+                del tensors[name]  # a counter: each node's own
         for tensors in finals[1:]:
-            self.assertLess(distance(tensors, finals[0]), 0.02)
+            self.assertLess(distance(tensors, finals[0]), 0.01)
 
     def test_three_nodes_on_a_folder_of_jpegs_of_unequal_sizes_with_a_part_held_out(self):
         directory = os.path.join(self.cluster.directory, "pictures")

@@ -3,10 +3,11 @@
 
 #include "models/checkpoint.h"
 #include "models/weights.h"
+#include "models_test_support.h"
 #include "tests/counted_memory.h"
-#include "tests/unit/data_test_support.h"
 
 using namespace gossipd;
+using test::TemporaryDirectory;
 
 namespace {
 
