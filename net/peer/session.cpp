@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <boost/asio/as_tuple.hpp>
-#include <boost/asio/post.hpp>
 #include <boost/asio/ssl/error.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <cstring>
@@ -164,26 +163,23 @@ asio::awaitable<void> Session::read_loop([[maybe_unused]] std::shared_ptr<Sessio
     } else if (state_ == State::open && shared_->handler != nullptr) {
       shared_->handler->on_bytes(id_);
       decoder.feed(std::span<const std::byte>(buffer).first(count));
-      co_await deliver(decoder);
+      deliver(decoder);
     }
   }
   part_ended();
 }
 
-// Bulk may be much work for whoever takes it, so others have their turn on the loop after each such message.
-asio::awaitable<void> Session::deliver(FrameDecoder& decoder) {
+void Session::deliver(FrameDecoder& decoder) {
   while (state_ == State::open && shared_->handler != nullptr) {
     const auto message = decoder.next();
     if (!message) break;
     if (message->kind == FrameKind::goodbye) {
-      abort(Error{"closed-by-peer", "the peer closed the session: " + printable(message->payload)});
-      co_return;
+      return abort(Error{"closed-by-peer", "the peer closed the session: " + printable(message->payload)});
     }
     const Lane lane = message->kind == FrameKind::control ? Lane::control : Lane::bulk;
     ++(lane == Lane::control ? counters_.control_in : counters_.bulk_in);
     ++(lane == Lane::control ? shared_->counters.total.control_in : shared_->counters.total.bulk_in);
     shared_->handler->on_message(id_, lane, message->payload);
-    if (lane == Lane::bulk) co_await asio::post(co_await asio::this_coro::executor, asio::use_awaitable);
   }
   if (decoder.error()) close(Error{to_code(*decoder.error()), to_text(*decoder.error())});
 }

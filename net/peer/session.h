@@ -66,7 +66,7 @@ class Session : public std::enable_shared_from_this<Session> {
   [[nodiscard]] boost::asio::awaitable<std::optional<Error>> exchange_preamble();
   [[nodiscard]] boost::asio::awaitable<void> read_loop(std::shared_ptr<Session> self);
   [[nodiscard]] boost::asio::awaitable<void> write_loop(std::shared_ptr<Session> self);
-  [[nodiscard]] boost::asio::awaitable<void> deliver(FrameDecoder& decoder);
+  void deliver(FrameDecoder& decoder);
   bool fill_batch();
   void append_control();
   void append_bulk_chunk();

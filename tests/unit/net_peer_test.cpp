@@ -94,24 +94,6 @@ void exchange_both_ways(const std::optional<ClusterKey>& key) {
 TEST_CASE("messages of both lanes cross in both directions under TLS") { exchange_both_ways(our_key); }
 TEST_CASE("messages of both lanes cross in both directions in plain") { exchange_both_ways(std::nullopt); }
 
-TEST_CASE("between two bulk messages that came together others have their turn on the loop") {
-  EventLoop loop;
-  Node a(loop, our_key), b(loop, our_key);
-  connect(loop, a, b, b.listen());
-  std::size_t heard = 0, most = 0;
-  b.seen.when_message = [&] {
-    loop.post([&] {
-      most = std::max(most, b.seen.received.size() - heard);
-      heard = b.seen.received.size();
-    });
-  };
-  constexpr std::size_t messages = 100;
-  for (std::size_t i = 0; i < messages; ++i) CHECK(a.transport.send(a.seen.session(), Lane::bulk, shared("little")));
-  REQUIRE(loop.run_until([&] { return heard == messages; }, patience));
-  CHECK(most == 1);
-  stop_all(loop, {&a, &b});
-}
-
 TEST_CASE("wire bytes are counted below TLS, the same on both ends, and stay counted after the close") {
   EventLoop loop;
   Node a(loop, our_key), b(loop, our_key);

@@ -68,7 +68,6 @@ struct Recorder : PeerHandler {
   std::size_t bulk_sent = 0;
   std::size_t signs_of_life = 0;
   std::function<void(SessionId)> when_open;
-  std::function<void()> when_message;
 
   void on_session_open(SessionId id, const SessionInfo& info) override {
     opened.emplace_back(id, info);
@@ -78,7 +77,6 @@ struct Recorder : PeerHandler {
   void on_dial_failed(const Endpoint& peer, const Error& reason) override { failed.emplace_back(peer, reason); }
   void on_message(SessionId id, Lane lane, std::span<const std::byte> message) override {
     received.push_back({id, lane, Bytes(message.begin(), message.end())});
-    if (when_message) when_message();
   }
   void on_bytes(SessionId) override { ++signs_of_life; }
   void on_bulk_sent(SessionId, std::size_t bytes) override { bulk_sent += bytes; }
