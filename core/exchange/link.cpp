@@ -93,7 +93,11 @@ std::optional<Reject> Link::on_turn(std::span<const std::byte> message, double r
     heard_records_.clear();
     for (BlockState& block : blocks_) block.heard = block.heard_whole = false;
   }
-  for (const TurnRecord& record : records) apply_record(record);
+  blocks_heard_.clear();
+  for (const TurnRecord& record : records) {
+    apply_record(record);
+    blocks_heard_.push_back(record.block);
+  }
   peer_weight_ = header.weight;
   peer_in_flight_ = std::max<std::uint32_t>(header.in_flight, 1);
   peer_step_seconds_ = header.step_seconds;

@@ -128,6 +128,10 @@ class Link {
   [[nodiscard]] bool has_replicas() const { return published_.floats() > 0; }
   [[nodiscard]] bool in_bf16() const { return published_.is_narrow(); }
   void copy_received(std::size_t block, std::span<float> out) const;  // `out` is of the block's size
+  // Of the last message heard.
+  [[nodiscard]] const std::vector<std::uint32_t>& blocks_heard() const { return blocks_heard_; }
+  // What tells one content of the peer's block from another, while this end has no model of its own: then only what is heard changes it.
+  [[nodiscard]] std::pair<std::uint64_t, Version> received_as(std::size_t block) const { return {conversation_, blocks_[block].received}; }
   [[nodiscard]] const ExchangeCounters& counters() const { return counters_; }
   ExchangeCounters& counters() { return counters_; }
   [[nodiscard]] float peer_weight() const { return peer_weight_; }
@@ -223,6 +227,7 @@ class Link {
   bool reopened_ = false;     // no turn has been heard to its end since the link was opened again
   bool resend_turn_ = false;  // the last turn spoken was not heard to its end
   std::vector<std::uint32_t> resync_;
+  std::vector<std::uint32_t> blocks_heard_;
   std::uint64_t bytes_before_turn_ = 0;
   ChangeNorms unsaid_;  // of the blocks looked at so far
   ChangeNorms apart_;   // of the two replicas, of the blocks mixed so far

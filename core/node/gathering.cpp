@@ -9,6 +9,11 @@ constexpr auto received = Link::Which::received;
 
 std::span<float> part(float* values, const Schema& schema, std::size_t block) { return schema.blocks()[block].of(std::span(values, schema.floats())); }
 
+void copy(const Link& link, const Block& block, std::size_t index, const Gathering::Copies& into) {
+  link.copy_received(index, block.of(into.a));
+  std::ranges::copy(block.of(into.a), block.of(into.b).begin());
+}
+
 }  // namespace
 
 void Gathering::keep(NodeId peer, const Link& link, const Schema& schema) {
@@ -22,8 +27,17 @@ void Gathering::keep(NodeId peer, const Link& link, const Schema& schema) {
   }
 }
 
-std::optional<Gathering::Sources> Gathering::model(const Links& links, const Schema& schema, Instant now, std::span<float> values) const {
-  GOSSIPD_ASSERT(values.size() == schema.floats());
+void Gathering::hear(const Link& link, const Schema& schema, const Copies& into) {
+  told_.resize(schema.blocks().size());
+  for (const std::uint32_t i : link.blocks_heard()) {
+    if (!link.is_known(received, i)) continue;
+    told_[i] = link.received_as(i);
+    copy(link, schema.blocks()[i], i, into);
+  }
+}
+
+std::optional<Gathering::Sources> Gathering::model(const Links& links, const Schema& schema, Instant now, const Copies& into) const {
+  GOSSIPD_ASSERT(into.a.size() == schema.floats() && into.b.size() == schema.floats());
   std::vector<std::pair<NodeId, const Link*>> order(links.begin(), links.end());
   std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.second->received_blocks() > b.second->received_blocks(); });
   if (order.empty() || !order.front().second->received_complete()) {
@@ -34,17 +48,23 @@ std::optional<Gathering::Sources> Gathering::model(const Links& links, const Sch
     if (std::find(all.begin(), all.end(), false) != all.end()) return std::nullopt;
   }
   Sources sources;
-  auto written = values.begin();
+  std::uint64_t written = 0;
+  const auto clear_until = [&](std::uint64_t end) {
+    for (const auto& values : {into.a, into.b}) std::ranges::fill(values.subspan(written, end - written), 0.0f);
+  };
   for (std::size_t i = 0; i < schema.blocks().size(); ++i) {
     const auto link = std::find_if(order.begin(), order.end(), [i](const auto& item) { return item.second->received_blocks() > 0 && item.second->is_known(received, i); });
-    const auto here = schema.blocks()[i].of(values);
-    std::fill(written, here.begin(), 0.0f);  // between two blocks lies what is local
-    written = here.end();
-    if (link != order.end()) link->second->copy_received(i, here);
-    else std::ranges::copy(part(values_.get(), schema, i), here.begin());
+    const Block& block = schema.blocks()[i];
+    clear_until(block.offset);  // between two blocks lies what is local
+    written = block.offset + block.size;
+    if (link == order.end()) {
+      for (const auto& values : {into.a, into.b}) std::ranges::copy(part(values_.get(), schema, i), block.of(values).begin());
+    } else if (i >= told_.size() || told_[i] != link->second->received_as(i)) {
+      copy(*link->second, block, i, into);
+    }
     ++sources[link != order.end() ? link->first : kept_[i].from];
   }
-  std::fill(written, values.end(), 0.0f);
+  clear_until(schema.floats());
   return sources;
 }
 

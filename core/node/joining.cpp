@@ -33,7 +33,7 @@ void NodeImpl::order_blocks(NodeId of, Ready& ready, Instant now) const {
 
 bool NodeImpl::adopt(Instant now) {
   if (!needs_model() || trainer_has_buffer_) return false;
-  const auto sources = gathering_.model(open_links_by_peer(), schema_, now, incoming_);
+  const auto sources = gathering_.model(open_links_by_peer(), schema_, now, {incoming_, base_});
   if (!sources) return false;
   std::string from, blocks;
   for (const auto& [peer, count] : *sources) {
@@ -50,13 +50,13 @@ void NodeImpl::on_restored(std::vector<float> model, Instant now) {
     log(Level::error, "event=no-model-to-restore hint=\"start a neighbour, or remove the state directory and join again\"");
     return;
   }
+  std::ranges::copy(model, base_.begin());
   incoming_ = std::move(model);
   take_over("checkpoint", now);
 }
 
-// The model in incoming_.
+// The model in incoming_ and base_.
 void NodeImpl::take_over(const std::string& from, Instant now) {
-  std::ranges::copy(incoming_, base_.begin());
   incoming_is_zero_ = false;
   base_valid_ = true;
   base_step_ = last_.step;
