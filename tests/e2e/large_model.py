@@ -60,23 +60,31 @@ def codec_times(floats):
     return {name: round(4 * floats / (figures["gb_per_s"] * 1e6), 1) for name, figures in operations.items()}
 
 
+SETTINGS = {"data": TEXTS, "shard": "auto", "checkpoint__every_s": 3600, **MEMBERSHIP}
+
+
+def job_of(cluster, dim, depth, heads):
+    return cluster.job(batch=1, model=f'kind = "gpt"\ndim = {dim}\ndepth = {depth}\nheads = {heads}', warmup_samples=100,
+                       data='kind = "text"\nlength = 8\ntrain_files = ["GPL-3", "LGPL-2.1", "Apache-2.0"]\nvalidation_fraction = 0.05', learning_rate=0.02)
+
+
+def wait_for_checkpoint(node):
+    node.wait("the first checkpoint", lambda s: "current" in s["checkpoints"], DEADLINE_S)
+
+
 def start(cluster, dim, depth, heads):
     """A founder that trains, and a joiner that has its model."""
-    job = cluster.job(batch=1, model=f'kind = "gpt"\ndim = {dim}\ndepth = {depth}\nheads = {heads}', warmup_samples=100,
-                      data='kind = "text"\nlength = 8\ntrain_files = ["GPL-3", "LGPL-2.1", "Apache-2.0"]\nvalidation_fraction = 0.05', learning_rate=0.02)
-    settings = {"data": TEXTS, "checkpoint__every_s": 3600, **MEMBERSHIP}
-    first = cluster.founder(job, shard="auto", **settings).start()
+    first = cluster.founder(job_of(cluster, dim, depth, heads), **SETTINGS).start()
     first.wait_phase("training", DEADLINE_S)
-    second = cluster.joiner("box2", first, shard="auto", **settings).start()
+    second = cluster.joiner("box2", first, **SETTINGS).start()
     for node in (first, second):
         node.wait("linked and training", lambda s: s["phase"] == "training" and s["links_open"] == 1, DEADLINE_S)
+        wait_for_checkpoint(node)
     return [first, second]
 
 
 def measure(cluster, dim=832, depth=12, heads=8, exchanges=6):
     nodes = start(cluster, dim, depth, heads)
-    for node in nodes:
-        node.wait("the first checkpoint", lambda s: "current" in s["checkpoints"], DEADLINE_S)
     floats = nodes[0].status()["model_floats"]
     report = {"floats": floats, "join": look_at(nodes)}
 
