@@ -168,8 +168,8 @@ class Node {
   // The data directory is missing (`what` says which); the node stays a member and waits.
   void on_waiting_for_data(std::string what, Instant now);
   // The trainer stands. `restored`: its parameters come from a checkpoint of this job (or founder's initial ones),
-  // else they must come from a neighbour. `buffer`: P floats for the first round; own counters as restored.
-  void on_model_ready(Schema schema, bool has_model, Samples own_samples, Step step, Instant now);
+  // else they must come from a neighbour. Own counters as restored; `buffers`: as make_round_buffers() makes them.
+  void on_model_ready(Schema schema, RoundBuffers buffers, bool has_model, Samples own_samples, Step step, Instant now);
   // The trainer answered the last UpdateEffect.
   void on_snapshot(Snapshot snapshot, Instant now);
 

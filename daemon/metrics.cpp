@@ -59,6 +59,8 @@ void add_node(Families& out, const DaemonView& v) {
   out.gauge("ready", "1 if /readyz answers 200", not_ready_reason(v).empty());
   out.gauge("isolated", "1 if members are known and none is linked", n.isolated);
   out.gauge("uptime_seconds", "Since this process started", v.uptime_s);
+  out.gauge("stall_seconds_max", "The longest that one event or piece of work has kept the protocol thread", seconds(v.stalls.longest));
+  out.counter("stalls_total", "Events and pieces of work that kept the protocol thread for more than 0.1 s", number(v.stalls.long_ones));
   out.gauge("incarnation", "Raised at every start", number(n.incarnation));
 }
 

@@ -36,7 +36,7 @@ NodeDriver::NodeDriver(EventLoop& loop, const DaemonConfig& config, const StateS
       started_(EventLoop::now()),
       node_timer_(loop,
                   [this] {
-                    node_->on_time(EventLoop::now());
+                    node_->on_time(begin_event());
                     after_event();
                   }),
       second_timer_(loop, [this] { on_second(); }),
@@ -135,6 +135,7 @@ void NodeDriver::start_node(const StartPlan& plan, Instant now) {
   node.membership = config_.membership;
   node.exchange = config_.exchange;
   node.balance = config_.balance;
+  event_began_ = now;
   node_.emplace(std::move(node), plan.state, now);
   job_ = plan.job;
   if (job_) {
@@ -163,11 +164,11 @@ Training::Events NodeDriver::training_events() {
   events.on_waiting_for_data = [this](const Error& what) {
     // Nobody else can have the model yet, so nothing is lost by ending, and whoever founds a cluster looks on.
     if (model_at_start_) return loop_.post([this, what] { on_training_failed(what); });
-    node_->on_waiting_for_data(what.text, EventLoop::now());
+    node_->on_waiting_for_data(what.text, begin_event());
     after_event();
   };
   events.on_snapshot = [this](Snapshot snapshot) {
-    node_->on_snapshot(std::move(snapshot), EventLoop::now());
+    node_->on_snapshot(std::move(snapshot), begin_event());
     after_event();
   };
   events.on_evaluation = [this](const EvaluationView& e) {
@@ -178,11 +179,11 @@ Training::Events NodeDriver::training_events() {
     record_history(e);
   };
   events.on_no_progress = [this](const std::string& why) {
-    node_->end_early(why, EventLoop::now());
+    node_->end_early(why, begin_event());
     after_event();
   };
   events.on_restored = [this](std::vector<float> model) {
-    node_->on_restored(std::move(model), EventLoop::now());
+    node_->on_restored(std::move(model), begin_event());
     after_event();
   };
   events.on_warning = [this](const std::string& text) { warn(text); };
@@ -191,6 +192,7 @@ Training::Events NodeDriver::training_events() {
 }
 
 void NodeDriver::on_training_ready(Training::Ready ready) {
+  const Instant now = begin_event();
   const bool has_model = ready.restored || model_at_start_;
   if (!has_model && nobody_to_ask_)
     return on_training_failed(Error{"no-checkpoint", store_.checkpoint_path("current").string() +
@@ -202,7 +204,7 @@ void NodeDriver::on_training_ready(Training::Ready ready) {
                             " step=" + std::to_string(ready.step) + " own_samples=" + std::to_string(ready.own_samples));
   // A node that trains alone has no neighbour's model to wait for.
   training_->begin(has_model || !config_.exchange.enabled);
-  node_->on_model_ready(std::move(ready.schema), has_model, ready.own_samples, ready.step, EventLoop::now());
+  node_->on_model_ready(std::move(ready.schema), std::move(ready.buffers), has_model, ready.own_samples, ready.step, now);
   after_event();
 }
 
@@ -214,14 +216,17 @@ void NodeDriver::on_training_failed(const Error& error) {
 
 // ---- the loop of core/node.h ---------------------------------------------------------------------
 
+Instant NodeDriver::begin_event() { return event_began_ = EventLoop::now(); }
+
 void NodeDriver::after_event() {
   carry_out_effects();
   node_timer_.arm_at(node_->next_deadline());
+  stalls_.note(EventLoop::now() - event_began_);
   if (!node_->has_work() || work_posted_) return;
   work_posted_ = true;
   loop_.post([this] {
     work_posted_ = false;
-    node_->work(EventLoop::now());
+    node_->work(begin_event());
     after_event();
   });
 }
@@ -336,7 +341,7 @@ void NodeDriver::reload_certificates() {
 
 void NodeDriver::on_session_open(SessionId session, const SessionInfo& info) {
   const Endpoint address = info.outbound ? info.dialled : info.remote;
-  const Instant now = EventLoop::now();
+  const Instant now = begin_event();
   sessions_[session] = OpenSession{address, info.outbound, now};
   node_->on_session_open(session, info.outbound, address, now);
   after_event();
@@ -349,18 +354,18 @@ void NodeDriver::on_session_closed(SessionId session, const Error& reason) {
   if (reason.code.starts_with("frame-"))
     log_line(Level::warning, "event=session-broken peer=" + found->second.address.host + " code=" + reason.code + " reason=" + quoted(reason.text));
   sessions_.erase(found);
-  node_->on_session_closed(session, reason.text, EventLoop::now());
+  node_->on_session_closed(session, reason.text, begin_event());
   after_event();
 }
 
 void NodeDriver::on_dial_failed(const Endpoint& dialled, const Error& reason) {
-  node_->on_dial_failed(dialled, reason.text, EventLoop::now());
+  node_->on_dial_failed(dialled, reason.text, begin_event());
   after_event();
 }
 
 void NodeDriver::on_message(SessionId session, Lane lane, std::span<const std::byte> message) {
   if (!sessions_.contains(session)) return;
-  node_->on_message(session, lane, message, EventLoop::now());
+  node_->on_message(session, lane, message, begin_event());
   after_event();
 }
 
@@ -370,7 +375,7 @@ void NodeDriver::on_bytes(SessionId session) {
 
 void NodeDriver::on_bulk_sent(SessionId session, std::size_t bytes) {
   if (!sessions_.contains(session)) return;
-  node_->on_bulk_sent(session, bytes, EventLoop::now());
+  node_->on_bulk_sent(session, bytes, begin_event());
   after_event();
 }
 
@@ -416,37 +421,37 @@ std::optional<Error> NodeDriver::retire_key(std::uint64_t id) {
 }
 
 std::optional<Error> NodeDriver::join(std::vector<Endpoint> seeds) {
-  const auto error = node_->join(std::move(seeds), EventLoop::now());
+  const auto error = node_->join(std::move(seeds), begin_event());
   after_event();
   return error;
 }
 
 std::optional<Error> NodeDriver::leave() {
-  const auto error = node_->leave(EventLoop::now());
+  const auto error = node_->leave(begin_event());
   after_event();
   return error;
 }
 
 std::optional<Error> NodeDriver::pause() {
-  const auto error = node_->pause(EventLoop::now());
+  const auto error = node_->pause(begin_event());
   after_event();
   return error;
 }
 
 std::optional<Error> NodeDriver::resume() {
-  const auto error = node_->resume(EventLoop::now());
+  const auto error = node_->resume(begin_event());
   after_event();
   return error;
 }
 
 std::optional<Error> NodeDriver::extend_budget(Samples more) {
-  const auto error = node_->extend_budget(more, EventLoop::now());
+  const auto error = node_->extend_budget(more, begin_event());
   after_event();
   return error;
 }
 
 std::optional<Error> NodeDriver::forget(NodeId member) {
-  const auto error = node_->forget(member, EventLoop::now());
+  const auto error = node_->forget(member, begin_event());
   after_event();
   return error;
 }
@@ -471,6 +476,7 @@ DaemonView NodeDriver::view() const {
   view.listening = transport_->listening();
   view.state_dir = store_.directory().string();
   view.uptime_s = seconds(now - started_);
+  view.stalls = stalls_;
   view.stopping = stopping_;
   if (job_) view.job = JobView{job_->hash, job_->name, job_->document};
   training_->describe(view, now);

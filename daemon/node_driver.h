@@ -78,6 +78,7 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   [[nodiscard]] Training::Events training_events();
   void start_node(const StartPlan& plan, Instant now);
 
+  Instant begin_event();  // now: from here to the end of after_event() nothing else is handled
   void after_event();
   void carry_out_effects();
   void carry_out(DialEffect&);
@@ -112,6 +113,8 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   const StateStore& store_;
   History history_;
   const Instant started_;
+  Instant event_began_{};
+  StallView stalls_;
 
   std::optional<Node> node_;
   std::unique_ptr<PeerTransport> transport_;

@@ -70,6 +70,7 @@ std::optional<CheckpointView> look_at(const std::filesystem::path& path) {
 // What comes back from preparing. Shared on its way through the loop, which copies its tasks.
 struct Training::Prepared {
   std::unique_ptr<Trainer> trainer;
+  RoundBuffers buffers;
   bool restored = false;
   std::vector<std::string> warnings;
   std::map<std::string, CheckpointView> checkpoints;
@@ -125,6 +126,7 @@ void Training::start_preparing() {
       prepared->error = trainer.error();
     } else {
       prepared->trainer = std::move(*trainer);
+      prepared->buffers = make_round_buffers(prepared->trainer->schema().floats());
       const Result<LoadedCheckpoint> loaded =
           load_checkpoint(store_.checkpoint_path("current"), prepared->trainer->schema(), job_hash_);
       if (loaded && !loaded->fallback_reason.empty())
@@ -171,7 +173,7 @@ void Training::on_prepared(Prepared prepared) {
       best_ = Figures{.loss = best.evaluation_loss.value_or(HUGE_VAL), .accuracy = best.accuracy, .top5_accuracy = {}, .perplexity = {}};
   }
   const TrainerStatus status = trainer_->status();
-  events_.on_ready(Ready{trainer_->schema(), prepared.restored, status.samples, status.step});
+  events_.on_ready(Ready{trainer_->schema(), std::move(prepared.buffers), prepared.restored, status.samples, status.step});
 }
 
 // ---- running -------------------------------------------------------------------------------------

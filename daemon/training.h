@@ -27,6 +27,7 @@ class Training {
  public:
   struct Ready {
     Schema schema;
+    RoundBuffers buffers;
     bool restored = false;  // from a checkpoint of this job
     Samples own_samples = 0;
     Step step = 0;

@@ -158,6 +158,8 @@ void add_identity(Json& json, const DaemonView& v) {
   json["schema_hash"] = id_or_null(v.node.schema);
   json["incarnation"] = v.node.incarnation;
   json["uptime_s"] = v.uptime_s;
+  json["stall_max_ms"] = seconds(v.stalls.longest) * 1e3;
+  json["stalls_beyond_100_ms"] = v.stalls.long_ones;
 }
 
 void add_condition(Json& json, const DaemonView& v) {
@@ -199,6 +201,11 @@ void add_training(Json& json, const DaemonView& v) {
 }
 
 }  // namespace
+
+void StallView::note(Duration kept) {
+  longest = std::max(longest, kept);
+  if (kept > stall_long) ++long_ones;
+}
 
 std::string not_ready_reason(const DaemonView& v) {
   if (v.stopping) return "stopping";

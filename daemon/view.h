@@ -50,6 +50,14 @@ struct WireView {
   std::vector<SessionView> sessions;
 };
 
+// How long the protocol thread was kept by one event or one piece of work, in which it hears and answers nobody.
+struct StallView {
+  Duration longest{};
+  std::uint64_t long_ones = 0;  // beyond stall_long
+  void note(Duration kept);
+};
+inline constexpr Duration stall_long = std::chrono::milliseconds(100);
+
 // Ids only: a secret never leaves its file and the transport.
 struct KeysView {
   struct Key {
@@ -87,6 +95,7 @@ struct DaemonView {
   std::vector<Endpoint> listening;
   std::string state_dir;
   double uptime_s = 0;
+  StallView stalls;
   std::uint64_t model_floats = 0;  // P; 0 until the model stands
   TrainerView trainer;
   WireView wire;

@@ -9,9 +9,9 @@
 #include <charconv>
 #include <cmath>
 #include <cstring>
-#include <fstream>
 #include <memory>
 
+#include "models/tensor_file.h"
 #include "models/weights.h"
 
 #define XXH_INLINE_ALL
@@ -30,6 +30,7 @@ constexpr std::string_view checksum_zero = "0000000000000000";
 constexpr std::string_view momentum_prefix = "momentum.";
 constexpr std::string_view variance_prefix = "variance.";
 constexpr std::uint64_t write_bytes_max = 16ull << 20;  // per system call
+constexpr std::uint64_t read_bytes_max = 1ull << 20;    // in memory at once, beyond what is kept
 
 fs::path sibling(const fs::path& path, std::string_view word) {
   fs::path out = path;
@@ -92,8 +93,9 @@ bool read_number(const Metadata& metadata, const std::string& key, T& out) {
   return error == std::errc{} && end == text.data() + text.size();
 }
 
-Metadata metadata_of(const Schema& schema, const Checkpoint& checkpoint) {
+Metadata metadata_of(const Schema& schema, const Checkpoint& checkpoint, const Metadata& more) {
   Metadata out = checkpoint.metadata;
+  out.insert(more.begin(), more.end());
   out["format"] = format_name;
   out["checksum"] = checksum_zero;
   out["step"] = std::to_string(checkpoint.step);
@@ -134,46 +136,62 @@ std::span<const std::byte> bytes_of_floats(const std::vector<float>& values, con
   return std::as_bytes(std::span(values).subspan(segment.offset, segment.size));
 }
 
-struct Whole {
-  Bytes bytes;
+struct OpenFile {
+  std::shared_ptr<const DataFile> file;
   SafetensorsHeader header;
 };
 
 // The codes are those of load_checkpoint.
-Result<Bytes> read_file(const fs::path& path) {
+Result<OpenFile> open_file(const fs::path& path) {
   std::error_code error;
   if (!fs::exists(path, error)) return Error{"not-found", path.string() + ": is not there"};
-  const std::uint64_t size = fs::file_size(path, error);
-  std::ifstream file(path, std::ios::binary);
-  if (error || !file) return Error{"io-error", path.string() + ": cannot be read; check its permissions"};
-  Bytes bytes(size);
-  file.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(size));
-  if (static_cast<std::uint64_t>(file.gcount()) != size) return Error{"io-error", path.string() + ": could not be read to its end"};
-  return bytes;
+  auto file = DataFile::open(path);
+  if (!file) return Error{"io-error", path.string() + ": cannot be read; check its permissions"};
+  auto header = read_safetensors_header(*file);
+  if (!header) return Error{"bad-checkpoint", header.error().text};
+  return OpenFile{std::make_shared<const DataFile>(std::move(*file)), std::move(*header)};
 }
 
-// By the checksum, whose digits become zeros in `bytes`.
-std::optional<Error> prove_whole(const fs::path& path, Bytes& bytes, SafetensorsHeader& header) {
-  const std::span<std::byte> head(bytes.data(), header.data_offset);
-  const std::size_t at = checksum_at({reinterpret_cast<const char*>(head.data()), head.size()});
-  if (at == std::string_view::npos) return Error{"bad-checkpoint", path.string() + ": has no checksum"};
-  const std::string written(reinterpret_cast<const char*>(head.data()) + at, checksum_zero.size());
-  std::memcpy(head.data() + at, checksum_zero.data(), checksum_zero.size());
-  const std::uint64_t computed = XXH3_64bits(bytes.data(), bytes.size());
+// By the checksum, in which its own digits count as zeros.
+std::optional<Error> prove_whole(OpenFile& open) {
+  const DataFile& file = *open.file;
+  std::string head(static_cast<std::size_t>(open.header.data_offset), '\0');
+  file.read_at(0, std::as_writable_bytes(std::span(head)));
+  const std::size_t at = checksum_at(head);
+  if (at == std::string::npos) return Error{"bad-checkpoint", file.path() + ": has no checksum"};
+  const std::string written = head.substr(at, checksum_zero.size());
+  head.replace(at, checksum_zero.size(), checksum_zero);
+  XXH3_state_t hash;
+  XXH3_64bits_reset(&hash);
+  XXH3_64bits_update(&hash, head.data(), head.size());
+  Bytes piece(static_cast<std::size_t>(std::min(file.bytes(), read_bytes_max)));
+  for (std::uint64_t from = head.size(); from < file.bytes(); from += piece.size()) {
+    piece.resize(static_cast<std::size_t>(std::min<std::uint64_t>(piece.size(), file.bytes() - from)));
+    file.read_at(from, piece);
+    XXH3_64bits_update(&hash, piece.data(), piece.size());
+  }
+  const std::uint64_t computed = XXH3_64bits_digest(&hash);
   if (to_hex(computed) != written)
-    return Error{"bad-checkpoint", path.string() + ": the checksum is " + to_hex(computed) + ", the file says " + written};
-  header.metadata["checksum"] = written;
+    return Error{"bad-checkpoint", file.path() + ": the checksum is " + to_hex(computed) + ", the file says " + written};
+  open.header.metadata["checksum"] = written;
   return std::nullopt;
 }
 
-// Reads a file and proves it whole.
-Result<Whole> read_whole(const fs::path& path) {
-  auto bytes = read_file(path);
-  if (!bytes) return bytes.error();
-  auto header = parse_safetensors(*bytes, bytes->size(), path.string());
-  if (!header) return Error{"bad-checkpoint", header.error().text};
-  if (auto error = prove_whole(path, *bytes, *header)) return *error;
-  return Whole{std::move(*bytes), std::move(*header)};
+Result<OpenFile> open_whole(const fs::path& path) {
+  auto open = open_file(path);
+  if (!open) return open.error();
+  if (auto error = prove_whole(*open)) return *error;
+  return open;
+}
+
+// What `read` returns, or that the file could not be read to its end.
+template <typename Read>
+auto or_io_error(const Read& read) -> decltype(read()) {
+  try {
+    return read();
+  } catch (const DataError& error) {
+    return Error{"io-error", error.what()};
+  }
 }
 
 const TensorEntry* find_tensor(const SafetensorsHeader& header, const std::map<std::string, std::size_t>& index, const std::string& name) {
@@ -181,8 +199,8 @@ const TensorEntry* find_tensor(const SafetensorsHeader& header, const std::map<s
   return found == index.end() ? nullptr : &header.tensors[found->second];
 }
 
-Result<Checkpoint> load_one(const fs::path& path, const Schema& schema, std::optional<JobHash> job) {
-  auto whole = read_whole(path);
+Result<Checkpoint> read_one(const fs::path& path, const Schema& schema, std::optional<JobHash> job) {
+  const auto whole = open_whole(path);
   if (!whole) return whole.error();
   const SafetensorsHeader& header = whole->header;
   Checkpoint out;
@@ -206,8 +224,7 @@ Result<Checkpoint> load_one(const fs::path& path, const Schema& schema, std::opt
   const auto copy = [&](const std::string& name, const Segment& segment, std::vector<float>& into) {
     const TensorEntry* tensor = find_tensor(header, index, name);
     if (tensor == nullptr || tensor->type != TensorType::f32 || tensor->shape != segment.shape) return false;
-    if (segment.size > 0)
-      std::memcpy(into.data() + segment.offset, whole->bytes.data() + header.data_offset + tensor->begin, tensor->end - tensor->begin);
+    read_floats(*whole->file, header, *tensor, std::span(into).subspan(segment.offset, segment.size));
     return true;
   };
   for (const Segment& segment : schema.segments()) {
@@ -219,6 +236,10 @@ Result<Checkpoint> load_one(const fs::path& path, const Schema& schema, std::opt
       return Error{"bad-checkpoint", path.string() + ": tensor '" + segment.name + "' is missing or has another shape"};
   }
   return out;
+}
+
+Result<Checkpoint> load_one(const fs::path& path, const Schema& schema, std::optional<JobHash> job) {
+  return or_io_error([&] { return read_one(path, schema, job); });
 }
 
 // current becomes previous without a moment in which no file has the current name, where the file system knows links.
@@ -242,26 +263,26 @@ std::optional<Error> keep_previous(const fs::path& path) {
 }  // namespace
 
 Result<Weights> read_weights(const fs::path& path) {
-  auto bytes = read_file(path);
-  if (!bytes) return bytes.error();
-  auto header = parse_safetensors(*bytes, bytes->size(), path.string());
-  if (!header) return Error{"bad-checkpoint", header.error().text};
-  const bool ours = header->metadata.contains("format") && header->metadata.at("format") == format_name;
-  if (ours)
-    if (auto error = prove_whole(path, *bytes, *header)) return *error;
-  Weights weights{path.string(), {}, std::move(header->metadata)};
-  const auto whole = std::make_shared<const Bytes>(std::move(*bytes));  // each tensor keeps the file that it is a part of
-  for (const TensorEntry& entry : header->tensors) {
-    if (ours && (entry.name.starts_with(momentum_prefix) || entry.name.starts_with(variance_prefix))) continue;
-    const auto copy_to = [whole, type = entry.type, at = header->data_offset + entry.begin](std::span<float> out) { to_floats(type, whole->data() + at, out); };
-    weights.tensors.emplace(entry.name, Weights::Tensor{entry.shape, copy_to});
-  }
-  return weights;
+  return or_io_error([&]() -> Result<Weights> {
+    auto open = open_file(path);
+    if (!open) return open.error();
+    const bool ours = open->header.metadata.contains("format") && open->header.metadata.at("format") == format_name;
+    if (ours)
+      if (auto error = prove_whole(*open)) return *error;
+    Weights weights{path.string(), {}, open->header.metadata};
+    const auto file = std::make_shared<const OpenFile>(std::move(*open));  // each tensor keeps the file that it is a part of
+    for (const TensorEntry& entry : file->header.tensors) {
+      if (ours && (entry.name.starts_with(momentum_prefix) || entry.name.starts_with(variance_prefix))) continue;
+      const auto copy_to = [file, &entry](std::span<float> out) { read_floats(*file->file, file->header, entry, out); };
+      weights.tensors.emplace(entry.name, Weights::Tensor{entry.shape, copy_to});
+    }
+    return weights;
+  });
 }
 
 fs::path previous_checkpoint_path(const fs::path& path) { return sibling(path, "previous"); }
 
-Result<std::uint64_t> write_checkpoint(const fs::path& path, const Schema& schema, const Checkpoint& checkpoint) {
+Result<std::uint64_t> write_checkpoint(const fs::path& path, const Schema& schema, const Checkpoint& checkpoint, const Metadata& more) {
   GOSSIPD_ASSERT(checkpoint.model.size() == schema.floats());
   const OptimizerState& optimizer = checkpoint.optimizer;
   for (const auto* state : {&optimizer.momentum, &optimizer.variance}) GOSSIPD_ASSERT(state->empty() || state->size() == schema.floats());
@@ -287,7 +308,7 @@ Result<std::uint64_t> write_checkpoint(const fs::path& path, const Schema& schem
   };
   add_state(momentum_prefix, optimizer.momentum);
   add_state(variance_prefix, optimizer.variance);
-  std::string header = safetensors_header(tensors, metadata_of(schema, checkpoint));
+  std::string header = safetensors_header(tensors, metadata_of(schema, checkpoint, more));
   const std::size_t at = checksum_at(header);
   if (at == std::string::npos) return Error{"io-error", path.string() + ": the metadata must not contain \"checksum\""};
   XXH3_state_t hash;
@@ -332,9 +353,11 @@ Result<LoadedCheckpoint> load_checkpoint(const fs::path& path, const Schema& sch
 }
 
 Result<Metadata> read_checkpoint_metadata(const fs::path& path) {
-  auto whole = read_whole(path);
-  if (!whole) return whole.error();
-  return whole->header.metadata;
+  return or_io_error([&]() -> Result<Metadata> {
+    const auto whole = open_whole(path);
+    if (!whole) return whole.error();
+    return whole->header.metadata;
+  });
 }
 
 }  // namespace gossipd

@@ -31,10 +31,10 @@ struct Checkpoint {
   Metadata metadata;            // more words: node, cluster, accuracy, best_accuracy, …; keys of the fields above are ours
 };
 
-// The parent directory must exist. Returns the bytes written.
+// The parent directory must exist. `more`: metadata beside the checkpoint's own. Returns the bytes written.
 // Codes "no-space", "io-error", "not-finite" (a model with NaN or infinity never replaces a good file).
 [[nodiscard]] Result<std::uint64_t> write_checkpoint(const std::filesystem::path& path, const Schema& schema,
-                                                     const Checkpoint& checkpoint);
+                                                     const Checkpoint& checkpoint, const Metadata& more = {});
 
 struct LoadedCheckpoint {
   Checkpoint checkpoint;

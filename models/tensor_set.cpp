@@ -5,6 +5,8 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "models/tensor_file.h"
+
 namespace gossipd {
 
 namespace {
@@ -65,20 +67,6 @@ void check_finite(std::span<const float> values, const char* what) {
     if (!std::isfinite(value)) throw std::out_of_range(std::string(what) + " holds NaN or infinity, or more than a float can");
 }
 
-Result<SafetensorsHeader> read_header(const DataFile& file) {
-  const std::uint64_t bytes_max = std::min<std::uint64_t>(file.bytes(), safetensors_header_bytes_max + 8);
-  std::vector<std::byte> start(static_cast<std::size_t>(std::min<std::uint64_t>(bytes_max, 8)));
-  file.read_at(0, start);
-  if (start.size() == 8) {
-    std::uint64_t length = 0;
-    for (std::size_t i = 0; i < 8; ++i) length |= std::to_integer<std::uint64_t>(start[i]) << (8 * i);
-    // The parser says what is wrong with a length that does not fit.
-    start.resize(static_cast<std::size_t>(length <= bytes_max - 8 ? length + 8 : 8));
-    file.read_at(0, start);
-  }
-  return parse_safetensors(start, file.bytes(), file.path());
-}
-
 }  // namespace
 
 TensorSet::TensorSet(const DataSpec& spec) : DataSet(spec), spec_(spec) {}
@@ -102,7 +90,7 @@ Result<std::shared_ptr<const DataSet>> TensorSet::open(const DataSpec& spec, con
 
 std::optional<Error> TensorSet::append(DataFile file) {
   const std::string path = file.path();
-  const auto header = read_header(file);
+  const auto header = read_safetensors_header(file);
   if (!header) return bad_data(path, "is no whole safetensors file (" + header.error().text + ")");
   std::size_t rows[2] = {0, 0};
   Column columns[2];

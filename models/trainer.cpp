@@ -1,27 +1,17 @@
-#include "models/trainer.h"
-
+// The training thread, its owner and the face; evaluation and checkpoints are in trainer_assistant.cpp.
 #include <algorithm>
-#include <atomic>
-#include <chrono>
 #include <cmath>
-#include <condition_variable>
-#include <deque>
-#include <mutex>
-#include <thread>
 
 #include "models/data_file.h"
-#include "models/engine.h"
 #include "models/schedule.h"
+#include "models/trainer_implementation.h"
 
 namespace gossipd {
 
 namespace {
 
-using WallClock = std::chrono::steady_clock;
-
 constexpr double loss_smoothing = 0.02;           // weight of the newest batch
 constexpr double step_seconds_smoothing = 0.1;    // weight of the newest step
-constexpr std::size_t checkpoint_requests_max = 16;
 
 bool all_finite(std::span<const float> values) {
   // x·0 is 0 for finite x and NaN otherwise; one sum, no branch per element.
@@ -45,110 +35,6 @@ std::string_view to_string(TrainerState state) {
   }
   return "";
 }
-
-class Trainer::Implementation {
- public:
-  Implementation(const Job& job, const TrainerOptions& options, std::unique_ptr<Engine> engine)
-      : job_(job), options_(options), engine_(std::move(engine)), batch_(job.batch), budget_samples_(job.budget_samples) {
-    publish_status(TrainerState::idle);
-  }
-  ~Implementation() { stop(); }
-
-  const Job& job() const { return job_; }
-  Engine& engine() { return *engine_; }
-
-  std::optional<Error> restore(const Checkpoint&);
-  void start(Callbacks, bool hold);
-  void stop();
-  void give(Update);
-  void recall();
-  void set_others_samples(Samples samples) { others_samples_.store(samples); }
-  void set_budget(Samples samples);
-  void raise_own_samples(Samples at_least);
-  void request_evaluation();
-  void write_checkpoint(CheckpointRequest);
-  TrainerStatus status() const;
-
- private:
-  using Lock = std::unique_lock<std::mutex>;
-  using SharedCheckpoint = std::shared_ptr<const Checkpoint>;  // shared: written and evaluated at once
-
-  // What other threads ask of the training thread; taken whole at a step boundary.
-  struct Inbox {
-    std::optional<Update> update;
-    bool recall = false;
-    Samples own_samples_at_least = 0;
-    bool evaluate = false;
-    std::vector<CheckpointRequest> checkpoints;
-    bool empty() const { return !update && !recall && own_samples_at_least == 0 && !evaluate && checkpoints.empty(); }
-  };
-  // The exchange's buffer while it is with us.
-  struct Loan {
-    std::vector<float> buffer;
-    Step due = 0;
-  };
-
-  // Training thread.
-  void train();
-  [[nodiscard]] bool at_boundary(Inbox);  // whether to step
-  void apply(Update);
-  void keep_local(std::span<float> values);
-  void take_checkpoints(std::vector<CheckpointRequest>);
-  void one_step();
-  void return_loan();
-  void fail(const std::exception&);
-  [[nodiscard]] TrainerState state() const;
-  [[nodiscard]] double learning_rate() const { return learning_rate_at(job_, cluster_samples(), budget_samples_.load()) * rate_scale_; }
-  [[nodiscard]] Samples cluster_samples() const { return samples_ + others_samples_.load(); }
-  void publish_status(TrainerState);
-  SharedCheckpoint capture();
-
-  // Evaluation thread.
-  void assist();
-  void evaluate(SharedCheckpoint, bool asked_for);
-  void write(const CheckpointRequest&, SharedCheckpoint);
-
-  const Job job_;
-  const TrainerOptions options_;
-  const std::unique_ptr<Engine> engine_;
-  Callbacks callbacks_;
-  std::thread training_thread_;
-  std::thread evaluation_thread_;
-
-  // Owned by the training thread while it runs, by the owner otherwise.
-  Step step_ = 0;
-  Samples samples_ = 0;
-  Samples data_position_ = 0;
-  std::uint32_t batch_ = 0;    // samples per step, by the last update
-  double rate_scale_ = 1;      // likewise
-  double loss_ = 0;
-  double step_seconds_ = 0;
-  bool first_step_ = true;
-  bool holding_ = false;       // waits for the first give()
-  bool told_to_train_ = true;
-  bool not_finite_ = false;
-  bool failed_ = false;
-  bool end_evaluated_ = false;
-  Samples next_evaluation_ = 0;
-  std::optional<Loan> loan_;
-
-  std::atomic<Samples> others_samples_{0};
-  std::atomic<Samples> budget_samples_;
-  std::atomic<bool> cancel_evaluation_{false};
-
-  mutable std::mutex mutex_;  // guards everything below
-  std::condition_variable training_wakes_;
-  std::condition_variable evaluation_wakes_;
-  bool running_ = false;
-  bool stop_training_ = false;
-  bool stop_evaluation_ = false;
-  Inbox inbox_;
-  SharedCheckpoint to_evaluate_;   // the newest only
-  bool to_evaluate_asked_for_ = false;
-  SharedCheckpoint last_evaluated_;
-  std::deque<std::pair<CheckpointRequest, SharedCheckpoint>> to_write_;
-  TrainerStatus status_;
-};
 
 // ---- owner ----
 
@@ -253,35 +139,6 @@ void Trainer::Implementation::request_evaluation() {
   training_wakes_.notify_all();
 }
 
-void Trainer::Implementation::write_checkpoint(CheckpointRequest request) {
-  SharedCheckpoint checkpoint;
-  std::optional<Error> refused;
-  {
-    const Lock lock(mutex_);
-    const bool evaluated = request.model == CheckpointRequest::Model::last_evaluated;
-    if (evaluated && !last_evaluated_) {
-      refused = Error{"not-evaluated", request.path.string() + ": not written: no model has been evaluated yet"};
-    } else if (inbox_.checkpoints.size() + to_write_.size() >= checkpoint_requests_max) {
-      refused = Error{"busy", request.path.string() + ": not written: " + std::to_string(checkpoint_requests_max) +
-                                  " checkpoints are waiting already; is the disk that slow?"};
-    } else if (!running_) {
-      checkpoint = evaluated ? last_evaluated_ : capture();
-    } else if (evaluated) {
-      to_write_.emplace_back(std::move(request), last_evaluated_);
-      evaluation_wakes_.notify_all();
-      return;
-    } else {
-      inbox_.checkpoints.push_back(std::move(request));
-      training_wakes_.notify_all();
-      return;
-    }
-  }
-  if (!refused)
-    write(request, checkpoint);
-  else if (request.done)
-    request.done(*refused);
-}
-
 TrainerStatus Trainer::Implementation::status() const {
   const Lock lock(mutex_);
   return status_;
@@ -346,23 +203,6 @@ bool Trainer::Implementation::at_boundary(Inbox inbox) {
   }
   if (loan_ && (step_ >= loan_->due || now != TrainerState::training)) return_loan();
   return now == TrainerState::training && !not_finite_;
-}
-
-void Trainer::Implementation::take_checkpoints(std::vector<CheckpointRequest> requests) {
-  if (requests.empty()) return;
-  SharedCheckpoint checkpoint;
-  try {
-    checkpoint = capture();
-  } catch (const std::exception& error) {
-    for (const CheckpointRequest& request : requests)
-      if (request.done) request.done(Error{"device-failed", request.path.string() + ": not written: the model cannot be read from " +
-                                                                engine_->device() + ": " + error.what()});
-    if (!failed_) throw;
-    return;
-  }
-  const Lock lock(mutex_);
-  for (CheckpointRequest& request : requests) to_write_.emplace_back(std::move(request), checkpoint);
-  evaluation_wakes_.notify_all();
 }
 
 void Trainer::Implementation::apply(Update update) {
@@ -451,76 +291,6 @@ void Trainer::Implementation::publish_status(TrainerState state) {
   const double rate = learning_rate();
   const Lock lock(mutex_);
   status_ = {state, step_, samples_, data_position_, loss_, rate, step_seconds_};
-}
-
-Trainer::Implementation::SharedCheckpoint Trainer::Implementation::capture() {
-  auto out = std::make_shared<Checkpoint>();
-  out->model.resize(engine_->schema().floats());
-  engine_->copy_model(out->model);
-  out->optimizer = engine_->optimizer_state();
-  out->step = step_;
-  out->samples = samples_;
-  out->others_samples = others_samples_.load();
-  out->data_position = data_position_;
-  out->shard_index = options_.shard_index;
-  out->shard_count = options_.shard_count;
-  out->loss = loss_;
-  out->job = job_.hash();
-  out->metadata["job_name"] = job_.name;
-  return out;
-}
-
-// ---- evaluation thread ----
-
-void Trainer::Implementation::assist() {
-  engine_->prepare_thread(options_.nice);
-  while (true) {
-    std::optional<std::pair<CheckpointRequest, SharedCheckpoint>> writing;
-    SharedCheckpoint evaluating;
-    bool asked_for = false;
-    {
-      Lock lock(mutex_);
-      evaluation_wakes_.wait(lock, [&] { return stop_evaluation_ || to_evaluate_ || !to_write_.empty(); });
-      if (!to_write_.empty()) {
-        writing = std::move(to_write_.front());
-        to_write_.pop_front();
-      } else if (to_evaluate_) {
-        evaluating = std::exchange(to_evaluate_, nullptr);
-        asked_for = std::exchange(to_evaluate_asked_for_, false);
-      } else {
-        return;  // stopped, and nothing is left to write
-      }
-    }
-    if (writing) write(writing->first, writing->second);
-    if (evaluating) evaluate(std::move(evaluating), asked_for);
-  }
-}
-
-void Trainer::Implementation::evaluate(SharedCheckpoint checkpoint, bool asked_for) {
-  const auto began = WallClock::now();
-  std::optional<Figures> figures;
-  try {
-    figures = engine_->evaluate(checkpoint->model, cancel_evaluation_);
-  } catch (const std::exception& error) {
-    if (callbacks_.on_failure)
-      callbacks_.on_failure(Error{"evaluation-failed", "evaluating on " + engine_->device() + " failed: " + error.what()});
-    return;
-  }
-  if (!figures) return;
-  Evaluation out{*figures, checkpoint->step, checkpoint->samples + checkpoint->others_samples,
-                 std::chrono::duration<double>(WallClock::now() - began).count(), asked_for};
-  {
-    const Lock lock(mutex_);
-    last_evaluated_ = std::move(checkpoint);
-  }
-  if (callbacks_.on_evaluation) callbacks_.on_evaluation(out);
-}
-
-void Trainer::Implementation::write(const CheckpointRequest& request, SharedCheckpoint checkpoint) {
-  Checkpoint complete = *checkpoint;
-  complete.metadata.insert(request.metadata.begin(), request.metadata.end());
-  auto written = gossipd::write_checkpoint(request.path, engine_->schema(), complete);
-  if (request.done) request.done(std::move(written));
 }
 
 // ---- the face ----

@@ -5,6 +5,8 @@
 #include <fstream>
 #include <set>
 
+#include "models/data_file.h"
+
 namespace gossipd {
 
 namespace {
@@ -42,6 +44,31 @@ std::uint64_t count_of(const std::vector<std::int64_t>& shape) {
   return count;
 }
 
+// All that does not fit, in words; empty: everything does.
+std::string mismatches(const Weights& weights, const Schema& schema) {
+  std::set<std::string> known;
+  Complaint missing("it lacks"), shaped(""), infinite("NaN or infinity is in"), strange("the model has no");
+  std::vector<float> values;  // of one tensor
+  for (const Segment& segment : schema.segments()) {
+    known.insert(segment.name);
+    const auto found = weights.tensors.find(segment.name);
+    if (found == weights.tensors.end()) {
+      if (segment.kind != SegmentKind::local) missing.add(segment.name);
+      continue;
+    }
+    if (found->second.shape != segment.shape) {
+      shaped.add(segment.name + " is " + text_of(found->second.shape) + " but the model's is " + text_of(segment.shape));
+      continue;
+    }
+    values.resize(segment.size);
+    found->second.copy_to(values);
+    if (!std::ranges::all_of(values, [](float v) { return std::isfinite(v); })) infinite.add(segment.name);
+  }
+  for (const auto& [name, tensor] : weights.tensors)
+    if (!known.contains(name)) strange.add(name);
+  return shaped.text() + missing.text() + strange.text() + infinite.text();
+}
+
 }  // namespace
 
 std::optional<Error> write_weights(const std::filesystem::path& path, const Weights& weights) {
@@ -57,7 +84,11 @@ std::optional<Error> write_weights(const std::filesystem::path& path, const Weig
   file.write(header.data(), static_cast<std::streamsize>(header.size()));
   for (const auto& [name, tensor] : weights.tensors) {
     std::vector<float> values(count_of(tensor.shape));
-    tensor.copy_to(values);
+    try {
+      tensor.copy_to(values);
+    } catch (const DataError& error) {
+      return Error{"io-error", error.what()};
+    }
     file.write(reinterpret_cast<const char*>(values.data()), static_cast<std::streamsize>(values.size() * sizeof(float)));
   }
   file.close();
@@ -70,30 +101,16 @@ std::optional<Error> write_weights(const std::filesystem::path& path, const Weig
 
 std::optional<Error> take_weights(const Weights& weights, const Schema& schema, std::span<float> model) {
   GOSSIPD_ASSERT(model.size() == schema.floats());
-  std::vector<float> out(model.begin(), model.end());
-  std::set<std::string> known;
-  Complaint missing("it lacks"), shaped(""), infinite("NaN or infinity is in"), strange("the model has no");
-  for (const Segment& segment : schema.segments()) {
-    known.insert(segment.name);
-    const auto found = weights.tensors.find(segment.name);
-    if (found == weights.tensors.end()) {
-      if (segment.kind != SegmentKind::local) missing.add(segment.name);
-      continue;
-    }
-    if (found->second.shape != segment.shape) {
-      shaped.add(segment.name + " is " + text_of(found->second.shape) + " but the model's is " + text_of(segment.shape));
-      continue;
-    }
-    const std::span<float> values = std::span(out).subspan(segment.offset, segment.size);
-    found->second.copy_to(values);
-    if (!std::ranges::all_of(values, [](float v) { return std::isfinite(v); })) infinite.add(segment.name);
+  try {
+    const std::string reasons = mismatches(weights, schema);
+    if (!reasons.empty())
+      return Error{"bad-weights", weights.path + ": does not fit the job's model: " + reasons + "bring weights of this model, or change [model]"};
+    for (const Segment& segment : schema.segments())
+      if (const auto found = weights.tensors.find(segment.name); found != weights.tensors.end())
+        found->second.copy_to(model.subspan(segment.offset, segment.size));
+  } catch (const DataError& error) {
+    return Error{"io-error", error.what()};
   }
-  for (const auto& [name, tensor] : weights.tensors)
-    if (!known.contains(name)) strange.add(name);
-  const std::string reasons = shaped.text() + missing.text() + strange.text() + infinite.text();
-  if (!reasons.empty())
-    return Error{"bad-weights", weights.path + ": does not fit the job's model: " + reasons + "bring weights of this model, or change [model]"};
-  std::ranges::copy(out, model.begin());
   return std::nullopt;
 }
 

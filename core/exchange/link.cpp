@@ -93,7 +93,11 @@ std::optional<Reject> Link::on_turn(std::span<const std::byte> message, double r
     heard_records_.clear();
     for (BlockState& block : blocks_) block.heard = block.heard_whole = false;
   }
-  for (const TurnRecord& record : records) apply_record(record);
+  blocks_heard_.clear();
+  for (const TurnRecord& record : records) {
+    apply_record(record);
+    blocks_heard_.push_back(record.block);
+  }
   peer_weight_ = header.weight;
   peer_in_flight_ = std::max<std::uint32_t>(header.in_flight, 1);
   peer_step_seconds_ = header.step_seconds;
@@ -387,7 +391,7 @@ bool Link::speak(std::span<const float> model, std::span<float> update, std::spa
   mix(index, speech_.gain_self, paired_before ? own_future_ : FuturePosition{}, x, u, drift);
   state.to_draw = speech_.gain_self > 0 && is_paired(state);
   ++next_block_;
-  if (message_.size() >= turn_message_fill_bytes) flush(false, now);
+  if (message_.size() >= turn_message_fill_bytes || message_floats_ >= turn_message_fill_floats) flush(false, now);
   return true;
 }
 
@@ -445,6 +449,7 @@ void Link::append(std::uint32_t index, Codec codec, std::span<const float> targe
   if (!delta) state.said_whole = true, state.to_draw = false;
   write_turn_record(record.first<turn_record_bytes>(), header);
   ++message_records_;
+  message_floats_ += block.size;
   if (delta || codec.id == CodecId::mirror) kept_.push_back(Kept{index, state.published, codec, Bytes(record.begin(), record.end())});
   if (message_records_ == turn_records_max - 1) flush(false, Instant{});
 }
@@ -471,6 +476,7 @@ void Link::flush(bool last, Instant now) {
   outbox_.push_back(std::make_shared<const Bytes>(std::move(message_)));
   message_ = {};
   message_records_ = 0;
+  message_floats_ = 0;
 }
 
 void Link::end(Instant now) {

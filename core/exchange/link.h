@@ -127,8 +127,11 @@ class Link {
   }
   [[nodiscard]] bool has_replicas() const { return published_.floats() > 0; }
   [[nodiscard]] bool in_bf16() const { return published_.is_narrow(); }
-  [[nodiscard]] std::vector<float> received() const { return received_.all(); }
   void copy_received(std::size_t block, std::span<float> out) const;  // `out` is of the block's size
+  // Of the last message heard.
+  [[nodiscard]] const std::vector<std::uint32_t>& blocks_heard() const { return blocks_heard_; }
+  // What tells one content of the peer's block from another, while this end has no model of its own: then only what is heard changes it.
+  [[nodiscard]] std::pair<std::uint64_t, Version> received_as(std::size_t block) const { return {conversation_, blocks_[block].received}; }
   [[nodiscard]] const ExchangeCounters& counters() const { return counters_; }
   ExchangeCounters& counters() { return counters_; }
   [[nodiscard]] float peer_weight() const { return peer_weight_; }
@@ -217,12 +220,14 @@ class Link {
   std::vector<std::uint32_t> order_;  // … in this order; empty: the schema's
   Bytes message_;
   std::uint16_t message_records_ = 0;
+  std::size_t message_floats_ = 0;  // that its records tell of: work for the other end, in one piece
   std::deque<SharedBytes> outbox_;
   std::vector<Kept> kept_;             // the peer has not answered for them
   std::vector<Kept> opened_, heard_records_;  // the deltas of our opening and of the turn heard last; only with outer momentum
   bool reopened_ = false;     // no turn has been heard to its end since the link was opened again
   bool resend_turn_ = false;  // the last turn spoken was not heard to its end
   std::vector<std::uint32_t> resync_;
+  std::vector<std::uint32_t> blocks_heard_;
   std::uint64_t bytes_before_turn_ = 0;
   ChangeNorms unsaid_;  // of the blocks looked at so far
   ChangeNorms apart_;   // of the two replicas, of the blocks mixed so far

@@ -89,6 +89,7 @@ void Link::start_fresh(bool i_speak_first, bool in_bf16) {
   resync_.clear();
   message_.clear();
   message_records_ = 0;
+  message_floats_ = 0;
   received_once_ = published_once_ = false;
   peer_loss_ = make_forecaster(policy_.loss_trust);  // its steps may count from anew
 }
@@ -115,6 +116,7 @@ std::optional<Reject> Link::on_replica_state(std::span<const std::byte> message,
   outbox_.clear();
   message_.clear();
   message_records_ = 0;
+  message_floats_ = 0;
 
   std::vector<Kept> again;
   for (std::uint32_t i = 0; i < blocks_.size(); ++i) {
@@ -167,6 +169,7 @@ void Link::close() {
   outbox_.clear();
   message_.clear();
   message_records_ = 0;
+  message_floats_ = 0;
   hearing_ = false;
 }
 

@@ -3,10 +3,14 @@
 // In bf16 every change ends by rounding to nearest, ties to even. Both ends of a link keep their replicas in one format and change
 // them at the same moments by the same arithmetic, so these stay bit-identical; what rounding lost is in the difference
 // between model and replica, which the next delta carries. One owner.
+//
+// A block has no value until it has been put, and is not looked at before: the memory of a large model is touched block by block as the
+// blocks come, not all of it where a link opens.
 #pragma once
 
 #include <algorithm>
 #include <bit>
+#include <memory>
 
 #include "core/exchange/kernels.h"
 #include "core/model/schema.h"
@@ -27,14 +31,17 @@ class Replica {
  public:
   void reset(std::size_t floats, bool narrow) {
     clear();
+    floats_ = floats;
     narrow_ = narrow;
-    narrow ? narrow_values_.assign(floats, 0) : wide_values_.assign(floats, 0.0f);
+    if (narrow) narrow_values_ = std::make_unique_for_overwrite<std::uint16_t[]>(floats);
+    else wide_values_ = std::make_unique_for_overwrite<float[]>(floats);
   }
   void clear() {
-    wide_values_ = {};
-    narrow_values_ = {};
+    floats_ = 0;
+    wide_values_.reset();
+    narrow_values_.reset();
   }
-  [[nodiscard]] std::size_t floats() const { return wide_values_.size() + narrow_values_.size(); }
+  [[nodiscard]] std::size_t floats() const { return floats_; }
   [[nodiscard]] bool is_narrow() const { return narrow_; }
 
   // A block to be looked at; in bf16 a copy.
@@ -42,7 +49,7 @@ class Replica {
    public:
     Look(const Replica& replica, const Block& block) {
       if (!replica.narrow_) {
-        values_ = block.of(std::span<const float>(replica.wide_values_));
+        values_ = replica.wide_of(block);
         return;
       }
       copy_.resize(block.size);
@@ -63,7 +70,7 @@ class Replica {
    public:
     Change(Replica& replica, const Block& block) : replica_(replica), block_(block) {
       if (!replica.narrow_) {
-        values_ = block.of(std::span<float>(replica.wide_values_));
+        values_ = replica.wide_of(block);
         return;
       }
       copy_.resize(block.size);
@@ -85,7 +92,7 @@ class Replica {
   };
 
   void put(const Block& block, std::span<const float> values) {
-    narrow_ ? kernels().narrow(narrow_of(block), values) : void(std::copy(values.begin(), values.end(), block.of(std::span<float>(wide_values_)).begin()));
+    narrow_ ? kernels().narrow(narrow_of(block), values) : void(std::copy(values.begin(), values.end(), wide_of(block).begin()));
   }
 
   // As they would be kept.
@@ -96,20 +103,18 @@ class Replica {
     kernels().widen(values, kept);
   }
 
-  [[nodiscard]] std::vector<float> all() const {
-    if (!narrow_) return wide_values_;
-    std::vector<float> out(narrow_values_.size());
-    kernels().widen(out, narrow_values_);
-    return out;
+ private:
+  [[nodiscard]] std::span<float> wide_of(const Block& block) { return block.of(std::span(wide_values_.get(), floats_)); }
+  [[nodiscard]] std::span<const float> wide_of(const Block& block) const { return block.of(std::span<const float>(wide_values_.get(), floats_)); }
+  [[nodiscard]] std::span<std::uint16_t> narrow_of(const Block& block) { return std::span(narrow_values_.get(), floats_).subspan(block.offset, block.size); }
+  [[nodiscard]] std::span<const std::uint16_t> narrow_of(const Block& block) const {
+    return std::span<const std::uint16_t>(narrow_values_.get(), floats_).subspan(block.offset, block.size);
   }
 
- private:
-  [[nodiscard]] std::span<std::uint16_t> narrow_of(const Block& block) { return std::span(narrow_values_).subspan(block.offset, block.size); }
-  [[nodiscard]] std::span<const std::uint16_t> narrow_of(const Block& block) const { return std::span(narrow_values_).subspan(block.offset, block.size); }
-
+  std::size_t floats_ = 0;
   bool narrow_ = false;
-  std::vector<float> wide_values_;             // one of the two is empty
-  std::vector<std::uint16_t> narrow_values_;
+  std::unique_ptr<float[]> wide_values_;  // one of the two is empty
+  std::unique_ptr<std::uint16_t[]> narrow_values_;
 };
 
 }  // namespace gossipd

@@ -26,6 +26,14 @@ struct Snapshot {
   bool finite = true;                // false: a parameter or the loss is NaN or infinite
 };
 
+// The two buffers of a node's rounds, P zeros each. Who prepares the model makes them, on a thread of its own, since the first touch of so
+// much memory takes long: of 100 million parameters some tenths of a second.
+struct RoundBuffers {
+  std::vector<float> base;
+  std::vector<float> update;
+};
+[[nodiscard]] inline RoundBuffers make_round_buffers(std::uint64_t floats) { return {std::vector<float>(floats), std::vector<float>(floats)}; }
+
 // Core → trainer.
 struct Update {
   std::vector<float> values;  // P floats, to be added to the parameters

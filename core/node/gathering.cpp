@@ -7,45 +7,65 @@ namespace {
 
 constexpr auto received = Link::Which::received;
 
-std::span<float> part(std::vector<float>& values, const Block& block) { return block.of(std::span<float>(values)); }
+std::span<float> part(float* values, const Schema& schema, std::size_t block) { return schema.blocks()[block].of(std::span(values, schema.floats())); }
+
+void copy(const Link& link, const Block& block, std::size_t index, const Gathering::Copies& into) {
+  link.copy_received(index, block.of(into.a));
+  std::ranges::copy(block.of(into.a), block.of(into.b).begin());
+}
 
 }  // namespace
 
 void Gathering::keep(NodeId peer, const Link& link, const Schema& schema) {
   if (link.received_blocks() == 0) return;
-  values_.resize(schema.floats());
+  if (!values_) values_ = std::make_unique_for_overwrite<float[]>(schema.floats());
   kept_.resize(schema.blocks().size());
   for (std::size_t i = 0; i < kept_.size(); ++i) {
     if (!link.is_known(received, i) || kept_[i].at > link.heard_at()) continue;
     kept_[i] = {peer, link.heard_at()};
-    link.copy_received(i, part(values_, schema.blocks()[i]));
+    link.copy_received(i, part(values_.get(), schema, i));
   }
 }
 
-std::optional<Gathering::Model> Gathering::model(const Links& links, const Schema& schema, Instant now) const {
+void Gathering::hear(const Link& link, const Schema& schema, const Copies& into) {
+  told_.resize(schema.blocks().size());
+  for (const std::uint32_t i : link.blocks_heard()) {
+    if (!link.is_known(received, i)) continue;
+    told_[i] = link.received_as(i);
+    copy(link, schema.blocks()[i], i, into);
+  }
+}
+
+std::optional<Gathering::Sources> Gathering::model(const Links& links, const Schema& schema, Instant now, const Copies& into) const {
+  GOSSIPD_ASSERT(into.a.size() == schema.floats() && into.b.size() == schema.floats());
   std::vector<std::pair<NodeId, const Link*>> order(links.begin(), links.end());
   std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.second->received_blocks() > b.second->received_blocks(); });
-  Model model;
-  if (!order.empty() && order.front().second->received_complete()) {
-    model.values = order.front().second->received();
-    model.blocks[order.front().first] = schema.blocks().size();
-    return model;
+  if (order.empty() || !order.front().second->received_complete()) {
+    std::size_t most = kept_.size();
+    for (const auto& [peer, link] : order) most += link->received_blocks();
+    if (most < schema.blocks().size()) return std::nullopt;
+    const std::vector<bool> all = held(links, schema, now);
+    if (std::find(all.begin(), all.end(), false) != all.end()) return std::nullopt;
   }
-  std::size_t most = kept_.size();
-  for (const auto& [peer, link] : order) most += link->received_blocks();
-  if (most < schema.blocks().size()) return std::nullopt;
-  const std::vector<bool> all = held(links, schema, now);
-  if (std::find(all.begin(), all.end(), false) != all.end()) return std::nullopt;
-  model.values.assign(schema.floats(), 0.0f);
-  for (std::size_t i = 0; i < all.size(); ++i) {
+  Sources sources;
+  std::uint64_t written = 0;
+  const auto clear_until = [&](std::uint64_t end) {
+    for (const auto& values : {into.a, into.b}) std::ranges::fill(values.subspan(written, end - written), 0.0f);
+  };
+  for (std::size_t i = 0; i < schema.blocks().size(); ++i) {
     const auto link = std::find_if(order.begin(), order.end(), [i](const auto& item) { return item.second->received_blocks() > 0 && item.second->is_known(received, i); });
     const Block& block = schema.blocks()[i];
-    const auto here = part(model.values, block);
-    if (link != order.end()) link->second->copy_received(i, here);
-    else std::ranges::copy(block.of(std::span<const float>(values_)), here.begin());
-    ++model.blocks[link != order.end() ? link->first : kept_[i].from];
+    clear_until(block.offset);  // between two blocks lies what is local
+    written = block.offset + block.size;
+    if (link == order.end()) {
+      for (const auto& values : {into.a, into.b}) std::ranges::copy(part(values_.get(), schema, i), block.of(values).begin());
+    } else if (i >= told_.size() || told_[i] != link->second->received_as(i)) {
+      copy(*link->second, block, i, into);
+    }
+    ++sources[link != order.end() ? link->first : kept_[i].from];
   }
-  return model;
+  clear_until(schema.floats());
+  return sources;
 }
 
 std::vector<bool> Gathering::held(const Links& links, const Schema& schema, Instant now) const {

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <optional>
 
 #include "core/exchange/link.h"
@@ -23,16 +24,19 @@ inline constexpr Duration kept_age_max = std::chrono::minutes(10);
 class Gathering {
  public:
   using Links = std::map<NodeId, const Link*>;  // that are open
-  struct Model {
-    std::vector<float> values;              // P floats, zero in `local` segments
-    std::map<NodeId, std::size_t> blocks;   // taken from whom
+  struct Copies {
+    std::span<float> a, b;  // P floats each
   };
+  using Sources = std::map<NodeId, std::size_t>;  // how many blocks were taken from whom
 
   // Before a link ends: what it holds is kept.
   void keep(NodeId peer, const Link& link, const Schema& schema);
-  void clear() { values_ = {}, kept_ = {}; }
-  // Nothing while a block is missing.
-  [[nodiscard]] std::optional<Model> model(const Links& links, const Schema& schema, Instant now) const;
+  void clear() { values_.reset(), kept_ = {}, told_ = {}; }
+  // A message has come on the link of a node that never had a model: its blocks are copied at once, so that little is left to copy when all
+  // are there. `into` are those that model() will be called with, and zeros before the first call.
+  void hear(const Link& link, const Schema& schema, const Copies& into);
+  // Into both of `into`, with zeros in `local` segments. While a block is missing nothing, and they stay as they are.
+  [[nodiscard]] std::optional<Sources> model(const Links& links, const Schema& schema, Instant now, const Copies& into) const;
   // For each block whether anybody holds it.
   [[nodiscard]] std::vector<bool> held(const Links& links, const Schema& schema, Instant now) const;
 
@@ -43,8 +47,9 @@ class Gathering {
   };
   [[nodiscard]] bool is_kept(std::size_t block, Instant now) const { return block < kept_.size() && kept_[block].from != NodeId{} && now - kept_[block].at <= kept_age_max; }
 
-  std::vector<float> values_;
+  std::unique_ptr<float[]> values_;  // P floats, where kept_ names a node
   std::vector<Kept> kept_;
+  std::vector<std::pair<std::uint64_t, Version>> told_;  // Link::received_as() of the blocks that hear() has copied
 };
 
 // The block that one more neighbour should begin with, where others stand at `positions` and each goes on from there through all blocks, past

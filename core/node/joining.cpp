@@ -33,14 +33,14 @@ void NodeImpl::order_blocks(NodeId of, Ready& ready, Instant now) const {
 
 bool NodeImpl::adopt(Instant now) {
   if (!needs_model() || trainer_has_buffer_) return false;
-  auto model = gathering_.model(open_links_by_peer(), schema_, now);
-  if (!model) return false;
+  const auto sources = gathering_.model(open_links_by_peer(), schema_, now, {incoming_, base_});
+  if (!sources) return false;
   std::string from, blocks;
-  for (const auto& [peer, count] : model->blocks) {
+  for (const auto& [peer, count] : *sources) {
     from += (from.empty() ? "peer=" : ",") + to_hex(peer);
     blocks += (blocks.empty() ? " blocks=" : ",") + std::to_string(count);
   }
-  take_over(std::move(model->values), from + blocks, now);
+  take_over(from + blocks, now);
   return true;
 }
 
@@ -50,12 +50,14 @@ void NodeImpl::on_restored(std::vector<float> model, Instant now) {
     log(Level::error, "event=no-model-to-restore hint=\"start a neighbour, or remove the state directory and join again\"");
     return;
   }
-  take_over(std::move(model), "checkpoint", now);
+  std::ranges::copy(model, base_.begin());
+  incoming_ = std::move(model);
+  take_over("checkpoint", now);
 }
 
-void NodeImpl::take_over(std::vector<float> model, const std::string& from, Instant now) {
-  base_ = model;
-  incoming_ = std::move(model);
+// The model in incoming_ and base_.
+void NodeImpl::take_over(const std::string& from, Instant now) {
+  incoming_is_zero_ = false;
   base_valid_ = true;
   base_step_ = last_.step;
   std::fill(drift_.begin(), drift_.end(), 0.0f);

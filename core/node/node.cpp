@@ -118,9 +118,13 @@ void NodeImpl::on_waiting_for_data(std::string what, Instant now) {
   renew_own_record(now);
 }
 
-void NodeImpl::on_model_ready(Schema schema, bool has_model, Samples own_samples, Step step, Instant now) {
+void NodeImpl::on_model_ready(Schema schema, RoundBuffers buffers, bool has_model, Samples own_samples, Step step, Instant now) {
   GOSSIPD_ASSERT(!model_ready_);
   schema_ = std::move(schema);
+  base_ = std::move(buffers.base);
+  incoming_ = std::move(buffers.update);
+  GOSSIPD_ASSERT(base_.size() == schema_.floats() && incoming_.size() == schema_.floats());
+  incoming_is_zero_ = true;
   model_ready_ = true;
   has_model_ = has_model || !config_.exchange.enabled;
   trained_samples_ = own_samples;
@@ -154,8 +158,11 @@ void NodeImpl::begin_training(Instant now) {
   joined_at_step_ = last_.step;
   set_phase(Phase::training, established_sessions() > 0 ? "linked to the cluster" : "alone");
   check_progress(now);
-  if (!trainer_has_buffer_ && stage_ == RoundStage::idle) hand_out(std::vector<float>(schema_.floats(), 0.0f), false);
-  else if (round_has_reason(now)) start_round(now);
+  if (!trainer_has_buffer_ && stage_ == RoundStage::idle) {
+    // A model that broke has left something here.
+    if (!std::exchange(incoming_is_zero_, false)) incoming_.assign(schema_.floats(), 0.0f);
+    hand_out(std::move(incoming_), false);
+  } else if (round_has_reason(now)) start_round(now);
 }
 
 // The models agree when every member that is not suspected says that its spread is below the bound.
@@ -452,8 +459,8 @@ void Node::on_file_read(SessionId id, const JobFile& file, std::uint64_t offset,
 std::optional<Error> Node::extend_budget(Samples more, Instant now) { return impl_->extend_budget(more, now); }
 void Node::end_early(const std::string& why, Instant now) { impl_->end_early(why, now); }
 void Node::on_waiting_for_data(std::string what, Instant now) { impl_->on_waiting_for_data(std::move(what), now); }
-void Node::on_model_ready(Schema schema, bool has_model, Samples own_samples, Step step, Instant now) {
-  impl_->on_model_ready(std::move(schema), has_model, own_samples, step, now);
+void Node::on_model_ready(Schema schema, RoundBuffers buffers, bool has_model, Samples own_samples, Step step, Instant now) {
+  impl_->on_model_ready(std::move(schema), std::move(buffers), has_model, own_samples, step, now);
 }
 void Node::on_snapshot(Snapshot snapshot, Instant now) { impl_->on_snapshot(std::move(snapshot), now); }
 void Node::on_restored(std::vector<float> model, Instant now) { impl_->on_restored(std::move(model), now); }

@@ -34,7 +34,7 @@ class NodeImpl {
   void want_file(const JobFile& file, Instant now);
   void on_file_read(SessionId id, const JobFile& file, std::uint64_t offset, const Bytes& bytes);
   void on_waiting_for_data(std::string what, Instant now);
-  void on_model_ready(Schema schema, bool has_model, Samples own_samples, Step step, Instant now);
+  void on_model_ready(Schema schema, RoundBuffers buffers, bool has_model, Samples own_samples, Step step, Instant now);
   void on_snapshot(Snapshot snapshot, Instant now);
   void on_restored(std::vector<float> model, Instant now);
   void on_session_open(SessionId id, bool outbound, Endpoint remote, Instant now);
@@ -201,7 +201,7 @@ class NodeImpl {
   [[nodiscard]] Gathering::Links open_links_by_peer() const;
   void order_blocks(NodeId of, Ready& ready, Instant now) const;
   bool adopt(Instant now);
-  void take_over(std::vector<float> model, const std::string& from, Instant now);
+  void take_over(const std::string& from, Instant now);
 
   // files.cpp
   void carry_on_fetching(Instant now);
@@ -304,6 +304,7 @@ class NodeImpl {
   std::uint32_t balanced_batch_ = 0;  // that the trainer has …
   Step balanced_step_ = 0;            // … since this step
   bool base_valid_ = false;
+  bool incoming_is_zero_ = false;
   bool trainer_has_buffer_ = false;
   bool trainer_running_ = false;  // what the last update told it
   Instant looked_at_{};           // the last round that was not prompt

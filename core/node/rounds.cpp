@@ -94,10 +94,6 @@ void NodeImpl::start_round(Instant now) {
   zero_local_segments(base_);  // base becomes the update; take_in clears the rest of it
   stage_ = RoundStage::take_in;
   cursor_ = 0;
-  if (base_.size() != incoming_.size()) {
-    base_.assign(incoming_.size(), 0.0f);
-    base_valid_ = false;
-  }
   if (config_.exchange.enabled && (config_.exchange.future_position > 0 || trigger_.needs_drift()) && drift_.size() != incoming_.size())
     drift_.assign(incoming_.size(), 0.0f);
   if (config_.exchange.enabled && config_.exchange.outer_momentum > 0) travelled_.resize(schema_.blocks().size());

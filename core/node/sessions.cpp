@@ -377,6 +377,7 @@ void NodeImpl::on_bulk(Session& session, std::span<const std::byte> message, Ins
   const std::uint64_t refused = link.counters().refused_total() - refused_before;
   if (whole || refused > 0) return on_refused_data(session, refused, whole, now);
   if (link.my_turn()) neighbour.refusals = 0;
+  if (!has_model_ && *kind == BulkKind::turn) gathering_.hear(link, schema_, {incoming_, base_});
   adopt(now);
   recall_if_owing();
   if (round_has_reason(now)) start_round(now);

@@ -26,6 +26,7 @@ inline constexpr float loss_max = 1e9f;  // of a turn's header; larger ones are 
 inline constexpr std::size_t turn_record_bytes = 12;
 inline constexpr std::size_t turn_hash_bytes = 8;  // more, of a record with a hash
 inline constexpr std::size_t turn_message_fill_bytes = 60 * 1024;  // a message is sent once it holds so much
+inline constexpr std::size_t turn_message_fill_floats = std::size_t{1} << 20;  // … or tells of so many floats, however few bytes say it
 inline constexpr std::size_t turn_records_max = 4096;
 // A state of the largest model must fit a message; larger ones resync by keyframes.
 inline constexpr std::size_t replica_state_blocks_max = (bulk_message_bytes_max - 8) / 12;

@@ -4,7 +4,7 @@ import gzip
 import os
 import unittest
 
-from cluster import DATA, ClusterTest
+from cluster import DATA, ClusterTest, distance, read_tensors, settled
 
 IMAGE_BYTES = 28 * 28
 TURBOJPEG_GREY, TURBOJPEG_GREY_SAMPLING = 6, 3
@@ -76,16 +76,40 @@ class Data(ClusterTest):
             self.assertGreater(self.accuracy(node), 0.65)
             self.assertEqual(3000, node.status()["trainer"]["shard_samples"])
 
-    def test_a_folder_of_jpegs_of_unequal_sizes_with_a_part_held_out(self):
+    def test_a_resnet20_on_cifar_files_is_one_model_on_three_nodes_that_count_every_sample(self):
+        batch, budget = 16, 4_000
+        directory = self.write_cifar(train=3000, test=200)
+        job = self.cluster.job(model='kind = "resnet20"', data=self.CIFAR, batch=batch, budget_samples=budget, warmup_samples=400)
+        nodes = self.cluster.three(job, data=directory)
+        for node in nodes:
+            # A model that knows nothing has ln 10 = 2.3.
+            status = node.wait("the final checkpoint and its evaluation", lambda s: s["checkpoints"].get("final", {}).get("evaluation_loss") is not None, 200)
+            self.assertLess(status["evaluation"]["loss"], 1.6)
+        statuses = settled(nodes, "finished")
+        own = {s["name"]: s["own_samples"] for s in statuses}
+        for node, status in zip(nodes, statuses):
+            self.assertEqual(batch * status["step"], status["own_samples"])
+            self.assertEqual(own, {name: m["samples"] for name, m in node.members().items()})
+            self.assertEqual(sum(own.values()), status["cluster_samples"])
+        self.assertGreaterEqual(sum(own.values()), budget)
+        finals = [read_tensors(node.checkpoint_path("final"))[1] for node in nodes]
+        for tensors in finals:
+            for name in [n for n in tensors if n.endswith("num_batches_tracked")]:
+                del tensors[name]  # a counter: each node's own
+        for tensors in finals[1:]:
+            self.assertLess(distance(tensors, finals[0]), 0.01)
+
+    def test_three_nodes_on_a_folder_of_jpegs_of_unequal_sizes_with_a_part_held_out(self):
         directory = os.path.join(self.cluster.directory, "pictures")
         jpeg = Jpeg()
         for number, (pixels, label) in enumerate(fashion_mnist("train", 2000)):
             factor = 1 + number % 3
             write(os.path.join(directory, "train", f"kind{label}", f"{number}.jpg"), jpeg.encode(enlarged(pixels, factor), 28 * factor, 28 * factor))
         data = 'kind = "images"\nshape = [1, 28, 28]\nclasses = 10\nvalidation_fraction = 0.2\nmean = 0.286\ndeviation = 0.353'
-        node = self.cluster.founder(self.cluster.job(data=data, budget_samples=30_000), data=directory, shard="auto").start()
-        self.assertGreater(self.accuracy(node), 0.7)
-        self.assertEqual(1600, node.status()["trainer"]["shard_samples"])
+        nodes = self.cluster.three(self.cluster.job(data=data, budget_samples=60_000), data=directory, trainer__min_step_ms=4)
+        for node in nodes:
+            self.assertGreater(self.accuracy(node), 0.65)
+        self.assertEqual(1600, sum(node.status()["trainer"]["shard_samples"] for node in nodes))
 
     def test_files_that_do_not_fit_are_named_with_the_reason_and_disturb_nobody_else(self):
         good, bad = self.write_cifar(), os.path.join(self.cluster.directory, "bad")

@@ -1,43 +1,10 @@
 // Host memory of the exchange, counted allocation by allocation: (2 + 2·links)·4·P bytes, with replicas in bf16 (2 + links)·4·P; 4·P more for a
 // drift, three turns per link, and a constant.
 #include <algorithm>
-#include <atomic>
 #include <cstdio>
-#include <cstdlib>
-#include <new>
 
+#include "tests/counted_memory.h"
 #include "tests/sim/support.h"
-
-namespace {
-std::atomic<std::int64_t> live{0};
-std::atomic<std::int64_t> peak{0};
-constexpr std::size_t header = alignof(std::max_align_t);
-
-void* counted(std::size_t bytes) {
-  auto* block = static_cast<std::size_t*>(std::malloc(bytes + header));
-  if (block == nullptr) throw std::bad_alloc();
-  *block = bytes;
-  const std::int64_t now = live.fetch_add(static_cast<std::int64_t>(bytes)) + static_cast<std::int64_t>(bytes);
-  std::int64_t most = peak.load();
-  while (now > most && !peak.compare_exchange_weak(most, now)) {
-  }
-  return reinterpret_cast<std::byte*>(block) + header;
-}
-
-void uncounted(void* pointer) noexcept {
-  if (pointer == nullptr) return;
-  auto* block = reinterpret_cast<std::size_t*>(static_cast<std::byte*>(pointer) - header);
-  live.fetch_sub(static_cast<std::int64_t>(*block));
-  std::free(block);
-}
-}  // namespace
-
-void* operator new(std::size_t bytes) { return counted(bytes); }
-void* operator new[](std::size_t bytes) { return counted(bytes); }
-void operator delete(void* pointer) noexcept { uncounted(pointer); }
-void operator delete[](void* pointer) noexcept { uncounted(pointer); }
-void operator delete(void* pointer, std::size_t) noexcept { uncounted(pointer); }
-void operator delete[](void* pointer, std::size_t) noexcept { uncounted(pointer); }
 
 using namespace gossipd;
 using namespace gossipd::sim;
@@ -55,8 +22,8 @@ TEST_CASE("the exchange of 25 million parameters stays within (2 + 2 links) 4 P 
     ReplicaFormat replicas;
   };
   for (const auto& [links, drift, replicas] : {Case{1, 1, ReplicaFormat::fp32}, Case{2, 0, ReplicaFormat::fp32}, Case{2, 0, ReplicaFormat::bf16}}) {
-    const std::int64_t before = live.load();
-    peak = before;
+    const std::int64_t before = counted::live.load();
+    counted::peak = before;
     VirtualCluster cluster(schema, [](std::size_t node, std::span<float> x, Step step) { x[(step * 7919 + node) % x.size()] += 0.5f; });
     cluster.check_no_replicas();
     const int nodes = links + 1;  // all linked to all
@@ -83,7 +50,7 @@ TEST_CASE("the exchange of 25 million parameters stays within (2 + 2 links) 4 P 
     };
     REQUIRE(cluster.run_until(exchanged, 120s));
     // The test holds each trainer's parameters and, for the founder, its start; they are not the exchange's.
-    const std::int64_t used = peak.load() - before - (nodes + 1) * model_bytes;
+    const std::int64_t used = counted::peak.load() - before - (nodes + 1) * model_bytes;
     const std::int64_t formula = nodes * (2 + drift + (replicas == ReplicaFormat::bf16 ? 1 : 2) * links) * model_bytes;
     std::printf("P = 25 M, %d links, %d drift, %s: peak %.1f MB per node, formula %.1f MB, above it %.1f MB\n", links, drift, replicas == ReplicaFormat::bf16 ? "bf16" : "fp32", used / 1e6 / nodes, formula / 1e6 / nodes,
                 static_cast<double>(used - formula) / 1e6 / nodes);

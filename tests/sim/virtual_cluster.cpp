@@ -68,7 +68,7 @@ void VirtualCluster::start(std::size_t i, bool has_model) {
   carry_out(i);
   if (host.node && (host.options.knows_job || disk.state.job != JobHash{})) {
     host.node->on_job(job_document, job_hash, host.options.budget, local(i));
-    host.node->on_model_ready(schema_, has_model, host.samples, host.step, local(i));
+    host.node->on_model_ready(schema_, make_round_buffers(schema_.floats()), has_model, host.samples, host.step, local(i));
   }
   if (!host.node) return;
   host.node->on_time(local(i));
@@ -208,7 +208,7 @@ bool VirtualCluster::carry_out(std::size_t i, Effect& effect) {
     host.others = progress->others_samples;
   } else if (std::holds_alternative<JobEffect>(effect)) {
     for_host(i, now() + prepare_time, [this, i](Host& h) {
-      h.node->on_model_ready(schema_, !h.disk.checkpoint.parameters.empty(), h.samples, h.step, local(i));
+      h.node->on_model_ready(schema_, make_round_buffers(schema_.floats()), !h.disk.checkpoint.parameters.empty(), h.samples, h.step, local(i));
     });
   } else if (auto* read = std::get_if<FileReadEffect>(&effect)) {
     GOSSIPD_SIM_REQUIRE(read->offset + read->bytes <= read->file.bytes, "core", "a file is read beyond its end");

@@ -58,6 +58,17 @@ TEST_CASE("the time left follows the speed of the members that train") {
   CHECK(json_of(ask(daemon, "GET", "/v1/status"))["time_left_s"].is_null());
 }
 
+TEST_CASE("how long the protocol thread was kept is shown, the longest and how often it was long") {
+  MadeUpDaemon daemon;
+  for (const int ms : {3, 250, 40, 100, 101}) daemon.made_up.stalls.note(std::chrono::milliseconds(ms));
+  const Json json = json_of(ask(daemon, "GET", "/v1/status"));
+  CHECK(json["stall_max_ms"] == 250.0);
+  CHECK(json["stalls_beyond_100_ms"] == 2);
+  const std::string metrics = ask(daemon, "GET", "/metrics").body;
+  CHECK(mentions(metrics, "gossipd_stall_seconds_max 0.25"));
+  CHECK(mentions(metrics, "gossipd_stalls_total 2"));
+}
+
 TEST_CASE("/v1/members lists everybody, this node marked") {
   MadeUpDaemon daemon;
   const Json json = json_of(ask(daemon, "GET", "/v1/members"));

@@ -137,7 +137,7 @@ void GossipStrategy::boot(std::size_t i, bool founds) {
       host.position = host.disk.position;
     }
     host.holding = !founds && !restored;
-    host.node->on_model_ready(host.engine->schema(), !host.holding, host.samples, host.step, now);
+    host.node->on_model_ready(host.engine->schema(), make_round_buffers(host.engine->schema().floats()), !host.holding, host.samples, host.step, now);
   }
   host.checkpoint_at = now + from_seconds(checkpoint_every_s_);
   host.node->on_time(now);
@@ -233,7 +233,7 @@ void GossipStrategy::carry_out(std::size_t i, Effect& effect) {
     host.disk.state = std::move(persisted->state);
   } else if (std::holds_alternative<JobEffect>(effect)) {
     for_host(i, now, [this](Host& h) {
-      h.node->on_model_ready(h.engine->schema(), false, h.samples, h.step, setup_->world.now());
+      h.node->on_model_ready(h.engine->schema(), make_round_buffers(h.engine->schema().floats()), false, h.samples, h.step, setup_->world.now());
     });
   } else if (auto* update = std::get_if<UpdateEffect>(&effect)) {
     host.given = std::move(update->update);
