@@ -85,6 +85,7 @@ FlatModel::FlatModel(const ModelTensors& tensors, Gradient gradient) {
 
   values_ = torch::zeros({static_cast<std::int64_t>(floats)}, placed.front().tensors.front().options().requires_grad(false));
   trained_ = values_.narrow(0, 0, static_cast<std::int64_t>(trained_floats));
+  untrained_ = values_.narrow(0, trained_.numel(), values_.numel() - trained_.numel());
   if (gradient == Gradient::yes) gradient_ = torch::zeros_like(trained_);
   auto segment = schema_.segments().begin();
   const auto view = [&](const Tensor& flat) {

@@ -25,6 +25,8 @@ class FlatModel {
   [[nodiscard]] const Schema& schema() const { return schema_; }
   // What the optimiser works on, on the device; parameters come first in the schema.
   [[nodiscard]] torch::Tensor& trained() { return trained_; }    // [T], T ≤ P
+  // The rest: statistics, and room for counters, which lie in the module.
+  [[nodiscard]] torch::Tensor& untrained() { return untrained_; }  // [P − T]
   [[nodiscard]] torch::Tensor& gradient() { return gradient_; }  // [T]; backward() adds to it
 
   void copy_to(std::span<float> host);
@@ -45,6 +47,7 @@ class FlatModel {
   Schema schema_;
   torch::Tensor values_;   // [P]
   torch::Tensor trained_;  // the first T of values_
+  torch::Tensor untrained_;
   torch::Tensor gradient_;
   std::vector<Counter> counters_;
   std::vector<torch::Tensor> variances_;  // views of values_
