@@ -33,6 +33,9 @@ class FlatModel {
   void copy_from(std::span<const float> host);
   // Running variances fall by half at most, so that what is added from a neighbour's very different ones leaves them positive.
   void add(std::span<const float> host);
+  void add(const torch::Tensor& values);  // [P], on the device
+  // Brings counters into the vector, before somebody reads it as it lies.
+  void pull_counters();
 
  private:
   struct Counter {
@@ -41,7 +44,6 @@ class FlatModel {
   };
   struct Placed;
   [[nodiscard]] static std::vector<Placed> place(const ModelTensors&);
-  void pull_counters();
   void push_counters();
 
   Schema schema_;

@@ -86,6 +86,8 @@ class Trainer::Implementation {
   struct Loan {
     std::vector<float> buffer;
     Step due = 0;
+    bool recalled = false;
+    std::optional<Snapshot> snapshot = std::nullopt;  // without its model, while the engine copies that into the buffer
   };
 
   // Training thread.
@@ -95,7 +97,9 @@ class Trainer::Implementation {
   void keep_local(std::span<float> values);
   void take_checkpoints(std::vector<CheckpointRequest>);
   void one_step();
+  void begin_snapshot();
   void return_loan();
+  void settle();
   void fail(const std::exception&);
   [[nodiscard]] TrainerState state() const;
   [[nodiscard]] double learning_rate() const { return learning_rate_at(job_, cluster_samples(), budget_samples_.load()) * rate_scale_; }
@@ -158,6 +162,7 @@ std::optional<Error> Trainer::Implementation::restore(const Checkpoint& checkpoi
   if (checkpoint.job != job_.hash() || checkpoint.model.size() != floats || !fits(checkpoint.optimizer, job_.optimizer, floats))
     return Error{"foreign-checkpoint", "the checkpoint belongs to job " + to_hex(checkpoint.job) + ", this is job " +
                                            to_hex(job_.hash()) + "; start in another state directory"};
+  if (loan_) loan_->snapshot.reset();  // was of another model
   engine_->replace_model(checkpoint.model);
   engine_->restore_optimizer(checkpoint.optimizer);
   step_ = checkpoint.step;
@@ -202,6 +207,7 @@ void Trainer::Implementation::stop() {
     evaluation_wakes_.notify_all();
   }
   evaluation_thread_.join();
+  settle();
   publish_status(TrainerState::idle);
   // Requests that came after the threads looked for the last time.
   Inbox late;
@@ -324,7 +330,7 @@ void Trainer::Implementation::train() {
 // An update first, so that a checkpoint, an evaluation or a snapshot of this boundary has it in.
 bool Trainer::Implementation::at_boundary(Inbox inbox) {
   if (inbox.update && !failed_) apply(std::move(*inbox.update));
-  if (inbox.recall && loan_) loan_->due = step_;
+  if (inbox.recall && loan_) loan_->recalled = true;
   samples_ = std::max(samples_, inbox.own_samples_at_least);
   take_checkpoints(std::move(inbox.checkpoints));
   if (failed_) return false;
@@ -344,7 +350,12 @@ bool Trainer::Implementation::at_boundary(Inbox inbox) {
     to_evaluate_asked_for_ |= asked_for;
     evaluation_wakes_.notify_all();
   }
-  if (loan_ && (step_ >= loan_->due || now != TrainerState::training)) return_loan();
+  if (loan_) {
+    const bool at_once = loan_->recalled || now != TrainerState::training;
+    if (!loan_->snapshot && (at_once || step_ >= loan_->due)) begin_snapshot();
+    if (loan_->snapshot && at_once) engine_->settle();
+    if (loan_->snapshot && engine_->copied()) return_loan();
+  }
   return now == TrainerState::training && !not_finite_;
 }
 
@@ -417,13 +428,9 @@ void Trainer::Implementation::one_step() {
   first_step_ = false;
 }
 
-void Trainer::Implementation::return_loan() {
-  Snapshot snapshot;
-  snapshot.model = std::move(loan_->buffer);
-  loan_.reset();
-  engine_->copy_model(snapshot.model);
-  if (!all_finite(snapshot.model)) not_finite_ = true;
-  if (not_finite_) publish_status(TrainerState::not_finite);
+void Trainer::Implementation::begin_snapshot() {
+  Snapshot& snapshot = loan_->snapshot.emplace();
+  engine_->begin_copy(loan_->buffer);
   snapshot.step = step_;
   snapshot.samples = samples_;
   snapshot.loss = loss_;
@@ -432,8 +439,25 @@ void Trainer::Implementation::return_loan() {
   snapshot.step_seconds = step_seconds_;
   snapshot.batch = batch_;
   snapshot.job_batch = job_.batch;
+}
+
+void Trainer::Implementation::return_loan() {
+  Snapshot snapshot = std::move(*loan_->snapshot);
+  snapshot.model = std::move(loan_->buffer);
+  loan_.reset();
+  if (!all_finite(snapshot.model)) not_finite_ = true;
+  if (not_finite_) publish_status(TrainerState::not_finite);
   snapshot.finite = !not_finite_;
   if (callbacks_.on_snapshot) callbacks_.on_snapshot(std::move(snapshot));
+}
+
+// The loan's buffer may be read or written by the engine until then.
+void Trainer::Implementation::settle() {
+  try {
+    engine_->settle();
+  } catch (const std::exception&) {
+    failed_ = true;  // whoever asks for a checkpoint now hears of it
+  }
 }
 
 void Trainer::Implementation::fail(const std::exception& error) {
