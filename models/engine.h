@@ -8,12 +8,19 @@
 
 #include <atomic>
 #include <optional>
+#include <stdexcept>
 
 #include "core/model/schema.h"
 #include "models/figures.h"
 #include "models/optimizer.h"
 
 namespace gossipd {
+
+// A device had no room; the text has the device and what its library says: wanted, free, total.
+class OutOfMemory : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
 
 class Engine {
  public:
@@ -30,8 +37,8 @@ class Engine {
 
   // All of P floats, in host memory, in the schema's order.
   virtual void copy_model(std::span<float> out) = 0;
-  // May only be begun when it returns: `values` stay what they are until the next begin_copy() or settle(). Whatever reads the
-  // model has it in.
+  // May only be begun when it returns: `values` stay what they are until the next begin_copy() or settle(). Every copy of the
+  // model that is asked for from now on has it in.
   virtual void add_to_model(std::span<const float> values) = 0;
   virtual void replace_model(std::span<const float> values) = 0;
   // copy_model() that steps may go on beside: it is whole when copied() says so, and of the model as it was at begin_copy(). One at a time.

@@ -2,6 +2,7 @@
 
 #include <c10/core/StreamGuard.h>
 
+#include <chrono>
 #include <cstring>
 
 namespace gossipd {
@@ -88,7 +89,12 @@ void ModelTraffic::read_off(std::span<float> out) {
   std::memcpy(out.data(), pinned_.data_ptr<float>(), out.size_bytes());
 }
 
-bool ModelTraffic::copied() const { return !copying_.valid() || is_done(copying_); }
+bool ModelTraffic::copied() {
+  if (!copying_.valid()) return true;
+  if (!is_done(copying_)) return false;
+  copying_.get();
+  return true;
+}
 
 void ModelTraffic::hold_back_writes() {
   if (std::exchange(being_read_, false)) model_read_.hold_back(current_stream(lanes_.front()->device));
@@ -97,6 +103,7 @@ void ModelTraffic::hold_back_writes() {
 void ModelTraffic::settle() {
   take_update(/*wait=*/true);
   if (copying_.valid()) copying_.get();
+  being_read_ = false;
 }
 
 }  // namespace gossipd

@@ -31,7 +31,7 @@ class ModelTraffic {
 
   // The first model as it is now, P floats.
   void begin_copy(std::span<float> out);
-  [[nodiscard]] bool copied() const;
+  [[nodiscard]] bool copied();
   // Before anything writes to the first model: what is still being read is written later. The host does not wait.
   void hold_back_writes();
 

@@ -1,7 +1,5 @@
 #include "models/rank_threads.h"
 
-#include <utility>
-
 namespace gossipd {
 
 RankThreads::RankThreads(std::size_t ranks) : failures_(ranks) {
@@ -42,7 +40,7 @@ void RankThreads::run(const std::function<void(std::size_t)>& work) {
   try {
     std::rethrow_exception(first);
   } catch (const std::exception& error) {
-    throw RankFailure(failed, error.what());
+    throw RankFailure(failed, error.what(), first);
   }
 }
 

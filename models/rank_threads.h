@@ -12,6 +12,7 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace gossipd {
@@ -19,11 +20,13 @@ namespace gossipd {
 // The first rank that failed, and why.
 class RankFailure : public std::runtime_error {
  public:
-  RankFailure(std::size_t rank, const std::string& what) : std::runtime_error(what), rank_(rank) {}
+  RankFailure(std::size_t rank, const std::string& what, std::exception_ptr cause) : std::runtime_error(what), rank_(rank), cause_(std::move(cause)) {}
   [[nodiscard]] std::size_t rank() const { return rank_; }
+  [[nodiscard]] const std::exception_ptr& cause() const { return cause_; }  // as the rank threw it
 
  private:
   std::size_t rank_;
+  std::exception_ptr cause_;
 };
 
 class RankThreads {

@@ -9,6 +9,7 @@
 #include "models/autocast.h"
 #include "models/device_group.h"
 #include "models/loss.h"
+#include "models/model_traffic.h"
 #include "models/rank_threads.h"
 #include "models/replica.h"
 #include "models/runtime.h"
@@ -53,6 +54,13 @@ std::string joined(const std::vector<torch::Device>& devices) {
   return out;
 }
 
+// CUDA's allocator has a type for it, the CPU's has words only.
+bool is_out_of_memory(const std::exception& error) {
+  return dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr || dynamic_cast<const std::bad_alloc*>(&error) != nullptr ||
+         std::string_view(error.what()).find("not enough memory") != std::string_view::npos ||
+         std::string_view(error.what()).find("can't allocate memory") != std::string_view::npos;
+}
+
 // Several devices are ranks of one node: each has a replica and a part of every batch, gradients are summed over all of them, and
 // everybody takes the same step. What is asked about the model is answered by rank 0, which is the caller's thread.
 class TorchEngine : public GradientEngine {
@@ -74,6 +82,10 @@ class TorchEngine : public GradientEngine {
     groups_.resize(devices_.size());
     try_one_batch();
     evaluated_network_->train(false);
+    if (first_device().is_cpu()) return;  // there a copy is as quick as beginning it
+    std::vector<FlatModel*> models;
+    for (const auto& replica : replicas_) models.push_back(&replica->flat());
+    traffic_ = std::make_unique<ModelTraffic>(models);
   }
   ~TorchEngine() override {
     ranks_.run([this](std::size_t rank) { groups_[rank].reset(); });  // a backend may take its leave of the others
@@ -99,9 +111,11 @@ class TorchEngine : public GradientEngine {
   }
 
   double step(Samples position, double learning_rate, std::uint32_t batch) override {
+    if (traffic_) traffic_->take_update(/*wait=*/false);
     const std::size_t turn = begin_gradient(position, batch > 0 ? batch : job_.batch);
     on_all_ranks([&](std::size_t rank) {
       sum_gradient(rank);
+      if (traffic_ && rank == 0) traffic_->hold_back_writes();
       replicas_[rank]->clip_gradient();
       replicas_[rank]->descend(learning_rate);
     });
@@ -122,11 +136,21 @@ class TorchEngine : public GradientEngine {
     return loss(turn);
   }
 
-  void copy_model(std::span<float> out) override { replicas_.front()->flat().copy_to(out); }
+  void copy_model(std::span<float> out) override {
+    if (traffic_) traffic_->take_update(/*wait=*/true);
+    replicas_.front()->flat().copy_to(out);
+  }
+  void begin_copy(std::span<float> out) override { traffic_ ? traffic_->begin_copy(out) : copy_model(out); }
+  bool copied() override { return !traffic_ || traffic_->copied(); }
+  void settle() override {
+    if (traffic_) traffic_->settle();
+  }
   void add_to_model(std::span<const float> values) override {
+    if (traffic_) return traffic_->begin_add(values);
     for (const auto& replica : replicas_) replica->flat().add(values);
   }
   void replace_model(std::span<const float> values) override {
+    settle();
     for (const auto& replica : replicas_) replica->flat().copy_from(values);
   }
 
@@ -175,13 +199,26 @@ class TorchEngine : public GradientEngine {
 
   // Each rank on its thread and its device. With several ranks the error names the one that failed.
   void on_all_ranks(const std::function<void(std::size_t)>& work) {
-    try {
-      ranks_.run([&](std::size_t rank) {
-        const c10::DeviceGuard guard(devices_[rank]);
+    const auto on_its_device = [&](std::size_t rank) {
+      const c10::DeviceGuard guard(devices_[rank]);
+      try {
         work(rank);
-      });
+      } catch (const std::exception& error) {
+        if (is_out_of_memory(error)) throw OutOfMemory(devices_[rank].str() + ": " + sentence_of(error));
+        throw;
+      }
+    };
+    try {
+      ranks_.run(on_its_device);
     } catch (const RankFailure& failure) {
-      throw std::runtime_error("rank " + std::to_string(failure.rank()) + " (" + devices_[failure.rank()].str() + "): " + failure.what());
+      const std::string text = "rank " + std::to_string(failure.rank()) + " (" + devices_[failure.rank()].str() + "): " + failure.what();
+      try {
+        std::rethrow_exception(failure.cause());
+      } catch (const OutOfMemory&) {
+        throw OutOfMemory(text);
+      } catch (...) {
+        throw std::runtime_error(text);
+      }
     }
   }
 
@@ -234,6 +271,7 @@ class TorchEngine : public GradientEngine {
   FlatModel evaluated_;
   std::vector<std::unique_ptr<Replica>> replicas_;
   bool has_statistics_ = false;
+  std::unique_ptr<ModelTraffic> traffic_;  // null on the CPU
   MeetingPlace meeting_place_;
   std::vector<std::unique_ptr<DeviceGroup>> groups_;  // null where there is one device
   std::once_flag ranks_prepared_;

@@ -466,9 +466,13 @@ void Trainer::Implementation::fail(const std::exception& error) {
   if (!callbacks_.on_failure) return;
   if (dynamic_cast<const DataError*>(&error) != nullptr)
     callbacks_.on_failure(Error{"bad-data", std::string(error.what()) + "; put it right, then start gossipd again: it goes on from its checkpoint"});
+  else if (dynamic_cast<const OutOfMemory*>(&error) != nullptr)
+    callbacks_.on_failure(Error{"device-failed", "training on " + engine_->device() + " ran out of memory (batch of " + std::to_string(batch_) +
+                                                     "): " + error.what() + "; give this node a smaller batch (balance.enabled with balance.batch_max) or " +
+                                                     "another trainer.device, or the job a micro_batch under [training]; then restart gossipd, it goes on from its checkpoint"});
   else
     callbacks_.on_failure(Error{"device-failed", "training on " + engine_->device() + " failed: " + error.what() +
-                                                     "; if memory ran out, use a smaller batch or another device, then restart gossipd"});
+                                                     "; put it right or choose another trainer.device, then restart gossipd: it goes on from its checkpoint"});
 }
 
 void Trainer::Implementation::publish_status(TrainerState state) {

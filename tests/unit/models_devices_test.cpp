@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include "models/device_group.h"
+#include "models/model_traffic.h"
 #include "models/rank_threads.h"
 #include "models/replica.h"
 #include "models/torch_engine.h"
@@ -272,4 +273,62 @@ TEST_CASE("Lists of devices that cannot be one node are refused, each with its r
   for (int i = 0; i < 16; ++i) many += ",cpu";
   CHECK(contains(refusal(many), "names 17 devices"));
   if (!torch::cuda::is_available()) CHECK(contains(refusal("cuda:all"), "no-device: device 'cuda:all'"));
+}
+
+TEST_CASE("A model travels beside training: an update is added once, a copy is of the moment where it began") {
+  const Job job = bars_job("[model]\nkind = 'resnet20'\n", sgd);
+  Replica first(job, "", torch::kCPU), second(job, "", torch::kCPU);
+  const std::size_t floats = first.flat().schema().floats();
+  const auto model = [&](Replica& replica) {
+    std::vector<float> out(floats);
+    replica.flat().copy_to(out);
+    return out;
+  };
+  ModelTraffic traffic({&first.flat(), &second.flat()});
+  const std::vector<float> update(floats, 0.25f);
+  Replica reference(job, "", torch::kCPU);
+  for (int round = 0; round < 20; ++round) {
+    reference.flat().add(update);
+    traffic.begin_add(update);
+    if (round % 2 == 0) traffic.take_update(/*wait=*/true);
+    std::vector<float> copy(floats);
+    traffic.begin_copy(copy);  // has the update in, whether or not it was taken
+    traffic.hold_back_writes();
+    const std::vector<float> want = model(reference);
+    CHECK(model(first) == want);
+    CHECK(model(second) == want);
+    traffic.settle();
+    CHECK(traffic.copied());
+    CHECK(copy == want);
+  }
+  traffic.begin_add(update);
+  traffic.take_update(/*wait=*/true);
+  traffic.take_update(/*wait=*/true);
+  reference.flat().add(update);
+  CHECK(model(second) == model(reference));
+}
+
+TEST_CASE("Memory that runs out is one error with the device, the numbers and the way out") {
+  const TemporaryDirectory directory;
+  torch::manual_seed(1);
+  torch::jit::Module module("Model");
+  module.register_parameter("weight", (torch::randn({3, 768}) * 0.03).requires_grad_(), false);
+  module.define("def forward(self, x):\n    if x.size(0) > 4:\n        x = x + torch.zeros([1 << 46]).sum()\n"
+                "    return torch.matmul(torch.flatten(x, 1), self.weight.t())\n");
+  const std::string path = directory / "model.pt";
+  module.save(path);
+  const Job job = picky_job(path);
+  for (const std::string& devices : std::vector<std::string>{"cpu", "cpu,cpu"}) {
+    Desk desk;
+    auto trainer = Trainer::with_engine(job, {}, engine_on(devices, job, path));
+    trainer->start(desk.callbacks(), true);
+    trainer->give({std::vector<float>(trainer->schema().floats()), false, 1000, true, devices == "cpu" ? 5u : 10u, 1.0});
+    const Error error = desk.failure();
+    CHECK(error.code == "device-failed");
+    CHECK_MESSAGE(contains(error.text, "training on " + devices + " ran out of memory (batch of "), error.text);
+    CHECK_MESSAGE(contains(error.text, "281474976710656 bytes"), error.text);
+    CHECK(contains(error.text, "micro_batch"));
+    CHECK(trainer->status().state == TrainerState::failed);
+    if (devices != "cpu") CHECK(contains(error.text, "rank 0 (cpu)"));
+  }
 }
