@@ -53,7 +53,10 @@ class LateNumber {
   explicit LateNumber(torch::Device device) : there_(device) {
     if (!device.is_cpu()) host_ = torch::zeros({}, torch::TensorOptions(torch::kFloat64).pinned_memory(true));
   }
-  void put(double value) { value_ = value; }
+  void put(double value) {
+    value_ = value;
+    pending_ = false;
+  }
   void put(const torch::Tensor& scalar) {
     host_.copy_(scalar, /*non_blocking=*/true);
     there_.set();

@@ -42,6 +42,7 @@ Replica::Replica(const Job& job, const std::string& model_file, torch::Device de
       losses_{LateNumber(device), LateNumber(device)} {
   momentum_ = torch::zeros_like(flat_.trained());
   if (optimizer_vectors(job.optimizer) > 1) variance_ = torch::zeros_like(flat_.trained());
+  if (job.training.precision == TrainingSpec::Precision::fp16) scale_.emplace();
   network_->train(true);
 }
 
@@ -60,7 +61,10 @@ void Replica::backward(const HostBatch& batch, Part part, Samples position, std:
   Tensor sum_on_device;
   for (std::int64_t at = 0; at < part.count; at += most) {
     Tensor loss = loss_of_part(batch, {part.begin + at, std::min(most, part.count - at)});
-    loss.backward();
+    if (scale_)
+      (loss * scale_->value()).backward();
+    else
+      loss.backward();
     loss = loss.detach();
     if (device_.is_cpu())
       sum += loss.item<double>();
@@ -86,6 +90,19 @@ Tensor Replica::loss_of_part(const HostBatch& batch, Part part) {
   return loss;
 }
 
+// In fp16 the host waits here for the device: whether there is a step to take decides what comes next.
+bool Replica::unscale_gradient() {
+  if (!scale_) return true;
+  const torch::NoGradGuard no_gradient;
+  const bool finite = std::isfinite(flat_.gradient().norm().item<double>());
+  if (finite)
+    flat_.gradient().mul_(1 / scale_->value());
+  else
+    flat_.gradient().zero_();
+  scale_->saw(finite);
+  return finite;
+}
+
 // A norm that is not finite stays what it is: the loss or the model will show it.
 void Replica::clip_gradient() {
   const double most = job_.training.clip_norm;
@@ -103,6 +120,7 @@ void Replica::clip_gradient() {
 
 // Same formula twice: one pass over host memory, or library kernels on a device.
 void Replica::descend(double learning_rate) {
+  clip_gradient();
   ++optimizer_steps_;
   if (device_.is_cpu()) {
     const std::span<float> variance = variance_.defined() ? floats_of(variance_) : std::span<float>{};

@@ -10,6 +10,7 @@
 #include "models/device_work.h"
 #include "models/flat_model.h"
 #include "models/host_batch.h"
+#include "models/loss_scale.h"
 #include "models/optimizer.h"
 
 namespace gossipd {
@@ -39,9 +40,9 @@ class Replica {
   void backward(const HostBatch&, Part, Samples position, std::size_t turn);
   // Waits for that backward().
   [[nodiscard]] double loss(std::size_t turn) { return losses_[turn].take(); }
-  // Cuts the gradient's norm to the job's, if it has one.
-  void clip_gradient();
-  // One step of the optimiser; the gradient is zero then.
+  // To be called before anybody reads the gradient. False: it has overflowed in fp16, and is zero now; there is no step to take.
+  [[nodiscard]] bool unscale_gradient();
+  // One step of the optimiser along the gradient, whose norm is first cut to the job's, if it has one; the gradient is zero then.
   void descend(double learning_rate);
   void forget_gradient();
 
@@ -51,6 +52,7 @@ class Replica {
 
  private:
   [[nodiscard]] torch::Tensor loss_of_part(const HostBatch&, Part);
+  void clip_gradient();
   void sgd_on_device(double learning_rate);
   void adamw_on_device(double learning_rate);
   [[nodiscard]] torch::Tensor host_view(std::span<float> host) const;
@@ -62,6 +64,7 @@ class Replica {
   torch::Tensor momentum_;
   torch::Tensor variance_;  // AdamW's alone
   Step optimizer_steps_ = 0;
+  std::optional<LossScale> scale_;  // fp16's
   std::array<LateNumber, 2> losses_;
 };
 

@@ -5,6 +5,7 @@
 #include <array>
 #include <mutex>
 #include <stdexcept>
+#include <tuple>
 
 #include "models/autocast.h"
 #include "models/device_group.h"
@@ -116,8 +117,7 @@ class TorchEngine : public GradientEngine {
     on_all_ranks([&](std::size_t rank) {
       sum_gradient(rank);
       if (traffic_ && rank == 0) traffic_->hold_back_writes();
-      replicas_[rank]->clip_gradient();
-      replicas_[rank]->descend(learning_rate);
+      if (replicas_[rank]->unscale_gradient()) replicas_[rank]->descend(learning_rate);
     });
     unfinished_ = false;
     // Whoever waits for this step's loss waits for the device; the one before is there.
@@ -128,7 +128,10 @@ class TorchEngine : public GradientEngine {
   double gradient(std::span<const float> model, Samples position, std::uint32_t batch, std::span<float> out) override {
     replace_model(model);
     const std::size_t turn = begin_gradient(position, batch);
-    on_all_ranks([&](std::size_t rank) { sum_gradient(rank); });
+    on_all_ranks([&](std::size_t rank) {
+      sum_gradient(rank);
+      std::ignore = replicas_[rank]->unscale_gradient();
+    });
     std::ranges::fill(out, 0.0f);
     const Tensor& gradient = replicas_.front()->flat().gradient();
     torch::from_blob(out.data(), {gradient.numel()}, torch::kFloat32).copy_(gradient);
@@ -301,6 +304,9 @@ Result<std::unique_ptr<GradientEngine>> make_torch_engine(const Job& job, const 
                                                           std::shared_ptr<const DataSet> held_out, const std::string& model_file) {
   auto found = find_devices(device);
   if (!found) return found.error();
+  if (job.training.precision == TrainingSpec::Precision::fp16 && !found->front().is_cuda())
+    return Error{"no-device", "the job's precision is \"fp16\", which no CPU computes in, and this node trains on " + joined(*found) +
+                                  "; set trainer.device to a CUDA device, or write precision = \"bf16\" or \"fp32\" in the job"};
   std::unique_ptr<TorchEngine> engine;
   try {
     at::globalContext().setDeterministicCuDNN(true);

@@ -7,6 +7,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <limits>
 
 #include "models/device_group.h"
 #include "models/model_traffic.h"
@@ -211,7 +212,6 @@ TEST_CASE("Replicas that sum their gradients by c10d stay equal bit for bit, sta
       const torch::NoGradGuard no_gradient;
       groups[rank]->sum(replica.flat().gradient());
       groups[rank]->copy_from_first(replica.flat().untrained());
-      replica.clip_gradient();
       replica.descend(0.01);
     });
     const auto now = models();
@@ -331,4 +331,50 @@ TEST_CASE("Memory that runs out is one error with the device, the numbers and th
     CHECK(trainer->status().state == TrainerState::failed);
     if (devices != "cpu") CHECK(contains(error.text, "rank 0 (cpu)"));
   }
+}
+
+TEST_CASE("A scaled loss changes no bit of the training, and a gradient that overflows takes no step and halves the scale") {
+  Job job = bars_job(cnn, adamw + "[training]\nclip_norm = 0.5\n");
+  Replica plain(job, "", torch::kCPU);
+  job.training.precision = TrainingSpec::Precision::fp16;
+  Replica scaled(job, "", torch::kCPU);  // the CPU computes in fp32: what is left of fp16 is the scale
+  const Bars set(job.data);
+  HostBatch batch(set.input(), set.target(), 8);
+  for (std::size_t i = 0; i < 8; ++i) set.write(i, nullptr, batch.view(), i);
+  const auto model = [](Replica& replica) {
+    std::vector<float> out(replica.flat().schema().floats());
+    replica.flat().copy_to(out);
+    return out;
+  };
+  const auto step = [&](Replica& replica) {
+    replica.backward(batch, {0, 8}, 0, 0);
+    REQUIRE(replica.unscale_gradient());
+    replica.descend(0.01);
+  };
+  for (int i = 0; i < 3; ++i) {
+    step(plain);
+    step(scaled);
+  }
+  CHECK(scaled.loss(0) == plain.loss(0));
+  CHECK(model(scaled) == model(plain));
+
+  const std::vector<float> before = model(scaled);
+  scaled.flat().gradient()[0] = std::numeric_limits<float>::infinity();
+  CHECK(!scaled.unscale_gradient());
+  CHECK((scaled.flat().gradient() == 0).all().item<bool>());
+  CHECK(model(scaled) == before);
+  CHECK(scaled.optimizer_state() == plain.optimizer_state());
+  step(plain);
+  step(scaled);
+  CHECK(model(scaled) == model(plain));
+}
+
+TEST_CASE("fp16 is refused where there is no GPU, with what would do") {
+  const Job job = bars_job(cnn, sgd + "[training]\nprecision = 'fp16'\n");
+  const auto set = std::make_shared<Bars>(job.data);
+  const auto engine = make_torch_engine(job, "cpu", 1, BatchSource(set, DataOrder(job.seed, set->count(), {})), set);
+  REQUIRE(!engine);
+  CHECK(engine.error().code == "no-device");
+  CHECK(contains(engine.error().text, "fp16"));
+  CHECK(contains(engine.error().text, "bf16"));
 }

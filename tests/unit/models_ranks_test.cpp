@@ -1,10 +1,11 @@
-// A thread for each rank, without a tensor library, so that ThreadSanitizer can watch; and the names of devices.
+// What several devices and fp16 need without a tensor library: a thread for each rank, the names of devices, the loss scale.
 #include <doctest/doctest.h>
 
 #include <atomic>
 #include <stdexcept>
 
 #include "models/device_names.h"
+#include "models/loss_scale.h"
 #include "models/rank_threads.h"
 
 using namespace gossipd;
@@ -67,4 +68,21 @@ TEST_CASE("Lists of devices are taken apart as they are written") {
   CHECK(cuda_index("cuda") == 0);
   CHECK(cuda_index("cuda:7") == 7);
   CHECK(cuda_index("cpu") == -1);
+}
+
+TEST_CASE("A loss scale falls by half with every overflow, and doubles after many steps without one") {
+  LossScale scale;
+  CHECK(scale.value() == 65536);
+  scale.saw(false);
+  CHECK(scale.value() == 32768);
+  for (int i = 0; i < LossScale::steps_until_growth - 1; ++i) scale.saw(true);
+  CHECK(scale.value() == 32768);
+  scale.saw(true);
+  CHECK(scale.value() == 65536);
+  for (int i = 0; i < LossScale::steps_until_growth - 1; ++i) scale.saw(true);
+  scale.saw(false);
+  scale.saw(true);  // counts from the overflow on
+  CHECK(scale.value() == 32768);
+  for (int i = 0; i < 100; ++i) scale.saw(false);
+  CHECK(scale.value() == 1);
 }
