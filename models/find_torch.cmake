@@ -1,5 +1,5 @@
 # TORCH_LIBRARIES: Debian's libtorch-dev, or what GOSSIPD_TORCH_DIR names. GOSSIPD_C10D_DEFINITIONS and
-# GOSSIPD_C10D_INCLUDES: what models/device_group.cpp may use of c10d.
+# GOSSIPD_C10D_OPTIONS: how models/device_group.cpp is compiled, by what may be used of c10d.
 #
 # LibTorch's own CMake package for CUDA asks for a CUDA toolkit with its compiler, though whoever links LibTorch needs
 # none of it: a driver is enough to run. A wheel is therefore linked by its files.
@@ -8,9 +8,10 @@
 # pointers to its types are used, so that Debian's do for any LibTorch), and of NCCL and CUDA's runtime, which wheels of NVIDIA's bring.
 include(CheckCXXSourceCompiles)
 macro(gossipd_find_c10d)
-  set(GOSSIPD_C10D_INCLUDES ${ARGN})
+  set(GOSSIPD_C10D_OPTIONS ${ARGN})
+  list(TRANSFORM GOSSIPD_C10D_OPTIONS PREPEND -isystem)  # warnings there are not ours
   set(CMAKE_REQUIRED_LIBRARIES ${TORCH_LIBRARIES})
-  set(CMAKE_REQUIRED_INCLUDES ${GOSSIPD_C10D_INCLUDES})
+  set(CMAKE_REQUIRED_INCLUDES ${ARGN})
   set(CMAKE_REQUIRED_DEFINITIONS -DUSE_C10D_GLOO)
   check_cxx_source_compiles("#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
     int main() { return c10d::ProcessGroupGloo::createDeviceForHostname(\"127.0.0.1\") == nullptr; }" GOSSIPD_C10D_GLOO)
