@@ -10,6 +10,7 @@
 #include "core/balance/settings.h"
 #include "core/exchange/settings.h"
 #include "daemon/settings.h"
+#include "models/device_names.h"
 #include "models/toml_reader.h"
 
 extern char** environ;
@@ -192,11 +193,9 @@ std::string host_name() {
 }
 
 std::optional<Error> check_device(const std::string& device) {
-  if (device == "auto" || device == "cpu" || device == "cuda") return std::nullopt;
-  if (device.starts_with("cuda:") && device.size() > 5 && device.size() < 8 &&
-      device.find_first_not_of("0123456789", 5) == std::string::npos)
-    return std::nullopt;
-  return bad_config("trainer.device: '" + device + "' is no device; write auto, cpu, cuda or cuda:N");
+  const auto devices = split_devices(device);
+  if (devices) return std::nullopt;
+  return bad_config("trainer.device: " + devices.error().text);
 }
 
 std::optional<Error> check_name(const std::string& name) {

@@ -101,7 +101,7 @@ void add_rest(SettingTable& table, DaemonConfig& c) {
 }
 
 void add_trainer(SettingTable& table, DaemonConfig& c) {
-  table.text("trainer.device", "device", "DEVICE", c.device, "auto, cpu, cuda or cuda:N");
+  table.text("trainer.device", "device", "DEVICE", c.device, "auto, cpu, cuda or cuda:N; cuda:all or a list (cuda:0,cuda:1): several are one node");
   table.integer("trainer.threads", "threads", "", c.threads, 0, 1024, "CPU threads of tensor arithmetic; 0: one per core");
   table.number("trainer.min_step_ms", "trainer-min-step-ms", "ms", c.min_step_ms, 0, setting_day_ms,
                "a step takes at least so long: leaves the device to others");

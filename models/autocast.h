@@ -1,21 +1,27 @@
-// models/autocast.h - bf16 arithmetic for a scope, on the calling thread. Only models/*.cpp that compile against LibTorch include this.
+// models/autocast.h - bf16 or fp16 arithmetic for a scope, on the calling thread. Only models/*.cpp that compile against LibTorch include this.
 #pragma once
 
 #include <ATen/autocast_mode.h>
-#include <torch/version.h>
+#include <torch/torch.h>
 
 #include "models/training_spec.h"
 
 namespace gossipd {
 
 class AutocastScope {
+  using Precision = TrainingSpec::Precision;
+
  public:
-  AutocastScope(TrainingSpec::Precision precision, torch::Device device) : on_(precision == TrainingSpec::Precision::bf16), device_(device.type()) {
+  // fp16 holds for CUDA alone: no CPU computes in it.
+  AutocastScope(TrainingSpec::Precision precision, torch::Device device)
+      : on_(precision == Precision::bf16 || (precision == Precision::fp16 && device.is_cuda())),
+        type_(precision == Precision::bf16 ? at::kBFloat16 : at::kHalf),
+        device_(device.type()) {
     if (on_) set(true);
   }
   ~AutocastScope() {
     if (!on_) return;
-    at::autocast::clear_cache();  // of parameters in bf16: the next step changes them
+    at::autocast::clear_cache();  // of parameters as they were cast: the next step changes them
     set(false);
   }
   AutocastScope(const AutocastScope&) = delete;
@@ -24,20 +30,21 @@ class AutocastScope {
  private:
   void set(bool on) const {
 #if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 4)
-    at::autocast::set_autocast_dtype(device_, at::kBFloat16);
+    at::autocast::set_autocast_dtype(device_, type_);
     at::autocast::set_autocast_enabled(device_, on);
 #else
     if (device_ == at::kCUDA) {
-      at::autocast::set_autocast_gpu_dtype(at::kBFloat16);
+      at::autocast::set_autocast_gpu_dtype(type_);
       at::autocast::set_enabled(on);
     } else {
-      at::autocast::set_autocast_cpu_dtype(at::kBFloat16);
+      at::autocast::set_autocast_cpu_dtype(type_);
       at::autocast::set_cpu_enabled(on);
     }
 #endif
   }
 
   const bool on_;
+  const at::ScalarType type_;
   const at::DeviceType device_;
 };
 

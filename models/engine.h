@@ -8,12 +8,19 @@
 
 #include <atomic>
 #include <optional>
+#include <stdexcept>
 
 #include "core/model/schema.h"
 #include "models/figures.h"
 #include "models/optimizer.h"
 
 namespace gossipd {
+
+// A device had no room; the text has the device and what its library says: wanted, free, total.
+class OutOfMemory : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
 
 class Engine {
  public:
@@ -24,13 +31,21 @@ class Engine {
   // On each thread before it computes.
   virtual void prepare_thread(int nice) = 0;
 
-  // Trains on `batch` samples (0: the job's) from `position` of the shard's order on; returns their mean loss before the step.
+  // Trains on `batch` samples (0: the job's) from `position` of the shard's order on; returns their mean loss before the step. Where the
+  // loss is known later than the host could go on, from the second call on it is that of the step before.
   virtual double step(Samples position, double learning_rate, std::uint32_t batch = 0) = 0;
 
   // All of P floats, in host memory, in the schema's order.
   virtual void copy_model(std::span<float> out) = 0;
+  // May only be begun when it returns: `values` stay what they are until the next begin_copy() or settle(). Every copy of the
+  // model that is asked for from now on has it in.
   virtual void add_to_model(std::span<const float> values) = 0;
   virtual void replace_model(std::span<const float> values) = 0;
+  // copy_model() that steps may go on beside: it is whole when copied() says so, and of the model as it was at begin_copy(). One at a time.
+  virtual void begin_copy(std::span<float> out) { copy_model(out); }
+  virtual bool copied() { return true; }
+  // Waits until everything that was begun is done.
+  virtual void settle() {}
   // Copied to host memory; zero for what is not trained.
   virtual OptimizerState optimizer_state() = 0;
   // `state` fits() the job's optimiser; OptimizerState{} starts it at zero.

@@ -1,9 +1,36 @@
-# TORCH_LIBRARIES: Debian's libtorch-dev, or what GOSSIPD_TORCH_DIR names.
+# TORCH_LIBRARIES: Debian's libtorch-dev, or what GOSSIPD_TORCH_DIR names. GOSSIPD_C10D_DEFINITIONS and
+# GOSSIPD_C10D_OPTIONS: how models/device_group.cpp is compiled, by what may be used of c10d.
 #
 # LibTorch's own CMake package for CUDA asks for a CUDA toolkit with its compiler, though whoever links LibTorch needs
 # none of it: a driver is enough to run. A wheel is therefore linked by its files.
+
+# gossipd_find_c10d(<include folder>…): LibTorch's headers of its backends include those of Gloo, which no wheel brings (only
+# pointers to its types are used, so that Debian's do for any LibTorch), and of NCCL and CUDA's runtime, which wheels of NVIDIA's bring.
+include(CheckCXXSourceCompiles)
+macro(gossipd_find_c10d)
+  set(GOSSIPD_C10D_OPTIONS ${ARGN})
+  list(TRANSFORM GOSSIPD_C10D_OPTIONS PREPEND -isystem)  # warnings there are not ours
+  set(CMAKE_REQUIRED_LIBRARIES ${TORCH_LIBRARIES})
+  set(CMAKE_REQUIRED_INCLUDES ${ARGN})
+  set(CMAKE_REQUIRED_DEFINITIONS -DUSE_C10D_GLOO)
+  check_cxx_source_compiles("#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+    int main() { return c10d::ProcessGroupGloo::createDeviceForHostname(\"127.0.0.1\") == nullptr; }" GOSSIPD_C10D_GLOO)
+  set(CMAKE_REQUIRED_DEFINITIONS -DUSE_C10D_NCCL)
+  check_cxx_source_compiles("#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
+    int main() { return c10d::ProcessGroupNCCL::Options::create() == nullptr; }" GOSSIPD_C10D_NCCL)
+  foreach(backend GLOO NCCL)
+    if(GOSSIPD_C10D_${backend})
+      list(APPEND GOSSIPD_C10D_DEFINITIONS USE_C10D_${backend})
+    endif()
+  endforeach()
+  unset(CMAKE_REQUIRED_LIBRARIES)
+  unset(CMAKE_REQUIRED_INCLUDES)
+  unset(CMAKE_REQUIRED_DEFINITIONS)
+endmacro()
+
 if(NOT GOSSIPD_TORCH_DIR)
   find_package(Torch REQUIRED)
+  gossipd_find_c10d()
   return()
 endif()
 
@@ -29,4 +56,6 @@ foreach(folder ${nvidia_libs})
   target_link_options(gossipd_torch INTERFACE -Wl,-rpath-link,${folder})
 endforeach()
 set(TORCH_LIBRARIES gossipd_torch)
+file(GLOB nvidia_includes ${GOSSIPD_TORCH_DIR}/../nvidia/*/include)
+gossipd_find_c10d(${nvidia_includes})
 message(STATUS "LibTorch: ${GOSSIPD_TORCH_DIR}")

@@ -85,6 +85,7 @@ FlatModel::FlatModel(const ModelTensors& tensors, Gradient gradient) {
 
   values_ = torch::zeros({static_cast<std::int64_t>(floats)}, placed.front().tensors.front().options().requires_grad(false));
   trained_ = values_.narrow(0, 0, static_cast<std::int64_t>(trained_floats));
+  untrained_ = values_.narrow(0, trained_.numel(), values_.numel() - trained_.numel());
   if (gradient == Gradient::yes) gradient_ = torch::zeros_like(trained_);
   auto segment = schema_.segments().begin();
   const auto view = [&](const Tensor& flat) {
@@ -127,12 +128,14 @@ void FlatModel::copy_from(std::span<const float> host) {
   push_counters();
 }
 
-void FlatModel::add(std::span<const float> host) {
+void FlatModel::add(std::span<const float> host) { add(host_view(host).to(values_.device())); }
+
+void FlatModel::add(const Tensor& values) {
   const torch::NoGradGuard no_gradient;
   pull_counters();
   std::vector<Tensor> halves;
   for (const Tensor& variance : variances_) halves.push_back(variance * 0.5);
-  values_.add_(host_view(host).to(values_.device()));
+  values_.add_(values);
   for (std::size_t i = 0; i < halves.size(); ++i) torch::maximum_out(variances_[i], variances_[i], halves[i]);
   push_counters();
 }

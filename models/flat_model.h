@@ -25,12 +25,17 @@ class FlatModel {
   [[nodiscard]] const Schema& schema() const { return schema_; }
   // What the optimiser works on, on the device; parameters come first in the schema.
   [[nodiscard]] torch::Tensor& trained() { return trained_; }    // [T], T ≤ P
+  // The rest: statistics, and room for counters, which lie in the module.
+  [[nodiscard]] torch::Tensor& untrained() { return untrained_; }  // [P − T]
   [[nodiscard]] torch::Tensor& gradient() { return gradient_; }  // [T]; backward() adds to it
 
   void copy_to(std::span<float> host);
   void copy_from(std::span<const float> host);
   // Running variances fall by half at most, so that what is added from a neighbour's very different ones leaves them positive.
   void add(std::span<const float> host);
+  void add(const torch::Tensor& values);  // [P], on the device
+  // Brings counters into the vector, before somebody reads it as it lies.
+  void pull_counters();
 
  private:
   struct Counter {
@@ -39,12 +44,12 @@ class FlatModel {
   };
   struct Placed;
   [[nodiscard]] static std::vector<Placed> place(const ModelTensors&);
-  void pull_counters();
   void push_counters();
 
   Schema schema_;
   torch::Tensor values_;   // [P]
   torch::Tensor trained_;  // the first T of values_
+  torch::Tensor untrained_;
   torch::Tensor gradient_;
   std::vector<Counter> counters_;
   std::vector<torch::Tensor> variances_;  // views of values_

@@ -2,14 +2,17 @@
 #include "models/torch_engine.h"
 
 #include <algorithm>
-#include <cmath>
+#include <array>
+#include <mutex>
 #include <stdexcept>
+#include <tuple>
 
-#include "core/base/random.h"
 #include "models/autocast.h"
-#include "models/flat_model.h"
+#include "models/device_group.h"
 #include "models/loss.h"
-#include "models/optimizer.h"
+#include "models/model_traffic.h"
+#include "models/rank_threads.h"
+#include "models/replica.h"
 #include "models/runtime.h"
 #include "models/torch_device.h"
 #include "models/torchscript.h"
@@ -23,18 +26,6 @@ using torch::Tensor;
 
 constexpr std::int64_t evaluation_batch = 250;
 constexpr std::int64_t trial_batch = 2;
-constexpr double clip_epsilon = 1e-6;  // beside the norm that is divided by
-
-// Built-in networks are drawn from the seed, TorchScript models lie in their file.
-std::shared_ptr<Network> build_network(const Job& job, const std::string& model_file, torch::Device device) {
-  std::shared_ptr<Network> network;
-  if (job.model.kind == ModelSpec::Kind::torchscript)
-    network = load_torchscript(model_file, job.loss.kind);
-  else
-    network = make_network(job.model, {job.data.shape, outputs_of(job)}, job.seed);
-  network->to(device);
-  return network;
-}
 
 // The engine's model begins with the weights of a file instead of the seed's.
 std::optional<Error> start_with(const std::string& path, Engine& engine) {
@@ -47,28 +38,6 @@ std::optional<Error> start_with(const std::string& path, Engine& engine) {
   return std::nullopt;
 }
 
-std::span<float> floats_of(Tensor& tensor) { return {tensor.data_ptr<float>(), static_cast<std::size_t>(tensor.numel())}; }
-
-// [batch, the sample's shape …], in host memory.
-Tensor empty_batch(const SampleShape& sample, std::int64_t batch) {
-  std::vector<std::int64_t> shape = sample.shape;
-  shape.insert(shape.begin(), batch);
-  return torch::empty(shape, sample.element == SampleShape::Element::float32 ? torch::kFloat32 : torch::kInt64);
-}
-
-Batch::Values values_of(Tensor& tensor) {
-  if (tensor.scalar_type() == torch::kFloat32) return floats_of(tensor);
-  return std::span(tensor.data_ptr<std::int64_t>(), static_cast<std::size_t>(tensor.numel()));
-}
-
-struct HostBatch {
-  HostBatch(const SampleShape& input, const SampleShape& target, std::int64_t samples)
-      : inputs(empty_batch(input, samples)), targets(empty_batch(target, samples)) {}
-  [[nodiscard]] Batch view() { return {values_of(inputs), values_of(targets)}; }
-  Tensor inputs;
-  Tensor targets;
-};
-
 // Finds out now, in words, what else would end the first step. Throws std::invalid_argument, or what the network throws.
 void try_batch(const Job& job, Network& network, const Tensor& inputs, const Tensor& targets) {
   network.train(true);
@@ -80,71 +49,117 @@ void try_batch(const Job& job, Network& network, const Tensor& inputs, const Ten
   if (!loss.requires_grad()) throw std::invalid_argument("the loss does not depend on the parameters: does forward detach, or run without gradients?");
 }
 
+std::string joined(const std::vector<torch::Device>& devices) {
+  std::string out;
+  for (const torch::Device& device : devices) out += (out.empty() ? "" : ",") + device.str();
+  return out;
+}
+
+// CUDA's allocator has a type for it, the CPU's has words only.
+bool is_out_of_memory(const std::exception& error) {
+  return dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr || dynamic_cast<const std::bad_alloc*>(&error) != nullptr ||
+         std::string_view(error.what()).find("not enough memory") != std::string_view::npos ||
+         std::string_view(error.what()).find("can't allocate memory") != std::string_view::npos;
+}
+
+// Several devices are ranks of one node: each has a replica and a part of every batch, gradients are summed over all of them, and
+// everybody takes the same step. What is asked about the model is answered by rank 0, which is the caller's thread.
 class TorchEngine : public GradientEngine {
  public:
-  TorchEngine(const Job& job, int threads, torch::Device device, BatchSource source, std::shared_ptr<const DataSet> held_out,
+  TorchEngine(const Job& job, int threads, std::vector<torch::Device> devices, BatchSource source, std::shared_ptr<const DataSet> held_out,
               const std::string& model_file)
       : job_(job),
-        threads_(threads),
-        device_(device),
+        threads_(std::max(1, threads / static_cast<int>(devices.size()))),
+        devices_(std::move(devices)),
         source_(std::move(source)),
         held_out_(std::move(held_out)),
-        network_(build_network(job, model_file, device)),
-        flat_(network_->tensors(), FlatModel::Gradient::yes),
-        evaluated_network_(build_network(job, model_file, device)),
-        evaluated_(evaluated_network_->tensors(), FlatModel::Gradient::no) {
-    momentum_ = torch::zeros_like(flat_.trained());
-    if (optimizer_vectors(job.optimizer) > 1) variance_ = torch::zeros_like(flat_.trained());
-    network_->train(true);
+        evaluated_network_(build_network(job, model_file, first_device())),
+        evaluated_(evaluated_network_->tensors(), FlatModel::Gradient::no),
+        meeting_place_(devices_.size()),
+        ranks_(devices_.size()) {
+    for (const torch::Device& device : devices_) replicas_.push_back(std::make_unique<Replica>(job, model_file, device));
+    const auto& segments = schema().segments();
+    has_statistics_ = std::any_of(segments.begin(), segments.end(), [](const Segment& s) { return s.kind == SegmentKind::statistic; });
+    groups_.resize(devices_.size());
     try_one_batch();
     evaluated_network_->train(false);
+    if (first_device().is_cpu()) return;  // there a copy is as quick as beginning it
+    std::vector<FlatModel*> models;
+    for (const auto& replica : replicas_) models.push_back(&replica->flat());
+    traffic_ = std::make_unique<ModelTraffic>(models);
+  }
+  ~TorchEngine() override {
+    ranks_.run([this](std::size_t rank) { groups_[rank].reset(); });  // a backend may take its leave of the others
   }
 
-  const Schema& schema() const override { return flat_.schema(); }
-  std::string device() const override { return device_.str(); }
+  // Once, before the first step.
+  void connect_ranks() {
+    if (devices_.size() > 1)
+      on_all_ranks([&](std::size_t rank) { groups_[rank] = meeting_place_.join(rank, devices_[rank]); });
+  }
+
+  const Schema& schema() const override { return replicas_.front()->flat().schema(); }
+  std::string device() const override { return joined(devices_); }
   Samples shard_samples() const override { return source_.shard_samples(); }
-  void prepare_thread(int nice) override { prepare_training_thread(threads_, nice); }
+
+  void prepare_thread(int nice) override {
+    std::call_once(ranks_prepared_, [&] {
+      on_all_ranks([&](std::size_t rank) {
+        if (rank > 0) prepare_training_thread(threads_, nice);
+      });
+    });
+    prepare_training_thread(threads_, nice);
+  }
 
   double step(Samples position, double learning_rate, std::uint32_t batch) override {
-    const double loss = backward(position, batch > 0 ? batch : job_.batch);
-    if (job_.training.clip_norm > 0) clip_gradient();
-    descend(learning_rate);
-    return loss;
+    if (traffic_) traffic_->take_update(/*wait=*/false);
+    const std::size_t turn = begin_gradient(position, batch > 0 ? batch : job_.batch);
+    on_all_ranks([&](std::size_t rank) {
+      sum_gradient(rank);
+      if (traffic_ && rank == 0) traffic_->hold_back_writes();
+      if (replicas_[rank]->unscale_gradient()) replicas_[rank]->descend(learning_rate);
+    });
+    unfinished_ = false;
+    // Whoever waits for this step's loss waits for the device; the one before is there.
+    const bool late = !first_device().is_cpu() && std::exchange(stepped_, true);
+    return loss(late ? 1 - turn : turn);
   }
 
   double gradient(std::span<const float> model, Samples position, std::uint32_t batch, std::span<float> out) override {
-    flat_.copy_from(model);
-    const double loss = backward(position, batch);
+    replace_model(model);
+    const std::size_t turn = begin_gradient(position, batch);
+    on_all_ranks([&](std::size_t rank) {
+      sum_gradient(rank);
+      std::ignore = replicas_[rank]->unscale_gradient();
+    });
     std::ranges::fill(out, 0.0f);
-    host_view(out).copy_(flat_.gradient());
-    const torch::NoGradGuard no_gradient;
-    flat_.gradient().zero_();
-    return loss;
+    const Tensor& gradient = replicas_.front()->flat().gradient();
+    torch::from_blob(out.data(), {gradient.numel()}, torch::kFloat32).copy_(gradient);
+    forget_gradients();
+    return loss(turn);
   }
 
-  void copy_model(std::span<float> out) override { flat_.copy_to(out); }
-  void add_to_model(std::span<const float> values) override { flat_.add(values); }
-  void replace_model(std::span<const float> values) override { flat_.copy_from(values); }
-
-  OptimizerState optimizer_state() override {
-    const auto to_host = [this](const Tensor& values) {
-      std::vector<float> out(schema().floats());
-      host_view(out).copy_(values);
-      return out;
-    };
-    return {to_host(momentum_), variance_.defined() ? to_host(variance_) : std::vector<float>{}, optimizer_steps_};
+  void copy_model(std::span<float> out) override {
+    if (traffic_) traffic_->take_update(/*wait=*/true);
+    replicas_.front()->flat().copy_to(out);
   }
+  void begin_copy(std::span<float> out) override { traffic_ ? traffic_->begin_copy(out) : copy_model(out); }
+  bool copied() override { return !traffic_ || traffic_->copied(); }
+  void settle() override {
+    if (traffic_) traffic_->settle();
+  }
+  void add_to_model(std::span<const float> values) override {
+    if (traffic_) return traffic_->begin_add(values);
+    for (const auto& replica : replicas_) replica->flat().add(values);
+  }
+  void replace_model(std::span<const float> values) override {
+    settle();
+    for (const auto& replica : replicas_) replica->flat().copy_from(values);
+  }
+
+  OptimizerState optimizer_state() override { return replicas_.front()->optimizer_state(); }
   void restore_optimizer(const OptimizerState& state) override {
-    GOSSIPD_ASSERT(fits(state, job_.optimizer, schema().floats()));
-    const auto from_host = [this](const std::vector<float>& values, Tensor& out) {
-      if (values.empty())
-        out.zero_();
-      else
-        out.copy_(host_view({const_cast<float*>(values.data()), values.size()}));
-    };
-    from_host(state.momentum, momentum_);
-    if (variance_.defined()) from_host(state.variance, variance_);
-    optimizer_steps_ = state.steps;
+    for (const auto& replica : replicas_) replica->restore_optimizer(state);
   }
 
   std::optional<Figures> evaluate(std::span<const float> model, const std::atomic<bool>& cancel) override {
@@ -160,125 +175,114 @@ class TorchEngine : public GradientEngine {
       HostBatch batch(held_out_->input(), held_out_->target(), size);
       for (std::int64_t i = 0; i < size; ++i)
         held_out_->write(static_cast<std::size_t>(at + i), nullptr, batch.view(), static_cast<std::size_t>(i));
-      const Tensor targets = batch.targets.to(device_);
-      const AutocastScope autocast(job_.training.precision, device_);
-      const Tensor outputs = evaluated_network_->forward(batch.inputs.to(device_));
+      const Tensor targets = batch.targets.to(first_device());
+      const AutocastScope autocast(job_.training.precision, first_device());
+      const Tensor outputs = evaluated_network_->forward(batch.inputs.to(first_device()));
       score.add(loss_of(job_.loss.kind, *evaluated_network_, outputs, targets).item<double>(), outputs, targets);
     }
     return score.figures();
   }
 
  private:
+  torch::Device first_device() const { return devices_.front(); }
+
   // As many samples as fit the memory that training needs anyhow, where a sample may be large.
   std::int64_t evaluation_samples() const {
     const bool small = job_.model.kind == ModelSpec::Kind::mlp || job_.model.kind == ModelSpec::Kind::cnn;
-    return small ? evaluation_batch : micro_batch(job_.batch);
-  }
-  std::int64_t micro_batch(std::int64_t batch) const {
-    return job_.training.micro_batch > 0 ? std::min<std::int64_t>(job_.training.micro_batch, batch) : batch;
+    return small ? evaluation_batch : micro_batch(job_, job_.batch);
   }
 
   // On the network for evaluation, which gets its tensors anew each time.
   void try_one_batch() {
-    HostBatch batch(source_.set().input(), source_.set().target(), std::min<std::int64_t>(micro_batch(job_.batch), trial_batch));
-    source_.fill(0, static_cast<std::size_t>(batch.inputs.size(0)), batch.view());
-    seed_dropout(0);
-    try_batch(job_, *evaluated_network_, batch.inputs.to(device_), batch.targets.to(device_));
+    HostBatch batch(source_.set().input(), source_.set().target(), std::min<std::int64_t>(micro_batch(job_, job_.batch), trial_batch));
+    source_.fill(0, static_cast<std::size_t>(batch.samples()), batch.view());
+    replicas_.front()->seed_dropout(0);
+    try_batch(job_, *evaluated_network_, batch.inputs.to(first_device()), batch.targets.to(first_device()));
   }
 
-  // A TorchScript model may draw random numbers, for dropout: they are a function of the position, so that a resumed run draws the same.
-  void seed_dropout(Samples position) const {
-    if (job_.model.kind == ModelSpec::Kind::torchscript) torch::manual_seed(Random(job_.seed ^ (position * 0x9e3779b97f4a7c15ull)).next());
+  // Each rank on its thread and its device. With several ranks the error names the one that failed.
+  void on_all_ranks(const std::function<void(std::size_t)>& work) {
+    const auto on_its_device = [&](std::size_t rank) {
+      const c10::DeviceGuard guard(devices_[rank]);
+      try {
+        work(rank);
+      } catch (const std::exception& error) {
+        if (is_out_of_memory(error)) throw OutOfMemory(devices_[rank].str() + ": " + sentence_of(error));
+        throw;
+      }
+    };
+    try {
+      ranks_.run(on_its_device);
+    } catch (const RankFailure& failure) {
+      const std::string text = "rank " + std::to_string(failure.rank()) + " (" + devices_[failure.rank()].str() + "): " + failure.what();
+      try {
+        std::rethrow_exception(failure.cause());
+      } catch (const OutOfMemory&) {
+        throw OutOfMemory(text);
+      } catch (...) {
+        throw std::runtime_error(text);
+      }
+    }
   }
 
-  // Adds the gradient of the batch's mean loss to flat_.gradient(); returns the loss.
-  double backward(Samples position, std::uint32_t batch) {
-    const std::int64_t size = batch;
-    if (!batch_ || batch_->inputs.size(0) != size) batch_.emplace(source_.set().input(), source_.set().target(), size);
-    source_.fill(position, batch, batch_->view());
-    seed_dropout(position);
-    const std::int64_t most = micro_batch(size);
+  // The first ranks have one sample more where the batch cannot be divided; of a small one the last have none.
+  Replica::Part part_of(std::size_t rank, std::int64_t samples) const {
+    const auto ranks = static_cast<std::int64_t>(devices_.size()), i = static_cast<std::int64_t>(rank);
+    return {i * (samples / ranks) + std::min(i, samples % ranks), samples / ranks + (i < samples % ranks ? 1 : 0)};
+  }
+
+  // Every rank's part of the gradient. Returns whose turn it was, for loss().
+  std::size_t begin_gradient(Samples position, std::uint32_t samples) {
+    if (std::exchange(unfinished_, true)) forget_gradients();  // of a step that failed on one rank
+    turn_ = 1 - turn_;
+    std::optional<HostBatch>& batch = batches_[first_device().is_cpu() ? 0 : turn_];  // a device may still read the other one
+    if (!batch || batch->samples() != samples) {
+      const auto memory = first_device().is_cuda() ? HostBatch::Memory::pinned : HostBatch::Memory::pageable;
+      batch.emplace(source_.set().input(), source_.set().target(), samples, memory);
+    }
+    source_.fill(position, samples, batch->view());
+    on_all_ranks([&](std::size_t rank) { replicas_[rank]->backward(*batch, part_of(rank, samples), position, turn_); });
+    return turn_;
+  }
+
+  // What normalisation has seen on rank 0 holds for all, as the model's other statistics.
+  void sum_gradient(std::size_t rank) {
+    if (!groups_[rank]) return;
+    const torch::NoGradGuard no_gradient;
+    FlatModel& flat = replicas_[rank]->flat();
+    groups_[rank]->sum(flat.gradient());
+    if (has_statistics_) groups_[rank]->copy_from_first(flat.untrained());
+  }
+
+  double loss(std::size_t turn) {
     double sum = 0;
-    for (std::int64_t at = 0; at < size; at += most) sum += backward_of(at, std::min(most, size - at), size);
+    for (const auto& replica : replicas_) sum += replica->loss(turn);
     return sum;
   }
 
-  // The share of samples [at, at + count) in the mean loss of `size`, and in its gradient.
-  double backward_of(std::int64_t at, std::int64_t count, std::int64_t size) {
-    const Tensor targets = batch_->targets.narrow(0, at, count).to(device_);
-    Tensor loss;
-    {
-      const AutocastScope autocast(job_.training.precision, device_);
-      const Tensor outputs = network_->forward(batch_->inputs.narrow(0, at, count).to(device_));
-      loss = loss_of(job_.loss.kind, *network_, outputs, targets);
-    }
-    if (count < size) loss = loss * (static_cast<double>(count) / static_cast<double>(size));
-    loss.backward();
-    return loss.item<double>();
-  }
-
-  void clip_gradient() {
-    const torch::NoGradGuard no_gradient;
-    const double norm = flat_.gradient().norm().item<double>();
-    // A norm that is not finite stays what it is: the loss or the model will show it.
-    if (norm > job_.training.clip_norm && std::isfinite(norm)) flat_.gradient().mul_(job_.training.clip_norm / (norm + clip_epsilon));
-  }
-
-  // The part of a host vector of P floats that is trained.
-  Tensor host_view(std::span<float> host) const { return torch::from_blob(host.data(), {momentum_.numel()}, torch::kFloat32); }
-
-  // Same formula twice: one pass over host memory, or library kernels on a device.
-  void descend(double learning_rate) {
-    ++optimizer_steps_;
-    if (device_.is_cpu()) {
-      const std::span<float> variance = variance_.defined() ? floats_of(variance_) : std::span<float>{};
-      optimizer_step(job_.optimizer, learning_rate, optimizer_steps_,
-                     {floats_of(flat_.trained()), floats_of(momentum_), variance, floats_of(flat_.gradient())});
-      return;
-    }
-    const torch::NoGradGuard no_gradient;
-    if (job_.optimizer.kind == OptimizerSpec::Kind::adamw)
-      adamw_on_device(learning_rate);
-    else
-      sgd_on_device(learning_rate);
-    flat_.gradient().zero_();
-  }
-
-  void sgd_on_device(double learning_rate) {
-    const OptimizerSpec& optimizer = job_.optimizer;
-    Tensor& x = flat_.trained();
-    Tensor& g = flat_.gradient();
-    g.add_(x, optimizer.weight_decay);
-    momentum_.mul_(optimizer.momentum).add_(g);
-    if (optimizer.nesterov)
-      x.sub_(g.add_(momentum_, optimizer.momentum), learning_rate);
-    else
-      x.sub_(momentum_, learning_rate);
-  }
-
-  void adamw_on_device(double learning_rate) {
-    const OptimizerSpec& optimizer = job_.optimizer;
-    const BiasCorrection correction = bias_correction(optimizer, optimizer_steps_);
-    const Tensor& g = flat_.gradient();
-    momentum_.mul_(optimizer.beta1).add_(g, 1 - optimizer.beta1);
-    variance_.mul_(optimizer.beta2).addcmul_(g, g, 1 - optimizer.beta2);
-    const Tensor scale = variance_.sqrt().div_(std::sqrt(correction.variance)).add_(optimizer.epsilon);
-    flat_.trained().mul_(1 - learning_rate * optimizer.weight_decay).addcdiv_(momentum_, scale, -learning_rate / correction.momentum);
+  void forget_gradients() {
+    for (const auto& replica : replicas_) replica->forget_gradient();
+    unfinished_ = false;
   }
 
   const Job job_;
-  const int threads_;
-  const torch::Device device_;
+  const int threads_;  // of each rank
+  const std::vector<torch::Device> devices_;
   BatchSource source_;
   const std::shared_ptr<const DataSet> held_out_;
-  std::shared_ptr<Network> network_;
-  FlatModel flat_;
   std::shared_ptr<Network> evaluated_network_;  // the evaluation thread's own
   FlatModel evaluated_;
-  Tensor momentum_;
-  Tensor variance_;  // AdamW's alone
-  Step optimizer_steps_ = 0;
-  std::optional<HostBatch> batch_;
+  std::vector<std::unique_ptr<Replica>> replicas_;
+  bool has_statistics_ = false;
+  std::unique_ptr<ModelTraffic> traffic_;  // null on the CPU
+  MeetingPlace meeting_place_;
+  std::vector<std::unique_ptr<DeviceGroup>> groups_;  // null where there is one device
+  std::once_flag ranks_prepared_;
+  std::array<std::optional<HostBatch>, 2> batches_;
+  std::size_t turn_ = 0;
+  bool stepped_ = false;
+  bool unfinished_ = false;
+  RankThreads ranks_;  // ends before what its threads use
 };
 
 }  // namespace
@@ -298,20 +302,29 @@ std::optional<Error> check_torchscript(const Job& job, const std::string& model_
 
 Result<std::unique_ptr<GradientEngine>> make_torch_engine(const Job& job, const std::string& device, int threads, BatchSource source,
                                                           std::shared_ptr<const DataSet> held_out, const std::string& model_file) {
-  auto found = find_device(device);
+  auto found = find_devices(device);
   if (!found) return found.error();
+  if (job.training.precision == TrainingSpec::Precision::fp16 && !found->front().is_cuda())
+    return Error{"no-device", "the job's precision is \"fp16\", which no CPU computes in, and this node trains on " + joined(*found) +
+                                  "; set trainer.device to a CUDA device, or write precision = \"bf16\" or \"fp32\" in the job"};
+  std::unique_ptr<TorchEngine> engine;
   try {
     at::globalContext().setDeterministicCuDNN(true);
     at::globalContext().setBenchmarkCuDNN(false);
     at::globalContext().setDeterministicAlgorithms(job.training.deterministic, /*warn_only=*/false);
-    return std::unique_ptr<GradientEngine>(
-        new TorchEngine(job, threads, *found, std::move(source), std::move(held_out), model_file));
+    engine = std::make_unique<TorchEngine>(job, threads, *found, std::move(source), std::move(held_out), model_file);
   } catch (const c10::Error& error) {
     return Error{job.model.kind == ModelSpec::Kind::torchscript ? "bad-model" : "no-device",
-                 "the model cannot be trained on " + found->str() + ": " + sentence_of(error)};
+                 "the model cannot be trained on " + joined(*found) + ": " + sentence_of(error)};
   } catch (const std::exception& error) {
     return Error{"bad-model", "the model cannot be trained: " + sentence_of(error)};
   }
+  try {
+    engine->connect_ranks();
+  } catch (const std::exception& error) {
+    return Error{"no-device", joined(*found) + " cannot train together: " + sentence_of(error) + "; start one gossipd for each of them"};
+  }
+  return std::unique_ptr<GradientEngine>(std::move(engine));
 }
 
 Result<std::unique_ptr<Trainer>> Trainer::create(const Job& job, const TrainerOptions& options) {

@@ -44,6 +44,7 @@ std::optional<Error> Trainer::Implementation::restore(const Checkpoint& checkpoi
   if (checkpoint.job != job_.hash() || checkpoint.model.size() != floats || !fits(checkpoint.optimizer, job_.optimizer, floats))
     return Error{"foreign-checkpoint", "the checkpoint belongs to job " + to_hex(checkpoint.job) + ", this is job " +
                                            to_hex(job_.hash()) + "; start in another state directory"};
+  if (loan_) loan_->snapshot.reset();  // was of another model
   engine_->replace_model(checkpoint.model);
   engine_->restore_optimizer(checkpoint.optimizer);
   step_ = checkpoint.step;
@@ -88,6 +89,7 @@ void Trainer::Implementation::stop() {
     evaluation_wakes_.notify_all();
   }
   evaluation_thread_.join();
+  settle();
   publish_status(TrainerState::idle);
   // Requests that came after the threads looked for the last time.
   Inbox late;
@@ -181,7 +183,7 @@ void Trainer::Implementation::train() {
 // An update first, so that a checkpoint, an evaluation or a snapshot of this boundary has it in.
 bool Trainer::Implementation::at_boundary(Inbox inbox) {
   if (inbox.update && !failed_) apply(std::move(*inbox.update));
-  if (inbox.recall && loan_) loan_->due = step_;
+  if (inbox.recall && loan_) loan_->recalled = true;
   samples_ = std::max(samples_, inbox.own_samples_at_least);
   take_checkpoints(std::move(inbox.checkpoints));
   if (failed_) return false;
@@ -201,7 +203,12 @@ bool Trainer::Implementation::at_boundary(Inbox inbox) {
     to_evaluate_asked_for_ |= asked_for;
     evaluation_wakes_.notify_all();
   }
-  if (loan_ && (step_ >= loan_->due || now != TrainerState::training)) return_loan();
+  if (loan_) {
+    const bool at_once = loan_->recalled || now != TrainerState::training;
+    if (!loan_->snapshot && (at_once || step_ >= loan_->due)) begin_snapshot();
+    if (loan_->snapshot && at_once) engine_->settle();
+    if (loan_->snapshot && engine_->copied()) return_loan();
+  }
   return now == TrainerState::training && !not_finite_;
 }
 
@@ -257,13 +264,9 @@ void Trainer::Implementation::one_step() {
   first_step_ = false;
 }
 
-void Trainer::Implementation::return_loan() {
-  Snapshot snapshot;
-  snapshot.model = std::move(loan_->buffer);
-  loan_.reset();
-  engine_->copy_model(snapshot.model);
-  if (!all_finite(snapshot.model)) not_finite_ = true;
-  if (not_finite_) publish_status(TrainerState::not_finite);
+void Trainer::Implementation::begin_snapshot() {
+  Snapshot& snapshot = loan_->snapshot.emplace();
+  engine_->begin_copy(loan_->buffer);
   snapshot.step = step_;
   snapshot.samples = samples_;
   snapshot.loss = loss_;
@@ -272,8 +275,25 @@ void Trainer::Implementation::return_loan() {
   snapshot.step_seconds = step_seconds_;
   snapshot.batch = batch_;
   snapshot.job_batch = job_.batch;
+}
+
+void Trainer::Implementation::return_loan() {
+  Snapshot snapshot = std::move(*loan_->snapshot);
+  snapshot.model = std::move(loan_->buffer);
+  loan_.reset();
+  if (!all_finite(snapshot.model)) not_finite_ = true;
+  if (not_finite_) publish_status(TrainerState::not_finite);
   snapshot.finite = !not_finite_;
   if (callbacks_.on_snapshot) callbacks_.on_snapshot(std::move(snapshot));
+}
+
+// The loan's buffer may be read or written by the engine until then.
+void Trainer::Implementation::settle() {
+  try {
+    engine_->settle();
+  } catch (const std::exception&) {
+    failed_ = true;  // whoever asks for a checkpoint now hears of it
+  }
 }
 
 void Trainer::Implementation::fail(const std::exception& error) {
@@ -282,9 +302,13 @@ void Trainer::Implementation::fail(const std::exception& error) {
   if (!callbacks_.on_failure) return;
   if (dynamic_cast<const DataError*>(&error) != nullptr)
     callbacks_.on_failure(Error{"bad-data", std::string(error.what()) + "; put it right, then start gossipd again: it goes on from its checkpoint"});
+  else if (dynamic_cast<const OutOfMemory*>(&error) != nullptr)
+    callbacks_.on_failure(Error{"device-failed", "training on " + engine_->device() + " ran out of memory (batch of " + std::to_string(batch_) +
+                                                     "): " + error.what() + "; give this node a smaller batch (balance.enabled with balance.batch_max) or " +
+                                                     "another trainer.device, or the job a micro_batch under [training]; then restart gossipd, it goes on from its checkpoint"});
   else
     callbacks_.on_failure(Error{"device-failed", "training on " + engine_->device() + " failed: " + error.what() +
-                                                     "; if memory ran out, use a smaller batch or another device, then restart gossipd"});
+                                                     "; put it right or choose another trainer.device, then restart gossipd: it goes on from its checkpoint"});
 }
 
 void Trainer::Implementation::publish_status(TrainerState state) {

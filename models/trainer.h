@@ -29,7 +29,7 @@ class Engine;
 
 struct TrainerOptions {
   std::string data_dir;              // where the job's files lie
-  std::string device = "auto";       // auto (the first CUDA device, else the CPU) | cpu | cuda | cuda:N
+  std::string device = "auto";       // as in models/device_names.h: one device, or several that share each batch
   int threads = 1;                   // of tensor arithmetic on the CPU
   double min_step_ms = 0;            // every step takes at least so long: leaves the device to others
   std::uint32_t shard_index = 0;     // this node trains on every shard_count-th sample of the job's
@@ -97,7 +97,7 @@ class Trainer {
 
   [[nodiscard]] const Schema& schema() const;
   [[nodiscard]] const Job& job() const;
-  [[nodiscard]] std::string device() const;         // "cpu", "cuda:0"
+  [[nodiscard]] std::string device() const;         // "cpu", "cuda:0", "cuda:0,cuda:1"
   [[nodiscard]] Samples shard_samples() const;      // training samples of this node's shard
 
   // Before start(). The model as it is now: from the seed, or restored.

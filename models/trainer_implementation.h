@@ -58,6 +58,8 @@ class Trainer::Implementation {
   struct Loan {
     std::vector<float> buffer;
     Step due = 0;
+    bool recalled = false;
+    std::optional<Snapshot> snapshot = std::nullopt;  // without its model, while the engine copies that into the buffer
   };
 
   // Training thread.
@@ -67,7 +69,9 @@ class Trainer::Implementation {
   void keep_local(std::span<float> values);
   void take_checkpoints(std::vector<CheckpointRequest>);
   void one_step();
+  void begin_snapshot();
   void return_loan();
+  void settle();
   void fail(const std::exception&);
   [[nodiscard]] TrainerState state() const;
   [[nodiscard]] double learning_rate() const { return learning_rate_at(job_, cluster_samples(), budget_samples_.load()) * rate_scale_; }

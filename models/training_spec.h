@@ -38,10 +38,10 @@ struct ScheduleSpec {
 };
 
 struct TrainingSpec {
-  enum class Precision { fp32, bf16 };
+  enum class Precision { fp32, bf16, fp16 };
   double clip_norm = 0;            // the gradient's norm, over all parameters, is cut to this; 0: never
   std::uint32_t micro_batch = 0;   // at most so many samples are on the device at once, their gradients added up; 0: the batch whole
-  Precision precision = Precision::fp32;  // bf16: forward and loss under autocast; parameters and optimiser stay fp32
+  Precision precision = Precision::fp32;  // bf16, fp16: forward and loss under autocast; parameters and optimiser stay fp32
   bool deterministic = false;      // an operation without a deterministic kernel is an error
   std::uint32_t patience = 0;      // the job ends after so many evaluations of one node without a better one; 0: never early
   bool operator==(const TrainingSpec&) const = default;

@@ -143,6 +143,7 @@ std::vector<Row> status_rows(const Json& s) {
   if (flag(s, "isolated")) phase += " (isolated: no known member answers)";
   rows.push_back({"phase", phase});
   rows.push_back({"members", grouped(count(s, "members_alive")) + " alive, " + grouped(count(s, "links_open")) + " linked"});
+  if (s.contains("trainer") && !text(s["trainer"], "device").empty()) rows.push_back({"device", text(s["trainer"], "device")});
   print_progress(s, rows);
   rows.push_back({"step", grouped(count(s, "step")) + ", " + grouped(static_cast<std::uint64_t>(number(s, "samples_per_second").value_or(0))) + " samples/s"});
   rows.push_back({"loss", fixed(number(s, "loss").value_or(0), 4) + ", spread " + fixed(number(s, "spread").value_or(0), 5)});
