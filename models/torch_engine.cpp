@@ -12,7 +12,7 @@
 #include "models/loss.h"
 #include "models/model_traffic.h"
 #include "models/rank_threads.h"
-#include "models/replica.h"
+#include "models/device_replica.h"
 #include "models/runtime.h"
 #include "models/torch_device.h"
 #include "models/torchscript.h"
@@ -77,7 +77,7 @@ class TorchEngine : public GradientEngine {
         evaluated_(evaluated_network_->tensors(), FlatModel::Gradient::no),
         meeting_place_(devices_.size()),
         ranks_(devices_.size()) {
-    for (const torch::Device& device : devices_) replicas_.push_back(std::make_unique<Replica>(job, model_file, device));
+    for (const torch::Device& device : devices_) replicas_.push_back(std::make_unique<DeviceReplica>(job, model_file, device));
     const auto& segments = schema().segments();
     has_statistics_ = std::any_of(segments.begin(), segments.end(), [](const Segment& s) { return s.kind == SegmentKind::statistic; });
     groups_.resize(devices_.size());
@@ -226,7 +226,7 @@ class TorchEngine : public GradientEngine {
   }
 
   // The first ranks have one sample more where the batch cannot be divided; of a small one the last have none.
-  Replica::Part part_of(std::size_t rank, std::int64_t samples) const {
+  DeviceReplica::Part part_of(std::size_t rank, std::int64_t samples) const {
     const auto ranks = static_cast<std::int64_t>(devices_.size()), i = static_cast<std::int64_t>(rank);
     return {i * (samples / ranks) + std::min(i, samples % ranks), samples / ranks + (i < samples % ranks ? 1 : 0)};
   }
@@ -272,7 +272,7 @@ class TorchEngine : public GradientEngine {
   const std::shared_ptr<const DataSet> held_out_;
   std::shared_ptr<Network> evaluated_network_;  // the evaluation thread's own
   FlatModel evaluated_;
-  std::vector<std::unique_ptr<Replica>> replicas_;
+  std::vector<std::unique_ptr<DeviceReplica>> replicas_;
   bool has_statistics_ = false;
   std::unique_ptr<ModelTraffic> traffic_;  // null on the CPU
   MeetingPlace meeting_place_;

@@ -12,7 +12,7 @@
 #include "models/device_group.h"
 #include "models/model_traffic.h"
 #include "models/rank_threads.h"
-#include "models/replica.h"
+#include "models/device_replica.h"
 #include "models/torch_engine.h"
 #include "models_test_support.h"
 
@@ -189,11 +189,11 @@ TEST_CASE("Replicas that sum their gradients by c10d stay equal bit for bit, sta
   constexpr std::size_t ranks = 3;
   RankThreads threads(ranks);
   MeetingPlace place(ranks);
-  std::vector<std::unique_ptr<Replica>> replicas(ranks);
+  std::vector<std::unique_ptr<DeviceReplica>> replicas(ranks);
   std::vector<std::unique_ptr<DeviceGroup>> groups(ranks);
   threads.run([&](std::size_t rank) {
     groups[rank] = place.join(rank, torch::kCPU);
-    replicas[rank] = std::make_unique<Replica>(job, "", torch::kCPU);
+    replicas[rank] = std::make_unique<DeviceReplica>(job, "", torch::kCPU);
   });
   const auto models = [&] {
     std::vector<std::vector<float>> out;
@@ -207,7 +207,7 @@ TEST_CASE("Replicas that sum their gradients by c10d stay equal bit for bit, sta
   for (std::size_t step = 0; step < 3; ++step) {
     for (std::size_t i = 0; i < 9; ++i) set.write((9 * step + i) % set.count(), nullptr, batch.view(), i);
     threads.run([&](std::size_t rank) {
-      Replica& replica = *replicas[rank];
+      DeviceReplica& replica = *replicas[rank];
       replica.backward(batch, {static_cast<std::int64_t>(3 * rank), 3}, 9 * step, 0);
       const torch::NoGradGuard no_gradient;
       groups[rank]->sum(replica.flat().gradient());
@@ -277,16 +277,16 @@ TEST_CASE("Lists of devices that cannot be one node are refused, each with its r
 
 TEST_CASE("A model travels beside training: an update is added once, a copy is of the moment where it began") {
   const Job job = bars_job("[model]\nkind = 'resnet20'\n", sgd);
-  Replica first(job, "", torch::kCPU), second(job, "", torch::kCPU);
+  DeviceReplica first(job, "", torch::kCPU), second(job, "", torch::kCPU);
   const std::size_t floats = first.flat().schema().floats();
-  const auto model = [&](Replica& replica) {
+  const auto model = [&](DeviceReplica& replica) {
     std::vector<float> out(floats);
     replica.flat().copy_to(out);
     return out;
   };
   ModelTraffic traffic({&first.flat(), &second.flat()});
   const std::vector<float> update(floats, 0.25f);
-  Replica reference(job, "", torch::kCPU);
+  DeviceReplica reference(job, "", torch::kCPU);
   for (int round = 0; round < 20; ++round) {
     reference.flat().add(update);
     traffic.begin_add(update);
@@ -335,18 +335,18 @@ TEST_CASE("Memory that runs out is one error with the device, the numbers and th
 
 TEST_CASE("A scaled loss changes no bit of the training, and a gradient that overflows takes no step and halves the scale") {
   Job job = bars_job(cnn, adamw + "[training]\nclip_norm = 0.5\n");
-  Replica plain(job, "", torch::kCPU);
+  DeviceReplica plain(job, "", torch::kCPU);
   job.training.precision = TrainingSpec::Precision::fp16;
-  Replica scaled(job, "", torch::kCPU);  // the CPU computes in fp32: what is left of fp16 is the scale
+  DeviceReplica scaled(job, "", torch::kCPU);  // the CPU computes in fp32: what is left of fp16 is the scale
   const Bars set(job.data);
   HostBatch batch(set.input(), set.target(), 8);
   for (std::size_t i = 0; i < 8; ++i) set.write(i, nullptr, batch.view(), i);
-  const auto model = [](Replica& replica) {
+  const auto model = [](DeviceReplica& replica) {
     std::vector<float> out(replica.flat().schema().floats());
     replica.flat().copy_to(out);
     return out;
   };
-  const auto step = [&](Replica& replica) {
+  const auto step = [&](DeviceReplica& replica) {
     replica.backward(batch, {0, 8}, 0, 0);
     REQUIRE(replica.unscale_gradient());
     replica.descend(0.01);

@@ -1,4 +1,4 @@
-// models/replica.h - the job's model on one device: network, flat vector, gradient and optimiser.
+// models/device_replica.h - the job's model on one device: network, flat vector, gradient and optimiser.
 //
 // Replicas of one job that are given the same gradients hold the same bits. One thread at a time. What is asked of a device
 // other than the CPU is only begun when a call returns, unless it gives back numbers. Failures of the library are
@@ -21,9 +21,9 @@ namespace gossipd {
 // At most so many samples are on a device at once, for a batch of `samples`.
 [[nodiscard]] std::int64_t micro_batch(const Job&, std::int64_t samples);
 
-class Replica {
+class DeviceReplica {
  public:
-  Replica(const Job&, const std::string& model_file, torch::Device);
+  DeviceReplica(const Job&, const std::string& model_file, torch::Device);
 
   [[nodiscard]] torch::Device device() const { return device_; }
   [[nodiscard]] FlatModel& flat() { return flat_; }

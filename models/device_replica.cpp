@@ -1,4 +1,4 @@
-#include "models/replica.h"
+#include "models/device_replica.h"
 
 #include <algorithm>
 #include <cmath>
@@ -34,7 +34,7 @@ std::int64_t micro_batch(const Job& job, std::int64_t samples) {
   return job.training.micro_batch > 0 ? std::min<std::int64_t>(job.training.micro_batch, samples) : samples;
 }
 
-Replica::Replica(const Job& job, const std::string& model_file, torch::Device device)
+DeviceReplica::DeviceReplica(const Job& job, const std::string& model_file, torch::Device device)
     : job_(job),
       device_(device),
       network_(build_network(job, model_file, device)),
@@ -46,14 +46,14 @@ Replica::Replica(const Job& job, const std::string& model_file, torch::Device de
   network_->train(true);
 }
 
-void Replica::seed_dropout(Samples position) const {
+void DeviceReplica::seed_dropout(Samples position) const {
   if (job_.model.kind != ModelSpec::Kind::torchscript) return;  // the built-in ones draw nothing
   at::Generator generator = at::globalContext().defaultGenerator(device_);
   const std::lock_guard lock(generator.mutex());
   generator.set_current_seed(Random(job_.seed ^ (position * 0x9e3779b97f4a7c15ull)).next());
 }
 
-void Replica::backward(const HostBatch& batch, Part part, Samples position, std::size_t turn) {
+void DeviceReplica::backward(const HostBatch& batch, Part part, Samples position, std::size_t turn) {
   if (part.count == 0) return losses_[turn].put(0.0);
   seed_dropout(position + static_cast<Samples>(part.begin));
   const std::int64_t most = micro_batch(job_, batch.samples());
@@ -77,7 +77,7 @@ void Replica::backward(const HostBatch& batch, Part part, Samples position, std:
     losses_[turn].put(sum_on_device.reshape({}));
 }
 
-Tensor Replica::loss_of_part(const HostBatch& batch, Part part) {
+Tensor DeviceReplica::loss_of_part(const HostBatch& batch, Part part) {
   const auto to_device = [&](const Tensor& host) { return host.narrow(0, part.begin, part.count).to(device_, /*non_blocking=*/true); };
   const Tensor targets = to_device(batch.targets);
   Tensor loss;
@@ -91,7 +91,7 @@ Tensor Replica::loss_of_part(const HostBatch& batch, Part part) {
 }
 
 // In fp16 the host waits here for the device: whether there is a step to take decides what comes next.
-bool Replica::unscale_gradient() {
+bool DeviceReplica::unscale_gradient() {
   if (!scale_) return true;
   const torch::NoGradGuard no_gradient;
   const bool finite = std::isfinite(flat_.gradient().norm().item<double>());
@@ -104,7 +104,7 @@ bool Replica::unscale_gradient() {
 }
 
 // A norm that is not finite stays what it is: the loss or the model will show it.
-void Replica::clip_gradient() {
+void DeviceReplica::clip_gradient() {
   const double most = job_.training.clip_norm;
   if (most <= 0) return;
   const torch::NoGradGuard no_gradient;
@@ -119,7 +119,7 @@ void Replica::clip_gradient() {
 }
 
 // Same formula twice: one pass over host memory, or library kernels on a device.
-void Replica::descend(double learning_rate) {
+void DeviceReplica::descend(double learning_rate) {
   clip_gradient();
   ++optimizer_steps_;
   if (device_.is_cpu()) {
@@ -136,12 +136,12 @@ void Replica::descend(double learning_rate) {
   flat_.gradient().zero_();
 }
 
-void Replica::forget_gradient() {
+void DeviceReplica::forget_gradient() {
   const torch::NoGradGuard no_gradient;
   flat_.gradient().zero_();
 }
 
-void Replica::sgd_on_device(double learning_rate) {
+void DeviceReplica::sgd_on_device(double learning_rate) {
   const OptimizerSpec& optimizer = job_.optimizer;
   Tensor& x = flat_.trained();
   Tensor& g = flat_.gradient();
@@ -153,7 +153,7 @@ void Replica::sgd_on_device(double learning_rate) {
     x.sub_(momentum_, learning_rate);
 }
 
-void Replica::adamw_on_device(double learning_rate) {
+void DeviceReplica::adamw_on_device(double learning_rate) {
   const OptimizerSpec& optimizer = job_.optimizer;
   const BiasCorrection correction = bias_correction(optimizer, optimizer_steps_);
   const Tensor& g = flat_.gradient();
@@ -164,9 +164,9 @@ void Replica::adamw_on_device(double learning_rate) {
 }
 
 // The part of a host vector of P floats that is trained.
-Tensor Replica::host_view(std::span<float> host) const { return torch::from_blob(host.data(), {momentum_.numel()}, torch::kFloat32); }
+Tensor DeviceReplica::host_view(std::span<float> host) const { return torch::from_blob(host.data(), {momentum_.numel()}, torch::kFloat32); }
 
-OptimizerState Replica::optimizer_state() {
+OptimizerState DeviceReplica::optimizer_state() {
   const auto to_host = [this](const Tensor& values) {
     std::vector<float> out(flat_.schema().floats());
     host_view(out).copy_(values);
@@ -175,7 +175,7 @@ OptimizerState Replica::optimizer_state() {
   return {to_host(momentum_), variance_.defined() ? to_host(variance_) : std::vector<float>{}, optimizer_steps_};
 }
 
-void Replica::restore_optimizer(const OptimizerState& state) {
+void DeviceReplica::restore_optimizer(const OptimizerState& state) {
   GOSSIPD_ASSERT(fits(state, job_.optimizer, flat_.schema().floats()));
   const auto from_host = [this](const std::vector<float>& values, Tensor& out) {
     if (values.empty())
