@@ -58,6 +58,8 @@ CORE_WORDS = {
     r"\b(getenv|srand|std::rand|gettimeofday|clock_gettime)\s*\(": "reaches for the process or its clock",
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
+NAMESPACE = re.compile(r"^namespace ([\w:]+) \{", re.MULTILINE)
+TYPE = re.compile(r"^(?:class|struct|enum class) (\w+)(?: final)?\s*(?::(?!:)[^;{]*)?\{", re.MULTILINE)
 UNFINISHED = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X)\b")
 
 
@@ -103,9 +105,18 @@ def check_source(path, text):
         yield "has no #pragma once"
 
 
+def types_of(text):
+    """Full names of the types that a header defines outside of other types."""
+    spaces = [(m.start(), m.group(1)) for m in NAMESPACE.finditer(text)]
+    for match in TYPE.finditer(text):
+        inside = [name for at, name in spaces if at < match.start()]
+        yield "::".join(inside[-1:] + [match.group(1)])
+
+
 def check_tree(root):
     """All complaints, as 'path: what'."""
     complaints = []
+    defined = {}  # full name of a type → header
     sources = 0
     for folder in FOLDERS:
         for file in sorted((root / folder).rglob("*")):
@@ -117,6 +128,10 @@ def check_tree(root):
             if file.suffix in SOURCE_SUFFIXES:
                 sources += 1
                 found += check_source(path, text)
+            for name in types_of(text) if file.suffix == ".h" else ():
+                # A linker takes either one's destructor, and says nothing.
+                if (other := defined.setdefault(name, path)) != path:
+                    found.append(f"defines {name}, as {other} does: a program that has both is broken")
             lines = text.count("\n")
             if lines >= LINES_MAX:
                 found.append(f"has {lines} lines; {LINES_MAX} are too many, split it by what it does")
@@ -148,6 +163,7 @@ PLANTED = [
     ("daemon/config.cpp", '\n#include "config.h"\n', "from the root"),
     ("tools/gossipctl/main.cpp", '\n#include "daemon/rest.h"\n', "tools may not use daemon"),
     ("tools/gossipctl/main.cpp", '\n#include "daemon/config.h"\n', "tools may not use daemon"),
+    ("models/job.h", "\nnamespace gossipd {\nclass Node {\n};\n}\n", "defines gossipd::Node, as core/node.h"),
     ("net/task_group.h", None, "does not begin with"),
     ("daemon/config.cpp", "\n" * LINES_MAX, "lines"),
     ("daemon/config.cpp", "\n// TO" "DO: later\n", "finish it"),
