@@ -15,7 +15,7 @@ constexpr const char* fault_names[] = {
 static_assert(std::size(fault_names) == fault_classes);
 
 constexpr Duration failed_dial_gap = 15s;     // at most between two dials of members that failed (core: 10 s and a half)
-constexpr Duration quarantine_max = 160s;     // what the few explosions of one run can lead to: 10 s, doubled four times
+constexpr Duration quarantine_max = 640s;     // 10 s, doubled six times: who alone has a model, and an exploded one, may have earned it
 constexpr double ternary_rounds = 8;           // for what an explosion has left in a few places: one magnitude for a group of 256
 constexpr double gradient_peak = 0.2;
 
