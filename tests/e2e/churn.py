@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 
-from cluster import POLL_S, Cluster, Unexpected, settled, wait_for
+from cluster import POLL_S, Unexpected, settled, wait_for, with_cluster
 from switchboard import Switchboard, unavailable
 
 BATCH = 32
@@ -190,14 +190,7 @@ class Churn:
 def campaign(minutes, seed, count, baseline=True):
     results = {}
     for name in ("disturbed", "undisturbed") if baseline else ("disturbed",):
-        cluster = Cluster("gossipd-churn-")
-        try:
-            results[name] = Churn(cluster, seed, count, minutes, name == "disturbed").run()
-        except AssertionError:
-            cluster.print_tails()
-            raise
-        finally:
-            cluster.destroy()
+        results[name] = with_cluster("churn", lambda cluster, disturbed: Churn(cluster, seed, count, minutes, disturbed).run(), name == "disturbed")
     mean = {name: sum(r["accuracy"]) / count for name, r in results.items()}
     if baseline:
         results["points"] = 100 * (mean["disturbed"] - mean["undisturbed"])

@@ -330,6 +330,18 @@ class Cluster:
             shutil.rmtree(self.directory, ignore_errors=True)
 
 
+def with_cluster(name, what, *arguments, **options):
+    """what(cluster, ...) with a cluster of its own, which is gone afterwards; where an assertion fails the ends of the logs are told."""
+    cluster = Cluster(f"gossipd-{name}-")
+    try:
+        return what(cluster, *arguments, **options)
+    except AssertionError:
+        cluster.print_tails()
+        raise
+    finally:
+        cluster.destroy()
+
+
 class ClusterTest(unittest.TestCase):
     maxDiff = None
 

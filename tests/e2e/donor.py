@@ -11,7 +11,7 @@ import re
 import sys
 import time
 
-from cluster import Cluster
+from cluster import with_cluster
 from switchboard import Switchboard, unavailable
 
 STEP_MS = 60
@@ -54,13 +54,9 @@ def main():
     parser.add_argument("--hidden", default="1500,1500")
     parser.add_argument("--mbit", type=float, default=4)
     arguments = parser.parse_args()
-    if reason := unavailable():
-        sys.exit(f"donor.py: {reason}")
-    cluster = Cluster("gossipd-donor-")
-    try:
-        print(json.dumps(joins(cluster, arguments.joins, arguments.hidden, arguments.mbit), indent=2))
-    finally:
-        cluster.destroy()
+    if missing := unavailable():
+        sys.exit(f"donor: {missing}; run as root on a kernel with network namespaces")
+    print(json.dumps(with_cluster("donor", joins, arguments.joins, arguments.hidden, arguments.mbit), indent=2))
 
 
 if __name__ == "__main__":

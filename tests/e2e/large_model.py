@@ -12,7 +12,7 @@ import json
 import os
 import subprocess
 
-from cluster import BIN, Cluster
+from cluster import BIN, with_cluster
 
 TEXTS = "/usr/share/common-licenses"  # of Debian's base-files
 DEADLINE_S = 900
@@ -110,14 +110,7 @@ def main():
     parser.add_argument("--depth", type=int, default=12)
     parser.add_argument("--exchanges", type=int, default=6)
     arguments = parser.parse_args()
-    cluster = Cluster("gossipd-large-model-")
-    try:
-        report = measure(cluster, arguments.dim, arguments.depth, exchanges=arguments.exchanges)
-    except AssertionError:
-        cluster.print_tails()
-        raise
-    finally:
-        cluster.destroy()
+    report = with_cluster("large-model", measure, arguments.dim, arguments.depth, exchanges=arguments.exchanges)
     report["codec_ms"] = codec_times(report["floats"])
     print(json.dumps(report, indent=2))
 

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 
-from cluster import Cluster
+from cluster import with_cluster
 
 STEP_MS = 50
 COUNT = 4
@@ -92,25 +92,14 @@ def saturated(cluster, minutes):
     return {"minutes": minutes, "busy_programs": len(busy), "steps_per_s": [round(p, 1) for p in paces], "false_suspicions": since("suspect"), "false_failures": since("failed")}
 
 
-def with_cluster(what, *arguments):
-    cluster = Cluster("gossipd-pace-")
-    try:
-        return what(cluster, *arguments)
-    except AssertionError:
-        cluster.print_tails()
-        raise
-    finally:
-        cluster.destroy()
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=30)
     parser.add_argument("--saturated-minutes", type=float, default=10)
     arguments = parser.parse_args()
-    report = with_cluster(measure, arguments.seconds)
+    report = with_cluster("pace", measure, arguments.seconds)
     if arguments.saturated_minutes > 0:
-        report["saturated"] = with_cluster(saturated, arguments.saturated_minutes)
+        report["saturated"] = with_cluster("pace", saturated, arguments.saturated_minutes)
     print(json.dumps(report, indent=2))
 
 

@@ -1,12 +1,13 @@
 """A short run of pace.py: a frozen and a killed neighbour cost the others nothing that a busy machine would not."""
 import unittest
 
-from pace import measure, with_cluster
+from cluster import with_cluster
+from pace import measure
 
 
 class Pace(unittest.TestCase):
     def test_survivors_keep_their_pace_past_a_frozen_and_a_killed_node(self):
-        report = with_cluster(measure, 15)
+        report = with_cluster("pace", measure, 15)
         print(report, flush=True)
         for fault in ("frozen", "killed"):
             # 0.95 is the aim on a machine of one's own; a node that waited for the other would be at 0.

@@ -10,7 +10,7 @@ import json
 import sys
 import time
 
-from cluster import Cluster, pause_all, wait_for
+from cluster import pause_all, wait_for, with_cluster
 from switchboard import Switchboard, unavailable
 
 COUNT = 6
@@ -87,14 +87,7 @@ def main():
     arguments = parser.parse_args()
     if missing := unavailable():
         sys.exit(f"partition: {missing}; run as root on a kernel with network namespaces")
-    cluster = Cluster("gossipd-partition-")
-    try:
-        print(json.dumps(part_and_heal(cluster, arguments.seconds), indent=2))
-    except AssertionError:
-        cluster.print_tails()
-        raise
-    finally:
-        cluster.destroy()
+    print(json.dumps(with_cluster("partition", part_and_heal, arguments.seconds), indent=2))
 
 
 if __name__ == "__main__":
