@@ -46,8 +46,8 @@ class Balance(ClusterTest):
             for node in others:
                 wait_for("the others see it", lambda: node.members()[slow.name]["batch"] < 0.75 * before["batch"])
                 node.wait("it takes over", lambda s: s["batch"] > BATCH)
-            batches = [n.status()["batch"] for n in nodes]
-            self.assertAlmostEqual(3 * BATCH, sum(batches), delta=BATCH)
+            # Each balances at its own time: what one gives up another takes at its next balance.
+            wait_for("the cluster's batch is the job's", lambda: abs(3 * BATCH - sum(n.status()["batch"] for n in nodes)) <= BATCH // 2)
         for node in nodes:
             # An age of 0 is an honest one: what came last was made of a model that this node has not stepped past.
             wait_for("every link shows an age and a weight", lambda: node.links() and all(
