@@ -102,7 +102,7 @@ def run_table(lab, path, tier_name, out):
         settings = tuned(lab, table, row, tier, tuning, log)
         chosen[row["name"]] = settings
         log(row["name"])
-        lab.run(table["path"], tier["seeds"], results, tier.get("set", []) + settings + [f"name={row['name']}"])
+        lab.run(table["path"], row.get("seeds", {}).get(tier_name, tier["seeds"]), results, tier.get("set", []) + settings + [f"name={row['name']}"])
     names = {row["name"] for row in table["rows"]}
     rows = Rows(lab, results)
     lines = [f"# {table['title']}", "", table.get("text", "").strip(), "",
