@@ -75,7 +75,7 @@ check() {
   failed=$((failed + bad))
   passed=$((passed + ok - bad))
   note "$part: $((ok - bad)) passed, $bad failed in $((SECONDS - began)) s"
-  # A test that needed its second try is named.
+  # A test that needed another try is named.
   local times name
   while read -r times name; do
     note "$part: $name failed $times time(s), see $report"
@@ -104,8 +104,8 @@ run_part() {
   runner=()
   case $1 in
     unit) build dev && check unit dev --exclude-regex '^e2e\.' ;;
-    # Real processes in real time, on a machine that others share: one that fails is run once more, and named.
-    e2e) build dev && check e2e dev --tests-regex '^e2e\.' --repeat until-pass:2 ;;
+    # Real processes in real time, on a machine that others share: one that fails has two more tries, and is named.
+    e2e) build dev && check e2e dev --tests-regex '^e2e\.' --repeat until-pass:3 ;;
     asan)
       plain_addresses
       build asan checks && check asan asan
