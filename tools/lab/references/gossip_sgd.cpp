@@ -5,7 +5,8 @@
 //
 // Jin et al., "How to scale distributed deep learning?" (2016), the pushing kind. Ho, Wu, Liu, "Adaptive Communication for Distributed
 // Deep Learning" (CCGRID 2018), known to us from the abstract: the relative change of the whole model is our reading of "changed enough", and θ = 0.05
-// ours. Nobody waits: what arrives is averaged in at once, also while a gradient is computed.
+// ours. Who sends goes on when its message has arrived (a blocking send): else nothing would hold back a machine that makes messages faster than its
+// wire takes them, and what arrives would be minutes old. Nobody waits for another's message: it is averaged in at once, also while a gradient is computed.
 #include "tools/lab/references/registry.h"
 #include "core/base/random.h"
 #include "tools/lab/references/formulas.h"
@@ -39,7 +40,7 @@ class RandomPeer : public LocalTraining {
  private:
   void go_on(std::size_t i) {
     train(i, [this, i] {
-      if (nodes() > 1 && speaks(i)) speak(i);
+      if (nodes() > 1 && speaks(i)) return speak(i);
       go_on(i);
     });
   }
@@ -48,7 +49,10 @@ class RandomPeer : public LocalTraining {
     std::size_t j = random_[i].below(nodes() - 1);
     if (j >= i) ++j;
     const auto message = replicas_->publish(i, j, x(i));
-    send(i, j, message.bytes, [this, j, theirs = message.decoded] { mix(x(j), *theirs, static_cast<float>(weight_)); });
+    send(i, j, message.bytes, [this, i, j, theirs = message.decoded] {
+      mix(x(j), *theirs, static_cast<float>(weight_));
+      go_on(i);
+    });
   }
 
   double weight_ = 0.5;
