@@ -23,6 +23,10 @@
 
 namespace gossipd {
 
+// The members among whom a shared set is divided, by id: those that train or have just ended, this node with them. A suspect still
+// counts, so that a lost packet moves nothing; who paused, left or failed does not.
+[[nodiscard]] std::vector<DivisionMember> who_divides(const NodeView& node);
+
 class Training {
  public:
   struct Ready {
@@ -58,6 +62,9 @@ class Training {
   void recall();
   void set_others_samples(Samples others);
   void set_budget(Samples samples);
+  // The job's nodes divide one set: whoever is there and trains is to be told to divide().
+  [[nodiscard]] bool divides_data() const { return job_ && job_->data.division == DataSpec::Division::shared; }
+  void divide(const NodeView& node);
   // Reads the last good checkpoint on another thread; ends in on_restored.
   void read_back_model();
   // `which`: "current" or "final". Code "no-model" while there is none to write.
@@ -112,6 +119,7 @@ class Training {
   std::string waiting_;
   std::string failure_;
   Samples others_samples_ = 0;
+  std::vector<DivisionMember> division_;
   std::optional<Samples> budget_;  // when no longer the job's
   std::uint32_t evaluations_in_vain_ = 0;
 

@@ -116,6 +116,21 @@ Json to_json(const SessionView& s) {
           {"wire_bytes_received", s.bytes_received}};
 }
 
+// Null where nodes have data of their own.
+Json division_json(const TrainerView& trainer) {
+  if (!trainer.division) return nullptr;
+  const DivisionStatus& d = *trainer.division;
+  const Samples pass = d.samples > 0 ? trainer.data_position / d.samples : 0;
+  return {{"mode", "shared"},
+          {"members", d.members},
+          {"buckets", d.buckets},
+          {"buckets_owned", d.buckets_owned},
+          {"samples", d.samples},
+          {"samples_owned", d.samples_owned},
+          {"pass", pass},
+          {"place", trainer.data_position - pass * d.samples}};
+}
+
 std::size_t count_alive(const NodeView& node) {
   std::size_t alive = 0;
   for (const MemberView& m : node.members) alive += m.record.state == MemberState::alive;
@@ -174,6 +189,7 @@ void add_condition(Json& json, const DaemonView& v) {
   json["trainer"] = {{"state", v.trainer.state},
                      {"device", v.trainer.device},
                      {"shard_samples", v.trainer.shard_samples},
+                     {"division", division_json(v.trainer)},
                      {"failure", v.trainer.failure}};
 }
 

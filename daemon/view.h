@@ -11,6 +11,7 @@
 
 #include "core/node.h"
 #include "daemon/history.h"
+#include "models/division.h"
 #include "models/figures.h"
 
 namespace gossipd {
@@ -73,6 +74,8 @@ struct TrainerView {
   std::string state = "none";  // none, preparing, idle, holding, training, finished, not_finite, failed
   std::string device;
   Samples shard_samples = 0;
+  std::optional<DivisionStatus> division;  // of a set that the nodes divide
+  Samples data_position = 0;
   std::string failure;
 };
 

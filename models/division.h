@@ -33,6 +33,15 @@ using BucketSet = std::shared_ptr<const std::vector<bool>>;
 // How many samples of a set have their place k in its order with k % buckets.size() in `buckets`.
 [[nodiscard]] Samples samples_in(const std::vector<bool>& buckets, std::size_t set_samples);
 
+// A node's part.
+struct DivisionStatus {
+  std::size_t members = 0;        // among which the set is divided; 0: nobody has said
+  std::size_t buckets = 0;
+  std::size_t buckets_owned = 0;  // 0: no member of the division; or more members than buckets, then it trains on all
+  Samples samples = 0;            // of the set
+  Samples samples_owned = 0;
+};
+
 class BucketOwners {
  public:
   BucketOwners(std::size_t buckets, std::uint32_t job_batch);

@@ -65,15 +65,6 @@ enum class TrainerState : std::uint8_t {
 };
 [[nodiscard]] std::string_view to_string(TrainerState);
 
-// This node's part of a set that the job's nodes divide.
-struct DivisionStatus {
-  std::size_t members = 0;   // among which it is divided; 0: nobody has said
-  std::size_t buckets = 0;
-  std::size_t buckets_owned = 0;  // 0: no member of the division; or more members than buckets, then it trains on all
-  Samples samples = 0;       // of the set
-  Samples samples_owned = 0;
-};
-
 struct TrainerStatus {
   TrainerState state = TrainerState::idle;
   Step step = 0;
