@@ -69,18 +69,6 @@ std::optional<CheckpointView> look_at(const std::filesystem::path& path) {
 
 }  // namespace
 
-std::vector<DivisionMember> who_divides(const NodeView& node) {
-  // At the end all stop within moments; moving buckets then, and again when the job is extended, would serve nobody.
-  const auto trains = [](Phase phase) { return phase == Phase::training || phase == Phase::finishing || phase == Phase::finished; };
-  std::vector<DivisionMember> out;
-  for (const MemberView& m : node.members) {
-    const bool there = m.record.state == MemberState::alive || m.record.state == MemberState::suspect;
-    if (there && trains(m.self ? node.phase : m.record.phase)) out.push_back({m.record.id, m.record.batch});
-  }
-  std::ranges::sort(out, {}, &DivisionMember::id);
-  return out;
-}
-
 // What comes back from preparing. Shared on its way through the loop, which copies its tasks.
 struct Training::Prepared {
   std::unique_ptr<Trainer> trainer;

@@ -23,10 +23,6 @@
 
 namespace gossipd {
 
-// The members among whom a shared set is divided, by id: those that train or have just ended, this node with them. A suspect still
-// counts, so that a lost packet moves nothing; who paused, left or failed does not.
-[[nodiscard]] std::vector<DivisionMember> who_divides(const NodeView& node);
-
 class Training {
  public:
   struct Ready {

@@ -1,5 +1,6 @@
 #include "daemon/view.h"
 
+#include <algorithm>
 #include <cmath>
 #include <ctime>
 #include <nlohmann/json.hpp>
@@ -221,6 +222,18 @@ void add_training(Json& json, const DaemonView& v) {
 void StallView::note(Duration kept) {
   longest = std::max(longest, kept);
   if (kept > stall_long) ++long_ones;
+}
+
+std::vector<DivisionMember> who_divides(const NodeView& node) {
+  // At the end all stop within moments; moving buckets then, and again when the job is extended, would serve nobody.
+  const auto trains = [](Phase phase) { return phase == Phase::training || phase == Phase::finishing || phase == Phase::finished; };
+  std::vector<DivisionMember> out;
+  for (const MemberView& m : node.members) {
+    const bool there = m.record.state == MemberState::alive || m.record.state == MemberState::suspect;
+    if (there && trains(m.self ? node.phase : m.record.phase)) out.push_back({m.record.id, m.record.batch});
+  }
+  std::ranges::sort(out, {}, &DivisionMember::id);
+  return out;
 }
 
 std::string not_ready_reason(const DaemonView& v) {
