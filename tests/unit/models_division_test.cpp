@@ -233,6 +233,7 @@ namespace {
 
 constexpr Samples toy_samples = 1000;
 constexpr NodeId self{5};
+constexpr Step never = Step{1} << 60;
 
 // Remembers where it was at each step.
 class WalkingEngine : public Engine {
@@ -268,11 +269,12 @@ class WalkingEngine : public Engine {
   float model_ = 0;
 };
 
-// A trainer that steps when it is told to, `steps` at a time.
+// A trainer that takes as many steps as it is told to, by its budget.
 struct Bench {
   std::shared_ptr<std::vector<Samples>> starts = std::make_shared<std::vector<Samples>>();
   Desk desk;
   std::unique_ptr<Trainer> trainer;
+  Samples others = 0;
 
   explicit Bench(const std::string& division = "shared") {
     const Job job = parse_job("name = 'toy'\nbatch = 10\nbudget_samples = 1000000000\n[data]\ndivision = '" + division + "'\n");
@@ -281,11 +283,12 @@ struct Bench {
     options.nice = 0;
     trainer = Trainer::with_engine(job, options, std::make_unique<WalkingEngine>(starts));
   }
-  // Takes the steps, then rests: nothing moves until the next call.
+  void others_have(Samples samples) { trainer->set_others_samples(others = samples); }
   Snapshot run(Step steps, std::optional<std::vector<DivisionMember>> division = std::nullopt) {
     if (division) trainer->set_division(*division);
+    trainer->set_budget(trainer->status().samples + others + 10 * steps);
     trainer->start(desk.callbacks(), true);
-    trainer->give({{0}, false, steps, true});
+    trainer->give({{0}, false, never, true});
     Snapshot snapshot = desk.snapshot();
     trainer->stop();
     return snapshot;
@@ -321,11 +324,11 @@ TEST_CASE("A trainer walks its own part of a shared set and says how large it is
 
 TEST_CASE("A node that comes begins where the cluster is, one that is alone goes on where it was") {
   Bench joiner;
-  joiner.trainer->set_others_samples(4321);
+  joiner.others_have(4321);
   joiner.run(1, {{me, other}});
   CHECK(joiner.starts->front() == 4321);
   Bench alone;
-  alone.trainer->set_others_samples(4321);
+  alone.others_have(4321);
   alone.run(1, {{me}});
   CHECK(alone.starts->front() == 0);
 }
@@ -334,11 +337,11 @@ TEST_CASE("A node that was away and one far behind go where the cluster is when 
   Bench bench;
   bench.run(3, {{me}});
   const Samples alone = bench.place();
-  bench.trainer->set_others_samples(toy_samples / 10);  // less than an eighth of a pass
+  bench.others_have(toy_samples / 10);  // less than an eighth of a pass
   bench.starts->clear();
   bench.run(3, {{me, other}});
   CHECK(bench.starts->front() == alone);
-  bench.trainer->set_others_samples(100 * toy_samples);
+  bench.others_have(100 * toy_samples);
   bench.starts->clear();
   const Samples before = bench.place();
   bench.run(1, {{me}});  // nobody comes: what others do is no reason to move
@@ -348,7 +351,7 @@ TEST_CASE("A node that was away and one far behind go where the cluster is when 
   bench.run(1, {{me, third}});
   CHECK(bench.starts->front() == cluster);
   bench.run(1, {{other, third}});  // paused, as it were
-  bench.trainer->set_others_samples(200 * toy_samples);
+  bench.others_have(200 * toy_samples);
   bench.starts->clear();
   const Samples now = bench.trainer->status().samples + 200 * toy_samples;
   bench.run(1, {{me, other, third}});
@@ -397,10 +400,8 @@ TEST_CASE("A restored trainer goes on with the same samples of its part, bit for
   Bench resumed;
   REQUIRE(!resumed.trainer->restore(loaded->checkpoint));
   whole.starts->clear();
-  constexpr Step to_the_end = 1000;
-  for (Bench* bench : {&whole, &resumed}) bench->trainer->set_budget(loaded->checkpoint.samples + 400);
-  const Snapshot want = whole.run(to_the_end);
-  const Snapshot got = resumed.run(to_the_end, {{me, other, third}});
+  const Snapshot want = whole.run(40);
+  const Snapshot got = resumed.run(40, {{me, other, third}});
   CHECK(got.step == loaded->checkpoint.step + 40);
   CHECK(*resumed.starts == *whole.starts);
   CHECK(got.model == want.model);
@@ -409,7 +410,7 @@ TEST_CASE("A restored trainer goes on with the same samples of its part, bit for
 
 TEST_CASE("Where nodes have data of their own a division changes nothing") {
   Bench bench("own");
-  bench.trainer->set_others_samples(4321);
+  bench.others_have(4321);
   bench.run(2, {{me, other}});
   CHECK(!bench.trainer->status().division);
   CHECK(bench.place() == 10 * bench.trainer->status().step);
