@@ -114,7 +114,8 @@ void Training::prepare(const KnownJob& known) {
   if (divides_data() && config_.shard_count != 0) {
     failed_ = true;
     failure_ = "shard: " + std::to_string(config_.shard_index + 1) + '/' + std::to_string(config_.shard_count) +
-               " is given by hand, but the nodes of job '" + job_->name + "' divide the set among themselves (division = \"shared\"); take --shard out, or write division = \"own\" under [data] of the job";
+               " is given by hand, but the nodes of job '" + job_->name + "' divide the set among themselves (division = \"shared\"); " +
+               "take --shard out, or write division = \"own\" under [data] of the job";
     return loop_.post([this] { events_.on_failure(Error{"bad-config", failure_}); });
   }
   start_from_ = known.start_from;

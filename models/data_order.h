@@ -6,8 +6,9 @@
 // shard, epoch), and nodes that share a shard are told apart by a walker: each then visits all of it in an order of
 // its own. Position is all there is to save: a resumed run continues with the same samples.
 //
-// Nodes that divide a set among themselves (division.h) all walk the one shard 0 of 1 in the same order, each visits the samples of its buckets and passes
-// over the others': at every moment each sample of a pass is one node's, and whoever inherits a bucket goes on where its former owner was.
+// Nodes that divide a set among themselves (division.h) all walk the one shard 0 of 1 in the same order, each visits the samples
+// of its buckets and passes over the others': at every moment each sample of a pass is one node's, and whoever inherits a
+// bucket goes on about where its former owner was.
 #pragma once
 
 #include "core/base/types.h"
