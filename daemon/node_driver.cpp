@@ -1,6 +1,7 @@
 #include "daemon/node_driver.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "daemon/advertise.h"
 #include "daemon/durable_file.h"
@@ -284,7 +285,12 @@ void NodeDriver::carry_out(FilePieceEffect& effect) {
 
 void NodeDriver::carry_out(BudgetEffect& effect) { training_->set_budget(effect.samples); }
 
-void NodeDriver::carry_out(UpdateEffect& effect) { training_->give(std::move(effect.update)); }
+// Who begins to step knows first which part of a shared set is its own.
+void NodeDriver::carry_out(UpdateEffect& effect) {
+  const bool stepped = std::exchange(trainer_steps_, effect.update.training);
+  if (trainer_steps_ && !stepped) divide_data();
+  training_->give(std::move(effect.update));
+}
 void NodeDriver::carry_out(RecallEffect&) { training_->recall(); }
 void NodeDriver::carry_out(ProgressEffect& effect) { training_->set_others_samples(effect.others_samples); }
 void NodeDriver::carry_out(RestoreEffect&) { training_->read_back_model(); }
@@ -524,6 +530,11 @@ void NodeDriver::record_history(std::optional<Figures> evaluation) {
 void NodeDriver::on_second() {
   second_timer_.arm_after(std::chrono::seconds(1));
   record_history(std::nullopt);
+  divide_data();
+}
+
+void NodeDriver::divide_data() {
+  if (training_->divides_data() && !stopping_) training_->divide(node_->view(EventLoop::now()));
 }
 
 // ---- stop ----------------------------------------------------------------------------------------

@@ -105,6 +105,7 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   void warn(const std::string& text);
   void record_history(std::optional<Figures> evaluation);
   void on_second();
+  void divide_data();
   void stopped_one();
   void finish_stopping();
 
@@ -135,6 +136,7 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   bool model_at_start_ = false;     // the trainer's first model counts as the cluster's, restored or not
   bool state_saved_ = false;
   bool work_posted_ = false;
+  bool trainer_steps_ = false;  // as the last update told it
   std::map<SessionId, OpenSession> sessions_;  // those the node knows
   std::deque<Refusal> turned_away_;            // connections that never reached the node
   std::deque<TimedWarning> warnings_;

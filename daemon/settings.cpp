@@ -81,7 +81,7 @@ void add_node(SettingTable& table, DaemonConfig& c) {
              "the cluster's secret (default STATE/cluster.key; `none`: plain, loopback only)");
   table.path("state_dir", "state-dir", "DIR", c.state_dir, "identity, job and checkpoints of this node");
   table.path("data", "data", "DIR", c.data_dir, "where the job's data files lie");
-  add_shard(table, "shard", "shard", c.shard_index, c.shard_count, "`auto`: all of the data in an order of this node's own; I/N: the I-th of N equal parts");
+  add_shard(table, "shard", "shard", c.shard_index, c.shard_count, "`auto`: all of the data in an order of this node's own, or its part where the job's set is divided; I/N: the I-th of N equal parts");
   table.endpoint("listen", "listen", peer_port_default, c.listen, "for peers (default *:7610, every address; without a key or certificates 127.0.0.1:7610)");
   table.endpoint("advertise", "advertise", peer_port_default, c.advertise, "where peers reach this node, if not where it listens");
 }

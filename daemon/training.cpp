@@ -26,7 +26,9 @@ TrainerOptions options_from(const DaemonConfig& config, const Job& job, NodeId i
   const bool automatic = config.shard_count == 0;
   options.shard_index = automatic ? 0 : config.shard_index;
   options.shard_count = automatic ? 1 : config.shard_count;
-  options.walker = automatic ? static_cast<std::uint64_t>(id) : 0;
+  const bool shared = job.data.division == DataSpec::Division::shared;
+  options.walker = automatic && !shared ? static_cast<std::uint64_t>(id) : 0;
+  options.node = id;
   options.nice = static_cast<int>(config.nice);
   options.loader_threads = config.loader_threads != 0 ? static_cast<int>(config.loader_threads) : loader_threads_for(job);
   options.image_cache_bytes = std::uint64_t{config.image_cache_mb} << 20;
@@ -109,6 +111,13 @@ void Training::prepare(const KnownJob& known) {
   }
   job_ = *job;
   job_hash_ = known.hash;
+  if (divides_data() && config_.shard_count != 0) {
+    failed_ = true;
+    failure_ = "shard: " + std::to_string(config_.shard_index + 1) + '/' + std::to_string(config_.shard_count) +
+               " is given by hand, but the nodes of job '" + job_->name + "' divide the set among themselves (division = \"shared\"); " +
+               "take --shard out, or write division = \"own\" under [data] of the job";
+    return loop_.post([this] { events_.on_failure(Error{"bad-config", failure_}); });
+  }
   start_from_ = known.start_from;
   start_preparing();
 }
@@ -183,6 +192,7 @@ void Training::begin(bool model_is_the_clusters) {
   model_is_the_clusters_ = model_is_the_clusters;
   trainer_->set_others_samples(others_samples_);
   if (budget_) trainer_->set_budget(*budget_);
+  trainer_->set_division(division_);
   Trainer::Callbacks callbacks;
   callbacks.on_snapshot = [this](Snapshot snapshot) {
     auto shared = std::make_shared<Snapshot>(std::move(snapshot));  // the loop copies its tasks
@@ -226,6 +236,13 @@ void Training::set_budget(Samples samples) {
   finished_ = false;
   evaluations_in_vain_ = 0;
   if (trainer_) trainer_->set_budget(samples);
+}
+
+void Training::divide(const NodeView& node) {
+  std::vector<DivisionMember> members = who_divides(node);
+  if (members == division_) return;
+  division_ = std::move(members);
+  if (begun_) trainer_->set_division(division_);
 }
 
 void Training::read_back_model() {
@@ -369,9 +386,12 @@ void Training::maybe_stop() {
 
 void Training::describe(DaemonView& view, Instant now) const {
   if (trainer_) {
-    view.trainer.state = to_string(trainer_->status().state);
+    const TrainerStatus status = trainer_->status();
+    view.trainer.state = to_string(status.state);
     view.trainer.device = trainer_->device();
-    view.trainer.shard_samples = trainer_->shard_samples();
+    view.trainer.shard_samples = status.division ? status.division->samples_owned : trainer_->shard_samples();
+    view.trainer.division = status.division;
+    view.trainer.data_position = status.data_position;
     view.model_floats = trainer_->schema().floats();
   } else if (busy_) {
     view.trainer.state = "preparing";

@@ -58,6 +58,9 @@ class Training {
   void recall();
   void set_others_samples(Samples others);
   void set_budget(Samples samples);
+  // The job's nodes divide one set: whoever is there and trains is to be told to divide().
+  [[nodiscard]] bool divides_data() const { return job_ && job_->data.division == DataSpec::Division::shared; }
+  void divide(const NodeView& node);
   // Reads the last good checkpoint on another thread; ends in on_restored.
   void read_back_model();
   // `which`: "current" or "final". Code "no-model" while there is none to write.
@@ -112,6 +115,7 @@ class Training {
   std::string waiting_;
   std::string failure_;
   Samples others_samples_ = 0;
+  std::vector<DivisionMember> division_;
   std::optional<Samples> budget_;  // when no longer the job's
   std::uint32_t evaluations_in_vain_ = 0;
 

@@ -1,5 +1,6 @@
 #include "daemon/view.h"
 
+#include <algorithm>
 #include <cmath>
 #include <ctime>
 #include <nlohmann/json.hpp>
@@ -116,6 +117,21 @@ Json to_json(const SessionView& s) {
           {"wire_bytes_received", s.bytes_received}};
 }
 
+// Null where nodes have data of their own.
+Json division_json(const TrainerView& trainer) {
+  if (!trainer.division) return nullptr;
+  const DivisionStatus& d = *trainer.division;
+  const Samples pass = d.samples > 0 ? trainer.data_position / d.samples : 0;
+  return {{"mode", "shared"},
+          {"members", d.members},
+          {"buckets", d.buckets},
+          {"buckets_owned", d.buckets_owned},
+          {"samples", d.samples},
+          {"samples_owned", d.samples_owned},
+          {"pass", pass},
+          {"place", trainer.data_position - pass * d.samples}};
+}
+
 std::size_t count_alive(const NodeView& node) {
   std::size_t alive = 0;
   for (const MemberView& m : node.members) alive += m.record.state == MemberState::alive;
@@ -174,6 +190,7 @@ void add_condition(Json& json, const DaemonView& v) {
   json["trainer"] = {{"state", v.trainer.state},
                      {"device", v.trainer.device},
                      {"shard_samples", v.trainer.shard_samples},
+                     {"division", division_json(v.trainer)},
                      {"failure", v.trainer.failure}};
 }
 
@@ -205,6 +222,18 @@ void add_training(Json& json, const DaemonView& v) {
 void StallView::note(Duration kept) {
   longest = std::max(longest, kept);
   if (kept > stall_long) ++long_ones;
+}
+
+std::vector<DivisionMember> who_divides(const NodeView& node) {
+  // At the end all stop within moments; moving buckets then, and again when the job is extended, would serve nobody.
+  const auto trains = [](Phase phase) { return phase == Phase::training || phase == Phase::finishing || phase == Phase::finished; };
+  std::vector<DivisionMember> out;
+  for (const MemberView& m : node.members) {
+    const bool there = m.record.state == MemberState::alive || m.record.state == MemberState::suspect;
+    if (there && trains(m.self ? node.phase : m.record.phase)) out.push_back({m.record.id, m.record.batch});
+  }
+  std::ranges::sort(out, {}, &DivisionMember::id);
+  return out;
 }
 
 std::string not_ready_reason(const DaemonView& v) {

@@ -11,6 +11,7 @@
 
 #include "core/node.h"
 #include "daemon/history.h"
+#include "models/division.h"
 #include "models/figures.h"
 
 namespace gossipd {
@@ -73,6 +74,8 @@ struct TrainerView {
   std::string state = "none";  // none, preparing, idle, holding, training, finished, not_finite, failed
   std::string device;
   Samples shard_samples = 0;
+  std::optional<DivisionStatus> division;  // of a set that the nodes divide
+  Samples data_position = 0;
   std::string failure;
 };
 
@@ -109,6 +112,9 @@ struct DaemonView {
 };
 inline constexpr std::size_t warnings_max = 32;
 
+// The members among whom a shared set is divided, by id: those that train or have just ended, this node with them. A suspect still
+// counts, so that a lost packet moves nothing; who paused, left or failed does not.
+[[nodiscard]] std::vector<DivisionMember> who_divides(const NodeView& node);
 // May clients use this node? Empty when yes, else the reason (what /readyz answers).
 [[nodiscard]] std::string not_ready_reason(const DaemonView&);
 // What sending the whole fp32 model to every neighbour at every step would have taken so far.

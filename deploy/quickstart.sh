@@ -144,7 +144,7 @@ start_node() {
   ((number > 1)) || founder=127.0.0.1:$peer_port
   OMP_NUM_THREADS=$threads OPENBLAS_NUM_THREADS=$threads setsid "$programs/gossipd" \
     --name "node$number" --state-dir "$directory/state" --key-file "$state/cluster.key" --data "$data" \
-    --shard "$number/$nodes" --listen "127.0.0.1:$peer_port" --rest "127.0.0.1:$port" --threads "$threads" \
+    --listen "127.0.0.1:$peer_port" --rest "127.0.0.1:$port" --threads "$threads" \
     --exchange "$exchange" "${settings[@]}" "$@" >"$directory/log" 2>&1 </dev/null &
   pids+=($!)
   echo $! >"$directory/pid"

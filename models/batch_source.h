@@ -1,6 +1,6 @@
 // models/batch_source.h - one shard of a data set, handed out as batches.
 //
-// Batch by batch a pure function of the position: order and augmentation follow from seed, shard and
+// Batch by batch a pure function of the position: order and augmentation follow from seed, shard (or buckets) and
 // position alone, with loader threads as without. One thread.
 #pragma once
 
@@ -17,13 +17,16 @@ class BatchSource {
 
   [[nodiscard]] std::size_t shard_samples() const { return order_.shard_samples(); }
   [[nodiscard]] const DataSet& set() const { return *set_; }
-  // `samples` samples from `position` on; the batch has room for just as many. Throws what DataSet::write() throws.
-  void fill(Samples position, std::size_t samples, const Batch& batch);
+  // Of a set that nodes divide among themselves: as DataOrder::restrict_to(). What is ready of other buckets is dropped.
+  void restrict_to(BucketSet buckets);
+  // `samples` samples from `position` on; the batch has room for just as many. Returns the position after them. Throws what
+  // DataSet::write() throws.
+  Samples fill(Samples position, std::size_t samples, const Batch& batch);
 
  private:
   std::shared_ptr<const DataSet> set_;
   DataOrder order_;
-  std::vector<std::uint32_t> picked_;
+  std::vector<DataOrder::Visit> visits_;
   std::unique_ptr<Prefetcher> prefetcher_;  // null without loader threads
 };
 

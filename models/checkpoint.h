@@ -23,7 +23,7 @@ struct Checkpoint {
   Step step = 0;
   Samples samples = 0;          // the node's own counter
   Samples others_samples = 0;   // what it knew of the rest of the cluster
-  Samples data_position = 0;    // samples drawn from its shard since the job began
+  Samples data_position = 0;    // samples drawn from its shard since the job began, or the place in a set that nodes divide
   std::uint32_t shard_index = 0;
   std::uint32_t shard_count = 1;
   double loss = 0;              // smoothed

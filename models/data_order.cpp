@@ -1,5 +1,6 @@
 #include "models/data_order.h"
 
+#include <algorithm>
 #include <numeric>
 #include <utility>
 
@@ -52,13 +53,21 @@ Variation DataOrder::variation(Samples position) const {
   return {mixed(shard_seed() ^ 0x7669736974ull, position), mixed(seed_ ^ 0x65706f6368ull, position / members_.size())};
 }
 
-void DataOrder::take(Samples position, std::span<std::uint32_t> out) {
-  for (std::uint32_t& index : out) {
-    const std::uint64_t epoch = position / order_.size();
+void DataOrder::restrict_to(BucketSet buckets) {
+  GOSSIPD_ASSERT(!buckets || (buckets->size() <= members_.size() && std::find(buckets->begin(), buckets->end(), true) != buckets->end()));
+  buckets_ = std::move(buckets);
+}
+
+Samples DataOrder::take(Samples position, std::span<Visit> out) {
+  std::uint64_t epoch = position / order_.size();
+  std::size_t at = position % order_.size();
+  for (std::size_t taken = 0; taken < out.size(); ++position) {
     if (epoch != epoch_) shuffle_for(epoch);
-    index = order_[position % order_.size()];
-    ++position;
+    const std::uint32_t member = order_[at];
+    if (++at == order_.size()) at = 0, ++epoch;
+    if (!buckets_ || (*buckets_)[member % buckets_->size()]) out[taken++] = {members_[member], position};
   }
+  return position;
 }
 
 }  // namespace gossipd

@@ -225,6 +225,7 @@ DataSpec parse_data_spec(TomlTable table) {
   }
   if (data.vocabulary == 0) parse_normalisation(table, data, data.is_pixels() ? 1 : 1e6);
   if (data.is_pixels()) parse_augmentation(table, data);
+  data.division = table.get_enum("division", DataSpec::Division::own, {{"own", DataSpec::Division::own}, {"shared", DataSpec::Division::shared}});
   data.validation_fraction = table.get_double("validation_fraction", 0, 0, 0.9);
   if (data.validation_fraction > 0) {
     const std::string_view other = data.kind == Kind::images ? "test_folder" : "test_files";
@@ -253,6 +254,7 @@ void write_data_spec(const DataSpec& data, CanonicalText& out) {
       write_number("deviation", data.deviation, out);
     }
   }
+  if (data.division == DataSpec::Division::shared) out.line("division", std::string_view("shared"));
   if (data.validation_fraction > 0) out.line("validation_fraction", data.validation_fraction);
   if (data.random_crop > 0) out.line("random_crop", data.random_crop);
   if (data.random_flip) out.line("random_flip", data.random_flip);

@@ -31,6 +31,7 @@ struct DataSpec {
   enum class Kind { idx, cifar10, cifar100, images, tokens, text, safetensors };
   enum class Labels { folder, file_name };  // images: what names the class
   enum class Fit { crop, stretch };         // images: how other proportions become `shape`
+  enum class Division { own, shared };      // every node's files are its own affair; all have the same and divide them
 
   Kind kind = Kind::idx;
   std::vector<std::int64_t> shape = {1, 28, 28};  // of one input: channels, rows, columns; tokens, text: {length}
@@ -58,6 +59,7 @@ struct DataSpec {
   std::string input_tensor = "inputs";   // safetensors
   std::string target_tensor = "targets";
 
+  Division division = Division::own;
   double validation_fraction = 0;  // > 0: this part of the training samples is held out; test files are not read
   std::int64_t random_crop = 0;    // pixels of zeros around the image before a piece of its own size is cut out
   bool random_flip = false;        // left and right, every other time

@@ -11,6 +11,7 @@
 #include <stdexcept>
 
 #include "core/model/schema.h"
+#include "models/division.h"
 #include "models/figures.h"
 #include "models/optimizer.h"
 
@@ -34,6 +35,10 @@ class Engine {
   // Trains on `batch` samples (0: the job's) from `position` of the shard's order on; returns their mean loss before the step. Where the
   // loss is known later than the host could go on, from the second call on it is that of the step before.
   virtual double step(Samples position, double learning_rate, std::uint32_t batch = 0) = 0;
+  // After step(position, …, batch): the position after its samples.
+  [[nodiscard]] virtual Samples next_position(Samples position, std::uint32_t batch) const { return position + batch; }
+  // Of a set that nodes divide among themselves: the next steps' samples are of these buckets, not none; null: of all.
+  virtual void restrict_to(BucketSet) {}
 
   // All of P floats, in host memory, in the schema's order.
   virtual void copy_model(std::span<float> out) = 0;

@@ -7,6 +7,7 @@ namespace gossipd {
 namespace {
 
 constexpr std::size_t chunk_samples_max = 16;
+constexpr Samples no_position = ~Samples{0};
 
 std::size_t bytes_of(const SampleShape& shape) {
   return shape.values() * (shape.element == SampleShape::Element::float32 ? sizeof(float) : sizeof(std::int64_t));
@@ -42,34 +43,42 @@ void Prefetcher::restart(Samples position) {
   claimed_ = first_ + ring_.size();  // nothing more is claimed meanwhile
   chunk_ready_.wait(lock, [&] { return under_way_ == 0; });
   for (Chunk& chunk : ring_) chunk.ready = false;
-  base_ = position;
-  first_ = claimed_ = 0;
+  next_ = expected_ = position;
+  first_ = claimed_ = taken_ = 0;
   work_waits_.notify_all();
 }
 
-void Prefetcher::take(Samples position, std::size_t samples, const Batch& batch) {
+void Prefetcher::restrict_to(BucketSet buckets) {
+  const Lock lock(mutex_);
+  order_.restrict_to(std::move(buckets));
+  expected_ = no_position;
+}
+
+Samples Prefetcher::take(Samples position, std::size_t samples, const Batch& batch) {
   if (threads_.empty() || position != expected_) restart(position);
   if (threads_.empty()) start();
-  expected_ = position + samples;
   for (std::size_t done = 0; done < samples;) {
     Lock lock(mutex_);
     Chunk& chunk = ring_[first_ % ring_.size()];
     chunk_ready_.wait(lock, [&] { return chunk.ready; });
-    const auto from = static_cast<std::size_t>(position + done - position_of(first_));
     lock.unlock();
     if (chunk.failure) {
-      expected_ = ~Samples{0};  // whoever tries again finds the file repaired, or the same failure
+      expected_ = no_position;  // whoever tries again finds the file repaired, or the same failure
       std::rethrow_exception(chunk.failure);
     }
-    const std::size_t count = std::min(samples - done, chunk_samples_ - from);
-    copy(chunk, from, count, batch, done);
+    const std::size_t count = std::min(samples - done, chunk_samples_ - taken_);
+    copy(chunk, taken_, count, batch, done);
     done += count;
-    if (from + count < chunk_samples_) continue;
+    taken_ += count;
+    expected_ = chunk.visits[taken_ - 1].position + 1;
+    if (taken_ < chunk_samples_) continue;
     lock.lock();
     chunk.ready = false;
+    taken_ = 0;
     ++first_;
     work_waits_.notify_one();
   }
+  return expected_;
 }
 
 void Prefetcher::work() {
@@ -78,18 +87,17 @@ void Prefetcher::work() {
     work_waits_.wait(lock, [&] { return stop_ || claimed_ < first_ + ring_.size(); });
     if (stop_) return;
     const std::uint64_t number = claimed_++;
-    const Samples position = position_of(number);
     Chunk& chunk = ring_[number % ring_.size()];
-    chunk.samples.resize(chunk_samples_);
-    order_.take(position, chunk.samples);
+    chunk.visits.resize(chunk_samples_);
+    next_ = order_.take(next_, chunk.visits);
     ++under_way_;
     lock.unlock();
     chunk.failure = nullptr;
     try {
       const Batch room = room_in(chunk);
       for (std::size_t i = 0; i < chunk_samples_; ++i) {
-        const Variation variation = order_.variation(position + i);
-        set_->write(order_.members()[chunk.samples[i]], &variation, room, i);
+        const Variation variation = order_.variation(chunk.visits[i].position);
+        set_->write(chunk.visits[i].sample, &variation, room, i);
       }
     } catch (...) {
       chunk.failure = std::current_exception();

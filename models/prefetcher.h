@@ -1,6 +1,6 @@
 // models/prefetcher.h - makes the samples that come next ready before they are asked for, on threads of its own.
 //
-// Works in chunks of positions, not in batches: a batch may have another size at every step without anything being
+// Works in chunks of visits, not in batches: a batch may have another size at every step without anything being
 // made twice. What comes out is what BatchSource makes without threads, bit for bit, whichever thread was faster. A position
 // that does not follow the last one starts anew there. At most prefetch_samples_max samples or prefetch_bytes_max bytes are
 // ready or under way. The threads start with the first take() and inherit its thread's priority.
@@ -27,8 +27,11 @@ class Prefetcher {
   Prefetcher(const Prefetcher&) = delete;
   Prefetcher& operator=(const Prefetcher&) = delete;
 
-  // One thread. Waits for what is not ready yet. Throws what DataSet::write() threw, once the sample's turn has come.
-  void take(Samples position, std::size_t samples, const Batch& batch);
+  // The thread of take(). As DataOrder::restrict_to(); the next take() starts anew.
+  void restrict_to(BucketSet buckets);
+  // One thread. Waits for what is not ready yet. Returns the position after the last sample. Throws what DataSet::write() threw,
+  // once the sample's turn has come.
+  Samples take(Samples position, std::size_t samples, const Batch& batch);
 
  private:
   using Lock = std::unique_lock<std::mutex>;
@@ -36,7 +39,7 @@ class Prefetcher {
   struct Chunk {
     std::vector<float> floats[2];  // inputs, targets; those of their element's type are used
     std::vector<std::int64_t> integers[2];
-    std::vector<std::uint32_t> samples;  // indices into the order's members
+    std::vector<DataOrder::Visit> visits;
     bool ready = false;
     std::exception_ptr failure;
   };
@@ -46,20 +49,20 @@ class Prefetcher {
   void restart(Samples position);
   void copy(const Chunk& chunk, std::size_t from, std::size_t count, const Batch& batch, std::size_t at) const;
   [[nodiscard]] Batch room_in(Chunk& chunk) const;
-  [[nodiscard]] Samples position_of(std::uint64_t chunk) const { return base_ + chunk * chunk_samples_; }
 
   const std::shared_ptr<const DataSet> set_;
   const int thread_count_;
   std::size_t chunk_samples_;
   std::vector<std::thread> threads_;
-  Samples expected_ = 0;  // the position that would follow the last take()
+  Samples expected_ = 0;   // the position that would follow the last take(); no_position: none would
+  std::size_t taken_ = 0;  // of the chunk that take() reads next
 
   std::mutex mutex_;  // guards everything below; a chunk under way belongs to its worker, a ready one to take()
   std::condition_variable chunk_ready_;
   std::condition_variable work_waits_;
   DataOrder order_;
   bool stop_ = false;
-  Samples base_ = 0;           // position of chunk 0
+  Samples next_ = 0;           // where the next chunk begins
   std::uint64_t first_ = 0;    // chunk that take() reads next
   std::uint64_t claimed_ = 0;  // chunks handed to workers, from 0 on
   int under_way_ = 0;

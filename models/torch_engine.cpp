@@ -125,6 +125,9 @@ class TorchEngine : public GradientEngine {
     return loss(late ? 1 - turn : turn);
   }
 
+  Samples next_position(Samples, std::uint32_t) const override { return next_position_; }
+  void restrict_to(BucketSet buckets) override { source_.restrict_to(std::move(buckets)); }
+
   double gradient(std::span<const float> model, Samples position, std::uint32_t batch, std::span<float> out) override {
     replace_model(model);
     const std::size_t turn = begin_gradient(position, batch);
@@ -240,7 +243,7 @@ class TorchEngine : public GradientEngine {
       const auto memory = first_device().is_cuda() ? HostBatch::Memory::pinned : HostBatch::Memory::pageable;
       batch.emplace(source_.set().input(), source_.set().target(), samples, memory);
     }
-    source_.fill(position, samples, batch->view());
+    next_position_ = source_.fill(position, samples, batch->view());
     on_all_ranks([&](std::size_t rank) { replicas_[rank]->backward(*batch, part_of(rank, samples), position, turn_); });
     return turn_;
   }
@@ -280,6 +283,7 @@ class TorchEngine : public GradientEngine {
   std::once_flag ranks_prepared_;
   std::array<std::optional<HostBatch>, 2> batches_;
   std::size_t turn_ = 0;
+  Samples next_position_ = 0;
   bool stepped_ = false;
   bool unfinished_ = false;
   RankThreads ranks_;  // ends before what its threads use
@@ -331,6 +335,8 @@ Result<std::unique_ptr<Trainer>> Trainer::create(const Job& job, const TrainerOp
   if (options.shard_count == 0 || options.shard_index >= options.shard_count)
     return Error{"bad-config", "shard " + std::to_string(options.shard_index) + " of " + std::to_string(options.shard_count) +
                                    " does not exist; shards count from 0"};
+  if (job.data.division == DataSpec::Division::shared && (options.shard_count != 1 || options.walker != 0))
+    return Error{"bad-config", "the job's nodes divide one set among themselves (division = \"shared\"), so none has a shard of its own"};
   auto sets = load_data(job.data, {.directory = options.data_dir, .seed = job.seed, .held_out = options.evaluate,
                                    .image_cache_bytes = options.image_cache_bytes});
   if (!sets) return sets.error();

@@ -12,6 +12,7 @@ namespace {
 
 constexpr double loss_smoothing = 0.02;           // weight of the newest batch
 constexpr double step_seconds_smoothing = 0.1;    // weight of the newest step
+constexpr Samples far_behind_part = 8;            // of a pass over a set that nodes divide: more is not made up for by revisiting
 
 bool all_finite(std::span<const float> values) {
   // x·0 is 0 for finite x and NaN otherwise; one sum, no branch per element.
@@ -99,6 +100,7 @@ void Trainer::Implementation::stop() {
     running_ = false;
     late = std::exchange(inbox_, Inbox{});
     inbox_.update = std::exchange(late.update, std::nullopt);  // kept for the next start()
+    inbox_.division = std::exchange(late.division, std::nullopt);
     for (auto& pair : to_write_) unwritten.push_back(std::move(pair));
     to_write_.clear();
   }
@@ -120,6 +122,13 @@ void Trainer::Implementation::give(Update update) {
 void Trainer::Implementation::recall() {
   const Lock lock(mutex_);
   inbox_.recall = true;
+  training_wakes_.notify_all();
+}
+
+void Trainer::Implementation::set_division(std::vector<DivisionMember> members) {
+  if (job_.data.division != DataSpec::Division::shared) return;
+  const Lock lock(mutex_);
+  inbox_.division = std::move(members);
   training_wakes_.notify_all();
 }
 
@@ -182,6 +191,7 @@ void Trainer::Implementation::train() {
 
 // An update first, so that a checkpoint, an evaluation or a snapshot of this boundary has it in.
 bool Trainer::Implementation::at_boundary(Inbox inbox) {
+  if (inbox.division) divide(std::move(*inbox.division));
   if (inbox.update && !failed_) apply(std::move(*inbox.update));
   if (inbox.recall && loan_) loan_->recalled = true;
   samples_ = std::max(samples_, inbox.own_samples_at_least);
@@ -231,6 +241,29 @@ void Trainer::Implementation::apply(Update update) {
   loan_ = Loan{std::move(update.values), step_ + update.steps_until_snapshot};
 }
 
+// A division without this node leaves things as they are: it will not step.
+void Trainer::Implementation::divide(std::vector<DivisionMember> members) {
+  std::vector<NodeId> ids;
+  for (const DivisionMember& member : members) ids.push_back(member.id);
+  std::ranges::sort(ids);
+  const auto takes_part = [this](const std::vector<NodeId>& in) { return std::ranges::binary_search(in, options_.node); };
+  const bool comes = takes_part(ids) && !takes_part(part_->members);
+  const bool others_come = !std::ranges::includes(part_->members, ids);
+  const bool far_behind = cluster_samples() > data_position_ + part_->status.samples / far_behind_part;
+  // Alone there is nobody whose work could be done twice, and a restart goes on where its model is.
+  part_->catch_up |= ids.size() > 1 && (comes || (others_come && far_behind));
+  part_->owners.divide(std::move(members));
+  part_->members = std::move(ids);
+  std::vector<bool> owned = part_->owners.owned_by(options_.node);
+  DivisionStatus& status = part_->status;
+  status.members = part_->members.size();
+  status.buckets_owned = static_cast<std::size_t>(std::ranges::count(owned, true));
+  status.samples_owned = samples_in(owned, status.samples);
+  if (!takes_part(part_->members) || owned == part_->owned) return;
+  part_->owned = std::move(owned);
+  engine_->restrict_to(status.buckets_owned > 0 ? std::make_shared<const std::vector<bool>>(part_->owned) : nullptr);
+}
+
 // A neighbour's model holds nothing where segments never leave their node.
 void Trainer::Implementation::keep_local(std::span<float> values) {
   const auto& segments = engine_->schema().segments();
@@ -245,11 +278,12 @@ void Trainer::Implementation::keep_local(std::span<float> values) {
 
 void Trainer::Implementation::one_step() {
   const auto began = WallClock::now();
+  if (part_ && std::exchange(part_->catch_up, false)) data_position_ = std::max(data_position_, cluster_samples());
   const double rate = learning_rate();
   const double loss = engine_->step(data_position_, rate, batch_);
   ++step_;
   samples_ += batch_;
-  data_position_ += batch_;
+  data_position_ = engine_->next_position(data_position_, batch_);
   if (std::isfinite(loss))
     loss_ = smoothed(loss_, loss, loss_smoothing, first_step_);
   else
@@ -313,8 +347,10 @@ void Trainer::Implementation::fail(const std::exception& error) {
 
 void Trainer::Implementation::publish_status(TrainerState state) {
   const double rate = learning_rate();
+  std::optional<DivisionStatus> division;
+  if (part_) division = part_->status;
   const Lock lock(mutex_);
-  status_ = {state, step_, samples_, data_position_, loss_, rate, step_seconds_};
+  status_ = {state, step_, samples_, data_position_, loss_, rate, step_seconds_, division};
 }
 
 // ---- the face ----
@@ -337,6 +373,7 @@ void Trainer::stop() { implementation_->stop(); }
 void Trainer::give(Update update) { implementation_->give(std::move(update)); }
 void Trainer::recall() { implementation_->recall(); }
 void Trainer::set_others_samples(Samples samples) { implementation_->set_others_samples(samples); }
+void Trainer::set_division(std::vector<DivisionMember> members) { implementation_->set_division(std::move(members)); }
 void Trainer::set_budget(Samples samples) { implementation_->set_budget(samples); }
 void Trainer::raise_own_samples(Samples at_least) { implementation_->raise_own_samples(at_least); }
 void Trainer::request_evaluation() { implementation_->request_evaluation(); }

@@ -7,6 +7,8 @@
 // finite (then only a `replace` update lets it go on).
 // An update may also set the batch and scale the learning rate, from the next step on: samples, place in the data and
 // budget count what was really trained on, and step_seconds is of the batch in force.
+// Where the job's nodes divide one set (division.h), set_division() says who they are, and this node trains on its buckets; until then on
+// all. Who comes begins where the cluster is; a member that has stayed far behind, as after a network was parted, goes there when somebody comes.
 // Given the job, the shard, the walker and no updates, a run is bit-identical to any other on the same machine.
 //
 // Threads: create/restore/start/stop from one owner; what says "any thread" from any. Callbacks come
@@ -15,11 +17,13 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "core/exchange/trainer_port.h"
 #include "core/model/schema.h"
 #include "models/checkpoint.h"
+#include "models/division.h"
 #include "models/figures.h"
 #include "models/job.h"
 
@@ -35,6 +39,7 @@ struct TrainerOptions {
   std::uint32_t shard_index = 0;     // this node trains on every shard_count-th sample of the job's
   std::uint32_t shard_count = 1;     // permutation, starting with the shard_index-th
   std::uint64_t walker = 0;          // not 0: in an order of its own, apart from other nodes with the same shard
+  NodeId node{};                     // of a job whose nodes divide one set (then 0 of 1, no walker): which of them this is
   int nice = 5;                      // of the training thread, so that the protocol keeps its pace
   std::string model_file;            // of a TorchScript job: a file with the content that the job names
   std::string start_from;            // safetensors or TorchScript: the model begins with these weights; empty: as the job says
@@ -64,10 +69,11 @@ struct TrainerStatus {
   TrainerState state = TrainerState::idle;
   Step step = 0;
   Samples samples = 0;       // own
-  Samples data_position = 0; // samples drawn from the shard
+  Samples data_position = 0; // samples drawn from the shard; of a divided set also those that were other nodes'
   double loss = 0;           // smoothed
   double learning_rate = 0;  // of the next step
   double step_seconds = 0;   // smoothed
+  std::optional<DivisionStatus> division = std::nullopt;  // if the job's nodes divide one set
 };
 
 struct CheckpointRequest {
@@ -116,6 +122,9 @@ class Trainer {
   void recall();
   // Any thread. What the rest of the cluster has trained on, for the schedule and the budget.
   void set_others_samples(Samples);
+  // Any thread. Who divides the job's set, from the next step boundary on; without this node in it, it is not to train. Nothing
+  // where nodes have data of their own.
+  void set_division(std::vector<DivisionMember> members);
   // Any thread. The job ends there; the schedule is stretched to it.
   void set_budget(Samples);
   // Any thread. After a restart the own counter is the larger of the disk's and the peers'.

@@ -21,6 +21,7 @@ class Trainer::Implementation {
  public:
   Implementation(const Job& job, const TrainerOptions& options, std::unique_ptr<Engine> engine)
       : job_(job), options_(options), engine_(std::move(engine)), batch_(job.batch), budget_samples_(job.budget_samples) {
+    if (job.data.division == DataSpec::Division::shared) part_.emplace(engine_->shard_samples(), job.batch);
     publish_status(TrainerState::idle);
   }
   ~Implementation() { stop(); }
@@ -35,6 +36,7 @@ class Trainer::Implementation {
   void recall();
   void set_others_samples(Samples samples) { others_samples_.store(samples); }
   void set_budget(Samples samples);
+  void set_division(std::vector<DivisionMember> members);
   void raise_own_samples(Samples at_least);
   void request_evaluation();
   void write_checkpoint(CheckpointRequest);
@@ -49,10 +51,11 @@ class Trainer::Implementation {
   struct Inbox {
     std::optional<Update> update;
     bool recall = false;
+    std::optional<std::vector<DivisionMember>> division;
     Samples own_samples_at_least = 0;
     bool evaluate = false;
     std::vector<CheckpointRequest> checkpoints;
-    bool empty() const { return !update && !recall && own_samples_at_least == 0 && !evaluate && checkpoints.empty(); }
+    bool empty() const { return !update && !recall && !division && own_samples_at_least == 0 && !evaluate && checkpoints.empty(); }
   };
   // The exchange's buffer while it is with us.
   struct Loan {
@@ -61,12 +64,22 @@ class Trainer::Implementation {
     bool recalled = false;
     std::optional<Snapshot> snapshot = std::nullopt;  // without its model, while the engine copies that into the buffer
   };
+  // Of a set that the job's nodes divide.
+  struct Part {
+    Part(Samples samples, std::uint32_t job_batch) : owners(buckets_of(samples), job_batch), status{.buckets = owners.buckets(), .samples = samples} {}
+    BucketOwners owners;
+    std::vector<NodeId> members{};  // sorted
+    std::vector<bool> owned{};      // empty: the engine has not been told of any
+    DivisionStatus status;
+    bool catch_up = false;          // go on where the cluster is, at the next step
+  };
 
   // Training thread.
   void train();
   [[nodiscard]] bool at_boundary(Inbox);  // whether to step
   void apply(Update);
   void keep_local(std::span<float> values);
+  void divide(std::vector<DivisionMember>);
   void take_checkpoints(std::vector<CheckpointRequest>);
   void one_step();
   void begin_snapshot();
@@ -107,6 +120,7 @@ class Trainer::Implementation {
   bool end_evaluated_ = false;
   Samples next_evaluation_ = 0;
   std::optional<Loan> loan_;
+  std::optional<Part> part_;
 
   std::atomic<Samples> others_samples_{0};
   std::atomic<Samples> budget_samples_;

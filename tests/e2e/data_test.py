@@ -4,7 +4,7 @@ import gzip
 import os
 import unittest
 
-from cluster import DATA, ClusterTest, distance, read_tensors, settled
+from cluster import DATA, FASHION_MNIST, ClusterTest, Unexpected, distance, read_tensors, settled, wait_for
 
 IMAGE_BYTES = 28 * 28
 TURBOJPEG_GREY, TURBOJPEG_GREY_SAMPLING = 6, 3
@@ -51,6 +51,60 @@ class Jpeg:
 def enlarged(pixels, factor):
     rows = [b"".join(bytes([p]) * factor for p in pixels[y * 28:(y + 1) * 28]) for y in range(28)]
     return b"".join(row for row in rows for _ in range(factor))
+
+
+class SharedSet(ClusterTest):
+    SAMPLES, BUCKETS = 60_000, 16_384
+    SHARED = FASHION_MNIST + '\ndivision = "shared"'
+
+    def divided(self, nodes):
+        """Their divisions, once each of them has the set divided among these and nobody else."""
+        def adds_up():
+            parts = [node.status()["trainer"]["division"] for node in nodes]
+            if None in parts or {p["members"] for p in parts} != {len(nodes)} or sum(p["buckets_owned"] for p in parts) != self.BUCKETS:
+                raise Unexpected(parts)
+            return parts
+        parts = wait_for(f"the set is divided among {len(nodes)}", adds_up)
+        self.assertEqual(self.SAMPLES, sum(p["samples_owned"] for p in parts))
+        self.assertEqual({(self.SAMPLES, self.BUCKETS)}, {(p["samples"], p["buckets"]) for p in parts})
+        return parts
+
+    def place(self, node):
+        part = node.status()["trainer"]["division"]
+        return part["pass"] * part["samples"] + part["place"]
+
+    def test_the_living_divide_a_shared_set_while_members_come_die_and_return(self):
+        settings = {"shard": "auto", "trainer__min_step_ms": 10, "checkpoint__every_s": 1}
+        first = self.cluster.found(self.cluster.job(data=self.SHARED), **settings)
+        self.divided([first])
+        nodes = [first] + [self.cluster.joiner(f"box{i}", first, **settings).start() for i in (2, 3)]
+        for part in self.divided(nodes):
+            self.assertAlmostEqual(1 / 3, part["samples_owned"] / self.SAMPLES, delta=0.03)
+        self.assertIn(" of 60 000 samples, divided among 3; pass ", first.ctl("status").stdout)
+        nodes[1].kill()
+        self.divided([nodes[0], nodes[2]])
+        # The others go on for half a pass, which the one that returns is not to walk alone.
+        before = self.place(nodes[2])
+        nodes[2].wait("half a pass more", lambda s: self.place(nodes[2]) > before + self.SAMPLES // 2)
+        nodes[1].start()
+        self.divided(nodes)
+        self.assertGreater(self.place(nodes[1]), before + self.SAMPLES // 2)
+        nodes[2].post("/v1/training/pause")
+        self.divided(nodes[:2])
+        nodes[2].wait("nothing of the set while it rests", lambda s: s["trainer"]["division"]["buckets_owned"] == 0)
+        nodes[2].post("/v1/training/resume")
+        self.divided(nodes)
+
+    def test_a_shard_by_hand_is_refused_where_the_nodes_divide_the_set(self):
+        job = self.cluster.job(data=self.SHARED)
+        by_hand = self.cluster.founder(job, shard="1/3", name="by-hand", key=self.cluster.key + ".other").start()
+        self.assertEqual(78, by_hand.exit_code())
+        self.assertIn("shard: 1/3 is given by hand", by_hand.log())
+        first = self.cluster.found(job, shard="auto", trainer__min_step_ms=20)
+        joiner = self.cluster.joiner("box2", first, shard="2/3").start()
+        self.assertEqual(78, joiner.exit_code())
+        self.assertIn("take --shard out", joiner.log())
+        first.wait_step(first.status()["step"] + 20)
 
 
 class Data(ClusterTest):

@@ -219,7 +219,7 @@ void toml_seeds(const char* job) {
   write("toml", "job", text);
   write("toml", "small", std::string("name = \"a\"\nbudget_samples = 100\n[model]\nkind = \"mlp\"\nhidden = [8, 4]\n"
                                      "[data]\nkind = \"idx\"\nshape = [1, 2, 2]\nclasses = 3\n[schedule]\nkind = \"step\"\nmilestones = [10, 20]\n"));
-  write("toml", "images", std::string("name = \"a\"\nbudget_samples = 9\n[data]\nkind = \"images\"\nclass_names = [\"cat\", \"dog\"]\nlabels = \"file_name\"\n"
+  write("toml", "images", std::string("name = \"a\"\nbudget_samples = 9\n[data]\nkind = \"images\"\nclass_names = [\"cat\", \"dog\"]\nlabels = \"file_name\"\ndivision = \"shared\"\n"
                                       "mean = [0.5, 0.4, 0.3]\nvalidation_fraction = 0.1\nrandom_crop = 4\nrandom_flip = true\n"));
   write("toml", "misspelt", std::string("nmae = 1\n[modle]\nkind = 'cnn'\n"));
 }

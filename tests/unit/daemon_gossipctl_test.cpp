@@ -80,6 +80,15 @@ TEST_CASE("-o json hands the daemon's answer through") {
   CHECK(nlohmann::json::parse(ran.out)["members"].size() == 2);
 }
 
+TEST_CASE("status says what part of a shared set this node trains on, and how far it is") {
+  MadeUpDaemon daemon;
+  daemon.made_up.trainer.division = DivisionStatus{3, 16384, 5461, 60000, 20001};
+  daemon.made_up.trainer.data_position = 2 * 60000 + 15000;
+  const FakeServer server(handler_of(daemon));
+  const Ran status = gossipctl({"status", "--rest", server.address()});
+  CHECK(mentions(status.out, "20 001 of 60 000 samples, divided among 3; pass 3, 25.0 % through"));
+}
+
 TEST_CASE("status, links and job print on standard output") {
   MadeUpDaemon daemon;
   const FakeServer server(handler_of(daemon));

@@ -51,6 +51,36 @@ TEST_CASE("/v1/status says what the node does, in named units and hex ids") {
   CHECK(json["refusals"][0]["age_s"] == doctest::Approx(5.0));
 }
 
+TEST_CASE("a part of a shared set is shown with its place, and null where nodes have data of their own") {
+  MadeUpDaemon daemon;
+  CHECK(json_of(ask(daemon, "GET", "/v1/status"))["trainer"]["division"].is_null());
+  daemon.made_up.trainer.division = DivisionStatus{3, 16384, 5461, 60000, 20001};
+  daemon.made_up.trainer.data_position = 2 * 60000 + 15000;
+  CHECK(json_of(ask(daemon, "GET", "/v1/status"))["trainer"]["division"] ==
+        Json{{"mode", "shared"}, {"members", 3}, {"buckets", 16384}, {"buckets_owned", 5461}, {"samples", 60000}, {"samples_owned", 20001}, {"pass", 2}, {"place", 15000}});
+}
+
+TEST_CASE("a shared set is divided among those that train, a suspect with them, by id") {
+  NodeView node;
+  node.phase = Phase::training;
+  const std::vector<std::pair<MemberState, Phase>> others = {
+      {MemberState::suspect, Phase::training}, {MemberState::alive, Phase::finished}, {MemberState::failed, Phase::training}, {MemberState::left, Phase::training},
+      {MemberState::forgotten, Phase::training}, {MemberState::alive, Phase::paused}, {MemberState::alive, Phase::syncing}, {MemberState::alive, Phase::training}};
+  for (std::size_t i = 0; i < others.size(); ++i) {
+    MemberView m = MadeUpDaemon::member(100 - i, "box", false);
+    m.record.state = others[i].first;
+    m.record.phase = others[i].second;
+    m.record.batch = static_cast<std::uint32_t>(10 + i);
+    node.members.push_back(m);
+  }
+  node.members.push_back(MadeUpDaemon::member(95, "self", true));
+  node.members.back().record.phase = Phase::syncing;  // as last told: the node itself knows better
+  using Members = std::vector<DivisionMember>;
+  CHECK(who_divides(node) == Members{{NodeId{93}, 17}, {NodeId{95}, 64}, {NodeId{99}, 11}, {NodeId{100}, 10}});
+  node.phase = Phase::paused;
+  CHECK(who_divides(node) == Members{{NodeId{93}, 17}, {NodeId{99}, 11}, {NodeId{100}, 10}});
+}
+
 TEST_CASE("the time left follows the speed of the members that train") {
   MadeUpDaemon daemon;
   CHECK(json_of(ask(daemon, "GET", "/v1/status"))["time_left_s"] == doctest::Approx(5000.0 / 300.0));

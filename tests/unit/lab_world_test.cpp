@@ -164,13 +164,13 @@ TEST_CASE("a Dirichlet split gives every sample to one node, evens out sizes whe
 TEST_CASE("a shard that others chose is walked through once an epoch, each time in another order") {
   DataOrder order(7, {5, 9, 11, 30}, {2, 4});
   CHECK(order.shard_samples() == 4);
-  std::vector<std::uint32_t> first(4), second(4);
-  order.take(0, first);
-  order.take(4, second);
-  for (auto* epoch : {&first, &second}) {
-    std::vector<std::uint32_t> sorted = *epoch;
+  for (const Samples epoch : {0u, 4u}) {
+    std::vector<DataOrder::Visit> visits(4);
+    CHECK(order.take(epoch, visits) == epoch + 4);
+    std::vector<std::uint32_t> sorted;
+    for (const DataOrder::Visit& visit : visits) sorted.push_back(visit.sample);
     std::sort(sorted.begin(), sorted.end());
-    CHECK(sorted == std::vector<std::uint32_t>{0, 1, 2, 3});
+    CHECK(sorted == std::vector<std::uint32_t>{5, 9, 11, 30});
   }
 }
 

@@ -10,6 +10,7 @@
 using namespace gossipd;
 using test::bytes_of;
 using test::contains;
+using test::taken;
 using test::TemporaryDirectory;
 using test::write_file;
 
@@ -139,9 +140,7 @@ TEST_CASE("All shards together train on every sample exactly once per epoch") {
   std::size_t total = 0;
   for (std::uint32_t i = 0; i < 3; ++i) {
     DataOrder order(7, set_samples, {i, 3});
-    std::vector<std::uint32_t> epoch(order.shard_samples());
-    order.take(2 * order.shard_samples(), epoch);
-    for (const std::uint32_t index : epoch) ++seen[order.members()[index]];
+    for (const std::uint32_t sample : taken(order, 2 * order.shard_samples(), order.shard_samples())) ++seen[sample];
     total += order.shard_samples();
   }
   CHECK(total == set_samples);
@@ -150,21 +149,18 @@ TEST_CASE("All shards together train on every sample exactly once per epoch") {
 
 TEST_CASE("The order of the data is a function of the position, however it is read") {
   const DataOrder::Shard shard{1, 4};
-  std::vector<std::uint32_t> whole(2500);
-  DataOrder(3, 1000, shard).take(0, whole);
   DataOrder order(3, 1000, shard);
+  const std::vector<std::uint32_t> whole = taken(order, 0, 2500);
   for (const Samples position : {2400u, 17u, 249u, 0u, 251u, 1999u}) {
-    std::vector<std::uint32_t> part(64);
-    order.take(position, part);
+    const std::vector<std::uint32_t> part = taken(order, position, 64);
     CHECK(std::equal(part.begin(), part.end(), whole.begin() + static_cast<std::ptrdiff_t>(position)));
   }
 }
 
 TEST_CASE("Another epoch, seed or shard has another order") {
   const auto first = [](std::uint64_t seed, std::uint32_t shard, Samples position) {
-    std::vector<std::uint32_t> out(50);
-    DataOrder(seed, 200, {shard, 2}).take(position, out);
-    return out;
+    DataOrder order(seed, 200, {shard, 2});
+    return taken(order, position, 50);
   };
   CHECK(first(1, 0, 0) != first(1, 0, 100));
   CHECK(first(1, 0, 0) != first(2, 0, 0));
@@ -174,10 +170,7 @@ TEST_CASE("Another epoch, seed or shard has another order") {
 TEST_CASE("Walkers of one shard each visit all of it once per epoch, in orders of their own") {
   const auto epoch_of = [](std::uint64_t walker, Samples epoch) {
     DataOrder order(1, 100, {0, 1, walker});
-    std::vector<std::uint32_t> picked(100), out;
-    order.take(epoch * 100, picked);
-    for (const std::uint32_t index : picked) out.push_back(order.members()[index]);
-    return out;
+    return taken(order, epoch * 100, 100);
   };
   CHECK(epoch_of(7, 0) != epoch_of(8, 0));
   CHECK(epoch_of(7, 0) != epoch_of(7, 1));
@@ -196,15 +189,13 @@ TEST_CASE("A batch holds the shard's samples, normalised") {
   data.mean = {0.5};
   data.deviation = {0.25};
   DataOrder order(1, 4, {});
-  std::vector<std::uint32_t> picked(4);
-  order.take(0, picked);
-  const std::vector<std::uint32_t> members(order.members().begin(), order.members().end());
+  const std::vector<std::uint32_t> picked = taken(order, 0, 4);
   BatchSource source(std::make_shared<PixelSet>(data, samples), order);
   std::vector<float> images(16);
   std::vector<std::int64_t> labels(4);
   source.fill(0, 4, {images, labels});
   for (std::size_t i = 0; i < 4; ++i) {
-    const std::size_t sample = members[picked[i]];
+    const std::size_t sample = picked[i];
     CHECK(labels[i] == samples.labels[sample]);
     CHECK(images[4 * i + 1] == doctest::Approx((samples.images[4 * sample + 1] / 255.0 - 0.5) / 0.25));
   }

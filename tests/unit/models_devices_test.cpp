@@ -147,6 +147,26 @@ TEST_CASE("The gradient of several ranks is that of one, and leaves nothing behi
   CHECK(again == got);
 }
 
+TEST_CASE("Of a set that nodes divide several ranks share the node's part as one device takes it") {
+  const Job job = bars_job(cnn, sgd);
+  std::vector<bool> odd(192);
+  for (std::size_t b = 1; b < odd.size(); b += 2) odd[b] = true;
+  const auto one = engine_on("cpu", job), two = engine_on("cpu,cpu", job);
+  std::vector<Samples> places;
+  for (Engine* engine : {static_cast<Engine*>(one.get()), static_cast<Engine*>(two.get())}) {
+    engine->restrict_to(std::make_shared<const std::vector<bool>>(odd));
+    Samples place = 0;
+    for (int step = 0; step < 10; ++step) {
+      engine->step(place, 0.05, 13);
+      place = engine->next_position(place, 13);
+    }
+    places.push_back(place);
+  }
+  CHECK(places[0] == places[1]);
+  CHECK(places[0] > 130 + 65);
+  CHECK(relative_distance(model_of(*two), model_of(*one)) < 1e-5);
+}
+
 TEST_CASE("Several ranks go on from model and optimiser state bit for bit") {
   for (const std::string& optimizer : {sgd, adamw}) {
     const Job job = bars_job(cnn, optimizer);

@@ -72,7 +72,7 @@ const std::string pairs = "kind = 'safetensors'\nshape = [2]\ntrain_files = ['p.
 
 TEST_CASE("The canonical text of every kind of data parses to the same data and to itself") {
   for (const std::string table :
-       {"kind = 'idx'\nvalidation_fraction = 0.1\nrandom_crop = 2\nrandom_flip = true\n", "kind = 'cifar10'\nmean = [0.49, 0.48, 0.45]\n",
+       {"kind = 'idx'\ndivision = 'shared'\nvalidation_fraction = 0.1\nrandom_crop = 2\nrandom_flip = true\n", "kind = 'cifar10'\nmean = [0.49, 0.48, 0.45]\n",
         "kind = 'cifar100'\nlabels = 'coarse'\nvalidation_fraction = 0.25\n", "kind = 'images'\nclass_names = ['cat', 'dog']\nlabels = 'file_name'\n",
         "kind = 'images'\nclasses = 4\nshape = [1, 32, 48]\nfit = 'stretch'\nvalidation_fraction = 0.5\n",
         "kind = 'tokens'\nvocabulary = 50257\ntrain_files = ['train.bin']\ntest_files = ['val.bin']\n",

@@ -70,6 +70,34 @@ TEST_CASE("Batches are the same with loader threads as without, whatever their s
   }
 }
 
+TEST_CASE("Of a divided set the loader hands out the node's buckets as the reader alone would, also when they change on the way") {
+  const auto set = std::make_shared<NoiseSet>(500);
+  const DataOrder order(9, set->count(), {});
+  const auto buckets = [](std::size_t every) {
+    std::vector<bool> in(500);
+    for (std::size_t i = 0; i < in.size(); i += every) in[i] = true;
+    return std::make_shared<const std::vector<bool>>(in);
+  };
+  for (const int threads : {1, 4}) {
+    BatchSource plain(set, order), loaded(set, order, threads);
+    Samples position = 3;
+    for (const BucketSet& in : {buckets(3), buckets(50), BucketSet(), buckets(2)}) {
+      plain.restrict_to(in);
+      loaded.restrict_to(in);
+      for (const std::size_t samples : {1u, 32u, 7u, 64u, 16u, 16u, 90u}) {
+        Room a(*set, samples), b(*set, samples);
+        const Samples next = plain.fill(position, samples, a.batch);
+        REQUIRE(loaded.fill(position, samples, b.batch) == next);
+        CHECK(a.inputs() == b.inputs());
+        CHECK(a.targets() == b.targets());
+        CHECK(next >= position + samples);
+        position = next;
+      }
+    }
+    CHECK(position > 20 * set->count());
+  }
+}
+
 TEST_CASE("Augmentation differs from epoch to epoch and from shard to shard") {
   const auto set = std::make_shared<NoiseSet>(3);
   const auto epochs = [&](DataOrder::Shard which) {
@@ -100,9 +128,7 @@ TEST_CASE("The loader makes samples ahead of the reader, but not without bound")
 
 TEST_CASE("A sample that cannot be read fails the batch that holds it, not an earlier one, and again when tried again") {
   DataOrder order(1, 300, {});
-  std::vector<std::uint32_t> picked(300);
-  order.take(0, picked);
-  const auto set = std::make_shared<NoiseSet>(300, order.members()[picked[100]]);
+  const auto set = std::make_shared<NoiseSet>(300, test::taken(order, 0, 101).back());
   BatchSource source(set, order, 3);
   Room room(*set, 10);
   for (Samples position = 0; position < 90; position += 10) CHECK_NOTHROW(source.fill(position, 10, room.batch));

@@ -11,6 +11,7 @@
 #include <fstream>
 #include <mutex>
 
+#include "models/data_order.h"
 #include "models/engine.h"
 #include "models/trainer.h"
 
@@ -50,6 +51,15 @@ inline Job parse_job(const std::string& text) {
   auto job = Job::parse(text, "test.toml");
   REQUIRE_MESSAGE(job, (job ? "" : job.error().text));
   return *job;
+}
+
+// The samples of `count` visits.
+inline std::vector<std::uint32_t> taken(DataOrder& order, Samples position, std::size_t count) {
+  std::vector<DataOrder::Visit> visits(count);
+  order.take(position, visits);
+  std::vector<std::uint32_t> out;
+  for (const DataOrder::Visit& visit : visits) out.push_back(visit.sample);
+  return out;
 }
 
 // What the trainer's callbacks brought, to be waited for.

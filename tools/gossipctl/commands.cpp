@@ -1,5 +1,6 @@
 #include "tools/gossipctl/commands.h"
 
+#include <algorithm>
 #include <charconv>
 #include <filesystem>
 #include <functional>
@@ -132,6 +133,14 @@ void print_latest(const Json& s, const char* list, const char* label, std::vecto
   rows.push_back({label, line + ")"});
 }
 
+void print_division(const Json& s, std::vector<Row>& rows) {
+  if (!s.contains("trainer") || !s["trainer"].contains("division") || !s["trainer"]["division"].is_object()) return;
+  const Json& d = s["trainer"]["division"];
+  const double samples = std::max(1.0, number(d, "samples").value_or(1));
+  rows.push_back({"data", grouped(count(d, "samples_owned")) + " of " + grouped(count(d, "samples")) + " samples, divided among " + grouped(count(d, "members")) +
+                              "; pass " + grouped(count(d, "pass") + 1) + ", " + percent(number(d, "place").value_or(0) / samples) + " through"});
+}
+
 std::vector<Row> status_rows(const Json& s) {
   std::vector<Row> rows;
   rows.push_back({"node", text(s, "name") + " (" + text(s, "id") + ")"});
@@ -144,6 +153,7 @@ std::vector<Row> status_rows(const Json& s) {
   rows.push_back({"phase", phase});
   rows.push_back({"members", grouped(count(s, "members_alive")) + " alive, " + grouped(count(s, "links_open")) + " linked"});
   if (s.contains("trainer") && !text(s["trainer"], "device").empty()) rows.push_back({"device", text(s["trainer"], "device")});
+  print_division(s, rows);
   print_progress(s, rows);
   rows.push_back({"step", grouped(count(s, "step")) + ", " + grouped(static_cast<std::uint64_t>(number(s, "samples_per_second").value_or(0))) + " samples/s"});
   rows.push_back({"loss", fixed(number(s, "loss").value_or(0), 4) + ", spread " + fixed(number(s, "spread").value_or(0), 5)});

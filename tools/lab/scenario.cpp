@@ -90,6 +90,8 @@ Result<Job> read_job(toml::table& root, const std::filesystem::path& directory, 
   } else {
     return bad_config(origin + ": job: is missing; write [job] with file = \"…/deploy/jobs/fashion-mnist.toml\"");
   }
+  // Who trains on what is the scenario's affair (data.split), in the job's file or not.
+  if (auto* data = merged["data"].as_table()) data->erase("division");
   root.insert_or_assign("job", merged);
   return Job::parse(text_of(merged), origin + " [job]");
 }
