@@ -68,6 +68,13 @@ std::vector<FlatModel::Placed> FlatModel::place(const ModelTensors& tensors) {
   return parameters;
 }
 
+std::vector<ModelTensors::Named> FlatModel::kept(const ModelTensors& tensors) {
+  const torch::NoGradGuard no_gradient;
+  std::vector<ModelTensors::Named> out;
+  for (const Placed& placed : place(tensors)) out.push_back({placed.name, placed.tensors.front()});
+  return out;
+}
+
 FlatModel::FlatModel(const ModelTensors& tensors, Gradient gradient) {
   const torch::NoGradGuard no_gradient;
   std::vector<Placed> placed = place(tensors);

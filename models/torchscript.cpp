@@ -3,11 +3,8 @@
 #include <torch/csrc/jit/runtime/graph_executor.h>
 #include <torch/script.h>
 
-#include <algorithm>
 #include <fstream>
 #include <stdexcept>
-
-#include "models/flat_model.h"
 
 namespace gossipd {
 
@@ -24,12 +21,7 @@ class ScriptNetwork : public Network {
     return tensor_from("loss(outputs, targets)", [&] { return module_.get_method("loss")({outputs, targets}); });
   }
 
-  ModelTensors tensors() override {
-    ModelTensors out;
-    for (const auto& item : module_.named_parameters()) out.parameters.push_back({item.name, item.value});
-    for (const auto& item : module_.named_buffers()) out.buffers.push_back({item.name, item.value});
-    return out;
-  }
+  ModelTensors tensors() override { return tensors_of(module_); }
 
   void train(bool on) override { module_.train(on); }
   using Network::to;
@@ -50,6 +42,13 @@ class ScriptNetwork : public Network {
 
 }  // namespace
 
+ModelTensors tensors_of(const torch::jit::Module& module) {
+  ModelTensors out;
+  for (const auto& item : module.named_parameters()) out.parameters.push_back({item.name, item.value});
+  for (const auto& item : module.named_buffers()) out.buffers.push_back({item.name, item.value});
+  return out;
+}
+
 std::string sentence_of(const std::exception& error) {
   const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
   std::string text = torch_error != nullptr ? torch_error->what_without_backtrace() : error.what();
@@ -65,24 +64,6 @@ bool is_zip_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   char magic[4] = {};
   return file.read(magic, sizeof magic) && std::string_view(magic, sizeof magic) == std::string_view("PK\3\4", 4);
-}
-
-Result<Weights> read_torchscript_weights(const std::string& path) {
-  try {
-    ScriptNetwork network(torch::jit::load(path, torch::kCPU));
-    // Its rules are those of the model that is to take them: tied tensors are one, masks none.
-    FlatModel flat(network.tensors(), FlatModel::Gradient::no);
-    const auto values = std::make_shared<std::vector<float>>(flat.schema().floats());
-    flat.copy_to(*values);
-    Weights weights{path, {}, {}};
-    for (const Segment& segment : flat.schema().segments())
-      weights.tensors.emplace(segment.name, Weights::Tensor{segment.shape, [values, at = segment.offset](std::span<float> out) {
-                                                              std::copy_n(values->begin() + static_cast<std::ptrdiff_t>(at), out.size(), out.begin());
-                                                            }});
-    return weights;
-  } catch (const std::exception& error) {
-    return Error{"bad-weights", path + ": cannot be read as a TorchScript file (" + sentence_of(error) + ")"};
-  }
 }
 
 std::shared_ptr<Network> load_torchscript(const std::string& path, LossSpec::Kind loss) {
