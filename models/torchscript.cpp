@@ -1,5 +1,6 @@
 #include "models/torchscript.h"
 
+#include <caffe2/serialize/inline_container.h>
 #include <torch/csrc/jit/runtime/graph_executor.h>
 #include <torch/script.h>
 
@@ -66,6 +67,19 @@ bool is_zip_file(const std::string& path) {
   return file.read(magic, sizeof magic) && std::string_view(magic, sizeof magic) == std::string_view("PK\3\4", 4);
 }
 
+std::string why_no_torchscript(const std::string& path, const std::exception& error) {
+  const std::string way_out = "; write one with tools/export/export_model.py";
+  if (!is_zip_file(path)) return "is no TorchScript file (it does not begin as one)" + way_out;
+  try {
+    caffe2::serialize::PyTorchStreamReader reader(path);
+    if (reader.hasRecord("data.pkl") && !reader.hasRecord("constants.pkl"))
+      return "is no TorchScript file but a pickle, which torch.save() writes and Python alone can open" + way_out;
+  } catch (const std::exception&) {
+    return "is a TorchScript file cut short, or damaged" + way_out;
+  }
+  return "is no TorchScript file that this LibTorch reads (" + sentence_of(error) + ")" + way_out;
+}
+
 std::shared_ptr<Network> load_torchscript(const std::string& path, LossSpec::Kind loss) {
   try {
     torch::jit::Module module = torch::jit::load(path, torch::kCPU);
@@ -75,8 +89,7 @@ std::shared_ptr<Network> load_torchscript(const std::string& path, LossSpec::Kin
   } catch (const std::invalid_argument& error) {
     throw std::invalid_argument(path + ": " + error.what());
   } catch (const std::exception& error) {
-    throw std::invalid_argument(path + ": is no TorchScript file that this LibTorch reads (" + sentence_of(error) +
-                                "); write one with tools/export/export_model.py");
+    throw std::invalid_argument(path + ": " + why_no_torchscript(path, error));
   }
 }
 

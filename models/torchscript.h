@@ -22,6 +22,9 @@ namespace gossipd {
 [[nodiscard]] Result<Weights> read_torchscript_weights(const std::string& path);
 [[nodiscard]] bool is_zip_file(const std::string& path);  // as TorchScript files are, and safetensors are not
 
+// Why LibTorch could not load the file, and what would do, in words. `error` is what it said.
+[[nodiscard]] std::string why_no_torchscript(const std::string& path, const std::exception& error);
+
 // The sentence in an exception of LibTorch's, without its stack.
 [[nodiscard]] std::string sentence_of(const std::exception&);
 

@@ -86,7 +86,7 @@ torch::jit::Module map_or_load(const std::string& path) {
   try {
     return map_module(path);
   } catch (const std::exception&) {
-    return torch::jit::load(path, torch::kCPU);  // whole; or it says what is wrong with the file
+    return torch::jit::load(path, torch::kCPU);  // whole
   }
 }
 
@@ -102,8 +102,10 @@ Result<Weights> read_torchscript_weights(const std::string& path) {
                                                            torch::from_blob(out.data(), tensor.sizes(), torch::kFloat32).copy_(tensor);
                                                          }});
     return weights;
+  } catch (const std::invalid_argument& error) {
+    return Error{"bad-weights", path + ": its weights cannot be taken: " + error.what()};
   } catch (const std::exception& error) {
-    return Error{"bad-weights", path + ": cannot be read as a TorchScript file (" + sentence_of(error) + ")"};
+    return Error{"bad-weights", path + ": " + why_no_torchscript(path, error)};
   }
 }
 
