@@ -304,6 +304,12 @@ std::optional<Error> check_torchscript(const Job& job, const std::string& model_
   return std::nullopt;
 }
 
+std::optional<Error> check_device(const std::string& device) {
+  const auto found = find_devices(device);
+  if (!found) return found.error();
+  return std::nullopt;
+}
+
 Result<std::unique_ptr<GradientEngine>> make_torch_engine(const Job& job, const std::string& device, int threads, BatchSource source,
                                                           std::shared_ptr<const DataSet> held_out, const std::string& model_file) {
   auto found = find_devices(device);

@@ -137,6 +137,7 @@ class Input(ClusterTest):
         first = self.cluster.found(self.cluster.job(), shard="1/1", trainer__min_step_ms=20)
         node = self.cluster.joiner("box2", first, trainer__device="cuda")
         self.assert_refused(node, "device 'cuda'", "trainer.device")
+        self.assertEqual(["box1"], list(first.members()))
         self.put(TRAIN_LABELS, self.original(TRAIN_LABELS)[:-1] + bytes([10]))
         node = self.cluster.joiner("box3", first, data=self.data).start()
         self.assertIn("sample 59999 has label 10", node.wait_phase("waiting-for-data")["waiting_for"])
