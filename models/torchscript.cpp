@@ -56,6 +56,7 @@ std::string sentence_of(const std::exception& error) {
   // The interpreter tells where it was, line by line, and what was wrong last.
   const bool traced = text.find("TorchScript interpreter") != std::string::npos;
   while (!text.empty() && text.back() == '\n') text.pop_back();
+  text.erase(0, text.find_first_not_of('\n'));  // what the compiler complains of begins with one
   const std::size_t line = traced ? text.rfind('\n') + 1 : 0;
   const std::size_t end = text.find('\n', line);
   return text.substr(line, end == std::string::npos ? end : end - line);
@@ -77,7 +78,8 @@ std::string why_no_torchscript(const std::string& path, const std::exception& er
   } catch (const std::exception&) {
     return "is a TorchScript file cut short, or damaged" + way_out;
   }
-  return "is no TorchScript file that this LibTorch reads (" + sentence_of(error) + ")" + way_out;
+  return "is no TorchScript file that LibTorch " TORCH_VERSION " reads (" + sentence_of(error) +
+         "); export it with a PyTorch as old, or build gossipd with a newer LibTorch (deploy/torch-wheel.sh)";
 }
 
 std::shared_ptr<Network> load_torchscript(const std::string& path, LossSpec::Kind loss) {
