@@ -85,6 +85,8 @@ Result<std::string> read_flags(const std::vector<std::string>& arguments, const 
     std::string text = error.what();
     for (const std::string& argument : arguments) {
       const std::string name = argument.substr(0, argument.find('='));
+      if (name.starts_with("--") && find(settings, name.substr(2)) != nullptr && std::find(flags.begin(), flags.end(), name) == flags.end())
+        return Error{"usage", "there is no flag " + name + "; the setting is given as --set " + name.substr(2) + "=VALUE"};
       if (name.starts_with("--") && std::find(flags.begin(), flags.end(), name) == flags.end()) text += suggestion(name, flags, "");
     }
     return Error{"usage", text + "; gossipd --help lists the flags"};

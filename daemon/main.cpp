@@ -57,6 +57,8 @@ int run(const CommandLine& line) {
   prepare_training_process(static_cast<int>(config.threads != 0 ? config.threads : std::max(1u, std::thread::hardware_concurrency())));
 
   if (const auto error = check_job(config.job_file)) return fail(*error, exit_code_of(*error));
+  // Now, since who has joined a cluster and ends is missed there.
+  if (const auto error = check_device(config.device)) return fail(*error, exit_code_of(*error));
   Result<StateStore> store = StateStore::open(config.state_dir);
   if (!store) return fail(store.error(), exit_code_of(store.error()));
   const Result<StartPlan> plan = make_start_plan(config, *store);

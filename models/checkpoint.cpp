@@ -100,6 +100,13 @@ Metadata metadata_of(const Schema& schema, const Checkpoint& checkpoint, const M
   out["checksum"] = checksum_zero;
   out["step"] = std::to_string(checkpoint.step);
   out["optimizer_steps"] = std::to_string(checkpoint.optimizer.steps);
+  if (const auto& scale = checkpoint.optimizer.loss_scale) {
+    out["loss_scale"] = text_of(scale->value());
+    out["loss_scale_good_steps"] = std::to_string(scale->good_steps());
+  } else {
+    out.erase("loss_scale");
+    out.erase("loss_scale_good_steps");
+  }
   out["samples"] = std::to_string(checkpoint.samples);
   out["others_samples"] = std::to_string(checkpoint.others_samples);
   out["data_position"] = std::to_string(checkpoint.data_position);
@@ -111,6 +118,16 @@ Metadata metadata_of(const Schema& schema, const Checkpoint& checkpoint, const M
   return out;
 }
 
+// False: it says something else than a scale.
+bool loss_scale_from(const Metadata& metadata, std::optional<LossScale>& out) {
+  if (!metadata.contains("loss_scale")) return true;
+  double value = 0;
+  int good_steps = 0;
+  if (read_number(metadata, "loss_scale", value) && read_number(metadata, "loss_scale_good_steps", good_steps))
+    out = LossScale::at(value, good_steps);
+  return out.has_value();
+}
+
 bool numbers_from(const Metadata& metadata, Checkpoint& out) {
   std::uint64_t job = 0;
   const auto job_text = metadata.find("job_hash");
@@ -118,6 +135,7 @@ bool numbers_from(const Metadata& metadata, Checkpoint& out) {
   out.job = JobHash{job};
   out.metadata = metadata;
   if (metadata.contains("optimizer_steps") && !read_number(metadata, "optimizer_steps", out.optimizer.steps)) return false;
+  if (!loss_scale_from(metadata, out.optimizer.loss_scale)) return false;
   return read_number(metadata, "step", out.step) && read_number(metadata, "samples", out.samples) &&
          read_number(metadata, "others_samples", out.others_samples) && read_number(metadata, "data_position", out.data_position) &&
          read_number(metadata, "shard_index", out.shard_index) && read_number(metadata, "shard_count", out.shard_count) &&
@@ -204,7 +222,8 @@ Result<Checkpoint> read_one(const fs::path& path, const Schema& schema, std::opt
   if (!whole) return whole.error();
   const SafetensorsHeader& header = whole->header;
   Checkpoint out;
-  if (!numbers_from(header.metadata, out)) return Error{"bad-checkpoint", path.string() + ": its metadata lacks step, samples or job_hash"};
+  if (!numbers_from(header.metadata, out))
+    return Error{"bad-checkpoint", path.string() + ": its metadata lacks step, samples or job_hash, or has a number that cannot be"};
   const auto schema_hash = header.metadata.find("schema_hash");
   if (schema_hash == header.metadata.end() || schema_hash->second != to_hex(schema.hash()))
     return Error{"foreign-checkpoint", path.string() + ": belongs to a model of another shape; start in another state directory"};

@@ -1,7 +1,8 @@
 // models/checkpoint.h - a node's training state on disk, as a safetensors file that Python loads.
 //
 // Tensors: each segment of the schema under its own name, what the optimiser knows of it as "momentum.NAME" and,
-// for AdamW, "variance.NAME"; the optimiser's steps are the metadata's "optimizer_steps" (missing in old files: 0).
+// for AdamW, "variance.NAME"; the optimiser's steps are the metadata's "optimizer_steps" (missing in old files: 0), fp16's
+// scale of the loss "loss_scale" and "loss_scale_good_steps" (missing in old files: it starts anew).
 // Writing is temporary file → fsync → current becomes NAME.previous.safetensors → rename → fsync of
 // the directory, so at every moment one whole checkpoint lies there. The checksum is XXH3-64 over the
 // whole file with its own 16 digits read as zeros. Torch-free; any thread, one writer per path.

@@ -172,7 +172,7 @@ OptimizerState DeviceReplica::optimizer_state() {
     host_view(out).copy_(values);
     return out;
   };
-  return {to_host(momentum_), variance_.defined() ? to_host(variance_) : std::vector<float>{}, optimizer_steps_};
+  return {to_host(momentum_), variance_.defined() ? to_host(variance_) : std::vector<float>{}, optimizer_steps_, scale_};
 }
 
 void DeviceReplica::restore_optimizer(const OptimizerState& state) {
@@ -186,6 +186,7 @@ void DeviceReplica::restore_optimizer(const OptimizerState& state) {
   from_host(state.momentum, momentum_);
   if (variance_.defined()) from_host(state.variance, variance_);
   optimizer_steps_ = state.steps;
+  if (scale_) scale_ = state.loss_scale.value_or(LossScale{});
 }
 
 }  // namespace gossipd

@@ -64,13 +64,6 @@ void part(const ModelTensors& tensors) {
     }
 }
 
-ModelTensors tensors_in(const torch::jit::Module& module) {
-  ModelTensors out;
-  for (const auto& item : module.named_parameters()) out.parameters.push_back({item.name, item.value});
-  for (const auto& item : module.named_buffers()) out.buffers.push_back({item.name, item.value});
-  return out;
-}
-
 torch::jit::Module built_in(const TorchScriptExport& what) {
   const auto network = make_network(what.job.model, {what.job.data.shape, outputs_of(what.job)}, what.job.seed);
   network->train(false);
@@ -85,8 +78,8 @@ torch::jit::Module from_file(const TorchScriptExport& what) {
     throw std::invalid_argument((content ? what.model_file + ": is not the model that the checkpoint was trained with" : content.error().text) +
                                 "; bring the file " + what.job.model.file + " that the cluster was founded with");
   torch::jit::Module module = torch::jit::load(what.model_file, torch::kCPU);
-  take(what.weights, tensors_in(module));
-  part(tensors_in(module));
+  take(what.weights, tensors_of(module));
+  part(tensors_of(module));
   module.eval();
   return module;
 }

@@ -61,11 +61,18 @@ std::vector<FlatModel::Placed> FlatModel::place(const ModelTensors& tensors) {
     else
       rest.push_back({name, SegmentKind::statistic, {tensor}});
   }
-  if (parameters.empty()) throw std::invalid_argument("the model has no parameters that can be trained");
+  if (parameters.empty()) throw std::invalid_argument("the model has no parameters that can be trained; they are what is an nn.Parameter with requires_grad = True");
   for (const auto& [name, tensor] : tensors.buffers)
     if (!is_constant(tensor) && !known(tensor)) rest.push_back({name, kind_of_buffer(name, tensor), {tensor}});
   parameters.insert(parameters.end(), std::make_move_iterator(rest.begin()), std::make_move_iterator(rest.end()));
   return parameters;
+}
+
+std::vector<ModelTensors::Named> FlatModel::kept(const ModelTensors& tensors) {
+  const torch::NoGradGuard no_gradient;
+  std::vector<ModelTensors::Named> out;
+  for (const Placed& placed : place(tensors)) out.push_back({placed.name, placed.tensors.front()});
+  return out;
 }
 
 FlatModel::FlatModel(const ModelTensors& tensors, Gradient gradient) {

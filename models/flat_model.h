@@ -22,6 +22,9 @@ class FlatModel {
   enum class Gradient { no, yes };  // a model that is only looked at needs none
   explicit FlatModel(const ModelTensors& tensors, Gradient gradient = Gradient::yes);
 
+  // The tensors that a FlatModel of `tensors` would bring together, one for each segment, under the segment's name. Throws as it does.
+  [[nodiscard]] static std::vector<ModelTensors::Named> kept(const ModelTensors& tensors);
+
   [[nodiscard]] const Schema& schema() const { return schema_; }
   // What the optimiser works on, on the device; parameters come first in the schema.
   [[nodiscard]] torch::Tensor& trained() { return trained_; }    // [T], T ≤ P

@@ -8,7 +8,10 @@
 // Either leaves the gradient zero for the next step. Any thread, one at a time for each state.
 #pragma once
 
+#include <optional>
+
 #include "models/job.h"
+#include "models/loss_scale.h"
 
 namespace gossipd {
 
@@ -17,6 +20,7 @@ struct OptimizerState {
   std::vector<float> momentum;  // P floats, in the schema's order: SGD's velocity, AdamW's mean of the gradients
   std::vector<float> variance;  // P floats, AdamW's mean of the squared gradients; empty for SGD
   Step steps = 0;               // taken since the vectors were zero
+  std::optional<LossScale> loss_scale;  // fp16's; nothing: where it begins
   bool operator==(const OptimizerState&) const = default;
 };
 

@@ -151,7 +151,8 @@ Result<SafetensorsHeader> parse_safetensors(std::span<const std::byte> file, std
   std::uint64_t length = 0;
   for (std::size_t i = 0; i < 8; ++i) length |= std::to_integer<std::uint64_t>(file[i]) << (8 * i);
   if (length > safetensors_header_bytes_max)
-    return refuse("says that its header has " + std::to_string(length) + " bytes; at most " + std::to_string(safetensors_header_bytes_max) + " are read");
+    return refuse("is no safetensors file (its first bytes name a header of " + std::to_string(length) + " bytes; at most " +
+                  std::to_string(safetensors_header_bytes_max) + " are read)");
   if (length > file.size() - 8 || length > file_bytes - 8) return refuse("is cut off inside its header");
   const std::string_view text(reinterpret_cast<const char*>(file.data()) + 8, length);
   if (!text.starts_with('{')) return refuse("has a header that is not a JSON object");

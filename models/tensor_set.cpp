@@ -91,7 +91,7 @@ Result<std::shared_ptr<const DataSet>> TensorSet::open(const DataSpec& spec, con
 std::optional<Error> TensorSet::append(DataFile file) {
   const std::string path = file.path();
   const auto header = read_safetensors_header(file);
-  if (!header) return bad_data(path, "is no whole safetensors file (" + header.error().text + ")");
+  if (!header) return Error{"bad-data", header.error().text + "; write the file again with Python's safetensors, or point --data at another directory"};
   std::size_t rows[2] = {0, 0};
   Column columns[2];
   const std::string names[2] = {spec_.input_tensor, spec_.target_tensor};

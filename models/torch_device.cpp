@@ -29,8 +29,10 @@ Result<std::vector<torch::Device>> find_devices(const std::string& wanted) {
   const int cuda_devices = torch::cuda::is_available() ? static_cast<int>(torch::cuda::device_count()) : 0;
   if (wanted == "auto") names = std::vector<std::string>{cuda_devices > 0 ? "cuda:0" : "cpu"};
   if (names->front() != "cpu" && cuda_devices == 0)
-    return Error{"no-device", "device '" + wanted + "': LibTorch sees no CUDA device; check nvidia-smi and that gossipd was built " +
-                                  "with a LibTorch for CUDA, or set device = \"cpu\""};
+    return Error{"no-device", "device '" + wanted + "': " +
+                                  (at::Context::hasCUDART() ? "LibTorch sees no CUDA device on this machine; does nvidia-smi list one, and is its driver new enough? Mend that"
+                                                            : "this gossipd is built with a LibTorch for the CPU alone; build it with one for CUDA (deploy/torch-wheel.sh)") +
+                                  ", or set trainer.device = \"cpu\""};
   if (wanted == "cuda:all") names = all_cuda(cuda_devices);
   std::vector<torch::Device> devices;
   for (const std::string& name : *names) {

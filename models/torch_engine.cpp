@@ -292,15 +292,25 @@ class TorchEngine : public GradientEngine {
 }  // namespace
 
 std::optional<Error> check_torchscript(const Job& job, const std::string& model_file) {
+  std::string given;  // to forward
   try {
     const auto network = build_network(job, model_file, torch::kCPU);
     const FlatModel flat(network->tensors(), FlatModel::Gradient::no);
     HostBatch batch(job.data.input(), job.data.target(), trial_batch);
+    given = c10::str("; forward(inputs) was given ", batch.inputs.sizes(), ", ", trial_batch, " samples as the job's [data] says: change it, or the model");
     try_batch(job, *network, batch.inputs.zero_(), batch.targets.zero_());
-  } catch (const std::exception& error) {
-    const std::string words = sentence_of(error);
+  } catch (const std::invalid_argument& error) {
+    const std::string words = error.what();
     return Error{"bad-model", words.starts_with(model_file) ? words : model_file + ": cannot be trained: " + words};
+  } catch (const std::exception& error) {
+    return Error{"bad-model", model_file + ": cannot be trained: " + sentence_of(error) + given};
   }
+  return std::nullopt;
+}
+
+std::optional<Error> check_device(const std::string& device) {
+  const auto found = find_devices(device);
+  if (!found) return found.error();
   return std::nullopt;
 }
 

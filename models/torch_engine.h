@@ -24,6 +24,9 @@ class GradientEngine : public Engine {
 // makes one pass on the CPU. Code "bad-model".
 [[nodiscard]] std::optional<Error> check_torchscript(const Job&, const std::string& model_file);
 
+// Whether this build and this machine have the device, as in TrainerOptions. Codes "no-device", "bad-config".
+[[nodiscard]] std::optional<Error> check_device(const std::string& device);
+
 // `device` as in TrainerOptions. `held_out` may be null: then evaluate() has nothing to say. `model_file`: of a TorchScript job. The model
 // is tried with one batch. Codes "no-device", "bad-config", "bad-model" (says what does not fit).
 [[nodiscard]] Result<std::unique_ptr<GradientEngine>> make_torch_engine(const Job&, const std::string& device, int threads,

@@ -1,13 +1,11 @@
 #include "models/torchscript.h"
 
+#include <caffe2/serialize/inline_container.h>
 #include <torch/csrc/jit/runtime/graph_executor.h>
 #include <torch/script.h>
 
-#include <algorithm>
 #include <fstream>
 #include <stdexcept>
-
-#include "models/flat_model.h"
 
 namespace gossipd {
 
@@ -24,12 +22,7 @@ class ScriptNetwork : public Network {
     return tensor_from("loss(outputs, targets)", [&] { return module_.get_method("loss")({outputs, targets}); });
   }
 
-  ModelTensors tensors() override {
-    ModelTensors out;
-    for (const auto& item : module_.named_parameters()) out.parameters.push_back({item.name, item.value});
-    for (const auto& item : module_.named_buffers()) out.buffers.push_back({item.name, item.value});
-    return out;
-  }
+  ModelTensors tensors() override { return tensors_of(module_); }
 
   void train(bool on) override { module_.train(on); }
   using Network::to;
@@ -50,12 +43,20 @@ class ScriptNetwork : public Network {
 
 }  // namespace
 
+ModelTensors tensors_of(const torch::jit::Module& module) {
+  ModelTensors out;
+  for (const auto& item : module.named_parameters()) out.parameters.push_back({item.name, item.value});
+  for (const auto& item : module.named_buffers()) out.buffers.push_back({item.name, item.value});
+  return out;
+}
+
 std::string sentence_of(const std::exception& error) {
   const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
   std::string text = torch_error != nullptr ? torch_error->what_without_backtrace() : error.what();
   // The interpreter tells where it was, line by line, and what was wrong last.
   const bool traced = text.find("TorchScript interpreter") != std::string::npos;
   while (!text.empty() && text.back() == '\n') text.pop_back();
+  text.erase(0, text.find_first_not_of('\n'));  // what the compiler complains of begins with one
   const std::size_t line = traced ? text.rfind('\n') + 1 : 0;
   const std::size_t end = text.find('\n', line);
   return text.substr(line, end == std::string::npos ? end : end - line);
@@ -67,22 +68,18 @@ bool is_zip_file(const std::string& path) {
   return file.read(magic, sizeof magic) && std::string_view(magic, sizeof magic) == std::string_view("PK\3\4", 4);
 }
 
-Result<Weights> read_torchscript_weights(const std::string& path) {
+std::string why_no_torchscript(const std::string& path, const std::exception& error) {
+  const std::string way_out = "; write one with tools/export/export_model.py";
+  if (!is_zip_file(path)) return "is no TorchScript file (it does not begin as one)" + way_out;
   try {
-    ScriptNetwork network(torch::jit::load(path, torch::kCPU));
-    // Its rules are those of the model that is to take them: tied tensors are one, masks none.
-    FlatModel flat(network.tensors(), FlatModel::Gradient::no);
-    const auto values = std::make_shared<std::vector<float>>(flat.schema().floats());
-    flat.copy_to(*values);
-    Weights weights{path, {}, {}};
-    for (const Segment& segment : flat.schema().segments())
-      weights.tensors.emplace(segment.name, Weights::Tensor{segment.shape, [values, at = segment.offset](std::span<float> out) {
-                                                              std::copy_n(values->begin() + static_cast<std::ptrdiff_t>(at), out.size(), out.begin());
-                                                            }});
-    return weights;
-  } catch (const std::exception& error) {
-    return Error{"bad-weights", path + ": cannot be read as a TorchScript file (" + sentence_of(error) + ")"};
+    caffe2::serialize::PyTorchStreamReader reader(path);
+    if (reader.hasRecord("data.pkl") && !reader.hasRecord("constants.pkl"))
+      return "is no TorchScript file but a pickle, which torch.save() writes and Python alone can open" + way_out;
+  } catch (const std::exception&) {
+    return "is a TorchScript file cut short, or damaged" + way_out;
   }
+  return "is no TorchScript file that LibTorch " TORCH_VERSION " reads (" + sentence_of(error) +
+         "); export it with a PyTorch as old, or build gossipd with a newer LibTorch (deploy/torch-wheel.sh)";
 }
 
 std::shared_ptr<Network> load_torchscript(const std::string& path, LossSpec::Kind loss) {
@@ -94,8 +91,7 @@ std::shared_ptr<Network> load_torchscript(const std::string& path, LossSpec::Kin
   } catch (const std::invalid_argument& error) {
     throw std::invalid_argument(path + ": " + error.what());
   } catch (const std::exception& error) {
-    throw std::invalid_argument(path + ": is no TorchScript file that this LibTorch reads (" + sentence_of(error) +
-                                "); write one with tools/export/export_model.py");
+    throw std::invalid_argument(path + ": " + why_no_torchscript(path, error));
   }
 }
 

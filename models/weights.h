@@ -1,8 +1,8 @@
 // models/weights.h - the tensors of a file by name, as a model begins with them (`start_from` of a job) or is exported with them.
 //
 // All tensors are looked at before a model is touched, and a model takes all of a file or nothing: what does not fit is one error
-// that names every kind of mismatch with its first tensors. A safetensors file stays on disk and is read tensor by tensor, so it costs the
-// memory of its largest. Torch-free; TorchScript files are read in torchscript.cpp.
+// that names every kind of mismatch with its first tensors. A file stays on disk and is read tensor by tensor, so it costs the memory of its
+// largest. Torch-free; TorchScript files are read in torchscript_weights.cpp.
 #pragma once
 
 #include <filesystem>

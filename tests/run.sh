@@ -9,15 +9,17 @@ set -euo pipefail
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 logs=$root/build/test-logs
 parts_all=(unit e2e asan tsan fuzz)
+parts_asked=(wheel)  # that run only when they are named
 
 usage() {
   cat <<'TEXT'
-usage: tests/run.sh [--only PART] ...     PART: one of these, may be repeated; default: all
+usage: tests/run.sh [--only PART] ...     PART: one of these, may be repeated; default: all but wheel
   unit   preset dev, warnings as errors: unit tests, simulator, style
   e2e    preset dev: real processes on this machine
   asan   preset asan: unit tests and simulator under AddressSanitizer and UndefinedBehaviorSanitizer
   tsan   preset tsan: unit tests without LibTorch under ThreadSanitizer (the simulator has one thread); preset no-torch configures
   fuzz   preset fuzz: each fuzz target for a short time
+  wheel  preset dev-wheel: what uses LibTorch, with that of PyPI (deploy/torch-wheel.sh; fetches 2.7 GB): its unit tests, real processes
 TEXT
 }
 
@@ -36,7 +38,7 @@ while (($#)); do
 done
 ((${#parts[@]})) || parts=("${parts_all[@]}")
 for part in "${parts[@]}"; do
-  [[ " ${parts_all[*]} " == *" $part "* ]] || { usage >&2; exit 2; }
+  [[ " ${parts_all[*]} ${parts_asked[*]} " == *" $part "* ]] || { usage >&2; exit 2; }
 done
 
 passed=0
@@ -48,12 +50,13 @@ note() {
   printf '==== %s\n' "$1"
 }
 
-# Configures preset $1 and builds the targets that follow (all, when none is named).
+# Configures preset $1, with `options`, and builds the targets that follow (all, when none is named).
+options=()
 build() {
   local preset=$1 log=$logs/$1-build.log began=$SECONDS
   shift
   printf '==== %s: building\n' "$preset"
-  if { cmake --preset "$preset" && cmake --build --preset "$preset" --parallel "$(nproc)" ${1:+--target "$@"}; } >"$log" 2>&1; then
+  if { cmake --preset "$preset" "${options[@]}" && cmake --build --preset "$preset" --parallel "$(nproc)" ${1:+--target "$@"}; } >"$log" 2>&1; then
     printf '==== %s: built in %s s\n' "$preset" $((SECONDS - began))
     return 0
   fi
@@ -102,6 +105,7 @@ export TSAN_OPTIONS="suppressions=$root/tests/tsan.supp:halt_on_error=1:second_d
 
 run_part() {
   runner=()
+  options=()
   case $1 in
     unit) build dev && check unit dev --exclude-regex '^e2e\.' ;;
     # Real processes in real time, on a machine that others share: one that fails has two more tries, and is named.
@@ -121,6 +125,16 @@ run_part() {
     fuzz)
       plain_addresses
       build fuzz fuzzers && check fuzz fuzz --test-output-truncation head && note "fuzz: $(executions) inputs executed"
+      ;;
+    wheel)
+      local torch
+      if ! torch=$("$root/deploy/torch-wheel.sh" --choose wheel); then
+        failed=$((failed + 1))
+        note "wheel: LibTorch could not be fetched"
+        return
+      fi
+      options=("-DGOSSIPD_TORCH_DIR=$torch")
+      build dev-wheel && check wheel dev-wheel --tests-regex '^(unit\.(models|lab)|e2e\.)' --repeat until-pass:2
       ;;
   esac
 }

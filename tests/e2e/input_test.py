@@ -11,14 +11,26 @@ from models_test import python_with_torch
 EXIT_CONFIG = 78
 TRAIN_IMAGES, TRAIN_LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
 
-WITHOUT_PARAMETERS = """
+MODELS = """
 import torch
 
 class Plain(torch.nn.Module):
     def forward(self, x):
         return x.flatten(1)[:, :10]
 
+class Linear(torch.nn.Module):
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.linear = torch.nn.Linear(inputs, outputs)
+
+    def forward(self, x):
+        return self.linear(x.flatten(1))
+
 torch.jit.script(Plain()).save("plain.pt")
+torch.jit.script(Linear(784, 10)).save("good.pt")
+torch.jit.script(Linear(784, 5)).save("five.pt")
+torch.jit.script(Linear(3072, 10)).save("wide.pt")
+torch.save(Linear(784, 10).state_dict(), "pickle.pt")
 """
 
 
@@ -88,12 +100,50 @@ class Input(ClusterTest):
         self.cluster.job()
         node.start().wait_step(10)
 
-    def test_a_torchscript_file_without_parameters(self):
-        with open(os.path.join(self.cluster.directory, "plain.py"), "w", encoding="utf-8") as file:
-            file.write(WITHOUT_PARAMETERS)
-        subprocess.run([python_with_torch(), "plain.py"], cwd=self.cluster.directory, check=True, timeout=DEADLINE_S)
-        job = self.cluster.job(model='kind = "torchscript"\nfile = "plain.pt"')
-        self.assert_refused(self.cluster.founder(job), "plain.pt", "no parameters that can be trained")
+    def test_a_torchscript_file_that_cannot_be_trained(self):
+        self.python(MODELS)
+        with open(self.path("good.pt"), "rb") as good, open(self.path("cut.pt"), "wb") as cut, open(self.path("gif.pt"), "wb") as gif:
+            cut.write(good.read()[:-200])
+            gif.write(b"GIF89a" + bytes(1000))
+        cases = (("nowhere.pt", "there is no such file"),
+                 ("plain.pt", "no parameters that can be trained"),
+                 ("cut.pt", "is a TorchScript file cut short"),
+                 ("gif.pt", "is no TorchScript file"),
+                 ("pickle.pt", "a pickle, which torch.save() writes"),
+                 ("five.pt", "the data have 10 classes, the model has 5 outputs"),
+                 ("wide.pt", "forward(inputs) was given [2, 1, 28, 28]"))
+        for number, (name, reason) in enumerate(cases):
+            job = self.cluster.job(model=f'kind = "torchscript"\nfile = "{name}"')
+            self.assert_refused(self.cluster.founder(job, name=f"box{number}", key=self.path(f"{number}.key")), name, reason)
+        job = self.cluster.job()
+        for number, (name, reason) in enumerate((("pickle.pt", "torch.save() writes"), ("cut.pt", "cut short"), ("gif.pt", "is no safetensors file"))):
+            with open(job, encoding="utf-8") as file:
+                text = file.read()
+            with open(self.path("start.toml"), "w", encoding="utf-8") as file:
+                file.write(f'start_from = "{name}"\n' + text)
+            node = self.cluster.founder(self.path("start.toml"), name=f"start{number}", key=self.path(f"start{number}.key"))
+            self.assert_refused(node, name, reason)
+
+    def path(self, name):
+        return os.path.join(self.cluster.directory, name)
+
+    def python(self, program):
+        with open(self.path("program.py"), "w", encoding="utf-8") as file:
+            file.write(program)
+        subprocess.run([python_with_torch(), "program.py"], cwd=self.cluster.directory, check=True, timeout=DEADLINE_S)
+
+    @unittest.skipIf(os.path.exists("/dev/nvidiactl"), "this machine has a GPU")
+    def test_a_joiner_without_the_gpu_that_it_asks_for_ends_and_one_with_a_label_out_of_range_waits(self):
+        first = self.cluster.found(self.cluster.job(), shard="1/1", trainer__min_step_ms=20)
+        node = self.cluster.joiner("box2", first, trainer__device="cuda")
+        self.assert_refused(node, "device 'cuda'", "trainer.device")
+        self.assertEqual(["box1"], list(first.members()))
+        self.put(TRAIN_LABELS, self.original(TRAIN_LABELS)[:-1] + bytes([10]))
+        node = self.cluster.joiner("box3", first, data=self.data).start()
+        self.assertIn("sample 59999 has label 10", node.wait_phase("waiting-for-data")["waiting_for"])
+        first.wait_step(first.status()["step"] + 20)
+        self.assertEqual("training", first.status()["phase"])
+        self.assertEqual([], first.status()["refusals"])
 
     def test_a_joiner_with_images_of_another_shape_waits_and_disturbs_nobody(self):
         first = self.cluster.found(self.cluster.job(), shard="1/1", trainer__min_step_ms=20)

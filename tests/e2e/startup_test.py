@@ -49,6 +49,7 @@ class Startup(ClusterTest):
 
     def test_an_unknown_flag_setting_or_value(self):
         self.assert_refused(self.founder(), EXIT_CONFIG, "--exchnage", "did you mean --exchange", extra=["--exchnage", "off"])
+        self.assert_refused(self.founder(name="box3"), EXIT_CONFIG, "there is no flag --trainer.threads", "--set trainer.threads=VALUE", extra=["--trainer.threads", "1"])
         node = self.cluster.founder(self.cluster.job(), name="box2")
         self.assert_refused(node, EXIT_CONFIG, "exchange.codek", "did you mean 'exchange.codec'", extra=["--set", "exchange.codek=int8"])
         self.assert_refused(node, EXIT_CONFIG, "GOSSIPD_EXCHANGE_CODEC", "int9", environment={"GOSSIPD_EXCHANGE_CODEC": "int9"})

@@ -193,6 +193,29 @@ TEST_CASE("A checkpoint from before optimizer_steps was written loads") {
   CHECK(loaded->checkpoint.optimizer == OptimizerState{small_checkpoint().optimizer.momentum, {}, 0});
 }
 
+TEST_CASE("The scale of an fp16 loss reads back as it stood; without one it starts anew, and one that cannot be is refused") {
+  const TemporaryDirectory directory;
+  const auto path = directory / "model.safetensors";
+  Checkpoint checkpoint = small_checkpoint();
+  checkpoint.optimizer.loss_scale = LossScale::at(4096, 1234);
+  write(path, checkpoint);
+  const auto loaded = load_checkpoint(path, small_schema());
+  REQUIRE(loaded);
+  CHECK(loaded->checkpoint.optimizer == checkpoint.optimizer);
+
+  const std::string file = read_file(path);
+  write_file(path, without_metadata(without_metadata(file, "\"loss_scale\":\"4096\","), "\"loss_scale_good_steps\":\"1234\","));
+  const auto old = load_checkpoint(path, small_schema());
+  REQUIRE_MESSAGE(old, (old ? "" : old.error().text));
+  CHECK(old->checkpoint.optimizer == small_checkpoint().optimizer);
+
+  write_file(path, without_metadata(file, "\"loss_scale_good_steps\":\"1234\","));
+  const auto strange = load_checkpoint(path, small_schema());
+  REQUIRE(!strange);
+  CHECK(strange.error().code == "bad-checkpoint");
+  CHECK_MESSAGE(contains(strange.error().text, "a number that cannot be"), strange.error().text);
+}
+
 TEST_CASE("The checkpoint before the last one is kept, and nothing else is left lying about") {
   const TemporaryDirectory directory;
   for (Step step = 1; step <= 3; ++step) write(directory / "model.safetensors", small_checkpoint(step));

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <limits>
 
+#include "models/checkpoint.h"
 #include "models/device_group.h"
 #include "models/model_traffic.h"
 #include "models/rank_threads.h"
@@ -383,10 +384,57 @@ TEST_CASE("A scaled loss changes no bit of the training, and a gradient that ove
   CHECK(!scaled.unscale_gradient());
   CHECK((scaled.flat().gradient() == 0).all().item<bool>());
   CHECK(model(scaled) == before);
-  CHECK(scaled.optimizer_state() == plain.optimizer_state());
+  OptimizerState state = scaled.optimizer_state();
+  REQUIRE(state.loss_scale);
+  CHECK(state.loss_scale->value() == 32768);
+  state.loss_scale.reset();
+  CHECK(state == plain.optimizer_state());
   step(plain);
   step(scaled);
   CHECK(model(scaled) == model(plain));
+}
+
+TEST_CASE("With a loss scale that has moved, a checkpoint and k steps are k more steps, bit for bit") {
+  const Job job = bars_job(cnn, adamw + "[training]\nprecision = 'fp16'\n");
+  const Bars set(job.data);
+  const auto train = [&](DeviceReplica& replica, std::size_t begin, std::size_t end) {
+    HostBatch batch(set.input(), set.target(), 8);
+    for (std::size_t k = begin; k < end; ++k) {
+      for (std::size_t i = 0; i < 8; ++i) set.write(8 * k + i, nullptr, batch.view(), i);
+      replica.backward(batch, {0, 8}, 8 * k, 0);
+      torch::Tensor& gradient = replica.flat().gradient();
+      gradient.masked_fill_(gradient.abs() > 6000.0, std::numeric_limits<float>::infinity());  // as a type that ends there
+      if (replica.unscale_gradient()) replica.descend(0.01);
+    }
+    Checkpoint out;
+    out.model.resize(replica.flat().schema().floats());
+    replica.flat().copy_to(out.model);
+    out.optimizer = replica.optimizer_state();
+    return out;
+  };
+  DeviceReplica whole(job, "", torch::kCPU);
+  const TemporaryDirectory directory;
+  const Checkpoint half = train(whole, 0, 12);
+  REQUIRE(half.optimizer.loss_scale);
+  REQUIRE(half.optimizer.loss_scale->value() < LossScale{}.value());
+  REQUIRE(half.optimizer.loss_scale->good_steps() > 0);
+  REQUIRE(write_checkpoint(directory / "m.safetensors", whole.flat().schema(), half));
+  const Checkpoint want = train(whole, 12, 24);
+
+  auto loaded = load_checkpoint(directory / "m.safetensors", whole.flat().schema());
+  REQUIRE(loaded);
+  const auto go_on = [&](const OptimizerState& optimizer) {
+    DeviceReplica resumed(job, "", torch::kCPU);
+    resumed.flat().copy_from(loaded->checkpoint.model);
+    resumed.restore_optimizer(optimizer);
+    return train(resumed, 12, 24);
+  };
+  const Checkpoint got = go_on(loaded->checkpoint.optimizer);
+  CHECK(got.model == want.model);
+  CHECK(got.optimizer == want.optimizer);
+  // Of an old checkpoint: it begins anew, and loses the steps until it has fallen again.
+  loaded->checkpoint.optimizer.loss_scale.reset();
+  CHECK(go_on(loaded->checkpoint.optimizer).optimizer.steps < want.optimizer.steps);
 }
 
 TEST_CASE("fp16 is refused where there is no GPU, with what would do") {

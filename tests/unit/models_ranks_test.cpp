@@ -2,6 +2,8 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
+#include <cmath>
+#include <limits>
 #include <stdexcept>
 
 #include "models/device_names.h"
@@ -85,4 +87,19 @@ TEST_CASE("A loss scale falls by half with every overflow, and doubles after man
   CHECK(scale.value() == 32768);
   for (int i = 0; i < 100; ++i) scale.saw(false);
   CHECK(scale.value() == 1);
+}
+
+TEST_CASE("A loss scale goes on from where a checkpoint says that it stood, and from nowhere else") {
+  LossScale scale;
+  scale.saw(false);
+  for (int i = 0; i < LossScale::steps_until_growth - 1; ++i) scale.saw(true);
+  auto again = LossScale::at(scale.value(), scale.good_steps());
+  REQUIRE(again);
+  CHECK(*again == scale);
+  again->saw(true);
+  CHECK(again->value() == 65536);
+  CHECK(LossScale::at(1, 0));
+  CHECK(LossScale::at(16777216, LossScale::steps_until_growth - 1));
+  for (const double wrong : {0.0, 0.5, 3.0, -2.0, 33554432.0, std::numeric_limits<double>::infinity(), std::nan("")}) CHECK_MESSAGE(!LossScale::at(wrong, 0), wrong);
+  for (const int wrong : {-1, LossScale::steps_until_growth}) CHECK_MESSAGE(!LossScale::at(65536, wrong), wrong);
 }

@@ -174,6 +174,13 @@ TEST_CASE("What cannot be trained is refused in one sentence") {
   CHECK(contains(refusal_of(points_job(by_script + "[loss]\nkind = 'model'\n"), script(directory, 3, linear + vector_loss)), "more than one number"));
 }
 
+TEST_CASE("Of what LibTorch says, the sentence is told that says what is wrong") {
+  CHECK(sentence_of(std::runtime_error("a reason\nand a stack")) == "a reason");
+  CHECK(sentence_of(std::runtime_error("\nUnknown builtin op: aten::new_one.\nHere are some suggestions:\n")) == "Unknown builtin op: aten::new_one.");
+  CHECK(sentence_of(std::runtime_error("The following operation failed in the TorchScript interpreter.\nTraceback\nRuntimeError: a reason\n")) == "RuntimeError: a reason");
+  CHECK(sentence_of(std::runtime_error("\n")).empty());
+}
+
 TEST_CASE("A job names its TorchScript file by content, and refuses another") {
   const TemporaryDirectory directory;
   script(directory, 3, linear);
