@@ -177,7 +177,7 @@ Training::Events NodeDriver::training_events() {
                               (e.accuracy ? " accuracy=" + std::to_string(*e.accuracy) : "") +
                               (e.top5_accuracy ? " top5_accuracy=" + std::to_string(*e.top5_accuracy) : "") +
                               (e.perplexity ? " perplexity=" + std::to_string(*e.perplexity) : "") + " loss=" + std::to_string(e.loss));
-    record_history(e);
+    record_history(node_->view(EventLoop::now()), e);
   };
   events.on_no_progress = [this](const std::string& why) {
     node_->end_early(why, begin_event());
@@ -288,7 +288,7 @@ void NodeDriver::carry_out(BudgetEffect& effect) { training_->set_budget(effect.
 // Who begins to step knows first which part of a shared set is its own.
 void NodeDriver::carry_out(UpdateEffect& effect) {
   const bool stepped = std::exchange(trainer_steps_, effect.update.training);
-  if (trainer_steps_ && !stepped) divide_data();
+  if (trainer_steps_ && !stepped) divide_data(node_->view(EventLoop::now()));
   training_->give(std::move(effect.update));
 }
 void NodeDriver::carry_out(RecallEffect&) { training_->recall(); }
@@ -513,11 +513,9 @@ void NodeDriver::warn(const std::string& text) {
   if (warnings_.size() > warnings_max) warnings_.pop_front();
 }
 
-void NodeDriver::record_history(std::optional<Figures> evaluation) {
-  const Instant now = EventLoop::now();
-  const NodeView node = node_->view(now);
+void NodeDriver::record_history(const NodeView& node, std::optional<Figures> evaluation) {
   HistoryPoint point;
-  point.time_s = seconds(now - started_);
+  point.time_s = seconds(EventLoop::now() - started_);
   point.cluster_samples = node.cluster_samples;
   point.step = node.step;
   point.loss = node.loss;
@@ -529,12 +527,13 @@ void NodeDriver::record_history(std::optional<Figures> evaluation) {
 
 void NodeDriver::on_second() {
   second_timer_.arm_after(std::chrono::seconds(1));
-  record_history(std::nullopt);
-  divide_data();
+  const NodeView node = node_->view(EventLoop::now());
+  record_history(node, std::nullopt);
+  divide_data(node);
 }
 
-void NodeDriver::divide_data() {
-  if (training_->divides_data() && !stopping_) training_->divide(node_->view(EventLoop::now()));
+void NodeDriver::divide_data(const NodeView& node) {
+  if (training_->divides_data() && !stopping_) training_->divide(node);
 }
 
 // ---- stop ----------------------------------------------------------------------------------------

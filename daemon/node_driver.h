@@ -103,9 +103,9 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   void on_training_ready(Training::Ready ready);
   void on_training_failed(const Error& error);
   void warn(const std::string& text);
-  void record_history(std::optional<Figures> evaluation);
+  void record_history(const NodeView& node, std::optional<Figures> evaluation);
   void on_second();
-  void divide_data();
+  void divide_data(const NodeView& node);
   void stopped_one();
   void finish_stopping();
 
