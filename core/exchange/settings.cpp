@@ -30,7 +30,7 @@ std::vector<Setting> exchange_settings(ExchangePolicy& e) {
                "when to speak: enough change, a period, one that grows as 1/rate^2, a budget of bytes, or a wanted closeness");
   table.one_of("exchange.scope", "", e.scope, {"block", "model"}, "what is held against the threshold, and goes when beyond it");
   add_codec(table, "exchange.codec", e.codec, "how changes are written");
-  table.boolean("exchange.codec_by_delay", "", e.codec_by_delay, "finer where a round trip takes longer than period_steps");
+  table.boolean("exchange.codec_by_delay", "", e.codec_by_delay, "finer where the line's round trip takes longer than period_steps");
   add_codec(table, "exchange.fine_codec", e.fine_codec, "the same for a new link, leaving and the final exchange");
   add_codec(table, "exchange.keyframe_codec", e.keyframe_codec, "how a whole block is written on a new link: fp32, bf16 or int8");
   table.one_of("exchange.replicas", "", e.replicas, {"fp32", "bf16"}, "how a link's two replicas are kept; bf16, where both ends ask for it: half the memory");

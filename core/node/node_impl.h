@@ -80,7 +80,8 @@ class NodeImpl {
     std::uint64_t ping_nonce = 0;  // 0: none outstanding
     Instant ping_sent{};
     Instant ping_next{};
-    double rtt_seconds = 0;
+    double rtt_seconds = 0;        // smoothed; own bulk on the way is in it
+    double least_rtt_seconds = 0;  // what the line itself takes
     std::size_t bulk_outstanding = 0;
   };
   struct Neighbour {
@@ -233,7 +234,7 @@ class NodeImpl {
   [[nodiscard]] Step round_steps() const;
   void hand_out(std::vector<float> values, bool replace);
   void own_model_broken(const std::string& where);
-  [[nodiscard]] Speech speech_for(const Link& link, double rtt_seconds, const Trigger::Decision& decision, Instant now);
+  [[nodiscard]] Speech speech_for(const Link& link, double least_rtt_seconds, const Trigger::Decision& decision, Instant now);
   [[nodiscard]] float own_weight() const;
   [[nodiscard]] std::span<const float> drift() const;
 

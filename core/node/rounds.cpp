@@ -295,7 +295,7 @@ void NodeImpl::decide(Neighbour& neighbour, Instant now) {
 void NodeImpl::speak_on(Neighbour& neighbour, const Trigger::Decision& decision, Instant now) {
   Link& link = *neighbour.link;
   const Session* session = session_of(round_links_[round_link_]);
-  link.begin(speech_for(link, session != nullptr ? session->rtt_seconds : 0, decision, now), now);
+  link.begin(speech_for(link, session != nullptr ? session->least_rtt_seconds : 0, decision, now), now);
   stage_ = RoundStage::speak;
   cursor_ = 0;
   if (schema_.blocks().empty()) end_speech(neighbour, now);
@@ -363,13 +363,14 @@ std::span<const float> NodeImpl::drift() const {
   return steps_allowed() && config_.exchange.future_position > 0 ? std::span<const float>(drift_) : std::span<const float>();
 }
 
-Speech NodeImpl::speech_for(const Link& link, double rtt_seconds, const Trigger::Decision& decision, Instant now) {
+// A line that is slow because it is narrow gets no finer codec: larger deltas would make it slower still.
+Speech NodeImpl::speech_for(const Link& link, double least_rtt_seconds, const Trigger::Decision& decision, Instant now) {
   const ExchangePolicy& policy = config_.exchange;
   const bool fine = !steps_allowed();
   Speech speech;
   speech.codec = fine ? policy.fine_codec : policy.codec;
   if (!fine && policy.codec_by_delay && last_.step_seconds > 0)
-    speech.codec = finer(policy.codec, rtt_seconds / last_.step_seconds / static_cast<double>(policy.period_steps));
+    speech.codec = finer(policy.codec, least_rtt_seconds / last_.step_seconds / static_cast<double>(policy.period_steps));
   speech.threshold = decision.threshold;
   speech.threshold_shown = std::isfinite(decision.threshold) && decision.threshold > 0 ? decision.threshold : link.counters().threshold;
   speech.in_flight = in_flight(now) + 1;

@@ -186,6 +186,7 @@ void NodeImpl::handle(Session& session, Control message, Instant now) {
   } else if (auto* pong = std::get_if<Pong>(&message)) {
     if (pong->nonce != session.ping_nonce || pong->nonce == 0) return;
     const double sample = seconds(now - session.ping_sent);
+    session.least_rtt_seconds = session.rtt_seconds == 0 ? sample : std::min(session.least_rtt_seconds, sample);
     session.rtt_seconds = session.rtt_seconds == 0 ? sample : session.rtt_seconds + 0.25 * (sample - session.rtt_seconds);
     session.ping_nonce = 0;
   } else if (auto* resync = std::get_if<Resync>(&message)) {

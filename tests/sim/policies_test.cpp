@@ -107,6 +107,31 @@ TEST_CASE("the automatic rule trades closeness for bytes as the user says") {
   }
 }
 
+TEST_CASE("a far line gets a finer codec, a narrow one does not") {
+  const auto codec_over = [](const VirtualNetwork::Way& way) {
+    const Schema schema = schema_of({40000});
+    Random noise(1);
+    VirtualCluster cluster(schema, [&](std::size_t, std::span<float> x, Step) {
+      for (float& value : x) value += static_cast<float>(1e-3 * (noise.uniform() - 0.5));
+    });
+    for (const bool first : {true, false}) {
+      NodeOptions options = with_model(schema, 0);
+      if (!first) options.seeds = {0};
+      cluster.add(options);
+    }
+    cluster.network().way(0, 1) = cluster.network().way(1, 0) = way;
+    cluster.run_for(60s);
+    const NodeView view = cluster.view(0);
+    REQUIRE(view.links.size() == 1);
+    CHECK(view.links[0].counters.turns_spoken > 20);
+    // Both lines keep a ping waiting for longer than the 8 steps of 10 ms that a period has.
+    CHECK(view.links[0].rtt_ms > 100);
+    return to_text(view.links[0].counters.codec);
+  };
+  CHECK(codec_over({.latency = 150ms}) == "top_k:240");
+  CHECK(codec_over({.bytes_per_s = 6000}) == "top_k:64");
+}
+
 TEST_CASE("the scope of the model, curvature and loss trust keep the cluster together") {
   std::vector<ExchangePolicy> policies(5);
   policies[0].scope = ChangeScope::model;
