@@ -22,10 +22,12 @@ void NodeImpl::publish_progress(Instant now) {
   emit(ProgressEffect{others});
 }
 
-// The budget is the cluster's: whoever notices first that it is spent stops stepping.
+// The budget is the cluster's: whoever notices first that it is spent stops stepping. The trainer goes by what it was told, so that counts here
+// as well where the estimate has come down since: a trainer that has stopped would be asked for steps for nothing, round after round.
 void NodeImpl::check_progress(Instant now) {
   if (budget_samples_ == 0 || (phase_ != Phase::training && phase_ != Phase::paused)) return;
-  if (own_samples() + others_estimate(now) < budget_samples_ && !most_have_finished()) return;
+  const Samples known = std::max(own_samples() + others_estimate(now), trained_samples_ + others_published_);
+  if (known < budget_samples_ && !most_have_finished()) return;
   finish_deadline_ = now + config_.membership.finish_cap;
   finish_round_at_ = now + finish_pace();  // the others make their last step meanwhile
   set_phase(Phase::finishing, "the budget of samples is spent");

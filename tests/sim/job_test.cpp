@@ -137,3 +137,27 @@ TEST_CASE("a budget cannot be extended by nothing, or beyond what can be counted
   CHECK(cluster.node(0).extend_budget(0, cluster.now())->code == "bad-budget");
   CHECK(cluster.node(0).extend_budget(~Samples{0}, cluster.now())->code == "bad-budget");
 }
+
+TEST_CASE("a node whose trainer has stopped stops as well, though the estimate that told it so has come down since") {
+  const Schema schema = schema_of({10});
+  std::uint64_t vain = 0;
+  for (Samples steps = 300; steps < 500; steps += 5) {
+    VirtualCluster cluster(schema);
+    for (std::size_t i = 0; i < 3; ++i) {
+      NodeOptions options = with_model(schema, i);
+      options.budget = options.trainer_budget = steps * 32;
+      options.membership.suspect_after = 300ms;  // figures older than that are made up for by the speed of before
+      cluster.add(options);
+    }
+    // Speeds that change all the time make that now too much and now too little.
+    for (bool slow = false; !all_in(cluster, 3, Phase::finished) && cluster.now() < Instant{} + 2000s; slow = !slow) {
+      for (std::size_t i = 0; i < 3; ++i) cluster.set_speed(i, slow ? 5ms : 0ms);
+      cluster.run_for(700ms);
+    }
+    for (std::size_t i = 0; i < 3; ++i) {
+      CHECK(cluster.node(i).phase() == Phase::finished);
+      vain = std::max(vain, cluster.vain_updates(i));
+    }
+  }
+  CHECK(vain <= 2);  // a trainer may stop a moment before its node looks
+}

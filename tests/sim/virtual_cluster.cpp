@@ -268,7 +268,8 @@ void VirtualCluster::apply(std::size_t i, Update update) {
   if (hooks_.applied) hooks_.applied(i, host.parameters, held);
   if (watcher_ != nullptr) watcher_->after_update(i, host.parameters);
   host.snapshot_due = host.step + held.steps_until_snapshot;
-  host.training = held.training;
+  host.training = held.training && !host.spent();
+  if (held.training && !host.training) ++host.vain_updates;
   if (!host.training) {
     for_host(i, now() + std::chrono::microseconds(50), [this, i](Host&) { answer(i); });
   } else if (!host.stepping) {
@@ -286,7 +287,8 @@ void VirtualCluster::train(std::size_t i) {
   ++host.step;
   host.samples += host.batch;
   if (step_) step_(i, host.parameters, host.step);
-  if (host.held && host.step >= host.snapshot_due) answer(i);
+  host.training = !host.spent();
+  if (host.held && (host.step >= host.snapshot_due || !host.training)) answer(i);
   for_host(i, now() + host.step_time(), [this, i](Host&) { train(i); });
 }
 

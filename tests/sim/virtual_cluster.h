@@ -33,6 +33,7 @@ struct NodeOptions {
   ExchangePolicy exchange;
   MembershipPolicy membership;
   Samples budget = 0;                   // of the job, when this node founds the cluster
+  Samples trainer_budget = 0;           // the trainer makes no step beyond it, by what it has been told of the others; 0: it asks nobody
   std::uint32_t batch = 32;             // of the job
   Duration time_per_sample{};           // a step takes step_time + batch · time_per_sample
   BalancePolicy balance;
@@ -160,6 +161,7 @@ class VirtualCluster : private VirtualNetwork::Handler {
   [[nodiscard]] bool frozen(std::size_t i) const { return now() < nodes_[i]->frozen_until; }
   [[nodiscard]] std::uint64_t messages() const { return messages_; }
   [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
+  [[nodiscard]] std::uint64_t vain_updates(std::size_t i) const { return nodes_[i]->vain_updates; }  // to train, to a trainer that has stopped
   [[nodiscard]] std::uint64_t replica_checks() const { return replica_checks_; }
   [[nodiscard]] const std::vector<std::string>& log(std::size_t i) const { return nodes_[i]->log; }
   [[nodiscard]] Instant now() const { return events_.now(); }
@@ -180,6 +182,8 @@ class VirtualCluster : private VirtualNetwork::Handler {
     Step step = 0;
     Samples samples = 0;
     Samples others = 0;
+    std::uint64_t vain_updates = 0;
+    [[nodiscard]] bool spent() const { return options.trainer_budget > 0 && samples + others >= options.trainer_budget; }
     std::uint32_t batch = 0;
     [[nodiscard]] Duration step_time() const { return options.step_time + options.time_per_sample * batch; }
     bool stepping = false;

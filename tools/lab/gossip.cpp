@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/balance/settings.h"
+#include "core/exchange/kernels.h"
 #include "core/exchange/settings.h"
 #include "core/membership/settings.h"
 #include "models/schedule.h"
@@ -28,10 +29,6 @@ std::uint64_t on_the_wire(std::size_t message) {
 
 Endpoint endpoint_of(std::size_t i) { return Endpoint{"node" + std::to_string(i + 1), peer_port_default}; }
 std::size_t index_of(const Endpoint& endpoint) { return static_cast<std::size_t>(std::stoul(endpoint.host.substr(4))) - 1; }
-
-bool all_finite(std::span<const float> values) {
-  return std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); });
-}
 
 }  // namespace
 
@@ -260,7 +257,7 @@ void GossipStrategy::boundary(std::size_t i) {
     if (update.replace) {
       host.engine->replace_model(update.values);
       host.engine->restore_optimizer({});
-      host.not_finite = !all_finite(update.values);
+      host.not_finite = !kernels().all_finite(update.values);
     } else if (!host.not_finite) {
       host.engine->add_to_model(update.values);
     }
@@ -331,7 +328,7 @@ void GossipStrategy::return_loan(std::size_t i) {
   snapshot.model = std::move(host.loan->buffer);
   host.loan.reset();
   host.engine->copy_model(snapshot.model);
-  if (!all_finite(snapshot.model)) host.not_finite = true;
+  if (!kernels().all_finite(snapshot.model)) host.not_finite = true;
   snapshot.step = host.step;
   snapshot.samples = host.samples;
   snapshot.loss = host.loss;
