@@ -15,8 +15,11 @@ Samples NodeImpl::others_estimate(Instant now) const {
   return directory_.others_samples() + directory_.samples_since(config_.membership.suspect_after, now);
 }
 
+// All but what this node's trainer counts itself; never less than the trainer has been told.
+Samples NodeImpl::beyond_trainer(Instant now) const { return std::max(others_published_, others_estimate(now) + samples_extra_); }
+
 void NodeImpl::publish_progress(Instant now) {
-  const Samples others = std::max(others_published_, others_estimate(now) + samples_extra_);
+  const Samples others = beyond_trainer(now);
   if (others == others_published_ || !model_ready_) return;
   others_published_ = others;
   emit(ProgressEffect{others});
@@ -26,8 +29,7 @@ void NodeImpl::publish_progress(Instant now) {
 // as well where the estimate has come down since: a trainer that has stopped would be asked for steps for nothing, round after round.
 void NodeImpl::check_progress(Instant now) {
   if (budget_samples_ == 0 || (phase_ != Phase::training && phase_ != Phase::paused)) return;
-  const Samples known = std::max(own_samples() + others_estimate(now), trained_samples_ + others_published_);
-  if (known < budget_samples_ && !most_have_finished()) return;
+  if (trained_samples_ + beyond_trainer(now) < budget_samples_ && !most_have_finished()) return;
   finish_deadline_ = now + config_.membership.finish_cap;
   finish_round_at_ = now + finish_pace();  // the others make their last step meanwhile
   set_phase(Phase::finishing, "the budget of samples is spent");

@@ -192,6 +192,7 @@ class NodeImpl {
 
   // budget.cpp
   [[nodiscard]] Samples others_estimate(Instant now) const;
+  [[nodiscard]] Samples beyond_trainer(Instant now) const;
   [[nodiscard]] bool most_have_finished() const;
   void publish_progress(Instant now);
   void check_progress(Instant now);
