@@ -7,10 +7,10 @@
 #include <bit>
 #include <cerrno>
 #include <charconv>
-#include <cmath>
 #include <cstring>
 #include <memory>
 
+#include "core/exchange/kernels.h"
 #include "models/tensor_file.h"
 #include "models/weights.h"
 
@@ -305,9 +305,7 @@ Result<std::uint64_t> write_checkpoint(const fs::path& path, const Schema& schem
   GOSSIPD_ASSERT(checkpoint.model.size() == schema.floats());
   const OptimizerState& optimizer = checkpoint.optimizer;
   for (const auto* state : {&optimizer.momentum, &optimizer.variance}) GOSSIPD_ASSERT(state->empty() || state->size() == schema.floats());
-  const auto finite = [](const std::vector<float>& values) {
-    return std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); });
-  };
+  const auto finite = kernels().all_finite;
   if (!finite(checkpoint.model) || !finite(optimizer.momentum) || !finite(optimizer.variance))
     return Error{"not-finite", path.string() + ": not written: the model contains NaN or infinity; the file before it is kept"};
 

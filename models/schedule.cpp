@@ -8,12 +8,14 @@ namespace gossipd {
 
 double learning_rate_peak(const Job& job) { return job.optimizer.learning_rate; }
 
+bool is_warming_up(const Job& job, Samples cluster_samples) { return cluster_samples < job.schedule.warmup_samples; }
+
 double learning_rate_at(const Job& job, Samples cluster_samples) { return learning_rate_at(job, cluster_samples, job.budget_samples); }
 
 double learning_rate_at(const Job& job, Samples cluster_samples, Samples budget_samples) {
   const ScheduleSpec& schedule = job.schedule;
   const double peak = job.optimizer.learning_rate;
-  if (cluster_samples < schedule.warmup_samples) {
+  if (is_warming_up(job, cluster_samples)) {
     // The first step already moves: it counts the batch that it is about to train on.
     const Samples after_step = std::min<Samples>(cluster_samples + job.batch, schedule.warmup_samples);
     return peak * static_cast<double>(after_step) / static_cast<double>(schedule.warmup_samples);

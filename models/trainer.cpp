@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/exchange/kernels.h"
 #include "models/data_file.h"
 #include "models/schedule.h"
 #include "models/trainer_implementation.h"
@@ -13,13 +14,6 @@ namespace {
 constexpr double loss_smoothing = 0.02;           // weight of the newest batch
 constexpr double step_seconds_smoothing = 0.1;    // weight of the newest step
 constexpr Samples far_behind_part = 8;            // of a pass over a set that nodes divide: more is not made up for by revisiting
-
-bool all_finite(std::span<const float> values) {
-  // x·0 is 0 for finite x and NaN otherwise; one sum, no branch per element.
-  float sum = 0;
-  for (const float value : values) sum += value * 0.0f;
-  return sum == 0.0f;
-}
 
 double smoothed(double before, double now, double weight, bool first) { return first ? now : before + weight * (now - before); }
 
@@ -228,7 +222,7 @@ void Trainer::Implementation::apply(Update update) {
     keep_local(update.values);
     engine_->replace_model(update.values);
     engine_->restore_optimizer({});
-    not_finite_ = !all_finite(update.values);
+    not_finite_ = !kernels().all_finite(update.values);
   } else if (!not_finite_) {
     engine_->add_to_model(update.values);
   }
@@ -306,6 +300,7 @@ void Trainer::Implementation::begin_snapshot() {
   snapshot.loss = loss_;
   snapshot.learning_rate = learning_rate();
   snapshot.learning_rate_peak = learning_rate_peak(job_) * rate_scale_;
+  snapshot.warming_up = is_warming_up(job_, cluster_samples());
   snapshot.step_seconds = step_seconds_;
   snapshot.batch = batch_;
   snapshot.job_batch = job_.batch;
@@ -315,7 +310,7 @@ void Trainer::Implementation::return_loan() {
   Snapshot snapshot = std::move(*loan_->snapshot);
   snapshot.model = std::move(loan_->buffer);
   loan_.reset();
-  if (!all_finite(snapshot.model)) not_finite_ = true;
+  if (!kernels().all_finite(snapshot.model)) not_finite_ = true;
   if (not_finite_) publish_status(TrainerState::not_finite);
   snapshot.finite = !not_finite_;
   if (callbacks_.on_snapshot) callbacks_.on_snapshot(std::move(snapshot));

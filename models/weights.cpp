@@ -1,10 +1,9 @@
 #include "models/weights.h"
 
-#include <algorithm>
-#include <cmath>
 #include <fstream>
 #include <set>
 
+#include "core/exchange/kernels.h"
 #include "models/data_file.h"
 
 namespace gossipd {
@@ -62,7 +61,7 @@ std::string mismatches(const Weights& weights, const Schema& schema) {
     }
     values.resize(segment.size);
     found->second.copy_to(values);
-    if (!std::ranges::all_of(values, [](float v) { return std::isfinite(v); })) infinite.add(segment.name);
+    if (!kernels().all_finite(values)) infinite.add(segment.name);
   }
   for (const auto& [name, tensor] : weights.tensors)
     if (!known.contains(name)) strange.add(name);

@@ -49,9 +49,10 @@ void Trigger::on_round(const Round& round) {
     found_ *= std::clamp(std::pow(wanted / round.spread, automatic_gain), 1 / control_factor_max, control_factor_max);
   }
   found_ = std::clamp(found_, found_threshold_min, found_threshold_max);
-  period_ = policy_.policy == SpeakPolicy::quadratic
-                ? quadratic_period(policy_.period_steps, policy_.quadratic_alpha, round.learning_rate)
-                : policy_.period_steps;
+  // A warm-up starts near 0, which is no reason to be silent: it goes by the rate it leads to, as in the rule's paper.
+  const double rate_of_period = round.warming_up ? round.learning_rate_peak : round.learning_rate;
+  period_ = policy_.policy == SpeakPolicy::quadratic ? quadratic_period(policy_.period_steps, policy_.quadratic_alpha, rate_of_period)
+                                                     : policy_.period_steps;
   if (policy_.policy == SpeakPolicy::budget || policy_.policy == SpeakPolicy::automatic) {
     threshold_ = found_;
   } else {

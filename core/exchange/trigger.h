@@ -57,6 +57,7 @@ class Trigger {
     double learning_rate_peak = 0;
     double drift = 0;   // ‖displacement per step‖ / ‖x‖, by gradients alone; 0: not known
     double spread = 1;  // the largest of the open links, if a turn has been spoken since the last round; 1: not known
+    bool warming_up = false;
   };
   struct LinkState {
     double block_change = 0;  // largest relative change of a block

@@ -222,7 +222,7 @@ void NodeImpl::next_link(Instant now) {
 
 // The model of this round is in base_, the drift is up to date.
 void NodeImpl::trigger_round(Instant now) {
-  Trigger::Round round{now, last_.learning_rate, last_.learning_rate_peak, 0, 1};
+  Trigger::Round round{now, last_.learning_rate, last_.learning_rate_peak, 0, 1, last_.warming_up};
   if (std::exchange(spread_is_new_, false)) round.spread = own_spread();
   if (trigger_.needs_drift() && drift_.size() == base_.size() && !base_.empty()) {
     const double drift = mean_square(drift_), model = mean_square(base_);

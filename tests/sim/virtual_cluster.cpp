@@ -6,16 +6,14 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/exchange/kernels.h"
+
 namespace gossipd::sim {
 namespace {
 
 const std::string job_document = "job";
 const JobHash job_hash{XXH3_64bits(job_document.data(), job_document.size())};
 constexpr Duration prepare_time = std::chrono::milliseconds(100);
-
-bool all_finite(std::span<const float> values) {
-  return std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); });
-}
 
 }  // namespace
 
@@ -120,7 +118,7 @@ void VirtualCluster::freeze(std::size_t i, Duration length) { nodes_[i]->frozen_
 
 void VirtualCluster::write_checkpoint(std::size_t i) {
   Host& host = *nodes_[i];
-  if (!host.disk_fails && all_finite(host.parameters)) host.disk.checkpoint = Checkpoint{host.parameters, host.step, host.samples};
+  if (!host.disk_fails && kernels().all_finite(host.parameters)) host.disk.checkpoint = Checkpoint{host.parameters, host.step, host.samples};
 }
 
 void VirtualCluster::act(std::size_t i, const std::function<void(Node&, Instant local)>& action) {
@@ -307,7 +305,7 @@ void VirtualCluster::answer(std::size_t i) {
   snapshot.step_seconds = seconds(host.step_time());
   snapshot.batch = host.batch;
   snapshot.job_batch = host.options.batch;
-  snapshot.finite = all_finite(host.parameters);
+  snapshot.finite = kernels().all_finite(host.parameters);
   if (hooks_.snapshot) hooks_.snapshot(i, snapshot);
   host.node->on_snapshot(std::move(snapshot), local(i));
 }

@@ -91,6 +91,8 @@ TEST_CASE("the quadratic rule is max(H, floor((alpha/eta)^2))") {
   Trigger trigger(policy);
   trigger.on_round({at(0), 0.05, 0.1, 0, 1});
   CHECK(trigger.period() == 16);
+  trigger.on_round({at(1), 0.001, 0.05, 0, 1, true});  // in a warm-up its peak counts
+  CHECK(trigger.period() == 16);
 }
 
 TEST_CASE("a token bucket holds a burst, and may be overdrawn by one turn") {

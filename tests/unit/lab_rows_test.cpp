@@ -176,6 +176,19 @@ TEST_CASE("every row ends and learns with machines of different speeds, long del
     }
 }
 
+TEST_CASE("the quadratic rule's rounds are as long in a warm-up as right after it") {
+  // alpha / peak = 3: nine steps a round, 33 rounds; by the rate of the warm-up's first step the first round alone has 9 * 30^2.
+  ToyRun run = with({{"rule", "quadratic"}, {"alpha", "0.09"}, {"period", "1"}, {"final_average", "false"}});
+  run.constant_rate = true;
+  ToyLab without(make("local-sgd"), run);
+  run.warmup_steps = 30;
+  ToyLab lab(make("local-sgd"), run);
+  REQUIRE(without.finish());
+  REQUIRE(lab.finish());
+  CHECK(lab.world.traffic().bytes > 0);
+  CHECK(lab.world.traffic().bytes == without.world.traffic().bytes);
+}
+
 TEST_CASE("with a learning rate of zero no row moves a model: mixing weights sum to one") {
   for (const Case& one : cases()) {
     CAPTURE(name_of(one));

@@ -86,6 +86,7 @@ struct ToyRun {
   std::uint64_t steps_each = 300;
   double learning_rate = 0.03;
   bool constant_rate = false;
+  std::uint64_t warmup_steps = 0;  // of each
   OptimizerSpec::Kind optimizer = OptimizerSpec::Kind::sgd;
 };
 
@@ -98,6 +99,7 @@ class ToyLab {
     job.optimizer.learning_rate = run.learning_rate;
     job.schedule.kind = run.constant_rate ? ScheduleSpec::Kind::constant : ScheduleSpec::Kind::cosine;
     job.budget_samples = run.speeds.size() * run.steps_each * job.batch;
+    job.schedule.warmup_samples = run.speeds.size() * run.warmup_steps * job.batch;
     recorder.budget = job.budget_samples;
     for (std::size_t i = 0; i < run.speeds.size(); ++i) engines.push_back(std::make_unique<ToyEngine>(i, run.speeds.size()));
     for (const auto& [key, value] : run.knobs) set(key, value);

@@ -120,6 +120,8 @@ TEST_CASE("The learning rate warms up in a line, peaks, and falls along a cosine
   CHECK(learning_rate_at(job, 1100) == doctest::Approx(0.02));
   CHECK(learning_rate_at(job, 5000) == doctest::Approx(0.02));
   CHECK(learning_rate_peak(job) == 0.2);
+  CHECK(is_warming_up(job, 99));
+  CHECK_FALSE(is_warming_up(job, 100));
 }
 
 TEST_CASE("The step schedule multiplies by gamma at each milestone") {

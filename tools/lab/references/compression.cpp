@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "core/base/random.h"
+#include "core/exchange/kernels.h"
 
 namespace gossipd::lab {
 
@@ -39,7 +40,7 @@ class TopKCompressor : public Compressor {
       const float x = std::fabs(target[a]), y = std::fabs(target[b]);
       return x != y ? x > y : a < b;
     };
-    if (std::ranges::all_of(target, [](float x) { return std::isfinite(x); }))
+    if (kernels().all_finite(target))
       std::nth_element(order_.begin(), order_.begin() + static_cast<std::ptrdiff_t>(keep) - 1, order_.end(), larger);
     std::ranges::fill(decoded, 0.0f);
     for (std::size_t k = 0; k < keep; ++k) decoded[order_[k]] = target[order_[k]];

@@ -1,6 +1,7 @@
 // tools/lab/references/local_sgd.cpp - local SGD: H steps on every machine, then the models are averaged.
 //
-//   x ← x + mean_i (x_i − x)   after H steps ;  quadratic rule: H = max(H_base, ⌊(α/η)²⌋), η at the round's beginning
+//   x ← x + mean_i (x_i − x)   after H steps ;  quadratic rule: H = max(H_base, ⌊(α/η)²⌋), η at the round's beginning,
+//                                               of a round in the warm-up its peak
 //
 // Stich, "Local SGD Converges Fast and Communicates Little" (2019); Gu et al., "A Quadratic Synchronization Rule for Distributed Deep Learning"
 // (ICLR 2024). Certain. The optimiser's state stays on its machine. A codec other than fp32 is applied to the differences, with error feedback (ours).
@@ -25,7 +26,8 @@ class LocalSgd : public RoundTraining {
 
  protected:
   std::uint64_t period() override {
-    return rule_ == Rule::fixed ? period_steps_ : quadratic_period(period_steps_, alpha_, learning_rate());
+    if (rule_ == Rule::fixed) return period_steps_;
+    return quadratic_period(period_steps_, alpha_, warming_up() ? learning_rate_peak(job()) : learning_rate());
   }
   void outer_step(const Vector& change) override {
     for (std::size_t p = 0; p < floats(); ++p) shared()[p] += change[p];

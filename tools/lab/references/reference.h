@@ -34,6 +34,7 @@ class Reference : public Strategy {
   [[nodiscard]] std::uint64_t optimizer_floats() const { return optimizer_vectors(job().optimizer) * floats(); }
   // The schedule's rate at the samples that the cluster has been trained on.
   [[nodiscard]] double learning_rate() const { return learning_rate_at(job(), setup_->recorder.samples()); }
+  [[nodiscard]] bool warming_up() const { return is_warming_up(job(), setup_->recorder.samples()); }
 
   // Claims `batch` samples of the budget; false when all have been handed out.
   [[nodiscard]] bool take(std::uint64_t batch);
