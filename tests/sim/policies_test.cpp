@@ -124,11 +124,11 @@ TEST_CASE("a far line gets a finer codec, a narrow one does not") {
     const NodeView view = cluster.view(0);
     REQUIRE(view.links.size() == 1);
     CHECK(view.links[0].counters.turns_spoken > 20);
-    // Both lines keep a ping waiting for longer than the 8 steps of 10 ms that a period has.
+    // Both lines keep a ping waiting for longer than the 8 steps of 10 ms that a period has: 1.5 · 200 / 80 = 3.75 times the entries.
     CHECK(view.links[0].rtt_ms > 100);
     return to_text(view.links[0].counters.codec);
   };
-  CHECK(codec_over({.latency = 150ms}) == "top_k:240");
+  CHECK(codec_over({.latency = 100ms}) == "top_k:240");
   CHECK(codec_over({.bytes_per_s = 6000}) == "top_k:64");
 }
 
