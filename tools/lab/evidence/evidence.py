@@ -5,9 +5,9 @@
 
 Each tables/NAME.toml is a scenario, rows that differ from it, and claims about the rows. A tier gives it
 seeds and size; `tune` lists values of keys that are tried on other seeds than those reported, and the best mean
-accuracy wins. Runs that DIR (default build/evidence/TIER) holds already are not run again, so a campaign may be cut
+accuracy wins. A tier without seeds for that takes what the published table found (results/NAME.tuned.json). Runs that DIR (default build/evidence/TIER) holds already are not run again, so a campaign may be cut
 at any time and started again. Writes DIR/NAME.md, DIR/NAME.svg and DIR/README.md; figures are accuracy, bytes and virtual
-time, which no machine changes. --publish copies the tables and pictures to results/ beside this file.
+time, which no machine changes. --publish copies them and the tuned values to results/ beside this file.
 """
 import argparse
 import itertools
@@ -70,8 +70,10 @@ def tuned(lab, table, row, tier, out, log):
     """The row's settings, with the values of `tune` that did best on the tuning seeds."""
     grid = row.get("tune", table.get("tune", {}))
     seeds = tier.get("tune_seeds")
-    if not grid or not seeds:
+    if not grid:
         return row.get("set", [])
+    if not seeds:
+        return row.get("set", []) + table["tuned"].get(row["name"], [])
     best, best_accuracy = [], -1.0
     for values in itertools.product(*grid.values()):
         extra = [f"{key}={value}" for key, value in zip(grid, values)]
@@ -85,6 +87,12 @@ def tuned(lab, table, row, tier, out, log):
     return row.get("set", []) + best
 
 
+def tuning_of(table, tier):
+    if "tune_seeds" in tier:
+        return f"tuned on seeds {tier['tune_seeds']}"
+    return "tuned as published" if table["tuned"] else "not tuned"
+
+
 def run_table(lab, path, tier_name, out):
     table = tomllib.loads(path.read_text())
     tier = table.get("tiers", {}).get(tier_name)
@@ -92,6 +100,8 @@ def run_table(lab, path, tier_name, out):
         return None
     table["path"] = (path.parent / table["scenario"]).resolve()
     results, tuning = out / f"{path.stem}.jsonl", out / f"{path.stem}.tuning.jsonl"
+    published = HERE / "results" / f"{path.stem}.tuned.json"
+    table["tuned"] = json.loads(published.read_text()) if published.exists() else {}
     began = time.monotonic()
 
     def log(text):
@@ -106,7 +116,7 @@ def run_table(lab, path, tier_name, out):
     names = {row["name"] for row in table["rows"]}
     rows = Rows(lab, results)
     lines = [f"# {table['title']}", "", table.get("text", "").strip(), "",
-             f"Tier `{tier_name}`, seeds {tier['seeds']}" + (f", tuned on seeds {tier['tune_seeds']}" if "tune_seeds" in tier else ", not tuned") + ".", "",
+             f"Tier `{tier_name}`, seeds {tier['seeds']}, {tuning_of(table, tier)}.", "",
              lab("compare", results, "-o", "markdown").strip(), "", f"![{table['title']}]({path.stem}.svg)", ""]
     claims = []
     for claim in table.get("claims", []):
@@ -124,6 +134,9 @@ def run_table(lab, path, tier_name, out):
         lines.append(f"- **{claim['text']}** ({claim['source']}): " + ", ".join(f"{k} {v:.4g}" for k, v in figures.items()) + f" - {verdict}.")
     lines += ["", "| row | settings |", "|---|---|"] + [f"| {name} | `{' '.join(settings) or 'as in the scenario'}` |" for name, settings in chosen.items()]
     (out / f"{path.stem}.md").write_text("\n".join(lines) + "\n")
+    if "tune_seeds" in tier:
+        found = {row["name"]: chosen[row["name"]][len(row.get("set", [])):] for row in table["rows"]}
+        (out / f"{path.stem}.tuned.json").write_text(json.dumps({name: extra for name, extra in found.items() if extra}, indent=1) + "\n")
     lab("plot", results, "--against", table.get("plot", "bytes"), "--title", table["title"], "--out", out / f"{path.stem}.svg")
     log("done")
     return table["title"], claims
@@ -159,9 +172,10 @@ def main():
             continue
         title, claims = done
         if arguments.publish:
-            for kind in ("md", "svg"):
-                (HERE / "results").mkdir(exist_ok=True)
-                shutil.copy(out / f"{path.stem}.{kind}", HERE / "results")
+            (HERE / "results").mkdir(exist_ok=True)
+            for kind in ("md", "svg", "tuned.json"):
+                if (out / f"{path.stem}.{kind}").exists():
+                    shutil.copy(out / f"{path.stem}.{kind}", HERE / "results")
         summary.append(f"- [{title}]({path.stem}.md)")
         summary += [f"  - {claim['text']} ({claim['source']}): {verdict}" for claim, _, verdict in claims]
     (out / "README.md").write_text("\n".join(summary) + "\n")
