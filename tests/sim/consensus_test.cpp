@@ -246,3 +246,32 @@ TEST_CASE("a segment that is local stays as its own node makes it") {
     CHECK(cluster.model(i)[301] == static_cast<float>(i + 1));
   }
 }
+
+TEST_CASE("over long lines models agree soonest with the gains of mixing 1") {
+  const Schema schema = schema_of({300, 2000, 64});
+  const auto agreement_takes = [&](double mixing) {
+    VirtualCluster cluster(schema);
+    cluster.set_latency(500ms);
+    for (std::size_t i = 0; i < 8; ++i) {
+      NodeOptions options;
+      if (i > 0) options.seeds = {0};
+      options.start = random_model(schema.floats(), 100 + i);
+      options.step_time = 50ms;
+      options.exchange.codec = Codec{CodecId::int8, 0};
+      options.exchange.threshold = 1e-6;
+      options.exchange.joiner_weight = 1;
+      options.exchange.joiner_steps = 0;
+      options.exchange.outer_momentum = 0;
+      options.exchange.mixing = mixing;
+      cluster.add(options);
+    }
+    const double spread = cluster.spread();
+    const Instant began = cluster.now();
+    REQUIRE(cluster.run_until([&] { return cluster.spread() < 1e-3 * spread; }, 300s));
+    return seconds(cluster.now() - began);
+  };
+  const double as_it_is = agreement_takes(1), stronger = agreement_takes(1.5), strongest = agreement_takes(2);
+  std::printf("a round trip of 1 s, to a thousandth of the spread: mixing 1: %.1f s, 1.5: %.1f s, 2: %.1f s\n", as_it_is, stronger, strongest);
+  CHECK(as_it_is < stronger);
+  CHECK(2 * as_it_is < strongest);
+}
