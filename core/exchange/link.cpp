@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <utility>
 
 #include "core/correction/curvature.h"
@@ -13,6 +14,7 @@ namespace {
 constexpr float keyframe_magnitude_max = 1e6f;
 constexpr std::size_t small_block_floats = 512;     // below it a sparse codec's overhead eats its gain
 constexpr double outer_reach = 2;                   // times as far as own steps have led, outer momentum goes at most
+constexpr double fine_rest = 0.1;                   // of a block: models so far apart are told in the fine codec where a link opens
 constexpr double norm_squared_min = 1e-30;          // a divisor is at least this
 constexpr double reference_rms_min = 1e-3;          // a block that is nearly zero has no meaningful relative change
 
@@ -287,7 +289,13 @@ void Link::mix(std::size_t index, float gain, const FuturePosition& future, std:
   std::vector<float> settled;
   const std::span<const float> theirs = aim(received, own, settled);
   add(apart_, kernels().distance(theirs, own));
-  if (gain <= 0 || !(state.said || state.heard)) return;
+  const bool whole = gain >= whole_gain;
+  if (gain <= 0 || !(whole || state.said || state.heard)) return;
+  if (whole) {
+    transfer_squared_ += kernels().distance(theirs, model).change_squared;
+    std::transform(theirs.begin(), theirs.end(), model.begin(), update.begin(), std::minus<>());
+    return;
+  }
   transfer_squared_ += kernels().transfer(update, theirs, own, gain);
   correction_squared_ += correct(block, state, future, model, update, drift);
   if (outer_.share > 0 && block.kind == SegmentKind::parameter) carry_on(index, update);
@@ -379,11 +387,12 @@ bool Link::speak(std::span<const float> model, std::span<float> update, std::spa
       if (mirrored) {
         become_received(block);
         append(index, Codec{CodecId::mirror, 0}, {});
-        codec = block.kind == SegmentKind::statistic ? codec : policy_.fine_codec;
       }
       const ChangeNorms left = k.distance(target, Replica::Look(published_, block));
-      // After a mirror a small rest can wait for the next delta.
-      if (left.change_squared > 0 && (!mirrored || relative(left, block.size) > speech_.threshold)) {
+      const double rest = relative(left, block.size);
+      // After a mirror a small rest can wait for the next delta, and a large one (after a partition) is told well.
+      if (mirrored && rest > fine_rest && block.kind != SegmentKind::statistic) codec = policy_.fine_codec;
+      if (left.change_squared > 0 && (!mirrored || rest > speech_.threshold)) {
         append(index, codec, target);
       }
     }

@@ -27,7 +27,7 @@ struct ExchangePolicy {
   ChangeScope scope = ChangeScope::block;
   Codec codec{CodecId::top_k, 64};
   bool codec_by_delay = true;       // finer where the line's round trip keeps exchanges further apart than period_steps: fewer deltas, larger ones
-  Codec fine_codec{CodecId::int4};  // first delta on a new link, leaving, final exchange
+  Codec fine_codec{CodecId::int4};  // leaving, final exchange, and on a new link between models that are far apart
   Codec keyframe_codec{CodecId::int8};  // a block that goes whole: fp32 (exact), bf16 or int8; what it loses follows
   ReplicaFormat replicas = ReplicaFormat::fp32;  // bf16, where the other end says so as well: half the memory of a link
   Step round_steps = 2;             // own steps between two looks at the model
@@ -57,7 +57,7 @@ struct ExchangePolicy {
   Step joiner_steps = 200;         // … over so many steps
   double magnitude_max = 64.0;     // largest single decoded difference that is believed
   std::size_t bulk_window_bytes = std::size_t{8} << 20;  // on one link's way to the socket
-  double spread_bound = 0.004;     // the final exchange ends below it
+  double spread_bound = 0.004;     // relative distance to the final model, from neighbour to neighbour, below which the final exchange ends
   std::uint32_t refusals_until_quarantine = 3;
 };
 

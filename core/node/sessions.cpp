@@ -263,6 +263,17 @@ bool NodeImpl::keep_existing(const Session& existing, const Session& fresh) cons
   return existing.outbound == lower_is_self;
 }
 
+// A round trip may take longer than the time between two pings: the one that is measured is not forgotten for the next.
+void NodeImpl::ping(Session& session, Instant now) {
+  session.ping_next = now + config_.membership.ping;
+  const std::uint64_t nonce = random_.next() | 1;
+  if (session.ping_nonce == 0 || now - session.ping_sent > config_.membership.fail_after) {
+    session.ping_nonce = nonce;
+    session.ping_sent = now;
+  }
+  send(session, Ping{nonce});
+}
+
 void NodeImpl::establish(Session& session, Instant now) {
   const Hello& hello = *session.theirs;
   if (state_.cluster == ClusterId{}) {
@@ -272,7 +283,7 @@ void NodeImpl::establish(Session& session, Instant now) {
   // What a node alone has found out about others is its own.
   if (established_sessions() == 0) directory_.doubt_lonely_verdicts(now);
   session.established = true;
-  session.ping_next = now;
+  ping(session, now);  // before anything large is on the way: what the line itself takes
   if (session.outbound) {
     dials_[session.remote].failures = 0;
     dials_[session.remote].last_reason.clear();

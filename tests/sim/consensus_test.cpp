@@ -22,20 +22,26 @@ struct Outcome {
   std::uint64_t checks = 0;
 };
 
+// Node `i` of some that meet with different models, as equals: the plain mean is what must be kept.
+NodeOptions equal(std::size_t i, const Schema& schema, Codec codec) {
+  NodeOptions options;
+  if (i > 0) options.seeds = {0};
+  options.start = random_model(schema.floats(), 100 + i);
+  options.exchange.codec = codec;
+  options.exchange.threshold = 1e-6;
+  options.exchange.joiner_weight = 1;
+  options.exchange.joiner_steps = 0;
+  return options;
+}
+
 Outcome reach_consensus(std::size_t count, std::vector<Duration> step_times, Codec codec, const Schema& schema, Duration latency = 1ms,
                         double target = 1e-4, std::vector<ReplicaFormat> replicas = {ReplicaFormat::fp32}) {
   VirtualCluster cluster(schema);
   cluster.set_latency(latency);
   for (std::size_t i = 0; i < count; ++i) {
-    NodeOptions options;
-    if (i > 0) options.seeds = {0};
-    options.start = random_model(schema.floats(), 100 + i);
+    NodeOptions options = equal(i, schema, codec);
     options.step_time = step_times[i % step_times.size()];
-    options.exchange.codec = codec;
-    options.exchange.threshold = 1e-6;
     options.exchange.replicas = replicas[i % replicas.size()];
-    options.exchange.joiner_weight = 1;  // equals meet: the plain mean is what must be kept
-    options.exchange.joiner_steps = 0;
     cluster.add(options);
   }
   Outcome outcome;
@@ -253,14 +259,8 @@ TEST_CASE("over long lines models agree soonest with the gains of mixing 1") {
     VirtualCluster cluster(schema);
     cluster.set_latency(500ms);
     for (std::size_t i = 0; i < 8; ++i) {
-      NodeOptions options;
-      if (i > 0) options.seeds = {0};
-      options.start = random_model(schema.floats(), 100 + i);
+      NodeOptions options = equal(i, schema, Codec{CodecId::int8, 0});
       options.step_time = 50ms;
-      options.exchange.codec = Codec{CodecId::int8, 0};
-      options.exchange.threshold = 1e-6;
-      options.exchange.joiner_weight = 1;
-      options.exchange.joiner_steps = 0;
       options.exchange.outer_momentum = 0;
       options.exchange.mixing = mixing;
       cluster.add(options);

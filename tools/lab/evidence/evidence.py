@@ -3,9 +3,10 @@
 
     evidence.py [--tier ci|hours|full] [--out DIR] [--table NAME] [--bin DIR] [--publish] [--list]
 
-Each tables/NAME.toml is a scenario, rows that differ from it, and claims about the rows. A tier gives it
-seeds and size; `tune` lists values of keys that are tried on other seeds than those reported, and the best mean
-accuracy wins. A tier without seeds for that takes what the published table found (results/NAME.tuned.json). Runs that DIR (default build/evidence/TIER) holds already are not run again, so a campaign may be cut
+Each tables/NAME.toml is a scenario, rows that differ from it, and claims about the rows. A tier gives it seeds and
+size; `tune` lists values of keys that are tried on other seeds than those reported, and the best mean accuracy wins; a row's
+`report` settings hold for the runs that are reported. A tier without seeds for tuning takes what the published table found
+(results/NAME.tuned.json). Runs that DIR (default build/evidence/TIER) holds already are not run again, so a campaign may be cut
 at any time and started again. Writes DIR/NAME.md, DIR/NAME.svg and DIR/README.md; figures are accuracy, bytes and virtual
 time, which no machine changes. --publish copies them and the tuned values to results/ beside this file.
 """
@@ -55,7 +56,11 @@ class Rows:
         return self.against[base]
 
     def __getattr__(self, figure):
-        return lambda name: self.compared(None)[name][figure]["mean"]
+        def mean_of(name):
+            mean = self.compared(None)[name][figure]["mean"]
+            return float("nan") if figure == "seconds_to_target" and mean == 0 else mean  # no run reached it
+
+        return mean_of
 
     def difference(self, name, base=None):
         """Accuracy of `name` minus that of `base` (the first row), paired by seed."""
@@ -67,13 +72,13 @@ class Rows:
 
 
 def tuned(lab, table, row, tier, out, log):
-    """The row's settings, with the values of `tune` that did best on the tuning seeds."""
+    """Settings by the values of `tune` that did best on the tuning seeds, or as published."""
     grid = row.get("tune", table.get("tune", {}))
     seeds = tier.get("tune_seeds")
     if not grid:
-        return row.get("set", [])
+        return []
     if not seeds:
-        return row.get("set", []) + table["tuned"].get(row["name"], [])
+        return table["tuned"].get(row["name"], [])
     best, best_accuracy = [], -1.0
     for values in itertools.product(*grid.values()):
         extra = [f"{key}={value}" for key, value in zip(grid, values)]
@@ -84,14 +89,11 @@ def tuned(lab, table, row, tier, out, log):
         accuracy = next(r["accuracy"]["mean"] for r in rows if r["name"] == name)
         if accuracy > best_accuracy:
             best, best_accuracy = extra, accuracy
-    return row.get("set", []) + best
+    return best
 
 
 def value_of(expression, rows):
-    try:
-        return eval(expression, {"rows": rows})  # our own files  # noqa: S307
-    except ZeroDivisionError:
-        return float("nan")  # a time to a target that no run reached
+    return eval(expression, {"rows": rows})  # our own files  # noqa: S307
 
 
 def tuning_of(table, tier):
@@ -114,10 +116,10 @@ def run_table(lab, path, tier_name, out):
     def log(text):
         print(f"[{time.monotonic() - began:6.0f} s] {path.stem}: {text}", file=sys.stderr, flush=True)
 
-    chosen = {}
+    chosen, found = {}, {}
     for row in table["rows"]:
-        settings = tuned(lab, table, row, tier, tuning, log)
-        chosen[row["name"]] = settings
+        found[row["name"]] = tuned(lab, table, row, tier, tuning, log)
+        settings = chosen[row["name"]] = row.get("set", []) + row.get("report", []) + found[row["name"]]
         log(row["name"])
         lab.run(table["path"], row.get("seeds", {}).get(tier_name, tier["seeds"]), results, tier.get("set", []) + settings + [f"name={row['name']}"])
     names = {row["name"] for row in table["rows"]}
@@ -142,7 +144,6 @@ def run_table(lab, path, tier_name, out):
     lines += ["", "| row | settings |", "|---|---|"] + [f"| {name} | `{' '.join(settings) or 'as in the scenario'}` |" for name, settings in chosen.items()]
     (out / f"{path.stem}.md").write_text("\n".join(lines) + "\n")
     if "tune_seeds" in tier:
-        found = {row["name"]: chosen[row["name"]][len(row.get("set", [])):] for row in table["rows"]}
         (out / f"{path.stem}.tuned.json").write_text(json.dumps({name: extra for name, extra in found.items() if extra}, indent=1) + "\n")
     lab("plot", results, "--against", table.get("plot", "bytes"), "--title", table["title"], "--out", out / f"{path.stem}.svg")
     log("done")

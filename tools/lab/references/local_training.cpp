@@ -6,10 +6,10 @@
 
 namespace gossipd::lab {
 
-void add_codec(SettingTable& table, Codec& codec) {
+void add_codec(SettingTable& table, Codec& codec, std::string key, std::string help) {
   Codec* target = &codec;
-  table.add("strategy.codec", "", "CODEC", "", "how models and differences are encoded: fp32, bf16, int8, int4, ternary, top_k or top_k:KEEP",
-            SettingKind::text,
+  if (help.empty()) help = "how models and differences are encoded: fp32, bf16, int8, int4, ternary, top_k or top_k:KEEP";
+  table.add(std::move(key), "", "CODEC", "", std::move(help), SettingKind::text,
             [target](std::string_view given) -> SettingRefused {
               const auto parsed = parse_codec(std::string(given));
               if (!parsed) return quoted(given) + " is no codec; write fp32, bf16, int8, int4, ternary, top_k or top_k:31";
@@ -28,7 +28,8 @@ std::vector<Setting> LocalTraining::local_settings() {
   std::vector<Setting> settings;
   SettingTable table(settings);
   add_codec(table, codec_);
-  table.boolean("strategy.final_average", "", final_average_, "average all models exactly at the end; its bytes are counted");
+  table.boolean("strategy.final_average", "", final_average_, "average all models at the end; its bytes are counted");
+  add_codec(table, final_codec_, "strategy.final_codec", "how that average is encoded; fp32: exactly");
   return settings;
 }
 
@@ -64,10 +65,15 @@ bool LocalTraining::train(std::size_t i, Action then) {
   });
 }
 
+std::unique_ptr<MeanExchange> LocalTraining::make_last_exchange(AllReduce algorithm) {
+  if (final_codec_.id == CodecId::fp32) return make_exact_exchange({algorithm, WireFloat::fp32}, wires());
+  return make_compressed_exchange(make_codec_compressor(final_codec_), Gather::two_phase, 1.0, wires());
+}
+
 void LocalTraining::close() {
   if (!final_average_ || nodes() < 2) return averaged();
   for (const Machine& m : machines_) last_values_.push_back(m.x);
-  last_exchange_ = make_exact_exchange({}, wires());
+  last_exchange_ = make_last_exchange(AllReduce{});
   last_exchange_->run(last_values_, [this] {
     for (std::size_t i = 0; i < nodes(); ++i) machines_[i].x = last_values_[i];
     averaged();
@@ -119,6 +125,7 @@ void RoundTraining::begin_training() {
   shared_ = initial();
   left_.assign(nodes(), 0);
   exact_ = make_exact_exchange({algorithm_, WireFloat::fp32}, wires());
+  last_ = make_last_exchange(algorithm_);
   if (codec().id != CodecId::fp32)
     compressed_ = make_compressed_exchange(make_codec_compressor(codec()),
                                            transport_ == Transport::all_gather ? Gather::all_gather : Gather::two_phase, error_decay(), wires());
@@ -140,7 +147,7 @@ void RoundTraining::go_on(std::size_t i) {
   if (++ready_ == nodes()) exchange();
 }
 
-// When the samples are spent the round ends early, and its exchange is the last: with final_average it is exact and includes
+// When the samples are spent the round ends early, and its exchange is the last: with final_average it is exact, or in final_codec, and includes
 // what the compression still owes, as the other rows' last average is.
 void RoundTraining::exchange() {
   changes_.assign(nodes(), Vector(floats()));
@@ -148,7 +155,7 @@ void RoundTraining::exchange() {
     for (std::size_t p = 0; p < floats(); ++p) changes_[i][p] = x(i)[p] - shared_[p];
   const bool last = exhausted();
   if (last && final_average() && compressed_) compressed_->pay_back(changes_);
-  MeanExchange& by = compressed_ && !(last && final_average()) ? *compressed_ : *exact_;
+  MeanExchange& by = last && final_average() ? *last_ : compressed_ ? *compressed_ : *exact_;
   by.run(changes_, [this, last] {
     outer_step(changes_[0]);
     for (std::size_t i = 0; i < nodes(); ++i) x(i) = shared_;

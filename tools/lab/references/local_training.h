@@ -1,7 +1,8 @@
 // tools/lab/references/local_training.h - the part that all rows without a server share: every machine trains its own model.
 //
 // A step is the job's optimiser with a state of the machine's own (models/optimizer.h). When the samples
-// are spent and `strategy.final_average` is on, one exact ring all-reduce averages all models, bytes counted.
+// are spent and `strategy.final_average` is on, all models are averaged once more, bytes counted: exactly, by a ring all-reduce,
+// or in `strategy.final_codec`.
 #pragma once
 
 #include "core/exchange/codec.h"
@@ -40,13 +41,16 @@ class LocalTraining : public Reference {
   [[nodiscard]] Codec codec() const { return codec_; }
   [[nodiscard]] bool final_average() const { return final_average_; }
 
-  // strategy.final_average and strategy.codec
+  // The last average's exchange.
+  [[nodiscard]] std::unique_ptr<MeanExchange> make_last_exchange(AllReduce);
+  // strategy.codec, strategy.final_average and strategy.final_codec
   [[nodiscard]] std::vector<Setting> local_settings();
   void codec_default(Codec codec) { codec_ = codec; }
 
  private:
   std::vector<Machine> machines_;
   Codec codec_{CodecId::fp32};
+  Codec final_codec_{CodecId::fp32};
   bool final_average_ = true;
   std::unique_ptr<MeanExchange> last_exchange_;
   Vectors last_values_;
@@ -91,7 +95,7 @@ class RoundTraining : public LocalTraining {
   [[nodiscard]] virtual double error_decay() const { return 1.0; }
 
   void begin_training() final;
-  void close() final {}  // the last round is exact instead (see local_training.cpp)
+  void close() final {}  // the last round is the last average (see local_training.cpp)
   [[nodiscard]] Vector& shared() { return shared_; }
   [[nodiscard]] std::vector<Setting> round_settings();
   void transport_default(Transport transport) { transport_ = transport; }
@@ -103,7 +107,7 @@ class RoundTraining : public LocalTraining {
 
   Transport transport_ = Transport::two_phase;
   AllReduce algorithm_ = AllReduce::ring;
-  std::unique_ptr<MeanExchange> exact_, compressed_;
+  std::unique_ptr<MeanExchange> exact_, compressed_, last_;
   Vector shared_;  // the model after the last round, the same everywhere
   Vectors changes_;
   std::uint64_t period_ = 0;
@@ -111,7 +115,7 @@ class RoundTraining : public LocalTraining {
   std::size_t ready_ = 0;
 };
 
-// strategy.codec: any of core's codecs.
-void add_codec(SettingTable&, Codec&);
+// A key whose value is any of core's codecs.
+void add_codec(SettingTable&, Codec&, std::string key = "strategy.codec", std::string help = {});
 
 }  // namespace gossipd::lab
