@@ -108,7 +108,7 @@ void NodeImpl::check_finish(Instant now) {
   std::string why = "the models agree, and this one is the final one";
   if (!settled_) why = "time for the final exchange is up, spread=" + std::to_string(own_spread());
   else if (final_source_) why = "the final model has been taken from peer=" + to_hex(final_source_->peer);
-  final_spread_ = final_source_ ? neighbours_.at(final_source_->peer).link->counters().spread : 0;
+  final_spread_ = final_source_ ? finish_threshold() : 0;  // less than that was not said
   set_phase(Phase::finished, why);
   finished_at_ = now;
   final_source_.reset();

@@ -293,7 +293,7 @@ class NodeImpl {
   Instant finish_round_at_{};  // the final exchange's next round
   std::optional<FinalSource> final_source_;  // who gives this node the final model; only while it is `finishing`
   bool settled_ = false;       // finished, with the final model
-  double final_spread_ = 0;    // to the one it was taken from
+  double final_spread_ = 0;    // so far it may be from the one it was taken from
   Instant finished_at_{};
   Instant leave_deadline_{};
   std::map<NodeId, std::uint64_t> leave_turns_;
