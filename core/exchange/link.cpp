@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <functional>
 #include <utility>
 
 #include "core/correction/curvature.h"
@@ -289,13 +288,7 @@ void Link::mix(std::size_t index, float gain, const FuturePosition& future, std:
   std::vector<float> settled;
   const std::span<const float> theirs = aim(received, own, settled);
   add(apart_, kernels().distance(theirs, own));
-  const bool whole = gain >= whole_gain;
-  if (gain <= 0 || !(whole || state.said || state.heard)) return;
-  if (whole) {
-    transfer_squared_ += kernels().distance(theirs, model).change_squared;
-    std::transform(theirs.begin(), theirs.end(), model.begin(), update.begin(), std::minus<>());
-    return;
-  }
+  if (gain <= 0 || !(state.said || state.heard)) return;
   transfer_squared_ += kernels().transfer(update, theirs, own, gain);
   correction_squared_ += correct(block, state, future, model, update, drift);
   if (outer_.share > 0 && block.kind == SegmentKind::parameter) carry_on(index, update);

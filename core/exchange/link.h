@@ -55,9 +55,6 @@ struct Speech {
   double own_step_seconds = 0;
 };
 
-// A gain from which on the other end's model is taken as it is, without what this end had not said yet: beside that one it weighs nothing.
-inline constexpr float whole_gain = 0.999f;
-
 // A link's part of the outer momentum, for one look.
 struct OuterStep {
   double share = 0;                    // of the two ends' mean displacement; 0: none
@@ -137,7 +134,6 @@ class Link {
   [[nodiscard]] std::pair<std::uint64_t, Version> received_as(std::size_t block) const { return {conversation_, blocks_[block].received}; }
   [[nodiscard]] const ExchangeCounters& counters() const { return counters_; }
   ExchangeCounters& counters() { return counters_; }
-  [[nodiscard]] float gain_of_peer() const { return draw_their_; }  // in the last exchange
   [[nodiscard]] float peer_weight() const { return peer_weight_; }
   [[nodiscard]] std::uint32_t peer_in_flight() const { return peer_in_flight_; }
   // Age of what the peer published, as the receiver's clock and half the round trip tell it.

@@ -57,7 +57,7 @@ struct ExchangePolicy {
   Step joiner_steps = 200;         // … over so many steps
   double magnitude_max = 64.0;     // largest single decoded difference that is believed
   std::size_t bulk_window_bytes = std::size_t{8} << 20;  // on one link's way to the socket
-  double spread_bound = 0.004;     // relative distance to the final model, from neighbour to neighbour, below which the final exchange ends
+  double spread_bound = 0.004;     // the final exchange ends below it
   std::uint32_t refusals_until_quarantine = 3;
 };
 

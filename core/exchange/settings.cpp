@@ -58,7 +58,7 @@ std::vector<Setting> exchange_settings(ExchangePolicy& e) {
   table.number("exchange.magnitude_max", "", "", e.magnitude_max, 1e-6, 1e30, "largest single difference that is believed");
   table.integer("exchange.bulk_window_bytes", "", "bytes", e.bulk_window_bytes, 64 * 1024, std::uint64_t{1} << 32,
                 "on one link's way to the socket");
-  table.number("exchange.spread_bound", "", "", e.spread_bound, 1e-9, 1, "distance to the final model, from neighbour to neighbour, below which the final exchange ends");
+  table.number("exchange.spread_bound", "", "", e.spread_bound, 1e-9, 1, "the final exchange ends below it");
   table.integer("exchange.refusals_until_quarantine", "", "", e.refusals_until_quarantine, 1, 1'000'000,
                 "refused messages until a link is closed for a while");
   return settings;

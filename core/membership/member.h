@@ -57,7 +57,7 @@ struct MemberRecord {
   double samples_per_second = 0;
   std::uint32_t batch = 0;
   double loss = 0;
-  double spread = 1;  // largest relative distance to a neighbour's published model, at the end to the final one; 1 = not known
+  double spread = 1;  // largest relative distance to a neighbour's published model; 1 = not known
   Budget budget;      // as this node knows it
 };
 

@@ -66,7 +66,7 @@ void NodeImpl::renew_own_record(Instant now) {
   record.budget = state_.budget;
   if (known == nullptr) return directory_.set_self(std::move(record), true, now);
   const MemberRecord& said = known->record;
-  const double bound = mixed_bound();
+  const double bound = config_.exchange.spread_bound;
   const bool is_news = record.incarnation != said.incarnation || record.state != said.state || record.phase != said.phase || record.name != said.name ||
                        record.address != said.address || record.budget != said.budget || (record.spread < bound) != (said.spread < bound) ||
                        (!steps_allowed() && record.samples != said.samples);  // at rest a count is final: all are to know it
@@ -84,7 +84,6 @@ std::size_t NodeImpl::open_links() const {
 }
 
 double NodeImpl::own_spread() const {
-  if (phase_ == Phase::finished && settled_) return final_spread_;
   double most = 0;
   for (const auto& [id, neighbour] : neighbours_)
     if (neighbour.link && neighbour.link->is_open()) most = std::max(most, neighbour.link->counters().spread);
@@ -164,6 +163,31 @@ void NodeImpl::begin_training(Instant now) {
     if (!std::exchange(incoming_is_zero_, false)) incoming_.assign(schema_.floats(), 0.0f);
     hand_out(std::move(incoming_), false);
   } else if (round_has_reason(now)) start_round(now);
+}
+
+// The models agree when every member that is not suspected says that its spread is below the bound.
+void NodeImpl::check_finish(Instant now) {
+  if (phase_ != Phase::finishing) return;
+  const double bound = config_.exchange.spread_bound;
+  bool agreed = !config_.exchange.enabled || own_spread() < bound;
+  for (const auto& [id, entry] : directory_.entries()) {
+    if (id == state_.id || entry.record.state != MemberState::alive || entry.suspect) continue;
+    const bool trains = entry.record.phase == Phase::training || entry.record.phase == Phase::paused;
+    const bool done = entry.record.phase == Phase::finishing || entry.record.phase == Phase::finished;
+    if (!trains && !done) continue;  // it has no model yet, or none any more
+    if (config_.exchange.enabled) agreed = agreed && done && entry.record.spread < bound;
+  }
+  const bool capped = now >= finish_deadline_;
+  if (!agreed && !capped) return;
+  set_phase(Phase::finished, agreed ? "the models agree" : "time for the final exchange is up, spread=" + std::to_string(own_spread()));
+  final_checkpoint_due_ = true;
+  renew_own_record(now);
+  gossip(now);
+  persist_due_ = true;
+  if (stage_ == RoundStage::waiting) {
+    final_checkpoint_due_ = false;
+    emit(CheckpointEffect{true});
+  }
 }
 
 // ---- the operator ----------------------------------------------------------------------------
@@ -265,10 +289,7 @@ void NodeImpl::stop(Instant now) {
 
 Instant NodeImpl::next_deadline() const {
   const Instant poll = last_time_ + poll_period;
-  const bool gives = std::any_of(neighbours_.begin(), neighbours_.end(), [this](const auto& item) {
-    return item.second.link && item.second.link->my_turn() && gives_to(item.first, item.second, last_time_);
-  });
-  const bool next_round = (phase_ == Phase::finishing || gives) && stage_ == RoundStage::waiting && finish_round_at_ > last_time_;
+  const bool next_round = phase_ == Phase::finishing && stage_ == RoundStage::waiting && finish_round_at_ > last_time_;
   return next_round ? std::min(poll, finish_round_at_) : poll;
 }
 
@@ -310,8 +331,9 @@ void NodeImpl::on_time(Instant now) {
     }
   }
   check_progress(now);
-  // Say at once, not at the next tick, that the models are mixed.
-  if (phase_ == Phase::finishing && own_spread() < mixed_bound() && directory_.self().spread >= mixed_bound()) {
+  // Say at once, not at the next tick, that the models agree.
+  if (phase_ == Phase::finishing && own_spread() < config_.exchange.spread_bound &&
+      directory_.self().spread >= config_.exchange.spread_bound) {
     renew_own_record(now);
     gossip(now);
   }

@@ -106,10 +106,6 @@ class NodeImpl {
     Trigger::Decision decision;
     double change = 0;  // of the whole model since it was last said there
   };
-  struct FinalSource {
-    NodeId peer{};
-    std::uint64_t turns_heard = 0;  // on the link to it, when it was chosen
-  };
   struct Fetch {
     JobFile file;
     std::uint64_t offset = 0;      // of the next piece
@@ -128,6 +124,7 @@ class NodeImpl {
   void raise_incarnation(std::uint64_t above);
   void renew_own_record(Instant now);
   void begin_training(Instant now);
+  void check_finish(Instant now);
   void check_leave(Instant now);
   void finish_leave(Instant now);
   void reopen_waiting_links(Instant now);
@@ -202,26 +199,6 @@ class NodeImpl {
   void check_progress(Instant now);
   void set_budget(const Budget& budget, const std::string& why, Instant now);
 
-  // finishing.cpp
-  void check_finish(Instant now);
-  [[nodiscard]] Duration finish_pace() const;
-  [[nodiscard]] double finish_threshold() const;
-  [[nodiscard]] double mixed_bound() const;
-  [[nodiscard]] bool is_exchange_under_way() const;
-  [[nodiscard]] bool is_elected() const;
-  [[nodiscard]] float weight_at_rest() const;
-  [[nodiscard]] static bool is_final(float weight);
-  [[nodiscard]] static bool is_contested(float weight);
-  [[nodiscard]] bool has_final_model(NodeId peer) const;
-  void choose_final_source();
-  [[nodiscard]] bool takes_from(NodeId peer) const;
-  [[nodiscard]] bool has_taken_final_model() const;
-  [[nodiscard]] bool gives_to(NodeId peer, const Neighbour& neighbour, Instant now) const;
-  [[nodiscard]] bool declines(NodeId peer, const Link& link) const;
-  [[nodiscard]] bool rests_on(const Neighbour& neighbour) const;
-  void note_other_final(const Link& link);
-  [[nodiscard]] Trigger::Decision decision_at_rest(const Neighbour& neighbour, NodeId peer, Instant now) const;
-
   // joining.cpp
   [[nodiscard]] bool needs_model() const { return model_ready_ && (!has_model_ || phase_ == Phase::broken); }
   [[nodiscard]] Gathering::Links open_links_by_peer() const;
@@ -248,16 +225,18 @@ class NodeImpl {
   void trigger_round(Instant now);
   void decide(Neighbour& neighbour, Instant now);
   void speak_on(Neighbour& neighbour, const Trigger::Decision& decision, Instant now);
-  [[nodiscard]] Trigger::Decision decision_for(const Neighbour& neighbour, NodeId peer, Instant now) const;
+  [[nodiscard]] Trigger::Decision decision_for(const Neighbour& neighbour, Instant now) const;
   void end_speech(Neighbour& neighbour, Instant now);
   [[nodiscard]] bool is_leaving(NodeId peer) const;
   [[nodiscard]] std::uint32_t in_flight(Instant now);
+  [[nodiscard]] double finish_threshold() const;
+  [[nodiscard]] Duration finish_pace() const;
   void finish_round();
   void recall_if_owing();
   [[nodiscard]] Step round_steps() const;
   void hand_out(std::vector<float> values, bool replace);
   void own_model_broken(const std::string& where);
-  [[nodiscard]] Speech speech_for(NodeId peer, const Link& link, double least_rtt_seconds, const Trigger::Decision& decision, Instant now);
+  [[nodiscard]] Speech speech_for(const Link& link, double least_rtt_seconds, const Trigger::Decision& decision, Instant now);
   [[nodiscard]] float own_weight() const;
   [[nodiscard]] std::span<const float> drift() const;
 
@@ -291,10 +270,6 @@ class NodeImpl {
   bool ramping_ = false;
   Instant finish_deadline_{};
   Instant finish_round_at_{};  // the final exchange's next round
-  std::optional<FinalSource> final_source_;  // who gives this node the final model; only while it is `finishing`
-  bool settled_ = false;       // finished, with the final model
-  double final_spread_ = 0;    // so far it may be from the one it was taken from
-  Instant finished_at_{};
   Instant leave_deadline_{};
   std::map<NodeId, std::uint64_t> leave_turns_;
   bool final_checkpoint_due_ = false;

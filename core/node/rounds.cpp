@@ -12,10 +12,13 @@ namespace gossipd {
 namespace {
 
 constexpr std::size_t floats_per_piece = 65536;
+constexpr double finish_threshold_share = 0.5;   // of the spread that is asked for: a change still worth saying when the models are to agree
 constexpr Step balance_steps = 8;  // of one batch, before it may change again
 constexpr double finish_mixing = 1.0;
-constexpr double declined_gain = 1e-6;  // of an answer to whom offers the final model, where it is taken from another one
+constexpr double finish_pace_steps = 2;        // of training, between two rounds of the final exchange: every turn tells of many others
+constexpr double finish_pace_max_s = 0.5;
 constexpr double mixing_gain_max = 1.0;   // a joiner of little weight takes nearly all of the other's model
+constexpr double heartbeat_threshold_share = 0.1;  // at rest; while training it is the trigger's
 // Bits of a delta on a far line, over what makes up for its exchanges being rarer. In the lab, at a round trip of 20 steps: 0.2 points of accuracy.
 constexpr double far_line_bits = 1.5;
 
@@ -61,12 +64,11 @@ bool NodeImpl::round_has_reason(Instant now) const {
     const Link& link = *neighbour.link;
     if (link.speaking() && !has_room(neighbour)) continue;  // on_bulk_sent() goes on
     if (link.owes_at_once()) return true;
-    if (phase_ == Phase::finishing || gives_to(id, neighbour, now)) {
+    if (phase_ == Phase::finishing) {
       if (now >= finish_round_at_) return true;
       continue;
     }
     if (link.owes_keyframes()) return true;
-    if (rests_on(neighbour)) continue;
     const Duration quiet = phase_ == Phase::finished ? config_.exchange.heartbeat * 5 : config_.exchange.heartbeat / 8;
     // Where a look finds nothing to say, the next one waits as long: at rest the trainer gives the buffer back at once.
     if (now - std::max(link.spoken_at(), looked_at_) >= quiet) return true;
@@ -87,8 +89,7 @@ void NodeImpl::start_round(Instant now) {
     if (!prompt_) look_step_ = last_.step + round_steps();
   } else {
     snapshot_at_ = now;  // the model stands still, so it is as fresh as now
-    choose_final_source();
-    prompt_ = (phase_ == Phase::finishing || phase_ == Phase::finished) && now < finish_round_at_;
+    prompt_ = phase_ == Phase::finishing && now < finish_round_at_;
     if (!prompt_) finish_round_at_ = now + finish_pace();
   }
   if (!prompt_) looked_at_ = now;
@@ -248,24 +249,33 @@ std::uint32_t NodeImpl::in_flight(Instant now) {
   return count;
 }
 
-Trigger::Decision NodeImpl::decision_for(const Neighbour& neighbour, NodeId peer, Instant now) const {
-  if (!steps_allowed()) return decision_at_rest(neighbour, peer, now);
+Duration NodeImpl::finish_pace() const { return from_seconds(std::clamp(finish_pace_steps * last_.step_seconds, 0.0, finish_pace_max_s)); }
+
+double NodeImpl::finish_threshold() const { return finish_threshold_share * config_.exchange.spread_bound; }
+
+Trigger::Decision NodeImpl::decision_for(const Neighbour& neighbour, Instant now) const {
   const Link& link = *neighbour.link;
+  const bool due = now - link.spoken_at() >= (phase_ == Phase::finished ? config_.exchange.heartbeat * 5 : config_.exchange.heartbeat);
+  if (!steps_allowed()) {
+    const double least = finish_threshold();
+    const bool changed = link.owes_keyframes() || link.largest_change() > least;
+    const bool apart = phase_ == Phase::finishing && link.counters().spread >= config_.exchange.spread_bound;
+    return {changed || apart || due || link.owes_answer() || phase_ == Phase::leaving, due ? least * heartbeat_threshold_share : least};
+  }
   if (link.owes_answer()) return {true, trigger_.answer_threshold()};
   Trigger::LinkState state;
   state.block_change = link.largest_change();
   state.model_change = link.counters().change;
   state.owes_keyframes = link.owes_keyframes();
-  state.due = now - link.spoken_at() >= config_.exchange.heartbeat;
+  state.due = due;
   state.steps_since_spoken = last_.step - std::min(last_.step, neighbour.spoken_step);
   return trigger_.decide(state);
 }
 
 void NodeImpl::decide(Neighbour& neighbour, Instant now) {
   Link& link = *neighbour.link;
-  note_other_final(link);
   link.counters().threshold = steps_allowed() ? trigger_.threshold() : finish_threshold();
-  const Trigger::Decision decision = decision_for(neighbour, round_links_[round_link_], now);
+  const Trigger::Decision decision = decision_for(neighbour, now);
   const bool first = link.counters().turns_spoken == 0;
   const bool at_once = first || link.owes_answer() || link.owes_keyframes() || phase_ == Phase::leaving || is_leaving(round_links_[round_link_]);
   if (at_once) return speak_on(neighbour, decision, now);
@@ -286,9 +296,8 @@ void NodeImpl::decide(Neighbour& neighbour, Instant now) {
 
 void NodeImpl::speak_on(Neighbour& neighbour, const Trigger::Decision& decision, Instant now) {
   Link& link = *neighbour.link;
-  const NodeId peer = round_links_[round_link_];
-  const Session* session = session_of(peer);
-  link.begin(speech_for(peer, link, session != nullptr ? session->least_rtt_seconds : 0, decision, now), now);
+  const Session* session = session_of(round_links_[round_link_]);
+  link.begin(speech_for(link, session != nullptr ? session->least_rtt_seconds : 0, decision, now), now);
   stage_ = RoundStage::speak;
   cursor_ = 0;
   if (schema_.blocks().empty()) end_speech(neighbour, now);
@@ -298,7 +307,6 @@ void NodeImpl::end_speech(Neighbour& neighbour, Instant now) {
   Link& link = *neighbour.link;
   const bool first = link.counters().turns_spoken == 0;
   link.end(now);
-  note_other_final(link);
   if (steps_allowed() && !first) trigger_.on_spoken(link.bytes_of_turn());
   neighbour.spoken_step = last_.step;
   spread_is_new_ = true;
@@ -345,7 +353,7 @@ void NodeImpl::balance() {
 
 float NodeImpl::own_weight() const {
   const ExchangePolicy& policy = config_.exchange;
-  if (!steps_allowed()) return weight_at_rest();
+  if (!steps_allowed()) return 1.0f;
   const double by_batch = config_.balance.weight == BalanceWeight::batch ? batch_share() : 1.0;
   if (!ramping_) return static_cast<float>(by_batch);
   const double steps = static_cast<double>(last_.step - std::min(last_.step, joined_at_step_));
@@ -358,7 +366,7 @@ std::span<const float> NodeImpl::drift() const {
 }
 
 // A line that is slow because it is narrow gets no finer codec: larger deltas would make it slower still.
-Speech NodeImpl::speech_for(NodeId peer_id, const Link& link, double least_rtt_seconds, const Trigger::Decision& decision, Instant now) {
+Speech NodeImpl::speech_for(const Link& link, double least_rtt_seconds, const Trigger::Decision& decision, Instant now) {
   const ExchangePolicy& policy = config_.exchange;
   const bool fine = !steps_allowed();
   Speech speech;
@@ -372,12 +380,9 @@ Speech NodeImpl::speech_for(NodeId peer_id, const Link& link, double least_rtt_s
   const double own = static_cast<double>(speech.weight);
   if (!fine && policy.loss_trust != LossTrust::off) speech.trust = loss_trust(last_.loss, link.peer_loss(now), policy.loss_trust_max);
   const double peer = speech.trust * std::max(1e-6, static_cast<double>(link.peer_weight()));
-  // Who takes the final model is in no loop with it.
-  const std::uint32_t in_loop = is_final(speech.weight) != is_final(link.peer_weight()) ? 1 : std::max(speech.in_flight, link.peer_in_flight());
-  double gain = (fine ? finish_mixing : policy.mixing) * gain_in_flight(in_loop);
+  double gain = (fine ? finish_mixing : policy.mixing) * gain_in_flight(std::max(speech.in_flight, link.peer_in_flight()));
   if (!fine && policy.age_decay > 0 && last_.step_seconds > 0)
     gain /= 1.0 + policy.age_decay * link.age_seconds(now) / last_.step_seconds;
-  if (fine && declines(peer_id, link)) gain = declined_gain;
   if (!link.owes_answer()) gain = 0;
   speech.gain_self = static_cast<float>(std::min(mixing_gain_max, gain * 2 * peer / (own + peer)));
   speech.gain_peer = static_cast<float>(std::min(mixing_gain_max, gain * 2 * own / (own + peer)));

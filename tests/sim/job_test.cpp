@@ -87,7 +87,6 @@ TEST_CASE("a budget that is extended after the end is known to all, also to who 
   VirtualCluster cluster(schema);
   for (std::size_t i = 0; i < 3; ++i) cluster.add(short_job(schema, i));
   REQUIRE(cluster.run_until([&] { return all_in(cluster, 3, Phase::finished); }, 120s));
-  cluster.run_for(3s);  // then all know what the others have counted last
   const Samples before = cluster.view(0).cluster_samples;
   CHECK_FALSE(cluster.node(1).extend_budget(32 * 200, cluster.now()));
   REQUIRE(cluster.run_until([&] { return all_in(cluster, 3, Phase::training); }, 30s));
