@@ -13,7 +13,6 @@ namespace {
 constexpr float keyframe_magnitude_max = 1e6f;
 constexpr std::size_t small_block_floats = 512;     // below it a sparse codec's overhead eats its gain
 constexpr double outer_reach = 2;                   // times as far as own steps have led, outer momentum goes at most
-constexpr double fine_rest = 0.1;                   // of a block: models so far apart are told in the fine codec where a link opens
 constexpr double norm_squared_min = 1e-30;          // a divisor is at least this
 constexpr double reference_rms_min = 1e-3;          // a block that is nearly zero has no meaningful relative change
 
@@ -380,12 +379,11 @@ bool Link::speak(std::span<const float> model, std::span<float> update, std::spa
       if (mirrored) {
         become_received(block);
         append(index, Codec{CodecId::mirror, 0}, {});
+        codec = block.kind == SegmentKind::statistic ? codec : policy_.fine_codec;
       }
       const ChangeNorms left = k.distance(target, Replica::Look(published_, block));
-      const double rest = relative(left, block.size);
-      // After a mirror a small rest can wait for the next delta, and a large one (after a partition) is told well.
-      if (mirrored && rest > fine_rest && block.kind != SegmentKind::statistic) codec = policy_.fine_codec;
-      if (left.change_squared > 0 && (!mirrored || rest > speech_.threshold)) {
+      // After a mirror a small rest can wait for the next delta.
+      if (left.change_squared > 0 && (!mirrored || relative(left, block.size) > speech_.threshold)) {
         append(index, codec, target);
       }
     }

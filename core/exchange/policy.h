@@ -27,7 +27,7 @@ struct ExchangePolicy {
   ChangeScope scope = ChangeScope::block;
   Codec codec{CodecId::top_k, 64};
   bool codec_by_delay = true;       // finer where the line's round trip keeps exchanges further apart than period_steps: fewer deltas, larger ones
-  Codec fine_codec{CodecId::int4};  // leaving, final exchange, and on a new link between models that are far apart
+  Codec fine_codec{CodecId::int4};  // first delta on a new link, leaving, final exchange
   Codec keyframe_codec{CodecId::int8};  // a block that goes whole: fp32 (exact), bf16 or int8; what it loses follows
   ReplicaFormat replicas = ReplicaFormat::fp32;  // bf16, where the other end says so as well: half the memory of a link
   Step round_steps = 2;             // own steps between two looks at the model

@@ -31,7 +31,7 @@ std::vector<Setting> exchange_settings(ExchangePolicy& e) {
   table.one_of("exchange.scope", "", e.scope, {"block", "model"}, "what is held against the threshold, and goes when beyond it");
   add_codec(table, "exchange.codec", e.codec, "how changes are written");
   table.boolean("exchange.codec_by_delay", "", e.codec_by_delay, "finer where the line's round trip takes longer than period_steps");
-  add_codec(table, "exchange.fine_codec", e.fine_codec, "the same for leaving, the final exchange and a new link between models that are far apart");
+  add_codec(table, "exchange.fine_codec", e.fine_codec, "the same for a new link, leaving and the final exchange");
   add_codec(table, "exchange.keyframe_codec", e.keyframe_codec, "how a whole block is written on a new link: fp32, bf16 or int8");
   table.one_of("exchange.replicas", "", e.replicas, {"fp32", "bf16"}, "how a link's two replicas are kept; bf16, where both ends ask for it: half the memory");
   table.integer("exchange.round_steps", "", "steps", e.round_steps, 1, 1'000'000, "own steps between two looks at the model");
