@@ -1,7 +1,6 @@
 #include "core/exchange/settings.h"
 
 namespace gossipd {
-namespace {
 
 void add_codec(SettingTable& table, std::string key, Codec& target, std::string help) {
   Codec* t = &target;
@@ -19,8 +18,6 @@ void add_codec(SettingTable& table, std::string key, Codec& target, std::string 
         return name;
       });
 }
-
-}  // namespace
 
 std::vector<Setting> exchange_settings(ExchangePolicy& e) {
   std::vector<Setting> settings;

@@ -6,6 +6,8 @@
 
 namespace gossipd {
 
+// A key whose value is a codec, bound to `target`, which must outlive it.
+void add_codec(SettingTable& table, std::string key, Codec& target, std::string help);
 // Bound to `policy`, which must outlive them.
 [[nodiscard]] std::vector<Setting> exchange_settings(ExchangePolicy& policy);
 // What does not fit together, and what would do.

@@ -28,12 +28,6 @@ struct Walkers {
       cluster.add(options);
     }
   }
-  // Of the living, but one.
-  [[nodiscard]] bool all(Phase phase, std::optional<std::size_t> but = {}) {
-    for (std::size_t i = 0; i < cluster.size(); ++i)
-      if (i != but && cluster.alive(i) && cluster.node(i).phase() != phase) return false;
-    return true;
-  }
   // The largest distance of a living model to the mean, over the mean's norm.
   [[nodiscard]] double spread() const {
     double square = 0;
@@ -51,11 +45,11 @@ TEST_CASE("the final exchange brings the models together and keeps their mean") 
   for (const std::uint32_t links : {2u, 4u}) {
     CAPTURE(links);
     Walkers w(12, links);
-    REQUIRE(w.cluster.run_until([&] { return w.all(Phase::finishing); }, 60s));
+    REQUIRE(w.cluster.run_until([&] { return all_in(w.cluster, Phase::finishing); }, 60s));
     const double before = w.spread();
     const auto mean = w.cluster.mean();
     const std::uint64_t bytes = w.cluster.bytes();
-    REQUIRE(w.cluster.run_until([&] { return w.all(Phase::finished); }, 50s));  // the cap would be 60
+    REQUIRE(w.cluster.run_until([&] { return all_in(w.cluster, Phase::finished); }, 50s));  // the cap would be 60
     double moved = 0, square = 0;
     const auto now = w.cluster.mean();
     for (std::size_t p = 0; p < floats; ++p) moved += std::pow(now[p] - mean[p], 2), square += mean[p] * mean[p];
@@ -71,12 +65,12 @@ TEST_CASE("the final exchange brings the models together and keeps their mean") 
 TEST_CASE("a node dies in the final exchange: the others agree, and so does it when it is back") {
   for (const auto death : {VirtualCluster::Death::killed, VirtualCluster::Death::power_lost}) {
     Walkers w(8, 3);
-    REQUIRE(w.cluster.run_until([&] { return w.all(Phase::finishing); }, 60s));
+    REQUIRE(w.cluster.run_until([&] { return all_in(w.cluster, Phase::finishing); }, 60s));
     w.cluster.kill(3, death);
-    REQUIRE(w.cluster.run_until([&] { return w.all(Phase::finished); }, 40s));
+    REQUIRE(w.cluster.run_until([&] { return all_in(w.cluster, Phase::finished); }, 40s));
     CHECK(w.spread() < bound);
     w.cluster.restart(3);
-    REQUIRE(w.cluster.run_until([&] { return w.all(Phase::finished); }, 40s));
+    REQUIRE(w.cluster.run_until([&] { return all_in(w.cluster, Phase::finished); }, 40s));
     CHECK(w.cluster.run_until([&] { return w.spread() < bound; }, 120s));
   }
 }
@@ -85,8 +79,8 @@ TEST_CASE("a node stands still while the others finish: they do not wait for the
   Walkers w(8, 3);
   REQUIRE(w.cluster.run_until([&] { return w.cluster.steps(0) > 100; }, 60s));
   w.cluster.freeze(5, 60s);
-  REQUIRE(w.cluster.run_until([&] { return w.all(Phase::finished, 5); }, 50s));
-  REQUIRE(w.cluster.run_until([&] { return w.all(Phase::finished); }, 80s));
+  REQUIRE(w.cluster.run_until([&] { return all_in(w.cluster, Phase::finished, 5); }, 50s));
+  REQUIRE(w.cluster.run_until([&] { return all_in(w.cluster, Phase::finished); }, 80s));
   CHECK(w.cluster.run_until([&] { return w.spread() < bound; }, 120s));
 }
 
@@ -96,7 +90,7 @@ TEST_CASE("two halves that finished apart agree when they meet again") {
   for (std::size_t a = 0; a < 6; ++a)
     for (std::size_t b = 0; b < 6; ++b)
       if ((a < 3) != (b < 3)) w.cluster.network().way(a, b).held = true;
-  REQUIRE(w.cluster.run_until([&] { return w.all(Phase::finished); }, 120s));
+  REQUIRE(w.cluster.run_until([&] { return all_in(w.cluster, Phase::finished); }, 120s));
   w.cluster.run_for(5s);
   CHECK(w.spread() > 5 * bound);
   w.cluster.network().reset_all();
@@ -108,11 +102,11 @@ TEST_CASE("two halves that finished apart agree when they meet again") {
 
 TEST_CASE("after an extension of the budget the nodes train on and agree again") {
   Walkers w(5, 3);
-  REQUIRE(w.cluster.run_until([&] { return w.all(Phase::finished); }, 60s));
+  REQUIRE(w.cluster.run_until([&] { return all_in(w.cluster, Phase::finished); }, 60s));
   CHECK_FALSE(w.cluster.node(2).extend_budget(32 * 100 * 5, w.cluster.now()));
-  REQUIRE(w.cluster.run_until([&] { return w.all(Phase::training); }, 30s));
+  REQUIRE(w.cluster.run_until([&] { return all_in(w.cluster, Phase::training); }, 30s));
   const Step steps = w.cluster.steps(3);
-  REQUIRE(w.cluster.run_until([&] { return w.all(Phase::finished); }, 60s));
+  REQUIRE(w.cluster.run_until([&] { return all_in(w.cluster, Phase::finished); }, 60s));
   CHECK(w.cluster.steps(3) > steps + 50);
   CHECK(w.spread() < bound);
 }

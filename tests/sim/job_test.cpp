@@ -17,12 +17,6 @@ Bytes content_of(std::size_t bytes) {
 
 JobFile named(const Bytes& content) { return JobFile{7, 9, content.size()}; }
 
-bool all_in(VirtualCluster& cluster, std::size_t nodes, Phase phase) {
-  for (std::size_t i = 0; i < nodes; ++i)
-    if (cluster.node(i).phase() != phase) return false;
-  return true;
-}
-
 NodeOptions short_job(const Schema& schema, std::size_t index) {
   NodeOptions options = with_model(schema, index);
   options.budget = 32 * 300;
@@ -86,15 +80,15 @@ TEST_CASE("a budget that is extended after the end is known to all, also to who 
   const Schema schema = schema_of({100});
   VirtualCluster cluster(schema);
   for (std::size_t i = 0; i < 3; ++i) cluster.add(short_job(schema, i));
-  REQUIRE(cluster.run_until([&] { return all_in(cluster, 3, Phase::finished); }, 120s));
+  REQUIRE(cluster.run_until([&] { return all_in(cluster, Phase::finished); }, 120s));
   const Samples before = cluster.view(0).cluster_samples;
   CHECK_FALSE(cluster.node(1).extend_budget(32 * 200, cluster.now()));
-  REQUIRE(cluster.run_until([&] { return all_in(cluster, 3, Phase::training); }, 30s));
+  REQUIRE(cluster.run_until([&] { return all_in(cluster, Phase::training); }, 30s));
   const Samples budget = before + 32 * 200;
   for (std::size_t i = 0; i < 3; ++i) CHECK(cluster.view(i).budget_samples == budget);
   cluster.add(short_job(schema, 3));
   REQUIRE(cluster.run_until([&] { return cluster.view(3).budget_samples == budget; }, 30s));
-  REQUIRE(cluster.run_until([&] { return all_in(cluster, 4, Phase::finished); }, 120s));
+  REQUIRE(cluster.run_until([&] { return all_in(cluster, Phase::finished); }, 120s));
   CHECK(cluster.view(0).cluster_samples >= budget);
   cluster.kill(0);
   cluster.restart(0);
@@ -123,11 +117,11 @@ TEST_CASE("a node that ends early ends the job for all, and an extension sets it
   }
   cluster.run_for(10s);
   cluster.node(1).end_early("no progress", cluster.now());
-  REQUIRE(cluster.run_until([&] { return all_in(cluster, 3, Phase::finished); }, 120s));
+  REQUIRE(cluster.run_until([&] { return all_in(cluster, Phase::finished); }, 120s));
   CHECK(cluster.view(2).budget_samples < 1'000'000'000);
   CHECK_FALSE(cluster.node(2).extend_budget(32 * 100, cluster.now()));
-  REQUIRE(cluster.run_until([&] { return all_in(cluster, 3, Phase::training); }, 30s));
-  REQUIRE(cluster.run_until([&] { return all_in(cluster, 3, Phase::finished); }, 120s));
+  REQUIRE(cluster.run_until([&] { return all_in(cluster, Phase::training); }, 30s));
+  REQUIRE(cluster.run_until([&] { return all_in(cluster, Phase::finished); }, 120s));
 }
 
 TEST_CASE("a budget cannot be extended by nothing, or beyond what can be counted") {
@@ -150,7 +144,7 @@ TEST_CASE("a node whose trainer has stopped stops as well, though the estimate t
       cluster.add(options);
     }
     // Speeds that change all the time make that now too much and now too little.
-    for (bool slow = false; !all_in(cluster, 3, Phase::finished) && cluster.now() < Instant{} + 2000s; slow = !slow) {
+    for (bool slow = false; !all_in(cluster, Phase::finished) && cluster.now() < Instant{} + 2000s; slow = !slow) {
       for (std::size_t i = 0; i < 3; ++i) cluster.set_speed(i, slow ? 5ms : 0ms);
       cluster.run_for(700ms);
     }

@@ -35,6 +35,13 @@ inline NodeOptions with_model(const Schema& schema, std::size_t index) {
   return options;
 }
 
+// Every living node, but one.
+inline bool all_in(VirtualCluster& cluster, Phase phase, std::optional<std::size_t> but = {}) {
+  for (std::size_t i = 0; i < cluster.size(); ++i)
+    if (i != but && cluster.alive(i) && cluster.node(i).phase() != phase) return false;
+  return true;
+}
+
 inline bool has_refusal(const NodeView& view, const std::string& code, bool by_us) {
   for (const Refusal& refusal : view.refusals)
     if (refusal.reason.code == code && refusal.by_us == by_us) return true;

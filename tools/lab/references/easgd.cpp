@@ -22,7 +22,7 @@ class Easgd : public LocalTraining {
     table.number("strategy.server_bps", "", "bit/s", server_bps_, 1e3, 1e15, "the server's line, each way");
     table.integer("strategy.tau", "", "steps", tau_, 1, 1'000'000, "steps between two exchanges of a worker");
     table.number("strategy.alpha", "", "", alpha_, 0, 1, "how far the elastic pulls; 0 means the paper's 0.9 / N");
-    add_codec(table, codec_);
+    add_codec(table, "strategy.codec", codec_, codec_help);
     return settings;
   }
   std::span<const float> model(std::size_t) override { return centre_; }

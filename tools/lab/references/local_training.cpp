@@ -6,30 +6,14 @@
 
 namespace gossipd::lab {
 
-void add_codec(SettingTable& table, Codec& codec, std::string key, std::string help) {
-  Codec* target = &codec;
-  if (help.empty()) help = "how models and differences are encoded: fp32, bf16, int8, int4, ternary, top_k or top_k:KEEP";
-  table.add(std::move(key), "", "CODEC", "", std::move(help), SettingKind::text,
-            [target](std::string_view given) -> SettingRefused {
-              const auto parsed = parse_codec(std::string(given));
-              if (!parsed) return quoted(given) + " is no codec; write fp32, bf16, int8, int4, ternary, top_k or top_k:31";
-              *target = *parsed;
-              return std::nullopt;
-            },
-            [target] {
-              const std::string name = to_string(target->id);
-              return target->id == CodecId::top_k ? name + ":" + std::to_string(target->keep) : name;
-            });
-}
-
 // ---- LocalTraining ----
 
 std::vector<Setting> LocalTraining::local_settings() {
   std::vector<Setting> settings;
   SettingTable table(settings);
-  add_codec(table, codec_);
+  add_codec(table, "strategy.codec", codec_, codec_help);
   table.boolean("strategy.final_average", "", final_average_, "average all models at the end; its bytes are counted");
-  add_codec(table, final_codec_, "strategy.final_codec", "how that average is encoded; fp32: exactly");
+  add_codec(table, "strategy.final_codec", final_codec_, "how that average is encoded; fp32: exactly");
   return settings;
 }
 
@@ -117,18 +101,19 @@ std::vector<Setting> RoundTraining::round_settings() {
 }
 
 Strategy::State RoundTraining::state() const {
-  const std::uint64_t error = compressed_ ? compressed_->node_floats() : 0;
+  const std::uint64_t error = each_ ? each_->node_floats() : 0;
   return {0, optimizer_floats() + floats() + outer_floats() + error};  // with shared()
 }
 
 void RoundTraining::begin_training() {
   shared_ = initial();
   left_.assign(nodes(), 0);
-  exact_ = make_exact_exchange({algorithm_, WireFloat::fp32}, wires());
+  if (codec().id == CodecId::fp32)
+    each_ = make_exact_exchange({algorithm_, WireFloat::fp32}, wires());
+  else
+    each_ = make_compressed_exchange(make_codec_compressor(codec()),
+                                     transport_ == Transport::all_gather ? Gather::all_gather : Gather::two_phase, error_decay(), wires());
   last_ = make_last_exchange(algorithm_);
-  if (codec().id != CodecId::fp32)
-    compressed_ = make_compressed_exchange(make_codec_compressor(codec()),
-                                           transport_ == Transport::all_gather ? Gather::all_gather : Gather::two_phase, error_decay(), wires());
   begin_round();
 }
 
@@ -153,10 +138,9 @@ void RoundTraining::exchange() {
   changes_.assign(nodes(), Vector(floats()));
   for (std::size_t i = 0; i < nodes(); ++i)
     for (std::size_t p = 0; p < floats(); ++p) changes_[i][p] = x(i)[p] - shared_[p];
-  const bool last = exhausted();
-  if (last && final_average() && compressed_) compressed_->pay_back(changes_);
-  MeanExchange& by = last && final_average() ? *last_ : compressed_ ? *compressed_ : *exact_;
-  by.run(changes_, [this, last] {
+  const bool last = exhausted(), averages = last && final_average();
+  if (averages) each_->pay_back(changes_);
+  (averages ? *last_ : *each_).run(changes_, [this, last] {
     outer_step(changes_[0]);
     for (std::size_t i = 0; i < nodes(); ++i) x(i) = shared_;
     if (!last) begin_round();

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "core/exchange/codec.h"
+#include "core/exchange/settings.h"
 #include "tools/lab/references/compression.h"
 #include "tools/lab/references/reference.h"
 
@@ -107,7 +108,7 @@ class RoundTraining : public LocalTraining {
 
   Transport transport_ = Transport::two_phase;
   AllReduce algorithm_ = AllReduce::ring;
-  std::unique_ptr<MeanExchange> exact_, compressed_, last_;
+  std::unique_ptr<MeanExchange> each_, last_;  // of a round; the last average
   Vector shared_;  // the model after the last round, the same everywhere
   Vectors changes_;
   std::uint64_t period_ = 0;
@@ -115,7 +116,6 @@ class RoundTraining : public LocalTraining {
   std::size_t ready_ = 0;
 };
 
-// A key whose value is any of core's codecs.
-void add_codec(SettingTable&, Codec&, std::string key = "strategy.codec", std::string help = {});
+inline constexpr const char* codec_help = "how models and differences are encoded: fp32, bf16, int8, int4, ternary, top_k or top_k:KEEP";
 
 }  // namespace gossipd::lab
