@@ -321,7 +321,7 @@ void Link::carry_on(std::size_t index, std::span<float> update) {
   const auto places = static_cast<double>(std::count_if(moved.begin(), moved.end(), [](float x) { return x != 0; }));
   const double floats = static_cast<double>(moved.size());
   const double distance = std::sqrt(mean_square(moved) * floats) / 2;
-  const double furthest = outer_reach * travelled / (1 - policy_.outer_momentum) * std::sqrt(floats / std::max(places, 1.0));
+  const double furthest = outer_reach * travelled / (1 - outer_.momentum) * std::sqrt(floats / std::max(places, 1.0));
   const double share = distance > furthest ? outer_.share * furthest / distance : outer_.share;
   (void)kernels().axpy(update, moved, static_cast<float>(share / 2));
 }

@@ -57,7 +57,8 @@ struct Speech {
 
 // A link's part of the outer momentum, for one look.
 struct OuterStep {
-  double share = 0;                    // of the two ends' mean displacement; 0: none
+  double momentum = 0;                 // 0: none
+  double share = 0;                    // of the two ends' mean displacement: the momentum over the node's links
   std::span<const double> travelled;   // by this node's own steps so far, for each block: the sum of the norms
 };
 

@@ -46,6 +46,7 @@ struct ExchangePolicy {
   // Of what the two models of an exchange have moved in the mean since the last one on their link, so much goes on top, divided by the
   // node's links: momentum of the whole cluster's model. Only while training.
   double outer_momentum = 0.5;
+  bool outer_momentum_by_delay = true;  // more of it on a far line: outer_momentum_for()
   double age_decay = 0.0;     // κ: gain / (1 + κ · age in own steps)
   double future_position = 0;      // c: how far a replica is moved along the own drift to the time it is compared with
   double drift_window_steps = 32;  // moving average behind the drift
@@ -60,6 +61,10 @@ struct ExchangePolicy {
   double spread_bound = 0.004;     // the final exchange ends below it
   std::uint32_t refusals_until_quarantine = 3;
 };
+
+// Outer momentum on a line whose round trip takes `periods` times period_steps own steps: the pace 1 / (1 - μ) rises with the root of the time
+// between two exchanges, to five thirds at most, as DiLoCo takes more momentum the rarer its averages are. None stays none.
+[[nodiscard]] double outer_momentum_for(const ExchangePolicy&, double periods);
 
 // Why a message or a block changed nothing. Counted per link.
 enum class Reject : std::uint8_t {

@@ -236,7 +236,9 @@ class NodeImpl {
   [[nodiscard]] Step round_steps() const;
   void hand_out(std::vector<float> values, bool replace);
   void own_model_broken(const std::string& where);
-  [[nodiscard]] Speech speech_for(const Link& link, double least_rtt_seconds, const Trigger::Decision& decision, Instant now);
+  [[nodiscard]] double round_trip_periods(NodeId peer);
+  [[nodiscard]] OuterStep outer_step(NodeId peer);
+  [[nodiscard]] Speech speech_for(const Link& link, double round_trip_periods, const Trigger::Decision& decision, Instant now);
   [[nodiscard]] float own_weight() const;
   [[nodiscard]] std::span<const float> drift() const;
 

@@ -203,9 +203,7 @@ void NodeImpl::next_link(Instant now) {
       stage_ = RoundStage::speak;
       return;
     }
-    OuterStep outer;
-    if (steps_allowed()) outer = {config_.exchange.outer_momentum / static_cast<double>(std::max<std::size_t>(open_links(), 1)), travelled_};
-    neighbour.link->look_begin(drift(), last_.step_seconds, outer, now);
+    neighbour.link->look_begin(drift(), last_.step_seconds, outer_step(round_links_[round_link_]), now);
     stage_ = RoundStage::look;
     if (schema_.blocks().empty()) decide(neighbour, now);
     return;
@@ -296,8 +294,7 @@ void NodeImpl::decide(Neighbour& neighbour, Instant now) {
 
 void NodeImpl::speak_on(Neighbour& neighbour, const Trigger::Decision& decision, Instant now) {
   Link& link = *neighbour.link;
-  const Session* session = session_of(round_links_[round_link_]);
-  link.begin(speech_for(link, session != nullptr ? session->least_rtt_seconds : 0, decision, now), now);
+  link.begin(speech_for(link, round_trip_periods(round_links_[round_link_]), decision, now), now);
   stage_ = RoundStage::speak;
   cursor_ = 0;
   if (schema_.blocks().empty()) end_speech(neighbour, now);
@@ -365,14 +362,26 @@ std::span<const float> NodeImpl::drift() const {
   return steps_allowed() && config_.exchange.future_position > 0 ? std::span<const float>(drift_) : std::span<const float>();
 }
 
-// A line that is slow because it is narrow gets no finer codec: larger deltas would make it slower still.
-Speech NodeImpl::speech_for(const Link& link, double least_rtt_seconds, const Trigger::Decision& decision, Instant now) {
+// What the line's round trip keeps the exchanges of a link apart, over period_steps. Its shortest one: a line that is slow because it is narrow
+// is not far, and larger deltas would make it slower still.
+double NodeImpl::round_trip_periods(NodeId peer) {
+  const Session* session = session_of(peer);
+  if (session == nullptr || last_.step_seconds <= 0) return 0;
+  return session->least_rtt_seconds / last_.step_seconds / static_cast<double>(config_.exchange.period_steps);
+}
+
+OuterStep NodeImpl::outer_step(NodeId peer) {
+  if (!steps_allowed()) return {};
+  const double momentum = outer_momentum_for(config_.exchange, round_trip_periods(peer));
+  return {momentum, momentum / static_cast<double>(std::max<std::size_t>(open_links(), 1)), travelled_};
+}
+
+Speech NodeImpl::speech_for(const Link& link, double round_trip_periods, const Trigger::Decision& decision, Instant now) {
   const ExchangePolicy& policy = config_.exchange;
   const bool fine = !steps_allowed();
   Speech speech;
   speech.codec = fine ? policy.fine_codec : policy.codec;
-  if (!fine && policy.codec_by_delay && last_.step_seconds > 0)
-    speech.codec = finer(policy.codec, far_line_bits * least_rtt_seconds / last_.step_seconds / static_cast<double>(policy.period_steps));
+  if (!fine && policy.codec_by_delay) speech.codec = finer(policy.codec, far_line_bits * round_trip_periods);
   speech.threshold = decision.threshold;
   speech.threshold_shown = std::isfinite(decision.threshold) && decision.threshold > 0 ? decision.threshold : link.counters().threshold;
   speech.in_flight = in_flight(now) + 1;

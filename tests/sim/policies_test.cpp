@@ -152,7 +152,7 @@ TEST_CASE("the scope of the model, curvature and loss trust keep the cluster tog
 }
 
 TEST_CASE("outer momentum carries on what the nodes have in common, and the nodes stay together") {
-  const auto pace = [](double momentum) {
+  const auto pace = [](double momentum, Duration latency = 1ms) {
     const Schema schema = schema_of({600, 2000});
     VirtualCluster cluster(schema, [](std::size_t, std::span<float> x, Step) {
       for (float& value : x) value += 1e-3f;
@@ -163,6 +163,7 @@ TEST_CASE("outer momentum carries on what the nodes have in common, and the node
       options.exchange.outer_momentum = momentum;
       cluster.add(options);
     }
+    cluster.set_latency(latency);
     cluster.run_for(10s);
     const double from = cluster.mean()[0];
     const Step steps = cluster.steps(0);
@@ -170,12 +171,15 @@ TEST_CASE("outer momentum carries on what the nodes have in common, and the node
     CHECK(cluster.spread() < 0.1);  // each value moves 0.25 until the sparse codec has told of it
     return (cluster.mean()[0] - from) / static_cast<double>(cluster.steps(0) - steps);
   };
-  const double alone = pace(0), carried = pace(0.5);
-  std::printf("outer momentum 0.5: %.3f of the pace of the gradients alone\n", carried / alone);
+  // A round trip of four periods of 8 steps of 10 ms: 0.7, which is 3.33 times the pace.
+  const double alone = pace(0), carried = pace(0.5), far = pace(0.5, 160ms);
+  std::printf("outer momentum 0.5: %.3f of the pace of the gradients alone, %.3f on a far line\n", carried / alone, far / alone);
   CHECK(alone == doctest::Approx(1e-3).epsilon(0.01));
   // A displacement that is added once more in each round: the sum of a geometric series, at most 1 / (1 - 0.5).
   CHECK(carried / alone > 1.9);
   CHECK(carried / alone < 2.05);
+  CHECK(far / alone > 3.1);
+  CHECK(far / alone < 3.45);
 }
 
 TEST_CASE("a neighbour with the larger loss is trusted less, and the weighted sum still moves by nothing") {

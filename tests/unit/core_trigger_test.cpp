@@ -80,6 +80,18 @@ TEST_CASE("a period counts own steps since the last speech, whatever was heard")
   CHECK(std::isinf(trigger.decide(link).threshold));
 }
 
+TEST_CASE("outer momentum rises with the root of a far line's round trip") {
+  ExchangePolicy policy;
+  policy.outer_momentum = 0.5;
+  for (const double near : {0.0, 0.3, 1.0}) CHECK(outer_momentum_for(policy, near) == 0.5);
+  CHECK(outer_momentum_for(policy, 2.25) == doctest::Approx(1 - 0.5 / 1.5));
+  for (const double far : {2.8, 12.5, 1e6}) CHECK(outer_momentum_for(policy, far) == doctest::Approx(0.7));
+  policy.outer_momentum_by_delay = false;
+  CHECK(outer_momentum_for(policy, 4) == 0.5);
+  policy = {.outer_momentum = 0};
+  CHECK(outer_momentum_for(policy, 4) == 0);
+}
+
 TEST_CASE("the quadratic rule is max(H, floor((alpha/eta)^2))") {
   CHECK(quadratic_period(4, 0.2, 0.1) == 4);
   CHECK(quadratic_period(4, 0.2, 0.05) == 16);
