@@ -1,16 +1,19 @@
 #!/usr/bin/env python3
-"""gossip-lab as a user runs it: the same result twice, campaigns that go on, faults, and clear errors."""
+"""gossip-lab as a user runs it: the same result twice, campaigns that go on, faults, clear errors; and the evidence made with it."""
 import json
 import os
 import subprocess
 import sys
 import tempfile
+import tomllib
 import unittest
 import xml.etree.ElementTree
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-LAB = Path(os.environ.get("GOSSIPD_BIN_DIR", ROOT / "build/dev/bin")) / "gossip-lab"
+BIN = Path(os.environ.get("GOSSIPD_BIN_DIR", ROOT / "build/dev/bin"))
+LAB = BIN / "gossip-lab"
+EVIDENCE = ROOT / "tools/lab/evidence"
 
 SCENARIO = f"""
 name = "tiny"
@@ -169,6 +172,52 @@ at_s = 4
         self.assertIn("missing.toml", self.lab("run", "missing.toml", code=2))
         (self.path / "bad.jsonl").write_text("{}\n")
         self.assertIn("bad.jsonl:1", self.lab("compare", "bad.jsonl", code=1))
+
+
+class Evidence(unittest.TestCase):
+    def setUp(self):
+        self.directory = tempfile.TemporaryDirectory(prefix="gossip-evidence-")
+        self.addCleanup(self.directory.cleanup)
+        self.out = Path(self.directory.name)
+
+    def evidence(self, *arguments, code=0):
+        done = subprocess.run([sys.executable, EVIDENCE / "evidence.py", "--bin", BIN, "--out", self.out, *arguments],
+                              capture_output=True, text=True, timeout=300)
+        self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+        return done.stdout + done.stderr
+
+    def test_a_table_is_run_once_judged_and_drawn(self):
+        table = tomllib.loads((EVIDENCE / "tables/stall.toml").read_text())
+        self.evidence("--tier", "ci", "--table", "stall")
+        runs = (self.out / "stall.jsonl").read_text()
+        self.assertEqual([json.loads(line)["name"] for line in runs.splitlines()], [row["name"] for row in table["rows"]])
+        text = (self.out / "stall.md").read_text()
+        for row in table["rows"]:
+            self.assertIn(f"| {row['name']} ", text)
+        for claim in table["claims"]:
+            self.assertIn(claim["text"], text)
+        self.assertIn("not judged", (self.out / "README.md").read_text())
+        xml.etree.ElementTree.parse(self.out / "stall.svg")
+        self.evidence("--tier", "ci", "--table", "stall")
+        self.assertEqual((self.out / "stall.jsonl").read_text(), runs)  # what the folder holds is not run again
+
+    def test_every_row_of_every_table_is_a_scenario_and_every_claim_names_its_rows(self):
+        for path in sorted((EVIDENCE / "tables").glob("*.toml")):
+            table = tomllib.loads(path.read_text())
+            names = [row["name"] for row in table["rows"]]
+            self.assertEqual(len(names), len(set(names)), path)
+            for row in table["rows"]:
+                grid = row.get("tune", table.get("tune", {}))
+                settings = table["tiers"]["full"].get("set", []) + row.get("set", []) + row.get("report", []) + [f"{k}={v[0]}" for k, v in grid.items()]
+                sets = [x for setting in settings for x in ("--set", setting)]
+                done = subprocess.run([LAB, "run", (path.parent / table["scenario"]).resolve(), "--check", *sets], capture_output=True, text=True, timeout=60)
+                self.assertEqual(done.returncode, 0, f"{path.name}: {row['name']}: {done.stderr}")
+            for claim in table.get("claims", []):
+                self.assertLessEqual(set(claim["rows"]), set(names), f"{path.name}: {claim['text']}")
+
+    def test_mistakes_are_named(self):
+        self.assertIn("there is no table latencie", self.evidence("--table", "latencie", code=1))
+        self.assertIn("gossip-lab is missing; build it", self.evidence("--bin", "/nowhere", code=1))
 
 
 if __name__ == "__main__":

@@ -67,8 +67,9 @@ class Rows:
         return self.compared(base)[name]["accuracy_difference"]["mean"]
 
     def bound(self, name, base=None):
-        """Half width of the 95 % interval of difference(name, base)."""
-        return self.compared(base)[name]["accuracy_difference"]["bound95"]
+        """Half width of the 95 % interval of difference(name, base); infinite where there is one pair only."""
+        difference = self.compared(base)[name]["accuracy_difference"]
+        return difference["bound95"] if difference["count"] > 1 else float("inf")
 
 
 def tuned(lab, table, row, tier, out, log):
