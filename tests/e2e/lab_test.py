@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """gossip-lab as a user runs it: the same result twice, campaigns that go on, faults, clear errors; and the evidence made with it."""
+import concurrent.futures
 import json
 import os
 import subprocess
@@ -202,6 +203,7 @@ class Evidence(unittest.TestCase):
         self.assertEqual((self.out / "stall.jsonl").read_text(), runs)  # what the folder holds is not run again
 
     def test_every_row_of_every_table_is_a_scenario_and_every_claim_names_its_rows(self):
+        checks = []
         for path in sorted((EVIDENCE / "tables").glob("*.toml")):
             table = tomllib.loads(path.read_text())
             names = [row["name"] for row in table["rows"]]
@@ -210,10 +212,12 @@ class Evidence(unittest.TestCase):
                 grid = row.get("tune", table.get("tune", {}))
                 settings = table["tiers"]["full"].get("set", []) + row.get("set", []) + row.get("report", []) + [f"{k}={v[0]}" for k, v in grid.items()]
                 sets = [x for setting in settings for x in ("--set", setting)]
-                done = subprocess.run([LAB, "run", (path.parent / table["scenario"]).resolve(), "--check", *sets], capture_output=True, text=True, timeout=60)
-                self.assertEqual(done.returncode, 0, f"{path.name}: {row['name']}: {done.stderr}")
+                checks.append((f"{path.name}: {row['name']}", [LAB, "run", (path.parent / table["scenario"]).resolve(), "--check", *sets]))
             for claim in table.get("claims", []):
                 self.assertLessEqual(set(claim["rows"]), set(names), f"{path.name}: {claim['text']}")
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            for (what, _), done in zip(checks, pool.map(lambda c: subprocess.run(c[1], capture_output=True, text=True, timeout=60), checks)):
+                self.assertEqual(done.returncode, 0, f"{what}: {done.stderr}")
 
     def test_mistakes_are_named(self):
         self.assertIn("there is no table latencie", self.evidence("--table", "latencie", code=1))
