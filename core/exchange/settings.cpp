@@ -41,8 +41,7 @@ std::vector<Setting> exchange_settings(ExchangePolicy& e) {
   table.number("exchange.slowdown_max", "", "", e.slowdown_max, 1e-6, 10, "auto: part by which learning may be slower than when closest");
   table.number("exchange.horizon_steps", "", "steps", e.horizon_steps, 1, 1e9, "auto: steps over which spread is held against drift");
   table.milliseconds("exchange.heartbeat_ms", e.heartbeat, 1, setting_day_ms, "speak at least so often, changed or not");
-  table.number("exchange.outer_momentum", "", "", e.outer_momentum, 0, 0.9,
-               "momentum of what the models have in common, from exchange to exchange");
+  table.number("exchange.outer_momentum", "", "", e.outer_momentum, 0, 0.9, "momentum of what the models have in common, from exchange to exchange");
   table.boolean("exchange.outer_momentum_by_delay", "", e.outer_momentum_by_delay, "more of it where the line's round trip takes longer than period_steps");
   table.number("exchange.mixing", "", "", e.mixing, 0, 4, "strength of mixing with neighbours");
   table.number("exchange.age_decay", "", "", e.age_decay, 0, 1000, "how fast an ageing replica loses weight");

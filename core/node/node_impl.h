@@ -238,7 +238,7 @@ class NodeImpl {
   void own_model_broken(const std::string& where);
   [[nodiscard]] double round_trip_periods(NodeId peer);
   [[nodiscard]] OuterStep outer_step(NodeId peer);
-  [[nodiscard]] Speech speech_for(const Link& link, double round_trip_periods, const Trigger::Decision& decision, Instant now);
+  [[nodiscard]] Speech speech_for(const Link& link, double periods, const Trigger::Decision& decision, Instant now);
   [[nodiscard]] float own_weight() const;
   [[nodiscard]] std::span<const float> drift() const;
 

@@ -376,12 +376,12 @@ OuterStep NodeImpl::outer_step(NodeId peer) {
   return {momentum, momentum / static_cast<double>(std::max<std::size_t>(open_links(), 1)), travelled_};
 }
 
-Speech NodeImpl::speech_for(const Link& link, double round_trip_periods, const Trigger::Decision& decision, Instant now) {
+Speech NodeImpl::speech_for(const Link& link, double periods, const Trigger::Decision& decision, Instant now) {
   const ExchangePolicy& policy = config_.exchange;
   const bool fine = !steps_allowed();
   Speech speech;
   speech.codec = fine ? policy.fine_codec : policy.codec;
-  if (!fine && policy.codec_by_delay) speech.codec = finer(policy.codec, far_line_bits * round_trip_periods);
+  if (!fine && policy.codec_by_delay) speech.codec = finer(policy.codec, far_line_bits * periods);
   speech.threshold = decision.threshold;
   speech.threshold_shown = std::isfinite(decision.threshold) && decision.threshold > 0 ? decision.threshold : link.counters().threshold;
   speech.in_flight = in_flight(now) + 1;

@@ -108,6 +108,11 @@ def run_table(lab, path, tier_name, out):
     tier = table.get("tiers", {}).get(tier_name)
     if tier is None:
         return None
+    names = {row["name"] for row in table["rows"]}
+    for claim in table.get("claims", []):
+        missing = [name for name in claim.get("rows", []) if name not in names]
+        if missing:
+            sys.exit(f"evidence: {path}: claim '{claim['text']}' names rows that are not there: {', '.join(missing)}")
     table["path"] = (path.parent / table["scenario"]).resolve()
     results, tuning = out / f"{path.stem}.jsonl", out / f"{path.stem}.tuning.jsonl"
     published = HERE / "results" / f"{path.stem}.tuned.json"
@@ -123,16 +128,12 @@ def run_table(lab, path, tier_name, out):
         settings = chosen[row["name"]] = row.get("set", []) + row.get("report", []) + found[row["name"]]
         log(row["name"])
         lab.run(table["path"], row.get("seeds", {}).get(tier_name, tier["seeds"]), results, tier.get("set", []) + settings + [f"name={row['name']}"])
-    names = {row["name"] for row in table["rows"]}
     rows = Rows(lab, results)
     lines = [f"# {table['title']}", "", table.get("text", "").strip(), "",
              f"Tier `{tier_name}`, seeds {tier['seeds']}, {tuning_of(table, tier)}.", "",
              lab("compare", results, "-o", "markdown").strip(), "", f"![{table['title']}]({path.stem}.svg)", ""]
     claims = []
     for claim in table.get("claims", []):
-        missing = [name for name in claim.get("rows", []) if name not in names]
-        if missing:
-            sys.exit(f"evidence: {path}: claim '{claim['text']}' names rows that are not there: {', '.join(missing)}")
         figures = {key: value_of(text, rows) for key, text in claim["figures"].items()}
         holds = value_of(claim["holds"], rows) is True
         undecided = not holds and value_of(claim.get("undecided", "False"), rows) is True
