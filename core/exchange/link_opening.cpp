@@ -91,6 +91,7 @@ void Link::start_fresh(bool i_speak_first, bool in_bf16) {
   message_records_ = 0;
   message_floats_ = 0;
   received_once_ = published_once_ = false;
+  counters_.spread = 1;  // the other end may have come back with another model
   peer_loss_ = make_forecaster(policy_.loss_trust);  // its steps may count from anew
 }
 

@@ -23,7 +23,9 @@ std::vector<Setting> membership_settings(MembershipPolicy& m) {
   table.milliseconds("membership.isolation_grace_ms", m.isolation_grace, 0, setting_day_ms,
                      "after a restart, wait so long for known members before training alone");
   table.milliseconds("membership.leave_flush_ms", m.leave_flush, 0, setting_day_ms, "longest wait for unpublished changes when leaving");
-  table.milliseconds("membership.finish_cap_ms", m.finish_cap, 0, setting_day_ms, "longest final exchange");
+  table.milliseconds("membership.finish_cap_ms", m.finish_cap, 0, setting_day_ms,
+                     "longest final exchange; then `final` is written although models differ, and "
+                     "the status says whose");
   return settings;
 }
 

@@ -32,6 +32,7 @@ void NodeImpl::check_progress(Instant now) {
   if (trained_samples_ + beyond_trainer(now) < budget_samples_ && !most_have_finished()) return;
   finish_deadline_ = now + config_.membership.finish_cap;
   finish_round_at_ = now + finish_pace();  // the others make their last step meanwhile
+  late_ = ramping_ && last_.step == joined_at_step_;
   set_phase(Phase::finishing, "the budget of samples is spent");
   renew_own_record(now);
   gossip(now);

@@ -165,29 +165,61 @@ void NodeImpl::begin_training(Instant now) {
   } else if (round_has_reason(now)) start_round(now);
 }
 
-// The models agree when every member that is not suspected says that its spread is below the bound.
-void NodeImpl::check_finish(Instant now) {
-  if (phase_ != Phase::finishing) return;
+// The models are one when every member that is not dead or gone has finished stepping and says that
+// its spread is below the bound.
+std::string NodeImpl::why_no_final_model() const {
+  if (!config_.exchange.enabled) return "";
   const double bound = config_.exchange.spread_bound;
-  bool agreed = !config_.exchange.enabled || own_spread() < bound;
+  if (open_links() == 0 && directory_.alive_others() > 0) return "no other member is linked";
+  if (own_spread() >= bound) return "a neighbour's model is " + std::to_string(own_spread()) + " away";
   for (const auto& [id, entry] : directory_.entries()) {
-    if (id == state_.id || entry.record.state != MemberState::alive || entry.suspect) continue;
-    const bool trains = entry.record.phase == Phase::training || entry.record.phase == Phase::paused;
-    const bool done = entry.record.phase == Phase::finishing || entry.record.phase == Phase::finished;
-    if (!trains && !done) continue;  // it has no model yet, or none any more
-    if (config_.exchange.enabled) agreed = agreed && done && entry.record.spread < bound;
+    if (id == state_.id) continue;
+    if (std::string why = why_not_final(entry, bound); !why.empty()) return why;
   }
-  const bool capped = now >= finish_deadline_;
-  if (!agreed && !capped) return;
-  set_phase(Phase::finished, agreed ? "the models agree" : "time for the final exchange is up, spread=" + std::to_string(own_spread()));
+  return "";
+}
+
+void NodeImpl::check_finish(Instant now) {
+  const bool stale = phase_ == Phase::finished && final_.is_stale(config_.exchange.spread_bound);
+  if (phase_ != Phase::finishing && !stale) return;
+  const std::string why_not = why_no_final_model();
+  if (stale) return renew_final(why_not.empty(), now);
+  if (!why_not.empty() && now < finish_deadline_) return;
+  if (!why_not.empty())
+    log(Level::warning,
+        "event=final-apart why=\"" + why_not +
+            "\" hint=\"the exchange goes on; `final` is written again once the models are one\"");
+  set_phase(Phase::finished,
+            why_not.empty() ? "the models agree" : "time for the final exchange is up");
+  late_ = false;
   final_checkpoint_due_ = true;
   renew_own_record(now);
   gossip(now);
   persist_due_ = true;
-  if (stage_ == RoundStage::waiting) {
-    final_checkpoint_due_ = false;
-    emit(CheckpointEffect{true});
+  if (stage_ == RoundStage::waiting) write_final();
+}
+
+// The model has moved on, mostly because somebody has come back with another one.
+void NodeImpl::renew_final(bool agreed, Instant now) {
+  const std::string moved = std::to_string(final_.moved_since_written());
+  if (agreed) {
+    final_checkpoint_due_ = true;
+    log(Level::info, "event=final-renewed moved=" + moved);
+    if (stage_ == RoundStage::waiting) return write_final();
+    return final_.written();  // at the next snapshot
   }
+  finish_deadline_ = now + config_.membership.finish_cap;
+  finish_round_at_ = now;
+  set_phase(Phase::finishing,
+            "the model has moved by " + moved + " of its norm since `final` was written");
+  renew_own_record(now);
+  gossip(now);
+}
+
+void NodeImpl::write_final() {
+  final_checkpoint_due_ = false;
+  final_.written();
+  emit(CheckpointEffect{true});
 }
 
 // ---- the operator ----------------------------------------------------------------------------
@@ -383,6 +415,9 @@ NodeView NodeImpl::view(Instant now) const {
   view.spread = own_spread();
   view.link_steps = link_steps_;
   view.waiting_for = phase_ == Phase::joining || phase_ == Phase::waiting_for_data ? waiting_for_ : "";
+  if (phase_ == Phase::finishing || phase_ == Phase::finished)
+    if (const std::string why = why_no_final_model(); !why.empty())
+      view.waiting_for = "one model everywhere; " + why;
   if (fetch_ && phase_ == Phase::preparing)
     view.waiting_for = "the job's file, " + std::to_string(fetch_->offset) + " of " + std::to_string(fetch_->file.bytes) + " bytes have come";
   view.refusals.assign(refusals_.begin(), refusals_.end());

@@ -21,6 +21,7 @@
 #include "core/exchange/trigger.h"
 #include "core/membership/directory.h"
 #include "core/node.h"
+#include "core/node/final_model.h"
 #include "core/node/gathering.h"
 #include "core/wire/control.h"
 
@@ -125,6 +126,9 @@ class NodeImpl {
   void renew_own_record(Instant now);
   void begin_training(Instant now);
   void check_finish(Instant now);
+  void renew_final(bool agreed, Instant now);
+  void write_final();
+  [[nodiscard]] std::string why_no_final_model() const;
   void check_leave(Instant now);
   void finish_leave(Instant now);
   void reopen_waiting_links(Instant now);
@@ -275,6 +279,9 @@ class NodeImpl {
   Instant leave_deadline_{};
   std::map<NodeId, std::uint64_t> leave_turns_;
   bool final_checkpoint_due_ = false;
+  FinalModel final_;
+  bool late_ = false;  // it came to the end of the job without a step of its own: its model may be
+                       // older than the others'
   bool restore_asked_ = false;
 
   // membership

@@ -48,10 +48,7 @@ void NodeImpl::on_snapshot(Snapshot snapshot, Instant now) {
   }
   stage_ = RoundStage::waiting;
   check_progress(now);
-  if (final_checkpoint_due_ && phase_ == Phase::finished) {
-    final_checkpoint_due_ = false;
-    emit(CheckpointEffect{true});
-  }
+  if (final_checkpoint_due_ && phase_ == Phase::finished) write_final();
   if (round_has_reason(now)) start_round(now);
 }
 
@@ -119,6 +116,7 @@ void NodeImpl::work(Instant now) {
           const Block& block = schema_.blocks()[cursor_];
           const auto before = block.of(std::span<float>(base_));
           const auto current = block.of(std::span<const float>(incoming_));
+          if (!steps_allowed()) final_.look(current);
           if (moved && !drift_.empty()) {
             const auto steps = static_cast<double>(last_.step - base_step_);
             const double blend = 1.0 - std::exp(-steps / config_.exchange.drift_window_steps);
@@ -183,6 +181,8 @@ void NodeImpl::work(Instant now) {
       case RoundStage::hand_back: {
         const std::size_t count = std::min<std::size_t>(floats_per_piece, base_.size() - cursor_);
         kernels().axpy(std::span(base_).subspan(cursor_, count), std::span<const float>(incoming_).subspan(cursor_, count), 1.0f);
+        if (!steps_allowed())
+          final_.move(std::span<const float>(incoming_).subspan(cursor_, count));
         cursor_ += count;
         floats += count;
         if (cursor_ == base_.size()) finish_round();
@@ -350,7 +350,7 @@ void NodeImpl::balance() {
 
 float NodeImpl::own_weight() const {
   const ExchangePolicy& policy = config_.exchange;
-  if (!steps_allowed()) return 1.0f;
+  if (!steps_allowed()) return late_ ? static_cast<float>(policy.joiner_weight) : 1.0f;
   const double by_batch = config_.balance.weight == BalanceWeight::batch ? batch_share() : 1.0;
   if (!ramping_) return static_cast<float>(by_batch);
   const double steps = static_cast<double>(last_.step - std::min(last_.step, joined_at_step_));
@@ -404,6 +404,7 @@ Speech NodeImpl::speech_for(const Link& link, double periods, const Trigger::Dec
 }
 
 void NodeImpl::finish_round() {
+  if (!steps_allowed()) final_.end_round();
   hand_out(std::move(incoming_), false);
 }
 

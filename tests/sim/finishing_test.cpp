@@ -1,4 +1,5 @@
 // The final exchange: models that agree, whatever happens meanwhile.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 
@@ -12,6 +13,23 @@ namespace {
 
 constexpr std::size_t floats = 20'000;
 const double bound = ExchangePolicy{}.spread_bound;
+const double final_distance_max = 3 * bound;  // of two final models: see EXCHANGE.md
+
+double relative_distance(std::span<const float> a, std::span<const float> b) {
+  double square = 0, norm = 0;
+  for (std::size_t p = 0; p < a.size(); ++p) {
+    square += std::pow(static_cast<double>(a[p]) - static_cast<double>(b[p]), 2);
+    norm += static_cast<double>(b[p]) * static_cast<double>(b[p]);
+  }
+  return std::sqrt(square / norm);
+}
+
+std::ptrdiff_t times_logged(const VirtualCluster& cluster, std::size_t node,
+                            const std::string& event) {
+  return std::ranges::count_if(cluster.log(node), [&](const std::string& line) {
+    return line.find(event) != std::string::npos;
+  });
+}
 
 // Nodes of one model, each of which walks its own way while it trains.
 struct Walkers {
@@ -27,6 +45,22 @@ struct Walkers {
       options.membership.links = links;
       cluster.add(options);
     }
+  }
+  void write_checkpoints() {
+    for (std::size_t i = 0; i < cluster.size(); ++i)
+      cluster.write_checkpoint(i);
+  }
+  // All have finished, none waits for anybody, and their final models are one.
+  [[nodiscard]] bool has_one_final_model() {
+    for (std::size_t i = 0; i < cluster.size(); ++i)
+      if (cluster.alive(i) &&
+          (cluster.node(i).phase() != Phase::finished || !cluster.view(i).waiting_for.empty()))
+        return false;
+    std::vector<std::size_t> living;
+    for (std::size_t i = 0; i < cluster.size(); ++i)
+      if (cluster.alive(i)) living.push_back(i);
+    const auto distance = cluster.final_distance(living);
+    return distance && *distance < final_distance_max;
   }
   // The largest distance of a living model to the mean, over the mean's norm.
   [[nodiscard]] double spread() const {
@@ -109,4 +143,118 @@ TEST_CASE("after an extension of the budget the nodes train on and agree again")
   REQUIRE(w.cluster.run_until([&] { return all_in(w.cluster, Phase::finished); }, 60s));
   CHECK(w.cluster.steps(3) > steps + 50);
   CHECK(w.spread() < bound);
+}
+
+// ---- the file `final` -------------------------------------------------------------------------
+
+TEST_CASE(
+    "nodes are killed while they finish and come back with an older model: all final models are "
+    "one") {
+  for (const std::size_t count : {2u, 3u, 6u})
+    for (const auto died_for : {Duration(0s), Duration(500ms), Duration(4s), Duration(30s)}) {
+      CAPTURE(count);
+      CAPTURE(seconds(died_for));
+      Walkers w(count, 3);
+      REQUIRE(w.cluster.run_until([&] { return w.cluster.steps(0) > 100; }, 60s));
+      w.write_checkpoints();
+      REQUIRE(w.cluster.run_until([&] { return all_in(w.cluster, Phase::finishing); }, 60s));
+      for (const std::size_t victim : {std::size_t{0}, count - 1})
+        w.cluster.kill(victim);
+      w.cluster.run_for(died_for);
+      for (const std::size_t victim : {std::size_t{0}, count - 1})
+        w.cluster.start_from_disk(victim);
+      CHECK(w.cluster.run_until([&] { return w.has_one_final_model(); }, 120s));
+      w.cluster.run_for(120s);
+      CHECK(w.has_one_final_model());
+    }
+}
+
+TEST_CASE(
+    "a node restarts into a finished cluster with an older model: it ends with the others' model, "
+    "which moves little") {
+  Walkers w(5, 3);
+  REQUIRE(w.cluster.run_until([&] { return w.cluster.steps(0) > 50; }, 60s));
+  w.write_checkpoints();
+  w.cluster.kill(4);
+  REQUIRE(w.cluster.run_until([&] { return all_in(w.cluster, Phase::finished); }, 120s));
+  const std::vector<float> before = w.cluster.whole_disk(0).final_model;
+  w.cluster.start_from_disk(4);
+  const double apart = relative_distance(w.cluster.model(4), before);
+  CHECK(w.cluster.run_until([&] { return w.has_one_final_model(); }, 120s));
+  w.cluster.run_for(120s);
+  CHECK(w.has_one_final_model());
+  const double moved = relative_distance(w.cluster.model(0), before);
+  std::printf("restarted into a finished cluster, %.4f away: the others moved by %.4f\n", apart,
+              moved);
+  CHECK(moved < 0.1 * apart);
+}
+
+TEST_CASE("a node stands still from before the end until after it: all final models are one") {
+  Walkers w(4, 3);
+  REQUIRE(w.cluster.run_until([&] { return w.cluster.steps(0) > 100; }, 60s));
+  w.cluster.freeze(2, 40s);
+  REQUIRE(w.cluster.run_until([&] { return all_in(w.cluster, Phase::finished, 2); }, 60s));
+  CHECK(w.cluster.run_until([&] { return w.has_one_final_model(); }, 120s));
+  w.cluster.run_for(120s);
+  CHECK(w.has_one_final_model());
+}
+
+TEST_CASE(
+    "all lose power while they finish and come back with models of unlike age: all final models "
+    "are one") {
+  Walkers w(4, 3);
+  for (std::size_t i = 0; i < 4; ++i) {
+    REQUIRE(w.cluster.run_until([&] { return w.cluster.steps(0) > 40 * (i + 1); }, 60s));
+    w.cluster.write_checkpoint(i);
+  }
+  REQUIRE(w.cluster.run_until([&] { return all_in(w.cluster, Phase::finishing); }, 60s));
+  for (std::size_t i = 0; i < 4; ++i)
+    w.cluster.kill(i, VirtualCluster::Death::power_lost);
+  for (std::size_t i = 0; i < 4; ++i) {
+    w.cluster.start_from_disk(i);
+    w.cluster.run_for(3s);
+  }
+  CHECK(w.cluster.run_until([&] { return w.has_one_final_model(); }, 180s));
+  w.cluster.run_for(120s);
+  CHECK(w.has_one_final_model());
+}
+
+TEST_CASE("who has no model holds the end up until the cap, and is named then") {
+  Walkers w(3, 2);
+  REQUIRE(w.cluster.run_until([&] { return w.cluster.steps(0) > 100; }, 60s));
+  w.cluster.act(2, [](Node& node, Instant local) { node.on_waiting_for_data("a disk", local); });
+  REQUIRE(w.cluster.run_until([&] { return all_in(w.cluster, Phase::finishing, 2); }, 60s));
+  w.cluster.run_for(50s);  // the cap is 60
+  for (const std::size_t i : {0u, 1u}) {
+    CHECK(w.cluster.node(i).phase() == Phase::finishing);
+    CHECK(w.cluster.view(i).waiting_for.find("node2") != std::string::npos);
+  }
+  REQUIRE(w.cluster.run_until([&] { return all_in(w.cluster, Phase::finished, 2); }, 15s));
+  for (const std::size_t i : {0u, 1u}) {
+    CHECK(w.cluster.view(i).waiting_for.find("node2 is waiting-for-data") != std::string::npos);
+    CHECK(times_logged(w.cluster, i, "event=final-apart") == 1);
+  }
+  w.cluster.kill(2);
+  CHECK(w.cluster.run_until([&] { return w.has_one_final_model(); }, 60s));
+}
+
+TEST_CASE(
+    "an undisturbed end comes once: the final model is written, and again at most when the models "
+    "have settled") {
+  for (const std::size_t count : {2u, 5u, 12u}) {
+    CAPTURE(count);
+    Walkers w(count, 3);
+    std::vector<int> writes(count);
+    Hooks hooks;
+    hooks.final_model = [&](std::size_t node) { return ++writes[node], true; };
+    w.cluster.plant(hooks);
+    REQUIRE(w.cluster.run_until([&] { return all_in(w.cluster, Phase::finished); }, 60s));
+    w.cluster.run_for(300s);
+    CHECK(w.has_one_final_model());
+    for (std::size_t i = 0; i < count; ++i) {
+      CHECK(times_logged(w.cluster, i, "to=finished") == 1);
+      CHECK(writes[i] >= 1);
+      CHECK(writes[i] <= 2);
+    }
+  }
 }

@@ -14,6 +14,7 @@ namespace {
 const std::string job_document = "job";
 const JobHash job_hash{XXH3_64bits(job_document.data(), job_document.size())};
 constexpr Duration prepare_time = std::chrono::milliseconds(100);
+constexpr Duration final_retry = std::chrono::seconds(5);
 
 }  // namespace
 
@@ -121,6 +122,40 @@ void VirtualCluster::write_checkpoint(std::size_t i) {
   if (!host.disk_fails && kernels().all_finite(host.parameters)) host.disk.checkpoint = Checkpoint{host.parameters, host.step, host.samples};
 }
 
+// As the daemon does: what could not be written is tried again.
+void VirtualCluster::write_final(std::size_t i) {
+  Host& host = *nodes_[i];
+  if (host.disk_fails)
+    return for_host(i, now() + final_retry, [this, i](Host&) { write_final(i); });
+  if (hooks_.final_model && !hooks_.final_model(i)) return;
+  host.disk.final_model = host.parameters;
+}
+
+std::optional<double> VirtualCluster::final_distance(std::span<const std::size_t> nodes) const {
+  const auto squares = [this](const auto& at) {
+    double sum = 0;
+    for (const Block& block : schema_.blocks())
+      for (std::size_t p = block.offset; p < block.offset + block.size; ++p)
+        sum += at(p) * at(p);
+    return sum;
+  };
+  double most = 0, norm = 0;
+  for (const std::size_t i : nodes) {
+    const std::vector<float>& a = nodes_[i]->disk.final_model;
+    if (a.empty()) return std::nullopt;
+    norm = std::max(norm, squares([&](std::size_t p) { return static_cast<double>(a[p]); }));
+    for (const std::size_t j : nodes) {
+      const std::vector<float>& b = nodes_[j]->disk.final_model;
+      if (b.empty()) return std::nullopt;
+      if (j < i)
+        most = std::max(most, squares([&](std::size_t p) {
+                          return static_cast<double>(a[p]) - static_cast<double>(b[p]);
+                        }));
+    }
+  }
+  return norm > 0 ? std::sqrt(most / norm) : 0;
+}
+
 void VirtualCluster::act(std::size_t i, const std::function<void(Node&, Instant local)>& action) {
   run_event(i, [&](Host& host) { action(*host.node, local(i)); });
 }
@@ -218,8 +253,9 @@ bool VirtualCluster::carry_out(std::size_t i, Effect& effect) {
     host.file.insert(host.file.end(), piece->bytes.begin(), piece->bytes.end());
   } else if (std::holds_alternative<RestoreEffect>(effect)) {
     for_host(i, now() + prepare_time, [this, i](Host& h) { h.node->on_restored(h.disk.checkpoint.parameters, local(i)); });
-  } else if (std::holds_alternative<CheckpointEffect>(effect)) {
+  } else if (auto* checkpoint = std::get_if<CheckpointEffect>(&effect)) {
     write_checkpoint(i);
+    if (checkpoint->final_model) write_final(i);
   } else if (auto* words = std::get_if<LogEffect>(&effect)) {
     if (watcher_ != nullptr) watcher_->logged(i, words->text);
     if (!logs_unkept_) host.log.push_back(std::move(words->text));

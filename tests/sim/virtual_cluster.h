@@ -54,6 +54,7 @@ struct Checkpoint {
 struct Disk {
   NodeState state;
   Checkpoint checkpoint;
+  std::vector<float> final_model;  // `final.safetensors`; empty: there is none
 };
 
 // Sees what passes between a node and its driver. All calls are between two events of that node.
@@ -76,6 +77,7 @@ struct Hooks {
   std::function<void(std::size_t, const NodeState& before, NodeState& written)> write;  // to disk
   std::function<void(std::size_t, Disk&)> boot;                           // what a starting process reads
   std::function<void(std::size_t, Snapshot&)> snapshot;
+  std::function<bool(std::size_t)> final_model;  // false: it is said to be written and is not
   std::function<void(std::size_t, std::span<float>, const Update&)> applied;  // after an update
   std::function<bool(std::size_t from, std::size_t to, Lane, Bytes&)> wire;   // false: drop
   std::function<bool(std::size_t)> acknowledge;                           // false: nobody says that bulk has been sent
@@ -114,6 +116,9 @@ class VirtualCluster : private VirtualNetwork::Handler {
   void jump_clock(std::size_t node, Duration forward) { nodes_[node]->options.clock_offset += forward; }
   void fail_disk(std::size_t node, bool fails) { nodes_[node]->disk_fails = fails; }
   void write_checkpoint(std::size_t node);
+  // Largest distance of two final models of these nodes, over the largest norm, without local
+  // segments. None: one of them has none.
+  [[nodiscard]] std::optional<double> final_distance(std::span<const std::size_t> nodes) const;
   void cut_after(std::uint64_t messages) { cut_after_ = messages; }  // then every session breaks, once
   void set_speed(std::size_t node, Duration time_per_sample) { nodes_[node]->options.time_per_sample = time_per_sample; }
   void set_latency(Duration one_way) { network_.set_latency(one_way); }
@@ -217,6 +222,7 @@ class VirtualCluster : private VirtualNetwork::Handler {
   void carry_out(std::size_t i);
   bool carry_out(std::size_t i, Effect& effect);
   void persist(std::size_t i, const NodeState& state);
+  void write_final(std::size_t i);
   void apply(std::size_t i, Update update);
   void send(std::size_t i, const SendEffect& effect);
   void arm_timer(std::size_t i);

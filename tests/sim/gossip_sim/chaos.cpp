@@ -10,6 +10,9 @@ using namespace std::chrono_literals;
 
 constexpr double gone_for_ever = 0.25;  // of those that are dead when calm begins
 constexpr Duration backup_period = 60s;
+constexpr Duration end_look_period = 250ms;
+constexpr double end_fault_rate = 0.15;  // of the looks at a node that finishes
+constexpr std::size_t ends_disturbed_max = 12;
 
 }  // namespace
 
@@ -20,6 +23,7 @@ void Chaos::begin() {
   for (std::size_t i = 0; i < scenario_.nodes.size(); ++i)
     if (i < nodes() - scenario_.late || is_foreign(i)) cluster_.power_on(i);
   next();
+  if (scenario_.budget > 0) watch_the_end();
   // Checkpoints every 15 s, as a trainer writes them, and now and then a backup.
   const std::function<void()> save = [this] {
     for (std::size_t i = 0; i < cluster_.size(); ++i)
@@ -45,13 +49,23 @@ void Chaos::next() {
   });
 }
 
+// The final exchange takes seconds of the minutes of chaos, so faults are aimed at it.
+void Chaos::watch_the_end() {
+  cluster_.events().at(cluster_.now() + end_look_period, [this] {
+    if (calm_) return;
+    if (ends_disturbed_ < ends_disturbed_max && chance(end_fault_rate) && inject(Fault::at_the_end))
+      ++ends_disturbed_;
+    watch_the_end();
+  });
+}
+
 bool Chaos::inject(Fault fault) {
   static constexpr Action actions[] = {
       &Chaos::reset, &Chaos::half_open, &Chaos::one_way_cut, &Chaos::partition, &Chaos::delay, &Chaos::clog, &Chaos::duplicate_session,
       &Chaos::kill, &Chaos::kill_at_effect, &Chaos::power_loss, &Chaos::lost_write, &Chaos::stop, &Chaos::freeze, &Chaos::clock_jump,
       &Chaos::old_disk, &Chaos::empty_disk, &Chaos::foreign_disk, &Chaos::disk_error, &Chaos::lost_checkpoint,
       &Chaos::late_join, &Chaos::operator_race, &Chaos::wrong_cluster, &Chaos::not_a_number, &Chaos::explosion,
-      &Chaos::hostile_bytes, &Chaos::hostile_member, &Chaos::connection_flood};
+      &Chaos::hostile_bytes, &Chaos::hostile_member, &Chaos::connection_flood, &Chaos::at_the_end};
   static_assert(std::size(actions) == fault_classes);
   // Apart: within one call GCC 12's bounds check reads the index before it is set.
   const Action action = actions[static_cast<std::size_t>(fault)];

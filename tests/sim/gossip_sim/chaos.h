@@ -28,6 +28,7 @@ class Chaos {
   using Action = bool (Chaos::*)();  // false: nothing to act on
   void next();
   bool inject(Fault);
+  void watch_the_end();
 
   // chaos_faults.cpp, in the order of Fault
   bool reset();
@@ -57,6 +58,7 @@ class Chaos {
   bool hostile_bytes();
   bool hostile_member();
   bool connection_flood();
+  bool at_the_end();
 
   [[nodiscard]] std::optional<std::size_t> pick(const std::function<bool(std::size_t)>& fits);
   [[nodiscard]] std::optional<std::size_t> pick_running();
@@ -82,6 +84,7 @@ class Chaos {
   const Scenario& scenario_;
   Random random_;
   std::uint64_t fired_ = 0;
+  std::size_t ends_disturbed_ = 0;  // faults at_the_end so far
   std::array<std::uint64_t, fault_classes> counts_{};
   bool calm_ = false;
   std::set<std::size_t> gone_;

@@ -254,4 +254,29 @@ bool Chaos::connection_flood() {
   return node.has_value();
 }
 
+// ---- the end of the job -------------------------------------------------------------------------
+
+// While one node finishes, that one or another dies or stands still.
+bool Chaos::at_the_end() {
+  const auto finishes = [this](std::size_t i) {
+    return is_running(i) && cluster_.node(i).phase() == Phase::finishing;
+  };
+  if (!pick(finishes)) return false;
+  const auto node = chance(0.5) ? pick(finishes) : pick_running();
+  const double what = random_.uniform();
+  if (what < 0.3) {
+    cluster_.freeze(*node, length(60s));
+    return true;
+  }
+  if (what < 0.5)
+    cluster_.kill_at_effect(
+        *node, 1 + random_.below(40),
+        chance(0.5) ? VirtualCluster::Death::killed : VirtualCluster::Death::power_lost);
+  else
+    cluster_.kill(*node,
+                  what < 0.75 ? VirtualCluster::Death::killed : VirtualCluster::Death::power_lost);
+  start_later(*node);
+  return true;
+}
+
 }  // namespace gossipd::sim

@@ -13,7 +13,7 @@
 //   finite         no update is NaN or infinite
 //   queues         sessions, messages and bytes that wait, members and refusals stay below their maxima
 //   core           (campaign) an assertion of the core itself
-//   living, model  (seed_run) after calm
+//   living, model, final  (seed_run) after calm
 //
 // What the driver knows and no node does is the ledger: samples trained and incarnations used by each id, ever.
 #pragma once

@@ -192,6 +192,15 @@ Hooks two_updates(VirtualCluster& cluster, const Scenario& scenario) {
   return hooks;
 }
 
+// The first final model is kept, whatever comes after it.
+Hooks final_once(VirtualCluster& cluster, const Scenario&) {
+  Hooks hooks;
+  hooks.final_model = [&cluster](std::size_t node) {
+    return cluster.whole_disk(node).final_model.empty();
+  };
+  return hooks;
+}
+
 constexpr Plant all[] = {
     {"nothing-written", "persist-first", "a state is said to be on disk and is not", nothing_written},
     {"send-before-persist", "persist-first", "the driver carries out what can wait before it writes", send_before_persist},
@@ -210,6 +219,7 @@ constexpr Plant all[] = {
     {"goodbye-cut", "living", "a session is closed without its last words (as before 0e6d15a), and no hello tells of leaving", goodbye_cut},
     {"raised-from-the-dead", "living", "somebody else raises a dead node's incarnation", raised_from_the_dead},
     {"refused-but-applied", "refusal", "a refused message changes the model", refused_but_applied},
+    {"final-once", "final", "a node whose model moves does not write `final` again", final_once},
     {"two-snapshots", "core", "the trainer answers an update twice", two_updates},
 };
 

@@ -11,7 +11,7 @@ constexpr const char* fault_names[] = {
     "reset", "half-open", "one-way-cut", "partition", "delay", "clog", "duplicate-session",
     "kill", "kill-at-effect", "power-loss", "lost-write", "stop", "freeze", "clock-jump",
     "old-disk", "empty-disk", "foreign-disk", "disk-error", "lost-checkpoint",
-    "late-join", "operator-race", "wrong-cluster", "not-a-number", "explosion", "hostile-bytes", "hostile-member", "connection-flood"};
+    "late-join", "operator-race", "wrong-cluster", "not-a-number", "explosion", "hostile-bytes", "hostile-member", "connection-flood", "at-the-end"};
 static_assert(std::size(fault_names) == fault_classes);
 
 constexpr Duration failed_dial_gap = 15s;     // at most between two dials of members that failed (core: 10 s and a half)
@@ -108,13 +108,19 @@ Scenario draw_scenario(std::uint64_t seed) {
   s.chaos = between(random, 420s, 480s);
   s.freeze_max = chance(random, 0.03) ? Duration(3600s) : Duration(60s);
   s.faults = 20 + random.below(25);
-  for (double& rate : s.rates) rate = chance(random, 0.4) ? 0 : random.uniform();
+  for (std::size_t i = 0; i < fault_classes; ++i)
+    if (static_cast<Fault>(i) != Fault::at_the_end)
+      s.rates[i] = chance(random, 0.4) ? 0 : random.uniform();
 
   const std::vector<float> shared = draw_model(random, s.schema.floats());
   const Duration step = between(random, 300ms, 1500ms) * (count > 16 ? 3 : 1);
-  const Samples budget = chance(random, 0.1) ? static_cast<Samples>(seconds(s.chaos) / seconds(step) * 32.0 * static_cast<double>(count) * between(random, 0.3, 0.9)) : 0;
+  const double time_for = seconds(s.chaos) / seconds(step) * 32.0 * static_cast<double>(count);
+  Random ends(seed * 0xa0761d6478bd642full + 3);
+  double budget = chance(random, 0.1) ? between(random, 0.3, 0.9) : 0;
+  if (chance(ends, 0.15) && budget == 0) budget = between(ends, 0.2, 0.7);
+  s.budget = static_cast<Samples>(budget * time_for);
   // Without gradients nothing brings an exploded model back.
-  if (budget > 0) s.rates[static_cast<std::size_t>(Fault::explosion)] = 0;
+  if (s.budget > 0) s.rates[static_cast<std::size_t>(Fault::explosion)] = 0;
   const double timer_slack_s = chance(random, 0.5) ? 0.4 : 0.05;
   for (std::size_t i = 0; i < count + (s.foreign ? 1 : 0); ++i) {
     NodeOptions node;
@@ -123,7 +129,7 @@ Scenario draw_scenario(std::uint64_t seed) {
     // The drift of a model that comes back from an explosion is as wild, and the others are moved along it.
     if (s.rates[static_cast<std::size_t>(Fault::explosion)] > 0) node.exchange.future_position = 0;
     node.step_time = from_seconds(seconds(step) * between(random, 0.7, 1.5));
-    node.budget = budget;
+    node.budget = s.budget;
     node.clock_offset = between(random, 0s, 1000s);
     node.timer_slack = from_seconds(timer_slack_s * random.uniform());
     if (i > 0 && i < count) {
@@ -177,5 +183,9 @@ Duration agreement_bound(const Scenario& s) {
   const auto n = static_cast<double>(s.nodes.size());
   return from_seconds(seconds(round) * (2 * n * n + 40) * places) + quarantine_max;
 }
+
+// The final exchange takes its cap at most; who comes later has the models agree again, and takes
+// another one.
+Duration final_bound(const Scenario& s) { return agreement_bound(s) + 2 * s.membership.finish_cap; }
 
 }  // namespace gossipd::sim

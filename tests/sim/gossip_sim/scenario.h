@@ -13,7 +13,7 @@ enum class Fault : std::uint8_t {
   reset, half_open, one_way_cut, partition, delay, clog, duplicate_session,
   kill, kill_at_effect, power_loss, lost_write, stop, freeze, clock_jump,
   old_disk, empty_disk, foreign_disk, disk_error, lost_checkpoint,
-  late_join, operator_race, wrong_cluster, not_a_number, explosion, hostile_bytes, hostile_member, connection_flood,
+  late_join, operator_race, wrong_cluster, not_a_number, explosion, hostile_bytes, hostile_member, connection_flood, at_the_end,
   count_
 };
 inline constexpr std::size_t fault_classes = static_cast<std::size_t>(Fault::count_);
@@ -31,7 +31,9 @@ struct Scenario {
   bool foreign = false;                      // the host after the last node founds a cluster of its own
   std::size_t faults = 0;
   std::array<double, fault_classes> rates{}; // relative
+  // (at_the_end has no rate: it comes by itself where there is a budget)
   Duration chaos{};
+  Samples budget = 0;                        // of the job; 0: it has no end
   Duration freeze_max{};
   MembershipPolicy membership;               // of all nodes
 };
@@ -41,8 +43,12 @@ struct Scenario {
 // How long it may take, from the end of the last fault on. Derivations are beside the code.
 [[nodiscard]] Duration membership_bound(const Scenario&, std::size_t ids_ever);
 [[nodiscard]] Duration agreement_bound(const Scenario&);
+[[nodiscard]] Duration final_bound(const Scenario&);
 // Learning rates, of chaos and of calm.
 inline constexpr double rate_peak = 0.1, calm_rate = 0.02;
+// Of two `final` files: each is at most spread_bound away from its node's model, and so are two
+// models (EXCHANGE.md).
+inline constexpr double final_distance_max = 3 * ExchangePolicy{}.spread_bound;
 inline constexpr double spread_after_calm = 0.03;  // largest distance of a model to the mean, relative to the mean
 
 }  // namespace gossipd::sim

@@ -66,6 +66,7 @@ class SeedRun {
     result.settling_seconds = seconds(cluster_.now() - calm);
     one_leaves(bound);
     models_agree();
+    finals_agree();
     counters_agree(bound);
     while (cluster_.now() < begin_ + virtual_time_min) pass(look_period);
     const std::string late = who_disagrees();
@@ -167,6 +168,27 @@ class SeedRun {
     until(agreement_bound(scenario_), "model", [this]() -> std::string {
       const double spread = relative_spread();
       return spread <= spread_after_calm ? "" : "a model is " + std::to_string(spread) + " of its norm away from the mean" + links();
+    });
+  }
+
+  // The job ends, if it has not yet, and all final models are one.
+  void finals_agree() {
+    if (scenario_.budget == 0) return;
+    for (const std::size_t i : living())
+      cluster_.act(
+          i, [](Node& node, Instant local) { node.end_early("the scenario is over", local); });
+    until(final_bound(scenario_), "final", [this]() -> std::string {
+      const std::vector<std::size_t> nodes = living();
+      for (const std::size_t i : nodes)
+        if (const NodeView view = cluster_.view(i);
+            view.phase != Phase::finished || !view.waiting_for.empty())
+          return "node" + std::to_string(i) + " is " + to_string(view.phase) + ", waiting for " +
+                 view.waiting_for + links();
+      const auto distance = cluster_.final_distance(nodes);
+      if (!distance) return "a node that has finished has written no final model";
+      return *distance <= final_distance_max ? ""
+                                             : "two final models are " + std::to_string(*distance) +
+                                                   " of their norm apart" + links();
     });
   }
 

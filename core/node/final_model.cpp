@@ -1,0 +1,37 @@
+#include "core/node/final_model.h"
+
+#include <cmath>
+#include <utility>
+
+#include "core/correction/curvature.h"
+
+namespace gossipd {
+namespace {
+
+double norm_squared(std::span<const float> values) {
+  return mean_square(values) * static_cast<double>(values.size());
+}
+
+}  // namespace
+
+void FinalModel::look(std::span<const float> block) { norm_squared_ += norm_squared(block); }
+
+void FinalModel::move(std::span<const float> update) { moved_squared_ += norm_squared(update); }
+
+void FinalModel::end_round() {
+  const double moved = std::exchange(moved_squared_, 0.0), norm = std::exchange(norm_squared_, 0.0);
+  if (moved > 0) since_written_ += norm > 0 ? std::sqrt(moved / norm) : 1.0;
+}
+
+std::string why_not_final(const Directory::Entry& member, double spread_bound) {
+  const MemberRecord& record = member.record;
+  if (record.state != MemberState::alive) return "";
+  if (member.suspect) return record.name + " is suspected to be dead";
+  if (record.phase != Phase::finishing && record.phase != Phase::finished)
+    return record.name + " is " + to_string(record.phase);
+  if (record.spread >= spread_bound)
+    return record.name + " says that its model differs from a neighbour's";
+  return "";
+}
+
+}  // namespace gossipd

@@ -1,0 +1,39 @@
+// core/node/final_model.h - whether the final model that this node has written is still its model,
+// and its model the cluster's.
+//
+// The problem: `final` is written when the members' models agree, but a node that was dead, cut off
+// or frozen may come back with another model, and the exchange then moves everybody's. So a node
+// that has finished adds up how far its model goes; further than the models may differ from each
+// other, it has to finish again and writes `final` anew. The norms of the moves are added up, so
+// the sum is an upper bound of the distance to the model that was written. Pure; core strand only.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "core/membership/directory.h"
+
+namespace gossipd {
+
+class FinalModel {
+ public:
+  // A round at rest: every block of the model, then every piece of the update that moves it, then
+  // end.
+  void look(std::span<const float> block);
+  void move(std::span<const float> update);
+  void end_round();
+  // The model as it is goes to disk.
+  void written() { since_written_ = 0; }
+  [[nodiscard]] double moved_since_written() const { return since_written_; }
+  [[nodiscard]] bool is_stale(double bound) const { return since_written_ > bound; }
+
+ private:
+  double moved_squared_ = 0, norm_squared_ = 0;  // of the round so far
+  double since_written_ = 0;
+};
+
+// Why the model of another member is not the final one, "box3 is preparing"; empty: it is, or the
+// member is dead or has left.
+[[nodiscard]] std::string why_not_final(const Directory::Entry& member, double spread_bound);
+
+}  // namespace gossipd

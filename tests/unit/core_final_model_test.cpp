@@ -1,0 +1,84 @@
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "core/node/final_model.h"
+
+using namespace gossipd;
+
+namespace {
+
+Directory::Entry member(MemberState state, Phase phase, double spread = 0) {
+  Directory::Entry entry;
+  entry.record.name = "box3";
+  entry.record.state = state;
+  entry.record.phase = phase;
+  entry.record.spread = spread;
+  return entry;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "a final model is stale once the model has moved further than the bound, in however many "
+    "moves") {
+  FinalModel model;
+  const std::vector<float> x(100, 1.0f), nothing(100, 0.0f), a_hundredth(100, 0.01f);
+  for (int round = 0; round < 4; ++round) {
+    CHECK_FALSE(model.is_stale(0.035));
+    model.look(x);
+    model.move(a_hundredth);
+    model.end_round();
+  }
+  CHECK(model.moved_since_written() == doctest::Approx(0.04));
+  CHECK(model.is_stale(0.035));
+  model.written();
+  CHECK_FALSE(model.is_stale(0.0));
+  model.look(x);
+  model.move(nothing);
+  model.end_round();
+  CHECK_FALSE(model.is_stale(0.0));
+}
+
+TEST_CASE("the pieces of a round are one move of the whole model") {
+  FinalModel model;
+  const std::vector<float> x(50, 1.0f), nothing(50, 0.0f), moved(50, 0.02f);
+  for (int piece = 0; piece < 2; ++piece)
+    model.look(x);
+  model.move(moved);
+  model.move(nothing);
+  model.end_round();
+  CHECK(model.moved_since_written() == doctest::Approx(0.02 / std::sqrt(2.0)));
+}
+
+TEST_CASE("a model of zeros that moves is another one") {
+  FinalModel model;
+  model.look(std::vector<float>(4, 0.0f));
+  model.move(std::vector<float>(4, 1.0f));
+  model.end_round();
+  CHECK(model.is_stale(0.5));
+}
+
+TEST_CASE(
+    "every living member's model counts until it has finished and agrees with its neighbours") {
+  for (const Phase phase :
+       {Phase::joining, Phase::waiting_for_data, Phase::preparing, Phase::syncing, Phase::training,
+        Phase::paused, Phase::leaving, Phase::broken})
+    CHECK(why_not_final(member(MemberState::alive, phase), 0.004) ==
+          std::string("box3 is ") + to_string(phase));
+  for (const Phase phase : {Phase::finishing, Phase::finished}) {
+    CHECK(why_not_final(member(MemberState::alive, phase, 0.003), 0.004).empty());
+    CHECK(why_not_final(member(MemberState::alive, phase, 0.004), 0.004).find("differs") !=
+          std::string::npos);
+    Directory::Entry suspect = member(MemberState::alive, phase);
+    suspect.suspect = true;
+    CHECK(why_not_final(suspect, 0.004).find("suspected") != std::string::npos);
+  }
+}
+
+TEST_CASE("who is dead, has left or is forgotten is not waited for") {
+  for (const MemberState state : {MemberState::failed, MemberState::left, MemberState::forgotten})
+    CHECK(why_not_final(member(state, Phase::training, 1), 0.004).empty());
+}
