@@ -293,6 +293,9 @@ void Training::finish() {
 
 void Training::on_checkpoint_due() {
   checkpoint_timer_.arm_after(from_seconds(config_.checkpoint_every_s));
+  for (const std::string& which : std::exchange(unwritten_, {}))
+    if (!stopped_ && (which == "current" || (which == "final" && finished_)))
+      write_checkpoint(which, nullptr);
   const bool changed = trainer_->status().step != step_of_current_;
   if (changed && model_is_the_clusters_ && !stopped_ && !failed_) write_checkpoint("current", nullptr);
 }
@@ -350,9 +353,11 @@ void Training::on_written(const std::string& which, CheckpointView written, std:
   writing.under_way = false;
   if (error) {
     ++checkpoints_failed_;
+    unwritten_.insert(which);
     events_.on_warning("checkpoint " + which + " was not written: " + error->text);
   } else {
     checkpoints_[which] = written;
+    unwritten_.erase(which);
   }
   for (const Written& done : std::exchange(writing.now, {}))
     if (done) done(error ? Result<CheckpointView>(*error) : Result<CheckpointView>(written));

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -123,6 +124,8 @@ class Training {
   std::optional<Figures> best_;
   std::map<std::string, Writing> writing_;
   std::map<std::string, CheckpointView> checkpoints_;
+  std::set<std::string>
+      unwritten_;  // checkpoints whose last write failed: tried again when the next is due
   std::uint64_t checkpoints_failed_ = 0;
   Step step_of_current_ = 0;  // of the last `current` asked for
 

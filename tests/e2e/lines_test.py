@@ -3,7 +3,7 @@ import os
 import subprocess
 import unittest
 
-from cluster import ClusterTest, free_port, pause_all, wait_for
+from cluster import ClusterTest, free_port, pause_all, read_tensors, wait_for
 from proxy import Proxy
 
 
@@ -78,18 +78,32 @@ class Lines(ClusterTest):
 
 
 class FullDisk(ClusterTest):
-    def test_a_full_disk_is_said_trained_past_and_gets_over(self):
-        node = self.cluster.founder(self.cluster.job(evaluate_every_samples=20_000), shard="1/1", trainer__min_step_ms=5)
+    def on_a_disk_of_its_own(self, node, what):
+        """what() while the node's state lies on a small disk."""
         os.mkdir(node.state_dir)
         mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m,mode=700", "tmpfs", node.state_dir], capture_output=True, text=True, check=False)
         if mounted.returncode != 0:
             self.skipTest(f"mount: {mounted.stderr.strip()}")
         try:
+            what()
+        finally:
+            node.destroy()
+            subprocess.run(["umount", node.state_dir], check=False)
+
+    def fill(self, node):
+        """What to remove to empty it again."""
+        filler = os.path.join(node.state_dir, "filler")
+        with open(filler, "wb", buffering=0) as out, self.assertRaises(OSError):
+            while True:
+                out.write(b"x" * 4096)
+        return filler
+
+    def test_a_full_disk_is_said_trained_past_and_gets_over(self):
+        node = self.cluster.founder(self.cluster.job(evaluate_every_samples=20_000), shard="1/1", trainer__min_step_ms=5)
+
+        def check():
             node.start().wait_phase("training")
-            filler = os.path.join(node.state_dir, "filler")
-            with open(filler, "wb", buffering=0) as out, self.assertRaises(OSError):
-                while True:
-                    out.write(b"x" * 4096)
+            filler = self.fill(node)
             self.assertNotEqual(0, node.ctl("checkpoint").returncode)
             warned = node.wait("the full disk is said", lambda s: any("space" in w["text"] or "cannot" in w["text"] for w in s["warnings"]))
             node.wait_step(warned["step"] + 200)
@@ -99,9 +113,28 @@ class FullDisk(ClusterTest):
             node.kill()
             node.start().wait_phase("training")
             self.assertGreater(node.status()["own_samples"], before / 2)
-        finally:
-            node.destroy()
-            subprocess.run(["umount", node.state_dir], check=False)
+
+        self.on_a_disk_of_its_own(node, check)
+
+    def test_a_job_that_ends_on_a_full_disk_writes_its_final_model_when_there_is_room(self):
+        job = self.cluster.job(budget_samples=10_000, warmup_samples=1_000)
+        node = self.cluster.founder(job, shard="1/1", trainer__min_step_ms=10, checkpoint__every_s=1)
+
+        def check():
+            node.start().wait_phase("training")
+            filler = self.fill(node)
+            node.wait_phase("finished")
+            said = "checkpoint final was not written"
+            node.wait("it is said", lambda s: any(said in w["text"] for w in s["warnings"]))
+            # Its evaluation has it written again once; after that nothing but a retry does.
+            tried = node.wait("the evaluation", lambda s: s["evaluation"])["checkpoints_failed"]
+            node.wait("it is tried again", lambda s: s["checkpoints_failed"] > tried + 1)
+            self.assertFalse(os.path.exists(node.checkpoint_path("final")))
+            os.remove(filler)
+            node.wait("the final model is written", lambda s: "final" in s["checkpoints"])
+            self.assertTrue(read_tensors(node.checkpoint_path("final"))[1])
+
+        self.on_a_disk_of_its_own(node, check)
 
 
 if __name__ == "__main__":
