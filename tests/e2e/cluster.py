@@ -234,6 +234,16 @@ class Node:
     def checkpoint_path(self, which, previous=False):
         return os.path.join(self.state_dir, "checkpoints", which + (".previous" if previous else "") + ".safetensors")
 
+    def state_on_disk(self):
+        with open(os.path.join(self.state_dir, "node.json"), encoding="utf-8") as file:
+            state = json.load(file)
+        return state.get("state", state)
+
+    def restored(self):
+        """(step, samples) of the checkpoint that this process life began with, from its log."""
+        found = self.wait_log(r"event=model-ready .*restored=yes step=(\d+) own_samples=(\d+)")
+        return int(found[1]), int(found[2])
+
     # ---- conditions ----
 
     def wait(self, what, condition, deadline_s=DEADLINE_S):

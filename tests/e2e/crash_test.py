@@ -1,18 +1,10 @@
 """Machines that die, come back, freeze. What nobody in charge means."""
-import json
-import os
 import signal
 import unittest
 
 from cluster import DATA, ClusterTest, pause_all, wait_for
 
 BATCH = 32
-
-
-def restored(node):
-    """(step, samples) of the checkpoint that this process life began with, from its log."""
-    found = node.wait_log(r"event=model-ready .*restored=yes step=(\d+) own_samples=(\d+)")
-    return int(found[1]), int(found[2])
 
 
 class Crash(ClusterTest):
@@ -44,7 +36,7 @@ class Crash(ClusterTest):
 
         victim.start()
         now = victim.wait_linked(2)
-        step, _ = restored(victim)
+        step, _ = victim.restored()
         self.assertGreaterEqual(step, before["checkpoints"]["current"]["step"])
         self.assertGreaterEqual(now["step"], step)
         self.assertGreaterEqual(now["own_samples"], counted, "what the others had counted was lost")
@@ -105,14 +97,12 @@ class Crash(ClusterTest):
         for node in self.nodes:
             node.wait_linked(2)
         for node in self.nodes:
-            node.wait_step(restored(node)[0] + 30)
+            node.wait_step(node.restored()[0] + 30)
 
     def known_on_disk(self):
         known = {}
         for node in self.nodes:
-            with open(os.path.join(node.state_dir, "node.json"), encoding="utf-8") as file:
-                state = json.load(file)
-            state = state.get("state", state)
+            state = node.state_on_disk()
             for name, samples in [(node.name, state["own_samples"])] + [(m["name"], m["samples"]) for m in state["members"]]:
                 known[name] = max(known.get(name, 0), samples)
         return known
@@ -125,7 +115,7 @@ class Crash(ClusterTest):
             self.assertEqual(0, node.ctl("checkpoint").returncode)
         self.restart_all(order=(2, 0, 1))
         for node in self.nodes:
-            self.assertEqual(before[node.name]["step"], restored(node)[0])
+            self.assertEqual(before[node.name]["step"], node.restored()[0])
         self.check_counters({name: s["own_samples"] for name, s in before.items()}, {name: s["step"] for name, s in before.items()})
         for node in self.nodes:
             self.assertEqual(before[node.name]["id"], node.status()["id"])
@@ -140,7 +130,7 @@ class Crash(ClusterTest):
         self.restart_all(order=(1, 2, 0))
         steps = {}
         for node in self.nodes:
-            step, samples = restored(node)
+            step, samples = node.restored()
             steps[node.name] = step
             known[node.name] = max(known[node.name], samples)
         self.check_counters(known, steps)

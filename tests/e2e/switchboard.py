@@ -3,6 +3,7 @@
 Each node gets a namespace with one veth, 10.77.x.y. All begin on one bridge; partition() moves cables to a second one, heal() back.
 rate() narrows a cable (tbf), refuse_calls() makes a machine one that can only dial out. Needs CAP_NET_ADMIN and iproute2; unavailable() says what is missing.
 """
+import json
 import os
 import subprocess
 
@@ -72,6 +73,34 @@ class Switchboard:
         """What `name` sends, at most."""
         space, _, inner = self.cables[name]
         _run("ip", "netns", "exec", space, "tc", "qdisc", "replace", "dev", inner, "root", "tbf", "rate", f"{mbit}mbit", "burst", "16kb", "latency", "400ms")
+
+    def mute(self, name):
+        """What `name` sends is lost; it hears the others."""
+        self._tc(name, "qdisc", "replace", "root", "bfifo", "limit", "1")  # no packet finds room
+
+    def unmute(self, name):
+        self._tc(name, "qdisc", "del", "root")
+
+    def lose_an_eighth(self, name):
+        """Of what `name` sends over TCP, by the number that IP gives each packet."""
+        self._tc(name, "qdisc", "add", "root", "handle", "1:", "htb", "default", "1")
+        self._tc(name, "class", "add", "parent", "1:", "classid", "1:1", "htb", "rate", "10gbit")
+        self._tc(name, "class", "add", "parent", "1:", "classid", "1:2", "htb", "rate", "8kbit")
+        self._tc(name, "qdisc", "add", "parent", "1:2", "handle", "2:", "bfifo", "limit", "1")
+        self._tc(name, "filter", "add", "parent", "1:", "protocol", "ip", "u32",
+                 "match", "ip", "protocol", "6", "0xff",
+                 "match", "u8", "0x00", "0x07", "at", "5", "flowid", "1:2")
+
+    def lost(self, name):
+        """Packets so far."""
+        space, _, inner = self.cables[name]
+        command = ["tc", "-n", space, "-s", "-j", "qdisc", "show", "dev", inner]
+        queues = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+        return sum(queue["drops"] for queue in queues if queue["kind"] == "bfifo")
+
+    def _tc(self, name, what, action, *arguments):
+        space, _, inner = self.cables[name]
+        _run("tc", "-n", space, what, action, "dev", inner, *arguments)
 
     def refuse_calls(self, name):
         """Nobody can connect to `name` any more, as to a machine behind NAT; it can dial out."""

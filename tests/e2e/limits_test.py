@@ -1,0 +1,94 @@
+"""What a machine may run out of or take away: file descriptors, and the wall clock."""
+import os
+import resource
+import socket
+import struct
+import unittest
+from datetime import datetime, timedelta, timezone
+
+from cluster import ClusterTest, wait_for
+
+CLOCK_STEP = os.environ.get("GOSSIPD_CLOCK_STEP", "")
+DAY_S = 86_400
+SPARE_DESCRIPTORS = 4
+FLOOD = 100
+
+
+class Descriptors(ClusterTest):
+    @staticmethod
+    def open_files(node):
+        return len(os.listdir(f"/proc/{node.process.pid}/fd"))
+
+    def test_a_node_out_of_file_descriptors_trains_on_and_gets_over_it(self):
+        job = self.cluster.job()
+        poor = self.cluster.found(job, shard="1/3", trainer__min_step_ms=20, checkpoint__every_s=1)
+        other = self.cluster.joiner("box2", poor, shard="2/3", trainer__min_step_ms=20).start()
+        for node in (poor, other):
+            node.wait_linked(1)
+        usual = resource.prlimit(poor.process.pid, resource.RLIMIT_NOFILE)
+        held = self.open_files(poor)
+        limit = (held + SPARE_DESCRIPTORS, usual[1])
+        resource.prlimit(poor.process.pid, resource.RLIMIT_NOFILE, limit)
+        flood = []
+        try:
+            for i in range(FLOOD):
+                host, port = (poor.address, poor.rest)[i % 2].rsplit(":", 1)
+                flood.append(socket.create_connection((host, int(port)), timeout=20))
+            wait_for("it has none left", lambda: self.open_files(poor) >= held + SPARE_DESCRIPTORS)
+            before = other.members()[poor.name]["step"]
+            applied = other.links()[poor.name]["deltas_applied"]
+            wait_for("it trains on", lambda: other.members()[poor.name]["step"] > before + 150)
+            wait_for("it exchanges", lambda: other.links()[poor.name]["deltas_applied"] > applied)
+            self.assertEqual("alive", other.members()[poor.name]["state"])
+        finally:
+            for peer in flood:
+                peer.close()
+        resource.prlimit(poor.process.pid, resource.RLIMIT_NOFILE, usual)
+        wait_for("its REST answers", poor.status)
+        wait_for("checkpoints are written again", lambda: poor.ctl("checkpoint").returncode == 0)
+        third = self.cluster.joiner("box3", poor, shard="3/3", trainer__min_step_ms=20).start()
+        third.wait("it is in", lambda s: s["phase"] == "training" and s["members_alive"] == 3)
+        self.assertNotIn("member-failed", other.log())
+
+
+@unittest.skipUnless(CLOCK_STEP, "GOSSIPD_CLOCK_STEP, a library that steps the clock; ctest sets it")
+class WallClock(ClusterTest):
+    def set_clock(self, offset_s):
+        with open(self.file, "wb") as out:
+            out.write(struct.pack("=q", offset_s))
+
+    def test_a_wall_clock_that_steps_is_no_matter_to_anybody(self):
+        self.file = os.path.join(self.cluster.directory, "clock")
+        self.set_clock(0)
+        steady = self.cluster.found(self.cluster.job(), shard="1/2", trainer__min_step_ms=20)
+        stepped = self.cluster.joiner("box2", steady, shard="2/2", trainer__min_step_ms=20)
+        stepped.prefix = ["env", f"LD_PRELOAD={CLOCK_STEP}", f"CLOCK_STEP_FILE={self.file}"]
+        stepped.start()
+        nodes = (steady, stepped)
+        for node in nodes:
+            node.wait_linked(1)
+        incarnations = [node.status()["incarnation"] for node in nodes]
+        for offset_s in (3600, 30 * DAY_S, -DAY_S, -10 * 365 * DAY_S, 0):
+            self.step_clock_in_place(offset_s)
+            goals = [(node, node.status()["step"] + 60) for node in nodes]
+            for node, goal in goals:
+                node.wait_step(goal)
+            self.assertEqual(0, stepped.ctl("checkpoint").returncode)
+            written_at = stepped.status()["checkpoints"]["current"]["written_at"]
+            written = datetime.fromisoformat(written_at.replace("Z", "+00:00"))
+            away = written - datetime.now(timezone.utc) - timedelta(seconds=offset_s)
+            self.assertLess(abs(away.total_seconds()), 60, "its clock has not been stepped")
+        for node, incarnation in zip(nodes, incarnations):
+            self.assertEqual((2, 1), (node.status()["members_alive"], node.status()["links_open"]))
+            self.assertEqual(incarnation, node.status()["incarnation"], "somebody was suspected")
+            for event in ("member-suspect", "member-failed", "link-down", "stood-still"):
+                self.assertNotIn("event=" + event, node.log())
+
+    def step_clock_in_place(self, offset_s):
+        """The daemon has the file mapped, so it is written over, not replaced."""
+        with open(self.file, "r+b") as out:
+            out.write(struct.pack("=q", offset_s))
+
+
+if __name__ == "__main__":
+    unittest.main()
