@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/base/nesting.h"
 #include "daemon/config.h"
 #include "daemon/metrics.h"
 
@@ -33,11 +34,14 @@ HttpResponse bad_seeds(const std::string& detail) {
   return problem(400, "bad-request", "The request is not understood", detail, R"(send {"seeds": ["box1:7610"]} or nothing)");
 }
 
+// No object where the body is none, or nests as nothing does that is asked for here.
+Json parse_body(const std::string& body) { return json_nests_deeper(body) ? Json() : Json::parse(body, nullptr, false); }
+
 // {"seeds": ["box1", …]}; no body means the seeds already known.
 Result<std::vector<Endpoint>> read_seeds(const std::string& body) {
   std::vector<Endpoint> seeds;
   if (body.empty()) return seeds;
-  const Json json = Json::parse(body, nullptr, false);
+  const Json json = parse_body(body);
   if (!json.is_object()) return Error{"bad-request", "the body is not a JSON object"};
   for (const auto& [key, value] : json.items())
     if (key != "seeds" || !value.is_array()) return Error{"bad-request", "'" + key + "' is not a list named seeds"};
@@ -81,7 +85,7 @@ HttpResponse join(DaemonPort& port, const HttpRequest& request) {
 
 // {"samples": N}
 HttpResponse extend(DaemonPort& port, const HttpRequest& request) {
-  const Json json = Json::parse(request.body, nullptr, false);
+  const Json json = parse_body(request.body);
   if (!json.is_object() || json.size() != 1 || !json.contains("samples") || !json["samples"].is_number_unsigned())
     return problem(400, "bad-request", "The request is not understood", "the body names no number of samples", R"(send {"samples": 100000})");
   if (const auto error = port.extend_budget(json["samples"].get<Samples>())) return refused_by_state(*error);
@@ -106,7 +110,7 @@ HttpResponse keys(const DaemonPort& port) {
 
 // The one string of a JSON object {"name": "…"}.
 Result<std::string> read_word(const std::string& body, const std::string& name) {
-  const Json json = Json::parse(body, nullptr, false);
+  const Json json = parse_body(body);
   if (!json.is_object() || json.size() != 1 || !json.contains(name) || !json[name].is_string())
     return Error{"bad-request", "the body is not an object with the one string '" + name + "'"};
   return json[name].get<std::string>();

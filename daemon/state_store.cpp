@@ -13,6 +13,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "core/base/nesting.h"
 #include "daemon/durable_file.h"
 
 namespace gossipd {
@@ -129,6 +130,7 @@ std::string format_node_state(const NodeState& state) {
 }
 
 Result<NodeState> parse_node_state(const std::string& text) {
+  if (json_nests_deeper(text)) return Error{"bad-state", "is damaged (it nests deeper than any state)"};
   try {
     const Json json = Json::parse(text);
     if (json.at("format").get<int>() != state_format)

@@ -12,6 +12,8 @@
 #include <map>
 #include <set>
 
+#include "core/base/nesting.h"
+
 namespace gossipd {
 
 namespace {
@@ -127,6 +129,10 @@ TomlReader::TomlReader(std::string_view text, std::string origin, std::size_t by
   if (text.size() > bytes_max) {
     state_->parse_error = origin_ + ": the text has " + std::to_string(text.size()) + " bytes; at most " +
                           std::to_string(bytes_max) + " are read";
+    return;
+  }
+  if (toml_key_is_longer(text)) {
+    state_->parse_error = origin_ + ": a key has more than " + std::to_string(toml_key_parts_max) + " parts; shorten it";
     return;
   }
   try {

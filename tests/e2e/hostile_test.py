@@ -1,4 +1,5 @@
 """What anybody who reaches the ports can do: nothing but be refused, counted and told of in the log."""
+import ctypes
 import re
 import resource
 import socket
@@ -21,6 +22,18 @@ PROBES = {
     "a directory": b"\x30\x0c\x02\x01\x01\x60\x07\x02\x01\x02\x04\x00\x80\x00",
     "an X server's client": b"l\x00\x0b\x00" + bytes(8),
 }
+
+
+XXHASH = ctypes.CDLL("libxxhash.so.0")
+XXHASH.XXH3_64bits.restype = ctypes.c_uint64
+XXHASH.XXH3_64bits.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+
+
+def control_frame(payload):
+    """As net/peer/FRAME.md has it."""
+    head = struct.pack("<2sBBII", b"gP", 0, 1, len(payload), len(payload))
+    checksum = XXHASH.XXH3_64bits(head, len(head)) ^ XXHASH.XXH3_64bits(payload, len(payload))
+    return head + struct.pack("<I", checksum & 0xFFFFFFFF) + payload
 
 
 def host_and_port(address):
@@ -136,6 +149,22 @@ class Hostile(ClusterTest):
         self.assertRegex(plain.request("GET", "/metrics")[1], r'gossipd_sessions_closed_total\{reason="frame-too-long"\} 1')
         plain.wait_step(plain.status()["step"] + 50)
         self.assertLess(self.address_space_kib(plain), before_kib + 1024 * 1024)
+
+    def test_control_messages_that_a_parser_recurses_on_in_a_cluster_without_a_key(self):
+        plain = self.cluster.found(self.cluster.job("plain.toml"), key="none", name="plain", shard="1/1", trainer__min_step_ms=20)
+        for first, words in (
+            (0x7F, "an item of unknown length"),  # text within text …
+            (0x5F, "an item of unknown length"),  # … bytes within bytes …
+            (0x9F, "an item of unknown length"),  # … arrays within arrays …
+            (0x81, "more than 4 levels"),  # … of one item each …
+            (0xD9, "a tag"),
+        ):
+            with self.subTest(f"65,536 bytes 0x{first:02x}"), self.connect(plain.address) as peer:
+                peer.sendall(b"gossipd\x01" + control_frame(bytes([first]) * 65_536))
+                self.assertIn(words.encode(), self.until_closed(peer))  # it says why it refuses
+                plain.wait_log(f'code=malformed reason="a control message with {words}"')
+                self.assertTrue([r for r in plain.status()["refusals"] if r["code"] == "malformed" and words in r["reason"]])
+        plain.wait_step(plain.status()["step"] + 50)
 
     @staticmethod
     def address_space_kib(node):

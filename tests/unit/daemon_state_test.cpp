@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/base/random.h"
 #include "daemon/durable_file.h"
 #include "daemon/start_plan.h"
 #include "daemon/state_store.h"
@@ -96,6 +97,54 @@ TEST_CASE("a state file damaged at any byte is refused, set aside, and the previ
     CHECK(loaded->state->incarnation == 1);
     CHECK(mentions(loaded->fallback_reason, "node.json"));
     CHECK(std::filesystem::exists(directory.path() / "node.corrupt.json"));
+  }
+}
+
+TEST_CASE("of 200 states damaged at random each is refused and the one before it loaded; of 200 with both damaged none starts") {
+  const std::string good = format_node_state(some_state(2)), before = format_node_state(some_state(1));
+  Random random(17);
+  const auto damage = [&random](std::string text) {
+    const std::size_t at = random.below(text.size());
+    switch (random.below(6)) {
+      case 0: return text.substr(0, at);
+      case 1: return text.replace(at, 1, 1, static_cast<char>(text[at] ^ static_cast<char>(1 + random.below(255))));
+      case 2: return text.insert(at, 1 + random.below(100'000), "[{\"\\\0"[random.below(5)]);
+      case 3: return text.replace(at, text.size() - at, text.size() - at, '\0');  // blocks that were never written
+      case 4: return std::string(random.below(4096), static_cast<char>(random.next()));
+      default: return text.erase(at, 1 + random.below(64)) + text;
+    }
+  };
+  const auto damaged = [&](const std::string& text) {
+    std::string bad = damage(text);
+    while (parse_node_state(bad)) bad = damage(text);  // the line's end lost
+    return bad;
+  };
+  const TemporaryDirectory directory;
+  const auto store = StateStore::open(directory.path());
+  REQUIRE(store);
+  for (int i = 0; i < 200; ++i) {
+    CAPTURE(i);
+    directory.write("node.previous.json", before);
+    directory.write("node.json", damaged(good));
+    const auto loaded = store->load_state();
+    REQUIRE(loaded);
+    REQUIRE(loaded->state);
+    CHECK(loaded->state->incarnation == 1);
+    CHECK_FALSE(loaded->fallback_reason.empty());
+    directory.write("node.json", damaged(good));
+    directory.write("node.previous.json", damaged(before));
+    const auto none = store->load_state();
+    REQUIRE_FALSE(none);
+    CHECK(none.error().code == "bad-state");
+  }
+}
+
+TEST_CASE("a state that nests deeper than any is refused before anything recurses on it") {
+  const std::string deep = std::string(1'000'000, '[') + std::string(1'000'000, ']');
+  for (const std::string& text : {deep, R"({"format":1,"checksum":"0","state":)" + deep + "}", std::string(1'000'000, '{')}) {
+    const auto state = parse_node_state(text);
+    REQUIRE_FALSE(state);
+    CHECK(mentions(state.error().text, "nests deeper"));
   }
 }
 

@@ -96,3 +96,14 @@ TEST_CASE("Did-you-mean forgives a swap of letters but no other word") {
   CHECK(did_you_mean("momnetum", words) == "momentum");
   CHECK(did_you_mean("batch", words).empty());
 }
+
+TEST_CASE("A key of more parts than any has is refused before tables are built within each other") {
+  std::string dotted;
+  while (dotted.size() < 60'000) dotted += "a.";
+  for (const std::string& text : {dotted + "a = 1\n", "[" + dotted + "a]\n", "x = {" + dotted + "a = 1}\n"}) {
+    TomlReader reader(text, "f");
+    CHECK(contains(reader.finish()->text, "f: a key has more than 32 parts; shorten it"));
+  }
+  TomlReader deep("x = " + std::string(30'000, '['), "f");
+  CHECK(contains(deep.finish()->text, "this is not TOML"));
+}

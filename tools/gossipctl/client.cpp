@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/base/nesting.h"
+
 namespace gossipd {
 
 namespace {
@@ -40,7 +42,7 @@ ExitCode exit_code_of(int status) {
 Failure status_failure(const HttpResponse& response, const std::string& target) {
   Failure failure;
   failure.code = exit_code_of(response.status);
-  const Json json = Json::parse(response.body, nullptr, false);
+  const Json json = json_nests_deeper(response.body) ? Json() : Json::parse(response.body, nullptr, false);
   const auto word = [&json](const char* key) {
     return json.is_object() && json.contains(key) && json[key].is_string() ? json[key].get<std::string>() : std::string();
   };

@@ -8,6 +8,7 @@
 #include <optional>
 #include <thread>
 
+#include "core/base/nesting.h"
 #include "net/peer/cluster_key.h"
 #include "tools/gossipctl/table.h"
 
@@ -21,6 +22,9 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds poll_period{200};
 constexpr std::chrono::milliseconds poll_timeout{5'000};  // a frozen daemon is asked again
+
+// No object where the answer is none, or nests as no daemon's does.
+Json parse_answer(const std::string& body) { return json_nests_deeper(body) ? Json() : Json::parse(body, nullptr, false); }
 
 ExitCode fail(Console& console, const Failure& failure) {
   print_failure(console.err, failure);
@@ -57,7 +61,7 @@ std::string or_dash(const std::optional<double>& value, Format format) {
 ExitCode show(const DaemonClient& client, Console& console, const std::string& target, const std::function<ExitCode(const Json&)>& print) {
   const DaemonClient::Answer answer = client.get(target);
   if (!answer.ok) return fail(console, answer.failure);
-  const Json json = Json::parse(answer.body, nullptr, false);
+  const Json json = parse_answer(answer.body);
   if (!json.is_object())
     return fail(console, {ExitCode::failed, "the answer to " + target + " is not a JSON object",
                           "something else than gossipd listens at " + client.address(), "check --rest"});
@@ -224,7 +228,7 @@ ExitCode wait_until(const DaemonClient& client, Console& console, const Conditio
   bool answered = false;
   for (;;) {
     const DaemonClient::Answer answer = quick.get("/v1/status");
-    const Json status = answer.ok ? Json::parse(answer.body, nullptr, false) : Json();
+    const Json status = answer.ok ? parse_answer(answer.body) : Json();
     if (status.is_object()) {
       answered = true;
       if (holds(condition, status)) {
@@ -298,7 +302,7 @@ ExitCode leave_cluster(const DaemonClient& client, Console& console) {
 ExitCode write_checkpoint_now(const DaemonClient& client, Console& console) {
   const DaemonClient::Answer answer = client.post("/v1/checkpoint");
   if (!answer.ok) return fail(console, answer.failure);
-  const Json json = Json::parse(answer.body, nullptr, false);
+  const Json json = parse_answer(answer.body);
   if (console.output == Output::json || !json.is_object() || !json.contains("checkpoint"))
     console.out << answer.body;
   else
