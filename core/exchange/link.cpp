@@ -77,6 +77,8 @@ std::optional<Reject> Link::on_turn(std::span<const std::byte> message, double r
   std::vector<TurnRecord> records;
   std::optional<Reject> reject = decode_turn(message, schema_, header, records);
   if (!reject && (!open_ || my_turn_ || header.turn != std::max(spoken_, heard_) + 1)) reject = Reject::out_of_turn;
+  if (!reject && !hearing_) bounds_.begin(blocks_.size());
+  if (!reject) reject = bounds_.admit(header, records);
   if (reject) {
     ++counters_.refused[raw(*reject)];
     return reject;
@@ -142,7 +144,7 @@ void Link::apply_record(const TurnRecord& record) {
       return refuse(record.block, to_reject(error));
     ++counters_.deltas_applied;
     if (policy_.outer_momentum > 0)
-      heard_records_.push_back(Kept{record.block, record.version, record.codec, Bytes(record.payload.begin(), record.payload.end())});
+      heard_records_[record.block] = Kept{record.block, record.version, record.codec, Bytes(record.payload.begin(), record.payload.end())};
   }
   state.received = record.version;
   state.heard = true;
@@ -311,12 +313,17 @@ void Link::carry_on(std::size_t index, std::span<float> update) {
   const double travelled = outer_.travelled[index] - std::exchange(state.travelled, outer_.travelled[index]);
   if (!is_paired(state)) return;
   std::vector<float> moved(update.size(), 0.0f);
-  const auto add = [&](const std::vector<Kept>& records, Version version, std::size_t header_bytes) {
-    const auto found = std::find_if(records.begin(), records.end(), [&](const Kept& kept) { return kept.block == index && kept.version == version; });
-    if (found != records.end()) (void)apply(found->codec, std::span(found->record).subspan(header_bytes), moved, keyframe_magnitude_max);
+  const auto add = [&](const Kept& kept, std::size_t header_bytes) {
+    (void)apply(kept.codec, std::span(kept.record).subspan(header_bytes), moved, keyframe_magnitude_max);
   };
-  if (state.said) add(speaking_ ? kept_ : opened_, state.published, turn_record_bytes);
-  if (state.heard) add(heard_records_, state.received, 0);
+  if (state.said) {
+    const std::vector<Kept>& said = speaking_ ? kept_ : opened_;
+    const auto is_it = [&](const Kept& kept) { return kept.block == index && kept.version == state.published; };
+    if (const auto found = std::find_if(said.begin(), said.end(), is_it); found != said.end()) add(*found, turn_record_bytes);
+  }
+  if (state.heard)
+    if (const auto found = heard_records_.find(static_cast<std::uint32_t>(index)); found != heard_records_.end() && found->second.version == state.received)
+      add(found->second, 0);
   // A sparse delta says of few places at once what they have moved in several exchanges.
   const auto places = static_cast<double>(std::count_if(moved.begin(), moved.end(), [](float x) { return x != 0; }));
   const double floats = static_cast<double>(moved.size());
@@ -391,7 +398,7 @@ bool Link::speak(std::span<const float> model, std::span<float> update, std::spa
   mix(index, speech_.gain_self, paired_before ? own_future_ : FuturePosition{}, x, u, drift);
   state.to_draw = speech_.gain_self > 0 && is_paired(state);
   ++next_block_;
-  if (message_.size() >= turn_message_fill_bytes || message_floats_ >= turn_message_fill_floats) flush(false, now);
+  if (is_full()) flush(false, now);
   return true;
 }
 
@@ -451,7 +458,11 @@ void Link::append(std::uint32_t index, Codec codec, std::span<const float> targe
   ++message_records_;
   message_floats_ += block.size;
   if (delta || codec.id == CodecId::mirror) kept_.push_back(Kept{index, state.published, codec, Bytes(record.begin(), record.end())});
-  if (message_records_ == turn_records_max - 1) flush(false, Instant{});
+}
+
+// The next record begins another message: of this one so much is said that it goes, or there is no room for two more records, as a block has at most.
+bool Link::is_full() const {
+  return message_.size() >= turn_message_fill_bytes || message_floats_ >= turn_message_fill_floats || message_records_ + turn_records_per_block_max > turn_records_max;
 }
 
 void Link::flush(bool last, Instant now) {

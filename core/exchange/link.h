@@ -26,12 +26,14 @@
 #pragma once
 
 #include <deque>
+#include <unordered_map>
 
 #include "core/correction/future_position.h"
 #include "core/correction/loss_trust.h"
 #include "core/exchange/kernels.h"
 #include "core/exchange/policy.h"
 #include "core/exchange/replica.h"
+#include "core/exchange/turn_bounds.h"
 #include "core/model/schema.h"
 #include "core/wire/control.h"
 #include "core/wire/turn.h"
@@ -177,6 +179,7 @@ class Link {
   void become_received(const Block& block);
   void publish(const Block& block, std::span<const float> target);
   void append_keyframe(std::uint32_t block, std::span<const float> target);
+  [[nodiscard]] bool is_full() const;
   void flush(bool last, Instant now);
   [[nodiscard]] Codec codec_for(const Block&) const;
   [[nodiscard]] bool is_paired(const BlockState&) const;
@@ -214,6 +217,7 @@ class Link {
   float draw_own_ = 0, draw_their_ = 0;  // gains by which replicas are drawn together
   std::uint32_t hearing_turn_ = 0;  // to which the flags `heard` belong
   bool hearing_ = false;   // a turn has begun and not ended
+  TurnBounds bounds_;      // of that turn
 
   Speech speech_;
   FuturePosition heard_future_, own_future_;
@@ -224,7 +228,9 @@ class Link {
   std::size_t message_floats_ = 0;  // that its records tell of: work for the other end, in one piece
   std::deque<SharedBytes> outbox_;
   std::vector<Kept> kept_;             // the peer has not answered for them
-  std::vector<Kept> opened_, heard_records_;  // the deltas of our opening and of the turn heard last; only with outer momentum
+  // Only with outer momentum: the deltas of our opening, and of the turn heard last the latest of each block.
+  std::vector<Kept> opened_;
+  std::unordered_map<std::uint32_t, Kept> heard_records_;
   bool reopened_ = false;     // no turn has been heard to its end since the link was opened again
   bool resend_turn_ = false;  // the last turn spoken was not heard to its end
   std::vector<std::uint32_t> resync_;

@@ -148,15 +148,16 @@ std::optional<Reject> Link::on_replica_state(std::span<const std::byte> message,
       if (message_.empty()) message_.resize(turn_header_bytes);
       message_.insert(message_.end(), kept.record.begin(), kept.record.end());
       ++message_records_;
+      message_floats_ += schema_.blocks()[kept.block].size;
       ++counters_.deltas_resent;
       kept_.push_back(std::move(kept));
-      if (message_.size() >= turn_message_fill_bytes) flush(false, now);
+      if (is_full()) flush(false, now);
     }
     if (unheard) {
       for (std::uint32_t i = 0; i < blocks_.size(); ++i) {
         if (!blocks_[i].keyframe_owed) continue;
         append(i, Codec{CodecId::keyframe, 0}, Replica::Look(published_, schema_.blocks()[i]));
-        if (message_.size() >= turn_message_fill_bytes) flush(false, now);
+        if (is_full()) flush(false, now);
       }
       flush(true, now);
     }

@@ -26,6 +26,7 @@ const char* to_string(Reject reject) {
     case Reject::absurd_magnitude: return "absurd_magnitude";
     case Reject::bad_gain: return "bad_gain";
     case Reject::hash_mismatch: return "hash_mismatch";
+    case Reject::endless_turn: return "endless_turn";
     case Reject::count_: break;
   }
   GOSSIPD_ASSERT(!"a Reject without a name");

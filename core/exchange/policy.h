@@ -69,6 +69,7 @@ struct ExchangePolicy {
 // Why a message or a block changed nothing. Counted per link.
 enum class Reject : std::uint8_t {
   malformed, too_large, foreign_schema, unknown_block, out_of_turn, base_mismatch, not_finite, absurd_magnitude, bad_gain, hash_mismatch,
+  endless_turn,
   count_
 };
 [[nodiscard]] const char* to_string(Reject);

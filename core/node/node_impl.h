@@ -1,4 +1,4 @@
-// core/node/node_impl.h - the state behind Node, in nine files by what they decide:
+// core/node/node_impl.h - the state behind Node, in ten files by what they decide:
 //
 //     node.cpp      phases, the operator, persistence, the view
 //     sessions.cpp  connections: handshake, messages, their end
@@ -9,6 +9,7 @@
 //     joining.cpp   a model for a node that has none
 //     budget.cpp    how many samples the cluster has trained on and is to train on
 //     files.cpp     the file that belongs to the job, from one member and to others
+//     abuse.cpp     quarantine, and what is kept of peers at most
 //
 // Private to core/node. One owner, one thread, no clock of its own.
 #pragma once
@@ -21,6 +22,7 @@
 #include "core/exchange/trigger.h"
 #include "core/membership/directory.h"
 #include "core/node.h"
+#include "core/node/control_allowance.h"
 #include "core/node/final_model.h"
 #include "core/node/gathering.h"
 #include "core/wire/control.h"
@@ -84,6 +86,9 @@ class NodeImpl {
     double rtt_seconds = 0;        // smoothed; own bulk on the way is in it
     double least_rtt_seconds = 0;  // what the line itself takes
     std::size_t bulk_outstanding = 0;
+    ControlAllowance allowance;
+    std::size_t reads_waiting = 0;     // FileReadEffects that are not answered
+    std::uint32_t unasked_pieces = 0;  // of a file, since the last that was asked for
   };
   struct Neighbour {
     std::unique_ptr<Link> link;
@@ -216,6 +221,11 @@ class NodeImpl {
   void on_file_request(Session& session, const FileRequest& request);
   void on_file_absent(Session& session, const FileAbsent& absent, Instant now);
   void on_file_piece(Session& session, std::span<const std::byte> message, Instant now);
+
+  // abuse.cpp
+  void quarantine(Session& session, const std::string& why, Instant now);
+  void on_flood(Session& session, const std::string& what, Instant now);
+  void bound_conversations();
 
   // rounds.cpp
   void start_round(Instant now);

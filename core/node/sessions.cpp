@@ -10,8 +10,6 @@
 namespace gossipd {
 namespace {
 
-constexpr Duration quarantine_min = std::chrono::seconds(10);
-constexpr std::uint32_t quarantine_doublings_max = 6;
 constexpr std::size_t sessions_max = 256;
 constexpr std::size_t named_when_refused = 32;  // members, to who asks a node that has no room or has left
 
@@ -146,6 +144,8 @@ void NodeImpl::on_message(SessionId id, Lane lane, std::span<const std::byte> me
   if (lane == Lane::bulk) return on_bulk(found->second, message, now);
   Result<Control> control = decode_control(message);
   if (!control) return refuse(found->second, control.error(), now);
+  if (!found->second.allowance.admit(*control, message.size(), now))
+    return on_flood(found->second, "control messages come faster than anybody needs", now);
   handle(found->second, std::move(*control), now);
 }
 
@@ -242,7 +242,7 @@ void NodeImpl::on_hello(Session& session, const Hello& hello, Instant now) {
   if (hello.probe) return;  // our own hello was the answer
   const auto neighbour = neighbours_.find(hello.id);
   if (neighbour != neighbours_.end() && now < neighbour->second.quarantined_until)
-    return refuse(session, Error{"quarantined", "too many of this peer's deltas had to be refused; it is let in again in " +
+    return refuse(session, Error{"quarantined", "this peer went beyond what is allowed; it is let in again in " +
                                                     std::to_string(static_cast<int>(seconds(neighbour->second.quarantined_until - now)) + 1) + " s"}, now);
   if (Session* existing = session_of(hello.id); existing != nullptr) {
     if (keep_existing(*existing, session)) return refuse(session, Error{"duplicate", "there is a session already"}, now);
@@ -334,6 +334,7 @@ void NodeImpl::send_ready(Session& session, Instant now) {
   if (session.ready_mine || !config_.exchange.enabled) return;
   Neighbour& neighbour = neighbours_[session.theirs->id];
   if (!neighbour.link) neighbour.link = std::make_unique<Link>(state_.id, session.theirs->id, schema_, config_.exchange);
+  bound_conversations();
   Ready ready;
   ready.schema = schema_.hash();
   ready.has_model = !needs_model();
@@ -400,15 +401,8 @@ void NodeImpl::on_refused_data(Session& session, std::uint64_t refused, std::opt
   ++neighbour.refusals;
   log(Level::warning, "event=delta-refused peer=" + to_hex(session.theirs->id) + " count=" + std::to_string(refused) + " reason=" +
                           (whole ? to_string(*whole) : "record"));
-  if (neighbour.refusals >= config_.exchange.refusals_until_quarantine) {
-    const Duration length = quarantine_min * (1u << std::min(neighbour.quarantines, quarantine_doublings_max));
-    ++neighbour.quarantines;
-    neighbour.refusals = 0;
-    neighbour.quarantined_until = now + length;
-    if (neighbour.link) neighbour.link->forget();
-    return refuse(session, Error{"quarantined", "too many deltas had to be refused; this link rests for " +
-                                                    std::to_string(static_cast<int>(seconds(length))) + " s"}, now);
-  }
+  if (whole == Reject::endless_turn) return quarantine(session, "a turn says more than the whole model", now);
+  if (neighbour.refusals >= config_.exchange.refusals_until_quarantine) return quarantine(session, "too many deltas had to be refused", now);
   // After a message that made no sense the turns are out of step: open again and compare hashes. A node without a model never
   // has a turn in which the block could be asked for and sent again: it opens again, too.
   if (whole || !has_model_ || phase_ == Phase::broken) {

@@ -1,7 +1,7 @@
 // tests/fuzz/link_script.h - what the fuzz target of turns and the maker of its seeds agree on.
 //
 // An input is a byte whose lowest bit chooses the protocol (with hashes of whole blocks a changed one would never be taken, without them it is), then
-// a script: pieces of {u16 length, bytes}. A piece is a message from the peer, except that the single byte `reconnect` stands for a lost and regained connection.
+// a script: pieces of {u16 length, bytes}, of which the length rest_of_script means all that follows. A piece is a message from the peer, except that the single byte `reconnect` stands for a lost and regained connection.
 #pragma once
 
 #include "core/exchange/link.h"
@@ -9,6 +9,7 @@
 namespace gossipd {
 
 inline constexpr std::byte reconnect{0xff};
+inline constexpr std::size_t rest_of_script = 0xffff;
 inline constexpr NodeId fuzzed_node{2};
 inline constexpr NodeId fuzzing_peer{1};  // the smaller id speaks first
 

@@ -1,0 +1,206 @@
+// A peer that goes beyond every bound: what it says is refused, nothing grows, and it rests.
+#include <doctest/doctest.h>
+
+#include <cstring>
+
+#include "core/exchange/turn_bounds.h"
+#include "core/node/control_allowance.h"
+#include "core/wire/file_piece.h"
+#include "tests/fuzz/link_script.h"
+#include "tests/lone_node.h"
+
+using namespace gossipd;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr ClusterId cluster{7};
+constexpr JobHash job{9};
+constexpr NodeId own{2}, peer{1};
+
+// A member that has a model and an open link to a node that has one as well; the member has the first turn.
+struct Linked {
+  Linked() : node(LoneNode::config_of(1), LoneNode::state_of(own, cluster)) {
+    node.prepare(script_schema(), "document", job, 1'000'000, true);
+    link_up();
+  }
+  void link_up() {
+    session = node.open(false, {"peer", 1});
+    node.hear(session, Hello{.protocol = protocol_version, .cluster = cluster, .id = peer, .incarnation = 1, .name = "peer",
+                             .address = {"peer", 1}, .job = job, .newest = protocol_version});
+    node.hear(session, Ready{.schema = script_schema().hash(), .has_model = true, .nonce = 5});
+    REQUIRE(node.is_open(session));
+    (void)node.take_sent();
+  }
+  std::string last_refusal() {
+    std::string code;
+    for (const auto& sent : node.take_sent()) {
+      if (sent.lane != Lane::control) continue;
+      const auto control = decode_control(*sent.message);
+      if (const auto* refuse = control ? std::get_if<Refuse>(&*control) : nullptr) code = refuse->reason.code;
+    }
+    return code;
+  }
+  std::uint64_t refused(Reject reason) { return node.link()->counters.refused[raw(reason)]; }
+
+  LoneNode node;
+  SessionId session{};
+};
+
+// A message of the first turn with a keyframe of one block.
+Bytes keyframe_message(std::uint32_t block, Version version, bool last, std::uint32_t turn = 1) {
+  const Schema schema = script_schema();
+  const std::vector<float> values(schema.blocks()[block].size, 0.5f);
+  Bytes message(turn_header_bytes + turn_record_bytes + turn_hash_bytes + 4 * values.size());
+  write_turn_header(std::span(message).first<turn_header_bytes>(), TurnHeader{.last = last, .records = 1, .turn = turn});
+  const std::uint64_t hash = kernels().hash(values);
+  const TurnRecord record{.block = block, .version = version, .codec = {CodecId::keyframe, 0}, .hash = hash};
+  write_turn_record(std::span(message).subspan<turn_header_bytes, turn_record_bytes>(), record);
+  std::byte* at = message.data() + turn_header_bytes + turn_record_bytes;
+  std::memcpy(at, &hash, sizeof hash);
+  std::memcpy(at + sizeof hash, values.data(), 4 * values.size());
+  return message;
+}
+
+Bytes empty_message(bool last) {
+  Bytes message(turn_header_bytes);
+  write_turn_header(std::span(message).first<turn_header_bytes>(), TurnHeader{.last = last, .turn = 1});
+  return message;
+}
+
+}  // namespace
+
+// ---- a turn -------------------------------------------------------------------------------------
+
+TEST_CASE("a turn says of a block one record that goes whole and one delta; a third is refused and changes nothing") {
+  TurnBounds bounds;
+  bounds.begin(4);
+  const TurnHeader header;
+  const TurnRecord whole{.block = 1, .codec = {CodecId::keyframe, 0}}, delta{.block = 1, .codec = {CodecId::int8, 0}};
+  const TurnRecord other{.block = 3, .codec = {CodecId::int8, 0}};
+  CHECK_FALSE(bounds.admit(header, std::vector{whole, delta}));
+  CHECK(bounds.admit(header, std::vector{other, delta}) == Reject::endless_turn);
+  CHECK_FALSE(bounds.admit(header, std::vector{other}));  // was not taken along with the refused one
+  CHECK(bounds.admit(header, std::vector{whole}) == Reject::endless_turn);
+  bounds.begin(4);
+  CHECK_FALSE(bounds.admit(header, std::vector{delta, other}));
+}
+
+TEST_CASE("a message of a turn that says nothing must be the last") {
+  TurnBounds bounds;
+  bounds.begin(4);
+  CHECK(bounds.admit(TurnHeader{.last = false}, {}) == Reject::endless_turn);
+  CHECK_FALSE(bounds.admit(TurnHeader{.last = true}, {}));
+}
+
+TEST_CASE("a peer whose turn does not end is refused as endless_turn at once, and rests") {
+  for (const bool says_nothing : {false, true}) {
+    Linked linked;
+    std::size_t taken = 0;
+    for (Version version = 1; linked.node.is_open(linked.session); ++version) {
+      REQUIRE(taken < 10);
+      ++taken;
+      linked.node.hear(linked.session, Lane::bulk, says_nothing ? empty_message(false) : keyframe_message(0, version, false));
+    }
+    CHECK(taken == (says_nothing ? 1 : 2));
+    CHECK(linked.refused(Reject::endless_turn) == 1);
+    CHECK(linked.last_refusal() == "quarantined");
+    linked.node.node().check_invariants();
+    // It is not let in before its time is over.
+    const SessionId again = linked.node.open(false, {"peer", 1});
+    linked.node.hear(again, Hello{.protocol = protocol_version, .cluster = cluster, .id = peer, .incarnation = 1, .name = "peer",
+                                  .address = {"peer", 1}, .job = job, .newest = protocol_version});
+    CHECK_FALSE(linked.node.is_open(again));
+  }
+}
+
+// ---- control messages ---------------------------------------------------------------------------
+
+TEST_CASE("an allowance fills with time and is never more than its maximum") {
+  ControlAllowance allowance;
+  Instant now{};
+  const Control ping = Ping{1};
+  const auto spend_all = [&] {
+    std::size_t count = 0;
+    while (allowance.admit(ping, 20, now)) ++count;
+    return count;
+  };
+  const auto price = price_of_message + 20 * price_of_byte;
+  CHECK(spend_all() == static_cast<std::size_t>(allowance_max / price));
+  now += 1s;
+  const auto of_a_second = static_cast<std::size_t>(allowance_per_second / price);
+  const std::size_t spent = spend_all();
+  CHECK((spent == of_a_second || spent == of_a_second + 1));  // with what was left over
+  now += 1h;
+  CHECK(spend_all() == static_cast<std::size_t>(allowance_max / price));
+  now -= 1h;  // a clock that goes back gives nothing
+  CHECK(spend_all() == 0);
+}
+
+TEST_CASE("a member that asks at the pace of the line is answered for a while, then refused, and rests") {
+  struct Case {
+    const char* name;
+    Control message;
+    std::size_t answers_max;
+  };
+  const Case cases[] = {{"ping", Ping{1}, 20'000}, {"job", JobRequest{}, 20}, {"digest", Digest{{1, 2, 3}}, 40}, {"unknown", UnknownControl{"x"}, 20'000},
+                        {"members", Members{}, 20'000}, {"resync", Resync{{0, 1}}, 20'000}};
+  for (const Case& c : cases) {
+    CAPTURE(c.name);
+    Linked linked;
+    std::size_t said = 0;
+    for (; linked.node.is_open(linked.session) && said < 30'000; ++said) linked.node.hear(linked.session, c.message);
+    CHECK(said > 1);
+    CHECK(said <= c.answers_max + 1);
+    CHECK(linked.last_refusal() == "quarantined");
+  }
+}
+
+TEST_CASE("an honest peer's pace is far below the allowance: a message every 2 ms for a minute, and a whole file") {
+  Linked linked;
+  for (int i = 0; i < 30'000; ++i) {
+    linked.node.pass(2ms);
+    linked.node.hear(linked.session, Ping{1});
+    linked.node.hear(linked.session, FileRequest{{1, 2, job_file_bytes_max}, static_cast<std::uint64_t>(i)});
+    if (i % 64 == 0) (void)linked.node.take_sent();
+  }
+  CHECK(linked.node.is_open(linked.session));
+}
+
+TEST_CASE("requests for a file do not pile up at a slow disk") {
+  Linked linked;
+  linked.node.holds_reads = true;
+  for (int i = 0; i < 1000; ++i) linked.node.hear(linked.session, FileRequest{{1, 2, job_file_bytes_max}, 0});
+  CHECK(linked.node.reads_waiting() == 4);
+  linked.node.read_all();
+  linked.node.hear(linked.session, FileRequest{{1, 2, job_file_bytes_max}, 0});
+  CHECK(linked.node.reads_waiting() == 1);
+}
+
+TEST_CASE("pieces of a file that nobody has asked for end the link") {
+  Linked linked;
+  const Bytes piece = encode_file_piece({0, Bytes(file_piece_bytes_max)});
+  int said = 0;
+  for (; linked.node.is_open(linked.session) && said < 100; ++said) linked.node.hear(linked.session, Lane::bulk, piece);
+  CHECK(said == 9);
+  CHECK(linked.last_refusal() == "quarantined");
+}
+
+TEST_CASE("a peer that comes under ever new ids leaves replicas of no more than links_max behind") {
+  LoneNode node(LoneNode::config_of(1), LoneNode::state_of(own, cluster));
+  node.prepare(script_schema(), "document", job, 1'000'000, true);
+  const std::size_t most = MembershipPolicy{}.links_max;
+  for (std::uint64_t id = 100; id < 100 + 4 * most; ++id) {
+    const SessionId session = node.open(false, {"peer", 1});
+    node.hear(session, Hello{.protocol = protocol_version, .cluster = cluster, .id = NodeId{id}, .incarnation = 1, .name = "peer",
+                             .address = {"peer", 1}, .job = job, .newest = protocol_version});
+    node.hear(session, Ready{.schema = script_schema().hash(), .has_model = true, .nonce = 5});
+    node.hear(session, Lane::bulk, keyframe_message(0, 1, true));
+    node.cut(session);
+    node.pass(1ms);
+  }
+  std::size_t remembered = 0;
+  for (std::uint64_t id = 100; id < 100 + 4 * most; ++id) remembered += node.node().received_from(NodeId{id}).empty() ? 0 : 1;
+  CHECK(remembered > 0);
+  CHECK(remembered <= most + 1);
+}
