@@ -55,6 +55,7 @@ bool parse_endpoint(const std::string& text, std::uint16_t port, Endpoint& out) 
     const auto [end, error] = std::from_chars(port_text.data(), port_text.data() + port_text.size(), number);
     if (error != std::errc{} || end != port_text.data() + port_text.size()) return false;
   }
+  if (host.find_first_of("[]") != std::string::npos) return false;  // else it could not be written in brackets
   out = Endpoint{host, number};
   return true;
 }
