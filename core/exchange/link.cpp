@@ -194,7 +194,9 @@ void Link::draw_together(std::span<float> own, std::span<float> theirs) const {
 
 void Link::copy_received(std::size_t block, std::span<float> out) const {
   const Replica::Look look(received_, schema_.blocks()[block]);
-  std::ranges::copy(std::span<const float>(look), out.begin());
+  const std::span<const float> values = look;
+  GOSSIPD_ASSERT(values.size() == out.size());
+  std::memcpy(out.data(), values.data(), out.size_bytes());
 }
 
 void Link::on_resync(const Resync& resync) {

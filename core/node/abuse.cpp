@@ -9,6 +9,7 @@ namespace {
 
 constexpr Duration quarantine_min = std::chrono::seconds(10);
 constexpr std::uint32_t quarantine_doublings_max = 6;
+constexpr std::size_t dials_max = 4 * members_max;   // endpoints of which is known how dialling them went
 constexpr std::size_t neighbours_max = members_max;  // of which something is remembered
 
 }  // namespace
@@ -28,6 +29,17 @@ void NodeImpl::quarantine(Session& session, const std::string& why, Instant now)
 void NodeImpl::on_flood(Session& session, const std::string& what, Instant now) {
   if (session.established) return quarantine(session, what, now);
   refuse(session, Error{"flood", what}, now);
+}
+
+bool NodeImpl::is_admitted(Session& session, const Control& message, std::size_t bytes, Instant now) {
+  ControlAllowance& allowance = session.established ? neighbours_[session.theirs->id].allowance : session.allowance;
+  return allowance.admit(message, bytes, now);
+}
+
+// Of an endpoint that may be dialled again nothing need be known but that it failed before.
+void NodeImpl::bound_dials(Instant now) {
+  if (dials_.size() < dials_max) return;
+  std::erase_if(dials_, [now](const auto& item) { return !item.second.in_flight && now >= item.second.next; });
 }
 
 // A link that is down keeps its replicas until the peer is back. Of many the one that is down for longest goes, so that

@@ -14,11 +14,12 @@ double price_of(const Control& message, std::size_t bytes) {
 
 }  // namespace
 
-bool ControlAllowance::admit(const Control& message, std::size_t bytes, Instant now) {
+bool ControlAllowance::admit(const Control& message, std::size_t bytes, Instant now) { return take(price_of(message, bytes), now); }
+
+bool ControlAllowance::take(double price, Instant now) {
   const double since = std::max(0.0, seconds(now - filled_.value_or(now)));
   left_ = std::min(allowance_max, left_ + since * allowance_per_second);
   filled_ = now;
-  const double price = price_of(message, bytes);
   if (price > left_) return false;
   left_ -= price;
   return true;

@@ -2,8 +2,8 @@
 //
 // The problem: a control message costs its reader more than its sender. A few bytes ask for the job, which is
 // 60 KB; a digest is answered by all records that differ. At the pace of a line that is a node's whole day.
-// So every session has an allowance that fills with time and that each message takes its price from: by its
-// size, and by what the answer costs. It is far beyond what an honest peer needs, also one whose words have
+// So every peer has an allowance that fills with time and that each message takes its price from: by its
+// size, and by what the answer costs; a new link has its price as well. It is far beyond what an honest peer needs, also one whose words have
 // waited while this node stood still; who is out of it is out of order. Pure; one owner.
 #pragma once
 
@@ -20,13 +20,17 @@ inline constexpr double price_of_byte = 0.01;           // … or 1 MB a second,
 inline constexpr double price_of_file_request = 1;      // each pays for its answer by the time the line takes
 inline constexpr double price_of_digest = 5'000;        // one a session, and 40 more
 inline constexpr double price_of_job_request = 10'000;  // one a session, and 20 more
+inline constexpr double price_of_link = 500;            // 20 a second, 400 at once: each is written to disk and told
 
 class ControlAllowance {
  public:
   // False: the peer is beyond its allowance, and the message is not to be answered.
   [[nodiscard]] bool admit(const Control&, std::size_t bytes, Instant now);
+  [[nodiscard]] bool admit_link(Instant now) { return take(price_of_link, now); }
 
  private:
+  bool take(double price, Instant now);
+
   double left_ = allowance_max;
   std::optional<Instant> filled_;  // until then; nothing: no message has come yet
 };

@@ -86,7 +86,7 @@ class NodeImpl {
     double rtt_seconds = 0;        // smoothed; own bulk on the way is in it
     double least_rtt_seconds = 0;  // what the line itself takes
     std::size_t bulk_outstanding = 0;
-    ControlAllowance allowance;
+    ControlAllowance allowance;        // until it is established; then the neighbour's
     std::size_t reads_waiting = 0;     // FileReadEffects that are not answered
     std::uint32_t unasked_pieces = 0;  // of a file, since the last that was asked for
   };
@@ -98,6 +98,7 @@ class NodeImpl {
     std::uint32_t quarantines = 0;
     Instant quarantined_until{};
     Step spoken_step = 0;  // own step of the last turn spoken
+    ControlAllowance allowance;
   };
   struct DialState {
     bool in_flight = false;
@@ -225,7 +226,9 @@ class NodeImpl {
   // abuse.cpp
   void quarantine(Session& session, const std::string& why, Instant now);
   void on_flood(Session& session, const std::string& what, Instant now);
+  [[nodiscard]] bool is_admitted(Session& session, const Control& message, std::size_t bytes, Instant now);
   void bound_conversations();
+  void bound_dials(Instant now);
 
   // rounds.cpp
   void start_round(Instant now);

@@ -19,6 +19,7 @@ bool NodeImpl::may_dial(const Endpoint& endpoint, Instant now) const {
 }
 
 void NodeImpl::dial(const Endpoint& endpoint, Instant now) {
+  bound_dials(now);
   DialState& state = dials_[endpoint];
   state.in_flight = true;
   const MembershipPolicy& policy = config_.membership;

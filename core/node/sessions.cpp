@@ -144,7 +144,7 @@ void NodeImpl::on_message(SessionId id, Lane lane, std::span<const std::byte> me
   if (lane == Lane::bulk) return on_bulk(found->second, message, now);
   Result<Control> control = decode_control(message);
   if (!control) return refuse(found->second, control.error(), now);
-  if (!found->second.allowance.admit(*control, message.size(), now))
+  if (!is_admitted(found->second, *control, message.size(), now))
     return on_flood(found->second, "control messages come faster than anybody needs", now);
   handle(found->second, std::move(*control), now);
 }
@@ -244,6 +244,7 @@ void NodeImpl::on_hello(Session& session, const Hello& hello, Instant now) {
   if (neighbour != neighbours_.end() && now < neighbour->second.quarantined_until)
     return refuse(session, Error{"quarantined", "this peer went beyond what is allowed; it is let in again in " +
                                                     std::to_string(static_cast<int>(seconds(neighbour->second.quarantined_until - now)) + 1) + " s"}, now);
+  if (neighbour != neighbours_.end() && !neighbour->second.allowance.admit_link(now)) return on_flood(session, "links come faster than any line breaks", now);
   if (Session* existing = session_of(hello.id); existing != nullptr) {
     if (keep_existing(*existing, session)) return refuse(session, Error{"duplicate", "there is a session already"}, now);
     close(existing->id, "replaced by a newer session", now, true);

@@ -18,6 +18,11 @@ constexpr ClusterId cluster{7};
 constexpr JobHash job{9};
 constexpr NodeId own{2}, peer{1};
 
+Hello hello(NodeId id = peer) {
+  return {.protocol = protocol_version, .cluster = cluster, .id = id, .incarnation = 1, .name = "peer", .address = {"peer", 1}, .job = job,
+          .newest = protocol_version};
+}
+
 // A member that has a model and an open link to a node that has one as well; the member has the first turn.
 struct Linked {
   Linked() : node(LoneNode::config_of(1), LoneNode::state_of(own, cluster)) {
@@ -26,8 +31,7 @@ struct Linked {
   }
   void link_up() {
     session = node.open(false, {"peer", 1});
-    node.hear(session, Hello{.protocol = protocol_version, .cluster = cluster, .id = peer, .incarnation = 1, .name = "peer",
-                             .address = {"peer", 1}, .job = job, .newest = protocol_version});
+    node.hear(session, hello());
     node.hear(session, Ready{.schema = script_schema().hash(), .has_model = true, .nonce = 5});
     REQUIRE(node.is_open(session));
     (void)node.take_sent();
@@ -108,8 +112,7 @@ TEST_CASE("a peer whose turn does not end is refused as endless_turn at once, an
     linked.node.node().check_invariants();
     // It is not let in before its time is over.
     const SessionId again = linked.node.open(false, {"peer", 1});
-    linked.node.hear(again, Hello{.protocol = protocol_version, .cluster = cluster, .id = peer, .incarnation = 1, .name = "peer",
-                                  .address = {"peer", 1}, .job = job, .newest = protocol_version});
+    linked.node.hear(again, hello());
     CHECK_FALSE(linked.node.is_open(again));
   }
 }
@@ -156,6 +159,28 @@ TEST_CASE("a member that asks at the pace of the line is answered for a while, t
   }
 }
 
+TEST_CASE("a new connection gives no new allowance, and connections at the pace of the line end in a rest") {
+  Linked linked;
+  std::size_t asked = 0;
+  for (int connection = 0; connection < 5 && linked.node.is_open(linked.session); ++connection) {
+    for (int i = 0; i < 6 && linked.node.is_open(linked.session); ++i, ++asked) linked.node.hear(linked.session, JobRequest{});
+    if (!linked.node.is_open(linked.session)) break;
+    linked.node.cut(linked.session);
+    linked.session = linked.node.open(false, {"peer", 1});
+    linked.node.hear(linked.session, hello());
+  }
+  CHECK(asked <= 21);
+  Linked flapping;
+  std::size_t links = 0;
+  for (; flapping.node.is_open(flapping.session) && links < 1000; ++links) {
+    flapping.node.cut(flapping.session);
+    flapping.session = flapping.node.open(false, {"peer", 1});
+    flapping.node.hear(flapping.session, hello());
+  }
+  CHECK(links <= 401);
+  CHECK(flapping.last_refusal() == "flood");
+}
+
 TEST_CASE("an honest peer's pace is far below the allowance: a message every 2 ms for a minute, and a whole file") {
   Linked linked;
   for (int i = 0; i < 30'000; ++i) {
@@ -192,8 +217,7 @@ TEST_CASE("a peer that comes under ever new ids leaves replicas of no more than 
   const std::size_t most = MembershipPolicy{}.links_max;
   for (std::uint64_t id = 100; id < 100 + 4 * most; ++id) {
     const SessionId session = node.open(false, {"peer", 1});
-    node.hear(session, Hello{.protocol = protocol_version, .cluster = cluster, .id = NodeId{id}, .incarnation = 1, .name = "peer",
-                             .address = {"peer", 1}, .job = job, .newest = protocol_version});
+    node.hear(session, hello(NodeId{id}));
     node.hear(session, Ready{.schema = script_schema().hash(), .has_model = true, .nonce = 5});
     node.hear(session, Lane::bulk, keyframe_message(0, 1, true));
     node.cut(session);
