@@ -57,6 +57,7 @@ class Chaos {
   bool explosion();
   bool hostile_bytes();
   bool hostile_member();
+  bool endless_turn();
   bool connection_flood();
   bool at_the_end();
 

@@ -248,6 +248,12 @@ bool Chaos::hostile_member() {
   return node.has_value();
 }
 
+bool Chaos::endless_turn() {
+  const auto node = pick([this](std::size_t i) { return is_running(i) && has_model(i) && cluster_.disk(i).cluster == own_cluster; });
+  if (node) hostile_.strike(Hostile::Kind::endless, *node);
+  return node.has_value();
+}
+
 bool Chaos::connection_flood() {
   const auto node = pick([this](std::size_t i) { return cluster_.alive(i); });
   if (node) hostile_.strike(Hostile::Kind::flood, *node);

@@ -1,11 +1,18 @@
 #include "tests/sim/gossip_sim/hostile.h"
 
+#include "core/exchange/kernels.h"
+#include "core/exchange/turn_bounds.h"
+#include "core/wire/bytes.h"
+
 namespace gossipd::sim {
 namespace {
 
 constexpr std::size_t remembered_max = 64;
 constexpr std::size_t flood = 300;  // more sessions than a node takes
 constexpr Duration pause_between = std::chrono::milliseconds(200);
+constexpr Duration pause_in_turn = std::chrono::milliseconds(20);
+// First bytes of items that a parser of CBOR recurses on, or believes the length of.
+constexpr std::uint8_t bombs[] = {0x7f, 0x5f, 0x9f, 0xbf, 0x81, 0xa1, 0xc0, 0xd9, 0x9b, 0xbb, 0x7b};
 
 }  // namespace
 
@@ -32,9 +39,10 @@ void Hostile::opened(SessionId id) {
   const auto [kind, victim] = dialled_.front();
   dialled_.pop_front();
   sessions_[id] = Open{kind, victim, kind == Kind::flood ? 0 : 3 + random_.below(10)};
-  if (kind == Kind::member) say(id, Lane::control, hello(true, victim));
-  if (kind == Kind::bytes && random_.below(3) == 0) say(id, Lane::control, hello(false, victim));
-  say_next(id);
+  sessions_[id].says_nothing = kind == Kind::endless && random_.below(4) == 0;
+  if (kind == Kind::member || kind == Kind::endless) say(id, Lane::control, hello(true, sessions_[id]));
+  if (kind == Kind::bytes && random_.below(3) == 0) say(id, Lane::control, hello(false, sessions_[id]));
+  if (kind != Kind::endless) say_next(id);
 }
 
 void Hostile::dial_failed() {
@@ -45,16 +53,29 @@ void Hostile::closed(SessionId id) { sessions_.erase(id); }
 
 void Hostile::heard(SessionId id, Lane lane, const Bytes& message) {
   const auto found = sessions_.find(id);
-  if (found == sessions_.end() || found->second.kind != Kind::member || lane != Lane::control) return;
+  if (found == sessions_.end() || (found->second.kind != Kind::member && found->second.kind != Kind::endless)) return;
+  Open& open = found->second;
+  if (lane == Lane::bulk) {
+    TurnHeader header;
+    std::vector<TurnRecord> records;
+    if (open.kind != Kind::endless || bulk_kind(message) != BulkKind::turn || decode_turn(message, schema_, header, records) || !header.last) return;
+    open.turn = header.turn + 1;
+    return go_on(id);
+  }
   const Result<Control> control = decode_control(message);
   if (!control) return;
   // It answers what keeps the session up, so that its nonsense is heard to the end.
   if (const auto* ready = std::get_if<Ready>(&*control)) {
     Ready mine = *ready;
-    mine.has_model = random_.below(2) == 0;
+    mine.has_model = open.kind == Kind::endless || random_.below(2) == 0;
     mine.nonce = random_.next();
-    if (random_.below(8) == 0) mine.schema = SchemaHash{random_.next()};
+    // With a model on both sides the lower id speaks first, else who has one.
+    const bool first = !ready->has_model || open.own_id < raw(cluster_.id(open.victim));
+    if (open.kind == Kind::member && random_.below(8) == 0) mine.schema = SchemaHash{random_.next()};
     say(id, Lane::control, encode_control(mine));
+    if (open.kind != Kind::endless || !first) return;
+    open.turn = 1;
+    go_on(id);
   } else if (const auto* ping = std::get_if<Ping>(&*control)) {
     say(id, Lane::control, encode_control(Pong{ping->nonce}));
   }
@@ -83,7 +104,39 @@ void Hostile::say_next(SessionId id) {
   });
 }
 
+// One message at a time, each when the one before has arrived: what the other end lets happen, it has seen.
+void Hostile::go_on(SessionId id) {
+  cluster_.events().at(cluster_.now() + pause_in_turn, [this, id] {
+    const auto found = sessions_.find(id);
+    if (found == sessions_.end()) return;
+    Open& open = found->second;
+    if (!cluster_.network().is_quiet(host_, id)) return go_on(id);
+    GOSSIPD_SIM_REQUIRE(open.said <= turn_records_per_block_max * schema_.blocks().size() + 1, "queues",
+                        "node" + std::to_string(open.victim) + " hears a turn of " + std::to_string(open.said) + " messages that has no end");
+    say(id, Lane::bulk, part_of_turn(open));
+    ++open.said;
+    go_on(id);
+  });
+}
+
+// A block as a whole: all of them, and again.
+Bytes Hostile::part_of_turn(const Open& open) const {
+  const bool nothing = open.says_nothing || schema_.blocks().empty();
+  const auto index = static_cast<std::uint32_t>(nothing ? 0 : open.said % schema_.blocks().size());
+  const std::vector<float> values(nothing ? 0 : schema_.blocks()[index].size, 0.5f);
+  Bytes message(turn_header_bytes);
+  ByteWriter writer(message);
+  write_turn_header(std::span(message).first<turn_header_bytes>(), TurnHeader{.records = static_cast<std::uint16_t>(nothing ? 0 : 1), .turn = open.turn});
+  if (nothing) return message;
+  const TurnRecord record{.block = index, .version = static_cast<Version>(open.said + 1), .codec = {CodecId::keyframe, 0}, .hash = kernels().hash(values)};
+  write_turn_record(writer.grow(turn_record_bytes).first<turn_record_bytes>(), record);
+  writer.put(*record.hash);
+  for (const float value : values) writer.put(value);
+  return message;
+}
+
 Bytes Hostile::random_bytes() {
+  if (random_.below(6) == 0) return Bytes(control_bytes_max, static_cast<std::byte>(bombs[random_.below(std::size(bombs))]));
   Bytes bytes(1 + random_.below(random_.below(20) == 0 ? 60'000 : 300));
   for (std::byte& b : bytes) b = static_cast<std::byte>(random_.next());
   return bytes;
@@ -102,15 +155,16 @@ Bytes Hostile::mutated(Bytes bytes) {
   return bytes;
 }
 
-Bytes Hostile::hello(bool right_cluster, std::size_t victim) {
+Bytes Hostile::hello(bool right_cluster, Open& open) {
   Hello hello;
   hello.protocol = right_cluster || random_.below(2) == 0 ? protocol_version : static_cast<std::uint32_t>(random_.next());
   hello.id = NodeId{0xbad00000000ull + random_.below(3)};
+  open.own_id = raw(hello.id);
   hello.incarnation = random_.below(1000) + 1;
   hello.name = "hostile";
   hello.address = VirtualCluster::endpoint(host_);
-  hello.cluster = right_cluster ? cluster_.disk(victim).cluster : ClusterId{random_.next() | 1};
-  hello.job = right_cluster ? cluster_.disk(victim).job : JobHash{random_.next()};
+  hello.cluster = right_cluster ? cluster_.disk(open.victim).cluster : ClusterId{random_.next() | 1};
+  hello.job = right_cluster ? cluster_.disk(open.victim).job : JobHash{random_.next()};
   return encode_control(hello);
 }
 

@@ -2,7 +2,7 @@
 //
 // Below TLS an attacker without the key can only end sessions, which the network's resets are. What
 // is left is a host that speaks: one that does not know the protocol, one of another cluster, and a member that holds the
-// key and sends nonsense under an id of its own. It does not lie about other members: whoever holds the key is believed there.
+// key and sends nonsense, or a turn without an end, under an id of its own. It does not lie about other members: whoever holds the key is believed there.
 #pragma once
 
 #include <deque>
@@ -14,9 +14,9 @@ namespace gossipd::sim {
 
 class Hostile : public Stranger {
  public:
-  enum class Kind : std::uint8_t { bytes, member, flood };
+  enum class Kind : std::uint8_t { bytes, member, flood, endless };
 
-  Hostile(VirtualCluster& cluster, std::uint64_t seed, SchemaHash schema) : cluster_(cluster), random_(seed), schema_(schema) {}
+  Hostile(VirtualCluster& cluster, std::uint64_t seed, const Schema& schema) : cluster_(cluster), random_(seed), schema_(schema) {}
   void set_host(std::size_t host) { host_ = host; }
   [[nodiscard]] static bool is_own(NodeId id) { return raw(id) >> 32 == 0xbad; }
 
@@ -34,16 +34,22 @@ class Hostile : public Stranger {
     Kind kind;
     std::size_t victim;
     std::size_t left;  // messages still to be sent
+    std::uint64_t own_id = 0;     // that it has said
+    std::uint32_t turn = 0;       // of a turn without an end: its number; 0: not its turn yet
+    std::size_t said = 0;         // messages of it
+    bool says_nothing = false;    // in them
   };
   void say(SessionId, Lane, Bytes);
   void say_next(SessionId);
+  void go_on(SessionId);
+  [[nodiscard]] Bytes part_of_turn(const Open&) const;
   Bytes random_bytes();
   Bytes mutated(Bytes);
-  Bytes hello(bool right_cluster, std::size_t victim);
+  Bytes hello(bool right_cluster, Open&);
 
   VirtualCluster& cluster_;
   Random random_;
-  SchemaHash schema_;
+  const Schema& schema_;
   std::size_t host_ = 0;
   std::deque<std::pair<Kind, std::size_t>> dialled_;  // answered in order
   std::map<SessionId, Open> sessions_;

@@ -11,7 +11,8 @@ constexpr const char* fault_names[] = {
     "reset", "half-open", "one-way-cut", "partition", "delay", "clog", "duplicate-session",
     "kill", "kill-at-effect", "power-loss", "lost-write", "stop", "freeze", "clock-jump",
     "old-disk", "empty-disk", "foreign-disk", "disk-error", "lost-checkpoint",
-    "late-join", "operator-race", "wrong-cluster", "not-a-number", "explosion", "hostile-bytes", "hostile-member", "connection-flood", "at-the-end"};
+    "late-join", "operator-race", "wrong-cluster", "not-a-number", "explosion", "hostile-bytes", "hostile-member", "connection-flood", "at-the-end",
+    "endless-turn"};
 static_assert(std::size(fault_names) == fault_classes);
 
 constexpr Duration failed_dial_gap = 15s;     // at most between two dials of members that failed (core: 10 s and a half)

@@ -22,7 +22,7 @@ class SeedRun {
       : scenario_(draw_scenario(seed)),
         cluster_(scenario_.schema, [this](std::size_t node, std::span<float> x, Step) { train(node, x); }),
         checkers_(cluster_, scenario_, trace),
-        hostile_(cluster_, seed, scenario_.schema.hash()),
+        hostile_(cluster_, seed, scenario_.schema),
         chaos_(cluster_, checkers_, hostile_, scenario_) {
     cluster_.network().set_random(seed);
     cluster_.set_latency(std::chrono::microseconds(100 + seed % 7 * 5000));
