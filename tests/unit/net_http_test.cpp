@@ -1,6 +1,7 @@
 #include <sys/stat.h>
 
 #include <boost/asio/local/stream_protocol.hpp>
+#include <atomic>
 #include <boost/asio/read.hpp>
 #include <thread>
 
@@ -193,6 +194,44 @@ TEST_CASE("connections over the maximum are turned away and room comes back") {
   CHECK(response);
   service.stop();
   CHECK(service.server->counters().refused_full >= 1);
+}
+
+TEST_CASE("a flood of requests, good, bad and cut off, from more connections than there is room for, is answered or turned away, all of it") {
+  Service service({.connections_max = 16, .read_timeout = 2s});
+  service.start();
+  const std::string good = get(service), deep = std::string(60'000, '['), bad = "\r\nNONSENSE\r\n\r\n";
+  const std::string post = "POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + std::to_string(deep.size()) + "\r\n\r\n" + deep;
+  std::atomic<std::size_t> answered{0}, turned_away{0};
+  std::vector<std::jthread> clients;
+  for (int client = 0; client < 8; ++client) {
+    clients.emplace_back([&, client] {
+      for (int round = 0; round < 40; ++round) {
+        asio::io_context io;
+        std::vector<tcp::socket> sockets;
+        boost::system::error_code error;
+        for (int i = 0; i < 4; ++i) {
+          tcp::socket& socket = sockets.emplace_back(io);
+          socket.connect(tcp::endpoint(asio::ip::make_address(service.where.host), service.where.port), error);
+          const std::string words = i == 0 ? good + post + good : i == 1 ? bad : i == 2 ? good.substr(0, 10 + static_cast<std::size_t>(client)) : get(service, "Connection: close\r\n");
+          asio::write(socket, asio::buffer(words), error);
+        }
+        std::array<char, 4096> buffer;
+        const std::size_t got = sockets[3].read_some(asio::buffer(buffer), error);
+        ++(std::string_view(buffer.data(), got).starts_with("HTTP/1.1 200") ? answered : turned_away);
+      }
+    });
+  }
+  clients.clear();
+  CHECK(answered + turned_away == 8 * 40);
+  CHECK(answered > 0);
+  Result<HttpResponse> response = service.call("GET", "/hello");
+  for (int tries = 0; !response && tries < 10'000; ++tries) response = service.call("GET", "/hello");  // until those cut off are seen to be gone
+  REQUIRE(response);
+  CHECK(response->status == 200);
+  service.stop();
+  const HttpServerCounters counters = service.server->counters();
+  CHECK(counters.refused_full > 0);
+  CHECK(counters.connections + counters.refused_full >= 8 * 40);
 }
 
 TEST_CASE("only requests that name this host pass") {
