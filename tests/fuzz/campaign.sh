@@ -4,6 +4,7 @@
 #     tests/fuzz/campaign.sh BUILD SECONDS [TARGET ...]     each target so long, one after the other; all unless named
 #
 # BUILD is a build directory of preset fuzz. What is found stays in BUILD/tests/fuzz/found/TARGET; keep.py makes corpus/TARGET of it.
+# Leaks are looked for under ctest, where it costs less.
 # Ends with a failure if a target did; its input then lies in BUILD/tests/fuzz, and in corpus/TARGET as regression-WHAT once it is mended.
 set -euo pipefail
 
@@ -25,10 +26,11 @@ work=$build/tests/fuzz
 "$build/bin/fuzz_make_seeds" "$work/seeds" "$here/../../deploy/jobs/fashion-mnist.toml" "$here/corpus"
 
 failed=0 sum=0
+export ASAN_OPTIONS=malloc_context_size=0:quarantine_size_mb=16${ASAN_OPTIONS:+:$ASAN_OPTIONS}
 for target in "${targets[@]}"; do
   log=$work/$target.log verdict=ok
   mkdir -p "$work/found/$target" "$here/corpus/$target"
-  "${runner[@]}" "$build/bin/fuzz_$target" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=1024 -print_final_stats=1 \
+  "${runner[@]}" "$build/bin/fuzz_$target" -max_total_time="$seconds" -max_len="$(<"$work/$target.max_len")" -entropic=0 -timeout=10 -detect_leaks=0 -rss_limit_mb=1024 -print_final_stats=1 \
     -artifact_prefix="$work/$target-" "$work/found/$target" "$work/seeds/$target" "$here/corpus/$target" >"$log" 2>&1 ||
     verdict="FAILED, see $log" failed=1
   count=$(sed -nE 's/^stat::number_of_executed_units: *([0-9]+)$/\1/p' "$log")

@@ -10,7 +10,8 @@ using namespace gossipd;
 
 namespace {
 
-constexpr FrameLimits limits{.control_bytes_max = 256, .bulk_bytes_max = 1024, .chunk_bytes_max = 128};
+// Small ones are met by small inputs, and by the real ones so is their size.
+constexpr FrameLimits small{.control_bytes_max = 256, .bulk_bytes_max = 1024, .chunk_bytes_max = 128}, real;
 
 struct Outcome {
   std::vector<std::pair<FrameKind, Bytes>> messages;
@@ -18,7 +19,7 @@ struct Outcome {
   bool operator==(const Outcome&) const = default;
 };
 
-Outcome decode(std::span<const std::byte> stream, std::size_t piece_bytes) {
+Outcome decode(std::span<const std::byte> stream, const FrameLimits& limits, std::size_t piece_bytes) {
   FrameDecoder decoder(limits);
   Outcome outcome;
   while (!stream.empty()) {
@@ -37,17 +38,20 @@ Outcome decode(std::span<const std::byte> stream, std::size_t piece_bytes) {
 }  // namespace
 
 // Checksums keep a fuzzer out, so the input describes frames: a first byte below 4 asks for a well
-// made header of that kind, anything else is taken as it is.
+// made header of that kind, anything else is taken as it is. The highest bit of the input chooses the limits, and the unit of lengths.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   std::span<const std::byte> input(reinterpret_cast<const std::byte*>(data), size);
   if (input.empty()) return 0;
-  const std::size_t piece_bytes = 1 + std::to_integer<std::size_t>(input[0]) % 64;
+  const bool is_real = (input[0] & std::byte{0x80}) != std::byte{};
+  const std::size_t unit = is_real ? 512 : 1;
+  const FrameLimits& limits = is_real ? real : small;
+  const std::size_t piece_bytes = (1 + std::to_integer<std::size_t>(input[0]) % 64) * unit;
   input = input.subspan(1);
   Bytes stream;
   while (input.size() >= 4) {
     const auto selector = std::to_integer<std::uint8_t>(input[0]);
-    const std::size_t length = std::min<std::size_t>(std::to_integer<std::size_t>(input[1]), input.size() - 4);
-    const std::uint32_t total = std::to_integer<std::uint32_t>(input[2]) * 8;
+    const std::size_t length = std::min<std::size_t>(std::to_integer<std::size_t>(input[1]) * unit, input.size() - 4);
+    const std::uint32_t total = std::to_integer<std::uint32_t>(input[2]) * 8 * static_cast<std::uint32_t>(unit);
     const bool first = (std::to_integer<int>(input[3]) & 1) != 0;
     const auto payload = input.subspan(4, length);
     if (selector < 4) {
@@ -61,6 +65,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     input = input.subspan(4 + length);
   }
   stream.insert(stream.end(), input.begin(), input.end());
-  GOSSIPD_ASSERT(decode(stream, piece_bytes) == decode(stream, stream.size() + 1));
+  GOSSIPD_ASSERT(decode(stream, limits, piece_bytes) == decode(stream, limits, stream.size() + 1));
   return 0;
 }

@@ -15,8 +15,9 @@ void try_codec(std::span<const std::byte> input) {
   const Codec codec{static_cast<CodecId>(std::to_integer<unsigned>(input[0]) % 8),
                     static_cast<std::uint16_t>(std::to_integer<unsigned>(input[1]) * 2)};
   const std::size_t floats = 1 + std::to_integer<std::size_t>(input[2]) * 9;
-  std::vector<float> replica(floats, 0.25f);
-  const std::vector<float> before = replica;
+  static std::vector<float> replica, before;
+  replica.assign(floats, 0.25f);
+  before = replica;
   if (apply(codec, input.subspan(3), replica, 64.0f) != ApplyError::none)
     GOSSIPD_ASSERT(std::memcmp(replica.data(), before.data(), floats * sizeof(float)) == 0);
   else
@@ -26,7 +27,6 @@ void try_codec(std::span<const std::byte> input) {
 class FuzzedNode {
  public:
   explicit FuzzedNode(std::uint32_t protocol) : protocol_(protocol) {
-    model_.assign(schema_.floats(), 0.125f);
     open(1);
   }
 
@@ -56,21 +56,22 @@ class FuzzedNode {
   }
 
   void refused_changes_nothing(const auto& act) {
-    const std::vector<float> before = held();
+    static std::vector<float> before, after;  // kept: to fill new ones took most of the time
+    const std::size_t held_before = held(before);
     if (!act()) return;
-    const std::vector<float> after = held();
-    GOSSIPD_ASSERT(before.size() == after.size() && (before.empty() || std::memcmp(before.data(), after.data(), before.size() * sizeof(float)) == 0));
+    GOSSIPD_ASSERT(held(after) == held_before && std::memcmp(before.data(), after.data(), held_before * sizeof(float)) == 0);
   }
 
-  // The blocks of the peer's model that are held, one after the other.
-  [[nodiscard]] std::vector<float> held() const {
-    std::vector<float> out;
+  // The blocks of the peer's model that are held, one after the other; how many floats that is.
+  [[nodiscard]] std::size_t held(std::vector<float>& out) const {
+    out.resize(schema_.floats());
+    std::size_t floats = 0;
     for (std::size_t i = 0; link_.has_replicas() && i < schema_.blocks().size(); ++i) {
       if (!link_.is_known(Link::Which::received, i)) continue;
-      out.resize(out.size() + schema_.blocks()[i].size);
-      link_.copy_received(i, std::span(out).last(schema_.blocks()[i].size));
+      link_.copy_received(i, std::span(out).subspan(floats, schema_.blocks()[i].size));
+      floats += schema_.blocks()[i].size;
     }
-    return out;
+    return floats;
   }
 
   void answer() {
@@ -81,10 +82,10 @@ class FuzzedNode {
   }
 
   const std::uint32_t protocol_;
-  const Schema schema_ = script_schema();
+  static inline const Schema schema_ = script_schema();
   const ExchangePolicy policy_;
   Link link_{fuzzed_node, fuzzing_peer, schema_, policy_};
-  std::vector<float> model_;
+  static inline const std::vector<float> model_ = std::vector<float>(schema_.floats(), 0.125f);
   std::uint64_t nonce_ = 1;
   Instant now_{};
 };
@@ -99,7 +100,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   input = input.subspan(1);
   while (input.size() >= 2) {
     const std::size_t wanted = std::to_integer<std::size_t>(input[0]) | std::to_integer<std::size_t>(input[1]) << 8;
-    const auto message = input.subspan(2, std::min(wanted, input.size() - 2));
+    const auto message = input.subspan(2, wanted == rest_of_script ? input.size() - 2 : std::min(wanted, input.size() - 2));
     input = input.subspan(2 + message.size());
     node.hear(message);
   }

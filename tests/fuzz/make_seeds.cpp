@@ -17,6 +17,7 @@
 #include "core/wire/file_piece.h"
 #include "models/safetensors.h"
 #include "tests/fuzz/link_script.h"
+#include "tests/fuzz/session_script.h"
 
 using namespace gossipd;
 
@@ -71,6 +72,117 @@ void append_piece(Bytes& script, std::span<const std::byte> message) {
   script.insert(script.end(), message.begin(), message.end());
 }
 
+// As large as a message may be, which takes another way through allocators and bounds.
+void largest_control_seeds() {
+  const MemberRecord record{.id = NodeId{7}, .name = std::string(name_bytes_max, 'n'), .address = {"10.0.0.11", 7610}, .incarnation = 3};
+  const Bytes seeds[] = {encode_control(Resync{std::vector<std::uint32_t>(resync_blocks_max, 0xffffffff)}),
+                         encode_control(Members{std::vector<MemberRecord>(records_per_message_max, record)}),
+                         encode_control(JobOffer{JobHash{5}, 600'000, std::string(job_bytes_max, '#')}),
+                         encode_control(Digest{std::vector<std::uint64_t>(digest_buckets_max, ~0ull)}),
+                         Bytes(control_bytes_max, std::byte{0x7f}),   // strings of unknown length, within each other …
+                         Bytes(control_bytes_max, std::byte{0x5f}),
+                         Bytes(control_bytes_max, std::byte{0x81}),   // … arrays of one …
+                         Bytes(control_bytes_max, std::byte{0xd9})};  // … and tags
+  for (std::size_t i = 0; i < std::size(seeds); ++i)
+    for (const char* target : {"control", "cbor"}) write(target, "largest-" + std::to_string(i), seeds[i]);
+}
+
+void nesting_seeds() {
+  write("nesting", "shallow", std::string("\x05{\"a\": [1, {\"b\": \"[[\\\"[\"}]}"));
+  write("nesting", "deep", std::string(1, '\x0f') + std::string(30'000, '[') + std::string(30'000, ']'));
+  write("nesting", "keys", std::string("\x03[a.b.\"c.d\"]\nx.y = \"\"\"a.b\n.c\"\"\"\"\n# a.b.c.d\nz = '''a'''\n"));
+  std::string dotted(1, '\x13');
+  while (dotted.size() < 60'000) dotted += "a.";
+  write("nesting", "long-key", dotted + "a = 1");
+  write("toml", "long-key", dotted.substr(1) + "a = 1");
+  write("toml", "deep", "a = " + std::string(30'000, '['));
+}
+
+void text_seeds() {
+  const std::vector<std::string> endpoints = {"box1", "box1:7610", "[::1]:7610", "::1", "10.0.0.1:1"};
+  for (const std::string& endpoint : endpoints) write("text", "endpoint-" + std::to_string(endpoint.size()), '\0' + endpoint);
+  write("text", "id", std::string("\1") + "0123456789abcdef");
+  write("text", "file", std::string("\1") + "0123456789abcdef0123456789abcdef");
+  write("text", "codec", std::string("\2") + "top_k:64");
+  const std::vector<std::string> settings = {"words", "/a/file", "long-one", "true", "-12.5e1", "2500", "1000000", "box1:7610"};
+  for (std::size_t i = 0; i < settings.size(); ++i) write("text", "setting-" + std::to_string(i), static_cast<char>(4 * i + 3) + settings[i]);
+}
+
+void state_seeds() {
+  const std::string member = R"({"id":"00000000000000aa","name":"box","host":"h","port":7610,"incarnation":3,"state":"alive","tick":4,"news":2,)"
+                             R"("phase":"training","samples":10,"step":3,"samples_per_second":1.5,"batch":32,"loss":0.5,"spread":0.1})";
+  const auto state = [](const std::string& members) {
+    return R"({"id":"00000000000000ab","cluster":"00000000000000cd","incarnation":5,"left":false,"job":"0000000000000001","own_samples":7,)"
+           R"("budget_revision":0,"budget_samples":0,"members":[)" + members + "]}";
+  };
+  write("state", "alone", '\0' + state(""));
+  write("state", "two", '\0' + state(member + "," + member));
+  write("state", "raw", std::string("\1") + R"({"format":1,"checksum":"0000000000000000","state":)" + state("") + "}");
+  write("state", "deep", std::string("\1") + std::string(500'000, '['));
+  std::string many = member;
+  while (many.size() < 300'000) many += "," + member;
+  write("state", "many", '\0' + state(many));
+}
+
+// ---- whole sessions ---------------------------------------------------------------------------
+
+class Steps {
+ public:
+  explicit Steps(std::uint8_t start) : bytes_(1, static_cast<char>(start)) {}
+  Steps& operator()(SessionStep step, std::initializer_list<int> arguments = {}) {
+    bytes_ += static_cast<char>(step);
+    for (const int value : arguments) bytes_ += static_cast<char>(value);
+    return *this;
+  }
+  // A turn that says something of every block, and a step of the node's trainer, which answers.
+  Steps& exchange(int codec) {
+    (*this)(SessionStep::turn, {turn_last, 3});
+    for (const int block : {0, 1, 2})
+      for (const int value : {block | codec << 2, 0, 20, 1}) bytes_ += static_cast<char>(value);
+    return (*this)(SessionStep::train, {1});
+  }
+  [[nodiscard]] const std::string& bytes() const { return bytes_; }
+
+ private:
+  std::string bytes_;
+};
+
+void session_seeds() {
+  using enum SessionStep;
+  constexpr int keyframe = 1, int8 = 4;
+  for (const int start : {0, int{start_without_model}, int{start_without_job}, int{start_older}, 0x60, 0x98}) {
+    Steps steps(static_cast<std::uint8_t>(start));
+    steps(select, {2})(link_up).exchange(keyframe).exchange(int8).exchange(int8)(time, {8});
+    steps(cut)(dial_in, {0})(hello, {0})(ready, {ready_remembered})(replica, {0, 1, 1, 1}).exchange(int8);
+    write("session", "exchange-" + std::to_string(start), steps.bytes());
+  }
+  for (int kind = 0; kind < 13; ++kind) {
+    Steps steps(0);
+    steps(select, {2})(link_up)(control, {kind, 2, 3, 1, 1, 1, 0, 4, 1, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1})(time, {10})(train, {1})(repeat, {100});
+    write("session", "control-" + std::to_string(kind), steps.bytes());
+  }
+  for (int oddity = 0; oddity < static_cast<int>(HelloOddity::count_); ++oddity) {
+    Steps steps(0);
+    steps(dial_in, {oddity & 1})(hello, {oddity})(ready, {oddity})(time, {14})(say_again);
+    write("session", "hello-" + std::to_string(oddity), steps.bytes());
+  }
+  for (int which = 0; which < 9; ++which) {
+    Steps steps(0);
+    steps(select, {2})(link_up).exchange(keyframe)(op, {which, 2})(time, {12})(train, {0x80})(op, {1})(time, {13})(piece, {0, 60});
+    write("session", "operator-" + std::to_string(which), steps.bytes());
+  }
+  Steps endless(0);
+  endless(select, {2})(link_up);
+  for (int i = 0; i < 20; ++i) endless(turn, {0, 1, keyframe << 2, 0, 20, 1});
+  write("session", "endless-turn", endless.bytes());
+  Steps largest(0);
+  largest(control_fill, {0xff, 0xff, 0x7f})(select, {2})(link_up)(bulk_fill, {0xff, 1})(control_fill, {0xff, 0xff, 0x5f});
+  write("session", "largest", largest.bytes());
+  Steps four(0);
+  four(link_up)(select, {1})(link_up)(select, {2})(link_up)(select, {3})(link_up)(disk, {1})(control, {6, 1, 2, 7, 0})(repeat, {9})(disk, {0});
+  write("session", "four", four.bytes());
+}
+
 // What the peer says in a real conversation: keyframes, deltas, a reconnect, more deltas.
 Bytes turn_script(Codec codec, std::byte first) {
   const Schema schema = script_schema();
@@ -117,11 +229,21 @@ void file_piece_seeds() {
   const Bytes content(300, std::byte{7});
   write("file_piece", "first", encode_file_piece({0, content}));
   write("file_piece", "later", encode_file_piece({1 << 20, content}));
+  write("file_piece", "largest", encode_file_piece({1 << 20, Bytes(file_piece_bytes_max)}));
 }
 
 void turn_seeds() {
   for (const char* name : {"fp32", "bf16", "int8", "int4", "ternary", "top_k"})
     for (const unsigned char first : {0, 1}) write("turn", std::string(name) + "-" + std::to_string(first), turn_script(*parse_codec(name), std::byte{first}));
+  // A message of the largest size, in which one record is said over and over.
+  Bytes script{std::byte{1}, std::byte{0xff}, std::byte{0xff}};
+  Bytes record(turn_record_bytes + 4 * script_schema().blocks()[1].size);
+  write_turn_record(std::span(record).first<turn_record_bytes>(), TurnRecord{.block = 1, .version = 1, .codec = {CodecId::fp32, 0}});
+  Bytes message(turn_header_bytes);
+  write_turn_header(std::span(message).first<turn_header_bytes>(), TurnHeader{.last = true, .records = turn_records_max, .turn = 1});
+  for (std::size_t i = 0; i < turn_records_max; ++i) message.insert(message.end(), record.begin(), record.end());
+  script.insert(script.end(), message.begin(), message.end());
+  write("turn", "largest", script);
 }
 
 // Frames as fuzz_frame.cpp describes them: {selector, length, total / 8, first} and the payload.
@@ -132,6 +254,12 @@ void frame_seeds() {
   write("frame", "bulk-in-two-chunks", std::string("\x03\x01\x40\x10\x01", 5) + payload + std::string("\x01\x40\x10\x00", 4) + payload);
   write("frame", "control-between-chunks", std::string("\x20\x01\x40\x10\x01", 5) + payload + std::string("\x00\x08\x00\x01", 4) +
                                                payload.substr(0, 8) + std::string("\x01\x40\x10\x00", 4) + payload);
+  // By the real limits, in units of 512 bytes: a control message, and a bulk message of 1 MiB in chunks of 64 KiB.
+  const std::string chunk(128 * 512, 'x');
+  write("frame", "largest-control", std::string("\xbf\x00\x80\x00\x01", 5) + chunk);
+  std::string bulk("\x9f");
+  for (int i = 0; i < 16; ++i) bulk += std::string("\x01\x80", 2) + '\xff' + std::string(1, i == 0 ? '\1' : '\0') + chunk;
+  write("frame", "largest-bulk", bulk);
   write("frame", "noise", std::string("\x05\xff\x20\x00\x01", 5) + payload);
 }
 
@@ -142,6 +270,7 @@ void http_seeds() {
 }
 
 void keyring_seeds() {
+  write("key_line", "one", "gossipd-key-1 0000000000000001 " + std::string(64, 'a') + "\n");
   const std::string secret(63, 'a');
   const auto key = [&](int digit) { return "gossipd-key-1 000000000000000" + std::to_string(digit) + " " + secret + std::to_string(digit) + "\n"; };
   write("keyring", "one", key(1));
@@ -252,6 +381,11 @@ int main(int argc, char** argv) {
   directory = argv[1];
   std::filesystem::remove_all(directory);
   control_seeds();
+  largest_control_seeds();
+  nesting_seeds();
+  text_seeds();
+  state_seeds();
+  session_seeds();
   file_piece_seeds();
   turn_seeds();
   frame_seeds();
