@@ -23,6 +23,7 @@
 #include "core/node.h"
 #include "core/node/final_model.h"
 #include "core/node/gathering.h"
+#include "core/node/path_watch.h"
 #include "core/wire/control.h"
 
 namespace gossipd {
@@ -93,6 +94,7 @@ class NodeImpl {
     std::uint32_t quarantines = 0;
     Instant quarantined_until{};
     Step spoken_step = 0;  // own step of the last turn spoken
+    PathWatch path;
   };
   struct DialState {
     bool in_flight = false;
@@ -132,7 +134,8 @@ class NodeImpl {
   void check_leave(Instant now);
   void finish_leave(Instant now);
   void reopen_waiting_links(Instant now);
-  void note_refusal(bool by_us, std::string peer, Error reason, Instant now);
+  void note_refusal(bool by_us, std::string peer, Error reason, Instant now) { refusals_.note(by_us, std::move(peer), std::move(reason), now); }
+  void name_bad_paths(Instant now);
   void recover_samples();
   [[nodiscard]] bool steps_allowed() const { return phase_ == Phase::training; }
   [[nodiscard]] bool exchanging() const;
@@ -301,7 +304,7 @@ class NodeImpl {
   Instant next_failed_dial_{};
   Instant persist_after_{};
   bool persist_due_ = false;
-  std::deque<Refusal> refusals_;
+  RefusalLog refusals_;
   std::set<NodeId> job_asked_;
 
   // the round: one buffer is with the trainer or here
