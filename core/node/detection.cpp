@@ -150,6 +150,7 @@ void NodeImpl::on_probe_answered(Session& session, Instant now) {
   const Endpoint endpoint = session.remote;
   close(session.id, "the probe has been answered", now, true);
   dials_.erase(endpoint);
+  dial_budget_.answered(endpoint);
   learn_from(hello, now);
   directory_.heard_from(hello.id, now);
 }

@@ -21,6 +21,7 @@
 #include "core/exchange/trigger.h"
 #include "core/membership/directory.h"
 #include "core/node.h"
+#include "core/node/dial_budget.h"
 #include "core/node/final_model.h"
 #include "core/node/gathering.h"
 #include "core/node/path_watch.h"
@@ -292,6 +293,7 @@ class NodeImpl {
   std::map<SessionId, Session> sessions_;
   std::map<NodeId, Neighbour> neighbours_;
   std::map<Endpoint, DialState> dials_;
+  DialBudget dial_budget_;
   Instant last_time_{};
   Instant next_probe_{};
   Instant next_rotation_{};

@@ -8,17 +8,23 @@ namespace gossipd {
 namespace {
 
 constexpr Duration failed_dial_period = std::chrono::seconds(10);
+constexpr std::size_t dials_known_max = 4096;
 constexpr Duration failed_look_period = std::chrono::seconds(1);  // while none may be dialled
 
 }  // namespace
 
 bool NodeImpl::may_dial(const Endpoint& endpoint, Instant now) const {
   if (endpoint.host.empty() || endpoint.port == 0) return false;
+  if (!dial_budget_.admits(endpoint, now)) return false;
   const auto found = dials_.find(endpoint);
   return found == dials_.end() || (!found->second.in_flight && !found->second.self && now >= found->second.next);
 }
 
 void NodeImpl::dial(const Endpoint& endpoint, Instant now) {
+  // Records may name ever new addresses: what is known of those that need not be waited for is let go.
+  if (dials_.size() >= dials_known_max)
+    std::erase_if(dials_, [now](const auto& item) { return !item.second.in_flight && !item.second.self && now >= item.second.next; });
+  dial_budget_.spend(endpoint, now);
   DialState& state = dials_[endpoint];
   state.in_flight = true;
   const MembershipPolicy& policy = config_.membership;

@@ -290,6 +290,7 @@ void NodeImpl::establish(Session& session, Instant now) {
   session.established = true;
   ping(session, now);  // before anything large is on the way: what the line itself takes
   if (session.outbound) {
+    dial_budget_.answered(session.remote);
     dials_[session.remote].failures = 0;
     dials_[session.remote].last_reason.clear();
   }

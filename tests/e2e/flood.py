@@ -18,6 +18,7 @@ import time
 from cluster import wait_for, with_cluster
 
 TICK_S = 0.2
+JOIN_LIMIT_S = 300
 WORDS = {
     "silent": b"",
     "hello": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # the beginning of a TLS hello, and no more
@@ -114,7 +115,7 @@ def join_beside(cluster, seed, name, sockets, addresses, words):
             wait_for("the flood", lambda: flood.cut > 2 * sockets or flood.connected >= flood.wanted, 120)
         before, busy, began, steps = (flood.cut if flood else 0), processor_s(seed), time.monotonic(), seed.status()["step"]
         joiner = cluster.joiner(name, seed, shard="1/1", trainer__min_step_ms=50).start()
-        joiner.wait("its link", lambda s: s["links_open"] >= 1, 300)
+        joiner.wait("its link", lambda s: s["links_open"] >= 1, JOIN_LIMIT_S)
         took = time.monotonic() - began
         row = {"sockets": sockets, "addresses": addresses if sockets else 0, "joined_s": round(took, 2),
                "reconnects_per_s": round(((flood.cut if flood else 0) - before) / took),
