@@ -22,6 +22,7 @@
 #include "core/exchange/trainer_port.h"
 #include "core/membership/member.h"
 #include "core/model/schema.h"
+#include "core/node/refusals.h"
 #include "core/wire/protocol.h"
 
 namespace gossipd {
@@ -105,16 +106,10 @@ struct LinkView {
   std::string state;            // "handshake", "opening", "open", "suspect", "down"
   double rtt_ms = 0;
   double silence_s = 0;         // since the last byte
+  bool large_packets_lost = false;  // small ones arrive there, large ones do not
   double age_steps = 0;         // of what the peer published, in the peer's steps
   double age_s = 0;
   ExchangeCounters counters;
-};
-
-struct Refusal {  // a session that we refused or that refused us
-  Instant at{};
-  bool by_us = false;
-  std::string peer;   // name or endpoint
-  Error reason;
 };
 
 struct NodeView {
@@ -145,7 +140,6 @@ struct NodeView {
   std::vector<Refusal> refusals;  // newest last, at most refusals_max
   std::string waiting_for;        // words for `joining` and `waiting_for_data`
 };
-inline constexpr std::size_t refusals_max = 32;
 
 class NodeImpl;
 

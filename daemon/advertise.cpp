@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 
@@ -63,6 +64,15 @@ std::optional<std::string> first_interface_address() {
   return std::nullopt;
 }
 
+bool is_interface_address(const std::string& host) {
+  ifaddrs* all = nullptr;
+  if (::getifaddrs(&all) != 0) return false;
+  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> guard(all, ::freeifaddrs);
+  for (const ifaddrs* one = all; one != nullptr; one = one->ifa_next)
+    if (one->ifa_addr != nullptr && numeric(one->ifa_addr) == host) return true;
+  return false;
+}
+
 }  // namespace
 
 Endpoint choose_advertised(const Endpoint& bound, const std::vector<Endpoint>& seeds) {
@@ -71,6 +81,19 @@ Endpoint choose_advertised(const Endpoint& bound, const std::vector<Endpoint>& s
   for (const Endpoint& seed : seeds)
     if (const auto own = own_address_towards(seed)) return {*own, bound.port};
   return {first_interface_address().value_or("127.0.0.1"), bound.port};
+}
+
+bool leads_to(const Endpoint& there, const Endpoint& advertised, const std::vector<Endpoint>& bound) {
+  if (there == advertised) return true;
+  char own_name[256] = {};
+  if (::gethostname(own_name, sizeof own_name - 1) != 0) own_name[0] = '\0';
+  const auto loops = [](const std::string& host) { return host == "localhost" || host == "::1" || host.starts_with("127."); };
+  return std::ranges::any_of(bound, [&](const Endpoint& one) {
+    if (one.port != there.port) return false;
+    if (one.host == there.host || (there.host == "localhost" && loops(one.host))) return true;
+    const bool every_address = one.host == "0.0.0.0" || one.host == "::";
+    return every_address && (loops(there.host) || there.host == own_name || is_interface_address(there.host));
+  });
 }
 
 }  // namespace gossipd

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "core/balance/settings.h"
+#include "core/base/printable.h"
 #include "core/exchange/settings.h"
 #include "daemon/settings.h"
 #include "models/device_names.h"
@@ -202,8 +203,8 @@ std::optional<Error> check_device(const std::string& device) {
 
 std::optional<Error> check_name(const std::string& name) {
   for (const char c : name)
-    if (static_cast<unsigned char>(c) <= 0x20 || c == 0x7f)
-      return bad_config("name: '" + name + "' holds a space or a control character; use letters, digits, '-' and '.'");
+    if (static_cast<unsigned char>(c) <= 0x20 || c == '"' || c == '=' || printable(name) != name)
+      return bad_config("name: '" + name + "' holds a space, a quote, '=' or a control character; use letters, digits, '-' and '.'");
   if (name.size() > name_bytes_max)
     return bad_config("name: is longer than " + std::to_string(name_bytes_max) + " bytes; shorten it");
   return std::nullopt;
@@ -315,6 +316,8 @@ Result<CommandLine> read_command_line(const std::vector<std::string>& arguments,
     if (const auto refused = setting->set(value)) return bad_config("--" + setting->flag + ": " + *refused);
   }
 
+  for (const Setting& s : settings)
+    if (!s.is_path && !is_utf8(s.get())) return bad_config(s.key + ": '" + printable(s.get()) + "' holds bytes that are no UTF-8; write it again, in UTF-8");
   if (config.name.empty()) config.name = host_name();
   if (config.state_dir.empty()) config.state_dir = default_state_dir(environment);
   if (auto error = check_whole(config)) return *error;

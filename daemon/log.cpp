@@ -4,6 +4,10 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include "core/base/log_ceiling.h"
+#include "core/base/printable.h"
+#include "net/event_loop.h"
+
 namespace gossipd {
 
 namespace {
@@ -16,6 +20,16 @@ spdlog::level::level_enum spdlog_level(Level level) {
     case Level::error: return spdlog::level::err;
   }
   return spdlog::level::err;
+}
+
+LogCeiling& ceiling() {
+  static LogCeiling one;
+  return one;
+}
+
+void write(Level level, const std::string& words) {
+  const std::string line = printable(words);  // words come from peers too: a line stays a line
+  spdlog::default_logger_raw()->log(spdlog_level(level), spdlog::string_view_t(line.data(), line.size()));
 }
 
 }  // namespace
@@ -37,9 +51,14 @@ std::optional<Error> open_log(const std::string& level, const std::string& file,
 }
 
 void log_line(Level level, const std::string& words) {
-  std::string line;  // words come from peers too: a line stays a line
-  for (const char c : words) line += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
-  spdlog::default_logger_raw()->log(spdlog_level(level), spdlog::string_view_t(line.data(), line.size()));
+  if (!spdlog::default_logger_raw()->should_log(spdlog_level(level))) return;
+  const Instant now = EventLoop::now();
+  log_left_out(now);
+  if (ceiling().admits(words, now)) write(level, words);
+}
+
+void log_left_out(Instant now) {
+  for (const std::string& words : ceiling().left_out(now)) write(Level::warning, words);
 }
 
 void flush_log() { spdlog::default_logger_raw()->flush(); }

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <thread>
 
+#include "core/base/printable.h"
 #include "daemon/config.h"
 #include "daemon/log.h"
 #include "daemon/node_driver.h"
@@ -21,7 +22,7 @@ namespace {
 using namespace gossipd;
 
 int fail(const Error& error, int code) {
-  std::fprintf(stderr, "gossipd: %s\n", error.text.c_str());
+  std::fprintf(stderr, "gossipd: %s\n", printable(error.text, Lines::many).c_str());
   return code;
 }
 
@@ -45,7 +46,7 @@ int check_config(const DaemonConfig& config) {
   if (const auto error = check_job(config.job_file)) return fail(*error, exit_bad_config);
   if (!config.peer_tls.ca.empty())
     if (const auto certificates = PeerCertificates::read(config.peer_tls); !certificates) return fail(certificates.error(), exit_bad_config);
-  std::fputs(to_toml(config).c_str(), stdout);
+  std::fputs(printable(to_toml(config), Lines::many).c_str(), stdout);
   return 0;
 }
 

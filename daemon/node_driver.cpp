@@ -6,6 +6,7 @@
 #include "daemon/advertise.h"
 #include "daemon/durable_file.h"
 #include "daemon/log.h"
+#include "net/peer/secret_file.h"
 
 namespace gossipd {
 
@@ -19,10 +20,10 @@ Metadata identity_of(const DaemonConfig& config, NodeId id) { return {{"node", c
 std::string quoted(const std::string& text) { return '"' + text + '"'; }
 
 Result<std::string> read_token(const std::string& path) {
-  Result<std::string> text = read_whole(path, 4096);
-  if (!text) return Error{"bad-config", "rest.token_file: " + text.error().text};
-  const std::size_t end = text->find_last_not_of(" \t\r\n");
-  std::string token = text->substr(0, end == std::string::npos ? 0 : end + 1);
+  const Result<SecretText> file = read_secret_file(path, SharedKeyFile::refuse, token_file);
+  if (!file) return Error{"bad-config", "rest.token_file: " + file.error().text};
+  const std::size_t end = file->text().find_last_not_of(" \t\r\n");
+  std::string token = file->text().substr(0, end == std::string::npos ? 0 : end + 1);
   if (token.size() < token_bytes_min)
     return Error{"bad-config", "rest.token_file: " + path + " holds fewer than 16 characters; make one with: openssl rand -hex 32"};
   return token;
@@ -53,6 +54,7 @@ NodeDriver::~NodeDriver() = default;
 std::optional<Error> NodeDriver::start(const StartPlan& plan) {
   for (const std::string& text : plan.warnings) warn(text);
   if (auto error = listen(plan)) return error;
+  if (auto error = look_at_seeds(plan)) return error;
   if (auto error = serve_rest()) return error;
   keys_ = plan.keys;
   uses_certificates_ = plan.certificates.has_value();
@@ -70,6 +72,8 @@ std::optional<Error> NodeDriver::start(const StartPlan& plan) {
   if (!plan.key_written.empty())
     log_line(Level::info, "event=key-written file=" + quoted(plan.key_written) +
                               " hint=\"copy it to the other boxes and start gossipd --join " + to_string(address_) + " --key-file FILE there\"");
+  for (const MemberRecord& member : plan.state.members) transport_->know(member.address.host);
+  for (const Endpoint& seed : config_.join) transport_->know(seed.host);
   start_node(plan, EventLoop::now());
   if (!state_saved_) return Error{"io-error", "the state cannot be written; see the log"};
   second_timer_.arm_after(std::chrono::seconds(1));
@@ -87,6 +91,21 @@ std::optional<Error> NodeDriver::listen(const StartPlan& plan) {
   if (address_.port == 0) address_.port = bound->port;
   return std::nullopt;
 }
+
+// One list of seeds serves all nodes, so this one may be in it; but not alone.
+std::optional<Error> NodeDriver::look_at_seeds(const StartPlan& plan) {
+  std::size_t own = 0;
+  for (const Endpoint& seed : config_.join) {
+    if (!is_this_node(seed)) continue;
+    ++own;
+    if (own < config_.join.size() || plan.kind != StartPlan::Kind::join) warn("join: " + to_string(seed) + " is this node itself, so it is no help in joining");
+  }
+  if (own == 0 || own < config_.join.size() || plan.kind != StartPlan::Kind::join) return std::nullopt;
+  return Error{"bad-config", "join: " + to_string(config_.join.front()) + " is this node itself, so nobody would ever answer; name another member, "
+                             "or found a cluster with --job FILE and without --join"};
+}
+
+bool NodeDriver::is_this_node(const Endpoint& there) const { return leads_to(there, address_, transport_->listening()); }
 
 // nullopt: REST is plain, on loopback or a Unix socket.
 Result<std::optional<CertificateFiles>> NodeDriver::rest_certificate() {
@@ -387,15 +406,8 @@ void NodeDriver::on_bulk_sent(SessionId session, std::size_t bytes) {
 
 // For example a node with another key: the other side sees the same reason from its dial.
 void NodeDriver::on_rejected_inbound(const Endpoint& remote, const Error& reason) {
-  const Instant now = EventLoop::now();
-  const bool again = !turned_away_.empty() && turned_away_.back().peer == remote.host && turned_away_.back().reason.text == reason.text;
-  if (again) {
-    turned_away_.back().at = now;
-    return;
-  }
   log_line(Level::warning, "event=turned-away peer=" + remote.host + " code=" + reason.code + " reason=" + quoted(reason.text));
-  turned_away_.push_back(Refusal{now, true, remote.host, reason});
-  if (turned_away_.size() > refusals_max) turned_away_.pop_front();
+  turned_away_.note(true, remote.host, reason, EventLoop::now());
 }
 
 // ---- the operator --------------------------------------------------------------------------------
@@ -427,6 +439,8 @@ std::optional<Error> NodeDriver::retire_key(std::uint64_t id) {
 }
 
 std::optional<Error> NodeDriver::join(std::vector<Endpoint> seeds) {
+  for (const Endpoint& seed : seeds)
+    if (is_this_node(seed)) return Error{"self", to_string(seed) + " is this node itself"};
   const auto error = node_->join(std::move(seeds), begin_event());
   after_event();
   return error;
@@ -474,7 +488,7 @@ DaemonView NodeDriver::view() const {
   view.node = node_->view(now);
   // Who has left is not cut off from anything.
   if (view.node.phase == Phase::left) view.node.isolated = false;
-  for (const Refusal& refusal : turned_away_) view.node.refusals.push_back(refusal);
+  for (const Refusal& refusal : turned_away_.latest()) view.node.refusals.push_back(refusal);
   std::stable_sort(view.node.refusals.begin(), view.node.refusals.end(), [](const Refusal& a, const Refusal& b) { return a.at < b.at; });
   view.refusals_now_s = seconds(now.time_since_epoch());
   view.version = GOSSIPD_VERSION;
@@ -487,6 +501,10 @@ DaemonView NodeDriver::view() const {
   if (job_) view.job = JobView{job_->hash, job_->name, job_->document};
   training_->describe(view, now);
   for (const TimedWarning& w : warnings_) view.warnings.push_back({seconds(now - w.at), w.text});
+  for (const LinkView& link : view.node.links)
+    if (link.large_packets_lost)
+      view.warnings.push_back({0, "the path to " + link.name + " (" + to_string(link.address) + ") swallows large packets: lower the MTU of this "
+                                  "interface, or set net.ipv4.tcp_mtu_probing=1, on both ends"});
 
   const PeerCounters& counters = transport_->counters();
   view.wire.bytes_sent = counters.total.wire.out;
@@ -527,6 +545,7 @@ void NodeDriver::record_history(const NodeView& node, std::optional<Figures> eva
 
 void NodeDriver::on_second() {
   second_timer_.arm_after(std::chrono::seconds(1));
+  log_left_out(EventLoop::now());
   const NodeView node = node_->view(EventLoop::now());
   record_history(node, std::nullopt);
   divide_data(node);

@@ -73,6 +73,8 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   };
 
   [[nodiscard]] std::optional<Error> listen(const StartPlan& plan);
+  [[nodiscard]] std::optional<Error> look_at_seeds(const StartPlan& plan);
+  [[nodiscard]] bool is_this_node(const Endpoint& there) const;
   [[nodiscard]] std::optional<Error> serve_rest();
   [[nodiscard]] Result<std::optional<CertificateFiles>> rest_certificate();
   [[nodiscard]] Training::Events training_events();
@@ -138,7 +140,7 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   bool work_posted_ = false;
   bool trainer_steps_ = false;  // as the last update told it
   std::map<SessionId, OpenSession> sessions_;  // those the node knows
-  std::deque<Refusal> turned_away_;            // connections that never reached the node
+  RefusalLog turned_away_;                     // connections that never reached the node
   std::deque<TimedWarning> warnings_;
   bool stopping_ = false;
   int parts_running_ = 0;  // of the stop: transport, training, REST

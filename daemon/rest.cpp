@@ -79,7 +79,10 @@ HttpResponse job(const DaemonPort& port) {
 HttpResponse join(DaemonPort& port, const HttpRequest& request) {
   const Result<std::vector<Endpoint>> seeds = read_seeds(request.body);
   if (!seeds) return bad_seeds(seeds.error().text);
-  if (const auto error = port.join(*seeds)) return refused_by_state(*error);
+  const auto error = port.join(*seeds);
+  if (error && error->code == "self")
+    return problem(409, error->code, "A node cannot join itself", error->text, "name the address of another member of the cluster");
+  if (error) return refused_by_state(*error);
   return accepted(port);
 }
 

@@ -43,7 +43,8 @@ Json to_json(const Refusal& r, double now_s) {
           {"by", r.by_us ? "us" : "peer"},
           {"peer", r.peer},
           {"code", r.reason.code},
-          {"reason", r.reason.text}};
+          {"reason", r.reason.text},
+          {"count", r.count}};
 }
 
 Json to_json(const MemberView& m) {
@@ -83,6 +84,7 @@ Json to_json(const LinkView& l) {
           {"state", l.state},
           {"rtt_ms", l.rtt_ms},
           {"silence_s", l.silence_s},
+          {"large_packets_lost", l.large_packets_lost},
           {"age_steps", l.age_steps},
           {"age_s", l.age_s},
           {"change", c.change},

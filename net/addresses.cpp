@@ -13,7 +13,7 @@ using boost::system::error_code;
 
 namespace {
 
-constexpr int listen_backlog = 128;
+constexpr int listen_backlog = 1024;  // connections that the kernel holds until they are looked at; it may allow fewer
 
 // Shared by the waiting coroutine and the resolver's completion, whichever ends later.
 struct Lookup {
@@ -56,6 +56,22 @@ bool is_loopback(const asio::ip::address& address) {
     return asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6()).is_loopback();
   }
   return address.is_loopback();
+}
+
+Source source_of(const asio::ip::address& address) {
+  if (address.is_v4()) return Source{false, address.to_v4().to_uint()};
+  const asio::ip::address_v6 v6 = address.to_v6();
+  if (v6.is_v4_mapped()) return Source{false, asio::ip::make_address_v4(asio::ip::v4_mapped, v6).to_uint()};
+  Source source{true, 0};
+  const auto bytes = v6.to_bytes();
+  for (std::size_t i = 0; i < 8; ++i) source.network = source.network << 8 | bytes[i];
+  return source;
+}
+
+std::optional<Source> source_of(const std::string& host) {
+  error_code not_numeric;
+  const auto address = asio::ip::make_address(host, not_numeric);
+  return not_numeric ? std::nullopt : std::optional(source_of(address));
 }
 
 asio::awaitable<Result<std::vector<tcp::endpoint>>> resolve(Endpoint host, std::chrono::milliseconds timeout,

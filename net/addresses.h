@@ -8,10 +8,13 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "core/base/result.h"
 #include "core/base/types.h"
+#include "net/peer/admission.h"
 
 namespace gossipd {
 
@@ -20,6 +23,11 @@ using tcp = boost::asio::ip::tcp;
 [[nodiscard]] Endpoint to_endpoint(const tcp::endpoint& address);
 // 127.0.0.0/8 and ::1, also as an IPv4-mapped IPv6 address.
 [[nodiscard]] bool is_loopback(const boost::asio::ip::address& address);
+
+// Of an IPv4-mapped IPv6 address the IPv4 one.
+[[nodiscard]] Source source_of(const boost::asio::ip::address& address);
+// nullopt: it is a name, which nobody is asked for here.
+[[nodiscard]] std::optional<Source> source_of(const std::string& host);
 
 // All addresses of a host; numeric ones without asking anybody. Error "resolve". Cancelling
 // `waiting` (or its expiry) gives up: the system's resolver cannot be interrupted, so its late

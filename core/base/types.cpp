@@ -1,5 +1,6 @@
 #include "core/base/types.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 
@@ -32,6 +33,9 @@ bool from_hex(const std::string& text, JobFile& out) {
   return true;
 }
 
+// Names are ASCII on the wire of DNS, and a control character could reach a terminal.
+static bool is_host_character(char c) { return c > 0x20 && c < 0x7f && c != '/'; }
+
 bool parse_endpoint(const std::string& text, std::uint16_t port, Endpoint& out) {
   std::string host = text;
   std::string port_text;
@@ -49,7 +53,7 @@ bool parse_endpoint(const std::string& text, std::uint16_t port, Endpoint& out) 
     port_text = text.substr(colon + 1);
     if (port_text.empty()) return false;
   }
-  if (host.empty() || host.size() > 255 || host.find_first_of(" \t\r\n/") != std::string::npos) return false;
+  if (host.empty() || host.size() > 255 || !std::ranges::all_of(host, is_host_character)) return false;
   std::uint16_t number = port;
   if (!port_text.empty()) {
     const auto [end, error] = std::from_chars(port_text.data(), port_text.data() + port_text.size(), number);

@@ -150,8 +150,18 @@ void NodeImpl::on_probe_answered(Session& session, Instant now) {
   const Endpoint endpoint = session.remote;
   close(session.id, "the probe has been answered", now, true);
   dials_.erase(endpoint);
+  dial_budget_.answered(endpoint);
   learn_from(hello, now);
   directory_.heard_from(hello.id, now);
+}
+
+// Not the peer is at fault, so it is neither suspected nor refused for it.
+void NodeImpl::name_bad_paths(Instant now) {
+  for (auto& [id, neighbour] : neighbours_)
+    if (neighbour.path.found_out(now))
+      log(Level::warning, "event=large-packets-lost peer=" + to_hex(id) +
+                              " reason=\"small packets arrive there, large ones do not: a tunnel or router on the way has a smaller MTU and does not say so\""
+                              " hint=\"lower the MTU of this interface, or set net.ipv4.tcp_mtu_probing=1, on both ends\"");
 }
 
 }  // namespace gossipd

@@ -1,6 +1,7 @@
 // What members tell of each other: gossip of records, and what follows from them for this node.
 #include <algorithm>
 
+#include "core/base/printable.h"
 #include "core/node/node_impl.h"
 
 namespace gossipd {
@@ -72,7 +73,7 @@ void NodeImpl::merge_records(const std::vector<MemberRecord>& records, Instant n
   for (const MemberRecord& record : records) {
     if (record.budget > state_.budget) set_budget(record.budget, "said by " + record.name, now);
     const Directory::Outcome outcome = directory_.merge(record, now, source);
-    const std::string words = " peer=" + to_hex(record.id) + " name=" + record.name + " address=" + to_string(record.address);
+    const std::string words = " peer=" + to_hex(record.id) + " name=" + log_word(record.name) + " address=" + to_string(record.address);
     switch (outcome) {
       case Directory::Outcome::joined: log(Level::info, "event=member-joined" + words); changed_membership = true; break;
       case Directory::Outcome::revived: log(Level::info, "event=member-back" + words); changed_membership = true; break;

@@ -90,15 +90,6 @@ double NodeImpl::own_spread() const {
   return open_links() == 0 && directory_.alive_others() > 0 ? 1.0 : most;
 }
 
-void NodeImpl::note_refusal(bool by_us, std::string peer, Error reason, Instant now) {
-  if (!refusals_.empty() && refusals_.back().by_us == by_us && refusals_.back().peer == peer && refusals_.back().reason.text == reason.text) {
-    refusals_.back().at = now;
-    return;
-  }
-  refusals_.push_back(Refusal{now, by_us, std::move(peer), std::move(reason)});
-  if (refusals_.size() > refusals_max) refusals_.pop_front();
-}
-
 // ---- the job and the model -------------------------------------------------------------------
 
 void NodeImpl::on_job(std::string document, JobHash hash, Samples budget_samples, Instant now) {
@@ -341,6 +332,7 @@ void NodeImpl::on_time(Instant now) {
     }
     if (phase_ != Phase::left) accuse_displaced(now);
     gossip(now);
+    name_bad_paths(now);
   } else {
     tell_news();
   }
@@ -420,7 +412,7 @@ NodeView NodeImpl::view(Instant now) const {
       view.waiting_for = "one model everywhere; " + why;
   if (fetch_ && phase_ == Phase::preparing)
     view.waiting_for = "the job's file, " + std::to_string(fetch_->offset) + " of " + std::to_string(fetch_->file.bytes) + " bytes have come";
-  view.refusals.assign(refusals_.begin(), refusals_.end());
+  view.refusals.assign(refusals_.latest().begin(), refusals_.latest().end());
   std::map<NodeId, double> rtt_ms;
   for (const auto& [id, session] : sessions_)
     if (session.established) rtt_ms[session.theirs->id] = session.rtt_seconds * 1e3;
@@ -444,6 +436,7 @@ NodeView NodeImpl::view(Instant now) const {
     const auto* entry = directory_.find(id);
     LinkView item;
     item.peer = id;
+    item.large_packets_lost = neighbour.path.swallows_large();
     if (entry != nullptr) item.name = entry->record.name, item.address = entry->record.address;
     item.state = session == sessions_.end() ? "down" : entry != nullptr && entry->suspect ? "suspect" : link && link->is_open() ? "open" : "opening";
     if (session != sessions_.end()) {
@@ -467,7 +460,7 @@ void NodeImpl::check_invariants() const {
     if (neighbour.link) neighbour.link->check_invariants();
   GOSSIPD_ASSERT(directory_.self().incarnation == state_.incarnation || phase_ == Phase::left);
   GOSSIPD_ASSERT(!(trainer_has_buffer_ && stage_ != RoundStage::idle));
-  GOSSIPD_ASSERT(refusals_.size() <= refusals_max && directory_.entries().size() <= members_max);
+  GOSSIPD_ASSERT(refusals_.latest().size() <= refusals_max && directory_.entries().size() <= members_max);
   for (const auto& [id, session] : sessions_) GOSSIPD_ASSERT(!session.established || session.theirs);
 }
 

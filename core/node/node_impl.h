@@ -23,8 +23,10 @@
 #include "core/membership/directory.h"
 #include "core/node.h"
 #include "core/node/control_allowance.h"
+#include "core/node/dial_budget.h"
 #include "core/node/final_model.h"
 #include "core/node/gathering.h"
+#include "core/node/path_watch.h"
 #include "core/wire/control.h"
 
 namespace gossipd {
@@ -99,6 +101,7 @@ class NodeImpl {
     Instant quarantined_until{};
     Step spoken_step = 0;  // own step of the last turn spoken
     ControlAllowance allowance;
+    PathWatch path;
   };
   struct DialState {
     bool in_flight = false;
@@ -138,7 +141,8 @@ class NodeImpl {
   void check_leave(Instant now);
   void finish_leave(Instant now);
   void reopen_waiting_links(Instant now);
-  void note_refusal(bool by_us, std::string peer, Error reason, Instant now);
+  void note_refusal(bool by_us, std::string peer, Error reason, Instant now) { refusals_.note(by_us, std::move(peer), std::move(reason), now); }
+  void name_bad_paths(Instant now);
   void recover_samples();
   [[nodiscard]] bool steps_allowed() const { return phase_ == Phase::training; }
   [[nodiscard]] bool exchanging() const;
@@ -302,6 +306,7 @@ class NodeImpl {
   std::map<SessionId, Session> sessions_;
   std::map<NodeId, Neighbour> neighbours_;
   std::map<Endpoint, DialState> dials_;
+  DialBudget dial_budget_;
   Instant last_time_{};
   Instant next_probe_{};
   Instant next_rotation_{};
@@ -314,7 +319,7 @@ class NodeImpl {
   Instant next_failed_dial_{};
   Instant persist_after_{};
   bool persist_due_ = false;
-  std::deque<Refusal> refusals_;
+  RefusalLog refusals_;
   std::set<NodeId> job_asked_;
 
   // the round: one buffer is with the trainer or here

@@ -14,12 +14,14 @@ constexpr Duration failed_look_period = std::chrono::seconds(1);  // while none 
 
 bool NodeImpl::may_dial(const Endpoint& endpoint, Instant now) const {
   if (endpoint.host.empty() || endpoint.port == 0) return false;
+  if (!dial_budget_.admits(endpoint, now)) return false;
   const auto found = dials_.find(endpoint);
   return found == dials_.end() || (!found->second.in_flight && !found->second.self && now >= found->second.next);
 }
 
 void NodeImpl::dial(const Endpoint& endpoint, Instant now) {
   bound_dials(now);
+  dial_budget_.spend(endpoint, now);
   DialState& state = dials_[endpoint];
   state.in_flight = true;
   const MembershipPolicy& policy = config_.membership;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "core/base/printable.h"
 #include "core/node/node_impl.h"
 #include "core/wire/file_piece.h"
 
@@ -55,7 +56,8 @@ NodeImpl::Session* NodeImpl::session_of(NodeId peer) {
 }
 
 std::string NodeImpl::who(const Session& session) const {
-  return session.theirs ? session.theirs->name + " (" + to_hex(session.theirs->id) + ")" : to_string(session.remote);
+  if (session.theirs) return log_word(session.theirs->name) + " (" + to_hex(session.theirs->id) + ")";
+  return session.outbound ? to_string(session.remote) : session.remote.host;  // the port of who dials is another each time
 }
 
 void NodeImpl::send(Session& session, const Control& message) {
@@ -95,6 +97,7 @@ void NodeImpl::close(SessionId id, const std::string& reason, Instant now, bool 
   if (neighbour == neighbours_.end() || neighbour->second.session != id) return;
   neighbour->second.session = SessionId{};
   neighbour->second.down_since = now;
+  neighbour->second.path.on_session_end(now);
   if (Link* link = neighbour->second.link.get(); link != nullptr) {
     if (needs_model() && link->is_open()) gathering_.keep(session.theirs->id, *link, schema_);
     link->close();
@@ -134,6 +137,7 @@ void NodeImpl::on_bulk_sent(SessionId id, std::size_t bytes, Instant now) {
   const auto found = sessions_.find(id);
   if (found == sessions_.end()) return;
   found->second.bulk_outstanding -= std::min(bytes, found->second.bulk_outstanding);
+  if (found->second.established) neighbours_[found->second.theirs->id].path.on_large_sent(now);
   if (round_has_reason(now)) start_round(now);
 }
 
@@ -185,6 +189,7 @@ void NodeImpl::handle(Session& session, Control message, Instant now) {
     send(session, Pong{ping->nonce});
   } else if (auto* pong = std::get_if<Pong>(&message)) {
     if (pong->nonce != session.ping_nonce || pong->nonce == 0) return;
+    neighbours_[session.theirs->id].path.on_answer(session.ping_sent);
     const double sample = seconds(now - session.ping_sent);
     session.least_rtt_seconds = session.rtt_seconds == 0 ? sample : std::min(session.least_rtt_seconds, sample);
     session.rtt_seconds = session.rtt_seconds == 0 ? sample : session.rtt_seconds + 0.25 * (sample - session.rtt_seconds);
@@ -286,6 +291,7 @@ void NodeImpl::establish(Session& session, Instant now) {
   session.established = true;
   ping(session, now);  // before anything large is on the way: what the line itself takes
   if (session.outbound) {
+    dial_budget_.answered(session.remote);
     dials_[session.remote].failures = 0;
     dials_[session.remote].last_reason.clear();
   }
@@ -294,7 +300,7 @@ void NodeImpl::establish(Session& session, Instant now) {
   directory_.heard_from(hello.id, now);
   Neighbour& neighbour = neighbours_[hello.id];
   neighbour.session = session.id;
-  log(Level::info, "event=link-up peer=" + to_hex(hello.id) + " name=" + hello.name + " direction=" + (session.outbound ? "out" : "in"));
+  log(Level::info, "event=link-up peer=" + to_hex(hello.id) + " name=" + log_word(hello.name) + " direction=" + (session.outbound ? "out" : "in"));
   persist();
   session.news_told = directory_.news();
   if (const Directory::Entry* known = directory_.find(hello.id); known != nullptr && known->record.samples > 0) send_records(session, {known->record});

@@ -14,7 +14,6 @@
 #include <boost/beast/http.hpp>
 #include <list>
 #include <optional>
-#include <set>
 #include <utility>
 
 #include "net/addresses.h"
@@ -137,6 +136,29 @@ Result<std::shared_ptr<asio::ssl::context>> read_tls(const CertificateFiles& fil
   return context;
 }
 
+using FileIdentity = std::pair<dev_t, ino_t>;  // {0, 0}: there is none
+FileIdentity file_at(const std::string& path) {
+  struct stat status {};
+  return ::lstat(path.c_str(), &status) == 0 ? FileIdentity(status.st_dev, status.st_ino) : FileIdentity();
+}
+
+// A socket that a crash left behind goes; anything else that has the name stays, and is said.
+std::optional<std::string> clear_socket_path(asio::io_context& io, const std::string& path) {
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) != 0) return std::nullopt;  // bind() says what else is wrong
+  if (!S_ISSOCK(status.st_mode)) return "a file that is no socket lies there, and stays; move it away, or name another path";
+  error_code error;
+  local::socket probe(io);
+  probe.open(local(), error);
+  if (!error) probe.non_blocking(true, error);  // a daemon that is frozen with a full queue would keep us waiting
+  if (!error) probe.connect(local::endpoint(path), error);
+  if (!error || error == asio::error::would_block || error == asio::error::in_progress)
+    return "another process serves it; stop it, or name another path";
+  if (error != asio::error::connection_refused) return error.message();
+  ::unlink(path.c_str());
+  return std::nullopt;
+}
+
 template <typename Acceptor>
 struct Listener {
   explicit Listener(Acceptor acceptor_in) : acceptor(std::move(acceptor_in)), retry(acceptor.get_executor()) {}
@@ -169,6 +191,7 @@ class HttpServer::Impl : public std::enable_shared_from_this<HttpServer::Impl> {
   template <typename Acceptor>
   asio::awaitable<void> accept_loop(Self self, std::shared_ptr<Listener<Acceptor>> listener, HttpVia via);
   void admit(std::shared_ptr<Connection> connection);
+  bool make_room();
   asio::awaitable<void> serve(Self self, std::shared_ptr<Connection> connection);
   asio::awaitable<bool> secure(Connection& connection);
   asio::awaitable<bool> serve_one(Connection& connection);
@@ -186,8 +209,8 @@ class HttpServer::Impl : public std::enable_shared_from_this<HttpServer::Impl> {
   HttpServerCounters counters_;
   std::list<std::shared_ptr<Listener<tcp::acceptor>>> tcp_listeners_;
   std::list<std::shared_ptr<Listener<local::acceptor>>> unix_listeners_;
-  std::vector<std::string> unix_paths_;
-  std::set<std::shared_ptr<Connection>> connections_;
+  std::vector<std::pair<std::string, FileIdentity>> unix_files_;
+  std::list<std::shared_ptr<Connection>> connections_;  // in the order in which they came
   bool stopping_ = false;
 };
 
@@ -218,11 +241,8 @@ Result<Endpoint> HttpServer::Impl::listen(const Endpoint& where) {
 std::optional<Error> HttpServer::Impl::listen_unix(const std::string& path) {
   const auto fail = [&path](const std::string& why) { return Error{"listen", "cannot listen on " + path + ": " + why}; };
   if (path.empty() || path.size() >= sizeof(sockaddr_un::sun_path)) return fail("the path is empty or too long for a socket");
+  if (const auto taken = clear_socket_path(io_, path)) return fail(*taken);
   error_code error;
-  local::socket probe(io_);
-  probe.connect(local::endpoint(path), error);
-  if (!error) return fail("another process serves it");
-  if (error == asio::error::connection_refused) ::unlink(path.c_str());  // left behind by a crash
   local::acceptor acceptor(io_);
   acceptor.open(local(), error);
   const mode_t mask = ::umask(0177);
@@ -230,7 +250,7 @@ std::optional<Error> HttpServer::Impl::listen_unix(const std::string& path) {
   ::umask(mask);
   if (!error) acceptor.listen(static_cast<int>(options_.connections_max), error);
   if (error) return fail(error.message());
-  unix_paths_.push_back(path);
+  unix_files_.emplace_back(path, file_at(path));
   const auto listener = std::make_shared<Listener<local::acceptor>>(std::move(acceptor));
   unix_listeners_.push_back(listener);
   tasks_.spawn(accept_loop(shared_from_this(), listener, HttpVia::unix_socket));
@@ -253,13 +273,23 @@ asio::awaitable<void> HttpServer::Impl::accept_loop([[maybe_unused]] Self self, 
 }
 
 void HttpServer::Impl::admit(std::shared_ptr<Connection> connection) {
-  if (connections_.size() >= options_.connections_max) {
+  if (connections_.size() >= options_.connections_max && !make_room()) {
     ++counters_.refused_full;
     return connection->close();
   }
   ++counters_.connections;
-  connections_.insert(connection);
+  connections_.push_back(connection);
   tasks_.spawn(serve(shared_from_this(), std::move(connection)));
+}
+
+// Connections that say nothing, or their request a byte at a time, must not keep everybody else out: the oldest of them goes.
+bool HttpServer::Impl::make_room() {
+  const auto idle = std::ranges::find_if(connections_, [](const auto& one) { return !one->busy; });
+  if (idle == connections_.end()) return false;
+  ++counters_.crowded_out;
+  (*idle)->close();
+  connections_.erase(idle);
+  return true;
 }
 
 asio::awaitable<void> HttpServer::Impl::serve([[maybe_unused]] Self self, std::shared_ptr<Connection> connection) {
@@ -268,7 +298,7 @@ asio::awaitable<void> HttpServer::Impl::serve([[maybe_unused]] Self self, std::s
   if (connection->timed_out) ++counters_.timeouts;
   if (connection->is_open()) co_await linger(*connection);
   connection->close();
-  connections_.erase(connection);
+  connections_.remove(connection);
 }
 
 asio::awaitable<bool> HttpServer::Impl::secure(Connection& connection) {
@@ -372,7 +402,8 @@ void HttpServer::Impl::stop(std::function<void()> done) {
   stopping_ = true;
   for (const auto& listener : tcp_listeners_) listener->close();
   for (const auto& listener : unix_listeners_) listener->close();
-  for (const std::string& path : std::exchange(unix_paths_, {})) ::unlink(path.c_str());
+  for (const auto& [path, file] : std::exchange(unix_files_, {}))
+    if (file_at(path) == file) ::unlink(path.c_str());  // it may be another daemon's by now
   for (const auto& connection : connections_) {
     if (connection->busy) {
       connection->deadline.arm_after(options_.write_timeout);

@@ -39,7 +39,8 @@ struct HttpServerOptions {
 struct HttpServerCounters {
   std::uint64_t connections = 0;  // accepted
   std::uint64_t requests = 0;     // answered, by whatever status
-  std::uint64_t refused_full = 0;  // connections over connections_max
+  std::uint64_t refused_full = 0;  // connections over connections_max while all of these had a request being answered
+  std::uint64_t crowded_out = 0;   // connections without a request, closed for a newcomer
   std::uint64_t timeouts = 0;     // connections cut for being too slow
 };
 
@@ -53,7 +54,7 @@ class HttpServer {
 
   // As PeerTransport::listen. Errors: "listen", "token-needed", "tls-needed", "certificate" (it cannot be read, or the key is not its).
   [[nodiscard]] Result<Endpoint> listen(const Endpoint& where);
-  // Creates the socket file with mode 0600, replacing one that nobody listens on; removed by stop().
+  // Creates the socket file with mode 0600, replacing a socket that nobody listens on and nothing else; removed by stop().
   [[nodiscard]] std::optional<Error> listen_unix(const std::string& path);
 
   // Lets answers under way finish (at most write_timeout), then calls `done` once from the loop.

@@ -1,5 +1,8 @@
 #include "net/peer/cluster_key.h"
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 #include <openssl/crypto.h>
 #include <openssl/rand.h>
 
@@ -32,6 +35,10 @@ Result<ClusterKey> generate_cluster_key() {
   return key;
 }
 
+std::string line_checksum(const std::string& words) {
+  return " " + to_hex(XXH3_64bits(words.data(), words.size())).substr(8);
+}
+
 std::string format_cluster_key(const ClusterKey& key) {
   static constexpr char digits[] = "0123456789abcdef";
   std::string text = std::string(format_name) + " " + to_hex(key.id) + " ";
@@ -39,20 +46,22 @@ std::string format_cluster_key(const ClusterKey& key) {
     text += digits[std::to_integer<unsigned>(b) >> 4];
     text += digits[std::to_integer<unsigned>(b) & 15];
   }
-  return text + "\n";
+  return text + line_checksum(text) + "\n";
 }
 
 Result<ClusterKey> parse_cluster_key(const std::string& text) {
   std::istringstream words(text);
-  std::string format, id, secret, rest;
-  words >> format >> id >> secret;
+  std::string format, id, secret, checksum, rest;
+  words >> format >> id >> secret >> checksum;
   if (format != format_name) {
     return Error{"key-format", std::string("it does not begin with '") + format_name + "': not a cluster key, or one of a newer gossipd"};
   }
   ClusterKey key;
   if (id.size() != 16 || !from_hex(id, key.id)) return Error{"key-format", "the key id is not 16 hex digits"};
   if (!parse_secret(secret, key.secret)) return Error{"key-format", "the secret is not 64 hex digits"};
-  if (words >> rest) return Error{"key-format", "there is text after the secret: a key is one line"};
+  if (!checksum.empty() && " " + checksum != line_checksum(format + " " + id + " " + secret))
+    return Error{"key-format", "its checksum does not fit: a digit was changed or lost; copy the key file again"};
+  if (words >> rest) return Error{"key-format", "there is text after the checksum: a key is one line"};
   return key;
 }
 

@@ -4,9 +4,10 @@
 // external pre-shared key of TLS 1.3 (RFC 8446, 4.2.11), so no certificates exist. A key is
 // one line of text, in a file readable by its owner only:
 //
-//     gossipd-key-1 <key id, 16 hex digits> <secret, 64 hex digits>
+//     gossipd-key-1 <key id, 16 hex digits> <secret, 64 hex digits> <checksum, 8 hex digits>
 //
-// The id is public (it travels in clear text as the PSK identity) and only tells keys apart. A file may hold
+// The checksum (low 32 bits of XXH3-64 of what stands before it, from the first letter to the last) finds digits that were mistyped; lines
+// of earlier releases have none. The id is public (it travels in clear text as the PSK identity) and only tells keys apart. A file may hold
 // several keys: net/peer/keyring.h.
 #pragma once
 
@@ -35,6 +36,9 @@ struct ClusterKey {
 
 // From the operating system's random source. Error "random" if that fails.
 [[nodiscard]] Result<ClusterKey> generate_cluster_key();
+
+// " <checksum>" for a line of a key file.
+[[nodiscard]] std::string line_checksum(const std::string& words);
 
 // The one line of a key, newline included, and back. Error "key-format".
 [[nodiscard]] std::string format_cluster_key(const ClusterKey& key);

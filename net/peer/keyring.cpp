@@ -1,6 +1,7 @@
 #include "net/peer/keyring.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <sstream>
 
 namespace gossipd {
@@ -14,10 +15,12 @@ Error unknown(std::uint64_t id) {
 
 Result<std::uint64_t> parse_retired(const std::string& line) {
   std::istringstream words(line);
-  std::string name, id, rest;
-  words >> name >> id;
+  std::string name, id, checksum, rest;
+  words >> name >> id >> checksum;
   std::uint64_t value = 0;
   if (id.size() != 16 || !from_hex(id, value) || words >> rest) return Error{"key-format", std::string(retired_name) + " takes one id of 16 hex digits"};
+  if (!checksum.empty() && " " + checksum != line_checksum(name + " " + id))
+    return Error{"key-format", "its checksum does not fit: a digit was changed or lost"};
   return value;
 }
 
@@ -92,7 +95,10 @@ Result<Keyring> parse_keyring(const std::string& text) {
 std::string format_keyring(const Keyring& ring) {
   std::string text;
   for (const ClusterKey& key : ring.keys()) text += format_cluster_key(key);
-  for (const std::uint64_t id : ring.retired()) text += std::string(retired_name) + " " + to_hex(id) + "\n";
+  for (const std::uint64_t id : ring.retired()) {
+    const std::string line = std::string(retired_name) + " " + to_hex(id);
+    text += line + line_checksum(line) + "\n";
+  }
   return text;
 }
 
@@ -100,8 +106,11 @@ Result<Keyring> read_keyring(const std::string& path, SharedKeyFile shared) {
   const Result<SecretText> text = read_secret_file(path, shared);
   if (!text) return text.error();
   Result<Keyring> ring = parse_keyring(text->text());
-  if (!ring) return Error{ring.error().code, "the key file " + path + " cannot be used: " + ring.error().text};
-  return ring;
+  if (ring) return ring;
+  std::error_code ignored;
+  const bool has_previous = std::filesystem::exists(previous_secret(path), ignored);
+  return Error{ring.error().code, "the key file " + path + " cannot be used: " + ring.error().text +
+                                      (has_previous ? "; as it was before its last change it lies in " + previous_secret(path) : "")};
 }
 
 std::optional<Error> write_keyring(const std::string& path, const Keyring& ring) {

@@ -3,7 +3,8 @@
 // A node offers the first key when it dials and accepts each of them, so nodes that have one key in common find
 // each other. To change the secret: install the new key on every node, then use it on every node, then retire the old
 // one on every node. A retired key is never taken in again. The file is a key file (cluster_key.h) with a
-// line for each key, the one in use first, and a line `gossipd-key-retired <id>` for each that was retired.
+// line for each key, the one in use first, and a line `gossipd-key-retired <id> <checksum>` for each that was
+// retired. What a change of the file replaced stays beside it as FILE.previous, which is never read by itself.
 #pragma once
 
 #include <optional>

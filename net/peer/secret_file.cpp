@@ -41,7 +41,9 @@ bool write_all(int fd, const std::string& text) {
   return true;
 }
 
-Error read_error(const std::string& path) { return Error{"key-read", "cannot read the key file " + path + ": " + system_error_text()}; }
+Error read_error(const std::string& path, const SecretKind& kind) {
+  return Error{"key-read", std::string("cannot read the ") + kind.name + " " + path + ": " + system_error_text()};
+}
 Error write_error(const std::string& path) { return Error{"key-write", "cannot write the cluster key " + path + ": " + system_error_text()}; }
 
 // link() rather than rename() for a name that must be new: it fails if that is taken.
@@ -54,31 +56,41 @@ bool put_in_place(const std::string& draft, const std::string& path, Replace rep
   return linked;
 }
 
+// Not every file system can: then there is no previous one.
+void keep_previous(const std::string& path, const SecretText& successor) {
+  const Result<SecretText> present = read_secret_file(path, SharedKeyFile::allow);
+  if (!present || present->text() == successor.text()) return;
+  const std::string draft = path + ".link-" + std::to_string(::getpid());
+  ::unlink(draft.c_str());
+  if (::link(path.c_str(), draft.c_str()) == 0 && ::rename(draft.c_str(), previous_secret(path).c_str()) != 0) ::unlink(draft.c_str());
+}
+
 }  // namespace
+
+std::string previous_secret(const std::string& path) { return path + ".previous"; }
 
 SecretText::~SecretText() { OPENSSL_cleanse(text_.data(), text_.size()); }
 
-Result<SecretText> read_secret_file(const std::string& path, SharedKeyFile shared) {
+Result<SecretText> read_secret_file(const std::string& path, SharedKeyFile shared, const SecretKind& kind) {
   const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!file.ok() && errno == ENOENT) {
-    return Error{"key-missing", "there is no key file " + path + "; copy it from a node of the cluster (its first node wrote it)"};
-  }
+  const std::string what = std::string("the ") + kind.name + " " + path;
+  if (!file.ok() && errno == ENOENT) return Error{"key-missing", std::string("there is no ") + kind.name + " " + path + "; " + kind.from};
   struct stat status {};
-  if (!file.ok() || ::fstat(file.get(), &status) != 0) return read_error(path);
-  if (!S_ISREG(status.st_mode)) return Error{"key-read", "the key file " + path + " is not a regular file"};
+  if (!file.ok() || ::fstat(file.get(), &status) != 0) return read_error(path, kind);
+  if (!S_ISREG(status.st_mode)) return Error{"key-read", what + " is not a regular file"};
   if (shared == SharedKeyFile::refuse && (status.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
-    return Error{"key-permissions", "the key file " + path + " is open to other users, and whoever holds it controls the cluster; run: chmod 600 " + path};
+    return Error{"key-permissions", what + " is open to other users, and whoever holds it " + kind.power + "; run: chmod 600 " + path};
   }
   std::string text(secret_file_bytes_max + 1, '\0');
   std::size_t filled = 0;
   while (filled < text.size()) {
     const ssize_t n = ::read(file.get(), text.data() + filled, text.size() - filled);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return read_error(path);
+    if (n < 0) return read_error(path, kind);
     if (n == 0) break;
     filled += static_cast<std::size_t>(n);
   }
-  if (filled > secret_file_bytes_max) return Error{"key-format", "the key file " + path + " is longer than keys are"};
+  if (filled > secret_file_bytes_max) return Error{"key-format", what + " is longer than such files are"};
   text.resize(filled);
   return SecretText(std::move(text));
 }
@@ -95,6 +107,7 @@ std::optional<Error> write_secret_file(const std::string& path, const SecretText
       return error;
     }
   }
+  if (replace == Replace::yes) keep_previous(path, text);
   if (!put_in_place(draft, path, replace)) {
     if (replace == Replace::no && errno == EEXIST) {
       return Error{"key-exists", "the key file " + path + " exists already and is not replaced; to start a new cluster name another file"};

@@ -10,6 +10,14 @@ namespace gossipd {
 
 inline constexpr std::size_t secret_file_bytes_max = 4096;
 
+// What a file holds, for the words of an error.
+struct SecretKind {
+  const char* name = "key file";
+  const char* power = "controls the cluster";  // whoever holds it
+  const char* from = "copy it from a node of the cluster (its first node wrote it)";
+};
+inline constexpr SecretKind token_file{"token file", "steers this node", "make one with: (umask 077; openssl rand -hex 32 > FILE)"};
+
 // What to do with a key file that its group or everybody may read.
 enum class SharedKeyFile { refuse, allow };
 
@@ -30,10 +38,13 @@ class SecretText {
 };
 
 // Errors: "key-missing", "key-permissions" (its text names the chmod), "key-read", "key-format" (too long).
-[[nodiscard]] Result<SecretText> read_secret_file(const std::string& path, SharedKeyFile shared);
+[[nodiscard]] Result<SecretText> read_secret_file(const std::string& path, SharedKeyFile shared, const SecretKind& kind = {});
+
+// Where write_secret_file() keeps what it replaced.
+[[nodiscard]] std::string previous_secret(const std::string& path);
 
 enum class Replace { no, yes };
-// With mode 0600, whole and durable or not at all. Errors "key-exists" (unless it may be replaced), "key-write".
+// With mode 0600, whole and durable or not at all. What is replaced by something else stays as PATH.previous, if it can. Errors "key-exists" (unless it may be replaced), "key-write".
 [[nodiscard]] std::optional<Error> write_secret_file(const std::string& path, const SecretText& text, Replace replace);
 
 }  // namespace gossipd

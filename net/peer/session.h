@@ -9,6 +9,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -41,6 +42,9 @@ class Session : public std::enable_shared_from_this<Session> {
  public:
   Session(SessionId id, std::shared_ptr<TransportShared> shared, tcp::socket socket, SessionInfo info);
 
+  // Before establish(), for a peer that dialled: called when its first words are seen to be made with a key of ours. Never
+  // with certificates, which come last.
+  void when_proved(std::function<void()> call) { stream_.when_proved(std::move(call)); }
   // TLS, then the preamble both ways. nullopt: ready to open(). `offer`: the key to dial with.
   [[nodiscard]] boost::asio::awaitable<std::optional<Error>> establish(std::uint64_t offer = 0);
   // After a failed establish(): lets the peer read why before the connection goes.

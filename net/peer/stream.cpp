@@ -35,6 +35,7 @@ void WireTap::received(const void* bytes, std::size_t count) {
 void WireTap::sent(std::size_t count) {
   session.out += count;
   total->out += count;
+  if (on_sent) on_sent();
 }
 
 PeerStream::PeerStream(tcp::socket socket, std::shared_ptr<TlsContext> tls, WireBytes& total)
@@ -46,12 +47,21 @@ CountingSocket& PeerStream::lower() {
   return stream_.index() == 0 ? std::get<0>(stream_) : std::get<1>(stream_).next_layer();
 }
 
+// A hello is answered only when its binder, which takes the key, has been verified; or with an alert.
+void PeerStream::when_proved(std::function<void()> call) {
+  if (tls_ == nullptr) return;
+  tap_.on_sent = [ssl = tls(), call = std::move(call)] {
+    if (SSL_session_reused(ssl) == 1) call();
+  };
+}
+
 asio::awaitable<std::optional<Error>> PeerStream::handshake(bool outbound, std::uint64_t offer) {
   if (tls_ == nullptr) co_return std::nullopt;
   attempt_.key = offer;
   TlsStream& tls = std::get<1>(stream_);
   const auto role = outbound ? asio::ssl::stream_base::client : asio::ssl::stream_base::server;
   const auto [error] = co_await tls.async_handshake(role, as_values);
+  tap_.on_sent = nullptr;
   if (!error) {
     if (tls_->proved(tls.native_handle(), attempt_)) co_return std::nullopt;
     co_return Error{"wrong-key", "TLS: the peer did not prove that it belongs to the cluster"};

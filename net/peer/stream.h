@@ -10,6 +10,7 @@
 #include <boost/asio/compose.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/ssl/stream.hpp>
+#include <functional>
 #include <memory>
 #include <span>
 #include <utility>
@@ -29,6 +30,7 @@ struct WireTap {
   WireBytes* total = nullptr;
   std::array<std::byte, 8> first{};
   std::size_t first_filled = 0;
+  std::function<void()> on_sent;  // may be empty
 
   void received(const void* bytes, std::size_t count);
   void sent(std::size_t count);
@@ -88,8 +90,9 @@ class PeerStream {
   PeerStream(const PeerStream&) = delete;
   PeerStream& operator=(const PeerStream&) = delete;
 
-  // Nothing to do when plain.
-  // `offer`: the key to dial with.
+  // See session.h. Until the handshake ends.
+  void when_proved(std::function<void()> call);
+  // Nothing to do when plain. `offer`: the key to dial with.
   [[nodiscard]] boost::asio::awaitable<std::optional<Error>> handshake(bool outbound, std::uint64_t offer);
   [[nodiscard]] std::uint64_t key() const { return attempt_.key; }  // that both ends proved to have; 0: none, plain or certificates
   [[nodiscard]] bool began_under(const std::shared_ptr<TlsContext>& tls) const { return tls_ == tls; }

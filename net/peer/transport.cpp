@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "net/addresses.h"
+#include "net/peer/admission.h"
 #include "net/peer/session.h"
 
 namespace gossipd {
@@ -29,6 +30,20 @@ struct Listener {
   asio::steady_timer retry;
 };
 
+// An inbound connection that has said nothing yet. It costs a descriptor and no more: TLS begins with its first byte.
+struct Silent {
+  explicit Silent(tcp::socket socket_in) : socket(std::move(socket_in)) {}
+  tcp::socket socket;
+  std::optional<Error> ended;  // by us, and why
+
+  void end(const Error& why) {
+    if (!ended) ended = why;
+    error_code ignored;
+    socket.set_option(asio::socket_base::linger(true, 0), ignored);  // a reset leaves nothing behind in the kernel
+    socket.close(ignored);
+  }
+};
+
 // What stop() must be able to interrupt of a dial before it has a session.
 struct Dial {
   explicit Dial(asio::io_context& io) : socket(io), waiting(io) {}
@@ -36,6 +51,10 @@ struct Dial {
   asio::steady_timer waiting;
   bool timed_out = false;
 };
+
+Error crowded_out_error() {
+  return Error{"too-many", "more connections have not finished their handshake than this node keeps, so this one made room for another"};
+}
 
 Error stopping_error() { return Error{"stopping", "this node is stopping"}; }
 
@@ -70,9 +89,11 @@ void configure(tcp::socket& socket, const PeerLimits& limits) {
 class PeerTransport::Impl : public std::enable_shared_from_this<PeerTransport::Impl> {
  public:
   Impl(asio::io_context& io, PeerHandler& handler, std::shared_ptr<TlsContext> tls, const PeerLimits& limits)
-      : shared_(std::make_shared<TransportShared>(io, handler, std::move(tls), limits)) {}
+      : shared_(std::make_shared<TransportShared>(io, handler, std::move(tls), limits)),
+        admission_({.places_max = limits.handshakes_max, .places_per_source_max = limits.handshakes_per_source_max}) {}
 
   Result<Endpoint> listen(const Endpoint& where);
+  void know(const std::string& host);
   void dial(const Endpoint& peer);
   bool send(SessionId id, Lane lane, SharedBytes message);
   void close(SessionId id, const Error& reason);
@@ -90,22 +111,26 @@ class PeerTransport::Impl : public std::enable_shared_from_this<PeerTransport::I
   using Self = std::shared_ptr<Impl>;  // first parameter of every coroutine: keeps the transport
 
   asio::awaitable<void> accept_loop(Self self, std::shared_ptr<Listener> listener);
-  asio::awaitable<void> welcome(Self self, SessionId id, std::shared_ptr<Session> session, asio::ip::address from);
-  [[nodiscard]] bool is_full(const asio::ip::address& from) const;
-  void handshake_ended(const asio::ip::address& from);
+  asio::awaitable<void> welcome(Self self, SessionId id, std::shared_ptr<Silent> silent, tcp::endpoint remote);
+  asio::awaitable<std::optional<Error>> first_byte(Silent& silent);
+  asio::awaitable<void> shake_hands(SessionId id, std::shared_ptr<Session> session, Source source);
+  void cut_waiting(SessionId id);
+  [[nodiscard]] bool is_full() const { return shared_->sessions.size() - handshakes_ >= shared_->limits.sessions_max; }
   asio::awaitable<void> dial_loop(Self self, Endpoint peer, std::list<Dial>::iterator dial);
   asio::awaitable<std::optional<Error>> dial_host(Endpoint peer, Dial& dial);
   asio::awaitable<std::optional<Error>> connect(const Endpoint& peer, tcp::endpoint address, Dial& dial);
   [[nodiscard]] std::vector<std::uint64_t> keys_to_offer() const;
   void admit(tcp::socket socket);
-  std::pair<SessionId, std::shared_ptr<Session>> add_session(tcp::socket socket, bool outbound, const Endpoint& dialled);
+  std::shared_ptr<Session> add_session(SessionId id, tcp::socket socket, bool outbound, const Endpoint& dialled);
   void reject(const Endpoint& remote, const Error& reason);
   void fail_dial(const Endpoint& peer, const Error& reason);
 
   std::shared_ptr<TransportShared> shared_;
   std::list<std::shared_ptr<Listener>> listeners_;
   std::list<Dial> dials_;
-  std::map<asio::ip::address, std::size_t> handshakes_;  // inbound, by where they come from
+  Admission admission_;  // all that are inbound and not open: silent_, and handshakes_ of the sessions
+  std::map<SessionId, std::shared_ptr<Silent>> silent_;
+  std::size_t handshakes_ = 0;
   std::uint64_t last_session_ = 0;
   bool stopping_ = false;
 };
@@ -128,10 +153,13 @@ asio::awaitable<void> PeerTransport::Impl::accept_loop([[maybe_unused]] Self sel
     if (!listener->acceptor.is_open()) break;
     if (!error) {
       admit(std::move(socket));
-    } else if (error != asio::error::connection_aborted) {
-      listener->retry.expires_after(accept_retry_delay);
-      (void)co_await listener->retry.async_wait(as_values);
+      continue;
     }
+    if (error == asio::error::connection_aborted) continue;
+    // Out of file descriptors, mostly: who waits and has shown least gives up its own.
+    if (const auto gone = admission_.give_up_one()) cut_waiting(*gone);
+    listener->retry.expires_after(accept_retry_delay);
+    (void)co_await listener->retry.async_wait(as_values);
   }
 }
 
@@ -139,55 +167,81 @@ void PeerTransport::Impl::admit(tcp::socket socket) {
   error_code error;
   const tcp::endpoint remote = socket.remote_endpoint(error);
   if (error) return;  // gone again before we looked
-  if (is_full(remote.address())) return reject(to_endpoint(remote), Error{"too-many", "this node has as many connections as it may"});
-  ++handshakes_[remote.address()];
-  const auto [id, session] = add_session(std::move(socket), false, {});
-  shared_->tasks.spawn(welcome(shared_from_this(), id, session, remote.address()));
+  if (is_full()) return reject(to_endpoint(remote), Error{"too-many", "this node has as many connections as it may"});
+  const SessionId id{++last_session_};
+  if (const auto gone = admission_.enter(id, source_of(remote.address()))) cut_waiting(*gone);
+  const auto silent = std::make_shared<Silent>(std::move(socket));
+  silent_.emplace(id, silent);
+  shared_->tasks.spawn(welcome(shared_from_this(), id, silent, remote));
 }
 
-bool PeerTransport::Impl::is_full(const asio::ip::address& from) const {
-  const PeerLimits& limits = shared_->limits;
-  std::size_t handshakes = 0;
-  for (const auto& [host, count] : handshakes_) handshakes += count;
-  const auto same = handshakes_.find(from);
-  return handshakes >= limits.handshakes_max || shared_->sessions.size() >= limits.sessions_max ||
-         (same != handshakes_.end() && same->second >= limits.handshakes_per_host_max);
+// Whose place was given to another.
+void PeerTransport::Impl::cut_waiting(SessionId id) {
+  if (const auto silent = silent_.find(id); silent != silent_.end()) return silent->second->end(crowded_out_error());
+  if (const auto session = shared_->sessions.find(id); session != shared_->sessions.end()) session->second->abort(crowded_out_error());
 }
 
-void PeerTransport::Impl::handshake_ended(const asio::ip::address& from) {
-  const auto found = handshakes_.find(from);
-  if (--found->second == 0) handshakes_.erase(found);
+asio::awaitable<void> PeerTransport::Impl::welcome([[maybe_unused]] Self self, SessionId id, std::shared_ptr<Silent> silent,
+                                                   tcp::endpoint remote) {
+  const auto error = co_await first_byte(*silent);
+  silent_.erase(id);
+  if (error) {
+    admission_.leave(id);
+    reject(to_endpoint(remote), *error);
+    co_return;
+  }
+  const auto session = add_session(id, std::move(silent->socket), false, {});
+  const Source source = source_of(remote.address());
+  co_await shake_hands(id, session, source);
 }
 
-asio::awaitable<void> PeerTransport::Impl::welcome([[maybe_unused]] Self self, SessionId id, std::shared_ptr<Session> session,
-                                                   asio::ip::address from) {
+asio::awaitable<std::optional<Error>> PeerTransport::Impl::first_byte(Silent& silent) {
+  Timer deadline(shared_->io, [&silent] { silent.end(Error{"handshake-timeout", "the peer connected and said nothing"}); });
+  deadline.arm_after(shared_->limits.handshake_timeout);
+  const auto [error] = co_await silent.socket.async_wait(tcp::socket::wait_read, as_values);
+  if (silent.ended) co_return silent.ended;
+  if (error) co_return Error{"handshake-cut", "the connection ended before the peer said anything: " + error.message()};
+  co_return std::nullopt;
+}
+
+asio::awaitable<void> PeerTransport::Impl::shake_hands(SessionId id, std::shared_ptr<Session> session, Source source) {
+  ++handshakes_;
+  admission_.advance(id, Admission::Stage::speaking);
+  session->when_proved([this, id] { admission_.advance(id, Admission::Stage::proved); });
   const auto error = co_await session->establish();
   if (!error) {
-    handshake_ended(from);
+    --handshakes_;
+    admission_.leave(id);
+    admission_.know(source);
     session->open();
     co_return;
   }
+  admission_.advance(id, Admission::Stage::refused);
   reject(session->info().remote, *error);
   co_await session->linger();
-  handshake_ended(from);
+  --handshakes_;
+  admission_.leave(id);
   shared_->sessions.erase(id);
 }
 
-std::pair<SessionId, std::shared_ptr<Session>> PeerTransport::Impl::add_session(tcp::socket socket, bool outbound, const Endpoint& dialled) {
+void PeerTransport::Impl::know(const std::string& host) {
+  if (const auto source = source_of(host)) admission_.know(*source);
+}
+
+std::shared_ptr<Session> PeerTransport::Impl::add_session(SessionId id, tcp::socket socket, bool outbound, const Endpoint& dialled) {
   configure(socket, shared_->limits);
   error_code ignored;  // an address that is gone stays empty; the handshake then fails
   const SessionInfo info{.outbound = outbound,
                          .dialled = dialled,
                          .local = to_endpoint(socket.local_endpoint(ignored)),
                          .remote = to_endpoint(socket.remote_endpoint(ignored))};
-  const SessionId id{++last_session_};
   auto session = std::make_shared<Session>(id, shared_, std::move(socket), info);
   shared_->sessions.emplace(id, session);
-  return {id, std::move(session)};
+  return session;
 }
 
 void PeerTransport::Impl::dial(const Endpoint& peer) {
-  if (stopping_ || dials_.size() >= shared_->limits.dials_max || shared_->sessions.size() >= shared_->limits.sessions_max) {
+  if (stopping_ || dials_.size() >= shared_->limits.dials_max || is_full()) {
     const Error reason = stopping_ ? stopping_error() : Error{"too-many", "this node has as many connections as it may"};
     return asio::post(shared_->io, [self = shared_from_this(), peer, reason] { self->fail_dial(peer, reason); });
   }
@@ -219,9 +273,11 @@ asio::awaitable<std::optional<Error>> PeerTransport::Impl::dial_host(Endpoint pe
         if (!answered) failure = error;
         break;
       }
-      const auto [id, session] = add_session(std::move(dial.socket), true, peer);
+      const SessionId id{++last_session_};
+      const auto session = add_session(id, std::move(dial.socket), true, peer);
       error = co_await session->establish(key);
       if (!error) {
+        if (const auto source = source_of(session->info().remote.host)) admission_.know(*source);
         session->open();
         co_return std::nullopt;
       }
@@ -302,6 +358,7 @@ void PeerTransport::Impl::stop(std::function<void()> done) {
     dial.socket.close(ignored);
     dial.waiting.cancel();
   }
+  for (const auto& [id, silent] : silent_) silent->end(stopping_error());
   const auto sessions = shared_->sessions;
   for (const auto& [id, session] : sessions) {
     if (session->is_open()) {
@@ -350,6 +407,7 @@ PeerTransport::PeerTransport(EventLoop& loop, PeerHandler& handler, const PeerCe
 PeerTransport::~PeerTransport() { impl_->abandon(); }
 
 Result<Endpoint> PeerTransport::listen(const Endpoint& where) { return impl_->listen(where); }
+void PeerTransport::know(const std::string& host) { impl_->know(host); }
 void PeerTransport::dial(const Endpoint& peer) { impl_->dial(peer); }
 bool PeerTransport::send(SessionId session, Lane lane, SharedBytes message) { return impl_->send(session, lane, std::move(message)); }
 void PeerTransport::close(SessionId session, const Error& reason) { impl_->close(session, reason); }

@@ -32,9 +32,9 @@ struct PeerLimits {
   FrameLimits frame;                                    // sizes of messages and chunks
   std::size_t control_queue_max = 1024;                 // messages waiting to be written, per session
   std::size_t bulk_queue_bytes_max = 16 * 1024 * 1024;  // bytes waiting to be written, per session
-  std::size_t sessions_max = 256;                       // open or in handshake, both directions
-  std::size_t handshakes_max = 64;                      // inbound, not yet open
-  std::size_t handshakes_per_host_max = 16;             // of these from one address: nobody alone can keep the others out
+  std::size_t sessions_max = 256;                       // open, or dialled and in handshake
+  std::size_t handshakes_max = 128;                     // inbound, not yet open; as many again of members (admission.h)
+  std::size_t handshakes_per_source_max = 16;           // of these from one IPv4 address or IPv6 network
   std::size_t dials_max = 64;                           // under way at once
   std::size_t addresses_max = 8;                        // tried per host name
   std::size_t unsent_bytes_max = 128 * 1024;            // in the kernel, not yet on the wire (TCP_NOTSENT_LOWAT)
@@ -109,6 +109,10 @@ class PeerTransport {
   // and IPv4; port 0 lets the system choose. Returns what was bound. Errors: "listen",
   // "plain-not-loopback", each saying the way out.
   [[nodiscard]] Result<Endpoint> listen(const Endpoint& where);
+
+  // Connections from there wait in places of their own, which no stranger takes (admission.h). Each host that
+  // has opened a session is known by itself. No effect for a name.
+  void know(const std::string& host);
 
   // Ends in exactly one of on_session_open (with `dialled` = peer) and on_dial_failed.
   void dial(const Endpoint& peer);

@@ -1,15 +1,17 @@
 """What anybody who reaches the ports can do: nothing but be refused, counted and told of in the log."""
 import ctypes
 import re
-import resource
 import socket
 import ssl
 import struct
 import unittest
 
 from cluster import ClusterTest, Unexpected, wait_for
+from flood import Flood, WORDS, descriptors
 
 IDLE_CONNECTIONS = 10_000
+FLOODS = ((64, 4, "silent"), (1_000, 64, "silent"), (1_000, 64, "hello"))  # sockets, addresses, what they say; flood.py measures more
+PROBES_IN_TURN = 300
 SCANS = 200
 # What port scanners say first to find out what listens.
 PROBES = {
@@ -39,15 +41,6 @@ def control_frame(payload):
 def host_and_port(address):
     host, port = address.rsplit(":", 1)
     return host, int(port)
-
-
-def descriptors(count):
-    """Lets this process open `count` sockets; how many it may."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = count + 200
-    if soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, hard), hard))
-    return min(count, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 200)
 
 
 class Hostile(ClusterTest):
@@ -192,6 +185,31 @@ class Hostile(ClusterTest):
             for peer in idle:
                 peer.close()
         print(f"{count} idle connections: {self.rejected()}")
+
+    def test_joiners_get_in_beside_sockets_that_come_again_as_soon_as_they_are_cut(self):
+        for i, (sockets, addresses, words) in enumerate(FLOODS):
+            with self.subTest(sockets=sockets, addresses=addresses, words=words), Flood(self.first.address, sockets, addresses, WORDS[words]) as flood:
+                wait_for("the flood", lambda: flood.cut > sockets)
+                before = flood.cut
+                joiner = self.cluster.joiner(f"joiner{i}", self.first, trainer__min_step_ms=50).start()
+                joiner.wait("it is in", lambda s: s["phase"] == "training" and s["links_open"] >= 1, 120)
+                wait_for("the flood lasts", lambda: flood.cut > before)
+                self.assertEqual("open", self.first.links()["box2"]["state"])
+                joiner.terminate()
+
+    def test_two_probes_in_turn_leave_a_few_lines_and_a_count(self):
+        for _ in range(PROBES_IN_TURN):
+            for words in (b"GET / HTTP/1.0\r\n\r\n", b"gossipd\x01"):
+                with self.connect(self.first.address) as peer:
+                    peer.sendall(words)
+                    peer.shutdown(socket.SHUT_WR)
+                    self.until_closed(peer)
+        wait_for("all are counted", lambda: all(self.rejected().get(code, 0) == PROBES_IN_TURN for code in ("not-a-peer", "peer-speaks-plain")))
+        counts = {r["code"]: r["count"] for r in self.first.status()["refusals"] if r["peer"] == "127.0.0.1"}
+        self.assertEqual({"not-a-peer": PROBES_IN_TURN, "peer-speaks-plain": PROBES_IN_TURN}, counts)
+        self.first.wait_log(r"event=repeated of=turned-away peer=127.0.0.1 code=not-a-peer times=\d+ within_s=60", 150)
+        told = [int(n) for n in re.findall(r"event=repeated of=turned-away peer=127.0.0.1 code=\S+ times=(\d+)", self.first.log())]
+        self.assertLess(self.first.log().count("event=turned-away"), 6 * len(told) + 1)  # three of each in each period
 
     def test_slow_and_endless_requests_to_rest(self):
         slow = [self.connect(self.first.rest) for _ in range(30)]

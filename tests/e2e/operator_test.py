@@ -131,6 +131,8 @@ class CommandLine(ClusterTest):
             (["wait", "--for", "dinner"], 2, "dinner"),
             (["dance"], 2, "gossipctl --help"),
             (["join"], 6, "has not left"),
+            (["join", first.address], 6, f"{first.address} is this node itself"),
+            (["join", b"caf\xe9"], 2, "no UTF-8"),
         ):
             done = first.ctl(*words, timeout_s=1 if code == 7 else 20)
             self.assertEqual(code, done.returncode, (words, done.stderr))
@@ -177,6 +179,7 @@ class CommandLine(ClusterTest):
         token = os.path.join(self.cluster.directory, "token")
         with open(token, "w", encoding="utf-8") as file:
             file.write("0123456789abcdef0123456789abcdef\n")
+        os.chmod(token, 0o600)
         self.assertEqual(0, gossipctl("key", "generate", self.cluster.key).returncode)
         nobody = self.cluster.founder(self.cluster.job())  # never started
         node = self.cluster.joiner("box2", nobody, "--rest-token-file", token).start()

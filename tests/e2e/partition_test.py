@@ -36,6 +36,21 @@ class Partition(ClusterTest):
             self.assertGreater(link["deltas_applied"], 0)
         check_counters(nodes)
 
+    def test_a_path_that_swallows_large_packets_is_named_and_forgotten_when_it_is_mended(self):
+        nodes = self.nodes(2, trainer__min_step_ms=20)
+        self.cluster.switchboard.swallow_large("box2")
+        for node in nodes:
+            peer = "box2" if node is nodes[0] else "box1"
+            wait_for("the link says so", lambda: node.links()[peer]["large_packets_lost"], 180)
+            node.wait_log(r"event=large-packets-lost peer=\w+ reason=\"small packets arrive there, large ones do not")
+            wait_for("the status says so", lambda: [w for w in node.status()["warnings"] if f"path to {peer}" in w["text"] and "MTU" in w["text"]])
+            self.assertIn("large packets lost", node.ctl("links").stdout)
+        self.cluster.switchboard.spare_large("box2")
+        for node in nodes:
+            wait_for("it is forgotten", lambda: not any(link["large_packets_lost"] for link in node.links().values()))
+            self.assertEqual([], [w for w in node.status()["warnings"] if "MTU" in w["text"]])
+            node.wait("models agree", lambda s: s["links_open"] == 1 and s["spread"] < 0.1)
+
     def test_a_node_that_can_only_dial_out_takes_full_part(self):
         nodes = self.nodes(2, trainer__min_step_ms=20)
         inside = self.cluster.joiner("box3", nodes[0], shard="1/3", trainer__min_step_ms=20)

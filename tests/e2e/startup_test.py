@@ -7,7 +7,7 @@ import socket
 import subprocess
 import unittest
 
-from cluster import DEADLINE_S, ClusterTest, clean_environment
+from cluster import DEADLINE_S, ClusterTest, clean_environment, gossipctl
 
 EXIT_CONFIG = 78
 
@@ -65,6 +65,42 @@ class Startup(ClusterTest):
         self.write("cluster.key", "gossipd-cluster-key-v1\n")
         os.chmod(self.cluster.key, 0o644)
         self.assert_refused(node, EXIT_CONFIG, self.cluster.key, "chmod 600")
+
+    def test_a_digit_mistyped_in_the_key_file(self):
+        self.assertEqual(0, gossipctl("key", "generate", self.cluster.key).returncode)
+        with open(self.cluster.key, encoding="ascii") as file:
+            words = file.read().split()
+        words[2] = ("1" if words[2][0] == "0" else "0") + words[2][1:]
+        self.write("cluster.key", " ".join(words) + "\n")
+        self.assert_refused(self.founder(), EXIT_CONFIG, self.cluster.key, "line 1", "checksum")
+
+    def test_a_token_file_that_others_may_read(self):
+        token = self.write("token", "0123456789abcdef\n")
+        os.chmod(token, 0o644)
+        self.assert_refused(self.founder("--rest-token-file", token), EXIT_CONFIG, token, "chmod 600")
+
+    def test_a_file_where_the_rest_socket_is_to_be(self):
+        node = self.founder()
+        node.rest = "unix:" + self.write("precious", "precious")
+        self.assert_refused(node, 1, node.rest[5:], "no socket")
+        with open(node.rest[5:], encoding="ascii") as file:
+            self.assertEqual("precious", file.read())
+
+    def test_words_that_are_no_utf_8_or_steer_a_terminal(self):
+        node = self.founder()
+        for words in (["--set", b"name=caf\xe9"], ["--join", b"\xff"], ["--set", "name=a\x1b[2J"], ["--\x1b[2J"], ["--set", b"log.level=\xff"]):
+            code, line = self.run_once(node, *words)
+            self.assertEqual(EXIT_CONFIG, code, line)
+            self.assertNotRegex(line, "[\x00-\x1f\x7f-\x9f]")
+
+    def test_a_node_that_is_to_join_itself(self):
+        self.assertEqual(0, gossipctl("key", "generate", self.cluster.key).returncode)
+        node = self.cluster.node("box1", "--shard", "1/1")
+        port = node.address.rsplit(":", 1)[1]
+        self.assert_refused(node, EXIT_CONFIG, node.address, "is this node itself", "another member", extra=["--join", node.address])
+        node.address = f"0.0.0.0:{port}"
+        for own in (f"127.0.0.1:{port}", f"localhost:{port}"):
+            self.assert_refused(node, EXIT_CONFIG, own, "is this node itself", extra=["--join", own])
 
     def test_beyond_loopback_without_a_key(self):
         node = self.founder(key="none")

@@ -1,7 +1,8 @@
 """Network namespaces joined by bridges: machines of their own on this one, whose cables can be moved.
 
 Each node gets a namespace with one veth, 10.77.x.y. All begin on one bridge; partition() moves cables to a second one, heal() back.
-rate() narrows a cable (tbf), refuse_calls() makes a machine one that can only dial out. Needs CAP_NET_ADMIN and iproute2; unavailable() says what is missing.
+rate() narrows a cable (tbf), refuse_calls() makes a machine one that can only dial out,
+swallow_large() a cable that carries small packets only. Needs CAP_NET_ADMIN and iproute2; unavailable() says what is missing.
 """
 import json
 import os
@@ -112,6 +113,26 @@ class Switchboard:
         # Byte 33 of a packet without IP options: TCP's flags; SYN without ACK begins a connection.
         _run("tc", "filter", "add", "dev", outer, "parent", "1:", "protocol", "ip", "u32", "match", "ip", "protocol", "6", "0xff",
              "match", "u8", "0x02", "0x12", "at", "33", "flowid", "1:2")
+
+    def swallow_large(self, name):
+        """From now on packets of 1280 bytes and more vanish on their way to and from `name`, and nobody is told: a tunnel with a smaller MTU."""
+        space, outer, inner = self.cables[name]
+        # Bytes 2 and 3 of a packet: its length. One of these masks is in every number from 1280 on, and in none below.
+        masks = [0x8000, 0x4000, 0x2000, 0x1000, 0x0800, 0x0600, 0x0500]
+        for where, device in (([], outer), (["ip", "netns", "exec", space], inner)):
+            _run(*where, "tc", "qdisc", "replace", "dev", device, "root", "handle", "1:", "htb", "default", "1")
+            _run(*where, "tc", "class", "add", "dev", device, "parent", "1:", "classid", "1:1", "htb", "rate", "10gbit")
+            _run(*where, "tc", "class", "add", "dev", device, "parent", "1:", "classid", "1:2", "htb", "rate", "8kbit")
+            _run(*where, "tc", "qdisc", "add", "dev", device, "parent", "1:2", "bfifo", "limit", "1")
+            for mask in masks:
+                _run(*where, "tc", "filter", "add", "dev", device, "parent", "1:", "protocol", "ip", "u32",
+                     "match", "u16", hex(mask), hex(mask), "at", "2", "flowid", "1:2")
+
+    def spare_large(self, name):
+        """The tunnel is mended."""
+        space, outer, inner = self.cables[name]
+        _run("tc", "qdisc", "del", "dev", outer, "root")
+        _run("ip", "netns", "exec", space, "tc", "qdisc", "del", "dev", inner, "root")
 
     def destroy(self):
         for space, outer, _ in self.cables.values():

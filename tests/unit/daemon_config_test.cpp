@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "daemon/advertise.h"
 #include "daemon/config.h"
 #include "daemon/settings.h"
 #include "tests/unit/daemon_support.h"
@@ -117,7 +118,8 @@ TEST_CASE("every bad value is refused with its name, the reason and a way out") 
       {"--shard", "3"},                        {"--rest", "nowhere:70000"},            {"--join", "bad host"},
       {"--listen", "box:port"},                {"--log-level", "loud"},                {"--device", "tpu"},
       {"--threads", "-1"},                     {"--trainer-min-step-ms", "fast"},      {"--exchange", "perhaps"},
-      {"--name", "two words"},                 {"--set", "no-value"},                  {"--config", "/does/not/exist.toml"}};
+      {"--name", "two words"}, {"--name", "caf\xe9"}, {"--name", "a\x1b[31m"}, {"--name", "a=b"}, {"--join", "caf\xe9"}, {"--set", "log.level=\xff"},
+      {"--advertise", "b\x1bx:1"},                 {"--set", "no-value"},                  {"--config", "/does/not/exist.toml"}};
   for (const auto& arguments : bad) {
     const std::string text = mistake(arguments);
     CAPTURE(arguments);
@@ -183,4 +185,19 @@ TEST_CASE("help and version are printed without reading any file") {
   CHECK(help->action == CommandLine::Action::print_and_exit);
   CHECK(mentions(help->output, "--key-file"));
   CHECK(mentions(read({"--version"})->output, GOSSIPD_VERSION));
+}
+
+TEST_CASE("a node knows which addresses lead back to itself") {
+  const Endpoint advertised{"box1.example", 7610};
+  const std::vector<Endpoint> everywhere = {{"::", 7610}}, loopback = {{"127.0.0.1", 7610}}, one = {{"10.0.0.1", 7610}};
+  CHECK(leads_to(advertised, advertised, one));
+  CHECK(leads_to({"10.0.0.1", 7610}, advertised, one));
+  CHECK(!leads_to({"10.0.0.1", 7611}, advertised, one));
+  CHECK(!leads_to({"127.0.0.1", 7610}, advertised, one));
+  CHECK(!leads_to({"box2", 7610}, advertised, everywhere));
+  CHECK(!leads_to({"192.0.2.1", 7610}, advertised, everywhere));
+  for (const char* host : {"127.0.0.1", "127.0.1.1", "localhost", "::1"}) CHECK(leads_to({host, 7610}, advertised, everywhere));
+  CHECK(!leads_to({"127.0.0.1", 7609}, advertised, everywhere));
+  CHECK(leads_to({"localhost", 7610}, advertised, loopback));
+  CHECK(!leads_to({"127.0.0.2", 7610}, advertised, loopback));
 }

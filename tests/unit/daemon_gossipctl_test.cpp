@@ -6,6 +6,7 @@
 #include <sstream>
 #include <thread>
 
+#include "core/base/printable.h"
 #include "net/http/server.h"
 #include "net/peer/cluster_key.h"
 #include "tests/unit/daemon_made_up.h"
@@ -27,7 +28,7 @@ class FakeServer {
     thread_ = std::thread([this] { loop_.run(); });
   }
   ~FakeServer() {
-    loop_.stop();
+    loop_.post([this] { loop_.stop(); });  // not before it runs
     thread_.join();
   }
   [[nodiscard]] const std::string& address() const { return address_; }
@@ -144,7 +145,67 @@ TEST_CASE("a daemon that asks for a token is exit code 5 without it") {
   CHECK(gossipctl({"status", "--rest", server.address()}).code == ExitCode::unauthorised);
   const TemporaryDirectory directory;
   const std::string file = directory.write("token", "0123456789abcdef\n");
+  const Ran open_to_others = gossipctl({"status", "--rest", server.address(), "--token-file", file});
+  CHECK(open_to_others.code == ExitCode::usage);
+  CHECK(mentions(open_to_others.err, "chmod 600 " + file));
+  std::filesystem::permissions(file, std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
   CHECK(gossipctl({"status", "--rest", server.address(), "--token-file", file}).code == ExitCode::ok);
+}
+
+TEST_CASE("bytes that are no UTF-8 are a mistake of the command line, and no crash") {
+  MadeUpDaemon daemon;
+  const FakeServer server(handler_of(daemon));
+  const std::vector<std::vector<std::string>> commands = {{"join", "caf\xe9"}, {"join", "box1", "\xff\xfe"}, {"forget", "\xff"}, {"key", "install", "/tmp/\xc3.key"},
+                                                          {"key", "use", "\xff"}, {"key", "retire", "\xff"}, {"wait", "--for", "\xff"}};
+  for (std::vector<std::string> words : commands) {
+    CAPTURE(words[0]);
+    words.insert(words.end(), {"--rest", server.address()});
+    const Ran ran = gossipctl(words);
+    CHECK(ran.code == ExitCode::usage);
+    CHECK(mentions(ran.err, "UTF-8"));
+    CHECK(is_utf8(ran.err));
+  }
+  CHECK(daemon.joined.empty());
+  for (const char* word : {"\xff", "--\xff", "status\x1b[31m"}) CHECK(gossipctl({word}).code == ExitCode::usage);
+}
+
+TEST_CASE("no escape sequence of a peer or a user reaches the terminal") {
+  const std::string evil = "box\x1b[2J\x1b]0;x\x07\xc2\x9b" "31m\xe2\x80\xae\nforged";
+  MadeUpDaemon daemon;
+  NodeView& node = daemon.made_up.node;
+  node.name = node.members[1].record.name = node.links[0].name = evil;
+  node.members[1].record.address.host = evil;
+  node.waiting_for = evil;
+  node.refusals[0].peer = node.refusals[0].reason.text = evil;
+  node.refusals[0].count = 7;
+  node.links[0].large_packets_lost = true;
+  daemon.made_up.warnings.push_back({1, evil});
+  daemon.made_up.job->name = daemon.made_up.job->document = evil;
+  const FakeServer server(handler_of(daemon));
+  for (const char* command : {"members", "links", "status", "job"})
+    for (const char* output : {"table", "json"}) {
+      CAPTURE(command);
+      const Ran ran = gossipctl({command, "-o", output, "--rest", server.address()});
+      CHECK(ran.code == ExitCode::ok);
+      CHECK(printable(ran.out, Lines::many) == ran.out);
+      if (std::string(command) != "job") CHECK(!mentions(ran.out, "\nforged"));
+    }
+  CHECK(mentions(gossipctl({"status", "--rest", server.address()}).out, "7 times"));
+  CHECK(mentions(gossipctl({"links", "--rest", server.address()}).out, "open/large packets lost"));
+  daemon.refusal = Error{"still-alive", evil};
+  const Ran refused = gossipctl({"leave", "--rest", server.address()});
+  CHECK(mentions(refused.err, "[2J"));
+  CHECK(printable(refused.err, Lines::many) == refused.err);
+}
+
+TEST_CASE("a node that is to join itself is told so") {
+  MadeUpDaemon daemon;
+  daemon.refusal = Error{"self", "10.0.0.11:7610 is this node itself"};
+  const FakeServer server(handler_of(daemon));
+  const Ran join = gossipctl({"join", "10.0.0.11", "--rest", server.address()});
+  CHECK(join.code == ExitCode::refused_by_state);
+  CHECK(mentions(join.err, "10.0.0.11:7610 is this node itself"));
+  CHECK(mentions(join.err, "another member"));
 }
 
 TEST_CASE("join, leave and checkpoint do what they say") {

@@ -1,8 +1,9 @@
 #include <sys/stat.h>
 
-#include <boost/asio/local/stream_protocol.hpp>
 #include <atomic>
+#include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/read.hpp>
+#include <fstream>
 #include <thread>
 
 #include "net/http/client.h"
@@ -32,7 +33,10 @@ class Service {
                   loop_.post([respond = std::move(respond)] { respond(HttpResponse{.body = "\"late\"", .headers = {}}); });
                 }));
     router_.add("GET", "/dropped", HttpHandler([](const HttpRequest&, const HttpRespond&) {}));
-    router_.add("GET", "/never", HttpHandler([this](const HttpRequest&, HttpRespond respond) { kept_.push_back(std::move(respond)); }));
+    router_.add("GET", "/never", HttpHandler([this](const HttpRequest&, HttpRespond respond) {
+                  kept_.push_back(std::move(respond));
+                  ++kept;
+                }));
     router_.add("GET", "/livez", [](const HttpRequest&) { return HttpResponse{.headers = {}}; });
     server.emplace(loop_, HttpHandler([this](const HttpRequest& request, HttpRespond respond) { router_(request, std::move(respond)); }), std::move(options));
   }
@@ -65,7 +69,13 @@ class Service {
   }
 
   Endpoint where;
+  // What /never keeps is dropped, and so answered.
+  void let_go() {
+    loop_.post([this] { kept_.clear(); });
+  }
+
   std::string unix_path;
+  std::atomic<int> kept = 0;  // requests of /never so far
   std::optional<HttpServer> server;  // touched before start() and after stop() only
 
  private:
@@ -173,21 +183,22 @@ TEST_CASE("a handler that drops its request or never answers does not leave the 
   CHECK(service.call("GET", "/never")->status == 503);
 }
 
-TEST_CASE("connections over the maximum are turned away and room comes back") {
+TEST_CASE("connections over the maximum are turned away while all have requests under way, and room comes back") {
   Service service({.connections_max = 2});
   service.start();
   {
     asio::io_context io;
     const tcp::endpoint where(asio::ip::make_address(service.where.host), service.where.port);
     tcp::socket first(io), second(io);
-    first.connect(where);
-    second.connect(where);
-    asio::write(first, asio::buffer(get(service)));  // answered: so both are admitted
-    std::array<char, 1> byte;
-    asio::read(first, asio::buffer(byte));
-    asio::write(second, asio::buffer(get(service)));
-    asio::read(second, asio::buffer(byte));
-    CHECK(service.call("GET", "/hello").error().code == "bad-response");
+    for (tcp::socket* one : {&first, &second}) {
+      one->connect(where);
+      asio::write(*one, asio::buffer("GET /never HTTP/1.1\r\nHost: " + to_string(service.where) + "\r\n\r\n"));
+    }
+    while (service.kept < 2) std::this_thread::yield();
+    const auto refused = service.call("GET", "/hello");
+    REQUIRE(!refused);
+    CHECK(refused.error().code == "bad-response");
+    service.let_go();
   }
   Result<HttpResponse> response = service.call("GET", "/hello");
   for (int tries = 0; !response && tries < 10'000; ++tries) response = service.call("GET", "/hello");  // until the two are seen to be gone
@@ -230,8 +241,25 @@ TEST_CASE("a flood of requests, good, bad and cut off, from more connections tha
   CHECK(response->status == 200);
   service.stop();
   const HttpServerCounters counters = service.server->counters();
-  CHECK(counters.refused_full > 0);
+  CHECK(counters.refused_full + counters.crowded_out > 0);
   CHECK(counters.connections + counters.refused_full >= 8 * 40);
+}
+
+TEST_CASE("connections that say nothing or never finish their request keep nobody out") {
+  Service service({.connections_max = 4});
+  service.start();
+  asio::io_context io;
+  const tcp::endpoint where(asio::ip::make_address(service.where.host), service.where.port);
+  std::vector<tcp::socket> idle;
+  for (int i = 0; i < 100; ++i) {
+    idle.emplace_back(io);
+    idle.back().connect(where);
+    if (i % 2 == 0) asio::write(idle.back(), asio::buffer(std::string("GET /hello HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")));
+    if (i % 10 == 0) CHECK(service.call("GET", "/hello")->status == 200);
+  }
+  service.stop();
+  CHECK(service.server->counters().refused_full == 0);
+  CHECK(service.server->counters().crowded_out >= 96);
 }
 
 TEST_CASE("only requests that name this host pass") {
@@ -354,6 +382,50 @@ TEST_CASE("a Unix socket serves its owner, replaces a stale file and is removed 
     CHECK(service.call("GET", "/hello")->body == "hello you");
   }
   CHECK(!std::filesystem::exists(path));
+}
+
+TEST_CASE("at a Unix socket's path nothing is removed but a socket that nobody serves") {
+  const TemporaryFolder folder;
+  const std::string path = folder.path / "rest.sock";
+  const auto refusal = [&path] {
+    Service service;
+    const auto error = service.server->listen_unix(path);
+    REQUIRE(error);
+    CHECK(error->code == "listen");
+    CHECK(contains(error->text, path));
+    return error->text;
+  };
+  std::ofstream(path) << "precious";
+  CHECK(contains(refusal(), "no socket"));
+  CHECK(std::filesystem::file_size(path) == 8);
+  std::filesystem::rename(path, folder.path / "aside");
+  std::filesystem::create_symlink(folder.path / "aside", path);
+  CHECK(contains(refusal(), "no socket"));
+  CHECK(std::filesystem::is_symlink(path));
+  std::filesystem::remove(path);
+  // A daemon that is frozen, and whose queue of connections is full: a socket that would have us wait.
+  asio::io_context io;
+  asio::local::stream_protocol::acceptor frozen(io);
+  frozen.open();
+  frozen.bind(asio::local::stream_protocol::endpoint(path));
+  frozen.listen(0);
+  asio::local::stream_protocol::socket first(io);
+  first.connect(asio::local::stream_protocol::endpoint(path));
+  CHECK(contains(refusal(), "another process serves it"));
+  CHECK(std::filesystem::is_socket(path));
+}
+
+TEST_CASE("a server that stops leaves alone what has taken its socket's name since") {
+  const TemporaryFolder folder;
+  const std::string path = folder.path / "rest.sock";
+  {
+    Service service;
+    REQUIRE(!service.server->listen_unix(path));
+    service.start();
+    std::filesystem::remove(path);
+    std::ofstream(path) << "another's";
+  }
+  CHECK(std::filesystem::exists(path));
 }
 
 TEST_CASE("the client tells refused, late and foreign answers apart") {

@@ -86,6 +86,47 @@ TEST_CASE("what is not a key file is refused with its path and the reason") {
   CHECK(read_cluster_key(path)->id == 0xabc);
 }
 
+TEST_CASE("a digit mistyped in a key line is found by its checksum, and a line of an earlier release has none") {
+  const std::string good = format_cluster_key(test_key(0xabc, 1));
+  REQUIRE(parse_cluster_key(good));
+  // Every digit of id, secret and checksum, changed to another one.
+  for (std::size_t at = good.find(' ') + 1; at < good.size() - 1; ++at) {
+    if (good[at] == ' ') continue;
+    std::string typo = good;
+    typo[at] = good[at] == '7' ? '3' : '7';
+    CAPTURE(typo);
+    REQUIRE(!parse_cluster_key(typo));
+    CHECK(parse_cluster_key(typo).error().text.find("checksum") != std::string::npos);
+  }
+  const std::string old = good.substr(0, good.rfind(' ')) + "\n";
+  REQUIRE(parse_cluster_key(old));
+  CHECK(*parse_cluster_key(old) == test_key(0xabc, 1));
+  CHECK(!parse_cluster_key(good.substr(0, good.size() - 1) + " more\n"));
+  Keyring ring(test_key(1, 1));
+  ring.remember_retired(0x22);
+  std::string text = format_keyring(ring);
+  CHECK(*parse_keyring(text) == ring);
+  text[text.rfind("22 ")] = '3';
+  REQUIRE(!parse_keyring(text));
+  CHECK(parse_keyring(text).error().text.find("line 2: its checksum does not fit") != std::string::npos);
+}
+
+TEST_CASE("a key file that is rewritten leaves the one before beside it, and an unreadable one says where that is") {
+  const TemporaryFolder folder;
+  const std::string path = folder.path / "cluster.key";
+  REQUIRE(!write_keyring(path, Keyring(test_key(1, 1))));
+  CHECK(!std::filesystem::exists(path + ".previous"));
+  REQUIRE(!write_keyring(path, Keyring(test_key(2, 2))));
+  for (int i = 0; i < 2; ++i) REQUIRE(!write_keyring(path, Keyring(test_key(3, 3))));  // the second changes nothing
+  CHECK(read_keyring(path)->in_use().id == 3);
+  REQUIRE(read_keyring(path + ".previous"));  // which is the owner's alone, too
+  CHECK(read_keyring(path + ".previous")->in_use().id == 2);
+  CHECK(std::distance(std::filesystem::directory_iterator(folder.path), {}) == 2);
+  write_file(path, "spoilt\n", 0600);
+  REQUIRE(!read_keyring(path));
+  CHECK(read_keyring(path).error().text.find(path + ".previous") != std::string::npos);
+}
+
 TEST_CASE("a keyring is changed step by step and its file reads back the same") {
   const TemporaryFolder folder;
   const std::string path = folder.path / "cluster.key";

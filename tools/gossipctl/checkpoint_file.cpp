@@ -88,7 +88,7 @@ ExitCode show_checkpoint(Console& console, const std::string& checkpoint) {
   const auto weights = read_weights(resolve(checkpoint));
   if (!weights) return fail(console, weights.error());
   if (console.output == Output::json) {
-    console.out << as_json(*weights).dump() << '\n';
+    console.out << as_json(*weights).dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << '\n';
     return ExitCode::ok;
   }
   std::vector<std::vector<std::string>> rows = {{"file", weights->path}, {"model", grouped(floats_of(*weights)) + " floats in " + grouped(weights->tensors.size()) + " tensors"}};

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/base/nesting.h"
+#include "core/base/printable.h"
 
 namespace gossipd {
 
@@ -59,9 +60,9 @@ Failure status_failure(const HttpResponse& response, const std::string& target) 
 }  // namespace
 
 void print_failure(std::ostream& err, const Failure& failure) {
-  err << "gossipctl: " << failure.what << '\n';
-  if (!failure.probably.empty()) err << "  probably: " << failure.probably << '\n';
-  if (!failure.hint.empty()) err << "  try: " << failure.hint << '\n';
+  err << "gossipctl: " << printable(failure.what, Lines::many) << '\n';
+  if (!failure.probably.empty()) err << "  probably: " << printable(failure.probably) << '\n';
+  if (!failure.hint.empty()) err << "  try: " << printable(failure.hint) << '\n';
 }
 
 DaemonClient::Answer DaemonClient::call(const std::string& method, const std::string& target, const std::string& body) const {

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "core/base/nesting.h"
+#include "core/base/printable.h"
 #include "net/peer/cluster_key.h"
 #include "tools/gossipctl/table.h"
 
@@ -66,7 +67,7 @@ ExitCode show(const DaemonClient& client, Console& console, const std::string& t
     return fail(console, {ExitCode::failed, "the answer to " + target + " is not a JSON object",
                           "something else than gossipd listens at " + client.address(), "check --rest"});
   if (console.output == Output::json) {
-    console.out << answer.body;
+    console.out << printable(answer.body, Lines::many);
     return ExitCode::ok;
   }
   return print(json);
@@ -93,7 +94,7 @@ Row member_row(const Json& m) {
 Row link_row(const Json& l) {
   const auto ratio = [&l](const char* key) { return or_dash(number(l, key), [](double v) { return fixed(v, 4); }); };
   return {text(l, "name"),
-          text(l, "state"),
+          text(l, "state") + (flag(l, "large_packets_lost") ? "/large packets lost" : ""),
           flag(l, "outbound") ? "out" : "in",
           or_dash(number(l, "protocol"), [](double v) { return fixed(v, 0); }),
           or_dash(number(l, "rtt_ms"), human_milliseconds),
@@ -133,6 +134,7 @@ void print_latest(const Json& s, const char* list, const char* label, std::vecto
   std::string line = text(last, "text");
   if (line.empty()) line = std::string(text(last, "by") == "us" ? "we refused " : "refused by ") + text(last, "peer") + ": " + text(last, "reason");
   line += " (" + human_seconds(number(last, "age_s").value_or(0)) + " ago";
+  if (const std::uint64_t times = count(last, "count"); times > 1) line += ", " + grouped(times) + " times";
   if (found->size() > 1) line += ", and " + std::to_string(found->size() - 1) + " earlier";
   rows.push_back({label, line + ")"});
 }
@@ -181,7 +183,7 @@ std::vector<Row> status_rows(const Json& s) {
 ExitCode command(const DaemonClient& client, Console& console, const std::string& target, const std::string& body, const std::string& words) {
   const DaemonClient::Answer answer = client.post(target, body);
   if (!answer.ok) return fail(console, answer.failure);
-  if (console.output == Output::json) console.out << answer.body;
+  if (console.output == Output::json) console.out << printable(answer.body, Lines::many);
   console.err << words << '\n';
   return ExitCode::ok;
 }
@@ -232,7 +234,7 @@ ExitCode wait_until(const DaemonClient& client, Console& console, const Conditio
     if (status.is_object()) {
       answered = true;
       if (holds(condition, status)) {
-        if (console.output == Output::json) console.out << answer.body;
+        if (console.output == Output::json) console.out << printable(answer.body, Lines::many);
         return ExitCode::ok;
       }
       last.what = words_for(status);
@@ -281,7 +283,7 @@ ExitCode show_links(const DaemonClient& client, Console& console) {
 
 ExitCode show_job(const DaemonClient& client, Console& console) {
   return show(client, console, "/v1/job", [&console](const Json& json) {
-    console.out << "# job " << text(json, "hash") << '\n' << text(json, "document");
+    console.out << "# job " << text(json, "hash") << '\n' << printable(text(json, "document"), Lines::many);
     return ExitCode::ok;
   });
 }
@@ -304,7 +306,7 @@ ExitCode write_checkpoint_now(const DaemonClient& client, Console& console) {
   if (!answer.ok) return fail(console, answer.failure);
   const Json json = parse_answer(answer.body);
   if (console.output == Output::json || !json.is_object() || !json.contains("checkpoint"))
-    console.out << answer.body;
+    console.out << printable(answer.body, Lines::many);
   else
     console.out << text(json["checkpoint"], "path") << '\n';
   return ExitCode::ok;

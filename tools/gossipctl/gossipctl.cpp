@@ -1,15 +1,20 @@
 #include "tools/gossipctl/gossipctl.h"
 
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <fstream>
+#include <optional>
 #include <ostream>
 
+#include "core/base/printable.h"
 #include "tools/gossipctl/checkpoint_file.h"
 #include "tools/gossipctl/commands.h"
 
 namespace gossipd {
 
 namespace {
+
+namespace fs = std::filesystem;
 
 constexpr const char* bash_completion = R"(_gossipctl() {
   local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]}
@@ -54,10 +59,26 @@ double default_timeout_s(const std::string& command) {
 
 bool read_token(const std::string& path, std::string& token, std::ostream& err) {
   if (path.empty()) return true;
-  std::ifstream file(path);
+  std::error_code ignored;
+  const fs::file_status status = fs::status(path, ignored);
+  if (fs::is_regular_file(status) && (status.permissions() & (fs::perms::group_all | fs::perms::others_all)) != fs::perms::none) {
+    print_failure(err, {ExitCode::usage, "the token file " + path + " is open to other users, and whoever holds it steers the node", "", "chmod 600 " + path});
+    return false;
+  }
+  std::ifstream file(path);  // a pipe will do, too
   if (std::getline(file, token) && !token.empty()) return true;
   print_failure(err, {ExitCode::usage, "no token can be read from " + path, "", "check --token-file and who may read it"});
   return false;
+}
+
+// What travels in JSON must be UTF-8; a file's name that stays here need not.
+std::optional<std::string> not_utf8(const Options& options) {
+  std::vector<std::string> sent = options.seeds;
+  sent.insert(sent.end(), {options.key_id, options.member_id, options.condition});
+  if (options.key_command == "install") sent.push_back(options.key_file);
+  for (const std::string& word : sent)
+    if (!is_utf8(word)) return word;
+  return std::nullopt;
 }
 
 ExitCode run_key(const Options& options, const DaemonClient& client, Console& console) {
@@ -173,6 +194,10 @@ ExitCode run_gossipctl(const std::vector<std::string>& arguments, const std::map
   if (command == "key") options.key_command = app.get_subcommands().front()->get_subcommands().front()->get_name();
   if (command == "checkpoint" && !app.get_subcommands().front()->get_subcommands().empty())
     options.checkpoint_command = app.get_subcommands().front()->get_subcommands().front()->get_name();
+  if (const auto word = not_utf8(options)) {
+    print_failure(err, {ExitCode::usage, "'" + *word + "' holds bytes that are no UTF-8", "it was written in another encoding", "write it again, in UTF-8"});
+    return ExitCode::usage;
+  }
   const double timeout_s = options.timeout_s > 0 ? options.timeout_s : default_timeout_s(command);
   const DaemonClient client(options.rest, token, std::chrono::milliseconds(static_cast<std::int64_t>(timeout_s * 1e3)), options.ca_file);
   return run_command(command, options, client, console);

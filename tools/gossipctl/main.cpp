@@ -5,7 +5,7 @@
 
 int main(int argc, char** argv) {
   std::map<std::string, std::string> environment;
-  for (const char* name : {"GOSSIPCTL_REST", "GOSSIPCTL_TOKEN_FILE"})
+  for (const char* name : {"GOSSIPCTL_REST", "GOSSIPCTL_TOKEN_FILE", "GOSSIPCTL_CA_FILE"})
     if (const char* value = std::getenv(name)) environment[name] = value;
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   return static_cast<int>(gossipd::run_gossipctl(arguments, environment, std::cout, std::cerr));

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstdio>
 
+#include "core/base/printable.h"
+
 namespace gossipd {
 
 namespace {
@@ -12,17 +14,12 @@ std::size_t width(const std::string& text) {
   return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
 }
 
-// A cell comes from a peer perhaps: no control character reaches the terminal.
-std::string printable(const std::string& text) {
-  std::string out = text;
-  for (char& c : out)
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
-  return out;
-}
-
 }  // namespace
 
-void print_table(std::ostream& out, const std::vector<std::vector<std::string>>& rows) {
+void print_table(std::ostream& out, const std::vector<std::vector<std::string>>& given) {
+  std::vector<std::vector<std::string>> rows = given;
+  for (auto& row : rows)
+    for (std::string& cell : row) cell = printable(cell);  // it comes from a peer, perhaps
   std::vector<std::size_t> widths;
   for (const auto& row : rows)
     for (std::size_t i = 0; i < row.size(); ++i) {
@@ -32,7 +29,7 @@ void print_table(std::ostream& out, const std::vector<std::vector<std::string>>&
   for (const auto& row : rows) {
     std::string line;
     for (std::size_t i = 0; i < row.size(); ++i) {
-      line += printable(row[i]);
+      line += row[i];
       if (i + 1 < row.size()) line += std::string(widths[i] - width(row[i]) + 2, ' ');
     }
     line.erase(line.find_last_not_of(' ') + 1);

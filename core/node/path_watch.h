@@ -1,0 +1,39 @@
+// core/node/path_watch.h - finds out that a path carries small packets and swallows large ones.
+//
+// Behind a tunnel whose MTU nobody is told of, the handshake and every ping pass and the first
+// delta never arrives: TCP sends it again for ever, the session falls silent and is given up, the
+// next one opens and ends the same way. Every single end looks like a dead peer. What gives the
+// path away is the pattern: sessions in a row on which an answer came back before something large
+// was sent, and none after.
+//
+// One for each neighbour. Pure; the node tells it what happens on the neighbour's session.
+#pragma once
+
+#include <optional>
+
+#include "core/base/types.h"
+
+namespace gossipd {
+
+class PathWatch {
+ public:
+  void on_large_sent(Instant now);  // bulk bytes have gone to the kernel
+  // An answer to what was sent at `asked`. What went to the kernel before `asked` has arrived with
+  // it.
+  void on_answer(Instant asked);
+  void on_session_end(Instant now);
+  // Once, when it is found; again only after something large has arrived.
+  [[nodiscard]] bool found_out(Instant now);
+  [[nodiscard]] bool swallows_large() const { return found_; }
+
+ private:
+  bool small_passed_ = false;        // on this session
+  std::optional<Instant> unproved_;  // on this session: since when large bytes are out of which
+                                     // none is known to have arrived
+  std::optional<Instant>
+      first_lost_;  // over sessions: the first large bytes lost, since any arrived
+  int lost_ = 0;    // sessions in a row that ended so
+  bool found_ = false;
+};
+
+}  // namespace gossipd
