@@ -44,6 +44,7 @@ struct MembershipPolicy {
   Duration isolation_grace = std::chrono::milliseconds(8000);  // restarted with known members: wait so long before training alone
   Duration leave_flush = std::chrono::milliseconds(3000);
   Duration finish_cap = std::chrono::milliseconds(60000);
+  double speed_ratio_max = 16;  // of a member to the typical one: samples that it claims beyond that count late
 };
 
 // What must survive a restart. Written by the driver when a Persist effect says so.
@@ -56,6 +57,8 @@ struct NodeState {
   Samples own_samples = 0;        // as last published; a restart never counts less
   Budget budget;                  // if it is no longer the job's own
   std::vector<MemberRecord> members;  // everybody else ever met: addresses to rejoin by, samples counted
+  double samples_per_second = 0;  // of this node, when it last trained
+  Duration down_for{};            // read only: since this was written, by the wall clock
 };
 
 struct NodeConfig {
@@ -144,6 +147,8 @@ struct NodeView {
   std::vector<LinkView> links;
   std::vector<Refusal> refusals;  // newest last, at most refusals_max
   std::string waiting_for;        // words for `joining` and `waiting_for_data`
+  std::uint64_t claims_refused = 0;  // of what members said of each other: what cannot be
+  std::string overridden;            // words: which command of an operator here is no longer in force, and why
 };
 inline constexpr std::size_t refusals_max = 32;
 

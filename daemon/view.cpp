@@ -185,6 +185,8 @@ void add_condition(Json& json, const DaemonView& v) {
   json["ready_reason"] = reason;
   json["waiting_for"] = v.node.waiting_for;
   json["isolated"] = v.node.isolated;
+  json["claims_refused"] = v.node.claims_refused;
+  json["overridden"] = v.node.overridden;
   json["members_alive"] = count_alive(v.node);
   json["links_open"] = count_open(v.node);
   json["trainer"] = {{"state", v.trainer.state},

@@ -13,17 +13,22 @@ constexpr Duration persist_period = std::chrono::seconds(5);
 }  // namespace
 
 NodeImpl::NodeImpl(NodeConfig config, NodeState state, Instant now)
-    : config_(std::move(config)), state_(std::move(state)), random_(config_.random_seed ^ raw(state_.id)), directory_(state_.id, config_.membership.known_max), trigger_(config_.exchange),
+    : config_(std::move(config)), state_(std::move(state)), random_(config_.random_seed ^ raw(state_.id)), directory_(state_.id, config_.membership.known_max),
+      claims_({.self = state_.id, .speed_ratio_max = config_.membership.speed_ratio_max, .down_for = state_.down_for,
+               .newcomer = state_.own_samples == 0 && state_.samples_per_second == 0, .now = now}, state_.budget.revision),
+      trigger_(config_.exchange),
       balancer_(config_.balance) {
   GOSSIPD_ASSERT(state_.id != NodeId{});
   started_ = last_time_ = now;
   if (config_.name.size() > name_bytes_max) config_.name.resize(name_bytes_max);
-  ++state_.incarnation;
+  state_.incarnation = std::min(state_.incarnation, counter_max - 2) + 1;
   samples_extra_ = state_.own_samples;
+  own_rate_ = state_.samples_per_second;
   if (state_.left) phase_ = Phase::left;
   waiting_for_ = config_.seeds.empty() ? "a job" : "a seed to answer";
   renew_own_record(now);
   for (const MemberRecord& record : std::exchange(state_.members, {})) (void)directory_.merge(record, now);
+  credit_claims(now);
   persist();
 }
 
@@ -35,6 +40,7 @@ void NodeImpl::set_phase(Phase phase, const std::string& why) {
 
 void NodeImpl::persist() {
   state_.own_samples = own_samples();
+  state_.samples_per_second = own_rate_;
   persist_due_ = false;
   NodeState state = state_;
   for (const auto& [id, entry] : directory_.entries())
@@ -43,7 +49,7 @@ void NodeImpl::persist() {
 }
 
 void NodeImpl::raise_incarnation(std::uint64_t above) {
-  state_.incarnation = std::max(state_.incarnation, above) + 1;
+  state_.incarnation = std::min(std::max(state_.incarnation, above), counter_max - 2) + 1;
   log(Level::info, "event=refute incarnation=" + std::to_string(state_.incarnation));
   persist();
 }
@@ -60,6 +66,7 @@ void NodeImpl::renew_own_record(Instant now) {
   record.samples = std::max(own_samples(), known ? known->record.samples : 0);
   record.step = last_.step;
   record.samples_per_second = last_.step_seconds > 0 && steps_allowed() ? last_.batch / last_.step_seconds : 0;
+  if (last_.step_seconds > 0 && last_.batch > 0) own_rate_ = last_.batch / last_.step_seconds;
   record.batch = last_.batch;
   record.loss = last_.loss;
   record.spread = own_spread();
@@ -154,6 +161,7 @@ void NodeImpl::on_model_ready(Schema schema, RoundBuffers buffers, bool has_mode
 
 void NodeImpl::begin_training(Instant now) {
   GOSSIPD_ASSERT(model_ready_ && has_model_);
+  claims_.end_trust();
   ramping_ = directory_.entries().size() > 1;
   joined_at_step_ = last_.step;
   set_phase(Phase::training, established_sessions() > 0 ? "linked to the cluster" : "alone");
@@ -334,6 +342,7 @@ void NodeImpl::on_time(Instant now) {
   if (now >= next_tick_) {
     next_tick_ = now + policy.tick;
     renew_own_record(now);
+    credit_claims(now);
     publish_progress(now);
     if (persist_due_ || now >= persist_after_) {
       persist_after_ = now + persist_period;
@@ -414,6 +423,8 @@ NodeView NodeImpl::view(Instant now) const {
   view.batch = last_.batch;
   view.spread = own_spread();
   view.link_steps = link_steps_;
+  view.claims_refused = claims_.refused();
+  view.overridden = overridden_;
   view.waiting_for = phase_ == Phase::joining || phase_ == Phase::waiting_for_data ? waiting_for_ : "";
   if (phase_ == Phase::finishing || phase_ == Phase::finished)
     if (const std::string why = why_no_final_model(); !why.empty())

@@ -19,7 +19,7 @@
 #include "core/base/random.h"
 #include "core/exchange/link.h"
 #include "core/exchange/trigger.h"
-#include "core/membership/directory.h"
+#include "core/membership/claims.h"
 #include "core/node.h"
 #include "core/node/final_model.h"
 #include "core/node/gathering.h"
@@ -194,6 +194,8 @@ class NodeImpl {
   void gossip(Instant now);
   void on_members(Session& session, const Members& members, Instant now);
   void merge_records(const std::vector<MemberRecord>& records, Instant now, SessionId source = {});
+  void merge_figures(const MemberFigures& figures, Instant now, SessionId source = {});
+  void credit_claims(Instant now);
 
   // budget.cpp
   [[nodiscard]] Samples others_estimate(Instant now) const;
@@ -202,6 +204,7 @@ class NodeImpl {
   void publish_progress(Instant now);
   void check_progress(Instant now);
   void set_budget(const Budget& budget, const std::string& why, Instant now);
+  void hear_budget(const Budget& budget, const std::string& name, NodeId said_by, Instant now);
 
   // joining.cpp
   [[nodiscard]] bool needs_model() const { return model_ready_ && (!has_model_ || phase_ == Phase::broken); }
@@ -286,6 +289,10 @@ class NodeImpl {
 
   // membership
   Directory directory_;
+  Claims claims_;
+  double own_rate_ = 0;          // samples/s when this node last trained
+  bool commanded_budget_ = false;  // the budget in force is an operator's, given here
+  std::string overridden_;
   std::map<SessionId, Session> sessions_;
   std::map<NodeId, Neighbour> neighbours_;
   std::map<Endpoint, DialState> dials_;

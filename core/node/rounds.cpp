@@ -340,7 +340,7 @@ void NodeImpl::balance() {
         record.samples_per_second <= 0)
       continue;
     ++members;
-    others += record.samples_per_second;
+    others += std::min(record.samples_per_second, claims_.rate_max());
   }
   const std::uint32_t wanted = balancer_.batch(last_.batch, static_cast<double>(job_batch()) * members, others);
   if (wanted != last_.batch)

@@ -209,6 +209,10 @@ void NodeImpl::handle(Session& session, Control message, Instant now) {
 std::optional<Error> NodeImpl::check_hello(const Hello& hello) const {
   if (hello.id == state_.id) return Error{"self", "this is the same node"};
   if (const ProtocolRange peers{hello.protocol, hello.newest}; !common_protocol(protocols(), peers)) return no_common_protocol(hello);
+  const Directory::Entry* known = directory_.find(hello.id);
+  if (!is_plausible_incarnation(hello.incarnation, known == nullptr ? std::nullopt : std::optional(known->record.incarnation), Told::of_itself))
+    return Error{"implausible", hello.name + " says that it is in life " + std::to_string(hello.incarnation) + ", which cannot be" +
+                                    "; its state is damaged, or it lies: give it a new state directory"};
   if (phase_ == Phase::left || phase_ == Phase::leaving || hello.leaving)
     return Error{"left", std::string(hello.leaving ? "the peer" : "this node") + " has left the cluster; `gossipctl join` brings it back"};
   if (hello.cluster == ClusterId{} && state_.cluster == ClusterId{})

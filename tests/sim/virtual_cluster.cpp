@@ -63,6 +63,7 @@ void VirtualCluster::start(std::size_t i, bool has_model) {
   if (watcher_ != nullptr) watcher_->started(i, host.disk.state);
   Disk disk = host.disk;
   if (hooks_.boot) hooks_.boot(i, disk);
+  disk.state.down_for = disk.written == Instant{} ? Duration{} : now() - disk.written;
   host.node = std::make_unique<Node>(std::move(config), disk.state, local(i));
   carry_out(i);
   if (host.node && (host.options.knows_job || disk.state.job != JobHash{})) {
@@ -271,6 +272,7 @@ void VirtualCluster::persist(std::size_t i, const NodeState& state) {
   GOSSIPD_SIM_REQUIRE(state.incarnation >= host.disk.state.incarnation, "incarnation", "a state with a lower incarnation is written over a higher one");
   if (watcher_ != nullptr) watcher_->persisted(i, host.disk.state, state);
   host.disk.state = std::move(written);
+  host.disk.written = now();
 }
 
 void VirtualCluster::send(std::size_t i, const SendEffect& effect) {

@@ -53,6 +53,7 @@ struct Checkpoint {
 // What a host has on its disk when its process starts.
 struct Disk {
   NodeState state;
+  Instant written{};  // the state
   Checkpoint checkpoint;
   std::vector<float> final_model;  // `final.safetensors`; empty: there is none
 };

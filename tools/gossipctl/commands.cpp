@@ -151,6 +151,7 @@ std::vector<Row> status_rows(const Json& s) {
   if (const std::string what = text(s, "waiting_for"); !what.empty()) phase += ": waiting for " + what;
   if (flag(s, "isolated")) phase += " (isolated: no known member answers)";
   rows.push_back({"phase", phase});
+  if (const std::string what = text(s, "overridden"); !what.empty()) rows.push_back({"overridden", what});
   rows.push_back({"members", grouped(count(s, "members_alive")) + " alive, " + grouped(count(s, "links_open")) + " linked"});
   if (s.contains("trainer") && !text(s["trainer"], "device").empty()) rows.push_back({"device", text(s["trainer"], "device")});
   print_division(s, rows);
