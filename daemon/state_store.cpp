@@ -93,6 +93,8 @@ NodeState state_from(const Json& json) {
   // Missing in the files of older versions.
   s.budget = Budget{json.value("budget_revision", std::uint64_t{0}), json.value("budget_samples", Samples{0})};
   s.samples_per_second = json.value("samples_per_second", 0.0);
+  if (json.contains("former_id")) s.former_id = NodeId{id_from(json, "former_id")};
+  s.former_samples = json.value("former_samples", Samples{0});
   const auto unix_s = static_cast<std::int64_t>(std::time(nullptr));
   const auto written = json.value("written_unix_s", unix_s);
   s.down_for = std::chrono::seconds(std::clamp<std::int64_t>(unix_s - std::clamp<std::int64_t>(written, 0, unix_s), 0, down_max_s));
@@ -130,6 +132,8 @@ std::string format_node_state(const NodeState& state) {
                      {"budget_revision", state.budget.revision},
                      {"budget_samples", state.budget.samples},
                      {"samples_per_second", finite(state.samples_per_second)},
+                     {"former_id", to_hex(state.former_id)},
+                     {"former_samples", state.former_samples},
                      {"written_unix_s", static_cast<std::int64_t>(std::time(nullptr))},
                      {"members", std::move(members)}};
   // A name is whatever a peer says it is: bytes that are no UTF-8 are replaced, not thrown about.

@@ -1,7 +1,7 @@
 #include "core/membership/claims.h"
 
 #include <algorithm>
-#include <limits>
+#include <utility>
 
 namespace gossipd {
 namespace {
@@ -38,12 +38,29 @@ bool Claims::admit(MemberRecord& claim, const Directory& directory, NodeId said_
     doubts_.note(*why, said_by);
     return false;
   }
+  if (claim.id == self_ && leaps(claim.incarnation, directory)) {
+    leap_ = std::max(leap_, claim.incarnation);
+    doubts_.note(Doubt::incarnation, said_by);
+    return false;
+  }
   claim.samples = credited(claim.id, directory, claim.samples, said_by);
   return true;
 }
 
+bool Claims::leaps(std::uint64_t incarnation, const Directory& directory) const {
+  return !is_plausible_incarnation(incarnation, directory.self().incarnation, Told::of_another);
+}
+
+std::optional<std::uint64_t> Claims::take_leap(const Directory& directory, Instant now) {
+  const std::uint64_t claimed = std::exchange(leap_, now < next_leap_ ? leap_ : 0);
+  if (now < next_leap_ || claimed <= directory.self().incarnation) return std::nullopt;
+  next_leap_ = now + between_leaps;
+  return claimed;
+}
+
 bool Claims::admit(MemberFigures& claim, const Directory& directory, NodeId said_by) {
-  const auto why = doubt(claim);
+  auto why = doubt(claim);
+  if (!why && claim.id == self_ && leaps(claim.incarnation, directory)) why = Doubt::incarnation;
   if (why) doubts_.note(*why, said_by);
   if (why || directory.find(claim.id) == nullptr) return false;  // figures of who is not known say nothing
   claim.samples = credited(claim.id, directory, claim.samples, said_by);
@@ -51,9 +68,8 @@ bool Claims::admit(MemberFigures& claim, const Directory& directory, NodeId said
 }
 
 bool Claims::admit(const Suspicion& claim, const Directory& directory, NodeId said_by) {
-  const Told told = claim.id == self_ ? Told::of_us : Told::of_another;
   const Directory::Entry* known = directory.find(claim.id);
-  if (known == nullptr || is_plausible_incarnation(claim.incarnation, known->record.incarnation, told)) return true;
+  if (known == nullptr || is_plausible_incarnation(claim.incarnation, known->record.incarnation, Told::of_another)) return true;
   doubts_.note(Doubt::incarnation, said_by);
   return false;
 }

@@ -30,6 +30,8 @@ class Claims {
   // Time has passed; `own_rate`: samples/s of this node when it last trained, 0: never yet. Returns the
   // members of whose claims more counts by now.
   [[nodiscard]] std::vector<MemberFigures> on_tick(const Directory& directory, double own_rate, Instant now);
+  // A life of this node that was claimed beyond its own, and may be refuted now.
+  [[nodiscard]] std::optional<std::uint64_t> take_leap(const Directory& directory, Instant now);
   // No member is believed to train faster.
   [[nodiscard]] double rate_max() const;
   [[nodiscard]] std::uint64_t refused() const { return doubts_.total(); }
@@ -38,7 +40,11 @@ class Claims {
  private:
   [[nodiscard]] Samples credited(NodeId id, const Directory& directory, Samples claimed, NodeId said_by);
 
+  [[nodiscard]] bool leaps(std::uint64_t incarnation, const Directory& directory) const;
+
   NodeId self_;
+  std::uint64_t leap_ = 0;  // the furthest claim that waits
+  Instant next_leap_{};
   SampleCredit credit_;
   BudgetBound budget_;
   DoubtCounts doubts_;

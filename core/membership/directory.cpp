@@ -88,8 +88,8 @@ void Directory::set_self(MemberRecord record, bool is_news, Instant now) {
   touch(entry, is_news);
 }
 
-// Ticks beyond our own would keep what we say from being heard: they are refuted like an accusation.
-Directory::Outcome Directory::merge_self(const MemberFigures& claim, MemberState state) {
+// Ticks beyond our own would keep what we say from being heard, and news that are not ours would stand: both are refuted like an accusation.
+Directory::Outcome Directory::merge_self(const MemberFigures& claim, MemberState state, std::uint64_t news) {
   Entry& entry = entries_[self_];
   const bool recovered = claim.samples > entry.record.samples;
   if (recovered) {
@@ -97,7 +97,7 @@ Directory::Outcome Directory::merge_self(const MemberFigures& claim, MemberState
     touch(entry, true);
   }
   const bool newer = claim.incarnation > entry.record.incarnation;
-  const bool accused = claim.incarnation == entry.record.incarnation && (state > entry.record.state || claim.tick > entry.record.tick);
+  const bool accused = claim.incarnation == entry.record.incarnation && (state > entry.record.state || claim.tick > entry.record.tick || news > entry.record.news);
   if (!newer && !accused) return recovered ? Outcome::recovered : Outcome::unchanged;
   entry.record.incarnation = claim.incarnation;  // the refutation uses a higher one
   return Outcome::accused;
@@ -137,7 +137,7 @@ bool Directory::make_room(Instant now) {
 }
 
 Directory::Outcome Directory::merge(const MemberRecord& claim, Instant now, SessionId source) {
-  if (claim.id == self_) return merge_self(figures_of(claim), claim.state);
+  if (claim.id == self_) return merge_self(figures_of(claim), claim.state, claim.news);
   const auto found = entries_.find(claim.id);
   if (found == entries_.end()) return add(claim, now, source);
   Entry& entry = found->second;
@@ -181,7 +181,7 @@ Directory::Outcome Directory::merge(const MemberRecord& claim, Instant now, Sess
 }
 
 Directory::Outcome Directory::merge(const MemberFigures& claim, Instant now, SessionId source) {
-  if (claim.id == self_) return merge_self(claim, MemberState::alive);
+  if (claim.id == self_) return merge_self(claim, MemberState::alive, 0);
   const auto found = entries_.find(claim.id);
   if (found == entries_.end()) return Outcome::unchanged;
   Entry& entry = found->second;

@@ -101,7 +101,7 @@ class Directory {
   Entry& touch(Entry& entry, bool is_news, SessionId source = {});
   Outcome add(const MemberRecord& claim, Instant now, SessionId source);
   bool make_room(Instant now);
-  Outcome merge_self(const MemberFigures& claim, MemberState state);
+  Outcome merge_self(const MemberFigures& claim, MemberState state, std::uint64_t news);
   void absolve(Entry& entry);
   void account(const MemberRecord& record, bool adds);
   [[nodiscard]] std::vector<std::uint64_t> digest_in(std::size_t buckets) const;

@@ -28,6 +28,11 @@ class Instances {
   Heard hear(NodeId id, std::uint64_t instance);
   // It has answered. True: of the two it keeps the id, and the other gives it up.
   bool returned(NodeId id, std::uint64_t instance);
+  [[nodiscard]] std::uint64_t current(NodeId id) const;
+  // A later record of it names another address. True: it was there before, and then elsewhere.
+  bool moved(NodeId id, const Endpoint& from, const Endpoint& to);
+  // The last that it has left, but `here`.
+  [[nodiscard]] Endpoint other_address(NodeId id, const Endpoint& here) const;
   // There were two of this id, and one of them has been told to give it up.
   [[nodiscard]] bool is_cloned(NodeId id) const;
 
@@ -39,7 +44,11 @@ class Instances {
     std::uint64_t current = 0;
     std::deque<std::uint64_t> former;    // followed by others
     std::deque<std::uint64_t> outlived;  // alive together with another that keeps the id
+    bool cloned = false;
+    std::deque<Endpoint> left;           // addresses
   };
+  Lives& of(NodeId id);
+
   std::map<NodeId, Lives> lives_;
 };
 

@@ -27,8 +27,9 @@ inline constexpr Samples member_samples_max = Samples{1} << 47;
 // How far a claim may be beyond what is known.
 inline constexpr std::uint64_t told_incarnation_jump_max = std::uint64_t{1} << 20;
 inline constexpr std::uint64_t first_incarnation_max = std::uint64_t{1} << 40;  // nothing is known
-inline constexpr std::uint64_t own_word_jump_max = std::uint64_t{1} << 41;
-inline constexpr std::uint64_t refuted_jump_max = std::uint64_t{1} << 42;  // of this node itself
+inline constexpr std::uint64_t refuted_jump_max = std::uint64_t{1} << 41;  // of this node itself; beyond the first, a leap
+inline constexpr Duration between_leaps = std::chrono::minutes(1);  // or a liar would drive a node to the end of its range
+inline constexpr std::uint64_t own_word_jump_max = std::uint64_t{1} << 50;  // so many leaps may have been missed
 inline constexpr std::uint64_t budget_revision_jump_max = std::uint64_t{1} << 16;
 inline constexpr std::uint64_t budget_revisions_per_s = 16;
 inline constexpr std::uint64_t first_budget_revision_max = std::uint64_t{1} << 32;

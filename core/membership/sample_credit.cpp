@@ -52,7 +52,7 @@ Samples SampleCredit::credit(const Claim& claim) {
     account->own_word = account->claimed = claimed;  // what others said beyond it is void
     account->own_word_at = now_;
   } else if (account->own_word) {
-    const double since = rate_max() * std::max(0.0, seconds(now_ - account->own_word_at));
+    const double since = rate_max() * std::max(0.0, seconds(now_ + own_word_slack - account->own_word_at));
     claimed = std::min(claimed, *account->own_word + static_cast<Samples>(std::min(since, static_cast<double>(member_samples_max))));
   }
   account->credited = std::max(account->credited, claim.known);

@@ -51,6 +51,7 @@ class SampleCredit {
 
   static constexpr std::size_t accounts_max = 4096;
   static constexpr Duration reserve = std::chrono::minutes(10);  // at most so much unused time is kept
+  static constexpr Duration own_word_slack = std::chrono::seconds(30);  // that a member's own word may have been under way
 
  private:
   struct Account {

@@ -10,7 +10,11 @@ Samples NodeImpl::others_estimate(Instant now) const {
 }
 
 // All but what this node's trainer counts itself; never less than the trainer has been told.
-Samples NodeImpl::beyond_trainer(Instant now) const { return std::max(others_published_, others_estimate(now) + samples_extra_); }
+// What it trained on under a former id is among the others'.
+Samples NodeImpl::beyond_trainer(Instant now) const {
+  const Samples others = others_estimate(now) + samples_extra_;
+  return std::max(others_published_, others - std::min(others, state_.former_samples));
+}
 
 void NodeImpl::publish_progress(Instant now) {
   const Samples others = beyond_trainer(now);
@@ -23,7 +27,7 @@ void NodeImpl::publish_progress(Instant now) {
 // as well where the estimate has come down since: a trainer that has stopped would be asked for steps for nothing, round after round.
 void NodeImpl::check_progress(Instant now) {
   if (budget_samples_ == 0 || (phase_ != Phase::training && phase_ != Phase::paused)) return;
-  if (trained_samples_ + beyond_trainer(now) < budget_samples_ && !most_have_finished()) return;
+  if (trained_samples_ + state_.former_samples + beyond_trainer(now) < budget_samples_ && !most_have_finished()) return;
   finish_deadline_ = now + config_.membership.finish_cap;
   finish_round_at_ = now + finish_pace();  // the others make their last step meanwhile
   late_ = ramping_ && last_.step == joined_at_step_;

@@ -88,12 +88,14 @@ void NodeImpl::credit_claims(Instant now) {
     if (claims_.believes(entry.record.budget, now)) latest = std::max(latest, entry.record.budget);
   hear_budget(latest, "the members", state_.id, now);
   for (const MemberFigures& figures : claims_.on_tick(directory_, own_rate_, now)) merge_figures(figures, now);
+  if (const auto leap = claims_.take_leap(directory_, now)) refute(*leap, now);
   if (const auto words = claims_.summary(now)) log(Level::warning, *words);
 }
 
 void NodeImpl::merge_records(const std::vector<MemberRecord>& records, Instant now, SessionId source) {
   bool changed_membership = false;
   for (const MemberRecord& record : records) {
+    if (const Directory::Entry* before = directory_.find(record.id)) look_at_former_addresses(before->record, record, now);
     const Directory::Outcome outcome = directory_.merge(record, now, source);
     const std::string words = " peer=" + to_hex(record.id) + " name=" + record.name + " address=" + to_string(record.address);
     switch (outcome) {

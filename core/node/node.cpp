@@ -9,6 +9,7 @@ namespace {
 
 constexpr Duration poll_period = std::chrono::milliseconds(100);
 constexpr Duration persist_period = std::chrono::seconds(5);
+constexpr std::uint64_t instance_salt = 0x696e7374616e6365;  // so that nothing else depends on this draw
 
 }  // namespace
 
@@ -23,6 +24,9 @@ NodeImpl::NodeImpl(NodeConfig config, NodeState state, Instant now)
   if (config_.name.size() > name_bytes_max) config_.name.resize(name_bytes_max);
   state_.incarnation = std::min(state_.incarnation, counter_max - 2) + 1;
   samples_extra_ = state_.own_samples;
+  instance_ = make_instance(state_.incarnation, Random(config_.random_seed ^ instance_salt).next());
+  if (state_.former_id != NodeId{})
+    cloned_ = "this node was " + to_hex(state_.former_id) + " until another process with that id was met, and took a new one";
   own_rate_ = state_.samples_per_second;
   if (state_.left) phase_ = Phase::left;
   waiting_for_ = config_.seeds.empty() ? "a job" : "a seed to answer";
@@ -134,7 +138,7 @@ void NodeImpl::on_model_ready(Schema schema, RoundBuffers buffers, bool has_mode
   incoming_is_zero_ = true;
   model_ready_ = true;
   has_model_ = has_model || !config_.exchange.enabled;
-  trained_samples_ = own_samples;
+  trained_samples_ = under_this_id(own_samples);
   const Samples known = std::max(state_.own_samples, directory_.self().samples);
   samples_extra_ = known - std::min(known, trained_samples_);
   last_.step = step;
@@ -235,7 +239,11 @@ void NodeImpl::write_final() {
 std::optional<Error> NodeImpl::join(std::vector<Endpoint> seeds, Instant now) {
   if (stopping_ || phase_ == Phase::leaving) return Error{"busy", "this node is leaving or stopping; try again when it has"};
   if (phase_ != Phase::left && seeds.empty()) return Error{"already-member", "this node has not left; name a seed to ask it as well"};
-  for (auto& [endpoint, state] : dials_) state.next = now, state.failures = 0;
+  for (const Endpoint& seed : seeds)
+    if (seed.host.empty() || seed.port == 0 || seed == config_.advertise)
+      return Error{"not-dialled", to_string(seed) + (seed == config_.advertise ? " is this node's own address" : " is no address that can be dialled") +
+                                      "; name another member's address"};
+  for (auto& [endpoint, state] : dials_) state.next = state.self_until = now, state.failures = 0;
   if (phase_ == Phase::left) {
     state_.left = false;
     raise_incarnation(state_.incarnation);
@@ -313,6 +321,7 @@ std::optional<Error> NodeImpl::resume(Instant now) {
 }
 
 void NodeImpl::stop(Instant now) {
+  if (stopping_) return;
   stopping_ = true;
   renew_own_record(now);
   gossip(now);
@@ -425,6 +434,7 @@ NodeView NodeImpl::view(Instant now) const {
   view.link_steps = link_steps_;
   view.claims_refused = claims_.refused();
   view.overridden = overridden_;
+  view.cloned = cloned_;
   view.waiting_for = phase_ == Phase::joining || phase_ == Phase::waiting_for_data ? waiting_for_ : "";
   if (phase_ == Phase::finishing || phase_ == Phase::finished)
     if (const std::string why = why_no_final_model(); !why.empty())
@@ -445,6 +455,7 @@ NodeView NodeImpl::view(Instant now) const {
     member.record = entry.record;
     if (entry.suspect && member.record.state == MemberState::alive) member.record.state = MemberState::suspect;
     member.self = id == state_.id;
+    member.cloned = member.self ? !cloned_.empty() && state_.former_id == NodeId{} : instances_.is_cloned(id);
     member.age_s = std::max(0.0, seconds(now - entry.refreshed));
     if (const auto linked = rtt_ms.find(id); linked != rtt_ms.end()) member.linked = true, member.rtt_ms = linked->second;
     view.members.push_back(std::move(member));

@@ -1,4 +1,4 @@
-// core/node/node_impl.h - the state behind Node, in nine files by what they decide:
+// core/node/node_impl.h - the state behind Node, in ten files by what they decide:
 //
 //     node.cpp      phases, the operator, persistence, the view
 //     sessions.cpp  connections: handshake, messages, their end
@@ -8,6 +8,7 @@
 //     rounds.cpp    the exchange: one round per snapshot, block by block
 //     joining.cpp   a model for a node that has none
 //     budget.cpp    how many samples the cluster has trained on and is to train on
+//     clones.cpp    two processes under one id
 //     files.cpp     the file that belongs to the job, from one member and to others
 //
 // Private to core/node. One owner, one thread, no clock of its own.
@@ -20,6 +21,7 @@
 #include "core/exchange/link.h"
 #include "core/exchange/trigger.h"
 #include "core/membership/claims.h"
+#include "core/membership/instances.h"
 #include "core/node.h"
 #include "core/node/final_model.h"
 #include "core/node/gathering.h"
@@ -73,6 +75,7 @@ class NodeImpl {
     std::optional<Hello> theirs;
     std::uint32_t protocol = 0;  // that both speak, once `theirs` is accepted
     bool established = false;
+    bool doubted = false;        // is it alive? answers to the ping that is out say so; nothing else is heard
     std::optional<Ready> ready_mine, ready_theirs;
     std::uint64_t news_told = 0;
     std::uint64_t own_told = 0;  // own figures
@@ -96,7 +99,7 @@ class NodeImpl {
   };
   struct DialState {
     bool in_flight = false;
-    bool self = false;  // it is this node
+    Instant self_until{};  // it leads back to this node; asked again then
     NodeId probed{};    // who should answer there
     std::uint32_t failures = 0;
     Instant next{};
@@ -137,6 +140,8 @@ class NodeImpl {
   [[nodiscard]] bool steps_allowed() const { return phase_ == Phase::training; }
   [[nodiscard]] bool exchanging() const;
   [[nodiscard]] Samples own_samples() const { return trained_samples_ + samples_extra_; }
+  // The trainer's counter goes on where this node gave an id up.
+  [[nodiscard]] Samples under_this_id(Samples trained) const { return trained - std::min(trained, state_.former_samples); }
   [[nodiscard]] double own_spread() const;
   [[nodiscard]] std::size_t open_links() const;
 
@@ -146,6 +151,7 @@ class NodeImpl {
   [[nodiscard]] std::optional<Error> check_hello(const Hello& hello) const;
   [[nodiscard]] Error no_common_protocol(const Hello& hello) const;
   [[nodiscard]] ProtocolRange protocols() const { return {protocol_oldest, config_.membership.protocol}; }
+  void admit(Session& session, Instant now);
   void establish(Session& session, Instant now);
   void ping(Session& session, Instant now);
   void note_left(const Hello& hello, Instant now);
@@ -177,6 +183,15 @@ class NodeImpl {
   void probe_one(Instant now);
   [[nodiscard]] Directory::Timeouts timeouts() const;
   [[nodiscard]] bool hears_anybody(Instant now) const;
+
+  // clones.cpp
+  void on_reflected(Session& session, Instant now);
+  [[nodiscard]] bool is_alone(Session& session, Instant now);
+  void on_proof_of_life(Session& session, Instant now);
+  void on_cloned(Session& session, const Cloned& notice, Instant now);
+  void on_cloned(const Cloned& notice, NodeId said_by, Instant now);
+  void take_another_id(const Cloned& notice, Instant now);
+  void look_at_former_addresses(const MemberRecord& before, const MemberRecord& claim, Instant now);
 
   // overlay.cpp
   void dial_if_needed(Instant now);
@@ -293,6 +308,10 @@ class NodeImpl {
   double own_rate_ = 0;          // samples/s when this node last trained
   bool commanded_budget_ = false;  // the budget in force is an operator's, given here
   std::string overridden_;
+  std::uint64_t instance_ = 0;  // of this process
+  Instances instances_;         // of the others'
+  std::set<NodeId> said_cloned_;  // members that say that this node is to give its id up
+  std::string cloned_;
   std::map<SessionId, Session> sessions_;
   std::map<NodeId, Neighbour> neighbours_;
   std::map<Endpoint, DialState> dials_;

@@ -15,7 +15,7 @@ constexpr Duration failed_look_period = std::chrono::seconds(1);  // while none 
 bool NodeImpl::may_dial(const Endpoint& endpoint, Instant now) const {
   if (endpoint.host.empty() || endpoint.port == 0) return false;
   const auto found = dials_.find(endpoint);
-  return found == dials_.end() || (!found->second.in_flight && !found->second.self && now >= found->second.next);
+  return found == dials_.end() || (!found->second.in_flight && now >= found->second.self_until && now >= found->second.next);
 }
 
 void NodeImpl::dial(const Endpoint& endpoint, Instant now) {

@@ -141,9 +141,10 @@ TEST_CASE("what others say of a member counts as far as it can have trained sinc
   credit.advance(100, 1000, begin);
   credit.advance(100, 1000, begin + 60s);
   CHECK(credit.credit({.id = other, .claimed = 2000, .known = 1000, .own_word = true}) == 2000);
-  CHECK(credit.credit({.id = other, .claimed = all_ones, .known = 2000}) == 2000);
+  const Samples slack = 1000 * 30;
+  for (int i = 0; i < 3; ++i) CHECK(credit.credit({.id = other, .claimed = all_ones, .known = 2000}) == 2000 + slack);
   credit.advance(100, 1000, begin + 61s);
-  for (int i = 0; i < 3; ++i) CHECK(credit.credit({.id = other, .claimed = all_ones, .known = 2000}) == 3000);
+  for (int i = 0; i < 3; ++i) CHECK(credit.credit({.id = other, .claimed = all_ones, .known = 2000}) == 3000 + slack);
   credit.advance(100, 1000, begin + 100h);
   CHECK(credit.due().empty());
 }
@@ -194,6 +195,27 @@ TEST_CASE("refused claims are counted by kind and source, and told once a minute
   CHECK_FALSE(claims.summary(begin + 59s));
   CHECK(claims.summary(begin + 61s));
   CHECK_FALSE(claims.summary(begin + 122s));
+}
+
+TEST_CASE("a node follows a claim of a far life of its own once a minute, or a liar would drive it to the end of its range") {
+  Known known;
+  Claims claims(member(), 0);
+  (void)claims.on_tick(known.directory, 100, begin);
+  CHECK_FALSE(claims.take_leap(known.directory, begin));
+  MemberRecord lie = record_of(us, 1000);
+  lie.incarnation = 5 + told_incarnation_jump_max;
+  CHECK(claims.admit(lie, known.directory, other));
+  for (std::uint64_t far : {std::uint64_t{1} << 30, first_incarnation_max}) {
+    lie.incarnation = far;
+    CHECK_FALSE(claims.admit(lie, known.directory, other));
+  }
+  CHECK(claims.take_leap(known.directory, begin) == first_incarnation_max);
+  CHECK_FALSE(claims.admit(lie, known.directory, other));
+  CHECK_FALSE(claims.take_leap(known.directory, begin + 59s));
+  CHECK(claims.take_leap(known.directory, begin + 60s) == first_incarnation_max);
+  CHECK_FALSE(claims.take_leap(known.directory, begin + 600s));
+  MemberFigures figures = figures_of(lie);
+  CHECK_FALSE(claims.admit(figures, known.directory, other));
 }
 
 TEST_CASE("what is admitted holds the samples that count") {

@@ -19,11 +19,8 @@ TEST_CASE("a process that began in an earlier life has the lower instance, and n
 
 TEST_CASE("a node that restarts again and again is no clone, also from an old backup") {
   Instances instances;
-  for (const std::uint64_t incarnation : {1, 2, 3, 4, 2, 5}) {
-    const std::uint64_t instance = make_instance(incarnation, incarnation * 77 + 1);
-    const std::uint64_t other = make_instance(incarnation, 1234567 + incarnation);
-    CHECK(instances.hear(id, incarnation == 2 ? other + incarnation : instance) == Heard::alone);
-  }
+  std::uint64_t random = 1;
+  for (const std::uint64_t incarnation : {1, 2, 3, 4, 2, 5}) CHECK(instances.hear(id, make_instance(incarnation, random++)) == Heard::alone);
   for (std::uint64_t i = 1; i < 100; ++i) CHECK(instances.hear(NodeId{8}, make_instance(i, 5)) == Heard::alone);
   CHECK_FALSE(instances.is_cloned(id));
 }
@@ -44,6 +41,27 @@ TEST_CASE("who is heard again after another has followed is asked, and the one t
     CHECK(instances.hear(id, original) == Heard::alone);
     CHECK(instances.hear(id, copy) == Heard::outlived);
   }
+}
+
+TEST_CASE("of two processes one of which has restarted since, the lower instance keeps the id still") {
+  Instances instances;
+  const std::uint64_t original = make_instance(3, 50), copy = make_instance(4, 20), restarted = make_instance(6, 1);
+  for (const std::uint64_t instance : {original, copy, original}) (void)instances.hear(id, instance);
+  CHECK(instances.returned(id, original));
+  CHECK(instances.hear(id, restarted) == Heard::alone);
+  CHECK(instances.hear(id, copy) == Heard::again);
+  CHECK(instances.returned(id, copy));
+  CHECK(instances.hear(id, restarted) == Heard::outlived);
+  CHECK(instances.is_cloned(id));
+}
+
+TEST_CASE("addresses that a node has left and returns to are told apart from those it moves on to") {
+  Instances instances;
+  CHECK_FALSE(instances.moved(id, {"a", 1}, {"b", 1}));
+  CHECK_FALSE(instances.moved(id, {"b", 1}, {"c", 1}));
+  CHECK(instances.moved(id, {"c", 1}, {"a", 1}));
+  CHECK(instances.other_address(id, {"c", 1}) == Endpoint{"b", 1});
+  CHECK(instances.other_address(NodeId{9}, {"c", 1}) == Endpoint{});
 }
 
 TEST_CASE("a release that says no instance is let be") {
