@@ -45,6 +45,7 @@ struct MembershipPolicy {
   Duration isolation_grace = std::chrono::milliseconds(8000);  // restarted with known members: wait so long before training alone
   Duration leave_flush = std::chrono::milliseconds(3000);
   Duration finish_cap = std::chrono::milliseconds(60000);
+  double speed_ratio_max = 16;  // of a member to the typical one: samples that it claims beyond that count late
 };
 
 // What must survive a restart. Written by the driver when a Persist effect says so.
@@ -57,6 +58,10 @@ struct NodeState {
   Samples own_samples = 0;        // as last published; a restart never counts less
   Budget budget;                  // if it is no longer the job's own
   std::vector<MemberRecord> members;  // everybody else ever met: addresses to rejoin by, samples counted
+  double samples_per_second = 0;  // of this node, when it last trained
+  NodeId former_id{};             // given up, since another process holds it; 0: none
+  Samples former_samples = 0;     // of the trainer's counter: trained under former ids
+  Duration down_for{};            // read only: since this was written, by the wall clock
 };
 
 struct NodeConfig {
@@ -83,10 +88,11 @@ struct RecallEffect {};                                         // … who has i
 struct ProgressEffect { Samples others_samples; };              // to the trainer: what the rest has trained on
 struct CheckpointEffect { bool final_model; };                  // the trainer should write one now
 struct RestoreEffect {};                                        // own model broken, no neighbour has one: answer with on_restored()
+struct RestartEffect {};                                        // after the states before: stop, keep the model, and start again from them
 enum class Level : std::uint8_t { debug, info, warning, error };
 struct LogEffect { Level level; std::string text; };            // a transition, once; `key=value` words
 using Effect = std::variant<DialEffect, SendEffect, CloseEffect, PersistEffect, JobEffect, FileReadEffect, FilePieceEffect, BudgetEffect, UpdateEffect, RecallEffect, ProgressEffect,
-                            CheckpointEffect, RestoreEffect, LogEffect>;
+                            CheckpointEffect, RestoreEffect, RestartEffect, LogEffect>;
 
 // ---- what can be looked at -------------------------------------------------------------------
 struct MemberView {
@@ -95,6 +101,7 @@ struct MemberView {
   bool linked = false;
   double rtt_ms = 0;     // 0: no link
   double age_s = 0;      // since its record last changed here
+  bool cloned = false;   // another process has spoken under its id
 };
 
 struct LinkView {
@@ -139,6 +146,9 @@ struct NodeView {
   std::vector<LinkView> links;
   std::vector<Refusal> refusals;  // newest last, at most refusals_max
   std::string waiting_for;        // words for `joining` and `waiting_for_data`
+  std::uint64_t claims_refused = 0;  // of what members said of each other: what cannot be
+  std::string cloned;                // words: who else speaks, or spoke, under this node's id
+  std::string overridden;            // words: which command of an operator here is no longer in force, and why
 };
 
 class NodeImpl;

@@ -1,9 +1,12 @@
 // daemon/main.cpp - gossipd: reads the configuration, then hands the thread to the event loop.
 #include <sys/prctl.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <thread>
 
 #include "core/base/printable.h"
@@ -50,7 +53,7 @@ int check_config(const DaemonConfig& config) {
   return 0;
 }
 
-int run(const CommandLine& line) {
+int run(const CommandLine& line, char** argv) {
   const DaemonConfig& config = line.config;
   if (!config.core_dumps) ::prctl(PR_SET_DUMPABLE, 0);  // nor may another process of this user read its memory
   if (auto error = open_log(config.log_level, config.log_file, config.name)) return fail(*error, exit_bad_config);
@@ -74,6 +77,10 @@ int run(const CommandLine& line) {
     driver.stop(number == SIGTERM ? "SIGTERM" : "SIGINT");
   });
   loop.run();
+  if (!driver.failure() && driver.restart_wanted()) {
+    ::execv("/proc/self/exe", argv);  // what is open is closed by it
+    return fail(Error{"io-error", "cannot start again: " + std::string(std::strerror(errno)) + "; start gossipd by hand"}, 1);
+  }
   if (!driver.failure()) return 0;
   // A trainer that did not stop in time must not hold up the exit: everything durable is written.
   std::_Exit(fail(*driver.failure(), exit_code_of(*driver.failure())));
@@ -92,5 +99,5 @@ int main(int argc, char** argv) {
     case CommandLine::Action::check_config: return check_config(line->config);
     case CommandLine::Action::run: break;
   }
-  return run(*line);
+  return run(*line, argv);
 }

@@ -61,6 +61,7 @@ void add_node(Families& out, const DaemonView& v) {
   out.gauge("uptime_seconds", "Since this process started", v.uptime_s);
   out.gauge("stall_seconds_max", "The longest that one event or piece of work has kept the protocol thread", seconds(v.stalls.longest));
   out.counter("stalls_total", "Events and pieces of work that kept the protocol thread for more than 0.1 s", number(v.stalls.long_ones));
+  out.counter("claims_refused_total", "Of what members said of each other: what cannot be", number(n.claims_refused));
   out.gauge("incarnation", "Raised at every start", number(n.incarnation));
 }
 

@@ -314,6 +314,11 @@ void NodeDriver::carry_out(RecallEffect&) { training_->recall(); }
 void NodeDriver::carry_out(ProgressEffect& effect) { training_->set_others_samples(effect.others_samples); }
 void NodeDriver::carry_out(RestoreEffect&) { training_->read_back_model(); }
 
+void NodeDriver::carry_out(RestartEffect&) {
+  restart_wanted_ = true;
+  loop_.post([this] { stop("starting again under another id"); });
+}
+
 void NodeDriver::carry_out(CheckpointEffect& effect) {
   if (effect.final_model)
     training_->finish();

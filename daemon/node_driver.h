@@ -37,6 +37,9 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   // After the loop has stopped: why, unless somebody asked for it.
   [[nodiscard]] const std::optional<Error>& failure() const { return failure_; }
 
+  // … or the process is to start again, with the same command line.
+  [[nodiscard]] bool restart_wanted() const { return restart_wanted_; }
+
   // DaemonPort
   [[nodiscard]] DaemonView view() const override;
   [[nodiscard]] const History& history() const override { return history_; }
@@ -95,6 +98,7 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   void carry_out(RecallEffect&);
   void carry_out(ProgressEffect&);
   void carry_out(CheckpointEffect&);
+  void carry_out(RestartEffect&);
   void carry_out(RestoreEffect&);
   void carry_out(LogEffect&);
 
@@ -143,6 +147,7 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   RefusalLog turned_away_;                     // connections that never reached the node
   std::deque<TimedWarning> warnings_;
   bool stopping_ = false;
+  bool restart_wanted_ = false;
   int parts_running_ = 0;  // of the stop: transport, training, REST
   std::optional<Error> failure_;
 };

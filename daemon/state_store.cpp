@@ -8,9 +8,11 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <ctime>
 #include <nlohmann/json.hpp>
 
 #include "core/base/nesting.h"
@@ -23,6 +25,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int state_format = 1;
+constexpr std::int64_t down_max_s = 365 * 24 * 3600;
 
 std::uint64_t checksum(const std::string& text) { return XXH3_64bits(text.data(), text.size()); }
 
@@ -90,6 +93,12 @@ NodeState state_from(const Json& json) {
   s.own_samples = json.at("own_samples").get<Samples>();
   // Missing in the files of older versions.
   s.budget = Budget{json.value("budget_revision", std::uint64_t{0}), json.value("budget_samples", Samples{0})};
+  s.samples_per_second = json.value("samples_per_second", 0.0);
+  if (json.contains("former_id")) s.former_id = NodeId{id_from(json, "former_id")};
+  s.former_samples = json.value("former_samples", Samples{0});
+  const auto unix_s = static_cast<std::int64_t>(std::time(nullptr));
+  const auto written = json.value("written_unix_s", unix_s);
+  s.down_for = std::chrono::seconds(std::clamp<std::int64_t>(unix_s - std::clamp<std::int64_t>(written, 0, unix_s), 0, down_max_s));
   const Json& members = json.at("members");
   if (members.size() > members_max) throw std::invalid_argument("too many members");
   for (const Json& member : members) s.members.push_back(record_from(member));
@@ -123,6 +132,10 @@ std::string format_node_state(const NodeState& state) {
                      {"own_samples", state.own_samples},
                      {"budget_revision", state.budget.revision},
                      {"budget_samples", state.budget.samples},
+                     {"samples_per_second", finite(state.samples_per_second)},
+                     {"former_id", to_hex(state.former_id)},
+                     {"former_samples", state.former_samples},
+                     {"written_unix_s", static_cast<std::int64_t>(std::time(nullptr))},
                      {"members", std::move(members)}};
   // A name is whatever a peer says it is: bytes that are no UTF-8 are replaced, not thrown about.
   const std::string text = body.dump(-1, ' ', false, Json::error_handler_t::replace);

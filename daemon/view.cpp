@@ -53,6 +53,7 @@ Json to_json(const MemberView& m) {
           {"name", r.name},
           {"address", to_string(r.address)},
           {"self", m.self},
+          {"cloned", m.cloned},
           {"linked", m.linked},
           {"state", to_string(r.state)},
           {"phase", to_string(r.phase)},
@@ -187,6 +188,9 @@ void add_condition(Json& json, const DaemonView& v) {
   json["ready_reason"] = reason;
   json["waiting_for"] = v.node.waiting_for;
   json["isolated"] = v.node.isolated;
+  json["claims_refused"] = v.node.claims_refused;
+  json["overridden"] = v.node.overridden;
+  json["cloned"] = v.node.cloned;
   json["members_alive"] = count_alive(v.node);
   json["links_open"] = count_open(v.node);
   json["trainer"] = {{"state", v.trainer.state},

@@ -12,7 +12,6 @@ constexpr std::size_t looked_at_max = 256;  // members, for one call of next_fig
 constexpr std::size_t members_per_bucket = 8;
 constexpr std::size_t evicted_max = 65536;
 constexpr Duration kept_at_least = std::chrono::seconds(2);  // neighbours are heard of more often
-constexpr double believed_rate_max = 1e9;  // samples a second, of what a record claims
 
 void take_news(MemberRecord& to, const MemberRecord& from) {
   to.name = from.name;
@@ -89,17 +88,18 @@ void Directory::set_self(MemberRecord record, bool is_news, Instant now) {
   touch(entry, is_news);
 }
 
-Directory::Outcome Directory::merge_self(std::uint64_t incarnation, MemberState state, Samples samples) {
+// Ticks beyond our own would keep what we say from being heard, and news that are not ours would stand: both are refuted like an accusation.
+Directory::Outcome Directory::merge_self(const MemberFigures& claim, MemberState state, std::uint64_t news) {
   Entry& entry = entries_[self_];
-  const bool recovered = samples > entry.record.samples;
+  const bool recovered = claim.samples > entry.record.samples;
   if (recovered) {
-    entry.record.samples = samples;
+    entry.record.samples = claim.samples;
     touch(entry, true);
   }
-  const bool newer = incarnation > entry.record.incarnation;
-  const bool accused = incarnation == entry.record.incarnation && state > entry.record.state;
+  const bool newer = claim.incarnation > entry.record.incarnation;
+  const bool accused = claim.incarnation == entry.record.incarnation && (state > entry.record.state || claim.tick > entry.record.tick || news > entry.record.news);
   if (!newer && !accused) return recovered ? Outcome::recovered : Outcome::unchanged;
-  entry.record.incarnation = incarnation;  // the refutation uses a higher one
+  entry.record.incarnation = claim.incarnation;  // the refutation uses a higher one
   return Outcome::accused;
 }
 
@@ -137,7 +137,7 @@ bool Directory::make_room(Instant now) {
 }
 
 Directory::Outcome Directory::merge(const MemberRecord& claim, Instant now, SessionId source) {
-  if (claim.id == self_) return merge_self(claim.incarnation, claim.state, claim.samples);
+  if (claim.id == self_) return merge_self(figures_of(claim), claim.state, claim.news);
   const auto found = entries_.find(claim.id);
   if (found == entries_.end()) return add(claim, now, source);
   Entry& entry = found->second;
@@ -181,7 +181,7 @@ Directory::Outcome Directory::merge(const MemberRecord& claim, Instant now, Sess
 }
 
 Directory::Outcome Directory::merge(const MemberFigures& claim, Instant now, SessionId source) {
-  if (claim.id == self_) return merge_self(0, MemberState::alive, claim.samples);
+  if (claim.id == self_) return merge_self(claim, MemberState::alive, 0);
   const auto found = entries_.find(claim.id);
   if (found == entries_.end()) return Outcome::unchanged;
   Entry& entry = found->second;
@@ -278,12 +278,12 @@ void Directory::forgive(Duration gap) {
   for (auto& [id, entry] : entries_) entry.said += gap;  // what they did meanwhile, they will say
 }
 
-Samples Directory::samples_since(Duration stale, Instant now) const {
+Samples Directory::samples_since(Duration stale, Instant now, double rate_max) const {
   double samples = 0;
   for (const auto& [id, entry] : entries_) {
     const MemberRecord& record = entry.record;
     if (id == self_ || entry.suspect || record.state != MemberState::alive || record.phase != Phase::training || now - entry.said <= stale) continue;
-    samples += std::min(seconds(now - entry.said), figures_age_max_s) * std::clamp(record.samples_per_second, 0.0, believed_rate_max);
+    samples += std::min(seconds(now - entry.said), figures_age_max_s) * std::clamp(record.samples_per_second, 0.0, rate_max);
   }
   return static_cast<Samples>(samples);
 }

@@ -36,7 +36,7 @@ class Directory {
   };
   enum class Outcome : std::uint8_t {
     unchanged, updated, joined, revived, failed, left,
-    accused,     // somebody holds us to have failed, or knows a later life of ours: refute; may know more of our samples, too
+    accused,     // somebody holds us to have failed, or knows what we have not said: refute; may know more of our samples, too
     recovered,   // somebody knows more of our own samples than we do
   };
   // How far one link has been told the figures.
@@ -79,8 +79,8 @@ class Directory {
   [[nodiscard]] const MemberRecord& self() const;
   [[nodiscard]] Samples others_samples() const { return others_samples_; }
   // What the others have probably trained on since they said so, at the speeds they said: of members that train and whose figures are
-  // older than `stale`. A lower bound of the cluster's samples plus this is no bound.
-  [[nodiscard]] Samples samples_since(Duration stale, Instant now) const;
+  // older than `stale`; nobody is believed to be faster than `rate_max`. A lower bound of the cluster's samples plus this is no bound.
+  [[nodiscard]] Samples samples_since(Duration stale, Instant now, double rate_max = 1e9) const;
   // Members alive by the last word (suspects included), this node not counted.
   [[nodiscard]] std::size_t alive_others() const { return alive_others_; }
   [[nodiscard]] std::size_t failed() const { return failed_; }
@@ -101,7 +101,7 @@ class Directory {
   Entry& touch(Entry& entry, bool is_news, SessionId source = {});
   Outcome add(const MemberRecord& claim, Instant now, SessionId source);
   bool make_room(Instant now);
-  Outcome merge_self(std::uint64_t incarnation, MemberState state, Samples samples);
+  Outcome merge_self(const MemberFigures& claim, MemberState state, std::uint64_t news);
   void absolve(Entry& entry);
   void account(const MemberRecord& record, bool adds);
   [[nodiscard]] std::vector<std::uint64_t> digest_in(std::size_t buckets) const;

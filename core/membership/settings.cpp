@@ -26,6 +26,8 @@ std::vector<Setting> membership_settings(MembershipPolicy& m) {
   table.milliseconds("membership.finish_cap_ms", m.finish_cap, 0, setting_day_ms,
                      "longest final exchange; then `final` is written although models differ, and "
                      "the status says whose");
+  table.number("membership.speed_ratio_max", "", "", m.speed_ratio_max, 1, 1e6,
+               "of a member to the typical one: what it claims to train faster counts late");
   return settings;
 }
 

@@ -4,19 +4,17 @@
 #include "core/node/node_impl.h"
 
 namespace gossipd {
-namespace {
-
-constexpr Samples samples_max = Samples{1} << 60;
-
-}  // namespace
-
 // Old figures made up for: what the schedule and the budget go by. In a small cluster none is old, and it is the exact sum.
 Samples NodeImpl::others_estimate(Instant now) const {
-  return directory_.others_samples() + directory_.samples_since(config_.membership.suspect_after, now);
+  return directory_.others_samples() + directory_.samples_since(config_.membership.suspect_after, now, claims_.rate_max());
 }
 
 // All but what this node's trainer counts itself; never less than the trainer has been told.
-Samples NodeImpl::beyond_trainer(Instant now) const { return std::max(others_published_, others_estimate(now) + samples_extra_); }
+// What it trained on under a former id is among the others'.
+Samples NodeImpl::beyond_trainer(Instant now) const {
+  const Samples others = others_estimate(now) + samples_extra_;
+  return std::max(others_published_, others - std::min(others, state_.former_samples));
+}
 
 void NodeImpl::publish_progress(Instant now) {
   const Samples others = beyond_trainer(now);
@@ -29,7 +27,7 @@ void NodeImpl::publish_progress(Instant now) {
 // as well where the estimate has come down since: a trainer that has stopped would be asked for steps for nothing, round after round.
 void NodeImpl::check_progress(Instant now) {
   if (budget_samples_ == 0 || (phase_ != Phase::training && phase_ != Phase::paused)) return;
-  if (trained_samples_ + beyond_trainer(now) < budget_samples_ && !most_have_finished()) return;
+  if (trained_samples_ + state_.former_samples + beyond_trainer(now) < budget_samples_ && !most_have_finished()) return;
   finish_deadline_ = now + config_.membership.finish_cap;
   finish_round_at_ = now + finish_pace();  // the others make their last step meanwhile
   late_ = ramping_ && last_.step == joined_at_step_;
@@ -66,12 +64,29 @@ void NodeImpl::set_budget(const Budget& budget, const std::string& why, Instant 
   if (stage_ == RoundStage::waiting) start_round(now);
 }
 
+// The later word wins, whoever says it; who gave a command here is told that it is not in force any more.
+void NodeImpl::hear_budget(const Budget& budget, const std::string& name, NodeId said_by, Instant now) {
+  if (budget <= state_.budget || !claims_.admit(budget, said_by, now)) return;
+  if (std::exchange(commanded_budget_, false)) {
+    overridden_ = "extend: " + name + " (" + to_hex(said_by) + ") says a later budget, of " + std::to_string(budget.samples) +
+                  " samples instead of " + std::to_string(state_.budget.samples) + "; extend again if that is wrong";
+    log(Level::warning, "event=command-overridden command=extend peer=" + to_hex(said_by) + " samples=" + std::to_string(budget.samples) +
+                            " instead_of=" + std::to_string(state_.budget.samples));
+  }
+  claims_.adopt(budget, false);
+  set_budget(budget, "said by " + name, now);
+}
+
 std::optional<Error> NodeImpl::extend_budget(Samples more, Instant now) {
   if (state_.job == JobHash{}) return Error{"no-job", "this node knows no job yet; join the cluster first"};
   const Samples base = std::max(budget_samples_, own_samples() + directory_.others_samples());
-  if (more == 0 || more > samples_max - std::min(samples_max, base))
-    return Error{"bad-budget", "the budget would be more than " + std::to_string(samples_max) + " samples, or no larger; extend by less"};
-  set_budget(Budget{state_.budget.revision + 1, base + more}, "extended by the operator", now);
+  if (more == 0 || more > budget_samples_max - std::min(budget_samples_max, base))
+    return Error{"bad-budget", "the budget would be more than " + std::to_string(budget_samples_max) + " samples, or no larger; extend by less"};
+  const Budget budget{state_.budget.revision + 1, base + more};
+  claims_.adopt(budget, true);
+  set_budget(budget, "extended by the operator", now);
+  commanded_budget_ = true;
+  overridden_.clear();
   persist();
   gossip(now);
   return std::nullopt;
@@ -81,7 +96,9 @@ void NodeImpl::end_early(const std::string& why, Instant now) {
   if (phase_ != Phase::training) return;
   const Samples done = own_samples() + directory_.others_samples();
   if (done >= budget_samples_) return;
-  set_budget(Budget{state_.budget.revision + 1, std::max<Samples>(done, 1)}, why, now);
+  const Budget budget{state_.budget.revision + 1, std::max<Samples>(done, 1)};
+  claims_.adopt(budget, true);
+  set_budget(budget, why, now);
   gossip(now);
   check_progress(now);
 }

@@ -108,10 +108,12 @@ void NodeImpl::accuse_displaced(Instant now) {
     if (session.established) taken.insert(session.theirs->address);
   std::vector<NodeId> displaced;
   for (const auto& [id, entry] : directory_.entries()) {
-    if (id == state_.id || entry.record.state != MemberState::alive || entry.accused_here || !taken.contains(entry.record.address)) continue;
+    const Endpoint& address = entry.record.address;
+    const bool nowhere = address.host.empty() || address.port == 0;  // nobody can look after it
+    if (id == state_.id || entry.record.state != MemberState::alive || entry.accused_here || !(nowhere || taken.contains(address))) continue;
     if (now - entry.refreshed > timeouts().suspect_after && session_of(id) == nullptr) displaced.push_back(id);
   }
-  for (const NodeId id : displaced) accuse(id, now - timeouts().suspect_after, "another node is at its address", now);
+  for (const NodeId id : displaced) accuse(id, now - timeouts().suspect_after, "nobody else is to be found at its address", now);
 }
 
 void NodeImpl::on_suspicions(const std::vector<Suspicion>& suspicions, Instant now) {

@@ -60,18 +60,43 @@ void NodeImpl::on_members(Session& session, const Members& members, Instant now)
   const bool same_cluster = session.theirs && (session.theirs->cluster == state_.cluster || state_.cluster == ClusterId{});
   if (!session.established && !same_cluster) return;
   if (session.established) {
-    bool recovered = false;
-    for (const MemberFigures& figures : members.figures) recovered = directory_.merge(figures, now, session.id) == Directory::Outcome::recovered || recovered;
-    if (recovered) recover_samples();
-    on_suspicions(members.suspicions, now);
+    for (MemberFigures figures : members.figures)
+      if (claims_.admit(figures, directory_, session.theirs->id)) merge_figures(figures, now, session.id);
+    std::vector<Suspicion> suspicions;
+    for (const Suspicion& suspicion : members.suspicions)
+      if (claims_.admit(suspicion, directory_, session.theirs->id)) suspicions.push_back(suspicion);
+    on_suspicions(suspicions, now);
   }
-  merge_records(members.records, now, session.id);
+  std::vector<MemberRecord> records;
+  for (MemberRecord record : members.records) {
+    hear_budget(record.budget, record.name, session.theirs->id, now);
+    if (claims_.admit(record, directory_, session.theirs->id)) records.push_back(std::move(record));
+  }
+  merge_records(records, now, session.id);
+}
+
+void NodeImpl::merge_figures(const MemberFigures& figures, Instant now, SessionId source) {
+  const Directory::Outcome outcome = directory_.merge(figures, now, source);
+  if (outcome != Directory::Outcome::recovered && outcome != Directory::Outcome::accused) return;
+  recover_samples();
+  if (outcome == Directory::Outcome::accused) refute(figures.incarnation, now);
+}
+
+// What was claimed faster than it can have come about counts as time passes.
+void NodeImpl::credit_claims(Instant now) {
+  Budget latest;
+  for (const auto& [id, entry] : directory_.entries())
+    if (claims_.believes(entry.record.budget, now)) latest = std::max(latest, entry.record.budget);
+  hear_budget(latest, "the members", state_.id, now);
+  for (const MemberFigures& figures : claims_.on_tick(directory_, own_rate_, now)) merge_figures(figures, now);
+  if (const auto leap = claims_.take_leap(directory_, now)) refute(*leap, now);
+  if (const auto words = claims_.summary(now)) log(Level::warning, *words);
 }
 
 void NodeImpl::merge_records(const std::vector<MemberRecord>& records, Instant now, SessionId source) {
   bool changed_membership = false;
   for (const MemberRecord& record : records) {
-    if (record.budget > state_.budget) set_budget(record.budget, "said by " + record.name, now);
+    if (const Directory::Entry* before = directory_.find(record.id)) look_at_former_addresses(before->record, record, now);
     const Directory::Outcome outcome = directory_.merge(record, now, source);
     const std::string words = " peer=" + to_hex(record.id) + " name=" + log_word(record.name) + " address=" + to_string(record.address);
     switch (outcome) {

@@ -9,21 +9,30 @@ namespace {
 
 constexpr Duration poll_period = std::chrono::milliseconds(100);
 constexpr Duration persist_period = std::chrono::seconds(5);
+constexpr std::uint64_t instance_salt = 0x696e7374616e6365;  // so that nothing else depends on this draw
 
 }  // namespace
 
 NodeImpl::NodeImpl(NodeConfig config, NodeState state, Instant now)
-    : config_(std::move(config)), state_(std::move(state)), random_(config_.random_seed ^ raw(state_.id)), directory_(state_.id, config_.membership.known_max), trigger_(config_.exchange),
+    : config_(std::move(config)), state_(std::move(state)), random_(config_.random_seed ^ raw(state_.id)), directory_(state_.id, config_.membership.known_max),
+      claims_({.self = state_.id, .speed_ratio_max = config_.membership.speed_ratio_max, .down_for = state_.down_for,
+               .newcomer = state_.own_samples == 0 && state_.samples_per_second == 0, .now = now}, state_.budget.revision),
+      trigger_(config_.exchange),
       balancer_(config_.balance) {
   GOSSIPD_ASSERT(state_.id != NodeId{});
   started_ = last_time_ = now;
   if (config_.name.size() > name_bytes_max) config_.name.resize(name_bytes_max);
-  ++state_.incarnation;
+  state_.incarnation = std::min(state_.incarnation, counter_max - 2) + 1;
   samples_extra_ = state_.own_samples;
+  instance_ = make_instance(state_.incarnation, Random(config_.random_seed ^ instance_salt).next());
+  if (state_.former_id != NodeId{})
+    cloned_ = "this node was " + to_hex(state_.former_id) + " until another process with that id was met, and took a new one";
+  own_rate_ = state_.samples_per_second;
   if (state_.left) phase_ = Phase::left;
   waiting_for_ = config_.seeds.empty() ? "a job" : "a seed to answer";
   renew_own_record(now);
   for (const MemberRecord& record : std::exchange(state_.members, {})) (void)directory_.merge(record, now);
+  credit_claims(now);
   persist();
 }
 
@@ -35,6 +44,7 @@ void NodeImpl::set_phase(Phase phase, const std::string& why) {
 
 void NodeImpl::persist() {
   state_.own_samples = own_samples();
+  state_.samples_per_second = own_rate_;
   persist_due_ = false;
   NodeState state = state_;
   for (const auto& [id, entry] : directory_.entries())
@@ -43,7 +53,7 @@ void NodeImpl::persist() {
 }
 
 void NodeImpl::raise_incarnation(std::uint64_t above) {
-  state_.incarnation = std::max(state_.incarnation, above) + 1;
+  state_.incarnation = std::min(std::max(state_.incarnation, above), counter_max - 2) + 1;
   log(Level::info, "event=refute incarnation=" + std::to_string(state_.incarnation));
   persist();
 }
@@ -60,6 +70,7 @@ void NodeImpl::renew_own_record(Instant now) {
   record.samples = std::max(own_samples(), known ? known->record.samples : 0);
   record.step = last_.step;
   record.samples_per_second = last_.step_seconds > 0 && steps_allowed() ? last_.batch / last_.step_seconds : 0;
+  if (last_.step_seconds > 0 && last_.batch > 0) own_rate_ = last_.batch / last_.step_seconds;
   record.batch = last_.batch;
   record.loss = last_.loss;
   record.spread = own_spread();
@@ -118,7 +129,7 @@ void NodeImpl::on_model_ready(Schema schema, RoundBuffers buffers, bool has_mode
   incoming_is_zero_ = true;
   model_ready_ = true;
   has_model_ = has_model || !config_.exchange.enabled;
-  trained_samples_ = own_samples;
+  trained_samples_ = under_this_id(own_samples);
   const Samples known = std::max(state_.own_samples, directory_.self().samples);
   samples_extra_ = known - std::min(known, trained_samples_);
   last_.step = step;
@@ -145,6 +156,7 @@ void NodeImpl::on_model_ready(Schema schema, RoundBuffers buffers, bool has_mode
 
 void NodeImpl::begin_training(Instant now) {
   GOSSIPD_ASSERT(model_ready_ && has_model_);
+  claims_.end_trust();
   ramping_ = directory_.entries().size() > 1;
   joined_at_step_ = last_.step;
   set_phase(Phase::training, established_sessions() > 0 ? "linked to the cluster" : "alone");
@@ -218,7 +230,11 @@ void NodeImpl::write_final() {
 std::optional<Error> NodeImpl::join(std::vector<Endpoint> seeds, Instant now) {
   if (stopping_ || phase_ == Phase::leaving) return Error{"busy", "this node is leaving or stopping; try again when it has"};
   if (phase_ != Phase::left && seeds.empty()) return Error{"already-member", "this node has not left; name a seed to ask it as well"};
-  for (auto& [endpoint, state] : dials_) state.next = now, state.failures = 0;
+  for (const Endpoint& seed : seeds)
+    if (seed.host.empty() || seed.port == 0 || seed == config_.advertise)
+      return Error{"not-dialled", to_string(seed) + (seed == config_.advertise ? " is this node's own address" : " is no address that can be dialled") +
+                                      "; name another member's address"};
+  for (auto& [endpoint, state] : dials_) state.next = state.self_until = now, state.failures = 0;
   if (phase_ == Phase::left) {
     state_.left = false;
     raise_incarnation(state_.incarnation);
@@ -296,6 +312,7 @@ std::optional<Error> NodeImpl::resume(Instant now) {
 }
 
 void NodeImpl::stop(Instant now) {
+  if (stopping_) return;
   stopping_ = true;
   renew_own_record(now);
   gossip(now);
@@ -325,6 +342,7 @@ void NodeImpl::on_time(Instant now) {
   if (now >= next_tick_) {
     next_tick_ = now + policy.tick;
     renew_own_record(now);
+    credit_claims(now);
     publish_progress(now);
     if (persist_due_ || now >= persist_after_) {
       persist_after_ = now + persist_period;
@@ -406,6 +424,9 @@ NodeView NodeImpl::view(Instant now) const {
   view.batch = last_.batch;
   view.spread = own_spread();
   view.link_steps = link_steps_;
+  view.claims_refused = claims_.refused();
+  view.overridden = overridden_;
+  view.cloned = cloned_;
   view.waiting_for = phase_ == Phase::joining || phase_ == Phase::waiting_for_data ? waiting_for_ : "";
   if (phase_ == Phase::finishing || phase_ == Phase::finished)
     if (const std::string why = why_no_final_model(); !why.empty())
@@ -426,6 +447,7 @@ NodeView NodeImpl::view(Instant now) const {
     member.record = entry.record;
     if (entry.suspect && member.record.state == MemberState::alive) member.record.state = MemberState::suspect;
     member.self = id == state_.id;
+    member.cloned = member.self ? !cloned_.empty() && state_.former_id == NodeId{} : instances_.is_cloned(id);
     member.age_s = std::max(0.0, seconds(now - entry.refreshed));
     if (const auto linked = rtt_ms.find(id); linked != rtt_ms.end()) member.linked = true, member.rtt_ms = linked->second;
     view.members.push_back(std::move(member));

@@ -8,6 +8,7 @@
 //     rounds.cpp    the exchange: one round per snapshot, block by block
 //     joining.cpp   a model for a node that has none
 //     budget.cpp    how many samples the cluster has trained on and is to train on
+//     clones.cpp    two processes under one id
 //     files.cpp     the file that belongs to the job, from one member and to others
 //     abuse.cpp     quarantine, and what is kept of peers at most
 //
@@ -20,7 +21,8 @@
 #include "core/base/random.h"
 #include "core/exchange/link.h"
 #include "core/exchange/trigger.h"
-#include "core/membership/directory.h"
+#include "core/membership/claims.h"
+#include "core/membership/instances.h"
 #include "core/node.h"
 #include "core/node/control_allowance.h"
 #include "core/node/dial_budget.h"
@@ -77,6 +79,7 @@ class NodeImpl {
     std::optional<Hello> theirs;
     std::uint32_t protocol = 0;  // that both speak, once `theirs` is accepted
     bool established = false;
+    bool doubted = false;        // is it alive? answers to the ping that is out say so; nothing else is heard
     std::optional<Ready> ready_mine, ready_theirs;
     std::uint64_t news_told = 0;
     std::uint64_t own_told = 0;  // own figures
@@ -105,7 +108,7 @@ class NodeImpl {
   };
   struct DialState {
     bool in_flight = false;
-    bool self = false;  // it is this node
+    Instant self_until{};  // it leads back to this node; asked again then
     NodeId probed{};    // who should answer there
     std::uint32_t failures = 0;
     Instant next{};
@@ -147,6 +150,8 @@ class NodeImpl {
   [[nodiscard]] bool steps_allowed() const { return phase_ == Phase::training; }
   [[nodiscard]] bool exchanging() const;
   [[nodiscard]] Samples own_samples() const { return trained_samples_ + samples_extra_; }
+  // The trainer's counter goes on where this node gave an id up.
+  [[nodiscard]] Samples under_this_id(Samples trained) const { return trained - std::min(trained, state_.former_samples); }
   [[nodiscard]] double own_spread() const;
   [[nodiscard]] std::size_t open_links() const;
 
@@ -156,6 +161,7 @@ class NodeImpl {
   [[nodiscard]] std::optional<Error> check_hello(const Hello& hello) const;
   [[nodiscard]] Error no_common_protocol(const Hello& hello) const;
   [[nodiscard]] ProtocolRange protocols() const { return {protocol_oldest, config_.membership.protocol}; }
+  void admit(Session& session, Instant now);
   void establish(Session& session, Instant now);
   void ping(Session& session, Instant now);
   void note_left(const Hello& hello, Instant now);
@@ -188,6 +194,15 @@ class NodeImpl {
   [[nodiscard]] Directory::Timeouts timeouts() const;
   [[nodiscard]] bool hears_anybody(Instant now) const;
 
+  // clones.cpp
+  void on_reflected(Session& session, Instant now);
+  [[nodiscard]] bool is_alone(Session& session, Instant now);
+  void on_proof_of_life(Session& session, Instant now);
+  void on_cloned(Session& session, const Cloned& notice, Instant now);
+  void on_cloned(const Cloned& notice, NodeId said_by, Instant now);
+  void take_another_id(const Cloned& notice, Instant now);
+  void look_at_former_addresses(const MemberRecord& before, const MemberRecord& claim, Instant now);
+
   // overlay.cpp
   void dial_if_needed(Instant now);
   void dial_failed_members(Instant now);
@@ -204,6 +219,8 @@ class NodeImpl {
   void gossip(Instant now);
   void on_members(Session& session, const Members& members, Instant now);
   void merge_records(const std::vector<MemberRecord>& records, Instant now, SessionId source = {});
+  void merge_figures(const MemberFigures& figures, Instant now, SessionId source = {});
+  void credit_claims(Instant now);
 
   // budget.cpp
   [[nodiscard]] Samples others_estimate(Instant now) const;
@@ -212,6 +229,7 @@ class NodeImpl {
   void publish_progress(Instant now);
   void check_progress(Instant now);
   void set_budget(const Budget& budget, const std::string& why, Instant now);
+  void hear_budget(const Budget& budget, const std::string& name, NodeId said_by, Instant now);
 
   // joining.cpp
   [[nodiscard]] bool needs_model() const { return model_ready_ && (!has_model_ || phase_ == Phase::broken); }
@@ -303,6 +321,14 @@ class NodeImpl {
 
   // membership
   Directory directory_;
+  Claims claims_;
+  double own_rate_ = 0;          // samples/s when this node last trained
+  bool commanded_budget_ = false;  // the budget in force is an operator's, given here
+  std::string overridden_;
+  std::uint64_t instance_ = 0;  // of this process
+  Instances instances_;         // of the others'
+  std::set<NodeId> said_cloned_;  // members that say that this node is to give its id up
+  std::string cloned_;
   std::map<SessionId, Session> sessions_;
   std::map<NodeId, Neighbour> neighbours_;
   std::map<Endpoint, DialState> dials_;

@@ -16,7 +16,7 @@ bool NodeImpl::may_dial(const Endpoint& endpoint, Instant now) const {
   if (endpoint.host.empty() || endpoint.port == 0) return false;
   if (!dial_budget_.admits(endpoint, now)) return false;
   const auto found = dials_.find(endpoint);
-  return found == dials_.end() || (!found->second.in_flight && !found->second.self && now >= found->second.next);
+  return found == dials_.end() || (!found->second.in_flight && now >= found->second.self_until && now >= found->second.next);
 }
 
 void NodeImpl::dial(const Endpoint& endpoint, Instant now) {

@@ -36,7 +36,7 @@ void NodeImpl::on_snapshot(Snapshot snapshot, Instant now) {
   incoming_ = std::move(snapshot.model);
   const Step steps = snapshot.step > last_.step ? snapshot.step - last_.step : 0;
   link_steps_ += steps * open_links();
-  trained_samples_ = std::max(trained_samples_, snapshot.samples);
+  trained_samples_ = std::max(trained_samples_, under_this_id(snapshot.samples));
   snapshot.model = {};
   last_ = std::move(snapshot);
   snapshot_at_ = now;
@@ -340,7 +340,7 @@ void NodeImpl::balance() {
         record.samples_per_second <= 0)
       continue;
     ++members;
-    others += record.samples_per_second;
+    others += std::min(record.samples_per_second, claims_.rate_max());
   }
   const std::uint32_t wanted = balancer_.batch(last_.batch, static_cast<double>(job_batch()) * members, others);
   if (wanted != last_.batch)

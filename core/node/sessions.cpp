@@ -82,7 +82,7 @@ void NodeImpl::on_session_open(SessionId id, bool outbound, Endpoint remote, Ins
   session.probed = probed;
   const ProtocolRange spoken = protocols();
   send(session, Hello{spoken.oldest, state_.cluster, state_.id, state_.incarnation, config_.name, config_.advertise, state_.job,
-                      phase_ == Phase::left, probed != NodeId{}, spoken.newest});
+                      phase_ == Phase::left, probed != NodeId{}, spoken.newest, instance_});
 }
 
 void NodeImpl::close(SessionId id, const std::string& reason, Instant now, bool tell_driver) {
@@ -145,7 +145,7 @@ void NodeImpl::on_message(SessionId id, Lane lane, std::span<const std::byte> me
   const auto found = sessions_.find(id);
   if (found == sessions_.end()) return;
   on_bytes(id, now);
-  if (lane == Lane::bulk) return on_bulk(found->second, message, now);
+  if (lane == Lane::bulk) return found->second.doubted ? static_cast<void>(0) : on_bulk(found->second, message, now);
   Result<Control> control = decode_control(message);
   if (!control) return refuse(found->second, control.error(), now);
   if (!is_admitted(found->second, *control, message.size(), now))
@@ -156,14 +156,20 @@ void NodeImpl::on_message(SessionId id, Lane lane, std::span<const std::byte> me
 void NodeImpl::handle(Session& session, Control message, Instant now) {
   if (auto* hello = std::get_if<Hello>(&message)) return on_hello(session, *hello, now);
   if (auto* refusal = std::get_if<Refuse>(&message)) {
-    if (refusal->reason.code != "duplicate" && refusal->reason.code != "self") {
+    if (refusal->reason.code != "duplicate" && refusal->reason.code != "self" && refusal->reason.code != "cloned") {
       log(Level::warning, "event=refused-by peer=" + who(session) + " code=" + refusal->reason.code + " reason=\"" + refusal->reason.text + "\"");
       note_refusal(false, who(session), refusal->reason, now);
     }
     if (session.outbound && refusal->reason.code != "duplicate") dials_[session.remote].failures = std::max(4u, dials_[session.remote].failures + 1);
     return close(session.id, "refused by the peer: " + refusal->reason.code, now, true);
   }
+  if (auto* notice = std::get_if<Cloned>(&message)) return on_cloned(session, *notice, now);
+  if (session.doubted) {
+    const auto* pong = std::get_if<Pong>(&message);
+    return pong != nullptr && pong->nonce == session.ping_nonce ? on_proof_of_life(session, now) : static_cast<void>(0);
+  }
   if (auto* members = std::get_if<Members>(&message)) return on_members(session, *members, now);
+  if (const auto* ping = std::get_if<Ping>(&message); ping != nullptr && session.theirs) return send(session, Pong{ping->nonce});
   if (!session.established) return refuse(session, Error{"handshake", "a message came before the handshake was done"}, now);
   if (std::get_if<JobRequest>(&message)) {
     if (!job_document_.empty()) send(session, JobOffer{state_.job, budget_samples_, job_document_});
@@ -185,8 +191,6 @@ void NodeImpl::handle(Session& session, Control message, Instant now) {
     if (session.ready_theirs) return refuse(session, Error{"handshake", "a second ready"}, now);
     session.ready_theirs = *ready;
     try_open(session, now);
-  } else if (auto* ping = std::get_if<Ping>(&message)) {
-    send(session, Pong{ping->nonce});
   } else if (auto* pong = std::get_if<Pong>(&message)) {
     if (pong->nonce != session.ping_nonce || pong->nonce == 0) return;
     neighbours_[session.theirs->id].path.on_answer(session.ping_sent);
@@ -212,8 +216,14 @@ void NodeImpl::handle(Session& session, Control message, Instant now) {
 // ---- handshake -------------------------------------------------------------------------------
 
 std::optional<Error> NodeImpl::check_hello(const Hello& hello) const {
-  if (hello.id == state_.id) return Error{"self", "this is the same node"};
+  if (hello.id == state_.id && (hello.instance == instance_ || hello.instance == 0))
+    return Error{"self", "the connection comes back to the node that made it"};
+  if (hello.id == state_.id) return Error{"cloned", "another process of the id " + to_hex(hello.id) + " is running; one of them takes a new id"};
   if (const ProtocolRange peers{hello.protocol, hello.newest}; !common_protocol(protocols(), peers)) return no_common_protocol(hello);
+  const Directory::Entry* known = directory_.find(hello.id);
+  if (!is_plausible_incarnation(hello.incarnation, known == nullptr ? std::nullopt : std::optional(known->record.incarnation), Told::of_itself))
+    return Error{"implausible", hello.name + " says that it is in life " + std::to_string(hello.incarnation) + ", which cannot be" +
+                                    "; its state is damaged, or it lies: give it a new state directory"};
   if (phase_ == Phase::left || phase_ == Phase::leaving || hello.leaving)
     return Error{"left", std::string(hello.leaving ? "the peer" : "this node") + " has left the cluster; `gossipctl join` brings it back"};
   if (hello.cluster == ClusterId{} && state_.cluster == ClusterId{})
@@ -234,7 +244,16 @@ void NodeImpl::on_hello(Session& session, const Hello& hello, Instant now) {
   if (session.outbound) accuse_all_at(session.remote, hello.id, "another node answers at its address", now);
   if (const auto error = check_hello(hello)) {
     if (hello.leaving && hello.cluster == state_.cluster) note_left(hello, now);
-    if (error->code == "self" && session.outbound) dials_[session.remote].self = true;
+    if (error->code == "self") on_reflected(session, now);
+    if (error->code == "cloned") {
+      const bool we_keep = instance_ < hello.instance;
+      const Endpoint theirs = session.theirs->address;
+      const Cloned notice{state_.id, std::min(instance_, hello.instance), std::max(instance_, hello.instance), we_keep ? config_.advertise : theirs,
+                          we_keep ? theirs : config_.advertise};
+      send(session, notice);
+      refuse(session, *error, now);
+      return we_keep ? on_cloned(notice, NodeId{}, now) : take_another_id(notice, now);
+    }
     // Who has left refuses, too, and names others before it does.
     const bool we_left = phase_ == Phase::left || phase_ == Phase::leaving;
     const bool same_cluster = hello.cluster == state_.cluster || hello.cluster == ClusterId{};
@@ -243,6 +262,11 @@ void NodeImpl::on_hello(Session& session, const Hello& hello, Instant now) {
     return refuse(session, *error, now);
   }
   session.protocol = *common_protocol(protocols(), {hello.protocol, hello.newest});
+  if (is_alone(session, now)) admit(session, now);
+}
+
+void NodeImpl::admit(Session& session, Instant now) {
+  const Hello& hello = *session.theirs;
   if (session.probed != NodeId{}) return on_probe_answered(session, now);
   if (hello.probe) return;  // our own hello was the answer
   const auto neighbour = neighbours_.find(hello.id);
@@ -329,7 +353,7 @@ void NodeImpl::learn_from(const Hello& hello, Instant now) {
 }
 
 void NodeImpl::refuse(Session& session, Error reason, Instant now) {
-  const bool quiet = reason.code == "duplicate" || reason.code == "self" || reason.code == "full";
+  const bool quiet = reason.code == "duplicate" || reason.code == "self" || reason.code == "full" || reason.code == "cloned";
   log(quiet ? Level::debug : Level::warning, "event=refuse peer=" + who(session) + " code=" + reason.code + " reason=\"" + reason.text + "\"");
   if (!quiet) note_refusal(true, who(session), reason, now);
   if (session.outbound && reason.code != "duplicate") dials_[session.remote].failures = std::max(4u, dials_[session.remote].failures + 1);

@@ -165,7 +165,8 @@ struct ToJson {
   json operator()(const Hello& m) const {
     return {{"kind", "hello"},     {"protocol", m.protocol},  {"cluster", raw(m.cluster)}, {"id", raw(m.id)},
             {"inc", m.incarnation}, {"name", m.name},          {"host", m.address.host},    {"port", m.address.port},
-            {"job", raw(m.job)},   {"leaving", m.leaving},     {"probe", m.probe},          {"newest", m.newest}};
+            {"job", raw(m.job)},   {"leaving", m.leaving},     {"probe", m.probe},          {"newest", m.newest},
+            {"instance", m.instance}};
   }
   json operator()(const Refuse& m) const { return {{"kind", "refuse"}, {"code", m.reason.code}, {"text", m.reason.text}}; }
   json operator()(const Members& m) const {
@@ -195,6 +196,10 @@ struct ToJson {
   json operator()(const Pong& m) const { return {{"kind", "pong"}, {"nonce", m.nonce}}; }
   json operator()(const Resync& m) const { return {{"kind", "resync"}, {"blocks", m.blocks}}; }
   json operator()(const Bye& m) const { return {{"kind", "bye"}, {"why", m.why}}; }
+  json operator()(const Cloned& m) const {
+    return {{"kind", "cloned"},         {"id", raw(m.id)},           {"keeps", m.keeps},           {"gives_up", m.gives_up},
+            {"host", m.keeper.host},    {"port", m.keeper.port},     {"other_host", m.other.host}, {"other_port", m.other.port}};
+  }
   json operator()(const UnknownControl& m) const { return {{"kind", m.kind}}; }
 };
 
@@ -205,6 +210,7 @@ Result<Control> from_json(const json& map) {
             number(map, "inc"), text(map, "name", name_bytes_max), endpoint(map), JobHash{number(map, "job")}, flag(map, "leaving"), flag(map, "probe")};
     m.newest = std::max(m.protocol, static_cast<std::uint32_t>(number(map, "newest") & 0xffffffff));
     if (m.id == NodeId{}) return Error{"malformed", "hello without a node id"};
+    m.instance = number(map, "instance");
     return Control{std::move(m)};
   }
   if (kind == "refuse") return Control{Refuse{Error{text(map, "code", 64), text(map, "text")}}};
@@ -242,6 +248,12 @@ Result<Control> from_json(const json& map) {
     Resync m;
     if (!get_blocks(map, "blocks", resync_blocks_max, m.blocks))
       return Error{"malformed", "resync without a list of at most " + std::to_string(resync_blocks_max) + " blocks"};
+    return Control{std::move(m)};
+  }
+  if (kind == "cloned") {
+    Cloned m{NodeId{number(map, "id")}, number(map, "keeps"), number(map, "gives_up"), endpoint(map), {}};
+    m.other = Endpoint{text(map, "other_host", 255), static_cast<std::uint16_t>(number(map, "other_port") & 0xffff)};
+    if (m.id == NodeId{} || m.keeps == 0 || m.gives_up <= m.keeps) return Error{"malformed", "cloned without an id and two instances, the lower of which keeps it"};
     return Control{std::move(m)};
   }
   if (kind == "bye") return Control{Bye{text(map, "why", 64)}};

@@ -32,6 +32,7 @@ struct Hello {
   bool leaving = false;
   bool probe = false;  // wants to see that somebody answers, and no link
   std::uint32_t newest = 0;  // that the sender speaks; never below `protocol`, which it is if not said
+  std::uint64_t instance = 0;  // of the sender's process (instances.h); 0: a release that does not say
 };
 // Why the session will be closed; both sides keep it for their status.
 struct Refuse {
@@ -88,11 +89,19 @@ inline const char* const bye_rotated = "rotated";  // the link goes, the node st
 struct Bye {
   std::string why;  // "left", "restarting", "rotated"
 };
+// Two processes speak under one id, and this end of the session is one of them. The one that keeps the id is told, too.
+struct Cloned {
+  NodeId id{};
+  std::uint64_t keeps = 0;     // instance
+  std::uint64_t gives_up = 0;  // likewise
+  Endpoint keeper;
+  Endpoint other;
+};
 struct UnknownControl {
   std::string kind;
 };
 
-using Control = std::variant<Hello, Refuse, Members, JobRequest, JobOffer, FileRequest, FileAbsent, Ready, Ping, Pong, Resync, Bye, Digest, UnknownControl>;
+using Control = std::variant<Hello, Refuse, Members, JobRequest, JobOffer, FileRequest, FileAbsent, Ready, Ping, Pong, Resync, Bye, Digest, Cloned, UnknownControl>;
 
 [[nodiscard]] Bytes encode_control(const Control&);
 [[nodiscard]] Result<Control> decode_control(std::span<const std::byte>);

@@ -7,6 +7,8 @@
 //     2  turns, replica states, records of members as they are
 //     3  a block that goes whole carries the XXH3-64 of what it decodes to (turn.h), and a node without a model says in
 //        which order it wants to be told its blocks (Ready)
+//
+// What an older release skips needs no version: the instance in a hello, and Cloned.
 #pragma once
 
 #include <algorithm>

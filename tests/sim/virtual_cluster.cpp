@@ -63,6 +63,7 @@ void VirtualCluster::start(std::size_t i, bool has_model) {
   if (watcher_ != nullptr) watcher_->started(i, host.disk.state);
   Disk disk = host.disk;
   if (hooks_.boot) hooks_.boot(i, disk);
+  disk.state.down_for = disk.written == Instant{} ? Duration{} : now() - disk.written;
   host.node = std::make_unique<Node>(std::move(config), disk.state, local(i));
   carry_out(i);
   if (host.node && (host.options.knows_job || disk.state.job != JobHash{})) {
@@ -227,7 +228,8 @@ bool VirtualCluster::carry_out(std::size_t i, Effect& effect) {
   if (auto* sent = std::get_if<SendEffect>(&effect)) {
     send(i, *sent);
   } else if (auto* dialled = std::get_if<DialEffect>(&effect)) {
-    network_.dial(i, std::stoul(dialled->endpoint.host.substr(4)), dialled->endpoint);
+    const std::size_t to = std::stoul(dialled->endpoint.host.substr(4));
+    network_.dial(i, reflected_.contains({i, to}) ? i : to, dialled->endpoint);
   } else if (auto* closed = std::get_if<CloseEffect>(&effect)) {
     host.sessions.erase(closed->session);
     network_.close(i, closed->session, closed->reason);
@@ -253,6 +255,14 @@ bool VirtualCluster::carry_out(std::size_t i, Effect& effect) {
     host.file.insert(host.file.end(), piece->bytes.begin(), piece->bytes.end());
   } else if (std::holds_alternative<RestoreEffect>(effect)) {
     for_host(i, now() + prepare_time, [this, i](Host& h) { h.node->on_restored(h.disk.checkpoint.parameters, local(i)); });
+  } else if (std::holds_alternative<RestartEffect>(effect)) {
+    write_checkpoint(i);
+    if (watcher_ != nullptr) watcher_->took_new_id(i, host.samples - std::min(host.samples, host.disk.state.former_samples));
+    events_.at(now() + std::chrono::milliseconds(1), [this, i, life = host.life + 1] {
+      if (nodes_[i]->life == life && !nodes_[i]->node) start_from_disk(i);
+    });
+    host.death = Death::killed;
+    return false;
   } else if (auto* checkpoint = std::get_if<CheckpointEffect>(&effect)) {
     write_checkpoint(i);
     if (checkpoint->final_model) write_final(i);
@@ -268,9 +278,10 @@ void VirtualCluster::persist(std::size_t i, const NodeState& state) {
   if (host.disk_fails) return;  // the daemon warns and goes on
   NodeState written = state;
   if (hooks_.write) hooks_.write(i, host.disk.state, written);
-  GOSSIPD_SIM_REQUIRE(state.incarnation >= host.disk.state.incarnation, "incarnation", "a state with a lower incarnation is written over a higher one");
+  GOSSIPD_SIM_REQUIRE(state.incarnation >= host.disk.state.incarnation || state.former_id == host.disk.state.id, "incarnation", "a state with a lower incarnation is written over a higher one");
   if (watcher_ != nullptr) watcher_->persisted(i, host.disk.state, state);
   host.disk.state = std::move(written);
+  host.disk.written = now();
 }
 
 void VirtualCluster::send(std::size_t i, const SendEffect& effect) {

@@ -53,6 +53,7 @@ struct Checkpoint {
 // What a host has on its disk when its process starts.
 struct Disk {
   NodeState state;
+  Instant written{};  // the state
   Checkpoint checkpoint;
   std::vector<float> final_model;  // `final.safetensors`; empty: there is none
 };
@@ -62,6 +63,8 @@ struct Watcher {
   virtual ~Watcher() = default;
   virtual void started(std::size_t, const NodeState& /*disk, before the node began*/) {}
   virtual void persisted(std::size_t, const NodeState& /*before*/, const NodeState& /*after*/) {}
+  // It starts again under another id, and what it has trained on since it gave the old one up counts there.
+  virtual void took_new_id(std::size_t, Samples /*carried over*/) {}
   virtual void sending(std::size_t /*from*/, std::size_t /*to*/, SessionId, Lane, const Bytes&) {}
   virtual void before_message(std::size_t /*from*/, std::size_t /*to*/, Lane, const Bytes&) {}
   virtual void after_message(std::size_t /*from*/, std::size_t /*to*/, Lane, const Bytes&) {}
@@ -119,6 +122,12 @@ class VirtualCluster : private VirtualNetwork::Handler {
   // Largest distance of two final models of these nodes, over the largest norm, without local
   // segments. None: one of them has none.
   [[nodiscard]] std::optional<double> final_distance(std::span<const std::size_t> nodes) const;
+  // From now on dials of `node` to `to` come back to itself, or no longer.
+  void reflect(std::size_t node, std::size_t to, bool reflected) {
+    if (reflected) reflected_.insert({node, to});
+    else reflected_.erase({node, to});
+  }
+  void reflect_nothing() { reflected_.clear(); }
   void cut_after(std::uint64_t messages) { cut_after_ = messages; }  // then every session breaks, once
   void set_speed(std::size_t node, Duration time_per_sample) { nodes_[node]->options.time_per_sample = time_per_sample; }
   void set_latency(Duration one_way) { network_.set_latency(one_way); }
@@ -237,6 +246,7 @@ class VirtualCluster : private VirtualNetwork::Handler {
   std::vector<std::unique_ptr<Host>> nodes_;
   Watcher* watcher_ = nullptr;
   Hooks hooks_;
+  std::set<std::pair<std::size_t, std::size_t>> reflected_;
   bool replicas_unchecked_ = false, logs_unkept_ = false;
   std::uint64_t messages_ = 0, bytes_ = 0, cut_after_ = 0, replica_checks_ = 0;
   double rate_ = 0.1, rate_peak_ = 0.1;

@@ -79,7 +79,8 @@ Row member_row(const Json& m) {
   const std::uint64_t step = count(m, "step");
   const std::string phase = text(m, "phase"), state = text(m, "state");
   // An alive member that does something else than train says what.
-  const std::string shown = state == "alive" && phase != "training" && !phase.empty() ? state + "/" + phase : state;
+  const std::string what = state == "alive" && phase != "training" && !phase.empty() ? state + "/" + phase : state;
+  const std::string shown = flag(m, "cloned") ? what + "/cloned" : what;
   return {text(m, "name") + (self ? "*" : ""),
           text(m, "address"),
           shown,
@@ -157,6 +158,8 @@ std::vector<Row> status_rows(const Json& s) {
   if (const std::string what = text(s, "waiting_for"); !what.empty()) phase += ": waiting for " + what;
   if (flag(s, "isolated")) phase += " (isolated: no known member answers)";
   rows.push_back({"phase", phase});
+  if (const std::string what = text(s, "overridden"); !what.empty()) rows.push_back({"overridden", what});
+  if (const std::string what = text(s, "cloned"); !what.empty()) rows.push_back({"cloned", what});
   rows.push_back({"members", grouped(count(s, "members_alive")) + " alive, " + grouped(count(s, "links_open")) + " linked"});
   if (s.contains("trainer") && !text(s["trainer"], "device").empty()) rows.push_back({"device", text(s["trainer"], "device")});
   print_division(s, rows);

@@ -35,6 +35,7 @@ std::size_t index_of(const Endpoint& endpoint) { return static_cast<std::size_t>
 struct GossipStrategy::Host {
   struct Disk {  // what a crash leaves
     NodeState state;
+    Instant written{};  // the state
     std::vector<float> model;
     OptimizerState optimizer;
     Step step = 0;
@@ -122,6 +123,7 @@ void GossipStrategy::boot(std::size_t i, bool founds) {
   config.exchange = exchange_;
   config.balance = balance_;
   const bool restored = !host.disk.model.empty();
+  if (host.disk.written != Instant{}) host.disk.state.down_for = now - host.disk.written;
   host.node = std::make_unique<Node>(std::move(config), host.disk.state, now);
   carry_out(i);
   if (founds || host.disk.state.job != JobHash{}) {
@@ -228,6 +230,7 @@ void GossipStrategy::carry_out(std::size_t i, Effect& effect) {
   if (auto* closed = std::get_if<CloseEffect>(&effect)) return close(i, closed->session, closed->reason);
   if (auto* persisted = std::get_if<PersistEffect>(&effect)) {
     host.disk.state = std::move(persisted->state);
+    host.disk.written = setup_->world.now();
   } else if (std::holds_alternative<JobEffect>(effect)) {
     for_host(i, now, [this](Host& h) {
       h.node->on_model_ready(h.engine->schema(), make_round_buffers(h.engine->schema().floats()), false, h.samples, h.step, setup_->world.now());

@@ -66,7 +66,7 @@ bool Chaos::inject(Fault fault) {
       &Chaos::old_disk, &Chaos::empty_disk, &Chaos::foreign_disk, &Chaos::disk_error, &Chaos::lost_checkpoint,
       &Chaos::late_join, &Chaos::operator_race, &Chaos::wrong_cluster, &Chaos::not_a_number, &Chaos::explosion,
       &Chaos::hostile_bytes, &Chaos::hostile_member, &Chaos::connection_flood, &Chaos::at_the_end,
-      &Chaos::endless_turn};
+      &Chaos::endless_turn, &Chaos::cloned_disk, &Chaos::reflected_dial, &Chaos::lying_member};
   static_assert(std::size(actions) == fault_classes);
   // Apart: within one call GCC 12's bounds check reads the index before it is set.
   const Action action = actions[static_cast<std::size_t>(fault)];
@@ -184,6 +184,7 @@ void Chaos::calm() {
   GOSSIPD_ASSERT(calm_);
   checkers_.note("calm");
   cluster_.network().heal();
+  cluster_.reflect_nothing();
   hostile_.end();
   for (std::size_t i = 0; i < cluster_.size(); ++i) {
     if (cluster_.is_stranger(i)) continue;

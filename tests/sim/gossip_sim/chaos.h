@@ -60,6 +60,9 @@ class Chaos {
   bool endless_turn();
   bool connection_flood();
   bool at_the_end();
+  bool cloned_disk();
+  bool reflected_dial();
+  bool lying_member();
 
   [[nodiscard]] std::optional<std::size_t> pick(const std::function<bool(std::size_t)>& fits);
   [[nodiscard]] std::optional<std::size_t> pick_running();

@@ -285,4 +285,37 @@ bool Chaos::at_the_end() {
   return true;
 }
 
+bool Chaos::lying_member() {
+  const auto node = pick([this](std::size_t i) { return cluster_.alive(i) && cluster_.disk(i).cluster == own_cluster; });
+  if (node) hostile_.strike(Hostile::Kind::liar, *node);
+  return node.has_value();
+}
+
+// ---- identities ---------------------------------------------------------------------------------
+
+// A machine is set up from the image of another's disk, which goes on running.
+bool Chaos::cloned_disk() {
+  if (!misplaced_.empty()) return false;
+  const auto original = pick([this](std::size_t i) { return is_running(i) && has_model(i) && !cluster_.disk_fails(i) && !cluster_.whole_disk(i).checkpoint.parameters.empty(); });
+  if (!original) return false;
+  return replace_disk([&](std::size_t i) { return i != *original && cluster_.disk(i).incarnation > 0; },
+                      [&](std::size_t i) {
+                        cluster_.whole_disk(i) = cluster_.whole_disk(*original);
+                        backups_.erase(i);
+                        checkers_.disk_cloned(i);
+                      });
+}
+
+// Dials from one node to another lead back, for a while or until calm.
+bool Chaos::reflected_dial() {
+  const auto from = pick_running();
+  const auto to = pick([&](std::size_t i) { return from && i != *from; });
+  if (!from || !to) return false;
+  cluster_.reflect(*from, *to, true);
+  for (const VirtualNetwork::Pair& pair : cluster_.network().sessions_of(*from))
+    if (chance(0.5)) cluster_.network().reset(pair, true, true);
+  if (chance(0.7)) cluster_.events().at(cluster_.now() + length(120s), [this, from = *from, to = *to] { cluster_.reflect(from, to, false); });
+  return true;
+}
+
 }  // namespace gossipd::sim

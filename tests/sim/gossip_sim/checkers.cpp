@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "core/membership/plausibility.h"
 #include "core/wire/turn.h"
 
 namespace gossipd::sim {
@@ -27,7 +28,7 @@ std::string kind_of(Lane lane, const Bytes& message) {
   if (lane == Lane::bulk) return "bulk";
   const Result<Control> control = decode_control(message);
   if (!control) return "nonsense";
-  static constexpr const char* names[] = {"hello", "refuse", "members", "job?", "job", "file?", "no-file", "ready", "ping", "pong", "resync", "bye", "digest", "unknown"};
+  static constexpr const char* names[] = {"hello", "refuse", "members", "job?", "job", "file?", "no-file", "ready", "ping", "pong", "resync", "bye", "digest", "cloned", "unknown"};
   static_assert(std::size(names) == std::variant_size_v<Control>);
   return names[control->index()];
 }
@@ -63,14 +64,14 @@ void Checkers::started(std::size_t node, const NodeState& disk) {
 }
 
 void Checkers::persisted(std::size_t node, const NodeState& before, const NodeState& after) {
-  GOSSIPD_SIM_REQUIRE(after.id == before.id, "foreign", name(node) + " writes another id");
+  GOSSIPD_SIM_REQUIRE(after.id == before.id || after.former_id == before.id, "foreign", name(node) + " writes another id");
   GOSSIPD_SIM_REQUIRE(before.cluster == ClusterId{} || after.cluster == before.cluster, "foreign", name(node) + " goes over to cluster " + to_hex(after.cluster));
 }
 
 void Checkers::check_own(std::size_t from, std::uint64_t incarnation, bool left) {
   const NodeState& disk = cluster_.disk(from);
   Ledger& ledger = ledger_[disk.id];
-  if (ledger.sound) {
+  if (ledger.sound && !ledger.cloned) {
     GOSSIPD_SIM_REQUIRE(incarnation <= disk.incarnation, "persist-first",
             name(from) + " says incarnation " + std::to_string(incarnation) + ", its disk holds " + std::to_string(disk.incarnation));
     GOSSIPD_SIM_REQUIRE(!left || disk.left, "persist-first", name(from) + " says that it has left, its disk does not");
@@ -90,11 +91,11 @@ void Checkers::check_hello(std::size_t from, const Hello& hello) {
   check_own(from, hello.incarnation, hello.leaving);
   const NodeState& disk = cluster_.disk(from);
   GOSSIPD_SIM_REQUIRE(hello.id == disk.id, "foreign", name(from) + " says another id");
-  GOSSIPD_SIM_REQUIRE(hello.cluster == disk.cluster || !ledger_[disk.id].sound, "persist-first", name(from) + " says a cluster that its disk does not hold");
+  GOSSIPD_SIM_REQUIRE(hello.cluster == disk.cluster || !ledger_[disk.id].sound || ledger_[disk.id].cloned, "persist-first", name(from) + " says a cluster that its disk does not hold");
 }
 
 void Checkers::check_samples(std::size_t from, NodeId of, Samples samples) {
-  GOSSIPD_SIM_REQUIRE(samples <= trained_by(of), "samples",
+  GOSSIPD_SIM_REQUIRE(samples <= (Hostile::is_own(of) ? member_samples_max : trained_by(of)), "samples",
           name(from) + " tells of " + std::to_string(samples) + " samples of " + to_hex(of) + ", which has trained on " + std::to_string(trained_by(of)));
 }
 
@@ -198,7 +199,7 @@ void Checkers::check_view(std::size_t node) {
   const bool foreign = foreign_.contains(self);
   GOSSIPD_SIM_REQUIRE(view.cluster == ClusterId{} || foreign == (view.cluster != own_cluster), "foreign", name(node) + " is in cluster " + to_hex(view.cluster));
   GOSSIPD_SIM_REQUIRE(view.own_samples <= trained_by(self), "samples", name(node) + " counts " + std::to_string(view.own_samples) + " samples of its own, and has trained on " + std::to_string(trained_by(self)));
-  GOSSIPD_SIM_REQUIRE(!ledger_[self].left || view.phase == Phase::left, "left", name(node) + " has left and is " + to_string(view.phase));
+  GOSSIPD_SIM_REQUIRE(!ledger_[self].left || ledger_[self].cloned || view.phase == Phase::left, "left", name(node) + " has left and is " + to_string(view.phase));
   GOSSIPD_SIM_REQUIRE(view.members.size() <= members_max && view.refusals.size() <= refusals_max && cluster_.sessions(node) <= sessions_max,
           "queues", name(node) + " has a list that is too long");
   auto& known = known_[node];
@@ -207,7 +208,8 @@ void Checkers::check_view(std::size_t node) {
     Known& last = known[record.id];
     GOSSIPD_SIM_REQUIRE(record.incarnation >= last.incarnation, "incarnation", name(node) + " goes back to an incarnation of " + to_hex(record.id));
     GOSSIPD_SIM_REQUIRE(record.samples >= last.samples, "samples", name(node) + " takes samples from " + to_hex(record.id));
-    GOSSIPD_SIM_REQUIRE(record.samples <= trained_by(record.id), "samples", name(node) + " counts too many samples of " + to_hex(record.id));
+    GOSSIPD_SIM_REQUIRE(record.incarnation < counter_max, "incarnation", name(node) + " knows the last incarnation of all of " + to_hex(record.id));
+    GOSSIPD_SIM_REQUIRE(record.samples <= (Hostile::is_own(record.id) ? member_samples_max : trained_by(record.id)), "samples", name(node) + " counts too many samples of " + to_hex(record.id));
     GOSSIPD_SIM_REQUIRE(foreign_.contains(record.id) == foreign || Hostile::is_own(record.id), "foreign", name(node) + " holds " + to_hex(record.id) + " for a member");
     last = Known{record.incarnation, record.samples};
   }

@@ -36,6 +36,8 @@ class Checkers : public Watcher {
   void stepped(std::size_t node) { expected_[node].assign(cluster_.model(node).begin(), cluster_.model(node).end()); }
   // The disk is no longer what the node wrote last: what it says next need not exceed what it has said.
   void disk_spoiled(std::size_t node) { ledger_[cluster_.id(node)].sound = false, ledger_[cluster_.id(node)].left = false; }
+  // Two hosts run under one id from now on: what one says is not what the other has said before.
+  void disk_cloned(std::size_t node) { ledger_[cluster_.id(node)].cloned = true; }
   void joined_by_operator(std::size_t node) { ledger_[cluster_.id(node)].left = false; }
   void is_foreign(NodeId id) { foreign_.insert(id); }
   void note(const std::string& what);  // into the trace
@@ -45,6 +47,7 @@ class Checkers : public Watcher {
 
   // ---- Watcher ----
   void started(std::size_t, const NodeState&) override;
+  void took_new_id(std::size_t node, Samples carried) override { ledger_[cluster_.id(node)].trained += carried; }
   void persisted(std::size_t, const NodeState&, const NodeState&) override;
   void sending(std::size_t from, std::size_t to, SessionId, Lane, const Bytes&) override;
   void before_message(std::size_t from, std::size_t to, Lane, const Bytes&) override;
@@ -60,6 +63,7 @@ class Checkers : public Watcher {
     std::uint64_t incarnation = 0;  // the highest that it has said
     bool sound = true;
     bool left = false;
+    bool cloned = false;
   };
   struct Known {
     std::uint64_t incarnation = 0;

@@ -3,6 +3,7 @@
 #include "core/exchange/kernels.h"
 #include "core/exchange/turn_bounds.h"
 #include "core/wire/bytes.h"
+#include "tests/sim/gossip_sim/scenario.h"
 
 namespace gossipd::sim {
 namespace {
@@ -40,7 +41,8 @@ void Hostile::opened(SessionId id) {
   dialled_.pop_front();
   sessions_[id] = Open{kind, victim, kind == Kind::flood ? 0 : 3 + random_.below(10)};
   sessions_[id].says_nothing = kind == Kind::endless && random_.below(4) == 0;
-  if (kind == Kind::member || kind == Kind::endless) say(id, Lane::control, hello(true, sessions_[id]));
+  const bool as_member = kind == Kind::member || kind == Kind::endless || kind == Kind::liar;
+  if (as_member) say(id, Lane::control, hello(true, sessions_[id]));
   if (kind == Kind::bytes && random_.below(3) == 0) say(id, Lane::control, hello(false, sessions_[id]));
   if (kind != Kind::endless) say_next(id);
 }
@@ -53,8 +55,9 @@ void Hostile::closed(SessionId id) { sessions_.erase(id); }
 
 void Hostile::heard(SessionId id, Lane lane, const Bytes& message) {
   const auto found = sessions_.find(id);
-  if (found == sessions_.end() || (found->second.kind != Kind::member && found->second.kind != Kind::endless)) return;
+  if (found == sessions_.end()) return;
   Open& open = found->second;
+  if (open.kind != Kind::member && open.kind != Kind::endless && open.kind != Kind::liar) return;
   if (lane == Lane::bulk) {
     TurnHeader header;
     std::vector<TurnRecord> records;
@@ -71,7 +74,7 @@ void Hostile::heard(SessionId id, Lane lane, const Bytes& message) {
     mine.nonce = random_.next();
     // With a model on both sides the lower id speaks first, else who has one.
     const bool first = !ready->has_model || open.own_id < raw(cluster_.id(open.victim));
-    if (open.kind == Kind::member && random_.below(8) == 0) mine.schema = SchemaHash{random_.next()};
+    if (open.kind != Kind::endless && random_.below(8) == 0) mine.schema = SchemaHash{random_.next()};
     say(id, Lane::control, encode_control(mine));
     if (open.kind != Kind::endless || !first) return;
     open.turn = 1;
@@ -91,6 +94,10 @@ void Hostile::say_next(SessionId id) {
     const auto found = sessions_.find(id);
     if (found == sessions_.end() || found->second.left == 0) return;
     --found->second.left;
+    if (found->second.kind == Kind::liar) {
+      say(id, Lane::control, lie());
+      return say_next(id);
+    }
     const Lane lane = random_.below(2) == 0 ? Lane::control : Lane::bulk;
     if (heard_.empty() || random_.below(4) == 0) {
       say(id, lane, random_bytes());
@@ -153,6 +160,83 @@ Bytes Hostile::mutated(Bytes bytes) {
     for (std::size_t i = at; i < std::min(bytes.size(), at + 4); ++i) bytes[i] = fill;
   }
   return bytes;
+}
+
+// ---- lies -----------------------------------------------------------------------------------------
+
+std::uint64_t Hostile::boundary() {
+  constexpr std::uint64_t one = 1;
+  const std::uint64_t powers[] = {one << 8, one << 16, one << 20, one << 31, one << 32, one << 40, one << 41, one << 47, one << 53, one << 60, one << 62, one << 63};
+  const std::uint64_t draw = random_.below(std::size(powers) + 3);
+  if (draw == std::size(powers)) return random_.below(3);
+  if (draw > std::size(powers)) return ~std::uint64_t{0} - random_.below(2);
+  return powers[draw] - 1 + random_.below(3);
+}
+
+NodeId Hostile::somebody() {
+  const std::size_t host = random_.below(cluster_.size());
+  const bool member = !cluster_.is_stranger(host) && cluster_.disk(host).cluster == own_cluster;
+  return !member || random_.below(3) == 0 ? NodeId{0xbad00000000ull + random_.below(3)} : cluster_.id(host);
+}
+
+// A budget of the next revision would be an operator's word, whoever says it.
+MemberRecord Hostile::lying_record() {
+  const double reals[] = {0, -1, 1, 1e9, 3e38, -3e38};
+  MemberRecord record;
+  record.id = somebody();
+  record.name = std::string(random_.below(2) * name_bytes_max, 'x');
+  record.address = VirtualCluster::endpoint(random_.below(cluster_.size()));
+  if (random_.below(4) == 0) record.address = Endpoint{"", static_cast<std::uint16_t>(boundary())};
+  record.incarnation = boundary();
+  record.state = static_cast<MemberState>(random_.below(5));
+  record.tick = boundary();
+  record.news = random_.below(2) == 0 ? record.tick : boundary();
+  record.phase = static_cast<Phase>(random_.below(11));
+  record.samples = Hostile::is_own(record.id) ? boundary() : 0;
+  record.step = boundary();
+  record.samples_per_second = reals[random_.below(std::size(reals))];
+  record.batch = static_cast<std::uint32_t>(boundary());
+  record.loss = reals[random_.below(std::size(reals))];
+  record.spread = reals[random_.below(std::size(reals))];
+  if (random_.below(2) == 0) record.budget = Budget{boundary() | std::uint64_t{1} << 40, boundary()};
+  return record;
+}
+
+Members Hostile::lying_members() {
+  Members members;
+  for (std::uint64_t i = 0; i < 1 + random_.below(3); ++i) members.records.push_back(lying_record());
+  for (std::uint64_t i = 0; i < random_.below(3); ++i) members.figures.push_back(figures_of(lying_record()));
+  for (std::uint64_t i = 0; i < random_.below(3); ++i) members.suspicions.push_back({somebody(), boundary(), somebody()});
+  return members;
+}
+
+// Mostly about members, as the others mostly end the session.
+Bytes Hostile::lie() {
+  const auto small = [this] { return static_cast<std::uint32_t>(boundary()); };
+  switch (random_.below(16)) {
+    case 0: return encode_control(Ready{SchemaHash{boundary()}, random_.below(2) == 0, boundary(), boundary(), small(), small(), small(), {small()}, true});
+    case 1: return encode_control(Ping{boundary()});
+    case 2: return encode_control(Pong{boundary()});
+    case 3: return encode_control(Resync{{small(), small()}});
+    case 4: return encode_control(Digest{std::vector<std::uint64_t>(1 + random_.below(200), boundary())});
+    case 5: return encode_control(FileRequest{JobFile{boundary(), boundary(), boundary()}, boundary()});
+    case 6: return encode_control(FileAbsent{JobFile{boundary(), boundary(), boundary()}});
+    case 7: return encode_control(JobOffer{JobHash{boundary()}, boundary(), "lie"});
+    case 8: return encode_control(Cloned{somebody(), 1 + random_.below(3), boundary() | 4, VirtualCluster::endpoint(0), Endpoint{}});
+    case 9: return random_.below(2) == 0 ? encode_control(Bye{"left"}) : encode_control(Refuse{Error{"cloned", std::string(1024, 'x')}});
+    case 10: {
+      Hello hello;
+      hello.protocol = small();
+      hello.id = somebody();
+      hello.incarnation = boundary();
+      hello.cluster = ClusterId{boundary()};
+      hello.job = JobHash{boundary()};
+      hello.newest = small();
+      hello.instance = boundary();
+      return encode_control(hello);
+    }
+    default: return encode_control(lying_members());
+  }
 }
 
 Bytes Hostile::hello(bool right_cluster, Open& open) {

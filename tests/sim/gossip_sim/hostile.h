@@ -2,7 +2,9 @@
 //
 // Below TLS an attacker without the key can only end sessions, which the network's resets are. What
 // is left is a host that speaks: one that does not know the protocol, one of another cluster, and a member that holds the
-// key and sends nonsense, or a turn without an end, under an id of its own. It does not lie about other members: whoever holds the key is believed there.
+// key and sends nonsense, or a turn without an end, under an id of its own. A liar is a member, too: it says well-formed messages
+// of every kind, each field at a boundary, about itself and others, but for others' samples, which the checkers count exactly
+// (tests/sim/lies_test.cpp has those).
 #pragma once
 
 #include <deque>
@@ -14,7 +16,7 @@ namespace gossipd::sim {
 
 class Hostile : public Stranger {
  public:
-  enum class Kind : std::uint8_t { bytes, member, flood, endless };
+  enum class Kind : std::uint8_t { bytes, member, flood, endless, liar };
 
   Hostile(VirtualCluster& cluster, std::uint64_t seed, const Schema& schema) : cluster_(cluster), random_(seed), schema_(schema) {}
   void set_host(std::size_t host) { host_ = host; }
@@ -46,6 +48,11 @@ class Hostile : public Stranger {
   Bytes random_bytes();
   Bytes mutated(Bytes);
   Bytes hello(bool right_cluster, Open&);
+  Bytes lie();
+  MemberRecord lying_record();
+  Members lying_members();
+  std::uint64_t boundary();
+  NodeId somebody();
 
   VirtualCluster& cluster_;
   Random random_;

@@ -193,6 +193,42 @@ Hooks never_closed(VirtualCluster&, const Scenario&) {
   return hooks;
 }
 
+// As a release that does not say which process speaks.
+Hooks instance_unsaid(VirtualCluster&, const Scenario&) {
+  Hooks hooks;
+  hooks.wire = [](std::size_t, std::size_t, Lane lane, Bytes& message) {
+    if (lane != Lane::control) return true;
+    Result<Control> control = decode_control(message);
+    if (auto* hello = control ? std::get_if<Hello>(&*control) : nullptr) {
+      hello->instance = 0;
+      message = encode_control(*control);
+    }
+    return true;
+  };
+  return hooks;
+}
+
+Hooks last_incarnation(VirtualCluster&, const Scenario&) {
+  Hooks hooks;
+  hooks.boot = [](std::size_t, Disk& disk) { disk.state.incarnation = ~std::uint64_t{0}; };
+  return hooks;
+}
+
+// The network goes on reflecting what it has reflected once.
+Hooks reflected_for_ever(VirtualCluster& cluster, const Scenario&) {
+  Hooks hooks;
+  hooks.effects = [&cluster, led_back = std::make_shared<std::set<std::size_t>>()](std::size_t node, std::vector<Effect>& effects) {
+    for (const Effect& effect : effects) {
+      if (const auto* log = std::get_if<LogEffect>(&effect); log != nullptr && log->text.starts_with("event=dial-reflected")) led_back->insert(node);
+      for (std::size_t to = 0; led_back->contains(node) && std::holds_alternative<DialEffect>(effect) && to < cluster.size(); ++to) {
+        cluster.reflect(node, to, true);
+        cluster.reflect(to, node, true);
+      }
+    }
+  };
+  return hooks;
+}
+
 // An assertion of the core, which the campaign has to survive.
 Hooks two_updates(VirtualCluster& cluster, const Scenario& scenario) {
   Hooks hooks;
@@ -233,6 +269,9 @@ constexpr Plant all[] = {
     {"raised-from-the-dead", "living", "somebody else raises a dead node's incarnation", raised_from_the_dead},
     {"refused-but-applied", "refusal", "a refused message changes the model", refused_but_applied},
     {"final-once", "final", "a node whose model moves does not write `final` again", final_once},
+    {"instance-unsaid", "living", "no hello says which process of its id speaks, so a cloned disk goes unnoticed", instance_unsaid},
+    {"last-incarnation", "incarnation", "a disk holds the last of all incarnations", last_incarnation},
+    {"reflected-for-ever", "living", "what leads back to its sender once does so for ever", reflected_for_ever},
     {"two-snapshots", "core", "the trainer answers an update twice", two_updates},
 };
 

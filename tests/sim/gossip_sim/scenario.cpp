@@ -12,7 +12,7 @@ constexpr const char* fault_names[] = {
     "kill", "kill-at-effect", "power-loss", "lost-write", "stop", "freeze", "clock-jump",
     "old-disk", "empty-disk", "foreign-disk", "disk-error", "lost-checkpoint",
     "late-join", "operator-race", "wrong-cluster", "not-a-number", "explosion", "hostile-bytes", "hostile-member", "connection-flood", "at-the-end",
-    "endless-turn"};
+    "endless-turn", "cloned-disk", "reflected-dial", "lying-member"};
 static_assert(std::size(fault_names) == fault_classes);
 
 constexpr Duration failed_dial_gap = 15s;     // at most between two dials of members that failed (core: 10 s and a half)
@@ -109,9 +109,14 @@ Scenario draw_scenario(std::uint64_t seed) {
   s.chaos = between(random, 420s, 480s);
   s.freeze_max = chance(random, 0.03) ? Duration(3600s) : Duration(60s);
   s.faults = 20 + random.below(25);
-  for (std::size_t i = 0; i < fault_classes; ++i)
-    if (static_cast<Fault>(i) != Fault::at_the_end)
-      s.rates[i] = chance(random, 0.4) ? 0 : random.uniform();
+  // Apart, so that a class that is new changes nothing else of a seed.
+  constexpr auto first_apart = static_cast<std::size_t>(Fault::cloned_disk);
+  Random apart(seed * 0xa0761d6478bd642full + 3);
+  for (std::size_t i = 0; i < fault_classes; ++i) {
+    if (static_cast<Fault>(i) == Fault::at_the_end) continue;
+    Random& from = i < first_apart ? random : apart;
+    s.rates[i] = chance(from, 0.4) ? 0 : from.uniform();
+  }
 
   const std::vector<float> shared = draw_model(random, s.schema.floats());
   const Duration step = between(random, 300ms, 1500ms) * (count > 16 ? 3 : 1);

@@ -1,0 +1,102 @@
+#include "core/membership/claims.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace gossipd {
+namespace {
+
+constexpr double absurd_rate = 1e9;  // samples/s; while there is nothing to compare with
+
+}  // namespace
+
+double typical_rate(const Directory& directory, NodeId self, double own_rate) {
+  std::vector<double> rates;
+  for (const auto& [id, entry] : directory.entries())
+    if (id != self && entry.record.state == MemberState::alive && entry.record.samples_per_second > 0)
+      rates.push_back(entry.record.samples_per_second);
+  if (own_rate > 0) rates.push_back(own_rate);
+  else if (rates.size() < 2) return 0;
+  const auto middle = rates.begin() + static_cast<std::ptrdiff_t>((rates.size() - 1) / 2);
+  std::nth_element(rates.begin(), middle, rates.end());
+  return *middle;
+}
+
+Samples Claims::credited(NodeId id, const Directory& directory, Samples claimed, NodeId said_by) {
+  const Directory::Entry* known = directory.find(id);
+  const Samples samples = known == nullptr ? 0 : known->record.samples;
+  const Samples counts = credit_.credit(
+      {.id = id, .claimed = claimed, .known = samples, .met = known != nullptr, .own_word = id == said_by});
+  if (counts < claimed && claimed > samples) doubts_.note(Doubt::samples, said_by);
+  return counts;
+}
+
+bool Claims::admit(MemberRecord& claim, const Directory& directory, NodeId said_by) {
+  const Directory::Entry* known = directory.find(claim.id);
+  const Told told = claim.id == self_ ? Told::of_us : claim.id == said_by ? Told::of_itself : Told::of_another;
+  if (const auto why = doubt(claim, known == nullptr ? nullptr : &known->record, told)) {
+    doubts_.note(*why, said_by);
+    return false;
+  }
+  if (claim.id == self_ && leaps(claim.incarnation, directory)) {
+    leap_ = std::max(leap_, claim.incarnation);
+    doubts_.note(Doubt::incarnation, said_by);
+    return false;
+  }
+  claim.samples = credited(claim.id, directory, claim.samples, said_by);
+  return true;
+}
+
+bool Claims::leaps(std::uint64_t incarnation, const Directory& directory) const {
+  return !is_plausible_incarnation(incarnation, directory.self().incarnation, Told::of_another);
+}
+
+std::optional<std::uint64_t> Claims::take_leap(const Directory& directory, Instant now) {
+  const std::uint64_t claimed = std::exchange(leap_, now < next_leap_ ? leap_ : 0);
+  if (now < next_leap_ || claimed <= directory.self().incarnation) return std::nullopt;
+  next_leap_ = now + between_leaps;
+  return claimed;
+}
+
+bool Claims::admit(MemberFigures& claim, const Directory& directory, NodeId said_by) {
+  auto why = doubt(claim);
+  if (!why && claim.id == self_ && leaps(claim.incarnation, directory)) why = Doubt::incarnation;
+  if (why) doubts_.note(*why, said_by);
+  if (why || directory.find(claim.id) == nullptr) return false;  // figures of who is not known say nothing
+  claim.samples = credited(claim.id, directory, claim.samples, said_by);
+  return true;
+}
+
+bool Claims::admit(const Suspicion& claim, const Directory& directory, NodeId said_by) {
+  const Directory::Entry* known = directory.find(claim.id);
+  if (known == nullptr || is_plausible_incarnation(claim.incarnation, known->record.incarnation, Told::of_another)) return true;
+  doubts_.note(Doubt::incarnation, said_by);
+  return false;
+}
+
+bool Claims::admit(const Budget& claim, NodeId said_by, Instant now) {
+  if (budget_.is_plausible(claim, now)) return true;
+  doubts_.note(Doubt::budget, said_by);
+  return false;
+}
+
+void Claims::end_trust() {
+  credit_.end_trust();
+  budget_.end_trust();
+}
+
+double Claims::rate_max() const { return credit_.rate_max() > 0 ? credit_.rate_max() : absurd_rate; }
+
+std::vector<MemberFigures> Claims::on_tick(const Directory& directory, double own_rate, Instant now) {
+  credit_.advance(typical_rate(directory, self_, own_rate), directory.self().samples, now);
+  std::vector<MemberFigures> more;
+  for (const auto& [id, samples] : credit_.due()) {
+    MemberFigures figures;
+    figures.id = id;
+    figures.samples = samples;
+    more.push_back(figures);
+  }
+  return more;
+}
+
+}  // namespace gossipd

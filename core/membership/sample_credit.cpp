@@ -1,0 +1,88 @@
+#include "core/membership/sample_credit.h"
+
+#include <algorithm>
+
+#include "core/membership/plausibility.h"
+
+namespace gossipd {
+
+SampleCredit::SampleCredit(const Start& start)
+    : self_(start.self),
+      ratio_(start.speed_ratio_max),
+      trusting_(start.newcomer),
+      down_for_(std::clamp(start.down_for, Duration{}, Duration(std::chrono::hours(24 * 365)))),
+      began_(start.now),
+      now_(start.now),
+      advanced_(start.now - down_for_) {}
+
+// Time counts from when a rate is known, and then all of it.
+void SampleCredit::advance(double typical_rate, Samples own, Instant now) {
+  now_ = now;
+  if (typical_rate > 0) {
+    typical_rate_ = typical_rate;
+    potential_ += rate_max() * std::max(0.0, seconds(now - advanced_));
+    advanced_ = std::max(advanced_, now);
+    head_start_ = ratio_ * static_cast<double>(own);
+  }
+  if (ends_trust_ && typical_rate_ > 0) trusting_ = false;
+}
+
+SampleCredit::Account* SampleCredit::account_of(NodeId id, bool met) {
+  const auto found = accounts_.find(id);
+  if (found != accounts_.end()) return &found->second;
+  if (accounts_.size() >= accounts_max) {
+    const auto settled = std::find_if(accounts_.begin(), accounts_.end(), [](const auto& item) { return item.second.claimed <= item.second.credited; });
+    if (settled == accounts_.end()) return nullptr;
+    accounts_.erase(settled);
+  }
+  Account& account = accounts_[id];
+  if (id == self_) return &account;
+  const bool young = now_ - began_ < reserve;
+  account.spent = young ? 0 : std::max(0.0, potential_ - reserve_samples());
+  if (!met) account.spent -= head_start_;
+  return &account;
+}
+
+Samples SampleCredit::credit(const Claim& claim) {
+  Samples claimed = std::min(claim.claimed, member_samples_max);
+  if (claimed <= claim.known && !claim.own_word) return claim.known;
+  Account* account = account_of(claim.id, claim.met);
+  if (account == nullptr) return claim.known;
+  if (claim.own_word) {
+    account->own_word = account->claimed = claimed;  // what others said beyond it is void
+    account->own_word_at = now_;
+  } else if (account->own_word) {
+    const double since = rate_max() * std::max(0.0, seconds(now_ + own_word_slack - account->own_word_at));
+    claimed = std::min(claimed, *account->own_word + static_cast<Samples>(std::min(since, static_cast<double>(member_samples_max))));
+  }
+  account->credited = std::max(account->credited, claim.known);
+  account->claimed = std::max(account->claimed, claimed);
+  if (!trusting_ || claim.id == self_) return spend(claim.id, *account);
+  account->credited = std::max(account->credited, claimed);
+  account->spent = potential_;
+  return account->credited;
+}
+
+Samples SampleCredit::spend(NodeId id, Account& account) {
+  if (account.claimed <= account.credited) return account.credited;
+  // What this node has trained on since it began it knows; only what is older than its disk can be news.
+  const double potential = id == self_ ? rate_max() * seconds(down_for_) : potential_;
+  const double room = std::max(0.0, potential - account.spent);
+  const auto wanted = static_cast<double>(account.claimed - account.credited);
+  const double given = wanted <= room ? wanted : static_cast<double>(static_cast<Samples>(room));
+  account.credited += static_cast<Samples>(given);
+  account.spent += given;
+  if (id != self_) account.spent = std::max(account.spent, potential_ - reserve_samples());
+  return account.credited;
+}
+
+std::vector<std::pair<NodeId, Samples>> SampleCredit::due() {
+  std::vector<std::pair<NodeId, Samples>> more;
+  for (auto& [id, account] : accounts_) {
+    const Samples before = account.credited;
+    if (account.claimed > before && spend(id, account) > before) more.emplace_back(id, account.credited);
+  }
+  return more;
+}
+
+}  // namespace gossipd

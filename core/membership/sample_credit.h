@@ -1,0 +1,80 @@
+// core/membership/sample_credit.h - how many of the samples that a member claims count.
+//
+// Learning rate and budget follow the sum of what all members say that they have trained on, so one
+// that lies could end everybody's job. A claim counts as far as a member can have trained since
+// this node last credited it: ratio * typical rate * time, where the typical rate is a median that
+// one member cannot move. What is beyond stays outstanding and is credited as time passes, so an
+// honest member that is faster than that is counted late, not never.
+// A newcomer has no past to judge by: until it trains itself it believes what it is told of others.
+// A member's own word bounds what others may say of it: what it cannot have trained on since counts for nothing.
+// Claims about this node itself never exceed what it may have trained on between the state on its disk
+// and its start. Pure; core strand only.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "core/base/types.h"
+
+namespace gossipd {
+
+class SampleCredit {
+ public:
+  struct Start {
+    NodeId self{};
+    double speed_ratio_max = 16;  // of a member's speed to the typical one
+    Duration down_for{};          // between the last run's end and now: the others trained meanwhile
+    bool newcomer = false;
+    Instant now{};
+  };
+  explicit SampleCredit(const Start& start);
+
+  // `typical_rate`: samples/s of a typical member; 0: not known yet. `own`: this node's own samples.
+  void advance(double typical_rate, Samples own, Instant now);
+  // From now on this node trains: what is claimed is judged as soon as a typical rate is known.
+  void end_trust() { ends_trust_ = true; }
+  struct Claim {
+    NodeId id{};
+    Samples claimed = 0;
+    Samples known = 0;      // what has counted until now
+    bool met = true;        // the member was known before this claim
+    bool own_word = false;  // the member itself says so
+  };
+  // What counts of it, at least `known`.
+  [[nodiscard]] Samples credit(const Claim& claim);
+  // Members of whose outstanding claims more counts by now, and how much in all.
+  [[nodiscard]] std::vector<std::pair<NodeId, Samples>> due();
+  // No member is believed to be faster; 0: no bound yet.
+  [[nodiscard]] double rate_max() const { return ratio_ * typical_rate_; }
+
+  static constexpr std::size_t accounts_max = 4096;
+  static constexpr Duration reserve = std::chrono::minutes(10);  // at most so much unused time is kept
+  static constexpr Duration own_word_slack = std::chrono::seconds(30);  // that a member's own word may have been under way
+
+ private:
+  struct Account {
+    double spent = 0;  // of potential_: its difference to that is what may be credited now
+    Samples credited = 0;
+    Samples claimed = 0;  // beyond `credited`: outstanding
+    std::optional<Samples> own_word;
+    Instant own_word_at{};
+  };
+  Samples spend(NodeId id, Account& account);
+  [[nodiscard]] double reserve_samples() const { return rate_max() * seconds(reserve); }
+  Account* account_of(NodeId id, bool met);
+
+  NodeId self_;
+  double ratio_;
+  bool trusting_;
+  bool ends_trust_ = false;
+  Duration down_for_{};
+  double typical_rate_ = 0;
+  double potential_ = 0;  // what one member can have trained since this process began
+  double head_start_ = 0;  // of a member that is met late: it may be as old as this node
+  Instant began_{}, now_{}, advanced_{};
+  std::map<NodeId, Account> accounts_;
+};
+
+}  // namespace gossipd

@@ -1,0 +1,144 @@
+// Two processes with one id, and connections that come back to the node that made them.
+#include "tests/sim/support.h"
+
+using namespace gossipd;
+using namespace gossipd::sim;
+using namespace std::chrono_literals;
+
+namespace {
+
+std::size_t count(const VirtualCluster& cluster, std::size_t node, const std::string& words) {
+  std::size_t lines = 0;
+  for (const std::string& line : cluster.log(node)) lines += line.find(words) != std::string::npos ? 1 : 0;
+  return lines;
+}
+
+std::size_t clones_named(const VirtualCluster& cluster) {
+  std::size_t lines = 0;
+  for (std::size_t i = 0; i < cluster.size(); ++i) lines += count(cluster, i, "event=cloned");
+  return lines;
+}
+
+bool all_know(const VirtualCluster& cluster, std::size_t members) {
+  for (std::size_t i = 0; i < cluster.size(); ++i) {
+    std::size_t alive = 0;
+    for (const MemberView& m : cluster.view(i).members) alive += m.record.state == MemberState::alive ? 1 : 0;
+    if (alive != members) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+TEST_CASE("of a cloned disk's two nodes the copy takes a new id, both are named, and the others keep their links") {
+  for (const std::size_t nodes : {2u, 4u, 9u}) {
+    CAPTURE(nodes);
+    const Schema schema = schema_of({200});
+    VirtualCluster cluster(schema);
+    for (std::size_t i = 0; i < nodes; ++i) cluster.add(with_model(schema, i));
+    cluster.run_for(60s);
+    const NodeId original = cluster.id(1);
+    const std::size_t copy = cluster.add_off(NodeOptions{});
+    cluster.write_checkpoint(1);
+    cluster.whole_disk(copy) = cluster.whole_disk(1);
+    std::vector<std::size_t> ups(nodes);
+    for (std::size_t i = 0; i < nodes; ++i) ups[i] = count(cluster, i, "event=link-up peer=" + to_hex(original));
+    const std::size_t between_others = nodes > 2 ? count(cluster, 0, "event=link-down peer=" + to_hex(cluster.id(2))) : 0;
+    cluster.start_from_disk(copy);
+    REQUIRE(cluster.run_until([&] { return cluster.id(copy) != original; }, 300s));
+    CHECK(cluster.id(1) == original);
+    REQUIRE(cluster.run_until([&] { return all_know(cluster, nodes + 1); }, 60s));
+    cluster.run_for(60s);
+    CHECK(all_know(cluster, nodes + 1));
+    CHECK(cluster.disk(copy).former_id == original);
+    CHECK_FALSE(cluster.view(copy).cloned.empty());
+    CHECK_FALSE(cluster.view(1).cloned.empty());
+    CHECK(count(cluster, 1, "event=cloned") > 0);
+    CHECK(count(cluster, copy, "event=cloned") > 0);
+    std::size_t flagged = 0;
+    for (std::size_t i = 0; i < nodes; ++i) {
+      if (i != 1) CHECK(count(cluster, i, "event=link-up peer=" + to_hex(original)) - ups[i] <= 8);
+      flagged += member(cluster.view(i), original)->cloned ? 1 : 0;
+    }
+    CHECK(flagged >= 2);
+    if (nodes > 2) CHECK(count(cluster, 0, "event=link-down peer=" + to_hex(cluster.id(2))) == between_others);
+    // Every sample counts once at most.
+    for (std::size_t i = 0; i < cluster.size(); ++i) cluster.act(i, [](Node& node, Instant now) { (void)node.pause(now); });
+    cluster.run_for(30s);
+    Samples trained = 0;
+    for (std::size_t i = 0; i < cluster.size(); ++i) trained += cluster.samples(i);
+    trained -= cluster.disk(copy).former_samples;
+    for (std::size_t i = 0; i < cluster.size(); ++i) {
+      CHECK(cluster.view(i).cluster_samples <= trained + cluster.disk(copy).former_samples / 4);
+      CHECK(cluster.view(i).cluster_samples >= trained * 9 / 10);
+    }
+  }
+}
+
+TEST_CASE("a node that restarts, whose sessions are still half open, and one from an old backup are no clones") {
+  const Schema schema = schema_of({200});
+  VirtualCluster cluster(schema);
+  for (std::size_t i = 0; i < 4; ++i) cluster.add(with_model(schema, i));
+  cluster.run_for(20s);
+  const Disk backup = cluster.whole_disk(1);
+  cluster.run_for(20s);
+  for (int i = 0; i < 10; ++i) {
+    cluster.kill(1, VirtualCluster::Death::power_lost);
+    cluster.run_for(from_seconds(0.3 * i));
+    cluster.start_from_disk(1);
+    cluster.run_for(from_seconds(5.0 / (i + 1)));
+  }
+  cluster.kill(1);
+  cluster.whole_disk(1) = backup;
+  cluster.start_from_disk(1);
+  CHECK(cluster.run_until([&] { return all_know(cluster, 4); }, 60s));
+  cluster.run_for(60s);
+  CHECK(clones_named(cluster) == 0);
+  CHECK(cluster.id(1) == backup.state.id);
+}
+
+TEST_CASE("a dial that comes back is named, and the address is dialled again when it leads elsewhere") {
+  const Schema schema = schema_of({200});
+  VirtualCluster cluster(schema);
+  for (std::size_t i = 0; i < 3; ++i) cluster.add(with_model(schema, i));
+  cluster.run_for(20s);
+  cluster.reflect(0, 1, true);
+  cluster.reflect(1, 0, true);
+  for (const auto& session : cluster.network().sessions())
+    if (session.hosts[0] + session.hosts[1] == 1) cluster.network().reset(session, true, true);
+  const auto linked = [&] {
+    for (const LinkView& link : cluster.view(0).links)
+      if (link.peer == cluster.id(1)) return link.state == "open";
+    return false;
+  };
+  REQUIRE(cluster.run_until([&] { return has_refusal(cluster.view(0), "self", false); }, 60s));
+  CHECK(count(cluster, 0, "event=dial-reflected endpoint=node1:7610") == 1);
+  cluster.run_for(60s);
+  CHECK_FALSE(linked());
+  cluster.reflect_nothing();
+  CHECK(cluster.run_until(linked, 180s));
+  CHECK(clones_named(cluster) == 0);
+}
+
+TEST_CASE("join says at once that an address will not be dialled, and dials one that came back before") {
+  const Schema schema = schema_of({200});
+  VirtualCluster cluster(schema);
+  for (std::size_t i = 0; i < 2; ++i) cluster.add(with_model(schema, i));
+  cluster.run_for(5s);
+  const auto join = [&](Endpoint where) {
+    std::optional<Error> error;
+    cluster.act(0, [&](Node& node, Instant now) { error = node.join({where}, now); });
+    return error;
+  };
+  CHECK(join(VirtualCluster::endpoint(0))->code == "not-dialled");
+  CHECK(join(Endpoint{"node1", 0})->code == "not-dialled");
+  cluster.reflect(0, 1, true);
+  CHECK_FALSE(join(VirtualCluster::endpoint(1)));
+  REQUIRE(cluster.run_until([&] { return has_refusal(cluster.view(0), "self", false); }, 5s));
+  cluster.reflect_nothing();
+  const std::size_t dials = cluster.messages();
+  CHECK_FALSE(join(VirtualCluster::endpoint(1)));
+  cluster.run_for(1s);
+  CHECK(cluster.messages() > dials);
+  CHECK(count(cluster, 0, "event=dial-reflected") == 1);
+}

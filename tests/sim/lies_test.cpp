@@ -1,0 +1,155 @@
+// A member that holds the key and lies about itself and others: it costs its own share and nothing else.
+#include "core/wire/control.h"
+#include "tests/sim/support.h"
+
+using namespace gossipd;
+using namespace gossipd::sim;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr std::uint64_t all_ones = ~std::uint64_t{0};
+constexpr std::size_t honest_nodes = 3, liar = 3;
+
+// Four nodes, the last of which says in every message about members what `lie` makes of it.
+struct LyingCluster {
+  Schema schema = schema_of({100});
+  VirtualCluster cluster{schema};
+  std::function<void(Members&)> lie;
+
+  explicit LyingCluster(Samples budget = 0) {
+    for (std::size_t i = 0; i <= liar; ++i) {
+      NodeOptions options = with_model(schema, i);
+      options.budget = budget;
+      cluster.add(options);
+    }
+    cluster.run_for(20s);
+    cluster.tamper([this](std::size_t from, std::size_t, Lane lane, Bytes& message) {
+      if (from != liar || lane != Lane::control || !lie) return true;
+      Result<Control> control = decode_control(message);
+      auto* members = control ? std::get_if<Members>(&*control) : nullptr;
+      if (members == nullptr) return true;
+      lie(*members);
+      message = encode_control(*control);
+      return true;
+    });
+  }
+  // A record of a member that is believed, as the liar would have it.
+  [[nodiscard]] MemberRecord record_of(std::size_t node) const { return member(cluster.view(liar), cluster.id(node))->record; }
+  void tell_once(const MemberRecord& record) {
+    lie = [this, record](Members& members) {
+      members.records.push_back(record);
+      if (++told_ > honest_nodes) lie = {};
+    };
+    told_ = 0;
+    cluster.run_for(10s);
+  }
+  [[nodiscard]] bool all_hold(std::size_t of, MemberState state) const {
+    for (std::size_t i = 0; i < honest_nodes; ++i)
+      if (member(cluster.view(i), cluster.id(of))->record.state != state) return false;
+    return true;
+  }
+
+ private:
+  std::size_t told_ = 0;
+};
+
+}  // namespace
+
+TEST_CASE("who is said to have left in the last of all lives is still there, and leaves and joins as its operator wants") {
+  for (const std::uint64_t incarnation : {all_ones, all_ones - 1, std::uint64_t{1} << 63, std::uint64_t{1} << 62, std::uint64_t{1} << 40}) {
+    CAPTURE(incarnation);
+    LyingCluster lying;
+    VirtualCluster& cluster = lying.cluster;
+    MemberRecord record = lying.record_of(1);
+    record.incarnation = incarnation;
+    record.state = MemberState::left;
+    lying.tell_once(record);
+    CHECK(cluster.node(1).phase() == Phase::training);
+    CHECK(lying.all_hold(1, MemberState::alive));
+    cluster.act(1, [](Node& node, Instant now) { CHECK_FALSE(node.leave(now)); });
+    REQUIRE(cluster.run_until([&] { return lying.all_hold(1, MemberState::left); }, 30s));
+    cluster.act(1, [](Node& node, Instant now) { CHECK_FALSE(node.join({}, now)); });
+    CHECK(cluster.run_until([&] { return lying.all_hold(1, MemberState::alive); }, 30s));
+  }
+}
+
+TEST_CASE("who is suspected in the last of all lives lives on") {
+  LyingCluster lying;
+  VirtualCluster& cluster = lying.cluster;
+  lying.lie = [&](Members& members) { members.suspicions.push_back({cluster.id(1), all_ones, cluster.id(liar)}); };
+  cluster.run_for(30s);
+  CHECK(lying.all_hold(1, MemberState::alive));
+  CHECK(cluster.view(1).incarnation < 1000);
+}
+
+TEST_CASE("a budget of the last of all revisions does not end the job, and an operator's extension is in force everywhere") {
+  for (const std::uint64_t revision : {all_ones, std::uint64_t{1} << 62, std::uint64_t{1} << 40}) {
+    CAPTURE(revision);
+    LyingCluster lying(1'000'000);
+    VirtualCluster& cluster = lying.cluster;
+    MemberRecord record = lying.record_of(liar);
+    record.budget = Budget{revision, 1};
+    record.tick += 100;
+    record.news = record.tick;
+    lying.tell_once(record);
+    for (std::size_t i = 0; i < honest_nodes; ++i) CHECK(cluster.node(i).phase() == Phase::training);
+    cluster.act(0, [](Node& node, Instant now) { CHECK_FALSE(node.extend_budget(1'000'000, now)); });
+    CHECK(cluster.run_until([&] {
+      for (std::size_t i = 0; i < honest_nodes; ++i)
+        if (cluster.view(i).budget_samples != 2'000'000) return false;
+      return true;
+    }, 30s));
+  }
+}
+
+TEST_CASE("nobody believes of itself what it cannot have trained on") {
+  for (const Samples samples : {all_ones, Samples{1} << 62, Samples{1'000'000'000}}) {
+    CAPTURE(samples);
+    LyingCluster lying(1'000'000'000);
+    VirtualCluster& cluster = lying.cluster;
+    MemberRecord record = lying.record_of(1);
+    record.samples = samples;
+    lying.tell_once(record);
+    CHECK(cluster.view(1).own_samples <= cluster.samples(1));
+    for (std::size_t i = 0; i < honest_nodes; ++i) CHECK(cluster.node(i).phase() == Phase::training);
+  }
+}
+
+TEST_CASE("one member's claimed samples neither end the job nor drive the schedule to its end") {
+  constexpr Samples budget = 32 * 100 * 4 * 600;  // ten minutes of four nodes
+  LyingCluster lying(budget);
+  VirtualCluster& cluster = lying.cluster;
+  lying.lie = [&](Members& members) {
+    for (MemberRecord& record : members.records)
+      if (record.id == cluster.id(liar)) record.samples = all_ones;
+    for (MemberFigures& figures : members.figures)
+      if (figures.id == cluster.id(liar)) figures.samples = Samples{1} << 62, figures.samples_per_second = 1e30;
+  };
+  cluster.run_for(40s);
+  for (std::size_t i = 0; i < honest_nodes; ++i) {
+    const NodeView view = cluster.view(i);
+    CHECK(view.phase == Phase::training);
+    // A tenth of the budget's time has gone by; the liar counts as at most so many of the others.
+    CHECK(view.cluster_samples_estimate < budget / 2);
+    CHECK(view.cluster_samples_estimate >= 3 * cluster.samples(i) * 9 / 10);
+  }
+}
+
+TEST_CASE("a member whose figures are said to be the last of all is heard again") {
+  LyingCluster lying;
+  VirtualCluster& cluster = lying.cluster;
+  MemberRecord record = lying.record_of(1);
+  record.tick = record.news = (std::uint64_t{1} << 62) - 1;
+  record.samples_per_second = 1e9;
+  record.name = "a lie";
+  record.address = Endpoint{"node9", 1};
+  lying.tell_once(record);
+  for (std::size_t i = 0; i < honest_nodes; ++i) {
+    const MemberRecord seen = member(cluster.view(i), cluster.id(1))->record;
+    CHECK(seen.name == "node1");
+    CHECK(seen.address == VirtualCluster::endpoint(1));
+    CHECK(seen.step + 500 > cluster.steps(1));
+    CHECK(seen.samples_per_second < 1e6);
+  }
+}
