@@ -229,6 +229,8 @@ ExitCode wait_until(const DaemonClient& client, Console& console, const Conditio
       answered = true;
       if (holds(condition, status)) {
         if (console.output == Output::json) console.out << answer.body;
+        if (const std::string what = text(status, "waiting_for"); !what.empty())
+          console.err << words_for(status) << '\n';
         return ExitCode::ok;
       }
       last.what = words_for(status);
