@@ -33,7 +33,7 @@ std::ptrdiff_t times_logged(const VirtualCluster& cluster, std::size_t node,
 
 // Nodes of one model, each of which walks its own way while it trains.
 struct Walkers {
-  Walkers(std::size_t count, std::uint32_t links)
+  Walkers(std::size_t count, std::uint32_t links, ReplicaFormat replicas = ReplicaFormat::fp32)
       : cluster(schema_of({18'000, 1'900, 100}), [this](std::size_t, std::span<float> x, Step) {
           for (float& value : x) value += static_cast<float>(0.01 * (noise.uniform() - 0.5));
         }) {
@@ -43,6 +43,7 @@ struct Walkers {
       else options.seeds = {0};
       options.budget = 32 * 200 * count;
       options.membership.links = links;
+      options.exchange.replicas = replicas;
       cluster.add(options);
     }
   }
@@ -243,13 +244,13 @@ TEST_CASE(
     "have settled") {
   for (const std::size_t count : {2u, 5u, 12u}) {
     CAPTURE(count);
-    Walkers w(count, 3);
+    Walkers w(count, 3, count == 5 ? ReplicaFormat::bf16 : ReplicaFormat::fp32);
     std::vector<int> writes(count);
     Hooks hooks;
     hooks.final_model = [&](std::size_t node) { return ++writes[node], true; };
     w.cluster.plant(hooks);
     REQUIRE(w.cluster.run_until([&] { return all_in(w.cluster, Phase::finished); }, 60s));
-    w.cluster.run_for(300s);
+    w.cluster.run_for(3600s);  // links are rotated every ten minutes
     CHECK(w.has_one_final_model());
     for (std::size_t i = 0; i < count; ++i) {
       CHECK(times_logged(w.cluster, i, "to=finished") == 1);

@@ -231,6 +231,19 @@ TEST_CASE("wait ends when its condition holds") {
   }
 }
 
+TEST_CASE("wait for the end says whose model is missing at it") {
+  MadeUpDaemon daemon;
+  daemon.made_up.node.phase = Phase::finished;
+  const FakeServer server(handler_of(daemon));
+  const std::vector<std::string> wait = {"wait",           "--for",     "finished", "--rest",
+                                         server.address(), "--timeout", "5"};
+  CHECK(gossipctl(wait).err.empty());
+  daemon.made_up.node.waiting_for = "one model everywhere; box3 is preparing";
+  const Ran apart = gossipctl(wait);
+  CHECK(apart.code == ExitCode::ok);
+  CHECK(mentions(apart.err, "box3 is preparing"));
+}
+
 TEST_CASE("wait gives up with exit code 7 and says what it last saw; without any daemon it is 3") {
   MadeUpDaemon daemon;
   const FakeServer server(handler_of(daemon));

@@ -238,6 +238,8 @@ ExitCode wait_until(const DaemonClient& client, Console& console, const Conditio
       answered = true;
       if (holds(condition, status)) {
         if (console.output == Output::json) console.out << printable(answer.body, Lines::many);
+        if (const std::string what = text(status, "waiting_for"); !what.empty())
+          console.err << words_for(status) << '\n';
         return ExitCode::ok;
       }
       last.what = words_for(status);
