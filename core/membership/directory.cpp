@@ -99,7 +99,6 @@ Directory::Outcome Directory::merge_self(std::uint64_t incarnation, MemberState 
   const bool newer = incarnation > entry.record.incarnation;
   const bool accused = incarnation == entry.record.incarnation && state > entry.record.state;
   if (!newer && !accused) return recovered ? Outcome::recovered : Outcome::unchanged;
-  entry.record.incarnation = incarnation;  // the refutation uses a higher one
   return Outcome::accused;
 }
 
