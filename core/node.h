@@ -8,6 +8,10 @@
 //     while (node.has_work()) { node.work(now); …other events may come between… ; carry out effects }
 //     arm one timer for node.next_deadline(); when due: node.on_time(now)
 //
+// The driver never waits for the disk: it hands the newest PersistEffect's state to a writer of its own
+// and goes on; when a state is on disk it says so by on_persisted(). Until then the node says
+// nothing that a restart would contradict (core/node/durable_claims.h), so no effect has to wait for another.
+//
 // work() does one bounded piece (about a block) of encoding, mixing or hashing, so that a large
 // model never keeps heartbeats waiting. Single owner, one thread (the protocol strand).
 #pragma once
@@ -52,7 +56,7 @@ struct MembershipPolicy {
 struct NodeState {
   NodeId id{};
   ClusterId cluster{};            // 0: not yet a member of any
-  std::uint64_t incarnation = 0;  // of the last start; the next start uses more
+  std::uint64_t incarnation = 0;  // the highest that may have been used; the next start uses more
   bool left = false;              // by `leave`; stays until `join`
   JobHash job{};                  // 0: none yet
   Samples own_samples = 0;        // as last published; a restart never counts less
@@ -78,7 +82,7 @@ struct NodeConfig {
 struct DialEffect { Endpoint endpoint; };                       // answered by on_session_open or on_dial_failed
 struct SendEffect { SessionId session; Lane lane; SharedBytes message; };
 struct CloseEffect { SessionId session; std::string reason; };  // control messages already sent go out first; no event follows
-struct PersistEffect { NodeState state; };                      // must be durable before later effects are carried out
+struct PersistEffect { NodeState state; };                      // write it, then on_persisted(); a newer one replaces it
 struct JobEffect { std::string document; JobHash hash; };       // from the cluster: prepare it, then on_model_ready()
 struct FileReadEffect { SessionId session; JobFile file; std::uint64_t offset; std::size_t bytes; };  // a peer asks: answer with on_file_read()
 struct FilePieceEffect { JobFile file; std::uint64_t offset; Bytes bytes; };  // of the wanted file, in order; the last one makes it whole
@@ -155,7 +159,7 @@ class NodeImpl;
 
 class Node {
  public:
-  // `state.incarnation` is the last one used; the node uses the next and asks to persist it first.
+  // The node uses an incarnation above `state.incarnation`, and says nothing before on_persisted().
   Node(NodeConfig config, NodeState state, Instant now);
   ~Node();
   Node(Node&&) noexcept;
@@ -200,6 +204,11 @@ class Node {
   // The whole cluster stops where it is: the budget becomes what it has trained on.
   void end_early(const std::string& why, Instant now);
   void stop(Instant now);  // SIGTERM: says goodbye as `restarting`; nothing durable changes
+
+  // ---- the disk ----
+  // This state, of a PersistEffect, would survive a power cut from now on. In the order of the effects; those that
+  // a newer one replaced are left out. After a failed write there is no call: the next effect comes within seconds.
+  void on_persisted(const NodeState& state, Instant now);
 
   // ---- time and work ----
   void on_time(Instant now);

@@ -1,5 +1,7 @@
 #include "daemon/job_files.h"
 
+#include <sys/stat.h>
+
 #include <fstream>
 
 #include "daemon/durable_file.h"
@@ -18,6 +20,7 @@ Error cannot(const fs::path& path, const std::string& doing) {
 std::optional<Error> make_directory(const fs::path& directory) {
   std::error_code error;
   fs::create_directories(directory, error);
+  if (!error) (void)::chmod(directory.c_str(), 0700);
   return error ? std::optional(cannot(directory, "create it: " + error.message())) : std::nullopt;
 }
 
@@ -64,6 +67,7 @@ Result<bool> JobFiles::add_piece(const JobFile& file, std::uint64_t offset, cons
 }
 
 std::optional<Error> JobFiles::put_in_place(const JobFile& file) const {
+  (void)::chmod(part(file).c_str(), 0600);
   if (auto error = flush_file(part(file))) return error;
   std::error_code error;
   fs::rename(part(file), path(file), error);

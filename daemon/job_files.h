@@ -1,7 +1,7 @@
 // daemon/job_files.h - the files that belong to jobs (TorchScript models), kept by content: STATE/files/HASH.
 //
 // A file is written beside its place, piece by piece as it arrives or copied from the founder's, and gets its name only
-// when its content has the hash it is named by: a file with that name is whole. Loop thread only.
+// when its content has the hash it is named by: a file with that name is whole. One thread writes; any may read.
 #pragma once
 
 #include <filesystem>

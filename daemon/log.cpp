@@ -6,6 +6,7 @@
 
 #include "core/base/log_ceiling.h"
 #include "core/base/printable.h"
+#include "daemon/log_queue.h"
 #include "net/event_loop.h"
 
 namespace gossipd {
@@ -32,17 +33,24 @@ void write(Level level, const std::string& words) {
   spdlog::default_logger_raw()->log(spdlog_level(level), spdlog::string_view_t(line.data(), line.size()));
 }
 
+std::shared_ptr<spdlog::sinks::sink> sink_for(const std::string& file) {
+  if (file.empty()) return std::make_shared<spdlog::sinks::stderr_sink_mt>();
+  return std::make_shared<spdlog::sinks::basic_file_sink_mt>(file);
+}
+
+std::shared_ptr<LogQueue> queue;  // of the log that is open
+
 }  // namespace
 
 std::optional<Error> open_log(const std::string& level, const std::string& file, const std::string& node) {
   try {
-    auto logger = file.empty() ? spdlog::stderr_logger_st("gossipd") : spdlog::basic_logger_st("gossipd", file);
+    queue = std::make_shared<LogQueue>(sink_for(file));
+    auto logger = std::make_shared<spdlog::logger>("gossipd", queue);
     // '%' begins a flag in spdlog's patterns.
     std::string name;
     for (const char c : node) name += c == '%' ? std::string("%%") : std::string(1, c);
     logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e%z %l node=" + name + " %v");
     logger->set_level(spdlog::level::from_str(level));
-    logger->flush_on(spdlog::level::info);
     spdlog::set_default_logger(std::move(logger));
     return std::nullopt;
   } catch (const spdlog::spdlog_ex& error) {
@@ -61,6 +69,8 @@ void log_left_out(Instant now) {
   for (const std::string& words : ceiling().left_out(now)) write(Level::warning, words);
 }
 
-void flush_log() { spdlog::default_logger_raw()->flush(); }
+void flush_log() {
+  if (queue) (void)queue->drain(LogQueue::drain_limit);
+}
 
 }  // namespace gossipd

@@ -1,6 +1,6 @@
 // daemon/log.h - one line per transition, `key=value` words: time= level= node= … (spdlog stays behind it).
 //
-// Loop thread and main() only, after open_log().
+// A thread of its own writes them (log_queue.h). Loop thread and main() only, after open_log().
 #pragma once
 
 #include <optional>
@@ -16,6 +16,7 @@ namespace gossipd {
 void log_line(Level level, const std::string& words);
 // Tells what was left out in a period that has ended; nothing else does while nothing is logged.
 void log_left_out(Instant now);
+// Waits until the lines so far are written, but not for ever.
 void flush_log();
 
 }  // namespace gossipd

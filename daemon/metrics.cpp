@@ -62,6 +62,12 @@ void add_node(Families& out, const DaemonView& v) {
   out.gauge("stall_seconds_max", "The longest that one event or piece of work has kept the protocol thread", seconds(v.stalls.longest));
   out.counter("stalls_total", "Events and pieces of work that kept the protocol thread for more than 0.1 s", number(v.stalls.long_ones));
   out.counter("claims_refused_total", "Of what members said of each other: what cannot be", number(n.claims_refused));
+  out.gauge("disk_slow", "1 if a write takes long, or did within the last half minute", v.disk.slow);
+  out.gauge("disk_writing_seconds", "For so long the state, the keys or the job are being written; 0: nothing is", v.disk.writing_s);
+  out.gauge("disk_write_seconds_max", "The longest such write so far", v.disk.slowest_s);
+  out.counter("disk_writes_total", "Writes of the state, the keys and the job", number(v.disk.written), {{"result", "done"}});
+  out.counter("disk_writes_total", "Writes of the state, the keys and the job", number(v.disk.failed), {{"result", "failed"}});
+  out.counter("disk_writes_total", "Writes of the state, the keys and the job", number(v.disk.replaced), {{"result", "replaced"}});
   out.gauge("incarnation", "Raised at every start", number(n.incarnation));
 }
 

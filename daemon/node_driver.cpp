@@ -13,6 +13,7 @@ namespace gossipd {
 namespace {
 
 constexpr Duration stop_limit = std::chrono::seconds(20);
+constexpr Duration stop_limit_stuck = std::chrono::seconds(5);
 constexpr std::size_t token_bytes_min = 16;
 
 Metadata identity_of(const DaemonConfig& config, NodeId id) { return {{"node", config.name}, {"node_id", to_hex(id)}}; }
@@ -36,6 +37,7 @@ NodeDriver::NodeDriver(EventLoop& loop, const DaemonConfig& config, const StateS
       config_(config),
       store_(store),
       started_(EventLoop::now()),
+      disk_(loop),
       node_timer_(loop,
                   [this] {
                     node_->on_time(begin_event());
@@ -43,7 +45,7 @@ NodeDriver::NodeDriver(EventLoop& loop, const DaemonConfig& config, const StateS
                   }),
       second_timer_(loop, [this] { on_second(); }),
       stop_timer_(loop, [this] {
-        if (!failure_) failure_ = Error{"stop-too-slow", "stopping took too long; the last checkpoint may be missing, the one before it is whole"};
+        if (!failure_) failure_ = stopped_too_late();
         finish_stopping();
       }) {}
 
@@ -75,7 +77,6 @@ std::optional<Error> NodeDriver::start(const StartPlan& plan) {
   for (const MemberRecord& member : plan.state.members) transport_->know(member.address.host);
   for (const Endpoint& seed : config_.join) transport_->know(seed.host);
   start_node(plan, EventLoop::now());
-  if (!state_saved_) return Error{"io-error", "the state cannot be written; see the log"};
   second_timer_.arm_after(std::chrono::seconds(1));
   return std::nullopt;
 }
@@ -159,23 +160,13 @@ void NodeDriver::start_node(const StartPlan& plan, Instant now) {
   node_.emplace(std::move(node), plan.state, now);
   job_ = plan.job;
   if (job_) {
-    if (auto error = store_.save_job(job_->document)) warn(error->text);
+    save_job(job_->document);
     node_->on_job(job_->document, job_->hash, job_->budget_samples, now);
   }
   after_event();
   if (!job_) return;
   prepare_training();
   after_event();
-}
-
-// With the job's file, which comes from where the job file says, from the last run, or from the cluster.
-void NodeDriver::prepare_training() {
-  const JobFile& file = job_->file;
-  const JobFiles files = store_.files();
-  if (file.bytes == 0 || files.holds(file)) return training_->prepare(*job_);
-  if (job_->file_from.empty()) return node_->want_file(file, EventLoop::now());
-  if (const auto error = files.keep(job_->file_from, file)) return loop_.post([this, error] { on_training_failed(*error); });
-  training_->prepare(*job_);
 }
 
 Training::Events NodeDriver::training_events() {
@@ -254,10 +245,10 @@ void NodeDriver::after_event() {
 void NodeDriver::carry_out_effects() {
   // Carrying out what is about files asks the node again, which brings more.
   for (std::vector<Effect> effects = node_->take_effects(); !effects.empty(); effects = node_->take_effects()) {
-    // The state names its job by hash, so the job's text is on disk first.
+    // The state names its job by hash, so the job's text is written first.
     for (const Effect& effect : effects)
       if (const auto* job = std::get_if<JobEffect>(&effect))
-        if (auto error = store_.save_job(job->document)) warn(error->text);
+        save_job(job->document);
     for (Effect& effect : effects) std::visit([this](auto& e) { carry_out(e); }, effect);
   }
 }
@@ -274,12 +265,6 @@ void NodeDriver::carry_out(CloseEffect& effect) {
   transport_->close(effect.session, Error{"closed-by-us", effect.reason});
 }
 
-void NodeDriver::carry_out(PersistEffect& effect) {
-  if (auto error = store_.save_state(effect.state)) return warn(error->text);
-  state_saved_ = true;
-  keep_keys(effect.state);
-}
-
 void NodeDriver::carry_out(JobEffect& effect) {
   const Result<Job> job = Job::parse(effect.document, "the cluster's job");
   job_ = KnownJob{effect.document, effect.hash, job ? job->budget_samples : 0, job ? job->name : std::string(),
@@ -291,15 +276,6 @@ void NodeDriver::carry_out(FileReadEffect& effect) {
   const bool ours = job_ && effect.file == job_->file;
   const Bytes piece = ours ? store_.files().read(effect.file, effect.offset, effect.bytes) : Bytes{};
   node_->on_file_read(effect.session, effect.file, effect.offset, piece);
-}
-
-void NodeDriver::carry_out(FilePieceEffect& effect) {
-  const Result<bool> whole = store_.files().add_piece(effect.file, effect.offset, effect.bytes);
-  if (whole && *whole) return training_->prepare(*job_);
-  if (whole) return;
-  if (whole.error().code != "corrupt-file") return loop_.post([this, error = whole.error()] { on_training_failed(error); });
-  warn(whole.error().text);
-  node_->want_file(effect.file, EventLoop::now());
 }
 
 void NodeDriver::carry_out(BudgetEffect& effect) { training_->set_budget(effect.samples); }
@@ -327,36 +303,6 @@ void NodeDriver::carry_out(CheckpointEffect& effect) {
 }
 
 void NodeDriver::carry_out(LogEffect& effect) { log_line(effect.level, effect.text); }
-
-// Keys are kept for restarts once they are known to work: at founding, or when a cluster has answered.
-void NodeDriver::keep_keys(const NodeState& state) {
-  if (keys_are_kept_ || !keys_ || state.cluster == ClusterId{}) return;
-  keys_are_kept_ = true;
-  const std::string path = store_.key_path().string();
-  const Result<Keyring> kept = read_keyring(path);
-  if (kept && *kept == *keys_) return;
-  if (was_member_at_start_ && kept) return;  // whoever was given another key for one run keeps the old one
-  if (auto error = write_keyring(path, *keys_)) warn("the key is not kept for the next start: " + error->text);
-}
-
-// On disk before it is in force: a restart must not know less than the peers do.
-std::optional<Error> NodeDriver::change_keys(const char* what, std::uint64_t id, const std::function<std::optional<Error>(Keyring&)>& change) {
-  if (!keys_) return no_key();
-  Keyring changed = *keys_;
-  if (auto error = change(changed)) return error;
-  if (auto error = write_keyring(store_.key_path().string(), changed)) return error;
-  keys_are_kept_ = true;
-  keys_ = std::move(changed);
-  transport_->set_keys(*keys_);
-  log_line(Level::info, std::string("event=key-") + what + " key=" + to_hex(id) + " in_use=" + to_hex(keys_->in_use().id));
-  return std::nullopt;
-}
-
-Error NodeDriver::no_key() const {
-  if (uses_certificates_)
-    return Error{"certificates", "this cluster uses certificates (peer_tls.*), not a key: renew them in their files, then send SIGHUP to gossipd or start it again"};
-  return Error{"no-key", "this node was started without a key (--key-file none), so its cluster has none"};
-}
 
 void NodeDriver::reload_certificates() {
   if (!uses_certificates_ || stopping_) return;
@@ -417,32 +363,6 @@ void NodeDriver::on_rejected_inbound(const Endpoint& remote, const Error& reason
 
 // ---- the operator --------------------------------------------------------------------------------
 
-Result<KeysView> NodeDriver::keys() const {
-  if (!keys_) return no_key();
-  const std::map<std::uint64_t, std::size_t> sessions = transport_->sessions_by_key();
-  KeysView view;
-  for (const ClusterKey& key : keys_->keys()) {
-    const auto found = sessions.find(key.id);
-    view.keys.push_back({key.id, key.id == keys_->in_use().id, found == sessions.end() ? 0 : found->second});
-  }
-  view.retired = keys_->retired();
-  return view;
-}
-
-std::optional<Error> NodeDriver::install_key(const std::string& file) {
-  const Result<ClusterKey> key = read_cluster_key(file);
-  if (!key) return key.error();
-  return change_keys("installed", key->id, [&key](Keyring& ring) { return ring.install(*key); });
-}
-
-std::optional<Error> NodeDriver::use_key(std::uint64_t id) {
-  return change_keys("used", id, [id](Keyring& ring) { return ring.use(id); });
-}
-
-std::optional<Error> NodeDriver::retire_key(std::uint64_t id) {
-  return change_keys("retired", id, [id](Keyring& ring) { return ring.retire(id); });
-}
-
 std::optional<Error> NodeDriver::join(std::vector<Endpoint> seeds) {
   for (const Endpoint& seed : seeds)
     if (is_this_node(seed)) return Error{"self", to_string(seed) + " is this node itself"};
@@ -481,10 +401,6 @@ std::optional<Error> NodeDriver::forget(NodeId member) {
   return error;
 }
 
-void NodeDriver::write_checkpoint(std::function<void(Result<CheckpointView>)> done) {
-  training_->write_checkpoint("current", std::move(done));
-}
-
 // ---- looking at it -------------------------------------------------------------------------------
 
 DaemonView NodeDriver::view() const {
@@ -502,6 +418,7 @@ DaemonView NodeDriver::view() const {
   view.state_dir = store_.directory().string();
   view.uptime_s = seconds(now - started_);
   view.stalls = stalls_;
+  view.disk = disk_view(now);
   view.stopping = stopping_;
   if (job_) view.job = JobView{job_->hash, job_->name, job_->document};
   training_->describe(view, now);
@@ -532,7 +449,11 @@ void NodeDriver::warn(const std::string& text) {
     return;
   }
   log_line(Level::warning, "event=warning text=" + quoted(text));
-  warnings_.push_back({now, text});
+  remember_warning(text);
+}
+
+void NodeDriver::remember_warning(const std::string& text) {
+  warnings_.push_back({EventLoop::now(), text});
   if (warnings_.size() > warnings_max) warnings_.pop_front();
 }
 
@@ -554,6 +475,7 @@ void NodeDriver::on_second() {
   const NodeView node = node_->view(EventLoop::now());
   record_history(node, std::nullopt);
   divide_data(node);
+  watch_disk();
 }
 
 void NodeDriver::divide_data(const NodeView& node) {
@@ -566,13 +488,15 @@ void NodeDriver::stop(const std::string& why) {
   if (stopping_) return;
   stopping_ = true;
   log_line(Level::info, "event=stopping why=" + quoted(why));
-  second_timer_.cancel();
-  stop_timer_.arm_after(stop_limit);
+  // A write that has not ended in all that time will not: nothing is gained by waiting as long again.
+  const bool stuck = disk_view(EventLoop::now()).writing_s > seconds(stop_limit);
+  stop_timer_.arm_after(stuck ? stop_limit_stuck : stop_limit);
   node_->stop(EventLoop::now());
   after_event();
-  parts_running_ = rest_ ? 3 : 2;
+  parts_running_ = rest_ ? 4 : 3;
   transport_->stop([this] { stopped_one(); });
   training_->stop([this] { stopped_one(); });
+  disk_.after_all([this] { stopped_one(); });
   if (rest_) rest_->stop([this] { stopped_one(); });
 }
 
@@ -584,6 +508,7 @@ void NodeDriver::finish_stopping() {
   log_line(failure_ ? Level::error : Level::info, "event=stopped" + (failure_ ? " code=" + failure_->code : std::string()));
   flush_log();
   node_timer_.cancel();
+  second_timer_.cancel();
   loop_.stop();
 }
 

@@ -1,8 +1,9 @@
 // daemon/node_driver.h - drives the core's Node with a real clock, real connections and a real trainer.
 //
 // After every event: carry out the effects in order, arm the one timer, and give the loop back
-// between two pieces of work, so that a large model never keeps a heartbeat waiting. State is
-// written, synchronously, before anything that depends on it is said to a peer. Loop thread only.
+// between two pieces of work, so that a large model never keeps a heartbeat waiting. Whatever goes to
+// the disk is written by a thread of its own (disk_writer.h), and the node is told when its state is
+// there: no disk keeps the loop (node_driver_disk.cpp has all that waits for one). Loop thread only.
 #pragma once
 
 #include <deque>
@@ -12,7 +13,9 @@
 #include <string>
 #include <vector>
 
+#include "daemon/bounded_answers.h"
 #include "daemon/config.h"
+#include "daemon/disk_writer.h"
 #include "daemon/rest.h"
 #include "daemon/start_plan.h"
 #include "daemon/state_store.h"
@@ -51,9 +54,10 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   [[nodiscard]] std::optional<Error> forget(NodeId member) override;
   void write_checkpoint(std::function<void(Result<CheckpointView>)> done) override;
   [[nodiscard]] Result<KeysView> keys() const override;
-  [[nodiscard]] std::optional<Error> install_key(const std::string& file) override;
-  [[nodiscard]] std::optional<Error> use_key(std::uint64_t id) override;
-  [[nodiscard]] std::optional<Error> retire_key(std::uint64_t id) override;
+  void when_on_disk(std::function<void(bool)> done) override;
+  void install_key(const std::string& file, KeysChanged done) override;
+  void use_key(std::uint64_t id, KeysChanged done) override;
+  void retire_key(std::uint64_t id, KeysChanged done) override;
 
   // PeerHandler
   void on_session_open(SessionId, const SessionInfo&) override;
@@ -102,13 +106,20 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   void carry_out(RestoreEffect&);
   void carry_out(LogEffect&);
 
+  void save_job(const std::string& document);
+  void on_state_written(const NodeState& state, const std::optional<Error>& error);
   void prepare_training();
+  void on_piece_written(const JobFile& file, const Result<bool>& whole);
   void keep_keys(const NodeState& state);
   [[nodiscard]] Error no_key() const;
-  [[nodiscard]] std::optional<Error> change_keys(const char* what, std::uint64_t id, const std::function<std::optional<Error>(Keyring&)>& change);
+  void change_keys(const char* what, std::uint64_t id, const std::function<std::optional<Error>(Keyring&)>& change, KeysChanged done);
+  void watch_disk();
+  [[nodiscard]] DiskView disk_view(Instant now) const;
+  [[nodiscard]] Error stopped_too_late() const;
   void on_training_ready(Training::Ready ready);
   void on_training_failed(const Error& error);
   void warn(const std::string& text);
+  void remember_warning(const std::string& text);
   void record_history(const NodeView& node, std::optional<Figures> evaluation);
   void on_second();
   void divide_data(const NodeView& node);
@@ -122,6 +133,9 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   const Instant started_;
   Instant event_began_{};
   StallView stalls_;
+  DiskWriter disk_;
+  BoundedAnswers answers_;  // that wait for the disk
+  std::optional<Instant> disk_slow_at_;  // the last second in which a write took long
 
   std::optional<Node> node_;
   std::unique_ptr<PeerTransport> transport_;
@@ -135,12 +149,14 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   Endpoint address_;  // advertised
   std::optional<Keyring> keys_;
   bool uses_certificates_ = false;
-  bool keys_are_kept_ = false;      // STATE/cluster.key holds them
+  bool keys_are_kept_ = false;      // STATE/cluster.key holds them, or is about to
+  bool keys_change_ = false;        // what comes into force when it is on disk
   bool was_member_at_start_ = false;
   std::optional<KnownJob> job_;
   bool nobody_to_ask_ = false;      // no seed, no other member ever met
   bool model_at_start_ = false;     // the trainer's first model counts as the cluster's, restored or not
-  bool state_saved_ = false;
+  bool state_saved_ = false;        // once, in this life
+  bool state_failed_ = false;       // the last write did
   bool work_posted_ = false;
   bool trainer_steps_ = false;  // as the last update told it
   std::map<SessionId, OpenSession> sessions_;  // those the node knows

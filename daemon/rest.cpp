@@ -30,6 +30,19 @@ HttpResponse accepted(const DaemonPort& port) {
   return json_response(Json{{"phase", to_string(port.view().node.phase)}}.dump() + "\n", 202);
 }
 
+HttpResponse late(const Error& error) {
+  return problem(504, error.code, "The disk does not answer", error.text, "GET /v1/status shows the disk; the node goes on meanwhile");
+}
+
+// Once the disk knows of the command, or is too slow for that: then a restart may forget it.
+void answer_when_on_disk(DaemonPort& port, const HttpRespond& respond, std::function<Json()> body) {
+  port.when_on_disk([respond, body = std::move(body)](bool on_disk) {
+    Json json = body();
+    if (!on_disk) json["on_disk"] = false;
+    respond(json_response(json.dump() + "\n", 202));
+  });
+}
+
 HttpResponse bad_seeds(const std::string& detail) {
   return problem(400, "bad-request", "The request is not understood", detail, R"(send {"seeds": ["box1:7610"]} or nothing)");
 }
@@ -76,23 +89,23 @@ HttpResponse job(const DaemonPort& port) {
                  "gossipctl wait --for ready waits until the node has joined");
 }
 
-HttpResponse join(DaemonPort& port, const HttpRequest& request) {
+void join(DaemonPort& port, const HttpRequest& request, const HttpRespond& respond) {
   const Result<std::vector<Endpoint>> seeds = read_seeds(request.body);
-  if (!seeds) return bad_seeds(seeds.error().text);
+  if (!seeds) return respond(bad_seeds(seeds.error().text));
   const auto error = port.join(*seeds);
   if (error && error->code == "self")
-    return problem(409, error->code, "A node cannot join itself", error->text, "name the address of another member of the cluster");
-  if (error) return refused_by_state(*error);
-  return accepted(port);
+    return respond(problem(409, error->code, "A node cannot join itself", error->text, "name the address of another member of the cluster"));
+  if (error) return respond(refused_by_state(*error));
+  answer_when_on_disk(port, respond, [&port] { return Json{{"phase", to_string(port.view().node.phase)}}; });
 }
 
 // {"samples": N}
-HttpResponse extend(DaemonPort& port, const HttpRequest& request) {
+void extend(DaemonPort& port, const HttpRequest& request, const HttpRespond& respond) {
   const Json json = parse_body(request.body);
   if (!json.is_object() || json.size() != 1 || !json.contains("samples") || !json["samples"].is_number_unsigned())
-    return problem(400, "bad-request", "The request is not understood", "the body names no number of samples", R"(send {"samples": 100000})");
-  if (const auto error = port.extend_budget(json["samples"].get<Samples>())) return refused_by_state(*error);
-  return json_response(Json{{"budget_samples", port.view().node.budget_samples}}.dump() + "\n", 202);
+    return respond(problem(400, "bad-request", "The request is not understood", "the body names no number of samples", R"(send {"samples": 100000})"));
+  if (const auto error = port.extend_budget(json["samples"].get<Samples>())) return respond(refused_by_state(*error));
+  answer_when_on_disk(port, respond, [&port] { return Json{{"budget_samples", port.view().node.budget_samples}}; });
 }
 
 void checkpoint(DaemonPort& port, const HttpRespond& respond) {
@@ -100,6 +113,7 @@ void checkpoint(DaemonPort& port, const HttpRespond& respond) {
     if (written) return respond(json_response(checkpoint_json(*written)));
     const Error& error = written.error();
     if (error.code == "no-model") return respond(refused_by_state(error));
+    if (error.code == "disk-slow") return respond(late(error));
     respond(problem(500, error.code, "The checkpoint was not written", error.text, "the previous checkpoint is still in place"));
   });
 }
@@ -122,33 +136,34 @@ Result<std::string> read_word(const std::string& body, const std::string& name) 
 HttpResponse keys_changed(const DaemonPort& port, const std::optional<Error>& error) {
   if (!error) return keys(port);
   if (error->code == "certificates" || error->code == "no-key") return keys(port);
+  if (error->code == "disk-slow") return late(*error);
   return problem(409, error->code, "The keys are as they were", error->text, "gossipctl key list shows them");
 }
 
-HttpResponse install_key(DaemonPort& port, const HttpRequest& request) {
+void install_key(DaemonPort& port, const HttpRequest& request, const HttpRespond& respond) {
   const Result<std::string> file = read_word(request.body, "file");
-  if (!file) return problem(400, "bad-request", "The request is not understood", file.error().text, R"(send {"file": "/path/to/new.key"})");
-  return keys_changed(port, port.install_key(*file));
+  if (!file) return respond(problem(400, "bad-request", "The request is not understood", file.error().text, R"(send {"file": "/path/to/new.key"})"));
+  port.install_key(*file, [&port, respond](const std::optional<Error>& error) { respond(keys_changed(port, error)); });
 }
 
 // {"id": "0123456789abcdef"} of a member that failed or left.
-HttpResponse forget(DaemonPort& port, const HttpRequest& request) {
+void forget(DaemonPort& port, const HttpRequest& request, const HttpRespond& respond) {
   const Result<std::string> id = read_word(request.body, "id");
   std::uint64_t value = 0;
   if (!id || id->size() != 16 || !from_hex(*id, value))
-    return problem(400, "bad-request", "The request is not understood", id ? "'" + *id + "' is not 16 hex digits" : id.error().text, R"(send {"id": "0123456789abcdef"})");
+    return respond(problem(400, "bad-request", "The request is not understood", id ? "'" + *id + "' is not 16 hex digits" : id.error().text, R"(send {"id": "0123456789abcdef"})"));
   const auto error = port.forget(NodeId{value});
-  if (!error) return json_response(members_json(port.view()), 202);
-  if (error->code == "unknown-member") return problem(404, error->code, "There is no such member", error->text, "GET /v1/members lists them");
-  return problem(409, error->code, "Refused by the member's state", error->text, "GET /v1/members shows the states");
+  if (!error) return port.when_on_disk([&port, respond](bool) { respond(json_response(members_json(port.view()), 202)); });
+  if (error->code == "unknown-member") return respond(problem(404, error->code, "There is no such member", error->text, "GET /v1/members lists them"));
+  respond(problem(409, error->code, "Refused by the member's state", error->text, "GET /v1/members shows the states"));
 }
 
-HttpResponse change_key(DaemonPort& port, const HttpRequest& request, std::optional<Error> (DaemonPort::*change)(std::uint64_t)) {
+void change_key(DaemonPort& port, const HttpRequest& request, const HttpRespond& respond, void (DaemonPort::*change)(std::uint64_t, DaemonPort::KeysChanged)) {
   const Result<std::string> id = read_word(request.body, "id");
   std::uint64_t value = 0;
   if (!id || id->size() != 16 || !from_hex(*id, value))
-    return problem(400, "bad-request", "The request is not understood", id ? "'" + *id + "' is not 16 hex digits" : id.error().text, R"(send {"id": "0123456789abcdef"})");
-  return keys_changed(port, (port.*change)(value));
+    return respond(problem(400, "bad-request", "The request is not understood", id ? "'" + *id + "' is not 16 hex digits" : id.error().text, R"(send {"id": "0123456789abcdef"})"));
+  (port.*change)(value, [&port, respond](const std::optional<Error>& error) { respond(keys_changed(port, error)); });
 }
 
 }  // namespace
@@ -166,9 +181,10 @@ HttpRouter make_rest(DaemonPort& port) {
   get("/v1/job", [&port](const HttpRequest&) { return job(port); });
   get("/v1/history", [&port](const HttpRequest&) { return json_response(history_json(port.history(), port.view())); });
 
-  router.add("POST", "/v1/cluster/join", Answer([&port](const HttpRequest& request) { return join(port, request); }));
-  router.add("POST", "/v1/job/extend", Answer([&port](const HttpRequest& request) { return extend(port, request); }));
-  router.add("POST", "/v1/members/forget", Answer([&port](const HttpRequest& request) { return forget(port, request); }));
+  const auto post = [&router](const char* path, HttpHandler handler) { router.add("POST", path, std::move(handler)); };
+  post("/v1/cluster/join", [&port](const HttpRequest& request, const HttpRespond& respond) { join(port, request, respond); });
+  post("/v1/job/extend", [&port](const HttpRequest& request, const HttpRespond& respond) { extend(port, request, respond); });
+  post("/v1/members/forget", [&port](const HttpRequest& request, const HttpRespond& respond) { forget(port, request, respond); });
   const auto command = [&router, &port](const char* path, std::function<std::optional<Error>()> run) {
     router.add("POST", path, Answer([&port, run = std::move(run)](const HttpRequest&) {
       const std::optional<Error> error = run();
@@ -179,11 +195,10 @@ HttpRouter make_rest(DaemonPort& port) {
   command("/v1/training/pause", [&port] { return port.pause(); });
   command("/v1/training/resume", [&port] { return port.resume(); });
   get("/v1/keys", [&port](const HttpRequest&) { return keys(port); });
-  router.add("POST", "/v1/keys/install", Answer([&port](const HttpRequest& request) { return install_key(port, request); }));
-  router.add("POST", "/v1/keys/use", Answer([&port](const HttpRequest& request) { return change_key(port, request, &DaemonPort::use_key); }));
-  router.add("POST", "/v1/keys/retire", Answer([&port](const HttpRequest& request) { return change_key(port, request, &DaemonPort::retire_key); }));
-  router.add("POST", "/v1/checkpoint",
-             HttpHandler([&port](const HttpRequest&, HttpRespond respond) { checkpoint(port, respond); }));
+  post("/v1/keys/install", [&port](const HttpRequest& request, const HttpRespond& respond) { install_key(port, request, respond); });
+  post("/v1/keys/use", [&port](const HttpRequest& request, const HttpRespond& respond) { change_key(port, request, respond, &DaemonPort::use_key); });
+  post("/v1/keys/retire", [&port](const HttpRequest& request, const HttpRespond& respond) { change_key(port, request, respond, &DaemonPort::retire_key); });
+  post("/v1/checkpoint", [&port](const HttpRequest&, const HttpRespond& respond) { checkpoint(port, respond); });
   return router;
 }
 

@@ -159,12 +159,13 @@ Result<NodeState> parse_node_state(const std::string& text) {
 
 Result<StateStore> StateStore::open(const std::filesystem::path& directory) {
   std::error_code error;
-  const bool fresh = std::filesystem::create_directories(directory, error);
+  std::filesystem::create_directories(directory, error);
   if (error) return Error{"io-error", directory.string() + ": cannot create it: " + error.message() + "; choose another --state-dir"};
-  if (fresh) ::chmod(directory.c_str(), 0700);
   const std::filesystem::path checkpoints = directory / "checkpoints";
   std::filesystem::create_directories(checkpoints, error);
   if (error) return Error{"io-error", checkpoints.string() + ": cannot create it: " + error.message() + "; choose another --state-dir"};
+  // A directory of somebody else's stays as it is: what lies in it is the owner's to read anyway.
+  for (const std::filesystem::path& own : {directory, checkpoints}) (void)::chmod(own.c_str(), 0700);
 
   const std::filesystem::path path = directory / "lock";
   const int lock = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);

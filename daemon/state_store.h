@@ -7,7 +7,8 @@
 //     STATE/files/           the file that belongs to a TorchScript job (job_files.h)
 //     STATE/checkpoints/     current, best and final .safetensors, each with its previous one
 //
-// A damaged file is set aside as *.corrupt.* and the previous one used, with the reason. Loop thread only.
+// Directories are of mode 0700 and files of 0600. A damaged file is set aside as *.corrupt.* and the previous one used, with
+// the reason. Files are loaded before the loop runs and saved by one thread at a time.
 #pragma once
 
 #include <filesystem>
@@ -38,7 +39,7 @@ struct StoredJob {
 
 class StateStore {
  public:
-  // Creates the directories (mode 0700) and takes the lock. Codes "state-locked" (another daemon runs here), "io-error".
+  // Creates the directories, takes others' rights on them away (mode 0700) and takes the lock. Codes "state-locked" (another daemon runs here), "io-error".
   static Result<StateStore> open(const std::filesystem::path& directory);
   StateStore(StateStore&&) noexcept;
   StateStore& operator=(StateStore&&) = delete;

@@ -9,6 +9,7 @@ namespace gossipd {
 namespace {
 
 constexpr Duration data_retry = std::chrono::seconds(5);
+constexpr std::size_t checkpoint_askers_max = 256;
 
 double wall_clock_s() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
 
@@ -307,7 +308,11 @@ void Training::write_checkpoint(const std::string& which, Written done) {
   }
   Writing& writing = writing_[which];
   // One file is written once at a time; whoever asks meanwhile gets a write that began after asking.
-  writing.next.push_back(std::move(done));
+  if (writing.next.size() >= checkpoint_askers_max) {
+    if (done) done(Error{"disk-slow", store_.checkpoint_path(which).string() + ": too many wait for it already; is the disk that slow?"});
+    return;
+  }
+  if (done || writing.next.empty()) writing.next.push_back(std::move(done));
   if (!writing.under_way) start_writing(which, CheckpointRequest::Model::current);
 }
 
@@ -321,6 +326,7 @@ Metadata Training::metadata() const {
 void Training::start_writing(const std::string& which, CheckpointRequest::Model model) {
   Writing& writing = writing_[which];
   writing.under_way = true;
+  writing.began = EventLoop::now();
   writing.now = std::exchange(writing.next, {});
   const TrainerStatus status = trainer_->status();
   if (which == "current") step_of_current_ = status.step;
@@ -387,6 +393,13 @@ void Training::maybe_stop() {
       stopped_();
     });
   });
+}
+
+double Training::checkpoint_seconds(Instant now) const {
+  double longest = 0;
+  for (const auto& [which, writing] : writing_)
+    if (writing.under_way) longest = std::max(longest, seconds(now - writing.began));
+  return longest;
 }
 
 void Training::describe(DaemonView& view, Instant now) const {

@@ -72,6 +72,8 @@ class Training {
   void stop(std::function<void()> done);
 
   void describe(DaemonView& view, Instant now) const;
+  // For so long the oldest of the checkpoints under way is being written; 0: none is.
+  [[nodiscard]] double checkpoint_seconds(Instant now) const;
 
  private:
   struct Prepared;
@@ -81,6 +83,7 @@ class Training {
   };
   struct Writing {
     bool under_way = false;
+    Instant began{};
     std::vector<Written> now;   // told by the write that is under way
     std::vector<Written> next;  // asked for since it began
   };

@@ -179,6 +179,11 @@ void add_identity(Json& json, const DaemonView& v) {
   json["uptime_s"] = v.uptime_s;
   json["stall_max_ms"] = seconds(v.stalls.longest) * 1e3;
   json["stalls_beyond_100_ms"] = v.stalls.long_ones;
+  json["disk"] = {{"slow", v.disk.slow},           {"writing", v.disk.writing.empty() ? Json(nullptr) : Json(v.disk.writing)},
+                  {"writing_s", v.disk.writing_s},   {"checkpoint_s", v.disk.checkpoint_s},
+                  {"slowest_s", v.disk.slowest_s},   {"waiting", v.disk.waiting},
+                  {"written", v.disk.written},       {"replaced", v.disk.replaced},
+                  {"failed", v.disk.failed}};
 }
 
 void add_condition(Json& json, const DaemonView& v) {
@@ -229,6 +234,8 @@ void StallView::note(Duration kept) {
   longest = std::max(longest, kept);
   if (kept > stall_long) ++long_ones;
 }
+
+bool takes_long(const DiskView& disk) { return disk.writing_s >= disk_slow_after_s || disk.checkpoint_s >= checkpoint_slow_after_s; }
 
 std::vector<DivisionMember> who_divides(const NodeView& node) {
   // At the end all stop within moments; moving buckets then, and again when the job is extended, would serve nobody.

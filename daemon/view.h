@@ -59,6 +59,21 @@ struct StallView {
 };
 inline constexpr Duration stall_long = std::chrono::milliseconds(100);
 
+// What the protocol thread has given to its disk writer, and checkpoints under way.
+struct DiskView {
+  std::string writing;          // the file under way; empty: none
+  double writing_s = 0;         // for so long
+  double checkpoint_s = 0;      // for so long a checkpoint is under way; 0: none
+  double slowest_s = 0;         // the longest write so far, the one under way included
+  std::size_t waiting = 0;
+  std::uint64_t written = 0, failed = 0;
+  std::uint64_t replaced = 0;   // by a newer state, before they were written
+  bool slow = false;            // a write takes long, or did within the last half minute
+};
+[[nodiscard]] bool takes_long(const DiskView&);
+inline constexpr double disk_slow_after_s = 5;         // of a small file
+inline constexpr double checkpoint_slow_after_s = 30;  // of a whole model
+
 // Ids only: a secret never leaves its file and the transport.
 struct KeysView {
   struct Key {
@@ -99,6 +114,7 @@ struct DaemonView {
   std::string state_dir;
   double uptime_s = 0;
   StallView stalls;
+  DiskView disk;
   std::uint64_t model_floats = 0;  // P; 0 until the model stands
   TrainerView trainer;
   WireView wire;

@@ -1,6 +1,7 @@
 #include "models/checkpoint.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -51,7 +52,9 @@ Error system_error(const fs::path& path, const char* what) {
 // A file descriptor that is closed whatever happens.
 class File {
  public:
-  File(const fs::path& path, int flags) : number_(::open(path.c_str(), flags | O_CLOEXEC, 0644)) {}
+  File(const fs::path& path, int flags) : number_(::open(path.c_str(), flags | O_CLOEXEC, 0600)) {
+    if (number_ >= 0 && (flags & O_CREAT) != 0) (void)::fchmod(number_, 0600);  // one that a dead process left behind
+  }
   ~File() {
     if (number_ >= 0) ::close(number_);
   }

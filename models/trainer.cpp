@@ -62,7 +62,8 @@ void Trainer::Implementation::start(Callbacks callbacks, bool hold) {
   cancel_evaluation_.store(false);
   const Lock lock(mutex_);
   running_ = true;
-  stop_training_ = stop_evaluation_ = false;
+  stop_training_ = stop_evaluation_ = stop_writing_ = false;
+  writing_thread_ = std::thread([this] { write_checkpoints(); });
   evaluation_thread_ = std::thread([this] { assist(); });
   training_thread_ = std::thread([this] { train(); });
 }
@@ -84,6 +85,12 @@ void Trainer::Implementation::stop() {
     evaluation_wakes_.notify_all();
   }
   evaluation_thread_.join();
+  {
+    const Lock lock(mutex_);
+    stop_writing_ = true;
+    writing_wakes_.notify_all();
+  }
+  writing_thread_.join();
   settle();
   publish_status(TrainerState::idle);
   // Requests that came after the threads looked for the last time.

@@ -131,7 +131,7 @@ class Trainer {
   void raise_own_samples(Samples at_least);
   // Any thread. Evaluates the model of the next step boundary; requests that pile up become one.
   void request_evaluation();
-  // Any thread. Taken at the next step boundary, written on the evaluation thread; when stopped, at once.
+  // Any thread. Taken at the next step boundary, written on the writing thread; when stopped, at once.
   void write_checkpoint(CheckpointRequest);
   // Any thread.
   [[nodiscard]] TrainerStatus status() const;

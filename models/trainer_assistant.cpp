@@ -1,4 +1,4 @@
-// The evaluation thread, and how checkpoints are asked for, taken and written.
+// The evaluation thread and the writing thread: how checkpoints are asked for, taken and written.
 #include "models/trainer_implementation.h"
 
 namespace gossipd {
@@ -26,7 +26,7 @@ void Trainer::Implementation::write_checkpoint(CheckpointRequest request) {
       checkpoint = evaluated ? last_evaluated_ : capture();
     } else if (evaluated) {
       to_write_.emplace_back(std::move(request), last_evaluated_);
-      evaluation_wakes_.notify_all();
+      writing_wakes_.notify_all();
       return;
     } else {
       inbox_.checkpoints.push_back(std::move(request));
@@ -56,7 +56,7 @@ void Trainer::Implementation::take_checkpoints(std::vector<CheckpointRequest> re
   }
   const Lock lock(mutex_);
   for (CheckpointRequest& request : requests) to_write_.emplace_back(std::move(request), checkpoint);
-  evaluation_wakes_.notify_all();
+  writing_wakes_.notify_all();
 }
 
 Trainer::Implementation::SharedCheckpoint Trainer::Implementation::capture() {
@@ -81,24 +81,16 @@ Trainer::Implementation::SharedCheckpoint Trainer::Implementation::capture() {
 void Trainer::Implementation::assist() {
   engine_->prepare_thread(options_.nice);
   while (true) {
-    std::optional<std::pair<CheckpointRequest, SharedCheckpoint>> writing;
     SharedCheckpoint evaluating;
     bool asked_for = false;
     {
       Lock lock(mutex_);
-      evaluation_wakes_.wait(lock, [&] { return stop_evaluation_ || to_evaluate_ || !to_write_.empty(); });
-      if (!to_write_.empty()) {
-        writing = std::move(to_write_.front());
-        to_write_.pop_front();
-      } else if (to_evaluate_) {
-        evaluating = std::exchange(to_evaluate_, nullptr);
-        asked_for = std::exchange(to_evaluate_asked_for_, false);
-      } else {
-        return;  // stopped, and nothing is left to write
-      }
+      evaluation_wakes_.wait(lock, [&] { return stop_evaluation_ || to_evaluate_; });
+      if (!to_evaluate_) return;  // stopped
+      evaluating = std::exchange(to_evaluate_, nullptr);
+      asked_for = std::exchange(to_evaluate_asked_for_, false);
     }
-    if (writing) write(writing->first, writing->second);
-    if (evaluating) evaluate(std::move(evaluating), asked_for);
+    evaluate(std::move(evaluating), asked_for);
   }
 }
 
@@ -120,6 +112,22 @@ void Trainer::Implementation::evaluate(SharedCheckpoint checkpoint, bool asked_f
     last_evaluated_ = std::move(checkpoint);
   }
   if (callbacks_.on_evaluation) callbacks_.on_evaluation(out);
+}
+
+// ---- writing thread ----
+
+void Trainer::Implementation::write_checkpoints() {
+  engine_->prepare_thread(options_.nice);
+  Lock lock(mutex_);
+  while (true) {
+    writing_wakes_.wait(lock, [&] { return stop_writing_ || !to_write_.empty(); });
+    if (to_write_.empty()) return;  // stopped, and nothing is left
+    const auto [request, checkpoint] = std::move(to_write_.front());
+    to_write_.pop_front();
+    lock.unlock();
+    write(request, checkpoint);
+    lock.lock();
+  }
 }
 
 void Trainer::Implementation::write(const CheckpointRequest& request, SharedCheckpoint checkpoint) {

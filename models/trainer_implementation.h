@@ -1,7 +1,8 @@
-// models/trainer_implementation.h - what trainer.cpp and trainer_assistant.cpp share: the trainer's two threads and what each owns.
+// models/trainer_implementation.h - what trainer.cpp and trainer_assistant.cpp share: the trainer's three threads and what each owns.
 //
-// The training thread steps, takes updates and gives snapshots. The evaluation thread evaluates and writes checkpoints, both of copies
-// that the training thread makes at a step boundary, so that a step never waits for a disk. See trainer.h for the contract.
+// The training thread steps, takes updates and gives snapshots. The evaluation thread evaluates and the writing thread writes
+// checkpoints, both from copies that the training thread makes at a step boundary: neither a step nor an evaluation, by which a job
+// may end, waits for a disk. See trainer.h for the contract.
 #pragma once
 
 #include <atomic>
@@ -95,6 +96,9 @@ class Trainer::Implementation {
   // Evaluation thread.
   void assist();
   void evaluate(SharedCheckpoint, bool asked_for);
+
+  // Writing thread.
+  void write_checkpoints();
   void write(const CheckpointRequest&, SharedCheckpoint);
 
   const Job job_;
@@ -103,6 +107,7 @@ class Trainer::Implementation {
   Callbacks callbacks_;
   std::thread training_thread_;
   std::thread evaluation_thread_;
+  std::thread writing_thread_;
 
   // Owned by the training thread while it runs, by the owner otherwise.
   Step step_ = 0;
@@ -129,9 +134,11 @@ class Trainer::Implementation {
   mutable std::mutex mutex_;  // guards everything below
   std::condition_variable training_wakes_;
   std::condition_variable evaluation_wakes_;
+  std::condition_variable writing_wakes_;
   bool running_ = false;
   bool stop_training_ = false;
   bool stop_evaluation_ = false;
+  bool stop_writing_ = false;
   Inbox inbox_;
   SharedCheckpoint to_evaluate_;   // the newest only
   bool to_evaluate_asked_for_ = false;

@@ -99,7 +99,6 @@ Directory::Outcome Directory::merge_self(const MemberFigures& claim, MemberState
   const bool newer = claim.incarnation > entry.record.incarnation;
   const bool accused = claim.incarnation == entry.record.incarnation && (state > entry.record.state || claim.tick > entry.record.tick || news > entry.record.news);
   if (!newer && !accused) return recovered ? Outcome::recovered : Outcome::unchanged;
-  entry.record.incarnation = claim.incarnation;  // the refutation uses a higher one
   return Outcome::accused;
 }
 

@@ -36,7 +36,7 @@ class Directory {
   };
   enum class Outcome : std::uint8_t {
     unchanged, updated, joined, revived, failed, left,
-    accused,     // somebody holds us to have failed, or knows what we have not said: refute; may know more of our samples, too
+    accused,     // somebody holds us to have failed, or knows what we have not said: refute, above what it says; may know more of our samples, too
     recovered,   // somebody knows more of our own samples than we do
   };
   // How far one link has been told the figures.

@@ -128,6 +128,13 @@ void NodeImpl::on_suspicions(const std::vector<Suspicion>& suspicions, Instant n
 }
 
 void NodeImpl::refute(std::uint64_t incarnation, Instant now) {
+  // Beyond what is reserved it is said when the disk holds it: on_persisted().
+  if (!durable_.allows(std::max(state_.incarnation, incarnation) + 1)) {
+    const std::uint64_t above = std::max(state_.incarnation, incarnation);
+    if (above <= refute_above_) return;
+    refute_above_ = above;
+    return persist();
+  }
   raise_incarnation(incarnation);
   awareness_ = std::min(awareness_ + 1, awareness_max);
   awareness_until_ = now + config_.membership.fail_after;

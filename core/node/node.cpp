@@ -47,9 +47,24 @@ void NodeImpl::persist() {
   state_.samples_per_second = own_rate_;
   persist_due_ = false;
   NodeState state = state_;
+  state.incarnation = DurableClaims::reserved_above(std::max(state_.incarnation, refute_above_));
   for (const auto& [id, entry] : directory_.entries())
     if (id != state_.id) state.members.push_back(entry.record);
   emit(PersistEffect{std::move(state)});
+}
+
+bool NodeImpl::may_say_hello() const { return durable_.allows(state_.incarnation) && durable_.left() == (phase_ == Phase::left); }
+
+void NodeImpl::on_persisted(const NodeState& state, Instant now) {
+  GOSSIPD_ASSERT(state.id == state_.id);
+  const bool could = may_say_hello();
+  durable_.on_disk(state);
+  if (stopping_) return;
+  if (phase_ == Phase::leaving && state_.left && durable_.left()) say_left(now);
+  if (refute_above_ > 0 && durable_.allows(refute_above_ + 1)) refute(std::exchange(refute_above_, 0), now);
+  if (could || !may_say_hello()) return;
+  say_due_hellos(now);
+  dial_if_needed(now);
 }
 
 void NodeImpl::raise_incarnation(std::uint64_t above) {
@@ -269,7 +284,7 @@ std::optional<Error> NodeImpl::leave(Instant now) {
 
 // Done when every link has had one more exchange and the words are out, or when time is up.
 void NodeImpl::check_leave(Instant now) {
-  if (phase_ != Phase::leaving) return;
+  if (phase_ != Phase::leaving || state_.left) return;  // the second: it waits for the disk
   const bool said = std::all_of(leave_turns_.begin(), leave_turns_.end(), [this](const auto& item) {
     const auto neighbour = neighbours_.find(item.first);
     const Session* session = session_of(item.first);
@@ -280,11 +295,16 @@ void NodeImpl::check_leave(Instant now) {
   if (said || now >= leave_deadline_) finish_leave(now);
 }
 
+// Leaving is a promise over restarts, so it holds when the disk knows it.
 void NodeImpl::finish_leave(Instant now) {
   state_.left = true;
+  persist();
+  if (durable_.left()) say_left(now);
+}
+
+void NodeImpl::say_left(Instant now) {
   set_phase(Phase::left, "by the operator");
   renew_own_record(now);
-  persist();
   gossip(now);
   std::vector<SessionId> ids;
   for (auto& [id, session] : sessions_) {
@@ -431,6 +451,8 @@ NodeView NodeImpl::view(Instant now) const {
   if (phase_ == Phase::finishing || phase_ == Phase::finished)
     if (const std::string why = why_no_final_model(); !why.empty())
       view.waiting_for = "one model everywhere; " + why;
+  const bool waits_for_disk = phase_ == Phase::joining ? !may_say_hello() : phase_ == Phase::leaving && state_.left;
+  if (waits_for_disk) view.waiting_for = "the disk to take this node's state";
   if (fetch_ && phase_ == Phase::preparing)
     view.waiting_for = "the job's file, " + std::to_string(fetch_->offset) + " of " + std::to_string(fetch_->file.bytes) + " bytes have come";
   view.refusals.assign(refusals_.latest().begin(), refusals_.latest().end());
@@ -481,6 +503,7 @@ void NodeImpl::check_invariants() const {
   for (const auto& [id, neighbour] : neighbours_)
     if (neighbour.link) neighbour.link->check_invariants();
   GOSSIPD_ASSERT(directory_.self().incarnation == state_.incarnation || phase_ == Phase::left);
+  GOSSIPD_ASSERT(established_sessions() == 0 || durable_.allows(state_.incarnation));
   GOSSIPD_ASSERT(!(trainer_has_buffer_ && stage_ != RoundStage::idle));
   GOSSIPD_ASSERT(refusals_.latest().size() <= refusals_max && directory_.entries().size() <= members_max);
   for (const auto& [id, session] : sessions_) GOSSIPD_ASSERT(!session.established || session.theirs);
@@ -517,6 +540,7 @@ std::optional<Error> Node::forget(NodeId member, Instant now) { return impl_->fo
 std::optional<Error> Node::pause(Instant now) { return impl_->pause(now); }
 std::optional<Error> Node::resume(Instant now) { return impl_->resume(now); }
 void Node::stop(Instant now) { impl_->stop(now); }
+void Node::on_persisted(const NodeState& state, Instant now) { impl_->on_persisted(state, now); }
 void Node::on_time(Instant now) { impl_->on_time(now); }
 Instant Node::next_deadline() const { return impl_->next_deadline(); }
 bool Node::has_work() const { return impl_->has_work(); }

@@ -26,6 +26,7 @@
 #include "core/node.h"
 #include "core/node/control_allowance.h"
 #include "core/node/dial_budget.h"
+#include "core/node/durable_claims.h"
 #include "core/node/final_model.h"
 #include "core/node/gathering.h"
 #include "core/node/path_watch.h"
@@ -58,6 +59,7 @@ class NodeImpl {
   std::optional<Error> extend_budget(Samples more, Instant now);
   void end_early(const std::string& why, Instant now);
   void stop(Instant now);
+  void on_persisted(const NodeState& state, Instant now);
   void on_time(Instant now);
   [[nodiscard]] Instant next_deadline() const;
   [[nodiscard]] bool has_work() const;
@@ -76,6 +78,8 @@ class NodeImpl {
     Instant opened{};
     Instant last_byte{};
     bool accused = false;  // for the silence that lasts: who refutes it by another way is alive, and the link is not
+    bool hello_due = false;      // ours waits for the disk …
+    std::optional<Hello> early;  // … and so does theirs, which came meanwhile
     std::optional<Hello> theirs;
     std::uint32_t protocol = 0;  // that both speak, once `theirs` is accepted
     bool established = false;
@@ -134,6 +138,7 @@ class NodeImpl {
   void log(Level level, std::string text) { emit(LogEffect{level, std::move(text)}); }
   void set_phase(Phase phase, const std::string& why);
   void persist();
+  [[nodiscard]] bool may_say_hello() const;
   void raise_incarnation(std::uint64_t above);
   void renew_own_record(Instant now);
   void begin_training(Instant now);
@@ -143,6 +148,7 @@ class NodeImpl {
   [[nodiscard]] std::string why_no_final_model() const;
   void check_leave(Instant now);
   void finish_leave(Instant now);
+  void say_left(Instant now);
   void reopen_waiting_links(Instant now);
   void note_refusal(bool by_us, std::string peer, Error reason, Instant now) { refusals_.note(by_us, std::move(peer), std::move(reason), now); }
   void name_bad_paths(Instant now);
@@ -162,6 +168,8 @@ class NodeImpl {
   [[nodiscard]] Error no_common_protocol(const Hello& hello) const;
   [[nodiscard]] ProtocolRange protocols() const { return {protocol_oldest, config_.membership.protocol}; }
   void admit(Session& session, Instant now);
+  void say_hello(Session& session);
+  void say_due_hellos(Instant now);
   void establish(Session& session, Instant now);
   void ping(Session& session, Instant now);
   void note_left(const Hello& hello, Instant now);
@@ -283,6 +291,8 @@ class NodeImpl {
 
   NodeConfig config_;
   NodeState state_;
+  DurableClaims durable_;
+  std::uint64_t refute_above_ = 0;  // an accusation that waits for the disk to hold a higher incarnation; 0: none
   Random random_;
   std::vector<Effect> effects_;
   Phase phase_ = Phase::joining;

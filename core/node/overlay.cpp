@@ -13,7 +13,7 @@ constexpr Duration failed_look_period = std::chrono::seconds(1);  // while none 
 }  // namespace
 
 bool NodeImpl::may_dial(const Endpoint& endpoint, Instant now) const {
-  if (endpoint.host.empty() || endpoint.port == 0) return false;
+  if (endpoint.host.empty() || endpoint.port == 0 || !may_say_hello()) return false;
   if (!dial_budget_.admits(endpoint, now)) return false;
   const auto found = dials_.find(endpoint);
   return found == dials_.end() || (!found->second.in_flight && now >= found->second.self_until && now >= found->second.next);

@@ -80,9 +80,29 @@ void NodeImpl::on_session_open(SessionId id, bool outbound, Endpoint remote, Ins
   session.remote = std::move(remote);
   session.opened = session.last_byte = now;
   session.probed = probed;
+  session.hello_due = !may_say_hello();
+  if (!session.hello_due) say_hello(session);
+}
+
+void NodeImpl::say_hello(Session& session) {
   const ProtocolRange spoken = protocols();
-  send(session, Hello{spoken.oldest, state_.cluster, state_.id, state_.incarnation, config_.name, config_.advertise, state_.job,
-                      phase_ == Phase::left, probed != NodeId{}, spoken.newest, instance_});
+  send(session, Hello{spoken.oldest, durable_.cluster(), state_.id, state_.incarnation, config_.name, config_.advertise, state_.job,
+                      phase_ == Phase::left, session.probed != NodeId{}, spoken.newest, instance_});
+}
+
+// The disk has come to hold what they say.
+void NodeImpl::say_due_hellos(Instant now) {
+  std::vector<SessionId> due;
+  for (const auto& [id, session] : sessions_)
+    if (session.hello_due) due.push_back(id);
+  for (const SessionId id : due) {
+    const auto found = sessions_.find(id);
+    if (found == sessions_.end()) continue;
+    Session& session = found->second;
+    session.hello_due = false;
+    say_hello(session);
+    if (const auto early = std::exchange(session.early, std::nullopt)) on_hello(session, *early, now);
+  }
 }
 
 void NodeImpl::close(SessionId id, const std::string& reason, Instant now, bool tell_driver) {
@@ -154,7 +174,12 @@ void NodeImpl::on_message(SessionId id, Lane lane, std::span<const std::byte> me
 }
 
 void NodeImpl::handle(Session& session, Control message, Instant now) {
-  if (auto* hello = std::get_if<Hello>(&message)) return on_hello(session, *hello, now);
+  if (auto* hello = std::get_if<Hello>(&message)) {
+    if (!session.hello_due) return on_hello(session, *hello, now);
+    if (session.early) return refuse(session, Error{"handshake", "a second hello"}, now);
+    session.early = std::move(*hello);
+    return;
+  }
   if (auto* refusal = std::get_if<Refuse>(&message)) {
     if (refusal->reason.code != "duplicate" && refusal->reason.code != "self" && refusal->reason.code != "cloned") {
       log(Level::warning, "event=refused-by peer=" + who(session) + " code=" + refusal->reason.code + " reason=\"" + refusal->reason.text + "\"");

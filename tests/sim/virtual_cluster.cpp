@@ -79,6 +79,10 @@ void VirtualCluster::start(std::size_t i, bool has_model) {
 void VirtualCluster::kill(std::size_t i, Death death) {
   Host& host = *nodes_[i];
   ++host.life;
+  // A write that was under way has reached the disk, or not.
+  if (host.writing && !host.disk_stuck && host.writes % 2 == 0) put_on_disk(i, *host.writing);
+  host.writing.reset();
+  host.waiting.reset();
   host.node.reset();
   host.held.reset();
   host.sessions.clear();
@@ -120,13 +124,13 @@ void VirtualCluster::freeze(std::size_t i, Duration length) { nodes_[i]->frozen_
 
 void VirtualCluster::write_checkpoint(std::size_t i) {
   Host& host = *nodes_[i];
-  if (!host.disk_fails && kernels().all_finite(host.parameters)) host.disk.checkpoint = Checkpoint{host.parameters, host.step, host.samples};
+  if (!host.disk_fails && !host.disk_stuck && kernels().all_finite(host.parameters)) host.disk.checkpoint = Checkpoint{host.parameters, host.step, host.samples};
 }
 
 // As the daemon does: what could not be written is tried again.
 void VirtualCluster::write_final(std::size_t i) {
   Host& host = *nodes_[i];
-  if (host.disk_fails)
+  if (host.disk_fails || host.disk_stuck)
     return for_host(i, now() + final_retry, [this, i](Host&) { write_final(i); });
   if (hooks_.final_model && !hooks_.final_model(i)) return;
   host.disk.final_model = host.parameters;
@@ -234,7 +238,7 @@ bool VirtualCluster::carry_out(std::size_t i, Effect& effect) {
     host.sessions.erase(closed->session);
     network_.close(i, closed->session, closed->reason);
   } else if (auto* persisted = std::get_if<PersistEffect>(&effect)) {
-    persist(i, persisted->state);
+    persist(i, std::move(persisted->state));
   } else if (auto* update = std::get_if<UpdateEffect>(&effect)) {
     apply(i, std::move(update->update));
   } else if (std::holds_alternative<RecallEffect>(effect)) {
@@ -273,9 +277,43 @@ bool VirtualCluster::carry_out(std::size_t i, Effect& effect) {
   return true;
 }
 
-void VirtualCluster::persist(std::size_t i, const NodeState& state) {
+// What the daemon's disk writer does: one write at a time, and of what waits the newest.
+void VirtualCluster::persist(std::size_t i, NodeState state) {
+  Host& host = *nodes_[i];
+  if (hooks_.says_written && hooks_.says_written(i)) host.node->on_persisted(state, local(i));
+  if (host.writing) {
+    host.waiting = std::move(state);
+    return;
+  }
+  ++host.writes;
+  if (host.disk_takes == Duration{} && !host.disk_stuck) return written(i, state);
+  host.writing = std::move(state);
+  finish_write(i, host.disk_takes);
+}
+
+void VirtualCluster::finish_write(std::size_t i, Duration after) {
+  for_host(i, now() + after, [this, i, write = nodes_[i]->writes](Host& host) {
+    if (!host.writing || host.writes != write || host.disk_stuck) return;  // stick_disk() goes on
+    written(i, *std::exchange(host.writing, std::nullopt));
+    if (host.waiting) persist(i, *std::exchange(host.waiting, std::nullopt));
+  });
+}
+
+void VirtualCluster::stick_disk(std::size_t i, bool stuck) {
+  Host& host = *nodes_[i];
+  host.disk_stuck = stuck;
+  if (!stuck && host.writing) finish_write(i, Duration{});
+}
+
+void VirtualCluster::written(std::size_t i, const NodeState& state) {
   Host& host = *nodes_[i];
   if (host.disk_fails) return;  // the daemon warns and goes on
+  put_on_disk(i, state);
+  host.node->on_persisted(state, local(i));
+}
+
+void VirtualCluster::put_on_disk(std::size_t i, const NodeState& state) {
+  Host& host = *nodes_[i];
   NodeState written = state;
   if (hooks_.write) hooks_.write(i, host.disk.state, written);
   GOSSIPD_SIM_REQUIRE(state.incarnation >= host.disk.state.incarnation || state.former_id == host.disk.state.id, "incarnation", "a state with a lower incarnation is written over a higher one");

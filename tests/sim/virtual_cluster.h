@@ -78,6 +78,7 @@ struct Watcher {
 struct Hooks {
   std::function<void(std::size_t, std::vector<Effect>&)> effects;         // before they are carried out
   std::function<void(std::size_t, const NodeState& before, NodeState& written)> write;  // to disk
+  std::function<bool(std::size_t)> says_written;                          // true: when writing begins, and not when it has ended
   std::function<void(std::size_t, Disk&)> boot;                           // what a starting process reads
   std::function<void(std::size_t, Snapshot&)> snapshot;
   std::function<bool(std::size_t)> final_model;  // false: it is said to be written and is not
@@ -118,6 +119,10 @@ class VirtualCluster : private VirtualNetwork::Handler {
   void freeze(std::size_t node, Duration length);  // SIGSTOP: nothing is received, sent or done
   void jump_clock(std::size_t node, Duration forward) { nodes_[node]->options.clock_offset += forward; }
   void fail_disk(std::size_t node, bool fails) { nodes_[node]->disk_fails = fails; }
+  // A state is on disk so long after its writing began; the newest of those that wait meanwhile is next. 0: at once.
+  void slow_disk(std::size_t node, Duration takes) { nodes_[node]->disk_takes = takes; }
+  // Stuck: no write ends until it is not. Who dies meanwhile finds the state before on its disk.
+  void stick_disk(std::size_t node, bool stuck);
   void write_checkpoint(std::size_t node);
   // Largest distance of two final models of these nodes, over the largest norm, without local
   // segments. None: one of them has none.
@@ -172,6 +177,7 @@ class VirtualCluster : private VirtualNetwork::Handler {
   [[nodiscard]] std::size_t sessions(std::size_t i) const { return nodes_[i]->sessions.size(); }
   [[nodiscard]] bool is_stranger(std::size_t i) const { return nodes_[i]->stranger != nullptr; }
   [[nodiscard]] bool disk_fails(std::size_t i) const { return nodes_[i]->disk_fails; }
+  [[nodiscard]] bool disk_is_stuck(std::size_t i) const { return nodes_[i]->disk_stuck; }
   [[nodiscard]] bool frozen(std::size_t i) const { return now() < nodes_[i]->frozen_until; }
   [[nodiscard]] std::uint64_t messages() const { return messages_; }
   [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
@@ -192,6 +198,11 @@ class VirtualCluster : private VirtualNetwork::Handler {
     Stranger* stranger = nullptr;
     Disk disk;
     bool disk_fails = false;
+    bool disk_stuck = false;
+    Duration disk_takes{};
+    std::optional<NodeState> writing;  // under way
+    std::optional<NodeState> waiting;  // the newest that came since
+    std::uint64_t writes = 0;          // begun
     std::vector<float> parameters;
     Step step = 0;
     Samples samples = 0;
@@ -230,7 +241,10 @@ class VirtualCluster : private VirtualNetwork::Handler {
   void run_event(std::size_t i, const std::function<void(Host&)>& run);
   void carry_out(std::size_t i);
   bool carry_out(std::size_t i, Effect& effect);
-  void persist(std::size_t i, const NodeState& state);
+  void persist(std::size_t i, NodeState state);
+  void finish_write(std::size_t i, Duration after);
+  void written(std::size_t i, const NodeState& state);
+  void put_on_disk(std::size_t i, const NodeState& state);
   void write_final(std::size_t i);
   void apply(std::size_t i, Update update);
   void send(std::size_t i, const SendEffect& effect);

@@ -94,23 +94,25 @@ class MadeUpDaemon final : public DaemonPort {
     written.path = "/state/now.safetensors";
     done(written);
   }
+  void when_on_disk(std::function<void(bool)> done) override { done(disk_answers); }
   [[nodiscard]] Result<KeysView> keys() const override { return made_up_keys; }
-  [[nodiscard]] std::optional<Error> install_key(const std::string& file) override {
+  void install_key(const std::string& file, KeysChanged done) override {
     installed = file;
-    return refusal;
+    done(refusal);
   }
-  [[nodiscard]] std::optional<Error> use_key(std::uint64_t id) override {
+  void use_key(std::uint64_t id, KeysChanged done) override {
     used = id;
-    return refusal;
+    done(refusal);
   }
-  [[nodiscard]] std::optional<Error> retire_key(std::uint64_t id) override {
+  void retire_key(std::uint64_t id, KeysChanged done) override {
     retired = id;
-    return refusal;
+    done(refusal);
   }
 
   DaemonView made_up;
   History past;
   std::vector<Endpoint> joined;
+  bool disk_answers = true;
   Samples extended_by = 0;
   NodeId forgot{};
   Result<KeysView> made_up_keys = KeysView{{{0xa1, true, 2}, {0xa2, false, 0}}, {0xa0}};

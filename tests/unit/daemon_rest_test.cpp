@@ -198,6 +198,31 @@ TEST_CASE("a command that the node's state refuses is 409 with the node's own co
   }
 }
 
+TEST_CASE("a command that the disk does not come to know says so, and a checkpoint or a key that is late is 504") {
+  MadeUpDaemon daemon;
+  CHECK_FALSE(json_of(ask(daemon, "POST", "/v1/job/extend", R"({"samples": 500})")).contains("on_disk"));
+  daemon.disk_answers = false;
+  for (const auto& [path, body] : {std::pair("/v1/job/extend", R"({"samples": 500})"), std::pair("/v1/cluster/join", "")}) {
+    const HttpResponse answer = ask(daemon, "POST", path, body);
+    CHECK(answer.status == 202);
+    CHECK(json_of(answer)["on_disk"] == false);
+  }
+  daemon.refusal = Error{"disk-slow", "not on disk after 5 s"};
+  for (const auto& [path, body] : {std::pair("/v1/checkpoint", ""), std::pair("/v1/keys/use", R"({"id": "00000000000000a2"})")}) {
+    const HttpResponse answer = ask(daemon, "POST", path, body);
+    CHECK(answer.status == 504);
+    CHECK(json_of(answer)["code"] == "disk-slow");
+  }
+  daemon.made_up.disk.writing = "node.json";
+  daemon.made_up.disk.writing_s = 7;
+  daemon.made_up.disk.slow = true;
+  const Json disk = json_of(ask(daemon, "GET", "/v1/status"))["disk"];
+  CHECK(disk["slow"] == true);
+  CHECK(disk["writing"] == "node.json");
+  CHECK(disk["writing_s"] == 7);
+  CHECK(mentions(ask(daemon, "GET", "/metrics").body, "gossipd_disk_slow 1"));
+}
+
 TEST_CASE("a checkpoint is answered when it is written, or with the reason why it was not") {
   MadeUpDaemon daemon;
   CHECK(json_of(ask(daemon, "POST", "/v1/checkpoint"))["checkpoint"]["path"] == "/state/now.safetensors");

@@ -340,6 +340,15 @@ TEST_CASE("Weights that were written read back the same, as no checkpoint of our
   CHECK_FALSE(load_checkpoint(directory / "w.safetensors", small_schema()));
 }
 
+TEST_CASE("Nobody else may read a checkpoint, its previous one, or one that takes the place of a dead process's") {
+  const TemporaryDirectory directory;
+  write_file(directory / "c.safetensors.tmp", "half a checkpoint, as others may read it");
+  std::filesystem::permissions(directory / "c.safetensors.tmp", std::filesystem::perms(0644));
+  for (const Step step : {1, 2}) write(directory / "c.safetensors", small_checkpoint(step));
+  for (const char* name : {"c.safetensors", "c.previous.safetensors"})
+    CHECK(std::filesystem::status(directory / name).permissions() == std::filesystem::perms(0600));
+}
+
 TEST_CASE("A checkpoint that is damaged gives no weights") {
   const TemporaryDirectory directory;
   write(directory / "c.safetensors", small_checkpoint());

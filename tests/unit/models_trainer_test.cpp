@@ -1,4 +1,6 @@
 // The training loop over a toy engine: no tensor library, so ThreadSanitizer can watch it.
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <chrono>
 #include <limits>
@@ -313,6 +315,28 @@ TEST_CASE("A checkpoint asked for just before stop is written before stop return
   REQUIRE(loaded);
   CHECK(loaded->checkpoint.metadata.at("node") == "n1");
   CHECK(loaded->checkpoint.job == trainer->job().hash());
+}
+
+TEST_CASE("A checkpoint that does not come to be written keeps neither steps nor evaluations") {
+  Desk desk;
+  const TemporaryDirectory directory;
+  // To open it for writing takes somebody who reads: a disk that hangs until then.
+  const std::filesystem::path hangs = directory / "c.safetensors.tmp";
+  REQUIRE(::mkfifo(hangs.c_str(), 0600) == 0);
+  auto trainer = toy_trainer(toy_job(still));
+  trainer->start(desk.callbacks());
+  trainer->write_checkpoint({directory / "c.safetensors", {}, CheckpointRequest::Model::current, desk.on_written()});
+  for (Step before = 0; const int times : {1, 2, 3}) {
+    CAPTURE(times);
+    trainer->request_evaluation();
+    Evaluation evaluation = desk.evaluation();
+    CHECK(evaluation.step > before);
+    before = evaluation.step;
+  }
+  CHECK_FALSE(std::filesystem::exists(directory / "c.safetensors"));
+  std::ifstream reader(hangs);
+  CHECK_FALSE(desk.written());  // such a file cannot be flushed
+  trainer->stop();
 }
 
 TEST_CASE("A stopped trainer writes a checkpoint of its last step at once") {

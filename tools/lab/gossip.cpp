@@ -231,6 +231,7 @@ void GossipStrategy::carry_out(std::size_t i, Effect& effect) {
   if (auto* persisted = std::get_if<PersistEffect>(&effect)) {
     host.disk.state = std::move(persisted->state);
     host.disk.written = setup_->world.now();
+    host.node->on_persisted(host.disk.state, now);
   } else if (std::holds_alternative<JobEffect>(effect)) {
     for_host(i, now, [this](Host& h) {
       h.node->on_model_ready(h.engine->schema(), make_round_buffers(h.engine->schema().floats()), false, h.samples, h.step, setup_->world.now());

@@ -28,7 +28,7 @@ void Chaos::begin() {
   const std::function<void()> save = [this] {
     for (std::size_t i = 0; i < cluster_.size(); ++i)
       if (is_running(i)) cluster_.write_checkpoint(i);
-    if (const auto node = pick_running(); node && (!backups_.contains(*node) || chance(0.2))) backups_[*node] = cluster_.whole_disk(*node);
+    if (const auto node = pick_running(); node && cluster_.disk(*node).cluster != ClusterId{} && (!backups_.contains(*node) || chance(0.2))) backups_[*node] = cluster_.whole_disk(*node);
   };
   for (Duration at = 15s; at < scenario_.chaos; at += 15s) cluster_.events().at(cluster_.now() + at, save);
 }
@@ -63,7 +63,7 @@ bool Chaos::inject(Fault fault) {
   static constexpr Action actions[] = {
       &Chaos::reset, &Chaos::half_open, &Chaos::one_way_cut, &Chaos::partition, &Chaos::delay, &Chaos::clog, &Chaos::duplicate_session,
       &Chaos::kill, &Chaos::kill_at_effect, &Chaos::power_loss, &Chaos::lost_write, &Chaos::stop, &Chaos::freeze, &Chaos::clock_jump,
-      &Chaos::old_disk, &Chaos::empty_disk, &Chaos::foreign_disk, &Chaos::disk_error, &Chaos::lost_checkpoint,
+      &Chaos::old_disk, &Chaos::empty_disk, &Chaos::foreign_disk, &Chaos::disk_error, &Chaos::slow_disk, &Chaos::stuck_disk, &Chaos::lost_checkpoint,
       &Chaos::late_join, &Chaos::operator_race, &Chaos::wrong_cluster, &Chaos::not_a_number, &Chaos::explosion,
       &Chaos::hostile_bytes, &Chaos::hostile_member, &Chaos::connection_flood, &Chaos::at_the_end,
       &Chaos::endless_turn, &Chaos::cloned_disk, &Chaos::reflected_dial, &Chaos::lying_member};
@@ -131,10 +131,10 @@ void Chaos::start(std::size_t node) {
   cluster_.start_from_disk(node);
 }
 
-// Whoever belongs to no cluster yet takes the first that answers.
+// Whoever belongs to no cluster yet, or has not written yet to which, takes the first that answers.
 bool Chaos::all_have_cluster() const {
-  for (std::size_t i = 0; i < nodes(); ++i)
-    if (cluster_.disk(i).incarnation > 0 && cluster_.disk(i).cluster == ClusterId{}) return false;
+  for (std::size_t i = 0; i < nodes() - scenario_.late + came_; ++i)
+    if (cluster_.disk(i).cluster == ClusterId{}) return false;
   return true;
 }
 
@@ -189,6 +189,8 @@ void Chaos::calm() {
   for (std::size_t i = 0; i < cluster_.size(); ++i) {
     if (cluster_.is_stranger(i)) continue;
     cluster_.fail_disk(i, false);
+    cluster_.slow_disk(i, Duration{});
+    cluster_.stick_disk(i, false);
     cluster_.forgive_death(i);
   }
   for (std::size_t i = 0; i < nodes(); ++i) {

@@ -49,6 +49,8 @@ class Chaos {
   bool empty_disk();
   bool foreign_disk();
   bool disk_error();
+  bool slow_disk();
+  bool stuck_disk();
   bool lost_checkpoint();
   bool late_join();
   bool operator_race();
@@ -74,6 +76,7 @@ class Chaos {
   [[nodiscard]] bool knows_nobody_alive(std::size_t node) const;
   void hold(std::size_t from, std::size_t to, Duration length);
   void start_later(std::size_t node);
+  void die_and_start_later(std::size_t node);
   void start(std::size_t node);
   void spoil_disk(std::size_t node);
   void wipe(std::size_t node);

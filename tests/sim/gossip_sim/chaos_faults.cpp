@@ -74,6 +74,14 @@ bool Chaos::duplicate_session() {
   return true;
 }
 
+void Chaos::die_and_start_later(std::size_t node) {
+  cluster_.events().at(cluster_.now() + length(20s), [this, node] {
+    if (calm_ || !cluster_.alive(node)) return;
+    cluster_.kill(node, chance(0.5) ? VirtualCluster::Death::killed : VirtualCluster::Death::power_lost);
+    start_later(node);
+  });
+}
+
 // ---- processes ----------------------------------------------------------------------------------
 
 bool Chaos::kill() {
@@ -158,11 +166,26 @@ bool Chaos::disk_error() {
   const auto node = pick_running();
   if (!node) return false;
   cluster_.fail_disk(*node, true);
-  spoil_disk(*node);
-  cluster_.events().at(cluster_.now() + length(60s), [this, node = *node] {
-    cluster_.fail_disk(node, false);
-    spoil_disk(node);
-  });
+  cluster_.events().at(cluster_.now() + length(60s), [this, node = *node] { cluster_.fail_disk(node, false); });
+  return true;
+}
+
+// A state is on disk only after seconds. Some processes die meanwhile, and find what was there before, or what was under way.
+bool Chaos::slow_disk() {
+  const auto node = pick_running();
+  if (!node) return false;
+  cluster_.slow_disk(*node, from_seconds(0.2 + 15 * random_.uniform()));
+  cluster_.events().at(cluster_.now() + length(120s), [this, node = *node] { cluster_.slow_disk(node, Duration{}); });
+  if (chance(0.4)) die_and_start_later(*node);
+  return true;
+}
+
+bool Chaos::stuck_disk() {
+  const auto node = pick_running();
+  if (!node) return false;
+  cluster_.stick_disk(*node, true);
+  cluster_.events().at(cluster_.now() + length(120s), [this, node = *node] { cluster_.stick_disk(node, false); });
+  if (chance(0.4)) die_and_start_later(*node);
   return true;
 }
 

@@ -57,6 +57,7 @@ void Checkers::started(std::size_t node, const NodeState& disk) {
          std::to_string(exchange.outer_momentum) + " future_position=" + std::to_string(exchange.future_position));
   note(name(node) + " starts id=" + to_hex(disk.id) + " incarnation=" + std::to_string(disk.incarnation) + " left=" + (disk.left ? "1" : "0"));
   fresh_[node] = true;
+  disk.cluster == ClusterId{} ? (void)joiners_.insert(node) : (void)joiners_.erase(node);
   known_[node].clear();
   last_members_[node].clear();
   expected_.erase(node);
@@ -91,7 +92,10 @@ void Checkers::check_hello(std::size_t from, const Hello& hello) {
   check_own(from, hello.incarnation, hello.leaving);
   const NodeState& disk = cluster_.disk(from);
   GOSSIPD_SIM_REQUIRE(hello.id == disk.id, "foreign", name(from) + " says another id");
-  GOSSIPD_SIM_REQUIRE(hello.cluster == disk.cluster || !ledger_[disk.id].sound || ledger_[disk.id].cloned, "persist-first", name(from) + " says a cluster that its disk does not hold");
+  // A joiner may have said that it is one just before its disk knew better.
+  const bool joiner = hello.cluster == ClusterId{} && joiners_.contains(from);
+  const bool unsound = !ledger_[disk.id].sound || ledger_[disk.id].cloned;
+  GOSSIPD_SIM_REQUIRE(joiner || hello.cluster == disk.cluster || unsound, "persist-first", name(from) + " says a cluster that its disk does not hold");
 }
 
 void Checkers::check_samples(std::size_t from, NodeId of, Samples samples) {

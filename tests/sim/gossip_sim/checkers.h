@@ -90,6 +90,7 @@ class Checkers : public Watcher {
   std::map<NodeId, Ledger> ledger_;
   std::set<NodeId> foreign_;
   std::map<std::size_t, bool> fresh_;                           // has said nothing since its start
+  std::set<std::size_t> joiners_;                               // its disk held no cluster when it started
   std::map<std::size_t, std::map<NodeId, Known>> known_;        // by each node, since its start
   std::map<std::size_t, Bytes> last_members_;                   // sent; most are sent to several
   std::map<std::size_t, std::vector<float>> expected_;          // parameters, until the next update or step

@@ -10,7 +10,7 @@ using namespace std::chrono_literals;
 constexpr const char* fault_names[] = {
     "reset", "half-open", "one-way-cut", "partition", "delay", "clog", "duplicate-session",
     "kill", "kill-at-effect", "power-loss", "lost-write", "stop", "freeze", "clock-jump",
-    "old-disk", "empty-disk", "foreign-disk", "disk-error", "lost-checkpoint",
+    "old-disk", "empty-disk", "foreign-disk", "disk-error", "slow-disk", "stuck-disk", "lost-checkpoint",
     "late-join", "operator-race", "wrong-cluster", "not-a-number", "explosion", "hostile-bytes", "hostile-member", "connection-flood", "at-the-end",
     "endless-turn", "cloned-disk", "reflected-dial", "lying-member"};
 static_assert(std::size(fault_names) == fault_classes);

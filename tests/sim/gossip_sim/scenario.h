@@ -12,7 +12,7 @@ namespace gossipd::sim {
 enum class Fault : std::uint8_t {
   reset, half_open, one_way_cut, partition, delay, clog, duplicate_session,
   kill, kill_at_effect, power_loss, lost_write, stop, freeze, clock_jump,
-  old_disk, empty_disk, foreign_disk, disk_error, lost_checkpoint,
+  old_disk, empty_disk, foreign_disk, disk_error, slow_disk, stuck_disk, lost_checkpoint,
   late_join, operator_race, wrong_cluster, not_a_number, explosion, hostile_bytes, hostile_member, connection_flood, at_the_end,
   endless_turn, cloned_disk, reflected_dial, lying_member,
   count_

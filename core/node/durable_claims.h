@@ -1,0 +1,52 @@
+// core/node/durable_claims.h - what a node may say of itself: only what its disk holds.
+//
+// A node that died must come back as nobody's contradiction: with a higher incarnation than it ever
+// said, in the cluster that it said it was in, and still gone if it said that it had left. So its
+// disk knows each of these before a peer does. A disk may take seconds, and the node must not stand
+// still meanwhile, hence two rules. What changes seldom (cluster, left) is said as the disk has it.
+// Incarnations are reserved: the disk holds one that is `reserve` higher than the one in use, so
+// that a node refutes a suspicion at once whatever its disk does; a start uses the one after the
+// reserved. Pure values.
+#pragma once
+
+#include <algorithm>
+#include <limits>
+
+#include "core/node.h"
+
+namespace gossipd {
+
+class DurableClaims {
+ public:
+  // How often a node can refute while its disk is stuck. Each start skips as many, and 64 bits
+  // last.
+  static constexpr std::uint64_t reserve = 8;
+
+  // What is to be written for that.
+  [[nodiscard]] static std::uint64_t reserved_above(std::uint64_t in_use) {
+    return in_use + std::min(reserve, std::numeric_limits<std::uint64_t>::max() - in_use);
+  }
+
+  // From now on the disk holds this state. Until the first call it holds nothing that may be said.
+  void on_disk(const NodeState& state) {
+    written_ = {true, state.incarnation, state.left, state.cluster};
+  }
+
+  [[nodiscard]] bool allows(std::uint64_t incarnation) const {
+    return written_.any && incarnation <= written_.incarnation;
+  }
+  [[nodiscard]] bool left() const { return written_.any && written_.left; }
+  // May be older than what the node knows: then peers take it for a joiner.
+  [[nodiscard]] ClusterId cluster() const { return written_.cluster; }
+
+ private:
+  struct Written {
+    bool any = false;
+    std::uint64_t incarnation = 0;
+    bool left = false;
+    ClusterId cluster{};
+  };
+  Written written_;
+};
+
+}  // namespace gossipd

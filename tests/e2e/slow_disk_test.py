@@ -1,0 +1,64 @@
+"""A disk that is slow or stuck costs a node nothing but what it would have written."""
+import unittest
+
+from cluster import ClusterTest, wait_for
+from pace import accusations
+from slow_disk import Disk, relative_pace, settings, three_with_a_disk
+
+
+class SlowDisk(ClusterTest):
+    def assert_undisturbed(self, nodes, disk, usual, seconds, delay):
+        suspicions, calls = len(accusations(nodes, "suspect")), disk.calls_of_the_protocol_thread()
+        disk.takes(delay)
+        pace, steps = relative_pace(nodes, seconds)
+        print(f"fsync {delay}: pace {pace / usual:.4f}, steps/s {steps}", flush=True)
+        self.assertGreater(pace / usual, 0.98, steps)
+        self.assertEqual(suspicions, len(accusations(nodes, "suspect")))
+        self.assertEqual(calls, disk.calls_of_the_protocol_thread(), "the protocol thread waits")
+
+    def test_pace_and_membership_hold_at_a_slow_and_a_stuck_disk_which_is_said(self):
+        nodes, disk = three_with_a_disk(self.cluster)
+        slow = nodes[1]
+        usual, _ = relative_pace(nodes, 10)
+        self.assert_undisturbed(nodes, disk, usual, 10, 2)
+        self.assert_undisturbed(nodes, disk, usual, 15, 6)
+        self.assert_undisturbed(nodes, disk, usual, 10, "stuck")
+
+        slow.wait_log(r"event=disk-slow seconds=\d+ writing=\"")
+        status = slow.wait("the disk is said to be slow", lambda s: s["disk"]["slow"])
+        self.assertTrue(any("is slow" in w["text"] for w in status["warnings"]), status["warnings"])
+        self.assertIn("gossipd_disk_slow 1", slow.request("GET", "/metrics")[1])
+        checkpoint = slow.ctl("checkpoint")
+        self.assertEqual(7, checkpoint.returncode, checkpoint)
+        self.assertIn("slow or stuck", checkpoint.stderr)
+        self.assertEqual(200, slow.request("GET", "/livez")[0])
+        self.assertEqual(1, slow.terminate())
+        self.assertIn("stops without waiting any longer", slow.log())
+
+        disk.takes(0)
+        slow.start().wait_linked(2)
+        self.assertGreater(slow.status()["incarnation"], status["incarnation"])
+        self.assertGreaterEqual(slow.status()["own_samples"], status["own_samples"])
+
+    def test_a_joiner_with_a_slow_disk_joins_and_what_it_said_outlives_kill_9(self):
+        first = self.cluster.found(self.cluster.job(learning_rate=0.02), **settings())
+        joiner = self.cluster.joiner("box2", first, **settings())
+        disk = Disk(joiner)
+        disk.takes(4)
+        joiner.start().wait_linked(1)
+        joiner.wait_step(100)
+        wait_for("a write under way", lambda: joiner.status()["disk"]["writing"])
+        said = first.members()["box2"]
+        joiner.kill()
+        counted = first.status()["cluster_samples"]
+        disk.takes(0)
+        joiner.start().wait_linked(1)
+        back = wait_for("a later life", lambda: next(
+            (m for m in [first.members()["box2"]] if m["incarnation"] > said["incarnation"]), None))
+        self.assertGreaterEqual(back["samples"], said["samples"])
+        self.assertGreaterEqual(first.status()["cluster_samples"], counted)
+        joiner.wait("its own count is what it said", lambda s: s["own_samples"] >= said["samples"])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,206 @@
+// The disk writer and what keeps others from waiting for it: order, folding, a disk that does not
+// answer, a log's queue, modes of files.
+#include <doctest/doctest.h>
+#include <spdlog/spdlog.h>
+#include <sys/stat.h>
+
+#include <future>
+#include <vector>
+
+#include "daemon/bounded_answers.h"
+#include "daemon/disk_writer.h"
+#include "daemon/log_queue.h"
+#include "daemon/state_store.h"
+#include "tests/unit/daemon_support.h"
+
+using namespace gossipd;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr Duration patience = 60s;
+
+// A disk that does not answer until open().
+class Gate {
+ public:
+  DiskWriter::Task task() {
+    return [this]() -> std::optional<Error> {
+      reached_.set_value();
+      opened_.wait();
+      return std::nullopt;
+    };
+  }
+  void wait_until_reached() { reached_.get_future().wait(); }
+  void open() { open_.set_value(); }
+
+ private:
+  std::promise<void> reached_, open_;
+  std::shared_future<void> opened_ = open_.get_future().share();
+};
+
+mode_t mode_of(const std::filesystem::path& path) {
+  struct stat status {};
+  REQUIRE(::stat(path.c_str(), &status) == 0);
+  return status.st_mode & 0777;
+}
+
+}  // namespace
+
+TEST_CASE("tasks are carried out in the order of asking, and each says on the loop how it ended") {
+  EventLoop loop;
+  DiskWriter writer(loop);
+  std::vector<std::string> ended;
+  const auto says = [&](const char* what) {
+    return [&ended, what](const std::optional<Error>& error) {
+      ended.push_back(what + (error ? ": " + error->code : std::string()));
+    };
+  };
+  writer.write(
+      "a", [] { return std::nullopt; }, says("a"));
+  writer.write(
+      "b",
+      []() -> std::optional<Error> {
+        return Error{"no-space", "full"};
+      },
+      says("b"));
+  writer.write_newest(
+      "c", [] { return std::nullopt; }, says("c"));
+  bool all = false;
+  writer.after_all([&] { all = true; });
+  CHECK(ended.empty());  // nobody is told but by the loop
+  REQUIRE(loop.run_until([&] { return all; }, patience));
+  CHECK(ended == std::vector<std::string>{"a", "b: no-space", "c"});
+  const DiskView view = writer.view(EventLoop::now());
+  CHECK(view.written == 2);
+  CHECK(view.failed == 1);
+  CHECK(view.waiting == 0);
+  CHECK(view.writing.empty());
+}
+
+TEST_CASE(
+    "of the states that wait only the newest is written, behind all that was asked for before it") {
+  EventLoop loop;
+  DiskWriter writer(loop);
+  Gate gate;
+  std::vector<std::string> written, told;
+  const auto put = [&](const std::string& what) {
+    return [&written, what]() -> std::optional<Error> {
+      written.push_back(what);  // by the one thread of the writer, read when it is idle
+      return std::nullopt;
+    };
+  };
+  const auto tell = [&](const std::string& what) {
+    return [&told, what](const std::optional<Error>&) { told.push_back(what); };
+  };
+  writer.write_newest("node.json", gate.task(), tell("state 0"));
+  gate.wait_until_reached();
+  for (const int state : {1, 2})
+    writer.write_newest("node.json", put("state " + std::to_string(state)),
+                        tell("state " + std::to_string(state)));
+  writer.write("job.toml", put("job"), tell("job"));
+  writer.write_newest("node.json", put("state 3"), tell("state 3"));
+  CHECK(writer.view(EventLoop::now()).waiting == 2);
+  bool all = false;
+  writer.after_all([&] { all = true; });
+  gate.open();
+  REQUIRE(loop.run_until([&] { return all; }, patience));
+  CHECK(written == std::vector<std::string>{"job", "state 3"});
+  CHECK(told == std::vector<std::string>{"state 0", "job", "state 3"});
+  CHECK(writer.view(EventLoop::now()).replaced == 2);
+}
+
+TEST_CASE(
+    "while a write does not end the loop goes on, and the view says which file it is and for how "
+    "long") {
+  EventLoop loop;
+  DiskWriter writer(loop);
+  Gate gate;
+  bool ended = false, all = false;
+  writer.write("node.json", gate.task(), [&](const std::optional<Error>&) { ended = true; });
+  gate.wait_until_reached();
+  writer.after_all([&] { all = true; });
+  const DiskView view = writer.view(EventLoop::now() + 6s);
+  CHECK(view.writing == "node.json");
+  CHECK(view.writing_s >= 6);
+  CHECK(view.slowest_s == view.writing_s);
+  CHECK(takes_long(view));
+  CHECK_FALSE(takes_long(writer.view(EventLoop::now())));
+  bool went_on = false;
+  loop.post([&] { went_on = true; });
+  REQUIRE(loop.run_until([&] { return went_on; }, patience));
+  CHECK_FALSE(ended);
+  CHECK_FALSE(all);
+  gate.open();
+  REQUIRE(loop.run_until([&] { return all; }, patience));
+  CHECK(ended);
+}
+
+TEST_CASE("an answer comes once: with what was waited for, or late") {
+  BoundedAnswers answers;
+  std::vector<int> said;
+  const Instant start{};
+  const auto say = [&](int value) { said.push_back(value); };
+  const auto in_time = answers.bounded<int>(say, -1, start + 5s);
+  const auto too_late = answers.bounded<int>(say, -2, start + 5s);
+  const auto later = answers.bounded<int>(say, -3, start + 10s);
+  in_time(1);
+  answers.expire(start + 4s);
+  CHECK(said == std::vector{1});
+  answers.expire(start + 5s);
+  CHECK(said == std::vector{1, -2});
+  too_late(2);
+  later(3);
+  answers.expire(start + 20s);
+  CHECK(said == std::vector{1, -2, 3});
+}
+
+TEST_CASE(
+    "a log whose disk hangs keeps nobody: lines wait up to a bound, and those beyond are counted") {
+  struct HangingSink final : spdlog::sinks::sink {
+    std::promise<void> open;
+    std::shared_future<void> opened = open.get_future().share();
+    std::vector<std::string> lines;
+    void log(const spdlog::details::log_msg& message) override {
+      opened.wait();
+      lines.emplace_back(message.payload.data(), message.payload.size());
+    }
+    void flush() override {}
+    void set_pattern(const std::string&) override {}
+    void set_formatter(std::unique_ptr<spdlog::formatter>) override {}
+  };
+  const auto sink = std::make_shared<HangingSink>();
+  const auto queue = std::make_shared<LogQueue>(sink);
+  spdlog::logger logger("test", queue);
+  logger.info("first");
+  CHECK_FALSE(queue->drain(1ms));  // the thread holds it, and hangs
+  for (std::size_t i = 0; i < LogQueue::lines_max + 10; ++i) logger.info("line");
+  sink->open.set_value();
+  REQUIRE(queue->drain(60s));
+  logger.info("last");
+  REQUIRE(queue->drain(60s));
+  // "first" may have been taken out before the others came, or not.
+  CHECK(sink->lines.size() >= LogQueue::lines_max + 2);
+  CHECK(sink->lines.front() == "first");
+  CHECK(sink->lines[sink->lines.size() - 2].find("event=log-lines-dropped") == 0);
+  CHECK(sink->lines.back() == "last");
+}
+
+TEST_CASE("nobody else may read the state directory, also one that was made with more rights") {
+  const TemporaryDirectory directory;
+  const std::filesystem::path state = directory.path() / "state";
+  for (const auto& made : {state, state / "checkpoints"}) {
+    std::filesystem::create_directories(made);
+    REQUIRE(::chmod(made.c_str(), 0755) == 0);
+  }
+  const auto store = StateStore::open(state);
+  REQUIRE(store);
+  NodeState node;
+  node.id = NodeId{1};
+  REQUIRE_FALSE(store->save_state(node));
+  REQUIRE_FALSE(store->save_job("name = 'tiny'\n"));
+  const JobFile file{.hash_high = 1, .hash_low = 2, .bytes = 3};
+  CHECK_FALSE(store->files().add_piece(
+      file, 0, Bytes(3)));  // it is not the file of that hash, but the directory is made
+  for (const char* name : {"", "checkpoints", "files"}) CHECK(mode_of(state / name) == 0700);
+  for (const char* name : {"node.json", "job.toml", "lock"}) CHECK(mode_of(state / name) == 0600);
+}
