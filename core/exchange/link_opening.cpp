@@ -91,6 +91,7 @@ void Link::start_fresh(bool i_speak_first, bool in_bf16) {
   message_records_ = 0;
   message_floats_ = 0;
   received_once_ = published_once_ = false;
+  loss_said_ = 0;
   peer_loss_ = make_forecaster(policy_.loss_trust);  // its steps may count from anew
 }
 
@@ -165,6 +166,8 @@ std::optional<Reject> Link::on_replica_state(std::span<const std::byte> message,
 
 void Link::close() {
   open_ = false;
+  offends_ = clipped_ = false;
+  if (guard_ != nullptr) guard_->close(peer_);
   awaiting_state_ = false;
   outbox_.clear();
   message_.clear();

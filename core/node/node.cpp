@@ -13,7 +13,7 @@ constexpr Duration persist_period = std::chrono::seconds(5);
 }  // namespace
 
 NodeImpl::NodeImpl(NodeConfig config, NodeState state, Instant now)
-    : config_(std::move(config)), state_(std::move(state)), random_(config_.random_seed ^ raw(state_.id)), directory_(state_.id, config_.membership.known_max), trigger_(config_.exchange),
+    : config_(std::move(config)), state_(std::move(state)), random_(config_.random_seed ^ raw(state_.id)), directory_(state_.id, config_.membership.known_max), guard_(config_.exchange.step_jump), trigger_(config_.exchange),
       balancer_(config_.balance) {
   GOSSIPD_ASSERT(state_.id != NodeId{});
   started_ = last_time_ = now;
@@ -125,6 +125,7 @@ void NodeImpl::on_model_ready(Schema schema, RoundBuffers buffers, bool has_mode
   incoming_ = std::move(buffers.update);
   GOSSIPD_ASSERT(base_.size() == schema_.floats() && incoming_.size() == schema_.floats());
   incoming_is_zero_ = true;
+  transfer_guard_ = std::make_unique<TransferGuard>(config_.exchange.transfer_reach, schema_.blocks().size());
   model_ready_ = true;
   has_model_ = has_model || !config_.exchange.enabled;
   trained_samples_ = own_samples;
@@ -325,7 +326,7 @@ void NodeImpl::on_time(Instant now) {
   }
   if (phase_ == Phase::broken && !trainer_has_buffer_ && !adopt(now)) {
     reopen_waiting_links(now);
-    if (open_links() == 0 && !restore_asked_) {
+    if (open_links() == 0 && !restore_asked_ && now >= rest_until_) {
       restore_asked_ = true;
       emit(RestoreEffect{});
     }
@@ -382,6 +383,7 @@ NodeView NodeImpl::view(Instant now) const {
   view.batch = last_.batch;
   view.spread = own_spread();
   view.link_steps = link_steps_;
+  view.steps_taken_back = guard_.jumps();
   view.waiting_for = phase_ == Phase::joining || phase_ == Phase::waiting_for_data ? waiting_for_ : "";
   if (fetch_ && phase_ == Phase::preparing)
     view.waiting_for = "the job's file, " + std::to_string(fetch_->offset) + " of " + std::to_string(fetch_->file.bytes) + " bytes have come";

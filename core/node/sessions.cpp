@@ -333,7 +333,7 @@ void NodeImpl::refuse(Session& session, Error reason, Instant now) {
 void NodeImpl::send_ready(Session& session, Instant now) {
   if (session.ready_mine || !config_.exchange.enabled) return;
   Neighbour& neighbour = neighbours_[session.theirs->id];
-  if (!neighbour.link) neighbour.link = std::make_unique<Link>(state_.id, session.theirs->id, schema_, config_.exchange);
+  if (!neighbour.link) neighbour.link = std::make_unique<Link>(state_.id, session.theirs->id, schema_, config_.exchange, transfer_guard_.get());
   Ready ready;
   ready.schema = schema_.hash();
   ready.has_model = !needs_model();
@@ -395,20 +395,22 @@ void NodeImpl::on_bulk(Session& session, std::span<const std::byte> message, Ins
   if (round_has_reason(now)) start_round(now);
 }
 
+void NodeImpl::quarantine(Session& session, const std::string& why, Instant now) {
+  Neighbour& neighbour = neighbours_[session.theirs->id];
+  const Duration length = quarantine_min * (1u << std::min(neighbour.quarantines, quarantine_doublings_max));
+  ++neighbour.quarantines;
+  neighbour.refusals = 0;
+  neighbour.quarantined_until = now + length;
+  if (neighbour.link) neighbour.link->forget();
+  refuse(session, Error{"quarantined", why + "; this link rests for " + std::to_string(static_cast<int>(seconds(length))) + " s"}, now);
+}
+
 void NodeImpl::on_refused_data(Session& session, std::uint64_t refused, std::optional<Reject> whole, Instant now) {
   Neighbour& neighbour = neighbours_[session.theirs->id];
   ++neighbour.refusals;
   log(Level::warning, "event=delta-refused peer=" + to_hex(session.theirs->id) + " count=" + std::to_string(refused) + " reason=" +
                           (whole ? to_string(*whole) : "record"));
-  if (neighbour.refusals >= config_.exchange.refusals_until_quarantine) {
-    const Duration length = quarantine_min * (1u << std::min(neighbour.quarantines, quarantine_doublings_max));
-    ++neighbour.quarantines;
-    neighbour.refusals = 0;
-    neighbour.quarantined_until = now + length;
-    if (neighbour.link) neighbour.link->forget();
-    return refuse(session, Error{"quarantined", "too many deltas had to be refused; this link rests for " +
-                                                    std::to_string(static_cast<int>(seconds(length))) + " s"}, now);
-  }
+  if (neighbour.refusals >= config_.exchange.refusals_until_quarantine) return quarantine(session, "too many deltas had to be refused", now);
   // After a message that made no sense the turns are out of step: open again and compare hashes. A node without a model never
   // has a turn in which the block could be asked for and sent again: it opens again, too.
   if (whole || !has_model_ || phase_ == Phase::broken) {
