@@ -144,6 +144,7 @@ struct NodeView {
   std::uint32_t batch = 0;
   double spread = 1;
   std::uint64_t link_steps = 0;  // Σ over own steps of the open links at that step: what "every step" would have sent, in models
+  std::uint64_t steps_taken_back = 0;  // looks at the own model that had jumped, so that it was set back
   std::vector<MemberView> members;  // but those forgotten
   std::uint32_t forgotten = 0;      // members …
   Samples forgotten_samples = 0;    // … and what they trained on: part of cluster_samples

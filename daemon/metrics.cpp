@@ -81,6 +81,7 @@ void add_training(Families& out, const DaemonView& v) {
   out.gauge("step_seconds", "Smoothed duration of one step", n.step_seconds);
   out.gauge("batch_samples", "Samples per step", n.batch);
   out.gauge("loss", "Smoothed training loss", n.loss);
+  out.counter("steps_taken_back_total", "Looks at the own model that had jumped", number(n.steps_taken_back));
   out.gauge("learning_rate", "Of the next step", n.learning_rate);
   out.gauge("spread_ratio", "Largest relative distance to a neighbour's published model", n.spread);
   out.gauge("model_floats", "Parameters and statistics of the model", number(v.model_floats));
@@ -142,6 +143,9 @@ void add_link(Families& out, const LinkView& l) {
   out.counter("link_turns_total", turns, number(c.turns_spoken), with("kind", "spoken"));
   out.counter("link_turns_total", turns, number(c.turns_heard), with("kind", "heard"));
   out.counter("link_turns_total", turns, number(c.turns_suppressed), with("kind", "suppressed"));
+  const char* judged = "Exchanges of which this node has not taken all";
+  out.counter("link_transfers_cut_total", judged, number(c.transfers_clipped), with("why", "norm"));
+  out.counter("link_transfers_cut_total", judged, number(c.transfers_distrusted), with("why", "loss"));
   const char* deltas = "Blocks sent as differences";
   out.counter("link_deltas_total", deltas, number(c.deltas_sent), with("kind", "sent"));
   out.counter("link_deltas_total", deltas, number(c.deltas_applied), with("kind", "applied"));

@@ -217,6 +217,7 @@ void add_training(Json& json, const DaemonView& v) {
   json["progress"] = progress_of(n);
   json["time_left_s"] = number_or_null(time_left_s(n));
   json["loss"] = n.loss;
+  json["steps_taken_back"] = n.steps_taken_back;
   json["learning_rate"] = n.learning_rate;
   json["samples_per_second"] = n.samples_per_second;
   json["step_ms"] = n.step_seconds * 1e3;

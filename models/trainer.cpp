@@ -229,6 +229,7 @@ void Trainer::Implementation::apply(Update update) {
     keep_local(update.values);
     engine_->replace_model(update.values);
     engine_->restore_optimizer({});
+    first_step_ = true;  // of this model: the loss so far was another's
     not_finite_ = !kernels().all_finite(update.values);
   } else if (!not_finite_) {
     engine_->add_to_model(update.values);
@@ -273,7 +274,7 @@ void Trainer::Implementation::keep_local(std::span<float> values) {
   std::vector<float> own(values.size());
   engine_->copy_model(own);
   for (const Segment& segment : segments)
-    if (is_local(segment))
+    if (is_local(segment) && kernels().all_finite(std::span<const float>(own).subspan(segment.offset, segment.size)))
       std::ranges::copy(std::span(own).subspan(segment.offset, segment.size), values.begin() + static_cast<std::ptrdiff_t>(segment.offset));
 }
 
@@ -282,6 +283,7 @@ void Trainer::Implementation::one_step() {
   if (part_ && std::exchange(part_->catch_up, false)) data_position_ = std::max(data_position_, cluster_samples());
   const double rate = learning_rate();
   const double loss = engine_->step(data_position_, rate, batch_);
+  loss_worst_ = std::max(loss_worst_, loss);
   ++step_;
   samples_ += batch_;
   data_position_ = engine_->next_position(data_position_, batch_);
@@ -305,6 +307,7 @@ void Trainer::Implementation::begin_snapshot() {
   snapshot.step = step_;
   snapshot.samples = samples_;
   snapshot.loss = loss_;
+  snapshot.loss_worst = std::exchange(loss_worst_, 0.0);
   snapshot.learning_rate = learning_rate();
   snapshot.learning_rate_peak = learning_rate_peak(job_) * rate_scale_;
   snapshot.warming_up = is_warming_up(job_, cluster_samples());

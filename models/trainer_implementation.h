@@ -116,6 +116,7 @@ class Trainer::Implementation {
   std::uint32_t batch_ = 0;    // samples per step, by the last update
   double rate_scale_ = 1;      // likewise
   double loss_ = 0;
+  double loss_worst_ = 0;      // of a step since the last snapshot
   double step_seconds_ = 0;
   bool first_step_ = true;
   bool holding_ = false;       // waits for the first give()

@@ -38,8 +38,8 @@ double ratio(const ChangeNorms& norms) { return std::sqrt(norms.change_squared /
 
 }  // namespace
 
-Link::Link(NodeId self, NodeId peer, const Schema& schema, const ExchangePolicy& policy)
-    : self_(self), peer_(peer), schema_(schema), policy_(policy), peer_loss_(make_forecaster(policy.loss_trust)) {}
+Link::Link(NodeId self, NodeId peer, const Schema& schema, const ExchangePolicy& policy, TransferGuard* guard)
+    : self_(self), peer_(peer), schema_(schema), policy_(policy), guard_(guard), peer_loss_(make_forecaster(policy.loss_trust)) {}
 
 std::uint64_t Link::hash_of(Which which, std::size_t index) const {
   const Block& block = schema_.blocks()[index];
@@ -107,6 +107,7 @@ std::optional<Reject> Link::on_turn(std::span<const std::byte> message, double r
   if (!header.last) return std::nullopt;
   if (peer_loss_) peer_loss_->observe(header.step, static_cast<double>(header.loss));
   hearing_ = reopened_ = false;
+  loss_said_ = static_cast<double>(header.loss);
   heard_ = header.turn;
   heard_gain_ = header.gain_listener;
   heard_blocks_ = 0;
@@ -215,7 +216,8 @@ FuturePosition Link::move_received(double gain, Instant own_at, double own_step_
   return future_position(policy_.future_position, gain, received_age, own_age);
 }
 
-void Link::look_begin(std::span<const float> drift, double own_step_seconds, const OuterStep& outer, Instant now) {
+void Link::look_begin(std::span<const float> drift, double own_step_seconds, const OuterStep& outer, Instant now, bool trusted) {
+  trusted_ = trusted;
   unsaid_ = {};
   outer_ = outer;
   counters_.change = 0;
@@ -290,11 +292,26 @@ void Link::mix(std::size_t index, float gain, const FuturePosition& future, std:
   const Replica::Look received(received_, block), own(published_, block);
   std::vector<float> settled;
   const std::span<const float> theirs = aim(received, own, settled);
-  add(apart_, kernels().distance(theirs, own));
+  const ChangeNorms norms = kernels().distance(theirs, own);
+  add(apart_, norms);
   if (gain <= 0 || !(state.said || state.heard)) return;
-  transfer_squared_ += kernels().transfer(update, theirs, own, gain);
-  correction_squared_ += correct(block, state, future, model, update, drift);
-  if (outer_.share > 0 && block.kind == SegmentKind::parameter) carry_on(index, update);
+  const double so_far = outer_.travelled.empty() ? 0 : outer_.travelled[index];
+  const double before = outer_.travelled.empty() ? -1 : std::exchange(state.travelled, so_far);
+  const double taken = share_of(index, static_cast<double>(gain) * std::sqrt(norms.change_squared), before < 0 ? 0 : std::max(0.0, so_far - before),
+                                std::sqrt(norms.reference_squared));
+  if (taken > 0) transfer_squared_ += kernels().transfer(update, theirs, own, gain * static_cast<float>(taken));
+  if (taken == 1) correction_squared_ += correct(block, state, future, model, update, drift);
+  if (taken > 0 && outer_.share > 0 && block.kind == SegmentKind::parameter) carry_on(index, so_far - std::max(0.0, before), taken, update);
+}
+
+// Of a transfer of this norm on a block.
+double Link::share_of(std::size_t index, double norm, double travelled, double own_norm) {
+  if (!trusted_) return 0;
+  if (guard_ == nullptr) return 1;
+  const double taken = guard_->share(peer_, {.block = index, .floats = schema_.blocks()[index].size, .norm = norm, .travelled = travelled,
+                                             .own_norm = own_norm, .training = !outer_.travelled.empty()});
+  clipped_ = clipped_ || taken < 1;
+  return taken;
 }
 
 // Two models whose replicas are next to each other in bf16 would swap sides at every exchange and never come to rest: each is nearer to the
@@ -310,9 +327,8 @@ std::span<const float> Link::aim(std::span<const float> theirs, std::span<const 
 // The deltas of the exchange are what the two models have moved since the last one; half their sum goes on by the share. They tell of transfers
 // from other links as well, and a large one (to a joiner, after a partition) is not to go on: so no further than this node's own steps have led
 // meanwhile, and what the momentum has made of them.
-void Link::carry_on(std::size_t index, std::span<float> update) {
+void Link::carry_on(std::size_t index, double travelled, double taken, std::span<float> update) {
   BlockState& state = blocks_[index];
-  const double travelled = outer_.travelled[index] - std::exchange(state.travelled, outer_.travelled[index]);
   if (!is_paired(state)) return;
   std::vector<float> moved(update.size(), 0.0f);
   const auto add = [&](const Kept& kept, std::size_t header_bytes) {
@@ -332,12 +348,15 @@ void Link::carry_on(std::size_t index, std::span<float> update) {
   const double distance = std::sqrt(mean_square(moved) * floats) / 2;
   const double furthest = outer_reach * travelled / (1 - outer_.momentum) * std::sqrt(floats / std::max(places, 1.0));
   const double share = distance > furthest ? outer_.share * furthest / distance : outer_.share;
-  (void)kernels().axpy(update, moved, static_cast<float>(share / 2));
+  (void)kernels().axpy(update, moved, static_cast<float>(taken * share / 2));
 }
 
 // That half has been applied to every block.
 void Link::mixed(float gain) {
   counters_.weight = static_cast<double>(gain);
+  if (!trusted_) ++counters_.transfers_distrusted;
+  if (std::exchange(clipped_, false)) ++counters_.transfers_clipped;
+  if (trusted_ && guard_ != nullptr && guard_->finish(peer_)) offends_ = true;
   if (received_valid_ == blocks_.size()) counters_.spread = ratio(apart_);
 }
 

@@ -27,12 +27,14 @@
 
 #include <deque>
 #include <unordered_map>
+#include <utility>
 
 #include "core/correction/future_position.h"
 #include "core/correction/loss_trust.h"
 #include "core/exchange/kernels.h"
 #include "core/exchange/policy.h"
 #include "core/exchange/replica.h"
+#include "core/exchange/transfer_guard.h"
 #include "core/exchange/turn_bounds.h"
 #include "core/model/schema.h"
 #include "core/wire/control.h"
@@ -61,12 +63,13 @@ struct Speech {
 struct OuterStep {
   double momentum = 0;                 // 0: none
   double share = 0;                    // of the two ends' mean displacement: the momentum over the node's links
-  std::span<const double> travelled;   // by this node's own steps so far, for each block: the sum of the norms
+  std::span<const double> travelled;   // by this node's own steps so far, for each block: the sum of the norms; empty: at rest
 };
 
 class Link {
  public:
-  Link(NodeId self, NodeId peer, const Schema& schema, const ExchangePolicy& policy);
+  // `guard` judges transfers, for all links of the node; null: all are taken. It outlives the link.
+  Link(NodeId self, NodeId peer, const Schema& schema, const ExchangePolicy& policy, TransferGuard* guard = nullptr);
 
   // ---- opening: after both ends sent Ready on one session ----
   // Fills conversation, spoken and heard of a Ready to send.
@@ -106,7 +109,8 @@ class Link {
   // ---- speaking: look(), then begin(), then speak() for every block, then end() ----
   // Applies what is left to do of the turn that was heard, then measures the change of one block; the sums end up in
   // counters().change. `drift` is the own displacement per own step (empty: no future position).
-  void look_begin(std::span<const float> drift, double own_step_seconds, const OuterStep& outer, Instant now);
+  // `trusted` false: nothing of the peer's model is taken, though it may take ours.
+  void look_begin(std::span<const float> drift, double own_step_seconds, const OuterStep& outer, Instant now, bool trusted = true);
   void look(std::size_t block, std::span<const float> model, std::span<float> update, std::span<const float> drift);
   [[nodiscard]] double largest_change() const;  // of a block, relative; a block that owes a keyframe counts as 1
   void begin(const Speech&, Instant now);
@@ -117,6 +121,8 @@ class Link {
   // After the last block: passes the turn.
   void end(Instant now);
   [[nodiscard]] std::uint64_t bytes_of_turn() const { return counters_.bytes_sent - bytes_before_turn_; }  // the one spoken last
+  // The peer's model has pulled too far too often since the last call.
+  [[nodiscard]] bool take_offence() { return std::exchange(offends_, false); }
   // Messages ready to be sent, in order.
   [[nodiscard]] std::vector<SharedBytes> take_messages();
 
@@ -144,6 +150,7 @@ class Link {
   [[nodiscard]] double peer_step_seconds() const { return peer_step_seconds_; }
   // The peer's loss, forecast from its turns to now; 0: not known, or policy.loss_trust is off.
   [[nodiscard]] double peer_loss(Instant now) const;
+  [[nodiscard]] double loss_said() const { return loss_said_; }  // by the peer's last turn; 0: none yet
   void check_invariants() const;
 
  private:
@@ -158,7 +165,7 @@ class Link {
     bool heard_whole = false;
     bool to_draw = false;          // the two replicas are to be drawn together by the last exchange, and are not yet
     float change = 0;              // relative, at the last look
-    double travelled = 0;          // OuterStep::travelled at the last exchange
+    double travelled = -1;         // OuterStep::travelled at the last exchange; negative: there was none yet
     double drift_square = 0;       // moving average of mean(drift²); only with adaptive curvature
   };
   struct Kept {  // an encoded record
@@ -189,7 +196,8 @@ class Link {
   void mix(std::size_t index, float gain, const FuturePosition&, std::span<const float> model, std::span<float> update,
            std::span<const float> drift);
   void mixed(float gain);
-  void carry_on(std::size_t index, std::span<float> update);
+  [[nodiscard]] double share_of(std::size_t index, double norm, double travelled, double own_norm);
+  void carry_on(std::size_t index, double travelled, double taken, std::span<float> update);
   [[nodiscard]] FuturePosition move_received(double gain, Instant own_at, double own_step_seconds, Instant now) const;
   double correct(const Block&, BlockState&, const FuturePosition&, std::span<const float> model, std::span<float> update,
                  std::span<const float> drift);
@@ -198,6 +206,7 @@ class Link {
   const NodeId peer_;
   const Schema& schema_;
   const ExchangePolicy& policy_;
+  TransferGuard* const guard_;
   Replica published_, received_;
   std::vector<BlockState> blocks_;
   std::size_t received_valid_ = 0;
@@ -240,8 +249,12 @@ class Link {
   ChangeNorms apart_;   // of the two replicas, of the blocks mixed so far
   double transfer_squared_ = 0, correction_squared_ = 0;
   OuterStep outer_;
+  bool trusted_ = true;   // at this look
+  bool clipped_ = false;  // of the transfer that is being applied, a block
+  bool offends_ = false;
 
   float peer_weight_ = 1;
+  double loss_said_ = 0;
   std::uint32_t peer_in_flight_ = 1;
   double peer_step_seconds_ = 0;
   std::unique_ptr<LossForecaster> peer_loss_;  // null: loss trust is off

@@ -92,6 +92,7 @@ void Link::start_fresh(bool i_speak_first, bool in_bf16) {
   message_floats_ = 0;
   received_once_ = published_once_ = false;
   counters_.spread = 1;  // the other end may have come back with another model
+  loss_said_ = 0;
   peer_loss_ = make_forecaster(policy_.loss_trust);  // its steps may count from anew
 }
 
@@ -167,6 +168,8 @@ std::optional<Reject> Link::on_replica_state(std::span<const std::byte> message,
 
 void Link::close() {
   open_ = false;
+  offends_ = clipped_ = false;
+  if (guard_ != nullptr) guard_->close(peer_);
   awaiting_state_ = false;
   outbox_.clear();
   message_.clear();

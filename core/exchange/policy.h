@@ -60,6 +60,9 @@ struct ExchangePolicy {
   std::size_t bulk_window_bytes = std::size_t{8} << 20;  // on one link's way to the socket
   double spread_bound = 0.004;     // the final exchange ends below it
   std::uint32_t refusals_until_quarantine = 3;
+  double transfer_reach = 4;  // what a neighbour's model pulls is cut to so many times what is usual (transfer_guard.h); 0: never
+  double loss_ratio_max = 3;  // of a neighbour with a loss so many times the members' median nothing is taken; 0: of all
+  double step_jump = 20;      // an own look that goes so many times as far as usual is taken back (step_guard.h); 0: none is
 };
 
 // Outer momentum on a line whose round trip takes `periods` times period_steps own steps: the pace 1 / (1 - μ) rises with the root of the time
@@ -85,6 +88,8 @@ struct ExchangeCounters {
   std::uint64_t deltas_resent = 0;
   std::uint64_t keyframes_sent = 0;
   std::uint64_t keyframes_applied = 0;
+  std::uint64_t transfers_clipped = 0;     // exchanges of which a block was not taken whole …
+  std::uint64_t transfers_distrusted = 0;  // … and nothing at all, by the peer's loss
   std::uint64_t bytes_sent = 0;        // messages of this link, before framing and TLS
   std::uint64_t bytes_received = 0;
   std::uint64_t refused[static_cast<std::size_t>(Reject::count_)] = {};

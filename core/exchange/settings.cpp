@@ -54,6 +54,9 @@ std::vector<Setting> exchange_settings(ExchangePolicy& e) {
   table.number("exchange.joiner_weight", "", "", e.joiner_weight, 0, 1, "weight of a node that just came");
   table.integer("exchange.joiner_steps", "", "steps", e.joiner_steps, 0, 1'000'000'000, "until a joiner has full weight");
   table.number("exchange.magnitude_max", "", "", e.magnitude_max, 1e-6, 1e30, "largest single difference that is believed");
+  table.number("exchange.transfer_reach", "", "", e.transfer_reach, 0, 1e6, "a neighbour's pull is cut to so many times what is usual; 0: never");
+  table.number("exchange.loss_ratio_max", "", "", e.loss_ratio_max, 0, 1e6, "nothing is taken of a neighbour whose loss is so many times the median; 0: of all");
+  table.number("exchange.step_jump", "", "", e.step_jump, 0, 1e6, "own steps that go so many times as far as usual are taken back; 0: never");
   table.integer("exchange.bulk_window_bytes", "", "bytes", e.bulk_window_bytes, 64 * 1024, std::uint64_t{1} << 32,
                 "on one link's way to the socket");
   table.number("exchange.spread_bound", "", "", e.spread_bound, 1e-9, 1, "the final exchange ends below it");

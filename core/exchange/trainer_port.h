@@ -18,6 +18,7 @@ struct Snapshot {
   Step step = 0;                     // optimiser steps made since this node's model began
   Samples samples = 0;               // samples this node has trained on since its counter began
   double loss = 0;                   // smoothed training loss; 0 before the first step
+  double loss_worst = 0;             // largest of a step since the last snapshot; 0: not known
   double learning_rate = 0;          // of the next step, with the update's rate_scale
   double learning_rate_peak = 0;     // the schedule's largest, likewise
   bool warming_up = false;           // the schedule still rises to it

@@ -32,7 +32,7 @@ void NodeImpl::order_blocks(NodeId of, Ready& ready, Instant now) const {
 }
 
 bool NodeImpl::adopt(Instant now) {
-  if (!needs_model() || trainer_has_buffer_) return false;
+  if (!needs_model() || trainer_has_buffer_ || now < rest_until_) return false;
   const auto sources = gathering_.model(open_links_by_peer(), schema_, now, {incoming_, base_});
   if (!sources) return false;
   std::string from, blocks;
@@ -66,6 +66,7 @@ void NodeImpl::take_over(const std::string& from, Instant now) {
   ramping_ = true;
   joined_at_step_ = last_.step;
   last_.finite = true;
+  guard_.forget();
   restore_asked_ = false;
   log(Level::info, "event=model-adopted from=" + from);
   set_phase(std::exchange(paused_when_broken_, false) ? Phase::paused : Phase::training, "the model has arrived");

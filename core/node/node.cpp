@@ -17,7 +17,7 @@ NodeImpl::NodeImpl(NodeConfig config, NodeState state, Instant now)
     : config_(std::move(config)), state_(std::move(state)), random_(config_.random_seed ^ raw(state_.id)), directory_(state_.id, config_.membership.known_max),
       claims_({.self = state_.id, .speed_ratio_max = config_.membership.speed_ratio_max, .down_for = state_.down_for,
                .newcomer = state_.own_samples == 0 && state_.samples_per_second == 0, .now = now}, state_.budget.revision),
-      trigger_(config_.exchange),
+      guard_(config_.exchange.step_jump), trigger_(config_.exchange),
       balancer_(config_.balance) {
   GOSSIPD_ASSERT(state_.id != NodeId{});
   started_ = last_time_ = now;
@@ -142,6 +142,7 @@ void NodeImpl::on_model_ready(Schema schema, RoundBuffers buffers, bool has_mode
   incoming_ = std::move(buffers.update);
   GOSSIPD_ASSERT(base_.size() == schema_.floats() && incoming_.size() == schema_.floats());
   incoming_is_zero_ = true;
+  transfer_guard_ = std::make_unique<TransferGuard>(config_.exchange.transfer_reach, schema_.blocks().size());
   model_ready_ = true;
   has_model_ = has_model || !config_.exchange.enabled;
   trained_samples_ = under_this_id(own_samples);
@@ -387,7 +388,7 @@ void NodeImpl::on_time(Instant now) {
   }
   if (phase_ == Phase::broken && !trainer_has_buffer_ && !adopt(now)) {
     reopen_waiting_links(now);
-    if (open_links() == 0 && !restore_asked_) {
+    if (open_links() == 0 && !restore_asked_ && now >= rest_until_) {
       restore_asked_ = true;
       emit(RestoreEffect{});
     }
@@ -447,6 +448,7 @@ NodeView NodeImpl::view(Instant now) const {
   view.claims_refused = claims_.refused();
   view.overridden = overridden_;
   view.cloned = cloned_;
+  view.steps_taken_back = guard_.jumps();
   view.waiting_for = phase_ == Phase::joining || phase_ == Phase::waiting_for_data ? waiting_for_ : "";
   if (phase_ == Phase::finishing || phase_ == Phase::finished)
     if (const std::string why = why_no_final_model(); !why.empty())

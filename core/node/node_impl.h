@@ -6,6 +6,7 @@
 //     detection.cpp who lives: silence, probes, suspicions
 //     members.cpp   what members tell of each other
 //     rounds.cpp    the exchange: one round per snapshot, block by block
+//     guarding.cpp  whether the own steps are to be believed
 //     joining.cpp   a model for a node that has none
 //     budget.cpp    how many samples the cluster has trained on and is to train on
 //     clones.cpp    two processes under one id
@@ -20,6 +21,7 @@
 
 #include "core/base/random.h"
 #include "core/exchange/link.h"
+#include "core/exchange/step_guard.h"
 #include "core/exchange/trigger.h"
 #include "core/membership/claims.h"
 #include "core/membership/instances.h"
@@ -131,7 +133,7 @@ class NodeImpl {
     Instant again{};               // not before
     std::set<SessionId> without;   // asked in vain
   };
-  enum class RoundStage : std::uint8_t { idle, waiting, take_in, look, speak, hand_back };
+  enum class RoundStage : std::uint8_t { idle, waiting, judge, take_in, look, speak, hand_back };
 
   // node.cpp
   void emit(Effect effect) { effects_.push_back(std::move(effect)); }
@@ -187,6 +189,7 @@ class NodeImpl {
   [[nodiscard]] Session* session_of(NodeId peer);
   [[nodiscard]] std::string who(const Session& session) const;
   void on_bulk(Session& session, std::span<const std::byte> message, Instant now);
+  void quarantine(Session& session, const std::string& why, Instant now);
   void on_refused_data(Session& session, std::uint64_t refused, std::optional<Reject> whole, Instant now);
   void flush_link(Neighbour& neighbour);
 
@@ -238,6 +241,18 @@ class NodeImpl {
   void check_progress(Instant now);
   void set_budget(const Budget& budget, const std::string& why, Instant now);
   void hear_budget(const Budget& budget, const std::string& name, NodeId said_by, Instant now);
+
+  // guarding.cpp
+  [[nodiscard]] bool guards_steps() const;
+  void measure_own_step(std::size_t block);
+  [[nodiscard]] bool believe_own_step();
+  [[nodiscard]] bool take_back_broken();
+  void take_back(Jump jump);
+  void rest_broken();
+
+  [[nodiscard]] double loss_of(NodeId member) const;
+  [[nodiscard]] bool is_trusted(NodeId peer) const;
+  void rest_offenders(Instant now);
 
   // joining.cpp
   [[nodiscard]] bool needs_model() const { return model_ready_ && (!has_model_ || phase_ == Phase::broken); }
@@ -363,7 +378,14 @@ class NodeImpl {
   std::vector<float> base_;      // the model the trainer is about to have: last snapshot + update
   std::vector<float> incoming_;  // the snapshot; then, swapped, the update under construction
   std::vector<float> drift_;     // own displacement per step
-  std::vector<double> travelled_;  // of each block, by own steps: the sum of the norms; only with outer momentum
+  std::vector<double> travelled_;  // of each block, by own steps: the sum of the norms
+  StepGuard guard_;
+  std::unique_ptr<TransferGuard> transfer_guard_;
+  OwnMove own_move_;                // since the last look, of the blocks measured so far
+  std::vector<double> own_moved_;   // of each block: the norm
+  double pushed_squared_ = 0;       // of the update that is being handed back
+  std::uint32_t rests_ = 0;         // of a model that broke again and again
+  Instant rest_until_{};            // no model is taken over before
   Trigger trigger_;
   BatchBalancer balancer_;
   std::uint32_t batch_ = 0;           // wanted of the trainer; 0: the job's

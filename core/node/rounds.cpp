@@ -42,6 +42,7 @@ void NodeImpl::on_snapshot(Snapshot snapshot, Instant now) {
   snapshot_at_ = now;
   balance();
   if (!last_.finite) {
+    if (take_back_broken()) return;
     own_model_broken("the trainer met a value that is not finite");
     adopt(now);
     return;
@@ -90,12 +91,13 @@ void NodeImpl::start_round(Instant now) {
     if (!prompt_) finish_round_at_ = now + finish_pace();
   }
   if (!prompt_) looked_at_ = now;
-  zero_local_segments(base_);  // base becomes the update; take_in clears the rest of it
-  stage_ = RoundStage::take_in;
+  stage_ = RoundStage::judge;
+  own_move_ = {};
+  own_moved_.resize(schema_.blocks().size());
   cursor_ = 0;
   if (config_.exchange.enabled && (config_.exchange.future_position > 0 || trigger_.needs_drift()) && drift_.size() != incoming_.size())
     drift_.assign(incoming_.size(), 0.0f);
-  if (config_.exchange.enabled && config_.exchange.outer_momentum > 0) travelled_.resize(schema_.blocks().size());
+  if (config_.exchange.enabled) travelled_.resize(schema_.blocks().size());
 }
 
 void NodeImpl::zero_local_segments(std::vector<float>& values) const {
@@ -110,6 +112,23 @@ void NodeImpl::work(Instant now) {
   std::size_t floats = 0;
   while (has_work() && floats < floats_per_piece) {
     switch (stage_) {
+      case RoundStage::judge: {
+        if (base_valid_ && cursor_ < schema_.blocks().size()) {
+          measure_own_step(cursor_);
+          floats += schema_.blocks()[cursor_++].size;
+          break;
+        }
+        if (base_valid_ && guards_steps() && !believe_own_step()) {
+          if (stage_ == RoundStage::idle) return;  // taken back
+          own_model_broken("a parameter is not finite");
+          adopt(now);
+          return;
+        }
+        zero_local_segments(base_);  // base becomes the update; take_in clears the rest of it
+        stage_ = RoundStage::take_in;
+        cursor_ = 0;
+        break;
+      }
       case RoundStage::take_in: {
         const bool moved = base_valid_ && last_.step > base_step_;
         if (cursor_ < schema_.blocks().size()) {
@@ -122,7 +141,7 @@ void NodeImpl::work(Instant now) {
             const double blend = 1.0 - std::exp(-steps / config_.exchange.drift_window_steps);
             kernels().drift(block.of(std::span<float>(drift_)), current, before, static_cast<float>(1.0 / steps), static_cast<float>(blend));
           }
-          if (moved && !travelled_.empty()) travelled_[cursor_] += std::sqrt(kernels().distance(current, before).change_squared);
+          if (moved && !travelled_.empty()) travelled_[cursor_] += own_moved_[cursor_];
           std::fill(before.begin(), before.end(), 0.0f);
           floats += block.size;
           ++cursor_;
@@ -180,12 +199,14 @@ void NodeImpl::work(Instant now) {
       }
       case RoundStage::hand_back: {
         const std::size_t count = std::min<std::size_t>(floats_per_piece, base_.size() - cursor_);
-        kernels().axpy(std::span(base_).subspan(cursor_, count), std::span<const float>(incoming_).subspan(cursor_, count), 1.0f);
+        pushed_squared_ += kernels().axpy(std::span(base_).subspan(cursor_, count), std::span<const float>(incoming_).subspan(cursor_, count), 1.0f);
         if (!steps_allowed())
           final_.move(std::span<const float>(incoming_).subspan(cursor_, count));
         cursor_ += count;
         floats += count;
-        if (cursor_ == base_.size()) finish_round();
+        if (cursor_ < base_.size()) break;
+        finish_round();
+        rest_offenders(now);
         break;
       }
       case RoundStage::idle:
@@ -203,7 +224,7 @@ void NodeImpl::next_link(Instant now) {
       stage_ = RoundStage::speak;
       return;
     }
-    neighbour.link->look_begin(drift(), last_.step_seconds, outer_step(round_links_[round_link_]), now);
+    neighbour.link->look_begin(drift(), last_.step_seconds, outer_step(round_links_[round_link_]), now, is_trusted(round_links_[round_link_]));
     stage_ = RoundStage::look;
     if (schema_.blocks().empty()) decide(neighbour, now);
     return;
@@ -388,7 +409,9 @@ Speech NodeImpl::speech_for(const Link& link, double periods, const Trigger::Dec
   speech.weight = own_weight();
   const double own = static_cast<double>(speech.weight);
   if (!fine && policy.loss_trust != LossTrust::off) speech.trust = loss_trust(last_.loss, link.peer_loss(now), policy.loss_trust_max);
-  const double peer = speech.trust * std::max(1e-6, static_cast<double>(link.peer_weight()));
+  // A weight is a minibatch over the job's, or a joiner's share of that.
+  const double heaviest = std::max(1.0, job_batch() > 0 ? static_cast<double>(config_.balance.batch_max) / job_batch() : 1.0);
+  const double peer = speech.trust * std::clamp(static_cast<double>(link.peer_weight()), 1e-6, heaviest);
   double gain = (fine ? finish_mixing : policy.mixing) * gain_in_flight(std::max(speech.in_flight, link.peer_in_flight()));
   if (!fine && policy.age_decay > 0 && last_.step_seconds > 0)
     gain /= 1.0 + policy.age_decay * link.age_seconds(now) / last_.step_seconds;
@@ -405,6 +428,7 @@ Speech NodeImpl::speech_for(const Link& link, double periods, const Trigger::Dec
 
 void NodeImpl::finish_round() {
   if (!steps_allowed()) final_.end_round();
+  guard_.pushed(std::sqrt(std::exchange(pushed_squared_, 0.0)));
   hand_out(std::move(incoming_), false);
 }
 
@@ -447,6 +471,7 @@ void NodeImpl::own_model_broken(const std::string& where) {
   // Who leaves has nothing to say any more, but it still leaves; who is paused is so again with another model.
   if (phase_ == Phase::broken || phase_ == Phase::leaving || phase_ == Phase::left) return;
   paused_when_broken_ = phase_ == Phase::paused;
+  rest_broken();
   set_phase(Phase::broken, where + "; nothing is published until a neighbour's model has been taken");
 }
 

@@ -8,6 +8,7 @@ namespace gossipd {
 namespace {
 
 constexpr std::uint8_t flag_fresh = 1, flag_hash = 2;
+constexpr float weight_max = 1e6f;  // the largest minibatch that a setting allows, over a job's smallest
 
 }  // namespace
 
@@ -80,7 +81,7 @@ std::optional<Reject> decode_turn(std::span<const std::byte> message, const Sche
   h.loss = in.get<float>();
   if (!in.ok() || (flags & ~1) != 0 || h.records > turn_records_max) return Reject::malformed;
   const auto sane = [](float x, float most) { return std::isfinite(x) && x >= 0 && x <= most; };
-  if (!sane(h.gain_speaker, 1) || !sane(h.gain_listener, 1) || !sane(h.weight, 1e9f)) return Reject::bad_gain;
+  if (!sane(h.gain_speaker, 1) || !sane(h.gain_listener, 1) || !sane(h.weight, weight_max)) return Reject::bad_gain;
   if (!sane(h.step_seconds, 1e9f) || !sane(h.snapshot_age_seconds, 1e9f) || !sane(h.loss, loss_max)) return Reject::malformed;
   records.clear();
   for (std::uint16_t i = 0; i < h.records; ++i) {

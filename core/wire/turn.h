@@ -23,6 +23,7 @@ namespace gossipd {
 inline constexpr std::size_t bulk_message_bytes_max = std::size_t{1} << 20;
 inline constexpr std::size_t turn_header_bytes = 44;
 inline constexpr float loss_max = 1e9f;  // of a turn's header; larger ones are sent as this
+inline constexpr std::size_t turn_weight_offset = 16;  // in the header
 inline constexpr std::size_t turn_record_bytes = 12;
 inline constexpr std::size_t turn_hash_bytes = 8;  // more, of a record with a hash
 inline constexpr std::size_t turn_message_fill_bytes = 60 * 1024;  // a message is sent once it holds so much

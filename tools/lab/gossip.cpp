@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "core/balance/settings.h"
 #include "core/exchange/kernels.h"
 #include "core/exchange/settings.h"
 #include "core/membership/settings.h"
+#include "core/wire/turn.h"
 #include "models/schedule.h"
 
 namespace gossipd::lab {
@@ -62,7 +64,7 @@ struct GossipStrategy::Host {
   bool told_to_train = true, holding = true, not_finite = false;
   Step step = 0;
   Samples samples = 0, position = 0, others = 0;
-  double loss = 0, step_seconds = 0, rate_scale = 1;
+  double loss = 0, loss_worst = 0, step_seconds = 0, rate_scale = 1;
   std::uint32_t batch = 0;  // 0: the job's
   bool first_step = true;
   Instant checkpoint_at{};
@@ -104,6 +106,7 @@ void GossipStrategy::start(Setup& setup) {
   }
   hosts_[0]->disk.state.cluster = ClusterId{Random(setup.seed).next() | 1};
   for (std::size_t i = 0; i < setup.nodes(); ++i) {
+    if (poison_.kind == PoisonSpec::Kind::absent && i == poison_.node) continue;
     const auto delay = delays_.find(i);
     setup.world.after(delay == delays_.end() ? Duration(0) : delay->second, [this, i] { boot(i, i == 0); });
   }
@@ -122,6 +125,7 @@ void GossipStrategy::boot(std::size_t i, bool founds) {
   config.membership = membership_;
   config.exchange = exchange_;
   config.balance = balance_;
+  if (poison_.kind == PoisonSpec::Kind::lie && poison_.node == i) config.exchange.step_jump = config.exchange.transfer_reach = 0;
   const bool restored = !host.disk.model.empty();
   if (host.disk.written != Instant{}) host.disk.state.down_for = now - host.disk.written;
   host.node = std::make_unique<Node>(std::move(config), host.disk.state, now);
@@ -261,6 +265,7 @@ void GossipStrategy::boundary(std::size_t i) {
     if (update.replace) {
       host.engine->replace_model(update.values);
       host.engine->restore_optimizer({});
+      host.first_step = true;
       host.not_finite = !kernels().all_finite(update.values);
     } else if (!host.not_finite) {
       host.engine->add_to_model(update.values);
@@ -288,7 +293,8 @@ void GossipStrategy::boundary(std::size_t i) {
 
 void GossipStrategy::step(std::size_t i) {
   Host& host = *hosts_[i];
-  const double rate = learning_rate_at(setup_->job, cluster_samples(host)) * host.rate_scale;
+  const double wild = is_bad(i, PoisonSpec::Kind::rate) ? poison_.value : 1;
+  const double rate = learning_rate_at(setup_->job, cluster_samples(host)) * host.rate_scale * wild;
   const std::uint32_t batch = host.batch > 0 ? host.batch : setup_->job.batch;
   const Instant began = setup_->world.now();
   host.computing = true;
@@ -300,6 +306,7 @@ void GossipStrategy::step(std::size_t i) {
         const auto made = [this, i, batch, began, loss](Host& trained) {
           trained.computing = false;
           ++trained.step;
+          trained.loss_worst = std::max(trained.loss_worst, loss);
           trained.samples += batch;
           trained.position += batch;
           if (!std::isfinite(loss)) trained.not_finite = true;
@@ -333,9 +340,11 @@ void GossipStrategy::return_loan(std::size_t i) {
   host.loan.reset();
   host.engine->copy_model(snapshot.model);
   if (!kernels().all_finite(snapshot.model)) host.not_finite = true;
+  if (is_bad(i, PoisonSpec::Kind::lie)) lie(snapshot);
   snapshot.step = host.step;
   snapshot.samples = host.samples;
   snapshot.loss = host.loss;
+  snapshot.loss_worst = std::exchange(host.loss_worst, 0.0);
   snapshot.learning_rate = learning_rate_at(setup_->job, cluster_samples(host)) * host.rate_scale;
   snapshot.learning_rate_peak = learning_rate_peak(setup_->job) * host.rate_scale;
   snapshot.warming_up = is_warming_up(setup_->job, cluster_samples(host));
@@ -344,6 +353,20 @@ void GossipStrategy::return_loan(std::size_t i) {
   snapshot.job_batch = setup_->job.batch;
   snapshot.finite = !host.not_finite;
   host.node->on_snapshot(std::move(snapshot), setup_->world.now());
+}
+
+// ---- one bad node ------------------------------------------------------------------------------------
+
+bool GossipStrategy::is_bad(std::size_t i, PoisonSpec::Kind kind) const {
+  return poison_.kind == kind && poison_.node == i && setup_->world.seconds_now() >= poison_.at_s;
+}
+
+// So far away that every block goes whole at first, then 60 further for each model it hands over.
+void GossipStrategy::lie(Snapshot& snapshot) {
+  const auto value = static_cast<float>(poison_.value + 60.0 * static_cast<double>(lies_++));
+  std::fill(snapshot.model.begin(), snapshot.model.end(), value);
+  snapshot.loss = 1e-3;
+  snapshot.finite = true;
 }
 
 // ---- sessions ----------------------------------------------------------------------------------------
@@ -384,6 +407,12 @@ void GossipStrategy::send(std::size_t from, SessionId id, Lane lane, SharedBytes
   if (found == sessions_.end() || !found->second->open) return;
   const auto session = found->second;
   const int mine = session->end_of(from, id), other = 1 - mine;
+  if (lane == Lane::bulk && is_bad(from, PoisonSpec::Kind::lie) && bulk_kind(*message) == BulkKind::turn) {
+    auto spoilt = std::make_shared<Bytes>(*message);
+    const float weight = 1e9f;
+    std::memcpy(spoilt->data() + turn_weight_offset, &weight, sizeof weight);
+    message = std::move(spoilt);
+  }
   const std::size_t to = session->ends[other];
   const auto arrived = [this, session, other, to, lane, message] {
     for_host(to, setup_->world.now(), [this, session, other, lane, message](Host& h) {
@@ -435,6 +464,7 @@ bool GossipStrategy::finished() const {
   for (std::size_t i = 0; i < hosts_.size(); ++i) {
     const Host& host = *hosts_[i];
     if (!host.node || host.node->phase() == Phase::left) continue;
+    if (poison_.kind != PoisonSpec::Kind::none && poison_.node == i) continue;
     if (host.node->phase() != Phase::finished) return false;
     any = true;
   }

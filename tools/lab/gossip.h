@@ -37,6 +37,7 @@ class GossipStrategy : public Strategy {
   void reachable(std::set<std::pair<std::size_t, std::size_t>> pairs) override { reachable_ = std::move(pairs); }
   // Machines that start later than at once.
   void starts_at(std::size_t machine, Duration delay) override { delays_[machine] = delay; }
+  void poison(const PoisonSpec& poison) override { poison_ = poison; }
 
   [[nodiscard]] NodeView view(std::size_t machine) const;
 
@@ -56,6 +57,8 @@ class GossipStrategy : public Strategy {
   void step(std::size_t i);
   void return_loan(std::size_t i);
   [[nodiscard]] Samples cluster_samples(const Host& host) const;
+  [[nodiscard]] bool is_bad(std::size_t machine, PoisonSpec::Kind kind) const;
+  void lie(Snapshot& snapshot);
   [[nodiscard]] bool reaches(std::size_t a, std::size_t b) const;
 
   ExchangePolicy exchange_;
@@ -66,9 +69,11 @@ class GossipStrategy : public Strategy {
   std::string document_;
   std::vector<std::unique_ptr<Host>> hosts_;
   std::map<std::size_t, Duration> delays_;
+  PoisonSpec poison_;
   std::set<std::pair<std::size_t, std::size_t>> reachable_;
   std::map<std::pair<std::size_t, SessionId>, std::shared_ptr<Session>> sessions_;
   std::uint64_t next_session_ = 0;
+  std::uint64_t lies_ = 0;
 };
 
 }  // namespace gossipd::lab

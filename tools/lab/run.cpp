@@ -12,6 +12,8 @@ namespace gossipd::lab {
 
 namespace {
 
+bool is_healthy(const Scenario& scenario, std::size_t node) { return scenario.poison.kind == PoisonSpec::Kind::none || scenario.poison.node != node; }
+
 class Books : public Recorder {
  public:
   Books(const Scenario& scenario, const Job& job, World& world, Strategy& strategy, GradientEngine& judge, Pool& judges)
@@ -39,7 +41,7 @@ class Books : public Recorder {
       wanted_ = scenario_.evaluate_nodes;
       points_.push_back(CurvePoint{world_.seconds_now(), samples_, world_.traffic().bytes});
     }
-    if (wanted_ > 0 && std::find(open_.begin(), open_.end(), machine) == open_.end()) {
+    if (wanted_ > 0 && is_healthy(scenario_, machine) && std::find(open_.begin(), open_.end(), machine) == open_.end()) {
       open_.push_back(machine);
       --wanted_;
       evaluate(machine, points_.size() - 1);
@@ -62,7 +64,7 @@ class Books : public Recorder {
     points_.push_back(CurvePoint{world_.seconds_now(), samples_, world_.traffic().bytes});
     std::vector<std::size_t> nodes;
     for (std::size_t i = 0; i < scenario_.machines.size(); ++i)
-      if (strategy_.takes_part(i)) nodes.push_back(i);
+      if (strategy_.takes_part(i) && is_healthy(scenario_, i)) nodes.push_back(i);
     if (strategy_.same_model_everywhere() && !nodes.empty()) nodes.resize(1);
     const std::size_t count = std::min(scenario_.final_nodes, nodes.size());
     for (std::size_t k = 0; k < count; ++k) evaluate(nodes[k * nodes.size() / count], points_.size() - 1);
@@ -131,7 +133,8 @@ Result<std::vector<std::unique_ptr<GradientEngine>>> build_engines(const Scenari
   for (std::size_t i = 0; i < nodes; ++i) {
     const DataOrder::Shard shard{static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(nodes)};
     DataOrder order = scenario.dirichlet ? DataOrder(job.seed, shards[i], shard) : DataOrder(job.seed, train->count(), shard);
-    auto engine = make_torch_engine(job, "cpu", 1, BatchSource(train, std::move(order)), {});
+    auto set = is_healthy(scenario, i) ? train : poisoned(scenario.poison, job.data, train, order);
+    auto engine = make_torch_engine(job, "cpu", 1, BatchSource(std::move(set), std::move(order)), {});
     if (!engine) return engine.error();
     engines.push_back(std::move(*engine));
   }
@@ -169,10 +172,10 @@ void schedule_events(const Scenario& scenario, World& world, Strategy& strategy)
     });
 }
 
-double final_spread(Strategy& strategy, std::size_t nodes) {
+double final_spread(const Scenario& scenario, Strategy& strategy, std::size_t nodes) {
   std::vector<std::vector<float>> models;
   for (std::size_t i = 0; i < nodes; ++i)
-    if (strategy.takes_part(i)) {
+    if (strategy.takes_part(i) && is_healthy(scenario, i)) {
       const auto model = strategy.model(i);
       models.emplace_back(model.begin(), model.end());
     }
@@ -224,6 +227,7 @@ Result<RunResult> run_scenario(const Scenario& scenario, std::uint64_t seed, con
   for (std::size_t i = 0; i < scenario.starts_at_s.size(); ++i)
     if (scenario.starts_at_s[i] > 0) strategy->starts_at(i, from_seconds(scenario.starts_at_s[i]));
   schedule_events(scenario, world, *strategy);
+  strategy->poison(scenario.poison);
   strategy->start(setup);
 
   double limit = scenario.time_limit_s;
@@ -249,7 +253,7 @@ Result<RunResult> run_scenario(const Scenario& scenario, std::uint64_t seed, con
   for (const Setting& setting : strategy->settings()) result.knobs[setting.key] = setting.get();
   result.accuracy = books.finish(result);
   result.loss = result.curve.empty() ? 0 : result.curve.back().loss;
-  result.spread = strategy->same_model_everywhere() ? 0 : final_spread(*strategy, setup.nodes());
+  result.spread = strategy->same_model_everywhere() ? 0 : final_spread(scenario, *strategy, setup.nodes());
   result.seconds = world.seconds_now();
   result.target_accuracy = scenario.target_accuracy;
   result.seconds_to_target = time_to(result.curve, scenario.target_accuracy);

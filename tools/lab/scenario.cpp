@@ -177,6 +177,21 @@ void read_events(TomlReader& reader, Scenario& s) {
   }
 }
 
+void read_poison(TomlReader& reader, Scenario& s) {
+  using Kind = PoisonSpec::Kind;
+  TomlTable t = reader.table("poison");
+  PoisonSpec& p = s.poison;
+  p.kind = t.get_enum("kind", Kind::none,
+                      {{"none", Kind::none}, {"value", Kind::value}, {"scale", Kind::scale}, {"random-labels", Kind::random_labels},
+                       {"permuted-labels", Kind::permuted_labels}, {"rate", Kind::rate}, {"lie", Kind::lie}, {"absent", Kind::absent}});
+  const auto last = static_cast<std::int64_t>(s.machines.size()) - 1;
+  p.node = static_cast<std::size_t>(t.get_integer("node", last, 0, last));
+  p.value = t.get_double("value", p.value, -1e38, 1e38);
+  p.samples = static_cast<std::size_t>(t.get_integer("samples", 1, 1, 1'000'000));
+  p.at_s = t.get_double("at_s", 0, 0, 1e9);
+  if (p.kind != Kind::none && last < 1) t.refuse("kind", "one node of several is poisoned; write more [[nodes]]");
+}
+
 const StrategyEntry* find_strategy(const std::string& name) {
   for (const StrategyEntry& entry : strategies())
     if (entry.name == name) return &entry;
@@ -222,6 +237,10 @@ void read_strategy(TomlReader& reader, Scenario& s) {
   if (const auto mistake = strategy->mistake(s.job)) table.refuse("name", *mistake);
   const bool faults = std::any_of(s.events.begin(), s.events.end(), [](const EventSpec& e) { return e.what != EventSpec::What::speed; });
   const bool late = std::any_of(s.starts_at_s.begin(), s.starts_at_s.end(), [](double at) { return at > 0; });
+  using Poison = PoisonSpec::Kind;
+  const Poison poison = s.poison.kind;
+  const bool gossip_only = poison == Poison::rate || poison == Poison::lie || poison == Poison::absent;
+  if (!strategy->takes_events() && gossip_only) table.refuse("name", "poison.kind: '" + s.strategy + "' takes poisoned data only; use gossip");
   if (!strategy->takes_events() && (faults || late))
     table.refuse("name", "'" + s.strategy + "' is a reference row that knows no failures and no joiners; take out the events (speed may stay) or use gossip");
 }
@@ -256,6 +275,7 @@ Result<Scenario> Scenario::load(const std::string& path, const std::vector<std::
   if (!s.machines.empty()) {
     read_network(reader, s);
     read_events(reader, s);
+    read_poison(reader, s);
   }
   read_strategy(reader, s);
   TomlTable run = reader.table("run");

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tools/lab/poison.h"
 #include "tools/lab/strategy.h"
 
 namespace gossipd::lab {
@@ -41,6 +42,7 @@ struct Scenario {
   std::string strategy = "gossip";
   std::map<std::string, std::string> knobs;  // by key, as set() takes them
   std::vector<EventSpec> events;
+  PoisonSpec poison;
   std::size_t evaluate_nodes = 1;    // on the way; at the end up to final_nodes
   std::size_t final_nodes = 8;
   double target_accuracy = 0.88;

@@ -16,6 +16,7 @@
 #include "core/base/settings.h"
 #include "models/job.h"
 #include "models/torch_engine.h"
+#include "tools/lab/poison.h"
 #include "tools/lab/world.h"
 
 namespace gossipd::lab {
@@ -73,6 +74,7 @@ class Strategy {
   [[nodiscard]] virtual bool takes_part(std::size_t) const { return true; }
   virtual void reachable(std::set<std::pair<std::size_t, std::size_t>>) {}
   virtual void starts_at(std::size_t, Duration) {}
+  virtual void poison(const PoisonSpec&) {}
 };
 
 struct StrategyEntry {

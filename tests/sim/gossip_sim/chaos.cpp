@@ -66,7 +66,8 @@ bool Chaos::inject(Fault fault) {
       &Chaos::old_disk, &Chaos::empty_disk, &Chaos::foreign_disk, &Chaos::disk_error, &Chaos::slow_disk, &Chaos::stuck_disk, &Chaos::lost_checkpoint,
       &Chaos::late_join, &Chaos::operator_race, &Chaos::wrong_cluster, &Chaos::not_a_number, &Chaos::explosion,
       &Chaos::hostile_bytes, &Chaos::hostile_member, &Chaos::connection_flood, &Chaos::at_the_end,
-      &Chaos::endless_turn, &Chaos::cloned_disk, &Chaos::reflected_dial, &Chaos::lying_member};
+      &Chaos::endless_turn, &Chaos::cloned_disk, &Chaos::reflected_dial, &Chaos::lying_member,
+      &Chaos::poisoned_step, &Chaos::lie};
   static_assert(std::size(actions) == fault_classes);
   // Apart: within one call GCC 12's bounds check reads the index before it is set.
   const Action action = actions[static_cast<std::size_t>(fault)];

@@ -16,6 +16,8 @@ class Chaos {
   void begin();
   void end() { calm_ = true; }  // no more faults; then, when nobody is frozen any more,
   void calm();
+  // What `from` says to a neighbour, if it lies just now.
+  void distort(std::size_t from, Lane lane, Bytes& message);
   [[nodiscard]] bool over() const { return fired_ >= scenario_.faults; }
   [[nodiscard]] std::uint64_t fired() const { return fired_; }
   [[nodiscard]] const std::array<std::uint64_t, fault_classes>& counts() const { return counts_; }
@@ -65,6 +67,8 @@ class Chaos {
   bool cloned_disk();
   bool reflected_dial();
   bool lying_member();
+  bool poisoned_step();
+  bool lie();
 
   [[nodiscard]] std::optional<std::size_t> pick(const std::function<bool(std::size_t)>& fits);
   [[nodiscard]] std::optional<std::size_t> pick_running();
@@ -80,6 +84,7 @@ class Chaos {
   void start(std::size_t node);
   void spoil_disk(std::size_t node);
   void wipe(std::size_t node);
+  void throw_away(std::size_t node, float by, int again);
   bool replace_disk(const std::function<bool(std::size_t)>& fits, const std::function<void(std::size_t)>& with);
   void operate(std::size_t node);
   Duration length(Duration longest);
@@ -99,6 +104,7 @@ class Chaos {
   std::map<std::size_t, Disk> backups_;
   std::set<std::size_t> misplaced_;            // run on another cluster's disk
   std::uint64_t wiped_ = 0;
+  std::map<std::size_t, Instant> lies_until_;
 };
 
 }  // namespace gossipd::sim

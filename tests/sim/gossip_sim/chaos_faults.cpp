@@ -1,7 +1,9 @@
 // One function for each class of fault, in the order of Fault.
 #include <cmath>
+#include <cstring>
 #include <limits>
 
+#include "core/wire/turn.h"
 #include "tests/sim/gossip_sim/chaos.h"
 
 namespace gossipd::sim {
@@ -255,6 +257,45 @@ bool Chaos::explosion() {
   for (float& x : cluster_.model(*node)) x *= factor;
   checkers_.stepped(*node);
   return true;
+}
+
+// One parameter of a model, as far as 1e30 away; some keep doing so, about once a step.
+bool Chaos::poisoned_step() {
+  const auto node = pick([this](std::size_t i) { return is_running(i) && has_model(i); });
+  if (!node) return false;
+  throw_away(*node, std::pow(10.0f, static_cast<float>(3 + random_.below(28))), chance(0.3) ? static_cast<int>(random_.below(40)) : 0);
+  return true;
+}
+
+void Chaos::throw_away(std::size_t node, float by, int again) {
+  if (!is_running(node) || !has_model(node)) return;
+  const auto model = cluster_.model(node);
+  model[random_.below(model.size())] += chance(0.5) ? by : -by;
+  checkers_.stepped(node);
+  if (again == 0) return;
+  cluster_.events().at(cluster_.now() + cluster_.options(node).step_time, [this, node, by, again] {
+    if (!calm_) throw_away(node, by, again - 1);
+  });
+}
+
+// For a while a member says of itself, in the headers of its turns, whatever the fields can hold.
+bool Chaos::lie() {
+  const auto node = pick([this](std::size_t i) { return is_running(i) && has_model(i); });
+  if (node) lies_until_[*node] = cluster_.now() + length(60s);
+  return node.has_value();
+}
+
+void Chaos::distort(std::size_t from, Lane lane, Bytes& message) {
+  const auto found = lies_until_.find(from);
+  if (calm_ || found == lies_until_.end() || cluster_.now() > found->second) return;
+  if (lane != Lane::bulk || bulk_kind(message) != BulkKind::turn || message.size() < turn_header_bytes) return;
+  // Gains are not among them: they move both ends' replicas, and what only one end knows of them is a fault of the wire.
+  constexpr std::size_t weight = 16, in_flight = 20, step = 24, step_seconds = 32, age = 36, loss = 40;
+  constexpr float values[] = {0, 1e-30f, 1, 32, 1e6f, 1e9f, 3e38f, -1, std::numeric_limits<float>::quiet_NaN()};
+  for (const std::size_t field : {weight, step_seconds, age, loss})
+    if (chance(0.3)) std::memcpy(message.data() + field, &values[random_.below(std::size(values))], sizeof(float));
+  if (chance(0.3)) std::memset(message.data() + in_flight, chance(0.5) ? 0xff : 0, 4);
+  if (chance(0.3)) std::memset(message.data() + step, chance(0.5) ? 0xff : 0, 8);
 }
 
 // ---- strangers ----------------------------------------------------------------------------------

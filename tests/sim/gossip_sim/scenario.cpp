@@ -12,7 +12,7 @@ constexpr const char* fault_names[] = {
     "kill", "kill-at-effect", "power-loss", "lost-write", "stop", "freeze", "clock-jump",
     "old-disk", "empty-disk", "foreign-disk", "disk-error", "slow-disk", "stuck-disk", "lost-checkpoint",
     "late-join", "operator-race", "wrong-cluster", "not-a-number", "explosion", "hostile-bytes", "hostile-member", "connection-flood", "at-the-end",
-    "endless-turn", "cloned-disk", "reflected-dial", "lying-member"};
+    "endless-turn", "cloned-disk", "reflected-dial", "lying-member", "poisoned-step", "lie"};
 static_assert(std::size(fault_names) == fault_classes);
 
 constexpr Duration failed_dial_gap = 15s;     // at most between two dials of members that failed (core: 10 s and a half)

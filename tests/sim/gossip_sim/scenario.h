@@ -14,7 +14,7 @@ enum class Fault : std::uint8_t {
   kill, kill_at_effect, power_loss, lost_write, stop, freeze, clock_jump,
   old_disk, empty_disk, foreign_disk, disk_error, slow_disk, stuck_disk, lost_checkpoint,
   late_join, operator_race, wrong_cluster, not_a_number, explosion, hostile_bytes, hostile_member, connection_flood, at_the_end,
-  endless_turn, cloned_disk, reflected_dial, lying_member,
+  endless_turn, cloned_disk, reflected_dial, lying_member, poisoned_step, lie,
   count_
 };
 inline constexpr std::size_t fault_classes = static_cast<std::size_t>(Fault::count_);

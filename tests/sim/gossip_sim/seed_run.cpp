@@ -27,7 +27,12 @@ class SeedRun {
     cluster_.network().set_random(seed);
     cluster_.set_latency(std::chrono::microseconds(100 + seed % 7 * 5000));
     cluster_.watch(checkers_);
-    if (plant != nullptr) cluster_.plant(plant->hooks(cluster_, scenario_));
+    Hooks hooks = plant != nullptr ? plant->hooks(cluster_, scenario_) : Hooks{};
+    hooks.wire = [this, planted = std::move(hooks.wire)](std::size_t from, std::size_t to, Lane lane, Bytes& message) {
+      chaos_.distort(from, lane, message);
+      return !planted || planted(from, to, lane, message);
+    };
+    cluster_.plant(std::move(hooks));
     for (const NodeOptions& options : scenario_.nodes) cluster_.add_off(options);
     if (scenario_.foreign) checkers_.is_foreign(cluster_.id(scenario_.nodes.size() - 1));
     checkers_.listen_for(hostile_);

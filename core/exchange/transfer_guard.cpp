@@ -1,0 +1,83 @@
+#include "core/exchange/transfer_guard.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace gossipd {
+namespace {
+
+constexpr std::uint32_t offences_max = 8;  // that are told apart
+
+double median(std::array<float, TransferGuard::history> values, std::size_t count) {
+  const auto end = values.begin() + static_cast<std::ptrdiff_t>(std::min(count, values.size()));
+  const auto middle = values.begin() + (end - values.begin() - 1) / 2;
+  std::nth_element(values.begin(), middle, end);
+  return static_cast<double>(*middle);
+}
+
+}  // namespace
+
+// Negative: not known.
+double TransferGuard::usual(NodeId peer, std::size_t block) const {
+  std::vector<double> others;
+  double own = -1;
+  for (const auto& [id, link] : links_) {
+    if (!link.open || link.past.empty() || link.past[block].count < history_min) continue;
+    const Past& past = link.past[block];
+    if (id == peer) own = median(past.taken, past.count);
+    else others.push_back(median(past.asked, past.count));
+  }
+  if (others.empty()) return own;
+  const auto middle = others.begin() + static_cast<std::ptrdiff_t>((others.size() - 1) / 2);
+  std::nth_element(others.begin(), middle, others.end());
+  return *middle;
+}
+
+double TransferGuard::share(NodeId peer, const Ask& ask) {
+  if (reach_ <= 0 || !(ask.norm > 0)) return 1;
+  travels_ = travels_ || ask.travelled > 0;
+  Of& link = links_[peer];
+  link.open = true;
+  link.past.resize(blocks_);
+  const double own_norm = std::max(ask.own_norm, rms_min * std::sqrt(static_cast<double>(ask.floats)));
+  const double known = usual(peer, ask.block);
+  double share = 1;
+  if (travels_ && known >= 0) {
+    const double bound = reach_ * std::max({ask.travelled, known, (ask.training ? norm_floor : rest_floor) * own_norm});
+    share = std::min(1.0, bound / ask.norm);
+  }
+  if (!(ask.norm <= absurd * std::max(own_norm, ask.travelled))) share = 0;
+  const double taken = share > 0 ? share * ask.norm : 0;
+  Past& past = link.past[ask.block];
+  past.asked[past.count % history] = static_cast<float>(ask.norm);
+  past.taken[past.count % history] = static_cast<float>(taken);
+  ++past.count;
+  link.asked_squared += ask.norm * ask.norm;
+  link.taken_squared += taken * taken;
+  return share;
+}
+
+bool TransferGuard::finish(NodeId peer) {
+  const auto found = links_.find(peer);
+  if (found == links_.end()) return false;
+  Of& link = found->second;
+  const bool hard = link.taken_squared < hard_share * hard_share * link.asked_squared;
+  link.asked_squared = link.taken_squared = 0;
+  if (!hard) {
+    link.strikes -= std::min(link.strikes, 1u);
+    return false;
+  }
+  if (++link.strikes < std::max(1u, strikes_max >> std::min(link.offences, offences_max))) return false;
+  link.strikes = 0;
+  ++link.offences;
+  return true;
+}
+
+void TransferGuard::close(NodeId peer) {
+  const auto found = links_.find(peer);
+  if (found == links_.end()) return;
+  found->second.open = false;
+  found->second.past.clear();
+}
+
+}  // namespace gossipd

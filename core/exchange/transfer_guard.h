@@ -1,0 +1,80 @@
+// core/exchange/transfer_guard.h - how much of what a neighbour's model pulls a node takes, block by block.
+//
+// The problem: the key admits a member, it does not make it right. A neighbour whose model was ruined,
+// or that lies, pulls this node's model away within any bound on single values.
+//
+// The answer is self-centred clipping (He, Karimireddy, Jaggi 2022) with a radius that is found. A
+// transfer of norm t on one block of one link is cut to `reach` times the largest of
+//
+//   how far the node's own steps have led on that block since the last exchange on the link,
+//   what the other links have asked for lately: the lower median over links of each one's median
+//     (without another link: what this link was given),
+//   `norm_floor` of the block's own norm; `rest_floor` of it at rest, where nothing travels,
+//
+// and to nothing if it is beyond `absurd` times that norm. In undisturbed runs transfers stay below 2 times
+// the first two. Where all links pull far it is this node that is far, and it follows. A link that is
+// cut to less than `hard_share` in `strikes_max` exchanges more often than not offends, and rests;
+// each time it needs half as many. Only the model's update is cut: both ends draw the replicas
+// together as before, so these stay bit-identical and what was not taken is said again.
+//
+// Does not stop: more than half of the links in league, and whoever stays below the radius. One owner.
+#pragma once
+
+#include <array>
+#include <map>
+#include <vector>
+
+#include "core/base/types.h"
+
+namespace gossipd {
+
+class TransferGuard {
+ public:
+  static constexpr double norm_floor = 0.0025, rest_floor = 0.05;
+  static constexpr double absurd = 10;
+  static constexpr double rms_min = 0.1;  // a block that is nearly zero counts as if its values were so large
+  static constexpr double hard_share = 1.0 / 3;
+  static constexpr std::uint32_t strikes_max = 8;
+  static constexpr std::size_t history = 8;      // transfers of a block on a link that are remembered …
+  static constexpr std::size_t history_min = 3;  // … and needed
+
+  struct Ask {
+    std::size_t block = 0;
+    std::size_t floats = 0;    // of the block
+    double norm = 0;           // of the transfer
+    double travelled = 0;      // by own steps since the last exchange on this link
+    double own_norm = 0;       // of the block
+    bool training = true;
+  };
+
+  // `reach` 0: everything is taken.
+  TransferGuard(double reach, std::size_t blocks) : reach_(reach), blocks_(blocks) {}
+
+  // The part of the transfer that is to be taken, 0 to 1.
+  [[nodiscard]] double share(NodeId peer, const Ask&);
+  // The exchange is over. True: the link offends and should rest.
+  [[nodiscard]] bool finish(NodeId peer);
+  // The link is open no more; what counts against it is kept.
+  void close(NodeId peer);
+
+ private:
+  struct Past {
+    std::array<float, history> asked{}, taken{};
+    std::uint32_t count = 0;
+  };
+  struct Of {
+    bool open = false;
+    std::vector<Past> past;  // of each block
+    double asked_squared = 0, taken_squared = 0;  // of this exchange
+    std::uint32_t strikes = 0, offences = 0;
+  };
+
+  [[nodiscard]] double usual(NodeId peer, std::size_t block) const;
+
+  const double reach_;
+  const std::size_t blocks_;
+  bool travels_ = false;  // own steps have led somewhere
+  std::map<NodeId, Of> links_;
+};
+
+}  // namespace gossipd
