@@ -269,7 +269,6 @@ class NodeImpl {
   void on_file_piece(Session& session, std::span<const std::byte> message, Instant now);
 
   // abuse.cpp
-  void quarantine(Session& session, const std::string& why, Instant now);
   void on_flood(Session& session, const std::string& what, Instant now);
   [[nodiscard]] bool is_admitted(Session& session, const Control& message, std::size_t bytes, Instant now);
   void bound_conversations();

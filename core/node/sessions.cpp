@@ -452,16 +452,6 @@ void NodeImpl::on_bulk(Session& session, std::span<const std::byte> message, Ins
   if (round_has_reason(now)) start_round(now);
 }
 
-void NodeImpl::quarantine(Session& session, const std::string& why, Instant now) {
-  Neighbour& neighbour = neighbours_[session.theirs->id];
-  const Duration length = quarantine_min * (1u << std::min(neighbour.quarantines, quarantine_doublings_max));
-  ++neighbour.quarantines;
-  neighbour.refusals = 0;
-  neighbour.quarantined_until = now + length;
-  if (neighbour.link) neighbour.link->forget();
-  refuse(session, Error{"quarantined", why + "; this link rests for " + std::to_string(static_cast<int>(seconds(length))) + " s"}, now);
-}
-
 void NodeImpl::on_refused_data(Session& session, std::uint64_t refused, std::optional<Reject> whole, Instant now) {
   Neighbour& neighbour = neighbours_[session.theirs->id];
   ++neighbour.refusals;
