@@ -193,7 +193,7 @@ Directory::Outcome Directory::merge(const MemberFigures& claim, Instant now, Ses
   }
   entry.record.samples = std::max(entry.record.samples, claim.samples);
   account(entry.record, true);
-  entry.refreshed = now;
+  if (newer || source != SessionId{}) entry.refreshed = now;  // what counts later is no word of it
   touch(entry, false, newer && claim.samples == entry.record.samples ? source : SessionId{});
   return Outcome::updated;
 }
