@@ -120,7 +120,8 @@ Scenario draw_scenario(std::uint64_t seed) {
   const Duration step = between(random, 300ms, 1500ms) * (count > 16 ? 3 : 1);
   const Samples budget = chance(random, 0.1) ? static_cast<Samples>(seconds(s.chaos) / seconds(step) * 32.0 * static_cast<double>(count) * between(random, 0.3, 0.9)) : 0;
   // Without gradients nothing brings an exploded model back.
-  if (budget > 0) s.rates[static_cast<std::size_t>(Fault::explosion)] = 0;
+  for (const Fault fault : {Fault::explosion, Fault::poisoned_step})
+    if (budget > 0) s.rates[static_cast<std::size_t>(fault)] = 0;
   const double timer_slack_s = chance(random, 0.5) ? 0.4 : 0.05;
   for (std::size_t i = 0; i < count + (s.foreign ? 1 : 0); ++i) {
     NodeOptions node;
