@@ -62,7 +62,7 @@ struct ExchangePolicy {
   std::uint32_t refusals_until_quarantine = 3;
   double transfer_reach = 4;  // what a neighbour's model pulls is cut to so many times what is usual (transfer_guard.h); 0: never
   double loss_ratio_max = 3;  // of a neighbour with a loss so many times the members' median nothing is taken; 0: of all
-  double step_jump = 20;      // an own look that goes so many times as far as usual is taken back (step_guard.h); 0: none is
+  double step_jump = 6;       // an own look that goes so many times as far as usual is taken back (step_guard.h); 0: none is
 };
 
 // Outer momentum on a line whose round trip takes `periods` times period_steps own steps: the pace 1 / (1 - μ) rises with the root of the time

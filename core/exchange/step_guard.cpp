@@ -40,9 +40,11 @@ const char* to_string(Jump jump) {
 }
 
 bool StepGuard::is_far(const Movement& movement, double pace, const RecentValues& past) const {
-  const double moved = std::sqrt(movement.moved_squared);
+  const double moved = std::sqrt(movement.moved_squared), before = std::sqrt(movement.before_squared);
+  if (before > 0 && moved > growth_max * before) return true;
+  if (movement.after_squared < movement.before_squared) return false;
   return past.count() >= looks_min && pace > step_jump_ * allowance_ * past.median() &&
-         moved > share_min * std::sqrt(movement.before_squared) && moved > push_share * pushed_;
+         moved > share_min * before && moved > push_share * pushed_;
 }
 
 std::optional<Jump> StepGuard::jump_of(const OwnMove& move) const {
@@ -58,7 +60,13 @@ std::optional<Jump> StepGuard::jump_of(const OwnMove& move) const {
 }
 
 std::optional<Jump> StepGuard::judge(const OwnMove& move) {
-  const std::optional<Jump> jump = jump_of(move);
+  std::optional<Jump> jump = jump_of(move);
+  if (jump && in_a_row_ >= give_in_after) {
+    const std::uint32_t in_a_row = in_a_row_;
+    forget();
+    jump = jump_of(move);
+    in_a_row_ = in_a_row;
+  }
   if (jump) {
     ++in_a_row_, ++jumps_;
     allowance_ = std::min(allowance_ * allowance_growth, allowance_max);

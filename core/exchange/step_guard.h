@@ -12,9 +12,11 @@
 //   and by more than `push_share` of what neighbours moved it by lately (then the gradients answer that).
 //
 // Parameters and statistics are judged apart; statistics do not follow the learning rate. A look
-// that jumped is no part of the past. Where the pace has really changed the guard gives in: each
-// refusal in a row allows a fifth more, to `allowance_max` at most. Nothing is judged by norms before
-// `looks_min` looks. Pure; one owner.
+// that jumped is no part of the past. A model that comes back from far away takes large steps as well,
+// so a jump to a smaller norm is believed, and where the pace has really changed the guard gives in: each refusal
+// in a row allows a fifth more, to `allowance_max` at most, and after `give_in_after` of them it learns the
+// pace anew. A look that makes a model more than `growth_max` times as large is never believed, with or without
+// a past; nothing else is judged before `looks_min` looks. Pure; one owner.
 #pragma once
 
 #include <array>
@@ -44,6 +46,7 @@ class RecentValues {
 struct Movement {
   double moved_squared = 0;   // ‖x_now − x_before‖²
   double before_squared = 0;  // ‖x_before‖²
+  double after_squared = 0;   // ‖x_now‖²
 };
 
 // One look: what `steps` own steps have made of the model.
@@ -66,7 +69,9 @@ class StepGuard {
   static constexpr double share_min = 0.02;
   static constexpr double push_share = 2;
   static constexpr double allowance_growth = 1.2;
-  static constexpr double allowance_max = 4;
+  static constexpr double allowance_max = 1.5;
+  static constexpr double growth_max = 4;
+  static constexpr std::uint32_t give_in_after = 16;
 
   explicit StepGuard(double step_jump) : step_jump_(step_jump) {}
 

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "core/correction/curvature.h"
 #include "core/node/node_impl.h"
 
 namespace gossipd {
@@ -23,10 +24,12 @@ bool NodeImpl::guards_steps() const { return config_.exchange.step_jump > 0; }
 // One block of the model since the last look. base_: the model as it was handed out.
 void NodeImpl::measure_own_step(std::size_t index) {
   const Block& block = schema_.blocks()[index];
-  const ChangeNorms norms = kernels().distance(block.of(std::span<const float>(incoming_)), block.of(std::span<const float>(base_)));
+  const auto now = block.of(std::span<const float>(incoming_)), before = block.of(std::span<const float>(base_));
+  const ChangeNorms norms = kernels().distance(now, before);
   Movement& movement = block.kind == SegmentKind::parameter ? own_move_.parameters : own_move_.statistics;
   movement.moved_squared += norms.change_squared;
   movement.before_squared += norms.reference_squared;
+  movement.after_squared += mean_square(now) * static_cast<double>(now.size());
   own_moved_[index] = std::sqrt(norms.change_squared);
 }
 

@@ -15,7 +15,8 @@ constexpr double model_norm = 10, rate = 0.1, usual_loss = 0.5;
 // One step that moves a model of norm 10 by `distance`.
 OwnMove moved_by(double distance, double loss_worst = usual_loss) {
   OwnMove move;
-  move.parameters = {.moved_squared = distance * distance, .before_squared = model_norm * model_norm};
+  const double before = model_norm * model_norm, moved = distance * distance;
+  move.parameters = {.moved_squared = moved, .before_squared = before, .after_squared = before + moved};
   move.learning_rate = rate;
   move.loss = usual_loss;
   move.loss_worst = loss_worst;
@@ -97,18 +98,19 @@ TEST_CASE("a step with a loss beyond all that was usual has jumped, even if the 
 TEST_CASE("statistics are judged apart, and without the learning rate") {
   StepGuard guard(20);
   OwnMove move = moved_by(0.1);
-  move.statistics = {.moved_squared = 0.01, .before_squared = 1};
+  move.statistics = {.moved_squared = 0.01, .before_squared = 1, .after_squared = 1.01};
   for (std::size_t i = 0; i < StepGuard::window; ++i) REQUIRE_FALSE(guard.judge(move));
   move.learning_rate /= 1000;
   move.parameters.moved_squared /= 1e6;
   CHECK_FALSE(guard.judge(move));
-  move.statistics.moved_squared = 1e6;
+  move.statistics.moved_squared = move.statistics.after_squared = 1e6;
   CHECK(guard.judge(move) == Jump::statistics);
 }
 
-TEST_CASE("what is not finite has jumped from the first look on; nothing else is judged without a past") {
+TEST_CASE("what is not finite, and a model five times its size, have jumped from the first look on; nothing else has") {
   StepGuard guard(20);
-  CHECK_FALSE(guard.judge(moved_by(1e6)));
+  CHECK_FALSE(guard.judge(moved_by(3.9 * model_norm)));
+  CHECK(guard.judge(moved_by(4.1 * model_norm)) == Jump::parameters);
   CHECK(guard.judge(moved_by(std::numeric_limits<double>::infinity())) == Jump::not_finite);
   CHECK(guard.judge(moved_by(std::numeric_limits<double>::quiet_NaN())) == Jump::not_finite);
 }
@@ -116,10 +118,21 @@ TEST_CASE("what is not finite has jumped from the first look on; nothing else is
 TEST_CASE("a pace that has really changed is believed after some looks, an explosion never") {
   StepGuard guard = used_to(0.1);
   int refused = 0;
-  while (refused < 100 && guard.judge(moved_by(6))) ++refused;
-  CHECK(refused == 7);  // 20 times 1.2 to the 7th is above 60
+  while (refused < 100 && guard.judge(moved_by(2.8))) ++refused;
+  CHECK(refused == 2);  // 20 times 1.2 times 1.2 is above 28
   StepGuard another = used_to(0.1);
-  for (int i = 0; i < 100; ++i) CHECK(another.judge(moved_by(10)) == Jump::parameters);
+  refused = 0;
+  while (refused < 100 && another.judge(moved_by(10))) ++refused;
+  CHECK(refused == StepGuard::give_in_after);
+  StepGuard exploding = used_to(0.1);
+  for (int i = 0; i < 100; ++i) CHECK(exploding.judge(moved_by(5 * model_norm)) == Jump::parameters);
+}
+
+TEST_CASE("a model that comes back from far away may take large steps") {
+  StepGuard guard = used_to(0.1);
+  OwnMove back = moved_by(8);
+  back.parameters.after_squared = 4;
+  CHECK_FALSE(guard.judge(back));
 }
 
 TEST_CASE("at rest a model does not move") {

@@ -126,7 +126,8 @@ Scenario draw_scenario(std::uint64_t seed) {
   if (chance(ends, 0.15) && budget == 0) budget = between(ends, 0.2, 0.7);
   s.budget = static_cast<Samples>(budget * time_for);
   // Without gradients nothing brings an exploded model back.
-  if (s.budget > 0) s.rates[static_cast<std::size_t>(Fault::explosion)] = 0;
+  for (const Fault fault : {Fault::explosion, Fault::poisoned_step})
+    if (s.budget > 0) s.rates[static_cast<std::size_t>(fault)] = 0;
   const double timer_slack_s = chance(random, 0.5) ? 0.4 : 0.05;
   for (std::size_t i = 0; i < count + (s.foreign ? 1 : 0); ++i) {
     NodeOptions node;
