@@ -123,6 +123,7 @@ class LoneNode {
   [[nodiscard]] std::span<const float> model() const { return model_; }
   [[nodiscard]] std::size_t reads_waiting() const { return reads_.size(); }
   bool job_arrived = false;  // from a peer
+  bool restart_asked = false;  // the id is another process's
   bool holds_reads = false;  // of the disk, which is slow
   void read_all() {
     for (const FileReadEffect& read : std::exchange(reads_, {})) {
@@ -146,6 +147,7 @@ class LoneNode {
   }
   void carry_out(CloseEffect& e) { std::erase(open_, e.session); }
   void carry_out(UpdateEffect& e) { update_ = std::move(e.update); }
+  void carry_out(RestartEffect&) { restart_asked = true; }
   void carry_out(RestoreEffect&) { node_.on_restored(std::vector<float>(schema_.floats(), 0.25f), now_); }
   void carry_out(FileReadEffect& e) {
     reads_.push_back(e);
@@ -153,7 +155,7 @@ class LoneNode {
     if (!holds_reads) reads_.pop_back(), node_.on_file_read(e.session, e.file, e.offset, Bytes(e.bytes, std::byte{7}));
   }
   void carry_out(DialEffect&) {}
-  void carry_out(PersistEffect&) {}
+  void carry_out(PersistEffect& e) { node_.on_persisted(e.state, now_); }
   void carry_out(JobEffect&) { job_arrived = true; }
   void carry_out(FilePieceEffect&) {}
   void carry_out(BudgetEffect&) {}
