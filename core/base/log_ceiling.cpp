@@ -30,7 +30,8 @@ bool LogCeiling::admits(std::string_view words, Instant now) {
     if (!part.empty()) kind += ' ' + std::string(part);
 
   auto found = kinds_.find(kind);
-  if (found == kinds_.end() && kinds_.size() < limits_.kinds_max)
+  // This node's own kinds are few, and a flood of others' must leave room for them.
+  if (found == kinds_.end() && (whom.empty() || kinds_.size() < limits_.kinds_max))
     found = kinds_.emplace(kind, Count{}).first;
   const std::uint32_t alike_max = whom.empty()                   ? limits_.own_alike_max
                                   : event == "event=turned-away" ? limits_.turned_away_max
