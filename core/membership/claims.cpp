@@ -34,6 +34,11 @@ Samples Claims::credited(NodeId id, const Directory& directory, Samples claimed,
 bool Claims::admit(MemberRecord& claim, const Directory& directory, NodeId said_by) {
   const Directory::Entry* known = directory.find(claim.id);
   const Told told = claim.id == self_ ? Told::of_us : claim.id == said_by ? Told::of_itself : Told::of_another;
+  if (known == nullptr && told == Told::of_another && claim.incarnation > first_incarnation_max && claim.incarnation < counter_max) {
+    // A member under lies may have had to go that far. It counts as known, in a life that it can outbid.
+    claim.incarnation = first_incarnation_max;
+    doubts_.note(Doubt::incarnation, said_by);
+  }
   if (const auto why = doubt(claim, known == nullptr ? nullptr : &known->record, told)) {
     doubts_.note(*why, said_by);
     return false;

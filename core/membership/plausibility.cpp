@@ -28,11 +28,14 @@ const char* to_string(Doubt doubt) {
 
 bool is_plausible_incarnation(std::uint64_t claimed, std::optional<std::uint64_t> known, Told told) {
   if (claimed >= counter_max) return false;
-  if (!known) return claimed <= first_incarnation_max;
-  const std::uint64_t jump = told == Told::of_us       ? refuted_jump_max
-                             : told == Told::of_itself ? own_word_jump_max
-                                                       : told_incarnation_jump_max;
-  return claimed <= saturated(*known, jump);
+  if (!known) return claimed <= (told == Told::of_itself ? first_own_word_max : first_incarnation_max);
+  switch (told) {
+    case Told::of_another: return claimed <= saturated(*known, told_incarnation_jump_max);
+    case Told::of_itself: return claimed <= saturated(*known, own_word_jump_max);
+    case Told::of_us: break;
+  }
+  // Nobody else can be made to believe more, so more need not be refuted.
+  return claimed <= std::max(first_incarnation_max, saturated(*known, refuted_jump_max));
 }
 
 std::optional<Doubt> doubt(const MemberRecord& claim, const MemberRecord* known, Told told) {

@@ -26,8 +26,9 @@ inline constexpr Samples budget_samples_max = Samples{1} << 60;
 inline constexpr Samples member_samples_max = Samples{1} << 47;
 // How far a claim may be beyond what is known.
 inline constexpr std::uint64_t told_incarnation_jump_max = std::uint64_t{1} << 20;
-inline constexpr std::uint64_t first_incarnation_max = std::uint64_t{1} << 40;  // nothing is known
-inline constexpr std::uint64_t refuted_jump_max = std::uint64_t{1} << 41;  // of this node itself; beyond the first, a leap
+inline constexpr std::uint64_t first_incarnation_max = std::uint64_t{1} << 40;  // told of a member that is not known
+inline constexpr std::uint64_t first_own_word_max = std::uint64_t{1} << 41;  // said by a member that is not known
+inline constexpr std::uint64_t refuted_jump_max = std::uint64_t{1} << 22;  // of this node, whatever a newcomer may believe of it
 inline constexpr Duration between_leaps = std::chrono::minutes(1);  // or a liar would drive a node to the end of its range
 inline constexpr std::uint64_t own_word_jump_max = std::uint64_t{1} << 50;  // so many leaps may have been missed
 inline constexpr std::uint64_t budget_revision_jump_max = std::uint64_t{1} << 16;

@@ -40,9 +40,13 @@ TEST_CASE("an incarnation is believed as far as somebody can still refute it, it
   CHECK(is_plausible_incarnation(5 + told_incarnation_jump_max, 5, Told::of_another));
   CHECK_FALSE(is_plausible_incarnation(6 + told_incarnation_jump_max, 5, Told::of_another));
   CHECK(is_plausible_incarnation(first_incarnation_max, std::nullopt, Told::of_another));
-  CHECK_FALSE(is_plausible_incarnation(first_incarnation_max + 1, std::nullopt, Told::of_itself));
+  CHECK_FALSE(is_plausible_incarnation(first_incarnation_max + 1, std::nullopt, Told::of_another));
+  CHECK(is_plausible_incarnation(first_own_word_max, std::nullopt, Told::of_itself));
+  CHECK_FALSE(is_plausible_incarnation(first_own_word_max + 1, std::nullopt, Told::of_itself));
   // Whatever a newcomer is made to believe of us we may refute, and all may believe the refutation of us.
   CHECK(is_plausible_incarnation(first_incarnation_max, 5, Told::of_us));
+  CHECK_FALSE(is_plausible_incarnation(first_incarnation_max + 1, 5, Told::of_us));
+  CHECK(is_plausible_incarnation(first_incarnation_max + 2, first_incarnation_max + 1, Told::of_us));
   CHECK(is_plausible_incarnation(first_incarnation_max + 1, 5, Told::of_itself));
   for (const Told told : {Told::of_another, Told::of_itself, Told::of_us}) {
     CHECK_FALSE(is_plausible_incarnation(all_ones, 5, told));
@@ -216,6 +220,21 @@ TEST_CASE("a node follows a claim of a far life of its own once a minute, or a l
   CHECK_FALSE(claims.take_leap(known.directory, begin + 600s));
   MemberFigures figures = figures_of(lie);
   CHECK_FALSE(claims.admit(figures, known.directory, other));
+}
+
+TEST_CASE("of a member that is not known, a life beyond belief counts as one that it can outbid") {
+  Known known;
+  Claims claims(newcomer(), 0);
+  (void)claims.on_tick(known.directory, 100, begin);
+  MemberRecord far = record_of(stranger, 1000);
+  far.incarnation = 2 * first_incarnation_max;
+  far.state = MemberState::failed;
+  REQUIRE(claims.admit(far, known.directory, other));
+  CHECK(far.incarnation == first_incarnation_max);
+  CHECK(far.samples == 1000);
+  CHECK(claims.refused() == 1);
+  far.incarnation = all_ones;
+  CHECK_FALSE(claims.admit(far, known.directory, other));
 }
 
 TEST_CASE("what is admitted holds the samples that count") {
