@@ -66,6 +66,7 @@ struct NodeState {
   NodeId former_id{};             // given up, since another process holds it; 0: none
   Samples former_samples = 0;     // of the trainer's counter: trained under former ids
   Duration down_for{};            // read only: since this was written, by the wall clock
+  Duration unsure_for{};          // before it was written: what was trained in that time others may still have to tell
 };
 
 struct NodeConfig {

@@ -99,6 +99,7 @@ NodeState state_from(const Json& json) {
   const auto unix_s = static_cast<std::int64_t>(std::time(nullptr));
   const auto written = json.value("written_unix_s", unix_s);
   s.down_for = std::chrono::seconds(std::clamp<std::int64_t>(unix_s - std::clamp<std::int64_t>(written, 0, unix_s), 0, down_max_s));
+  s.unsure_for = std::chrono::seconds(std::clamp<std::int64_t>(json.value("unsure_s", std::int64_t{0}), 0, down_max_s));
   const Json& members = json.at("members");
   if (members.size() > members_max) throw std::invalid_argument("too many members");
   for (const Json& member : members) s.members.push_back(record_from(member));
@@ -135,6 +136,7 @@ std::string format_node_state(const NodeState& state) {
                      {"samples_per_second", finite(state.samples_per_second)},
                      {"former_id", to_hex(state.former_id)},
                      {"former_samples", state.former_samples},
+                     {"unsure_s", std::chrono::duration_cast<std::chrono::seconds>(state.unsure_for).count()},
                      {"written_unix_s", static_cast<std::int64_t>(std::time(nullptr))},
                      {"members", std::move(members)}};
   // A name is whatever a peer says it is: bytes that are no UTF-8 are replaced, not thrown about.

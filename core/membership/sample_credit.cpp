@@ -11,6 +11,7 @@ SampleCredit::SampleCredit(const Start& start)
       ratio_(start.speed_ratio_max),
       trusting_(start.newcomer),
       down_for_(std::clamp(start.down_for, Duration{}, Duration(std::chrono::hours(24 * 365)))),
+      unsure_for_(std::clamp(start.unsure_for, Duration{}, Duration(std::chrono::hours(24 * 365)))),
       began_(start.now),
       now_(start.now),
       advanced_(start.now - down_for_) {}
@@ -66,7 +67,7 @@ Samples SampleCredit::credit(const Claim& claim) {
 Samples SampleCredit::spend(NodeId id, Account& account) {
   if (account.claimed <= account.credited) return account.credited;
   // What this node has trained on since it began it knows; only what is older than its disk can be news.
-  const double potential = id == self_ ? rate_max() * seconds(down_for_) : potential_;
+  const double potential = id == self_ ? rate_max() * seconds(down_for_ + unsure_for_) : potential_;
   const double room = std::max(0.0, potential - account.spent);
   const auto wanted = static_cast<double>(account.claimed - account.credited);
   const double given = wanted <= room ? wanted : static_cast<double>(static_cast<Samples>(room));

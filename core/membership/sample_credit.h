@@ -26,6 +26,7 @@ class SampleCredit {
     NodeId self{};
     double speed_ratio_max = 16;  // of a member's speed to the typical one
     Duration down_for{};          // between the last run's end and now: the others trained meanwhile
+    Duration unsure_for{};    // before that: time of which this node may not know what it trained
     bool newcomer = false;
     Instant now{};
   };
@@ -69,7 +70,7 @@ class SampleCredit {
   double ratio_;
   bool trusting_;
   bool ends_trust_ = false;
-  Duration down_for_{};
+  Duration down_for_{}, unsure_for_{};
   double typical_rate_ = 0;
   double potential_ = 0;  // what one member can have trained since this process began
   double head_start_ = 0;  // of a member that is met late: it may be as old as this node

@@ -15,7 +15,7 @@ constexpr std::uint64_t instance_salt = 0x696e7374616e6365;  // so that nothing 
 
 NodeImpl::NodeImpl(NodeConfig config, NodeState state, Instant now)
     : config_(std::move(config)), state_(std::move(state)), random_(config_.random_seed ^ raw(state_.id)), directory_(state_.id, config_.membership.known_max),
-      claims_({.self = state_.id, .speed_ratio_max = config_.membership.speed_ratio_max, .down_for = state_.down_for,
+      claims_({.self = state_.id, .speed_ratio_max = config_.membership.speed_ratio_max, .down_for = state_.down_for, .unsure_for = state_.unsure_for,
                .newcomer = state_.own_samples == 0 && state_.samples_per_second == 0, .now = now}, state_.budget.revision),
       guard_(config_.exchange.step_jump), trigger_(config_.exchange),
       balancer_(config_.balance) {
@@ -47,6 +47,9 @@ void NodeImpl::persist() {
   state_.samples_per_second = own_rate_;
   persist_due_ = false;
   NodeState state = state_;
+  // Some time after the start the others have told all they know; a node that dies before has it told again.
+  if (last_time_ - started_ < SampleCredit::reserve) state.unsure_for += state.down_for;
+  else state.unsure_for = Duration{};
   state.incarnation = DurableClaims::reserved_above(std::max(state_.incarnation, refute_above_));
   for (const auto& [id, entry] : directory_.entries())
     if (id != state_.id) state.members.push_back(entry.record);

@@ -135,6 +135,10 @@ TEST_CASE("of itself a node believes what is older than its start and newer than
   credit.advance(100, 1000, begin + 100h);
   CHECK(credit.credit({.id = us, .claimed = 6000, .known = 1000, .met = true}) == 6000);
   CHECK(credit.credit({.id = us, .claimed = all_ones, .known = 6000, .met = true}) == 11'000);
+  start.unsure_for = 5s;  // it died before it had been told
+  SampleCredit again(start);
+  again.advance(100, 1000, begin + 100h);
+  CHECK(again.credit({.id = us, .claimed = all_ones, .known = 1000, .met = true}) == 16'000);
   SampleCredit without(member());
   without.advance(100, 1000, begin + 100h);
   CHECK(without.credit({.id = us, .claimed = 1001, .known = 1000, .met = true}) == 1000);
