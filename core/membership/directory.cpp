@@ -147,8 +147,9 @@ Directory::Outcome Directory::merge(const MemberRecord& claim, Instant now, Sess
   const Samples samples = std::max(known.samples, claim.samples);
   const MemberState claimed = claim.state == MemberState::suspect ? MemberState::alive : claim.state;
   const bool refuted = claim.incarnation > known.incarnation;
+  const bool newer_word = refuted || (claim.incarnation == known.incarnation && claim.tick > known.tick);
   bool is_news = refuted, newer_figures = samples != known.samples;
-  if (refuted || (claim.incarnation == known.incarnation && claim.tick > known.tick)) entry.said = now;
+  if (newer_word) entry.said = now;
   if (refuted) {
     known = claim;
     known.state = claimed;
@@ -168,7 +169,7 @@ Directory::Outcome Directory::merge(const MemberRecord& claim, Instant now, Sess
   const bool said_it_all = claim.incarnation == known.incarnation && claimed == known.state && claim.news == known.news && claim.tick == known.tick &&
                            claim.samples == known.samples;
   touch(entry, is_news, said_it_all ? source : SessionId{});
-  entry.refreshed = now;
+  if (newer_word || is_news) entry.refreshed = now;
   if (refuted || known.state != MemberState::alive) absolve(entry);
   if (known.state == before) return Outcome::updated;
   switch (known.state) {
@@ -193,7 +194,7 @@ Directory::Outcome Directory::merge(const MemberFigures& claim, Instant now, Ses
   }
   entry.record.samples = std::max(entry.record.samples, claim.samples);
   account(entry.record, true);
-  if (newer || source != SessionId{}) entry.refreshed = now;  // what counts later is no word of it
+  if (newer) entry.refreshed = now;  // what counts later, here or at another, is no word of it
   touch(entry, false, newer && claim.samples == entry.record.samples ? source : SessionId{});
   return Outcome::updated;
 }
