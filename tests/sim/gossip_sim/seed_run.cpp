@@ -10,8 +10,9 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::uint64_t events_max = 5'000'000;  // a seed that needs more does not come to its end
-// Gradients halve what an explosion of 1e6 has left within 7 of the slowest steps: 20 times that, and a quarantine on the way.
-constexpr Duration recovery_bound = 20 * 7 * 7s + 640s;
+// Gradients halve what is left of an explosion within 7 of the slowest steps: 20 times that from 1e6, 100 times from
+// the 1e30 of a poisoned step that came before the guard had a past to hold it against; and a quarantine on the way.
+constexpr Duration recovery_bound = 20 * 7 * 7s + 640s, poisoned_recovery_bound = 100 * 7 * 7s + 640s;
 constexpr float noise = 0.006f;  // of a step without gradients; an exchange needs some news of every block
 constexpr Duration look_period = 1s;              // in which agreement is looked for
 constexpr int recovered_looks = 30;
@@ -160,7 +161,8 @@ class SeedRun {
   // Without gradients but for some noise, and at the end of the schedule, the exchange alone brings the models together.
   void models_agree() {
     // An exploded model that is refused and let in again moves those that had come back.
-    until(recovery_bound, "model", [this, looks = 0]() mutable -> std::string {
+    const bool poisoned = scenario_.rates[static_cast<std::size_t>(Fault::poisoned_step)] > 0;
+    until(poisoned ? poisoned_recovery_bound : recovery_bound, "model", [this, looks = 0]() mutable -> std::string {
       for (const std::size_t i : living())
         for (const float x : cluster_.model(i))
           if (!(std::fabs(x) < 10)) {
