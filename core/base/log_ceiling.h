@@ -22,8 +22,8 @@ class LogCeiling {
  public:
   struct Limits {
     std::uint32_t alike_max = 10;  // lines of one kind and address, in a period
-    std::uint32_t turned_away_max =
-        3;  // the same for `event=turned-away`, which needs no key to cause
+    // The same for `event=turned-away`, which names many reasons under one code.
+    std::uint32_t turned_away_max = 20;
     std::uint32_t from_others_max = 300;  // lines about others in all
     std::uint32_t own_alike_max = 600;    // lines of one kind about this node itself
     std::size_t kinds_max = 512;          // told apart; the rest is counted as one
