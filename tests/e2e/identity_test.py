@@ -75,7 +75,7 @@ class Reflection(ClusterTest):
                 self.assertIn("self", {r["code"] for r in node.status()["refusals"]})
             own = first.ctl("join", f"127.0.0.1:{ports[0]}")
             self.assertNotEqual(0, own.returncode)
-            self.assertIn("own address", own.stdout + own.stderr)
+            self.assertIn("cannot join itself", own.stdout + own.stderr)
             proxies[0].target, proxies[1].target = first.address, second.address
             for node in nodes:
                 node.wait("linked again", lambda s: s["links_open"] == 1, deadline_s=3 * SELF_MARK_S)
