@@ -88,7 +88,7 @@ class Startup(ClusterTest):
 
     def test_words_that_are_no_utf_8_or_steer_a_terminal(self):
         node = self.founder()
-        for words in (["--set", b"name=caf\xe9"], ["--join", b"\xff"], ["--set", "name=a\x1b[2J"], ["--\x1b[2J"], ["--set", b"log.level=\xff"]):
+        for words in (["--set", b"advertise=caf\xe9"], ["--join", b"\xff"], ["--set", "advertise=a\x1b[2J"], ["--\x1b[2J"], ["--set", b"log.level=\xff"]):
             code, line = self.run_once(node, *words)
             self.assertEqual(EXIT_CONFIG, code, line)
             self.assertNotRegex(line, "[\x00-\x1f\x7f-\x9f]")

@@ -89,17 +89,19 @@ class SeedRun {
 
   void pass(Duration length) {
     const Instant end = cluster_.now() + length;
-    while (cluster_.step(end)) GOSSIPD_SIM_REQUIRE(cluster_.events().count() < events_max, "core", "the events do not come to an end");
+    while (cluster_.step(end)) GOSSIPD_SIM_REQUIRE(cluster_.events().count() < events_max, awaited_, "the events do not come to an end");
     cluster_.events().skip_to(end);
   }
 
   // `what` says what is still missing; nothing: done.
   void until(Duration bound, const char* checker, const std::function<std::string()>& what) {
     const Instant end = cluster_.now() + bound;
+    awaited_ = checker;
     for (std::string missing = what(); !missing.empty(); missing = what()) {
       GOSSIPD_SIM_REQUIRE(cluster_.now() < end, checker, missing + ", " + std::to_string(static_cast<int>(seconds(bound))) + " s after the last fault");
       pass(look_period);
     }
+    awaited_ = "core";
   }
 
   [[nodiscard]] bool anybody_frozen() const {
@@ -276,6 +278,7 @@ class SeedRun {
   Checkers checkers_;
   Hostile hostile_;
   Chaos chaos_;
+  const char* awaited_ = "core";  // the checker whose word is waited for
   const Instant begin_ = cluster_.now();
 };
 
