@@ -29,6 +29,8 @@ constexpr std::int64_t down_max_s = 365 * 24 * 3600;
 
 std::uint64_t checksum(const std::string& text) { return XXH3_64bits(text.data(), text.size()); }
 
+std::int64_t unix_now() { return static_cast<std::int64_t>(std::time(nullptr)); }
+
 double finite(double value) { return std::isfinite(value) ? value : 0; }
 
 Json to_json(const MemberRecord& r) {
@@ -83,7 +85,7 @@ MemberRecord record_from(const Json& json) {
   return r;
 }
 
-NodeState state_from(const Json& json) {
+NodeState state_from(const Json& json, std::int64_t unix_s) {
   NodeState s;
   s.id = NodeId{id_from(json, "id")};
   s.cluster = ClusterId{id_from(json, "cluster")};
@@ -96,9 +98,9 @@ NodeState state_from(const Json& json) {
   s.samples_per_second = json.value("samples_per_second", 0.0);
   if (json.contains("former_id")) s.former_id = NodeId{id_from(json, "former_id")};
   s.former_samples = json.value("former_samples", Samples{0});
-  const auto unix_s = static_cast<std::int64_t>(std::time(nullptr));
   const auto written = json.value("written_unix_s", unix_s);
-  s.down_for = std::chrono::seconds(std::clamp<std::int64_t>(unix_s - std::clamp<std::int64_t>(written, 0, unix_s), 0, down_max_s));
+  const std::int64_t since_s = unix_s - std::clamp<std::int64_t>(written, 0, unix_s) + 1;  // both were cut to whole seconds
+  s.down_for = std::chrono::seconds(std::clamp<std::int64_t>(since_s, 0, down_max_s));
   s.unsure_for = std::chrono::seconds(std::clamp<std::int64_t>(json.value("unsure_s", std::int64_t{0}), 0, down_max_s));
   const Json& members = json.at("members");
   if (members.size() > members_max) throw std::invalid_argument("too many members");
@@ -122,7 +124,7 @@ std::uint64_t random_64() {
   return value;
 }
 
-std::string format_node_state(const NodeState& state) {
+std::string format_node_state(const NodeState& state, std::int64_t unix_s) {
   Json members = Json::array();
   for (const MemberRecord& r : state.members) members.push_back(to_json(r));
   const Json body = {{"id", to_hex(state.id)},
@@ -137,14 +139,14 @@ std::string format_node_state(const NodeState& state) {
                      {"former_id", to_hex(state.former_id)},
                      {"former_samples", state.former_samples},
                      {"unsure_s", std::chrono::duration_cast<std::chrono::seconds>(state.unsure_for).count()},
-                     {"written_unix_s", static_cast<std::int64_t>(std::time(nullptr))},
+                     {"written_unix_s", unix_s},
                      {"members", std::move(members)}};
   // A name is whatever a peer says it is: bytes that are no UTF-8 are replaced, not thrown about.
   const std::string text = body.dump(-1, ' ', false, Json::error_handler_t::replace);
   return "{\"format\":" + std::to_string(state_format) + ",\"checksum\":\"" + to_hex(checksum(text)) + "\",\"state\":" + text + "}\n";
 }
 
-Result<NodeState> parse_node_state(const std::string& text) {
+Result<NodeState> parse_node_state(const std::string& text, std::int64_t unix_s) {
   if (json_nests_deeper(text)) return Error{"bad-state", "is damaged (it nests deeper than any state)"};
   try {
     const Json json = Json::parse(text);
@@ -153,7 +155,7 @@ Result<NodeState> parse_node_state(const std::string& text) {
                                     std::to_string(state_format)};
     const Json& body = json.at("state");
     if (json.at("checksum").get<std::string>() != to_hex(checksum(body.dump()))) return Error{"bad-state", "has a wrong checksum"};
-    return state_from(body);
+    return state_from(body, unix_s);
   } catch (const std::exception& error) {
     return Error{"bad-state", std::string("is damaged (") + error.what() + ")"};
   }
@@ -194,7 +196,7 @@ Result<StoredState> StateStore::load_state() const {
   const auto load = [](const std::filesystem::path& from) -> Result<NodeState> {
     const Result<std::string> text = read_whole(from);
     if (!text) return text.error();
-    Result<NodeState> state = parse_node_state(*text);
+    Result<NodeState> state = parse_node_state(*text, unix_now());
     if (!state) return Error{state.error().code, from.string() + ": " + state.error().text};
     return state;
   };
@@ -211,7 +213,7 @@ Result<StoredState> StateStore::load_state() const {
 }
 
 std::optional<Error> StateStore::save_state(const NodeState& state) const {
-  return write_durably(directory_ / "node.json", format_node_state(state));
+  return write_durably(directory_ / "node.json", format_node_state(state, unix_now()));
 }
 
 Result<StoredJob> StateStore::load_job(JobHash hash) const {

@@ -24,8 +24,9 @@ namespace gossipd {
 [[nodiscard]] std::uint64_t random_64();
 
 // As kept in node.json; parse returns code "bad-state".
-[[nodiscard]] std::string format_node_state(const NodeState&);
-[[nodiscard]] Result<NodeState> parse_node_state(const std::string& text);
+// `unix_s`: the time now, in seconds since 1970. It is written down, and what was written then tells how long the node was down.
+[[nodiscard]] std::string format_node_state(const NodeState&, std::int64_t unix_s);
+[[nodiscard]] Result<NodeState> parse_node_state(const std::string& text, std::int64_t unix_s);
 
 struct StoredState {
   std::optional<NodeState> state;  // nothing: this directory is new

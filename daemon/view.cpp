@@ -62,7 +62,7 @@ Json to_json(const MemberView& m) {
           {"incarnation", r.incarnation},
           {"step", r.step},
           {"samples", r.samples},
-          {"samples_per_second", r.samples_per_second},
+          {"samples_per_second", r.phase == Phase::training ? r.samples_per_second : 0},
           {"batch", r.batch},
           {"loss", r.loss},
           {"spread", r.spread}};

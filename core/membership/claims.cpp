@@ -12,11 +12,16 @@ constexpr double absurd_rate = 1e9;  // samples/s; while there is nothing to com
 
 double typical_rate(const Directory& directory, NodeId self, double own_rate) {
   std::vector<double> rates;
-  for (const auto& [id, entry] : directory.entries())
-    if (id != self && entry.record.state == MemberState::alive && entry.record.samples_per_second > 0)
-      rates.push_back(entry.record.samples_per_second);
+  std::size_t others = 0, ended = 0;
+  for (const auto& [id, entry] : directory.entries()) {
+    if (id == self || entry.record.state != MemberState::alive) continue;
+    ++others;
+    if (entry.record.phase == Phase::finishing || entry.record.phase == Phase::finished) ++ended;
+    if (entry.record.samples_per_second > 0) rates.push_back(entry.record.samples_per_second);
+  }
   if (own_rate > 0) rates.push_back(own_rate);
-  else if (rates.size() < 2) return 0;
+  const bool alone_and_ended = others == 1 && ended == 1;
+  if (rates.empty() || (rates.size() == 1 && own_rate <= 0 && !alone_and_ended)) return 0;
   const auto middle = rates.begin() + static_cast<std::ptrdiff_t>((rates.size() - 1) / 2);
   std::nth_element(rates.begin(), middle, rates.end());
   return *middle;

@@ -51,7 +51,8 @@ class Claims {
 };
 
 // What a member does typically, by the speeds that are told: the lower median of those that are known, this
-// node's own among them, so that no single member decides it. 0: too few are known.
+// node's own among them, so that no single member decides it
+// while anybody trains: where all the others are one that has finished, its word is all there is. 0: too few are known.
 [[nodiscard]] double typical_rate(const Directory& directory, NodeId self, double own_rate);
 
 }  // namespace gossipd

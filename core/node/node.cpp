@@ -87,8 +87,13 @@ void NodeImpl::renew_own_record(Instant now) {
   record.phase = phase_;
   record.samples = std::max(own_samples(), known ? known->record.samples : 0);
   record.step = last_.step;
-  record.samples_per_second = last_.step_seconds > 0 && steps_allowed() ? last_.batch / last_.step_seconds : 0;
-  if (last_.step_seconds > 0 && last_.batch > 0) own_rate_ = last_.batch / last_.step_seconds;
+  if (last_.step_seconds > 0 && last_.batch > 0) {
+    if (own_rate_ == 0) persist_due_ = true;  // a node that restarts without a rate can judge nobody's claims
+    own_rate_ = last_.batch / last_.step_seconds;
+  }
+  // At the end of a job the last rate stays in the record: whoever restarts then has no other to judge claims by.
+  const bool ended = phase_ == Phase::finishing || phase_ == Phase::finished;
+  record.samples_per_second = ended || (steps_allowed() && last_.step_seconds > 0) ? own_rate_ : 0;
   record.batch = last_.batch;
   record.loss = last_.loss;
   record.spread = own_spread();
@@ -444,7 +449,7 @@ NodeView NodeImpl::view(Instant now) const {
   view.loss = last_.loss;
   view.learning_rate = last_.learning_rate;
   view.step_seconds = last_.step_seconds;
-  view.samples_per_second = directory_.self().samples_per_second;
+  view.samples_per_second = steps_allowed() ? directory_.self().samples_per_second : 0;
   view.batch = last_.batch;
   view.spread = own_spread();
   view.link_steps = link_steps_;

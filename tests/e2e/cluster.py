@@ -19,7 +19,7 @@ import tempfile
 import time
 import unittest
 
-BIN = os.environ.get("GOSSIPD_BIN_DIR", os.path.join(os.path.dirname(__file__), "../../build/release/bin"))
+BIN = os.path.abspath(os.environ.get("GOSSIPD_BIN_DIR", os.path.join(os.path.dirname(__file__), "../../build/release/bin")))
 GOSSIPD = os.path.join(BIN, "gossipd")
 GOSSIPCTL = os.path.join(BIN, "gossipctl")
 DATA = os.environ.get("GOSSIPD_TEST_DATA", "/usr/share/datasets/fashion-mnist")

@@ -183,6 +183,14 @@ TEST_CASE("one member does not decide what is typical") {
   (void)two.merge(liar, begin);
   CHECK(typical_rate(two, us, 0) == 0);
   CHECK(typical_rate(two, us, 50) == 50);
+  // A node that restarts after the end trains no more: the last rate of the only other is all that it can go by.
+  liar.phase = Phase::finished;
+  liar.samples_per_second = 70;
+  ++liar.tick;
+  ++liar.news;
+  (void)two.merge(liar, begin);
+  CHECK(typical_rate(two, us, 0) == 70);
+  CHECK(typical_rate(two, us, 50) == 50);
 }
 
 TEST_CASE("refused claims are counted by kind and source, and told once a minute") {

@@ -13,6 +13,7 @@ using namespace gossipd;
 
 namespace {
 
+constexpr std::int64_t now_s = 1'800'000'000;
 constexpr const char* job_text = "name = \"tiny\"\nbudget_samples = 1000\n";
 
 NodeState some_state(std::uint64_t incarnation) {
@@ -80,7 +81,7 @@ TEST_CASE("a state file damaged at any byte is refused, set aside, and the previ
   const TemporaryDirectory directory;
   const auto store = StateStore::open(directory.path());
   REQUIRE(store);
-  const std::string whole = format_node_state(some_state(2));
+  const std::string whole = format_node_state(some_state(2), now_s);
   for (std::size_t at = 0; at < whole.size(); at += 7) {
     CAPTURE(at);
     std::filesystem::remove(directory.path() / "node.json");
@@ -89,7 +90,7 @@ TEST_CASE("a state file damaged at any byte is refused, set aside, and the previ
     REQUIRE_FALSE(store->save_state(some_state(2)).has_value());
     std::string damaged = whole;
     damaged[at] ^= 0x10;
-    if (parse_node_state(damaged)) continue;  // a space within a name of a key is none of the content
+    if (parse_node_state(damaged, now_s)) continue;  // a space within a name of a key is none of the content
     directory.write("node.json", damaged);
     const auto loaded = store->load_state();
     REQUIRE(loaded);
@@ -101,7 +102,7 @@ TEST_CASE("a state file damaged at any byte is refused, set aside, and the previ
 }
 
 TEST_CASE("of 200 states damaged at random each is refused and the one before it loaded; of 200 with both damaged none starts") {
-  const std::string good = format_node_state(some_state(2)), before = format_node_state(some_state(1));
+  const std::string good = format_node_state(some_state(2), now_s), before = format_node_state(some_state(1), now_s);
   Random random(17);
   const auto damage = [&random](std::string text) {
     const std::size_t at = random.below(text.size());
@@ -116,7 +117,7 @@ TEST_CASE("of 200 states damaged at random each is refused and the one before it
   };
   const auto damaged = [&](const std::string& text) {
     std::string bad = damage(text);
-    while (parse_node_state(bad)) bad = damage(text);  // the line's end lost
+    while (parse_node_state(bad, now_s)) bad = damage(text);  // the line's end lost
     return bad;
   };
   const TemporaryDirectory directory;
@@ -142,7 +143,7 @@ TEST_CASE("of 200 states damaged at random each is refused and the one before it
 TEST_CASE("a state that nests deeper than any is refused before anything recurses on it") {
   const std::string deep = std::string(1'000'000, '[') + std::string(1'000'000, ']');
   for (const std::string& text : {deep, R"({"format":1,"checksum":"0","state":)" + deep + "}", std::string(1'000'000, '{')}) {
-    const auto state = parse_node_state(text);
+    const auto state = parse_node_state(text, now_s);
     REQUIRE_FALSE(state);
     CHECK(mentions(state.error().text, "nests deeper"));
   }
