@@ -5,12 +5,13 @@
 // time and under injected faults. A driver's loop after every event:
 //
 //     for (Effect& e : node.take_effects()) carry_out(e);
-//     while (node.has_work()) { node.work(now); …other events may come between… ; carry out effects }
-//     arm one timer for node.next_deadline(); when due: node.on_time(now)
+//     while (node.has_work()) { node.work(now); …other events may come between… ; carry out effects
+//     } arm one timer for node.next_deadline(); when due: node.on_time(now)
 //
-// The driver never waits for the disk: it hands the newest PersistEffect's state to a writer of its own
-// and goes on; when a state is on disk it says so by on_persisted(). Until then the node says
-// nothing that a restart would contradict (core/node/durable_claims.h), so no effect has to wait for another.
+// The driver never waits for the disk: it hands the newest PersistEffect's state to a writer of its
+// own and goes on; when a state is on disk it says so by on_persisted(). Until then the node says
+// nothing that a restart would contradict (core/node/durable_claims.h), so no effect has to wait
+// for another.
 //
 // work() does one bounded piece (about a block) of encoding, mixing or hashing, so that a large
 // model never keeps heartbeats waiting. Single owner, one thread (the protocol strand).
@@ -20,8 +21,8 @@
 #include <optional>
 #include <variant>
 
-#include "core/base/result.h"
 #include "core/balance/batch_balancer.h"
+#include "core/base/result.h"
 #include "core/exchange/policy.h"
 #include "core/exchange/trainer_port.h"
 #include "core/membership/member.h"
@@ -33,23 +34,30 @@ namespace gossipd {
 
 // Node policy for membership: what each node may choose for itself.
 struct MembershipPolicy {
-  std::uint32_t protocol = protocol_version;  // the newest to speak: an older one while a cluster is upgraded
+  // the newest to speak: an older one while a cluster is upgraded
+  std::uint32_t protocol = protocol_version;
   std::uint32_t links = 4;       // neighbours this node tries to have
   std::uint32_t links_max = 12;  // neighbours it accepts
-  std::size_t known_max = members_max;  // records it keeps: of a larger cluster, of those it met last
-  Duration tick = std::chrono::milliseconds(1000);          // own figures are renewed, some of all members' told
-  Duration ping = std::chrono::milliseconds(1000);          // per link
-  Duration suspect_after = std::chrono::milliseconds(3000); // silence on a link
+  // records it keeps: of a larger cluster, of those it met last
+  std::size_t known_max = members_max;
+  // own figures are renewed, some of all members' told
+  Duration tick = std::chrono::milliseconds(1000);
+  Duration ping = std::chrono::milliseconds(1000);           // per link
+  Duration suspect_after = std::chrono::milliseconds(3000);  // silence on a link
   Duration fail_after = std::chrono::milliseconds(10000);
-  Duration probe = std::chrono::milliseconds(10000);        // a member drawn at random, which has no link to here, is asked for a sign of life
-  Duration rotate = std::chrono::minutes(10);               // a link is given up for one to another member, drawn at random; 0: never
+  // a member drawn at random, which has no link to here, is asked for a sign of life
+  Duration probe = std::chrono::milliseconds(10000);
+  // a link is given up for one to another member, drawn at random; 0: never
+  Duration rotate = std::chrono::minutes(10);
   Duration handshake_timeout = std::chrono::milliseconds(10000);
-  Duration redial_min = std::chrono::milliseconds(300);     // backoff, doubled up to
+  Duration redial_min = std::chrono::milliseconds(300);  // backoff, doubled up to
   Duration redial_max = std::chrono::milliseconds(15000);
-  Duration isolation_grace = std::chrono::milliseconds(8000);  // restarted with known members: wait so long before training alone
+  // restarted with known members: wait so long before training alone
+  Duration isolation_grace = std::chrono::milliseconds(8000);
   Duration leave_flush = std::chrono::milliseconds(3000);
   Duration finish_cap = std::chrono::milliseconds(60000);
-  double speed_ratio_max = 16;  // of a member to the typical one: samples that it claims beyond that count late
+  // of a member to the typical one: samples that it claims beyond that count late
+  double speed_ratio_max = 16;
 };
 
 // What must survive a restart. Written by the driver when a Persist effect says so.
@@ -61,18 +69,21 @@ struct NodeState {
   JobHash job{};                  // 0: none yet
   Samples own_samples = 0;        // as last published; a restart never counts less
   Budget budget;                  // if it is no longer the job's own
-  std::vector<MemberRecord> members;  // everybody else ever met: addresses to rejoin by, samples counted
+  // everybody else ever met: addresses to rejoin by, samples counted
+  std::vector<MemberRecord> members;
   double samples_per_second = 0;  // of this node, when it last trained
   NodeId former_id{};             // given up, since another process holds it; 0: none
   Samples former_samples = 0;     // of the trainer's counter: trained under former ids
   Duration down_for{};            // read only: since this was written, by the wall clock
-  Duration unsure_for{};          // before it was written: what was trained in that time others may still have to tell
+  // before it was written: what was trained in that time others may still have to tell
+  Duration unsure_for{};
 };
 
 struct NodeConfig {
   std::string name;
-  Endpoint advertise;            // where others reach this node
-  std::vector<Endpoint> seeds;   // asked for ever while joining; empty: this node may found a cluster
+  Endpoint advertise;  // where others reach this node
+  // asked for ever while joining; empty: this node may found a cluster
+  std::vector<Endpoint> seeds;
   std::uint64_t random_seed = 1;
   MembershipPolicy membership;
   ExchangePolicy exchange;
@@ -80,33 +91,81 @@ struct NodeConfig {
 };
 
 // ---- effects ---------------------------------------------------------------------------------
-struct DialEffect { Endpoint endpoint; };                       // answered by on_session_open or on_dial_failed
-struct SendEffect { SessionId session; Lane lane; SharedBytes message; };
-struct CloseEffect { SessionId session; std::string reason; };  // control messages already sent go out first; no event follows
-struct PersistEffect { NodeState state; };                      // write it, then on_persisted(); a newer one replaces it
-struct JobEffect { std::string document; JobHash hash; };       // from the cluster: prepare it, then on_model_ready()
-struct FileReadEffect { SessionId session; JobFile file; std::uint64_t offset; std::size_t bytes; };  // a peer asks: answer with on_file_read()
-struct FilePieceEffect { JobFile file; std::uint64_t offset; Bytes bytes; };  // of the wanted file, in order; the last one makes it whole
-struct BudgetEffect { Samples samples; };                       // to the trainer: the job now ends there
-struct UpdateEffect { Update update; };                         // to the trainer
-struct RecallEffect {};                                         // … who has it: the snapshot is wanted at the next step boundary
-struct ProgressEffect { Samples others_samples; };              // to the trainer: what the rest has trained on
-struct CheckpointEffect { bool final_model; };                  // the trainer should write one now
-struct RestoreEffect {};                                        // own model broken, no neighbour has one: answer with on_restored()
-struct RestartEffect {};                                        // after the states before: stop, keep the model, and start again from them
+// answered by on_session_open or on_dial_failed
+struct DialEffect {
+  Endpoint endpoint;
+};
+struct SendEffect {
+  SessionId session;
+  Lane lane;
+  SharedBytes message;
+};
+// control messages already sent go out first; no event follows
+struct CloseEffect {
+  SessionId session;
+  std::string reason;
+};
+// write it, then on_persisted(); a newer one replaces it
+struct PersistEffect {
+  NodeState state;
+};
+// from the cluster: prepare it, then on_model_ready()
+struct JobEffect {
+  std::string document;
+  JobHash hash;
+};
+// a peer asks: answer with on_file_read()
+struct FileReadEffect {
+  SessionId session;
+  JobFile file;
+  std::uint64_t offset;
+  std::size_t bytes;
+};
+// of the wanted file, in order; the last one makes it whole
+struct FilePieceEffect {
+  JobFile file;
+  std::uint64_t offset;
+  Bytes bytes;
+};
+// to the trainer: the job now ends there
+struct BudgetEffect {
+  Samples samples;
+};
+struct UpdateEffect {
+  Update update;
+};  // to the trainer
+// … who has it: the snapshot is wanted at the next step boundary
+struct RecallEffect {};
+// to the trainer: what the rest has trained on
+struct ProgressEffect {
+  Samples others_samples;
+};
+struct CheckpointEffect {
+  bool final_model;
+};  // the trainer should write one now
+// own model broken, no neighbour has one: answer with on_restored()
+struct RestoreEffect {};
+// after the states before: stop, keep the model, and start again from them
+struct RestartEffect {};
 enum class Level : std::uint8_t { debug, info, warning, error };
-struct LogEffect { Level level; std::string text; };            // a transition, once; `key=value` words
-using Effect = std::variant<DialEffect, SendEffect, CloseEffect, PersistEffect, JobEffect, FileReadEffect, FilePieceEffect, BudgetEffect, UpdateEffect, RecallEffect, ProgressEffect,
-                            CheckpointEffect, RestoreEffect, RestartEffect, LogEffect>;
+// a transition, once; `key=value` words
+struct LogEffect {
+  Level level;
+  std::string text;
+};
+using Effect =
+    std::variant<DialEffect, SendEffect, CloseEffect, PersistEffect, JobEffect, FileReadEffect,
+                 FilePieceEffect, BudgetEffect, UpdateEffect, RecallEffect, ProgressEffect,
+                 CheckpointEffect, RestoreEffect, RestartEffect, LogEffect>;
 
 // ---- what can be looked at -------------------------------------------------------------------
 struct MemberView {
   MemberRecord record;
   bool self = false;
   bool linked = false;
-  double rtt_ms = 0;     // 0: no link
-  double age_s = 0;      // since its record last changed here
-  bool cloned = false;   // another process has spoken under its id
+  double rtt_ms = 0;    // 0: no link
+  double age_s = 0;     // since its record last changed here
+  bool cloned = false;  // another process has spoken under its id
 };
 
 struct LinkView {
@@ -114,12 +173,12 @@ struct LinkView {
   std::string name;
   Endpoint address;
   bool outbound = false;
-  std::uint32_t protocol = 0;   // that both ends speak; 0: down
-  std::string state;            // "handshake", "opening", "open", "suspect", "down"
+  std::uint32_t protocol = 0;  // that both ends speak; 0: down
+  std::string state;           // "handshake", "opening", "open", "suspect", "down"
   double rtt_ms = 0;
-  double silence_s = 0;         // since the last byte
+  double silence_s = 0;             // since the last byte
   bool large_packets_lost = false;  // small ones arrive there, large ones do not
-  double age_steps = 0;         // of what the peer published, in the peer's steps
+  double age_steps = 0;             // of what the peer published, in the peer's steps
   double age_s = 0;
   ExchangeCounters counters;
 };
@@ -130,12 +189,14 @@ struct NodeView {
   ClusterId cluster{};
   std::uint64_t incarnation = 0;
   Phase phase = Phase::joining;
-  bool isolated = false;         // members are known, none is linked
+  bool isolated = false;  // members are known, none is linked
   JobHash job{};
   SchemaHash schema{};
   Samples own_samples = 0;
-  Samples cluster_samples = 0;           // as all have said: a lower bound, exact when nothing changes
-  Samples cluster_samples_estimate = 0;  // and what has probably come since, of those whose word is old
+  // as all have said: a lower bound, exact when nothing changes
+  Samples cluster_samples = 0;
+  // and what has probably come since, of those whose word is old
+  Samples cluster_samples_estimate = 0;
   Samples budget_samples = 0;
   Step step = 0;
   double loss = 0;
@@ -144,17 +205,20 @@ struct NodeView {
   double step_seconds = 0;
   std::uint32_t batch = 0;
   double spread = 1;
-  std::uint64_t link_steps = 0;  // Σ over own steps of the open links at that step: what "every step" would have sent, in models
-  std::uint64_t steps_taken_back = 0;  // looks at the own model that had jumped, so that it was set back
+  // Σ over own steps of the open links at that step: what "every step" would have sent, in models
+  std::uint64_t link_steps = 0;
+  // looks at the own model that had jumped, so that it was set back
+  std::uint64_t steps_taken_back = 0;
   std::vector<MemberView> members;  // but those forgotten
   std::uint32_t forgotten = 0;      // members …
   Samples forgotten_samples = 0;    // … and what they trained on: part of cluster_samples
   std::vector<LinkView> links;
-  std::vector<Refusal> refusals;  // newest last, at most refusals_max
-  std::string waiting_for;        // words for `joining` and `waiting_for_data`
+  std::vector<Refusal> refusals;     // newest last, at most refusals_max
+  std::string waiting_for;           // words for `joining` and `waiting_for_data`
   std::uint64_t claims_refused = 0;  // of what members said of each other: what cannot be
   std::string cloned;                // words: who else speaks, or spoke, under this node's id
-  std::string overridden;            // words: which command of an operator here is no longer in force, and why
+  // words: which command of an operator here is no longer in force, and why
+  std::string overridden;
 };
 
 class NodeImpl;
@@ -170,16 +234,19 @@ class Node {
   // ---- the job and the model ----
   // A job known from a file or from disk, before anything else; `document` is handed on to joiners.
   void on_job(std::string document, JobHash hash, Samples budget_samples, Instant now);
-  // The job's file is not here: members are asked for it until it is whole (FilePieceEffect). Call it
-  // again when the content turned out wrong.
+  // The job's file is not here: members are asked for it until it is whole (FilePieceEffect). Call
+  // it again when the content turned out wrong.
   void want_file(const JobFile& file, Instant now);
   // In answer to FileReadEffect; no bytes: it is not here.
-  void on_file_read(SessionId session, const JobFile& file, std::uint64_t offset, const Bytes& bytes);
+  void on_file_read(SessionId session, const JobFile& file, std::uint64_t offset,
+                    const Bytes& bytes);
   // The data directory is missing (`what` says which); the node stays a member and waits.
   void on_waiting_for_data(std::string what, Instant now);
-  // The trainer stands. `restored`: its parameters come from a checkpoint of this job (or founder's initial ones),
-  // else they must come from a neighbour. Own counters as restored; `buffers`: as make_round_buffers() makes them.
-  void on_model_ready(Schema schema, RoundBuffers buffers, bool has_model, Samples own_samples, Step step, Instant now);
+  // The trainer stands. `restored`: its parameters come from a checkpoint of this job (or founder's
+  // initial ones), else they must come from a neighbour. Own counters as restored; `buffers`: as
+  // make_round_buffers() makes them.
+  void on_model_ready(Schema schema, RoundBuffers buffers, bool has_model, Samples own_samples,
+                      Step step, Instant now);
   // The trainer answered the last UpdateEffect.
   void on_snapshot(Snapshot snapshot, Instant now);
 
@@ -187,7 +254,8 @@ class Node {
   void on_restored(std::vector<float> model, Instant now);
 
   // ---- sessions ----
-  void on_session_open(SessionId session, bool outbound, Endpoint remote, Instant now);  // outbound: the endpoint that was dialled
+  // outbound: the endpoint that was dialled
+  void on_session_open(SessionId session, bool outbound, Endpoint remote, Instant now);
   void on_dial_failed(Endpoint endpoint, std::string reason, Instant now);
   void on_session_closed(SessionId session, std::string reason, Instant now);
   void on_bytes(SessionId session, Instant now);  // any byte is a sign of life
@@ -197,19 +265,22 @@ class Node {
   // ---- the operator ----
   [[nodiscard]] std::optional<Error> join(std::vector<Endpoint> seeds, Instant now);
   [[nodiscard]] std::optional<Error> leave(Instant now);
-  // A member that failed or left is no longer listed, nor dialled; its samples still count. Spreads, and lasts until it comes back by itself.
+  // A member that failed or left is no longer listed, nor dialled; its samples still count.
+  // Spreads, and lasts until it comes back by itself.
   [[nodiscard]] std::optional<Error> forget(NodeId member, Instant now);
   [[nodiscard]] std::optional<Error> pause(Instant now);
   [[nodiscard]] std::optional<Error> resume(Instant now);
-  // More samples for the whole cluster, beyond the budget or beyond what has been trained on already; also when the job has ended.
+  // More samples for the whole cluster, beyond the budget or beyond what has been trained on
+  // already; also when the job has ended.
   [[nodiscard]] std::optional<Error> extend_budget(Samples more, Instant now);
   // The whole cluster stops where it is: the budget becomes what it has trained on.
   void end_early(const std::string& why, Instant now);
   void stop(Instant now);  // SIGTERM: says goodbye as `restarting`; nothing durable changes
 
   // ---- the disk ----
-  // This state, of a PersistEffect, would survive a power cut from now on. In the order of the effects; those that
-  // a newer one replaced are left out. After a failed write there is no call: the next effect comes within seconds.
+  // This state, of a PersistEffect, would survive a power cut from now on. In the order of the
+  // effects; those that a newer one replaced are left out. After a failed write there is no call:
+  // the next effect comes within seconds.
   void on_persisted(const NodeState& state, Instant now);
 
   // ---- time and work ----
@@ -221,7 +292,8 @@ class Node {
 
   [[nodiscard]] NodeView view(Instant now) const;
   [[nodiscard]] Phase phase() const;
-  // For tests and the simulator: a link's replicas as both ends know them, a hash for each block (0: it is to go whole), and everything that must always hold.
+  // For tests and the simulator: a link's replicas as both ends know them, a hash for each block
+  // (0: it is to go whole), and everything that must always hold.
   [[nodiscard]] std::vector<std::uint64_t> published_to(NodeId peer) const;
   [[nodiscard]] std::vector<std::uint64_t> received_from(NodeId peer) const;
   void check_invariants() const;

@@ -23,18 +23,21 @@ std::optional<std::string> numeric(const sockaddr* address) {
     if (::inet_ntop(AF_INET, &v4->sin_addr, text, sizeof text) != nullptr) return text;
   } else if (address->sa_family == AF_INET6) {
     const auto* v6 = reinterpret_cast<const sockaddr_in6*>(address);
-    if (IN6_IS_ADDR_LINKLOCAL(&v6->sin6_addr)) return std::nullopt;  // means nothing without the interface
+    // means nothing without the interface
+    if (IN6_IS_ADDR_LINKLOCAL(&v6->sin6_addr)) return std::nullopt;
     if (::inet_ntop(AF_INET6, &v6->sin6_addr, text, sizeof text) != nullptr) return text;
   }
   return std::nullopt;
 }
 
-// Connecting a datagram socket sends nothing, but makes the system choose the way and thus our address on it.
+// Connecting a datagram socket sends nothing, but makes the system choose the way and thus our
+// address on it.
 std::optional<std::string> own_address_towards(const Endpoint& peer) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_DGRAM;
   addrinfo* found = nullptr;
-  if (::getaddrinfo(peer.host.c_str(), std::to_string(peer.port).c_str(), &hints, &found) != 0) return std::nullopt;
+  if (::getaddrinfo(peer.host.c_str(), std::to_string(peer.port).c_str(), &hints, &found) != 0)
+    return std::nullopt;
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> guard(found, ::freeaddrinfo);
   for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
     const int fd = ::socket(one->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
@@ -57,7 +60,8 @@ std::optional<std::string> first_interface_address() {
   const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> guard(all, ::freeifaddrs);
   for (const int family : {AF_INET, AF_INET6})
     for (const ifaddrs* one = all; one != nullptr; one = one->ifa_next) {
-      const bool usable = one->ifa_addr != nullptr && (one->ifa_flags & IFF_UP) != 0 && (one->ifa_flags & IFF_LOOPBACK) == 0;
+      const bool usable = one->ifa_addr != nullptr && (one->ifa_flags & IFF_UP) != 0 &&
+                          (one->ifa_flags & IFF_LOOPBACK) == 0;
       if (!usable || one->ifa_addr->sa_family != family) continue;
       if (auto text = numeric(one->ifa_addr)) return text;
     }
@@ -76,23 +80,28 @@ bool is_interface_address(const std::string& host) {
 }  // namespace
 
 Endpoint choose_advertised(const Endpoint& bound, const std::vector<Endpoint>& seeds) {
-  const bool every_address = bound.host.empty() || bound.host == "*" || bound.host == "0.0.0.0" || bound.host == "::";
+  const bool every_address =
+      bound.host.empty() || bound.host == "*" || bound.host == "0.0.0.0" || bound.host == "::";
   if (!every_address) return bound;
   for (const Endpoint& seed : seeds)
     if (const auto own = own_address_towards(seed)) return {*own, bound.port};
   return {first_interface_address().value_or("127.0.0.1"), bound.port};
 }
 
-bool leads_to(const Endpoint& there, const Endpoint& advertised, const std::vector<Endpoint>& bound) {
+bool leads_to(const Endpoint& there, const Endpoint& advertised,
+              const std::vector<Endpoint>& bound) {
   if (there == advertised) return true;
   char own_name[256] = {};
   if (::gethostname(own_name, sizeof own_name - 1) != 0) own_name[0] = '\0';
-  const auto loops = [](const std::string& host) { return host == "localhost" || host == "::1" || host.starts_with("127."); };
+  const auto loops = [](const std::string& host) {
+    return host == "localhost" || host == "::1" || host.starts_with("127.");
+  };
   return std::ranges::any_of(bound, [&](const Endpoint& one) {
     if (one.port != there.port) return false;
     if (one.host == there.host || (there.host == "localhost" && loops(one.host))) return true;
     const bool every_address = one.host == "0.0.0.0" || one.host == "::";
-    return every_address && (loops(there.host) || there.host == own_name || is_interface_address(there.host));
+    return every_address &&
+           (loops(there.host) || there.host == own_name || is_interface_address(there.host));
   });
 }
 

@@ -27,9 +27,11 @@ class Descriptor {
 Error failed(const std::filesystem::path& path, const char* doing, int error) {
   const bool full = error == ENOSPC || error == EDQUOT;
   const char* way_out = full ? "; free some space"
-                        : error == EACCES || error == EPERM || error == EROFS ? "; check who owns it and its mode"
-                                                                              : "; check the disk";
-  return Error{full ? "no-space" : "io-error", path.string() + ": cannot " + doing + ": " + std::strerror(error) + way_out};
+                        : error == EACCES || error == EPERM || error == EROFS
+                            ? "; check who owns it and its mode"
+                            : "; check the disk";
+  return Error{full ? "no-space" : "io-error",
+               path.string() + ": cannot " + doing + ": " + std::strerror(error) + way_out};
 }
 
 std::filesystem::path with_word(const std::filesystem::path& path, const std::string& word) {
@@ -63,7 +65,9 @@ std::optional<Error> flush_directory(const std::filesystem::path& directory) {
   return std::nullopt;
 }
 
-std::filesystem::path previous_of(const std::filesystem::path& path) { return with_word(path, "previous"); }
+std::filesystem::path previous_of(const std::filesystem::path& path) {
+  return with_word(path, "previous");
+}
 
 void set_aside(const std::filesystem::path& path) {
   std::error_code ignored;  // a damaged file that cannot be moved is only written over later
@@ -73,10 +77,12 @@ void set_aside(const std::filesystem::path& path) {
 std::optional<Error> write_durably(const std::filesystem::path& path, std::string_view content) {
   const std::filesystem::path fresh = with_word(path, "new"), link = with_word(path, "link");
   if (auto error = write_new(fresh, content)) return error;
-  // The current file gets its second name before it loses the first: one whole file lies there at every moment.
+  // The current file gets its second name before it loses the first: one whole file lies there at
+  // every moment.
   ::unlink(link.c_str());
   if (::link(path.c_str(), link.c_str()) == 0) {
-    if (::rename(link.c_str(), previous_of(path).c_str()) != 0) return failed(path, "keep its previous version", errno);
+    if (::rename(link.c_str(), previous_of(path).c_str()) != 0)
+      return failed(path, "keep its previous version", errno);
     ::unlink(link.c_str());  // rename() leaves it where both names were the same file already
   } else if (errno != ENOENT) {
     return failed(path, "keep its previous version", errno);
@@ -88,7 +94,8 @@ std::optional<Error> write_durably(const std::filesystem::path& path, std::strin
 Result<std::string> read_whole(const std::filesystem::path& path, std::size_t bytes_max) {
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (file.get() < 0)
-    return errno == ENOENT ? Error{"not-found", path.string() + ": does not exist"} : failed(path, "open it", errno);
+    return errno == ENOENT ? Error{"not-found", path.string() + ": does not exist"}
+                           : failed(path, "open it", errno);
   std::string content;
   char buffer[16 * 1024];
   for (;;) {
@@ -98,7 +105,8 @@ Result<std::string> read_whole(const std::filesystem::path& path, std::size_t by
     if (got == 0) return content;
     content.append(buffer, static_cast<std::size_t>(got));
     if (content.size() > bytes_max)
-      return Error{"too-large", path.string() + ": is larger than " + std::to_string(bytes_max) + " bytes; it is none of ours"};
+      return Error{"too-large", path.string() + ": is larger than " + std::to_string(bytes_max) +
+                                    " bytes; it is none of ours"};
   }
 }
 

@@ -20,7 +20,7 @@ struct HistoryPoint {
   double loss = 0;
   std::optional<Figures> evaluation;
   double spread = 1;
-  std::uint64_t bytes_sent = 0;    // on the wire, everything included
+  std::uint64_t bytes_sent = 0;  // on the wire, everything included
 };
 
 class History {

@@ -14,7 +14,8 @@ namespace {
 namespace fs = std::filesystem;
 
 Error cannot(const fs::path& path, const std::string& doing) {
-  return Error{"io-error", path.string() + ": cannot " + doing + "; check the disk's space and who owns the directory"};
+  return Error{"io-error", path.string() + ": cannot " + doing +
+                               "; check the disk's space and who owns the directory"};
 }
 
 std::optional<Error> make_directory(const fs::path& directory) {
@@ -44,14 +45,17 @@ std::optional<Error> JobFiles::keep(const fs::path& from, const JobFile& file) c
   fs::copy_file(from, part(file), fs::copy_options::overwrite_existing, error);
   if (error) return cannot(part(file), "copy " + from.string() + " there: " + error.message());
   const Result<JobFile> content = identify_file(part(file));
-  if (!content || *content != file) return Error{"bad-config", from.string() + ": has changed since it was read; start again"};
+  if (!content || *content != file)
+    return Error{"bad-config", from.string() + ": has changed since it was read; start again"};
   return put_in_place(file);
 }
 
-Result<bool> JobFiles::add_piece(const JobFile& file, std::uint64_t offset, const Bytes& bytes) const {
+Result<bool> JobFiles::add_piece(const JobFile& file, std::uint64_t offset,
+                                 const Bytes& bytes) const {
   if (auto error = make_directory(directory_)) return *error;
   std::ofstream out(part(file), std::ios::binary | (offset == 0 ? std::ios::trunc : std::ios::app));
-  out.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+  out.write(reinterpret_cast<const char*>(bytes.data()),
+            static_cast<std::streamsize>(bytes.size()));
   out.close();
   if (!out) return cannot(part(file), "write it");
   if (offset + bytes.size() < file.bytes) return false;
@@ -59,8 +63,9 @@ Result<bool> JobFiles::add_piece(const JobFile& file, std::uint64_t offset, cons
   if (!content || *content != file) {
     std::error_code ignored;
     fs::remove(part(file), ignored);
-    return Error{"corrupt-file", "the job's file came as " + (content ? to_hex(*content) : std::string("nothing")) + ", the job names " +
-                                     to_hex(file) + "; it is asked for again"};
+    return Error{"corrupt-file", "the job's file came as " +
+                                     (content ? to_hex(*content) : std::string("nothing")) +
+                                     ", the job names " + to_hex(file) + "; it is asked for again"};
   }
   if (auto error = put_in_place(file)) return *error;
   return true;

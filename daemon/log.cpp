@@ -30,7 +30,8 @@ LogCeiling& ceiling() {
 
 void write(Level level, const std::string& words) {
   const std::string line = printable(words);  // words come from peers too: a line stays a line
-  spdlog::default_logger_raw()->log(spdlog_level(level), spdlog::string_view_t(line.data(), line.size()));
+  spdlog::default_logger_raw()->log(spdlog_level(level),
+                                    spdlog::string_view_t(line.data(), line.size()));
 }
 
 std::shared_ptr<spdlog::sinks::sink> sink_for(const std::string& file) {
@@ -42,7 +43,8 @@ std::shared_ptr<LogQueue> queue;  // of the log that is open
 
 }  // namespace
 
-std::optional<Error> open_log(const std::string& level, const std::string& file, const std::string& node) {
+std::optional<Error> open_log(const std::string& level, const std::string& file,
+                              const std::string& node) {
   try {
     queue = std::make_shared<LogQueue>(sink_for(file));
     auto logger = std::make_shared<spdlog::logger>("gossipd", queue);
@@ -54,7 +56,8 @@ std::optional<Error> open_log(const std::string& level, const std::string& file,
     spdlog::set_default_logger(std::move(logger));
     return std::nullopt;
   } catch (const spdlog::spdlog_ex& error) {
-    return Error{"io-error", "log.file: " + file + ": " + error.what() + "; choose a file that can be written"};
+    return Error{"io-error",
+                 "log.file: " + file + ": " + error.what() + "; choose a file that can be written"};
   }
 }
 

@@ -1,4 +1,5 @@
-// daemon/log.h - one line per transition, `key=value` words: time= level= node= … (spdlog stays behind it).
+// daemon/log.h - one line per transition, `key=value` words: time= level= node= … (spdlog stays
+// behind it).
 //
 // A thread of its own writes them (log_queue.h). Loop thread and main() only, after open_log().
 #pragma once
@@ -11,7 +12,8 @@
 namespace gossipd {
 
 // `level` as in the configuration; `file` "" means standard error. Code "io-error".
-[[nodiscard]] std::optional<Error> open_log(const std::string& level, const std::string& file, const std::string& node);
+[[nodiscard]] std::optional<Error> open_log(const std::string& level, const std::string& file,
+                                            const std::string& node);
 // Repetition about others is summed up: core/base/log_ceiling.h.
 void log_line(Level level, const std::string& words);
 // Tells what was left out in a period that has ended; nothing else does while nothing is logged.

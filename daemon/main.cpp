@@ -31,7 +31,8 @@ int fail(const Error& error, int code) {
 
 // 78 keeps a supervisor from trying again what only the operator can put right.
 int exit_code_of(const Error& error) {
-  for (const char* passing : {"state-locked", "io-error", "no-space", "listen", "device-failed", "evaluation-failed", "stop-too-slow"})
+  for (const char* passing : {"state-locked", "io-error", "no-space", "listen", "device-failed",
+                              "evaluation-failed", "stop-too-slow"})
     if (error.code == passing) return 1;
   return exit_bad_config;
 }
@@ -41,24 +42,30 @@ std::optional<Error> check_job(const std::string& file) {
   if (file.empty()) return std::nullopt;
   const auto job = Job::load(file);
   if (!job) return job.error();
-  if (job->model.kind == ModelSpec::Kind::torchscript) return check_torchscript(*job, job->model.file);
+  if (job->model.kind == ModelSpec::Kind::torchscript)
+    return check_torchscript(*job, job->model.file);
   return std::nullopt;
 }
 
 int check_config(const DaemonConfig& config) {
   if (const auto error = check_job(config.job_file)) return fail(*error, exit_bad_config);
   if (!config.peer_tls.ca.empty())
-    if (const auto certificates = PeerCertificates::read(config.peer_tls); !certificates) return fail(certificates.error(), exit_bad_config);
+    if (const auto certificates = PeerCertificates::read(config.peer_tls); !certificates)
+      return fail(certificates.error(), exit_bad_config);
   std::fputs(printable(to_toml(config), Lines::many).c_str(), stdout);
   return 0;
 }
 
 int run(const CommandLine& line, char** argv) {
   const DaemonConfig& config = line.config;
-  if (!config.core_dumps) ::prctl(PR_SET_DUMPABLE, 0);  // nor may another process of this user read its memory
-  if (auto error = open_log(config.log_level, config.log_file, config.name)) return fail(*error, exit_bad_config);
-  for (const std::string& warning : line.warnings) log_line(Level::warning, "event=warning text=\"" + warning + "\"");
-  prepare_training_process(static_cast<int>(config.threads != 0 ? config.threads : std::max(1u, std::thread::hardware_concurrency())));
+  // nor may another process of this user read its memory
+  if (!config.core_dumps) ::prctl(PR_SET_DUMPABLE, 0);
+  if (auto error = open_log(config.log_level, config.log_file, config.name))
+    return fail(*error, exit_bad_config);
+  for (const std::string& warning : line.warnings)
+    log_line(Level::warning, "event=warning text=\"" + warning + "\"");
+  prepare_training_process(static_cast<int>(
+      config.threads != 0 ? config.threads : std::max(1u, std::thread::hardware_concurrency())));
 
   if (const auto error = check_job(config.job_file)) return fail(*error, exit_code_of(*error));
   // Now, since who has joined a cluster and ends is missed there.
@@ -79,7 +86,9 @@ int run(const CommandLine& line, char** argv) {
   loop.run();
   if (!driver.failure() && driver.restart_wanted()) {
     ::execv("/proc/self/exe", argv);  // what is open is closed by it
-    return fail(Error{"io-error", "cannot start again: " + std::string(std::strerror(errno)) + "; start gossipd by hand"}, 1);
+    return fail(Error{"io-error", "cannot start again: " + std::string(std::strerror(errno)) +
+                                      "; start gossipd by hand"},
+                1);
   }
   if (!driver.failure()) return 0;
   // A trainer that did not stop in time must not hold up the exit: everything durable is written.

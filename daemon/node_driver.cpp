@@ -16,7 +16,9 @@ constexpr Duration stop_limit = std::chrono::seconds(20);
 constexpr Duration stop_limit_stuck = std::chrono::seconds(5);
 constexpr std::size_t token_bytes_min = 16;
 
-Metadata identity_of(const DaemonConfig& config, NodeId id) { return {{"node", config.name}, {"node_id", to_hex(id)}}; }
+Metadata identity_of(const DaemonConfig& config, NodeId id) {
+  return {{"node", config.name}, {"node_id", to_hex(id)}};
+}
 
 std::string quoted(const std::string& text) { return '"' + text + '"'; }
 
@@ -26,7 +28,9 @@ Result<std::string> read_token(const std::string& path) {
   const std::size_t end = file->text().find_last_not_of(" \t\r\n");
   std::string token = file->text().substr(0, end == std::string::npos ? 0 : end + 1);
   if (token.size() < token_bytes_min)
-    return Error{"bad-config", "rest.token_file: " + path + " holds fewer than 16 characters; make one with: openssl rand -hex 32"};
+    return Error{"bad-config",
+                 "rest.token_file: " + path +
+                     " holds fewer than 16 characters; make one with: openssl rand -hex 32"};
   return token;
 }
 
@@ -51,7 +55,8 @@ NodeDriver::NodeDriver(EventLoop& loop, const DaemonConfig& config, const StateS
 
 NodeDriver::~NodeDriver() = default;
 
-// ---- start ---------------------------------------------------------------------------------------
+// ---- start
+// ---------------------------------------------------------------------------------------
 
 std::optional<Error> NodeDriver::start(const StartPlan& plan) {
   for (const std::string& text : plan.warnings) warn(text);
@@ -61,19 +66,29 @@ std::optional<Error> NodeDriver::start(const StartPlan& plan) {
   keys_ = plan.keys;
   uses_certificates_ = plan.certificates.has_value();
   was_member_at_start_ = plan.kind != StartPlan::Kind::join;
-  // A founder has the job's own initial model, also when it died before it wrote or trained anything. Who has
-  // trained needs its checkpoint or somebody who has the model: beginning anew would lose the work silently.
-  nobody_to_ask_ = plan.kind != StartPlan::Kind::join && plan.state.members.empty() && config_.join.empty();
+  // A founder has the job's own initial model, also when it died before it wrote or trained
+  // anything. Who has trained needs its checkpoint or somebody who has the model: beginning anew
+  // would lose the work silently.
+  nobody_to_ask_ =
+      plan.kind != StartPlan::Kind::join && plan.state.members.empty() && config_.join.empty();
   model_at_start_ = nobody_to_ask_ && plan.state.own_samples == 0;
-  training_ = std::make_unique<Training>(loop_, config_, store_, plan.state.id, identity_of(config_, plan.state.id), training_events());
+  training_ = std::make_unique<Training>(loop_, config_, store_, plan.state.id,
+                                         identity_of(config_, plan.state.id), training_events());
 
-  log_line(Level::info, "event=start version=" GOSSIPD_VERSION " id=" + to_hex(plan.state.id) + " plan=" + to_string(plan.kind) +
-                            " cluster=" + to_hex(plan.state.cluster) + " address=" + to_string(address_) +
-                            " state=" + quoted(store_.directory().string()) + (plan.keys ? " peers=tls" : plan.certificates ? " peers=certificates" : " peers=plain"));
-  if (plan.certificates) log_line(Level::info, "event=peer-tls certificate=" + quoted(plan.certificates->subject()) + " ca=" + quoted(config_.peer_tls.ca));
+  log_line(Level::info,
+           "event=start version=" GOSSIPD_VERSION " id=" + to_hex(plan.state.id) +
+               " plan=" + to_string(plan.kind) + " cluster=" + to_hex(plan.state.cluster) +
+               " address=" + to_string(address_) + " state=" + quoted(store_.directory().string()) +
+               (plan.keys           ? " peers=tls"
+                : plan.certificates ? " peers=certificates"
+                                    : " peers=plain"));
+  if (plan.certificates)
+    log_line(Level::info, "event=peer-tls certificate=" + quoted(plan.certificates->subject()) +
+                              " ca=" + quoted(config_.peer_tls.ca));
   if (!plan.key_written.empty())
     log_line(Level::info, "event=key-written file=" + quoted(plan.key_written) +
-                              " hint=\"copy it to the other boxes and start gossipd --join " + to_string(address_) + " --key-file FILE there\"");
+                              " hint=\"copy it to the other boxes and start gossipd --join " +
+                              to_string(address_) + " --key-file FILE there\"");
   for (const MemberRecord& member : plan.state.members) transport_->know(member.address.host);
   for (const Endpoint& seed : config_.join) transport_->know(seed.host);
   start_node(plan, EventLoop::now());
@@ -99,28 +114,39 @@ std::optional<Error> NodeDriver::look_at_seeds(const StartPlan& plan) {
   for (const Endpoint& seed : config_.join) {
     if (!is_this_node(seed)) continue;
     ++own;
-    if (own < config_.join.size() || plan.kind != StartPlan::Kind::join) warn("join: " + to_string(seed) + " is this node itself, so it is no help in joining");
+    if (own < config_.join.size() || plan.kind != StartPlan::Kind::join)
+      warn("join: " + to_string(seed) + " is this node itself, so it is no help in joining");
   }
-  if (own == 0 || own < config_.join.size() || plan.kind != StartPlan::Kind::join) return std::nullopt;
-  return Error{"bad-config", "join: " + to_string(config_.join.front()) + " is this node itself, so nobody would ever answer; name another member, "
-                             "or found a cluster with --job FILE and without --join"};
+  if (own == 0 || own < config_.join.size() || plan.kind != StartPlan::Kind::join)
+    return std::nullopt;
+  return Error{"bad-config",
+               "join: " + to_string(config_.join.front()) +
+                   " is this node itself, so nobody would ever answer; name another member, "
+                   "or found a cluster with --job FILE and without --join"};
 }
 
-bool NodeDriver::is_this_node(const Endpoint& there) const { return leads_to(there, address_, transport_->listening()); }
+bool NodeDriver::is_this_node(const Endpoint& there) const {
+  return leads_to(there, address_, transport_->listening());
+}
 
 // nullopt: REST is plain, on loopback or a Unix socket.
 Result<std::optional<CertificateFiles>> NodeDriver::rest_certificate() {
   Endpoint where;
-  const bool on_tcp = !config_.rest.starts_with("unix:") && parse_endpoint(config_.rest, rest_port_default, where);
-  if (!on_tcp || (config_.rest_tls == "auto" && is_loopback(where))) return std::optional<CertificateFiles>();
+  const bool on_tcp =
+      !config_.rest.starts_with("unix:") && parse_endpoint(config_.rest, rest_port_default, where);
+  if (!on_tcp || (config_.rest_tls == "auto" && is_loopback(where)))
+    return std::optional<CertificateFiles>();
   CertificateFiles files{config_.rest_certificate, config_.rest_key};
   if (files.certificate.empty()) {
     files = {store_.directory() / "rest-certificate.pem", store_.directory() / "rest-key.pem"};
-    if (auto error = ensure_certificate(files, {"localhost", "127.0.0.1", "::1", config_.name, where.host, address_.host})) return *error;
+    if (auto error = ensure_certificate(
+            files, {"localhost", "127.0.0.1", "::1", config_.name, where.host, address_.host}))
+      return *error;
   }
   const Result<std::string> fingerprint = certificate_fingerprint(files.certificate);
   if (!fingerprint) return fingerprint.error();
-  log_line(Level::info, "event=rest-tls certificate=\"" + files.certificate + "\" sha256=" + *fingerprint);
+  log_line(Level::info,
+           "event=rest-tls certificate=\"" + files.certificate + "\" sha256=" + *fingerprint);
   return std::optional(files);
 }
 
@@ -137,13 +163,18 @@ std::optional<Error> NodeDriver::serve_rest() {
   options.tls = *certificate;
   router_ = make_rest(*this);
   rest_ = std::make_unique<HttpServer>(
-      loop_, [this](const HttpRequest& request, HttpRespond respond) { router_(request, std::move(respond)); }, options);
+      loop_,
+      [this](const HttpRequest& request, HttpRespond respond) {
+        router_(request, std::move(respond));
+      },
+      options);
   if (config_.rest.starts_with("unix:")) return rest_->listen_unix(config_.rest.substr(5));
   Endpoint where;
   GOSSIPD_ASSERT(parse_endpoint(config_.rest, rest_port_default, where));
   const Result<Endpoint> bound = rest_->listen(where);
   if (!bound) return Error{bound.error().code, "rest.listen: " + bound.error().text};
-  log_line(Level::info, "event=rest address=" + std::string(options.tls ? "https://" : "") + to_string(*bound));
+  log_line(Level::info,
+           "event=rest address=" + std::string(options.tls ? "https://" : "") + to_string(*bound));
   return std::nullopt;
 }
 
@@ -173,7 +204,8 @@ Training::Events NodeDriver::training_events() {
   Training::Events events;
   events.on_ready = [this](Training::Ready ready) { on_training_ready(std::move(ready)); };
   events.on_waiting_for_data = [this](const Error& what) {
-    // Nobody else can have the model yet, so nothing is lost by ending, and whoever founds a cluster looks on.
+    // Nobody else can have the model yet, so nothing is lost by ending, and whoever founds a
+    // cluster looks on.
     if (model_at_start_) return loop_.post([this, what] { on_training_failed(what); });
     node_->on_waiting_for_data(what.text, begin_event());
     after_event();
@@ -183,10 +215,13 @@ Training::Events NodeDriver::training_events() {
     after_event();
   };
   events.on_evaluation = [this](const EvaluationView& e) {
-    log_line(Level::info, "event=evaluation step=" + std::to_string(e.step) + " cluster_samples=" + std::to_string(e.cluster_samples) +
-                              (e.accuracy ? " accuracy=" + std::to_string(*e.accuracy) : "") +
-                              (e.top5_accuracy ? " top5_accuracy=" + std::to_string(*e.top5_accuracy) : "") +
-                              (e.perplexity ? " perplexity=" + std::to_string(*e.perplexity) : "") + " loss=" + std::to_string(e.loss));
+    log_line(Level::info,
+             "event=evaluation step=" + std::to_string(e.step) +
+                 " cluster_samples=" + std::to_string(e.cluster_samples) +
+                 (e.accuracy ? " accuracy=" + std::to_string(*e.accuracy) : "") +
+                 (e.top5_accuracy ? " top5_accuracy=" + std::to_string(*e.top5_accuracy) : "") +
+                 (e.perplexity ? " perplexity=" + std::to_string(*e.perplexity) : "") +
+                 " loss=" + std::to_string(e.loss));
     record_history(node_->view(EventLoop::now()), e);
   };
   events.on_no_progress = [this](const std::string& why) {
@@ -206,26 +241,36 @@ void NodeDriver::on_training_ready(Training::Ready ready) {
   const Instant now = begin_event();
   const bool has_model = ready.restored || model_at_start_;
   if (!has_model && nobody_to_ask_)
-    return on_training_failed(Error{"no-checkpoint", store_.checkpoint_path("current").string() +
-                                                         ": there is no whole checkpoint, and no other member is known to have the model; "
-                                                         "put one back from a backup, or begin anew with another --state-dir"});
+    return on_training_failed(
+        Error{"no-checkpoint",
+              store_.checkpoint_path("current").string() +
+                  ": there is no whole checkpoint, and no other member is known to have the model; "
+                  "put one back from a backup, or begin anew with another --state-dir"});
   if (model_at_start_ && !ready.restored && job_->starts_from_file && job_->start_from.empty())
-    return on_training_failed(Error{"no-weights", "job '" + job_->name + "' starts from weights in a file, and only its job file says where; start once more with --job"});
-  log_line(Level::info, "event=model-ready floats=" + std::to_string(ready.schema.floats()) + " restored=" + (ready.restored ? "yes" : "no") +
-                            " step=" + std::to_string(ready.step) + " own_samples=" + std::to_string(ready.own_samples));
+    return on_training_failed(
+        Error{"no-weights", "job '" + job_->name +
+                                "' starts from weights in a file, and only its job file says "
+                                "where; start once more with --job"});
+  log_line(Level::info, "event=model-ready floats=" + std::to_string(ready.schema.floats()) +
+                            " restored=" + (ready.restored ? "yes" : "no") +
+                            " step=" + std::to_string(ready.step) +
+                            " own_samples=" + std::to_string(ready.own_samples));
   // A node that trains alone has no neighbour's model to wait for.
   training_->begin(has_model || !config_.exchange.enabled);
-  node_->on_model_ready(std::move(ready.schema), std::move(ready.buffers), has_model, ready.own_samples, ready.step, now);
+  node_->on_model_ready(std::move(ready.schema), std::move(ready.buffers), has_model,
+                        ready.own_samples, ready.step, now);
   after_event();
 }
 
 void NodeDriver::on_training_failed(const Error& error) {
-  log_line(Level::error, "event=training-failed code=" + error.code + " reason=" + quoted(error.text));
+  log_line(Level::error,
+           "event=training-failed code=" + error.code + " reason=" + quoted(error.text));
   failure_ = error;
   stop("training failed");
 }
 
-// ---- the loop of core/node.h ---------------------------------------------------------------------
+// ---- the loop of core/node.h
+// ---------------------------------------------------------------------
 
 Instant NodeDriver::begin_event() { return event_began_ = EventLoop::now(); }
 
@@ -244,11 +289,11 @@ void NodeDriver::after_event() {
 
 void NodeDriver::carry_out_effects() {
   // Carrying out what is about files asks the node again, which brings more.
-  for (std::vector<Effect> effects = node_->take_effects(); !effects.empty(); effects = node_->take_effects()) {
+  for (std::vector<Effect> effects = node_->take_effects(); !effects.empty();
+       effects = node_->take_effects()) {
     // The state names its job by hash, so the job's text is written first.
     for (const Effect& effect : effects)
-      if (const auto* job = std::get_if<JobEffect>(&effect))
-        save_job(job->document);
+      if (const auto* job = std::get_if<JobEffect>(&effect)) save_job(job->document);
     for (Effect& effect : effects) std::visit([this](auto& e) { carry_out(e); }, effect);
   }
 }
@@ -267,14 +312,21 @@ void NodeDriver::carry_out(CloseEffect& effect) {
 
 void NodeDriver::carry_out(JobEffect& effect) {
   const Result<Job> job = Job::parse(effect.document, "the cluster's job");
-  job_ = KnownJob{effect.document, effect.hash, job ? job->budget_samples : 0, job ? job->name : std::string(),
-                  job ? job->model.content : JobFile{}, "", job && job->start_content.bytes > 0, ""};
+  job_ = KnownJob{effect.document,
+                  effect.hash,
+                  job ? job->budget_samples : 0,
+                  job ? job->name : std::string(),
+                  job ? job->model.content : JobFile{},
+                  "",
+                  job && job->start_content.bytes > 0,
+                  ""};
   prepare_training();
 }
 
 void NodeDriver::carry_out(FileReadEffect& effect) {
   const bool ours = job_ && effect.file == job_->file;
-  const Bytes piece = ours ? store_.files().read(effect.file, effect.offset, effect.bytes) : Bytes{};
+  const Bytes piece =
+      ours ? store_.files().read(effect.file, effect.offset, effect.bytes) : Bytes{};
   node_->on_file_read(effect.session, effect.file, effect.offset, piece);
 }
 
@@ -287,7 +339,9 @@ void NodeDriver::carry_out(UpdateEffect& effect) {
   training_->give(std::move(effect.update));
 }
 void NodeDriver::carry_out(RecallEffect&) { training_->recall(); }
-void NodeDriver::carry_out(ProgressEffect& effect) { training_->set_others_samples(effect.others_samples); }
+void NodeDriver::carry_out(ProgressEffect& effect) {
+  training_->set_others_samples(effect.others_samples);
+}
 void NodeDriver::carry_out(RestoreEffect&) { training_->read_back_model(); }
 
 void NodeDriver::carry_out(RestartEffect&) {
@@ -309,11 +363,13 @@ void NodeDriver::reload_certificates() {
   const Result<PeerCertificates> certificates = PeerCertificates::read(config_.peer_tls);
   if (!certificates) return warn("the certificates are as they were: " + certificates.error().text);
   transport_->set_certificates(*certificates);
-  log_line(Level::info, "event=peer-tls-reloaded certificate=" + quoted(certificates->subject()) + " ca=" + quoted(config_.peer_tls.ca));
+  log_line(Level::info, "event=peer-tls-reloaded certificate=" + quoted(certificates->subject()) +
+                            " ca=" + quoted(config_.peer_tls.ca));
   if (const auto warning = certificates->out_of_date()) warn(*warning);
 }
 
-// ---- peers ---------------------------------------------------------------------------------------
+// ---- peers
+// ---------------------------------------------------------------------------------------
 
 void NodeDriver::on_session_open(SessionId session, const SessionInfo& info) {
   const Endpoint address = info.outbound ? info.dialled : info.remote;
@@ -328,7 +384,8 @@ void NodeDriver::on_session_closed(SessionId session, const Error& reason) {
   if (found == sessions_.end()) return;
   // What no gossipd sends: a broken one, or somebody else who got this far.
   if (reason.code.starts_with("frame-"))
-    log_line(Level::warning, "event=session-broken peer=" + found->second.address.host + " code=" + reason.code + " reason=" + quoted(reason.text));
+    log_line(Level::warning, "event=session-broken peer=" + found->second.address.host +
+                                 " code=" + reason.code + " reason=" + quoted(reason.text));
   sessions_.erase(found);
   node_->on_session_closed(session, reason.text, begin_event());
   after_event();
@@ -357,11 +414,13 @@ void NodeDriver::on_bulk_sent(SessionId session, std::size_t bytes) {
 
 // For example a node with another key: the other side sees the same reason from its dial.
 void NodeDriver::on_rejected_inbound(const Endpoint& remote, const Error& reason) {
-  log_line(Level::warning, "event=turned-away peer=" + remote.host + " code=" + reason.code + " reason=" + quoted(reason.text));
+  log_line(Level::warning, "event=turned-away peer=" + remote.host + " code=" + reason.code +
+                               " reason=" + quoted(reason.text));
   turned_away_.note(true, remote.host, reason, EventLoop::now());
 }
 
-// ---- the operator --------------------------------------------------------------------------------
+// ---- the operator
+// --------------------------------------------------------------------------------
 
 std::optional<Error> NodeDriver::join(std::vector<Endpoint> seeds) {
   for (const Endpoint& seed : seeds)
@@ -401,7 +460,8 @@ std::optional<Error> NodeDriver::forget(NodeId member) {
   return error;
 }
 
-// ---- looking at it -------------------------------------------------------------------------------
+// ---- looking at it
+// -------------------------------------------------------------------------------
 
 DaemonView NodeDriver::view() const {
   const Instant now = EventLoop::now();
@@ -410,7 +470,8 @@ DaemonView NodeDriver::view() const {
   // Who has left is not cut off from anything.
   if (view.node.phase == Phase::left) view.node.isolated = false;
   for (const Refusal& refusal : turned_away_.latest()) view.node.refusals.push_back(refusal);
-  std::stable_sort(view.node.refusals.begin(), view.node.refusals.end(), [](const Refusal& a, const Refusal& b) { return a.at < b.at; });
+  std::stable_sort(view.node.refusals.begin(), view.node.refusals.end(),
+                   [](const Refusal& a, const Refusal& b) { return a.at < b.at; });
   view.refusals_now_s = seconds(now.time_since_epoch());
   view.version = GOSSIPD_VERSION;
   view.address = address_;
@@ -425,8 +486,10 @@ DaemonView NodeDriver::view() const {
   for (const TimedWarning& w : warnings_) view.warnings.push_back({seconds(now - w.at), w.text});
   for (const LinkView& link : view.node.links)
     if (link.large_packets_lost)
-      view.warnings.push_back({0, "the path to " + link.name + " (" + to_string(link.address) + ") swallows large packets: lower the MTU of this "
-                                  "interface, or set net.ipv4.tcp_mtu_probing=1, on both ends"});
+      view.warnings.push_back(
+          {0, "the path to " + link.name + " (" + to_string(link.address) +
+                  ") swallows large packets: lower the MTU of this "
+                  "interface, or set net.ipv4.tcp_mtu_probing=1, on both ends"});
 
   const PeerCounters& counters = transport_->counters();
   view.wire.bytes_sent = counters.total.wire.out;
@@ -437,7 +500,9 @@ DaemonView NodeDriver::view() const {
   view.wire.inbound_rejected = counters.inbound_rejected;
   for (const auto& [id, session] : sessions_) {
     const std::optional<SessionCounters> own = transport_->counters(id);
-    if (own) view.wire.sessions.push_back({session.address, session.outbound, seconds(now - session.opened), own->wire.out, own->wire.in});
+    if (own)
+      view.wire.sessions.push_back({session.address, session.outbound,
+                                    seconds(now - session.opened), own->wire.out, own->wire.in});
   }
   return view;
 }
@@ -482,13 +547,15 @@ void NodeDriver::divide_data(const NodeView& node) {
   if (training_->divides_data() && !stopping_) training_->divide(node);
 }
 
-// ---- stop ----------------------------------------------------------------------------------------
+// ---- stop
+// ----------------------------------------------------------------------------------------
 
 void NodeDriver::stop(const std::string& why) {
   if (stopping_) return;
   stopping_ = true;
   log_line(Level::info, "event=stopping why=" + quoted(why));
-  // A write that has not ended in all that time will not: nothing is gained by waiting as long again.
+  // A write that has not ended in all that time will not: nothing is gained by waiting as long
+  // again.
   const bool stuck = disk_view(EventLoop::now()).writing_s > seconds(stop_limit);
   stop_timer_.arm_after(stuck ? stop_limit_stuck : stop_limit);
   node_->stop(EventLoop::now());
@@ -505,7 +572,8 @@ void NodeDriver::stopped_one() {
 }
 
 void NodeDriver::finish_stopping() {
-  log_line(failure_ ? Level::error : Level::info, "event=stopped" + (failure_ ? " code=" + failure_->code : std::string()));
+  log_line(failure_ ? Level::error : Level::info,
+           "event=stopped" + (failure_ ? " code=" + failure_->code : std::string()));
   flush_log();
   node_timer_.cancel();
   second_timer_.cancel();

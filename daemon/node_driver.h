@@ -1,9 +1,11 @@
-// daemon/node_driver.h - drives the core's Node with a real clock, real connections and a real trainer.
+// daemon/node_driver.h - drives the core's Node with a real clock, real connections and a real
+// trainer.
 //
 // After every event: carry out the effects in order, arm the one timer, and give the loop back
-// between two pieces of work, so that a large model never keeps a heartbeat waiting. Whatever goes to
-// the disk is written by a thread of its own (disk_writer.h), and the node is told when its state is
-// there: no disk keeps the loop (node_driver_disk.cpp has all that waits for one). Loop thread only.
+// between two pieces of work, so that a large model never keeps a heartbeat waiting. Whatever goes
+// to the disk is written by a thread of its own (disk_writer.h), and the node is told when its
+// state is there: no disk keeps the loop (node_driver_disk.cpp has all that waits for one). Loop
+// thread only.
 #pragma once
 
 #include <deque>
@@ -33,7 +35,8 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
 
   // Listens, starts the node and serves REST. An error means nothing runs.
   [[nodiscard]] std::optional<Error> start(const StartPlan& plan);
-  // Certificates of peers and its own from their files, for sessions from now on; what cannot be read changes nothing.
+  // Certificates of peers and its own from their files, for sessions from now on; what cannot be
+  // read changes nothing.
   void reload_certificates();
   // Says goodbye, writes a last checkpoint, flushes; then the loop stops. Safe to repeat.
   void stop(const std::string& why);
@@ -112,7 +115,8 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   void on_piece_written(const JobFile& file, const Result<bool>& whole);
   void keep_keys(const NodeState& state);
   [[nodiscard]] Error no_key() const;
-  void change_keys(const char* what, std::uint64_t id, const std::function<std::optional<Error>(Keyring&)>& change, KeysChanged done);
+  void change_keys(const char* what, std::uint64_t id,
+                   const std::function<std::optional<Error>(Keyring&)>& change, KeysChanged done);
   void watch_disk();
   [[nodiscard]] DiskView disk_view(Instant now) const;
   [[nodiscard]] Error stopped_too_late() const;
@@ -134,7 +138,7 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   Instant event_began_{};
   StallView stalls_;
   DiskWriter disk_;
-  BoundedAnswers answers_;  // that wait for the disk
+  BoundedAnswers answers_;               // that wait for the disk
   std::optional<Instant> disk_slow_at_;  // the last second in which a write took long
 
   std::optional<Node> node_;
@@ -149,16 +153,17 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   Endpoint address_;  // advertised
   std::optional<Keyring> keys_;
   bool uses_certificates_ = false;
-  bool keys_are_kept_ = false;      // STATE/cluster.key holds them, or is about to
-  bool keys_change_ = false;        // what comes into force when it is on disk
+  bool keys_are_kept_ = false;  // STATE/cluster.key holds them, or is about to
+  bool keys_change_ = false;    // what comes into force when it is on disk
   bool was_member_at_start_ = false;
   std::optional<KnownJob> job_;
-  bool nobody_to_ask_ = false;      // no seed, no other member ever met
-  bool model_at_start_ = false;     // the trainer's first model counts as the cluster's, restored or not
-  bool state_saved_ = false;        // once, in this life
-  bool state_failed_ = false;       // the last write did
+  bool nobody_to_ask_ = false;  // no seed, no other member ever met
+  // the trainer's first model counts as the cluster's, restored or not
+  bool model_at_start_ = false;
+  bool state_saved_ = false;   // once, in this life
+  bool state_failed_ = false;  // the last write did
   bool work_posted_ = false;
-  bool trainer_steps_ = false;  // as the last update told it
+  bool trainer_steps_ = false;                 // as the last update told it
   std::map<SessionId, OpenSession> sessions_;  // those the node knows
   RefusalLog turned_away_;                     // connections that never reached the node
   std::deque<TimedWarning> warnings_;

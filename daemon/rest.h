@@ -25,14 +25,17 @@ class DaemonPort {
   [[nodiscard]] virtual std::optional<Error> resume() = 0;
   [[nodiscard]] virtual std::optional<Error> extend_budget(Samples more) = 0;
   [[nodiscard]] virtual std::optional<Error> forget(NodeId member) = 0;
-  // `done` is called once, on the loop, when the file is durable or was not written; in bounded time with code "disk-slow".
+  // `done` is called once, on the loop, when the file is durable or was not written; in bounded
+  // time with code "disk-slow".
   virtual void write_checkpoint(std::function<void(Result<CheckpointView>)> done) = 0;
-  // `done` is called once, on the loop, in bounded time: true if a restart would know of all commands so far.
+  // `done` is called once, on the loop, in bounded time: true if a restart would know of all
+  // commands so far.
   virtual void when_on_disk(std::function<void(bool)> done) = 0;
   // Errors "no-key", "certificates": the cluster has none.
   [[nodiscard]] virtual Result<KeysView> keys() const = 0;
-  // `file` lies on the daemon's machine, so that no secret travels by HTTP. Errors are refusals too. The keys are
-  // in force when they are on disk; then `done` is called, or in bounded time with code "disk-slow".
+  // `file` lies on the daemon's machine, so that no secret travels by HTTP. Errors are refusals
+  // too. The keys are in force when they are on disk; then `done` is called, or in bounded time
+  // with code "disk-slow".
   using KeysChanged = std::function<void(std::optional<Error>)>;
   virtual void install_key(const std::string& file, KeysChanged done) = 0;
   virtual void use_key(std::uint64_t id, KeysChanged done) = 0;

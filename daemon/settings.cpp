@@ -24,15 +24,18 @@ SettingRefused read_endpoints(std::string_view given, std::vector<Endpoint>& out
     Endpoint endpoint;
     if (!parse_endpoint(one, peer_port_default, endpoint)) return bad_endpoint(one);
     endpoints.push_back(endpoint);
-    if (endpoints.size() > seeds_max) return "has more than " + std::to_string(seeds_max) + " addresses; a few are enough";
+    if (endpoints.size() > seeds_max)
+      return "has more than " + std::to_string(seeds_max) + " addresses; a few are enough";
   }
   out = std::move(endpoints);
   return std::nullopt;
 }
 
-void add_endpoints(SettingTable& table, std::string key, std::string flag, std::vector<Endpoint>& target, std::string help) {
+void add_endpoints(SettingTable& table, std::string key, std::string flag,
+                   std::vector<Endpoint>& target, std::string help) {
   std::vector<Endpoint>* t = &target;
-  table.add(std::move(key), std::move(flag), "HOST[:PORT]", "", std::move(help), SettingKind::list,
+  table.add(
+      std::move(key), std::move(flag), "HOST[:PORT]", "", std::move(help), SettingKind::list,
       [t](std::string_view given) -> SettingRefused { return read_endpoints(given, *t); },
       [t] {
         std::string joined;
@@ -41,86 +44,124 @@ void add_endpoints(SettingTable& table, std::string key, std::string flag, std::
       });
 }
 
-void add_rest_address(SettingTable& table, std::string key, std::string flag, std::string& target, std::string help) {
+void add_rest_address(SettingTable& table, std::string key, std::string flag, std::string& target,
+                      std::string help) {
   std::string* t = &target;
-  table.add(std::move(key), std::move(flag), "HOST:PORT|unix:PATH", "", std::move(help), SettingKind::text,
+  table.add(
+      std::move(key), std::move(flag), "HOST:PORT|unix:PATH", "", std::move(help),
+      SettingKind::text,
       [t](std::string_view given) -> SettingRefused {
         Endpoint endpoint;
         const bool unix_socket = given.starts_with("unix:") && given.size() > 5;
-        if (!unix_socket && given != "none" && !parse_endpoint(std::string(given), rest_port_default, endpoint))
-          return quoted(given) + " is no REST address; write HOST:PORT, unix:/run/gossipd.sock or none";
+        if (!unix_socket && given != "none" &&
+            !parse_endpoint(std::string(given), rest_port_default, endpoint))
+          return quoted(given) +
+                 " is no REST address; write HOST:PORT, unix:/run/gossipd.sock or none";
         *t = unix_socket || given == "none" ? std::string(given) : to_string(endpoint);
         return std::nullopt;
       },
       [t] { return *t; });
 }
 
-void add_shard(SettingTable& table, std::string key, std::string flag, std::uint32_t& index, std::uint32_t& count, std::string help) {
+void add_shard(SettingTable& table, std::string key, std::string flag, std::uint32_t& index,
+               std::uint32_t& count, std::string help) {
   std::uint32_t* i = &index;
   std::uint32_t* n = &count;
-  table.add(std::move(key), std::move(flag), "I/N", "", std::move(help), SettingKind::text,
+  table.add(
+      std::move(key), std::move(flag), "I/N", "", std::move(help), SettingKind::text,
       [i, n](std::string_view given) -> SettingRefused {
         if (given == "auto") return *i = *n = 0, std::nullopt;
         const std::size_t slash = given.find('/');
         std::uint32_t part = 0, parts = 0;
         if (slash == std::string_view::npos || !read_all(given.substr(0, slash), part) ||
-            !read_all(given.substr(slash + 1), parts) || part < 1 || parts < 1 || part > parts || parts > 1'000'000)
-          return quoted(given) + " is no shard; write auto, or I/N with 1 <= I <= N, for example 2/3 for the second of three";
+            !read_all(given.substr(slash + 1), parts) || part < 1 || parts < 1 || part > parts ||
+            parts > 1'000'000)
+          return quoted(given) +
+                 " is no shard; write auto, or I/N with 1 <= I <= N, for example 2/3 for the "
+                 "second of three";
         *i = part - 1;
         *n = parts;
         return std::nullopt;
       },
-      [i, n] { return *n == 0 ? std::string("auto") : std::to_string(*i + 1) + "/" + std::to_string(*n); });
+      [i, n] {
+        return *n == 0 ? std::string("auto") : std::to_string(*i + 1) + "/" + std::to_string(*n);
+      });
 }
 
 void add_node(SettingTable& table, DaemonConfig& c) {
-  table.text("name", "name", "NAME", c.name, "what members lists call this node (default: the host's name)");
-  table.path("job", "job", "FILE", c.job_file, "job file: founds a cluster, or must agree with the one joined");
-  add_endpoints(table, "join", "join", c.join, "a member to join the cluster through; may be repeated");
+  table.text("name", "name", "NAME", c.name,
+             "what members lists call this node (default: the host's name)");
+  table.path("job", "job", "FILE", c.job_file,
+             "job file: founds a cluster, or must agree with the one joined");
+  add_endpoints(table, "join", "join", c.join,
+                "a member to join the cluster through; may be repeated");
   table.path("key_file", "key-file", "FILE", c.key_file,
              "the cluster's secret (default STATE/cluster.key; `none`: plain, loopback only)");
-  table.path("state_dir", "state-dir", "DIR", c.state_dir, "identity, job and checkpoints of this node");
+  table.path("state_dir", "state-dir", "DIR", c.state_dir,
+             "identity, job and checkpoints of this node");
   table.path("data", "data", "DIR", c.data_dir, "where the job's data files lie");
-  add_shard(table, "shard", "shard", c.shard_index, c.shard_count, "`auto`: all of the data in an order of this node's own, or its part where the job's set is divided; I/N: the I-th of N equal parts");
-  table.endpoint("listen", "listen", peer_port_default, c.listen, "for peers (default *:7610, every address; without a key or certificates 127.0.0.1:7610)");
-  table.endpoint("advertise", "advertise", peer_port_default, c.advertise, "where peers reach this node, if not where it listens");
+  add_shard(table, "shard", "shard", c.shard_index, c.shard_count,
+            "`auto`: all of the data in an order of this node's own, or its part where the job's "
+            "set is divided; I/N: the I-th of N equal parts");
+  table.endpoint(
+      "listen", "listen", peer_port_default, c.listen,
+      "for peers (default *:7610, every address; without a key or certificates 127.0.0.1:7610)");
+  table.endpoint("advertise", "advertise", peer_port_default, c.advertise,
+                 "where peers reach this node, if not where it listens");
 }
 
 void add_peer_tls(SettingTable& table, DaemonConfig& c) {
-  table.path("peer_tls.ca", "", "FILE", c.peer_tls.ca, "PEM: certificates instead of a key; the authority that signs every node's, perhaps with its revocation list");
-  table.path("peer_tls.certificate", "", "FILE", c.peer_tls.certificate, "PEM: this node's, for TLS client and server, then intermediate ones");
+  table.path("peer_tls.ca", "", "FILE", c.peer_tls.ca,
+             "PEM: certificates instead of a key; the authority that signs every node's, perhaps "
+             "with its revocation list");
+  table.path("peer_tls.certificate", "", "FILE", c.peer_tls.certificate,
+             "PEM: this node's, for TLS client and server, then intermediate ones");
   table.path("peer_tls.key", "", "FILE", c.peer_tls.key, "PEM: its private key, mode 0600");
 }
 
 void add_rest(SettingTable& table, DaemonConfig& c) {
-  add_rest_address(table, "rest.listen", "rest", c.rest, "REST address; beyond loopback a token is needed, and it is https");
-  table.path("rest.token_file", "rest-token-file", "FILE", c.rest_token_file, "file with the token that REST clients must show");
-  table.choice("rest.tls", "", c.rest_tls, {"auto", "on"}, "auto: https beyond loopback; on: on loopback as well");
-  table.path("rest.certificate", "", "FILE", c.rest_certificate, "PEM, the node's own first (default: one that it makes, STATE/rest-certificate.pem)");
+  add_rest_address(table, "rest.listen", "rest", c.rest,
+                   "REST address; beyond loopback a token is needed, and it is https");
+  table.path("rest.token_file", "rest-token-file", "FILE", c.rest_token_file,
+             "file with the token that REST clients must show");
+  table.choice("rest.tls", "", c.rest_tls, {"auto", "on"},
+               "auto: https beyond loopback; on: on loopback as well");
+  table.path("rest.certificate", "", "FILE", c.rest_certificate,
+             "PEM, the node's own first (default: one that it makes, STATE/rest-certificate.pem)");
   table.path("rest.key", "", "FILE", c.rest_key, "PEM, the certificate's key");
 }
 
 void add_trainer(SettingTable& table, DaemonConfig& c) {
-  table.text("trainer.device", "device", "DEVICE", c.device, "auto, cpu, cuda or cuda:N; cuda:all or a list (cuda:0,cuda:1): several are one node");
-  table.integer("trainer.threads", "threads", "", c.threads, 0, 1024, "CPU threads of tensor arithmetic; 0: one per core");
+  table.text("trainer.device", "device", "DEVICE", c.device,
+             "auto, cpu, cuda or cuda:N; cuda:all or a list (cuda:0,cuda:1): several are one node");
+  table.integer("trainer.threads", "threads", "", c.threads, 0, 1024,
+                "CPU threads of tensor arithmetic; 0: one per core");
   table.number("trainer.min_step_ms", "trainer-min-step-ms", "ms", c.min_step_ms, 0, setting_day_ms,
                "a step takes at least so long: leaves the device to others");
-  table.integer("trainer.nice", "", "", c.nice, 0, 19, "how far the training thread steps back behind the protocol");
-  table.integer("trainer.loader_threads", "", "", c.loader_threads, 0, 64,
-                "threads that make the next samples ready; 0: one, for images half of the cores, at most 8");
+  table.integer("trainer.nice", "", "", c.nice, 0, 19,
+                "how far the training thread steps back behind the protocol");
+  table.integer(
+      "trainer.loader_threads", "", "", c.loader_threads, 0, 64,
+      "threads that make the next samples ready; 0: one, for images half of the cores, at most 8");
   table.integer("trainer.image_cache_mb", "", "MB", c.image_cache_mb, 0, 1u << 22,
-                "decoded images kept in memory, in each of training and held-out set; the others are decoded at every visit");
+                "decoded images kept in memory, in each of training and held-out set; the others "
+                "are decoded at every visit");
 }
 
 void add_checkpoint(SettingTable& table, DaemonConfig& c) {
-  table.number("checkpoint.every_s", "", "s", c.checkpoint_every_s, 0.1, setting_day_ms, "a checkpoint is written so often");
-  table.boolean("checkpoint.best", "", c.checkpoint_best, "keep the model with the best held-out accuracy as well");
+  table.number("checkpoint.every_s", "", "s", c.checkpoint_every_s, 0.1, setting_day_ms,
+               "a checkpoint is written so often");
+  table.boolean("checkpoint.best", "", c.checkpoint_best,
+                "keep the model with the best held-out accuracy as well");
 }
 
 void add_log(SettingTable& table, DaemonConfig& c) {
-  table.choice("log.level", "log-level", c.log_level, {"debug", "info", "warning", "error"}, "the least serious lines to write");
-  table.path("log.file", "log-file", "FILE", c.log_file, "where to write the log (default: standard error)");
-  table.boolean("log.core_dumps", "", c.core_dumps, "let a crash write its memory, the cluster's secret included, to a core file");
+  table.choice("log.level", "log-level", c.log_level, {"debug", "info", "warning", "error"},
+               "the least serious lines to write");
+  table.path("log.file", "log-file", "FILE", c.log_file,
+             "where to write the log (default: standard error)");
+  table.boolean("log.core_dumps", "", c.core_dumps,
+                "let a crash write its memory, the cluster's secret included, to a core file");
 }
 
 }  // namespace
@@ -142,7 +183,8 @@ std::vector<Setting> settings_of(DaemonConfig& config) {
 
 std::string environment_name(std::string_view key) {
   std::string name = "GOSSIPD_";
-  for (const char c : key) name += c == '.' ? '_' : static_cast<char>(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);
+  for (const char c : key)
+    name += c == '.' ? '_' : static_cast<char>(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);
   return name;
 }
 

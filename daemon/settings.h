@@ -1,4 +1,5 @@
-// daemon/settings.h - the one table of node settings that files, environment, flags and reference share.
+// daemon/settings.h - the one table of node settings that files, environment, flags and reference
+// share.
 #pragma once
 
 #include "core/base/settings.h"
@@ -6,7 +7,8 @@
 
 namespace gossipd {
 
-// Bound to the DaemonConfig, which must outlive them; those of exchange and membership are the core's.
+// Bound to the DaemonConfig, which must outlive them; those of exchange and membership are the
+// core's.
 [[nodiscard]] std::vector<Setting> settings_of(DaemonConfig&);
 // "exchange.codec" → "GOSSIPD_EXCHANGE_CODEC".
 [[nodiscard]] std::string environment_name(std::string_view key);

@@ -9,7 +9,8 @@ namespace {
 Error bad_config(std::string text) { return Error{"bad-config", std::move(text)}; }
 
 KnownJob known(const Job& job) {
-  return KnownJob{job.canonical_text(), job.hash(), job.budget_samples, job.name, job.model.content, "", job.start_content.bytes > 0, ""};
+  return KnownJob{job.canonical_text(), job.hash(), job.budget_samples,          job.name,
+                  job.model.content,    "",         job.start_content.bytes > 0, ""};
 }
 
 Result<StartPlan> read_identity(const StateStore& store) {
@@ -17,7 +18,8 @@ Result<StartPlan> read_identity(const StateStore& store) {
   if (!stored) return stored.error();
   StartPlan plan;
   if (!stored->fallback_reason.empty())
-    plan.warnings.push_back(stored->fallback_reason + "; set aside as *.corrupt.json, the previous one is used");
+    plan.warnings.push_back(stored->fallback_reason +
+                            "; set aside as *.corrupt.json, the previous one is used");
   if (stored->state) plan.state = *stored->state;
   if (plan.state.id == NodeId{}) plan.state.id = NodeId{random_64()};
   return plan;
@@ -30,24 +32,31 @@ std::optional<Error> read_stored_job(const StateStore& store, StartPlan& plan) {
   if (!stored) return stored.error();
   if (!stored->fallback_reason.empty()) plan.warnings.push_back(stored->fallback_reason);
   if (stored->document) {
-    const Result<Job> job = Job::parse(*stored->document, (store.directory() / "job.toml").string());
+    const Result<Job> job =
+        Job::parse(*stored->document, (store.directory() / "job.toml").string());
     if (job && job->hash() == plan.state.job) {
       plan.job = known(*job);
       return std::nullopt;
     }
-    plan.warnings.push_back("the stored job " + to_hex(plan.state.job) + " is not understood by this version" +
+    plan.warnings.push_back("the stored job " + to_hex(plan.state.job) +
+                            " is not understood by this version" +
                             (job ? std::string() : ": " + job.error().text));
   }
-  plan.warnings.push_back("the stored job " + to_hex(plan.state.job) + " is lost here; asking the cluster for it");
+  plan.warnings.push_back("the stored job " + to_hex(plan.state.job) +
+                          " is lost here; asking the cluster for it");
   plan.state.job = JobHash{};
   return std::nullopt;
 }
 
-// A cluster that nobody joined and in which nothing was trained, for example because its job did not work, binds nobody.
-bool is_unused(const NodeState& state) { return state.members.empty() && state.own_samples == 0 && !state.left; }
+// A cluster that nobody joined and in which nothing was trained, for example because its job did
+// not work, binds nobody.
+bool is_unused(const NodeState& state) {
+  return state.members.empty() && state.own_samples == 0 && !state.left;
+}
 
 void forget_cluster(StartPlan& plan) {
-  plan.warnings.push_back("the job has changed since job " + to_hex(plan.job->hash) + " founded a cluster in which nothing was trained; a new cluster begins");
+  plan.warnings.push_back("the job has changed since job " + to_hex(plan.job->hash) +
+                          " founded a cluster in which nothing was trained; a new cluster begins");
   NodeState fresh;
   fresh.id = plan.state.id;
   fresh.incarnation = plan.state.incarnation;
@@ -55,22 +64,26 @@ void forget_cluster(StartPlan& plan) {
   plan.job.reset();
 }
 
-std::optional<Error> read_job_file(const DaemonConfig& config, const StateStore& store, StartPlan& plan) {
+std::optional<Error> read_job_file(const DaemonConfig& config, const StateStore& store,
+                                   StartPlan& plan) {
   if (config.job_file.empty()) return std::nullopt;
   const Result<Job> job = Job::load(config.job_file);
   if (!job) return job.error();
   if (plan.job && plan.job->hash != job->hash() && is_unused(plan.state)) forget_cluster(plan);
   if (plan.job && plan.job->hash != job->hash())
-    return Error{"other-job", config.job_file + ": is job " + to_hex(job->hash()) + " (" + job->name + "), but this node trains job " +
-                                  to_hex(plan.job->hash) + " (" + plan.job->name + "), kept in " + store.directory().string() +
-                                  "; leave out --job to go on with it, or give the new job its own --state-dir"};
+    return Error{"other-job",
+                 config.job_file + ": is job " + to_hex(job->hash()) + " (" + job->name +
+                     "), but this node trains job " + to_hex(plan.job->hash) + " (" +
+                     plan.job->name + "), kept in " + store.directory().string() +
+                     "; leave out --job to go on with it, or give the new job its own --state-dir"};
   plan.job = known(*job);
   plan.job->file_from = job->model.file;
   plan.job->start_from = job->start_from;
   return std::nullopt;
 }
 
-std::optional<Error> choose_kind(const DaemonConfig& config, const StateStore& store, StartPlan& plan) {
+std::optional<Error> choose_kind(const DaemonConfig& config, const StateStore& store,
+                                 StartPlan& plan) {
   if (plan.state.cluster != ClusterId{}) {
     plan.kind = StartPlan::Kind::rejoin;
   } else if (!config.join.empty()) {
@@ -81,7 +94,8 @@ std::optional<Error> choose_kind(const DaemonConfig& config, const StateStore& s
     plan.state.job = plan.job->hash;
   } else {
     return bad_config("nothing to do: " + store.directory().string() +
-                      " belongs to no cluster yet; found one with --job FILE, or join one with --join HOST --key-file FILE");
+                      " belongs to no cluster yet; found one with --job FILE, or join one with "
+                      "--join HOST --key-file FILE");
   }
   return std::nullopt;
 }
@@ -100,14 +114,17 @@ std::optional<Error> write_new_key(const std::string& path, StartPlan& plan) {
   return std::nullopt;
 }
 
-// A key file that is named at every start tells of one key; what `gossipctl key` did to it since lies in STATE.
+// A key file that is named at every start tells of one key; what `gossipctl key` did to it since
+// lies in STATE.
 void prefer_kept_keys(const StateStore& store, const std::string& given, StartPlan& plan) {
   const Result<Keyring> kept = read_keyring(store.key_path().string());
   if (!kept) return;
   const std::uint64_t id = plan.keys->in_use().id;
   if (kept->was_retired(id))
-    plan.warnings.push_back("key_file: the key " + to_hex(id) + " in " + given + " was retired on this node; it uses " + to_hex(kept->in_use().id) +
-                            " from " + store.key_path().string() + "; take key_file out of the configuration");
+    plan.warnings.push_back("key_file: the key " + to_hex(id) + " in " + given +
+                            " was retired on this node; it uses " + to_hex(kept->in_use().id) +
+                            " from " + store.key_path().string() +
+                            "; take key_file out of the configuration");
   if (kept->was_retired(id) || kept->find(id) != nullptr) plan.keys = *kept;
 }
 
@@ -119,7 +136,8 @@ std::optional<Error> read_certificates(const DaemonConfig& config, StartPlan& pl
   return std::nullopt;
 }
 
-std::optional<Error> choose_key(const DaemonConfig& config, const StateStore& store, StartPlan& plan) {
+std::optional<Error> choose_key(const DaemonConfig& config, const StateStore& store,
+                                StartPlan& plan) {
   if (!config.peer_tls.ca.empty()) return read_certificates(config, plan);
   if (config.key_file == "none") return std::nullopt;
   const bool founding = plan.kind == StartPlan::Kind::found;
@@ -127,16 +145,20 @@ std::optional<Error> choose_key(const DaemonConfig& config, const StateStore& st
   if (!lies_there(path)) {
     if (founding) return write_new_key(path, plan);
     if (!config.key_file.empty())
-      return bad_config("key_file: " + path + " does not exist; copy the cluster's key file from a member" +
+      return bad_config("key_file: " + path +
+                        " does not exist; copy the cluster's key file from a member" +
                         " (its founder wrote it), readable by its owner only");
-    return bad_config(std::string(plan.kind == StartPlan::Kind::join ? "joining" : "going on as a member") +
-                      " needs the cluster's secret, and there is none in " + store.directory().string() +
-                      "; give --key-file FILE (the founder wrote it), peer_tls.* where the cluster uses certificates, or --key-file none for a cluster in plain on this machine");
+    return bad_config(
+        std::string(plan.kind == StartPlan::Kind::join ? "joining" : "going on as a member") +
+        " needs the cluster's secret, and there is none in " + store.directory().string() +
+        "; give --key-file FILE (the founder wrote it), peer_tls.* where the cluster uses "
+        "certificates, or --key-file none for a cluster in plain on this machine");
   }
   Result<Keyring> keys = read_keyring(path);
   if (!keys) return keys.error();
   plan.keys = *keys;
-  if (plan.kind == StartPlan::Kind::rejoin && !config.key_file.empty()) prefer_kept_keys(store, path, plan);
+  if (plan.kind == StartPlan::Kind::rejoin && !config.key_file.empty())
+    prefer_kept_keys(store, path, plan);
   return std::nullopt;
 }
 
@@ -144,7 +166,8 @@ std::optional<Error> choose_listen(const DaemonConfig& config, StartPlan& plan) 
   const bool safe = plan.keys || plan.certificates;
   plan.listen = config.listen.value_or(Endpoint{safe ? "*" : "127.0.0.1", peer_port_default});
   if (!safe && !is_loopback(plan.listen))
-    return bad_config("listen: " + to_string(plan.listen) + " is beyond loopback, but this cluster has no key and travels in plain; "
+    return bad_config("listen: " + to_string(plan.listen) +
+                      " is beyond loopback, but this cluster has no key and travels in plain; "
                       "listen on 127.0.0.1, or start the cluster with a key or certificates");
   return std::nullopt;
 }

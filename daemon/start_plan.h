@@ -1,8 +1,10 @@
-// daemon/start_plan.h - what a daemon sets out to do: found a cluster, join one, or go on as the member it was.
+// daemon/start_plan.h - what a daemon sets out to do: found a cluster, join one, or go on as the
+// member it was.
 //
 // Decided from the configuration and what lies in the state directory, before anything runs. Every
 // combination that cannot work is refused here, with what to change. Promise kept here: a node
-// never founds a cluster by accident (core is only given an identity to found with when --job says so).
+// never founds a cluster by accident (core is only given an identity to found with when --job says
+// so).
 #pragma once
 
 #include <optional>
@@ -28,18 +30,18 @@ struct KnownJob {
 struct StartPlan {
   enum class Kind { found, join, rejoin };
   Kind kind = Kind::join;
-  NodeState state;                // as core is to get it
-  std::optional<KnownJob> job;    // from the file or from disk
-  std::optional<Keyring> keys;    // without these and certificates: plain, loopback only
+  NodeState state;              // as core is to get it
+  std::optional<KnownJob> job;  // from the file or from disk
+  std::optional<Keyring> keys;  // without these and certificates: plain, loopback only
   std::optional<PeerCertificates> certificates;
-  std::string key_written;        // not empty: a new key was written to this file
+  std::string key_written;  // not empty: a new key was written to this file
   Endpoint listen;
   std::vector<std::string> warnings;
 };
 [[nodiscard]] const char* to_string(StartPlan::Kind);
 
-// Reads the job file and the key or certificates; founding may write a new key file. Codes "bad-config", "bad-state",
-// "other-job", "key-…", "certificate", "bad-toml".
+// Reads the job file and the key or certificates; founding may write a new key file. Codes
+// "bad-config", "bad-state", "other-job", "key-…", "certificate", "bad-toml".
 [[nodiscard]] Result<StartPlan> make_start_plan(const DaemonConfig&, const StateStore&);
 
 }  // namespace gossipd

@@ -54,7 +54,8 @@ Json to_json(const MemberRecord& r) {
 // The exceptions of these readers end in parse_node_state().
 std::uint64_t id_from(const Json& json, const char* key) {
   std::uint64_t id = 0;
-  if (!from_hex(json.at(key).get<std::string>(), id)) throw std::invalid_argument(std::string(key) + " is no id");
+  if (!from_hex(json.at(key).get<std::string>(), id))
+    throw std::invalid_argument(std::string(key) + " is no id");
   return id;
 }
 
@@ -94,14 +95,17 @@ NodeState state_from(const Json& json, std::int64_t unix_s) {
   s.job = JobHash{id_from(json, "job")};
   s.own_samples = json.at("own_samples").get<Samples>();
   // Missing in the files of older versions.
-  s.budget = Budget{json.value("budget_revision", std::uint64_t{0}), json.value("budget_samples", Samples{0})};
+  s.budget = Budget{json.value("budget_revision", std::uint64_t{0}),
+                    json.value("budget_samples", Samples{0})};
   s.samples_per_second = json.value("samples_per_second", 0.0);
   if (json.contains("former_id")) s.former_id = NodeId{id_from(json, "former_id")};
   s.former_samples = json.value("former_samples", Samples{0});
   const auto written = json.value("written_unix_s", unix_s);
-  const std::int64_t since_s = unix_s - std::clamp<std::int64_t>(written, 0, unix_s) + 1;  // both were cut to whole seconds
+  // both were cut to whole seconds
+  const std::int64_t since_s = unix_s - std::clamp<std::int64_t>(written, 0, unix_s) + 1;
   s.down_for = std::chrono::seconds(std::clamp<std::int64_t>(since_s, 0, down_max_s));
-  s.unsure_for = std::chrono::seconds(std::clamp<std::int64_t>(json.value("unsure_s", std::int64_t{0}), 0, down_max_s));
+  s.unsure_for = std::chrono::seconds(
+      std::clamp<std::int64_t>(json.value("unsure_s", std::int64_t{0}), 0, down_max_s));
   const Json& members = json.at("members");
   if (members.size() > members_max) throw std::invalid_argument("too many members");
   for (const Json& member : members) s.members.push_back(record_from(member));
@@ -127,34 +131,38 @@ std::uint64_t random_64() {
 std::string format_node_state(const NodeState& state, std::int64_t unix_s) {
   Json members = Json::array();
   for (const MemberRecord& r : state.members) members.push_back(to_json(r));
-  const Json body = {{"id", to_hex(state.id)},
-                     {"cluster", to_hex(state.cluster)},
-                     {"incarnation", state.incarnation},
-                     {"left", state.left},
-                     {"job", to_hex(state.job)},
-                     {"own_samples", state.own_samples},
-                     {"budget_revision", state.budget.revision},
-                     {"budget_samples", state.budget.samples},
-                     {"samples_per_second", finite(state.samples_per_second)},
-                     {"former_id", to_hex(state.former_id)},
-                     {"former_samples", state.former_samples},
-                     {"unsure_s", std::chrono::duration_cast<std::chrono::seconds>(state.unsure_for).count()},
-                     {"written_unix_s", unix_s},
-                     {"members", std::move(members)}};
+  const Json body = {
+      {"id", to_hex(state.id)},
+      {"cluster", to_hex(state.cluster)},
+      {"incarnation", state.incarnation},
+      {"left", state.left},
+      {"job", to_hex(state.job)},
+      {"own_samples", state.own_samples},
+      {"budget_revision", state.budget.revision},
+      {"budget_samples", state.budget.samples},
+      {"samples_per_second", finite(state.samples_per_second)},
+      {"former_id", to_hex(state.former_id)},
+      {"former_samples", state.former_samples},
+      {"unsure_s", std::chrono::duration_cast<std::chrono::seconds>(state.unsure_for).count()},
+      {"written_unix_s", unix_s},
+      {"members", std::move(members)}};
   // A name is whatever a peer says it is: bytes that are no UTF-8 are replaced, not thrown about.
   const std::string text = body.dump(-1, ' ', false, Json::error_handler_t::replace);
-  return "{\"format\":" + std::to_string(state_format) + ",\"checksum\":\"" + to_hex(checksum(text)) + "\",\"state\":" + text + "}\n";
+  return "{\"format\":" + std::to_string(state_format) + ",\"checksum\":\"" +
+         to_hex(checksum(text)) + "\",\"state\":" + text + "}\n";
 }
 
 Result<NodeState> parse_node_state(const std::string& text, std::int64_t unix_s) {
-  if (json_nests_deeper(text)) return Error{"bad-state", "is damaged (it nests deeper than any state)"};
+  if (json_nests_deeper(text))
+    return Error{"bad-state", "is damaged (it nests deeper than any state)"};
   try {
     const Json json = Json::parse(text);
     if (json.at("format").get<int>() != state_format)
-      return Error{"bad-state", "has format " + std::to_string(json.at("format").get<int>()) + ", this gossipd reads " +
-                                    std::to_string(state_format)};
+      return Error{"bad-state", "has format " + std::to_string(json.at("format").get<int>()) +
+                                    ", this gossipd reads " + std::to_string(state_format)};
     const Json& body = json.at("state");
-    if (json.at("checksum").get<std::string>() != to_hex(checksum(body.dump()))) return Error{"bad-state", "has a wrong checksum"};
+    if (json.at("checksum").get<std::string>() != to_hex(checksum(body.dump())))
+      return Error{"bad-state", "has a wrong checksum"};
     return state_from(body, unix_s);
   } catch (const std::exception& error) {
     return Error{"bad-state", std::string("is damaged (") + error.what() + ")"};
@@ -164,28 +172,36 @@ Result<NodeState> parse_node_state(const std::string& text, std::int64_t unix_s)
 Result<StateStore> StateStore::open(const std::filesystem::path& directory) {
   std::error_code error;
   std::filesystem::create_directories(directory, error);
-  if (error) return Error{"io-error", directory.string() + ": cannot create it: " + error.message() + "; choose another --state-dir"};
+  if (error)
+    return Error{"io-error", directory.string() + ": cannot create it: " + error.message() +
+                                 "; choose another --state-dir"};
   const std::filesystem::path checkpoints = directory / "checkpoints";
   std::filesystem::create_directories(checkpoints, error);
-  if (error) return Error{"io-error", checkpoints.string() + ": cannot create it: " + error.message() + "; choose another --state-dir"};
+  if (error)
+    return Error{"io-error", checkpoints.string() + ": cannot create it: " + error.message() +
+                                 "; choose another --state-dir"};
   // A directory of somebody else's stays as it is: what lies in it is the owner's to read anyway.
-  for (const std::filesystem::path& own : {directory, checkpoints}) (void)::chmod(own.c_str(), 0700);
+  for (const std::filesystem::path& own : {directory, checkpoints})
+    (void)::chmod(own.c_str(), 0700);
 
   const std::filesystem::path path = directory / "lock";
   const int lock = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   if (lock < 0) return cannot(path, "open it");
   if (::flock(lock, LOCK_EX | LOCK_NB) != 0) {
-    const Error reason = errno == EWOULDBLOCK
-                             ? Error{"state-locked", directory.string() + ": another gossipd is running with this state directory; "
-                                                     "stop it, or give this one its own --state-dir"}
-                             : cannot(path, "lock it");
+    const Error reason =
+        errno == EWOULDBLOCK
+            ? Error{"state-locked", directory.string() +
+                                        ": another gossipd is running with this state directory; "
+                                        "stop it, or give this one its own --state-dir"}
+            : cannot(path, "lock it");
     ::close(lock);
     return reason;
   }
   return StateStore(directory, lock);
 }
 
-StateStore::StateStore(StateStore&& other) noexcept : directory_(std::move(other.directory_)), lock_(std::exchange(other.lock_, -1)) {}
+StateStore::StateStore(StateStore&& other) noexcept
+    : directory_(std::move(other.directory_)), lock_(std::exchange(other.lock_, -1)) {}
 
 StateStore::~StateStore() {
   if (lock_ >= 0) ::close(lock_);
@@ -203,11 +219,13 @@ Result<StoredState> StateStore::load_state() const {
   Result<NodeState> current = load(path);
   if (current) return StoredState{*current, {}};
   Result<NodeState> before = load(previous);
-  if (current.error().code == "not-found" && !before && before.error().code == "not-found") return StoredState{};
+  if (current.error().code == "not-found" && !before && before.error().code == "not-found")
+    return StoredState{};
   if (current.error().code == "io-error") return current.error();
   if (!before)
-    return Error{"bad-state", current.error().text + ", and " + before.error().text + "; restore one of them from a backup, "
-                              "or move the state directory away to start as a new node"};
+    return Error{"bad-state", current.error().text + ", and " + before.error().text +
+                                  "; restore one of them from a backup, "
+                                  "or move the state directory away to start as a new node"};
   set_aside(path);
   return StoredState{*before, current.error().text};
 }
@@ -227,7 +245,8 @@ Result<StoredJob> StateStore::load_job(JobHash hash) const {
       return stored;
     }
     if (!stored.fallback_reason.empty()) continue;
-    stored.fallback_reason = text ? from.string() + ": is not job " + to_hex(hash) + " but " + to_hex(checksum(*text)) + " or damaged"
+    stored.fallback_reason = text ? from.string() + ": is not job " + to_hex(hash) + " but " +
+                                        to_hex(checksum(*text)) + " or damaged"
                                   : text.error().text;
   }
   return stored;

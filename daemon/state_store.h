@@ -1,4 +1,5 @@
-// daemon/state_store.h - what a node keeps on disk: who it is, what it trains, where its checkpoints lie.
+// daemon/state_store.h - what a node keeps on disk: who it is, what it trains, where its
+// checkpoints lie.
 //
 //     STATE/lock             held while a daemon runs here
 //     STATE/node.json        NodeState with a checksum; node.previous.json is the one before
@@ -7,8 +8,9 @@
 //     STATE/files/           the file that belongs to a TorchScript job (job_files.h)
 //     STATE/checkpoints/     current, best and final .safetensors, each with its previous one
 //
-// Directories are of mode 0700 and files of 0600. A damaged file is set aside as *.corrupt.* and the previous one used, with
-// the reason. Files are loaded before the loop runs and saved by one thread at a time.
+// Directories are of mode 0700 and files of 0600. A damaged file is set aside as *.corrupt.* and
+// the previous one used, with the reason. Files are loaded before the loop runs and saved by one
+// thread at a time.
 #pragma once
 
 #include <filesystem>
@@ -24,7 +26,8 @@ namespace gossipd {
 [[nodiscard]] std::uint64_t random_64();
 
 // As kept in node.json; parse returns code "bad-state".
-// `unix_s`: the time now, in seconds since 1970. It is written down, and what was written then tells how long the node was down.
+// `unix_s`: the time now, in seconds since 1970. It is written down, and what was written then
+// tells how long the node was down.
 [[nodiscard]] std::string format_node_state(const NodeState&, std::int64_t unix_s);
 [[nodiscard]] Result<NodeState> parse_node_state(const std::string& text, std::int64_t unix_s);
 
@@ -40,7 +43,8 @@ struct StoredJob {
 
 class StateStore {
  public:
-  // Creates the directories, takes others' rights on them away (mode 0700) and takes the lock. Codes "state-locked" (another daemon runs here), "io-error".
+  // Creates the directories, takes others' rights on them away (mode 0700) and takes the lock.
+  // Codes "state-locked" (another daemon runs here), "io-error".
   static Result<StateStore> open(const std::filesystem::path& directory);
   StateStore(StateStore&&) noexcept;
   StateStore& operator=(StateStore&&) = delete;
@@ -60,7 +64,8 @@ class StateStore {
   [[nodiscard]] std::filesystem::path checkpoint_path(const std::string& which) const;
 
  private:
-  StateStore(std::filesystem::path directory, int lock) : directory_(std::move(directory)), lock_(lock) {}
+  StateStore(std::filesystem::path directory, int lock)
+      : directory_(std::move(directory)), lock_(lock) {}
   std::filesystem::path directory_;
   int lock_;  // -1: moved away
 };

@@ -11,18 +11,23 @@ namespace {
 constexpr Duration data_retry = std::chrono::seconds(5);
 constexpr std::size_t checkpoint_askers_max = 256;
 
-double wall_clock_s() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
+double wall_clock_s() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
 
 // Decoding images is work for several cores, everything else is copying.
 int loader_threads_for(const Job& job) {
-  return job.data.kind == DataSpec::Kind::images ? static_cast<int>(std::clamp(std::thread::hardware_concurrency() / 2, 1u, 8u)) : 1;
+  return job.data.kind == DataSpec::Kind::images
+             ? static_cast<int>(std::clamp(std::thread::hardware_concurrency() / 2, 1u, 8u))
+             : 1;
 }
 
 TrainerOptions options_from(const DaemonConfig& config, const Job& job, NodeId id) {
   TrainerOptions options;
   options.data_dir = config.data_dir;
   options.device = config.device;
-  options.threads = static_cast<int>(config.threads != 0 ? config.threads : std::max(1u, std::thread::hardware_concurrency()));
+  options.threads = static_cast<int>(
+      config.threads != 0 ? config.threads : std::max(1u, std::thread::hardware_concurrency()));
   options.min_step_ms = config.min_step_ms;
   const bool automatic = config.shard_count == 0;
   options.shard_index = automatic ? 0 : config.shard_index;
@@ -31,16 +36,20 @@ TrainerOptions options_from(const DaemonConfig& config, const Job& job, NodeId i
   options.walker = automatic && !shared ? static_cast<std::uint64_t>(id) : 0;
   options.node = id;
   options.nice = static_cast<int>(config.nice);
-  options.loader_threads = config.loader_threads != 0 ? static_cast<int>(config.loader_threads) : loader_threads_for(job);
+  options.loader_threads = config.loader_threads != 0 ? static_cast<int>(config.loader_threads)
+                                                      : loader_threads_for(job);
   options.image_cache_bytes = std::uint64_t{config.image_cache_mb} << 20;
   return options;
 }
 
 std::string data_wanted(const Job& job) {
-  return "the data of job '" + job.name + "'; start with --data DIR, where DIR holds " + files_wanted(job.data);
+  return "the data of job '" + job.name + "'; start with --data DIR, where DIR holds " +
+         files_wanted(job.data);
 }
 
-bool is_about_data(const Error& error) { return error.code == "no-data" || error.code == "bad-data"; }
+bool is_about_data(const Error& error) {
+  return error.code == "no-data" || error.code == "bad-data";
+}
 
 std::optional<double> number_in(const Metadata& metadata, const std::string& key) {
   const auto found = metadata.find(key);
@@ -60,7 +69,9 @@ std::optional<CheckpointView> look_at(const std::filesystem::path& path) {
   CheckpointView view;
   view.path = path.string();
   view.bytes = size;
-  view.written_at_s = std::chrono::duration<double>(std::chrono::file_clock::to_sys(written).time_since_epoch()).count();
+  view.written_at_s =
+      std::chrono::duration<double>(std::chrono::file_clock::to_sys(written).time_since_epoch())
+          .count();
   view.step = static_cast<Step>(number_in(*metadata, "step").value_or(0));
   view.own_samples = static_cast<Samples>(number_in(*metadata, "samples").value_or(0));
   view.accuracy = number_in(*metadata, "accuracy");
@@ -80,7 +91,8 @@ struct Training::Prepared {
   std::optional<Error> error;
 };
 
-Training::Training(EventLoop& loop, const DaemonConfig& config, const StateStore& store, NodeId id, Metadata metadata, Events events)
+Training::Training(EventLoop& loop, const DaemonConfig& config, const StateStore& store, NodeId id,
+                   Metadata metadata, Events events)
     : loop_(loop),
       config_(config),
       store_(store),
@@ -101,21 +113,25 @@ void Training::run_aside(std::function<void()> task) {
   aside_ = std::thread(std::move(task));
 }
 
-// ---- preparing -----------------------------------------------------------------------------------
+// ---- preparing
+// -----------------------------------------------------------------------------------
 
 void Training::prepare(const KnownJob& known) {
   const Result<Job> job = Job::parse(known.document, "the cluster's job");
   if (!job || job->hash() != known.hash) {
     failed_ = true;
-    failure_ = job ? "the job's hash is not " + to_hex(known.hash) + " here; run the same gossipd version on every node" : job.error().text;
+    failure_ = job ? "the job's hash is not " + to_hex(known.hash) +
+                         " here; run the same gossipd version on every node"
+                   : job.error().text;
     return events_.on_failure(Error{"bad-job", failure_});
   }
   job_ = *job;
   job_hash_ = known.hash;
   if (divides_data() && config_.shard_count != 0) {
     failed_ = true;
-    failure_ = "shard: " + std::to_string(config_.shard_index + 1) + '/' + std::to_string(config_.shard_count) +
-               " is given by hand, but the nodes of job '" + job_->name + "' divide the set among themselves (division = \"shared\"); " +
+    failure_ = "shard: " + std::to_string(config_.shard_index + 1) + '/' +
+               std::to_string(config_.shard_count) + " is given by hand, but the nodes of job '" +
+               job_->name + "' divide the set among themselves (division = \"shared\"); " +
                "take --shard out, or write division = \"own\" under [data] of the job";
     return loop_.post([this] { events_.on_failure(Error{"bad-config", failure_}); });
   }
@@ -125,22 +141,25 @@ void Training::prepare(const KnownJob& known) {
 
 void Training::start_preparing() {
   if (stopped_ || busy_) return;
-  if (config_.data_dir.empty()) return events_.on_waiting_for_data(Error{"no-data", data_wanted(*job_)});
+  if (config_.data_dir.empty())
+    return events_.on_waiting_for_data(Error{"no-data", data_wanted(*job_)});
   run_aside([this] {
     auto prepared = std::make_shared<Prepared>();
     TrainerOptions options = options_from(config_, *job_, id_);
     options.start_from = start_from_;
-    if (job_->model.content.bytes > 0) options.model_file = store_.files().path(job_->model.content).string();
+    if (job_->model.content.bytes > 0)
+      options.model_file = store_.files().path(job_->model.content).string();
     Result<std::unique_ptr<Trainer>> trainer = Trainer::create(*job_, options);
     if (!trainer) {
       prepared->error = trainer.error();
     } else {
       prepared->trainer = std::move(*trainer);
       prepared->buffers = make_round_buffers(prepared->trainer->schema().floats());
-      const Result<LoadedCheckpoint> loaded =
-          load_checkpoint(store_.checkpoint_path("current"), prepared->trainer->schema(), job_hash_);
+      const Result<LoadedCheckpoint> loaded = load_checkpoint(
+          store_.checkpoint_path("current"), prepared->trainer->schema(), job_hash_);
       if (loaded && !loaded->fallback_reason.empty())
-        prepared->warnings.push_back(loaded->fallback_reason + "; the previous checkpoint is used: " + loaded->path.string());
+        prepared->warnings.push_back(loaded->fallback_reason +
+                                     "; the previous checkpoint is used: " + loaded->path.string());
       if (!loaded && loaded.error().code != "not-found")
         prepared->warnings.push_back(loaded.error().text + "; no checkpoint is used");
       if (loaded) {
@@ -180,13 +199,18 @@ void Training::on_prepared(Prepared prepared) {
   if (const auto found = checkpoints_.find("best"); found != checkpoints_.end()) {
     const CheckpointView& best = found->second;
     if (best.accuracy || best.evaluation_loss)
-      best_ = Figures{.loss = best.evaluation_loss.value_or(HUGE_VAL), .accuracy = best.accuracy, .top5_accuracy = {}, .perplexity = {}};
+      best_ = Figures{.loss = best.evaluation_loss.value_or(HUGE_VAL),
+                      .accuracy = best.accuracy,
+                      .top5_accuracy = {},
+                      .perplexity = {}};
   }
   const TrainerStatus status = trainer_->status();
-  events_.on_ready(Ready{trainer_->schema(), std::move(prepared.buffers), prepared.restored, status.samples, status.step});
+  events_.on_ready(Ready{trainer_->schema(), std::move(prepared.buffers), prepared.restored,
+                         status.samples, status.step});
 }
 
-// ---- running -------------------------------------------------------------------------------------
+// ---- running
+// -------------------------------------------------------------------------------------
 
 void Training::begin(bool model_is_the_clusters) {
   begun_ = true;
@@ -201,7 +225,9 @@ void Training::begin(bool model_is_the_clusters) {
       if (!stopped_) events_.on_snapshot(std::move(*shared));
     });
   };
-  callbacks.on_evaluation = [this](Evaluation evaluation) { loop_.post([this, evaluation] { on_evaluated(evaluation); }); };
+  callbacks.on_evaluation = [this](Evaluation evaluation) {
+    loop_.post([this, evaluation] { on_evaluated(evaluation); });
+  };
   callbacks.on_failure = [this](Error error) {
     loop_.post([this, error] {
       failed_ = true;
@@ -251,7 +277,8 @@ void Training::read_back_model() {
   run_aside([this] {
     auto model = std::make_shared<std::vector<float>>();
     auto warning = std::make_shared<std::string>();
-    Result<LoadedCheckpoint> loaded = load_checkpoint(store_.checkpoint_path("current"), trainer_->schema(), job_hash_);
+    Result<LoadedCheckpoint> loaded =
+        load_checkpoint(store_.checkpoint_path("current"), trainer_->schema(), job_hash_);
     if (loaded)
       *model = std::move(loaded->checkpoint.model);
     else
@@ -279,7 +306,8 @@ void Training::on_evaluated(const Evaluation& evaluation) {
   events_.on_evaluation(view);
   const std::uint32_t patience = job_->training.patience;
   if (!stopped_ && !finished_ && patience > 0 && evaluations_in_vain_ >= patience)
-    events_.on_no_progress(std::to_string(evaluations_in_vain_) + " evaluations without a better one");
+    events_.on_no_progress(std::to_string(evaluations_in_vain_) +
+                           " evaluations without a better one");
 }
 
 void Training::finish() {
@@ -290,7 +318,8 @@ void Training::finish() {
   trainer_->request_evaluation();
 }
 
-// ---- checkpoints ---------------------------------------------------------------------------------
+// ---- checkpoints
+// ---------------------------------------------------------------------------------
 
 void Training::on_checkpoint_due() {
   checkpoint_timer_.arm_after(from_seconds(config_.checkpoint_every_s));
@@ -298,7 +327,8 @@ void Training::on_checkpoint_due() {
     if (!stopped_ && (which == "current" || (which == "final" && finished_)))
       write_checkpoint(which, nullptr);
   const bool changed = trainer_->status().step != step_of_current_;
-  if (changed && model_is_the_clusters_ && !stopped_ && !failed_) write_checkpoint("current", nullptr);
+  if (changed && model_is_the_clusters_ && !stopped_ && !failed_)
+    write_checkpoint("current", nullptr);
 }
 
 void Training::write_checkpoint(const std::string& which, Written done) {
@@ -307,9 +337,12 @@ void Training::write_checkpoint(const std::string& which, Written done) {
     return;
   }
   Writing& writing = writing_[which];
-  // One file is written once at a time; whoever asks meanwhile gets a write that began after asking.
+  // One file is written once at a time; whoever asks meanwhile gets a write that began after
+  // asking.
   if (writing.next.size() >= checkpoint_askers_max) {
-    if (done) done(Error{"disk-slow", store_.checkpoint_path(which).string() + ": too many wait for it already; is the disk that slow?"});
+    if (done)
+      done(Error{"disk-slow", store_.checkpoint_path(which).string() +
+                                  ": too many wait for it already; is the disk that slow?"});
     return;
   }
   if (done || writing.next.empty()) writing.next.push_back(std::move(done));
@@ -335,7 +368,8 @@ void Training::start_writing(const std::string& which, CheckpointRequest::Model 
   view.path = store_.checkpoint_path(which).string();
   view.step = status.step;
   view.own_samples = status.samples;
-  if (last_ && (model == CheckpointRequest::Model::last_evaluated || (finished_ && last_->evaluation.asked_for)))
+  if (last_ && (model == CheckpointRequest::Model::last_evaluated ||
+                (finished_ && last_->evaluation.asked_for)))
     view.accuracy = last_->evaluation.accuracy, view.evaluation_loss = last_->evaluation.loss;
   if (model == CheckpointRequest::Model::last_evaluated) view.step = last_->evaluation.step;
 
@@ -343,7 +377,8 @@ void Training::start_writing(const std::string& which, CheckpointRequest::Model 
   request.path = view.path;
   request.metadata = metadata();
   if (view.accuracy) request.metadata["accuracy"] = std::to_string(*view.accuracy);
-  if (view.evaluation_loss) request.metadata["evaluation_loss"] = std::to_string(*view.evaluation_loss);
+  if (view.evaluation_loss)
+    request.metadata["evaluation_loss"] = std::to_string(*view.evaluation_loss);
   request.model = model;
   request.done = [this, which, view](Result<std::uint64_t> bytes) mutable {
     if (bytes) view.bytes = *bytes;
@@ -354,7 +389,8 @@ void Training::start_writing(const std::string& which, CheckpointRequest::Model 
   trainer_->write_checkpoint(std::move(request));
 }
 
-void Training::on_written(const std::string& which, CheckpointView written, std::optional<Error> error) {
+void Training::on_written(const std::string& which, CheckpointView written,
+                          std::optional<Error> error) {
   Writing& writing = writing_[which];
   writing.under_way = false;
   if (error) {
@@ -367,10 +403,12 @@ void Training::on_written(const std::string& which, CheckpointView written, std:
   }
   for (const Written& done : std::exchange(writing.now, {}))
     if (done) done(error ? Result<CheckpointView>(*error) : Result<CheckpointView>(written));
-  if (!writing.next.empty() && !stopping_trainer_) start_writing(which, CheckpointRequest::Model::current);
+  if (!writing.next.empty() && !stopping_trainer_)
+    start_writing(which, CheckpointRequest::Model::current);
 }
 
-// ---- the end -------------------------------------------------------------------------------------
+// ---- the end
+// -------------------------------------------------------------------------------------
 
 void Training::stop(std::function<void()> done) {
   GOSSIPD_ASSERT(!stopped_);
@@ -385,7 +423,8 @@ void Training::maybe_stop() {
   if (!begun_) return loop_.post(stopped_);
   stopping_trainer_ = true;
   // Even while an earlier write is under way: the trainer writes one after the other.
-  if (model_is_the_clusters_ && !failed_) start_writing("current", CheckpointRequest::Model::current);
+  if (model_is_the_clusters_ && !failed_)
+    start_writing("current", CheckpointRequest::Model::current);
   run_aside([this] {
     trainer_->stop();  // writes what was asked for first
     loop_.post([this] {
@@ -407,7 +446,8 @@ void Training::describe(DaemonView& view, Instant now) const {
     const TrainerStatus status = trainer_->status();
     view.trainer.state = to_string(status.state);
     view.trainer.device = trainer_->device();
-    view.trainer.shard_samples = status.division ? status.division->samples_owned : trainer_->shard_samples();
+    view.trainer.shard_samples =
+        status.division ? status.division->samples_owned : trainer_->shard_samples();
     view.trainer.division = status.division;
     view.trainer.data_position = status.data_position;
     view.model_floats = trainer_->schema().floats();

@@ -1,9 +1,11 @@
-// daemon/training.h - the trainer's life inside the daemon: prepared beside the loop, checkpointed, stopped.
+// daemon/training.h - the trainer's life inside the daemon: prepared beside the loop, checkpointed,
+// stopped.
 //
 // Loading data takes seconds and writing a checkpoint milliseconds, so both happen on other threads
 // and come back as events on the loop. Checkpoints: `current` periodically and when the model is
 // first the cluster's, `best` after an evaluation that beats all before, `final` when the job ends.
-// Nothing is written before the model is the cluster's. Loop thread only; outlives nothing it calls.
+// Nothing is written before the model is the cluster's. Loop thread only; outlives nothing it
+// calls.
 #pragma once
 
 #include <functional>
@@ -36,31 +38,37 @@ class Training {
   // All on the loop thread.
   struct Events {
     std::function<void(Ready)> on_ready;
-    std::function<void(Error)> on_waiting_for_data;        // "no-data" or "bad-data": what is missing or wrong, and the way out
+    // "no-data" or "bad-data": what is missing or wrong, and the way out
+    std::function<void(Error)> on_waiting_for_data;
     std::function<void(Snapshot)> on_snapshot;
     std::function<void(const EvaluationView&)> on_evaluation;
-    std::function<void(std::string)> on_no_progress;       // the job's patience is over
-    std::function<void(std::vector<float>)> on_restored;   // empty: no checkpoint could be read
+    std::function<void(std::string)> on_no_progress;      // the job's patience is over
+    std::function<void(std::vector<float>)> on_restored;  // empty: no checkpoint could be read
     std::function<void(std::string)> on_warning;
-    std::function<void(Error)> on_failure;                 // training is over until a restart
+    std::function<void(Error)> on_failure;  // training is over until a restart
   };
   using Written = std::function<void(Result<CheckpointView>)>;
 
-  Training(EventLoop& loop, const DaemonConfig& config, const StateStore& store, NodeId id, Metadata metadata, Events events);
+  Training(EventLoop& loop, const DaemonConfig& config, const StateStore& store, NodeId id,
+           Metadata metadata, Events events);
   ~Training();
   Training(const Training&) = delete;
   Training& operator=(const Training&) = delete;
 
-  // Once per process. Ends in on_ready, on_waiting_for_data (and tries again by itself) or on_failure.
+  // Once per process. Ends in on_ready, on_waiting_for_data (and tries again by itself) or
+  // on_failure.
   void prepare(const KnownJob& job);
-  // After on_ready: the founder's initial model and a restored one are the cluster's; a joiner's is not yet.
+  // After on_ready: the founder's initial model and a restored one are the cluster's; a joiner's is
+  // not yet.
   void begin(bool model_is_the_clusters);
   void give(Update update);
   void recall();
   void set_others_samples(Samples others);
   void set_budget(Samples samples);
   // The job's nodes divide one set: whoever is there and trains is to be told to divide().
-  [[nodiscard]] bool divides_data() const { return job_ && job_->data.division == DataSpec::Division::shared; }
+  [[nodiscard]] bool divides_data() const {
+    return job_ && job_->data.division == DataSpec::Division::shared;
+  }
   void divide(const NodeView& node);
   // Reads the last good checkpoint on another thread; ends in on_restored.
   void read_back_model();

@@ -12,19 +12,26 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // Names come from peers: bytes that are no UTF-8 are replaced. NaN and infinity become null.
-std::string text_of(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"; }
+std::string text_of(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
 
 template <typename E>
 Json id_or_null(E id) {
   return raw(id) == 0 ? Json(nullptr) : Json(to_hex(id));
 }
 
-Json number_or_null(const std::optional<double>& value) { return value ? Json(*value) : Json(nullptr); }
+Json number_or_null(const std::optional<double>& value) {
+  return value ? Json(*value) : Json(nullptr);
+}
 
 Json to_json(const CheckpointView& c) {
-  return {{"path", c.path},           {"written_at", utc_time(c.written_at_s)},
-          {"step", c.step},           {"own_samples", c.own_samples},
-          {"bytes", c.bytes},         {"accuracy", number_or_null(c.accuracy)},
+  return {{"path", c.path},
+          {"written_at", utc_time(c.written_at_s)},
+          {"step", c.step},
+          {"own_samples", c.own_samples},
+          {"bytes", c.bytes},
+          {"accuracy", number_or_null(c.accuracy)},
           {"evaluation_loss", number_or_null(c.evaluation_loss)}};
 }
 
@@ -125,14 +132,10 @@ Json division_json(const TrainerView& trainer) {
   if (!trainer.division) return nullptr;
   const DivisionStatus& d = *trainer.division;
   const Samples pass = d.samples > 0 ? trainer.data_position / d.samples : 0;
-  return {{"mode", "shared"},
-          {"members", d.members},
-          {"buckets", d.buckets},
-          {"buckets_owned", d.buckets_owned},
-          {"samples", d.samples},
-          {"samples_owned", d.samples_owned},
-          {"pass", pass},
-          {"place", trainer.data_position - pass * d.samples}};
+  return {{"mode", "shared"},     {"members", d.members},
+          {"buckets", d.buckets}, {"buckets_owned", d.buckets_owned},
+          {"samples", d.samples}, {"samples_owned", d.samples_owned},
+          {"pass", pass},         {"place", trainer.data_position - pass * d.samples}};
 }
 
 std::size_t count_alive(const NodeView& node) {
@@ -149,7 +152,8 @@ std::size_t count_open(const NodeView& node) {
 
 double progress_of(const NodeView& node) {
   if (node.budget_samples == 0) return 0;
-  return std::min(1.0, static_cast<double>(node.cluster_samples_estimate) / static_cast<double>(node.budget_samples));
+  return std::min(1.0, static_cast<double>(node.cluster_samples_estimate) /
+                           static_cast<double>(node.budget_samples));
 }
 
 // At the speed of the members that train now; nothing when nobody does.
@@ -158,7 +162,8 @@ std::optional<double> time_left_s(const NodeView& node) {
   if (node.cluster_samples_estimate >= node.budget_samples) return 0;
   double speed = 0;
   for (const MemberView& m : node.members)
-    if (m.record.state == MemberState::alive && m.record.phase == Phase::training) speed += m.record.samples_per_second;
+    if (m.record.state == MemberState::alive && m.record.phase == Phase::training)
+      speed += m.record.samples_per_second;
   if (speed <= 0) return std::nullopt;
   return static_cast<double>(node.budget_samples - node.cluster_samples_estimate) / speed;
 }
@@ -179,10 +184,14 @@ void add_identity(Json& json, const DaemonView& v) {
   json["uptime_s"] = v.uptime_s;
   json["stall_max_ms"] = seconds(v.stalls.longest) * 1e3;
   json["stalls_beyond_100_ms"] = v.stalls.long_ones;
-  json["disk"] = {{"slow", v.disk.slow},           {"writing", v.disk.writing.empty() ? Json(nullptr) : Json(v.disk.writing)},
-                  {"writing_s", v.disk.writing_s},   {"checkpoint_s", v.disk.checkpoint_s},
-                  {"slowest_s", v.disk.slowest_s},   {"waiting", v.disk.waiting},
-                  {"written", v.disk.written},       {"replaced", v.disk.replaced},
+  json["disk"] = {{"slow", v.disk.slow},
+                  {"writing", v.disk.writing.empty() ? Json(nullptr) : Json(v.disk.writing)},
+                  {"writing_s", v.disk.writing_s},
+                  {"checkpoint_s", v.disk.checkpoint_s},
+                  {"slowest_s", v.disk.slowest_s},
+                  {"waiting", v.disk.waiting},
+                  {"written", v.disk.written},
+                  {"replaced", v.disk.replaced},
                   {"failed", v.disk.failed}};
 }
 
@@ -236,15 +245,22 @@ void StallView::note(Duration kept) {
   if (kept > stall_long) ++long_ones;
 }
 
-bool takes_long(const DiskView& disk) { return disk.writing_s >= disk_slow_after_s || disk.checkpoint_s >= checkpoint_slow_after_s; }
+bool takes_long(const DiskView& disk) {
+  return disk.writing_s >= disk_slow_after_s || disk.checkpoint_s >= checkpoint_slow_after_s;
+}
 
 std::vector<DivisionMember> who_divides(const NodeView& node) {
-  // At the end all stop within moments; moving buckets then, and again when the job is extended, would serve nobody.
-  const auto trains = [](Phase phase) { return phase == Phase::training || phase == Phase::finishing || phase == Phase::finished; };
+  // At the end all stop within moments; moving buckets then, and again when the job is extended,
+  // would serve nobody.
+  const auto trains = [](Phase phase) {
+    return phase == Phase::training || phase == Phase::finishing || phase == Phase::finished;
+  };
   std::vector<DivisionMember> out;
   for (const MemberView& m : node.members) {
-    const bool there = m.record.state == MemberState::alive || m.record.state == MemberState::suspect;
-    if (there && trains(m.self ? node.phase : m.record.phase)) out.push_back({m.record.id, m.record.batch});
+    const bool there =
+        m.record.state == MemberState::alive || m.record.state == MemberState::suspect;
+    if (there && trains(m.self ? node.phase : m.record.phase))
+      out.push_back({m.record.id, m.record.batch});
   }
   std::ranges::sort(out, {}, &DivisionMember::id);
   return out;
@@ -253,13 +269,17 @@ std::vector<DivisionMember> who_divides(const NodeView& node) {
 std::string not_ready_reason(const DaemonView& v) {
   if (v.stopping) return "stopping";
   const Phase phase = v.node.phase;
-  if (phase == Phase::training || phase == Phase::finishing || phase == Phase::finished || phase == Phase::paused) return {};
+  if (phase == Phase::training || phase == Phase::finishing || phase == Phase::finished ||
+      phase == Phase::paused)
+    return {};
   std::string reason = to_string(phase);
   if (!v.node.waiting_for.empty()) reason += ": " + v.node.waiting_for;
   return reason;
 }
 
-std::uint64_t bytes_every_step(const DaemonView& v) { return v.node.link_steps * 4 * v.model_floats; }
+std::uint64_t bytes_every_step(const DaemonView& v) {
+  return v.node.link_steps * 4 * v.model_floats;
+}
 
 std::string status_json(const DaemonView& v) {
   Json json = Json::object();
@@ -272,12 +292,14 @@ std::string status_json(const DaemonView& v) {
   json["bytes_received_total"] = v.wire.bytes_received;
   json["bytes_every_step"] = bytes_every_step(v);
   json["checkpoints"] = Json::object();
-  for (const auto& [which, checkpoint] : v.checkpoints) json["checkpoints"][which] = to_json(checkpoint);
+  for (const auto& [which, checkpoint] : v.checkpoints)
+    json["checkpoints"][which] = to_json(checkpoint);
   json["checkpoints_failed"] = v.checkpoints_failed;
   json["refusals"] = Json::array();
   for (const Refusal& r : v.node.refusals) json["refusals"].push_back(to_json(r, v.refusals_now_s));
   json["warnings"] = Json::array();
-  for (const Warning& w : v.warnings) json["warnings"].push_back({{"age_s", w.age_s}, {"text", w.text}});
+  for (const Warning& w : v.warnings)
+    json["warnings"].push_back({{"age_s", w.age_s}, {"text", w.text}});
   return text_of(json);
 }
 
@@ -308,12 +330,17 @@ std::string job_json(const DaemonView& v) {
 }
 
 std::string history_json(const History& history, const DaemonView& v) {
-  Json json = {{"name", v.node.name}, {"interval_s", history.interval_s()}, {"points", Json::array()}};
+  Json json = {
+      {"name", v.node.name}, {"interval_s", history.interval_s()}, {"points", Json::array()}};
   for (const HistoryPoint& p : history.points()) {
-    Json point = {{"time_s", p.time_s}, {"cluster_samples", p.cluster_samples}, {"step", p.step}, {"loss", p.loss}};
+    Json point = {{"time_s", p.time_s},
+                  {"cluster_samples", p.cluster_samples},
+                  {"step", p.step},
+                  {"loss", p.loss}};
     if (p.evaluation) point["evaluation_loss"] = p.evaluation->loss;
     if (p.evaluation && p.evaluation->accuracy) point["accuracy"] = *p.evaluation->accuracy;
-    if (p.evaluation && p.evaluation->top5_accuracy) point["top5_accuracy"] = *p.evaluation->top5_accuracy;
+    if (p.evaluation && p.evaluation->top5_accuracy)
+      point["top5_accuracy"] = *p.evaluation->top5_accuracy;
     if (p.evaluation && p.evaluation->perplexity) point["perplexity"] = *p.evaluation->perplexity;
     point["spread"] = p.spread;
     point["bytes_sent"] = p.bytes_sent;
@@ -325,14 +352,19 @@ std::string history_json(const History& history, const DaemonView& v) {
 std::string keys_json(const KeysView& v) {
   Json json = {{"keys", Json::array()}, {"retired", Json::array()}};
   for (const KeysView::Key& key : v.keys)
-    json["keys"].push_back({{"id", to_hex(key.id)}, {"in_use", key.in_use}, {"sessions", key.sessions}});
+    json["keys"].push_back(
+        {{"id", to_hex(key.id)}, {"in_use", key.in_use}, {"sessions", key.sessions}});
   for (const std::uint64_t id : v.retired) json["retired"].push_back(to_hex(id));
   return json.dump() + "\n";
 }
 
-std::string checkpoint_json(const CheckpointView& c) { return text_of({{"checkpoint", to_json(c)}}); }
+std::string checkpoint_json(const CheckpointView& c) {
+  return text_of({{"checkpoint", to_json(c)}});
+}
 
-std::string ready_json(const DaemonView& v) { return text_of({{"ready", true}, {"phase", to_string(v.node.phase)}}); }
+std::string ready_json(const DaemonView& v) {
+  return text_of({{"ready", true}, {"phase", to_string(v.node.phase)}});
+}
 
 std::string utc_time(double seconds_since_1970) {
   const auto whole = static_cast<std::time_t>(seconds_since_1970);

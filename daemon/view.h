@@ -1,4 +1,5 @@
-// daemon/view.h - everything that can be looked at from outside: the core's view and what the daemon adds.
+// daemon/view.h - everything that can be looked at from outside: the core's view and what the
+// daemon adds.
 //
 // A plain value, made for one request and thrown away. REST and metrics render it; they never see
 // the node, the trainer or the transport themselves.
@@ -42,16 +43,18 @@ struct SessionView {
 };
 
 struct WireView {
-  std::uint64_t bytes_sent = 0;      // since the process started, closed and failed sessions included
+  // since the process started, closed and failed sessions included
+  std::uint64_t bytes_sent = 0;
   std::uint64_t bytes_received = 0;
   std::uint64_t sessions_opened = 0;
-  std::map<std::string, std::uint64_t> sessions_closed;    // by reason code
+  std::map<std::string, std::uint64_t> sessions_closed;  // by reason code
   std::map<std::string, std::uint64_t> dials_failed;
   std::map<std::string, std::uint64_t> inbound_rejected;
   std::vector<SessionView> sessions;
 };
 
-// How long the protocol thread was kept by one event or one piece of work, in which it hears and answers nobody.
+// How long the protocol thread was kept by one event or one piece of work, in which it hears and
+// answers nobody.
 struct StallView {
   Duration longest{};
   std::uint64_t long_ones = 0;  // beyond stall_long
@@ -61,14 +64,14 @@ inline constexpr Duration stall_long = std::chrono::milliseconds(100);
 
 // What the protocol thread has given to its disk writer, and checkpoints under way.
 struct DiskView {
-  std::string writing;          // the file under way; empty: none
-  double writing_s = 0;         // for so long
-  double checkpoint_s = 0;      // for so long a checkpoint is under way; 0: none
-  double slowest_s = 0;         // the longest write so far, the one under way included
+  std::string writing;      // the file under way; empty: none
+  double writing_s = 0;     // for so long
+  double checkpoint_s = 0;  // for so long a checkpoint is under way; 0: none
+  double slowest_s = 0;     // the longest write so far, the one under way included
   std::size_t waiting = 0;
   std::uint64_t written = 0, failed = 0;
-  std::uint64_t replaced = 0;   // by a newer state, before they were written
-  bool slow = false;            // a write takes long, or did within the last half minute
+  std::uint64_t replaced = 0;  // by a newer state, before they were written
+  bool slow = false;           // a write takes long, or did within the last half minute
 };
 [[nodiscard]] bool takes_long(const DiskView&);
 inline constexpr double disk_slow_after_s = 5;         // of a small file
@@ -86,7 +89,8 @@ struct KeysView {
 };
 
 struct TrainerView {
-  std::string state = "none";  // none, preparing, idle, holding, training, finished, not_finite, failed
+  // none, preparing, idle, holding, training, finished, not_finite, failed
+  std::string state = "none";
   std::string device;
   Samples shard_samples = 0;
   std::optional<DivisionStatus> division;  // of a set that the nodes divide
@@ -109,7 +113,7 @@ struct DaemonView {
   NodeView node;
   double refusals_now_s = 0;  // the core's clock, for the ages of refusals
   std::string version;
-  Endpoint address;           // where peers reach this node
+  Endpoint address;  // where peers reach this node
   std::vector<Endpoint> listening;
   std::string state_dir;
   double uptime_s = 0;
@@ -128,8 +132,9 @@ struct DaemonView {
 };
 inline constexpr std::size_t warnings_max = 32;
 
-// The members among whom a shared set is divided, by id: those that train or have just ended, this node with them. A suspect still
-// counts, so that a lost packet moves nothing; who paused, left or failed does not.
+// The members among whom a shared set is divided, by id: those that train or have just ended, this
+// node with them. A suspect still counts, so that a lost packet moves nothing; who paused, left or
+// failed does not.
 [[nodiscard]] std::vector<DivisionMember> who_divides(const NodeView& node);
 // May clients use this node? Empty when yes, else the reason (what /readyz answers).
 [[nodiscard]] std::string not_ready_reason(const DaemonView&);

@@ -1,4 +1,5 @@
-// models/autocast.h - bf16 or fp16 arithmetic for a scope, on the calling thread. Only models/*.cpp that compile against LibTorch include this.
+// models/autocast.h - bf16 or fp16 arithmetic for a scope, on the calling thread. Only models/*.cpp
+// that compile against LibTorch include this.
 #pragma once
 
 #include <ATen/autocast_mode.h>

@@ -3,7 +3,10 @@
 namespace gossipd {
 
 BatchSource::BatchSource(std::shared_ptr<const DataSet> set, DataOrder order, int loader_threads)
-    : set_(std::move(set)), order_(std::move(order)), prefetcher_(loader_threads > 0 ? std::make_unique<Prefetcher>(set_, order_, loader_threads) : nullptr) {}
+    : set_(std::move(set)),
+      order_(std::move(order)),
+      prefetcher_(loader_threads > 0 ? std::make_unique<Prefetcher>(set_, order_, loader_threads)
+                                     : nullptr) {}
 
 void BatchSource::restrict_to(BucketSet buckets) {
   if (prefetcher_) prefetcher_->restrict_to(buckets);

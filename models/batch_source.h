@@ -1,7 +1,7 @@
 // models/batch_source.h - one shard of a data set, handed out as batches.
 //
-// Batch by batch a pure function of the position: order and augmentation follow from seed, shard (or buckets) and
-// position alone, with loader threads as without. One thread.
+// Batch by batch a pure function of the position: order and augmentation follow from seed, shard
+// (or buckets) and position alone, with loader threads as without. One thread.
 #pragma once
 
 #include "models/data_order.h"
@@ -12,15 +12,17 @@ namespace gossipd {
 
 class BatchSource {
  public:
-  // The order's members are samples of `set`. With `loader_threads` the samples to come are made ready in the background.
+  // The order's members are samples of `set`. With `loader_threads` the samples to come are made
+  // ready in the background.
   BatchSource(std::shared_ptr<const DataSet> set, DataOrder order, int loader_threads = 0);
 
   [[nodiscard]] std::size_t shard_samples() const { return order_.shard_samples(); }
   [[nodiscard]] const DataSet& set() const { return *set_; }
-  // Of a set that nodes divide among themselves: as DataOrder::restrict_to(). What is ready of other buckets is dropped.
+  // Of a set that nodes divide among themselves: as DataOrder::restrict_to(). What is ready of
+  // other buckets is dropped.
   void restrict_to(BucketSet buckets);
-  // `samples` samples from `position` on; the batch has room for just as many. Returns the position after them. Throws what
-  // DataSet::write() throws.
+  // `samples` samples from `position` on; the batch has room for just as many. Returns the position
+  // after them. Throws what DataSet::write() throws.
   Samples fill(Samples position, std::size_t samples, const Batch& batch);
 
  private:

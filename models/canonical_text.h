@@ -1,6 +1,8 @@
-// models/canonical_text.h - writes the TOML text that a job is hashed by: one way to write each value.
+// models/canonical_text.h - writes the TOML text that a job is hashed by: one way to write each
+// value.
 //
-// Numbers in their shortest exact form, strings with '"' and '\' escaped, keys in the caller's order.
+// Numbers in their shortest exact form, strings with '"' and '\' escaped, keys in the caller's
+// order.
 #pragma once
 
 #include <cstdint>

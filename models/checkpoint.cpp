@@ -44,16 +44,18 @@ fs::path sibling(const fs::path& path, std::string_view word) {
 Error system_error(const fs::path& path, const char* what) {
   const int number = errno;
   const bool full = number == ENOSPC || number == EDQUOT;
-  return Error{full ? "no-space" : "io-error", path.string() + ": " + what + " failed: " + std::strerror(number) +
-                                                   (full ? "; free some space: the checkpoint before this one is untouched"
-                                                         : "; check the directory and its permissions")};
+  return Error{full ? "no-space" : "io-error",
+               path.string() + ": " + what + " failed: " + std::strerror(number) +
+                   (full ? "; free some space: the checkpoint before this one is untouched"
+                         : "; check the directory and its permissions")};
 }
 
 // A file descriptor that is closed whatever happens.
 class File {
  public:
   File(const fs::path& path, int flags) : number_(::open(path.c_str(), flags | O_CLOEXEC, 0600)) {
-    if (number_ >= 0 && (flags & O_CREAT) != 0) (void)::fchmod(number_, 0600);  // one that a dead process left behind
+    // one that a dead process left behind
+    if (number_ >= 0 && (flags & O_CREAT) != 0) (void)::fchmod(number_, 0600);
   }
   ~File() {
     if (number_ >= 0) ::close(number_);
@@ -63,7 +65,8 @@ class File {
   [[nodiscard]] bool open() const { return number_ >= 0; }
   bool write(std::span<const std::byte> bytes) {
     while (!bytes.empty()) {
-      const ssize_t n = ::write(number_, bytes.data(), std::min<std::uint64_t>(bytes.size(), write_bytes_max));
+      const ssize_t n =
+          ::write(number_, bytes.data(), std::min<std::uint64_t>(bytes.size(), write_bytes_max));
       if (n < 0 && errno == EINTR) continue;
       if (n < 0) return false;
       bytes = bytes.subspan(static_cast<std::size_t>(n));
@@ -126,7 +129,8 @@ bool loss_scale_from(const Metadata& metadata, std::optional<LossScale>& out) {
   if (!metadata.contains("loss_scale")) return true;
   double value = 0;
   int good_steps = 0;
-  if (read_number(metadata, "loss_scale", value) && read_number(metadata, "loss_scale_good_steps", good_steps))
+  if (read_number(metadata, "loss_scale", value) &&
+      read_number(metadata, "loss_scale_good_steps", good_steps))
     out = LossScale::at(value, good_steps);
   return out.has_value();
 }
@@ -137,11 +141,15 @@ bool numbers_from(const Metadata& metadata, Checkpoint& out) {
   if (job_text == metadata.end() || !from_hex(job_text->second, job)) return false;
   out.job = JobHash{job};
   out.metadata = metadata;
-  if (metadata.contains("optimizer_steps") && !read_number(metadata, "optimizer_steps", out.optimizer.steps)) return false;
+  if (metadata.contains("optimizer_steps") &&
+      !read_number(metadata, "optimizer_steps", out.optimizer.steps))
+    return false;
   if (!loss_scale_from(metadata, out.optimizer.loss_scale)) return false;
   return read_number(metadata, "step", out.step) && read_number(metadata, "samples", out.samples) &&
-         read_number(metadata, "others_samples", out.others_samples) && read_number(metadata, "data_position", out.data_position) &&
-         read_number(metadata, "shard_index", out.shard_index) && read_number(metadata, "shard_count", out.shard_count) &&
+         read_number(metadata, "others_samples", out.others_samples) &&
+         read_number(metadata, "data_position", out.data_position) &&
+         read_number(metadata, "shard_index", out.shard_index) &&
+         read_number(metadata, "shard_count", out.shard_count) &&
          read_number(metadata, "loss", out.loss);
 }
 
@@ -149,11 +157,14 @@ bool numbers_from(const Metadata& metadata, Checkpoint& out) {
 std::size_t checksum_at(std::string_view header) {
   constexpr std::string_view mark = "\"checksum\":\"";
   const std::size_t at = header.find(mark);
-  if (at == std::string_view::npos || header.find(mark, at + 1) != std::string_view::npos) return std::string_view::npos;
-  return at + mark.size() + checksum_zero.size() <= header.size() ? at + mark.size() : std::string_view::npos;
+  if (at == std::string_view::npos || header.find(mark, at + 1) != std::string_view::npos)
+    return std::string_view::npos;
+  return at + mark.size() + checksum_zero.size() <= header.size() ? at + mark.size()
+                                                                  : std::string_view::npos;
 }
 
-std::span<const std::byte> bytes_of_floats(const std::vector<float>& values, const Segment& segment) {
+std::span<const std::byte> bytes_of_floats(const std::vector<float>& values,
+                                           const Segment& segment) {
   return std::as_bytes(std::span(values).subspan(segment.offset, segment.size));
 }
 
@@ -187,13 +198,15 @@ std::optional<Error> prove_whole(OpenFile& open) {
   XXH3_64bits_update(&hash, head.data(), head.size());
   Bytes piece(static_cast<std::size_t>(std::min(file.bytes(), read_bytes_max)));
   for (std::uint64_t from = head.size(); from < file.bytes(); from += piece.size()) {
-    piece.resize(static_cast<std::size_t>(std::min<std::uint64_t>(piece.size(), file.bytes() - from)));
+    piece.resize(
+        static_cast<std::size_t>(std::min<std::uint64_t>(piece.size(), file.bytes() - from)));
     file.read_at(from, piece);
     XXH3_64bits_update(&hash, piece.data(), piece.size());
   }
   const std::uint64_t computed = XXH3_64bits_digest(&hash);
   if (to_hex(computed) != written)
-    return Error{"bad-checkpoint", file.path() + ": the checksum is " + to_hex(computed) + ", the file says " + written};
+    return Error{"bad-checkpoint", file.path() + ": the checksum is " + to_hex(computed) +
+                                       ", the file says " + written};
   open.header.metadata["checksum"] = written;
   return std::nullopt;
 }
@@ -215,56 +228,73 @@ auto or_io_error(const Read& read) -> decltype(read()) {
   }
 }
 
-const TensorEntry* find_tensor(const SafetensorsHeader& header, const std::map<std::string, std::size_t>& index, const std::string& name) {
+const TensorEntry* find_tensor(const SafetensorsHeader& header,
+                               const std::map<std::string, std::size_t>& index,
+                               const std::string& name) {
   const auto found = index.find(name);
   return found == index.end() ? nullptr : &header.tensors[found->second];
 }
 
-Result<Checkpoint> read_one(const fs::path& path, const Schema& schema, std::optional<JobHash> job) {
+Result<Checkpoint> read_one(const fs::path& path, const Schema& schema,
+                            std::optional<JobHash> job) {
   const auto whole = open_whole(path);
   if (!whole) return whole.error();
   const SafetensorsHeader& header = whole->header;
   Checkpoint out;
   if (!numbers_from(header.metadata, out))
-    return Error{"bad-checkpoint", path.string() + ": its metadata lacks step, samples or job_hash, or has a number that cannot be"};
+    return Error{
+        "bad-checkpoint",
+        path.string() +
+            ": its metadata lacks step, samples or job_hash, or has a number that cannot be"};
   const auto schema_hash = header.metadata.find("schema_hash");
   if (schema_hash == header.metadata.end() || schema_hash->second != to_hex(schema.hash()))
-    return Error{"foreign-checkpoint", path.string() + ": belongs to a model of another shape; start in another state directory"};
+    return Error{
+        "foreign-checkpoint",
+        path.string() + ": belongs to a model of another shape; start in another state directory"};
   if (job && out.job != *job)
-    return Error{"foreign-checkpoint", path.string() + ": belongs to job " + to_hex(out.job) + ", not " + to_hex(*job) +
+    return Error{"foreign-checkpoint", path.string() + ": belongs to job " + to_hex(out.job) +
+                                           ", not " + to_hex(*job) +
                                            "; start in another state directory"};
   std::map<std::string, std::size_t> index;
   for (std::size_t i = 0; i < header.tensors.size(); ++i) index.emplace(header.tensors[i].name, i);
   out.model.resize(schema.floats());
   const auto make_room = [&](std::string_view prefix, std::vector<float>& into) {
-    const bool has_any = std::any_of(header.tensors.begin(), header.tensors.end(),
-                                     [&](const TensorEntry& t) { return t.name.starts_with(prefix); });
+    const bool has_any =
+        std::any_of(header.tensors.begin(), header.tensors.end(),
+                    [&](const TensorEntry& t) { return t.name.starts_with(prefix); });
     if (has_any) into.resize(schema.floats());
   };
   make_room(momentum_prefix, out.optimizer.momentum);
   make_room(variance_prefix, out.optimizer.variance);
   const auto copy = [&](const std::string& name, const Segment& segment, std::vector<float>& into) {
     const TensorEntry* tensor = find_tensor(header, index, name);
-    if (tensor == nullptr || tensor->type != TensorType::f32 || tensor->shape != segment.shape) return false;
-    read_floats(*whole->file, header, *tensor, std::span(into).subspan(segment.offset, segment.size));
+    if (tensor == nullptr || tensor->type != TensorType::f32 || tensor->shape != segment.shape)
+      return false;
+    read_floats(*whole->file, header, *tensor,
+                std::span(into).subspan(segment.offset, segment.size));
     return true;
   };
   for (const Segment& segment : schema.segments()) {
     const auto copy_state = [&](std::string_view prefix, std::vector<float>& into) {
-      return into.empty() || segment.kind != SegmentKind::parameter || copy(std::string(prefix) + segment.name, segment, into);
+      return into.empty() || segment.kind != SegmentKind::parameter ||
+             copy(std::string(prefix) + segment.name, segment, into);
     };
-    if (!copy(segment.name, segment, out.model) || !copy_state(momentum_prefix, out.optimizer.momentum) ||
+    if (!copy(segment.name, segment, out.model) ||
+        !copy_state(momentum_prefix, out.optimizer.momentum) ||
         !copy_state(variance_prefix, out.optimizer.variance))
-      return Error{"bad-checkpoint", path.string() + ": tensor '" + segment.name + "' is missing or has another shape"};
+      return Error{"bad-checkpoint", path.string() + ": tensor '" + segment.name +
+                                         "' is missing or has another shape"};
   }
   return out;
 }
 
-Result<Checkpoint> load_one(const fs::path& path, const Schema& schema, std::optional<JobHash> job) {
+Result<Checkpoint> load_one(const fs::path& path, const Schema& schema,
+                            std::optional<JobHash> job) {
   return or_io_error([&] { return read_one(path, schema, job); });
 }
 
-// current becomes previous without a moment in which no file has the current name, where the file system knows links.
+// current becomes previous without a moment in which no file has the current name, where the file
+// system knows links.
 std::optional<Error> keep_previous(const fs::path& path) {
   std::error_code error;
   if (!fs::exists(path, error)) return std::nullopt;
@@ -288,14 +318,20 @@ Result<Weights> read_weights(const fs::path& path) {
   return or_io_error([&]() -> Result<Weights> {
     auto open = open_file(path);
     if (!open) return open.error();
-    const bool ours = open->header.metadata.contains("format") && open->header.metadata.at("format") == format_name;
+    const bool ours = open->header.metadata.contains("format") &&
+                      open->header.metadata.at("format") == format_name;
     if (ours)
       if (auto error = prove_whole(*open)) return *error;
     Weights weights{path.string(), {}, open->header.metadata};
-    const auto file = std::make_shared<const OpenFile>(std::move(*open));  // each tensor keeps the file that it is a part of
+    // each tensor keeps the file that it is a part of
+    const auto file = std::make_shared<const OpenFile>(std::move(*open));
     for (const TensorEntry& entry : file->header.tensors) {
-      if (ours && (entry.name.starts_with(momentum_prefix) || entry.name.starts_with(variance_prefix))) continue;
-      const auto copy_to = [file, &entry](std::span<float> out) { read_floats(*file->file, file->header, entry, out); };
+      if (ours &&
+          (entry.name.starts_with(momentum_prefix) || entry.name.starts_with(variance_prefix)))
+        continue;
+      const auto copy_to = [file, &entry](std::span<float> out) {
+        read_floats(*file->file, file->header, entry, out);
+      };
       weights.tensors.emplace(entry.name, Weights::Tensor{entry.shape, copy_to});
     }
     return weights;
@@ -304,13 +340,18 @@ Result<Weights> read_weights(const fs::path& path) {
 
 fs::path previous_checkpoint_path(const fs::path& path) { return sibling(path, "previous"); }
 
-Result<std::uint64_t> write_checkpoint(const fs::path& path, const Schema& schema, const Checkpoint& checkpoint, const Metadata& more) {
+Result<std::uint64_t> write_checkpoint(const fs::path& path, const Schema& schema,
+                                       const Checkpoint& checkpoint, const Metadata& more) {
   GOSSIPD_ASSERT(checkpoint.model.size() == schema.floats());
   const OptimizerState& optimizer = checkpoint.optimizer;
-  for (const auto* state : {&optimizer.momentum, &optimizer.variance}) GOSSIPD_ASSERT(state->empty() || state->size() == schema.floats());
+  for (const auto* state : {&optimizer.momentum, &optimizer.variance})
+    GOSSIPD_ASSERT(state->empty() || state->size() == schema.floats());
   const auto finite = kernels().all_finite;
   if (!finite(checkpoint.model) || !finite(optimizer.momentum) || !finite(optimizer.variance))
-    return Error{"not-finite", path.string() + ": not written: the model contains NaN or infinity; the file before it is kept"};
+    return Error{
+        "not-finite",
+        path.string() +
+            ": not written: the model contains NaN or infinity; the file before it is kept"};
 
   std::vector<TensorEntry> tensors;
   std::vector<std::span<const std::byte>> parts;
@@ -330,7 +371,8 @@ Result<std::uint64_t> write_checkpoint(const fs::path& path, const Schema& schem
   add_state(variance_prefix, optimizer.variance);
   std::string header = safetensors_header(tensors, metadata_of(schema, checkpoint, more));
   const std::size_t at = checksum_at(header);
-  if (at == std::string::npos) return Error{"io-error", path.string() + ": the metadata must not contain \"checksum\""};
+  if (at == std::string::npos)
+    return Error{"io-error", path.string() + ": the metadata must not contain \"checksum\""};
   XXH3_state_t hash;
   XXH3_64bits_reset(&hash);
   XXH3_64bits_update(&hash, header.data(), header.size());
@@ -355,7 +397,8 @@ Result<std::uint64_t> write_checkpoint(const fs::path& path, const Schema& schem
   return bytes;
 }
 
-Result<LoadedCheckpoint> load_checkpoint(const fs::path& path, const Schema& schema, std::optional<JobHash> job) {
+Result<LoadedCheckpoint> load_checkpoint(const fs::path& path, const Schema& schema,
+                                         std::optional<JobHash> job) {
   auto current = load_one(path, schema, job);
   if (current) return LoadedCheckpoint{std::move(*current), path, ""};
   Error reason = current.error();
@@ -364,7 +407,8 @@ Result<LoadedCheckpoint> load_checkpoint(const fs::path& path, const Schema& sch
   auto older = load_one(previous, schema, job);
   if (reason.code == "bad-checkpoint") {
     const fs::path corrupt = sibling(path, "corrupt");
-    if (::rename(path.c_str(), corrupt.c_str()) == 0) reason.text += "; it was set aside as " + corrupt.string();
+    if (::rename(path.c_str(), corrupt.c_str()) == 0)
+      reason.text += "; it was set aside as " + corrupt.string();
   }
   if (older) return LoadedCheckpoint{std::move(*older), previous, reason.text};
   if (older.error().code != "not-found") reason.text += "\n" + older.error().text;

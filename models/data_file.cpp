@@ -12,15 +12,19 @@
 namespace gossipd {
 
 Error bad_data(const std::string& origin, const std::string& why) {
-  return Error{"bad-data", origin + ": " + why + "; fetch the file again, or point --data at another directory"};
+  return Error{"bad-data", origin + ": " + why +
+                               "; fetch the file again, or point --data at another directory"};
 }
 
 Error no_data(const std::string& directory, const std::string& names, const std::string& hint) {
-  return Error{"no-data", (directory.empty() ? std::string("no data directory is set") : directory) + ": " + names +
-                              " there; point --data at the directory that has it" + (hint.empty() ? "" : " (" + hint + ")")};
+  return Error{"no-data",
+               (directory.empty() ? std::string("no data directory is set") : directory) + ": " +
+                   names + " there; point --data at the directory that has it" +
+                   (hint.empty() ? "" : " (" + hint + ")")};
 }
 
-std::optional<std::filesystem::path> find_data_file(const std::string& directory, const std::string& name,
+std::optional<std::filesystem::path> find_data_file(const std::string& directory,
+                                                    const std::string& name,
                                                     std::initializer_list<const char*> folders) {
   const std::filesystem::path root(directory);
   std::error_code error;
@@ -32,7 +36,8 @@ std::optional<std::filesystem::path> find_data_file(const std::string& directory
 
 Result<DataFile> DataFile::open(const std::filesystem::path& path) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0) return bad_data(path.string(), std::string("cannot be opened: ") + std::strerror(errno));
+  if (descriptor < 0)
+    return bad_data(path.string(), std::string("cannot be opened: ") + std::strerror(errno));
   struct stat about {};
   const bool regular = ::fstat(descriptor, &about) == 0 && S_ISREG(about.st_mode);
   DataFile file(path.string(), descriptor, static_cast<std::uint64_t>(about.st_size));
@@ -41,7 +46,9 @@ Result<DataFile> DataFile::open(const std::filesystem::path& path) {
 }
 
 DataFile::DataFile(DataFile&& other) noexcept
-    : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)), bytes_(other.bytes_) {}
+    : path_(std::move(other.path_)),
+      descriptor_(std::exchange(other.descriptor_, -1)),
+      bytes_(other.bytes_) {}
 
 DataFile::~DataFile() {
   if (descriptor_ >= 0) ::close(descriptor_);
@@ -52,7 +59,9 @@ void DataFile::read_at(std::uint64_t offset, std::span<std::byte> out) const {
     const ssize_t got = ::pread(descriptor_, out.data(), out.size(), static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) throw DataError(path_ + ": cannot be read: " + std::strerror(errno));
-    if (got == 0) throw DataError(path_ + ": ends before byte " + std::to_string(offset + out.size()) + "; it was longer when it was opened");
+    if (got == 0)
+      throw DataError(path_ + ": ends before byte " + std::to_string(offset + out.size()) +
+                      "; it was longer when it was opened");
     offset += static_cast<std::uint64_t>(got);
     out = out.subspan(static_cast<std::size_t>(got));
   }
@@ -61,7 +70,8 @@ void DataFile::read_at(std::uint64_t offset, std::span<std::byte> out) const {
 Result<Bytes> read_data_file(const std::filesystem::path& path, std::uint64_t bytes_max) {
   const auto file = DataFile::open(path);
   if (!file) return file.error();
-  if (file->bytes() > bytes_max) return bad_data(path.string(), "is larger than " + std::to_string(bytes_max) + " bytes");
+  if (file->bytes() > bytes_max)
+    return bad_data(path.string(), "is larger than " + std::to_string(bytes_max) + " bytes");
   Bytes bytes(file->bytes());
   try {
     file->read_at(0, bytes);

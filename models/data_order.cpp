@@ -13,16 +13,21 @@ namespace {
 
 void shuffle(std::span<std::uint32_t> values, std::uint64_t seed) {
   Random random(seed);
-  for (std::size_t left = values.size(); left > 1; --left) std::swap(values[left - 1], values[random.below(left)]);
+  for (std::size_t left = values.size(); left > 1; --left)
+    std::swap(values[left - 1], values[random.below(left)]);
 }
 
 // One generator's output seeds the next, so neighbouring seeds, shards and epochs are unrelated.
-std::uint64_t mixed(std::uint64_t a, std::uint64_t b) { return Random(Random(a).next() ^ b).next(); }
+std::uint64_t mixed(std::uint64_t a, std::uint64_t b) {
+  return Random(Random(a).next() ^ b).next();
+}
 
 }  // namespace
 
-DataOrder::DataOrder(std::uint64_t seed, std::size_t set_samples, Shard shard) : seed_(seed), shard_(shard) {
-  GOSSIPD_ASSERT(shard.index < shard.count && set_samples >= shard.count && set_samples <= 0xffffffffu);
+DataOrder::DataOrder(std::uint64_t seed, std::size_t set_samples, Shard shard)
+    : seed_(seed), shard_(shard) {
+  GOSSIPD_ASSERT(shard.index < shard.count && set_samples >= shard.count &&
+                 set_samples <= 0xffffffffu);
   std::vector<std::uint32_t> all(set_samples);
   std::iota(all.begin(), all.end(), 0u);
   shuffle(all, mixed(seed, 0x64617461));
@@ -50,11 +55,13 @@ std::uint64_t DataOrder::shard_seed() const {
 }
 
 Variation DataOrder::variation(Samples position) const {
-  return {mixed(shard_seed() ^ 0x7669736974ull, position), mixed(seed_ ^ 0x65706f6368ull, position / members_.size())};
+  return {mixed(shard_seed() ^ 0x7669736974ull, position),
+          mixed(seed_ ^ 0x65706f6368ull, position / members_.size())};
 }
 
 void DataOrder::restrict_to(BucketSet buckets) {
-  GOSSIPD_ASSERT(!buckets || (buckets->size() <= members_.size() && std::find(buckets->begin(), buckets->end(), true) != buckets->end()));
+  GOSSIPD_ASSERT(!buckets || (buckets->size() <= members_.size() &&
+                              std::find(buckets->begin(), buckets->end(), true) != buckets->end()));
   buckets_ = std::move(buckets);
 }
 
@@ -65,7 +72,8 @@ Samples DataOrder::take(Samples position, std::span<Visit> out) {
     if (epoch != epoch_) shuffle_for(epoch);
     const std::uint32_t member = order_[at];
     if (++at == order_.size()) at = 0, ++epoch;
-    if (!buckets_ || (*buckets_)[member % buckets_->size()]) out[taken++] = {members_[member], position};
+    if (!buckets_ || (*buckets_)[member % buckets_->size()])
+      out[taken++] = {members_[member], position};
   }
   return position;
 }

@@ -18,13 +18,17 @@ namespace {
 // Some samples of another set.
 class Part : public DataSet {
  public:
-  Part(const DataSpec& spec, std::shared_ptr<const DataSet> whole, std::vector<std::uint32_t> members)
+  Part(const DataSpec& spec, std::shared_ptr<const DataSet> whole,
+       std::vector<std::uint32_t> members)
       : DataSet(spec), whole_(std::move(whole)), members_(std::move(members)) {}
   std::size_t count() const override { return members_.size(); }
-  void write(std::size_t index, const Variation* variation, const Batch& batch, std::size_t at) const override {
+  void write(std::size_t index, const Variation* variation, const Batch& batch,
+             std::size_t at) const override {
     whole_->write(members_[index], variation, batch, at);
   }
-  std::optional<std::int64_t> label(std::size_t index) const override { return whole_->label(members_[index]); }
+  std::optional<std::int64_t> label(std::size_t index) const override {
+    return whole_->label(members_[index]);
+  }
 
  private:
   const std::shared_ptr<const DataSet> whole_;
@@ -32,15 +36,19 @@ class Part : public DataSet {
 };
 
 // The same samples on every node that has the same files, since only the job's seed says which.
-Result<DataSets> hold_out(const DataSpec& spec, std::shared_ptr<const DataSet> whole, std::uint64_t seed) {
+Result<DataSets> hold_out(const DataSpec& spec, std::shared_ptr<const DataSet> whole,
+                          std::uint64_t seed) {
   const std::size_t count = whole->count();
-  const auto held = static_cast<std::size_t>(std::ceil(spec.validation_fraction * static_cast<double>(count)));
+  const auto held =
+      static_cast<std::size_t>(std::ceil(spec.validation_fraction * static_cast<double>(count)));
   if (held >= count)
-    return Error{"bad-data", "validation_fraction leaves nothing of the " + std::to_string(count) + " training samples; make it smaller"};
+    return Error{"bad-data", "validation_fraction leaves nothing of the " + std::to_string(count) +
+                                 " training samples; make it smaller"};
   std::vector<std::uint32_t> order(count);
   std::iota(order.begin(), order.end(), 0u);
   Random random(seed ^ 0x76616c6964617465ull);
-  for (std::size_t left = count; left > 1; --left) std::swap(order[left - 1], order[random.below(left)]);
+  for (std::size_t left = count; left > 1; --left)
+    std::swap(order[left - 1], order[random.below(left)]);
   // In file order: neighbours in a file are neighbours on the disk.
   const auto border = order.begin() + static_cast<std::ptrdiff_t>(held);
   std::sort(order.begin(), border);
@@ -51,11 +59,15 @@ Result<DataSets> hold_out(const DataSpec& spec, std::shared_ptr<const DataSet> w
   return sets;
 }
 
-Result<std::shared_ptr<const DataSet>> load_part(const DataSpec& spec, SamplePart part, const LoadOptions& options) {
-  const std::vector<std::string>& names = part == SamplePart::train ? spec.train_files : spec.test_files;
+Result<std::shared_ptr<const DataSet>> load_part(const DataSpec& spec, SamplePart part,
+                                                 const LoadOptions& options) {
+  const std::vector<std::string>& names =
+      part == SamplePart::train ? spec.train_files : spec.test_files;
   if (spec.kind == DataSpec::Kind::images) return ImageSet::open(spec, names.at(0), options);
-  if (spec.kind == DataSpec::Kind::safetensors) return TensorSet::open(spec, names, options.directory);
-  auto samples = spec.kind == DataSpec::Kind::idx ? load_samples(spec, part, options.directory) : load_cifar(spec, names, options.directory);
+  if (spec.kind == DataSpec::Kind::safetensors)
+    return TensorSet::open(spec, names, options.directory);
+  auto samples = spec.kind == DataSpec::Kind::idx ? load_samples(spec, part, options.directory)
+                                                  : load_cifar(spec, names, options.directory);
   if (!samples) return samples.error();
   return std::shared_ptr<const DataSet>(std::make_shared<PixelSet>(spec, std::move(*samples)));
 }
@@ -63,7 +75,8 @@ Result<std::shared_ptr<const DataSet>> load_part(const DataSpec& spec, SamplePar
 }  // namespace
 
 Result<DataSets> load_data(const DataSpec& spec, const LoadOptions& options) {
-  if (spec.kind == DataSpec::Kind::tokens || spec.kind == DataSpec::Kind::text) return load_tokens(spec, options);
+  if (spec.kind == DataSpec::Kind::tokens || spec.kind == DataSpec::Kind::text)
+    return load_tokens(spec, options);
   auto train = load_part(spec, SamplePart::train, options);
   if (!train) return train.error();
   if (spec.validation_fraction > 0) return hold_out(spec, std::move(*train), options.seed);

@@ -27,7 +27,9 @@ std::string_view name_of(Kind kind) {
 // A name in the data directory, never a way out of it: the job comes from the cluster.
 bool is_plain_name(const std::string& name) {
   return !name.empty() && name.size() <= 255 && name != "." && name != ".." &&
-         std::all_of(name.begin(), name.end(), [](unsigned char c) { return c > 0x20 && c < 0x7f && c != '/' && c != '\\' && c != '"'; });
+         std::all_of(name.begin(), name.end(), [](unsigned char c) {
+           return c > 0x20 && c < 0x7f && c != '/' && c != '\\' && c != '"';
+         });
 }
 
 std::string parse_file_name(TomlTable& table, std::string_view key, const std::string& fallback) {
@@ -37,10 +39,13 @@ std::string parse_file_name(TomlTable& table, std::string_view key, const std::s
   return fallback;
 }
 
-std::vector<std::string> parse_file_names(TomlTable& table, std::string_view key, std::vector<std::string> fallback) {
+std::vector<std::string> parse_file_names(TomlTable& table, std::string_view key,
+                                          std::vector<std::string> fallback) {
   std::vector<std::string> names = table.get_strings(key, std::move(fallback), data_files_max);
   if (!std::all_of(names.begin(), names.end(), is_plain_name)) {
-    table.refuse(key, "must be a list of plain file names; the directory is each node's own choice (--data)");
+    table.refuse(
+        key,
+        "must be a list of plain file names; the directory is each node's own choice (--data)");
     names.clear();
   }
   return names;
@@ -50,7 +55,9 @@ void require_train_files(TomlTable& table, DataSpec& data) {
   data.train_files = parse_file_names(table, "train_files", {});
   data.test_files = parse_file_names(table, "test_files", {});
   if (!table.has("train_files") || data.train_files.empty())
-    table.refuse("train_files", "is missing; write train_files = [\"NAME\"], names of files in the data directory");
+    table.refuse(
+        "train_files",
+        "is missing; write train_files = [\"NAME\"], names of files in the data directory");
 }
 
 // Channels, rows, columns.
@@ -63,10 +70,15 @@ void parse_image_shape(TomlTable& table, DataSpec& data, std::vector<std::int64_
 
 void parse_normalisation(TomlTable& table, DataSpec& data, double magnitude_max) {
   const auto channels = static_cast<std::size_t>(data.shape.empty() ? 1 : data.shape[0]);
-  const auto fits = [&](const std::vector<double>& values) { return values.size() == 1 || values.size() == channels; };
-  data.mean = table.get_doubles("mean", data.mean, magnitude_max > 1 ? -magnitude_max : 0, magnitude_max);
-  data.deviation = table.get_doubles("deviation", data.deviation, magnitude_max > 1 ? 1 / magnitude_max : 1e-3, magnitude_max);
-  const std::string way_out = "must be one number, or one for each of the " + std::to_string(channels) + " channels";
+  const auto fits = [&](const std::vector<double>& values) {
+    return values.size() == 1 || values.size() == channels;
+  };
+  data.mean =
+      table.get_doubles("mean", data.mean, magnitude_max > 1 ? -magnitude_max : 0, magnitude_max);
+  data.deviation = table.get_doubles("deviation", data.deviation,
+                                     magnitude_max > 1 ? 1 / magnitude_max : 1e-3, magnitude_max);
+  const std::string way_out =
+      "must be one number, or one for each of the " + std::to_string(channels) + " channels";
   if (!fits(data.mean)) table.refuse("mean", way_out);
   if (!fits(data.deviation)) table.refuse("deviation", way_out);
 }
@@ -91,7 +103,9 @@ void parse_cifar_keys(TomlTable& table, DataSpec& data) {
   if (!ten) data.coarse_labels = table.get_choice("labels", "fine", {"fine", "coarse"}) == "coarse";
   data.classes = ten ? 10 : data.coarse_labels ? 20 : 100;
   std::vector<std::string> train = {"train.bin"};
-  if (ten) train = {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin", "data_batch_5.bin"};
+  if (ten)
+    train = {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin",
+             "data_batch_5.bin"};
   data.train_files = parse_file_names(table, "train_files", std::move(train));
   data.test_files = parse_file_names(table, "test_files", {ten ? "test_batch.bin" : "test.bin"});
   if (data.train_files.empty()) table.refuse("train_files", "must name at least one file");
@@ -99,21 +113,34 @@ void parse_cifar_keys(TomlTable& table, DataSpec& data) {
 
 void parse_image_keys(TomlTable& table, DataSpec& data) {
   parse_image_shape(table, data, {3, 64, 64});
-  if (data.shape[0] != 1 && data.shape[0] != 3) table.refuse("shape", "images have 1 channel (grey) or 3 (red, green, blue)");
+  if (data.shape[0] != 1 && data.shape[0] != 3)
+    table.refuse("shape", "images have 1 channel (grey) or 3 (red, green, blue)");
   data.train_files = {parse_file_name(table, "train_folder", "train")};
   data.test_files = {parse_file_name(table, "test_folder", "test")};
-  data.labels = table.get_enum("labels", DataSpec::Labels::folder, {{"folder", DataSpec::Labels::folder}, {"file_name", DataSpec::Labels::file_name}});
-  data.fit = table.get_enum("fit", DataSpec::Fit::crop, {{"crop", DataSpec::Fit::crop}, {"stretch", DataSpec::Fit::stretch}});
+  data.labels = table.get_enum(
+      "labels", DataSpec::Labels::folder,
+      {{"folder", DataSpec::Labels::folder}, {"file_name", DataSpec::Labels::file_name}});
+  data.fit = table.get_enum("fit", DataSpec::Fit::crop,
+                            {{"crop", DataSpec::Fit::crop}, {"stretch", DataSpec::Fit::stretch}});
   data.class_names = table.get_strings("class_names", {}, data_classes_max);
   for (const std::string& name : data.class_names)
-    if (!is_plain_name(name)) table.refuse("class_names", "must be names of folders or the words that file names begin with, without spaces and slashes");
+    if (!is_plain_name(name))
+      table.refuse("class_names",
+                   "must be names of folders or the words that file names begin with, without "
+                   "spaces and slashes");
   std::vector<std::string> sorted = data.class_names;
   std::sort(sorted.begin(), sorted.end());
-  if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) table.refuse("class_names", "names a class twice");
+  if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end())
+    table.refuse("class_names", "names a class twice");
   if (data.class_names.empty()) {
     data.classes = table.get_integer("classes", 0, 2, data_classes_max);
-    if (!table.has("classes")) table.refuse("class_names", "is missing; write class_names = [\"cat\", \"dog\"], or classes = N for N folders in the order of their names");
-    if (data.labels == DataSpec::Labels::file_name) table.refuse("class_names", "is missing; file names are matched with it: class_names = [\"cat\", \"dog\"]");
+    if (!table.has("classes"))
+      table.refuse("class_names",
+                   "is missing; write class_names = [\"cat\", \"dog\"], or classes = N for N "
+                   "folders in the order of their names");
+    if (data.labels == DataSpec::Labels::file_name)
+      table.refuse("class_names",
+                   "is missing; file names are matched with it: class_names = [\"cat\", \"dog\"]");
     return;
   }
   data.classes = static_cast<std::int64_t>(data.class_names.size());
@@ -132,18 +159,26 @@ void parse_stream_keys(TomlTable& table, DataSpec& data) {
 
 void parse_tensor_keys(TomlTable& table, DataSpec& data) {
   data.shape = table.get_integers("shape", {}, 1, sample_values_max, 4);
-  if (data.shape.empty()) table.refuse("shape", "is missing; write the shape of one input, for example shape = [16] or [3, 32, 32]");
+  if (data.shape.empty())
+    table.refuse(
+        "shape",
+        "is missing; write the shape of one input, for example shape = [16] or [3, 32, 32]");
   data.target_shape = table.get_integers("target_shape", {}, 1, sample_values_max, 4);
   data.classes = table.get_integer("classes", 0, 0, 1 << 24);
   data.vocabulary = table.get_integer("vocabulary", 0, 0, 1 << 24);
   data.input_tensor = table.get_string("inputs", data.input_tensor);
   data.target_tensor = table.get_string("targets", data.target_tensor);
-  for (const auto& [key, name] : {std::pair("inputs", &data.input_tensor), std::pair("targets", &data.target_tensor)})
-    if (!is_plain_name(*name)) table.refuse(key, "must be a tensor's name, without spaces, quotes and slashes");
-  for (const auto& [key, shape] : {std::pair("shape", &data.shape), std::pair("target_shape", &data.target_shape)}) {
+  for (const auto& [key, name] :
+       {std::pair("inputs", &data.input_tensor), std::pair("targets", &data.target_tensor)})
+    if (!is_plain_name(*name))
+      table.refuse(key, "must be a tensor's name, without spaces, quotes and slashes");
+  for (const auto& [key, shape] :
+       {std::pair("shape", &data.shape), std::pair("target_shape", &data.target_shape)}) {
     std::int64_t values = 1;
-    for (const std::int64_t extent : *shape) values = extent > sample_values_max / values ? sample_values_max + 1 : values * extent;
-    if (values > sample_values_max) table.refuse(key, "has more than " + std::to_string(sample_values_max) + " values");
+    for (const std::int64_t extent : *shape)
+      values = extent > sample_values_max / values ? sample_values_max + 1 : values * extent;
+    if (values > sample_values_max)
+      table.refuse(key, "has more than " + std::to_string(sample_values_max) + " values");
   }
   require_train_files(table, data);
 }
@@ -152,7 +187,8 @@ void write_names(const DataSpec& data, CanonicalText& out) {
   const bool folders = data.kind == Kind::images;
   if (folders) {
     out.line("train_folder", std::string_view(data.train_files.at(0)));
-    if (data.validation_fraction == 0) out.line("test_folder", std::string_view(data.test_files.at(0)));
+    if (data.validation_fraction == 0)
+      out.line("test_folder", std::string_view(data.test_files.at(0)));
     return;
   }
   out.line("train_files", data.train_files);
@@ -180,7 +216,8 @@ void write_images(const DataSpec& data, CanonicalText& out) {
   out.line("shape", data.shape);
   if (data.class_names.empty()) out.line("classes", data.classes);
   if (!data.class_names.empty()) out.line("class_names", data.class_names);
-  out.line("labels", std::string_view(data.labels == DataSpec::Labels::folder ? "folder" : "file_name"));
+  out.line("labels",
+           std::string_view(data.labels == DataSpec::Labels::folder ? "folder" : "file_name"));
   out.line("fit", std::string_view(data.fit == DataSpec::Fit::crop ? "crop" : "stretch"));
 }
 
@@ -212,8 +249,13 @@ SampleShape DataSpec::target() const {
 DataSpec parse_data_spec(TomlTable table) {
   DataSpec data;
   data.kind = table.get_enum("kind", Kind::idx,
-                             {{"idx", Kind::idx}, {"cifar10", Kind::cifar10}, {"cifar100", Kind::cifar100}, {"images", Kind::images},
-                              {"tokens", Kind::tokens}, {"text", Kind::text}, {"safetensors", Kind::safetensors}});
+                             {{"idx", Kind::idx},
+                              {"cifar10", Kind::cifar10},
+                              {"cifar100", Kind::cifar100},
+                              {"images", Kind::images},
+                              {"tokens", Kind::tokens},
+                              {"text", Kind::text},
+                              {"safetensors", Kind::safetensors}});
   switch (data.kind) {
     case Kind::idx: parse_idx_keys(table, data); break;
     case Kind::cifar10:
@@ -225,11 +267,14 @@ DataSpec parse_data_spec(TomlTable table) {
   }
   if (data.vocabulary == 0) parse_normalisation(table, data, data.is_pixels() ? 1 : 1e6);
   if (data.is_pixels()) parse_augmentation(table, data);
-  data.division = table.get_enum("division", DataSpec::Division::own, {{"own", DataSpec::Division::own}, {"shared", DataSpec::Division::shared}});
+  data.division =
+      table.get_enum("division", DataSpec::Division::own,
+                     {{"own", DataSpec::Division::own}, {"shared", DataSpec::Division::shared}});
   data.validation_fraction = table.get_double("validation_fraction", 0, 0, 0.9);
   if (data.validation_fraction > 0) {
     const std::string_view other = data.kind == Kind::images ? "test_folder" : "test_files";
-    if (data.kind != Kind::idx && table.has(other)) table.refuse(other, "and validation_fraction exclude each other; take one out");
+    if (data.kind != Kind::idx && table.has(other))
+      table.refuse(other, "and validation_fraction exclude each other; take one out");
     data.test_files.clear();
   }
   return data;
@@ -241,7 +286,9 @@ void write_data_spec(const DataSpec& data, CanonicalText& out) {
   switch (data.kind) {
     case Kind::idx: write_idx(data, out); break;
     case Kind::cifar10: break;
-    case Kind::cifar100: out.line("labels", std::string_view(data.coarse_labels ? "coarse" : "fine")); break;
+    case Kind::cifar100:
+      out.line("labels", std::string_view(data.coarse_labels ? "coarse" : "fine"));
+      break;
     case Kind::images: write_images(data, out); break;
     case Kind::tokens: out.line("vocabulary", data.vocabulary); [[fallthrough]];
     case Kind::text: out.line("length", data.shape.at(0)); break;
@@ -269,7 +316,8 @@ std::string files_wanted(const DataSpec& data) {
     names.insert(names.end(), data.test_files.begin(), data.test_files.end());
   }
   std::string text = folders ? "the folders " : "";
-  for (std::size_t i = 0; i < names.size(); ++i) text += (i == 0 ? "" : i + 1 == names.size() ? " and " : ", ") + names[i];
+  for (std::size_t i = 0; i < names.size(); ++i)
+    text += (i == 0 ? "" : i + 1 == names.size() ? " and " : ", ") + names[i];
   return idx ? text + " (or the same with .gz)" : text;
 }
 

@@ -37,19 +37,23 @@ class C10dGroup : public DeviceGroup {
 };
 
 #ifdef USE_C10D_GLOO
-std::unique_ptr<DeviceGroup> join_gloo(const c10::intrusive_ptr<c10d::Store>& store, int rank, int ranks) {
+std::unique_ptr<DeviceGroup> join_gloo(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                       int ranks) {
   auto options = c10d::ProcessGroupGloo::Options::create(rank_silence_max);
   // Nothing of it leaves the box.
   options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
-  return std::make_unique<C10dGroup<c10d::ProcessGroupGloo>>(c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, ranks, std::move(options)));
+  return std::make_unique<C10dGroup<c10d::ProcessGroupGloo>>(
+      c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, ranks, std::move(options)));
 }
 #endif
 
 #ifdef USE_C10D_NCCL
-std::unique_ptr<DeviceGroup> join_nccl(const c10::intrusive_ptr<c10d::Store>& store, int rank, int ranks) {
+std::unique_ptr<DeviceGroup> join_nccl(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                       int ranks) {
   auto options = c10d::ProcessGroupNCCL::Options::create();
   options->timeout = rank_silence_max;
-  return std::make_unique<C10dGroup<c10d::ProcessGroupNCCL>>(c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rank, ranks, std::move(options)));
+  return std::make_unique<C10dGroup<c10d::ProcessGroupNCCL>>(
+      c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rank, ranks, std::move(options)));
 }
 #endif
 
@@ -90,7 +94,8 @@ std::optional<std::string> why_no_group([[maybe_unused]] torch::DeviceType type)
 #ifdef USE_C10D_NCCL
   if (type == torch::kCUDA) return std::nullopt;
 #endif
-  return "this build of gossipd has no c10d backend for several " + c10::DeviceTypeName(type, /*lower_case=*/true) +
+  return "this build of gossipd has no c10d backend for several " +
+         c10::DeviceTypeName(type, /*lower_case=*/true) +
          " devices; install libgloo-dev and build it anew, or start one gossipd for each device";
 #endif
 }

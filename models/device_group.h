@@ -1,9 +1,11 @@
-// models/device_group.h - sums over the devices of one node, by LibTorch's c10d inside this process.
+// models/device_group.h - sums over the devices of one node, by LibTorch's c10d inside this
+// process.
 //
-// NCCL where all devices are CUDA devices and this build has it, else Gloo over the loopback interface. Every rank has its
-// own DeviceGroup and calls the same methods in the same order, each on a thread of its own; they return when the
-// device's stream has the result in order (CPU: when it is there), bit-identical on all ranks. Failures are std::exception.
-// Only models/*.cpp that compile against LibTorch include this.
+// NCCL where all devices are CUDA devices and this build has it, else Gloo over the loopback
+// interface. Every rank has its own DeviceGroup and calls the same methods in the same order, each
+// on a thread of its own; they return when the device's stream has the result in order (CPU: when
+// it is there), bit-identical on all ranks. Failures are std::exception. Only models/*.cpp that
+// compile against LibTorch include this.
 #pragma once
 
 #include <torch/torch.h>

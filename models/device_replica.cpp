@@ -16,11 +16,14 @@ using torch::Tensor;
 
 constexpr double clip_epsilon = 1e-6;  // beside the norm that is divided by
 
-std::span<float> floats_of(Tensor& tensor) { return {tensor.data_ptr<float>(), static_cast<std::size_t>(tensor.numel())}; }
+std::span<float> floats_of(Tensor& tensor) {
+  return {tensor.data_ptr<float>(), static_cast<std::size_t>(tensor.numel())};
+}
 
 }  // namespace
 
-std::shared_ptr<Network> build_network(const Job& job, const std::string& model_file, torch::Device device) {
+std::shared_ptr<Network> build_network(const Job& job, const std::string& model_file,
+                                       torch::Device device) {
   std::shared_ptr<Network> network;
   if (job.model.kind == ModelSpec::Kind::torchscript)
     network = load_torchscript(model_file, job.loss.kind);
@@ -31,7 +34,8 @@ std::shared_ptr<Network> build_network(const Job& job, const std::string& model_
 }
 
 std::int64_t micro_batch(const Job& job, std::int64_t samples) {
-  return job.training.micro_batch > 0 ? std::min<std::int64_t>(job.training.micro_batch, samples) : samples;
+  return job.training.micro_batch > 0 ? std::min<std::int64_t>(job.training.micro_batch, samples)
+                                      : samples;
 }
 
 DeviceReplica::DeviceReplica(const Job& job, const std::string& model_file, torch::Device device)
@@ -53,7 +57,8 @@ void DeviceReplica::seed_dropout(Samples position) const {
   generator.set_current_seed(Random(job_.seed ^ (position * 0x9e3779b97f4a7c15ull)).next());
 }
 
-void DeviceReplica::backward(const HostBatch& batch, Part part, Samples position, std::size_t turn) {
+void DeviceReplica::backward(const HostBatch& batch, Part part, Samples position,
+                             std::size_t turn) {
   if (part.count == 0) return losses_[turn].put(0.0);
   seed_dropout(position + static_cast<Samples>(part.begin));
   const std::int64_t most = micro_batch(job_, batch.samples());
@@ -69,7 +74,8 @@ void DeviceReplica::backward(const HostBatch& batch, Part part, Samples position
     if (device_.is_cpu())
       sum += loss.item<double>();
     else
-      sum_on_device = sum_on_device.defined() ? sum_on_device + loss.to(torch::kFloat64) : loss.to(torch::kFloat64);
+      sum_on_device = sum_on_device.defined() ? sum_on_device + loss.to(torch::kFloat64)
+                                              : loss.to(torch::kFloat64);
   }
   if (device_.is_cpu())
     losses_[turn].put(sum);
@@ -78,7 +84,9 @@ void DeviceReplica::backward(const HostBatch& batch, Part part, Samples position
 }
 
 Tensor DeviceReplica::loss_of_part(const HostBatch& batch, Part part) {
-  const auto to_device = [&](const Tensor& host) { return host.narrow(0, part.begin, part.count).to(device_, /*non_blocking=*/true); };
+  const auto to_device = [&](const Tensor& host) {
+    return host.narrow(0, part.begin, part.count).to(device_, /*non_blocking=*/true);
+  };
   const Tensor targets = to_device(batch.targets);
   Tensor loss;
   {
@@ -86,11 +94,13 @@ Tensor DeviceReplica::loss_of_part(const HostBatch& batch, Part part) {
     const Tensor outputs = network_->forward(to_device(batch.inputs));
     loss = loss_of(job_.loss.kind, *network_, outputs, targets);
   }
-  if (part.count < batch.samples()) loss = loss * (static_cast<double>(part.count) / static_cast<double>(batch.samples()));
+  if (part.count < batch.samples())
+    loss = loss * (static_cast<double>(part.count) / static_cast<double>(batch.samples()));
   return loss;
 }
 
-// In fp16 the host waits here for the device: whether there is a step to take decides what comes next.
+// In fp16 the host waits here for the device: whether there is a step to take decides what comes
+// next.
 bool DeviceReplica::unscale_gradient() {
   if (!scale_) return true;
   const torch::NoGradGuard no_gradient;
@@ -115,7 +125,8 @@ void DeviceReplica::clip_gradient() {
     return;
   }
   const Tensor too_long = torch::isfinite(norm).logical_and_(norm > most);
-  flat_.gradient().mul_(torch::where(too_long, most / (norm + clip_epsilon), torch::ones_like(norm)));
+  flat_.gradient().mul_(
+      torch::where(too_long, most / (norm + clip_epsilon), torch::ones_like(norm)));
 }
 
 // Same formula twice: one pass over host memory, or library kernels on a device.
@@ -123,9 +134,11 @@ void DeviceReplica::descend(double learning_rate) {
   clip_gradient();
   ++optimizer_steps_;
   if (device_.is_cpu()) {
-    const std::span<float> variance = variance_.defined() ? floats_of(variance_) : std::span<float>{};
-    optimizer_step(job_.optimizer, learning_rate, optimizer_steps_,
-                   {floats_of(flat_.trained()), floats_of(momentum_), variance, floats_of(flat_.gradient())});
+    const std::span<float> variance =
+        variance_.defined() ? floats_of(variance_) : std::span<float>{};
+    optimizer_step(
+        job_.optimizer, learning_rate, optimizer_steps_,
+        {floats_of(flat_.trained()), floats_of(momentum_), variance, floats_of(flat_.gradient())});
     return;
   }
   const torch::NoGradGuard no_gradient;
@@ -159,12 +172,17 @@ void DeviceReplica::adamw_on_device(double learning_rate) {
   const Tensor& g = flat_.gradient();
   momentum_.mul_(optimizer.beta1).add_(g, 1 - optimizer.beta1);
   variance_.mul_(optimizer.beta2).addcmul_(g, g, 1 - optimizer.beta2);
-  const Tensor scale = variance_.sqrt().div_(std::sqrt(correction.variance)).add_(optimizer.epsilon);
-  flat_.trained().mul_(1 - learning_rate * optimizer.weight_decay).addcdiv_(momentum_, scale, -learning_rate / correction.momentum);
+  const Tensor scale =
+      variance_.sqrt().div_(std::sqrt(correction.variance)).add_(optimizer.epsilon);
+  flat_.trained()
+      .mul_(1 - learning_rate * optimizer.weight_decay)
+      .addcdiv_(momentum_, scale, -learning_rate / correction.momentum);
 }
 
 // The part of a host vector of P floats that is trained.
-Tensor DeviceReplica::host_view(std::span<float> host) const { return torch::from_blob(host.data(), {momentum_.numel()}, torch::kFloat32); }
+Tensor DeviceReplica::host_view(std::span<float> host) const {
+  return torch::from_blob(host.data(), {momentum_.numel()}, torch::kFloat32);
+}
 
 OptimizerState DeviceReplica::optimizer_state() {
   const auto to_host = [this](const Tensor& values) {
@@ -172,7 +190,8 @@ OptimizerState DeviceReplica::optimizer_state() {
     host_view(out).copy_(values);
     return out;
   };
-  return {to_host(momentum_), variance_.defined() ? to_host(variance_) : std::vector<float>{}, optimizer_steps_, scale_};
+  return {to_host(momentum_), variance_.defined() ? to_host(variance_) : std::vector<float>{},
+          optimizer_steps_, scale_};
 }
 
 void DeviceReplica::restore_optimizer(const OptimizerState& state) {

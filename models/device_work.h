@@ -1,7 +1,9 @@
-// models/device_work.h - what a device does while the host goes on, for any kind of device that LibTorch knows.
+// models/device_work.h - what a device does while the host goes on, for any kind of device that
+// LibTorch knows.
 //
-// On the CPU work is done when it is called, so nothing here waits there. The current stream is the calling thread's. One thread
-// at a time for each object. Only models/*.cpp that compile against LibTorch include this.
+// On the CPU work is done when it is called, so nothing here waits there. The current stream is the
+// calling thread's. One thread at a time for each object. Only models/*.cpp that compile against
+// LibTorch include this.
 #pragma once
 
 #include <c10/core/Event.h>
@@ -12,7 +14,9 @@
 
 namespace gossipd {
 
-[[nodiscard]] inline c10::Stream current_stream(torch::Device device) { return c10::impl::VirtualGuardImpl(device.type()).getStream(device); }
+[[nodiscard]] inline c10::Stream current_stream(torch::Device device) {
+  return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+}
 [[nodiscard]] inline c10::Stream side_stream(torch::Device device) {
   return c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
 }
@@ -51,7 +55,8 @@ class Mark {
 class LateNumber {
  public:
   explicit LateNumber(torch::Device device) : there_(device) {
-    if (!device.is_cpu()) host_ = torch::zeros({}, torch::TensorOptions(torch::kFloat64).pinned_memory(true));
+    if (!device.is_cpu())
+      host_ = torch::zeros({}, torch::TensorOptions(torch::kFloat64).pinned_memory(true));
   }
   void put(double value) {
     value_ = value;

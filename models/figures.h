@@ -7,8 +7,9 @@ namespace gossipd {
 
 // On the held-out set.
 struct Figures {
-  double loss = 0;                      // mean over samples
-  std::optional<double> accuracy;       // 0 … 1, where targets are classes; of tokens over all of them
+  double loss = 0;  // mean over samples
+  // 0 … 1, where targets are classes; of tokens over all of them
+  std::optional<double> accuracy;
   std::optional<double> top5_accuracy;  // … and there are more than five
   std::optional<double> perplexity;     // of tokens
 

@@ -13,7 +13,9 @@ namespace {
 
 constexpr std::size_t inflate_chunk_bytes = 1 << 20;
 
-std::uint8_t byte_at(std::span<const std::byte> bytes, std::size_t at) { return std::to_integer<std::uint8_t>(bytes[at]); }
+std::uint8_t byte_at(std::span<const std::byte> bytes, std::size_t at) {
+  return std::to_integer<std::uint8_t>(bytes[at]);
+}
 
 bool is_gzip(std::span<const std::byte> bytes) {
   return bytes.size() >= 2 && byte_at(bytes, 0) == 0x1f && byte_at(bytes, 1) == 0x8b;
@@ -29,7 +31,8 @@ class Inflater {
   Inflater(const Inflater&) = delete;
   Inflater& operator=(const Inflater&) = delete;
 
-  Result<Bytes> run(std::span<const std::byte> in, const std::string& origin, std::uint64_t bytes_max) {
+  Result<Bytes> run(std::span<const std::byte> in, const std::string& origin,
+                    std::uint64_t bytes_max) {
     if (!ready_) return Error{"bad-data", origin + ": zlib could not start (out of memory?)"};
     Bytes out;
     std::size_t used = 0;
@@ -37,7 +40,8 @@ class Inflater {
       if (used == out.size()) {
         if (out.size() >= bytes_max)
           return bad_data(origin, "inflates to more than " + std::to_string(bytes_max) + " bytes");
-        out.resize(std::min<std::uint64_t>(bytes_max, out.size() + std::max(inflate_chunk_bytes, out.size() / 2)));
+        out.resize(std::min<std::uint64_t>(
+            bytes_max, out.size() + std::max(inflate_chunk_bytes, out.size() / 2)));
       }
       const std::size_t piece = std::min<std::size_t>(in.size(), 1u << 30);
       const std::size_t room = std::min<std::size_t>(out.size() - used, 1u << 30);
@@ -50,7 +54,8 @@ class Inflater {
       used += room - stream_.avail_out;
       if (status == Z_STREAM_END) break;
       if (status != Z_OK && status != Z_BUF_ERROR)
-        return bad_data(origin, std::string("is a damaged gzip file: ") + (stream_.msg != nullptr ? stream_.msg : "bad data"));
+        return bad_data(origin, std::string("is a damaged gzip file: ") +
+                                    (stream_.msg != nullptr ? stream_.msg : "bad data"));
       if (in.empty() && stream_.avail_out > 0) return bad_data(origin, "is a gzip file cut short");
     }
     if (!in.empty()) return bad_data(origin, "has bytes after the end of the gzip data");
@@ -63,12 +68,14 @@ class Inflater {
   bool ready_ = false;
 };
 
-Result<IdxArray> read_idx(const std::string& directory, const std::string& name, std::string& path_out) {
+Result<IdxArray> read_idx(const std::string& directory, const std::string& name,
+                          std::string& path_out) {
   auto path = find_data_file(directory, name);
   if (!path) path = find_data_file(directory, name + ".gz");
   if (!path)
     return no_data(directory, "neither '" + name + "' nor '" + name + ".gz' is",
-                   std::string("Fashion-MNIST: apt install dataset-fashion-mnist, then --data ") + fashion_mnist_directory);
+                   std::string("Fashion-MNIST: apt install dataset-fashion-mnist, then --data ") +
+                       fashion_mnist_directory);
   path_out = path->string();
   auto bytes = read_data_file(*path, idx_bytes_max);
   if (!bytes) return bytes.error();
@@ -77,7 +84,8 @@ Result<IdxArray> read_idx(const std::string& directory, const std::string& name,
 
 std::string text_of(std::span<const std::uint32_t> shape) {
   std::string text;
-  for (const std::uint32_t extent : shape) text += (text.empty() ? "" : " x ") + std::to_string(extent);
+  for (const std::uint32_t extent : shape)
+    text += (text.empty() ? "" : " x ") + std::to_string(extent);
   return text;
 }
 
@@ -90,7 +98,8 @@ bool shape_fits(std::span<const std::uint32_t> file, std::span<const std::int64_
 
 }  // namespace
 
-Result<IdxArray> parse_idx(std::span<const std::byte> file, const std::string& origin, std::uint64_t bytes_max) {
+Result<IdxArray> parse_idx(std::span<const std::byte> file, const std::string& origin,
+                           std::uint64_t bytes_max) {
   if (is_gzip(file)) {
     auto plain = Inflater().run(file, origin, bytes_max);
     if (!plain) return plain.error();
@@ -98,11 +107,14 @@ Result<IdxArray> parse_idx(std::span<const std::byte> file, const std::string& o
     return parse_idx(*plain, origin, bytes_max);
   }
   if (file.size() < 4) return bad_data(origin, "is too short for an IDX file");
-  if (byte_at(file, 0) != 0 || byte_at(file, 1) != 0) return bad_data(origin, "is not an IDX file (it does not start with two zero bytes)");
+  if (byte_at(file, 0) != 0 || byte_at(file, 1) != 0)
+    return bad_data(origin, "is not an IDX file (it does not start with two zero bytes)");
   if (byte_at(file, 2) != 8)
-    return bad_data(origin, "has element type " + std::to_string(byte_at(file, 2)) + "; only unsigned bytes (8) are read");
+    return bad_data(origin, "has element type " + std::to_string(byte_at(file, 2)) +
+                                "; only unsigned bytes (8) are read");
   const std::size_t rank = byte_at(file, 3);
-  if (rank == 0 || rank > idx_rank_max) return bad_data(origin, "has " + std::to_string(rank) + " dimensions; 1 to 4 are read");
+  if (rank == 0 || rank > idx_rank_max)
+    return bad_data(origin, "has " + std::to_string(rank) + " dimensions; 1 to 4 are read");
   const std::size_t header = 4 + 4 * rank;
   if (file.size() < header) return bad_data(origin, "is cut off inside its header");
   IdxArray array;
@@ -111,18 +123,20 @@ Result<IdxArray> parse_idx(std::span<const std::byte> file, const std::string& o
     std::uint32_t extent = 0;
     for (std::size_t b = 0; b < 4; ++b) extent = extent << 8 | byte_at(file, 4 + 4 * i + b);
     array.shape.push_back(extent);
-    if (extent > 0 && size > idx_bytes_max / extent) return bad_data(origin, "has impossible dimensions " + text_of(array.shape));
+    if (extent > 0 && size > idx_bytes_max / extent)
+      return bad_data(origin, "has impossible dimensions " + text_of(array.shape));
     size *= extent;
   }
   if (file.size() - header != size)
-    return bad_data(origin, "says " + text_of(array.shape) + " = " + std::to_string(size) + " bytes of data but has " +
-                                std::to_string(file.size() - header));
+    return bad_data(origin, "says " + text_of(array.shape) + " = " + std::to_string(size) +
+                                " bytes of data but has " + std::to_string(file.size() - header));
   array.values.resize(size);
   if (size > 0) std::memcpy(array.values.data(), file.data() + header, size);
   return array;
 }
 
-Result<SampleSet> load_samples(const DataSpec& data, SamplePart part, const std::string& directory) {
+Result<SampleSet> load_samples(const DataSpec& data, SamplePart part,
+                               const std::string& directory) {
   const bool train = part == SamplePart::train;
   std::string images_path;
   std::string labels_path;
@@ -132,17 +146,22 @@ Result<SampleSet> load_samples(const DataSpec& data, SamplePart part, const std:
   if (!labels) return labels.error();
   if (!shape_fits(images->shape, data.shape)) {
     const std::vector<std::uint32_t> wanted(data.shape.begin(), data.shape.end());
-    return bad_data(images_path, "holds " + text_of(images->shape) + " but the job's samples are " + text_of(wanted));
+    return bad_data(images_path, "holds " + text_of(images->shape) + " but the job's samples are " +
+                                     text_of(wanted));
   }
-  if (labels->shape.size() != 1) return bad_data(labels_path, "holds " + text_of(labels->shape) + ", not a list of labels");
+  if (labels->shape.size() != 1)
+    return bad_data(labels_path, "holds " + text_of(labels->shape) + ", not a list of labels");
   if (labels->shape[0] != images->shape[0])
-    return bad_data(labels_path, "has " + std::to_string(labels->shape[0]) + " labels for the " + std::to_string(images->shape[0]) +
-                                     " images of " + images_path);
+    return bad_data(labels_path, "has " + std::to_string(labels->shape[0]) + " labels for the " +
+                                     std::to_string(images->shape[0]) + " images of " +
+                                     images_path);
   if (labels->values.empty()) return bad_data(labels_path, "is empty");
   const auto largest = std::max_element(labels->values.begin(), labels->values.end());
   if (*largest >= data.classes)
-    return bad_data(labels_path, "sample " + std::to_string(largest - labels->values.begin()) + " has label " + std::to_string(*largest) +
-                                     " but the job has " + std::to_string(data.classes) + " classes");
+    return bad_data(labels_path, "sample " + std::to_string(largest - labels->values.begin()) +
+                                     " has label " + std::to_string(*largest) +
+                                     " but the job has " + std::to_string(data.classes) +
+                                     " classes");
   SampleSet set;
   set.count = labels->values.size();
   set.sample_bytes = images->values.size() / set.count;

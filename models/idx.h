@@ -29,6 +29,7 @@ enum class SamplePart { train, test };
 
 // Finds NAME or NAME.gz in `directory` and checks counts, shape and labels against the job.
 // Codes "no-data" (nothing there: says what to put where), "bad-data".
-[[nodiscard]] Result<SampleSet> load_samples(const DataSpec&, SamplePart, const std::string& directory);
+[[nodiscard]] Result<SampleSet> load_samples(const DataSpec&, SamplePart,
+                                             const std::string& directory);
 
 }  // namespace gossipd

@@ -21,12 +21,19 @@ struct Picture {
   std::vector<std::uint8_t> pixels;
 };
 
-const std::uint8_t* bytes_of(std::span<const std::byte> file) { return reinterpret_cast<const std::uint8_t*>(file.data()); }
+const std::uint8_t* bytes_of(std::span<const std::byte> file) {
+  return reinterpret_cast<const std::uint8_t*>(file.data());
+}
 
-std::optional<Error> check_size(std::int64_t rows, std::int64_t columns, const std::string& origin) {
-  if (rows > 0 && columns > 0 && rows <= image_side_max && columns <= image_side_max && rows * columns <= image_pixels_max) return std::nullopt;
-  return bad_data(origin, "is " + std::to_string(columns) + " x " + std::to_string(rows) + " pixels; at most " + std::to_string(image_pixels_max) +
-                              " pixels and " + std::to_string(image_side_max) + " along a side are read");
+std::optional<Error> check_size(std::int64_t rows, std::int64_t columns,
+                                const std::string& origin) {
+  if (rows > 0 && columns > 0 && rows <= image_side_max && columns <= image_side_max &&
+      rows * columns <= image_pixels_max)
+    return std::nullopt;
+  return bad_data(origin, "is " + std::to_string(columns) + " x " + std::to_string(rows) +
+                              " pixels; at most " + std::to_string(image_pixels_max) +
+                              " pixels and " + std::to_string(image_side_max) +
+                              " along a side are read");
 }
 
 using Decompressor = std::unique_ptr<void, int (*)(tjhandle)>;
@@ -39,7 +46,9 @@ tjscalingfactor fraction_for(std::int64_t rows, std::int64_t columns, const Imag
   for (int i = 0; i < count; ++i) {
     const tjscalingfactor factor = factors[i];
     const bool smaller = factor.num * best.denom < best.num * factor.denom;
-    if (smaller && TJSCALED(rows, factor) >= wanted.rows && TJSCALED(columns, factor) >= wanted.columns) best = factor;
+    if (smaller && TJSCALED(rows, factor) >= wanted.rows &&
+        TJSCALED(columns, factor) >= wanted.columns)
+      best = factor;
   }
   return best;
 }
@@ -49,32 +58,42 @@ std::vector<std::uint8_t> from_cmyk(std::span<const std::uint8_t> cmyk, std::int
   std::vector<std::uint8_t> out;
   out.reserve(cmyk.size() / 4 * static_cast<std::size_t>(channels));
   for (std::size_t i = 0; i + 4 <= cmyk.size(); i += 4) {
-    const auto colour = [&](std::size_t c) { return static_cast<unsigned>(cmyk[i + c]) * cmyk[i + 3] / 255; };
+    const auto colour = [&](std::size_t c) {
+      return static_cast<unsigned>(cmyk[i + c]) * cmyk[i + 3] / 255;
+    };
     if (channels == 3)
       for (std::size_t c = 0; c < 3; ++c) out.push_back(static_cast<std::uint8_t>(colour(c)));
     else
-      out.push_back(static_cast<std::uint8_t>((299 * colour(0) + 587 * colour(1) + 114 * colour(2)) / 1000));
+      out.push_back(
+          static_cast<std::uint8_t>((299 * colour(0) + 587 * colour(1) + 114 * colour(2)) / 1000));
   }
   return out;
 }
 
-Result<Picture> decode_jpeg(std::span<const std::byte> file, const std::string& origin, const ImageSize& wanted) {
+Result<Picture> decode_jpeg(std::span<const std::byte> file, const std::string& origin,
+                            const ImageSize& wanted) {
   const Decompressor decoder(tjInitDecompress(), tjDestroy);
   if (!decoder) return bad_data(origin, "libjpeg-turbo could not start (out of memory?)");
   const auto size = static_cast<unsigned long>(file.size());
   int columns = 0, rows = 0, subsampling = 0, colours = 0;
-  const auto damaged = [&] { return bad_data(origin, std::string("is a damaged JPEG file: ") + tjGetErrorStr2(decoder.get())); };
-  const bool warned = tjDecompressHeader3(decoder.get(), bytes_of(file), size, &columns, &rows, &subsampling, &colours) != 0;
+  const auto damaged = [&] {
+    return bad_data(origin,
+                    std::string("is a damaged JPEG file: ") + tjGetErrorStr2(decoder.get()));
+  };
+  const bool warned = tjDecompressHeader3(decoder.get(), bytes_of(file), size, &columns, &rows,
+                                          &subsampling, &colours) != 0;
   if (warned && (tjGetErrorCode(decoder.get()) == TJERR_FATAL || columns <= 0)) return damaged();
   if (auto error = check_size(rows, columns, origin)) return *error;
   const tjscalingfactor factor = fraction_for(rows, columns, wanted);
   Picture picture{TJSCALED(rows, factor), TJSCALED(columns, factor), {}};
   const bool cmyk = colours == TJCS_CMYK || colours == TJCS_YCCK;
   const int format = cmyk ? TJPF_CMYK : wanted.channels == 1 ? TJPF_GRAY : TJPF_RGB;
-  picture.pixels.resize(static_cast<std::size_t>(picture.rows * picture.columns * tjPixelSize[format]));
+  picture.pixels.resize(
+      static_cast<std::size_t>(picture.rows * picture.columns * tjPixelSize[format]));
   // TJFLAG_LIMITSCANS: a small progressive file must not cost minutes.
-  if (tjDecompress2(decoder.get(), bytes_of(file), size, picture.pixels.data(), static_cast<int>(picture.columns), 0,
-                    static_cast<int>(picture.rows), format, TJFLAG_LIMITSCANS) != 0) {
+  if (tjDecompress2(decoder.get(), bytes_of(file), size, picture.pixels.data(),
+                    static_cast<int>(picture.columns), 0, static_cast<int>(picture.rows), format,
+                    TJFLAG_LIMITSCANS) != 0) {
     // Stray bytes between segments are common and harmless; an end that comes too early is not.
     const bool cut = std::strstr(tjGetErrorStr2(decoder.get()), "remature end") != nullptr;
     if (cut || tjGetErrorCode(decoder.get()) == TJERR_FATAL) return damaged();
@@ -83,36 +102,47 @@ Result<Picture> decode_jpeg(std::span<const std::byte> file, const std::string& 
   return picture;
 }
 
-Result<Picture> decode_png(std::span<const std::byte> file, const std::string& origin, const ImageSize& wanted) {
+Result<Picture> decode_png(std::span<const std::byte> file, const std::string& origin,
+                           const ImageSize& wanted) {
   png_image image{};
   image.version = PNG_IMAGE_VERSION;
   const std::unique_ptr<png_image, void (*)(png_image*)> guard(&image, png_image_free);
-  const auto damaged = [&] { return bad_data(origin, std::string("is a damaged PNG file: ") + image.message); };
+  const auto damaged = [&] {
+    return bad_data(origin, std::string("is a damaged PNG file: ") + image.message);
+  };
   if (png_image_begin_read_from_memory(&image, file.data(), file.size()) == 0) return damaged();
   if (auto error = check_size(image.height, image.width, origin)) return *error;
   image.format = wanted.channels == 1 ? PNG_FORMAT_GRAY : PNG_FORMAT_RGB;
   Picture picture{image.height, image.width, std::vector<std::uint8_t>(PNG_IMAGE_SIZE(image))};
   const png_color black{0, 0, 0};
-  if (png_image_finish_read(&image, &black, picture.pixels.data(), 0, nullptr) == 0) return damaged();
+  if (png_image_finish_read(&image, &black, picture.pixels.data(), 0, nullptr) == 0)
+    return damaged();
   return picture;
 }
 
 // → channels × rows × columns of the wanted size.
-Result<std::vector<std::uint8_t>> fit(const Picture& picture, const std::string& origin, const ImageSize& wanted) {
+Result<std::vector<std::uint8_t>> fit(const Picture& picture, const std::string& origin,
+                                      const ImageSize& wanted) {
   std::int64_t rows = picture.rows, columns = picture.columns;
   if (wanted.fit == DataSpec::Fit::crop) {
-    rows = std::clamp<std::int64_t>((columns * wanted.rows + wanted.columns / 2) / wanted.columns, 1, picture.rows);
-    columns = std::clamp<std::int64_t>((rows * wanted.columns + wanted.rows / 2) / wanted.rows, 1, picture.columns);
+    rows = std::clamp<std::int64_t>((columns * wanted.rows + wanted.columns / 2) / wanted.columns,
+                                    1, picture.rows);
+    columns = std::clamp<std::int64_t>((rows * wanted.columns + wanted.rows / 2) / wanted.rows, 1,
+                                       picture.columns);
   }
-  const std::int64_t first = (picture.rows - rows) / 2 * picture.columns + (picture.columns - columns) / 2;
+  const std::int64_t first =
+      (picture.rows - rows) / 2 * picture.columns + (picture.columns - columns) / 2;
   const std::uint8_t* from = picture.pixels.data() + first * wanted.channels;
   std::int64_t stride = picture.columns * wanted.channels;
-  const auto plane = static_cast<std::size_t>(wanted.rows * wanted.columns), channels = static_cast<std::size_t>(wanted.channels);
+  const auto plane = static_cast<std::size_t>(wanted.rows * wanted.columns),
+             channels = static_cast<std::size_t>(wanted.channels);
   std::vector<std::uint8_t> resized;
   if (rows != wanted.rows || columns != wanted.columns) {
     resized.resize(plane * channels);
-    if (stbir_resize_uint8(from, static_cast<int>(columns), static_cast<int>(rows), static_cast<int>(stride), resized.data(),
-                           static_cast<int>(wanted.columns), static_cast<int>(wanted.rows), 0, static_cast<int>(channels)) == 0)
+    if (stbir_resize_uint8(from, static_cast<int>(columns), static_cast<int>(rows),
+                           static_cast<int>(stride), resized.data(),
+                           static_cast<int>(wanted.columns), static_cast<int>(wanted.rows), 0,
+                           static_cast<int>(channels)) == 0)
       return bad_data(origin, "could not be resized (out of memory?)");
     from = resized.data();
     stride = wanted.columns * wanted.channels;
@@ -129,13 +159,20 @@ Result<std::vector<std::uint8_t>> fit(const Picture& picture, const std::string&
 
 }  // namespace
 
-Result<std::vector<std::uint8_t>> decode_image(std::span<const std::byte> file, const std::string& origin, const ImageSize& wanted) {
-  GOSSIPD_ASSERT((wanted.channels == 1 || wanted.channels == 3) && wanted.rows > 0 && wanted.columns > 0);
+Result<std::vector<std::uint8_t>> decode_image(std::span<const std::byte> file,
+                                               const std::string& origin, const ImageSize& wanted) {
+  GOSSIPD_ASSERT((wanted.channels == 1 || wanted.channels == 3) && wanted.rows > 0 &&
+                 wanted.columns > 0);
   const auto begins = [&](std::initializer_list<int> magic) {
-    return file.size() > magic.size() && std::ranges::equal(magic, file.first(magic.size()), {}, {}, [](std::byte b) { return std::to_integer<int>(b); });
+    return file.size() > magic.size() &&
+           std::ranges::equal(magic, file.first(magic.size()), {}, {},
+                              [](std::byte b) { return std::to_integer<int>(b); });
   };
   const bool jpeg = begins({0xff, 0xd8, 0xff}), png = begins({0x89, 'P', 'N', 'G'});
-  if (!jpeg && !png) return bad_data(origin, file.empty() ? "is empty" : "is neither a JPEG nor a PNG file (its first bytes say so)");
+  if (!jpeg && !png)
+    return bad_data(origin, file.empty()
+                                ? "is empty"
+                                : "is neither a JPEG nor a PNG file (its first bytes say so)");
   const auto picture = jpeg ? decode_jpeg(file, origin, wanted) : decode_png(file, origin, wanted);
   if (!picture) return picture.error();
   return fit(*picture, origin, wanted);

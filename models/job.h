@@ -1,4 +1,5 @@
-// models/job.h - what a cluster trains: model, data schema, optimiser, schedule, batch, budget, seed.
+// models/job.h - what a cluster trains: model, data schema, optimiser, schedule, batch, budget,
+// seed.
 //
 // A job is a TOML file of at most 64 KiB. What travels and is hashed is its canonical text: every
 // default filled in, keys in a fixed order, so two files that mean the same have the same JobHash.
@@ -21,8 +22,10 @@ struct Job {
   std::uint32_t batch = 32;            // samples per step of one node
   Samples budget_samples = 0;          // of the whole cluster; the job ends when they are spent
   Samples evaluate_every_samples = 0;  // of the whole cluster; 0 = only at the end
-  std::string start_from;              // the founder's path to the weights that the model begins with; empty: drawn from the seed
-  JobFile start_content;               // what that file must hold; only its name is in the job's text beside it, for people
+  // the founder's path to the weights that the model begins with; empty: drawn from the seed
+  std::string start_from;
+  // what that file must hold; only its name is in the job's text beside it, for people
+  JobFile start_content;
   ModelSpec model;
   DataSpec data;
   OptimizerSpec optimizer;
@@ -32,7 +35,8 @@ struct Job {
 
   // `origin` is what messages call the text. Codes "bad-toml", "bad-config".
   static Result<Job> parse(std::string_view text, const std::string& origin);
-  // … of a file; those of a TorchScript model and of `start_from` are looked at as well, so that their content is in the job.
+  // … of a file; those of a TorchScript model and of `start_from` are looked at as well, so that
+  // their content is in the job.
   static Result<Job> load(const std::string& path);
   [[nodiscard]] std::string canonical_text() const;
   [[nodiscard]] JobHash hash() const;  // XXH3-64 of canonical_text()

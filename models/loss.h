@@ -1,4 +1,5 @@
-// models/loss.h - what is minimised, and what an evaluation counts. Only models/*.cpp that compile against LibTorch include this.
+// models/loss.h - what is minimised, and what an evaluation counts. Only models/*.cpp that compile
+// against LibTorch include this.
 #pragma once
 
 #include <torch/torch.h>
@@ -8,11 +9,15 @@
 
 namespace gossipd {
 
-// Mean over the batch; `outputs` and `targets` as fit_error() accepts them. Code of the formulas: torch::nn::functional.
-[[nodiscard]] torch::Tensor loss_of(LossSpec::Kind, Network&, const torch::Tensor& outputs, const torch::Tensor& targets);
+// Mean over the batch; `outputs` and `targets` as fit_error() accepts them. Code of the formulas:
+// torch::nn::functional.
+[[nodiscard]] torch::Tensor loss_of(LossSpec::Kind, Network&, const torch::Tensor& outputs,
+                                    const torch::Tensor& targets);
 
 // Why outputs of this shape and type do not fit the loss and its targets; nothing when they do.
-[[nodiscard]] std::optional<std::string> fit_error(LossSpec::Kind, const torch::Tensor& outputs, const torch::Tensor& targets, std::int64_t classes);
+[[nodiscard]] std::optional<std::string> fit_error(LossSpec::Kind, const torch::Tensor& outputs,
+                                                   const torch::Tensor& targets,
+                                                   std::int64_t classes);
 
 // Sums over the batches of an evaluation.
 class Score {
@@ -23,7 +28,7 @@ class Score {
 
  private:
   LossSpec::Kind kind_;
-  double loss_ = 0;           // Σ over samples
+  double loss_ = 0;  // Σ over samples
   std::int64_t samples_ = 0;
   std::int64_t answers_ = 0;  // samples, or tokens
   std::int64_t right_ = 0;

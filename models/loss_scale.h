@@ -1,8 +1,9 @@
 // models/loss_scale.h - the factor on the loss that keeps fp16 gradients from vanishing.
 //
-// As large as the gradients allow: halved by every step whose gradient overflows (which is then not taken), doubled after 2,000
-// in a row that do not. Powers of two, so that scaling up and down loses no bit. A part of the optimiser's state: where the scale
-// stands decides which steps are taken. Plain C++; one owner.
+// As large as the gradients allow: halved by every step whose gradient overflows (which is then not
+// taken), doubled after 2,000 in a row that do not. Powers of two, so that scaling up and down
+// loses no bit. A part of the optimiser's state: where the scale stands decides which steps are
+// taken. Plain C++; one owner.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +18,9 @@ class LossScale {
   [[nodiscard]] static std::optional<LossScale> at(double value, int good_steps) {
     int exponent = 0;
     const bool power_of_two = std::frexp(value, &exponent) == 0.5;
-    if (!power_of_two || value < scale_min || value > scale_max || good_steps < 0 || good_steps >= steps_until_growth) return std::nullopt;
+    if (!power_of_two || value < scale_min || value > scale_max || good_steps < 0 ||
+        good_steps >= steps_until_growth)
+      return std::nullopt;
     LossScale scale;
     scale.value_ = value;
     scale.good_steps_ = good_steps;
@@ -25,7 +28,8 @@ class LossScale {
   }
 
   [[nodiscard]] double value() const { return value_; }
-  [[nodiscard]] int good_steps() const { return good_steps_; }  // in a row, since the scale last moved
+  // in a row, since the scale last moved
+  [[nodiscard]] int good_steps() const { return good_steps_; }
   // Of a step's gradient.
   void saw(bool finite) {
     if (!finite) {

@@ -1,4 +1,5 @@
-// models/model_file.h - a file that a job names: identified by its content, read in pieces. Any thread.
+// models/model_file.h - a file that a job names: identified by its content, read in pieces. Any
+// thread.
 #pragma once
 
 #include <filesystem>
@@ -8,7 +9,9 @@
 
 namespace gossipd {
 
-// Reads the whole file. Code "bad-config": it is missing, empty, unreadable or longer than `bytes_max`.
-[[nodiscard]] Result<JobFile> identify_file(const std::filesystem::path&, std::uint64_t bytes_max = job_file_bytes_max);
+// Reads the whole file. Code "bad-config": it is missing, empty, unreadable or longer than
+// `bytes_max`.
+[[nodiscard]] Result<JobFile> identify_file(const std::filesystem::path&,
+                                            std::uint64_t bytes_max = job_file_bytes_max);
 
 }  // namespace gossipd

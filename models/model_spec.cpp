@@ -11,7 +11,9 @@ namespace {
 
 using Kind = ModelSpec::Kind;
 
-constexpr std::string_view kind_names[] = {"mlp", "cnn", "resnet20", "resnet18", "resnet50", "vit", "gpt", "torchscript"};  // by value
+// by value
+constexpr std::string_view kind_names[] = {"mlp",      "cnn", "resnet20", "resnet18",
+                                           "resnet50", "vit", "gpt",      "torchscript"};
 
 constexpr std::int64_t cnn_extent_min = 16;
 constexpr std::size_t file_name_bytes_max = 1024;
@@ -29,12 +31,20 @@ void parse_transformer(TomlTable& table, ModelSpec& model) {
 void parse_file(TomlTable& table, ModelSpec& model) {
   model.file = table.require_string("file");
   const bool printable = !model.file.empty() && model.file.size() <= file_name_bytes_max &&
-                         std::all_of(model.file.begin(), model.file.end(), [](unsigned char c) { return c >= 0x20 && c != 0x7f; });
-  if (!printable) table.refuse("file", "must be the path of a TorchScript file, as tools/export/export_model.py writes it");
+                         std::all_of(model.file.begin(), model.file.end(),
+                                     [](unsigned char c) { return c >= 0x20 && c != 0x7f; });
+  if (!printable)
+    table.refuse(
+        "file",
+        "must be the path of a TorchScript file, as tools/export/export_model.py writes it");
   const std::string hash = table.get_string("file_hash", "");
-  if (!hash.empty() && !from_hex(hash, model.content)) table.refuse("file_hash", "must be 32 hex digits; leave it out and it is computed");
-  model.content.bytes = static_cast<std::uint64_t>(table.get_integer("file_bytes", 0, 0, static_cast<std::int64_t>(job_file_bytes_max)));
-  if (hash.empty() != (model.content.bytes == 0)) table.refuse("file_bytes", "and file_hash belong together; leave out both and they are computed");
+  if (!hash.empty() && !from_hex(hash, model.content))
+    table.refuse("file_hash", "must be 32 hex digits; leave it out and it is computed");
+  model.content.bytes = static_cast<std::uint64_t>(
+      table.get_integer("file_bytes", 0, 0, static_cast<std::int64_t>(job_file_bytes_max)));
+  if (hash.empty() != (model.content.bytes == 0))
+    table.refuse("file_bytes",
+                 "and file_hash belong together; leave out both and they are computed");
 }
 
 }  // namespace
@@ -58,8 +68,12 @@ ModelSpec parse_model(TomlTable table) {
   const std::string kind = table.get_choice("kind", name_of(Kind::cnn), kind_names);
   model.kind = static_cast<Kind>(std::ranges::find(kind_names, kind) - std::begin(kind_names));
   switch (model.kind) {
-    case Kind::cnn: model.hidden = table.get_integers("hidden", {96}, 1, 65536, job_hidden_layers_max); break;
-    case Kind::mlp: model.hidden = table.get_integers("hidden", {128}, 1, 65536, job_hidden_layers_max); break;
+    case Kind::cnn:
+      model.hidden = table.get_integers("hidden", {96}, 1, 65536, job_hidden_layers_max);
+      break;
+    case Kind::mlp:
+      model.hidden = table.get_integers("hidden", {128}, 1, 65536, job_hidden_layers_max);
+      break;
     case Kind::vit:
     case Kind::gpt: parse_transformer(table, model); break;
     case Kind::torchscript: parse_file(table, model); break;
@@ -75,9 +89,14 @@ LossSpec parse_loss(TomlTable table, const ModelSpec& model) {
   using Loss = LossSpec::Kind;
   LossSpec loss;
   loss.kind = table.get_enum("kind", Loss::cross_entropy,
-                             {{"cross_entropy", Loss::cross_entropy}, {"mse", Loss::mse}, {"bce", Loss::bce}, {"model", Loss::model}});
+                             {{"cross_entropy", Loss::cross_entropy},
+                              {"mse", Loss::mse},
+                              {"bce", Loss::bce},
+                              {"model", Loss::model}});
   if (loss.kind == Loss::model && model.kind != Kind::torchscript)
-    table.refuse("kind", "\"model\" is for a TorchScript model with a method loss(outputs, targets); choose cross_entropy, mse or bce");
+    table.refuse("kind",
+                 "\"model\" is for a TorchScript model with a method loss(outputs, targets); "
+                 "choose cross_entropy, mse or bce");
   return loss;
 }
 
@@ -108,31 +127,41 @@ void write(CanonicalText& out, const LossSpec& loss) {
 std::optional<std::string> misfit(const LossSpec& loss, std::int64_t classes) {
   switch (loss.kind) {
     case LossSpec::Kind::cross_entropy:
-      if (classes == 0) return "is cross_entropy, which needs classes as targets; set kind = \"mse\" or \"bce\" under [loss]";
+      if (classes == 0)
+        return "is cross_entropy, which needs classes as targets; set kind = \"mse\" or \"bce\" "
+               "under [loss]";
       break;
     case LossSpec::Kind::mse:
-      if (classes > 0) return "is mse, which needs floats as targets; the data have classes: use cross_entropy";
+      if (classes > 0)
+        return "is mse, which needs floats as targets; the data have classes: use cross_entropy";
       break;
     case LossSpec::Kind::bce:
-      if (classes > 2) return "is bce, which needs floats in [0, 1] or two classes as targets; use cross_entropy";
+      if (classes > 2)
+        return "is bce, which needs floats in [0, 1] or two classes as targets; use cross_entropy";
       break;
     case LossSpec::Kind::model: break;  // only it knows
   }
   return std::nullopt;
 }
 
-std::optional<std::string> misfit(const ModelSpec& model, const std::vector<std::int64_t>& input, bool tokens) {
+std::optional<std::string> misfit(const ModelSpec& model, const std::vector<std::int64_t>& input,
+                                  bool tokens) {
   if (model.kind == Kind::torchscript) return std::nullopt;  // only it knows
   const std::string name(name_of(model.kind));
-  if (model.kind == Kind::gpt && !tokens) return "the gpt needs tokens: text or tokens under [data]";
+  if (model.kind == Kind::gpt && !tokens)
+    return "the gpt needs tokens: text or tokens under [data]";
   if (model.kind == Kind::gpt) return std::nullopt;
-  if (tokens) return "the " + name + " needs images, the data are tokens; use kind = \"gpt\" under [model]";
+  if (tokens)
+    return "the " + name + " needs images, the data are tokens; use kind = \"gpt\" under [model]";
   if (model.kind == Kind::mlp) return std::nullopt;
-  if (input.size() != 3) return "the " + name + " needs images: channels, rows, columns; use kind = \"mlp\" under [model]";
+  if (input.size() != 3)
+    return "the " + name +
+           " needs images: channels, rows, columns; use kind = \"mlp\" under [model]";
   if (model.kind == Kind::cnn && (input[1] < cnn_extent_min || input[2] < cnn_extent_min))
     return "the cnn needs at least 16 rows and columns; use kind = \"mlp\" under [model]";
   if (model.kind == Kind::vit && (input[1] % model.patch != 0 || input[2] % model.patch != 0))
-    return "the vit needs rows and columns that are multiples of its patch (" + std::to_string(model.patch) + "); set patch under [model]";
+    return "the vit needs rows and columns that are multiples of its patch (" +
+           std::to_string(model.patch) + "); set patch under [model]";
   return std::nullopt;
 }
 

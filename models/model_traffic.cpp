@@ -13,20 +13,31 @@ using torch::Tensor;
 
 constexpr bool non_blocking = true;
 
-c10::Stream side_of(torch::Device device) { return device.is_cpu() ? current_stream(device) : side_stream(device); }
+c10::Stream side_of(torch::Device device) {
+  return device.is_cpu() ? current_stream(device) : side_stream(device);
+}
 
-bool is_done(const std::future<void>& work) { return work.wait_for(std::chrono::seconds(0)) == std::future_status::ready; }
+bool is_done(const std::future<void>& work) {
+  return work.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+}
 
 }  // namespace
 
 ModelTraffic::Lane::Lane(FlatModel& flat)
-    : model(flat), device(flat.trained().device()), side(side_of(device)), arrived(device), added(device) {}
+    : model(flat),
+      device(flat.trained().device()),
+      side(side_of(device)),
+      arrived(device),
+      added(device) {}
 
 ModelTraffic::ModelTraffic(const std::vector<FlatModel*>& models)
-    : model_ready_(models.front()->trained().device()), model_read_(models.front()->trained().device()) {
+    : model_ready_(models.front()->trained().device()),
+      model_read_(models.front()->trained().device()) {
   for (FlatModel* model : models) lanes_.push_back(std::make_unique<Lane>(*model));
   const auto floats = static_cast<std::int64_t>(models.front()->schema().floats());
-  pinned_ = torch::empty({floats}, torch::TensorOptions(torch::kFloat32).pinned_memory(lanes_.front()->device.is_cuda()));
+  pinned_ = torch::empty(
+      {floats},
+      torch::TensorOptions(torch::kFloat32).pinned_memory(lanes_.front()->device.is_cuda()));
 }
 
 ModelTraffic::~ModelTraffic() {
@@ -46,7 +57,9 @@ void ModelTraffic::send(std::span<const float> values) {
   for (const auto& lane : lanes_) {
     const c10::StreamGuard guard(lane->side);
     lane->added.hold_back(lane->side);
-    if (!lane->update.defined()) lane->update = torch::empty(pinned_.sizes(), lane->model.trained().options().requires_grad(false));
+    if (!lane->update.defined())
+      lane->update =
+          torch::empty(pinned_.sizes(), lane->model.trained().options().requires_grad(false));
     lane->update.copy_(pinned_, non_blocking);
     lane->arrived.set(lane->side);
   }
@@ -72,11 +85,13 @@ void ModelTraffic::begin_copy(std::span<float> out) {
   model_ready_.set();
   {
     const c10::StreamGuard guard(lane.side);
-    for (const auto& other : lanes_) other->arrived.hold_back(lane.side);  // they have read the pinned memory
+    // they have read the pinned memory
+    for (const auto& other : lanes_) other->arrived.hold_back(lane.side);
     model_ready_.hold_back(lane.side);
     const std::int64_t trained = lane.model.trained().numel();
     pinned_.narrow(0, 0, trained).copy_(lane.model.trained(), non_blocking);
-    if (statistics_.numel() > 0) pinned_.narrow(0, trained, statistics_.numel()).copy_(statistics_, non_blocking);
+    if (statistics_.numel() > 0)
+      pinned_.narrow(0, trained, statistics_.numel()).copy_(statistics_, non_blocking);
     model_read_.set(lane.side);
   }
   being_read_ = true;
@@ -97,7 +112,8 @@ bool ModelTraffic::copied() {
 }
 
 void ModelTraffic::hold_back_writes() {
-  if (std::exchange(being_read_, false)) model_read_.hold_back(current_stream(lanes_.front()->device));
+  if (std::exchange(being_read_, false))
+    model_read_.hold_back(current_stream(lanes_.front()->device));
 }
 
 void ModelTraffic::settle() {

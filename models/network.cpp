@@ -12,7 +12,8 @@ namespace {
 
 using torch::Tensor;
 
-// Only products, sums and square roots, which are exact to the bit everywhere: no normal distribution.
+// Only products, sums and square roots, which are exact to the bit everywhere: no normal
+// distribution.
 void initialise(Network& network, std::uint64_t seed) {
   const torch::NoGradGuard no_gradient;
   Random random(seed);
@@ -24,7 +25,8 @@ void initialise(Network& network, std::uint64_t seed) {
       continue;
     }
     const double bound = network.initial_bound(name, parameter);
-    for (std::int64_t i = 0; i < parameter.numel(); ++i) values[i] = static_cast<float>(bound * (2 * random.uniform() - 1));
+    for (std::int64_t i = 0; i < parameter.numel(); ++i)
+      values[i] = static_cast<float>(bound * (2 * random.uniform() - 1));
   }
 }
 
@@ -46,22 +48,27 @@ std::shared_ptr<Network> make_layers(const ModelSpec& model, const NetworkPorts&
 
 }  // namespace
 
-Tensor Network::own_loss(const Tensor&, const Tensor&) { throw std::invalid_argument("the model has no method loss(outputs, targets)"); }
+Tensor Network::own_loss(const Tensor&, const Tensor&) {
+  throw std::invalid_argument("the model has no method loss(outputs, targets)");
+}
 
 ModelTensors Network::tensors() { return tensors_of(*this); }
 
 double Network::initial_bound(const std::string&, const Tensor& parameter) const {
-  return std::sqrt(6.0 / static_cast<double>(parameter.numel() / parameter.size(0)));  // inputs of one output
+  // inputs of one output
+  return std::sqrt(6.0 / static_cast<double>(parameter.numel() / parameter.size(0)));
 }
 
 ModelTensors tensors_of(torch::nn::Module& module) {
   ModelTensors out;
-  for (const auto& item : module.named_parameters()) out.parameters.push_back({item.key(), item.value()});
+  for (const auto& item : module.named_parameters())
+    out.parameters.push_back({item.key(), item.value()});
   for (const auto& item : module.named_buffers()) out.buffers.push_back({item.key(), item.value()});
   return out;
 }
 
-std::shared_ptr<Network> make_network(const ModelSpec& model, const NetworkPorts& ports, std::uint64_t seed) {
+std::shared_ptr<Network> make_network(const ModelSpec& model, const NetworkPorts& ports,
+                                      std::uint64_t seed) {
   std::shared_ptr<Network> network = make_layers(model, ports);
   initialise(*network, seed);
   return network;

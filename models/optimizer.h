@@ -17,7 +17,8 @@ namespace gossipd {
 
 // What the optimiser knows beside the model. Both vectors empty: zero.
 struct OptimizerState {
-  std::vector<float> momentum;  // P floats, in the schema's order: SGD's velocity, AdamW's mean of the gradients
+  // P floats, in the schema's order: SGD's velocity, AdamW's mean of the gradients
+  std::vector<float> momentum;
   std::vector<float> variance;  // P floats, AdamW's mean of the squared gradients; empty for SGD
   Step steps = 0;               // taken since the vectors were zero
   std::optional<LossScale> loss_scale;  // fp16's; nothing: where it begins
@@ -42,6 +43,7 @@ struct Descent {
 };
 void optimizer_step(const OptimizerSpec&, double learning_rate, Step step, const Descent&);
 // The same with a state, which gets its vectors at the first step and counts the steps.
-void optimizer_step(const OptimizerSpec&, double learning_rate, std::span<float> x, OptimizerState&, std::span<float> gradient);
+void optimizer_step(const OptimizerSpec&, double learning_rate, std::span<float> x, OptimizerState&,
+                    std::span<float> gradient);
 
 }  // namespace gossipd

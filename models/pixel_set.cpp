@@ -8,7 +8,9 @@ namespace gossipd {
 
 namespace {
 
-double for_channel(const std::vector<double>& values, std::size_t channel) { return values.size() == 1 ? values[0] : values[channel]; }
+double for_channel(const std::vector<double>& values, std::size_t channel) {
+  return values.size() == 1 ? values[0] : values[channel];
+}
 
 }  // namespace
 
@@ -22,10 +24,12 @@ PixelWriter::PixelWriter(const DataSpec& data)
   for (std::size_t c = 0; c < channels_; ++c)
     for (std::size_t i = 0; i < 256; ++i)
       normalised_[c][i] =
-          static_cast<float>((static_cast<double>(i) / 255.0 - for_channel(data.mean, c)) / for_channel(data.deviation, c));
+          static_cast<float>((static_cast<double>(i) / 255.0 - for_channel(data.mean, c)) /
+                             for_channel(data.deviation, c));
 }
 
-void PixelWriter::write(const std::uint8_t* image, const Variation* variation, std::span<float> out) const {
+void PixelWriter::write(const std::uint8_t* image, const Variation* variation,
+                        std::span<float> out) const {
   GOSSIPD_ASSERT(out.size() == image_bytes());
   if (variation != nullptr && (random_crop_ > 0 || random_flip_)) {
     Random random(variation->visit);
@@ -39,10 +43,13 @@ void PixelWriter::write(const std::uint8_t* image, const Variation* variation, s
     for (std::size_t p = 0; p < rows_ * columns_; ++p) *to++ = table[*image++];
 }
 
-// Row y and column x of the result are row y + down and column x + right of the image, from the other side when flipped.
-void PixelWriter::write_shifted(const std::uint8_t* image, std::int64_t down, std::int64_t right, bool flip, std::span<float> out) const {
+// Row y and column x of the result are row y + down and column x + right of the image, from the
+// other side when flipped.
+void PixelWriter::write_shifted(const std::uint8_t* image, std::int64_t down, std::int64_t right,
+                                bool flip, std::span<float> out) const {
   const auto rows = static_cast<std::int64_t>(rows_), columns = static_cast<std::int64_t>(columns_);
-  const std::int64_t first = std::clamp<std::int64_t>(-right, 0, columns), end = std::clamp<std::int64_t>(columns - right, 0, columns);
+  const std::int64_t first = std::clamp<std::int64_t>(-right, 0, columns),
+                     end = std::clamp<std::int64_t>(columns - right, 0, columns);
   float* to = out.data();
   for (std::size_t c = 0; c < channels_; ++c, image += rows_ * columns_) {
     const std::array<float, 256>& table = normalised_[c];
@@ -61,12 +68,15 @@ void PixelWriter::write_shifted(const std::uint8_t* image, std::int64_t down, st
   }
 }
 
-PixelSet::PixelSet(const DataSpec& data, SampleSet samples) : DataSet(data), samples_(std::move(samples)), writer_(data) {
+PixelSet::PixelSet(const DataSpec& data, SampleSet samples)
+    : DataSet(data), samples_(std::move(samples)), writer_(data) {
   GOSSIPD_ASSERT(samples_.count > 0 && samples_.sample_bytes == writer_.image_bytes());
 }
 
-void PixelSet::write(std::size_t index, const Variation* variation, const Batch& batch, std::size_t at) const {
-  writer_.write(samples_.images.data() + index * samples_.sample_bytes, variation, place<float>(batch.inputs, at, samples_.sample_bytes));
+void PixelSet::write(std::size_t index, const Variation* variation, const Batch& batch,
+                     std::size_t at) const {
+  writer_.write(samples_.images.data() + index * samples_.sample_bytes, variation,
+                place<float>(batch.inputs, at, samples_.sample_bytes));
   place<std::int64_t>(batch.targets, at, 1)[0] = samples_.labels[index];
 }
 

@@ -10,15 +10,20 @@ constexpr std::size_t chunk_samples_max = 16;
 constexpr Samples no_position = ~Samples{0};
 
 std::size_t bytes_of(const SampleShape& shape) {
-  return shape.values() * (shape.element == SampleShape::Element::float32 ? sizeof(float) : sizeof(std::int64_t));
+  return shape.values() *
+         (shape.element == SampleShape::Element::float32 ? sizeof(float) : sizeof(std::int64_t));
 }
 
 }  // namespace
 
 Prefetcher::Prefetcher(std::shared_ptr<const DataSet> set, DataOrder order, int threads)
-    : set_(std::move(set)), thread_count_(std::clamp(threads, 1, prefetch_threads_max)), order_(std::move(order)) {
-  const std::size_t sample_bytes = std::max<std::size_t>(1, bytes_of(set_->input()) + bytes_of(set_->target()));
-  const std::size_t samples = std::clamp<std::size_t>(prefetch_bytes_max / sample_bytes, 1, prefetch_samples_max);
+    : set_(std::move(set)),
+      thread_count_(std::clamp(threads, 1, prefetch_threads_max)),
+      order_(std::move(order)) {
+  const std::size_t sample_bytes =
+      std::max<std::size_t>(1, bytes_of(set_->input()) + bytes_of(set_->target()));
+  const std::size_t samples =
+      std::clamp<std::size_t>(prefetch_bytes_max / sample_bytes, 1, prefetch_samples_max);
   const auto chunks_wanted = static_cast<std::size_t>(2 * thread_count_ + 1);
   chunk_samples_ = std::clamp<std::size_t>(samples / chunks_wanted, 1, chunk_samples_max);
   ring_.resize(std::max<std::size_t>(2, samples / chunk_samples_));
@@ -122,12 +127,16 @@ Batch Prefetcher::room_in(Chunk& chunk) const {
   return {room(set_->input(), 0), room(set_->target(), 1)};
 }
 
-void Prefetcher::copy(const Chunk& chunk, std::size_t from, std::size_t count, const Batch& batch, std::size_t at) const {
+void Prefetcher::copy(const Chunk& chunk, std::size_t from, std::size_t count, const Batch& batch,
+                      std::size_t at) const {
   const auto part = [&](const SampleShape& shape, int which, const Batch::Values& to) {
     const std::size_t values = shape.values();
     std::visit(
         [&](auto out) {
-          const auto copied = [&](const auto& source) { std::copy_n(source.begin() + static_cast<std::ptrdiff_t>(from * values), count * values, out.begin() + static_cast<std::ptrdiff_t>(at * values)); };
+          const auto copied = [&](const auto& source) {
+            std::copy_n(source.begin() + static_cast<std::ptrdiff_t>(from * values), count * values,
+                        out.begin() + static_cast<std::ptrdiff_t>(at * values));
+          };
           if constexpr (std::is_same_v<typename decltype(out)::value_type, float>)
             copied(chunk.floats[which]);
           else

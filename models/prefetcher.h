@@ -1,9 +1,11 @@
-// models/prefetcher.h - makes the samples that come next ready before they are asked for, on threads of its own.
+// models/prefetcher.h - makes the samples that come next ready before they are asked for, on
+// threads of its own.
 //
-// Works in chunks of visits, not in batches: a batch may have another size at every step without anything being
-// made twice. What comes out is what BatchSource makes without threads, bit for bit, whichever thread was faster. A position
-// that does not follow the last one starts anew there. At most prefetch_samples_max samples or prefetch_bytes_max bytes are
-// ready or under way. The threads start with the first take() and inherit its thread's priority.
+// Works in chunks of visits, not in batches: a batch may have another size at every step without
+// anything being made twice. What comes out is what BatchSource makes without threads, bit for bit,
+// whichever thread was faster. A position that does not follow the last one starts anew there. At
+// most prefetch_samples_max samples or prefetch_bytes_max bytes are ready or under way. The threads
+// start with the first take() and inherit its thread's priority.
 #pragma once
 
 #include <condition_variable>
@@ -29,8 +31,8 @@ class Prefetcher {
 
   // The thread of take(). As DataOrder::restrict_to(); the next take() starts anew.
   void restrict_to(BucketSet buckets);
-  // One thread. Waits for what is not ready yet. Returns the position after the last sample. Throws what DataSet::write() threw,
-  // once the sample's turn has come.
+  // One thread. Waits for what is not ready yet. Returns the position after the last sample. Throws
+  // what DataSet::write() threw, once the sample's turn has come.
   Samples take(Samples position, std::size_t samples, const Batch& batch);
 
  private:
@@ -47,17 +49,20 @@ class Prefetcher {
   void start();
   void work();
   void restart(Samples position);
-  void copy(const Chunk& chunk, std::size_t from, std::size_t count, const Batch& batch, std::size_t at) const;
+  void copy(const Chunk& chunk, std::size_t from, std::size_t count, const Batch& batch,
+            std::size_t at) const;
   [[nodiscard]] Batch room_in(Chunk& chunk) const;
 
   const std::shared_ptr<const DataSet> set_;
   const int thread_count_;
   std::size_t chunk_samples_;
   std::vector<std::thread> threads_;
-  Samples expected_ = 0;   // the position that would follow the last take(); no_position: none would
+  // the position that would follow the last take(); no_position: none would
+  Samples expected_ = 0;
   std::size_t taken_ = 0;  // of the chunk that take() reads next
 
-  std::mutex mutex_;  // guards everything below; a chunk under way belongs to its worker, a ready one to take()
+  // guards everything below; a chunk under way belongs to its worker, a ready one to take()
+  std::mutex mutex_;
   std::condition_variable chunk_ready_;
   std::condition_variable work_waits_;
   DataOrder order_;
@@ -66,7 +71,7 @@ class Prefetcher {
   std::uint64_t first_ = 0;    // chunk that take() reads next
   std::uint64_t claimed_ = 0;  // chunks handed to workers, from 0 on
   int under_way_ = 0;
-  std::vector<Chunk> ring_;    // chunk c lies at c % size
+  std::vector<Chunk> ring_;  // chunk c lies at c % size
 };
 
 }  // namespace gossipd

@@ -3,7 +3,8 @@
 namespace gossipd {
 
 RankThreads::RankThreads(std::size_t ranks) : failures_(ranks) {
-  for (std::size_t rank = 1; rank < ranks; ++rank) threads_.emplace_back([this, rank] { serve(rank); });
+  for (std::size_t rank = 1; rank < ranks; ++rank)
+    threads_.emplace_back([this, rank] { serve(rank); });
 }
 
 RankThreads::~RankThreads() {

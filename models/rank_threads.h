@@ -1,8 +1,9 @@
 // models/rank_threads.h - a thread for each rank, that is for each device of a node with several.
 //
-// run() does one piece of work on all ranks at once and returns when every rank has ended it, so a rank that fails
-// cannot leave another one waiting in a later piece. Rank 0 is the caller itself: with one rank there is no thread and
-// exceptions pass as they are. One caller at a time. Plain C++, so that ThreadSanitizer can watch it.
+// run() does one piece of work on all ranks at once and returns when every rank has ended it, so a
+// rank that fails cannot leave another one waiting in a later piece. Rank 0 is the caller itself:
+// with one rank there is no thread and exceptions pass as they are. One caller at a time. Plain
+// C++, so that ThreadSanitizer can watch it.
 #pragma once
 
 #include <condition_variable>
@@ -20,7 +21,8 @@ namespace gossipd {
 // The first rank that failed, and why.
 class RankFailure : public std::runtime_error {
  public:
-  RankFailure(std::size_t rank, const std::string& what, std::exception_ptr cause) : std::runtime_error(what), rank_(rank), cause_(std::move(cause)) {}
+  RankFailure(std::size_t rank, const std::string& what, std::exception_ptr cause)
+      : std::runtime_error(what), rank_(rank), cause_(std::move(cause)) {}
   [[nodiscard]] std::size_t rank() const { return rank_; }
   [[nodiscard]] const std::exception_ptr& cause() const { return cause_; }  // as the rank threw it
 
@@ -44,7 +46,8 @@ class RankThreads {
   void serve(std::size_t rank);
   void work_of(std::size_t rank) noexcept;
 
-  std::mutex mutex_;  // guards work_, round_, unfinished_ and stop_; failures_ belong to their ranks during a round
+  // guards work_, round_, unfinished_ and stop_; failures_ belong to their ranks during a round
+  std::mutex mutex_;
   std::condition_variable begun_;
   std::condition_variable ended_;
   const std::function<void(std::size_t)>* work_ = nullptr;

@@ -13,7 +13,8 @@ namespace gossipd {
 
 namespace {
 
-constexpr int heap_block_bytes_max = 1 << 30;  // below it malloc keeps memory instead of mapping it anew
+// below it malloc keeps memory instead of mapping it anew
+constexpr int heap_block_bytes_max = 1 << 30;
 
 // LibTorch does not tell the BLAS how many threads to use; OpenBLAS takes every core by itself.
 void set_blas_threads(int threads) {

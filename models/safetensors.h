@@ -2,8 +2,8 @@
 //
 // Layout: u64 little-endian header length N, N bytes of JSON {"name": {"dtype", "shape",
 // "data_offsets": [begin, end]}, "__metadata__": {text: text}}, padded with spaces so that the data
-// starts at a multiple of 8, then the tensors' bytes without gaps. The reader takes a span and never
-// looks past it, nor believes a length before checking it. Torch-free; any thread.
+// starts at a multiple of 8, then the tensors' bytes without gaps. The reader takes a span and
+// never looks past it, nor believes a length before checking it. Torch-free; any thread.
 #pragma once
 
 #include <map>
@@ -36,17 +36,19 @@ struct TensorEntry {
 struct SafetensorsHeader {
   std::vector<TensorEntry> tensors;  // by rising `begin`
   Metadata metadata;
-  std::uint64_t data_offset = 0;     // bytes, from the start of the file
+  std::uint64_t data_offset = 0;  // bytes, from the start of the file
 };
 
 // For the writer: tensors in the order in which their bytes follow; `begin` and `end` are set here.
 // The result starts with the length and ends where the data begins.
-[[nodiscard]] std::string safetensors_header(std::vector<TensorEntry>& tensors, const Metadata& metadata);
+[[nodiscard]] std::string safetensors_header(std::vector<TensorEntry>& tensors,
+                                             const Metadata& metadata);
 
 // `file` may be the whole file or any prefix that includes the header; `file_bytes` is the whole
 // file's size. Refuses gaps, overlaps, sizes that do not follow from type and shape, names that
 // come twice. Code "bad-safetensors".
-[[nodiscard]] Result<SafetensorsHeader> parse_safetensors(std::span<const std::byte> file, std::uint64_t file_bytes,
+[[nodiscard]] Result<SafetensorsHeader> parse_safetensors(std::span<const std::byte> file,
+                                                          std::uint64_t file_bytes,
                                                           const std::string& origin);
 
 }  // namespace gossipd

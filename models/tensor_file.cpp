@@ -14,12 +14,14 @@ constexpr std::size_t values_at_once = 65536;  // that are converted
 }  // namespace
 
 Result<SafetensorsHeader> read_safetensors_header(const DataFile& file) {
-  const std::uint64_t bytes_max = std::min<std::uint64_t>(file.bytes(), safetensors_header_bytes_max + 8);
+  const std::uint64_t bytes_max =
+      std::min<std::uint64_t>(file.bytes(), safetensors_header_bytes_max + 8);
   std::vector<std::byte> start(static_cast<std::size_t>(std::min<std::uint64_t>(bytes_max, 8)));
   file.read_at(0, start);
   if (start.size() == 8) {
     std::uint64_t length = 0;
-    for (std::size_t i = 0; i < 8; ++i) length |= std::to_integer<std::uint64_t>(start[i]) << (8 * i);
+    for (std::size_t i = 0; i < 8; ++i)
+      length |= std::to_integer<std::uint64_t>(start[i]) << (8 * i);
     // The parser says what is wrong with a length that does not fit.
     start.resize(static_cast<std::size_t>(length <= bytes_max - 8 ? length + 8 : 8));
     file.read_at(0, start);
@@ -27,7 +29,8 @@ Result<SafetensorsHeader> read_safetensors_header(const DataFile& file) {
   return parse_safetensors(start, file.bytes(), file.path());
 }
 
-void read_floats(const DataFile& file, const SafetensorsHeader& header, const TensorEntry& tensor, std::span<float> out) {
+void read_floats(const DataFile& file, const SafetensorsHeader& header, const TensorEntry& tensor,
+                 std::span<float> out) {
   std::uint64_t at = header.data_offset + tensor.begin;
   GOSSIPD_ASSERT(out.size() * bytes_of(tensor.type) <= tensor.end - tensor.begin);
   if (tensor.type == TensorType::f32) return file.read_at(at, std::as_writable_bytes(out));

@@ -1,8 +1,10 @@
-// models/tensor_set.h - pairs of tensors in safetensors files: one of inputs, one of targets, samples along the first axis.
+// models/tensor_set.h - pairs of tensors in safetensors files: one of inputs, one of targets,
+// samples along the first axis.
 //
-// Inputs: floats (F32, F16, BF16, F64, integers; U8 as pixels, scaled to [0, 1]), normalised by mean and deviation; with a
-// `vocabulary` integers below it. Targets: integers below `classes`, or floats as they are. Values are checked when the files are
-// opened (range, finite) and stay on disk: a set may be larger than memory.
+// Inputs: floats (F32, F16, BF16, F64, integers; U8 as pixels, scaled to [0, 1]), normalised by
+// mean and deviation; with a `vocabulary` integers below it. Targets: integers below `classes`, or
+// floats as they are. Values are checked when the files are opened (range, finite) and stay on
+// disk: a set may be larger than memory.
 #pragma once
 
 #include "models/data_file.h"
@@ -14,7 +16,9 @@ namespace gossipd {
 class TensorSet : public DataSet {
  public:
   // Codes "no-data", "bad-data".
-  static Result<std::shared_ptr<const DataSet>> open(const DataSpec&, const std::vector<std::string>& names, const std::string& directory);
+  static Result<std::shared_ptr<const DataSet>> open(const DataSpec&,
+                                                     const std::vector<std::string>& names,
+                                                     const std::string& directory);
 
   [[nodiscard]] std::size_t count() const override { return begins_.back(); }
   void write(std::size_t index, const Variation*, const Batch&, std::size_t at) const override;
@@ -23,7 +27,7 @@ class TensorSet : public DataSet {
   // A tensor of one file; rows are samples.
   struct Column {
     TensorType type = TensorType::f32;
-    std::uint64_t offset = 0;     // bytes, in the file
+    std::uint64_t offset = 0;  // bytes, in the file
     std::uint64_t row_bytes = 0;
   };
   struct Pair {

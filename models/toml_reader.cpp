@@ -23,7 +23,8 @@ constexpr std::size_t shown_bytes_max = 64;
 // A text from outside, fit to stand in a one-line message.
 std::string shown(std::string_view text) {
   std::string out;
-  for (const char c : text.substr(0, shown_bytes_max)) out += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
+  for (const char c : text.substr(0, shown_bytes_max))
+    out += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
   if (text.size() > shown_bytes_max) out += "...";
   return out;
 }
@@ -60,8 +61,10 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
   for (std::size_t i = 1; i <= a.size(); ++i) {
     row[0] = i;
     for (std::size_t j = 1; j <= b.size(); ++j) {
-      row[j] = std::min({above[j] + 1, row[j - 1] + 1, above[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1)});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) row[j] = std::min(row[j], before[j - 2] + 1);
+      row[j] =
+          std::min({above[j] + 1, row[j - 1] + 1, above[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1)});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+        row[j] = std::min(row[j], before[j - 2] + 1);
     }
     std::swap(before, above);
     std::swap(above, row);
@@ -116,7 +119,8 @@ struct TomlReader::State {
     else
       ++mistakes_left_out;
   }
-  void note(const TomlTable::Scope& scope, std::string_view key, const toml::node* node, std::string_view why) {
+  void note(const TomlTable::Scope& scope, std::string_view key, const toml::node* node,
+            std::string_view why) {
     const std::uint32_t line = node != nullptr ? node->source().begin.line : scope.line;
     note(line, scope.path + shown(key) + ": " + std::string(why));
   }
@@ -127,20 +131,22 @@ TomlReader::TomlReader(std::string_view text, std::string origin, std::size_t by
     : origin_(std::move(origin)), state_(std::make_unique<State>()) {
   state_->scopes.emplace_back();
   if (text.size() > bytes_max) {
-    state_->parse_error = origin_ + ": the text has " + std::to_string(text.size()) + " bytes; at most " +
-                          std::to_string(bytes_max) + " are read";
+    state_->parse_error = origin_ + ": the text has " + std::to_string(text.size()) +
+                          " bytes; at most " + std::to_string(bytes_max) + " are read";
     return;
   }
   if (toml_key_is_longer(text)) {
-    state_->parse_error = origin_ + ": a key has more than " + std::to_string(toml_key_parts_max) + " parts; shorten it";
+    state_->parse_error = origin_ + ": a key has more than " + std::to_string(toml_key_parts_max) +
+                          " parts; shorten it";
     return;
   }
   try {
     state_->document = toml::parse(text, std::string_view(origin_));
     state_->scopes.front().table = &state_->document;
   } catch (const toml::parse_error& error) {
-    state_->parse_error = origin_ + ":" + std::to_string(error.source().begin.line) + ": this is not TOML: " +
-                          shown(error.description()) + "; see https://toml.io for the format";
+    state_->parse_error = origin_ + ":" + std::to_string(error.source().begin.line) +
+                          ": this is not TOML: " + shown(error.description()) +
+                          "; see https://toml.io for the format";
   }
 }
 
@@ -176,8 +182,10 @@ std::optional<Error> TomlReader::finish() {
                    [](const auto& a, const auto& b) { return a.line < b.line; });
   std::string text;
   for (const auto& [line, what] : state.mistakes)
-    text += (text.empty() ? "" : "\n") + origin_ + (line > 0 ? ":" + std::to_string(line) : "") + ": " + what;
-  if (state.mistakes_left_out > 0) text += "\n... and " + std::to_string(state.mistakes_left_out) + " more";
+    text += (text.empty() ? "" : "\n") + origin_ + (line > 0 ? ":" + std::to_string(line) : "") +
+            ": " + what;
+  if (state.mistakes_left_out > 0)
+    text += "\n... and " + std::to_string(state.mistakes_left_out) + " more";
   return Error{"bad-config", text};
 }
 
@@ -194,14 +202,16 @@ std::vector<std::string> TomlTable::keys() const {
 
 TomlTable TomlTable::table(std::string_view key) {
   const toml::node* node = scope_->find(key);
-  if (const auto child = scope_->children.find(key); child != scope_->children.end()) return {reader_, child->second};
+  if (const auto child = scope_->children.find(key); child != scope_->children.end())
+    return {reader_, child->second};
   Scope& child = reader_->state_->scopes.emplace_back();
   child.path = scope_->path + std::string(key) + ".";
   if (node != nullptr) {
     child.table = node->as_table();
     child.line = node->source().begin.line;
-    if (child.table == nullptr) refuse(key, "must be a table, not " + std::string(type_name(*node)) + "; write [" +
-                                                scope_->path + std::string(key) + "] on a line of its own");
+    if (child.table == nullptr)
+      refuse(key, "must be a table, not " + std::string(type_name(*node)) + "; write [" +
+                      scope_->path + std::string(key) + "] on a line of its own");
   }
   scope_->children.emplace(key, &child);
   return {reader_, &child};
@@ -211,12 +221,15 @@ std::vector<TomlTable> TomlTable::tables(std::string_view key, std::size_t count
   const toml::node* node = scope_->find(key);
   if (node == nullptr) return {};
   const toml::array* array = node->as_array();
-  if (array == nullptr || !std::all_of(array->begin(), array->end(), [](const auto& n) { return n.is_table(); })) {
-    refuse(key, "must be a list of tables; write [[" + scope_->path + std::string(key) + "]] before each");
+  if (array == nullptr ||
+      !std::all_of(array->begin(), array->end(), [](const auto& n) { return n.is_table(); })) {
+    refuse(key, "must be a list of tables; write [[" + scope_->path + std::string(key) +
+                    "]] before each");
     return {};
   }
   if (array->size() > count_max) {
-    refuse(key, "there are " + std::to_string(array->size()) + " of these; at most " + std::to_string(count_max) + " are allowed");
+    refuse(key, "there are " + std::to_string(array->size()) + " of these; at most " +
+                    std::to_string(count_max) + " are allowed");
     return {};
   }
   std::vector<TomlTable> out;
@@ -245,11 +258,13 @@ std::string TomlTable::get_string(std::string_view key, std::string_view fallbac
   if (node == nullptr) return std::string(fallback);
   const auto* text = node->as_string();
   if (text == nullptr) {
-    refuse(key, "must be a string, not " + std::string(type_name(*node)) + "; write " + std::string(key) + " = \"...\"");
+    refuse(key, "must be a string, not " + std::string(type_name(*node)) + "; write " +
+                    std::string(key) + " = \"...\"");
     return std::string(fallback);
   }
   if ((*text)->size() > toml_string_bytes_max) {
-    refuse(key, "the string is longer than " + std::to_string(toml_string_bytes_max) + " bytes; shorten it");
+    refuse(key, "the string is longer than " + std::to_string(toml_string_bytes_max) +
+                    " bytes; shorten it");
     return std::string(fallback);
   }
   return text->get();
@@ -260,7 +275,8 @@ std::string TomlTable::require_string(std::string_view key) {
   std::string text = get_string(key, "");
   if (!given)
     refuse(key, "is missing; write " + std::string(key) + " = \"...\"");
-  else if (text.empty() && scope_->find(key)->is_string() && (*scope_->find(key)->as_string())->empty())
+  else if (text.empty() && scope_->find(key)->is_string() &&
+           (*scope_->find(key)->as_string())->empty())
     refuse(key, "must not be empty");
   return text;
 }
@@ -273,18 +289,19 @@ bool TomlTable::get_bool(std::string_view key, bool fallback) {
   return fallback;
 }
 
-std::int64_t TomlTable::get_integer(std::string_view key, std::int64_t fallback, std::int64_t min, std::int64_t max) {
+std::int64_t TomlTable::get_integer(std::string_view key, std::int64_t fallback, std::int64_t min,
+                                    std::int64_t max) {
   const toml::node* node = scope_->find(key);
   if (node == nullptr) return fallback;
   const auto* value = node->as_integer();
   if (value == nullptr) {
-    refuse(key, "must be an integer, not " + std::string(type_name(*node)) + "; for example " + std::string(key) + " = " +
-                    std::to_string(fallback));
+    refuse(key, "must be an integer, not " + std::string(type_name(*node)) + "; for example " +
+                    std::string(key) + " = " + std::to_string(fallback));
     return fallback;
   }
   if (value->get() < min || value->get() > max) {
-    refuse(key, std::to_string(value->get()) + " is out of range; choose a value from " + std::to_string(min) + " to " +
-                    std::to_string(max));
+    refuse(key, std::to_string(value->get()) + " is out of range; choose a value from " +
+                    std::to_string(min) + " to " + std::to_string(max));
     return fallback;
   }
   return value->get();
@@ -292,7 +309,8 @@ std::int64_t TomlTable::get_integer(std::string_view key, std::int64_t fallback,
 
 std::int64_t TomlTable::require_integer(std::string_view key, std::int64_t min, std::int64_t max) {
   if (!has(key)) {
-    refuse(key, "is missing; write " + std::string(key) + " = N, from " + std::to_string(min) + " to " + std::to_string(max));
+    refuse(key, "is missing; write " + std::string(key) + " = N, from " + std::to_string(min) +
+                    " to " + std::to_string(max));
     return min;
   }
   return get_integer(key, min, min, max);
@@ -302,31 +320,35 @@ double TomlTable::get_double(std::string_view key, double fallback, double min, 
   const toml::node* node = scope_->find(key);
   if (node == nullptr) return fallback;
   if (!node->is_number()) {
-    refuse(key, "must be a number, not " + std::string(type_name(*node)) + "; for example " + std::string(key) + " = " +
-                    number(fallback));
+    refuse(key, "must be a number, not " + std::string(type_name(*node)) + "; for example " +
+                    std::string(key) + " = " + number(fallback));
     return fallback;
   }
-  const double value = node->is_integer() ? static_cast<double>(node->as_integer()->get()) : node->as_floating_point()->get();
+  const double value = node->is_integer() ? static_cast<double>(node->as_integer()->get())
+                                          : node->as_floating_point()->get();
   if (std::isfinite(value) && value >= min && value <= max) return value + 0.0;  // -0 reads as 0
-  refuse(key, number(value) + " is out of range; choose a value from " + number(min) + " to " + number(max));
+  refuse(key, number(value) + " is out of range; choose a value from " + number(min) + " to " +
+                  number(max));
   return fallback;
 }
 
-std::vector<std::string> TomlTable::get_strings(std::string_view key, std::vector<std::string> fallback,
+std::vector<std::string> TomlTable::get_strings(std::string_view key,
+                                                std::vector<std::string> fallback,
                                                 std::size_t count_max) {
   const toml::node* node = scope_->find(key);
   if (node == nullptr) return fallback;
   const toml::array* array = node->as_array();
   if (array == nullptr || array->size() > std::min(count_max, toml_array_max)) {
-    refuse(key, "must be a list of at most " + std::to_string(std::min(count_max, toml_array_max)) + " strings; write " +
-                    std::string(key) + " = [\"...\", \"...\"]");
+    refuse(key, "must be a list of at most " + std::to_string(std::min(count_max, toml_array_max)) +
+                    " strings; write " + std::string(key) + " = [\"...\", \"...\"]");
     return fallback;
   }
   std::vector<std::string> out;
   for (const toml::node& element : *array) {
     const auto* text = element.as_string();
     if (text == nullptr || (*text)->size() > toml_string_bytes_max) {
-      refuse(key, "every element must be a string of at most " + std::to_string(toml_string_bytes_max) + " bytes; one is " +
+      refuse(key, "every element must be a string of at most " +
+                      std::to_string(toml_string_bytes_max) + " bytes; one is " +
                       std::string(type_name(element)));
       return fallback;
     }
@@ -335,8 +357,10 @@ std::vector<std::string> TomlTable::get_strings(std::string_view key, std::vecto
   return out;
 }
 
-std::vector<std::int64_t> TomlTable::get_integers(std::string_view key, std::vector<std::int64_t> fallback,
-                                                  std::int64_t min, std::int64_t max, std::size_t count_max) {
+std::vector<std::int64_t> TomlTable::get_integers(std::string_view key,
+                                                  std::vector<std::int64_t> fallback,
+                                                  std::int64_t min, std::int64_t max,
+                                                  std::size_t count_max) {
   const toml::node* node = scope_->find(key);
   if (node == nullptr) return fallback;
   const toml::array* array = node->as_array();
@@ -349,7 +373,8 @@ std::vector<std::int64_t> TomlTable::get_integers(std::string_view key, std::vec
   for (const toml::node& element : *array) {
     const auto* value = element.as_integer();
     if (value == nullptr || value->get() < min || value->get() > max) {
-      refuse(key, "every element must be an integer from " + std::to_string(min) + " to " + std::to_string(max));
+      refuse(key, "every element must be an integer from " + std::to_string(min) + " to " +
+                      std::to_string(max));
       return fallback;
     }
     out.push_back(value->get());
@@ -357,15 +382,18 @@ std::vector<std::int64_t> TomlTable::get_integers(std::string_view key, std::vec
   return out;
 }
 
-std::vector<double> TomlTable::get_doubles(std::string_view key, std::vector<double> fallback, double min, double max) {
+std::vector<double> TomlTable::get_doubles(std::string_view key, std::vector<double> fallback,
+                                           double min, double max) {
   const toml::node* node = scope_->find(key);
   if (node == nullptr) return fallback;
   const toml::array* array = node->as_array();
   if (array == nullptr) return {get_double(key, fallback.empty() ? min : fallback[0], min, max)};
   std::vector<double> out;
   for (const toml::node& element : *array) {
-    const double value = element.is_integer() ? static_cast<double>(element.as_integer()->get()) : element.value_or(std::nan(""));
-    if (!element.is_number() || !std::isfinite(value) || value < min || value > max || out.size() == toml_array_max) {
+    const double value = element.is_integer() ? static_cast<double>(element.as_integer()->get())
+                                              : element.value_or(std::nan(""));
+    if (!element.is_number() || !std::isfinite(value) || value < min || value > max ||
+        out.size() == toml_array_max) {
       refuse(key, "every element must be a number from " + number(min) + " to " + number(max));
       return fallback;
     }
@@ -377,23 +405,28 @@ std::vector<double> TomlTable::get_doubles(std::string_view key, std::vector<dou
 std::string TomlTable::get_choice(std::string_view key, std::string_view fallback,
                                   std::span<const std::string_view> choices) {
   const std::string text = get_string(key, fallback);
-  if (std::find(choices.begin(), choices.end(), text) != choices.end() || text == fallback) return text;
+  if (std::find(choices.begin(), choices.end(), text) != choices.end() || text == fallback)
+    return text;
   const std::vector<std::string> names(choices.begin(), choices.end());
   const std::string guess = did_you_mean(text, names);
-  refuse(key, "'" + shown(text) + "' is not a choice; " + (guess.empty() ? "" : "did you mean '" + guess + "'? ") +
+  refuse(key, "'" + shown(text) + "' is not a choice; " +
+                  (guess.empty() ? "" : "did you mean '" + guess + "'? ") +
                   "choose one of: " + join(names));
   return std::string(fallback);
 }
 
 Result<std::string> read_text_file(const std::string& path, std::size_t bytes_max) {
   std::ifstream file(path, std::ios::binary);
-  if (!file) return Error{"not-found", path + ": cannot be opened: " + std::strerror(errno) + "; check the path and its permissions"};
+  if (!file)
+    return Error{"not-found", path + ": cannot be opened: " + std::strerror(errno) +
+                                  "; check the path and its permissions"};
   std::string text(bytes_max + 1, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   if (file.bad()) return Error{"io-error", path + ": cannot be read (is it a directory?)"};
   text.resize(static_cast<std::size_t>(file.gcount()));
   if (text.size() > bytes_max)
-    return Error{"too-large", path + ": has more than " + std::to_string(bytes_max) + " bytes; this is probably not the file that was meant"};
+    return Error{"too-large", path + ": has more than " + std::to_string(bytes_max) +
+                                  " bytes; this is probably not the file that was meant"};
   return text;
 }
 

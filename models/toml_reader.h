@@ -22,8 +22,8 @@
 namespace gossipd {
 
 inline constexpr std::size_t toml_bytes_max = 64 * 1024;
-inline constexpr std::size_t toml_errors_max = 20;      // reported; the rest is only counted
-inline constexpr std::size_t toml_array_max = 4096;     // elements of one array
+inline constexpr std::size_t toml_errors_max = 20;   // reported; the rest is only counted
+inline constexpr std::size_t toml_array_max = 4096;  // elements of one array
 inline constexpr std::size_t toml_string_bytes_max = 4096;
 
 class TomlReader;
@@ -32,16 +32,17 @@ class TomlReader;
 // return their fallbacks and required keys are reported as missing).
 class TomlTable {
  public:
-  [[nodiscard]] bool present() const;                      // the text has this table
-  [[nodiscard]] bool has(std::string_view key) const;      // also makes the key known
-  [[nodiscard]] std::vector<std::string> keys() const;     // as in the text; does not make them known
+  [[nodiscard]] bool present() const;                  // the text has this table
+  [[nodiscard]] bool has(std::string_view key) const;  // also makes the key known
+  // as in the text; does not make them known
+  [[nodiscard]] std::vector<std::string> keys() const;
 
   TomlTable table(std::string_view key);
   // [[key]]; at most `count_max` of them.
   std::vector<TomlTable> tables(std::string_view key, std::size_t count_max = 256);
 
   std::string get_string(std::string_view key, std::string_view fallback);
-  std::string require_string(std::string_view key);        // present and not empty
+  std::string require_string(std::string_view key);  // present and not empty
   bool get_bool(std::string_view key, bool fallback);
   std::int64_t get_integer(std::string_view key, std::int64_t fallback,
                            std::int64_t min = std::numeric_limits<std::int64_t>::min(),
@@ -54,17 +55,22 @@ class TomlTable {
   std::vector<std::string> get_strings(std::string_view key, std::vector<std::string> fallback,
                                        std::size_t count_max = 256);
   std::vector<std::int64_t> get_integers(std::string_view key, std::vector<std::int64_t> fallback,
-                                         std::int64_t min, std::int64_t max, std::size_t count_max = 256);
+                                         std::int64_t min, std::int64_t max,
+                                         std::size_t count_max = 256);
   // A number alone is a list of one.
-  std::vector<double> get_doubles(std::string_view key, std::vector<double> fallback, double min, double max);
+  std::vector<double> get_doubles(std::string_view key, std::vector<double> fallback, double min,
+                                  double max);
   // One of `choices`; anything else is refused with the list and "did you mean".
-  std::string get_choice(std::string_view key, std::string_view fallback, std::span<const std::string_view> choices);
+  std::string get_choice(std::string_view key, std::string_view fallback,
+                         std::span<const std::string_view> choices);
   std::string get_choice(std::string_view key, std::string_view fallback,
                          std::initializer_list<std::string_view> choices) {
-    return get_choice(key, fallback, std::span<const std::string_view>(choices.begin(), choices.size()));
+    return get_choice(key, fallback,
+                      std::span<const std::string_view>(choices.begin(), choices.size()));
   }
   template <typename E>
-  E get_enum(std::string_view key, E fallback, std::initializer_list<std::pair<std::string_view, E>> names);
+  E get_enum(std::string_view key, E fallback,
+             std::initializer_list<std::pair<std::string_view, E>> names);
 
   // The caller's own check failed: noted like any other mistake, at the key's line.
   void refuse(std::string_view key, std::string_view reason_and_way_out);
@@ -101,13 +107,16 @@ class TomlReader {
 };
 
 // Reads a whole file of at most `bytes_max`; errors name the path, the reason and the way out.
-[[nodiscard]] Result<std::string> read_text_file(const std::string& path, std::size_t bytes_max = toml_bytes_max);
+[[nodiscard]] Result<std::string> read_text_file(const std::string& path,
+                                                 std::size_t bytes_max = toml_bytes_max);
 
 // The candidate that `word` most probably stood for, or empty when none is close.
-[[nodiscard]] std::string did_you_mean(std::string_view word, std::span<const std::string> candidates);
+[[nodiscard]] std::string did_you_mean(std::string_view word,
+                                       std::span<const std::string> candidates);
 
 template <typename E>
-E TomlTable::get_enum(std::string_view key, E fallback, std::initializer_list<std::pair<std::string_view, E>> names) {
+E TomlTable::get_enum(std::string_view key, E fallback,
+                      std::initializer_list<std::pair<std::string_view, E>> names) {
   std::vector<std::string_view> choices;
   std::string_view fallback_name;
   for (const auto& [name, value] : names) {

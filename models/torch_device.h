@@ -1,4 +1,5 @@
-// models/torch_device.h - the devices that a node's settings name. Only models/*.cpp that compile against LibTorch include this.
+// models/torch_device.h - the devices that a node's settings name. Only models/*.cpp that compile
+// against LibTorch include this.
 #pragma once
 
 #include <torch/torch.h>
@@ -7,8 +8,8 @@
 
 namespace gossipd {
 
-// `wanted` as in device_names.h; one or more, all of one kind, which this build can use together. Codes "no-device", "bad-config";
-// the text names what was wanted and what is there.
+// `wanted` as in device_names.h; one or more, all of one kind, which this build can use together.
+// Codes "no-device", "bad-config"; the text names what was wanted and what is there.
 [[nodiscard]] Result<std::vector<torch::Device>> find_devices(const std::string& wanted);
 
 }  // namespace gossipd

@@ -9,10 +9,10 @@
 
 #include "models/autocast.h"
 #include "models/device_group.h"
+#include "models/device_replica.h"
 #include "models/loss.h"
 #include "models/model_traffic.h"
 #include "models/rank_threads.h"
-#include "models/device_replica.h"
 #include "models/runtime.h"
 #include "models/torch_device.h"
 #include "models/torchscript.h"
@@ -30,7 +30,9 @@ constexpr std::int64_t trial_batch = 2;
 // The engine's model begins with the weights of a file instead of the seed's.
 std::optional<Error> start_with(const std::string& path, Engine& engine) {
   const auto weights = is_zip_file(path) ? read_torchscript_weights(path) : read_weights(path);
-  if (!weights) return Error{"bad-weights", weights.error().text + "; start_from names a safetensors or TorchScript file"};
+  if (!weights)
+    return Error{"bad-weights",
+                 weights.error().text + "; start_from names a safetensors or TorchScript file"};
   std::vector<float> model(engine.schema().floats());
   engine.copy_model(model);
   if (auto error = take_weights(*weights, engine.schema(), model)) return error;
@@ -38,15 +40,23 @@ std::optional<Error> start_with(const std::string& path, Engine& engine) {
   return std::nullopt;
 }
 
-// Finds out now, in words, what else would end the first step. Throws std::invalid_argument, or what the network throws.
+// Finds out now, in words, what else would end the first step. Throws std::invalid_argument, or
+// what the network throws.
 void try_batch(const Job& job, Network& network, const Tensor& inputs, const Tensor& targets) {
   network.train(true);
   const AutocastScope autocast(job.training.precision, inputs.device());
   const Tensor outputs = network.forward(inputs);
-  if (const auto reason = fit_error(job.loss.kind, outputs, targets, job.data.classes)) throw std::invalid_argument(*reason);
+  if (const auto reason = fit_error(job.loss.kind, outputs, targets, job.data.classes))
+    throw std::invalid_argument(*reason);
   const Tensor loss = loss_of(job.loss.kind, network, outputs, targets);
-  if (loss.numel() != 1) throw std::invalid_argument("its loss(outputs, targets) returns more than one number; it must return the mean over the batch");
-  if (!loss.requires_grad()) throw std::invalid_argument("the loss does not depend on the parameters: does forward detach, or run without gradients?");
+  if (loss.numel() != 1)
+    throw std::invalid_argument(
+        "its loss(outputs, targets) returns more than one number; it must return the mean over the "
+        "batch");
+  if (!loss.requires_grad())
+    throw std::invalid_argument(
+        "the loss does not depend on the parameters: does forward detach, or run without "
+        "gradients?");
 }
 
 std::string joined(const std::vector<torch::Device>& devices) {
@@ -57,17 +67,19 @@ std::string joined(const std::vector<torch::Device>& devices) {
 
 // CUDA's allocator has a type for it, the CPU's has words only.
 bool is_out_of_memory(const std::exception& error) {
-  return dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr || dynamic_cast<const std::bad_alloc*>(&error) != nullptr ||
+  return dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr ||
+         dynamic_cast<const std::bad_alloc*>(&error) != nullptr ||
          std::string_view(error.what()).find("not enough memory") != std::string_view::npos ||
          std::string_view(error.what()).find("can't allocate memory") != std::string_view::npos;
 }
 
-// Several devices are ranks of one node: each has a replica and a part of every batch, gradients are summed over all of them, and
-// everybody takes the same step. What is asked about the model is answered by rank 0, which is the caller's thread.
+// Several devices are ranks of one node: each has a replica and a part of every batch, gradients
+// are summed over all of them, and everybody takes the same step. What is asked about the model is
+// answered by rank 0, which is the caller's thread.
 class TorchEngine : public GradientEngine {
  public:
-  TorchEngine(const Job& job, int threads, std::vector<torch::Device> devices, BatchSource source, std::shared_ptr<const DataSet> held_out,
-              const std::string& model_file)
+  TorchEngine(const Job& job, int threads, std::vector<torch::Device> devices, BatchSource source,
+              std::shared_ptr<const DataSet> held_out, const std::string& model_file)
       : job_(job),
         threads_(std::max(1, threads / static_cast<int>(devices.size()))),
         devices_(std::move(devices)),
@@ -77,9 +89,12 @@ class TorchEngine : public GradientEngine {
         evaluated_(evaluated_network_->tensors(), FlatModel::Gradient::no),
         meeting_place_(devices_.size()),
         ranks_(devices_.size()) {
-    for (const torch::Device& device : devices_) replicas_.push_back(std::make_unique<DeviceReplica>(job, model_file, device));
+    for (const torch::Device& device : devices_)
+      replicas_.push_back(std::make_unique<DeviceReplica>(job, model_file, device));
     const auto& segments = schema().segments();
-    has_statistics_ = std::any_of(segments.begin(), segments.end(), [](const Segment& s) { return s.kind == SegmentKind::statistic; });
+    has_statistics_ = std::any_of(segments.begin(), segments.end(), [](const Segment& s) {
+      return s.kind == SegmentKind::statistic;
+    });
     groups_.resize(devices_.size());
     try_one_batch();
     evaluated_network_->train(false);
@@ -89,13 +104,15 @@ class TorchEngine : public GradientEngine {
     traffic_ = std::make_unique<ModelTraffic>(models);
   }
   ~TorchEngine() override {
-    ranks_.run([this](std::size_t rank) { groups_[rank].reset(); });  // a backend may take its leave of the others
+    // a backend may take its leave of the others
+    ranks_.run([this](std::size_t rank) { groups_[rank].reset(); });
   }
 
   // Once, before the first step.
   void connect_ranks() {
     if (devices_.size() > 1)
-      on_all_ranks([&](std::size_t rank) { groups_[rank] = meeting_place_.join(rank, devices_[rank]); });
+      on_all_ranks(
+          [&](std::size_t rank) { groups_[rank] = meeting_place_.join(rank, devices_[rank]); });
   }
 
   const Schema& schema() const override { return replicas_.front()->flat().schema(); }
@@ -128,7 +145,8 @@ class TorchEngine : public GradientEngine {
   Samples next_position(Samples, std::uint32_t) const override { return next_position_; }
   void restrict_to(BucketSet buckets) override { source_.restrict_to(std::move(buckets)); }
 
-  double gradient(std::span<const float> model, Samples position, std::uint32_t batch, std::span<float> out) override {
+  double gradient(std::span<const float> model, Samples position, std::uint32_t batch,
+                  std::span<float> out) override {
     replace_model(model);
     const std::size_t turn = begin_gradient(position, batch);
     on_all_ranks([&](std::size_t rank) {
@@ -146,7 +164,9 @@ class TorchEngine : public GradientEngine {
     if (traffic_) traffic_->take_update(/*wait=*/true);
     replicas_.front()->flat().copy_to(out);
   }
-  void begin_copy(std::span<float> out) override { traffic_ ? traffic_->begin_copy(out) : copy_model(out); }
+  void begin_copy(std::span<float> out) override {
+    traffic_ ? traffic_->begin_copy(out) : copy_model(out);
+  }
   bool copied() override { return !traffic_ || traffic_->copied(); }
   void settle() override {
     if (traffic_) traffic_->settle();
@@ -165,7 +185,8 @@ class TorchEngine : public GradientEngine {
     for (const auto& replica : replicas_) replica->restore_optimizer(state);
   }
 
-  std::optional<Figures> evaluate(std::span<const float> model, const std::atomic<bool>& cancel) override {
+  std::optional<Figures> evaluate(std::span<const float> model,
+                                  const std::atomic<bool>& cancel) override {
     if (!held_out_) return std::nullopt;
     const torch::NoGradGuard no_gradient;
     evaluated_.copy_from(model);
@@ -177,11 +198,13 @@ class TorchEngine : public GradientEngine {
       const std::int64_t size = std::min(most, count - at);
       HostBatch batch(held_out_->input(), held_out_->target(), size);
       for (std::int64_t i = 0; i < size; ++i)
-        held_out_->write(static_cast<std::size_t>(at + i), nullptr, batch.view(), static_cast<std::size_t>(i));
+        held_out_->write(static_cast<std::size_t>(at + i), nullptr, batch.view(),
+                         static_cast<std::size_t>(i));
       const Tensor targets = batch.targets.to(first_device());
       const AutocastScope autocast(job_.training.precision, first_device());
       const Tensor outputs = evaluated_network_->forward(batch.inputs.to(first_device()));
-      score.add(loss_of(job_.loss.kind, *evaluated_network_, outputs, targets).item<double>(), outputs, targets);
+      score.add(loss_of(job_.loss.kind, *evaluated_network_, outputs, targets).item<double>(),
+                outputs, targets);
     }
     return score.figures();
   }
@@ -191,16 +214,19 @@ class TorchEngine : public GradientEngine {
 
   // As many samples as fit the memory that training needs anyhow, where a sample may be large.
   std::int64_t evaluation_samples() const {
-    const bool small = job_.model.kind == ModelSpec::Kind::mlp || job_.model.kind == ModelSpec::Kind::cnn;
+    const bool small =
+        job_.model.kind == ModelSpec::Kind::mlp || job_.model.kind == ModelSpec::Kind::cnn;
     return small ? evaluation_batch : micro_batch(job_, job_.batch);
   }
 
   // On the network for evaluation, which gets its tensors anew each time.
   void try_one_batch() {
-    HostBatch batch(source_.set().input(), source_.set().target(), std::min<std::int64_t>(micro_batch(job_, job_.batch), trial_batch));
+    HostBatch batch(source_.set().input(), source_.set().target(),
+                    std::min<std::int64_t>(micro_batch(job_, job_.batch), trial_batch));
     source_.fill(0, static_cast<std::size_t>(batch.samples()), batch.view());
     replicas_.front()->seed_dropout(0);
-    try_batch(job_, *evaluated_network_, batch.inputs.to(first_device()), batch.targets.to(first_device()));
+    try_batch(job_, *evaluated_network_, batch.inputs.to(first_device()),
+              batch.targets.to(first_device()));
   }
 
   // Each rank on its thread and its device. With several ranks the error names the one that failed.
@@ -210,14 +236,16 @@ class TorchEngine : public GradientEngine {
       try {
         work(rank);
       } catch (const std::exception& error) {
-        if (is_out_of_memory(error)) throw OutOfMemory(devices_[rank].str() + ": " + sentence_of(error));
+        if (is_out_of_memory(error))
+          throw OutOfMemory(devices_[rank].str() + ": " + sentence_of(error));
         throw;
       }
     };
     try {
       ranks_.run(on_its_device);
     } catch (const RankFailure& failure) {
-      const std::string text = "rank " + std::to_string(failure.rank()) + " (" + devices_[failure.rank()].str() + "): " + failure.what();
+      const std::string text = "rank " + std::to_string(failure.rank()) + " (" +
+                               devices_[failure.rank()].str() + "): " + failure.what();
       try {
         std::rethrow_exception(failure.cause());
       } catch (const OutOfMemory&) {
@@ -228,23 +256,30 @@ class TorchEngine : public GradientEngine {
     }
   }
 
-  // The first ranks have one sample more where the batch cannot be divided; of a small one the last have none.
+  // The first ranks have one sample more where the batch cannot be divided; of a small one the last
+  // have none.
   DeviceReplica::Part part_of(std::size_t rank, std::int64_t samples) const {
-    const auto ranks = static_cast<std::int64_t>(devices_.size()), i = static_cast<std::int64_t>(rank);
-    return {i * (samples / ranks) + std::min(i, samples % ranks), samples / ranks + (i < samples % ranks ? 1 : 0)};
+    const auto ranks = static_cast<std::int64_t>(devices_.size()),
+               i = static_cast<std::int64_t>(rank);
+    return {i * (samples / ranks) + std::min(i, samples % ranks),
+            samples / ranks + (i < samples % ranks ? 1 : 0)};
   }
 
   // Every rank's part of the gradient. Returns whose turn it was, for loss().
   std::size_t begin_gradient(Samples position, std::uint32_t samples) {
     if (std::exchange(unfinished_, true)) forget_gradients();  // of a step that failed on one rank
     turn_ = 1 - turn_;
-    std::optional<HostBatch>& batch = batches_[first_device().is_cpu() ? 0 : turn_];  // a device may still read the other one
+    // a device may still read the other one
+    std::optional<HostBatch>& batch = batches_[first_device().is_cpu() ? 0 : turn_];
     if (!batch || batch->samples() != samples) {
-      const auto memory = first_device().is_cuda() ? HostBatch::Memory::pinned : HostBatch::Memory::pageable;
+      const auto memory =
+          first_device().is_cuda() ? HostBatch::Memory::pinned : HostBatch::Memory::pageable;
       batch.emplace(source_.set().input(), source_.set().target(), samples, memory);
     }
     next_position_ = source_.fill(position, samples, batch->view());
-    on_all_ranks([&](std::size_t rank) { replicas_[rank]->backward(*batch, part_of(rank, samples), position, turn_); });
+    on_all_ranks([&](std::size_t rank) {
+      replicas_[rank]->backward(*batch, part_of(rank, samples), position, turn_);
+    });
     return turn_;
   }
 
@@ -297,11 +332,14 @@ std::optional<Error> check_torchscript(const Job& job, const std::string& model_
     const auto network = build_network(job, model_file, torch::kCPU);
     const FlatModel flat(network->tensors(), FlatModel::Gradient::no);
     HostBatch batch(job.data.input(), job.data.target(), trial_batch);
-    given = c10::str("; forward(inputs) was given ", batch.inputs.sizes(), ", ", trial_batch, " samples as the job's [data] says: change it, or the model");
+    given = c10::str("; forward(inputs) was given ", batch.inputs.sizes(), ", ", trial_batch,
+                     " samples as the job's [data] says: change it, or the model");
     try_batch(job, *network, batch.inputs.zero_(), batch.targets.zero_());
   } catch (const std::invalid_argument& error) {
     const std::string words = error.what();
-    return Error{"bad-model", words.starts_with(model_file) ? words : model_file + ": cannot be trained: " + words};
+    return Error{"bad-model", words.starts_with(model_file)
+                                  ? words
+                                  : model_file + ": cannot be trained: " + words};
   } catch (const std::exception& error) {
     return Error{"bad-model", model_file + ": cannot be trained: " + sentence_of(error) + given};
   }
@@ -314,19 +352,26 @@ std::optional<Error> check_device(const std::string& device) {
   return std::nullopt;
 }
 
-Result<std::unique_ptr<GradientEngine>> make_torch_engine(const Job& job, const std::string& device, int threads, BatchSource source,
-                                                          std::shared_ptr<const DataSet> held_out, const std::string& model_file) {
+Result<std::unique_ptr<GradientEngine>> make_torch_engine(const Job& job, const std::string& device,
+                                                          int threads, BatchSource source,
+                                                          std::shared_ptr<const DataSet> held_out,
+                                                          const std::string& model_file) {
   auto found = find_devices(device);
   if (!found) return found.error();
   if (job.training.precision == TrainingSpec::Precision::fp16 && !found->front().is_cuda())
-    return Error{"no-device", "the job's precision is \"fp16\", which no CPU computes in, and this node trains on " + joined(*found) +
-                                  "; set trainer.device to a CUDA device, or write precision = \"bf16\" or \"fp32\" in the job"};
+    return Error{
+        "no-device",
+        "the job's precision is \"fp16\", which no CPU computes in, and this node trains on " +
+            joined(*found) +
+            "; set trainer.device to a CUDA device, or write precision = \"bf16\" or \"fp32\" in "
+            "the job"};
   std::unique_ptr<TorchEngine> engine;
   try {
     at::globalContext().setDeterministicCuDNN(true);
     at::globalContext().setBenchmarkCuDNN(false);
     at::globalContext().setDeterministicAlgorithms(job.training.deterministic, /*warn_only=*/false);
-    engine = std::make_unique<TorchEngine>(job, threads, *found, std::move(source), std::move(held_out), model_file);
+    engine = std::make_unique<TorchEngine>(job, threads, *found, std::move(source),
+                                           std::move(held_out), model_file);
   } catch (const c10::Error& error) {
     return Error{job.model.kind == ModelSpec::Kind::torchscript ? "bad-model" : "no-device",
                  "the model cannot be trained on " + joined(*found) + ": " + sentence_of(error)};
@@ -336,26 +381,36 @@ Result<std::unique_ptr<GradientEngine>> make_torch_engine(const Job& job, const 
   try {
     engine->connect_ranks();
   } catch (const std::exception& error) {
-    return Error{"no-device", joined(*found) + " cannot train together: " + sentence_of(error) + "; start one gossipd for each of them"};
+    return Error{"no-device", joined(*found) + " cannot train together: " + sentence_of(error) +
+                                  "; start one gossipd for each of them"};
   }
   return std::unique_ptr<GradientEngine>(std::move(engine));
 }
 
 Result<std::unique_ptr<Trainer>> Trainer::create(const Job& job, const TrainerOptions& options) {
   if (options.shard_count == 0 || options.shard_index >= options.shard_count)
-    return Error{"bad-config", "shard " + std::to_string(options.shard_index) + " of " + std::to_string(options.shard_count) +
+    return Error{"bad-config", "shard " + std::to_string(options.shard_index) + " of " +
+                                   std::to_string(options.shard_count) +
                                    " does not exist; shards count from 0"};
-  if (job.data.division == DataSpec::Division::shared && (options.shard_count != 1 || options.walker != 0))
-    return Error{"bad-config", "the job's nodes divide one set among themselves (division = \"shared\"), so none has a shard of its own"};
-  auto sets = load_data(job.data, {.directory = options.data_dir, .seed = job.seed, .held_out = options.evaluate,
+  if (job.data.division == DataSpec::Division::shared &&
+      (options.shard_count != 1 || options.walker != 0))
+    return Error{"bad-config",
+                 "the job's nodes divide one set among themselves (division = \"shared\"), so none "
+                 "has a shard of its own"};
+  auto sets = load_data(job.data, {.directory = options.data_dir,
+                                   .seed = job.seed,
+                                   .held_out = options.evaluate,
                                    .image_cache_bytes = options.image_cache_bytes});
   if (!sets) return sets.error();
   if (sets->train->count() < options.shard_count)
-    return Error{"bad-config", "there are " + std::to_string(options.shard_count) + " shards but only " +
-                                   std::to_string(sets->train->count()) + " training samples; use fewer shards"};
+    return Error{"bad-config", "there are " + std::to_string(options.shard_count) +
+                                   " shards but only " + std::to_string(sets->train->count()) +
+                                   " training samples; use fewer shards"};
   const DataOrder::Shard shard{options.shard_index, options.shard_count, options.walker};
-  BatchSource source(sets->train, DataOrder(job.seed, sets->train->count(), shard), options.loader_threads);
-  auto engine = make_torch_engine(job, options.device, options.threads, std::move(source), std::move(sets->held_out), options.model_file);
+  BatchSource source(sets->train, DataOrder(job.seed, sets->train->count(), shard),
+                     options.loader_threads);
+  auto engine = make_torch_engine(job, options.device, options.threads, std::move(source),
+                                  std::move(sets->held_out), options.model_file);
   if (!engine) return engine.error();
   if (!options.start_from.empty())
     if (auto error = start_with(options.start_from, **engine)) return *error;

@@ -17,9 +17,13 @@ class ScriptNetwork : public Network {
  public:
   explicit ScriptNetwork(torch::jit::Module module) : module_(std::move(module)) {}
 
-  Tensor forward(Tensor inputs) override { return tensor_from("forward(inputs)", [&] { return module_.forward({std::move(inputs)}); }); }
+  Tensor forward(Tensor inputs) override {
+    return tensor_from("forward(inputs)", [&] { return module_.forward({std::move(inputs)}); });
+  }
   Tensor own_loss(const Tensor& outputs, const Tensor& targets) override {
-    return tensor_from("loss(outputs, targets)", [&] { return module_.get_method("loss")({outputs, targets}); });
+    return tensor_from("loss(outputs, targets)", [&] {
+      return module_.get_method("loss")({outputs, targets});
+    });
   }
 
   ModelTensors tensors() override { return tensors_of(module_); }
@@ -34,7 +38,8 @@ class ScriptNetwork : public Network {
     const torch::jit::GraphOptimizerEnabledGuard plain(false);
     const torch::jit::IValue value = call();
     if (!value.isTensor())
-      throw std::invalid_argument(std::string("its ") + method + " returns " + value.tagKind() + "; it must return one tensor");
+      throw std::invalid_argument(std::string("its ") + method + " returns " + value.tagKind() +
+                                  "; it must return one tensor");
     return value.toTensor();
   }
 
@@ -45,7 +50,8 @@ class ScriptNetwork : public Network {
 
 ModelTensors tensors_of(const torch::jit::Module& module) {
   ModelTensors out;
-  for (const auto& item : module.named_parameters()) out.parameters.push_back({item.name, item.value});
+  for (const auto& item : module.named_parameters())
+    out.parameters.push_back({item.name, item.value});
   for (const auto& item : module.named_buffers()) out.buffers.push_back({item.name, item.value});
   return out;
 }
@@ -65,7 +71,8 @@ std::string sentence_of(const std::exception& error) {
 bool is_zip_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   char magic[4] = {};
-  return file.read(magic, sizeof magic) && std::string_view(magic, sizeof magic) == std::string_view("PK\3\4", 4);
+  return file.read(magic, sizeof magic) &&
+         std::string_view(magic, sizeof magic) == std::string_view("PK\3\4", 4);
 }
 
 std::string why_no_torchscript(const std::string& path, const std::exception& error) {
@@ -74,19 +81,23 @@ std::string why_no_torchscript(const std::string& path, const std::exception& er
   try {
     caffe2::serialize::PyTorchStreamReader reader(path);
     if (reader.hasRecord("data.pkl") && !reader.hasRecord("constants.pkl"))
-      return "is no TorchScript file but a pickle, which torch.save() writes and Python alone can open" + way_out;
+      return "is no TorchScript file but a pickle, which torch.save() writes and Python alone can "
+             "open" +
+             way_out;
   } catch (const std::exception&) {
     return "is a TorchScript file cut short, or damaged" + way_out;
   }
   return "is no TorchScript file that LibTorch " TORCH_VERSION " reads (" + sentence_of(error) +
-         "); export it with a PyTorch as old, or build gossipd with a newer LibTorch (deploy/torch-wheel.sh)";
+         "); export it with a PyTorch as old, or build gossipd with a newer LibTorch "
+         "(deploy/torch-wheel.sh)";
 }
 
 std::shared_ptr<Network> load_torchscript(const std::string& path, LossSpec::Kind loss) {
   try {
     torch::jit::Module module = torch::jit::load(path, torch::kCPU);
     if (loss == LossSpec::Kind::model && !module.find_method("loss"))
-      throw std::invalid_argument("it has no method loss(outputs, targets), which kind = \"model\" under [loss] asks for");
+      throw std::invalid_argument(
+          "it has no method loss(outputs, targets), which kind = \"model\" under [loss] asks for");
     return std::make_shared<ScriptNetwork>(std::move(module));
   } catch (const std::invalid_argument& error) {
     throw std::invalid_argument(path + ": " + error.what());

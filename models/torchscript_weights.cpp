@@ -1,8 +1,9 @@
-// The weights of a TorchScript file where they lie: its tensors are views of the mapped file, read when they are copied, so that a
-// model of any size is not in memory once more.
+// The weights of a TorchScript file where they lie: its tensors are views of the mapped file, read
+// when they are copied, so that a model of any size is not in memory once more.
 //
-// LibTorch loads such a file whole. It also takes storages that are there already (torch.package shares them so), and that is the
-// way in: once without data, for the module's classes, and then what the file says of its objects, over storages inside the mapping.
+// LibTorch loads such a file whole. It also takes storages that are there already (torch.package
+// shares them so), and that is the way in: once without data, for the module's classes, and then
+// what the file says of its objects, over storages inside the mapping.
 #include "models/torchscript.h"
 
 #include <ATen/MapAllocator.h>
@@ -29,20 +30,25 @@ constexpr std::string_view tensors_folder = "data/";
 // All of a file; written to, it changes in memory alone.
 struct MappedFile {
   explicit MappedFile(const std::string& path)
-      : bytes(std::filesystem::file_size(path)), data(at::MapAllocator::makeDataPtr(path, /*flags=*/0, bytes, nullptr)) {}
+      : bytes(std::filesystem::file_size(path)),
+        data(at::MapAllocator::makeDataPtr(path, /*flags=*/0, bytes, nullptr)) {}
   std::size_t bytes;
   at::DataPtr data;
 };
 
 // A storage of [from, from + bytes) that keeps the mapping.
-c10::Storage storage_in(const std::shared_ptr<MappedFile>& file, std::size_t from, std::size_t bytes) {
+c10::Storage storage_in(const std::shared_ptr<MappedFile>& file, std::size_t from,
+                        std::size_t bytes) {
   auto* keep = new std::shared_ptr<MappedFile>(file);
-  at::DataPtr data(static_cast<char*>(file->data.get()) + from, keep, [](void* kept) { delete static_cast<std::shared_ptr<MappedFile>*>(kept); }, torch::kCPU);
-  return {c10::Storage::use_byte_size_t(), bytes, std::move(data), /*allocator=*/nullptr, /*resizable=*/false};
+  at::DataPtr data(
+      static_cast<char*>(file->data.get()) + from, keep,
+      [](void* kept) { delete static_cast<std::shared_ptr<MappedFile>*>(kept); }, torch::kCPU);
+  return {c10::Storage::use_byte_size_t(), bytes, std::move(data), /*allocator=*/nullptr,
+          /*resizable=*/false};
 }
 
-// Every record of a tensor that lies in the file as it is in memory. One that does not (somebody has compressed it) is left to
-// LibTorch, which reads it into memory.
+// Every record of a tensor that lies in the file as it is in memory. One that does not (somebody
+// has compressed it) is left to LibTorch, which reads it into memory.
 std::shared_ptr<Storages> storages_of(Reader& reader, const std::string& path) {
   const auto file = std::make_shared<MappedFile>(path);
   auto out = std::make_shared<Storages>();
@@ -57,28 +63,33 @@ std::shared_ptr<Storages> storages_of(Reader& reader, const std::string& path) {
   return out;
 }
 
-// The module of the file, with tensors inside the mapping. Throws where the file is damaged, and where its objects are made by code
-// of their own (__setstate__) or of types that cannot be told apart here.
+// The module of the file, with tensors inside the mapping. Throws where the file is damaged, and
+// where its objects are made by code of their own (__setstate__) or of types that cannot be told
+// apart here.
 torch::jit::Module map_module(const std::string& path) {
   // What is drawn onto this device has shapes and no values: each tensor is read and dropped.
   const torch::jit::Module classes = torch::jit::load(path, torch::kMeta);
   const auto unit = classes._ivalue()->compilation_unit();
   const auto find_type = [&](const c10::QualifiedName& name) {
     const c10::TypePtr named = unit->get_type(name);
-    return c10::StrongTypePtr(unit, named ? named : torch::jit::ScriptTypeParser().parseType(name.qualifiedName()));
+    return c10::StrongTypePtr(
+        unit, named ? named : torch::jit::ScriptTypeParser().parseType(name.qualifiedName()));
   };
   const auto make_object = [](const at::StrongTypePtr& type, const torch::jit::IValue& state) {
     const auto cls = type.type_->expect<c10::ClassType>();
-    if (cls->findMethod("__setstate__") != nullptr) throw std::invalid_argument("an object is made by its own __setstate__");
+    if (cls->findMethod("__setstate__") != nullptr)
+      throw std::invalid_argument("an object is made by its own __setstate__");
     const auto attributes = state.toGenericDict();
     auto object = c10::ivalue::Object::create(type, cls->numAttributes());
-    for (std::size_t i = 0; i < cls->numAttributes(); ++i) object->setSlot(i, attributes.at(cls->getAttributeName(i)));
+    for (std::size_t i = 0; i < cls->numAttributes(); ++i)
+      object->setSlot(i, attributes.at(cls->getAttributeName(i)));
     return object;
   };
   Reader reader(path);
   const auto storages = storages_of(reader, path);
-  return torch::jit::Module(torch::jit::readArchiveAndTensors("data", "", "", find_type, make_object, torch::Device(torch::kCPU), reader,
-                                                              torch::jit::Unpickler::defaultTypeParser, storages)
+  return torch::jit::Module(torch::jit::readArchiveAndTensors(
+                                "data", "", "", find_type, make_object, torch::Device(torch::kCPU),
+                                reader, torch::jit::Unpickler::defaultTypeParser, storages)
                                 .toObject());
 }
 
@@ -97,10 +108,13 @@ Result<Weights> read_torchscript_weights(const std::string& path) {
     Weights weights{path, {}, {}};
     // The rules are those of the model that is to take them: tied tensors are one, masks none.
     for (const ModelTensors::Named& kept : FlatModel::kept(tensors_of(map_or_load(path))))
-      weights.tensors.emplace(kept.name, Weights::Tensor{kept.tensor.sizes().vec(), [tensor = kept.tensor](std::span<float> out) {
-                                                           const torch::NoGradGuard no_gradient;
-                                                           torch::from_blob(out.data(), tensor.sizes(), torch::kFloat32).copy_(tensor);
-                                                         }});
+      weights.tensors.emplace(
+          kept.name,
+          Weights::Tensor{
+              kept.tensor.sizes().vec(), [tensor = kept.tensor](std::span<float> out) {
+                const torch::NoGradGuard no_gradient;
+                torch::from_blob(out.data(), tensor.sizes(), torch::kFloat32).copy_(tensor);
+              }});
     return weights;
   } catch (const std::invalid_argument& error) {
     return Error{"bad-weights", path + ": its weights cannot be taken: " + error.what()};

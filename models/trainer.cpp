@@ -1,4 +1,5 @@
-// The training thread, its owner and the face; evaluation and checkpoints are in trainer_assistant.cpp.
+// The training thread, its owner and the face; evaluation and checkpoints are in
+// trainer_assistant.cpp.
 #include <algorithm>
 #include <cmath>
 
@@ -11,11 +12,14 @@ namespace gossipd {
 
 namespace {
 
-constexpr double loss_smoothing = 0.02;           // weight of the newest batch
-constexpr double step_seconds_smoothing = 0.1;    // weight of the newest step
-constexpr Samples far_behind_part = 8;            // of a pass over a set that nodes divide: more is not made up for by revisiting
+constexpr double loss_smoothing = 0.02;         // weight of the newest batch
+constexpr double step_seconds_smoothing = 0.1;  // weight of the newest step
+// of a pass over a set that nodes divide: more is not made up for by revisiting
+constexpr Samples far_behind_part = 8;
 
-double smoothed(double before, double now, double weight, bool first) { return first ? now : before + weight * (now - before); }
+double smoothed(double before, double now, double weight, bool first) {
+  return first ? now : before + weight * (now - before);
+}
 
 }  // namespace
 
@@ -36,9 +40,11 @@ std::string_view to_string(TrainerState state) {
 std::optional<Error> Trainer::Implementation::restore(const Checkpoint& checkpoint) {
   GOSSIPD_ASSERT(!training_thread_.joinable());
   const std::uint64_t floats = engine_->schema().floats();
-  if (checkpoint.job != job_.hash() || checkpoint.model.size() != floats || !fits(checkpoint.optimizer, job_.optimizer, floats))
-    return Error{"foreign-checkpoint", "the checkpoint belongs to job " + to_hex(checkpoint.job) + ", this is job " +
-                                           to_hex(job_.hash()) + "; start in another state directory"};
+  if (checkpoint.job != job_.hash() || checkpoint.model.size() != floats ||
+      !fits(checkpoint.optimizer, job_.optimizer, floats))
+    return Error{"foreign-checkpoint", "the checkpoint belongs to job " + to_hex(checkpoint.job) +
+                                           ", this is job " + to_hex(job_.hash()) +
+                                           "; start in another state directory"};
   if (loan_) loan_->snapshot.reset();  // was of another model
   engine_->replace_model(checkpoint.model);
   engine_->restore_optimizer(checkpoint.optimizer);
@@ -58,7 +64,8 @@ void Trainer::Implementation::start(Callbacks callbacks, bool hold) {
   holding_ = hold;
   end_evaluated_ = false;
   if (job_.evaluate_every_samples > 0)
-    next_evaluation_ = (cluster_samples() / job_.evaluate_every_samples + 1) * job_.evaluate_every_samples;
+    next_evaluation_ =
+        (cluster_samples() / job_.evaluate_every_samples + 1) * job_.evaluate_every_samples;
   cancel_evaluation_.store(false);
   const Lock lock(mutex_);
   running_ = true;
@@ -203,8 +210,10 @@ bool Trainer::Implementation::at_boundary(Inbox inbox) {
   publish_status(now);  // before anybody hears of it by a callback
   if (now == TrainerState::training) end_evaluated_ = false;
   if (now == TrainerState::finished && !end_evaluated_) inbox.evaluate = end_evaluated_ = true;
-  if (job_.evaluate_every_samples > 0 && now == TrainerState::training && cluster_samples() >= next_evaluation_) {
-    next_evaluation_ = (cluster_samples() / job_.evaluate_every_samples + 1) * job_.evaluate_every_samples;
+  if (job_.evaluate_every_samples > 0 && now == TrainerState::training &&
+      cluster_samples() >= next_evaluation_) {
+    next_evaluation_ =
+        (cluster_samples() / job_.evaluate_every_samples + 1) * job_.evaluate_every_samples;
     inbox.evaluate = true;
   }
   if (inbox.evaluate && options_.evaluate && !not_finite_) {
@@ -248,10 +257,13 @@ void Trainer::Implementation::divide(std::vector<DivisionMember> members) {
   std::vector<NodeId> ids;
   for (const DivisionMember& member : members) ids.push_back(member.id);
   std::ranges::sort(ids);
-  const auto takes_part = [this](const std::vector<NodeId>& in) { return std::ranges::binary_search(in, options_.node); };
+  const auto takes_part = [this](const std::vector<NodeId>& in) {
+    return std::ranges::binary_search(in, options_.node);
+  };
   const bool comes = takes_part(ids) && !takes_part(part_->members);
   const bool others_come = !std::ranges::includes(part_->members, ids);
-  const bool far_behind = cluster_samples() > data_position_ + part_->status.samples / far_behind_part;
+  const bool far_behind =
+      cluster_samples() > data_position_ + part_->status.samples / far_behind_part;
   // Alone there is nobody whose work could be done twice, and a restart goes on where its model is.
   part_->catch_up |= ids.size() > 1 && (comes || (others_come && far_behind));
   part_->owners.divide(std::move(members));
@@ -263,7 +275,8 @@ void Trainer::Implementation::divide(std::vector<DivisionMember> members) {
   status.samples_owned = samples_in(owned, status.samples);
   if (!takes_part(part_->members) || owned == part_->owned) return;
   part_->owned = std::move(owned);
-  engine_->restrict_to(status.buckets_owned > 0 ? std::make_shared<const std::vector<bool>>(part_->owned) : nullptr);
+  engine_->restrict_to(
+      status.buckets_owned > 0 ? std::make_shared<const std::vector<bool>>(part_->owned) : nullptr);
 }
 
 // A neighbour's model holds nothing where segments never leave their node.
@@ -274,13 +287,16 @@ void Trainer::Implementation::keep_local(std::span<float> values) {
   std::vector<float> own(values.size());
   engine_->copy_model(own);
   for (const Segment& segment : segments)
-    if (is_local(segment) && kernels().all_finite(std::span<const float>(own).subspan(segment.offset, segment.size)))
-      std::ranges::copy(std::span(own).subspan(segment.offset, segment.size), values.begin() + static_cast<std::ptrdiff_t>(segment.offset));
+    if (is_local(segment) &&
+        kernels().all_finite(std::span<const float>(own).subspan(segment.offset, segment.size)))
+      std::ranges::copy(std::span(own).subspan(segment.offset, segment.size),
+                        values.begin() + static_cast<std::ptrdiff_t>(segment.offset));
 }
 
 void Trainer::Implementation::one_step() {
   const auto began = WallClock::now();
-  if (part_ && std::exchange(part_->catch_up, false)) data_position_ = std::max(data_position_, cluster_samples());
+  if (part_ && std::exchange(part_->catch_up, false))
+    data_position_ = std::max(data_position_, cluster_samples());
   const double rate = learning_rate();
   const double loss = engine_->step(data_position_, rate, batch_);
   loss_worst_ = std::max(loss_worst_, loss);
@@ -292,7 +308,8 @@ void Trainer::Implementation::one_step() {
   else
     not_finite_ = true;
   if (options_.min_step_ms > 0) {
-    const auto until = began + std::chrono::duration_cast<WallClock::duration>(std::chrono::duration<double, std::milli>(options_.min_step_ms));
+    const auto until = began + std::chrono::duration_cast<WallClock::duration>(
+                                   std::chrono::duration<double, std::milli>(options_.min_step_ms));
     Lock lock(mutex_);
     training_wakes_.wait_until(lock, until, [&] { return stop_training_; });
   }
@@ -340,14 +357,23 @@ void Trainer::Implementation::fail(const std::exception& error) {
   publish_status(TrainerState::failed);
   if (!callbacks_.on_failure) return;
   if (dynamic_cast<const DataError*>(&error) != nullptr)
-    callbacks_.on_failure(Error{"bad-data", std::string(error.what()) + "; put it right, then start gossipd again: it goes on from its checkpoint"});
+    callbacks_.on_failure(
+        Error{"bad-data",
+              std::string(error.what()) +
+                  "; put it right, then start gossipd again: it goes on from its checkpoint"});
   else if (dynamic_cast<const OutOfMemory*>(&error) != nullptr)
-    callbacks_.on_failure(Error{"device-failed", "training on " + engine_->device() + " ran out of memory (batch of " + std::to_string(batch_) +
-                                                     "): " + error.what() + "; give this node a smaller batch (balance.enabled with balance.batch_max) or " +
-                                                     "another trainer.device, or the job a micro_batch under [training]; then restart gossipd, it goes on from its checkpoint"});
+    callbacks_.on_failure(
+        Error{"device-failed",
+              "training on " + engine_->device() + " ran out of memory (batch of " +
+                  std::to_string(batch_) + "): " + error.what() +
+                  "; give this node a smaller batch (balance.enabled with balance.batch_max) or " +
+                  "another trainer.device, or the job a micro_batch under [training]; then restart "
+                  "gossipd, it goes on from its checkpoint"});
   else
-    callbacks_.on_failure(Error{"device-failed", "training on " + engine_->device() + " failed: " + error.what() +
-                                                     "; put it right or choose another trainer.device, then restart gossipd: it goes on from its checkpoint"});
+    callbacks_.on_failure(
+        Error{"device-failed", "training on " + engine_->device() + " failed: " + error.what() +
+                                   "; put it right or choose another trainer.device, then restart "
+                                   "gossipd: it goes on from its checkpoint"});
 }
 
 void Trainer::Implementation::publish_status(TrainerState state) {
@@ -360,11 +386,14 @@ void Trainer::Implementation::publish_status(TrainerState state) {
 
 // ---- the face ----
 
-Trainer::Trainer(std::unique_ptr<Implementation> implementation) : implementation_(std::move(implementation)) {}
+Trainer::Trainer(std::unique_ptr<Implementation> implementation)
+    : implementation_(std::move(implementation)) {}
 Trainer::~Trainer() = default;
 
-std::unique_ptr<Trainer> Trainer::with_engine(const Job& job, const TrainerOptions& options, std::unique_ptr<Engine> engine) {
-  return std::unique_ptr<Trainer>(new Trainer(std::make_unique<Implementation>(job, options, std::move(engine))));
+std::unique_ptr<Trainer> Trainer::with_engine(const Job& job, const TrainerOptions& options,
+                                              std::unique_ptr<Engine> engine) {
+  return std::unique_ptr<Trainer>(
+      new Trainer(std::make_unique<Implementation>(job, options, std::move(engine))));
 }
 
 const Schema& Trainer::schema() const { return implementation_->engine().schema(); }
@@ -372,17 +401,25 @@ const Job& Trainer::job() const { return implementation_->job(); }
 std::string Trainer::device() const { return implementation_->engine().device(); }
 Samples Trainer::shard_samples() const { return implementation_->engine().shard_samples(); }
 void Trainer::copy_model(std::span<float> out) const { implementation_->engine().copy_model(out); }
-std::optional<Error> Trainer::restore(const Checkpoint& checkpoint) { return implementation_->restore(checkpoint); }
-void Trainer::start(Callbacks callbacks, bool hold) { implementation_->start(std::move(callbacks), hold); }
+std::optional<Error> Trainer::restore(const Checkpoint& checkpoint) {
+  return implementation_->restore(checkpoint);
+}
+void Trainer::start(Callbacks callbacks, bool hold) {
+  implementation_->start(std::move(callbacks), hold);
+}
 void Trainer::stop() { implementation_->stop(); }
 void Trainer::give(Update update) { implementation_->give(std::move(update)); }
 void Trainer::recall() { implementation_->recall(); }
 void Trainer::set_others_samples(Samples samples) { implementation_->set_others_samples(samples); }
-void Trainer::set_division(std::vector<DivisionMember> members) { implementation_->set_division(std::move(members)); }
+void Trainer::set_division(std::vector<DivisionMember> members) {
+  implementation_->set_division(std::move(members));
+}
 void Trainer::set_budget(Samples samples) { implementation_->set_budget(samples); }
 void Trainer::raise_own_samples(Samples at_least) { implementation_->raise_own_samples(at_least); }
 void Trainer::request_evaluation() { implementation_->request_evaluation(); }
-void Trainer::write_checkpoint(CheckpointRequest request) { implementation_->write_checkpoint(std::move(request)); }
+void Trainer::write_checkpoint(CheckpointRequest request) {
+  implementation_->write_checkpoint(std::move(request));
+}
 TrainerStatus Trainer::status() const { return implementation_->status(); }
 
 }  // namespace gossipd

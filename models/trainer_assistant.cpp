@@ -18,9 +18,11 @@ void Trainer::Implementation::write_checkpoint(CheckpointRequest request) {
     const Lock lock(mutex_);
     const bool evaluated = request.model == CheckpointRequest::Model::last_evaluated;
     if (evaluated && !last_evaluated_) {
-      refused = Error{"not-evaluated", request.path.string() + ": not written: no model has been evaluated yet"};
+      refused = Error{"not-evaluated",
+                      request.path.string() + ": not written: no model has been evaluated yet"};
     } else if (inbox_.checkpoints.size() + to_write_.size() >= checkpoint_requests_max) {
-      refused = Error{"busy", request.path.string() + ": not written: " + std::to_string(checkpoint_requests_max) +
+      refused = Error{"busy", request.path.string() +
+                                  ": not written: " + std::to_string(checkpoint_requests_max) +
                                   " checkpoints are waiting already; is the disk that slow?"};
     } else if (!running_) {
       checkpoint = evaluated ? last_evaluated_ : capture();
@@ -49,13 +51,16 @@ void Trainer::Implementation::take_checkpoints(std::vector<CheckpointRequest> re
     checkpoint = capture();
   } catch (const std::exception& error) {
     for (const CheckpointRequest& request : requests)
-      if (request.done) request.done(Error{"device-failed", request.path.string() + ": not written: the model cannot be read from " +
-                                                                engine_->device() + ": " + error.what()});
+      if (request.done)
+        request.done(Error{"device-failed", request.path.string() +
+                                                ": not written: the model cannot be read from " +
+                                                engine_->device() + ": " + error.what()});
     if (!failed_) throw;
     return;
   }
   const Lock lock(mutex_);
-  for (CheckpointRequest& request : requests) to_write_.emplace_back(std::move(request), checkpoint);
+  for (CheckpointRequest& request : requests)
+    to_write_.emplace_back(std::move(request), checkpoint);
   writing_wakes_.notify_all();
 }
 
@@ -101,7 +106,8 @@ void Trainer::Implementation::evaluate(SharedCheckpoint checkpoint, bool asked_f
     figures = engine_->evaluate(checkpoint->model, cancel_evaluation_);
   } catch (const std::exception& error) {
     if (callbacks_.on_failure)
-      callbacks_.on_failure(Error{"evaluation-failed", "evaluating on " + engine_->device() + " failed: " + error.what()});
+      callbacks_.on_failure(Error{
+          "evaluation-failed", "evaluating on " + engine_->device() + " failed: " + error.what()});
     return;
   }
   if (!figures) return;
@@ -131,7 +137,8 @@ void Trainer::Implementation::write_checkpoints() {
 }
 
 void Trainer::Implementation::write(const CheckpointRequest& request, SharedCheckpoint checkpoint) {
-  auto written = gossipd::write_checkpoint(request.path, engine_->schema(), *checkpoint, request.metadata);
+  auto written =
+      gossipd::write_checkpoint(request.path, engine_->schema(), *checkpoint, request.metadata);
   if (request.done) request.done(std::move(written));
 }
 

@@ -1,8 +1,10 @@
-// models/trainer_implementation.h - what trainer.cpp and trainer_assistant.cpp share: the trainer's three threads and what each owns.
+// models/trainer_implementation.h - what trainer.cpp and trainer_assistant.cpp share: the trainer's
+// three threads and what each owns.
 //
-// The training thread steps, takes updates and gives snapshots. The evaluation thread evaluates and the writing thread writes
-// checkpoints, both from copies that the training thread makes at a step boundary: neither a step nor an evaluation, by which a job
-// may end, waits for a disk. See trainer.h for the contract.
+// The training thread steps, takes updates and gives snapshots. The evaluation thread evaluates and
+// the writing thread writes checkpoints, both from copies that the training thread makes at a step
+// boundary: neither a step nor an evaluation, by which a job may end, waits for a disk. See
+// trainer.h for the contract.
 #pragma once
 
 #include <atomic>
@@ -21,8 +23,13 @@ namespace gossipd {
 class Trainer::Implementation {
  public:
   Implementation(const Job& job, const TrainerOptions& options, std::unique_ptr<Engine> engine)
-      : job_(job), options_(options), engine_(std::move(engine)), batch_(job.batch), budget_samples_(job.budget_samples) {
-    if (job.data.division == DataSpec::Division::shared) part_.emplace(engine_->shard_samples(), job.batch);
+      : job_(job),
+        options_(options),
+        engine_(std::move(engine)),
+        batch_(job.batch),
+        budget_samples_(job.budget_samples) {
+    if (job.data.division == DataSpec::Division::shared)
+      part_.emplace(engine_->shard_samples(), job.batch);
     publish_status(TrainerState::idle);
   }
   ~Implementation() { stop(); }
@@ -46,7 +53,8 @@ class Trainer::Implementation {
  private:
   using Lock = std::unique_lock<std::mutex>;
   using WallClock = std::chrono::steady_clock;
-  using SharedCheckpoint = std::shared_ptr<const Checkpoint>;  // shared: written and evaluated at once
+  // shared: written and evaluated at once
+  using SharedCheckpoint = std::shared_ptr<const Checkpoint>;
 
   // What other threads ask of the training thread; taken whole at a step boundary.
   struct Inbox {
@@ -56,23 +64,29 @@ class Trainer::Implementation {
     Samples own_samples_at_least = 0;
     bool evaluate = false;
     std::vector<CheckpointRequest> checkpoints;
-    bool empty() const { return !update && !recall && !division && own_samples_at_least == 0 && !evaluate && checkpoints.empty(); }
+    bool empty() const {
+      return !update && !recall && !division && own_samples_at_least == 0 && !evaluate &&
+             checkpoints.empty();
+    }
   };
   // The exchange's buffer while it is with us.
   struct Loan {
     std::vector<float> buffer;
     Step due = 0;
     bool recalled = false;
-    std::optional<Snapshot> snapshot = std::nullopt;  // without its model, while the engine copies that into the buffer
+    // without its model, while the engine copies that into the buffer
+    std::optional<Snapshot> snapshot = std::nullopt;
   };
   // Of a set that the job's nodes divide.
   struct Part {
-    Part(Samples samples, std::uint32_t job_batch) : owners(buckets_of(samples), job_batch), status{.buckets = owners.buckets(), .samples = samples} {}
+    Part(Samples samples, std::uint32_t job_batch)
+        : owners(buckets_of(samples), job_batch),
+          status{.buckets = owners.buckets(), .samples = samples} {}
     BucketOwners owners;
     std::vector<NodeId> members{};  // sorted
     std::vector<bool> owned{};      // empty: the engine has not been told of any
     DivisionStatus status;
-    bool catch_up = false;          // go on where the cluster is, at the next step
+    bool catch_up = false;  // go on where the cluster is, at the next step
   };
 
   // Training thread.
@@ -88,7 +102,9 @@ class Trainer::Implementation {
   void settle();
   void fail(const std::exception&);
   [[nodiscard]] TrainerState state() const;
-  [[nodiscard]] double learning_rate() const { return learning_rate_at(job_, cluster_samples(), budget_samples_.load()) * rate_scale_; }
+  [[nodiscard]] double learning_rate() const {
+    return learning_rate_at(job_, cluster_samples(), budget_samples_.load()) * rate_scale_;
+  }
   [[nodiscard]] Samples cluster_samples() const { return samples_ + others_samples_.load(); }
   void publish_status(TrainerState);
   SharedCheckpoint capture();
@@ -113,13 +129,13 @@ class Trainer::Implementation {
   Step step_ = 0;
   Samples samples_ = 0;
   Samples data_position_ = 0;
-  std::uint32_t batch_ = 0;    // samples per step, by the last update
-  double rate_scale_ = 1;      // likewise
+  std::uint32_t batch_ = 0;  // samples per step, by the last update
+  double rate_scale_ = 1;    // likewise
   double loss_ = 0;
-  double loss_worst_ = 0;      // of a step since the last snapshot
+  double loss_worst_ = 0;  // of a step since the last snapshot
   double step_seconds_ = 0;
   bool first_step_ = true;
-  bool holding_ = false;       // waits for the first give()
+  bool holding_ = false;  // waits for the first give()
   bool told_to_train_ = true;
   bool not_finite_ = false;
   bool failed_ = false;
@@ -141,7 +157,7 @@ class Trainer::Implementation {
   bool stop_evaluation_ = false;
   bool stop_writing_ = false;
   Inbox inbox_;
-  SharedCheckpoint to_evaluate_;   // the newest only
+  SharedCheckpoint to_evaluate_;  // the newest only
   bool to_evaluate_asked_for_ = false;
   SharedCheckpoint last_evaluated_;
   std::deque<std::pair<CheckpointRequest, SharedCheckpoint>> to_write_;

@@ -1,4 +1,5 @@
-// models/training_spec.h - how a job descends: [optimizer], [schedule] and [training]. Plain values; any thread.
+// models/training_spec.h - how a job descends: [optimizer], [schedule] and [training]. Plain
+// values; any thread.
 #pragma once
 
 #include "core/base/types.h"
@@ -20,9 +21,9 @@ struct OptimizerSpec {
   double momentum = 0.9;
   bool nesterov = false;
   // adamw
-  double beta1 = 0.9;           // how slowly the mean of the gradients moves
-  double beta2 = 0.999;         // and that of their squares
-  double epsilon = 1e-8;        // added to the root of the latter
+  double beta1 = 0.9;     // how slowly the mean of the gradients moves
+  double beta2 = 0.999;   // and that of their squares
+  double epsilon = 1e-8;  // added to the root of the latter
   bool operator==(const OptimizerSpec&) const = default;
 };
 
@@ -30,20 +31,24 @@ struct OptimizerSpec {
 struct ScheduleSpec {
   enum class Kind { constant, cosine, step, linear };
   Kind kind = Kind::cosine;
-  Samples warmup_samples = 0;          // linear up to the peak
-  double final_fraction = 0;           // cosine, linear: learning rate at the budget's end / peak
-  std::vector<Samples> milestones;     // step: at each the learning rate is multiplied by gamma
+  Samples warmup_samples = 0;       // linear up to the peak
+  double final_fraction = 0;        // cosine, linear: learning rate at the budget's end / peak
+  std::vector<Samples> milestones;  // step: at each the learning rate is multiplied by gamma
   double gamma = 0.1;
   bool operator==(const ScheduleSpec&) const = default;
 };
 
 struct TrainingSpec {
   enum class Precision { fp32, bf16, fp16 };
-  double clip_norm = 0;            // the gradient's norm, over all parameters, is cut to this; 0: never
-  std::uint32_t micro_batch = 0;   // at most so many samples are on the device at once, their gradients added up; 0: the batch whole
-  Precision precision = Precision::fp32;  // bf16, fp16: forward and loss under autocast; parameters and optimiser stay fp32
-  bool deterministic = false;      // an operation without a deterministic kernel is an error
-  std::uint32_t patience = 0;      // the job ends after so many evaluations of one node without a better one; 0: never early
+  // the gradient's norm, over all parameters, is cut to this; 0: never
+  double clip_norm = 0;
+  // at most so many samples are on the device at once, their gradients added up; 0: the batch whole
+  std::uint32_t micro_batch = 0;
+  // bf16, fp16: forward and loss under autocast; parameters and optimiser stay fp32
+  Precision precision = Precision::fp32;
+  bool deterministic = false;  // an operation without a deterministic kernel is an error
+  // the job ends after so many evaluations of one node without a better one; 0: never early
+  std::uint32_t patience = 0;
   bool operator==(const TrainingSpec&) const = default;
 };
 
@@ -52,6 +57,7 @@ struct TrainingSpec {
 [[nodiscard]] TrainingSpec parse_training(TomlTable table);
 void write(CanonicalText&, const OptimizerSpec&);
 void write(CanonicalText&, const ScheduleSpec&);
-void write(CanonicalText&, const TrainingSpec&);  // only what differs from the defaults: older jobs keep their hash
+// only what differs from the defaults: older jobs keep their hash
+void write(CanonicalText&, const TrainingSpec&);
 
 }  // namespace gossipd

@@ -13,7 +13,8 @@ using boost::system::error_code;
 
 namespace {
 
-constexpr int listen_backlog = 1024;  // connections that the kernel holds until they are looked at; it may allow fewer
+// connections that the kernel holds until they are looked at; it may allow fewer
+constexpr int listen_backlog = 1024;
 
 // Shared by the waiting coroutine and the resolver's completion, whichever ends later.
 struct Lookup {
@@ -32,7 +33,9 @@ Error resolve_error(const Endpoint& host, const std::string& why) {
 Error listen_error(const Endpoint& where, const error_code& error) {
   std::string text = "cannot listen on " + to_string(where) + ": " + error.message();
   if (error == asio::error::address_in_use) {
-    text += "; another process (perhaps another gossipd) uses the port: stop it, or choose another port, or port 0 for any";
+    text +=
+        "; another process (perhaps another gossipd) uses the port: stop it, or choose another "
+        "port, or port 0 for any";
   } else if (error == asio::error::access_denied) {
     text += "; ports below 1024 need privileges: choose a higher one";
   } else if (error == boost::system::errc::address_not_available) {
@@ -46,7 +49,8 @@ Error listen_error(const Endpoint& where, const error_code& error) {
 Endpoint to_endpoint(const tcp::endpoint& address) {
   const auto& ip = address.address();
   if (ip.is_v6() && ip.to_v6().is_v4_mapped()) {
-    return Endpoint{asio::ip::make_address_v4(asio::ip::v4_mapped, ip.to_v6()).to_string(), address.port()};
+    return Endpoint{asio::ip::make_address_v4(asio::ip::v4_mapped, ip.to_v6()).to_string(),
+                    address.port()};
   }
   return Endpoint{ip.to_string(), address.port()};
 }
@@ -61,7 +65,8 @@ bool is_loopback(const asio::ip::address& address) {
 Source source_of(const asio::ip::address& address) {
   if (address.is_v4()) return Source{false, address.to_v4().to_uint()};
   const asio::ip::address_v6 v6 = address.to_v6();
-  if (v6.is_v4_mapped()) return Source{false, asio::ip::make_address_v4(asio::ip::v4_mapped, v6).to_uint()};
+  if (v6.is_v4_mapped())
+    return Source{false, asio::ip::make_address_v4(asio::ip::v4_mapped, v6).to_uint()};
   Source source{true, 0};
   const auto bytes = v6.to_bytes();
   for (std::size_t i = 0; i < 8; ++i) source.network = source.network << 8 | bytes[i];
@@ -74,7 +79,8 @@ std::optional<Source> source_of(const std::string& host) {
   return not_numeric ? std::nullopt : std::optional(source_of(address));
 }
 
-asio::awaitable<Result<std::vector<tcp::endpoint>>> resolve(Endpoint host, std::chrono::milliseconds timeout,
+asio::awaitable<Result<std::vector<tcp::endpoint>>> resolve(Endpoint host,
+                                                            std::chrono::milliseconds timeout,
                                                             asio::steady_timer& waiting) {
   error_code not_numeric;
   const auto numeric = asio::ip::make_address(host.host, not_numeric);
@@ -83,13 +89,14 @@ asio::awaitable<Result<std::vector<tcp::endpoint>>> resolve(Endpoint host, std::
   const auto lookup = std::make_shared<Lookup>(waiting.get_executor());
   lookup->waiting = &waiting;
   waiting.expires_after(timeout);
-  lookup->resolver.async_resolve(host.host, std::to_string(host.port), tcp::resolver::numeric_service,
-                                 [lookup](const error_code& error, const tcp::resolver::results_type& results) {
-                                   lookup->answered = true;
-                                   lookup->error = error;
-                                   for (const auto& entry : results) lookup->found.push_back(entry.endpoint());
-                                   if (lookup->waiting != nullptr) lookup->waiting->cancel();
-                                 });
+  lookup->resolver.async_resolve(
+      host.host, std::to_string(host.port), tcp::resolver::numeric_service,
+      [lookup](const error_code& error, const tcp::resolver::results_type& results) {
+        lookup->answered = true;
+        lookup->error = error;
+        for (const auto& entry : results) lookup->found.push_back(entry.endpoint());
+        if (lookup->waiting != nullptr) lookup->waiting->cancel();
+      });
   (void)co_await waiting.async_wait(asio::as_tuple(asio::use_awaitable));
   lookup->waiting = nullptr;
   if (!lookup->answered) co_return resolve_error(host, "the name server did not answer in time");
@@ -112,9 +119,11 @@ Result<tcp::endpoint> listen_address(asio::io_context& io, const Endpoint& where
   const auto numeric = asio::ip::make_address(where.host, error);
   if (!error) return tcp::endpoint(numeric, where.port);
   tcp::resolver resolver(io);
-  const auto results = resolver.resolve(where.host, std::to_string(where.port), tcp::resolver::numeric_service, error);
+  const auto results = resolver.resolve(where.host, std::to_string(where.port),
+                                        tcp::resolver::numeric_service, error);
   if (error || results.empty()) {
-    return Error{"listen", "cannot listen on " + to_string(where) + ": '" + where.host + "' has no address here (" + error.message() + ")"};
+    return Error{"listen", "cannot listen on " + to_string(where) + ": '" + where.host +
+                               "' has no address here (" + error.message() + ")"};
   }
   return results.begin()->endpoint();
 }

@@ -37,7 +37,9 @@ using tcp = boost::asio::ip::tcp;
 
 // Where to listen: host "" or "*" means every address (IPv6 and IPv4 in one socket where the
 // system has IPv6). A name is looked up here and now. Error "listen".
-[[nodiscard]] Result<tcp::endpoint> listen_address(boost::asio::io_context& io, const Endpoint& where);
-[[nodiscard]] Result<tcp::acceptor> open_acceptor(boost::asio::io_context& io, const tcp::endpoint& address);
+[[nodiscard]] Result<tcp::endpoint> listen_address(boost::asio::io_context& io,
+                                                   const Endpoint& where);
+[[nodiscard]] Result<tcp::acceptor> open_acceptor(boost::asio::io_context& io,
+                                                  const tcp::endpoint& address);
 
 }  // namespace gossipd

@@ -56,7 +56,8 @@ void EventLoop::on_signals(const std::vector<int>& signals, std::function<void(i
 }
 
 Instant EventLoop::now() {
-  return Instant(std::chrono::duration_cast<Duration>(std::chrono::steady_clock::now().time_since_epoch()));
+  return Instant(
+      std::chrono::duration_cast<Duration>(std::chrono::steady_clock::now().time_since_epoch()));
 }
 
 asio::io_context& EventLoop::io() { return impl_->io; }
@@ -93,7 +94,8 @@ struct Timer::State : std::enable_shared_from_this<Timer::State> {
 };
 
 Timer::Timer(EventLoop& loop, EventLoop::Task on_fire) : Timer(loop.io(), std::move(on_fire)) {}
-Timer::Timer(asio::io_context& io, EventLoop::Task on_fire) : state_(std::make_shared<State>(io, std::move(on_fire))) {}
+Timer::Timer(asio::io_context& io, EventLoop::Task on_fire)
+    : state_(std::make_shared<State>(io, std::move(on_fire))) {}
 
 Timer::~Timer() {
   state_->owned = false;

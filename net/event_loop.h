@@ -32,9 +32,10 @@ class EventLoop {
   // has passed; returns whether it holds. For start-up, shutdown and tests.
   bool run_until(const std::function<bool()>& condition, Duration limit);
 
-  void stop();             // any thread; run() returns soon
-  void post(Task task);    // any thread; runs later on the loop, in order
-  // Calls `handle` on the loop for each of these signals from now on; replaces their default action.
+  void stop();           // any thread; run() returns soon
+  void post(Task task);  // any thread; runs later on the loop, in order
+  // Calls `handle` on the loop for each of these signals from now on; replaces their default
+  // action.
   void on_signals(const std::vector<int>& signals, std::function<void(int)> handle);
 
   // The steady clock as the core's Instant. Any thread.

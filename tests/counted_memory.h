@@ -1,6 +1,8 @@
-// tests/counted_memory.h - host memory counted allocation by allocation, for a program of one source file beside doctest's main.
+// tests/counted_memory.h - host memory counted allocation by allocation, for a program of one
+// source file beside doctest's main.
 //
-// Replaces operator new for the whole program, so not together with the sanitizers', and never in two files.
+// Replaces operator new for the whole program, so not together with the sanitizers', and never in
+// two files.
 #pragma once
 
 #include <atomic>
@@ -18,7 +20,8 @@ inline void* allocate(std::size_t bytes) {
   auto* block = static_cast<std::size_t*>(std::malloc(bytes + header));
   if (block == nullptr) throw std::bad_alloc();
   *block = bytes;
-  const std::int64_t now = live.fetch_add(static_cast<std::int64_t>(bytes)) + static_cast<std::int64_t>(bytes);
+  const std::int64_t now =
+      live.fetch_add(static_cast<std::int64_t>(bytes)) + static_cast<std::int64_t>(bytes);
   std::int64_t most = peak.load();
   while (now > most && !peak.compare_exchange_weak(most, now)) {
   }

@@ -1,7 +1,9 @@
-// tests/lone_node.h - one real Node and nobody else: a test plays its peers, its trainer and its clock.
+// tests/lone_node.h - one real Node and nobody else: a test plays its peers, its trainer and its
+// clock.
 //
-// The Node's effects are carried out as the daemon does it, but what it sends is kept for the test to read. A bound of effects for each
-// event stands for what a driver can take in. One owner; everything happens at once, in the caller's time.
+// The Node's effects are carried out as the daemon does it, but what it sends is kept for the test
+// to read. A bound of effects for each event stands for what a driver can take in. One owner;
+// everything happens at once, in the caller's time.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +17,7 @@
 
 namespace gossipd {
 
-inline constexpr std::size_t lone_effects_max = 20'000;         // of one event
+inline constexpr std::size_t lone_effects_max = 20'000;        // of one event
 inline constexpr std::size_t lone_sent_bytes_max = 16u << 20;  // likewise
 
 class LoneNode {
@@ -40,10 +42,13 @@ class LoneNode {
     return state;
   }
 
-  LoneNode(const NodeConfig& config, const NodeState& state) : node_(config, state, now_) { settle(); }
+  LoneNode(const NodeConfig& config, const NodeState& state) : node_(config, state, now_) {
+    settle();
+  }
 
   // The job is known from the start; without a model it has to come from a peer.
-  void prepare(const Schema& schema, const std::string& document, JobHash job, Samples budget, bool has_model) {
+  void prepare(const Schema& schema, const std::string& document, JobHash job, Samples budget,
+               bool has_model) {
     node_.on_job(document, job, budget, now_);
     settle();
     prepare_model(schema, has_model);
@@ -73,7 +78,9 @@ class LoneNode {
     node_.on_message(id, lane, message, now_);
     settle();
   }
-  void hear(SessionId id, const Control& message) { hear(id, Lane::control, encode_control(message)); }
+  void hear(SessionId id, const Control& message) {
+    hear(id, Lane::control, encode_control(message));
+  }
   void pass(Duration time) {
     now_ += time;
     node_.on_time(now_);
@@ -84,7 +91,8 @@ class LoneNode {
     if (!update_) return;
     Update update = *std::exchange(update_, std::nullopt);
     for (std::size_t i = 0; i < model_.size(); ++i)
-      model_[i] = (update.replace ? update.values[i] : model_[i] + update.values[i]) + (update.training ? pull : 0.0f);
+      model_[i] = (update.replace ? update.values[i] : model_[i] + update.values[i]) +
+                  (update.training ? pull : 0.0f);
     Snapshot snapshot;
     step_ += update.training ? 1 : 0;
     samples_ += update.training ? 32 : 0;
@@ -115,16 +123,18 @@ class LoneNode {
     GOSSIPD_ASSERT(sent_bytes_ <= lone_sent_bytes_max);
   }
 
-  [[nodiscard]] bool is_open(SessionId id) const { return std::ranges::find(open_, id) != open_.end(); }
+  [[nodiscard]] bool is_open(SessionId id) const {
+    return std::ranges::find(open_, id) != open_.end();
+  }
   [[nodiscard]] const std::vector<SessionId>& sessions() const { return open_; }
   [[nodiscard]] std::vector<Sent> take_sent() { return std::exchange(sent_, {}); }
   [[nodiscard]] Node& node() { return node_; }
   [[nodiscard]] Instant now() const { return now_; }
   [[nodiscard]] std::span<const float> model() const { return model_; }
   [[nodiscard]] std::size_t reads_waiting() const { return reads_.size(); }
-  bool job_arrived = false;  // from a peer
+  bool job_arrived = false;    // from a peer
   bool restart_asked = false;  // the id is another process's
-  bool holds_reads = false;  // of the disk, which is slow
+  bool holds_reads = false;    // of the disk, which is slow
   void read_all() {
     for (const FileReadEffect& read : std::exchange(reads_, {})) {
       node_.on_file_read(read.session, read.file, read.offset, Bytes(read.bytes, std::byte{7}));
@@ -148,11 +158,15 @@ class LoneNode {
   void carry_out(CloseEffect& e) { std::erase(open_, e.session); }
   void carry_out(UpdateEffect& e) { update_ = std::move(e.update); }
   void carry_out(RestartEffect&) { restart_asked = true; }
-  void carry_out(RestoreEffect&) { node_.on_restored(std::vector<float>(schema_.floats(), 0.25f), now_); }
+  void carry_out(RestoreEffect&) {
+    node_.on_restored(std::vector<float>(schema_.floats(), 0.25f), now_);
+  }
   void carry_out(FileReadEffect& e) {
     reads_.push_back(e);
     GOSSIPD_ASSERT(reads_.size() <= 256 * 8);
-    if (!holds_reads) reads_.pop_back(), node_.on_file_read(e.session, e.file, e.offset, Bytes(e.bytes, std::byte{7}));
+    if (!holds_reads)
+      reads_.pop_back(),
+          node_.on_file_read(e.session, e.file, e.offset, Bytes(e.bytes, std::byte{7}));
   }
   void carry_out(DialEffect&) {}
   void carry_out(PersistEffect& e) { node_.on_persisted(e.state, now_); }

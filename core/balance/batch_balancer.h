@@ -1,13 +1,15 @@
-// core/balance/batch_balancer.h - the minibatch of a node from its speed, so that all steps take about equally long.
+// core/balance/batch_balancer.h - the minibatch of a node from its speed, so that all steps take
+// about equally long.
 //
-// DBS-SGD (Ji et al., 2019): b_i = B·s_i / Σ s_j, with s in samples per second and B the samples that the cluster takes per
-// step. T = B / Σ s_j is then everybody's step time. A step has a part that does not shrink with the batch, so each node
-// fits its own t(b) = a + c·b on line and takes the batch for which its step takes T: b = (T − a)/c (which is T·s_i when
-// a = 0). Here B is the job's batch × the members that train.
+// DBS-SGD (Ji et al., 2019): b_i = B·s_i / Σ s_j, with s in samples per second and B the samples
+// that the cluster takes per step. T = B / Σ s_j is then everybody's step time. A step has a part
+// that does not shrink with the batch, so each node fits its own t(b) = a + c·b on line and takes
+// the batch for which its step takes T: b = (T − a)/c (which is T·s_i when a = 0). Here B is the
+// job's batch × the members that train.
 //
-// The fit is least squares with exponential forgetting (`balance_forgetting` per observation); until batches have differed
-// enough, a = 0. It is scaled so that it goes through the newest observation, so a change of speed is followed at once.
-// Seconds, samples. Pure; core strand.
+// The fit is least squares with exponential forgetting (`balance_forgetting` per observation);
+// until batches have differed enough, a = 0. It is scaled so that it goes through the newest
+// observation, so a change of speed is followed at once. Seconds, samples. Pure; core strand.
 #pragma once
 
 #include "core/base/types.h"
@@ -15,8 +17,9 @@
 namespace gossipd {
 
 inline constexpr double balance_forgetting = 0.9;
-inline constexpr double balance_dead_band = 0.1;     // a change of the batch by less is not made
-inline constexpr double balance_batch_spread = 0.05; // relative standard deviation of the batches that a fit of `a` needs
+inline constexpr double balance_dead_band = 0.1;  // a change of the batch by less is not made
+// relative standard deviation of the batches that a fit of `a` needs
+inline constexpr double balance_batch_spread = 0.05;
 
 enum class BalanceWeight : std::uint8_t {
   none,
@@ -48,9 +51,11 @@ class BatchBalancer {
   // Samples per second with the batch of the last observation.
   [[nodiscard]] double samples_per_second() const { return seconds_ > 0 ? batch_ / seconds_ : 0; }
 
-  // The batch to take from now on. `cluster_batch` is B, `others_samples_per_second` Σ s_j without this node;
-  // `current` is kept when nothing has been observed, or when the change would be within the dead band.
-  [[nodiscard]] std::uint32_t batch(std::uint32_t current, double cluster_batch, double others_samples_per_second) const;
+  // The batch to take from now on. `cluster_batch` is B, `others_samples_per_second` Σ s_j without
+  // this node; `current` is kept when nothing has been observed, or when the change would be within
+  // the dead band.
+  [[nodiscard]] std::uint32_t batch(std::uint32_t current, double cluster_batch,
+                                    double others_samples_per_second) const;
 
  private:
   const BalancePolicy& policy_;

@@ -5,10 +5,12 @@
 namespace gossipd {
 namespace {
 
-// Behind the text in quotes that begins at `at`; behind everything where it does not end. With three quotes it may have lines.
+// Behind the text in quotes that begins at `at`; behind everything where it does not end. With
+// three quotes it may have lines.
 std::size_t skip_quoted(std::string_view text, std::size_t at, bool toml) {
   const char quote = text[at];
-  const bool three = toml && text.substr(at, 3) == std::string_view(quote == '"' ? R"(""")" : "'''");
+  const bool three =
+      toml && text.substr(at, 3) == std::string_view(quote == '"' ? R"(""")" : "'''");
   const std::string_view end = text.substr(at, three ? 3 : 1);
   for (std::size_t i = at + end.size(); i < text.size(); ++i) {
     if (toml && !three && text[i] == '\n') return i;
@@ -16,7 +18,8 @@ std::size_t skip_quoted(std::string_view text, std::size_t at, bool toml) {
       ++i;
     } else if (text.substr(i, end.size()) == end) {
       i += end.size();
-      for (int more = 0; three && more < 2 && i < text.size() && text[i] == quote; ++more) ++i;  // of the text itself
+      // of the text itself
+      for (int more = 0; three && more < 2 && i < text.size() && text[i] == quote; ++more) ++i;
       return i;
     }
   }
@@ -24,7 +27,8 @@ std::size_t skip_quoted(std::string_view text, std::size_t at, bool toml) {
 }
 
 bool is_part_of_key(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' || c == ' ' || c == '\t';
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+         c == '-' || c == ' ' || c == '\t';
 }
 
 }  // namespace

@@ -1,8 +1,9 @@
-// core/base/settings.h - one table of named settings that files, environment, flags, lab and reference share.
+// core/base/settings.h - one table of named settings that files, environment, flags, lab and
+// reference share.
 //
-// A Setting is bound to the variable it was made for, which must outlive it: set() writes there, get()
-// reads from there. SettingTable appends settings of the usual kinds to a vector; other kinds are added
-// with add(). Pure; every refusal is words that say what was given and what would do.
+// A Setting is bound to the variable it was made for, which must outlive it: set() writes there,
+// get() reads from there. SettingTable appends settings of the usual kinds to a vector; other kinds
+// are added with add(). Pure; every refusal is words that say what was given and what would do.
 #pragma once
 
 #include <concepts>
@@ -41,41 +42,52 @@ class SettingTable {
  public:
   explicit SettingTable(std::vector<Setting>& out) : out_(out) {}
 
-  void text(std::string key, std::string flag, std::string value, std::string& target, std::string help);
-  void path(std::string key, std::string flag, std::string value, std::string& target, std::string help);
-  void choice(std::string key, std::string flag, std::string& target, std::vector<std::string> choices, std::string help);
+  void text(std::string key, std::string flag, std::string value, std::string& target,
+            std::string help);
+  void path(std::string key, std::string flag, std::string value, std::string& target,
+            std::string help);
+  void choice(std::string key, std::string flag, std::string& target,
+              std::vector<std::string> choices, std::string help);
   void boolean(std::string key, std::string flag, bool& target, std::string help);
-  void number(std::string key, std::string flag, std::string unit, double& target, double minimum, double maximum,
-              std::string help);
-  void milliseconds(std::string key, Duration& target, double minimum, double maximum, std::string help);
+  void number(std::string key, std::string flag, std::string unit, double& target, double minimum,
+              double maximum, std::string help);
+  void milliseconds(std::string key, Duration& target, double minimum, double maximum,
+                    std::string help);
   // "HOST[:PORT]"; `port` when none is given.
-  void endpoint(std::string key, std::string flag, std::uint16_t port, std::optional<Endpoint>& target, std::string help);
+  void endpoint(std::string key, std::string flag, std::uint16_t port,
+                std::optional<Endpoint>& target, std::string help);
 
   template <std::unsigned_integral T>
-  void integer(std::string key, std::string flag, std::string unit, T& target, std::uint64_t minimum, std::uint64_t maximum,
-               std::string help) {
+  void integer(std::string key, std::string flag, std::string unit, T& target,
+               std::uint64_t minimum, std::uint64_t maximum, std::string help) {
     T* t = &target;
-    whole(std::move(key), std::move(flag), std::move(unit), minimum, maximum, std::move(help),
-          [t](std::uint64_t number) { *t = static_cast<T>(number); }, [t] { return std::to_string(*t); });
+    whole(
+        std::move(key), std::move(flag), std::move(unit), minimum, maximum, std::move(help),
+        [t](std::uint64_t number) { *t = static_cast<T>(number); },
+        [t] { return std::to_string(*t); });
   }
 
   // `names[i]` is how the i-th value of the enumeration (numbered from 0) is written.
   template <typename E>
-    requires std::is_enum_v<E>
-  void one_of(std::string key, std::string flag, E& target, std::vector<std::string> names, std::string help) {
+  requires std::is_enum_v<E>
+  void one_of(std::string key, std::string flag, E& target, std::vector<std::string> names,
+              std::string help) {
     E* t = &target;
     std::vector<std::string> copy = names;
-    chosen(std::move(key), std::move(flag), std::move(names), std::move(help),
-           [t](std::size_t index) { *t = static_cast<E>(index); },
-           [t, copy = std::move(copy)] { return copy[static_cast<std::size_t>(*t)]; });
+    chosen(
+        std::move(key), std::move(flag), std::move(names), std::move(help),
+        [t](std::size_t index) { *t = static_cast<E>(index); },
+        [t, copy = std::move(copy)] { return copy[static_cast<std::size_t>(*t)]; });
   }
 
-  void add(std::string key, std::string flag, std::string value, std::string unit, std::string help, SettingKind kind,
-           std::function<SettingRefused(std::string_view)> set, std::function<std::string()> get);
+  void add(std::string key, std::string flag, std::string value, std::string unit, std::string help,
+           SettingKind kind, std::function<SettingRefused(std::string_view)> set,
+           std::function<std::string()> get);
 
  private:
-  void whole(std::string key, std::string flag, std::string unit, std::uint64_t minimum, std::uint64_t maximum, std::string help,
-             std::function<void(std::uint64_t)> store, std::function<std::string()> get);
+  void whole(std::string key, std::string flag, std::string unit, std::uint64_t minimum,
+             std::uint64_t maximum, std::string help, std::function<void(std::uint64_t)> store,
+             std::function<std::string()> get);
   void chosen(std::string key, std::string flag, std::vector<std::string> names, std::string help,
               std::function<void(std::size_t)> store, std::function<std::string()> get);
 

@@ -48,18 +48,22 @@ bool parse_endpoint(const std::string& text, std::uint16_t port, Endpoint& out) 
       port_text = text.substr(close + 2);
       if (port_text.empty()) return false;
     }
-  } else if (const auto colon = text.find(':'); colon != std::string::npos && text.find(':', colon + 1) == std::string::npos) {
+  } else if (const auto colon = text.find(':');
+             colon != std::string::npos && text.find(':', colon + 1) == std::string::npos) {
     host = text.substr(0, colon);
     port_text = text.substr(colon + 1);
     if (port_text.empty()) return false;
   }
-  if (host.empty() || host.size() > 255 || !std::ranges::all_of(host, is_host_character)) return false;
+  if (host.empty() || host.size() > 255 || !std::ranges::all_of(host, is_host_character))
+    return false;
   std::uint16_t number = port;
   if (!port_text.empty()) {
-    const auto [end, error] = std::from_chars(port_text.data(), port_text.data() + port_text.size(), number);
+    const auto [end, error] =
+        std::from_chars(port_text.data(), port_text.data() + port_text.size(), number);
     if (error != std::errc{} || end != port_text.data() + port_text.size()) return false;
   }
-  if (host.find_first_of("[]") != std::string::npos) return false;  // else it could not be written in brackets
+  // else it could not be written in brackets
+  if (host.find_first_of("[]") != std::string::npos) return false;
   out = Endpoint{host, number};
   return true;
 }

@@ -19,7 +19,8 @@ enum class NodeId : std::uint64_t {};
 enum class ClusterId : std::uint64_t {};
 enum class JobHash : std::uint64_t {};
 enum class SchemaHash : std::uint64_t {};
-enum class SessionId : std::uint64_t {};  // one TCP connection, numbered by the driver, never reused
+// one TCP connection, numbered by the driver, never reused
+enum class SessionId : std::uint64_t {};
 
 // Of a message on a session: control overtakes bulk, within a lane order is kept.
 enum class Lane : std::uint8_t { control = 0, bulk = 1 };
@@ -39,7 +40,9 @@ struct CoreClock {
 using Instant = CoreClock::time_point;
 using Duration = CoreClock::duration;
 
-[[nodiscard]] constexpr double seconds(Duration d) { return std::chrono::duration<double>(d).count(); }
+[[nodiscard]] constexpr double seconds(Duration d) {
+  return std::chrono::duration<double>(d).count();
+}
 [[nodiscard]] constexpr Duration from_seconds(double s) {
   return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(s));
 }
@@ -48,18 +51,14 @@ using Bytes = std::vector<std::byte>;
 using SharedBytes = std::shared_ptr<const Bytes>;
 
 template <typename E>
-  requires std::is_enum_v<E>
-[[nodiscard]] constexpr auto raw(E e) {
-  return static_cast<std::underlying_type_t<E>>(e);
-}
+requires std::is_enum_v<E>
+[[nodiscard]] constexpr auto raw(E e) { return static_cast<std::underlying_type_t<E>>(e); }
 
 // 16 lower-case hex digits: how a 64-bit id looks in JSON, files, logs and command lines.
 [[nodiscard]] std::string to_hex(std::uint64_t value);
 template <typename E>
-  requires std::is_enum_v<E>
-[[nodiscard]] std::string to_hex(E id) {
-  return to_hex(static_cast<std::uint64_t>(id));
-}
+requires std::is_enum_v<E>
+[[nodiscard]] std::string to_hex(E id) { return to_hex(static_cast<std::uint64_t>(id)); }
 // 1 to 16 hex digits; false on anything else, and then `out` is untouched.
 [[nodiscard]] bool from_hex(const std::string& text, std::uint64_t& out);
 

@@ -19,10 +19,12 @@ double adapt_mean_square(double before, double now) {
   return before <= 0 ? now : curvature_decay * before + (1 - curvature_decay) * now;
 }
 
-double add_damped(std::span<float> update, std::span<const float> drift, const FuturePosition& position, double k) {
+double add_damped(std::span<float> update, std::span<const float> drift,
+                  const FuturePosition& position, double k) {
   double squared = 0;
   for (std::size_t i = 0; i < update.size(); ++i) {
-    const double added = position.gain * damped_displacement(position.steps * static_cast<double>(drift[i]), k);
+    const double added =
+        position.gain * damped_displacement(position.steps * static_cast<double>(drift[i]), k);
     update[i] += static_cast<float>(added);
     squared += added * added;
   }

@@ -17,7 +17,8 @@ constexpr double steps_scale = 8.0;      // of log(1 + steps), so that inputs ar
 constexpr double scale_smoothing = 0.1;  // of the size of a log ratio
 constexpr double scale_least = 1e-4;
 
-// Input at an observation: (log ratio to the one before / its usual size, its spacing, the spacing to the one predicted).
+// Input at an observation: (log ratio to the one before / its usual size, its spacing, the spacing
+// to the one predicted).
 class LstmForecaster final : public LossForecaster {
  public:
   LstmForecaster() : network_(3, lstm_seed) {}
@@ -32,18 +33,21 @@ class LstmForecaster final : public LossForecaster {
       // What was to be predicted is known now: one step of gradient descent through the window.
       network_.train(input(steps_since), ratio / scale_);
     }
-    scale_ = std::max(scale_least, known_ ? scale_ + scale_smoothing * (std::abs(ratio) - scale_) : std::abs(ratio));
+    scale_ = std::max(scale_least, known_ ? scale_ + scale_smoothing * (std::abs(ratio) - scale_)
+                                          : std::abs(ratio));
     last_ratio_ = ratio / scale_;
     last_steps_ = steps_since;
     known_ = true;
   }
 
   [[nodiscard]] double predict(double steps) const override {
-    return known_ ? loss_ * std::exp(std::clamp(network_.predict(input(steps)) * scale_, -1.0, 1.0)) : loss_;
+    return known_ ? loss_ * std::exp(std::clamp(network_.predict(input(steps)) * scale_, -1.0, 1.0))
+                  : loss_;
   }
 
   [[nodiscard]] std::vector<double> input(double ahead) const {
-    return {std::clamp(last_ratio_, -4.0, 4.0), std::log1p(last_steps_) / steps_scale, std::log1p(ahead) / steps_scale};
+    return {std::clamp(last_ratio_, -4.0, 4.0), std::log1p(last_steps_) / steps_scale,
+            std::log1p(ahead) / steps_scale};
   }
 
   Lstm network_;
@@ -66,7 +70,9 @@ void LossForecaster::observe(Step step, double loss) {
 double LossForecaster::forecast(double steps) const {
   if (loss_ <= 0) return 0;
   const double value = predict(std::max(0.0, steps));
-  return std::isfinite(value) ? std::clamp(value, loss_ / forecast_factor_max, loss_ * forecast_factor_max) : loss_;
+  return std::isfinite(value)
+             ? std::clamp(value, loss_ / forecast_factor_max, loss_ * forecast_factor_max)
+             : loss_;
 }
 
 void HoltForecaster::learn(double steps_since, double loss) {

@@ -1,15 +1,18 @@
-// core/correction/loss_trust.h - how much a neighbour's model counts, by what its loss will be by now: LC-ASGD for gossip.
+// core/correction/loss_trust.h - how much a neighbour's model counts, by what its loss will be by
+// now: LC-ASGD for gossip.
 //
-// LC-ASGD (Li, He, Ren, Mao, ICPP 2020) predicts on the server, from the history of each worker's losses and delays, the
-// loss at the time its gradient lands, and compensates with it. Without a server each end of a link forecasts the other's
-// loss to now, from what came with the turns (step and smoothed training loss), and multiplies the other's weight by
+// LC-ASGD (Li, He, Ren, Mao, ICPP 2020) predicts on the server, from the history of each worker's
+// losses and delays, the loss at the time its gradient lands, and compensates with it. Without a
+// server each end of a link forecasts the other's loss to now, from what came with the turns (step
+// and smoothed training loss), and multiplies the other's weight by
 //
 //     trust = clamp(own loss / forecast loss of the peer, 1/max, max)
 //
-// in the gains of a turn: g_self·w_self = g_peer·(trust·w_peer), so what one gains the other still gives.
-// Two predictors: Holt's double exponential smoothing (level + slope, here for unequal spacing), and a small LSTM trained
-// on line (lstm.h), on the log of the ratio of successive losses. A forecast stays within a factor of 2 of the last loss.
-// Losses are positive; others are not taken in. Steps are the peer's. Pure; core strand.
+// in the gains of a turn: g_self·w_self = g_peer·(trust·w_peer), so what one gains the other still
+// gives. Two predictors: Holt's double exponential smoothing (level + slope, here for unequal
+// spacing), and a small LSTM trained on line (lstm.h), on the log of the ratio of successive
+// losses. A forecast stays within a factor of 2 of the last loss. Losses are positive; others are
+// not taken in. Steps are the peer's. Pure; core strand.
 #pragma once
 
 #include <memory>

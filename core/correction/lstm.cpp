@@ -15,12 +15,18 @@ double sigmoid(double x) { return 1.0 / (1.0 + std::exp(-x)); }
 }  // namespace
 
 Lstm::Lstm(std::size_t inputs, std::uint64_t seed, double learning_rate)
-    : inputs_(inputs), columns_(inputs + lstm_hidden + 1), learning_rate_(learning_rate), weights_(output_row() + lstm_hidden + 1) {
+    : inputs_(inputs),
+      columns_(inputs + lstm_hidden + 1),
+      learning_rate_(learning_rate),
+      weights_(output_row() + lstm_hidden + 1) {
   Random random(seed);
   const double range = 1.0 / std::sqrt(static_cast<double>(columns_));
   for (double& weight : weights_) weight = (2 * random.uniform() - 1) * range;
-  for (std::size_t cell = 0; cell < lstm_hidden; ++cell) weights_[row(1, cell) + columns_ - 1] = 1.0;  // remember, to begin with
-  for (std::size_t j = 0; j <= lstm_hidden; ++j) weights_[output_row() + j] *= 0.1;                    // predict about nothing
+  // remember, to begin with
+  for (std::size_t cell = 0; cell < lstm_hidden; ++cell)
+    weights_[row(1, cell) + columns_ - 1] = 1.0;
+  // predict about nothing
+  for (std::size_t j = 0; j <= lstm_hidden; ++j) weights_[output_row() + j] *= 0.1;
 }
 
 Lstm::Pass Lstm::step(const State& before, const std::vector<double>& input) const {
@@ -53,16 +59,20 @@ double Lstm::output(const State& state) const {
   return sum;
 }
 
-double Lstm::predict(const std::vector<double>& input) const { return output(step(state_, input).after); }
+double Lstm::predict(const std::vector<double>& input) const {
+  return output(step(state_, input).after);
+}
 
-double Lstm::loss(const State& start, std::span<const std::vector<double>> inputs, double wanted) const {
+double Lstm::loss(const State& start, std::span<const std::vector<double>> inputs,
+                  double wanted) const {
   State state = start;
   for (const auto& input : inputs) state = step(state, input).after;
   const double error = output(state) - wanted;
   return 0.5 * error * error;
 }
 
-std::vector<double> Lstm::gradient(const State& start, std::span<const std::vector<double>> inputs, double wanted) const {
+std::vector<double> Lstm::gradient(const State& start, std::span<const std::vector<double>> inputs,
+                                   double wanted) const {
   std::vector<Pass> passes;
   State state = start;
   for (const auto& input : inputs) {
@@ -83,7 +93,8 @@ std::vector<double> Lstm::gradient(const State& start, std::span<const std::vect
     const Pass& p = passes[t];
     std::array<double, lstm_hidden> dh_before{}, dc_before{};
     for (std::size_t cell = 0; cell < lstm_hidden; ++cell) {
-      const double through_c = dc[cell] + dh[cell] * p.o[cell] * (1 - p.c_tanh[cell] * p.c_tanh[cell]);
+      const double through_c =
+          dc[cell] + dh[cell] * p.o[cell] * (1 - p.c_tanh[cell] * p.c_tanh[cell]);
       const double sums[4] = {through_c * p.g[cell] * p.i[cell] * (1 - p.i[cell]),
                               through_c * p.before.c[cell] * p.f[cell] * (1 - p.f[cell]),
                               through_c * p.i[cell] * (1 - p.g[cell] * p.g[cell]),

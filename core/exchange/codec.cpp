@@ -9,7 +9,8 @@
 
 namespace gossipd {
 
-static_assert(std::endian::native == std::endian::little, "payloads are little-endian and are written as they lie in memory");
+static_assert(std::endian::native == std::endian::little,
+              "payloads are little-endian and are written as they lie in memory");
 
 namespace {
 
@@ -17,8 +18,9 @@ struct Name {
   CodecId id;
   const char* text;
 };
-constexpr Name names[] = {{CodecId::mirror, "mirror"}, {CodecId::keyframe, "keyframe"}, {CodecId::fp32, "fp32"},
-                          {CodecId::bf16, "bf16"},     {CodecId::int8, "int8"},         {CodecId::int4, "int4"},
+constexpr Name names[] = {{CodecId::mirror, "mirror"},   {CodecId::keyframe, "keyframe"},
+                          {CodecId::fp32, "fp32"},       {CodecId::bf16, "bf16"},
+                          {CodecId::int8, "int8"},       {CodecId::int4, "int4"},
                           {CodecId::ternary, "ternary"}, {CodecId::top_k, "top_k"}};
 
 }  // namespace
@@ -75,12 +77,15 @@ Codec finer(Codec codec, double factor) {
   const double wanted = bits_per_float(codec) * factor;
   const double keep = codec.keep * factor;
   if (factor <= 1 || !is_valid(codec)) return codec;
-  if (codec.id == CodecId::top_k && keep <= keep_max) return {CodecId::top_k, static_cast<std::uint16_t>(keep)};
-  // The largest that takes at most a quarter more than that; none of them coarser than what was asked for.
+  if (codec.id == CodecId::top_k && keep <= keep_max)
+    return {CodecId::top_k, static_cast<std::uint16_t>(keep)};
+  // The largest that takes at most a quarter more than that; none of them coarser than what was
+  // asked for.
   Codec best = codec;
   for (const CodecId id : {CodecId::ternary, CodecId::int4, CodecId::int8}) {
     const Codec next{id};
-    if (bits_per_float(next) > bits_per_float(best) && (bits_per_float(next) <= 1.25 * wanted)) best = next;
+    if (bits_per_float(next) > bits_per_float(best) && (bits_per_float(next) <= 1.25 * wanted))
+      best = next;
   }
   return best;
 }
@@ -96,26 +101,38 @@ std::size_t encoded_size(Codec codec, std::size_t floats) {
     case CodecId::fp32: return 4 * floats;
     case CodecId::bf16: return 2 * floats;
     case CodecId::int8: return 2 * groups + floats;
-    case CodecId::int4: return 2 * groups + full * format::packed_size(quantiser_group, 2) + format::packed_size(tail, 2);
-    case CodecId::ternary: return 2 * groups + full * format::packed_size(quantiser_group, 5) + format::packed_size(tail, 5);
+    case CodecId::int4:
+      return 2 * groups + full * format::packed_size(quantiser_group, 2) +
+             format::packed_size(tail, 2);
+    case CodecId::ternary:
+      return 2 * groups + full * format::packed_size(quantiser_group, 5) +
+             format::packed_size(tail, 5);
     case CodecId::top_k: {
       const std::size_t short_chunk = floats % top_k_chunk;
-      const std::size_t whole = floats / top_k_chunk * format::chunk_size(format::kept(codec.keep, top_k_chunk), top_k_chunk);
-      return short_chunk == 0 ? whole : whole + format::chunk_size(format::kept(codec.keep, short_chunk), short_chunk);
+      const std::size_t whole =
+          floats / top_k_chunk *
+          format::chunk_size(format::kept(codec.keep, top_k_chunk), top_k_chunk);
+      return short_chunk == 0
+                 ? whole
+                 : whole + format::chunk_size(format::kept(codec.keep, short_chunk), short_chunk);
     }
   }
   return 0;
 }
 
-bool encode(Codec codec, std::span<const float> target, std::span<float> published, std::span<std::byte> out) {
+bool encode(Codec codec, std::span<const float> target, std::span<float> published,
+            std::span<std::byte> out) {
   GOSSIPD_ASSERT(is_valid(codec) && codec.id != CodecId::mirror);
-  GOSSIPD_ASSERT(target.size() == published.size() && out.size() == encoded_size(codec, target.size()));
+  GOSSIPD_ASSERT(target.size() == published.size() &&
+                 out.size() == encoded_size(codec, target.size()));
   return kernels().encode(codec, target, published, out);
 }
 
-ApplyError apply(Codec codec, std::span<const std::byte> payload, std::span<float> received, float magnitude_max) {
+ApplyError apply(Codec codec, std::span<const std::byte> payload, std::span<float> received,
+                 float magnitude_max) {
   if (!is_valid(codec)) return ApplyError::malformed;
-  if (codec.id == CodecId::mirror || payload.size() != encoded_size(codec, received.size())) return ApplyError::wrong_size;
+  if (codec.id == CodecId::mirror || payload.size() != encoded_size(codec, received.size()))
+    return ApplyError::wrong_size;
   return kernels().apply(codec, payload, received, magnitude_max);
 }
 

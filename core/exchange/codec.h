@@ -22,8 +22,10 @@ enum class CodecId : std::uint8_t {
   bf16 = 3,      // difference, bf16
   int8 = 4,      // groups of `quantiser_group` floats share one bf16 scale
   int4 = 5,
-  ternary = 6,   // −s, 0, +s, five to a byte
-  top_k = 7,     // chunks of `top_k_chunk` floats: k indices (Elias-Fano), a 2-bit value for each and two bf16 magnitudes
+  ternary = 6,  // −s, 0, +s, five to a byte
+  // chunks of `top_k_chunk` floats: k indices (Elias-Fano), a 2-bit value for each and two bf16
+  // magnitudes
+  top_k = 7,
 };
 
 inline constexpr std::size_t quantiser_group = 256;
@@ -34,7 +36,9 @@ inline constexpr float value_max = 0x1p99f;
 
 struct Codec {
   CodecId id = CodecId::int8;
-  std::uint16_t keep = 32;  // top_k only: entries kept per full chunk, 1 … top_k_keep_max; shorter chunks keep in proportion, at least 1
+  // top_k only: entries kept per full chunk, 1 … top_k_keep_max; shorter chunks keep in proportion,
+  // at least 1
+  std::uint16_t keep = 32;
   auto operator<=>(const Codec&) const = default;
 };
 
@@ -48,26 +52,31 @@ struct Codec {
 [[nodiscard]] std::string to_text(Codec);
 // Of a large block.
 [[nodiscard]] double bits_per_float(Codec);
-// The codec with about `factor` times the bits, int8 at most; the same one for a factor of 1 or less, and from int8 on.
+// The codec with about `factor` times the bits, int8 at most; the same one for a factor of 1 or
+// less, and from int8 on.
 [[nodiscard]] Codec finer(Codec, double factor);
 
-// Bytes of the payload of a block of `floats` floats; the same for every content. 0 when not is_valid().
+// Bytes of the payload of a block of `floats` floats; the same for every content. 0 when not
+// is_valid().
 [[nodiscard]] std::size_t encoded_size(Codec, std::size_t floats);
 
 // Encodes `target − published` into `out` (exactly encoded_size() bytes) and advances `published`.
-// `target` and `published` have one size. Not for `mirror`, which has no payload. `published` is within ±value_max, as zeros, keyframes and
-// earlier deltas have left it. False, with nothing changed in `published`, when a value of `target`
-// is NaN, infinite or beyond ±value_max (keyframe: NaN or infinite); `out` then holds nothing of use.
-[[nodiscard]] bool encode(Codec, std::span<const float> target, std::span<float> published, std::span<std::byte> out);
+// `target` and `published` have one size. Not for `mirror`, which has no payload. `published` is
+// within ±value_max, as zeros, keyframes and earlier deltas have left it. False, with nothing
+// changed in `published`, when a value of `target` is NaN, infinite or beyond ±value_max (keyframe:
+// NaN or infinite); `out` then holds nothing of use.
+[[nodiscard]] bool encode(Codec, std::span<const float> target, std::span<float> published,
+                          std::span<std::byte> out);
 
 enum class ApplyError : std::uint8_t { none, wrong_size, not_finite, too_large, malformed };
 [[nodiscard]] const char* to_string(ApplyError);
 
 // Adds the decoded delta to `received` (keyframe: replaces it). Everything is checked first:
-// on any error `received` is bit-identical to before. `magnitude_max` ≥ 0 bounds the absolute value of
-// a single decoded difference (keyframe: of a single value); int8 and int4 are refused when the
-// largest value of a scale (127 or 7 times it) exceeds it, whether or not a code uses it.
-// `mirror` is not handled here: wrong_size.
-[[nodiscard]] ApplyError apply(Codec, std::span<const std::byte> payload, std::span<float> received, float magnitude_max);
+// on any error `received` is bit-identical to before. `magnitude_max` ≥ 0 bounds the absolute value
+// of a single decoded difference (keyframe: of a single value); int8 and int4 are refused when the
+// largest value of a scale (127 or 7 times it) exceeds it, whether or not a code uses it. `mirror`
+// is not handled here: wrong_size.
+[[nodiscard]] ApplyError apply(Codec, std::span<const std::byte> payload, std::span<float> received,
+                               float magnitude_max);
 
 }  // namespace gossipd

@@ -13,8 +13,8 @@ struct Versions {
   Versions() {
 #ifdef GOSSIPD_KERNELS_X86
     if (__builtin_cpu_supports("avx2")) list[count++] = &kernels_avx2;
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-        __builtin_cpu_supports("avx512dq")) {
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
       list[count++] = &kernels_avx512;
     }
 #endif

@@ -20,18 +20,22 @@ struct Kernels {
   const char* name;
 
   // update += gain · (received − published); returns Σ (gain·(received − published))².
-  double (*transfer)(std::span<float> update, std::span<const float> received, std::span<const float> published, float gain);
-  // Both move towards each other, from what they were: a += gain_a · (b − a) and b += gain_b · (a − b). With the arguments
-  // swapped the results are the same bits, swapped.
+  double (*transfer)(std::span<float> update, std::span<const float> received,
+                     std::span<const float> published, float gain);
+  // Both move towards each other, from what they were: a += gain_a · (b − a) and b += gain_b · (a −
+  // b). With the arguments swapped the results are the same bits, swapped.
   void (*draw_together)(std::span<float> a, std::span<float> b, float gain_a, float gain_b);
   // target = model + update
   void (*sum)(std::span<float> target, std::span<const float> model, std::span<const float> update);
-  // drift += blend · ((now − before)·per_step − drift): the moving average of displacement per step.
-  void (*drift)(std::span<float> drift, std::span<const float> now, std::span<const float> before, float per_step, float blend);
+  // drift += blend · ((now − before)·per_step − drift): the moving average of displacement per
+  // step.
+  void (*drift)(std::span<float> drift, std::span<const float> now, std::span<const float> before,
+                float per_step, float blend);
   // y += a · x; returns Σ (a·x)².
   double (*axpy)(std::span<float> y, std::span<const float> x, float a);
   // Norms of the difference between `model + update` and `replica`.
-  ChangeNorms (*change)(std::span<const float> model, std::span<const float> update, std::span<const float> replica);
+  ChangeNorms (*change)(std::span<const float> model, std::span<const float> update,
+                        std::span<const float> replica);
   // Σ (a − b)² and Σ b²
   ChangeNorms (*distance)(std::span<const float> a, std::span<const float> b);
   bool (*all_finite)(std::span<const float> x);
@@ -40,8 +44,10 @@ struct Kernels {
   void (*narrow)(std::span<std::uint16_t> bf16, std::span<const float> x);
   std::uint64_t (*hash)(std::span<const float> x);  // XXH3-64 of the bytes
   // codec.h's encode() and apply() for one instruction set: the caller has checked codec and sizes.
-  bool (*encode)(Codec, std::span<const float> target, std::span<float> published, std::span<std::byte> out);
-  ApplyError (*apply)(Codec, std::span<const std::byte> payload, std::span<float> received, float magnitude_max);
+  bool (*encode)(Codec, std::span<const float> target, std::span<float> published,
+                 std::span<std::byte> out);
+  ApplyError (*apply)(Codec, std::span<const std::byte> payload, std::span<float> received,
+                      float magnitude_max);
 };
 
 // The best version this CPU runs (fixed for the process).

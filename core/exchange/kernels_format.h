@@ -11,7 +11,8 @@
 namespace gossipd::format {
 
 inline constexpr std::uint32_t magnitude_mask = 0x7fffffffu;  // an fp32 without its sign
-inline constexpr std::uint32_t infinity_bits = 0x7f800000u;   // magnitudes from here on are infinity and NaN
+// magnitudes from here on are infinity and NaN
+inline constexpr std::uint32_t infinity_bits = 0x7f800000u;
 inline constexpr std::uint32_t value_max_bits = 0x71000000u;  // 2^99
 
 // A scale is a bf16 of sign 0: either 0 or within [2^-100, 2^100], so that times any code it is
@@ -33,7 +34,8 @@ inline constexpr int int4_level_max = 7;
   return proportional == 0 ? 1 : proportional;
 }
 
-// Elias-Fano code of `entries` ascending indices below `floats`: so many low bits of each as they are, the rest in unary.
+// Elias-Fano code of `entries` ascending indices below `floats`: so many low bits of each as they
+// are, the rest in unary.
 [[nodiscard]] constexpr std::size_t low_bits(std::size_t entries, std::size_t floats) {
   return static_cast<std::size_t>(63 - __builtin_clzll(floats / entries));
 }
@@ -45,7 +47,8 @@ inline constexpr std::size_t value_bits = 2;  // of an entry: sign and which mag
 
 // Two bf16 magnitudes, then the bits of the entries.
 [[nodiscard]] constexpr std::size_t chunk_size(std::size_t entries, std::size_t floats) {
-  return 4 + (high_bits(entries, floats) + (value_bits + low_bits(entries, floats)) * entries + 7) / 8;
+  return 4 +
+         (high_bits(entries, floats) + (value_bits + low_bits(entries, floats)) * entries + 7) / 8;
 }
 
 }  // namespace gossipd::format

@@ -1,4 +1,5 @@
-// core/exchange/kernels_versions.h - the tables that kernels.cpp picks from, one per instruction set.
+// core/exchange/kernels_versions.h - the tables that kernels.cpp picks from, one per instruction
+// set.
 //
 // Each is defined by a file of its own that includes kernels_version.inc; use kernels() instead.
 #pragma once

@@ -11,10 +11,13 @@ namespace gossipd {
 namespace {
 
 constexpr float keyframe_magnitude_max = 1e6f;
-constexpr std::size_t small_block_floats = 512;     // below it a sparse codec's overhead eats its gain
-constexpr double outer_reach = 2;                   // times as far as own steps have led, outer momentum goes at most
-constexpr double norm_squared_min = 1e-30;          // a divisor is at least this
-constexpr double reference_rms_min = 1e-3;          // a block that is nearly zero has no meaningful relative change
+// below it a sparse codec's overhead eats its gain
+constexpr std::size_t small_block_floats = 512;
+// times as far as own steps have led, outer momentum goes at most
+constexpr double outer_reach = 2;
+constexpr double norm_squared_min = 1e-30;  // a divisor is at least this
+// a block that is nearly zero has no meaningful relative change
+constexpr double reference_rms_min = 1e-3;
 
 Reject to_reject(ApplyError error) {
   switch (error) {
@@ -34,18 +37,27 @@ void add(ChangeNorms& sum, const ChangeNorms& norms) {
   sum.reference_squared += norms.reference_squared;
 }
 
-double ratio(const ChangeNorms& norms) { return std::sqrt(norms.change_squared / std::max(norms.reference_squared, norm_squared_min)); }
+double ratio(const ChangeNorms& norms) {
+  return std::sqrt(norms.change_squared / std::max(norms.reference_squared, norm_squared_min));
+}
 
 }  // namespace
 
-Link::Link(NodeId self, NodeId peer, const Schema& schema, const ExchangePolicy& policy, TransferGuard* guard)
-    : self_(self), peer_(peer), schema_(schema), policy_(policy), guard_(guard), peer_loss_(make_forecaster(policy.loss_trust)) {}
+Link::Link(NodeId self, NodeId peer, const Schema& schema, const ExchangePolicy& policy,
+           TransferGuard* guard)
+    : self_(self),
+      peer_(peer),
+      schema_(schema),
+      policy_(policy),
+      guard_(guard),
+      peer_loss_(make_forecaster(policy.loss_trust)) {}
 
 std::uint64_t Link::hash_of(Which which, std::size_t index) const {
   const Block& block = schema_.blocks()[index];
   const Replica::Look look_own(published_, block), look_their(received_, block);
   const std::span<const float> own = look_own, theirs = look_their;
-  if (!blocks_[index].to_draw || speaking_ || resend_turn_) return kernels().hash(which == Which::published ? own : theirs);
+  if (!blocks_[index].to_draw || speaking_ || resend_turn_)
+    return kernels().hash(which == Which::published ? own : theirs);
   std::vector<float> a(own.begin(), own.end()), b(theirs.begin(), theirs.end());
   draw_together(a, b);
   published_.round(a);
@@ -68,15 +80,18 @@ void Link::set_received_valid(BlockState& block, bool valid) {
 void Link::refuse(std::size_t block, Reject reason) {
   ++counters_.refused[raw(reason)];
   set_received_valid(blocks_[block], false);
-  set_keyframe_owed(blocks_[block], true);  // so that both ends know that it is not mixed in this exchange
+  // so that both ends know that it is not mixed in this exchange
+  set_keyframe_owed(blocks_[block], true);
   if (resync_.size() < resync_blocks_max) resync_.push_back(static_cast<std::uint32_t>(block));
 }
 
-std::optional<Reject> Link::on_turn(std::span<const std::byte> message, double rtt_seconds, Instant now) {
+std::optional<Reject> Link::on_turn(std::span<const std::byte> message, double rtt_seconds,
+                                    Instant now) {
   TurnHeader header;
   std::vector<TurnRecord> records;
   std::optional<Reject> reject = decode_turn(message, schema_, header, records);
-  if (!reject && (!open_ || my_turn_ || header.turn != std::max(spoken_, heard_) + 1)) reject = Reject::out_of_turn;
+  if (!reject && (!open_ || my_turn_ || header.turn != std::max(spoken_, heard_) + 1))
+    reject = Reject::out_of_turn;
   if (!reject && !hearing_) bounds_.begin(blocks_.size());
   if (!reject) reject = bounds_.admit(header, records);
   if (reject) {
@@ -103,7 +118,8 @@ std::optional<Reject> Link::on_turn(std::span<const std::byte> message, double r
   peer_weight_ = header.weight;
   peer_in_flight_ = std::max<std::uint32_t>(header.in_flight, 1);
   peer_step_seconds_ = header.step_seconds;
-  hearing_at_ = now - from_seconds(rtt_seconds / 2 + static_cast<double>(header.snapshot_age_seconds));
+  hearing_at_ =
+      now - from_seconds(rtt_seconds / 2 + static_cast<double>(header.snapshot_age_seconds));
   if (!header.last) return std::nullopt;
   if (peer_loss_) peer_loss_->observe(header.step, static_cast<double>(header.loss));
   hearing_ = reopened_ = false;
@@ -139,13 +155,17 @@ void Link::apply_record(const TurnRecord& record) {
       state.heard = true;
       return;
     }
-    if (!state.received_valid || record.version != state.received + 1) return refuse(record.block, Reject::base_mismatch);
+    if (!state.received_valid || record.version != state.received + 1)
+      return refuse(record.block, Reject::base_mismatch);
     const Replica::Change replica(received_, block);
-    if (const ApplyError error = apply(record.codec, record.payload, replica, static_cast<float>(policy_.magnitude_max)); error != ApplyError::none)
+    if (const ApplyError error =
+            apply(record.codec, record.payload, replica, static_cast<float>(policy_.magnitude_max));
+        error != ApplyError::none)
       return refuse(record.block, to_reject(error));
     ++counters_.deltas_applied;
     if (policy_.outer_momentum > 0)
-      heard_records_[record.block] = Kept{record.block, record.version, record.codec, Bytes(record.payload.begin(), record.payload.end())};
+      heard_records_[record.block] = Kept{record.block, record.version, record.codec,
+                                          Bytes(record.payload.begin(), record.payload.end())};
   }
   state.received = record.version;
   state.heard = true;
@@ -161,7 +181,9 @@ std::optional<Reject> Link::apply_whole(const TurnRecord& record) {
     if (blocks_[record.block].keyframe_owed) return Reject::base_mismatch;
     const Replica::Look own(published_, block);
     std::ranges::copy(std::span<const float>(own), decoded.begin());
-  } else if (const ApplyError error = apply(record.codec, record.payload, decoded, keyframe_magnitude_max); error != ApplyError::none) {
+  } else if (const ApplyError error =
+                 apply(record.codec, record.payload, decoded, keyframe_magnitude_max);
+             error != ApplyError::none) {
     return to_reject(error);
   }
   received_.round(decoded);
@@ -170,13 +192,16 @@ std::optional<Reject> Link::apply_whole(const TurnRecord& record) {
   return std::nullopt;
 }
 
-// Whether both ends have the same two replicas of a block, one of which is news. A block that goes whole starts with the next exchange:
-// what each end then takes for the other's replica may still differ.
+// Whether both ends have the same two replicas of a block, one of which is news. A block that goes
+// whole starts with the next exchange: what each end then takes for the other's replica may still
+// differ.
 bool Link::is_paired(const BlockState& state) const {
-  return (state.said || state.heard) && !state.said_whole && !state.heard_whole && state.received_valid && !state.keyframe_owed;
+  return (state.said || state.heard) && !state.said_whole && !state.heard_whole &&
+         state.received_valid && !state.keyframe_owed;
 }
 
-// What the exchange has moved in the two models, both ends know without a word: the replicas move likewise.
+// What the exchange has moved in the two models, both ends know without a word: the replicas move
+// likewise.
 void Link::draw_replicas(std::size_t index) {
   if (!std::exchange(blocks_[index].to_draw, false)) return;
   const Block& block = schema_.blocks()[index];
@@ -187,10 +212,12 @@ void Link::draw_replicas(std::size_t index) {
 // Where mix() has moved the models: not where the two are next to each other in bf16.
 void Link::draw_together(std::span<float> own, std::span<float> theirs) const {
   if (!published_.is_narrow()) return kernels().draw_together(own, theirs, draw_own_, draw_their_);
-  const std::vector<float> own_before(own.begin(), own.end()), theirs_before(theirs.begin(), theirs.end());
+  const std::vector<float> own_before(own.begin(), own.end()),
+      theirs_before(theirs.begin(), theirs.end());
   kernels().draw_together(own, theirs, draw_own_, draw_their_);
   for (std::size_t i = 0; i < own.size(); ++i)
-    if (are_adjacent_bf16(own_before[i], theirs_before[i])) own[i] = own_before[i], theirs[i] = theirs_before[i];
+    if (are_adjacent_bf16(own_before[i], theirs_before[i]))
+      own[i] = own_before[i], theirs[i] = theirs_before[i];
 }
 
 void Link::copy_received(std::size_t block, std::span<float> out) const {
@@ -208,24 +235,32 @@ void Link::on_resync(const Resync& resync) {
 std::vector<std::uint32_t> Link::take_resync() { return std::exchange(resync_, {}); }
 
 // Of two ages only the difference counts, so both are taken at the same moment.
-FuturePosition Link::move_received(double gain, Instant own_at, double own_step_seconds, Instant now) const {
+FuturePosition Link::move_received(double gain, Instant own_at, double own_step_seconds,
+                                   Instant now) const {
   if (own_step_seconds <= 0 || !received_once_ || !published_once_) return {};
-  // Further than its own window a moving average foretells nothing: after a cut the ages may be hours apart.
-  const double own_age = seconds(now - own_at) / own_step_seconds, window = policy_.drift_window_steps;
-  const double received_age = std::clamp(seconds(now - received_at_) / own_step_seconds, own_age - window, own_age + window);
+  // Further than its own window a moving average foretells nothing: after a cut the ages may be
+  // hours apart.
+  const double own_age = seconds(now - own_at) / own_step_seconds,
+               window = policy_.drift_window_steps;
+  const double received_age = std::clamp(seconds(now - received_at_) / own_step_seconds,
+                                         own_age - window, own_age + window);
   return future_position(policy_.future_position, gain, received_age, own_age);
 }
 
-void Link::look_begin(std::span<const float> drift, double own_step_seconds, const OuterStep& outer, Instant now, bool trusted) {
+void Link::look_begin(std::span<const float> drift, double own_step_seconds, const OuterStep& outer,
+                      Instant now, bool trusted) {
   trusted_ = trusted;
   unsaid_ = {};
   outer_ = outer;
   counters_.change = 0;
   if (blocks_.empty()) heard_gain_ = 0;
-  heard_future_ = drift.empty() ? FuturePosition{} : move_received(static_cast<double>(heard_gain_), published_at_, own_step_seconds, now);
+  heard_future_ = drift.empty() ? FuturePosition{}
+                                : move_received(static_cast<double>(heard_gain_), published_at_,
+                                                own_step_seconds, now);
 }
 
-void Link::look(std::size_t index, std::span<const float> model, std::span<float> update, std::span<const float> drift) {
+void Link::look(std::size_t index, std::span<const float> model, std::span<float> update,
+                std::span<const float> drift) {
   const Block& block = schema_.blocks()[index];
   BlockState& state = blocks_[index];
   if (heard_gain_ > 0 && index >= heard_blocks_) {
@@ -245,13 +280,16 @@ void Link::look(std::size_t index, std::span<const float> model, std::span<float
   counters_.change = ratio(unsaid_);
 }
 
-// In bf16 of what the replica can hold: a difference below its rounding could be said again and again.
-ChangeNorms Link::change_of(const Block& block, std::span<const float> model, std::span<const float> update) const {
+// In bf16 of what the replica can hold: a difference below its rounding could be said again and
+// again.
+ChangeNorms Link::change_of(const Block& block, std::span<const float> model,
+                            std::span<const float> update) const {
   const Replica::Look own(published_, block);
   if (!published_.is_narrow()) return kernels().change(block.of(model), block.of(update), own);
   std::vector<float> target(block.size);
   kernels().sum(target, block.of(model), block.of(update));
-  if (!kernels().all_finite(target)) return kernels().change(block.of(model), block.of(update), own);
+  if (!kernels().all_finite(target))
+    return kernels().change(block.of(model), block.of(update), own);
   published_.round(target);
   return kernels().distance(target, own);
 }
@@ -280,11 +318,13 @@ void Link::begin(const Speech& speech, Instant now) {
   bytes_before_turn_ = counters_.bytes_sent;
   kept_.clear();
   apart_ = {};
-  own_future_ = move_received(static_cast<double>(speech_.gain_self), speech_.snapshot_at, speech_.own_step_seconds, now);
+  own_future_ = move_received(static_cast<double>(speech_.gain_self), speech_.snapshot_at,
+                              speech_.own_step_seconds, now);
 }
 
 // One end's half of an exchange on one block, if one of the ends has said it.
-void Link::mix(std::size_t index, float gain, const FuturePosition& future, std::span<const float> model, std::span<float> update,
+void Link::mix(std::size_t index, float gain, const FuturePosition& future,
+               std::span<const float> model, std::span<float> update,
                std::span<const float> drift) {
   const Block& block = schema_.blocks()[index];
   BlockState& state = blocks_[index];
@@ -297,26 +337,35 @@ void Link::mix(std::size_t index, float gain, const FuturePosition& future, std:
   if (gain <= 0 || !(state.said || state.heard)) return;
   const double so_far = outer_.travelled.empty() ? 0 : outer_.travelled[index];
   const double before = outer_.travelled.empty() ? -1 : std::exchange(state.travelled, so_far);
-  const double taken = share_of(index, static_cast<double>(gain) * std::sqrt(norms.change_squared), before < 0 ? 0 : std::max(0.0, so_far - before),
-                                std::sqrt(norms.reference_squared));
-  if (taken > 0) transfer_squared_ += kernels().transfer(update, theirs, own, gain * static_cast<float>(taken));
+  const double taken =
+      share_of(index, static_cast<double>(gain) * std::sqrt(norms.change_squared),
+               before < 0 ? 0 : std::max(0.0, so_far - before), std::sqrt(norms.reference_squared));
+  if (taken > 0)
+    transfer_squared_ += kernels().transfer(update, theirs, own, gain * static_cast<float>(taken));
   if (taken == 1) correction_squared_ += correct(block, state, future, model, update, drift);
-  if (taken > 0 && outer_.share > 0 && block.kind == SegmentKind::parameter) carry_on(index, so_far - std::max(0.0, before), taken, update);
+  if (taken > 0 && outer_.share > 0 && block.kind == SegmentKind::parameter)
+    carry_on(index, so_far - std::max(0.0, before), taken, update);
 }
 
 // Of a transfer of this norm on a block.
 double Link::share_of(std::size_t index, double norm, double travelled, double own_norm) {
   if (!trusted_) return 0;
   if (guard_ == nullptr) return 1;
-  const double taken = guard_->share(peer_, {.block = index, .floats = schema_.blocks()[index].size, .norm = norm, .travelled = travelled,
-                                             .own_norm = own_norm, .training = !outer_.travelled.empty()});
+  const double taken = guard_->share(peer_, {.block = index,
+                                             .floats = schema_.blocks()[index].size,
+                                             .norm = norm,
+                                             .travelled = travelled,
+                                             .own_norm = own_norm,
+                                             .training = !outer_.travelled.empty()});
   clipped_ = clipped_ || taken < 1;
   return taken;
 }
 
-// Two models whose replicas are next to each other in bf16 would swap sides at every exchange and never come to rest: each is nearer to the
-// other than the replicas can tell, so they count as equal.
-std::span<const float> Link::aim(std::span<const float> theirs, std::span<const float> own, std::vector<float>& settled) const {
+// Two models whose replicas are next to each other in bf16 would swap sides at every exchange and
+// never come to rest: each is nearer to the other than the replicas can tell, so they count as
+// equal.
+std::span<const float> Link::aim(std::span<const float> theirs, std::span<const float> own,
+                                 std::vector<float>& settled) const {
   if (!published_.is_narrow()) return theirs;
   settled.assign(theirs.begin(), theirs.end());
   for (std::size_t i = 0; i < settled.size(); ++i)
@@ -324,29 +373,37 @@ std::span<const float> Link::aim(std::span<const float> theirs, std::span<const 
   return settled;
 }
 
-// The deltas of the exchange are what the two models have moved since the last one; half their sum goes on by the share. They tell of transfers
-// from other links as well, and a large one (to a joiner, after a partition) is not to go on: so no further than this node's own steps have led
+// The deltas of the exchange are what the two models have moved since the last one; half their sum
+// goes on by the share. They tell of transfers from other links as well, and a large one (to a
+// joiner, after a partition) is not to go on: so no further than this node's own steps have led
 // meanwhile, and what the momentum has made of them.
 void Link::carry_on(std::size_t index, double travelled, double taken, std::span<float> update) {
   BlockState& state = blocks_[index];
   if (!is_paired(state)) return;
   std::vector<float> moved(update.size(), 0.0f);
   const auto add = [&](const Kept& kept, std::size_t header_bytes) {
-    (void)apply(kept.codec, std::span(kept.record).subspan(header_bytes), moved, keyframe_magnitude_max);
+    (void)apply(kept.codec, std::span(kept.record).subspan(header_bytes), moved,
+                keyframe_magnitude_max);
   };
   if (state.said) {
     const std::vector<Kept>& said = speaking_ ? kept_ : opened_;
-    const auto is_it = [&](const Kept& kept) { return kept.block == index && kept.version == state.published; };
-    if (const auto found = std::find_if(said.begin(), said.end(), is_it); found != said.end()) add(*found, turn_record_bytes);
+    const auto is_it = [&](const Kept& kept) {
+      return kept.block == index && kept.version == state.published;
+    };
+    if (const auto found = std::find_if(said.begin(), said.end(), is_it); found != said.end())
+      add(*found, turn_record_bytes);
   }
   if (state.heard)
-    if (const auto found = heard_records_.find(static_cast<std::uint32_t>(index)); found != heard_records_.end() && found->second.version == state.received)
+    if (const auto found = heard_records_.find(static_cast<std::uint32_t>(index));
+        found != heard_records_.end() && found->second.version == state.received)
       add(found->second, 0);
   // A sparse delta says of few places at once what they have moved in several exchanges.
-  const auto places = static_cast<double>(std::count_if(moved.begin(), moved.end(), [](float x) { return x != 0; }));
+  const auto places = static_cast<double>(
+      std::count_if(moved.begin(), moved.end(), [](float x) { return x != 0; }));
   const double floats = static_cast<double>(moved.size());
   const double distance = std::sqrt(mean_square(moved) * floats) / 2;
-  const double furthest = outer_reach * travelled / (1 - outer_.momentum) * std::sqrt(floats / std::max(places, 1.0));
+  const double furthest =
+      outer_reach * travelled / (1 - outer_.momentum) * std::sqrt(floats / std::max(places, 1.0));
   const double share = distance > furthest ? outer_.share * furthest / distance : outer_.share;
   (void)kernels().axpy(update, moved, static_cast<float>(taken * share / 2));
 }
@@ -360,28 +417,35 @@ void Link::mixed(float gain) {
   if (received_valid_ == blocks_.size()) counters_.spread = ratio(apart_);
 }
 
-// Moves what was received to the time of the own replica it is compared with; returns the square of the norm that it adds.
-double Link::correct(const Block& block, BlockState& state, const FuturePosition& future, std::span<const float> model,
-                     std::span<float> update, std::span<const float> drift) {
-  if (drift.empty() || block.kind != SegmentKind::parameter || future.gain * future.steps == 0) return 0;
+// Moves what was received to the time of the own replica it is compared with; returns the square of
+// the norm that it adds.
+double Link::correct(const Block& block, BlockState& state, const FuturePosition& future,
+                     std::span<const float> model, std::span<float> update,
+                     std::span<const float> drift) {
+  if (drift.empty() || block.kind != SegmentKind::parameter || future.gain * future.steps == 0)
+    return 0;
   const auto u = block.of(drift);
-  if (policy_.curvature <= 0) return kernels().axpy(update, u, static_cast<float>(future.gain * future.steps));
+  if (policy_.curvature <= 0)
+    return kernels().axpy(update, u, static_cast<float>(future.gain * future.steps));
   double scale_squared = 0;
   if (policy_.curvature_mode == CurvatureMode::adaptive)
     scale_squared = state.drift_square = adapt_mean_square(state.drift_square, mean_square(u));
   else
     scale_squared = mean_square(model);
-  return add_damped(update, u, future, policy_.curvature / std::sqrt(scale_squared + curvature_epsilon));
+  return add_damped(update, u, future,
+                    policy_.curvature / std::sqrt(scale_squared + curvature_epsilon));
 }
 
 Codec Link::codec_for(const Block& block) const {
   const CodecId id = speech_.codec.id;
   const bool coarse = id == CodecId::top_k || id == CodecId::ternary || id == CodecId::int4;
-  if (block.kind == SegmentKind::statistic) return id == CodecId::fp32 ? speech_.codec : Codec{CodecId::bf16, 0};
+  if (block.kind == SegmentKind::statistic)
+    return id == CodecId::fp32 ? speech_.codec : Codec{CodecId::bf16, 0};
   return coarse && block.size < small_block_floats ? Codec{CodecId::int8, 0} : speech_.codec;
 }
 
-bool Link::speak(std::span<const float> model, std::span<float> update, std::span<const float> drift, Instant now) {
+bool Link::speak(std::span<const float> model, std::span<float> update,
+                 std::span<const float> drift, Instant now) {
   GOSSIPD_ASSERT(speaking_ && !spoken_all());
   const auto index = static_cast<std::uint32_t>(next_block());
   const Block& block = schema_.blocks()[index];
@@ -397,7 +461,8 @@ bool Link::speak(std::span<const float> model, std::span<float> update, std::spa
     std::vector<float> target(block.size);
     k.sum(target, x, u);
     if (!k.all_finite(target)) return false;
-    // What bf16 cannot hold is not to be said: beside it a codec would pass over smaller changes, and the same would be said for ever.
+    // What bf16 cannot hold is not to be said: beside it a codec would pass over smaller changes,
+    // and the same would be said for ever.
     published_.round(target);
     Codec codec = codec_for(block);
     if (state.keyframe_owed && !state.received_valid) {
@@ -411,7 +476,8 @@ bool Link::speak(std::span<const float> model, std::span<float> update, std::spa
       }
       const ChangeNorms left = k.distance(target, Replica::Look(published_, block));
       // After a mirror a small rest can wait for the next delta.
-      if (left.change_squared > 0 && (!mirrored || relative(left, block.size) > speech_.threshold)) {
+      if (left.change_squared > 0 &&
+          (!mirrored || relative(left, block.size) > speech_.threshold)) {
         append(index, codec, target);
       }
     }
@@ -434,11 +500,13 @@ void Link::publish(const Block& block, std::span<const float> target) {
   std::ranges::copy(target, std::span<float>(own).begin());
 }
 
-// The block whole: quantised if the policy says so, what that loses is in the next delta. Statistics and small blocks stay exact.
+// The block whole: quantised if the policy says so, what that loses is in the next delta.
+// Statistics and small blocks stay exact.
 void Link::append_keyframe(std::uint32_t index, std::span<const float> target) {
   const Block& block = schema_.blocks()[index];
   const Codec codec = policy_.keyframe_codec;
-  if (codec.id != CodecId::fp32 && block.kind == SegmentKind::parameter && block.size >= small_block_floats) {
+  if (codec.id != CodecId::fp32 && block.kind == SegmentKind::parameter &&
+      block.size >= small_block_floats) {
     publish(block, std::vector<float>(block.size, 0.0f));
     return append(index, codec, target, true);
   }
@@ -451,7 +519,8 @@ void Link::append(std::uint32_t index, Codec codec, std::span<const float> targe
   BlockState& state = blocks_[index];
   TurnRecord header{.block = index, .version = state.published + 1, .codec = codec, .fresh = fresh};
   const bool delta = !is_whole(header);
-  const std::size_t head = turn_record_bytes + (!delta && protocol_ >= protocol_of_block_hashes ? turn_hash_bytes : 0);
+  const std::size_t head =
+      turn_record_bytes + (!delta && protocol_ >= protocol_of_block_hashes ? turn_hash_bytes : 0);
   if (message_.empty()) message_.resize(turn_header_bytes);
   const std::size_t at = message_.size();
   message_.resize(at + head + encoded_size(codec, block.size));
@@ -478,12 +547,16 @@ void Link::append(std::uint32_t index, Codec codec, std::span<const float> targe
   write_turn_record(record.first<turn_record_bytes>(), header);
   ++message_records_;
   message_floats_ += block.size;
-  if (delta || codec.id == CodecId::mirror) kept_.push_back(Kept{index, state.published, codec, Bytes(record.begin(), record.end())});
+  if (delta || codec.id == CodecId::mirror)
+    kept_.push_back(Kept{index, state.published, codec, Bytes(record.begin(), record.end())});
 }
 
-// The next record begins another message: of this one so much is said that it goes, or there is no room for two more records, as a block has at most.
+// The next record begins another message: of this one so much is said that it goes, or there is no
+// room for two more records, as a block has at most.
 bool Link::is_full() const {
-  return message_.size() >= turn_message_fill_bytes || message_floats_ >= turn_message_fill_floats || message_records_ + turn_records_per_block_max > turn_records_max;
+  return message_.size() >= turn_message_fill_bytes ||
+         message_floats_ >= turn_message_fill_floats ||
+         message_records_ + turn_records_per_block_max > turn_records_max;
 }
 
 void Link::flush(bool last, Instant now) {
@@ -501,8 +574,12 @@ void Link::flush(bool last, Instant now) {
   header.in_flight = speech_.in_flight;
   header.step = speech_.step;
   header.step_seconds = speech_.step_seconds;
-  header.snapshot_age_seconds = static_cast<float>(std::max(0.0, seconds(now - speech_.snapshot_at)));
-  header.loss = std::isfinite(speech_.loss) ? static_cast<float>(std::clamp(speech_.loss, 0.0, static_cast<double>(loss_max))) : 0.0f;
+  header.snapshot_age_seconds =
+      static_cast<float>(std::max(0.0, seconds(now - speech_.snapshot_at)));
+  header.loss =
+      std::isfinite(speech_.loss)
+          ? static_cast<float>(std::clamp(speech_.loss, 0.0, static_cast<double>(loss_max)))
+          : 0.0f;
   write_turn_header(std::span(message_).first<turn_header_bytes>(), header);
   counters_.bytes_sent += message_.size();
   outbox_.push_back(std::make_shared<const Bytes>(std::move(message_)));
@@ -539,7 +616,9 @@ std::vector<SharedBytes> Link::take_messages() {
   return messages;
 }
 
-double Link::age_seconds(Instant now) const { return received_once_ ? std::max(0.0, seconds(now - received_at_)) : 0; }
+double Link::age_seconds(Instant now) const {
+  return received_once_ ? std::max(0.0, seconds(now - received_at_)) : 0;
+}
 
 void Link::check_invariants() const {
   GOSSIPD_ASSERT(!(my_turn_ && hearing_));
@@ -550,7 +629,8 @@ void Link::check_invariants() const {
     owed += block.keyframe_owed ? 1 : 0;
   }
   GOSSIPD_ASSERT(valid == received_valid_ && owed == keyframes_owed_);
-  GOSSIPD_ASSERT(published_.floats() == received_.floats() && published_.is_narrow() == received_.is_narrow());
+  GOSSIPD_ASSERT(published_.floats() == received_.floats() &&
+                 published_.is_narrow() == received_.is_narrow());
 }
 
 }  // namespace gossipd

@@ -9,17 +9,20 @@ namespace gossipd {
 namespace {
 
 std::uint64_t mix_nonces(std::uint64_t a, std::uint64_t b) {
-  const std::uint64_t mixed = (std::min(a, b) * 0x9e3779b97f4a7c15ull) ^ (std::max(a, b) + 0xd1b54a32d192ed03ull);
+  const std::uint64_t mixed =
+      (std::min(a, b) * 0x9e3779b97f4a7c15ull) ^ (std::max(a, b) + 0xd1b54a32d192ed03ull);
   return mixed == 0 ? 1 : mixed;
 }
 
-// First what the other end lacks, from the block on that it has named and round to it, then the rest likewise. Empty: the schema's order.
+// First what the other end lacks, from the block on that it has named and round to it, then the
+// rest likewise. Empty: the schema's order.
 std::vector<std::uint32_t> order_of(const Ready& theirs, std::size_t blocks) {
   std::vector<std::uint32_t> missing, held;
   if (theirs.first_block == 0 && theirs.held_flips.empty()) return missing;
   for (std::size_t i = 0; i < blocks; ++i) {
     const auto block = static_cast<std::uint32_t>((theirs.first_block + i) % blocks);
-    const auto flips = std::upper_bound(theirs.held_flips.begin(), theirs.held_flips.end(), block) - theirs.held_flips.begin();
+    const auto flips = std::upper_bound(theirs.held_flips.begin(), theirs.held_flips.end(), block) -
+                       theirs.held_flips.begin();
     (flips % 2 == 0 ? missing : held).push_back(block);
   }
   missing.insert(missing.end(), held.begin(), held.end());
@@ -44,17 +47,19 @@ bool Link::orders(const Ready& theirs) const {
   const std::size_t blocks = schema_.blocks().size();
   const auto& flips = theirs.held_flips;
   return (theirs.first_block == 0 || theirs.first_block < blocks) &&
-         std::adjacent_find(flips.begin(), flips.end(), std::greater_equal<>()) == flips.end() && (flips.empty() || flips.back() < blocks);
+         std::adjacent_find(flips.begin(), flips.end(), std::greater_equal<>()) == flips.end() &&
+         (flips.empty() || flips.back() < blocks);
 }
 
 bool Link::open(const Ready& mine, const Ready& theirs, std::uint32_t protocol, Instant) {
   GOSSIPD_ASSERT(!open_ && !awaiting_state_);
   const bool in_bf16 = mine.bf16 && theirs.bf16;
-  const bool remembered = conversation_ != 0 && protocol == protocol_ && in_bf16 == published_.is_narrow() &&
-                          mine.conversation == conversation_ && theirs.conversation == conversation_ &&
-                          mine.has_model && theirs.has_model && schema_.blocks().size() <= replica_state_blocks_max &&
-                          reached(mine.spoken, theirs.heard) && reached(theirs.spoken, mine.heard) &&
-                          (mine.spoken == theirs.heard || theirs.spoken == mine.heard);
+  const bool remembered =
+      conversation_ != 0 && protocol == protocol_ && in_bf16 == published_.is_narrow() &&
+      mine.conversation == conversation_ && theirs.conversation == conversation_ &&
+      mine.has_model && theirs.has_model && schema_.blocks().size() <= replica_state_blocks_max &&
+      reached(mine.spoken, theirs.heard) && reached(theirs.spoken, mine.heard) &&
+      (mine.spoken == theirs.heard || theirs.spoken == mine.heard);
   if (remembered) {
     awaiting_state_ = true;
     resend_turn_ = theirs.heard < mine.spoken;
@@ -62,7 +67,8 @@ bool Link::open(const Ready& mine, const Ready& theirs, std::uint32_t protocol, 
   }
   conversation_ = mix_nonces(mine.nonce, theirs.nonce);
   protocol_ = protocol;
-  start_fresh(mine.has_model == theirs.has_model ? raw(self_) < raw(peer_) : mine.has_model, in_bf16);
+  start_fresh(mine.has_model == theirs.has_model ? raw(self_) < raw(peer_) : mine.has_model,
+              in_bf16);
   GOSSIPD_ASSERT(orders(theirs));
   if (!theirs.has_model) order_ = order_of(theirs, blocks_.size());
   return false;
@@ -77,7 +83,8 @@ void Link::start_fresh(bool i_speak_first, bool in_bf16) {
   open_ = true;
   awaiting_state_ = false;
   my_turn_ = i_speak_first;
-  reopened_ = resend_turn_ = false;  // an earlier opening may not have come as far as the replicas' state
+  // an earlier opening may not have come as far as the replicas' state
+  reopened_ = resend_turn_ = false;
   speaking_ = hearing_ = heard_opening_ = spoke_opening_ = false;
   spoken_ = heard_ = hearing_turn_ = 0;
   heard_gain_ = 0;
@@ -140,7 +147,8 @@ std::optional<Reject> Link::on_replica_state(std::span<const std::byte> message,
   }
   kept_ = std::move(again);
 
-  // The last turn was not heard to its end, or we are in the middle of one: say the lost part again.
+  // The last turn was not heard to its end, or we are in the middle of one: say the lost part
+  // again.
   const bool unheard = std::exchange(resend_turn_, false);
   if (speaking_ || unheard) {
     std::vector<Kept> resend;

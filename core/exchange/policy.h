@@ -16,62 +16,88 @@ enum class SpeakPolicy : std::uint8_t {
   budget,     // change, with the threshold at which a budget of bytes per second is just used up
   automatic,  // change, with the threshold at which the models stay as close as the user wants
 };
-enum class ChangeScope : std::uint8_t { block, model };  // what is held against the threshold, and goes when it is beyond it
+// what is held against the threshold, and goes when it is beyond it
+enum class ChangeScope : std::uint8_t { block, model };
 enum class CurvatureMode : std::uint8_t { constant, adaptive };
 enum class ReplicaFormat : std::uint8_t { fp32, bf16 };
 enum class LossTrust : std::uint8_t { off, holt, lstm };
 
 struct ExchangePolicy {
-  bool enabled = true;              // false: a member that trains alone (nothing is sent or mixed)
+  bool enabled = true;  // false: a member that trains alone (nothing is sent or mixed)
   SpeakPolicy policy = SpeakPolicy::change;
   ChangeScope scope = ChangeScope::block;
   Codec codec{CodecId::top_k, 64};
-  bool codec_by_delay = true;       // finer where the line's round trip keeps exchanges further apart than period_steps: fewer deltas, larger ones
+  // finer where the line's round trip keeps exchanges further apart than period_steps: fewer
+  // deltas, larger ones
+  bool codec_by_delay = true;
   Codec fine_codec{CodecId::int4};  // first delta on a new link, leaving, final exchange
-  Codec keyframe_codec{CodecId::int8};  // a block that goes whole: fp32 (exact), bf16 or int8; what it loses follows
-  ReplicaFormat replicas = ReplicaFormat::fp32;  // bf16, where the other end says so as well: half the memory of a link
-  Step round_steps = 2;             // own steps between two looks at the model
+  // a block that goes whole: fp32 (exact), bf16 or int8; what it loses follows
+  Codec keyframe_codec{CodecId::int8};
+  // bf16, where the other end says so as well: half the memory of a link
+  ReplicaFormat replicas = ReplicaFormat::fp32;
+  Step round_steps = 2;  // own steps between two looks at the model
   // A block is sent when ‖x − published‖ > threshold · max(floor, (η/η_peak)^power) · ‖published‖.
   double threshold = 0.01;
   double threshold_power = 1.0;
   double threshold_floor = 0.05;
-  Step period_steps = 8;            // period; the least of quadratic and of change
-  double quadratic_alpha = 0.1;     // quadratic: (α/η)² steps
-  double budget_bytes_per_s = 0;    // budget, and automatic when it is not 0: of this node, all links
-  double slowdown_max = 0.05;       // automatic: fraction by which learning may be slower than with the closest models
-  double horizon_steps = 1000;      // automatic: steps over which the spread is held against the drift
+  Step period_steps = 8;         // period; the least of quadratic and of change
+  double quadratic_alpha = 0.1;  // quadratic: (α/η)² steps
+  // budget, and automatic when it is not 0: of this node, all links
+  double budget_bytes_per_s = 0;
+  // automatic: fraction by which learning may be slower than with the closest models
+  double slowdown_max = 0.05;
+  // automatic: steps over which the spread is held against the drift
+  double horizon_steps = 1000;
   Duration heartbeat = std::chrono::milliseconds(2000);  // speak at least so often, changed or not
-  // Mixing: gain of an exchange is mixing / 2k, k the larger number of exchanges that one of its ends has open.
+  // Mixing: gain of an exchange is mixing / 2k, k the larger number of exchanges that one of its
+  // ends has open.
   double mixing = 1.0;
-  // Of what the two models of an exchange have moved in the mean since the last one on their link, so much goes on top, divided by the
-  // node's links: momentum of the whole cluster's model. Only while training.
+  // Of what the two models of an exchange have moved in the mean since the last one on their link,
+  // so much goes on top, divided by the node's links: momentum of the whole cluster's model. Only
+  // while training.
   double outer_momentum = 0.5;
   bool outer_momentum_by_delay = true;  // more of it on a far line: outer_momentum_for()
-  double age_decay = 0.0;     // κ: gain / (1 + κ · age in own steps)
-  double future_position = 0;      // c: how far a replica is moved along the own drift to the time it is compared with
+  double age_decay = 0.0;               // κ: gain / (1 + κ · age in own steps)
+  // c: how far a replica is moved along the own drift to the time it is compared with
+  double future_position = 0;
   double drift_window_steps = 32;  // moving average behind the drift
   double curvature = 0;            // λ of the damping of that move (curvature.h); 0: none
   CurvatureMode curvature_mode = CurvatureMode::constant;
-  LossTrust loss_trust = LossTrust::off;  // who forecasts the peer's loss, which then weighs its model
-  double loss_trust_max = 2.0;     // the factor on the peer's weight lies in [1/max, max]
-  double joiner_weight = 0.05;     // weight of a node that just came, rising to 1 …
-  Step joiner_steps = 200;         // … over so many steps
-  double magnitude_max = 64.0;     // largest single decoded difference that is believed
+  // who forecasts the peer's loss, which then weighs its model
+  LossTrust loss_trust = LossTrust::off;
+  double loss_trust_max = 2.0;  // the factor on the peer's weight lies in [1/max, max]
+  double joiner_weight = 0.05;  // weight of a node that just came, rising to 1 …
+  Step joiner_steps = 200;      // … over so many steps
+  double magnitude_max = 64.0;  // largest single decoded difference that is believed
   std::size_t bulk_window_bytes = std::size_t{8} << 20;  // on one link's way to the socket
-  double spread_bound = 0.004;     // the final exchange ends below it
+  double spread_bound = 0.004;                           // the final exchange ends below it
   std::uint32_t refusals_until_quarantine = 3;
-  double transfer_reach = 4;  // what a neighbour's model pulls is cut to so many times what is usual (transfer_guard.h); 0: never
-  double loss_ratio_max = 3;  // of a neighbour with a loss so many times the members' median nothing is taken; 0: of all
-  double step_jump = 6;       // an own look that goes so many times as far as usual is taken back (step_guard.h); 0: none is
+  // what a neighbour's model pulls is cut to so many times what is usual (transfer_guard.h); 0:
+  // never
+  double transfer_reach = 4;
+  // of a neighbour with a loss so many times the members' median nothing is taken; 0: of all
+  double loss_ratio_max = 3;
+  // an own look that goes so many times as far as usual is taken back (step_guard.h); 0: none is
+  double step_jump = 6;
 };
 
-// Outer momentum on a line whose round trip takes `periods` times period_steps own steps: the pace 1 / (1 - μ) rises with the root of the time
-// between two exchanges, to five thirds at most, as DiLoCo takes more momentum the rarer its averages are. None stays none.
+// Outer momentum on a line whose round trip takes `periods` times period_steps own steps: the pace
+// 1 / (1 - μ) rises with the root of the time between two exchanges, to five thirds at most, as
+// DiLoCo takes more momentum the rarer its averages are. None stays none.
 [[nodiscard]] double outer_momentum_for(const ExchangePolicy&, double periods);
 
 // Why a message or a block changed nothing. Counted per link.
 enum class Reject : std::uint8_t {
-  malformed, too_large, foreign_schema, unknown_block, out_of_turn, base_mismatch, not_finite, absurd_magnitude, bad_gain, hash_mismatch,
+  malformed,
+  too_large,
+  foreign_schema,
+  unknown_block,
+  out_of_turn,
+  base_mismatch,
+  not_finite,
+  absurd_magnitude,
+  bad_gain,
+  hash_mismatch,
   endless_turn,
   count_
 };
@@ -90,17 +116,19 @@ struct ExchangeCounters {
   std::uint64_t keyframes_applied = 0;
   std::uint64_t transfers_clipped = 0;     // exchanges of which a block was not taken whole …
   std::uint64_t transfers_distrusted = 0;  // … and nothing at all, by the peer's loss
-  std::uint64_t bytes_sent = 0;        // messages of this link, before framing and TLS
+  std::uint64_t bytes_sent = 0;            // messages of this link, before framing and TLS
   std::uint64_t bytes_received = 0;
   std::uint64_t refused[static_cast<std::size_t>(Reject::count_)] = {};
-  double change = 0;        // gauge: ‖x − published‖ / ‖published‖ at the last look
-  double threshold = 0;     // gauge: what it was held against
+  double change = 0;     // gauge: ‖x − published‖ / ‖published‖ at the last look
+  double threshold = 0;  // gauge: what it was held against
   Codec codec{CodecId::mirror, 0};  // gauge: of the turn spoken last; mirror: none yet
-  double weight = 0;        // gauge: gain applied in the last turn
-  double correction = 0;    // gauge: norm of the future-position correction in the last turn, relative to ‖x‖
-  double trust = 1;         // gauge: factor on the peer's weight in the last turn, by its forecast loss
-  double transfer = 0;      // gauge: norm of the last transfer, relative to ‖x‖
-  double spread = 1;        // gauge: ‖received − published‖ / ‖published‖
+  double weight = 0;                // gauge: gain applied in the last turn
+  // gauge: norm of the future-position correction in the last turn, relative to ‖x‖
+  double correction = 0;
+  // gauge: factor on the peer's weight in the last turn, by its forecast loss
+  double trust = 1;
+  double transfer = 0;  // gauge: norm of the last transfer, relative to ‖x‖
+  double spread = 1;    // gauge: ‖received − published‖ / ‖published‖
   [[nodiscard]] std::uint64_t refused_total() const {
     std::uint64_t sum = 0;
     for (const std::uint64_t n : refused) sum += n;

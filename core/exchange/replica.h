@@ -1,11 +1,13 @@
-// core/exchange/replica.h - a replica of a model, block by block: in fp32, or in bf16, which takes half the memory.
+// core/exchange/replica.h - a replica of a model, block by block: in fp32, or in bf16, which takes
+// half the memory.
 //
-// In bf16 every change ends by rounding to nearest, ties to even. Both ends of a link keep their replicas in one format and change
-// them at the same moments by the same arithmetic, so these stay bit-identical; what rounding lost is in the difference
-// between model and replica, which the next delta carries. One owner.
+// In bf16 every change ends by rounding to nearest, ties to even. Both ends of a link keep their
+// replicas in one format and change them at the same moments by the same arithmetic, so these stay
+// bit-identical; what rounding lost is in the difference between model and replica, which the next
+// delta carries. One owner.
 //
-// A block has no value until it has been put, and is not looked at before: the memory of a large model is touched block by block as the
-// blocks come, not all of it where a link opens.
+// A block has no value until it has been put, and is not looked at before: the memory of a large
+// model is touched block by block as the blocks come, not all of it where a link opens.
 #pragma once
 
 #include <algorithm>
@@ -33,8 +35,10 @@ class Replica {
     clear();
     floats_ = floats;
     narrow_ = narrow;
-    if (narrow) narrow_values_ = std::make_unique_for_overwrite<std::uint16_t[]>(floats);
-    else wide_values_ = std::make_unique_for_overwrite<float[]>(floats);
+    if (narrow)
+      narrow_values_ = std::make_unique_for_overwrite<std::uint16_t[]>(floats);
+    else
+      wide_values_ = std::make_unique_for_overwrite<float[]>(floats);
   }
   void clear() {
     floats_ = 0;
@@ -65,7 +69,8 @@ class Replica {
     std::span<const float> values_;
   };
 
-  // A block to be changed; in bf16 rounded and kept when the object goes. Nobody else looks at the block meanwhile.
+  // A block to be changed; in bf16 rounded and kept when the object goes. Nobody else looks at the
+  // block meanwhile.
   class Change {
    public:
     Change(Replica& replica, const Block& block) : replica_(replica), block_(block) {
@@ -92,7 +97,8 @@ class Replica {
   };
 
   void put(const Block& block, std::span<const float> values) {
-    narrow_ ? kernels().narrow(narrow_of(block), values) : void(std::copy(values.begin(), values.end(), wide_of(block).begin()));
+    narrow_ ? kernels().narrow(narrow_of(block), values)
+            : void(std::copy(values.begin(), values.end(), wide_of(block).begin()));
   }
 
   // As they would be kept.
@@ -104,11 +110,18 @@ class Replica {
   }
 
  private:
-  [[nodiscard]] std::span<float> wide_of(const Block& block) { return block.of(std::span(wide_values_.get(), floats_)); }
-  [[nodiscard]] std::span<const float> wide_of(const Block& block) const { return block.of(std::span<const float>(wide_values_.get(), floats_)); }
-  [[nodiscard]] std::span<std::uint16_t> narrow_of(const Block& block) { return std::span(narrow_values_.get(), floats_).subspan(block.offset, block.size); }
+  [[nodiscard]] std::span<float> wide_of(const Block& block) {
+    return block.of(std::span(wide_values_.get(), floats_));
+  }
+  [[nodiscard]] std::span<const float> wide_of(const Block& block) const {
+    return block.of(std::span<const float>(wide_values_.get(), floats_));
+  }
+  [[nodiscard]] std::span<std::uint16_t> narrow_of(const Block& block) {
+    return std::span(narrow_values_.get(), floats_).subspan(block.offset, block.size);
+  }
   [[nodiscard]] std::span<const std::uint16_t> narrow_of(const Block& block) const {
-    return std::span<const std::uint16_t>(narrow_values_.get(), floats_).subspan(block.offset, block.size);
+    return std::span<const std::uint16_t>(narrow_values_.get(), floats_)
+        .subspan(block.offset, block.size);
   }
 
   std::size_t floats_ = 0;

@@ -4,8 +4,9 @@
 // it with an additive update and gives it away (Update); the trainer adds it to its parameters at
 // the next step boundary, later fills the same buffer with its parameters and gives it back
 // (Snapshot). The next snapshot is therefore always taken after the last update was applied and
-// nothing is mixed twice. The trainer never waits for the buffer while it has steps to make. The core may ask for it
-// early (RecallEffect); it then comes at the end of the step that is being made.
+// nothing is mixed twice. The trainer never waits for the buffer while it has steps to make. The
+// core may ask for it early (RecallEffect); it then comes at the end of the step that is being
+// made.
 #pragma once
 
 #include "core/base/types.h"
@@ -14,36 +15,41 @@ namespace gossipd {
 
 // Trainer → core, at a step boundary.
 struct Snapshot {
-  std::vector<float> model;          // P floats: parameters after `step` steps
-  Step step = 0;                     // optimiser steps made since this node's model began
-  Samples samples = 0;               // samples this node has trained on since its counter began
-  double loss = 0;                   // smoothed training loss; 0 before the first step
-  double loss_worst = 0;             // largest of a step since the last snapshot; 0: not known
-  double learning_rate = 0;          // of the next step, with the update's rate_scale
-  double learning_rate_peak = 0;     // the schedule's largest, likewise
-  bool warming_up = false;           // the schedule still rises to it
-  double step_seconds = 0;           // smoothed wall time of one step
-  std::uint32_t batch = 0;           // samples of one step, now; step_seconds is of this batch
-  std::uint32_t job_batch = 0;       // … as the job asks for; 0: the same
-  bool finite = true;                // false: a parameter or the loss is NaN or infinite
+  std::vector<float> model;       // P floats: parameters after `step` steps
+  Step step = 0;                  // optimiser steps made since this node's model began
+  Samples samples = 0;            // samples this node has trained on since its counter began
+  double loss = 0;                // smoothed training loss; 0 before the first step
+  double loss_worst = 0;          // largest of a step since the last snapshot; 0: not known
+  double learning_rate = 0;       // of the next step, with the update's rate_scale
+  double learning_rate_peak = 0;  // the schedule's largest, likewise
+  bool warming_up = false;        // the schedule still rises to it
+  double step_seconds = 0;        // smoothed wall time of one step
+  std::uint32_t batch = 0;        // samples of one step, now; step_seconds is of this batch
+  std::uint32_t job_batch = 0;    // … as the job asks for; 0: the same
+  bool finite = true;             // false: a parameter or the loss is NaN or infinite
 };
 
-// The two buffers of a node's rounds, P zeros each. Who prepares the model makes them, on a thread of its own, since the first touch of so
-// much memory takes long: of 100 million parameters some tenths of a second.
+// The two buffers of a node's rounds, P zeros each. Who prepares the model makes them, on a thread
+// of its own, since the first touch of so much memory takes long: of 100 million parameters some
+// tenths of a second.
 struct RoundBuffers {
   std::vector<float> base;
   std::vector<float> update;
 };
-[[nodiscard]] inline RoundBuffers make_round_buffers(std::uint64_t floats) { return {std::vector<float>(floats), std::vector<float>(floats)}; }
+[[nodiscard]] inline RoundBuffers make_round_buffers(std::uint64_t floats) {
+  return {std::vector<float>(floats), std::vector<float>(floats)};
+}
 
 // Core → trainer.
 struct Update {
   std::vector<float> values;  // P floats, to be added to the parameters
-  bool replace = false;       // instead: these are the parameters; the optimiser's state starts at zero
+  // instead: these are the parameters; the optimiser's state starts at zero
+  bool replace = false;
   Step steps_until_snapshot = 1;  // the next snapshot is wanted after at least so many more steps …
-  bool training = true;           // … or, when false (budget spent, paused, left), at once and without stepping
-  std::uint32_t batch = 0;        // samples per step from the next step on; 0: the job's
-  double rate_scale = 1;          // factor on the schedule's learning rate, likewise
+  // … or, when false (budget spent, paused, left), at once and without stepping
+  bool training = true;
+  std::uint32_t batch = 0;  // samples per step from the next step on; 0: the job's
+  double rate_scale = 1;    // factor on the schedule's learning rate, likewise
 };
 
 }  // namespace gossipd

@@ -24,8 +24,10 @@ double TransferGuard::usual(NodeId peer, std::size_t block) const {
   for (const auto& [id, link] : links_) {
     if (!link.open || link.past.empty() || link.past[block].count < history_min) continue;
     const Past& past = link.past[block];
-    if (id == peer) own = median(past.taken, past.count);
-    else others.push_back(median(past.asked, past.count));
+    if (id == peer)
+      own = median(past.taken, past.count);
+    else
+      others.push_back(median(past.asked, past.count));
   }
   if (others.empty()) return own;
   const auto middle = others.begin() + static_cast<std::ptrdiff_t>((others.size() - 1) / 2);
@@ -39,11 +41,13 @@ double TransferGuard::share(NodeId peer, const Ask& ask) {
   Of& link = links_[peer];
   link.open = true;
   link.past.resize(blocks_);
-  const double own_norm = std::max(ask.own_norm, rms_min * std::sqrt(static_cast<double>(ask.floats)));
+  const double own_norm =
+      std::max(ask.own_norm, rms_min * std::sqrt(static_cast<double>(ask.floats)));
   const double known = usual(peer, ask.block);
   double share = 1;
   if (travels_ && known >= 0) {
-    const double bound = reach_ * std::max({ask.travelled, known, (ask.training ? norm_floor : rest_floor) * own_norm});
+    const double bound = reach_ * std::max({ask.travelled, known,
+                                            (ask.training ? norm_floor : rest_floor) * own_norm});
     share = std::min(1.0, bound / ask.norm);
   }
   if (!(ask.norm <= absurd * std::max(own_norm, ask.travelled))) share = 0;
@@ -67,7 +71,8 @@ bool TransferGuard::finish(NodeId peer) {
     link.strikes -= std::min(link.strikes, 1u);
     return false;
   }
-  if (++link.strikes < std::max(1u, strikes_max >> std::min(link.offences, offences_max))) return false;
+  if (++link.strikes < std::max(1u, strikes_max >> std::min(link.offences, offences_max)))
+    return false;
   link.strikes = 0;
   ++link.offences;
   return true;

@@ -1,7 +1,8 @@
-// core/exchange/transfer_guard.h - how much of what a neighbour's model pulls a node takes, block by block.
+// core/exchange/transfer_guard.h - how much of what a neighbour's model pulls a node takes, block
+// by block.
 //
-// The problem: the key admits a member, it does not make it right. A neighbour whose model was ruined,
-// or that lies, pulls this node's model away within any bound on single values.
+// The problem: the key admits a member, it does not make it right. A neighbour whose model was
+// ruined, or that lies, pulls this node's model away within any bound on single values.
 //
 // The answer is self-centred clipping (He, Karimireddy, Jaggi 2022) with a radius that is found. A
 // transfer of norm t on one block of one link is cut to `reach` times the largest of
@@ -11,13 +12,15 @@
 //     (without another link: what this link was given),
 //   `norm_floor` of the block's own norm; `rest_floor` of it at rest, where nothing travels,
 //
-// and to nothing if it is beyond `absurd` times that norm. In undisturbed runs transfers stay below 2 times
-// the first two. Where all links pull far it is this node that is far, and it follows. A link that is
-// cut to less than `hard_share` in `strikes_max` exchanges more often than not offends, and rests;
-// each time it needs half as many. Only the model's update is cut: both ends draw the replicas
-// together as before, so these stay bit-identical and what was not taken is said again.
+// and to nothing if it is beyond `absurd` times that norm. In undisturbed runs transfers stay below
+// 2 times the first two. Where all links pull far it is this node that is far, and it follows. A
+// link that is cut to less than `hard_share` in `strikes_max` exchanges more often than not
+// offends, and rests; each time it needs half as many. Only the model's update is cut: both ends
+// draw the replicas together as before, so these stay bit-identical and what was not taken is said
+// again.
 //
-// Does not stop: more than half of the links in league, and whoever stays below the radius. One owner.
+// Does not stop: more than half of the links in league, and whoever stays below the radius. One
+// owner.
 #pragma once
 
 #include <array>
@@ -32,18 +35,20 @@ class TransferGuard {
  public:
   static constexpr double norm_floor = 0.0025, rest_floor = 0.05;
   static constexpr double absurd = 10;
-  static constexpr double rms_min = 0.1;  // a block that is nearly zero counts as if its values were so large
+  // a block that is nearly zero counts as if its values were so large
+  static constexpr double rms_min = 0.1;
   static constexpr double hard_share = 1.0 / 3;
   static constexpr std::uint32_t strikes_max = 8;
-  static constexpr std::size_t history = 8;      // transfers of a block on a link that are remembered …
+  // transfers of a block on a link that are remembered …
+  static constexpr std::size_t history = 8;
   static constexpr std::size_t history_min = 3;  // … and needed
 
   struct Ask {
     std::size_t block = 0;
-    std::size_t floats = 0;    // of the block
-    double norm = 0;           // of the transfer
-    double travelled = 0;      // by own steps since the last exchange on this link
-    double own_norm = 0;       // of the block
+    std::size_t floats = 0;  // of the block
+    double norm = 0;         // of the transfer
+    double travelled = 0;    // by own steps since the last exchange on this link
+    double own_norm = 0;     // of the block
     bool training = true;
   };
 
@@ -64,7 +69,7 @@ class TransferGuard {
   };
   struct Of {
     bool open = false;
-    std::vector<Past> past;  // of each block
+    std::vector<Past> past;                       // of each block
     double asked_squared = 0, taken_squared = 0;  // of this exchange
     std::uint32_t strikes = 0, offences = 0;
   };

@@ -7,9 +7,11 @@
 namespace gossipd {
 namespace {
 
-constexpr double heartbeat_threshold_share = 0.1;  // what stayed below the threshold for so long is said after all
-constexpr double round_gap_max_s = 1.0;            // a longer pause between rounds moves a found threshold no further
-constexpr double control_factor_max = 1.25;        // of a found threshold, per round
+// what stayed below the threshold for so long is said after all
+constexpr double heartbeat_threshold_share = 0.1;
+// a longer pause between rounds moves a found threshold no further
+constexpr double round_gap_max_s = 1.0;
+constexpr double control_factor_max = 1.25;  // of a found threshold, per round
 constexpr double nothing = std::numeric_limits<double>::infinity();
 
 }  // namespace
@@ -20,9 +22,13 @@ Step quadratic_period(Step least, double alpha, double learning_rate) {
   return std::max(least, static_cast<Step>(std::min(steps, 1e15)));
 }
 
-void TokenBucket::fill(double elapsed_s) { level_ = std::min(capacity_, level_ + rate_ * std::max(0.0, elapsed_s)); }
+void TokenBucket::fill(double elapsed_s) {
+  level_ = std::min(capacity_, level_ + rate_ * std::max(0.0, elapsed_s));
+}
 
-double TokenBucket::share() const { return capacity_ > 0 ? std::clamp(level_ / capacity_, 0.0, 1.0) : 0.0; }
+double TokenBucket::share() const {
+  return capacity_ > 0 ? std::clamp(level_ / capacity_, 0.0, 1.0) : 0.0;
+}
 
 Trigger::Trigger(const ExchangePolicy& policy)
     : policy_(policy),
@@ -31,10 +37,13 @@ Trigger::Trigger(const ExchangePolicy& policy)
       found_(std::clamp(policy.threshold, found_threshold_min, found_threshold_max)),
       period_(policy.period_steps) {}
 
-bool Trigger::periodic() const { return policy_.policy == SpeakPolicy::period || policy_.policy == SpeakPolicy::quadratic; }
+bool Trigger::periodic() const {
+  return policy_.policy == SpeakPolicy::period || policy_.policy == SpeakPolicy::quadratic;
+}
 
 bool Trigger::by_budget() const {
-  return policy_.policy == SpeakPolicy::budget || (policy_.policy == SpeakPolicy::automatic && policy_.budget_bytes_per_s > 0);
+  return policy_.policy == SpeakPolicy::budget ||
+         (policy_.policy == SpeakPolicy::automatic && policy_.budget_bytes_per_s > 0);
 }
 
 void Trigger::on_round(const Round& round) {
@@ -43,22 +52,29 @@ void Trigger::on_round(const Round& round) {
   had_round_ = true;
   if (by_budget()) {
     bucket_.fill(elapsed_s);
-    found_ *= std::exp(budget_gain * (0.5 - bucket_.share()) * std::min(elapsed_s, round_gap_max_s));
-  } else if (policy_.policy == SpeakPolicy::automatic && round.drift > 0 && round.spread > 0 && round.spread < 1) {
+    found_ *=
+        std::exp(budget_gain * (0.5 - bucket_.share()) * std::min(elapsed_s, round_gap_max_s));
+  } else if (policy_.policy == SpeakPolicy::automatic && round.drift > 0 && round.spread > 0 &&
+             round.spread < 1) {
     const double wanted = policy_.slowdown_max * round.drift * policy_.horizon_steps;
-    found_ *= std::clamp(std::pow(wanted / round.spread, automatic_gain), 1 / control_factor_max, control_factor_max);
+    found_ *= std::clamp(std::pow(wanted / round.spread, automatic_gain), 1 / control_factor_max,
+                         control_factor_max);
   }
   found_ = std::clamp(found_, found_threshold_min, found_threshold_max);
-  // A warm-up starts near 0, which is no reason to be silent: it goes by the rate it leads to, as in the rule's paper.
+  // A warm-up starts near 0, which is no reason to be silent: it goes by the rate it leads to, as
+  // in the rule's paper.
   const double rate_of_period = round.warming_up ? round.learning_rate_peak : round.learning_rate;
-  period_ = policy_.policy == SpeakPolicy::quadratic ? quadratic_period(policy_.period_steps, policy_.quadratic_alpha, rate_of_period)
-                                                     : policy_.period_steps;
+  period_ = policy_.policy == SpeakPolicy::quadratic
+                ? quadratic_period(policy_.period_steps, policy_.quadratic_alpha, rate_of_period)
+                : policy_.period_steps;
   if (policy_.policy == SpeakPolicy::budget || policy_.policy == SpeakPolicy::automatic) {
     threshold_ = found_;
   } else {
-    const double rate = round.learning_rate_peak > 0 ? round.learning_rate / round.learning_rate_peak : 1.0;
+    const double rate =
+        round.learning_rate_peak > 0 ? round.learning_rate / round.learning_rate_peak : 1.0;
     threshold_ =
-        policy_.threshold * std::max(policy_.threshold_floor, std::pow(std::clamp(rate, 0.0, 1.0), policy_.threshold_power));
+        policy_.threshold * std::max(policy_.threshold_floor,
+                                     std::pow(std::clamp(rate, 0.0, 1.0), policy_.threshold_power));
   }
 }
 
@@ -68,7 +84,8 @@ Trigger::Decision Trigger::decide(const LinkState& link) const {
     return {over || link.owes_keyframes, over ? 0 : nothing};
   }
   if (by_budget() && bucket_.empty()) return {link.owes_keyframes, nothing};
-  const bool spaced = policy_.policy != SpeakPolicy::change || link.steps_since_spoken >= policy_.period_steps;
+  const bool spaced =
+      policy_.policy != SpeakPolicy::change || link.steps_since_spoken >= policy_.period_steps;
   const double limit = link.due ? threshold_ * heartbeat_threshold_share : threshold_;
   if (policy_.scope == ChangeScope::model) {
     const bool changed = link.owes_keyframes || link.model_change > threshold_;

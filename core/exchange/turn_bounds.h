@@ -1,11 +1,11 @@
 // core/exchange/turn_bounds.h - how much a peer may say before it has to end its turn.
 //
-// The problem: what a turn brings is kept until its end, so a turn without an end takes memory for ever. The
-// speaker itself sets the measure: in one turn it says of a block at most one record that goes whole and one
-// delta after it, and every message but the last one has a record. So a turn has at most
-// turn_records_per_block_max records for each block of the model. A peer that has lost the connection says
-// what was lost once more: the measure begins anew with each opening of the link. Pure; one owner.
-// Memory: one byte for each block.
+// The problem: what a turn brings is kept until its end, so a turn without an end takes memory for
+// ever. The speaker itself sets the measure: in one turn it says of a block at most one record that
+// goes whole and one delta after it, and every message but the last one has a record. So a turn has
+// at most turn_records_per_block_max records for each block of the model. A peer that has lost the
+// connection says what was lost once more: the measure begins anew with each opening of the link.
+// Pure; one owner. Memory: one byte for each block.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,8 @@ class TurnBounds {
  public:
   // A turn begins, or is heard from anew.
   void begin(std::size_t blocks) { said_.assign(blocks, 0); }
-  // A message of it. Reject::endless_turn: it goes beyond the bounds, and nothing has changed. The records name blocks of the schema.
+  // A message of it. Reject::endless_turn: it goes beyond the bounds, and nothing has changed. The
+  // records name blocks of the schema.
   [[nodiscard]] std::optional<Reject> admit(const TurnHeader&, std::span<const TurnRecord>);
 
  private:

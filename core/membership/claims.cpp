@@ -30,17 +30,24 @@ double typical_rate(const Directory& directory, NodeId self, double own_rate) {
 Samples Claims::credited(NodeId id, const Directory& directory, Samples claimed, NodeId said_by) {
   const Directory::Entry* known = directory.find(id);
   const Samples samples = known == nullptr ? 0 : known->record.samples;
-  const Samples counts = credit_.credit(
-      {.id = id, .claimed = claimed, .known = samples, .met = known != nullptr, .own_word = id == said_by});
+  const Samples counts = credit_.credit({.id = id,
+                                         .claimed = claimed,
+                                         .known = samples,
+                                         .met = known != nullptr,
+                                         .own_word = id == said_by});
   if (counts < claimed && claimed > samples) doubts_.note(Doubt::samples, said_by);
   return counts;
 }
 
 bool Claims::admit(MemberRecord& claim, const Directory& directory, NodeId said_by) {
   const Directory::Entry* known = directory.find(claim.id);
-  const Told told = claim.id == self_ ? Told::of_us : claim.id == said_by ? Told::of_itself : Told::of_another;
-  if (known == nullptr && told == Told::of_another && claim.incarnation > first_incarnation_max && claim.incarnation < counter_max) {
-    // A member under lies may have had to go that far. It counts as known, in a life that it can outbid.
+  const Told told = claim.id == self_     ? Told::of_us
+                    : claim.id == said_by ? Told::of_itself
+                                          : Told::of_another;
+  if (known == nullptr && told == Told::of_another && claim.incarnation > first_incarnation_max &&
+      claim.incarnation < counter_max) {
+    // A member under lies may have had to go that far. It counts as known, in a life that it can
+    // outbid.
     claim.incarnation = first_incarnation_max;
     doubts_.note(Doubt::incarnation, said_by);
   }
@@ -72,14 +79,17 @@ bool Claims::admit(MemberFigures& claim, const Directory& directory, NodeId said
   auto why = doubt(claim);
   if (!why && claim.id == self_ && leaps(claim.incarnation, directory)) why = Doubt::incarnation;
   if (why) doubts_.note(*why, said_by);
-  if (why || directory.find(claim.id) == nullptr) return false;  // figures of who is not known say nothing
+  // figures of who is not known say nothing
+  if (why || directory.find(claim.id) == nullptr) return false;
   claim.samples = credited(claim.id, directory, claim.samples, said_by);
   return true;
 }
 
 bool Claims::admit(const Suspicion& claim, const Directory& directory, NodeId said_by) {
   const Directory::Entry* known = directory.find(claim.id);
-  if (known == nullptr || is_plausible_incarnation(claim.incarnation, known->record.incarnation, Told::of_another)) return true;
+  if (known == nullptr ||
+      is_plausible_incarnation(claim.incarnation, known->record.incarnation, Told::of_another))
+    return true;
   doubts_.note(Doubt::incarnation, said_by);
   return false;
 }
@@ -95,9 +105,12 @@ void Claims::end_trust() {
   budget_.end_trust();
 }
 
-double Claims::rate_max() const { return credit_.rate_max() > 0 ? credit_.rate_max() : absurd_rate; }
+double Claims::rate_max() const {
+  return credit_.rate_max() > 0 ? credit_.rate_max() : absurd_rate;
+}
 
-std::vector<MemberFigures> Claims::on_tick(const Directory& directory, double own_rate, Instant now) {
+std::vector<MemberFigures> Claims::on_tick(const Directory& directory, double own_rate,
+                                           Instant now) {
   credit_.advance(typical_rate(directory, self_, own_rate), directory.self().samples, now);
   std::vector<MemberFigures> more;
   for (const auto& [id, samples] : credit_.due()) {

@@ -1,8 +1,9 @@
 // core/membership/claims.h - what is believed of the records that peers send.
 //
-// Stands between the wire and the directory: a claim that cannot be is refused (plausibility.h), the
-// samples in one that can be are lowered to what counts (sample_credit.h). Says what was refused, in
-// sum. The directory is never asked to hold what this has refused. Pure; core strand only.
+// Stands between the wire and the directory: a claim that cannot be is refused (plausibility.h),
+// the samples in one that can be are lowered to what counts (sample_credit.h). Says what was
+// refused, in sum. The directory is never asked to hold what this has refused. Pure; core strand
+// only.
 #pragma once
 
 #include "core/membership/directory.h"
@@ -22,14 +23,19 @@ class Claims {
   [[nodiscard]] bool admit(const Suspicion& claim, const Directory& directory, NodeId said_by);
   [[nodiscard]] bool admit(const Budget& claim, NodeId said_by, Instant now);
 
-  [[nodiscard]] bool believes(const Budget& claim, Instant now) const { return budget_.is_plausible(claim, now); }
+  [[nodiscard]] bool believes(const Budget& claim, Instant now) const {
+    return budget_.is_plausible(claim, now);
+  }
   // This budget is in force now; `decided_here`: by an operator or this node.
-  void adopt(const Budget& budget, bool decided_here) { budget_.adopt(budget.revision, decided_here); }
+  void adopt(const Budget& budget, bool decided_here) {
+    budget_.adopt(budget.revision, decided_here);
+  }
   // This node trains from now on.
   void end_trust();
-  // Time has passed; `own_rate`: samples/s of this node when it last trained, 0: never yet. Returns the
-  // members of whose claims more counts by now.
-  [[nodiscard]] std::vector<MemberFigures> on_tick(const Directory& directory, double own_rate, Instant now);
+  // Time has passed; `own_rate`: samples/s of this node when it last trained, 0: never yet. Returns
+  // the members of whose claims more counts by now.
+  [[nodiscard]] std::vector<MemberFigures> on_tick(const Directory& directory, double own_rate,
+                                                   Instant now);
   // A life of this node that was claimed beyond its own, and may be refuted now.
   [[nodiscard]] std::optional<std::uint64_t> take_leap(const Directory& directory, Instant now);
   // No member is believed to train faster.
@@ -38,7 +44,8 @@ class Claims {
   [[nodiscard]] std::optional<std::string> summary(Instant now) { return doubts_.summary(now); }
 
  private:
-  [[nodiscard]] Samples credited(NodeId id, const Directory& directory, Samples claimed, NodeId said_by);
+  [[nodiscard]] Samples credited(NodeId id, const Directory& directory, Samples claimed,
+                                 NodeId said_by);
 
   [[nodiscard]] bool leaps(std::uint64_t incarnation, const Directory& directory) const;
 
@@ -50,9 +57,10 @@ class Claims {
   DoubtCounts doubts_;
 };
 
-// What a member does typically, by the speeds that are told: the lower median of those that are known, this
-// node's own among them, so that no single member decides it
-// while anybody trains: where all the others are one that has finished, its word is all there is. 0: too few are known.
+// What a member does typically, by the speeds that are told: the lower median of those that are
+// known, this node's own among them, so that no single member decides it
+// while anybody trains: where all the others are one that has finished, its word is all there is.
+// 0: too few are known.
 [[nodiscard]] double typical_rate(const Directory& directory, NodeId self, double own_rate);
 
 }  // namespace gossipd

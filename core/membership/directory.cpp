@@ -44,7 +44,8 @@ std::uint64_t hash_of_news(const MemberRecord& r) {
 }  // namespace
 
 MemberFigures figures_of(const MemberRecord& r) {
-  return {r.id, r.incarnation, r.tick, r.samples, r.step, r.samples_per_second, r.batch, r.loss, r.spread, 0};
+  return {r.id,    r.incarnation, r.tick,   r.samples, r.step, r.samples_per_second,
+          r.batch, r.loss,        r.spread, 0};
 }
 
 void Directory::account(const MemberRecord& record, bool adds) {
@@ -80,7 +81,8 @@ void Directory::absolve(Entry& entry) {
 void Directory::set_self(MemberRecord record, bool is_news, Instant now) {
   GOSSIPD_ASSERT(record.id == self_);
   Entry& entry = entries_[self_];
-  GOSSIPD_ASSERT(record.incarnation >= entry.record.incarnation && record.samples >= entry.record.samples);
+  GOSSIPD_ASSERT(record.incarnation >= entry.record.incarnation &&
+                 record.samples >= entry.record.samples);
   record.tick = entry.record.tick + 1;
   record.news = is_news ? record.tick : entry.record.news;
   entry.record = std::move(record);
@@ -88,8 +90,10 @@ void Directory::set_self(MemberRecord record, bool is_news, Instant now) {
   touch(entry, is_news);
 }
 
-// Ticks beyond our own would keep what we say from being heard, and news that are not ours would stand: both are refuted like an accusation.
-Directory::Outcome Directory::merge_self(const MemberFigures& claim, MemberState state, std::uint64_t news) {
+// Ticks beyond our own would keep what we say from being heard, and news that are not ours would
+// stand: both are refuted like an accusation.
+Directory::Outcome Directory::merge_self(const MemberFigures& claim, MemberState state,
+                                         std::uint64_t news) {
   Entry& entry = entries_[self_];
   const bool recovered = claim.samples > entry.record.samples;
   if (recovered) {
@@ -97,7 +101,9 @@ Directory::Outcome Directory::merge_self(const MemberFigures& claim, MemberState
     touch(entry, true);
   }
   const bool newer = claim.incarnation > entry.record.incarnation;
-  const bool accused = claim.incarnation == entry.record.incarnation && (state > entry.record.state || claim.tick > entry.record.tick || news > entry.record.news);
+  const bool accused =
+      claim.incarnation == entry.record.incarnation &&
+      (state > entry.record.state || claim.tick > entry.record.tick || news > entry.record.news);
   if (!newer && !accused) return recovered ? Outcome::recovered : Outcome::unchanged;
   return Outcome::accused;
 }
@@ -124,7 +130,9 @@ bool Directory::make_room(Instant now) {
   if (evicted_.size() >= evicted_max) return false;
   auto oldest = entries_.end();
   for (auto it = entries_.begin(); it != entries_.end(); ++it)
-    if (it->first != self_ && (oldest == entries_.end() || it->second.refreshed < oldest->second.refreshed)) oldest = it;
+    if (it->first != self_ &&
+        (oldest == entries_.end() || it->second.refreshed < oldest->second.refreshed))
+      oldest = it;
   if (oldest == entries_.end() || now - oldest->second.refreshed < kept_at_least) return false;
   absolve(oldest->second);
   account(oldest->second.record, false);
@@ -141,13 +149,16 @@ Directory::Outcome Directory::merge(const MemberRecord& claim, Instant now, Sess
   if (found == entries_.end()) return add(claim, now, source);
   Entry& entry = found->second;
   MemberRecord& known = entry.record;
-  if (claim.incarnation < known.incarnation && claim.samples <= known.samples) return Outcome::unchanged;
+  if (claim.incarnation < known.incarnation && claim.samples <= known.samples)
+    return Outcome::unchanged;
   account(known, false);
   const MemberState before = known.state;
   const Samples samples = std::max(known.samples, claim.samples);
-  const MemberState claimed = claim.state == MemberState::suspect ? MemberState::alive : claim.state;
+  const MemberState claimed =
+      claim.state == MemberState::suspect ? MemberState::alive : claim.state;
   const bool refuted = claim.incarnation > known.incarnation;
-  const bool newer_word = refuted || (claim.incarnation == known.incarnation && claim.tick > known.tick);
+  const bool newer_word =
+      refuted || (claim.incarnation == known.incarnation && claim.tick > known.tick);
   bool is_news = refuted, newer_figures = samples != known.samples;
   if (newer_word) entry.said = now;
   if (refuted) {
@@ -166,7 +177,8 @@ Directory::Outcome Directory::merge(const MemberRecord& claim, Instant now, Sess
   known.samples = samples;
   account(known, true);
   if (!is_news && !newer_figures) return Outcome::unchanged;
-  const bool said_it_all = claim.incarnation == known.incarnation && claimed == known.state && claim.news == known.news && claim.tick == known.tick &&
+  const bool said_it_all = claim.incarnation == known.incarnation && claimed == known.state &&
+                           claim.news == known.news && claim.tick == known.tick &&
                            claim.samples == known.samples;
   touch(entry, is_news, said_it_all ? source : SessionId{});
   if (newer_word || is_news) entry.refreshed = now;
@@ -185,7 +197,8 @@ Directory::Outcome Directory::merge(const MemberFigures& claim, Instant now, Ses
   const auto found = entries_.find(claim.id);
   if (found == entries_.end()) return Outcome::unchanged;
   Entry& entry = found->second;
-  const bool newer = claim.incarnation == entry.record.incarnation && claim.tick > entry.record.tick;
+  const bool newer =
+      claim.incarnation == entry.record.incarnation && claim.tick > entry.record.tick;
   if (!newer && claim.samples <= entry.record.samples) return Outcome::unchanged;
   account(entry.record, false);
   if (newer) {
@@ -237,7 +250,9 @@ bool Directory::set_forgotten(NodeId id, Instant now) {
 
 bool Directory::accuse(NodeId id, Instant last_heard) {
   const auto found = entries_.find(id);
-  if (found == entries_.end() || found->second.record.state != MemberState::alive || found->second.accused_here || id == self_) return false;
+  if (found == entries_.end() || found->second.record.state != MemberState::alive ||
+      found->second.accused_here || id == self_)
+    return false;
   Entry& entry = found->second;
   entry.suspect = entry.accused_here = true;
   entry.suspected = last_heard;
@@ -250,8 +265,10 @@ bool Directory::merge(const Suspicion& suspicion, Instant now) {
   const auto found = entries_.find(suspicion.id);
   if (found == entries_.end() || suspicion.id == self_) return false;
   Entry& entry = found->second;
-  if (entry.record.state != MemberState::alive || entry.record.incarnation != suspicion.incarnation) return false;
-  if (entry.accusers.size() >= accusers_max || !entry.accusers.insert(suspicion.by).second) return false;
+  if (entry.record.state != MemberState::alive || entry.record.incarnation != suspicion.incarnation)
+    return false;
+  if (entry.accusers.size() >= accusers_max || !entry.accusers.insert(suspicion.by).second)
+    return false;
   if (!entry.suspect) entry.suspected = now;
   entry.suspect = true;
   suspects_.insert(suspicion.id);
@@ -265,8 +282,10 @@ std::vector<NodeId> Directory::overdue(const Timeouts& timeouts, Instant now) co
     Duration patience = 2 * timeouts.fail_after;
     if (entry.accused_here) {
       const double others = static_cast<double>(entry.accusers.size()) - 1;
-      const double share = 1 - 0.5 * std::log(others + 1) / std::log(static_cast<double>(accusers_max));
-      patience = timeouts.suspect_after + from_seconds(seconds(timeouts.fail_after - timeouts.suspect_after) * share);
+      const double share =
+          1 - 0.5 * std::log(others + 1) / std::log(static_cast<double>(accusers_max));
+      patience = timeouts.suspect_after +
+                 from_seconds(seconds(timeouts.fail_after - timeouts.suspect_after) * share);
     }
     if (now - entry.suspected > patience) ids.push_back(id);
   }
@@ -282,8 +301,11 @@ Samples Directory::samples_since(Duration stale, Instant now, double rate_max) c
   double samples = 0;
   for (const auto& [id, entry] : entries_) {
     const MemberRecord& record = entry.record;
-    if (id == self_ || entry.suspect || record.state != MemberState::alive || record.phase != Phase::training || now - entry.said <= stale) continue;
-    samples += std::min(seconds(now - entry.said), figures_age_max_s) * std::clamp(record.samples_per_second, 0.0, rate_max);
+    if (id == self_ || entry.suspect || record.state != MemberState::alive ||
+        record.phase != Phase::training || now - entry.said <= stale)
+      continue;
+    samples += std::min(seconds(now - entry.said), figures_age_max_s) *
+               std::clamp(record.samples_per_second, 0.0, rate_max);
   }
   return static_cast<Samples>(samples);
 }
@@ -308,7 +330,8 @@ const Directory::Entry* Directory::find(NodeId id) const {
 
 const MemberRecord& Directory::self() const { return entries_.at(self_).record; }
 
-std::vector<MemberRecord> Directory::news_since(std::uint64_t& since, SessionId to, std::size_t most) const {
+std::vector<MemberRecord> Directory::news_since(std::uint64_t& since, SessionId to,
+                                                std::size_t most) const {
   std::vector<MemberRecord> records;
   for (auto it = by_news_.upper_bound(since); it != by_news_.end() && records.size() < most; ++it) {
     since = it->first;
@@ -318,15 +341,18 @@ std::vector<MemberRecord> Directory::news_since(std::uint64_t& since, SessionId 
   return records;
 }
 
-// A sweep goes through all members once. What changes behind it is for the next one, so a link that has been told all hears nothing more.
-std::vector<MemberFigures> Directory::next_figures(Sweep& sweep, SessionId to, std::size_t most, Instant now) const {
+// A sweep goes through all members once. What changes behind it is for the next one, so a link that
+// has been told all hears nothing more.
+std::vector<MemberFigures> Directory::next_figures(Sweep& sweep, SessionId to, std::size_t most,
+                                                   Instant now) const {
   std::vector<MemberFigures> figures;
   if (!sweep.under_way) {
     if (sweep.told >= figures_) return figures;
     sweep = Sweep{sweep.told, figures_, NodeId{}, true};
   }
   auto it = entries_.upper_bound(sweep.at);
-  for (std::size_t looked = 0; it != entries_.end() && looked < looked_at_max && figures.size() < most; ++it, ++looked) {
+  for (std::size_t looked = 0;
+       it != entries_.end() && looked < looked_at_max && figures.size() < most; ++it, ++looked) {
     sweep.at = it->first;
     const Entry& entry = it->second;
     if (entry.figures > sweep.told && entry.source != to) {
@@ -344,7 +370,8 @@ std::size_t Directory::buckets_for(std::size_t members) {
 
 std::vector<std::uint64_t> Directory::digest_in(std::size_t buckets) const {
   std::vector<std::uint64_t> hashes(buckets);
-  for (const auto& [id, entry] : entries_) hashes[mix(raw(id)) % buckets] += hash_of_news(entry.record);
+  for (const auto& [id, entry] : entries_)
+    hashes[mix(raw(id)) % buckets] += hash_of_news(entry.record);
   return hashes;
 }
 
@@ -365,8 +392,10 @@ std::vector<MemberRecord> Directory::sample(std::size_t most, Random& random) co
   for (const auto& [id, entry] : entries_) {
     if (entry.record.state != MemberState::alive) continue;
     ++seen;
-    if (records.size() < most) records.push_back(entry.record);
-    else if (const std::size_t place = random.below(seen); place < most) records[place] = entry.record;
+    if (records.size() < most)
+      records.push_back(entry.record);
+    else if (const std::size_t place = random.below(seen); place < most)
+      records[place] = entry.record;
   }
   return records;
 }

@@ -10,7 +10,9 @@ constexpr std::uint64_t random_bits = 32;
 constexpr std::uint64_t random_mask = (std::uint64_t{1} << random_bits) - 1;
 
 template <typename T>
-bool contains(const std::deque<T>& list, const T& value) { return std::find(list.begin(), list.end(), value) != list.end(); }
+bool contains(const std::deque<T>& list, const T& value) {
+  return std::find(list.begin(), list.end(), value) != list.end();
+}
 
 template <typename T>
 void remember(std::deque<T>& list, const T& value) {
@@ -23,7 +25,8 @@ void remember(std::deque<T>& list, const T& value) {
 
 // Never 0, which is no instance.
 std::uint64_t make_instance(std::uint64_t incarnation, std::uint64_t random) {
-  return std::min(incarnation, random_mask) << random_bits | std::max<std::uint64_t>(random & random_mask, 1);
+  return std::min(incarnation, random_mask) << random_bits |
+         std::max<std::uint64_t>(random & random_mask, 1);
 }
 
 Instances::Lives& Instances::of(NodeId id) {
@@ -46,7 +49,8 @@ Endpoint Instances::other_address(NodeId id, const Endpoint& here) const {
   const auto found = lives_.find(id);
   if (found == lives_.end()) return {};
   const auto& left = found->second.left;
-  const auto other = std::find_if(left.rbegin(), left.rend(), [&](const Endpoint& address) { return address != here; });
+  const auto other = std::find_if(left.rbegin(), left.rend(),
+                                  [&](const Endpoint& address) { return address != here; });
   return other == left.rend() ? Endpoint{} : *other;
 }
 
@@ -57,7 +61,8 @@ Instances::Heard Instances::hear(NodeId id, std::uint64_t instance) {
   if (contains(lives.outlived, instance)) return Heard::outlived;
   if (contains(lives.former, instance)) return Heard::again;
   if (lives.current != 0) remember(lives.former, lives.current);
-  for (const std::uint64_t other : std::exchange(lives.outlived, {})) remember(lives.former, other);  // to be compared with this one
+  // to be compared with this one
+  for (const std::uint64_t other : std::exchange(lives.outlived, {})) remember(lives.former, other);
   lives.current = instance;
   return Heard::alone;
 }

@@ -1,11 +1,11 @@
 // core/membership/instances.h - which process speaks under an id, and whether there are two.
 //
 // A state directory that was copied (a cloned disk, a virtual machine from a snapshot) makes two
-// processes of one id. Each start of a process has an instance number: the incarnation it began with,
-// then random bits, so the process that began earlier has the lower one. A restart is another
+// processes of one id. Each start of a process has an instance number: the incarnation it began
+// with, then random bits, so the process that began earlier has the lower one. A restart is another
 // instance, and the one before is never heard again. Where one that was followed by another is
-// heard again, and is alive, there are two: the lower one keeps the id, whoever is asked.
-// The caller makes sure of "alive" by a question that only a living process answers. Pure; core strand.
+// heard again, and is alive, there are two: the lower one keeps the id, whoever is asked. The
+// caller makes sure of "alive" by a question that only a living process answers. Pure; core strand.
 #pragma once
 
 #include <deque>
@@ -36,7 +36,7 @@ class Instances {
   // There were two of this id, and one of them has been told to give it up.
   [[nodiscard]] bool is_cloned(NodeId id) const;
 
-  static constexpr std::size_t former_max = 8;   // of an id
+  static constexpr std::size_t former_max = 8;  // of an id
   static constexpr std::size_t ids_max = 2048;
 
  private:
@@ -45,7 +45,7 @@ class Instances {
     std::deque<std::uint64_t> former;    // followed by others
     std::deque<std::uint64_t> outlived;  // alive together with another that keeps the id
     bool cloned = false;
-    std::deque<Endpoint> left;           // addresses
+    std::deque<Endpoint> left;  // addresses
   };
   Lives& of(NodeId id);
 

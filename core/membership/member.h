@@ -1,16 +1,17 @@
 // core/membership/member.h - what a cluster knows about one of its nodes.
 //
-// A record belongs to its node: only the node itself raises `incarnation`, `tick` and `news` and reports
-// its progress; others may say that they suspect it or hold it to have failed, and it refutes that
-// with a higher incarnation. `samples` only ever grows, whatever else a record says, so a restart
-// cannot count twice. Plain values; core strand only.
+// A record belongs to its node: only the node itself raises `incarnation`, `tick` and `news` and
+// reports its progress; others may say that they suspect it or hold it to have failed, and it
+// refutes that with a higher incarnation. `samples` only ever grows, whatever else a record says,
+// so a restart cannot count twice. Plain values; core strand only.
 #pragma once
 
 #include "core/base/types.h"
 
 namespace gossipd {
 
-// In this order a claim of the same incarnation overrides the one before it. A forgotten member is kept for its samples alone.
+// In this order a claim of the same incarnation overrides the one before it. A forgotten member is
+// kept for its samples alone.
 enum class MemberState : std::uint8_t { alive, suspect, failed, left, forgotten };
 [[nodiscard]] const char* to_string(MemberState);
 
@@ -33,10 +34,11 @@ enum class Phase : std::uint8_t {
 inline constexpr std::size_t name_bytes_max = 64;
 inline constexpr std::size_t members_max = 1024;
 inline constexpr std::size_t digest_buckets_max = 128;
-inline constexpr double figures_age_max_s = 1200;  // older ones are told, and made up for, as if they were so old
+// older ones are told, and made up for, as if they were so old
+inline constexpr double figures_age_max_s = 1200;
 
-// What an operator or an early stop made of the job's budget. The later word wins, of two at once the larger budget: every
-// node ends with the same, whatever the order in which they hear of it.
+// What an operator or an early stop made of the job's budget. The later word wins, of two at once
+// the larger budget: every node ends with the same, whatever the order in which they hear of it.
 struct Budget {
   std::uint64_t revision = 0;  // 0: the job's own
   Samples samples = 0;

@@ -26,9 +26,11 @@ const char* to_string(Doubt doubt) {
   GOSSIPD_ASSERT(!"a Doubt without a name");
 }
 
-bool is_plausible_incarnation(std::uint64_t claimed, std::optional<std::uint64_t> known, Told told) {
+bool is_plausible_incarnation(std::uint64_t claimed, std::optional<std::uint64_t> known,
+                              Told told) {
   if (claimed >= counter_max) return false;
-  if (!known) return claimed <= (told == Told::of_itself ? first_own_word_max : first_incarnation_max);
+  if (!known)
+    return claimed <= (told == Told::of_itself ? first_own_word_max : first_incarnation_max);
   switch (told) {
     case Told::of_another: return claimed <= saturated(*known, told_incarnation_jump_max);
     case Told::of_itself: return claimed <= saturated(*known, own_word_jump_max);
@@ -41,7 +43,8 @@ bool is_plausible_incarnation(std::uint64_t claimed, std::optional<std::uint64_t
 std::optional<Doubt> doubt(const MemberRecord& claim, const MemberRecord* known, Told told) {
   const auto incarnation = known ? std::optional(known->incarnation) : std::nullopt;
   if (!is_plausible_incarnation(claim.incarnation, incarnation, told)) return Doubt::incarnation;
-  if (claim.tick >= counter_max || claim.step >= counter_max || claim.news > claim.tick) return Doubt::counter;
+  if (claim.tick >= counter_max || claim.step >= counter_max || claim.news > claim.tick)
+    return Doubt::counter;
   return std::nullopt;
 }
 
@@ -55,7 +58,8 @@ bool BudgetBound::is_plausible(const Budget& claim, Instant now) const {
   if (claim.samples == 0 || claim.samples > budget_samples_max) return false;
   if (newcomer_) return claim.revision <= first_budget_revision_max;
   const double since_s = std::max(0.0, seconds(now - began_));
-  const auto by_time = static_cast<std::uint64_t>(since_s * static_cast<double>(budget_revisions_per_s));
+  const auto by_time =
+      static_cast<std::uint64_t>(since_s * static_cast<double>(budget_revisions_per_s));
   return claim.revision <= saturated(base_, saturated(budget_revision_jump_max, by_time));
 }
 
@@ -73,7 +77,8 @@ std::optional<std::string> DoubtCounts::summary(Instant now) {
   const char* comma = "";
   for (std::size_t i = 0; i < since_.size(); ++i) {
     if (since_[i] == 0) continue;
-    words += comma + std::string(to_string(static_cast<Doubt>(i))) + ":" + std::to_string(since_[i]);
+    words +=
+        comma + std::string(to_string(static_cast<Doubt>(i))) + ":" + std::to_string(since_[i]);
     comma = ",";
   }
   words += " said_by=";

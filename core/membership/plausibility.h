@@ -4,9 +4,9 @@
 // reached could never be refuted, and one at the end of its range would wrap. Every counter of a
 // record therefore has a bound here; a claim beyond it is refused, counted and summed up.
 //
-// The bounds of an incarnation widen from hearsay to its owner: what one node may be made to believe
-// is always less than what the owner may refute, and what the owner says itself is believed further
-// than what is told of it. So whoever could be made to believe a lie can be told better.
+// The bounds of an incarnation widen from hearsay to its owner: what one node may be made to
+// believe is always less than what the owner may refute, and what the owner says itself is believed
+// further than what is told of it. So whoever could be made to believe a lie can be told better.
 // How many samples count is another question (sample_credit.h). Pure; core strand only.
 #pragma once
 
@@ -26,11 +26,16 @@ inline constexpr Samples budget_samples_max = Samples{1} << 60;
 inline constexpr Samples member_samples_max = Samples{1} << 47;
 // How far a claim may be beyond what is known.
 inline constexpr std::uint64_t told_incarnation_jump_max = std::uint64_t{1} << 20;
-inline constexpr std::uint64_t first_incarnation_max = std::uint64_t{1} << 40;  // told of a member that is not known
-inline constexpr std::uint64_t first_own_word_max = std::uint64_t{1} << 41;  // said by a member that is not known
-inline constexpr std::uint64_t refuted_jump_max = std::uint64_t{1} << 22;  // of this node, whatever a newcomer may believe of it
-inline constexpr Duration between_leaps = std::chrono::minutes(1);  // or a liar would drive a node to the end of its range
-inline constexpr std::uint64_t own_word_jump_max = std::uint64_t{1} << 50;  // so many leaps may have been missed
+// told of a member that is not known
+inline constexpr std::uint64_t first_incarnation_max = std::uint64_t{1} << 40;
+// said by a member that is not known
+inline constexpr std::uint64_t first_own_word_max = std::uint64_t{1} << 41;
+// of this node, whatever a newcomer may believe of it
+inline constexpr std::uint64_t refuted_jump_max = std::uint64_t{1} << 22;
+// or a liar would drive a node to the end of its range
+inline constexpr Duration between_leaps = std::chrono::minutes(1);
+// so many leaps may have been missed
+inline constexpr std::uint64_t own_word_jump_max = std::uint64_t{1} << 50;
 inline constexpr std::uint64_t budget_revision_jump_max = std::uint64_t{1} << 16;
 inline constexpr std::uint64_t budget_revisions_per_s = 16;
 inline constexpr std::uint64_t first_budget_revision_max = std::uint64_t{1} << 32;
@@ -44,18 +49,22 @@ enum class Told : std::uint8_t {
   of_us,       // by somebody else, about this node
 };
 // `known`: the incarnation that is known; nothing: the member is not.
-[[nodiscard]] bool is_plausible_incarnation(std::uint64_t claimed, std::optional<std::uint64_t> known, Told told);
+[[nodiscard]] bool is_plausible_incarnation(std::uint64_t claimed,
+                                            std::optional<std::uint64_t> known, Told told);
 // Nothing: the claim can be believed as far as its counters go.
-[[nodiscard]] std::optional<Doubt> doubt(const MemberRecord& claim, const MemberRecord* known, Told told);
+[[nodiscard]] std::optional<Doubt> doubt(const MemberRecord& claim, const MemberRecord* known,
+                                         Told told);
 [[nodiscard]] std::optional<Doubt> doubt(const MemberFigures& claim);
 
 // Which revisions of the budget somebody may have come to: so many since this process began.
 class BudgetBound {
  public:
   // `newcomer`: belongs to no cluster yet, so any revision but an absurd one is news.
-  BudgetBound(std::uint64_t revision, bool newcomer, Instant now) : base_(revision), newcomer_(newcomer), began_(now) {}
+  BudgetBound(std::uint64_t revision, bool newcomer, Instant now)
+      : base_(revision), newcomer_(newcomer), began_(now) {}
   [[nodiscard]] bool is_plausible(const Budget& claim, Instant now) const;
-  // This budget is in force. What a newcomer is told, or an operator decides here, is where it begins.
+  // This budget is in force. What a newcomer is told, or an operator decides here, is where it
+  // begins.
   void adopt(std::uint64_t revision, bool decided_here) {
     if (newcomer_ || decided_here) base_ = std::max(base_, revision);
   }

@@ -32,7 +32,9 @@ SampleCredit::Account* SampleCredit::account_of(NodeId id, bool met) {
   const auto found = accounts_.find(id);
   if (found != accounts_.end()) return &found->second;
   if (accounts_.size() >= accounts_max) {
-    const auto settled = std::find_if(accounts_.begin(), accounts_.end(), [](const auto& item) { return item.second.claimed <= item.second.credited; });
+    const auto settled = std::find_if(accounts_.begin(), accounts_.end(), [](const auto& item) {
+      return item.second.claimed <= item.second.credited;
+    });
     if (settled == accounts_.end()) return nullptr;
     accounts_.erase(settled);
   }
@@ -53,8 +55,11 @@ Samples SampleCredit::credit(const Claim& claim) {
     account->own_word = account->claimed = claimed;  // what others said beyond it is void
     account->own_word_at = now_;
   } else if (account->own_word) {
-    const double since = rate_max() * std::max(0.0, seconds(now_ + own_word_slack - account->own_word_at));
-    claimed = std::min(claimed, *account->own_word + static_cast<Samples>(std::min(since, static_cast<double>(member_samples_max))));
+    const double since =
+        rate_max() * std::max(0.0, seconds(now_ + own_word_slack - account->own_word_at));
+    claimed = std::min(claimed,
+                       *account->own_word + static_cast<Samples>(std::min(
+                                                since, static_cast<double>(member_samples_max))));
   }
   account->credited = std::max(account->credited, claim.known);
   account->claimed = std::max(account->claimed, claimed);
@@ -66,7 +71,8 @@ Samples SampleCredit::credit(const Claim& claim) {
 
 Samples SampleCredit::spend(NodeId id, Account& account) {
   if (account.claimed <= account.credited) return account.credited;
-  // What this node has trained on since it began it knows; only what is older than its disk can be news.
+  // What this node has trained on since it began it knows; only what is older than its disk can be
+  // news.
   const double potential = id == self_ ? rate_max() * seconds(down_for_ + unsure_for_) : potential_;
   const double room = std::max(0.0, potential - account.spent);
   const auto wanted = static_cast<double>(account.claimed - account.credited);
@@ -81,7 +87,8 @@ std::vector<std::pair<NodeId, Samples>> SampleCredit::due() {
   std::vector<std::pair<NodeId, Samples>> more;
   for (auto& [id, account] : accounts_) {
     const Samples before = account.credited;
-    if (account.claimed > before && spend(id, account) > before) more.emplace_back(id, account.credited);
+    if (account.claimed > before && spend(id, account) > before)
+      more.emplace_back(id, account.credited);
   }
   return more;
 }

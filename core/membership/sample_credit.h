@@ -6,9 +6,9 @@
 // one member cannot move. What is beyond stays outstanding and is credited as time passes, so an
 // honest member that is faster than that is counted late, not never.
 // A newcomer has no past to judge by: until it trains itself it believes what it is told of others.
-// A member's own word bounds what others may say of it: what it cannot have trained on since counts for nothing.
-// Claims about this node itself never exceed what it may have trained on between the state on its disk
-// and its start. Pure; core strand only.
+// A member's own word bounds what others may say of it: what it cannot have trained on since counts
+// for nothing. Claims about this node itself never exceed what it may have trained on between the
+// state on its disk and its start. Pure; core strand only.
 #pragma once
 
 #include <map>
@@ -25,14 +25,16 @@ class SampleCredit {
   struct Start {
     NodeId self{};
     double speed_ratio_max = 16;  // of a member's speed to the typical one
-    Duration down_for{};          // between the last run's end and now: the others trained meanwhile
-    Duration unsure_for{};    // before that: time of which this node may not know what it trained
+    // between the last run's end and now: the others trained meanwhile
+    Duration down_for{};
+    Duration unsure_for{};  // before that: time of which this node may not know what it trained
     bool newcomer = false;
     Instant now{};
   };
   explicit SampleCredit(const Start& start);
 
-  // `typical_rate`: samples/s of a typical member; 0: not known yet. `own`: this node's own samples.
+  // `typical_rate`: samples/s of a typical member; 0: not known yet. `own`: this node's own
+  // samples.
   void advance(double typical_rate, Samples own, Instant now);
   // From now on this node trains: what is claimed is judged as soon as a typical rate is known.
   void end_trust() { ends_trust_ = true; }
@@ -51,8 +53,10 @@ class SampleCredit {
   [[nodiscard]] double rate_max() const { return ratio_ * typical_rate_; }
 
   static constexpr std::size_t accounts_max = 4096;
-  static constexpr Duration reserve = std::chrono::minutes(10);  // at most so much unused time is kept
-  static constexpr Duration own_word_slack = std::chrono::seconds(30);  // that a member's own word may have been under way
+  // at most so much unused time is kept
+  static constexpr Duration reserve = std::chrono::minutes(10);
+  // that a member's own word may have been under way
+  static constexpr Duration own_word_slack = std::chrono::seconds(30);
 
  private:
   struct Account {
@@ -72,7 +76,7 @@ class SampleCredit {
   bool ends_trust_ = false;
   Duration down_for_{}, unsure_for_{};
   double typical_rate_ = 0;
-  double potential_ = 0;  // what one member can have trained since this process began
+  double potential_ = 0;   // what one member can have trained since this process began
   double head_start_ = 0;  // of a member that is met late: it may be as old as this node
   Instant began_{}, now_{}, advanced_{};
   std::map<NodeId, Account> accounts_;

@@ -1,4 +1,5 @@
-// core/membership/settings.h - the keys `membership.…` by which daemon and lab set a MembershipPolicy.
+// core/membership/settings.h - the keys `membership.…` by which daemon and lab set a
+// MembershipPolicy.
 #pragma once
 
 #include "core/base/settings.h"

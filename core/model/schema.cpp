@@ -9,26 +9,32 @@ namespace gossipd {
 
 Result<Schema> Schema::build(std::vector<Segment> segments) {
   if (segments.size() > segments_max)
-    return Error{"bad-schema", "the model has " + std::to_string(segments.size()) + " segments; at most " +
-                                   std::to_string(segments_max) + " are supported"};
+    return Error{"bad-schema", "the model has " + std::to_string(segments.size()) +
+                                   " segments; at most " + std::to_string(segments_max) +
+                                   " are supported"};
   Schema schema;
   std::string text = "block " + std::to_string(block_floats_max);
   for (const Segment& segment : segments) {
     std::uint64_t size = 1;
     for (const std::int64_t extent : segment.shape) {
-      if (extent < 0 || (extent > 0 && size > model_floats_max / static_cast<std::uint64_t>(extent)))
+      if (extent < 0 ||
+          (extent > 0 && size > model_floats_max / static_cast<std::uint64_t>(extent)))
         return Error{"bad-schema", "segment '" + segment.name + "' has an impossible shape"};
       size *= static_cast<std::uint64_t>(extent);
     }
-    if (segment.offset != schema.floats_ || segment.size != size || schema.floats_ + size > model_floats_max)
-      return Error{"bad-schema", "segment '" + segment.name + "' does not follow the one before it"};
+    if (segment.offset != schema.floats_ || segment.size != size ||
+        schema.floats_ + size > model_floats_max)
+      return Error{"bad-schema",
+                   "segment '" + segment.name + "' does not follow the one before it"};
     if (segment.kind != SegmentKind::local)
       for (std::uint64_t at = 0; at < size; at += block_floats_max)
-        schema.blocks_.push_back(Block{segment.offset + at,
-                                       static_cast<std::uint32_t>(std::min<std::uint64_t>(block_floats_max, size - at)),
-                                       segment.kind});
+        schema.blocks_.push_back(
+            Block{segment.offset + at,
+                  static_cast<std::uint32_t>(std::min<std::uint64_t>(block_floats_max, size - at)),
+                  segment.kind});
     schema.floats_ += size;
-    text += '\n' + segment.name + ' ' + std::to_string(segment.offset) + ' ' + std::to_string(static_cast<int>(segment.kind));
+    text += '\n' + segment.name + ' ' + std::to_string(segment.offset) + ' ' +
+            std::to_string(static_cast<int>(segment.kind));
     for (const std::int64_t extent : segment.shape) text += ' ' + std::to_string(extent);
   }
   schema.segments_ = std::move(segments);

@@ -33,8 +33,12 @@ struct Block {
   std::uint64_t offset = 0;  // floats
   std::uint32_t size = 0;    // floats, 1 … block_floats_max
   SegmentKind kind = SegmentKind::parameter;
-  [[nodiscard]] std::span<float> of(std::span<float> flat) const { return flat.subspan(offset, size); }
-  [[nodiscard]] std::span<const float> of(std::span<const float> flat) const { return flat.subspan(offset, size); }
+  [[nodiscard]] std::span<float> of(std::span<float> flat) const {
+    return flat.subspan(offset, size);
+  }
+  [[nodiscard]] std::span<const float> of(std::span<const float> flat) const {
+    return flat.subspan(offset, size);
+  }
 };
 
 class Schema {

@@ -14,7 +14,9 @@ double price_of(const Control& message, std::size_t bytes) {
 
 }  // namespace
 
-bool ControlAllowance::admit(const Control& message, std::size_t bytes, Instant now) { return take(price_of(message, bytes), now); }
+bool ControlAllowance::admit(const Control& message, std::size_t bytes, Instant now) {
+  return take(price_of(message, bytes), now);
+}
 
 bool ControlAllowance::take(double price, Instant now) {
   const double since = std::max(0.0, seconds(now - filled_.value_or(now)));

@@ -1,10 +1,11 @@
 // core/node/control_allowance.h - how fast one peer may send control messages.
 //
-// The problem: a control message costs its reader more than its sender. A few bytes ask for the job, which is
-// 60 KB; a digest is answered by all records that differ. At the pace of a line that is a node's whole day.
-// So every peer has an allowance that fills with time and that each message takes its price from: by its
-// size, and by what the answer costs; a new link has its price as well. It is far beyond what an honest peer needs, also one whose words have
-// waited while this node stood still; who is out of it is out of order. Pure; one owner.
+// The problem: a control message costs its reader more than its sender. A few bytes ask for the
+// job, which is 60 KB; a digest is answered by all records that differ. At the pace of a line that
+// is a node's whole day. So every peer has an allowance that fills with time and that each message
+// takes its price from: by its size, and by what the answer costs; a new link has its price as
+// well. It is far beyond what an honest peer needs, also one whose words have waited while this
+// node stood still; who is out of it is out of order. Pure; one owner.
 #pragma once
 
 #include <optional>
@@ -15,12 +16,14 @@ namespace gossipd {
 
 inline constexpr double allowance_per_second = 10'000;
 inline constexpr double allowance_max = 200'000;
-inline constexpr double price_of_message = 10;          // 1,000 a second, 20,000 at once …
-inline constexpr double price_of_byte = 0.01;           // … or 1 MB a second, 20 MB at once
-inline constexpr double price_of_file_request = 1;      // each pays for its answer by the time the line takes
+inline constexpr double price_of_message = 10;  // 1,000 a second, 20,000 at once …
+inline constexpr double price_of_byte = 0.01;   // … or 1 MB a second, 20 MB at once
+// each pays for its answer by the time the line takes
+inline constexpr double price_of_file_request = 1;
 inline constexpr double price_of_digest = 5'000;        // one a session, and 40 more
 inline constexpr double price_of_job_request = 10'000;  // one a session, and 20 more
-inline constexpr double price_of_link = 500;            // 20 a second, 400 at once: each is written to disk and told
+// 20 a second, 400 at once: each is written to disk and told
+inline constexpr double price_of_link = 500;
 
 class ControlAllowance {
  public:

@@ -7,7 +7,9 @@ namespace {
 
 constexpr auto received = Link::Which::received;
 
-std::span<float> part(float* values, const Schema& schema, std::size_t block) { return schema.blocks()[block].of(std::span(values, schema.floats())); }
+std::span<float> part(float* values, const Schema& schema, std::size_t block) {
+  return schema.blocks()[block].of(std::span(values, schema.floats()));
+}
 
 void copy(const Link& link, const Block& block, std::size_t index, const Gathering::Copies& into) {
   link.copy_received(index, block.of(into.a));
@@ -36,10 +38,13 @@ void Gathering::hear(const Link& link, const Schema& schema, const Copies& into)
   }
 }
 
-std::optional<Gathering::Sources> Gathering::model(const Links& links, const Schema& schema, Instant now, const Copies& into) const {
+std::optional<Gathering::Sources> Gathering::model(const Links& links, const Schema& schema,
+                                                   Instant now, const Copies& into) const {
   GOSSIPD_ASSERT(into.a.size() == schema.floats() && into.b.size() == schema.floats());
   std::vector<std::pair<NodeId, const Link*>> order(links.begin(), links.end());
-  std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.second->received_blocks() > b.second->received_blocks(); });
+  std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
+    return a.second->received_blocks() > b.second->received_blocks();
+  });
   if (order.empty() || !order.front().second->received_complete()) {
     std::size_t most = kept_.size();
     for (const auto& [peer, link] : order) most += link->received_blocks();
@@ -50,15 +55,19 @@ std::optional<Gathering::Sources> Gathering::model(const Links& links, const Sch
   Sources sources;
   std::uint64_t written = 0;
   const auto clear_until = [&](std::uint64_t end) {
-    for (const auto& values : {into.a, into.b}) std::ranges::fill(values.subspan(written, end - written), 0.0f);
+    for (const auto& values : {into.a, into.b})
+      std::ranges::fill(values.subspan(written, end - written), 0.0f);
   };
   for (std::size_t i = 0; i < schema.blocks().size(); ++i) {
-    const auto link = std::find_if(order.begin(), order.end(), [i](const auto& item) { return item.second->received_blocks() > 0 && item.second->is_known(received, i); });
+    const auto link = std::find_if(order.begin(), order.end(), [i](const auto& item) {
+      return item.second->received_blocks() > 0 && item.second->is_known(received, i);
+    });
     const Block& block = schema.blocks()[i];
     clear_until(block.offset);  // between two blocks lies what is local
     written = block.offset + block.size;
     if (link == order.end()) {
-      for (const auto& values : {into.a, into.b}) std::ranges::copy(part(values_.get(), schema, i), block.of(values).begin());
+      for (const auto& values : {into.a, into.b})
+        std::ranges::copy(part(values_.get(), schema, i), block.of(values).begin());
     } else if (i >= told_.size() || told_[i] != link->second->received_as(i)) {
       copy(*link->second, block, i, into);
     }
@@ -84,7 +93,8 @@ std::vector<std::uint32_t> flips_of(const std::vector<bool>& held) {
   return flips;
 }
 
-std::size_t first_wanted(const Schema& schema, const std::vector<bool>& held, std::vector<std::size_t> positions) {
+std::size_t first_wanted(const Schema& schema, const std::vector<bool>& held,
+                         std::vector<std::size_t> positions) {
   const std::size_t count = held.size();
   const bool alone = positions.empty();
   for (std::size_t i = 0; alone && i < count; ++i)
@@ -92,13 +102,16 @@ std::size_t first_wanted(const Schema& schema, const std::vector<bool>& held, st
   if (positions.empty()) return 0;
   std::sort(positions.begin(), positions.end());
   positions.erase(std::unique(positions.begin(), positions.end()), positions.end());
-  // Floats missing from a position on, to the next one's or, where nobody tells yet, to the end of the run.
+  // Floats missing from a position on, to the next one's or, where nobody tells yet, to the end of
+  // the run.
   const auto missing = [&](std::size_t begin, std::size_t length) {
     std::uint64_t floats = 0;
     for (std::size_t i = 0; i < length; ++i) {
       const std::size_t block = (begin + i) % count;
-      if (!held[block]) floats += schema.blocks()[block].size;
-      else if (alone) break;
+      if (!held[block])
+        floats += schema.blocks()[block].size;
+      else if (alone)
+        break;
     }
     return floats;
   };
@@ -106,8 +119,10 @@ std::size_t first_wanted(const Schema& schema, const std::vector<bool>& held, st
   std::uint64_t most = 0;
   for (std::size_t p = 0; p < positions.size(); ++p) {
     const std::size_t next = positions[(p + 1) % positions.size()];
-    const std::size_t length = next > positions[p] ? next - positions[p] : next + count - positions[p];
-    if (const std::uint64_t floats = missing(positions[p], length); floats > most) most = floats, best = positions[p], best_length = length;
+    const std::size_t length =
+        next > positions[p] ? next - positions[p] : next + count - positions[p];
+    if (const std::uint64_t floats = missing(positions[p], length); floats > most)
+      most = floats, best = positions[p], best_length = length;
   }
   if (alone) return best;
   std::uint64_t passed = 0;

@@ -1,4 +1,5 @@
-// What this node's own steps have done to its model, judged before a neighbour hears of it; and which neighbours are to be believed.
+// What this node's own steps have done to its model, judged before a neighbour hears of it; and
+// which neighbours are to be believed.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -9,11 +10,13 @@
 namespace gossipd {
 namespace {
 
-constexpr std::uint32_t tries_max = 8;  // steps taken back in a row, all of them not finite, before the model counts as broken
+// steps taken back in a row, all of them not finite, before the model counts as broken
+constexpr std::uint32_t tries_max = 8;
 constexpr std::size_t losses_min = 3;  // of two it cannot be told whose is wrong
 constexpr Duration rest_min = std::chrono::seconds(10);
 constexpr std::uint32_t rest_doublings_max = 6;
-constexpr std::uint64_t recovered_after = 500;  // looks after which it is forgotten that a model broke
+// looks after which it is forgotten that a model broke
+constexpr std::uint64_t recovered_after = 500;
 
 bool is_power_of_two(std::uint64_t x) { return x > 0 && (x & (x - 1)) == 0; }
 
@@ -24,9 +27,11 @@ bool NodeImpl::guards_steps() const { return config_.exchange.step_jump > 0; }
 // One block of the model since the last look. base_: the model as it was handed out.
 void NodeImpl::measure_own_step(std::size_t index) {
   const Block& block = schema_.blocks()[index];
-  const auto now = block.of(std::span<const float>(incoming_)), before = block.of(std::span<const float>(base_));
+  const auto now = block.of(std::span<const float>(incoming_)),
+             before = block.of(std::span<const float>(base_));
   const ChangeNorms norms = kernels().distance(now, before);
-  Movement& movement = block.kind == SegmentKind::parameter ? own_move_.parameters : own_move_.statistics;
+  Movement& movement =
+      block.kind == SegmentKind::parameter ? own_move_.parameters : own_move_.statistics;
   movement.moved_squared += norms.change_squared;
   movement.before_squared += norms.reference_squared;
   movement.after_squared += mean_square(now) * static_cast<double>(now.size());
@@ -60,9 +65,11 @@ bool NodeImpl::take_back_broken() {
 void NodeImpl::take_back(Jump jump) {
   // A node that keeps jumping says so ever more seldom.
   if (is_power_of_two(guard_.jumps_in_a_row()))
-    log(Level::warning, std::string("event=step-taken-back reason=") + to_string(jump) + " step=" + std::to_string(last_.step) + " back_to=" +
-                            std::to_string(base_step_) + " in_a_row=" + std::to_string(guard_.jumps_in_a_row()) + " in_all=" +
-                            std::to_string(guard_.jumps()) + " loss=" + std::to_string(last_.loss_worst) +
+    log(Level::warning, std::string("event=step-taken-back reason=") + to_string(jump) + " step=" +
+                            std::to_string(last_.step) + " back_to=" + std::to_string(base_step_) +
+                            " in_a_row=" + std::to_string(guard_.jumps_in_a_row()) +
+                            " in_all=" + std::to_string(guard_.jumps()) +
+                            " loss=" + std::to_string(last_.loss_worst) +
                             " hint=\"look for a bad sample among those of these steps\"");
   last_.finite = true;
   base_step_ = last_.step;
@@ -82,20 +89,23 @@ void NodeImpl::rest_broken() {
 double NodeImpl::loss_of(NodeId member) const {
   if (member == state_.id) return last_.loss;
   const auto found = neighbours_.find(member);
-  if (found != neighbours_.end() && found->second.link && found->second.link->is_open() && found->second.link->loss_said() > 0)
+  if (found != neighbours_.end() && found->second.link && found->second.link->is_open() &&
+      found->second.link->loss_said() > 0)
     return found->second.link->loss_said();
   const auto* entry = directory_.find(member);
   return entry == nullptr ? 0 : entry->record.loss;
 }
 
-// A neighbour whose own loss is far beyond the members' median trains on something else: bad data, a wild rate.
+// A neighbour whose own loss is far beyond the members' median trains on something else: bad data,
+// a wild rate.
 bool NodeImpl::is_trusted(NodeId peer) const {
   if (config_.exchange.loss_ratio_max <= 0 || !steps_allowed()) return true;
   const double theirs = loss_of(peer);
   if (theirs <= 0) return true;
   std::vector<double> losses;
   for (const auto& [id, entry] : directory_.entries())
-    if (entry.record.state == MemberState::alive && (entry.record.phase == Phase::training || id == peer))
+    if (entry.record.state == MemberState::alive &&
+        (entry.record.phase == Phase::training || id == peer))
       if (const double loss = loss_of(id); loss > 0) losses.push_back(loss);
   if (losses.size() < losses_min) return true;
   const auto middle = losses.begin() + static_cast<std::ptrdiff_t>((losses.size() - 1) / 2);
@@ -107,7 +117,8 @@ void NodeImpl::rest_offenders(Instant now) {
   for (const NodeId peer : round_links_) {
     Neighbour& neighbour = neighbours_[peer];
     if (!neighbour.link || !neighbour.link->take_offence()) continue;
-    if (Session* session = session_of(peer)) quarantine(*session, "its model keeps pulling too far", now);
+    if (Session* session = session_of(peer))
+      quarantine(*session, "its model keeps pulling too far", now);
   }
 }
 

@@ -13,7 +13,8 @@ Gathering::Links NodeImpl::open_links_by_peer() const {
   return links;
 }
 
-// In which order neighbour `of` is to tell its blocks. Each of the others goes through all from the one it was asked to begin with.
+// In which order neighbour `of` is to tell its blocks. Each of the others goes through all from the
+// one it was asked to begin with.
 void NodeImpl::order_blocks(NodeId of, Ready& ready, Instant now) const {
   const std::size_t count = schema_.blocks().size();
   std::vector<std::size_t> positions;
@@ -22,7 +23,9 @@ void NodeImpl::order_blocks(NodeId of, Ready& ready, Instant now) const {
     if (session.ready_theirs && !session.ready_theirs->has_model) continue;
     const Link& link = *neighbours_.at(session.theirs->id).link;
     std::size_t told = 0;
-    const auto block = [&, first = session.ready_mine->first_block] { return (first + told) % count; };
+    const auto block = [&, first = session.ready_mine->first_block] {
+      return (first + told) % count;
+    };
     while (link.is_open() && told < count && link.is_known(Link::Which::received, block())) ++told;
     if (told < count) positions.push_back(block());
   }
@@ -47,7 +50,9 @@ bool NodeImpl::adopt(Instant now) {
 void NodeImpl::on_restored(std::vector<float> model, Instant now) {
   if (phase_ != Phase::broken || trainer_has_buffer_) return;
   if (model.size() != schema_.floats() || !kernels().all_finite(model)) {
-    log(Level::error, "event=no-model-to-restore hint=\"start a neighbour, or remove the state directory and join again\"");
+    log(Level::error,
+        "event=no-model-to-restore hint=\"start a neighbour, or remove the state directory and "
+        "join again\"");
     return;
   }
   std::ranges::copy(model, base_.begin());
@@ -69,15 +74,18 @@ void NodeImpl::take_over(const std::string& from, Instant now) {
   guard_.forget();
   restore_asked_ = false;
   log(Level::info, "event=model-adopted from=" + from);
-  set_phase(std::exchange(paused_when_broken_, false) ? Phase::paused : Phase::training, "the model has arrived");
+  set_phase(std::exchange(paused_when_broken_, false) ? Phase::paused : Phase::training,
+            "the model has arrived");
   check_progress(now);
   hand_out(std::move(incoming_), true);
   // Two nodes that met while neither had a model start over, now that one has.
   std::vector<SessionId> again;
   for (const auto& [id, session] : sessions_)
-    if (session.ready_mine && session.ready_theirs && !session.ready_mine->has_model && !session.ready_theirs->has_model)
+    if (session.ready_mine && session.ready_theirs && !session.ready_mine->has_model &&
+        !session.ready_theirs->has_model)
       again.push_back(id);
-  for (const SessionId id : again) close(id, "a model has arrived since; opening the link again", now, true);
+  for (const SessionId id : again)
+    close(id, "a model has arrived since; opening the link again", now, true);
 }
 
 }  // namespace gossipd

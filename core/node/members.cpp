@@ -8,7 +8,8 @@ namespace gossipd {
 namespace {
 
 constexpr std::size_t news_per_message_max = 50;
-constexpr std::size_t figures_per_tick = 24;  // of other members, over all links: what bounds a node's traffic
+// of other members, over all links: what bounds a node's traffic
+constexpr std::size_t figures_per_tick = 24;
 
 }  // namespace
 
@@ -17,13 +18,15 @@ constexpr std::size_t figures_per_tick = 24;  // of other members, over all link
 void NodeImpl::send_records(Session& session, std::vector<MemberRecord> records) {
   for (std::size_t at = 0; at < records.size(); at += news_per_message_max) {
     Members part;
-    for (std::size_t i = at; i < std::min(records.size(), at + news_per_message_max); ++i) part.records.push_back(std::move(records[i]));
+    for (std::size_t i = at; i < std::min(records.size(), at + news_per_message_max); ++i)
+      part.records.push_back(std::move(records[i]));
     send(session, part);
   }
 }
 
 void NodeImpl::send_news(Session& session) {
-  if (session.news_told < directory_.news()) send_records(session, directory_.news_since(session.news_told, session.id, members_max));
+  if (session.news_told < directory_.news())
+    send_records(session, directory_.news_since(session.news_told, session.id, members_max));
 }
 
 // Own figures first, so that neighbours always know them.
@@ -48,7 +51,8 @@ void NodeImpl::tell_news() {
 
 void NodeImpl::gossip(Instant now) {
   tell_news();
-  const std::size_t most = std::max<std::size_t>(1, figures_per_tick / std::max<std::size_t>(1, established_sessions()));
+  const std::size_t most =
+      std::max<std::size_t>(1, figures_per_tick / std::max<std::size_t>(1, established_sessions()));
   for (auto& [id, session] : sessions_)
     if (session.established) send_figures(session, most, now);
 }
@@ -57,11 +61,13 @@ void NodeImpl::gossip(Instant now) {
 
 void NodeImpl::on_members(Session& session, const Members& members, Instant now) {
   // Also from a node that has no room for another link: that is how a joiner finds the others.
-  const bool same_cluster = session.theirs && (session.theirs->cluster == state_.cluster || state_.cluster == ClusterId{});
+  const bool same_cluster = session.theirs && (session.theirs->cluster == state_.cluster ||
+                                               state_.cluster == ClusterId{});
   if (!session.established && !same_cluster) return;
   if (session.established) {
     for (MemberFigures figures : members.figures)
-      if (claims_.admit(figures, directory_, session.theirs->id)) merge_figures(figures, now, session.id);
+      if (claims_.admit(figures, directory_, session.theirs->id))
+        merge_figures(figures, now, session.id);
     std::vector<Suspicion> suspicions;
     for (const Suspicion& suspicion : members.suspicions)
       if (claims_.admit(suspicion, directory_, session.theirs->id)) suspicions.push_back(suspicion);
@@ -88,22 +94,40 @@ void NodeImpl::credit_claims(Instant now) {
   for (const auto& [id, entry] : directory_.entries())
     if (claims_.believes(entry.record.budget, now)) latest = std::max(latest, entry.record.budget);
   hear_budget(latest, "the members", state_.id, now);
-  for (const MemberFigures& figures : claims_.on_tick(directory_, own_rate_, now)) merge_figures(figures, now);
+  for (const MemberFigures& figures : claims_.on_tick(directory_, own_rate_, now))
+    merge_figures(figures, now);
   if (const auto leap = claims_.take_leap(directory_, now)) refute(*leap, now);
   if (const auto words = claims_.summary(now)) log(Level::warning, *words);
 }
 
-void NodeImpl::merge_records(const std::vector<MemberRecord>& records, Instant now, SessionId source) {
+void NodeImpl::merge_records(const std::vector<MemberRecord>& records, Instant now,
+                             SessionId source) {
   bool changed_membership = false;
   for (const MemberRecord& record : records) {
-    if (const Directory::Entry* before = directory_.find(record.id)) look_at_former_addresses(before->record, record, now);
+    if (const Directory::Entry* before = directory_.find(record.id))
+      look_at_former_addresses(before->record, record, now);
     const Directory::Outcome outcome = directory_.merge(record, now, source);
-    const std::string words = " peer=" + to_hex(record.id) + " name=" + log_word(record.name) + " address=" + to_string(record.address);
+    const std::string words = " peer=" + to_hex(record.id) + " name=" + log_word(record.name) +
+                              " address=" + to_string(record.address);
     switch (outcome) {
-      case Directory::Outcome::joined: log(Level::info, "event=member-joined" + words); changed_membership = true; break;
-      case Directory::Outcome::revived: log(Level::info, "event=member-back" + words); changed_membership = true; break;
-      case Directory::Outcome::failed: log(Level::warning, "event=member-failed" + words + " by=gossip"); changed_membership = true; break;
-      case Directory::Outcome::left: log(Level::info, "event=member-" + std::string(to_string(directory_.find(record.id)->record.state)) + words); changed_membership = true; break;
+      case Directory::Outcome::joined:
+        log(Level::info, "event=member-joined" + words);
+        changed_membership = true;
+        break;
+      case Directory::Outcome::revived:
+        log(Level::info, "event=member-back" + words);
+        changed_membership = true;
+        break;
+      case Directory::Outcome::failed:
+        log(Level::warning, "event=member-failed" + words + " by=gossip");
+        changed_membership = true;
+        break;
+      case Directory::Outcome::left:
+        log(Level::info, "event=member-" +
+                             std::string(to_string(directory_.find(record.id)->record.state)) +
+                             words);
+        changed_membership = true;
+        break;
       case Directory::Outcome::accused:
         recover_samples();
         refute(record.incarnation, now);
@@ -130,7 +154,8 @@ void NodeImpl::recover_samples() {
 // Who has left says so also when nobody was there to hear its goodbye.
 void NodeImpl::note_left(const Hello& hello, Instant now) {
   const auto* known = directory_.find(hello.id);
-  if (known == nullptr || hello.id == state_.id || known->record.incarnation > hello.incarnation) return;
+  if (known == nullptr || hello.id == state_.id || known->record.incarnation > hello.incarnation)
+    return;
   MemberRecord record = known->record;
   record.incarnation = hello.incarnation;
   record.state = MemberState::left;
@@ -142,10 +167,14 @@ void NodeImpl::note_left(const Hello& hello, Instant now) {
 std::optional<Error> NodeImpl::forget(NodeId member, Instant now) {
   const Directory::Entry* known = directory_.find(member);
   if (known == nullptr || known->record.state == MemberState::forgotten)
-    return Error{"unknown-member", "no member has the id " + to_hex(member) + "; `gossipctl members` lists them"};
+    return Error{"unknown-member",
+                 "no member has the id " + to_hex(member) + "; `gossipctl members` lists them"};
   if (!directory_.set_forgotten(member, now))
-    return Error{"still-alive", known->record.name + " (" + to_hex(member) + ") has neither failed nor left; stop it, or let it leave, first"};
-  log(Level::info, "event=member-forgotten peer=" + to_hex(member) + " samples=" + std::to_string(known->record.samples));
+    return Error{"still-alive",
+                 known->record.name + " (" + to_hex(member) +
+                     ") has neither failed nor left; stop it, or let it leave, first"};
+  log(Level::info, "event=member-forgotten peer=" + to_hex(member) +
+                       " samples=" + std::to_string(known->record.samples));
   persist();
   tell_news();
   return std::nullopt;

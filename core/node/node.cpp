@@ -9,15 +9,25 @@ namespace {
 
 constexpr Duration poll_period = std::chrono::milliseconds(100);
 constexpr Duration persist_period = std::chrono::seconds(5);
-constexpr std::uint64_t instance_salt = 0x696e7374616e6365;  // so that nothing else depends on this draw
+// so that nothing else depends on this draw
+constexpr std::uint64_t instance_salt = 0x696e7374616e6365;
 
 }  // namespace
 
 NodeImpl::NodeImpl(NodeConfig config, NodeState state, Instant now)
-    : config_(std::move(config)), state_(std::move(state)), random_(config_.random_seed ^ raw(state_.id)), directory_(state_.id, config_.membership.known_max),
-      claims_({.self = state_.id, .speed_ratio_max = config_.membership.speed_ratio_max, .down_for = state_.down_for, .unsure_for = state_.unsure_for,
-               .newcomer = state_.own_samples == 0 && state_.samples_per_second == 0, .now = now}, state_.budget.revision),
-      guard_(config_.exchange.step_jump), trigger_(config_.exchange),
+    : config_(std::move(config)),
+      state_(std::move(state)),
+      random_(config_.random_seed ^ raw(state_.id)),
+      directory_(state_.id, config_.membership.known_max),
+      claims_({.self = state_.id,
+               .speed_ratio_max = config_.membership.speed_ratio_max,
+               .down_for = state_.down_for,
+               .unsure_for = state_.unsure_for,
+               .newcomer = state_.own_samples == 0 && state_.samples_per_second == 0,
+               .now = now},
+              state_.budget.revision),
+      guard_(config_.exchange.step_jump),
+      trigger_(config_.exchange),
       balancer_(config_.balance) {
   GOSSIPD_ASSERT(state_.id != NodeId{});
   started_ = last_time_ = now;
@@ -26,19 +36,22 @@ NodeImpl::NodeImpl(NodeConfig config, NodeState state, Instant now)
   samples_extra_ = state_.own_samples;
   instance_ = make_instance(state_.incarnation, Random(config_.random_seed ^ instance_salt).next());
   if (state_.former_id != NodeId{})
-    cloned_ = "this node was " + to_hex(state_.former_id) + " until another process with that id was met, and took a new one";
+    cloned_ = "this node was " + to_hex(state_.former_id) +
+              " until another process with that id was met, and took a new one";
   own_rate_ = state_.samples_per_second;
   if (state_.left) phase_ = Phase::left;
   waiting_for_ = config_.seeds.empty() ? "a job" : "a seed to answer";
   renew_own_record(now);
-  for (const MemberRecord& record : std::exchange(state_.members, {})) (void)directory_.merge(record, now);
+  for (const MemberRecord& record : std::exchange(state_.members, {}))
+    (void)directory_.merge(record, now);
   credit_claims(now);
   persist();
 }
 
 void NodeImpl::set_phase(Phase phase, const std::string& why) {
   if (phase == phase_) return;
-  log(Level::info, std::string("event=phase from=") + to_string(phase_) + " to=" + to_string(phase) + " why=\"" + why + "\"");
+  log(Level::info, std::string("event=phase from=") + to_string(phase_) +
+                       " to=" + to_string(phase) + " why=\"" + why + "\"");
   phase_ = phase;
 }
 
@@ -47,16 +60,21 @@ void NodeImpl::persist() {
   state_.samples_per_second = own_rate_;
   persist_due_ = false;
   NodeState state = state_;
-  // Some time after the start the others have told all they know; a node that dies before has it told again.
-  if (last_time_ - started_ < SampleCredit::reserve) state.unsure_for += state.down_for;
-  else state.unsure_for = Duration{};
+  // Some time after the start the others have told all they know; a node that dies before has it
+  // told again.
+  if (last_time_ - started_ < SampleCredit::reserve)
+    state.unsure_for += state.down_for;
+  else
+    state.unsure_for = Duration{};
   state.incarnation = DurableClaims::reserved_above(std::max(state_.incarnation, refute_above_));
   for (const auto& [id, entry] : directory_.entries())
     if (id != state_.id) state.members.push_back(entry.record);
   emit(PersistEffect{std::move(state)});
 }
 
-bool NodeImpl::may_say_hello() const { return durable_.allows(state_.incarnation) && durable_.left() == (phase_ == Phase::left); }
+bool NodeImpl::may_say_hello() const {
+  return durable_.allows(state_.incarnation) && durable_.left() == (phase_ == Phase::left);
+}
 
 void NodeImpl::on_persisted(const NodeState& state, Instant now) {
   if (state.id != state_.id) return;  // the process that starts after this one has another id
@@ -64,7 +82,8 @@ void NodeImpl::on_persisted(const NodeState& state, Instant now) {
   durable_.on_disk(state);
   if (stopping_) return;
   if (phase_ == Phase::leaving && state_.left && durable_.left()) say_left(now);
-  if (refute_above_ > 0 && durable_.allows(refute_above_ + 1)) refute(std::exchange(refute_above_, 0), now);
+  if (refute_above_ > 0 && durable_.allows(refute_above_ + 1))
+    refute(std::exchange(refute_above_, 0), now);
   if (could || !may_say_hello()) return;
   say_due_hellos(now);
   dial_if_needed(now);
@@ -88,10 +107,12 @@ void NodeImpl::renew_own_record(Instant now) {
   record.samples = std::max(own_samples(), known ? known->record.samples : 0);
   record.step = last_.step;
   if (last_.step_seconds > 0 && last_.batch > 0) {
-    if (own_rate_ == 0) persist_due_ = true;  // a node that restarts without a rate can judge nobody's claims
+    // a node that restarts without a rate can judge nobody's claims
+    if (own_rate_ == 0) persist_due_ = true;
     own_rate_ = last_.batch / last_.step_seconds;
   }
-  // At the end of a job the last rate stays in the record: whoever restarts then has no other to judge claims by.
+  // At the end of a job the last rate stays in the record: whoever restarts then has no other to
+  // judge claims by.
   const bool ended = phase_ == Phase::finishing || phase_ == Phase::finished;
   record.samples_per_second = ended || (steps_allowed() && last_.step_seconds > 0) ? own_rate_ : 0;
   record.batch = last_.batch;
@@ -101,26 +122,34 @@ void NodeImpl::renew_own_record(Instant now) {
   if (known == nullptr) return directory_.set_self(std::move(record), true, now);
   const MemberRecord& said = known->record;
   const double bound = config_.exchange.spread_bound;
-  const bool is_news = record.incarnation != said.incarnation || record.state != said.state || record.phase != said.phase || record.name != said.name ||
-                       record.address != said.address || record.budget != said.budget || (record.spread < bound) != (said.spread < bound) ||
-                       (!steps_allowed() && record.samples != said.samples);  // at rest a count is final: all are to know it
-  const bool changed = is_news || record.samples != said.samples || record.step != said.step || record.batch != said.batch ||
-                       record.samples_per_second != said.samples_per_second || record.loss != said.loss || record.spread != said.spread;
+  const bool is_news = record.incarnation != said.incarnation || record.state != said.state ||
+                       record.phase != said.phase || record.name != said.name ||
+                       record.address != said.address || record.budget != said.budget ||
+                       (record.spread < bound) != (said.spread < bound) ||
+                       // at rest a count is final: all are to know it
+                       (!steps_allowed() && record.samples != said.samples);
+  const bool changed = is_news || record.samples != said.samples || record.step != said.step ||
+                       record.batch != said.batch ||
+                       record.samples_per_second != said.samples_per_second ||
+                       record.loss != said.loss || record.spread != said.spread;
   if (changed) directory_.set_self(std::move(record), is_news, now);
 }
 
-bool NodeImpl::exchanging() const { return config_.exchange.enabled && model_ready_ && has_model_ && phase_ != Phase::left; }
+bool NodeImpl::exchanging() const {
+  return config_.exchange.enabled && model_ready_ && has_model_ && phase_ != Phase::left;
+}
 
 std::size_t NodeImpl::open_links() const {
-  return static_cast<std::size_t>(std::count_if(neighbours_.begin(), neighbours_.end(), [](const auto& item) {
-    return item.second.link && item.second.link->is_open();
-  }));
+  return static_cast<std::size_t>(std::count_if(
+      neighbours_.begin(), neighbours_.end(),
+      [](const auto& item) { return item.second.link && item.second.link->is_open(); }));
 }
 
 double NodeImpl::own_spread() const {
   double most = 0;
   for (const auto& [id, neighbour] : neighbours_)
-    if (neighbour.link && neighbour.link->is_open()) most = std::max(most, neighbour.link->counters().spread);
+    if (neighbour.link && neighbour.link->is_open())
+      most = std::max(most, neighbour.link->counters().spread);
   return open_links() == 0 && directory_.alive_others() > 0 ? 1.0 : most;
 }
 
@@ -133,7 +162,8 @@ void NodeImpl::on_job(std::string document, JobHash hash, Samples budget_samples
   const bool fresh = state_.job != hash;
   state_.job = hash;
   if (fresh) persist();
-  if (phase_ == Phase::joining) waiting_for_ = config_.seeds.empty() ? "the model" : "a seed to answer";
+  if (phase_ == Phase::joining)
+    waiting_for_ = config_.seeds.empty() ? "the model" : "a seed to answer";
   (void)now;
 }
 
@@ -143,14 +173,16 @@ void NodeImpl::on_waiting_for_data(std::string what, Instant now) {
   renew_own_record(now);
 }
 
-void NodeImpl::on_model_ready(Schema schema, RoundBuffers buffers, bool has_model, Samples own_samples, Step step, Instant now) {
+void NodeImpl::on_model_ready(Schema schema, RoundBuffers buffers, bool has_model,
+                              Samples own_samples, Step step, Instant now) {
   GOSSIPD_ASSERT(!model_ready_);
   schema_ = std::move(schema);
   base_ = std::move(buffers.base);
   incoming_ = std::move(buffers.update);
   GOSSIPD_ASSERT(base_.size() == schema_.floats() && incoming_.size() == schema_.floats());
   incoming_is_zero_ = true;
-  transfer_guard_ = std::make_unique<TransferGuard>(config_.exchange.transfer_reach, schema_.blocks().size());
+  transfer_guard_ =
+      std::make_unique<TransferGuard>(config_.exchange.transfer_reach, schema_.blocks().size());
   model_ready_ = true;
   has_model_ = has_model || !config_.exchange.enabled;
   trained_samples_ = under_this_id(own_samples);
@@ -164,18 +196,23 @@ void NodeImpl::on_model_ready(Schema schema, RoundBuffers buffers, bool has_mode
   std::vector<SessionId> ids;
   for (const auto& [id, session] : sessions_) ids.push_back(id);
   for (const SessionId id : ids)
-    if (const auto found = sessions_.find(id); found != sessions_.end() && found->second.established) try_open(found->second, now);
+    if (const auto found = sessions_.find(id);
+        found != sessions_.end() && found->second.established)
+      try_open(found->second, now);
   publish_progress(now);
   if (state_.budget.revision > 0) emit(BudgetEffect{budget_samples_});
   if (phase_ == Phase::left) return;
   if (!has_model_) {
-    set_phase(established_sessions() > 0 ? Phase::syncing : Phase::joining, "the model comes from a neighbour");
+    set_phase(established_sessions() > 0 ? Phase::syncing : Phase::joining,
+              "the model comes from a neighbour");
     return;
   }
   // A node that restarts with its cluster's model looks for the others first, but not for ever.
   const bool alone = config_.seeds.empty() && directory_.entries().size() == 1;
-  if (alone || established_sessions() > 0) begin_training(now);
-  else set_phase(Phase::joining, "looking for the cluster's other members");
+  if (alone || established_sessions() > 0)
+    begin_training(now);
+  else
+    set_phase(Phase::joining, "looking for the cluster's other members");
 }
 
 void NodeImpl::begin_training(Instant now) {
@@ -189,7 +226,8 @@ void NodeImpl::begin_training(Instant now) {
     // A model that broke has left something here.
     if (!std::exchange(incoming_is_zero_, false)) incoming_.assign(schema_.floats(), 0.0f);
     hand_out(std::move(incoming_), false);
-  } else if (round_has_reason(now)) start_round(now);
+  } else if (round_has_reason(now))
+    start_round(now);
 }
 
 // The models are one when every member that is not dead or gone has finished stepping and says that
@@ -198,7 +236,8 @@ std::string NodeImpl::why_no_final_model() const {
   if (!config_.exchange.enabled) return "";
   const double bound = config_.exchange.spread_bound;
   if (open_links() == 0 && directory_.alive_others() > 0) return "no other member is linked";
-  if (own_spread() >= bound) return "a neighbour's model is " + std::to_string(own_spread()) + " away";
+  if (own_spread() >= bound)
+    return "a neighbour's model is " + std::to_string(own_spread()) + " away";
   for (const auto& [id, entry] : directory_.entries()) {
     if (id == state_.id) continue;
     if (std::string why = why_not_final(entry, bound); !why.empty()) return why;
@@ -252,12 +291,17 @@ void NodeImpl::write_final() {
 // ---- the operator ----------------------------------------------------------------------------
 
 std::optional<Error> NodeImpl::join(std::vector<Endpoint> seeds, Instant now) {
-  if (stopping_ || phase_ == Phase::leaving) return Error{"busy", "this node is leaving or stopping; try again when it has"};
-  if (phase_ != Phase::left && seeds.empty()) return Error{"already-member", "this node has not left; name a seed to ask it as well"};
+  if (stopping_ || phase_ == Phase::leaving)
+    return Error{"busy", "this node is leaving or stopping; try again when it has"};
+  if (phase_ != Phase::left && seeds.empty())
+    return Error{"already-member", "this node has not left; name a seed to ask it as well"};
   for (const Endpoint& seed : seeds)
     if (seed.host.empty() || seed.port == 0 || seed == config_.advertise)
-      return Error{"not-dialled", to_string(seed) + (seed == config_.advertise ? " is this node's own address" : " is no address that can be dialled") +
-                                      "; name another member's address"};
+      return Error{"not-dialled",
+                   to_string(seed) +
+                       (seed == config_.advertise ? " is this node's own address"
+                                                  : " is no address that can be dialled") +
+                       "; name another member's address"};
   for (auto& [endpoint, state] : dials_) state.next = state.self_until = now, state.failures = 0;
   if (phase_ == Phase::left) {
     state_.left = false;
@@ -266,25 +310,31 @@ std::optional<Error> NodeImpl::join(std::vector<Endpoint> seeds, Instant now) {
     waiting_for_ = "a member to answer";
     grace_until_ = now + config_.membership.isolation_grace;
     renew_own_record(now);
-    if (model_ready_ && has_model_ && directory_.alive_others() == 0 && config_.seeds.empty() && seeds.empty()) begin_training(now);
+    if (model_ready_ && has_model_ && directory_.alive_others() == 0 && config_.seeds.empty() &&
+        seeds.empty())
+      begin_training(now);
   }
-  // A named seed is asked at once, also by a node that has neighbours: the operator wants to know what it says.
+  // A named seed is asked at once, also by a node that has neighbours: the operator wants to know
+  // what it says.
   for (Endpoint& seed : seeds) {
     if (may_dial(seed, now)) dial(seed, now);
-    if (std::find(config_.seeds.begin(), config_.seeds.end(), seed) == config_.seeds.end()) config_.seeds.push_back(std::move(seed));
+    if (std::find(config_.seeds.begin(), config_.seeds.end(), seed) == config_.seeds.end())
+      config_.seeds.push_back(std::move(seed));
   }
   dial_if_needed(now);
   return std::nullopt;
 }
 
 std::optional<Error> NodeImpl::leave(Instant now) {
-  if (phase_ == Phase::left || phase_ == Phase::leaving) return Error{"already-left", "this node has left already; `gossipctl join` brings it back"};
+  if (phase_ == Phase::left || phase_ == Phase::leaving)
+    return Error{"already-left", "this node has left already; `gossipctl join` brings it back"};
   set_phase(Phase::leaving, "by the operator");
   leave_deadline_ = now + config_.membership.leave_flush;
   leave_turns_.clear();
   if (model_ready_ && has_model_)
     for (const auto& [id, neighbour] : neighbours_)
-      if (neighbour.link && neighbour.link->is_open()) leave_turns_[id] = neighbour.link->counters().turns_spoken;
+      if (neighbour.link && neighbour.link->is_open())
+        leave_turns_[id] = neighbour.link->counters().turns_spoken;
   renew_own_record(now);
   if (round_has_reason(now)) start_round(now);
   check_leave(now);
@@ -297,9 +347,10 @@ void NodeImpl::check_leave(Instant now) {
   const bool said = std::all_of(leave_turns_.begin(), leave_turns_.end(), [this](const auto& item) {
     const auto neighbour = neighbours_.find(item.first);
     const Session* session = session_of(item.first);
-    return neighbour == neighbours_.end() || session == nullptr || !neighbour->second.link || !neighbour->second.link->is_open() ||
-           (neighbour->second.link->counters().turns_spoken > item.second && !neighbour->second.link->awaits_answer() &&
-            session->bulk_outstanding == 0);
+    return neighbour == neighbours_.end() || session == nullptr || !neighbour->second.link ||
+           !neighbour->second.link->is_open() ||
+           (neighbour->second.link->counters().turns_spoken > item.second &&
+            !neighbour->second.link->awaits_answer() && session->bulk_outstanding == 0);
   });
   if (said || now >= leave_deadline_) finish_leave(now);
 }
@@ -325,7 +376,9 @@ void NodeImpl::say_left(Instant now) {
 
 std::optional<Error> NodeImpl::pause(Instant now) {
   if (phase_ == Phase::paused) return std::nullopt;
-  if (phase_ != Phase::training) return Error{"not-training", std::string("nothing to pause: this node is ") + to_string(phase_)};
+  if (phase_ != Phase::training)
+    return Error{"not-training",
+                 std::string("nothing to pause: this node is ") + to_string(phase_)};
   set_phase(Phase::paused, "by the operator");
   renew_own_record(now);
   return std::nullopt;
@@ -333,7 +386,8 @@ std::optional<Error> NodeImpl::pause(Instant now) {
 
 std::optional<Error> NodeImpl::resume(Instant now) {
   if (phase_ == Phase::training) return std::nullopt;
-  if (phase_ != Phase::paused) return Error{"not-paused", std::string("nothing to resume: this node is ") + to_string(phase_)};
+  if (phase_ != Phase::paused)
+    return Error{"not-paused", std::string("nothing to resume: this node is ") + to_string(phase_)};
   set_phase(Phase::training, "by the operator");
   renew_own_record(now);
   if (stage_ == RoundStage::waiting) start_round(now);
@@ -358,7 +412,8 @@ void NodeImpl::stop(Instant now) {
 
 Instant NodeImpl::next_deadline() const {
   const Instant poll = last_time_ + poll_period;
-  const bool next_round = phase_ == Phase::finishing && stage_ == RoundStage::waiting && finish_round_at_ > last_time_;
+  const bool next_round =
+      phase_ == Phase::finishing && stage_ == RoundStage::waiting && finish_round_at_ > last_time_;
   return next_round ? std::min(poll, finish_round_at_) : poll;
 }
 
@@ -390,8 +445,11 @@ void NodeImpl::on_time(Instant now) {
     probe_one(now);
     rotate_links(now);
   }
-  if (phase_ == Phase::joining && model_ready_ && has_model_ && now >= grace_until_ && !state_.left) {
-    log(Level::warning, "event=isolated hint=\"no known member answers; training goes on alone and they are asked for ever\"");
+  if (phase_ == Phase::joining && model_ready_ && has_model_ && now >= grace_until_ &&
+      !state_.left) {
+    log(Level::warning,
+        "event=isolated hint=\"no known member answers; training goes on alone and they are asked "
+        "for ever\"");
     begin_training(now);
   }
   if (phase_ == Phase::broken && !trainer_has_buffer_ && !adopt(now)) {
@@ -413,12 +471,15 @@ void NodeImpl::on_time(Instant now) {
   if (round_has_reason(now)) start_round(now);
 }
 
-// A broken node speaks no turn, so a link that waits for one brings no model: opened again, the other end speaks first.
+// A broken node speaks no turn, so a link that waits for one brings no model: opened again, the
+// other end speaks first.
 void NodeImpl::reopen_waiting_links(Instant now) {
   std::vector<SessionId> waiting;
   for (const auto& [id, neighbour] : neighbours_)
-    if (neighbour.link && neighbour.link->my_turn() && !neighbour.link->received_complete()) waiting.push_back(neighbour.session);
-  for (const SessionId id : waiting) close(id, "a model is needed; opening the link again", now, true);
+    if (neighbour.link && neighbour.link->my_turn() && !neighbour.link->received_complete())
+      waiting.push_back(neighbour.session);
+  for (const SessionId id : waiting)
+    close(id, "a model is needed; opening the link again", now, true);
 }
 
 // ---- looking at it ---------------------------------------------------------------------------
@@ -426,8 +487,11 @@ void NodeImpl::reopen_waiting_links(Instant now) {
 std::vector<std::uint64_t> NodeImpl::hashes_of(NodeId peer, Link::Which which) const {
   std::vector<std::uint64_t> hashes;
   const auto found = neighbours_.find(peer);
-  if (found == neighbours_.end() || !found->second.link || !found->second.link->has_replicas()) return hashes;
-  for (std::size_t block = 0; block < schema_.blocks().size(); ++block) hashes.push_back(found->second.link->is_known(which, block) ? found->second.link->hash_of(which, block) : 0);
+  if (found == neighbours_.end() || !found->second.link || !found->second.link->has_replicas())
+    return hashes;
+  for (std::size_t block = 0; block < schema_.blocks().size(); ++block)
+    hashes.push_back(
+        found->second.link->is_known(which, block) ? found->second.link->hash_of(which, block) : 0);
   return hashes;
 }
 
@@ -457,14 +521,17 @@ NodeView NodeImpl::view(Instant now) const {
   view.overridden = overridden_;
   view.cloned = cloned_;
   view.steps_taken_back = guard_.jumps();
-  view.waiting_for = phase_ == Phase::joining || phase_ == Phase::waiting_for_data ? waiting_for_ : "";
+  view.waiting_for =
+      phase_ == Phase::joining || phase_ == Phase::waiting_for_data ? waiting_for_ : "";
   if (phase_ == Phase::finishing || phase_ == Phase::finished)
     if (const std::string why = why_no_final_model(); !why.empty())
       view.waiting_for = "one model everywhere; " + why;
-  const bool waits_for_disk = phase_ == Phase::joining ? !may_say_hello() : phase_ == Phase::leaving && state_.left;
+  const bool waits_for_disk =
+      phase_ == Phase::joining ? !may_say_hello() : phase_ == Phase::leaving && state_.left;
   if (waits_for_disk) view.waiting_for = "the disk to take this node's state";
   if (fetch_ && phase_ == Phase::preparing)
-    view.waiting_for = "the job's file, " + std::to_string(fetch_->offset) + " of " + std::to_string(fetch_->file.bytes) + " bytes have come";
+    view.waiting_for = "the job's file, " + std::to_string(fetch_->offset) + " of " +
+                       std::to_string(fetch_->file.bytes) + " bytes have come";
   view.refusals.assign(refusals_.latest().begin(), refusals_.latest().end());
   std::map<NodeId, double> rtt_ms;
   for (const auto& [id, session] : sessions_)
@@ -477,11 +544,14 @@ NodeView NodeImpl::view(Instant now) const {
     }
     MemberView member;
     member.record = entry.record;
-    if (entry.suspect && member.record.state == MemberState::alive) member.record.state = MemberState::suspect;
+    if (entry.suspect && member.record.state == MemberState::alive)
+      member.record.state = MemberState::suspect;
     member.self = id == state_.id;
-    member.cloned = member.self ? !cloned_.empty() && state_.former_id == NodeId{} : instances_.is_cloned(id);
+    member.cloned =
+        member.self ? !cloned_.empty() && state_.former_id == NodeId{} : instances_.is_cloned(id);
     member.age_s = std::max(0.0, seconds(now - entry.refreshed));
-    if (const auto linked = rtt_ms.find(id); linked != rtt_ms.end()) member.linked = true, member.rtt_ms = linked->second;
+    if (const auto linked = rtt_ms.find(id); linked != rtt_ms.end())
+      member.linked = true, member.rtt_ms = linked->second;
     view.members.push_back(std::move(member));
   }
   for (const auto& [id, neighbour] : neighbours_) {
@@ -492,7 +562,10 @@ NodeView NodeImpl::view(Instant now) const {
     item.peer = id;
     item.large_packets_lost = neighbour.path.swallows_large();
     if (entry != nullptr) item.name = entry->record.name, item.address = entry->record.address;
-    item.state = session == sessions_.end() ? "down" : entry != nullptr && entry->suspect ? "suspect" : link && link->is_open() ? "open" : "opening";
+    item.state = session == sessions_.end()           ? "down"
+                 : entry != nullptr && entry->suspect ? "suspect"
+                 : link && link->is_open()            ? "open"
+                                                      : "opening";
     if (session != sessions_.end()) {
       item.outbound = session->second.outbound;
       item.protocol = session->second.protocol;
@@ -515,8 +588,10 @@ void NodeImpl::check_invariants() const {
   GOSSIPD_ASSERT(directory_.self().incarnation == state_.incarnation || phase_ == Phase::left);
   GOSSIPD_ASSERT(established_sessions() == 0 || durable_.allows(state_.incarnation));
   GOSSIPD_ASSERT(!(trainer_has_buffer_ && stage_ != RoundStage::idle));
-  GOSSIPD_ASSERT(refusals_.latest().size() <= refusals_max && directory_.entries().size() <= members_max);
-  for (const auto& [id, session] : sessions_) GOSSIPD_ASSERT(!session.established || session.theirs);
+  GOSSIPD_ASSERT(refusals_.latest().size() <= refusals_max &&
+                 directory_.entries().size() <= members_max);
+  for (const auto& [id, session] : sessions_)
+    GOSSIPD_ASSERT(!session.established || session.theirs);
 }
 
 // ---- the face --------------------------------------------------------------------------------
@@ -527,24 +602,50 @@ Node::~Node() = default;
 Node::Node(Node&&) noexcept = default;
 Node& Node::operator=(Node&&) noexcept = default;
 
-void Node::on_job(std::string document, JobHash hash, Samples budget, Instant now) { impl_->on_job(std::move(document), hash, budget, now); }
+void Node::on_job(std::string document, JobHash hash, Samples budget, Instant now) {
+  impl_->on_job(std::move(document), hash, budget, now);
+}
 void Node::want_file(const JobFile& file, Instant now) { impl_->want_file(file, now); }
-void Node::on_file_read(SessionId id, const JobFile& file, std::uint64_t offset, const Bytes& bytes) { impl_->on_file_read(id, file, offset, bytes); }
-std::optional<Error> Node::extend_budget(Samples more, Instant now) { return impl_->extend_budget(more, now); }
+void Node::on_file_read(SessionId id, const JobFile& file, std::uint64_t offset,
+                        const Bytes& bytes) {
+  impl_->on_file_read(id, file, offset, bytes);
+}
+std::optional<Error> Node::extend_budget(Samples more, Instant now) {
+  return impl_->extend_budget(more, now);
+}
 void Node::end_early(const std::string& why, Instant now) { impl_->end_early(why, now); }
-void Node::on_waiting_for_data(std::string what, Instant now) { impl_->on_waiting_for_data(std::move(what), now); }
-void Node::on_model_ready(Schema schema, RoundBuffers buffers, bool has_model, Samples own_samples, Step step, Instant now) {
+void Node::on_waiting_for_data(std::string what, Instant now) {
+  impl_->on_waiting_for_data(std::move(what), now);
+}
+void Node::on_model_ready(Schema schema, RoundBuffers buffers, bool has_model, Samples own_samples,
+                          Step step, Instant now) {
   impl_->on_model_ready(std::move(schema), std::move(buffers), has_model, own_samples, step, now);
 }
-void Node::on_snapshot(Snapshot snapshot, Instant now) { impl_->on_snapshot(std::move(snapshot), now); }
-void Node::on_restored(std::vector<float> model, Instant now) { impl_->on_restored(std::move(model), now); }
-void Node::on_session_open(SessionId id, bool outbound, Endpoint remote, Instant now) { impl_->on_session_open(id, outbound, std::move(remote), now); }
-void Node::on_dial_failed(Endpoint endpoint, std::string reason, Instant now) { impl_->on_dial_failed(endpoint, std::move(reason), now); }
-void Node::on_session_closed(SessionId id, std::string reason, Instant now) { impl_->on_session_closed(id, reason, now); }
+void Node::on_snapshot(Snapshot snapshot, Instant now) {
+  impl_->on_snapshot(std::move(snapshot), now);
+}
+void Node::on_restored(std::vector<float> model, Instant now) {
+  impl_->on_restored(std::move(model), now);
+}
+void Node::on_session_open(SessionId id, bool outbound, Endpoint remote, Instant now) {
+  impl_->on_session_open(id, outbound, std::move(remote), now);
+}
+void Node::on_dial_failed(Endpoint endpoint, std::string reason, Instant now) {
+  impl_->on_dial_failed(endpoint, std::move(reason), now);
+}
+void Node::on_session_closed(SessionId id, std::string reason, Instant now) {
+  impl_->on_session_closed(id, reason, now);
+}
 void Node::on_bytes(SessionId id, Instant now) { impl_->on_bytes(id, now); }
-void Node::on_message(SessionId id, Lane lane, std::span<const std::byte> message, Instant now) { impl_->on_message(id, lane, message, now); }
-void Node::on_bulk_sent(SessionId id, std::size_t bytes, Instant now) { impl_->on_bulk_sent(id, bytes, now); }
-std::optional<Error> Node::join(std::vector<Endpoint> seeds, Instant now) { return impl_->join(std::move(seeds), now); }
+void Node::on_message(SessionId id, Lane lane, std::span<const std::byte> message, Instant now) {
+  impl_->on_message(id, lane, message, now);
+}
+void Node::on_bulk_sent(SessionId id, std::size_t bytes, Instant now) {
+  impl_->on_bulk_sent(id, bytes, now);
+}
+std::optional<Error> Node::join(std::vector<Endpoint> seeds, Instant now) {
+  return impl_->join(std::move(seeds), now);
+}
 std::optional<Error> Node::leave(Instant now) { return impl_->leave(now); }
 std::optional<Error> Node::forget(NodeId member, Instant now) { return impl_->forget(member, now); }
 std::optional<Error> Node::pause(Instant now) { return impl_->pause(now); }
@@ -558,8 +659,12 @@ void Node::work(Instant now) { impl_->work(now); }
 std::vector<Effect> Node::take_effects() { return impl_->take_effects(); }
 NodeView Node::view(Instant now) const { return impl_->view(now); }
 Phase Node::phase() const { return impl_->phase(); }
-std::vector<std::uint64_t> Node::published_to(NodeId peer) const { return impl_->hashes_of(peer, Link::Which::published); }
-std::vector<std::uint64_t> Node::received_from(NodeId peer) const { return impl_->hashes_of(peer, Link::Which::received); }
+std::vector<std::uint64_t> Node::published_to(NodeId peer) const {
+  return impl_->hashes_of(peer, Link::Which::published);
+}
+std::vector<std::uint64_t> Node::received_from(NodeId peer) const {
+  return impl_->hashes_of(peer, Link::Which::received);
+}
 void Node::check_invariants() const { impl_->check_invariants(); }
 
 }  // namespace gossipd

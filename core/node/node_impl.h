@@ -44,7 +44,8 @@ class NodeImpl {
   void want_file(const JobFile& file, Instant now);
   void on_file_read(SessionId id, const JobFile& file, std::uint64_t offset, const Bytes& bytes);
   void on_waiting_for_data(std::string what, Instant now);
-  void on_model_ready(Schema schema, RoundBuffers buffers, bool has_model, Samples own_samples, Step step, Instant now);
+  void on_model_ready(Schema schema, RoundBuffers buffers, bool has_model, Samples own_samples,
+                      Step step, Instant now);
   void on_snapshot(Snapshot snapshot, Instant now);
   void on_restored(std::vector<float> model, Instant now);
   void on_session_open(SessionId id, bool outbound, Endpoint remote, Instant now);
@@ -79,18 +80,20 @@ class NodeImpl {
     Endpoint remote;
     Instant opened{};
     Instant last_byte{};
-    bool accused = false;  // for the silence that lasts: who refutes it by another way is alive, and the link is not
+    // for the silence that lasts: who refutes it by another way is alive, and the link is not
+    bool accused = false;
     bool hello_due = false;      // ours waits for the disk …
     std::optional<Hello> early;  // … and so does theirs, which came meanwhile
     std::optional<Hello> theirs;
     std::uint32_t protocol = 0;  // that both speak, once `theirs` is accepted
     bool established = false;
-    bool doubted = false;        // is it alive? answers to the ping that is out say so; nothing else is heard
+    // is it alive? answers to the ping that is out say so; nothing else is heard
+    bool doubted = false;
     std::optional<Ready> ready_mine, ready_theirs;
     std::uint64_t news_told = 0;
     std::uint64_t own_told = 0;  // own figures
     Directory::Sweep sweep;
-    NodeId probed{};  // not to be linked: only a sign of life of this member is wanted
+    NodeId probed{};               // not to be linked: only a sign of life of this member is wanted
     std::uint64_t ping_nonce = 0;  // 0: none outstanding
     Instant ping_sent{};
     Instant ping_next{};
@@ -115,7 +118,7 @@ class NodeImpl {
   struct DialState {
     bool in_flight = false;
     Instant self_until{};  // it leads back to this node; asked again then
-    NodeId probed{};    // who should answer there
+    NodeId probed{};       // who should answer there
     std::uint32_t failures = 0;
     Instant next{};
     std::string last_reason;
@@ -127,11 +130,11 @@ class NodeImpl {
   };
   struct Fetch {
     JobFile file;
-    std::uint64_t offset = 0;      // of the next piece
-    SessionId session{};           // who is asked; 0: nobody
+    std::uint64_t offset = 0;  // of the next piece
+    SessionId session{};       // who is asked; 0: nobody
     Instant asked{};
-    Instant again{};               // not before
-    std::set<SessionId> without;   // asked in vain
+    Instant again{};              // not before
+    std::set<SessionId> without;  // asked in vain
   };
   enum class RoundStage : std::uint8_t { idle, waiting, judge, take_in, look, speak, hand_back };
 
@@ -152,14 +155,18 @@ class NodeImpl {
   void finish_leave(Instant now);
   void say_left(Instant now);
   void reopen_waiting_links(Instant now);
-  void note_refusal(bool by_us, std::string peer, Error reason, Instant now) { refusals_.note(by_us, std::move(peer), std::move(reason), now); }
+  void note_refusal(bool by_us, std::string peer, Error reason, Instant now) {
+    refusals_.note(by_us, std::move(peer), std::move(reason), now);
+  }
   void name_bad_paths(Instant now);
   void recover_samples();
   [[nodiscard]] bool steps_allowed() const { return phase_ == Phase::training; }
   [[nodiscard]] bool exchanging() const;
   [[nodiscard]] Samples own_samples() const { return trained_samples_ + samples_extra_; }
   // The trainer's counter goes on where this node gave an id up.
-  [[nodiscard]] Samples under_this_id(Samples trained) const { return trained - std::min(trained, state_.former_samples); }
+  [[nodiscard]] Samples under_this_id(Samples trained) const {
+    return trained - std::min(trained, state_.former_samples);
+  }
   [[nodiscard]] double own_spread() const;
   [[nodiscard]] std::size_t open_links() const;
 
@@ -168,7 +175,9 @@ class NodeImpl {
   void on_hello(Session& session, const Hello& hello, Instant now);
   [[nodiscard]] std::optional<Error> check_hello(const Hello& hello) const;
   [[nodiscard]] Error no_common_protocol(const Hello& hello) const;
-  [[nodiscard]] ProtocolRange protocols() const { return {protocol_oldest, config_.membership.protocol}; }
+  [[nodiscard]] ProtocolRange protocols() const {
+    return {protocol_oldest, config_.membership.protocol};
+  }
   void admit(Session& session, Instant now);
   void say_hello(Session& session);
   void say_due_hellos(Instant now);
@@ -190,7 +199,8 @@ class NodeImpl {
   [[nodiscard]] std::string who(const Session& session) const;
   void on_bulk(Session& session, std::span<const std::byte> message, Instant now);
   void quarantine(Session& session, const std::string& why, Instant now);
-  void on_refused_data(Session& session, std::uint64_t refused, std::optional<Reject> whole, Instant now);
+  void on_refused_data(Session& session, std::uint64_t refused, std::optional<Reject> whole,
+                       Instant now);
   void flush_link(Neighbour& neighbour);
 
   // detection.cpp
@@ -255,7 +265,9 @@ class NodeImpl {
   void rest_offenders(Instant now);
 
   // joining.cpp
-  [[nodiscard]] bool needs_model() const { return model_ready_ && (!has_model_ || phase_ == Phase::broken); }
+  [[nodiscard]] bool needs_model() const {
+    return model_ready_ && (!has_model_ || phase_ == Phase::broken);
+  }
   [[nodiscard]] Gathering::Links open_links_by_peer() const;
   void order_blocks(NodeId of, Ready& ready, Instant now) const;
   bool adopt(Instant now);
@@ -270,7 +282,8 @@ class NodeImpl {
 
   // abuse.cpp
   void on_flood(Session& session, const std::string& what, Instant now);
-  [[nodiscard]] bool is_admitted(Session& session, const Control& message, std::size_t bytes, Instant now);
+  [[nodiscard]] bool is_admitted(Session& session, const Control& message, std::size_t bytes,
+                                 Instant now);
   void bound_conversations();
   void bound_dials(Instant now);
 
@@ -282,7 +295,9 @@ class NodeImpl {
   [[nodiscard]] bool has_room(const Neighbour& neighbour) const;
   void balance();
   [[nodiscard]] double batch_share() const;
-  [[nodiscard]] std::uint32_t job_batch() const { return last_.job_batch > 0 ? last_.job_batch : last_.batch; }
+  [[nodiscard]] std::uint32_t job_batch() const {
+    return last_.job_batch > 0 ? last_.job_batch : last_.batch;
+  }
   void trigger_round(Instant now);
   void decide(Neighbour& neighbour, Instant now);
   void speak_on(Neighbour& neighbour, const Trigger::Decision& decision, Instant now);
@@ -299,14 +314,16 @@ class NodeImpl {
   void own_model_broken(const std::string& where);
   [[nodiscard]] double round_trip_periods(NodeId peer);
   [[nodiscard]] OuterStep outer_step(NodeId peer);
-  [[nodiscard]] Speech speech_for(const Link& link, double periods, const Trigger::Decision& decision, Instant now);
+  [[nodiscard]] Speech speech_for(const Link& link, double periods,
+                                  const Trigger::Decision& decision, Instant now);
   [[nodiscard]] float own_weight() const;
   [[nodiscard]] std::span<const float> drift() const;
 
   NodeConfig config_;
   NodeState state_;
   DurableClaims durable_;
-  std::uint64_t refute_above_ = 0;  // an accusation that waits for the disk to hold a higher incarnation; 0: none
+  // an accusation that waits for the disk to hold a higher incarnation; 0: none
+  std::uint64_t refute_above_ = 0;
   Random random_;
   std::vector<Effect> effects_;
   Phase phase_ = Phase::joining;
@@ -326,10 +343,10 @@ class NodeImpl {
   Instant grace_until_{};
 
   // progress
-  Samples trained_samples_ = 0;  // the trainer's own counter
-  Samples samples_extra_ = 0;    // what peers or the disk know beyond it
-  Samples others_published_ = 0; // last ProgressEffect
-  Snapshot last_;                // figures of the last snapshot, without the model
+  Samples trained_samples_ = 0;   // the trainer's own counter
+  Samples samples_extra_ = 0;     // what peers or the disk know beyond it
+  Samples others_published_ = 0;  // last ProgressEffect
+  Snapshot last_;                 // figures of the last snapshot, without the model
   std::uint64_t link_steps_ = 0;
   Step joined_at_step_ = 0;
   bool ramping_ = false;
@@ -346,11 +363,11 @@ class NodeImpl {
   // membership
   Directory directory_;
   Claims claims_;
-  double own_rate_ = 0;          // samples/s when this node last trained
+  double own_rate_ = 0;            // samples/s when this node last trained
   bool commanded_budget_ = false;  // the budget in force is an operator's, given here
   std::string overridden_;
-  std::uint64_t instance_ = 0;  // of this process
-  Instances instances_;         // of the others'
+  std::uint64_t instance_ = 0;    // of this process
+  Instances instances_;           // of the others'
   std::set<NodeId> said_cloned_;  // members that say that this node is to give its id up
   std::string cloned_;
   std::map<SessionId, Session> sessions_;
@@ -360,10 +377,10 @@ class NodeImpl {
   Instant last_time_{};
   Instant next_probe_{};
   Instant next_rotation_{};
-  bool rotating_ = false;         // the next link that opens replaces one
-  std::uint32_t awareness_ = 0;   // how often others had reason to suspect this node, lately
+  bool rotating_ = false;        // the next link that opens replaces one
+  std::uint32_t awareness_ = 0;  // how often others had reason to suspect this node, lately
   Instant awareness_until_{};
-  Instant thawed_until_{};        // after a long stand-still
+  Instant thawed_until_{};             // after a long stand-still
   std::vector<Suspicion> suspicions_;  // to be handed on
   Instant next_tick_{};
   Instant next_failed_dial_{};
@@ -374,17 +391,17 @@ class NodeImpl {
 
   // the round: one buffer is with the trainer or here
   RoundStage stage_ = RoundStage::idle;
-  std::vector<float> base_;      // the model the trainer is about to have: last snapshot + update
-  std::vector<float> incoming_;  // the snapshot; then, swapped, the update under construction
-  std::vector<float> drift_;     // own displacement per step
+  std::vector<float> base_;        // the model the trainer is about to have: last snapshot + update
+  std::vector<float> incoming_;    // the snapshot; then, swapped, the update under construction
+  std::vector<float> drift_;       // own displacement per step
   std::vector<double> travelled_;  // of each block, by own steps: the sum of the norms
   StepGuard guard_;
   std::unique_ptr<TransferGuard> transfer_guard_;
-  OwnMove own_move_;                // since the last look, of the blocks measured so far
-  std::vector<double> own_moved_;   // of each block: the norm
-  double pushed_squared_ = 0;       // of the update that is being handed back
-  std::uint32_t rests_ = 0;         // of a model that broke again and again
-  Instant rest_until_{};            // no model is taken over before
+  OwnMove own_move_;               // since the last look, of the blocks measured so far
+  std::vector<double> own_moved_;  // of each block: the norm
+  double pushed_squared_ = 0;      // of the update that is being handed back
+  std::uint32_t rests_ = 0;        // of a model that broke again and again
+  Instant rest_until_{};           // no model is taken over before
   Trigger trigger_;
   BatchBalancer balancer_;
   std::uint32_t batch_ = 0;           // wanted of the trainer; 0: the job's
@@ -396,13 +413,14 @@ class NodeImpl {
   bool trainer_running_ = false;  // what the last update told it
   Instant looked_at_{};           // the last round that was not prompt
   bool recalled_ = false;         // the buffer has been asked back since
-  bool prompt_ = false;           // this round only carries on exchanges that are under way; nothing is opened
-  Step look_step_ = 0;            // of the next round that is not
+  // this round only carries on exchanges that are under way; nothing is opened
+  bool prompt_ = false;
+  Step look_step_ = 0;  // of the next round that is not
   Instant snapshot_at_{};
   Step base_step_ = 0;
   std::optional<Opening> opening_;  // the best so far, in this round
-  bool spread_is_new_ = false;   // a turn has been spoken since the trigger saw it
-  std::uint64_t cursor_ = 0;     // floats or blocks, by stage
+  bool spread_is_new_ = false;      // a turn has been spoken since the trigger saw it
+  std::uint64_t cursor_ = 0;        // floats or blocks, by stage
   std::vector<NodeId> round_links_;
   std::size_t round_link_ = 0;
 };

@@ -12,19 +12,23 @@ namespace gossipd {
 namespace {
 
 constexpr std::size_t floats_per_piece = 65536;
-constexpr double finish_threshold_share = 0.5;   // of the spread that is asked for: a change still worth saying when the models are to agree
+// of the spread that is asked for: a change still worth saying when the models are to agree
+constexpr double finish_threshold_share = 0.5;
 constexpr Step balance_steps = 8;  // of one batch, before it may change again
 constexpr double finish_mixing = 1.0;
-constexpr double finish_pace_steps = 2;        // of training, between two rounds of the final exchange: every turn tells of many others
+// of training, between two rounds of the final exchange: every turn tells of many others
+constexpr double finish_pace_steps = 2;
 constexpr double finish_pace_max_s = 0.5;
-constexpr double mixing_gain_max = 1.0;   // a joiner of little weight takes nearly all of the other's model
+// a joiner of little weight takes nearly all of the other's model
+constexpr double mixing_gain_max = 1.0;
 constexpr double heartbeat_threshold_share = 0.1;  // at rest; while training it is the trigger's
-// Bits of a delta on a far line, over what makes up for its exchanges being rarer. In the lab, at a round trip of 20 steps: 0.2 points of accuracy.
+// Bits of a delta on a far line, over what makes up for its exchanges being rarer. In the lab, at a
+// round trip of 20 steps: 0.2 points of accuracy.
 constexpr double far_line_bits = 1.5;
 
-// One exchange by itself averages the two models. Of k at a time each takes a model as its base that the others move meanwhile:
-// a loop with a delay of one exchange, x(n+1) = x(n) - G·x(n-1), which forgets fastest near G = 1/4 and rings near 1. This keeps
-// the sum of k gains at 1/2.
+// One exchange by itself averages the two models. Of k at a time each takes a model as its base
+// that the others move meanwhile: a loop with a delay of one exchange, x(n+1) = x(n) - G·x(n-1),
+// which forgets fastest near G = 1/4 and rings near 1. This keeps the sum of k gains at 1/2.
 double gain_in_flight(std::uint32_t k) { return 0.5 / std::max<std::uint32_t>(k, 1); }
 
 }  // namespace
@@ -53,7 +57,8 @@ void NodeImpl::on_snapshot(Snapshot snapshot, Instant now) {
   if (round_has_reason(now)) start_round(now);
 }
 
-// While the node trains every snapshot is looked at. At rest a round begins when a link has something to do.
+// While the node trains every snapshot is looked at. At rest a round begins when a link has
+// something to do.
 bool NodeImpl::round_has_reason(Instant now) const {
   if (stage_ != RoundStage::waiting) return false;
   if (steps_allowed() || trainer_running_ || !last_.finite) return true;
@@ -67,8 +72,10 @@ bool NodeImpl::round_has_reason(Instant now) const {
       continue;
     }
     if (link.owes_keyframes()) return true;
-    const Duration quiet = phase_ == Phase::finished ? config_.exchange.heartbeat * 5 : config_.exchange.heartbeat / 8;
-    // Where a look finds nothing to say, the next one waits as long: at rest the trainer gives the buffer back at once.
+    const Duration quiet =
+        phase_ == Phase::finished ? config_.exchange.heartbeat * 5 : config_.exchange.heartbeat / 8;
+    // Where a look finds nothing to say, the next one waits as long: at rest the trainer gives the
+    // buffer back at once.
     if (now - std::max(link.spoken_at(), looked_at_) >= quiet) return true;
   }
   return false;
@@ -77,7 +84,8 @@ bool NodeImpl::round_has_reason(Instant now) const {
 // On the neighbour's way out.
 bool NodeImpl::has_room(const Neighbour& neighbour) const {
   const auto session = sessions_.find(neighbour.session);
-  return session != sessions_.end() && session->second.bulk_outstanding <= config_.exchange.bulk_window_bytes;
+  return session != sessions_.end() &&
+         session->second.bulk_outstanding <= config_.exchange.bulk_window_bytes;
 }
 
 void NodeImpl::start_round(Instant now) {
@@ -95,7 +103,9 @@ void NodeImpl::start_round(Instant now) {
   own_move_ = {};
   own_moved_.resize(schema_.blocks().size());
   cursor_ = 0;
-  if (config_.exchange.enabled && (config_.exchange.future_position > 0 || trigger_.needs_drift()) && drift_.size() != incoming_.size())
+  if (config_.exchange.enabled &&
+      (config_.exchange.future_position > 0 || trigger_.needs_drift()) &&
+      drift_.size() != incoming_.size())
     drift_.assign(incoming_.size(), 0.0f);
   if (config_.exchange.enabled) travelled_.resize(schema_.blocks().size());
 }
@@ -139,7 +149,8 @@ void NodeImpl::work(Instant now) {
           if (moved && !drift_.empty()) {
             const auto steps = static_cast<double>(last_.step - base_step_);
             const double blend = 1.0 - std::exp(-steps / config_.exchange.drift_window_steps);
-            kernels().drift(block.of(std::span<float>(drift_)), current, before, static_cast<float>(1.0 / steps), static_cast<float>(blend));
+            kernels().drift(block.of(std::span<float>(drift_)), current, before,
+                            static_cast<float>(1.0 / steps), static_cast<float>(blend));
           }
           if (moved && !travelled_.empty()) travelled_[cursor_] += own_moved_[cursor_];
           std::fill(before.begin(), before.end(), 0.0f);
@@ -153,10 +164,15 @@ void NodeImpl::work(Instant now) {
         trigger_round(now);
         round_links_.clear();
         for (const auto& [id, neighbour] : neighbours_)
-          if (neighbour.link && neighbour.link->my_turn() && (!prompt_ || neighbour.link->owes_at_once())) round_links_.push_back(id);
-        // Whoever speaks first in a round is heard with the least mixed model: take turns at that, too.
+          if (neighbour.link && neighbour.link->my_turn() &&
+              (!prompt_ || neighbour.link->owes_at_once()))
+            round_links_.push_back(id);
+        // Whoever speaks first in a round is heard with the least mixed model: take turns at that,
+        // too.
         if (!round_links_.empty())
-          std::rotate(round_links_.begin(), round_links_.begin() + static_cast<std::ptrdiff_t>(random_.below(round_links_.size())),
+          std::rotate(round_links_.begin(),
+                      round_links_.begin() +
+                          static_cast<std::ptrdiff_t>(random_.below(round_links_.size())),
                       round_links_.end());
         round_link_ = 0;
         opening_.reset();
@@ -178,7 +194,8 @@ void NodeImpl::work(Instant now) {
       case RoundStage::speak: {
         Neighbour& neighbour = neighbours_[round_links_[round_link_]];
         // A full way out or a lost session pauses the turn; it goes on in a later round.
-        if (!neighbour.link || !neighbour.link->speaking() || !neighbour.link->my_turn() || !has_room(neighbour)) {
+        if (!neighbour.link || !neighbour.link->speaking() || !neighbour.link->my_turn() ||
+            !has_room(neighbour)) {
           ++round_link_;
           next_link(now);
           break;
@@ -199,7 +216,9 @@ void NodeImpl::work(Instant now) {
       }
       case RoundStage::hand_back: {
         const std::size_t count = std::min<std::size_t>(floats_per_piece, base_.size() - cursor_);
-        pushed_squared_ += kernels().axpy(std::span(base_).subspan(cursor_, count), std::span<const float>(incoming_).subspan(cursor_, count), 1.0f);
+        pushed_squared_ +=
+            kernels().axpy(std::span(base_).subspan(cursor_, count),
+                           std::span<const float>(incoming_).subspan(cursor_, count), 1.0f);
         if (!steps_allowed())
           final_.move(std::span<const float>(incoming_).subspan(cursor_, count));
         cursor_ += count;
@@ -224,7 +243,8 @@ void NodeImpl::next_link(Instant now) {
       stage_ = RoundStage::speak;
       return;
     }
-    neighbour.link->look_begin(drift(), last_.step_seconds, outer_step(round_links_[round_link_]), now, is_trusted(round_links_[round_link_]));
+    neighbour.link->look_begin(drift(), last_.step_seconds, outer_step(round_links_[round_link_]),
+                               now, is_trusted(round_links_[round_link_]));
     stage_ = RoundStage::look;
     if (schema_.blocks().empty()) decide(neighbour, now);
     return;
@@ -257,29 +277,40 @@ bool NodeImpl::is_leaving(NodeId peer) const {
   return found != directory_.entries().end() && found->second.record.phase == Phase::leaving;
 }
 
-// Openings that will be answered soon; who has not answered for a heartbeat beyond the round trip is not waited for.
+// Openings that will be answered soon; who has not answered for a heartbeat beyond the round trip
+// is not waited for.
 std::uint32_t NodeImpl::in_flight(Instant now) {
   std::uint32_t count = 0;
   for (const auto& [id, neighbour] : neighbours_) {
     const Session* session = session_of(id);
     if (session == nullptr || !neighbour.link || !neighbour.link->awaits_answer()) continue;
-    if (now - neighbour.link->spoken_at() < config_.exchange.heartbeat + from_seconds(2 * session->rtt_seconds)) ++count;
+    if (now - neighbour.link->spoken_at() <
+        config_.exchange.heartbeat + from_seconds(2 * session->rtt_seconds))
+      ++count;
   }
   return count;
 }
 
-Duration NodeImpl::finish_pace() const { return from_seconds(std::clamp(finish_pace_steps * last_.step_seconds, 0.0, finish_pace_max_s)); }
+Duration NodeImpl::finish_pace() const {
+  return from_seconds(std::clamp(finish_pace_steps * last_.step_seconds, 0.0, finish_pace_max_s));
+}
 
-double NodeImpl::finish_threshold() const { return finish_threshold_share * config_.exchange.spread_bound; }
+double NodeImpl::finish_threshold() const {
+  return finish_threshold_share * config_.exchange.spread_bound;
+}
 
 Trigger::Decision NodeImpl::decision_for(const Neighbour& neighbour, Instant now) const {
   const Link& link = *neighbour.link;
-  const bool due = now - link.spoken_at() >= (phase_ == Phase::finished ? config_.exchange.heartbeat * 5 : config_.exchange.heartbeat);
+  const bool due =
+      now - link.spoken_at() >=
+      (phase_ == Phase::finished ? config_.exchange.heartbeat * 5 : config_.exchange.heartbeat);
   if (!steps_allowed()) {
     const double least = finish_threshold();
     const bool changed = link.owes_keyframes() || link.largest_change() > least;
-    const bool apart = phase_ == Phase::finishing && link.counters().spread >= config_.exchange.spread_bound;
-    return {changed || apart || due || link.owes_answer() || phase_ == Phase::leaving, due ? least * heartbeat_threshold_share : least};
+    const bool apart =
+        phase_ == Phase::finishing && link.counters().spread >= config_.exchange.spread_bound;
+    return {changed || apart || due || link.owes_answer() || phase_ == Phase::leaving,
+            due ? least * heartbeat_threshold_share : least};
   }
   if (link.owes_answer()) return {true, trigger_.answer_threshold()};
   Trigger::LinkState state;
@@ -296,10 +327,11 @@ void NodeImpl::decide(Neighbour& neighbour, Instant now) {
   link.counters().threshold = steps_allowed() ? trigger_.threshold() : finish_threshold();
   const Trigger::Decision decision = decision_for(neighbour, now);
   const bool first = link.counters().turns_spoken == 0;
-  const bool at_once = first || link.owes_answer() || link.owes_keyframes() || phase_ == Phase::leaving || is_leaving(round_links_[round_link_]);
+  const bool at_once = first || link.owes_answer() || link.owes_keyframes() ||
+                       phase_ == Phase::leaving || is_leaving(round_links_[round_link_]);
   if (at_once) return speak_on(neighbour, decision, now);
-  // One opening a round, where most has changed: an exchange takes the models as they are, so the next one had better wait
-  // for its outcome.
+  // One opening a round, where most has changed: an exchange takes the models as they are, so the
+  // next one had better wait for its outcome.
   const double change = link.counters().change;
   if (prompt_) {
     // Its own look comes later.
@@ -329,9 +361,11 @@ void NodeImpl::end_speech(Neighbour& neighbour, Instant now) {
   neighbour.spoken_step = last_.step;
   spread_is_new_ = true;
   if (first && trigger_.periodic()) {
-    // Links of one node take turns at their periods, as if this one had been spoken on a part of it ago.
+    // Links of one node take turns at their periods, as if this one had been spoken on a part of it
+    // ago.
     const std::size_t links = std::max<std::size_t>(open_links(), 1);
-    neighbour.spoken_step -= std::min(neighbour.spoken_step, trigger_.period() * (round_link_ % links) / links);
+    neighbour.spoken_step -=
+        std::min(neighbour.spoken_step, trigger_.period() * (round_link_ % links) / links);
   }
   flush_link(neighbour);
   ++round_link_;
@@ -357,15 +391,17 @@ void NodeImpl::balance() {
   std::uint32_t members = 1;
   for (const auto& [id, entry] : directory_.entries()) {
     const MemberRecord& record = entry.record;
-    if (id == state_.id || entry.suspect || record.state != MemberState::alive || record.phase != Phase::training ||
-        record.samples_per_second <= 0)
+    if (id == state_.id || entry.suspect || record.state != MemberState::alive ||
+        record.phase != Phase::training || record.samples_per_second <= 0)
       continue;
     ++members;
     others += std::min(record.samples_per_second, claims_.rate_max());
   }
-  const std::uint32_t wanted = balancer_.batch(last_.batch, static_cast<double>(job_batch()) * members, others);
+  const std::uint32_t wanted =
+      balancer_.batch(last_.batch, static_cast<double>(job_batch()) * members, others);
   if (wanted != last_.batch)
-    log(Level::debug, "event=batch from=" + std::to_string(last_.batch) + " to=" + std::to_string(wanted));
+    log(Level::debug,
+        "event=batch from=" + std::to_string(last_.batch) + " to=" + std::to_string(wanted));
   batch_ = wanted;
 }
 
@@ -375,44 +411,58 @@ float NodeImpl::own_weight() const {
   const double by_batch = config_.balance.weight == BalanceWeight::batch ? batch_share() : 1.0;
   if (!ramping_) return static_cast<float>(by_batch);
   const double steps = static_cast<double>(last_.step - std::min(last_.step, joined_at_step_));
-  const double share = policy.joiner_steps == 0 ? 1.0 : std::min(1.0, steps / static_cast<double>(policy.joiner_steps));
-  return static_cast<float>(by_batch * (policy.joiner_weight + (1.0 - policy.joiner_weight) * share));
+  const double share = policy.joiner_steps == 0
+                           ? 1.0
+                           : std::min(1.0, steps / static_cast<double>(policy.joiner_steps));
+  return static_cast<float>(by_batch *
+                            (policy.joiner_weight + (1.0 - policy.joiner_weight) * share));
 }
 
 std::span<const float> NodeImpl::drift() const {
-  return steps_allowed() && config_.exchange.future_position > 0 ? std::span<const float>(drift_) : std::span<const float>();
+  return steps_allowed() && config_.exchange.future_position > 0 ? std::span<const float>(drift_)
+                                                                 : std::span<const float>();
 }
 
-// What the line's round trip keeps the exchanges of a link apart, over period_steps. Its shortest one: a line that is slow because it is narrow
-// is not far, and larger deltas would make it slower still.
+// What the line's round trip keeps the exchanges of a link apart, over period_steps. Its shortest
+// one: a line that is slow because it is narrow is not far, and larger deltas would make it slower
+// still.
 double NodeImpl::round_trip_periods(NodeId peer) {
   const Session* session = session_of(peer);
   if (session == nullptr || last_.step_seconds <= 0) return 0;
-  return session->least_rtt_seconds / last_.step_seconds / static_cast<double>(config_.exchange.period_steps);
+  return session->least_rtt_seconds / last_.step_seconds /
+         static_cast<double>(config_.exchange.period_steps);
 }
 
 OuterStep NodeImpl::outer_step(NodeId peer) {
   if (!steps_allowed()) return {};
   const double momentum = outer_momentum_for(config_.exchange, round_trip_periods(peer));
-  return {momentum, momentum / static_cast<double>(std::max<std::size_t>(open_links(), 1)), travelled_};
+  return {momentum, momentum / static_cast<double>(std::max<std::size_t>(open_links(), 1)),
+          travelled_};
 }
 
-Speech NodeImpl::speech_for(const Link& link, double periods, const Trigger::Decision& decision, Instant now) {
+Speech NodeImpl::speech_for(const Link& link, double periods, const Trigger::Decision& decision,
+                            Instant now) {
   const ExchangePolicy& policy = config_.exchange;
   const bool fine = !steps_allowed();
   Speech speech;
   speech.codec = fine ? policy.fine_codec : policy.codec;
   if (!fine && policy.codec_by_delay) speech.codec = finer(policy.codec, far_line_bits * periods);
   speech.threshold = decision.threshold;
-  speech.threshold_shown = std::isfinite(decision.threshold) && decision.threshold > 0 ? decision.threshold : link.counters().threshold;
+  speech.threshold_shown = std::isfinite(decision.threshold) && decision.threshold > 0
+                               ? decision.threshold
+                               : link.counters().threshold;
   speech.in_flight = in_flight(now) + 1;
   speech.weight = own_weight();
   const double own = static_cast<double>(speech.weight);
-  if (!fine && policy.loss_trust != LossTrust::off) speech.trust = loss_trust(last_.loss, link.peer_loss(now), policy.loss_trust_max);
+  if (!fine && policy.loss_trust != LossTrust::off)
+    speech.trust = loss_trust(last_.loss, link.peer_loss(now), policy.loss_trust_max);
   // A weight is a minibatch over the job's, or a joiner's share of that.
-  const double heaviest = std::max(1.0, job_batch() > 0 ? static_cast<double>(config_.balance.batch_max) / job_batch() : 1.0);
-  const double peer = speech.trust * std::clamp(static_cast<double>(link.peer_weight()), 1e-6, heaviest);
-  double gain = (fine ? finish_mixing : policy.mixing) * gain_in_flight(std::max(speech.in_flight, link.peer_in_flight()));
+  const double heaviest = std::max(
+      1.0, job_batch() > 0 ? static_cast<double>(config_.balance.batch_max) / job_batch() : 1.0);
+  const double peer =
+      speech.trust * std::clamp(static_cast<double>(link.peer_weight()), 1e-6, heaviest);
+  double gain = (fine ? finish_mixing : policy.mixing) *
+                gain_in_flight(std::max(speech.in_flight, link.peer_in_flight()));
   if (!fine && policy.age_decay > 0 && last_.step_seconds > 0)
     gain /= 1.0 + policy.age_decay * link.age_seconds(now) / last_.step_seconds;
   if (!link.owes_answer()) gain = 0;
@@ -432,7 +482,8 @@ void NodeImpl::finish_round() {
   hand_out(std::move(incoming_), false);
 }
 
-// The models of an exchange grow apart while it waits for the next look, so it does not wait for it.
+// The models of an exchange grow apart while it waits for the next look, so it does not wait for
+// it.
 void NodeImpl::recall_if_owing() {
   if (!trainer_has_buffer_ || !trainer_running_ || recalled_) return;
   for (const auto& [id, neighbour] : neighbours_) {
@@ -457,7 +508,8 @@ void NodeImpl::hand_out(std::vector<float> values, bool replace) {
   Update update;
   update.values = std::move(values);
   update.replace = replace;
-  update.steps_until_snapshot = std::clamp<Step>(look_step_ - std::min(look_step_, last_.step), 1, round_steps());
+  update.steps_until_snapshot =
+      std::clamp<Step>(look_step_ - std::min(look_step_, last_.step), 1, round_steps());
   update.training = trainer_running_;
   update.batch = batch_;
   if (config_.balance.weight == BalanceWeight::rate) update.rate_scale = batch_share();
@@ -468,11 +520,13 @@ void NodeImpl::hand_out(std::vector<float> values, bool replace) {
 void NodeImpl::own_model_broken(const std::string& where) {
   stage_ = RoundStage::idle;
   last_.finite = false;
-  // Who leaves has nothing to say any more, but it still leaves; who is paused is so again with another model.
+  // Who leaves has nothing to say any more, but it still leaves; who is paused is so again with
+  // another model.
   if (phase_ == Phase::broken || phase_ == Phase::leaving || phase_ == Phase::left) return;
   paused_when_broken_ = phase_ == Phase::paused;
   rest_broken();
-  set_phase(Phase::broken, where + "; nothing is published until a neighbour's model has been taken");
+  set_phase(Phase::broken,
+            where + "; nothing is published until a neighbour's model has been taken");
 }
 
 }  // namespace gossipd

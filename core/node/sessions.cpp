@@ -12,18 +12,21 @@ namespace gossipd {
 namespace {
 
 constexpr std::size_t sessions_max = 256;
-constexpr std::size_t named_when_refused = 32;  // members, to who asks a node that has no room or has left
+// members, to who asks a node that has no room or has left
+constexpr std::size_t named_when_refused = 32;
 
 }  // namespace
 
 // In words that are right at both ends, as both show them.
 Error NodeImpl::no_common_protocol(const Hello& hello) const {
   const auto range = [](const std::string& name, const ProtocolRange& r) {
-    return name + " speaks protocol " + std::to_string(r.oldest) + (r.newest == r.oldest ? "" : " to " + std::to_string(r.newest));
+    return name + " speaks protocol " + std::to_string(r.oldest) +
+           (r.newest == r.oldest ? "" : " to " + std::to_string(r.newest));
   };
   const ProtocolRange own = protocols(), peers{hello.protocol, hello.newest};
   const std::string& behind = own.newest < peers.newest ? config_.name : hello.name;
-  return Error{"protocol-mismatch", range(config_.name, own) + " and " + range(hello.name, peers) + ": none in common; install a newer gossipd on " + behind +
+  return Error{"protocol-mismatch", range(config_.name, own) + " and " + range(hello.name, peers) +
+                                        ": none in common; install a newer gossipd on " + behind +
                                         ", or take away its setting membership.protocol"};
 }
 
@@ -37,7 +40,8 @@ void NodeImpl::on_dial_failed(const Endpoint& endpoint, std::string reason, Inst
   accuse_all_at(endpoint, NodeId{}, "cannot be dialled", now);
   if (state.last_reason == reason) return;
   state.last_reason = reason;
-  log(Level::warning, "event=dial-failed endpoint=" + to_string(endpoint) + " reason=\"" + reason + "\"");
+  log(Level::warning,
+      "event=dial-failed endpoint=" + to_string(endpoint) + " reason=\"" + reason + "\"");
   note_refusal(false, to_string(endpoint), Error{"dial-failed", std::move(reason)}, now);
 }
 
@@ -45,7 +49,8 @@ void NodeImpl::on_dial_failed(const Endpoint& endpoint, std::string reason, Inst
 
 std::size_t NodeImpl::established_sessions() const {
   return static_cast<std::size_t>(
-      std::count_if(sessions_.begin(), sessions_.end(), [](const auto& item) { return item.second.established; }));
+      std::count_if(sessions_.begin(), sessions_.end(),
+                    [](const auto& item) { return item.second.established; }));
 }
 
 NodeImpl::Session* NodeImpl::session_of(NodeId peer) {
@@ -56,12 +61,15 @@ NodeImpl::Session* NodeImpl::session_of(NodeId peer) {
 }
 
 std::string NodeImpl::who(const Session& session) const {
-  if (session.theirs) return log_word(session.theirs->name) + " (" + to_hex(session.theirs->id) + ")";
-  return session.outbound ? to_string(session.remote) : session.remote.host;  // the port of who dials is another each time
+  if (session.theirs)
+    return log_word(session.theirs->name) + " (" + to_hex(session.theirs->id) + ")";
+  // the port of who dials is another each time
+  return session.outbound ? to_string(session.remote) : session.remote.host;
 }
 
 void NodeImpl::send(Session& session, const Control& message) {
-  emit(SendEffect{session.id, Lane::control, std::make_shared<const Bytes>(encode_control(message))});
+  emit(SendEffect{session.id, Lane::control,
+                  std::make_shared<const Bytes>(encode_control(message))});
 }
 
 void NodeImpl::on_session_open(SessionId id, bool outbound, Endpoint remote, Instant now) {
@@ -86,8 +94,9 @@ void NodeImpl::on_session_open(SessionId id, bool outbound, Endpoint remote, Ins
 
 void NodeImpl::say_hello(Session& session) {
   const ProtocolRange spoken = protocols();
-  send(session, Hello{spoken.oldest, durable_.cluster(), state_.id, state_.incarnation, config_.name, config_.advertise, state_.job,
-                      phase_ == Phase::left, session.probed != NodeId{}, spoken.newest, instance_});
+  send(session, Hello{spoken.oldest, durable_.cluster(), state_.id, state_.incarnation,
+                      config_.name, config_.advertise, state_.job, phase_ == Phase::left,
+                      session.probed != NodeId{}, spoken.newest, instance_});
 }
 
 // The disk has come to hold what they say.
@@ -101,7 +110,8 @@ void NodeImpl::say_due_hellos(Instant now) {
     Session& session = found->second;
     session.hello_due = false;
     say_hello(session);
-    if (const auto early = std::exchange(session.early, std::nullopt)) on_hello(session, *early, now);
+    if (const auto early = std::exchange(session.early, std::nullopt))
+      on_hello(session, *early, now);
   }
 }
 
@@ -121,11 +131,13 @@ void NodeImpl::close(SessionId id, const std::string& reason, Instant now, bool 
   if (Link* link = neighbour->second.link.get(); link != nullptr) {
     if (needs_model() && link->is_open()) gathering_.keep(session.theirs->id, *link, schema_);
     link->close();
-    // The other end has given up this node, which stood still, and gone on. The link starts over: whole blocks at the first exchange, of
-    // which this node takes nearly all, and the other no more than of a joiner.
+    // The other end has given up this node, which stood still, and gone on. The link starts over:
+    // whole blocks at the first exchange, of which this node takes nearly all, and the other no
+    // more than of a joiner.
     if (now < thawed_until_) link->forget();
   }
-  log(Level::info, "event=link-down peer=" + to_hex(session.theirs->id) + " reason=\"" + reason + "\"");
+  log(Level::info,
+      "event=link-down peer=" + to_hex(session.theirs->id) + " reason=\"" + reason + "\"");
 }
 
 void NodeImpl::on_session_closed(SessionId id, const std::string& reason, Instant now) {
@@ -137,7 +149,8 @@ void NodeImpl::on_session_closed(SessionId id, const std::string& reason, Instan
   const Endpoint remote = found->second.remote;
   const Instant last_heard = found->second.last_byte;
   if (!was_established && !(found->second.theirs && found->second.theirs->probe))
-    note_refusal(false, who(found->second), Error{"closed", "closed before the handshake was done: " + reason}, now);
+    note_refusal(false, who(found->second),
+                 Error{"closed", "closed before the handshake was done: " + reason}, now);
   close(id, reason, now, false);
   if (was_established) accuse(peer, last_heard, reason, now);
   if (!answered) accuse_all_at(remote, NodeId{}, reason, now);
@@ -161,11 +174,13 @@ void NodeImpl::on_bulk_sent(SessionId id, std::size_t bytes, Instant now) {
   if (round_has_reason(now)) start_round(now);
 }
 
-void NodeImpl::on_message(SessionId id, Lane lane, std::span<const std::byte> message, Instant now) {
+void NodeImpl::on_message(SessionId id, Lane lane, std::span<const std::byte> message,
+                          Instant now) {
   const auto found = sessions_.find(id);
   if (found == sessions_.end()) return;
   on_bytes(id, now);
-  if (lane == Lane::bulk) return found->second.doubted ? static_cast<void>(0) : on_bulk(found->second, message, now);
+  if (lane == Lane::bulk)
+    return found->second.doubted ? static_cast<void>(0) : on_bulk(found->second, message, now);
   Result<Control> control = decode_control(message);
   if (!control) return refuse(found->second, control.error(), now);
   if (!is_admitted(found->second, *control, message.size(), now))
@@ -181,27 +196,35 @@ void NodeImpl::handle(Session& session, Control message, Instant now) {
     return;
   }
   if (auto* refusal = std::get_if<Refuse>(&message)) {
-    if (refusal->reason.code != "duplicate" && refusal->reason.code != "self" && refusal->reason.code != "cloned") {
-      log(Level::warning, "event=refused-by peer=" + who(session) + " code=" + refusal->reason.code + " reason=\"" + refusal->reason.text + "\"");
+    if (refusal->reason.code != "duplicate" && refusal->reason.code != "self" &&
+        refusal->reason.code != "cloned") {
+      log(Level::warning, "event=refused-by peer=" + who(session) + " code=" +
+                              refusal->reason.code + " reason=\"" + refusal->reason.text + "\"");
       note_refusal(false, who(session), refusal->reason, now);
     }
-    if (session.outbound && refusal->reason.code != "duplicate") dials_[session.remote].failures = std::max(4u, dials_[session.remote].failures + 1);
+    if (session.outbound && refusal->reason.code != "duplicate")
+      dials_[session.remote].failures = std::max(4u, dials_[session.remote].failures + 1);
     return close(session.id, "refused by the peer: " + refusal->reason.code, now, true);
   }
   if (auto* notice = std::get_if<Cloned>(&message)) return on_cloned(session, *notice, now);
   if (session.doubted) {
     const auto* pong = std::get_if<Pong>(&message);
-    return pong != nullptr && pong->nonce == session.ping_nonce ? on_proof_of_life(session, now) : static_cast<void>(0);
+    return pong != nullptr && pong->nonce == session.ping_nonce ? on_proof_of_life(session, now)
+                                                                : static_cast<void>(0);
   }
   if (auto* members = std::get_if<Members>(&message)) return on_members(session, *members, now);
-  if (const auto* ping = std::get_if<Ping>(&message); ping != nullptr && session.theirs) return send(session, Pong{ping->nonce});
-  if (!session.established) return refuse(session, Error{"handshake", "a message came before the handshake was done"}, now);
+  if (const auto* ping = std::get_if<Ping>(&message); ping != nullptr && session.theirs)
+    return send(session, Pong{ping->nonce});
+  if (!session.established)
+    return refuse(session, Error{"handshake", "a message came before the handshake was done"}, now);
   if (std::get_if<JobRequest>(&message)) {
     if (!job_document_.empty()) send(session, JobOffer{state_.job, budget_samples_, job_document_});
   } else if (auto* offer = std::get_if<JobOffer>(&message)) {
     if (state_.job != JobHash{}) return;
     if (JobHash{XXH3_64bits(offer->document.data(), offer->document.size())} != offer->hash)
-      return refuse(session, Error{"job-corrupt", "the job's text does not have the hash it was offered with"}, now);
+      return refuse(
+          session,
+          Error{"job-corrupt", "the job's text does not have the hash it was offered with"}, now);
     state_.job = offer->hash;
     job_document_ = offer->document;
     budget_samples_ = state_.budget.revision > 0 ? state_.budget.samples : offer->budget_samples;
@@ -220,11 +243,15 @@ void NodeImpl::handle(Session& session, Control message, Instant now) {
     if (pong->nonce != session.ping_nonce || pong->nonce == 0) return;
     neighbours_[session.theirs->id].path.on_answer(session.ping_sent);
     const double sample = seconds(now - session.ping_sent);
-    session.least_rtt_seconds = session.rtt_seconds == 0 ? sample : std::min(session.least_rtt_seconds, sample);
-    session.rtt_seconds = session.rtt_seconds == 0 ? sample : session.rtt_seconds + 0.25 * (sample - session.rtt_seconds);
+    session.least_rtt_seconds =
+        session.rtt_seconds == 0 ? sample : std::min(session.least_rtt_seconds, sample);
+    session.rtt_seconds = session.rtt_seconds == 0
+                              ? sample
+                              : session.rtt_seconds + 0.25 * (sample - session.rtt_seconds);
     session.ping_nonce = 0;
   } else if (auto* resync = std::get_if<Resync>(&message)) {
-    if (Neighbour& neighbour = neighbours_[session.theirs->id]; neighbour.link) neighbour.link->on_resync(*resync);
+    if (Neighbour& neighbour = neighbours_[session.theirs->id]; neighbour.link)
+      neighbour.link->on_resync(*resync);
   } else if (auto* bye = std::get_if<Bye>(&message)) {
     const NodeId peer = session.theirs->id;
     const bool rotated = bye->why == bye_rotated;
@@ -243,22 +270,36 @@ void NodeImpl::handle(Session& session, Control message, Instant now) {
 std::optional<Error> NodeImpl::check_hello(const Hello& hello) const {
   if (hello.id == state_.id && (hello.instance == instance_ || hello.instance == 0))
     return Error{"self", "the connection comes back to the node that made it"};
-  if (hello.id == state_.id) return Error{"cloned", "another process of the id " + to_hex(hello.id) + " is running; one of them takes a new id"};
-  if (const ProtocolRange peers{hello.protocol, hello.newest}; !common_protocol(protocols(), peers)) return no_common_protocol(hello);
+  if (hello.id == state_.id)
+    return Error{"cloned", "another process of the id " + to_hex(hello.id) +
+                               " is running; one of them takes a new id"};
+  if (const ProtocolRange peers{hello.protocol, hello.newest}; !common_protocol(protocols(), peers))
+    return no_common_protocol(hello);
   const Directory::Entry* known = directory_.find(hello.id);
-  if (!is_plausible_incarnation(hello.incarnation, known == nullptr ? std::nullopt : std::optional(known->record.incarnation), Told::of_itself))
-    return Error{"implausible", hello.name + " says that it is in life " + std::to_string(hello.incarnation) + ", which cannot be" +
-                                    "; its state is damaged, or it lies: give it a new state directory"};
+  if (!is_plausible_incarnation(
+          hello.incarnation,
+          known == nullptr ? std::nullopt : std::optional(known->record.incarnation),
+          Told::of_itself))
+    return Error{"implausible",
+                 hello.name + " says that it is in life " + std::to_string(hello.incarnation) +
+                     ", which cannot be" +
+                     "; its state is damaged, or it lies: give it a new state directory"};
   if (phase_ == Phase::left || phase_ == Phase::leaving || hello.leaving)
-    return Error{"left", std::string(hello.leaving ? "the peer" : "this node") + " has left the cluster; `gossipctl join` brings it back"};
+    return Error{"left", std::string(hello.leaving ? "the peer" : "this node") +
+                             " has left the cluster; `gossipctl join` brings it back"};
   if (hello.cluster == ClusterId{} && state_.cluster == ClusterId{})
-    return Error{"both-joining", "neither node belongs to a cluster yet; start one with --job and without --join"};
-  if (hello.cluster != ClusterId{} && state_.cluster != ClusterId{} && hello.cluster != state_.cluster)
-    return Error{"cluster-mismatch", "cluster " + to_hex(hello.cluster) + " meets cluster " + to_hex(state_.cluster) +
-                                         "; clusters never merge: point --join at the right one or use another state directory"};
+    return Error{"both-joining",
+                 "neither node belongs to a cluster yet; start one with --job and without --join"};
+  if (hello.cluster != ClusterId{} && state_.cluster != ClusterId{} &&
+      hello.cluster != state_.cluster)
+    return Error{
+        "cluster-mismatch",
+        "cluster " + to_hex(hello.cluster) + " meets cluster " + to_hex(state_.cluster) +
+            "; clusters never merge: point --join at the right one or use another state directory"};
   if (hello.job != JobHash{} && state_.job != JobHash{} && hello.job != state_.job)
-    return Error{"job-mismatch", "job " + to_hex(hello.job) + " meets job " + to_hex(state_.job) +
-                                     "; start without --job to take the cluster's, or found a cluster of your own"};
+    return Error{"job-mismatch",
+                 "job " + to_hex(hello.job) + " meets job " + to_hex(state_.job) +
+                     "; start without --job to take the cluster's, or found a cluster of your own"};
   return std::nullopt;
 }
 
@@ -266,14 +307,16 @@ void NodeImpl::on_hello(Session& session, const Hello& hello, Instant now) {
   if (session.theirs) return refuse(session, Error{"handshake", "a second hello"}, now);
   session.theirs = hello;
   if (session.theirs->address.host.empty()) session.theirs->address.host = session.remote.host;
-  if (session.outbound) accuse_all_at(session.remote, hello.id, "another node answers at its address", now);
+  if (session.outbound)
+    accuse_all_at(session.remote, hello.id, "another node answers at its address", now);
   if (const auto error = check_hello(hello)) {
     if (hello.leaving && hello.cluster == state_.cluster) note_left(hello, now);
     if (error->code == "self") on_reflected(session, now);
     if (error->code == "cloned") {
       const bool we_keep = instance_ < hello.instance;
       const Endpoint theirs = session.theirs->address;
-      const Cloned notice{state_.id, std::min(instance_, hello.instance), std::max(instance_, hello.instance), we_keep ? config_.advertise : theirs,
+      const Cloned notice{state_.id, std::min(instance_, hello.instance),
+                          std::max(instance_, hello.instance), we_keep ? config_.advertise : theirs,
                           we_keep ? theirs : config_.advertise};
       send(session, notice);
       refuse(session, *error, now);
@@ -282,7 +325,8 @@ void NodeImpl::on_hello(Session& session, const Hello& hello, Instant now) {
     // Who has left refuses, too, and names others before it does.
     const bool we_left = phase_ == Phase::left || phase_ == Phase::leaving;
     const bool same_cluster = hello.cluster == state_.cluster || hello.cluster == ClusterId{};
-    if (error->code == "left" && we_left && same_cluster) send_records(session, directory_.sample(named_when_refused, random_));
+    if (error->code == "left" && we_left && same_cluster)
+      send_records(session, directory_.sample(named_when_refused, random_));
     if (error->code == "left" && !we_left && session.outbound && session.probed == NodeId{}) return;
     return refuse(session, *error, now);
   }
@@ -296,29 +340,41 @@ void NodeImpl::admit(Session& session, Instant now) {
   if (hello.probe) return;  // our own hello was the answer
   const auto neighbour = neighbours_.find(hello.id);
   if (neighbour != neighbours_.end() && now < neighbour->second.quarantined_until)
-    return refuse(session, Error{"quarantined", "this peer went beyond what is allowed; it is let in again in " +
-                                                    std::to_string(static_cast<int>(seconds(neighbour->second.quarantined_until - now)) + 1) + " s"}, now);
-  if (neighbour != neighbours_.end() && !neighbour->second.allowance.admit_link(now)) return on_flood(session, "links come faster than any line breaks", now);
+    return refuse(
+        session,
+        Error{"quarantined",
+              "this peer went beyond what is allowed; it is let in again in " +
+                  std::to_string(
+                      static_cast<int>(seconds(neighbour->second.quarantined_until - now)) + 1) +
+                  " s"},
+        now);
+  if (neighbour != neighbours_.end() && !neighbour->second.allowance.admit_link(now))
+    return on_flood(session, "links come faster than any line breaks", now);
   if (Session* existing = session_of(hello.id); existing != nullptr) {
-    if (keep_existing(*existing, session)) return refuse(session, Error{"duplicate", "there is a session already"}, now);
+    if (keep_existing(*existing, session))
+      return refuse(session, Error{"duplicate", "there is a session already"}, now);
     close(existing->id, "replaced by a newer session", now, true);
   } else if (established_sessions() >= config_.membership.links_max) {
     send_records(session, directory_.sample(named_when_refused, random_));
-    return refuse(session, Error{"full", "this node has all the links it accepts; ask the members it named"}, now);
+    return refuse(session,
+                  Error{"full", "this node has all the links it accepts; ask the members it named"},
+                  now);
   }
   establish(session, now);
 }
 
-// Both ends must keep the same one of two sessions: the one that the lower id dialled; of two in one
-// direction, or after a restart, the newer.
+// Both ends must keep the same one of two sessions: the one that the lower id dialled; of two in
+// one direction, or after a restart, the newer.
 bool NodeImpl::keep_existing(const Session& existing, const Session& fresh) const {
-  if (existing.theirs->incarnation != fresh.theirs->incarnation) return existing.theirs->incarnation > fresh.theirs->incarnation;
+  if (existing.theirs->incarnation != fresh.theirs->incarnation)
+    return existing.theirs->incarnation > fresh.theirs->incarnation;
   if (existing.outbound == fresh.outbound) return false;
   const bool lower_is_self = raw(state_.id) < raw(fresh.theirs->id);
   return existing.outbound == lower_is_self;
 }
 
-// A round trip may take longer than the time between two pings: the one that is measured is not forgotten for the next.
+// A round trip may take longer than the time between two pings: the one that is measured is not
+// forgotten for the next.
 void NodeImpl::ping(Session& session, Instant now) {
   session.ping_next = now + config_.membership.ping;
   const std::uint64_t nonce = random_.next() | 1;
@@ -349,10 +405,13 @@ void NodeImpl::establish(Session& session, Instant now) {
   directory_.heard_from(hello.id, now);
   Neighbour& neighbour = neighbours_[hello.id];
   neighbour.session = session.id;
-  log(Level::info, "event=link-up peer=" + to_hex(hello.id) + " name=" + log_word(hello.name) + " direction=" + (session.outbound ? "out" : "in"));
+  log(Level::info, "event=link-up peer=" + to_hex(hello.id) + " name=" + log_word(hello.name) +
+                       " direction=" + (session.outbound ? "out" : "in"));
   persist();
   session.news_told = directory_.news();
-  if (const Directory::Entry* known = directory_.find(hello.id); known != nullptr && known->record.samples > 0) send_records(session, {known->record});
+  if (const Directory::Entry* known = directory_.find(hello.id);
+      known != nullptr && known->record.samples > 0)
+    send_records(session, {known->record});
   send(session, Digest{directory_.digest()});
   send_figures(session, 0, now);
   if (state_.job == JobHash{} && hello.job != JobHash{}) send(session, JobRequest{});
@@ -371,17 +430,21 @@ void NodeImpl::learn_from(const Hello& hello, Instant now) {
   record.name = hello.name;
   record.address = hello.address;
   record.incarnation = hello.incarnation;
-  if (const auto* known = directory_.find(hello.id); known == nullptr || known->record.incarnation < hello.incarnation) {
+  if (const auto* known = directory_.find(hello.id);
+      known == nullptr || known->record.incarnation < hello.incarnation) {
     if (known != nullptr) record.samples = known->record.samples;
     merge_records({record}, now);
   }
 }
 
 void NodeImpl::refuse(Session& session, Error reason, Instant now) {
-  const bool quiet = reason.code == "duplicate" || reason.code == "self" || reason.code == "full" || reason.code == "cloned";
-  log(quiet ? Level::debug : Level::warning, "event=refuse peer=" + who(session) + " code=" + reason.code + " reason=\"" + reason.text + "\"");
+  const bool quiet = reason.code == "duplicate" || reason.code == "self" || reason.code == "full" ||
+                     reason.code == "cloned";
+  log(quiet ? Level::debug : Level::warning, "event=refuse peer=" + who(session) + " code=" +
+                                                 reason.code + " reason=\"" + reason.text + "\"");
   if (!quiet) note_refusal(true, who(session), reason, now);
-  if (session.outbound && reason.code != "duplicate") dials_[session.remote].failures = std::max(4u, dials_[session.remote].failures + 1);
+  if (session.outbound && reason.code != "duplicate")
+    dials_[session.remote].failures = std::max(4u, dials_[session.remote].failures + 1);
   send(session, Refuse{reason});
   close(session.id, "refused: " + reason.code, now, true);
 }
@@ -389,7 +452,9 @@ void NodeImpl::refuse(Session& session, Error reason, Instant now) {
 void NodeImpl::send_ready(Session& session, Instant now) {
   if (session.ready_mine || !config_.exchange.enabled) return;
   Neighbour& neighbour = neighbours_[session.theirs->id];
-  if (!neighbour.link) neighbour.link = std::make_unique<Link>(state_.id, session.theirs->id, schema_, config_.exchange, transfer_guard_.get());
+  if (!neighbour.link)
+    neighbour.link = std::make_unique<Link>(state_.id, session.theirs->id, schema_,
+                                            config_.exchange, transfer_guard_.get());
   bound_conversations();
   Ready ready;
   ready.schema = schema_.hash();
@@ -406,17 +471,26 @@ void NodeImpl::try_open(Session& session, Instant now) {
   Neighbour& neighbour = neighbours_[session.theirs->id];
   if (!neighbour.link || neighbour.link->is_open()) return;
   if (session.ready_mine->schema != session.ready_theirs->schema)
-    return refuse(session, Error{"schema-mismatch", "schema " + to_hex(session.ready_theirs->schema) + " meets schema " + to_hex(schema_.hash()) +
-                                                        "; the two models differ in a shape or a name"}, now);
+    return refuse(session,
+                  Error{"schema-mismatch", "schema " + to_hex(session.ready_theirs->schema) +
+                                               " meets schema " + to_hex(schema_.hash()) +
+                                               "; the two models differ in a shape or a name"},
+                  now);
   if (!session.ready_mine->has_model && !session.ready_theirs->has_model) {
     // This node has found one since it said so.
-    if (!needs_model()) close(session.id, "a model has arrived since; opening the link again", now, true);
+    if (!needs_model())
+      close(session.id, "a model has arrived since; opening the link again", now, true);
     return;
   }
   if (!neighbour.link->orders(*session.ready_theirs))
-    return refuse(session, Error{"malformed", "a ready names blocks that the model, of " + std::to_string(schema_.blocks().size()) + ", does not have"}, now);
+    return refuse(
+        session,
+        Error{"malformed", "a ready names blocks that the model, of " +
+                               std::to_string(schema_.blocks().size()) + ", does not have"},
+        now);
   if (neighbour.link->open(*session.ready_mine, *session.ready_theirs, session.protocol, now)) {
-    auto state = std::make_shared<const Bytes>(encode_replica_state(neighbour.link->replica_state()));
+    auto state =
+        std::make_shared<const Bytes>(encode_replica_state(neighbour.link->replica_state()));
     session.bulk_outstanding += state->size();
     emit(SendEffect{session.id, Lane::bulk, std::move(state)});
   }
@@ -426,7 +500,8 @@ void NodeImpl::try_open(Session& session, Instant now) {
 // ---- deltas ----------------------------------------------------------------------------------
 
 void NodeImpl::on_bulk(Session& session, std::span<const std::byte> message, Instant now) {
-  if (!session.established) return refuse(session, Error{"handshake", "a delta came before the handshake was done"}, now);
+  if (!session.established)
+    return refuse(session, Error{"handshake", "a delta came before the handshake was done"}, now);
   if (is_file_piece(message)) return on_file_piece(session, message, now);
   Neighbour& neighbour = neighbours_[session.theirs->id];
   const auto kind = bulk_kind(message);
@@ -452,23 +527,32 @@ void NodeImpl::on_bulk(Session& session, std::span<const std::byte> message, Ins
   if (round_has_reason(now)) start_round(now);
 }
 
-void NodeImpl::on_refused_data(Session& session, std::uint64_t refused, std::optional<Reject> whole, Instant now) {
+void NodeImpl::on_refused_data(Session& session, std::uint64_t refused, std::optional<Reject> whole,
+                               Instant now) {
   Neighbour& neighbour = neighbours_[session.theirs->id];
   ++neighbour.refusals;
-  log(Level::warning, "event=delta-refused peer=" + to_hex(session.theirs->id) + " count=" + std::to_string(refused) + " reason=" +
-                          (whole ? to_string(*whole) : "record"));
-  if (whole == Reject::endless_turn) return quarantine(session, "a turn says more than the whole model", now);
-  if (neighbour.refusals >= config_.exchange.refusals_until_quarantine) return quarantine(session, "too many deltas had to be refused", now);
-  // After a message that made no sense the turns are out of step: open again and compare hashes. A node without a model never
-  // has a turn in which the block could be asked for and sent again: it opens again, too.
+  log(Level::warning, "event=delta-refused peer=" + to_hex(session.theirs->id) +
+                          " count=" + std::to_string(refused) +
+                          " reason=" + (whole ? to_string(*whole) : "record"));
+  if (whole == Reject::endless_turn)
+    return quarantine(session, "a turn says more than the whole model", now);
+  if (neighbour.refusals >= config_.exchange.refusals_until_quarantine)
+    return quarantine(session, "too many deltas had to be refused", now);
+  // After a message that made no sense the turns are out of step: open again and compare hashes. A
+  // node without a model never has a turn in which the block could be asked for and sent again: it
+  // opens again, too.
   if (whole || !has_model_ || phase_ == Phase::broken) {
     const std::uint32_t refusals = neighbour.refusals;
-    refuse(session, Error{"delta-refused", std::string("a message of the exchange was refused: ") + (whole ? to_string(*whole) : "a record of the model")}, now);
+    refuse(session,
+           Error{"delta-refused", std::string("a message of the exchange was refused: ") +
+                                      (whole ? to_string(*whole) : "a record of the model")},
+           now);
     neighbour.refusals = refusals;
     return;
   }
   if (neighbour.link)
-    if (auto blocks = neighbour.link->take_resync(); !blocks.empty()) send(session, Resync{std::move(blocks)});
+    if (auto blocks = neighbour.link->take_resync(); !blocks.empty())
+      send(session, Resync{std::move(blocks)});
 }
 
 void NodeImpl::flush_link(Neighbour& neighbour) {

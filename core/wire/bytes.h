@@ -17,10 +17,8 @@ class ByteWriter {
  public:
   explicit ByteWriter(Bytes& out) : out_(out) {}
   template <typename T>
-    requires std::is_trivially_copyable_v<T>
-  void put(T value) {
-    std::memcpy(grow(sizeof value).data(), &value, sizeof value);
-  }
+  requires std::is_trivially_copyable_v<T>
+  void put(T value) { std::memcpy(grow(sizeof value).data(), &value, sizeof value); }
   // Appends `count` bytes and returns them, to be filled; valid until the next call.
   std::span<std::byte> grow(std::size_t count) {
     const std::size_t at = out_.size();
@@ -36,8 +34,7 @@ class ByteReader {
  public:
   explicit ByteReader(std::span<const std::byte> in) : in_(in) {}
   template <typename T>
-    requires std::is_trivially_copyable_v<T>
-  T get() {
+  requires std::is_trivially_copyable_v<T> T get() {
     T value{};
     const auto bytes = take(sizeof value);
     if (bytes.size() == sizeof value) std::memcpy(&value, bytes.data(), sizeof value);

@@ -8,7 +8,16 @@
 namespace gossipd {
 namespace {
 
-enum class Major : std::uint8_t { unsigned_integer, negative_integer, bytes, text, array, map, tag, simple };
+enum class Major : std::uint8_t {
+  unsigned_integer,
+  negative_integer,
+  bytes,
+  text,
+  array,
+  map,
+  tag,
+  simple
+};
 
 constexpr std::uint8_t argument_follows = 24;  // in 1, 2, 4 or 8 bytes
 constexpr std::uint8_t argument_last = 27;
@@ -54,7 +63,8 @@ class Walk {
     const std::size_t bytes = std::size_t{1} << (out.detail - argument_follows);
     if (bytes > in_.size()) return "no end";
     out.argument = 0;
-    for (std::size_t i = 0; i < bytes; ++i) out.argument = out.argument << 8 | std::to_integer<std::uint64_t>(in_[i]);
+    for (std::size_t i = 0; i < bytes; ++i)
+      out.argument = out.argument << 8 | std::to_integer<std::uint64_t>(in_[i]);
     in_ = in_.subspan(bytes);
     return std::nullopt;
   }
@@ -62,7 +72,8 @@ class Walk {
   std::optional<std::string> item() {
     Head head;
     if (auto wrong = this->head(head)) return wrong;
-    if (++items_ > bounds_.items_max) return "more than " + std::to_string(bounds_.items_max) + " items";
+    if (++items_ > bounds_.items_max)
+      return "more than " + std::to_string(bounds_.items_max) + " items";
     const bool is_key = depth_ > 0 && top().keys && top().left % 2 == 0;
     if (is_key && head.major != Major::text) return "a key that is no text";
     if (depth_ > 0) --top().left;
@@ -89,14 +100,16 @@ class Walk {
   }
 
   std::optional<std::string> text(std::uint64_t bytes) {
-    if (bytes > bounds_.text_bytes_max) return "a text of more than " + std::to_string(bounds_.text_bytes_max) + " bytes";
+    if (bytes > bounds_.text_bytes_max)
+      return "a text of more than " + std::to_string(bounds_.text_bytes_max) + " bytes";
     if (bytes > in_.size()) return "no end";
     in_ = in_.subspan(bytes);
     return std::nullopt;
   }
 
   std::optional<std::string> nest(const Head& head) {
-    if (depth_ == bounds_.depth_max) return "more than " + std::to_string(bounds_.depth_max) + " levels";
+    if (depth_ == bounds_.depth_max)
+      return "more than " + std::to_string(bounds_.depth_max) + " levels";
     // Every item is a byte at least, so a count beyond what is left is a lie.
     if (head.argument > in_.size()) return "no end";
     const bool keys = head.major == Major::map;

@@ -1,9 +1,10 @@
 // core/wire/cbor_bounds.h - refuses CBOR that no message of ours can be, before a parser sees it.
 //
-// A parser that recurses for what its input nests dies of a small message: two letters repeated, strings of
-// unknown length within each other, end it. So the bytes are walked first: no recursion, nothing is built,
-// every byte is looked at once. What passes is one item and nothing behind it, of maps, arrays, text,
-// integers, floats, booleans and null, each of a known length, within the bounds. Pure.
+// A parser that recurses for what its input nests dies of a small message: two letters repeated,
+// strings of unknown length within each other, end it. So the bytes are walked first: no recursion,
+// nothing is built, every byte is looked at once. What passes is one item and nothing behind it, of
+// maps, arrays, text, integers, floats, booleans and null, each of a known length, within the
+// bounds. Pure.
 #pragma once
 
 #include <cstddef>
@@ -22,6 +23,7 @@ struct CborBounds {
 };
 
 // What breaks the bounds, in words that follow "a message with"; nothing if all is well.
-[[nodiscard]] std::optional<std::string> beyond(const CborBounds& bounds, std::span<const std::byte> message);
+[[nodiscard]] std::optional<std::string> beyond(const CborBounds& bounds,
+                                                std::span<const std::byte> message);
 
 }  // namespace gossipd

@@ -14,7 +14,8 @@ namespace {
 using nlohmann::json;
 
 constexpr std::size_t text_bytes_max = 1024;
-// The longest that we write: a full list of members has 4,400 items, a resync 4,100. Room for what later versions add.
+// The longest that we write: a full list of members has 4,400 items, a resync 4,100. Room for what
+// later versions add.
 constexpr CborBounds bounds{.depth_max = 4, .items_max = 16384, .text_bytes_max = job_bytes_max};
 
 // The field of a map, or the item of a list; nullptr where there is none.
@@ -22,7 +23,9 @@ const json* at(const json& map, const char* key) {
   const auto found = map.find(key);
   return found == map.end() ? nullptr : &*found;
 }
-const json* at(const json& list, std::size_t index) { return index < list.size() ? &list[index] : nullptr; }
+const json* at(const json& list, std::size_t index) {
+  return index < list.size() ? &list[index] : nullptr;
+}
 
 template <typename Key>
 std::string text(const json& from, Key key, std::size_t bytes_max = text_bytes_max) {
@@ -59,21 +62,43 @@ Endpoint endpoint(const json& map) {
 
 // Lists, since names of fields would be most of a message; later releases add items at the end.
 struct RecordItem {
-  enum : std::size_t { id, name, host, port, incarnation, state, tick, phase, samples, step, rate, batch, loss, spread, budget_revision, budget, news };
+  enum : std::size_t {
+    id,
+    name,
+    host,
+    port,
+    incarnation,
+    state,
+    tick,
+    phase,
+    samples,
+    step,
+    rate,
+    batch,
+    loss,
+    spread,
+    budget_revision,
+    budget,
+    news
+  };
 };
 struct FiguresItem {
   enum : std::size_t { id, incarnation, tick, samples, step, rate, batch, loss, spread, age };
 };
 
 json to_json(const MemberRecord& r) {
-  return json::array({raw(r.id), r.name, r.address.host, r.address.port, r.incarnation, static_cast<unsigned>(r.state), r.tick,
-                      static_cast<unsigned>(r.phase), r.samples, r.step, static_cast<float>(r.samples_per_second), r.batch,
-                      static_cast<float>(r.loss), static_cast<float>(r.spread), r.budget.revision, r.budget.samples, r.news});
+  return json::array({raw(r.id), r.name, r.address.host, r.address.port, r.incarnation,
+                      static_cast<unsigned>(r.state), r.tick, static_cast<unsigned>(r.phase),
+                      r.samples, r.step, static_cast<float>(r.samples_per_second), r.batch,
+                      static_cast<float>(r.loss), static_cast<float>(r.spread), r.budget.revision,
+                      r.budget.samples, r.news});
 }
 
 json to_json(const MemberFigures& f) {
-  return json::array({raw(f.id), f.incarnation, f.tick, f.samples, f.step, static_cast<float>(f.samples_per_second), f.batch,
-                      static_cast<float>(f.loss), static_cast<float>(f.spread), std::lround(std::clamp(f.age_seconds, 0.0, figures_age_max_s))});
+  return json::array({raw(f.id), f.incarnation, f.tick, f.samples, f.step,
+                      static_cast<float>(f.samples_per_second), f.batch, static_cast<float>(f.loss),
+                      static_cast<float>(f.spread),
+                      std::lround(std::clamp(f.age_seconds, 0.0, figures_age_max_s))});
 }
 
 json to_json(const Suspicion& s) { return json::array({raw(s.id), s.incarnation, raw(s.by)}); }
@@ -90,11 +115,13 @@ std::optional<MemberRecord> to_record(const json& list) {
   MemberRecord r;
   r.id = NodeId{number(list, RecordItem::id)};
   r.name = text(list, RecordItem::name, name_bytes_max);
-  r.address = Endpoint{text(list, RecordItem::host, 255), static_cast<std::uint16_t>(number(list, RecordItem::port) & 0xffff)};
+  r.address = Endpoint{text(list, RecordItem::host, 255),
+                       static_cast<std::uint16_t>(number(list, RecordItem::port) & 0xffff)};
   r.incarnation = number(list, RecordItem::incarnation);
   const std::uint64_t state = number(list, RecordItem::state, 99);
   const std::uint64_t phase = number(list, RecordItem::phase, 99);
-  if (r.id == NodeId{} || state > raw(MemberState::forgotten) || phase > raw(Phase::broken)) return std::nullopt;
+  if (r.id == NodeId{} || state > raw(MemberState::forgotten) || phase > raw(Phase::broken))
+    return std::nullopt;
   r.state = static_cast<MemberState>(state);
   r.phase = static_cast<Phase>(phase);
   r.tick = number(list, RecordItem::tick);
@@ -131,9 +158,11 @@ std::optional<Suspicion> to_suspicion(const json& list) {
   return s.id == NodeId{} || s.by == NodeId{} ? std::nullopt : std::optional(s);
 }
 
-// The items that can be read of a list of at most `most`; false: there is no such list. A list that is missing is empty.
+// The items that can be read of a list of at most `most`; false: there is no such list. A list that
+// is missing is empty.
 template <typename Item>
-bool get_list(const json& map, const char* key, std::size_t most, std::optional<Item> (*read)(const json&), std::vector<Item>& out) {
+bool get_list(const json& map, const char* key, std::size_t most,
+              std::optional<Item> (*read)(const json&), std::vector<Item>& out) {
   const json* list = at(map, key);
   if (list == nullptr) return true;
   if (!list->is_array() || list->size() > most) return false;
@@ -145,13 +174,17 @@ bool get_list(const json& map, const char* key, std::size_t most, std::optional<
 Result<Control> to_digest(const json& map) {
   Digest m;
   const json* buckets = at(map, "buckets");
-  if (buckets == nullptr || !buckets->is_array() || buckets->empty() || buckets->size() > digest_buckets_max)
-    return Error{"malformed", "digest without a list of at most " + std::to_string(digest_buckets_max)};
-  for (const json& bucket : *buckets) m.buckets.push_back(bucket.is_number_unsigned() ? bucket.get<std::uint64_t>() : 0);
+  if (buckets == nullptr || !buckets->is_array() || buckets->empty() ||
+      buckets->size() > digest_buckets_max)
+    return Error{"malformed",
+                 "digest without a list of at most " + std::to_string(digest_buckets_max)};
+  for (const json& bucket : *buckets)
+    m.buckets.push_back(bucket.is_number_unsigned() ? bucket.get<std::uint64_t>() : 0);
   return Control{std::move(m)};
 }
 
-bool get_blocks(const json& map, const char* key, std::size_t most, std::vector<std::uint32_t>& out) {
+bool get_blocks(const json& map, const char* key, std::size_t most,
+                std::vector<std::uint32_t>& out) {
   const json* list = at(map, key);
   if (list == nullptr || !list->is_array() || list->size() > most) return false;
   for (const json& block : *list) {
@@ -163,12 +196,15 @@ bool get_blocks(const json& map, const char* key, std::size_t most, std::vector<
 
 struct ToJson {
   json operator()(const Hello& m) const {
-    return {{"kind", "hello"},     {"protocol", m.protocol},  {"cluster", raw(m.cluster)}, {"id", raw(m.id)},
-            {"inc", m.incarnation}, {"name", m.name},          {"host", m.address.host},    {"port", m.address.port},
-            {"job", raw(m.job)},   {"leaving", m.leaving},     {"probe", m.probe},          {"newest", m.newest},
+    return {{"kind", "hello"},        {"protocol", m.protocol}, {"cluster", raw(m.cluster)},
+            {"id", raw(m.id)},        {"inc", m.incarnation},   {"name", m.name},
+            {"host", m.address.host}, {"port", m.address.port}, {"job", raw(m.job)},
+            {"leaving", m.leaving},   {"probe", m.probe},       {"newest", m.newest},
             {"instance", m.instance}};
   }
-  json operator()(const Refuse& m) const { return {{"kind", "refuse"}, {"code", m.reason.code}, {"text", m.reason.text}}; }
+  json operator()(const Refuse& m) const {
+    return {{"kind", "refuse"}, {"code", m.reason.code}, {"text", m.reason.text}};
+  }
   json operator()(const Members& m) const {
     json map{{"kind", "members"}};
     put_list(map, "records", m.records);
@@ -179,17 +215,28 @@ struct ToJson {
   json operator()(const Digest& m) const { return {{"kind", "digest"}, {"buckets", m.buckets}}; }
   json operator()(const JobRequest&) const { return {{"kind", "job?"}}; }
   json operator()(const JobOffer& m) const {
-    return {{"kind", "job"}, {"hash", raw(m.hash)}, {"budget", m.budget_samples}, {"document", m.document}};
+    return {{"kind", "job"},
+            {"hash", raw(m.hash)},
+            {"budget", m.budget_samples},
+            {"document", m.document}};
   }
   json operator()(const FileRequest& m) const {
-    return {{"kind", "file?"}, {"high", m.file.hash_high}, {"low", m.file.hash_low}, {"bytes", m.file.bytes}, {"offset", m.offset}};
+    return {{"kind", "file?"},
+            {"high", m.file.hash_high},
+            {"low", m.file.hash_low},
+            {"bytes", m.file.bytes},
+            {"offset", m.offset}};
   }
   json operator()(const FileAbsent& m) const {
-    return {{"kind", "nofile"}, {"high", m.file.hash_high}, {"low", m.file.hash_low}, {"bytes", m.file.bytes}};
+    return {{"kind", "nofile"},
+            {"high", m.file.hash_high},
+            {"low", m.file.hash_low},
+            {"bytes", m.file.bytes}};
   }
   json operator()(const Ready& m) const {
-    return {{"kind", "ready"},       {"schema", raw(m.schema)}, {"model", m.has_model}, {"nonce", m.nonce},
-            {"conv", m.conversation}, {"spoken", m.spoken},      {"heard", m.heard},     {"first", m.first_block}, {"held", m.held_flips},
+    return {{"kind", "ready"},  {"schema", raw(m.schema)}, {"model", m.has_model},
+            {"nonce", m.nonce}, {"conv", m.conversation},  {"spoken", m.spoken},
+            {"heard", m.heard}, {"first", m.first_block},  {"held", m.held_flips},
             {"bf16", m.bf16}};
   }
   json operator()(const Ping& m) const { return {{"kind", "ping"}, {"nonce", m.nonce}}; }
@@ -197,8 +244,9 @@ struct ToJson {
   json operator()(const Resync& m) const { return {{"kind", "resync"}, {"blocks", m.blocks}}; }
   json operator()(const Bye& m) const { return {{"kind", "bye"}, {"why", m.why}}; }
   json operator()(const Cloned& m) const {
-    return {{"kind", "cloned"},         {"id", raw(m.id)},           {"keeps", m.keeps},           {"gives_up", m.gives_up},
-            {"host", m.keeper.host},    {"port", m.keeper.port},     {"other_host", m.other.host}, {"other_port", m.other.port}};
+    return {{"kind", "cloned"},           {"id", raw(m.id)},           {"keeps", m.keeps},
+            {"gives_up", m.gives_up},     {"host", m.keeper.host},     {"port", m.keeper.port},
+            {"other_host", m.other.host}, {"other_port", m.other.port}};
   }
   json operator()(const UnknownControl& m) const { return {{"kind", m.kind}}; }
 };
@@ -206,8 +254,15 @@ struct ToJson {
 Result<Control> from_json(const json& map) {
   const std::string kind = text(map, "kind");
   if (kind == "hello") {
-    Hello m{static_cast<std::uint32_t>(number(map, "protocol") & 0xffffffff), ClusterId{number(map, "cluster")}, NodeId{number(map, "id")},
-            number(map, "inc"), text(map, "name", name_bytes_max), endpoint(map), JobHash{number(map, "job")}, flag(map, "leaving"), flag(map, "probe")};
+    Hello m{static_cast<std::uint32_t>(number(map, "protocol") & 0xffffffff),
+            ClusterId{number(map, "cluster")},
+            NodeId{number(map, "id")},
+            number(map, "inc"),
+            text(map, "name", name_bytes_max),
+            endpoint(map),
+            JobHash{number(map, "job")},
+            flag(map, "leaving"),
+            flag(map, "probe")};
     m.newest = std::max(m.protocol, static_cast<std::uint32_t>(number(map, "newest") & 0xffffffff));
     if (m.id == NodeId{}) return Error{"malformed", "hello without a node id"};
     m.instance = number(map, "instance");
@@ -219,26 +274,36 @@ Result<Control> from_json(const json& map) {
     if (!get_list(map, "records", records_per_message_max, to_record, m.records) ||
         !get_list(map, "figures", figures_per_message_max, to_figures, m.figures) ||
         !get_list(map, "suspects", suspicions_per_message_max, to_suspicion, m.suspicions))
-      return Error{"malformed", "members without lists of at most " + std::to_string(records_per_message_max) + " records, " +
-                                    std::to_string(figures_per_message_max) + " figures and " + std::to_string(suspicions_per_message_max) + " suspicions"};
+      return Error{"malformed", "members without lists of at most " +
+                                    std::to_string(records_per_message_max) + " records, " +
+                                    std::to_string(figures_per_message_max) + " figures and " +
+                                    std::to_string(suspicions_per_message_max) + " suspicions"};
     return Control{std::move(m)};
   }
   if (kind == "digest") return to_digest(map);
   if (kind == "job?") return Control{JobRequest{}};
   if (kind == "job") {
-    JobOffer m{JobHash{number(map, "hash")}, number(map, "budget"), text(map, "document", job_bytes_max)};
+    JobOffer m{JobHash{number(map, "hash")}, number(map, "budget"),
+               text(map, "document", job_bytes_max)};
     if (m.document.empty()) return Error{"malformed", "job without a document"};
     return Control{std::move(m)};
   }
-  const auto file = [&map] { return JobFile{number(map, "high"), number(map, "low"), number(map, "bytes")}; };
+  const auto file = [&map] {
+    return JobFile{number(map, "high"), number(map, "low"), number(map, "bytes")};
+  };
   if (kind == "file?") return Control{FileRequest{file(), number(map, "offset")}};
   if (kind == "nofile") return Control{FileAbsent{file()}};
   if (kind == "ready") {
-    Ready m{SchemaHash{number(map, "schema")}, flag(map, "model"), number(map, "nonce"), number(map, "conv"),
-            static_cast<std::uint32_t>(number(map, "spoken") & 0xffffffff), static_cast<std::uint32_t>(number(map, "heard") & 0xffffffff),
+    Ready m{SchemaHash{number(map, "schema")},
+            flag(map, "model"),
+            number(map, "nonce"),
+            number(map, "conv"),
+            static_cast<std::uint32_t>(number(map, "spoken") & 0xffffffff),
+            static_cast<std::uint32_t>(number(map, "heard") & 0xffffffff),
             static_cast<std::uint32_t>(number(map, "first") & 0xffffffff)};
     if (map.contains("held") && !get_blocks(map, "held", held_flips_max, m.held_flips))
-      return Error{"malformed", "ready without a list of at most " + std::to_string(held_flips_max) + " blocks held"};
+      return Error{"malformed", "ready without a list of at most " +
+                                    std::to_string(held_flips_max) + " blocks held"};
     m.bf16 = flag(map, "bf16");
     return Control{std::move(m)};
   }
@@ -247,13 +312,21 @@ Result<Control> from_json(const json& map) {
   if (kind == "resync") {
     Resync m;
     if (!get_blocks(map, "blocks", resync_blocks_max, m.blocks))
-      return Error{"malformed", "resync without a list of at most " + std::to_string(resync_blocks_max) + " blocks"};
+      return Error{"malformed", "resync without a list of at most " +
+                                    std::to_string(resync_blocks_max) + " blocks"};
     return Control{std::move(m)};
   }
   if (kind == "cloned") {
-    Cloned m{NodeId{number(map, "id")}, number(map, "keeps"), number(map, "gives_up"), endpoint(map), {}};
-    m.other = Endpoint{text(map, "other_host", 255), static_cast<std::uint16_t>(number(map, "other_port") & 0xffff)};
-    if (m.id == NodeId{} || m.keeps == 0 || m.gives_up <= m.keeps) return Error{"malformed", "cloned without an id and two instances, the lower of which keeps it"};
+    Cloned m{NodeId{number(map, "id")},
+             number(map, "keeps"),
+             number(map, "gives_up"),
+             endpoint(map),
+             {}};
+    m.other = Endpoint{text(map, "other_host", 255),
+                       static_cast<std::uint16_t>(number(map, "other_port") & 0xffff)};
+    if (m.id == NodeId{} || m.keeps == 0 || m.gives_up <= m.keeps)
+      return Error{"malformed",
+                   "cloned without an id and two instances, the lower of which keeps it"};
     return Control{std::move(m)};
   }
   if (kind == "bye") return Control{Bye{text(map, "why", 64)}};
@@ -268,14 +341,16 @@ Bytes encode_control(const Control& message) {
   std::vector<std::uint8_t> out;
   json::to_cbor(map, out);
   Bytes bytes(out.size());
-  std::transform(out.begin(), out.end(), bytes.begin(), [](std::uint8_t b) { return std::byte{b}; });
+  std::transform(out.begin(), out.end(), bytes.begin(),
+                 [](std::uint8_t b) { return std::byte{b}; });
   return bytes;
 }
 
 Result<Control> decode_control(std::span<const std::byte> message) {
   if (message.empty() || message.size() > control_bytes_max)
     return Error{"malformed", "a control message of " + std::to_string(message.size()) + " bytes"};
-  if (const auto wrong = beyond(bounds, message)) return Error{"malformed", "a control message with " + *wrong};
+  if (const auto wrong = beyond(bounds, message))
+    return Error{"malformed", "a control message with " + *wrong};
   const auto* first = reinterpret_cast<const std::uint8_t*>(message.data());
   const auto* last = first + message.size();
   try {

@@ -23,7 +23,7 @@ inline constexpr std::size_t held_flips_max = 1024;
 // First on every session, in both directions.
 struct Hello {
   std::uint32_t protocol = 0;  // the oldest that the sender speaks (protocol.h)
-  ClusterId cluster{};  // 0: wants to join whichever cluster this is
+  ClusterId cluster{};         // 0: wants to join whichever cluster this is
   NodeId id{};
   std::uint64_t incarnation = 0;
   std::string name;
@@ -31,8 +31,10 @@ struct Hello {
   JobHash job{};     // 0: wants the cluster's
   bool leaving = false;
   bool probe = false;  // wants to see that somebody answers, and no link
-  std::uint32_t newest = 0;  // that the sender speaks; never below `protocol`, which it is if not said
-  std::uint64_t instance = 0;  // of the sender's process (instances.h); 0: a release that does not say
+  // that the sender speaks; never below `protocol`, which it is if not said
+  std::uint32_t newest = 0;
+  // of the sender's process (instances.h); 0: a release that does not say
+  std::uint64_t instance = 0;
 };
 // Why the session will be closed; both sides keep it for their status.
 struct Refuse {
@@ -43,7 +45,8 @@ struct Members {
   std::vector<MemberFigures> figures{};
   std::vector<Suspicion> suspicions{};
 };
-// What the sender knows, in hashes (Directory::digest): the other end answers with the records that differ.
+// What the sender knows, in hashes (Directory::digest): the other end answers with the records that
+// differ.
 struct Digest {
   std::vector<std::uint64_t> buckets;
 };
@@ -53,7 +56,8 @@ struct JobOffer {
   Samples budget_samples = 0;
   std::string document;
 };
-// The next piece of the job's file, from `offset` on: answered by a bulk message (file_piece.h), or by FileAbsent.
+// The next piece of the job's file, from `offset` on: answered by a bulk message (file_piece.h), or
+// by FileAbsent.
 struct FileRequest {
   JobFile file;
   std::uint64_t offset = 0;
@@ -69,11 +73,12 @@ struct Ready {
   std::uint64_t conversation = 0;
   std::uint32_t spoken = 0;  // last turn spoken completely
   std::uint32_t heard = 0;   // last turn heard completely
-  // Without a model: where the other end's first turn is to begin, and which blocks can wait because others have told them: the ascending blocks
-  // at which what is missing and what is held take turns, from "missing" on.
+  // Without a model: where the other end's first turn is to begin, and which blocks can wait
+  // because others have told them: the ascending blocks at which what is missing and what is held
+  // take turns, from "missing" on.
   std::uint32_t first_block = 0;
   std::vector<std::uint32_t> held_flips{};
-  bool bf16 = false;         // would keep the replicas in bf16; they are, where both ends would
+  bool bf16 = false;  // would keep the replicas in bf16; they are, where both ends would
 };
 struct Ping {
   std::uint64_t nonce = 0;
@@ -89,7 +94,8 @@ inline const char* const bye_rotated = "rotated";  // the link goes, the node st
 struct Bye {
   std::string why;  // "left", "restarting", "rotated"
 };
-// Two processes speak under one id, and this end of the session is one of them. The one that keeps the id is told, too.
+// Two processes speak under one id, and this end of the session is one of them. The one that keeps
+// the id is told, too.
 struct Cloned {
   NodeId id{};
   std::uint64_t keeps = 0;     // instance
@@ -101,7 +107,8 @@ struct UnknownControl {
   std::string kind;
 };
 
-using Control = std::variant<Hello, Refuse, Members, JobRequest, JobOffer, FileRequest, FileAbsent, Ready, Ping, Pong, Resync, Bye, Digest, Cloned, UnknownControl>;
+using Control = std::variant<Hello, Refuse, Members, JobRequest, JobOffer, FileRequest, FileAbsent,
+                             Ready, Ping, Pong, Resync, Bye, Digest, Cloned, UnknownControl>;
 
 [[nodiscard]] Bytes encode_control(const Control&);
 [[nodiscard]] Result<Control> decode_control(std::span<const std::byte>);

@@ -4,7 +4,8 @@
 //
 //     u8 kind = 3 | u8 0 | u16 0 | u64 offset | 1 … file_piece_bytes_max bytes of the file
 //
-// Pieces are asked for one at a time by a FileRequest (control.h), so a transfer holds one piece in memory at each end.
+// Pieces are asked for one at a time by a FileRequest (control.h), so a transfer holds one piece in
+// memory at each end.
 #pragma once
 
 #include <span>

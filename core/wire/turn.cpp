@@ -8,7 +8,8 @@ namespace gossipd {
 namespace {
 
 constexpr std::uint8_t flag_fresh = 1, flag_hash = 2;
-constexpr float weight_max = 1e6f;  // the largest minibatch that a setting allows, over a job's smallest
+// the largest minibatch that a setting allows, over a job's smallest
+constexpr float weight_max = 1e6f;
 
 }  // namespace
 
@@ -32,7 +33,8 @@ void write_turn_header(std::span<std::byte, turn_header_bytes> out, const TurnHe
 }
 
 void write_turn_record(std::span<std::byte, turn_record_bytes> out, const TurnRecord& record) {
-  const auto flags = static_cast<std::uint8_t>((record.fresh ? flag_fresh : 0) | (record.hash ? flag_hash : 0));
+  const auto flags =
+      static_cast<std::uint8_t>((record.fresh ? flag_fresh : 0) | (record.hash ? flag_hash : 0));
   std::memcpy(out.data(), &record.block, 4);
   std::memcpy(out.data() + 4, &record.version, 4);
   std::memcpy(out.data() + 8, &record.codec.id, 1);
@@ -62,8 +64,8 @@ std::optional<BulkKind> bulk_kind(std::span<const std::byte> message) {
   return static_cast<BulkKind>(kind);
 }
 
-std::optional<Reject> decode_turn(std::span<const std::byte> message, const Schema& schema, TurnHeader& h,
-                                  std::vector<TurnRecord>& records) {
+std::optional<Reject> decode_turn(std::span<const std::byte> message, const Schema& schema,
+                                  TurnHeader& h, std::vector<TurnRecord>& records) {
   if (message.size() > bulk_message_bytes_max) return Reject::too_large;
   ByteReader in(message);
   if (in.get<std::uint8_t>() != raw(BulkKind::turn)) return Reject::malformed;
@@ -81,8 +83,10 @@ std::optional<Reject> decode_turn(std::span<const std::byte> message, const Sche
   h.loss = in.get<float>();
   if (!in.ok() || (flags & ~1) != 0 || h.records > turn_records_max) return Reject::malformed;
   const auto sane = [](float x, float most) { return std::isfinite(x) && x >= 0 && x <= most; };
-  if (!sane(h.gain_speaker, 1) || !sane(h.gain_listener, 1) || !sane(h.weight, weight_max)) return Reject::bad_gain;
-  if (!sane(h.step_seconds, 1e9f) || !sane(h.snapshot_age_seconds, 1e9f) || !sane(h.loss, loss_max)) return Reject::malformed;
+  if (!sane(h.gain_speaker, 1) || !sane(h.gain_listener, 1) || !sane(h.weight, weight_max))
+    return Reject::bad_gain;
+  if (!sane(h.step_seconds, 1e9f) || !sane(h.snapshot_age_seconds, 1e9f) || !sane(h.loss, loss_max))
+    return Reject::malformed;
   records.clear();
   for (std::uint16_t i = 0; i < h.records; ++i) {
     TurnRecord record;
@@ -91,12 +95,16 @@ std::optional<Reject> decode_turn(std::span<const std::byte> message, const Sche
     const auto codec = in.get<std::uint8_t>();
     const auto record_flags = in.get<std::uint8_t>();
     record.codec.keep = in.get<std::uint16_t>();
-    if (!in.ok() || (record_flags & ~(flag_fresh | flag_hash)) != 0 || codec > raw(CodecId::top_k)) return Reject::malformed;
+    if (!in.ok() || (record_flags & ~(flag_fresh | flag_hash)) != 0 || codec > raw(CodecId::top_k))
+      return Reject::malformed;
     record.codec.id = static_cast<CodecId>(codec);
     record.fresh = (record_flags & flag_fresh) != 0;
-    if (record.fresh && record.codec.id != CodecId::int8 && record.codec.id != CodecId::bf16) return Reject::malformed;
+    if (record.fresh && record.codec.id != CodecId::int8 && record.codec.id != CodecId::bf16)
+      return Reject::malformed;
     if (record.block >= schema.blocks().size()) return Reject::unknown_block;
-    if (record.codec.id == CodecId::top_k && (record.codec.keep == 0 || record.codec.keep > top_k_keep_max)) return Reject::malformed;
+    if (record.codec.id == CodecId::top_k &&
+        (record.codec.keep == 0 || record.codec.keep > top_k_keep_max))
+      return Reject::malformed;
     if ((record_flags & flag_hash) != 0) {
       if (!is_whole(record)) return Reject::malformed;
       record.hash = in.get<std::uint64_t>();
@@ -109,7 +117,8 @@ std::optional<Reject> decode_turn(std::span<const std::byte> message, const Sche
   return std::nullopt;
 }
 
-std::optional<Reject> decode_replica_state(std::span<const std::byte> message, const Schema& schema, ReplicaState& state) {
+std::optional<Reject> decode_replica_state(std::span<const std::byte> message, const Schema& schema,
+                                           ReplicaState& state) {
   ByteReader in(message);
   if (in.get<std::uint8_t>() != raw(BulkKind::replica_state)) return Reject::malformed;
   (void)in.get<std::uint8_t>();

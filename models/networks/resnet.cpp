@@ -7,8 +7,12 @@ namespace {
 
 using torch::Tensor;
 
-torch::nn::Conv2d convolution(std::int64_t inputs, std::int64_t outputs, std::int64_t kernel, std::int64_t stride) {
-  return torch::nn::Conv2d(torch::nn::Conv2dOptions(inputs, outputs, kernel).stride(stride).padding(kernel / 2).bias(false));
+torch::nn::Conv2d convolution(std::int64_t inputs, std::int64_t outputs, std::int64_t kernel,
+                              std::int64_t stride) {
+  return torch::nn::Conv2d(torch::nn::Conv2dOptions(inputs, outputs, kernel)
+                               .stride(stride)
+                               .padding(kernel / 2)
+                               .bias(false));
 }
 
 // A convolution and its batch norm.
@@ -32,7 +36,8 @@ struct BlockShape {
   [[nodiscard]] std::int64_t outputs() const { return bottleneck ? 4 * width : width; }
 };
 
-// Two convolutions of 3 × 3, or 1 × 1, 3 × 3, 1 × 1; added to the input, which is projected where its shape changes.
+// Two convolutions of 3 × 3, or 1 × 1, 3 × 3, 1 × 1; added to the input, which is projected where
+// its shape changes.
 class Block : public torch::nn::Module {
  public:
   explicit Block(const BlockShape& shape) {
@@ -45,9 +50,11 @@ class Block : public torch::nn::Module {
       add(shape.width, shape.width, 3, 1);
     }
     if (shape.stride != 1 || shape.inputs != shape.outputs())
-      shortcut_ = register_module("shortcut", std::make_shared<ConvNorm>(shape.inputs, shape.outputs(), 1, shape.stride));
+      shortcut_ = register_module(
+          "shortcut", std::make_shared<ConvNorm>(shape.inputs, shape.outputs(), 1, shape.stride));
   }
-  Tensor forward(const Tensor& x) {  // [batch, inputs, rows, columns] → [batch, outputs, rows / stride, columns / stride]
+  // [batch, inputs, rows, columns] → [batch, outputs, rows / stride, columns / stride]
+  Tensor forward(const Tensor& x) {
     Tensor y = x;
     for (std::size_t i = 0; i < parts_.size(); ++i) {
       y = parts_[i]->forward(y);
@@ -58,17 +65,19 @@ class Block : public torch::nn::Module {
 
  private:
   void add(std::int64_t inputs, std::int64_t outputs, std::int64_t kernel, std::int64_t stride) {
-    parts_.push_back(register_module("part" + std::to_string(parts_.size() + 1), std::make_shared<ConvNorm>(inputs, outputs, kernel, stride)));
+    parts_.push_back(register_module("part" + std::to_string(parts_.size() + 1),
+                                     std::make_shared<ConvNorm>(inputs, outputs, kernel, stride)));
   }
   std::vector<std::shared_ptr<ConvNorm>> parts_;
   std::shared_ptr<ConvNorm> shortcut_;
 };
 
 struct ResnetShape {
-  std::int64_t width;                // of the first stage; each stage has twice that of the one before
+  // of the first stage; each stage has twice that of the one before
+  std::int64_t width;
   std::vector<std::int64_t> blocks;  // of each stage
   bool bottleneck = false;
-  bool large_images = true;          // the stem shrinks both extents by four
+  bool large_images = true;  // the stem shrinks both extents by four
 };
 
 ResnetShape shape_of(ModelSpec::Kind kind) {
@@ -82,13 +91,16 @@ class Resnet : public Network {
  public:
   Resnet(const ResnetShape& shape, const NetworkPorts& ports) : large_images_(shape.large_images) {
     const std::int64_t kernel = shape.large_images ? 7 : 3;
-    stem_ = register_module("stem", std::make_shared<ConvNorm>(ports.input[0], shape.width, kernel, shape.large_images ? 2 : 1));
+    stem_ = register_module("stem", std::make_shared<ConvNorm>(ports.input[0], shape.width, kernel,
+                                                               shape.large_images ? 2 : 1));
     std::int64_t channels = shape.width;
     for (std::size_t stage = 0; stage < shape.blocks.size(); ++stage) {
       const std::int64_t width = shape.width << stage;
       for (std::int64_t i = 0; i < shape.blocks[stage]; ++i) {
         const BlockShape block{channels, width, stage > 0 && i == 0 ? 2 : 1, shape.bottleneck};
-        blocks_.push_back(register_module("stage" + std::to_string(stage + 1) + "_block" + std::to_string(i + 1), std::make_shared<Block>(block)));
+        blocks_.push_back(
+            register_module("stage" + std::to_string(stage + 1) + "_block" + std::to_string(i + 1),
+                            std::make_shared<Block>(block)));
         channels = block.outputs();
       }
     }

@@ -26,7 +26,8 @@ class Head : public torch::nn::Module {
 
  private:
   void add(std::int64_t inputs, std::int64_t outputs) {
-    layers_.push_back(register_module("linear" + std::to_string(layers_.size() + 1), torch::nn::Linear(inputs, outputs)));
+    layers_.push_back(register_module("linear" + std::to_string(layers_.size() + 1),
+                                      torch::nn::Linear(inputs, outputs)));
   }
   std::vector<torch::nn::Linear> layers_;
 };
@@ -47,18 +48,25 @@ class Mlp : public Network {
 class Cnn : public Network {
  public:
   Cnn(const ModelSpec& model, const NetworkPorts& ports)
-      : first_(register_module("conv1", torch::nn::Conv2d(ports.input[0], model.width, kernel_size))),
-        second_(register_module("conv2", torch::nn::Conv2d(model.width, 2 * model.width, kernel_size))) {
-    const auto left = [](std::int64_t extent) { return ((extent - kernel_size + 1) / 2 - kernel_size + 1) / 2; };
-    head_ = register_module("head", std::make_shared<Head>(2 * model.width * left(ports.input[1]) * left(ports.input[2]), model.hidden, ports.outputs));
+      : first_(
+            register_module("conv1", torch::nn::Conv2d(ports.input[0], model.width, kernel_size))),
+        second_(register_module("conv2",
+                                torch::nn::Conv2d(model.width, 2 * model.width, kernel_size))) {
+    const auto left = [](std::int64_t extent) {
+      return ((extent - kernel_size + 1) / 2 - kernel_size + 1) / 2;
+    };
+    head_ = register_module("head", std::make_shared<Head>(2 * model.width * left(ports.input[1]) *
+                                                               left(ports.input[2]),
+                                                           model.hidden, ports.outputs));
   }
   Tensor forward(Tensor images) override {  // for 1 × 28 × 28 and width 16:
     Tensor x = first_->forward(images);     // [batch, 16, 24, 24]
     // With channels last, pooling and the second convolution are a fifth faster on CPUs.
     x = x.contiguous(at::MemoryFormat::ChannelsLast);
-    x = torch::relu(torch::max_pool2d(x, 2));                    // [batch, 16, 12, 12]; a rectifier commutes with a maximum
+    // [batch, 16, 12, 12]; a rectifier commutes with a maximum
+    x = torch::relu(torch::max_pool2d(x, 2));
     x = torch::relu(torch::max_pool2d(second_->forward(x), 2));  // [batch, 32, 4, 4]
-    return head_->forward(x.flatten(1));                         // [batch, 512] → [batch, outputs]
+    return head_->forward(x.flatten(1));  // [batch, 512] → [batch, outputs]
   }
 
  private:
@@ -69,7 +77,11 @@ class Cnn : public Network {
 
 }  // namespace
 
-std::shared_ptr<Network> make_mlp(const ModelSpec& model, const NetworkPorts& ports) { return std::make_shared<Mlp>(model, ports); }
-std::shared_ptr<Network> make_cnn(const ModelSpec& model, const NetworkPorts& ports) { return std::make_shared<Cnn>(model, ports); }
+std::shared_ptr<Network> make_mlp(const ModelSpec& model, const NetworkPorts& ports) {
+  return std::make_shared<Mlp>(model, ports);
+}
+std::shared_ptr<Network> make_cnn(const ModelSpec& model, const NetworkPorts& ports) {
+  return std::make_shared<Cnn>(model, ports);
+}
 
 }  // namespace gossipd

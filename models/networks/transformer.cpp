@@ -1,4 +1,5 @@
-// Transformers: vit (Dosovitskiy et al. 2020, with the mean of the patches in place of a class token) and gpt (Radford et al. 2019).
+// Transformers: vit (Dosovitskiy et al. 2020, with the mean of the patches in place of a class
+// token) and gpt (Radford et al. 2019).
 #include <torch/version.h>
 
 #include <cmath>
@@ -19,7 +20,9 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, bool causal) {
 #if TORCH_VERSION_MAJOR >= 2
   return at::scaled_dot_product_attention(q, k, v, {}, 0.0, causal);
 #else
-  Tensor scores = torch::matmul(q, k.transpose(-2, -1)) / std::sqrt(static_cast<double>(q.size(-1)));  // [batch, heads, tokens, tokens]
+  // [batch, heads, tokens, tokens]
+  Tensor scores =
+      torch::matmul(q, k.transpose(-2, -1)) / std::sqrt(static_cast<double>(q.size(-1)));
   if (causal) {
     const std::int64_t tokens = q.size(-2);
     const Tensor later = torch::ones({tokens, tokens}, q.options().dtype(torch::kBool)).triu(1);
@@ -34,10 +37,12 @@ class Layer : public torch::nn::Module {
   Layer(const ModelSpec& model, bool causal)
       : heads_(model.heads),
         causal_(causal),
-        norm1_(register_module("norm1", torch::nn::LayerNorm(torch::nn::LayerNormOptions({model.dim})))),
+        norm1_(register_module("norm1",
+                               torch::nn::LayerNorm(torch::nn::LayerNormOptions({model.dim})))),
         attention_(register_module("attention", torch::nn::Linear(model.dim, 3 * model.dim))),
         projection_(register_module("projection", torch::nn::Linear(model.dim, model.dim))),
-        norm2_(register_module("norm2", torch::nn::LayerNorm(torch::nn::LayerNormOptions({model.dim})))),
+        norm2_(register_module("norm2",
+                               torch::nn::LayerNorm(torch::nn::LayerNormOptions({model.dim})))),
         widen_(register_module("widen", torch::nn::Linear(model.dim, widening * model.dim))),
         narrow_(register_module("narrow", torch::nn::Linear(widening * model.dim, model.dim))) {}
 
@@ -50,7 +55,9 @@ class Layer : public torch::nn::Module {
   Tensor mix_tokens(const Tensor& x) {
     // No size of the batch is named, so that a trace of it takes any.
     const std::int64_t tokens = x.size(1), dim = x.size(2);
-    const auto split = [&](const Tensor& part) { return part.view({-1, tokens, heads_, dim / heads_}).transpose(1, 2); };
+    const auto split = [&](const Tensor& part) {
+      return part.view({-1, tokens, heads_, dim / heads_}).transpose(1, 2);
+    };
     const std::vector<Tensor> parts = attention_->forward(x).split(dim, 2);
     const Tensor y = attend(split(parts[0]), split(parts[1]), split(parts[2]), causal_);
     return projection_->forward(y.transpose(1, 2).reshape({-1, tokens, dim}));
@@ -69,9 +76,14 @@ class Layer : public torch::nn::Module {
 class Transformer : public Network {
  public:
   double initial_bound(const std::string& name, const Tensor& parameter) const override {
-    const auto ends = [&](const char* part) { return name.ends_with(std::string(part) + ".weight"); };
-    // A uniform distribution's half-width is √3 deviations. What is added to the residual stream 2·depth times is drawn smaller.
-    const double residual = ends("projection") || ends("narrow") ? 1 / std::sqrt(2.0 * static_cast<double>(layers_.size())) : 1;
+    const auto ends = [&](const char* part) {
+      return name.ends_with(std::string(part) + ".weight");
+    };
+    // A uniform distribution's half-width is √3 deviations. What is added to the residual stream
+    // 2·depth times is drawn smaller.
+    const double residual = ends("projection") || ends("narrow")
+                                ? 1 / std::sqrt(2.0 * static_cast<double>(layers_.size()))
+                                : 1;
     if (ends("patches")) return Network::initial_bound(name, parameter);
     return std::sqrt(3.0) * initial_deviation * residual;
   }
@@ -79,7 +91,8 @@ class Transformer : public Network {
  protected:
   Transformer(const ModelSpec& model, bool causal) {
     for (std::int64_t i = 0; i < model.depth; ++i)
-      layers_.push_back(register_module("layer" + std::to_string(i + 1), std::make_shared<Layer>(model, causal)));
+      layers_.push_back(
+          register_module("layer" + std::to_string(i + 1), std::make_shared<Layer>(model, causal)));
     norm_ = register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({model.dim})));
   }
   Tensor through_layers(Tensor x) {
@@ -96,7 +109,10 @@ class Vit : public Transformer {
  public:
   Vit(const ModelSpec& model, const NetworkPorts& ports)
       : Transformer(model, /*causal=*/false),
-        patches_(register_module("patches", torch::nn::Conv2d(torch::nn::Conv2dOptions(ports.input[0], model.dim, model.patch).stride(model.patch)))),
+        patches_(register_module(
+            "patches",
+            torch::nn::Conv2d(torch::nn::Conv2dOptions(ports.input[0], model.dim, model.patch)
+                                  .stride(model.patch)))),
         head_(register_module("head", torch::nn::Linear(model.dim, ports.outputs))) {
     const std::int64_t count = (ports.input[1] / model.patch) * (ports.input[2] / model.patch);
     position_ = register_parameter("position", torch::zeros({1, count, model.dim}));
@@ -130,7 +146,11 @@ class Gpt : public Transformer {
 
 }  // namespace
 
-std::shared_ptr<Network> make_vit(const ModelSpec& model, const NetworkPorts& ports) { return std::make_shared<Vit>(model, ports); }
-std::shared_ptr<Network> make_gpt(const ModelSpec& model, const NetworkPorts& ports) { return std::make_shared<Gpt>(model, ports); }
+std::shared_ptr<Network> make_vit(const ModelSpec& model, const NetworkPorts& ports) {
+  return std::make_shared<Vit>(model, ports);
+}
+std::shared_ptr<Network> make_gpt(const ModelSpec& model, const NetworkPorts& ports) {
+  return std::make_shared<Gpt>(model, ports);
+}
 
 }  // namespace gossipd

@@ -40,9 +40,14 @@ std::string alternative_names(const std::vector<std::string>& names) {
   std::string out;
   for (const std::string& name : names) {
     std::array<unsigned char, 16> address{};
-    const bool is_address = ::inet_pton(AF_INET, name.c_str(), address.data()) == 1 || ::inet_pton(AF_INET6, name.c_str(), address.data()) == 1;
-    const bool is_name = !name.empty() && name.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-") == std::string::npos;
-    if (is_address || is_name) out += (out.empty() ? "" : ",") + std::string(is_address ? "IP:" : "DNS:") + name;
+    const bool is_address = ::inet_pton(AF_INET, name.c_str(), address.data()) == 1 ||
+                            ::inet_pton(AF_INET6, name.c_str(), address.data()) == 1;
+    const bool is_name =
+        !name.empty() && name.find_first_not_of(
+                             "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-") ==
+                             std::string::npos;
+    if (is_address || is_name)
+      out += (out.empty() ? "" : ",") + std::string(is_address ? "IP:" : "DNS:") + name;
   }
   return out;
 }
@@ -58,40 +63,57 @@ Certificate make_certificate(EVP_PKEY* key, const std::vector<std::string>& name
   Certificate certificate(X509_new());
   X509* x = certificate.get();
   std::uint64_t serial = 0;
-  if (x == nullptr || RAND_bytes(reinterpret_cast<unsigned char*>(&serial), sizeof serial) != 1) return nullptr;
+  if (x == nullptr || RAND_bytes(reinterpret_cast<unsigned char*>(&serial), sizeof serial) != 1)
+    return nullptr;
   X509_NAME* subject = X509_get_subject_name(x);
-  const bool made = X509_set_version(x, X509_VERSION_3) == 1 && ASN1_INTEGER_set_uint64(X509_get_serialNumber(x), serial >> 1) == 1 &&
-                    X509_gmtime_adj(X509_getm_notBefore(x), -86'400) != nullptr &&  // clocks differ
-                    X509_time_adj_ex(X509_getm_notAfter(x), certificate_days, 0, nullptr) != nullptr && X509_set_pubkey(x, key) == 1 &&
-                    X509_NAME_add_entry_by_txt(subject, "CN", MBSTRING_ASC, reinterpret_cast<const unsigned char*>("gossipd"), -1, -1, 0) == 1 &&
-                    X509_set_issuer_name(x, subject) == 1 && add_extension(x, NID_basic_constraints, "critical,CA:TRUE,pathlen:0") &&
-                    add_extension(x, NID_subject_alt_name, alternative_names(names)) && X509_sign(x, key, EVP_sha256()) > 0;
+  const bool made =
+      X509_set_version(x, X509_VERSION_3) == 1 &&
+      ASN1_INTEGER_set_uint64(X509_get_serialNumber(x), serial >> 1) == 1 &&
+      X509_gmtime_adj(X509_getm_notBefore(x), -86'400) != nullptr &&  // clocks differ
+      X509_time_adj_ex(X509_getm_notAfter(x), certificate_days, 0, nullptr) != nullptr &&
+      X509_set_pubkey(x, key) == 1 &&
+      X509_NAME_add_entry_by_txt(subject, "CN", MBSTRING_ASC,
+                                 reinterpret_cast<const unsigned char*>("gossipd"), -1, -1,
+                                 0) == 1 &&
+      X509_set_issuer_name(x, subject) == 1 &&
+      add_extension(x, NID_basic_constraints, "critical,CA:TRUE,pathlen:0") &&
+      add_extension(x, NID_subject_alt_name, alternative_names(names)) &&
+      X509_sign(x, key, EVP_sha256()) > 0;
   return made ? std::move(certificate) : nullptr;
 }
 
 }  // namespace
 
-std::optional<Error> ensure_certificate(const CertificateFiles& files, const std::vector<std::string>& names) {
+std::optional<Error> ensure_certificate(const CertificateFiles& files,
+                                        const std::vector<std::string>& names) {
   std::error_code ignored;
-  if (std::filesystem::exists(files.certificate, ignored) && std::filesystem::exists(files.key, ignored)) return std::nullopt;
+  if (std::filesystem::exists(files.certificate, ignored) &&
+      std::filesystem::exists(files.key, ignored))
+    return std::nullopt;
   const Key key(EVP_EC_gen("P-256"));
   if (!key) return failed("no key for " + files.certificate);
   const Certificate certificate = make_certificate(key.get(), names);
   const Memory certificate_text(BIO_new(BIO_s_mem())), key_text(BIO_new(BIO_s_mem()));
-  if (!certificate || !certificate_text || !key_text || PEM_write_bio_X509(certificate_text.get(), certificate.get()) != 1 ||
-      PEM_write_bio_PrivateKey(key_text.get(), key.get(), nullptr, nullptr, 0, nullptr, nullptr) != 1)
+  if (!certificate || !certificate_text || !key_text ||
+      PEM_write_bio_X509(certificate_text.get(), certificate.get()) != 1 ||
+      PEM_write_bio_PrivateKey(key_text.get(), key.get(), nullptr, nullptr, 0, nullptr, nullptr) !=
+          1)
     return failed("cannot make " + files.certificate);
   // The key first: with a certificate both are held to be there.
-  if (auto error = write_secret_file(files.key, SecretText(text_of(key_text.get())), Replace::yes)) return error;
-  return write_secret_file(files.certificate, SecretText(text_of(certificate_text.get())), Replace::yes);
+  if (auto error = write_secret_file(files.key, SecretText(text_of(key_text.get())), Replace::yes))
+    return error;
+  return write_secret_file(files.certificate, SecretText(text_of(certificate_text.get())),
+                           Replace::yes);
 }
 
 Result<std::string> certificate_fingerprint(const std::string& path) {
   const Memory file(BIO_new_file(path.c_str(), "r"));
-  const Certificate certificate(file ? PEM_read_bio_X509(file.get(), nullptr, nullptr, nullptr) : nullptr);
+  const Certificate certificate(file ? PEM_read_bio_X509(file.get(), nullptr, nullptr, nullptr)
+                                     : nullptr);
   std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
   unsigned int length = 0;
-  if (!certificate || X509_digest(certificate.get(), EVP_sha256(), digest.data(), &length) != 1) return failed("no certificate can be read from " + path);
+  if (!certificate || X509_digest(certificate.get(), EVP_sha256(), digest.data(), &length) != 1)
+    return failed("no certificate can be read from " + path);
   std::string out;
   for (unsigned int i = 0; i < length; ++i) {
     std::array<char, 4> pair{};

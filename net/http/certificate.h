@@ -1,7 +1,8 @@
 // net/http/certificate.h - the certificate that REST shows where it is served under TLS.
 //
-// An operator may bring one (PEM). Where none is given the daemon makes one of its own, which signs itself: whoever holds a copy of it
-// (gossipctl --ca-file, curl --cacert) knows the daemon by it. Files only; the key's with mode 0600.
+// An operator may bring one (PEM). Where none is given the daemon makes one of its own, which signs
+// itself: whoever holds a copy of it (gossipctl --ca-file, curl --cacert) knows the daemon by it.
+// Files only; the key's with mode 0600.
 #pragma once
 
 #include <optional>
@@ -19,9 +20,11 @@ struct CertificateFiles {
 
 inline constexpr int certificate_days = 3650;
 
-// Makes an ECDSA key (P-256) and a certificate for `names` (host names and IP addresses), unless both files are there already.
-// Errors "certificate" (OpenSSL's reason), "key-write", "key-permissions".
-[[nodiscard]] std::optional<Error> ensure_certificate(const CertificateFiles& files, const std::vector<std::string>& names);
+// Makes an ECDSA key (P-256) and a certificate for `names` (host names and IP addresses), unless
+// both files are there already. Errors "certificate" (OpenSSL's reason), "key-write",
+// "key-permissions".
+[[nodiscard]] std::optional<Error> ensure_certificate(const CertificateFiles& files,
+                                                      const std::vector<std::string>& names);
 
 // SHA-256 of a file's first certificate, as "AB:CD:…". Error "certificate".
 [[nodiscard]] Result<std::string> certificate_fingerprint(const std::string& path);

@@ -25,19 +25,26 @@ namespace {
 
 constexpr auto as_values = asio::as_tuple(asio::use_awaitable);
 
-std::string place(const HttpCall& call) { return call.unix_path.empty() ? to_string(call.server) : call.unix_path; }
+std::string place(const HttpCall& call) {
+  return call.unix_path.empty() ? to_string(call.server) : call.unix_path;
+}
 
 Error connect_error(const HttpCall& call, const error_code& error) {
-  if (error == asio::error::connection_refused || error == boost::system::errc::no_such_file_or_directory) {
-    return Error{"no-daemon", "no gossipd answers at " + place(call) + ": start it, or name its REST address"};
+  if (error == asio::error::connection_refused ||
+      error == boost::system::errc::no_such_file_or_directory) {
+    return Error{"no-daemon",
+                 "no gossipd answers at " + place(call) + ": start it, or name its REST address"};
   }
   return Error{"connect", "cannot connect to " + place(call) + ": " + error.message()};
 }
 
-asio::awaitable<std::optional<Error>> connect(asio::io_context& io, const HttpCall& call, Socket& socket) {
+asio::awaitable<std::optional<Error>> connect(asio::io_context& io, const HttpCall& call,
+                                              Socket& socket) {
   if (!call.unix_path.empty()) {
-    if (call.unix_path.size() >= sizeof(sockaddr_un::sun_path)) co_return Error{"connect", call.unix_path + " is too long for a socket's path"};
-    const auto [error] = co_await socket.async_connect(asio::local::stream_protocol::endpoint(call.unix_path), as_values);
+    if (call.unix_path.size() >= sizeof(sockaddr_un::sun_path))
+      co_return Error{"connect", call.unix_path + " is too long for a socket's path"};
+    const auto [error] = co_await socket.async_connect(
+        asio::local::stream_protocol::endpoint(call.unix_path), as_values);
     if (error) co_return connect_error(call, error);
     co_return std::nullopt;
   }
@@ -74,7 +81,8 @@ HttpResponse to_response(http::response<http::string_body> message) {
   HttpResponse response;
   response.status = static_cast<int>(message.result_int());
   response.content_type = std::string(message[http::field::content_type]);
-  for (const auto& field : message) response.headers.emplace_back(std::string(field.name_string()), std::string(field.value()));
+  for (const auto& field : message)
+    response.headers.emplace_back(std::string(field.name_string()), std::string(field.value()));
   response.body = std::move(message.body());
   return response;
 }
@@ -87,16 +95,20 @@ std::optional<Error> trust(const HttpCall& call, asio::ssl::context& context) {
     (void)context.set_default_verify_paths(error);
   else
     (void)context.load_verify_file(call.ca_file, error);
-  if (error) return Error{"untrusted", call.ca_file + ": no certificate can be read from it: " + error.message()};
+  if (error)
+    return Error{"untrusted",
+                 call.ca_file + ": no certificate can be read from it: " + error.message()};
   return std::nullopt;
 }
 
-// A certificate that signs itself is in the file that we trust, so it is known by itself, whatever name it goes by.
+// A certificate that signs itself is in the file that we trust, so it is known by itself, whatever
+// name it goes by.
 bool is_known_or_named(bool verified, asio::ssl::verify_context& context, const std::string& host) {
   X509_STORE_CTX* store = context.native_handle();
   if (!verified) return false;
   X509* leaf = X509_STORE_CTX_get_current_cert(store);
-  if (X509_STORE_CTX_get_error_depth(store) > 0 || X509_check_issued(leaf, leaf) == X509_V_OK) return true;
+  if (X509_STORE_CTX_get_error_depth(store) > 0 || X509_check_issued(leaf, leaf) == X509_V_OK)
+    return true;
   return asio::ssl::host_name_verification(host)(verified, context);
 }
 
@@ -104,15 +116,21 @@ asio::awaitable<std::optional<Error>> secure(const HttpCall& call, HttpStream& s
   HttpStream::TlsStream* tls = stream.tls();
   if (tls == nullptr) co_return std::nullopt;
   tls->set_verify_mode(asio::ssl::verify_peer);
-  tls->set_verify_callback([host = call.server.host](bool verified, asio::ssl::verify_context& context) { return is_known_or_named(verified, context, host); });
+  tls->set_verify_callback(
+      [host = call.server.host](bool verified, asio::ssl::verify_context& context) {
+        return is_known_or_named(verified, context, host);
+      });
   (void)SSL_set_tlsext_host_name(tls->native_handle(), call.server.host.c_str());
   const auto [error] = co_await tls->async_handshake(asio::ssl::stream_base::client, as_values);
   if (!error) co_return std::nullopt;
   const long reason = SSL_get_verify_result(tls->native_handle());
   if (reason != X509_V_OK)
-    co_return Error{"untrusted", place(call) + " shows a certificate that is not trusted: " + X509_verify_cert_error_string(reason) +
-                                     "; name the daemon's certificate (rest-certificate.pem in its state directory) as the CA file"};
-  co_return Error{"bad-response", "what answers at " + place(call) + " does not speak TLS: " + error.message() + "; is it http://?"};
+    co_return Error{"untrusted", place(call) + " shows a certificate that is not trusted: " +
+                                     X509_verify_cert_error_string(reason) +
+                                     "; name the daemon's certificate (rest-certificate.pem in its "
+                                     "state directory) as the CA file"};
+  co_return Error{"bad-response", "what answers at " + place(call) + " does not speak TLS: " +
+                                      error.message() + "; is it http://?"};
 }
 
 asio::awaitable<Result<HttpResponse>> perform(asio::io_context& io, const HttpCall& call) {
@@ -132,13 +150,15 @@ asio::awaitable<Result<HttpResponse>> perform(asio::io_context& io, const HttpCa
   if (call.method == "HEAD") parser.skip(true);
   const auto [error, count] = co_await http::async_read(stream, buffer, parser, as_values);
   if (error) {
-    co_return Error{"bad-response", "what answers at " + place(call) + " is not gossipd's REST, or broke off: " + error.message() +
+    co_return Error{"bad-response", "what answers at " + place(call) +
+                                        " is not gossipd's REST, or broke off: " + error.message() +
                                         (tls ? "" : "; beyond loopback it speaks https://")};
   }
   co_return to_response(parser.release());
 }
 
-asio::awaitable<void> perform_into(asio::io_context& io, const HttpCall& call, std::optional<Result<HttpResponse>>& result) {
+asio::awaitable<void> perform_into(asio::io_context& io, const HttpCall& call,
+                                   std::optional<Result<HttpResponse>>& result) {
   result.emplace(co_await perform(io, call));
 }
 
@@ -152,8 +172,9 @@ Result<HttpResponse> http_call(const HttpCall& call) {
   });
   io.run_for(call.timeout);
   if (result) return std::move(*result);
-  return Error{"timeout", "no answer from " + place(call) + " within " + std::to_string(call.timeout.count()) +
-                              " ms: gossipd is frozen or overloaded, or something else answers there"};
+  return Error{"timeout",
+               "no answer from " + place(call) + " within " + std::to_string(call.timeout.count()) +
+                   " ms: gossipd is frozen or overloaded, or something else answers there"};
 }
 
 }  // namespace gossipd

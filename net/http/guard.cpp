@@ -9,7 +9,8 @@ namespace gossipd {
 namespace {
 
 std::string lower(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   return text;
 }
 
@@ -21,7 +22,8 @@ std::string header(const HttpRequest& request, const std::string& name) {
 // "127.<number>.<number>.<number>", nothing looser: "127.evil.example" is a name.
 bool is_loopback_v4(const std::string& host) {
   if (!host.starts_with("127.")) return false;
-  const bool digits = std::all_of(host.begin(), host.end(), [](char c) { return c == '.' || (c >= '0' && c <= '9'); });
+  const bool digits = std::all_of(host.begin(), host.end(),
+                                  [](char c) { return c == '.' || (c >= '0' && c <= '9'); });
   return digits && std::count(host.begin(), host.end(), '.') == 3;
 }
 
@@ -37,20 +39,23 @@ bool host_allowed(const std::string& authority, const HttpServerOptions& options
 bool token_matches(const HttpRequest& request, const std::string& token) {
   const std::string expected = "Bearer " + token;
   const std::string given = header(request, "authorization");
-  return given.size() == expected.size() && CRYPTO_memcmp(given.data(), expected.data(), expected.size()) == 0;
+  return given.size() == expected.size() &&
+         CRYPTO_memcmp(given.data(), expected.data(), expected.size()) == 0;
 }
 
 }  // namespace
 
-std::optional<HttpResponse> refuse_request(const HttpRequest& request, const HttpServerOptions& options, HttpVia via) {
+std::optional<HttpResponse> refuse_request(const HttpRequest& request,
+                                           const HttpServerOptions& options, HttpVia via) {
   if (via == HttpVia::unix_socket) return std::nullopt;
   if (!options.bearer_token.empty()) {
     // A page that rebinds its name does not know the token, so Host may be anything.
     const auto& open = options.open_paths;
     if (std::find(open.begin(), open.end(), request.path) != open.end()) return std::nullopt;
     if (token_matches(request, options.bearer_token)) return std::nullopt;
-    HttpResponse response = problem(401, "unauthorised", "A token is needed", "the request carries no token, or another one",
-                                    "send the header 'Authorization: Bearer TOKEN' with the token of this node");
+    HttpResponse response = problem(
+        401, "unauthorised", "A token is needed", "the request carries no token, or another one",
+        "send the header 'Authorization: Bearer TOKEN' with the token of this node");
     response.headers.emplace_back("WWW-Authenticate", "Bearer realm=\"gossipd\"");
     return response;
   }
@@ -61,7 +66,8 @@ std::optional<HttpResponse> refuse_request(const HttpRequest& request, const Htt
   }
   const std::string origin = header(request, "origin");
   if (!origin.empty() && lower(origin) != "http://" + lower(host)) {
-    return problem(403, "cross-origin", "The request comes from another site's page", "Origin is '" + origin + "'");
+    return problem(403, "cross-origin", "The request comes from another site's page",
+                   "Origin is '" + origin + "'");
   }
   return std::nullopt;
 }

@@ -15,6 +15,8 @@ namespace gossipd {
 enum class HttpVia { tcp, unix_socket };
 
 // nullopt: let it pass. Codes: "unauthorised", "wrong-host", "cross-origin".
-[[nodiscard]] std::optional<HttpResponse> refuse_request(const HttpRequest& request, const HttpServerOptions& options, HttpVia via);
+[[nodiscard]] std::optional<HttpResponse> refuse_request(const HttpRequest& request,
+                                                         const HttpServerOptions& options,
+                                                         HttpVia via);
 
 }  // namespace gossipd

@@ -10,10 +10,11 @@
 namespace gossipd {
 
 struct HttpRequest {
-  std::string method;                         // "GET", "POST", ...; HEAD arrives as "GET"
-  std::string path;                           // decoded, without the query: "/v1/members"
-  std::map<std::string, std::string> query;   // decoded; of a repeated name the last one
-  std::map<std::string, std::string> headers;  // names in lower case; of a repeated name the last one
+  std::string method;                        // "GET", "POST", ...; HEAD arrives as "GET"
+  std::string path;                          // decoded, without the query: "/v1/members"
+  std::map<std::string, std::string> query;  // decoded; of a repeated name the last one
+  // names in lower case; of a repeated name the last one
+  std::map<std::string, std::string> headers;
   std::string body;
 };
 

@@ -14,21 +14,25 @@ void HttpRouter::add(const std::string& method, const std::string& path, HttpHan
 
 void HttpRouter::add(const std::string& method, const std::string& path,
                      std::function<HttpResponse(const HttpRequest&)> handler) {
-  add(method, path, HttpHandler([handler = std::move(handler)](const HttpRequest& request, const HttpRespond& respond) {
-        respond(handler(request));
-      }));
+  add(method, path,
+      HttpHandler(
+          [handler = std::move(handler)](const HttpRequest& request, const HttpRespond& respond) {
+            respond(handler(request));
+          }));
 }
 
 void HttpRouter::operator()(const HttpRequest& request, HttpRespond respond) const {
   const auto route = routes_.find(request.path);
   if (route == routes_.end()) {
-    return respond(problem(404, "not-found", "There is no such path", "'" + request.path + "' is not served here",
+    return respond(problem(404, "not-found", "There is no such path",
+                           "'" + request.path + "' is not served here",
                            "see the REST section of the documentation for the paths"));
   }
   const auto handler = route->second.find(request.method);
   if (handler != route->second.end()) return handler->second(request, std::move(respond));
   std::string allowed;
-  for (const auto& [method, unused] : route->second) allowed += (allowed.empty() ? "" : ", ") + method;
+  for (const auto& [method, unused] : route->second)
+    allowed += (allowed.empty() ? "" : ", ") + method;
   HttpResponse response = problem(405, "method-not-allowed", "The path does not take this method",
                                   request.path + " takes " + allowed + ", not " + request.method);
   response.headers.emplace_back("Allow", allowed);

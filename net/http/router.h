@@ -14,7 +14,8 @@ class HttpRouter {
   // Paths match exactly; a path may be added once per method. HEAD is served by GET.
   void add(const std::string& method, const std::string& path, HttpHandler handler);
   // A handler that answers at once.
-  void add(const std::string& method, const std::string& path, std::function<HttpResponse(const HttpRequest&)> handler);
+  void add(const std::string& method, const std::string& path,
+           std::function<HttpResponse(const HttpRequest&)> handler);
 
   void operator()(const HttpRequest& request, HttpRespond respond) const;
   [[nodiscard]] std::vector<std::string> paths() const;

@@ -60,7 +60,8 @@ struct Responder {
 };
 
 struct Connection {
-  Connection(asio::io_context& io, asio::ssl::context* tls, HttpVia via_in, std::size_t buffer_bytes_max)
+  Connection(asio::io_context& io, asio::ssl::context* tls, HttpVia via_in,
+             std::size_t buffer_bytes_max)
       : stream(io, tls), via(via_in), buffer(buffer_bytes_max), deadline(io, [this] { cut(); }) {}
 
   HttpStream stream;
@@ -85,27 +86,33 @@ struct Connection {
 
 HttpRequest to_request(const Parser::value_type& message, const UrlTarget& target) {
   HttpRequest request;
-  request.method = message.method() == http::verb::head ? "GET" : std::string(message.method_string());
+  request.method =
+      message.method() == http::verb::head ? "GET" : std::string(message.method_string());
   request.path = target.path;
   request.query = target.query;
   request.body = message.body();
   for (const auto& field : message) {
     std::string name(field.name_string());
-    std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    std::transform(name.begin(), name.end(), name.begin(),
+                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
     request.headers[name] = std::string(field.value());
   }
   return request;
 }
 
 // nullopt: the connection is simply over.
-std::optional<HttpResponse> refuse_unreadable(const error_code& error, const HttpServerOptions& options) {
+std::optional<HttpResponse> refuse_unreadable(const error_code& error,
+                                              const HttpServerOptions& options) {
   if (error == http::error::header_limit || error == http::error::buffer_overflow) {
-    return problem(431, "header-too-large", "The request's header is too large", "at most " + std::to_string(options.header_bytes_max) + " bytes are read");
+    return problem(431, "header-too-large", "The request's header is too large",
+                   "at most " + std::to_string(options.header_bytes_max) + " bytes are read");
   }
   if (error == http::error::body_limit) {
-    return problem(413, "body-too-large", "The request's body is too large", "at most " + std::to_string(options.body_bytes_max) + " bytes are read");
+    return problem(413, "body-too-large", "The request's body is too large",
+                   "at most " + std::to_string(options.body_bytes_max) + " bytes are read");
   }
-  if (error == http::error::end_of_stream || error == http::error::partial_message) return std::nullopt;
+  if (error == http::error::end_of_stream || error == http::error::partial_message)
+    return std::nullopt;
   if (error.category() == make_error_code(http::error::bad_method).category()) {
     return problem(400, "bad-request", "This is not an HTTP request", error.message());
   }
@@ -128,29 +135,38 @@ http::response<http::string_body> to_message(HttpResponse response, bool head, b
 Result<std::shared_ptr<asio::ssl::context>> read_tls(const CertificateFiles& files) {
   auto context = std::make_shared<asio::ssl::context>(asio::ssl::context::tls_server);
   error_code error;
-  (void)context->set_options(asio::ssl::context::no_tlsv1 | asio::ssl::context::no_tlsv1_1 | asio::ssl::context::single_dh_use, error);
+  (void)context->set_options(asio::ssl::context::no_tlsv1 | asio::ssl::context::no_tlsv1_1 |
+                                 asio::ssl::context::single_dh_use,
+                             error);
   if (!error) (void)context->use_certificate_chain_file(files.certificate, error);
-  if (error) return Error{"certificate", files.certificate + ": no certificate can be read from it: " + error.message()};
+  if (error)
+    return Error{"certificate",
+                 files.certificate + ": no certificate can be read from it: " + error.message()};
   (void)context->use_private_key_file(files.key, asio::ssl::context::pem, error);
-  if (error) return Error{"certificate", files.key + ": it holds no key of the certificate in " + files.certificate + ": " + error.message()};
+  if (error)
+    return Error{"certificate", files.key + ": it holds no key of the certificate in " +
+                                    files.certificate + ": " + error.message()};
   return context;
 }
 
 using FileIdentity = std::pair<dev_t, ino_t>;  // {0, 0}: there is none
 FileIdentity file_at(const std::string& path) {
   struct stat status {};
-  return ::lstat(path.c_str(), &status) == 0 ? FileIdentity(status.st_dev, status.st_ino) : FileIdentity();
+  return ::lstat(path.c_str(), &status) == 0 ? FileIdentity(status.st_dev, status.st_ino)
+                                             : FileIdentity();
 }
 
 // A socket that a crash left behind goes; anything else that has the name stays, and is said.
 std::optional<std::string> clear_socket_path(asio::io_context& io, const std::string& path) {
   struct stat status {};
   if (::lstat(path.c_str(), &status) != 0) return std::nullopt;  // bind() says what else is wrong
-  if (!S_ISSOCK(status.st_mode)) return "a file that is no socket lies there, and stays; move it away, or name another path";
+  if (!S_ISSOCK(status.st_mode))
+    return "a file that is no socket lies there, and stays; move it away, or name another path";
   error_code error;
   local::socket probe(io);
   probe.open(local(), error);
-  if (!error) probe.non_blocking(true, error);  // a daemon that is frozen with a full queue would keep us waiting
+  // a daemon that is frozen with a full queue would keep us waiting
+  if (!error) probe.non_blocking(true, error);
   if (!error) probe.connect(local::endpoint(path), error);
   if (!error || error == asio::error::would_block || error == asio::error::in_progress)
     return "another process serves it; stop it, or name another path";
@@ -161,7 +177,8 @@ std::optional<std::string> clear_socket_path(asio::io_context& io, const std::st
 
 template <typename Acceptor>
 struct Listener {
-  explicit Listener(Acceptor acceptor_in) : acceptor(std::move(acceptor_in)), retry(acceptor.get_executor()) {}
+  explicit Listener(Acceptor acceptor_in)
+      : acceptor(std::move(acceptor_in)), retry(acceptor.get_executor()) {}
   Acceptor acceptor;
   asio::steady_timer retry;
 
@@ -189,16 +206,19 @@ class HttpServer::Impl : public std::enable_shared_from_this<HttpServer::Impl> {
   using Self = std::shared_ptr<Impl>;  // first parameter of every coroutine: keeps the server
 
   template <typename Acceptor>
-  asio::awaitable<void> accept_loop(Self self, std::shared_ptr<Listener<Acceptor>> listener, HttpVia via);
+  asio::awaitable<void> accept_loop(Self self, std::shared_ptr<Listener<Acceptor>> listener,
+                                    HttpVia via);
   void admit(std::shared_ptr<Connection> connection);
   bool make_room();
   asio::awaitable<void> serve(Self self, std::shared_ptr<Connection> connection);
   asio::awaitable<bool> secure(Connection& connection);
   asio::awaitable<bool> serve_one(Connection& connection);
   asio::awaitable<error_code> read_request(Connection& connection, Parser& parser);
-  asio::awaitable<HttpResponse> respond_to(Connection& connection, const Parser::value_type& message);
+  asio::awaitable<HttpResponse> respond_to(Connection& connection,
+                                           const Parser::value_type& message);
   asio::awaitable<HttpResponse> ask_handler(Connection& connection, const HttpRequest& request);
-  asio::awaitable<bool> write_response(Connection& connection, HttpResponse response, bool head, bool keep_alive);
+  asio::awaitable<bool> write_response(Connection& connection, HttpResponse response, bool head,
+                                       bool keep_alive);
   asio::awaitable<void> linger(Connection& connection);
 
   asio::io_context& io_;
@@ -219,11 +239,13 @@ Result<Endpoint> HttpServer::Impl::listen(const Endpoint& where) {
   if (!address) return address.error();
   if (options_.bearer_token.empty() && !is_loopback(address->address())) {
     return Error{"token-needed", "refused to serve REST on " + to_string(to_endpoint(*address)) +
-                                     " to everybody: beyond loopback it needs a token; configure one, or listen on 127.0.0.1"};
+                                     " to everybody: beyond loopback it needs a token; configure "
+                                     "one, or listen on 127.0.0.1"};
   }
   if (!options_.tls && !is_loopback(address->address())) {
     return Error{"tls-needed", "refused to serve REST on " + to_string(to_endpoint(*address)) +
-                                   " in plain text: the token could be read on the way; configure TLS, or listen on 127.0.0.1"};
+                                   " in plain text: the token could be read on the way; configure "
+                                   "TLS, or listen on 127.0.0.1"};
   }
   if (options_.tls && !tls_) {
     auto context = read_tls(*options_.tls);
@@ -239,8 +261,11 @@ Result<Endpoint> HttpServer::Impl::listen(const Endpoint& where) {
 }
 
 std::optional<Error> HttpServer::Impl::listen_unix(const std::string& path) {
-  const auto fail = [&path](const std::string& why) { return Error{"listen", "cannot listen on " + path + ": " + why}; };
-  if (path.empty() || path.size() >= sizeof(sockaddr_un::sun_path)) return fail("the path is empty or too long for a socket");
+  const auto fail = [&path](const std::string& why) {
+    return Error{"listen", "cannot listen on " + path + ": " + why};
+  };
+  if (path.empty() || path.size() >= sizeof(sockaddr_un::sun_path))
+    return fail("the path is empty or too long for a socket");
   if (const auto taken = clear_socket_path(io_, path)) return fail(*taken);
   error_code error;
   local::acceptor acceptor(io_);
@@ -258,10 +283,15 @@ std::optional<Error> HttpServer::Impl::listen_unix(const std::string& path) {
 }
 
 template <typename Acceptor>
-asio::awaitable<void> HttpServer::Impl::accept_loop([[maybe_unused]] Self self, std::shared_ptr<Listener<Acceptor>> listener, HttpVia via) {
+asio::awaitable<void> HttpServer::Impl::accept_loop([[maybe_unused]] Self self,
+                                                    std::shared_ptr<Listener<Acceptor>> listener,
+                                                    HttpVia via) {
   while (listener->acceptor.is_open()) {
-    auto connection = std::make_shared<Connection>(io_, via == HttpVia::tcp ? tls_.get() : nullptr, via, options_.header_bytes_max + options_.body_bytes_max);
-    const auto [error] = co_await listener->acceptor.async_accept(connection->stream.socket(), as_values);
+    auto connection =
+        std::make_shared<Connection>(io_, via == HttpVia::tcp ? tls_.get() : nullptr, via,
+                                     options_.header_bytes_max + options_.body_bytes_max);
+    const auto [error] =
+        co_await listener->acceptor.async_accept(connection->stream.socket(), as_values);
     if (!listener->acceptor.is_open()) break;
     if (!error) {
       admit(std::move(connection));
@@ -282,7 +312,8 @@ void HttpServer::Impl::admit(std::shared_ptr<Connection> connection) {
   tasks_.spawn(serve(shared_from_this(), std::move(connection)));
 }
 
-// Connections that say nothing, or their request a byte at a time, must not keep everybody else out: the oldest of them goes.
+// Connections that say nothing, or their request a byte at a time, must not keep everybody else
+// out: the oldest of them goes.
 bool HttpServer::Impl::make_room() {
   const auto idle = std::ranges::find_if(connections_, [](const auto& one) { return !one->busy; });
   if (idle == connections_.end()) return false;
@@ -292,8 +323,10 @@ bool HttpServer::Impl::make_room() {
   return true;
 }
 
-asio::awaitable<void> HttpServer::Impl::serve([[maybe_unused]] Self self, std::shared_ptr<Connection> connection) {
-  bool again = co_await secure(*connection);  // in a variable: GCC 12 -O3 miscompiles `while (… && co_await …)`
+asio::awaitable<void> HttpServer::Impl::serve([[maybe_unused]] Self self,
+                                              std::shared_ptr<Connection> connection) {
+  // in a variable: GCC 12 -O3 miscompiles `while (… && co_await …)`
+  bool again = co_await secure(*connection);
   while (again && !stopping_) again = co_await serve_one(*connection);
   if (connection->timed_out) ++counters_.timeouts;
   if (connection->is_open()) co_await linger(*connection);
@@ -328,35 +361,45 @@ asio::awaitable<bool> HttpServer::Impl::serve_one(Connection& connection) {
   const bool keep_alive = parser.get().keep_alive() && !stopping_;
   const bool written = co_await write_response(connection, std::move(response), head, keep_alive);
   connection.busy = false;
-  co_return written && keep_alive;
+  co_return written&& keep_alive;
 }
 
 asio::awaitable<error_code> HttpServer::Impl::read_request(Connection& connection, Parser& parser) {
   parser.header_limit(static_cast<std::uint32_t>(options_.header_bytes_max));
   parser.body_limit(options_.body_bytes_max);
-  auto [error, count] = co_await http::async_read_header(connection.stream, connection.buffer, parser, as_values);
+  auto [error, count] =
+      co_await http::async_read_header(connection.stream, connection.buffer, parser, as_values);
   if (!error && parser.get()[http::field::expect] == "100-continue") {
     static constexpr std::string_view go_on = "HTTP/1.1 100 Continue\r\n\r\n";
-    std::tie(error, count) = co_await asio::async_write(connection.stream, asio::buffer(go_on), as_values);
+    std::tie(error, count) =
+        co_await asio::async_write(connection.stream, asio::buffer(go_on), as_values);
   }
-  if (!error) std::tie(error, count) = co_await http::async_read(connection.stream, connection.buffer, parser, as_values);
+  if (!error)
+    std::tie(error, count) =
+        co_await http::async_read(connection.stream, connection.buffer, parser, as_values);
   co_return error;
 }
 
-asio::awaitable<HttpResponse> HttpServer::Impl::respond_to(Connection& connection, const Parser::value_type& message) {
+asio::awaitable<HttpResponse> HttpServer::Impl::respond_to(Connection& connection,
+                                                           const Parser::value_type& message) {
   const auto target = parse_target(std::string(message.target()));
-  if (!target) co_return problem(400, "bad-target", "The request's path is malformed", "it must begin with '/' and be percent-encoded");
+  if (!target)
+    co_return problem(400, "bad-target", "The request's path is malformed",
+                      "it must begin with '/' and be percent-encoded");
   const HttpRequest request = to_request(message, *target);
-  if (auto refusal = refuse_request(request, options_, connection.via)) co_return std::move(*refusal);
+  if (auto refusal = refuse_request(request, options_, connection.via))
+    co_return std::move(*refusal);
   co_return co_await ask_handler(connection, request);
 }
 
-asio::awaitable<HttpResponse> HttpServer::Impl::ask_handler(Connection& connection, const HttpRequest& request) {
+asio::awaitable<HttpResponse> HttpServer::Impl::ask_handler(Connection& connection,
+                                                            const HttpRequest& request) {
   const auto answer = std::make_shared<Answer>(io_);
   connection.answer = answer;
   {
     const auto responder = std::make_shared<Responder>(answer);
-    handler_(request, [responder](HttpResponse response) { responder->answer->set(std::move(response)); });
+    handler_(request,
+             [responder](HttpResponse response) { responder->answer->set(std::move(response)); });
   }
   if (!answer->response) {
     answer->ready.expires_after(options_.answer_timeout);
@@ -364,10 +407,13 @@ asio::awaitable<HttpResponse> HttpServer::Impl::ask_handler(Connection& connecti
   }
   connection.answer.reset();
   if (answer->response) co_return std::move(*answer->response);
-  co_return problem(503, "no-answer", "The node did not answer in time", {}, "it is busy or stopping; try again");
+  co_return problem(503, "no-answer", "The node did not answer in time", {},
+                    "it is busy or stopping; try again");
 }
 
-asio::awaitable<bool> HttpServer::Impl::write_response(Connection& connection, HttpResponse response, bool head, bool keep_alive) {
+asio::awaitable<bool> HttpServer::Impl::write_response(Connection& connection,
+                                                       HttpResponse response, bool head,
+                                                       bool keep_alive) {
   http::response<http::string_body> message = to_message(std::move(response), head, keep_alive);
   http::response_serializer<http::string_body> serializer(message);
   ++counters_.requests;
@@ -375,7 +421,8 @@ asio::awaitable<bool> HttpServer::Impl::write_response(Connection& connection, H
   error_code error;
   std::size_t count = 0;
   if (head) {
-    std::tie(error, count) = co_await http::async_write_header(connection.stream, serializer, as_values);
+    std::tie(error, count) =
+        co_await http::async_write_header(connection.stream, serializer, as_values);
   } else {
     std::tie(error, count) = co_await http::async_write(connection.stream, serializer, as_values);
   }
@@ -387,11 +434,13 @@ asio::awaitable<bool> HttpServer::Impl::write_response(Connection& connection, H
 asio::awaitable<void> HttpServer::Impl::linger(Connection& connection) {
   error_code failed;
   connection.deadline.arm_after(std::min(options_.read_timeout, options_.write_timeout));
-  if (HttpStream::TlsStream* tls = connection.stream.tls()) (void)co_await tls->async_shutdown(as_values);
+  if (HttpStream::TlsStream* tls = connection.stream.tls())
+    (void)co_await tls->async_shutdown(as_values);
   connection.stream.socket().shutdown(Socket::shutdown_send, failed);
   std::array<char, 4096> scratch;
   for (std::size_t drained = 0; !failed && drained < drain_bytes_max;) {
-    const auto [error, count] = co_await connection.stream.socket().async_read_some(asio::buffer(scratch), as_values);
+    const auto [error, count] =
+        co_await connection.stream.socket().async_read_some(asio::buffer(scratch), as_values);
     failed = error;
     drained += count;
   }
@@ -417,7 +466,9 @@ void HttpServer::Impl::stop(std::function<void()> done) {
 void HttpServer::Impl::abandon() {
   stop([] {});
   for (const auto& connection : std::exchange(connections_, {})) connection->close();
-  handler_ = [](const HttpRequest&, const HttpRespond& respond) { respond(problem(503, "stopping", "The node is stopping")); };
+  handler_ = [](const HttpRequest&, const HttpRespond& respond) {
+    respond(problem(503, "stopping", "The node is stopping"));
+  };
 }
 
 HttpServer::HttpServer(EventLoop& loop, HttpHandler handler, HttpServerOptions options)
@@ -425,7 +476,9 @@ HttpServer::HttpServer(EventLoop& loop, HttpHandler handler, HttpServerOptions o
 HttpServer::~HttpServer() { impl_->abandon(); }
 
 Result<Endpoint> HttpServer::listen(const Endpoint& where) { return impl_->listen(where); }
-std::optional<Error> HttpServer::listen_unix(const std::string& path) { return impl_->listen_unix(path); }
+std::optional<Error> HttpServer::listen_unix(const std::string& path) {
+  return impl_->listen_unix(path);
+}
 void HttpServer::stop(std::function<void()> done) { impl_->stop(std::move(done)); }
 const HttpServerCounters& HttpServer::counters() const { return impl_->counters(); }
 

@@ -1,4 +1,5 @@
-// net/http/stream.h - one connection of REST: TCP, a Unix socket, or TCP under TLS, as Beast's algorithms want it.
+// net/http/stream.h - one connection of REST: TCP, a Unix socket, or TCP under TLS, as Beast's
+// algorithms want it.
 //
 // Includes Asio and its SSL: for server.cpp and client.cpp alone.
 #pragma once
@@ -17,7 +18,8 @@ class HttpStream {
   using error_code = boost::system::error_code;
 
   // `tls` null: plain. It must outlive the stream.
-  HttpStream(boost::asio::io_context& io, boost::asio::ssl::context* tls) : stream_(std::in_place_type<Socket>, io) {
+  HttpStream(boost::asio::io_context& io, boost::asio::ssl::context* tls)
+      : stream_(std::in_place_type<Socket>, io) {
     if (tls != nullptr) stream_.emplace<TlsStream>(io, *tls);
   }
 

@@ -53,7 +53,8 @@ std::optional<UrlTarget> parse_target(const std::string& target) {
     const std::string pair = target.substr(begin, end - begin);
     const auto equals = pair.find('=');
     const auto name = url_decode(pair.substr(0, equals), UrlPart::query);
-    const auto value = url_decode(equals == std::string::npos ? "" : pair.substr(equals + 1), UrlPart::query);
+    const auto value =
+        url_decode(equals == std::string::npos ? "" : pair.substr(equals + 1), UrlPart::query);
     if (!name || !value) return std::nullopt;
     if (!name->empty()) parts.query[*name] = *value;
     begin = end + 1;

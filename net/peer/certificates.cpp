@@ -17,7 +17,7 @@
 namespace gossipd {
 namespace {
 
-void free_infos(STACK_OF(X509_INFO)* infos) { sk_X509_INFO_pop_free(infos, X509_INFO_free); }
+void free_infos(STACK_OF(X509_INFO) * infos) { sk_X509_INFO_pop_free(infos, X509_INFO_free); }
 using openssl::Certificate;
 using openssl::Key;
 using Infos = openssl::Handle<STACK_OF(X509_INFO), free_infos>;
@@ -47,21 +47,29 @@ std::optional<Error> read_authorities(const std::string& file, SSL_CTX* context)
   if (!in) return bad("ca", file, std::string("cannot be read: ") + std::strerror(errno));
   const Infos infos(PEM_X509_INFO_read_bio(in.get(), nullptr, &no_passphrase, nullptr));
   const int count = infos ? sk_X509_INFO_num(infos.get()) : 0;
-  if (count > peer_authorities_max) return bad("ca", file, "holds more than " + std::to_string(peer_authorities_max) + " certificates");
+  if (count > peer_authorities_max)
+    return bad("ca", file,
+               "holds more than " + std::to_string(peer_authorities_max) + " certificates");
   X509_STORE* store = SSL_CTX_get_cert_store(context);
   bool authority = false;
-  // An authority below a root may be trusted alone: not everything that the root signs is a node of this cluster.
+  // An authority below a root may be trusted alone: not everything that the root signs is a node of
+  // this cluster.
   unsigned long flags = X509_V_FLAG_PARTIAL_CHAIN;
   for (int i = 0; i < count; ++i) {
     const X509_INFO* info = sk_X509_INFO_value(infos.get(), i);
     if (info->x509 != nullptr) {
       if (X509_check_ca(info->x509) == 0)
-        return bad("ca", file, "holds the certificate of " + printable_subject(info->x509) + ", which is no authority's (CA:TRUE); name the file of the authority that signs your nodes");
-      if (X509_STORE_add_cert(store, info->x509) != 1) return bad("ca", file, "cannot be used: " + openssl_reason());
+        return bad("ca", file,
+                   "holds the certificate of " + printable_subject(info->x509) +
+                       ", which is no authority's (CA:TRUE); name the file of the authority that "
+                       "signs your nodes");
+      if (X509_STORE_add_cert(store, info->x509) != 1)
+        return bad("ca", file, "cannot be used: " + openssl_reason());
       authority = true;
     }
     if (info->crl != nullptr) {
-      if (X509_STORE_add_crl(store, info->crl) != 1) return bad("ca", file, "cannot be used: " + openssl_reason());
+      if (X509_STORE_add_crl(store, info->crl) != 1)
+        return bad("ca", file, "cannot be used: " + openssl_reason());
       flags |= X509_V_FLAG_CRL_CHECK;
     }
   }
@@ -75,12 +83,17 @@ std::optional<Error> read_chain(const std::string& file, SSL_CTX* context) {
   if (!in) return bad("certificate", file, std::string("cannot be read: ") + std::strerror(errno));
   const Certificate own(PEM_read_bio_X509(in.get(), nullptr, &no_passphrase, nullptr));
   if (!own) return bad("certificate", file, "holds no certificate in PEM form");
-  if (SSL_CTX_use_certificate(context, own.get()) != 1) return bad("certificate", file, "cannot be used: " + openssl_reason());
+  if (SSL_CTX_use_certificate(context, own.get()) != 1)
+    return bad("certificate", file, "cannot be used: " + openssl_reason());
   for (int i = 0;; ++i) {
     const Certificate next(PEM_read_bio_X509(in.get(), nullptr, &no_passphrase, nullptr));
     if (!next) break;
-    if (i == peer_chain_depth_max) return bad("certificate", file, "holds more than " + std::to_string(peer_chain_depth_max) + " intermediate certificates");
-    if (SSL_CTX_add1_chain_cert(context, next.get()) != 1) return bad("certificate", file, "cannot be used: " + openssl_reason());
+    if (i == peer_chain_depth_max)
+      return bad(
+          "certificate", file,
+          "holds more than " + std::to_string(peer_chain_depth_max) + " intermediate certificates");
+    if (SSL_CTX_add1_chain_cert(context, next.get()) != 1)
+      return bad("certificate", file, "cannot be used: " + openssl_reason());
   }
   ERR_clear_error();  // that there is no further one
   return std::nullopt;
@@ -88,23 +101,31 @@ std::optional<Error> read_chain(const std::string& file, SSL_CTX* context) {
 
 std::optional<Error> read_key(const PeerCertificateFiles& files, SSL_CTX* context) {
   const Result<SecretText> text = read_secret_file(files.key, SharedKeyFile::refuse);
-  if (!text && text.error().code == "key-missing") return bad("key", files.key, "does not exist; it is the private key of " + files.certificate);
+  if (!text && text.error().code == "key-missing")
+    return bad("key", files.key, "does not exist; it is the private key of " + files.certificate);
   if (!text) return Error{text.error().code, "peer_tls.key: " + text.error().text};
   const File in(BIO_new_mem_buf(text->text().data(), static_cast<int>(text->text().size())));
   const Key key(in ? PEM_read_bio_PrivateKey(in.get(), nullptr, &no_passphrase, nullptr) : nullptr);
   if (!key && ERR_GET_REASON(ERR_peek_last_error()) == PEM_R_BAD_PASSWORD_READ)
-    return bad("key", files.key, "is encrypted, and nobody is there to type its passphrase; decrypt it with: openssl pkey -in " + files.key + " -out FILE");
+    return bad("key", files.key,
+               "is encrypted, and nobody is there to type its passphrase; decrypt it with: openssl "
+               "pkey -in " +
+                   files.key + " -out FILE");
   if (!key) return bad("key", files.key, "holds no private key in PEM form");
   if (X509_check_private_key(SSL_CTX_get0_certificate(context), key.get()) != 1)
     return bad("key", files.key, "is not the key of the certificate in " + files.certificate);
-  if (SSL_CTX_use_PrivateKey(context, key.get()) != 1) return bad("key", files.key, "cannot be used: " + openssl_reason());
+  if (SSL_CTX_use_PrivateKey(context, key.get()) != 1)
+    return bad("key", files.key, "cannot be used: " + openssl_reason());
   return std::nullopt;
 }
 
 // nullopt: `certificate` stands before the authorities of `context`.
-std::optional<std::string> verify(SSL_CTX* context, X509* certificate, STACK_OF(X509)* others, int purpose, unsigned long flags) {
+std::optional<std::string> verify(SSL_CTX* context, X509* certificate, STACK_OF(X509) * others,
+                                  int purpose, unsigned long flags) {
   const Check check(X509_STORE_CTX_new());
-  if (!check || X509_STORE_CTX_init(check.get(), SSL_CTX_get_cert_store(context), certificate, others) != 1) return openssl_reason();
+  if (!check ||
+      X509_STORE_CTX_init(check.get(), SSL_CTX_get_cert_store(context), certificate, others) != 1)
+    return openssl_reason();
   X509_VERIFY_PARAM* how = X509_STORE_CTX_get0_param(check.get());
   X509_VERIFY_PARAM_set_flags(how, flags);
   X509_VERIFY_PARAM_set_purpose(how, purpose);
@@ -118,11 +139,15 @@ std::optional<std::string> verify(SSL_CTX* context, X509* certificate, STACK_OF(
 std::optional<Error> check_own(const PeerCertificateFiles& files, SSL_CTX* context) {
   STACK_OF(X509)* chain = nullptr;
   SSL_CTX_get0_chain_certs(context, &chain);
-  for (const auto& [purpose, name] : {std::pair(X509_PURPOSE_SSL_CLIENT, "client"), std::pair(X509_PURPOSE_SSL_SERVER, "server")}) {
-    const auto objection = verify(context, SSL_CTX_get0_certificate(context), chain, purpose, X509_V_FLAG_NO_CHECK_TIME);
+  for (const auto& [purpose, name] : {std::pair(X509_PURPOSE_SSL_CLIENT, "client"),
+                                      std::pair(X509_PURPOSE_SSL_SERVER, "server")}) {
+    const auto objection = verify(context, SSL_CTX_get0_certificate(context), chain, purpose,
+                                  X509_V_FLAG_NO_CHECK_TIME);
     if (objection)
-      return bad("certificate", files.certificate, "does not stand before " + files.ca + " as a TLS " + name + ": " + *objection +
-                                                       "; have that authority sign it, for extendedKeyUsage clientAuth and serverAuth");
+      return bad(
+          "certificate", files.certificate,
+          "does not stand before " + files.ca + " as a TLS " + name + ": " + *objection +
+              "; have that authority sign it, for extendedKeyUsage clientAuth and serverAuth");
   }
   return std::nullopt;
 }
@@ -131,9 +156,12 @@ std::optional<Error> check_own(const PeerCertificateFiles& files, SSL_CTX* conte
 
 std::string printable_subject(X509* certificate) {
   std::array<char, subject_bytes_max> text{};
-  if (certificate == nullptr || X509_NAME_oneline(X509_get_subject_name(certificate), text.data(), static_cast<int>(text.size())) == nullptr) return "?";
+  if (certificate == nullptr || X509_NAME_oneline(X509_get_subject_name(certificate), text.data(),
+                                                  static_cast<int>(text.size())) == nullptr)
+    return "?";
   std::string out = text.data();
-  std::replace_if(out.begin(), out.end(), [](char c) { return c < 0x20 || c > 0x7e || c == '"'; }, '?');
+  std::replace_if(
+      out.begin(), out.end(), [](char c) { return c < 0x20 || c > 0x7e || c == '"'; }, '?');
   return out;
 }
 
@@ -144,7 +172,8 @@ Result<PeerCertificates> PeerCertificates::read(const PeerCertificateFiles& file
   require_fresh_tls_1_3(context.get());
   SSL_CTX_set_mode(context.get(), SSL_MODE_NO_AUTO_CHAIN);  // sends what the file holds, no more
   SSL_CTX_set_verify_depth(context.get(), peer_chain_depth_max);
-  SSL_CTX_set_verify(context.get(), SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, &remember_refused_certificate);
+  SSL_CTX_set_verify(context.get(), SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT,
+                     &remember_refused_certificate);
   if (auto error = read_authorities(files.ca, context.get())) return *error;
   if (auto error = read_chain(files.certificate, context.get())) return *error;
   if (auto error = read_key(files, context.get())) return *error;
@@ -155,7 +184,8 @@ Result<PeerCertificates> PeerCertificates::read(const PeerCertificateFiles& file
 std::optional<std::string> PeerCertificates::objection(SSL* session) const {
   X509* peer = SSL_get0_peer_certificate(session);
   if (peer == nullptr) return "it showed none";
-  const int purpose = SSL_is_server(session) == 1 ? X509_PURPOSE_SSL_CLIENT : X509_PURPOSE_SSL_SERVER;
+  const int purpose =
+      SSL_is_server(session) == 1 ? X509_PURPOSE_SSL_CLIENT : X509_PURPOSE_SSL_SERVER;
   const auto objection = verify(context_.get(), peer, SSL_get0_verified_chain(session), purpose, 0);
   return objection ? std::optional(printable_subject(peer) + ": " + *objection) : std::nullopt;
 }

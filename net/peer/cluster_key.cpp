@@ -30,7 +30,8 @@ ClusterKey::~ClusterKey() { OPENSSL_cleanse(secret.data(), secret.size()); }
 Result<ClusterKey> generate_cluster_key() {
   ClusterKey key;
   const bool ok = RAND_bytes(reinterpret_cast<unsigned char*>(&key.id), sizeof key.id) == 1 &&
-                  RAND_priv_bytes(reinterpret_cast<unsigned char*>(key.secret.data()), static_cast<int>(key.secret.size())) == 1;
+                  RAND_priv_bytes(reinterpret_cast<unsigned char*>(key.secret.data()),
+                                  static_cast<int>(key.secret.size())) == 1;
   if (!ok) return Error{"random", "the operating system gave no random bytes for a cluster key"};
   return key;
 }
@@ -54,14 +55,19 @@ Result<ClusterKey> parse_cluster_key(const std::string& text) {
   std::string format, id, secret, checksum, rest;
   words >> format >> id >> secret >> checksum;
   if (format != format_name) {
-    return Error{"key-format", std::string("it does not begin with '") + format_name + "': not a cluster key, or one of a newer gossipd"};
+    return Error{"key-format", std::string("it does not begin with '") + format_name +
+                                   "': not a cluster key, or one of a newer gossipd"};
   }
   ClusterKey key;
-  if (id.size() != 16 || !from_hex(id, key.id)) return Error{"key-format", "the key id is not 16 hex digits"};
-  if (!parse_secret(secret, key.secret)) return Error{"key-format", "the secret is not 64 hex digits"};
+  if (id.size() != 16 || !from_hex(id, key.id))
+    return Error{"key-format", "the key id is not 16 hex digits"};
+  if (!parse_secret(secret, key.secret))
+    return Error{"key-format", "the secret is not 64 hex digits"};
   if (!checksum.empty() && " " + checksum != line_checksum(format + " " + id + " " + secret))
-    return Error{"key-format", "its checksum does not fit: a digit was changed or lost; copy the key file again"};
-  if (words >> rest) return Error{"key-format", "there is text after the checksum: a key is one line"};
+    return Error{"key-format",
+                 "its checksum does not fit: a digit was changed or lost; copy the key file again"};
+  if (words >> rest)
+    return Error{"key-format", "there is text after the checksum: a key is one line"};
   return key;
 }
 
@@ -73,7 +79,8 @@ Result<ClusterKey> read_cluster_key(const std::string& path, SharedKeyFile share
   const Result<SecretText> text = read_secret_file(path, shared);
   if (!text) return text.error();
   Result<ClusterKey> key = parse_cluster_key(text->text());
-  if (!key) return Error{key.error().code, "the key file " + path + " cannot be used: " + key.error().text};
+  if (!key)
+    return Error{key.error().code, "the key file " + path + " cannot be used: " + key.error().text};
   return key;
 }
 

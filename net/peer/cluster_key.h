@@ -6,9 +6,10 @@
 //
 //     gossipd-key-1 <key id, 16 hex digits> <secret, 64 hex digits> <checksum, 8 hex digits>
 //
-// The checksum (low 32 bits of XXH3-64 of what stands before it, from the first letter to the last) finds digits that were mistyped; lines
-// of earlier releases have none. The id is public (it travels in clear text as the PSK identity) and only tells keys apart. A file may hold
-// several keys: net/peer/keyring.h.
+// The checksum (low 32 bits of XXH3-64 of what stands before it, from the first letter to the last)
+// finds digits that were mistyped; lines of earlier releases have none. The id is public (it
+// travels in clear text as the PSK identity) and only tells keys apart. A file may hold several
+// keys: net/peer/keyring.h.
 #pragma once
 
 #include <array>
@@ -46,7 +47,8 @@ struct ClusterKey {
 
 // Creates `path` with mode 0600: whole and durable, or not at all. Never replaces a file: Error
 // "key-exists". Otherwise Error "key-write". nullopt is success.
-[[nodiscard]] std::optional<Error> write_cluster_key(const std::string& path, const ClusterKey& key);
+[[nodiscard]] std::optional<Error> write_cluster_key(const std::string& path,
+                                                     const ClusterKey& key);
 
 // Of a file with one key. Errors: as read_secret_file(), "key-format".
 [[nodiscard]] Result<ClusterKey> read_cluster_key(const std::string& path,

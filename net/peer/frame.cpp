@@ -26,7 +26,8 @@ std::uint32_t get_u32(std::span<const std::byte, 4> in) {
 }
 
 // Covers the header's first 12 bytes too, so that a flipped length or flag does not go unnoticed.
-std::uint32_t checksum(std::span<const std::byte, checksum_at> header, std::span<const std::byte> payload) {
+std::uint32_t checksum(std::span<const std::byte, checksum_at> header,
+                       std::span<const std::byte> payload) {
   return static_cast<std::uint32_t>(XXH3_64bits(header.data(), header.size()) ^
                                     XXH3_64bits(payload.data(), payload.size()));
 }
@@ -86,8 +87,10 @@ void FrameDecoder::feed(std::span<const std::byte> bytes) {
 std::optional<FrameDecoder::Message> FrameDecoder::next() {
   while (!error_ && take_header() && take_payload()) {
     const std::size_t frame_begin = buffer().size() - header_.length;
-    const std::span<const std::byte> payload = std::span<const std::byte>(buffer()).subspan(frame_begin);
-    const std::uint32_t claimed = get_u32(std::span<const std::byte, 4>(header_bytes_.data() + checksum_at, 4));
+    const std::span<const std::byte> payload =
+        std::span<const std::byte>(buffer()).subspan(frame_begin);
+    const std::uint32_t claimed =
+        get_u32(std::span<const std::byte, 4>(header_bytes_.data() + checksum_at, 4));
     if (checksum(std::span(header_bytes_).first<checksum_at>(), payload) != claimed) {
       error_ = FrameError::checksum;
       break;
@@ -104,7 +107,8 @@ std::optional<FrameDecoder::Message> FrameDecoder::next() {
 bool FrameDecoder::take_header() {
   if (header_filled_ == frame_header_bytes) return true;
   const std::size_t taken = std::min(frame_header_bytes - header_filled_, input_.size());
-  std::copy_n(input_.begin(), taken, header_bytes_.begin() + static_cast<std::ptrdiff_t>(header_filled_));
+  std::copy_n(input_.begin(), taken,
+              header_bytes_.begin() + static_cast<std::ptrdiff_t>(header_filled_));
   header_filled_ += taken;
   input_ = input_.subspan(taken);
   if (header_filled_ < frame_header_bytes) return false;
@@ -119,7 +123,8 @@ bool FrameDecoder::take_header() {
 // True when the frame's payload is complete, at the end of buffer().
 bool FrameDecoder::take_payload() {
   const std::size_t taken = std::min<std::size_t>(header_.length - payload_filled_, input_.size());
-  buffer().insert(buffer().end(), input_.begin(), input_.begin() + static_cast<std::ptrdiff_t>(taken));
+  buffer().insert(buffer().end(), input_.begin(),
+                  input_.begin() + static_cast<std::ptrdiff_t>(taken));
   payload_filled_ += taken;
   input_ = input_.subspan(taken);
   return payload_filled_ == header_.length;
@@ -136,14 +141,16 @@ std::optional<FrameError> FrameDecoder::parse_header() {
   header_.total = get_u32(head.subspan<8, 4>());
   if (header_.length == 0) return FrameError::empty;
   if (header_.kind == FrameKind::bulk) return check_chunk();
-  const std::size_t bytes_max = header_.kind == FrameKind::control ? limits_.control_bytes_max : goodbye_bytes_max;
+  const std::size_t bytes_max =
+      header_.kind == FrameKind::control ? limits_.control_bytes_max : goodbye_bytes_max;
   if (header_.length > bytes_max) return FrameError::too_long;
   if (!header_.first || header_.total != header_.length) return FrameError::chunk_order;
   return std::nullopt;
 }
 
 std::optional<FrameError> FrameDecoder::check_chunk() const {
-  if (header_.length > limits_.chunk_bytes_max || header_.total > limits_.bulk_bytes_max) return FrameError::too_long;
+  if (header_.length > limits_.chunk_bytes_max || header_.total > limits_.bulk_bytes_max)
+    return FrameError::too_long;
   const bool under_way = bulk_total_ != 0;
   if (header_.first == under_way) return FrameError::chunk_order;
   if (under_way && header_.total != bulk_total_) return FrameError::chunk_order;
@@ -152,6 +159,8 @@ std::optional<FrameError> FrameDecoder::check_chunk() const {
   return std::nullopt;
 }
 
-bool FrameDecoder::at_boundary() const { return !error_ && header_filled_ == 0 && bulk_total_ == 0; }
+bool FrameDecoder::at_boundary() const {
+  return !error_ && header_filled_ == 0 && bulk_total_ == 0;
+}
 
 }  // namespace gossipd

@@ -1,10 +1,11 @@
 // net/peer/keyring.h - the keys of one cluster, so that its secret can be changed while it works.
 //
-// A node offers the first key when it dials and accepts each of them, so nodes that have one key in common find
-// each other. To change the secret: install the new key on every node, then use it on every node, then retire the old
-// one on every node. A retired key is never taken in again. The file is a key file (cluster_key.h) with a
-// line for each key, the one in use first, and a line `gossipd-key-retired <id> <checksum>` for each that was
-// retired. What a change of the file replaced stays beside it as FILE.previous, which is never read by itself.
+// A node offers the first key when it dials and accepts each of them, so nodes that have one key in
+// common find each other. To change the secret: install the new key on every node, then use it on
+// every node, then retire the old one on every node. A retired key is never taken in again. The
+// file is a key file (cluster_key.h) with a line for each key, the one in use first, and a line
+// `gossipd-key-retired <id> <checksum>` for each that was retired. What a change of the file
+// replaced stays beside it as FILE.previous, which is never read by itself.
 #pragma once
 
 #include <optional>
@@ -23,7 +24,7 @@ class Keyring {
   Keyring(const ClusterKey& key) : keys_{key} {}  // NOLINT: a key alone is a keyring
 
   [[nodiscard]] const ClusterKey& in_use() const { return keys_.front(); }
-  [[nodiscard]] const ClusterKey* find(std::uint64_t id) const;  // nullptr: not held
+  [[nodiscard]] const ClusterKey* find(std::uint64_t id) const;                // nullptr: not held
   [[nodiscard]] const std::vector<ClusterKey>& keys() const { return keys_; }  // never empty
   [[nodiscard]] const std::vector<std::uint64_t>& retired() const { return retired_; }
   [[nodiscard]] bool was_retired(std::uint64_t id) const;
@@ -48,7 +49,8 @@ class Keyring {
 [[nodiscard]] std::string format_keyring(const Keyring& ring);
 
 // Errors: as read_secret_file(), "key-format".
-[[nodiscard]] Result<Keyring> read_keyring(const std::string& path, SharedKeyFile shared = SharedKeyFile::refuse);
+[[nodiscard]] Result<Keyring> read_keyring(const std::string& path,
+                                           SharedKeyFile shared = SharedKeyFile::refuse);
 // Replaces the file, whole and durable. Error "key-write".
 [[nodiscard]] std::optional<Error> write_keyring(const std::string& path, const Keyring& ring);
 

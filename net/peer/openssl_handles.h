@@ -1,4 +1,5 @@
-// net/peer/openssl_handles.h - owners of OpenSSL's objects, each with the function that frees it. For the sources of net alone.
+// net/peer/openssl_handles.h - owners of OpenSSL's objects, each with the function that frees it.
+// For the sources of net alone.
 #pragma once
 
 #include <openssl/bio.h>
@@ -12,7 +13,9 @@ namespace gossipd::openssl {
 template <auto release>
 struct Release {
   template <typename T>
-  void operator()(T* held) const { release(held); }
+  void operator()(T* held) const {
+    release(held);
+  }
 };
 template <typename T, auto release>
 using Handle = std::unique_ptr<T, Release<release>>;

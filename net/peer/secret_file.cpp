@@ -42,9 +42,12 @@ bool write_all(int fd, const std::string& text) {
 }
 
 Error read_error(const std::string& path, const SecretKind& kind) {
-  return Error{"key-read", std::string("cannot read the ") + kind.name + " " + path + ": " + system_error_text()};
+  return Error{"key-read", std::string("cannot read the ") + kind.name + " " + path + ": " +
+                               system_error_text()};
 }
-Error write_error(const std::string& path) { return Error{"key-write", "cannot write the cluster key " + path + ": " + system_error_text()}; }
+Error write_error(const std::string& path) {
+  return Error{"key-write", "cannot write the cluster key " + path + ": " + system_error_text()};
+}
 
 // link() rather than rename() for a name that must be new: it fails if that is taken.
 bool put_in_place(const std::string& draft, const std::string& path, Replace replace) {
@@ -62,7 +65,9 @@ void keep_previous(const std::string& path, const SecretText& successor) {
   if (!present || present->text() == successor.text()) return;
   const std::string draft = path + ".link-" + std::to_string(::getpid());
   ::unlink(draft.c_str());
-  if (::link(path.c_str(), draft.c_str()) == 0 && ::rename(draft.c_str(), previous_secret(path).c_str()) != 0) ::unlink(draft.c_str());
+  if (::link(path.c_str(), draft.c_str()) == 0 &&
+      ::rename(draft.c_str(), previous_secret(path).c_str()) != 0)
+    ::unlink(draft.c_str());
 }
 
 }  // namespace
@@ -71,15 +76,19 @@ std::string previous_secret(const std::string& path) { return path + ".previous"
 
 SecretText::~SecretText() { OPENSSL_cleanse(text_.data(), text_.size()); }
 
-Result<SecretText> read_secret_file(const std::string& path, SharedKeyFile shared, const SecretKind& kind) {
+Result<SecretText> read_secret_file(const std::string& path, SharedKeyFile shared,
+                                    const SecretKind& kind) {
   const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   const std::string what = std::string("the ") + kind.name + " " + path;
-  if (!file.ok() && errno == ENOENT) return Error{"key-missing", std::string("there is no ") + kind.name + " " + path + "; " + kind.from};
+  if (!file.ok() && errno == ENOENT)
+    return Error{"key-missing",
+                 std::string("there is no ") + kind.name + " " + path + "; " + kind.from};
   struct stat status {};
   if (!file.ok() || ::fstat(file.get(), &status) != 0) return read_error(path, kind);
   if (!S_ISREG(status.st_mode)) return Error{"key-read", what + " is not a regular file"};
   if (shared == SharedKeyFile::refuse && (status.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
-    return Error{"key-permissions", what + " is open to other users, and whoever holds it " + kind.power + "; run: chmod 600 " + path};
+    return Error{"key-permissions", what + " is open to other users, and whoever holds it " +
+                                        kind.power + "; run: chmod 600 " + path};
   }
   std::string text(secret_file_bytes_max + 1, '\0');
   std::size_t filled = 0;
@@ -90,18 +99,22 @@ Result<SecretText> read_secret_file(const std::string& path, SharedKeyFile share
     if (n == 0) break;
     filled += static_cast<std::size_t>(n);
   }
-  if (filled > secret_file_bytes_max) return Error{"key-format", what + " is longer than such files are"};
+  if (filled > secret_file_bytes_max)
+    return Error{"key-format", what + " is longer than such files are"};
   text.resize(filled);
   return SecretText(std::move(text));
 }
 
-std::optional<Error> write_secret_file(const std::string& path, const SecretText& text, Replace replace) {
+std::optional<Error> write_secret_file(const std::string& path, const SecretText& text,
+                                       Replace replace) {
   const std::string draft = path + ".new-" + std::to_string(::getpid());
   ::unlink(draft.c_str());  // of a process with our number that died here
   {
-    const FileDescriptor file(::open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+    const FileDescriptor file(
+        ::open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
     if (!file.ok()) return write_error(path);
-    if (::fchmod(file.get(), 0600) != 0 || !write_all(file.get(), text.text()) || ::fsync(file.get()) != 0) {
+    if (::fchmod(file.get(), 0600) != 0 || !write_all(file.get(), text.text()) ||
+        ::fsync(file.get()) != 0) {
       const Error error = write_error(path);
       ::unlink(draft.c_str());
       return error;
@@ -110,12 +123,16 @@ std::optional<Error> write_secret_file(const std::string& path, const SecretText
   if (replace == Replace::yes) keep_previous(path, text);
   if (!put_in_place(draft, path, replace)) {
     if (replace == Replace::no && errno == EEXIST) {
-      return Error{"key-exists", "the key file " + path + " exists already and is not replaced; to start a new cluster name another file"};
+      return Error{
+          "key-exists",
+          "the key file " + path +
+              " exists already and is not replaced; to start a new cluster name another file"};
     }
     return write_error(path);
   }
   const std::string folder = std::filesystem::path(path).parent_path().string();
-  const FileDescriptor directory(::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const FileDescriptor directory(
+      ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!directory.ok() || ::fsync(directory.get()) != 0) return write_error(path);
   return std::nullopt;
 }

@@ -1,4 +1,5 @@
-// net/peer/secret_file.h - small files that hold secrets: their owner's alone, written whole or not at all.
+// net/peer/secret_file.h - small files that hold secrets: their owner's alone, written whole or not
+// at all.
 #pragma once
 
 #include <optional>
@@ -16,7 +17,8 @@ struct SecretKind {
   const char* power = "controls the cluster";  // whoever holds it
   const char* from = "copy it from a node of the cluster (its first node wrote it)";
 };
-inline constexpr SecretKind token_file{"token file", "steers this node", "make one with: (umask 077; openssl rand -hex 32 > FILE)"};
+inline constexpr SecretKind token_file{"token file", "steers this node",
+                                       "make one with: (umask 077; openssl rand -hex 32 > FILE)"};
 
 // What to do with a key file that its group or everybody may read.
 enum class SharedKeyFile { refuse, allow };
@@ -37,14 +39,18 @@ class SecretText {
   std::string text_;
 };
 
-// Errors: "key-missing", "key-permissions" (its text names the chmod), "key-read", "key-format" (too long).
-[[nodiscard]] Result<SecretText> read_secret_file(const std::string& path, SharedKeyFile shared, const SecretKind& kind = {});
+// Errors: "key-missing", "key-permissions" (its text names the chmod), "key-read", "key-format"
+// (too long).
+[[nodiscard]] Result<SecretText> read_secret_file(const std::string& path, SharedKeyFile shared,
+                                                  const SecretKind& kind = {});
 
 // Where write_secret_file() keeps what it replaced.
 [[nodiscard]] std::string previous_secret(const std::string& path);
 
 enum class Replace { no, yes };
-// With mode 0600, whole and durable or not at all. What is replaced by something else stays as PATH.previous, if it can. Errors "key-exists" (unless it may be replaced), "key-write".
-[[nodiscard]] std::optional<Error> write_secret_file(const std::string& path, const SecretText& text, Replace replace);
+// With mode 0600, whole and durable or not at all. What is replaced by something else stays as
+// PATH.previous, if it can. Errors "key-exists" (unless it may be replaced), "key-write".
+[[nodiscard]] std::optional<Error> write_secret_file(const std::string& path,
+                                                     const SecretText& text, Replace replace);
 
 }  // namespace gossipd

@@ -24,21 +24,25 @@ constexpr std::size_t linger_bytes_max = 64 * 1024;
 
 std::string printable(std::span<const std::byte> text) {
   std::string out(reinterpret_cast<const char*>(text.data()), text.size());
-  std::replace_if(out.begin(), out.end(), [](char c) { return c < 0x20 || c > 0x7e; }, '?');
+  std::replace_if(
+      out.begin(), out.end(), [](char c) { return c < 0x20 || c > 0x7e; }, '?');
   return out;
 }
 
 Error cut_error(const error_code& error) {
   const bool ended = error == asio::error::eof || error == asio::ssl::error::stream_truncated;
-  return Error{"cut", "the connection was lost: " + (ended ? std::string("it ended without a goodbye") : error.message())};
+  return Error{"cut", "the connection was lost: " +
+                          (ended ? std::string("it ended without a goodbye") : error.message())};
 }
 
 }  // namespace
 
-TransportShared::TransportShared(asio::io_context& io_in, PeerHandler& handler_in, std::shared_ptr<TlsContext> tls_in, const PeerLimits& limits_in)
+TransportShared::TransportShared(asio::io_context& io_in, PeerHandler& handler_in,
+                                 std::shared_ptr<TlsContext> tls_in, const PeerLimits& limits_in)
     : io(io_in), handler(&handler_in), limits(limits_in), tls(std::move(tls_in)), tasks(io_in) {}
 
-Session::Session(SessionId id, std::shared_ptr<TransportShared> shared, tcp::socket socket, SessionInfo info)
+Session::Session(SessionId id, std::shared_ptr<TransportShared> shared, tcp::socket socket,
+                 SessionInfo info)
     : id_(id),
       shared_(std::move(shared)),
       info_(std::move(info)),
@@ -51,8 +55,11 @@ asio::awaitable<std::optional<Error>> Session::establish(std::uint64_t offer) {
   deadline_.arm_after(shared_->limits.handshake_timeout);
   auto error = co_await stream_.handshake(info_.outbound, offer);
   if (!error) error = co_await exchange_preamble();
-  // What was verified by certificates that have been replaced since may not stand before the new ones.
-  if (!error && !stream_.began_under(shared_->tls)) error = Error{"certificate", "this node's certificates were replaced during the handshake; connect again"};
+  // What was verified by certificates that have been replaced since may not stand before the new
+  // ones.
+  if (!error && !stream_.began_under(shared_->tls))
+    error = Error{"certificate",
+                  "this node's certificates were replaced during the handshake; connect again"};
   deadline_.cancel();
   if (reason_) co_return reason_;  // aborted meanwhile
   co_return error;
@@ -64,12 +71,17 @@ asio::awaitable<std::optional<Error>> Session::exchange_preamble() {
   if (!error) error = co_await stream_.read_all(theirs);
   if (auto unexpected = stream_.unexpected_peer()) co_return unexpected;
   if (auto refused = stream_.tls_refusal(error, info_.outbound)) co_return refused;
-  if (error) co_return Error{"handshake-cut", "the connection ended before the peer said anything: " + error.message()};
+  if (error)
+    co_return Error{"handshake-cut",
+                    "the connection ended before the peer said anything: " + error.message()};
   if (std::memcmp(theirs.data(), preamble.data(), preamble.size() - 1) != 0) {
-    co_return Error{"not-a-peer", "the other end belongs to the cluster but does not speak gossipd's peer protocol"};
+    co_return Error{
+        "not-a-peer",
+        "the other end belongs to the cluster but does not speak gossipd's peer protocol"};
   }
   if (theirs.back() != static_cast<std::byte>(preamble.back())) {
-    co_return Error{"frame-version", "the peer speaks framing version " + std::to_string(std::to_integer<int>(theirs.back())) +
+    co_return Error{"frame-version", "the peer speaks framing version " +
+                                         std::to_string(std::to_integer<int>(theirs.back())) +
                                          ", this node version 1; run the same gossipd on both"};
   }
   co_return std::nullopt;
@@ -108,15 +120,19 @@ void Session::send(Lane lane, SharedBytes message) {
   GOSSIPD_ASSERT(state_ == State::open);
   const PeerLimits& limits = shared_->limits;
   GOSSIPD_ASSERT(message && !message->empty());
-  GOSSIPD_ASSERT(message->size() <= (lane == Lane::control ? limits.frame.control_bytes_max : limits.frame.bulk_bytes_max));
+  GOSSIPD_ASSERT(message->size() <= (lane == Lane::control ? limits.frame.control_bytes_max
+                                                           : limits.frame.bulk_bytes_max));
   if (lane == Lane::control) {
     if (control_.size() >= limits.control_queue_max) {
-      return abort(Error{"control-queue-full", "the peer does not take its messages: " + std::to_string(control_.size()) + " wait"});
+      return abort(Error{"control-queue-full", "the peer does not take its messages: " +
+                                                   std::to_string(control_.size()) + " wait"});
     }
     control_.push_back(std::move(message));
   } else {
     if (bulk_queued_bytes_ + message->size() > limits.bulk_queue_bytes_max) {
-      return abort(Error{"bulk-queue-full", "more bulk data was queued than " + std::to_string(limits.bulk_queue_bytes_max) + " bytes"});
+      return abort(Error{"bulk-queue-full", "more bulk data was queued than " +
+                                                std::to_string(limits.bulk_queue_bytes_max) +
+                                                " bytes"});
     }
     bulk_queued_bytes_ += message->size();
     bulk_.push_back(std::move(message));
@@ -146,8 +162,10 @@ void Session::abort(const Error& reason) {
 
 void Session::on_deadline() {
   switch (state_) {
-    case State::establishing: return abort(Error{"handshake-timeout", "the peer did not finish the handshake in time"});
-    case State::open: return abort(Error{"write-stalled", "the peer did not take any bytes for too long"});
+    case State::establishing:
+      return abort(Error{"handshake-timeout", "the peer did not finish the handshake in time"});
+    case State::open:
+      return abort(Error{"write-stalled", "the peer did not take any bytes for too long"});
     case State::closing: return abort(Error{"cut", "the close took too long"});
     case State::closed: return;
   }
@@ -174,11 +192,13 @@ void Session::deliver(FrameDecoder& decoder) {
     const auto message = decoder.next();
     if (!message) break;
     if (message->kind == FrameKind::goodbye) {
-      return abort(Error{"closed-by-peer", "the peer closed the session: " + printable(message->payload)});
+      return abort(
+          Error{"closed-by-peer", "the peer closed the session: " + printable(message->payload)});
     }
     const Lane lane = message->kind == FrameKind::control ? Lane::control : Lane::bulk;
     ++(lane == Lane::control ? counters_.control_in : counters_.bulk_in);
-    ++(lane == Lane::control ? shared_->counters.total.control_in : shared_->counters.total.bulk_in);
+    ++(lane == Lane::control ? shared_->counters.total.control_in
+                             : shared_->counters.total.bulk_in);
     shared_->handler->on_message(id_, lane, message->payload);
   }
   if (decoder.error()) close(Error{to_code(*decoder.error()), to_text(*decoder.error())});
@@ -218,9 +238,12 @@ bool Session::fill_batch() {
 void Session::append_control() {
   while (!control_.empty()) {
     const Bytes& message = *control_.front();
-    if (!batch_.empty() && batch_.size() + frame_header_bytes + message.size() > batch_bytes_max) return;
+    if (!batch_.empty() && batch_.size() + frame_header_bytes + message.size() > batch_bytes_max)
+      return;
     const auto length = static_cast<std::uint32_t>(message.size());
-    append_frame(FrameHeader{.kind = FrameKind::control, .first = true, .length = length, .total = length}, message, batch_);
+    append_frame(
+        FrameHeader{.kind = FrameKind::control, .first = true, .length = length, .total = length},
+        message, batch_);
     control_.pop_front();
     ++counters_.control_out;
     ++shared_->counters.total.control_out;
@@ -231,8 +254,9 @@ void Session::append_bulk_chunk() {
   if (bulk_.empty() || !control_.empty()) return;
   if (batch_.size() + frame_header_bytes + chunk_bytes_min > batch_bytes_max) return;
   const Bytes& message = *bulk_.front();
-  const std::size_t length = std::min({message.size() - bulk_sent_, batch_bytes_max - frame_header_bytes - batch_.size(),
-                                       shared_->limits.frame.chunk_bytes_max});
+  const std::size_t length =
+      std::min({message.size() - bulk_sent_, batch_bytes_max - frame_header_bytes - batch_.size(),
+                shared_->limits.frame.chunk_bytes_max});
   append_frame(FrameHeader{.kind = FrameKind::bulk,
                            .first = bulk_sent_ == 0,
                            .length = static_cast<std::uint32_t>(length),
@@ -251,8 +275,9 @@ void Session::append_goodbye() {
   std::string words = reason_->code + ": " + reason_->text;
   words.resize(std::min(words.size(), goodbye_bytes_max));
   const auto length = static_cast<std::uint32_t>(words.size());
-  append_frame(FrameHeader{.kind = FrameKind::goodbye, .first = true, .length = length, .total = length},
-               std::as_bytes(std::span(words)), batch_);
+  append_frame(
+      FrameHeader{.kind = FrameKind::goodbye, .first = true, .length = length, .total = length},
+      std::as_bytes(std::span(words)), batch_);
   goodbye_written_ = true;
 }
 

@@ -27,7 +27,8 @@ class Session;
 
 // What the transport and its sessions have in common; lives as long as any of them.
 struct TransportShared {
-  TransportShared(boost::asio::io_context& io_in, PeerHandler& handler_in, std::shared_ptr<TlsContext> tls_in, const PeerLimits& limits_in);
+  TransportShared(boost::asio::io_context& io_in, PeerHandler& handler_in,
+                  std::shared_ptr<TlsContext> tls_in, const PeerLimits& limits_in);
 
   boost::asio::io_context& io;
   PeerHandler* handler;  // null once the transport is destroyed
@@ -40,10 +41,11 @@ struct TransportShared {
 
 class Session : public std::enable_shared_from_this<Session> {
  public:
-  Session(SessionId id, std::shared_ptr<TransportShared> shared, tcp::socket socket, SessionInfo info);
+  Session(SessionId id, std::shared_ptr<TransportShared> shared, tcp::socket socket,
+          SessionInfo info);
 
-  // Before establish(), for a peer that dialled: called when its first words are seen to be made with a key of ours. Never
-  // with certificates, which come last.
+  // Before establish(), for a peer that dialled: called when its first words are seen to be made
+  // with a key of ours. Never with certificates, which come last.
   void when_proved(std::function<void()> call) { stream_.when_proved(std::move(call)); }
   // TLS, then the preamble both ways. nullopt: ready to open(). `offer`: the key to dial with.
   [[nodiscard]] boost::asio::awaitable<std::optional<Error>> establish(std::uint64_t offer = 0);
@@ -53,7 +55,8 @@ class Session : public std::enable_shared_from_this<Session> {
   void open();
 
   [[nodiscard]] bool is_open() const { return state_ == State::open; }
-  [[nodiscard]] bool is_closing() const { return state_ == State::closing; }  // its last words are on their way
+  // its last words are on their way
+  [[nodiscard]] bool is_closing() const { return state_ == State::closing; }
   [[nodiscard]] const SessionInfo& info() const { return info_; }
   [[nodiscard]] std::uint64_t key() const { return stream_.key(); }
   [[nodiscard]] SSL* tls() { return stream_.tls(); }  // nullptr: plain

@@ -16,7 +16,9 @@ namespace {
 constexpr auto as_values = asio::as_tuple(asio::use_awaitable);
 constexpr unsigned char protocol_version_alert[] = {0x15, 0x03, 0x03, 0x00, 0x02, 0x02, 0x46};
 
-std::variant<CountingSocket, asio::ssl::stream<CountingSocket>> make_stream(tcp::socket socket, TlsContext* tls, WireTap& tap) {
+std::variant<CountingSocket, asio::ssl::stream<CountingSocket>> make_stream(tcp::socket socket,
+                                                                            TlsContext* tls,
+                                                                            WireTap& tap) {
   using Variant = std::variant<CountingSocket, asio::ssl::stream<CountingSocket>>;
   if (tls == nullptr) return Variant(std::in_place_index<0>, std::move(socket), tap);
   return Variant(std::in_place_index<1>, CountingSocket(std::move(socket), tap), tls->context());
@@ -28,7 +30,8 @@ void WireTap::received(const void* bytes, std::size_t count) {
   session.in += count;
   total->in += count;
   const std::size_t kept = std::min(first.size() - first_filled, count);
-  std::copy_n(static_cast<const std::byte*>(bytes), kept, first.begin() + static_cast<std::ptrdiff_t>(first_filled));
+  std::copy_n(static_cast<const std::byte*>(bytes), kept,
+              first.begin() + static_cast<std::ptrdiff_t>(first_filled));
   first_filled += kept;
 }
 
@@ -39,7 +42,9 @@ void WireTap::sent(std::size_t count) {
 }
 
 PeerStream::PeerStream(tcp::socket socket, std::shared_ptr<TlsContext> tls, WireBytes& total)
-    : tls_(std::move(tls)), tap_{.total = &total}, stream_(make_stream(std::move(socket), tls_.get(), tap_)) {
+    : tls_(std::move(tls)),
+      tap_{.total = &total},
+      stream_(make_stream(std::move(socket), tls_.get(), tap_)) {
   if (tls_ != nullptr) TlsContext::attach(std::get<1>(stream_).native_handle(), attempt_);
 }
 
@@ -47,7 +52,8 @@ CountingSocket& PeerStream::lower() {
   return stream_.index() == 0 ? std::get<0>(stream_) : std::get<1>(stream_).next_layer();
 }
 
-// A hello is answered only when its binder, which takes the key, has been verified; or with an alert.
+// A hello is answered only when its binder, which takes the key, has been verified; or with an
+// alert.
 void PeerStream::when_proved(std::function<void()> call) {
   if (tls_ == nullptr) return;
   tap_.on_sent = [ssl = tls(), call = std::move(call)] {
@@ -72,10 +78,12 @@ asio::awaitable<std::optional<Error>> PeerStream::handshake(bool outbound, std::
     co_return unexpected;
   }
   if (auto refused = tls_refusal(error, outbound)) co_return refused;
-  co_return Error{"handshake-cut", "the connection ended during the TLS handshake: " + error.message()};
+  co_return Error{"handshake-cut",
+                  "the connection ended during the TLS handshake: " + error.message()};
 }
 
-asio::awaitable<std::pair<error_code, std::size_t>> PeerStream::read_some(std::span<std::byte> into) {
+asio::awaitable<std::pair<error_code, std::size_t>> PeerStream::read_some(
+    std::span<std::byte> into) {
   const auto buffer = asio::buffer(into.data(), into.size());
   if (tls_ == nullptr) {
     const auto [error, count] = co_await std::get<0>(stream_).async_read_some(buffer, as_values);
@@ -130,17 +138,26 @@ std::optional<Error> PeerStream::tls_refusal(const error_code& error, bool outbo
 
 std::optional<Error> PeerStream::unexpected_peer() const {
   const std::string_view seen(reinterpret_cast<const char*>(tap_.first.data()), tap_.first_filled);
-  const bool tls_record = !seen.empty() && seen[0] >= 0x14 && seen[0] <= 0x17 && (seen.size() < 2 || seen[1] == 3);
+  const bool tls_record =
+      !seen.empty() && seen[0] >= 0x14 && seen[0] <= 0x17 && (seen.size() < 2 || seen[1] == 3);
   if (seen.empty() || (tls_record && tls_ != nullptr)) return std::nullopt;
-  const bool ours = seen == std::string_view("gossipd").substr(0, std::min<std::size_t>(seen.size(), 7)) || seen.starts_with("gossipd");
+  const bool ours =
+      seen == std::string_view("gossipd").substr(0, std::min<std::size_t>(seen.size(), 7)) ||
+      seen.starts_with("gossipd");
   if (ours) {
     if (tls_ == nullptr) return std::nullopt;
-    return Error{"peer-speaks-plain", "the peer speaks without encryption: it was started without a cluster key, this node has one; give it the same --key-file"};
+    return Error{"peer-speaks-plain",
+                 "the peer speaks without encryption: it was started without a cluster key, this "
+                 "node has one; give it the same --key-file"};
   }
   if (tls_record) {
-    return Error{"peer-speaks-tls", "the peer speaks TLS: it has a cluster key, this node was started without one; start this node with the cluster's --key-file"};
+    return Error{"peer-speaks-tls",
+                 "the peer speaks TLS: it has a cluster key, this node was started without one; "
+                 "start this node with the cluster's --key-file"};
   }
-  return Error{"not-a-peer", "the other end does not speak gossipd's peer protocol; is the port right? (peers use 7610, REST uses 7611)"};
+  return Error{"not-a-peer",
+               "the other end does not speak gossipd's peer protocol; is the port right? (peers "
+               "use 7610, REST uses 7611)"};
 }
 
 }  // namespace gossipd

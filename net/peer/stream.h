@@ -51,7 +51,8 @@ class CountingSocket {
   template <typename Buffers, typename Token>
   auto async_read_some(const Buffers& buffers, Token&& token) {
     return boost::asio::async_compose<Token, void(error_code, std::size_t)>(
-        [this, buffers, started = false](auto& self, const error_code& error = {}, std::size_t count = 0) mutable {
+        [this, buffers, started = false](auto& self, const error_code& error = {},
+                                         std::size_t count = 0) mutable {
           if (!std::exchange(started, true)) {
             const Buffers into = buffers;  // `self` is about to move, and this lambda with it
             socket_.async_read_some(into, std::move(self));
@@ -66,7 +67,8 @@ class CountingSocket {
   template <typename Buffers, typename Token>
   auto async_write_some(const Buffers& buffers, Token&& token) {
     return boost::asio::async_compose<Token, void(error_code, std::size_t)>(
-        [this, buffers, started = false](auto& self, const error_code& error = {}, std::size_t count = 0) mutable {
+        [this, buffers, started = false](auto& self, const error_code& error = {},
+                                         std::size_t count = 0) mutable {
           if (!std::exchange(started, true)) {
             const Buffers from = buffers;
             socket_.async_write_some(from, std::move(self));
@@ -93,11 +95,18 @@ class PeerStream {
   // See session.h. Until the handshake ends.
   void when_proved(std::function<void()> call);
   // Nothing to do when plain. `offer`: the key to dial with.
-  [[nodiscard]] boost::asio::awaitable<std::optional<Error>> handshake(bool outbound, std::uint64_t offer);
-  [[nodiscard]] std::uint64_t key() const { return attempt_.key; }  // that both ends proved to have; 0: none, plain or certificates
-  [[nodiscard]] bool began_under(const std::shared_ptr<TlsContext>& tls) const { return tls_ == tls; }
-  [[nodiscard]] SSL* tls() { return tls_ == nullptr ? nullptr : std::get<1>(stream_).native_handle(); }
-  [[nodiscard]] boost::asio::awaitable<std::pair<error_code, std::size_t>> read_some(std::span<std::byte> into);
+  [[nodiscard]] boost::asio::awaitable<std::optional<Error>> handshake(bool outbound,
+                                                                       std::uint64_t offer);
+  // that both ends proved to have; 0: none, plain or certificates
+  [[nodiscard]] std::uint64_t key() const { return attempt_.key; }
+  [[nodiscard]] bool began_under(const std::shared_ptr<TlsContext>& tls) const {
+    return tls_ == tls;
+  }
+  [[nodiscard]] SSL* tls() {
+    return tls_ == nullptr ? nullptr : std::get<1>(stream_).native_handle();
+  }
+  [[nodiscard]] boost::asio::awaitable<std::pair<error_code, std::size_t>> read_some(
+      std::span<std::byte> into);
   [[nodiscard]] boost::asio::awaitable<error_code> read_all(std::span<std::byte> into);
   [[nodiscard]] boost::asio::awaitable<error_code> write_all(std::span<const std::byte> from);
   // Reads the TCP stream below TLS and forgets it, until it ends or `bytes_max` have come.
@@ -106,8 +115,9 @@ class PeerStream {
   void shutdown_send();
   void close();  // ends a read and a write under way
   [[nodiscard]] const WireTap& tap() const { return tap_; }
-  // What OpenSSL's error means; nullopt if it is none. The end that accepts looks at the other's certificate when the one that dials has
-  // finished its handshake already, which then hears of a refusal with its first read.
+  // What OpenSSL's error means; nullopt if it is none. The end that accepts looks at the other's
+  // certificate when the one that dials has finished its handshake already, which then hears of a
+  // refusal with its first read.
   [[nodiscard]] std::optional<Error> tls_refusal(const error_code& error, bool outbound) const;
   // What the first bytes received say about a peer that is not one; nullopt if they look right.
   [[nodiscard]] std::optional<Error> unexpected_peer() const;
@@ -116,7 +126,8 @@ class PeerStream {
   using TlsStream = boost::asio::ssl::stream<CountingSocket>;
   [[nodiscard]] CountingSocket& lower();
 
-  std::shared_ptr<TlsContext> tls_;  // as it was when the session began: the transport may have a newer one
+  // as it was when the session began: the transport may have a newer one
+  std::shared_ptr<TlsContext> tls_;
   WireTap tap_;
   TlsAttempt attempt_;
   std::variant<CountingSocket, TlsStream> stream_;

@@ -1,8 +1,10 @@
-// net/peer/tls.h - TLS 1.3 between peers: with a key of the cluster as external pre-shared key, or with certificates of its authority.
+// net/peer/tls.h - TLS 1.3 between peers: with a key of the cluster as external pre-shared key, or
+// with certificates of its authority.
 //
-// Always with ephemeral key exchange (so a key that leaks later opens no recorded traffic), no tickets, no early data; with a
-// key one cipher suite (its hash must be the PSK's). A peer that offers the one where the other is asked for is refused
-// twice over: nothing is trusted, and proved() is asked after the handshake. Includes Asio: for the sources of net alone.
+// Always with ephemeral key exchange (so a key that leaks later opens no recorded traffic), no
+// tickets, no early data; with a key one cipher suite (its hash must be the PSK's). A peer that
+// offers the one where the other is asked for is refused twice over: nothing is trusted, and
+// proved() is asked after the handshake. Includes Asio: for the sources of net alone.
 #pragma once
 
 #include <boost/asio/ssl/context.hpp>
@@ -47,14 +49,17 @@ class TlsContext {
   // After a handshake: the peer holds a key that is still ours, or a certificate of the authority.
   [[nodiscard]] bool proved(SSL* ssl, const TlsAttempt& attempt) const;
   // For errors of OpenSSL's own: {"wrong-key", …}, {"wrong-certificate", …} or {"tls", …}.
-  [[nodiscard]] Error explain(const boost::system::error_code& error, const TlsAttempt& attempt, bool outbound) const;
+  [[nodiscard]] Error explain(const boost::system::error_code& error, const TlsAttempt& attempt,
+                              bool outbound) const;
 
  private:
   friend struct PskCallbacks;
-  [[nodiscard]] Error explain_key(const boost::system::error_code& error, const TlsAttempt& attempt, bool outbound) const;
-  [[nodiscard]] Error explain_certificate(const boost::system::error_code& error, const TlsAttempt& attempt) const;
+  [[nodiscard]] Error explain_key(const boost::system::error_code& error, const TlsAttempt& attempt,
+                                  bool outbound) const;
+  [[nodiscard]] Error explain_certificate(const boost::system::error_code& error,
+                                          const TlsAttempt& attempt) const;
 
-  std::optional<Keyring> keys_;                    // one of the two
+  std::optional<Keyring> keys_;  // one of the two
   std::optional<PeerCertificates> certificates_;
   boost::asio::ssl::context context_;
 };

@@ -25,12 +25,14 @@ constexpr auto as_values = asio::as_tuple(asio::use_awaitable);
 constexpr std::chrono::milliseconds accept_retry_delay{100};  // out of file descriptors, mostly
 
 struct Listener {
-  explicit Listener(tcp::acceptor acceptor_in) : acceptor(std::move(acceptor_in)), retry(acceptor.get_executor()) {}
+  explicit Listener(tcp::acceptor acceptor_in)
+      : acceptor(std::move(acceptor_in)), retry(acceptor.get_executor()) {}
   tcp::acceptor acceptor;
   asio::steady_timer retry;
 };
 
-// An inbound connection that has said nothing yet. It costs a descriptor and no more: TLS begins with its first byte.
+// An inbound connection that has said nothing yet. It costs a descriptor and no more: TLS begins
+// with its first byte.
 struct Silent {
   explicit Silent(tcp::socket socket_in) : socket(std::move(socket_in)) {}
   tcp::socket socket;
@@ -39,7 +41,8 @@ struct Silent {
   void end(const Error& why) {
     if (!ended) ended = why;
     error_code ignored;
-    socket.set_option(asio::socket_base::linger(true, 0), ignored);  // a reset leaves nothing behind in the kernel
+    // a reset leaves nothing behind in the kernel
+    socket.set_option(asio::socket_base::linger(true, 0), ignored);
     socket.close(ignored);
   }
 };
@@ -53,24 +56,33 @@ struct Dial {
 };
 
 Error crowded_out_error() {
-  return Error{"too-many", "more connections have not finished their handshake than this node keeps, so this one made room for another"};
+  return Error{"too-many",
+               "more connections have not finished their handshake than this node keeps, so this "
+               "one made room for another"};
 }
 
 Error stopping_error() { return Error{"stopping", "this node is stopping"}; }
 
 Error plain_error(const std::string& what) {
-  return Error{"plain-not-loopback", "refused to " + what + " without encryption: without a cluster key or certificates gossipd stays on loopback "
-                                     "(127.0.0.1 or [::1]); start it with --key-file or peer_tls.*"};
+  return Error{
+      "plain-not-loopback",
+      "refused to " + what +
+          " without encryption: without a cluster key or certificates gossipd stays on loopback "
+          "(127.0.0.1 or [::1]); start it with --key-file or peer_tls.*"};
 }
 
-Error connect_error(const Endpoint& peer, const tcp::endpoint& address, const error_code& error, bool timed_out) {
+Error connect_error(const Endpoint& peer, const tcp::endpoint& address, const error_code& error,
+                    bool timed_out) {
   const Endpoint numeric = to_endpoint(address);
   const std::string where = to_string(peer) + (numeric == peer ? "" : " (" + numeric.host + ")");
   if (timed_out) {
-    return Error{"connect-timeout", "no answer from " + where + ": the host is down, or a firewall drops the port"};
+    return Error{"connect-timeout",
+                 "no answer from " + where + ": the host is down, or a firewall drops the port"};
   }
   if (error == asio::error::connection_refused) {
-    return Error{"connect-refused", "connection to " + where + " refused: nothing listens there; is gossipd running on that host?"};
+    return Error{"connect-refused",
+                 "connection to " + where +
+                     " refused: nothing listens there; is gossipd running on that host?"};
   }
   return Error{"connect", "cannot connect to " + where + ": " + error.message()};
 }
@@ -88,9 +100,11 @@ void configure(tcp::socket& socket, const PeerLimits& limits) {
 
 class PeerTransport::Impl : public std::enable_shared_from_this<PeerTransport::Impl> {
  public:
-  Impl(asio::io_context& io, PeerHandler& handler, std::shared_ptr<TlsContext> tls, const PeerLimits& limits)
+  Impl(asio::io_context& io, PeerHandler& handler, std::shared_ptr<TlsContext> tls,
+       const PeerLimits& limits)
       : shared_(std::make_shared<TransportShared>(io, handler, std::move(tls), limits)),
-        admission_({.places_max = limits.handshakes_max, .places_per_source_max = limits.handshakes_per_source_max}) {}
+        admission_({.places_max = limits.handshakes_max,
+                    .places_per_source_max = limits.handshakes_per_source_max}) {}
 
   Result<Endpoint> listen(const Endpoint& where);
   void know(const std::string& host);
@@ -111,24 +125,30 @@ class PeerTransport::Impl : public std::enable_shared_from_this<PeerTransport::I
   using Self = std::shared_ptr<Impl>;  // first parameter of every coroutine: keeps the transport
 
   asio::awaitable<void> accept_loop(Self self, std::shared_ptr<Listener> listener);
-  asio::awaitable<void> welcome(Self self, SessionId id, std::shared_ptr<Silent> silent, tcp::endpoint remote);
+  asio::awaitable<void> welcome(Self self, SessionId id, std::shared_ptr<Silent> silent,
+                                tcp::endpoint remote);
   asio::awaitable<std::optional<Error>> first_byte(Silent& silent);
   asio::awaitable<void> shake_hands(SessionId id, std::shared_ptr<Session> session, Source source);
   void cut_waiting(SessionId id);
-  [[nodiscard]] bool is_full() const { return shared_->sessions.size() - handshakes_ >= shared_->limits.sessions_max; }
+  [[nodiscard]] bool is_full() const {
+    return shared_->sessions.size() - handshakes_ >= shared_->limits.sessions_max;
+  }
   asio::awaitable<void> dial_loop(Self self, Endpoint peer, std::list<Dial>::iterator dial);
   asio::awaitable<std::optional<Error>> dial_host(Endpoint peer, Dial& dial);
-  asio::awaitable<std::optional<Error>> connect(const Endpoint& peer, tcp::endpoint address, Dial& dial);
+  asio::awaitable<std::optional<Error>> connect(const Endpoint& peer, tcp::endpoint address,
+                                                Dial& dial);
   [[nodiscard]] std::vector<std::uint64_t> keys_to_offer() const;
   void admit(tcp::socket socket);
-  std::shared_ptr<Session> add_session(SessionId id, tcp::socket socket, bool outbound, const Endpoint& dialled);
+  std::shared_ptr<Session> add_session(SessionId id, tcp::socket socket, bool outbound,
+                                       const Endpoint& dialled);
   void reject(const Endpoint& remote, const Error& reason);
   void fail_dial(const Endpoint& peer, const Error& reason);
 
   std::shared_ptr<TransportShared> shared_;
   std::list<std::shared_ptr<Listener>> listeners_;
   std::list<Dial> dials_;
-  Admission admission_;  // all that are inbound and not open: silent_, and handshakes_ of the sessions
+  // all that are inbound and not open: silent_, and handshakes_ of the sessions
+  Admission admission_;
   std::map<SessionId, std::shared_ptr<Silent>> silent_;
   std::size_t handshakes_ = 0;
   std::uint64_t last_session_ = 0;
@@ -138,7 +158,8 @@ class PeerTransport::Impl : public std::enable_shared_from_this<PeerTransport::I
 Result<Endpoint> PeerTransport::Impl::listen(const Endpoint& where) {
   const auto address = listen_address(shared_->io, where);
   if (!address) return address.error();
-  if (!shared_->tls && !is_loopback(address->address())) return plain_error("listen on " + to_string(to_endpoint(*address)));
+  if (!shared_->tls && !is_loopback(address->address()))
+    return plain_error("listen on " + to_string(to_endpoint(*address)));
   auto acceptor = open_acceptor(shared_->io, *address);
   if (!acceptor) return acceptor.error();
   const auto listener = std::make_shared<Listener>(std::move(*acceptor));
@@ -147,7 +168,8 @@ Result<Endpoint> PeerTransport::Impl::listen(const Endpoint& where) {
   return to_endpoint(listener->acceptor.local_endpoint());
 }
 
-asio::awaitable<void> PeerTransport::Impl::accept_loop([[maybe_unused]] Self self, std::shared_ptr<Listener> listener) {
+asio::awaitable<void> PeerTransport::Impl::accept_loop([[maybe_unused]] Self self,
+                                                       std::shared_ptr<Listener> listener) {
   while (listener->acceptor.is_open()) {
     auto [error, socket] = co_await listener->acceptor.async_accept(as_values);
     if (!listener->acceptor.is_open()) break;
@@ -167,7 +189,9 @@ void PeerTransport::Impl::admit(tcp::socket socket) {
   error_code error;
   const tcp::endpoint remote = socket.remote_endpoint(error);
   if (error) return;  // gone again before we looked
-  if (is_full()) return reject(to_endpoint(remote), Error{"too-many", "this node has as many connections as it may"});
+  if (is_full())
+    return reject(to_endpoint(remote),
+                  Error{"too-many", "this node has as many connections as it may"});
   const SessionId id{++last_session_};
   if (const auto gone = admission_.enter(id, source_of(remote.address()))) cut_waiting(*gone);
   const auto silent = std::make_shared<Silent>(std::move(socket));
@@ -177,11 +201,14 @@ void PeerTransport::Impl::admit(tcp::socket socket) {
 
 // Whose place was given to another.
 void PeerTransport::Impl::cut_waiting(SessionId id) {
-  if (const auto silent = silent_.find(id); silent != silent_.end()) return silent->second->end(crowded_out_error());
-  if (const auto session = shared_->sessions.find(id); session != shared_->sessions.end()) session->second->abort(crowded_out_error());
+  if (const auto silent = silent_.find(id); silent != silent_.end())
+    return silent->second->end(crowded_out_error());
+  if (const auto session = shared_->sessions.find(id); session != shared_->sessions.end())
+    session->second->abort(crowded_out_error());
 }
 
-asio::awaitable<void> PeerTransport::Impl::welcome([[maybe_unused]] Self self, SessionId id, std::shared_ptr<Silent> silent,
+asio::awaitable<void> PeerTransport::Impl::welcome([[maybe_unused]] Self self, SessionId id,
+                                                   std::shared_ptr<Silent> silent,
                                                    tcp::endpoint remote) {
   const auto error = co_await first_byte(*silent);
   silent_.erase(id);
@@ -196,15 +223,21 @@ asio::awaitable<void> PeerTransport::Impl::welcome([[maybe_unused]] Self self, S
 }
 
 asio::awaitable<std::optional<Error>> PeerTransport::Impl::first_byte(Silent& silent) {
-  Timer deadline(shared_->io, [&silent] { silent.end(Error{"handshake-timeout", "the peer connected and said nothing"}); });
+  Timer deadline(shared_->io, [&silent] {
+    silent.end(Error{"handshake-timeout", "the peer connected and said nothing"});
+  });
   deadline.arm_after(shared_->limits.handshake_timeout);
   const auto [error] = co_await silent.socket.async_wait(tcp::socket::wait_read, as_values);
   if (silent.ended) co_return silent.ended;
-  if (error) co_return Error{"handshake-cut", "the connection ended before the peer said anything: " + error.message()};
+  if (error)
+    co_return Error{"handshake-cut",
+                    "the connection ended before the peer said anything: " + error.message()};
   co_return std::nullopt;
 }
 
-asio::awaitable<void> PeerTransport::Impl::shake_hands(SessionId id, std::shared_ptr<Session> session, Source source) {
+asio::awaitable<void> PeerTransport::Impl::shake_hands(SessionId id,
+                                                       std::shared_ptr<Session> session,
+                                                       Source source) {
   ++handshakes_;
   admission_.advance(id, Admission::Stage::speaking);
   session->when_proved([this, id] { admission_.advance(id, Admission::Stage::proved); });
@@ -228,7 +261,8 @@ void PeerTransport::Impl::know(const std::string& host) {
   if (const auto source = source_of(host)) admission_.know(*source);
 }
 
-std::shared_ptr<Session> PeerTransport::Impl::add_session(SessionId id, tcp::socket socket, bool outbound, const Endpoint& dialled) {
+std::shared_ptr<Session> PeerTransport::Impl::add_session(SessionId id, tcp::socket socket,
+                                                          bool outbound, const Endpoint& dialled) {
   configure(socket, shared_->limits);
   error_code ignored;  // an address that is gone stays empty; the handshake then fails
   const SessionInfo info{.outbound = outbound,
@@ -242,14 +276,18 @@ std::shared_ptr<Session> PeerTransport::Impl::add_session(SessionId id, tcp::soc
 
 void PeerTransport::Impl::dial(const Endpoint& peer) {
   if (stopping_ || dials_.size() >= shared_->limits.dials_max || is_full()) {
-    const Error reason = stopping_ ? stopping_error() : Error{"too-many", "this node has as many connections as it may"};
-    return asio::post(shared_->io, [self = shared_from_this(), peer, reason] { self->fail_dial(peer, reason); });
+    const Error reason = stopping_
+                             ? stopping_error()
+                             : Error{"too-many", "this node has as many connections as it may"};
+    return asio::post(shared_->io,
+                      [self = shared_from_this(), peer, reason] { self->fail_dial(peer, reason); });
   }
   dials_.emplace_back(shared_->io);
   shared_->tasks.spawn(dial_loop(shared_from_this(), peer, std::prev(dials_.end())));
 }
 
-asio::awaitable<void> PeerTransport::Impl::dial_loop([[maybe_unused]] Self self, Endpoint peer, std::list<Dial>::iterator dial) {
+asio::awaitable<void> PeerTransport::Impl::dial_loop([[maybe_unused]] Self self, Endpoint peer,
+                                                     std::list<Dial>::iterator dial) {
   const auto error = co_await dial_host(peer, *dial);
   dials_.erase(dial);
   if (error) fail_dial(peer, *error);
@@ -282,7 +320,8 @@ asio::awaitable<std::optional<Error>> PeerTransport::Impl::dial_host(Endpoint pe
         co_return std::nullopt;
       }
       shared_->sessions.erase(id);
-      if (!failure || !answered || failure->code != "wrong-key" || error->code != "wrong-key") failure = error;
+      if (!failure || !answered || failure->code != "wrong-key" || error->code != "wrong-key")
+        failure = error;
       answered = true;
       if (error->code != "wrong-key") break;
     }
@@ -294,8 +333,11 @@ std::vector<std::uint64_t> PeerTransport::Impl::keys_to_offer() const {
   return shared_->tls ? shared_->tls->keys_to_offer() : std::vector<std::uint64_t>{0};
 }
 
-asio::awaitable<std::optional<Error>> PeerTransport::Impl::connect(const Endpoint& peer, tcp::endpoint address, Dial& dial) {
-  if (!shared_->tls && !is_loopback(address.address())) co_return plain_error("dial " + to_string(peer));
+asio::awaitable<std::optional<Error>> PeerTransport::Impl::connect(const Endpoint& peer,
+                                                                   tcp::endpoint address,
+                                                                   Dial& dial) {
+  if (!shared_->tls && !is_loopback(address.address()))
+    co_return plain_error("dial " + to_string(peer));
   dial.socket = tcp::socket(shared_->io);
   dial.timed_out = false;
   Timer deadline(shared_->io, [&dial] {
@@ -305,7 +347,8 @@ asio::awaitable<std::optional<Error>> PeerTransport::Impl::connect(const Endpoin
   });
   deadline.arm_after(shared_->limits.connect_timeout);
   const auto [error] = co_await dial.socket.async_connect(address, as_values);
-  if (error || !dial.socket.is_open()) co_return connect_error(peer, address, error, dial.timed_out);
+  if (error || !dial.socket.is_open())
+    co_return connect_error(peer, address, error, dial.timed_out);
   co_return std::nullopt;
 }
 
@@ -326,7 +369,9 @@ void PeerTransport::Impl::set_keys(const Keyring& keys) {
   const auto sessions = shared_->sessions;  // close() may change it
   for (const auto& [id, session] : sessions)
     if (session->is_open() && keys.find(session->key()) == nullptr)
-      session->close(Error{"key-retired", "the key " + to_hex(session->key()) + " was retired; connect again with another key of the cluster"});
+      session->close(
+          Error{"key-retired", "the key " + to_hex(session->key()) +
+                                   " was retired; connect again with another key of the cluster"});
 }
 
 void PeerTransport::Impl::set_certificates(const PeerCertificates& certificates) {
@@ -336,7 +381,9 @@ void PeerTransport::Impl::set_certificates(const PeerCertificates& certificates)
   for (const auto& [id, session] : sessions) {
     if (!session->is_open()) continue;
     if (const auto objection = certificates.objection(session->tls()))
-      session->close(Error{"certificate", "the certificate of this session is not accepted any more: " + *objection});
+      session->close(
+          Error{"certificate",
+                "the certificate of this session is not accepted any more: " + *objection});
   }
 }
 
@@ -385,7 +432,8 @@ std::shared_ptr<Session> PeerTransport::Impl::find_open(SessionId id) const {
 std::vector<Endpoint> PeerTransport::Impl::listening() const {
   std::vector<Endpoint> where;
   for (const auto& listener : listeners_) {
-    if (listener->acceptor.is_open()) where.push_back(to_endpoint(listener->acceptor.local_endpoint()));
+    if (listener->acceptor.is_open())
+      where.push_back(to_endpoint(listener->acceptor.local_endpoint()));
   }
   return where;
 }
@@ -400,20 +448,30 @@ void PeerTransport::Impl::fail_dial(const Endpoint& peer, const Error& reason) {
   if (shared_->handler != nullptr) shared_->handler->on_dial_failed(peer, reason);
 }
 
-PeerTransport::PeerTransport(EventLoop& loop, PeerHandler& handler, const std::optional<Keyring>& keys, PeerLimits limits)
-    : impl_(std::make_shared<Impl>(loop.io(), handler, keys ? std::make_shared<TlsContext>(*keys) : nullptr, limits)) {}
-PeerTransport::PeerTransport(EventLoop& loop, PeerHandler& handler, const PeerCertificates& certificates, PeerLimits limits)
-    : impl_(std::make_shared<Impl>(loop.io(), handler, std::make_shared<TlsContext>(certificates), limits)) {}
+PeerTransport::PeerTransport(EventLoop& loop, PeerHandler& handler,
+                             const std::optional<Keyring>& keys, PeerLimits limits)
+    : impl_(std::make_shared<Impl>(loop.io(), handler,
+                                   keys ? std::make_shared<TlsContext>(*keys) : nullptr, limits)) {}
+PeerTransport::PeerTransport(EventLoop& loop, PeerHandler& handler,
+                             const PeerCertificates& certificates, PeerLimits limits)
+    : impl_(std::make_shared<Impl>(loop.io(), handler, std::make_shared<TlsContext>(certificates),
+                                   limits)) {}
 PeerTransport::~PeerTransport() { impl_->abandon(); }
 
 Result<Endpoint> PeerTransport::listen(const Endpoint& where) { return impl_->listen(where); }
 void PeerTransport::know(const std::string& host) { impl_->know(host); }
 void PeerTransport::dial(const Endpoint& peer) { impl_->dial(peer); }
-bool PeerTransport::send(SessionId session, Lane lane, SharedBytes message) { return impl_->send(session, lane, std::move(message)); }
+bool PeerTransport::send(SessionId session, Lane lane, SharedBytes message) {
+  return impl_->send(session, lane, std::move(message));
+}
 void PeerTransport::close(SessionId session, const Error& reason) { impl_->close(session, reason); }
 void PeerTransport::set_keys(const Keyring& keys) { impl_->set_keys(keys); }
-void PeerTransport::set_certificates(const PeerCertificates& certificates) { impl_->set_certificates(certificates); }
-std::map<std::uint64_t, std::size_t> PeerTransport::sessions_by_key() const { return impl_->sessions_by_key(); }
+void PeerTransport::set_certificates(const PeerCertificates& certificates) {
+  impl_->set_certificates(certificates);
+}
+std::map<std::uint64_t, std::size_t> PeerTransport::sessions_by_key() const {
+  return impl_->sessions_by_key();
+}
 void PeerTransport::stop(std::function<void()> done) { impl_->stop(std::move(done)); }
 const PeerCounters& PeerTransport::counters() const { return impl_->counters(); }
 std::vector<Endpoint> PeerTransport::listening() const { return impl_->listening(); }

@@ -1,9 +1,10 @@
 // net/peer/transport.h - connections to other nodes: whole messages in two lanes, over TLS or not.
 //
-// A session is one TCP connection. Both ends prove that they hold one key of the cluster (TLS 1.3 with an
-// external PSK), or each a certificate of its authority, before it opens; without either everything is plain and confined to loopback. The
-// control lane overtakes the bulk lane at every chunk, so a large delta on a thin link delays no
-// heartbeat. Every queue is bounded: a peer that does not drain its session loses it.
+// A session is one TCP connection. Both ends prove that they hold one key of the cluster (TLS 1.3
+// with an external PSK), or each a certificate of its authority, before it opens; without either
+// everything is plain and confined to loopback. The control lane overtakes the bulk lane at every
+// chunk, so a large delta on a thin link delays no heartbeat. Every queue is bounded: a peer that
+// does not drain its session loses it.
 //
 // Loop thread only. No call below calls back into the handler: callbacks come from the loop,
 // later. After close() the session delivers no more messages, only its one on_session_closed.
@@ -29,20 +30,24 @@
 namespace gossipd {
 
 struct PeerLimits {
-  FrameLimits frame;                                    // sizes of messages and chunks
-  std::size_t control_queue_max = 1024;                 // messages waiting to be written, per session
+  FrameLimits frame;  // sizes of messages and chunks
+  // messages waiting to be written, per session
+  std::size_t control_queue_max = 1024;
   std::size_t bulk_queue_bytes_max = 16 * 1024 * 1024;  // bytes waiting to be written, per session
   std::size_t sessions_max = 256;                       // open, or dialled and in handshake
-  std::size_t handshakes_max = 128;                     // inbound, not yet open; as many again of members (admission.h)
-  std::size_t handshakes_per_source_max = 16;           // of these from one IPv4 address or IPv6 network
-  std::size_t dials_max = 64;                           // under way at once
-  std::size_t addresses_max = 8;                        // tried per host name
-  std::size_t unsent_bytes_max = 128 * 1024;            // in the kernel, not yet on the wire (TCP_NOTSENT_LOWAT)
+  // inbound, not yet open; as many again of members (admission.h)
+  std::size_t handshakes_max = 128;
+  // of these from one IPv4 address or IPv6 network
+  std::size_t handshakes_per_source_max = 16;
+  std::size_t dials_max = 64;     // under way at once
+  std::size_t addresses_max = 8;  // tried per host name
+  // in the kernel, not yet on the wire (TCP_NOTSENT_LOWAT)
+  std::size_t unsent_bytes_max = 128 * 1024;
   std::chrono::milliseconds resolve_timeout{5'000};
-  std::chrono::milliseconds connect_timeout{5'000};     // per address
-  std::chrono::milliseconds handshake_timeout{5'000};   // TCP open until session open
+  std::chrono::milliseconds connect_timeout{5'000};       // per address
+  std::chrono::milliseconds handshake_timeout{5'000};     // TCP open until session open
   std::chrono::milliseconds write_stall_timeout{30'000};  // one write of at most 64 KiB
-  std::chrono::milliseconds close_timeout{2'000};       // to flush the control lane and say goodbye
+  std::chrono::milliseconds close_timeout{2'000};  // to flush the control lane and say goodbye
 };
 
 struct SessionInfo {
@@ -58,11 +63,13 @@ class PeerHandler {
   virtual ~PeerHandler() = default;
   virtual void on_session_open(SessionId, const SessionInfo&) = 0;
   // Exactly once per open. Codes: "closed-by-us" and others given to close(); "closed-by-peer"
-  // with the peer's words; "cut"; "write-stalled"; "control-queue-full"; "bulk-queue-full"; "frame-…".
+  // with the peer's words; "cut"; "write-stalled"; "control-queue-full"; "bulk-queue-full";
+  // "frame-…".
   virtual void on_session_closed(SessionId, const Error& reason) = 0;
   // The dial came to nothing. Codes: "resolve", "connect-refused", "connect-timeout", "connect",
-  // "wrong-key", "wrong-certificate", "peer-speaks-plain", "peer-speaks-tls", "tls", "not-a-peer", "frame-version",
-  // "handshake-timeout", "handshake-cut", "plain-not-loopback", "too-many", "stopping".
+  // "wrong-key", "wrong-certificate", "peer-speaks-plain", "peer-speaks-tls", "tls", "not-a-peer",
+  // "frame-version", "handshake-timeout", "handshake-cut", "plain-not-loopback", "too-many",
+  // "stopping".
   virtual void on_dial_failed(const Endpoint& dialled, const Error& reason) = 0;
   // `message` is valid during the call only.
   virtual void on_message(SessionId, Lane, std::span<const std::byte> message) = 0;
@@ -97,9 +104,11 @@ struct PeerCounters {
 class PeerTransport {
  public:
   // `keys` empty: plain, loopback only. `loop` and `handler` must outlive the transport.
-  PeerTransport(EventLoop& loop, PeerHandler& handler, const std::optional<Keyring>& keys, PeerLimits limits = {});
+  PeerTransport(EventLoop& loop, PeerHandler& handler, const std::optional<Keyring>& keys,
+                PeerLimits limits = {});
   // Certificates instead of keys; there are no sessions by key then.
-  PeerTransport(EventLoop& loop, PeerHandler& handler, const PeerCertificates& certificates, PeerLimits limits = {});
+  PeerTransport(EventLoop& loop, PeerHandler& handler, const PeerCertificates& certificates,
+                PeerLimits limits = {});
   // Drops whatever is still open, silently. stop() first is the polite way.
   ~PeerTransport();
   PeerTransport(const PeerTransport&) = delete;
@@ -110,8 +119,8 @@ class PeerTransport {
   // "plain-not-loopback", each saying the way out.
   [[nodiscard]] Result<Endpoint> listen(const Endpoint& where);
 
-  // Connections from there wait in places of their own, which no stranger takes (admission.h). Each host that
-  // has opened a session is known by itself. No effect for a name.
+  // Connections from there wait in places of their own, which no stranger takes (admission.h). Each
+  // host that has opened a session is known by itself. No effect for a name.
   void know(const std::string& host);
 
   // Ends in exactly one of on_session_open (with `dialled` = peer) and on_dial_failed.
@@ -126,12 +135,12 @@ class PeerTransport {
   // within close_timeout. No effect on a session that is not open.
   void close(SessionId session, const Error& reason);
 
-  // From now on these are the keys; the transport must have had some from the start. Sessions under a key that is not
-  // among them are closed ("key-retired").
+  // From now on these are the keys; the transport must have had some from the start. Sessions under
+  // a key that is not among them are closed ("key-retired").
   void set_keys(const Keyring& keys);
   [[nodiscard]] std::map<std::uint64_t, std::size_t> sessions_by_key() const;  // open ones
-  // The same with certificates, for a transport that began with some: sessions whose peer would be refused now are closed, and those
-  // in handshake fail ("certificate").
+  // The same with certificates, for a transport that began with some: sessions whose peer would be
+  // refused now are closed, and those in handshake fail ("certificate").
   void set_certificates(const PeerCertificates& certificates);
 
   // Stops listening and dialling, closes every session as by close(), then calls `done` once from
@@ -140,7 +149,8 @@ class PeerTransport {
   void stop(std::function<void()> done);
 
   [[nodiscard]] const PeerCounters& counters() const;
-  [[nodiscard]] std::optional<SessionCounters> counters(SessionId session) const;  // open sessions only
+  // open sessions only
+  [[nodiscard]] std::optional<SessionCounters> counters(SessionId session) const;
   [[nodiscard]] std::vector<Endpoint> listening() const;
 
  private:

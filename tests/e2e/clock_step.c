@@ -1,5 +1,5 @@
-// Preloaded into gossipd: steps its wall clock by what CLOCK_STEP_FILE, a file of one int64, holds in
-// seconds. Steady clocks are the machine's.
+// Preloaded into gossipd: steps its wall clock by what CLOCK_STEP_FILE, a file of one int64, holds
+// in seconds. Steady clocks are the machine's.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>
@@ -10,27 +10,27 @@
 #include <time.h>
 #include <unistd.h>
 
-static const volatile int64_t *step;
+static const volatile int64_t* step;
 
 __attribute__((constructor)) static void open_step(void) {
-  const char *path = getenv("CLOCK_STEP_FILE");
+  const char* path = getenv("CLOCK_STEP_FILE");
   if (path == NULL) return;
   const int file = open(path, O_RDONLY | O_CLOEXEC);
   if (file < 0) abort();
-  void *page = mmap(NULL, sizeof *step, PROT_READ, MAP_SHARED, file, 0);
+  void* page = mmap(NULL, sizeof *step, PROT_READ, MAP_SHARED, file, 0);
   close(file);
   if (page == MAP_FAILED) abort();
   step = page;
 }
 
-int clock_gettime(clockid_t clock, struct timespec *out) {
+int clock_gettime(clockid_t clock, struct timespec* out) {
   const long done = syscall(SYS_clock_gettime, clock, out);
   const int is_wall = clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE;
   if (done == 0 && step != NULL && is_wall) out->tv_sec += *step;
   return (int)done;
 }
 
-int gettimeofday(struct timeval *restrict out, void *restrict zone) {
+int gettimeofday(struct timeval* restrict out, void* restrict zone) {
   (void)zone;
   struct timespec now;
   if (clock_gettime(CLOCK_REALTIME, &now) != 0) return -1;
@@ -39,7 +39,7 @@ int gettimeofday(struct timeval *restrict out, void *restrict zone) {
   return 0;
 }
 
-time_t time(time_t *out) {
+time_t time(time_t* out) {
   struct timespec now;
   if (clock_gettime(CLOCK_REALTIME, &now) != 0) return -1;
   if (out != NULL) *out = now.tv_sec;

@@ -1,4 +1,5 @@
-// Any bytes as CBOR that is walked before it is parsed: what passes, the parser takes as well, and nothing of it is beyond the bounds.
+// Any bytes as CBOR that is walked before it is parsed: what passes, the parser takes as well, and
+// nothing of it is beyond the bounds.
 #include <nlohmann/json.hpp>
 
 #include "core/base/result.h"
@@ -15,7 +16,8 @@ std::size_t items = 0;
 
 void check(const json& value, std::size_t depth) {
   ++items;
-  if (value.is_string()) GOSSIPD_ASSERT(value.get_ref<const std::string&>().size() <= bounds.text_bytes_max);
+  if (value.is_string())
+    GOSSIPD_ASSERT(value.get_ref<const std::string&>().size() <= bounds.text_bytes_max);
   if (value.is_structured()) GOSSIPD_ASSERT(depth < bounds.depth_max);
   for (const json& inner : value)
     if (value.is_structured()) check(inner, depth + 1);

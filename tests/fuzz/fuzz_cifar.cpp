@@ -1,4 +1,5 @@
-// Any bytes, after a first one that chooses the kind, as a CIFAR file: whole records with labels in range, or an error.
+// Any bytes, after a first one that chooses the kind, as a CIFAR file: whole records with labels in
+// range, or an error.
 #include "models/cifar.h"
 
 using namespace gossipd;
@@ -15,7 +16,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     GOSSIPD_ASSERT(error->text.starts_with("fuzz: "));
     return 0;
   }
-  GOSSIPD_ASSERT(set.count > 0 && set.labels.size() == set.count && set.images.size() == set.count * set.sample_bytes);
+  GOSSIPD_ASSERT(set.count > 0 && set.labels.size() == set.count &&
+                 set.images.size() == set.count * set.sample_bytes);
   for (const std::uint8_t label : set.labels) GOSSIPD_ASSERT(label < spec.classes);
   return 0;
 }

@@ -10,19 +10,26 @@ namespace {
 
 void check_bounds(const Control& control) {
   if (const auto* hello = std::get_if<Hello>(&control))
-    GOSSIPD_ASSERT(hello->id != NodeId{} && hello->name.size() <= name_bytes_max && hello->address.host.size() <= 255);
+    GOSSIPD_ASSERT(hello->id != NodeId{} && hello->name.size() <= name_bytes_max &&
+                   hello->address.host.size() <= 255);
   if (const auto* members = std::get_if<Members>(&control)) {
     GOSSIPD_ASSERT(members->records.size() <= records_per_message_max);
     for (const MemberRecord& record : members->records)
-      GOSSIPD_ASSERT(record.id != NodeId{} && record.name.size() <= name_bytes_max && raw(record.state) <= raw(MemberState::forgotten) &&
+      GOSSIPD_ASSERT(record.id != NodeId{} && record.name.size() <= name_bytes_max &&
+                     raw(record.state) <= raw(MemberState::forgotten) &&
                      raw(record.phase) <= raw(Phase::broken));
-    GOSSIPD_ASSERT(members->figures.size() <= figures_per_message_max && members->suspicions.size() <= suspicions_per_message_max);
+    GOSSIPD_ASSERT(members->figures.size() <= figures_per_message_max &&
+                   members->suspicions.size() <= suspicions_per_message_max);
     for (const MemberFigures& figures : members->figures)
-      GOSSIPD_ASSERT(figures.id != NodeId{} && std::isfinite(figures.samples_per_second) && std::isfinite(figures.loss) && std::isfinite(figures.spread));
-    for (const Suspicion& suspicion : members->suspicions) GOSSIPD_ASSERT(suspicion.id != NodeId{} && suspicion.by != NodeId{});
+      GOSSIPD_ASSERT(figures.id != NodeId{} && std::isfinite(figures.samples_per_second) &&
+                     std::isfinite(figures.loss) && std::isfinite(figures.spread));
+    for (const Suspicion& suspicion : members->suspicions)
+      GOSSIPD_ASSERT(suspicion.id != NodeId{} && suspicion.by != NodeId{});
   }
-  if (const auto* digest = std::get_if<Digest>(&control)) GOSSIPD_ASSERT(!digest->buckets.empty() && digest->buckets.size() <= digest_buckets_max);
-  if (const auto* resync = std::get_if<Resync>(&control)) GOSSIPD_ASSERT(resync->blocks.size() <= resync_blocks_max);
+  if (const auto* digest = std::get_if<Digest>(&control))
+    GOSSIPD_ASSERT(!digest->buckets.empty() && digest->buckets.size() <= digest_buckets_max);
+  if (const auto* resync = std::get_if<Resync>(&control))
+    GOSSIPD_ASSERT(resync->blocks.size() <= resync_blocks_max);
   if (const auto* offer = std::get_if<JobOffer>(&control)) GOSSIPD_ASSERT(!offer->document.empty());
 }
 
@@ -32,7 +39,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto control = decode_control(std::as_bytes(std::span(data, size)));
   if (!control) return 0;
   check_bounds(*control);
-  // Written by us it may be longer than it came (every key is spelled out), never a different message.
+  // Written by us it may be longer than it came (every key is spelled out), never a different
+  // message.
   const Bytes written = encode_control(*control);
   if (written.size() > control_bytes_max) return 0;
   const auto again = decode_control(written);

@@ -11,7 +11,9 @@ using namespace gossipd;
 namespace {
 
 // Small ones are met by small inputs, and by the real ones so is their size.
-constexpr FrameLimits small{.control_bytes_max = 256, .bulk_bytes_max = 1024, .chunk_bytes_max = 128}, real;
+constexpr FrameLimits small{
+    .control_bytes_max = 256, .bulk_bytes_max = 1024, .chunk_bytes_max = 128},
+    real;
 
 struct Outcome {
   std::vector<std::pair<FrameKind, Bytes>> messages;
@@ -19,7 +21,8 @@ struct Outcome {
   bool operator==(const Outcome&) const = default;
 };
 
-Outcome decode(std::span<const std::byte> stream, const FrameLimits& limits, std::size_t piece_bytes) {
+Outcome decode(std::span<const std::byte> stream, const FrameLimits& limits,
+               std::size_t piece_bytes) {
   FrameDecoder decoder(limits);
   Outcome outcome;
   while (!stream.empty()) {
@@ -28,7 +31,8 @@ Outcome decode(std::span<const std::byte> stream, const FrameLimits& limits, std
     decoder.feed(piece);
     while (const auto message = decoder.next()) {
       GOSSIPD_ASSERT(!message->payload.empty() && message->payload.size() <= limits.bulk_bytes_max);
-      outcome.messages.emplace_back(message->kind, Bytes(message->payload.begin(), message->payload.end()));
+      outcome.messages.emplace_back(message->kind,
+                                    Bytes(message->payload.begin(), message->payload.end()));
     }
   }
   outcome.error = decoder.error();
@@ -38,7 +42,8 @@ Outcome decode(std::span<const std::byte> stream, const FrameLimits& limits, std
 }  // namespace
 
 // Checksums keep a fuzzer out, so the input describes frames: a first byte below 4 asks for a well
-// made header of that kind, anything else is taken as it is. The highest bit of the input chooses the limits, and the unit of lengths.
+// made header of that kind, anything else is taken as it is. The highest bit of the input chooses
+// the limits, and the unit of lengths.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   std::span<const std::byte> input(reinterpret_cast<const std::byte*>(data), size);
   if (input.empty()) return 0;
@@ -50,17 +55,22 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   Bytes stream;
   while (input.size() >= 4) {
     const auto selector = std::to_integer<std::uint8_t>(input[0]);
-    const std::size_t length = std::min<std::size_t>(std::to_integer<std::size_t>(input[1]) * unit, input.size() - 4);
-    const std::uint32_t total = std::to_integer<std::uint32_t>(input[2]) * 8 * static_cast<std::uint32_t>(unit);
+    const std::size_t length =
+        std::min<std::size_t>(std::to_integer<std::size_t>(input[1]) * unit, input.size() - 4);
+    const std::uint32_t total =
+        std::to_integer<std::uint32_t>(input[2]) * 8 * static_cast<std::uint32_t>(unit);
     const bool first = (std::to_integer<int>(input[3]) & 1) != 0;
     const auto payload = input.subspan(4, length);
     if (selector < 4) {
       const auto kind = static_cast<FrameKind>(selector % 3);
-      append_frame({.kind = kind, .first = first, .length = static_cast<std::uint32_t>(length),
+      append_frame({.kind = kind,
+                    .first = first,
+                    .length = static_cast<std::uint32_t>(length),
                     .total = kind == FrameKind::bulk ? total : static_cast<std::uint32_t>(length)},
                    payload, stream);
     } else {
-      stream.insert(stream.end(), input.begin(), input.begin() + static_cast<std::ptrdiff_t>(4 + length));
+      stream.insert(stream.end(), input.begin(),
+                    input.begin() + static_cast<std::ptrdiff_t>(4 + length));
     }
     input = input.subspan(4 + length);
   }

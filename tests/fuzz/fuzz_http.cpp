@@ -1,5 +1,5 @@
-// What is ours of a request after Beast has parsed it: the target, the guard (token, Host, Origin) and the router.
-// The input's lines are the target, the method, and headers as `name: value`.
+// What is ours of a request after Beast has parsed it: the target, the guard (token, Host, Origin)
+// and the router. The input's lines are the target, the method, and headers as `name: value`.
 #include <cstdint>
 #include <sstream>
 
@@ -28,7 +28,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   std::istringstream lines(std::string(reinterpret_cast<const char*>(data), size));
   std::string text;
   std::getline(lines, text);
-  for (const UrlPart part : {UrlPart::path, UrlPart::query}) GOSSIPD_ASSERT(url_decode(url_encode(text), part) == text);
+  for (const UrlPart part : {UrlPart::path, UrlPart::query})
+    GOSSIPD_ASSERT(url_decode(url_encode(text), part) == text);
   const auto target = parse_target(text);
   if (!target) return 0;
   GOSSIPD_ASSERT(!target->path.empty() && target->path.front() == '/');
@@ -37,19 +38,26 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   HttpServerOptions with_token;
   with_token.bearer_token = "0123456789abcdef";
   const auto authorization = request.headers.find("authorization");
-  const bool knows_it = authorization != request.headers.end() && authorization->second == "Bearer " + with_token.bearer_token;
+  const bool knows_it = authorization != request.headers.end() &&
+                        authorization->second == "Bearer " + with_token.bearer_token;
   with_token.open_paths = {"/livez"};
-  GOSSIPD_ASSERT(refuse_request(request, with_token, HttpVia::tcp).has_value() == !(knows_it || request.path == "/livez"));
-  if (const auto refused = refuse_request(request, {}, HttpVia::tcp)) GOSSIPD_ASSERT(refused->status >= 400 && !refused->body.empty());
+  GOSSIPD_ASSERT(refuse_request(request, with_token, HttpVia::tcp).has_value() ==
+                 !(knows_it || request.path == "/livez"));
+  if (const auto refused = refuse_request(request, {}, HttpVia::tcp))
+    GOSSIPD_ASSERT(refused->status >= 400 && !refused->body.empty());
 
   HttpRouter router;
   bool handled = false;
-  router.add("GET", "/v1/status", [&](const HttpRequest&) { handled = true; return HttpResponse{}; });
+  router.add("GET", "/v1/status", [&](const HttpRequest&) {
+    handled = true;
+    return HttpResponse{};
+  });
   int answers = 0;
   router(request, [&](const HttpResponse& response) {
     ++answers;
     GOSSIPD_ASSERT(handled == (response.status == 200));
   });
-  GOSSIPD_ASSERT(answers == 1 && handled == (request.path == "/v1/status" && request.method == "GET"));
+  GOSSIPD_ASSERT(answers == 1 &&
+                 handled == (request.path == "/v1/status" && request.method == "GET"));
   return 0;
 }

@@ -1,4 +1,5 @@
-// Any text as the one line of a cluster's key: an error that does not show the secret, or a key that is written again as the same.
+// Any text as the one line of a cluster's key: an error that does not show the secret, or a key
+// that is written again as the same.
 #include <cstdint>
 
 #include "net/peer/cluster_key.h"

@@ -1,4 +1,5 @@
-// Key files: what is taken in is written out again as the same keyring; everything else is an error with a reason.
+// Key files: what is taken in is written out again as the same keyring; everything else is an error
+// with a reason.
 #include <cstdint>
 
 #include "core/base/result.h"
@@ -12,7 +13,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     GOSSIPD_ASSERT(ring.error().code == "key-format" && !ring.error().text.empty());
     return 0;
   }
-  GOSSIPD_ASSERT(!ring->keys().empty() && ring->keys().size() <= keyring_keys_max && ring->retired().size() <= keyring_retired_max);
+  GOSSIPD_ASSERT(!ring->keys().empty() && ring->keys().size() <= keyring_keys_max &&
+                 ring->retired().size() <= keyring_retired_max);
   const auto again = parse_keyring(format_keyring(*ring));
   GOSSIPD_ASSERT(again && *again == *ring);
   return 0;

@@ -1,4 +1,5 @@
-// Any text as JSON and as TOML whose nesting is looked at before it is parsed: the parser finds the same of JSON that is well formed.
+// Any text as JSON and as TOML whose nesting is looked at before it is parsed: the parser finds the
+// same of JSON that is well formed.
 #include <nlohmann/json.hpp>
 
 #include "core/base/nesting.h"
@@ -26,7 +27,9 @@ class Levels : public json::json_sax_t {
   bool start_array(std::size_t) override { return begin(); }
   bool end_object() override { return end(); }
   bool end_array() override { return end(); }
-  bool parse_error(std::size_t, const std::string&, const json::exception&) override { return false; }
+  bool parse_error(std::size_t, const std::string&, const json::exception&) override {
+    return false;
+  }
 
  private:
   bool begin() {
@@ -49,9 +52,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   Levels found;
   const bool well_formed = json::sax_parse(text, &found);
   const bool deeper = json_nests_deeper(text, levels);
-  const bool parser_saw_all = text.find('\0') == std::string_view::npos;  // it takes that for the end
-  if (well_formed && parser_saw_all) GOSSIPD_ASSERT(deeper == (found.most > levels));
-  else if (!deeper) GOSSIPD_ASSERT(found.most <= levels);
+  // it takes that for the end
+  const bool parser_saw_all = text.find('\0') == std::string_view::npos;
+  if (well_formed && parser_saw_all)
+    GOSSIPD_ASSERT(deeper == (found.most > levels));
+  else if (!deeper)
+    GOSSIPD_ASSERT(found.most <= levels);
   (void)toml_key_is_longer(text, levels);
   return 0;
 }

@@ -14,7 +14,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   GOSSIPD_ASSERT(header->data_offset + at == size);
   std::vector<TensorEntry> tensors = header->tensors;
   const std::string written = safetensors_header(tensors, header->metadata);
-  const auto again = parse_safetensors(std::as_bytes(std::span(written)), written.size() + at, "fuzz");
-  GOSSIPD_ASSERT(again && again->tensors.size() == tensors.size() && again->metadata.size() == header->metadata.size());
+  const auto again =
+      parse_safetensors(std::as_bytes(std::span(written)), written.size() + at, "fuzz");
+  GOSSIPD_ASSERT(again && again->tensors.size() == tensors.size() &&
+                 again->metadata.size() == header->metadata.size());
   return 0;
 }

@@ -1,6 +1,7 @@
-// A real Node and peers that say anything in any order, interleaved with time, snapshots, the operator and a slow disk:
-// nothing crashes it, its invariants hold after every step, and what one message makes it do and keep is bounded
-// (tests/lone_node.h). The input is a script (session_script.h), so that most of it gets through the handshake.
+// A real Node and peers that say anything in any order, interleaved with time, snapshots, the
+// operator and a slow disk: nothing crashes it, its invariants hold after every step, and what one
+// message makes it do and keep is bounded (tests/lone_node.h). The input is a script
+// (session_script.h), so that most of it gets through the handshake.
 #include <array>
 #include <bit>
 #include <cmath>
@@ -21,13 +22,28 @@ namespace {
 constexpr ClusterId cluster{7};
 constexpr JobHash job{9};
 constexpr Samples budget = 1'000;
-constexpr std::size_t steps_max = 600;     // of one input
+constexpr std::size_t steps_max = 600;  // of one input
 constexpr std::size_t sessions_of_peer_max = 64;
 constexpr std::size_t refused_file_bytes = 1000;
 
 // Numbers at which something could go wrong.
-constexpr std::uint64_t numbers[] = {0, 1, 2, 3, 7, 64, 255, 1000, 65'535, 65'536, 0x7fffffff, 0x80000000, 0xffffffff, 0x100000000,
-                                     0x7fffffffffffffff, 0x8000000000000000, 0xffffffffffffffff};
+constexpr std::uint64_t numbers[] = {0,
+                                     1,
+                                     2,
+                                     3,
+                                     7,
+                                     64,
+                                     255,
+                                     1000,
+                                     65'535,
+                                     65'536,
+                                     0x7fffffff,
+                                     0x80000000,
+                                     0xffffffff,
+                                     0x100000000,
+                                     0x7fffffffffffffff,
+                                     0x8000000000000000,
+                                     0xffffffffffffffff};
 constexpr double reals[] = {0, 1, -1, 0.5, 1e-300, 1e30, -1e30, 1e300};
 
 const Schema& schema() {
@@ -85,11 +101,13 @@ struct Peer {
 
 class Script {
  public:
-  explicit Script(std::span<const std::byte> in) : in_(in), start_(in_.u8()), node_(config(), LoneNode::state_of(fuzzed_node, cluster)) {
+  explicit Script(std::span<const std::byte> in)
+      : in_(in), start_(in_.u8()), node_(config(), LoneNode::state_of(fuzzed_node, cluster)) {
     for (std::size_t i = 0; i < peers_.size(); ++i) peers_[i].id = NodeId{i == 1 ? 9 : i + 1};
     peers_[1].id = NodeId{0xffffffffffffffff};
     peers_[2].id = NodeId{1};
-    if (!(start_ & start_without_job)) node_.prepare(schema(), "document", job, budget, !(start_ & start_without_model));
+    if (!(start_ & start_without_job))
+      node_.prepare(schema(), "document", job, budget, !(start_ & start_without_model));
   }
 
   void run() {
@@ -100,13 +118,15 @@ class Script {
       node_.node().check_invariants();
     }
     const NodeView view = node_.node().view(node_.now());
-    GOSSIPD_ASSERT(view.members.size() <= members_max && view.links.size() <= members_max && view.refusals.size() <= refusals_max);
+    GOSSIPD_ASSERT(view.members.size() <= members_max && view.links.size() <= members_max &&
+                   view.refusals.size() <= refusals_max);
     for (const float x : node_.model()) GOSSIPD_ASSERT(std::isfinite(x));
   }
 
  private:
   [[nodiscard]] NodeConfig config() const {
-    static const Codec codecs[] = {{CodecId::top_k, 64}, {CodecId::int8, 0}, {CodecId::ternary, 0}, {CodecId::bf16, 0}};
+    static const Codec codecs[] = {
+        {CodecId::top_k, 64}, {CodecId::int8, 0}, {CodecId::ternary, 0}, {CodecId::bf16, 0}};
     NodeConfig config = LoneNode::config_of(1);
     if (start_ & start_older) config.membership.protocol = protocol_oldest;
     config.exchange.codec = codecs[start_ >> 3 & 3];
@@ -133,8 +153,10 @@ class Script {
         if (peer.session != sent.session) continue;
         peer.heard_lane = sent.lane;
         peer.last_heard = sent.message;
-        if (sent.lane == Lane::control) hear_control(peer, *sent.message);
-        else hear_turn(peer, *sent.message);
+        if (sent.lane == Lane::control)
+          hear_control(peer, *sent.message);
+        else
+          hear_turn(peer, *sent.message);
       }
     }
   }
@@ -155,7 +177,9 @@ class Script {
     switch (what) {
       case SessionStep::select: selected_ = in_.u8() % peers_.size(); break;
       case SessionStep::dial_in: dial_in(in_.u8()); break;
-      case SessionStep::hello: hello(static_cast<HelloOddity>(in_.u8() % static_cast<std::uint8_t>(HelloOddity::count_))); break;
+      case SessionStep::hello:
+        hello(static_cast<HelloOddity>(in_.u8() % static_cast<std::uint8_t>(HelloOddity::count_)));
+        break;
       case SessionStep::ready: ready(in_.u8()); break;
       case SessionStep::link_up:
         dial_in(0);
@@ -172,7 +196,9 @@ class Script {
       case SessionStep::turn: turn(in_.u8()); break;
       case SessionStep::replica: replica(in_.u8()); break;
       case SessionStep::piece: piece(); break;
-      case SessionStep::time: node_.pass(std::chrono::milliseconds(1 << std::min<int>(in_.u8(), 22))); break;
+      case SessionStep::time:
+        node_.pass(std::chrono::milliseconds(1 << std::min<int>(in_.u8(), 22)));
+        break;
       case SessionStep::train: train(in_.u8()); break;
       case SessionStep::op: operate(in_.u8()); break;
       case SessionStep::disk:
@@ -194,8 +220,14 @@ class Script {
   }
 
   void hello(HelloOddity oddity) {
-    Hello hello{.protocol = protocol_oldest, .cluster = cluster, .id = peer().id, .incarnation = peer().sessions, .name = "peer",
-                .address = {"peer" + std::to_string(selected_), 1}, .job = job, .newest = protocol_version};
+    Hello hello{.protocol = protocol_oldest,
+                .cluster = cluster,
+                .id = peer().id,
+                .incarnation = peer().sessions,
+                .name = "peer",
+                .address = {"peer" + std::to_string(selected_), 1},
+                .job = job,
+                .newest = protocol_version};
     switch (oddity) {
       case HelloOddity::own_id: hello.id = fuzzed_node; break;
       case HelloOddity::other_cluster: hello.cluster = ClusterId{8}; break;
@@ -213,8 +245,10 @@ class Script {
   }
 
   void ready(std::uint8_t bits) {
-    Ready ready{.schema = SchemaHash{raw(schema().hash()) ^ (bits & ready_foreign)}, .has_model = !(bits & ready_without_model),
-                .nonce = peer().sessions + 1, .bf16 = (bits & ready_bf16) != 0};
+    Ready ready{.schema = SchemaHash{raw(schema().hash()) ^ (bits & ready_foreign)},
+                .has_model = !(bits & ready_without_model),
+                .nonce = peer().sessions + 1,
+                .bf16 = (bits & ready_bf16) != 0};
     if (bits & ready_ordered) ready.first_block = 1, ready.held_flips = {0, 2};
     const bool remembers = (bits & ready_remembered) && peer().ready_of_node;
     if (remembers) {
@@ -271,7 +305,9 @@ class Script {
   void control(std::uint8_t kind) {
     switch (kind % 13) {
       case 0: return say(members());
-      case 1: return say(Refuse{Error{in_.u8() % 2 ? "duplicate" : "left", std::string(in_.number() % 2000, 'w')}});
+      case 1:
+        return say(Refuse{
+            Error{in_.u8() % 2 ? "duplicate" : "left", std::string(in_.number() % 2000, 'w')}});
       case 2: return say(Ping{in_.number()});
       case 3: return say(Pong{in_.number()});
       case 4: return say(JobRequest{});
@@ -286,17 +322,21 @@ class Script {
       }
       case 7: return say(FileAbsent{file()});
       case 8: {
-        Ready ready{.schema = in_.u8() % 2 ? schema().hash() : SchemaHash{in_.number()}, .has_model = in_.u8() % 2 == 0, .nonce = in_.number()};
+        Ready ready{.schema = in_.u8() % 2 ? schema().hash() : SchemaHash{in_.number()},
+                    .has_model = in_.u8() % 2 == 0,
+                    .nonce = in_.number()};
         ready.conversation = in_.number();
         ready.spoken = static_cast<std::uint32_t>(in_.number());
         ready.heard = static_cast<std::uint32_t>(in_.number());
         ready.first_block = static_cast<std::uint32_t>(in_.number());
-        for (std::uint8_t i = in_.u8() % 4; i > 0; --i) ready.held_flips.push_back(static_cast<std::uint32_t>(in_.number()));
+        for (std::uint8_t i = in_.u8() % 4; i > 0; --i)
+          ready.held_flips.push_back(static_cast<std::uint32_t>(in_.number()));
         return say(ready);
       }
       case 9: {
         Resync resync;
-        for (std::uint8_t i = in_.u8() % 8; i > 0; --i) resync.blocks.push_back(static_cast<std::uint32_t>(in_.number()));
+        for (std::uint8_t i = in_.u8() % 8; i > 0; --i)
+          resync.blocks.push_back(static_cast<std::uint32_t>(in_.number()));
         return say(resync);
       }
       case 10: return say(Bye{in_.u8() % 2 ? bye_rotated : "left"});
@@ -306,7 +346,9 @@ class Script {
         return say(digest);
       }
       default: {
-        Hello hello{.protocol = static_cast<std::uint32_t>(in_.number()), .cluster = ClusterId{in_.number()}, .id = NodeId{in_.number()}};
+        Hello hello{.protocol = static_cast<std::uint32_t>(in_.number()),
+                    .cluster = ClusterId{in_.number()},
+                    .id = NodeId{in_.number()}};
         hello.incarnation = in_.number();
         hello.job = JobHash{in_.number()};
         hello.newest = static_cast<std::uint32_t>(in_.number());
@@ -316,7 +358,9 @@ class Script {
   }
 
   void fill(Lane lane, std::size_t count) {
-    const Bytes message(std::min(count, lane == Lane::control ? control_bytes_max : bulk_message_bytes_max), std::byte{in_.u8()});
+    const Bytes message(
+        std::min(count, lane == Lane::control ? control_bytes_max : bulk_message_bytes_max),
+        std::byte{in_.u8()});
     say(lane, message);
   }
 
@@ -328,16 +372,24 @@ class Script {
     record.codec = {static_cast<CodecId>(what >> 2 & 7), 32};
     const std::uint8_t how = in_.u8();
     if (how & 1) record.version = static_cast<Version>(in_.number());
-    record.fresh = (how & 2) != 0 && (record.codec.id == CodecId::int8 || record.codec.id == CodecId::bf16);
+    record.fresh =
+        (how & 2) != 0 && (record.codec.id == CodecId::int8 || record.codec.id == CodecId::bf16);
     const std::size_t floats = block < schema().blocks().size() ? schema().blocks()[block].size : 1;
-    std::vector<float> target(floats, std::ldexp(1.0f, static_cast<int>(in_.u8() % 40) - 20)), replica(floats, 0.0f);
+    std::vector<float> target(floats, std::ldexp(1.0f, static_cast<int>(in_.u8() % 40) - 20)),
+        replica(floats, 0.0f);
     target[in_.u8() % floats] = (how & 4) ? std::numeric_limits<float>::infinity() : -1.0f;
     Bytes payload(encoded_size(record.codec, floats));
-    if (record.codec.id != CodecId::mirror && !encode(record.codec, target, replica, payload)) payload.assign(payload.size(), std::byte{in_.u8()});
+    if (record.codec.id != CodecId::mirror && !encode(record.codec, target, replica, payload))
+      payload.assign(payload.size(), std::byte{in_.u8()});
     if (how & 8)
-      for (const std::byte b : in_.bytes(in_.u8())) payload.empty() ? void() : void(payload[std::to_integer<std::size_t>(b) % payload.size()] ^= b);
+      for (const std::byte b : in_.bytes(in_.u8()))
+        payload.empty() ? void()
+                        : void(payload[std::to_integer<std::size_t>(b) % payload.size()] ^= b);
     const bool hashed = is_whole(record) != ((how & 16) != 0);
-    if (hashed) record.hash = kernels().hash(record.codec.id == CodecId::keyframe || record.codec.id == CodecId::mirror ? target : replica);
+    if (hashed)
+      record.hash = kernels().hash(
+          record.codec.id == CodecId::keyframe || record.codec.id == CodecId::mirror ? target
+                                                                                     : replica);
     peer().said[block] = record.version;
     ByteWriter writer(message);
     write_turn_record(writer.grow(turn_record_bytes).first<turn_record_bytes>(), record);
@@ -346,8 +398,12 @@ class Script {
   }
 
   void turn(std::uint8_t bits) {
-    TurnHeader header{.last = (bits & turn_last) != 0, .records = static_cast<std::uint16_t>(in_.u8() % 12), .turn = peer().turn + 1, .step = 5,
-                      .step_seconds = 0.01f, .loss = 1};
+    TurnHeader header{.last = (bits & turn_last) != 0,
+                      .records = static_cast<std::uint16_t>(in_.u8() % 12),
+                      .turn = peer().turn + 1,
+                      .step = 5,
+                      .step_seconds = 0.01f,
+                      .loss = 1};
     if (bits & turn_answers) header.gain_speaker = header.gain_listener = 0.25f;
     if (bits & turn_out_of_order) header.turn = static_cast<std::uint32_t>(in_.number());
     if (bits & turn_odd_header) {
@@ -369,7 +425,8 @@ class Script {
     ReplicaState state;
     const std::vector<std::uint64_t> published = node_.node().published_to(peer().id);
     for (std::size_t i = 0; i < schema().blocks().size(); ++i)
-      state.blocks.push_back({static_cast<Version>(in_.u8()), (i < published.size() ? published[i] : 0) ^ (bits & 1)});
+      state.blocks.push_back(
+          {static_cast<Version>(in_.u8()), (i < published.size() ? published[i] : 0) ^ (bits & 1)});
     say(Lane::bulk, encode_replica_state(state));
   }
 
@@ -379,7 +436,9 @@ class Script {
     say(Lane::bulk, encode_file_piece({offset, content}));
   }
 
-  void train(std::uint8_t how) { node_.train(static_cast<float>(how & 63) / 1024, (how & 0x80) == 0); }
+  void train(std::uint8_t how) {
+    node_.train(static_cast<float>(how & 63) / 1024, (how & 0x80) == 0);
+  }
 
   void repeat(std::uint8_t count) {
     const Bytes message = peer().last_said;

@@ -1,5 +1,6 @@
-// Any bytes as a node's state on its disk: refused with a reason, or a state that is written and read the same again. By an even first byte
-// the rest is only the state, and gets the checksum that it needs to be looked at.
+// Any bytes as a node's state on its disk: refused with a reason, or a state that is written and
+// read the same again. By an even first byte the rest is only the state, and gets the checksum that
+// it needs to be looked at.
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -24,7 +25,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const json body = json::parse(text, nullptr, false);
     if (body.is_discarded()) return 0;
     const std::string written = body.dump(-1, ' ', false, json::error_handler_t::replace);
-    text = R"({"format":1,"checksum":")" + to_hex(XXH3_64bits(written.data(), written.size())) + R"(","state":)" + written + "}";
+    text = R"({"format":1,"checksum":")" + to_hex(XXH3_64bits(written.data(), written.size())) +
+           R"(","state":)" + written + "}";
   }
   const auto state = parse_node_state(text, now_s);
   if (!state) {

@@ -1,5 +1,5 @@
-// Any bytes as a file of inputs and targets, opened and read as a data set whose shape the first byte chooses: every sample
-// is finite or in range, or there is an error.
+// Any bytes as a file of inputs and targets, opened and read as a data set whose shape the first
+// byte chooses: every sample is finite or in range, or there is an error.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -23,7 +23,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (!set) GOSSIPD_ASSERT(set.error().code == "bad-data");
   if (set) {
     std::vector<float> floats[2] = {std::vector<float>(2), std::vector<float>(2)};
-    std::vector<std::int64_t> integers[2] = {std::vector<std::int64_t>(2), std::vector<std::int64_t>(2)};
+    std::vector<std::int64_t> integers[2] = {std::vector<std::int64_t>(2),
+                                             std::vector<std::int64_t>(2)};
     Batch batch{std::span(floats[0]), std::span(floats[1])};
     if (spec.vocabulary > 0) batch.inputs = std::span(integers[0]);
     if (spec.classes > 0) batch.targets = std::span(integers[1]);

@@ -1,5 +1,5 @@
-// Any text as what users and peers write in a line: endpoints, ids, codecs, settings of every kind. Refused with words, or taken and written the same
-// again. The first byte chooses which.
+// Any text as what users and peers write in a line: endpoints, ids, codecs, settings of every kind.
+// Refused with words, or taken and written the same again. The first byte chooses which.
 #include <cmath>
 #include <string>
 
@@ -20,9 +20,11 @@ void check_endpoint(const std::string& text) {
 
 void check_ids(const std::string& text) {
   std::uint64_t id = 0, again = 0;
-  if (from_hex(text, id)) GOSSIPD_ASSERT(text.size() <= 16 && from_hex(to_hex(id), again) && again == id);
+  if (from_hex(text, id))
+    GOSSIPD_ASSERT(text.size() <= 16 && from_hex(to_hex(id), again) && again == id);
   JobFile file, same;
-  if (from_hex(text, file)) GOSSIPD_ASSERT(text.size() == 32 && from_hex(to_hex(file), same) && same == file);
+  if (from_hex(text, file))
+    GOSSIPD_ASSERT(text.size() == 32 && from_hex(to_hex(file), same) && same == file);
 }
 
 void check_codec(const std::string& text) {
@@ -61,8 +63,10 @@ void check_setting(std::size_t which, const std::string& text) {
     return;
   }
   const std::string taken = setting.get();
-  GOSSIPD_ASSERT(values.number >= -1e3 && values.number <= 1e6 && values.count >= 1 && values.count <= 1'000'000);
-  GOSSIPD_ASSERT(values.time >= std::chrono::milliseconds(1) && seconds(values.time) <= setting_day_ms / 1e3);
+  GOSSIPD_ASSERT(values.number >= -1e3 && values.number <= 1e6 && values.count >= 1 &&
+                 values.count <= 1'000'000);
+  GOSSIPD_ASSERT(values.time >= std::chrono::milliseconds(1) &&
+                 seconds(values.time) <= setting_day_ms / 1e3);
   if (!taken.empty()) GOSSIPD_ASSERT(!setting.set(taken) && setting.get() == taken);
 }
 

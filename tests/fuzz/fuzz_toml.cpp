@@ -11,7 +11,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (!job) {
     const std::string& text = job.error().text;
     GOSSIPD_ASSERT(text.starts_with("fuzz"));
-    GOSSIPD_ASSERT(std::none_of(text.begin(), text.end(), [](char c) { return c != '\n' && static_cast<unsigned char>(c) < 0x20; }));
+    GOSSIPD_ASSERT(std::none_of(text.begin(), text.end(), [](char c) {
+      return c != '\n' && static_cast<unsigned char>(c) < 0x20;
+    }));
     return 0;
   }
   const auto again = Job::parse(job->canonical_text(), "fuzz");

@@ -1,5 +1,5 @@
-// A peer that says anything, as turns and replica states, over reconnects: nothing it says may crash
-// the link, break its invariants, or change a replica by a message that was refused.
+// A peer that says anything, as turns and replica states, over reconnects: nothing it says may
+// crash the link, break its invariants, or change a replica by a message that was refused.
 #include <cmath>
 #include <cstring>
 
@@ -21,14 +21,13 @@ void try_codec(std::span<const std::byte> input) {
   if (apply(codec, input.subspan(3), replica, 64.0f) != ApplyError::none)
     GOSSIPD_ASSERT(std::memcmp(replica.data(), before.data(), floats * sizeof(float)) == 0);
   else
-    for (const float value : replica) GOSSIPD_ASSERT(std::isfinite(value) && std::fabs(value) <= 64.5f);
+    for (const float value : replica)
+      GOSSIPD_ASSERT(std::isfinite(value) && std::fabs(value) <= 64.5f);
 }
 
 class FuzzedNode {
  public:
-  explicit FuzzedNode(std::uint32_t protocol) : protocol_(protocol) {
-    open(1);
-  }
+  explicit FuzzedNode(std::uint32_t protocol) : protocol_(protocol) { open(1); }
 
   void hear(std::span<const std::byte> message) {
     now_ += std::chrono::milliseconds(10);
@@ -59,7 +58,8 @@ class FuzzedNode {
     static std::vector<float> before, after;  // kept: to fill new ones took most of the time
     const std::size_t held_before = held(before);
     if (!act()) return;
-    GOSSIPD_ASSERT(held(after) == held_before && std::memcmp(before.data(), after.data(), held_before * sizeof(float)) == 0);
+    GOSSIPD_ASSERT(held(after) == held_before &&
+                   std::memcmp(before.data(), after.data(), held_before * sizeof(float)) == 0);
   }
 
   // The blocks of the peer's model that are held, one after the other; how many floats that is.
@@ -99,8 +99,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   FuzzedNode node(script_protocol(input[0]));
   input = input.subspan(1);
   while (input.size() >= 2) {
-    const std::size_t wanted = std::to_integer<std::size_t>(input[0]) | std::to_integer<std::size_t>(input[1]) << 8;
-    const auto message = input.subspan(2, wanted == rest_of_script ? input.size() - 2 : std::min(wanted, input.size() - 2));
+    const std::size_t wanted =
+        std::to_integer<std::size_t>(input[0]) | std::to_integer<std::size_t>(input[1]) << 8;
+    const auto message = input.subspan(
+        2, wanted == rest_of_script ? input.size() - 2 : std::min(wanted, input.size() - 2));
     input = input.subspan(2 + message.size());
     node.hear(message);
   }

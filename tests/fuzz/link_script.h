@@ -1,7 +1,9 @@
 // tests/fuzz/link_script.h - what the fuzz target of turns and the maker of its seeds agree on.
 //
-// An input is a byte whose lowest bit chooses the protocol (with hashes of whole blocks a changed one would never be taken, without them it is), then
-// a script: pieces of {u16 length, bytes}, of which the length rest_of_script means all that follows. A piece is a message from the peer, except that the single byte `reconnect` stands for a lost and regained connection.
+// An input is a byte whose lowest bit chooses the protocol (with hashes of whole blocks a changed
+// one would never be taken, without them it is), then a script: pieces of {u16 length, bytes}, of
+// which the length rest_of_script means all that follows. A piece is a message from the peer,
+// except that the single byte `reconnect` stands for a lost and regained connection.
 #pragma once
 
 #include "core/exchange/link.h"
@@ -13,7 +15,9 @@ inline constexpr std::size_t rest_of_script = 0xffff;
 inline constexpr NodeId fuzzed_node{2};
 inline constexpr NodeId fuzzing_peer{1};  // the smaller id speaks first
 
-inline std::uint32_t script_protocol(std::byte first) { return (first & std::byte{1}) == std::byte{0} ? protocol_oldest : protocol_version; }
+inline std::uint32_t script_protocol(std::byte first) {
+  return (first & std::byte{1}) == std::byte{0} ? protocol_oldest : protocol_version;
+}
 
 inline Schema script_schema() {
   auto schema = Schema::build({{"weight", {40, 30}, 0, 1200, SegmentKind::parameter},
@@ -31,12 +35,16 @@ inline void describe_ready(const Link& link, std::uint64_t nonce, Ready& ready) 
 }
 
 // Speaks the whole turn that `link` has; the messages are left in the link.
-inline void speak_turn(Link& link, const Schema& schema, const ExchangePolicy& policy, std::span<const float> model, Codec codec, Instant now) {
+inline void speak_turn(Link& link, const Schema& schema, const ExchangePolicy& policy,
+                       std::span<const float> model, Codec codec, Instant now) {
   std::vector<float> update(schema.floats());
   const std::vector<double> travelled(schema.blocks().size(), 1.0);
   link.look_begin({}, 0, OuterStep{policy.outer_momentum, policy.outer_momentum, travelled}, now);
-  for (std::size_t block = 0; block < schema.blocks().size(); ++block) link.look(block, model, update, {});
-  link.begin(Speech{.codec = codec, .gain_self = static_cast<float>(policy.mixing), .gain_peer = static_cast<float>(policy.mixing),
+  for (std::size_t block = 0; block < schema.blocks().size(); ++block)
+    link.look(block, model, update, {});
+  link.begin(Speech{.codec = codec,
+                    .gain_self = static_cast<float>(policy.mixing),
+                    .gain_peer = static_cast<float>(policy.mixing),
                     .snapshot_at = now},
              now);
   while (!link.spoken_all())

@@ -31,13 +31,15 @@ TEST_CASE("speeds 1:2:4 get batches 1:2:4, and steps that take equally long") {
   VirtualCluster cluster(schema);
   add_three(cluster, schema, BalanceWeight::batch);
   cluster.run_for(20s);
-  const double batch[] = {double(cluster.view(0).batch), double(cluster.view(1).batch), double(cluster.view(2).batch)};
+  const double batch[] = {double(cluster.view(0).batch), double(cluster.view(1).batch),
+                          double(cluster.view(2).batch)};
   CHECK(batch[0] == doctest::Approx(24).epsilon(0.1));
   CHECK(batch[1] == doctest::Approx(48).epsilon(0.1));
   CHECK(batch[2] == doctest::Approx(96).epsilon(0.1));
   CHECK(batch[0] + batch[1] + batch[2] == doctest::Approx(3 * 56).epsilon(0.1));
   for (const std::size_t i : {1u, 2u})
-    CHECK(cluster.view(i).step_seconds == doctest::Approx(cluster.view(0).step_seconds).epsilon(0.15));
+    CHECK(cluster.view(i).step_seconds ==
+          doctest::Approx(cluster.view(0).step_seconds).epsilon(0.15));
   // Everybody counts true samples.
   for (std::size_t i = 0; i < 3; ++i) CHECK(cluster.view(i).own_samples <= cluster.samples(i));
   CHECK(cluster.samples(2) > 3 * cluster.samples(0));
@@ -55,9 +57,12 @@ TEST_CASE("the batch of a node that becomes slower follows within 20 of its step
   CHECK(cluster.view(2).batch < 0.6 * before);
 }
 
-TEST_CASE("weight by batch conserves the batch-weighted sum, and the rate is scaled only when that is asked for") {
+TEST_CASE(
+    "weight by batch conserves the batch-weighted sum, and the rate is scaled only when that is "
+    "asked for") {
   const Schema schema = schema_of({300});
-  for (const BalanceWeight weight : {BalanceWeight::none, BalanceWeight::batch, BalanceWeight::rate}) {
+  for (const BalanceWeight weight :
+       {BalanceWeight::none, BalanceWeight::batch, BalanceWeight::rate}) {
     VirtualCluster cluster(schema);
     add_three(cluster, schema, weight);
     const double spread = cluster.spread();

@@ -9,7 +9,8 @@ namespace {
 
 std::size_t count(const VirtualCluster& cluster, std::size_t node, const std::string& words) {
   std::size_t lines = 0;
-  for (const std::string& line : cluster.log(node)) lines += line.find(words) != std::string::npos ? 1 : 0;
+  for (const std::string& line : cluster.log(node))
+    lines += line.find(words) != std::string::npos ? 1 : 0;
   return lines;
 }
 
@@ -22,7 +23,8 @@ std::size_t clones_named(const VirtualCluster& cluster) {
 bool all_know(const VirtualCluster& cluster, std::size_t members) {
   for (std::size_t i = 0; i < cluster.size(); ++i) {
     std::size_t alive = 0;
-    for (const MemberView& m : cluster.view(i).members) alive += m.record.state == MemberState::alive ? 1 : 0;
+    for (const MemberView& m : cluster.view(i).members)
+      alive += m.record.state == MemberState::alive ? 1 : 0;
     if (alive != members) return false;
   }
   return true;
@@ -30,7 +32,9 @@ bool all_know(const VirtualCluster& cluster, std::size_t members) {
 
 }  // namespace
 
-TEST_CASE("of a cloned disk's two nodes the copy takes a new id, both are named, and the others keep their links") {
+TEST_CASE(
+    "of a cloned disk's two nodes the copy takes a new id, both are named, and the others keep "
+    "their links") {
   for (const std::size_t nodes : {2u, 4u, 9u}) {
     CAPTURE(nodes);
     const Schema schema = schema_of({200});
@@ -42,8 +46,10 @@ TEST_CASE("of a cloned disk's two nodes the copy takes a new id, both are named,
     cluster.write_checkpoint(1);
     cluster.whole_disk(copy) = cluster.whole_disk(1);
     std::vector<std::size_t> ups(nodes);
-    for (std::size_t i = 0; i < nodes; ++i) ups[i] = count(cluster, i, "event=link-up peer=" + to_hex(original));
-    const std::size_t between_others = nodes > 2 ? count(cluster, 0, "event=link-down peer=" + to_hex(cluster.id(2))) : 0;
+    for (std::size_t i = 0; i < nodes; ++i)
+      ups[i] = count(cluster, i, "event=link-up peer=" + to_hex(original));
+    const std::size_t between_others =
+        nodes > 2 ? count(cluster, 0, "event=link-down peer=" + to_hex(cluster.id(2))) : 0;
     cluster.start_from_disk(copy);
     REQUIRE(cluster.run_until([&] { return cluster.id(copy) != original; }, 300s));
     CHECK(cluster.id(1) == original);
@@ -61,9 +67,11 @@ TEST_CASE("of a cloned disk's two nodes the copy takes a new id, both are named,
       flagged += member(cluster.view(i), original)->cloned ? 1 : 0;
     }
     CHECK(flagged >= 2);
-    if (nodes > 2) CHECK(count(cluster, 0, "event=link-down peer=" + to_hex(cluster.id(2))) == between_others);
+    if (nodes > 2)
+      CHECK(count(cluster, 0, "event=link-down peer=" + to_hex(cluster.id(2))) == between_others);
     // Every sample counts once at most.
-    for (std::size_t i = 0; i < cluster.size(); ++i) cluster.act(i, [](Node& node, Instant now) { (void)node.pause(now); });
+    for (std::size_t i = 0; i < cluster.size(); ++i)
+      cluster.act(i, [](Node& node, Instant now) { (void)node.pause(now); });
     cluster.run_for(30s);
     Samples trained = 0;
     for (std::size_t i = 0; i < cluster.size(); ++i) trained += cluster.samples(i);
@@ -75,7 +83,9 @@ TEST_CASE("of a cloned disk's two nodes the copy takes a new id, both are named,
   }
 }
 
-TEST_CASE("a node that restarts, whose sessions are still half open, and one from an old backup are no clones") {
+TEST_CASE(
+    "a node that restarts, whose sessions are still half open, and one from an old backup are no "
+    "clones") {
   const Schema schema = schema_of({200});
   VirtualCluster cluster(schema);
   for (std::size_t i = 0; i < 4; ++i) cluster.add(with_model(schema, i));
@@ -97,7 +107,8 @@ TEST_CASE("a node that restarts, whose sessions are still half open, and one fro
   CHECK(cluster.id(1) == backup.state.id);
 }
 
-TEST_CASE("a dial that comes back is named, and the address is dialled again when it leads elsewhere") {
+TEST_CASE(
+    "a dial that comes back is named, and the address is dialled again when it leads elsewhere") {
   const Schema schema = schema_of({200});
   VirtualCluster cluster(schema);
   for (std::size_t i = 0; i < 3; ++i) cluster.add(with_model(schema, i));
@@ -120,7 +131,8 @@ TEST_CASE("a dial that comes back is named, and the address is dialled again whe
   CHECK(clones_named(cluster) == 0);
 }
 
-TEST_CASE("join says at once that an address will not be dialled, and dials one that came back before") {
+TEST_CASE(
+    "join says at once that an address will not be dialled, and dials one that came back before") {
   const Schema schema = schema_of({200});
   VirtualCluster cluster(schema);
   for (std::size_t i = 0; i < 2; ++i) cluster.add(with_model(schema, i));

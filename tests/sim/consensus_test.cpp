@@ -18,7 +18,8 @@ double movement(const std::vector<double>& before, const std::vector<double>& af
 }
 
 struct Outcome {
-  double initial_spread = 0, final_spread = 0, mean_moved = 0;  // the last relative to the initial spread
+  // the last relative to the initial spread
+  double initial_spread = 0, final_spread = 0, mean_moved = 0;
   std::uint64_t checks = 0;
 };
 
@@ -34,8 +35,9 @@ NodeOptions equal(std::size_t i, const Schema& schema, Codec codec) {
   return options;
 }
 
-Outcome reach_consensus(std::size_t count, std::vector<Duration> step_times, Codec codec, const Schema& schema, Duration latency = 1ms,
-                        double target = 1e-4, std::vector<ReplicaFormat> replicas = {ReplicaFormat::fp32}) {
+Outcome reach_consensus(std::size_t count, std::vector<Duration> step_times, Codec codec,
+                        const Schema& schema, Duration latency = 1ms, double target = 1e-4,
+                        std::vector<ReplicaFormat> replicas = {ReplicaFormat::fp32}) {
   VirtualCluster cluster(schema);
   cluster.set_latency(latency);
   for (std::size_t i = 0; i < count; ++i) {
@@ -60,14 +62,17 @@ Outcome reach_consensus(std::size_t count, std::vector<Duration> step_times, Cod
 TEST_CASE("nodes that start from different models reach consensus in lock-step and keep the mean") {
   const Schema schema = schema_of({300, 2000, 64});
   for (const std::size_t count : {2u, 3u, 8u}) {
-    for (const Codec codec : {Codec{CodecId::fp32, 0}, Codec{CodecId::int8, 0}, Codec{CodecId::int4, 0}}) {
+    for (const Codec codec :
+         {Codec{CodecId::fp32, 0}, Codec{CodecId::int8, 0}, Codec{CodecId::int4, 0}}) {
       CAPTURE(count);
       const std::string name = to_string(codec.id);
       CAPTURE(name);
       const Outcome outcome = reach_consensus(count, {10ms}, codec, schema);
-      std::printf("lock-step: nodes=%zu codec=%s spread %.4f -> %.6f mean moved %.2e of the initial spread, %llu replica checks\n", count,
-                  to_string(codec.id), outcome.initial_spread, outcome.final_spread, outcome.mean_moved,
-                  static_cast<unsigned long long>(outcome.checks));
+      std::printf(
+          "lock-step: nodes=%zu codec=%s spread %.4f -> %.6f mean moved %.2e of the initial "
+          "spread, %llu replica checks\n",
+          count, to_string(codec.id), outcome.initial_spread, outcome.final_spread,
+          outcome.mean_moved, static_cast<unsigned long long>(outcome.checks));
       CHECK(outcome.final_spread <= 1e-4 * outcome.initial_spread);
       CHECK(outcome.mean_moved < 1e-4);
       CHECK(outcome.checks > 2);
@@ -82,42 +87,56 @@ TEST_CASE("unequal speeds and delays do not move the mean beyond a few per cent"
     std::vector<Duration> steps;
     Duration latency;
   };
-  for (const Case& c : {Case{"equal speeds, not in step", {10ms, 10100us, 9900us, 10050us}, 3ms}, Case{"speeds 1:4", {10ms, 40ms}, 3ms},
+  for (const Case& c : {Case{"equal speeds, not in step", {10ms, 10100us, 9900us, 10050us}, 3ms},
+                        Case{"speeds 1:4", {10ms, 40ms}, 3ms},
                         Case{"speeds 1:4, 100 ms apart", {10ms, 40ms}, 100ms}}) {
     CAPTURE(c.name);
-    const Outcome outcome = reach_consensus(4, c.steps, Codec{CodecId::int8, 0}, schema, c.latency, 2e-3);
-    std::printf("asynchronous: %s: spread %.4f -> %.6f, mean moved %.3f %% of the initial spread\n", c.name, outcome.initial_spread,
-                outcome.final_spread, 100 * outcome.mean_moved);
+    const Outcome outcome =
+        reach_consensus(4, c.steps, Codec{CodecId::int8, 0}, schema, c.latency, 2e-3);
+    std::printf("asynchronous: %s: spread %.4f -> %.6f, mean moved %.3f %% of the initial spread\n",
+                c.name, outcome.initial_spread, outcome.final_spread, 100 * outcome.mean_moved);
     CHECK(outcome.final_spread < 2e-3 * outcome.initial_spread);
     CHECK(outcome.mean_moved < 0.05);
   }
 }
 
 TEST_CASE("a model of 17 blocks reaches consensus with the sparse codec") {
-  const Schema schema = schema_of({block_floats_max + 5, 10, 700, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64});
+  const Schema schema = schema_of(
+      {block_floats_max + 5, 10, 700, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64});
   CHECK(schema.blocks().size() == 17);
   const Outcome outcome = reach_consensus(3, {10ms}, Codec{CodecId::top_k, 128}, schema, 1ms, 2e-3);
-  std::printf("17 blocks, top_k: spread %.4f -> %.6f, mean moved %.2e\n", outcome.initial_spread, outcome.final_spread, outcome.mean_moved);
+  std::printf("17 blocks, top_k: spread %.4f -> %.6f, mean moved %.2e\n", outcome.initial_spread,
+              outcome.final_spread, outcome.mean_moved);
   CHECK(outcome.final_spread < 2e-3 * outcome.initial_spread);
   CHECK(outcome.mean_moved < 1e-3);
 }
 
-TEST_CASE("replicas in bf16 are the same bits at both ends, keep the mean, and bring models as close as bf16 can tell") {
+TEST_CASE(
+    "replicas in bf16 are the same bits at both ends, keep the mean, and bring models as close as "
+    "bf16 can tell") {
   const Schema schema = schema_of({300, 2000, 64});
-  for (const Codec codec : {Codec{CodecId::fp32, 0}, Codec{CodecId::bf16, 0}, Codec{CodecId::int8, 0}, Codec{CodecId::int4, 0}, Codec{CodecId::top_k, 128}}) {
+  for (const Codec codec :
+       {Codec{CodecId::fp32, 0}, Codec{CodecId::bf16, 0}, Codec{CodecId::int8, 0},
+        Codec{CodecId::int4, 0}, Codec{CodecId::top_k, 128}}) {
     const std::string name = to_string(codec.id);
     CAPTURE(name);
-    const Outcome outcome = reach_consensus(3, {10ms, 10100us}, codec, schema, 1ms, 3e-3, {ReplicaFormat::bf16});
-    std::printf("bf16 replicas: codec=%s spread %.4f -> %.6f mean moved %.2e, %llu replica checks\n", name.c_str(), outcome.initial_spread,
-                outcome.final_spread, outcome.mean_moved, static_cast<unsigned long long>(outcome.checks));
+    const Outcome outcome =
+        reach_consensus(3, {10ms, 10100us}, codec, schema, 1ms, 3e-3, {ReplicaFormat::bf16});
+    std::printf(
+        "bf16 replicas: codec=%s spread %.4f -> %.6f mean moved %.2e, %llu replica checks\n",
+        name.c_str(), outcome.initial_spread, outcome.final_spread, outcome.mean_moved,
+        static_cast<unsigned long long>(outcome.checks));
     CHECK(outcome.final_spread < 3e-3 * outcome.initial_spread);
     CHECK(outcome.mean_moved < 1e-3);
     CHECK(outcome.checks > 2);
   }
 }
 
-// In bf16 what is next to 100 is 100.5, so 100.2 cannot be told; 0.2 over the 127 steps of int8 is more than all of the small values.
-TEST_CASE("a difference that bf16 cannot hold does not hide smaller ones, and what is said comes to an end") {
+// In bf16 what is next to 100 is 100.5, so 100.2 cannot be told; 0.2 over the 127 steps of int8 is
+// more than all of the small values.
+TEST_CASE(
+    "a difference that bf16 cannot hold does not hide smaller ones, and what is said comes to an "
+    "end") {
   const Schema schema = schema_of({1000});
   VirtualCluster cluster(schema);
   for (std::size_t i = 0; i < 2; ++i) {
@@ -132,12 +151,16 @@ TEST_CASE("a difference that bf16 cannot hold does not hide smaller ones, and wh
     cluster.add(options);
   }
   cluster.run_for(60s);
-  const auto deltas = [&](std::size_t node) { return cluster.view(node).links.at(0).counters.deltas_sent; };
+  const auto deltas = [&](std::size_t node) {
+    return cluster.view(node).links.at(0).counters.deltas_sent;
+  };
   const std::uint64_t before[] = {deltas(0), deltas(1)};
   const std::span<const float> a = cluster.model(0), b = cluster.model(1);
   double apart = 0;
-  for (std::size_t p = 1; p < a.size(); ++p) apart = std::max(apart, std::abs(static_cast<double>(a[p]) - static_cast<double>(b[p])));
-  std::printf("next to a large value: small ones apart by %.2e, %llu and %llu deltas\n", apart, static_cast<unsigned long long>(before[0]),
+  for (std::size_t p = 1; p < a.size(); ++p)
+    apart = std::max(apart, std::abs(static_cast<double>(a[p]) - static_cast<double>(b[p])));
+  std::printf("next to a large value: small ones apart by %.2e, %llu and %llu deltas\n", apart,
+              static_cast<unsigned long long>(before[0]),
               static_cast<unsigned long long>(before[1]));
   CHECK(apart < 1e-4);
   cluster.run_for(60s);
@@ -146,7 +169,9 @@ TEST_CASE("a difference that bf16 cannot hold does not hide smaller ones, and wh
 }
 
 TEST_CASE("where one end of a link wants replicas in fp32, they are") {
-  const Outcome outcome = reach_consensus(2, {10ms}, Codec{CodecId::int8, 0}, schema_of({300, 2000}), 1ms, 1e-4, {ReplicaFormat::bf16, ReplicaFormat::fp32});
+  const Outcome outcome =
+      reach_consensus(2, {10ms}, Codec{CodecId::int8, 0}, schema_of({300, 2000}), 1ms, 1e-4,
+                      {ReplicaFormat::bf16, ReplicaFormat::fp32});
   CHECK(outcome.final_spread <= 1e-4 * outcome.initial_spread);  // closer than bf16 comes
   CHECK(outcome.checks > 2);
 }
@@ -173,7 +198,8 @@ TEST_CASE("a link in bf16 that breaks at any message goes on with the same bits"
 TEST_CASE("a node alone trains exactly as if there were no gossip") {
   const Schema schema = schema_of({500, 20});
   const auto step = [](std::size_t, std::span<float> x, Step s) {
-    for (std::size_t i = 0; i < x.size(); ++i) x[i] -= 0.01f * std::sin(x[i] + static_cast<float>(s + i));
+    for (std::size_t i = 0; i < x.size(); ++i)
+      x[i] -= 0.01f * std::sin(x[i] + static_cast<float>(s + i));
   };
   VirtualCluster cluster(schema, step);
   NodeOptions options;
@@ -200,13 +226,19 @@ TEST_CASE("a joiner takes the cluster's model and then trains with it") {
   joiner.seeds = {1};
   cluster.add(joiner);
   CHECK(cluster.node(2).phase() == Phase::joining);
-  REQUIRE(cluster.run_until([&] { return cluster.node(2).phase() == Phase::training && cluster.view(2).links.size() == 2; }, 20s));
+  REQUIRE(cluster.run_until(
+      [&] {
+        return cluster.node(2).phase() == Phase::training && cluster.view(2).links.size() == 2;
+      },
+      20s));
   cluster.run_for(2s);
   CHECK(cluster.spread() < ExchangePolicy{}.spread_bound);
   CHECK(cluster.model(2)[17] == doctest::Approx(cluster.model(0)[17]).epsilon(1e-2));
 }
 
-TEST_CASE("a new link costs a quarter of the model in int8, the whole of it in fp32, and then nothing is lost") {
+TEST_CASE(
+    "a new link costs a quarter of the model in int8, the whole of it in fp32, and then nothing is "
+    "lost") {
   const Schema schema = schema_of({50'000, 100});
   const auto joined = [&](CodecId codec) {
     VirtualCluster cluster(schema);
@@ -224,7 +256,8 @@ TEST_CASE("a new link costs a quarter of the model in int8, the whole of it in f
       off += std::pow(cluster.model(1)[p] - founder.start[p], 2.0);
       norm += std::pow(founder.start[p], 2.0);
     }
-    CHECK(std::memcmp(&cluster.model(1)[50'000], &founder.start[50'000], 400) == 0);  // small blocks stay exact
+    // small blocks stay exact
+    CHECK(std::memcmp(&cluster.model(1)[50'000], &founder.start[50'000], 400) == 0);
     return std::pair{std::sqrt(off / norm), cluster.bytes()};
   };
   const auto [exact_error, exact_bytes] = joined(CodecId::fp32);
@@ -236,7 +269,8 @@ TEST_CASE("a new link costs a quarter of the model in int8, the whole of it in f
 }
 
 TEST_CASE("a segment that is local stays as its own node makes it") {
-  const auto schema = Schema::build({Segment{"w", {300}, 0, 300, SegmentKind::parameter}, Segment{"steps", {2}, 300, 2, SegmentKind::local}});
+  const auto schema = Schema::build({Segment{"w", {300}, 0, 300, SegmentKind::parameter},
+                                     Segment{"steps", {2}, 300, 2, SegmentKind::local}});
   REQUIRE(schema);
   VirtualCluster cluster(*schema, [](std::size_t, std::span<float> x, Step) { x[300] += 1; });
   for (std::size_t i = 0; i < 2; ++i) {
@@ -270,8 +304,12 @@ TEST_CASE("over long lines models agree soonest with the gains of mixing 1") {
     REQUIRE(cluster.run_until([&] { return cluster.spread() < 1e-3 * spread; }, 300s));
     return seconds(cluster.now() - began);
   };
-  const double as_it_is = agreement_takes(1), stronger = agreement_takes(1.5), strongest = agreement_takes(2);
-  std::printf("a round trip of 1 s, to a thousandth of the spread: mixing 1: %.1f s, 1.5: %.1f s, 2: %.1f s\n", as_it_is, stronger, strongest);
+  const double as_it_is = agreement_takes(1), stronger = agreement_takes(1.5),
+               strongest = agreement_takes(2);
+  std::printf(
+      "a round trip of 1 s, to a thousandth of the spread: mixing 1: %.1f s, 1.5: %.1f s, 2: %.1f "
+      "s\n",
+      as_it_is, stronger, strongest);
   CHECK(as_it_is < stronger);
   CHECK(2 * as_it_is < strongest);
 }

@@ -14,14 +14,17 @@ namespace gossipd::sim {
 
 class EventQueue {
  public:
-  void at(Instant when, std::function<void()> run) { events_.push(Event{std::max(when, now_), ++order_, std::move(run)}); }
+  void at(Instant when, std::function<void()> run) {
+    events_.push(Event{std::max(when, now_), ++order_, std::move(run)});
+  }
   [[nodiscard]] Instant now() const { return now_; }
   [[nodiscard]] std::uint64_t count() const { return count_; }  // of events that have run
 
   // Runs the next event if it is not later than `end`.
   bool step(Instant end) {
     if (events_.empty() || events_.top().at > end) return false;
-    const Event event = std::move(const_cast<Event&>(events_.top()));  // top() is const, and the event leaves at once
+    // top() is const, and the event leaves at once
+    const Event event = std::move(const_cast<Event&>(events_.top()));
     events_.pop();
     now_ = event.at;
     ++count_;
@@ -35,7 +38,9 @@ class EventQueue {
     Instant at;
     std::uint64_t order;
     std::function<void()> run;
-    bool operator>(const Event& other) const { return at != other.at ? at > other.at : order > other.order; }
+    bool operator>(const Event& other) const {
+      return at != other.at ? at > other.at : order > other.order;
+    }
   };
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   Instant now_{std::chrono::seconds(1000)};

@@ -12,7 +12,8 @@ using namespace gossipd;
 using namespace gossipd::sim;
 using namespace std::chrono_literals;
 
-TEST_CASE("a connection lost at any message leaves no desync, and the nodes still agree in the end") {
+TEST_CASE(
+    "a connection lost at any message leaves no desync, and the nodes still agree in the end") {
   struct Case {
     const char* name;
     std::vector<std::uint64_t> sizes;
@@ -20,8 +21,9 @@ TEST_CASE("a connection lost at any message leaves no desync, and the nodes stil
     std::uint64_t cuts;
   };
   // The second one's turns are several messages long, so that cuts fall into the middle of them.
-  const Case cases[] = {{"small blocks, int4", {700, 3000, 40}, {CodecId::int4, 0}, 120},
-                        {"turns of many messages, fp32", {20'000, 20'000, 20'000, 300}, {CodecId::fp32, 0}, 40}};
+  const Case cases[] = {
+      {"small blocks, int4", {700, 3000, 40}, {CodecId::int4, 0}, 120},
+      {"turns of many messages, fp32", {20'000, 20'000, 20'000, 300}, {CodecId::fp32, 0}, 40}};
   for (const Case& c : cases) {
     CAPTURE(c.name);
     const Schema schema = schema_of(c.sizes);
@@ -38,15 +40,17 @@ TEST_CASE("a connection lost at any message leaves no desync, and the nodes stil
       }
       cluster.cut_after(cut);
       const double start = cluster.spread();
-      REQUIRE(cluster.run_until([&] { return cluster.spread() < 1e-3 * start && cluster.messages() > cut; }, 60s));
+      REQUIRE(cluster.run_until(
+          [&] { return cluster.spread() < 1e-3 * start && cluster.messages() > cut; }, 60s));
       for (const LinkView& link : cluster.view(0).links) {
         resent += link.counters.deltas_resent;
         CHECK(link.counters.refused_total() == 0);
       }
       checks += cluster.replica_checks();
     }
-    std::printf("%s: %llu cuts, %llu deltas sent again, %llu replica checks\n", c.name, static_cast<unsigned long long>(c.cuts),
-                static_cast<unsigned long long>(resent), static_cast<unsigned long long>(checks));
+    std::printf("%s: %llu cuts, %llu deltas sent again, %llu replica checks\n", c.name,
+                static_cast<unsigned long long>(c.cuts), static_cast<unsigned long long>(resent),
+                static_cast<unsigned long long>(checks));
     CHECK(resent > 0);
     CHECK(checks > 5 * c.cuts);
   }
@@ -66,7 +70,11 @@ TEST_CASE("a dead peer is noticed, costs the others no step, and comes back") {
   CHECK(member(cluster.view(1), cluster.id(2))->record.state == MemberState::failed);
   cluster.restart(2);
   REQUIRE(cluster.run_until(
-      [&] { return member(cluster.view(0), cluster.id(2))->record.state == MemberState::alive && cluster.view(2).links.size() == 2; }, 30s));
+      [&] {
+        return member(cluster.view(0), cluster.id(2))->record.state == MemberState::alive &&
+               cluster.view(2).links.size() == 2;
+      },
+      30s));
   CHECK(cluster.disk(2).incarnation > incarnation);
 }
 
@@ -80,7 +88,9 @@ TEST_CASE("a frozen peer costs the others no step and is a member again after it
   cluster.run_for(30s);
   CHECK(cluster.steps(0) - before == 3000);
   CHECK(member(cluster.view(0), cluster.id(2))->record.state == MemberState::failed);
-  REQUIRE(cluster.run_until([&] { return member(cluster.view(0), cluster.id(2))->record.state == MemberState::alive; }, 30s));
+  REQUIRE(cluster.run_until(
+      [&] { return member(cluster.view(0), cluster.id(2))->record.state == MemberState::alive; },
+      30s));
   CHECK(member(cluster.view(2), cluster.id(0))->record.state == MemberState::alive);
 }
 
@@ -91,7 +101,11 @@ TEST_CASE("who thaws takes in what the others have learnt meanwhile, and does no
   });
   for (std::size_t i = 0; i < 3; ++i) cluster.add(with_model(schema, i));
   cluster.run_for(10s);
-  const auto mean_of = [&](std::size_t i) { return static_cast<double>(std::accumulate(cluster.model(i).begin(), cluster.model(i).end(), 0.0f)) / 2000; };
+  const auto mean_of = [&](std::size_t i) {
+    return static_cast<double>(
+               std::accumulate(cluster.model(i).begin(), cluster.model(i).end(), 0.0f)) /
+           2000;
+  };
   cluster.freeze(2, 30s);
   cluster.run_for(30s);
   const double gap = mean_of(0) - mean_of(2);
@@ -108,7 +122,9 @@ TEST_CASE("who thaws takes in what the others have learnt meanwhile, and does no
   CHECK(furthest_back < 0.1 * gap);
 }
 
-TEST_CASE("every kind of bad delta changes nothing, is counted by its reason, and quarantines the link when it repeats") {
+TEST_CASE(
+    "every kind of bad delta changes nothing, is counted by its reason, and quarantines the link "
+    "when it repeats") {
   const Schema schema = schema_of({2000});
   struct Case {
     Reject reason;
@@ -120,12 +136,17 @@ TEST_CASE("every kind of bad delta changes nothing, is counted by its reason, an
   const std::size_t record = turn_header_bytes;
   for (const Case& c : {
            Case{Reject::malformed, [](Bytes& m) { m.resize(m.size() - 1); }},
-           Case{Reject::bad_gain, [&](Bytes& m) { set(m, 12, std::numeric_limits<float>::quiet_NaN()); }},
+           Case{Reject::bad_gain,
+                [&](Bytes& m) { set(m, 12, std::numeric_limits<float>::quiet_NaN()); }},
            Case{Reject::unknown_block, [&](Bytes& m) { set(m, record, std::uint32_t{99}); }},
            Case{Reject::out_of_turn, [&](Bytes& m) { set(m, 4, std::uint32_t{123456}); }},
            Case{Reject::base_mismatch, [&](Bytes& m) { set(m, record + 4, Version{777777}); }},
-           Case{Reject::not_finite, [&](Bytes& m) { set(m, record + turn_record_bytes, std::numeric_limits<float>::quiet_NaN()); }},
-           Case{Reject::absurd_magnitude, [&](Bytes& m) { set(m, record + turn_record_bytes, 1e30f); }},
+           Case{Reject::not_finite,
+                [&](Bytes& m) {
+                  set(m, record + turn_record_bytes, std::numeric_limits<float>::quiet_NaN());
+                }},
+           Case{Reject::absurd_magnitude,
+                [&](Bytes& m) { set(m, record + turn_record_bytes, 1e30f); }},
        }) {
     const std::string reason = to_string(c.reason);
     CAPTURE(reason);
@@ -139,27 +160,38 @@ TEST_CASE("every kind of bad delta changes nothing, is counted by its reason, an
     REQUIRE(!cluster.node(1).received_from(cluster.id(0)).empty());
     bool spoiled = false, intact = true;
     cluster.tamper([&](std::size_t from, std::size_t, Lane lane, Bytes& message) {
-      if (from != 0 || lane != Lane::bulk || message.size() < record + turn_record_bytes || bulk_kind(message) != BulkKind::turn) return true;
+      if (from != 0 || lane != Lane::bulk || message.size() < record + turn_record_bytes ||
+          bulk_kind(message) != BulkKind::turn)
+        return true;
       c.spoil(message);
       spoiled = true;
       return true;
     });
     for (float& x : cluster.model(0)) x += 0.01f;
-    REQUIRE(cluster.run_until([&] { return spoiled && has_refusal(cluster.view(1), "quarantined", true); }, 60s));
+    REQUIRE(cluster.run_until(
+        [&] { return spoiled && has_refusal(cluster.view(1), "quarantined", true); }, 60s));
     cluster.run_for(100ms);
     std::uint64_t counted = 0;
-    for (const LinkView& link : cluster.view(1).links) counted += link.counters.refused[raw(c.reason)];
+    for (const LinkView& link : cluster.view(1).links)
+      counted += link.counters.refused[raw(c.reason)];
     CHECK(counted >= 1);
     CHECK(has_refusal(cluster.view(0), "quarantined", false));
     for (const float x : cluster.model(1)) intact = intact && std::isfinite(x) && std::fabs(x) < 10;
     CHECK(intact);
     // And when the peer behaves again it is let in again.
     cluster.tamper({});
-    REQUIRE(cluster.run_until([&] { return cluster.view(1).links[0].state == "open" && cluster.view(1).links[0].counters.spread < 5e-3; }, 120s));
+    REQUIRE(cluster.run_until(
+        [&] {
+          return cluster.view(1).links[0].state == "open" &&
+                 cluster.view(1).links[0].counters.spread < 5e-3;
+        },
+        120s));
   }
 }
 
-TEST_CASE("a node whose own model turns non-finite publishes nothing, says so, and takes a neighbour's model") {
+TEST_CASE(
+    "a node whose own model turns non-finite publishes nothing, says so, and takes a neighbour's "
+    "model") {
   const Schema schema = schema_of({2000});
   VirtualCluster cluster(schema);
   for (std::size_t i = 0; i < 3; ++i) {
@@ -172,7 +204,8 @@ TEST_CASE("a node whose own model turns non-finite publishes nothing, says so, a
   bool was_broken = false;
   REQUIRE(cluster.run_until(
       [&] {
-        for (const std::string& line : cluster.log(1)) was_broken = was_broken || line.find("to=broken") != std::string::npos;
+        for (const std::string& line : cluster.log(1))
+          was_broken = was_broken || line.find("to=broken") != std::string::npos;
         return was_broken && cluster.node(1).phase() == Phase::training;
       },
       30s));

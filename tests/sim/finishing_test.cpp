@@ -39,8 +39,10 @@ struct Walkers {
         }) {
     for (std::size_t i = 0; i < count; ++i) {
       NodeOptions options;
-      if (i == 0) options.start = random_model(floats, 5);
-      else options.seeds = {0};
+      if (i == 0)
+        options.start = random_model(floats, 5);
+      else
+        options.seeds = {0};
       options.budget = 32 * 200 * count;
       options.membership.links = links;
       options.exchange.replicas = replicas;
@@ -48,8 +50,7 @@ struct Walkers {
     }
   }
   void write_checkpoints() {
-    for (std::size_t i = 0; i < cluster.size(); ++i)
-      cluster.write_checkpoint(i);
+    for (std::size_t i = 0; i < cluster.size(); ++i) cluster.write_checkpoint(i);
   }
   // All have finished, none waits for anybody, and their final models are one.
   [[nodiscard]] bool has_one_final_model() {
@@ -84,12 +85,17 @@ TEST_CASE("the final exchange brings the models together and keeps their mean") 
     const double before = w.spread();
     const auto mean = w.cluster.mean();
     const std::uint64_t bytes = w.cluster.bytes();
-    REQUIRE(w.cluster.run_until([&] { return all_in(w.cluster, Phase::finished); }, 50s));  // the cap would be 60
+    // the cap would be 60
+    REQUIRE(w.cluster.run_until([&] { return all_in(w.cluster, Phase::finished); }, 50s));
     double moved = 0, square = 0;
     const auto now = w.cluster.mean();
-    for (std::size_t p = 0; p < floats; ++p) moved += std::pow(now[p] - mean[p], 2), square += mean[p] * mean[p];
-    std::printf("12 nodes, %u links: %.4f apart before the final exchange, %.5f after it; the mean moved by %.5f, %.1f models were sent\n", links, before,
-                w.spread(), std::sqrt(moved / square), static_cast<double>(w.cluster.bytes() - bytes) / (4.0 * floats));
+    for (std::size_t p = 0; p < floats; ++p)
+      moved += std::pow(now[p] - mean[p], 2), square += mean[p] * mean[p];
+    std::printf(
+        "12 nodes, %u links: %.4f apart before the final exchange, %.5f after it; the mean moved "
+        "by %.5f, %.1f models were sent\n",
+        links, before, w.spread(), std::sqrt(moved / square),
+        static_cast<double>(w.cluster.bytes() - bytes) / (4.0 * floats));
     CHECK(before > 0.02);
     CHECK(w.spread() < bound);
     CHECK(std::sqrt(moved / square) < 0.1 * before);
@@ -110,7 +116,9 @@ TEST_CASE("a node dies in the final exchange: the others agree, and so does it w
   }
 }
 
-TEST_CASE("a node stands still while the others finish: they do not wait for the cap, and it agrees with them afterwards") {
+TEST_CASE(
+    "a node stands still while the others finish: they do not wait for the cap, and it agrees with "
+    "them afterwards") {
   Walkers w(8, 3);
   REQUIRE(w.cluster.run_until([&] { return w.cluster.steps(0) > 100; }, 60s));
   w.cluster.freeze(5, 60s);
@@ -159,8 +167,7 @@ TEST_CASE(
       REQUIRE(w.cluster.run_until([&] { return w.cluster.steps(0) > 100; }, 60s));
       w.write_checkpoints();
       REQUIRE(w.cluster.run_until([&] { return all_in(w.cluster, Phase::finishing); }, 60s));
-      for (const std::size_t victim : {std::size_t{0}, count - 1})
-        w.cluster.kill(victim);
+      for (const std::size_t victim : {std::size_t{0}, count - 1}) w.cluster.kill(victim);
       w.cluster.run_for(died_for);
       for (const std::size_t victim : {std::size_t{0}, count - 1})
         w.cluster.start_from_disk(victim);
@@ -209,8 +216,7 @@ TEST_CASE(
     w.cluster.write_checkpoint(i);
   }
   REQUIRE(w.cluster.run_until([&] { return all_in(w.cluster, Phase::finishing); }, 60s));
-  for (std::size_t i = 0; i < 4; ++i)
-    w.cluster.kill(i, VirtualCluster::Death::power_lost);
+  for (std::size_t i = 0; i < 4; ++i) w.cluster.kill(i, VirtualCluster::Death::power_lost);
   for (std::size_t i = 0; i < 4; ++i) {
     w.cluster.start_from_disk(i);
     w.cluster.run_for(3s);

@@ -1,4 +1,5 @@
-// One node's bad value, bad step or lie, through real nodes: the others train on, and who was hurt recovers.
+// One node's bad value, bad step or lie, through real nodes: the others train on, and who was hurt
+// recovers.
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -19,20 +20,25 @@ constexpr double noise = 0.02;
 
 double rms_distance(std::span<const float> a, std::span<const float> b) {
   double sum = 0;
-  for (std::size_t p = 0; p < a.size(); ++p) sum += std::pow(static_cast<double>(a[p]) - static_cast<double>(b[p]), 2);
+  for (std::size_t p = 0; p < a.size(); ++p)
+    sum += std::pow(static_cast<double>(a[p]) - static_cast<double>(b[p]), 2);
   return std::sqrt(sum / static_cast<double>(a.size()));
 }
 
-// Three nodes with gradients towards one target, and noise. `spoil` is what the bad one's steps do besides.
+// Three nodes with gradients towards one target, and noise. `spoil` is what the bad one's steps do
+// besides.
 struct Training {
-  explicit Training(std::function<void(std::span<float>, Step)> spoil, Hooks hooks = {}, std::size_t nodes = 3)
+  explicit Training(std::function<void(std::span<float>, Step)> spoil, Hooks hooks = {},
+                    std::size_t nodes = 3)
       : schema(schema_of({600, 2000})),
         target(random_model(schema.floats(), 1)),
-        cluster(schema, [this, spoil = std::move(spoil)](std::size_t node, std::span<float> x, Step step) {
-          for (std::size_t p = 0; p < x.size(); ++p)
-            x[p] += pull * (target[p] - x[p]) + static_cast<float>(noise * (random.uniform() - 0.5));
-          if (node == bad || cluster.size() == 1) spoil(x, step);
-        }) {
+        cluster(schema,
+                [this, spoil = std::move(spoil)](std::size_t node, std::span<float> x, Step step) {
+                  for (std::size_t p = 0; p < x.size(); ++p)
+                    x[p] += pull * (target[p] - x[p]) +
+                            static_cast<float>(noise * (random.uniform() - 0.5));
+                  if (node == bad || cluster.size() == 1) spoil(x, step);
+                }) {
     cluster.plant(std::move(hooks));
     for (std::size_t i = 0; i < nodes; ++i) {
       NodeOptions options = with_model(schema, 0);
@@ -42,13 +48,19 @@ struct Training {
   }
   [[nodiscard]] double furthest_healthy() {
     double most = 0;
-    for (std::size_t i = 0; i < std::min(bad, cluster.size()); ++i) most = std::max(most, rms_distance(cluster.model(i), target));
+    for (std::size_t i = 0; i < std::min(bad, cluster.size()); ++i)
+      most = std::max(most, rms_distance(cluster.model(i), target));
     return most;
   }
   // The furthest that a healthy node gets from the target during `length`.
   double watch(Duration length) {
     double most = 0;
-    (void)cluster.run_until([&] { most = std::max(most, furthest_healthy()); return false; }, length);
+    (void)cluster.run_until(
+        [&] {
+          most = std::max(most, furthest_healthy());
+          return false;
+        },
+        length);
     return most;
   }
 
@@ -83,7 +95,8 @@ TEST_CASE("an undisturbed run takes no step back and cuts no transfer") {
   }
 }
 
-TEST_CASE("one step that throws a model away reaches nobody, and its node goes on from where it was") {
+TEST_CASE(
+    "one step that throws a model away reaches nobody, and its node goes on from where it was") {
   const double usual = undisturbed();
   for (const float thrown : {1e3f, 1e6f, 1e30f}) {
     CAPTURE(thrown);
@@ -101,31 +114,45 @@ TEST_CASE("one step that throws a model away reaches nobody, and its node goes o
   }
 }
 
-TEST_CASE("a node alone goes back to its former model, and rests longer and longer when every step is not finite") {
-  Training once([](std::span<float> x, Step step) {
-    if (step == 500) x[3] = std::numeric_limits<float>::quiet_NaN();
-  }, {}, 1);
+TEST_CASE(
+    "a node alone goes back to its former model, and rests longer and longer when every step is "
+    "not finite") {
+  Training once(
+      [](std::span<float> x, Step step) {
+        if (step == 500) x[3] = std::numeric_limits<float>::quiet_NaN();
+      },
+      {}, 1);
   once.cluster.run_for(10s);
   CHECK(once.cluster.view(0).steps_taken_back == 1);
   CHECK(once.cluster.node(0).phase() == Phase::training);
   CHECK(rms_distance(once.cluster.model(0), once.target) < 1);
 
   bool spoils = true;
-  Training always([&spoils](std::span<float> x, Step step) {
-    if (spoils && step >= 500) x[3] = std::numeric_limits<float>::quiet_NaN();
-  }, {}, 1);
+  Training always(
+      [&spoils](std::span<float> x, Step step) {
+        if (spoils && step >= 500) x[3] = std::numeric_limits<float>::quiet_NaN();
+      },
+      {}, 1);
   always.cluster.run_for(600s);
   const std::uint64_t tries = always.cluster.view(0).steps_taken_back;
-  std::printf("always not finite: %llu tries in ten minutes\n", static_cast<unsigned long long>(tries));
+  std::printf("always not finite: %llu tries in ten minutes\n",
+              static_cast<unsigned long long>(tries));
   CHECK(tries > 20);
   CHECK(tries < 200);
   spoils = false;
-  REQUIRE(always.cluster.run_until([&] { return always.cluster.node(0).phase() == Phase::training && std::isfinite(always.cluster.model(0)[3]); }, 700s));
+  REQUIRE(always.cluster.run_until(
+      [&] {
+        return always.cluster.node(0).phase() == Phase::training &&
+               std::isfinite(always.cluster.model(0)[3]);
+      },
+      700s));
   always.cluster.run_for(20s);
   CHECK(rms_distance(always.cluster.model(0), always.target) < 1);
 }
 
-TEST_CASE("a member that claims a huge weight and sends what is far away moves nobody, and its links rest") {
+TEST_CASE(
+    "a member that claims a huge weight and sends what is far away moves nobody, and its links "
+    "rest") {
   const double usual = undisturbed();
   for (const float first : {1e6f, 100.0f, 3.0f}) {
     CAPTURE(first);
@@ -138,7 +165,8 @@ TEST_CASE("a member that claims a huge weight and sends what is far away moves n
     };
     hooks.wire = [](std::size_t from, std::size_t, Lane lane, Bytes& message) {
       const float weight = 32;  // 1e9 is refused as bad_gain
-      if (from == bad && lane == Lane::bulk && bulk_kind(message) == BulkKind::turn) std::memcpy(message.data() + turn_weight_offset, &weight, sizeof weight);
+      if (from == bad && lane == Lane::bulk && bulk_kind(message) == BulkKind::turn)
+        std::memcpy(message.data() + turn_weight_offset, &weight, sizeof weight);
       return true;
     };
     Training training([](std::span<float>, Step) {}, std::move(hooks));
@@ -147,10 +175,12 @@ TEST_CASE("a member that claims a huge weight and sends what is far away moves n
     training.cluster.restart(bad);  // with those options
     training.cluster.run_for(40s);
     REQUIRE(*lies > 10);
-    std::printf("a liar from %g on: the healthy are %.4f away, %.4f undisturbed\n", static_cast<double>(first), training.watch(20s), usual);
+    std::printf("a liar from %g on: the healthy are %.4f away, %.4f undisturbed\n",
+                static_cast<double>(first), training.watch(20s), usual);
     CHECK(training.watch(20s) < 1.5 * usual);
     std::uint64_t judged = 0;
-    for (const LinkView& link : training.cluster.view(0).links) judged += link.counters.transfers_clipped;
+    for (const LinkView& link : training.cluster.view(0).links)
+      judged += link.counters.transfers_clipped;
     CHECK((judged > 0 || has_refusal(training.cluster.view(0), "quarantined", true)));
   }
 }
@@ -160,13 +190,15 @@ TEST_CASE("a weight that no minibatch can have is refused as a bad gain") {
   training.cluster.run_for(3s);
   training.cluster.tamper([](std::size_t from, std::size_t, Lane lane, Bytes& message) {
     const float weight = 1e9f;
-    if (from == bad && lane == Lane::bulk && bulk_kind(message) == BulkKind::turn) std::memcpy(message.data() + turn_weight_offset, &weight, sizeof weight);
+    if (from == bad && lane == Lane::bulk && bulk_kind(message) == BulkKind::turn)
+      std::memcpy(message.data() + turn_weight_offset, &weight, sizeof weight);
     return true;
   });
   training.cluster.run_for(5s);
   std::uint64_t refused = 0;
   for (std::size_t i = 0; i < bad; ++i)
-    for (const LinkView& link : training.cluster.view(i).links) refused += link.counters.refused[raw(Reject::bad_gain)];
+    for (const LinkView& link : training.cluster.view(i).links)
+      refused += link.counters.refused[raw(Reject::bad_gain)];
   CHECK(refused > 0);
 }
 
@@ -179,8 +211,10 @@ TEST_CASE("nothing is taken of a neighbour whose loss is far beyond the median")
   std::uint64_t distrusted = 0, healthy = 0;
   for (std::size_t i = 0; i < bad; ++i)
     for (const LinkView& link : training.cluster.view(i).links) {
-      if (link.peer == training.cluster.id(bad)) distrusted += link.counters.transfers_distrusted;
-      else healthy += link.counters.transfers_distrusted;
+      if (link.peer == training.cluster.id(bad))
+        distrusted += link.counters.transfers_distrusted;
+      else
+        healthy += link.counters.transfers_distrusted;
     }
   CHECK(healthy == 0);
   CHECK(distrusted > 20);

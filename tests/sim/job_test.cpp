@@ -39,7 +39,9 @@ TEST_CASE("a job's file comes whole from a member that has it, whoever is asked 
   }
 }
 
-TEST_CASE("a job's file comes whole although every session breaks on the way, and when its holder appears late") {
+TEST_CASE(
+    "a job's file comes whole although every session breaks on the way, and when its holder "
+    "appears late") {
   const Schema schema = schema_of({100});
   const Bytes content = content_of(8 * file_piece_bytes_max);
   VirtualCluster cluster(schema);
@@ -49,14 +51,17 @@ TEST_CASE("a job's file comes whole although every session breaks on the way, an
   cluster.run_for(20s);
   REQUIRE(cluster.file(2).empty());
   cluster.put_file(0, content);
-  REQUIRE(cluster.run_until([&] { return cluster.file(2).size() >= 2 * file_piece_bytes_max; }, 60s));
+  REQUIRE(
+      cluster.run_until([&] { return cluster.file(2).size() >= 2 * file_piece_bytes_max; }, 60s));
   REQUIRE(cluster.file(2).size() < content.size());
   cluster.cut_after(cluster.messages() + 1);
   REQUIRE(cluster.run_until([&] { return cluster.file(2).size() == content.size(); }, 120s));
   CHECK(cluster.file(2) == content);
 }
 
-TEST_CASE("a piece of a file that lies beyond its end or makes no sense changes nothing, and its sender is refused") {
+TEST_CASE(
+    "a piece of a file that lies beyond its end or makes no sense changes nothing, and its sender "
+    "is refused") {
   const Schema schema = schema_of({100});
   const Bytes content = content_of(1000);
   for (const bool nonsense : {false, true}) {
@@ -66,17 +71,22 @@ TEST_CASE("a piece of a file that lies beyond its end or makes no sense changes 
     cluster.put_file(0, content);
     cluster.tamper([nonsense](std::size_t, std::size_t, Lane lane, Bytes& message) {
       if (lane != Lane::bulk || !is_file_piece(message)) return true;
-      if (nonsense) message[1] = std::byte{1};
-      else message.push_back(std::byte{0});
+      if (nonsense)
+        message[1] = std::byte{1};
+      else
+        message.push_back(std::byte{0});
       return true;
     });
     cluster.want_file(1, named(content));
-    REQUIRE(cluster.run_until([&] { return has_refusal(cluster.view(1), "malformed", true); }, 60s));
+    REQUIRE(
+        cluster.run_until([&] { return has_refusal(cluster.view(1), "malformed", true); }, 60s));
     CHECK(cluster.file(1).empty());
   }
 }
 
-TEST_CASE("a budget that is extended after the end is known to all, also to who joins later, and is trained to its end") {
+TEST_CASE(
+    "a budget that is extended after the end is known to all, also to who joins later, and is "
+    "trained to its end") {
   const Schema schema = schema_of({100});
   VirtualCluster cluster(schema);
   for (std::size_t i = 0; i < 3; ++i) cluster.add(short_job(schema, i));
@@ -132,7 +142,9 @@ TEST_CASE("a budget cannot be extended by nothing, or beyond what can be counted
   CHECK(cluster.node(0).extend_budget(~Samples{0}, cluster.now())->code == "bad-budget");
 }
 
-TEST_CASE("a node whose trainer has stopped stops as well, though the estimate that told it so has come down since") {
+TEST_CASE(
+    "a node whose trainer has stopped stops as well, though the estimate that told it so has come "
+    "down since") {
   const Schema schema = schema_of({10});
   std::uint64_t vain = 0;
   for (Samples steps = 300; steps < 500; steps += 5) {
@@ -140,11 +152,13 @@ TEST_CASE("a node whose trainer has stopped stops as well, though the estimate t
     for (std::size_t i = 0; i < 3; ++i) {
       NodeOptions options = with_model(schema, i);
       options.budget = options.trainer_budget = steps * 32;
-      options.membership.suspect_after = 300ms;  // figures older than that are made up for by the speed of before
+      // figures older than that are made up for by the speed of before
+      options.membership.suspect_after = 300ms;
       cluster.add(options);
     }
     // Speeds that change all the time make that now too much and now too little.
-    for (bool slow = false; !all_in(cluster, Phase::finished) && cluster.now() < Instant{} + 2000s; slow = !slow) {
+    for (bool slow = false; !all_in(cluster, Phase::finished) && cluster.now() < Instant{} + 2000s;
+         slow = !slow) {
       for (std::size_t i = 0; i < 3; ++i) cluster.set_speed(i, slow ? 5ms : 0ms);
       cluster.run_for(700ms);
     }

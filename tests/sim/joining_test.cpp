@@ -1,4 +1,5 @@
-// How a node without a model comes to one: from several neighbours, from one that dies half-way, from one that sends wrong blocks.
+// How a node without a model comes to one: from several neighbours, from one that dies half-way,
+// from one that sends wrong blocks.
 #include <cmath>
 #include <cstdio>
 
@@ -41,7 +42,8 @@ struct Meter : Watcher {
   Instant at{};
 };
 
-// Donors whose models agree, and a joiner behind narrow ways that is not there yet. With one link each the joiner has one donor at a time.
+// Donors whose models agree, and a joiner behind narrow ways that is not there yet. With one link
+// each the joiner has one donor at a time.
 struct Rig {
   explicit Rig(std::size_t donors, std::uint32_t links) : joiner(donors) {
     for (std::size_t i = 0; i < donors; ++i) {
@@ -49,7 +51,8 @@ struct Rig {
       if (i > 0) options.seeds = {0};
       options.membership.links = links;
       options.start = random_model(schema.floats(), 7);
-      options.exchange.bulk_window_bytes = 128 * 1024;  // two messages on the way, not the whole model
+      // two messages on the way, not the whole model
+      options.exchange.bulk_window_bytes = 128 * 1024;
       cluster.add(options);
     }
     cluster.check_no_replicas();
@@ -58,7 +61,8 @@ struct Rig {
     options.seeds = {0};
     options.membership.links = links;
     cluster.add_off(options);
-    for (std::size_t i = 0; i < donors; ++i) cluster.network().way(i, joiner).bytes_per_s = narrow_bytes_per_s;
+    for (std::size_t i = 0; i < donors; ++i)
+      cluster.network().way(i, joiner).bytes_per_s = narrow_bytes_per_s;
     cluster.watch(meter);
   }
   // Seconds that the joiner takes from its start on.
@@ -94,11 +98,13 @@ struct Rig {
 
 }  // namespace
 
-TEST_CASE("two neighbours bring a joiner's model in about half the time of one, each its own half") {
+TEST_CASE(
+    "two neighbours bring a joiner's model in about half the time of one, each its own half") {
   Rig one(1, 1), two(2, 2);
   const double alone_s = one.join(), together_s = two.join();
-  std::printf("a model over %.1f MB/s: %.2f s from one neighbour, %.2f s from two (%zu and %zu messages)\n", narrow_bytes_per_s / 1e6, alone_s,
-              together_s, two.meter.messages[0], two.meter.messages[1]);
+  std::printf(
+      "a model over %.1f MB/s: %.2f s from one neighbour, %.2f s from two (%zu and %zu messages)\n",
+      narrow_bytes_per_s / 1e6, alone_s, together_s, two.meter.messages[0], two.meter.messages[1]);
   CHECK(together_s < 0.65 * alone_s);
   CHECK(one.adopted().find(" blocks=" + std::to_string(blocks)) != std::string::npos);
   CHECK(two.adopted().find(to_hex(two.cluster.id(0))) != std::string::npos);
@@ -109,14 +115,18 @@ TEST_CASE("two neighbours bring a joiner's model in about half the time of one, 
   }
 }
 
-TEST_CASE("a donor tells its model in pieces of at most two blocks, between which it is there for everybody else") {
+TEST_CASE(
+    "a donor tells its model in pieces of at most two blocks, between which it is there for "
+    "everybody else") {
   Rig rig(1, 1);
   std::size_t most = 0, pieces = 0;
   Hooks hooks;
   hooks.effects = [&](std::size_t node, std::vector<Effect>& effects) {  // of one call of work()
     std::size_t bytes = 0;
     for (const Effect& effect : effects)
-      if (const auto* sent = std::get_if<SendEffect>(&effect); sent != nullptr && sent->lane == Lane::bulk) bytes += sent->message->size();
+      if (const auto* sent = std::get_if<SendEffect>(&effect);
+          sent != nullptr && sent->lane == Lane::bulk)
+        bytes += sent->message->size();
     if (node != 0 || bytes == 0) return;
     ++pieces;
     most = std::max(most, bytes);
@@ -124,7 +134,8 @@ TEST_CASE("a donor tells its model in pieces of at most two blocks, between whic
   rig.cluster.plant(std::move(hooks));
   rig.join();
   CHECK(pieces >= blocks / 2);
-  CHECK(most <= 2 * (turn_header_bytes + turn_record_bytes + turn_hash_bytes + encoded_size(Codec{CodecId::int8}, block_floats_max)));
+  CHECK(most <= 2 * (turn_header_bytes + turn_record_bytes + turn_hash_bytes +
+                     encoded_size(Codec{CodecId::int8}, block_floats_max)));
 }
 
 TEST_CASE("what a donor has told before it dies counts: the next one begins where it ended") {
@@ -134,13 +145,17 @@ TEST_CASE("what a donor has told before it dies counts: the next one begins wher
     Rig rig(2, 1);
     const Instant start = rig.cluster.now();
     rig.cluster.power_on(rig.joiner);
-    REQUIRE(rig.cluster.run_until([&] { return rig.meter.messages[0] + rig.meter.messages[1] == blocks / 2; }, 60s));
+    REQUIRE(rig.cluster.run_until(
+        [&] { return rig.meter.messages[0] + rig.meter.messages[1] == blocks / 2; }, 60s));
     const std::size_t donor = rig.meter.messages[0] > 0 ? 0 : 1, other = 1 - donor;
     REQUIRE(rig.meter.messages[other] == 0);
     rig.cluster.kill(donor, death);
     rig.finish(start);
-    std::printf("%s half-way: %zu bytes heard from the first and %zu from the second, %zu without a death\n",
-                death == VirtualCluster::Death::killed ? "killed" : "power lost", rig.meter.heard[donor], rig.meter.heard[other], whole.meter.total());
+    std::printf(
+        "%s half-way: %zu bytes heard from the first and %zu from the second, %zu without a "
+        "death\n",
+        death == VirtualCluster::Death::killed ? "killed" : "power lost", rig.meter.heard[donor],
+        rig.meter.heard[other], whole.meter.total());
     CHECK(rig.meter.messages[other] == blocks / 2);
     CHECK(rig.meter.total() < whole.meter.total() * 11 / 10);
     CHECK(rig.off(other) < 0.01);
@@ -171,12 +186,16 @@ TEST_CASE("blocks of a dead donor are forgotten when they are too old") {
   CHECK(rig.meter.messages[0] == blocks / 2 + blocks);
 }
 
-TEST_CASE("a block that does not have the hash it came with is counted, not taken, and asked for again") {
+TEST_CASE(
+    "a block that does not have the hash it came with is counted, not taken, and asked for again") {
   Rig rig(1, 1);
   bool spoiled = false;
   rig.cluster.tamper([&](std::size_t from, std::size_t, Lane lane, Bytes& message) {
-    if (from != 0 || lane != Lane::bulk || bulk_kind(message) != BulkKind::turn || spoiled || rig.meter.messages[0] < blocks / 3) return true;
-    message.back() ^= std::byte{1};  // another code of int8: nothing that a check of ranges would find
+    if (from != 0 || lane != Lane::bulk || bulk_kind(message) != BulkKind::turn || spoiled ||
+        rig.meter.messages[0] < blocks / 3)
+      return true;
+    // another code of int8: nothing that a check of ranges would find
+    message.back() ^= std::byte{1};
     return spoiled = true;
   });
   rig.join();
@@ -189,7 +208,8 @@ TEST_CASE("a block that does not have the hash it came with is counted, not take
 
 TEST_CASE("a joiner that names blocks which the model does not have, or out of order, is refused") {
   const Schema schema = schema_of({100, 100, 100});
-  for (const std::vector<std::uint32_t>& named : {std::vector<std::uint32_t>{3}, {0, 2, 1}, {0, 1, 1}, {0, 3}}) {
+  for (const std::vector<std::uint32_t>& named :
+       {std::vector<std::uint32_t>{3}, {0, 2, 1}, {0, 1, 1}, {0, 3}}) {
     VirtualCluster cluster(schema);
     cluster.add(with_model(schema, 0));
     cluster.tamper([&](std::size_t from, std::size_t, Lane lane, Bytes& message) {
@@ -205,7 +225,8 @@ TEST_CASE("a joiner that names blocks which the model does not have, or out of o
     NodeOptions joiner;
     joiner.seeds = {0};
     cluster.add(joiner);
-    REQUIRE(cluster.run_until([&] { return has_refusal(cluster.view(0), "malformed", true); }, 30s));
+    REQUIRE(
+        cluster.run_until([&] { return has_refusal(cluster.view(0), "malformed", true); }, 30s));
   }
 }
 
@@ -214,7 +235,8 @@ TEST_CASE("between two nodes that have models a wrong block costs neither the li
   VirtualCluster cluster(schema);
   int spoiled = 0;
   cluster.tamper([&](std::size_t from, std::size_t, Lane lane, Bytes& message) {
-    if (from != 0 || lane != Lane::bulk || bulk_kind(message) != BulkKind::turn || spoiled > 0) return true;
+    if (from != 0 || lane != Lane::bulk || bulk_kind(message) != BulkKind::turn || spoiled > 0)
+      return true;
     message.back() ^= std::byte{1};
     ++spoiled;
     return true;
@@ -234,14 +256,17 @@ TEST_CASE("between two nodes that have models a wrong block costs neither the li
   CHECK(counted == 1);
 }
 
-TEST_CASE("a donor that sends wrong blocks only is kept away for a while, and nothing of it is taken") {
+TEST_CASE(
+    "a donor that sends wrong blocks only is kept away for a while, and nothing of it is taken") {
   Rig rig(1, 1);
   rig.cluster.tamper([](std::size_t from, std::size_t, Lane lane, Bytes& message) {
-    if (from == 0 && lane == Lane::bulk && bulk_kind(message) == BulkKind::turn) message.back() ^= std::byte{1};
+    if (from == 0 && lane == Lane::bulk && bulk_kind(message) == BulkKind::turn)
+      message.back() ^= std::byte{1};
     return true;
   });
   rig.cluster.power_on(rig.joiner);
-  REQUIRE(rig.cluster.run_until([&] { return has_refusal(rig.cluster.view(rig.joiner), "quarantined", true); }, 60s));
+  REQUIRE(rig.cluster.run_until(
+      [&] { return has_refusal(rig.cluster.view(rig.joiner), "quarantined", true); }, 60s));
   CHECK(rig.adopted().empty());
   rig.cluster.tamper({});
   rig.finish(rig.cluster.now());

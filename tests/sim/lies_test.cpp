@@ -1,4 +1,5 @@
-// A member that holds the key and lies about itself and others: it costs its own share and nothing else.
+// A member that holds the key and lies about itself and others: it costs its own share and nothing
+// else.
 #include "core/wire/control.h"
 #include "tests/sim/support.h"
 
@@ -35,7 +36,9 @@ struct LyingCluster {
     });
   }
   // A record of a member that is believed, as the liar would have it.
-  [[nodiscard]] MemberRecord record_of(std::size_t node) const { return member(cluster.view(liar), cluster.id(node))->record; }
+  [[nodiscard]] MemberRecord record_of(std::size_t node) const {
+    return member(cluster.view(liar), cluster.id(node))->record;
+  }
   void tell_once(const MemberRecord& record) {
     lie = [this, record](Members& members) {
       members.records.push_back(record);
@@ -56,8 +59,11 @@ struct LyingCluster {
 
 }  // namespace
 
-TEST_CASE("who is said to have left in the last of all lives is still there, and leaves and joins as its operator wants") {
-  for (const std::uint64_t incarnation : {all_ones, all_ones - 1, std::uint64_t{1} << 63, std::uint64_t{1} << 62, std::uint64_t{1} << 40}) {
+TEST_CASE(
+    "who is said to have left in the last of all lives is still there, and leaves and joins as its "
+    "operator wants") {
+  for (const std::uint64_t incarnation : {all_ones, all_ones - 1, std::uint64_t{1} << 63,
+                                          std::uint64_t{1} << 62, std::uint64_t{1} << 40}) {
     CAPTURE(incarnation);
     LyingCluster lying;
     VirtualCluster& cluster = lying.cluster;
@@ -77,13 +83,17 @@ TEST_CASE("who is said to have left in the last of all lives is still there, and
 TEST_CASE("who is suspected in the last of all lives lives on") {
   LyingCluster lying;
   VirtualCluster& cluster = lying.cluster;
-  lying.lie = [&](Members& members) { members.suspicions.push_back({cluster.id(1), all_ones, cluster.id(liar)}); };
+  lying.lie = [&](Members& members) {
+    members.suspicions.push_back({cluster.id(1), all_ones, cluster.id(liar)});
+  };
   cluster.run_for(30s);
   CHECK(lying.all_hold(1, MemberState::alive));
   CHECK(cluster.view(1).incarnation < 1000);
 }
 
-TEST_CASE("a budget of the last of all revisions does not end the job, and an operator's extension is in force everywhere") {
+TEST_CASE(
+    "a budget of the last of all revisions does not end the job, and an operator's extension is in "
+    "force everywhere") {
   for (const std::uint64_t revision : {all_ones, std::uint64_t{1} << 62, std::uint64_t{1} << 40}) {
     CAPTURE(revision);
     LyingCluster lying(1'000'000);
@@ -93,13 +103,17 @@ TEST_CASE("a budget of the last of all revisions does not end the job, and an op
     record.tick += 100;
     record.news = record.tick;
     lying.tell_once(record);
-    for (std::size_t i = 0; i < honest_nodes; ++i) CHECK(cluster.node(i).phase() == Phase::training);
-    cluster.act(0, [](Node& node, Instant now) { CHECK_FALSE(node.extend_budget(1'000'000, now)); });
-    CHECK(cluster.run_until([&] {
-      for (std::size_t i = 0; i < honest_nodes; ++i)
-        if (cluster.view(i).budget_samples != 2'000'000) return false;
-      return true;
-    }, 30s));
+    for (std::size_t i = 0; i < honest_nodes; ++i)
+      CHECK(cluster.node(i).phase() == Phase::training);
+    cluster.act(0,
+                [](Node& node, Instant now) { CHECK_FALSE(node.extend_budget(1'000'000, now)); });
+    CHECK(cluster.run_until(
+        [&] {
+          for (std::size_t i = 0; i < honest_nodes; ++i)
+            if (cluster.view(i).budget_samples != 2'000'000) return false;
+          return true;
+        },
+        30s));
   }
 }
 
@@ -112,7 +126,8 @@ TEST_CASE("nobody believes of itself what it cannot have trained on") {
     record.samples = samples;
     lying.tell_once(record);
     CHECK(cluster.view(1).own_samples <= cluster.samples(1));
-    for (std::size_t i = 0; i < honest_nodes; ++i) CHECK(cluster.node(i).phase() == Phase::training);
+    for (std::size_t i = 0; i < honest_nodes; ++i)
+      CHECK(cluster.node(i).phase() == Phase::training);
   }
 }
 
@@ -124,7 +139,8 @@ TEST_CASE("one member's claimed samples neither end the job nor drive the schedu
     for (MemberRecord& record : members.records)
       if (record.id == cluster.id(liar)) record.samples = all_ones;
     for (MemberFigures& figures : members.figures)
-      if (figures.id == cluster.id(liar)) figures.samples = Samples{1} << 62, figures.samples_per_second = 1e30;
+      if (figures.id == cluster.id(liar))
+        figures.samples = Samples{1} << 62, figures.samples_per_second = 1e30;
   };
   cluster.run_for(40s);
   for (std::size_t i = 0; i < honest_nodes; ++i) {

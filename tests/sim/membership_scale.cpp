@@ -1,7 +1,9 @@
-// membership-scale: what membership costs and how fast it tells, for N virtual members of the real core.
+// membership-scale: what membership costs and how fast it tells, for N virtual members of the real
+// core.
 //
-// Members step a toy trainer once a second (so their figures change all the time) and exchange no models: every byte
-// that is counted is membership's (bytes of messages at the sender, below TLS and TCP headers). Deterministic.
+// Members step a toy trainer once a second (so their figures change all the time) and exchange no
+// models: every byte that is counted is membership's (bytes of messages at the sender, below TLS
+// and TCP headers). Deterministic.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -18,14 +20,20 @@ namespace {
 constexpr std::size_t known_by_each = 64;  // of an overlay that is measured alone
 
 nlohmann::json to_json(const ScaleCluster::Overlay& overlay) {
-  return {{"links_min", overlay.links_min}, {"links_mean", overlay.links_mean}, {"links_max", overlay.links_max}, {"connected", overlay.connected}};
+  return {{"links_min", overlay.links_min},
+          {"links_mean", overlay.links_mean},
+          {"links_max", overlay.links_max},
+          {"connected", overlay.connected}};
 }
 
-// Links alone, of members that know a few others each, before and after a tenth of them is gone at once.
+// Links alone, of members that know a few others each, before and after a tenth of them is gone at
+// once.
 nlohmann::json measure_overlay(std::size_t members) {
   ScaleCluster cluster(members, known_by_each);
   cluster.run_for(20s);
-  nlohmann::json result{{"members", members}, {"known_by_each", known_by_each}, {"overlay", to_json(cluster.overlay())}};
+  nlohmann::json result{{"members", members},
+                        {"known_by_each", known_by_each},
+                        {"overlay", to_json(cluster.overlay())}};
   cluster.crash(members / 10);
   cluster.run_for(40s);
   result["overlay_without_a_tenth"] = to_json(cluster.overlay());
@@ -58,20 +66,29 @@ nlohmann::json measure(std::size_t members, bool saturated) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app{"What membership costs and how fast it tells, for N virtual members of the real core; one JSON line for each N. Periods are of 1 s."};
+  CLI::App app{
+      "What membership costs and how fast it tells, for N virtual members of the real core; one "
+      "JSON line for each N. Periods are of 1 s."};
   std::vector<std::size_t> sizes{16, 64, 256};
   bool saturated = false;
   app.add_option("--members", sizes, "cluster sizes")->delimiter(',')->check(CLI::Range(4, 10'000));
   bool overlay = false;
-  app.add_flag("--overlay", overlay, "links alone: members that know 64 others each, and what is left when a tenth of them is gone at once");
-  app.add_flag("--saturated", saturated, "afterwards, stop half of the members for 1 to 3 s again and again for two minutes");
+  app.add_flag("--overlay", overlay,
+               "links alone: members that know 64 others each, and what is left when a tenth of "
+               "them is gone at once");
+  app.add_flag("--saturated", saturated,
+               "afterwards, stop half of the members for 1 to 3 s again and again for two minutes");
   CLI11_PARSE(app, argc, argv);
   if (!overlay && *std::max_element(sizes.begin(), sizes.end()) > members_max) {
-    std::fprintf(stderr, "membership-scale: a directory holds at most %zu members; with --overlay more can be measured\n", members_max);
+    std::fprintf(stderr,
+                 "membership-scale: a directory holds at most %zu members; with --overlay more can "
+                 "be measured\n",
+                 members_max);
     return 2;
   }
   for (const std::size_t members : sizes) {
-    std::printf("%s\n", (overlay ? measure_overlay(members) : measure(members, saturated)).dump().c_str());
+    std::printf("%s\n",
+                (overlay ? measure_overlay(members) : measure(members, saturated)).dump().c_str());
     std::fflush(stdout);
   }
 }

@@ -8,7 +8,8 @@ using namespace gossipd;
 using namespace gossipd::sim;
 using namespace std::chrono_literals;
 
-TEST_CASE("a node whose seed does not answer says that it is joining, and joins when the seed appears") {
+TEST_CASE(
+    "a node whose seed does not answer says that it is joining, and joins when the seed appears") {
   const Schema schema = schema_of({100});
   VirtualCluster cluster(schema);
   cluster.add(with_model(schema, 0));
@@ -31,7 +32,8 @@ TEST_CASE("two clusters pointed at each other do not merge, and both sides say w
   cluster.add(first);  // founds another
   REQUIRE(cluster.disk(0).cluster != cluster.disk(1).cluster);
   CHECK_FALSE(cluster.node(1).join({Endpoint{"node0", peer_port_default}}, cluster.now()));
-  REQUIRE(cluster.run_until([&] { return has_refusal(cluster.view(0), "cluster-mismatch", true); }, 30s));
+  REQUIRE(cluster.run_until([&] { return has_refusal(cluster.view(0), "cluster-mismatch", true); },
+                            30s));
   cluster.run_for(5s);
   CHECK(has_refusal(cluster.view(1), "cluster-mismatch", true));
   CHECK(cluster.view(0).members.size() == 1);
@@ -70,13 +72,19 @@ TEST_CASE("leave publishes, is durable over a restart, and join undoes it") {
   CHECK(cluster.node(2).phase() == Phase::left);
   CHECK(member(cluster.view(1), cluster.id(2))->record.state == MemberState::left);
   CHECK_FALSE(cluster.node(2).join({}, cluster.now()));
-  REQUIRE(cluster.run_until([&] { return member(cluster.view(0), cluster.id(2))->record.state == MemberState::alive &&
-                                         cluster.node(2).phase() == Phase::training; }, 30s));
+  REQUIRE(cluster.run_until(
+      [&] {
+        return member(cluster.view(0), cluster.id(2))->record.state == MemberState::alive &&
+               cluster.node(2).phase() == Phase::training;
+      },
+      30s));
   CHECK(cluster.node(2).leave(cluster.now()) == std::nullopt);
   CHECK(cluster.node(2).leave(cluster.now())->code == "already-left");
 }
 
-TEST_CASE("the budget ends the job everywhere with models that agree, and a late joiner gets the final one") {
+TEST_CASE(
+    "the budget ends the job everywhere with models that agree, and a late joiner gets the final "
+    "one") {
   const Schema schema = schema_of({1000, 50});
   VirtualCluster cluster(schema, [](std::size_t node, std::span<float> x, Step) {
     for (float& v : x) v -= 0.001f * (v - 0.1f * static_cast<float>(node + 1));
@@ -86,8 +94,13 @@ TEST_CASE("the budget ends the job everywhere with models that agree, and a late
     options.budget = 32 * 3 * 1000;
     cluster.add(options);
   }
-  REQUIRE(cluster.run_until([&] { return cluster.node(0).phase() == Phase::finished && cluster.node(1).phase() == Phase::finished &&
-                                         cluster.node(2).phase() == Phase::finished; }, 120s));
+  REQUIRE(cluster.run_until(
+      [&] {
+        return cluster.node(0).phase() == Phase::finished &&
+               cluster.node(1).phase() == Phase::finished &&
+               cluster.node(2).phase() == Phase::finished;
+      },
+      120s));
   for (std::size_t i = 0; i < 3; ++i) CHECK(cluster.view(i).spread < 0.004);
   cluster.run_for(3s);
   const Samples total = cluster.view(0).cluster_samples;
@@ -103,7 +116,9 @@ TEST_CASE("the budget ends the job everywhere with models that agree, and a late
   CHECK(cluster.model(i)[3] == doctest::Approx(cluster.model(1)[3]).epsilon(0.01));
 }
 
-TEST_CASE("all nodes killed and restarted in another order form the same cluster and count every sample once") {
+TEST_CASE(
+    "all nodes killed and restarted in another order form the same cluster and count every sample "
+    "once") {
   const Schema schema = schema_of({500});
   VirtualCluster cluster(schema);
   for (std::size_t i = 0; i < 3; ++i) cluster.add(with_model(schema, i));
@@ -115,7 +130,8 @@ TEST_CASE("all nodes killed and restarted in another order form the same cluster
     cluster.restart(i);
     cluster.run_for(3s);
   }
-  REQUIRE(cluster.run_until([&] { return cluster.view(0).links.size() == 2 && cluster.view(1).links.size() == 2; }, 30s));
+  REQUIRE(cluster.run_until(
+      [&] { return cluster.view(0).links.size() == 2 && cluster.view(1).links.size() == 2; }, 30s));
   cluster.run_for(5s);
   for (std::size_t i = 0; i < 3; ++i) CHECK_FALSE(cluster.node(i).pause(cluster.now()));
   cluster.run_for(5s);
@@ -151,11 +167,14 @@ TEST_CASE("a round trip that takes longer than the time between two pings is mea
   VirtualCluster cluster(schema);
   for (std::size_t i = 0; i < 2; ++i) cluster.add(with_model(schema, i));
   cluster.set_latency(1500ms);
-  REQUIRE(cluster.run_until([&] { return !cluster.view(0).links.empty() && cluster.view(0).links[0].rtt_ms > 0; }, 60s));
+  REQUIRE(cluster.run_until(
+      [&] { return !cluster.view(0).links.empty() && cluster.view(0).links[0].rtt_ms > 0; }, 60s));
   CHECK(cluster.view(0).links[0].rtt_ms == doctest::Approx(3000).epsilon(0.01));
 }
 
-TEST_CASE("a hundred members: who joins or dies is known soon, at little traffic, over links that connect all") {
+TEST_CASE(
+    "a hundred members: who joins or dies is known soon, at little traffic, over links that "
+    "connect all") {
   constexpr std::size_t members = 100;
   const Duration bound = from_seconds(10 * std::log2(members));  // periods of a second
   ScaleCluster cluster(members);
@@ -213,11 +232,14 @@ TEST_CASE("a member that nobody has a link to is found dead by probes, and by no
       return true;
     };
     REQUIRE(cluster.run_until([&] { return all_hold_it_for(MemberState::alive); }, 30s));
-    CHECK(cluster.run_until([&] { return all_hold_it_for(MemberState::failed); }, 120s) == (probe > 0s));
+    CHECK(cluster.run_until([&] { return all_hold_it_for(MemberState::failed); }, 120s) ==
+          (probe > 0s));
   }
 }
 
-TEST_CASE("a member that failed is forgotten everywhere and over a restart, counts on, and is back when it comes back") {
+TEST_CASE(
+    "a member that failed is forgotten everywhere and over a restart, counts on, and is back when "
+    "it comes back") {
   const Schema schema = schema_of({20});
   VirtualCluster cluster(schema);
   for (std::size_t i = 0; i < 3; ++i) cluster.add(with_model(schema, i));
@@ -227,7 +249,8 @@ TEST_CASE("a member that failed is forgotten everywhere and over a restart, coun
   CHECK(cluster.node(0).forget(cluster.id(0), cluster.now())->code == "still-alive");
   CHECK(cluster.node(0).forget(NodeId{1}, cluster.now())->code == "unknown-member");
   cluster.kill(2);
-  REQUIRE(cluster.run_until([&] { return member(cluster.view(0), victim)->record.state == MemberState::failed; }, 60s));
+  REQUIRE(cluster.run_until(
+      [&] { return member(cluster.view(0), victim)->record.state == MemberState::failed; }, 60s));
   const Samples samples = member(cluster.view(0), victim)->record.samples;
   CHECK(samples > 0);
   cluster.act(0, [&](Node& node, Instant now) { CHECK_FALSE(node.forget(victim, now)); });
@@ -243,7 +266,9 @@ TEST_CASE("a member that failed is forgotten everywhere and over a restart, coun
   CHECK(cluster.view(1).forgotten == 0);
 }
 
-TEST_CASE("links are given up for others now and then, nobody is suspected for it, and all stay connected") {
+TEST_CASE(
+    "links are given up for others now and then, nobody is suspected for it, and all stay "
+    "connected") {
   const Schema schema = schema_of({20});
   VirtualCluster cluster(schema);
   for (std::size_t i = 0; i < 12; ++i) {
@@ -254,11 +279,14 @@ TEST_CASE("links are given up for others now and then, nobody is suspected for i
   }
   cluster.run_for(10s);
   std::set<NodeId> met;
-  REQUIRE(cluster.run_until([&] {
-    for (const LinkView& link : cluster.view(11).links)
-      if (link.state == "open") met.insert(link.peer);
-    return met.size() >= 9;
-  }, 1200s));
+  REQUIRE(cluster.run_until(
+      [&] {
+        for (const LinkView& link : cluster.view(11).links)
+          if (link.state == "open") met.insert(link.peer);
+        return met.size() >= 9;
+      },
+      1200s));
   for (std::size_t i = 0; i < 12; ++i)
-    for (const std::string& line : cluster.log(i)) CHECK(line.find("member-failed") == std::string::npos);
+    for (const std::string& line : cluster.log(i))
+      CHECK(line.find("member-failed") == std::string::npos);
 }

@@ -1,4 +1,5 @@
-// The exchange policies and corrections through real nodes: bytes follow the rule, consensus is kept.
+// The exchange policies and corrections through real nodes: bytes follow the rule, consensus is
+// kept.
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -24,7 +25,8 @@ Outcome train(const ExchangePolicy& policy, Duration settle = 20s) {
   for (std::uint64_t i = 0; i < 4; ++i) noise->emplace_back(i + 1);
   VirtualCluster cluster(schema, [noise](std::size_t node, std::span<float> x, Step) {
     for (std::size_t p = 0; p < x.size(); ++p)
-      x[p] += static_cast<float>((p % 2 == 0 ? 2e-4 : -2e-4) + 1e-3 * ((*noise)[node].uniform() - 0.5));
+      x[p] +=
+          static_cast<float>((p % 2 == 0 ? 2e-4 : -2e-4) + 1e-3 * ((*noise)[node].uniform() - 0.5));
   });
   for (std::size_t i = 0; i < 4; ++i) {
     NodeOptions options = with_model(schema, 0);
@@ -35,7 +37,8 @@ Outcome train(const ExchangePolicy& policy, Duration settle = 20s) {
   cluster.run_for(settle);
   const auto sum = [&] {
     Outcome o;
-    for (const LinkView& link : cluster.view(0).links) o.turns += link.counters.turns_spoken, o.bytes += link.counters.bytes_sent;
+    for (const LinkView& link : cluster.view(0).links)
+      o.turns += link.counters.turns_spoken, o.bytes += link.counters.bytes_sent;
     return o;
   };
   const Outcome before = sum();
@@ -79,7 +82,8 @@ TEST_CASE("a budget of bytes is kept, and more of it brings the models closer") 
     policy.policy = SpeakPolicy::budget;
     policy.budget_bytes_per_s = budget;
     const Outcome o = train(policy);
-    std::printf("budget %.0f B/s: spoke %.0f B/s, spread %.5f\n", budget, static_cast<double>(o.bytes) / 20, o.spread);
+    std::printf("budget %.0f B/s: spoke %.0f B/s, spread %.5f\n", budget,
+                static_cast<double>(o.bytes) / 20, o.spread);
     CHECK(static_cast<double>(o.bytes) / 20 < 1.1 * budget);
     CHECK(static_cast<double>(o.bytes) / 20 > 0.7 * budget);
     if (spread_before > 0) CHECK(o.spread < spread_before);
@@ -96,8 +100,9 @@ TEST_CASE("the automatic rule trades closeness for bytes as the user says") {
     policy.slowdown_max = slowdown;
     policy.codec = Codec{CodecId::int8, 0};
     const Outcome o = train(policy, 60s);
-    std::printf("slow-down %.2f: %.0f B/s, spread %.5f, link spread %.5f, threshold %.5f\n", slowdown, static_cast<double>(o.bytes) / 20,
-                o.spread, o.view.spread, o.view.links[0].counters.threshold);
+    std::printf("slow-down %.2f: %.0f B/s, spread %.5f, link spread %.5f, threshold %.5f\n",
+                slowdown, static_cast<double>(o.bytes) / 20, o.spread, o.view.spread,
+                o.view.links[0].counters.threshold);
     if (bytes > 0) {
       CHECK(o.bytes < bytes);
       CHECK(o.spread > spread);
@@ -124,7 +129,8 @@ TEST_CASE("a far line gets a finer codec, a narrow one does not") {
     const NodeView view = cluster.view(0);
     REQUIRE(view.links.size() == 1);
     CHECK(view.links[0].counters.turns_spoken > 20);
-    // Both lines keep a ping waiting for longer than the 8 steps of 10 ms that a period has: 1.5 · 200 / 80 = 3.75 times the entries.
+    // Both lines keep a ping waiting for longer than the 8 steps of 10 ms that a period has: 1.5 ·
+    // 200 / 80 = 3.75 times the entries.
     CHECK(view.links[0].rtt_ms > 100);
     return to_text(view.links[0].counters.codec);
   };
@@ -147,7 +153,8 @@ TEST_CASE("the scope of the model, curvature and loss trust keep the cluster tog
     CHECK(o.turns > 20);
     for (const LinkView& link : o.view.links) CHECK(link.counters.correction > 0);
     CHECK(o.spread < 0.02);
-    for (const LinkView& link : o.view.links) CHECK((link.counters.trust >= 0.5 && link.counters.trust <= 2));
+    for (const LinkView& link : o.view.links)
+      CHECK((link.counters.trust >= 0.5 && link.counters.trust <= 2));
   }
 }
 
@@ -173,16 +180,20 @@ TEST_CASE("outer momentum carries on what the nodes have in common, and the node
   };
   // A round trip of four periods of 8 steps of 10 ms: 0.7, which is 3.33 times the pace.
   const double alone = pace(0), carried = pace(0.5), far = pace(0.5, 160ms);
-  std::printf("outer momentum 0.5: %.3f of the pace of the gradients alone, %.3f on a far line\n", carried / alone, far / alone);
+  std::printf("outer momentum 0.5: %.3f of the pace of the gradients alone, %.3f on a far line\n",
+              carried / alone, far / alone);
   CHECK(alone == doctest::Approx(1e-3).epsilon(0.01));
-  // A displacement that is added once more in each round: the sum of a geometric series, at most 1 / (1 - 0.5).
+  // A displacement that is added once more in each round: the sum of a geometric series, at most 1
+  // / (1 - 0.5).
   CHECK(carried / alone > 1.9);
   CHECK(carried / alone < 2.05);
   CHECK(far / alone > 3.1);
   CHECK(far / alone < 3.45);
 }
 
-TEST_CASE("a neighbour with the larger loss is trusted less, and the weighted sum still moves by nothing") {
+TEST_CASE(
+    "a neighbour with the larger loss is trusted less, and the weighted sum still moves by "
+    "nothing") {
   const Schema schema = schema_of({500});
   VirtualCluster cluster(schema);
   for (std::size_t i = 0; i < 2; ++i) {
@@ -195,7 +206,8 @@ TEST_CASE("a neighbour with the larger loss is trusted less, and the weighted su
     options.exchange.loss_trust = LossTrust::holt;
     cluster.add(options);
   }
-  const std::vector<float> a(cluster.model(0).begin(), cluster.model(0).end()), b(cluster.model(1).begin(), cluster.model(1).end());
+  const std::vector<float> a(cluster.model(0).begin(), cluster.model(0).end()),
+      b(cluster.model(1).begin(), cluster.model(1).end());
   cluster.run_until([&] { return cluster.spread() < 1e-4; }, 60s);
   CHECK(cluster.view(0).links[0].counters.trust == doctest::Approx(1 / 1.5).epsilon(0.01));
   CHECK(cluster.view(1).links[0].counters.trust == doctest::Approx(1.5).epsilon(0.01));

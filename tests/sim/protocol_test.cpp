@@ -9,13 +9,16 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// Counts records that go whole, with a hash and without, in messages between two nodes that speak `protocol`.
+// Counts records that go whole, with a hash and without, in messages between two nodes that speak
+// `protocol`.
 struct Reader : Watcher {
   Reader(VirtualCluster& c, const Schema& s) : cluster(c), schema(s) {}
   void after_message(std::size_t from, std::size_t to, Lane lane, const Bytes& message) override {
     TurnHeader header;
     std::vector<TurnRecord> records;
-    if (lane != Lane::bulk || bulk_kind(message) != BulkKind::turn || decode_turn(message, schema, header, records)) return;
+    if (lane != Lane::bulk || bulk_kind(message) != BulkKind::turn ||
+        decode_turn(message, schema, header, records))
+      return;
     const auto newest = [&](std::size_t i) { return cluster.options(i).membership.protocol; };
     const std::uint32_t protocol = std::min(newest(from), newest(to));
     for (const TurnRecord& record : records)
@@ -41,7 +44,9 @@ bool is_linked(VirtualCluster& cluster, std::size_t nodes) {
 
 }  // namespace
 
-TEST_CASE("a cluster is upgraded node by node: each pair speaks the lower version, and every link goes on exchanging") {
+TEST_CASE(
+    "a cluster is upgraded node by node: each pair speaks the lower version, and every link goes "
+    "on exchanging") {
   const Schema schema = schema_of({2000, 300, 40});
   VirtualCluster cluster(schema);
   Reader reader(cluster, schema);
@@ -58,7 +63,9 @@ TEST_CASE("a cluster is upgraded node by node: each pair speaks the lower versio
     REQUIRE(cluster.run_until([&] { return is_linked(cluster, nodes); }, 60s));
     for (std::size_t i = 0; i < nodes; ++i)
       for (std::size_t j = 0; j < nodes; ++j)
-        if (i != j) CHECK(protocol_between(cluster, i, j) == (i < upgraded && j < upgraded ? protocol_version : protocol_oldest));
+        if (i != j)
+          CHECK(protocol_between(cluster, i, j) ==
+                (i < upgraded && j < upgraded ? protocol_version : protocol_oldest));
     // News of each node reaches the others.
     for (std::size_t i = 0; i < nodes; ++i)
       for (float& x : cluster.model(i)) x += 0.1f * static_cast<float>(i + 1);
@@ -96,7 +103,9 @@ TEST_CASE("a joiner of one version takes the model of a donor of the other") {
   }
 }
 
-TEST_CASE("nodes without a version in common refuse each other, and both say which versions meet and whom to upgrade") {
+TEST_CASE(
+    "nodes without a version in common refuse each other, and both say which versions meet and "
+    "whom to upgrade") {
   const Schema schema = schema_of({100});
   VirtualCluster cluster(schema);
   cluster.add(with_model(schema, 0));
@@ -114,12 +123,18 @@ TEST_CASE("nodes without a version in common refuse each other, and both say whi
     return true;
   });
   cluster.add(with_model(schema, 1));
-  REQUIRE(cluster.run_until([&] { return has_refusal(cluster.view(0), "protocol-mismatch", true) && has_refusal(cluster.view(1), "protocol-mismatch", false); }, 30s));
+  REQUIRE(cluster.run_until(
+      [&] {
+        return has_refusal(cluster.view(0), "protocol-mismatch", true) &&
+               has_refusal(cluster.view(1), "protocol-mismatch", false);
+      },
+      30s));
   CHECK(cluster.view(0).links.empty());
   for (const std::size_t i : {0u, 1u})
     for (const Refusal& refusal : cluster.view(i).refusals) {
       if (refusal.reason.code != "protocol-mismatch") continue;
-      CHECK(refusal.reason.text.find("speaks protocol 2 to 3 and newcomer speaks protocol 4 to 5") != std::string::npos);
+      CHECK(refusal.reason.text.find(
+                "speaks protocol 2 to 3 and newcomer speaks protocol 4 to 5") != std::string::npos);
       CHECK(refusal.reason.text.find("install a newer gossipd on node0") != std::string::npos);
     }
 }

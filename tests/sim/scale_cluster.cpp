@@ -11,11 +11,14 @@ constexpr Duration limit = 600s;
 constexpr std::uint64_t first_id = 0x1000;  // VirtualCluster's
 constexpr std::size_t parameters = 4;
 
-Schema tiny_schema() { return Schema::build({Segment{"x", {parameters}, 0, parameters, SegmentKind::parameter}}).value(); }
+Schema tiny_schema() {
+  return Schema::build({Segment{"x", {parameters}, 0, parameters, SegmentKind::parameter}}).value();
+}
 
 }  // namespace
 
-ScaleCluster::ScaleCluster(std::size_t members, std::size_t known_max) : known_max_(known_max), cluster_(tiny_schema()) {
+ScaleCluster::ScaleCluster(std::size_t members, std::size_t known_max)
+    : known_max_(known_max), cluster_(tiny_schema()) {
   cluster_.watch(*this);
   cluster_.keep_no_logs();
   // The disks of all would be members times members records; nobody restarts here.
@@ -46,11 +49,13 @@ Duration ScaleCluster::until(const std::function<bool()>& condition, Duration mo
 }
 
 Duration ScaleCluster::until_all_know(std::size_t members, Duration most) {
-  return until([&] {
-    for (std::size_t i = 0; i < cluster_.size(); ++i)
-      if (lives(i) && cluster_.view(i).members.size() < members) return false;
-    return true;
-  }, most);
+  return until(
+      [&] {
+        for (std::size_t i = 0; i < cluster_.size(); ++i)
+          if (lives(i) && cluster_.view(i).members.size() < members) return false;
+        return true;
+      },
+      most);
 }
 
 ScaleCluster::Traffic ScaleCluster::traffic_during(Duration length) {
@@ -58,7 +63,8 @@ ScaleCluster::Traffic ScaleCluster::traffic_during(Duration length) {
   cluster_.run_for(length);
   Traffic traffic;
   for (const std::uint64_t bytes : sent_) {
-    traffic.mean += static_cast<double>(bytes) / static_cast<double>(sent_.size()) / seconds(length);
+    traffic.mean +=
+        static_cast<double>(bytes) / static_cast<double>(sent_.size()) / seconds(length);
     traffic.most = std::max(traffic.most, static_cast<double>(bytes) / seconds(length));
   }
   return traffic;
@@ -71,7 +77,8 @@ ScaleCluster::Overlay ScaleCluster::overlay() const {
     if (!lives(i)) continue;
     ++living;
     for (const LinkView& link : cluster_.view(i).links)
-      if (link.state != "down" && link.state != "handshake") peers[i].push_back(static_cast<std::size_t>(raw(link.peer) - first_id));
+      if (link.state != "down" && link.state != "handshake")
+        peers[i].push_back(static_cast<std::size_t>(raw(link.peer) - first_id));
   }
   Overlay overlay{cluster_.size(), 0, 0, false};
   std::vector<bool> seen(cluster_.size());
@@ -99,7 +106,8 @@ double ScaleCluster::figures_age_mean() {
     for (const MemberView& member : cluster_.view(i).members) {
       const auto of = static_cast<std::size_t>(raw(member.record.id) - first_id);
       if (!lives(of)) continue;
-      sum += static_cast<double>(cluster_.steps(of)) - static_cast<double>(member.record.samples) / cluster_.options(of).batch;
+      sum += static_cast<double>(cluster_.steps(of)) -
+             static_cast<double>(member.record.samples) / cluster_.options(of).batch;
       ++count;
     }
   }
@@ -109,7 +117,8 @@ double ScaleCluster::figures_age_mean() {
 ScaleCluster::Counted ScaleCluster::counted() {
   Counted counted;
   double truth = 0, living = 0;
-  for (std::size_t i = 0; i < cluster_.size(); ++i) truth += static_cast<double>(cluster_.samples(i));
+  for (std::size_t i = 0; i < cluster_.size(); ++i)
+    truth += static_cast<double>(cluster_.samples(i));
   for (std::size_t i = 0; i < cluster_.size(); ++i) {
     if (!lives(i)) continue;
     const NodeView view = cluster_.view(i);
@@ -124,13 +133,17 @@ ScaleCluster::Counted ScaleCluster::counted() {
 
 Duration ScaleCluster::join_one() {
   const std::size_t joiner = cluster_.add(options(random_.below(cluster_.size())));
-  return until([&] {
-    for (std::size_t i = 0; i < cluster_.size(); ++i) {
-      const NodeView view = cluster_.view(i);
-      if (std::none_of(view.members.begin(), view.members.end(), [&](const MemberView& m) { return m.record.id == cluster_.id(joiner); })) return false;
-    }
-    return cluster_.view(joiner).members.size() == cluster_.size();
-  }, limit);
+  return until(
+      [&] {
+        for (std::size_t i = 0; i < cluster_.size(); ++i) {
+          const NodeView view = cluster_.view(i);
+          if (std::none_of(view.members.begin(), view.members.end(),
+                           [&](const MemberView& m) { return m.record.id == cluster_.id(joiner); }))
+            return false;
+        }
+        return cluster_.view(joiner).members.size() == cluster_.size();
+      },
+      limit);
 }
 
 void ScaleCluster::crash(std::size_t members) {
@@ -145,21 +158,26 @@ void ScaleCluster::crash(std::size_t members) {
 Duration ScaleCluster::crash_one() {
   const std::size_t victim = 1 + random_.below(cluster_.size() - 1);
   cluster_.kill(victim, VirtualCluster::Death::power_lost);
-  return until([&] {
-    for (std::size_t i = 0; i < cluster_.size(); ++i) {
-      if (!lives(i)) continue;
-      for (const MemberView& member : cluster_.view(i).members)
-        if (member.record.id == cluster_.id(victim) && member.record.state != MemberState::failed) return false;
-    }
-    return true;
-  }, limit);
+  return until(
+      [&] {
+        for (std::size_t i = 0; i < cluster_.size(); ++i) {
+          if (!lives(i)) continue;
+          for (const MemberView& member : cluster_.view(i).members)
+            if (member.record.id == cluster_.id(victim) &&
+                member.record.state != MemberState::failed)
+              return false;
+        }
+        return true;
+      },
+      limit);
 }
 
 void ScaleCluster::saturate(Duration length) {
   const Instant end = cluster_.now() + length;
   while (cluster_.now() < end) {
     for (std::size_t i = 0; i < cluster_.size(); ++i)
-      if (lives(i) && random_.below(2) == 0) cluster_.freeze(i, from_seconds(1 + 2 * random_.uniform()));
+      if (lives(i) && random_.below(2) == 0)
+        cluster_.freeze(i, from_seconds(1 + 2 * random_.uniform()));
     cluster_.run_for(4s);
   }
 }
@@ -171,7 +189,8 @@ void ScaleCluster::sending(std::size_t from, std::size_t, SessionId, Lane, const
 void ScaleCluster::logged(std::size_t, const std::string& text) {
   const std::string words = "event=member-failed peer=";
   std::uint64_t id = 0;
-  if (text.starts_with(words) && from_hex(text.substr(words.size(), 16), id) && id >= first_id && lives(static_cast<std::size_t>(id - first_id)))
+  if (text.starts_with(words) && from_hex(text.substr(words.size(), 16), id) && id >= first_id &&
+      lives(static_cast<std::size_t>(id - first_id)))
     ++false_failures_;
 }
 

@@ -1,6 +1,7 @@
 // tests/sim/scale_cluster.h - many members without models, to measure what membership does.
 //
-// Durations are virtual; the default protocol period (membership.tick, membership.ping) is one second, so seconds are periods.
+// Durations are virtual; the default protocol period (membership.tick, membership.ping) is one
+// second, so seconds are periods.
 #pragma once
 
 #include "tests/sim/virtual_cluster.h"
@@ -32,13 +33,15 @@ class ScaleCluster : private Watcher {
     double estimate_off_most = 0;  // share, either way
   };
   [[nodiscard]] Counted counted();
-  [[nodiscard]] double figures_age_mean();  // seconds by which what members know of each other's samples is old
-  Duration join_one();   // until everybody knows it
+  // seconds by which what members know of each other's samples is old
+  [[nodiscard]] double figures_age_mean();
+  Duration join_one();              // until everybody knows it
   void crash(std::size_t members);  // at once, without a word
-  Duration crash_one();  // power is lost: until everybody holds it to have failed
+  Duration crash_one();             // power is lost: until everybody holds it to have failed
   // Half of the members, drawn anew each time, stand still for 1 to 3 s, again and again.
   void saturate(Duration length);
-  [[nodiscard]] std::size_t false_failures() const { return false_failures_; }  // said of members that lived
+  // said of members that lived
+  [[nodiscard]] std::size_t false_failures() const { return false_failures_; }
   [[nodiscard]] VirtualCluster& cluster() { return cluster_; }
 
  private:

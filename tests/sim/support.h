@@ -12,7 +12,11 @@ inline Schema schema_of(const std::vector<std::uint64_t>& sizes) {
   std::vector<Segment> segments;
   std::uint64_t offset = 0;
   for (const std::uint64_t size : sizes) {
-    segments.push_back(Segment{"s" + std::to_string(segments.size()), {static_cast<std::int64_t>(size)}, offset, size, SegmentKind::parameter});
+    segments.push_back(Segment{"s" + std::to_string(segments.size()),
+                               {static_cast<std::int64_t>(size)},
+                               offset,
+                               size,
+                               SegmentKind::parameter});
     offset += size;
   }
   auto schema = Schema::build(std::move(segments));

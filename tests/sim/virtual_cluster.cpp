@@ -34,7 +34,8 @@ std::size_t VirtualCluster::add_off(NodeOptions options) {
   host.batch = host.options.batch;
   host.disk.state.id = NodeId{0x1000 + i};
   if (host.options.seeds.empty()) host.disk.state.cluster = ClusterId{0xc1u + i};
-  host.parameters = host.options.start.empty() ? std::vector<float>(schema_.floats(), 0.5f) : host.options.start;
+  host.parameters =
+      host.options.start.empty() ? std::vector<float>(schema_.floats(), 0.5f) : host.options.start;
   return i;
 }
 
@@ -68,7 +69,8 @@ void VirtualCluster::start(std::size_t i, bool has_model) {
   carry_out(i);
   if (host.node && (host.options.knows_job || disk.state.job != JobHash{})) {
     host.node->on_job(job_document, job_hash, host.options.budget, local(i));
-    host.node->on_model_ready(schema_, make_round_buffers(schema_.floats()), has_model, host.samples, host.step, local(i));
+    host.node->on_model_ready(schema_, make_round_buffers(schema_.floats()), has_model,
+                              host.samples, host.step, local(i));
   }
   if (!host.node) return;
   host.node->on_time(local(i));
@@ -120,11 +122,14 @@ void VirtualCluster::start_from_disk(std::size_t i) {
   start(i, restored || (nobody_to_ask && host.disk.state.own_samples == 0));
 }
 
-void VirtualCluster::freeze(std::size_t i, Duration length) { nodes_[i]->frozen_until = now() + length; }
+void VirtualCluster::freeze(std::size_t i, Duration length) {
+  nodes_[i]->frozen_until = now() + length;
+}
 
 void VirtualCluster::write_checkpoint(std::size_t i) {
   Host& host = *nodes_[i];
-  if (!host.disk_fails && !host.disk_stuck && kernels().all_finite(host.parameters)) host.disk.checkpoint = Checkpoint{host.parameters, host.step, host.samples};
+  if (!host.disk_fails && !host.disk_stuck && kernels().all_finite(host.parameters))
+    host.disk.checkpoint = Checkpoint{host.parameters, host.step, host.samples};
 }
 
 // As the daemon does: what could not be written is tried again.
@@ -140,8 +145,7 @@ std::optional<double> VirtualCluster::final_distance(std::span<const std::size_t
   const auto squares = [this](const auto& at) {
     double sum = 0;
     for (const Block& block : schema_.blocks())
-      for (std::size_t p = block.offset; p < block.offset + block.size; ++p)
-        sum += at(p) * at(p);
+      for (std::size_t p = block.offset; p < block.offset + block.size; ++p) sum += at(p) * at(p);
     return sum;
   };
   double most = 0, norm = 0;
@@ -189,7 +193,8 @@ void VirtualCluster::arm_timer(std::size_t i) {
   Host& host = *nodes_[i];
   if (host.timer_armed) return;
   host.timer_armed = true;
-  const Instant due = host.node->next_deadline() - host.options.clock_offset + host.options.timer_slack;
+  const Instant due =
+      host.node->next_deadline() - host.options.clock_offset + host.options.timer_slack;
   for_host(i, std::max(now() + std::chrono::microseconds(1), due), [this, i](Host& h) {
     h.timer_armed = false;
     h.node->on_time(local(i));
@@ -226,7 +231,9 @@ void VirtualCluster::carry_out(std::size_t i) {
 bool VirtualCluster::carry_out(std::size_t i, Effect& effect) {
   Host& host = *nodes_[i];
   if (host.dies_at_effect) {
-    if (*host.dies_at_effect == 0 ? std::holds_alternative<PersistEffect>(effect) : *host.dies_at_effect == 1) return false;
+    if (*host.dies_at_effect == 0 ? std::holds_alternative<PersistEffect>(effect)
+                                  : *host.dies_at_effect == 1)
+      return false;
     if (*host.dies_at_effect > 1) --*host.dies_at_effect;
   }
   if (auto* sent = std::get_if<SendEffect>(&effect)) {
@@ -247,21 +254,29 @@ bool VirtualCluster::carry_out(std::size_t i, Effect& effect) {
     host.others = progress->others_samples;
   } else if (std::holds_alternative<JobEffect>(effect)) {
     for_host(i, now() + prepare_time, [this, i](Host& h) {
-      h.node->on_model_ready(schema_, make_round_buffers(schema_.floats()), !h.disk.checkpoint.parameters.empty(), h.samples, h.step, local(i));
+      h.node->on_model_ready(schema_, make_round_buffers(schema_.floats()),
+                             !h.disk.checkpoint.parameters.empty(), h.samples, h.step, local(i));
     });
   } else if (auto* read = std::get_if<FileReadEffect>(&effect)) {
-    GOSSIPD_SIM_REQUIRE(read->offset + read->bytes <= read->file.bytes, "core", "a file is read beyond its end");
+    GOSSIPD_SIM_REQUIRE(read->offset + read->bytes <= read->file.bytes, "core",
+                        "a file is read beyond its end");
     const bool whole = host.file.size() == read->file.bytes;
     const auto from = host.file.begin() + static_cast<std::ptrdiff_t>(whole ? read->offset : 0);
-    host.node->on_file_read(read->session, read->file, read->offset, Bytes(from, from + static_cast<std::ptrdiff_t>(whole ? read->bytes : 0)));
+    host.node->on_file_read(
+        read->session, read->file, read->offset,
+        Bytes(from, from + static_cast<std::ptrdiff_t>(whole ? read->bytes : 0)));
   } else if (auto* piece = std::get_if<FilePieceEffect>(&effect)) {
-    GOSSIPD_SIM_REQUIRE(piece->offset == host.file.size(), "core", "a piece of a file does not follow the one before");
+    GOSSIPD_SIM_REQUIRE(piece->offset == host.file.size(), "core",
+                        "a piece of a file does not follow the one before");
     host.file.insert(host.file.end(), piece->bytes.begin(), piece->bytes.end());
   } else if (std::holds_alternative<RestoreEffect>(effect)) {
-    for_host(i, now() + prepare_time, [this, i](Host& h) { h.node->on_restored(h.disk.checkpoint.parameters, local(i)); });
+    for_host(i, now() + prepare_time,
+             [this, i](Host& h) { h.node->on_restored(h.disk.checkpoint.parameters, local(i)); });
   } else if (std::holds_alternative<RestartEffect>(effect)) {
     write_checkpoint(i);
-    if (watcher_ != nullptr) watcher_->took_new_id(i, host.samples - std::min(host.samples, host.disk.state.former_samples));
+    if (watcher_ != nullptr)
+      watcher_->took_new_id(i,
+                            host.samples - std::min(host.samples, host.disk.state.former_samples));
     events_.at(now() + std::chrono::milliseconds(1), [this, i, life = host.life + 1] {
       if (nodes_[i]->life == life && !nodes_[i]->node) start_from_disk(i);
     });
@@ -316,7 +331,9 @@ void VirtualCluster::put_on_disk(std::size_t i, const NodeState& state) {
   Host& host = *nodes_[i];
   NodeState written = state;
   if (hooks_.write) hooks_.write(i, host.disk.state, written);
-  GOSSIPD_SIM_REQUIRE(state.incarnation >= host.disk.state.incarnation || state.former_id == host.disk.state.id, "incarnation", "a state with a lower incarnation is written over a higher one");
+  GOSSIPD_SIM_REQUIRE(
+      state.incarnation >= host.disk.state.incarnation || state.former_id == host.disk.state.id,
+      "incarnation", "a state with a lower incarnation is written over a higher one");
   if (watcher_ != nullptr) watcher_->persisted(i, host.disk.state, state);
   host.disk.state = std::move(written);
   host.disk.written = now();
@@ -334,14 +351,16 @@ void VirtualCluster::send(std::size_t i, const SendEffect& effect) {
   if (watcher_ != nullptr) watcher_->sending(i, *to, effect.session, effect.lane, *effect.message);
   if (!hooks_.wire) return (void)network_.send(i, effect.session, effect.lane, effect.message);
   auto copy = std::make_shared<Bytes>(*effect.message);
-  if (hooks_.wire(i, *to, effect.lane, *copy)) (void)network_.send(i, effect.session, effect.lane, std::move(copy));
+  if (hooks_.wire(i, *to, effect.lane, *copy))
+    (void)network_.send(i, effect.session, effect.lane, std::move(copy));
 }
 
 // ---- the trainer --------------------------------------------------------------------------------
 
 void VirtualCluster::apply(std::size_t i, Update update) {
   Host& host = *nodes_[i];
-  GOSSIPD_SIM_REQUIRE(!host.held, "delta-once", "a second update is given to a trainer that has one");
+  GOSSIPD_SIM_REQUIRE(!host.held, "delta-once",
+                      "a second update is given to a trainer that has one");
   host.held = std::move(update);
   const Update& held = *host.held;
   if (watcher_ != nullptr) watcher_->before_update(i, held, host.parameters);
@@ -397,10 +416,13 @@ void VirtualCluster::answer(std::size_t i) {
 
 // ---- sessions -----------------------------------------------------------------------------------
 
-void VirtualCluster::session_opened(std::size_t i, SessionId id, bool outbound, const Endpoint& remote) {
+void VirtualCluster::session_opened(std::size_t i, SessionId id, bool outbound,
+                                    const Endpoint& remote) {
   if (nodes_[i]->stranger != nullptr) return nodes_[i]->stranger->opened(id);
   for_host(i, now(), [this, i, id, outbound, remote](Host& h) {
-    if (!network_.is_open(i, id)) return outbound ? h.node->on_dial_failed(remote, "connection reset by peer", local(i)) : static_cast<void>(0);
+    if (!network_.is_open(i, id))
+      return outbound ? h.node->on_dial_failed(remote, "connection reset by peer", local(i))
+                      : static_cast<void>(0);
     h.sessions.insert(id);
     h.node->on_session_open(id, outbound, remote, local(i));
   });
@@ -416,14 +438,16 @@ void VirtualCluster::session_closed(std::size_t i, SessionId id, const std::stri
 
 void VirtualCluster::dial_failed(std::size_t i, const Endpoint& where, const std::string& reason) {
   if (nodes_[i]->stranger != nullptr) return nodes_[i]->stranger->dial_failed();
-  for_host(i, now(), [this, i, where, reason](Host& h) { h.node->on_dial_failed(where, reason, local(i)); });
+  for_host(i, now(),
+           [this, i, where, reason](Host& h) { h.node->on_dial_failed(where, reason, local(i)); });
 }
 
 void VirtualCluster::part_arrived(std::size_t i, SessionId id) {
   if (nodes_[i]->node) run_event(i, [&](Host& h) { h.node->on_bytes(id, local(i)); });
 }
 
-void VirtualCluster::message_arrived(std::size_t from, std::size_t to, SessionId id, Lane lane, const Bytes& message) {
+void VirtualCluster::message_arrived(std::size_t from, std::size_t to, SessionId id, Lane lane,
+                                     const Bytes& message) {
   if (nodes_[to]->stranger != nullptr) return nodes_[to]->stranger->heard(id, lane, message);
   run_event(to, [&](Host& h) {
     if (watcher_ != nullptr) watcher_->before_message(from, to, lane, message);
@@ -445,17 +469,23 @@ void VirtualCluster::check(std::size_t a, std::size_t b, SessionId at_a) {
   if (nodes_[a]->node->has_work() || nodes_[b]->node->has_work()) return;
   const auto conversed = [](const NodeView& v, NodeId peer) {
     return std::any_of(v.links.begin(), v.links.end(), [&](const LinkView& l) {
-      return l.peer == peer && l.state == "open" && l.counters.turns_heard > 0 && l.counters.turns_spoken > 0;
+      return l.peer == peer && l.state == "open" && l.counters.turns_heard > 0 &&
+             l.counters.turns_spoken > 0;
     });
   };
   if (!conversed(view(a), id(b)) || !conversed(view(b), id(a))) return;
   ++replica_checks_;
   for (const auto& [from, to] : {std::pair(a, b), std::pair(b, a)}) {
-    const auto published = nodes_[from]->node->published_to(id(to)), received = nodes_[to]->node->received_from(id(from));
-    GOSSIPD_SIM_REQUIRE(published.size() == received.size(), "replicas", "two ends of a link have unlike replicas");
+    const auto published = nodes_[from]->node->published_to(id(to)),
+               received = nodes_[to]->node->received_from(id(from));
+    GOSSIPD_SIM_REQUIRE(published.size() == received.size(), "replicas",
+                        "two ends of a link have unlike replicas");
     for (std::size_t block = 0; block < published.size(); ++block)
-      GOSSIPD_SIM_REQUIRE(published[block] == received[block] || published[block] == 0 || received[block] == 0, "replicas",
-                          "what node" + std::to_string(from) + " has published is not what node" + std::to_string(to) + " has received");
+      GOSSIPD_SIM_REQUIRE(
+          published[block] == received[block] || published[block] == 0 || received[block] == 0,
+          "replicas",
+          "what node" + std::to_string(from) + " has published is not what node" +
+              std::to_string(to) + " has received");
   }
 }
 
@@ -465,7 +495,8 @@ std::vector<double> VirtualCluster::mean() const {
   for (const auto& host : nodes_) {
     if (!host->node) continue;
     ++count;
-    for (std::size_t p = 0; p < mean.size(); ++p) mean[p] += static_cast<double>(host->parameters[p]);
+    for (std::size_t p = 0; p < mean.size(); ++p)
+      mean[p] += static_cast<double>(host->parameters[p]);
   }
   for (double& m : mean) m /= count;
   return mean;
@@ -477,7 +508,8 @@ double VirtualCluster::spread() const {
   for (const auto& host : nodes_) {
     if (!host->node) continue;
     double sum = 0;
-    for (std::size_t p = 0; p < centre.size(); ++p) sum += std::pow(static_cast<double>(host->parameters[p]) - centre[p], 2);
+    for (std::size_t p = 0; p < centre.size(); ++p)
+      sum += std::pow(static_cast<double>(host->parameters[p]) - centre[p], 2);
     most = std::max(most, std::sqrt(sum / static_cast<double>(centre.size())));
   }
   return most;

@@ -1,10 +1,12 @@
-// tests/sim/virtual_cluster.h - several real Nodes in one process, in virtual time, without sockets.
+// tests/sim/virtual_cluster.h - several real Nodes in one process, in virtual time, without
+// sockets.
 //
 // The driver that the daemon is over TCP, this is over a list of future events: sessions by a
-// VirtualNetwork, a disk, a clock of its own for every host, and a trainer that makes a step every `step_time` by a
-// function of the test's choice. Deterministic: same calls, same run. After every event the invariants of the node
-// concerned are checked, and after every delta that the replicas on both ends of its link agree bit for bit; what does
-// not hold is thrown as a Violation. A Watcher sees everything; Hooks plant the mistakes that a driver could make.
+// VirtualNetwork, a disk, a clock of its own for every host, and a trainer that makes a step every
+// `step_time` by a function of the test's choice. Deterministic: same calls, same run. After every
+// event the invariants of the node concerned are checked, and after every delta that the replicas
+// on both ends of its link agree bit for bit; what does not hold is thrown as a Violation. A
+// Watcher sees everything; Hooks plant the mistakes that a driver could make.
 #pragma once
 
 #include <functional>
@@ -19,7 +21,8 @@ namespace gossipd::sim {
 
 // An invariant does not hold.
 struct Violation : std::runtime_error {
-  Violation(std::string by, const std::string& text) : std::runtime_error(by + ": " + text), checker(std::move(by)) {}
+  Violation(std::string by, const std::string& text)
+      : std::runtime_error(by + ": " + text), checker(std::move(by)) {}
   std::string checker;
 };
 // `text` is only made when it does not.
@@ -27,20 +30,21 @@ struct Violation : std::runtime_error {
   ((holds) ? static_cast<void>(0) : throw ::gossipd::sim::Violation(checker, text))
 
 struct NodeOptions {
-  std::vector<std::size_t> seeds;       // indices of other nodes
-  std::vector<float> start;             // P floats; empty: takes the cluster's model
+  std::vector<std::size_t> seeds;  // indices of other nodes
+  std::vector<float> start;        // P floats; empty: takes the cluster's model
   Duration step_time = std::chrono::milliseconds(10);
   ExchangePolicy exchange;
   MembershipPolicy membership;
-  Samples budget = 0;                   // of the job, when this node founds the cluster
-  Samples trainer_budget = 0;           // the trainer makes no step beyond it, by what it has been told of the others; 0: it asks nobody
-  std::uint32_t batch = 32;             // of the job
-  Duration time_per_sample{};           // a step takes step_time + batch · time_per_sample
+  Samples budget = 0;  // of the job, when this node founds the cluster
+  // the trainer makes no step beyond it, by what it has been told of the others; 0: it asks nobody
+  Samples trainer_budget = 0;
+  std::uint32_t batch = 32;    // of the job
+  Duration time_per_sample{};  // a step takes step_time + batch · time_per_sample
   BalancePolicy balance;
-  double loss = 0;                      // that its snapshots report
-  bool knows_job = true;                // false: the job comes from the cluster
-  Duration clock_offset{};              // of its clock to the others'
-  Duration timer_slack{};               // its timers are late by up to this
+  double loss = 0;          // that its snapshots report
+  bool knows_job = true;    // false: the job comes from the cluster
+  Duration clock_offset{};  // of its clock to the others'
+  Duration timer_slack{};   // its timers are late by up to this
 };
 
 // What a trainer writes to disk.
@@ -63,7 +67,8 @@ struct Watcher {
   virtual ~Watcher() = default;
   virtual void started(std::size_t, const NodeState& /*disk, before the node began*/) {}
   virtual void persisted(std::size_t, const NodeState& /*before*/, const NodeState& /*after*/) {}
-  // It starts again under another id, and what it has trained on since it gave the old one up counts there.
+  // It starts again under another id, and what it has trained on since it gave the old one up
+  // counts there.
   virtual void took_new_id(std::size_t, Samples /*carried over*/) {}
   virtual void sending(std::size_t /*from*/, std::size_t /*to*/, SessionId, Lane, const Bytes&) {}
   virtual void before_message(std::size_t /*from*/, std::size_t /*to*/, Lane, const Bytes&) {}
@@ -76,15 +81,19 @@ struct Watcher {
 
 // Each may change what it is given; empty ones change nothing.
 struct Hooks {
-  std::function<void(std::size_t, std::vector<Effect>&)> effects;         // before they are carried out
+  // before they are carried out
+  std::function<void(std::size_t, std::vector<Effect>&)> effects;
   std::function<void(std::size_t, const NodeState& before, NodeState& written)> write;  // to disk
-  std::function<bool(std::size_t)> says_written;                          // true: when writing begins, and not when it has ended
-  std::function<void(std::size_t, Disk&)> boot;                           // what a starting process reads
+  // true: when writing begins, and not when it has ended
+  std::function<bool(std::size_t)> says_written;
+  // what a starting process reads
+  std::function<void(std::size_t, Disk&)> boot;
   std::function<void(std::size_t, Snapshot&)> snapshot;
   std::function<bool(std::size_t)> final_model;  // false: it is said to be written and is not
   std::function<void(std::size_t, std::span<float>, const Update&)> applied;  // after an update
   std::function<bool(std::size_t from, std::size_t to, Lane, Bytes&)> wire;   // false: drop
-  std::function<bool(std::size_t)> acknowledge;                           // false: nobody says that bulk has been sent
+  // false: nobody says that bulk has been sent
+  std::function<bool(std::size_t)> acknowledge;
 };
 
 // A host that is no gossipd: what it says, a test decides.
@@ -99,27 +108,36 @@ struct Stranger {
 class VirtualCluster : private VirtualNetwork::Handler {
  public:
   // Called for every optimiser step: changes the parameters in place.
-  using StepFunction = std::function<void(std::size_t node, std::span<float> parameters, Step step)>;
+  using StepFunction =
+      std::function<void(std::size_t node, std::span<float> parameters, Step step)>;
 
-  explicit VirtualCluster(Schema schema, StepFunction step = {}) : schema_(std::move(schema)), step_(std::move(step)), network_(events_, *this) {}
+  explicit VirtualCluster(Schema schema, StepFunction step = {})
+      : schema_(std::move(schema)), step_(std::move(step)), network_(events_, *this) {}
 
   std::size_t add(NodeOptions options);      // and starts it
   std::size_t add_off(NodeOptions options);  // until power_on()
   void power_on(std::size_t node);
   std::size_t add_stranger(Stranger&);
-  enum class Death { killed, power_lost };  // the second one's kernel tells nobody
+  enum class Death { killed, power_lost };                   // the second one's kernel tells nobody
   void kill(std::size_t node, Death death = Death::killed);  // no goodbye; its sessions break
-  // The same before the node's effect number `effects` from now on is carried out; 0: before the next that is to be persisted.
+  // The same before the node's effect number `effects` from now on is carried out; 0: before the
+  // next that is to be persisted.
   void kill_at_effect(std::size_t node, std::uint64_t effects, Death death);
-  [[nodiscard]] bool is_to_die(std::size_t node) const { return nodes_[node]->dies_at_effect.has_value(); }
+  [[nodiscard]] bool is_to_die(std::size_t node) const {
+    return nodes_[node]->dies_at_effect.has_value();
+  }
   void forgive_death(std::size_t node) { nodes_[node]->dies_at_effect.reset(); }
   void stop(std::size_t node);  // SIGTERM
   void restart(std::size_t node, bool keep_model = true);
-  void start_from_disk(std::size_t node);  // as a daemon does: the model from the checkpoint, or from a neighbour
+  // as a daemon does: the model from the checkpoint, or from a neighbour
+  void start_from_disk(std::size_t node);
   void freeze(std::size_t node, Duration length);  // SIGSTOP: nothing is received, sent or done
-  void jump_clock(std::size_t node, Duration forward) { nodes_[node]->options.clock_offset += forward; }
+  void jump_clock(std::size_t node, Duration forward) {
+    nodes_[node]->options.clock_offset += forward;
+  }
   void fail_disk(std::size_t node, bool fails) { nodes_[node]->disk_fails = fails; }
-  // A state is on disk so long after its writing began; the newest of those that wait meanwhile is next. 0: at once.
+  // A state is on disk so long after its writing began; the newest of those that wait meanwhile is
+  // next. 0: at once.
   void slow_disk(std::size_t node, Duration takes) { nodes_[node]->disk_takes = takes; }
   // Stuck: no write ends until it is not. Who dies meanwhile finds the state before on its disk.
   void stick_disk(std::size_t node, bool stuck);
@@ -129,33 +147,44 @@ class VirtualCluster : private VirtualNetwork::Handler {
   [[nodiscard]] std::optional<double> final_distance(std::span<const std::size_t> nodes) const;
   // From now on dials of `node` to `to` come back to itself, or no longer.
   void reflect(std::size_t node, std::size_t to, bool reflected) {
-    if (reflected) reflected_.insert({node, to});
-    else reflected_.erase({node, to});
+    if (reflected)
+      reflected_.insert({node, to});
+    else
+      reflected_.erase({node, to});
   }
   void reflect_nothing() { reflected_.clear(); }
-  void cut_after(std::uint64_t messages) { cut_after_ = messages; }  // then every session breaks, once
-  void set_speed(std::size_t node, Duration time_per_sample) { nodes_[node]->options.time_per_sample = time_per_sample; }
+  // then every session breaks, once
+  void cut_after(std::uint64_t messages) { cut_after_ = messages; }
+  void set_speed(std::size_t node, Duration time_per_sample) {
+    nodes_[node]->options.time_per_sample = time_per_sample;
+  }
   void set_latency(Duration one_way) { network_.set_latency(one_way); }
-  // For models so large that hashing every replica after every message would be all that a test does.
+  // For models so large that hashing every replica after every message would be all that a test
+  // does.
   void check_no_replicas() { replicas_unchecked_ = true; }
   void keep_no_logs() { logs_unkept_ = true; }  // of many nodes they would fill the memory
   void tamper(std::function<bool(std::size_t from, std::size_t to, Lane lane, Bytes& message)> f) {
     hooks_.wire = std::move(f);
-    replicas_unchecked_ = true;  // until a fresh virtual cluster: what was spoiled is repaired later
+    // until a fresh virtual cluster: what was spoiled is repaired later
+    replicas_unchecked_ = true;
   }  // false: drop
   void watch(Watcher& watcher) { watcher_ = &watcher; }
   void plant(Hooks hooks) { hooks_ = std::move(hooks); }
   // What an operator or a fault does to a node, as one event of it.
   void act(std::size_t node, const std::function<void(Node&, Instant local)>& action);
 
-  void run_for(Duration length) { run_until([] { return false; }, length); }
+  void run_for(Duration length) {
+    run_until([] { return false; }, length);
+  }
   // True when the condition came true within `limit`.
   bool run_until(const std::function<bool()>& condition, Duration limit);
-  bool step(Instant end) { return events_.step(end); }  // the next event, if there is one until then
+  // the next event, if there is one until then
+  bool step(Instant end) { return events_.step(end); }
   [[nodiscard]] EventQueue& events() { return events_; }
   [[nodiscard]] VirtualNetwork& network() { return network_; }
 
-  // A job's file on a node's disk: what it holds, and what has come of it. None until one of the two calls.
+  // A job's file on a node's disk: what it holds, and what has come of it. None until one of the
+  // two calls.
   void put_file(std::size_t node, Bytes content) { nodes_[node]->file = std::move(content); }
   void want_file(std::size_t node, const JobFile& file) {
     nodes_[node]->file.clear();
@@ -181,15 +210,21 @@ class VirtualCluster : private VirtualNetwork::Handler {
   [[nodiscard]] bool frozen(std::size_t i) const { return now() < nodes_[i]->frozen_until; }
   [[nodiscard]] std::uint64_t messages() const { return messages_; }
   [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
-  [[nodiscard]] std::uint64_t vain_updates(std::size_t i) const { return nodes_[i]->vain_updates; }  // to train, to a trainer that has stopped
+  // to train, to a trainer that has stopped
+  [[nodiscard]] std::uint64_t vain_updates(std::size_t i) const { return nodes_[i]->vain_updates; }
   [[nodiscard]] std::uint64_t replica_checks() const { return replica_checks_; }
   [[nodiscard]] const std::vector<std::string>& log(std::size_t i) const { return nodes_[i]->log; }
   [[nodiscard]] Instant now() const { return events_.now(); }
-  [[nodiscard]] Instant local(std::size_t i) const { return now() + nodes_[i]->options.clock_offset; }
+  [[nodiscard]] Instant local(std::size_t i) const {
+    return now() + nodes_[i]->options.clock_offset;
+  }
   [[nodiscard]] std::vector<double> mean() const;
-  [[nodiscard]] double spread() const;  // largest distance of a model to the mean, relative to ‖mean‖ … absolute: rms
+  // largest distance of a model to the mean, relative to ‖mean‖ … absolute: rms
+  [[nodiscard]] double spread() const;
   void learning_rate(double now, double peak) { rate_ = now, rate_peak_ = peak; }
-  [[nodiscard]] static Endpoint endpoint(std::size_t i) { return Endpoint{"node" + std::to_string(i), peer_port_default}; }
+  [[nodiscard]] static Endpoint endpoint(std::size_t i) {
+    return Endpoint{"node" + std::to_string(i), peer_port_default};
+  }
 
  private:
   struct Host {
@@ -208,14 +243,18 @@ class VirtualCluster : private VirtualNetwork::Handler {
     Samples samples = 0;
     Samples others = 0;
     std::uint64_t vain_updates = 0;
-    [[nodiscard]] bool spent() const { return options.trainer_budget > 0 && samples + others >= options.trainer_budget; }
+    [[nodiscard]] bool spent() const {
+      return options.trainer_budget > 0 && samples + others >= options.trainer_budget;
+    }
     std::uint32_t batch = 0;
-    [[nodiscard]] Duration step_time() const { return options.step_time + options.time_per_sample * batch; }
+    [[nodiscard]] Duration step_time() const {
+      return options.step_time + options.time_per_sample * batch;
+    }
     bool stepping = false;
-    bool training = false;           // what the last update told the trainer
-    std::optional<Update> held;      // buffer with the trainer
+    bool training = false;       // what the last update told the trainer
+    std::optional<Update> held;  // buffer with the trainer
     Step snapshot_due = 0;
-    std::uint64_t life = 0;          // +1 at every kill: events of former lives are void
+    std::uint64_t life = 0;  // +1 at every kill: events of former lives are void
     Instant frozen_until{};
     bool timer_armed = false;
     Bytes file;
@@ -233,8 +272,12 @@ class VirtualCluster : private VirtualNetwork::Handler {
   void message_arrived(std::size_t from, std::size_t to, SessionId, Lane, const Bytes&) override;
   void bulk_sent(std::size_t host, SessionId, std::size_t bytes) override;
   [[nodiscard]] std::uint64_t life(std::size_t host) const override { return nodes_[host]->life; }
-  [[nodiscard]] bool is_up(std::size_t host) const override { return nodes_[host]->node != nullptr || nodes_[host]->stranger != nullptr; }
-  [[nodiscard]] Instant frozen_until(std::size_t host) const override { return nodes_[host]->frozen_until; }
+  [[nodiscard]] bool is_up(std::size_t host) const override {
+    return nodes_[host]->node != nullptr || nodes_[host]->stranger != nullptr;
+  }
+  [[nodiscard]] Instant frozen_until(std::size_t host) const override {
+    return nodes_[host]->frozen_until;
+  }
 
   void start(std::size_t i, bool has_model);
   void for_host(std::size_t i, Instant when, std::function<void(Host&)> run);

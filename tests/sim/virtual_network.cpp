@@ -15,13 +15,16 @@ void VirtualNetwork::set_latency(Duration one_way) {
   for (auto& [hosts, way] : ways_) way.latency = one_way;
 }
 
-VirtualNetwork::Way& VirtualNetwork::way(std::size_t from, std::size_t to) { return ways_.try_emplace({from, to}, default_).first->second; }
+VirtualNetwork::Way& VirtualNetwork::way(std::size_t from, std::size_t to) {
+  return ways_.try_emplace({from, to}, default_).first->second;
+}
 
 void VirtualNetwork::release(std::size_t from, std::size_t to) {
   way(from, to).held = false;
   for (const auto& [key, session] : sessions_)
     for (const int end : {0, 1})
-      if (session->pair.hosts[end] == from && session->pair.hosts[1 - end] == to) schedule(session, end);
+      if (session->pair.hosts[end] == from && session->pair.hosts[1 - end] == to)
+        schedule(session, end);
 }
 
 void VirtualNetwork::heal() {
@@ -57,9 +60,11 @@ void VirtualNetwork::dial(std::size_t from, std::size_t to, const Endpoint& endp
 void VirtualNetwork::open(std::size_t from, std::size_t to, const Endpoint& endpoint) {
   const auto session = std::make_shared<Session>();
   session->pair = Pair{{from, to}, {SessionId{++next_session_}, SessionId{++next_session_}}};
-  for (const int end : {0, 1}) sessions_[{session->pair.hosts[end], session->pair.ids[end]}] = session;
+  for (const int end : {0, 1})
+    sessions_[{session->pair.hosts[end], session->pair.ids[end]}] = session;
   handler_.session_opened(from, session->pair.ids[0], true, endpoint);
-  handler_.session_opened(to, session->pair.ids[1], false, Endpoint{"node" + std::to_string(from), 40000});
+  handler_.session_opened(to, session->pair.ids[1], false,
+                          Endpoint{"node" + std::to_string(from), 40000});
 }
 
 bool VirtualNetwork::send(std::size_t from, SessionId id, Lane lane, SharedBytes message) {
@@ -78,13 +83,15 @@ void VirtualNetwork::push(const SessionPtr& session, int from, Item item) {
   std::deque<Item>& items = session->items[from];
   const Instant now = events_.now();
   const double bytes = item.message ? static_cast<double>(item.message->size()) : 0;
-  session->free_at[from] = std::max(session->free_at[from], now) + (w.bytes_per_s > 0 ? from_seconds(bytes / w.bytes_per_s) : Duration{});
+  session->free_at[from] = std::max(session->free_at[from], now) +
+                           (w.bytes_per_s > 0 ? from_seconds(bytes / w.bytes_per_s) : Duration{});
   item.departs = session->free_at[from];
   item.arrives = item.departs + w.latency + from_seconds(seconds(w.jitter) * random_.uniform());
   // Control overtakes bulk that has not left yet.
   auto place = items.end();
   if (item.what == Item::What::message && item.lane == Lane::control)
-    while (place != items.begin() && std::prev(place)->what == Item::What::message && std::prev(place)->lane == Lane::bulk && std::prev(place)->departs > now)
+    while (place != items.begin() && std::prev(place)->what == Item::What::message &&
+           std::prev(place)->lane == Lane::bulk && std::prev(place)->departs > now)
       --place;
   items.insert(place, std::move(item));
   schedule(session, from);
@@ -109,13 +116,17 @@ void VirtualNetwork::arrive(const SessionPtr& session, int from) {
     items.front().arrives = handler_.frozen_until(receiver);
     return schedule(session, from);
   }
-  if (items.front().arrives > events_.now()) return schedule(session, from);  // it has overtaken the one that was waited for
+  // it has overtaken the one that was waited for
+  if (items.front().arrives > events_.now()) return schedule(session, from);
   const Item item = std::move(items.front());
   items.pop_front();
   if (!session->open[to]) {
-    // A machine that is up answers a stranger's segment with a reset, behind what it has said before; one that is not answers nothing.
-    const bool ends_already = std::any_of(session->items[to].begin(), session->items[to].end(), [](const Item& i) { return i.what == Item::What::end; });
-    if (session->open[from] && !ends_already && (!session->silent[to] || handler_.is_up(receiver))) say_end(session, to, reset_words);
+    // A machine that is up answers a stranger's segment with a reset, behind what it has said
+    // before; one that is not answers nothing.
+    const bool ends_already = std::any_of(session->items[to].begin(), session->items[to].end(),
+                                          [](const Item& i) { return i.what == Item::What::end; });
+    if (session->open[from] && !ends_already && (!session->silent[to] || handler_.is_up(receiver)))
+      say_end(session, to, reset_words);
     items.clear();
     return;
   }
@@ -151,7 +162,9 @@ void VirtualNetwork::close(std::size_t from, SessionId id, const std::string& re
   end_here(*found.session, found.end);
   if (found.session->broken) return;
   // What control has been sent goes out first; bulk that waits does not.
-  std::erase_if(found.session->items[found.end], [this](const Item& item) { return item.lane == Lane::bulk && item.departs > events_.now(); });
+  std::erase_if(found.session->items[found.end], [this](const Item& item) {
+    return item.lane == Lane::bulk && item.departs > events_.now();
+  });
   say_end(found.session, found.end, "closed by peer: " + reason);
 }
 
@@ -202,18 +215,22 @@ void VirtualNetwork::host_down(std::size_t host, bool silently) {
 std::vector<VirtualNetwork::Pair> VirtualNetwork::sessions() const {
   std::vector<Pair> pairs;
   for (const auto& [key, session] : sessions_)
-    if (session->open[0] && session->open[1] && key.second == session->pair.ids[0]) pairs.push_back(session->pair);
+    if (session->open[0] && session->open[1] && key.second == session->pair.ids[0])
+      pairs.push_back(session->pair);
   return pairs;
 }
 
 std::vector<VirtualNetwork::Pair> VirtualNetwork::sessions_of(std::size_t host) const {
   std::vector<Pair> pairs;
-  for (auto it = sessions_.lower_bound({host, SessionId{}}); it != sessions_.end() && it->first.first == host; ++it)
+  for (auto it = sessions_.lower_bound({host, SessionId{}});
+       it != sessions_.end() && it->first.first == host; ++it)
     pairs.push_back(it->second->pair);
   return pairs;
 }
 
-bool VirtualNetwork::is_open(std::size_t host, SessionId id) const { return sessions_.contains({host, id}); }
+bool VirtualNetwork::is_open(std::size_t host, SessionId id) const {
+  return sessions_.contains({host, id});
+}
 
 std::optional<std::size_t> VirtualNetwork::peer_of(std::size_t host, SessionId id) const {
   const Found found = find(host, id);
@@ -223,15 +240,18 @@ std::optional<std::size_t> VirtualNetwork::peer_of(std::size_t host, SessionId i
 
 bool VirtualNetwork::is_quiet(std::size_t host, SessionId id) const {
   const Found found = find(host, id);
-  return found && !found.session->broken && found.session->open[0] && found.session->open[1] && found.session->items[0].empty() && found.session->items[1].empty();
+  return found && !found.session->broken && found.session->open[0] && found.session->open[1] &&
+         found.session->items[0].empty() && found.session->items[1].empty();
 }
 
 VirtualNetwork::Queued VirtualNetwork::queued(std::size_t host, SessionId id) const {
   Queued queued;
   if (const Found found = find(host, id))
     for (const Item& item : found.session->items[found.end]) {
-      if (item.lane == Lane::bulk) queued.bulk_bytes += item.message ? item.message->size() : 0;
-      else ++queued.control_messages;
+      if (item.lane == Lane::bulk)
+        queued.bulk_bytes += item.message ? item.message->size() : 0;
+      else
+        ++queued.control_messages;
     }
   return queued;
 }

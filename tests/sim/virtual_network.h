@@ -1,10 +1,10 @@
 // tests/sim/virtual_network.h - TCP as its users see it, between hosts in one process.
 //
-// A session is two ways of messages, each in order and without loss until the session ends. What TCP
-// does to its users is all here: latency, a narrow or held way (nothing arrives until it is released;
-// nothing is lost either), an end by reset with any prefix delivered and the last message cut in the middle, an end
-// that only one side hears of, a side that is gone without a word. Hosts are numbered; what a host is,
-// the Handler knows. Single owner, one thread.
+// A session is two ways of messages, each in order and without loss until the session ends. What
+// TCP does to its users is all here: latency, a narrow or held way (nothing arrives until it is
+// released; nothing is lost either), an end by reset with any prefix delivered and the last message
+// cut in the middle, an end that only one side hears of, a side that is gone without a word. Hosts
+// are numbered; what a host is, the Handler knows. Single owner, one thread.
 #pragma once
 
 #include <deque>
@@ -23,21 +23,26 @@ class VirtualNetwork {
  public:
   struct Handler {
     virtual ~Handler() = default;
-    virtual void session_opened(std::size_t host, SessionId, bool outbound, const Endpoint& remote) = 0;
+    virtual void session_opened(std::size_t host, SessionId, bool outbound,
+                                const Endpoint& remote) = 0;
     virtual void session_closed(std::size_t host, SessionId, const std::string& reason) = 0;
     virtual void dial_failed(std::size_t host, const Endpoint&, const std::string& reason) = 0;
-    virtual void part_arrived(std::size_t host, SessionId) = 0;  // of a message that will never be whole
-    virtual void message_arrived(std::size_t from, std::size_t to, SessionId, Lane, const Bytes&) = 0;
+    // of a message that will never be whole
+    virtual void part_arrived(std::size_t host, SessionId) = 0;
+    virtual void message_arrived(std::size_t from, std::size_t to, SessionId, Lane,
+                                 const Bytes&) = 0;
     virtual void bulk_sent(std::size_t host, SessionId, std::size_t bytes) = 0;
-    [[nodiscard]] virtual bool is_up(std::size_t host) const = 0;             // its process runs
-    [[nodiscard]] virtual std::uint64_t life(std::size_t host) const = 0;     // another one after each death
-    [[nodiscard]] virtual Instant frozen_until(std::size_t host) const = 0;   // takes nothing in before
+    [[nodiscard]] virtual bool is_up(std::size_t host) const = 0;  // its process runs
+    // another one after each death
+    [[nodiscard]] virtual std::uint64_t life(std::size_t host) const = 0;
+    // takes nothing in before
+    [[nodiscard]] virtual Instant frozen_until(std::size_t host) const = 0;
   };
   // From one host to another.
   struct Way {
     Duration latency = std::chrono::milliseconds(1);
-    Duration jitter{};         // up to so much more, drawn for each message
-    double bytes_per_s = 0;    // 0: no limit
+    Duration jitter{};       // up to so much more, drawn for each message
+    double bytes_per_s = 0;  // 0: no limit
     bool held = false;
   };
   struct Queued {  // of one end of a session
@@ -62,18 +67,21 @@ class VirtualNetwork {
   bool send(std::size_t from, SessionId, Lane, SharedBytes);
   void close(std::size_t from, SessionId, const std::string& reason);
 
-  // Both ways end after any prefix of what is on them; an end that does not hear of it speaks into the void.
+  // Both ways end after any prefix of what is on them; an end that does not hear of it speaks into
+  // the void.
   void reset(const Pair&, bool first_hears, bool second_hears);
   // As reset(), with nothing more delivered.
   void reset_all();
-  // The process has died. `silently`: nobody is told (power cut); else its kernel ends the sessions.
+  // The process has died. `silently`: nobody is told (power cut); else its kernel ends the
+  // sessions.
   void host_down(std::size_t host, bool silently);
 
   [[nodiscard]] std::vector<Pair> sessions() const;
   [[nodiscard]] std::vector<Pair> sessions_of(std::size_t host) const;
   [[nodiscard]] bool is_open(std::size_t host, SessionId) const;
   [[nodiscard]] std::optional<std::size_t> peer_of(std::size_t host, SessionId) const;
-  [[nodiscard]] bool is_quiet(std::size_t host, SessionId) const;  // open at both ends, nothing on its way
+  // open at both ends, nothing on its way
+  [[nodiscard]] bool is_quiet(std::size_t host, SessionId) const;
   [[nodiscard]] Queued queued(std::size_t host, SessionId) const;
 
  private:
@@ -91,7 +99,7 @@ class VirtualNetwork {
     bool broken = false;          // reset: what is sent from now on goes nowhere
     std::deque<Item> items[2];    // from that end
     bool scheduled[2] = {};
-    Instant free_at[2] = {};      // the wire from that end
+    Instant free_at[2] = {};  // the wire from that end
   };
   using SessionPtr = std::shared_ptr<Session>;  // events hold it beyond its end
 

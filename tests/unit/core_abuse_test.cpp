@@ -19,11 +19,18 @@ constexpr JobHash job{9};
 constexpr NodeId own{2}, peer{1};
 
 Hello hello(NodeId id = peer) {
-  return {.protocol = protocol_version, .cluster = cluster, .id = id, .incarnation = 1, .name = "peer", .address = {"peer", 1}, .job = job,
+  return {.protocol = protocol_version,
+          .cluster = cluster,
+          .id = id,
+          .incarnation = 1,
+          .name = "peer",
+          .address = {"peer", 1},
+          .job = job,
           .newest = protocol_version};
 }
 
-// A member that has a model and an open link to a node that has one as well; the member has the first turn.
+// A member that has a model and an open link to a node that has one as well; the member has the
+// first turn.
 struct Linked {
   Linked() : node(LoneNode::config_of(1), LoneNode::state_of(own, cluster)) {
     node.prepare(script_schema(), "document", job, 1'000'000, true);
@@ -41,7 +48,8 @@ struct Linked {
     for (const auto& sent : node.take_sent()) {
       if (sent.lane != Lane::control) continue;
       const auto control = decode_control(*sent.message);
-      if (const auto* refuse = control ? std::get_if<Refuse>(&*control) : nullptr) code = refuse->reason.code;
+      if (const auto* refuse = control ? std::get_if<Refuse>(&*control) : nullptr)
+        code = refuse->reason.code;
     }
     return code;
   }
@@ -56,9 +64,11 @@ Bytes keyframe_message(std::uint32_t block, Version version, bool last, std::uin
   const Schema schema = script_schema();
   const std::vector<float> values(schema.blocks()[block].size, 0.5f);
   Bytes message(turn_header_bytes + turn_record_bytes + turn_hash_bytes + 4 * values.size());
-  write_turn_header(std::span(message).first<turn_header_bytes>(), TurnHeader{.last = last, .records = 1, .turn = turn});
+  write_turn_header(std::span(message).first<turn_header_bytes>(),
+                    TurnHeader{.last = last, .records = 1, .turn = turn});
   const std::uint64_t hash = kernels().hash(values);
-  const TurnRecord record{.block = block, .version = version, .codec = {CodecId::keyframe, 0}, .hash = hash};
+  const TurnRecord record{
+      .block = block, .version = version, .codec = {CodecId::keyframe, 0}, .hash = hash};
   write_turn_record(std::span(message).subspan<turn_header_bytes, turn_record_bytes>(), record);
   std::byte* at = message.data() + turn_header_bytes + turn_record_bytes;
   std::memcpy(at, &hash, sizeof hash);
@@ -68,7 +78,8 @@ Bytes keyframe_message(std::uint32_t block, Version version, bool last, std::uin
 
 Bytes empty_message(bool last) {
   Bytes message(turn_header_bytes);
-  write_turn_header(std::span(message).first<turn_header_bytes>(), TurnHeader{.last = last, .turn = 1});
+  write_turn_header(std::span(message).first<turn_header_bytes>(),
+                    TurnHeader{.last = last, .turn = 1});
   return message;
 }
 
@@ -76,15 +87,19 @@ Bytes empty_message(bool last) {
 
 // ---- a turn -------------------------------------------------------------------------------------
 
-TEST_CASE("a turn says of a block one record that goes whole and one delta; a third is refused and changes nothing") {
+TEST_CASE(
+    "a turn says of a block one record that goes whole and one delta; a third is refused and "
+    "changes nothing") {
   TurnBounds bounds;
   bounds.begin(4);
   const TurnHeader header;
-  const TurnRecord whole{.block = 1, .codec = {CodecId::keyframe, 0}}, delta{.block = 1, .codec = {CodecId::int8, 0}};
+  const TurnRecord whole{.block = 1, .codec = {CodecId::keyframe, 0}},
+      delta{.block = 1, .codec = {CodecId::int8, 0}};
   const TurnRecord other{.block = 3, .codec = {CodecId::int8, 0}};
   CHECK_FALSE(bounds.admit(header, std::vector{whole, delta}));
   CHECK(bounds.admit(header, std::vector{other, delta}) == Reject::endless_turn);
-  CHECK_FALSE(bounds.admit(header, std::vector{other}));  // was not taken along with the refused one
+  // was not taken along with the refused one
+  CHECK_FALSE(bounds.admit(header, std::vector{other}));
   CHECK(bounds.admit(header, std::vector{whole}) == Reject::endless_turn);
   bounds.begin(4);
   CHECK_FALSE(bounds.admit(header, std::vector{delta, other}));
@@ -104,7 +119,8 @@ TEST_CASE("a peer whose turn does not end is refused as endless_turn at once, an
     for (Version version = 1; linked.node.is_open(linked.session); ++version) {
       REQUIRE(taken < 10);
       ++taken;
-      linked.node.hear(linked.session, Lane::bulk, says_nothing ? empty_message(false) : keyframe_message(0, version, false));
+      linked.node.hear(linked.session, Lane::bulk,
+                       says_nothing ? empty_message(false) : keyframe_message(0, version, false));
     }
     CHECK(taken == (says_nothing ? 1 : 2));
     CHECK(linked.refused(Reject::endless_turn) == 1);
@@ -140,30 +156,36 @@ TEST_CASE("an allowance fills with time and is never more than its maximum") {
   CHECK(spend_all() == 0);
 }
 
-TEST_CASE("a member that asks at the pace of the line is answered for a while, then refused, and rests") {
+TEST_CASE(
+    "a member that asks at the pace of the line is answered for a while, then refused, and rests") {
   struct Case {
     const char* name;
     Control message;
     std::size_t answers_max;
   };
-  const Case cases[] = {{"ping", Ping{1}, 20'000}, {"job", JobRequest{}, 20}, {"digest", Digest{{1, 2, 3}}, 40}, {"unknown", UnknownControl{"x"}, 20'000},
-                        {"members", Members{}, 20'000}, {"resync", Resync{{0, 1}}, 20'000}};
+  const Case cases[] = {{"ping", Ping{1}, 20'000},         {"job", JobRequest{}, 20},
+                        {"digest", Digest{{1, 2, 3}}, 40}, {"unknown", UnknownControl{"x"}, 20'000},
+                        {"members", Members{}, 20'000},    {"resync", Resync{{0, 1}}, 20'000}};
   for (const Case& c : cases) {
     CAPTURE(c.name);
     Linked linked;
     std::size_t said = 0;
-    for (; linked.node.is_open(linked.session) && said < 30'000; ++said) linked.node.hear(linked.session, c.message);
+    for (; linked.node.is_open(linked.session) && said < 30'000; ++said)
+      linked.node.hear(linked.session, c.message);
     CHECK(said > 1);
     CHECK(said <= c.answers_max + 1);
     CHECK(linked.last_refusal() == "quarantined");
   }
 }
 
-TEST_CASE("a new connection gives no new allowance, and connections at the pace of the line end in a rest") {
+TEST_CASE(
+    "a new connection gives no new allowance, and connections at the pace of the line end in a "
+    "rest") {
   Linked linked;
   std::size_t asked = 0;
   for (int connection = 0; connection < 5 && linked.node.is_open(linked.session); ++connection) {
-    for (int i = 0; i < 6 && linked.node.is_open(linked.session); ++i, ++asked) linked.node.hear(linked.session, JobRequest{});
+    for (int i = 0; i < 6 && linked.node.is_open(linked.session); ++i, ++asked)
+      linked.node.hear(linked.session, JobRequest{});
     if (!linked.node.is_open(linked.session)) break;
     linked.node.cut(linked.session);
     linked.session = linked.node.open(false, {"peer", 1});
@@ -181,12 +203,15 @@ TEST_CASE("a new connection gives no new allowance, and connections at the pace 
   CHECK(flapping.last_refusal() == "flood");
 }
 
-TEST_CASE("an honest peer's pace is far below the allowance: a message every 2 ms for a minute, and a whole file") {
+TEST_CASE(
+    "an honest peer's pace is far below the allowance: a message every 2 ms for a minute, and a "
+    "whole file") {
   Linked linked;
   for (int i = 0; i < 30'000; ++i) {
     linked.node.pass(2ms);
     linked.node.hear(linked.session, Ping{1});
-    linked.node.hear(linked.session, FileRequest{{1, 2, job_file_bytes_max}, static_cast<std::uint64_t>(i)});
+    linked.node.hear(linked.session,
+                     FileRequest{{1, 2, job_file_bytes_max}, static_cast<std::uint64_t>(i)});
     if (i % 64 == 0) (void)linked.node.take_sent();
   }
   CHECK(linked.node.is_open(linked.session));
@@ -195,7 +220,8 @@ TEST_CASE("an honest peer's pace is far below the allowance: a message every 2 m
 TEST_CASE("requests for a file do not pile up at a slow disk") {
   Linked linked;
   linked.node.holds_reads = true;
-  for (int i = 0; i < 1000; ++i) linked.node.hear(linked.session, FileRequest{{1, 2, job_file_bytes_max}, 0});
+  for (int i = 0; i < 1000; ++i)
+    linked.node.hear(linked.session, FileRequest{{1, 2, job_file_bytes_max}, 0});
   CHECK(linked.node.reads_waiting() == 4);
   linked.node.read_all();
   linked.node.hear(linked.session, FileRequest{{1, 2, job_file_bytes_max}, 0});
@@ -206,7 +232,8 @@ TEST_CASE("pieces of a file that nobody has asked for end the link") {
   Linked linked;
   const Bytes piece = encode_file_piece({0, Bytes(file_piece_bytes_max)});
   int said = 0;
-  for (; linked.node.is_open(linked.session) && said < 100; ++said) linked.node.hear(linked.session, Lane::bulk, piece);
+  for (; linked.node.is_open(linked.session) && said < 100; ++said)
+    linked.node.hear(linked.session, Lane::bulk, piece);
   CHECK(said == 9);
   CHECK(linked.last_refusal() == "quarantined");
 }
@@ -224,7 +251,8 @@ TEST_CASE("a peer that comes under ever new ids leaves replicas of no more than 
     node.pass(1ms);
   }
   std::size_t remembered = 0;
-  for (std::uint64_t id = 100; id < 100 + 4 * most; ++id) remembered += node.node().received_from(NodeId{id}).empty() ? 0 : 1;
+  for (std::uint64_t id = 100; id < 100 + 4 * most; ++id)
+    remembered += node.node().received_from(NodeId{id}).empty() ? 0 : 1;
   CHECK(remembered > 0);
   CHECK(remembered <= most + 1);
 }

@@ -27,26 +27,35 @@ struct Known {
   Directory directory{us};
   explicit Known(Samples samples = 1000) {
     directory.set_self(record_of(us, samples, 100), true, begin);
-    for (const NodeId id : {other, third}) (void)directory.merge(record_of(id, samples, 100), begin);
+    for (const NodeId id : {other, third})
+      (void)directory.merge(record_of(id, samples, 100), begin);
   }
 };
 
-SampleCredit::Start member(double ratio = 10) { return {.self = us, .speed_ratio_max = ratio, .now = begin}; }
-SampleCredit::Start newcomer() { return {.self = us, .speed_ratio_max = 10, .newcomer = true, .now = begin}; }
+SampleCredit::Start member(double ratio = 10) {
+  return {.self = us, .speed_ratio_max = ratio, .now = begin};
+}
+SampleCredit::Start newcomer() {
+  return {.self = us, .speed_ratio_max = 10, .newcomer = true, .now = begin};
+}
 
 }  // namespace
 
-TEST_CASE("an incarnation is believed as far as somebody can still refute it, its owner's word further than hearsay") {
+TEST_CASE(
+    "an incarnation is believed as far as somebody can still refute it, its owner's word further "
+    "than hearsay") {
   CHECK(is_plausible_incarnation(5 + told_incarnation_jump_max, 5, Told::of_another));
   CHECK_FALSE(is_plausible_incarnation(6 + told_incarnation_jump_max, 5, Told::of_another));
   CHECK(is_plausible_incarnation(first_incarnation_max, std::nullopt, Told::of_another));
   CHECK_FALSE(is_plausible_incarnation(first_incarnation_max + 1, std::nullopt, Told::of_another));
   CHECK(is_plausible_incarnation(first_own_word_max, std::nullopt, Told::of_itself));
   CHECK_FALSE(is_plausible_incarnation(first_own_word_max + 1, std::nullopt, Told::of_itself));
-  // Whatever a newcomer is made to believe of us we may refute, and all may believe the refutation of us.
+  // Whatever a newcomer is made to believe of us we may refute, and all may believe the refutation
+  // of us.
   CHECK(is_plausible_incarnation(first_incarnation_max, 5, Told::of_us));
   CHECK_FALSE(is_plausible_incarnation(first_incarnation_max + 1, 5, Told::of_us));
-  CHECK(is_plausible_incarnation(first_incarnation_max + 2, first_incarnation_max + 1, Told::of_us));
+  CHECK(
+      is_plausible_incarnation(first_incarnation_max + 2, first_incarnation_max + 1, Told::of_us));
   CHECK(is_plausible_incarnation(first_incarnation_max + 1, 5, Told::of_itself));
   for (const Told told : {Told::of_another, Told::of_itself, Told::of_us}) {
     CHECK_FALSE(is_plausible_incarnation(all_ones, 5, told));
@@ -72,7 +81,9 @@ TEST_CASE("a record whose counters cannot be is doubted by kind") {
   CHECK(doubt(claim, nullptr, Told::of_another) == Doubt::counter);
 }
 
-TEST_CASE("the revision of a budget may rise by so much at once, by more with time, and never to where nothing follows") {
+TEST_CASE(
+    "the revision of a budget may rise by so much at once, by more with time, and never to where "
+    "nothing follows") {
   BudgetBound bound(3, false, begin);
   CHECK(bound.is_plausible({3 + budget_revision_jump_max, 10}, begin));
   CHECK_FALSE(bound.is_plausible({4 + budget_revision_jump_max, 10}, begin));
@@ -93,10 +104,12 @@ TEST_CASE("the revision of a budget may rise by so much at once, by more with ti
   CHECK_FALSE(fresh.is_plausible({1ull << 31, 10}, begin));
 }
 
-TEST_CASE("claimed samples count at so many times the typical speed, and what is beyond counts later") {
+TEST_CASE(
+    "claimed samples count at so many times the typical speed, and what is beyond counts later") {
   SampleCredit credit(member());
   credit.advance(100, 1000, begin);
-  CHECK(credit.credit({.id = other, .claimed = 5000, .known = 1000, .met = true}) == 1000);  // no time has passed
+  // no time has passed
+  CHECK(credit.credit({.id = other, .claimed = 5000, .known = 1000, .met = true}) == 1000);
   credit.advance(100, 1000, begin + 1s);
   CHECK(credit.due() == std::vector<std::pair<NodeId, Samples>>{{other, 2000}});
   credit.advance(100, 1000, begin + 3s);
@@ -105,7 +118,8 @@ TEST_CASE("claimed samples count at so many times the typical speed, and what is
   CHECK(credit.due() == std::vector<std::pair<NodeId, Samples>>{{other, 5000}});
   CHECK(credit.due().empty());
   // Who is honest is credited in full: 57 s have passed since.
-  CHECK(credit.credit({.id = other, .claimed = 5000 + 5700, .known = 5000, .met = true}) == 5000 + 5700);
+  CHECK(credit.credit({.id = other, .claimed = 5000 + 5700, .known = 5000, .met = true}) ==
+        5000 + 5700);
 }
 
 TEST_CASE("unused time is kept for so long only, and claims never add up beyond their range") {
@@ -113,22 +127,28 @@ TEST_CASE("unused time is kept for so long only, and claims never add up beyond 
   credit.advance(100, 1000, begin);
   credit.advance(100, 1000, begin + 100h);
   const double kept = 1000 * seconds(SampleCredit::reserve);
-  CHECK(static_cast<double>(credit.credit({.id = other, .claimed = all_ones, .known = 1000, .met = true})) == doctest::Approx(1000 + kept));
+  CHECK(static_cast<double>(
+            credit.credit({.id = other, .claimed = all_ones, .known = 1000, .met = true})) ==
+        doctest::Approx(1000 + kept));
   CHECK(credit.credit({.id = third, .claimed = 10, .known = 0, .met = true}) == 10);
   SampleCredit trusting(newcomer());
-  CHECK(trusting.credit({.id = other, .claimed = all_ones, .known = 0, .met = false}) == member_samples_max);
+  CHECK(trusting.credit({.id = other, .claimed = all_ones, .known = 0, .met = false}) ==
+        member_samples_max);
 }
 
 TEST_CASE("what the others trained while this node was down counts at once") {
   SampleCredit::Start start = member();
   start.down_for = 1h;
   SampleCredit credit(start);
-  CHECK(credit.credit({.id = other, .claimed = 1000 + 360'000, .known = 1000, .met = true}) == 1000);  // no rate is known yet
+  // no rate is known yet
+  CHECK(credit.credit({.id = other, .claimed = 1000 + 360'000, .known = 1000, .met = true}) ==
+        1000);
   credit.advance(100, 1000, begin);
   CHECK(credit.due() == std::vector<std::pair<NodeId, Samples>>{{other, 361'000}});
 }
 
-TEST_CASE("of itself a node believes what is older than its start and newer than its disk, and no more") {
+TEST_CASE(
+    "of itself a node believes what is older than its start and newer than its disk, and no more") {
   SampleCredit::Start start = member();
   start.down_for = 10s;
   SampleCredit credit(start);
@@ -150,14 +170,18 @@ TEST_CASE("what others say of a member counts as far as it can have trained sinc
   credit.advance(100, 1000, begin + 60s);
   CHECK(credit.credit({.id = other, .claimed = 2000, .known = 1000, .own_word = true}) == 2000);
   const Samples slack = 1000 * 30;
-  for (int i = 0; i < 3; ++i) CHECK(credit.credit({.id = other, .claimed = all_ones, .known = 2000}) == 2000 + slack);
+  for (int i = 0; i < 3; ++i)
+    CHECK(credit.credit({.id = other, .claimed = all_ones, .known = 2000}) == 2000 + slack);
   credit.advance(100, 1000, begin + 61s);
-  for (int i = 0; i < 3; ++i) CHECK(credit.credit({.id = other, .claimed = all_ones, .known = 2000}) == 3000 + slack);
+  for (int i = 0; i < 3; ++i)
+    CHECK(credit.credit({.id = other, .claimed = all_ones, .known = 2000}) == 3000 + slack);
   credit.advance(100, 1000, begin + 100h);
   CHECK(credit.due().empty());
 }
 
-TEST_CASE("a member that is met late may be as old as this node, and a newcomer believes what it is told of others") {
+TEST_CASE(
+    "a member that is met late may be as old as this node, and a newcomer believes what it is told "
+    "of others") {
   SampleCredit credit(member());
   credit.advance(100, 50'000, begin);
   CHECK(credit.credit({.id = stranger, .claimed = 400'000, .known = 0, .met = false}) == 400'000);
@@ -167,7 +191,8 @@ TEST_CASE("a member that is met late may be as old as this node, and a newcomer 
   CHECK(fresh.credit({.id = us, .claimed = 1'000'000, .known = 0, .met = true}) == 0);
   fresh.end_trust();
   fresh.advance(100, 10, begin);
-  CHECK(fresh.credit({.id = other, .claimed = 2'000'000, .known = 1'000'000, .met = true}) == 1'000'000);
+  CHECK(fresh.credit({.id = other, .claimed = 2'000'000, .known = 1'000'000, .met = true}) ==
+        1'000'000);
 }
 
 TEST_CASE("one member does not decide what is typical") {
@@ -183,7 +208,8 @@ TEST_CASE("one member does not decide what is typical") {
   (void)two.merge(liar, begin);
   CHECK(typical_rate(two, us, 0) == 0);
   CHECK(typical_rate(two, us, 50) == 50);
-  // A node that restarts after the end trains no more: the last rate of the only other is all that it can go by.
+  // A node that restarts after the end trains no more: the last rate of the only other is all that
+  // it can go by.
   liar.phase = Phase::finished;
   liar.samples_per_second = 70;
   ++liar.tick;
@@ -206,14 +232,18 @@ TEST_CASE("refused claims are counted by kind and source, and told once a minute
   CHECK_FALSE(claims.admit(Suspicion{us, all_ones, other}, known.directory, other));
   CHECK(claims.admit(Suspicion{us, 6, other}, known.directory, other));
   CHECK(claims.refused() == 5);
-  CHECK(claims.summary(begin) == "event=claims-refused count=5 kinds=incarnation:4,budget:1 said_by=" + to_hex(other) + ":4," + to_hex(third) + ":1");
+  CHECK(claims.summary(begin) ==
+        "event=claims-refused count=5 kinds=incarnation:4,budget:1 said_by=" + to_hex(other) +
+            ":4," + to_hex(third) + ":1");
   CHECK_FALSE(claims.admit(lie, known.directory, other));
   CHECK_FALSE(claims.summary(begin + 59s));
   CHECK(claims.summary(begin + 61s));
   CHECK_FALSE(claims.summary(begin + 122s));
 }
 
-TEST_CASE("a node follows a claim of a far life of its own once a minute, or a liar would drive it to the end of its range") {
+TEST_CASE(
+    "a node follows a claim of a far life of its own once a minute, or a liar would drive it to "
+    "the end of its range") {
   Known known;
   Claims claims(member(), 0);
   (void)claims.on_tick(known.directory, 100, begin);

@@ -16,13 +16,18 @@ namespace {
 constexpr float infinity = std::numeric_limits<float>::infinity();
 constexpr float nan_value = std::numeric_limits<float>::quiet_NaN();
 constexpr std::size_t sizes[] = {1, 7, 255, 256, 257, 1023, 1024, 1025, 65536};
-constexpr Codec delta_codecs[] = {{CodecId::fp32},    {CodecId::bf16},     {CodecId::int8},     {CodecId::int4},
-                                  {CodecId::ternary}, {CodecId::top_k, 1}, {CodecId::top_k, 31}, {CodecId::top_k, 32},
-                                  {CodecId::top_k, 512}};
-constexpr Codec all_codecs[] = {{CodecId::keyframe}, {CodecId::fp32},      {CodecId::bf16},      {CodecId::int8},      {CodecId::int4},
-                                {CodecId::ternary},  {CodecId::top_k, 1},  {CodecId::top_k, 31}, {CodecId::top_k, 32}, {CodecId::top_k, 512}};
+constexpr Codec delta_codecs[] = {
+    {CodecId::fp32},      {CodecId::bf16},      {CodecId::int8},
+    {CodecId::int4},      {CodecId::ternary},   {CodecId::top_k, 1},
+    {CodecId::top_k, 31}, {CodecId::top_k, 32}, {CodecId::top_k, 512}};
+constexpr Codec all_codecs[] = {{CodecId::keyframe},  {CodecId::fp32},      {CodecId::bf16},
+                                {CodecId::int8},      {CodecId::int4},      {CodecId::ternary},
+                                {CodecId::top_k, 1},  {CodecId::top_k, 31}, {CodecId::top_k, 32},
+                                {CodecId::top_k, 512}};
 
-float bell(Random& random) { return static_cast<float>(random.uniform() + random.uniform() + random.uniform() - 1.5); }
+float bell(Random& random) {
+  return static_cast<float>(random.uniform() + random.uniform() + random.uniform() - 1.5);
+}
 
 std::vector<float> bells(Random& random, std::size_t size, float scale) {
   std::vector<float> values(size);
@@ -62,7 +67,8 @@ Bytes encoded(Codec codec, std::span<const float> target, std::vector<float> pub
 
 double norm(std::span<const float> a, std::span<const float> b) {
   double sum = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) sum += (double(a[i]) - double(b[i])) * (double(a[i]) - double(b[i]));
+  for (std::size_t i = 0; i < a.size(); ++i)
+    sum += (double(a[i]) - double(b[i])) * (double(a[i]) - double(b[i]));
   return std::sqrt(sum);
 }
 
@@ -77,7 +83,8 @@ void put_bf16(Bytes& payload, std::size_t at, unsigned bits) {
   payload[at + 1] = static_cast<std::byte>(bits >> 8);
 }
 
-void check_refused(Codec codec, const Bytes& payload, std::size_t size, ApplyError expected, float magnitude_max = 1e6f) {
+void check_refused(Codec codec, const Bytes& payload, std::size_t size, ApplyError expected,
+                   float magnitude_max = 1e6f) {
   Random random(4);
   const std::vector<float> before = bells(random, size, 1);
   for (const Kernels* version : kernel_versions()) {
@@ -97,7 +104,8 @@ TEST_CASE("replicas at both ends are bit-identical after each of 50 random delta
       CAPTURE(codec.keep);
       CAPTURE(size);
       Random random(size);
-      std::vector<float> model = bells(random, size, 0.1f), published(size, -0.0f), received = published;
+      std::vector<float> model = bells(random, size, 0.1f), published(size, -0.0f),
+                         received = published;
       Bytes payload(encoded_size(codec, size));
       int differ = 0;
       for (int delta = 0; delta < 50; ++delta) {
@@ -122,7 +130,8 @@ TEST_CASE("every instruction set encodes the same bytes and leaves the same repl
         CAPTURE(codec.keep);
         CAPTURE(size);
         Random random(7 * size + 1);
-        std::vector<float> model = bells(random, size, 0.1f), published[2] = {model, model}, received[2] = {model, model};
+        std::vector<float> model = bells(random, size, 0.1f), published[2] = {model, model},
+                           received[2] = {model, model};
         Bytes payload[2] = {Bytes(encoded_size(codec, size)), Bytes(encoded_size(codec, size))};
         bool same = true;
         for (int delta = 0; delta < 10; ++delta) {
@@ -132,8 +141,8 @@ TEST_CASE("every instruction set encodes the same bytes and leaves the same repl
           // Crosswise: each end runs what the other end's CPU produced.
           REQUIRE(reference.apply(codec, payload[1], received[0], 1e6f) == ApplyError::none);
           REQUIRE(version->apply(codec, payload[0], received[1], 1e6f) == ApplyError::none);
-          same = same && payload[0] == payload[1] && same_bits(published[0], published[1]) && same_bits(received[0], received[1]) &&
-                 same_bits(published[0], received[1]);
+          same = same && payload[0] == payload[1] && same_bits(published[0], published[1]) &&
+                 same_bits(received[0], received[1]) && same_bits(published[0], received[1]);
         }
         CHECK(same);
       }
@@ -147,8 +156,9 @@ TEST_CASE("deltas towards a fixed target converge: what one delta loses the next
     int deltas;
     double residual;  // relative to the distance at the start
   };
-  const Expected table[] = {{{CodecId::fp32}, 2, 1e-7}, {{CodecId::bf16}, 4, 1e-7},          {{CodecId::int8}, 6, 1e-7},
-                            {{CodecId::int4}, 12, 1e-6}, {{CodecId::ternary}, 60, 3e-3},       {{CodecId::top_k, 32}, 100, 0.03},
+  const Expected table[] = {{{CodecId::fp32}, 2, 1e-7},       {{CodecId::bf16}, 4, 1e-7},
+                            {{CodecId::int8}, 6, 1e-7},       {{CodecId::int4}, 12, 1e-6},
+                            {{CodecId::ternary}, 60, 3e-3},   {{CodecId::top_k, 32}, 100, 0.03},
                             {{CodecId::top_k, 512}, 20, 1e-3}};
   for (const Expected& row : table) {
     CAPTURE(std::string(to_string(row.codec.id)));
@@ -157,7 +167,8 @@ TEST_CASE("deltas towards a fixed target converge: what one delta loses the next
     std::vector<float> published(target.size());
     const double start = norm(target, published);
     Bytes payload(encoded_size(row.codec, target.size()));
-    for (int delta = 0; delta < row.deltas; ++delta) REQUIRE(encode(row.codec, target, published, payload));
+    for (int delta = 0; delta < row.deltas; ++delta)
+      REQUIRE(encode(row.codec, target, published, payload));
     CHECK(norm(target, published) / start < row.residual);
   }
 }
@@ -167,7 +178,10 @@ TEST_CASE("one delta removes the share of the distance that its codec is made fo
     Codec codec;
     double residual_max;
   };
-  const Expected table[] = {{{CodecId::bf16}, 0.004}, {{CodecId::int8}, 0.01}, {{CodecId::int4}, 0.13}, {{CodecId::ternary}, 0.45},
+  const Expected table[] = {{{CodecId::bf16}, 0.004},
+                            {{CodecId::int8}, 0.01},
+                            {{CodecId::int4}, 0.13},
+                            {{CodecId::ternary}, 0.45},
                             {{CodecId::top_k, 512}, 0.45}};
   for (const Expected& row : table) {
     CAPTURE(std::string(to_string(row.codec.id)));
@@ -197,7 +211,9 @@ TEST_CASE("nothing is invented or lost: the deltas sent plus the residual are th
       for (std::size_t i = 0; i < size; ++i) sent[i] += double(decoded[i]);
     }
     double worst = 0;
-    for (std::size_t i = 0; i < size; ++i) worst = std::max(worst, std::abs(sent[i] + (double(target[i]) - double(published[i])) - double(target[i])));
+    for (std::size_t i = 0; i < size; ++i)
+      worst = std::max(worst, std::abs(sent[i] + (double(target[i]) - double(published[i])) -
+                                       double(target[i])));
     CHECK(worst < 20 * 1e-7);
   }
 }
@@ -224,12 +240,15 @@ TEST_CASE("a group that does not differ stays as it is beside one that does") {
     Bytes payload(encoded_size({id}, target.size()));
     REQUIRE(encode({id}, target, published, payload));
     CHECK(std::abs(published[quantiser_group + 5] - 1.0f) < 0.01f);
-    CHECK(same_bits(std::span(published).first(quantiser_group), std::vector<float>(quantiser_group, -0.0f)));
-    CHECK(same_bits(std::span(published).last(quantiser_group), std::vector<float>(quantiser_group, -0.0f)));
+    CHECK(same_bits(std::span(published).first(quantiser_group),
+                    std::vector<float>(quantiser_group, -0.0f)));
+    CHECK(same_bits(std::span(published).last(quantiser_group),
+                    std::vector<float>(quantiser_group, -0.0f)));
   }
 }
 
-TEST_CASE("a difference that is not finite or too large leaves published unchanged, wherever it stands") {
+TEST_CASE(
+    "a difference that is not finite or too large leaves published unchanged, wherever it stands") {
   for (const Codec codec : all_codecs) {
     for (const std::size_t size : {std::size_t{1}, std::size_t{257}, std::size_t{2500}}) {
       for (const float bad : {nan_value, -nan_value, infinity, -infinity, 3e38f, -3e38f}) {
@@ -253,7 +272,8 @@ TEST_CASE("a difference that is not finite or too large leaves published unchang
   }
 }
 
-TEST_CASE("the largest value that may be encoded arrives finite and the smallest are kept for later") {
+TEST_CASE(
+    "the largest value that may be encoded arrives finite and the smallest are kept for later") {
   for (const Codec codec : delta_codecs) {
     CAPTURE(std::string(to_string(codec.id)));
     std::vector<float> target(600), published(600), received(600);
@@ -281,19 +301,23 @@ TEST_CASE("random bytes are refused without a trace or applied to every version 
       for (std::byte& b : payload) b = static_cast<std::byte>(random.next());
     } else {
       std::fill(payload.begin(), payload.end(), std::byte{0});
-      for (int n = 0; n < 3; ++n) payload[random.below(payload.size())] = static_cast<std::byte>(random.next());
+      for (int n = 0; n < 3; ++n)
+        payload[random.below(payload.size())] = static_cast<std::byte>(random.next());
     }
     const std::vector<float> before = bells(random, size, 1);
     std::vector<float> first = before;
     const ApplyError error = kernel_versions().front()->apply(codec, payload, first, 1e6f);
     (error == ApplyError::none ? applied : refused)++;
     bool intact = error == ApplyError::none || same_bits(first, before);
-    intact = intact && std::all_of(first.begin(), first.end(), [](float x) { return std::isfinite(x); });
+    intact =
+        intact && std::all_of(first.begin(), first.end(), [](float x) { return std::isfinite(x); });
     for (const Kernels* version : kernel_versions().subspan(1)) {
       std::vector<float> other = before;
-      intact = intact && version->apply(codec, payload, other, 1e6f) == error && same_bits(first, other);
+      intact =
+          intact && version->apply(codec, payload, other, 1e6f) == error && same_bits(first, other);
     }
-    REQUIRE_MESSAGE(intact, "round ", round, " of seed 10, codec ", to_string(codec.id), ", ", size, " floats");
+    REQUIRE_MESSAGE(intact, "round ", round, " of seed 10, codec ", to_string(codec.id), ", ", size,
+                    " floats");
   }
   CHECK(refused > 1000);
   CHECK(applied > 1000);
@@ -304,7 +328,8 @@ TEST_CASE("a payload of another size, an unknown codec or a mirror is refused") 
     CAPTURE(std::string(to_string(codec.id)));
     const std::vector<float> before(700, 1.0f);
     Bytes payload = some_payload(codec, 700);
-    for (const std::size_t size : {std::size_t{0}, std::size_t{1}, payload.size() - 1, payload.size() + 1}) {
+    for (const std::size_t size :
+         {std::size_t{0}, std::size_t{1}, payload.size() - 1, payload.size() + 1}) {
       Bytes other = payload;
       other.resize(size);
       std::vector<float> received = before;
@@ -320,10 +345,12 @@ TEST_CASE("a payload of another size, an unknown codec or a mirror is refused") 
 }
 
 TEST_CASE("scales that are not finite, negative, tiny or huge are refused by name") {
-  for (const Codec codec : {Codec{CodecId::int8}, Codec{CodecId::int4}, Codec{CodecId::ternary}, Codec{CodecId::top_k}}) {
+  for (const Codec codec : {Codec{CodecId::int8}, Codec{CodecId::int4}, Codec{CodecId::ternary},
+                            Codec{CodecId::top_k}}) {
     CAPTURE(std::string(to_string(codec.id)));
     const Bytes good = some_payload(codec, 1000);
-    // The last scale (top_k: the larger magnitude of the one chunk), so that three groups precede it.
+    // The last scale (top_k: the larger magnitude of the one chunk), so that three groups precede
+    // it.
     const std::size_t at = codec.id == CodecId::top_k ? 2 : 6;
     const auto with = [&](unsigned bits) {
       Bytes payload = good;
@@ -343,7 +370,8 @@ TEST_CASE("scales that are not finite, negative, tiny or huge are refused by nam
   }
 }
 
-TEST_CASE("fp32, bf16 and keyframes with a value that is not finite or beyond the bound are refused") {
+TEST_CASE(
+    "fp32, bf16 and keyframes with a value that is not finite or beyond the bound are refused") {
   for (const CodecId id : {CodecId::fp32, CodecId::bf16, CodecId::keyframe}) {
     CAPTURE(std::string(to_string(id)));
     const std::size_t width = id == CodecId::bf16 ? 2 : 4;
@@ -365,27 +393,40 @@ TEST_CASE("codes outside their range and set bits that mean nothing are refused"
     payload[at] = static_cast<std::byte>(value);
     return payload;
   };
-  check_refused({CodecId::int8}, spoilt({CodecId::int8}, 300, 4 + 299, 0x80), 300, ApplyError::malformed);
+  check_refused({CodecId::int8}, spoilt({CodecId::int8}, 300, 4 + 299, 0x80), 300,
+                ApplyError::malformed);
   check_refused({CodecId::int4}, spoilt({CodecId::int4}, 300, 4, 0x18), 300, ApplyError::malformed);
   check_refused({CodecId::int4}, spoilt({CodecId::int4}, 300, 4, 0x81), 300, ApplyError::malformed);
-  check_refused({CodecId::int4}, spoilt({CodecId::int4}, 7, 2 + 3, 0x11), 7, ApplyError::malformed);  // 8th of 7 codes
+  // 8th of 7 codes
+  check_refused({CodecId::int4}, spoilt({CodecId::int4}, 7, 2 + 3, 0x11), 7, ApplyError::malformed);
   for (const int byte : {243, 255}) {  // beyond five digits of base 3
-    check_refused({CodecId::ternary}, spoilt({CodecId::ternary}, 300, 4 + 30, byte), 300, ApplyError::malformed);
-    check_refused({CodecId::ternary}, spoilt({CodecId::ternary}, 300, 4 + 52 + 3, byte), 300, ApplyError::malformed);
+    check_refused({CodecId::ternary}, spoilt({CodecId::ternary}, 300, 4 + 30, byte), 300,
+                  ApplyError::malformed);
+    check_refused({CodecId::ternary}, spoilt({CodecId::ternary}, 300, 4 + 52 + 3, byte), 300,
+                  ApplyError::malformed);
   }
-  check_refused({CodecId::ternary}, spoilt({CodecId::ternary}, 300, 4 + 48, 81), 300, ApplyError::malformed);  // 257th of 256 codes
-  check_refused({CodecId::ternary}, spoilt({CodecId::ternary}, 7, 2 + 1, 27), 7, ApplyError::malformed);  // 8th of 7 codes
+  // 257th of 256 codes
+  check_refused({CodecId::ternary}, spoilt({CodecId::ternary}, 300, 4 + 48, 81), 300,
+                ApplyError::malformed);
+  // 8th of 7 codes
+  check_refused({CodecId::ternary}, spoilt({CodecId::ternary}, 7, 2 + 1, 27), 7,
+                ApplyError::malformed);
 }
 
-TEST_CASE("top-k indices that repeat, descend, leave a short last chunk or are too few or too many are refused") {
+TEST_CASE(
+    "top-k indices that repeat, descend, leave a short last chunk or are too few or too many are "
+    "refused") {
   const Codec codec{CodecId::top_k, 100};
-  // 100 floats after one full chunk keep 10 entries, l = 3: 22 bits of high parts, 20 of values, 30 of low parts, in 9 bytes.
+  // 100 floats after one full chunk keep 10 entries, l = 3: 22 bits of high parts, 20 of values, 30
+  // of low parts, in 9 bytes.
   const std::size_t last = encoded_size(codec, 1024) + 4;
   REQUIRE(encoded_size(codec, 1124) == last + 9);
   const auto with = [&](const std::vector<int>& indices) {
     Bytes payload = some_payload(codec, 1124);
     std::fill(payload.begin() + static_cast<std::ptrdiff_t>(last), payload.end(), std::byte{0});
-    const auto set = [&](std::size_t bit) { payload[last + bit / 8] |= static_cast<std::byte>(1 << bit % 8); };
+    const auto set = [&](std::size_t bit) {
+      payload[last + bit / 8] |= static_cast<std::byte>(1 << bit % 8);
+    };
     for (std::size_t e = 0; e < indices.size(); ++e) {
       set(static_cast<std::size_t>(indices[e] / 8) + e);
       for (std::size_t bit = 0; bit < 3; ++bit)
@@ -393,10 +434,13 @@ TEST_CASE("top-k indices that repeat, descend, leave a short last chunk or are t
     }
     return payload;
   };
-  const auto ten = [](int first, int second) { return std::vector<int>{first, second, 20, 30, 40, 50, 60, 70, 80, 99}; };
+  const auto ten = [](int first, int second) {
+    return std::vector<int>{first, second, 20, 30, 40, 50, 60, 70, 80, 99};
+  };
   std::vector<float> received(1124);
   CHECK(apply(codec, with(ten(5, 6)), received, 1e6f) == ApplyError::none);
-  check_refused(codec, with({1, 2, 20, 30, 40, 50, 60, 70, 80, 100}), 1124, ApplyError::malformed);  // outside
+  // outside
+  check_refused(codec, with({1, 2, 20, 30, 40, 50, 60, 70, 80, 100}), 1124, ApplyError::malformed);
   check_refused(codec, with(ten(5, 5)), 1124, ApplyError::malformed);
   check_refused(codec, with(ten(6, 5)), 1124, ApplyError::malformed);
   check_refused(codec, with({1, 2, 20, 30, 40, 50, 60, 70, 80}), 1124, ApplyError::malformed);
@@ -430,7 +474,8 @@ TEST_CASE("top-k keeps in proportion in a short chunk, at least one and never mo
       for (std::size_t i = 0; i < size; ++i) target[i] = 1.0f + static_cast<float>((i * 37) % size);
       Bytes payload(encoded_size({CodecId::top_k, keep}, size));
       REQUIRE(encode({CodecId::top_k, keep}, target, published, payload));
-      const auto kept = static_cast<std::size_t>(std::count_if(published.begin(), published.end(), [](float x) { return x != 0; }));
+      const auto kept = static_cast<std::size_t>(
+          std::count_if(published.begin(), published.end(), [](float x) { return x != 0; }));
       const std::size_t expected = std::max<std::size_t>(1, (keep * size + 512) / 1024);
       REQUIRE_MESSAGE(kept == expected, size, " floats, keep ", keep);
     }
@@ -441,10 +486,12 @@ TEST_CASE("the worked examples of FORMAT.md are the bytes that are sent") {
   // Differences from a replica of zeros.
   const std::vector<float> five = {1.0f, -0.5f, 0.25f, 0.0f, -2.0f};
   const auto bytes = [&](Codec codec) { return encoded(codec, five, std::vector<float>(5)); };
-  const Bytes fp32 = bytes_of({0, 0, 0x80, 0x3f, 0, 0, 0, 0xbf, 0, 0, 0x80, 0x3e, 0, 0, 0, 0, 0, 0, 0, 0xc0});
+  const Bytes fp32 =
+      bytes_of({0, 0, 0x80, 0x3f, 0, 0, 0, 0xbf, 0, 0, 0x80, 0x3e, 0, 0, 0, 0, 0, 0, 0, 0xc0});
   CHECK(bytes({CodecId::keyframe}) == fp32);
   CHECK(bytes({CodecId::fp32}) == fp32);
-  CHECK(bytes({CodecId::bf16}) == bytes_of({0x80, 0x3f, 0x00, 0xbf, 0x80, 0x3e, 0x00, 0x00, 0x00, 0xc0}));
+  CHECK(bytes({CodecId::bf16}) ==
+        bytes_of({0x80, 0x3f, 0x00, 0xbf, 0x80, 0x3e, 0x00, 0x00, 0x00, 0xc0}));
   CHECK(bytes({CodecId::int8}) == bytes_of({0x82, 0x3c, 63, 0xe0, 16, 0, 0x82}));
   CHECK(bytes({CodecId::int4}) == bytes_of({0x93, 0x3e, 0x03, 0x9e, 0x01}));
   CHECK(bytes({CodecId::ternary}) == bytes_of({0xc0, 0x3f, 0xa3}));
@@ -483,7 +530,8 @@ TEST_CASE("codecs are named and parsed") {
   CHECK(parse_codec("top_k") == Codec{CodecId::top_k, 32});
   CHECK(parse_codec("top_k:31") == Codec{CodecId::top_k, 31});
   CHECK(parse_codec("top_k:512") == Codec{CodecId::top_k, 512});
-  for (const char* wrong : {"", "int9", "INT8", "top_k:", "top_k:0", "top_k:513", "top_k:99999", "top_k:3x", "top_k: 3", "top_k:-1", "mirror", "keyframe"}) {
+  for (const char* wrong : {"", "int9", "INT8", "top_k:", "top_k:0", "top_k:513", "top_k:99999",
+                            "top_k:3x", "top_k: 3", "top_k:-1", "mirror", "keyframe"}) {
     CAPTURE(wrong);
     CHECK_FALSE(parse_codec(wrong).has_value());
   }

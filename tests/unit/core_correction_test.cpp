@@ -24,7 +24,8 @@ TEST_CASE("the damped displacement solves dD/dn = u - k|u|D") {
       const double n = 37;
       double displacement = 0;
       constexpr int parts = 200'000;
-      for (int i = 0; i < parts; ++i) displacement += n / parts * (u - k * std::abs(u) * displacement);
+      for (int i = 0; i < parts; ++i)
+        displacement += n / parts * (u - k * std::abs(u) * displacement);
       CHECK(damped_displacement(n * u, k) == doctest::Approx(displacement).epsilon(1e-4));
       CHECK(std::abs(damped_displacement(1e9 * u, k)) <= 1 / k + 1e-12);
       CHECK(damped_displacement(n * u, k) * u > 0);
@@ -34,7 +35,8 @@ TEST_CASE("the damped displacement solves dD/dn = u - k|u|D") {
   CHECK(damped_displacement(-0.25, 1e-12) == doctest::Approx(-0.25));
 }
 
-TEST_CASE("damped corrections are weighed by the gain, and without curvature they are the plain ones") {
+TEST_CASE(
+    "damped corrections are weighed by the gain, and without curvature they are the plain ones") {
   const std::array<float, 3> drift = {0.01f, -0.5f, 0.0f};
   for (const double own_age : {8.0, 20.0}) {
     const FuturePosition position = future_position(1.0, 0.25, 12, own_age);
@@ -65,7 +67,8 @@ TEST_CASE("Holt's forecast follows a line, also with unequal spacing") {
     step += 1 + random.below(9);
     forecaster->observe(step, 3.0 - 0.001 * static_cast<double>(step));
   }
-  CHECK(forecaster->forecast(100) == doctest::Approx(3.0 - 0.001 * static_cast<double>(step + 100)).epsilon(0.01));
+  CHECK(forecaster->forecast(100) ==
+        doctest::Approx(3.0 - 0.001 * static_cast<double>(step + 100)).epsilon(0.01));
   HoltForecaster by_hand;
   LossForecaster& base = by_hand;
   base.observe(10, 2.0);
@@ -80,9 +83,11 @@ TEST_CASE("the LSTM's gradient is the slope of its loss, by finite differences")
   Lstm network(3, 5);
   Random random(7);
   std::vector<std::vector<double>> inputs;
-  for (int t = 0; t < 5; ++t) inputs.push_back({random.uniform() - 0.5, random.uniform(), random.uniform() - 0.5});
+  for (int t = 0; t < 5; ++t)
+    inputs.push_back({random.uniform() - 0.5, random.uniform(), random.uniform() - 0.5});
   Lstm::State start;
-  for (std::size_t j = 0; j < lstm_hidden; ++j) start.h[j] = random.uniform() - 0.5, start.c[j] = random.uniform() - 0.5;
+  for (std::size_t j = 0; j < lstm_hidden; ++j)
+    start.h[j] = random.uniform() - 0.5, start.c[j] = random.uniform() - 0.5;
   const std::vector<double> gradient = network.gradient(start, inputs, 0.7);
   REQUIRE(gradient.size() == network.weights().size());
   constexpr double h = 1e-5;
@@ -101,7 +106,8 @@ TEST_CASE("the LSTM's gradient is the slope of its loss, by finite differences")
   CHECK(largest > 1e-3);
 }
 
-TEST_CASE("the LSTM learns on line what depends on the last two inputs, the same from the same seed") {
+TEST_CASE(
+    "the LSTM learns on line what depends on the last two inputs, the same from the same seed") {
   Lstm network(1, 9), twin(1, 9);
   double early = 0, late = 0, before = 0;
   Random random(11);

@@ -14,7 +14,8 @@ namespace {
 
 const Instant start{100s};
 
-MemberRecord record(std::uint64_t id, std::uint64_t incarnation, std::uint64_t tick, MemberState state = MemberState::alive, Samples samples = 0) {
+MemberRecord record(std::uint64_t id, std::uint64_t incarnation, std::uint64_t tick,
+                    MemberState state = MemberState::alive, Samples samples = 0) {
   MemberRecord r;
   r.id = NodeId{id};
   r.name = "node";
@@ -33,7 +34,8 @@ Directory directory() {
 
 }  // namespace
 
-TEST_CASE("a higher incarnation replaces, a later state of the same one wins, and samples never fall") {
+TEST_CASE(
+    "a higher incarnation replaces, a later state of the same one wins, and samples never fall") {
   Directory d = directory();
   CHECK(d.merge(record(2, 1, 1, MemberState::alive, 50), start) == Directory::Outcome::joined);
   CHECK(d.merge(record(2, 1, 1, MemberState::failed, 10), start) == Directory::Outcome::failed);
@@ -46,7 +48,9 @@ TEST_CASE("a higher incarnation replaces, a later state of the same one wins, an
   CHECK(d.others_samples() == 50);
 }
 
-TEST_CASE("a node that is held to have failed is told to refute, and one that forgot samples gets them back") {
+TEST_CASE(
+    "a node that is held to have failed is told to refute, and one that forgot samples gets them "
+    "back") {
   Directory d = directory();
   CHECK(d.merge(record(1, 5, 1, MemberState::failed), start) == Directory::Outcome::accused);
   CHECK(d.merge(record(1, 4, 9, MemberState::failed), start) == Directory::Outcome::unchanged);
@@ -54,7 +58,9 @@ TEST_CASE("a node that is held to have failed is told to refute, and one that fo
   CHECK(d.self().samples == 5000);
 }
 
-TEST_CASE("a suspicion is handed on once by each who holds it, and ends with a sign of life or a higher incarnation") {
+TEST_CASE(
+    "a suspicion is handed on once by each who holds it, and ends with a sign of life or a higher "
+    "incarnation") {
   Directory d = directory();
   (void)d.merge(record(2, 3, 1), start);
   CHECK(d.accuse(NodeId{2}, start));
@@ -74,13 +80,16 @@ TEST_CASE("a suspicion is handed on once by each who holds it, and ends with a s
   CHECK_FALSE(d.find(NodeId{2})->suspect);
 }
 
-TEST_CASE("a suspect is given up sooner the more accuse it, later where it was only heard of, and later after our own silence") {
+TEST_CASE(
+    "a suspect is given up sooner the more accuse it, later where it was only heard of, and later "
+    "after our own silence") {
   const Directory::Timeouts timeouts{3s, 10s};
   const auto patience = [&](std::size_t others, bool own, Duration deaf) {
     Directory d = directory();
     (void)d.merge(record(2, 1, 1), start);
     if (own) (void)d.accuse(NodeId{2}, start);
-    for (std::size_t i = 0; i < others; ++i) (void)d.merge(Suspicion{NodeId{2}, 1, NodeId{10 + i}}, start);
+    for (std::size_t i = 0; i < others; ++i)
+      (void)d.merge(Suspicion{NodeId{2}, 1, NodeId{10 + i}}, start);
     d.forgive(deaf);
     Duration waited{};
     while (d.overdue(timeouts, start + waited).empty() && waited < 60s) waited += 100ms;
@@ -94,7 +103,9 @@ TEST_CASE("a suspect is given up sooner the more accuse it, later where it was o
   CHECK(patience(0, true, 5s) == 15100ms);
 }
 
-TEST_CASE("only who failed or left is forgotten; the samples count on, spread, and a later life is a member again") {
+TEST_CASE(
+    "only who failed or left is forgotten; the samples count on, spread, and a later life is a "
+    "member again") {
   Directory d = directory();
   (void)d.merge(record(2, 1, 1, MemberState::alive, 50), start);
   CHECK_FALSE(d.set_forgotten(NodeId{2}, start));
@@ -126,12 +137,18 @@ TEST_CASE("what a node has decided alone is void when it meets somebody") {
   CHECK(d.alive_others() == 1);
 }
 
-TEST_CASE("a node learns from others how many samples it has trained, also of the incarnation that it uses") {
+TEST_CASE(
+    "a node learns from others how many samples it has trained, also of the incarnation that it "
+    "uses") {
   Directory d = directory();
   const MemberRecord self = d.self();
-  CHECK(d.merge(record(raw(self.id), self.incarnation, self.tick, MemberState::alive, self.samples + 5000), start) == Directory::Outcome::recovered);
+  CHECK(d.merge(record(raw(self.id), self.incarnation, self.tick, MemberState::alive,
+                       self.samples + 5000),
+                start) == Directory::Outcome::recovered);
   CHECK(d.self().samples == self.samples + 5000);
-  CHECK(d.merge(record(raw(self.id), self.incarnation, self.tick, MemberState::alive, self.samples + 5000), start) == Directory::Outcome::unchanged);
+  CHECK(d.merge(record(raw(self.id), self.incarnation, self.tick, MemberState::alive,
+                       self.samples + 5000),
+                start) == Directory::Outcome::unchanged);
 }
 
 TEST_CASE("any order of the same claims ends in the same belief") {
@@ -141,28 +158,33 @@ TEST_CASE("any order of the same claims ends in the same belief") {
     const std::uint64_t incarnation = 1 + random.below(3);
     const std::uint64_t tick = random.below(20);
     // What a node says of itself is one story: the same tick of an incarnation says the same.
-    claims.push_back(record(2 + random.below(4), incarnation, tick, random.below(8) == 0 ? MemberState::failed : MemberState::alive,
+    claims.push_back(record(2 + random.below(4), incarnation, tick,
+                            random.below(8) == 0 ? MemberState::failed : MemberState::alive,
                             incarnation * 1000 + tick));
   }
   const auto belief = [&](std::uint64_t seed) {
     Random order(seed);
     std::vector<MemberRecord> shuffled = claims;
-    for (std::size_t i = shuffled.size(); i > 1; --i) std::swap(shuffled[i - 1], shuffled[order.below(i)]);
+    for (std::size_t i = shuffled.size(); i > 1; --i)
+      std::swap(shuffled[i - 1], shuffled[order.below(i)]);
     Directory d = directory();
     for (const MemberRecord& claim : shuffled) (void)d.merge(claim, start);
     std::string text;
     for (const auto& [id, entry] : d.entries())
-      text += to_hex(id) + ' ' + std::to_string(entry.record.incarnation) + ' ' + std::to_string(entry.record.tick) + ' ' +
-              to_string(entry.record.state) + ' ' + std::to_string(entry.record.samples) + '\n';
+      text += to_hex(id) + ' ' + std::to_string(entry.record.incarnation) + ' ' +
+              std::to_string(entry.record.tick) + ' ' + to_string(entry.record.state) + ' ' +
+              std::to_string(entry.record.samples) + '\n';
     return text;
   };
   const std::string first = belief(1);
   for (std::uint64_t seed = 2; seed < 200; ++seed) REQUIRE(belief(seed) == first);
 }
 
-TEST_CASE("news that a link has not been told is told once, oldest first, and not to whom it came from") {
+TEST_CASE(
+    "news that a link has not been told is told once, oldest first, and not to whom it came from") {
   Directory d = directory();
-  for (std::uint64_t id = 2; id < 300; ++id) (void)d.merge(record(id, 1, 1), start, SessionId{id % 2 + 1});
+  for (std::uint64_t id = 2; id < 300; ++id)
+    (void)d.merge(record(id, 1, 1), start, SessionId{id % 2 + 1});
   std::uint64_t since = 0;
   std::size_t told = 0;
   while (true) {
@@ -188,7 +210,8 @@ TEST_CASE("who tells of a change and knows less otherwise is told the rest") {
   Directory d = directory();
   (void)d.merge(record(2, 1, 9, MemberState::alive, 4224), start, other);
   // It has seen the member die, and has not heard of its last samples.
-  CHECK(d.merge(record(2, 1, 8, MemberState::failed, 4064), start, teller) == Directory::Outcome::failed);
+  CHECK(d.merge(record(2, 1, 8, MemberState::failed, 4064), start, teller) ==
+        Directory::Outcome::failed);
   Directory::Sweep sweep;
   CHECK(told(d, sweep, teller) == 4224);
   // Newer figures, fewer samples: a restart from an old disk.
@@ -204,7 +227,8 @@ TEST_CASE("who tells of a change and knows less otherwise is told the rest") {
   CHECK(told(f, silent, teller) == 0);
 }
 
-TEST_CASE("news that a link has not been told yet is told also when newer figures came from there") {
+TEST_CASE(
+    "news that a link has not been told yet is told also when newer figures came from there") {
   Directory d = directory();
   std::uint64_t since = d.news();
   (void)d.merge(record(2, 1, 1), start, SessionId{8});
@@ -212,7 +236,9 @@ TEST_CASE("news that a link has not been told yet is told also when newer figure
   CHECK(d.news_since(since, SessionId{7}, 40).size() == 1);
 }
 
-TEST_CASE("figures are told a few at a time, all of them come through while they change, and then there is silence") {
+TEST_CASE(
+    "figures are told a few at a time, all of them come through while they change, and then there "
+    "is silence") {
   Directory d = directory();
   for (std::uint64_t id = 2; id < 400; ++id) (void)d.merge(record(id, 1, 1), start);
   Directory::Sweep sweep;
@@ -225,19 +251,22 @@ TEST_CASE("figures are told a few at a time, all of them come through while they
   };
   // All change all the time, one after the other.
   for (std::uint64_t round = 0; round < 200; ++round) {
-    for (std::uint64_t id = 2 + round % 2; id < 400; id += 2) (void)d.merge(figures_of(record(id, 1, 2 + round)), start, SessionId{2});
+    for (std::uint64_t id = 2 + round % 2; id < 400; id += 2)
+      (void)d.merge(figures_of(record(id, 1, 2 + round)), start, SessionId{2});
     (void)hear();
   }
   CHECK(told.size() == 399);
   std::size_t calls = 0;
-  for (std::size_t quiet = 0; quiet < 4 && calls < 1000; ++calls) quiet = hear() == 0 ? quiet + 1 : 0;
+  for (std::size_t quiet = 0; quiet < 4 && calls < 1000; ++calls)
+    quiet = hear() == 0 ? quiet + 1 : 0;
   CHECK(calls < 1000);
   for (const auto& [id, tick] : told) CHECK(tick == d.find(id)->record.tick);
 }
 
 TEST_CASE("two directories that differ in one record of a thousand tell few of each other's") {
   Directory a = directory(), b = directory();
-  for (std::uint64_t id = 2; id < 1000; ++id) (void)a.merge(record(id, 1, 1), start), (void)b.merge(record(id, 1, 1), start);
+  for (std::uint64_t id = 2; id < 1000; ++id)
+    (void)a.merge(record(id, 1, 1), start), (void)b.merge(record(id, 1, 1), start);
   CHECK(a.differing(b.digest()).empty());
   (void)a.merge(record(77, 2, 1), start);
   const auto records = a.differing(b.digest());
@@ -250,15 +279,21 @@ TEST_CASE("two directories that differ in one record of a thousand tell few of e
   CHECK(a.differing({}).empty());
 }
 
-TEST_CASE("a directory that is full keeps who was heard of last, counts everybody once, and hands no newcomer on") {
+TEST_CASE(
+    "a directory that is full keeps who was heard of last, counts everybody once, and hands no "
+    "newcomer on") {
   Directory d(NodeId{1}, 4);
   d.set_self(record(1, 5, 1, MemberState::alive, 100), true, start);
-  for (std::uint64_t id = 2; id <= 4; ++id) (void)d.merge(record(id, 1, 1, MemberState::alive, 10 * id), start + id * 1s);
+  for (std::uint64_t id = 2; id <= 4; ++id)
+    (void)d.merge(record(id, 1, 1, MemberState::alive, 10 * id), start + id * 1s);
   CHECK(d.others_samples() == 90);
   const std::uint64_t news = d.news();
-  CHECK(d.merge(record(5, 1, 1, MemberState::alive, 50), start + 3900ms) == Directory::Outcome::unchanged);  // all have just been heard of
+  // all have just been heard of
+  CHECK(d.merge(record(5, 1, 1, MemberState::alive, 50), start + 3900ms) ==
+        Directory::Outcome::unchanged);
   d.heard_from(NodeId{2}, start + 45s);
-  CHECK(d.merge(record(5, 1, 1, MemberState::alive, 50), start + 50s) == Directory::Outcome::joined);
+  CHECK(d.merge(record(5, 1, 1, MemberState::alive, 50), start + 50s) ==
+        Directory::Outcome::joined);
   CHECK(d.find(NodeId{3}) == nullptr);
   CHECK(d.find(NodeId{2}) != nullptr);
   CHECK(d.news() == news);
@@ -270,7 +305,9 @@ TEST_CASE("a directory that is full keeps who was heard of last, counts everybod
   CHECK(d.others_samples() == 140);
 }
 
-TEST_CASE("what members have probably trained on since they said so goes by their speed and the age of their word") {
+TEST_CASE(
+    "what members have probably trained on since they said so goes by their speed and the age of "
+    "their word") {
   Directory d = directory();
   MemberRecord r = record(2, 1, 1, MemberState::alive, 1000);
   r.phase = Phase::training;

@@ -45,8 +45,7 @@ TEST_CASE(
 TEST_CASE("the pieces of a round are one move of the whole model") {
   FinalModel model;
   const std::vector<float> x(50, 1.0f), nothing(50, 0.0f), moved(50, 0.02f);
-  for (int piece = 0; piece < 2; ++piece)
-    model.look(x);
+  for (int piece = 0; piece < 2; ++piece) model.look(x);
   model.move(moved);
   model.move(nothing);
   model.end_round();

@@ -9,7 +9,8 @@ namespace {
 
 Schema blocks_of(std::size_t count) {
   std::vector<Segment> segments;
-  for (std::size_t i = 0; i < count; ++i) segments.push_back(Segment{"s" + std::to_string(i), {10}, i * 10, 10, SegmentKind::parameter});
+  for (std::size_t i = 0; i < count; ++i)
+    segments.push_back(Segment{"s" + std::to_string(i), {10}, i * 10, 10, SegmentKind::parameter});
   auto schema = Schema::build(std::move(segments));
   REQUIRE(schema);
   return *schema;
@@ -58,8 +59,10 @@ TEST_CASE("what is held is said in the blocks at which it begins and ends") {
 }
 
 TEST_CASE("the middle is one of floats, not of blocks") {
-  auto schema = Schema::build({Segment{"a", {60}, 0, 60, SegmentKind::parameter}, Segment{"b", {20}, 60, 20, SegmentKind::parameter},
-                               Segment{"c", {20}, 80, 20, SegmentKind::parameter}, Segment{"d", {20}, 100, 20, SegmentKind::parameter}});
+  auto schema = Schema::build({Segment{"a", {60}, 0, 60, SegmentKind::parameter},
+                               Segment{"b", {20}, 60, 20, SegmentKind::parameter},
+                               Segment{"c", {20}, 80, 20, SegmentKind::parameter},
+                               Segment{"d", {20}, 100, 20, SegmentKind::parameter}});
   REQUIRE(schema);
   CHECK(first_wanted(*schema, std::vector<bool>(4), {0}) == 1);
 }

@@ -1,4 +1,5 @@
-// Own steps that jump, and neighbours that pull too far: each rule against figures worked out by hand.
+// Own steps that jump, and neighbours that pull too far: each rule against figures worked out by
+// hand.
 #include <doctest/doctest.h>
 
 #include <limits>
@@ -16,7 +17,8 @@ constexpr double model_norm = 10, rate = 0.1, usual_loss = 0.5;
 OwnMove moved_by(double distance, double loss_worst = usual_loss) {
   OwnMove move;
   const double before = model_norm * model_norm, moved = distance * distance;
-  move.parameters = {.moved_squared = moved, .before_squared = before, .after_squared = before + moved};
+  move.parameters = {
+      .moved_squared = moved, .before_squared = before, .after_squared = before + moved};
   move.learning_rate = rate;
   move.loss = usual_loss;
   move.loss_worst = loss_worst;
@@ -25,7 +27,8 @@ OwnMove moved_by(double distance, double loss_worst = usual_loss) {
 
 StepGuard used_to(double distance) {
   StepGuard guard(20);
-  for (std::size_t i = 0; i < StepGuard::window; ++i) REQUIRE_FALSE(guard.judge(moved_by(distance)));
+  for (std::size_t i = 0; i < StepGuard::window; ++i)
+    REQUIRE_FALSE(guard.judge(moved_by(distance)));
   return guard;
 }
 
@@ -33,7 +36,8 @@ constexpr NodeId peer{1}, other{2}, third{3};
 constexpr std::size_t floats = 100;
 
 TransferGuard::Ask pull(double norm, double travelled = 1) {
-  return {.block = 0, .floats = floats, .norm = norm, .travelled = travelled, .own_norm = model_norm};
+  return {
+      .block = 0, .floats = floats, .norm = norm, .travelled = travelled, .own_norm = model_norm};
 }
 
 // Three links whose transfers are of norm 1.
@@ -85,13 +89,15 @@ TEST_CASE("gradients may answer what neighbours have done to the model") {
   CHECK(guard.judge(moved_by(7)) == Jump::parameters);
 }
 
-TEST_CASE("a step with a loss beyond all that was usual has jumped, even if the model has hardly moved") {
+TEST_CASE(
+    "a step with a loss beyond all that was usual has jumped, even if the model has hardly moved") {
   StepGuard guard = used_to(0.1);
   CHECK_FALSE(guard.judge(moved_by(0.1, 7 * usual_loss)));
   CHECK(guard.judge(moved_by(0.1, 1e5)) == Jump::loss);
   // Nor does one loss among many tiny ones count, while it is below what an untrained model has.
   StepGuard of_a_fitted_model(20);
-  for (std::size_t i = 0; i < 2 * StepGuard::window; ++i) REQUIRE_FALSE(of_a_fitted_model.judge(moved_by(0.1, i == 0 ? usual_loss : 1e-4)));
+  for (std::size_t i = 0; i < 2 * StepGuard::window; ++i)
+    REQUIRE_FALSE(of_a_fitted_model.judge(moved_by(0.1, i == 0 ? usual_loss : 1e-4)));
   CHECK_FALSE(of_a_fitted_model.judge(moved_by(0.1, 0.9 * usual_loss)));
 }
 
@@ -107,7 +113,9 @@ TEST_CASE("statistics are judged apart, and without the learning rate") {
   CHECK(guard.judge(move) == Jump::statistics);
 }
 
-TEST_CASE("what is not finite, and a model five times its size, have jumped from the first look on; nothing else has") {
+TEST_CASE(
+    "what is not finite, and a model five times its size, have jumped from the first look on; "
+    "nothing else has") {
   StepGuard guard(20);
   CHECK_FALSE(guard.judge(moved_by(3.9 * model_norm)));
   CHECK(guard.judge(moved_by(4.1 * model_norm)) == Jump::parameters);
@@ -125,7 +133,8 @@ TEST_CASE("a pace that has really changed is believed after some looks, an explo
   while (refused < 100 && another.judge(moved_by(10))) ++refused;
   CHECK(refused == StepGuard::give_in_after);
   StepGuard exploding = used_to(0.1);
-  for (int i = 0; i < 100; ++i) CHECK(exploding.judge(moved_by(5 * model_norm)) == Jump::parameters);
+  for (int i = 0; i < 100; ++i)
+    CHECK(exploding.judge(moved_by(5 * model_norm)) == Jump::parameters);
 }
 
 TEST_CASE("a model that comes back from far away may take large steps") {
@@ -168,9 +177,11 @@ TEST_CASE("where all links pull far it is this node that is far") {
   CHECK(guard.share(other, pull(40)) == 1);
 }
 
-TEST_CASE("without another link a node goes by what it has taken, and cannot be driven away by asking") {
+TEST_CASE(
+    "without another link a node goes by what it has taken, and cannot be driven away by asking") {
   TransferGuard guard(4, 1);
-  for (std::size_t i = 0; i < TransferGuard::history; ++i) REQUIRE(guard.share(peer, pull(0.1, 0.1)) == 1);
+  for (std::size_t i = 0; i < TransferGuard::history; ++i)
+    REQUIRE(guard.share(peer, pull(0.1, 0.1)) == 1);
   CHECK(guard.share(peer, pull(40, 0.1)) == doctest::Approx(0.01));
 }
 

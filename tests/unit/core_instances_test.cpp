@@ -20,12 +20,16 @@ TEST_CASE("a process that began in an earlier life has the lower instance, and n
 TEST_CASE("a node that restarts again and again is no clone, also from an old backup") {
   Instances instances;
   std::uint64_t random = 1;
-  for (const std::uint64_t incarnation : {1, 2, 3, 4, 2, 5}) CHECK(instances.hear(id, make_instance(incarnation, random++)) == Heard::alone);
-  for (std::uint64_t i = 1; i < 100; ++i) CHECK(instances.hear(NodeId{8}, make_instance(i, 5)) == Heard::alone);
+  for (const std::uint64_t incarnation : {1, 2, 3, 4, 2, 5})
+    CHECK(instances.hear(id, make_instance(incarnation, random++)) == Heard::alone);
+  for (std::uint64_t i = 1; i < 100; ++i)
+    CHECK(instances.hear(NodeId{8}, make_instance(i, 5)) == Heard::alone);
   CHECK_FALSE(instances.is_cloned(id));
 }
 
-TEST_CASE("who is heard again after another has followed is asked, and the one that began earlier keeps the id") {
+TEST_CASE(
+    "who is heard again after another has followed is asked, and the one that began earlier keeps "
+    "the id") {
   const std::uint64_t original = make_instance(3, 50), copy = make_instance(4, 20);
   for (const bool copy_first : {false, true}) {
     CAPTURE(copy_first);
@@ -43,10 +47,13 @@ TEST_CASE("who is heard again after another has followed is asked, and the one t
   }
 }
 
-TEST_CASE("of two processes one of which has restarted since, the lower instance keeps the id still") {
+TEST_CASE(
+    "of two processes one of which has restarted since, the lower instance keeps the id still") {
   Instances instances;
-  const std::uint64_t original = make_instance(3, 50), copy = make_instance(4, 20), restarted = make_instance(6, 1);
-  for (const std::uint64_t instance : {original, copy, original}) (void)instances.hear(id, instance);
+  const std::uint64_t original = make_instance(3, 50), copy = make_instance(4, 20),
+                      restarted = make_instance(6, 1);
+  for (const std::uint64_t instance : {original, copy, original})
+    (void)instances.hear(id, instance);
   CHECK(instances.returned(id, original));
   CHECK(instances.hear(id, restarted) == Heard::alone);
   CHECK(instances.hear(id, copy) == Heard::again);
@@ -55,7 +62,8 @@ TEST_CASE("of two processes one of which has restarted since, the lower instance
   CHECK(instances.is_cloned(id));
 }
 
-TEST_CASE("addresses that a node has left and returns to are told apart from those it moves on to") {
+TEST_CASE(
+    "addresses that a node has left and returns to are told apart from those it moves on to") {
   Instances instances;
   CHECK_FALSE(instances.moved(id, {"a", 1}, {"b", 1}));
   CHECK_FALSE(instances.moved(id, {"b", 1}, {"c", 1}));

@@ -19,7 +19,8 @@ std::vector<float> values(std::uint64_t seed, std::size_t size) {
   Random random(seed);
   std::vector<float> result(size);
   for (float& x : result) {
-    x = std::ldexp(static_cast<float>(random.uniform() - 0.5), static_cast<int>(random.below(24)) - 12);
+    x = std::ldexp(static_cast<float>(random.uniform() - 0.5),
+                   static_cast<int>(random.below(24)) - 12);
   }
   return result;
 }
@@ -28,7 +29,9 @@ bool same_bits(std::span<const float> a, std::span<const float> b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), 4 * a.size()) == 0);
 }
 
-bool close(double a, double b) { return std::abs(a - b) <= 1e-12 * std::max(std::abs(a), std::abs(b)); }
+bool close(double a, double b) {
+  return std::abs(a - b) <= 1e-12 * std::max(std::abs(a), std::abs(b));
+}
 
 // Calls f(kernels, size) for every version and size.
 template <typename F>
@@ -90,10 +93,12 @@ TEST_CASE("bf16 is widened exactly, and narrowed to the nearest, ties to even") 
     k.widen(wide, narrow);
     k.narrow(again, wide);
     CHECK(again == narrow);
-    for (std::size_t i = 0; i < size; ++i) CHECK(std::abs(wide[i] - x[i]) <= std::ldexp(std::abs(x[i]), -8));
+    for (std::size_t i = 0; i < size; ++i)
+      CHECK(std::abs(wide[i] - x[i]) <= std::ldexp(std::abs(x[i]), -8));
   });
   std::vector<std::uint16_t> out(4);
-  kernels().narrow(out, std::vector<float>{0x1.01p0f, 0x1.03p0f, 0x1.0101p0f, -0x1.00ffp0f});  // two ties, above one, below one
+  // two ties, above one, below one
+  kernels().narrow(out, std::vector<float>{0x1.01p0f, 0x1.03p0f, 0x1.0101p0f, -0x1.00ffp0f});
   CHECK(out == std::vector<std::uint16_t>{0x3f80, 0x3f82, 0x3f81, 0xbf80});
 }
 
@@ -140,7 +145,8 @@ TEST_CASE("axpy adds a multiple and returns its squared norm") {
 
 TEST_CASE("change and distance are the norms that their names say") {
   everywhere([](const Kernels& k, std::size_t size) {
-    const std::vector<float> model = values(11, size), update = values(12, size), replica = values(13, size);
+    const std::vector<float> model = values(11, size), update = values(12, size),
+                             replica = values(13, size);
     double change = 0, distance = 0, reference = 0;
     for (std::size_t i = 0; i < size; ++i) {
       const float moved = model[i] + update[i];
@@ -186,8 +192,9 @@ TEST_CASE("one value that is not finite is found wherever it stands") {
   everywhere([](const Kernels& k, std::size_t size) {
     std::vector<float> x = values(17, size);
     CHECK(k.all_finite(x));
-    for (const float bad : {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
-                            std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::quiet_NaN()}) {
+    for (const float bad :
+         {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
+          std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::quiet_NaN()}) {
       for (const std::size_t at : {std::size_t{0}, size / 2, size - 1}) {
         if (at >= size) continue;
         const float before = x[at];
@@ -206,14 +213,12 @@ TEST_CASE("one value that is not finite is found wherever it stands") {
 TEST_CASE("the hash is XXH3-64 of the bytes, so that it may be stored and sent") {
   struct Known {
     std::size_t size;
-    std::uint64_t hash;  // XXH3_64bits() of the floats 0, 1, 2 …; of no bytes: from the xxHash specification
+    // XXH3_64bits() of the floats 0, 1, 2 …; of no bytes: from the xxHash specification
+    std::uint64_t hash;
   };
-  const Known table[] = {{0, 0x2d06800538d394c2ull},
-                         {1, 0x48b2c92616fc193dull},
-                         {16383, 0xa2e65318e81c8a63ull},
-                         {16384, 0xb5e7986685148b3cull},
-                         {16385, 0x2080e582292ee47bull},
-                         {65536, 0x7666999f0a089086ull}};
+  const Known table[] = {{0, 0x2d06800538d394c2ull},     {1, 0x48b2c92616fc193dull},
+                         {16383, 0xa2e65318e81c8a63ull}, {16384, 0xb5e7986685148b3cull},
+                         {16385, 0x2080e582292ee47bull}, {65536, 0x7666999f0a089086ull}};
   for (const Known& known : table) {
     CAPTURE(known.size);
     std::vector<float> x(known.size);
@@ -222,8 +227,12 @@ TEST_CASE("the hash is XXH3-64 of the bytes, so that it may be stored and sent")
   }
 }
 
-TEST_CASE("values next to each other in bf16 are equal or have none between them, across zero as well") {
-  const auto next = [](float x, std::int32_t places) { return std::bit_cast<float>(std::bit_cast<std::uint32_t>(x) + (static_cast<std::uint32_t>(places) << 16)); };
+TEST_CASE(
+    "values next to each other in bf16 are equal or have none between them, across zero as well") {
+  const auto next = [](float x, std::int32_t places) {
+    return std::bit_cast<float>(std::bit_cast<std::uint32_t>(x) +
+                                (static_cast<std::uint32_t>(places) << 16));
+  };
   for (const float x : {1.0f, -1.0f, 0.0078125f, -3.0e30f, 1e-30f}) {
     CHECK(are_adjacent_bf16(x, x));
     CHECK(are_adjacent_bf16(x, next(x, 1)));

@@ -85,7 +85,8 @@ TEST_CASE("outer momentum rises with the root of a far line's round trip") {
   policy.outer_momentum = 0.5;
   for (const double near : {0.0, 0.3, 1.0}) CHECK(outer_momentum_for(policy, near) == 0.5);
   CHECK(outer_momentum_for(policy, 2.25) == doctest::Approx(1 - 0.5 / 1.5));
-  for (const double far : {2.8, 12.5, 1e6}) CHECK(outer_momentum_for(policy, far) == doctest::Approx(0.7));
+  for (const double far : {2.8, 12.5, 1e6})
+    CHECK(outer_momentum_for(policy, far) == doctest::Approx(0.7));
   policy.outer_momentum_by_delay = false;
   CHECK(outer_momentum_for(policy, 4) == 0.5);
   policy = {.outer_momentum = 0};
@@ -149,7 +150,8 @@ TEST_CASE("a budget of bytes is used up within a few per cent, and spent on what
     if (round >= settled) sent += static_cast<double>(bytes);
   }
   CHECK(sent / (0.01 * (rounds - settled)) == doctest::Approx(10'000).epsilon(0.05));
-  CHECK(static_cast<double>(said[0]) / static_cast<double>(said[1]) == doctest::Approx(4).epsilon(0.1));
+  CHECK(static_cast<double>(said[0]) / static_cast<double>(said[1]) ==
+        doctest::Approx(4).epsilon(0.1));
 }
 
 TEST_CASE("the automatic rule holds the spread at the wanted part of the drift over the horizon") {

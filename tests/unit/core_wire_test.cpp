@@ -14,22 +14,26 @@ using namespace gossipd;
 namespace {
 
 Schema two_blocks() {
-  auto schema = Schema::build({Segment{"weight", {30, 10}, 0, 300, SegmentKind::parameter}, Segment{"steps", {2}, 300, 2, SegmentKind::local},
+  auto schema = Schema::build({Segment{"weight", {30, 10}, 0, 300, SegmentKind::parameter},
+                               Segment{"steps", {2}, 300, 2, SegmentKind::local},
                                Segment{"mean", {20}, 302, 20, SegmentKind::statistic}});
   REQUIRE(schema);
   return *schema;
 }
 
 // With `hash`, those that go whole carry it.
-Bytes turn_with(const std::vector<std::pair<std::uint32_t, Codec>>& records, const Schema& schema, TurnHeader header = {}, std::optional<std::uint64_t> hash = {}) {
+Bytes turn_with(const std::vector<std::pair<std::uint32_t, Codec>>& records, const Schema& schema,
+                TurnHeader header = {}, std::optional<std::uint64_t> hash = {}) {
   Bytes message(turn_header_bytes);
   for (const auto& [block, codec] : records) {
     TurnRecord record{.block = block, .version = 7, .codec = codec};
     if (is_whole(record)) record.hash = hash;
-    const std::size_t at = message.size(), head = turn_record_bytes + (record.hash ? turn_hash_bytes : 0);
+    const std::size_t at = message.size(),
+                      head = turn_record_bytes + (record.hash ? turn_hash_bytes : 0);
     message.resize(at + head + encoded_size(codec, schema.blocks()[block].size));
     write_turn_record(std::span(message).subspan(at).first<turn_record_bytes>(), record);
-    if (record.hash) std::memcpy(message.data() + at + turn_record_bytes, &*record.hash, turn_hash_bytes);
+    if (record.hash)
+      std::memcpy(message.data() + at + turn_record_bytes, &*record.hash, turn_hash_bytes);
   }
   header.records = static_cast<std::uint16_t>(records.size());
   write_turn_header(std::span(message).first<turn_header_bytes>(), header);
@@ -66,15 +70,22 @@ TEST_CASE("every control message comes out as it went in") {
   CHECK(other.samples_per_second == 512);
   CHECK(other.spread == 0.5);
 
-  const auto told = std::get<Members>(*decode_control(encode_control(Members{{}, {figures_of(record)}, {Suspicion{NodeId{5}, 6, NodeId{7}}}})));
+  const auto told = std::get<Members>(*decode_control(
+      encode_control(Members{{}, {figures_of(record)}, {Suspicion{NodeId{5}, 6, NodeId{7}}}})));
   REQUIRE((told.records.empty() && told.figures.size() == 1 && told.suspicions.size() == 1));
-  CHECK((told.figures[0].id == record.id && told.figures[0].samples == record.samples && told.figures[0].batch == 64 && told.figures[0].spread == 0.5));
-  CHECK((told.suspicions[0].id == NodeId{5} && told.suspicions[0].incarnation == 6 && told.suspicions[0].by == NodeId{7}));
-  CHECK_FALSE(decode_control(encode_control(Members{{}, std::vector<MemberFigures>(figures_per_message_max + 1, figures_of(record)), {}})));
-  CHECK_FALSE(decode_control(encode_control(Members{{}, {}, std::vector<Suspicion>(suspicions_per_message_max + 1)})));
-  CHECK(std::get<Digest>(*decode_control(encode_control(Digest{{1, ~std::uint64_t{0}}}))).buckets == std::vector<std::uint64_t>{1, ~std::uint64_t{0}});
+  CHECK((told.figures[0].id == record.id && told.figures[0].samples == record.samples &&
+         told.figures[0].batch == 64 && told.figures[0].spread == 0.5));
+  CHECK((told.suspicions[0].id == NodeId{5} && told.suspicions[0].incarnation == 6 &&
+         told.suspicions[0].by == NodeId{7}));
+  CHECK_FALSE(decode_control(encode_control(Members{
+      {}, std::vector<MemberFigures>(figures_per_message_max + 1, figures_of(record)), {}})));
+  CHECK_FALSE(decode_control(
+      encode_control(Members{{}, {}, std::vector<Suspicion>(suspicions_per_message_max + 1)})));
+  CHECK(std::get<Digest>(*decode_control(encode_control(Digest{{1, ~std::uint64_t{0}}}))).buckets ==
+        std::vector<std::uint64_t>{1, ~std::uint64_t{0}});
   CHECK_FALSE(decode_control(encode_control(Digest{{}})));
-  CHECK_FALSE(decode_control(encode_control(Digest{std::vector<std::uint64_t>(digest_buckets_max + 1)})));
+  CHECK_FALSE(
+      decode_control(encode_control(Digest{std::vector<std::uint64_t>(digest_buckets_max + 1)})));
 
   const Hello hello{1, ClusterId{2}, NodeId{3}, 4, "name", Endpoint{"host", 5}, JobHash{6}, true};
   const auto hello_back = std::get<Hello>(*decode_control(encode_control(hello)));
@@ -86,18 +97,29 @@ TEST_CASE("every control message comes out as it went in") {
   CHECK(hello_back.job == JobHash{6});
   CHECK(hello_back.leaving);
 
-  const auto ready = std::get<Ready>(*decode_control(encode_control(Ready{.schema = SchemaHash{1}, .has_model = true, .nonce = 2, .conversation = 3, .spoken = 4, .heard = 5, .bf16 = true})));
-  CHECK((ready.has_model && ready.nonce == 2 && ready.conversation == 3 && ready.spoken == 4 && ready.heard == 5 && ready.bf16));
-  CHECK(std::get<Resync>(*decode_control(encode_control(Resync{{1, 2, 3}}))).blocks == std::vector<std::uint32_t>{1, 2, 3});
-  CHECK(std::get<JobOffer>(*decode_control(encode_control(JobOffer{JobHash{9}, 10, "text"}))).document == "text");
-  CHECK(std::get<Refuse>(*decode_control(encode_control(Refuse{Error{"a", "b"}}))).reason.text == "b");
+  const auto ready = std::get<Ready>(*decode_control(encode_control(Ready{.schema = SchemaHash{1},
+                                                                          .has_model = true,
+                                                                          .nonce = 2,
+                                                                          .conversation = 3,
+                                                                          .spoken = 4,
+                                                                          .heard = 5,
+                                                                          .bf16 = true})));
+  CHECK((ready.has_model && ready.nonce == 2 && ready.conversation == 3 && ready.spoken == 4 &&
+         ready.heard == 5 && ready.bf16));
+  CHECK(std::get<Resync>(*decode_control(encode_control(Resync{{1, 2, 3}}))).blocks ==
+        std::vector<std::uint32_t>{1, 2, 3});
+  CHECK(std::get<JobOffer>(*decode_control(encode_control(JobOffer{JobHash{9}, 10, "text"})))
+            .document == "text");
+  CHECK(std::get<Refuse>(*decode_control(encode_control(Refuse{Error{"a", "b"}}))).reason.text ==
+        "b");
   CHECK(std::get<Bye>(*decode_control(encode_control(Bye{"left"}))).why == "left");
   CHECK(std::get<Ping>(*decode_control(encode_control(Ping{77}))).nonce == 77);
   CHECK(std::get<Pong>(*decode_control(encode_control(Pong{78}))).nonce == 78);
   const FileRequest request{{1, 2, 3}, 4};
   CHECK(std::get<FileRequest>(*decode_control(encode_control(request))).file == request.file);
   CHECK(std::get<FileRequest>(*decode_control(encode_control(request))).offset == 4);
-  CHECK(std::get<FileAbsent>(*decode_control(encode_control(FileAbsent{{1, 2, 3}}))).file == request.file);
+  CHECK(std::get<FileAbsent>(*decode_control(encode_control(FileAbsent{{1, 2, 3}}))).file ==
+        request.file);
   CHECK(std::holds_alternative<JobRequest>(*decode_control(encode_control(JobRequest{}))));
 }
 
@@ -116,7 +138,9 @@ TEST_CASE("a message kind or a key of a later version is skipped, not refused") 
   CHECK(std::get<Ping>(*ping).nonce == 5);
 }
 
-TEST_CASE("a hello names the oldest and the newest version its sender speaks; one of a release that names one speaks no other") {
+TEST_CASE(
+    "a hello names the oldest and the newest version its sender speaks; one of a release that "
+    "names one speaks no other") {
   Hello hello{.protocol = 2, .id = NodeId{3}, .newest = 5};
   const auto both = decode_control(encode_control(hello));
   REQUIRE(both);
@@ -137,8 +161,10 @@ TEST_CASE("nonsense as a control message is an error and nothing else") {
   CHECK_FALSE(decode_control(Bytes(control_bytes_max + 1)));
   CHECK_FALSE(decode_control(Bytes(60000, std::byte{0x81})));  // arrays within arrays within arrays
   CHECK_FALSE(decode_control(Bytes(60000, std::byte{0xa1})));
-  const Bytes good = encode_control(Hello{1, ClusterId{2}, NodeId{3}, 4, "name", Endpoint{"host", 5}, JobHash{6}, false});
-  for (std::size_t cut = 0; cut < good.size(); ++cut) CHECK_FALSE(decode_control(std::span(good).first(cut)));
+  const Bytes good = encode_control(
+      Hello{1, ClusterId{2}, NodeId{3}, 4, "name", Endpoint{"host", 5}, JobHash{6}, false});
+  for (std::size_t cut = 0; cut < good.size(); ++cut)
+    CHECK_FALSE(decode_control(std::span(good).first(cut)));
   CHECK_FALSE(decode_control(encode_control(Hello{})));  // no node id
   Random random(1);
   std::size_t errors = 0;
@@ -165,12 +191,17 @@ TEST_CASE("a turn comes out as it went in, and local segments have no block") {
   header.step_seconds = 0.01f;
   header.snapshot_age_seconds = 0.5f;
   header.loss = 2.25f;
-  const Bytes message = turn_with({{0, Codec{CodecId::top_k, 32}}, {1, Codec{CodecId::mirror, 0}}, {1, Codec{CodecId::bf16, 0}}}, schema, header);
+  const Bytes message = turn_with({{0, Codec{CodecId::top_k, 32}},
+                                   {1, Codec{CodecId::mirror, 0}},
+                                   {1, Codec{CodecId::bf16, 0}}},
+                                  schema, header);
   TurnHeader back;
   std::vector<TurnRecord> records;
   REQUIRE_FALSE(decode_turn(message, schema, back, records));
-  CHECK((back.last && back.turn == 41 && back.gain_speaker == 0.125f && back.gain_listener == 0.25f && back.weight == 0.5f && back.in_flight == 3));
-  CHECK((back.step == 1u << 30 && back.step_seconds == 0.01f && back.snapshot_age_seconds == 0.5f && back.loss == 2.25f));
+  CHECK((back.last && back.turn == 41 && back.gain_speaker == 0.125f &&
+         back.gain_listener == 0.25f && back.weight == 0.5f && back.in_flight == 3));
+  CHECK((back.step == 1u << 30 && back.step_seconds == 0.01f && back.snapshot_age_seconds == 0.5f &&
+         back.loss == 2.25f));
   REQUIRE(records.size() == 3);
   CHECK(records[0].codec == Codec{CodecId::top_k, 32});
   CHECK(records[0].version == 7);
@@ -180,7 +211,10 @@ TEST_CASE("a turn comes out as it went in, and local segments have no block") {
 
 TEST_CASE("a block that goes whole may carry a hash, a delta may not") {
   const Schema schema = two_blocks();
-  const Bytes message = turn_with({{0, Codec{CodecId::int8, 0}}, {1, Codec{CodecId::keyframe, 0}}, {1, Codec{CodecId::mirror, 0}}}, schema, {}, 0x123456789abcdef0);
+  const Bytes message = turn_with({{0, Codec{CodecId::int8, 0}},
+                                   {1, Codec{CodecId::keyframe, 0}},
+                                   {1, Codec{CodecId::mirror, 0}}},
+                                  schema, {}, 0x123456789abcdef0);
   TurnHeader header;
   std::vector<TurnRecord> records;
   REQUIRE_FALSE(decode_turn(message, schema, header, records));
@@ -188,7 +222,8 @@ TEST_CASE("a block that goes whole may carry a hash, a delta may not") {
   CHECK_FALSE(records[0].hash);
   CHECK((records[1].hash == 0x123456789abcdef0 && records[1].payload.size() == 80));
   CHECK((records[2].hash == 0x123456789abcdef0 && records[2].payload.empty()));
-  for (std::size_t cut = 0; cut < message.size(); ++cut) CHECK(decode_turn(std::span(message).first(cut), schema, header, records) == Reject::malformed);
+  for (std::size_t cut = 0; cut < message.size(); ++cut)
+    CHECK(decode_turn(std::span(message).first(cut), schema, header, records) == Reject::malformed);
   Bytes spoiled = message;
   spoiled[turn_header_bytes + 9] = std::byte{2};
   CHECK(decode_turn(spoiled, schema, header, records) == Reject::malformed);
@@ -198,11 +233,13 @@ TEST_CASE("a block that goes whole may carry a hash, a delta may not") {
 
 TEST_CASE("a turn that is cut, padded, or names what does not exist is refused whole") {
   const Schema schema = two_blocks();
-  const Bytes good = turn_with({{0, Codec{CodecId::int8, 0}}, {1, Codec{CodecId::keyframe, 0}}}, schema);
+  const Bytes good =
+      turn_with({{0, Codec{CodecId::int8, 0}}, {1, Codec{CodecId::keyframe, 0}}}, schema);
   TurnHeader header;
   std::vector<TurnRecord> records;
   REQUIRE_FALSE(decode_turn(good, schema, header, records));
-  for (std::size_t cut = 0; cut < good.size(); ++cut) CHECK(decode_turn(std::span(good).first(cut), schema, header, records) == Reject::malformed);
+  for (std::size_t cut = 0; cut < good.size(); ++cut)
+    CHECK(decode_turn(std::span(good).first(cut), schema, header, records) == Reject::malformed);
   const auto spoiled = [&](std::size_t at, auto value) {
     Bytes message = good;
     std::memcpy(message.data() + at, &value, sizeof value);
@@ -224,9 +261,11 @@ TEST_CASE("a turn that is cut, padded, or names what does not exist is refused w
   CHECK(spoiled(turn_header_bytes + 9, std::uint8_t{2}) == Reject::malformed);
   REQUIRE_FALSE(spoiled(turn_header_bytes + 9, std::uint8_t{1}));  // int8 may be fresh …
   CHECK((records[0].fresh && !records[1].fresh));
-  const std::size_t second = turn_header_bytes + turn_record_bytes + encoded_size(Codec{CodecId::int8, 0}, schema.blocks()[0].size);
+  const std::size_t second = turn_header_bytes + turn_record_bytes +
+                             encoded_size(Codec{CodecId::int8, 0}, schema.blocks()[0].size);
   CHECK(spoiled(second + 9, std::uint8_t{1}) == Reject::malformed);  // … a keyframe is so already
-  CHECK(decode_turn(Bytes(bulk_message_bytes_max + 1), schema, header, records) == Reject::too_large);
+  CHECK(decode_turn(Bytes(bulk_message_bytes_max + 1), schema, header, records) ==
+        Reject::too_large);
 }
 
 TEST_CASE("a replica state of another schema is refused") {
@@ -246,7 +285,8 @@ TEST_CASE("endpoints are read in every form people write them in") {
   CHECK((parse_endpoint("10.0.0.1:99", 7610, endpoint) && endpoint == Endpoint{"10.0.0.1", 99}));
   CHECK((parse_endpoint("::1", 7610, endpoint) && endpoint == Endpoint{"::1", 7610}));
   CHECK((parse_endpoint("[::1]:99", 7610, endpoint) && endpoint == Endpoint{"::1", 99}));
-  for (const char* bad : {"", "a:1:2]", "[a[b]:1", ":5", "box:", "box:70000", "[::1", "[::1]x", "[::1]:", "a b", "box:1x"}) {
+  for (const char* bad : {"", "a:1:2]", "[a[b]:1", ":5", "box:", "box:70000", "[::1", "[::1]x",
+                          "[::1]:", "a b", "box:1x"}) {
     CAPTURE(std::string(bad));
     CHECK_FALSE(parse_endpoint(bad, 7610, endpoint));
   }

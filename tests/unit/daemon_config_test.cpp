@@ -22,14 +22,20 @@ std::string mistake(const std::vector<std::string>& arguments, Environment envir
   return line ? std::string() : line.error().text;
 }
 
-bool mentions(const std::string& text, const std::string& what) { return text.find(what) != std::string::npos; }
+bool mentions(const std::string& text, const std::string& what) {
+  return text.find(what) != std::string::npos;
+}
 
 }  // namespace
 
 TEST_CASE("a flag beats the environment, which beats the file, which beats the default") {
   const TemporaryDirectory directory;
-  const std::string file = directory.write("node.toml", "name = \"from-file\"\n[exchange]\ncodec = \"int4\"\nround_steps = 9\n[log]\nlevel = \"error\"\n");
-  const auto line = read({"--config", file, "--name", "from-flag"}, {{"GOSSIPD_NAME", "from-environment"}, {"GOSSIPD_EXCHANGE_CODEC", "int8"}});
+  const std::string file = directory.write("node.toml",
+                                           "name = \"from-file\"\n[exchange]\ncodec = "
+                                           "\"int4\"\nround_steps = 9\n[log]\nlevel = \"error\"\n");
+  const auto line =
+      read({"--config", file, "--name", "from-flag"},
+           {{"GOSSIPD_NAME", "from-environment"}, {"GOSSIPD_EXCHANGE_CODEC", "int8"}});
   REQUIRE(line);
   CHECK(line->config.name == "from-flag");
   CHECK(line->config.exchange.codec == Codec{CodecId::int8});
@@ -39,7 +45,8 @@ TEST_CASE("a flag beats the environment, which beats the file, which beats the d
 }
 
 TEST_CASE("--set reaches every setting, and a setting's own flag beats it") {
-  const auto line = read({"--set", "membership.ping_ms=250", "--set", "trainer.device=cuda", "--device", "cpu"});
+  const auto line =
+      read({"--set", "membership.ping_ms=250", "--set", "trainer.device=cuda", "--device", "cpu"});
   REQUIRE(line);
   CHECK(line->config.membership.ping == std::chrono::milliseconds(250));
   CHECK(line->config.device == "cpu");
@@ -55,7 +62,8 @@ TEST_CASE("the environment may name the node file") {
 
 TEST_CASE("paths in a node file are relative to that file") {
   const TemporaryDirectory directory;
-  const std::string file = directory.write("node.toml", "job = \"jobs/one.toml\"\nkey_file = \"none\"\n");
+  const std::string file =
+      directory.write("node.toml", "job = \"jobs/one.toml\"\nkey_file = \"none\"\n");
   const auto line = read({"--config", file});
   REQUIRE(line);
   CHECK(line->config.job_file == (directory.path() / "jobs/one.toml").string());
@@ -111,15 +119,33 @@ TEST_CASE("an unknown GOSSIPD_ variable is a warning, not an error") {
 }
 
 TEST_CASE("every bad value is refused with its name, the reason and a way out") {
-  const std::vector<std::vector<std::string>> bad = {
-      {"--set", "exchange.codec=int7"},        {"--set", "exchange.mixing=-1"},        {"--set", "exchange.threshold=nan"},
-      {"--set", "exchange.enabled=maybe"},     {"--set", "membership.links=0"},        {"--set", "membership.tick_ms=0"},
-      {"--set", "exchange.round_steps=1.5"},   {"--shard", "0/3"},                     {"--shard", "4/3"},
-      {"--shard", "3"},                        {"--rest", "nowhere:70000"},            {"--join", "bad host"},
-      {"--listen", "box:port"},                {"--log-level", "loud"},                {"--device", "tpu"},
-      {"--threads", "-1"},                     {"--trainer-min-step-ms", "fast"},      {"--exchange", "perhaps"},
-      {"--name", "two words"}, {"--name", "caf\xe9"}, {"--name", "a\x1b[31m"}, {"--name", "a=b"}, {"--join", "caf\xe9"}, {"--set", "log.level=\xff"},
-      {"--advertise", "b\x1bx:1"},                 {"--set", "no-value"},                  {"--config", "/does/not/exist.toml"}};
+  const std::vector<std::vector<std::string>> bad = {{"--set", "exchange.codec=int7"},
+                                                     {"--set", "exchange.mixing=-1"},
+                                                     {"--set", "exchange.threshold=nan"},
+                                                     {"--set", "exchange.enabled=maybe"},
+                                                     {"--set", "membership.links=0"},
+                                                     {"--set", "membership.tick_ms=0"},
+                                                     {"--set", "exchange.round_steps=1.5"},
+                                                     {"--shard", "0/3"},
+                                                     {"--shard", "4/3"},
+                                                     {"--shard", "3"},
+                                                     {"--rest", "nowhere:70000"},
+                                                     {"--join", "bad host"},
+                                                     {"--listen", "box:port"},
+                                                     {"--log-level", "loud"},
+                                                     {"--device", "tpu"},
+                                                     {"--threads", "-1"},
+                                                     {"--trainer-min-step-ms", "fast"},
+                                                     {"--exchange", "perhaps"},
+                                                     {"--name", "two words"},
+                                                     {"--name", "caf\xe9"},
+                                                     {"--name", "a\x1b[31m"},
+                                                     {"--name", "a=b"},
+                                                     {"--join", "caf\xe9"},
+                                                     {"--set", "log.level=\xff"},
+                                                     {"--advertise", "b\x1bx:1"},
+                                                     {"--set", "no-value"},
+                                                     {"--config", "/does/not/exist.toml"}};
   for (const auto& arguments : bad) {
     const std::string text = mistake(arguments);
     CAPTURE(arguments);
@@ -136,7 +162,9 @@ TEST_CASE("settings that contradict each other are refused") {
   CHECK(mentions(mistake({"--rest", "0.0.0.0:7611"}), "token"));
   CHECK(mistake({"--rest", "unix:/run/gossipd.sock"}).empty());
   CHECK(mentions(mistake({"--set", "rest.certificate=/etc/box1.pem"}), "rest.key"));
-  const std::vector<std::string> certificates = {"--set", "peer_tls.ca=ca.pem", "--set", "peer_tls.certificate=box1.pem", "--set", "peer_tls.key=box1.key"};
+  const std::vector<std::string> certificates = {"--set", "peer_tls.ca=ca.pem",
+                                                 "--set", "peer_tls.certificate=box1.pem",
+                                                 "--set", "peer_tls.key=box1.key"};
   CHECK(mistake(certificates).empty());
   CHECK(mentions(mistake({certificates.begin(), certificates.end() - 2}), "peer_tls.key"));
   for (const char* key : {"cluster.key", "none"}) {
@@ -148,8 +176,10 @@ TEST_CASE("settings that contradict each other are refused") {
 
 TEST_CASE("what --check-config prints reads back as the same configuration") {
   const TemporaryDirectory directory;
-  const auto first = read({"--name", "box1", "--join", "a", "--join", "b:1", "--shard", "2/5", "--set", "exchange.codec=top_k:31",
-                           "--set", "exchange.threshold=0.123", "--set", "membership.ping_ms=12.5", "--exchange", "off", "--check-config"});
+  const auto first =
+      read({"--name", "box1", "--join", "a", "--join", "b:1", "--shard", "2/5", "--set",
+            "exchange.codec=top_k:31", "--set", "exchange.threshold=0.123", "--set",
+            "membership.ping_ms=12.5", "--exchange", "off", "--check-config"});
   REQUIRE(first);
   CHECK(first->action == CommandLine::Action::check_config);
   const std::string text = to_toml(first->config);
@@ -189,14 +219,16 @@ TEST_CASE("help and version are printed without reading any file") {
 
 TEST_CASE("a node knows which addresses lead back to itself") {
   const Endpoint advertised{"box1.example", 7610};
-  const std::vector<Endpoint> everywhere = {{"::", 7610}}, loopback = {{"127.0.0.1", 7610}}, one = {{"10.0.0.1", 7610}};
+  const std::vector<Endpoint> everywhere = {{"::", 7610}}, loopback = {{"127.0.0.1", 7610}},
+                              one = {{"10.0.0.1", 7610}};
   CHECK(leads_to(advertised, advertised, one));
   CHECK(leads_to({"10.0.0.1", 7610}, advertised, one));
   CHECK(!leads_to({"10.0.0.1", 7611}, advertised, one));
   CHECK(!leads_to({"127.0.0.1", 7610}, advertised, one));
   CHECK(!leads_to({"box2", 7610}, advertised, everywhere));
   CHECK(!leads_to({"192.0.2.1", 7610}, advertised, everywhere));
-  for (const char* host : {"127.0.0.1", "127.0.1.1", "localhost", "::1"}) CHECK(leads_to({host, 7610}, advertised, everywhere));
+  for (const char* host : {"127.0.0.1", "127.0.1.1", "localhost", "::1"})
+    CHECK(leads_to({host, 7610}, advertised, everywhere));
   CHECK(!leads_to({"127.0.0.1", 7609}, advertised, everywhere));
   CHECK(leads_to({"localhost", 7610}, advertised, loopback));
   CHECK(!leads_to({"127.0.0.2", 7610}, advertised, loopback));

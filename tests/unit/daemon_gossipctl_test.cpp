@@ -21,7 +21,8 @@ namespace {
 // Serves until it goes out of scope. The daemon may be changed before the first request only.
 class FakeServer {
  public:
-  explicit FakeServer(HttpHandler handler, HttpServerOptions options = {}) : server_(loop_, std::move(handler), std::move(options)) {
+  explicit FakeServer(HttpHandler handler, HttpServerOptions options = {})
+      : server_(loop_, std::move(handler), std::move(options)) {
     const auto bound = server_.listen({"127.0.0.1", 0});
     REQUIRE_MESSAGE(bound, (bound ? std::string() : bound.error().text));
     address_ = to_string(*bound);
@@ -41,7 +42,9 @@ class FakeServer {
 };
 
 HttpHandler handler_of(DaemonPort& port) {
-  return [router = make_rest(port)](const HttpRequest& request, HttpRespond respond) { router(request, std::move(respond)); };
+  return [router = make_rest(port)](const HttpRequest& request, HttpRespond respond) {
+    router(request, std::move(respond));
+  };
 }
 
 struct Ran {
@@ -50,13 +53,16 @@ struct Ran {
   std::string err;
 };
 
-Ran gossipctl(std::vector<std::string> arguments, std::map<std::string, std::string> environment = {}) {
+Ran gossipctl(std::vector<std::string> arguments,
+              std::map<std::string, std::string> environment = {}) {
   std::ostringstream out, err;
   const ExitCode code = run_gossipctl(arguments, environment, out, err);
   return {code, out.str(), err.str()};
 }
 
-bool mentions(const std::string& text, const std::string& what) { return text.find(what) != std::string::npos; }
+bool mentions(const std::string& text, const std::string& what) {
+  return text.find(what) != std::string::npos;
+}
 
 }  // namespace
 
@@ -145,18 +151,24 @@ TEST_CASE("a daemon that asks for a token is exit code 5 without it") {
   CHECK(gossipctl({"status", "--rest", server.address()}).code == ExitCode::unauthorised);
   const TemporaryDirectory directory;
   const std::string file = directory.write("token", "0123456789abcdef\n");
-  const Ran open_to_others = gossipctl({"status", "--rest", server.address(), "--token-file", file});
+  const Ran open_to_others =
+      gossipctl({"status", "--rest", server.address(), "--token-file", file});
   CHECK(open_to_others.code == ExitCode::usage);
   CHECK(mentions(open_to_others.err, "chmod 600 " + file));
-  std::filesystem::permissions(file, std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
-  CHECK(gossipctl({"status", "--rest", server.address(), "--token-file", file}).code == ExitCode::ok);
+  std::filesystem::permissions(
+      file, std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+  CHECK(gossipctl({"status", "--rest", server.address(), "--token-file", file}).code ==
+        ExitCode::ok);
 }
 
 TEST_CASE("bytes that are no UTF-8 are a mistake of the command line, and no crash") {
   MadeUpDaemon daemon;
   const FakeServer server(handler_of(daemon));
-  const std::vector<std::vector<std::string>> commands = {{"join", "caf\xe9"}, {"join", "box1", "\xff\xfe"}, {"forget", "\xff"}, {"key", "install", "/tmp/\xc3.key"},
-                                                          {"key", "use", "\xff"}, {"key", "retire", "\xff"}, {"wait", "--for", "\xff"}};
+  const std::vector<std::vector<std::string>> commands = {
+      {"join", "caf\xe9"},      {"join", "box1", "\xff\xfe"},
+      {"forget", "\xff"},       {"key", "install", "/tmp/\xc3.key"},
+      {"key", "use", "\xff"},   {"key", "retire", "\xff"},
+      {"wait", "--for", "\xff"}};
   for (std::vector<std::string> words : commands) {
     CAPTURE(words[0]);
     words.insert(words.end(), {"--rest", server.address()});
@@ -166,11 +178,14 @@ TEST_CASE("bytes that are no UTF-8 are a mistake of the command line, and no cra
     CHECK(is_utf8(ran.err));
   }
   CHECK(daemon.joined.empty());
-  for (const char* word : {"\xff", "--\xff", "status\x1b[31m"}) CHECK(gossipctl({word}).code == ExitCode::usage);
+  for (const char* word : {"\xff", "--\xff", "status\x1b[31m"})
+    CHECK(gossipctl({word}).code == ExitCode::usage);
 }
 
 TEST_CASE("no escape sequence of a peer or a user reaches the terminal") {
-  const std::string evil = "box\x1b[2J\x1b]0;x\x07\xc2\x9b" "31m\xe2\x80\xae\nforged";
+  const std::string evil =
+      "box\x1b[2J\x1b]0;x\x07\xc2\x9b"
+      "31m\xe2\x80\xae\nforged";
   MadeUpDaemon daemon;
   NodeView& node = daemon.made_up.node;
   node.name = node.members[1].record.name = node.links[0].name = evil;
@@ -227,7 +242,8 @@ TEST_CASE("wait ends when its condition holds") {
   const FakeServer server(handler_of(daemon));
   for (const char* condition : {"ready", "members=1", "step=18240", "samples=5000"}) {
     CAPTURE(condition);
-    CHECK(gossipctl({"wait", "--for", condition, "--rest", server.address(), "--timeout", "5"}).code == ExitCode::ok);
+    CHECK(gossipctl({"wait", "--for", condition, "--rest", server.address(), "--timeout", "5"})
+              .code == ExitCode::ok);
   }
 }
 
@@ -247,10 +263,12 @@ TEST_CASE("wait for the end says whose model is missing at it") {
 TEST_CASE("wait gives up with exit code 7 and says what it last saw; without any daemon it is 3") {
   MadeUpDaemon daemon;
   const FakeServer server(handler_of(daemon));
-  const Ran waiting = gossipctl({"wait", "--for", "finished", "--rest", server.address(), "--timeout", "0.3"});
+  const Ran waiting =
+      gossipctl({"wait", "--for", "finished", "--rest", server.address(), "--timeout", "0.3"});
   CHECK(waiting.code == ExitCode::timeout);
   CHECK(mentions(waiting.err, "the node is training"));
-  CHECK(gossipctl({"wait", "--rest", "127.0.0.1:1", "--timeout", "0.1"}).code == ExitCode::no_daemon);
+  CHECK(gossipctl({"wait", "--rest", "127.0.0.1:1", "--timeout", "0.1"}).code ==
+        ExitCode::no_daemon);
 }
 
 TEST_CASE("a broken node makes status exit with 8") {
@@ -316,7 +334,9 @@ TEST_CASE("numbers are written for people") {
   CHECK(human_bytes(123'000'000) == "123 MB");
 }
 
-TEST_CASE("a table stays aligned with letters of several bytes, and no control character reaches the terminal") {
+TEST_CASE(
+    "a table stays aligned with letters of several bytes, and no control character reaches the "
+    "terminal") {
   std::ostringstream out;
   print_table(out, {{"NAME", "X"}, {"k\xc3\xb6ln", "1"}, {"a\x1b[2J", "2"}});
   CHECK(out.str() == "NAME   X\nk\xc3\xb6ln   1\na?[2J  2\n");

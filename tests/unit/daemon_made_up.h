@@ -1,4 +1,5 @@
-// tests/unit/daemon_made_up.h - a daemon that exists only as its view, for everything that renders one.
+// tests/unit/daemon_made_up.h - a daemon that exists only as its view, for everything that renders
+// one.
 #pragma once
 
 #include "daemon/rest.h"
@@ -37,7 +38,10 @@ class MadeUpDaemon final : public DaemonPort {
     link.counters.turns_suppressed = 3;
     link.counters.refused[static_cast<std::size_t>(Reject::not_finite)] = 2;
     link.counters.change = 0.02;
-    n.refusals.push_back({Instant(std::chrono::seconds(10)), true, "10.0.0.9:40000", {"job-mismatch", "another job"}});
+    n.refusals.push_back({Instant(std::chrono::seconds(10)),
+                          true,
+                          "10.0.0.9:40000",
+                          {"job-mismatch", "another job"}});
     made_up.refusals_now_s = 15;
     made_up.version = "test";
     made_up.address = {"10.0.0.11", 7610};
@@ -47,9 +51,11 @@ class MadeUpDaemon final : public DaemonPort {
     made_up.wire.sessions.push_back({{"10.0.0.12", 7610}, true, 60, 600, 500});
     made_up.wire.dials_failed["connect-refused"] = 2;
     made_up.job = JobView{JobHash{0x10b}, "tiny", "name = \"tiny\"\n"};
-    made_up.evaluation = EvaluationView{{.loss = 0.25, .accuracy = 0.91, .top5_accuracy = 0.99, .perplexity = {}}, 18000, 4900, 3};
+    made_up.evaluation = EvaluationView{
+        {.loss = 0.25, .accuracy = 0.91, .top5_accuracy = 0.99, .perplexity = {}}, 18000, 4900, 3};
     made_up.best = Figures{.loss = 0.24, .accuracy = 0.92, .top5_accuracy = {}, .perplexity = {}};
-    made_up.checkpoints["current"] = {"/state/current.safetensors", 100, 18000, 2400, 4096, std::nullopt, std::nullopt};
+    made_up.checkpoints["current"] = {
+        "/state/current.safetensors", 100, 18000, 2400, 4096, std::nullopt, std::nullopt};
   }
 
   static MemberView member(std::uint64_t id, const std::string& name, bool self) {

@@ -11,7 +11,8 @@ using Json = nlohmann::json;
 
 namespace {
 
-HttpResponse ask(DaemonPort& port, const std::string& method, const std::string& path, const std::string& body = {}) {
+HttpResponse ask(DaemonPort& port, const std::string& method, const std::string& path,
+                 const std::string& body = {}) {
   const HttpRouter router = make_rest(port);
   HttpRequest request;
   request.method = method;
@@ -29,7 +30,9 @@ Json json_of(const HttpResponse& response) {
   return json;
 }
 
-bool mentions(const std::string& text, const std::string& what) { return text.find(what) != std::string::npos; }
+bool mentions(const std::string& text, const std::string& what) {
+  return text.find(what) != std::string::npos;
+}
 
 }  // namespace
 
@@ -51,21 +54,31 @@ TEST_CASE("/v1/status says what the node does, in named units and hex ids") {
   CHECK(json["refusals"][0]["age_s"] == doctest::Approx(5.0));
 }
 
-TEST_CASE("a part of a shared set is shown with its place, and null where nodes have data of their own") {
+TEST_CASE(
+    "a part of a shared set is shown with its place, and null where nodes have data of their own") {
   MadeUpDaemon daemon;
   CHECK(json_of(ask(daemon, "GET", "/v1/status"))["trainer"]["division"].is_null());
   daemon.made_up.trainer.division = DivisionStatus{3, 16384, 5461, 60000, 20001};
   daemon.made_up.trainer.data_position = 2 * 60000 + 15000;
   CHECK(json_of(ask(daemon, "GET", "/v1/status"))["trainer"]["division"] ==
-        Json{{"mode", "shared"}, {"members", 3}, {"buckets", 16384}, {"buckets_owned", 5461}, {"samples", 60000}, {"samples_owned", 20001}, {"pass", 2}, {"place", 15000}});
+        Json{{"mode", "shared"},
+             {"members", 3},
+             {"buckets", 16384},
+             {"buckets_owned", 5461},
+             {"samples", 60000},
+             {"samples_owned", 20001},
+             {"pass", 2},
+             {"place", 15000}});
 }
 
 TEST_CASE("a shared set is divided among those that train, a suspect with them, by id") {
   NodeView node;
   node.phase = Phase::training;
   const std::vector<std::pair<MemberState, Phase>> others = {
-      {MemberState::suspect, Phase::training}, {MemberState::alive, Phase::finished}, {MemberState::failed, Phase::training}, {MemberState::left, Phase::training},
-      {MemberState::forgotten, Phase::training}, {MemberState::alive, Phase::paused}, {MemberState::alive, Phase::syncing}, {MemberState::alive, Phase::training}};
+      {MemberState::suspect, Phase::training},   {MemberState::alive, Phase::finished},
+      {MemberState::failed, Phase::training},    {MemberState::left, Phase::training},
+      {MemberState::forgotten, Phase::training}, {MemberState::alive, Phase::paused},
+      {MemberState::alive, Phase::syncing},      {MemberState::alive, Phase::training}};
   for (std::size_t i = 0; i < others.size(); ++i) {
     MemberView m = MadeUpDaemon::member(100 - i, "box", false);
     m.record.state = others[i].first;
@@ -76,21 +89,24 @@ TEST_CASE("a shared set is divided among those that train, a suspect with them, 
   node.members.push_back(MadeUpDaemon::member(95, "self", true));
   node.members.back().record.phase = Phase::syncing;  // as last told: the node itself knows better
   using Members = std::vector<DivisionMember>;
-  CHECK(who_divides(node) == Members{{NodeId{93}, 17}, {NodeId{95}, 64}, {NodeId{99}, 11}, {NodeId{100}, 10}});
+  CHECK(who_divides(node) ==
+        Members{{NodeId{93}, 17}, {NodeId{95}, 64}, {NodeId{99}, 11}, {NodeId{100}, 10}});
   node.phase = Phase::paused;
   CHECK(who_divides(node) == Members{{NodeId{93}, 17}, {NodeId{99}, 11}, {NodeId{100}, 10}});
 }
 
 TEST_CASE("the time left follows the speed of the members that train") {
   MadeUpDaemon daemon;
-  CHECK(json_of(ask(daemon, "GET", "/v1/status"))["time_left_s"] == doctest::Approx(5000.0 / 300.0));
+  CHECK(json_of(ask(daemon, "GET", "/v1/status"))["time_left_s"] ==
+        doctest::Approx(5000.0 / 300.0));
   for (MemberView& m : daemon.made_up.node.members) m.record.phase = Phase::paused;
   CHECK(json_of(ask(daemon, "GET", "/v1/status"))["time_left_s"].is_null());
 }
 
 TEST_CASE("how long the protocol thread was kept is shown, the longest and how often it was long") {
   MadeUpDaemon daemon;
-  for (const int ms : {3, 250, 40, 100, 101}) daemon.made_up.stalls.note(std::chrono::milliseconds(ms));
+  for (const int ms : {3, 250, 40, 100, 101})
+    daemon.made_up.stalls.note(std::chrono::milliseconds(ms));
   const Json json = json_of(ask(daemon, "GET", "/v1/status"));
   CHECK(json["stall_max_ms"] == 250.0);
   CHECK(json["stalls_beyond_100_ms"] == 2);
@@ -139,7 +155,8 @@ TEST_CASE("/readyz is 200 only while the node can be used, and says why not") {
     daemon.made_up.node.phase = phase;
     CHECK(ask(daemon, "GET", "/readyz").status == 200);
   }
-  for (const Phase phase : {Phase::joining, Phase::waiting_for_data, Phase::preparing, Phase::syncing, Phase::leaving, Phase::left, Phase::broken}) {
+  for (const Phase phase : {Phase::joining, Phase::waiting_for_data, Phase::preparing,
+                            Phase::syncing, Phase::leaving, Phase::left, Phase::broken}) {
     daemon.made_up.node.phase = phase;
     CHECK(ask(daemon, "GET", "/readyz").status == 503);
   }
@@ -168,7 +185,8 @@ TEST_CASE("joining takes seeds as a list inside an object, or nothing") {
   REQUIRE(daemon.joined.size() == 2);
   CHECK(daemon.joined[0] == Endpoint{"box9", peer_port_default});
   CHECK(ask(daemon, "POST", "/v1/cluster/join").status == 202);
-  for (const char* bad : {"[]", "{\"seed\":[]}", "{\"seeds\":\"box\"}", "{\"seeds\":[1]}", "{\"seeds\":[\"a b\"]}", "nonsense"}) {
+  for (const char* bad : {"[]", "{\"seed\":[]}", "{\"seeds\":\"box\"}", "{\"seeds\":[1]}",
+                          "{\"seeds\":[\"a b\"]}", "nonsense"}) {
     const HttpResponse answer = ask(daemon, "POST", "/v1/cluster/join", bad);
     CHECK(answer.status == 400);
     CHECK(json_of(answer)["code"] == "bad-request");
@@ -184,31 +202,38 @@ TEST_CASE("a command that the node's state refuses is 409 with the node's own co
     CHECK(ask(daemon, "POST", "/v1/job/extend", body).status == 400);
   CHECK(ask(daemon, "POST", "/v1/members/forget", R"({"id": "00000000000000ab"})").status == 202);
   CHECK(daemon.forgot == NodeId{0xab});
-  for (const char* body : {"", "{}", R"({"id": 171})", R"({"id": "ab"})", R"({"id": "00000000000000xy"})"})
+  for (const char* body :
+       {"", "{}", R"({"id": 171})", R"({"id": "ab"})", R"({"id": "00000000000000xy"})"})
     CHECK(ask(daemon, "POST", "/v1/members/forget", body).status == 400);
   daemon.refusal = Error{"still-alive", "box2 has neither failed nor left"};
   CHECK(ask(daemon, "POST", "/v1/members/forget", R"({"id": "00000000000000ab"})").status == 409);
   daemon.refusal = Error{"unknown-member", "no member has this id"};
   CHECK(ask(daemon, "POST", "/v1/members/forget", R"({"id": "00000000000000ab"})").status == 404);
   daemon.refusal = Error{"not-training", "nothing to pause"};
-  for (const char* path : {"/v1/cluster/join", "/v1/cluster/leave", "/v1/training/pause", "/v1/training/resume"}) {
+  for (const char* path :
+       {"/v1/cluster/join", "/v1/cluster/leave", "/v1/training/pause", "/v1/training/resume"}) {
     const HttpResponse answer = ask(daemon, "POST", path);
     CHECK(answer.status == 409);
     CHECK(json_of(answer)["code"] == "not-training");
   }
 }
 
-TEST_CASE("a command that the disk does not come to know says so, and a checkpoint or a key that is late is 504") {
+TEST_CASE(
+    "a command that the disk does not come to know says so, and a checkpoint or a key that is late "
+    "is 504") {
   MadeUpDaemon daemon;
-  CHECK_FALSE(json_of(ask(daemon, "POST", "/v1/job/extend", R"({"samples": 500})")).contains("on_disk"));
+  CHECK_FALSE(
+      json_of(ask(daemon, "POST", "/v1/job/extend", R"({"samples": 500})")).contains("on_disk"));
   daemon.disk_answers = false;
-  for (const auto& [path, body] : {std::pair("/v1/job/extend", R"({"samples": 500})"), std::pair("/v1/cluster/join", "")}) {
+  for (const auto& [path, body] :
+       {std::pair("/v1/job/extend", R"({"samples": 500})"), std::pair("/v1/cluster/join", "")}) {
     const HttpResponse answer = ask(daemon, "POST", path, body);
     CHECK(answer.status == 202);
     CHECK(json_of(answer)["on_disk"] == false);
   }
   daemon.refusal = Error{"disk-slow", "not on disk after 5 s"};
-  for (const auto& [path, body] : {std::pair("/v1/checkpoint", ""), std::pair("/v1/keys/use", R"({"id": "00000000000000a2"})")}) {
+  for (const auto& [path, body] : {std::pair("/v1/checkpoint", ""),
+                                   std::pair("/v1/keys/use", R"({"id": "00000000000000a2"})")}) {
     const HttpResponse answer = ask(daemon, "POST", path, body);
     CHECK(answer.status == 504);
     CHECK(json_of(answer)["code"] == "disk-slow");
@@ -225,7 +250,8 @@ TEST_CASE("a command that the disk does not come to know says so, and a checkpoi
 
 TEST_CASE("a checkpoint is answered when it is written, or with the reason why it was not") {
   MadeUpDaemon daemon;
-  CHECK(json_of(ask(daemon, "POST", "/v1/checkpoint"))["checkpoint"]["path"] == "/state/now.safetensors");
+  CHECK(json_of(ask(daemon, "POST", "/v1/checkpoint"))["checkpoint"]["path"] ==
+        "/state/now.safetensors");
   daemon.refusal = Error{"no-space", "the disk is full"};
   CHECK(ask(daemon, "POST", "/v1/checkpoint").status == 500);
   daemon.refusal = Error{"no-model", "nothing to write"};
@@ -238,18 +264,22 @@ TEST_CASE("keys are shown by id and changed by file and id, never by secret") {
   REQUIRE(json["keys"].size() == 2);
   CHECK(json["keys"][0] == Json{{"id", "00000000000000a1"}, {"in_use", true}, {"sessions", 2}});
   CHECK(json["retired"] == Json::array({"00000000000000a0"}));
-  CHECK(ask(daemon, "POST", "/v1/keys/install", R"({"file": "/etc/gossipd/new.key"})").status == 200);
+  CHECK(ask(daemon, "POST", "/v1/keys/install", R"({"file": "/etc/gossipd/new.key"})").status ==
+        200);
   CHECK(daemon.installed == "/etc/gossipd/new.key");
   CHECK(ask(daemon, "POST", "/v1/keys/use", R"({"id": "00000000000000a2"})").status == 200);
   CHECK(daemon.used == 0xa2);
   CHECK(ask(daemon, "POST", "/v1/keys/retire", R"({"id": "00000000000000a1"})").status == 200);
   CHECK(daemon.retired == 0xa1);
-  for (const char* body : {"", "[]", R"({"id": 5})", R"({"id": "a2"})", R"({"id": "zz000000000000a2"})", R"({"id": "00000000000000a2", "more": "x"})"}) {
+  for (const char* body :
+       {"", "[]", R"({"id": 5})", R"({"id": "a2"})", R"({"id": "zz000000000000a2"})",
+        R"({"id": "00000000000000a2", "more": "x"})"}) {
     CAPTURE(body);
     CHECK(ask(daemon, "POST", "/v1/keys/use", body).status == 400);
   }
   daemon.refusal = Error{"key-in-use", "the key is in use"};
-  const HttpResponse refused = ask(daemon, "POST", "/v1/keys/retire", R"({"id": "00000000000000a1"})");
+  const HttpResponse refused =
+      ask(daemon, "POST", "/v1/keys/retire", R"({"id": "00000000000000a1"})");
   CHECK(refused.status == 409);
   CHECK(json_of(refused)["code"] == "key-in-use");
   daemon.made_up_keys = Error{"no-key", "started with --key-file none"};
@@ -257,7 +287,9 @@ TEST_CASE("keys are shown by id and changed by file and id, never by secret") {
   const Error certificates{"certificates", "this cluster uses certificates"};
   daemon.made_up_keys = certificates;
   daemon.refusal = certificates;
-  for (const HttpResponse& answer : {ask(daemon, "GET", "/v1/keys"), ask(daemon, "POST", "/v1/keys/use", R"({"id": "00000000000000a2"})")}) {
+  for (const HttpResponse& answer :
+       {ask(daemon, "GET", "/v1/keys"),
+        ask(daemon, "POST", "/v1/keys/use", R"({"id": "00000000000000a2"})")}) {
     CHECK(answer.status == 404);
     CHECK(json_of(answer)["code"] == "certificates");
     CHECK(json_of(answer)["detail"] == "this cluster uses certificates");
@@ -278,7 +310,8 @@ TEST_CASE("metrics are Prometheus text: one TYPE per name, base units, our prefi
   CHECK(mentions(text, "gossipd_phase{phase=\"training\"} 1"));
   CHECK(mentions(text, "gossipd_wire_bytes_total{direction=\"sent\"} 1000"));
   CHECK(mentions(text, "gossipd_members{state=\"suspect\"} 1"));
-  CHECK(mentions(text, "gossipd_link_rtt_seconds{peer=\"box2\",peer_id=\"00000000000000bb\"} 0.0004"));
+  CHECK(mentions(text,
+                 "gossipd_link_rtt_seconds{peer=\"box2\",peer_id=\"00000000000000bb\"} 0.0004"));
   std::istringstream lines(text);
   std::map<std::string, int> types;
   for (std::string line; std::getline(lines, line);) {
@@ -293,7 +326,9 @@ TEST_CASE("history stays bounded, keeps its first point and its evaluations") {
   for (int second = 0; second < 100'000; ++second) {
     HistoryPoint point;
     point.time_s = second;
-    if (second % 1000 == 500) point.evaluation = Figures{.loss = 0.7, .accuracy = 0.5, .top5_accuracy = {}, .perplexity = {}};
+    if (second % 1000 == 500)
+      point.evaluation =
+          Figures{.loss = 0.7, .accuracy = 0.5, .top5_accuracy = {}, .perplexity = {}};
     history.add(point);
   }
   CHECK(history.points().size() <= History::points_max);

@@ -48,7 +48,9 @@ Result<StartPlan> plan(const DaemonConfig& config) {
   return make_start_plan(config, *store);
 }
 
-bool mentions(const std::string& text, const std::string& what) { return text.find(what) != std::string::npos; }
+bool mentions(const std::string& text, const std::string& what) {
+  return text.find(what) != std::string::npos;
+}
 
 }  // namespace
 
@@ -77,7 +79,9 @@ TEST_CASE("the state comes back as it was saved") {
   CHECK(state.members[0].loss == 0.1);
 }
 
-TEST_CASE("a state file damaged at any byte is refused, set aside, and the previous one used with the reason") {
+TEST_CASE(
+    "a state file damaged at any byte is refused, set aside, and the previous one used with the "
+    "reason") {
   const TemporaryDirectory directory;
   const auto store = StateStore::open(directory.path());
   REQUIRE(store);
@@ -90,7 +94,8 @@ TEST_CASE("a state file damaged at any byte is refused, set aside, and the previ
     REQUIRE_FALSE(store->save_state(some_state(2)).has_value());
     std::string damaged = whole;
     damaged[at] ^= 0x10;
-    if (parse_node_state(damaged, now_s)) continue;  // a space within a name of a key is none of the content
+    // a space within a name of a key is none of the content
+    if (parse_node_state(damaged, now_s)) continue;
     directory.write("node.json", damaged);
     const auto loaded = store->load_state();
     REQUIRE(loaded);
@@ -101,16 +106,22 @@ TEST_CASE("a state file damaged at any byte is refused, set aside, and the previ
   }
 }
 
-TEST_CASE("of 200 states damaged at random each is refused and the one before it loaded; of 200 with both damaged none starts") {
-  const std::string good = format_node_state(some_state(2), now_s), before = format_node_state(some_state(1), now_s);
+TEST_CASE(
+    "of 200 states damaged at random each is refused and the one before it loaded; of 200 with "
+    "both damaged none starts") {
+  const std::string good = format_node_state(some_state(2), now_s),
+                    before = format_node_state(some_state(1), now_s);
   Random random(17);
   const auto damage = [&random](std::string text) {
     const std::size_t at = random.below(text.size());
     switch (random.below(6)) {
       case 0: return text.substr(0, at);
-      case 1: return text.replace(at, 1, 1, static_cast<char>(text[at] ^ static_cast<char>(1 + random.below(255))));
+      case 1:
+        return text.replace(at, 1, 1,
+                            static_cast<char>(text[at] ^ static_cast<char>(1 + random.below(255))));
       case 2: return text.insert(at, 1 + random.below(100'000), "[{\"\\\0"[random.below(5)]);
-      case 3: return text.replace(at, text.size() - at, text.size() - at, '\0');  // blocks that were never written
+      // blocks that were never written
+      case 3: return text.replace(at, text.size() - at, text.size() - at, '\0');
       case 4: return std::string(random.below(4096), static_cast<char>(random.next()));
       default: return text.erase(at, 1 + random.below(64)) + text;
     }
@@ -142,7 +153,8 @@ TEST_CASE("of 200 states damaged at random each is refused and the one before it
 
 TEST_CASE("a state that nests deeper than any is refused before anything recurses on it") {
   const std::string deep = std::string(1'000'000, '[') + std::string(1'000'000, ']');
-  for (const std::string& text : {deep, R"({"format":1,"checksum":"0","state":)" + deep + "}", std::string(1'000'000, '{')}) {
+  for (const std::string& text :
+       {deep, R"({"format":1,"checksum":"0","state":)" + deep + "}", std::string(1'000'000, '{')}) {
     const auto state = parse_node_state(text, now_s);
     REQUIRE_FALSE(state);
     CHECK(mentions(state.error().text, "nests deeper"));
@@ -195,7 +207,8 @@ TEST_CASE("a full write leaves the content and the version before it, and no oth
   REQUIRE_FALSE(write_durably(path, "three").has_value());
   CHECK(read_file(path) == "three");
   CHECK(read_file(previous_of(path)) == "two");
-  const auto files = std::distance(std::filesystem::directory_iterator(directory.path()), std::filesystem::directory_iterator());
+  const auto files = std::distance(std::filesystem::directory_iterator(directory.path()),
+                                   std::filesystem::directory_iterator());
   CHECK(files == 2);
 }
 
@@ -248,7 +261,8 @@ TEST_CASE("the node's own keyring counts for more than the key file it once bega
   REQUIRE_MESSAGE(again, (again ? std::string() : again.error().text));
   CHECK(*again->keys == ring);
   const auto warned = [&again] {
-    return std::any_of(again->warnings.begin(), again->warnings.end(), [](const std::string& text) { return mentions(text, "was retired"); });
+    return std::any_of(again->warnings.begin(), again->warnings.end(),
+                       [](const std::string& text) { return mentions(text, "was retired"); });
   };
   CHECK_FALSE(warned());
 
@@ -260,7 +274,8 @@ TEST_CASE("the node's own keyring counts for more than the key file it once bega
   CHECK(warned());
 }
 
-TEST_CASE("another job founds anew where the first one never trained and nobody joined, and only there") {
+TEST_CASE(
+    "another job founds anew where the first one never trained and nobody joined, and only there") {
   const TemporaryDirectory directory;
   DaemonConfig config = config_in(directory);
   config.job_file = directory.write("job.toml", job_text);
@@ -301,7 +316,8 @@ TEST_CASE("--key-file none means plain on loopback only") {
   CHECK(made->listen == Endpoint{"127.0.0.1", peer_port_default});
 }
 
-TEST_CASE("--join without any key, or with a key file that is not there, is refused with the way out") {
+TEST_CASE(
+    "--join without any key, or with a key file that is not there, is refused with the way out") {
   const TemporaryDirectory directory;
   DaemonConfig config = config_in(directory);
   config.join = {{"box1", 7610}};

@@ -1,4 +1,5 @@
-// tests/unit/daemon_support.h - what the daemon's tests share: a directory that goes away, and files.
+// tests/unit/daemon_support.h - what the daemon's tests share: a directory that goes away, and
+// files.
 #pragma once
 
 #include <stdlib.h>

@@ -1,4 +1,5 @@
-// tests/unit/data_test_support.h - loads a made-up data set as a job would, and reads single samples of it.
+// tests/unit/data_test_support.h - loads a made-up data set as a job would, and reads single
+// samples of it.
 #pragma once
 
 #include "models/data_set.h"
@@ -24,7 +25,8 @@ inline std::string refused_data_spec(const std::string& table) {
   return error->text;
 }
 
-inline DataSets load(const std::string& table, const TemporaryDirectory& directory, std::uint64_t seed = 1) {
+inline DataSets load(const std::string& table, const TemporaryDirectory& directory,
+                     std::uint64_t seed = 1) {
   auto sets = load_data(data_spec(table), {.directory = directory.string(), .seed = seed});
   REQUIRE_MESSAGE(sets, (sets ? "" : sets.error().text));
   return *sets;
@@ -42,11 +44,13 @@ struct Room {
   std::vector<std::int64_t> integers[2];
   Batch batch;
 
-  explicit Room(const DataSet& set, std::size_t samples = 1) : batch{make(set.input(), samples, 0), make(set.target(), samples, 1)} {}
+  explicit Room(const DataSet& set, std::size_t samples = 1)
+      : batch{make(set.input(), samples, 0), make(set.target(), samples, 1)} {}
   Batch::Values make(const SampleShape& shape, std::size_t samples, int i) {
     floats[i].clear();
     integers[i].clear();
-    if (shape.element == SampleShape::Element::float32) return std::span(floats[i] = std::vector<float>(samples * shape.values(), -99));
+    if (shape.element == SampleShape::Element::float32)
+      return std::span(floats[i] = std::vector<float>(samples * shape.values(), -99));
     return std::span(integers[i] = std::vector<std::int64_t>(samples * shape.values(), -99));
   }
   [[nodiscard]] const std::vector<float>& inputs() const { return floats[0]; }
@@ -57,7 +61,8 @@ struct Room {
   Room& operator=(const Room&) = delete;
 };
 
-inline std::unique_ptr<Room> sample(const DataSet& set, std::size_t index, const Variation* variation = nullptr) {
+inline std::unique_ptr<Room> sample(const DataSet& set, std::size_t index,
+                                    const Variation* variation = nullptr) {
   auto room = std::make_unique<Room>(set);
   set.write(index, variation, room->batch, 0);
   return room;

@@ -28,9 +28,11 @@ std::vector<double> sum_of(const Vectors& values) {
 
 struct Bench {
   World world;
-  explicit Bench(std::size_t nodes, WireSpec wire = {}) : world(std::vector<MachineSpec>(nodes), wire, 1, 1) {}
+  explicit Bench(std::size_t nodes, WireSpec wire = {})
+      : world(std::vector<MachineSpec>(nodes), wire, 1, 1) {}
   Send send() {
-    return [this](std::size_t from, std::size_t to, std::uint64_t bytes, std::function<void()> arrived) {
+    return [this](std::size_t from, std::size_t to, std::uint64_t bytes,
+                  std::function<void()> arrived) {
       world.send(from, to, bytes, Lane::bulk, std::move(arrived));
     };
   }
@@ -38,20 +40,25 @@ struct Bench {
   int run(MeanExchange& exchange, Vectors& values) {
     int done = 0;
     exchange.run(values, [&done] { ++done; });
-    while (world.advance()) {}
+    while (world.advance()) {
+    }
     return done;
   }
 };
 
-double worst_difference(const std::vector<float>& a, const std::vector<double>& sum, std::size_t nodes) {
+double worst_difference(const std::vector<float>& a, const std::vector<double>& sum,
+                        std::size_t nodes) {
   double worst = 0;
-  for (std::size_t p = 0; p < a.size(); ++p) worst = std::max(worst, std::abs(a[p] - sum[p] / static_cast<double>(nodes)));
+  for (std::size_t p = 0; p < a.size(); ++p)
+    worst = std::max(worst, std::abs(a[p] - sum[p] / static_cast<double>(nodes)));
   return worst;
 }
 
 }  // namespace
 
-TEST_CASE("every all-reduce leaves the plain mean, the same bits on every node, for any number of nodes") {
+TEST_CASE(
+    "every all-reduce leaves the plain mean, the same bits on every node, for any number of "
+    "nodes") {
   for (const AllReduce algorithm : algorithms)
     for (std::size_t nodes = 1; nodes <= 9; ++nodes)
       for (const std::size_t floats : {5u, 64u, 1001u}) {
@@ -60,7 +67,8 @@ TEST_CASE("every all-reduce leaves the plain mean, the same bits on every node, 
         Bench bench(nodes, {.jitter_s = 0.001});  // messages of different pairs overtake each other
         Vectors values = random_values(nodes, floats, nodes);
         const auto sum = sum_of(values);
-        CHECK(bench.run(*make_exact_exchange({algorithm, WireFloat::fp32}, bench.send()), values) == 1);
+        CHECK(bench.run(*make_exact_exchange({algorithm, WireFloat::fp32}, bench.send()), values) ==
+              1);
         CHECK(worst_difference(values[0], sum, nodes) < 1e-6);
         for (const auto& one : values) CHECK(one == values[0]);
       }
@@ -73,7 +81,8 @@ TEST_CASE("an all-reduce in half precision leaves nearly the mean, the same bits
       Bench bench(nodes);
       Vectors values = random_values(nodes, 257, nodes);
       const auto sum = sum_of(values);
-      CHECK(bench.run(*make_exact_exchange({algorithm, WireFloat::fp16}, bench.send()), values) == 1);
+      CHECK(bench.run(*make_exact_exchange({algorithm, WireFloat::fp16}, bench.send()), values) ==
+            1);
       CHECK(worst_difference(values[0], sum, nodes) < 1e-3);
       for (const auto& one : values) CHECK(one == values[0]);
       for (const float x : values[0]) CHECK(x == round_to_half(x));
@@ -94,15 +103,17 @@ TEST_CASE("an all-reduce costs what the cost model says, in bytes and in time") 
       bench.run(*make_exact_exchange(plan, bench.send()), values);
       CHECK(bench.world.traffic().bytes == all_reduce_bytes(plan, nodes, floats));
       const double model = all_reduce_seconds(plan, nodes, floats, wire.latency_s, 1e9);
-      if (algorithm == AllReduce::tree) CHECK(bench.world.seconds_now() <= model * 1.01);
-      else CHECK(bench.world.seconds_now() == doctest::Approx(model).epsilon(0.02));
+      if (algorithm == AllReduce::tree)
+        CHECK(bench.world.seconds_now() <= model * 1.01);
+      else
+        CHECK(bench.world.seconds_now() == doctest::Approx(model).epsilon(0.02));
     }
   CHECK(all_reduce_bytes({}, 8, 1000) == 8 * (2 * 7 * 4 * 1000 / 8));
 }
 
 TEST_CASE("a float rounds to the nearest half-precision value") {
   CHECK(round_to_half(1.0f) == 1.0f);
-  CHECK(round_to_half(1.0f + 0x1p-11f) == 1.0f);             // ties to even
+  CHECK(round_to_half(1.0f + 0x1p-11f) == 1.0f);  // ties to even
   CHECK(round_to_half(1.0f + 3 * 0x1p-11f) == 1.0f + 0x1p-9f);
   CHECK(round_to_half(-2049.0f) == -2048.0f);
   CHECK(round_to_half(65504.0f) == 65504.0f);
@@ -113,7 +124,9 @@ TEST_CASE("a float rounds to the nearest half-precision value") {
   CHECK(std::isnan(round_to_half(NAN)));
 }
 
-TEST_CASE("error feedback conserves the sum: what has been given and what is still owed is what was put in") {
+TEST_CASE(
+    "error feedback conserves the sum: what has been given and what is still owed is what was put "
+    "in") {
   for (const Gather gather : {Gather::all_gather, Gather::two_phase})
     for (const char* name : {"int8", "ternary", "top_k:8", "share"})
       for (const std::size_t nodes : {2u, 5u}) {
@@ -121,8 +134,9 @@ TEST_CASE("error feedback conserves the sum: what has been given and what is sti
         CAPTURE(nodes);
         Bench bench(nodes);
         const bool share = std::string(name) == "share";
-        const auto exchange = make_compressed_exchange(share ? make_top_k_compressor(0.05) : make_codec_compressor(*parse_codec(name)), gather,
-                                                       1.0, bench.send());
+        const auto exchange = make_compressed_exchange(
+            share ? make_top_k_compressor(0.05) : make_codec_compressor(*parse_codec(name)), gather,
+            1.0, bench.send());
         std::vector<double> put_in(600), given(600);
         for (std::uint64_t round = 0; round < 8; ++round) {
           Vectors values = random_values(nodes, 600, round);
@@ -130,13 +144,15 @@ TEST_CASE("error feedback conserves the sum: what has been given and what is sti
           for (std::size_t p = 0; p < 600; ++p) put_in[p] += sum[p];
           CHECK(bench.run(*exchange, values) == 1);
           for (const auto& one : values) CHECK(one == values[0]);
-          for (std::size_t p = 0; p < 600; ++p) given[p] += static_cast<double>(nodes) * values[0][p];
+          for (std::size_t p = 0; p < 600; ++p)
+            given[p] += static_cast<double>(nodes) * values[0][p];
         }
         Vectors owed(nodes, std::vector<float>(600));
         exchange->pay_back(owed);
         const auto rest = sum_of(owed);
         double worst = 0;
-        for (std::size_t p = 0; p < 600; ++p) worst = std::max(worst, std::abs(given[p] + rest[p] - put_in[p]));
+        for (std::size_t p = 0; p < 600; ++p)
+          worst = std::max(worst, std::abs(given[p] + rest[p] - put_in[p]));
         CHECK(worst < 1e-4);
       }
 }
@@ -144,11 +160,13 @@ TEST_CASE("error feedback conserves the sum: what has been given and what is sti
 TEST_CASE("a compressed exchange sends what its codec takes") {
   Bench bench(4);
   Vectors values = random_values(4, 1024, 3);
-  const auto gathered = make_compressed_exchange(make_codec_compressor({CodecId::int8}), Gather::all_gather, 1.0, bench.send());
+  const auto gathered = make_compressed_exchange(make_codec_compressor({CodecId::int8}),
+                                                 Gather::all_gather, 1.0, bench.send());
   bench.run(*gathered, values);
   CHECK(bench.world.traffic().bytes == 4 * 3 * encoded_size({CodecId::int8}, 1024));
   Bench other(4);
-  const auto two_phase = make_compressed_exchange(make_codec_compressor({CodecId::int8}), Gather::two_phase, 1.0, other.send());
+  const auto two_phase = make_compressed_exchange(make_codec_compressor({CodecId::int8}),
+                                                  Gather::two_phase, 1.0, other.send());
   other.run(*two_phase, values);
   CHECK(other.world.traffic().bytes == 2 * 4 * 3 * encoded_size({CodecId::int8}, 256));
 }
@@ -166,17 +184,21 @@ TEST_CASE("PowerSGD recovers a matrix of its rank exactly after a few rounds") {
     Vectors values(3, std::vector<float>(ToyEngine::floats, 0.5f));
     for (auto& one : values)
       for (std::size_t r = 0; r < ToyEngine::rows; ++r)
-        for (std::size_t c = 0; c < ToyEngine::columns; ++c) one[r * ToyEngine::columns + c] = u[r] * v[c];
+        for (std::size_t c = 0; c < ToyEngine::columns; ++c)
+          one[r * ToyEngine::columns + c] = u[r] * v[c];
     const auto wanted = values[0];
     Vectors nothing(3, std::vector<float>(ToyEngine::floats));
     bench.run(*exchange, values);
     worst = 0;
-    for (std::size_t p = 0; p < wanted.size(); ++p) worst = std::max(worst, double{std::abs(wanted[p] - values[0][p])});
+    for (std::size_t p = 0; p < wanted.size(); ++p)
+      worst = std::max(worst, double{std::abs(wanted[p] - values[0][p])});
   }
   CHECK(worst < 1e-5);
 }
 
-TEST_CASE("PowerSGD's error feedback conserves the sum and it sends (rows + columns) times rank, and vectors as they are") {
+TEST_CASE(
+    "PowerSGD's error feedback conserves the sum and it sends (rows + columns) times rank, and "
+    "vectors as they are") {
   const Schema schema = ToyEngine(0, 1).schema();
   Bench bench(4);
   const auto exchange = make_low_rank_exchange(schema, 2, 9, {}, bench.send());
@@ -188,11 +210,14 @@ TEST_CASE("PowerSGD's error feedback conserves the sum and it sends (rows + colu
     bench.run(*exchange, values);
     for (std::size_t p = 0; p < sum.size(); ++p) given[p] += 4.0 * values[0][p];
   }
-  CHECK(bench.world.traffic().bytes == 5 * (all_reduce_bytes({}, 4, ToyEngine::rows * 2 + ToyEngine::columns) + all_reduce_bytes({}, 4, ToyEngine::columns * 2)));
+  CHECK(bench.world.traffic().bytes ==
+        5 * (all_reduce_bytes({}, 4, ToyEngine::rows * 2 + ToyEngine::columns) +
+             all_reduce_bytes({}, 4, ToyEngine::columns * 2)));
   Vectors owed(4, std::vector<float>(ToyEngine::floats));
   exchange->pay_back(owed);
   const auto rest = sum_of(owed);
   double worst = 0;
-  for (std::size_t p = 0; p < rest.size(); ++p) worst = std::max(worst, std::abs(given[p] + rest[p] - put_in[p]));
+  for (std::size_t p = 0; p < rest.size(); ++p)
+    worst = std::max(worst, std::abs(given[p] + rest[p] - put_in[p]));
   CHECK(worst < 1e-4);
 }

@@ -13,7 +13,8 @@ TEST_CASE("SMEGA2's look-ahead for a horizon of N is the published formula") {
   for (std::uint64_t n = 1; n <= 9; ++n)
     for (std::uint64_t s = 0; s < n; ++s) {
       const RollOut ahead = smega2_roll_out(n, s, 0.9, static_cast<double>(n));
-      CHECK(ahead.velocity == doctest::Approx(static_cast<double>(n) + static_cast<double>(s) * (0.9 - 1)));
+      CHECK(ahead.velocity ==
+            doctest::Approx(static_cast<double>(n) + static_cast<double>(s) * (0.9 - 1)));
       CHECK(ahead.gathered == doctest::Approx(static_cast<double>(s) / static_cast<double>(n)));
     }
 }
@@ -105,7 +106,8 @@ TEST_CASE("balanced batches keep the global batch and make step times equal") {
   std::vector<StepTimeFit> fits(3);
   for (std::size_t i = 0; i < 3; ++i) {
     const double speed = std::pow(2.0, static_cast<double>(i));
-    for (int k = 0; k < 40; ++k) fits[i].observe(16 + 8 * (k % 3), (0.002 + 0.001 * (16 + 8 * (k % 3))) / speed);
+    for (int k = 0; k < 40; ++k)
+      fits[i].observe(16 + 8 * (k % 3), (0.002 + 0.001 * (16 + 8 * (k % 3))) / speed);
   }
   const auto batches = balanced_batches(fits, 96, 1, 1000);
   CHECK(batches[0] + batches[1] + batches[2] == 96);
@@ -122,7 +124,8 @@ TEST_CASE("what a codec loses on the way to a peer is carried by later messages"
     PairReplicas::Message message;
     for (int k = 0; k < 60; ++k) message = replicas.publish(0, 1, x);
     double worst = 0;
-    for (std::size_t p = 0; p < x.size(); ++p) worst = std::max(worst, std::abs(double{x[p]} - (*message.decoded)[p]));
+    for (std::size_t p = 0; p < x.size(); ++p)
+      worst = std::max(worst, std::abs(double{x[p]} - (*message.decoded)[p]));
     INFO(name);
     CHECK(worst < 0.02);
   }

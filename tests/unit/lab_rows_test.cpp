@@ -1,4 +1,5 @@
-// Every reference row on a toy problem: it learns, it ends, it repeats, whatever the machines and wires.
+// Every reference row on a toy problem: it learns, it ends, it repeats, whatever the machines and
+// wires.
 #include <doctest/doctest.h>
 
 #include <set>
@@ -99,7 +100,9 @@ TEST_CASE("the rows are in alphabetical order, each has a knob, a summary and a 
   }
 }
 
-TEST_CASE("every row gets near the optimum on four equal machines and spends its budget, beyond it by less than two rounds") {
+TEST_CASE(
+    "every row gets near the optimum on four equal machines and spends its budget, beyond it by "
+    "less than two rounds") {
   for (const Case& one : cases()) {
     CAPTURE(name_of(one));
     ToyLab lab(make(one.row), with(one.knobs));
@@ -120,10 +123,12 @@ TEST_CASE("every row trains with AdamW or says why it cannot, and how to go on")
     run.knobs = one.knobs;
     ToyLab lab(make(one.row), run);
     const auto mistake = lab.strategy->mistake(lab.job);
-    const bool divides_gradients = one.row == "softsync" && one.knobs != Knobs{{"n", "4"}, {"staleness", "off"}};
+    const bool divides_gradients =
+        one.row == "softsync" && one.knobs != Knobs{{"n", "4"}, {"staleness", "off"}};
     CHECK(mistake.has_value() == (only_sgd.contains(one.row) || divides_gradients));
     if (mistake) {
-      CHECK(mistake->ends_with(": not defined for AdamW; set job.optimizer.kind = \"sgd\" or choose another row"));
+      CHECK(mistake->ends_with(
+          ": not defined for AdamW; set job.optimizer.kind = \"sgd\" or choose another row"));
       continue;
     }
     REQUIRE(lab.finish());
@@ -156,7 +161,9 @@ TEST_CASE("every row gives the same bytes twice, whatever the number of threads"
   }
 }
 
-TEST_CASE("every row ends and learns with machines of different speeds, long delays and five or two or one of them") {
+TEST_CASE(
+    "every row ends and learns with machines of different speeds, long delays and five or two or "
+    "one of them") {
   for (const Case& one : cases())
     for (const std::vector<double>& speeds : {std::vector<double>{1, 4, 2, 0.5, 1}, {1, 3}, {1}}) {
       CAPTURE(name_of(one));
@@ -177,8 +184,10 @@ TEST_CASE("every row ends and learns with machines of different speeds, long del
 }
 
 TEST_CASE("the quadratic rule's rounds are as long in a warm-up as right after it") {
-  // alpha / peak = 3: nine steps a round, 33 rounds; by the rate of the warm-up's first step the first round alone has 9 * 30^2.
-  ToyRun run = with({{"rule", "quadratic"}, {"alpha", "0.09"}, {"period", "1"}, {"final_average", "false"}});
+  // alpha / peak = 3: nine steps a round, 33 rounds; by the rate of the warm-up's first step the
+  // first round alone has 9 * 30^2.
+  ToyRun run =
+      with({{"rule", "quadratic"}, {"alpha", "0.09"}, {"period", "1"}, {"final_average", "false"}});
   run.constant_rate = true;
   ToyLab without(make("local-sgd"), run);
   run.warmup_steps = 30;
@@ -215,7 +224,8 @@ TEST_CASE("rows without a server hold one model at the end, unless the last aver
 }
 
 TEST_CASE("a last average in a codec costs fewer bytes, and leaves one model near the exact one") {
-  for (const char* row : {"gossip-sgd", "adaptive-gossip", "eventgrad", "ad-psgd", "noloco", "local-sgd", "diloco", "sparseloco"}) {
+  for (const char* row : {"gossip-sgd", "adaptive-gossip", "eventgrad", "ad-psgd", "noloco",
+                          "local-sgd", "diloco", "sparseloco"}) {
     CAPTURE(row);
     ToyLab exact(make(row), {});
     ToyLab coded(make(row), with({{"final_codec", "int8"}}));
@@ -227,7 +237,8 @@ TEST_CASE("a last average in a codec costs fewer bytes, and leaves one model nea
     float largest = 0;
     for (const float x : wanted) largest = std::max(largest, std::abs(x));
     // It is rounded twice, to 127 steps up to the largest value of a chunk.
-    for (std::size_t p = 0; p < model.size(); ++p) CHECK(std::abs(model[p] - wanted[p]) < largest / 127);
+    for (std::size_t p = 0; p < model.size(); ++p)
+      CHECK(std::abs(model[p] - wanted[p]) < largest / 127);
     CHECK(model != wanted);
   }
 }
@@ -259,7 +270,8 @@ TEST_CASE("asynchronous gradients of N equal workers are N - 1 updates old") {
   for (std::size_t k = 8; k < lab.recorder.ages.size(); ++k) CHECK(lab.recorder.ages[k] == 3.0);
 }
 
-TEST_CASE("DANA-Zero's replies and DANA-Slim's model are the same path at a constant learning rate") {
+TEST_CASE(
+    "DANA-Zero's replies and DANA-Slim's model are the same path at a constant learning rate") {
   ToyRun run;
   run.constant_rate = true;
   run.steps_each = 100;
@@ -276,7 +288,8 @@ TEST_CASE("DANA-Zero's replies and DANA-Slim's model are the same path at a cons
 }
 
 TEST_CASE("the mean of all models does not move by AD-PSGD's averaging") {
-  // With machines that pull in opposite directions and a last average off, the mean still ends at the common optimum.
+  // With machines that pull in opposite directions and a last average off, the mean still ends at
+  // the common optimum.
   ToyRun run = with({{"final_average", "off"}});
   run.speeds = {1, 1, 1, 1, 1, 1};
   ToyLab lab(make("ad-psgd"), run);
@@ -289,14 +302,17 @@ TEST_CASE("the mean of all models does not move by AD-PSGD's averaging") {
   CHECK(ToyEngine::excess(mean) < 0.005);
 }
 
-TEST_CASE("faster machines get a larger part of DBS-SGD's batch, in proportion to their speed, and rounds have one pace") {
+TEST_CASE(
+    "faster machines get a larger part of DBS-SGD's batch, in proportion to their speed, and "
+    "rounds have one pace") {
   ToyRun run;
   run.speeds = {1, 2, 4, 1};
   run.machine.step_base_s = 0;
   ToyLab lab(make("dbs-sgd"), run);
   REQUIRE(lab.finish());
   for (const std::uint64_t steps : lab.recorder.steps) CHECK(steps == lab.recorder.steps[0]);
-  // 32 samples a round at 8 units of speed: 4 samples of 0.25 ms, and the wires; equal batches would take 8 of them.
+  // 32 samples a round at 8 units of speed: 4 samples of 0.25 ms, and the wires; equal batches
+  // would take 8 of them.
   CHECK(lab.world.seconds_now() / static_cast<double>(lab.recorder.steps[0]) < 0.0017);
   CHECK(ToyEngine::excess(lab.model(0)) < 0.02);
 }
@@ -321,7 +337,8 @@ TEST_CASE("local SGD's bytes fall with the period") {
 }
 
 TEST_CASE("rows say how many floats they keep beside the model") {
-  const auto state_of = [](const std::string& row, const Knobs& knobs, std::size_t machines, OptimizerSpec::Kind kind = OptimizerSpec::Kind::sgd) {
+  const auto state_of = [](const std::string& row, const Knobs& knobs, std::size_t machines,
+                           OptimizerSpec::Kind kind = OptimizerSpec::Kind::sgd) {
     ToyRun run = with(knobs);
     run.optimizer = kind;
     run.speeds.assign(machines, 1.0);

@@ -1,4 +1,5 @@
-// tests/unit/lab_test_support.h - a toy problem for the lab's rows: noisy quadratics that differ from machine to machine.
+// tests/unit/lab_test_support.h - a toy problem for the lab's rows: noisy quadratics that differ
+// from machine to machine.
 #pragma once
 
 #include <cmath>
@@ -8,7 +9,8 @@
 
 namespace gossipd::lab {
 
-// ½·Σ h_p (x_p − x*_p)² / P, x* drawn per machine around one optimum, gradients with noise that a larger batch averages out.
+// ½·Σ h_p (x_p − x*_p)² / P, x* drawn per machine around one optimum, gradients with noise that a
+// larger batch averages out.
 class ToyEngine : public GradientEngine {
  public:
   static constexpr std::size_t rows = 12, columns = 16, floats = rows * columns + columns;
@@ -17,27 +19,34 @@ class ToyEngine : public GradientEngine {
     schema_ = Schema::build({{"weight", {rows, columns}, 0, rows * columns, SegmentKind::parameter},
                              {"bias", {columns}, rows * columns, columns, SegmentKind::parameter}})
                   .value();
-    const double turn = 2 * 3.14159265358979 * static_cast<double>(machine) / static_cast<double>(machines);
+    const double turn =
+        2 * 3.14159265358979 * static_cast<double>(machine) / static_cast<double>(machines);
     for (std::size_t p = 0; p < floats; ++p)  // the machines' offsets sum to zero
-      own_optimum_.push_back(optimum(p) + (machines > 1 ? static_cast<float>(0.1 * std::cos(turn + static_cast<double>(p))) : 0.0f));
+      own_optimum_.push_back(
+          optimum(p) + (machines > 1
+                            ? static_cast<float>(0.1 * std::cos(turn + static_cast<double>(p)))
+                            : 0.0f));
   }
   static float optimum(std::size_t p) { return 1.0f + 0.5f * std::sin(static_cast<float>(p)); }
   static float curvature(std::size_t p) { return 0.5f + 0.5f * static_cast<float>(p % 7) / 6.0f; }
   // At the optimum of all machines together 0, at the initial model about 0.4.
   static double excess(std::span<const float> x) {
     double sum = 0;
-    for (std::size_t p = 0; p < floats; ++p) sum += 0.5 * curvature(p) * (x[p] - optimum(p)) * (x[p] - optimum(p));
+    for (std::size_t p = 0; p < floats; ++p)
+      sum += 0.5 * curvature(p) * (x[p] - optimum(p)) * (x[p] - optimum(p));
     return sum / floats;
   }
 
-  double gradient(std::span<const float> x, Samples position, std::uint32_t batch, std::span<float> out) override {
+  double gradient(std::span<const float> x, Samples position, std::uint32_t batch,
+                  std::span<float> out) override {
     Random random(1000 * machine_ + position);
     const float noise = 0.3f / std::sqrt(static_cast<float>(batch));
     double loss = 0.05;
     for (std::size_t p = 0; p < floats; ++p) {
       const float away = x[p] - own_optimum_[p];
       loss += 0.5 * curvature(p) * away * away / floats;
-      out[p] = curvature(p) * away + noise * static_cast<float>(random.uniform() + random.uniform() - 1.0);
+      out[p] = curvature(p) * away +
+               noise * static_cast<float>(random.uniform() + random.uniform() - 1.0);
     }
     return loss;
   }
@@ -52,7 +61,9 @@ class ToyEngine : public GradientEngine {
   void replace_model(std::span<const float>) override {}
   OptimizerState optimizer_state() override { return {}; }
   void restore_optimizer(const OptimizerState&) override {}
-  std::optional<Figures> evaluate(std::span<const float>, const std::atomic<bool>&) override { return std::nullopt; }
+  std::optional<Figures> evaluate(std::span<const float>, const std::atomic<bool>&) override {
+    return std::nullopt;
+  }
 
  private:
   std::size_t machine_;
@@ -93,15 +104,18 @@ struct ToyRun {
 // A run that can be looked at between two events.
 class ToyLab {
  public:
-  ToyLab(std::unique_ptr<Strategy> row, const ToyRun& run) : strategy(std::move(row)), world(machines_of(run), run.wire, 7, run.threads) {
+  ToyLab(std::unique_ptr<Strategy> row, const ToyRun& run)
+      : strategy(std::move(row)), world(machines_of(run), run.wire, 7, run.threads) {
     job.batch = 8;
     job.optimizer.kind = run.optimizer;
     job.optimizer.learning_rate = run.learning_rate;
-    job.schedule.kind = run.constant_rate ? ScheduleSpec::Kind::constant : ScheduleSpec::Kind::cosine;
+    job.schedule.kind =
+        run.constant_rate ? ScheduleSpec::Kind::constant : ScheduleSpec::Kind::cosine;
     job.budget_samples = run.speeds.size() * run.steps_each * job.batch;
     job.schedule.warmup_samples = run.speeds.size() * run.warmup_steps * job.batch;
     recorder.budget = job.budget_samples;
-    for (std::size_t i = 0; i < run.speeds.size(); ++i) engines.push_back(std::make_unique<ToyEngine>(i, run.speeds.size()));
+    for (std::size_t i = 0; i < run.speeds.size(); ++i)
+      engines.push_back(std::make_unique<ToyEngine>(i, run.speeds.size()));
     for (const auto& [key, value] : run.knobs) set(key, value);
     setup = std::make_unique<Setup>(Setup{job, world, recorder, engines, 3});
     strategy->start(*setup);

@@ -49,11 +49,14 @@ TEST_CASE("events of one instant run in the order in which they were asked for")
   CHECK(world.seconds_now() == doctest::Approx(2));
 }
 
-TEST_CASE("a message takes its bits over the line and the latency; a second one waits for the first") {
+TEST_CASE(
+    "a message takes its bits over the line and the latency; a second one waits for the first") {
   World world({machine(8), machine(8)}, wire(0.1), 1, 1);
   std::vector<double> arrived, sent;
   for (int i = 0; i < 2; ++i)
-    world.send(0, 1, 1'000'000, Lane::bulk, [&] { arrived.push_back(world.seconds_now()); }, [&] { sent.push_back(world.seconds_now()); });
+    world.send(
+        0, 1, 1'000'000, Lane::bulk, [&] { arrived.push_back(world.seconds_now()); },
+        [&] { sent.push_back(world.seconds_now()); });
   run(world);
   REQUIRE(arrived.size() == 2);
   CHECK(sent[0] == doctest::Approx(1.0));
@@ -77,16 +80,20 @@ TEST_CASE("control overtakes bulk, but for the chunk that is under way") {
 TEST_CASE("two senders share the receiver's line") {
   World world({machine(8), machine(8), machine(8)}, wire(0), 1, 1);
   double last = 0;
-  for (std::size_t from : {0u, 1u}) world.send(from, 2, 1'000'000, Lane::bulk, [&] { last = world.seconds_now(); });
+  for (std::size_t from : {0u, 1u})
+    world.send(from, 2, 1'000'000, Lane::bulk, [&] { last = world.seconds_now(); });
   run(world);
   CHECK(last == doctest::Approx(2.0));
 }
 
-TEST_CASE("what is on a wire when it is cut arrives after the healing, in order and before what comes later") {
+TEST_CASE(
+    "what is on a wire when it is cut arrives after the healing, in order and before what comes "
+    "later") {
   World world({machine(1000), machine(1000)}, wire(0.1), 1, 1);
   std::vector<std::pair<int, double>> arrived;
   const auto send = [&](int what) {
-    world.send(0, 1, 100, Lane::control, [&arrived, &world, what] { arrived.emplace_back(what, world.seconds_now()); });
+    world.send(0, 1, 100, Lane::control,
+               [&arrived, &world, what] { arrived.emplace_back(what, world.seconds_now()); });
   };
   send(1);
   send(2);
@@ -107,7 +114,9 @@ TEST_CASE("loss costs round trips, and the same seed draws the same ones") {
     World world({machine(1000), machine(1000)}, spec, seed, 1);
     double sum = 0;
     for (int i = 0; i < 200; ++i)
-      world.after(from_seconds(i), [&, i] { world.send(0, 1, 100'000, Lane::bulk, [&, i] { sum += world.seconds_now() - i; }); });
+      world.after(from_seconds(i), [&, i] {
+        world.send(0, 1, 100'000, Lane::bulk, [&, i] { sum += world.seconds_now() - i; });
+      });
     run(world);
     return sum / 200;
   };
@@ -116,9 +125,12 @@ TEST_CASE("loss costs round trips, and the same seed draws the same ones") {
 }
 
 TEST_CASE("jitter of every kind has mean 1; speed divides the time") {
-  for (const auto& [jitter, scale] : {std::pair(MachineSpec::Jitter::none, 0.1), {MachineSpec::Jitter::lognormal, 0.3}, {MachineSpec::Jitter::pareto, 2.5}}) {
+  for (const auto& [jitter, scale] : {std::pair(MachineSpec::Jitter::none, 0.1),
+                                      {MachineSpec::Jitter::lognormal, 0.3},
+                                      {MachineSpec::Jitter::pareto, 2.5}}) {
     MachineSpec spec;
-    spec.speed = 2, spec.step_base_s = 0.01, spec.step_per_sample_s = 0.001, spec.jitter = jitter, spec.jitter_scale = scale;
+    spec.speed = 2, spec.step_base_s = 0.01, spec.step_per_sample_s = 0.001, spec.jitter = jitter,
+    spec.jitter_scale = scale;
     World world({spec}, wire(0), 3, 1);
     CHECK(world.mean_step_seconds(0, 30) == doctest::Approx(0.02));
     double sum = 0;
@@ -130,13 +142,16 @@ TEST_CASE("jitter of every kind has mean 1; speed divides the time") {
 TEST_CASE("work runs while its virtual time passes, and its result comes when that is over") {
   World world({MachineSpec{}}, wire(0), 1, 2);
   double loss = 0, at = 0;
-  world.compute(0, 32, [] { return 0.25; }, [&](double result) { loss = result, at = world.seconds_now(); });
+  world.compute(
+      0, 32, [] { return 0.25; }, [&](double result) { loss = result, at = world.seconds_now(); });
   run(world);
   CHECK(loss == 0.25);
   CHECK(at == doctest::Approx(0.01));
 }
 
-TEST_CASE("a Dirichlet split gives every sample to one node, evens out sizes when asked, and skews labels the more the smaller alpha is") {
+TEST_CASE(
+    "a Dirichlet split gives every sample to one node, evens out sizes when asked, and skews "
+    "labels the more the smaller alpha is") {
   std::vector<std::uint8_t> labels(6000);
   for (std::size_t i = 0; i < labels.size(); ++i) labels[i] = static_cast<std::uint8_t>(i % 10);
   const auto skew = [&](double alpha) {
@@ -146,7 +161,8 @@ TEST_CASE("a Dirichlet split gives every sample to one node, evens out sizes whe
     for (const auto& shard : shards) {
       CHECK(shard.size() == labels.size() / 8);
       std::vector<double> share(10);
-      for (const std::uint32_t sample : shard) ++seen[sample], share[labels[sample]] += 1.0 / static_cast<double>(shard.size());
+      for (const std::uint32_t sample : shard)
+        ++seen[sample], share[labels[sample]] += 1.0 / static_cast<double>(shard.size());
       largest += *std::max_element(share.begin(), share.end()) / 8;
     }
     CHECK(std::all_of(seen.begin(), seen.end(), [](int n) { return n == 1; }));
@@ -156,9 +172,12 @@ TEST_CASE("a Dirichlet split gives every sample to one node, evens out sizes whe
   CHECK(alike < 0.13);
   CHECK(skewed > 0.25);
   CHECK(one_class > skewed);
-  CHECK(split_by_dirichlet(labels, 8, 0.3, false, 5) == split_by_dirichlet(labels, 8, 0.3, false, 5));
-  CHECK(split_by_dirichlet(labels, 8, 0.3, false, 5) != split_by_dirichlet(labels, 8, 0.3, false, 6));
-  for (const auto& shard : split_by_dirichlet(std::span(labels).first(40), 40, 0.01, false, 1)) CHECK(shard.size() == 1);
+  CHECK(split_by_dirichlet(labels, 8, 0.3, false, 5) ==
+        split_by_dirichlet(labels, 8, 0.3, false, 5));
+  CHECK(split_by_dirichlet(labels, 8, 0.3, false, 5) !=
+        split_by_dirichlet(labels, 8, 0.3, false, 6));
+  for (const auto& shard : split_by_dirichlet(std::span(labels).first(40), 40, 0.01, false, 1))
+    CHECK(shard.size() == 1);
 }
 
 TEST_CASE("a shard that others chose is walked through once an epoch, each time in another order") {

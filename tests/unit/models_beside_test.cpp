@@ -1,4 +1,5 @@
-// The training loop over a toy engine that copies the model, and takes updates in, while steps go on, as a GPU's does.
+// The training loop over a toy engine that copies the model, and takes updates in, while steps go
+// on, as a GPU's does.
 #include <algorithm>
 #include <limits>
 #include <stdexcept>
@@ -21,10 +22,13 @@ struct Script {
   bool copy_breaks = false;
 };
 
-// Every step adds 1 to every parameter. Copies are read off, and updates added, as late as engine.h allows.
+// Every step adds 1 to every parameter. Copies are read off, and updates added, as late as engine.h
+// allows.
 class LateEngine : public Engine {
  public:
-  explicit LateEngine(Script script) : script_(script) { schema_ = *Schema::build({{"w", {floats}, 0, floats, SegmentKind::parameter}}); }
+  explicit LateEngine(Script script) : script_(script) {
+    schema_ = *Schema::build({{"w", {floats}, 0, floats, SegmentKind::parameter}});
+  }
 
   const Schema& schema() const override { return schema_; }
   std::string device() const override { return "late"; }
@@ -70,7 +74,9 @@ class LateEngine : public Engine {
   }
   OptimizerState optimizer_state() override { return {.momentum = {0, 0, 0}}; }
   void restore_optimizer(const OptimizerState&) override {}
-  std::optional<Figures> evaluate(std::span<const float> model, const std::atomic<bool>&) override { return Figures{.loss = model[0]}; }
+  std::optional<Figures> evaluate(std::span<const float> model, const std::atomic<bool>&) override {
+    return Figures{.loss = model[0]};
+  }
 
  private:
   void take_update() {
@@ -93,7 +99,8 @@ class LateEngine : public Engine {
 };
 
 std::unique_ptr<Trainer> late_trainer(Script script, Samples budget = Samples{1} << 50) {
-  const Job job = parse_job("name = 'late'\nbatch = 10\nbudget_samples = " + std::to_string(budget) + "\n");
+  const Job job =
+      parse_job("name = 'late'\nbatch = 10\nbudget_samples = " + std::to_string(budget) + "\n");
   return Trainer::with_engine(job, {}, std::make_unique<LateEngine>(script));
 }
 
@@ -107,7 +114,8 @@ void check_of_one_moment(const Snapshot& snapshot, float added) {
 
 }  // namespace
 
-TEST_CASE("Steps go on while the model is copied, and the snapshot is of the step where that began") {
+TEST_CASE(
+    "Steps go on while the model is copied, and the snapshot is of the step where that began") {
   Desk desk;
   auto trainer = late_trainer({.copy_takes = 7});
   trainer->start(desk.callbacks(), true);
@@ -168,7 +176,8 @@ TEST_CASE("A trainer that was stopped in the middle of a copy gives it back when
   trainer->give(hundred(3));
   // Written at a boundary after the copy began.
   do {
-    trainer->write_checkpoint({directory / "m.safetensors", {}, CheckpointRequest::Model::current, desk.on_written()});
+    trainer->write_checkpoint(
+        {directory / "m.safetensors", {}, CheckpointRequest::Model::current, desk.on_written()});
     REQUIRE(desk.written());
   } while (load_checkpoint(directory / "m.safetensors", trainer->schema())->checkpoint.step < 4);
   trainer->stop();
@@ -184,7 +193,8 @@ TEST_CASE("A checkpoint taken while an update is on its way has it in") {
   auto trainer = late_trainer({.update_takes = never});
   trainer->start(desk.callbacks(), true);
   trainer->give(hundred(Step{1} << 60));
-  trainer->write_checkpoint({directory / "m.safetensors", {}, CheckpointRequest::Model::current, desk.on_written()});
+  trainer->write_checkpoint(
+      {directory / "m.safetensors", {}, CheckpointRequest::Model::current, desk.on_written()});
   REQUIRE(desk.written());
   trainer->stop();
   const auto loaded = load_checkpoint(directory / "m.safetensors", trainer->schema());

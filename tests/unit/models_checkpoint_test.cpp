@@ -25,7 +25,9 @@ std::string with_length(const std::string& json, const std::string& data = "") {
   return out + json + data;
 }
 
-Result<SafetensorsHeader> parse(const std::string& file) { return parse_safetensors(bytes_of(file), file.size(), "f"); }
+Result<SafetensorsHeader> parse(const std::string& file) {
+  return parse_safetensors(bytes_of(file), file.size(), "f");
+}
 
 Schema small_schema() {
   auto schema = Schema::build({{"w", {2, 2}, 0, 4, SegmentKind::parameter},
@@ -56,7 +58,8 @@ void write(const std::filesystem::path& path, const Checkpoint& checkpoint) {
   REQUIRE_MESSAGE(written, (written ? "" : written.error().text));
 }
 
-// The file with `text` taken out of its header, spaces at the header's end in its place, and the checksum anew.
+// The file with `text` taken out of its header, spaces at the header's end in its place, and the
+// checksum anew.
 std::string without_metadata(std::string file, const std::string& text) {
   const std::size_t at = file.find(text);
   REQUIRE(at != std::string::npos);
@@ -73,11 +76,13 @@ std::string without_metadata(std::string file, const std::string& text) {
 
 }  // namespace
 
-// Golden bytes: what Python's safetensors writes for {"a": f32[2], "b": u8[]} with metadata, apart from the padding.
+// Golden bytes: what Python's safetensors writes for {"a": f32[2], "b": u8[]} with metadata, apart
+// from the padding.
 TEST_CASE("A safetensors header is the documented bytes") {
   std::vector<TensorEntry> tensors{{"a", TensorType::f32, {2}}, {"b", TensorType::u8, {}}};
   const std::string json =
-      R"({"__metadata__":{"k":"v"},"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"U8","shape":[],"data_offsets":[8,9]}})";
+      R"({"__metadata__":{"k":"v"},"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
+      R"("b":{"dtype":"U8","shape":[],"data_offsets":[8,9]}})";
   const std::string padded = json + std::string((8 - json.size() % 8) % 8, ' ');
   CHECK(safetensors_header(tensors, {{"k", "v"}}) == with_length(padded));
 }
@@ -85,12 +90,14 @@ TEST_CASE("A safetensors header is the documented bytes") {
 TEST_CASE("A safetensors header reads back as it was written") {
   std::vector<TensorEntry> tensors;
   std::uint64_t bytes = 0;
-  for (const TensorType type : {TensorType::boolean, TensorType::f16, TensorType::i64, TensorType::f64}) {
+  for (const TensorType type :
+       {TensorType::boolean, TensorType::f16, TensorType::i64, TensorType::f64}) {
     tensors.push_back({"t." + std::string(to_string(type)), type, {3, 0, 2}});
     tensors.push_back({"u." + std::string(to_string(type)), type, {3, 1}});
     bytes += 3 * bytes_of(type);
   }
-  const std::string file = safetensors_header(tensors, {{"k", "v \"q\""}}) + std::string(bytes, 'x');
+  const std::string file =
+      safetensors_header(tensors, {{"k", "v \"q\""}}) + std::string(bytes, 'x');
   const auto header = parse(file);
   REQUIRE_MESSAGE(header, (header ? "" : header.error().text));
   CHECK(header->tensors.size() == tensors.size());
@@ -100,8 +107,10 @@ TEST_CASE("A safetensors header reads back as it was written") {
 
 TEST_CASE("Hostile safetensors headers are refused") {
   const std::string one = R"("a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]})";
-  const auto tensor = [](const std::string& dtype, const std::string& shape, const std::string& offsets) {
-    return R"({"a":{"dtype":)" + dtype + R"(,"shape":)" + shape + R"(,"data_offsets":)" + offsets + "}}";
+  const auto tensor = [](const std::string& dtype, const std::string& shape,
+                         const std::string& offsets) {
+    return R"({"a":{"dtype":)" + dtype + R"(,"shape":)" + shape + R"(,"data_offsets":)" + offsets +
+           "}}";
   };
   const std::string data(8, 'x');
   REQUIRE(parse(with_length("{" + one + "}", data)));
@@ -113,22 +122,28 @@ TEST_CASE("Hostile safetensors headers are refused") {
       {"not JSON", with_length("{\"a\":", data)},
       {"not an object", with_length("[]")},
       {"leading space", with_length(" {}")},
-      {"deep nesting", with_length("{\"a\":" + std::string(100000, '[') + std::string(100000, ']') + "}")},
+      {"deep nesting",
+       with_length("{\"a\":" + std::string(100000, '[') + std::string(100000, ']') + "}")},
       {"a name twice", with_length("{" + one + "," + one + "}", data)},
-      {"a field twice", with_length(R"({"a":{"dtype":"F32","dtype":"I32","shape":[2],"data_offsets":[0,8]}})", data)},
+      {"a field twice",
+       with_length(R"({"a":{"dtype":"F32","dtype":"I32","shape":[2],"data_offsets":[0,8]}})",
+                   data)},
       {"unknown dtype", with_length(tensor("\"F31\"", "[2]", "[0,8]"), data)},
       {"dtype of another size", with_length(tensor("\"F64\"", "[2]", "[0,8]"), data)},
       {"dtype that is a number", with_length(tensor("5", "[2]", "[0,8]"), data)},
       {"negative extent", with_length(tensor("\"F32\"", "[-2]", "[0,8]"), data)},
       {"fractional extent", with_length(tensor("\"F32\"", "[2.0]", "[0,8]"), data)},
-      {"extents that overflow", with_length(tensor("\"F32\"", "[4294967296,4294967296]", "[0,8]"), data)},
-      {"extents that overflow to the size", with_length(tensor("\"F32\"", "[2,4611686018427387905]", "[0,8]"), data)},
+      {"extents that overflow",
+       with_length(tensor("\"F32\"", "[4294967296,4294967296]", "[0,8]"), data)},
+      {"extents that overflow to the size",
+       with_length(tensor("\"F32\"", "[2,4611686018427387905]", "[0,8]"), data)},
       {"too many dimensions", with_length(tensor("\"F32\"", "[2,1,1,1,1,1,1,1,1]", "[0,8]"), data)},
       {"offsets backwards", with_length(tensor("\"F32\"", "[2]", "[8,0]"), data)},
       {"offsets beyond the file", with_length(tensor("\"F32\"", "[2]", "[800,808]"), data)},
       {"three offsets", with_length(tensor("\"F32\"", "[2]", "[0,8,8]"), data)},
       {"a gap at the start", with_length(tensor("\"F32\"", "[1]", "[4,8]"), data)},
-      {"overlap", with_length("{" + one + R"(,"b":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", data)},
+      {"overlap",
+       with_length("{" + one + R"(,"b":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", data)},
       {"bytes that nobody names", with_length("{" + one + "}", data + "x")},
       {"data cut off", with_length("{" + one + "}", "1234567")},
       {"metadata that is a list", with_length("{\"__metadata__\":[]," + one + "}", data)},
@@ -143,7 +158,8 @@ TEST_CASE("Hostile safetensors headers are refused") {
 TEST_CASE("A checkpoint reads back bit for bit, numbers and words included") {
   const TemporaryDirectory directory;
   write(directory / "model.safetensors", small_checkpoint());
-  const auto loaded = load_checkpoint(directory / "model.safetensors", small_schema(), JobHash{0xabcdef});
+  const auto loaded =
+      load_checkpoint(directory / "model.safetensors", small_schema(), JobHash{0xabcdef});
   REQUIRE_MESSAGE(loaded, (loaded ? "" : loaded.error().text));
   const Checkpoint& got = loaded->checkpoint;
   const Checkpoint want = small_checkpoint();
@@ -165,15 +181,18 @@ TEST_CASE("A checkpoint without an optimiser's state starts it at zero") {
   Checkpoint checkpoint = small_checkpoint();
   checkpoint.optimizer = {};
   write(directory / "model.safetensors", checkpoint);
-  CHECK(load_checkpoint(directory / "model.safetensors", small_schema())->checkpoint.optimizer == OptimizerState{});
+  CHECK(load_checkpoint(directory / "model.safetensors", small_schema())->checkpoint.optimizer ==
+        OptimizerState{});
 }
 
 TEST_CASE("AdamW's variance and steps read back bit for bit, each tensor under its own name") {
   const TemporaryDirectory directory;
   Checkpoint checkpoint = small_checkpoint();
-  checkpoint.optimizer = {{0.1f, -0.2f, 0.3f, 0.4f, 0, 0, 0}, {1e-30f, 2e-9f, 3, 0, 0, 0, 0}, 1'000'000'007};
+  checkpoint.optimizer = {
+      {0.1f, -0.2f, 0.3f, 0.4f, 0, 0, 0}, {1e-30f, 2e-9f, 3, 0, 0, 0, 0}, 1'000'000'007};
   write(directory / "model.safetensors", checkpoint);
-  CHECK(load_checkpoint(directory / "model.safetensors", small_schema())->checkpoint.optimizer == checkpoint.optimizer);
+  CHECK(load_checkpoint(directory / "model.safetensors", small_schema())->checkpoint.optimizer ==
+        checkpoint.optimizer);
   const std::string file = read_file(directory / "model.safetensors");
   const auto header = parse(file);
   REQUIRE(header);
@@ -190,10 +209,13 @@ TEST_CASE("A checkpoint from before optimizer_steps was written loads") {
   const auto loaded = load_checkpoint(path, small_schema());
   REQUIRE_MESSAGE(loaded, (loaded ? "" : loaded.error().text));
   CHECK(loaded->fallback_reason.empty());
-  CHECK(loaded->checkpoint.optimizer == OptimizerState{small_checkpoint().optimizer.momentum, {}, 0});
+  CHECK(loaded->checkpoint.optimizer ==
+        OptimizerState{small_checkpoint().optimizer.momentum, {}, 0});
 }
 
-TEST_CASE("The scale of an fp16 loss reads back as it stood; without one it starts anew, and one that cannot be is refused") {
+TEST_CASE(
+    "The scale of an fp16 loss reads back as it stood; without one it starts anew, and one that "
+    "cannot be is refused") {
   const TemporaryDirectory directory;
   const auto path = directory / "model.safetensors";
   Checkpoint checkpoint = small_checkpoint();
@@ -204,7 +226,8 @@ TEST_CASE("The scale of an fp16 loss reads back as it stood; without one it star
   CHECK(loaded->checkpoint.optimizer == checkpoint.optimizer);
 
   const std::string file = read_file(path);
-  write_file(path, without_metadata(without_metadata(file, "\"loss_scale\":\"4096\","), "\"loss_scale_good_steps\":\"1234\","));
+  write_file(path, without_metadata(without_metadata(file, "\"loss_scale\":\"4096\","),
+                                    "\"loss_scale_good_steps\":\"1234\","));
   const auto old = load_checkpoint(path, small_schema());
   REQUIRE_MESSAGE(old, (old ? "" : old.error().text));
   CHECK(old->checkpoint.optimizer == small_checkpoint().optimizer);
@@ -218,15 +241,20 @@ TEST_CASE("The scale of an fp16 loss reads back as it stood; without one it star
 
 TEST_CASE("The checkpoint before the last one is kept, and nothing else is left lying about") {
   const TemporaryDirectory directory;
-  for (Step step = 1; step <= 3; ++step) write(directory / "model.safetensors", small_checkpoint(step));
+  for (Step step = 1; step <= 3; ++step)
+    write(directory / "model.safetensors", small_checkpoint(step));
   CHECK(load_checkpoint(directory / "model.safetensors", small_schema())->checkpoint.step == 3);
-  CHECK(load_checkpoint(directory / "model.previous.safetensors", small_schema())->checkpoint.step == 2);
+  CHECK(
+      load_checkpoint(directory / "model.previous.safetensors", small_schema())->checkpoint.step ==
+      2);
   std::size_t files = 0;
-  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(directory.string())) ++files;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(directory.string()))
+    ++files;
   CHECK(files == 2);
 }
 
-TEST_CASE("A checkpoint with any bit flipped or any byte missing is refused and the previous one used") {
+TEST_CASE(
+    "A checkpoint with any bit flipped or any byte missing is refused and the previous one used") {
   const TemporaryDirectory directory;
   const auto path = directory / "model.safetensors";
   write(path, small_checkpoint(1));
@@ -246,7 +274,9 @@ TEST_CASE("A checkpoint with any bit flipped or any byte missing is refused and 
   }
 }
 
-TEST_CASE("A corrupt checkpoint is set aside, so that the next write does not replace the good one with it") {
+TEST_CASE(
+    "A corrupt checkpoint is set aside, so that the next write does not replace the good one with "
+    "it") {
   const TemporaryDirectory directory;
   const auto path = directory / "model.safetensors";
   write(path, small_checkpoint(1));
@@ -271,7 +301,8 @@ TEST_CASE("Two corrupt checkpoints are refused with both reasons") {
 
 TEST_CASE("No checkpoint at all is not-found, which is how every node begins") {
   const TemporaryDirectory directory;
-  CHECK(load_checkpoint(directory / "model.safetensors", small_schema()).error().code == "not-found");
+  CHECK(load_checkpoint(directory / "model.safetensors", small_schema()).error().code ==
+        "not-found");
 }
 
 TEST_CASE("A checkpoint of another job or model is refused, and left where it is") {
@@ -295,10 +326,12 @@ TEST_CASE("A model with NaN never replaces a good checkpoint") {
 }
 
 TEST_CASE("A checkpoint into a missing directory fails with the path and the reason") {
-  const auto written = write_checkpoint("/nonexistent/model.safetensors", small_schema(), small_checkpoint());
+  const auto written =
+      write_checkpoint("/nonexistent/model.safetensors", small_schema(), small_checkpoint());
   REQUIRE(!written);
   CHECK(written.error().code == "io-error");
-  CHECK(contains(written.error().text, "/nonexistent/model.safetensors.tmp: open failed: No such file"));
+  CHECK(contains(written.error().text,
+                 "/nonexistent/model.safetensors.tmp: open failed: No such file"));
 }
 
 TEST_CASE("A checkpoint's metadata can be read without its schema") {
@@ -312,7 +345,9 @@ TEST_CASE("A checkpoint's metadata can be read without its schema") {
 
 // ---- weights ----
 
-TEST_CASE("The weights of a checkpoint are its model without what the optimiser knows, and fit the model") {
+TEST_CASE(
+    "The weights of a checkpoint are its model without what the optimiser knows, and fit the "
+    "model") {
   const TemporaryDirectory directory;
   write(directory / "c.safetensors", small_checkpoint());
   const auto weights = read_weights(directory / "c.safetensors");
@@ -340,7 +375,9 @@ TEST_CASE("Weights that were written read back the same, as no checkpoint of our
   CHECK_FALSE(load_checkpoint(directory / "w.safetensors", small_schema()));
 }
 
-TEST_CASE("Nobody else may read a checkpoint, its previous one, or one that takes the place of a dead process's") {
+TEST_CASE(
+    "Nobody else may read a checkpoint, its previous one, or one that takes the place of a dead "
+    "process's") {
   const TemporaryDirectory directory;
   write_file(directory / "c.safetensors.tmp", "half a checkpoint, as others may read it");
   std::filesystem::permissions(directory / "c.safetensors.tmp", std::filesystem::perms(0644));
@@ -362,14 +399,20 @@ TEST_CASE("A checkpoint that is damaged gives no weights") {
 
 TEST_CASE("Weights that do not fit change nothing, and one error names all that differs") {
   const auto tensor = [](std::vector<std::int64_t> shape, float value) {
-    return Weights::Tensor{std::move(shape), [value](std::span<float> out) { std::ranges::fill(out, value); }};
+    return Weights::Tensor{std::move(shape),
+                           [value](std::span<float> out) { std::ranges::fill(out, value); }};
   };
-  const Weights weights{"x.safetensors", {{"w", tensor({2, 3}, 1)}, {"bn.count", tensor({}, NAN)}, {"head", tensor({1}, 1)}}, {}};
+  const Weights weights{
+      "x.safetensors",
+      {{"w", tensor({2, 3}, 1)}, {"bn.count", tensor({}, NAN)}, {"head", tensor({1}, 1)}},
+      {}};
   std::vector<float> model{1, 2, 3, 4, 5, 6, 7};
   const auto error = take_weights(weights, small_schema(), model);
   REQUIRE(error);
   CHECK(error->code == "bad-weights");
-  for (const char* words : {"x.safetensors", "w is [2, 3] but the model's is [2, 2]", "it lacks bn.mean;", "the model has no head;", "NaN or infinity is in bn.count;"}) {
+  for (const char* words :
+       {"x.safetensors", "w is [2, 3] but the model's is [2, 2]", "it lacks bn.mean;",
+        "the model has no head;", "NaN or infinity is in bn.count;"}) {
     CAPTURE(words);
     CHECK(contains(error->text, words));
   }

@@ -48,7 +48,8 @@ DataSpec small_data() {
 
 void write_small_set(const TemporaryDirectory& directory, const std::string& labels) {
   write_file(directory / "train-images-idx3-ubyte", good);
-  write_file(directory / "train-labels-idx1-ubyte.gz", gzipped(idx_file({static_cast<std::uint32_t>(labels.size())}, labels)));
+  write_file(directory / "train-labels-idx1-ubyte.gz",
+             gzipped(idx_file({static_cast<std::uint32_t>(labels.size())}, labels)));
 }
 
 }  // namespace
@@ -88,11 +89,14 @@ TEST_CASE("An IDX file with another magic or element type is refused by name") {
 }
 
 TEST_CASE("IDX dimensions whose product overflows are refused before anything is allocated") {
-  CHECK(contains(parse_idx(bytes_of(idx_file({0xffffffff, 0xffffffff, 0xffffffff}, "")), "f").error().text, "impossible dimensions"));
+  CHECK(contains(
+      parse_idx(bytes_of(idx_file({0xffffffff, 0xffffffff, 0xffffffff}, "")), "f").error().text,
+      "impossible dimensions"));
 }
 
 TEST_CASE("A gzip file that inflates beyond the bound is refused") {
-  CHECK(contains(parse_idx(bytes_of(gzipped(std::string(100000, '\0'))), "f", 1000).error().text, "inflates to more than 1000"));
+  CHECK(contains(parse_idx(bytes_of(gzipped(std::string(100000, '\0'))), "f", 1000).error().text,
+                 "inflates to more than 1000"));
 }
 
 TEST_CASE("A gzip file with a flipped bit is refused") {
@@ -122,7 +126,8 @@ TEST_CASE("A label outside the job's classes is refused with its place") {
 TEST_CASE("Labels and images of different number are refused") {
   const TemporaryDirectory directory;
   write_small_set(directory, std::string{0, 1});
-  CHECK(contains(load_samples(small_data(), SamplePart::train, directory.string()).error().text, "2 labels for the 3 images"));
+  CHECK(contains(load_samples(small_data(), SamplePart::train, directory.string()).error().text,
+                 "2 labels for the 3 images"));
 }
 
 TEST_CASE("A missing data set says what to put where") {
@@ -140,7 +145,9 @@ TEST_CASE("All shards together train on every sample exactly once per epoch") {
   std::size_t total = 0;
   for (std::uint32_t i = 0; i < 3; ++i) {
     DataOrder order(7, set_samples, {i, 3});
-    for (const std::uint32_t sample : taken(order, 2 * order.shard_samples(), order.shard_samples())) ++seen[sample];
+    for (const std::uint32_t sample :
+         taken(order, 2 * order.shard_samples(), order.shard_samples()))
+      ++seen[sample];
     total += order.shard_samples();
   }
   CHECK(total == set_samples);
@@ -153,7 +160,8 @@ TEST_CASE("The order of the data is a function of the position, however it is re
   const std::vector<std::uint32_t> whole = taken(order, 0, 2500);
   for (const Samples position : {2400u, 17u, 249u, 0u, 251u, 1999u}) {
     const std::vector<std::uint32_t> part = taken(order, position, 64);
-    CHECK(std::equal(part.begin(), part.end(), whole.begin() + static_cast<std::ptrdiff_t>(position)));
+    CHECK(std::equal(part.begin(), part.end(),
+                     whole.begin() + static_cast<std::ptrdiff_t>(position)));
   }
 }
 
@@ -183,7 +191,8 @@ TEST_CASE("Walkers of one shard each visit all of it once per epoch, in orders o
 }
 
 TEST_CASE("A batch holds the shard's samples, normalised") {
-  const SampleSet samples{4, 4, {0, 255, 51, 102, 1, 2, 3, 4, 9, 8, 7, 6, 50, 60, 70, 80}, {5, 6, 7, 8}};
+  const SampleSet samples{
+      4, 4, {0, 255, 51, 102, 1, 2, 3, 4, 9, 8, 7, 6, 50, 60, 70, 80}, {5, 6, 7, 8}};
   DataSpec data = small_data();
   data.classes = 10;
   data.mean = {0.5};
@@ -197,6 +206,7 @@ TEST_CASE("A batch holds the shard's samples, normalised") {
   for (std::size_t i = 0; i < 4; ++i) {
     const std::size_t sample = picked[i];
     CHECK(labels[i] == samples.labels[sample]);
-    CHECK(images[4 * i + 1] == doctest::Approx((samples.images[4 * sample + 1] / 255.0 - 0.5) / 0.25));
+    CHECK(images[4 * i + 1] ==
+          doctest::Approx((samples.images[4 * sample + 1] / 255.0 - 0.5) / 0.25));
   }
 }

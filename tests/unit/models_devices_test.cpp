@@ -1,4 +1,5 @@
-// Several devices as one node, on CPU ranks: the same training as one device's, the same bits on all ranks, failures without a hang.
+// Several devices as one node, on CPU ranks: the same training as one device's, the same bits on
+// all ranks, failures without a hang.
 #include <torch/script.h>
 #include <torch/torch.h>
 // Torch brings a CHECK of its own; doctest's has to win.
@@ -11,9 +12,9 @@
 
 #include "models/checkpoint.h"
 #include "models/device_group.h"
+#include "models/device_replica.h"
 #include "models/model_traffic.h"
 #include "models/rank_threads.h"
-#include "models/device_replica.h"
 #include "models/torch_engine.h"
 #include "models_test_support.h"
 
@@ -30,12 +31,15 @@ class Bars : public DataSet {
  public:
   explicit Bars(const DataSpec& spec) : DataSet(spec) {}
   std::size_t count() const override { return 192; }
-  void write(std::size_t index, const Variation*, const Batch& batch, std::size_t at) const override {
+  void write(std::size_t index, const Variation*, const Batch& batch,
+             std::size_t at) const override {
     const auto pixels = place<float>(batch.inputs, at, 3 * 16 * 16);
     const std::size_t label = index % 3;
     for (std::size_t i = 0; i < pixels.size(); ++i) {
-      const bool bright = (label == 0 && i / 16 % 16 == index % 16) || (label == 1 && i % 16 == index % 16);
-      pixels[i] = static_cast<float>(0.5 * std::sin(static_cast<double>(31 * index + 7 * i)) + (bright ? 1.0 : 0.0));
+      const bool bright =
+          (label == 0 && i / 16 % 16 == index % 16) || (label == 1 && i % 16 == index % 16);
+      pixels[i] = static_cast<float>(0.5 * std::sin(static_cast<double>(31 * index + 7 * i)) +
+                                     (bright ? 1.0 : 0.0));
     }
     place<std::int64_t>(batch.targets, at, 1)[0] = static_cast<std::int64_t>(label);
   }
@@ -43,17 +47,23 @@ class Bars : public DataSet {
 
 const std::string cnn = "[model]\nkind = 'cnn'\nwidth = 4\nhidden = [16]\n";
 const std::string sgd = "[optimizer]\nlearning_rate = 0.05\nweight_decay = 1e-3\n";
-const std::string adamw = "[optimizer]\nkind = 'adamw'\nlearning_rate = 0.003\nweight_decay = 0.05\n";
+const std::string adamw =
+    "[optimizer]\nkind = 'adamw'\nlearning_rate = 0.003\nweight_decay = 0.05\n";
 
 Job bars_job(const std::string& model, const std::string& rest, int batch = 13) {
-  return parse_job("name = 'bars'\nseed = 5\nbatch = " + std::to_string(batch) + "\nbudget_samples = 100000\n"
-                   "[data]\nkind = 'safetensors'\nshape = [3, 16, 16]\ntrain_files = ['x']\nclasses = 3\n"
-                   "[schedule]\nkind = 'constant'\n" + model + rest);
+  return parse_job(
+      "name = 'bars'\nseed = 5\nbatch = " + std::to_string(batch) +
+      "\nbudget_samples = 100000\n"
+      "[data]\nkind = 'safetensors'\nshape = [3, 16, 16]\ntrain_files = ['x']\nclasses = 3\n"
+      "[schedule]\nkind = 'constant'\n" +
+      model + rest);
 }
 
-std::unique_ptr<GradientEngine> engine_on(const std::string& devices, const Job& job, const std::string& file = "") {
+std::unique_ptr<GradientEngine> engine_on(const std::string& devices, const Job& job,
+                                          const std::string& file = "") {
   const auto set = std::make_shared<Bars>(job.data);
-  auto engine = make_torch_engine(job, devices, 1, BatchSource(set, DataOrder(job.seed, set->count(), {})), set, file);
+  auto engine = make_torch_engine(
+      job, devices, 1, BatchSource(set, DataOrder(job.seed, set->count(), {})), set, file);
   REQUIRE_MESSAGE(engine, (engine ? "" : engine.error().text));
   return std::move(*engine);
 }
@@ -72,7 +82,8 @@ struct Run {
 
 Run train(Engine& engine, Step from, Step to, std::uint32_t batch = 13) {
   Run run;
-  for (Step step = from; step < to; ++step) run.losses.push_back(engine.step(13 * step, 0.05, batch));
+  for (Step step = from; step < to; ++step)
+    run.losses.push_back(engine.step(13 * step, 0.05, batch));
   run.model = model_of(engine);
   run.optimizer = engine.optimizer_state();
   return run;
@@ -89,7 +100,8 @@ double relative_distance(const std::vector<float>& a, const std::vector<float>& 
 }
 
 void check_alike(const Run& got, const Run& want) {
-  for (std::size_t i = 0; i < want.losses.size(); ++i) CHECK(got.losses[i] == doctest::Approx(want.losses[i]).epsilon(1e-4));
+  for (std::size_t i = 0; i < want.losses.size(); ++i)
+    CHECK(got.losses[i] == doctest::Approx(want.losses[i]).epsilon(1e-4));
   CHECK(relative_distance(got.model, want.model) < 1e-5);
   CHECK(relative_distance(got.optimizer.momentum, want.optimizer.momentum) < 1e-3);
   CHECK(got.optimizer.steps == want.optimizer.steps);
@@ -100,8 +112,9 @@ std::string picky_model(const TemporaryDirectory& directory) {
   torch::manual_seed(1);
   torch::jit::Module module("Model");
   module.register_parameter("weight", (torch::randn({3, 768}) * 0.03).requires_grad_(), false);
-  module.define("def forward(self, x):\n    assert x.size(0) > 1, 'this rank is out of luck'\n"
-                "    return torch.matmul(torch.flatten(x, 1), self.weight.t())\n");
+  module.define(
+      "def forward(self, x):\n    assert x.size(0) > 1, 'this rank is out of luck'\n"
+      "    return torch.matmul(torch.flatten(x, 1), self.weight.t())\n");
   const std::string path = directory / "model.pt";
   module.save(path);
   return path;
@@ -116,7 +129,9 @@ Job picky_job(const std::string& path) {
 
 }  // namespace
 
-TEST_CASE("Two and three ranks train as one does, with either optimiser and batches that cannot be divided") {
+TEST_CASE(
+    "Two and three ranks train as one does, with either optimiser and batches that cannot be "
+    "divided") {
   for (const std::string& optimizer : {sgd, adamw})
     for (const std::string& devices : std::vector<std::string>{"cpu,cpu", "cpu,cpu,cpu"}) {
       const Job job = bars_job(cnn, optimizer);
@@ -129,7 +144,8 @@ TEST_CASE("Two and three ranks train as one does, with either optimiser and batc
     }
 }
 
-TEST_CASE("A batch of fewer samples than ranks, clipping and accumulation come out as on one device") {
+TEST_CASE(
+    "A batch of fewer samples than ranks, clipping and accumulation come out as on one device") {
   const Job job = bars_job(cnn, sgd + "[training]\nclip_norm = 0.1\nmicro_batch = 3\n");
   const auto one = engine_on("cpu", job), three = engine_on("cpu,cpu,cpu", job);
   check_alike(train(*three, 0, 4, 2), train(*one, 0, 4, 2));
@@ -190,7 +206,8 @@ TEST_CASE("An update reaches every rank") {
   const auto train_and_update = [](Engine& engine) {
     train(engine, 0, 3);
     std::vector<float> update(engine.schema().floats());
-    for (std::size_t i = 0; i < update.size(); ++i) update[i] = 0.01f * static_cast<float>(std::sin(static_cast<double>(i)));
+    for (std::size_t i = 0; i < update.size(); ++i)
+      update[i] = 0.01f * static_cast<float>(std::sin(static_cast<double>(i)));
     engine.add_to_model(update);
     return train(engine, 3, 6);
   };
@@ -226,7 +243,8 @@ TEST_CASE("Replicas that sum their gradients by c10d stay equal bit for bit, sta
   };
   const auto initial = models();
   for (std::size_t step = 0; step < 3; ++step) {
-    for (std::size_t i = 0; i < 9; ++i) set.write((9 * step + i) % set.count(), nullptr, batch.view(), i);
+    for (std::size_t i = 0; i < 9; ++i)
+      set.write((9 * step + i) % set.count(), nullptr, batch.view(), i);
     threads.run([&](std::size_t rank) {
       DeviceReplica& replica = *replicas[rank];
       replica.backward(batch, {static_cast<std::int64_t>(3 * rank), 3}, 9 * step, 0);
@@ -259,7 +277,8 @@ TEST_CASE("A rank that fails ends the step on all, by its name, and changes no m
   CHECK(contains(said, "rank 1 (cpu)"));
   CHECK(contains(said, "out of luck"));
   CHECK(model_of(*two) == before);
-  check_alike(train(*two, 2, 5, 8), train(*one, 2, 5, 8));  // nothing is left of the step that failed
+  // nothing is left of the step that failed
+  check_alike(train(*two, 2, 5, 8), train(*one, 2, 5, 8));
 }
 
 TEST_CASE("A trainer on several devices ends as failed, and still writes its checkpoint") {
@@ -273,7 +292,8 @@ TEST_CASE("A trainer on several devices ends as failed, and still writes its che
   const Error error = desk.failure();
   CHECK(error.code == "device-failed");
   CHECK(contains(error.text, "training on cpu,cpu failed: rank 1 (cpu)"));
-  trainer->write_checkpoint({directory / "m.safetensors", {}, CheckpointRequest::Model::current, desk.on_written()});
+  trainer->write_checkpoint(
+      {directory / "m.safetensors", {}, CheckpointRequest::Model::current, desk.on_written()});
   CHECK(desk.written());
   trainer->stop();
 }
@@ -282,7 +302,8 @@ TEST_CASE("Lists of devices that cannot be one node are refused, each with its r
   const Job job = bars_job(cnn, sgd);
   const auto set = std::make_shared<Bars>(job.data);
   const auto refusal = [&](const std::string& devices) {
-    const auto engine = make_torch_engine(job, devices, 1, BatchSource(set, DataOrder(job.seed, set->count(), {})), set);
+    const auto engine = make_torch_engine(
+        job, devices, 1, BatchSource(set, DataOrder(job.seed, set->count(), {})), set);
     REQUIRE(!engine);
     return engine.error().code + ": " + engine.error().text;
   };
@@ -293,10 +314,13 @@ TEST_CASE("Lists of devices that cannot be one node are refused, each with its r
   std::string many = "cpu";
   for (int i = 0; i < 16; ++i) many += ",cpu";
   CHECK(contains(refusal(many), "names 17 devices"));
-  if (!torch::cuda::is_available()) CHECK(contains(refusal("cuda:all"), "no-device: device 'cuda:all'"));
+  if (!torch::cuda::is_available())
+    CHECK(contains(refusal("cuda:all"), "no-device: device 'cuda:all'"));
 }
 
-TEST_CASE("A model travels beside training: an update is added once, a copy is of the moment where it began") {
+TEST_CASE(
+    "A model travels beside training: an update is added once, a copy is of the moment where it "
+    "began") {
   const Job job = bars_job("[model]\nkind = 'resnet20'\n", sgd);
   DeviceReplica first(job, "", torch::kCPU), second(job, "", torch::kCPU);
   const std::size_t floats = first.flat().schema().floats();
@@ -334,8 +358,9 @@ TEST_CASE("Memory that runs out is one error with the device, the numbers and th
   torch::manual_seed(1);
   torch::jit::Module module("Model");
   module.register_parameter("weight", (torch::randn({3, 768}) * 0.03).requires_grad_(), false);
-  module.define("def forward(self, x):\n    if x.size(0) > 4:\n        x = x + torch.zeros([1 << 46]).sum()\n"
-                "    return torch.matmul(torch.flatten(x, 1), self.weight.t())\n");
+  module.define(
+      "def forward(self, x):\n    if x.size(0) > 4:\n        x = x + torch.zeros([1 << 46]).sum()\n"
+      "    return torch.matmul(torch.flatten(x, 1), self.weight.t())\n");
   const std::string path = directory / "model.pt";
   module.save(path);
   const Job job = picky_job(path);
@@ -343,10 +368,12 @@ TEST_CASE("Memory that runs out is one error with the device, the numbers and th
     Desk desk;
     auto trainer = Trainer::with_engine(job, {}, engine_on(devices, job, path));
     trainer->start(desk.callbacks(), true);
-    trainer->give({std::vector<float>(trainer->schema().floats()), false, 1000, true, devices == "cpu" ? 5u : 10u, 1.0});
+    trainer->give({std::vector<float>(trainer->schema().floats()), false, 1000, true,
+                   devices == "cpu" ? 5u : 10u, 1.0});
     const Error error = desk.failure();
     CHECK(error.code == "device-failed");
-    CHECK_MESSAGE(contains(error.text, "training on " + devices + " ran out of memory (batch of "), error.text);
+    CHECK_MESSAGE(contains(error.text, "training on " + devices + " ran out of memory (batch of "),
+                  error.text);
     CHECK_MESSAGE(contains(error.text, "281474976710656 bytes"), error.text);
     CHECK(contains(error.text, "micro_batch"));
     CHECK(trainer->status().state == TrainerState::failed);
@@ -354,11 +381,14 @@ TEST_CASE("Memory that runs out is one error with the device, the numbers and th
   }
 }
 
-TEST_CASE("A scaled loss changes no bit of the training, and a gradient that overflows takes no step and halves the scale") {
+TEST_CASE(
+    "A scaled loss changes no bit of the training, and a gradient that overflows takes no step and "
+    "halves the scale") {
   Job job = bars_job(cnn, adamw + "[training]\nclip_norm = 0.5\n");
   DeviceReplica plain(job, "", torch::kCPU);
   job.training.precision = TrainingSpec::Precision::fp16;
-  DeviceReplica scaled(job, "", torch::kCPU);  // the CPU computes in fp32: what is left of fp16 is the scale
+  // the CPU computes in fp32: what is left of fp16 is the scale
+  DeviceReplica scaled(job, "", torch::kCPU);
   const Bars set(job.data);
   HostBatch batch(set.input(), set.target(), 8);
   for (std::size_t i = 0; i < 8; ++i) set.write(i, nullptr, batch.view(), i);
@@ -394,7 +424,8 @@ TEST_CASE("A scaled loss changes no bit of the training, and a gradient that ove
   CHECK(model(scaled) == model(plain));
 }
 
-TEST_CASE("With a loss scale that has moved, a checkpoint and k steps are k more steps, bit for bit") {
+TEST_CASE(
+    "With a loss scale that has moved, a checkpoint and k steps are k more steps, bit for bit") {
   const Job job = bars_job(cnn, adamw + "[training]\nprecision = 'fp16'\n");
   const Bars set(job.data);
   const auto train = [&](DeviceReplica& replica, std::size_t begin, std::size_t end) {
@@ -403,7 +434,8 @@ TEST_CASE("With a loss scale that has moved, a checkpoint and k steps are k more
       for (std::size_t i = 0; i < 8; ++i) set.write(8 * k + i, nullptr, batch.view(), i);
       replica.backward(batch, {0, 8}, 8 * k, 0);
       torch::Tensor& gradient = replica.flat().gradient();
-      gradient.masked_fill_(gradient.abs() > 6000.0, std::numeric_limits<float>::infinity());  // as a type that ends there
+      // as a type that ends there
+      gradient.masked_fill_(gradient.abs() > 6000.0, std::numeric_limits<float>::infinity());
       if (replica.unscale_gradient()) replica.descend(0.01);
     }
     Checkpoint out;
@@ -440,7 +472,8 @@ TEST_CASE("With a loss scale that has moved, a checkpoint and k steps are k more
 TEST_CASE("fp16 is refused where there is no GPU, with what would do") {
   const Job job = bars_job(cnn, sgd + "[training]\nprecision = 'fp16'\n");
   const auto set = std::make_shared<Bars>(job.data);
-  const auto engine = make_torch_engine(job, "cpu", 1, BatchSource(set, DataOrder(job.seed, set->count(), {})), set);
+  const auto engine = make_torch_engine(
+      job, "cpu", 1, BatchSource(set, DataOrder(job.seed, set->count(), {})), set);
   REQUIRE(!engine);
   CHECK(engine.error().code == "no-device");
   CHECK(contains(engine.error().text, "fp16"));

@@ -1,4 +1,5 @@
-// A set that nodes divide among themselves: who owns which bucket, what passes over the set visit, and where the trainer goes on.
+// A set that nodes divide among themselves: who owns which bucket, what passes over the set visit,
+// and where the trainer goes on.
 #include "models/division.h"
 
 #include <algorithm>
@@ -48,7 +49,8 @@ struct Walker {
   Samples position = 0;
   bool there = true;
 
-  Walker(DivisionMember m, std::uint64_t seed, std::size_t set_samples) : member(m), order(seed, set_samples, {}) {}
+  Walker(DivisionMember m, std::uint64_t seed, std::size_t set_samples)
+      : member(m), order(seed, set_samples, {}) {}
   std::vector<DataOrder::Visit> step() {
     std::vector<DataOrder::Visit> visits(member.batch);
     position = order.take(position, visits);
@@ -59,8 +61,10 @@ struct Walker {
 // Nodes whose steps take equally long, and how often each sample was visited in each pass.
 class Walkers {
  public:
-  Walkers(std::size_t set_samples, const std::vector<std::uint32_t>& batches) : set_samples_(set_samples) {
-    for (const DivisionMember& member : members_with(batches)) all.emplace_back(member, 3, set_samples);
+  Walkers(std::size_t set_samples, const std::vector<std::uint32_t>& batches)
+      : set_samples_(set_samples) {
+    for (const DivisionMember& member : members_with(batches))
+      all.emplace_back(member, 3, set_samples);
     divide();
   }
   void divide() {
@@ -69,23 +73,29 @@ class Walkers {
       if (walker.there) members.push_back(walker.member);
     const BucketOwners owners = divided(buckets_of(set_samples_), members);
     for (Walker& walker : all)
-      if (walker.there) walker.order.restrict_to(std::make_shared<std::vector<bool>>(owners.owned_by(walker.member.id)));
+      if (walker.there)
+        walker.order.restrict_to(
+            std::make_shared<std::vector<bool>>(owners.owned_by(walker.member.id)));
   }
   void step() {
     for (Walker& walker : all) {
       if (!walker.there) continue;
       total += walker.member.batch;
-      for (const DataOrder::Visit& visit : walker.step()) ++visits_[visit.position / set_samples_][visit.sample];
+      for (const DataOrder::Visit& visit : walker.step())
+        ++visits_[visit.position / set_samples_][visit.sample];
     }
   }
   // Until every node is beyond `passes` passes.
   void walk_to(Samples passes) {
-    while (std::ranges::any_of(all, [&](const Walker& w) { return w.there && w.position < passes * set_samples_; })) step();
+    while (std::ranges::any_of(
+        all, [&](const Walker& w) { return w.there && w.position < passes * set_samples_; }))
+      step();
   }
   int visits(Samples pass, std::uint32_t sample) { return visits_[pass][sample]; }
   std::size_t samples_visited(Samples pass, int times) {
     std::size_t count = 0;
-    for (std::uint32_t sample = 0; sample < set_samples_; ++sample) count += visits(pass, sample) == times ? 1 : 0;
+    for (std::uint32_t sample = 0; sample < set_samples_; ++sample)
+      count += visits(pass, sample) == times ? 1 : 0;
     return count;
   }
 
@@ -99,7 +109,9 @@ class Walkers {
 
 }  // namespace
 
-TEST_CASE("Every bucket has one owner, whatever the order of the members, and a node's buckets follow from who is there alone") {
+TEST_CASE(
+    "Every bucket has one owner, whatever the order of the members, and a node's buckets follow "
+    "from who is there alone") {
   std::vector<DivisionMember> members = members_with({32, 32, 64, 8});
   const BucketOwners owners = divided(1000, members);
   std::size_t owned = 0;
@@ -117,12 +129,15 @@ TEST_CASE("Every bucket has one owner, whatever the order of the members, and a 
   CHECK(owners_of(later) == owners_of(owners));
 }
 
-TEST_CASE("The parts are as the batches, which count in quarter octaves, and the job's stands for one that is not known yet") {
+TEST_CASE(
+    "The parts are as the batches, which count in quarter octaves, and the job's stands for one "
+    "that is not known yet") {
   const std::vector<DivisionMember> members = members_with({16, 32, 0, 128});
   const BucketOwners owners = divided(division_buckets_max, members);
   const double total = 16 + 32 + 32 + 128;
   for (const auto& [i, batch] : {std::pair(0, 16), {1, 32}, {2, 32}, {3, 128}})
-    CHECK(part_of(owners, members[static_cast<std::size_t>(i)].id) == doctest::Approx(batch / total).epsilon(0.05));
+    CHECK(part_of(owners, members[static_cast<std::size_t>(i)].id) ==
+          doctest::Approx(batch / total).epsilon(0.05));
   std::vector<DivisionMember> almost = members;
   almost[3].batch = 130;
   CHECK(owners_of(divided(division_buckets_max, almost)) == owners_of(owners));
@@ -130,7 +145,9 @@ TEST_CASE("The parts are as the batches, which count in quarter octaves, and the
   CHECK(owners_of(divided(division_buckets_max, almost)) != owners_of(owners));
 }
 
-TEST_CASE("Who goes leaves its buckets to all others and moves no other bucket; who comes takes from all") {
+TEST_CASE(
+    "Who goes leaves its buckets to all others and moves no other bucket; who comes takes from "
+    "all") {
   std::vector<DivisionMember> members = members_with({32, 32, 32, 64, 16});
   const NodeId one = members[3].id;
   BucketOwners owners = divided(division_buckets_max, members);
@@ -141,8 +158,10 @@ TEST_CASE("Who goes leaves its buckets to all others and moves no other bucket; 
   const std::vector<NodeId> without = owners_of(owners);
   std::map<NodeId, int> heirs;
   for (std::size_t b = 0; b < with.size(); ++b) {
-    if (with[b] == one) ++heirs[without[b]];
-    else CHECK(with[b] == without[b]);
+    if (with[b] == one)
+      ++heirs[without[b]];
+    else
+      CHECK(with[b] == without[b]);
   }
   CHECK(heirs.size() == 4);
   for (const auto& [heir, buckets] : heirs) CHECK(buckets > 100);
@@ -160,7 +179,9 @@ TEST_CASE("Samples are counted by bucket, the last ones too") {
   CHECK(buckets_of(10'000'000) == division_buckets_max);
 }
 
-TEST_CASE("A thousand members have about equal parts, and a set smaller than its members has owners too") {
+TEST_CASE(
+    "A thousand members have about equal parts, and a set smaller than its members has owners "
+    "too") {
   const std::vector<DivisionMember> members = members_with(std::vector<std::uint32_t>(1000, 32));
   const BucketOwners owners = divided(division_buckets_max, members);
   const std::vector<NodeId> ids = owners_of(owners);
@@ -172,7 +193,8 @@ TEST_CASE("A thousand members have about equal parts, and a set smaller than its
 }
 
 TEST_CASE("Steady members visit every sample exactly once in each pass") {
-  for (const std::vector<std::uint32_t>& batches : {std::vector<std::uint32_t>{16}, {32, 8, 50}, {7, 32, 32, 64, 128, 9, 20}}) {
+  for (const std::vector<std::uint32_t>& batches :
+       {std::vector<std::uint32_t>{16}, {32, 8, 50}, {7, 32, 32, 64, 128, 9, 20}}) {
     constexpr std::size_t set_samples = 5003;
     Walkers walkers(set_samples, batches);
     walkers.walk_to(3);
@@ -186,10 +208,14 @@ TEST_CASE("A node that is alone walks the set as the one shard of one does") {
   std::vector<DataOrder::Visit> visits(2500), own(2500);
   CHECK(whole.take(17, visits) == 2517);
   CHECK(walkers.all[0].order.take(17, own) == 2517);
-  CHECK(std::ranges::equal(visits, own, [](const auto& a, const auto& b) { return a.sample == b.sample && a.position == b.position; }));
+  CHECK(std::ranges::equal(visits, own, [](const auto& a, const auto& b) {
+    return a.sample == b.sample && a.position == b.position;
+  }));
 }
 
-TEST_CASE("When a node goes in the middle of a pass others finish its part, but for as much as their places differ") {
+TEST_CASE(
+    "When a node goes in the middle of a pass others finish its part, but for as much as their "
+    "places differ") {
   constexpr std::size_t set_samples = 60'000;
   Walkers walkers(set_samples, {32, 16, 64, 40});
   walkers.walk_to(1);
@@ -211,7 +237,9 @@ TEST_CASE("When a node goes in the middle of a pass others finish its part, but 
   CHECK(walkers.samples_visited(2, 1) == set_samples);
 }
 
-TEST_CASE("A node that comes where the cluster is takes over its part, but for as much as their places differ") {
+TEST_CASE(
+    "A node that comes where the cluster is takes over its part, but for as much as their places "
+    "differ") {
   constexpr std::size_t set_samples = 60'000;
   Walkers walkers(set_samples, {32, 32, 32});
   walkers.all[2].there = false;
@@ -220,7 +248,9 @@ TEST_CASE("A node that comes where the cluster is takes over its part, but for a
   walkers.all[2].there = true;
   walkers.all[2].position = walkers.total;
   double apart = 0;
-  for (const Walker& walker : walkers.all) apart = std::max(apart, std::abs(static_cast<double>(walker.position) - static_cast<double>(walkers.total)));
+  for (const Walker& walker : walkers.all)
+    apart = std::max(
+        apart, std::abs(static_cast<double>(walker.position) - static_cast<double>(walkers.total)));
   walkers.divide();
   walkers.walk_to(2);
   CHECK(static_cast<double>(set_samples - walkers.samples_visited(0, 1)) <= 0.5 * apart);
@@ -238,7 +268,8 @@ constexpr Step never = Step{1} << 60;
 // Remembers where it was at each step.
 class WalkingEngine : public Engine {
  public:
-  explicit WalkingEngine(std::shared_ptr<std::vector<Samples>> starts) : starts_(std::move(starts)), order_(1, toy_samples, {}) {
+  explicit WalkingEngine(std::shared_ptr<std::vector<Samples>> starts)
+      : starts_(std::move(starts)), order_(1, toy_samples, {}) {
     schema_ = *Schema::build({{"w", {1}, 0, 1, SegmentKind::parameter}});
   }
   const Schema& schema() const override { return schema_; }
@@ -249,7 +280,8 @@ class WalkingEngine : public Engine {
     starts_->push_back(position);
     std::vector<DataOrder::Visit> visits(batch);
     next_ = order_.take(position, visits);
-    for (const DataOrder::Visit& visit : visits) model_ += static_cast<float>(visit.sample % 7) * 0.01f;
+    for (const DataOrder::Visit& visit : visits)
+      model_ += static_cast<float>(visit.sample % 7) * 0.01f;
     return 1;
   }
   Samples next_position(Samples, std::uint32_t) const override { return next_; }
@@ -259,7 +291,9 @@ class WalkingEngine : public Engine {
   void replace_model(std::span<const float> values) override { model_ = values[0]; }
   OptimizerState optimizer_state() override { return {.momentum = {0}}; }
   void restore_optimizer(const OptimizerState&) override {}
-  std::optional<Figures> evaluate(std::span<const float>, const std::atomic<bool>&) override { return std::nullopt; }
+  std::optional<Figures> evaluate(std::span<const float>, const std::atomic<bool>&) override {
+    return std::nullopt;
+  }
 
  private:
   std::shared_ptr<std::vector<Samples>> starts_;
@@ -277,7 +311,9 @@ struct Bench {
   Samples others = 0;
 
   explicit Bench(const std::string& division = "shared") {
-    const Job job = parse_job("name = 'toy'\nbatch = 10\nbudget_samples = 1000000000\n[data]\ndivision = '" + division + "'\n");
+    const Job job =
+        parse_job("name = 'toy'\nbatch = 10\nbudget_samples = 1000000000\n[data]\ndivision = '" +
+                  division + "'\n");
     TrainerOptions options;
     options.node = self;
     options.nice = 0;
@@ -317,7 +353,8 @@ TEST_CASE("A trainer walks its own part of a shared set and says how large it is
   // Over many passes its own part decides how far it gets.
   const double walked = static_cast<double>(bench.place() - 10 * steps);
   const double visited = 10.0 * static_cast<double>(bench.trainer->status().step - steps);
-  CHECK(visited / walked == doctest::Approx(static_cast<double>(division.buckets_owned) / 1000).epsilon(0.05));
+  CHECK(visited / walked ==
+        doctest::Approx(static_cast<double>(division.buckets_owned) / 1000).epsilon(0.05));
   bench.run(1, {{other}});
   CHECK(bench.trainer->status().division->buckets_owned == 0);
 }
@@ -337,7 +374,9 @@ TEST_CASE("A node that comes begins where the cluster is, one that is alone goes
   CHECK(alone.starts->front() == 0);
 }
 
-TEST_CASE("A node that was away and one far behind go where the cluster is when somebody comes; one a little behind does not skip") {
+TEST_CASE(
+    "A node that was away and one far behind go where the cluster is when somebody comes; one a "
+    "little behind does not skip") {
   Bench bench;
   bench.run(3, {{me}});
   const Samples alone = bench.place();
@@ -364,7 +403,8 @@ TEST_CASE("A node that was away and one far behind go where the cluster is when 
 
 TEST_CASE("A node never goes back to where the others are") {
   Bench bench;
-  bench.run(400, {{me, other}});  // and the other has done nothing: the cluster's count is half of this node's place
+  // and the other has done nothing: the cluster's count is half of this node's place
+  bench.run(400, {{me, other}});
   const Samples place = bench.place();
   CHECK(place > 1.5 * static_cast<double>(bench.trainer->status().samples));
   bench.run(0, {{other}});
@@ -394,7 +434,10 @@ TEST_CASE("A restored trainer goes on with the same samples of its part, bit for
   const test::TemporaryDirectory directory;
   Bench whole;
   whole.run(30, {{me, other, third}});
-  whole.trainer->write_checkpoint({directory / "c.safetensors", {}, CheckpointRequest::Model::current, whole.desk.on_written()});
+  whole.trainer->write_checkpoint({directory / "c.safetensors",
+                                   {},
+                                   CheckpointRequest::Model::current,
+                                   whole.desk.on_written()});
   REQUIRE(whole.desk.written());
   const auto loaded = load_checkpoint(directory / "c.safetensors", whole.trainer->schema());
   REQUIRE(loaded);

@@ -44,7 +44,8 @@ std::vector<int> counting(int count) {
   return tokens;
 }
 
-const std::string four_tokens = "kind = 'tokens'\nvocabulary = 1000\nlength = 4\ntrain_files = ['t.bin']\n";
+const std::string four_tokens =
+    "kind = 'tokens'\nvocabulary = 1000\nlength = 4\ntrain_files = ['t.bin']\n";
 
 struct Tensor {
   TensorEntry entry;
@@ -52,7 +53,8 @@ struct Tensor {
 };
 
 template <typename T>
-Tensor tensor(const std::string& name, TensorType type, std::vector<std::int64_t> shape, const std::vector<T>& values) {
+Tensor tensor(const std::string& name, TensorType type, std::vector<std::int64_t> shape,
+              const std::vector<T>& values) {
   std::string bytes(values.size() * sizeof(T), '\0');
   std::memcpy(bytes.data(), values.data(), bytes.size());
   return {{name, type, std::move(shape)}, bytes};
@@ -72,13 +74,20 @@ const std::string pairs = "kind = 'safetensors'\nshape = [2]\ntrain_files = ['p.
 
 TEST_CASE("The canonical text of every kind of data parses to the same data and to itself") {
   for (const std::string table :
-       {"kind = 'idx'\ndivision = 'shared'\nvalidation_fraction = 0.1\nrandom_crop = 2\nrandom_flip = true\n", "kind = 'cifar10'\nmean = [0.49, 0.48, 0.45]\n",
-        "kind = 'cifar100'\nlabels = 'coarse'\nvalidation_fraction = 0.25\n", "kind = 'images'\nclass_names = ['cat', 'dog']\nlabels = 'file_name'\n",
-        "kind = 'images'\nclasses = 4\nshape = [1, 32, 48]\nfit = 'stretch'\nvalidation_fraction = 0.5\n",
-        "kind = 'tokens'\nvocabulary = 50257\ntrain_files = ['train.bin']\ntest_files = ['val.bin']\n",
+       {"kind = 'idx'\ndivision = 'shared'\nvalidation_fraction = 0.1\nrandom_crop = "
+        "2\nrandom_flip = true\n",
+        "kind = 'cifar10'\nmean = [0.49, 0.48, 0.45]\n",
+        "kind = 'cifar100'\nlabels = 'coarse'\nvalidation_fraction = 0.25\n",
+        "kind = 'images'\nclass_names = ['cat', 'dog']\nlabels = 'file_name'\n",
+        "kind = 'images'\nclasses = 4\nshape = [1, 32, 48]\nfit = 'stretch'\nvalidation_fraction = "
+        "0.5\n",
+        "kind = 'tokens'\nvocabulary = 50257\ntrain_files = ['train.bin']\ntest_files = "
+        "['val.bin']\n",
         "kind = 'text'\nlength = 64\ntrain_files = ['GPL-2', 'GPL-3']\nvalidation_fraction = 0.1\n",
-        "kind = 'safetensors'\nshape = [3, 8, 8]\ntarget_shape = [2]\ntrain_files = ['a.safetensors']\nmean = -2\ndeviation = [1, 2, 3]\n",
-        "kind = 'safetensors'\nshape = [8]\nvocabulary = 9\nclasses = 5\ninputs = 'x'\ntrain_files = ['a.safetensors']\n"}) {
+        "kind = 'safetensors'\nshape = [3, 8, 8]\ntarget_shape = [2]\ntrain_files = "
+        "['a.safetensors']\nmean = -2\ndeviation = [1, 2, 3]\n",
+        "kind = 'safetensors'\nshape = [8]\nvocabulary = 9\nclasses = 5\ninputs = 'x'\ntrain_files "
+        "= ['a.safetensors']\n"}) {
     const DataSpec data = data_spec(table);
     CanonicalText text;
     write_data_spec(data, text);
@@ -88,26 +97,45 @@ TEST_CASE("The canonical text of every kind of data parses to the same data and 
 
 TEST_CASE("A [data] table that makes no sense is refused with the way out") {
   CHECK(contains(refused_data_spec("kind = 'imagse'\n"), "did you mean 'images'"));
-  CHECK(contains(refused_data_spec("kind = 'text'\n"), "train_files: is missing; write train_files"));
-  CHECK(contains(refused_data_spec("kind = 'text'\ntrain_files = ['../secret']\n"), "plain file names"));
+  CHECK(
+      contains(refused_data_spec("kind = 'text'\n"), "train_files: is missing; write train_files"));
+  CHECK(contains(refused_data_spec("kind = 'text'\ntrain_files = ['../secret']\n"),
+                 "plain file names"));
   CHECK(contains(refused_data_spec("kind = 'cifar10'\nshape = [3, 32, 32]\n"), "shape"));
-  CHECK(contains(refused_data_spec("kind = 'cifar10'\nmean = [0.1, 0.2]\n"), "one for each of the 3 channels"));
-  CHECK(contains(refused_data_spec("kind = 'cifar10'\nmean = [0.1, 'x', 0.2]\n"), "every element must be a number"));
+  CHECK(contains(refused_data_spec("kind = 'cifar10'\nmean = [0.1, 0.2]\n"),
+                 "one for each of the 3 channels"));
+  CHECK(contains(refused_data_spec("kind = 'cifar10'\nmean = [0.1, 'x', 0.2]\n"),
+                 "every element must be a number"));
   CHECK(contains(refused_data_spec("kind = 'images'\n"), "class_names: is missing"));
-  CHECK(contains(refused_data_spec("kind = 'images'\nclass_names = ['a', 'b', 'a']\n"), "names a class twice"));
-  CHECK(contains(refused_data_spec("kind = 'images'\nclasses = 3\nlabels = 'file_name'\n"), "file names are matched with it"));
-  CHECK(contains(refused_data_spec("kind = 'tokens'\ntrain_files = ['a']\n"), "vocabulary: is missing"));
-  CHECK(contains(refused_data_spec("kind = 'text'\ntrain_files = ['a']\ntest_files = ['b']\nvalidation_fraction = 0.1\n"), "exclude each other"));
-  CHECK(contains(refused_data_spec("kind = 'safetensors'\ntrain_files = ['a']\n"), "shape: is missing"));
-  CHECK(contains(refused_data_spec("kind = 'safetensors'\nshape = [60000, 60000, 60000, 60000]\ntrain_files = ['a']\n"), "more than"));
-  CHECK(contains(refused_data_spec("kind = 'text'\ntrain_files = ['a']\nrandom_flip = true\n"), "random_flip"));
+  CHECK(contains(refused_data_spec("kind = 'images'\nclass_names = ['a', 'b', 'a']\n"),
+                 "names a class twice"));
+  CHECK(contains(refused_data_spec("kind = 'images'\nclasses = 3\nlabels = 'file_name'\n"),
+                 "file names are matched with it"));
+  CHECK(contains(refused_data_spec("kind = 'tokens'\ntrain_files = ['a']\n"),
+                 "vocabulary: is missing"));
+  CHECK(contains(
+      refused_data_spec(
+          "kind = 'text'\ntrain_files = ['a']\ntest_files = ['b']\nvalidation_fraction = 0.1\n"),
+      "exclude each other"));
+  CHECK(contains(refused_data_spec("kind = 'safetensors'\ntrain_files = ['a']\n"),
+                 "shape: is missing"));
+  CHECK(contains(
+      refused_data_spec(
+          "kind = 'safetensors'\nshape = [60000, 60000, 60000, 60000]\ntrain_files = ['a']\n"),
+      "more than"));
+  CHECK(contains(refused_data_spec("kind = 'text'\ntrain_files = ['a']\nrandom_flip = true\n"),
+                 "random_flip"));
 }
 
 TEST_CASE("CIFAR-10 records become normalised planes and labels, file after file") {
   const TemporaryDirectory directory;
-  write_file(directory / "a.bin", cifar_record("\x07", '\x00', '\xff') + cifar_record("\x02", '\x01', '\x02'));
+  write_file(directory / "a.bin",
+             cifar_record("\x07", '\x00', '\xff') + cifar_record("\x02", '\x01', '\x02'));
   write_file(directory / "b.bin", cifar_record("\x09", '\x05', '\x06'));
-  const DataSets sets = load("kind = 'cifar10'\ntrain_files = ['a.bin', 'b.bin']\ntest_files = ['b.bin']\nmean = [0.5, 0.2, 0.1]\ndeviation = 0.5\n", directory);
+  const DataSets sets = load(
+      "kind = 'cifar10'\ntrain_files = ['a.bin', 'b.bin']\ntest_files = ['b.bin']\nmean = [0.5, "
+      "0.2, 0.1]\ndeviation = 0.5\n",
+      directory);
   CHECK(sets.train->count() == 3);
   CHECK(sets.held_out->count() == 1);
   CHECK(sets.train->input().shape == std::vector<std::int64_t>{3, 32, 32});
@@ -120,18 +148,24 @@ TEST_CASE("CIFAR-10 records become normalised planes and labels, file after file
   CHECK(sets.train->label(1) == 2);
 }
 
-TEST_CASE("CIFAR-100 has fine and coarse labels, and is found in the folder that its archive unpacks to") {
+TEST_CASE(
+    "CIFAR-100 has fine and coarse labels, and is found in the folder that its archive unpacks "
+    "to") {
   const TemporaryDirectory directory;
   std::filesystem::create_directory(directory / "cifar-100-binary");
-  for (const char* name : {"train.bin", "test.bin"}) write_file(directory / "cifar-100-binary" / name, cifar_record("\x0b\x5f", 1, 2));
+  for (const char* name : {"train.bin", "test.bin"})
+    write_file(directory / "cifar-100-binary" / name, cifar_record("\x0b\x5f", 1, 2));
   CHECK(sample(*load("kind = 'cifar100'\n", directory).train, 0)->targets()[0] == 95);
-  CHECK(sample(*load("kind = 'cifar100'\nlabels = 'coarse'\n", directory).train, 0)->targets()[0] == 11);
+  CHECK(sample(*load("kind = 'cifar100'\nlabels = 'coarse'\n", directory).train, 0)->targets()[0] ==
+        11);
 }
 
-TEST_CASE("CIFAR files that are cut, empty, missing or have labels out of range are refused by name") {
+TEST_CASE(
+    "CIFAR files that are cut, empty, missing or have labels out of range are refused by name") {
   const TemporaryDirectory directory;
   CHECK(load_error(one_cifar_file, directory).code == "no-data");
-  CHECK(contains(load_error(one_cifar_file, directory).text, "'a.bin' is not there; point --data at"));
+  CHECK(contains(load_error(one_cifar_file, directory).text,
+                 "'a.bin' is not there; point --data at"));
   write_file(directory / "a.bin", "");
   CHECK(contains(load_error(one_cifar_file, directory).text, "a.bin: is empty"));
   write_file(directory / "a.bin", cifar_record("\x01", 0, 0).substr(0, 3000));
@@ -139,17 +173,21 @@ TEST_CASE("CIFAR files that are cut, empty, missing or have labels out of range 
   CHECK(cut.code == "bad-data");
   CHECK(contains(cut.text, "not a multiple of the 3073"));
   write_file(directory / "a.bin", cifar_record("\x01", 0, 0) + cifar_record("\x0a", 0, 0));
-  CHECK(contains(load_error(one_cifar_file, directory).text, "record 1 has label 10 but there are 10 classes"));
+  CHECK(contains(load_error(one_cifar_file, directory).text,
+                 "record 1 has label 10 but there are 10 classes"));
 }
 
-TEST_CASE("A part held out by fraction is the same for one seed, another for another, and shares nothing with the rest") {
+TEST_CASE(
+    "A part held out by fraction is the same for one seed, another for another, and shares nothing "
+    "with the rest") {
   const TemporaryDirectory directory;
   std::string file;
   for (int i = 0; i < 40; ++i) file += cifar_record("\x01", static_cast<char>(i), 0);
   write_file(directory / "a.bin", file);
   const auto pixels_of = [](const DataSet& set) {
     std::vector<int> out;
-    for (std::size_t i = 0; i < set.count(); ++i) out.push_back(static_cast<int>(sample(set, i)->inputs()[0] * 255 + 0.5f));
+    for (std::size_t i = 0; i < set.count(); ++i)
+      out.push_back(static_cast<int>(sample(set, i)->inputs()[0] * 255 + 0.5f));
     return out;
   };
   const std::string table = one_cifar_file + "validation_fraction = 0.25\n";
@@ -163,11 +201,14 @@ TEST_CASE("A part held out by fraction is the same for one seed, another for ano
   CHECK(pixels_of(*load(table, directory, 8).held_out) != held_out);
 }
 
-TEST_CASE("Windows of tokens are the stream cut to length, with the next token as target, across files") {
+TEST_CASE(
+    "Windows of tokens are the stream cut to length, with the next token as target, across files") {
   const TemporaryDirectory directory;
   write_file(directory / "t.bin", little_endian({0, 1, 2, 300, 4}));
   write_file(directory / "u.bin", little_endian({5, 6, 7, 8, 9, 10, 11}));
-  const DataSets sets = load("kind = 'tokens'\nvocabulary = 301\nlength = 4\ntrain_files = ['t.bin', 'u.bin']\n", directory);
+  const DataSets sets =
+      load("kind = 'tokens'\nvocabulary = 301\nlength = 4\ntrain_files = ['t.bin', 'u.bin']\n",
+           directory);
   CHECK(sets.held_out == nullptr);
   REQUIRE(sets.train->count() == 2);
   CHECK(sets.train->target().shape == std::vector<std::int64_t>{4});
@@ -176,7 +217,9 @@ TEST_CASE("Windows of tokens are the stream cut to length, with the next token a
   CHECK(sample(*sets.train, 1)->targets() == std::vector<std::int64_t>{5, 6, 7, 8});
 }
 
-TEST_CASE("Every epoch shifts all windows alike by less than their length, and every shift stays inside the stream") {
+TEST_CASE(
+    "Every epoch shifts all windows alike by less than their length, and every shift stays inside "
+    "the stream") {
   const TemporaryDirectory directory;
   write_file(directory / "t.bin", little_endian(counting(12)));
   const DataSets sets = load(four_tokens, directory);
@@ -196,7 +239,8 @@ TEST_CASE("The end of a stream is held out, unshifted, and no training window re
   const DataSets sets = load(four_tokens + "validation_fraction = 0.2\n", directory);
   const Variation variation{5, 6};
   CHECK(sample(*sets.held_out, 0, &variation)->tokens()[0] == 80);
-  CHECK(sample(*sets.held_out, sets.held_out->count() - 1)->targets().back() == 80 + 4 * static_cast<std::int64_t>(sets.held_out->count()));
+  CHECK(sample(*sets.held_out, sets.held_out->count() - 1)->targets().back() ==
+        80 + 4 * static_cast<std::int64_t>(sets.held_out->count()));
   for (std::uint64_t epoch = 0; epoch < 16; ++epoch) {
     const Variation shifted{0, epoch};
     CHECK(sample(*sets.train, sets.train->count() - 1, &shifted)->targets().back() < 80);
@@ -211,7 +255,8 @@ TEST_CASE("Plain text is tokenised by byte") {
   CHECK(sample(*sets.train, 0)->tokens() == std::vector<std::int64_t>{'Z', 0xc3, 0xbc});
 }
 
-TEST_CASE("Token files that are missing, empty, odd, too short or out of range are refused by name") {
+TEST_CASE(
+    "Token files that are missing, empty, odd, too short or out of range are refused by name") {
   const TemporaryDirectory directory;
   CHECK(load_error(four_tokens, directory).code == "no-data");
   write_file(directory / "t.bin", "");
@@ -233,34 +278,50 @@ TEST_CASE("A token file cut while it is in use is an exception that names it") {
   write_file(directory / "t.bin", little_endian(counting(20)));
   const DataSets sets = load(four_tokens, directory);
   std::filesystem::resize_file(directory / "t.bin", 6);
-  CHECK_THROWS_WITH_AS(sample(*sets.train, 1), doctest::Contains("t.bin: ends before byte"), DataError);
+  CHECK_THROWS_WITH_AS(sample(*sets.train, 1), doctest::Contains("t.bin: ends before byte"),
+                       DataError);
 }
 
 TEST_CASE("Pairs of tensors are read in every type of number, normalised by channel") {
   const TemporaryDirectory directory;
   const auto inputs_of = [&](const Tensor& inputs, const std::string& more) {
-    write_file(directory / "p.safetensors", safetensors({inputs, tensor<float>("targets", TensorType::f32, {1}, {0.25f})}));
+    write_file(directory / "p.safetensors",
+               safetensors({inputs, tensor<float>("targets", TensorType::f32, {1}, {0.25f})}));
     const DataSets sets = load(pairs + more, directory);
     CHECK(sample(*sets.train, 0)->float_targets() == std::vector<float>{0.25f});
     return sample(*sets.train, 0)->inputs();
   };
   using Floats = std::vector<float>;
-  CHECK(inputs_of(tensor<float>("inputs", TensorType::f32, {1, 2}, {1.5f, -3}), "") == Floats{1.5f, -3});
-  CHECK(inputs_of(tensor<double>("inputs", TensorType::f64, {1, 2}, {1.5, -3}), "") == Floats{1.5f, -3});
-  CHECK(inputs_of(tensor<std::uint16_t>("inputs", TensorType::bf16, {1, 2}, {0x3fc0, 0xc040}), "") == Floats{1.5f, -3});
-  CHECK(inputs_of(tensor<std::uint16_t>("inputs", TensorType::f16, {1, 2}, {0x3e00, 0xc200}), "") == Floats{1.5f, -3});
-  CHECK(inputs_of(tensor<std::uint16_t>("inputs", TensorType::f16, {1, 2}, {0x0001, 0x8400}), "") == Floats{0x1p-24f, -0x1p-14f});
-  CHECK(inputs_of(tensor<std::int8_t>("inputs", TensorType::i8, {1, 2}, {7, -3}), "") == Floats{7, -3});
-  CHECK(inputs_of(tensor<std::int64_t>("inputs", TensorType::i64, {1, 2}, {7, -3}), "mean = [5, 1]\ndeviation = 2\n") == Floats{1, -2});
-  CHECK(inputs_of(tensor<std::uint8_t>("inputs", TensorType::u8, {1, 2}, {255, 0}), "") == Floats{1, 0});
+  CHECK(inputs_of(tensor<float>("inputs", TensorType::f32, {1, 2}, {1.5f, -3}), "") ==
+        Floats{1.5f, -3});
+  CHECK(inputs_of(tensor<double>("inputs", TensorType::f64, {1, 2}, {1.5, -3}), "") ==
+        Floats{1.5f, -3});
+  CHECK(inputs_of(tensor<std::uint16_t>("inputs", TensorType::bf16, {1, 2}, {0x3fc0, 0xc040}),
+                  "") == Floats{1.5f, -3});
+  CHECK(inputs_of(tensor<std::uint16_t>("inputs", TensorType::f16, {1, 2}, {0x3e00, 0xc200}), "") ==
+        Floats{1.5f, -3});
+  CHECK(inputs_of(tensor<std::uint16_t>("inputs", TensorType::f16, {1, 2}, {0x0001, 0x8400}), "") ==
+        Floats{0x1p-24f, -0x1p-14f});
+  CHECK(inputs_of(tensor<std::int8_t>("inputs", TensorType::i8, {1, 2}, {7, -3}), "") ==
+        Floats{7, -3});
+  CHECK(inputs_of(tensor<std::int64_t>("inputs", TensorType::i64, {1, 2}, {7, -3}),
+                  "mean = [5, 1]\ndeviation = 2\n") == Floats{1, -2});
+  CHECK(inputs_of(tensor<std::uint8_t>("inputs", TensorType::u8, {1, 2}, {255, 0}), "") ==
+        Floats{1, 0});
 }
 
 TEST_CASE("Pairs of tensors may be tokens and classes, over several files") {
   const TemporaryDirectory directory;
-  write_file(directory / "a", safetensors({tensor<std::int32_t>("x", TensorType::i32, {2, 3}, {0, 1, 2, 3, 4, 5}),
-                                           tensor<std::uint8_t>("y", TensorType::u8, {2}, {1, 0})}));
-  write_file(directory / "b", safetensors({tensor<std::int64_t>("x", TensorType::i64, {1, 3}, {5, 5, 5}), tensor<std::int16_t>("y", TensorType::i16, {1}, {1})}));
-  const DataSets sets = load("kind = 'safetensors'\nshape = [3]\nvocabulary = 6\nclasses = 2\ninputs = 'x'\ntargets = 'y'\ntrain_files = ['a', 'b']\ntest_files = ['b']\n", directory);
+  write_file(directory / "a",
+             safetensors({tensor<std::int32_t>("x", TensorType::i32, {2, 3}, {0, 1, 2, 3, 4, 5}),
+                          tensor<std::uint8_t>("y", TensorType::u8, {2}, {1, 0})}));
+  write_file(directory / "b",
+             safetensors({tensor<std::int64_t>("x", TensorType::i64, {1, 3}, {5, 5, 5}),
+                          tensor<std::int16_t>("y", TensorType::i16, {1}, {1})}));
+  const DataSets sets = load(
+      "kind = 'safetensors'\nshape = [3]\nvocabulary = 6\nclasses = 2\ninputs = 'x'\ntargets = "
+      "'y'\ntrain_files = ['a', 'b']\ntest_files = ['b']\n",
+      directory);
   CHECK(sets.train->count() == 3);
   CHECK(sample(*sets.train, 1)->tokens() == std::vector<std::int64_t>{3, 4, 5});
   CHECK(sample(*sets.train, 1)->targets() == std::vector<std::int64_t>{0});
@@ -279,13 +340,24 @@ TEST_CASE("Pairs of tensors that do not fit the job are refused, naming file, te
   const Tensor inputs = tensor<float>("inputs", TensorType::f32, {2, 2}, {1, 2, 3, 4});
   const Tensor targets = tensor<float>("targets", TensorType::f32, {2}, {1, 2});
   const std::string good = safetensors({inputs, targets});
-  for (std::size_t length = 0; length < good.size(); ++length) (void)refusal(good.substr(0, length));
+  for (std::size_t length = 0; length < good.size(); ++length)
+    (void)refusal(good.substr(0, length));
   CHECK(contains(refusal(safetensors({targets})), "has no tensor 'inputs'"));
-  CHECK(contains(refusal(safetensors({inputs, tensor<float>("targets", TensorType::f32, {1}, {1})})), "2 inputs but 1 targets"));
-  CHECK(contains(refusal(safetensors({tensor<float>("inputs", TensorType::f32, {2, 1}, {1, 2}), targets})), "has shape [2, 1] but the job's samples are [2]"));
-  CHECK(contains(refusal(safetensors({inputs, targets}), "classes = 3\n"), "holds F32 but the job wants integers"));
-  CHECK(contains(refusal(safetensors({inputs, tensor<std::int64_t>("targets", TensorType::i64, {2}, {1, 3})}), "classes = 3\n"),
-                 "sample 1: target 3 is not below the number of classes of 3"));
-  CHECK(contains(refusal(safetensors({tensor<float>("inputs", TensorType::f32, {2, 2}, {1, 2, 3, std::numeric_limits<float>::quiet_NaN()}), targets})),
-                 "sample 1: input holds NaN"));
+  CHECK(
+      contains(refusal(safetensors({inputs, tensor<float>("targets", TensorType::f32, {1}, {1})})),
+               "2 inputs but 1 targets"));
+  CHECK(contains(
+      refusal(safetensors({tensor<float>("inputs", TensorType::f32, {2, 1}, {1, 2}), targets})),
+      "has shape [2, 1] but the job's samples are [2]"));
+  CHECK(contains(refusal(safetensors({inputs, targets}), "classes = 3\n"),
+                 "holds F32 but the job wants integers"));
+  CHECK(contains(
+      refusal(safetensors({inputs, tensor<std::int64_t>("targets", TensorType::i64, {2}, {1, 3})}),
+              "classes = 3\n"),
+      "sample 1: target 3 is not below the number of classes of 3"));
+  CHECK(contains(
+      refusal(safetensors({tensor<float>("inputs", TensorType::f32, {2, 2},
+                                         {1, 2, 3, std::numeric_limits<float>::quiet_NaN()}),
+                           targets})),
+      "sample 1: input holds NaN"));
 }

@@ -27,7 +27,9 @@ constexpr Colour red{250, 10, 20}, blue{10, 20, 240};
 std::vector<std::uint8_t> two_colours(int columns, int rows, Colour left, Colour right) {
   std::vector<std::uint8_t> pixels;
   for (int y = 0; y < rows; ++y)
-    for (int x = 0; x < columns; ++x) pixels.insert(pixels.end(), x < columns / 3 ? left.begin() : right.begin(), x < columns / 3 ? left.end() : right.end());
+    for (int x = 0; x < columns; ++x)
+      pixels.insert(pixels.end(), x < columns / 3 ? left.begin() : right.begin(),
+                    x < columns / 3 ? left.end() : right.end());
   return pixels;
 }
 
@@ -36,7 +38,8 @@ std::string jpeg(int columns, int rows, Colour left, Colour right) {
   const tjhandle encoder = tjInitCompress();
   unsigned char* out = nullptr;
   unsigned long size = 0;
-  REQUIRE(tjCompress2(encoder, pixels.data(), columns, 0, rows, TJPF_RGB, &out, &size, TJSAMP_444, 95, 0) == 0);
+  REQUIRE(tjCompress2(encoder, pixels.data(), columns, 0, rows, TJPF_RGB, &out, &size, TJSAMP_444,
+                      95, 0) == 0);
   std::string file(reinterpret_cast<char*>(out), size);
   tjFree(out);
   tjDestroy(encoder);
@@ -77,7 +80,8 @@ const std::string pets = "kind = 'images'\nclass_names = ['cat', 'dog']\nshape =
 
 void make_folders(const TemporaryDirectory& directory) {
   for (const char* part : {"train", "test"})
-    for (const char* name : {"cat", "dog"}) std::filesystem::create_directories(directory / part / name);
+    for (const char* name : {"cat", "dog"})
+      std::filesystem::create_directories(directory / part / name);
   for (const char* part : {"train", "test"}) {
     write_file(directory / part / "cat" / "1.jpg", jpeg(20, 12, red, red));
     write_file(directory / part / "cat" / "2.PNG", png(9, 30, red, red));
@@ -89,7 +93,8 @@ void make_folders(const TemporaryDirectory& directory) {
 }  // namespace
 
 TEST_CASE("JPEG and PNG of any size become planes of the wanted size and colour") {
-  for (const auto& [columns, rows] : {std::pair(8, 8), {8, 20}, {100, 60}, {300, 200}, {5, 3}, {1, 1}})
+  for (const auto& [columns, rows] :
+       {std::pair(8, 8), {8, 20}, {100, 60}, {300, 200}, {5, 3}, {1, 1}})
     for (const std::string& file : {jpeg(columns, rows, red, red), png(columns, rows, red, red)}) {
       const auto pixels = decode(file, {3, 8, 8});
       REQUIRE(pixels.size() == 192);
@@ -98,7 +103,8 @@ TEST_CASE("JPEG and PNG of any size become planes of the wanted size and colour"
 }
 
 TEST_CASE("Colour becomes grey by its brightness") {
-  for (const std::string& file : {jpeg(16, 16, {90, 90, 90}, {90, 90, 90}), png(16, 16, {90, 90, 90}, {90, 90, 90})}) {
+  for (const std::string& file :
+       {jpeg(16, 16, {90, 90, 90}, {90, 90, 90}), png(16, 16, {90, 90, 90}, {90, 90, 90})}) {
     const auto pixels = decode(file, {1, 8, 8});
     REQUIRE(pixels.size() == 64);
     CHECK(std::ranges::all_of(pixels, [](std::uint8_t p) { return near(p, 90); }));
@@ -118,17 +124,21 @@ TEST_CASE("A damaged image is refused by name, cut at any byte") {
   CHECK(contains(decode_error(""), "f: is empty"));
   CHECK(contains(decode_error("GIF89a"), "neither a JPEG nor a PNG"));
   const std::string picture = jpeg(40, 40, red, blue);
-  for (std::size_t length = 0; length + 2 < picture.size(); length += 7) (void)decode_error(picture.substr(0, length));
-  CHECK(contains(decode_error(picture.substr(0, picture.size() - 20)), "f: is a damaged JPEG file"));
+  for (std::size_t length = 0; length + 2 < picture.size(); length += 7)
+    (void)decode_error(picture.substr(0, length));
+  CHECK(
+      contains(decode_error(picture.substr(0, picture.size() - 20)), "f: is a damaged JPEG file"));
   const std::string drawing = png(40, 40, red, blue);
-  for (std::size_t length = 0; length + 13 < drawing.size(); length += 7) (void)decode_error(drawing.substr(0, length));
+  for (std::size_t length = 0; length + 13 < drawing.size(); length += 7)
+    (void)decode_error(drawing.substr(0, length));
   CHECK(contains(decode_error(drawing.substr(0, 50)), "f: is a damaged PNG file"));
 }
 
 TEST_CASE("An image that says it is enormous is refused before memory is taken for it") {
   std::string drawing = png(8, 8, red, red);
   drawing[16] = drawing[20] = '\x00';
-  drawing[17] = drawing[21] = '\x01';  // 65536 and some, both ways; the checksum no longer fits either
+  // 65536 and some, both ways; the checksum no longer fits either
+  drawing[17] = drawing[21] = '\x01';
   CHECK(!decode_image(bytes_of(drawing), "f", {3, 8, 8}));
   std::string picture = jpeg(8, 8, red, red);
   const std::size_t frame = picture.find(std::string("\xff\xc0", 2));
@@ -137,7 +147,9 @@ TEST_CASE("An image that says it is enormous is refused before memory is taken f
   CHECK(contains(decode_error(picture), "at most"));
 }
 
-TEST_CASE("A folder for each class: images of all sizes, labels in the order of class_names, other files ignored") {
+TEST_CASE(
+    "A folder for each class: images of all sizes, labels in the order of class_names, other files "
+    "ignored") {
   const TemporaryDirectory directory;
   make_folders(directory);
   const DataSets sets = load(pets, directory);
@@ -149,7 +161,8 @@ TEST_CASE("A folder for each class: images of all sizes, labels in the order of 
   CHECK(cat->inputs()[0] == doctest::Approx(red[0] / 255.0).epsilon(0.05));
   CHECK(dog->targets()[0] == 1);
   CHECK(dog->inputs()[2 * 64] == doctest::Approx(blue[2] / 255.0).epsilon(0.05));
-  CHECK(load("kind = 'images'\nclass_names = ['dog', 'cat']\n", directory).train->label(0) == 1 - 1);
+  CHECK(load("kind = 'images'\nclass_names = ['dog', 'cat']\n", directory).train->label(0) ==
+        1 - 1);
   CHECK(load("kind = 'images'\nclasses = 2\n", directory).train->label(2) == 1);
 }
 
@@ -172,7 +185,8 @@ TEST_CASE("The class may be the word that the file name begins with") {
     }
   CHECK(dogs == 2);
   write_file(directory / "train" / "doge.1.jpg", jpeg(8, 8, blue, blue));
-  CHECK(contains(load_error(table, directory).text, "begins with none of the job's class_names: cat, dog"));
+  CHECK(contains(load_error(table, directory).text,
+                 "begins with none of the job's class_names: cat, dog"));
 }
 
 TEST_CASE("Folders that miss, are empty or fit no class are refused by name") {
@@ -180,10 +194,13 @@ TEST_CASE("Folders that miss, are empty or fit no class are refused by name") {
   CHECK(load_error(pets, directory).code == "no-data");
   CHECK(contains(load_error(pets, directory).text, "the folder 'train' is not there"));
   make_folders(directory);
-  CHECK(contains(load_error("kind = 'images'\nclasses = 3\n", directory).text, "holds 2 folders (cat, dog) but the job has 3 classes"));
+  CHECK(contains(load_error("kind = 'images'\nclasses = 3\n", directory).text,
+                 "holds 2 folders (cat, dog) but the job has 3 classes"));
   std::filesystem::create_directory(directory / "train" / "emu");
-  CHECK(contains(load_error(pets, directory).text, "emu: is none of the job's class_names: cat, dog"));
-  CHECK(contains(load_error("kind = 'images'\nclasses = 3\n", directory).text, "emu: holds no .jpg, .jpeg or .png file"));
+  CHECK(contains(load_error(pets, directory).text,
+                 "emu: is none of the job's class_names: cat, dog"));
+  CHECK(contains(load_error("kind = 'images'\nclasses = 3\n", directory).text,
+                 "emu: holds no .jpg, .jpeg or .png file"));
   std::filesystem::remove(directory / "train" / "emu");
   write_file(directory / "train" / "cat" / "3.jpg", "<html>not found</html>");
   CHECK(contains(load_error(pets, directory).text, "3.jpg: is neither a JPEG nor a PNG file"));
@@ -195,23 +212,28 @@ TEST_CASE("An image that turns out damaged is an exception that names it") {
   const std::string whole = jpeg(20, 12, red, red);
   write_file(directory / "train" / "cat" / "1.jpg", whole.substr(0, whole.size() / 2));
   const DataSets sets = load(pets, directory);
-  CHECK_THROWS_WITH_AS(sample(*sets.train, 0), doctest::Contains("1.jpg: is a damaged JPEG file"), DataError);
+  CHECK_THROWS_WITH_AS(sample(*sets.train, 0), doctest::Contains("1.jpg: is a damaged JPEG file"),
+                       DataError);
 }
 
 TEST_CASE("Decoded images are kept up to the bound; the others are decoded again") {
   const TemporaryDirectory directory;
   make_folders(directory);
-  const auto sets = load_data(data_spec(pets), {.directory = directory.string(), .image_cache_bytes = 2 * 192});
+  const auto sets =
+      load_data(data_spec(pets), {.directory = directory.string(), .image_cache_bytes = 2 * 192});
   REQUIRE(sets);
   for (std::size_t i = 0; i < 3; ++i) (void)sample(*sets->train, i);
   std::filesystem::remove_all(directory / "train");
   CHECK_NOTHROW(sample(*sets->train, 0));
   CHECK_NOTHROW(sample(*sets->train, 1));
-  CHECK_THROWS_WITH_AS(sample(*sets->train, 2), doctest::Contains("1.jpeg: cannot be opened"), DataError);
+  CHECK_THROWS_WITH_AS(sample(*sets->train, 2), doctest::Contains("1.jpeg: cannot be opened"),
+                       DataError);
 }
 
-TEST_CASE("Crop and flip move an image within its border of zeros, as a function of the visit alone") {
-  DataSpec data = data_spec("kind = 'images'\nclasses = 2\nshape = [1, 4, 4]\nrandom_crop = 2\nrandom_flip = true\n");
+TEST_CASE(
+    "Crop and flip move an image within its border of zeros, as a function of the visit alone") {
+  DataSpec data = data_spec(
+      "kind = 'images'\nclasses = 2\nshape = [1, 4, 4]\nrandom_crop = 2\nrandom_flip = true\n");
   std::vector<std::uint8_t> image(16);
   for (std::size_t i = 0; i < 16; ++i) image[i] = static_cast<std::uint8_t>(i + 1);
   const PixelWriter writer(data);
@@ -222,7 +244,8 @@ TEST_CASE("Crop and flip move an image within its border of zeros, as a function
     writer.write(image.data(), &variation, out);
     writer.write(image.data(), &variation, again);
     REQUIRE(out == again);
-    // Every result is the image moved by at most 2 either way, flipped or not: find the move that explains it.
+    // Every result is the image moved by at most 2 either way, flipped or not: find the move that
+    // explains it.
     int found = 0;
     for (int down = -2; down <= 2; ++down)
       for (int right = -2; right <= 2; ++right)
@@ -232,7 +255,8 @@ TEST_CASE("Crop and flip move an image within its border of zeros, as a function
             for (int x = 0; x < 4; ++x) {
               const int row = y + down, column = x + right;
               const bool inside = row >= 0 && row < 4 && column >= 0 && column < 4;
-              const float wanted = inside ? static_cast<float>((row * 4 + column + 1) / 255.0) : 0.0f;
+              const float wanted =
+                  inside ? static_cast<float>((row * 4 + column + 1) / 255.0) : 0.0f;
               equal = equal && out[static_cast<std::size_t>(y * 4 + (flip ? 3 - x : x))] == wanted;
             }
           if (equal) {

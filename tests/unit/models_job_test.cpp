@@ -13,9 +13,13 @@ const std::string small = "name = 'x'\nbudget_samples = 1000\n";
 
 TEST_CASE("A job's canonical text parses to the same job and to itself") {
   for (const std::string& text :
-       {small, small + "[model]\nkind = 'mlp'\nhidden = [64, 32]\n[schedule]\nkind = 'step'\nmilestones = [500, 700]\ngamma = 0.3\n",
-        small + "[optimizer]\nlearning_rate = 0.1234567890123\nweight_decay = 1e-7\nnesterov = true\n[schedule]\nkind = 'constant'\n",
-        small + "[optimizer]\nkind = 'adamw'\nbeta2 = 0.95\nepsilon = 1e-6\nweight_decay = 0.1\n"}) {
+       {small,
+        small + "[model]\nkind = 'mlp'\nhidden = [64, 32]\n[schedule]\nkind = 'step'\nmilestones = "
+                "[500, 700]\ngamma = 0.3\n",
+        small + "[optimizer]\nlearning_rate = 0.1234567890123\nweight_decay = 1e-7\nnesterov = "
+                "true\n[schedule]\nkind = 'constant'\n",
+        small +
+            "[optimizer]\nkind = 'adamw'\nbeta2 = 0.95\nepsilon = 1e-6\nweight_decay = 0.1\n"}) {
     const Job job = parse_job(text);
     const Job again = parse_job(job.canonical_text());
     CHECK(again == job);
@@ -26,7 +30,9 @@ TEST_CASE("A job's canonical text parses to the same job and to itself") {
 
 TEST_CASE("Comments, order and spelled-out defaults do not change a job's hash") {
   const Job job = parse_job(small);
-  const Job spelled = parse_job("# a comment\nbatch = 32\nbudget_samples = 1_000\nname = \"x\"\n[optimizer]\nmomentum = 0.9\nkind = 'sgd'\n");
+  const Job spelled = parse_job(
+      "# a comment\nbatch = 32\nbudget_samples = 1_000\nname = \"x\"\n[optimizer]\nmomentum = "
+      "0.9\nkind = 'sgd'\n");
   CHECK(spelled.hash() == job.hash());
 }
 
@@ -46,7 +52,8 @@ TEST_CASE("Every field of a job is part of its hash") {
   for (const Job& other : others) CHECK(other.hash() != job.hash());
 }
 
-// If this fails, running clusters no longer recognise their own job: raise the protocol version with it.
+// If this fails, running clusters no longer recognise their own job: raise the protocol version
+// with it.
 TEST_CASE("A job's hash does not change between versions of gossipd") {
   CHECK(parse_job(small).canonical_text() ==
         "name = \"x\"\nseed = 1\nbatch = 32\nbudget_samples = 1000\nevaluate_every_samples = 0\n"
@@ -54,15 +61,19 @@ TEST_CASE("A job's hash does not change between versions of gossipd") {
         "\n[data]\nkind = \"idx\"\nshape = [1, 28, 28]\nclasses = 10\nmean = 0.0\ndeviation = 1.0\n"
         "train_images = \"train-images-idx3-ubyte\"\ntrain_labels = \"train-labels-idx1-ubyte\"\n"
         "test_images = \"t10k-images-idx3-ubyte\"\ntest_labels = \"t10k-labels-idx1-ubyte\"\n"
-        "\n[optimizer]\nkind = \"sgd\"\nlearning_rate = 0.05\nmomentum = 0.9\nweight_decay = 0.0\nnesterov = false\n"
+        "\n[optimizer]\nkind = \"sgd\"\nlearning_rate = 0.05\nmomentum = 0.9\nweight_decay = "
+        "0.0\nnesterov = false\n"
         "\n[schedule]\nkind = \"cosine\"\nwarmup_samples = 0\nfinal_fraction = 0.0\n");
   CHECK(to_hex(parse_job(small).hash()) == "3201f73fb373f87c");
 }
 
-TEST_CASE("An AdamW job's text has the keys of AdamW, and PyTorch's learning rate and betas by default") {
+TEST_CASE(
+    "An AdamW job's text has the keys of AdamW, and PyTorch's learning rate and betas by default") {
   const std::string text = parse_job(small + "[optimizer]\nkind = 'adamw'\n").canonical_text();
-  CHECK(contains(text, "\n[optimizer]\nkind = \"adamw\"\nlearning_rate = 0.001\nbeta1 = 0.9\nbeta2 = 0.999\nepsilon = 1e-08\n"
-                       "weight_decay = 0.0\n\n[schedule]\n"));
+  CHECK(contains(text,
+                 "\n[optimizer]\nkind = \"adamw\"\nlearning_rate = 0.001\nbeta1 = 0.9\nbeta2 = "
+                 "0.999\nepsilon = 1e-08\n"
+                 "weight_decay = 0.0\n\n[schedule]\n"));
 }
 
 TEST_CASE("Keys of the other optimiser are refused, naming the way out") {
@@ -72,11 +83,15 @@ TEST_CASE("Keys of the other optimiser are refused, naming the way out") {
     return job.error().text;
   };
   const std::string adamw = refused("kind = 'adamw'\nmomentum = 0.9\nnesterov = false\n");
-  CHECK(contains(adamw, "j.toml:5: optimizer.momentum: belongs to sgd; take it out, or set kind = \"sgd\""));
-  CHECK(contains(adamw, "j.toml:6: optimizer.nesterov: belongs to sgd; take it out, or set kind = \"sgd\""));
+  CHECK(contains(
+      adamw, "j.toml:5: optimizer.momentum: belongs to sgd; take it out, or set kind = \"sgd\""));
+  CHECK(contains(
+      adamw, "j.toml:6: optimizer.nesterov: belongs to sgd; take it out, or set kind = \"sgd\""));
   CHECK(!contains(adamw, "unknown key"));
   for (const std::string key : {"beta1", "beta2", "epsilon"})
-    CHECK(contains(refused(key + " = 0.5\n"), "j.toml:4: optimizer." + key + ": belongs to adamw; take it out, or set kind = \"adamw\""));
+    CHECK(contains(
+        refused(key + " = 0.5\n"),
+        "j.toml:4: optimizer." + key + ": belongs to adamw; take it out, or set kind = \"adamw\""));
   CHECK(contains(refused("kind = 'adamw'\nepsilon = 0\n"), "optimizer.epsilon"));
 }
 
@@ -110,10 +125,13 @@ TEST_CASE("The job that comes with gossipd parses") {
   CHECK(job->name == "fashion-mnist");
 }
 
-TEST_CASE("The learning rate warms up in a line, peaks, and falls along a cosine to its final fraction") {
-  const Job job = parse_job("name = 'x'\nbatch = 10\nbudget_samples = 1100\n[optimizer]\nlearning_rate = 0.2\n"
-                            "[schedule]\nwarmup_samples = 100\nfinal_fraction = 0.1\n");
-  CHECK(learning_rate_at(job, 0) == doctest::Approx(0.02));  // the batch that is about to be trained on counts
+TEST_CASE(
+    "The learning rate warms up in a line, peaks, and falls along a cosine to its final fraction") {
+  const Job job = parse_job(
+      "name = 'x'\nbatch = 10\nbudget_samples = 1100\n[optimizer]\nlearning_rate = 0.2\n"
+      "[schedule]\nwarmup_samples = 100\nfinal_fraction = 0.1\n");
+  // the batch that is about to be trained on counts
+  CHECK(learning_rate_at(job, 0) == doctest::Approx(0.02));
   CHECK(learning_rate_at(job, 50) == doctest::Approx(0.12));
   CHECK(learning_rate_at(job, 100) == doctest::Approx(0.2));
   CHECK(learning_rate_at(job, 600) == doctest::Approx(0.2 * (0.1 + 0.9 * 0.5)));
@@ -125,27 +143,36 @@ TEST_CASE("The learning rate warms up in a line, peaks, and falls along a cosine
 }
 
 TEST_CASE("The step schedule multiplies by gamma at each milestone") {
-  const Job job = parse_job("name = 'x'\nbudget_samples = 1000\n[optimizer]\nlearning_rate = 1\n"
-                            "[schedule]\nkind = 'step'\nmilestones = [500, 800]\ngamma = 0.1\n");
+  const Job job = parse_job(
+      "name = 'x'\nbudget_samples = 1000\n[optimizer]\nlearning_rate = 1\n"
+      "[schedule]\nkind = 'step'\nmilestones = [500, 800]\ngamma = 0.1\n");
   CHECK(learning_rate_at(job, 499) == doctest::Approx(1));
   CHECK(learning_rate_at(job, 500) == doctest::Approx(0.1));
   CHECK(learning_rate_at(job, 800) == doctest::Approx(0.01));
 }
 
 TEST_CASE("The linear schedule falls in a line to its final fraction") {
-  const Job job = parse_job("name = 'x'\nbudget_samples = 1000\n[optimizer]\nlearning_rate = 1\n"
-                            "[schedule]\nkind = 'linear'\nwarmup_samples = 200\nfinal_fraction = 0.1\n");
+  const Job job = parse_job(
+      "name = 'x'\nbudget_samples = 1000\n[optimizer]\nlearning_rate = 1\n"
+      "[schedule]\nkind = 'linear'\nwarmup_samples = 200\nfinal_fraction = 0.1\n");
   CHECK(learning_rate_at(job, 200) == doctest::Approx(1));
   CHECK(learning_rate_at(job, 600) == doctest::Approx(0.55));
   CHECK(learning_rate_at(job, 1000) == doctest::Approx(0.1));
 }
 
-TEST_CASE("Models, losses and training options that are not the defaults are part of the text, and read back") {
+TEST_CASE(
+    "Models, losses and training options that are not the defaults are part of the text, and read "
+    "back") {
   const std::string text_data = "[data]\nkind = 'text'\nlength = 64\ntrain_files = ['a.txt']\n";
-  const std::string training = "[training]\nclip_norm = 1.5\nmicro_batch = 8\nprecision = 'bf16'\ndeterministic = true\n";
-  for (const std::string& rest : {std::string("[model]\nkind = 'resnet20'\n") + training, "[model]\nkind = 'gpt'\ndim = 64\nheads = 4\n" + text_data,
-                                  std::string("[model]\nkind = 'vit'\npatch = 7\n"), std::string("[model]\nkind = 'resnet50'\n[data]\nclasses = 2\n[loss]\nkind = 'bce'\n"),
-                                  std::string("[model]\nkind = 'torchscript'\nfile = 'm.pt'\nfile_hash = '0123456789abcdef0123456789abcdef'\nfile_bytes = 7\n")}) {
+  const std::string training =
+      "[training]\nclip_norm = 1.5\nmicro_batch = 8\nprecision = 'bf16'\ndeterministic = true\n";
+  for (const std::string& rest :
+       {std::string("[model]\nkind = 'resnet20'\n") + training,
+        "[model]\nkind = 'gpt'\ndim = 64\nheads = 4\n" + text_data,
+        std::string("[model]\nkind = 'vit'\npatch = 7\n"),
+        std::string("[model]\nkind = 'resnet50'\n[data]\nclasses = 2\n[loss]\nkind = 'bce'\n"),
+        std::string("[model]\nkind = 'torchscript'\nfile = 'm.pt'\nfile_hash = "
+                    "'0123456789abcdef0123456789abcdef'\nfile_bytes = 7\n")}) {
     const Job job = parse_job(small + rest);
     const Job again = parse_job(job.canonical_text());
     CHECK(again == job);
@@ -162,12 +189,14 @@ TEST_CASE("A model, a loss and data that do not belong together are refused with
   CHECK(contains(reason("[model]\nkind = 'gpt'\n"), "the gpt needs tokens"));
   CHECK(contains(reason("[model]\nkind = 'vit'\npatch = 5\n"), "multiples of its patch (5)"));
   CHECK(contains(reason("[model]\nkind = 'vit'\ndim = 100\n"), "multiple of heads"));
-  CHECK(contains(reason("[model]\nkind = 'resnet20'\n[data]\nkind = 'text'\ntrain_files = ['a']\n"), "the data are tokens"));
+  CHECK(contains(reason("[model]\nkind = 'resnet20'\n[data]\nkind = 'text'\ntrain_files = ['a']\n"),
+                 "the data are tokens"));
   CHECK(contains(reason("[loss]\nkind = 'mse'\n"), "needs floats as targets"));
   CHECK(contains(reason("[loss]\nkind = 'bce'\n"), "two classes"));
   CHECK(contains(reason("[loss]\nkind = 'model'\n"), "TorchScript"));
   CHECK(contains(reason("[model]\nkind = 'torchscript'\n"), "model.file: is missing"));
-  CHECK(contains(reason("[model]\nkind = 'torchscript'\nfile = 'x'\nfile_hash = 'zz'\n"), "32 hex digits"));
+  CHECK(contains(reason("[model]\nkind = 'torchscript'\nfile = 'x'\nfile_hash = 'zz'\n"),
+                 "32 hex digits"));
   CHECK(contains(reason("[training]\npatience = 3\n"), "evaluate_every_samples"));
   CHECK(contains(reason("[model]\nkind = 'resnet34'\n"), "resnet"));
 }

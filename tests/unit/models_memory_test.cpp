@@ -1,4 +1,5 @@
-// What files of a model cost in memory while they are written and read: the model once, and one tensor.
+// What files of a model cost in memory while they are written and read: the model once, and one
+// tensor.
 #include <doctest/doctest.h>
 
 #include "models/checkpoint.h"
@@ -15,12 +16,17 @@ constexpr std::uint64_t tensor_floats = 1 << 20;
 constexpr std::uint64_t tensors = 8;
 constexpr std::int64_t tensor_bytes = tensor_floats * 4;
 constexpr std::int64_t model_bytes = tensors * tensor_bytes;
-constexpr std::int64_t small_things = 2 << 20;  // headers, one piece of the file to be hashed, names
+// headers, one piece of the file to be hashed, names
+constexpr std::int64_t small_things = 2 << 20;
 
 Schema schema_of_eight() {
   std::vector<Segment> segments;
   for (std::uint64_t i = 0; i < tensors; ++i)
-    segments.push_back(Segment{"layer" + std::to_string(i), {static_cast<std::int64_t>(tensor_floats)}, i * tensor_floats, tensor_floats, SegmentKind::parameter});
+    segments.push_back(Segment{"layer" + std::to_string(i),
+                               {static_cast<std::int64_t>(tensor_floats)},
+                               i * tensor_floats,
+                               tensor_floats,
+                               SegmentKind::parameter});
   auto schema = Schema::build(std::move(segments));
   REQUIRE(schema);
   return *schema;
@@ -29,7 +35,8 @@ Schema schema_of_eight() {
 Checkpoint checkpoint_of(const Schema& schema) {
   Checkpoint checkpoint;
   checkpoint.model.resize(schema.floats());
-  for (std::size_t i = 0; i < checkpoint.model.size(); ++i) checkpoint.model[i] = static_cast<float>(i % 1000);
+  for (std::size_t i = 0; i < checkpoint.model.size(); ++i)
+    checkpoint.model[i] = static_cast<float>(i % 1000);
   checkpoint.optimizer.momentum = checkpoint.model;
   return checkpoint;
 }
@@ -49,7 +56,10 @@ TEST_CASE("A checkpoint is written from where it lies, and read into one model a
   const TemporaryDirectory directory;
   const Schema schema = schema_of_eight();
   const Checkpoint written = checkpoint_of(schema);
-  CHECK(most_held([&] { REQUIRE(write_checkpoint(directory / "c.safetensors", schema, written, {{"node", "box1"}})); }) < small_things);
+  CHECK(
+      most_held([&] {
+        REQUIRE(write_checkpoint(directory / "c.safetensors", schema, written, {{"node", "box1"}}));
+      }) < small_things);
   const std::int64_t reading = most_held([&] {
     const auto loaded = load_checkpoint(directory / "c.safetensors", schema);
     REQUIRE(loaded);
@@ -58,7 +68,8 @@ TEST_CASE("A checkpoint is written from where it lies, and read into one model a
     CHECK(loaded->checkpoint.metadata.at("node") == "box1");
   });
   CHECK(reading < 2 * model_bytes + small_things);
-  CHECK(most_held([&] { REQUIRE(read_checkpoint_metadata(directory / "c.safetensors")); }) < small_things);
+  CHECK(most_held([&] { REQUIRE(read_checkpoint_metadata(directory / "c.safetensors")); }) <
+        small_things);
 }
 
 TEST_CASE("Weights to begin with cost one tensor beside the model that takes them") {

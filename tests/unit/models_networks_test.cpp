@@ -1,4 +1,5 @@
-// The built-in networks, the losses and the flat vector of models from outside: shapes, counts, figures by hand.
+// The built-in networks, the losses and the flat vector of models from outside: shapes, counts,
+// figures by hand.
 #include <torch/torch.h>
 // Torch brings a CHECK of its own; doctest's has to win.
 #undef CHECK
@@ -18,7 +19,9 @@ namespace {
 
 using Kind = ModelSpec::Kind;
 
-std::shared_ptr<Network> network_of(const ModelSpec& model, const NetworkPorts& ports) { return make_network(model, ports, 1); }
+std::shared_ptr<Network> network_of(const ModelSpec& model, const NetworkPorts& ports) {
+  return make_network(model, ports, 1);
+}
 
 std::int64_t trained_floats(const ModelSpec& model, const NetworkPorts& ports) {
   FlatModel flat(network_of(model, ports)->tensors(), FlatModel::Gradient::no);
@@ -35,11 +38,14 @@ double overfit(Network& network, const Tensor& inputs, const Tensor& targets, in
   OptimizerState state;
   double loss = 0;
   for (int step = 0; step < steps; ++step) {
-    const Tensor value = loss_of(LossSpec::Kind::cross_entropy, network, network.forward(inputs), targets);
+    const Tensor value =
+        loss_of(LossSpec::Kind::cross_entropy, network, network.forward(inputs), targets);
     value.backward();
     loss = value.item<double>();
-    optimizer_step(spec, spec.learning_rate, {flat.trained().data_ptr<float>(), static_cast<std::size_t>(flat.trained().numel())}, state,
-                   {flat.gradient().data_ptr<float>(), static_cast<std::size_t>(flat.gradient().numel())});
+    optimizer_step(
+        spec, spec.learning_rate,
+        {flat.trained().data_ptr<float>(), static_cast<std::size_t>(flat.trained().numel())}, state,
+        {flat.gradient().data_ptr<float>(), static_cast<std::size_t>(flat.gradient().numel())});
   }
   return loss;
 }
@@ -47,7 +53,9 @@ double overfit(Network& network, const Tensor& inputs, const Tensor& targets, in
 // Along the gradient itself the loss falls by rate · |gradient|².
 void check_gradient(Network& network, const Tensor& inputs, const Tensor& targets) {
   FlatModel flat(network.tensors());
-  const auto loss = [&] { return loss_of(LossSpec::Kind::cross_entropy, network, network.forward(inputs), targets); };
+  const auto loss = [&] {
+    return loss_of(LossSpec::Kind::cross_entropy, network, network.forward(inputs), targets);
+  };
   const Tensor before = loss();
   before.backward();
   const torch::NoGradGuard no_gradient;
@@ -76,16 +84,19 @@ TEST_CASE("The known networks have the known numbers of parameters") {
   CHECK(trained_floats({.kind = Kind::resnet18}, {{3, 224, 224}, 1000}) == 11'689'512);
   CHECK(trained_floats({.kind = Kind::resnet50}, {{3, 224, 224}, 1000}) == 25'557'032);
   // Of a layer 12·dim² + 13·dim; embeddings of tokens and positions; the last norm.
-  CHECK(trained_floats({.kind = Kind::gpt, .dim = 64, .depth = 3, .heads = 4}, {{100}, 256}) == 3 * (12 * 64 * 64 + 13 * 64) + (256 + 100) * 64 + 2 * 64);
+  CHECK(trained_floats({.kind = Kind::gpt, .dim = 64, .depth = 3, .heads = 4}, {{100}, 256}) ==
+        3 * (12 * 64 * 64 + 13 * 64) + (256 + 100) * 64 + 2 * 64);
 }
 
 TEST_CASE("Every family answers with one row per sample, or per token") {
   const torch::NoGradGuard no_gradient;
   using Shape = std::vector<std::int64_t>;
-  const auto shape_of = [](const ModelSpec& model, const NetworkPorts& ports, const Tensor& inputs) {
+  const auto shape_of = [](const ModelSpec& model, const NetworkPorts& ports,
+                           const Tensor& inputs) {
     return network_of(model, ports)->forward(inputs).sizes().vec();
   };
-  CHECK(shape_of({.kind = Kind::mlp, .hidden = {8}}, {{3, 8, 8}, 5}, images(2, 3, 8)) == Shape{2, 5});
+  CHECK(shape_of({.kind = Kind::mlp, .hidden = {8}}, {{3, 8, 8}, 5}, images(2, 3, 8)) ==
+        Shape{2, 5});
   CHECK(shape_of({.kind = Kind::resnet20}, {{3, 32, 32}, 7}, images(2, 3, 32)) == Shape{2, 7});
   CHECK(shape_of({.kind = Kind::resnet18}, {{1, 64, 64}, 7}, images(2, 1, 64)) == Shape{2, 7});
   CHECK(shape_of({.kind = Kind::resnet50}, {{3, 64, 64}, 7}, images(1, 3, 64)) == Shape{1, 7});
@@ -93,9 +104,12 @@ TEST_CASE("Every family answers with one row per sample, or per token") {
   CHECK(shape_of(small_gpt, {{16}, 50}, tokens(2, 16, 50)) == Shape{2, 16, 50});
 }
 
-TEST_CASE("The initial parameters of each family follow from the seed alone, norms begin as identity") {
-  for (const auto& [model, ports] : {std::pair<ModelSpec, NetworkPorts>{{.kind = Kind::resnet20}, {{3, 32, 32}, 10}},
-                                     {small_vit, {{1, 28, 28}, 10}}, {small_gpt, {{16}, 50}}}) {
+TEST_CASE(
+    "The initial parameters of each family follow from the seed alone, norms begin as identity") {
+  for (const auto& [model, ports] :
+       {std::pair<ModelSpec, NetworkPorts>{{.kind = Kind::resnet20}, {{3, 32, 32}, 10}},
+        {small_vit, {{1, 28, 28}, 10}},
+        {small_gpt, {{16}, 50}}}) {
     torch::manual_seed(1);
     const auto first = make_network(model, ports, 5);
     torch::manual_seed(2);
@@ -106,7 +120,8 @@ TEST_CASE("The initial parameters of each family follow from the seed alone, nor
     CHECK(!torch::equal(a.trained(), c.trained()));
     int norms = 0;
     for (const auto& [name, tensor] : first->tensors().parameters)
-      if (name.find("norm") != std::string::npos && name.ends_with(".weight")) norms += (tensor == 1).all().item<bool>();
+      if (name.find("norm") != std::string::npos && name.ends_with(".weight"))
+        norms += (tensor == 1).all().item<bool>();
     CHECK(norms >= 5);
   }
 }
@@ -114,17 +129,21 @@ TEST_CASE("The initial parameters of each family follow from the seed alone, nor
 TEST_CASE("The gradient of each family is that of its loss") {
   torch::manual_seed(3);
   const Tensor labels = torch::randint(0, 10, {8}, torch::kInt64);
-  check_gradient(*network_of({.kind = Kind::resnet20}, {{1, 16, 16}, 10}), images(8, 1, 16), labels);
+  check_gradient(*network_of({.kind = Kind::resnet20}, {{1, 16, 16}, 10}), images(8, 1, 16),
+                 labels);
   check_gradient(*network_of(small_vit, {{1, 28, 28}, 10}), images(8, 1, 28), labels);
-  check_gradient(*network_of(small_gpt, {{12}, 20}), tokens(4, 12, 20), tokens(4, 12, 20).roll(-1, 1));
+  check_gradient(*network_of(small_gpt, {{12}, 20}), tokens(4, 12, 20),
+                 tokens(4, 12, 20).roll(-1, 1));
 }
 
 TEST_CASE("Each family can learn a batch by heart") {
   torch::manual_seed(3);
   const Tensor labels = torch::randint(0, 10, {8}, torch::kInt64);
-  CHECK(overfit(*network_of({.kind = Kind::resnet20}, {{1, 16, 16}, 10}), images(8, 1, 16), labels, 25) < 0.1);
+  CHECK(overfit(*network_of({.kind = Kind::resnet20}, {{1, 16, 16}, 10}), images(8, 1, 16), labels,
+                25) < 0.1);
   CHECK(overfit(*network_of(small_vit, {{1, 28, 28}, 10}), images(8, 1, 28), labels, 60) < 0.1);
-  CHECK(overfit(*network_of(small_gpt, {{12}, 20}), tokens(4, 12, 20), tokens(4, 12, 20).roll(-1, 1), 150) < 0.3);
+  CHECK(overfit(*network_of(small_gpt, {{12}, 20}), tokens(4, 12, 20),
+                tokens(4, 12, 20).roll(-1, 1), 150) < 0.3);
 }
 
 TEST_CASE("A token's row says nothing of the tokens after it") {
@@ -141,19 +160,26 @@ TEST_CASE("A token's row says nothing of the tokens after it") {
 TEST_CASE("The losses are those of the formulas") {
   Network& none = *network_of({.kind = Kind::mlp, .hidden = {}}, {{1, 1, 1}, 2});
   const Tensor logits = torch::tensor({{0.0f, std::log(3.0f)}, {std::log(4.0f), 0.0f}});
-  CHECK(loss_of(LossSpec::Kind::cross_entropy, none, logits, torch::tensor({1, 1}, torch::kInt64)).item<double>() ==
-        doctest::Approx((std::log(4.0 / 3) + std::log(5.0)) / 2));
-  CHECK(loss_of(LossSpec::Kind::mse, none, torch::tensor({{1.0f}, {4.0f}}), torch::tensor({3.0f, 4.0f})).item<double>() == doctest::Approx(2.0));
+  CHECK(loss_of(LossSpec::Kind::cross_entropy, none, logits, torch::tensor({1, 1}, torch::kInt64))
+            .item<double>() == doctest::Approx((std::log(4.0 / 3) + std::log(5.0)) / 2));
+  CHECK(loss_of(LossSpec::Kind::mse, none, torch::tensor({{1.0f}, {4.0f}}),
+                torch::tensor({3.0f, 4.0f}))
+            .item<double>() == doctest::Approx(2.0));
   // A logit of log 3 is a probability of 3/4.
   const Tensor logit = torch::full({2, 1}, std::log(3.0f));
   const double want = -(std::log(0.75) + std::log(0.25)) / 2;
-  CHECK(loss_of(LossSpec::Kind::bce, none, logit, torch::tensor({1.0f, 0.0f})).item<double>() == doctest::Approx(want));
-  CHECK(loss_of(LossSpec::Kind::bce, none, logit, torch::tensor({1, 0}, torch::kInt64)).item<double>() == doctest::Approx(want));
+  CHECK(loss_of(LossSpec::Kind::bce, none, logit, torch::tensor({1.0f, 0.0f})).item<double>() ==
+        doctest::Approx(want));
+  CHECK(loss_of(LossSpec::Kind::bce, none, logit, torch::tensor({1, 0}, torch::kInt64))
+            .item<double>() == doctest::Approx(want));
 }
 
-TEST_CASE("An evaluation counts what is right, what is among the five likeliest, and the perplexity of tokens") {
+TEST_CASE(
+    "An evaluation counts what is right, what is among the five likeliest, and the perplexity of "
+    "tokens") {
   Score classes(LossSpec::Kind::cross_entropy);
-  const Tensor logits = torch::arange(8, torch::kFloat32).repeat({4, 1});  // 7 is likeliest, then 6, 5, 4, 3
+  // 7 is likeliest, then 6, 5, 4, 3
+  const Tensor logits = torch::arange(8, torch::kFloat32).repeat({4, 1});
   classes.add(0.5, logits, torch::tensor({7, 6, 3, 2}, torch::kInt64));
   classes.add(2.0, logits.narrow(0, 0, 1), torch::tensor({7}, torch::kInt64));
   const Figures figures = classes.figures();
@@ -176,7 +202,9 @@ TEST_CASE("Outputs that do not fit the loss are refused in words") {
   using Loss = LossSpec::Kind;
   const Tensor labels = torch::zeros({2}, torch::kInt64);
   CHECK(!fit_error(Loss::cross_entropy, torch::zeros({2, 10}), labels, 10));
-  CHECK(fit_error(Loss::cross_entropy, torch::zeros({2, 9}), labels, 10).value().find("10 classes, the model has 9 outputs") != std::string::npos);
+  CHECK(fit_error(Loss::cross_entropy, torch::zeros({2, 9}), labels, 10)
+            .value()
+            .find("10 classes, the model has 9 outputs") != std::string::npos);
   CHECK(fit_error(Loss::cross_entropy, torch::zeros({2}), labels, 10));
   CHECK(fit_error(Loss::cross_entropy, torch::zeros({2, 10}), torch::zeros({2}), 0));
   CHECK(fit_error(Loss::cross_entropy, torch::zeros({2, 10}, torch::kInt64), labels, 10));
@@ -196,13 +224,17 @@ TEST_CASE("Tensors that share their memory stay one parameter, with the sum of b
   CHECK((flat.gradient() == 5).all().item<bool>());
 }
 
-TEST_CASE("What is not trained travels as a statistic, masks stay local, constants with infinities stay outside") {
+TEST_CASE(
+    "What is not trained travels as a statistic, masks stay local, constants with infinities stay "
+    "outside") {
   Tensor frozen = torch::ones({2}).requires_grad_(false);
-  const ModelTensors tensors{{{"w", torch::ones({2}, torch::requires_grad())}, {"frozen", frozen}},
-                             {{"mask", torch::ones({4}, torch::kBool)}, {"infinite", torch::full({3}, -INFINITY)}}};
+  const ModelTensors tensors{
+      {{"w", torch::ones({2}, torch::requires_grad())}, {"frozen", frozen}},
+      {{"mask", torch::ones({4}, torch::kBool)}, {"infinite", torch::full({3}, -INFINITY)}}};
   const FlatModel flat(tensors);
   std::vector<std::string> got;
-  for (const Segment& segment : flat.schema().segments()) got.push_back(segment.name + " " + std::to_string(static_cast<int>(segment.kind)));
+  for (const Segment& segment : flat.schema().segments())
+    got.push_back(segment.name + " " + std::to_string(static_cast<int>(segment.kind)));
   const std::vector<std::string> want{"w 0", "frozen 1", "mask 2"};
   CHECK(got == want);
 }
@@ -217,9 +249,13 @@ TEST_CASE("Tensors that cannot be exchanged are refused by name") {
     return "";
   };
   const ModelTensors::Named weight{"w", torch::ones({2}, torch::requires_grad())};
-  CHECK(reason({{{"half", torch::ones({2}, torch::dtype(torch::kFloat16).requires_grad(true))}}, {}}).find("'half'") != std::string::npos);
-  CHECK(reason({{weight}, {{"wide", torch::ones({2}, torch::kFloat64)}}}).find("'wide'") != std::string::npos);
-  CHECK(reason({{weight}, {{"large", torch::full({2}, 1 << 25, torch::kInt64)}}}).find("'large'") != std::string::npos);
+  CHECK(
+      reason({{{"half", torch::ones({2}, torch::dtype(torch::kFloat16).requires_grad(true))}}, {}})
+          .find("'half'") != std::string::npos);
+  CHECK(reason({{weight}, {{"wide", torch::ones({2}, torch::kFloat64)}}}).find("'wide'") !=
+        std::string::npos);
+  CHECK(reason({{weight}, {{"large", torch::full({2}, 1 << 25, torch::kInt64)}}}).find("'large'") !=
+        std::string::npos);
   CHECK(reason({{{"frozen", torch::ones({2})}}, {}}).find("no parameters") != std::string::npos);
 }
 

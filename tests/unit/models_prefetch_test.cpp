@@ -11,16 +11,19 @@ using test::Room;
 
 namespace {
 
-// Sample i is a picture of noise drawn from i with label i, augmented; sample `broken` throws. Says how many were made.
+// Sample i is a picture of noise drawn from i with label i, augmented; sample `broken` throws. Says
+// how many were made.
 class NoiseSet : public DataSet {
  public:
   explicit NoiseSet(std::size_t count, std::size_t broken = ~std::size_t{0})
       : DataSet(spec()), count_(count), broken_(broken), writer_(spec()) {}
   std::size_t count() const override { return count_; }
-  void write(std::size_t index, const Variation* variation, const Batch& batch, std::size_t at) const override {
+  void write(std::size_t index, const Variation* variation, const Batch& batch,
+             std::size_t at) const override {
     if (index == broken_) throw std::runtime_error("sample is broken");
     std::vector<std::uint8_t> image(25);
-    for (std::size_t i = 0; i < image.size(); ++i) image[i] = static_cast<std::uint8_t>(index * 7 + i * 13 + 1);
+    for (std::size_t i = 0; i < image.size(); ++i)
+      image[i] = static_cast<std::uint8_t>(index * 7 + i * 13 + 1);
     writer_.write(image.data(), variation, place<float>(batch.inputs, at, image.size()));
     place<std::int64_t>(batch.targets, at, 1)[0] = static_cast<std::int64_t>(index);
     ++made;
@@ -28,7 +31,9 @@ class NoiseSet : public DataSet {
   mutable std::atomic<std::size_t> made = 0;
 
  private:
-  static DataSpec spec() { return data_spec("shape = [1, 5, 5]\nrandom_crop = 1\nrandom_flip = true\n"); }
+  static DataSpec spec() {
+    return data_spec("shape = [1, 5, 5]\nrandom_crop = 1\nrandom_flip = true\n");
+  }
   const std::size_t count_;
   const std::size_t broken_;
   const PixelWriter writer_;
@@ -53,7 +58,9 @@ const DataOrder::Shard shard{1, 3};
 
 }  // namespace
 
-TEST_CASE("Batches are the same with loader threads as without, whatever their sizes, over several epochs and after jumps") {
+TEST_CASE(
+    "Batches are the same with loader threads as without, whatever their sizes, over several "
+    "epochs and after jumps") {
   const auto set = std::make_shared<NoiseSet>(400);
   const DataOrder order(9, set->count(), shard);
   BatchSource plain(set, order);
@@ -70,7 +77,9 @@ TEST_CASE("Batches are the same with loader threads as without, whatever their s
   }
 }
 
-TEST_CASE("Of a divided set the loader hands out the node's buckets as the reader alone would, also when they change on the way") {
+TEST_CASE(
+    "Of a divided set the loader hands out the node's buckets as the reader alone would, also when "
+    "they change on the way") {
   const auto set = std::make_shared<NoiseSet>(500);
   const DataOrder order(9, set->count(), {});
   const auto buckets = [](std::size_t every) {
@@ -126,12 +135,15 @@ TEST_CASE("The loader makes samples ahead of the reader, but not without bound")
   CHECK(set->made <= prefetch_samples_max + 16);
 }
 
-TEST_CASE("A sample that cannot be read fails the batch that holds it, not an earlier one, and again when tried again") {
+TEST_CASE(
+    "A sample that cannot be read fails the batch that holds it, not an earlier one, and again "
+    "when tried again") {
   DataOrder order(1, 300, {});
   const auto set = std::make_shared<NoiseSet>(300, test::taken(order, 0, 101).back());
   BatchSource source(set, order, 3);
   Room room(*set, 10);
-  for (Samples position = 0; position < 90; position += 10) CHECK_NOTHROW(source.fill(position, 10, room.batch));
+  for (Samples position = 0; position < 90; position += 10)
+    CHECK_NOTHROW(source.fill(position, 10, room.batch));
   for (int attempt = 0; attempt < 2; ++attempt) {
     Room wide(*set, 20);
     CHECK_THROWS_WITH_AS(source.fill(90, 20, wide.batch), "sample is broken", std::runtime_error);

@@ -1,4 +1,5 @@
-// What several devices and fp16 need without a tensor library: a thread for each rank, the names of devices, the loss scale.
+// What several devices and fp16 need without a tensor library: a thread for each rank, the names of
+// devices, the loss scale.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -37,7 +38,8 @@ TEST_CASE("All ranks work at the same time") {
   CHECK(arrived.load() == 3);
 }
 
-TEST_CASE("Where ranks fail the first is named, all others end their work, and the next round is whole") {
+TEST_CASE(
+    "Where ranks fail the first is named, all others end their work, and the next round is whole") {
   RankThreads threads(4);
   std::vector<int> ended(4);
   const auto work = [&](std::size_t rank) {
@@ -58,21 +60,24 @@ TEST_CASE("Where ranks fail the first is named, all others end their work, and t
 
 TEST_CASE("What a single rank throws arrives as it is") {
   RankThreads threads(1);
-  CHECK_THROWS_AS(threads.run([](std::size_t) { throw std::invalid_argument("as it is"); }), std::invalid_argument);
+  CHECK_THROWS_AS(threads.run([](std::size_t) { throw std::invalid_argument("as it is"); }),
+                  std::invalid_argument);
 }
 
 TEST_CASE("Lists of devices are taken apart as they are written") {
   CHECK(*split_devices("cuda:all") == std::vector<std::string>{"cuda:all"});
   CHECK(*split_devices("cuda:0,cuda:12") == std::vector<std::string>{"cuda:0", "cuda:12"});
   CHECK(*split_devices("cpu,cpu") == std::vector<std::string>{"cpu", "cpu"});
-  for (const char* wrong : {"", ",", "cpu, cpu", "cuda:all,cuda:1", "cuda,cuda:0", "cuda:1,cuda:01", "cuda:1000", "cuda:-1", "cpu,cuda"})
+  for (const char* wrong : {"", ",", "cpu, cpu", "cuda:all,cuda:1", "cuda,cuda:0", "cuda:1,cuda:01",
+                            "cuda:1000", "cuda:-1", "cpu,cuda"})
     CHECK_MESSAGE(!split_devices(wrong), wrong);
   CHECK(cuda_index("cuda") == 0);
   CHECK(cuda_index("cuda:7") == 7);
   CHECK(cuda_index("cpu") == -1);
 }
 
-TEST_CASE("A loss scale falls by half with every overflow, and doubles after many steps without one") {
+TEST_CASE(
+    "A loss scale falls by half with every overflow, and doubles after many steps without one") {
   LossScale scale;
   CHECK(scale.value() == 65536);
   scale.saw(false);
@@ -89,7 +94,8 @@ TEST_CASE("A loss scale falls by half with every overflow, and doubles after man
   CHECK(scale.value() == 1);
 }
 
-TEST_CASE("A loss scale goes on from where a checkpoint says that it stood, and from nowhere else") {
+TEST_CASE(
+    "A loss scale goes on from where a checkpoint says that it stood, and from nowhere else") {
   LossScale scale;
   scale.saw(false);
   for (int i = 0; i < LossScale::steps_until_growth - 1; ++i) scale.saw(true);
@@ -100,6 +106,9 @@ TEST_CASE("A loss scale goes on from where a checkpoint says that it stood, and 
   CHECK(again->value() == 65536);
   CHECK(LossScale::at(1, 0));
   CHECK(LossScale::at(16777216, LossScale::steps_until_growth - 1));
-  for (const double wrong : {0.0, 0.5, 3.0, -2.0, 33554432.0, std::numeric_limits<double>::infinity(), std::nan("")}) CHECK_MESSAGE(!LossScale::at(wrong, 0), wrong);
-  for (const int wrong : {-1, LossScale::steps_until_growth}) CHECK_MESSAGE(!LossScale::at(65536, wrong), wrong);
+  for (const double wrong :
+       {0.0, 0.5, 3.0, -2.0, 33554432.0, std::numeric_limits<double>::infinity(), std::nan("")})
+    CHECK_MESSAGE(!LossScale::at(wrong, 0), wrong);
+  for (const int wrong : {-1, LossScale::steps_until_growth})
+    CHECK_MESSAGE(!LossScale::at(65536, wrong), wrong);
 }

@@ -1,4 +1,5 @@
-// tests/unit/models_test_support.h - a directory of one's own, small data sets, a trainer to talk to.
+// tests/unit/models_test_support.h - a directory of one's own, small data sets, a trainer to talk
+// to.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -27,7 +28,9 @@ class TemporaryDirectory {
   ~TemporaryDirectory() { std::filesystem::remove_all(path_); }
   TemporaryDirectory(const TemporaryDirectory&) = delete;
   TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
-  [[nodiscard]] std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
+  [[nodiscard]] std::filesystem::path operator/(const std::string& name) const {
+    return path_ / name;
+  }
   [[nodiscard]] std::string string() const { return path_.string(); }
 
  private:
@@ -43,9 +46,13 @@ inline std::string read_file(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-inline std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
+inline std::span<const std::byte> bytes_of(const std::string& text) {
+  return std::as_bytes(std::span(text));
+}
 
-inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+inline bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 inline Job parse_job(const std::string& text) {
   auto job = Job::parse(text, "test.toml");
@@ -66,7 +73,8 @@ inline std::vector<std::uint32_t> taken(DataOrder& order, Samples position, std:
 class Desk {
  public:
   Trainer::Callbacks callbacks() {
-    return {[this](Snapshot s) { put(snapshots_, std::move(s)); }, [this](Evaluation e) { put(evaluations_, e); },
+    return {[this](Snapshot s) { put(snapshots_, std::move(s)); },
+            [this](Evaluation e) { put(evaluations_, e); },
             [this](Error e) { put(failures_, std::move(e)); }};
   }
   std::function<void(Result<std::uint64_t>)> on_written() {
@@ -87,7 +95,9 @@ class Desk {
   template <typename T>
   T take(std::deque<T>& queue) {
     std::unique_lock lock(mutex_);
-    REQUIRE_MESSAGE(wakes_.wait_for(lock, std::chrono::seconds(120), [&] { return !queue.empty(); }), "nothing came from the trainer");
+    REQUIRE_MESSAGE(
+        wakes_.wait_for(lock, std::chrono::seconds(120), [&] { return !queue.empty(); }),
+        "nothing came from the trainer");
     T value = std::move(queue.front());
     queue.pop_front();
     return value;

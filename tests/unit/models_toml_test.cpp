@@ -18,7 +18,8 @@ TEST_CASE("An unknown TOML key without a neighbour is answered with the known ke
   TomlReader reader("colour = 1\n", "job.toml");
   reader.root().get_integer("batch", 1);
   reader.root().get_string("name", "");
-  CHECK(reader.finish()->text == "job.toml:1: colour: unknown key; remove it, or use one of: batch, name");
+  CHECK(reader.finish()->text ==
+        "job.toml:1: colour: unknown key; remove it, or use one of: batch, name");
 }
 
 TEST_CASE("A TOML table that nobody asks for is an unknown key") {
@@ -100,7 +101,8 @@ TEST_CASE("Did-you-mean forgives a swap of letters but no other word") {
 TEST_CASE("A key of more parts than any has is refused before tables are built within each other") {
   std::string dotted;
   while (dotted.size() < 60'000) dotted += "a.";
-  for (const std::string& text : {dotted + "a = 1\n", "[" + dotted + "a]\n", "x = {" + dotted + "a = 1}\n"}) {
+  for (const std::string& text :
+       {dotted + "a = 1\n", "[" + dotted + "a]\n", "x = {" + dotted + "a = 1}\n"}) {
     TomlReader reader(text, "f");
     CHECK(contains(reader.finish()->text, "f: a key has more than 32 parts; shorten it"));
   }

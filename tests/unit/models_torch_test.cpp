@@ -8,8 +8,8 @@
 #include <array>
 
 #include "models/data_order.h"
-#include "models/idx.h"
 #include "models/flat_model.h"
+#include "models/idx.h"
 #include "models/optimizer.h"
 #include "models/runtime.h"
 #include "models/torch_engine.h"
@@ -22,7 +22,9 @@ using test::TemporaryDirectory;
 
 namespace {
 
-std::span<float> floats_of(torch::Tensor& tensor) { return {tensor.data_ptr<float>(), static_cast<std::size_t>(tensor.numel())}; }
+std::span<float> floats_of(torch::Tensor& tensor) {
+  return {tensor.data_ptr<float>(), static_cast<std::size_t>(tensor.numel())};
+}
 
 std::vector<float> model_of(FlatModel& flat) {
   std::vector<float> out(flat.schema().floats());
@@ -33,18 +35,22 @@ std::vector<float> model_of(FlatModel& flat) {
 const NetworkPorts image_ports{{1, 28, 28}, 10};
 const std::string small_cnn = "[model]\nkind = 'cnn'\nwidth = 8\nhidden = [32]\n";
 const std::string sgd = "[optimizer]\nlearning_rate = 0.05\nweight_decay = 1e-4\n";
-const std::string adamw = "[optimizer]\nkind = 'adamw'\nlearning_rate = 0.002\nweight_decay = 0.05\n";
+const std::string adamw =
+    "[optimizer]\nkind = 'adamw'\nlearning_rate = 0.002\nweight_decay = 0.05\n";
 
 // `steps` steps of batch 32 with the job's own network.
-Job fashion_job(int steps, const std::string& model = small_cnn, const std::string& optimizer = sgd) {
-  return parse_job("name = 'fashion'\nseed = 5\nbudget_samples = " + std::to_string(32 * steps) + "\n" + model +
-                   "[data]\nmean = 0.286\ndeviation = 0.353\n" + optimizer +
+Job fashion_job(int steps, const std::string& model = small_cnn,
+                const std::string& optimizer = sgd) {
+  return parse_job("name = 'fashion'\nseed = 5\nbudget_samples = " + std::to_string(32 * steps) +
+                   "\n" + model + "[data]\nmean = 0.286\ndeviation = 0.353\n" + optimizer +
                    "[schedule]\nwarmup_samples = " + std::to_string(8 * steps) + "\n");
 }
 
 std::unique_ptr<GradientEngine> fashion_engine(const Job& job) {
-  static const auto train = load_data(job.data, {.directory = fashion_mnist_directory, .held_out = false}).value().train;
-  auto engine = make_torch_engine(job, "cpu", 1, BatchSource(train, DataOrder(job.seed, train->count(), {})), nullptr);
+  static const auto train =
+      load_data(job.data, {.directory = fashion_mnist_directory, .held_out = false}).value().train;
+  auto engine = make_torch_engine(
+      job, "cpu", 1, BatchSource(train, DataOrder(job.seed, train->count(), {})), nullptr);
   REQUIRE_MESSAGE(engine, (engine ? "" : engine.error().text));
   return std::move(*engine);
 }
@@ -79,13 +85,16 @@ Outcome train_to_the_end(Trainer& trainer) {
 
 // With everything that a schema tells apart: parameters, statistics, a counter.
 struct NormNetworkImpl : torch::nn::Module {
-  NormNetworkImpl() : linear(register_module("linear", torch::nn::Linear(3, 4))), norm(register_module("norm", torch::nn::BatchNorm1d(4))) {}
+  NormNetworkImpl()
+      : linear(register_module("linear", torch::nn::Linear(3, 4))),
+        norm(register_module("norm", torch::nn::BatchNorm1d(4))) {}
   torch::Tensor forward(torch::Tensor x) { return norm(linear(x)); }
   torch::nn::Linear linear;
   torch::nn::BatchNorm1d norm;
 };
 
-// How far `steps` steps of ours end from those of `Reference`, a torch::optim optimiser, relative to the parameters' norm.
+// How far `steps` steps of ours end from those of `Reference`, a torch::optim optimiser, relative
+// to the parameters' norm.
 template <typename Reference, typename Options>
 double distance_to(const OptimizerSpec& spec, const Options& options, int steps) {
   const ModelSpec model{.kind = ModelSpec::Kind::mlp, .hidden = {24}};
@@ -100,13 +109,15 @@ double distance_to(const OptimizerSpec& spec, const Options& options, int steps)
     const torch::Tensor images = torch::randn({16, 1, 28, 28});
     const torch::Tensor labels = torch::randint(0, 10, {16}, torch::kInt64);
     torch::nn::functional::cross_entropy(ours->forward(images), labels).backward();
-    optimizer_step(spec, spec.learning_rate, floats_of(flat.trained()), state, floats_of(flat.gradient()));
+    optimizer_step(spec, spec.learning_rate, floats_of(flat.trained()), state,
+                   floats_of(flat.gradient()));
     reference.gradient().zero_();
     torch::nn::functional::cross_entropy(theirs->forward(images), labels).backward();
     optimizer.step();
   }
   REQUIRE((flat.gradient() == 0).all().item<bool>());
-  return ((flat.trained() - reference.trained()).norm() / reference.trained().norm()).item<double>();
+  return ((flat.trained() - reference.trained()).norm() / reference.trained().norm())
+      .item<double>();
 }
 
 }  // namespace
@@ -115,13 +126,20 @@ TEST_CASE("A module's schema tells parameters, statistics and counters apart") {
   NormNetworkImpl module;
   const FlatModel flat(tensors_of(module));
   std::vector<std::string> got;
-  for (const Segment& segment : flat.schema().segments()) got.push_back(segment.name + " " + std::to_string(static_cast<int>(segment.kind)));
-  const std::vector<std::string> want{"linear.weight 0", "linear.bias 0", "norm.weight 0", "norm.bias 0",
-                                      "norm.running_mean 1", "norm.running_var 1", "norm.num_batches_tracked 2"};
+  for (const Segment& segment : flat.schema().segments())
+    got.push_back(segment.name + " " + std::to_string(static_cast<int>(segment.kind)));
+  const std::vector<std::string> want{"linear.weight 0",
+                                      "linear.bias 0",
+                                      "norm.weight 0",
+                                      "norm.bias 0",
+                                      "norm.running_mean 1",
+                                      "norm.running_var 1",
+                                      "norm.num_batches_tracked 2"};
   CHECK(got == want);
 }
 
-TEST_CASE("A module trains inside its flat vector: gradients, statistics and counters arrive there") {
+TEST_CASE(
+    "A module trains inside its flat vector: gradients, statistics and counters arrive there") {
   torch::manual_seed(1);
   NormNetworkImpl module;
   FlatModel flat(tensors_of(module));
@@ -142,7 +160,8 @@ TEST_CASE("A flat vector taken in changes the module, counters included") {
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
   flat.copy_from(values);
   CHECK(module.linear->weight[3][2].item<float>() == 11);
-  CHECK(module.norm->num_batches_tracked.item<std::int64_t>() == static_cast<std::int64_t>(values.size() - 1));
+  CHECK(module.norm->num_batches_tracked.item<std::int64_t>() ==
+        static_cast<std::int64_t>(values.size() - 1));
   flat.add(values);
   CHECK(module.linear->weight[3][2].item<float>() == 22);
   CHECK(model_of(flat)[1] == 2);
@@ -150,7 +169,8 @@ TEST_CASE("A flat vector taken in changes the module, counters included") {
 
 TEST_CASE("The initial model is a function of the seed") {
   const auto initial = [](std::uint64_t seed) {
-    const auto network = make_network(ModelSpec{.kind = ModelSpec::Kind::cnn, .hidden = {16}, .width = 4}, image_ports, seed);
+    const auto network = make_network(
+        ModelSpec{.kind = ModelSpec::Kind::cnn, .hidden = {16}, .width = 4}, image_ports, seed);
     FlatModel flat(network->tensors());
     return model_of(flat);
   };
@@ -160,19 +180,28 @@ TEST_CASE("The initial model is a function of the seed") {
 
 TEST_CASE("Our descent follows torch::optim::SGD, with and without Nesterov") {
   for (const bool nesterov : {false, true}) {
-    const OptimizerSpec spec{.learning_rate = 0.05, .weight_decay = 1e-3, .momentum = 0.9, .nesterov = nesterov};
+    const OptimizerSpec spec{
+        .learning_rate = 0.05, .weight_decay = 1e-3, .momentum = 0.9, .nesterov = nesterov};
     const auto options = torch::optim::SGDOptions(spec.learning_rate)
-                             .momentum(spec.momentum).weight_decay(spec.weight_decay).nesterov(nesterov);
+                             .momentum(spec.momentum)
+                             .weight_decay(spec.weight_decay)
+                             .nesterov(nesterov);
     // LibTorch fuses multiply and add where the CPU can, we never do: equal but for the last bits.
     CHECK(distance_to<torch::optim::SGD>(spec, options, 50) < 1e-6);
   }
 }
 
 TEST_CASE("Our descent follows torch::optim::AdamW") {
-  const OptimizerSpec spec{.kind = OptimizerSpec::Kind::adamw, .learning_rate = 2e-3, .weight_decay = 0.1,
-                           .beta1 = 0.8, .beta2 = 0.98, .epsilon = 1e-6};
+  const OptimizerSpec spec{.kind = OptimizerSpec::Kind::adamw,
+                           .learning_rate = 2e-3,
+                           .weight_decay = 0.1,
+                           .beta1 = 0.8,
+                           .beta2 = 0.98,
+                           .epsilon = 1e-6};
   const auto options = torch::optim::AdamWOptions(spec.learning_rate)
-                           .betas({spec.beta1, spec.beta2}).eps(spec.epsilon).weight_decay(spec.weight_decay);
+                           .betas({spec.beta1, spec.beta2})
+                           .eps(spec.epsilon)
+                           .weight_decay(spec.weight_decay);
   CHECK(distance_to<torch::optim::AdamW>(spec, options, 20) < 1e-6);
 }
 
@@ -209,7 +238,8 @@ TEST_CASE("An engine goes on from model and optimiser state bit for bit, while t
   for (const std::string& optimizer : {sgd, adamw}) {
     const Job job = fashion_job(60, small_cnn, optimizer);
     const auto train = [&](Engine& engine, std::size_t begin, std::size_t end) {
-      for (std::size_t k = begin; k < end; ++k) engine.step(64 * k, 0.002 * static_cast<double>(k + 1), batches[k]);
+      for (std::size_t k = begin; k < end; ++k)
+        engine.step(64 * k, 0.002 * static_cast<double>(k + 1), batches[k]);
       std::vector<float> model(engine.schema().floats());
       engine.copy_model(model);
       return model;
@@ -259,8 +289,10 @@ TEST_CASE("Real training resumes from a checkpoint bit for bit, with either opti
     Desk desk;
     auto interrupted = fashion_trainer(job, {1, 3});
     auto callbacks = desk.callbacks();
-    callbacks.on_snapshot = [&](const Snapshot&) {  // on the training thread: the checkpoint is of the very next boundary
-      interrupted->write_checkpoint({directory / "m.safetensors", {}, CheckpointRequest::Model::current, desk.on_written()});
+    // on the training thread: the checkpoint is of the very next boundary
+    callbacks.on_snapshot = [&](const Snapshot&) {
+      interrupted->write_checkpoint(
+          {directory / "m.safetensors", {}, CheckpointRequest::Model::current, desk.on_written()});
     };
     interrupted->start(callbacks, true);
     interrupted->give({std::vector<float>(want.model.size()), false, 20, true});

@@ -22,30 +22,39 @@ using test::TemporaryDirectory;
 
 namespace {
 
-// Four floats a sample; the class is where the largest of the first three lies, as a number it is their sum.
+// Four floats a sample; the class is where the largest of the first three lies, as a number it is
+// their sum.
 class Points : public DataSet {
  public:
   explicit Points(const DataSpec& spec) : DataSet(spec) {}
   std::size_t count() const override { return 96; }
-  void write(std::size_t index, const Variation*, const Batch& batch, std::size_t at) const override {
+  void write(std::size_t index, const Variation*, const Batch& batch,
+             std::size_t at) const override {
     const auto inputs = place<float>(batch.inputs, at, 4);
-    for (std::size_t i = 0; i < 4; ++i) inputs[i] = static_cast<float>(std::sin(static_cast<double>(7 * index + 3 * i + 1)));
+    for (std::size_t i = 0; i < 4; ++i)
+      inputs[i] = static_cast<float>(std::sin(static_cast<double>(7 * index + 3 * i + 1)));
     if (classes() == 0)
       place<float>(batch.targets, at, 1)[0] = inputs[0] + inputs[1] + inputs[2];
     else
-      place<std::int64_t>(batch.targets, at, 1)[0] = std::max_element(inputs.begin(), inputs.begin() + 3) - inputs.begin();
+      place<std::int64_t>(batch.targets, at, 1)[0] =
+          std::max_element(inputs.begin(), inputs.begin() + 3) - inputs.begin();
   }
 };
 
 Job points_job(const std::string& rest, int classes = 3) {
-  return parse_job("name = 'points'\nseed = 5\nbatch = 24\nbudget_samples = 100000\n"
-                   "[data]\nkind = 'safetensors'\nshape = [4]\ntrain_files = ['x']\nclasses = " + std::to_string(classes) + "\n"
-                   "[optimizer]\nlearning_rate = 0.1\n[schedule]\nkind = 'constant'\n" + rest);
+  return parse_job(
+      "name = 'points'\nseed = 5\nbatch = 24\nbudget_samples = 100000\n"
+      "[data]\nkind = 'safetensors'\nshape = [4]\ntrain_files = ['x']\nclasses = " +
+      std::to_string(classes) +
+      "\n"
+      "[optimizer]\nlearning_rate = 0.1\n[schedule]\nkind = 'constant'\n" +
+      rest);
 }
 
 Result<std::unique_ptr<GradientEngine>> try_engine(const Job& job, const std::string& file = "") {
   const auto set = std::make_shared<Points>(job.data);
-  return make_torch_engine(job, "cpu", 1, BatchSource(set, DataOrder(job.seed, set->count(), {})), set, file);
+  return make_torch_engine(job, "cpu", 1, BatchSource(set, DataOrder(job.seed, set->count(), {})),
+                           set, file);
 }
 
 std::unique_ptr<GradientEngine> engine_of(const Job& job, const std::string& file = "") {
@@ -75,10 +84,12 @@ std::vector<float> train(Engine& engine, Step from, Step to, double rate = 0.1) 
 }
 
 // A layer of `outputs`, with dropout; `forward` and more as TorchScript.
-std::string script(const TemporaryDirectory& directory, int outputs, const std::string& source, bool trained = true) {
+std::string script(const TemporaryDirectory& directory, int outputs, const std::string& source,
+                   bool trained = true) {
   torch::manual_seed(1);
   torch::jit::Module module("Model");
-  if (trained) module.register_parameter("weight", (torch::randn({outputs, 4}) * 0.3).requires_grad_(), false);
+  if (trained)
+    module.register_parameter("weight", (torch::randn({outputs, 4}) * 0.3).requires_grad_(), false);
   module.register_attribute("training", c10::BoolType::get(), true);
   module.register_buffer("seen", torch::zeros({1}, torch::kInt64));
   module.define(source);
@@ -87,12 +98,16 @@ std::string script(const TemporaryDirectory& directory, int outputs, const std::
   return path;
 }
 
-const std::string linear = "def forward(self, x):\n    self.seen += 1\n    return torch.dropout(torch.matmul(x, self.weight.t()), 0.2, self.training)\n";
+const std::string linear =
+    "def forward(self, x):\n    self.seen += 1\n    return torch.dropout(torch.matmul(x, "
+    "self.weight.t()), 0.2, self.training)\n";
 const std::string by_script = "[model]\nkind = 'torchscript'\nfile = 'model.pt'\n";
 
 }  // namespace
 
-TEST_CASE("A TorchScript model starts from its file's parameters, learns, and is the same for every node") {
+TEST_CASE(
+    "A TorchScript model starts from its file's parameters, learns, and is the same for every "
+    "node") {
   const TemporaryDirectory directory;
   const std::string file = script(directory, 3, linear);
   const Job job = points_job(by_script);
@@ -149,7 +164,10 @@ TEST_CASE("A neighbour's model leaves alone what never leaves a node") {
 
 TEST_CASE("A model's own loss is what is minimised") {
   const TemporaryDirectory directory;
-  const std::string file = script(directory, 1, linear + "def loss(self, outputs, targets):\n    return (outputs.flatten() - targets).abs().mean()\n");
+  const std::string file = script(directory, 1,
+                                  linear +
+                                      "def loss(self, outputs, targets):\n    return "
+                                      "(outputs.flatten() - targets).abs().mean()\n");
   const Job job = points_job(by_script + "[loss]\nkind = 'model'\n", 0);
   const auto engine = engine_of(job, file);
   const std::atomic<bool> cancel{false};
@@ -164,20 +182,41 @@ TEST_CASE("What cannot be trained is refused in one sentence") {
   const Job job = points_job(by_script);
   test::write_file(directory / "text.pt", "not a model");
   CHECK(contains(refusal_of(job, directory / "text.pt"), "text.pt: is no TorchScript file"));
-  CHECK(contains(refusal_of(job, script(directory, 3, "def forward(self, x):\n    return x\n", false)), "no parameters"));
-  CHECK(contains(refusal_of(job, script(directory, 5, linear)), "3 classes, the model has 5 outputs"));
-  CHECK(contains(refusal_of(job, script(directory, 3, "def forward(self, x):\n    return (x, self.weight)\n")), "returns Tuple"));
-  CHECK(contains(refusal_of(job, script(directory, 3, "def forward(self, x):\n    return torch.matmul(x, self.weight)\n")), "mat1 and mat2"));
-  CHECK(contains(refusal_of(job, script(directory, 3, "def forward(self, x):\n    return torch.matmul(x, self.weight.t()).detach()\n")), "does not depend"));
-  CHECK(contains(refusal_of(points_job(by_script + "[loss]\nkind = 'model'\n"), script(directory, 3, linear)), "no method loss"));
+  CHECK(contains(
+      refusal_of(job, script(directory, 3, "def forward(self, x):\n    return x\n", false)),
+      "no parameters"));
+  CHECK(contains(refusal_of(job, script(directory, 5, linear)),
+                 "3 classes, the model has 5 outputs"));
+  CHECK(contains(
+      refusal_of(job, script(directory, 3, "def forward(self, x):\n    return (x, self.weight)\n")),
+      "returns Tuple"));
+  CHECK(contains(
+      refusal_of(job, script(directory, 3,
+                             "def forward(self, x):\n    return torch.matmul(x, self.weight)\n")),
+      "mat1 and mat2"));
+  CHECK(contains(
+      refusal_of(
+          job,
+          script(directory, 3,
+                 "def forward(self, x):\n    return torch.matmul(x, self.weight.t()).detach()\n")),
+      "does not depend"));
+  CHECK(contains(
+      refusal_of(points_job(by_script + "[loss]\nkind = 'model'\n"), script(directory, 3, linear)),
+      "no method loss"));
   const std::string vector_loss = "def loss(self, outputs, targets):\n    return outputs.sum(1)\n";
-  CHECK(contains(refusal_of(points_job(by_script + "[loss]\nkind = 'model'\n"), script(directory, 3, linear + vector_loss)), "more than one number"));
+  CHECK(contains(refusal_of(points_job(by_script + "[loss]\nkind = 'model'\n"),
+                            script(directory, 3, linear + vector_loss)),
+                 "more than one number"));
 }
 
 TEST_CASE("Of what LibTorch says, the sentence is told that says what is wrong") {
   CHECK(sentence_of(std::runtime_error("a reason\nand a stack")) == "a reason");
-  CHECK(sentence_of(std::runtime_error("\nUnknown builtin op: aten::new_one.\nHere are some suggestions:\n")) == "Unknown builtin op: aten::new_one.");
-  CHECK(sentence_of(std::runtime_error("The following operation failed in the TorchScript interpreter.\nTraceback\nRuntimeError: a reason\n")) == "RuntimeError: a reason");
+  CHECK(sentence_of(std::runtime_error(
+            "\nUnknown builtin op: aten::new_one.\nHere are some suggestions:\n")) ==
+        "Unknown builtin op: aten::new_one.");
+  CHECK(sentence_of(std::runtime_error("The following operation failed in the TorchScript "
+                                       "interpreter.\nTraceback\nRuntimeError: a reason\n")) ==
+        "RuntimeError: a reason");
   CHECK(sentence_of(std::runtime_error("\n")).empty());
 }
 
@@ -207,7 +246,8 @@ TEST_CASE("A job names its TorchScript file by content, and refuses another") {
 
 TEST_CASE("Micro-batches give the gradient of the whole batch") {
   const auto gradient = [](const std::string& training) {
-    const auto engine = engine_of(points_job("[model]\nkind = 'mlp'\nhidden = [8]\n[training]\n" + training));
+    const auto engine =
+        engine_of(points_job("[model]\nkind = 'mlp'\nhidden = [8]\n[training]\n" + training));
     std::vector<float> out(engine->schema().floats());
     const double loss = engine->gradient(model_of(*engine), 0, 24, out);
     return std::pair(torch::tensor(out), loss);
@@ -220,7 +260,8 @@ TEST_CASE("Micro-batches give the gradient of the whole batch") {
 
 TEST_CASE("A gradient is cut to the norm of the job, and not when it is shorter") {
   const auto moved = [](const std::string& training) {
-    const auto engine = engine_of(points_job("[model]\nkind = 'mlp'\nhidden = [8]\n[training]\n" + training));
+    const auto engine =
+        engine_of(points_job("[model]\nkind = 'mlp'\nhidden = [8]\n[training]\n" + training));
     const torch::Tensor before = torch::tensor(model_of(*engine));
     engine->step(0, 1.0);
     return torch::tensor(model_of(*engine)) - before;
@@ -234,7 +275,8 @@ TEST_CASE("A gradient is cut to the norm of the job, and not when it is shorter"
 }
 
 TEST_CASE("In bf16 the parameters stay fp32 and the model learns") {
-  const auto job = points_job("[model]\nkind = 'mlp'\nhidden = [16]\n[training]\nprecision = 'bf16'\n");
+  const auto job =
+      points_job("[model]\nkind = 'mlp'\nhidden = [16]\n[training]\nprecision = 'bf16'\n");
   const auto engine = engine_of(job);
   const std::atomic<bool> cancel{false};
   const auto model = train(*engine, 0, 120);
@@ -246,7 +288,8 @@ TEST_CASE("In bf16 the parameters stay fp32 and the model learns") {
 }
 
 TEST_CASE("Deterministic training runs where every operation has a deterministic kernel") {
-  const auto job = points_job("[model]\nkind = 'mlp'\nhidden = [8]\n[training]\ndeterministic = true\n");
+  const auto job =
+      points_job("[model]\nkind = 'mlp'\nhidden = [8]\n[training]\ndeterministic = true\n");
   CHECK(train(*engine_of(job), 0, 5) == train(*engine_of(job), 0, 5));
   CHECK(at::globalContext().deterministicAlgorithms());
   engine_of(points_job("[model]\nkind = 'mlp'\nhidden = [8]\n"));
@@ -265,22 +308,31 @@ Weights some_weights(const Job& job, const std::shared_ptr<Network>& network) {
   const auto tensors = network->tensors();
   for (const auto* list : {&tensors.parameters, &tensors.buffers})
     for (const auto& [name, tensor] : *list) {
-      if (tensor.scalar_type() == torch::kFloat32) torch::Tensor(tensor).add_(torch::rand_like(tensor) * 0.1);
+      if (tensor.scalar_type() == torch::kFloat32)
+        torch::Tensor(tensor).add_(torch::rand_like(tensor) * 0.1);
       const torch::Tensor values = tensor.to(torch::kFloat32).contiguous().clone();
-      weights.tensors.emplace(name, Weights::Tensor{values.sizes().vec(), [values](std::span<float> out) {
-                                                      std::copy_n(values.data_ptr<float>(), out.size(), out.data());
-                                                    }});
+      weights.tensors.emplace(
+          name, Weights::Tensor{values.sizes().vec(), [values](std::span<float> out) {
+                                  std::copy_n(values.data_ptr<float>(), out.size(), out.data());
+                                }});
     }
   return weights;
 }
 
 }  // namespace
 
-TEST_CASE("A built-in model that was exported computes in TorchScript what it computes here, for a batch of any size") {
+TEST_CASE(
+    "A built-in model that was exported computes in TorchScript what it computes here, for a batch "
+    "of any size") {
   const TemporaryDirectory directory;
-  const std::string images = "[data]\nkind = 'cifar10'\n", text = "[data]\nkind = 'text'\nlength = 8\ntrain_files = ['x']\nvalidation_fraction = 0.1\n";
-  for (const std::string& rest : {"[model]\nkind = 'mlp'\n" + images, "[model]\nkind = 'cnn'\n" + images, "[model]\nkind = 'resnet20'\n" + images,
-                                  "[model]\nkind = 'vit'\ndim = 16\nheads = 2\ndepth = 2\n" + images, "[model]\nkind = 'gpt'\ndim = 16\nheads = 2\ndepth = 2\n" + text}) {
+  const std::string
+      images = "[data]\nkind = 'cifar10'\n",
+      text = "[data]\nkind = 'text'\nlength = 8\ntrain_files = ['x']\nvalidation_fraction = 0.1\n";
+  for (const std::string& rest :
+       {"[model]\nkind = 'mlp'\n" + images, "[model]\nkind = 'cnn'\n" + images,
+        "[model]\nkind = 'resnet20'\n" + images,
+        "[model]\nkind = 'vit'\ndim = 16\nheads = 2\ndepth = 2\n" + images,
+        "[model]\nkind = 'gpt'\ndim = 16\nheads = 2\ndepth = 2\n" + text}) {
     CAPTURE(rest);
     const Job job = parse_job("name = 'x'\nbudget_samples = 10\n" + rest);
     const auto network = make_network(job.model, {job.data.shape, outputs_of(job)}, job.seed);
@@ -292,10 +344,13 @@ TEST_CASE("A built-in model that was exported computes in TorchScript what it co
     torch::jit::Module module = torch::jit::load(directory / "out.pt", torch::kCPU, words);
     CHECK(words["gossipd/step"] == "7");
     torch::manual_seed(4);
-    const torch::Tensor inputs = job.data.vocabulary > 0 ? torch::randint(256, {5, 8}, torch::kInt64) : torch::rand({5, 3, 32, 32});
+    const torch::Tensor inputs = job.data.vocabulary > 0
+                                     ? torch::randint(256, {5, 8}, torch::kInt64)
+                                     : torch::rand({5, 3, 32, 32});
     network->train(false);
     const torch::NoGradGuard no_gradient;
-    CHECK(torch::allclose(module.forward({inputs}).toTensor(), network->forward(inputs), 1e-4, 1e-5));
+    CHECK(
+        torch::allclose(module.forward({inputs}).toTensor(), network->forward(inputs), 1e-4, 1e-5));
 
     // … and is what another job can begin with.
     const auto again = read_torchscript_weights(directory / "out.pt");
@@ -308,10 +363,15 @@ TEST_CASE("A built-in model that was exported computes in TorchScript what it co
   }
 }
 
-TEST_CASE("A TorchScript model that was exported has the weights of the checkpoint, and needs the file it came from") {
+TEST_CASE(
+    "A TorchScript model that was exported has the weights of the checkpoint, and needs the file "
+    "it came from") {
   const TemporaryDirectory directory;
   const std::string file = script(directory, 3, linear);
-  test::write_file(directory / "job.toml", "name = 'x'\nbudget_samples = 10\n" + by_script + "[data]\nkind = 'safetensors'\nshape = [4]\ntrain_files = ['x']\nclasses = 3\n");
+  test::write_file(
+      directory / "job.toml",
+      "name = 'x'\nbudget_samples = 10\n" + by_script +
+          "[data]\nkind = 'safetensors'\nshape = [4]\ntrain_files = ['x']\nclasses = 3\n");
   const auto job = Job::load(directory / "job.toml");
   REQUIRE_MESSAGE(job, (job ? "" : job.error().text));
   const auto half = [](std::span<float> out) { std::ranges::fill(out, 0.5f); };
@@ -319,7 +379,8 @@ TEST_CASE("A TorchScript model that was exported has the weights of the checkpoi
   const auto error = export_torchscript({weights, *job, file, directory / "out.pt"});
   REQUIRE_MESSAGE(!error, (error ? error->text : ""));
   torch::jit::Module module = torch::jit::load(directory / "out.pt");
-  CHECK(torch::equal(module.forward({torch::ones({2, 4})}).toTensor(), torch::full({2, 3}, 2.0)));  // without dropout
+  // without dropout
+  CHECK(torch::equal(module.forward({torch::ones({2, 4})}).toTensor(), torch::full({2, 3}, 2.0)));
 
   script(directory, 4, linear);
   const auto other = export_torchscript({weights, *job, file, directory / "none.pt"});
@@ -331,7 +392,8 @@ TEST_CASE("A TorchScript model that was exported has the weights of the checkpoi
 TEST_CASE("A job that starts from weights names them by content") {
   const TemporaryDirectory directory;
   test::write_file(directory / "w.safetensors", "some bytes");
-  test::write_file(directory / "job.toml", "name = 'x'\nbudget_samples = 10\nstart_from = 'w.safetensors'\n");
+  test::write_file(directory / "job.toml",
+                   "name = 'x'\nbudget_samples = 10\nstart_from = 'w.safetensors'\n");
   const auto job = Job::load(directory / "job.toml");
   REQUIRE_MESSAGE(job, (job ? "" : job.error().text));
   const Job travelled = parse_job(job->canonical_text());

@@ -34,17 +34,21 @@ class ToyEngine : public Engine {
     if (steps_ == script_.throw_at) throw std::runtime_error("the toy broke");
     for (std::size_t i = 0; i < 3; ++i) {
       float& velocity = optimizer_.momentum[i];
-      velocity = 0.9f * velocity + static_cast<float>(position % 17) + 0.1f * model_[i] + 0.01f * static_cast<float>(batch);
+      velocity = 0.9f * velocity + static_cast<float>(position % 17) + 0.1f * model_[i] +
+                 0.01f * static_cast<float>(batch);
       model_[i] -= static_cast<float>(learning_rate) * velocity;
     }
     ++optimizer_.steps;
-    return steps_++ == script_.nan_at ? std::numeric_limits<double>::quiet_NaN() : 1.0 + static_cast<double>(position % 5);
+    return steps_++ == script_.nan_at ? std::numeric_limits<double>::quiet_NaN()
+                                      : 1.0 + static_cast<double>(position % 5);
   }
   void copy_model(std::span<float> out) override { std::ranges::copy(model_, out.begin()); }
   void add_to_model(std::span<const float> values) override {
     for (std::size_t i = 0; i < 3; ++i) model_[i] += values[i];
   }
-  void replace_model(std::span<const float> values) override { std::ranges::copy(values, model_.begin()); }
+  void replace_model(std::span<const float> values) override {
+    std::ranges::copy(values, model_.begin());
+  }
   OptimizerState optimizer_state() override { return optimizer_; }
   void restore_optimizer(const OptimizerState& state) override {
     optimizer_ = state;
@@ -63,14 +67,18 @@ class ToyEngine : public Engine {
 };
 
 Job toy_job(const std::string& more = "", Samples budget = Samples{1} << 50) {
-  return parse_job("name = 'toy'\nbatch = 10\nbudget_samples = " + std::to_string(budget) + "\n" + more);
+  return parse_job("name = 'toy'\nbatch = 10\nbudget_samples = " + std::to_string(budget) + "\n" +
+                   more);
 }
 
-std::unique_ptr<Trainer> toy_trainer(const Job& job, ToyScript script = {}, TrainerOptions options = {}) {
+std::unique_ptr<Trainer> toy_trainer(const Job& job, ToyScript script = {},
+                                     TrainerOptions options = {}) {
   return Trainer::with_engine(job, options, std::make_unique<ToyEngine>(script));
 }
 
-Update resting(std::vector<float> values, bool replace = false) { return {std::move(values), replace, 1, false}; }
+Update resting(std::vector<float> values, bool replace = false) {
+  return {std::move(values), replace, 1, false};
+}
 
 const std::string still = "[optimizer]\nlearning_rate = 0\n";
 
@@ -127,9 +135,12 @@ TEST_CASE("A snapshot that is asked back comes at the next step, with the update
   CHECK(desk.snapshot().step <= first.step + never / 2);
 }
 
-TEST_CASE("A batch and a rate given with an update hold from the next step on, and the snapshot says so") {
+TEST_CASE(
+    "A batch and a rate given with an update hold from the next step on, and the snapshot says "
+    "so") {
   Desk desk;
-  auto trainer = toy_trainer(toy_job("[optimizer]\nlearning_rate = 0.25\n[schedule]\nkind = 'constant'\n"));
+  auto trainer =
+      toy_trainer(toy_job("[optimizer]\nlearning_rate = 0.25\n[schedule]\nkind = 'constant'\n"));
   trainer->start(desk.callbacks(), true);
   Update update{{0, 0, 0}, false, 4, true};
   update.batch = 25;
@@ -152,7 +163,8 @@ TEST_CASE("A batch and a rate given with an update hold from the next step on, a
   CHECK(still_desk.snapshot().batch == 10);
 }
 
-TEST_CASE("A trainer that was stopped in the middle of larger batches goes on with the same samples") {
+TEST_CASE(
+    "A trainer that was stopped in the middle of larger batches goes on with the same samples") {
   const TemporaryDirectory directory;
   const Job job = toy_job("", 70);  // 25 + 25 + 25 samples spend it
   const auto run = [&](Samples first_part) {
@@ -194,7 +206,8 @@ TEST_CASE("A replaced model starts with its optimiser at zero") {
   desk.snapshot();
   trainer->give(resting({4, 5, 6}, true));
   desk.snapshot();
-  trainer->write_checkpoint({directory / "m.safetensors", {}, CheckpointRequest::Model::current, desk.on_written()});
+  trainer->write_checkpoint(
+      {directory / "m.safetensors", {}, CheckpointRequest::Model::current, desk.on_written()});
   REQUIRE(desk.written());
   const auto loaded = load_checkpoint(directory / "m.safetensors", trainer->schema());
   CHECK(loaded->checkpoint.optimizer == OptimizerState{.momentum = {0, 0, 0}});
@@ -226,7 +239,8 @@ TEST_CASE("An update that makes the model infinite is noticed in the next snapsh
   CHECK(!desk.snapshot().finite);
 }
 
-TEST_CASE("The trainer stops by itself when the budget is spent, and evaluates what it ended with") {
+TEST_CASE(
+    "The trainer stops by itself when the budget is spent, and evaluates what it ended with") {
   Desk desk;
   auto trainer = toy_trainer(toy_job("", 95));
   trainer->start(desk.callbacks());
@@ -290,7 +304,9 @@ TEST_CASE("Every step takes at least the time it is asked to take") {
   CHECK(desk.snapshot().step_seconds >= 0.005);
 }
 
-TEST_CASE("A device that fails is reported, and the trainer still stops and answers for its checkpoints") {
+TEST_CASE(
+    "A device that fails is reported, and the trainer still stops and answers for its "
+    "checkpoints") {
   const TemporaryDirectory directory;
   Desk desk;
   auto trainer = toy_trainer(toy_job(), {.throw_at = 2});
@@ -299,7 +315,8 @@ TEST_CASE("A device that fails is reported, and the trainer still stops and answ
   CHECK(error.code == "device-failed");
   CHECK(test::contains(error.text, "the toy broke"));
   CHECK(trainer->status().state == TrainerState::failed);
-  trainer->write_checkpoint({directory / "m.safetensors", {}, CheckpointRequest::Model::current, desk.on_written()});
+  trainer->write_checkpoint(
+      {directory / "m.safetensors", {}, CheckpointRequest::Model::current, desk.on_written()});
   CHECK(desk.written());
   trainer->stop();
 }
@@ -309,7 +326,8 @@ TEST_CASE("A checkpoint asked for just before stop is written before stop return
   Desk desk;
   auto trainer = toy_trainer(toy_job());
   trainer->start(desk.callbacks());
-  trainer->write_checkpoint({directory / "m.safetensors", {{"node", "n1"}}, CheckpointRequest::Model::current, {}});
+  trainer->write_checkpoint(
+      {directory / "m.safetensors", {{"node", "n1"}}, CheckpointRequest::Model::current, {}});
   trainer->stop();
   const auto loaded = load_checkpoint(directory / "m.safetensors", trainer->schema());
   REQUIRE(loaded);
@@ -325,7 +343,8 @@ TEST_CASE("A checkpoint that does not come to be written keeps neither steps nor
   REQUIRE(::mkfifo(hangs.c_str(), 0600) == 0);
   auto trainer = toy_trainer(toy_job(still));
   trainer->start(desk.callbacks());
-  trainer->write_checkpoint({directory / "c.safetensors", {}, CheckpointRequest::Model::current, desk.on_written()});
+  trainer->write_checkpoint(
+      {directory / "c.safetensors", {}, CheckpointRequest::Model::current, desk.on_written()});
   std::vector<Step> evaluated;
   for (int times = 0; times < 3; ++times) {
     trainer->request_evaluation();
@@ -346,16 +365,22 @@ TEST_CASE("A stopped trainer writes a checkpoint of its last step at once") {
   trainer->start(desk.callbacks());
   desk.evaluation();
   trainer->stop();
-  trainer->write_checkpoint({directory / "m.safetensors", {}, CheckpointRequest::Model::current, desk.on_written()});
+  trainer->write_checkpoint(
+      {directory / "m.safetensors", {}, CheckpointRequest::Model::current, desk.on_written()});
   CHECK(desk.written());
   CHECK(load_checkpoint(directory / "m.safetensors", trainer->schema())->checkpoint.step == 10);
 }
 
-TEST_CASE("The best checkpoint is exactly the model that was evaluated, however far training has gone on") {
+TEST_CASE(
+    "The best checkpoint is exactly the model that was evaluated, however far training has gone "
+    "on") {
   const TemporaryDirectory directory;
   Desk desk;
   auto trainer = toy_trainer(toy_job());
-  trainer->write_checkpoint({directory / "best.safetensors", {}, CheckpointRequest::Model::last_evaluated, desk.on_written()});
+  trainer->write_checkpoint({directory / "best.safetensors",
+                             {},
+                             CheckpointRequest::Model::last_evaluated,
+                             desk.on_written()});
   CHECK(desk.written().error().code == "not-evaluated");
   trainer->start(desk.callbacks(), true);
   trainer->give({{0, 0, 0}, false, 3, true});
@@ -365,7 +390,10 @@ TEST_CASE("The best checkpoint is exactly the model that was evaluated, however 
   CHECK(evaluation.asked_for);
   trainer->give({{0, 0, 0}, false, 100, true});
   desk.snapshot();
-  trainer->write_checkpoint({directory / "best.safetensors", {}, CheckpointRequest::Model::last_evaluated, desk.on_written()});
+  trainer->write_checkpoint({directory / "best.safetensors",
+                             {},
+                             CheckpointRequest::Model::last_evaluated,
+                             desk.on_written()});
   REQUIRE(desk.written());
   const auto loaded = load_checkpoint(directory / "best.safetensors", trainer->schema());
   CHECK(loaded->checkpoint.step == evaluation.step);
@@ -390,8 +418,10 @@ TEST_CASE("Training on from a checkpoint equals never having stopped, bit for bi
   Desk desk;
   auto first = toy_trainer(job);
   auto callbacks = desk.callbacks();
-  callbacks.on_snapshot = [&](const Snapshot&) {  // on the training thread: the checkpoint is of the very next boundary
-    first->write_checkpoint({directory / "m.safetensors", {}, CheckpointRequest::Model::current, desk.on_written()});
+  // on the training thread: the checkpoint is of the very next boundary
+  callbacks.on_snapshot = [&](const Snapshot&) {
+    first->write_checkpoint(
+        {directory / "m.safetensors", {}, CheckpointRequest::Model::current, desk.on_written()});
   };
   first->start(callbacks, true);
   first->give({{0, 0, 0}, false, 63, true});
@@ -431,7 +461,8 @@ TEST_CASE("A checkpoint of another job is not restored") {
   CHECK(trainer->restore(checkpoint)->code == "foreign-checkpoint");
 }
 
-TEST_CASE("A checkpoint with another optimiser's state is not restored, whatever its job hash says") {
+TEST_CASE(
+    "A checkpoint with another optimiser's state is not restored, whatever its job hash says") {
   const auto restored = [](const Job& job, const OptimizerState& state) {
     Checkpoint checkpoint;
     checkpoint.model = {1, 2, 3};

@@ -1,4 +1,5 @@
-// The weights of a TorchScript file, read where they lie: what they cost in memory, and that they are what LibTorch itself loads.
+// The weights of a TorchScript file, read where they lie: what they cost in memory, and that they
+// are what LibTorch itself loads.
 #include <torch/script.h>
 #include <torch/torch.h>
 // Torch brings a CHECK of its own; doctest's has to win.
@@ -71,7 +72,9 @@ extern "C" int posix_memalign(void** out, std::size_t alignment, std::size_t byt
   return 0;
 }
 
-TEST_CASE("Weights of a TorchScript file to begin with cost one tensor beside the model that takes them") {
+TEST_CASE(
+    "Weights of a TorchScript file to begin with cost one tensor beside the model that takes "
+    "them") {
   const TemporaryDirectory directory;
   std::string path;
   std::vector<Segment> segments;
@@ -82,7 +85,8 @@ TEST_CASE("Weights of a TorchScript file to begin with cost one tensor beside th
     for (std::size_t i = 0; i < tensors; ++i) {
       const std::string name = "layer" + std::to_string(i);
       const torch::Tensor weight = torch::randn({rows, columns});
-      segments.push_back({name, {rows, columns}, i * rows * columns, rows * columns, SegmentKind::parameter});
+      segments.push_back(
+          {name, {rows, columns}, i * rows * columns, rows * columns, SegmentKind::parameter});
       const auto values = values_of(weight);
       want.insert(want.end(), values.begin(), values.end());
       module.register_parameter(name, weight.clone().requires_grad_(), false);
@@ -102,11 +106,14 @@ TEST_CASE("Weights of a TorchScript file to begin with cost one tensor beside th
   const Weights weights = read(path);
   CHECK(held() < before + small_things);
   CHECK_FALSE(take_weights(weights, *schema, model).has_value());
-  CHECK(most_held.load() < before + 2 * tensor_bytes + small_things);  // of a record, and of the tensor that is made of it
+  // of a record, and of the tensor that is made of it
+  CHECK(most_held.load() < before + 2 * tensor_bytes + small_things);
   CHECK(model == want);
 }
 
-TEST_CASE("Weights of a TorchScript file are what LibTorch loads: views, tied tensors, counters, modules in modules") {
+TEST_CASE(
+    "Weights of a TorchScript file are what LibTorch loads: views, tied tensors, counters, modules "
+    "in modules") {
   const TemporaryDirectory directory;
   torch::manual_seed(5);
   torch::jit::Module inner("Inner"), module("Model");
@@ -120,19 +127,20 @@ TEST_CASE("Weights of a TorchScript file are what LibTorch loads: views, tied te
   module.register_parameter("first", tied, false);
   inner.register_parameter("again", tied, false);
   inner.register_attribute("sizes", c10::ListType::ofInts(), c10::List<std::int64_t>({1, 2, 3}));
-  inner.register_attribute("names", c10::DictType::create(c10::StringType::get(), c10::ListType::ofTensors()),
-                           [] {
-                             c10::Dict<std::string, c10::List<torch::Tensor>> names;
-                             names.insert("a", c10::List<torch::Tensor>({torch::ones({2})}));
-                             return c10::IValue(names);
-                           }());
+  inner.register_attribute(
+      "names", c10::DictType::create(c10::StringType::get(), c10::ListType::ofTensors()), [] {
+        c10::Dict<std::string, c10::List<torch::Tensor>> names;
+        names.insert("a", c10::List<torch::Tensor>({torch::ones({2})}));
+        return c10::IValue(names);
+      }());
   module.register_module("inner", inner);
   const std::string path = save(module, directory);
 
   const Weights weights = read(path);
   std::vector<std::string> names;
   for (const auto& [name, tensor] : weights.tensors) names.push_back(name);
-  CHECK(names == std::vector<std::string>{"first", "inner.empty", "inner.running_mean", "inner.seen", "inner.turned"});
+  CHECK(names == std::vector<std::string>{"first", "inner.empty", "inner.running_mean",
+                                          "inner.seen", "inner.turned"});
   const ModelTensors loaded = tensors_of(torch::jit::load(path));
   for (const auto* list : {&loaded.parameters, &loaded.buffers})
     for (const ModelTensors::Named& original : *list)
@@ -155,17 +163,21 @@ TEST_CASE("Reading weights leaves their file alone, which they outlive") {
   CHECK(values_of(weights, "weight") == std::vector<float>(500, 2.5f));
 }
 
-TEST_CASE("A TorchScript file that is cut or damaged gives no weights, and a reason that names it") {
+TEST_CASE(
+    "A TorchScript file that is cut or damaged gives no weights, and a reason that names it") {
   const TemporaryDirectory directory;
   torch::jit::Module module("Model");
   module.register_parameter("weight", torch::randn({5000}).requires_grad_(), false);
   const std::string path = save(module, directory);
   const std::string whole = test::read_file(path);
-  for (const std::string& damaged : {whole.substr(0, whole.size() / 2), whole.substr(0, 100), whole.substr(0, 4) + "rubbish"}) {
+  for (const std::string& damaged :
+       {whole.substr(0, whole.size() / 2), whole.substr(0, 100), whole.substr(0, 4) + "rubbish"}) {
     test::write_file(path, damaged);
     const auto weights = read_torchscript_weights(path);
     REQUIRE(!weights);
     CHECK(weights.error().code == "bad-weights");
-    CHECK_MESSAGE(contains(weights.error().text, path + ": is a TorchScript file cut short, or damaged"), weights.error().text);
+    CHECK_MESSAGE(
+        contains(weights.error().text, path + ": is a TorchScript file cut short, or damaged"),
+        weights.error().text);
   }
 }

@@ -1,4 +1,5 @@
-// tests/unit/net_authority.h - an authority that signs certificates for tests, as an operator's would, and can take them back.
+// tests/unit/net_authority.h - an authority that signs certificates for tests, as an operator's
+// would, and can take them back.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -32,7 +33,9 @@ struct Wanted {
 class Authority {
  public:
   // `above`: who signs it; null: itself. Its certificate is ca().
-  Authority(const std::filesystem::path& folder, const std::string& name, const Authority* above = nullptr) : folder_(folder), name_(name) {
+  Authority(const std::filesystem::path& folder, const std::string& name,
+            const Authority* above = nullptr)
+      : folder_(folder), name_(name) {
     key_.reset(EVP_EC_gen("P-256"));
     certificate_ = make(key_.get(), name, above == nullptr ? *this : *above, {}, true);
     write(ca(), [this](std::FILE* file) { return PEM_write_X509(file, certificate_.get()); });
@@ -40,16 +43,23 @@ class Authority {
 
   [[nodiscard]] std::string ca() const { return (folder_ / (name_ + ".ca.pem")).string(); }
 
-  // Files of a node that this authority signed for, to be verified against `trusted` (this one's own unless given).
-  PeerCertificateFiles issue(const std::string& node, const Wanted& wanted = {}, const Authority* trusted = nullptr) {
+  // Files of a node that this authority signed for, to be verified against `trusted` (this one's
+  // own unless given).
+  PeerCertificateFiles issue(const std::string& node, const Wanted& wanted = {},
+                             const Authority* trusted = nullptr) {
     const std::unique_ptr<EVP_PKEY, FreeOpenSsl> key(EVP_EC_gen("P-256"));
     last_ = make(key.get(), node, *this, wanted, false);
-    const PeerCertificateFiles files{(trusted == nullptr ? *this : *trusted).ca(), (folder_ / (node + ".pem")).string(), (folder_ / (node + ".key")).string()};
+    const PeerCertificateFiles files{(trusted == nullptr ? *this : *trusted).ca(),
+                                     (folder_ / (node + ".pem")).string(),
+                                     (folder_ / (node + ".key")).string()};
     write(files.certificate, [&](std::FILE* file) {
       const bool below = trusted != nullptr && trusted != this;
-      return PEM_write_X509(file, last_.get()) == 1 && (!below || PEM_write_X509(file, certificate_.get()) == 1);
+      return PEM_write_X509(file, last_.get()) == 1 &&
+             (!below || PEM_write_X509(file, certificate_.get()) == 1);
     });
-    write(files.key, [&](std::FILE* file) { return PEM_write_PrivateKey(file, key.get(), nullptr, nullptr, 0, nullptr, nullptr); });
+    write(files.key, [&](std::FILE* file) {
+      return PEM_write_PrivateKey(file, key.get(), nullptr, nullptr, 0, nullptr, nullptr);
+    });
     REQUIRE(::chmod(files.key.c_str(), 0600) == 0);
     return files;
   }
@@ -68,7 +78,8 @@ class Authority {
     REQUIRE(X509_CRL_set1_nextUpdate(list.get(), X509_gmtime_adj(time, 3600)) == 1);
     ASN1_TIME_free(time);
     REQUIRE(X509_CRL_sign(list.get(), key_.get(), EVP_sha256()) > 0);
-    write(ca(), [&](std::FILE* file) { return PEM_write_X509_CRL(file, list.get()); }, "a");
+    write(
+        ca(), [&](std::FILE* file) { return PEM_write_X509_CRL(file, list.get()); }, "a");
   }
 
  private:
@@ -81,7 +92,8 @@ class Authority {
     X509_EXTENSION_free(extension);
   }
 
-  static Certificate make(EVP_PKEY* key, const std::string& name, const Authority& signer, const Wanted& wanted, bool authority) {
+  static Certificate make(EVP_PKEY* key, const std::string& name, const Authority& signer,
+                          const Wanted& wanted, bool authority) {
     static long serial = 0;
     Certificate made(X509_new());
     X509* x = made.get();
@@ -90,8 +102,10 @@ class Authority {
     X509_gmtime_adj(X509_getm_notBefore(x), wanted.from_s);
     X509_gmtime_adj(X509_getm_notAfter(x), wanted.until_s);
     X509_set_pubkey(x, key);
-    X509_NAME_add_entry_by_txt(X509_get_subject_name(x), "CN", MBSTRING_ASC, reinterpret_cast<const unsigned char*>(name.c_str()), -1, -1, 0);
-    X509_set_issuer_name(x, X509_get_subject_name(signer.certificate_ ? signer.certificate_.get() : x));
+    X509_NAME_add_entry_by_txt(X509_get_subject_name(x), "CN", MBSTRING_ASC,
+                               reinterpret_cast<const unsigned char*>(name.c_str()), -1, -1, 0);
+    X509_set_issuer_name(
+        x, X509_get_subject_name(signer.certificate_ ? signer.certificate_.get() : x));
     extend(x, NID_basic_constraints, authority ? "critical,CA:TRUE" : "CA:FALSE");
     if (!authority) extend(x, NID_ext_key_usage, wanted.purposes);
     REQUIRE(X509_sign(x, signer.key_.get(), EVP_sha256()) > 0);

@@ -1,4 +1,5 @@
-// Peers that prove themselves by certificates: who is let in, who is refused and what both ends say of it.
+// Peers that prove themselves by certificates: who is let in, who is refused and what both ends say
+// of it.
 #include <boost/asio/ssl.hpp>
 #include <fstream>
 
@@ -17,7 +18,8 @@ struct Refusal {
 };
 Refusal refusal(EventLoop& loop, Node& dialler, Node& listener) {
   dialler.transport.dial(listener.listen());
-  REQUIRE(loop.run_until([&] { return !dialler.seen.failed.empty() && !listener.seen.rejected.empty(); }, patience));
+  REQUIRE(loop.run_until(
+      [&] { return !dialler.seen.failed.empty() && !listener.seen.rejected.empty(); }, patience));
   CHECK(dialler.seen.opened.empty());
   CHECK(listener.seen.opened.empty());
   stop_all(loop, {&dialler, &listener});
@@ -32,15 +34,20 @@ Refusal refusal(const auto& dialler_has, const auto& listener_has) {
 void exchange(EventLoop& loop, Node& a, Node& b, const Endpoint& where) {
   const std::size_t before = b.seen.opened.size();
   a.transport.dial(where);
-  REQUIRE_MESSAGE(loop.run_until([&] { return a.seen.opened.size() == 1 && b.seen.opened.size() > before; }, patience),
-                  (a.seen.failed.empty() ? "no session" : a.seen.failed.back().second.text));
+  REQUIRE_MESSAGE(
+      loop.run_until([&] { return a.seen.opened.size() == 1 && b.seen.opened.size() > before; },
+                     patience),
+      (a.seen.failed.empty() ? "no session" : a.seen.failed.back().second.text));
   const std::size_t received = b.seen.received.size();
   a.transport.send(a.seen.session(), Lane::control, shared("to b"));
   b.transport.send(b.seen.session(), Lane::bulk, shared("to a"));
-  REQUIRE(loop.run_until([&] { return a.seen.received.size() == 1 && b.seen.received.size() > received; }, patience));
+  REQUIRE(loop.run_until(
+      [&] { return a.seen.received.size() == 1 && b.seen.received.size() > received; }, patience));
 }
 
-bool mentions(const std::string& text, const std::string& what) { return text.find(what) != std::string::npos; }
+bool mentions(const std::string& text, const std::string& what) {
+  return text.find(what) != std::string::npos;
+}
 
 std::string mistake(const PeerCertificateFiles& files) {
   const auto read = PeerCertificates::read(files);
@@ -48,7 +55,8 @@ std::string mistake(const PeerCertificateFiles& files) {
 }
 
 // What a listener says of a TLS client that is not gossipd's. `setup` makes that client.
-Error reject_client(const PeerCertificates& ours, const std::function<void(asio::ssl::context&)>& setup) {
+Error reject_client(const PeerCertificates& ours,
+                    const std::function<void(asio::ssl::context&)>& setup) {
   EventLoop loop;
   Node listener(loop, ours);
   const Endpoint where = listener.listen();
@@ -65,48 +73,62 @@ Error reject_client(const PeerCertificates& ours, const std::function<void(asio:
 
 }  // namespace
 
-TEST_CASE("nodes whose certificates one authority signed exchange messages both ways, on any address") {
+TEST_CASE(
+    "nodes whose certificates one authority signed exchange messages both ways, on any address") {
   const TemporaryFolder folder;
   Authority authority(folder.path, "authority");
   EventLoop loop;
-  Node a(loop, certificates(authority.issue("box1"))), b(loop, certificates(authority.issue("box2")));
+  Node a(loop, certificates(authority.issue("box1"))),
+      b(loop, certificates(authority.issue("box2")));
   exchange(loop, a, b, {"127.0.0.1", b.listen("").port});
   stop_all(loop, {&a, &b});
 }
 
-TEST_CASE("an authority below the trusted one may sign, and is sent along; one that is trusted alone needs no root") {
+TEST_CASE(
+    "an authority below the trusted one may sign, and is sent along; one that is trusted alone "
+    "needs no root") {
   const TemporaryFolder folder;
-  Authority root(folder.path, "root"), below(folder.path, "below", &root), other(folder.path, "other", &root);
+  Authority root(folder.path, "root"), below(folder.path, "below", &root),
+      other(folder.path, "other", &root);
   EventLoop loop;
-  Node a(loop, certificates(root.issue("box1"))), b(loop, certificates(below.issue("box2", {}, &root)));
+  Node a(loop, certificates(root.issue("box1"))),
+      b(loop, certificates(below.issue("box2", {}, &root)));
   exchange(loop, a, b, b.listen());
   stop_all(loop, {&a, &b});
 
   // Who trusts `below` alone takes nobody else whom the root signed for.
-  const Refusal refused = refusal(certificates(other.issue("box3", {}, &root)), certificates(below.issue("box4")));
+  const Refusal refused =
+      refusal(certificates(other.issue("box3", {}, &root)), certificates(below.issue("box4")));
   CHECK(refused.listener.code == "wrong-certificate");
 }
 
 TEST_CASE("a certificate of another authority is refused with that reason on both ends") {
   const TemporaryFolder folder;
   Authority ours(folder.path, "ours"), theirs(folder.path, "theirs");
-  const Refusal refused = refusal(certificates(theirs.issue("box2")), certificates(ours.issue("box1")));
+  const Refusal refused =
+      refusal(certificates(theirs.issue("box2")), certificates(ours.issue("box1")));
   CHECK(refused.dialler.code == "wrong-certificate");
   CHECK(refused.listener.code == "wrong-certificate");
   CHECK(mentions(refused.dialler.text, "CN=box1"));  // the dialler looks first
   CHECK(mentions(refused.listener.text, "another authority"));
 }
 
-TEST_CASE("an expired and a future certificate are refused with that reason on both ends, whoever dials") {
+TEST_CASE(
+    "an expired and a future certificate are refused with that reason on both ends, whoever "
+    "dials") {
   const TemporaryFolder folder;
   Authority authority(folder.path, "authority");
   const PeerCertificates good = certificates(authority.issue("box1"));
-  for (const auto& [wanted, words] : {std::pair(Wanted{.from_s = -7200, .until_s = -3600}, "expired"), std::pair(Wanted{.from_s = 3600, .until_s = 7200}, "not yet valid")}) {
+  for (const auto& [wanted, words] :
+       {std::pair(Wanted{.from_s = -7200, .until_s = -3600}, "expired"),
+        std::pair(Wanted{.from_s = 3600, .until_s = 7200}, "not yet valid")}) {
     CAPTURE(words);
     const PeerCertificates bad = certificates(authority.issue("box2", wanted));
     REQUIRE(bad.out_of_date());
     const Refusal from_bad = refusal(bad, good), to_bad = refusal(good, bad);
-    for (const Error& error : {from_bad.dialler, from_bad.listener, to_bad.dialler, to_bad.listener}) CHECK(error.code == "wrong-certificate");
+    for (const Error& error :
+         {from_bad.dialler, from_bad.listener, to_bad.dialler, to_bad.listener})
+      CHECK(error.code == "wrong-certificate");
     for (const Error& error : {from_bad.listener, to_bad.dialler}) {
       CHECK(mentions(error.text, words));
       CHECK(mentions(error.text, "CN=box2"));
@@ -116,12 +138,15 @@ TEST_CASE("an expired and a future certificate are refused with that reason on b
   CHECK(!good.out_of_date());
 }
 
-TEST_CASE("a node with a key and one with certificates refuse each other and both say so, whoever dials") {
+TEST_CASE(
+    "a node with a key and one with certificates refuse each other and both say so, whoever "
+    "dials") {
   const TemporaryFolder folder;
   Authority authority(folder.path, "authority");
   const PeerCertificates certificate = certificates(authority.issue("box1"));
   const ClusterKey key = test_key(0x11, 1);
-  const Refusal key_dials = refusal(key, certificate), certificate_dials = refusal(certificate, key);
+  const Refusal key_dials = refusal(key, certificate),
+                certificate_dials = refusal(certificate, key);
   CHECK(key_dials.dialler.code == "wrong-key");
   CHECK(mentions(key_dials.dialler.text, "uses certificates"));
   CHECK(key_dials.listener.code == "wrong-certificate");
@@ -157,23 +182,28 @@ TEST_CASE("a TLS client without certificate, or with a version before 1.3, is re
   CHECK(old.code == "tls");
 }
 
-TEST_CASE("a certificate that is taken back ends its session when the list is read, and no other, and comes in no more") {
+TEST_CASE(
+    "a certificate that is taken back ends its session when the list is read, and no other, and "
+    "comes in no more") {
   const TemporaryFolder folder;
   Authority authority(folder.path, "authority");
   EventLoop loop;
   const PeerCertificateFiles files = authority.issue("box1");
-  Node first(loop, certificates(files)), good(loop, certificates(authority.issue("box2"))), stolen(loop, certificates(authority.issue("box3")));
+  Node first(loop, certificates(files)), good(loop, certificates(authority.issue("box2"))),
+      stolen(loop, certificates(authority.issue("box3")));
   const Endpoint where = first.listen();
   exchange(loop, good, first, where);
   exchange(loop, stolen, first, where);
   authority.revoke_last();
   first.transport.set_certificates(certificates(files));
-  REQUIRE(loop.run_until([&] { return !stolen.seen.closed.empty() && !first.seen.closed.empty(); }, patience));
+  REQUIRE(loop.run_until([&] { return !stolen.seen.closed.empty() && !first.seen.closed.empty(); },
+                         patience));
   CHECK(first.seen.closed[0].first == first.seen.opened[1].first);
   CHECK(first.seen.closed[0].second.code == "certificate");
   CHECK(mentions(first.seen.closed[0].second.text, "revoked"));
   stolen.transport.dial(where);
-  REQUIRE(loop.run_until([&] { return !stolen.seen.failed.empty() && !first.seen.rejected.empty(); }, patience));
+  REQUIRE(loop.run_until(
+      [&] { return !stolen.seen.failed.empty() && !first.seen.rejected.empty(); }, patience));
   CHECK(mentions(first.seen.rejected[0].text, "revoked"));
   good.transport.send(good.seen.session(), Lane::control, shared("still here"));
   REQUIRE(loop.run_until([&] { return first.seen.received.size() == 3; }, patience));
@@ -191,10 +221,12 @@ TEST_CASE("files that cannot work are refused with the setting, the reason and a
     change(files);
     return mistake(files);
   };
-  const std::string missing = (folder.path / "missing").string(), text = (folder.path / "text").string();
+  const std::string missing = (folder.path / "missing").string(),
+                    text = (folder.path / "text").string();
   std::ofstream(text) << "no PEM\n";
   REQUIRE(::chmod(text.c_str(), 0600) == 0);
-  CHECK(mentions(with([&](auto& f) { f.ca = missing; }), "peer_tls.ca: " + missing + " cannot be read: No such file"));
+  CHECK(mentions(with([&](auto& f) { f.ca = missing; }),
+                 "peer_tls.ca: " + missing + " cannot be read: No such file"));
   CHECK(mentions(with([&](auto& f) { f.ca = text; }), "holds no certificate"));
   CHECK(mentions(with([&](auto& f) { f.ca = good.certificate; }), "no authority's"));
   CHECK(mentions(with([&](auto& f) { f.ca = other.ca(); }), "does not stand before"));
@@ -203,8 +235,10 @@ TEST_CASE("files that cannot work are refused with the setting, the reason and a
   CHECK(mentions(with([&](auto& f) { f.key = missing; }), "does not exist"));
   CHECK(mentions(with([&](auto& f) { f.key = text; }), "holds no private key"));
   CHECK(mentions(with([&](auto& f) { f.key = second.key; }), "is not the key of the certificate"));
-  CHECK(mentions(mistake(authority.issue("server", {.purposes = "serverAuth"})), "as a TLS client"));
-  CHECK(mentions(mistake(authority.issue("client", {.purposes = "clientAuth"})), "as a TLS server"));
+  CHECK(
+      mentions(mistake(authority.issue("server", {.purposes = "serverAuth"})), "as a TLS client"));
+  CHECK(
+      mentions(mistake(authority.issue("client", {.purposes = "clientAuth"})), "as a TLS server"));
   REQUIRE(::chmod(second.key.c_str(), 0640) == 0);
   CHECK(mentions(mistake(second), "chmod 600 " + second.key));
 }
@@ -215,7 +249,8 @@ TEST_CASE("an encrypted private key is refused and nobody is asked for its passp
   PeerCertificateFiles files = authority.issue("box1");
   EVP_PKEY* key = EVP_EC_gen("P-256");
   std::FILE* file = std::fopen(files.key.c_str(), "w");
-  REQUIRE(PEM_write_PKCS8PrivateKey(file, key, EVP_aes_128_cbc(), "secret", 6, nullptr, nullptr) == 1);
+  REQUIRE(PEM_write_PKCS8PrivateKey(file, key, EVP_aes_128_cbc(), "secret", 6, nullptr, nullptr) ==
+          1);
   std::fclose(file);
   EVP_PKEY_free(key);
   CHECK(mentions(mistake(files), "is encrypted"));

@@ -26,7 +26,10 @@ void append(Bytes& out, const Bytes& more) { out.insert(out.end(), more.begin(),
 
 Bytes chunk(const Bytes& message, std::size_t begin, std::size_t length, bool first) {
   Bytes out;
-  append_frame({.kind = FrameKind::bulk, .first = first, .length = static_cast<std::uint32_t>(length), .total = static_cast<std::uint32_t>(message.size())},
+  append_frame({.kind = FrameKind::bulk,
+                .first = first,
+                .length = static_cast<std::uint32_t>(length),
+                .total = static_cast<std::uint32_t>(message.size())},
                std::span(message).subspan(begin, length), out);
   return out;
 }
@@ -38,16 +41,19 @@ struct Decoded {
 };
 
 // Feeds `stream` in pieces that end at the given places.
-Decoded decode(const Bytes& stream, const std::vector<std::size_t>& cuts = {}, const FrameLimits& limits = {}) {
+Decoded decode(const Bytes& stream, const std::vector<std::size_t>& cuts = {},
+               const FrameLimits& limits = {}) {
   FrameDecoder decoder(limits);
   Decoded decoded;
   std::size_t begin = 0;
   for (std::size_t i = 0; i <= cuts.size(); ++i) {
     const std::size_t end = i < cuts.size() ? cuts[i] : stream.size();
-    const Bytes piece(stream.begin() + static_cast<std::ptrdiff_t>(begin), stream.begin() + static_cast<std::ptrdiff_t>(end));
+    const Bytes piece(stream.begin() + static_cast<std::ptrdiff_t>(begin),
+                      stream.begin() + static_cast<std::ptrdiff_t>(end));
     decoder.feed(piece);
     while (const auto message = decoder.next()) {
-      decoded.messages.emplace_back(message->kind, Bytes(message->payload.begin(), message->payload.end()));
+      decoded.messages.emplace_back(message->kind,
+                                    Bytes(message->payload.begin(), message->payload.end()));
     }
     begin = end;
   }
@@ -67,15 +73,20 @@ Bytes mixed_stream(std::vector<std::pair<FrameKind, Bytes>>& expected) {
   append(stream, single(FrameKind::control, bytes_of("overtakes")));
   append(stream, chunk(bulk, 30, bulk.size() - 30, false));
   append(stream, single(FrameKind::goodbye, bytes_of("done: really")));
-  expected = {{FrameKind::control, bytes_of("first")},     {FrameKind::control, bytes_of("a")}, {FrameKind::control, bytes_of("bc")},
-              {FrameKind::control, bytes_of("overtakes")}, {FrameKind::bulk, bulk},             {FrameKind::goodbye, bytes_of("done: really")}};
+  expected = {{FrameKind::control, bytes_of("first")},
+              {FrameKind::control, bytes_of("a")},
+              {FrameKind::control, bytes_of("bc")},
+              {FrameKind::control, bytes_of("overtakes")},
+              {FrameKind::bulk, bulk},
+              {FrameKind::goodbye, bytes_of("done: really")}};
   return stream;
 }
 
 }  // namespace
 
 TEST_CASE("the frame of 'ping' has exactly the bytes of FRAME.md") {
-  const unsigned char golden[] = {0x67, 0x50, 0x00, 0x01, 4, 0, 0, 0, 4, 0, 0, 0, 0x8c, 0xdc, 0x3a, 0x02, 'p', 'i', 'n', 'g'};
+  const unsigned char golden[] = {0x67, 0x50, 0x00, 0x01, 4,    0,    0,   0,   4,   0,
+                                  0,    0,    0x8c, 0xdc, 0x3a, 0x02, 'p', 'i', 'n', 'g'};
   const auto expected = std::as_bytes(std::span(golden));
   CHECK(single(FrameKind::control, bytes_of("ping")) == Bytes(expected.begin(), expected.end()));
 }
@@ -105,7 +116,8 @@ TEST_CASE("a stream that ends anywhere inside a message hands out nothing of tha
   append(stream, chunk(bulk, 4, 6, false));
   for (std::size_t end = 0; end < stream.size(); ++end) {
     CAPTURE(end);
-    const Decoded decoded = decode(Bytes(stream.begin(), stream.begin() + static_cast<std::ptrdiff_t>(end)));
+    const Decoded decoded =
+        decode(Bytes(stream.begin(), stream.begin() + static_cast<std::ptrdiff_t>(end)));
     REQUIRE(decoded.messages.empty());
     REQUIRE(!decoded.error);
     REQUIRE(decoded.at_boundary == (end == 0));
@@ -143,7 +155,8 @@ TEST_CASE("each broken rule has its own error") {
 
   CHECK(decode(single(FrameKind::control, {})).error == FrameError::empty);
   CHECK(decode(single(FrameKind::control, message), {}, limits).error == FrameError::too_long);
-  CHECK(decode(single(FrameKind::goodbye, Bytes(goodbye_bytes_max + 1))).error == FrameError::too_long);
+  CHECK(decode(single(FrameKind::goodbye, Bytes(goodbye_bytes_max + 1))).error ==
+        FrameError::too_long);
   CHECK(decode(chunk(message, 0, 9, true), {}, limits).error == FrameError::too_long);
   CHECK(decode(chunk(Bytes(17), 0, 8, true), {}, limits).error == FrameError::too_long);
 
@@ -195,7 +208,8 @@ TEST_CASE("random garbage and randomly damaged streams never yield a message tha
       damaged[random.below(damaged.size())] = static_cast<std::byte>(random.next());
     }
     if (seed % 3 == 0) {
-      for (std::size_t i = 2; i < damaged.size(); ++i) damaged[i] = static_cast<std::byte>(random.next());
+      for (std::size_t i = 2; i < damaged.size(); ++i)
+        damaged[i] = static_cast<std::byte>(random.next());
     }
     const Decoded decoded = decode(damaged, {random.below(damaged.size())});
     for (const auto& message : decoded.messages) {

@@ -26,11 +26,17 @@ class Service {
   explicit Service(HttpServerOptions options = {}) {
     router_.add("GET", "/hello", [](const HttpRequest& request) {
       const auto name = request.query.find("name");
-      return HttpResponse{.content_type = "text/plain", .body = "hello " + (name == request.query.end() ? "you" : name->second), .headers = {{"X-Extra", "1"}}};
+      return HttpResponse{.content_type = "text/plain",
+                          .body = "hello " + (name == request.query.end() ? "you" : name->second),
+                          .headers = {{"X-Extra", "1"}}};
     });
-    router_.add("POST", "/echo", [](const HttpRequest& request) { return HttpResponse{.content_type = "text/plain", .body = request.body, .headers = {}}; });
+    router_.add("POST", "/echo", [](const HttpRequest& request) {
+      return HttpResponse{.content_type = "text/plain", .body = request.body, .headers = {}};
+    });
     router_.add("GET", "/later", HttpHandler([this](const HttpRequest&, HttpRespond respond) {
-                  loop_.post([respond = std::move(respond)] { respond(HttpResponse{.body = "\"late\"", .headers = {}}); });
+                  loop_.post([respond = std::move(respond)] {
+                    respond(HttpResponse{.body = "\"late\"", .headers = {}});
+                  });
                 }));
     router_.add("GET", "/dropped", HttpHandler([](const HttpRequest&, const HttpRespond&) {}));
     router_.add("GET", "/never", HttpHandler([this](const HttpRequest&, HttpRespond respond) {
@@ -38,7 +44,10 @@ class Service {
                   ++kept;
                 }));
     router_.add("GET", "/livez", [](const HttpRequest&) { return HttpResponse{.headers = {}}; });
-    server.emplace(loop_, HttpHandler([this](const HttpRequest& request, HttpRespond respond) { router_(request, std::move(respond)); }), std::move(options));
+    server.emplace(loop_, HttpHandler([this](const HttpRequest& request, HttpRespond respond) {
+                     router_(request, std::move(respond));
+                   }),
+                   std::move(options));
   }
   ~Service() { stop(); }
   void stop() {
@@ -52,8 +61,16 @@ class Service {
     where = *bound;
     thread_ = std::thread([this] { loop_.run(); });
   }
-  Result<HttpResponse> call(const std::string& method, const std::string& target, const std::string& body = {}, std::map<std::string, std::string> headers = {}) const {
-    return http_call({.server = where, .unix_path = unix_path, .method = method, .target = target, .body = body, .headers = std::move(headers), .timeout = 30s});
+  Result<HttpResponse> call(const std::string& method, const std::string& target,
+                            const std::string& body = {},
+                            std::map<std::string, std::string> headers = {}) const {
+    return http_call({.server = where,
+                      .unix_path = unix_path,
+                      .method = method,
+                      .target = target,
+                      .body = body,
+                      .headers = std::move(headers),
+                      .timeout = 30s});
   }
   // Sends bytes as they are, and returns everything until the server closes.
   std::string raw(const std::string& words) const {
@@ -75,7 +92,7 @@ class Service {
   }
 
   std::string unix_path;
-  std::atomic<int> kept = 0;  // requests of /never so far
+  std::atomic<int> kept = 0;         // requests of /never so far
   std::optional<HttpServer> server;  // touched before start() and after stop() only
 
  private:
@@ -84,14 +101,19 @@ class Service {
   std::thread thread_;
 };
 
-std::string get(const Service& service, const std::string& extra = {}, const std::string& version = "1.1") {
-  return "GET /hello HTTP/" + version + "\r\nHost: " + to_string(service.where) + "\r\n" + extra + "\r\n";
+std::string get(const Service& service, const std::string& extra = {},
+                const std::string& version = "1.1") {
+  return "GET /hello HTTP/" + version + "\r\nHost: " + to_string(service.where) + "\r\n" + extra +
+         "\r\n";
 }
 
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 HttpRequest from(const std::string& host, const std::string& origin = {}) {
-  HttpRequest request{.method = "GET", .path = "/", .query = {}, .headers = {{"host", host}}, .body = {}};
+  HttpRequest request{
+      .method = "GET", .path = "/", .query = {}, .headers = {{"host", host}}, .body = {}};
   if (!origin.empty()) request.headers["origin"] = origin;
   return request;
 }
@@ -106,7 +128,8 @@ TEST_CASE("a route answers with its status, type, headers and body") {
   CHECK(response->status == 200);
   CHECK(response->content_type == "text/plain");
   CHECK(response->body == "hello box 1");
-  CHECK(std::find(response->headers.begin(), response->headers.end(), std::pair<std::string, std::string>("X-Extra", "1")) != response->headers.end());
+  CHECK(std::find(response->headers.begin(), response->headers.end(),
+                  std::pair<std::string, std::string>("X-Extra", "1")) != response->headers.end());
   CHECK(service.call("POST", "/echo", "ping")->body == "ping");
   CHECK(service.call("GET", "/later")->body == "\"late\"");
 }
@@ -122,15 +145,18 @@ TEST_CASE("unknown paths and methods are problem documents with a stable code") 
   const auto wrong = service.call("DELETE", "/hello");
   REQUIRE(wrong);
   CHECK(wrong->status == 405);
-  CHECK(std::find(wrong->headers.begin(), wrong->headers.end(), std::pair<std::string, std::string>("Allow", "GET")) != wrong->headers.end());
-  CHECK(contains(service.raw("GET hello HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"), "400 Bad Request"));
+  CHECK(std::find(wrong->headers.begin(), wrong->headers.end(),
+                  std::pair<std::string, std::string>("Allow", "GET")) != wrong->headers.end());
+  CHECK(contains(service.raw("GET hello HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"),
+                 "400 Bad Request"));
   CHECK(contains(service.raw("this is not HTTP at all\r\n\r\n"), "400 Bad Request"));
 }
 
 TEST_CASE("HEAD answers like GET but without the body") {
   Service service;
   service.start();
-  const std::string answer = service.raw("HEAD /hello HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+  const std::string answer =
+      service.raw("HEAD /hello HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
   CHECK(contains(answer, "200 OK"));
   CHECK(contains(answer, "Content-Length: 9"));
   CHECK(answer.ends_with("\r\n\r\n"));
@@ -140,9 +166,12 @@ TEST_CASE("HEAD answers like GET but without the body") {
 TEST_CASE("one connection serves many requests until asked to close") {
   Service service;
   service.start();
-  const std::string answers = service.raw(get(service) + get(service) + get(service, "Connection: close\r\n"));
+  const std::string answers =
+      service.raw(get(service) + get(service) + get(service, "Connection: close\r\n"));
   std::size_t count = 0;
-  for (std::size_t at = answers.find("hello you"); at != std::string::npos; at = answers.find("hello you", at + 1)) ++count;
+  for (std::size_t at = answers.find("hello you"); at != std::string::npos;
+       at = answers.find("hello you", at + 1))
+    ++count;
   CHECK(count == 3);
   CHECK(contains(service.raw(get(service, {}, "1.0")), "hello you"));  // 1.0 closes by itself
 }
@@ -154,14 +183,20 @@ TEST_CASE("bodies and headers over their limits are refused and not read") {
   const auto large = service.call("POST", "/echo", std::string(1001, 'x'));
   REQUIRE(large);
   CHECK(large->status == 413);
-  CHECK(contains(service.raw("POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n"), "413"));
-  CHECK(contains(service.raw("GET /hello HTTP/1.1\r\nHost: localhost\r\nX: " + std::string(4000, 'x') + "\r\n\r\n"), "431"));
+  CHECK(contains(
+      service.raw("POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n"),
+      "413"));
+  CHECK(contains(service.raw("GET /hello HTTP/1.1\r\nHost: localhost\r\nX: " +
+                             std::string(4000, 'x') + "\r\n\r\n"),
+                 "431"));
 }
 
 TEST_CASE("a client that expects 100-continue is told to go on") {
   Service service;
   service.start();
-  const std::string answer = service.raw("POST /echo HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nConnection: close\r\nContent-Length: 2\r\n\r\nhi");
+  const std::string answer = service.raw(
+      "POST /echo HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nConnection: "
+      "close\r\nContent-Length: 2\r\n\r\nhi");
   CHECK(answer.starts_with("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK"));
 }
 
@@ -183,7 +218,9 @@ TEST_CASE("a handler that drops its request or never answers does not leave the 
   CHECK(service.call("GET", "/never")->status == 503);
 }
 
-TEST_CASE("connections over the maximum are turned away while all have requests under way, and room comes back") {
+TEST_CASE(
+    "connections over the maximum are turned away while all have requests under way, and room "
+    "comes back") {
   Service service({.connections_max = 2});
   service.start();
   {
@@ -192,7 +229,8 @@ TEST_CASE("connections over the maximum are turned away while all have requests 
     tcp::socket first(io), second(io);
     for (tcp::socket* one : {&first, &second}) {
       one->connect(where);
-      asio::write(*one, asio::buffer("GET /never HTTP/1.1\r\nHost: " + to_string(service.where) + "\r\n\r\n"));
+      asio::write(*one, asio::buffer("GET /never HTTP/1.1\r\nHost: " + to_string(service.where) +
+                                     "\r\n\r\n"));
     }
     while (service.kept < 2) std::this_thread::yield();
     const auto refused = service.call("GET", "/hello");
@@ -201,17 +239,24 @@ TEST_CASE("connections over the maximum are turned away while all have requests 
     service.let_go();
   }
   Result<HttpResponse> response = service.call("GET", "/hello");
-  for (int tries = 0; !response && tries < 10'000; ++tries) response = service.call("GET", "/hello");  // until the two are seen to be gone
+  // until the two are seen to be gone
+  for (int tries = 0; !response && tries < 10'000; ++tries)
+    response = service.call("GET", "/hello");
   CHECK(response);
   service.stop();
   CHECK(service.server->counters().refused_full >= 1);
 }
 
-TEST_CASE("a flood of requests, good, bad and cut off, from more connections than there is room for, is answered or turned away, all of it") {
+TEST_CASE(
+    "a flood of requests, good, bad and cut off, from more connections than there is room for, is "
+    "answered or turned away, all of it") {
   Service service({.connections_max = 16, .read_timeout = 2s});
   service.start();
-  const std::string good = get(service), deep = std::string(60'000, '['), bad = "\r\nNONSENSE\r\n\r\n";
-  const std::string post = "POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + std::to_string(deep.size()) + "\r\n\r\n" + deep;
+  const std::string good = get(service), deep = std::string(60'000, '['),
+                    bad = "\r\nNONSENSE\r\n\r\n";
+  const std::string post =
+      "POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + std::to_string(deep.size()) +
+      "\r\n\r\n" + deep;
   std::atomic<std::size_t> answered{0}, turned_away{0};
   std::vector<std::jthread> clients;
   for (int client = 0; client < 8; ++client) {
@@ -222,13 +267,18 @@ TEST_CASE("a flood of requests, good, bad and cut off, from more connections tha
         boost::system::error_code error;
         for (int i = 0; i < 4; ++i) {
           tcp::socket& socket = sockets.emplace_back(io);
-          socket.connect(tcp::endpoint(asio::ip::make_address(service.where.host), service.where.port), error);
-          const std::string words = i == 0 ? good + post + good : i == 1 ? bad : i == 2 ? good.substr(0, 10 + static_cast<std::size_t>(client)) : get(service, "Connection: close\r\n");
+          socket.connect(
+              tcp::endpoint(asio::ip::make_address(service.where.host), service.where.port), error);
+          const std::string words = i == 0   ? good + post + good
+                                    : i == 1 ? bad
+                                    : i == 2 ? good.substr(0, 10 + static_cast<std::size_t>(client))
+                                             : get(service, "Connection: close\r\n");
           asio::write(socket, asio::buffer(words), error);
         }
         std::array<char, 4096> buffer;
         const std::size_t got = sockets[3].read_some(asio::buffer(buffer), error);
-        ++(std::string_view(buffer.data(), got).starts_with("HTTP/1.1 200") ? answered : turned_away);
+        ++(std::string_view(buffer.data(), got).starts_with("HTTP/1.1 200") ? answered
+                                                                            : turned_away);
       }
     });
   }
@@ -236,7 +286,9 @@ TEST_CASE("a flood of requests, good, bad and cut off, from more connections tha
   CHECK(answered + turned_away == 8 * 40);
   CHECK(answered > 0);
   Result<HttpResponse> response = service.call("GET", "/hello");
-  for (int tries = 0; !response && tries < 10'000; ++tries) response = service.call("GET", "/hello");  // until those cut off are seen to be gone
+  // until those cut off are seen to be gone
+  for (int tries = 0; !response && tries < 10'000; ++tries)
+    response = service.call("GET", "/hello");
   REQUIRE(response);
   CHECK(response->status == 200);
   service.stop();
@@ -254,7 +306,9 @@ TEST_CASE("connections that say nothing or never finish their request keep nobod
   for (int i = 0; i < 100; ++i) {
     idle.emplace_back(io);
     idle.back().connect(where);
-    if (i % 2 == 0) asio::write(idle.back(), asio::buffer(std::string("GET /hello HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")));
+    if (i % 2 == 0)
+      asio::write(idle.back(),
+                  asio::buffer(std::string("GET /hello HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")));
     if (i % 10 == 0) CHECK(service.call("GET", "/hello")->status == 200);
   }
   // Connections are accepted in their order: with this answer all the idle have been looked at.
@@ -266,11 +320,13 @@ TEST_CASE("connections that say nothing or never finish their request keep nobod
 
 TEST_CASE("only requests that name this host pass") {
   const HttpServerOptions options{.allowed_hosts = {"Box1.example"}};
-  for (const char* host : {"localhost", "LOCALHOST:7611", "127.0.0.1:7611", "127.9.9.9", "[::1]:7611", "box1.example:80"}) {
+  for (const char* host : {"localhost", "LOCALHOST:7611", "127.0.0.1:7611", "127.9.9.9",
+                           "[::1]:7611", "box1.example:80"}) {
     CAPTURE(host);
     CHECK(!refuse_request(from(host), options, HttpVia::tcp));
   }
-  for (const char* host : {"evil.example", "evil.example:7611", "127.0.0.1.evil.example", "127.evil.example", "localhost.evil.example", "", "10.0.0.1", "a b"}) {
+  for (const char* host : {"evil.example", "evil.example:7611", "127.0.0.1.evil.example",
+                           "127.evil.example", "localhost.evil.example", "", "10.0.0.1", "a b"}) {
     CAPTURE(host);
     const auto refused = refuse_request(from(host), options, HttpVia::tcp);
     REQUIRE(refused);
@@ -283,7 +339,8 @@ TEST_CASE("only requests that name this host pass") {
 TEST_CASE("a page of another origin is refused even when it names this host") {
   const HttpServerOptions options;
   CHECK(!refuse_request(from("127.0.0.1:7611", "http://127.0.0.1:7611"), options, HttpVia::tcp));
-  for (const char* origin : {"http://evil.example", "null", "https://127.0.0.1:7611", "http://127.0.0.1:3000"}) {
+  for (const char* origin :
+       {"http://evil.example", "null", "https://127.0.0.1:7611", "http://127.0.0.1:3000"}) {
     CAPTURE(origin);
     const auto refused = refuse_request(from("127.0.0.1:7611", origin), options, HttpVia::tcp);
     REQUIRE(refused);
@@ -294,7 +351,9 @@ TEST_CASE("a page of another origin is refused even when it names this host") {
 TEST_CASE("a wrong Host is refused on the wire") {
   Service service;
   service.start();
-  CHECK(contains(service.raw("GET /hello HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n"), "421"));
+  CHECK(contains(
+      service.raw("GET /hello HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n"),
+      "421"));
   CHECK(contains(service.raw("GET /hello HTTP/1.1\r\nConnection: close\r\n\r\n"), "421"));
 }
 
@@ -311,7 +370,8 @@ TEST_CASE("beyond loopback a token is needed, and then every request must carry 
   service.start();
   CHECK(service.call("GET", "/hello")->status == 401);
   CHECK(service.call("GET", "/hello", {}, {{"Authorization", "Bearer wrong1"}})->status == 401);
-  CHECK(service.call("GET", "/hello", {}, {{"Authorization", "Bearer sesame"}, {"Host", "box1"}})->status == 200);
+  CHECK(service.call("GET", "/hello", {}, {{"Authorization", "Bearer sesame"}, {"Host", "box1"}})
+            ->status == 200);
   CHECK(service.call("GET", "/livez")->status == 200);
 }
 
@@ -334,7 +394,12 @@ TEST_CASE("under TLS a daemon is known by the certificate that it made, and by n
   REQUIRE(service.server->listen({"*", 0}));
   service.start();
   const auto call = [&](const std::string& ca_file, bool tls = true) {
-    return http_call({.server = service.where, .tls = tls, .ca_file = ca_file, .target = "/hello", .headers = {{"Authorization", "Bearer sesame"}}, .timeout = 30s});
+    return http_call({.server = service.where,
+                      .tls = tls,
+                      .ca_file = ca_file,
+                      .target = "/hello",
+                      .headers = {{"Authorization", "Bearer sesame"}},
+                      .timeout = 30s});
   };
   const auto answer = call(files.certificate);
   REQUIRE(answer);
@@ -346,12 +411,16 @@ TEST_CASE("under TLS a daemon is known by the certificate that it made, and by n
   CHECK(!contains(service.raw(get(service)), "hello"));
 }
 
-TEST_CASE("a certificate that cannot be read, or with another's key, is named before anything is served") {
+TEST_CASE(
+    "a certificate that cannot be read, or with another's key, is named before anything is "
+    "served") {
   const TemporaryFolder folder;
-  const CertificateFiles files{folder.path / "a.pem", folder.path / "a-key.pem"}, others{folder.path / "b.pem", folder.path / "b-key.pem"};
+  const CertificateFiles files{folder.path / "a.pem", folder.path / "a-key.pem"},
+      others{folder.path / "b.pem", folder.path / "b-key.pem"};
   REQUIRE(!ensure_certificate(files, {"localhost"}));
   REQUIRE(!ensure_certificate(others, {"localhost"}));
-  for (const CertificateFiles& wrong : {CertificateFiles{folder.path / "missing", files.key}, CertificateFiles{files.certificate, others.key},
+  for (const CertificateFiles& wrong : {CertificateFiles{folder.path / "missing", files.key},
+                                        CertificateFiles{files.certificate, others.key},
                                         CertificateFiles{files.certificate, files.certificate}}) {
     Service service({.tls = wrong});
     const auto refused = service.server->listen({"127.0.0.1", 0});
@@ -360,7 +429,8 @@ TEST_CASE("a certificate that cannot be read, or with another's key, is named be
     CHECK(contains(refused.error().text, folder.path));
   }
   CHECK(certificate_fingerprint(files.key).error().code == "certificate");
-  CHECK(ensure_certificate({folder.path / "nowhere" / "a.pem", folder.path / "nowhere" / "a-key.pem"}, {"localhost"}));
+  CHECK(ensure_certificate(
+      {folder.path / "nowhere" / "a.pem", folder.path / "nowhere" / "a-key.pem"}, {"localhost"}));
 }
 
 TEST_CASE("a Unix socket serves its owner, replaces a stale file and is removed at the end") {
@@ -405,7 +475,8 @@ TEST_CASE("at a Unix socket's path nothing is removed but a socket that nobody s
   CHECK(contains(refusal(), "no socket"));
   CHECK(std::filesystem::is_symlink(path));
   std::filesystem::remove(path);
-  // A daemon that is frozen, and whose queue of connections is full: a socket that would have us wait.
+  // A daemon that is frozen, and whose queue of connections is full: a socket that would have us
+  // wait.
   asio::io_context io;
   asio::local::stream_protocol::acceptor frozen(io);
   frozen.open();
@@ -452,10 +523,12 @@ TEST_CASE("the client tells refused, late and foreign answers apart") {
 }
 
 TEST_CASE("problem documents carry the stable members and survive bytes that are not UTF-8") {
-  const HttpResponse response = problem(409, "left", "The node has left its cluster", "odd \xff byte", "run 'gossipctl join'");
+  const HttpResponse response = problem(409, "left", "The node has left its cluster",
+                                        "odd \xff byte", "run 'gossipctl join'");
   CHECK(response.status == 409);
   CHECK(response.content_type == "application/problem+json");
-  for (const char* part : {"\"status\": 409", "\"code\": \"left\"", "\"title\"", "\"detail\"", "\"hint\"", "\"type\": \"about:blank\""}) {
+  for (const char* part : {"\"status\": 409", "\"code\": \"left\"", "\"title\"", "\"detail\"",
+                           "\"hint\"", "\"type\": \"about:blank\""}) {
     CAPTURE(part);
     CHECK(contains(response.body, part));
   }
@@ -466,7 +539,8 @@ TEST_CASE("targets split into a decoded path and query") {
   const auto target = parse_target("/a%2Fb?x=1+2&y=%26&flag&=nameless");
   REQUIRE(target);
   CHECK(target->path == "/a/b");
-  CHECK(target->query == std::map<std::string, std::string>{{"x", "1 2"}, {"y", "&"}, {"flag", ""}});
+  CHECK(target->query ==
+        std::map<std::string, std::string>{{"x", "1 2"}, {"y", "&"}, {"flag", ""}});
   CHECK(!parse_target("no-slash"));
   CHECK(!parse_target("/%zz"));
   CHECK(!parse_target("/%4"));

@@ -29,7 +29,8 @@ TEST_CASE("a written key file is the owner's alone and reads back the same") {
   const auto read = read_cluster_key(path);
   REQUIRE(read);
   CHECK(*read == *key);
-  CHECK(std::distance(std::filesystem::directory_iterator(folder.path), {}) == 1);  // no draft is left
+  // no draft is left
+  CHECK(std::distance(std::filesystem::directory_iterator(folder.path), {}) == 1);
 }
 
 TEST_CASE("an existing key file is never replaced") {
@@ -49,7 +50,8 @@ TEST_CASE("two generated keys differ in id and secret") {
   CHECK(a->secret != b->secret);
 }
 
-TEST_CASE("a key file open to others is refused with the command that mends it, or allowed on request") {
+TEST_CASE(
+    "a key file open to others is refused with the command that mends it, or allowed on request") {
   const TemporaryFolder folder;
   const std::string path = folder.path / "cluster.key";
   for (const mode_t mode : {0640, 0604, 0660, 0644}) {
@@ -74,7 +76,8 @@ TEST_CASE("what is not a key file is refused with its path and the reason") {
   std::string short_secret = good.substr(0, good.size() - 2) + "\n";
   std::string not_hex = good;
   not_hex[good.size() - 3] = 'g';
-  for (const std::string& text : {std::string(), std::string("gossipd-key-2 1 2\n"), short_secret, not_hex, good + good, std::string(10'000, 'a')}) {
+  for (const std::string& text : {std::string(), std::string("gossipd-key-2 1 2\n"), short_secret,
+                                  not_hex, good + good, std::string(10'000, 'a')}) {
     CAPTURE(text.substr(0, 40));
     write_file(path, text, 0600);
     const auto refused = read_cluster_key(path);
@@ -86,7 +89,9 @@ TEST_CASE("what is not a key file is refused with its path and the reason") {
   CHECK(read_cluster_key(path)->id == 0xabc);
 }
 
-TEST_CASE("a digit mistyped in a key line is found by its checksum, and a line of an earlier release has none") {
+TEST_CASE(
+    "a digit mistyped in a key line is found by its checksum, and a line of an earlier release has "
+    "none") {
   const std::string good = format_cluster_key(test_key(0xabc, 1));
   REQUIRE(parse_cluster_key(good));
   // Every digit of id, secret and checksum, changed to another one.
@@ -108,16 +113,20 @@ TEST_CASE("a digit mistyped in a key line is found by its checksum, and a line o
   CHECK(*parse_keyring(text) == ring);
   text[text.rfind("22 ")] = '3';
   REQUIRE(!parse_keyring(text));
-  CHECK(parse_keyring(text).error().text.find("line 2: its checksum does not fit") != std::string::npos);
+  CHECK(parse_keyring(text).error().text.find("line 2: its checksum does not fit") !=
+        std::string::npos);
 }
 
-TEST_CASE("a key file that is rewritten leaves the one before beside it, and an unreadable one says where that is") {
+TEST_CASE(
+    "a key file that is rewritten leaves the one before beside it, and an unreadable one says "
+    "where that is") {
   const TemporaryFolder folder;
   const std::string path = folder.path / "cluster.key";
   REQUIRE(!write_keyring(path, Keyring(test_key(1, 1))));
   CHECK(!std::filesystem::exists(path + ".previous"));
   REQUIRE(!write_keyring(path, Keyring(test_key(2, 2))));
-  for (int i = 0; i < 2; ++i) REQUIRE(!write_keyring(path, Keyring(test_key(3, 3))));  // the second changes nothing
+  // the second changes nothing
+  for (int i = 0; i < 2; ++i) REQUIRE(!write_keyring(path, Keyring(test_key(3, 3))));
   CHECK(read_keyring(path)->in_use().id == 3);
   REQUIRE(read_keyring(path + ".previous"));  // which is the owner's alone, too
   CHECK(read_keyring(path + ".previous")->in_use().id == 2);
@@ -148,12 +157,14 @@ TEST_CASE("a keyring is changed step by step and its file reads back the same") 
   REQUIRE(read);
   CHECK(*read == ring);
   CHECK(read->was_retired(1));
-  for (std::uint64_t id = 4; ring.keys().size() < keyring_keys_max; ++id) REQUIRE(!ring.install(test_key(id, id)));
+  for (std::uint64_t id = 4; ring.keys().size() < keyring_keys_max; ++id)
+    REQUIRE(!ring.install(test_key(id, id)));
   CHECK(ring.install(test_key(99, 99))->code == "keyring-full");
 }
 
 TEST_CASE("a key file of one key is a keyring, and what is wrong in one is named with its line") {
-  const std::string one = format_cluster_key(test_key(1, 1)), two = format_cluster_key(test_key(2, 2));
+  const std::string one = format_cluster_key(test_key(1, 1)),
+                    two = format_cluster_key(test_key(2, 2));
   REQUIRE(parse_keyring(one));
   CHECK(*parse_keyring(one) == Keyring(test_key(1, 1)));
   CHECK(parse_keyring(one + "\n" + two)->keys().size() == 2);

@@ -19,7 +19,8 @@ TEST_CASE("timers fire in the order of their due times, each once") {
   CHECK(!first.armed());
 }
 
-TEST_CASE("a timer moved later fires at the later time and a timer moved earlier at the earlier one") {
+TEST_CASE(
+    "a timer moved later fires at the later time and a timer moved earlier at the earlier one") {
   EventLoop loop;
   std::vector<char> fired;
   Timer later(loop, [&] { fired.push_back('l'); });

@@ -1,4 +1,5 @@
-// Sessions through a relay that stalls or cuts: lanes, bounds, deadlines, connections lost anywhere.
+// Sessions through a relay that stalls or cuts: lanes, bounds, deadlines, connections lost
+// anywhere.
 #include "net_test_support.h"
 
 using namespace gossipd;
@@ -17,10 +18,15 @@ struct Rig {
   Node a, b;
   Relay relay;
 
-  bool run_until(const std::function<bool()>& condition) { return loop.run_until(condition, patience); }
+  bool run_until(const std::function<bool()>& condition) {
+    return loop.run_until(condition, patience);
+  }
   SessionId open() {
     a.transport.dial(relay.endpoint());
-    REQUIRE_MESSAGE(run_until([&] { return (a.seen.opened.size() == 1 && b.seen.opened.size() == 1) || !a.seen.failed.empty(); }),
+    REQUIRE_MESSAGE(run_until([&] {
+                      return (a.seen.opened.size() == 1 && b.seen.opened.size() == 1) ||
+                             !a.seen.failed.empty();
+                    }),
                     "neither open nor failed");
     REQUIRE_MESSAGE(a.seen.failed.empty(), a.seen.failed[0].second.text);
     return a.seen.session();
@@ -38,7 +44,8 @@ TEST_CASE("a control message overtakes megabytes of bulk that were queued before
     rig.relay.close_gate();
     const SharedBytes megabyte = shared(random_bytes(1024 * 1024, 1));
     for (int i = 0; i < 8; ++i) REQUIRE(rig.a.transport.send(session, Lane::bulk, megabyte));
-    REQUIRE(rig.run_until([&] { return rig.a.seen.bulk_sent > 0; }));  // the first chunk is on its way
+    // the first chunk is on its way
+    REQUIRE(rig.run_until([&] { return rig.a.seen.bulk_sent > 0; }));
     REQUIRE(rig.a.transport.send(session, Lane::control, shared("ping")));
     rig.relay.open_gate();
     REQUIRE(rig.run_until([&] { return rig.b.seen.received.size() == 9; }));
@@ -145,11 +152,12 @@ TEST_CASE("a plain peer that breaks the framing is told so and loses its session
   std::string answer;
   std::array<char, 1024> buffer;
   std::function<void()> read = [&] {
-    peer.async_read_some(asio::buffer(buffer), [&](const boost::system::error_code& error, std::size_t count) {
-      answer.append(buffer.data(), count);
-      if (error) return peer.close();
-      read();
-    });
+    peer.async_read_some(asio::buffer(buffer),
+                         [&](const boost::system::error_code& error, std::size_t count) {
+                           answer.append(buffer.data(), count);
+                           if (error) return peer.close();
+                           read();
+                         });
   };
   read();
   REQUIRE(loop.run_until([&] { return !node.seen.closed.empty(); }, patience));
@@ -177,17 +185,22 @@ void check_cut(Rig& rig, std::size_t to_target, std::size_t from_target) {
   rig.relay.cut_after(to_target, from_target);
   rig.a.transport.dial(rig.relay.endpoint());
   REQUIRE(rig.run_until([&] {
-    return rig.a.seen.failed.size() + rig.a.seen.closed.size() == 1 && rig.b.seen.rejected.size() + rig.b.seen.closed.size() == 1;
+    return rig.a.seen.failed.size() + rig.a.seen.closed.size() == 1 &&
+           rig.b.seen.rejected.size() + rig.b.seen.closed.size() == 1;
   }));
   REQUIRE(rig.a.seen.opened.size() == rig.a.seen.closed.size());
   REQUIRE(rig.b.seen.opened.size() == rig.b.seen.closed.size());
-  for (const auto& message : rig.a.seen.received) REQUIRE((message.lane == Lane::control ? message.bytes == control_b : message.bytes == bulk_b));
-  for (const auto& message : rig.b.seen.received) REQUIRE((message.lane == Lane::control ? message.bytes == control_a : message.bytes == bulk_a));
+  for (const auto& message : rig.a.seen.received)
+    REQUIRE((message.lane == Lane::control ? message.bytes == control_b : message.bytes == bulk_b));
+  for (const auto& message : rig.b.seen.received)
+    REQUIRE((message.lane == Lane::control ? message.bytes == control_a : message.bytes == bulk_a));
   REQUIRE(rig.a.seen.received.size() <= 2);
   REQUIRE(rig.b.seen.received.size() <= 2);
 }
 
-TEST_CASE("a connection cut after any number of bytes ends each side exactly once and yields no partial message") {
+TEST_CASE(
+    "a connection cut after any number of bytes ends each side exactly once and yields no partial "
+    "message") {
   for (const auto& key : {std::optional<ClusterKey>(our_key), std::optional<ClusterKey>()}) {
     CAPTURE(key.has_value());
     Rig rig(key);

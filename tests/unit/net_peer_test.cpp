@@ -19,19 +19,24 @@ const ClusterKey our_key = test_key(0x11, 1);
 void connect(EventLoop& loop, Node& from, Node& to, const Endpoint& where) {
   const std::size_t theirs = to.seen.opened.size(), ours = from.seen.opened.size();
   from.transport.dial(where);
-  REQUIRE_MESSAGE(loop.run_until([&] { return from.seen.opened.size() > ours && to.seen.opened.size() > theirs; }, patience),
-                  (from.seen.failed.empty() ? "no session" : from.seen.failed.back().second.text));
+  REQUIRE_MESSAGE(
+      loop.run_until(
+          [&] { return from.seen.opened.size() > ours && to.seen.opened.size() > theirs; },
+          patience),
+      (from.seen.failed.empty() ? "no session" : from.seen.failed.back().second.text));
 }
 
 // Dials once and waits until both ends have said why it did not work.
 struct Refusal {
   Error dialler, listener;
 };
-Refusal refusal(const std::optional<ClusterKey>& dialler_key, const std::optional<ClusterKey>& listener_key) {
+Refusal refusal(const std::optional<ClusterKey>& dialler_key,
+                const std::optional<ClusterKey>& listener_key) {
   EventLoop loop;
   Node listener(loop, listener_key), dialler(loop, dialler_key);
   dialler.transport.dial(listener.listen());
-  REQUIRE(loop.run_until([&] { return !dialler.seen.failed.empty() && !listener.seen.rejected.empty(); }, patience));
+  REQUIRE(loop.run_until(
+      [&] { return !dialler.seen.failed.empty() && !listener.seen.rejected.empty(); }, patience));
   const Refusal refused{dialler.seen.failed[0].second, listener.seen.rejected[0]};
   CHECK(dialler.seen.opened.empty());
   CHECK(listener.seen.opened.empty());
@@ -42,7 +47,8 @@ Refusal refusal(const std::optional<ClusterKey>& dialler_key, const std::optiona
 }
 
 // Connects as a stranger, sends `words`, and returns why the listener rejected it.
-Error reject_stranger(const std::optional<ClusterKey>& key, const std::string& words, bool hang_up = false) {
+Error reject_stranger(const std::optional<ClusterKey>& key, const std::string& words,
+                      bool hang_up = false) {
   EventLoop loop;
   Node listener(loop, key, PeerLimits{.handshake_timeout = 100ms, .close_timeout = 100ms});
   const Endpoint where = listener.listen();
@@ -74,7 +80,12 @@ void exchange_both_ways(const std::optional<ClusterKey>& key) {
   CHECK(a.transport.send(a.seen.session(), Lane::bulk, shared(big)));
   CHECK(b.transport.send(b.seen.session(), Lane::bulk, shared(odd)));
   CHECK(b.transport.send(b.seen.session(), Lane::control, shared("well met")));
-  REQUIRE(loop.run_until([&] { return a.seen.received.size() == 2 && b.seen.received.size() == 2 && a.seen.bulk_sent == big.size(); }, patience));
+  REQUIRE(loop.run_until(
+      [&] {
+        return a.seen.received.size() == 2 && b.seen.received.size() == 2 &&
+               a.seen.bulk_sent == big.size();
+      },
+      patience));
   CHECK(b.seen.received[0].bytes == bytes_of("hello"));
   CHECK(b.seen.received[1].bytes == big);
   CHECK(a.seen.received[0].bytes == bytes_of("well met"));
@@ -91,10 +102,15 @@ void exchange_both_ways(const std::optional<ClusterKey>& key) {
 
 }  // namespace
 
-TEST_CASE("messages of both lanes cross in both directions under TLS") { exchange_both_ways(our_key); }
-TEST_CASE("messages of both lanes cross in both directions in plain") { exchange_both_ways(std::nullopt); }
+TEST_CASE("messages of both lanes cross in both directions under TLS") {
+  exchange_both_ways(our_key);
+}
+TEST_CASE("messages of both lanes cross in both directions in plain") {
+  exchange_both_ways(std::nullopt);
+}
 
-TEST_CASE("wire bytes are counted below TLS, the same on both ends, and stay counted after the close") {
+TEST_CASE(
+    "wire bytes are counted below TLS, the same on both ends, and stay counted after the close") {
   EventLoop loop;
   Node a(loop, our_key), b(loop, our_key);
   connect(loop, a, b, b.listen());
@@ -128,13 +144,15 @@ TEST_CASE("a key with our id but another secret is refused with that reason on b
   CHECK(refused.listener.text.find("another secret") != std::string::npos);
 }
 
-TEST_CASE("a plain node that dials a node with a key learns why it is refused, and so does the other") {
+TEST_CASE(
+    "a plain node that dials a node with a key learns why it is refused, and so does the other") {
   const Refusal refused = refusal(std::nullopt, our_key);
   CHECK(refused.dialler.code == "peer-speaks-tls");
   CHECK(refused.listener.code == "peer-speaks-plain");
 }
 
-TEST_CASE("a node with a key that dials a plain node learns why it is refused, and so does the other") {
+TEST_CASE(
+    "a node with a key that dials a plain node learns why it is refused, and so does the other") {
   const Refusal refused = refusal(our_key, std::nullopt);
   CHECK(refused.dialler.code == "peer-speaks-plain");
   CHECK(refused.listener.code == "peer-speaks-tls");
@@ -155,7 +173,8 @@ TEST_CASE("strangers are rejected with a reason that says what they are") {
 
 TEST_CASE("a rejected stranger does not disturb the sessions there are") {
   EventLoop loop;
-  Node a(loop, our_key), b(loop, our_key), plain(loop, std::nullopt), foreign(loop, test_key(0x33, 3));
+  Node a(loop, our_key), b(loop, our_key), plain(loop, std::nullopt),
+      foreign(loop, test_key(0x33, 3));
   const Endpoint where = b.listen();
   connect(loop, a, b, where);
   plain.transport.dial(where);
@@ -188,7 +207,10 @@ TEST_CASE("a server with a certificate instead of the cluster key is refused") {
   bool handshake_failed = false;
   acceptor.async_accept(impostor.lowest_layer(), [&](const boost::system::error_code& error) {
     REQUIRE(!error);
-    impostor.async_handshake(asio::ssl::stream_base::server, [&](const boost::system::error_code& failed) { handshake_failed = static_cast<bool>(failed); });
+    impostor.async_handshake(asio::ssl::stream_base::server,
+                             [&](const boost::system::error_code& failed) {
+                               handshake_failed = static_cast<bool>(failed);
+                             });
   });
   Node dialler(loop, our_key);
   dialler.transport.dial({"127.0.0.1", acceptor.local_endpoint().port()});
@@ -278,7 +300,8 @@ TEST_CASE("more dials than allowed fail as too many") {
   const Endpoint where = b.listen();
   a.transport.dial(where);
   a.transport.dial(where);
-  REQUIRE(loop.run_until([&] { return !a.seen.failed.empty() && !a.seen.opened.empty(); }, patience));
+  REQUIRE(
+      loop.run_until([&] { return !a.seen.failed.empty() && !a.seen.opened.empty(); }, patience));
   CHECK(a.seen.failed[0].second.code == "too-many");
   stop_all(loop, {&a, &b});
 }
@@ -289,7 +312,8 @@ TEST_CASE("more sessions than allowed are turned away and the others stay") {
   const Endpoint where = b.listen();
   connect(loop, a, b, where);
   a.transport.dial(where);
-  REQUIRE(loop.run_until([&] { return !a.seen.failed.empty() && !b.seen.rejected.empty(); }, patience));
+  REQUIRE(
+      loop.run_until([&] { return !a.seen.failed.empty() && !b.seen.rejected.empty(); }, patience));
   CHECK(b.seen.rejected[0].code == "too-many");
   CHECK(b.seen.closed.empty());
   stop_all(loop, {&a, &b});
@@ -297,11 +321,15 @@ TEST_CASE("more sessions than allowed are turned away and the others stay") {
 
 namespace {
 
-// Connections from `hosts` loopback addresses that say nothing. Each that is cut connects again at once.
+// Connections from `hosts` loopback addresses that say nothing. Each that is cut connects again at
+// once.
 class Idlers {
  public:
-  Idlers(EventLoop& loop, const Endpoint& target, std::size_t count, std::size_t hosts, std::string words = {})
-      : loop_(loop), target_(asio::ip::make_address("127.0.0.1"), target.port), words_(std::move(words)) {
+  Idlers(EventLoop& loop, const Endpoint& target, std::size_t count, std::size_t hosts,
+         std::string words = {})
+      : loop_(loop),
+        target_(asio::ip::make_address("127.0.0.1"), target.port),
+        words_(std::move(words)) {
     for (std::size_t i = 0; i < count; ++i) {
       idle_.push_back(std::make_unique<tcp::socket>(loop.io()));
       begin(i, asio::ip::make_address_v4(0x7f000002 + static_cast<std::uint32_t>(i % hosts)));
@@ -320,11 +348,12 @@ class Idlers {
       if (stopped_ || error == asio::error::operation_aborted) return;
       boost::system::error_code ignored;
       if (!words_.empty()) asio::write(*idle_[i], asio::buffer(words_), ignored);
-      idle_[i]->async_wait(tcp::socket::wait_read, [this, i, from](const boost::system::error_code& ended) {
-        if (stopped_ || ended == asio::error::operation_aborted) return;
-        ++reconnected_;
-        begin(i, from);
-      });
+      idle_[i]->async_wait(tcp::socket::wait_read,
+                           [this, i, from](const boost::system::error_code& ended) {
+                             if (stopped_ || ended == asio::error::operation_aborted) return;
+                             ++reconnected_;
+                             begin(i, from);
+                           });
     });
   }
 
@@ -339,7 +368,8 @@ class Idlers {
 // Twice, so that it is not by luck: the second from an address that is known by then.
 void get_in_beside_idlers(std::size_t hosts, const std::string& words) {
   EventLoop loop;
-  Node a(loop, our_key), b(loop, our_key, PeerLimits{.handshakes_max = 8, .handshakes_per_source_max = 4});
+  Node a(loop, our_key),
+      b(loop, our_key, PeerLimits{.handshakes_max = 8, .handshakes_per_source_max = 4});
   const Endpoint where = b.listen("0.0.0.0");
   Idlers idlers(loop, where, 32, hosts, words);
   REQUIRE(loop.run_until([&] { return idlers.reconnected() > 100; }, patience));
@@ -384,15 +414,18 @@ TEST_CASE("close() flushes the control lane and tells the peer the reason") {
   Node a(loop, our_key), b(loop, our_key);
   connect(loop, a, b, b.listen());
   const SessionId session = a.seen.session();
-  for (int i = 0; i < 100; ++i) a.transport.send(session, Lane::control, shared("last words " + std::to_string(i)));
+  for (int i = 0; i < 100; ++i)
+    a.transport.send(session, Lane::control, shared("last words " + std::to_string(i)));
   a.transport.close(session, Error{"wrong-job", "this cluster trains another job"});
   CHECK(a.seen.closed.empty());  // never from inside the call
   CHECK(!a.transport.send(session, Lane::control, shared("too late")));
-  REQUIRE(loop.run_until([&] { return !a.seen.closed.empty() && !b.seen.closed.empty(); }, patience));
+  REQUIRE(
+      loop.run_until([&] { return !a.seen.closed.empty() && !b.seen.closed.empty(); }, patience));
   CHECK(b.seen.received.size() == 100);
   CHECK(a.seen.closed[0].second.code == "wrong-job");
   CHECK(b.seen.closed[0].second.code == "closed-by-peer");
-  CHECK(b.seen.closed[0].second.text.find("wrong-job: this cluster trains another job") != std::string::npos);
+  CHECK(b.seen.closed[0].second.text.find("wrong-job: this cluster trains another job") !=
+        std::string::npos);
   stop_all(loop, {&a, &b});
   CHECK(a.seen.closed.size() == 1);
   CHECK(b.seen.closed.size() == 1);
@@ -419,7 +452,8 @@ TEST_CASE("both ends may close at once") {
   connect(loop, a, b, b.listen());
   a.transport.close(a.seen.session(), Error{"left", "a goes"});
   b.transport.close(b.seen.session(), Error{"left", "b goes"});
-  REQUIRE(loop.run_until([&] { return !a.seen.closed.empty() && !b.seen.closed.empty(); }, patience));
+  REQUIRE(
+      loop.run_until([&] { return !a.seen.closed.empty() && !b.seen.closed.empty(); }, patience));
   CHECK(a.seen.closed[0].second.text == "a goes");
   CHECK(b.seen.closed[0].second.text == "b goes");
   stop_all(loop, {&a, &b});
@@ -487,8 +521,9 @@ TEST_CASE("a cluster changes its key node by node and no session is refused on t
     std::uint64_t under;
   };
   // Who dials with a key that the other does not know yet tries its other ones.
-  for (const Case& c : {Case{both, old_key, 1}, Case{old_key, both, 1}, Case{changed, both, 2}, Case{both, changed, 1}, Case{changed, old_key, 1},
-                        Case{after, changed, 2}, Case{both, after, 2}}) {
+  for (const Case& c : {Case{both, old_key, 1}, Case{old_key, both, 1}, Case{changed, both, 2},
+                        Case{both, changed, 1}, Case{changed, old_key, 1}, Case{after, changed, 2},
+                        Case{both, after, 2}}) {
     Node a(loop, c.dials), b(loop, c.listens);
     connect(loop, a, b, b.listen());
     CHECK(a.transport.sessions_by_key() == std::map<std::uint64_t, std::size_t>{{c.under, 1}});
@@ -497,7 +532,8 @@ TEST_CASE("a cluster changes its key node by node and no session is refused on t
   }
   Node a(loop, Keyring(old_key)), b(loop, after);
   a.transport.dial(b.listen());
-  REQUIRE(loop.run_until([&] { return !a.seen.failed.empty() && !b.seen.rejected.empty(); }, patience));
+  REQUIRE(
+      loop.run_until([&] { return !a.seen.failed.empty() && !b.seen.rejected.empty(); }, patience));
   CHECK(a.seen.failed[0].second.code == "wrong-key");
   CHECK(b.seen.rejected[0].code == "wrong-key");
   stop_all(loop, {&a, &b});
@@ -515,7 +551,8 @@ TEST_CASE("sessions under a retired key end, with the reason on both sides, and 
   REQUIRE(!after.use(2));
   REQUIRE(!after.retire(1));
   b.transport.set_keys(after);
-  REQUIRE(loop.run_until([&] { return !a.seen.closed.empty() && !b.seen.closed.empty(); }, patience));
+  REQUIRE(
+      loop.run_until([&] { return !a.seen.closed.empty() && !b.seen.closed.empty(); }, patience));
   CHECK(b.seen.closed[0].second.code == "key-retired");
   CHECK(a.seen.closed[0].second.text.find("was retired") != std::string::npos);
   CHECK(c.seen.closed.empty());

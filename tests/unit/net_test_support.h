@@ -73,21 +73,29 @@ struct Recorder : PeerHandler {
     opened.emplace_back(id, info);
     if (when_open) when_open(id);
   }
-  void on_session_closed(SessionId id, const Error& reason) override { closed.emplace_back(id, reason); }
-  void on_dial_failed(const Endpoint& peer, const Error& reason) override { failed.emplace_back(peer, reason); }
+  void on_session_closed(SessionId id, const Error& reason) override {
+    closed.emplace_back(id, reason);
+  }
+  void on_dial_failed(const Endpoint& peer, const Error& reason) override {
+    failed.emplace_back(peer, reason);
+  }
   void on_message(SessionId id, Lane lane, std::span<const std::byte> message) override {
     received.push_back({id, lane, Bytes(message.begin(), message.end())});
   }
   void on_bytes(SessionId) override { ++signs_of_life; }
   void on_bulk_sent(SessionId, std::size_t bytes) override { bulk_sent += bytes; }
-  void on_rejected_inbound(const Endpoint&, const Error& reason) override { rejected.push_back(reason); }
+  void on_rejected_inbound(const Endpoint&, const Error& reason) override {
+    rejected.push_back(reason);
+  }
 
   [[nodiscard]] SessionId session() const { return opened.at(opened.size() - 1).first; }
 };
 
 struct Node {
-  Node(EventLoop& loop, const std::optional<Keyring>& keys, const PeerLimits& limits = {}) : transport(loop, seen, keys, limits) {}
-  Node(EventLoop& loop, const PeerCertificates& certificates, const PeerLimits& limits = {}) : transport(loop, seen, certificates, limits) {}
+  Node(EventLoop& loop, const std::optional<Keyring>& keys, const PeerLimits& limits = {})
+      : transport(loop, seen, keys, limits) {}
+  Node(EventLoop& loop, const PeerCertificates& certificates, const PeerLimits& limits = {})
+      : transport(loop, seen, certificates, limits) {}
   Recorder seen;
   PeerTransport transport;
 
@@ -110,7 +118,8 @@ class Relay {
   static constexpr std::size_t never = std::numeric_limits<std::size_t>::max();
 
   Relay(EventLoop& loop, Endpoint target)
-      : state_(std::make_shared<State>(loop.io(), tcp::endpoint(asio::ip::make_address(target.host), target.port))) {
+      : state_(std::make_shared<State>(
+            loop.io(), tcp::endpoint(asio::ip::make_address(target.host), target.port))) {
     state_->tasks.spawn(accept(state_));
   }
   ~Relay() {
@@ -119,7 +128,9 @@ class Relay {
     cut();
     open_gate();
   }
-  [[nodiscard]] Endpoint endpoint() const { return {"127.0.0.1", state_->acceptor.local_endpoint().port()}; }
+  [[nodiscard]] Endpoint endpoint() const {
+    return {"127.0.0.1", state_->acceptor.local_endpoint().port()};
+  }
 
   void close_gate() { state_->gate_open = false; }  // takes nothing more from the dialling side
   void open_gate() {
@@ -127,7 +138,9 @@ class Relay {
     state_->gate.cancel();
   }
   // Cuts a connection when so many of its bytes have been forwarded to, and from, the target.
-  void cut_after(std::size_t to_target, std::size_t from_target) { state_->limits = {to_target, from_target}; }
+  void cut_after(std::size_t to_target, std::size_t from_target) {
+    state_->limits = {to_target, from_target};
+  }
   void cut() {
     for (const auto& pair : state_->pairs) pair->close();
     state_->pairs.clear();
@@ -145,7 +158,11 @@ class Relay {
   };
   struct State {
     State(asio::io_context& io_in, tcp::endpoint target_in)
-        : io(io_in), target(target_in), acceptor(io, {asio::ip::address_v4::loopback(), 0}), gate(io, asio::steady_timer::time_point::max()), tasks(io) {}
+        : io(io_in),
+          target(target_in),
+          acceptor(io, {asio::ip::address_v4::loopback(), 0}),
+          gate(io, asio::steady_timer::time_point::max()),
+          tasks(io) {}
     asio::io_context& io;
     tcp::endpoint target;
     tcp::acceptor acceptor;
@@ -170,21 +187,24 @@ class Relay {
     }
   }
 
-  static asio::awaitable<void> pump(std::shared_ptr<State> state, std::shared_ptr<Pair> pair, bool to_target) {
+  static asio::awaitable<void> pump(std::shared_ptr<State> state, std::shared_ptr<Pair> pair,
+                                    bool to_target) {
     tcp::socket& from = to_target ? pair->near : pair->far;
     tcp::socket& into = to_target ? pair->far : pair->near;
     std::size_t left = state->limits[to_target ? 0 : 1];
     std::vector<char> buffer(16 * 1024);
     while (left > 0) {
       while (to_target && !state->gate_open) (void)co_await state->gate.async_wait(as_values);
-      const auto [error, count] = co_await from.async_read_some(asio::buffer(buffer, std::min(left, buffer.size())), as_values);
+      const auto [error, count] = co_await from.async_read_some(
+          asio::buffer(buffer, std::min(left, buffer.size())), as_values);
       if (error == asio::error::eof) {
         boost::system::error_code ignored;
         into.shutdown(tcp::socket::shutdown_send, ignored);
         co_return;
       }
       if (error) break;
-      const auto [broken, written] = co_await asio::async_write(into, asio::buffer(buffer, count), as_values);
+      const auto [broken, written] =
+          co_await asio::async_write(into, asio::buffer(buffer, count), as_values);
       if (broken) break;
       if (left != never) left -= count;
     }

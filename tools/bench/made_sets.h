@@ -1,4 +1,5 @@
-// tools/bench/made_sets.h - a set of each kind of data, made up, with the shapes that are usual for it; and how fast it is read.
+// tools/bench/made_sets.h - a set of each kind of data, made up, with the shapes that are usual for
+// it; and how fast it is read.
 #pragma once
 
 #include <filesystem>
@@ -33,7 +34,8 @@ class TemporaryDirectory {
   std::filesystem::path path_;
 };
 
-// What a trainer that takes no time would get: batches of `batch` samples over `threads` loader threads, for `seconds`.
+// What a trainer that takes no time would get: batches of `batch` samples over `threads` loader
+// threads, for `seconds`.
 struct Reading {
   std::size_t batch = 32;
   int threads = 1;

@@ -54,11 +54,21 @@ classes = 10
 // One gossipd; ends with this object.
 class Daemon {
  public:
-  Daemon(const fs::path& program, const fs::path& directory, std::uint16_t port, int nice_value, std::vector<std::string> arguments)
+  Daemon(const fs::path& program, const fs::path& directory, std::uint16_t port, int nice_value,
+         std::vector<std::string> arguments)
       : rest_{"127.0.0.1", static_cast<std::uint16_t>(port + 1)}, log_(directory / "log") {
     fs::create_directories(directory);
-    std::vector<std::string> words{program.string(), "--state-dir", (directory / "state").string(), "--listen", "127.0.0.1:" + std::to_string(port),
-                                   "--rest", to_string(rest_), "--threads", "1", "--set", "checkpoint.every_s=3600"};
+    std::vector<std::string> words{program.string(),
+                                   "--state-dir",
+                                   (directory / "state").string(),
+                                   "--listen",
+                                   "127.0.0.1:" + std::to_string(port),
+                                   "--rest",
+                                   to_string(rest_),
+                                   "--threads",
+                                   "1",
+                                   "--set",
+                                   "checkpoint.every_s=3600"};
     words.insert(words.end(), arguments.begin(), arguments.end());
     std::vector<char*> argv;
     for (std::string& word : words) argv.push_back(word.data());
@@ -123,22 +133,32 @@ struct Options {
   std::uint16_t port = 7910;
 };
 
-Run measure(const fs::path& program, const fs::path& base, const Options& options, bool exchange, int number) {
+Run measure(const fs::path& program, const fs::path& base, const Options& options, bool exchange,
+            int number) {
   const fs::path key = base / "cluster.key";
-  const Daemon node(program, base / ("measured" + std::to_string(number)), static_cast<std::uint16_t>(options.port + 2 * links), 0,
-                    {"--name", "measured", "--key-file", key.string(), "--join", "127.0.0.1:" + std::to_string(options.port), "--data", options.data,
+  const Daemon node(program, base / ("measured" + std::to_string(number)),
+                    static_cast<std::uint16_t>(options.port + 2 * links), 0,
+                    {"--name", "measured", "--key-file", key.string(), "--join",
+                     "127.0.0.1:" + std::to_string(options.port), "--data", options.data,
                      "--exchange", exchange ? "on" : "off"});
-  node.wait_for([&](const json& s) { return s["step"].get<std::uint64_t>() > 200 && (!exchange || s["links_open"].get<int>() >= links); },
-                "200 steps and " + std::to_string(links) + " links");
+  node.wait_for(
+      [&](const json& s) {
+        return s["step"].get<std::uint64_t>() > 200 &&
+               (!exchange || s["links_open"].get<int>() >= links);
+      },
+      "200 steps and " + std::to_string(links) + " links");
   const json first = node.get("/v1/status");
   const auto start = Clock::now();
-  const auto end = start + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options.seconds));
+  const auto end = start + std::chrono::duration_cast<Clock::duration>(
+                               std::chrono::duration<double>(options.seconds));
   std::this_thread::sleep_until(end);
   const json last = node.get("/v1/status");
   const double length = std::chrono::duration<double>(Clock::now() - start).count();
   Run run;
-  run.samples_per_second = (last["own_samples"].get<double>() - first["own_samples"].get<double>()) / length;
-  run.bytes_per_second = (last["bytes_sent_total"].get<double>() - first["bytes_sent_total"].get<double>()) / length;
+  run.samples_per_second =
+      (last["own_samples"].get<double>() - first["own_samples"].get<double>()) / length;
+  run.bytes_per_second =
+      (last["bytes_sent_total"].get<double>() - first["bytes_sent_total"].get<double>()) / length;
   run.open_links = last["links_open"].get<double>();
   return run;
 }
@@ -151,7 +171,8 @@ double median(std::vector<double> values) {
 
 void run(const Options& options) {
   const fs::path program = fs::read_symlink("/proc/self/exe").parent_path() / "gossipd";
-  if (!fs::exists(program)) fail(program.string() + " is missing: build gossipd (it needs LibTorch) beside gossip-bench");
+  if (!fs::exists(program))
+    fail(program.string() + " is missing: build gossipd (it needs LibTorch) beside gossip-bench");
   std::string pattern = (fs::temp_directory_path() / "gossip-bench-XXXXXX").string();
   if (mkdtemp(pattern.data()) == nullptr) fail("no temporary directory could be made");
   const fs::path base = pattern;
@@ -163,12 +184,21 @@ void run(const Options& options) {
 
   std::vector<std::unique_ptr<Daemon>> neighbours;
   for (int i = 0; i < links; ++i) {
-    std::vector<std::string> arguments{"--name", "neighbour" + std::to_string(i), "--key-file", (base / "cluster.key").string(), "--data", options.data,
-                                       "--trainer-min-step-ms", "100"};
-    if (i == 0) arguments.insert(arguments.end(), {"--job", (base / "job.toml").string()});
-    else arguments.insert(arguments.end(), {"--join", "127.0.0.1:" + std::to_string(options.port)});
-    neighbours.push_back(std::make_unique<Daemon>(program, base / ("neighbour" + std::to_string(i)), static_cast<std::uint16_t>(options.port + 2 * i), 10,
-                                                  std::move(arguments)));
+    std::vector<std::string> arguments{"--name",
+                                       "neighbour" + std::to_string(i),
+                                       "--key-file",
+                                       (base / "cluster.key").string(),
+                                       "--data",
+                                       options.data,
+                                       "--trainer-min-step-ms",
+                                       "100"};
+    if (i == 0)
+      arguments.insert(arguments.end(), {"--job", (base / "job.toml").string()});
+    else
+      arguments.insert(arguments.end(), {"--join", "127.0.0.1:" + std::to_string(options.port)});
+    neighbours.push_back(std::make_unique<Daemon>(program, base / ("neighbour" + std::to_string(i)),
+                                                  static_cast<std::uint16_t>(options.port + 2 * i),
+                                                  10, std::move(arguments)));
     neighbours.back()->wait_for([](const json& s) { return s["phase"] == "training"; }, "training");
   }
 
@@ -183,29 +213,47 @@ void run(const Options& options) {
     if (off.samples_per_second <= 0) fail("the node made no progress");
     ratios.push_back(on.samples_per_second / off.samples_per_second);
     bytes.push_back(on.bytes_per_second);
-    pairs.push_back({{"on_samples_per_second", on.samples_per_second}, {"off_samples_per_second", off.samples_per_second},
-                     {"ratio", ratios.back()}, {"bytes_per_second", on.bytes_per_second}, {"links", on.open_links}});
+    pairs.push_back({{"on_samples_per_second", on.samples_per_second},
+                     {"off_samples_per_second", off.samples_per_second},
+                     {"ratio", ratios.back()},
+                     {"bytes_per_second", on.bytes_per_second},
+                     {"links", on.open_links}});
     if (!options.as_json)
-      std::printf("pair %d: on %8.0f samples/s (%.0f links, %6.1f kB/s sent), off %8.0f samples/s, ratio %.3f\n", pair + 1, on.samples_per_second,
-                  on.open_links, on.bytes_per_second / 1e3, off.samples_per_second, ratios.back());
+      std::printf(
+          "pair %d: on %8.0f samples/s (%.0f links, %6.1f kB/s sent), off %8.0f samples/s, ratio "
+          "%.3f\n",
+          pair + 1, on.samples_per_second, on.open_links, on.bytes_per_second / 1e3,
+          off.samples_per_second, ratios.back());
   }
   const auto [least, most] = std::minmax_element(ratios.begin(), ratios.end());
-  const json result{{"links", links}, {"pairs", pairs}, {"ratio_median", median(ratios)}, {"ratio_min", *least}, {"ratio_max", *most},
-                    {"bytes_per_second_median", median(bytes)}, {"aim", 0.97}};
-  if (options.as_json) std::cout << result.dump() << '\n';
-  else std::printf("samples/s with gossip on %d links ÷ without: median %.3f (%.3f … %.3f), aim 0.97\n", links, median(ratios), *least, *most);
+  const json result{
+      {"links", links},      {"pairs", pairs},     {"ratio_median", median(ratios)},
+      {"ratio_min", *least}, {"ratio_max", *most}, {"bytes_per_second_median", median(bytes)},
+      {"aim", 0.97}};
+  if (options.as_json)
+    std::cout << result.dump() << '\n';
+  else
+    std::printf(
+        "samples/s with gossip on %d links ÷ without: median %.3f (%.3f … %.3f), aim 0.97\n", links,
+        median(ratios), *least, *most);
 }
 
 }  // namespace
 
 void add_overhead_command(CLI::App& app) {
   auto options = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand("overhead", "samples/s of a node with gossip on four links against without, in paired runs");
+  CLI::App* command = app.add_subcommand(
+      "overhead", "samples/s of a node with gossip on four links against without, in paired runs");
   command->add_flag("--json", options->as_json, "one JSON object");
-  command->add_option("--pairs", options->pairs, "pairs of runs")->check(CLI::Range(1, 100))->capture_default_str();
-  command->add_option("--seconds", options->seconds, "length of one run")->check(CLI::Range(1.0, 600.0))->capture_default_str();
+  command->add_option("--pairs", options->pairs, "pairs of runs")
+      ->check(CLI::Range(1, 100))
+      ->capture_default_str();
+  command->add_option("--seconds", options->seconds, "length of one run")
+      ->check(CLI::Range(1.0, 600.0))
+      ->capture_default_str();
   command->add_option("--data", options->data, "directory of Fashion-MNIST")->capture_default_str();
-  command->add_option("--port", options->port, "first of ten ports on loopback")->capture_default_str();
+  command->add_option("--port", options->port, "first of ten ports on loopback")
+      ->capture_default_str();
   command->callback([options] { run(*options); });
 }
 

@@ -1,10 +1,13 @@
-// gossip-bench training: samples per second of the engine that gossipd trains with, against a bare LibTorch loop of the
-// same network in the same run, and of each kind of data set against what that engine consumes.
+// gossip-bench training: samples per second of the engine that gossipd trains with, against a bare
+// LibTorch loop of the same network in the same run, and of each kind of data set against what that
+// engine consumes.
 //
-// The bare loop has the whole set in one tensor, normalised, picks its batch by index and steps torch::optim::SGD. The engine reads
-// through its loader, keeps the model in one flat vector and descends in one pass. The two take turns, so that what else the machine
-// does meets both; figures are medians of the pairs' ratios: of samples a second by the clock on the wall, and by the
-// processor time of the training thread, which a busy machine does not spoil (loader threads are not in it; with one thread only).
+// The bare loop has the whole set in one tensor, normalised, picks its batch by index and steps
+// torch::optim::SGD. The engine reads through its loader, keeps the model in one flat vector and
+// descends in one pass. The two take turns, so that what else the machine does meets both; figures
+// are medians of the pairs' ratios: of samples a second by the clock on the wall, and by the
+// processor time of the training thread, which a busy machine does not spoil (loader threads are
+// not in it; with one thread only).
 #include <time.h>
 #include <torch/torch.h>
 
@@ -57,9 +60,11 @@ const Case cases[] = {
 };
 
 Job job_of(const Case& c) {
-  auto job = Job::parse("name = 'bench'\nbatch = " + std::to_string(c.batch) + "\nbudget_samples = 1_000_000_000\n[schedule]\nkind = 'constant'\n[model]\n" +
-                            c.model + "[data]\n" + made_set(c.set).table,
-                        c.set);
+  auto job =
+      Job::parse("name = 'bench'\nbatch = " + std::to_string(c.batch) +
+                     "\nbudget_samples = 1_000_000_000\n[schedule]\nkind = 'constant'\n[model]\n" +
+                     c.model + "[data]\n" + made_set(c.set).table,
+                 c.set);
   if (!job) throw CLI::ValidationError(job.error().text);
   return *job;
 }
@@ -67,7 +72,8 @@ Job job_of(const Case& c) {
 Tensor room_for(const SampleShape& sample, std::size_t count) {
   std::vector<std::int64_t> shape = sample.shape;
   shape.insert(shape.begin(), static_cast<std::int64_t>(count));
-  return torch::empty(shape, sample.element == SampleShape::Element::float32 ? torch::kFloat32 : torch::kInt64);
+  return torch::empty(
+      shape, sample.element == SampleShape::Element::float32 ? torch::kFloat32 : torch::kInt64);
 }
 
 Batch::Values values_of(Tensor& tensor) {
@@ -83,7 +89,8 @@ class BareLoop {
       : batch_(job.batch),
         kind_(job.loss.kind),
         network_(make_network(job.model, {job.data.shape, outputs_of(job)}, job.seed)),
-        optimizer_(network_->parameters(), torch::optim::SGDOptions(learning_rate).momentum(job.optimizer.momentum)) {
+        optimizer_(network_->parameters(),
+                   torch::optim::SGDOptions(learning_rate).momentum(job.optimizer.momentum)) {
     const std::size_t count = std::min(set.count(), bare_samples_max);
     inputs_ = room_for(set.input(), count);
     targets_ = room_for(set.target(), count);
@@ -95,7 +102,9 @@ class BareLoop {
   void step() {
     const Tensor picked = torch::randint(inputs_.size(0), {batch_}, torch::kInt64);
     optimizer_.zero_grad();
-    const Tensor loss = loss_of(kind_, *network_, network_->forward(inputs_.index_select(0, picked)), targets_.index_select(0, picked));
+    const Tensor loss =
+        loss_of(kind_, *network_, network_->forward(inputs_.index_select(0, picked)),
+                targets_.index_select(0, picked));
     loss.backward();
     optimizer_.step();
     loss_ = loss.item<double>();
@@ -113,9 +122,11 @@ class BareLoop {
 
 class EngineLoop {
  public:
-  EngineLoop(const Job& job, const std::shared_ptr<const DataSet>& set, const Options& options) : batch_(job.batch) {
-    auto engine = make_torch_engine(job, "cpu", options.threads,
-                                    BatchSource(set, DataOrder(epoch_seed, set->count(), {}), options.loader_threads), nullptr);
+  EngineLoop(const Job& job, const std::shared_ptr<const DataSet>& set, const Options& options)
+      : batch_(job.batch) {
+    auto engine = make_torch_engine(
+        job, "cpu", options.threads,
+        BatchSource(set, DataOrder(epoch_seed, set->count(), {}), options.loader_threads), nullptr);
     if (!engine) throw CLI::ValidationError(engine.error().text);
     engine_ = std::move(*engine);
   }
@@ -128,8 +139,8 @@ class EngineLoop {
 };
 
 struct Pace {
-  double steps_per_second = 0;           // of the clock on the wall
-  double steps_per_processor_second = 0; // of this thread
+  double steps_per_second = 0;            // of the clock on the wall
+  double steps_per_processor_second = 0;  // of this thread
 };
 
 double thread_seconds() {
@@ -161,7 +172,9 @@ json measure(const Case& c, const Options& options) {
   const TemporaryDirectory directory;
   made.make(directory.path());
   const Job job = job_of(c);
-  auto sets = load_data(job.data, {.directory = directory.path().string(), .held_out = false, .image_cache_bytes = made.cache_bytes});
+  auto sets = load_data(job.data, {.directory = directory.path().string(),
+                                   .held_out = false,
+                                   .image_cache_bytes = made.cache_bytes});
   if (!sets) throw CLI::ValidationError(sets.error().text);
 
   BareLoop bare(job, *sets->train);
@@ -176,15 +189,24 @@ json measure(const Case& c, const Options& options) {
     engines.push_back(of_engine.steps_per_second);
     bares.push_back(of_bare.steps_per_second);
     ratios.push_back(of_engine.steps_per_second / of_bare.steps_per_second);
-    processor_ratios.push_back(of_engine.steps_per_processor_second / of_bare.steps_per_processor_second);
+    processor_ratios.push_back(of_engine.steps_per_processor_second /
+                               of_bare.steps_per_processor_second);
   }
   const double consumed = median(engines) * c.batch;
-  const double loaded = samples_per_second(sets->train, {c.batch, options.loader_threads, options.seconds});
+  const double loaded =
+      samples_per_second(sets->train, {c.batch, options.loader_threads, options.seconds});
   const auto [least, most] = std::ranges::minmax(ratios);
-  return {{"data", c.set}, {"model", std::string(name_of(job.model.kind))}, {"batch", c.batch}, {"samples_per_second", consumed},
-          {"bare_samples_per_second", median(bares) * c.batch}, {"ratio_median", median(ratios)}, {"ratio_min", least}, {"ratio_max", most},
+  return {{"data", c.set},
+          {"model", std::string(name_of(job.model.kind))},
+          {"batch", c.batch},
+          {"samples_per_second", consumed},
+          {"bare_samples_per_second", median(bares) * c.batch},
+          {"ratio_median", median(ratios)},
+          {"ratio_min", least},
+          {"ratio_max", most},
           {"processor_ratio_median", median(processor_ratios)},
-          {"loader_samples_per_second", loaded}, {"loader_ratio", loaded / consumed}};
+          {"loader_samples_per_second", loaded},
+          {"loader_ratio", loaded / consumed}};
 }
 
 void run(const Options& options) {
@@ -192,32 +214,50 @@ void run(const Options& options) {
   prepare_training_thread(options.threads, 0);
   json rows = json::array();
   if (!options.as_json)
-    std::printf("%-28s %-9s %5s %10s %10s %6s %15s %9s %10s %6s\n", "DATA", "MODEL", "BATCH", "SAMPLES/S", "BARE", "RATIO", "MIN...MAX", "BY CPU", "LOADER/S", "RATIO");
+    std::printf("%-28s %-9s %5s %10s %10s %6s %15s %9s %10s %6s\n", "DATA", "MODEL", "BATCH",
+                "SAMPLES/S", "BARE", "RATIO", "MIN...MAX", "BY CPU", "LOADER/S", "RATIO");
   for (const Case& c : cases) {
     if (std::string_view(c.set).find(options.only) == std::string_view::npos) continue;
     rows.push_back(measure(c, options));
     if (options.as_json) continue;
     const json& r = rows.back();
     const auto number = [&r](const char* key) { return r[key].get<double>(); };
-    std::printf("%-28s %-9s %5u %10.1f %10.1f %6.3f   %.3f...%.3f %9.3f %10.0f %6.1f\n", c.set, r["model"].get<std::string>().c_str(), c.batch,
-                number("samples_per_second"), number("bare_samples_per_second"), number("ratio_median"), number("ratio_min"), number("ratio_max"), number("processor_ratio_median"),
+    std::printf("%-28s %-9s %5u %10.1f %10.1f %6.3f   %.3f...%.3f %9.3f %10.0f %6.1f\n", c.set,
+                r["model"].get<std::string>().c_str(), c.batch, number("samples_per_second"),
+                number("bare_samples_per_second"), number("ratio_median"), number("ratio_min"),
+                number("ratio_max"), number("processor_ratio_median"),
                 number("loader_samples_per_second"), number("loader_ratio"));
     std::fflush(stdout);
   }
   if (options.as_json)
-    std::printf("%s\n", json{{"threads", options.threads}, {"loader_threads", options.loader_threads}, {"aims", {{"ratio", 0.95}, {"loader_ratio", 1.2}}}, {"rows", rows}}.dump(2).c_str());
+    std::printf("%s\n", json{{"threads", options.threads},
+                             {"loader_threads", options.loader_threads},
+                             {"aims", {{"ratio", 0.95}, {"loader_ratio", 1.2}}},
+                             {"rows", rows}}
+                            .dump(2)
+                            .c_str());
 }
 
 }  // namespace
 
 void add_training_command(CLI::App& app) {
   auto options = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand("training", "the engine against a bare LibTorch loop, and each loader against the engine (aims: 0.95 and 1.2)");
+  CLI::App* command = app.add_subcommand("training",
+                                         "the engine against a bare LibTorch loop, and each loader "
+                                         "against the engine (aims: 0.95 and 1.2)");
   command->add_flag("--json", options->as_json, "as JSON");
-  command->add_option("--pairs", options->pairs, "pairs of measurements")->capture_default_str()->check(CLI::Range(1, 100));
-  command->add_option("--seconds", options->seconds, "of each measurement")->capture_default_str()->check(CLI::Range(0.1, 600.0));
-  command->add_option("--threads", options->threads, "of tensor arithmetic")->capture_default_str()->check(CLI::Range(1, 1024));
-  command->add_option("--loader-threads", options->loader_threads, "as trainer.loader_threads")->capture_default_str()->check(CLI::Range(1, prefetch_threads_max));
+  command->add_option("--pairs", options->pairs, "pairs of measurements")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 100));
+  command->add_option("--seconds", options->seconds, "of each measurement")
+      ->capture_default_str()
+      ->check(CLI::Range(0.1, 600.0));
+  command->add_option("--threads", options->threads, "of tensor arithmetic")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1024));
+  command->add_option("--loader-threads", options->loader_threads, "as trainer.loader_threads")
+      ->capture_default_str()
+      ->check(CLI::Range(1, prefetch_threads_max));
   command->add_option("--only", options->only, "rows whose data's name contains this");
   command->callback([options] { run(*options); });
 }

@@ -1,4 +1,5 @@
-// gossip-export - `gossipctl checkpoint export` for TorchScript, as a program of its own because it needs LibTorch.
+// gossip-export - `gossipctl checkpoint export` for TorchScript, as a program of its own because it
+// needs LibTorch.
 //
 //     gossip-export CHECKPOINT OUT [MODEL]     MODEL: the TorchScript file of a job that has one
 //
@@ -19,19 +20,25 @@ int fail(const std::string& text) {
 
 // Beside the checkpoint, where gossipd keeps it: STATE/checkpoints/NAME and STATE/files/HASH.
 std::string kept_model(const std::filesystem::path& checkpoint, const Job& job) {
-  return (std::filesystem::absolute(checkpoint).parent_path().parent_path() / "files" / to_hex(job.model.content)).string();
+  return (std::filesystem::absolute(checkpoint).parent_path().parent_path() / "files" /
+          to_hex(job.model.content))
+      .string();
 }
 
-int run(const std::filesystem::path& checkpoint, const std::filesystem::path& to, const std::string& model) {
+int run(const std::filesystem::path& checkpoint, const std::filesystem::path& to,
+        const std::string& model) {
   auto weights = read_weights(checkpoint);
   if (!weights) return fail(weights.error().text);
   const auto text = weights->metadata.find("job");
   if (text == weights->metadata.end())
-    return fail(checkpoint.string() + ": does not say what job it belongs to; export a checkpoint that this version of gossipd wrote");
+    return fail(checkpoint.string() +
+                ": does not say what job it belongs to; export a checkpoint that this version of "
+                "gossipd wrote");
   auto job = Job::parse(text->second, checkpoint.string() + " (its job)");
   if (!job) return fail(job.error().text);
   const std::string model_file = model.empty() ? kept_model(checkpoint, *job) : model;
-  if (const auto error = export_torchscript({std::move(*weights), std::move(*job), model_file, to})) return fail(error->text);
+  if (const auto error = export_torchscript({std::move(*weights), std::move(*job), model_file, to}))
+    return fail(error->text);
   return 0;
 }
 

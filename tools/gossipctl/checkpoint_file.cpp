@@ -26,7 +26,8 @@ ExitCode fail(Console& console, const Failure& failure) {
 }
 
 ExitCode fail(Console& console, const Error& error) {
-  return fail(console, {error.code == "not-found" ? ExitCode::not_found : ExitCode::failed, error.text, "", "CHECKPOINT is a file, or a node's state directory"});
+  return fail(console, {error.code == "not-found" ? ExitCode::not_found : ExitCode::failed,
+                        error.text, "", "CHECKPOINT is a file, or a node's state directory"});
 }
 
 fs::path resolve(const std::string& checkpoint) {
@@ -34,7 +35,8 @@ fs::path resolve(const std::string& checkpoint) {
   if (!fs::is_directory(checkpoint, error)) return checkpoint;
   for (const fs::path& directory : {fs::path(checkpoint) / "checkpoints", fs::path(checkpoint)})
     for (const char* which : {"final", "best", "current"})
-      if (fs::exists(directory / (std::string(which) + ".safetensors"), error)) return directory / (std::string(which) + ".safetensors");
+      if (fs::exists(directory / (std::string(which) + ".safetensors"), error))
+        return directory / (std::string(which) + ".safetensors");
   return fs::path(checkpoint) / "checkpoints/final.safetensors";  // which is not there
 }
 
@@ -52,8 +54,12 @@ std::uint64_t floats_of(const Weights& weights) {
 
 Json as_json(const Weights& weights) {
   Json tensors = Json::array();
-  for (const auto& [name, tensor] : weights.tensors) tensors.push_back({{"name", name}, {"shape", tensor.shape}});
-  return {{"path", weights.path}, {"floats", floats_of(weights)}, {"metadata", weights.metadata}, {"tensors", tensors}};
+  for (const auto& [name, tensor] : weights.tensors)
+    tensors.push_back({{"name", name}, {"shape", tensor.shape}});
+  return {{"path", weights.path},
+          {"floats", floats_of(weights)},
+          {"metadata", weights.metadata},
+          {"tensors", tensors}};
 }
 
 bool is_torchscript(const fs::path& to) {
@@ -62,20 +68,29 @@ bool is_torchscript(const fs::path& to) {
 }
 
 // Its words go to our standard error, its exit code is ours.
-ExitCode run_gossip_export(Console& console, const fs::path& checkpoint, const CheckpointExport& what) {
+ExitCode run_gossip_export(Console& console, const fs::path& checkpoint,
+                           const CheckpointExport& what) {
   std::error_code error;
-  const fs::path program = fs::read_symlink("/proc/self/exe", error).parent_path() / "gossip-export";
+  const fs::path program =
+      fs::read_symlink("/proc/self/exe", error).parent_path() / "gossip-export";
   if (error || !fs::exists(program, error))
-    return fail(console, {ExitCode::failed, program.string() + " is missing, and TorchScript needs it", "gossipctl was built or installed without LibTorch",
-                          "export to a .safetensors file, or build gossip-export and put it beside gossipctl"});
+    return fail(
+        console,
+        {ExitCode::failed, program.string() + " is missing, and TorchScript needs it",
+         "gossipctl was built or installed without LibTorch",
+         "export to a .safetensors file, or build gossip-export and put it beside gossipctl"});
   std::vector<std::string> words = {program.string(), checkpoint.string(), what.to};
   if (!what.model.empty()) words.push_back(what.model);
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
   pid_t child = 0;
-  const int refused = ::posix_spawn(&child, program.c_str(), nullptr, nullptr, arguments.data(), environ);
-  if (refused != 0) return fail(console, {ExitCode::failed, program.string() + " cannot be started: " + std::strerror(refused), "", ""});
+  const int refused =
+      ::posix_spawn(&child, program.c_str(), nullptr, nullptr, arguments.data(), environ);
+  if (refused != 0)
+    return fail(console,
+                {ExitCode::failed,
+                 program.string() + " cannot be started: " + std::strerror(refused), "", ""});
   int status = 0;
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
@@ -88,14 +103,20 @@ ExitCode show_checkpoint(Console& console, const std::string& checkpoint) {
   const auto weights = read_weights(resolve(checkpoint));
   if (!weights) return fail(console, weights.error());
   if (console.output == Output::json) {
-    console.out << as_json(*weights).dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << '\n';
+    console.out << as_json(*weights).dump(-1, ' ', false,
+                                          nlohmann::ordered_json::error_handler_t::replace)
+                << '\n';
     return ExitCode::ok;
   }
-  std::vector<std::vector<std::string>> rows = {{"file", weights->path}, {"model", grouped(floats_of(*weights)) + " floats in " + grouped(weights->tensors.size()) + " tensors"}};
+  std::vector<std::vector<std::string>> rows = {
+      {"file", weights->path},
+      {"model", grouped(floats_of(*weights)) + " floats in " + grouped(weights->tensors.size()) +
+                    " tensors"}};
   for (const auto& [key, value] : weights->metadata)
     if (key != "job") rows.push_back({key, value});
   print_table(console.out, rows);
-  if (const auto job = weights->metadata.find("job"); job != weights->metadata.end()) console.out << "\n" << job->second;
+  if (const auto job = weights->metadata.find("job"); job != weights->metadata.end())
+    console.out << "\n" << job->second;
   return ExitCode::ok;
 }
 
@@ -103,10 +124,14 @@ ExitCode export_checkpoint(Console& console, const CheckpointExport& what) {
   const fs::path from = resolve(what.checkpoint);
   const bool torchscript = is_torchscript(what.to);
   if (!torchscript && fs::path(what.to).extension() != ".safetensors")
-    return fail(console, {ExitCode::usage, what.to + ": the end of the name says what is written, and it is none of those known", "",
-                          "NAME.safetensors for the weights alone, NAME.pt for TorchScript"});
+    return fail(
+        console,
+        {ExitCode::usage,
+         what.to + ": the end of the name says what is written, and it is none of those known", "",
+         "NAME.safetensors for the weights alone, NAME.pt for TorchScript"});
   if (torchscript) {
-    if (const ExitCode code = run_gossip_export(console, from, what); code != ExitCode::ok) return code;
+    if (const ExitCode code = run_gossip_export(console, from, what); code != ExitCode::ok)
+      return code;
   } else {
     const auto weights = read_weights(from);
     if (!weights) return fail(console, weights.error());

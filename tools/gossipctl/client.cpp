@@ -11,18 +11,26 @@ namespace {
 
 using Json = nlohmann::json;
 
-Failure transport_failure(const Error& error, const std::string& address, std::chrono::milliseconds timeout) {
+Failure transport_failure(const Error& error, const std::string& address,
+                          std::chrono::milliseconds timeout) {
   if (error.code == "no-daemon" || error.code == "resolve" || error.code == "connect")
     return {ExitCode::no_daemon, "no daemon answers at " + address + " (" + error.text + ")",
             "gossipd is not running there, or its REST address is another one",
             "start gossipd, or name its address with --rest HOST:PORT or GOSSIPCTL_REST"};
   if (error.code == "timeout")
-    return {ExitCode::timeout, "no answer from " + address + " within " + std::to_string(timeout.count() / 1000) + " s",
-            "the daemon is very busy, stopped (SIGSTOP) or behind a network that drops packets", "try again with a longer --timeout"};
+    return {
+        ExitCode::timeout,
+        "no answer from " + address + " within " + std::to_string(timeout.count() / 1000) + " s",
+        "the daemon is very busy, stopped (SIGSTOP) or behind a network that drops packets",
+        "try again with a longer --timeout"};
   if (error.code == "untrusted")
-    return {ExitCode::unauthorised, "the daemon at " + address + " is not trusted (" + error.text + ")", "its certificate is not known here, or it is another machine",
-            "copy rest-certificate.pem from the daemon's state directory and name it with --ca-file FILE or GOSSIPCTL_CA_FILE"};
-  return {ExitCode::failed, "the answer from " + address + " is not understood (" + error.text + ")",
+    return {ExitCode::unauthorised,
+            "the daemon at " + address + " is not trusted (" + error.text + ")",
+            "its certificate is not known here, or it is another machine",
+            "copy rest-certificate.pem from the daemon's state directory and name it with "
+            "--ca-file FILE or GOSSIPCTL_CA_FILE"};
+  return {ExitCode::failed,
+          "the answer from " + address + " is not understood (" + error.text + ")",
           "something else than gossipd listens there", "check --rest"};
 }
 
@@ -43,16 +51,21 @@ ExitCode exit_code_of(int status) {
 Failure status_failure(const HttpResponse& response, const std::string& target) {
   Failure failure;
   failure.code = exit_code_of(response.status);
-  const Json json = json_nests_deeper(response.body) ? Json() : Json::parse(response.body, nullptr, false);
+  const Json json =
+      json_nests_deeper(response.body) ? Json() : Json::parse(response.body, nullptr, false);
   const auto word = [&json](const char* key) {
-    return json.is_object() && json.contains(key) && json[key].is_string() ? json[key].get<std::string>() : std::string();
+    return json.is_object() && json.contains(key) && json[key].is_string()
+               ? json[key].get<std::string>()
+               : std::string();
   };
   const std::string title = word("title"), detail = word("detail"), code = word("code");
-  failure.what = title.empty() ? target + " answered with status " + std::to_string(response.status) : title;
+  failure.what =
+      title.empty() ? target + " answered with status " + std::to_string(response.status) : title;
   if (!code.empty()) failure.what += " (" + code + ")";
   if (!detail.empty()) failure.what += ": " + detail;
   failure.hint = word("hint");
-  if (failure.code == ExitCode::unauthorised)  // the daemon speaks of headers, to whoever writes a client
+  // the daemon speaks of headers, to whoever writes a client
+  if (failure.code == ExitCode::unauthorised)
     failure.hint = "give the daemon's token with --token-file FILE or GOSSIPCTL_TOKEN_FILE";
   return failure;
 }
@@ -65,7 +78,8 @@ void print_failure(std::ostream& err, const Failure& failure) {
   if (!failure.hint.empty()) err << "  try: " << printable(failure.hint) << '\n';
 }
 
-DaemonClient::Answer DaemonClient::call(const std::string& method, const std::string& target, const std::string& body) const {
+DaemonClient::Answer DaemonClient::call(const std::string& method, const std::string& target,
+                                        const std::string& body) const {
   HttpCall call;
   std::string_view place = address_;
   call.tls = place.starts_with("https://");
@@ -74,7 +88,10 @@ DaemonClient::Answer DaemonClient::call(const std::string& method, const std::st
   if (place.starts_with("unix:"))
     call.unix_path = place.substr(5);
   else if (!parse_endpoint(std::string(place), rest_port_default, call.server))
-    return {false, {}, {ExitCode::usage, "'" + address_ + "' is no REST address", "", "write HOST:PORT, https://HOST:PORT or unix:PATH"}};
+    return {false,
+            {},
+            {ExitCode::usage, "'" + address_ + "' is no REST address", "",
+             "write HOST:PORT, https://HOST:PORT or unix:PATH"}};
   call.ca_file = ca_file_;
   call.method = method;
   call.target = target;
@@ -83,7 +100,8 @@ DaemonClient::Answer DaemonClient::call(const std::string& method, const std::st
   if (!token_.empty()) call.headers["Authorization"] = "Bearer " + token_;
   const Result<HttpResponse> response = http_call(call);
   if (!response) return {false, {}, transport_failure(response.error(), address_, timeout_)};
-  if (response->status < 200 || response->status > 299) return {false, {}, status_failure(*response, target)};
+  if (response->status < 200 || response->status > 299)
+    return {false, {}, status_failure(*response, target)};
   return {true, response->body, {}};
 }
 

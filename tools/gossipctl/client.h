@@ -1,4 +1,5 @@
-// tools/gossipctl/client.h - requests to one daemon, and what their failure means for people and scripts.
+// tools/gossipctl/client.h - requests to one daemon, and what their failure means for people and
+// scripts.
 #pragma once
 
 #include <chrono>
@@ -21,8 +22,12 @@ void print_failure(std::ostream& err, const Failure&);
 
 class DaemonClient {
  public:
-  DaemonClient(std::string address, std::string token, std::chrono::milliseconds timeout, std::string ca_file = {})
-      : address_(std::move(address)), token_(std::move(token)), timeout_(timeout), ca_file_(std::move(ca_file)) {}
+  DaemonClient(std::string address, std::string token, std::chrono::milliseconds timeout,
+               std::string ca_file = {})
+      : address_(std::move(address)),
+        token_(std::move(token)),
+        timeout_(timeout),
+        ca_file_(std::move(ca_file)) {}
 
   // The body of a 2xx answer, or what went wrong.
   struct Answer {
@@ -31,13 +36,18 @@ class DaemonClient {
     Failure failure;
   };
   [[nodiscard]] Answer get(const std::string& target) const { return call("GET", target, {}); }
-  [[nodiscard]] Answer post(const std::string& target, const std::string& body = {}) const { return call("POST", target, body); }
-  [[nodiscard]] DaemonClient with_timeout(std::chrono::milliseconds timeout) const { return {address_, token_, timeout, ca_file_}; }
+  [[nodiscard]] Answer post(const std::string& target, const std::string& body = {}) const {
+    return call("POST", target, body);
+  }
+  [[nodiscard]] DaemonClient with_timeout(std::chrono::milliseconds timeout) const {
+    return {address_, token_, timeout, ca_file_};
+  }
   [[nodiscard]] const std::string& address() const { return address_; }
   [[nodiscard]] std::chrono::milliseconds timeout() const { return timeout_; }
 
  private:
-  [[nodiscard]] Answer call(const std::string& method, const std::string& target, const std::string& body) const;
+  [[nodiscard]] Answer call(const std::string& method, const std::string& target,
+                            const std::string& body) const;
 
   std::string address_;  // [https://]HOST:PORT or unix:PATH
   std::string token_;

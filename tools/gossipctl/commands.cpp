@@ -25,7 +25,9 @@ constexpr std::chrono::milliseconds poll_period{200};
 constexpr std::chrono::milliseconds poll_timeout{5'000};  // a frozen daemon is asked again
 
 // No object where the answer is none, or nests as no daemon's does.
-Json parse_answer(const std::string& body) { return json_nests_deeper(body) ? Json() : Json::parse(body, nullptr, false); }
+Json parse_answer(const std::string& body) {
+  return json_nests_deeper(body) ? Json() : Json::parse(body, nullptr, false);
+}
 
 ExitCode fail(Console& console, const Failure& failure) {
   print_failure(console.err, failure);
@@ -59,13 +61,15 @@ std::string or_dash(const std::optional<double>& value, Format format) {
 }
 
 // Gets `target`, prints it raw as JSON or hands it to `print`.
-ExitCode show(const DaemonClient& client, Console& console, const std::string& target, const std::function<ExitCode(const Json&)>& print) {
+ExitCode show(const DaemonClient& client, Console& console, const std::string& target,
+              const std::function<ExitCode(const Json&)>& print) {
   const DaemonClient::Answer answer = client.get(target);
   if (!answer.ok) return fail(console, answer.failure);
   const Json json = parse_answer(answer.body);
   if (!json.is_object())
-    return fail(console, {ExitCode::failed, "the answer to " + target + " is not a JSON object",
-                          "something else than gossipd listens at " + client.address(), "check --rest"});
+    return fail(console,
+                {ExitCode::failed, "the answer to " + target + " is not a JSON object",
+                 "something else than gossipd listens at " + client.address(), "check --rest"});
   if (console.output == Output::json) {
     console.out << printable(answer.body, Lines::many);
     return ExitCode::ok;
@@ -79,7 +83,8 @@ Row member_row(const Json& m) {
   const std::uint64_t step = count(m, "step");
   const std::string phase = text(m, "phase"), state = text(m, "state");
   // An alive member that does something else than train says what.
-  const std::string what = state == "alive" && phase != "training" && !phase.empty() ? state + "/" + phase : state;
+  const std::string what =
+      state == "alive" && phase != "training" && !phase.empty() ? state + "/" + phase : state;
   const std::string shown = flag(m, "cloned") ? what + "/cloned" : what;
   return {text(m, "name") + (self ? "*" : ""),
           text(m, "address"),
@@ -93,7 +98,9 @@ Row member_row(const Json& m) {
 }
 
 Row link_row(const Json& l) {
-  const auto ratio = [&l](const char* key) { return or_dash(number(l, key), [](double v) { return fixed(v, 4); }); };
+  const auto ratio = [&l](const char* key) {
+    return or_dash(number(l, key), [](double v) { return fixed(v, 4); });
+  };
   return {text(l, "name"),
           text(l, "state") + (flag(l, "large_packets_lost") ? "/large packets lost" : ""),
           flag(l, "outbound") ? "out" : "in",
@@ -116,15 +123,21 @@ std::string percent(double ratio) { return fixed(ratio * 100, 1) + " %"; }
 
 void print_progress(const Json& s, std::vector<Row>& rows) {
   if (count(s, "budget_samples") == 0) return;
-  std::string line = percent(number(s, "progress").value_or(0)) + " of " + grouped(count(s, "budget_samples")) + " samples";
-  if (const auto left = number(s, "time_left_s"); left && *left > 0) line += ", " + human_seconds(*left) + " left";
+  std::string line = percent(number(s, "progress").value_or(0)) + " of " +
+                     grouped(count(s, "budget_samples")) + " samples";
+  if (const auto left = number(s, "time_left_s"); left && *left > 0)
+    line += ", " + human_seconds(*left) + " left";
   rows.push_back({"progress", line});
 }
 
 void print_traffic(const Json& s, std::vector<Row>& rows) {
-  const double sent = number(s, "bytes_sent_total").value_or(0), every = number(s, "bytes_every_step").value_or(0);
-  std::string line = human_bytes(sent) + " sent, " + human_bytes(number(s, "bytes_received_total").value_or(0)) + " received";
-  if (every > 0) line += "; " + fixed(100 * sent / every, 3) + " % of sending every step to every neighbour (" + human_bytes(every) + ")";
+  const double sent = number(s, "bytes_sent_total").value_or(0),
+               every = number(s, "bytes_every_step").value_or(0);
+  std::string line = human_bytes(sent) + " sent, " +
+                     human_bytes(number(s, "bytes_received_total").value_or(0)) + " received";
+  if (every > 0)
+    line += "; " + fixed(100 * sent / every, 3) + " % of sending every step to every neighbour (" +
+            human_bytes(every) + ")";
   rows.push_back({"traffic", line});
 }
 
@@ -133,19 +146,27 @@ void print_latest(const Json& s, const char* list, const char* label, std::vecto
   if (found == s.end() || !found->is_array() || found->empty()) return;
   const Json& last = found->back();
   std::string line = text(last, "text");
-  if (line.empty()) line = std::string(text(last, "by") == "us" ? "we refused " : "refused by ") + text(last, "peer") + ": " + text(last, "reason");
+  if (line.empty())
+    line = std::string(text(last, "by") == "us" ? "we refused " : "refused by ") +
+           text(last, "peer") + ": " + text(last, "reason");
   line += " (" + human_seconds(number(last, "age_s").value_or(0)) + " ago";
-  if (const std::uint64_t times = count(last, "count"); times > 1) line += ", " + grouped(times) + " times";
+  if (const std::uint64_t times = count(last, "count"); times > 1)
+    line += ", " + grouped(times) + " times";
   if (found->size() > 1) line += ", and " + std::to_string(found->size() - 1) + " earlier";
   rows.push_back({label, line + ")"});
 }
 
 void print_division(const Json& s, std::vector<Row>& rows) {
-  if (!s.contains("trainer") || !s["trainer"].contains("division") || !s["trainer"]["division"].is_object()) return;
+  if (!s.contains("trainer") || !s["trainer"].contains("division") ||
+      !s["trainer"]["division"].is_object())
+    return;
   const Json& d = s["trainer"]["division"];
   const double samples = std::max(1.0, number(d, "samples").value_or(1));
-  rows.push_back({"data", grouped(count(d, "samples_owned")) + " of " + grouped(count(d, "samples")) + " samples, divided among " + grouped(count(d, "members")) +
-                              "; pass " + grouped(count(d, "pass") + 1) + ", " + percent(number(d, "place").value_or(0) / samples) + " through"});
+  rows.push_back({"data", grouped(count(d, "samples_owned")) + " of " +
+                              grouped(count(d, "samples")) + " samples, divided among " +
+                              grouped(count(d, "members")) + "; pass " +
+                              grouped(count(d, "pass") + 1) + ", " +
+                              percent(number(d, "place").value_or(0) / samples) + " through"});
 }
 
 std::vector<Row> status_rows(const Json& s) {
@@ -153,37 +174,55 @@ std::vector<Row> status_rows(const Json& s) {
   rows.push_back({"node", text(s, "name") + " (" + text(s, "id") + ")"});
   rows.push_back({"address", text(s, "address")});
   rows.push_back({"cluster", text(s, "cluster_id").empty() ? "-" : text(s, "cluster_id")});
-  rows.push_back({"job", text(s, "job_hash").empty() ? "-" : text(s, "job_name") + " (" + text(s, "job_hash") + ")"});
+  rows.push_back({"job", text(s, "job_hash").empty()
+                             ? "-"
+                             : text(s, "job_name") + " (" + text(s, "job_hash") + ")"});
   std::string phase = text(s, "phase");
-  if (const std::string what = text(s, "waiting_for"); !what.empty()) phase += ": waiting for " + what;
+  if (const std::string what = text(s, "waiting_for"); !what.empty())
+    phase += ": waiting for " + what;
   if (flag(s, "isolated")) phase += " (isolated: no known member answers)";
   rows.push_back({"phase", phase});
-  if (const std::string what = text(s, "overridden"); !what.empty()) rows.push_back({"overridden", what});
+  if (const std::string what = text(s, "overridden"); !what.empty())
+    rows.push_back({"overridden", what});
   if (const std::string what = text(s, "cloned"); !what.empty()) rows.push_back({"cloned", what});
-  rows.push_back({"members", grouped(count(s, "members_alive")) + " alive, " + grouped(count(s, "links_open")) + " linked"});
-  if (s.contains("trainer") && !text(s["trainer"], "device").empty()) rows.push_back({"device", text(s["trainer"], "device")});
+  rows.push_back({"members", grouped(count(s, "members_alive")) + " alive, " +
+                                 grouped(count(s, "links_open")) + " linked"});
+  if (s.contains("trainer") && !text(s["trainer"], "device").empty())
+    rows.push_back({"device", text(s["trainer"], "device")});
   print_division(s, rows);
   print_progress(s, rows);
-  rows.push_back({"step", grouped(count(s, "step")) + ", " + grouped(static_cast<std::uint64_t>(number(s, "samples_per_second").value_or(0))) + " samples/s"});
-  rows.push_back({"loss", fixed(number(s, "loss").value_or(0), 4) + ", spread " + fixed(number(s, "spread").value_or(0), 5)});
+  rows.push_back({"step", grouped(count(s, "step")) + ", " +
+                              grouped(static_cast<std::uint64_t>(
+                                  number(s, "samples_per_second").value_or(0))) +
+                              " samples/s"});
+  rows.push_back({"loss", fixed(number(s, "loss").value_or(0), 4) + ", spread " +
+                              fixed(number(s, "spread").value_or(0), 5)});
   if (const auto accuracy = number(s, "accuracy"))
-    rows.push_back({"accuracy", percent(*accuracy) + ", best " + percent(number(s, "best_accuracy").value_or(*accuracy))});
-  if (const auto evaluation = s.find("evaluation"); evaluation != s.end() && evaluation->is_object()) {
-    if (const auto top5 = number(*evaluation, "top5_accuracy")) rows.push_back({"top-5", percent(*top5)});
-    if (const auto perplexity = number(*evaluation, "perplexity")) rows.push_back({"perplexity", fixed(*perplexity, 2)});
+    rows.push_back({"accuracy", percent(*accuracy) + ", best " +
+                                    percent(number(s, "best_accuracy").value_or(*accuracy))});
+  if (const auto evaluation = s.find("evaluation");
+      evaluation != s.end() && evaluation->is_object()) {
+    if (const auto top5 = number(*evaluation, "top5_accuracy"))
+      rows.push_back({"top-5", percent(*top5)});
+    if (const auto perplexity = number(*evaluation, "perplexity"))
+      rows.push_back({"perplexity", fixed(*perplexity, 2)});
     const double loss = number(*evaluation, "loss").value_or(0);
-    rows.push_back({"held-out loss", fixed(loss, 4) + ", best " + fixed(number(s, "best_evaluation_loss").value_or(loss), 4)});
+    rows.push_back(
+        {"held-out loss",
+         fixed(loss, 4) + ", best " + fixed(number(s, "best_evaluation_loss").value_or(loss), 4)});
   }
   print_traffic(s, rows);
   if (s.contains("checkpoints") && s["checkpoints"].is_object())
     for (const auto& [which, c] : s["checkpoints"].items())
-      rows.push_back({which, text(c, "path") + ", step " + grouped(count(c, "step")) + ", " + text(c, "written_at")});
+      rows.push_back({which, text(c, "path") + ", step " + grouped(count(c, "step")) + ", " +
+                                 text(c, "written_at")});
   print_latest(s, "refusals", "refusal", rows);
   print_latest(s, "warnings", "warning", rows);
   return rows;
 }
 
-ExitCode command(const DaemonClient& client, Console& console, const std::string& target, const std::string& body, const std::string& words) {
+ExitCode command(const DaemonClient& client, Console& console, const std::string& target,
+                 const std::string& body, const std::string& words) {
   const DaemonClient::Answer answer = client.post(target, body);
   if (!answer.ok) return fail(console, answer.failure);
   if (console.output == Output::json) console.out << printable(answer.body, Lines::many);
@@ -201,8 +240,10 @@ struct Condition {
 std::optional<Condition> parse_condition(const std::string& words) {
   const std::size_t equals = words.find('=');
   Condition condition{words.substr(0, equals), 0};
-  const bool counts = condition.what == "members" || condition.what == "step" || condition.what == "samples";
-  const bool states = condition.what == "ready" || condition.what == "finished" || condition.what == "left";
+  const bool counts =
+      condition.what == "members" || condition.what == "step" || condition.what == "samples";
+  const bool states =
+      condition.what == "ready" || condition.what == "finished" || condition.what == "left";
   if (states && equals == std::string::npos) return condition;
   if (!counts || equals == std::string::npos) return std::nullopt;
   const char *begin = words.data() + equals + 1, *end = words.data() + words.size();
@@ -221,12 +262,14 @@ bool holds(const Condition& c, const Json& status) {
 
 std::string words_for(const Json& s) {
   std::string words = "the node is " + text(s, "phase");
-  if (const std::string what = text(s, "waiting_for"); !what.empty()) words += ", waiting for " + what;
-  return words + "; " + grouped(count(s, "members_alive")) + " members alive, step " + grouped(count(s, "step")) + ", " +
-         grouped(count(s, "cluster_samples")) + " samples";
+  if (const std::string what = text(s, "waiting_for"); !what.empty())
+    words += ", waiting for " + what;
+  return words + "; " + grouped(count(s, "members_alive")) + " members alive, step " +
+         grouped(count(s, "step")) + ", " + grouped(count(s, "cluster_samples")) + " samples";
 }
 
-ExitCode wait_until(const DaemonClient& client, Console& console, const Condition& condition, const std::string& name) {
+ExitCode wait_until(const DaemonClient& client, Console& console, const Condition& condition,
+                    const std::string& name) {
   const Clock::time_point deadline = Clock::now() + client.timeout();
   const DaemonClient quick = client.with_timeout(std::min(poll_timeout, client.timeout()));
   Failure last;
@@ -245,13 +288,16 @@ ExitCode wait_until(const DaemonClient& client, Console& console, const Conditio
       last.what = words_for(status);
     } else {
       last = answer.failure;
-      if (last.code == ExitCode::unauthorised || last.code == ExitCode::usage) return fail(console, last);
+      if (last.code == ExitCode::unauthorised || last.code == ExitCode::usage)
+        return fail(console, last);
     }
     if (Clock::now() + poll_period >= deadline) break;
     std::this_thread::sleep_for(poll_period);
   }
   if (!answered) return fail(console, last);
-  return fail(console, {ExitCode::timeout, "still waiting for " + name + " after " + std::to_string(client.timeout().count() / 1000) + " s: " + last.what,
+  return fail(console, {ExitCode::timeout,
+                        "still waiting for " + name + " after " +
+                            std::to_string(client.timeout().count() / 1000) + " s: " + last.what,
                         "", "gossipctl status says more; a longer --timeout waits longer"});
 }
 
@@ -259,7 +305,8 @@ ExitCode wait_until(const DaemonClient& client, Console& console, const Conditio
 
 ExitCode show_members(const DaemonClient& client, Console& console) {
   return show(client, console, "/v1/members", [&console](const Json& json) {
-    std::vector<Row> rows = {{"NAME", "ADDRESS", "STATE", "RTT", "STEP", "SAMPLES/S", "BATCH", "LOSS", "AGE"}};
+    std::vector<Row> rows = {
+        {"NAME", "ADDRESS", "STATE", "RTT", "STEP", "SAMPLES/S", "BATCH", "LOSS", "AGE"}};
     for (const Json& m : json.value("members", Json::array())) rows.push_back(member_row(m));
     print_table(console.out, rows);
     return ExitCode::ok;
@@ -269,16 +316,20 @@ ExitCode show_members(const DaemonClient& client, Console& console) {
 ExitCode show_status(const DaemonClient& client, Console& console) {
   return show(client, console, "/v1/status", [&console](const Json& json) {
     print_table(console.out, status_rows(json));
-    const std::string failure = json.contains("trainer") ? text(json["trainer"], "failure") : std::string();
+    const std::string failure =
+        json.contains("trainer") ? text(json["trainer"], "failure") : std::string();
     if (text(json, "phase") != "broken" && failure.empty()) return ExitCode::ok;
-    return fail(console, {ExitCode::unhealthy, "this node's training is broken" + (failure.empty() ? "" : ": " + failure), "",
-                          "the log of gossipd says more; a restart goes on from the last checkpoint"});
+    return fail(console,
+                {ExitCode::unhealthy,
+                 "this node's training is broken" + (failure.empty() ? "" : ": " + failure), "",
+                 "the log of gossipd says more; a restart goes on from the last checkpoint"});
   });
 }
 
 ExitCode show_links(const DaemonClient& client, Console& console) {
   return show(client, console, "/v1/links", [&console](const Json& json) {
-    std::vector<Row> rows = {{"PEER", "STATE", "DIR", "PROTOCOL", "RTT", "AGE/STEPS", "SILENCE", "SENT", "RECEIVED", "DELTAS", "SUPPRESSED", "REFUSED",
+    std::vector<Row> rows = {{"PEER", "STATE", "DIR", "PROTOCOL", "RTT", "AGE/STEPS", "SILENCE",
+                              "SENT", "RECEIVED", "DELTAS", "SUPPRESSED", "REFUSED",
                               "CHANGE/THRESHOLD", "WEIGHT", "CORRECTION", "SPREAD"}};
     for (const Json& l : json.value("links", Json::array())) rows.push_back(link_row(l));
     print_table(console.out, rows);
@@ -288,21 +339,25 @@ ExitCode show_links(const DaemonClient& client, Console& console) {
 
 ExitCode show_job(const DaemonClient& client, Console& console) {
   return show(client, console, "/v1/job", [&console](const Json& json) {
-    console.out << "# job " << text(json, "hash") << '\n' << printable(text(json, "document"), Lines::many);
+    console.out << "# job " << text(json, "hash") << '\n'
+                << printable(text(json, "document"), Lines::many);
     return ExitCode::ok;
   });
 }
 
-ExitCode join_cluster(const DaemonClient& client, Console& console, const std::vector<std::string>& seeds) {
+ExitCode join_cluster(const DaemonClient& client, Console& console,
+                      const std::vector<std::string>& seeds) {
   const std::string body = seeds.empty() ? "{}" : Json{{"seeds", seeds}}.dump();
-  return command(client, console, "/v1/cluster/join", body, "joining; `gossipctl wait --for ready` waits until the node takes part");
+  return command(client, console, "/v1/cluster/join", body,
+                 "joining; `gossipctl wait --for ready` waits until the node takes part");
 }
 
 ExitCode leave_cluster(const DaemonClient& client, Console& console) {
   const DaemonClient::Answer answer = client.post("/v1/cluster/leave");
   if (!answer.ok) return fail(console, answer.failure);
   const ExitCode code = wait_until(client, console, {"left", 0}, "left");
-  if (code == ExitCode::ok) console.err << "left the cluster, also over restarts; `gossipctl join` brings the node back\n";
+  if (code == ExitCode::ok)
+    console.err << "left the cluster, also over restarts; `gossipctl join` brings the node back\n";
   return code;
 }
 
@@ -318,7 +373,8 @@ ExitCode write_checkpoint_now(const DaemonClient& client, Console& console) {
 }
 
 ExitCode pause_training(const DaemonClient& client, Console& console) {
-  return command(client, console, "/v1/training/pause", "", "paused: the node makes no steps but still exchanges; `gossipctl resume` goes on");
+  return command(client, console, "/v1/training/pause", "",
+                 "paused: the node makes no steps but still exchanges; `gossipctl resume` goes on");
 }
 
 ExitCode resume_training(const DaemonClient& client, Console& console) {
@@ -326,12 +382,14 @@ ExitCode resume_training(const DaemonClient& client, Console& console) {
 }
 
 ExitCode forget_member(const DaemonClient& client, Console& console, const std::string& id) {
-  return command(client, console, "/v1/members/forget", Json{{"id", id}}.dump(), "forgotten everywhere; what it trained on still counts");
+  return command(client, console, "/v1/members/forget", Json{{"id", id}}.dump(),
+                 "forgotten everywhere; what it trained on still counts");
 }
 
 ExitCode extend_job(const DaemonClient& client, Console& console, std::uint64_t samples) {
   return command(client, console, "/v1/job/extend", Json{{"samples", samples}}.dump(),
-                 "the whole cluster trains on " + grouped(samples) + " samples more; `gossipctl status` shows the budget");
+                 "the whole cluster trains on " + grouped(samples) +
+                     " samples more; `gossipctl status` shows the budget");
 }
 
 ExitCode wait_for(const DaemonClient& client, Console& console, const std::string& condition) {
@@ -346,7 +404,8 @@ ExitCode list_keys(const DaemonClient& client, Console& console) {
   return show(client, console, "/v1/keys", [&console](const Json& json) {
     std::vector<Row> rows = {{"KEY", "STATE", "SESSIONS"}};
     for (const Json& key : json.value("keys", Json::array()))
-      rows.push_back({text(key, "id"), flag(key, "in_use") ? "in use" : "accepted", std::to_string(count(key, "sessions"))});
+      rows.push_back({text(key, "id"), flag(key, "in_use") ? "in use" : "accepted",
+                      std::to_string(count(key, "sessions"))});
     for (const Json& id : json.value("retired", Json::array()))
       if (id.is_string()) rows.push_back({id.get<std::string>(), "retired", "-"});
     print_table(console.out, rows);
@@ -357,13 +416,17 @@ ExitCode list_keys(const DaemonClient& client, Console& console) {
 ExitCode install_key(const DaemonClient& client, Console& console, const std::string& file) {
   const std::string path = std::filesystem::absolute(file).string();
   return command(client, console, "/v1/keys/install", Json{{"file", path}}.dump(),
-                 "accepted here from now on; when every node of the cluster has it: `gossipctl key use ID` on each");
+                 "accepted here from now on; when every node of the cluster has it: `gossipctl key "
+                 "use ID` on each");
 }
 
-ExitCode change_key(const DaemonClient& client, Console& console, const std::string& what, const std::string& id) {
-  return command(client, console, "/v1/keys/" + what, Json{{"id", id}}.dump(),
-                 what == "use" ? "this node dials with it; when every node does: `gossipctl key retire OLD-ID` on each"
-                               : "not accepted here any more, and never again");
+ExitCode change_key(const DaemonClient& client, Console& console, const std::string& what,
+                    const std::string& id) {
+  return command(
+      client, console, "/v1/keys/" + what, Json{{"id", id}}.dump(),
+      what == "use"
+          ? "this node dials with it; when every node does: `gossipctl key retire OLD-ID` on each"
+          : "not accepted here any more, and never again");
 }
 
 ExitCode generate_key(Console& console, const std::string& file) {
@@ -373,9 +436,11 @@ ExitCode generate_key(Console& console, const std::string& file) {
     console.out << format_cluster_key(*key);
     return ExitCode::ok;
   }
-  if (const auto error = write_cluster_key(file, *key)) return fail(console, {ExitCode::failed, error->text, "", ""});
+  if (const auto error = write_cluster_key(file, *key))
+    return fail(console, {ExitCode::failed, error->text, "", ""});
   console.out << file << '\n';
-  console.err << "a new cluster key; start every node of the cluster with --key-file " << file << '\n';
+  console.err << "a new cluster key; start every node of the cluster with --key-file " << file
+              << '\n';
   return ExitCode::ok;
 }
 

@@ -20,15 +20,19 @@ constexpr const char* bash_completion = R"(_gossipctl() {
   local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]}
   case $before in
     -o|--output) COMPREPLY=($(compgen -W "table json" -- "$word")); return ;;
-    --for) COMPREPLY=($(compgen -W "ready finished left members= step= samples=" -- "$word")); return ;;
+    --for)
+      COMPREPLY=($(compgen -W "ready finished left members= step= samples=" -- "$word"))
+      return ;;
     job) COMPREPLY=($(compgen -W "extend" -- "$word")); return ;;
     checkpoint) COMPREPLY=($(compgen -W "show export" -- "$word")); return ;;
     key) COMPREPLY=($(compgen -W "generate list install use retire" -- "$word")); return ;;
     completion) COMPREPLY=($(compgen -W "bash" -- "$word")); return ;;
-    --token-file|--ca-file|generate|install|show|export|--model) COMPREPLY=($(compgen -f -- "$word")); return ;;
+    --token-file|--ca-file|generate|install|show|export|--model)
+      COMPREPLY=($(compgen -f -- "$word"))
+      return ;;
   esac
-  COMPREPLY=($(compgen -W "join leave members forget status links wait job checkpoint pause resume key version completion
-    --rest --output --timeout --token-file --ca-file --help" -- "$word"))
+  COMPREPLY=($(compgen -W "join leave members forget status links wait job checkpoint pause resume
+    key version completion --rest --output --timeout --token-file --ca-file --help" -- "$word"))
 }
 complete -F _gossipctl gossipctl
 )";
@@ -61,13 +65,18 @@ bool read_token(const std::string& path, std::string& token, std::ostream& err) 
   if (path.empty()) return true;
   std::error_code ignored;
   const fs::file_status status = fs::status(path, ignored);
-  if (fs::is_regular_file(status) && (status.permissions() & (fs::perms::group_all | fs::perms::others_all)) != fs::perms::none) {
-    print_failure(err, {ExitCode::usage, "the token file " + path + " is open to other users, and whoever holds it steers the node", "", "chmod 600 " + path});
+  if (fs::is_regular_file(status) &&
+      (status.permissions() & (fs::perms::group_all | fs::perms::others_all)) != fs::perms::none) {
+    print_failure(err, {ExitCode::usage,
+                        "the token file " + path +
+                            " is open to other users, and whoever holds it steers the node",
+                        "", "chmod 600 " + path});
     return false;
   }
   std::ifstream file(path);  // a pipe will do, too
   if (std::getline(file, token) && !token.empty()) return true;
-  print_failure(err, {ExitCode::usage, "no token can be read from " + path, "", "check --token-file and who may read it"});
+  print_failure(err, {ExitCode::usage, "no token can be read from " + path, "",
+                      "check --token-file and who may read it"});
   return false;
 }
 
@@ -89,7 +98,8 @@ ExitCode run_key(const Options& options, const DaemonClient& client, Console& co
 }
 
 ExitCode run_checkpoint(const Options& options, const DaemonClient& client, Console& console) {
-  if (options.checkpoint_command == "show") return show_checkpoint(console, options.exported.checkpoint);
+  if (options.checkpoint_command == "show")
+    return show_checkpoint(console, options.exported.checkpoint);
   if (options.checkpoint_command == "export") return export_checkpoint(console, options.exported);
   return write_checkpoint_now(client, console);
 }
@@ -106,12 +116,15 @@ ExitCode run_words(const std::string& command, Console& console) {
   return ExitCode::ok;
 }
 
-ExitCode run_command(const std::string& command, const Options& options, const DaemonClient& client, Console& console) {
+ExitCode run_command(const std::string& command, const Options& options, const DaemonClient& client,
+                     Console& console) {
   if (command == "members") return show_members(client, console);
   if (command == "forget") return forget_member(client, console, options.member_id);
   if (command == "status") return show_status(client, console);
   if (command == "links") return show_links(client, console);
-  if (command == "job") return options.more_samples > 0 ? extend_job(client, console, options.more_samples) : show_job(client, console);
+  if (command == "job")
+    return options.more_samples > 0 ? extend_job(client, console, options.more_samples)
+                                    : show_job(client, console);
   if (command == "join") return join_cluster(client, console, options.seeds);
   if (command == "leave") return leave_cluster(client, console);
   if (command == "checkpoint") return run_checkpoint(options, client, console);
@@ -125,53 +138,100 @@ ExitCode run_command(const std::string& command, const Options& options, const D
 void declare(CLI::App& app, Options& options) {
   app.require_subcommand(1);
   app.fallthrough();  // global flags may come after the command too
-  app.add_option("--rest", options.rest, "the daemon's REST address (also GOSSIPCTL_REST)")->type_name("[https://]HOST:PORT|unix:PATH")->capture_default_str();
-  app.add_option("--token-file", options.token_file, "token for a REST address beyond loopback (also GOSSIPCTL_TOKEN_FILE)")->type_name("FILE");
-  app.add_option("--ca-file", options.ca_file, "the daemon's certificate, or who signed it, for https (also GOSSIPCTL_CA_FILE)")->type_name("FILE");
-  app.add_option("-o,--output", options.output, "table or json")->check(CLI::IsMember({"table", "json"}))->capture_default_str();
-  app.add_option("--timeout", options.timeout_s, "longest wait; default 10, leave and checkpoint 60, wait 300")->type_name("SECONDS")->check(CLI::PositiveNumber);
+  app.add_option("--rest", options.rest, "the daemon's REST address (also GOSSIPCTL_REST)")
+      ->type_name("[https://]HOST:PORT|unix:PATH")
+      ->capture_default_str();
+  app.add_option("--token-file", options.token_file,
+                 "token for a REST address beyond loopback (also GOSSIPCTL_TOKEN_FILE)")
+      ->type_name("FILE");
+  app.add_option("--ca-file", options.ca_file,
+                 "the daemon's certificate, or who signed it, for https (also GOSSIPCTL_CA_FILE)")
+      ->type_name("FILE");
+  app.add_option("-o,--output", options.output, "table or json")
+      ->check(CLI::IsMember({"table", "json"}))
+      ->capture_default_str();
+  app.add_option("--timeout", options.timeout_s,
+                 "longest wait; default 10, leave and checkpoint 60, wait 300")
+      ->type_name("SECONDS")
+      ->check(CLI::PositiveNumber);
   CLI::App* join = app.add_subcommand("join", "join a cluster again, or ask more seeds");
   join->add_option("SEED", options.seeds, "HOST[:PORT] of a member");
   app.add_subcommand("leave", "leave the cluster, durably; the daemon stays up until join");
   app.add_subcommand("members", "who is in the cluster");
-  app.add_subcommand("forget", "drop a member that failed or left from the list, everywhere")->add_option("ID", options.member_id, "16 hex digits, see members -o json")->required();
+  app.add_subcommand("forget", "drop a member that failed or left from the list, everywhere")
+      ->add_option("ID", options.member_id, "16 hex digits, see members -o json")
+      ->required();
   app.add_subcommand("status", "what this node is doing");
   app.add_subcommand("links", "the conversation with each neighbour");
   CLI::App* wait = app.add_subcommand("wait", "wait for a condition");
-  wait->add_option("--for", options.condition, "ready, finished, left, members=N, step=N or samples=N")->type_name("CONDITION")->capture_default_str();
+  wait->add_option("--for", options.condition,
+                   "ready, finished, left, members=N, step=N or samples=N")
+      ->type_name("CONDITION")
+      ->capture_default_str();
   CLI::App* job = app.add_subcommand("job", "the job, as canonical TOML");
-  CLI::App* extend = job->add_subcommand("extend", "more samples for the whole cluster, also when the job has ended");
-  extend->add_option("SAMPLES", options.more_samples, "beyond the budget, or beyond what has been trained on")->required()->check(CLI::PositiveNumber);
-  CLI::App* checkpoint = app.add_subcommand("checkpoint", "write a checkpoint now and print its path; or look at one as a file");
+  CLI::App* extend = job->add_subcommand(
+      "extend", "more samples for the whole cluster, also when the job has ended");
+  extend
+      ->add_option("SAMPLES", options.more_samples,
+                   "beyond the budget, or beyond what has been trained on")
+      ->required()
+      ->check(CLI::PositiveNumber);
+  CLI::App* checkpoint = app.add_subcommand(
+      "checkpoint", "write a checkpoint now and print its path; or look at one as a file");
   CLI::App* show = checkpoint->add_subcommand("show", "what a checkpoint says of itself");
-  show->add_option("CHECKPOINT", options.exported.checkpoint, "a file, or a node's state directory")->required();
+  show->add_option("CHECKPOINT", options.exported.checkpoint, "a file, or a node's state directory")
+      ->required();
   CLI::App* exported = checkpoint->add_subcommand("export", "a checkpoint as a file for others");
-  exported->add_option("CHECKPOINT", options.exported.checkpoint, "a file, or a node's state directory")->required();
-  exported->add_option("OUT", options.exported.to, "NAME.safetensors: the weights alone; NAME.pt: TorchScript, for torch.jit.load")->required();
-  exported->add_option("--model", options.exported.model, "the TorchScript file of the job, if it has one that is not kept beside the checkpoint")->type_name("FILE");
+  exported
+      ->add_option("CHECKPOINT", options.exported.checkpoint, "a file, or a node's state directory")
+      ->required();
+  exported
+      ->add_option("OUT", options.exported.to,
+                   "NAME.safetensors: the weights alone; NAME.pt: TorchScript, for torch.jit.load")
+      ->required();
+  exported
+      ->add_option(
+          "--model", options.exported.model,
+          "the TorchScript file of the job, if it has one that is not kept beside the checkpoint")
+      ->type_name("FILE");
   app.add_subcommand("pause", "make no steps until resume");
   app.add_subcommand("resume", "go on training");
-  CLI::App* key = app.add_subcommand("key", "cluster keys: change the secret while the cluster works");
+  CLI::App* key =
+      app.add_subcommand("key", "cluster keys: change the secret while the cluster works");
   key->require_subcommand(1);
   CLI::App* generate = key->add_subcommand("generate", "write a new cluster key");
-  generate->add_option("FILE", options.key_file, "where to; - for standard output")->capture_default_str();
+  generate->add_option("FILE", options.key_file, "where to; - for standard output")
+      ->capture_default_str();
   key->add_subcommand("list", "the keys of this node");
-  key->add_subcommand("install", "accept one more key")->add_option("FILE", options.key_file, "a key file on the daemon's machine")->required();
-  key->add_subcommand("use", "dial with this key")->add_option("ID", options.key_id, "16 hex digits, see list")->required();
-  key->add_subcommand("retire", "never accept this key again")->add_option("ID", options.key_id, "16 hex digits, see list")->required();
+  key->add_subcommand("install", "accept one more key")
+      ->add_option("FILE", options.key_file, "a key file on the daemon's machine")
+      ->required();
+  key->add_subcommand("use", "dial with this key")
+      ->add_option("ID", options.key_id, "16 hex digits, see list")
+      ->required();
+  key->add_subcommand("retire", "never accept this key again")
+      ->add_option("ID", options.key_id, "16 hex digits, see list")
+      ->required();
   app.add_subcommand("version", "print the version");
   CLI::App* completion = app.add_subcommand("completion", "print a completion script");
-  completion->add_option("SHELL", options.shell, "bash")->check(CLI::IsMember({"bash"}))->capture_default_str();
+  completion->add_option("SHELL", options.shell, "bash")
+      ->check(CLI::IsMember({"bash"}))
+      ->capture_default_str();
 }
 
 }  // namespace
 
-ExitCode run_gossipctl(const std::vector<std::string>& arguments, const std::map<std::string, std::string>& environment, std::ostream& out,
+ExitCode run_gossipctl(const std::vector<std::string>& arguments,
+                       const std::map<std::string, std::string>& environment, std::ostream& out,
                        std::ostream& err) {
   Options options;
-  if (const auto rest = environment.find("GOSSIPCTL_REST"); rest != environment.end() && !rest->second.empty()) options.rest = rest->second;
-  if (const auto file = environment.find("GOSSIPCTL_TOKEN_FILE"); file != environment.end()) options.token_file = file->second;
-  if (const auto file = environment.find("GOSSIPCTL_CA_FILE"); file != environment.end()) options.ca_file = file->second;
+  if (const auto rest = environment.find("GOSSIPCTL_REST");
+      rest != environment.end() && !rest->second.empty())
+    options.rest = rest->second;
+  if (const auto file = environment.find("GOSSIPCTL_TOKEN_FILE"); file != environment.end())
+    options.token_file = file->second;
+  if (const auto file = environment.find("GOSSIPCTL_CA_FILE"); file != environment.end())
+    options.ca_file = file->second;
   CLI::App app{"gossipctl - look at and steer a gossipd", "gossipctl"};
   declare(app, options);
   try {
@@ -191,15 +251,20 @@ ExitCode run_gossipctl(const std::vector<std::string>& arguments, const std::map
   std::string token;
   if (!read_token(options.token_file, token, err)) return ExitCode::usage;
   const std::string command = app.get_subcommands().front()->get_name();
-  if (command == "key") options.key_command = app.get_subcommands().front()->get_subcommands().front()->get_name();
+  if (command == "key")
+    options.key_command = app.get_subcommands().front()->get_subcommands().front()->get_name();
   if (command == "checkpoint" && !app.get_subcommands().front()->get_subcommands().empty())
-    options.checkpoint_command = app.get_subcommands().front()->get_subcommands().front()->get_name();
+    options.checkpoint_command =
+        app.get_subcommands().front()->get_subcommands().front()->get_name();
   if (const auto word = not_utf8(options)) {
-    print_failure(err, {ExitCode::usage, "'" + *word + "' holds bytes that are no UTF-8", "it was written in another encoding", "write it again, in UTF-8"});
+    print_failure(err, {ExitCode::usage, "'" + *word + "' holds bytes that are no UTF-8",
+                        "it was written in another encoding", "write it again, in UTF-8"});
     return ExitCode::usage;
   }
   const double timeout_s = options.timeout_s > 0 ? options.timeout_s : default_timeout_s(command);
-  const DaemonClient client(options.rest, token, std::chrono::milliseconds(static_cast<std::int64_t>(timeout_s * 1e3)), options.ca_file);
+  const DaemonClient client(options.rest, token,
+                            std::chrono::milliseconds(static_cast<std::int64_t>(timeout_s * 1e3)),
+                            options.ca_file);
   return run_command(command, options, client, console);
 }
 

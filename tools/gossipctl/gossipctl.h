@@ -24,7 +24,8 @@ enum class ExitCode : int {
 };
 
 // `environment`: GOSSIPCTL_REST and GOSSIPCTL_TOKEN_FILE are read.
-[[nodiscard]] ExitCode run_gossipctl(const std::vector<std::string>& arguments, const std::map<std::string, std::string>& environment,
+[[nodiscard]] ExitCode run_gossipctl(const std::vector<std::string>& arguments,
+                                     const std::map<std::string, std::string>& environment,
                                      std::ostream& out, std::ostream& err);
 
 }  // namespace gossipd

@@ -11,7 +11,9 @@ namespace gossipd {
 namespace {
 
 std::size_t width(const std::string& text) {
-  return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
+  return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) {
+    return (static_cast<unsigned char>(c) & 0xc0) != 0x80;
+  }));
 }
 
 }  // namespace
@@ -59,9 +61,12 @@ std::string human_seconds(double seconds) {
   const auto whole = static_cast<std::uint64_t>(std::llround(seconds));
   char text[64];
   if (whole < 3600)
-    std::snprintf(text, sizeof text, "%u min %02u s", static_cast<unsigned>(whole / 60), static_cast<unsigned>(whole % 60));
+    std::snprintf(text, sizeof text, "%u min %02u s", static_cast<unsigned>(whole / 60),
+                  static_cast<unsigned>(whole % 60));
   else
-    std::snprintf(text, sizeof text, "%llu h %02u min", static_cast<unsigned long long>(whole / 3600), static_cast<unsigned>(whole % 3600 / 60));
+    std::snprintf(text, sizeof text, "%llu h %02u min",
+                  static_cast<unsigned long long>(whole / 3600),
+                  static_cast<unsigned>(whole % 3600 / 60));
   return text;
 }
 

@@ -12,10 +12,11 @@ namespace gossipd {
 // Wide means code points, so that a name with an umlaut stays aligned.
 void print_table(std::ostream& out, const std::vector<std::vector<std::string>>& rows);
 
-[[nodiscard]] std::string grouped(std::uint64_t number);        // "18 240"
-[[nodiscard]] std::string human_seconds(double seconds);        // "0.2 s", "3 min 05 s", "2 h 10 min"
+[[nodiscard]] std::string grouped(std::uint64_t number);  // "18 240"
+// "0.2 s", "3 min 05 s", "2 h 10 min"
+[[nodiscard]] std::string human_seconds(double seconds);
 [[nodiscard]] std::string human_milliseconds(double milliseconds);  // "0.4 ms", "1.2 s"
-[[nodiscard]] std::string human_bytes(double bytes);            // "999 B", "1.2 MB": powers of 1000
-[[nodiscard]] std::string fixed(double number, int digits);     // "0.231"
+[[nodiscard]] std::string human_bytes(double bytes);         // "999 B", "1.2 MB": powers of 1000
+[[nodiscard]] std::string fixed(double number, int digits);  // "0.231"
 
 }  // namespace gossipd

@@ -29,13 +29,17 @@ std::string bytes_text(double bytes) {
 }
 
 double share_of_every_step(const RunResult& r) {
-  return r.bytes_every_step == 0 ? 0 : static_cast<double>(r.bytes) / static_cast<double>(r.bytes_every_step);
+  return r.bytes_every_step == 0
+             ? 0
+             : static_cast<double>(r.bytes) / static_cast<double>(r.bytes_every_step);
 }
 
 std::vector<Column> table_of(const std::vector<Row>& rows, const Row& base) {
-  std::vector<Column> table = {{"row", {}},          {"seeds", {}},    {"accuracy %", {}}, {"against " + base.name, {}}, {"to target", {}},
-                               {"virtual time", {}}, {"bytes", {}},    {"of every step", {}}, {"messages", {}},       {"age mean", {}},
-                               {"age max", {}},      {"spread", {}},   {"state/node", {}},  {"state/server", {}}};
+  std::vector<Column> table = {
+      {"row", {}},        {"seeds", {}},        {"accuracy %", {}}, {"against " + base.name, {}},
+      {"to target", {}},  {"virtual time", {}}, {"bytes", {}},      {"of every step", {}},
+      {"messages", {}},   {"age mean", {}},     {"age max", {}},    {"spread", {}},
+      {"state/node", {}}, {"state/server", {}}};
   for (const Row& row : rows) {
     const Summary accuracy = row.of([](const RunResult& r) { return 100 * r.accuracy_mean(); });
     const Summary difference = paired_difference(row, base);
@@ -44,30 +48,40 @@ std::vector<Column> table_of(const std::vector<Row>& rows, const Row& base) {
       if (run.seconds_to_target > 0) reached.push_back(run.seconds_to_target);
     std::size_t c = 0;
     const auto cell = [&](std::string text) { table[c++].cells.push_back(std::move(text)); };
-    const bool unfinished = std::any_of(row.runs.begin(), row.runs.end(), [](const RunResult& r) { return !r.finished; });
+    const bool unfinished = std::any_of(row.runs.begin(), row.runs.end(),
+                                        [](const RunResult& r) { return !r.finished; });
     cell(row.name + (unfinished ? " (not finished)" : ""));
     cell(std::to_string(row.runs.size()));
     cell(format("%.2f ± %.2f", accuracy.mean, accuracy.deviation));
-    cell(&row == &base || difference.count == 0 ? "-" : difference.count < 2 ? format("%+.2f", 100 * difference.mean)
-                                                                                     : format("%+.2f (95 %%: ±%.2f)", 100 * difference.mean, 100 * difference.bound95));
+    cell(&row == &base || difference.count == 0 ? "-"
+         : difference.count < 2
+             ? format("%+.2f", 100 * difference.mean)
+             : format("%+.2f (95 %%: ±%.2f)", 100 * difference.mean, 100 * difference.bound95));
     cell(reached.empty() ? "not reached"
-                         : format("%.1f s", summarise(reached).mean) + (reached.size() < row.runs.size() ? format(" (%zu of %zu)", reached.size(), row.runs.size()) : ""));
+                         : format("%.1f s", summarise(reached).mean) +
+                               (reached.size() < row.runs.size()
+                                    ? format(" (%zu of %zu)", reached.size(), row.runs.size())
+                                    : ""));
     cell(format("%.1f s", row.of([](const RunResult& r) { return r.seconds; }).mean));
     cell(bytes_text(row.of([](const RunResult& r) { return static_cast<double>(r.bytes); }).mean));
     cell(format("%.3f %%", 100 * row.of(share_of_every_step).mean));
-    cell(format("%.0f", row.of([](const RunResult& r) { return static_cast<double>(r.messages); }).mean));
+    cell(format("%.0f",
+                row.of([](const RunResult& r) { return static_cast<double>(r.messages); }).mean));
     cell(format("%.1f", row.of([](const RunResult& r) { return r.age_mean; }).mean));
     cell(format("%.0f", row.of([](const RunResult& r) { return r.age_max; }).mean));
     cell(format("%.4f", row.of([](const RunResult& r) { return r.spread; }).mean));
-    cell(bytes_text(row.of([](const RunResult& r) { return static_cast<double>(r.state_bytes_node); }).mean));
-    cell(bytes_text(row.of([](const RunResult& r) { return static_cast<double>(r.state_bytes_server); }).mean));
+    cell(bytes_text(
+        row.of([](const RunResult& r) { return static_cast<double>(r.state_bytes_node); }).mean));
+    cell(bytes_text(
+        row.of([](const RunResult& r) { return static_cast<double>(r.state_bytes_server); }).mean));
   }
   return table;
 }
 
 // Characters, not bytes: "±" has two.
 std::size_t width(const std::string& text) {
-  return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
+  return static_cast<std::size_t>(
+      std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
 }
 
 void print(const std::vector<Column>& table, bool markdown) {
@@ -81,35 +95,46 @@ void print(const std::vector<Column>& table, bool markdown) {
     std::string text = markdown ? "|" : "";
     for (std::size_t c = 0; c < table.size(); ++c) {
       const std::string cell = cell_of(c);
-      text += (markdown ? " " : "") + cell + std::string(widths[c] - width(cell), ' ') + (markdown ? " |" : "  ");
+      text += (markdown ? " " : "") + cell + std::string(widths[c] - width(cell), ' ') +
+              (markdown ? " |" : "  ");
     }
     std::cout << text << "\n";
   };
   line([&](std::size_t c) { return table[c].head; });
   if (markdown) line([&](std::size_t c) { return std::string(widths[c], '-'); });
-  for (std::size_t r = 0; r < table[0].cells.size(); ++r) line([&](std::size_t c) { return table[c].cells[r]; });
+  for (std::size_t r = 0; r < table[0].cells.size(); ++r)
+    line([&](std::size_t c) { return table[c].cells[r]; });
 }
 
 nlohmann::json json_of(const std::vector<Row>& rows, const Row& base) {
   nlohmann::json all = nlohmann::json::array();
-  const auto put = [](const Summary& s) { return nlohmann::json{{"mean", s.mean}, {"deviation", s.deviation}, {"bound95", s.bound95}, {"count", s.count}}; };
+  const auto put = [](const Summary& s) {
+    return nlohmann::json{
+        {"mean", s.mean}, {"deviation", s.deviation}, {"bound95", s.bound95}, {"count", s.count}};
+  };
   for (const Row& row : rows)
-    all.push_back({{"name", row.name},
-                   {"strategy", row.strategy},
-                   {"accuracy", put(row.of([](const RunResult& r) { return r.accuracy_mean(); }))},
-                   {"accuracy_difference", put(paired_difference(row, base))},
-                   {"train_loss", put(row.of([](const RunResult& r) { return r.train_loss; }))},
-                   {"seconds_to_target", put(row.of([](const RunResult& r) { return r.seconds_to_target; }))},
-                   {"seconds", put(row.of([](const RunResult& r) { return r.seconds; }))},
-                   {"bytes", put(row.of([](const RunResult& r) { return static_cast<double>(r.bytes); }))},
-                   {"share_of_every_step", put(row.of(share_of_every_step))},
-                   {"messages", put(row.of([](const RunResult& r) { return static_cast<double>(r.messages); }))},
-                   {"age_mean", put(row.of([](const RunResult& r) { return r.age_mean; }))},
-                   {"age_max", put(row.of([](const RunResult& r) { return r.age_max; }))},
-                   {"spread", put(row.of([](const RunResult& r) { return r.spread; }))},
-                   {"step_time_variation", put(row.of([](const RunResult& r) { return r.step_time_variation; }))},
-                   {"state_bytes_node", put(row.of([](const RunResult& r) { return static_cast<double>(r.state_bytes_node); }))},
-                   {"state_bytes_server", put(row.of([](const RunResult& r) { return static_cast<double>(r.state_bytes_server); }))}});
+    all.push_back(
+        {{"name", row.name},
+         {"strategy", row.strategy},
+         {"accuracy", put(row.of([](const RunResult& r) { return r.accuracy_mean(); }))},
+         {"accuracy_difference", put(paired_difference(row, base))},
+         {"train_loss", put(row.of([](const RunResult& r) { return r.train_loss; }))},
+         {"seconds_to_target", put(row.of([](const RunResult& r) { return r.seconds_to_target; }))},
+         {"seconds", put(row.of([](const RunResult& r) { return r.seconds; }))},
+         {"bytes", put(row.of([](const RunResult& r) { return static_cast<double>(r.bytes); }))},
+         {"share_of_every_step", put(row.of(share_of_every_step))},
+         {"messages",
+          put(row.of([](const RunResult& r) { return static_cast<double>(r.messages); }))},
+         {"age_mean", put(row.of([](const RunResult& r) { return r.age_mean; }))},
+         {"age_max", put(row.of([](const RunResult& r) { return r.age_max; }))},
+         {"spread", put(row.of([](const RunResult& r) { return r.spread; }))},
+         {"step_time_variation",
+          put(row.of([](const RunResult& r) { return r.step_time_variation; }))},
+         {"state_bytes_node",
+          put(row.of([](const RunResult& r) { return static_cast<double>(r.state_bytes_node); }))},
+         {"state_bytes_server", put(row.of([](const RunResult& r) {
+            return static_cast<double>(r.state_bytes_server);
+          }))}});
   return {{"against", base.name}, {"rows", all}};
 }
 
@@ -119,25 +144,42 @@ void add_compare(CLI::App& app, int& exit_code) {
   auto files = std::make_shared<std::vector<std::string>>();
   auto against = std::make_shared<std::string>();
   auto output = std::make_shared<std::string>("table");
-  CLI::App* command = app.add_subcommand("compare", "rows side by side: mean ± standard deviation over seeds; differences are paired by seed");
-  command->add_option("files", *files, "written by gossip-lab run --json")->required()->type_name("FILE");
-  command->add_option("--against", *against, "the row that accuracies are held against (default: the first)")->type_name("ROW");
-  command->add_option("-o,--output", *output, "table, markdown or json")->check(CLI::IsMember({"table", "markdown", "json"}));
+  CLI::App* command = app.add_subcommand(
+      "compare",
+      "rows side by side: mean ± standard deviation over seeds; differences are paired by seed");
+  command->add_option("files", *files, "written by gossip-lab run --json")
+      ->required()
+      ->type_name("FILE");
+  command
+      ->add_option("--against", *against,
+                   "the row that accuracies are held against (default: the first)")
+      ->type_name("ROW");
+  command->add_option("-o,--output", *output, "table, markdown or json")
+      ->check(CLI::IsMember({"table", "markdown", "json"}));
   command->callback([files, against, output, &exit_code] {
     const Result<std::vector<Row>> rows = gather_rows(*files);
     if (!rows || rows->empty()) {
-      std::cerr << "gossip-lab: " << (rows ? files->front() + ": holds no results; gossip-lab run SCENARIO --json writes them" : rows.error().text) << "\n";
+      std::cerr << "gossip-lab: "
+                << (rows ? files->front() +
+                               ": holds no results; gossip-lab run SCENARIO --json writes them"
+                         : rows.error().text)
+                << "\n";
       exit_code = 1;
       return;
     }
-    const auto base = std::find_if(rows->begin(), rows->end(), [&](const Row& row) { return against->empty() || row.name == *against; });
+    const auto base = std::find_if(rows->begin(), rows->end(), [&](const Row& row) {
+      return against->empty() || row.name == *against;
+    });
     if (base == rows->end()) {
-      std::cerr << "gossip-lab: --against: there is no row '" << *against << "'; gossip-lab compare without it lists them\n";
+      std::cerr << "gossip-lab: --against: there is no row '" << *against
+                << "'; gossip-lab compare without it lists them\n";
       exit_code = 2;
       return;
     }
-    if (*output == "json") std::cout << json_of(*rows, *base).dump(2) << "\n";
-    else print(table_of(*rows, *base), *output == "markdown");
+    if (*output == "json")
+      std::cout << json_of(*rows, *base).dump(2) << "\n";
+    else
+      print(table_of(*rows, *base), *output == "markdown");
     exit_code = 0;
   });
 }

@@ -23,18 +23,30 @@ struct Series {
 
 constexpr double width = 760, height = 430, left = 64, right = 210, top = 34, bottom = 48;
 // Told apart also by people who do not see all colours (Okabe and Ito).
-constexpr std::array colours = {"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8c564b"};
+constexpr std::array colours = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
+                                "#e69f00", "#56b4e9", "#000000", "#8c564b"};
 
 std::string escaped(const std::string& text) {
   std::string out;
-  for (const char c : text) out += c == '<' ? "&lt;" : c == '>' ? "&gt;" : c == '&' ? "&amp;" : c == '"' ? "&quot;" : std::string(1, c);
+  for (const char c : text)
+    out += c == '<'   ? "&lt;"
+           : c == '>' ? "&gt;"
+           : c == '&' ? "&amp;"
+           : c == '"' ? "&quot;"
+                      : std::string(1, c);
   return out;
 }
 
 std::string number(double value) {
   char text[32];
   const double size = std::abs(value);
-  std::snprintf(text, sizeof text, size >= 1e6 ? "%.3gM" : size >= 1e4 ? "%.3gk" : "%.4g", size >= 1e6 ? value / 1e6 : size >= 1e4 ? value / 1e3 : value);
+  std::snprintf(text, sizeof text,
+                size >= 1e6   ? "%.3gM"
+                : size >= 1e4 ? "%.3gk"
+                              : "%.4g",
+                size >= 1e6   ? value / 1e6
+                : size >= 1e4 ? value / 1e3
+                              : value);
   return text;
 }
 
@@ -45,7 +57,8 @@ double nice_step(double range, int ticks) {
   return 10 * power;
 }
 
-std::string svg(const std::vector<Series>& all, const std::string& title, const std::string& x_label, bool log_x) {
+std::string svg(const std::vector<Series>& all, const std::string& title,
+                const std::string& x_label, bool log_x) {
   double x0 = INFINITY, x1 = -INFINITY, y0 = INFINITY, y1 = -INFINITY;
   for (const Series& s : all)
     for (const Point& p : s.points) {
@@ -67,32 +80,44 @@ std::string svg(const std::vector<Series>& all, const std::string& title, const 
     std::snprintf(text, sizeof text, pattern, values...);
     out += text;
   };
-  put("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %g %g\" font-family=\"sans-serif\" font-size=\"12\">\n", width, height);
+  put("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %g %g\" font-family=\"sans-serif\" "
+      "font-size=\"12\">\n",
+      width, height);
   out += "<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n";
   put("<text x=\"%g\" y=\"20\" font-size=\"14\" font-weight=\"bold\">", left);
   out += escaped(title) + "</text>\n";
   const double step = nice_step(y1 - y0, 6);
   for (double y = std::ceil(y0 / step) * step; y <= y1; y += step) {
-    put("<line x1=\"%g\" x2=\"%g\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"#dddddd\"/>", left, width - right, py(y), py(y));
-    put("<text x=\"%g\" y=\"%.1f\" text-anchor=\"end\">%s</text>\n", left - 6, py(y) + 4, number(y).c_str());
+    put("<line x1=\"%g\" x2=\"%g\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"#dddddd\"/>", left,
+        width - right, py(y), py(y));
+    put("<text x=\"%g\" y=\"%.1f\" text-anchor=\"end\">%s</text>\n", left - 6, py(y) + 4,
+        number(y).c_str());
   }
   std::vector<double> ticks;
   if (log_x) {
     for (double e = std::floor(a); e <= std::ceil(b); ++e)
       for (const double m : {1.0, 2.0, 5.0})
-        if (const double x = m * std::pow(10, e); std::log10(x) >= a && std::log10(x) <= b && (m == 1.0 || b - a < 2.5)) ticks.push_back(x);
+        if (const double x = m * std::pow(10, e);
+            std::log10(x) >= a && std::log10(x) <= b && (m == 1.0 || b - a < 2.5))
+          ticks.push_back(x);
   } else {
     const double across = nice_step(b - a, 6);
     for (double x = std::ceil(a / across) * across; x <= b; x += across) ticks.push_back(x);
   }
   for (const double x : ticks) {
-    put("<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%g\" y2=\"%g\" stroke=\"#eeeeee\"/>", px(x), px(x), top, height - bottom);
-    put("<text x=\"%.1f\" y=\"%g\" text-anchor=\"middle\">%s</text>\n", px(x), height - bottom + 16, number(x).c_str());
+    put("<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%g\" y2=\"%g\" stroke=\"#eeeeee\"/>", px(x), px(x), top,
+        height - bottom);
+    put("<text x=\"%.1f\" y=\"%g\" text-anchor=\"middle\">%s</text>\n", px(x), height - bottom + 16,
+        number(x).c_str());
   }
-  put("<rect x=\"%g\" y=\"%g\" width=\"%g\" height=\"%g\" fill=\"none\" stroke=\"#888888\"/>\n", left, top, width - left - right, height - top - bottom);
-  put("<text x=\"%g\" y=\"%g\" text-anchor=\"middle\">", left + (width - left - right) / 2, height - 10);
+  put("<rect x=\"%g\" y=\"%g\" width=\"%g\" height=\"%g\" fill=\"none\" stroke=\"#888888\"/>\n",
+      left, top, width - left - right, height - top - bottom);
+  put("<text x=\"%g\" y=\"%g\" text-anchor=\"middle\">", left + (width - left - right) / 2,
+      height - 10);
   out += escaped(x_label) + "</text>\n";
-  put("<text x=\"16\" y=\"%g\" text-anchor=\"middle\" transform=\"rotate(-90 16 %g)\">test accuracy %%</text>\n", height / 2, height / 2);
+  put("<text x=\"16\" y=\"%g\" text-anchor=\"middle\" transform=\"rotate(-90 16 %g)\">test "
+      "accuracy %%</text>\n",
+      height / 2, height / 2);
   for (std::size_t i = 0; i < all.size(); ++i) {
     const char* colour = colours[i % colours.size()];
     if (all[i].line) {
@@ -102,8 +127,10 @@ std::string svg(const std::vector<Series>& all, const std::string& title, const 
     }
     for (const Point& p : all[i].points) {
       if (p.high > p.low)
-        put("<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"%s\"/>", px(p.x), px(p.x), py(p.low), py(p.high), colour);
-      put("<circle cx=\"%.1f\" cy=\"%.1f\" r=\"%g\" fill=\"%s\"/>\n", px(p.x), py(p.y), all[i].line ? 2.0 : 4.5, colour);
+        put("<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"%s\"/>", px(p.x),
+            px(p.x), py(p.low), py(p.high), colour);
+      put("<circle cx=\"%.1f\" cy=\"%.1f\" r=\"%g\" fill=\"%s\"/>\n", px(p.x), py(p.y),
+          all[i].line ? 2.0 : 4.5, colour);
     }
     const double y = top + 12 + 18 * static_cast<double>(i);
     put("<circle cx=\"%g\" cy=\"%g\" r=\"4.5\" fill=\"%s\"/>", width - right + 16, y - 4, colour);
@@ -133,11 +160,15 @@ std::vector<Series> series_of(const std::vector<Row>& rows, const std::string& a
       }
     } else {
       const Summary y = row.of([](const RunResult& r) { return 100 * r.accuracy_mean(); });
-      const double x = against == "bytes" ? row.of([](const RunResult& r) { return static_cast<double>(r.bytes) / 1e6; }).mean
-                                          : row.of([](const RunResult& r) { return r.age_mean; }).mean;
+      const double x =
+          against == "bytes"
+              ? row.of([](const RunResult& r) { return static_cast<double>(r.bytes) / 1e6; }).mean
+              : row.of([](const RunResult& r) { return r.age_mean; }).mean;
       series.points.push_back({x, y.mean, y.mean - y.deviation, y.mean + y.deviation});
     }
-    const bool drawable = std::all_of(series.points.begin(), series.points.end(), [&](const Point& p) { return against != "bytes" || p.x > 0; });
+    const bool drawable =
+        std::all_of(series.points.begin(), series.points.end(),
+                    [&](const Point& p) { return against != "bytes" || p.x > 0; });
     if (!series.points.empty() && drawable) all.push_back(std::move(series));
   }
   return all;
@@ -147,10 +178,14 @@ std::vector<Series> series_of(const std::vector<Row>& rows, const std::string& a
 
 void add_plot(CLI::App& app, int& exit_code) {
   auto files = std::make_shared<std::vector<std::string>>();
-  auto against = std::make_shared<std::string>("bytes"), out = std::make_shared<std::string>(), title = std::make_shared<std::string>();
+  auto against = std::make_shared<std::string>("bytes"), out = std::make_shared<std::string>(),
+       title = std::make_shared<std::string>();
   CLI::App* command = app.add_subcommand("plot", "accuracy against bytes, time or delay, as SVG");
-  command->add_option("files", *files, "written by gossip-lab run --json")->required()->type_name("FILE");
-  command->add_option("--against", *against, "bytes (default), time or delay")->check(CLI::IsMember({"bytes", "time", "delay"}));
+  command->add_option("files", *files, "written by gossip-lab run --json")
+      ->required()
+      ->type_name("FILE");
+  command->add_option("--against", *against, "bytes (default), time or delay")
+      ->check(CLI::IsMember({"bytes", "time", "delay"}));
   command->add_option("--title", *title, "over the picture")->type_name("TEXT");
   command->add_option("--out", *out, "file to write (default: standard output)")->type_name("FILE");
   command->callback([=, &exit_code] {
@@ -158,15 +193,22 @@ void add_plot(CLI::App& app, int& exit_code) {
     const Result<std::vector<Row>> rows = gather_rows(*files);
     if (!rows) return void(std::cerr << "gossip-lab: " << rows.error().text << "\n");
     const std::vector<Series> series = series_of(*rows, *against);
-    if (series.empty()) return void(std::cerr << "gossip-lab: there is nothing to draw; rows without bytes have no place on a scale of bytes\n");
-    const std::string label = *against == "bytes" ? "MB sent by all nodes, everything included" : *against == "time" ? "virtual seconds" : "mean age of what is mixed in, steps";
+    if (series.empty())
+      return void(std::cerr << "gossip-lab: there is nothing to draw; rows without bytes have no "
+                               "place on a scale of bytes\n");
+    const std::string label = *against == "bytes"  ? "MB sent by all nodes, everything included"
+                              : *against == "time" ? "virtual seconds"
+                                                   : "mean age of what is mixed in, steps";
     const std::string picture = svg(series, *title, label, *against == "bytes");
     if (out->empty()) {
       std::cout << picture;
     } else {
       std::ofstream file(*out, std::ios::trunc);
       file << picture << std::flush;
-      if (!file) return void(std::cerr << "gossip-lab: " << *out << ": cannot be written; is the disk full, or the directory missing?\n");
+      if (!file)
+        return void(
+            std::cerr << "gossip-lab: " << *out
+                      << ": cannot be written; is the disk full, or the directory missing?\n");
     }
     exit_code = 0;
   });

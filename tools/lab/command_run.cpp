@@ -30,8 +30,9 @@ class ProgressBar {
     const double all = (static_cast<double>(done) + share) / static_cast<double>(runs_);
     const double past = std::chrono::duration<double>(now - began_).count();
     const int filled = static_cast<int>(all * 30);
-    std::cerr << "\r\033[K" << what << " [" << std::string(static_cast<std::size_t>(filled), '#') << std::string(static_cast<std::size_t>(30 - filled), '.')
-              << "] " << static_cast<int>(all * 100) << " %";
+    std::cerr << "\r\033[K" << what << " [" << std::string(static_cast<std::size_t>(filled), '#')
+              << std::string(static_cast<std::size_t>(30 - filled), '.') << "] "
+              << static_cast<int>(all * 100) << " %";
     if (all > 0.01) std::cerr << ", " << span_of(past / all - past) << " left";
     std::cerr << std::flush;
   }
@@ -76,7 +77,8 @@ int run(const RunArguments& arguments) {
   std::size_t done = 0;
   for (const std::uint64_t seed : *seeds) {
     const std::string id = scenario->run_id(seed);
-    const auto before = std::find_if(have.begin(), have.end(), [&](const RunResult& r) { return r.id == id; });
+    const auto before =
+        std::find_if(have.begin(), have.end(), [&](const RunResult& r) { return r.id == id; });
     std::optional<RunResult> result;
     if (before != have.end()) {
       result = *before;
@@ -93,12 +95,16 @@ int run(const RunArguments& arguments) {
     }
     bar.clear();
     ++done;
-    std::printf("%s seed %llu: accuracy %.4f, spread %.4f, %.1f virtual s, %.3f MB (%.3f %% of every step), age %.1f steps, %llu samples%s%s\n",
-                scenario->name.c_str(), static_cast<unsigned long long>(seed), result->accuracy_mean(), result->spread, result->seconds,
-                static_cast<double>(result->bytes) / 1e6,
-                result->bytes_every_step > 0 ? 100.0 * static_cast<double>(result->bytes) / static_cast<double>(result->bytes_every_step) : 0.0,
-                result->age_mean, static_cast<unsigned long long>(result->samples), result->finished ? "" : ", NOT FINISHED",
-                before != have.end() ? " (from the file)" : "");
+    std::printf(
+        "%s seed %llu: accuracy %.4f, spread %.4f, %.1f virtual s, %.3f MB (%.3f %% of every "
+        "step), age %.1f steps, %llu samples%s%s\n",
+        scenario->name.c_str(), static_cast<unsigned long long>(seed), result->accuracy_mean(),
+        result->spread, result->seconds, static_cast<double>(result->bytes) / 1e6,
+        result->bytes_every_step > 0 ? 100.0 * static_cast<double>(result->bytes) /
+                                           static_cast<double>(result->bytes_every_step)
+                                     : 0.0,
+        result->age_mean, static_cast<unsigned long long>(result->samples),
+        result->finished ? "" : ", NOT FINISHED", before != have.end() ? " (from the file)" : "");
     std::fflush(stdout);
   }
   return 0;
@@ -110,35 +116,55 @@ void add_run(CLI::App& app, int& exit_code) {
   auto arguments = std::make_shared<RunArguments>();
   CLI::App* command = app.add_subcommand("run", "run a scenario, once for each seed");
   command->add_option("file", arguments->file, "scenario (TOML)")->required()->type_name("FILE");
-  command->add_option("--set", arguments->overrides, "any key of the file, for example --set exchange.codec=int8; may be repeated")
+  command
+      ->add_option("--set", arguments->overrides,
+                   "any key of the file, for example --set exchange.codec=int8; may be repeated")
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
-  command->add_option("--seeds", arguments->seeds, "1..10 or 1,4,7 (default 1)")->type_name("SEEDS");
-  command->add_option("--json", arguments->json, "append each result as one line; runs that are there already are not run again")->type_name("OUT");
-  command->add_option("--threads", arguments->threads, "that compute gradients (default 2); results do not depend on it")
+  command->add_option("--seeds", arguments->seeds, "1..10 or 1,4,7 (default 1)")
+      ->type_name("SEEDS");
+  command
+      ->add_option("--json", arguments->json,
+                   "append each result as one line; runs that are there already are not run again")
+      ->type_name("OUT");
+  command
+      ->add_option("--threads", arguments->threads,
+                   "that compute gradients (default 2); results do not depend on it")
       ->type_name("N")
       ->check(CLI::Range(1, 1024));
-  command->add_flag("--check", arguments->check, "print the scenario with everything merged in, and exit");
+  command->add_flag("--check", arguments->check,
+                    "print the scenario with everything merged in, and exit");
   command->callback([arguments, &exit_code] { exit_code = run(*arguments); });
 }
 
 void add_strategies(CLI::App& app, int& exit_code) {
   auto json = std::make_shared<bool>(false);
-  CLI::App* command = app.add_subcommand("strategies", "every way to train that a scenario can name, with its knobs");
+  CLI::App* command = app.add_subcommand(
+      "strategies", "every way to train that a scenario can name, with its knobs");
   command->add_flag("--json", *json, "as JSON");
   command->callback([json, &exit_code] {
     nlohmann::json all = nlohmann::json::array();
     for (const StrategyEntry& entry : strategies()) {
       const std::unique_ptr<Strategy> strategy = entry.make();
       nlohmann::json knobs = nlohmann::json::array();
-      if (!*json) std::printf("%s - %s\n    %s\n", entry.name.c_str(), entry.summary.c_str(), entry.source.c_str());
+      if (!*json)
+        std::printf("%s - %s\n    %s\n", entry.name.c_str(), entry.summary.c_str(),
+                    entry.source.c_str());
       for (const Setting& setting : strategy->settings()) {
         if (!*json)
-          std::printf("    %-34s %-14s %s%s\n", setting.key.c_str(), setting.get().c_str(), setting.help.c_str(),
+          std::printf("    %-34s %-14s %s%s\n", setting.key.c_str(), setting.get().c_str(),
+                      setting.help.c_str(),
                       setting.unit.empty() ? "" : (" [" + setting.unit + "]").c_str());
-        knobs.push_back({{"key", setting.key}, {"default", setting.get()}, {"values", setting.value}, {"unit", setting.unit}, {"help", setting.help}});
+        knobs.push_back({{"key", setting.key},
+                         {"default", setting.get()},
+                         {"values", setting.value},
+                         {"unit", setting.unit},
+                         {"help", setting.help}});
       }
-      all.push_back({{"name", entry.name}, {"summary", entry.summary}, {"source", entry.source}, {"knobs", knobs}});
+      all.push_back({{"name", entry.name},
+                     {"summary", entry.summary},
+                     {"source", entry.source},
+                     {"knobs", knobs}});
     }
     if (*json) std::cout << nlohmann::json{{"strategies", all}}.dump(2) << "\n";
     exit_code = 0;

@@ -15,8 +15,8 @@ namespace gossipd::lab {
 
 namespace {
 
-// On the wire beside the messages themselves (net/peer/FRAME.md): a frame of 16 bytes and a TLS record of 22 for
-// every 64 KiB or part of it; a handshake with a shared key in both directions.
+// On the wire beside the messages themselves (net/peer/FRAME.md): a frame of 16 bytes and a TLS
+// record of 22 for every 64 KiB or part of it; a handshake with a shared key in both directions.
 constexpr std::uint64_t chunk_bytes = 64 * 1024;
 constexpr std::uint64_t frame_and_record_bytes = 16 + 22;
 constexpr std::uint64_t handshake_bytes = 700;
@@ -29,8 +29,12 @@ std::uint64_t on_the_wire(std::size_t message) {
   return message + (message + chunk_bytes - 1) / chunk_bytes * frame_and_record_bytes;
 }
 
-Endpoint endpoint_of(std::size_t i) { return Endpoint{"node" + std::to_string(i + 1), peer_port_default}; }
-std::size_t index_of(const Endpoint& endpoint) { return static_cast<std::size_t>(std::stoul(endpoint.host.substr(4))) - 1; }
+Endpoint endpoint_of(std::size_t i) {
+  return Endpoint{"node" + std::to_string(i + 1), peer_port_default};
+}
+std::size_t index_of(const Endpoint& endpoint) {
+  return static_cast<std::size_t>(std::stoul(endpoint.host.substr(4))) - 1;
+}
 
 }  // namespace
 
@@ -75,7 +79,9 @@ struct GossipStrategy::Session {
   std::size_t ends[2];
   SessionId ids[2];
   bool open = true;
-  [[nodiscard]] int end_of(std::size_t machine, SessionId id) const { return ends[0] == machine && ids[0] == id ? 0 : 1; }
+  [[nodiscard]] int end_of(std::size_t machine, SessionId id) const {
+    return ends[0] == machine && ids[0] == id ? 0 : 1;
+  }
 };
 
 GossipStrategy::GossipStrategy() = default;
@@ -85,7 +91,8 @@ std::vector<Setting> GossipStrategy::settings() {
   std::vector<Setting> all = exchange_settings(exchange_);
   for (Setting& setting : membership_settings(membership_)) all.push_back(std::move(setting));
   for (Setting& setting : balance_settings(balance_)) all.push_back(std::move(setting));
-  SettingTable(all).number("checkpoint.every_s", "", "s", checkpoint_every_s_, 0.1, setting_day_ms, "what a crash may cost at most");
+  SettingTable(all).number("checkpoint.every_s", "", "s", checkpoint_every_s_, 0.1, setting_day_ms,
+                           "what a crash may cost at most");
   return all;
 }
 
@@ -108,7 +115,8 @@ void GossipStrategy::start(Setup& setup) {
   for (std::size_t i = 0; i < setup.nodes(); ++i) {
     if (poison_.kind == PoisonSpec::Kind::absent && i == poison_.node) continue;
     const auto delay = delays_.find(i);
-    setup.world.after(delay == delays_.end() ? Duration(0) : delay->second, [this, i] { boot(i, i == 0); });
+    setup.world.after(delay == delays_.end() ? Duration(0) : delay->second,
+                      [this, i] { boot(i, i == 0); });
   }
 }
 
@@ -116,7 +124,9 @@ void GossipStrategy::boot(std::size_t i, bool founds) {
   Host& host = *hosts_[i];
   const Instant now = setup_->world.now();
   if (host.node) return;
-  if (host.computing) return setup_->world.after(std::chrono::milliseconds(1), [this, i, founds] { boot(i, founds); });
+  if (host.computing)
+    return setup_->world.after(std::chrono::milliseconds(1),
+                               [this, i, founds] { boot(i, founds); });
   NodeConfig config;
   config.name = endpoint_of(i).host;
   config.advertise = endpoint_of(i);
@@ -125,7 +135,8 @@ void GossipStrategy::boot(std::size_t i, bool founds) {
   config.membership = membership_;
   config.exchange = exchange_;
   config.balance = balance_;
-  if (poison_.kind == PoisonSpec::Kind::lie && poison_.node == i) config.exchange.step_jump = config.exchange.transfer_reach = 0;
+  if (poison_.kind == PoisonSpec::Kind::lie && poison_.node == i)
+    config.exchange.step_jump = config.exchange.transfer_reach = 0;
   const bool restored = !host.disk.model.empty();
   if (host.disk.written != Instant{}) host.disk.state.down_for = now - host.disk.written;
   host.node = std::make_unique<Node>(std::move(config), host.disk.state, now);
@@ -140,7 +151,9 @@ void GossipStrategy::boot(std::size_t i, bool founds) {
       host.position = host.disk.position;
     }
     host.holding = !founds && !restored;
-    host.node->on_model_ready(host.engine->schema(), make_round_buffers(host.engine->schema().floats()), !host.holding, host.samples, host.step, now);
+    host.node->on_model_ready(host.engine->schema(),
+                              make_round_buffers(host.engine->schema().floats()), !host.holding,
+                              host.samples, host.step, now);
   }
   host.checkpoint_at = now + from_seconds(checkpoint_every_s_);
   host.node->on_time(now);
@@ -148,7 +161,8 @@ void GossipStrategy::boot(std::size_t i, bool founds) {
   arm_timer(i);
 }
 
-// ---- faults ----------------------------------------------------------------------------------------
+// ---- faults
+// ----------------------------------------------------------------------------------------
 
 void GossipStrategy::kill(std::size_t i) {
   Host& host = *hosts_[i];
@@ -171,10 +185,13 @@ void GossipStrategy::kill(std::size_t i) {
 }
 
 void GossipStrategy::restart(std::size_t i) { boot(i, false); }
-void GossipStrategy::freeze(std::size_t i, Duration length) { hosts_[i]->frozen_until = setup_->world.now() + length; }
+void GossipStrategy::freeze(std::size_t i, Duration length) {
+  hosts_[i]->frozen_until = setup_->world.now() + length;
+}
 
 void GossipStrategy::leave(std::size_t i) {
-  for_host(i, setup_->world.now(), [this](Host& host) { (void)host.node->leave(setup_->world.now()); });
+  for_host(i, setup_->world.now(),
+           [this](Host& host) { (void)host.node->leave(setup_->world.now()); });
 }
 
 bool GossipStrategy::takes_part(std::size_t i) const {
@@ -186,13 +203,15 @@ bool GossipStrategy::reaches(std::size_t a, std::size_t b) const {
   return (reachable_.empty() || reachable_.contains({a, b})) && !setup_->world.is_cut(a, b);
 }
 
-// ---- events ----------------------------------------------------------------------------------------
+// ---- events
+// ----------------------------------------------------------------------------------------
 
 void GossipStrategy::for_host(std::size_t i, Instant when, std::function<void(Host&)> run) {
   setup_->world.at(when, [this, i, life = hosts_[i]->life, run = std::move(run)]() mutable {
     Host& host = *hosts_[i];
     if (host.life != life || !host.node) return;
-    if (setup_->world.now() < host.frozen_until) return for_host(i, host.frozen_until, std::move(run));
+    if (setup_->world.now() < host.frozen_until)
+      return for_host(i, host.frozen_until, std::move(run));
     run(host);
     carry_out(i);
     arm_timer(i);
@@ -202,7 +221,8 @@ void GossipStrategy::for_host(std::size_t i, Instant when, std::function<void(Ho
 void GossipStrategy::arm_timer(std::size_t i) {
   Host& host = *hosts_[i];
   if (!host.node) return;
-  const Instant due = std::max(setup_->world.now() + std::chrono::microseconds(1), host.node->next_deadline());
+  const Instant due =
+      std::max(setup_->world.now() + std::chrono::microseconds(1), host.node->next_deadline());
   if (host.timer_at <= due) return;
   host.timer_at = due;
   const std::uint64_t timer = ++host.timer;
@@ -229,20 +249,26 @@ void GossipStrategy::carry_out(std::size_t i) {
 void GossipStrategy::carry_out(std::size_t i, Effect& effect) {
   Host& host = *hosts_[i];
   const Instant now = setup_->world.now();
-  if (auto* sent = std::get_if<SendEffect>(&effect)) return send(i, sent->session, sent->lane, std::move(sent->message));
+  if (auto* sent = std::get_if<SendEffect>(&effect))
+    return send(i, sent->session, sent->lane, std::move(sent->message));
   if (auto* dialled = std::get_if<DialEffect>(&effect)) return dial(i, dialled->endpoint);
-  if (auto* closed = std::get_if<CloseEffect>(&effect)) return close(i, closed->session, closed->reason);
+  if (auto* closed = std::get_if<CloseEffect>(&effect))
+    return close(i, closed->session, closed->reason);
   if (auto* persisted = std::get_if<PersistEffect>(&effect)) {
     host.disk.state = std::move(persisted->state);
     host.disk.written = setup_->world.now();
     host.node->on_persisted(host.disk.state, now);
   } else if (std::holds_alternative<JobEffect>(effect)) {
     for_host(i, now, [this](Host& h) {
-      h.node->on_model_ready(h.engine->schema(), make_round_buffers(h.engine->schema().floats()), false, h.samples, h.step, setup_->world.now());
+      h.node->on_model_ready(h.engine->schema(), make_round_buffers(h.engine->schema().floats()),
+                             false, h.samples, h.step, setup_->world.now());
     });
   } else if (auto* update = std::get_if<UpdateEffect>(&effect)) {
     host.given = std::move(update->update);
-    if (!host.computing) for_host(i, now, [this, i](Host& h) { if (!h.computing) boundary(i); });
+    if (!host.computing)
+      for_host(i, now, [this, i](Host& h) {
+        if (!h.computing) boundary(i);
+      });
   } else if (std::holds_alternative<RecallEffect>(effect)) {
     if (host.loan) host.loan->due = host.step;
     if (host.given) host.given->steps_until_snapshot = 0;
@@ -253,9 +279,12 @@ void GossipStrategy::carry_out(std::size_t i, Effect& effect) {
   }
 }
 
-// ---- the trainer's loop, as models/trainer.cpp has it ------------------------------------------------
+// ---- the trainer's loop, as models/trainer.cpp has it
+// ------------------------------------------------
 
-Samples GossipStrategy::cluster_samples(const Host& host) const { return host.samples + host.others; }
+Samples GossipStrategy::cluster_samples(const Host& host) const {
+  return host.samples + host.others;
+}
 
 void GossipStrategy::boundary(std::size_t i) {
   Host& host = *hosts_[i];
@@ -283,10 +312,11 @@ void GossipStrategy::boundary(std::size_t i) {
     host.disk.model.resize(host.engine->schema().floats());
     host.engine->copy_model(host.disk.model);
     host.disk.optimizer = host.engine->optimizer_state();
-    host.disk.step = host.step, host.disk.samples = host.samples, host.disk.position = host.position;
+    host.disk.step = host.step, host.disk.samples = host.samples,
+    host.disk.position = host.position;
   }
-  const bool training =
-      !host.holding && !host.not_finite && host.told_to_train && cluster_samples(host) < setup_->job.budget_samples;
+  const bool training = !host.holding && !host.not_finite && host.told_to_train &&
+                        cluster_samples(host) < setup_->job.budget_samples;
   if (host.loan && (host.step >= host.loan->due || !training)) return_loan(i);
   if (training) step(i);
 }
@@ -299,7 +329,10 @@ void GossipStrategy::step(std::size_t i) {
   const Instant began = setup_->world.now();
   host.computing = true;
   setup_->world.compute(
-      i, batch, [engine = host.engine, position = host.position, rate, batch] { return engine->step(position, rate, batch); },
+      i, batch,
+      [engine = host.engine, position = host.position, rate, batch] {
+        return engine->step(position, rate, batch);
+      },
       [this, i, batch, began, life = host.life](double loss) {
         Host& h = *hosts_[i];
         const Instant now = setup_->world.now();
@@ -309,10 +342,16 @@ void GossipStrategy::step(std::size_t i) {
           trained.loss_worst = std::max(trained.loss_worst, loss);
           trained.samples += batch;
           trained.position += batch;
-          if (!std::isfinite(loss)) trained.not_finite = true;
-          else trained.loss = trained.first_step ? loss : trained.loss + loss_smoothing * (loss - trained.loss);
+          if (!std::isfinite(loss))
+            trained.not_finite = true;
+          else
+            trained.loss =
+                trained.first_step ? loss : trained.loss + loss_smoothing * (loss - trained.loss);
           const double wall = seconds(setup_->world.now() - began);
-          trained.step_seconds = trained.step_seconds == 0 ? wall : trained.step_seconds + step_seconds_smoothing * (wall - trained.step_seconds);
+          trained.step_seconds =
+              trained.step_seconds == 0
+                  ? wall
+                  : trained.step_seconds + step_seconds_smoothing * (wall - trained.step_seconds);
           trained.first_step = false;
           double age = NAN;
           if (trained.step % age_sample_steps == 0) {
@@ -355,7 +394,8 @@ void GossipStrategy::return_loan(std::size_t i) {
   host.node->on_snapshot(std::move(snapshot), setup_->world.now());
 }
 
-// ---- one bad node ------------------------------------------------------------------------------------
+// ---- one bad node
+// ------------------------------------------------------------------------------------
 
 bool GossipStrategy::is_bad(std::size_t i, PoisonSpec::Kind kind) const {
   return poison_.kind == kind && poison_.node == i && setup_->world.seconds_now() >= poison_.at_s;
@@ -369,12 +409,15 @@ void GossipStrategy::lie(Snapshot& snapshot) {
   snapshot.finite = true;
 }
 
-// ---- sessions ----------------------------------------------------------------------------------------
+// ---- sessions
+// ----------------------------------------------------------------------------------------
 
 void GossipStrategy::dial(std::size_t from, const Endpoint& where) {
   const std::size_t to = index_of(where);
   const auto refused = [this, from, where](const char* why) {
-    for_host(from, setup_->world.now(), [this, where, why](Host& h) { h.node->on_dial_failed(where, why, setup_->world.now()); });
+    for_host(from, setup_->world.now(), [this, where, why](Host& h) {
+      h.node->on_dial_failed(where, why, setup_->world.now());
+    });
   };
   if (to >= hosts_.size() || !reaches(from, to)) return refused("no route to host");
   // Connect and handshake: there and back, twice.
@@ -388,11 +431,13 @@ void GossipStrategy::dial(std::size_t from, const Endpoint& where) {
       sessions_[{session->ends[e], session->ids[e]}] = session;
     }
     for_host(from, setup_->world.now(), [this, session, where](Host& h) {
-      if (sessions_.contains({session->ends[0], session->ids[0]})) h.node->on_session_open(session->ids[0], true, where, setup_->world.now());
+      if (sessions_.contains({session->ends[0], session->ids[0]}))
+        h.node->on_session_open(session->ids[0], true, where, setup_->world.now());
     });
     for_host(to, setup_->world.now(), [this, session, from](Host& h) {
       if (sessions_.contains({session->ends[1], session->ids[1]}))
-        h.node->on_session_open(session->ids[1], false, Endpoint{endpoint_of(from).host, 40000}, setup_->world.now());
+        h.node->on_session_open(session->ids[1], false, Endpoint{endpoint_of(from).host, 40000},
+                                setup_->world.now());
     });
   };
   world.send(from, to, handshake_bytes / 2, Lane::control, [this, from, to, opened] {
@@ -407,7 +452,8 @@ void GossipStrategy::send(std::size_t from, SessionId id, Lane lane, SharedBytes
   if (found == sessions_.end() || !found->second->open) return;
   const auto session = found->second;
   const int mine = session->end_of(from, id), other = 1 - mine;
-  if (lane == Lane::bulk && is_bad(from, PoisonSpec::Kind::lie) && bulk_kind(*message) == BulkKind::turn) {
+  if (lane == Lane::bulk && is_bad(from, PoisonSpec::Kind::lie) &&
+      bulk_kind(*message) == BulkKind::turn) {
     auto spoilt = std::make_shared<Bytes>(*message);
     const float weight = 1e9f;
     std::memcpy(spoilt->data() + turn_weight_offset, &weight, sizeof weight);
@@ -425,7 +471,8 @@ void GossipStrategy::send(std::size_t from, SessionId id, Lane lane, SharedBytes
   if (lane == Lane::bulk)
     sent = [this, session, from, mine, size = message->size()] {
       for_host(from, setup_->world.now(), [this, session, mine, size](Host& h) {
-        if (sessions_.contains({session->ends[mine], session->ids[mine]})) h.node->on_bulk_sent(session->ids[mine], size, setup_->world.now());
+        if (sessions_.contains({session->ends[mine], session->ids[mine]}))
+          h.node->on_bulk_sent(session->ids[mine], size, setup_->world.now());
       });
     };
   setup_->world.send(from, to, on_the_wire(message->size()), lane, arrived, std::move(sent));
@@ -440,10 +487,12 @@ void GossipStrategy::close(std::size_t from, SessionId id, const std::string& wh
   const auto gone = [this, session, other, why] {
     for_host(session->ends[other], setup_->world.now(), [this, session, other, why](Host& h) {
       if (sessions_.erase({session->ends[other], session->ids[other]}) > 0)
-        h.node->on_session_closed(session->ids[other], "closed by peer: " + why, setup_->world.now());
+        h.node->on_session_closed(session->ids[other], "closed by peer: " + why,
+                                  setup_->world.now());
     });
   };
-  setup_->world.send(from, session->ends[other], frame_and_record_bytes + why.size(), Lane::control, gone);
+  setup_->world.send(from, session->ends[other], frame_and_record_bytes + why.size(), Lane::control,
+                     gone);
 }
 
 void GossipStrategy::break_session(const std::shared_ptr<Session>& session) {
@@ -457,7 +506,8 @@ void GossipStrategy::break_session(const std::shared_ptr<Session>& session) {
   }
 }
 
-// ---- what can be looked at ------------------------------------------------------------------------
+// ---- what can be looked at
+// ------------------------------------------------------------------------
 
 bool GossipStrategy::finished() const {
   bool any = false;
@@ -487,13 +537,15 @@ Strategy::State GossipStrategy::state() const {
   const std::uint64_t floats = hosts_[0]->engine->schema().floats();
   const std::uint64_t links = membership_.links;
   const std::uint64_t drift = exchange_.future_position > 0 ? 1 : 0;
-  return {0, floats * (optimizer_vectors(setup_->job.optimizer) + 2 + drift + 2 * links)};  // base and update; two replicas for each link
+  // base and update; two replicas for each link
+  return {0, floats * (optimizer_vectors(setup_->job.optimizer) + 2 + drift + 2 * links)};
 }
 
 std::uint64_t GossipStrategy::bytes_every_step() const {
   std::uint64_t models = 0;
   for (std::size_t i = 0; i < hosts_.size(); ++i)
-    models += hosts_[i]->link_steps + (hosts_[i]->node ? hosts_[i]->node->view(setup_->world.now()).link_steps : 0);
+    models += hosts_[i]->link_steps +
+              (hosts_[i]->node ? hosts_[i]->node->view(setup_->world.now()).link_steps : 0);
   return models * hosts_[0]->engine->schema().floats() * 4;
 }
 

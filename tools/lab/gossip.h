@@ -1,4 +1,5 @@
-// tools/lab/gossip.h - the product itself in the lab: gossipd's own Node on every machine, in virtual time.
+// tools/lab/gossip.h - the product itself in the lab: gossipd's own Node on every machine, in
+// virtual time.
 //
 // What gossipd is over TCP and threads, this is over the World's events: it carries out the core's
 // effects and stands in for the trainer's loop, step boundary by step boundary, in the order of
@@ -27,14 +28,17 @@ class GossipStrategy : public Strategy {
   [[nodiscard]] std::uint64_t bytes_every_step() const override;
 
   [[nodiscard]] bool takes_events() const override { return true; }
-  void kill(std::size_t machine) override;                       // as kill -9: no goodbye, what was not on disk is lost
-  void restart(std::size_t machine) override;                    // from its disk
-  void freeze(std::size_t machine, Duration length) override;    // as SIGSTOP
+  // as kill -9: no goodbye, what was not on disk is lost
+  void kill(std::size_t machine) override;
+  void restart(std::size_t machine) override;                  // from its disk
+  void freeze(std::size_t machine, Duration length) override;  // as SIGSTOP
   void leave(std::size_t machine) override;
   [[nodiscard]] bool takes_part(std::size_t machine) const override;
 
   // Who may connect to whom; empty: everybody.
-  void reachable(std::set<std::pair<std::size_t, std::size_t>> pairs) override { reachable_ = std::move(pairs); }
+  void reachable(std::set<std::pair<std::size_t, std::size_t>> pairs) override {
+    reachable_ = std::move(pairs);
+  }
   // Machines that start later than at once.
   void starts_at(std::size_t machine, Duration delay) override { delays_[machine] = delay; }
   void poison(const PoisonSpec& poison) override { poison_ = poison; }

@@ -4,8 +4,13 @@
 
 int main(int argc, char** argv) {
   gossipd::prepare_training_process(1);
-  CLI::App app{"gossip-lab - a cluster in virtual time: gossipd's own core and real gradients, without the machines", "gossip-lab"};
-  app.footer("Exit codes: 0 ok, 1 failed, 2 usage. tools/lab/README.md is the reference of scenario files.");
+  CLI::App app{
+      "gossip-lab - a cluster in virtual time: gossipd's own core and real gradients, without the "
+      "machines",
+      "gossip-lab"};
+  app.footer(
+      "Exit codes: 0 ok, 1 failed, 2 usage. tools/lab/README.md is the reference of scenario "
+      "files.");
   app.require_subcommand(1);
   int exit_code = 0;
   gossipd::lab::add_run(app, exit_code);

@@ -4,7 +4,8 @@
 
 namespace gossipd::lab {
 
-Pool::Pool(int threads, std::function<void()> prepare_thread) : prepare_(std::move(prepare_thread)) {
+Pool::Pool(int threads, std::function<void()> prepare_thread)
+    : prepare_(std::move(prepare_thread)) {
   for (int i = 0; i < std::max(threads, 1); ++i) threads_.emplace_back([this] { run(); });
 }
 

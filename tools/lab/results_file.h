@@ -1,4 +1,5 @@
-// tools/lab/results_file.h - results of runs, one JSON object a line, so that a campaign can be cut and go on.
+// tools/lab/results_file.h - results of runs, one JSON object a line, so that a campaign can be cut
+// and go on.
 #pragma once
 
 #include <string>
@@ -8,8 +9,10 @@
 
 namespace gossipd::lab {
 
-// A missing file holds nothing. A last line that was cut is left out. Code "bad-result" names file and line.
-[[nodiscard]] Result<std::vector<RunResult>> read_results(const std::string& path, bool may_be_missing);
+// A missing file holds nothing. A last line that was cut is left out. Code "bad-result" names file
+// and line.
+[[nodiscard]] Result<std::vector<RunResult>> read_results(const std::string& path,
+                                                          bool may_be_missing);
 [[nodiscard]] std::optional<Error> append_result(const std::string& path, const RunResult&);
 
 // "1..10", "3", "1,4,7": at most 1,000 seeds. Code "bad-config".

@@ -16,14 +16,20 @@ Result<std::vector<Row>> gather_rows(const std::vector<std::string>& files) {
     Result<std::vector<RunResult>> results = read_results(file, false);
     if (!results) return results.error();
     for (RunResult& result : *results) {
-      auto row = std::find_if(rows.begin(), rows.end(), [&](const Row& r) { return r.name == result.name; });
+      auto row = std::find_if(rows.begin(), rows.end(),
+                              [&](const Row& r) { return r.name == result.name; });
       if (row == rows.end()) row = rows.insert(rows.end(), Row{result.name, result.strategy, {}});
-      const auto same = std::find_if(row->runs.begin(), row->runs.end(), [&](const RunResult& r) { return r.seed == result.seed; });
-      if (same != row->runs.end()) *same = std::move(result);
-      else row->runs.push_back(std::move(result));
+      const auto same = std::find_if(row->runs.begin(), row->runs.end(),
+                                     [&](const RunResult& r) { return r.seed == result.seed; });
+      if (same != row->runs.end())
+        *same = std::move(result);
+      else
+        row->runs.push_back(std::move(result));
     }
   }
-  for (Row& row : rows) std::sort(row.runs.begin(), row.runs.end(), [](const RunResult& a, const RunResult& b) { return a.seed < b.seed; });
+  for (Row& row : rows)
+    std::sort(row.runs.begin(), row.runs.end(),
+              [](const RunResult& a, const RunResult& b) { return a.seed < b.seed; });
   return rows;
 }
 
@@ -31,7 +37,8 @@ Summary paired_difference(const Row& row, const Row& base) {
   std::vector<double> differences;
   for (const RunResult& run : row.runs)
     for (const RunResult& other : base.runs)
-      if (run.seed == other.seed) differences.push_back(run.accuracy_mean() - other.accuracy_mean());
+      if (run.seed == other.seed)
+        differences.push_back(run.accuracy_mean() - other.accuracy_mean());
   return summarise(differences);
 }
 

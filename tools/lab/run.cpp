@@ -12,11 +12,14 @@ namespace gossipd::lab {
 
 namespace {
 
-bool is_healthy(const Scenario& scenario, std::size_t node) { return scenario.poison.kind == PoisonSpec::Kind::none || scenario.poison.node != node; }
+bool is_healthy(const Scenario& scenario, std::size_t node) {
+  return scenario.poison.kind == PoisonSpec::Kind::none || scenario.poison.node != node;
+}
 
 class Books : public Recorder {
  public:
-  Books(const Scenario& scenario, const Job& job, World& world, Strategy& strategy, GradientEngine& judge, Pool& judges)
+  Books(const Scenario& scenario, const Job& job, World& world, Strategy& strategy,
+        GradientEngine& judge, Pool& judges)
       : scenario_(scenario), world_(world), strategy_(strategy), judge_(judge), judges_(judges) {
     budget = job.budget_samples;
     every_ = job.evaluate_every_samples > 0 ? job.evaluate_every_samples : budget;
@@ -32,16 +35,19 @@ class Books : public Recorder {
     const double took = seconds(world_.now() - last_trained_[machine]);
     last_trained_[machine] = world_.now();
     time_sum_ += took, time_squares_ += took * took;
-    if (std::isfinite(age_steps)) age_sum_ += age_steps, ++ages_, age_max = std::max(age_max, age_steps);
+    if (std::isfinite(age_steps))
+      age_sum_ += age_steps, ++ages_, age_max = std::max(age_max, age_steps);
     if (samples_ * 10 >= budget * 9) loss_sum_ += loss, ++losses_;
-    // One evaluation is of the first few nodes that pass the mark, each at its own step boundary: their models are whole then.
+    // One evaluation is of the first few nodes that pass the mark, each at its own step boundary:
+    // their models are whole then.
     if (samples_ >= next_ && !budget_spent()) {
       next_ = (samples_ / every_ + 1) * every_;
       open_.clear();
       wanted_ = scenario_.evaluate_nodes;
       points_.push_back(CurvePoint{world_.seconds_now(), samples_, world_.traffic().bytes});
     }
-    if (wanted_ > 0 && is_healthy(scenario_, machine) && std::find(open_.begin(), open_.end(), machine) == open_.end()) {
+    if (wanted_ > 0 && is_healthy(scenario_, machine) &&
+        std::find(open_.begin(), open_.end(), machine) == open_.end()) {
       open_.push_back(machine);
       --wanted_;
       evaluate(machine, points_.size() - 1);
@@ -67,7 +73,8 @@ class Books : public Recorder {
       if (strategy_.takes_part(i) && is_healthy(scenario_, i)) nodes.push_back(i);
     if (strategy_.same_model_everywhere() && !nodes.empty()) nodes.resize(1);
     const std::size_t count = std::min(scenario_.final_nodes, nodes.size());
-    for (std::size_t k = 0; k < count; ++k) evaluate(nodes[k * nodes.size() / count], points_.size() - 1);
+    for (std::size_t k = 0; k < count; ++k)
+      evaluate(nodes[k * nodes.size() / count], points_.size() - 1);
     for (auto& each : pending_) each.get();
     pending_.clear();
     std::vector<double> accuracy;
@@ -86,7 +93,8 @@ class Books : public Recorder {
     result.age_max = age_max;
     result.train_loss = losses_ > 0 ? loss_sum_ / static_cast<double>(losses_) : 0;
     const double n = static_cast<double>(std::max<Step>(steps, 1)), mean = time_sum_ / n;
-    result.step_time_variation = mean > 0 ? std::sqrt(std::max(0.0, time_squares_ / n - mean * mean)) / mean : 0;
+    result.step_time_variation =
+        mean > 0 ? std::sqrt(std::max(0.0, time_squares_ / n - mean * mean)) / mean : 0;
     return accuracy;
   }
 
@@ -114,15 +122,19 @@ Result<std::vector<std::uint8_t>> labels_of(const DataSet& set) {
   std::vector<std::uint8_t> labels;
   for (std::size_t i = 0; i < set.count(); ++i) {
     const std::optional<std::int64_t> label = set.label(i);
-    if (!label || *label > 255) return Error{"bad-config", "alpha divides samples by class: it needs data of 2 to 256 classes"};
+    if (!label || *label > 255)
+      return Error{"bad-config",
+                   "alpha divides samples by class: it needs data of 2 to 256 classes"};
     labels.push_back(static_cast<std::uint8_t>(*label));
   }
   return labels;
 }
 
-Result<std::vector<std::unique_ptr<GradientEngine>>> build_engines(const Scenario& scenario, const Job& job, const std::shared_ptr<const DataSet>& train) {
+Result<std::vector<std::unique_ptr<GradientEngine>>> build_engines(
+    const Scenario& scenario, const Job& job, const std::shared_ptr<const DataSet>& train) {
   const std::size_t nodes = scenario.machines.size();
-  if (train->count() < nodes) return Error{"bad-config", "there are more nodes than training samples; use fewer nodes"};
+  if (train->count() < nodes)
+    return Error{"bad-config", "there are more nodes than training samples; use fewer nodes"};
   std::vector<std::vector<std::uint32_t>> shards;
   if (scenario.dirichlet) {
     auto labels = labels_of(*train);
@@ -132,9 +144,11 @@ Result<std::vector<std::unique_ptr<GradientEngine>>> build_engines(const Scenari
   std::vector<std::unique_ptr<GradientEngine>> engines;
   for (std::size_t i = 0; i < nodes; ++i) {
     const DataOrder::Shard shard{static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(nodes)};
-    DataOrder order = scenario.dirichlet ? DataOrder(job.seed, shards[i], shard) : DataOrder(job.seed, train->count(), shard);
+    DataOrder order = scenario.dirichlet ? DataOrder(job.seed, shards[i], shard)
+                                         : DataOrder(job.seed, train->count(), shard);
     auto set = is_healthy(scenario, i) ? train : poisoned(scenario.poison, job.data, train, order);
-    auto engine = make_torch_engine(job, "cpu", 1, BatchSource(std::move(set), std::move(order)), {});
+    auto engine =
+        make_torch_engine(job, "cpu", 1, BatchSource(std::move(set), std::move(order)), {});
     if (!engine) return engine.error();
     engines.push_back(std::move(*engine));
   }
@@ -147,8 +161,10 @@ void lay_topology(const Scenario& scenario, std::uint64_t seed, Strategy& strate
   const auto join = [&](std::size_t a, std::size_t b) {
     if (a != b) pairs.insert({a, b}), pairs.insert({b, a});
   };
-  if (scenario.topology == Scenario::Topology::ring || scenario.topology == Scenario::Topology::random)
-    for (std::size_t i = 0; i < n; ++i) join(i, (i + 1) % n);  // a random graph holds a ring, so that it is connected
+  if (scenario.topology == Scenario::Topology::ring ||
+      scenario.topology == Scenario::Topology::random)
+    // a random graph holds a ring, so that it is connected
+    for (std::size_t i = 0; i < n; ++i) join(i, (i + 1) % n);
   if (scenario.topology == Scenario::Topology::random) {
     Random random(seed ^ 0x746f706full);
     for (std::size_t i = 0; i < n; ++i)
@@ -182,12 +198,14 @@ double final_spread(const Scenario& scenario, Strategy& strategy, std::size_t no
   if (models.empty()) return 0;
   std::vector<double> mean(models[0].size());
   for (const auto& model : models)
-    for (std::size_t p = 0; p < mean.size(); ++p) mean[p] += static_cast<double>(model[p]) / static_cast<double>(models.size());
+    for (std::size_t p = 0; p < mean.size(); ++p)
+      mean[p] += static_cast<double>(model[p]) / static_cast<double>(models.size());
   double norm = 0, worst = 0;
   for (const double m : mean) norm += m * m;
   for (const auto& model : models) {
     double distance = 0;
-    for (std::size_t p = 0; p < mean.size(); ++p) distance += std::pow(static_cast<double>(model[p]) - mean[p], 2);
+    for (std::size_t p = 0; p < mean.size(); ++p)
+      distance += std::pow(static_cast<double>(model[p]) - mean[p], 2);
     worst = std::max(worst, distance);
   }
   return norm > 0 ? std::sqrt(worst / norm) : 0;
@@ -198,7 +216,8 @@ double time_to(const std::vector<CurvePoint>& curve, double target) {
   for (const CurvePoint& point : curve) {
     if (point.accuracy >= target) {
       if (point.accuracy <= before.accuracy) return point.seconds;
-      return before.seconds + (point.seconds - before.seconds) * (target - before.accuracy) / (point.accuracy - before.accuracy);
+      return before.seconds + (point.seconds - before.seconds) * (target - before.accuracy) /
+                                  (point.accuracy - before.accuracy);
     }
     before = point;
   }
@@ -207,18 +226,22 @@ double time_to(const std::vector<CurvePoint>& curve, double target) {
 
 }  // namespace
 
-Result<RunResult> run_scenario(const Scenario& scenario, std::uint64_t seed, const RunOptions& options) {
+Result<RunResult> run_scenario(const Scenario& scenario, std::uint64_t seed,
+                               const RunOptions& options) {
   const auto began = std::chrono::steady_clock::now();
   const Job job = scenario.job_of(seed);
   auto sets = load_data(job.data, LoadOptions{.directory = scenario.data_dir, .seed = job.seed});
   if (!sets) return sets.error();
   auto engines = build_engines(scenario, job, sets->train);
   if (!engines) return engines.error();
-  auto judge = make_torch_engine(job, "cpu", 1, BatchSource(sets->train, DataOrder(seed, std::vector<std::uint32_t>{0}, {})), std::move(sets->held_out));
+  auto judge = make_torch_engine(
+      job, "cpu", 1, BatchSource(sets->train, DataOrder(seed, std::vector<std::uint32_t>{0}, {})),
+      std::move(sets->held_out));
   if (!judge) return judge.error();
 
   Pool judges(1, [] { prepare_training_thread(1, 0); });
-  World world(scenario.machines, scenario.wire, seed, options.threads, [] { prepare_training_thread(1, 0); });
+  World world(scenario.machines, scenario.wire, seed, options.threads,
+              [] { prepare_training_thread(1, 0); });
   for (const auto& [pair, wire] : scenario.wires) world.set_wire(pair.first, pair.second, wire);
   const std::unique_ptr<Strategy> strategy = scenario.make_strategy();
   Books books(scenario, job, world, *strategy, **judge, judges);
@@ -233,8 +256,10 @@ Result<RunResult> run_scenario(const Scenario& scenario, std::uint64_t seed, con
   double limit = scenario.time_limit_s;
   if (limit == 0) {
     double slowest = 0;
-    for (std::size_t i = 0; i < setup.nodes(); ++i) slowest = std::max(slowest, world.mean_step_seconds(i, job.batch));
-    limit = 600 + 20 * slowest * static_cast<double>(job.budget_samples) / (static_cast<double>(job.batch) * static_cast<double>(setup.nodes()));
+    for (std::size_t i = 0; i < setup.nodes(); ++i)
+      slowest = std::max(slowest, world.mean_step_seconds(i, job.batch));
+    limit = 600 + 20 * slowest * static_cast<double>(job.budget_samples) /
+                      (static_cast<double>(job.batch) * static_cast<double>(setup.nodes()));
   }
   RunResult result;
   result.finished = true;
@@ -244,16 +269,20 @@ Result<RunResult> run_scenario(const Scenario& scenario, std::uint64_t seed, con
       break;
     }
     if (options.progress && events % 256 == 0)
-      options.progress(std::min(1.0, static_cast<double>(books.samples()) / static_cast<double>(job.budget_samples)));
+      options.progress(std::min(
+          1.0, static_cast<double>(books.samples()) / static_cast<double>(job.budget_samples)));
   }
   world.settle();
 
-  result.id = scenario.run_id(seed), result.name = scenario.name, result.strategy = scenario.strategy;
-  result.seed = seed, result.nodes = scenario.machines.size(), result.floats = (*engines)[0]->schema().floats();
+  result.id = scenario.run_id(seed), result.name = scenario.name,
+  result.strategy = scenario.strategy;
+  result.seed = seed, result.nodes = scenario.machines.size(),
+  result.floats = (*engines)[0]->schema().floats();
   for (const Setting& setting : strategy->settings()) result.knobs[setting.key] = setting.get();
   result.accuracy = books.finish(result);
   result.loss = result.curve.empty() ? 0 : result.curve.back().loss;
-  result.spread = strategy->same_model_everywhere() ? 0 : final_spread(scenario, *strategy, setup.nodes());
+  result.spread =
+      strategy->same_model_everywhere() ? 0 : final_spread(scenario, *strategy, setup.nodes());
   result.seconds = world.seconds_now();
   result.target_accuracy = scenario.target_accuracy;
   result.seconds_to_target = time_to(result.curve, scenario.target_accuracy);
@@ -261,10 +290,13 @@ Result<RunResult> run_scenario(const Scenario& scenario, std::uint64_t seed, con
   result.bytes = world.traffic().bytes, result.messages = world.traffic().messages;
   result.bytes_every_step = strategy->bytes_every_step();
   if (result.bytes_every_step == 0 && !engines->empty())
-    result.bytes_every_step = result.steps * result.floats * 4 * std::min<std::uint64_t>(4, setup.nodes() - 1);
+    result.bytes_every_step =
+        result.steps * result.floats * 4 * std::min<std::uint64_t>(4, setup.nodes() - 1);
   const Strategy::State state = strategy->state();
-  result.state_bytes_server = state.server_floats * 4, result.state_bytes_node = state.node_floats * 4;
-  result.wall_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  result.state_bytes_server = state.server_floats * 4,
+  result.state_bytes_node = state.node_floats * 4;
+  result.wall_seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   return result;
 }
 

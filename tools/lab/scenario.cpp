@@ -1,9 +1,9 @@
 #include "tools/lab/scenario.h"
 
+#include <toml++/toml.h>
 #include <algorithm>
 #include <filesystem>
 #include <sstream>
-#include <toml++/toml.h>
 
 #include "models/idx.h"
 #include "models/toml_reader.h"
@@ -19,7 +19,8 @@ Result<toml::table> parse(const std::string& text, const std::string& origin) {
     return toml::parse(text);
   } catch (const toml::parse_error& error) {
     std::ostringstream words;
-    words << origin << ":" << error.source().begin.line << ": " << error.description() << "; mend the file there";
+    words << origin << ":" << error.source().begin.line << ": " << error.description()
+          << "; mend the file there";
     return Error{"bad-toml", words.str()};
   }
 }
@@ -37,7 +38,8 @@ void merge(toml::table& under, const toml::table& over) {
 std::optional<Error> apply_override(toml::table& root, const std::string& text) {
   const std::size_t equals = text.find('=');
   if (equals == std::string::npos || equals == 0)
-    return bad_config("--set: '" + text + "' has no value; write KEY=VALUE, for example exchange.codec=int8");
+    return bad_config("--set: '" + text +
+                      "' has no value; write KEY=VALUE, for example exchange.codec=int8");
   const std::string key = text.substr(0, equals), value = text.substr(equals + 1);
   toml::table parsed;
   try {
@@ -47,11 +49,14 @@ std::optional<Error> apply_override(toml::table& root, const std::string& text) 
   }
   toml::table* table = &root;
   std::size_t start = 0;
-  for (std::size_t dot = key.find('.'); dot != std::string::npos; start = dot + 1, dot = key.find('.', start)) {
+  for (std::size_t dot = key.find('.'); dot != std::string::npos;
+       start = dot + 1, dot = key.find('.', start)) {
     const std::string part = key.substr(start, dot - start);
     if (!table->contains(part)) table->insert_or_assign(part, toml::table{});
     table = (*table)[part].as_table();
-    if (table == nullptr) return bad_config("--set " + key + ": '" + part + "' is no table; look the key up in tools/lab/README.md");
+    if (table == nullptr)
+      return bad_config("--set " + key + ": '" + part +
+                        "' is no table; look the key up in tools/lab/README.md");
   }
   table->insert_or_assign(key.substr(start), *parsed.get("value"));
   return std::nullopt;
@@ -63,7 +68,8 @@ std::string text_of(const toml::table& table) {
   return out.str();
 }
 
-// A table of another kind does not keep keys that only the file's kind has: with another optimiser or schedule the table is new.
+// A table of another kind does not keep keys that only the file's kind has: with another optimiser
+// or schedule the table is new.
 void drop_tables_of_another_kind(toml::table& file, const toml::table& given) {
   for (const auto& [key, value] : given) {
     const auto* table = value.as_table();
@@ -73,11 +79,13 @@ void drop_tables_of_another_kind(toml::table& file, const toml::table& given) {
 }
 
 // [job]: the file it names, with the other keys of [job] laid over it.
-Result<Job> read_job(toml::table& root, const std::filesystem::path& directory, const std::string& origin) {
+Result<Job> read_job(toml::table& root, const std::filesystem::path& directory,
+                     const std::string& origin) {
   toml::table merged;
   if (toml::table* given = root["job"].as_table()) {
     if (const auto file = (*given)["file"].value<std::string>()) {
-      const auto path = std::filesystem::path(*file).is_relative() ? directory / *file : std::filesystem::path(*file);
+      const auto path = std::filesystem::path(*file).is_relative() ? directory / *file
+                                                                   : std::filesystem::path(*file);
       const Result<std::string> text = read_text_file(path.lexically_normal().string());
       if (!text) return bad_config(origin + ": job.file: " + text.error().text);
       Result<toml::table> parsed = parse(*text, path.string());
@@ -88,7 +96,8 @@ Result<Job> read_job(toml::table& root, const std::filesystem::path& directory, 
     drop_tables_of_another_kind(merged, *given);
     merge(merged, *given);
   } else {
-    return bad_config(origin + ": job: is missing; write [job] with file = \"…/deploy/jobs/fashion-mnist.toml\"");
+    return bad_config(
+        origin + ": job: is missing; write [job] with file = \"…/deploy/jobs/fashion-mnist.toml\"");
   }
   // Who trains on what is the scenario's affair (data.split), in the job's file or not.
   if (auto* data = merged["data"].as_table()) data->erase("division");
@@ -110,11 +119,19 @@ MachineSpec read_machine(TomlTable& t, const MachineSpec& d) {
   m.step_base_s = t.get_double("step_base_ms", d.step_base_s * 1e3, 0, 1e7) / 1e3;
   m.step_per_sample_s = t.get_double("step_per_sample_ms", d.step_per_sample_s * 1e3, 0, 1e6) / 1e3;
   m.jitter = t.get_enum("jitter", d.jitter,
-                        {{"none", MachineSpec::Jitter::none}, {"lognormal", MachineSpec::Jitter::lognormal}, {"pareto", MachineSpec::Jitter::pareto}});
-  m.jitter_scale = t.get_double("jitter_scale", m.jitter == MachineSpec::Jitter::pareto ? std::max(d.jitter_scale, 1.5) : d.jitter_scale, 1e-6, 100);
+                        {{"none", MachineSpec::Jitter::none},
+                         {"lognormal", MachineSpec::Jitter::lognormal},
+                         {"pareto", MachineSpec::Jitter::pareto}});
+  m.jitter_scale = t.get_double(
+      "jitter_scale",
+      m.jitter == MachineSpec::Jitter::pareto ? std::max(d.jitter_scale, 1.5) : d.jitter_scale,
+      1e-6, 100);
   if (m.jitter == MachineSpec::Jitter::pareto && m.jitter_scale <= 1.0)
-    t.refuse("jitter_scale", "the tail index of pareto must be above 1, or steps have no mean; 1.5 is a heavy tail");
-  if (m.step_base_s + m.step_per_sample_s <= 0) t.refuse("step_base_ms", "a step takes no time; raise step_base_ms or step_per_sample_ms");
+    t.refuse(
+        "jitter_scale",
+        "the tail index of pareto must be above 1, or steps have no mean; 1.5 is a heavy tail");
+  if (m.step_base_s + m.step_per_sample_s <= 0)
+    t.refuse("step_base_ms", "a step takes no time; raise step_base_ms or step_per_sample_ms");
   m.uplink_bps = t.get_double("uplink_mbps", d.uplink_bps / 1e6, 1e-3, 1e7) * 1e6;
   m.downlink_bps = t.get_double("downlink_mbps", d.downlink_bps / 1e6, 1e-3, 1e7) * 1e6;
   return m;
@@ -141,23 +158,31 @@ void read_nodes(TomlReader& reader, Scenario& s) {
       s.starts_at_s.push_back(starts);
     }
   }
-  if (s.machines.empty()) reader.root().refuse("nodes", "there are none; write [[nodes]] with count = 8");
-  if (s.machines.size() > lab_nodes_max) reader.root().refuse("nodes", "more than " + std::to_string(lab_nodes_max) + "; use fewer");
-  if (!s.starts_at_s.empty() && s.starts_at_s[0] > 0) reader.root().refuse("nodes", "the first node founds the cluster; it must start at 0");
+  if (s.machines.empty())
+    reader.root().refuse("nodes", "there are none; write [[nodes]] with count = 8");
+  if (s.machines.size() > lab_nodes_max)
+    reader.root().refuse("nodes", "more than " + std::to_string(lab_nodes_max) + "; use fewer");
+  if (!s.starts_at_s.empty() && s.starts_at_s[0] > 0)
+    reader.root().refuse("nodes", "the first node founds the cluster; it must start at 0");
 }
 
 void read_network(TomlReader& reader, Scenario& s) {
   TomlTable network = reader.table("network");
   s.wire = read_wire(network, {});
   s.topology = network.get_enum("topology", s.topology,
-                                {{"overlay", Scenario::Topology::overlay}, {"full", Scenario::Topology::full}, {"ring", Scenario::Topology::ring},
+                                {{"overlay", Scenario::Topology::overlay},
+                                 {"full", Scenario::Topology::full},
+                                 {"ring", Scenario::Topology::ring},
                                  {"random", Scenario::Topology::random}});
   s.degree = static_cast<std::size_t>(network.get_integer("degree", 3, 1, 64));
   for (TomlTable& pair : reader.root().tables("wires", 4096)) {
-    const auto between = pair.get_integers("between", {}, 0, static_cast<std::int64_t>(s.machines.size()) - 1, 2);
-    if (between.size() != 2 || between[0] == between[1]) pair.refuse("between", "names two different nodes, for example [0, 3]");
+    const auto between =
+        pair.get_integers("between", {}, 0, static_cast<std::int64_t>(s.machines.size()) - 1, 2);
+    if (between.size() != 2 || between[0] == between[1])
+      pair.refuse("between", "names two different nodes, for example [0, 3]");
     const WireSpec wire = read_wire(pair, s.wire);
-    if (between.size() == 2) s.wires[{static_cast<std::size_t>(between[0]), static_cast<std::size_t>(between[1])}] = wire;
+    if (between.size() == 2)
+      s.wires[{static_cast<std::size_t>(between[0]), static_cast<std::size_t>(between[1])}] = wire;
   }
 }
 
@@ -166,11 +191,17 @@ void read_events(TomlReader& reader, Scenario& s) {
   for (TomlTable& t : reader.root().tables("events", 1024)) {
     EventSpec e;
     e.what = t.get_enum("what", EventSpec::What::kill,
-                        {{"kill", EventSpec::What::kill}, {"start", EventSpec::What::start}, {"freeze", EventSpec::What::freeze},
-                         {"leave", EventSpec::What::leave}, {"speed", EventSpec::What::speed}, {"cut", EventSpec::What::cut}, {"heal", EventSpec::What::heal}});
+                        {{"kill", EventSpec::What::kill},
+                         {"start", EventSpec::What::start},
+                         {"freeze", EventSpec::What::freeze},
+                         {"leave", EventSpec::What::leave},
+                         {"speed", EventSpec::What::speed},
+                         {"cut", EventSpec::What::cut},
+                         {"heal", EventSpec::What::heal}});
     e.at_s = t.get_double("at_s", 0, 0, 1e9);
     e.node = static_cast<std::size_t>(t.require_integer("node", 0, last));
-    if (e.what == EventSpec::What::cut || e.what == EventSpec::What::heal) e.other = static_cast<std::size_t>(t.require_integer("other", 0, last));
+    if (e.what == EventSpec::What::cut || e.what == EventSpec::What::heal)
+      e.other = static_cast<std::size_t>(t.require_integer("other", 0, last));
     if (e.what == EventSpec::What::freeze) e.for_s = t.get_double("for_s", 1, 1e-3, 1e9);
     if (e.what == EventSpec::What::speed) e.speed = t.get_double("speed", 1, 1e-4, 1e4);
     s.events.push_back(e);
@@ -182,14 +213,21 @@ void read_poison(TomlReader& reader, Scenario& s) {
   TomlTable t = reader.table("poison");
   PoisonSpec& p = s.poison;
   p.kind = t.get_enum("kind", Kind::none,
-                      {{"none", Kind::none}, {"value", Kind::value}, {"scale", Kind::scale}, {"random-labels", Kind::random_labels},
-                       {"permuted-labels", Kind::permuted_labels}, {"rate", Kind::rate}, {"lie", Kind::lie}, {"absent", Kind::absent}});
+                      {{"none", Kind::none},
+                       {"value", Kind::value},
+                       {"scale", Kind::scale},
+                       {"random-labels", Kind::random_labels},
+                       {"permuted-labels", Kind::permuted_labels},
+                       {"rate", Kind::rate},
+                       {"lie", Kind::lie},
+                       {"absent", Kind::absent}});
   const auto last = static_cast<std::int64_t>(s.machines.size()) - 1;
   p.node = static_cast<std::size_t>(t.get_integer("node", last, 0, last));
   p.value = t.get_double("value", p.value, -1e38, 1e38);
   p.samples = static_cast<std::size_t>(t.get_integer("samples", 1, 1, 1'000'000));
   p.at_s = t.get_double("at_s", 0, 0, 1e9);
-  if (p.kind != Kind::none && last < 1) t.refuse("kind", "one node of several is poisoned; write more [[nodes]]");
+  if (p.kind != Kind::none && last < 1)
+    t.refuse("kind", "one node of several is poisoned; write more [[nodes]]");
 }
 
 const StrategyEntry* find_strategy(const std::string& name) {
@@ -221,7 +259,8 @@ void read_strategy(TomlReader& reader, Scenario& s) {
     std::vector<std::string> names;
     for (const StrategyEntry& e : strategies()) names.push_back(e.name);
     const std::string close = did_you_mean(s.strategy, names);
-    return table.refuse("name", "there is no strategy '" + s.strategy + "'" + (close.empty() ? "" : "; did you mean '" + close + "'?") +
+    return table.refuse("name", "there is no strategy '" + s.strategy + "'" +
+                                    (close.empty() ? "" : "; did you mean '" + close + "'?") +
                                     " (gossip-lab strategies lists them)");
   }
   const std::unique_ptr<Strategy> strategy = entry->make();
@@ -231,23 +270,33 @@ void read_strategy(TomlReader& reader, Scenario& s) {
     const std::string key = setting.key.substr(dot + 1);
     if (!of.has(key)) continue;
     const std::string value = value_text(of, key, setting);
-    if (const SettingRefused refused = setting.set(value)) of.refuse(key, *refused);
-    else s.knobs[setting.key] = setting.get();
+    if (const SettingRefused refused = setting.set(value))
+      of.refuse(key, *refused);
+    else
+      s.knobs[setting.key] = setting.get();
   }
   if (const auto mistake = strategy->mistake(s.job)) table.refuse("name", *mistake);
-  const bool faults = std::any_of(s.events.begin(), s.events.end(), [](const EventSpec& e) { return e.what != EventSpec::What::speed; });
-  const bool late = std::any_of(s.starts_at_s.begin(), s.starts_at_s.end(), [](double at) { return at > 0; });
+  const bool faults = std::any_of(s.events.begin(), s.events.end(), [](const EventSpec& e) {
+    return e.what != EventSpec::What::speed;
+  });
+  const bool late =
+      std::any_of(s.starts_at_s.begin(), s.starts_at_s.end(), [](double at) { return at > 0; });
   using Poison = PoisonSpec::Kind;
   const Poison poison = s.poison.kind;
-  const bool gossip_only = poison == Poison::rate || poison == Poison::lie || poison == Poison::absent;
-  if (!strategy->takes_events() && gossip_only) table.refuse("name", "poison.kind: '" + s.strategy + "' takes poisoned data only; use gossip");
+  const bool gossip_only =
+      poison == Poison::rate || poison == Poison::lie || poison == Poison::absent;
+  if (!strategy->takes_events() && gossip_only)
+    table.refuse("name", "poison.kind: '" + s.strategy + "' takes poisoned data only; use gossip");
   if (!strategy->takes_events() && (faults || late))
-    table.refuse("name", "'" + s.strategy + "' is a reference row that knows no failures and no joiners; take out the events (speed may stay) or use gossip");
+    table.refuse("name", "'" + s.strategy +
+                             "' is a reference row that knows no failures and no joiners; take out "
+                             "the events (speed may stay) or use gossip");
 }
 
 }  // namespace
 
-Result<Scenario> Scenario::load(const std::string& path, const std::vector<std::string>& overrides) {
+Result<Scenario> Scenario::load(const std::string& path,
+                                const std::vector<std::string>& overrides) {
   const Result<std::string> file = read_text_file(path);
   if (!file) return bad_config(file.error().text);
   Result<toml::table> parsed = parse(*file, path);
@@ -279,7 +328,8 @@ Result<Scenario> Scenario::load(const std::string& path, const std::vector<std::
   }
   read_strategy(reader, s);
   TomlTable run = reader.table("run");
-  s.evaluate_nodes = static_cast<std::size_t>(run.get_integer("evaluate_nodes", 1, 1, lab_nodes_max));
+  s.evaluate_nodes =
+      static_cast<std::size_t>(run.get_integer("evaluate_nodes", 1, 1, lab_nodes_max));
   s.final_nodes = static_cast<std::size_t>(run.get_integer("final_nodes", 8, 1, lab_nodes_max));
   s.target_accuracy = run.get_double("target_accuracy", s.target_accuracy, 0, 1);
   s.time_limit_s = run.get_double("time_limit_s", s.time_limit_s, 0, 1e9);
@@ -290,7 +340,8 @@ Result<Scenario> Scenario::load(const std::string& path, const std::vector<std::
 std::unique_ptr<Strategy> Scenario::make_strategy() const {
   std::unique_ptr<Strategy> made = find_strategy(strategy)->make();
   for (const Setting& setting : made->settings())
-    if (const auto found = knobs.find(setting.key); found != knobs.end()) GOSSIPD_ASSERT(!setting.set(found->second));
+    if (const auto found = knobs.find(setting.key); found != knobs.end())
+      GOSSIPD_ASSERT(!setting.set(found->second));
   return made;
 }
 

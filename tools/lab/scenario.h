@@ -1,7 +1,7 @@
 // tools/lab/scenario.h - what is tried: machines, wires, job, data, strategy, events. A TOML file.
 //
-// README.md beside this file is the reference of its keys. Like every configuration of gossipd, unknown
-// keys are errors with "did you mean", and one run shows all mistakes of a file.
+// README.md beside this file is the reference of its keys. Like every configuration of gossipd,
+// unknown keys are errors with "did you mean", and one run shows all mistakes of a file.
 #pragma once
 
 #include <map>
@@ -26,29 +26,32 @@ struct EventSpec {
 };
 
 struct Scenario {
-  std::string name;      // of the row in tables
-  std::string text;      // canonical: every key that was given, files merged in; with the seed it names a run
+  std::string name;  // of the row in tables
+  // canonical: every key that was given, files merged in; with the seed it names a run
+  std::string text;
   Job job;
   std::string data_dir;
   bool dirichlet = false;
   double alpha = 0.3;
   bool equal_sizes = true;
   std::vector<MachineSpec> machines;
-  std::vector<double> starts_at_s;   // of each machine
+  std::vector<double> starts_at_s;  // of each machine
   WireSpec wire;
   std::map<std::pair<std::size_t, std::size_t>, WireSpec> wires;
   enum class Topology { overlay, full, ring, random } topology = Topology::overlay;
-  std::size_t degree = 3;            // of the random topology
+  std::size_t degree = 3;  // of the random topology
   std::string strategy = "gossip";
   std::map<std::string, std::string> knobs;  // by key, as set() takes them
   std::vector<EventSpec> events;
   PoisonSpec poison;
-  std::size_t evaluate_nodes = 1;    // on the way; at the end up to final_nodes
+  std::size_t evaluate_nodes = 1;  // on the way; at the end up to final_nodes
   std::size_t final_nodes = 8;
   double target_accuracy = 0.88;
-  double time_limit_s = 0;           // virtual; 0: twenty times what equal work at the slowest machine's pace takes, and 10 minutes
+  // virtual; 0: twenty times what equal work at the slowest machine's pace takes, and 10 minutes
+  double time_limit_s = 0;
 
-  // Reads the file at `path`, merges in the job file it names and `overrides` ("a.b=value", each). Codes "bad-toml", "bad-config".
+  // Reads the file at `path`, merges in the job file it names and `overrides` ("a.b=value", each).
+  // Codes "bad-toml", "bad-config".
   static Result<Scenario> load(const std::string& path, const std::vector<std::string>& overrides);
   // A fresh strategy of this scenario, its knobs set.
   [[nodiscard]] std::unique_ptr<Strategy> make_strategy() const;

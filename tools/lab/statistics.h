@@ -9,7 +9,8 @@ struct Summary {
   std::size_t count = 0;
   double mean = 0;
   double deviation = 0;  // standard deviation of the sample; 0 for one value
-  double bound95 = 0;    // half width of the 95 % confidence interval of the mean (Student's t); 0 for one value
+  // half width of the 95 % confidence interval of the mean (Student's t); 0 for one value
+  double bound95 = 0;
 };
 [[nodiscard]] Summary summarise(std::span<const double> values);
 

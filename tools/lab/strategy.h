@@ -1,9 +1,10 @@
 // tools/lab/strategy.h - a way to train one model on several machines, as the lab runs it.
 //
-// `gossip` is the product itself: gossipd's own core. All others are reference rows, in references/: what
-// published systems do, each in a small file, in virtual time and with real gradients, so that a
-// table compares like with like. A strategy is made with its defaults, gets its knobs from the
-// scenario through settings(), then start(); from there on it lives in the World's events.
+// `gossip` is the product itself: gossipd's own core. All others are reference rows, in
+// references/: what published systems do, each in a small file, in virtual time and with real
+// gradients, so that a table compares like with like. A strategy is made with its defaults, gets
+// its knobs from the scenario through settings(), then start(); from there on it lives in the
+// World's events.
 #pragma once
 
 #include <memory>
@@ -25,8 +26,8 @@ namespace gossipd::lab {
 class Recorder {
  public:
   virtual ~Recorder() = default;
-  // `machine` has trained on `batch` samples with this loss, at a model of age `age_steps` (steps that others made
-  // in between; 0 when there is no such thing).
+  // `machine` has trained on `batch` samples with this loss, at a model of age `age_steps` (steps
+  // that others made in between; 0 when there is no such thing).
   virtual void trained(std::size_t machine, std::uint32_t batch, double loss, double age_steps) = 0;
   [[nodiscard]] virtual Samples samples() const = 0;  // of the whole cluster
   [[nodiscard]] bool budget_spent() const { return samples() >= budget; }
@@ -37,7 +38,8 @@ struct Setup {
   const Job& job;
   World& world;
   Recorder& recorder;
-  // One for each machine that trains, with its own shard. Engine i is used by machine i's compute() alone.
+  // One for each machine that trains, with its own shard. Engine i is used by machine i's compute()
+  // alone.
   std::vector<std::unique_ptr<GradientEngine>>& engines;
   std::uint64_t seed = 1;
   [[nodiscard]] std::size_t nodes() const { return engines.size(); }
@@ -49,23 +51,29 @@ class Strategy {
   // Knobs, bound to this object; keys such as "strategy.period_steps".
   [[nodiscard]] virtual std::vector<Setting> settings() = 0;
   // Knobs that do not fit together, or not the job: why, and what would do.
-  [[nodiscard]] virtual std::optional<std::string> mistake(const Job&) const { return std::nullopt; }
+  [[nodiscard]] virtual std::optional<std::string> mistake(const Job&) const {
+    return std::nullopt;
+  }
   virtual void start(Setup&) = 0;
-  // Nothing more will change: the budget is spent and everything that was under way has been applied.
+  // Nothing more will change: the budget is spent and everything that was under way has been
+  // applied.
   [[nodiscard]] virtual bool finished() const = 0;
   // P floats: the model that this machine would be asked for now. A server's model is everybody's.
   [[nodiscard]] virtual std::span<const float> model(std::size_t machine) = 0;
   [[nodiscard]] virtual bool same_model_everywhere() const { return false; }
-  // Floats of optimiser and correction state that the method keeps beside the model(s): {on the server, on each node}.
+  // Floats of optimiser and correction state that the method keeps beside the model(s): {on the
+  // server, on each node}.
   struct State {
     std::uint64_t server_floats = 0;
     std::uint64_t node_floats = 0;
   };
   [[nodiscard]] virtual State state() const { return {}; }
-  // What sending the whole fp32 model to every neighbour at every step would have taken; 0: no such thing.
+  // What sending the whole fp32 model to every neighbour at every step would have taken; 0: no such
+  // thing.
   [[nodiscard]] virtual std::uint64_t bytes_every_step() const { return 0; }
 
-  // ---- faults: only gossip survives them; a reference row is refused a scenario with such events ----
+  // ---- faults: only gossip survives them; a reference row is refused a scenario with such events
+  // ----
   [[nodiscard]] virtual bool takes_events() const { return false; }
   virtual void kill(std::size_t) {}
   virtual void restart(std::size_t) {}

@@ -21,14 +21,17 @@ double normal(Random& random) {
 
 }  // namespace
 
-World::World(std::vector<MachineSpec> machines, WireSpec wire, std::uint64_t seed, int threads, std::function<void()> prepare_thread)
+World::World(std::vector<MachineSpec> machines, WireSpec wire, std::uint64_t seed, int threads,
+             std::function<void()> prepare_thread)
     : machines_(std::move(machines)),
       lines_(machines_.size()),
       wire_(wire),
       random_(seed ^ 0x776f726c64ull),
       pool_(threads, std::move(prepare_thread)) {}
 
-void World::at(Instant when, Action action) { events_.push(Event{std::max(when, now_), ++order_, std::move(action)}); }
+void World::at(Instant when, Action action) {
+  events_.push(Event{std::max(when, now_), ++order_, std::move(action)});
+}
 
 bool World::advance() {
   if (events_.empty()) return false;
@@ -45,7 +48,9 @@ std::size_t World::add_machine(const MachineSpec& machine) {
   return machines_.size() - 1;
 }
 
-void World::set_wire(std::size_t a, std::size_t b, const WireSpec& wire) { wires_[{a, b}] = wires_[{b, a}] = wire; }
+void World::set_wire(std::size_t a, std::size_t b, const WireSpec& wire) {
+  wires_[{a, b}] = wires_[{b, a}] = wire;
+}
 
 const WireSpec& World::wire(std::size_t a, std::size_t b) const {
   const auto found = wires_.find({a, b});
@@ -64,8 +69,11 @@ void World::cut(std::size_t a, std::size_t b, bool cut) {
     cuts_.erase(found);
     const Instant again = now_ + from_seconds(wire(a, b).latency_s + retransmission_s);
     for (Action& arrived : waiting)
-      at(again, [this, pair, action = std::move(arrived)]() mutable { arrive(pair.first, pair.second, std::move(action)); });
-    for (const Lane lane : {Lane::control, Lane::bulk}) {  // what is sent from now on comes behind it
+      at(again, [this, pair, action = std::move(arrived)]() mutable {
+        arrive(pair.first, pair.second, std::move(action));
+      });
+    // what is sent from now on comes behind it
+    for (const Lane lane : {Lane::control, Lane::bulk}) {
       Instant& last = last_arrival_[{pair.first, pair.second, lane}];
       last = std::max(last, again);
     }
@@ -80,18 +88,22 @@ void World::arrive(std::size_t from, std::size_t to, Action arrived) {
   cut->second.push_back(std::move(arrived));
 }
 
-void World::send(std::size_t from, std::size_t to, std::uint64_t bytes, Lane lane, Action arrived, Action sent) {
+void World::send(std::size_t from, std::size_t to, std::uint64_t bytes, Lane lane, Action arrived,
+                 Action sent) {
   GOSSIPD_ASSERT(from < machines_.size() && to < machines_.size() && from != to);
   total_.bytes += bytes;
   ++total_.messages;
   const WireSpec& spec = wire(from, to);
   const double pair_bps = spec.bandwidth_bps > 0 ? spec.bandwidth_bps : INFINITY;
-  const double out_bps = std::min(machines_[from].uplink_bps, pair_bps), in_bps = std::min(machines_[to].downlink_bps, pair_bps);
+  const double out_bps = std::min(machines_[from].uplink_bps, pair_bps),
+               in_bps = std::min(machines_[to].downlink_bps, pair_bps);
   const double bits = 8.0 * static_cast<double>(bytes);
   const Duration out_time = from_seconds(bits / out_bps), in_time = from_seconds(bits / in_bps);
-  // Control waits for at most the chunk that is on the way; bulk waits for all that was asked for before.
+  // Control waits for at most the chunk that is on the way; bulk waits for all that was asked for
+  // before.
   Instant out_from = std::max(now_, lines_[from].out);
-  if (lane == Lane::control) out_from = std::min(out_from, now_ + from_seconds(8.0 * chunk_bytes / out_bps));
+  if (lane == Lane::control)
+    out_from = std::min(out_from, now_ + from_seconds(8.0 * chunk_bytes / out_bps));
   const Instant out = out_from + out_time;
   lines_[from].out = std::max(lines_[from].out, now_) + out_time;
   double delay = spec.latency_s;
@@ -99,17 +111,21 @@ void World::send(std::size_t from, std::size_t to, std::uint64_t bytes, Lane lan
   if (spec.loss > 0) {
     const std::uint64_t packets = (bytes + packet_bytes - 1) / packet_bytes;
     const double any = 1.0 - std::pow(1.0 - spec.loss, static_cast<double>(packets));
-    for (double hit = any; random_.uniform() < hit; hit = spec.loss) delay += 2.0 * spec.latency_s + (packets < 4 ? retransmission_s : 0.0);
+    for (double hit = any; random_.uniform() < hit; hit = spec.loss)
+      delay += 2.0 * spec.latency_s + (packets < 4 ? retransmission_s : 0.0);
   }
   // The receiver takes in while the sender still sends; its own line may be busier.
   const Instant first = out_from + from_seconds(delay);
   Instant in_from = std::max(first, lines_[to].in);
-  if (lane == Lane::control) in_from = std::min(in_from, first + from_seconds(8.0 * chunk_bytes / in_bps));
+  if (lane == Lane::control)
+    in_from = std::min(in_from, first + from_seconds(8.0 * chunk_bytes / in_bps));
   lines_[to].in = std::max(lines_[to].in, first) + in_time;
   Instant& last = last_arrival_[{from, to, lane}];
   last = std::max({last, in_from + in_time, out + from_seconds(delay)});
   if (sent) at(out, std::move(sent));
-  at(last, [this, from, to, action = std::move(arrived)]() mutable { arrive(from, to, std::move(action)); });
+  at(last, [this, from, to, action = std::move(arrived)]() mutable {
+    arrive(from, to, std::move(action));
+  });
 }
 
 double World::mean_step_seconds(std::size_t machine, std::uint32_t batch) const {
@@ -123,16 +139,19 @@ Duration World::step_time(std::size_t machine, std::uint32_t batch) {
   switch (spec.jitter) {
     case MachineSpec::Jitter::none: break;
     case MachineSpec::Jitter::lognormal:
-      factor = std::exp(spec.jitter_scale * normal(random_) - 0.5 * spec.jitter_scale * spec.jitter_scale);
+      factor = std::exp(spec.jitter_scale * normal(random_) -
+                        0.5 * spec.jitter_scale * spec.jitter_scale);
       break;
     case MachineSpec::Jitter::pareto:
-      factor = (spec.jitter_scale - 1.0) / spec.jitter_scale * std::pow(1.0 - random_.uniform(), -1.0 / spec.jitter_scale);
+      factor = (spec.jitter_scale - 1.0) / spec.jitter_scale *
+               std::pow(1.0 - random_.uniform(), -1.0 / spec.jitter_scale);
       break;
   }
   return std::max(from_seconds(mean_step_seconds(machine, batch) * factor), Duration(1));
 }
 
-void World::compute(std::size_t machine, std::uint32_t batch, std::function<double()> work, std::function<void(double)> done) {
+void World::compute(std::size_t machine, std::uint32_t batch, std::function<double()> work,
+                    std::function<void(double)> done) {
   auto result = std::make_shared<std::future<double>>(pool_.submit(std::move(work)));
   after(step_time(machine, batch), [result, done = std::move(done)] { done(result->get()); });
 }

@@ -1,4 +1,5 @@
-// tools/lab/world.h - virtual time, machines that take time to compute, and wires that take time to carry.
+// tools/lab/world.h - virtual time, machines that take time to compute, and wires that take time to
+// carry.
 //
 // Everything in the lab happens as an event at a virtual Instant; equal times run in the order in
 // which they were asked for. Real work (gradients) runs on a pool of threads while its virtual
@@ -19,23 +20,25 @@ namespace gossipd::lab {
 
 // How long a machine computes: (base + per_sample · batch) / speed · jitter.
 struct MachineSpec {
-  double speed = 1.0;               // 2 is twice as fast
-  double step_base_s = 0.002;       // the part that a smaller batch does not shorten
+  double speed = 1.0;          // 2 is twice as fast
+  double step_base_s = 0.002;  // the part that a smaller batch does not shorten
   double step_per_sample_s = 0.00025;
   // Jitter multiplies every step's time and has mean 1.
   enum class Jitter { none, lognormal, pareto };
   Jitter jitter = Jitter::none;
-  double jitter_scale = 0.1;        // lognormal: sigma of the logarithm; pareto: tail index (above 1; 1.5 is heavy)
-  double uplink_bps = 1e9;          // bits/s out of this machine, shared by all that it sends
+  // lognormal: sigma of the logarithm; pareto: tail index (above 1; 1.5 is heavy)
+  double jitter_scale = 0.1;
+  double uplink_bps = 1e9;  // bits/s out of this machine, shared by all that it sends
   double downlink_bps = 1e9;
 };
 
 // Between two machines, each way.
 struct WireSpec {
   double latency_s = 0.0002;
-  double jitter_s = 0;              // mean of an exponential, added to the latency; order is kept
-  double bandwidth_bps = 0;         // of this pair alone; 0: only the machines' own limits
-  double loss = 0;                  // of each packet of packet_bytes. TCP repairs it: a round trip more for each loss
+  double jitter_s = 0;       // mean of an exponential, added to the latency; order is kept
+  double bandwidth_bps = 0;  // of this pair alone; 0: only the machines' own limits
+  // of each packet of packet_bytes. TCP repairs it: a round trip more for each loss
+  double loss = 0;
 };
 inline constexpr std::uint64_t packet_bytes = 1448;
 
@@ -44,7 +47,8 @@ class World {
   using Action = std::function<void()>;
 
   // `threads` of real computation, each begun with `prepare_thread`; `seed` of jitter and loss.
-  World(std::vector<MachineSpec> machines, WireSpec wire, std::uint64_t seed, int threads, std::function<void()> prepare_thread = {});
+  World(std::vector<MachineSpec> machines, WireSpec wire, std::uint64_t seed, int threads,
+        std::function<void()> prepare_thread = {});
 
   [[nodiscard]] Instant now() const { return now_; }
   [[nodiscard]] double seconds_now() const { return seconds(now_ - begin); }
@@ -57,12 +61,15 @@ class World {
   // ---- wires. A machine beyond the last one may be added as a server: add_machine(). ----
   std::size_t add_machine(const MachineSpec&);
   void set_wire(std::size_t a, std::size_t b, const WireSpec&);
-  // Nothing arrives while it is cut. TCP keeps what it has and sends it again: it arrives after the healing, in order.
+  // Nothing arrives while it is cut. TCP keeps what it has and sends it again: it arrives after the
+  // healing, in order.
   void cut(std::size_t a, std::size_t b, bool cut);
   [[nodiscard]] bool is_cut(std::size_t a, std::size_t b) const;
-  // `arrived` runs when the last byte is in, `sent` when it has left the sender. Control overtakes bulk, as on a
-  // session that cuts bulk into chunks of 64 KiB; within (from, to, lane) order is kept. Counted as sent at once.
-  void send(std::size_t from, std::size_t to, std::uint64_t bytes, Lane lane, Action arrived, Action sent = {});
+  // `arrived` runs when the last byte is in, `sent` when it has left the sender. Control overtakes
+  // bulk, as on a session that cuts bulk into chunks of 64 KiB; within (from, to, lane) order is
+  // kept. Counted as sent at once.
+  void send(std::size_t from, std::size_t to, std::uint64_t bytes, Lane lane, Action arrived,
+            Action sent = {});
 
   // ---- machines ----
   void set_speed(std::size_t machine, double speed) { machines_[machine].speed = speed; }
@@ -71,7 +78,8 @@ class World {
   // Without jitter: what a user would call the step time of this machine.
   [[nodiscard]] double mean_step_seconds(std::size_t machine, std::uint32_t batch) const;
   // Starts `work` on the pool and runs `done` with its result (a loss) after step_time(batch).
-  void compute(std::size_t machine, std::uint32_t batch, std::function<double()> work, std::function<void(double)> done);
+  void compute(std::size_t machine, std::uint32_t batch, std::function<double()> work,
+               std::function<void(double)> done);
 
   // Waits until no gradient is being computed.
   void settle() { pool_.settle(); }
@@ -91,7 +99,9 @@ class World {
     Instant at;
     std::uint64_t order;
     mutable Action run;
-    bool operator<(const Event& other) const { return at != other.at ? at > other.at : order > other.order; }
+    bool operator<(const Event& other) const {
+      return at != other.at ? at > other.at : order > other.order;
+    }
   };
   struct Lines {  // when a machine's way out and in are free again
     Instant out{}, in{};
@@ -102,7 +112,8 @@ class World {
   std::vector<Lines> lines_;
   WireSpec wire_;
   std::map<std::pair<std::size_t, std::size_t>, WireSpec> wires_;
-  std::map<std::pair<std::size_t, std::size_t>, std::vector<Action>> cuts_;  // what waits for the healing
+  // what waits for the healing
+  std::map<std::pair<std::size_t, std::size_t>, std::vector<Action>> cuts_;
   std::map<std::tuple<std::size_t, std::size_t, Lane>, Instant> last_arrival_;
   std::priority_queue<Event> events_;
   Random random_;

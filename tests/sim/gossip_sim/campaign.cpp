@@ -17,9 +17,18 @@ namespace {
 using nlohmann::json;
 
 json to_json(const SeedResult& r) {
-  json out = {{"seed", r.seed}, {"nodes", r.nodes}, {"virtual", r.virtual_seconds}, {"settling", r.settling_seconds}, {"events", r.events},
-              {"messages", r.messages}, {"checks", r.replica_checks}, {"faults", r.faults}};
-  if (r.failure) out["failure"] = {{"checker", r.failure->checker}, {"text", r.failure->text}, {"last", r.failure->last_events}};
+  json out = {{"seed", r.seed},
+              {"nodes", r.nodes},
+              {"virtual", r.virtual_seconds},
+              {"settling", r.settling_seconds},
+              {"events", r.events},
+              {"messages", r.messages},
+              {"checks", r.replica_checks},
+              {"faults", r.faults}};
+  if (r.failure)
+    out["failure"] = {{"checker", r.failure->checker},
+                      {"text", r.failure->text},
+                      {"last", r.failure->last_events}};
   return out;
 }
 
@@ -27,7 +36,9 @@ json to_json(const SeedResult& r) {
 std::optional<SeedFailure> failure_in(const json& r) {
   const auto failure = r.find("failure");
   if (failure == r.end()) return std::nullopt;
-  return SeedFailure{failure->at("checker").get<std::string>(), failure->at("text").get<std::string>(), failure->at("last").get<std::vector<std::string>>()};
+  return SeedFailure{failure->at("checker").get<std::string>(),
+                     failure->at("text").get<std::string>(),
+                     failure->at("last").get<std::vector<std::string>>()};
 }
 
 void add(Campaign& sum, const json& r) {
@@ -38,10 +49,12 @@ void add(Campaign& sum, const json& r) {
   sum.messages += r.at("messages").get<std::uint64_t>();
   sum.replica_checks += r.at("checks").get<std::uint64_t>();
   sum.nodes_most = std::max(sum.nodes_most, r.at("nodes").get<std::size_t>());
-  for (std::size_t i = 0; i < fault_classes; ++i) sum.faults[i] += r.at("faults").at(i).get<std::uint64_t>();
+  for (std::size_t i = 0; i < fault_classes; ++i)
+    sum.faults[i] += r.at("faults").at(i).get<std::uint64_t>();
 }
 
-// One process and its seeds: every `stride`-th. A line for each, "<seed>" when it begins and JSON when it is done.
+// One process and its seeds: every `stride`-th. A line for each, "<seed>" when it begins and JSON
+// when it is done.
 struct Worker {
   std::uint64_t next = 0;
   pid_t process = -1;
@@ -51,12 +64,14 @@ struct Worker {
   bool busy = false;
 };
 
-[[noreturn]] void work(const CampaignOptions& options, std::uint64_t first, std::uint64_t stride, int out) {
+[[noreturn]] void work(const CampaignOptions& options, std::uint64_t first, std::uint64_t stride,
+                       int out) {
   std::FILE* pipe = ::fdopen(out, "w");
   for (std::uint64_t seed = first; seed <= options.last; seed += stride) {
     std::fprintf(pipe, "%llu\n", static_cast<unsigned long long>(seed));
     std::fflush(pipe);
-    const std::string line = to_json(run_seed(seed, options.plant, options.trace)).dump(-1, ' ', false, json::error_handler_t::replace);
+    const std::string line = to_json(run_seed(seed, options.plant, options.trace))
+                                 .dump(-1, ' ', false, json::error_handler_t::replace);
     std::fprintf(pipe, "%s\n", line.c_str());
     std::fflush(pipe);
   }
@@ -66,15 +81,18 @@ struct Worker {
 
 class Pool {
  public:
-  explicit Pool(const CampaignOptions& options) : options_(options), workers_(std::max<std::size_t>(options.jobs, 1)) {
+  explicit Pool(const CampaignOptions& options)
+      : options_(options), workers_(std::max<std::size_t>(options.jobs, 1)) {
     for (std::size_t i = 0; i < workers_.size(); ++i) workers_[i].next = options.first + i;
   }
 
   Campaign run() {
     for (Worker& worker : workers_) start(worker);
-    while (std::any_of(workers_.begin(), workers_.end(), [](const Worker& w) { return w.process > 0; })) {
+    while (std::any_of(workers_.begin(), workers_.end(),
+                       [](const Worker& w) { return w.process > 0; })) {
       std::vector<pollfd> polls;
-      for (const Worker& worker : workers_) polls.push_back(pollfd{worker.pipe, POLLIN, 0});  // poll() skips -1
+      // poll() skips -1
+      for (const Worker& worker : workers_) polls.push_back(pollfd{worker.pipe, POLLIN, 0});
       if (::poll(polls.data(), polls.size(), -1) < 0 && errno != EINTR) break;
       for (std::size_t i = 0; i < workers_.size(); ++i)
         if ((polls[i].revents & (POLLIN | POLLHUP)) != 0) read(workers_[i]);
@@ -93,10 +111,12 @@ class Pool {
   void start(Worker& worker) {
     if (worker.next > options_.last || enough()) return;
     int ends[2];
-    if (::pipe(ends) != 0) throw std::runtime_error(std::string("no pipe to a worker: ") + std::strerror(errno));
+    if (::pipe(ends) != 0)
+      throw std::runtime_error(std::string("no pipe to a worker: ") + std::strerror(errno));
     std::fflush(nullptr);
     worker.process = ::fork();
-    if (worker.process < 0) throw std::runtime_error(std::string("no worker process: ") + std::strerror(errno));
+    if (worker.process < 0)
+      throw std::runtime_error(std::string("no worker process: ") + std::strerror(errno));
     if (worker.process == 0) {
       ::close(ends[0]);
       work(options_, worker.next, workers_.size(), ends[1]);
@@ -112,7 +132,8 @@ class Pool {
     if (count < 0 && errno == EINTR) return;
     if (count <= 0) return ended(worker);
     worker.unread.append(buffer, static_cast<std::size_t>(count));
-    for (std::size_t end = worker.unread.find('\n'); end != std::string::npos; end = worker.unread.find('\n')) {
+    for (std::size_t end = worker.unread.find('\n'); end != std::string::npos;
+         end = worker.unread.find('\n')) {
       take(worker, worker.unread.substr(0, end));
       worker.unread.erase(0, end + 1);
     }
@@ -127,7 +148,8 @@ class Pool {
     if (line[0] == '{') {
       const json result = json::parse(line);
       add(sum_, result);
-      if (auto failure = failure_in(result)) fail(result.at("seed").get<std::uint64_t>(), std::move(*failure));
+      if (auto failure = failure_in(result))
+        fail(result.at("seed").get<std::uint64_t>(), std::move(*failure));
       worker.busy = false;
       if (options_.on_seed) options_.on_seed(sum_);
     } else {
@@ -145,8 +167,10 @@ class Pool {
     worker.unread.clear();
     if (!worker.busy) return;
     ++sum_.seeds;
-    const std::string how = WIFSIGNALED(status) ? "signal " + std::to_string(WTERMSIG(status)) : "exit " + std::to_string(WEXITSTATUS(status));
-    fail(worker.under_way, SeedFailure{"core", "core: the process died of " + how + "; its words are on stderr", {}});
+    const std::string how = WIFSIGNALED(status) ? "signal " + std::to_string(WTERMSIG(status))
+                                                : "exit " + std::to_string(WEXITSTATUS(status));
+    fail(worker.under_way,
+         SeedFailure{"core", "core: the process died of " + how + "; its words are on stderr", {}});
     start(worker);
   }
 
@@ -169,27 +193,43 @@ std::vector<std::string> Campaign::silent_classes() const {
 
 std::string replay_command(std::uint64_t seed, const Plant* plant) {
   const std::string number = std::to_string(seed);
-  return "gossip-sim --seeds " + number + ".." + number + (plant != nullptr ? std::string(" --plant ") + plant->name : "") + " --trace";
+  return "gossip-sim --seeds " + number + ".." + number +
+         (plant != nullptr ? std::string(" --plant ") + plant->name : "") + " --trace";
 }
 
 json to_json(const Campaign& c) {
   json faults = json::object(), failures = json::array();
-  for (std::size_t i = 0; i < fault_classes; ++i) faults[to_string(static_cast<Fault>(i))] = c.faults[i];
-  for (const auto& [seed, failure] : c.failures) failures.push_back({{"seed", seed}, {"checker", failure.checker}, {"text", failure.text}});
-  return {{"seeds", c.seeds}, {"virtual_hours", c.virtual_seconds / 3600}, {"events", c.events}, {"messages", c.messages},
-          {"replica_checks", c.replica_checks}, {"nodes_most", c.nodes_most}, {"settling_s_most", c.settling_seconds_most},
-          {"faults", std::move(faults)}, {"faults_total", std::accumulate(c.faults.begin(), c.faults.end(), std::uint64_t{0})},
-          {"silent_classes", c.silent_classes()}, {"failures", std::move(failures)}, {"passed", c.passed()}};
+  for (std::size_t i = 0; i < fault_classes; ++i)
+    faults[to_string(static_cast<Fault>(i))] = c.faults[i];
+  for (const auto& [seed, failure] : c.failures)
+    failures.push_back({{"seed", seed}, {"checker", failure.checker}, {"text", failure.text}});
+  return {{"seeds", c.seeds},
+          {"virtual_hours", c.virtual_seconds / 3600},
+          {"events", c.events},
+          {"messages", c.messages},
+          {"replica_checks", c.replica_checks},
+          {"nodes_most", c.nodes_most},
+          {"settling_s_most", c.settling_seconds_most},
+          {"faults", std::move(faults)},
+          {"faults_total", std::accumulate(c.faults.begin(), c.faults.end(), std::uint64_t{0})},
+          {"silent_classes", c.silent_classes()},
+          {"failures", std::move(failures)},
+          {"passed", c.passed()}};
 }
 
 std::string to_text(const Campaign& c) {
   char line[256];
-  std::snprintf(line, sizeof line, "%llu seeds, %.1f virtual hours, %.1f M events, %.1f M messages, %llu replica checks, at most %zu nodes, settled within %.0f s\n",
-                static_cast<unsigned long long>(c.seeds), c.virtual_seconds / 3600, static_cast<double>(c.events) / 1e6, static_cast<double>(c.messages) / 1e6,
-                static_cast<unsigned long long>(c.replica_checks), c.nodes_most, c.settling_seconds_most);
+  std::snprintf(line, sizeof line,
+                "%llu seeds, %.1f virtual hours, %.1f M events, %.1f M messages, %llu replica "
+                "checks, at most %zu nodes, settled within %.0f s\n",
+                static_cast<unsigned long long>(c.seeds), c.virtual_seconds / 3600,
+                static_cast<double>(c.events) / 1e6, static_cast<double>(c.messages) / 1e6,
+                static_cast<unsigned long long>(c.replica_checks), c.nodes_most,
+                c.settling_seconds_most);
   std::string text = line;
   text += "faults:";
-  for (std::size_t i = 0; i < fault_classes; ++i) text += std::string(" ") + to_string(static_cast<Fault>(i)) + "=" + std::to_string(c.faults[i]);
+  for (std::size_t i = 0; i < fault_classes; ++i)
+    text += std::string(" ") + to_string(static_cast<Fault>(i)) + "=" + std::to_string(c.faults[i]);
   text += "\n";
   for (const std::string& silent : c.silent_classes()) text += "never fired: " + silent + "\n";
   text += std::to_string(c.failures.size()) + " seeds failed\n";

@@ -1,6 +1,7 @@
 // tests/sim/gossip_sim/campaign.h - many seeds, over several processes, and what they add up to.
 //
-// Processes, not threads: an assertion of the core ends one of them, which is a finding like any other.
+// Processes, not threads: an assertion of the core ends one of them, which is a finding like any
+// other.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -20,7 +21,8 @@ struct CampaignOptions {
   const Plant* plant = nullptr;
   bool trace = false;
   std::size_t failures_max = 10;  // then it ends early
-  std::function<void(std::uint64_t seed, const SeedFailure&)> on_failure;  // as it happens; may be empty
+  // as it happens; may be empty
+  std::function<void(std::uint64_t seed, const SeedFailure&)> on_failure;
   std::function<void(const Campaign&)> on_seed;  // after each
 };
 
@@ -31,7 +33,8 @@ struct Campaign {
   std::size_t nodes_most = 0;
   std::array<std::uint64_t, fault_classes> faults{};
   std::map<std::uint64_t, SeedFailure> failures;  // by seed
-  [[nodiscard]] std::vector<std::string> silent_classes() const;  // of fault; empty also where too few seeds have run
+  // of fault; empty also where too few seeds have run
+  [[nodiscard]] std::vector<std::string> silent_classes() const;
   [[nodiscard]] bool passed() const { return failures.empty() && silent_classes().empty(); }
 };
 

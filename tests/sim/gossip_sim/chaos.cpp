@@ -16,8 +16,13 @@ constexpr std::size_t ends_disturbed_max = 12;
 
 }  // namespace
 
-Chaos::Chaos(VirtualCluster& cluster, Checkers& checkers, Hostile& hostile, const Scenario& scenario)
-    : cluster_(cluster), checkers_(checkers), hostile_(hostile), scenario_(scenario), random_(scenario.seed ^ 0xc4a05) {}
+Chaos::Chaos(VirtualCluster& cluster, Checkers& checkers, Hostile& hostile,
+             const Scenario& scenario)
+    : cluster_(cluster),
+      checkers_(checkers),
+      hostile_(hostile),
+      scenario_(scenario),
+      random_(scenario.seed ^ 0xc4a05) {}
 
 void Chaos::begin() {
   for (std::size_t i = 0; i < scenario_.nodes.size(); ++i)
@@ -28,25 +33,32 @@ void Chaos::begin() {
   const std::function<void()> save = [this] {
     for (std::size_t i = 0; i < cluster_.size(); ++i)
       if (is_running(i)) cluster_.write_checkpoint(i);
-    if (const auto node = pick_running(); node && cluster_.disk(*node).cluster != ClusterId{} && (!backups_.contains(*node) || chance(0.2))) backups_[*node] = cluster_.whole_disk(*node);
+    if (const auto node = pick_running(); node && cluster_.disk(*node).cluster != ClusterId{} &&
+                                          (!backups_.contains(*node) || chance(0.2)))
+      backups_[*node] = cluster_.whole_disk(*node);
   };
-  for (Duration at = 15s; at < scenario_.chaos; at += 15s) cluster_.events().at(cluster_.now() + at, save);
+  for (Duration at = 15s; at < scenario_.chaos; at += 15s)
+    cluster_.events().at(cluster_.now() + at, save);
 }
 
-// The faults are spread over the time of chaos; those that find nothing to act on make the rest come closer together.
+// The faults are spread over the time of chaos; those that find nothing to act on make the rest
+// come closer together.
 void Chaos::next() {
   const Duration mean = scenario_.chaos / static_cast<int>(scenario_.faults + 2);
-  cluster_.events().at(cluster_.now() + from_seconds(seconds(mean) * (0.2 + 1.2 * random_.uniform())), [this] {
-    if (calm_) return;
-    double sum = 0;
-    for (const double rate : scenario_.rates) sum += rate;
-    double draw = random_.uniform() * sum;
-    std::size_t chosen = 0;
-    while (chosen + 1 < fault_classes && draw >= scenario_.rates[chosen]) draw -= scenario_.rates[chosen++];
-    // Every scenario can at least reset, kill or freeze.
-    if (!inject(static_cast<Fault>(chosen)) && !inject(Fault::reset) && !inject(Fault::kill)) (void)inject(Fault::freeze);
-    next();
-  });
+  cluster_.events().at(
+      cluster_.now() + from_seconds(seconds(mean) * (0.2 + 1.2 * random_.uniform())), [this] {
+        if (calm_) return;
+        double sum = 0;
+        for (const double rate : scenario_.rates) sum += rate;
+        double draw = random_.uniform() * sum;
+        std::size_t chosen = 0;
+        while (chosen + 1 < fault_classes && draw >= scenario_.rates[chosen])
+          draw -= scenario_.rates[chosen++];
+        // Every scenario can at least reset, kill or freeze.
+        if (!inject(static_cast<Fault>(chosen)) && !inject(Fault::reset) && !inject(Fault::kill))
+          (void)inject(Fault::freeze);
+        next();
+      });
 }
 
 // The final exchange takes seconds of the minutes of chaos, so faults are aimed at it.
@@ -60,14 +72,42 @@ void Chaos::watch_the_end() {
 }
 
 bool Chaos::inject(Fault fault) {
-  static constexpr Action actions[] = {
-      &Chaos::reset, &Chaos::half_open, &Chaos::one_way_cut, &Chaos::partition, &Chaos::delay, &Chaos::clog, &Chaos::duplicate_session,
-      &Chaos::kill, &Chaos::kill_at_effect, &Chaos::power_loss, &Chaos::lost_write, &Chaos::stop, &Chaos::freeze, &Chaos::clock_jump,
-      &Chaos::old_disk, &Chaos::empty_disk, &Chaos::foreign_disk, &Chaos::disk_error, &Chaos::slow_disk, &Chaos::stuck_disk, &Chaos::lost_checkpoint,
-      &Chaos::late_join, &Chaos::operator_race, &Chaos::wrong_cluster, &Chaos::not_a_number, &Chaos::explosion,
-      &Chaos::hostile_bytes, &Chaos::hostile_member, &Chaos::connection_flood, &Chaos::at_the_end,
-      &Chaos::endless_turn, &Chaos::cloned_disk, &Chaos::reflected_dial, &Chaos::lying_member,
-      &Chaos::poisoned_step, &Chaos::lie};
+  static constexpr Action actions[] = {&Chaos::reset,
+                                       &Chaos::half_open,
+                                       &Chaos::one_way_cut,
+                                       &Chaos::partition,
+                                       &Chaos::delay,
+                                       &Chaos::clog,
+                                       &Chaos::duplicate_session,
+                                       &Chaos::kill,
+                                       &Chaos::kill_at_effect,
+                                       &Chaos::power_loss,
+                                       &Chaos::lost_write,
+                                       &Chaos::stop,
+                                       &Chaos::freeze,
+                                       &Chaos::clock_jump,
+                                       &Chaos::old_disk,
+                                       &Chaos::empty_disk,
+                                       &Chaos::foreign_disk,
+                                       &Chaos::disk_error,
+                                       &Chaos::slow_disk,
+                                       &Chaos::stuck_disk,
+                                       &Chaos::lost_checkpoint,
+                                       &Chaos::late_join,
+                                       &Chaos::operator_race,
+                                       &Chaos::wrong_cluster,
+                                       &Chaos::not_a_number,
+                                       &Chaos::explosion,
+                                       &Chaos::hostile_bytes,
+                                       &Chaos::hostile_member,
+                                       &Chaos::connection_flood,
+                                       &Chaos::at_the_end,
+                                       &Chaos::endless_turn,
+                                       &Chaos::cloned_disk,
+                                       &Chaos::reflected_dial,
+                                       &Chaos::lying_member,
+                                       &Chaos::poisoned_step,
+                                       &Chaos::lie};
   static_assert(std::size(actions) == fault_classes);
   // Apart: within one call GCC 12's bounds check reads the index before it is set.
   const Action action = actions[static_cast<std::size_t>(fault)];
@@ -101,28 +141,36 @@ std::optional<VirtualNetwork::Pair> Chaos::pick_session() {
 bool Chaos::has_model(std::size_t node) const {
   if (!cluster_.alive(node)) return false;
   const Phase phase = cluster_.node(node).phase();
-  return cluster_.disk(node).cluster == own_cluster && (phase == Phase::training || phase == Phase::finished || phase == Phase::finishing || phase == Phase::paused);
+  return cluster_.disk(node).cluster == own_cluster &&
+         (phase == Phase::training || phase == Phase::finished || phase == Phase::finishing ||
+          phase == Phase::paused);
 }
 
 bool Chaos::others_have_model(std::size_t node) const {
   for (std::size_t i = 0; i < nodes(); ++i)
-    if (i != node && has_model(i) && !cluster_.whole_disk(i).checkpoint.parameters.empty()) return true;
+    if (i != node && has_model(i) && !cluster_.whole_disk(i).checkpoint.parameters.empty())
+      return true;
   return false;
 }
 
 // Log-uniform from 1 s, so that every scale comes up.
-Duration Chaos::length(Duration longest) { return from_seconds(std::exp(random_.uniform() * std::log(std::max(1.0, seconds(longest))))); }
+Duration Chaos::length(Duration longest) {
+  return from_seconds(std::exp(random_.uniform() * std::log(std::max(1.0, seconds(longest)))));
+}
 
 void Chaos::hold(std::size_t from, std::size_t to, Duration length) {
   cluster_.network().way(from, to).held = true;
-  cluster_.events().at(cluster_.now() + length, [this, from, to] { cluster_.network().release(from, to); });
+  cluster_.events().at(cluster_.now() + length,
+                       [this, from, to] { cluster_.network().release(from, to); });
 }
 
 void Chaos::start_later(std::size_t node) {
   cluster_.events().at(cluster_.now() + length(60s), [this, node] {
     if (calm_) return;
-    if (!cluster_.alive(node)) start(node);
-    else if (cluster_.is_to_die(node)) start_later(node);
+    if (!cluster_.alive(node))
+      start(node);
+    else if (cluster_.is_to_die(node))
+      start_later(node);
   });
 }
 
@@ -155,8 +203,11 @@ void Chaos::wipe(std::size_t node) {
   misplaced_.erase(node);
 }
 
-bool Chaos::replace_disk(const std::function<bool(std::size_t)>& fits, const std::function<void(std::size_t)>& with) {
-  const auto node = pick([&](std::size_t i) { return fits(i) && !cluster_.frozen(i) && !cluster_.disk_fails(i) && others_have_model(i); });
+bool Chaos::replace_disk(const std::function<bool(std::size_t)>& fits,
+                         const std::function<void(std::size_t)>& with) {
+  const auto node = pick([&](std::size_t i) {
+    return fits(i) && !cluster_.frozen(i) && !cluster_.disk_fails(i) && others_have_model(i);
+  });
   if (!node) return false;
   if (cluster_.alive(*node)) cluster_.kill(*node);
   with(*node);
@@ -180,7 +231,8 @@ bool Chaos::knows_nobody_alive(std::size_t node) const {
 // ---- calm ---------------------------------------------------------------------------------------
 
 // Ways are whole again, disks work. Who is dead comes back or never does; who runs on another
-// cluster's disk is given an empty one, who has paused resumes, and who waits for seeds that will never answer is given one that does.
+// cluster's disk is given an empty one, who has paused resumes, and who waits for seeds that will
+// never answer is given one that does.
 void Chaos::calm() {
   GOSSIPD_ASSERT(calm_);
   checkers_.note("calm");
@@ -201,20 +253,26 @@ void Chaos::calm() {
       start(i);
     } else if (!cluster_.alive(i)) {
       const bool stays_dead = chance(gone_for_ever) && others_have_model(i);
-      if (stays_dead) gone_.insert(i);
-      else start(i);
+      if (stays_dead)
+        gone_.insert(i);
+      else
+        start(i);
     }
   }
   for (std::size_t i = 0; i < nodes(); ++i) {
     if (!cluster_.alive(i)) continue;
     const Phase phase = cluster_.node(i).phase();
-    if (phase == Phase::paused) cluster_.act(i, [](Node& node, Instant local) { (void)node.resume(local); });
-    if (!knows_nobody_alive(i) && (phase != Phase::left || (others_have_model(i) && chance(0.5)))) continue;
+    if (phase == Phase::paused)
+      cluster_.act(i, [](Node& node, Instant local) { (void)node.resume(local); });
+    if (!knows_nobody_alive(i) && (phase != Phase::left || (others_have_model(i) && chance(0.5))))
+      continue;
     auto seed = pick([&](std::size_t other) { return other != i && has_model(other); });
     if (!seed) seed = pick([&](std::size_t other) { return other != i && cluster_.alive(other); });
     if (!seed) continue;
     checkers_.joined_by_operator(i);
-    cluster_.act(i, [&](Node& node, Instant local) { (void)node.join({VirtualCluster::endpoint(*seed)}, local); });
+    cluster_.act(i, [&](Node& node, Instant local) {
+      (void)node.join({VirtualCluster::endpoint(*seed)}, local);
+    });
   }
 }
 

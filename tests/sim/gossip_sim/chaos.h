@@ -1,8 +1,8 @@
 // tests/sim/gossip_sim/chaos.h - does to a cluster what a scenario's rates say, and ends it again.
 //
-// Faults come at random moments; one that finds nothing to act on gives way to another class. What was
-// done is counted by class. calm() takes back what can be taken back, as operators and the world do in time; what
-// stays is said by `gone()`.
+// Faults come at random moments; one that finds nothing to act on gives way to another class. What
+// was done is counted by class. calm() takes back what can be taken back, as operators and the
+// world do in time; what stays is said by `gone()`.
 #pragma once
 
 #include "tests/sim/gossip_sim/checkers.h"
@@ -23,8 +23,12 @@ class Chaos {
   [[nodiscard]] const std::array<std::uint64_t, fault_classes>& counts() const { return counts_; }
   // Never started again: the others are to hold it for failed.
   [[nodiscard]] bool gone(std::size_t node) const { return gone_.contains(node); }
-  [[nodiscard]] bool is_foreign(std::size_t node) const { return scenario_.foreign && node + 1 == scenario_.nodes.size(); }
-  [[nodiscard]] std::size_t nodes() const { return scenario_.nodes.size() - (scenario_.foreign ? 1 : 0); }
+  [[nodiscard]] bool is_foreign(std::size_t node) const {
+    return scenario_.foreign && node + 1 == scenario_.nodes.size();
+  }
+  [[nodiscard]] std::size_t nodes() const {
+    return scenario_.nodes.size() - (scenario_.foreign ? 1 : 0);
+  }
 
  private:
   using Action = bool (Chaos::*)();  // false: nothing to act on
@@ -73,7 +77,9 @@ class Chaos {
   [[nodiscard]] std::optional<std::size_t> pick(const std::function<bool(std::size_t)>& fits);
   [[nodiscard]] std::optional<std::size_t> pick_running();
   [[nodiscard]] std::optional<VirtualNetwork::Pair> pick_session();
-  [[nodiscard]] bool is_running(std::size_t node) const { return cluster_.alive(node) && !cluster_.frozen(node); }
+  [[nodiscard]] bool is_running(std::size_t node) const {
+    return cluster_.alive(node) && !cluster_.frozen(node);
+  }
   [[nodiscard]] bool has_model(std::size_t node) const;
   [[nodiscard]] bool others_have_model(std::size_t node) const;  // in memory and on disk
   [[nodiscard]] bool all_have_cluster() const;
@@ -85,7 +91,8 @@ class Chaos {
   void spoil_disk(std::size_t node);
   void wipe(std::size_t node);
   void throw_away(std::size_t node, float by, int again);
-  bool replace_disk(const std::function<bool(std::size_t)>& fits, const std::function<void(std::size_t)>& with);
+  bool replace_disk(const std::function<bool(std::size_t)>& fits,
+                    const std::function<void(std::size_t)>& with);
   void operate(std::size_t node);
   Duration length(Duration longest);
   bool chance(double probability) { return random_.uniform() < probability; }
@@ -100,9 +107,9 @@ class Chaos {
   std::array<std::uint64_t, fault_classes> counts_{};
   bool calm_ = false;
   std::set<std::size_t> gone_;
-  std::size_t came_ = 0;                       // of the late nodes
+  std::size_t came_ = 0;  // of the late nodes
   std::map<std::size_t, Disk> backups_;
-  std::set<std::size_t> misplaced_;            // run on another cluster's disk
+  std::set<std::size_t> misplaced_;  // run on another cluster's disk
   std::uint64_t wiped_ = 0;
   std::map<std::size_t, Instant> lies_until_;
 };

@@ -63,23 +63,30 @@ bool Chaos::clog() {
   if (!session) return false;
   const std::size_t from = session->hosts[0], to = session->hosts[1];
   cluster_.network().way(from, to).bytes_per_s = 50 + 2000 * random_.uniform();
-  cluster_.events().at(cluster_.now() + length(60s), [this, from, to] { cluster_.network().way(from, to).bytes_per_s = 0; });
+  cluster_.events().at(cluster_.now() + length(60s),
+                       [this, from, to] { cluster_.network().way(from, to).bytes_per_s = 0; });
   return true;
 }
 
 bool Chaos::duplicate_session() {
   const auto session = pick_session();
-  if (!session || cluster_.is_stranger(session->hosts[0]) || cluster_.is_stranger(session->hosts[1])) return false;
+  if (!session || cluster_.is_stranger(session->hosts[0]) ||
+      cluster_.is_stranger(session->hosts[1]))
+    return false;
   for (const int end : {0, 1})
-    if (chance(0.7)) cluster_.network().dial(session->hosts[end], session->hosts[1 - end], VirtualCluster::endpoint(session->hosts[1 - end]));
-  cluster_.network().dial(session->hosts[1], session->hosts[0], VirtualCluster::endpoint(session->hosts[0]));
+    if (chance(0.7))
+      cluster_.network().dial(session->hosts[end], session->hosts[1 - end],
+                              VirtualCluster::endpoint(session->hosts[1 - end]));
+  cluster_.network().dial(session->hosts[1], session->hosts[0],
+                          VirtualCluster::endpoint(session->hosts[0]));
   return true;
 }
 
 void Chaos::die_and_start_later(std::size_t node) {
   cluster_.events().at(cluster_.now() + length(20s), [this, node] {
     if (calm_ || !cluster_.alive(node)) return;
-    cluster_.kill(node, chance(0.5) ? VirtualCluster::Death::killed : VirtualCluster::Death::power_lost);
+    cluster_.kill(node,
+                  chance(0.5) ? VirtualCluster::Death::killed : VirtualCluster::Death::power_lost);
     start_later(node);
   });
 }
@@ -97,7 +104,9 @@ bool Chaos::kill() {
 bool Chaos::kill_at_effect() {
   const auto node = pick_running();
   if (!node) return false;
-  cluster_.kill_at_effect(*node, 1 + random_.below(40), chance(0.5) ? VirtualCluster::Death::killed : VirtualCluster::Death::power_lost);
+  cluster_.kill_at_effect(
+      *node, 1 + random_.below(40),
+      chance(0.5) ? VirtualCluster::Death::killed : VirtualCluster::Death::power_lost);
   start_later(*node);
   return true;
 }
@@ -142,15 +151,19 @@ bool Chaos::clock_jump() {
 // ---- disks --------------------------------------------------------------------------------------
 
 bool Chaos::old_disk() {
-  return replace_disk([this](std::size_t i) { return backups_.contains(i) && backups_[i].state.id == cluster_.id(i); },
-                      [this](std::size_t i) {
-                        cluster_.whole_disk(i) = backups_[i];
-                        spoil_disk(i);
-                      });
+  return replace_disk(
+      [this](std::size_t i) {
+        return backups_.contains(i) && backups_[i].state.id == cluster_.id(i);
+      },
+      [this](std::size_t i) {
+        cluster_.whole_disk(i) = backups_[i];
+        spoil_disk(i);
+      });
 }
 
 bool Chaos::empty_disk() {
-  return replace_disk([this](std::size_t) { return misplaced_.empty(); }, [this](std::size_t i) { wipe(i); });
+  return replace_disk([this](std::size_t) { return misplaced_.empty(); },
+                      [this](std::size_t i) { wipe(i); });
 }
 
 bool Chaos::foreign_disk() {
@@ -168,16 +181,19 @@ bool Chaos::disk_error() {
   const auto node = pick_running();
   if (!node) return false;
   cluster_.fail_disk(*node, true);
-  cluster_.events().at(cluster_.now() + length(60s), [this, node = *node] { cluster_.fail_disk(node, false); });
+  cluster_.events().at(cluster_.now() + length(60s),
+                       [this, node = *node] { cluster_.fail_disk(node, false); });
   return true;
 }
 
-// A state is on disk only after seconds. Some processes die meanwhile, and find what was there before, or what was under way.
+// A state is on disk only after seconds. Some processes die meanwhile, and find what was there
+// before, or what was under way.
 bool Chaos::slow_disk() {
   const auto node = pick_running();
   if (!node) return false;
   cluster_.slow_disk(*node, from_seconds(0.2 + 15 * random_.uniform()));
-  cluster_.events().at(cluster_.now() + length(120s), [this, node = *node] { cluster_.slow_disk(node, Duration{}); });
+  cluster_.events().at(cluster_.now() + length(120s),
+                       [this, node = *node] { cluster_.slow_disk(node, Duration{}); });
   if (chance(0.4)) die_and_start_later(*node);
   return true;
 }
@@ -186,14 +202,16 @@ bool Chaos::stuck_disk() {
   const auto node = pick_running();
   if (!node) return false;
   cluster_.stick_disk(*node, true);
-  cluster_.events().at(cluster_.now() + length(120s), [this, node = *node] { cluster_.stick_disk(node, false); });
+  cluster_.events().at(cluster_.now() + length(120s),
+                       [this, node = *node] { cluster_.stick_disk(node, false); });
   if (chance(0.4)) die_and_start_later(*node);
   return true;
 }
 
 bool Chaos::lost_checkpoint() {
-  return replace_disk([this](std::size_t i) { return !cluster_.whole_disk(i).checkpoint.parameters.empty(); },
-                      [this](std::size_t i) { cluster_.whole_disk(i).checkpoint = {}; });
+  return replace_disk(
+      [this](std::size_t i) { return !cluster_.whole_disk(i).checkpoint.parameters.empty(); },
+      [this](std::size_t i) { cluster_.whole_disk(i).checkpoint = {}; });
 }
 
 // ---- people -------------------------------------------------------------------------------------
@@ -211,10 +229,14 @@ void Chaos::operate(std::size_t i) {
   const std::size_t seed = random_.below(nodes());
   if (what >= 3) checkers_.joined_by_operator(i);
   cluster_.act(i, [&](Node& node, Instant local) {
-    if (what == 0) (void)node.leave(local);
-    else if (what == 1) (void)node.pause(local);
-    else if (what == 2) (void)node.resume(local);
-    else (void)node.join({VirtualCluster::endpoint(seed)}, local);
+    if (what == 0)
+      (void)node.leave(local);
+    else if (what == 1)
+      (void)node.pause(local);
+    else if (what == 2)
+      (void)node.resume(local);
+    else
+      (void)node.join({VirtualCluster::endpoint(seed)}, local);
   });
 }
 
@@ -222,20 +244,24 @@ void Chaos::operate(std::size_t i) {
 bool Chaos::operator_race() {
   if (!pick_running()) return false;
   for (std::uint64_t i = 0; i < 2 + random_.below(4); ++i)
-    cluster_.events().at(cluster_.now() + 1ms * static_cast<int>(random_.below(2) * random_.below(3000)), [this] {
-      if (calm_) return;
-      if (const auto node = pick_running()) operate(*node);
-    });
+    cluster_.events().at(
+        cluster_.now() + 1ms * static_cast<int>(random_.below(2) * random_.below(3000)), [this] {
+          if (calm_) return;
+          if (const auto node = pick_running()) operate(*node);
+        });
   return true;
 }
 
 bool Chaos::wrong_cluster() {
   const std::size_t foreign = nodes();
   if (!scenario_.foreign || !cluster_.alive(foreign)) return false;
-  const auto node = pick([this](std::size_t i) { return is_running(i) && cluster_.disk(i).cluster != ClusterId{}; });
+  const auto node = pick(
+      [this](std::size_t i) { return is_running(i) && cluster_.disk(i).cluster != ClusterId{}; });
   if (!node) return false;
   if (cluster_.node(*node).phase() == Phase::left) return false;
-  cluster_.act(*node, [&](Node& n, Instant local) { (void)n.join({VirtualCluster::endpoint(foreign)}, local); });
+  cluster_.act(*node, [&](Node& n, Instant local) {
+    (void)n.join({VirtualCluster::endpoint(foreign)}, local);
+  });
   return true;
 }
 
@@ -245,7 +271,8 @@ bool Chaos::not_a_number() {
   const auto node = pick([this](std::size_t i) { return is_running(i) && has_model(i); });
   if (!node) return false;
   const auto model = cluster_.model(*node);
-  model[random_.below(model.size())] = chance(0.5) ? std::numeric_limits<float>::quiet_NaN() : std::numeric_limits<float>::infinity();
+  model[random_.below(model.size())] = chance(0.5) ? std::numeric_limits<float>::quiet_NaN()
+                                                   : std::numeric_limits<float>::infinity();
   checkers_.stepped(*node);
   return true;
 }
@@ -263,7 +290,8 @@ bool Chaos::explosion() {
 bool Chaos::poisoned_step() {
   const auto node = pick([this](std::size_t i) { return is_running(i) && has_model(i); });
   if (!node) return false;
-  throw_away(*node, std::pow(10.0f, static_cast<float>(3 + random_.below(28))), chance(0.3) ? static_cast<int>(random_.below(40)) : 0);
+  throw_away(*node, std::pow(10.0f, static_cast<float>(3 + random_.below(28))),
+             chance(0.3) ? static_cast<int>(random_.below(40)) : 0);
   return true;
 }
 
@@ -288,12 +316,18 @@ bool Chaos::lie() {
 void Chaos::distort(std::size_t from, Lane lane, Bytes& message) {
   const auto found = lies_until_.find(from);
   if (calm_ || found == lies_until_.end() || cluster_.now() > found->second) return;
-  if (lane != Lane::bulk || bulk_kind(message) != BulkKind::turn || message.size() < turn_header_bytes) return;
-  // Gains are not among them: they move both ends' replicas, and what only one end knows of them is a fault of the wire.
-  constexpr std::size_t weight = 16, in_flight = 20, step = 24, step_seconds = 32, age = 36, loss = 40;
-  constexpr float values[] = {0, 1e-30f, 1, 32, 1e6f, 1e9f, 3e38f, -1, std::numeric_limits<float>::quiet_NaN()};
+  if (lane != Lane::bulk || bulk_kind(message) != BulkKind::turn ||
+      message.size() < turn_header_bytes)
+    return;
+  // Gains are not among them: they move both ends' replicas, and what only one end knows of them is
+  // a fault of the wire.
+  constexpr std::size_t weight = 16, in_flight = 20, step = 24, step_seconds = 32, age = 36,
+                        loss = 40;
+  constexpr float values[] = {
+      0, 1e-30f, 1, 32, 1e6f, 1e9f, 3e38f, -1, std::numeric_limits<float>::quiet_NaN()};
   for (const std::size_t field : {weight, step_seconds, age, loss})
-    if (chance(0.3)) std::memcpy(message.data() + field, &values[random_.below(std::size(values))], sizeof(float));
+    if (chance(0.3))
+      std::memcpy(message.data() + field, &values[random_.below(std::size(values))], sizeof(float));
   if (chance(0.3)) std::memset(message.data() + in_flight, chance(0.5) ? 0xff : 0, 4);
   if (chance(0.3)) std::memset(message.data() + step, chance(0.5) ? 0xff : 0, 8);
 }
@@ -301,19 +335,25 @@ void Chaos::distort(std::size_t from, Lane lane, Bytes& message) {
 // ---- strangers ----------------------------------------------------------------------------------
 
 bool Chaos::hostile_bytes() {
-  const auto node = pick([this](std::size_t i) { return cluster_.alive(i) && cluster_.disk(i).cluster != ClusterId{}; });
+  const auto node = pick([this](std::size_t i) {
+    return cluster_.alive(i) && cluster_.disk(i).cluster != ClusterId{};
+  });
   if (node) hostile_.strike(Hostile::Kind::bytes, *node);
   return node.has_value();
 }
 
 bool Chaos::hostile_member() {
-  const auto node = pick([this](std::size_t i) { return cluster_.alive(i) && cluster_.disk(i).cluster == own_cluster; });
+  const auto node = pick([this](std::size_t i) {
+    return cluster_.alive(i) && cluster_.disk(i).cluster == own_cluster;
+  });
   if (node) hostile_.strike(Hostile::Kind::member, *node);
   return node.has_value();
 }
 
 bool Chaos::endless_turn() {
-  const auto node = pick([this](std::size_t i) { return is_running(i) && has_model(i) && cluster_.disk(i).cluster == own_cluster; });
+  const auto node = pick([this](std::size_t i) {
+    return is_running(i) && has_model(i) && cluster_.disk(i).cluster == own_cluster;
+  });
   if (node) hostile_.strike(Hostile::Kind::endless, *node);
   return node.has_value();
 }
@@ -350,7 +390,9 @@ bool Chaos::at_the_end() {
 }
 
 bool Chaos::lying_member() {
-  const auto node = pick([this](std::size_t i) { return cluster_.alive(i) && cluster_.disk(i).cluster == own_cluster; });
+  const auto node = pick([this](std::size_t i) {
+    return cluster_.alive(i) && cluster_.disk(i).cluster == own_cluster;
+  });
   if (node) hostile_.strike(Hostile::Kind::liar, *node);
   return node.has_value();
 }
@@ -360,14 +402,18 @@ bool Chaos::lying_member() {
 // A machine is set up from the image of another's disk, which goes on running.
 bool Chaos::cloned_disk() {
   if (!misplaced_.empty()) return false;
-  const auto original = pick([this](std::size_t i) { return is_running(i) && has_model(i) && !cluster_.disk_fails(i) && !cluster_.whole_disk(i).checkpoint.parameters.empty(); });
+  const auto original = pick([this](std::size_t i) {
+    return is_running(i) && has_model(i) && !cluster_.disk_fails(i) &&
+           !cluster_.whole_disk(i).checkpoint.parameters.empty();
+  });
   if (!original) return false;
-  return replace_disk([&](std::size_t i) { return i != *original && cluster_.disk(i).incarnation > 0; },
-                      [&](std::size_t i) {
-                        cluster_.whole_disk(i) = cluster_.whole_disk(*original);
-                        backups_.erase(i);
-                        checkers_.disk_cloned(i);
-                      });
+  return replace_disk(
+      [&](std::size_t i) { return i != *original && cluster_.disk(i).incarnation > 0; },
+      [&](std::size_t i) {
+        cluster_.whole_disk(i) = cluster_.whole_disk(*original);
+        backups_.erase(i);
+        checkers_.disk_cloned(i);
+      });
 }
 
 // Dials from one node to another lead back, for a while or until calm.
@@ -378,7 +424,9 @@ bool Chaos::reflected_dial() {
   cluster_.reflect(*from, *to, true);
   for (const VirtualNetwork::Pair& pair : cluster_.network().sessions_of(*from))
     if (chance(0.5)) cluster_.network().reset(pair, true, true);
-  if (chance(0.7)) cluster_.events().at(cluster_.now() + length(120s), [this, from = *from, to = *to] { cluster_.reflect(from, to, false); });
+  if (chance(0.7))
+    cluster_.events().at(cluster_.now() + length(120s),
+                         [this, from = *from, to = *to] { cluster_.reflect(from, to, false); });
   return true;
 }
 

@@ -2,20 +2,25 @@
 //
 // A checker has a name, by which a Violation tells it and a plant is matched with it:
 //
-//   incarnation    no node says, and nobody knows, a lower incarnation than before; a start uses a new one
+//   incarnation    no node says, and nobody knows, a lower incarnation than before; a start uses a
+//                  new one
 //   persist-first  what a message says of its sender (incarnation, cluster, left) is on its disk
 //   left           who has left stays so, over a restart too, until an operator lets it join
 //   foreign        one node, one cluster; no member of another is ever known
-//   samples        nobody is credited with more samples than its trainer has used, and never with fewer than before
+//   samples        nobody is credited with more samples than its trainer has used, and never with
+//                  fewer than before
 //   delta-once     an update reaches the trainer's parameters once and whole, and nothing else does
-//   refusal        a message that is refused changes neither replica nor parameter; one in the middle of a turn only the blocks it applies
+//   refusal        a message that is refused changes neither replica nor parameter; one in the
+//                  middle of a turn only the blocks it applies
 //   replicas       (VirtualCluster) both ends of a link at rest hold the same bits
 //   finite         no update is NaN or infinite
-//   queues         sessions, messages and bytes that wait, members and refusals stay below their maxima
+//   queues         sessions, messages and bytes that wait, members and refusals stay below their
+//                  maxima
 //   core           (campaign) an assertion of the core itself
 //   living, model, final  (seed_run) after calm
 //
-// What the driver knows and no node does is the ledger: samples trained and incarnations used by each id, ever.
+// What the driver knows and no node does is the ledger: samples trained and incarnations used by
+// each id, ever.
 #pragma once
 
 #include <deque>
@@ -28,14 +33,20 @@ namespace gossipd::sim {
 
 class Checkers : public Watcher {
  public:
-  Checkers(VirtualCluster& cluster, const Scenario& scenario, bool trace) : cluster_(cluster), scenario_(scenario), trace_(trace) {}
+  Checkers(VirtualCluster& cluster, const Scenario& scenario, bool trace)
+      : cluster_(cluster), scenario_(scenario), trace_(trace) {}
   void listen_for(Hostile& hostile) { hostile_ = &hostile; }
 
   // ---- what the chaos tells ----
   void trained(std::size_t node, Samples samples) { ledger_[cluster_.id(node)].trained += samples; }
-  void stepped(std::size_t node) { expected_[node].assign(cluster_.model(node).begin(), cluster_.model(node).end()); }
-  // The disk is no longer what the node wrote last: what it says next need not exceed what it has said.
-  void disk_spoiled(std::size_t node) { ledger_[cluster_.id(node)].sound = false, ledger_[cluster_.id(node)].left = false; }
+  void stepped(std::size_t node) {
+    expected_[node].assign(cluster_.model(node).begin(), cluster_.model(node).end());
+  }
+  // The disk is no longer what the node wrote last: what it says next need not exceed what it has
+  // said.
+  void disk_spoiled(std::size_t node) {
+    ledger_[cluster_.id(node)].sound = false, ledger_[cluster_.id(node)].left = false;
+  }
   // Two hosts run under one id from now on: what one says is not what the other has said before.
   void disk_cloned(std::size_t node) { ledger_[cluster_.id(node)].cloned = true; }
   void joined_by_operator(std::size_t node) { ledger_[cluster_.id(node)].left = false; }
@@ -47,7 +58,9 @@ class Checkers : public Watcher {
 
   // ---- Watcher ----
   void started(std::size_t, const NodeState&) override;
-  void took_new_id(std::size_t node, Samples carried) override { ledger_[cluster_.id(node)].trained += carried; }
+  void took_new_id(std::size_t node, Samples carried) override {
+    ledger_[cluster_.id(node)].trained += carried;
+  }
   void persisted(std::size_t, const NodeState&, const NodeState&) override;
   void sending(std::size_t from, std::size_t to, SessionId, Lane, const Bytes&) override;
   void before_message(std::size_t from, std::size_t to, Lane, const Bytes&) override;
@@ -89,12 +102,14 @@ class Checkers : public Watcher {
   Hostile* hostile_ = nullptr;
   std::map<NodeId, Ledger> ledger_;
   std::set<NodeId> foreign_;
-  std::map<std::size_t, bool> fresh_;                           // has said nothing since its start
-  std::set<std::size_t> joiners_;                               // its disk held no cluster when it started
-  std::map<std::size_t, std::map<NodeId, Known>> known_;        // by each node, since its start
-  std::map<std::size_t, Bytes> last_members_;                   // sent; most are sent to several
-  std::map<std::size_t, std::vector<float>> expected_;          // parameters, until the next update or step
-  LinkState before_;       // the message of this event
+  std::map<std::size_t, bool> fresh_;  // has said nothing since its start
+  // its disk held no cluster when it started
+  std::set<std::size_t> joiners_;
+  std::map<std::size_t, std::map<NodeId, Known>> known_;  // by each node, since its start
+  std::map<std::size_t, Bytes> last_members_;             // sent; most are sent to several
+  // parameters, until the next update or step
+  std::map<std::size_t, std::vector<float>> expected_;
+  LinkState before_;  // the message of this event
   std::vector<float> parameters_;
   std::optional<std::size_t> refused_by_;  // who is at that event, if it was refused
   std::deque<std::string> notes_;

@@ -43,7 +43,8 @@ void Hostile::opened(SessionId id) {
   sessions_[id].says_nothing = kind == Kind::endless && random_.below(4) == 0;
   const bool as_member = kind == Kind::member || kind == Kind::endless || kind == Kind::liar;
   if (as_member) say(id, Lane::control, hello(true, sessions_[id]));
-  if (kind == Kind::bytes && random_.below(3) == 0) say(id, Lane::control, hello(false, sessions_[id]));
+  if (kind == Kind::bytes && random_.below(3) == 0)
+    say(id, Lane::control, hello(false, sessions_[id]));
   if (kind != Kind::endless) say_next(id);
 }
 
@@ -61,7 +62,9 @@ void Hostile::heard(SessionId id, Lane lane, const Bytes& message) {
   if (lane == Lane::bulk) {
     TurnHeader header;
     std::vector<TurnRecord> records;
-    if (open.kind != Kind::endless || bulk_kind(message) != BulkKind::turn || decode_turn(message, schema_, header, records) || !header.last) return;
+    if (open.kind != Kind::endless || bulk_kind(message) != BulkKind::turn ||
+        decode_turn(message, schema_, header, records) || !header.last)
+      return;
     open.turn = header.turn + 1;
     return go_on(id);
   }
@@ -74,7 +77,8 @@ void Hostile::heard(SessionId id, Lane lane, const Bytes& message) {
     mine.nonce = random_.next();
     // With a model on both sides the lower id speaks first, else who has one.
     const bool first = !ready->has_model || open.own_id < raw(cluster_.id(open.victim));
-    if (open.kind != Kind::endless && random_.below(8) == 0) mine.schema = SchemaHash{random_.next()};
+    if (open.kind != Kind::endless && random_.below(8) == 0)
+      mine.schema = SchemaHash{random_.next()};
     say(id, Lane::control, encode_control(mine));
     if (open.kind != Kind::endless || !first) return;
     open.turn = 1;
@@ -103,23 +107,28 @@ void Hostile::say_next(SessionId id) {
       say(id, lane, random_bytes());
     } else {
       const auto& [real_lane, real] = heard_[random_.below(heard_.size())];
-      const Result<Control> control = real_lane == Lane::control ? decode_control(real) : Result<Control>(Error{});
-      const bool speaks_of_others = control && (std::holds_alternative<Members>(*control) || std::holds_alternative<Hello>(*control));
+      const Result<Control> control =
+          real_lane == Lane::control ? decode_control(real) : Result<Control>(Error{});
+      const bool speaks_of_others = control && (std::holds_alternative<Members>(*control) ||
+                                                std::holds_alternative<Hello>(*control));
       if (!speaks_of_others) say(id, real_lane, mutated(real));
     }
     say_next(id);
   });
 }
 
-// One message at a time, each when the one before has arrived: what the other end lets happen, it has seen.
+// One message at a time, each when the one before has arrived: what the other end lets happen, it
+// has seen.
 void Hostile::go_on(SessionId id) {
   cluster_.events().at(cluster_.now() + pause_in_turn, [this, id] {
     const auto found = sessions_.find(id);
     if (found == sessions_.end()) return;
     Open& open = found->second;
     if (!cluster_.network().is_quiet(host_, id)) return go_on(id);
-    GOSSIPD_SIM_REQUIRE(open.said <= turn_records_per_block_max * schema_.blocks().size() + 1, "queues",
-                        "node" + std::to_string(open.victim) + " hears a turn of " + std::to_string(open.said) + " messages that has no end");
+    GOSSIPD_SIM_REQUIRE(open.said <= turn_records_per_block_max * schema_.blocks().size() + 1,
+                        "queues",
+                        "node" + std::to_string(open.victim) + " hears a turn of " +
+                            std::to_string(open.said) + " messages that has no end");
     say(id, Lane::bulk, part_of_turn(open));
     ++open.said;
     go_on(id);
@@ -133,9 +142,14 @@ Bytes Hostile::part_of_turn(const Open& open) const {
   const std::vector<float> values(nothing ? 0 : schema_.blocks()[index].size, 0.5f);
   Bytes message(turn_header_bytes);
   ByteWriter writer(message);
-  write_turn_header(std::span(message).first<turn_header_bytes>(), TurnHeader{.records = static_cast<std::uint16_t>(nothing ? 0 : 1), .turn = open.turn});
+  write_turn_header(
+      std::span(message).first<turn_header_bytes>(),
+      TurnHeader{.records = static_cast<std::uint16_t>(nothing ? 0 : 1), .turn = open.turn});
   if (nothing) return message;
-  const TurnRecord record{.block = index, .version = static_cast<Version>(open.said + 1), .codec = {CodecId::keyframe, 0}, .hash = kernels().hash(values)};
+  const TurnRecord record{.block = index,
+                          .version = static_cast<Version>(open.said + 1),
+                          .codec = {CodecId::keyframe, 0},
+                          .hash = kernels().hash(values)};
   write_turn_record(writer.grow(turn_record_bytes).first<turn_record_bytes>(), record);
   writer.put(*record.hash);
   for (const float value : values) writer.put(value);
@@ -143,7 +157,8 @@ Bytes Hostile::part_of_turn(const Open& open) const {
 }
 
 Bytes Hostile::random_bytes() {
-  if (random_.below(6) == 0) return Bytes(control_bytes_max, static_cast<std::byte>(bombs[random_.below(std::size(bombs))]));
+  if (random_.below(6) == 0)
+    return Bytes(control_bytes_max, static_cast<std::byte>(bombs[random_.below(std::size(bombs))]));
   Bytes bytes(1 + random_.below(random_.below(20) == 0 ? 60'000 : 300));
   for (std::byte& b : bytes) b = static_cast<std::byte>(random_.next());
   return bytes;
@@ -153,7 +168,8 @@ Bytes Hostile::random_bytes() {
 Bytes Hostile::mutated(Bytes bytes) {
   const std::uint64_t how = random_.below(4);
   if (how == 0) bytes.resize(1 + random_.below(bytes.size() + 8));
-  for (std::uint64_t i = 0; how == 1 && i < 1 + random_.below(4); ++i) bytes[random_.below(bytes.size())] ^= static_cast<std::byte>(1u << random_.below(8));
+  for (std::uint64_t i = 0; how == 1 && i < 1 + random_.below(4); ++i)
+    bytes[random_.below(bytes.size())] ^= static_cast<std::byte>(1u << random_.below(8));
   if (how == 2) {
     const std::byte fill = static_cast<std::byte>(random_.below(2) == 0 ? 0xff : 0x7f);
     const std::size_t at = random_.below(bytes.size());
@@ -162,11 +178,13 @@ Bytes Hostile::mutated(Bytes bytes) {
   return bytes;
 }
 
-// ---- lies -----------------------------------------------------------------------------------------
+// ---- lies
+// -----------------------------------------------------------------------------------------
 
 std::uint64_t Hostile::boundary() {
   constexpr std::uint64_t one = 1;
-  const std::uint64_t powers[] = {one << 8, one << 16, one << 20, one << 31, one << 32, one << 40, one << 41, one << 47, one << 53, one << 60, one << 62, one << 63};
+  const std::uint64_t powers[] = {one << 8,  one << 16, one << 20, one << 31, one << 32, one << 40,
+                                  one << 41, one << 47, one << 53, one << 60, one << 62, one << 63};
   const std::uint64_t draw = random_.below(std::size(powers) + 3);
   if (draw == std::size(powers)) return random_.below(3);
   if (draw > std::size(powers)) return ~std::uint64_t{0} - random_.below(2);
@@ -176,7 +194,8 @@ std::uint64_t Hostile::boundary() {
 NodeId Hostile::somebody() {
   const std::size_t host = random_.below(cluster_.size());
   const bool member = !cluster_.is_stranger(host) && cluster_.disk(host).cluster == own_cluster;
-  return !member || random_.below(3) == 0 ? NodeId{0xbad00000000ull + random_.below(3)} : cluster_.id(host);
+  return !member || random_.below(3) == 0 ? NodeId{0xbad00000000ull + random_.below(3)}
+                                          : cluster_.id(host);
 }
 
 // A budget of the next revision would be an operator's word, whoever says it.
@@ -198,15 +217,19 @@ MemberRecord Hostile::lying_record() {
   record.batch = static_cast<std::uint32_t>(boundary());
   record.loss = reals[random_.below(std::size(reals))];
   record.spread = reals[random_.below(std::size(reals))];
-  if (random_.below(2) == 0) record.budget = Budget{boundary() | std::uint64_t{1} << 40, boundary()};
+  if (random_.below(2) == 0)
+    record.budget = Budget{boundary() | std::uint64_t{1} << 40, boundary()};
   return record;
 }
 
 Members Hostile::lying_members() {
   Members members;
-  for (std::uint64_t i = 0; i < 1 + random_.below(3); ++i) members.records.push_back(lying_record());
-  for (std::uint64_t i = 0; i < random_.below(3); ++i) members.figures.push_back(figures_of(lying_record()));
-  for (std::uint64_t i = 0; i < random_.below(3); ++i) members.suspicions.push_back({somebody(), boundary(), somebody()});
+  for (std::uint64_t i = 0; i < 1 + random_.below(3); ++i)
+    members.records.push_back(lying_record());
+  for (std::uint64_t i = 0; i < random_.below(3); ++i)
+    members.figures.push_back(figures_of(lying_record()));
+  for (std::uint64_t i = 0; i < random_.below(3); ++i)
+    members.suspicions.push_back({somebody(), boundary(), somebody()});
   return members;
 }
 
@@ -214,16 +237,32 @@ Members Hostile::lying_members() {
 Bytes Hostile::lie() {
   const auto small = [this] { return static_cast<std::uint32_t>(boundary()); };
   switch (random_.below(16)) {
-    case 0: return encode_control(Ready{SchemaHash{boundary()}, random_.below(2) == 0, boundary(), boundary(), small(), small(), small(), {small()}, true});
+    case 0:
+      return encode_control(Ready{SchemaHash{boundary()},
+                                  random_.below(2) == 0,
+                                  boundary(),
+                                  boundary(),
+                                  small(),
+                                  small(),
+                                  small(),
+                                  {small()},
+                                  true});
     case 1: return encode_control(Ping{boundary()});
     case 2: return encode_control(Pong{boundary()});
     case 3: return encode_control(Resync{{small(), small()}});
-    case 4: return encode_control(Digest{std::vector<std::uint64_t>(1 + random_.below(200), boundary())});
-    case 5: return encode_control(FileRequest{JobFile{boundary(), boundary(), boundary()}, boundary()});
+    case 4:
+      return encode_control(Digest{std::vector<std::uint64_t>(1 + random_.below(200), boundary())});
+    case 5:
+      return encode_control(FileRequest{JobFile{boundary(), boundary(), boundary()}, boundary()});
     case 6: return encode_control(FileAbsent{JobFile{boundary(), boundary(), boundary()}});
     case 7: return encode_control(JobOffer{JobHash{boundary()}, boundary(), "lie"});
-    case 8: return encode_control(Cloned{somebody(), 1 + random_.below(3), boundary() | 4, VirtualCluster::endpoint(0), Endpoint{}});
-    case 9: return random_.below(2) == 0 ? encode_control(Bye{"left"}) : encode_control(Refuse{Error{"cloned", std::string(1024, 'x')}});
+    case 8:
+      return encode_control(Cloned{somebody(), 1 + random_.below(3), boundary() | 4,
+                                   VirtualCluster::endpoint(0), Endpoint{}});
+    case 9:
+      return random_.below(2) == 0
+                 ? encode_control(Bye{"left"})
+                 : encode_control(Refuse{Error{"cloned", std::string(1024, 'x')}});
     case 10: {
       Hello hello;
       hello.protocol = small();
@@ -241,13 +280,16 @@ Bytes Hostile::lie() {
 
 Bytes Hostile::hello(bool right_cluster, Open& open) {
   Hello hello;
-  hello.protocol = right_cluster || random_.below(2) == 0 ? protocol_version : static_cast<std::uint32_t>(random_.next());
+  hello.protocol = right_cluster || random_.below(2) == 0
+                       ? protocol_version
+                       : static_cast<std::uint32_t>(random_.next());
   hello.id = NodeId{0xbad00000000ull + random_.below(3)};
   open.own_id = raw(hello.id);
   hello.incarnation = random_.below(1000) + 1;
   hello.name = "hostile";
   hello.address = VirtualCluster::endpoint(host_);
-  hello.cluster = right_cluster ? cluster_.disk(open.victim).cluster : ClusterId{random_.next() | 1};
+  hello.cluster =
+      right_cluster ? cluster_.disk(open.victim).cluster : ClusterId{random_.next() | 1};
   hello.job = right_cluster ? cluster_.disk(open.victim).job : JobHash{random_.next()};
   return encode_control(hello);
 }

@@ -1,9 +1,10 @@
 // tests/sim/gossip_sim/hostile.h - a host that dials real nodes and means them no good.
 //
 // Below TLS an attacker without the key can only end sessions, which the network's resets are. What
-// is left is a host that speaks: one that does not know the protocol, one of another cluster, and a member that holds the
-// key and sends nonsense, or a turn without an end, under an id of its own. A liar is a member, too: it says well-formed messages
-// of every kind, each field at a boundary, about itself and others, but for others' samples, which the checkers count exactly
+// is left is a host that speaks: one that does not know the protocol, one of another cluster, and a
+// member that holds the key and sends nonsense, or a turn without an end, under an id of its own. A
+// liar is a member, too: it says well-formed messages of every kind, each field at a boundary,
+// about itself and others, but for others' samples, which the checkers count exactly
 // (tests/sim/lies_test.cpp has those).
 #pragma once
 
@@ -18,7 +19,8 @@ class Hostile : public Stranger {
  public:
   enum class Kind : std::uint8_t { bytes, member, flood, endless, liar };
 
-  Hostile(VirtualCluster& cluster, std::uint64_t seed, const Schema& schema) : cluster_(cluster), random_(seed), schema_(schema) {}
+  Hostile(VirtualCluster& cluster, std::uint64_t seed, const Schema& schema)
+      : cluster_(cluster), random_(seed), schema_(schema) {}
   void set_host(std::size_t host) { host_ = host; }
   [[nodiscard]] static bool is_own(NodeId id) { return raw(id) >> 32 == 0xbad; }
 
@@ -35,11 +37,11 @@ class Hostile : public Stranger {
   struct Open {
     Kind kind;
     std::size_t victim;
-    std::size_t left;  // messages still to be sent
-    std::uint64_t own_id = 0;     // that it has said
-    std::uint32_t turn = 0;       // of a turn without an end: its number; 0: not its turn yet
-    std::size_t said = 0;         // messages of it
-    bool says_nothing = false;    // in them
+    std::size_t left;           // messages still to be sent
+    std::uint64_t own_id = 0;   // that it has said
+    std::uint32_t turn = 0;     // of a turn without an end: its number; 0: not its turn yet
+    std::size_t said = 0;       // messages of it
+    bool says_nothing = false;  // in them
   };
   void say(SessionId, Lane, Bytes);
   void say_next(SessionId);

@@ -23,15 +23,18 @@ bool parse_seeds(const std::string& text, CampaignOptions& options) {
   const std::size_t dots = text.find("..");
   if (!parse_number(text.substr(0, dots), options.first)) return false;
   options.last = options.first;
-  return (dots == std::string::npos || parse_number(text.substr(dots + 2), options.last)) && options.first <= options.last;
+  return (dots == std::string::npos || parse_number(text.substr(dots + 2), options.last)) &&
+         options.first <= options.last;
 }
 
 void print_failure(std::uint64_t seed, const SeedFailure& failure, const Plant* plant) {
   for (const std::string& line : failure.last_events) std::fprintf(stderr, "  %s\n", line.c_str());
-  std::fprintf(stderr, "seed %llu: %s\n  replay: %s\n", static_cast<unsigned long long>(seed), failure.text.c_str(), replay_command(seed, plant).c_str());
+  std::fprintf(stderr, "seed %llu: %s\n  replay: %s\n", static_cast<unsigned long long>(seed),
+               failure.text.c_str(), replay_command(seed, plant).c_str());
 }
 
-// Each plant has to be found by the checker that is meant for it, in the first seed that finds anything.
+// Each plant has to be found by the checker that is meant for it, in the first seed that finds
+// anything.
 int check_plants(CampaignOptions options) {
   int missed = 0;
   for (const Plant& plant : plants()) {
@@ -41,7 +44,9 @@ int check_plants(CampaignOptions options) {
     const auto first = campaign.failures.begin();
     const bool caught = first != campaign.failures.end() && first->second.checker == plant.checker;
     std::printf("%-22s %-14s %s\n", plant.name, plant.checker,
-                first == campaign.failures.end() ? "MISSED" : caught ? ("seed " + std::to_string(first->first)).c_str() : ("MISSED, found by " + first->second.text).c_str());
+                first == campaign.failures.end() ? "MISSED"
+                : caught                         ? ("seed " + std::to_string(first->first)).c_str()
+                         : ("MISSED, found by " + first->second.text).c_str());
     std::fflush(stdout);
     missed += caught ? 0 : 1;
   }
@@ -50,10 +55,14 @@ int check_plants(CampaignOptions options) {
 }
 
 int run(CampaignOptions options, bool as_json) {
-  options.on_failure = [plant = options.plant](std::uint64_t seed, const SeedFailure& failure) { print_failure(seed, failure, plant); };
+  options.on_failure = [plant = options.plant](std::uint64_t seed, const SeedFailure& failure) {
+    print_failure(seed, failure, plant);
+  };
   options.on_seed = [all = options.last - options.first + 1](const Campaign& so_far) {
     if (so_far.seeds % seeds_between_words == 0 && so_far.seeds < all)
-      std::fprintf(stderr, "%llu of %llu seeds, %zu failed\n", static_cast<unsigned long long>(so_far.seeds), static_cast<unsigned long long>(all), so_far.failures.size());
+      std::fprintf(stderr, "%llu of %llu seeds, %zu failed\n",
+                   static_cast<unsigned long long>(so_far.seeds),
+                   static_cast<unsigned long long>(all), so_far.failures.size());
   };
   const Campaign campaign = run_campaign(options);
   std::cout << (as_json ? to_json(campaign).dump(2) + "\n" : to_text(campaign));
@@ -63,13 +72,18 @@ int run(CampaignOptions options, bool as_json) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app{"gossip-sim - the core of gossipd under faults, in virtual time, seed by seed", "gossip-sim"};
-  app.footer("Exit codes: 0 all seeds passed, 1 one failed, 2 usage. tests/README.md tells what is injected and checked.");
+  CLI::App app{"gossip-sim - the core of gossipd under faults, in virtual time, seed by seed",
+               "gossip-sim"};
+  app.footer(
+      "Exit codes: 0 all seeds passed, 1 one failed, 2 usage. tests/README.md tells what is "
+      "injected and checked.");
   std::string seeds = "1..100", plant;
   CampaignOptions options;
   bool as_json = false, list = false, check = false;
   app.add_option("--seeds", seeds, "A..B, or one")->capture_default_str();
-  app.add_option("--jobs", options.jobs, "processes")->check(CLI::Range(1, 256))->capture_default_str();
+  app.add_option("--jobs", options.jobs, "processes")
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str();
   app.add_option("--plant", plant, "a mistake to plant, one of --list-plants");
   app.add_flag("--json", as_json, "the report as JSON");
   app.add_flag("--trace", options.trace, "tell every event on stderr");
@@ -88,12 +102,15 @@ int main(int argc, char** argv) {
     return 0;
   }
   if (!parse_seeds(seeds, options)) {
-    std::fprintf(stderr, "--seeds: '%s' is no range of seeds; write A..B with A <= B, or one number\n", seeds.c_str());
+    std::fprintf(stderr,
+                 "--seeds: '%s' is no range of seeds; write A..B with A <= B, or one number\n",
+                 seeds.c_str());
     return 2;
   }
   options.plant = plant.empty() ? nullptr : find_plant(plant);
   if (!plant.empty() && options.plant == nullptr) {
-    std::fprintf(stderr, "--plant: there is no '%s'; --list-plants tells which there are\n", plant.c_str());
+    std::fprintf(stderr, "--plant: there is no '%s'; --list-plants tells which there are\n",
+                 plant.c_str());
     return 2;
   }
   try {

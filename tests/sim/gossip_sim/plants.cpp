@@ -37,7 +37,10 @@ Hooks send_before_durable(VirtualCluster&, const Scenario&) {
 
 Hooks incarnation_reused(VirtualCluster&, const Scenario&) {
   Hooks hooks;
-  hooks.boot = [](std::size_t, Disk& disk) { disk.state.incarnation -= std::min<std::uint64_t>(disk.state.incarnation, DurableClaims::reserve + 1); };
+  hooks.boot = [](std::size_t, Disk& disk) {
+    disk.state.incarnation -=
+        std::min<std::uint64_t>(disk.state.incarnation, DurableClaims::reserve + 1);
+  };
   return hooks;
 }
 
@@ -62,7 +65,8 @@ Hooks ghost_samples(VirtualCluster&, const Scenario&) {
 Hooks update_twice(VirtualCluster&, const Scenario&) {
   Hooks hooks;
   hooks.applied = [](std::size_t, std::span<float> parameters, const Update& update) {
-    for (std::size_t p = 0; p < parameters.size() && !update.replace; ++p) parameters[p] += update.values[p];
+    for (std::size_t p = 0; p < parameters.size() && !update.replace; ++p)
+      parameters[p] += update.values[p];
   };
   return hooks;
 }
@@ -70,7 +74,8 @@ Hooks update_twice(VirtualCluster&, const Scenario&) {
 Hooks update_in_part(VirtualCluster&, const Scenario&) {
   Hooks hooks;
   hooks.applied = [](std::size_t, std::span<float> parameters, const Update& update) {
-    for (std::size_t p = parameters.size() / 2; p < parameters.size() && !update.replace; ++p) parameters[p] -= update.values[p];
+    for (std::size_t p = parameters.size() / 2; p < parameters.size() && !update.replace; ++p)
+      parameters[p] -= update.values[p];
   };
   return hooks;
 }
@@ -79,7 +84,8 @@ Hooks update_not_finite(VirtualCluster&, const Scenario&) {
   Hooks hooks;
   hooks.effects = [](std::size_t, std::vector<Effect>& effects) {
     for (Effect& effect : effects)
-      if (auto* update = std::get_if<UpdateEffect>(&effect)) update->update.values.back() = std::numeric_limits<float>::infinity();
+      if (auto* update = std::get_if<UpdateEffect>(&effect))
+        update->update.values.back() = std::numeric_limits<float>::infinity();
   };
   return hooks;
 }
@@ -90,18 +96,24 @@ Hooks flipped_bit(VirtualCluster&, const Scenario& scenario) {
   hooks.wire = [schema = scenario.schema](std::size_t, std::size_t, Lane lane, Bytes& message) {
     TurnHeader header;
     std::vector<TurnRecord> records;
-    if (lane != Lane::bulk || bulk_kind(message) != BulkKind::turn || decode_turn(message, schema, header, records)) return true;
-    if (!records.empty() && std::none_of(records.begin(), records.end(), is_whole)) message.back() ^= std::byte{1};
+    if (lane != Lane::bulk || bulk_kind(message) != BulkKind::turn ||
+        decode_turn(message, schema, header, records))
+      return true;
+    if (!records.empty() && std::none_of(records.begin(), records.end(), is_whole))
+      message.back() ^= std::byte{1};
     return true;
   };
   return hooks;
 }
 
-// Of a turn's message all but its header: without that the turn would not end, and the models drift apart before a link is at rest.
+// Of a turn's message all but its header: without that the turn would not end, and the models drift
+// apart before a link is at rest.
 Hooks lost_in_session(VirtualCluster&, const Scenario& scenario) {
   Hooks hooks;
-  hooks.wire = [random = std::make_shared<Random>(scenario.seed)](std::size_t, std::size_t, Lane lane, Bytes& message) {
-    if (lane == Lane::control || bulk_kind(message) != BulkKind::turn || random->below(20) != 0) return true;
+  hooks.wire = [random = std::make_shared<Random>(scenario.seed)](std::size_t, std::size_t,
+                                                                  Lane lane, Bytes& message) {
+    if (lane == Lane::control || bulk_kind(message) != BulkKind::turn || random->below(20) != 0)
+      return true;
     message.resize(turn_header_bytes);
     message[2] = message[3] = std::byte{0};  // its number of records
     return true;
@@ -112,7 +124,8 @@ Hooks lost_in_session(VirtualCluster&, const Scenario& scenario) {
 Hooks foreigners_let_in(VirtualCluster&, const Scenario& scenario) {
   Hooks hooks;
   if (!scenario.foreign) return hooks;
-  hooks.wire = [foreign = scenario.nodes.size() - 1](std::size_t from, std::size_t to, Lane lane, Bytes& message) {
+  hooks.wire = [foreign = scenario.nodes.size() - 1](std::size_t from, std::size_t to, Lane lane,
+                                                     Bytes& message) {
     if ((from != foreign && to != foreign) || lane != Lane::control) return true;
     Result<Control> control = decode_control(message);
     if (auto* hello = control ? std::get_if<Hello>(&*control) : nullptr) {
@@ -135,14 +148,16 @@ Hooks storm(VirtualCluster&, const Scenario&) {
   hooks.effects = [](std::size_t, std::vector<Effect>& effects) {
     std::vector<Effect> more;
     for (const Effect& effect : effects)
-      if (const auto* send = std::get_if<SendEffect>(&effect); send != nullptr && send->lane == Lane::control) more.insert(more.end(), 1100, effect);
+      if (const auto* send = std::get_if<SendEffect>(&effect);
+          send != nullptr && send->lane == Lane::control)
+        more.insert(more.end(), 1100, effect);
     effects.insert(effects.end(), more.begin(), more.end());
   };
   return hooks;
 }
 
-// The transport once ended a session that was being closed by a reset, which took its last words along. A hello that tells of
-// leaving would make up for that.
+// The transport once ended a session that was being closed by a reset, which took its last words
+// along. A hello that tells of leaving would make up for that.
 Hooks goodbye_cut(VirtualCluster&, const Scenario&) {
   Hooks hooks;
   hooks.effects = [](std::size_t, std::vector<Effect>& effects) {
@@ -157,7 +172,9 @@ Hooks goodbye_cut(VirtualCluster&, const Scenario&) {
   hooks.wire = [](std::size_t, std::size_t, Lane lane, Bytes& message) {
     if (lane != Lane::control) return true;
     Result<Control> control = decode_control(message);
-    if (auto* hello = control ? std::get_if<Hello>(&*control) : nullptr; hello != nullptr && std::exchange(hello->leaving, false)) message = encode_control(*control);
+    if (auto* hello = control ? std::get_if<Hello>(&*control) : nullptr;
+        hello != nullptr && std::exchange(hello->leaving, false))
+      message = encode_control(*control);
     return true;
   };
   return hooks;
@@ -180,7 +197,9 @@ Hooks refused_but_applied(VirtualCluster& cluster, const Scenario&) {
   Hooks hooks;
   hooks.effects = [&cluster](std::size_t node, std::vector<Effect>& effects) {
     for (const Effect& effect : effects)
-      if (const auto* log = std::get_if<LogEffect>(&effect); log != nullptr && log->text.starts_with("event=delta-refused")) cluster.model(node)[0] += 1;
+      if (const auto* log = std::get_if<LogEffect>(&effect);
+          log != nullptr && log->text.starts_with("event=delta-refused"))
+        cluster.model(node)[0] += 1;
   };
   return hooks;
 }
@@ -188,7 +207,8 @@ Hooks refused_but_applied(VirtualCluster& cluster, const Scenario&) {
 Hooks never_closed(VirtualCluster&, const Scenario&) {
   Hooks hooks;
   hooks.effects = [](std::size_t, std::vector<Effect>& effects) {
-    std::erase_if(effects, [](const Effect& effect) { return std::holds_alternative<CloseEffect>(effect); });
+    std::erase_if(effects,
+                  [](const Effect& effect) { return std::holds_alternative<CloseEffect>(effect); });
   };
   return hooks;
 }
@@ -217,10 +237,15 @@ Hooks last_incarnation(VirtualCluster&, const Scenario&) {
 // The network goes on reflecting what it has reflected once.
 Hooks reflected_for_ever(VirtualCluster& cluster, const Scenario&) {
   Hooks hooks;
-  hooks.effects = [&cluster, led_back = std::make_shared<std::set<std::size_t>>()](std::size_t node, std::vector<Effect>& effects) {
+  hooks.effects = [&cluster, led_back = std::make_shared<std::set<std::size_t>>()](
+                      std::size_t node, std::vector<Effect>& effects) {
     for (const Effect& effect : effects) {
-      if (const auto* log = std::get_if<LogEffect>(&effect); log != nullptr && log->text.starts_with("event=dial-reflected")) led_back->insert(node);
-      for (std::size_t to = 0; led_back->contains(node) && std::holds_alternative<DialEffect>(effect) && to < cluster.size(); ++to) {
+      if (const auto* log = std::get_if<LogEffect>(&effect);
+          log != nullptr && log->text.starts_with("event=dial-reflected"))
+        led_back->insert(node);
+      for (std::size_t to = 0; led_back->contains(node) &&
+                               std::holds_alternative<DialEffect>(effect) && to < cluster.size();
+           ++to) {
         cluster.reflect(node, to, true);
         cluster.reflect(to, node, true);
       }
@@ -250,28 +275,44 @@ Hooks final_once(VirtualCluster& cluster, const Scenario&) {
 }
 
 constexpr Plant all[] = {
-    {"nothing-written", "persist-first", "a state is said to be on disk and is not", nothing_written},
-    {"send-before-durable", "persist-first", "the driver says that a state is on disk when it begins to write it", send_before_durable},
-    {"incarnation-reused", "incarnation", "a start uses the incarnation of the one before", incarnation_reused},
+    {"nothing-written", "persist-first", "a state is said to be on disk and is not",
+     nothing_written},
+    {"send-before-durable", "persist-first",
+     "the driver says that a state is on disk when it begins to write it", send_before_durable},
+    {"incarnation-reused", "incarnation", "a start uses the incarnation of the one before",
+     incarnation_reused},
     {"left-forgotten", "left", "a restart forgets that the node has left", left_forgotten},
-    {"counted-twice", "samples", "a restart adds the checkpoint's samples to the disk's", counted_twice},
+    {"counted-twice", "samples", "a restart adds the checkpoint's samples to the disk's",
+     counted_twice},
     {"ghost-samples", "samples", "the trainer counts a step that it has not made", ghost_samples},
     {"update-twice", "delta-once", "the trainer adds an update twice", update_twice},
     {"update-in-part", "delta-once", "the trainer adds half of an update", update_in_part},
     {"update-not-finite", "finite", "an infinite value reaches the trainer", update_not_finite},
     {"flipped-bit", "replicas", "the network flips a bit of a delta", flipped_bit},
-    {"lost-in-session", "replicas", "the network loses the records of a message inside a session", lost_in_session},
-    {"foreigners-let-in", "foreign", "the handshake takes every cluster for its own", foreigners_let_in},
+    {"lost-in-session", "replicas", "the network loses the records of a message inside a session",
+     lost_in_session},
+    {"foreigners-let-in", "foreign", "the handshake takes every cluster for its own",
+     foreigners_let_in},
     {"never-acknowledged", "model", "nobody is told that bulk has been sent", never_acknowledged},
     {"storm", "queues", "the driver repeats control messages", storm},
-    {"never-closed", "queues", "the driver does not end a session that the core has ended, so a turn goes on for ever", never_closed},
-    {"goodbye-cut", "living", "a session is closed without its last words (as before 0e6d15a), and no hello tells of leaving", goodbye_cut},
-    {"raised-from-the-dead", "living", "somebody else raises a dead node's incarnation", raised_from_the_dead},
+    {"never-closed", "queues",
+     "the driver does not end a session that the core has ended, so a turn goes on for ever",
+     never_closed},
+    {"goodbye-cut", "living",
+     "a session is closed without its last words (as before 0e6d15a), and no hello tells of "
+     "leaving",
+     goodbye_cut},
+    {"raised-from-the-dead", "living", "somebody else raises a dead node's incarnation",
+     raised_from_the_dead},
     {"refused-but-applied", "refusal", "a refused message changes the model", refused_but_applied},
     {"final-once", "final", "a node whose model moves does not write `final` again", final_once},
-    {"instance-unsaid", "living", "no hello says which process of its id speaks, so a cloned disk goes unnoticed", instance_unsaid},
-    {"last-incarnation", "incarnation", "a disk holds the last of all incarnations", last_incarnation},
-    {"reflected-for-ever", "living", "what leads back to its sender once does so for ever", reflected_for_ever},
+    {"instance-unsaid", "living",
+     "no hello says which process of its id speaks, so a cloned disk goes unnoticed",
+     instance_unsaid},
+    {"last-incarnation", "incarnation", "a disk holds the last of all incarnations",
+     last_incarnation},
+    {"reflected-for-ever", "living", "what leads back to its sender once does so for ever",
+     reflected_for_ever},
     {"two-snapshots", "core", "the trainer answers an update twice", two_updates},
 };
 
@@ -280,7 +321,8 @@ constexpr Plant all[] = {
 std::span<const Plant> plants() { return all; }
 
 const Plant* find_plant(const std::string& name) {
-  const auto found = std::find_if(std::begin(all), std::end(all), [&](const Plant& plant) { return plant.name == name; });
+  const auto found = std::find_if(std::begin(all), std::end(all),
+                                  [&](const Plant& plant) { return plant.name == name; });
   return found == std::end(all) ? nullptr : found;
 }
 

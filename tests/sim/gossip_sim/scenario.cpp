@@ -7,24 +7,62 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr const char* fault_names[] = {
-    "reset", "half-open", "one-way-cut", "partition", "delay", "clog", "duplicate-session",
-    "kill", "kill-at-effect", "power-loss", "lost-write", "stop", "freeze", "clock-jump",
-    "old-disk", "empty-disk", "foreign-disk", "disk-error", "slow-disk", "stuck-disk", "lost-checkpoint",
-    "late-join", "operator-race", "wrong-cluster", "not-a-number", "explosion", "hostile-bytes", "hostile-member", "connection-flood", "at-the-end",
-    "endless-turn", "cloned-disk", "reflected-dial", "lying-member", "poisoned-step", "lie"};
+constexpr const char* fault_names[] = {"reset",
+                                       "half-open",
+                                       "one-way-cut",
+                                       "partition",
+                                       "delay",
+                                       "clog",
+                                       "duplicate-session",
+                                       "kill",
+                                       "kill-at-effect",
+                                       "power-loss",
+                                       "lost-write",
+                                       "stop",
+                                       "freeze",
+                                       "clock-jump",
+                                       "old-disk",
+                                       "empty-disk",
+                                       "foreign-disk",
+                                       "disk-error",
+                                       "slow-disk",
+                                       "stuck-disk",
+                                       "lost-checkpoint",
+                                       "late-join",
+                                       "operator-race",
+                                       "wrong-cluster",
+                                       "not-a-number",
+                                       "explosion",
+                                       "hostile-bytes",
+                                       "hostile-member",
+                                       "connection-flood",
+                                       "at-the-end",
+                                       "endless-turn",
+                                       "cloned-disk",
+                                       "reflected-dial",
+                                       "lying-member",
+                                       "poisoned-step",
+                                       "lie"};
 static_assert(std::size(fault_names) == fault_classes);
 
-constexpr Duration failed_dial_gap = 15s;     // at most between two dials of members that failed (core: 10 s and a half)
-constexpr Duration quarantine_max = 640s;     // 10 s, doubled six times: who alone has a model, and an exploded one, may have earned it
-constexpr double ternary_rounds = 8;           // for what an explosion has left in a few places: one magnitude for a group of 256
+// at most between two dials of members that failed (core: 10 s and a half)
+constexpr Duration failed_dial_gap = 15s;
+// 10 s, doubled six times: who alone has a model, and an exploded one, may have earned it
+constexpr Duration quarantine_max = 640s;
+// for what an explosion has left in a few places: one magnitude for a group of 256
+constexpr double ternary_rounds = 8;
 constexpr double gradient_peak = 0.2;
 
-double between(Random& random, double low, double high) { return low + (high - low) * random.uniform(); }
-Duration between(Random& random, Duration low, Duration high) { return from_seconds(between(random, seconds(low), seconds(high))); }
+double between(Random& random, double low, double high) {
+  return low + (high - low) * random.uniform();
+}
+Duration between(Random& random, Duration low, Duration high) {
+  return from_seconds(between(random, seconds(low), seconds(high)));
+}
 bool chance(Random& random, double probability) { return random.uniform() < probability; }
 
-// Most clusters are small, as bugs between two or three nodes are found by many seeds sooner than by many nodes.
+// Most clusters are small, as bugs between two or three nodes are found by many seeds sooner than
+// by many nodes.
 std::size_t draw_size(Random& random) {
   const double u = random.uniform();
   if (u < 0.70) return 2 + random.below(3);
@@ -39,8 +77,11 @@ Schema draw_schema(Random& random) {
   const std::size_t count = 1 + random.below(4);
   for (std::size_t i = 0; i < count; ++i) {
     const std::uint64_t size = chance(random, 0.5) ? 1 + random.below(40) : 40 + random.below(700);
-    const SegmentKind kind = i > 0 && chance(random, 0.15) ? SegmentKind::statistic : i > 0 && chance(random, 0.1) ? SegmentKind::local : SegmentKind::parameter;
-    segments.push_back(Segment{"s" + std::to_string(i), {static_cast<std::int64_t>(size)}, offset, size, kind});
+    const SegmentKind kind = i > 0 && chance(random, 0.15)  ? SegmentKind::statistic
+                             : i > 0 && chance(random, 0.1) ? SegmentKind::local
+                                                            : SegmentKind::parameter;
+    segments.push_back(
+        Segment{"s" + std::to_string(i), {static_cast<std::int64_t>(size)}, offset, size, kind});
     offset += size;
   }
   return Schema::build(std::move(segments)).value();
@@ -63,14 +104,18 @@ MembershipPolicy draw_membership(Random& random, std::size_t nodes) {
 
 ExchangePolicy draw_exchange(Random& random) {
   ExchangePolicy policy;
-  const Codec codecs[] = {{CodecId::fp32, 0}, {CodecId::bf16, 0}, {CodecId::int8, 0}, {CodecId::int4, 0}, {CodecId::ternary, 0}, {CodecId::top_k, 64}, {CodecId::top_k, 200}};
+  const Codec codecs[] = {{CodecId::fp32, 0},   {CodecId::bf16, 0},    {CodecId::int8, 0},
+                          {CodecId::int4, 0},   {CodecId::ternary, 0}, {CodecId::top_k, 64},
+                          {CodecId::top_k, 200}};
   const Codec whole[] = {{CodecId::fp32, 0}, {CodecId::bf16, 0}, {CodecId::int8, 0}};
-  const SpeakPolicy rules[] = {SpeakPolicy::change, SpeakPolicy::change, SpeakPolicy::period, SpeakPolicy::quadratic, SpeakPolicy::budget};
+  const SpeakPolicy rules[] = {SpeakPolicy::change, SpeakPolicy::change, SpeakPolicy::period,
+                               SpeakPolicy::quadratic, SpeakPolicy::budget};
   policy.codec = codecs[random.below(std::size(codecs))];
   policy.fine_codec = codecs[2 + random.below(2)];
   policy.keyframe_codec = whole[random.below(std::size(whole))];
   policy.policy = rules[random.below(std::size(rules))];
-  policy.budget_bytes_per_s = policy.policy == SpeakPolicy::budget ? between(random, 2000, 20000) : 0;
+  policy.budget_bytes_per_s =
+      policy.policy == SpeakPolicy::budget ? between(random, 2000, 20000) : 0;
   policy.scope = chance(random, 0.3) ? ChangeScope::model : ChangeScope::block;
   policy.bulk_window_bytes = 2048 + random.below(64 * 1024);
   policy.round_steps = 1 + random.below(3);
@@ -133,7 +178,8 @@ Scenario draw_scenario(std::uint64_t seed) {
     NodeOptions node;
     node.membership = s.membership;
     node.exchange = draw_exchange(random);
-    // The drift of a model that comes back from an explosion is as wild, and the others are moved along it.
+    // The drift of a model that comes back from an explosion is as wild, and the others are moved
+    // along it.
     if (s.rates[static_cast<std::size_t>(Fault::explosion)] > 0) node.exchange.future_position = 0;
     node.step_time = from_seconds(seconds(step) * between(random, 0.7, 1.5));
     node.budget = s.budget;
@@ -160,32 +206,39 @@ Scenario draw_scenario(std::uint64_t seed) {
   return s;
 }
 
-// After the last fault a node that is dead or cut off is silent for fail_after and the four ticks that a record may take through
-// others; sessions that are half-open end likewise, a handshake that will not be done after its timeout. Then whoever is missing
-// is dialled: members that failed one at a time (ids that will never answer stand in the queue, drawn at random: twice the
-// expected time of drawing one of them), seeds after the longest backoff with its jitter. A pair may be in quarantine.
-// What they tell each other goes through all nodes in a row, a tick each.
+// After the last fault a node that is dead or cut off is silent for fail_after and the four ticks
+// that a record may take through others; sessions that are half-open end likewise, a handshake that
+// will not be done after its timeout. Then whoever is missing is dialled: members that failed one
+// at a time (ids that will never answer stand in the queue, drawn at random: twice the expected
+// time of drawing one of them), seeds after the longest backoff with its jitter. A pair may be in
+// quarantine. What they tell each other goes through all nodes in a row, a tick each.
 Duration membership_bound(const Scenario& s, std::size_t ids_ever) {
   const MembershipPolicy& m = s.membership;
   const auto ids = static_cast<int>(ids_ever);
-  return 2 * (m.fail_after + 4 * m.tick) + 2 * m.handshake_timeout + m.redial_max * 5 / 4 * 2 + 2 * failed_dial_gap * ids + m.isolation_grace +
-         quarantine_max + m.tick * ids;
+  return 2 * (m.fail_after + 4 * m.tick) + 2 * m.handshake_timeout + m.redial_max * 5 / 4 * 2 +
+         2 * failed_dial_gap * ids + m.isolation_grace + quarantine_max + m.tick * ids;
 }
 
-// Models grow together in rounds in which every link has had an exchange: at least every heartbeat and, where a rule counts steps,
-// period_steps of the slowest node (quadratic: (alpha / rate)^2). A round on a path of n nodes, the slowest graph, shrinks the distance by 1 - (pi/n)^2/4 with
-// the gain of 1/4 that two exchanges at once have: n^2 rounds for a factor of 11, and twice that for the factor from
-// the distance of the targets (0.3) to the bound; 40 rounds for two nodes of which one refuses the first. A sparse codec says a
-// part of the places in each. A link may be in quarantine when it begins.
+// Models grow together in rounds in which every link has had an exchange: at least every heartbeat
+// and, where a rule counts steps, period_steps of the slowest node (quadratic: (alpha / rate)^2). A
+// round on a path of n nodes, the slowest graph, shrinks the distance by 1 - (pi/n)^2/4 with the
+// gain of 1/4 that two exchanges at once have: n^2 rounds for a factor of 11, and twice that for
+// the factor from the distance of the targets (0.3) to the bound; 40 rounds for two nodes of which
+// one refuses the first. A sparse codec says a part of the places in each. A link may be in
+// quarantine when it begins.
 Duration agreement_bound(const Scenario& s) {
   Duration round{};
   double places = 1;
   for (const NodeOptions& node : s.nodes) {
     const double quadratic = std::pow(node.exchange.quadratic_alpha / calm_rate, 2);
-    const Duration steps = from_seconds(seconds(node.step_time) * (std::max(quadratic, static_cast<double>(node.exchange.period_steps)) + static_cast<double>(node.exchange.round_steps)));
+    const Duration steps =
+        from_seconds(seconds(node.step_time) *
+                     (std::max(quadratic, static_cast<double>(node.exchange.period_steps)) +
+                      static_cast<double>(node.exchange.round_steps)));
     round = std::max(round, std::max(node.exchange.heartbeat, steps));
     if (node.exchange.codec.id == CodecId::ternary) places = std::max(places, ternary_rounds);
-    if (node.exchange.codec.id == CodecId::top_k) places = std::max(places, static_cast<double>(top_k_chunk) / node.exchange.codec.keep);
+    if (node.exchange.codec.id == CodecId::top_k)
+      places = std::max(places, static_cast<double>(top_k_chunk) / node.exchange.codec.keep);
   }
   const auto n = static_cast<double>(s.nodes.size());
   return from_seconds(seconds(round) * (2 * n * n + 40) * places) + quarantine_max;

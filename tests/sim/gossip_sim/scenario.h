@@ -1,4 +1,5 @@
-// tests/sim/gossip_sim/scenario.h - what a seed stands for: the nodes, their model and policies, the faults to come.
+// tests/sim/gossip_sim/scenario.h - what a seed stands for: the nodes, their model and policies,
+// the faults to come.
 //
 // Everything is drawn from the seed, so the number is the whole description of a run. Pure.
 #pragma once
@@ -10,33 +11,65 @@
 namespace gossipd::sim {
 
 enum class Fault : std::uint8_t {
-  reset, half_open, one_way_cut, partition, delay, clog, duplicate_session,
-  kill, kill_at_effect, power_loss, lost_write, stop, freeze, clock_jump,
-  old_disk, empty_disk, foreign_disk, disk_error, slow_disk, stuck_disk, lost_checkpoint,
-  late_join, operator_race, wrong_cluster, not_a_number, explosion, hostile_bytes, hostile_member, connection_flood, at_the_end,
-  endless_turn, cloned_disk, reflected_dial, lying_member, poisoned_step, lie,
+  reset,
+  half_open,
+  one_way_cut,
+  partition,
+  delay,
+  clog,
+  duplicate_session,
+  kill,
+  kill_at_effect,
+  power_loss,
+  lost_write,
+  stop,
+  freeze,
+  clock_jump,
+  old_disk,
+  empty_disk,
+  foreign_disk,
+  disk_error,
+  slow_disk,
+  stuck_disk,
+  lost_checkpoint,
+  late_join,
+  operator_race,
+  wrong_cluster,
+  not_a_number,
+  explosion,
+  hostile_bytes,
+  hostile_member,
+  connection_flood,
+  at_the_end,
+  endless_turn,
+  cloned_disk,
+  reflected_dial,
+  lying_member,
+  poisoned_step,
+  lie,
   count_
 };
 inline constexpr std::size_t fault_classes = static_cast<std::size_t>(Fault::count_);
 [[nodiscard]] const char* to_string(Fault);
 
-inline constexpr ClusterId own_cluster{0xc1};      // of the first host (VirtualCluster::add)
+inline constexpr ClusterId own_cluster{0xc1};  // of the first host (VirtualCluster::add)
 
 struct Scenario {
   std::uint64_t seed = 0;
   Schema schema;
-  std::vector<NodeOptions> nodes;            // the first founds the cluster
-  std::vector<std::vector<float>> targets;   // where each node's own data pull its model
-  float pull = 0.2f;                         // part of the way to the target that a step goes
-  std::size_t late = 0;                      // so many of the last nodes come during the chaos
-  bool foreign = false;                      // the host after the last node founds a cluster of its own
+  std::vector<NodeOptions> nodes;           // the first founds the cluster
+  std::vector<std::vector<float>> targets;  // where each node's own data pull its model
+  float pull = 0.2f;                        // part of the way to the target that a step goes
+  std::size_t late = 0;                     // so many of the last nodes come during the chaos
+  // the host after the last node founds a cluster of its own
+  bool foreign = false;
   std::size_t faults = 0;
-  std::array<double, fault_classes> rates{}; // relative
+  std::array<double, fault_classes> rates{};  // relative
   // (at_the_end has no rate: it comes by itself where there is a budget)
   Duration chaos{};
-  Samples budget = 0;                        // of the job; 0: it has no end
+  Samples budget = 0;  // of the job; 0: it has no end
   Duration freeze_max{};
-  MembershipPolicy membership;               // of all nodes
+  MembershipPolicy membership;  // of all nodes
 };
 
 [[nodiscard]] Scenario draw_scenario(std::uint64_t seed);
@@ -50,6 +83,7 @@ inline constexpr double rate_peak = 0.1, calm_rate = 0.02;
 // Of two `final` files: each is at most spread_bound away from its node's model, and so are two
 // models (EXCHANGE.md).
 inline constexpr double final_distance_max = 3 * ExchangePolicy{}.spread_bound;
-inline constexpr double spread_after_calm = 0.03;  // largest distance of a model to the mean, relative to the mean
+// largest distance of a model to the mean, relative to the mean
+inline constexpr double spread_after_calm = 0.03;
 
 }  // namespace gossipd::sim

@@ -10,18 +10,22 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::uint64_t events_max = 5'000'000;  // a seed that needs more does not come to its end
-// Gradients halve what is left of an explosion within 7 of the slowest steps: 20 times that from 1e6, 100 times from
-// the 1e30 of a poisoned step that came before the guard had a past to hold it against; and a quarantine on the way.
-constexpr Duration recovery_bound = 20 * 7 * 7s + 640s, poisoned_recovery_bound = 100 * 7 * 7s + 640s;
-constexpr float noise = 0.006f;  // of a step without gradients; an exchange needs some news of every block
-constexpr Duration look_period = 1s;              // in which agreement is looked for
+// Gradients halve what is left of an explosion within 7 of the slowest steps: 20 times that from
+// 1e6, 100 times from the 1e30 of a poisoned step that came before the guard had a past to hold it
+// against; and a quarantine on the way.
+constexpr Duration recovery_bound = 20 * 7 * 7s + 640s,
+                   poisoned_recovery_bound = 100 * 7 * 7s + 640s;
+// of a step without gradients; an exchange needs some news of every block
+constexpr float noise = 0.006f;
+constexpr Duration look_period = 1s;  // in which agreement is looked for
 constexpr int recovered_looks = 30;
 
 class SeedRun {
  public:
   SeedRun(std::uint64_t seed, const Plant* plant, bool trace)
       : scenario_(draw_scenario(seed)),
-        cluster_(scenario_.schema, [this](std::size_t node, std::span<float> x, Step) { train(node, x); }),
+        cluster_(scenario_.schema,
+                 [this](std::size_t node, std::span<float> x, Step) { train(node, x); }),
         checkers_(cluster_, scenario_, trace),
         hostile_(cluster_, seed, scenario_.schema),
         chaos_(cluster_, checkers_, hostile_, scenario_) {
@@ -29,7 +33,8 @@ class SeedRun {
     cluster_.set_latency(std::chrono::microseconds(100 + seed % 7 * 5000));
     cluster_.watch(checkers_);
     Hooks hooks = plant != nullptr ? plant->hooks(cluster_, scenario_) : Hooks{};
-    hooks.wire = [this, planted = std::move(hooks.wire)](std::size_t from, std::size_t to, Lane lane, Bytes& message) {
+    hooks.wire = [this, planted = std::move(hooks.wire)](std::size_t from, std::size_t to,
+                                                         Lane lane, Bytes& message) {
       chaos_.distort(from, lane, message);
       return !planted || planted(from, to, lane, message);
     };
@@ -48,7 +53,8 @@ class SeedRun {
       live(result);
     } catch (const Violation& violation) {
       const auto& notes = checkers_.last_notes();
-      result.failure = SeedFailure{violation.checker, violation.what(), {notes.begin(), notes.end()}};
+      result.failure =
+          SeedFailure{violation.checker, violation.what(), {notes.begin(), notes.end()}};
     }
     result.virtual_seconds = seconds(cluster_.now() - begin_);
     result.events = cluster_.events().count();
@@ -61,8 +67,12 @@ class SeedRun {
  private:
   void live(SeedResult& result) {
     chaos_.begin();
-    while (cluster_.now() < begin_ + scenario_.chaos || (!chaos_.over() && cluster_.now() < begin_ + 6 * scenario_.chaos)) pass(look_period);
-    GOSSIPD_SIM_REQUIRE(chaos_.fired() >= faults_min, "simulator", "only " + std::to_string(chaos_.fired()) + " faults found something to act on");
+    while (cluster_.now() < begin_ + scenario_.chaos ||
+           (!chaos_.over() && cluster_.now() < begin_ + 6 * scenario_.chaos))
+      pass(look_period);
+    GOSSIPD_SIM_REQUIRE(
+        chaos_.fired() >= faults_min, "simulator",
+        "only " + std::to_string(chaos_.fired()) + " faults found something to act on");
     chaos_.end();
     while (anybody_frozen()) pass(look_period);
     chaos_.calm();
@@ -83,13 +93,16 @@ class SeedRun {
   void train(std::size_t node, std::span<float> x) {
     checkers_.trained(node, cluster_.options(node).batch);
     for (std::size_t p = 0; p < x.size(); ++p)
-      x[p] += pulls_ ? scenario_.pull * (scenario_.targets[node][p] - x[p]) : noise * static_cast<float>(noise_.uniform() - 0.5);
+      x[p] += pulls_ ? scenario_.pull * (scenario_.targets[node][p] - x[p])
+                     : noise * static_cast<float>(noise_.uniform() - 0.5);
     checkers_.stepped(node);
   }
 
   void pass(Duration length) {
     const Instant end = cluster_.now() + length;
-    while (cluster_.step(end)) GOSSIPD_SIM_REQUIRE(cluster_.events().count() < events_max, awaited_, "the events do not come to an end");
+    while (cluster_.step(end))
+      GOSSIPD_SIM_REQUIRE(cluster_.events().count() < events_max, awaited_,
+                          "the events do not come to an end");
     cluster_.events().skip_to(end);
   }
 
@@ -98,7 +111,9 @@ class SeedRun {
     const Instant end = cluster_.now() + bound;
     awaited_ = checker;
     for (std::string missing = what(); !missing.empty(); missing = what()) {
-      GOSSIPD_SIM_REQUIRE(cluster_.now() < end, checker, missing + ", " + std::to_string(static_cast<int>(seconds(bound))) + " s after the last fault");
+      GOSSIPD_SIM_REQUIRE(cluster_.now() < end, checker,
+                          missing + ", " + std::to_string(static_cast<int>(seconds(bound))) +
+                              " s after the last fault");
       pass(look_period);
     }
     awaited_ = "core";
@@ -111,11 +126,15 @@ class SeedRun {
   }
 
   // ---- agreement ----
-  [[nodiscard]] bool is_member(std::size_t i) const { return i < chaos_.nodes() && cluster_.alive(i) && !chaos_.gone(i); }
+  [[nodiscard]] bool is_member(std::size_t i) const {
+    return i < chaos_.nodes() && cluster_.alive(i) && !chaos_.gone(i);
+  }
   [[nodiscard]] std::vector<std::size_t> living() {
     std::vector<std::size_t> nodes;
     for (std::size_t i = 0; i < chaos_.nodes(); ++i)
-      if (is_member(i) && cluster_.node(i).phase() != Phase::left && cluster_.node(i).phase() != Phase::leaving) nodes.push_back(i);
+      if (is_member(i) && cluster_.node(i).phase() != Phase::left &&
+          cluster_.node(i).phase() != Phase::leaving)
+        nodes.push_back(i);
     return nodes;
   }
 
@@ -123,21 +142,27 @@ class SeedRun {
     const std::vector<std::size_t> nodes = living();
     std::set<NodeId> ids;
     for (const std::size_t i : nodes)
-      if (!ids.insert(cluster_.id(i)).second) return "node" + std::to_string(i) + " and another live under one id, " + to_hex(cluster_.id(i));
+      if (!ids.insert(cluster_.id(i)).second)
+        return "node" + std::to_string(i) + " and another live under one id, " +
+               to_hex(cluster_.id(i));
     for (const std::size_t i : nodes) {
       const NodeView view = cluster_.view(i);
       const std::string who = "node" + std::to_string(i);
-      const bool works = view.phase == Phase::training || view.phase == Phase::finishing || view.phase == Phase::finished || view.phase == Phase::paused;
+      const bool works = view.phase == Phase::training || view.phase == Phase::finishing ||
+                         view.phase == Phase::finished || view.phase == Phase::paused;
       if (!works) return who + " is " + to_string(view.phase);
       std::set<NodeId> missing = ids;
       for (const MemberView& member : view.members) {
         const MemberState state = member.record.state;
         const bool lives = ids.contains(member.record.id);
-        if ((state == MemberState::alive) != lives) return who + " holds " + to_hex(member.record.id) + (lives ? ", which lives, for " : ", which does not live, for ") + to_string(state);
+        if ((state == MemberState::alive) != lives)
+          return who + " holds " + to_hex(member.record.id) +
+                 (lives ? ", which lives, for " : ", which does not live, for ") + to_string(state);
         missing.erase(member.record.id);
       }
       if (!missing.empty()) return who + " does not know " + to_hex(*missing.begin());
-      const bool open = std::any_of(view.links.begin(), view.links.end(), [](const LinkView& link) { return link.state == "open"; });
+      const bool open = std::any_of(view.links.begin(), view.links.end(),
+                                    [](const LinkView& link) { return link.state == "open"; });
       if (nodes.size() > 1 && !open) return who + " has no open link";
     }
     return "";
@@ -151,33 +176,39 @@ class SeedRun {
     checkers_.note("node" + std::to_string(leaver) + " leaves in peace");
     cluster_.act(leaver, [](Node& node, Instant local) { (void)node.leave(local); });
     until(bound, "living", [&]() -> std::string {
-      if (cluster_.node(leaver).phase() != Phase::left) return "node" + std::to_string(leaver) + " does not come to leave";
+      if (cluster_.node(leaver).phase() != Phase::left)
+        return "node" + std::to_string(leaver) + " does not come to leave";
       for (const std::size_t i : living())
         for (const MemberView& member : cluster_.view(i).members)
           if (member.record.id == cluster_.id(leaver) && member.record.state != MemberState::left)
-            return "node" + std::to_string(i) + " holds node" + std::to_string(leaver) + ", which has left, for " + to_string(member.record.state);
+            return "node" + std::to_string(i) + " holds node" + std::to_string(leaver) +
+                   ", which has left, for " + to_string(member.record.state);
       return who_disagrees();
     });
   }
 
-  // Without gradients but for some noise, and at the end of the schedule, the exchange alone brings the models together.
+  // Without gradients but for some noise, and at the end of the schedule, the exchange alone brings
+  // the models together.
   void models_agree() {
     // An exploded model that is refused and let in again moves those that had come back.
     const bool poisoned = scenario_.rates[static_cast<std::size_t>(Fault::poisoned_step)] > 0;
-    until(poisoned ? poisoned_recovery_bound : recovery_bound, "model", [this, looks = 0]() mutable -> std::string {
-      for (const std::size_t i : living())
-        for (const float x : cluster_.model(i))
-          if (!(std::fabs(x) < 10)) {
-            looks = 0;
-            return "node" + std::to_string(i) + " does not come back from an explosion";
-          }
-      return ++looks > recovered_looks ? "" : "no model has been sane for long";
-    });
+    until(poisoned ? poisoned_recovery_bound : recovery_bound, "model",
+          [this, looks = 0]() mutable -> std::string {
+            for (const std::size_t i : living())
+              for (const float x : cluster_.model(i))
+                if (!(std::fabs(x) < 10)) {
+                  looks = 0;
+                  return "node" + std::to_string(i) + " does not come back from an explosion";
+                }
+            return ++looks > recovered_looks ? "" : "no model has been sane for long";
+          });
     pulls_ = false;
     cluster_.learning_rate(calm_rate, rate_peak);
     until(agreement_bound(scenario_), "model", [this]() -> std::string {
       const double spread = relative_spread();
-      return spread <= spread_after_calm ? "" : "a model is " + std::to_string(spread) + " of its norm away from the mean" + links();
+      return spread <= spread_after_calm ? ""
+                                         : "a model is " + std::to_string(spread) +
+                                               " of its norm away from the mean" + links();
     });
   }
 
@@ -207,8 +238,12 @@ class SeedRun {
     for (const std::size_t i : living())
       for (const LinkView& link : cluster_.view(i).links)
         if (!link.state.starts_with("down"))
-          text += "\n  node" + std::to_string(i) + " to " + to_hex(link.peer) + " " + link.state + " spread=" + std::to_string(link.counters.spread) + " change=" + std::to_string(link.counters.change) +
-                  " threshold=" + std::to_string(link.counters.threshold) + " spoken=" + std::to_string(link.counters.turns_spoken) + " refused=" + std::to_string(link.counters.refused_total());
+          text += "\n  node" + std::to_string(i) + " to " + to_hex(link.peer) + " " + link.state +
+                  " spread=" + std::to_string(link.counters.spread) +
+                  " change=" + std::to_string(link.counters.change) +
+                  " threshold=" + std::to_string(link.counters.threshold) +
+                  " spoken=" + std::to_string(link.counters.turns_spoken) +
+                  " refused=" + std::to_string(link.counters.refused_total());
     return text;
   }
 
@@ -218,13 +253,16 @@ class SeedRun {
     const auto& blocks = scenario_.schema.blocks();
     double norm = 0, most = 0;
     for (const std::size_t i : nodes)
-      for (std::size_t p = 0; p < mean.size(); ++p) mean[p] += static_cast<double>(cluster_.model(i)[p]) / static_cast<double>(nodes.size());
+      for (std::size_t p = 0; p < mean.size(); ++p)
+        mean[p] += static_cast<double>(cluster_.model(i)[p]) / static_cast<double>(nodes.size());
     for (const Block& block : blocks)
-      for (std::size_t p = block.offset; p < block.offset + block.size; ++p) norm += mean[p] * mean[p];
+      for (std::size_t p = block.offset; p < block.offset + block.size; ++p)
+        norm += mean[p] * mean[p];
     for (const std::size_t i : nodes) {
       double square = 0;
       for (const Block& block : blocks)
-        for (std::size_t p = block.offset; p < block.offset + block.size; ++p) square += std::pow(static_cast<double>(cluster_.model(i)[p]) - mean[p], 2);
+        for (std::size_t p = block.offset; p < block.offset + block.size; ++p)
+          square += std::pow(static_cast<double>(cluster_.model(i)[p]) - mean[p], 2);
       most = std::max(most, square);
     }
     return std::sqrt(most / std::max(norm, 1e-30));
@@ -239,16 +277,21 @@ class SeedRun {
       const auto found = counted.find(member.record.id);
       const std::string theirs = found == counted.end() ? "nothing" : std::to_string(found->second);
       if (theirs != std::to_string(member.record.samples))
-        text += "; " + std::string(to_string(member.record.state)) + " " + to_hex(member.record.id) + ": " + std::to_string(member.record.samples) + ", others " + theirs;
+        text += "; " + std::string(to_string(member.record.state)) + " " +
+                to_hex(member.record.id) + ": " + std::to_string(member.record.samples) +
+                ", others " + theirs;
       if (found != counted.end()) counted.erase(found);
     }
-    for (const auto& [id, samples] : counted) text += "; " + to_hex(id) + ": nothing, others " + std::to_string(samples);
+    for (const auto& [id, samples] : counted)
+      text += "; " + to_hex(id) + ": nothing, others " + std::to_string(samples);
     return text;
   }
 
-  // Nobody trains any more, so everybody comes to the same counts, and they are what each counts itself.
+  // Nobody trains any more, so everybody comes to the same counts, and they are what each counts
+  // itself.
   void counters_agree(Duration bound) {
-    for (const std::size_t i : living()) cluster_.act(i, [](Node& node, Instant local) { (void)node.pause(local); });
+    for (const std::size_t i : living())
+      cluster_.act(i, [](Node& node, Instant local) { (void)node.pause(local); });
     until(bound, "samples", [this]() -> std::string {
       const std::vector<std::size_t> nodes = living();
       std::map<NodeId, Samples> own;
@@ -257,13 +300,19 @@ class SeedRun {
       for (const std::size_t i : nodes) {
         const NodeView view = cluster_.view(i);
         for (const MemberView& member : view.members)
-          if (const auto found = own.find(member.record.id); found != own.end() && found->second != member.record.samples)
-            return "node" + std::to_string(i) + " counts " + std::to_string(member.record.samples) + " samples of " + to_hex(member.record.id) + ", which counts " + std::to_string(found->second);
-        Samples counted = view.cluster_samples - view.forgotten_samples;  // nobody here forgets but by a lie
+          if (const auto found = own.find(member.record.id);
+              found != own.end() && found->second != member.record.samples)
+            return "node" + std::to_string(i) + " counts " + std::to_string(member.record.samples) +
+                   " samples of " + to_hex(member.record.id) + ", which counts " +
+                   std::to_string(found->second);
+        // nobody here forgets but by a lie
+        Samples counted = view.cluster_samples - view.forgotten_samples;
         for (const MemberView& member : view.members)
-          if (Hostile::is_own(member.record.id)) counted -= member.record.samples;  // who came late believed it more
+          // who came late believed it more
+          if (Hostile::is_own(member.record.id)) counted -= member.record.samples;
         if (total && *total != counted)
-          return "node" + std::to_string(i) + " counts " + std::to_string(counted) + " in all, others " + std::to_string(*total) +
+          return "node" + std::to_string(i) + " counts " + std::to_string(counted) +
+                 " in all, others " + std::to_string(*total) +
                  differences(cluster_.view(nodes.front()), view);
         total = counted;
       }
@@ -284,6 +333,8 @@ class SeedRun {
 
 }  // namespace
 
-SeedResult run_seed(std::uint64_t seed, const Plant* plant, bool trace) { return SeedRun(seed, plant, trace).run(); }
+SeedResult run_seed(std::uint64_t seed, const Plant* plant, bool trace) {
+  return SeedRun(seed, plant, trace).run();
+}
 
 }  // namespace gossipd::sim

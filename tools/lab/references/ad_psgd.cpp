@@ -1,15 +1,19 @@
-// tools/lab/references/ad_psgd.cpp - AD-PSGD: asynchronous SGD with atomic averaging of random pairs.
+// tools/lab/references/ad_psgd.cpp - AD-PSGD: asynchronous SGD with atomic averaging of random
+// pairs.
 //
-//   an iteration of an active machine i: gradient g at x_i, and meanwhile with a random passive j:  x_i, x_j ← ½·(x_i + x_j) ;
-//   then the job's optimiser on x_i with g.   Of a passive machine: the gradient and the step alone.
+//   an iteration of an active machine i: gradient g at x_i, and meanwhile with a random passive j:
+//   x_i, x_j ← ½·(x_i + x_j) ; then the job's optimiser on x_i with g.   Of a passive machine: the
+//   gradient and the step alone.
 //
-// Lian et al., "Asynchronous Decentralized Parallel Stochastic Gradient Descent" (ICML 2018). As there the graph is bipartite, so that no
-// exchange meets another: machines with even numbers are active, those with odd ones answer. Certain. An active machine's model does not
-// change between sending it and the answer, so a pair's average is exact and the mean of all models stays. A passive machine
-// averages at once, also while its gradient is computed. A codec other than fp32 (ours): both move by half of the decoded difference.
-#include "tools/lab/references/registry.h"
+// Lian et al., "Asynchronous Decentralized Parallel Stochastic Gradient Descent" (ICML 2018). As
+// there the graph is bipartite, so that no exchange meets another: machines with even numbers are
+// active, those with odd ones answer. Certain. An active machine's model does not change between
+// sending it and the answer, so a pair's average is exact and the mean of all models stays. A
+// passive machine averages at once, also while its gradient is computed. A codec other than fp32
+// (ours): both move by half of the decoded difference.
 #include "core/base/random.h"
 #include "tools/lab/references/local_training.h"
+#include "tools/lab/references/registry.h"
 
 namespace gossipd::lab {
 
@@ -19,10 +23,13 @@ class AdPsgd : public LocalTraining {
  public:
   std::vector<Setting> settings() override {
     std::vector<Setting> settings = local_settings();
-    SettingTable(settings).integer("strategy.period", "", "steps", period_, 1, 1'000'000, "iterations of an active machine for each averaging");
+    SettingTable(settings).integer("strategy.period", "", "steps", period_, 1, 1'000'000,
+                                   "iterations of an active machine for each averaging");
     return settings;
   }
-  State state() const override { return {0, optimizer_floats() + (replicas_ ? replicas_->floats() / nodes() : 0)}; }
+  State state() const override {
+    return {0, optimizer_floats() + (replicas_ ? replicas_->floats() / nodes() : 0)};
+  }
 
  protected:
   void begin_training() override {

@@ -1,11 +1,12 @@
 // tools/lab/references/asgd.cpp - asynchronous SGD: the server applies every gradient as it comes.
 //
-//   g += wd·x ;  v = β·v + g ;  x −= η·v          (v: one for all, or one for each worker); AdamW: the same with its state
+//   g += wd·x ;  v = β·v + g ;  x −= η·v
+//     (v: one for all, or one for each worker); AdamW: the same with its state
 //
-// Dean et al., "Large Scale Distributed Deep Networks" (2012), with the job's momentum and schedule.
-// Certain. With `per-worker`, v is that of the worker whose gradient it is.
-#include "tools/lab/references/registry.h"
+// Dean et al., "Large Scale Distributed Deep Networks" (2012), with the job's momentum and
+// schedule. Certain. With `per-worker`, v is that of the worker whose gradient it is.
 #include "tools/lab/references/parameter_server.h"
+#include "tools/lab/references/registry.h"
 
 namespace gossipd::lab {
 
@@ -19,7 +20,9 @@ class Asgd : public ParameterServer {
     add_momentum(table, momentum_);
     return settings;
   }
-  std::optional<std::string> mistake(const Job& job) const override { return mistake_of(momentum_, job); }
+  std::optional<std::string> mistake(const Job& job) const override {
+    return mistake_of(momentum_, job);
+  }
   State state() const override { return {optimizer_floats(momentum_), 0}; }
 
  protected:

@@ -1,7 +1,8 @@
-// tools/lab/references/batch_sizing.h - which part of a fixed global batch each machine gets so that all take equally long.
+// tools/lab/references/batch_sizing.h - which part of a fixed global batch each machine gets so
+// that all take equally long.
 //
-// Step times are fitted on line as t(b) = a + c·b with a forgetting factor; while the batches seen are too
-// alike to tell a from c, the last a is kept. Pure.
+// Step times are fitted on line as t(b) = a + c·b with a forgetting factor; while the batches seen
+// are too alike to tell a from c, the last a is kept. Pure.
 #pragma once
 
 #include <cstdint>
@@ -12,16 +13,19 @@ namespace gossipd::lab {
 class StepTimeFit {
  public:
   void observe(double batch, double seconds);
-  [[nodiscard]] double base_s() const { return base_; }              // a
-  [[nodiscard]] double per_sample_s() const { return per_sample_; }  // c; 0 before the first observation
+  [[nodiscard]] double base_s() const { return base_; }  // a
+  // c; 0 before the first observation
+  [[nodiscard]] double per_sample_s() const { return per_sample_; }
 
  private:
   double weight_ = 0, b_ = 0, t_ = 0, bb_ = 0, bt_ = 0;  // decaying sums
   double base_ = 0, per_sample_ = 0;
 };
 
-// b_i in [least, most] with Σ b_i = total as far as the bounds allow and a_i + c_i·b_i as equal as whole numbers can be.
-[[nodiscard]] std::vector<std::uint32_t> balanced_batches(const std::vector<StepTimeFit>&, std::uint64_t total, std::uint32_t least,
+// b_i in [least, most] with Σ b_i = total as far as the bounds allow and a_i + c_i·b_i as equal as
+// whole numbers can be.
+[[nodiscard]] std::vector<std::uint32_t> balanced_batches(const std::vector<StepTimeFit>&,
+                                                          std::uint64_t total, std::uint32_t least,
                                                           std::uint32_t most);
 
 }  // namespace gossipd::lab

@@ -26,15 +26,19 @@ struct Reduction {
     if (format == WireFloat::fp16) std::ranges::transform(chunk, chunk.begin(), round_to_half);
   }
   void send(std::size_t from, std::size_t to, Range range, std::function<void(Chunk)> arrived) {
-    const auto chunk = std::make_shared<std::vector<float>>(range.of(values[from]).begin(), range.of(values[from]).end());
+    const auto chunk = std::make_shared<std::vector<float>>(range.of(values[from]).begin(),
+                                                            range.of(values[from]).end());
     round(*chunk);
-    send_bytes(from, to, bytes_of(format) * chunk->size(), [chunk, arrived = std::move(arrived)] { arrived(chunk); });
+    send_bytes(from, to, bytes_of(format) * chunk->size(),
+               [chunk, arrived = std::move(arrived)] { arrived(chunk); });
   }
   void add(std::size_t node, Range range, const Chunk& chunk) {
     const auto into = range.of(values[node]);
     for (std::size_t p = 0; p < into.size(); ++p) into[p] += (*chunk)[p];
   }
-  void put(std::size_t node, Range range, const Chunk& chunk) { std::ranges::copy(*chunk, range.of(values[node]).begin()); }
+  void put(std::size_t node, Range range, const Chunk& chunk) {
+    std::ranges::copy(*chunk, range.of(values[node]).begin());
+  }
   void finish_one() {
     if (--unfinished == 0) done();
   }
@@ -42,13 +46,15 @@ struct Reduction {
 using Shared = std::shared_ptr<Reduction>;
 using Counts = std::shared_ptr<std::vector<std::size_t>>;  // one for each node
 
-// ---- ring: chunk c starts on node c, is summed up on the way round, complete on node c − 1, and goes round once more ----
+// ---- ring: chunk c starts on node c, is summed up on the way round, complete on node c − 1, and
+// goes round once more ----
 
 void ring_complete(const Shared& r, std::size_t node, const Counts& missing) {
   if (--(*missing)[node] == 0) r->finish_one();
 }
 
-void ring_gather(const Shared& r, std::size_t from, std::size_t c, std::size_t hop, const Counts& missing) {
+void ring_gather(const Shared& r, std::size_t from, std::size_t c, std::size_t hop,
+                 const Counts& missing) {
   const std::size_t to = (from + 1) % r->nodes();
   const Range range = part_of(r->floats(), r->nodes(), c);
   r->send(from, to, range, [r, to, c, hop, range, missing](const Chunk& chunk) {
@@ -58,7 +64,8 @@ void ring_gather(const Shared& r, std::size_t from, std::size_t c, std::size_t h
   });
 }
 
-void ring_scatter(const Shared& r, std::size_t from, std::size_t c, std::size_t hop, const Counts& missing) {
+void ring_scatter(const Shared& r, std::size_t from, std::size_t c, std::size_t hop,
+                  const Counts& missing) {
   const std::size_t to = (from + 1) % r->nodes();
   const Range range = part_of(r->floats(), r->nodes(), c);
   r->send(from, to, range, [r, to, c, hop, range, missing](const Chunk& chunk) {
@@ -71,7 +78,8 @@ void ring_scatter(const Shared& r, std::size_t from, std::size_t c, std::size_t 
 }
 
 void run_ring(const Shared& r) {
-  auto missing = std::make_shared<std::vector<std::size_t>>(r->nodes(), r->nodes());  // chunks that a node has not in full
+  // chunks that a node has not in full
+  auto missing = std::make_shared<std::vector<std::size_t>>(r->nodes(), r->nodes());
   for (std::size_t node = 0; node < r->nodes(); ++node) ring_scatter(r, node, node, 0, missing);
 }
 
@@ -79,7 +87,8 @@ void run_ring(const Shared& r) {
 
 class HalvingDoubling : public std::enable_shared_from_this<HalvingDoubling> {
  public:
-  explicit HalvingDoubling(Shared reduction) : r_(std::move(reduction)), power_(std::bit_floor(r_->nodes())), places_(power_) {}
+  explicit HalvingDoubling(Shared reduction)
+      : r_(std::move(reduction)), power_(std::bit_floor(r_->nodes())), places_(power_) {}
 
   void start() {
     const std::size_t extra = r_->nodes() - power_;
@@ -88,10 +97,11 @@ class HalvingDoubling : public std::enable_shared_from_this<HalvingDoubling> {
       if (node >= extra) next(node);
     }
     for (std::size_t partner = 0; partner < extra; ++partner)
-      r_->send(power_ + partner, partner, whole(), [self = shared_from_this(), partner](const Chunk& chunk) {
-        self->r_->add(partner, self->whole(), chunk);
-        self->next(partner);
-      });
+      r_->send(power_ + partner, partner, whole(),
+               [self = shared_from_this(), partner](const Chunk& chunk) {
+                 self->r_->add(partner, self->whole(), chunk);
+                 self->next(partner);
+               });
   }
 
  private:
@@ -103,7 +113,9 @@ class HalvingDoubling : public std::enable_shared_from_this<HalvingDoubling> {
   };
 
   [[nodiscard]] Range whole() const { return {0, r_->floats()}; }
-  [[nodiscard]] std::size_t rounds() const { return static_cast<std::size_t>(std::countr_zero(power_)); }
+  [[nodiscard]] std::size_t rounds() const {
+    return static_cast<std::size_t>(std::countr_zero(power_));
+  }
   // Halving pairs far nodes first; doubling goes the same way back.
   [[nodiscard]] std::size_t partner_of(std::size_t node, std::size_t round) const {
     const std::size_t level = round < rounds() ? round : 2 * rounds() - 1 - round;
@@ -124,7 +136,8 @@ class HalvingDoubling : public std::enable_shared_from_this<HalvingDoubling> {
       const bool halving = place.round < rounds();
       if (!place.sent) {
         if (place.round == rounds()) r_->round(place.ranges.back().of(r_->values[node]));
-        send(node, partner, halving ? halves(place.ranges.back(), node < partner).second : place.ranges.back());
+        send(node, partner,
+             halving ? halves(place.ranges.back(), node < partner).second : place.ranges.back());
         place.sent = true;
       }
       const auto arrived = place.inbox.find(place.round);
@@ -144,11 +157,12 @@ class HalvingDoubling : public std::enable_shared_from_this<HalvingDoubling> {
   }
 
   void send(std::size_t node, std::size_t partner, Range range) {
-    r_->send(node, partner, range, [self = shared_from_this(), partner, round = places_[node].round](const Chunk& chunk) {
-      Place& place = self->places_[partner];
-      place.inbox[round] = chunk;
-      if (place.round == round && place.sent) self->next(partner);
-    });
+    r_->send(node, partner, range,
+             [self = shared_from_this(), partner, round = places_[node].round](const Chunk& chunk) {
+               Place& place = self->places_[partner];
+               place.inbox[round] = chunk;
+               if (place.round == round && place.sent) self->next(partner);
+             });
   }
 
   void complete(std::size_t node) {
@@ -169,7 +183,9 @@ class HalvingDoubling : public std::enable_shared_from_this<HalvingDoubling> {
 
 // ---- tree: node's parent is node without its lowest bit ----
 
-std::size_t reach_of(std::size_t node, std::size_t nodes) { return node == 0 ? std::bit_ceil(nodes) : node & (~node + 1); }
+std::size_t reach_of(std::size_t node, std::size_t nodes) {
+  return node == 0 ? std::bit_ceil(nodes) : node & (~node + 1);
+}
 
 void tree_down(const Shared& r, std::size_t node) {
   for (std::size_t bit = reach_of(node, r->nodes()) / 2; bit > 0; bit /= 2) {
@@ -212,7 +228,8 @@ void run_tree(const Shared& r) {
 float round_to_half(float value) {
   const float size = std::fabs(value);
   if (!(size < 65520.0f)) return std::isnan(value) ? value : std::copysign(INFINITY, value);
-  if (size < 0x1p-14f) {  // subnormal halves are multiples of 2^-24: the last place of a float in [0.5, 1)
+  // subnormal halves are multiples of 2^-24: the last place of a float in [0.5, 1)
+  if (size < 0x1p-14f) {
     const float shifted = size + 0.5f;
     return std::copysign(shifted - 0.5f, value);
   }
@@ -220,12 +237,14 @@ float round_to_half(float value) {
   return std::bit_cast<float>((bits + 0xfff + ((bits >> 13) & 1)) & ~std::uint32_t{0x1fff});
 }
 
-void all_reduce_mean(AllReducePlan plan, const Send& send, std::vector<std::span<float>> values, std::function<void()> done) {
+void all_reduce_mean(AllReducePlan plan, const Send& send, std::vector<std::span<float>> values,
+                     std::function<void()> done) {
   const std::size_t nodes = values.size();
   for (const std::span<float> one : values)
     for (float& x : one) x /= static_cast<float>(nodes);
   if (nodes < 2) return done();
-  auto reduction = std::make_shared<Reduction>(Reduction{plan.format, send, std::move(values), std::move(done), nodes});
+  auto reduction = std::make_shared<Reduction>(
+      Reduction{plan.format, send, std::move(values), std::move(done), nodes});
   switch (plan.algorithm) {
     case AllReduce::ring: return run_ring(reduction);
     case AllReduce::halving_doubling: return std::make_shared<HalvingDoubling>(reduction)->start();
@@ -243,7 +262,8 @@ std::uint64_t all_reduce_bytes(AllReducePlan plan, std::size_t nodes, std::uint6
   return 2 * (nodes - 1) * model;
 }
 
-double all_reduce_seconds(AllReducePlan plan, std::size_t nodes, std::uint64_t floats, double latency_s, double bits_per_s) {
+double all_reduce_seconds(AllReducePlan plan, std::size_t nodes, std::uint64_t floats,
+                          double latency_s, double bits_per_s) {
   const double n = static_cast<double>(nodes), power = static_cast<double>(std::bit_floor(nodes));
   const double model_s = 8.0 * static_cast<double>(bytes_of(plan.format) * floats) / bits_per_s;
   switch (plan.algorithm) {
@@ -251,7 +271,8 @@ double all_reduce_seconds(AllReducePlan plan, std::size_t nodes, std::uint64_t f
     case AllReduce::tree: return 2 * std::ceil(std::log2(n)) * (latency_s + model_s);
     case AllReduce::halving_doubling: break;
   }
-  return 2 * std::log2(power) * latency_s + 2 * (power - 1) / power * model_s + (n > power ? 2 * (latency_s + model_s) : 0.0);
+  return 2 * std::log2(power) * latency_s + 2 * (power - 1) / power * model_s +
+         (n > power ? 2 * (latency_s + model_s) : 0.0);
 }
 
 }  // namespace gossipd::lab

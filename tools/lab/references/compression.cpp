@@ -33,7 +33,8 @@ class TopKCompressor : public Compressor {
   explicit TopKCompressor(double share) : share_(share) {}
   std::uint64_t compress(std::span<const float> target, std::span<float> decoded) override {
     const auto size = static_cast<double>(target.size());
-    const auto keep = std::min(target.size(), static_cast<std::size_t>(std::max(1.0, std::round(share_ * size))));
+    const auto keep =
+        std::min(target.size(), static_cast<std::size_t>(std::max(1.0, std::round(share_ * size))));
     order_.resize(target.size());
     std::iota(order_.begin(), order_.end(), 0u);
     const auto larger = [&](std::uint32_t a, std::uint32_t b) {
@@ -41,7 +42,8 @@ class TopKCompressor : public Compressor {
       return x != y ? x > y : a < b;
     };
     if (kernels().all_finite(target))
-      std::nth_element(order_.begin(), order_.begin() + static_cast<std::ptrdiff_t>(keep) - 1, order_.end(), larger);
+      std::nth_element(order_.begin(), order_.begin() + static_cast<std::ptrdiff_t>(keep) - 1,
+                       order_.end(), larger);
     std::ranges::fill(decoded, 0.0f);
     for (std::size_t k = 0; k < keep; ++k) decoded[order_[k]] = target[order_[k]];
     return 8 * keep;
@@ -71,8 +73,12 @@ void add(std::span<float> values, std::span<const float> error) {
 
 class CompressedExchange : public MeanExchange {
  public:
-  CompressedExchange(std::unique_ptr<Compressor> compressor, Gather gather, double error_decay, Send send)
-      : compressor_(std::move(compressor)), gather_(gather), decay_(static_cast<float>(error_decay)), send_(std::move(send)) {}
+  CompressedExchange(std::unique_ptr<Compressor> compressor, Gather gather, double error_decay,
+                     Send send)
+      : compressor_(std::move(compressor)),
+        gather_(gather),
+        decay_(static_cast<float>(error_decay)),
+        send_(std::move(send)) {}
 
   void run(Vectors& values, std::function<void()> done) override {
     values_ = &values;
@@ -88,8 +94,10 @@ class CompressedExchange : public MeanExchange {
       for (Vector& e : error_) std::ranges::fill(e, 0.0f);
       return done_();
     }
-    if (gather_ == Gather::all_gather) gather_all();
-    else scatter();
+    if (gather_ == Gather::all_gather)
+      gather_all();
+    else
+      scatter();
   }
 
   void pay_back(Vectors& values) override {
@@ -116,10 +124,13 @@ class CompressedExchange : public MeanExchange {
     std::vector<std::uint64_t> bytes;
     for (std::size_t i = 0; i < nodes_; ++i) {
       bytes.push_back(compress((*values_)[i], decoded, error_[i]));
-      for (std::size_t p = 0; p < decoded.size(); ++p) result_[p] += decoded[p] / static_cast<float>(nodes_);
+      for (std::size_t p = 0; p < decoded.size(); ++p)
+        result_[p] += decoded[p] / static_cast<float>(nodes_);
     }
-    for (std::size_t hop = 1; hop < nodes_; ++hop)  // to the right neighbour first: no two to one at once
-      for (std::size_t i = 0; i < nodes_; ++i) send_(i, (i + hop) % nodes_, bytes[i], [this] { one_arrived(); });
+    // to the right neighbour first: no two to one at once
+    for (std::size_t hop = 1; hop < nodes_; ++hop)
+      for (std::size_t i = 0; i < nodes_; ++i)
+        send_(i, (i + hop) % nodes_, bytes[i], [this] { one_arrived(); });
   }
 
   // ---- by owners of chunks ----
@@ -127,7 +138,8 @@ class CompressedExchange : public MeanExchange {
   void scatter() {
     const std::size_t floats = error_[0].size();
     if (owner_error_.empty())
-      for (std::size_t c = 0; c < nodes_; ++c) owner_error_.emplace_back(part_of(floats, nodes_, c).size());
+      for (std::size_t c = 0; c < nodes_; ++c)
+        owner_error_.emplace_back(part_of(floats, nodes_, c).size());
     result_.assign(floats, 0.0f);
     sums_.assign(floats, 0.0f);
     missing_.assign(nodes_, nodes_ - 1);
@@ -144,7 +156,8 @@ class CompressedExchange : public MeanExchange {
         } else {
           bytes[i][c] = compress(range.of((*values_)[i]), decoded, range.of(error_[i]));
         }
-        for (std::size_t p = 0; p < decoded.size(); ++p) sums_[range.begin + p] += decoded[p] / static_cast<float>(nodes_);
+        for (std::size_t p = 0; p < decoded.size(); ++p)
+          sums_[range.begin + p] += decoded[p] / static_cast<float>(nodes_);
       }
     for (std::size_t hop = 1; hop < nodes_; ++hop)
       for (std::size_t i = 0; i < nodes_; ++i) {
@@ -161,10 +174,12 @@ class CompressedExchange : public MeanExchange {
     const std::span<float> mean = range.of(sums_);
     add(mean, owner_error_[c]);
     const std::uint64_t bytes = compress(mean, range.of(result_), owner_error_[c]);
-    for (std::size_t hop = 1; hop < nodes_; ++hop) send_(c, (c + hop) % nodes_, bytes, [this] { one_arrived(); });
+    for (std::size_t hop = 1; hop < nodes_; ++hop)
+      send_(c, (c + hop) % nodes_, bytes, [this] { one_arrived(); });
   }
 
-  std::uint64_t compress(std::span<const float> target, std::span<float> decoded, std::span<float> error) {
+  std::uint64_t compress(std::span<const float> target, std::span<float> decoded,
+                         std::span<float> error) {
     if (target.empty()) return 0;
     const std::uint64_t bytes = compressor_->compress(target, decoded);
     for (std::size_t p = 0; p < target.size(); ++p) error[p] = target[p] - decoded[p];
@@ -204,7 +219,8 @@ void orthogonalise(std::span<float> p, std::size_t rows, std::size_t rank) {
     for (std::size_t before = 0; before < c; ++before) {
       double dot = 0;
       for (std::size_t r = 0; r < rows; ++r) dot += double{p[r * rank + c]} * p[r * rank + before];
-      for (std::size_t r = 0; r < rows; ++r) p[r * rank + c] -= static_cast<float>(dot) * p[r * rank + before];
+      for (std::size_t r = 0; r < rows; ++r)
+        p[r * rank + c] -= static_cast<float>(dot) * p[r * rank + before];
     }
     double square = 0;
     for (std::size_t r = 0; r < rows; ++r) square += double{p[r * rank + c]} * p[r * rank + c];
@@ -215,10 +231,12 @@ void orthogonalise(std::span<float> p, std::size_t rows, std::size_t rank) {
 
 class LowRankExchange : public MeanExchange {
  public:
-  LowRankExchange(const Schema& schema, std::size_t rank, std::uint64_t seed, AllReducePlan plan, Send send)
+  LowRankExchange(const Schema& schema, std::size_t rank, std::uint64_t seed, AllReducePlan plan,
+                  Send send)
       : rank_(rank), plan_(plan), send_(std::move(send)) {
     for (const Segment& segment : schema.segments()) {
-      const std::size_t rows = segment.shape.size() < 2 ? 0 : static_cast<std::size_t>(segment.shape[0]);
+      const std::size_t rows =
+          segment.shape.size() < 2 ? 0 : static_cast<std::size_t>(segment.shape[0]);
       const std::size_t columns = rows == 0 ? 0 : segment.size / rows;
       if (rows > 0 && (rows + columns) * rank < segment.size) {
         matrices_.push_back({segment.offset, rows, columns});
@@ -230,7 +248,8 @@ class LowRankExchange : public MeanExchange {
       }
     }
     Random random(seed);
-    for (std::size_t k = 0; k < q_floats_; ++k) q_.push_back(static_cast<float>(random.uniform() - 0.5));
+    for (std::size_t k = 0; k < q_floats_; ++k)
+      q_.push_back(static_cast<float>(random.uniform() - 0.5));
   }
 
   void run(Vectors& values, std::function<void()> done) override {
@@ -243,14 +262,17 @@ class LowRankExchange : public MeanExchange {
       add(values[i], error_[i]);
       project(values[i], travelling_[i]);
     }
-    all_reduce_mean(plan_, send_, {travelling_.begin(), travelling_.end()}, [this] { second_phase(); });
+    all_reduce_mean(plan_, send_, {travelling_.begin(), travelling_.end()},
+                    [this] { second_phase(); });
   }
 
   void pay_back(Vectors& values) override {
     for (std::size_t i = 0; i < error_.size(); ++i) add(values[i], error_[i]);
     error_.clear();
   }
-  std::uint64_t node_floats() const override { return (error_.empty() ? 0 : error_[0].size()) + q_floats_; }
+  std::uint64_t node_floats() const override {
+    return (error_.empty() ? 0 : error_[0].size()) + q_floats_;
+  }
 
  private:
   // P = M·Q for every matrix, then the plain segments.
@@ -265,7 +287,8 @@ class LowRankExchange : public MeanExchange {
       q += m.columns * rank_;
     }
     for (const Range& range : plain_) {
-      std::copy_n(values.begin() + static_cast<std::ptrdiff_t>(range.begin), range.size(), out.begin() + static_cast<std::ptrdiff_t>(p));
+      std::copy_n(values.begin() + static_cast<std::ptrdiff_t>(range.begin), range.size(),
+                  out.begin() + static_cast<std::ptrdiff_t>(p));
       p += range.size();
     }
   }
@@ -286,7 +309,8 @@ class LowRankExchange : public MeanExchange {
         for (std::size_t r = 0; r < m.rows; ++r)
           for (std::size_t c = 0; c < m.columns; ++c)
             for (std::size_t k = 0; k < rank_; ++k)
-              travelling_[i][q + c * rank_ + k] += values[m.offset + r * m.columns + c] * p_[p + r * rank_ + k];
+              travelling_[i][q + c * rank_ + k] +=
+                  values[m.offset + r * m.columns + c] * p_[p + r * rank_ + k];
         p += m.rows * rank_;
         q += m.columns * rank_;
       }
@@ -310,7 +334,8 @@ class LowRankExchange : public MeanExchange {
     for (std::size_t i = 0; i < values_->size(); ++i)
       for (std::size_t k = 0; k < result.size(); ++k) error_[i][k] = (*values_)[i][k] - result[k];
     for (const Range& range : plain_) {
-      std::copy_n(p_.begin() + static_cast<std::ptrdiff_t>(p), range.size(), result.begin() + static_cast<std::ptrdiff_t>(range.begin));
+      std::copy_n(p_.begin() + static_cast<std::ptrdiff_t>(p), range.size(),
+                  result.begin() + static_cast<std::ptrdiff_t>(range.begin));
       for (Vector& error : error_) std::ranges::fill(range.of(error), 0.0f);
       p += range.size();
     }
@@ -335,16 +360,25 @@ class LowRankExchange : public MeanExchange {
 
 }  // namespace
 
-std::unique_ptr<Compressor> make_codec_compressor(Codec codec) { return std::make_unique<CodecCompressor>(codec); }
-std::unique_ptr<Compressor> make_top_k_compressor(double share) { return std::make_unique<TopKCompressor>(share); }
+std::unique_ptr<Compressor> make_codec_compressor(Codec codec) {
+  return std::make_unique<CodecCompressor>(codec);
+}
+std::unique_ptr<Compressor> make_top_k_compressor(double share) {
+  return std::make_unique<TopKCompressor>(share);
+}
 
 std::unique_ptr<MeanExchange> make_exact_exchange(AllReducePlan plan, Send send) {
   return std::make_unique<ExactExchange>(plan, std::move(send));
 }
-std::unique_ptr<MeanExchange> make_compressed_exchange(std::unique_ptr<Compressor> compressor, Gather gather, double error_decay, Send send) {
-  return std::make_unique<CompressedExchange>(std::move(compressor), gather, error_decay, std::move(send));
+std::unique_ptr<MeanExchange> make_compressed_exchange(std::unique_ptr<Compressor> compressor,
+                                                       Gather gather, double error_decay,
+                                                       Send send) {
+  return std::make_unique<CompressedExchange>(std::move(compressor), gather, error_decay,
+                                              std::move(send));
 }
-std::unique_ptr<MeanExchange> make_low_rank_exchange(const Schema& schema, std::size_t rank, std::uint64_t seed, AllReducePlan plan, Send send) {
+std::unique_ptr<MeanExchange> make_low_rank_exchange(const Schema& schema, std::size_t rank,
+                                                     std::uint64_t seed, AllReducePlan plan,
+                                                     Send send) {
   return std::make_unique<LowRankExchange>(schema, rank, seed, plan, std::move(send));
 }
 

@@ -1,14 +1,17 @@
-// tools/lab/references/dana.cpp - DANA: every worker is sent the place where the others' momentum will carry the model.
+// tools/lab/references/dana.cpp - DANA: every worker is sent the place where the others' momentum
+// will carry the model.
 //
 //   zero:  v_i = β·v_i + g ;  x −= η·v_i ;  reply  x − η·β·Σ_j v_j
-//   slim:  on worker i:  v_i = β·v_i + g ;  push  β·v_i + g ;  server:  x −= η·(what was pushed) ;  reply  x
+//   slim:  on worker i:  v_i = β·v_i + g ;  push  β·v_i + g ;  server:  x −= η·(what was pushed) ;
+//          reply  x
 //
-// Hakimi, Barkai, Gabel, Schuster, "Taming Momentum in a Distributed Asynchronous Environment" (2019).
-// Both walk the same path when η is constant (slim's x is zero's reply; a test holds them together); zero needs N momentum
-// vectors and their sum at the server, slim one on each worker. Weight decay at the server's model: our reading. Slim's
-// workers keep theirs here, but add the decay as the gradient lands, for the same reason.
-#include "tools/lab/references/registry.h"
+// Hakimi, Barkai, Gabel, Schuster, "Taming Momentum in a Distributed Asynchronous Environment"
+// (2019). Both walk the same path when η is constant (slim's x is zero's reply; a test holds them
+// together); zero needs N momentum vectors and their sum at the server, slim one on each worker.
+// Weight decay at the server's model: our reading. Slim's workers keep theirs here, but add the
+// decay as the gradient lands, for the same reason.
 #include "tools/lab/references/parameter_server.h"
+#include "tools/lab/references/registry.h"
 
 namespace gossipd::lab {
 
@@ -22,7 +25,9 @@ class Dana : public ParameterServer {
                                   "momentum at the server with a look-ahead, or on the workers");
     return settings;
   }
-  std::optional<std::string> mistake(const Job& job) const override { return sgd_only(job, "dana looks ahead along SGD's momentum"); }
+  std::optional<std::string> mistake(const Job& job) const override {
+    return sgd_only(job, "dana looks ahead along SGD's momentum");
+  }
   State state() const override {
     return variant_ == Variant::zero ? State{(nodes() + 1) * floats(), 0} : State{0, floats()};
   }
@@ -34,7 +39,8 @@ class Dana : public ParameterServer {
   }
 
   void take_in(const Landing& landing) override {
-    const float rate = static_cast<float>(landing.learning_rate), decay = static_cast<float>(job().optimizer.weight_decay);
+    const float rate = static_cast<float>(landing.learning_rate),
+                decay = static_cast<float>(job().optimizer.weight_decay);
     Vector& velocity = velocities_[landing.worker];
     for (std::size_t p = 0; p < floats(); ++p) {
       const float g = landing.values[p] + decay * model_[p];

@@ -1,15 +1,18 @@
-// tools/lab/references/dbs_sgd.cpp - DBS-SGD: synchronous SGD in which a faster machine gets a larger part of the batch.
+// tools/lab/references/dbs_sgd.cpp - DBS-SGD: synchronous SGD in which a faster machine gets a
+// larger part of the batch.
 //
-//   b_i such that a_i + c_i·b_i is the same for all i, Σ b_i = N·batch ;  x: the job's optimiser on  Σ b_i·g_i / Σ b_i
+//   b_i such that a_i + c_i·b_i is the same for all i, Σ b_i = N·batch ;  x: the job's optimiser on
+//    Σ b_i·g_i / Σ b_i
 //
-// Ji et al., "Dynamic Batch Size" for distributed SGD with a parameter server (2019); known to us from the abstract: b_i ∝ speed is
-// certain, fitting t(b) = a + c·b on line, its dead band (new sizes only when one of them would move by more) and bounds are ours.
-// The speed is that of the computing alone. The first round gives everybody the job's batch.
+// Ji et al., "Dynamic Batch Size" for distributed SGD with a parameter server (2019); known to us
+// from the abstract: b_i ∝ speed is certain, fitting t(b) = a + c·b on line, its dead band (new
+// sizes only when one of them would move by more) and bounds are ours. The speed is that of the
+// computing alone. The first round gives everybody the job's batch.
 #include <cmath>
 
-#include "tools/lab/references/registry.h"
 #include "tools/lab/references/batch_sizing.h"
 #include "tools/lab/references/parameter_server.h"
+#include "tools/lab/references/registry.h"
 
 namespace gossipd::lab {
 
@@ -20,12 +23,16 @@ class DbsSgd : public ParameterServer {
   std::vector<Setting> settings() override {
     std::vector<Setting> settings = server_settings();
     SettingTable table(settings);
-    table.number("strategy.dead_band", "", "", dead_band_, 0, 10, "batches change only when one of them would by more than this share");
-    table.integer("strategy.batch_min", "", "samples", least_, 1, 1'000'000, "no machine gets less");
-    table.integer("strategy.batch_max", "", "samples", most_, 0, 1'000'000, "no machine gets more; 0: eight times the job's batch");
+    table.number("strategy.dead_band", "", "", dead_band_, 0, 10,
+                 "batches change only when one of them would by more than this share");
+    table.integer("strategy.batch_min", "", "samples", least_, 1, 1'000'000,
+                  "no machine gets less");
+    table.integer("strategy.batch_max", "", "samples", most_, 0, 1'000'000,
+                  "no machine gets more; 0: eight times the job's batch");
     return settings;
   }
-  State state() const override { return {Reference::optimizer_floats() + floats(), 0}; }  // with the sum of gradients
+  // with the sum of gradients
+  State state() const override { return {Reference::optimizer_floats() + floats(), 0}; }
 
  protected:
   void begin_rounds() override {
@@ -64,7 +71,8 @@ class DbsSgd : public ParameterServer {
 
   void resize() {
     const std::uint32_t most = most_ > 0 ? most_ : 8 * job().batch;
-    const auto wanted = balanced_batches(fits_, nodes() * std::uint64_t{job().batch}, std::min(least_, most), most);
+    const auto wanted =
+        balanced_batches(fits_, nodes() * std::uint64_t{job().batch}, std::min(least_, most), most);
     for (std::size_t w = 0; w < nodes(); ++w) {
       const double change = std::abs(static_cast<double>(wanted[w]) - batches_[w]) / batches_[w];
       if (change <= dead_band_) continue;

@@ -1,14 +1,17 @@
-// tools/lab/references/dc_asgd.cpp - DC-ASGD: a late gradient is moved to where the model is now, by a cheap curvature.
+// tools/lab/references/dc_asgd.cpp - DC-ASGD: a late gradient is moved to where the model is now,
+// by a cheap curvature.
 //
 //   constant:  λ = λ0                                       (λ0 = 0.04)
 //   adaptive:  MS = m·MS + (1−m)·g⊙g ;  λ = λ0/√(MS + ε)     (λ0 = 2, m = 0.95, ε = 1e-7)
-//   g_c = g + λ·g⊙g⊙(x − x_bak(i)) ;  x −= η·(g_c + wd·x)      x_bak(i): what worker i was sent, the initial model at first
+//   g_c = g + λ·g⊙g⊙(x − x_bak(i)) ;  x −= η·(g_c + wd·x)
+//     x_bak(i): what worker i was sent, the initial model at first
 //
-// Zheng et al., "Asynchronous Stochastic Gradient Descent with Delay Compensation" (ICML 2017); certain, weight decay
-// outside the compensation as in MXNet's implementation. The paper's formula has no momentum: the default here. One MS for all workers.
-#include "tools/lab/references/registry.h"
+// Zheng et al., "Asynchronous Stochastic Gradient Descent with Delay Compensation" (ICML 2017);
+// certain, weight decay outside the compensation as in MXNet's implementation. The paper's formula
+// has no momentum: the default here. One MS for all workers.
 #include "tools/lab/references/formulas.h"
 #include "tools/lab/references/parameter_server.h"
+#include "tools/lab/references/registry.h"
 
 namespace gossipd::lab {
 
@@ -19,9 +22,12 @@ class DcAsgd : public ParameterServer {
   std::vector<Setting> settings() override {
     std::vector<Setting> settings = server_settings();
     SettingTable table(settings);
-    table.one_of("strategy.mode", "", mode_, {"constant", "adaptive"}, "the same lambda for every parameter, or by the gradient's size");
-    table.number("strategy.lambda0", "", "", lambda0_, 0, 1e6, "strength; 0 means the paper's: 0.04 constant, 2 adaptive");
-    table.number("strategy.m", "", "", m_, 0, 1, "adaptive: how slowly the mean square of the gradients moves");
+    table.one_of("strategy.mode", "", mode_, {"constant", "adaptive"},
+                 "the same lambda for every parameter, or by the gradient's size");
+    table.number("strategy.lambda0", "", "", lambda0_, 0, 1e6,
+                 "strength; 0 means the paper's: 0.04 constant, 2 adaptive");
+    table.number("strategy.m", "", "", m_, 0, 1,
+                 "adaptive: how slowly the mean square of the gradients moves");
     add_momentum(table, momentum_);
     return settings;
   }
@@ -29,7 +35,8 @@ class DcAsgd : public ParameterServer {
     return sgd_only(job, "dc-asgd compensates for the delay of SGD's steps");
   }
   State state() const override {
-    return {optimizer_floats(momentum_) + (nodes() + (mode_ == Mode::adaptive ? 1 : 0)) * floats(), 0};
+    return {optimizer_floats(momentum_) + (nodes() + (mode_ == Mode::adaptive ? 1 : 0)) * floats(),
+            0};
   }
 
  protected:
@@ -41,7 +48,8 @@ class DcAsgd : public ParameterServer {
     if (mode_ == Mode::constant)
       delay_compensate(lambda, landing.values, model_, landing.taken_at);
     else
-      delay_compensate_adaptive(lambda, static_cast<float>(m_), mean_square_, landing.values, model_, landing.taken_at);
+      delay_compensate_adaptive(lambda, static_cast<float>(m_), mean_square_, landing.values,
+                                model_, landing.taken_at);
     descend(momentum_, landing.worker, landing.learning_rate, landing.values);
     updated();
   }

@@ -1,14 +1,17 @@
-// tools/lab/references/easgd.cpp - EASGD: workers train by themselves, a spring ties each of them to the server's centre.
+// tools/lab/references/easgd.cpp - EASGD: workers train by themselves, a spring ties each of them
+// to the server's centre.
 //
-//   every tau steps of worker i:  d = α·(x_i − x̃) ;  x_i −= d ;  x̃ += d            (otherwise x_i: the job's optimiser)
+//   every tau steps of worker i:  d = α·(x_i − x̃) ;  x_i −= d ;  x̃ += d
+//     (otherwise x_i: the job's optimiser)
 //
-// Zhang, Choromanska, LeCun, "Deep learning with Elastic Averaging SGD" (2015), the asynchronous algorithm: α = 0.9/N, tau = 10
-// (with the job's momentum on the worker it is their EAMSGD); certain. The worker sends x_i, waits, and is sent d: 4·P bytes each way,
-// or by `strategy.codec`: then x_i as a difference to what the server was told before, and d with error feedback (ours). Asked
-// for its model the method answers with the centre; there is no last average.
-#include "tools/lab/references/registry.h"
+// Zhang, Choromanska, LeCun, "Deep learning with Elastic Averaging SGD" (2015), the asynchronous
+// algorithm: α = 0.9/N, tau = 10 (with the job's momentum on the worker it is their EAMSGD);
+// certain. The worker sends x_i, waits, and is sent d: 4·P bytes each way, or by `strategy.codec`:
+// then x_i as a difference to what the server was told before, and d with error feedback (ours).
+// Asked for its model the method answers with the centre; there is no last average.
 #include "tools/lab/references/formulas.h"
 #include "tools/lab/references/local_training.h"
+#include "tools/lab/references/registry.h"
 
 namespace gossipd::lab {
 
@@ -19,9 +22,12 @@ class Easgd : public LocalTraining {
   std::vector<Setting> settings() override {
     std::vector<Setting> settings;
     SettingTable table(settings);
-    table.number("strategy.server_bps", "", "bit/s", server_bps_, 1e3, 1e15, "the server's line, each way");
-    table.integer("strategy.tau", "", "steps", tau_, 1, 1'000'000, "steps between two exchanges of a worker");
-    table.number("strategy.alpha", "", "", alpha_, 0, 1, "how far the elastic pulls; 0 means the paper's 0.9 / N");
+    table.number("strategy.server_bps", "", "bit/s", server_bps_, 1e3, 1e15,
+                 "the server's line, each way");
+    table.integer("strategy.tau", "", "steps", tau_, 1, 1'000'000,
+                  "steps between two exchanges of a worker");
+    table.number("strategy.alpha", "", "", alpha_, 0, 1,
+                 "how far the elastic pulls; 0 means the paper's 0.9 / N");
     add_codec(table, "strategy.codec", codec_, codec_help);
     return settings;
   }
@@ -48,8 +54,10 @@ class Easgd : public LocalTraining {
  private:
   void go_on(std::size_t i) {
     train(i, [this, i] {
-      if (machine(i).steps % tau_ == 0 || exhausted()) exchange(i);
-      else go_on(i);
+      if (machine(i).steps % tau_ == 0 || exhausted())
+        exchange(i);
+      else
+        go_on(i);
     });
   }
 

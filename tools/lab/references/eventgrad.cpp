@@ -1,18 +1,21 @@
-// tools/lab/references/eventgrad.cpp - EventGraD: a tensor goes to both ring neighbours when its norm has moved by a threshold.
+// tools/lab/references/eventgrad.cpp - EventGraD: a tensor goes to both ring neighbours when its
+// norm has moved by a threshold.
 //
 //   each pass of machine i: gradient at x ;  for each tensor t:
-//     θ_t *= horizon ;  send if |‖x_t‖ − ‖x_t‖ as last sent| ≥ θ_t or pass < 30 ;  when sent: θ_t = mean of the last two slopes,
+//     θ_t *= horizon ;  send if |‖x_t‖ − ‖x_t‖ as last sent| ≥ θ_t or pass < 30 ;  when sent: θ_t =
+//     mean of the last two slopes,
 //     slope = |change of the norm| / passes since the last sending
 //     x_t ← (x_t + left_t + right_t) / 3     with whatever of the neighbours lies there
 //   then the job's optimiser with that gradient
 //
-// Ghosh, Aravena, Gupta, "EventGraD: Event-triggered communication in parallel machine learning" (2022); rule, history of two and warm-up of 30
-// passes as in the authors' code, which starts the neighbours' tensors at zero: here at the initial model. horizon 0.95 and the codec are ours.
-// With a constant threshold θ_t never changes. Two machines have one neighbour, that counts once.
+// Ghosh, Aravena, Gupta, "EventGraD: Event-triggered communication in parallel machine learning"
+// (2022); rule, history of two and warm-up of 30 passes as in the authors' code, which starts the
+// neighbours' tensors at zero: here at the initial model. horizon 0.95 and the codec are ours. With
+// a constant threshold θ_t never changes. Two machines have one neighbour, that counts once.
 #include <cmath>
 
-#include "tools/lab/references/registry.h"
 #include "tools/lab/references/local_training.h"
+#include "tools/lab/references/registry.h"
 
 namespace gossipd::lab {
 
@@ -23,14 +26,20 @@ class EventGrad : public LocalTraining {
   std::vector<Setting> settings() override {
     std::vector<Setting> settings = local_settings();
     SettingTable table(settings);
-    table.one_of("strategy.threshold_kind", "", kind_, {"adaptive", "constant"}, "from the norm's slope, or the same for ever");
-    table.number("strategy.horizon", "", "", horizon_, 0, 10, "adaptive: the threshold is multiplied by this in every pass");
-    table.number("strategy.threshold", "", "", constant_, 0, 1e6, "constant: change of a tensor's norm that makes a machine send it");
-    table.integer("strategy.warmup", "", "passes", warmup_, 0, 1'000'000, "everything is sent in the first passes");
+    table.one_of("strategy.threshold_kind", "", kind_, {"adaptive", "constant"},
+                 "from the norm's slope, or the same for ever");
+    table.number("strategy.horizon", "", "", horizon_, 0, 10,
+                 "adaptive: the threshold is multiplied by this in every pass");
+    table.number("strategy.threshold", "", "", constant_, 0, 1e6,
+                 "constant: change of a tensor's norm that makes a machine send it");
+    table.integer("strategy.warmup", "", "passes", warmup_, 0, 1'000'000,
+                  "everything is sent in the first passes");
     return settings;
   }
   // With the neighbours' tensors, and what a codec keeps.
-  State state() const override { return {0, optimizer_floats() + 2 * floats() + (replicas_ ? replicas_->floats() / nodes() : 0)}; }
+  State state() const override {
+    return {0, optimizer_floats() + 2 * floats() + (replicas_ ? replicas_->floats() / nodes() : 0)};
+  }
 
  protected:
   void begin_training() override {
@@ -106,9 +115,9 @@ class EventGrad : public LocalTraining {
   double horizon_ = 0.95, constant_ = 0.01;
   std::uint64_t warmup_ = 30;
   std::unique_ptr<PairReplicas> replicas_;
-  std::vector<std::vector<Tensor>> tensors_;           // [machine][tensor]
-  std::vector<std::vector<std::size_t>> neighbours_;   // of each machine
-  std::vector<Vectors> heard_;                         // [machine][neighbour]
+  std::vector<std::vector<Tensor>> tensors_;          // [machine][tensor]
+  std::vector<std::vector<std::size_t>> neighbours_;  // of each machine
+  std::vector<Vectors> heard_;                        // [machine][neighbour]
 };
 
 }  // namespace

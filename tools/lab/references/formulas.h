@@ -1,5 +1,5 @@
-// tools/lab/references/formulas.h - the reference rows' formulas, apart from any machine, so that tests can hold
-// them against brute force. Pure functions.
+// tools/lab/references/formulas.h - the reference rows' formulas, apart from any machine, so that
+// tests can hold them against brute force. Pure functions.
 #pragma once
 
 #include <algorithm>
@@ -9,14 +9,16 @@
 
 namespace gossipd::lab {
 
-// ---- SMEGA2: θ̂ = θ − η·β·(velocity·V + gathered·G) is the server's model after `horizon` more updates whose gradients
-// are zero. V becomes β·V + G/N, and G zero, whenever the counter s (updates so far modulo N) comes back to 0.
-// For horizon = N: velocity = N + s(β − 1), gathered = s/N, the formula of the authors' code.
+// ---- SMEGA2: θ̂ = θ − η·β·(velocity·V + gathered·G) is the server's model after `horizon` more
+// updates whose gradients are zero. V becomes β·V + G/N, and G zero, whenever the counter s
+// (updates so far modulo N) comes back to 0. For horizon = N: velocity = N + s(β − 1), gathered =
+// s/N, the formula of the authors' code.
 struct RollOut {
   double velocity = 0;
   double gathered = 0;
 };
-[[nodiscard]] inline RollOut smega2_roll_out(std::uint64_t workers, std::uint64_t s, double beta, double horizon) {
+[[nodiscard]] inline RollOut smega2_roll_out(std::uint64_t workers, std::uint64_t s, double beta,
+                                             double horizon) {
   RollOut sum;
   double velocity = 1, gathered = 0;  // V of the window at hand in terms of V and G now
   double window = static_cast<double>(workers - s), taken_over = 1.0 / static_cast<double>(workers);
@@ -32,12 +34,15 @@ struct RollOut {
   return sum;
 }
 
-// ---- DC-ASGD: g += λ ⊙ g ⊙ g ⊙ (x − x_then); λ = λ0, or λ0/√(MS + ε) with MS = m·MS + (1 − m)·g ⊙ g.
-inline void delay_compensate(float lambda, std::span<float> g, std::span<const float> x, std::span<const float> x_then) {
+// ---- DC-ASGD: g += λ ⊙ g ⊙ g ⊙ (x − x_then); λ = λ0, or λ0/√(MS + ε) with MS = m·MS + (1 − m)·g ⊙
+// g.
+inline void delay_compensate(float lambda, std::span<float> g, std::span<const float> x,
+                             std::span<const float> x_then) {
   for (std::size_t p = 0; p < g.size(); ++p) g[p] += lambda * g[p] * g[p] * (x[p] - x_then[p]);
 }
-inline void delay_compensate_adaptive(float lambda0, float m, std::span<float> mean_square, std::span<float> g,
-                                      std::span<const float> x, std::span<const float> x_then) {
+inline void delay_compensate_adaptive(float lambda0, float m, std::span<float> mean_square,
+                                      std::span<float> g, std::span<const float> x,
+                                      std::span<const float> x_then) {
   constexpr float epsilon = 1e-7f;
   for (std::size_t p = 0; p < g.size(); ++p) {
     const float square = g[p] * g[p];
@@ -46,13 +51,16 @@ inline void delay_compensate_adaptive(float lambda0, float m, std::span<float> m
   }
 }
 
-// ---- EASGD's elastic: d = α(x_i − x̃); the worker goes back by d, the centre forward by d: their sum stays.
-inline void elastic_difference(float alpha, std::span<const float> worker, std::span<const float> centre, std::span<float> d) {
+// ---- EASGD's elastic: d = α(x_i − x̃); the worker goes back by d, the centre forward by d: their
+// sum stays.
+inline void elastic_difference(float alpha, std::span<const float> worker,
+                               std::span<const float> centre, std::span<float> d) {
   for (std::size_t p = 0; p < d.size(); ++p) d[p] = alpha * (worker[p] - centre[p]);
 }
 
 // ---- Quadratic synchronisation rule: H = max(H_base, ⌊(α/η)²⌋).
-[[nodiscard]] inline std::uint64_t quadratic_period(std::uint64_t base, double alpha, double learning_rate) {
+[[nodiscard]] inline std::uint64_t quadratic_period(std::uint64_t base, double alpha,
+                                                    double learning_rate) {
   if (learning_rate <= 0) return std::uint64_t{1} << 32;
   const double ratio = alpha / learning_rate;
   return std::max(base, static_cast<std::uint64_t>(std::min(ratio * ratio, 0x1p32)));

@@ -1,16 +1,22 @@
-// tools/lab/references/gossip_sgd.cpp - gossiping SGD and its adaptive kind: a machine sends its model to a random one, which averages it in.
+// tools/lab/references/gossip_sgd.cpp - gossiping SGD and its adaptive kind: a machine sends its
+// model to a random one, which averages it in.
 //
-//   gossip-sgd:       after every `period` steps of machine i, for a random j ≠ i:                x_j ← ½·(x_i + x_j)
-//   adaptive-gossip:  after a step with ‖x_i − x_last‖ > θ·‖x_last‖, x_last: x_i as it was sent last:  the same
+//   gossip-sgd:       after every `period` steps of machine i, for a random j ≠ i:
+//                     x_j ← ½·(x_i + x_j)
+//   adaptive-gossip:  after a step with ‖x_i − x_last‖ > θ·‖x_last‖, x_last: x_i as it was sent
+//                     last:  the same
 //
-// Jin et al., "How to scale distributed deep learning?" (2016), the pushing kind. Ho, Wu, Liu, "Adaptive Communication for Distributed
-// Deep Learning" (CCGRID 2018), known to us from the abstract: the relative change of the whole model is our reading of "changed enough", and θ = 0.05
-// ours. Who sends goes on when its message has arrived (a blocking send): else nothing would hold back a machine that makes messages faster than its
-// wire takes them, and what arrives would be minutes old. Nobody waits for another's message: it is averaged in at once, also while a gradient is computed.
-#include "tools/lab/references/registry.h"
+// Jin et al., "How to scale distributed deep learning?" (2016), the pushing kind. Ho, Wu, Liu,
+// "Adaptive Communication for Distributed Deep Learning" (CCGRID 2018), known to us from the
+// abstract: the relative change of the whole model is our reading of "changed enough", and θ = 0.05
+// ours. Who sends goes on when its message has arrived (a blocking send): else nothing would hold
+// back a machine that makes messages faster than its wire takes them, and what arrives would be
+// minutes old. Nobody waits for another's message: it is averaged in at once, also while a gradient
+// is computed.
 #include "core/base/random.h"
 #include "tools/lab/references/formulas.h"
 #include "tools/lab/references/local_training.h"
+#include "tools/lab/references/registry.h"
 
 namespace gossipd::lab {
 
@@ -24,7 +30,10 @@ class RandomPeer : public LocalTraining {
     table.number("strategy.weight", "", "", weight_, 0, 1, "of what has arrived in the average");
     return settings;
   }
-  State state() const override { return {0, optimizer_floats() + (replicas_ ? replicas_->floats() / nodes() : 0) + extra_floats()}; }
+  State state() const override {
+    return {0,
+            optimizer_floats() + (replicas_ ? replicas_->floats() / nodes() : 0) + extra_floats()};
+  }
 
  protected:
   // After a step of i: does it send?
@@ -64,7 +73,8 @@ class GossipSgd : public RandomPeer {
  public:
   std::vector<Setting> settings() override {
     std::vector<Setting> settings = RandomPeer::settings();
-    SettingTable(settings).integer("strategy.period", "", "steps", period_, 1, 1'000'000, "steps between two messages of a machine");
+    SettingTable(settings).integer("strategy.period", "", "steps", period_, 1, 1'000'000,
+                                   "steps between two messages of a machine");
     return settings;
   }
 
@@ -79,7 +89,8 @@ class AdaptiveGossip : public RandomPeer {
  public:
   std::vector<Setting> settings() override {
     std::vector<Setting> settings = RandomPeer::settings();
-    SettingTable(settings).number("strategy.threshold", "", "", threshold_, 0, 1e6, "relative change of the model that makes a machine send it");
+    SettingTable(settings).number("strategy.threshold", "", "", threshold_, 0, 1e6,
+                                  "relative change of the model that makes a machine send it");
     return settings;
   }
 

@@ -1,14 +1,17 @@
-// tools/lab/references/lc_asgd.cpp - LC-ASGD: a late gradient is scaled by what the loss will have become when it lands.
+// tools/lab/references/lc_asgd.cpp - LC-ASGD: a late gradient is scaled by what the loss will have
+// become when it lands.
 //
 //   g_c = g · clamp( ℓ̂(now) / ℓ(then), lo, hi ) ;  then the job's SGD
 //
-// Li, He, Ren, Mao, "LC-ASGD" (ICPP 2020): the server predicts each worker's lag and loss with LSTMs and compensates the loss. Known to us
-// from the abstract only; added as a constant a compensation would not change the gradient, hence the scale: our reading.
-// ℓ̂ is forecast from this worker's losses, one observation for each gradient, time counted in updates of the server: as the
-// gradient lands its lag is known and need not be predicted. The predictors are the core's (core/correction/loss_trust.h).
+// Li, He, Ren, Mao, "LC-ASGD" (ICPP 2020): the server predicts each worker's lag and loss with
+// LSTMs and compensates the loss. Known to us from the abstract only; added as a constant a
+// compensation would not change the gradient, hence the scale: our reading. ℓ̂ is forecast from
+// this worker's losses, one observation for each gradient, time counted in updates of the server:
+// as the gradient lands its lag is known and need not be predicted. The predictors are the core's
+// (core/correction/loss_trust.h).
 #include "core/correction/loss_trust.h"
-#include "tools/lab/references/registry.h"
 #include "tools/lab/references/parameter_server.h"
+#include "tools/lab/references/registry.h"
 
 namespace gossipd::lab {
 
@@ -19,8 +22,10 @@ class LcAsgd : public ParameterServer {
   std::vector<Setting> settings() override {
     std::vector<Setting> settings = server_settings();
     SettingTable table(settings);
-    table.one_of("strategy.predictor", "", predictor_, {"holt", "lstm"}, "level and slope, or a small LSTM trained on line");
-    table.number("strategy.scale_min", "", "", lowest_, 0, 1, "a gradient is scaled by at least so much");
+    table.one_of("strategy.predictor", "", predictor_, {"holt", "lstm"},
+                 "level and slope, or a small LSTM trained on line");
+    table.number("strategy.scale_min", "", "", lowest_, 0, 1,
+                 "a gradient is scaled by at least so much");
     table.number("strategy.scale_max", "", "", highest_, 1, 100, "and by at most so much");
     add_momentum(table, momentum_);
     return settings;
@@ -33,7 +38,8 @@ class LcAsgd : public ParameterServer {
  protected:
   void prepare() override {
     for (std::size_t i = 0; i < nodes(); ++i)
-      forecasters_.push_back(make_forecaster(predictor_ == Predictor::holt ? LossTrust::holt : LossTrust::lstm));
+      forecasters_.push_back(
+          make_forecaster(predictor_ == Predictor::holt ? LossTrust::holt : LossTrust::lstm));
   }
 
   void take_in(const Landing& landing) override {

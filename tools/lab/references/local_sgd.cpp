@@ -1,13 +1,17 @@
-// tools/lab/references/local_sgd.cpp - local SGD: H steps on every machine, then the models are averaged.
+// tools/lab/references/local_sgd.cpp - local SGD: H steps on every machine, then the models are
+// averaged.
 //
-//   x ← x + mean_i (x_i − x)   after H steps ;  quadratic rule: H = max(H_base, ⌊(α/η)²⌋), η at the round's beginning,
+//   x ← x + mean_i (x_i − x)   after H steps ;  quadratic rule: H = max(H_base, ⌊(α/η)²⌋), η at the
+//   round's beginning,
 //                                               of a round in the warm-up its peak
 //
-// Stich, "Local SGD Converges Fast and Communicates Little" (2019); Gu et al., "A Quadratic Synchronization Rule for Distributed Deep Learning"
-// (ICLR 2024). Certain. The optimiser's state stays on its machine. A codec other than fp32 is applied to the differences, with error feedback (ours).
-#include "tools/lab/references/registry.h"
+// Stich, "Local SGD Converges Fast and Communicates Little" (2019); Gu et al., "A Quadratic
+// Synchronization Rule for Distributed Deep Learning" (ICLR 2024). Certain. The optimiser's state
+// stays on its machine. A codec other than fp32 is applied to the differences, with error feedback
+// (ours).
 #include "tools/lab/references/formulas.h"
 #include "tools/lab/references/local_training.h"
+#include "tools/lab/references/registry.h"
 
 namespace gossipd::lab {
 
@@ -19,15 +23,18 @@ class LocalSgd : public RoundTraining {
     std::vector<Setting> settings = round_settings();
     SettingTable table(settings);
     table.one_of("strategy.rule", "", rule_, {"fixed", "quadratic"}, "how many steps a round has");
-    table.integer("strategy.period", "", "steps", period_steps_, 1, 1'000'000, "fixed: steps of a round; quadratic: the fewest (H_base)");
-    table.number("strategy.alpha", "", "", alpha_, 0, 1e6, "quadratic: rounds grow as (alpha / learning rate)^2");
+    table.integer("strategy.period", "", "steps", period_steps_, 1, 1'000'000,
+                  "fixed: steps of a round; quadratic: the fewest (H_base)");
+    table.number("strategy.alpha", "", "", alpha_, 0, 1e6,
+                 "quadratic: rounds grow as (alpha / learning rate)^2");
     return settings;
   }
 
  protected:
   std::uint64_t period() override {
     if (rule_ == Rule::fixed) return period_steps_;
-    return quadratic_period(period_steps_, alpha_, warming_up() ? learning_rate_peak(job()) : learning_rate());
+    return quadratic_period(period_steps_, alpha_,
+                            warming_up() ? learning_rate_peak(job()) : learning_rate());
   }
   void outer_step(const Vector& change) override {
     for (std::size_t p = 0; p < floats(); ++p) shared()[p] += change[p];

@@ -12,8 +12,10 @@ std::vector<Setting> LocalTraining::local_settings() {
   std::vector<Setting> settings;
   SettingTable table(settings);
   add_codec(table, "strategy.codec", codec_, codec_help);
-  table.boolean("strategy.final_average", "", final_average_, "average all models at the end; its bytes are counted");
-  add_codec(table, "strategy.final_codec", final_codec_, "how that average is encoded; fp32: exactly");
+  table.boolean("strategy.final_average", "", final_average_,
+                "average all models at the end; its bytes are counted");
+  add_codec(table, "strategy.final_codec", final_codec_,
+            "how that average is encoded; fp32: exactly");
   return settings;
 }
 
@@ -23,14 +25,14 @@ void LocalTraining::begin() {
 }
 
 Send LocalTraining::wires() {
-  return [this](std::size_t from, std::size_t to, std::uint64_t bytes, std::function<void()> arrived) {
-    send(from, to, bytes, std::move(arrived));
-  };
+  return [this](std::size_t from, std::size_t to, std::uint64_t bytes,
+                std::function<void()> arrived) { send(from, to, bytes, std::move(arrived)); };
 }
 
 bool LocalTraining::compute(std::size_t i, std::function<void(Gradient&)> then) {
   if (!take(job().batch)) return false;
-  gradient(i, machines_[i].x, job().batch, [then = std::move(then)](Gradient gradient) { then(gradient); });
+  gradient(i, machines_[i].x, job().batch,
+           [then = std::move(then)](Gradient gradient) { then(gradient); });
   return true;
 }
 
@@ -50,8 +52,10 @@ bool LocalTraining::train(std::size_t i, Action then) {
 }
 
 std::unique_ptr<MeanExchange> LocalTraining::make_last_exchange(AllReduce algorithm) {
-  if (final_codec_.id == CodecId::fp32) return make_exact_exchange({algorithm, WireFloat::fp32}, wires());
-  return make_compressed_exchange(make_codec_compressor(final_codec_), Gather::two_phase, 1.0, wires());
+  if (final_codec_.id == CodecId::fp32)
+    return make_exact_exchange({algorithm, WireFloat::fp32}, wires());
+  return make_compressed_exchange(make_codec_compressor(final_codec_), Gather::two_phase, 1.0,
+                                  wires());
 }
 
 void LocalTraining::close() {
@@ -66,16 +70,21 @@ void LocalTraining::close() {
 
 // ---- PairReplicas ----
 
-PairReplicas::Message PairReplicas::publish(std::size_t i, std::size_t j, const Vector& x) { return publish(i, j, x, {0, x.size()}); }
+PairReplicas::Message PairReplicas::publish(std::size_t i, std::size_t j, const Vector& x) {
+  return publish(i, j, x, {0, x.size()});
+}
 
-PairReplicas::Message PairReplicas::publish(std::size_t i, std::size_t j, const Vector& x, Range range) {
+PairReplicas::Message PairReplicas::publish(std::size_t i, std::size_t j, const Vector& x,
+                                            Range range) {
   const std::span<const float> target = std::span(x).subspan(range.begin, range.size());
-  if (codec_.id == CodecId::fp32) return {std::make_shared<const Vector>(target.begin(), target.end()), 4 * target.size()};
+  if (codec_.id == CodecId::fp32)
+    return {std::make_shared<const Vector>(target.begin(), target.end()), 4 * target.size()};
   const auto [place, fresh] = replicas_.try_emplace({i, j});
   if (fresh) place->second = initial_;
   const std::span<float> replica = range.of(place->second);
   Bytes bytes(encoded_size(codec_, target.size()));
-  if (!encode(codec_, target, replica, bytes)) std::ranges::copy(target, replica.begin());  // diverged, and stays so
+  // diverged, and stays so
+  if (!encode(codec_, target, replica, bytes)) std::ranges::copy(target, replica.begin());
   return {std::make_shared<const Vector>(replica.begin(), replica.end()), bytes.size()};
 }
 
@@ -94,9 +103,11 @@ std::vector<std::size_t> random_pairs(std::size_t nodes, std::uint64_t seed, std
 std::vector<Setting> RoundTraining::round_settings() {
   std::vector<Setting> settings = local_settings();
   SettingTable table(settings);
-  table.one_of("strategy.transport", "", transport_, {"all-gather", "two-phase"},
-               "codecs but fp32: all to all, or through owners of chunks that compress the mean once more");
-  table.one_of("strategy.all_reduce", "", algorithm_, {"ring", "halving-doubling", "tree"}, "codec fp32 and the last round");
+  table.one_of(
+      "strategy.transport", "", transport_, {"all-gather", "two-phase"},
+      "codecs but fp32: all to all, or through owners of chunks that compress the mean once more");
+  table.one_of("strategy.all_reduce", "", algorithm_, {"ring", "halving-doubling", "tree"},
+               "codec fp32 and the last round");
   return settings;
 }
 
@@ -111,8 +122,10 @@ void RoundTraining::begin_training() {
   if (codec().id == CodecId::fp32)
     each_ = make_exact_exchange({algorithm_, WireFloat::fp32}, wires());
   else
-    each_ = make_compressed_exchange(make_codec_compressor(codec()),
-                                     transport_ == Transport::all_gather ? Gather::all_gather : Gather::two_phase, error_decay(), wires());
+    each_ = make_compressed_exchange(
+        make_codec_compressor(codec()),
+        transport_ == Transport::all_gather ? Gather::all_gather : Gather::two_phase, error_decay(),
+        wires());
   last_ = make_last_exchange(algorithm_);
   begin_round();
 }
@@ -132,8 +145,9 @@ void RoundTraining::go_on(std::size_t i) {
   if (++ready_ == nodes()) exchange();
 }
 
-// When the samples are spent the round ends early, and its exchange is the last: with final_average it is exact, or in final_codec, and includes
-// what the compression still owes, as the other rows' last average is.
+// When the samples are spent the round ends early, and its exchange is the last: with final_average
+// it is exact, or in final_codec, and includes what the compression still owes, as the other rows'
+// last average is.
 void RoundTraining::exchange() {
   changes_.assign(nodes(), Vector(floats()));
   for (std::size_t i = 0; i < nodes(); ++i)

@@ -1,8 +1,9 @@
-// tools/lab/references/local_training.h - the part that all rows without a server share: every machine trains its own model.
+// tools/lab/references/local_training.h - the part that all rows without a server share: every
+// machine trains its own model.
 //
-// A step is the job's optimiser with a state of the machine's own (models/optimizer.h). When the samples
-// are spent and `strategy.final_average` is on, all models are averaged once more, bytes counted: exactly, by a ring all-reduce,
-// or in `strategy.final_codec`.
+// A step is the job's optimiser with a state of the machine's own (models/optimizer.h). When the
+// samples are spent and `strategy.final_average` is on, all models are averaged once more, bytes
+// counted: exactly, by a ring all-reduce, or in `strategy.final_codec`.
 #pragma once
 
 #include "core/exchange/codec.h"
@@ -14,7 +15,9 @@ namespace gossipd::lab {
 
 class LocalTraining : public Reference {
  public:
-  [[nodiscard]] std::span<const float> model(std::size_t machine) override { return machines_[machine].x; }
+  [[nodiscard]] std::span<const float> model(std::size_t machine) override {
+    return machines_[machine].x;
+  }
   [[nodiscard]] State state() const override { return {0, optimizer_floats()}; }
 
  protected:
@@ -57,9 +60,10 @@ class LocalTraining : public Reference {
   Vectors last_values_;
 };
 
-// What machine i has told machine j of its model. With fp32 that is the model itself; any other codec sends the difference to
-// what j has been told before (from the initial model on), so that what the quantiser lost is carried by the next message: N·P
-// floats on each machine that talks to all others.
+// What machine i has told machine j of its model. With fp32 that is the model itself; any other
+// codec sends the difference to what j has been told before (from the initial model on), so that
+// what the quantiser lost is carried by the next message: N·P floats on each machine that talks to
+// all others.
 class PairReplicas {
  public:
   PairReplicas(Codec codec, const Vector& initial) : codec_(codec), initial_(initial) {}
@@ -79,17 +83,21 @@ class PairReplicas {
   std::map<std::pair<std::size_t, std::size_t>, Vector> replicas_;
 };
 
-// A random pairing of all nodes for this round, the same for whoever asks; with an odd number one is paired with itself.
-[[nodiscard]] std::vector<std::size_t> random_pairs(std::size_t nodes, std::uint64_t seed, std::uint64_t round);
+// A random pairing of all nodes for this round, the same for whoever asks; with an odd number one
+// is paired with itself.
+[[nodiscard]] std::vector<std::size_t> random_pairs(std::size_t nodes, std::uint64_t seed,
+                                                    std::uint64_t round);
 
-// H steps on every machine, then all exchange what they have changed since the last round; whoever is ready waits.
+// H steps on every machine, then all exchange what they have changed since the last round; whoever
+// is ready waits.
 class RoundTraining : public LocalTraining {
  public:
   [[nodiscard]] State state() const override;
 
  protected:
   enum class Transport { all_gather, two_phase };
-  [[nodiscard]] virtual std::uint64_t period() = 0;                         // H of the round that begins
+  // H of the round that begins
+  [[nodiscard]] virtual std::uint64_t period() = 0;
   // Moves shared() by the mean of x_i − shared(), which is `change`.
   virtual void outer_step(const Vector& change) = 0;
   [[nodiscard]] virtual std::uint64_t outer_floats() const { return 0; }  // of its state
@@ -116,6 +124,7 @@ class RoundTraining : public LocalTraining {
   std::size_t ready_ = 0;
 };
 
-inline constexpr const char* codec_help = "how models and differences are encoded: fp32, bf16, int8, int4, ternary, top_k or top_k:KEEP";
+inline constexpr const char* codec_help =
+    "how models and differences are encoded: fp32, bf16, int8, int4, ternary, top_k or top_k:KEEP";
 
 }  // namespace gossipd::lab

@@ -1,14 +1,17 @@
 // tools/lab/references/noloco.cpp - NoLoCo: DiLoCo without an all-reduce, by random pairs.
 //
-//   after H steps, with this round's partner:  m = α·m + β·mean(Δ) + β·(mean(x_old) − x_old) ;  x = x_old + m
-//   Δ = (x after H steps) − x_old, means over the pair                       α = 0.5, β = 0.7, H = 50
+//   after H steps, with this round's partner:  m = α·m + β·mean(Δ) + β·(mean(x_old) − x_old) ;  x =
+//   x_old + m
+//   Δ = (x after H steps) − x_old, means over the pair
+//     α = 0.5, β = 0.7, H = 50
 //
-// Kolehmainen et al., "NoLoCo: No-all-reduce Low Communication Training Method for Large Models" (2025), as in the authors' code.
-// Both means have the same factor and Δ + x_old is the trained model: one model (4·P bytes) goes each way. A machine waits for
-// its partner only; with an odd number of machines one of them is its own. Pairs are drawn per round, the same for all. Who waits for a
-// partner that has run out of samples is its own partner at the end (our reading).
-#include "tools/lab/references/registry.h"
+// Kolehmainen et al., "NoLoCo: No-all-reduce Low Communication Training Method for Large Models"
+// (2025), as in the authors' code. Both means have the same factor and Δ + x_old is the trained
+// model: one model (4·P bytes) goes each way. A machine waits for its partner only; with an odd
+// number of machines one of them is its own. Pairs are drawn per round, the same for all. Who waits
+// for a partner that has run out of samples is its own partner at the end (our reading).
 #include "tools/lab/references/local_training.h"
+#include "tools/lab/references/registry.h"
 
 namespace gossipd::lab {
 
@@ -25,7 +28,9 @@ class NoLoco : public LocalTraining {
     return settings;
   }
   // With outer momentum, the model before the round, and what a codec keeps.
-  State state() const override { return {0, optimizer_floats() + 2 * floats() + (replicas_ ? replicas_->floats() / nodes() : 0)}; }
+  State state() const override {
+    return {0, optimizer_floats() + 2 * floats() + (replicas_ ? replicas_->floats() / nodes() : 0)};
+  }
 
  protected:
   void begin_training() override {
@@ -43,7 +48,8 @@ class NoLoco : public LocalTraining {
  private:
   struct Place {
     Vector old, m;
-    std::map<std::uint64_t, std::shared_ptr<const Vector>> inbox;  // by round: a partner may be ahead
+    // by round: a partner may be ahead
+    std::map<std::uint64_t, std::shared_ptr<const Vector>> inbox;
     std::uint64_t round = 0;
     std::uint64_t steps = 0;  // of this round
     bool waits = false;

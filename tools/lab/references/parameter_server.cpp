@@ -4,7 +4,8 @@ namespace gossipd::lab {
 
 std::vector<Setting> ParameterServer::server_settings() {
   std::vector<Setting> settings;
-  SettingTable(settings).number("strategy.server_bps", "", "bit/s", server_bps_, 1e3, 1e15, "the server's line, each way");
+  SettingTable(settings).number("strategy.server_bps", "", "bit/s", server_bps_, 1e3, 1e15,
+                                "the server's line, each way");
   return settings;
 }
 
@@ -57,10 +58,13 @@ void ParameterServer::pull(std::size_t worker, Action arrived) {
   });
 }
 
-void ParameterServer::descend(Momentum momentum, std::size_t worker, double learning_rate, Vector& gradient) {
+void ParameterServer::descend(Momentum momentum, std::size_t worker, double learning_rate,
+                              Vector& gradient) {
   if (momentum == Momentum::none) {
-    const float rate = static_cast<float>(learning_rate), decay = static_cast<float>(job().optimizer.weight_decay);
-    for (std::size_t p = 0; p < model_.size(); ++p) model_[p] -= rate * (gradient[p] + decay * model_[p]);
+    const float rate = static_cast<float>(learning_rate),
+                decay = static_cast<float>(job().optimizer.weight_decay);
+    for (std::size_t p = 0; p < model_.size(); ++p)
+      model_[p] -= rate * (gradient[p] + decay * model_[p]);
     return;
   }
   optimizers_.resize(momentum == Momentum::shared ? 1 : nodes());
@@ -75,7 +79,9 @@ std::uint64_t ParameterServer::optimizer_floats(Momentum momentum) const {
 
 std::optional<std::string> ParameterServer::mistake_of(Momentum momentum, const Job& job) {
   if (momentum != Momentum::none) return std::nullopt;
-  return sgd_only(job, "strategy.momentum = \"none\" is plain SGD (shared and per-worker take the job's optimiser)");
+  return sgd_only(
+      job,
+      "strategy.momentum = \"none\" is plain SGD (shared and per-worker take the job's optimiser)");
 }
 
 }  // namespace gossipd::lab

@@ -1,9 +1,11 @@
-// tools/lab/references/parameter_server.h - the loop of all rows in which one machine owns the model.
+// tools/lab/references/parameter_server.h - the loop of all rows in which one machine owns the
+// model.
 //
-// A worker computes a gradient at the model it was sent, pushes it (4·P bytes), the server takes it in
-// and replies with a model (4·P bytes); nobody waits for anybody else. The server is a machine of its
-// own whose line is wide unless `strategy.server_bps` says otherwise; its arithmetic takes no time.
-// Weight decay is added at the server, to the model that it owns (as an optimiser there does).
+// A worker computes a gradient at the model it was sent, pushes it (4·P bytes), the server takes it
+// in and replies with a model (4·P bytes); nobody waits for anybody else. The server is a machine
+// of its own whose line is wide unless `strategy.server_bps` says otherwise; its arithmetic takes
+// no time. Weight decay is added at the server, to the model that it owns (as an optimiser there
+// does).
 #pragma once
 
 #include "tools/lab/references/reference.h"
@@ -22,7 +24,7 @@ class ParameterServer : public Reference {
     const Vector& taken_at;  // the model it was computed at
     std::size_t worker = 0;
     double loss = 0;
-    double age = 0;          // updates of the server's model since it sent `taken_at`
+    double age = 0;  // updates of the server's model since it sent `taken_at`
     double learning_rate = 0;
   };
   enum class Momentum { none, shared, per_worker };
@@ -32,15 +34,19 @@ class ParameterServer : public Reference {
   // Changes model_ and counts that with updated().
   virtual void take_in(const Landing&) = 0;
   // What `worker` is sent.
-  virtual void reply(std::size_t /*worker*/, double /*learning_rate*/, Vector& out) { out = model_; }
+  virtual void reply(std::size_t /*worker*/, double /*learning_rate*/, Vector& out) {
+    out = model_;
+  }
 
   void begin() final;
-  virtual void begin_rounds();                          // the first gradient of every worker
-  void work(std::size_t worker, std::uint32_t batch);   // then lands
+  virtual void begin_rounds();                         // the first gradient of every worker
+  void work(std::size_t worker, std::uint32_t batch);  // then lands
   virtual void landed(Gradient gradient);
-  void pull(std::size_t worker, Action arrived);        // reply() travels to the worker
+  void pull(std::size_t worker, Action arrived);  // reply() travels to the worker
   void updated() { ++version_; }
-  [[nodiscard]] double age(std::size_t worker) const { return static_cast<double>(version_ - sent_version_[worker]); }
+  [[nodiscard]] double age(std::size_t worker) const {
+    return static_cast<double>(version_ - sent_version_[worker]);
+  }
   [[nodiscard]] std::size_t server() const { return server_; }
 
   // model_ by one step of the job's optimiser; optimizers_ are made as the first gradient comes.
@@ -59,7 +65,7 @@ class ParameterServer : public Reference {
   std::size_t server_ = 0;
   std::uint64_t version_ = 0;
   std::vector<std::uint64_t> sent_version_;
-  std::vector<Vector> at_;          // on each worker
+  std::vector<Vector> at_;                  // on each worker
   std::vector<OptimizerState> optimizers_;  // one, or one for each worker
 };
 

@@ -17,7 +17,8 @@ bool Reference::take(std::uint64_t batch) {
   return true;
 }
 
-void Reference::gradient(std::size_t worker, const Vector& at, std::uint32_t batch, std::function<void(Gradient)> done) {
+void Reference::gradient(std::size_t worker, const Vector& at, std::uint32_t batch,
+                         std::function<void(Gradient)> done) {
   ++under_way_;
   workers_[worker].gradient(at, batch, [this, done = std::move(done)](Gradient gradient) {
     done(std::move(gradient));

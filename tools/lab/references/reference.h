@@ -1,8 +1,9 @@
-// tools/lab/references/reference.h - the part that all reference rows share: budget, gradients, messages, the end.
+// tools/lab/references/reference.h - the part that all reference rows share: budget, gradients,
+// messages, the end.
 //
 // Samples are handed out before they are trained on (take()), so that every row trains on the same
-// number of them however many batches are under way. A row is finished when all are handed out and no
-// gradient and no message is under way any more. Reference rows know no failures: nobody dies,
+// number of them however many batches are under way. A row is finished when all are handed out and
+// no gradient and no message is under way any more. Reference rows know no failures: nobody dies,
 // freezes or joins, and no wire is cut.
 #pragma once
 
@@ -31,15 +32,20 @@ class Reference : public Strategy {
   [[nodiscard]] std::uint64_t model_bytes() const { return 4 * floats(); }
   [[nodiscard]] const Vector& initial() const { return initial_; }
   // Of the job's optimiser, for each model that it moves.
-  [[nodiscard]] std::uint64_t optimizer_floats() const { return optimizer_vectors(job().optimizer) * floats(); }
+  [[nodiscard]] std::uint64_t optimizer_floats() const {
+    return optimizer_vectors(job().optimizer) * floats();
+  }
   // The schedule's rate at the samples that the cluster has been trained on.
-  [[nodiscard]] double learning_rate() const { return learning_rate_at(job(), setup_->recorder.samples()); }
+  [[nodiscard]] double learning_rate() const {
+    return learning_rate_at(job(), setup_->recorder.samples());
+  }
   [[nodiscard]] bool warming_up() const { return is_warming_up(job(), setup_->recorder.samples()); }
 
   // Claims `batch` samples of the budget; false when all have been handed out.
   [[nodiscard]] bool take(std::uint64_t batch);
   [[nodiscard]] bool exhausted() const { return taken_ >= setup_->recorder.budget; }
-  void gradient(std::size_t worker, const Vector& at, std::uint32_t batch, std::function<void(Gradient)> done);
+  void gradient(std::size_t worker, const Vector& at, std::uint32_t batch,
+                std::function<void(Gradient)> done);
   // For a row whose formula is that of SGD.
   [[nodiscard]] static std::optional<std::string> sgd_only(const Job&, const std::string& reason);
   void send(std::size_t from, std::size_t to, std::uint64_t bytes, Action arrived);

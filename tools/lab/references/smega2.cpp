@@ -1,14 +1,16 @@
-// tools/lab/references/smega2.cpp - SMEGA2: workers are sent the server's model N updates ahead, in memory that does not grow with N.
+// tools/lab/references/smega2.cpp - SMEGA2: workers are sent the server's model N updates ahead, in
+// memory that does not grow with N.
 //
 //   on g:  g += wd·x ;  s = (s+1) mod N ;  G += g ;  u = g + β·V ;  if s == 0: V = β·V + G/N, G = 0
 //          x −= η·u ;  reply  x − η·β·[ (N + s(β−1))·V + (s/N)·G ]
 //
-// Cohen, Hakimi, Schuster, "SMEGA2: Distributed Asynchronous Deep Neural Network Training With a Single Momentum Buffer" (ICPP
-// 2022); as in the authors' code. `strategy.horizon = lag` is ours: each worker's horizon is the number of updates that its own
-// gradients were late (a moving average, its own landing included) instead of N.
-#include "tools/lab/references/registry.h"
+// Cohen, Hakimi, Schuster, "SMEGA2: Distributed Asynchronous Deep Neural Network Training With a
+// Single Momentum Buffer" (ICPP 2022); as in the authors' code. `strategy.horizon = lag` is ours:
+// each worker's horizon is the number of updates that its own gradients were late (a moving
+// average, its own landing included) instead of N.
 #include "tools/lab/references/formulas.h"
 #include "tools/lab/references/parameter_server.h"
+#include "tools/lab/references/registry.h"
 
 namespace gossipd::lab {
 
@@ -19,11 +21,15 @@ class Smega2 : public ParameterServer {
   std::vector<Setting> settings() override {
     std::vector<Setting> settings = server_settings();
     SettingTable table(settings);
-    table.one_of("strategy.horizon", "", horizon_, {"workers", "lag"}, "how far ahead: N updates, or this worker's own lag");
-    table.number("strategy.lag_smoothing", "", "", smoothing_, 0, 1, "horizon = lag: weight of the newest lag in the average");
+    table.one_of("strategy.horizon", "", horizon_, {"workers", "lag"},
+                 "how far ahead: N updates, or this worker's own lag");
+    table.number("strategy.lag_smoothing", "", "", smoothing_, 0, 1,
+                 "horizon = lag: weight of the newest lag in the average");
     return settings;
   }
-  std::optional<std::string> mistake(const Job& job) const override { return sgd_only(job, "smega2 looks ahead along SGD's momentum"); }
+  std::optional<std::string> mistake(const Job& job) const override {
+    return sgd_only(job, "smega2 looks ahead along SGD's momentum");
+  }
   // V and G beside the model: 3P with it, whatever N is.
   State state() const override { return {2 * floats(), 0}; }
 
@@ -35,7 +41,8 @@ class Smega2 : public ParameterServer {
   }
 
   void take_in(const Landing& landing) override {
-    const float rate = static_cast<float>(landing.learning_rate), decay = static_cast<float>(job().optimizer.weight_decay);
+    const float rate = static_cast<float>(landing.learning_rate),
+                decay = static_cast<float>(job().optimizer.weight_decay);
     const float n = static_cast<float>(nodes());
     s_ = (s_ + 1) % nodes();
     for (std::size_t p = 0; p < floats(); ++p) {
@@ -52,12 +59,15 @@ class Smega2 : public ParameterServer {
   }
 
   void reply(std::size_t worker, double learning_rate, Vector& out) override {
-    const double horizon = horizon_ == Horizon::workers ? static_cast<double>(nodes()) : lag_[worker];
+    const double horizon =
+        horizon_ == Horizon::workers ? static_cast<double>(nodes()) : lag_[worker];
     const RollOut ahead = smega2_roll_out(nodes(), s_, job().optimizer.momentum, horizon);
     const float step = static_cast<float>(learning_rate) * beta();
-    const float a = step * static_cast<float>(ahead.velocity), b = step * static_cast<float>(ahead.gathered);
+    const float a = step * static_cast<float>(ahead.velocity),
+                b = step * static_cast<float>(ahead.gathered);
     out.resize(floats());
-    for (std::size_t p = 0; p < floats(); ++p) out[p] = model_[p] - (a * velocity_[p] + b * gathered_[p]);
+    for (std::size_t p = 0; p < floats(); ++p)
+      out[p] = model_[p] - (a * velocity_[p] + b * gathered_[p]);
   }
 
  private:
@@ -67,8 +77,8 @@ class Smega2 : public ParameterServer {
   Horizon horizon_ = Horizon::workers;
   double smoothing_ = 0.1;
   Vector velocity_, gathered_;
-  std::size_t s_ = 0;         // updates so far modulo N
-  std::vector<double> lag_;   // of each worker, in updates
+  std::size_t s_ = 0;        // updates so far modulo N
+  std::vector<double> lag_;  // of each worker, in updates
 };
 
 }  // namespace

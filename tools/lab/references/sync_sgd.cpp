@@ -1,15 +1,18 @@
-// tools/lab/references/sync_sgd.cpp - synchronous SGD: every step is taken with the mean gradient of all machines, by an all-reduce.
+// tools/lab/references/sync_sgd.cpp - synchronous SGD: every step is taken with the mean gradient
+// of all machines, by an all-reduce.
 //
 //   g = mean_i g_i(x) ;  x: the job's optimiser on g, on every machine alike
 //
-// Compression: none; fp16 (rounded at every hop); int8 with error feedback, two-phase as in 1-bit Adam (Tang et al. 2021); top-k with error feedback,
-// gathered by all (Aji and Heafield 2017, DGC without its extras); low-rank: PowerSGD (Vogels et al. 2019). Linear scaling of the rate
-// with the number of machines: Goyal et al. 2017 (the warm-up is the job's). Certain but for our choice of collective for int8.
-// One copy of model and optimiser stands for all machines: they hold the same bits. The all-reduce begins when the last machine
-// has its gradient, and the next step when the last one has the mean.
-#include "tools/lab/references/registry.h"
+// Compression: none; fp16 (rounded at every hop); int8 with error feedback, two-phase as in 1-bit
+// Adam (Tang et al. 2021); top-k with error feedback, gathered by all (Aji and Heafield 2017, DGC
+// without its extras); low-rank: PowerSGD (Vogels et al. 2019). Linear scaling of the rate with the
+// number of machines: Goyal et al. 2017 (the warm-up is the job's). Certain but for our choice of
+// collective for int8. One copy of model and optimiser stands for all machines: they hold the same
+// bits. The all-reduce begins when the last machine has its gradient, and the next step when the
+// last one has the mean.
 #include "tools/lab/references/compression.h"
 #include "tools/lab/references/reference.h"
+#include "tools/lab/references/registry.h"
 
 namespace gossipd::lab {
 
@@ -20,11 +23,15 @@ class SyncSgd : public Reference {
   std::vector<Setting> settings() override {
     std::vector<Setting> settings;
     SettingTable table(settings);
-    table.one_of("strategy.all_reduce", "", algorithm_, {"ring", "halving-doubling", "tree"}, "of none, fp16 and low-rank");
-    table.one_of("strategy.compression", "", compression_, {"none", "fp16", "int8", "top-k", "low-rank"}, "of the gradients");
-    table.number("strategy.share", "", "", share_, 1e-6, 1, "top-k: the share of the entries that is sent");
+    table.one_of("strategy.all_reduce", "", algorithm_, {"ring", "halving-doubling", "tree"},
+                 "of none, fp16 and low-rank");
+    table.one_of("strategy.compression", "", compression_,
+                 {"none", "fp16", "int8", "top-k", "low-rank"}, "of the gradients");
+    table.number("strategy.share", "", "", share_, 1e-6, 1,
+                 "top-k: the share of the entries that is sent");
     table.integer("strategy.rank", "", "", rank_, 1, 1024, "low-rank: of each matrix");
-    table.boolean("strategy.scale_learning_rate", "", scale_, "the learning rate times the number of machines");
+    table.boolean("strategy.scale_learning_rate", "", scale_,
+                  "the learning rate times the number of machines");
     return settings;
   }
   std::span<const float> model(std::size_t) override { return x_; }
@@ -43,18 +50,23 @@ class SyncSgd : public Reference {
   enum class Compression { none, fp16, int8, top_k, low_rank };
 
   std::unique_ptr<MeanExchange> make_exchange() {
-    const Send wires = [this](std::size_t from, std::size_t to, std::uint64_t bytes, std::function<void()> arrived) {
+    const Send wires = [this](std::size_t from, std::size_t to, std::uint64_t bytes,
+                              std::function<void()> arrived) {
       send(from, to, bytes, std::move(arrived));
     };
     switch (compression_) {
       case Compression::none: return make_exact_exchange({algorithm_, WireFloat::fp32}, wires);
       case Compression::fp16: return make_exact_exchange({algorithm_, WireFloat::fp16}, wires);
       case Compression::int8:
-        return make_compressed_exchange(make_codec_compressor({CodecId::int8}), Gather::two_phase, 1.0, wires);
-      case Compression::top_k: return make_compressed_exchange(make_top_k_compressor(share_), Gather::all_gather, 1.0, wires);
+        return make_compressed_exchange(make_codec_compressor({CodecId::int8}), Gather::two_phase,
+                                        1.0, wires);
+      case Compression::top_k:
+        return make_compressed_exchange(make_top_k_compressor(share_), Gather::all_gather, 1.0,
+                                        wires);
       case Compression::low_rank: break;
     }
-    return make_low_rank_exchange(schema(), rank_, setup().seed, {algorithm_, WireFloat::fp32}, wires);
+    return make_low_rank_exchange(schema(), rank_, setup().seed, {algorithm_, WireFloat::fp32},
+                                  wires);
   }
 
   void next() {

@@ -11,12 +11,15 @@ void Worker::gradient(const Vector& at, std::uint32_t batch, std::function<void(
   const Samples position = position_;
   position_ += batch;
   const Instant began = setup_.world.now();
-  auto work = [result, engine, position, batch, at] { return engine->gradient(at, position, batch, result->values); };
-  setup_.world.compute(index_, batch, std::move(work), [this, result, began, done = std::move(done)](double loss) {
-    result->loss = loss;
-    result->took = setup_.world.now() - began;
-    done(std::move(*result));
-  });
+  auto work = [result, engine, position, batch, at] {
+    return engine->gradient(at, position, batch, result->values);
+  };
+  setup_.world.compute(index_, batch, std::move(work),
+                       [this, result, began, done = std::move(done)](double loss) {
+                         result->loss = loss;
+                         result->took = setup_.world.now() - began;
+                         done(std::move(*result));
+                       });
 }
 
 Vector initial_model(Setup& setup) {

@@ -1,4 +1,5 @@
-// tools/lab/references/worker.h - what every reference row needs of a worker: a gradient, in virtual time.
+// tools/lab/references/worker.h - what every reference row needs of a worker: a gradient, in
+// virtual time.
 #pragma once
 
 #include "models/optimizer.h"
@@ -10,11 +11,11 @@ namespace gossipd::lab {
 using Vector = std::vector<float>;  // P floats
 
 struct Gradient {
-  Vector values;        // of the mean loss over the batch; weight decay is added where one descends
+  Vector values;  // of the mean loss over the batch; weight decay is added where one descends
   double loss = 0;
   std::uint32_t batch = 0;
   std::size_t worker = 0;
-  Duration took{};      // virtual
+  Duration took{};  // virtual
 };
 
 // One machine's place in its data.
@@ -22,8 +23,8 @@ class Worker {
  public:
   Worker(Setup& setup, std::size_t index) : setup_(setup), index_(index) {}
   [[nodiscard]] std::size_t index() const { return index_; }
-  // Computes the gradient at `at` (copied) of the next `batch` samples of this worker's shard; `done` runs when its
-  // virtual time has passed. One at a time for each worker.
+  // Computes the gradient at `at` (copied) of the next `batch` samples of this worker's shard;
+  // `done` runs when its virtual time has passed. One at a time for each worker.
   void gradient(const Vector& at, std::uint32_t batch, std::function<void(Gradient)> done);
 
  private:
