@@ -7,6 +7,7 @@
 Reads text only: what a file includes and which words its code uses. Comments and strings count as code
 only where that does no harm.
 """
+
 import pathlib
 import re
 import shutil
@@ -25,7 +26,12 @@ OURS = {
     "models": {"core", "models"},
     "daemon": {"core", "net", "models", "daemon"},
     "tools": {"core", "net", "models", "tools"},
-    "tools/gossipctl": {"core", "net", "models", "tools"},  # models: checkpoints as files, without LibTorch
+    "tools/gossipctl": {
+        "core",
+        "net",
+        "models",
+        "tools",
+    },  # models: checkpoints as files, without LibTorch
     "tools/lab": {"core", "models", "tools"},  # virtual time has no sockets
 }
 
@@ -48,7 +54,8 @@ THIRD_PARTY = {
 # core decides; it has no threads, clock, randomness, files or sockets of its own.
 CORE_HEADERS = re.compile(
     r"(thread|mutex|shared_mutex|condition_variable|future|semaphore|latch|barrier|stop_token|random|ctime"
-    r"|fstream|iostream|filesystem|unistd\.h|time\.h|signal\.h|pthread\.h|sys/.*|netinet/.*|arpa/.*)$")
+    r"|fstream|iostream|filesystem|unistd\.h|time\.h|signal\.h|pthread\.h|sys/.*|netinet/.*|arpa/.*)$"
+)
 CORE_WORDS = {
     r"_clock::now\b": "asks a clock; time is passed in",
     r"\brandom_device\b": "draws randomness of its own; a seed is passed in",
@@ -59,7 +66,9 @@ CORE_WORDS = {
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
 NAMESPACE = re.compile(r"^namespace ([\w:]+) \{", re.MULTILINE)
-TYPE = re.compile(r"^(?:class|struct|enum class) (\w+)(?: final)?\s*(?::(?!:)[^;{]*)?\{", re.MULTILINE)
+TYPE = re.compile(
+    r"^(?:class|struct|enum class) (\w+)(?: final)?\s*(?::(?!:)[^;{]*)?\{", re.MULTILINE
+)
 UNFINISHED = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X)\b")
 
 
@@ -86,7 +95,9 @@ def check_includes(path, text):
                 yield f'includes "{target}": {folder} may not use {first}'
             continue
         for pattern, allowed in THIRD_PARTY.items():
-            if re.match(pattern, target) and not any((path + "/").startswith(place + "/") for place in allowed):
+            if re.match(pattern, target) and not any(
+                (path + "/").startswith(place + "/") for place in allowed
+            ):
                 yield f"includes <{target}>: only {', '.join(sorted(allowed)) or 'tests'} may"
         if folder == "core" and CORE_HEADERS.match(target):
             yield f"includes <{target}>: core has no threads, clock, randomness, files or sockets of its own"
@@ -131,15 +142,21 @@ def check_tree(root):
             for name in types_of(text) if file.suffix == ".h" else ():
                 # A linker takes either one's destructor, and says nothing.
                 if (other := defined.setdefault(name, path)) != path:
-                    found.append(f"defines {name}, as {other} does: a program that has both is broken")
+                    found.append(
+                        f"defines {name}, as {other} does: a program that has both is broken"
+                    )
             lines = text.count("\n")
             if lines >= LINES_MAX:
-                found.append(f"has {lines} lines; {LINES_MAX} are too many, split it by what it does")
+                found.append(
+                    f"has {lines} lines; {LINES_MAX} are too many, split it by what it does"
+                )
             if match := UNFINISHED.search(text):
                 found.append(f"'{match.group(0)}': finish it, or open an issue")
             complaints += [f"{path}: {what}" for what in found]
     if sources < 50:
-        complaints.append(f"{root}: only {sources} sources found; is this the root of the repository?")
+        complaints.append(
+            f"{root}: only {sources} sources found; is this the root of the repository?"
+        )
     return complaints
 
 
@@ -163,7 +180,11 @@ PLANTED = [
     ("daemon/config.cpp", '\n#include "config.h"\n', "from the root"),
     ("tools/gossipctl/main.cpp", '\n#include "daemon/rest.h"\n', "tools may not use daemon"),
     ("tools/gossipctl/main.cpp", '\n#include "daemon/config.h"\n', "tools may not use daemon"),
-    ("models/job.h", "\nnamespace gossipd {\nclass Node {\n};\n}\n", "defines gossipd::Node, as core/node.h"),
+    (
+        "models/job.h",
+        "\nnamespace gossipd {\nclass Node {\n};\n}\n",
+        "defines gossipd::Node, as core/node.h",
+    ),
     ("net/task_group.h", None, "does not begin with"),
     ("daemon/config.cpp", "\n" * LINES_MAX, "lines"),
     ("daemon/config.cpp", "\n// TO" "DO: later\n", "finish it"),
@@ -175,15 +196,21 @@ def self_test(root):
     with tempfile.TemporaryDirectory() as directory:
         copy = pathlib.Path(directory)
         for folder in FOLDERS:
-            shutil.copytree(root / folder, copy / folder, ignore=shutil.ignore_patterns("corpus", "__pycache__"))
+            shutil.copytree(
+                root / folder, copy / folder, ignore=shutil.ignore_patterns("corpus", "__pycache__")
+            )
         before = set(check_tree(copy))
         for path, planted, words in PLANTED:
             file = copy / path
             text = file.read_text(encoding="utf-8")
-            file.write_text(text.partition("\n")[2] if planted is None else text + planted, encoding="utf-8")
+            file.write_text(
+                text.partition("\n")[2] if planted is None else text + planted, encoding="utf-8"
+            )
             new = set(check_tree(copy)) - before
             if not any(c.startswith(path + ": ") and words in c for c in new):
-                failures.append(f"self-test: {path} with {planted!r:.60} was not found (expected '{words}', got {sorted(new)})")
+                failures.append(
+                    f"self-test: {path} with {planted!r:.60} was not found (expected '{words}', got {sorted(new)})"
+                )
             file.write_text(text, encoding="utf-8")
     return failures
 
@@ -198,7 +225,9 @@ def main(arguments):
     for complaint in complaints:
         print(complaint)
     if not complaints:
-        print(f"layers and habits hold{f'; {len(PLANTED)} planted violations were found' if with_self_test else ''}")
+        print(
+            f"layers and habits hold{f'; {len(PLANTED)} planted violations were found' if with_self_test else ''}"
+        )
     return 1 if complaints else 0
 
 

@@ -1,4 +1,5 @@
 """The lab tells what real daemons do: one scenario in virtual time and with three processes."""
+
 import json
 import os
 import subprocess
@@ -32,26 +33,55 @@ latency_ms = 0.1
 
 class Agreement(ClusterTest):
     def test_accuracy_and_bytes_of_the_lab_are_those_of_three_daemons(self):
-        job = self.cluster.job(budget_samples=SAMPLES, warmup_samples=8_000, model='kind = "cnn"\nwidth = 8\nhidden = [32]')
+        job = self.cluster.job(
+            budget_samples=SAMPLES,
+            warmup_samples=8_000,
+            model='kind = "cnn"\nwidth = 8\nhidden = [32]',
+        )
         scenario = os.path.join(self.cluster.directory, "scenario.toml")
         with open(scenario, "w", encoding="utf-8") as file:
             file.write(SCENARIO.format(data=DATA, step_ms=STEP_MS))
         out = os.path.join(self.cluster.directory, "lab.jsonl")
-        settings = [f"--set={key}={value}" for key, value in POLICY.items() if not key.startswith("trainer.")]
-        subprocess.run([os.path.join(BIN, "gossip-lab"), "run", scenario, "--json", out, "--seeds", f"1..{LAB_SEEDS}", *settings], check=True, timeout=300,
-                       capture_output=True, cwd=self.cluster.directory)
+        settings = [
+            f"--set={key}={value}"
+            for key, value in POLICY.items()
+            if not key.startswith("trainer.")
+        ]
+        subprocess.run(
+            [
+                os.path.join(BIN, "gossip-lab"),
+                "run",
+                scenario,
+                "--json",
+                out,
+                "--seeds",
+                f"1..{LAB_SEEDS}",
+                *settings,
+            ],
+            check=True,
+            timeout=300,
+            capture_output=True,
+            cwd=self.cluster.directory,
+        )
         with open(out, encoding="utf-8") as file:
             runs = [json.loads(line) for line in file]
         lab = {key: sum(run[key] for run in runs) / LAB_SEEDS for key in ("accuracy_mean", "bytes")}
 
         nodes = self.cluster.three(job, trainer__min_step_ms=STEP_MS)
         for node in nodes:
-            node.wait("the final checkpoint and its evaluation", lambda s: "final" in s["checkpoints"] and s["accuracy"], 300)
+            node.wait(
+                "the final checkpoint and its evaluation",
+                lambda s: "final" in s["checkpoints"] and s["accuracy"],
+                300,
+            )
         statuses = settled(nodes, "finished")
         accuracy = sum(s["accuracy"] for s in statuses) / len(statuses)
         sent = sum(s["bytes_sent_total"] for s in statuses)
-        print(f"accuracy: lab {lab['accuracy_mean']:.4f}, daemons {accuracy:.4f}; bytes: lab {lab['bytes']:.0f}, daemons {sent} "
-              f"({100 * (sent / lab['bytes'] - 1):+.1f} %)", flush=True)
+        print(
+            f"accuracy: lab {lab['accuracy_mean']:.4f}, daemons {accuracy:.4f}; bytes: lab {lab['bytes']:.0f}, daemons {sent} "
+            f"({100 * (sent / lab['bytes'] - 1):+.1f} %)",
+            flush=True,
+        )
         self.assertLessEqual(abs(accuracy - lab["accuracy_mean"]), ACCURACY_POINTS / 100)
         self.assertLessEqual(abs(sent / lab["bytes"] - 1), BYTES_SHARE)
 

@@ -1,4 +1,5 @@
 """Batch by speed in real daemons: a machine that slows down gets less, the others take over what it leaves."""
+
 import signal
 import threading
 import unittest
@@ -40,18 +41,32 @@ class Balance(ClusterTest):
         before = slow.status()
         with Throttle(slow):
             after = slow.wait("a smaller batch", lambda s: s["batch"] < 0.75 * before["batch"])
-            print(f"batch {before['batch']} -> {after['batch']} after {after['step'] - before['step']} of its steps", flush=True)
+            print(
+                f"batch {before['batch']} -> {after['batch']} after {after['step'] - before['step']} of its steps",
+                flush=True,
+            )
             # Two balances: the one that is due, and one that has seen the new speed alone. Aim: 20 steps.
             self.assertLess(after["step"] - before["step"], 60)
             for node in others:
-                wait_for("the others see it", lambda: node.members()[slow.name]["batch"] < 0.75 * before["batch"])
+                wait_for(
+                    "the others see it",
+                    lambda: node.members()[slow.name]["batch"] < 0.75 * before["batch"],
+                )
                 node.wait("it takes over", lambda s: s["batch"] > BATCH)
             # Each balances at its own time: what one gives up another takes at its next balance.
-            wait_for("the cluster's batch is the job's", lambda: abs(3 * BATCH - sum(n.status()["batch"] for n in nodes)) <= BATCH // 2)
+            wait_for(
+                "the cluster's batch is the job's",
+                lambda: abs(3 * BATCH - sum(n.status()["batch"] for n in nodes)) <= BATCH // 2,
+            )
         for node in nodes:
             # An age of 0 is an honest one: what came last was made of a model that this node has not stepped past.
-            wait_for("every link shows an age and a weight", lambda: node.links() and all(
-                link["age_steps"] > 0 and link["weight"] > 0 for link in node.links().values()))
+            wait_for(
+                "every link shows an age and a weight",
+                lambda: node.links()
+                and all(
+                    link["age_steps"] > 0 and link["weight"] > 0 for link in node.links().values()
+                ),
+            )
         slow.wait("its old batch again", lambda s: s["batch"] > 0.75 * BATCH)
 
 

@@ -1,4 +1,5 @@
 """Cables that are neither whole nor cut: deaf one way, lossy, in and out of their socket."""
+
 import random
 import time
 import unittest
@@ -25,7 +26,9 @@ class Cables(ClusterTest):
 
     def check_together(self):
         for node in self.nodes:
-            node.wait("everybody is there", lambda s: s["members_alive"] == 3 and s["links_open"] == 2)
+            node.wait(
+                "everybody is there", lambda s: s["members_alive"] == 3 and s["links_open"] == 2
+            )
             node.wait("the models agree", lambda s: s["spread"] < 0.1)
         check_counters(self.nodes)
 

@@ -1,4 +1,5 @@
 """A cluster whose members prove themselves by certificates of their operator's authority, made with the openssl command."""
+
 import json
 import os
 import signal
@@ -16,12 +17,26 @@ class Authority:
     def __init__(self, folder, name):
         self.folder, self.name = folder, name
         self.ca, self.ca_key = self.path(f"{name}.ca.pem"), self.path(f"{name}.ca.key")
-        self.openssl("req", "-x509", *EC_KEY, "-days", "30", "-subj", f"/CN={name}", "-keyout", self.ca_key, "-out", self.ca)
+        self.openssl(
+            "req",
+            "-x509",
+            *EC_KEY,
+            "-days",
+            "30",
+            "-subj",
+            f"/CN={name}",
+            "-keyout",
+            self.ca_key,
+            "-out",
+            self.ca,
+        )
         open(self.path(f"{name}.index"), "w", encoding="ascii").close()
         with open(self.path(f"{name}.conf"), "w", encoding="ascii") as out:
-            out.write(f"[ca]\ndefault_ca = this\n[this]\ndatabase = {self.path(name + '.index')}\nnew_certs_dir = {folder}\nrand_serial = yes\n"
-                      f"certificate = {self.ca}\nprivate_key = {self.ca_key}\ndefault_md = sha256\ndefault_crl_days = 30\npolicy = any\nunique_subject = no\n"
-                      "x509_extensions = node\n[any]\ncommonName = supplied\n[node]\nextendedKeyUsage = clientAuth,serverAuth\n")
+            out.write(
+                f"[ca]\ndefault_ca = this\n[this]\ndatabase = {self.path(name + '.index')}\nnew_certs_dir = {folder}\nrand_serial = yes\n"
+                f"certificate = {self.ca}\nprivate_key = {self.ca_key}\ndefault_md = sha256\ndefault_crl_days = 30\npolicy = any\nunique_subject = no\n"
+                "x509_extensions = node\n[any]\ncommonName = supplied\n[node]\nextendedKeyUsage = clientAuth,serverAuth\n"
+            )
 
     def path(self, file):
         return os.path.join(self.folder, file)
@@ -32,14 +47,20 @@ class Authority:
         assert done.returncode == 0, f"openssl {' '.join(arguments)}: {done.stderr}"
 
     def ca_command(self, *arguments):
-        self.openssl("ca", "-batch", "-notext", "-config", self.path(f"{self.name}.conf"), *arguments)
+        self.openssl(
+            "ca", "-batch", "-notext", "-config", self.path(f"{self.name}.conf"), *arguments
+        )
 
     def settings(self, node, begins="20200101000000Z", ends="20991231235959Z"):
         """Of a node that this authority signs for, as keywords of Cluster.node()."""
         files = [self.path(f"{self.name}-{node}.{kind}") for kind in ("pem", "key", "csr")]
         self.openssl("req", *EC_KEY, "-subj", f"/CN={node}", "-keyout", files[1], "-out", files[2])
         self.ca_command("-startdate", begins, "-enddate", ends, "-in", files[2], "-out", files[0])
-        return {"peer_tls__ca": self.ca, "peer_tls__certificate": files[0], "peer_tls__key": files[1]}
+        return {
+            "peer_tls__ca": self.ca,
+            "peer_tls__certificate": files[0],
+            "peer_tls__key": files[1],
+        }
 
     def revoke(self, certificate):
         """Its name stands in the list that is appended to the authority's file."""
@@ -53,19 +74,40 @@ class Authority:
 class Certificates(ClusterTest):
     def setUp(self):
         self.authority = Authority(self.cluster.directory, "authority")
-        self.nodes = [self.cluster.found(self.cluster.job(), key="", shard="1/3", trainer__min_step_ms=20, **self.authority.settings("box1"))]
+        self.nodes = [
+            self.cluster.found(
+                self.cluster.job(),
+                key="",
+                shard="1/3",
+                trainer__min_step_ms=20,
+                **self.authority.settings("box1"),
+            )
+        ]
         for i in (2, 3):
-            self.nodes.append(self.joiner(f"box{i}", shard=f"{i}/3", **self.authority.settings(f"box{i}")).start())
+            self.nodes.append(
+                self.joiner(f"box{i}", shard=f"{i}/3", **self.authority.settings(f"box{i}")).start()
+            )
         for node in self.nodes:
             node.wait_linked(2)
 
     def joiner(self, name, **settings):
-        return self.cluster.joiner(name, self.nodes[0], trainer__min_step_ms=20, **{"key": "", **settings})
+        return self.cluster.joiner(
+            name, self.nodes[0], trainer__min_step_ms=20, **{"key": "", **settings}
+        )
 
     def wait_said(self, node, *words):
         """One refusal of its status says all of `words`, and so does the log."""
+
         def said():
-            return next((r for r in node.status()["refusals"] if all(w in r["code"] + " " + r["reason"] for w in words)), None)
+            return next(
+                (
+                    r
+                    for r in node.status()["refusals"]
+                    if all(w in r["code"] + " " + r["reason"] for w in words)
+                ),
+                None,
+            )
+
         refusal = wait_for(f"{node.name} says {words}", said)
         self.assertIn(refusal["reason"], node.log())
 
@@ -86,25 +128,53 @@ class Certificates(ClusterTest):
 
     def test_three_train_and_whoever_has_no_valid_certificate_of_their_authority_is_refused(self):
         links = self.nodes[0].links()
-        wait_for("they exchange", lambda: all(self.nodes[0].links()[n]["deltas_applied"] > links[n]["deltas_applied"] for n in links))
+        wait_for(
+            "they exchange",
+            lambda: all(
+                self.nodes[0].links()[n]["deltas_applied"] > links[n]["deltas_applied"]
+                for n in links
+            ),
+        )
         self.nodes[0].wait_log("event=peer-tls certificate=\"/CN=box1\"")
 
         other = Authority(self.cluster.directory, "other")
-        self.assert_refused(self.joiner("stranger", **other.settings("stranger")),
-                            ("certificate is not accepted", "CN=box1"), ("wrong-certificate", "another authority"))
-        self.assert_refused(self.joiner("expired", **self.authority.settings("expired", ends="20200201000000Z")),
-                            ("does not accept our certificate",), ("wrong-certificate", "CN=expired", "expired"))
+        self.assert_refused(
+            self.joiner("stranger", **other.settings("stranger")),
+            ("certificate is not accepted", "CN=box1"),
+            ("wrong-certificate", "another authority"),
+        )
+        self.assert_refused(
+            self.joiner("expired", **self.authority.settings("expired", ends="20200201000000Z")),
+            ("does not accept our certificate",),
+            ("wrong-certificate", "CN=expired", "expired"),
+        )
         key = os.path.join(self.cluster.directory, "other.key")
         self.assertEqual(0, gossipctl("key", "generate", key).returncode)
-        self.assert_refused(self.joiner("key-holder", key=key), ("its cluster uses certificates",), ("wrong-certificate", "cluster key"))
-        self.assert_refused(self.joiner("plain", key="none"), ("peer speaks TLS",), ("peer speaks without encryption",))
+        self.assert_refused(
+            self.joiner("key-holder", key=key),
+            ("its cluster uses certificates",),
+            ("wrong-certificate", "cluster key"),
+        )
+        self.assert_refused(
+            self.joiner("plain", key="none"),
+            ("peer speaks TLS",),
+            ("peer speaks without encryption",),
+        )
         with self.subTest("TLS without a certificate"):
             host_and_port = self.nodes[0].address
-            subprocess.run(["openssl", "s_client", "-connect", host_and_port, "-tls1_3"], stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=60)
+            subprocess.run(
+                ["openssl", "s_client", "-connect", host_and_port, "-tls1_3"],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                check=False,
+                timeout=60,
+            )
             self.wait_said(self.nodes[0], "wrong-certificate", "shows no certificate")
         status, metrics = self.nodes[0].request("GET", "/metrics")
         self.assertEqual(200, status)
-        self.assertRegex(metrics, r'gossipd_inbound_rejected_total\{reason="wrong-certificate"\} [1-9]')
+        self.assertRegex(
+            metrics, r'gossipd_inbound_rejected_total\{reason="wrong-certificate"\} [1-9]'
+        )
         self.assert_unchanged()
 
         for words in (("key", "list"), ("key", "use", "0123456789abcdef"), ("key", "install", key)):
@@ -122,13 +192,22 @@ class Certificates(ClusterTest):
         for node in (first, second):
             node.signal(signal.SIGHUP)
         for node in (first, second):
-            node.wait("the third is gone", lambda s: s["members_alive"] == 2 and s["links_open"] == 1)
+            node.wait(
+                "the third is gone", lambda s: s["members_alive"] == 2 and s["links_open"] == 1
+            )
         self.wait_said(third, "does not accept our certificate", "revoked")
         self.wait_said(first, "wrong-certificate", "CN=box3", "revoked")
         # A file that cannot be read changes nothing.
         os.truncate(self.authority.ca, 0)
         first.signal(signal.SIGHUP)
-        wait_for("it warns", lambda: [w for w in json.loads(first.request("GET", "/v1/status")[1])["warnings"] if "as they were" in w["text"]])
+        wait_for(
+            "it warns",
+            lambda: [
+                w
+                for w in json.loads(first.request("GET", "/v1/status")[1])["warnings"]
+                if "as they were" in w["text"]
+            ],
+        )
         first.wait_step(first.status()["step"] + 30)
         self.assertEqual("open", first.links()["box2"]["state"])
 
@@ -139,9 +218,15 @@ class Certificates(ClusterTest):
         cases = {
             "two of three": ({**good, "peer_tls__key": ""}, "belong together"),
             "and a key": ({**good, "key": self.cluster.key}, "exclude each other"),
-            "no such file": ({**good, "peer_tls__ca": "/nowhere.pem"}, "/nowhere.pem cannot be read"),
+            "no such file": (
+                {**good, "peer_tls__ca": "/nowhere.pem"},
+                "/nowhere.pem cannot be read",
+            ),
             "everybody may read the key": (loose, "chmod 600"),
-            "not the certificate's key": ({**good, "peer_tls__key": self.authority.settings("box6")["peer_tls__key"]}, "is not the key of"),
+            "not the certificate's key": (
+                {**good, "peer_tls__key": self.authority.settings("box6")["peer_tls__key"]},
+                "is not the key of",
+            ),
         }
         for i, (name, (settings, words)) in enumerate(cases.items()):
             with self.subTest(name):

@@ -8,6 +8,7 @@ ever fall in anybody's view, RSS stays flat, everybody finishes with equal count
 accuracy is that of an undisturbed run with the same job (not run with --no-baseline). Prints one JSON object; exit code 1 when
 something did not hold. churn_test.py runs short ones. 20 nodes need 4 GB of memory; on two cores they make fewer steps each.
 """
+
 import argparse
 import json
 import random
@@ -19,7 +20,7 @@ from cluster import POLL_S, Unexpected, settled, wait_for, with_cluster
 from switchboard import Switchboard, unavailable
 
 BATCH = 32
-STEP_MS = 80      # of up to NODES_AT_PACE nodes; with more each makes fewer, so that together they leave the machine room
+STEP_MS = 80  # of up to NODES_AT_PACE nodes; with more each makes fewer, so that together they leave the machine room
 NODES_AT_PACE = 6
 HARM_EVERY_S = 24  # on average, each node
 RSS_FLAT = 0.05
@@ -42,20 +43,32 @@ class Churn:
         step_ms = STEP_MS * self.crowd
         # A little less than undisturbed nodes make in that time.
         budget = int(0.9 * self.seconds * count * BATCH * 1000 / step_ms)
-        self.job = cluster.job(budget_samples=budget, warmup_samples=budget // 20, learning_rate=0.02, model='kind = "mlp"\nhidden = [64]')
+        self.job = cluster.job(
+            budget_samples=budget,
+            warmup_samples=budget // 20,
+            learning_rate=0.02,
+            model='kind = "mlp"\nhidden = [64]',
+        )
         self.nodes = []
         for i in range(1, count + 1):
-            settings = {"shard": f"{i}/{count}", "trainer__min_step_ms": step_ms, "checkpoint__every_s": 5}
+            settings = {
+                "shard": f"{i}/{count}",
+                "trainer__min_step_ms": step_ms,
+                "checkpoint__every_s": 5,
+            }
             if i == 1:
                 self.nodes.append(cluster.found(self.job, **settings))
             else:
                 self.nodes.append(cluster.joiner(f"box{i}", self.nodes[0], **settings).start())
         for node in self.nodes:
-            node.wait("everybody is known", lambda s: s["phase"] == "training" and s["members_alive"] == count)
+            node.wait(
+                "everybody is known",
+                lambda s: s["phase"] == "training" and s["members_alive"] == count,
+            )
         self.mending = []  # (when, node or None, what to do)
         self.counts = {}
-        self.seen = {}     # (viewer, member) → samples
-        self.rss = {}      # node → [(life, seconds, KiB)]
+        self.seen = {}  # (viewer, member) → samples
+        self.rss = {}  # node → [(life, seconds, KiB)]
         self.lives = {node.name: 0 for node in self.nodes}
         self.up = {node.name for node in self.nodes}  # have answered since they were started
 
@@ -85,7 +98,9 @@ class Churn:
 
     def leave(self, node):
         done = node.ctl("leave")
-        return (lambda: self.join(node)) if done.returncode == 0 else None  # refused while it joins, for example
+        return (
+            (lambda: self.join(node)) if done.returncode == 0 else None
+        )  # refused while it joins, for example
 
     def join(self, node):
         def joined():
@@ -93,6 +108,7 @@ class Churn:
             if done.returncode not in (0, 6):
                 raise Unexpected(done.stderr)
             return True
+
         wait_for(f"{node.name} joins again", joined)
 
     def partition(self, node):
@@ -104,13 +120,17 @@ class Churn:
 
     def free(self):
         busy = {node.name for _, node, _ in self.mending if node}
-        return [n for n in self.nodes if n.name not in busy and n.name in self.up], any(node is None for _, node, _ in self.mending)
+        return [n for n in self.nodes if n.name not in busy and n.name in self.up], any(
+            node is None for _, node, _ in self.mending
+        )
 
     def harm(self, now):
         whole, parted = self.free()
         if len(whole) <= len(self.nodes) // 2:
             return
-        kinds = [self.kill, self.stop, self.freeze, self.unplug, self.leave] + ([] if parted else [self.partition])
+        kinds = [self.kill, self.stop, self.freeze, self.unplug, self.leave] + (
+            [] if parted else [self.partition]
+        )
         kind, node = self.random.choice(kinds), self.random.choice(whole)
         undo = kind(node)
         if undo is None:
@@ -142,11 +162,15 @@ class Churn:
             for name, member in members.items():
                 key = (node.name, self.lives[node.name], name)
                 if member["samples"] < self.seen.get(key, 0):
-                    raise Broken(f"{node.name} counts {member['samples']} samples of {name}, and {self.seen[key]} before")
+                    raise Broken(
+                        f"{node.name} counts {member['samples']} samples of {name}, and {self.seen[key]} before"
+                    )
                 self.seen[key] = member["samples"]
             with open(f"/proc/{node.process.pid}/status", encoding="utf-8") as status:
                 kib = next((int(line.split()[1]) for line in status if line.startswith("VmRSS")), 0)
-            self.rss.setdefault((node.name, self.lives[node.name]), []).append((time.monotonic() - began, kib))
+            self.rss.setdefault((node.name, self.lives[node.name]), []).append(
+                (time.monotonic() - began, kib)
+            )
 
     def run(self):
         began = time.monotonic()
@@ -161,7 +185,11 @@ class Churn:
         self.mend(float("inf"))
         deadline = CALM_S + 3 * self.seconds
         for node in self.nodes:
-            node.wait("the final checkpoint and its evaluation", lambda s: "final" in s["checkpoints"] and s["accuracy"], deadline)
+            node.wait(
+                "the final checkpoint and its evaluation",
+                lambda s: "final" in s["checkpoints"] and s["accuracy"],
+                deadline,
+            )
         return self.report(settled(self.nodes, "finished"))
 
     def report(self, statuses):
@@ -170,27 +198,44 @@ class Churn:
             members = node.members()
             if (counted := {name: m["samples"] for name, m in members.items()}) != own:
                 raise Broken(f"{node.name} counts {counted}; the members themselves {own}")
-            if (not_alive := {name: m["state"] for name, m in members.items() if m["state"] != "alive"}):
-                raise Broken(f"everybody lives, but {node.name} takes these for something else: {not_alive}")
+            if not_alive := {
+                name: m["state"] for name, m in members.items() if m["state"] != "alive"
+            }:
+                raise Broken(
+                    f"everybody lives, but {node.name} takes these for something else: {not_alive}"
+                )
         for (_, _, name), samples in self.seen.items():
             if own[name] < samples:
                 raise Broken(f"{name} counts {own[name]} samples; {samples} had been seen of it")
-        return {"faults": self.counts, "nodes": len(self.nodes), "seconds": self.seconds, "accuracy": [s["accuracy"] for s in statuses],
-                "spread": max(s["spread"] for s in statuses), "cluster_samples": statuses[0]["cluster_samples"], "rss_growth": self.rss_growth(),
-                "refused": sum(link["deltas_refused"] for n in self.nodes for link in n.links().values())}
+        return {
+            "faults": self.counts,
+            "nodes": len(self.nodes),
+            "seconds": self.seconds,
+            "accuracy": [s["accuracy"] for s in statuses],
+            "spread": max(s["spread"] for s in statuses),
+            "cluster_samples": statuses[0]["cluster_samples"],
+            "rss_growth": self.rss_growth(),
+            "refused": sum(
+                link["deltas_refused"] for n in self.nodes for link in n.links().values()
+            ),
+        }
 
     def rss_growth(self):
         """Of the longest life of a process: the last tenth of what was seen of it against the second."""
         kib = [kib for _, kib in max(self.rss.values(), key=lambda s: s[-1][0] - s[0][0])]
         tenth = max(1, len(kib) // 10)
-        early, late = kib[tenth:2 * tenth] or kib[:1], kib[-tenth:]
+        early, late = kib[tenth : 2 * tenth] or kib[:1], kib[-tenth:]
         return sum(late) / len(late) / (sum(early) / len(early)) - 1
 
 
 def campaign(minutes, seed, count, baseline=True):
     results = {}
     for name in ("disturbed", "undisturbed") if baseline else ("disturbed",):
-        results[name] = with_cluster("churn", lambda cluster, disturbed: Churn(cluster, seed, count, minutes, disturbed).run(), name == "disturbed")
+        results[name] = with_cluster(
+            "churn",
+            lambda cluster, disturbed: Churn(cluster, seed, count, minutes, disturbed).run(),
+            name == "disturbed",
+        )
     mean = {name: sum(r["accuracy"]) / count for name, r in results.items()}
     if baseline:
         results["points"] = 100 * (mean["disturbed"] - mean["undisturbed"])
@@ -198,7 +243,9 @@ def campaign(minutes, seed, count, baseline=True):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--nodes", type=int, default=6)
@@ -206,7 +253,9 @@ def main():
     arguments = parser.parse_args()
     if missing := unavailable():
         sys.exit(f"churn: {missing}; run as root on a kernel with network namespaces")
-    results = campaign(arguments.minutes, arguments.seed, arguments.nodes, not arguments.no_baseline)
+    results = campaign(
+        arguments.minutes, arguments.seed, arguments.nodes, not arguments.no_baseline
+    )
     print(json.dumps(results, indent=2))
     flat = abs(results["disturbed"]["rss_growth"]) <= RSS_FLAT or arguments.minutes < 10
     sys.exit(0 if flat and abs(results.get("points", 0)) <= ACCURACY_POINTS else 1)

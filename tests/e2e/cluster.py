@@ -4,6 +4,7 @@ A test derives from ClusterTest and starts nodes from self.cluster. Nothing slee
 a condition until a deadline far beyond what a busy machine needs: a deadline is never the claim.
 All processes are killed at the end, also when the test itself is; a failed test prints the logs' tails.
 """
+
 import array
 import ctypes
 import http.client
@@ -19,7 +20,11 @@ import tempfile
 import time
 import unittest
 
-BIN = os.path.abspath(os.environ.get("GOSSIPD_BIN_DIR", os.path.join(os.path.dirname(__file__), "../../build/release/bin")))
+BIN = os.path.abspath(
+    os.environ.get(
+        "GOSSIPD_BIN_DIR", os.path.join(os.path.dirname(__file__), "../../build/release/bin")
+    )
+)
 GOSSIPD = os.path.join(BIN, "gossipd")
 GOSSIPCTL = os.path.join(BIN, "gossipctl")
 DATA = os.environ.get("GOSSIPD_TEST_DATA", "/usr/share/datasets/fashion-mnist")
@@ -150,7 +155,18 @@ class Node:
     # ---- process ----
 
     def command_line(self, extra=()):
-        line = [*self.prefix, GOSSIPD, "--name", self.name, "--state-dir", self.state_dir, "--listen", self.address, "--rest", self.rest]
+        line = [
+            *self.prefix,
+            GOSSIPD,
+            "--name",
+            self.name,
+            "--state-dir",
+            self.state_dir,
+            "--listen",
+            self.address,
+            "--rest",
+            self.rest,
+        ]
         for key, value in self.settings.items():
             line += ["--set", f"{key}={value}"]
         return line + self.arguments + list(extra)
@@ -159,8 +175,15 @@ class Node:
         assert self.process is None or self.process.poll() is not None, f"{self.name} runs already"
         with open(self.log_path, "ab") as log:
             self.log_start = log.tell()
-            self.process = subprocess.Popen(self.command_line(extra), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                                            cwd=self.directory, env=clean_environment(), preexec_fn=_die_with_the_test)
+            self.process = subprocess.Popen(
+                self.command_line(extra),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.directory,
+                env=clean_environment(),
+                preexec_fn=_die_with_the_test,
+            )
         return self
 
     def signal(self, number):
@@ -187,7 +210,11 @@ class Node:
 
     def request(self, method, path, body=None):
         """Status and text of one answer."""
-        connection = UnixConnection(self.rest[5:]) if self.rest.startswith("unix:") else http.client.HTTPConnection(self.rest, timeout=REQUEST_TIMEOUT_S)
+        connection = (
+            UnixConnection(self.rest[5:])
+            if self.rest.startswith("unix:")
+            else http.client.HTTPConnection(self.rest, timeout=REQUEST_TIMEOUT_S)
+        )
         try:
             connection.request(method, path, body=body)
             answer = connection.getresponse()
@@ -197,7 +224,9 @@ class Node:
 
     def get(self, path):
         if self.process.poll() is not None:
-            raise AssertionError(f"{self.name} ended by itself with exit code {self.process.returncode}")
+            raise AssertionError(
+                f"{self.name} ended by itself with exit code {self.process.returncode}"
+            )
         status, text = self.request("GET", path)
         if status != 200:
             raise Unexpected(f"GET {path} on {self.name}: {status} {text}")
@@ -232,7 +261,11 @@ class Node:
             return log.read().decode(errors="replace")
 
     def checkpoint_path(self, which, previous=False):
-        return os.path.join(self.state_dir, "checkpoints", which + (".previous" if previous else "") + ".safetensors")
+        return os.path.join(
+            self.state_dir,
+            "checkpoints",
+            which + (".previous" if previous else "") + ".safetensors",
+        )
 
     def state_on_disk(self):
         with open(os.path.join(self.state_dir, "node.json"), encoding="utf-8") as file:
@@ -248,11 +281,25 @@ class Node:
 
     def wait(self, what, condition, deadline_s=DEADLINE_S):
         """Until condition(status) holds; that status."""
+
         def holds():
             status = self.status()
             if condition(status):
                 return status
-            raise Unexpected({k: status[k] for k in ("phase", "waiting_for", "step", "cluster_samples", "members_alive", "links_open")})
+            raise Unexpected(
+                {
+                    k: status[k]
+                    for k in (
+                        "phase",
+                        "waiting_for",
+                        "step",
+                        "cluster_samples",
+                        "members_alive",
+                        "links_open",
+                    )
+                }
+            )
+
         return wait_for(f"{self.name}: {what}", holds, deadline_s)
 
     def wait_phase(self, phase, deadline_s=DEADLINE_S):
@@ -262,10 +309,14 @@ class Node:
         return self.wait(f"step {step}", lambda s: s["step"] >= step, deadline_s)
 
     def wait_linked(self, count):
-        return self.wait(f"{count} links", lambda s: s["phase"] == "training" and s["links_open"] == count)
+        return self.wait(
+            f"{count} links", lambda s: s["phase"] == "training" and s["links_open"] == count
+        )
 
     def wait_log(self, pattern, deadline_s=DEADLINE_S):
-        return wait_for(f"{self.name} logs /{pattern}/", lambda: re.search(pattern, self.log()), deadline_s)
+        return wait_for(
+            f"{self.name} logs /{pattern}/", lambda: re.search(pattern, self.log()), deadline_s
+        )
 
 
 class Cluster:
@@ -280,9 +331,24 @@ class Cluster:
     def job(self, file="job.toml", hidden=32, model=None, **values):
         """`model`, `data`, `optimizer`: the lines of those tables; an mlp with `hidden` units on Fashion-MNIST with SGD unless given.
         `rest`: more tables."""
-        optimizer = values.pop("optimizer", None) or SGD.format(learning_rate=values.pop("learning_rate", 0.05))
-        text = JOB.format(**{"model": model or f'kind = "mlp"\nhidden = [{hidden}]',"name": "e2e", "seed": 1, "batch": 32, "budget_samples": 100_000_000, "evaluate_every_samples": 0,
-                             "data": FASHION_MNIST, "optimizer": optimizer, "warmup_samples": 4_000, "rest": "", **values})
+        optimizer = values.pop("optimizer", None) or SGD.format(
+            learning_rate=values.pop("learning_rate", 0.05)
+        )
+        text = JOB.format(
+            **{
+                "model": model or f'kind = "mlp"\nhidden = [{hidden}]',
+                "name": "e2e",
+                "seed": 1,
+                "batch": 32,
+                "budget_samples": 100_000_000,
+                "evaluate_every_samples": 0,
+                "data": FASHION_MNIST,
+                "optimizer": optimizer,
+                "warmup_samples": 4_000,
+                "rest": "",
+                **values,
+            }
+        )
         path = os.path.join(self.directory, file)
         with open(path, "w", encoding="utf-8") as out:
             out.write(text)
@@ -291,7 +357,9 @@ class Cluster:
     def node(self, name, *arguments, key=None, data=DATA, **settings):
         """`settings`: trainer__min_step_ms=20 is trainer.min_step_ms=20. Not started yet."""
         key = self.key if key is None else key  # "": the node has certificates
-        line = (["--key-file", key] if key else []) + [*arguments] + (["--data", data] if data else [])
+        line = (
+            (["--key-file", key] if key else []) + [*arguments] + (["--data", data] if data else [])
+        )
         host = self.switchboard.plug(name) if self.switchboard else None
         node = Node(self, name, line, {k.replace("__", "."): v for k, v in settings.items()}, host)
         if host:
@@ -314,7 +382,10 @@ class Cluster:
     def three(self, job, *arguments, **settings):
         """Three nodes in training, each linked to both others."""
         first = self.found(job, *arguments, **settings)
-        others = [self.joiner(f"box{i}", first, *arguments, shard=f"{i}/3", **settings).start() for i in (2, 3)]
+        others = [
+            self.joiner(f"box{i}", first, *arguments, shard=f"{i}/3", **settings).start()
+            for i in (2, 3)
+        ]
         nodes = [first, *others]
         for node in nodes:
             node.wait_linked(2)
@@ -374,7 +445,9 @@ class ClusterTest(unittest.TestCase):
             if not os.path.exists(path):
                 raise RuntimeError(f"{path} is missing: build it, or set GOSSIPD_BIN_DIR")
         if not os.path.isdir(DATA):
-            raise RuntimeError(f"{DATA} is missing: apt-get install dataset-fashion-mnist, or set GOSSIPD_TEST_DATA")
+            raise RuntimeError(
+                f"{DATA} is missing: apt-get install dataset-fashion-mnist, or set GOSSIPD_TEST_DATA"
+            )
 
 
 def clean_environment():
@@ -383,7 +456,13 @@ def clean_environment():
 
 
 def gossipctl(*arguments):
-    return subprocess.run([GOSSIPCTL, *arguments], capture_output=True, text=True, env=clean_environment(), timeout=2 * DEADLINE_S)
+    return subprocess.run(
+        [GOSSIPCTL, *arguments],
+        capture_output=True,
+        text=True,
+        env=clean_environment(),
+        timeout=2 * DEADLINE_S,
+    )
 
 
 def settled(nodes, phase):
@@ -393,8 +472,13 @@ def settled(nodes, phase):
     def stand_still():
         nonlocal before
         statuses = [node.status() for node in nodes]
-        now = [(s["name"], s["phase"], s["trainer"]["state"], s["own_samples"], s["cluster_samples"]) for s in statuses]
-        still = now == before and all(s["phase"] == phase and s["trainer"]["state"] != "training" for s in statuses)
+        now = [
+            (s["name"], s["phase"], s["trainer"]["state"], s["own_samples"], s["cluster_samples"])
+            for s in statuses
+        ]
+        still = now == before and all(
+            s["phase"] == phase and s["trainer"]["state"] != "training" for s in statuses
+        )
         before = now
         if not still or len({s["cluster_samples"] for s in statuses}) != 1:
             raise Unexpected(now)
@@ -414,19 +498,22 @@ def read_tensors(path):
     with open(path, "rb") as file:
         whole = file.read()
     header_size = int.from_bytes(whole[:8], "little")
-    header = json.loads(whole[8:8 + header_size])
+    header = json.loads(whole[8 : 8 + header_size])
     metadata = header.pop("__metadata__", {})
     tensors = {}
     for name, entry in header.items():
         assert entry["dtype"] == "F32", entry
         begin, end = entry["data_offsets"]
-        tensors[name] = array.array("f", whole[8 + header_size + begin:8 + header_size + end])
+        tensors[name] = array.array("f", whole[8 + header_size + begin : 8 + header_size + end])
     return metadata, tensors
 
 
 def distance(a, b):
     """||a - b|| / ||b|| over all parameters, the optimiser's state left out."""
     names = [n for n in b if not n.startswith(("momentum.", "variance."))]
-    assert sorted(names) == sorted(n for n in a if not n.startswith(("momentum.", "variance."))) and names
+    assert (
+        sorted(names) == sorted(n for n in a if not n.startswith(("momentum.", "variance.")))
+        and names
+    )
     difference = sum((x - y) ** 2 for n in names for x, y in zip(a[n], b[n]))
     return (difference / sum(y * y for n in names for y in b[n])) ** 0.5

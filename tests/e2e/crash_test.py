@@ -1,4 +1,5 @@
 """Machines that die, come back, freeze. What nobody in charge means."""
+
 import signal
 import unittest
 
@@ -9,7 +10,9 @@ BATCH = 32
 
 class Crash(ClusterTest):
     def setUp(self):
-        self.nodes = self.cluster.three(self.cluster.job(), trainer__min_step_ms=15, checkpoint__every_s=1)
+        self.nodes = self.cluster.three(
+            self.cluster.job(), trainer__min_step_ms=15, checkpoint__every_s=1
+        )
 
     def expect_steps(self, nodes, more):
         goals = [(n, n.status()["step"] + more) for n in nodes]
@@ -17,17 +20,31 @@ class Crash(ClusterTest):
             node.wait_step(goal)
 
     def test_a_killed_node_stops_nobody_and_comes_back_from_its_checkpoint(self):
-        victim, *others = self.nodes  # the founder and everybody's seed: it is no more than the others
-        before = victim.wait("a checkpoint worth the name", lambda s: s["checkpoints"].get("current", {}).get("step", 0) >= 50)
+        victim, *others = (
+            self.nodes
+        )  # the founder and everybody's seed: it is no more than the others
+        before = victim.wait(
+            "a checkpoint worth the name",
+            lambda s: s["checkpoints"].get("current", {}).get("step", 0) >= 50,
+        )
         old = victim.members()[victim.name]
         kept = before["checkpoints"]["current"]["own_samples"]
-        for node in others:  # counters travel with gossip: killed earlier, it would take its last samples along
-            wait_for("its samples are known", lambda: node.members()[victim.name]["samples"] >= kept)
+        for (
+            node
+        ) in (
+            others
+        ):  # counters travel with gossip: killed earlier, it would take its last samples along
+            wait_for(
+                "its samples are known", lambda: node.members()[victim.name]["samples"] >= kept
+            )
         victim.kill()
 
         self.expect_steps(others, 100)
         for node in others:
-            wait_for("it is missed", lambda: node.members()[victim.name]["state"] in ("suspect", "failed"))
+            wait_for(
+                "it is missed",
+                lambda: node.members()[victim.name]["state"] in ("suspect", "failed"),
+            )
             wait_for("it is given up", lambda: node.members()[victim.name]["state"] == "failed")
             self.assertEqual(2, node.status()["members_alive"])
         self.expect_steps(others, 100)
@@ -43,7 +60,12 @@ class Crash(ClusterTest):
         self.assertEqual(before["id"], now["id"])
         self.assertGreater(now["incarnation"], before["incarnation"])
         for node in others:
-            back = wait_for("it is back", lambda: (m := node.members()[victim.name])["state"] == "alive" and m["phase"] == "training" and m)
+            back = wait_for(
+                "it is back",
+                lambda: (m := node.members()[victim.name])["state"] == "alive"
+                and m["phase"] == "training"
+                and m,
+            )
             self.assertEqual(old["id"], back["id"])
             self.assertGreater(back["incarnation"], old["incarnation"])
             self.assertEqual(3, len(node.members()))
@@ -56,7 +78,10 @@ class Crash(ClusterTest):
         frozen.signal(signal.SIGSTOP)
         self.expect_steps(others, 60)  # before anybody has noticed …
         for node in others:
-            wait_for("it is missed", lambda: node.members()[frozen.name]["state"] in ("suspect", "failed"))
+            wait_for(
+                "it is missed",
+                lambda: node.members()[frozen.name]["state"] in ("suspect", "failed"),
+            )
         self.expect_steps(others, 60)  # … while it is suspected …
         for node in others:
             wait_for("it is given up", lambda: node.members()[frozen.name]["state"] == "failed")
@@ -64,10 +89,16 @@ class Crash(ClusterTest):
 
         frozen.signal(signal.SIGCONT)
         for node in others:
-            wait_for("it is back", lambda: node.members()[frozen.name]["state"] == "alive" and frozen.name in node.links())
+            wait_for(
+                "it is back",
+                lambda: node.members()[frozen.name]["state"] == "alive"
+                and frozen.name in node.links(),
+            )
             node.wait_linked(2)
         frozen.wait_linked(2)
-        self.assertGreater(frozen.status()["incarnation"], incarnation, "it has refuted what was said of it")
+        self.assertGreater(
+            frozen.status()["incarnation"], incarnation, "it has refuted what was said of it"
+        )
         self.assertIsNone(frozen.process.poll(), "the same process as before")
         self.expect_steps(self.nodes, 20)
 
@@ -81,10 +112,18 @@ class Crash(ClusterTest):
         own = {name: s["own_samples"] for name, s in statuses.items()}
         for node in self.nodes:
             self.assertEqual(sum(own.values()), statuses[node.name]["cluster_samples"], node.name)
-            self.assertEqual(own, {name: m["samples"] for name, m in node.members().items()}, node.name)
+            self.assertEqual(
+                own, {name: m["samples"] for name, m in node.members().items()}, node.name
+            )
         for name, s in statuses.items():
             self.assertGreater(s["step"], steps_before[name], f"{name} has not trained on")
-        self.assertEqual({name: known[name] + BATCH * (s["step"] - steps_before[name]) for name, s in statuses.items()}, own)
+        self.assertEqual(
+            {
+                name: known[name] + BATCH * (s["step"] - steps_before[name])
+                for name, s in statuses.items()
+            },
+            own,
+        )
         return statuses
 
     def restart_all(self, order):
@@ -103,7 +142,9 @@ class Crash(ClusterTest):
         known = {}
         for node in self.nodes:
             state = node.state_on_disk()
-            for name, samples in [(node.name, state["own_samples"])] + [(m["name"], m["samples"]) for m in state["members"]]:
+            for name, samples in [(node.name, state["own_samples"])] + [
+                (m["name"], m["samples"]) for m in state["members"]
+            ]:
                 known[name] = max(known.get(name, 0), samples)
         return known
 
@@ -116,14 +157,19 @@ class Crash(ClusterTest):
         self.restart_all(order=(2, 0, 1))
         for node in self.nodes:
             self.assertEqual(before[node.name]["step"], node.restored()[0])
-        self.check_counters({name: s["own_samples"] for name, s in before.items()}, {name: s["step"] for name, s in before.items()})
+        self.check_counters(
+            {name: s["own_samples"] for name, s in before.items()},
+            {name: s["step"] for name, s in before.items()},
+        )
         for node in self.nodes:
             self.assertEqual(before[node.name]["id"], node.status()["id"])
             self.assertEqual(before[node.name]["cluster_id"], node.status()["cluster_id"])
 
     def test_all_killed_at_work_and_restarted_in_another_order_count_exactly(self):
         for node in self.nodes:
-            node.wait("a checkpoint", lambda s: s["checkpoints"].get("current", {}).get("step", 0) >= 100)
+            node.wait(
+                "a checkpoint", lambda s: s["checkpoints"].get("current", {}).get("step", 0) >= 100
+            )
         for node in self.nodes:
             node.kill()
         known = self.known_on_disk()

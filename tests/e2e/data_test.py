@@ -1,10 +1,20 @@
 """Data that people bring: CIFAR files, folders of JPEGs, and files that do not fit, made here from Fashion-MNIST."""
+
 import ctypes
 import gzip
 import os
 import unittest
 
-from cluster import DATA, FASHION_MNIST, ClusterTest, Unexpected, distance, read_tensors, settled, wait_for
+from cluster import (
+    DATA,
+    FASHION_MNIST,
+    ClusterTest,
+    Unexpected,
+    distance,
+    read_tensors,
+    settled,
+    wait_for,
+)
 
 IMAGE_BYTES = 28 * 28
 TURBOJPEG_GREY, TURBOJPEG_GREY_SAMPLING = 6, 3
@@ -12,16 +22,22 @@ TURBOJPEG_GREY, TURBOJPEG_GREY_SAMPLING = 6, 3
 
 def fashion_mnist(part, count):
     """The first `count` pairs of 784 pixels and a label."""
+
     def values(name, header):
         with gzip.open(os.path.join(DATA, name + ".gz")) as file:
             return file.read()[header:]
+
     images, labels = values(part + "-images-idx3-ubyte", 16), values(part + "-labels-idx1-ubyte", 8)
-    return [(images[i * IMAGE_BYTES:(i + 1) * IMAGE_BYTES], labels[i]) for i in range(count)]
+    return [(images[i * IMAGE_BYTES : (i + 1) * IMAGE_BYTES], labels[i]) for i in range(count)]
 
 
 def cifar_record(pixels, label):
     """28 x 28 grey in the middle of 32 x 32, the same in red, green and blue."""
-    rows = [bytes(32)] * 2 + [bytes(2) + pixels[y * 28:(y + 1) * 28] + bytes(2) for y in range(28)] + [bytes(32)] * 2
+    rows = (
+        [bytes(32)] * 2
+        + [bytes(2) + pixels[y * 28 : (y + 1) * 28] + bytes(2) for y in range(28)]
+        + [bytes(32)] * 2
+    )
     return bytes([label]) + b"".join(rows) * 3
 
 
@@ -33,6 +49,7 @@ def write(path, content):
 
 class Jpeg:
     """libjpeg-turbo, which is there because gossipd needs it."""
+
     def __init__(self):
         self.library = ctypes.CDLL("libturbojpeg.so.0")
         self.library.tjInitCompress.restype = ctypes.c_void_p
@@ -40,8 +57,19 @@ class Jpeg:
 
     def encode(self, grey, columns, rows):
         out, size = ctypes.c_void_p(), ctypes.c_ulong()
-        failed = self.library.tjCompress2(self.encoder, grey, columns, 0, rows, TURBOJPEG_GREY, ctypes.byref(out), ctypes.byref(size),
-                                          TURBOJPEG_GREY_SAMPLING, 90, 0)
+        failed = self.library.tjCompress2(
+            self.encoder,
+            grey,
+            columns,
+            0,
+            rows,
+            TURBOJPEG_GREY,
+            ctypes.byref(out),
+            ctypes.byref(size),
+            TURBOJPEG_GREY_SAMPLING,
+            90,
+            0,
+        )
         assert not failed
         file = ctypes.string_at(out, size.value)
         self.library.tjFree(out)
@@ -49,7 +77,7 @@ class Jpeg:
 
 
 def enlarged(pixels, factor):
-    rows = [b"".join(bytes([p]) * factor for p in pixels[y * 28:(y + 1) * 28]) for y in range(28)]
+    rows = [b"".join(bytes([p]) * factor for p in pixels[y * 28 : (y + 1) * 28]) for y in range(28)]
     return b"".join(row for row in rows for _ in range(factor))
 
 
@@ -59,14 +87,22 @@ class SharedSet(ClusterTest):
 
     def divided(self, nodes):
         """Their divisions, once each of them has the set divided among these and nobody else."""
+
         def adds_up():
             parts = [node.status()["trainer"]["division"] for node in nodes]
-            if None in parts or {p["members"] for p in parts} != {len(nodes)} or sum(p["buckets_owned"] for p in parts) != self.BUCKETS:
+            if (
+                None in parts
+                or {p["members"] for p in parts} != {len(nodes)}
+                or sum(p["buckets_owned"] for p in parts) != self.BUCKETS
+            ):
                 raise Unexpected(parts)
             return parts
+
         parts = wait_for(f"the set is divided among {len(nodes)}", adds_up)
         self.assertEqual(self.SAMPLES, sum(p["samples_owned"] for p in parts))
-        self.assertEqual({(self.SAMPLES, self.BUCKETS)}, {(p["samples"], p["buckets"]) for p in parts})
+        self.assertEqual(
+            {(self.SAMPLES, self.BUCKETS)}, {(p["samples"], p["buckets"]) for p in parts}
+        )
         return parts
 
     def place(self, node):
@@ -77,7 +113,9 @@ class SharedSet(ClusterTest):
         settings = {"shard": "auto", "trainer__min_step_ms": 10, "checkpoint__every_s": 1}
         first = self.cluster.found(self.cluster.job(data=self.SHARED), **settings)
         self.divided([first])
-        nodes = [first] + [self.cluster.joiner(f"box{i}", first, **settings).start() for i in (2, 3)]
+        nodes = [first] + [
+            self.cluster.joiner(f"box{i}", first, **settings).start() for i in (2, 3)
+        ]
         for part in self.divided(nodes):
             self.assertAlmostEqual(1 / 3, part["samples_owned"] / self.SAMPLES, delta=0.03)
         self.assertIn(" of 60 000 samples, divided among 3; pass ", first.ctl("status").stdout)
@@ -85,20 +123,31 @@ class SharedSet(ClusterTest):
         self.divided([nodes[0], nodes[2]])
         # The others go on for half a pass, which the one that returns is not to walk alone.
         before = self.place(nodes[2])
-        nodes[2].wait("half a pass more", lambda s: self.place(nodes[2]) > before + self.SAMPLES // 2)
+        nodes[2].wait(
+            "half a pass more", lambda s: self.place(nodes[2]) > before + self.SAMPLES // 2
+        )
         nodes[1].start()
         self.divided(nodes)
         # Where the cluster's count is, not where another node walks; half a pass behind it would stay so, since all walk at one pace.
-        nodes[1].wait("it is where the cluster is", lambda s: self.place(nodes[1]) > nodes[2].status()["cluster_samples"] - self.SAMPLES // 8)
+        nodes[1].wait(
+            "it is where the cluster is",
+            lambda s: self.place(nodes[1])
+            > nodes[2].status()["cluster_samples"] - self.SAMPLES // 8,
+        )
         nodes[2].post("/v1/training/pause")
         self.divided(nodes[:2])
-        nodes[2].wait("nothing of the set while it rests", lambda s: s["trainer"]["division"]["buckets_owned"] == 0)
+        nodes[2].wait(
+            "nothing of the set while it rests",
+            lambda s: s["trainer"]["division"]["buckets_owned"] == 0,
+        )
         nodes[2].post("/v1/training/resume")
         self.divided(nodes)
 
     def test_a_shard_by_hand_is_refused_where_the_nodes_divide_the_set(self):
         job = self.cluster.job(data=self.SHARED)
-        by_hand = self.cluster.founder(job, shard="1/3", name="by-hand", key=self.cluster.key + ".other").start()
+        by_hand = self.cluster.founder(
+            job, shard="1/3", name="by-hand", key=self.cluster.key + ".other"
+        ).start()
         self.assertEqual(78, by_hand.exit_code())
         self.assertIn("shard: 1/3 is given by hand", by_hand.log())
         first = self.cluster.found(job, shard="auto", trainer__min_step_ms=20)
@@ -113,20 +162,42 @@ class Data(ClusterTest):
 
     def write_cifar(self, folder="cifar", train=3000, test=500):
         directory = os.path.join(self.cluster.directory, folder)
-        write(os.path.join(directory, "data.bin"), b"".join(cifar_record(*pair) for pair in fashion_mnist("train", train)))
-        write(os.path.join(directory, "test.bin"), b"".join(cifar_record(*pair) for pair in fashion_mnist("t10k", test)))
+        write(
+            os.path.join(directory, "data.bin"),
+            b"".join(cifar_record(*pair) for pair in fashion_mnist("train", train)),
+        )
+        write(
+            os.path.join(directory, "test.bin"),
+            b"".join(cifar_record(*pair) for pair in fashion_mnist("t10k", test)),
+        )
         return directory
 
     def accuracy(self, node):
-        status = node.wait("finished and evaluated", lambda s: s["phase"] == "finished" and (s["checkpoints"].get("final") or {}).get("accuracy"), 200)
+        status = node.wait(
+            "finished and evaluated",
+            lambda s: s["phase"] == "finished"
+            and (s["checkpoints"].get("final") or {}).get("accuracy"),
+            200,
+        )
         return status["accuracy"]
 
     def test_three_nodes_on_one_directory_of_cifar_files_walk_it_in_orders_of_their_own(self):
         directory = self.write_cifar()
-        job = self.cluster.job(data=self.CIFAR + "\nrandom_crop = 2\nrandom_flip = true", budget_samples=60_000, learning_rate=0.02)
-        first = self.cluster.founder(job, data=directory, shard="auto", trainer__min_step_ms=4).start()
+        job = self.cluster.job(
+            data=self.CIFAR + "\nrandom_crop = 2\nrandom_flip = true",
+            budget_samples=60_000,
+            learning_rate=0.02,
+        )
+        first = self.cluster.founder(
+            job, data=directory, shard="auto", trainer__min_step_ms=4
+        ).start()
         first.wait_phase("training")
-        nodes = [first] + [self.cluster.joiner(f"box{i}", first, data=directory, shard="auto", trainer__min_step_ms=4).start() for i in (2, 3)]
+        nodes = [first] + [
+            self.cluster.joiner(
+                f"box{i}", first, data=directory, shard="auto", trainer__min_step_ms=4
+            ).start()
+            for i in (2, 3)
+        ]
         for node in nodes:
             self.assertGreater(self.accuracy(node), 0.65)
             self.assertEqual(3000, node.status()["trainer"]["shard_samples"])
@@ -134,11 +205,21 @@ class Data(ClusterTest):
     def test_a_resnet20_on_cifar_files_is_one_model_on_three_nodes_that_count_every_sample(self):
         batch, budget = 16, 4_000
         directory = self.write_cifar(train=3000, test=200)
-        job = self.cluster.job(model='kind = "resnet20"', data=self.CIFAR, batch=batch, budget_samples=budget, warmup_samples=400)
+        job = self.cluster.job(
+            model='kind = "resnet20"',
+            data=self.CIFAR,
+            batch=batch,
+            budget_samples=budget,
+            warmup_samples=400,
+        )
         nodes = self.cluster.three(job, data=directory)
         for node in nodes:
             # A model that knows nothing has ln 10 = 2.3.
-            status = node.wait("the final checkpoint and its evaluation", lambda s: s["checkpoints"].get("final", {}).get("evaluation_loss") is not None, 200)
+            status = node.wait(
+                "the final checkpoint and its evaluation",
+                lambda s: s["checkpoints"].get("final", {}).get("evaluation_loss") is not None,
+                200,
+            )
             self.assertLess(status["evaluation"]["loss"], 1.6)
         statuses = settled(nodes, "finished")
         own = {s["name"]: s["own_samples"] for s in statuses}
@@ -159,27 +240,46 @@ class Data(ClusterTest):
         jpeg = Jpeg()
         for number, (pixels, label) in enumerate(fashion_mnist("train", 2000)):
             factor = 1 + number % 3
-            write(os.path.join(directory, "train", f"kind{label}", f"{number}.jpg"), jpeg.encode(enlarged(pixels, factor), 28 * factor, 28 * factor))
+            write(
+                os.path.join(directory, "train", f"kind{label}", f"{number}.jpg"),
+                jpeg.encode(enlarged(pixels, factor), 28 * factor, 28 * factor),
+            )
         data = 'kind = "images"\nshape = [1, 28, 28]\nclasses = 10\nvalidation_fraction = 0.2\nmean = 0.286\ndeviation = 0.353'
-        nodes = self.cluster.three(self.cluster.job(data=data, budget_samples=60_000), data=directory, trainer__min_step_ms=4)
+        nodes = self.cluster.three(
+            self.cluster.job(data=data, budget_samples=60_000),
+            data=directory,
+            trainer__min_step_ms=4,
+        )
         for node in nodes:
             self.assertGreater(self.accuracy(node), 0.65)
         self.assertEqual(1600, sum(node.status()["trainer"]["shard_samples"] for node in nodes))
 
     def test_files_that_do_not_fit_are_named_with_the_reason_and_disturb_nobody_else(self):
         good, bad = self.write_cifar(), os.path.join(self.cluster.directory, "bad")
-        first = self.cluster.found(self.cluster.job(data=self.CIFAR), data=good, shard="1/1", trainer__min_step_ms=20)
+        first = self.cluster.found(
+            self.cluster.job(data=self.CIFAR), data=good, shard="1/1", trainer__min_step_ms=20
+        )
         os.mkdir(bad)
         node = self.cluster.joiner("box2", first, data=bad).start()
         record = cifar_record(*fashion_mnist("train", 1)[0])
-        for content, reason in ((None, "'data.bin' is not there"), (b"", "is empty"), (record[:-1], "not a multiple of the 3073"),
-                                (record + bytes([10]) + record[1:], "record 1 has label 10 but there are 10 classes")):
+        for content, reason in (
+            (None, "'data.bin' is not there"),
+            (b"", "is empty"),
+            (record[:-1], "not a multiple of the 3073"),
+            (record + bytes([10]) + record[1:], "record 1 has label 10 but there are 10 classes"),
+        ):
             if content is not None:
                 write(os.path.join(bad, "data.bin"), content)
-            node.wait(reason, lambda s, reason=reason: s["phase"] == "waiting-for-data" and reason in (s["waiting_for"] or ""))
+            node.wait(
+                reason,
+                lambda s, reason=reason: s["phase"] == "waiting-for-data"
+                and reason in (s["waiting_for"] or ""),
+            )
         step = first.status()["step"]
         for name in ("data.bin", "test.bin"):
-            os.replace(os.path.join(good, name), os.path.join(bad, name))  # the first has its own in memory
+            os.replace(
+                os.path.join(good, name), os.path.join(bad, name)
+            )  # the first has its own in memory
         node.wait_linked(1)
         first.wait_step(step + 50)
 

@@ -1,4 +1,5 @@
 """Several devices in one box are one node: `cpu,cpu` beside an ordinary daemon, on real data."""
+
 import unittest
 
 from cluster import ClusterTest, distance, read_tensors
@@ -8,7 +9,11 @@ EXIT_CONFIG = 78
 
 class Devices(ClusterTest):
     def test_a_node_of_two_devices_founds_a_cluster_trains_beside_one_of_one_and_comes_back(self):
-        job = self.cluster.job(model='kind = "cnn"\nwidth = 8\nhidden = [32]', budget_samples=60_000, evaluate_every_samples=20_000)
+        job = self.cluster.job(
+            model='kind = "cnn"\nwidth = 8\nhidden = [32]',
+            budget_samples=60_000,
+            evaluate_every_samples=20_000,
+        )
         two = self.cluster.found(job, trainer__device="cpu,cpu", shard="1/2")
         one = self.cluster.joiner("box2", two, shard="2/2").start()
         for node in (two, one):
@@ -24,8 +29,11 @@ class Devices(ClusterTest):
         two.wait("it goes on from its checkpoint", lambda s: s["step"] > step)
 
         for node in (two, one):
-            status = node.wait("the final checkpoint and its evaluation",
-                               lambda s: s["checkpoints"].get("final", {}).get("accuracy") is not None, 200)
+            status = node.wait(
+                "the final checkpoint and its evaluation",
+                lambda s: s["checkpoints"].get("final", {}).get("accuracy") is not None,
+                200,
+            )
             self.assertGreater(status["accuracy"], 0.75)
             self.assertGreater(status["own_samples"], 0)
         finals = [read_tensors(node.checkpoint_path("final"))[1] for node in (two, one)]

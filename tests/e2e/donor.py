@@ -5,6 +5,7 @@
 Two machines; what the donor sends goes through a line so narrow that a download takes seconds. Joiners come one
 after another and leave. Step times are emulated, so that the joiner, a machine of its own in truth, takes no core from the donor. Prints one JSON object.
 """
+
 import argparse
 import json
 import re
@@ -34,7 +35,9 @@ def joins(cluster, count, hidden, mbit):
     cluster.switchboard.rate(donor.name, mbit)
     for i in range(count):
         before = pace(donor, 5)
-        joiner = cluster.joiner(f"box{i + 2}", donor, shard="2/2", trainer__min_step_ms=STEP_MS).start()
+        joiner = cluster.joiner(
+            f"box{i + 2}", donor, shard="2/2", trainer__min_step_ms=STEP_MS
+        ).start()
         joiner.wait_phase("syncing")
         first, began = donor.status()["step"], time.monotonic()
         joiner.wait_phase("training", 300)
@@ -44,19 +47,33 @@ def joins(cluster, count, hidden, mbit):
         joiner.ctl("leave")
         donor.wait("it has left", lambda s: s["members_alive"] == 1)
         joiner.destroy()
-    return {"parameters": floats, "step_ms": STEP_MS, "mbit": mbit, "joins": count, "download_s": [round(s, 1) for s in downloads],
-            "donor_pace": [round(r, 4) for r in ratios], "median": round(sorted(ratios)[count // 2], 4)}
+    return {
+        "parameters": floats,
+        "step_ms": STEP_MS,
+        "mbit": mbit,
+        "joins": count,
+        "download_s": [round(s, 1) for s in downloads],
+        "donor_pace": [round(r, 4) for r in ratios],
+        "median": round(sorted(ratios)[count // 2], 4),
+    }
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--joins", type=int, default=5)
     parser.add_argument("--hidden", default="1500,1500")
     parser.add_argument("--mbit", type=float, default=4)
     arguments = parser.parse_args()
     if missing := unavailable():
         sys.exit(f"donor: {missing}; run as root on a kernel with network namespaces")
-    print(json.dumps(with_cluster("donor", joins, arguments.joins, arguments.hidden, arguments.mbit), indent=2))
+    print(
+        json.dumps(
+            with_cluster("donor", joins, arguments.joins, arguments.hidden, arguments.mbit),
+            indent=2,
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
 """A trained model leaves gossipd: as TorchScript that runs in Python, as bare weights, and as what another cluster begins with."""
+
 import json
 import os
 import subprocess
@@ -31,7 +32,11 @@ class Export(ClusterTest):
     def trained(self, **values):
         """A node that has ended its job, stopped; its status before."""
         node = self.cluster.founder(self.cluster.job(**values), shard="1/1").start()
-        status = node.wait("the final checkpoint and its evaluation", lambda s: (s["checkpoints"].get("final") or {}).get("accuracy"), 120)
+        status = node.wait(
+            "the final checkpoint and its evaluation",
+            lambda s: (s["checkpoints"].get("final") or {}).get("accuracy"),
+            120,
+        )
         self.assertEqual(0, node.terminate())
         return node, status
 
@@ -44,30 +49,52 @@ class Export(ClusterTest):
     def test_a_checkpoint_is_shown_and_runs_in_python(self):
         node, status = self.trained(model='kind = "cnn"', budget_samples=30_000)
         shown = json.loads(gossipctl("checkpoint", "show", node.state_dir, "-o", "json").stdout)
-        self.assertEqual((status["job_hash"], str(status["step"])), (shown["metadata"]["job_hash"], shown["metadata"]["step"]))
+        self.assertEqual(
+            (status["job_hash"], str(status["step"])),
+            (shown["metadata"]["job_hash"], shown["metadata"]["step"]),
+        )
         self.assertEqual(63_466, shown["floats"])
-        self.assertIn('kind = "cnn"', gossipctl("checkpoint", "show", node.checkpoint_path("final")).stdout)
+        self.assertIn(
+            'kind = "cnn"', gossipctl("checkpoint", "show", node.checkpoint_path("final")).stdout
+        )
 
-        ran = subprocess.run([python_with_torch(), "-c", RUN, self.exported(node, "model.pt"), DATA], capture_output=True, text=True,
-                             check=True, timeout=DEADLINE_S)
+        ran = subprocess.run(
+            [python_with_torch(), "-c", RUN, self.exported(node, "model.pt"), DATA],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=DEADLINE_S,
+        )
         result = json.loads(ran.stdout)
-        self.assertEqual({"gossipd/job_hash": status["job_hash"], "gossipd/step": str(status["step"])}, result["words"])
+        self.assertEqual(
+            {"gossipd/job_hash": status["job_hash"], "gossipd/step": str(status["step"])},
+            result["words"],
+        )
         self.assertGreater(result["accuracy"], 0.7)
-        self.assertAlmostEqual(status["accuracy"], result["accuracy"], delta=0.05)  # of 10,000 images
+        self.assertAlmostEqual(
+            status["accuracy"], result["accuracy"], delta=0.05
+        )  # of 10,000 images
 
     def test_weights_travel_into_another_cluster(self):
         node, _ = self.trained(budget_samples=10_000)
         weights = self.exported(node, "weights.safetensors")
         metadata, tensors = read_tensors(weights)
         _, whole = read_tensors(node.checkpoint_path("final"))
-        self.assertEqual({name: values for name, values in whole.items() if not name.startswith("momentum.")}, tensors)
+        self.assertEqual(
+            {name: values for name, values in whole.items() if not name.startswith("momentum.")},
+            tensors,
+        )
         self.assertGreaterEqual(int(metadata["samples"]), 10_000)
 
         # With a rate of 0 the model stays what it began with.
         job = self.cluster.job("again.toml", name="again", budget_samples=10_000, learning_rate=0.0)
         self.add(job, 'start_from = "weights.safetensors"')
-        first = self.cluster.found(job, shard="1/1", name="a1", key=self.path("again.key"), trainer__min_step_ms=20)
-        second = self.cluster.joiner("a2", first, key=self.path("again.key"), trainer__min_step_ms=20).start()
+        first = self.cluster.found(
+            job, shard="1/1", name="a1", key=self.path("again.key"), trainer__min_step_ms=20
+        )
+        second = self.cluster.joiner(
+            "a2", first, key=self.path("again.key"), trainer__min_step_ms=20
+        ).start()
         os.remove(weights)  # the model came with the cluster
         settled([first, second], "finished")
         for box in (first, second):
@@ -79,7 +106,9 @@ class Export(ClusterTest):
         self.exported(node, "weights.safetensors")
         job = self.cluster.job("other.toml", hidden=24)
         self.add(job, 'start_from = "weights.safetensors"')
-        self.refused(job, "head.linear1.bias is [16] but the model's is [24]", "bring weights of this model")
+        self.refused(
+            job, "head.linear1.bias is [16] but the model's is [24]", "bring weights of this model"
+        )
         with open(self.path("weights.safetensors"), "r+b") as file:
             file.truncate(20_000)
         self.refused(job, "weights.safetensors", "bytes of data, but its header names")
@@ -94,7 +123,9 @@ class Export(ClusterTest):
 
     def refused(self, job, *words):
         number = len(self.cluster.nodes)
-        node = self.cluster.founder(job, shard="1/1", name=f"other{number}", key=self.path(f"{number}.key")).start()
+        node = self.cluster.founder(
+            job, shard="1/1", name=f"other{number}", key=self.path(f"{number}.key")
+        ).start()
         self.assertEqual(EXIT_CONFIG, node.exit_code(), node.log())
         for word in words:
             self.assertIn(word, node.log())

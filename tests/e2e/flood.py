@@ -5,6 +5,7 @@
 prints one JSON object with a row for each case: the seconds from the joiner's start to its link with the seed, with `sockets` idle ones
 from `addresses` loopback addresses at the seed's port, and what the flood cost the seed. The first row is without a flood.
 """
+
 import argparse
 import errno
 import json
@@ -112,15 +113,26 @@ def join_beside(cluster, seed, name, sockets, addresses, words):
     flood = Flood(seed.address, sockets, addresses, words) if sockets else None
     try:
         if flood:  # every place is taken, or all there are stand
-            wait_for("the flood", lambda: flood.cut > 2 * sockets or flood.connected >= flood.wanted, 120)
-        before, busy, began, steps = (flood.cut if flood else 0), processor_s(seed), time.monotonic(), seed.status()["step"]
+            wait_for(
+                "the flood", lambda: flood.cut > 2 * sockets or flood.connected >= flood.wanted, 120
+            )
+        before, busy, began, steps = (
+            (flood.cut if flood else 0),
+            processor_s(seed),
+            time.monotonic(),
+            seed.status()["step"],
+        )
         joiner = cluster.joiner(name, seed, shard="1/1", trainer__min_step_ms=50).start()
         joiner.wait("its link", lambda s: s["links_open"] >= 1, JOIN_LIMIT_S)
         took = time.monotonic() - began
-        row = {"sockets": sockets, "addresses": addresses if sockets else 0, "joined_s": round(took, 2),
-               "reconnects_per_s": round(((flood.cut if flood else 0) - before) / took),
-               "seed_processor_percent": round(100 * (processor_s(seed) - busy) / took),
-               "seed_steps_per_s": round((seed.status()["step"] - steps) / took, 1)}
+        row = {
+            "sockets": sockets,
+            "addresses": addresses if sockets else 0,
+            "joined_s": round(took, 2),
+            "reconnects_per_s": round(((flood.cut if flood else 0) - before) / took),
+            "seed_processor_percent": round(100 * (processor_s(seed) - busy) / took),
+            "seed_steps_per_s": round((seed.status()["step"] - steps) / took, 1),
+        }
         joiner.terminate()
         return row
     finally:
@@ -135,13 +147,25 @@ def measure(cluster, sockets, addresses, words):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     numbers = lambda text: [int(word) for word in text.split(",")]
     parser.add_argument("--sockets", type=numbers, default=[64, 1000, 10000])
     parser.add_argument("--addresses", type=numbers, default=[1, 4, 64])
     parser.add_argument("--words", choices=sorted(WORDS), default="silent")
     given = parser.parse_args()
-    print(json.dumps({"words": given.words, "rows": with_cluster("flood", measure, given.sockets, given.addresses, WORDS[given.words])}, indent=1))
+    print(
+        json.dumps(
+            {
+                "words": given.words,
+                "rows": with_cluster(
+                    "flood", measure, given.sockets, given.addresses, WORDS[given.words]
+                ),
+            },
+            indent=1,
+        )
+    )
 
 
 if __name__ == "__main__":

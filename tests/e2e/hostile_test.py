@@ -1,4 +1,5 @@
 """What anybody who reaches the ports can do: nothing but be refused, counted and told of in the log."""
+
 import ctypes
 import re
 import socket
@@ -10,7 +11,11 @@ from cluster import ClusterTest, Unexpected, wait_for
 from flood import Flood, WORDS, descriptors
 
 IDLE_CONNECTIONS = 10_000
-FLOODS = ((64, 4, "silent"), (1_000, 64, "silent"), (1_000, 64, "hello"))  # sockets, addresses, what they say; flood.py measures more
+FLOODS = (
+    (64, 4, "silent"),
+    (1_000, 64, "silent"),
+    (1_000, 64, "hello"),
+)  # sockets, addresses, what they say; flood.py measures more
 PROBES_IN_TURN = 300
 SCANS = 200
 # What port scanners say first to find out what listens.
@@ -46,7 +51,9 @@ def host_and_port(address):
 class Hostile(ClusterTest):
     def setUp(self):
         self.first = self.cluster.found(self.cluster.job(), shard="1/2", trainer__min_step_ms=20)
-        self.second = self.cluster.joiner("box2", self.first, shard="2/2", trainer__min_step_ms=20).start()
+        self.second = self.cluster.joiner(
+            "box2", self.first, shard="2/2", trainer__min_step_ms=20
+        ).start()
         for node in (self.first, self.second):
             node.wait_linked(1)
 
@@ -55,7 +62,10 @@ class Hostile(ClusterTest):
         status, text = self.first.request("GET", "/metrics")
         if status != 200:
             raise Unexpected(text)
-        return {m[1]: int(float(m[2])) for m in re.finditer(r'gossipd_inbound_rejected_total\{reason="([^"]+)"\} (\S+)', text)}
+        return {
+            m[1]: int(float(m[2]))
+            for m in re.finditer(r'gossipd_inbound_rejected_total\{reason="([^"]+)"\} (\S+)', text)
+        }
 
     def assert_unchanged_service(self, link_before):
         for node in (self.first, self.second):
@@ -64,7 +74,10 @@ class Hostile(ClusterTest):
         link = self.first.links()["box2"]
         self.assertEqual("open", link["state"])
         self.assertEqual(0, link["deltas_refused"])
-        wait_for("the two still exchange", lambda: self.first.links()["box2"]["deltas_applied"] > link_before["deltas_applied"])
+        wait_for(
+            "the two still exchange",
+            lambda: self.first.links()["box2"]["deltas_applied"] > link_before["deltas_applied"],
+        )
 
     def connect(self, address):
         return socket.create_connection(host_and_port(address), timeout=20)
@@ -81,10 +94,20 @@ class Hostile(ClusterTest):
 
     def assert_turned_away(self, what, code, before):
         """Counted once more, by reason; and the status and the log say it."""
-        wait_for(f"{what} is counted as {code}", lambda: self.rejected() == {**before, code: before.get(code, 0) + 1})
-        said = [r for r in self.first.status()["refusals"] if r["code"] == code and r["peer"] == "127.0.0.1"]
+        wait_for(
+            f"{what} is counted as {code}",
+            lambda: self.rejected() == {**before, code: before.get(code, 0) + 1},
+        )
+        said = [
+            r
+            for r in self.first.status()["refusals"]
+            if r["code"] == code and r["peer"] == "127.0.0.1"
+        ]
         self.assertTrue(said, what)
-        self.assertIn(f'event=turned-away peer=127.0.0.1 code={code} reason="{said[-1]["reason"]}"', self.first.log())
+        self.assertIn(
+            f'event=turned-away peer=127.0.0.1 code={code} reason="{said[-1]["reason"]}"',
+            self.first.log(),
+        )
 
     def test_garbage_plain_text_and_strangers_with_tls(self):
         link = self.first.links()["box2"]
@@ -93,8 +116,14 @@ class Hostile(ClusterTest):
             "plain HTTP": (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "not-a-peer"),
             "SSH": (b"SSH-2.0-OpenSSH_9.2\r\n", "not-a-peer"),
             "gossipd in plain": (b"gossipd\x01" + bytes(100), "peer-speaks-plain"),
-            "a TLS record of 4 GiB that is none": (b"\x16\x03\x01" + struct.pack(">I", 0xFFFFFFFF) * 64, "tls"),
-            "half a hello": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(100), "handshake-cut"),
+            "a TLS record of 4 GiB that is none": (
+                b"\x16\x03\x01" + struct.pack(">I", 0xFFFFFFFF) * 64,
+                "tls",
+            ),
+            "half a hello": (
+                b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(100),
+                "handshake-cut",
+            ),
         }
         for name, (what, code) in cases.items():
             before = self.rejected()
@@ -131,20 +160,38 @@ class Hostile(ClusterTest):
         self.assert_unchanged_service(link)
 
     def test_a_frame_of_4_gib_in_a_cluster_without_a_key(self):
-        plain = self.cluster.found(self.cluster.job("plain.toml"), key="none", name="plain", shard="1/1", trainer__min_step_ms=20)
+        plain = self.cluster.found(
+            self.cluster.job("plain.toml"),
+            key="none",
+            name="plain",
+            shard="1/1",
+            trainer__min_step_ms=20,
+        )
         header = struct.pack("<2sBBIII", b"gP", 1, 1, 0xFFFFFFFF, 0xFFFFFFFF, 0)
         before_kib = self.address_space_kib(plain)
         with self.connect(plain.address) as peer:
             peer.sendall(b"gossipd\x01" + header)
             self.assertIn(b"frame-too-long", self.until_closed(peer))  # its goodbye
         plain.wait_log("event=session-broken peer=127.0.0.1 code=frame-too-long reason=")
-        wait_for("the status says so", lambda: [r for r in plain.status()["refusals"] if "longer than allowed" in r["reason"]])
-        self.assertRegex(plain.request("GET", "/metrics")[1], r'gossipd_sessions_closed_total\{reason="frame-too-long"\} 1')
+        wait_for(
+            "the status says so",
+            lambda: [r for r in plain.status()["refusals"] if "longer than allowed" in r["reason"]],
+        )
+        self.assertRegex(
+            plain.request("GET", "/metrics")[1],
+            r'gossipd_sessions_closed_total\{reason="frame-too-long"\} 1',
+        )
         plain.wait_step(plain.status()["step"] + 50)
         self.assertLess(self.address_space_kib(plain), before_kib + 1024 * 1024)
 
     def test_control_messages_that_a_parser_recurses_on_in_a_cluster_without_a_key(self):
-        plain = self.cluster.found(self.cluster.job("plain.toml"), key="none", name="plain", shard="1/1", trainer__min_step_ms=20)
+        plain = self.cluster.found(
+            self.cluster.job("plain.toml"),
+            key="none",
+            name="plain",
+            shard="1/1",
+            trainer__min_step_ms=20,
+        )
         for first, words in (
             (0x7F, "an item of unknown length"),  # text within text …
             (0x5F, "an item of unknown length"),  # … bytes within bytes …
@@ -156,7 +203,13 @@ class Hostile(ClusterTest):
                 peer.sendall(b"gossipd\x01" + control_frame(bytes([first]) * 65_536))
                 self.assertIn(words.encode(), self.until_closed(peer))  # it says why it refuses
                 plain.wait_log(f'code=malformed reason="a control message with {words}"')
-                self.assertTrue([r for r in plain.status()["refusals"] if r["code"] == "malformed" and words in r["reason"]])
+                self.assertTrue(
+                    [
+                        r
+                        for r in plain.status()["refusals"]
+                        if r["code"] == "malformed" and words in r["reason"]
+                    ]
+                )
         plain.wait_step(plain.status()["step"] + 50)
 
     @staticmethod
@@ -173,14 +226,21 @@ class Hostile(ClusterTest):
         try:
             for _ in range(count):
                 idle.append(self.connect(self.first.address))
-            wait_for("most are refused at once", lambda: self.rejected().get("too-many", 0) > count / 2)
+            wait_for(
+                "most are refused at once", lambda: self.rejected().get("too-many", 0) > count / 2
+            )
             self.assert_unchanged_service(link)
-            wait_for("the others when they have said nothing for too long", lambda: sum(self.rejected().values()) == count)
+            wait_for(
+                "the others when they have said nothing for too long",
+                lambda: sum(self.rejected().values()) == count,
+            )
             for code in ("too-many", "handshake-timeout"):
                 self.first.wait_log(f"event=turned-away peer=127.0.0.1 code={code} reason=")
             # Who has the key gets in as soon as the handshakes of the idle have run out of time.
             third = self.cluster.joiner("box3", self.first, trainer__min_step_ms=20).start()
-            third.wait("it is in", lambda s: s["phase"] == "training" and s["members_alive"] == 3, 120)
+            third.wait(
+                "it is in", lambda s: s["phase"] == "training" and s["members_alive"] == 3, 120
+            )
         finally:
             for peer in idle:
                 peer.close()
@@ -188,11 +248,17 @@ class Hostile(ClusterTest):
 
     def test_joiners_get_in_beside_sockets_that_come_again_as_soon_as_they_are_cut(self):
         for i, (sockets, addresses, words) in enumerate(FLOODS):
-            with self.subTest(sockets=sockets, addresses=addresses, words=words), Flood(self.first.address, sockets, addresses, WORDS[words]) as flood:
+            with self.subTest(sockets=sockets, addresses=addresses, words=words), Flood(
+                self.first.address, sockets, addresses, WORDS[words]
+            ) as flood:
                 wait_for("the flood", lambda: flood.cut > sockets)
                 before = flood.cut
-                joiner = self.cluster.joiner(f"joiner{i}", self.first, trainer__min_step_ms=50).start()
-                joiner.wait("it is in", lambda s: s["phase"] == "training" and s["links_open"] >= 1, 120)
+                joiner = self.cluster.joiner(
+                    f"joiner{i}", self.first, trainer__min_step_ms=50
+                ).start()
+                joiner.wait(
+                    "it is in", lambda s: s["phase"] == "training" and s["links_open"] >= 1, 120
+                )
                 wait_for("the flood lasts", lambda: flood.cut > before)
                 self.assertEqual("open", self.first.links()["box2"]["state"])
                 joiner.terminate()
@@ -204,12 +270,35 @@ class Hostile(ClusterTest):
                     peer.sendall(words)
                     peer.shutdown(socket.SHUT_WR)
                     self.until_closed(peer)
-        wait_for("all are counted", lambda: all(self.rejected().get(code, 0) == PROBES_IN_TURN for code in ("not-a-peer", "peer-speaks-plain")))
-        counts = {r["code"]: r["count"] for r in self.first.status()["refusals"] if r["peer"] == "127.0.0.1"}
-        self.assertEqual({"not-a-peer": PROBES_IN_TURN, "peer-speaks-plain": PROBES_IN_TURN}, counts)
-        self.first.wait_log(r"event=repeated of=turned-away peer=127.0.0.1 code=not-a-peer times=\d+ within_s=60", 150)
-        told = [int(n) for n in re.findall(r"event=repeated of=turned-away peer=127.0.0.1 code=\S+ times=(\d+)", self.first.log())]
-        self.assertLess(self.first.log().count("event=turned-away"), 40 * len(told) + 1)  # twenty of each in each period
+        wait_for(
+            "all are counted",
+            lambda: all(
+                self.rejected().get(code, 0) == PROBES_IN_TURN
+                for code in ("not-a-peer", "peer-speaks-plain")
+            ),
+        )
+        counts = {
+            r["code"]: r["count"]
+            for r in self.first.status()["refusals"]
+            if r["peer"] == "127.0.0.1"
+        }
+        self.assertEqual(
+            {"not-a-peer": PROBES_IN_TURN, "peer-speaks-plain": PROBES_IN_TURN}, counts
+        )
+        self.first.wait_log(
+            r"event=repeated of=turned-away peer=127.0.0.1 code=not-a-peer times=\d+ within_s=60",
+            150,
+        )
+        told = [
+            int(n)
+            for n in re.findall(
+                r"event=repeated of=turned-away peer=127.0.0.1 code=\S+ times=(\d+)",
+                self.first.log(),
+            )
+        ]
+        self.assertLess(
+            self.first.log().count("event=turned-away"), 40 * len(told) + 1
+        )  # twenty of each in each period
 
     def test_slow_and_endless_requests_to_rest(self):
         slow = [self.connect(self.first.rest) for _ in range(30)]
@@ -220,7 +309,9 @@ class Hostile(ClusterTest):
             self.until_closed(peer)  # within read_timeout, whatever is sent
             peer.close()
         with self.connect(self.first.rest) as peer:
-            peer.sendall(b"POST /v1/checkpoint HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4294967296\r\n\r\n")
+            peer.sendall(
+                b"POST /v1/checkpoint HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4294967296\r\n\r\n"
+            )
             self.assertIn(b"413", self.until_closed(peer).split(b"\r\n")[0])
         with self.connect(self.first.rest) as peer:
             peer.sendall(b"GET /v1/status HTTP/1.1\r\nHost: evil.example\r\n\r\n")

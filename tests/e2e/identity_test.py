@@ -1,4 +1,5 @@
 """Who a node is: two processes with one id, and connections that come back to the node that made them."""
+
 import shutil
 import unittest
 
@@ -42,8 +43,12 @@ class Clone(ClusterTest):
         self.assertTrue(any(node.members()["box2"]["cloned"] for node in others))
         self.assertIn("/cloned", original.ctl("members").stdout)
         for node, before in zip(others, ups_before):
-            self.assertLessEqual(node.log().count(f"event=link-up peer={id_before}") - before, LINK_UPS_MAX)
-        self.assertEqual(between, others[0].log().count(f"event=link-down peer={others[1].status()['id']}"))
+            self.assertLessEqual(
+                node.log().count(f"event=link-up peer={id_before}") - before, LINK_UPS_MAX
+            )
+        self.assertEqual(
+            between, others[0].log().count(f"event=link-down peer={others[1].status()['id']}")
+        )
         # What the original had trained on counts once, and under its own id.
         self.assertGreaterEqual(original.status()["own_samples"], samples_before)
         twin.wait_step(twin.status()["step"] + 20)
@@ -56,8 +61,12 @@ class Reflection(ClusterTest):
     def test_an_address_that_led_back_is_dialled_again(self):
         ports = [free_port(), free_port()]
         advertise = [["--advertise", f"127.0.0.1:{port}"] for port in ports]
-        first = self.cluster.found(self.cluster.job(), *advertise[0], shard="1/2", trainer__min_step_ms=20)
-        second = self.cluster.joiner("box2", first, *advertise[1], shard="2/2", trainer__min_step_ms=20)
+        first = self.cluster.found(
+            self.cluster.job(), *advertise[0], shard="1/2", trainer__min_step_ms=20
+        )
+        second = self.cluster.joiner(
+            "box2", first, *advertise[1], shard="2/2", trainer__min_step_ms=20
+        )
         proxies = [Proxy(port, node.address) for port, node in zip(ports, (first, second))]
         try:
             second.start()
@@ -78,7 +87,9 @@ class Reflection(ClusterTest):
             self.assertIn("cannot join itself", own.stdout + own.stderr)
             proxies[0].target, proxies[1].target = first.address, second.address
             for node in nodes:
-                node.wait("linked again", lambda s: s["links_open"] == 1, deadline_s=3 * SELF_MARK_S)
+                node.wait(
+                    "linked again", lambda s: s["links_open"] == 1, deadline_s=3 * SELF_MARK_S
+                )
         finally:
             for proxy in proxies:
                 proxy.close()

@@ -1,4 +1,5 @@
 """Coming in: mid-way, after the end, before the seed is there, without data."""
+
 import os
 import unittest
 
@@ -13,7 +14,9 @@ class Join(ClusterTest):
         second.wait_linked(1)
         first.wait_step(300)
 
-        late = self.cluster.joiner("box3", second, shard="3/3", trainer__min_step_ms=8).start()  # through any member
+        late = self.cluster.joiner(
+            "box3", second, shard="3/3", trainer__min_step_ms=8
+        ).start()  # through any member
         late.wait_linked(2)
         self.assertRegex(late.log(), r"event=model-ready .*restored=no")
         self.assertRegex(late.log(), r"event=model-adopted from=peer=")
@@ -72,7 +75,9 @@ class Join(ClusterTest):
         self.assertEqual({"box1", "box2"}, set(node.members()))
 
     def test_a_node_without_data_stays_a_member_and_says_what_it_needs(self):
-        seed = self.cluster.found(self.cluster.job(name="clothes"), shard="1/1", trainer__min_step_ms=20)
+        seed = self.cluster.found(
+            self.cluster.job(name="clothes"), shard="1/1", trainer__min_step_ms=20
+        )
         node = self.cluster.joiner("box2", seed, data=None).start()
         status = node.wait_phase("waiting-for-data")
         for word in ("clothes", "--data", "train-images-idx3-ubyte"):
@@ -81,7 +86,9 @@ class Join(ClusterTest):
         self.assertEqual(503, code)
         self.assertIn("--data", problem)
         seed.wait("the member is shown", lambda s: s["members_alive"] == 2)
-        wait_for("its phase is shown", lambda: seed.members()["box2"]["phase"] == "waiting-for-data")
+        wait_for(
+            "its phase is shown", lambda: seed.members()["box2"]["phase"] == "waiting-for-data"
+        )
 
     def test_a_node_whose_data_comes_later_goes_on_by_itself(self):
         seed = self.cluster.found(self.cluster.job(), shard="1/1", trainer__min_step_ms=20)

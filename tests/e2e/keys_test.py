@@ -1,4 +1,5 @@
 """The cluster's secret is changed while it trains, and nobody notices but who has only the old one."""
+
 import os
 import resource
 import signal
@@ -39,7 +40,10 @@ class Keys(ClusterTest):
         for node, goal in goals:
             node.wait_linked(2)
             node.wait_step(goal)
-            wait_for("all sessions are under the new key", lambda: self.held(node)[0] == {new: {"id": new, "in_use": True, "sessions": 2}})
+            wait_for(
+                "all sessions are under the new key",
+                lambda: self.held(node)[0] == {new: {"id": new, "in_use": True, "sessions": 2}},
+            )
             self.assertEqual([old], self.held(node)[1])
 
         # A restart with the key file of the beginning still in its configuration.
@@ -50,15 +54,24 @@ class Keys(ClusterTest):
         again.wait_log("was retired on this node")
         # Who comes with the old key is not let in any more; with the new one he is.
         late = self.cluster.joiner("late", self.nodes[0], trainer__min_step_ms=20).start()
-        wait_for("it is refused", lambda: [r for r in late.status()["refusals"] if "cluster key differs" in r["reason"]])
+        wait_for(
+            "it is refused",
+            lambda: [r for r in late.status()["refusals"] if "cluster key differs" in r["reason"]],
+        )
         self.assertEqual("joining", late.status()["phase"])
-        fourth = self.cluster.joiner("fourth", self.nodes[0], key=new_file, trainer__min_step_ms=20).start()
+        fourth = self.cluster.joiner(
+            "fourth", self.nodes[0], key=new_file, trainer__min_step_ms=20
+        ).start()
         fourth.wait("it is in", lambda s: s["phase"] == "training" and s["members_alive"] == 4)
         # The secrets are nowhere but in their files.
         with open(new_file, encoding="ascii") as file:
             secret = file.readline().split()[2]
         for node in self.nodes:
-            for text in (node.log(), node.request("GET", "/v1/keys")[1], node.request("GET", "/v1/status")[1]):
+            for text in (
+                node.log(),
+                node.request("GET", "/v1/keys")[1],
+                node.request("GET", "/v1/status")[1],
+            ):
                 self.assertNotIn(secret, text)
 
     def test_a_crash_leaves_no_core_file_with_the_secret_unless_told_to(self):
@@ -69,7 +82,13 @@ class Keys(ClusterTest):
         resource.setrlimit(resource.RLIMIT_CORE, (resource.getrlimit(resource.RLIMIT_CORE)[1],) * 2)
         job = self.cluster.job()
         for allowed in ("false", "true"):
-            node = self.cluster.found(job, name=f"dumps-{allowed}", shard="1/1", trainer__min_step_ms=20, log__core_dumps=allowed)
+            node = self.cluster.found(
+                job,
+                name=f"dumps-{allowed}",
+                shard="1/1",
+                trainer__min_step_ms=20,
+                log__core_dumps=allowed,
+            )
             node.signal(signal.SIGABRT)
             self.assertEqual(-signal.SIGABRT, node.exit_code())
             cores = [name for name in os.listdir(node.directory) if name.startswith("core")]

@@ -1,4 +1,5 @@
 """kill -9, a hundred times, while a job runs and while it ends."""
+
 import random
 import time
 import unittest
@@ -8,12 +9,16 @@ from cluster import DATA, ClusterTest, Unexpected, distance, read_tensors, settl
 BATCH = 32
 KILLS_AT_WORK = 60
 KILLS_AT_THE_END = 40
-LIFE_MAX_S = 0.5         # drawn at random: the moment is the fault
+LIFE_MAX_S = 0.5  # drawn at random: the moment is the fault
 FINAL_DISTANCE_MAX = 0.012  # three times exchange.spread_bound, as gossip-sim holds
 
 
 def has_final_model(status):
-    return status["phase"] == "finished" and not status["waiting_for"] and "final" in status["checkpoints"]
+    return (
+        status["phase"] == "finished"
+        and not status["waiting_for"]
+        and "final" in status["checkpoints"]
+    )
 
 
 class Kills(ClusterTest):
@@ -66,12 +71,16 @@ class Kills(ClusterTest):
         job = self.cluster.job(budget_samples=30_000, warmup_samples=1_000, learning_rate=0.02)
         self.nodes = self.cluster.three(job, trainer__min_step_ms=20, checkpoint__every_s=1)
         for i, node in enumerate(self.nodes):
-            node.wait("a checkpoint", lambda s: s["checkpoints"].get("current", {"step": 0})["step"] >= 20)
+            node.wait(
+                "a checkpoint", lambda s: s["checkpoints"].get("current", {"step": 0})["step"] >= 20
+            )
             # What lies on the disk is all that a restart needs.
             node.arguments = ["--data", DATA, "--shard", f"{i + 1}/3"]
         for _ in range(KILLS_AT_WORK):
             self.kill_one(draw)
-        wait_for("the end begins", lambda: any("to=finish" in node.log() for node in self.nodes), 120)
+        wait_for(
+            "the end begins", lambda: any("to=finish" in node.log() for node in self.nodes), 120
+        )
         for _ in range(KILLS_AT_THE_END):
             self.kill_one(draw)
         for node in self.nodes:

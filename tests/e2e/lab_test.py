@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """gossip-lab as a user runs it: the same result twice, campaigns that go on, faults, clear errors; and the evidence made with it."""
+
 import concurrent.futures
 import json
 import os
@@ -49,7 +50,9 @@ class Lab(unittest.TestCase):
         self.scenario.write_text(SCENARIO)
 
     def lab(self, *arguments, code=0):
-        done = subprocess.run([LAB, *map(str, arguments)], capture_output=True, text=True, timeout=300, cwd=self.path)
+        done = subprocess.run(
+            [LAB, *map(str, arguments)], capture_output=True, text=True, timeout=300, cwd=self.path
+        )
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
         return done.stdout if code == 0 else done.stderr
 
@@ -74,21 +77,53 @@ class Lab(unittest.TestCase):
     def test_a_campaign_that_was_cut_goes_on_where_it_was(self):
         self.lab("run", self.scenario, "--seeds", 1, "--json", "out.jsonl")
         whole = (self.path / "out.jsonl").read_text()
-        (self.path / "out.jsonl").write_text(whole + whole[: len(whole) // 2])  # a crash while writing the second
+        (self.path / "out.jsonl").write_text(
+            whole + whole[: len(whole) // 2]
+        )  # a crash while writing the second
         said = self.lab("run", self.scenario, "--seeds", "1..2", "--json", "out.jsonl")
         self.assertIn("seed 1", said)
         self.assertEqual(said.count("(from the file)"), 1)
 
     def test_compare_and_plot_read_what_run_wrote(self):
-        self.lab("run", self.scenario, "--seeds", "1..2", "--json", "out.jsonl", "--set", "job.budget_samples=3200")
-        self.lab("run", self.scenario, "--seeds", "1..2", "--json", "out.jsonl", "--set", "job.budget_samples=3200",
-                 "--set", "name=ring all-reduce", "--set", "strategy.name=sync-sgd")
+        self.lab(
+            "run",
+            self.scenario,
+            "--seeds",
+            "1..2",
+            "--json",
+            "out.jsonl",
+            "--set",
+            "job.budget_samples=3200",
+        )
+        self.lab(
+            "run",
+            self.scenario,
+            "--seeds",
+            "1..2",
+            "--json",
+            "out.jsonl",
+            "--set",
+            "job.budget_samples=3200",
+            "--set",
+            "name=ring all-reduce",
+            "--set",
+            "strategy.name=sync-sgd",
+        )
         rows = json.loads(self.lab("compare", "out.jsonl", "-o", "json"))["rows"]
         self.assertEqual([row["name"] for row in rows], ["tiny", "ring all-reduce"])
         self.assertEqual(rows[1]["accuracy_difference"]["count"], 2)
         self.assertIn("| ring all-reduce", self.lab("compare", "out.jsonl", "-o", "markdown"))
         for against in ("bytes", "time", "delay"):
-            self.lab("plot", "out.jsonl", "--against", against, "--out", f"{against}.svg", "--title", "a < b & c")
+            self.lab(
+                "plot",
+                "out.jsonl",
+                "--against",
+                against,
+                "--out",
+                f"{against}.svg",
+                "--title",
+                "a < b & c",
+            )
             drawn = xml.etree.ElementTree.parse(self.path / f"{against}.svg").getroot()
             self.assertTrue(any("ring all-reduce" in (node.text or "") for node in drawn.iter()))
 
@@ -126,23 +161,49 @@ node = 0
 other = 2
 at_s = 4
 """)
-        self.lab("run", self.scenario, "--json", "out.jsonl", "--set", "checkpoint.every_s=1", "--set", "job.budget_samples=16000")
+        self.lab(
+            "run",
+            self.scenario,
+            "--json",
+            "out.jsonl",
+            "--set",
+            "checkpoint.every_s=1",
+            "--set",
+            "job.budget_samples=16000",
+        )
         result = self.results("out.jsonl")[0]
         self.assertTrue(result["finished"])
         self.assertEqual(len(result["accuracy"]), 4)
         self.assertLess(result["spread"], 0.01)
 
     def test_adamw_trains_gossip_through_a_restart_and_a_reference_row(self):
-        self.scenario.write_text(SCENARIO + '[[events]]\nwhat = "kill"\nnode = 1\nat_s = 3\n'
-                                 '[[events]]\nwhat = "start"\nnode = 1\nat_s = 4\n')
+        self.scenario.write_text(
+            SCENARIO + '[[events]]\nwhat = "kill"\nnode = 1\nat_s = 3\n'
+            '[[events]]\nwhat = "start"\nnode = 1\nat_s = 4\n'
+        )
         adamw = ("--set", "job.optimizer.kind=adamw", "--set", "job.optimizer.learning_rate=0.002")
-        self.lab("run", self.scenario, "--json", "out.jsonl", *adamw, "--set", "checkpoint.every_s=1")
+        self.lab(
+            "run", self.scenario, "--json", "out.jsonl", *adamw, "--set", "checkpoint.every_s=1"
+        )
         self.scenario.write_text(SCENARIO)
-        self.lab("run", self.scenario, "--json", "out.jsonl", *adamw, "--set", "name=all-reduce", "--set", "strategy.name=sync-sgd")
+        self.lab(
+            "run",
+            self.scenario,
+            "--json",
+            "out.jsonl",
+            *adamw,
+            "--set",
+            "name=all-reduce",
+            "--set",
+            "strategy.name=sync-sgd",
+        )
         for result in self.results("out.jsonl"):
             self.assertTrue(result["finished"])
             self.assertGreater(min(result["accuracy"]), 0.6)
-        self.assertEqual(self.results("out.jsonl")[1]["state_bytes_node"], 2 * 4 * self.results("out.jsonl")[1]["floats"])
+        self.assertEqual(
+            self.results("out.jsonl")[1]["state_bytes_node"],
+            2 * 4 * self.results("out.jsonl")[1]["floats"],
+        )
 
     def test_every_strategy_is_listed_with_its_knobs(self):
         listed = json.loads(self.lab("strategies", "--json"))["strategies"]
@@ -158,13 +219,21 @@ at_s = 4
 
         self.assertIn("did you mean 'threshold'", said("--set", "exchange.treshold=0.1"))
         self.assertIn("did you mean 'sync-sgd'", said("--set", "strategy.name=sync-sdg"))
-        self.assertIn("set job.optimizer.kind", said("--set", "job.optimizer.kind=adamw", "--set", "strategy.name=dana"))
-        self.assertIn("belongs to sgd", said("--set", "job.optimizer.kind=adamw", "--set", "job.optimizer.momentum=0.9"))
+        self.assertIn(
+            "set job.optimizer.kind",
+            said("--set", "job.optimizer.kind=adamw", "--set", "strategy.name=dana"),
+        )
+        self.assertIn(
+            "belongs to sgd",
+            said("--set", "job.optimizer.kind=adamw", "--set", "job.optimizer.momentum=0.9"),
+        )
         self.assertIn("no codec", said("--set", "exchange.codec=int9"))
         self.assertIn("1..10", said("--seeds", "3..1"))
         self.assertIn("KEY=VALUE", said("--set", "exchange"))
         self.assertIn("/nowhere", said("--set", "data.dir=/nowhere", code=1))
-        self.scenario.write_text(SCENARIO + '[strategy]\nname = "asgd"\n[[events]]\nwhat = "kill"\nnode = 1\nat_s = 1\n')
+        self.scenario.write_text(
+            SCENARIO + '[strategy]\nname = "asgd"\n[[events]]\nwhat = "kill"\nnode = 1\nat_s = 1\n'
+        )
         self.assertIn("knows no failures", said())
         self.scenario.write_text(SCENARIO.replace("[machine]", "[machin]"))
         self.assertIn("did you mean 'machine'", said())
@@ -182,8 +251,12 @@ class Evidence(unittest.TestCase):
         self.out = Path(self.directory.name)
 
     def evidence(self, *arguments, code=0):
-        done = subprocess.run([sys.executable, EVIDENCE / "evidence.py", "--bin", BIN, "--out", self.out, *arguments],
-                              capture_output=True, text=True, timeout=300)
+        done = subprocess.run(
+            [sys.executable, EVIDENCE / "evidence.py", "--bin", BIN, "--out", self.out, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
         return done.stdout + done.stderr
 
@@ -191,7 +264,10 @@ class Evidence(unittest.TestCase):
         table = tomllib.loads((EVIDENCE / "tables/stall.toml").read_text())
         self.evidence("--tier", "ci", "--table", "stall")
         runs = (self.out / "stall.jsonl").read_text()
-        self.assertEqual([json.loads(line)["name"] for line in runs.splitlines()], [row["name"] for row in table["rows"]])
+        self.assertEqual(
+            [json.loads(line)["name"] for line in runs.splitlines()],
+            [row["name"] for row in table["rows"]],
+        )
         text = (self.out / "stall.md").read_text()
         for row in table["rows"]:
             self.assertIn(f"| {row['name']} ", text)
@@ -200,7 +276,9 @@ class Evidence(unittest.TestCase):
         self.assertIn("not judged", (self.out / "README.md").read_text())
         xml.etree.ElementTree.parse(self.out / "stall.svg")
         self.evidence("--tier", "ci", "--table", "stall")
-        self.assertEqual((self.out / "stall.jsonl").read_text(), runs)  # what the folder holds is not run again
+        self.assertEqual(
+            (self.out / "stall.jsonl").read_text(), runs
+        )  # what the folder holds is not run again
 
     def test_every_row_of_every_table_is_a_scenario_and_every_claim_names_its_rows(self):
         checks = []
@@ -210,13 +288,31 @@ class Evidence(unittest.TestCase):
             self.assertEqual(len(names), len(set(names)), path)
             for row in table["rows"]:
                 grid = row.get("tune", table.get("tune", {}))
-                settings = table["tiers"]["full"].get("set", []) + row.get("set", []) + row.get("report", []) + [f"{k}={v[0]}" for k, v in grid.items()]
+                settings = (
+                    table["tiers"]["full"].get("set", [])
+                    + row.get("set", [])
+                    + row.get("report", [])
+                    + [f"{k}={v[0]}" for k, v in grid.items()]
+                )
                 sets = [x for setting in settings for x in ("--set", setting)]
-                checks.append((f"{path.name}: {row['name']}", [LAB, "run", (path.parent / table["scenario"]).resolve(), "--check", *sets]))
+                checks.append(
+                    (
+                        f"{path.name}: {row['name']}",
+                        [LAB, "run", (path.parent / table["scenario"]).resolve(), "--check", *sets],
+                    )
+                )
             for claim in table.get("claims", []):
-                self.assertLessEqual(set(claim["rows"]), set(names), f"{path.name}: {claim['text']}")
+                self.assertLessEqual(
+                    set(claim["rows"]), set(names), f"{path.name}: {claim['text']}"
+                )
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-            for (what, _), done in zip(checks, pool.map(lambda c: subprocess.run(c[1], capture_output=True, text=True, timeout=60), checks)):
+            for (what, _), done in zip(
+                checks,
+                pool.map(
+                    lambda c: subprocess.run(c[1], capture_output=True, text=True, timeout=60),
+                    checks,
+                ),
+            ):
                 self.assertEqual(done.returncode, 0, f"{what}: {done.stderr}")
 
     def test_mistakes_are_named(self):

@@ -7,6 +7,7 @@ JSON object: resident memory of each node at its peak, until the joiner trained 
 processor time of the protocol thread for an exchange, TLS included, beside memcpy of as many floats, and what of it encoding and applying are (gossip-bench
 codec); the longest that one event has kept that thread; and how many suspicions there were.
 """
+
 import argparse
 import json
 import os
@@ -17,7 +18,15 @@ from cluster import BIN, with_cluster
 TEXTS = "/usr/share/common-licenses"  # of Debian's base-files
 DEADLINE_S = 900
 # The membership of a node as it comes, not the tests' quicker one.
-MEMBERSHIP = {f"membership__{key}": value for key, value in (("tick_ms", 1000), ("ping_ms", 1000), ("suspect_after_ms", 3000), ("fail_after_ms", 10000))}
+MEMBERSHIP = {
+    f"membership__{key}": value
+    for key, value in (
+        ("tick_ms", 1000),
+        ("ping_ms", 1000),
+        ("suspect_after_ms", 3000),
+        ("fail_after_ms", 10000),
+    )
+}
 
 
 def resident_peak(node):
@@ -47,25 +56,51 @@ def look_at(nodes):
     figures = []
     for node in nodes:
         status, peak = node.status(), resident_peak(node)
-        figures.append({"resident_peak_mb": round(peak / 1e6), "in_4P": round(peak / 4 / status["model_floats"], 2),
-                        "stall_max_ms": round(status["stall_max_ms"], 1), "stalls_beyond_100_ms": status["stalls_beyond_100_ms"]})
+        figures.append(
+            {
+                "resident_peak_mb": round(peak / 1e6),
+                "in_4P": round(peak / 4 / status["model_floats"], 2),
+                "stall_max_ms": round(status["stall_max_ms"], 1),
+                "stalls_beyond_100_ms": status["stalls_beyond_100_ms"],
+            }
+        )
     return figures
 
 
 def codec_times(floats):
     """Milliseconds of gossip-bench's operations over as many floats, each on one thread."""
-    run = subprocess.run([os.path.join(BIN, "gossip-bench"), "codec", "--floats", str(max(floats, 12_000_000)), "--repetitions", "3", "--json"],
-                         capture_output=True, text=True, check=True)
+    run = subprocess.run(
+        [
+            os.path.join(BIN, "gossip-bench"),
+            "codec",
+            "--floats",
+            str(max(floats, 12_000_000)),
+            "--repetitions",
+            "3",
+            "--json",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     operations = json.loads(run.stdout)["operations"]
-    return {name: round(4 * floats / (figures["gb_per_s"] * 1e6), 1) for name, figures in operations.items()}
+    return {
+        name: round(4 * floats / (figures["gb_per_s"] * 1e6), 1)
+        for name, figures in operations.items()
+    }
 
 
 SETTINGS = {"data": TEXTS, "shard": "auto", "checkpoint__every_s": 3600, **MEMBERSHIP}
 
 
 def job_of(cluster, dim, depth, heads):
-    return cluster.job(batch=1, model=f'kind = "gpt"\ndim = {dim}\ndepth = {depth}\nheads = {heads}', warmup_samples=100,
-                       data='kind = "text"\nlength = 8\ntrain_files = ["GPL-3", "LGPL-2.1", "Apache-2.0"]\nvalidation_fraction = 0.05', learning_rate=0.02)
+    return cluster.job(
+        batch=1,
+        model=f'kind = "gpt"\ndim = {dim}\ndepth = {depth}\nheads = {heads}',
+        warmup_samples=100,
+        data='kind = "text"\nlength = 8\ntrain_files = ["GPL-3", "LGPL-2.1", "Apache-2.0"]\nvalidation_fraction = 0.05',
+        learning_rate=0.02,
+    )
 
 
 def wait_for_checkpoint(node):
@@ -78,7 +113,11 @@ def start(cluster, dim, depth, heads):
     first.wait_phase("training", DEADLINE_S)
     second = cluster.joiner("box2", first, **SETTINGS).start()
     for node in (first, second):
-        node.wait("linked and training", lambda s: s["phase"] == "training" and s["links_open"] == 1, DEADLINE_S)
+        node.wait(
+            "linked and training",
+            lambda s: s["phase"] == "training" and s["links_open"] == 1,
+            DEADLINE_S,
+        )
         wait_for_checkpoint(node)
     return [first, second]
 
@@ -92,25 +131,41 @@ def measure(cluster, dim=832, depth=12, heads=8, exchanges=6):
         forget_peak(node)
     before = [(turns(node), protocol_seconds(node), node.status()) for node in nodes]
     for node, (count, _, _) in zip(nodes, before):
-        node.wait(f"{exchanges} exchanges", lambda s, node=node, count=count: turns(node) >= count + 2 * exchanges, DEADLINE_S)
+        node.wait(
+            f"{exchanges} exchanges",
+            lambda s, node=node, count=count: turns(node) >= count + 2 * exchanges,
+            DEADLINE_S,
+        )
     report["steady"] = look_at(nodes)
     for node, (count, spent, status), figures in zip(nodes, before, report["steady"]):
         made = (turns(node) - count) / 2
         figures["stalls_beyond_100_ms"] -= status["stalls_beyond_100_ms"]
-        figures.update(exchanges=made, step_ms=round(node.status()["step_ms"]), protocol_thread_ms_per_exchange=round(1e3 * (protocol_seconds(node) - spent) / made, 1),
-                       spread=node.status()["spread"])
-    for name, event in (("suspicions", "member-suspect"), ("failures", "member-failed"), ("stand_stills", "stood-still")):
+        figures.update(
+            exchanges=made,
+            step_ms=round(node.status()["step_ms"]),
+            protocol_thread_ms_per_exchange=round(1e3 * (protocol_seconds(node) - spent) / made, 1),
+            spread=node.status()["spread"],
+        )
+    for name, event in (
+        ("suspicions", "member-suspect"),
+        ("failures", "member-failed"),
+        ("stand_stills", "stood-still"),
+    ):
         report[name] = sum(node.log().count(f"event={event}") for node in nodes)
     return report
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--dim", type=int, default=832)
     parser.add_argument("--depth", type=int, default=12)
     parser.add_argument("--exchanges", type=int, default=6)
     arguments = parser.parse_args()
-    report = with_cluster("large-model", measure, arguments.dim, arguments.depth, exchanges=arguments.exchanges)
+    report = with_cluster(
+        "large-model", measure, arguments.dim, arguments.depth, exchanges=arguments.exchanges
+    )
     report["codec_ms"] = codec_times(report["floats"])
     print(json.dumps(report, indent=2))
 

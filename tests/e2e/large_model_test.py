@@ -1,4 +1,5 @@
 """A short run of large_model.py with ten million parameters: two nodes exchange them within the memory that is documented."""
+
 import os
 import unittest
 
@@ -13,7 +14,9 @@ class LargeModel(ClusterTest):
     def resident_without_a_model(self):
         """Of a daemon that trains next to nothing: what LibTorch and everything else take."""
         key = os.path.join(self.cluster.directory, "small.key")
-        small = self.cluster.founder(job_of(self.cluster, dim=16, depth=1, heads=2), name="small", key=key, **SETTINGS).start()
+        small = self.cluster.founder(
+            job_of(self.cluster, dim=16, depth=1, heads=2), name="small", key=key, **SETTINGS
+        ).start()
         small.wait_step(3)
         wait_for_checkpoint(small)
         resident = resident_peak(small)
@@ -28,7 +31,11 @@ class LargeModel(ClusterTest):
         self.assertEqual(0, report["failures"], report)
         for phase in ("join", "steady"):
             for figures in report[phase]:
-                self.assertLess(figures["resident_peak_mb"] * 1e6, others + MODELS * 4 * report["floats"], report)
+                self.assertLess(
+                    figures["resident_peak_mb"] * 1e6,
+                    others + MODELS * 4 * report["floats"],
+                    report,
+                )
                 self.assertGreater(figures["stall_max_ms"], 0)
         for figures in report["steady"]:
             self.assertGreaterEqual(figures["exchanges"], 3)

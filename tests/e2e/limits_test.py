@@ -1,4 +1,5 @@
 """What a machine may run out of or take away: file descriptors, and the wall clock."""
+
 import os
 import resource
 import socket
@@ -51,7 +52,9 @@ class Descriptors(ClusterTest):
         self.assertNotIn("member-failed", other.log())
 
 
-@unittest.skipUnless(CLOCK_STEP, "GOSSIPD_CLOCK_STEP, a library that steps the clock; ctest sets it")
+@unittest.skipUnless(
+    CLOCK_STEP, "GOSSIPD_CLOCK_STEP, a library that steps the clock; ctest sets it"
+)
 class WallClock(ClusterTest):
     def set_clock(self, offset_s):
         with open(self.file, "wb") as out:

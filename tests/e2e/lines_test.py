@@ -1,4 +1,5 @@
 """Bad lines between good machines: slow ones, ones that break, ones that go dead without a word; and a disk that is full."""
+
 import os
 import subprocess
 import unittest
@@ -23,9 +24,19 @@ class Lines(ClusterTest):
             arguments = ["--advertise", f"127.0.0.1:{port}"]
             settings = {"shard": f"{i + 1}/{count}", "trainer__min_step_ms": 20}
             if i == 0:
-                node = self.cluster.founder(self.cluster.job(learning_rate=0.02), *arguments, **settings)
+                node = self.cluster.founder(
+                    self.cluster.job(learning_rate=0.02), *arguments, **settings
+                )
             else:
-                node = self.cluster.node(f"box{i + 1}", "--join", self.proxies[0].address, "--shard", settings.pop("shard"), *arguments, **settings)
+                node = self.cluster.node(
+                    f"box{i + 1}",
+                    "--join",
+                    self.proxies[0].address,
+                    "--shard",
+                    settings.pop("shard"),
+                    *arguments,
+                    **settings,
+                )
             self.proxies.append(Proxy(port, node.address, seed=i + 1, **line))
             node.start()
             if i == 0:
@@ -38,11 +49,18 @@ class Lines(ClusterTest):
     def check_together(self, nodes):
         """All know each other and the same counters, and the models agree."""
         for node in nodes:
-            node.wait("everybody is there, and the models agree", lambda s: s["members_alive"] == len(nodes) and s["spread"] < 0.1)
+            node.wait(
+                "everybody is there, and the models agree",
+                lambda s: s["members_alive"] == len(nodes) and s["spread"] < 0.1,
+            )
         own = {s["name"]: s["own_samples"] for s in pause_all(nodes)}
         for node in nodes:
-            self.assertEqual(own, {name: m["samples"] for name, m in node.members().items()}, node.name)
-            self.assertEqual(0, sum(link["deltas_refused"] for link in node.links().values()), node.name)
+            self.assertEqual(
+                own, {name: m["samples"] for name, m in node.members().items()}, node.name
+            )
+            self.assertEqual(
+                0, sum(link["deltas_refused"] for link in node.links().values()), node.name
+            )
 
     def test_a_line_of_a_hundred_milliseconds_is_seen_and_bridged(self):
         nodes = self.through_proxies(3, delay_s=0.1)
@@ -70,7 +88,10 @@ class Lines(ClusterTest):
             proxy.cut()
         for node in nodes:
             others = [n.name for n in nodes if n is not node]
-            wait_for("the others are given up", lambda: {node.members()[name]["state"] for name in others} == {"failed"})
+            wait_for(
+                "the others are given up",
+                lambda: {node.members()[name]["state"] for name in others} == {"failed"},
+            )
             node.wait_step(node.status()["step"] + 100)
         for proxy in self.proxies:
             proxy.mend()
@@ -81,7 +102,12 @@ class FullDisk(ClusterTest):
     def on_a_disk_of_its_own(self, node, what):
         """what() while the node's state lies on a small disk."""
         os.mkdir(node.state_dir)
-        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m,mode=700", "tmpfs", node.state_dir], capture_output=True, text=True, check=False)
+        mounted = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=4m,mode=700", "tmpfs", node.state_dir],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         if mounted.returncode != 0:
             self.skipTest(f"mount: {mounted.stderr.strip()}")
         try:
@@ -99,13 +125,18 @@ class FullDisk(ClusterTest):
         return filler
 
     def test_a_full_disk_is_said_trained_past_and_gets_over(self):
-        node = self.cluster.founder(self.cluster.job(evaluate_every_samples=20_000), shard="1/1", trainer__min_step_ms=5)
+        node = self.cluster.founder(
+            self.cluster.job(evaluate_every_samples=20_000), shard="1/1", trainer__min_step_ms=5
+        )
 
         def check():
             node.start().wait_phase("training")
             filler = self.fill(node)
             self.assertNotEqual(0, node.ctl("checkpoint").returncode)
-            warned = node.wait("the full disk is said", lambda s: any("space" in w["text"] or "cannot" in w["text"] for w in s["warnings"]))
+            warned = node.wait(
+                "the full disk is said",
+                lambda s: any("space" in w["text"] or "cannot" in w["text"] for w in s["warnings"]),
+            )
             node.wait_step(warned["step"] + 200)
             os.remove(filler)
             self.assertEqual(0, node.ctl("checkpoint").returncode)
@@ -118,7 +149,9 @@ class FullDisk(ClusterTest):
 
     def test_a_job_that_ends_on_a_full_disk_writes_its_final_model_when_there_is_room(self):
         job = self.cluster.job(budget_samples=10_000, warmup_samples=1_000)
-        node = self.cluster.founder(job, shard="1/1", trainer__min_step_ms=10, checkpoint__every_s=1)
+        node = self.cluster.founder(
+            job, shard="1/1", trainer__min_step_ms=10, checkpoint__every_s=1
+        )
 
         def check():
             node.start().wait_phase("training")

@@ -1,4 +1,5 @@
 """Models from outside and the ends of a job: a TorchScript file that travels, text for a gpt, more samples, an early stop."""
+
 import os
 import subprocess
 import unittest
@@ -33,7 +34,12 @@ class OwnLoss(Classifier):
 def python_with_torch():
     """The interpreter that can export; Debian's python3-torch belongs to Debian's own."""
     for python in ("python3", "/usr/bin/python3"):
-        if subprocess.run([python, "-c", "import torch"], capture_output=True, check=False).returncode == 0:
+        if (
+            subprocess.run(
+                [python, "-c", "import torch"], capture_output=True, check=False
+            ).returncode
+            == 0
+        ):
             return python
     raise RuntimeError("no python3 here imports torch: apt-get install python3-torch")
 
@@ -43,16 +49,34 @@ class TorchScript(ClusterTest):
         with open(os.path.join(self.cluster.directory, "nets.py"), "w", encoding="utf-8") as out:
             out.write(CLASSIFIER)
         words = str(arguments).replace("'", '"')
-        subprocess.run([python_with_torch(), EXPORT, f"nets:{name}", file, "--input", "1,28,28", "--arguments", words],
-                       cwd=self.cluster.directory, check=True, capture_output=True, timeout=DEADLINE_S)
+        subprocess.run(
+            [
+                python_with_torch(),
+                EXPORT,
+                f"nets:{name}",
+                file,
+                "--input",
+                "1,28,28",
+                "--arguments",
+                words,
+            ],
+            cwd=self.cluster.directory,
+            check=True,
+            capture_output=True,
+            timeout=DEADLINE_S,
+        )
         return os.path.join(self.cluster.directory, file)
 
     def job(self, file="model.pt", **values):
         return self.cluster.job(model=f'kind = "torchscript"\nfile = "{file}"', **values)
 
     def assert_refused(self, job, *words):
-        node = self.cluster.founder(job, shard="1/1", name=f"box{len(self.cluster.nodes) + 1}",
-                                    key=os.path.join(self.cluster.directory, f"{len(self.cluster.nodes)}.key")).start()
+        node = self.cluster.founder(
+            job,
+            shard="1/1",
+            name=f"box{len(self.cluster.nodes) + 1}",
+            key=os.path.join(self.cluster.directory, f"{len(self.cluster.nodes)}.key"),
+        ).start()
         self.assertEqual(EXIT_CONFIG, node.exit_code(), node.log())
         for word in words:
             self.assertIn(word, node.log())
@@ -69,8 +93,11 @@ class TorchScript(ClusterTest):
                 self.assertEqual(content, file.read())
             self.assertEqual(nodes[0].status()["job_hash"], node.status()["job_hash"])
         for node in nodes:
-            status = node.wait("the final checkpoint and its evaluation",
-                               lambda s: s["checkpoints"].get("final", {}).get("accuracy") is not None, 200)
+            status = node.wait(
+                "the final checkpoint and its evaluation",
+                lambda s: s["checkpoints"].get("final", {}).get("accuracy") is not None,
+                200,
+            )
             self.assertGreater(status["accuracy"], 0.75)
             self.assertGreater(status["evaluation"]["top5_accuracy"], status["accuracy"])
         finals = [read_tensors(node.checkpoint_path("final"))[1] for node in nodes]
@@ -94,13 +121,15 @@ class TorchScript(ClusterTest):
         node.wait_step(50)
         self.assertEqual(0, node.terminate())
         os.remove(path)
-        del node.arguments[node.arguments.index("--job"):node.arguments.index("--job") + 2]
+        del node.arguments[node.arguments.index("--job") : node.arguments.index("--job") + 2]
         node.start()
         node.wait_step(80)
         self.assertLess(node.status()["loss"], 2.3)
 
     def test_models_that_do_not_fit_end_with_one_error_and_disturb_nobody(self):
-        first = self.cluster.found(self.cluster.job("mlp.toml"), shard="1/1", trainer__min_step_ms=20)
+        first = self.cluster.found(
+            self.cluster.job("mlp.toml"), shard="1/1", trainer__min_step_ms=20
+        )
         step = first.status()["step"]
         self.assert_refused(self.job("absent.pt"), "absent.pt", "no such file")
         with open(os.path.join(self.cluster.directory, "text.pt"), "w", encoding="utf-8") as out:
@@ -115,19 +144,37 @@ class TorchScript(ClusterTest):
 
 class Text(ClusterTest):
     def job(self, **values):
-        return self.cluster.job(batch=16, model='kind = "gpt"\ndim = 48\ndepth = 2\nheads = 4',
-                                data='kind = "text"\nlength = 32\ntrain_files = ["GPL-3", "LGPL-2.1", "Apache-2.0"]\nvalidation_fraction = 0.05',
-                                optimizer='kind = "adamw"\nlearning_rate = 0.005', rest="[training]\nclip_norm = 1.0", **values)
+        return self.cluster.job(
+            batch=16,
+            model='kind = "gpt"\ndim = 48\ndepth = 2\nheads = 4',
+            data='kind = "text"\nlength = 32\ntrain_files = ["GPL-3", "LGPL-2.1", "Apache-2.0"]\nvalidation_fraction = 0.05',
+            optimizer='kind = "adamw"\nlearning_rate = 0.005',
+            rest="[training]\nclip_norm = 1.0",
+            **values,
+        )
 
     def final_loss(self, node):
-        status = node.wait("the final checkpoint and its evaluation",
-                           lambda s: s["checkpoints"].get("final", {}).get("evaluation_loss") is not None, 300)
-        self.assertAlmostEqual(status["evaluation"]["perplexity"], 2.718281828 ** status["evaluation"]["loss"], delta=0.01)
+        status = node.wait(
+            "the final checkpoint and its evaluation",
+            lambda s: s["checkpoints"].get("final", {}).get("evaluation_loss") is not None,
+            300,
+        )
+        self.assertAlmostEqual(
+            status["evaluation"]["perplexity"],
+            2.718281828 ** status["evaluation"]["loss"],
+            delta=0.01,
+        )
         return status["evaluation"]["loss"]
 
     def test_a_gpt_learns_text_by_character_as_well_on_three_nodes_as_on_one(self):
         job = self.job(budget_samples=24_000)
-        alone = self.cluster.founder(job, shard="1/1", name="alone", key=os.path.join(self.cluster.directory, "alone.key"), data=TEXTS).start()
+        alone = self.cluster.founder(
+            job,
+            shard="1/1",
+            name="alone",
+            key=os.path.join(self.cluster.directory, "alone.key"),
+            data=TEXTS,
+        ).start()
         want = self.final_loss(alone)
         self.assertLess(want, 2.6)  # of 5.5 at the start
         nodes = self.cluster.three(job, data=TEXTS)
@@ -152,7 +199,12 @@ class Budget(ClusterTest):
         self.assertEqual(2, nodes[0].ctl("job", "extend", "0").returncode)
 
     def test_a_job_that_gets_no_better_ends_early(self):
-        job = self.cluster.job(budget_samples=100_000_000, evaluate_every_samples=40_000, learning_rate=0.0, rest="[training]\npatience = 2")
+        job = self.cluster.job(
+            budget_samples=100_000_000,
+            evaluate_every_samples=40_000,
+            learning_rate=0.0,
+            rest="[training]\npatience = 2",
+        )
         nodes = self.cluster.three(job, trainer__min_step_ms=8)
         for status in settled(nodes, "finished"):
             self.assertLess(status["cluster_samples"], 10_000_000)

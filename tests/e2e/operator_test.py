@@ -1,4 +1,5 @@
 """What an operator does: leave and join, stop and start, look at it, damaged checkpoints."""
+
 import glob
 import json
 import os
@@ -51,10 +52,14 @@ class Leave(ClusterTest):
 
 class Stop(ClusterTest):
     def setUp(self):
-        self.first = self.cluster.found(self.cluster.job(), shard="1/2", trainer__min_step_ms=15, checkpoint__every_s=600)
+        self.first = self.cluster.found(
+            self.cluster.job(), shard="1/2", trainer__min_step_ms=15, checkpoint__every_s=600
+        )
 
     def second(self):
-        node = self.cluster.joiner("box2", self.first, shard="2/2", trainer__min_step_ms=15, checkpoint__every_s=600).start()
+        node = self.cluster.joiner(
+            "box2", self.first, shard="2/2", trainer__min_step_ms=15, checkpoint__every_s=600
+        ).start()
         node.wait_linked(1)
         node.wait_step(60)
         return node
@@ -85,11 +90,16 @@ class Stop(ClusterTest):
 
         self.first.start()
         status = self.first.wait_phase("training")
-        self.assertRegex(self.first.log(), rf"event=model-ready .*restored=yes step={older['step']} ")
+        self.assertRegex(
+            self.first.log(), rf"event=model-ready .*restored=yes step={older['step']} "
+        )
         words = " ".join(w["text"] for w in status["warnings"])
         self.assertIn("current.safetensors", words)
         self.assertIn("the previous checkpoint is used", words)
-        self.assertTrue(glob.glob(os.path.join(os.path.dirname(newest), "*corrupt*")), "the damaged file is kept aside")
+        self.assertTrue(
+            glob.glob(os.path.join(os.path.dirname(newest), "*corrupt*")),
+            "the damaged file is kept aside",
+        )
         self.first.wait_step(int(older["step"]) + 20)
 
     def test_with_both_checkpoints_damaged_a_member_takes_the_clusters_model(self):
@@ -143,17 +153,31 @@ class CommandLine(ClusterTest):
         self.assertIn("start gossipd", nobody.stderr)
 
         lines = first.ctl("members").stdout.splitlines()
-        self.assertEqual(["NAME", "ADDRESS", "STATE", "RTT", "STEP", "SAMPLES/S", "BATCH", "LOSS", "AGE"], lines[0].split())
-        self.assertEqual([["box1*", first.address, "alive"], ["box2", second.address, "alive"]],
-                         sorted(line.split()[:3] for line in lines[1:]))
+        self.assertEqual(
+            ["NAME", "ADDRESS", "STATE", "RTT", "STEP", "SAMPLES/S", "BATCH", "LOSS", "AGE"],
+            lines[0].split(),
+        )
+        self.assertEqual(
+            [["box1*", first.address, "alive"], ["box2", second.address, "alive"]],
+            sorted(line.split()[:3] for line in lines[1:]),
+        )
         links = first.ctl("links").stdout.splitlines()
         self.assertEqual(["box2", "open"], links[1].split()[:2])
         self.assertEqual(2, len(links))
         status = first.ctl("status").stdout
-        for label, value in (("node", "box1"), ("phase", "training"), ("members", "2 alive, 1 linked"), ("traffic", "sent")):
+        for label, value in (
+            ("node", "box1"),
+            ("phase", "training"),
+            ("members", "2 alive, 1 linked"),
+            ("traffic", "sent"),
+        ):
             self.assertRegex(status, rf"(?m)^{label} +.*{value}")
-        self.assertEqual(first.status()["id"], json.loads(first.ctl("status", "-o", "json").stdout)["id"])
-        self.assertEqual(first.get("/v1/job")["document"], first.ctl("job").stdout.split("\n", 1)[1])
+        self.assertEqual(
+            first.status()["id"], json.loads(first.ctl("status", "-o", "json").stdout)["id"]
+        )
+        self.assertEqual(
+            first.get("/v1/job")["document"], first.ctl("job").stdout.split("\n", 1)[1]
+        )
 
         self.assertEqual(0, first.ctl("pause").returncode)
         self.assertEqual("paused", first.status()["phase"])
@@ -165,8 +189,22 @@ class CommandLine(ClusterTest):
         node.wait_log("event=rest-tls .*sha256=(..:){31}..")
         certificate = os.path.join(node.state_dir, "rest-certificate.pem")
         place = f"https://{node.rest}"
-        self.assertEqual(0, gossipctl("--rest", place, "--ca-file", certificate, "wait", "--for", "ready").returncode)
-        self.assertIn('"phase": "training"', json.dumps(json.loads(gossipctl("--rest", place, "--ca-file", certificate, "status", "-o", "json").stdout)))
+        self.assertEqual(
+            0,
+            gossipctl(
+                "--rest", place, "--ca-file", certificate, "wait", "--for", "ready"
+            ).returncode,
+        )
+        self.assertIn(
+            '"phase": "training"',
+            json.dumps(
+                json.loads(
+                    gossipctl(
+                        "--rest", place, "--ca-file", certificate, "status", "-o", "json"
+                    ).stdout
+                )
+            ),
+        )
         stranger = gossipctl("--rest", place, "status")
         self.assertEqual(5, stranger.returncode)
         self.assertIn("--ca-file", stranger.stderr)

@@ -6,6 +6,7 @@ Four nodes with emulated step times, so that a stopped one frees no core for the
 one is frozen, and after one was killed, over those before; how long until it was suspected and given up; and, with every core kept busy
 by other programs, how many members were wrongly suspected or given up.
 """
+
 import argparse
 import datetime
 import json
@@ -23,8 +24,10 @@ COUNT = 4
 
 def steps_in(nodes, seconds):
     """Steps of each of `nodes` in the next `seconds`, by its own clock and count."""
+
     def look():
         return [(time.monotonic(), node.status()["step"]) for node in nodes]
+
     before = look()
     time.sleep(seconds)  # a measurement, not a wait
     return [(step - first) / (at - began) for (began, first), (at, step) in zip(before, look())]
@@ -48,10 +51,21 @@ def detection(nodes, what, since):
 def measure(cluster, seconds):
     job = cluster.job(learning_rate=0.02)
     # The membership of a node as it comes, not the tests' quicker one.
-    defaults = {f"membership__{key}": value for key, value in (("tick_ms", 1000), ("ping_ms", 1000), ("suspect_after_ms", 3000), ("fail_after_ms", 10000))}
+    defaults = {
+        f"membership__{key}": value
+        for key, value in (
+            ("tick_ms", 1000),
+            ("ping_ms", 1000),
+            ("suspect_after_ms", 3000),
+            ("fail_after_ms", 10000),
+        )
+    }
     settings = {"trainer__min_step_ms": STEP_MS, **defaults}
     first = cluster.found(job, shard=f"1/{COUNT}", **settings)
-    nodes = [first] + [cluster.joiner(f"box{i}", first, shard=f"{i}/{COUNT}", **settings).start() for i in range(2, COUNT + 1)]
+    nodes = [first] + [
+        cluster.joiner(f"box{i}", first, shard=f"{i}/{COUNT}", **settings).start()
+        for i in range(2, COUNT + 1)
+    ]
     for node in nodes:
         node.wait_linked(COUNT - 1)
     *survivors, victim = nodes
@@ -61,8 +75,11 @@ def measure(cluster, seconds):
     frozen_at = time.time()
     victim.signal(signal.SIGSTOP)
     during = steps_in(survivors, seconds)
-    report["frozen"] = {"pace": [round(d / b, 4) for d, b in zip(during, before)], "suspected_after_s": detection(survivors, "suspect", frozen_at),
-                        "failed_after_s": detection(survivors, "failed", frozen_at)}
+    report["frozen"] = {
+        "pace": [round(d / b, 4) for d, b in zip(during, before)],
+        "suspected_after_s": detection(survivors, "suspect", frozen_at),
+        "failed_after_s": detection(survivors, "failed", frozen_at),
+    }
     victim.signal(signal.SIGCONT)
     for node in nodes:
         node.wait_linked(COUNT - 1)
@@ -71,17 +88,26 @@ def measure(cluster, seconds):
     killed_at = time.time()
     victim.kill()
     during = steps_in(survivors, seconds)
-    report["killed"] = {"pace": [round(d / b, 4) for d, b in zip(during, before)],
-                        "steps_lost": [round((b - d) * seconds, 1) for d, b in zip(during, before)],
-                        "failed_after_s": detection(survivors, "failed", killed_at)}
+    report["killed"] = {
+        "pace": [round(d / b, 4) for d, b in zip(during, before)],
+        "steps_lost": [round((b - d) * seconds, 1) for d, b in zip(during, before)],
+        "failed_after_s": detection(survivors, "failed", killed_at),
+    }
     return report
 
 
 def saturated(cluster, minutes):
     """Two busy programs for each core beside three nodes that train as fast as they can."""
-    nodes = cluster.three(cluster.job(learning_rate=0.02), membership__suspect_after_ms=3000, membership__fail_after_ms=10000)
+    nodes = cluster.three(
+        cluster.job(learning_rate=0.02),
+        membership__suspect_after_ms=3000,
+        membership__fail_after_ms=10000,
+    )
     began = time.time()
-    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2 * os.cpu_count())]
+    busy = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"])
+        for _ in range(2 * os.cpu_count())
+    ]
     try:
         paces = steps_in(nodes, minutes * 60)
     finally:
@@ -89,11 +115,19 @@ def saturated(cluster, minutes):
             process.kill()
             process.wait()
     since = lambda what: len([at for at in accusations(nodes, what) if at >= began])
-    return {"minutes": minutes, "busy_programs": len(busy), "steps_per_s": [round(p, 1) for p in paces], "false_suspicions": since("suspect"), "false_failures": since("failed")}
+    return {
+        "minutes": minutes,
+        "busy_programs": len(busy),
+        "steps_per_s": [round(p, 1) for p in paces],
+        "false_suspicions": since("suspect"),
+        "false_failures": since("failed"),
+    }
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=30)
     parser.add_argument("--saturated-minutes", type=float, default=10)
     arguments = parser.parse_args()

@@ -1,4 +1,5 @@
 """A short run of pace.py: a frozen and a killed neighbour cost the others nothing that a busy machine would not."""
+
 import unittest
 
 from cluster import with_cluster

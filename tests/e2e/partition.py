@@ -5,6 +5,7 @@
 Prints one JSON object: for how long the halves had given each other up, how long after the cable was back all were one cluster again with
 links across and every spread below its bound, the accuracy of each half before and of every node after, and whether all count the same samples.
 """
+
 import argparse
 import json
 import sys
@@ -22,10 +23,15 @@ def start(cluster, count, evaluate_every_samples=0, **settings):
     """`count` nodes that train and all know each other, each on a machine of its own."""
     job = cluster.job(learning_rate=0.02, evaluate_every_samples=evaluate_every_samples)
     first = cluster.found(job, shard=f"1/{count}", **settings)
-    others = [cluster.joiner(f"box{i}", first, shard=f"{i}/{count}", **settings).start() for i in range(2, count + 1)]
+    others = [
+        cluster.joiner(f"box{i}", first, shard=f"{i}/{count}", **settings).start()
+        for i in range(2, count + 1)
+    ]
     nodes = [first, *others]
     for node in nodes:
-        node.wait("everybody is known", lambda s: s["phase"] == "training" and s["members_alive"] == count)
+        node.wait(
+            "everybody is known", lambda s: s["phase"] == "training" and s["members_alive"] == count
+        )
     return nodes
 
 
@@ -33,24 +39,35 @@ def check_counters(nodes):
     """All at rest count what each counts itself."""
     own = {s["name"]: s["own_samples"] for s in pause_all(nodes)}
     for node in nodes:
-        assert own == {name: m["samples"] for name, m in node.members().items()}, (node.name, own, node.members())
+        assert own == {name: m["samples"] for name, m in node.members().items()}, (
+            node.name,
+            own,
+            node.members(),
+        )
         assert sum(own.values()) == node.status()["cluster_samples"], node.name
 
 
 def next_accuracy(node, after_step):
     """Of a model that is later than `after_step`."""
-    status = node.wait("a later evaluation", lambda s: s["evaluation"] and s["evaluation"]["step"] > after_step, 120)
+    status = node.wait(
+        "a later evaluation",
+        lambda s: s["evaluation"] and s["evaluation"]["step"] > after_step,
+        120,
+    )
     return status["evaluation"]["accuracy"]
 
 
 def part_and_heal(cluster, seconds):
     cluster.switchboard = Switchboard()
     nodes = start(cluster, COUNT, evaluate_every_samples=20_000, trainer__min_step_ms=STEP_MS)
-    here, there = nodes[:COUNT // 2], nodes[COUNT // 2:]
+    here, there = nodes[: COUNT // 2], nodes[COUNT // 2 :]
     cluster.switchboard.partition([n.name for n in there])
     for side, rest in ((here, there), (there, here)):
         for node in side:
-            wait_for("the other half is given up", lambda: {node.members()[n.name]["state"] for n in rest} == {"failed"})
+            wait_for(
+                "the other half is given up",
+                lambda: {node.members()[n.name]["state"] for n in rest} == {"failed"},
+            )
             assert node.status()["members_alive"] == COUNT // 2, node.name
     apart_since = time.monotonic()
     goals = [(node, node.status()["step"] + int(seconds * 1000 / STEP_MS)) for node in nodes]
@@ -65,7 +82,12 @@ def part_and_heal(cluster, seconds):
         node.wait("all six again", lambda s: s["members_alive"] == COUNT)
     report["all_alive_after_s"] = round(time.monotonic() - healed, 1)
     across = {n.name for n in there}
-    wait_for("a link across", lambda: any(across & {p for p, l in n.links().items() if l["state"] == "open"} for n in here))
+    wait_for(
+        "a link across",
+        lambda: any(
+            across & {p for p, l in n.links().items() if l["state"] == "open"} for n in here
+        ),
+    )
     for node in nodes:
         node.wait("models agree", lambda s: s["spread"] < SPREAD_BOUND)
         for name, samples in apart.items():
@@ -73,7 +95,7 @@ def part_and_heal(cluster, seconds):
     report["healed_after_s"] = round(time.monotonic() - healed, 1)
     at = [node.status()["step"] for node in nodes]
     after = [next_accuracy(node, step) for node, step in zip(nodes, at)]
-    report["accuracy_before"] = {"here": before[:COUNT // 2], "there": before[COUNT // 2:]}
+    report["accuracy_before"] = {"here": before[: COUNT // 2], "there": before[COUNT // 2 :]}
     report["accuracy_after"] = after
     report["points_below_the_better_side"] = round(100 * (max(before) - min(after)), 2)
     check_counters(nodes)
@@ -82,8 +104,15 @@ def part_and_heal(cluster, seconds):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=60, help="that the halves train apart, at their emulated pace")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=60,
+        help="that the halves train apart, at their emulated pace",
+    )
     arguments = parser.parse_args()
     if missing := unavailable():
         sys.exit(f"partition: {missing}; run as root on a kernel with network namespaces")

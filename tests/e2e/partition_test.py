@@ -1,4 +1,5 @@
 """Cables pulled and put back, between machines that are network namespaces. Nobody acts but the cable."""
+
 import json
 import subprocess
 import unittest
@@ -42,12 +43,24 @@ class Partition(ClusterTest):
         for node in nodes:
             peer = "box2" if node is nodes[0] else "box1"
             wait_for("the link says so", lambda: node.links()[peer]["large_packets_lost"], 180)
-            node.wait_log(r"event=large-packets-lost peer=\w+ reason=\"small packets arrive there, large ones do not")
-            wait_for("the status says so", lambda: [w for w in node.status()["warnings"] if f"path to {peer}" in w["text"] and "MTU" in w["text"]])
+            node.wait_log(
+                r"event=large-packets-lost peer=\w+ reason=\"small packets arrive there, large ones do not"
+            )
+            wait_for(
+                "the status says so",
+                lambda: [
+                    w
+                    for w in node.status()["warnings"]
+                    if f"path to {peer}" in w["text"] and "MTU" in w["text"]
+                ],
+            )
             self.assertIn("large packets lost", node.ctl("links").stdout)
         self.cluster.switchboard.spare_large("box2")
         for node in nodes:
-            wait_for("it is forgotten", lambda: not any(link["large_packets_lost"] for link in node.links().values()))
+            wait_for(
+                "it is forgotten",
+                lambda: not any(link["large_packets_lost"] for link in node.links().values()),
+            )
             self.assertEqual([], [w for w in node.status()["warnings"] if "MTU" in w["text"]])
             node.wait("models agree", lambda s: s["links_open"] == 1 and s["spread"] < 0.1)
 
@@ -59,7 +72,11 @@ class Partition(ClusterTest):
         for node in nodes:
             node.wait_linked(2)
         host, port = inside.address.split(":")
-        call = subprocess.run([*nodes[0].prefix, "timeout", "1", "bash", "-c", f"</dev/tcp/{host}/{port}"], capture_output=True, check=False)
+        call = subprocess.run(
+            [*nodes[0].prefix, "timeout", "1", "bash", "-c", f"</dev/tcp/{host}/{port}"],
+            capture_output=True,
+            check=False,
+        )
         self.assertNotEqual(0, call.returncode, "the firewall lets calls in")
         for node in nodes[:2]:  # its links break, and nobody but it can open them again
             node.kill()
@@ -83,7 +100,10 @@ class Partition(ClusterTest):
         mover.start()
         mover.wait_linked(2)
         for node in nodes[:2]:
-            wait_for("its new address is known", lambda: node.members()[mover.name]["address"] == mover.address)
+            wait_for(
+                "its new address is known",
+                lambda: node.members()[mover.name]["address"] == mover.address,
+            )
         check_counters(nodes)
 
 

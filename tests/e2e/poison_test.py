@@ -1,5 +1,6 @@
 """One bad value among the samples of one node of three: the others learn as if it were not there, its own node takes the step back, says so and
 trains on."""
+
 import array
 import json
 import os
@@ -9,7 +10,7 @@ from cluster import ClusterTest
 from data_test import fashion_mnist
 
 TRAIN, TEST = 4000, 2000
-BUDGET = 60_000   # five passes over each node's 4,000 samples
+BUDGET = 60_000  # five passes over each node's 4,000 samples
 AT, PIXEL = 1234, 392
 TOLERANCE = 0.015  # what the order of real events is worth; a ruined model is 12 points lower
 DATA = """kind = "safetensors"
@@ -24,11 +25,25 @@ def safetensors(path, pairs, spoil=None):
     if spoil is not None:
         inputs[AT * 784 + PIXEL] = spoil
     targets = array.array("q", (label for _, label in pairs))
-    header = json.dumps({"inputs": {"dtype": "F32", "shape": [len(pairs), 784], "data_offsets": [0, 4 * len(inputs)]},
-                         "targets": {"dtype": "I64", "shape": [len(pairs)], "data_offsets": [4 * len(inputs), 4 * len(inputs) + 8 * len(targets)]}}).encode()
+    header = json.dumps(
+        {
+            "inputs": {
+                "dtype": "F32",
+                "shape": [len(pairs), 784],
+                "data_offsets": [0, 4 * len(inputs)],
+            },
+            "targets": {
+                "dtype": "I64",
+                "shape": [len(pairs)],
+                "data_offsets": [4 * len(inputs), 4 * len(inputs) + 8 * len(targets)],
+            },
+        }
+    ).encode()
     header += b" " * (-len(header) % 8)
     with open(path, "wb") as file:
-        file.write(len(header).to_bytes(8, "little") + header + inputs.tobytes() + targets.tobytes())
+        file.write(
+            len(header).to_bytes(8, "little") + header + inputs.tobytes() + targets.tobytes()
+        )
 
 
 class Poison(ClusterTest):
@@ -39,20 +54,42 @@ class Poison(ClusterTest):
         for i in range(3):
             path = os.path.join(self.cluster.directory, f"data{i}{'-bad' if spoil else ''}")
             os.mkdir(path)
-            safetensors(os.path.join(path, "train.safetensors"), whole[i * TRAIN:(i + 1) * TRAIN], spoil if i == 2 else None)
+            safetensors(
+                os.path.join(path, "train.safetensors"),
+                whole[i * TRAIN : (i + 1) * TRAIN],
+                spoil if i == 2 else None,
+            )
             safetensors(os.path.join(path, "test.safetensors"), test)
             paths.append(path)
         return paths
 
     def train(self, spoil, name):
         paths = self.directories(spoil)
-        job = self.cluster.job(file=name + ".toml", data=DATA, budget_samples=BUDGET, learning_rate=0.02, warmup_samples=2000)
-        settings = {"shard": "1/1", "trainer__min_step_ms": 10, "key": os.path.join(self.cluster.directory, name + ".key")}
+        job = self.cluster.job(
+            file=name + ".toml",
+            data=DATA,
+            budget_samples=BUDGET,
+            learning_rate=0.02,
+            warmup_samples=2000,
+        )
+        settings = {
+            "shard": "1/1",
+            "trainer__min_step_ms": 10,
+            "key": os.path.join(self.cluster.directory, name + ".key"),
+        }
         first = self.cluster.founder(job, name=name + "1", data=paths[0], **settings).start()
         first.wait_phase("training")
-        nodes = [first] + [self.cluster.joiner(f"{name}{i + 1}", first, data=paths[i], **settings).start() for i in (1, 2)]
+        nodes = [first] + [
+            self.cluster.joiner(f"{name}{i + 1}", first, data=paths[i], **settings).start()
+            for i in (1, 2)
+        ]
         for node in nodes:
-            node.wait("finished and evaluated", lambda s: s["phase"] == "finished" and (s["checkpoints"].get("final") or {}).get("accuracy"), 200)
+            node.wait(
+                "finished and evaluated",
+                lambda s: s["phase"] == "finished"
+                and (s["checkpoints"].get("final") or {}).get("accuracy"),
+                200,
+            )
         statuses = [node.status() for node in nodes]
         for node in nodes:
             node.terminate()

@@ -4,6 +4,7 @@ One Proxy stands before one daemon, which advertises the proxy's address; all th
 comes through the proxies of the others. TCP hides the loss of packets, so a lossy line shows here as it does to a
 program: as stalls and as connections that break.
 """
+
 import asyncio
 import random
 import threading
@@ -15,7 +16,12 @@ READ_AHEAD_CHUNKS = 256  # of one direction, on their way
 class Proxy:
     def __init__(self, port, target, delay_s=0.0, bytes_until_reset=None, seed=1):
         """`delay_s`: one way. `bytes_until_reset`: mean of the bytes after which a connection breaks; None: never."""
-        self.port, self.target, self.delay_s, self.bytes_until_reset = port, target, delay_s, bytes_until_reset
+        self.port, self.target, self.delay_s, self.bytes_until_reset = (
+            port,
+            target,
+            delay_s,
+            bytes_until_reset,
+        )
         self.random = random.Random(seed)
         self.connections = self.resets = self.bytes = 0
         self._writers = set()
@@ -60,8 +66,17 @@ class Proxy:
             return
         ends = (writer, far_writer)
         self._writers.update(ends)
-        budget = [self.random.expovariate(1 / self.bytes_until_reset) if self.bytes_until_reset else float("inf")]
-        ways = [asyncio.create_task(self._way(a, b, budget)) for a, b in ((reader, far_writer), (far_reader, writer))]
+        budget = [
+            (
+                self.random.expovariate(1 / self.bytes_until_reset)
+                if self.bytes_until_reset
+                else float("inf")
+            )
+        ]
+        ways = [
+            asyncio.create_task(self._way(a, b, budget))
+            for a, b in ((reader, far_writer), (far_reader, writer))
+        ]
         try:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:

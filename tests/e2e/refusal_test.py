@@ -1,4 +1,5 @@
 """Who is not let in, and that both sides say why."""
+
 import os
 import unittest
 
@@ -11,9 +12,15 @@ class Refusal(ClusterTest):
 
     def assert_said(self, node, words, by=None):
         """The status and the log of `node` say why."""
+
         def said():
-            found = [r for r in node.status()["refusals"] if words in r["code"] + " " + r["reason"] and by in (None, r["by"])]
+            found = [
+                r
+                for r in node.status()["refusals"]
+                if words in r["code"] + " " + r["reason"] and by in (None, r["by"])
+            ]
             return found[-1] if found else None
+
         refusal = wait_for(f"{node.name} says '{words}'", said)
         self.assertTrue(refusal["peer"], refusal)
         self.assertIn(refusal["reason"], node.log())
@@ -42,7 +49,9 @@ class Refusal(ClusterTest):
         self.assert_apart(stranger)
 
     def test_another_job(self):
-        other = self.cluster.job("other.toml", hidden=48)  # another model, so another schema as well
+        other = self.cluster.job(
+            "other.toml", hidden=48
+        )  # another model, so another schema as well
         stranger = self.cluster.joiner("box2", self.first, "--job", other).start()
         self.assert_said(stranger, "job-mismatch")
         self.assert_said(self.first, "job-mismatch")
@@ -50,7 +59,9 @@ class Refusal(ClusterTest):
         self.assert_apart(stranger)
 
     def test_another_cluster_with_the_same_key_and_job(self):
-        twin = self.cluster.found(self.cluster.job("twin.toml"), name="box2", shard="1/1", trainer__min_step_ms=20)
+        twin = self.cluster.found(
+            self.cluster.job("twin.toml"), name="box2", shard="1/1", trainer__min_step_ms=20
+        )
         self.assertEqual(self.first.status()["job_hash"], twin.status()["job_hash"])
         asked = twin.ctl("join", self.first.address)
         self.assertEqual(0, asked.returncode, asked.stderr)
@@ -64,7 +75,7 @@ class Refusal(ClusterTest):
         b1 = self.cluster.found(self.cluster.job(), name="b1", shard="1/1", trainer__min_step_ms=20)
         self.assertEqual(0, a1.ctl("join", b1.address).returncode)  # one while it runs …
         self.assertEqual(0, b1.terminate())
-        b1.start(extra=["--join", a1.address])                      # … the other from the start
+        b1.start(extra=["--join", a1.address])  # … the other from the start
         for node in (a1, b1):
             self.assert_said(node, "cluster-mismatch")
         # Whoever comes later belongs to the one whose member it asked, and meets nobody of the other.

@@ -7,6 +7,7 @@ Prints one JSON object: for each delay box2's steps over the others' steps of th
 relative to the same at a quick disk, and how often a node was suspected; at last with an fsync that never
 returns, and how long a joiner with such a disk takes.
 """
+
 import argparse
 import json
 import os
@@ -42,9 +43,14 @@ class Disk:
 
 def settings():
     """The membership of a node as it comes, not the tests' quicker one; a checkpoint every 5 s."""
-    return {"trainer__min_step_ms": STEP_MS, "checkpoint__every_s": 5,
-            "membership__tick_ms": 1000, "membership__ping_ms": 1000,
-            "membership__suspect_after_ms": 3000, "membership__fail_after_ms": 10000}
+    return {
+        "trainer__min_step_ms": STEP_MS,
+        "checkpoint__every_s": 5,
+        "membership__tick_ms": 1000,
+        "membership__ping_ms": 1000,
+        "membership__suspect_after_ms": 3000,
+        "membership__fail_after_ms": 10000,
+    }
 
 
 def three_with_a_disk(cluster):
@@ -61,11 +67,13 @@ def three_with_a_disk(cluster):
 
 def relative_pace(nodes, seconds):
     """Steps of box2 over the mean of the others', and those of each a second."""
+
     def step_of(node):
         return wait_for(f"{node.name} answers", lambda: (node.status()["step"], time.monotonic()))
 
     def look():
         return [step_of(node) for node in nodes]
+
     before = look()
     time.sleep(seconds)  # a measurement, not a wait
     steps = [(step - first) / (at - began) for (first, began), (step, at) in zip(before, look())]
@@ -82,9 +90,11 @@ def measure(cluster, seconds, delays):
         disk.takes(delay)
         pace, steps = relative_pace(nodes, seconds)
         report[f"fsync {delay}"] = {
-            "pace": round(pace / usual, 4), "steps_per_s": rounded(steps),
+            "pace": round(pace / usual, 4),
+            "steps_per_s": rounded(steps),
             "suspicions": len(accusations(nodes, "suspect")) - suspicions,
-            "fsyncs_of_the_protocol_thread": disk.calls_of_the_protocol_thread() - began}
+            "fsyncs_of_the_protocol_thread": disk.calls_of_the_protocol_thread() - began,
+        }
     return report
 
 
@@ -103,8 +113,9 @@ def join_s(cluster, delay):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--fsync-s", default="2,6")
     parser.add_argument("--join-s", type=float, default=4)

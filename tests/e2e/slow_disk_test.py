@@ -1,4 +1,5 @@
 """A disk that is slow or stuck costs a node nothing but what it would have written."""
+
 import unittest
 
 from cluster import ClusterTest, wait_for
@@ -53,8 +54,13 @@ class SlowDisk(ClusterTest):
         counted = first.status()["cluster_samples"]
         disk.takes(0)
         joiner.start().wait_linked(1)
-        back = wait_for("a later life", lambda: next(
-            (m for m in [first.members()["box2"]] if m["incarnation"] > said["incarnation"]), None))
+        back = wait_for(
+            "a later life",
+            lambda: next(
+                (m for m in [first.members()["box2"]] if m["incarnation"] > said["incarnation"]),
+                None,
+            ),
+        )
         self.assertGreaterEqual(back["samples"], said["samples"])
         self.assertGreaterEqual(first.status()["cluster_samples"], counted)
         joiner.wait("its own count is what it said", lambda s: s["own_samples"] >= said["samples"])

@@ -2,6 +2,7 @@
 
 78 (EX_CONFIG): somebody must change something, do not restart. 1: it may work the next time.
 """
+
 import os
 import socket
 import subprocess
@@ -15,8 +16,15 @@ EXIT_CONFIG = 78
 class Startup(ClusterTest):
     def run_once(self, node, *extra, environment=None):
         """The exit code and the one line that says why."""
-        done = subprocess.run(node.command_line(extra), capture_output=True, text=True, timeout=DEADLINE_S, cwd=node.directory,
-                              env={**clean_environment(), **(environment or {})}, stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            node.command_line(extra),
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            cwd=node.directory,
+            env={**clean_environment(), **(environment or {})},
+            stdin=subprocess.DEVNULL,
+        )
         self.assertEqual("", done.stdout)
         complaints = [line for line in done.stderr.splitlines() if line.startswith("gossipd: ")]
         self.assertEqual(1, len(complaints), done.stderr)
@@ -39,20 +47,57 @@ class Startup(ClusterTest):
 
     def test_an_unknown_key_in_the_node_file(self):
         file = self.write("node.toml", "[trainer]\nmin_step_m = 5\n")
-        self.assert_refused(self.founder("--config", file), EXIT_CONFIG, "node.toml:2", "min_step_m:", "did you mean 'min_step_ms'?")
+        self.assert_refused(
+            self.founder("--config", file),
+            EXIT_CONFIG,
+            "node.toml:2",
+            "min_step_m:",
+            "did you mean 'min_step_ms'?",
+        )
 
     def test_an_unknown_key_in_the_job_file(self):
         job = self.cluster.job()
         with open(job, "a", encoding="utf-8") as file:
             file.write("[optimiser]\nlearning_rate = 1\n")
-        self.assert_refused(self.cluster.founder(job), EXIT_CONFIG, "job.toml", "optimiser", "did you mean", "optimizer")
+        self.assert_refused(
+            self.cluster.founder(job),
+            EXIT_CONFIG,
+            "job.toml",
+            "optimiser",
+            "did you mean",
+            "optimizer",
+        )
 
     def test_an_unknown_flag_setting_or_value(self):
-        self.assert_refused(self.founder(), EXIT_CONFIG, "--exchnage", "did you mean --exchange", extra=["--exchnage", "off"])
-        self.assert_refused(self.founder(name="box3"), EXIT_CONFIG, "there is no flag --trainer.threads", "--set trainer.threads=VALUE", extra=["--trainer.threads", "1"])
+        self.assert_refused(
+            self.founder(),
+            EXIT_CONFIG,
+            "--exchnage",
+            "did you mean --exchange",
+            extra=["--exchnage", "off"],
+        )
+        self.assert_refused(
+            self.founder(name="box3"),
+            EXIT_CONFIG,
+            "there is no flag --trainer.threads",
+            "--set trainer.threads=VALUE",
+            extra=["--trainer.threads", "1"],
+        )
         node = self.cluster.founder(self.cluster.job(), name="box2")
-        self.assert_refused(node, EXIT_CONFIG, "exchange.codek", "did you mean 'exchange.codec'", extra=["--set", "exchange.codek=int8"])
-        self.assert_refused(node, EXIT_CONFIG, "GOSSIPD_EXCHANGE_CODEC", "int9", environment={"GOSSIPD_EXCHANGE_CODEC": "int9"})
+        self.assert_refused(
+            node,
+            EXIT_CONFIG,
+            "exchange.codek",
+            "did you mean 'exchange.codec'",
+            extra=["--set", "exchange.codek=int8"],
+        )
+        self.assert_refused(
+            node,
+            EXIT_CONFIG,
+            "GOSSIPD_EXCHANGE_CODEC",
+            "int9",
+            environment={"GOSSIPD_EXCHANGE_CODEC": "int9"},
+        )
 
     def test_nothing_to_do(self):
         node = self.cluster.node("box1")
@@ -77,7 +122,9 @@ class Startup(ClusterTest):
     def test_a_token_file_that_others_may_read(self):
         token = self.write("token", "0123456789abcdef\n")
         os.chmod(token, 0o644)
-        self.assert_refused(self.founder("--rest-token-file", token), EXIT_CONFIG, token, "chmod 600")
+        self.assert_refused(
+            self.founder("--rest-token-file", token), EXIT_CONFIG, token, "chmod 600"
+        )
 
     def test_a_file_where_the_rest_socket_is_to_be(self):
         node = self.founder()
@@ -88,7 +135,13 @@ class Startup(ClusterTest):
 
     def test_words_that_are_no_utf_8_or_steer_a_terminal(self):
         node = self.founder()
-        for words in (["--set", b"advertise=caf\xe9"], ["--join", b"\xff"], ["--set", "advertise=a\x1b[2J"], ["--\x1b[2J"], ["--set", b"log.level=\xff"]):
+        for words in (
+            ["--set", b"advertise=caf\xe9"],
+            ["--join", b"\xff"],
+            ["--set", "advertise=a\x1b[2J"],
+            ["--\x1b[2J"],
+            ["--set", b"log.level=\xff"],
+        ):
             code, line = self.run_once(node, *words)
             self.assertEqual(EXIT_CONFIG, code, line)
             self.assertNotRegex(line, "[\x00-\x1f\x7f-\x9f]")
@@ -97,10 +150,19 @@ class Startup(ClusterTest):
         self.assertEqual(0, gossipctl("key", "generate", self.cluster.key).returncode)
         node = self.cluster.node("box1", "--shard", "1/1")
         port = node.address.rsplit(":", 1)[1]
-        self.assert_refused(node, EXIT_CONFIG, node.address, "is this node itself", "another member", extra=["--join", node.address])
+        self.assert_refused(
+            node,
+            EXIT_CONFIG,
+            node.address,
+            "is this node itself",
+            "another member",
+            extra=["--join", node.address],
+        )
         node.address = f"0.0.0.0:{port}"
         for own in (f"127.0.0.1:{port}", f"localhost:{port}"):
-            self.assert_refused(node, EXIT_CONFIG, own, "is this node itself", extra=["--join", own])
+            self.assert_refused(
+                node, EXIT_CONFIG, own, "is this node itself", extra=["--join", own]
+            )
 
     def test_beyond_loopback_without_a_key(self):
         node = self.founder(key="none")
@@ -124,7 +186,9 @@ class Startup(ClusterTest):
             node = self.founder()
             node.address = address
             self.assert_refused(node, 1, address)
-            node = self.cluster.founder(self.cluster.job(), name="box2", key=os.path.join(self.cluster.directory, "two.key"))
+            node = self.cluster.founder(
+                self.cluster.job(), name="box2", key=os.path.join(self.cluster.directory, "two.key")
+            )
             node.rest = address
             self.assert_refused(node, 1, address)
 

@@ -4,6 +4,7 @@ Each node gets a namespace with one veth, 10.77.x.y. All begin on one bridge; pa
 rate() narrows a cable (tbf), refuse_calls() makes a machine one that can only dial out,
 swallow_large() a cable that carries small packets only. Needs CAP_NET_ADMIN and iproute2; unavailable() says what is missing.
 """
+
 import json
 import os
 import subprocess
@@ -47,7 +48,11 @@ class Switchboard:
         self.cables[name] = (space, outer, inner)
         _run("ip", "link", "add", outer, "type", "veth", "peer", "name", inner, "netns", space)
         _run("ip", "link", "set", outer, "master", self.bridges[0], "up")
-        for command in (["addr", "add", f"{address}/24", "dev", inner], ["link", "set", inner, "up"], ["link", "set", "lo", "up"]):
+        for command in (
+            ["addr", "add", f"{address}/24", "dev", inner],
+            ["link", "set", inner, "up"],
+            ["link", "set", "lo", "up"],
+        ):
             _run("ip", "-n", space, *command)
         return address
 
@@ -73,7 +78,25 @@ class Switchboard:
     def rate(self, name, mbit):
         """What `name` sends, at most."""
         space, _, inner = self.cables[name]
-        _run("ip", "netns", "exec", space, "tc", "qdisc", "replace", "dev", inner, "root", "tbf", "rate", f"{mbit}mbit", "burst", "16kb", "latency", "400ms")
+        _run(
+            "ip",
+            "netns",
+            "exec",
+            space,
+            "tc",
+            "qdisc",
+            "replace",
+            "dev",
+            inner,
+            "root",
+            "tbf",
+            "rate",
+            f"{mbit}mbit",
+            "burst",
+            "16kb",
+            "latency",
+            "400ms",
+        )
 
     def mute(self, name):
         """What `name` sends is lost; it hears the others."""
@@ -88,9 +111,29 @@ class Switchboard:
         self._tc(name, "class", "add", "parent", "1:", "classid", "1:1", "htb", "rate", "10gbit")
         self._tc(name, "class", "add", "parent", "1:", "classid", "1:2", "htb", "rate", "8kbit")
         self._tc(name, "qdisc", "add", "parent", "1:2", "handle", "2:", "bfifo", "limit", "1")
-        self._tc(name, "filter", "add", "parent", "1:", "protocol", "ip", "u32",
-                 "match", "ip", "protocol", "6", "0xff",
-                 "match", "u8", "0x00", "0x07", "at", "5", "flowid", "1:2")
+        self._tc(
+            name,
+            "filter",
+            "add",
+            "parent",
+            "1:",
+            "protocol",
+            "ip",
+            "u32",
+            "match",
+            "ip",
+            "protocol",
+            "6",
+            "0xff",
+            "match",
+            "u8",
+            "0x00",
+            "0x07",
+            "at",
+            "5",
+            "flowid",
+            "1:2",
+        )
 
     def lost(self, name):
         """Packets so far."""
@@ -107,12 +150,63 @@ class Switchboard:
         """Nobody can connect to `name` any more, as to a machine behind NAT; it can dial out."""
         _, outer, _ = self.cables[name]
         _run("tc", "qdisc", "add", "dev", outer, "root", "handle", "1:", "htb", "default", "1")
-        _run("tc", "class", "add", "dev", outer, "parent", "1:", "classid", "1:1", "htb", "rate", "10gbit")
-        _run("tc", "class", "add", "dev", outer, "parent", "1:", "classid", "1:2", "htb", "rate", "8kbit")
-        _run("tc", "qdisc", "add", "dev", outer, "parent", "1:2", "bfifo", "limit", "1")  # a queue in which no packet finds room
+        _run(
+            "tc",
+            "class",
+            "add",
+            "dev",
+            outer,
+            "parent",
+            "1:",
+            "classid",
+            "1:1",
+            "htb",
+            "rate",
+            "10gbit",
+        )
+        _run(
+            "tc",
+            "class",
+            "add",
+            "dev",
+            outer,
+            "parent",
+            "1:",
+            "classid",
+            "1:2",
+            "htb",
+            "rate",
+            "8kbit",
+        )
+        _run(
+            "tc", "qdisc", "add", "dev", outer, "parent", "1:2", "bfifo", "limit", "1"
+        )  # a queue in which no packet finds room
         # Byte 33 of a packet without IP options: TCP's flags; SYN without ACK begins a connection.
-        _run("tc", "filter", "add", "dev", outer, "parent", "1:", "protocol", "ip", "u32", "match", "ip", "protocol", "6", "0xff",
-             "match", "u8", "0x02", "0x12", "at", "33", "flowid", "1:2")
+        _run(
+            "tc",
+            "filter",
+            "add",
+            "dev",
+            outer,
+            "parent",
+            "1:",
+            "protocol",
+            "ip",
+            "u32",
+            "match",
+            "ip",
+            "protocol",
+            "6",
+            "0xff",
+            "match",
+            "u8",
+            "0x02",
+            "0x12",
+            "at",
+            "33",
+            "flowid",
+            "1:2",
+        )
 
     def swallow_large(self, name):
         """From now on packets of 1280 bytes and more vanish on their way to and from `name`, and nobody is told: a tunnel with a smaller MTU."""
@@ -120,13 +214,75 @@ class Switchboard:
         # Bytes 2 and 3 of a packet: its length. One of these masks is in every number from 1280 on, and in none below.
         masks = [0x8000, 0x4000, 0x2000, 0x1000, 0x0800, 0x0600, 0x0500]
         for where, device in (([], outer), (["ip", "netns", "exec", space], inner)):
-            _run(*where, "tc", "qdisc", "replace", "dev", device, "root", "handle", "1:", "htb", "default", "1")
-            _run(*where, "tc", "class", "add", "dev", device, "parent", "1:", "classid", "1:1", "htb", "rate", "10gbit")
-            _run(*where, "tc", "class", "add", "dev", device, "parent", "1:", "classid", "1:2", "htb", "rate", "8kbit")
-            _run(*where, "tc", "qdisc", "add", "dev", device, "parent", "1:2", "bfifo", "limit", "1")
+            _run(
+                *where,
+                "tc",
+                "qdisc",
+                "replace",
+                "dev",
+                device,
+                "root",
+                "handle",
+                "1:",
+                "htb",
+                "default",
+                "1",
+            )
+            _run(
+                *where,
+                "tc",
+                "class",
+                "add",
+                "dev",
+                device,
+                "parent",
+                "1:",
+                "classid",
+                "1:1",
+                "htb",
+                "rate",
+                "10gbit",
+            )
+            _run(
+                *where,
+                "tc",
+                "class",
+                "add",
+                "dev",
+                device,
+                "parent",
+                "1:",
+                "classid",
+                "1:2",
+                "htb",
+                "rate",
+                "8kbit",
+            )
+            _run(
+                *where, "tc", "qdisc", "add", "dev", device, "parent", "1:2", "bfifo", "limit", "1"
+            )
             for mask in masks:
-                _run(*where, "tc", "filter", "add", "dev", device, "parent", "1:", "protocol", "ip", "u32",
-                     "match", "u16", hex(mask), hex(mask), "at", "2", "flowid", "1:2")
+                _run(
+                    *where,
+                    "tc",
+                    "filter",
+                    "add",
+                    "dev",
+                    device,
+                    "parent",
+                    "1:",
+                    "protocol",
+                    "ip",
+                    "u32",
+                    "match",
+                    "u16",
+                    hex(mask),
+                    hex(mask),
+                    "at",
+                    "2",
+                    "flowid",
+                    "1:2",
+                )
 
     def spare_large(self, name):
         """The tunnel is mended."""

@@ -1,4 +1,5 @@
 """How little is said, and that it is said at all."""
+
 import unittest
 
 from cluster import ClusterTest, distance, read_tensors, settled
@@ -12,16 +13,23 @@ class Traffic(ClusterTest):
             node.wait("the final checkpoint", lambda s: "final" in s["checkpoints"], 120)
         for node in nodes:
             status = node.status()
-            self.assertGreater(status["bytes_every_step"], 1000 * 4 * status["model_floats"], node.name)
-            self.assertLess(status["bytes_sent_total"], 0.05 * status["bytes_every_step"], node.name)
+            self.assertGreater(
+                status["bytes_every_step"], 1000 * 4 * status["model_floats"], node.name
+            )
+            self.assertLess(
+                status["bytes_sent_total"], 0.05 * status["bytes_every_step"], node.name
+            )
             links = node.links()
             self.assertEqual(2, len(links))
             for link in links.values():
                 self.assertGreater(link["deltas_sent"], 10)
                 self.assertGreater(link["deltas_applied"], 10)
                 self.assertEqual(0, link["deltas_refused"], link["refused"])
-            self.assertGreater(status["bytes_sent_total"], sum(link["bytes_sent"] for link in links.values()),
-                               "counted on the wire: TLS, framing and control messages as well")
+            self.assertGreater(
+                status["bytes_sent_total"],
+                sum(link["bytes_sent"] for link in links.values()),
+                "counted on the wire: TLS, framing and control messages as well",
+            )
             self.assertLess(status["spread"], 0.01)
         finals = [read_tensors(n.checkpoint_path("final"))[1] for n in nodes]
         self.assertLess(distance(finals[1], finals[0]), 0.01)
@@ -29,7 +37,9 @@ class Traffic(ClusterTest):
     def test_with_the_exchange_off_members_share_the_budget_and_nothing_else(self):
         job = self.cluster.job(budget_samples=64_000, hidden=128)
         first = self.cluster.found(job, "--exchange", "off", shard="1/2", trainer__min_step_ms=10)
-        second = self.cluster.joiner("box2", first, "--exchange", "off", shard="2/2", trainer__min_step_ms=10).start()
+        second = self.cluster.joiner(
+            "box2", first, "--exchange", "off", shard="2/2", trainer__min_step_ms=10
+        ).start()
         nodes = (first, second)
         for node in nodes:
             node.wait("the final checkpoint", lambda s: "final" in s["checkpoints"], 120)
@@ -38,8 +48,12 @@ class Traffic(ClusterTest):
             self.assertEqual(2, status["members_alive"])
             self.assertGreater(status["own_samples"], 0)
             for link in node.links().values():
-                self.assertEqual((0, 0, 0), (link["deltas_sent"], link["deltas_applied"], link["keyframes_sent"]))
-            self.assertLess(status["bytes_sent_total"], 4 * status["model_floats"], "less than the model once")
+                self.assertEqual(
+                    (0, 0, 0), (link["deltas_sent"], link["deltas_applied"], link["keyframes_sent"])
+                )
+            self.assertLess(
+                status["bytes_sent_total"], 4 * status["model_floats"], "less than the model once"
+            )
         statuses = settled(nodes, "finished")
         self.assertEqual(statuses[0]["cluster_samples"], sum(s["own_samples"] for s in statuses))
         a, b = (read_tensors(n.checkpoint_path("final"))[1] for n in nodes)

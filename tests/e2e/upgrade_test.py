@@ -1,4 +1,5 @@
 """A cluster is upgraded node by node while it trains: two versions of the protocol side by side."""
+
 import itertools
 import unittest
 
@@ -11,7 +12,9 @@ OLDER, NEWER = 2, 3
 class Upgrade(ClusterTest):
     def test_a_rolling_restart_at_the_next_protocol_stops_nobody_and_loses_nothing(self):
         job = self.cluster.job(budget_samples=250_000)
-        nodes = self.cluster.three(job, trainer__min_step_ms=15, membership__protocol=OLDER, checkpoint__every_s=600)
+        nodes = self.cluster.three(
+            job, trainer__min_step_ms=15, membership__protocol=OLDER, checkpoint__every_s=600
+        )
         self.expect(nodes, dict.fromkeys((n.name for n in nodes), OLDER))
         for node in nodes:
             others = [n for n in nodes if n is not node]
@@ -31,8 +34,13 @@ class Upgrade(ClusterTest):
         statuses = settled(nodes, "finished")
         for status in statuses:
             self.assertEqual(BATCH * status["step"], status["own_samples"], status["name"])
-            self.assertEqual(sum(s["own_samples"] for s in statuses), status["cluster_samples"], status["name"])
-        finals = [wait_for("its final checkpoint", lambda: read_tensors(n.checkpoint_path("final"))[1]) for n in nodes]
+            self.assertEqual(
+                sum(s["own_samples"] for s in statuses), status["cluster_samples"], status["name"]
+            )
+        finals = [
+            wait_for("its final checkpoint", lambda: read_tensors(n.checkpoint_path("final"))[1])
+            for n in nodes
+        ]
         for other in finals[1:]:
             self.assertLess(distance(other, finals[0]), 0.01)
 
@@ -40,11 +48,20 @@ class Upgrade(ClusterTest):
         """Each pair speaks the lower of its two versions, and every link carries exchanges both ways, none refused."""
         turns = {}
         for node, peer in itertools.permutations(nodes, 2):
-            link = wait_for("the link is open", lambda: (l := node.links()[peer.name])["state"] == "open" and l)
-            self.assertEqual(min(newest[node.name], newest[peer.name]), link["protocol"], (node.name, peer.name))
+            link = wait_for(
+                "the link is open", lambda: (l := node.links()[peer.name])["state"] == "open" and l
+            )
+            self.assertEqual(
+                min(newest[node.name], newest[peer.name]), link["protocol"], (node.name, peer.name)
+            )
             turns[node.name, peer.name] = link["turns_heard"]
         for node, peer in itertools.permutations(nodes, 2):
-            link = wait_for("exchanges go on", lambda: (l := node.links()[peer.name])["turns_heard"] >= turns[node.name, peer.name] + 4 and l)
+            link = wait_for(
+                "exchanges go on",
+                lambda: (l := node.links()[peer.name])["turns_heard"]
+                >= turns[node.name, peer.name] + 4
+                and l,
+            )
             self.assertEqual(0, link["deltas_refused"], (node.name, peer.name, link["refused"]))
         self.assertEqual({"training"}, {n.status()["phase"] for n in nodes})
 

@@ -6,6 +6,7 @@
 BUILD as for campaign.sh. Inputs are taken one by one, each time the one that adds most edges (of several the smallest), until
 FILES_MAX, BYTES_MAX or nothing is left. Files named regression-* stay whatever they reach.
 """
+
 import os
 import shutil
 import subprocess
@@ -22,15 +23,30 @@ def edges_of_inputs(program, folders):
     with tempfile.TemporaryDirectory() as scratch:
         control = os.path.join(scratch, "control")
         # Without counters a feature is an edge, however often it is taken.
-        done = subprocess.run([program, "-merge=1", "-set_cover_merge=1", "-use_counters=0", f"-merge_control_file={control}", *folders],
-                              capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [
+                program,
+                "-merge=1",
+                "-set_cover_merge=1",
+                "-use_counters=0",
+                f"-merge_control_file={control}",
+                *folders,
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         if done.returncode != 0:
             sys.exit(f"keep: {program}: {done.stderr[-2000:]}")
         with open(control, encoding="utf-8") as file:
             lines = file.read().splitlines()
     count, of_first = int(lines[0]), int(lines[1])
-    paths = lines[2:2 + count]
-    features = {int(line.split()[1]): frozenset(line.split()[2:]) for line in lines[2 + count:] if line.startswith("FT ")}
+    paths = lines[2 : 2 + count]
+    features = {
+        int(line.split()[1]): frozenset(line.split()[2:])
+        for line in lines[2 + count :]
+        if line.startswith("FT ")
+    }
     seeds = frozenset().union(*(features.get(i, frozenset()) for i in range(of_first)))
     return {paths[i]: features.get(i, frozenset()) - seeds for i in range(of_first, count)}
 
@@ -41,7 +57,9 @@ def pick(edges):
     picked, covered, left = [], frozenset(), BYTES_MAX
     while len(picked) < FILES_MAX:
         fitting = [path for path in edges if size[path] <= left]
-        best = max(fitting, key=lambda path: (len(edges[path] - covered), -size[path], path), default=None)
+        best = max(
+            fitting, key=lambda path: (len(edges[path] - covered), -size[path], path), default=None
+        )
         if best is None or not edges[best] - covered:
             break
         picked.append(best)
@@ -55,8 +73,17 @@ def keep(build, target):
     os.makedirs(corpus, exist_ok=True)
     with tempfile.TemporaryDirectory() as first:
         shutil.copytree(os.path.join(build, "tests/fuzz/seeds", target), first, dirs_exist_ok=True)
-        edges = edges_of_inputs(os.path.join(build, "bin", f"fuzz_{target}"), [first, os.path.join(build, "tests/fuzz/found", target), corpus])
-        picked, covered, all_edges = pick({path: e for path, e in edges.items() if not os.path.basename(path).startswith("regression-")})
+        edges = edges_of_inputs(
+            os.path.join(build, "bin", f"fuzz_{target}"),
+            [first, os.path.join(build, "tests/fuzz/found", target), corpus],
+        )
+        picked, covered, all_edges = pick(
+            {
+                path: e
+                for path, e in edges.items()
+                if not os.path.basename(path).startswith("regression-")
+            }
+        )
         kept = {os.path.basename(path): open(path, "rb").read() for path in picked}
     for name in os.listdir(corpus):
         if not name.startswith("regression-"):
@@ -64,7 +91,10 @@ def keep(build, target):
     for name, content in kept.items():
         with open(os.path.join(corpus, name), "wb") as file:
             file.write(content)
-    print(f"{target}: {len(kept)} inputs, {sum(map(len, kept.values()))} bytes, {covered} of the {all_edges} edges that the seeds leave out", flush=True)
+    print(
+        f"{target}: {len(kept)} inputs, {sum(map(len, kept.values()))} bytes, {covered} of the {all_edges} edges that the seeds leave out",
+        flush=True,
+    )
 
 
 def main():

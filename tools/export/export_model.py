@@ -8,6 +8,7 @@ The module is looked for in the current directory first. Its forward takes one b
 int64 tokens) and returns one tensor; a method loss(self, outputs, targets) goes along, for `kind = "model"` under
 [loss] of the job. Needs torch and nothing else. Exit code 0: written; 1: it cannot be trained, with the reason; 2: usage.
 """
+
 import argparse
 import importlib
 import io
@@ -17,7 +18,7 @@ import sys
 
 import torch
 
-EXACT_INTEGER_MAX = 2 ** 24  # what gossipd keeps of a buffer of integers
+EXACT_INTEGER_MAX = 2**24  # what gossipd keeps of a buffer of integers
 
 
 class Unsupported(Exception):
@@ -30,7 +31,9 @@ def load_class(name):
     try:
         return getattr(importlib.import_module(module_name), class_name)
     except (ImportError, AttributeError) as error:
-        raise Unsupported(f"{name}: {error}; write it as PACKAGE.MODULE:CLASS, to be found from this directory") from error
+        raise Unsupported(
+            f"{name}: {error}; write it as PACKAGE.MODULE:CLASS, to be found from this directory"
+        ) from error
 
 
 def check_tensors(model):
@@ -39,14 +42,27 @@ def check_tensors(model):
         raise Unsupported("the module has no parameters that can be trained")
     for name, parameter in parameters.items():
         if parameter.dtype != torch.float32:
-            raise Unsupported(f"parameter '{name}' is of {parameter.dtype}; parameters must be float32: call .float()")
+            raise Unsupported(
+                f"parameter '{name}' is of {parameter.dtype}; parameters must be float32: call .float()"
+            )
         if not bool(torch.isfinite(parameter).all()):
             raise Unsupported(f"parameter '{name}' holds NaN or infinity")
     for name, buffer in model.named_buffers():
-        if buffer.dtype.is_complex or (buffer.dtype.is_floating_point and buffer.dtype != torch.float32):
-            raise Unsupported(f"buffer '{name}' is of {buffer.dtype}; buffers may be float32, integers or booleans")
-        if not buffer.dtype.is_floating_point and buffer.dtype != torch.bool and buffer.numel() and int(buffer.abs().max()) > EXACT_INTEGER_MAX:
-            raise Unsupported(f"buffer '{name}' holds integers beyond 2^24; keep it out of the module")
+        if buffer.dtype.is_complex or (
+            buffer.dtype.is_floating_point and buffer.dtype != torch.float32
+        ):
+            raise Unsupported(
+                f"buffer '{name}' is of {buffer.dtype}; buffers may be float32, integers or booleans"
+            )
+        if (
+            not buffer.dtype.is_floating_point
+            and buffer.dtype != torch.bool
+            and buffer.numel()
+            and int(buffer.abs().max()) > EXACT_INTEGER_MAX
+        ):
+            raise Unsupported(
+                f"buffer '{name}' holds integers beyond 2^24; keep it out of the module"
+            )
 
 
 def script(model):
@@ -55,9 +71,11 @@ def script(model):
     try:
         return torch.jit.script(model)
     except Exception as error:  # the compiler raises many kinds
-        raise Unsupported(f"TorchScript cannot compile it: {error}\n"
-                          "Annotate arguments that are no tensors, keep Python-only code (print of objects, numpy, *args, "
-                          "attributes of changing type) out of forward, or mark it @torch.jit.unused") from error
+        raise Unsupported(
+            f"TorchScript cannot compile it: {error}\n"
+            "Annotate arguments that are no tensors, keep Python-only code (print of objects, numpy, *args, "
+            "attributes of changing type) out of forward, or mark it @torch.jit.unused"
+        ) from error
 
 
 def sample(arguments, batch):
@@ -74,11 +92,15 @@ def check_training(model, arguments):
         if not isinstance(output, torch.Tensor):
             raise Unsupported(f"forward returns {type(output).__name__}; it must return one tensor")
         if output.dim() == 0 or output.shape[0] != batch:
-            raise Unsupported(f"forward of {batch} samples returns {list(output.shape)}; the batch must come first")
+            raise Unsupported(
+                f"forward of {batch} samples returns {list(output.shape)}; the batch must come first"
+            )
     output.float().pow(2).sum().backward()
     unused = [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
     if len(unused) == sum(p.requires_grad for p in model.parameters()):
-        raise Unsupported("no parameter gets a gradient: does forward detach, or run under no_grad?")
+        raise Unsupported(
+            "no parameter gets a gradient: does forward detach, or run under no_grad?"
+        )
     return list(output.shape[1:]), unused
 
 
@@ -96,19 +118,36 @@ def export(arguments):
         file.write(clean.getvalue())
     os.replace(arguments.out + ".tmp", arguments.out)
     parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    print(f"{arguments.out}: {len(clean.getvalue())} bytes, {parameters} trained parameters, one sample gives {shape}"
-          + (", has its own loss" if hasattr(scripted, "loss") else ""))
+    print(
+        f"{arguments.out}: {len(clean.getvalue())} bytes, {parameters} trained parameters, one sample gives {shape}"
+        + (", has its own loss" if hasattr(scripted, "loss") else "")
+    )
     for name in unused:
         print(f"note: '{name}' got no gradient: forward does not use it", file=sys.stderr)
 
 
 def parse(argv):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("model", metavar="PACKAGE.MODULE:CLASS")
     parser.add_argument("out", metavar="OUT.pt")
-    parser.add_argument("--arguments", type=json.loads, default={}, metavar="JSON", help="of the constructor, as a JSON object")
-    parser.add_argument("--input", type=lambda text: [int(n) for n in text.split(",")], metavar="SHAPE", help="of one sample: 1,28,28")
-    parser.add_argument("--tokens", type=int, metavar="LENGTH", help="of one sample that is a sequence of tokens")
+    parser.add_argument(
+        "--arguments",
+        type=json.loads,
+        default={},
+        metavar="JSON",
+        help="of the constructor, as a JSON object",
+    )
+    parser.add_argument(
+        "--input",
+        type=lambda text: [int(n) for n in text.split(",")],
+        metavar="SHAPE",
+        help="of one sample: 1,28,28",
+    )
+    parser.add_argument(
+        "--tokens", type=int, metavar="LENGTH", help="of one sample that is a sequence of tokens"
+    )
     parser.add_argument("--vocabulary", type=int, default=256, metavar="N")
     parser.add_argument("--seed", type=int, default=1, help="of the initial parameters")
     arguments = parser.parse_args(argv)

@@ -10,6 +10,7 @@ size; `tune` lists values of keys that are tried on other seeds than those repor
 at any time and started again. Writes DIR/NAME.md, DIR/NAME.svg and DIR/README.md; figures are accuracy, bytes and virtual
 time, which no machine changes. --publish copies them and the tuned values to results/ beside this file.
 """
+
 import argparse
 import itertools
 import json
@@ -29,10 +30,14 @@ class Lab:
     def __init__(self, program):
         self.program = program
         if not program.exists():
-            sys.exit(f"evidence: {program} is missing; build it (cmake --preset release && cmake --build --preset release --target gossip-lab)")
+            sys.exit(
+                f"evidence: {program} is missing; build it (cmake --preset release && cmake --build --preset release --target gossip-lab)"
+            )
 
     def __call__(self, *arguments):
-        done = subprocess.run([self.program, *map(str, arguments)], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [self.program, *map(str, arguments)], capture_output=True, text=True, check=False
+        )
         if done.returncode != 0:
             sys.exit(f"evidence: gossip-lab {' '.join(map(str, arguments))}\n{done.stderr.strip()}")
         return done.stdout
@@ -58,7 +63,9 @@ class Rows:
     def __getattr__(self, figure):
         def mean_of(name):
             mean = self.compared(None)[name][figure]["mean"]
-            return float("nan") if figure == "seconds_to_target" and mean == 0 else mean  # no run reached it
+            return (
+                float("nan") if figure == "seconds_to_target" and mean == 0 else mean
+            )  # no run reached it
 
         return mean_of
 
@@ -85,7 +92,16 @@ def tuned(lab, table, row, tier, out, log):
         extra = [f"{key}={value}" for key, value in zip(grid, values)]
         name = f"{row['name']} [{', '.join(extra)}]"
         log(f"tuning {name}")
-        lab.run(table["path"], seeds, out, tier.get("set", []) + tier.get("tune_set", []) + row.get("set", []) + extra + [f"name={name}"])
+        lab.run(
+            table["path"],
+            seeds,
+            out,
+            tier.get("set", [])
+            + tier.get("tune_set", [])
+            + row.get("set", [])
+            + extra
+            + [f"name={name}"],
+        )
         rows = json.loads(lab("compare", out, "-o", "json"))["rows"]
         accuracy = next(r["accuracy"]["mean"] for r in rows if r["name"] == name)
         if accuracy > best_accuracy:
@@ -112,7 +128,9 @@ def run_table(lab, path, tier_name, out):
     for claim in table.get("claims", []):
         missing = [name for name in claim.get("rows", []) if name not in names]
         if missing:
-            sys.exit(f"evidence: {path}: claim '{claim['text']}' names rows that are not there: {', '.join(missing)}")
+            sys.exit(
+                f"evidence: {path}: claim '{claim['text']}' names rows that are not there: {', '.join(missing)}"
+            )
     table["path"] = (path.parent / table["scenario"]).resolve()
     results, tuning = out / f"{path.stem}.jsonl", out / f"{path.stem}.tuning.jsonl"
     published = HERE / "results" / f"{path.stem}.tuned.json"
@@ -120,52 +138,96 @@ def run_table(lab, path, tier_name, out):
     began = time.monotonic()
 
     def log(text):
-        print(f"[{time.monotonic() - began:6.0f} s] {path.stem}: {text}", file=sys.stderr, flush=True)
+        print(
+            f"[{time.monotonic() - began:6.0f} s] {path.stem}: {text}", file=sys.stderr, flush=True
+        )
 
     chosen, found = {}, {}
     for row in table["rows"]:
         found[row["name"]] = tuned(lab, table, row, tier, tuning, log)
-        settings = chosen[row["name"]] = row.get("set", []) + row.get("report", []) + found[row["name"]]
+        settings = chosen[row["name"]] = (
+            row.get("set", []) + row.get("report", []) + found[row["name"]]
+        )
         log(row["name"])
-        lab.run(table["path"], row.get("seeds", {}).get(tier_name, tier["seeds"]), results, tier.get("set", []) + settings + [f"name={row['name']}"])
+        lab.run(
+            table["path"],
+            row.get("seeds", {}).get(tier_name, tier["seeds"]),
+            results,
+            tier.get("set", []) + settings + [f"name={row['name']}"],
+        )
     rows = Rows(lab, results)
-    lines = [f"# {table['title']}", "", table.get("text", "").strip(), "",
-             f"Tier `{tier_name}`, seeds {tier['seeds']}, {tuning_of(table, tier)}.", "",
-             lab("compare", results, "-o", "markdown").strip(), "", f"![{table['title']}]({path.stem}.svg)", ""]
+    lines = [
+        f"# {table['title']}",
+        "",
+        table.get("text", "").strip(),
+        "",
+        f"Tier `{tier_name}`, seeds {tier['seeds']}, {tuning_of(table, tier)}.",
+        "",
+        lab("compare", results, "-o", "markdown").strip(),
+        "",
+        f"![{table['title']}]({path.stem}.svg)",
+        "",
+    ]
     claims = []
     for claim in table.get("claims", []):
         figures = {key: value_of(text, rows) for key, text in claim["figures"].items()}
         holds = value_of(claim["holds"], rows) is True
         undecided = not holds and value_of(claim.get("undecided", "False"), rows) is True
-        verdict = "reproduced" if holds else "not decided by these seeds" if undecided else "refuted"
+        verdict = (
+            "reproduced" if holds else "not decided by these seeds" if undecided else "refuted"
+        )
         verdict += " on " + claim.get("on", "a substitute (Fashion-MNIST)")
         if tier_name == "ci":
             verdict = "not judged: this tier only shows that it runs"
         claims.append((claim, figures, verdict))
-        lines.append(f"- **{claim['text']}** ({claim['source']}): " + ", ".join(f"{k} {v:.4g}" for k, v in figures.items()) + f" - {verdict}.")
-    lines += ["", "| row | settings |", "|---|---|"] + [f"| {name} | `{' '.join(settings) or 'as in the scenario'}` |" for name, settings in chosen.items()]
+        lines.append(
+            f"- **{claim['text']}** ({claim['source']}): "
+            + ", ".join(f"{k} {v:.4g}" for k, v in figures.items())
+            + f" - {verdict}."
+        )
+    lines += ["", "| row | settings |", "|---|---|"] + [
+        f"| {name} | `{' '.join(settings) or 'as in the scenario'}` |"
+        for name, settings in chosen.items()
+    ]
     (out / f"{path.stem}.md").write_text("\n".join(lines) + "\n")
     if "tune_seeds" in tier:
-        (out / f"{path.stem}.tuned.json").write_text(json.dumps({name: extra for name, extra in found.items() if extra}, indent=1) + "\n")
-    lab("plot", results, "--against", table.get("plot", "bytes"), "--title", table["title"], "--out", out / f"{path.stem}.svg")
+        (out / f"{path.stem}.tuned.json").write_text(
+            json.dumps({name: extra for name, extra in found.items() if extra}, indent=1) + "\n"
+        )
+    lab(
+        "plot",
+        results,
+        "--against",
+        table.get("plot", "bytes"),
+        "--title",
+        table["title"],
+        "--out",
+        out / f"{path.stem}.svg",
+    )
     log("done")
     return table["title"], claims
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--tier", choices=TIERS, default="ci")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--table", action="append", help="only this one; may be repeated")
     parser.add_argument("--bin", type=Path, default=ROOT / "build/release/bin")
-    parser.add_argument("--publish", action="store_true", help="copy tables and pictures to results/")
+    parser.add_argument(
+        "--publish", action="store_true", help="copy tables and pictures to results/"
+    )
     parser.add_argument("--list", action="store_true", help="name the tables and their tiers")
     arguments = parser.parse_args()
     paths = sorted((HERE / "tables").glob("*.toml"))
     if arguments.list:
         for path in paths:
             table = tomllib.loads(path.read_text())
-            print(f"{path.stem:24} {', '.join(t for t in TIERS if t in table.get('tiers', {})):16} {table['title']}")
+            print(
+                f"{path.stem:24} {', '.join(t for t in TIERS if t in table.get('tiers', {})):16} {table['title']}"
+            )
         return
     if arguments.table:
         unknown = set(arguments.table) - {path.stem for path in paths}
@@ -187,7 +249,9 @@ def main():
                 if (out / f"{path.stem}.{kind}").exists():
                     shutil.copy(out / f"{path.stem}.{kind}", HERE / "results")
         summary.append(f"- [{title}]({path.stem}.md)")
-        summary += [f"  - {claim['text']} ({claim['source']}): {verdict}" for claim, _, verdict in claims]
+        summary += [
+            f"  - {claim['text']} ({claim['source']}): {verdict}" for claim, _, verdict in claims
+        ]
     (out / "README.md").write_text("\n".join(summary) + "\n")
     print(f"written to {out}")
 
