@@ -40,7 +40,7 @@ struct MembershipPolicy {
   std::uint32_t links_max = 12;  // neighbours it accepts
   // records it keeps: of a larger cluster, of those it met last
   std::size_t known_max = members_max;
-  // own figures are renewed, some of all members' told
+  // own stats are renewed, some of all members' told
   Duration tick = std::chrono::milliseconds(1000);
   Duration ping = std::chrono::milliseconds(1000);           // per link
   Duration suspect_after = std::chrono::milliseconds(3000);  // silence on a link
@@ -135,7 +135,7 @@ struct UpdateEffect {
   Update update;
 };  // to the trainer
 // … who has it: the snapshot is wanted at the next step boundary
-struct RecallEffect {};
+struct RequestSnapshotEffect {};
 // to the trainer: what the rest has trained on
 struct ProgressEffect {
   Samples others_samples;
@@ -155,7 +155,7 @@ struct LogEffect {
 };
 using Effect =
     std::variant<DialEffect, SendEffect, CloseEffect, PersistEffect, JobEffect, FileReadEffect,
-                 FilePieceEffect, BudgetEffect, UpdateEffect, RecallEffect, ProgressEffect,
+                 FilePieceEffect, BudgetEffect, UpdateEffect, RequestSnapshotEffect, ProgressEffect,
                  CheckpointEffect, RestoreEffect, RestartEffect, LogEffect>;
 
 // ---- what can be looked at -------------------------------------------------------------------
@@ -204,7 +204,7 @@ struct NodeView {
   double samples_per_second = 0;
   double step_seconds = 0;
   std::uint32_t batch = 0;
-  double spread = 1;
+  double consensus_distance = 1;
   // Σ over own steps of the open links at that step: what "every step" would have sent, in models
   std::uint64_t link_steps = 0;
   // looks at the own model that had jumped, so that it was set back

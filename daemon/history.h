@@ -19,7 +19,7 @@ struct HistoryPoint {
   Step step = 0;
   double loss = 0;
   std::optional<Figures> evaluation;
-  double spread = 1;
+  double consensus_distance = 1;
   std::uint64_t bytes_sent = 0;  // on the wire, everything included
 };
 

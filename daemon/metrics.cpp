@@ -105,7 +105,8 @@ void add_training(Families& out, const DaemonView& v) {
   out.counter("steps_taken_back_total", "Looks at the own model that had jumped",
               number(n.steps_taken_back));
   out.gauge("learning_rate", "Of the next step", n.learning_rate);
-  out.gauge("spread_ratio", "Largest relative distance to a neighbour's published model", n.spread);
+  out.gauge("consensus_distance_ratio",
+            "Largest relative distance to a neighbour's published model", n.consensus_distance);
   out.gauge("model_floats", "Parameters and statistics of the model", number(v.model_floats));
   if (v.evaluation) {
     if (v.evaluation->accuracy)
@@ -141,7 +142,7 @@ void add_wire(Families& out, const DaemonView& v) {
   out.counter("wire_bytes_total", help, number(v.wire.bytes_received), {{"direction", "received"}});
   out.counter("every_step_bytes_total",
               "What sending the whole model to every neighbour at every step would have taken",
-              number(bytes_every_step(v)));
+              number(dense_baseline_bytes(v)));
   out.gauge("sessions", "Open connections", number(v.wire.sessions.size()));
   out.counter("sessions_opened_total", "Connections that were opened",
               number(v.wire.sessions_opened));
@@ -171,12 +172,12 @@ void add_link(Families& out, const LinkView& l) {
   out.gauge("link_change_ratio", "Relative change of the own model since it was published",
             c.change, who);
   out.gauge("link_threshold_ratio", "What the change is held against", c.threshold, who);
-  out.gauge("link_weight_ratio", "Gain applied in the last turn", c.weight, who);
+  out.gauge("link_gain_ratio", "Gain applied in the last turn", c.gain, who);
   out.gauge("link_correction_ratio",
             "Norm of the future-position correction, relative to the model", c.correction, who);
   out.gauge("link_trust_ratio", "Factor on the peer's weight, by its forecast loss", c.trust, who);
-  out.gauge("link_spread_ratio", "Relative distance between what both ends published", c.spread,
-            who);
+  out.gauge("link_consensus_distance_ratio", "Relative distance between what both ends published",
+            c.consensus_distance, who);
   const char* turns = "Turns of the conversation about the model";
   out.counter("link_turns_total", turns, number(c.turns_spoken), with("kind", "spoken"));
   out.counter("link_turns_total", turns, number(c.turns_heard), with("kind", "heard"));

@@ -338,7 +338,7 @@ void NodeDriver::carry_out(UpdateEffect& effect) {
   if (trainer_steps_ && !stepped) divide_data(node_->view(EventLoop::now()));
   training_->give(std::move(effect.update));
 }
-void NodeDriver::carry_out(RecallEffect&) { training_->recall(); }
+void NodeDriver::carry_out(RequestSnapshotEffect&) { training_->recall(); }
 void NodeDriver::carry_out(ProgressEffect& effect) {
   training_->set_others_samples(effect.others_samples);
 }
@@ -529,7 +529,7 @@ void NodeDriver::record_history(const NodeView& node, std::optional<Figures> eva
   point.step = node.step;
   point.loss = node.loss;
   point.evaluation = evaluation;
-  point.spread = node.spread;
+  point.consensus_distance = node.consensus_distance;
   point.bytes_sent = transport_->counters().total.wire.out;
   history_.add(point);
 }

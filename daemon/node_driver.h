@@ -102,7 +102,7 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   void carry_out(FilePieceEffect&);
   void carry_out(BudgetEffect&);
   void carry_out(UpdateEffect&);
-  void carry_out(RecallEffect&);
+  void carry_out(RequestSnapshotEffect&);
   void carry_out(ProgressEffect&);
   void carry_out(CheckpointEffect&);
   void carry_out(RestartEffect&);

@@ -48,7 +48,7 @@ Json to_json(const MemberRecord& r) {
           {"samples_per_second", finite(r.samples_per_second)},
           {"batch", r.batch},
           {"loss", finite(r.loss)},
-          {"spread", finite(r.spread)}};
+          {"consensus_distance", finite(r.consensus_distance)}};
 }
 
 // The exceptions of these readers end in parse_node_state().
@@ -82,7 +82,7 @@ MemberRecord record_from(const Json& json) {
   r.samples_per_second = json.at("samples_per_second").get<double>();
   r.batch = json.at("batch").get<std::uint32_t>();
   r.loss = json.at("loss").get<double>();
-  r.spread = json.at("spread").get<double>();
+  r.consensus_distance = json.value("consensus_distance", 1.0);
   return r;
 }
 

@@ -72,7 +72,7 @@ Json to_json(const MemberView& m) {
           {"samples_per_second", r.phase == Phase::training ? r.samples_per_second : 0},
           {"batch", r.batch},
           {"loss", r.loss},
-          {"spread", r.spread}};
+          {"consensus_distance", r.consensus_distance}};
 }
 
 Json refused_by_reason(const ExchangeCounters& c) {
@@ -97,12 +97,12 @@ Json to_json(const LinkView& l) {
           {"age_s", l.age_s},
           {"change", c.change},
           {"threshold", c.threshold},
-          {"weight", c.weight},
+          {"gain", c.gain},
           {"codec", c.codec.id == CodecId::mirror ? Json(nullptr) : Json(to_text(c.codec))},
           {"correction", c.correction},
           {"trust", c.trust},
           {"transfer", c.transfer},
-          {"spread", c.spread},
+          {"consensus_distance", c.consensus_distance},
           {"turns_spoken", c.turns_spoken},
           {"turns_heard", c.turns_heard},
           {"turns_suppressed", c.turns_suppressed},
@@ -231,7 +231,7 @@ void add_training(Json& json, const DaemonView& v) {
   json["samples_per_second"] = n.samples_per_second;
   json["step_ms"] = n.step_seconds * 1e3;
   json["batch"] = n.batch;
-  json["spread"] = n.spread;
+  json["consensus_distance"] = n.consensus_distance;
   json["accuracy"] = v.evaluation ? number_or_null(v.evaluation->accuracy) : Json(nullptr);
   json["best_accuracy"] = v.best ? number_or_null(v.best->accuracy) : Json(nullptr);
   json["best_evaluation_loss"] = v.best ? Json(v.best->loss) : Json(nullptr);
@@ -277,7 +277,7 @@ std::string not_ready_reason(const DaemonView& v) {
   return reason;
 }
 
-std::uint64_t bytes_every_step(const DaemonView& v) {
+std::uint64_t dense_baseline_bytes(const DaemonView& v) {
   return v.node.link_steps * 4 * v.model_floats;
 }
 
@@ -290,7 +290,7 @@ std::string status_json(const DaemonView& v) {
   json["link_steps"] = v.node.link_steps;
   json["bytes_sent_total"] = v.wire.bytes_sent;
   json["bytes_received_total"] = v.wire.bytes_received;
-  json["bytes_every_step"] = bytes_every_step(v);
+  json["dense_baseline_bytes"] = dense_baseline_bytes(v);
   json["checkpoints"] = Json::object();
   for (const auto& [which, checkpoint] : v.checkpoints)
     json["checkpoints"][which] = to_json(checkpoint);
@@ -342,7 +342,7 @@ std::string history_json(const History& history, const DaemonView& v) {
     if (p.evaluation && p.evaluation->top5_accuracy)
       point["top5_accuracy"] = *p.evaluation->top5_accuracy;
     if (p.evaluation && p.evaluation->perplexity) point["perplexity"] = *p.evaluation->perplexity;
-    point["spread"] = p.spread;
+    point["consensus_distance"] = p.consensus_distance;
     point["bytes_sent"] = p.bytes_sent;
     json["points"].push_back(std::move(point));
   }

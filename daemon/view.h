@@ -139,7 +139,7 @@ inline constexpr std::size_t warnings_max = 32;
 // May clients use this node? Empty when yes, else the reason (what /readyz answers).
 [[nodiscard]] std::string not_ready_reason(const DaemonView&);
 // What sending the whole fp32 model to every neighbour at every step would have taken so far.
-[[nodiscard]] std::uint64_t bytes_every_step(const DaemonView&);
+[[nodiscard]] std::uint64_t dense_baseline_bytes(const DaemonView&);
 
 // Response bodies, JSON.
 [[nodiscard]] std::string status_json(const DaemonView&);

@@ -221,9 +221,9 @@ screen=$words'
   def bar: (progress * 40 | floor) as $full | ("#" * $full // "") + ("-" * (40 - $full) // "");
   "  [" + bar + "] " + (progress | percent(1)) + ", " + (left | duration) + " left, " + ($seconds | duration) + " so far", "",
   (["", "NODE", "PHASE", "STEP", "SAMPLES/S", "LOSS", "ACCURACY", "SPREAD", "SENT", "OF EVERY STEP"],
-   (.[] | ["", .name, .phase, "\(.step)", (.samples_per_second | fixed(0)), (.loss | fixed(3)), (.accuracy | percent(2)), (.spread | fixed(4)),
+   (.[] | ["", .name, .phase, "\(.step)", (.samples_per_second | fixed(0)), (.loss | fixed(3)), (.accuracy | percent(2)), (.consensus_distance | fixed(4)),
            (.bytes_sent_total | bytes),
-           (if .bytes_every_step > 0 then .bytes_sent_total / .bytes_every_step | percent(2) else "-" end)])
+           (if .dense_baseline_bytes > 0 then .bytes_sent_total / .dense_baseline_bytes | percent(2) else "-" end)])
    | [., [2, 10, 11, 9, 11, 8, 11, 9, 11, 14]] | transpose | map((.[0] // "") + " " * ([1, .[1] - (.[0] | length)] | max)) | join("")),
   "", "  every node trains on its own \(100 / $nodes | fixed(0)) % of the data; logs: \($state)/node*/log"
 '
@@ -317,11 +317,11 @@ show "$now"
 result=$(jq --compact-output --slurp --argjson seconds "$seconds" --arg exchange "$exchange" '{
   nodes: length,
   accuracy: map(.checkpoints.final.accuracy),
-  spread: (if $exchange == "on" and length > 1 then map(.spread) | max else null end),
+  consensus_distance: (if $exchange == "on" and length > 1 then map(.consensus_distance) | max else null end),
   samples: (map(.cluster_samples) | max),
   steps: (map(.step) | add),
   bytes_sent: (map(.bytes_sent_total) | add),
-  bytes_every_step: (map(.bytes_every_step) | add),
+  dense_baseline_bytes: (map(.dense_baseline_bytes) | add),
   seconds: $seconds,
   checkpoint: .[0].checkpoints.final.path
 }' <<<"$now")

@@ -173,7 +173,7 @@ class LoneNode {
   void carry_out(JobEffect&) { job_arrived = true; }
   void carry_out(FilePieceEffect&) {}
   void carry_out(BudgetEffect&) {}
-  void carry_out(RecallEffect&) {}
+  void carry_out(RequestSnapshotEffect&) {}
   void carry_out(ProgressEffect&) {}
   void carry_out(CheckpointEffect&) {}
   void carry_out(LogEffect&) {}

@@ -21,7 +21,7 @@ StepTime BatchBalancer::step_time() const {
   const StepTime proportional{0, seconds_ / batch_};
   const double mean_b = b_ / weight_, mean_t = t_ / weight_;
   const double variance = bb_ / weight_ - mean_b * mean_b;
-  if (variance <= std::pow(balance_batch_spread * mean_b, 2)) return proportional;
+  if (variance <= std::pow(balance_batch_variation * mean_b, 2)) return proportional;
   const double c = (bt_ / weight_ - mean_b * mean_t) / variance;
   const double a = mean_t - c * mean_b;
   // More samples cannot take less time, and no samples no negative time: then speed changed, not

@@ -19,7 +19,7 @@ namespace gossipd {
 inline constexpr double balance_forgetting = 0.9;
 inline constexpr double balance_dead_band = 0.1;  // a change of the batch by less is not made
 // relative standard deviation of the batches that a fit of `a` needs
-inline constexpr double balance_batch_spread = 0.05;
+inline constexpr double balance_batch_variation = 0.05;
 
 enum class BalanceWeight : std::uint8_t {
   none,

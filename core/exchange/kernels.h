@@ -24,7 +24,7 @@ struct Kernels {
                      std::span<const float> published, float gain);
   // Both move towards each other, from what they were: a += gain_a · (b − a) and b += gain_b · (a −
   // b). With the arguments swapped the results are the same bits, swapped.
-  void (*draw_together)(std::span<float> a, std::span<float> b, float gain_a, float gain_b);
+  void (*contract_replicas)(std::span<float> a, std::span<float> b, float gain_a, float gain_b);
   // target = model + update
   void (*sum)(std::span<float> target, std::span<const float> model, std::span<const float> update);
   // drift += blend · ((now − before)·per_step − drift): the moving average of displacement per

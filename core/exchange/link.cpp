@@ -59,7 +59,7 @@ std::uint64_t Link::hash_of(Which which, std::size_t index) const {
   if (!blocks_[index].to_draw || speaking_ || resend_turn_)
     return kernels().hash(which == Which::published ? own : theirs);
   std::vector<float> a(own.begin(), own.end()), b(theirs.begin(), theirs.end());
-  draw_together(a, b);
+  contract_replicas(a, b);
   published_.round(a);
   received_.round(b);
   return kernels().hash(which == Which::published ? a : b);
@@ -102,8 +102,9 @@ std::optional<Reject> Link::on_turn(std::span<const std::byte> message, double r
   if (!hearing_) {
     hearing_ = true;
     // The answer has begun, so the other end holds all we said.
-    if (policy_.outer_momentum > 0 && !kept_.empty()) opened_ = std::move(kept_);
-    kept_.clear();
+    if (policy_.outer_momentum > 0 && !unacknowledged_.empty())
+      opened_ = std::move(unacknowledged_);
+    unacknowledged_.clear();
   }
   if (hearing_turn_ != header.turn) {
     hearing_turn_ = header.turn;
@@ -129,8 +130,8 @@ std::optional<Reject> Link::on_turn(std::span<const std::byte> message, double r
   heard_blocks_ = 0;
   heard_opening_ = header.gain_speaker == 0 && header.gain_listener == 0;
   if (!heard_opening_) {
-    draw_own_ = header.gain_listener;
-    draw_their_ = header.gain_speaker;
+    contract_own_ = header.gain_listener;
+    contract_their_ = header.gain_speaker;
     for (BlockState& block : blocks_) block.to_draw = is_paired(block);
   }
   received_at_ = hearing_at_;
@@ -164,8 +165,9 @@ void Link::apply_record(const TurnRecord& record) {
       return refuse(record.block, to_reject(error));
     ++counters_.deltas_applied;
     if (policy_.outer_momentum > 0)
-      heard_records_[record.block] = Kept{record.block, record.version, record.codec,
-                                          Bytes(record.payload.begin(), record.payload.end())};
+      heard_records_[record.block] =
+          Unacknowledged{record.block, record.version, record.codec,
+                         Bytes(record.payload.begin(), record.payload.end())};
   }
   state.received = record.version;
   state.heard = true;
@@ -206,15 +208,16 @@ void Link::draw_replicas(std::size_t index) {
   if (!std::exchange(blocks_[index].to_draw, false)) return;
   const Block& block = schema_.blocks()[index];
   const Replica::Change own(published_, block), theirs(received_, block);
-  draw_together(own, theirs);
+  contract_replicas(own, theirs);
 }
 
 // Where mix() has moved the models: not where the two are next to each other in bf16.
-void Link::draw_together(std::span<float> own, std::span<float> theirs) const {
-  if (!published_.is_narrow()) return kernels().draw_together(own, theirs, draw_own_, draw_their_);
+void Link::contract_replicas(std::span<float> own, std::span<float> theirs) const {
+  if (!published_.is_narrow())
+    return kernels().contract_replicas(own, theirs, contract_own_, contract_their_);
   const std::vector<float> own_before(own.begin(), own.end()),
       theirs_before(theirs.begin(), theirs.end());
-  kernels().draw_together(own, theirs, draw_own_, draw_their_);
+  kernels().contract_replicas(own, theirs, contract_own_, contract_their_);
   for (std::size_t i = 0; i < own.size(); ++i)
     if (are_adjacent_bf16(own_before[i], theirs_before[i]))
       own[i] = own_before[i], theirs[i] = theirs_before[i];
@@ -250,7 +253,7 @@ FuturePosition Link::move_received(double gain, Instant own_at, double own_step_
 void Link::look_begin(std::span<const float> drift, double own_step_seconds, const OuterStep& outer,
                       Instant now, bool trusted) {
   trusted_ = trusted;
-  unsaid_ = {};
+  unpublished_change_ = {};
   outer_ = outer;
   counters_.change = 0;
   if (blocks_.empty()) heard_gain_ = 0;
@@ -276,8 +279,8 @@ void Link::look(std::size_t index, std::span<const float> model, std::span<float
   }
   const ChangeNorms norms = change_of(block, model, update);
   state.change = static_cast<float>(relative(norms, block.size));
-  add(unsaid_, norms);
-  counters_.change = ratio(unsaid_);
+  add(unpublished_change_, norms);
+  counters_.change = ratio(unpublished_change_);
 }
 
 // In bf16 of what the replica can hold: a difference below its rounding could be said again and
@@ -311,12 +314,12 @@ void Link::begin(const Speech& speech, Instant now) {
   speaking_ = true;
   for (BlockState& block : blocks_) block.said = block.said_whole = false;
   if (speech_.gain_self > 0 || speech_.gain_peer > 0) {
-    draw_own_ = speech_.gain_self;
-    draw_their_ = speech_.gain_peer;
+    contract_own_ = speech_.gain_self;
+    contract_their_ = speech_.gain_peer;
   }
   next_block_ = 0;
   bytes_before_turn_ = counters_.bytes_sent;
-  kept_.clear();
+  unacknowledged_.clear();
   apart_ = {};
   own_future_ = move_received(static_cast<double>(speech_.gain_self), speech_.snapshot_at,
                               speech_.own_step_seconds, now);
@@ -331,7 +334,7 @@ void Link::mix(std::size_t index, float gain, const FuturePosition& future,
   if (!state.received_valid || state.keyframe_owed) return;
   const Replica::Look received(received_, block), own(published_, block);
   std::vector<float> settled;
-  const std::span<const float> theirs = aim(received, own, settled);
+  const std::span<const float> theirs = mixing_target(received, own, settled);
   const ChangeNorms norms = kernels().distance(theirs, own);
   add(apart_, norms);
   if (gain <= 0 || !(state.said || state.heard)) return;
@@ -344,7 +347,7 @@ void Link::mix(std::size_t index, float gain, const FuturePosition& future,
     transfer_squared_ += kernels().transfer(update, theirs, own, gain * static_cast<float>(taken));
   if (taken == 1) correction_squared_ += correct(block, state, future, model, update, drift);
   if (taken > 0 && outer_.share > 0 && block.kind == SegmentKind::parameter)
-    carry_on(index, so_far - std::max(0.0, before), taken, update);
+    apply_outer_momentum(index, so_far - std::max(0.0, before), taken, update);
 }
 
 // Of a transfer of this norm on a block.
@@ -364,8 +367,9 @@ double Link::share_of(std::size_t index, double norm, double travelled, double o
 // Two models whose replicas are next to each other in bf16 would swap sides at every exchange and
 // never come to rest: each is nearer to the other than the replicas can tell, so they count as
 // equal.
-std::span<const float> Link::aim(std::span<const float> theirs, std::span<const float> own,
-                                 std::vector<float>& settled) const {
+std::span<const float> Link::mixing_target(std::span<const float> theirs,
+                                           std::span<const float> own,
+                                           std::vector<float>& settled) const {
   if (!published_.is_narrow()) return theirs;
   settled.assign(theirs.begin(), theirs.end());
   for (std::size_t i = 0; i < settled.size(); ++i)
@@ -377,17 +381,18 @@ std::span<const float> Link::aim(std::span<const float> theirs, std::span<const 
 // goes on by the share. They tell of transfers from other links as well, and a large one (to a
 // joiner, after a partition) is not to go on: so no further than this node's own steps have led
 // meanwhile, and what the momentum has made of them.
-void Link::carry_on(std::size_t index, double travelled, double taken, std::span<float> update) {
+void Link::apply_outer_momentum(std::size_t index, double travelled, double taken,
+                                std::span<float> update) {
   BlockState& state = blocks_[index];
   if (!is_paired(state)) return;
   std::vector<float> moved(update.size(), 0.0f);
-  const auto add = [&](const Kept& kept, std::size_t header_bytes) {
+  const auto add = [&](const Unacknowledged& kept, std::size_t header_bytes) {
     (void)apply(kept.codec, std::span(kept.record).subspan(header_bytes), moved,
                 keyframe_magnitude_max);
   };
   if (state.said) {
-    const std::vector<Kept>& said = speaking_ ? kept_ : opened_;
-    const auto is_it = [&](const Kept& kept) {
+    const std::vector<Unacknowledged>& said = speaking_ ? unacknowledged_ : opened_;
+    const auto is_it = [&](const Unacknowledged& kept) {
       return kept.block == index && kept.version == state.published;
     };
     if (const auto found = std::find_if(said.begin(), said.end(), is_it); found != said.end())
@@ -410,11 +415,11 @@ void Link::carry_on(std::size_t index, double travelled, double taken, std::span
 
 // That half has been applied to every block.
 void Link::mixed(float gain) {
-  counters_.weight = static_cast<double>(gain);
+  counters_.gain = static_cast<double>(gain);
   if (!trusted_) ++counters_.transfers_distrusted;
   if (std::exchange(clipped_, false)) ++counters_.transfers_clipped;
   if (trusted_ && guard_ != nullptr && guard_->finish(peer_)) offends_ = true;
-  if (received_valid_ == blocks_.size()) counters_.spread = ratio(apart_);
+  if (received_valid_ == blocks_.size()) counters_.consensus_distance = ratio(apart_);
 }
 
 // Moves what was received to the time of the own replica it is compared with; returns the square of
@@ -472,7 +477,7 @@ bool Link::speak(std::span<const float> model, std::span<float> update,
       if (mirrored) {
         become_received(block);
         append(index, Codec{CodecId::mirror, 0}, {});
-        codec = block.kind == SegmentKind::statistic ? codec : policy_.fine_codec;
+        codec = block.kind == SegmentKind::statistic ? codec : policy_.consensus_codec;
       }
       const ChangeNorms left = k.distance(target, Replica::Look(published_, block));
       // After a mirror a small rest can wait for the next delta.
@@ -548,7 +553,8 @@ void Link::append(std::uint32_t index, Codec codec, std::span<const float> targe
   ++message_records_;
   message_floats_ += block.size;
   if (delta || codec.id == CodecId::mirror)
-    kept_.push_back(Kept{index, state.published, codec, Bytes(record.begin(), record.end())});
+    unacknowledged_.push_back(
+        Unacknowledged{index, state.published, codec, Bytes(record.begin(), record.end())});
 }
 
 // The next record begins another message: of this one so much is said that it goes, or there is no

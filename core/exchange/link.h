@@ -173,7 +173,7 @@ class Link {
   // What tells one content of the peer's block from another, while this end has no model of its
   // own: then only what is heard changes it.
   [[nodiscard]] std::pair<std::uint64_t, Version> received_as(std::size_t block) const {
-    return {conversation_, blocks_[block].received};
+    return {epoch_, blocks_[block].received};
   }
   [[nodiscard]] const ExchangeCounters& counters() const { return counters_; }
   ExchangeCounters& counters() { return counters_; }
@@ -205,7 +205,7 @@ class Link {
     double travelled = -1;
     double drift_square = 0;  // moving average of mean(drift²); only with adaptive curvature
   };
-  struct Kept {  // an encoded record
+  struct Unacknowledged {  // an encoded record
     std::uint32_t block;
     Version version;
     Codec codec;
@@ -229,15 +229,16 @@ class Link {
   [[nodiscard]] Codec codec_for(const Block&) const;
   [[nodiscard]] bool is_paired(const BlockState&) const;
   void draw_replicas(std::size_t index);
-  void draw_together(std::span<float> own, std::span<float> theirs) const;
-  [[nodiscard]] std::span<const float> aim(std::span<const float> theirs,
-                                           std::span<const float> own,
-                                           std::vector<float>& settled) const;
+  void contract_replicas(std::span<float> own, std::span<float> theirs) const;
+  [[nodiscard]] std::span<const float> mixing_target(std::span<const float> theirs,
+                                                     std::span<const float> own,
+                                                     std::vector<float>& settled) const;
   void mix(std::size_t index, float gain, const FuturePosition&, std::span<const float> model,
            std::span<float> update, std::span<const float> drift);
   void mixed(float gain);
   [[nodiscard]] double share_of(std::size_t index, double norm, double travelled, double own_norm);
-  void carry_on(std::size_t index, double travelled, double taken, std::span<float> update);
+  void apply_outer_momentum(std::size_t index, double travelled, double taken,
+                            std::span<float> update);
   [[nodiscard]] FuturePosition move_received(double gain, Instant own_at, double own_step_seconds,
                                              Instant now) const;
   double correct(const Block&, BlockState&, const FuturePosition&, std::span<const float> model,
@@ -253,21 +254,21 @@ class Link {
   std::size_t received_valid_ = 0;
   std::size_t keyframes_owed_ = 0;
 
-  std::uint64_t conversation_ = 0;
+  std::uint64_t epoch_ = 0;
   std::uint32_t protocol_ = 0;  // of the conversation
   bool open_ = false;
   bool awaiting_state_ = false;
   bool my_turn_ = false;
   bool speaking_ = false;
-  std::uint32_t spoken_ = 0, heard_ = 0;  // last complete turns
-  bool heard_opening_ = false;            // the turn heard last wants an answer
-  bool spoke_opening_ = false;            // and so does the one spoken last
-  float heard_gain_ = 0;                  // of our half of the turn heard; 0: applied
-  std::size_t heard_blocks_ = 0;          // of which that has been applied to so many blocks
-  float draw_own_ = 0, draw_their_ = 0;   // gains by which replicas are drawn together
-  std::uint32_t hearing_turn_ = 0;        // to which the flags `heard` belong
-  bool hearing_ = false;                  // a turn has begun and not ended
-  TurnBounds bounds_;                     // of that turn
+  std::uint32_t spoken_ = 0, heard_ = 0;         // last complete turns
+  bool heard_opening_ = false;                   // the turn heard last wants an answer
+  bool spoke_opening_ = false;                   // and so does the one spoken last
+  float heard_gain_ = 0;                         // of our half of the turn heard; 0: applied
+  std::size_t heard_blocks_ = 0;                 // of which that has been applied to so many blocks
+  float contract_own_ = 0, contract_their_ = 0;  // gains by which replicas are drawn together
+  std::uint32_t hearing_turn_ = 0;               // to which the flags `heard` belong
+  bool hearing_ = false;                         // a turn has begun and not ended
+  TurnBounds bounds_;                            // of that turn
 
   Speech speech_;
   FuturePosition heard_future_, own_future_;
@@ -278,18 +279,18 @@ class Link {
   // that its records tell of: work for the other end, in one piece
   std::size_t message_floats_ = 0;
   std::deque<SharedBytes> outbox_;
-  std::vector<Kept> kept_;  // the peer has not answered for them
+  std::vector<Unacknowledged> unacknowledged_;  // the peer has not answered for them
   // Only with outer momentum: the deltas of our opening, and of the turn heard last the latest of
   // each block.
-  std::vector<Kept> opened_;
-  std::unordered_map<std::uint32_t, Kept> heard_records_;
+  std::vector<Unacknowledged> opened_;
+  std::unordered_map<std::uint32_t, Unacknowledged> heard_records_;
   bool reopened_ = false;     // no turn has been heard to its end since the link was opened again
   bool resend_turn_ = false;  // the last turn spoken was not heard to its end
   std::vector<std::uint32_t> resync_;
   std::vector<std::uint32_t> blocks_heard_;
   std::uint64_t bytes_before_turn_ = 0;
-  ChangeNorms unsaid_;  // of the blocks looked at so far
-  ChangeNorms apart_;   // of the two replicas, of the blocks mixed so far
+  ChangeNorms unpublished_change_;  // of the blocks looked at so far
+  ChangeNorms apart_;               // of the two replicas, of the blocks mixed so far
   double transfer_squared_ = 0, correction_squared_ = 0;
   OuterStep outer_;
   bool trusted_ = true;   // at this look

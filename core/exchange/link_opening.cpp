@@ -37,7 +37,7 @@ bool reached(std::uint32_t spoken, std::uint32_t heard) {
 }  // namespace
 
 void Link::describe(Ready& ready) const {
-  ready.conversation = conversation_;
+  ready.epoch = epoch_;
   ready.spoken = spoken_;
   ready.heard = heard_;
   ready.bf16 = policy_.replicas == ReplicaFormat::bf16;
@@ -55,17 +55,17 @@ bool Link::open(const Ready& mine, const Ready& theirs, std::uint32_t protocol, 
   GOSSIPD_ASSERT(!open_ && !awaiting_state_);
   const bool in_bf16 = mine.bf16 && theirs.bf16;
   const bool remembered =
-      conversation_ != 0 && protocol == protocol_ && in_bf16 == published_.is_narrow() &&
-      mine.conversation == conversation_ && theirs.conversation == conversation_ &&
-      mine.has_model && theirs.has_model && schema_.blocks().size() <= replica_state_blocks_max &&
-      reached(mine.spoken, theirs.heard) && reached(theirs.spoken, mine.heard) &&
+      epoch_ != 0 && protocol == protocol_ && in_bf16 == published_.is_narrow() &&
+      mine.epoch == epoch_ && theirs.epoch == epoch_ && mine.has_model && theirs.has_model &&
+      schema_.blocks().size() <= replica_state_blocks_max && reached(mine.spoken, theirs.heard) &&
+      reached(theirs.spoken, mine.heard) &&
       (mine.spoken == theirs.heard || theirs.spoken == mine.heard);
   if (remembered) {
     awaiting_state_ = true;
     resend_turn_ = theirs.heard < mine.spoken;
     return true;
   }
-  conversation_ = mix_nonces(mine.nonce, theirs.nonce);
+  epoch_ = mix_nonces(mine.nonce, theirs.nonce);
   protocol_ = protocol;
   start_fresh(mine.has_model == theirs.has_model ? raw(self_) < raw(peer_) : mine.has_model,
               in_bf16);
@@ -89,7 +89,7 @@ void Link::start_fresh(bool i_speak_first, bool in_bf16) {
   spoken_ = heard_ = hearing_turn_ = 0;
   heard_gain_ = 0;
   order_.clear();
-  kept_.clear();
+  unacknowledged_.clear();
   opened_.clear();
   heard_records_.clear();
   outbox_.clear();
@@ -98,7 +98,7 @@ void Link::start_fresh(bool i_speak_first, bool in_bf16) {
   message_records_ = 0;
   message_floats_ = 0;
   received_once_ = published_once_ = false;
-  counters_.spread = 1;  // the other end may have come back with another model
+  counters_.consensus_distance = 1;  // the other end may have come back with another model
   loss_said_ = 0;
   peer_loss_ = make_forecaster(policy_.loss_trust);  // its steps may count from anew
 }
@@ -127,7 +127,7 @@ std::optional<Reject> Link::on_replica_state(std::span<const std::byte> message,
   message_records_ = 0;
   message_floats_ = 0;
 
-  std::vector<Kept> again;
+  std::vector<Unacknowledged> again;
   for (std::uint32_t i = 0; i < blocks_.size(); ++i) {
     BlockState& block = blocks_[i];
     const ReplicaState::Held& held = state.blocks[i];
@@ -137,29 +137,29 @@ std::optional<Reject> Link::on_replica_state(std::span<const std::byte> message,
       continue;
     }
     // Every version between what is held and what was published must still be kept.
-    std::vector<Kept> chain;
-    for (const Kept& kept : kept_)
+    std::vector<Unacknowledged> chain;
+    for (const Unacknowledged& kept : unacknowledged_)
       if (kept.block == i && kept.version > held.version) chain.push_back(kept);
     if (held.version != 0 && held.version + chain.size() == block.published)
       again.insert(again.end(), chain.begin(), chain.end());
     else
       set_keyframe_owed(block, true);
   }
-  kept_ = std::move(again);
+  unacknowledged_ = std::move(again);
 
   // The last turn was not heard to its end, or we are in the middle of one: say the lost part
   // again.
   const bool unheard = std::exchange(resend_turn_, false);
   if (speaking_ || unheard) {
-    std::vector<Kept> resend;
-    resend.swap(kept_);
-    for (Kept& kept : resend) {
+    std::vector<Unacknowledged> resend;
+    resend.swap(unacknowledged_);
+    for (Unacknowledged& kept : resend) {
       if (message_.empty()) message_.resize(turn_header_bytes);
       message_.insert(message_.end(), kept.record.begin(), kept.record.end());
       ++message_records_;
       message_floats_ += schema_.blocks()[kept.block].size;
       ++counters_.deltas_resent;
-      kept_.push_back(std::move(kept));
+      unacknowledged_.push_back(std::move(kept));
       if (is_full()) flush(false, now);
     }
     if (unheard) {
@@ -188,12 +188,12 @@ void Link::close() {
 
 void Link::forget() {
   close();
-  conversation_ = 0;
+  epoch_ = 0;
   spoken_ = heard_ = 0;
   published_.clear();
   received_.clear();
   blocks_.clear();
-  kept_ = {};
+  unacknowledged_ = {};
   opened_ = {};
   heard_records_ = {};
   received_valid_ = keyframes_owed_ = 0;

@@ -9,7 +9,7 @@
 namespace gossipd {
 
 // Who decides that it is time to speak on a link; the formulas are in trigger.h.
-enum class SpeakPolicy : std::uint8_t {
+enum class TriggerRule : std::uint8_t {
   change,     // what changed enough since it was last said
   period,     // a number of own steps
   quadratic,  // a number of own steps that grows as the learning rate decays (QSR)
@@ -24,13 +24,13 @@ enum class LossTrust : std::uint8_t { off, holt, lstm };
 
 struct ExchangePolicy {
   bool enabled = true;  // false: a member that trains alone (nothing is sent or mixed)
-  SpeakPolicy policy = SpeakPolicy::change;
+  TriggerRule trigger = TriggerRule::change;
   ChangeScope scope = ChangeScope::block;
   Codec codec{CodecId::top_k, 64};
   // finer where the line's round trip keeps exchanges further apart than period_steps: fewer
   // deltas, larger ones
   bool codec_by_delay = true;
-  Codec fine_codec{CodecId::int4};  // first delta on a new link, leaving, final exchange
+  Codec consensus_codec{CodecId::int4};  // first delta on a new link, leaving, final exchange
   // a block that goes whole: fp32 (exact), bf16 or int8; what it loses follows
   Codec keyframe_codec{CodecId::int8};
   // bf16, where the other end says so as well: half the memory of a link
@@ -46,7 +46,7 @@ struct ExchangePolicy {
   double budget_bytes_per_s = 0;
   // automatic: fraction by which learning may be slower than with the closest models
   double slowdown_max = 0.05;
-  // automatic: steps over which the spread is held against the drift
+  // automatic: steps over which the consensus distance is held against the drift
   double horizon_steps = 1000;
   Duration heartbeat = std::chrono::milliseconds(2000);  // speak at least so often, changed or not
   // Mixing: gain of an exchange is mixing / 2k, k the larger number of exchanges that one of its
@@ -70,7 +70,7 @@ struct ExchangePolicy {
   Step joiner_steps = 200;      // … over so many steps
   double magnitude_max = 64.0;  // largest single decoded difference that is believed
   std::size_t bulk_window_bytes = std::size_t{8} << 20;  // on one link's way to the socket
-  double spread_bound = 0.004;                           // the final exchange ends below it
+  double consensus_bound = 0.004;                        // the final exchange ends below it
   std::uint32_t refusals_until_quarantine = 3;
   // what a neighbour's model pulls is cut to so many times what is usual (transfer_guard.h); 0:
   // never
@@ -122,13 +122,13 @@ struct ExchangeCounters {
   double change = 0;     // gauge: ‖x − published‖ / ‖published‖ at the last look
   double threshold = 0;  // gauge: what it was held against
   Codec codec{CodecId::mirror, 0};  // gauge: of the turn spoken last; mirror: none yet
-  double weight = 0;                // gauge: gain applied in the last turn
+  double gain = 0;                  // gauge: gain applied in the last turn
   // gauge: norm of the future-position correction in the last turn, relative to ‖x‖
   double correction = 0;
   // gauge: factor on the peer's weight in the last turn, by its forecast loss
   double trust = 1;
-  double transfer = 0;  // gauge: norm of the last transfer, relative to ‖x‖
-  double spread = 1;    // gauge: ‖received − published‖ / ‖published‖
+  double transfer = 0;            // gauge: norm of the last transfer, relative to ‖x‖
+  double consensus_distance = 1;  // gauge: ‖received − published‖ / ‖published‖
   [[nodiscard]] std::uint64_t refused_total() const {
     std::uint64_t sum = 0;
     for (const std::uint64_t n : refused) sum += n;

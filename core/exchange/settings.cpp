@@ -26,7 +26,7 @@ std::vector<Setting> exchange_settings(ExchangePolicy& e) {
   std::vector<Setting> settings;
   SettingTable table(settings);
   table.boolean("exchange.enabled", "exchange", e.enabled, "off: a member that trains alone");
-  table.one_of("exchange.policy", "exchange-policy", e.policy,
+  table.one_of("exchange.trigger", "exchange-trigger", e.trigger,
                {"change", "period", "quadratic", "budget", "auto"},
                "when to speak: enough change, a period, one that grows as 1/rate^2, a budget of "
                "bytes, or a wanted closeness");
@@ -35,7 +35,7 @@ std::vector<Setting> exchange_settings(ExchangePolicy& e) {
   add_codec(table, "exchange.codec", e.codec, "how changes are written");
   table.boolean("exchange.codec_by_delay", "", e.codec_by_delay,
                 "finer where the line's round trip takes longer than period_steps");
-  add_codec(table, "exchange.fine_codec", e.fine_codec,
+  add_codec(table, "exchange.consensus_codec", e.consensus_codec,
             "the same for a new link, leaving and the final exchange");
   add_codec(table, "exchange.keyframe_codec", e.keyframe_codec,
             "how a whole block is written on a new link: fp32, bf16 or int8");
@@ -59,7 +59,7 @@ std::vector<Setting> exchange_settings(ExchangePolicy& e) {
   table.number("exchange.slowdown_max", "", "", e.slowdown_max, 1e-6, 10,
                "auto: part by which learning may be slower than when closest");
   table.number("exchange.horizon_steps", "", "steps", e.horizon_steps, 1, 1e9,
-               "auto: steps over which spread is held against drift");
+               "auto: steps over which consensus distance is held against drift");
   table.milliseconds("exchange.heartbeat_ms", e.heartbeat, 1, setting_day_ms,
                      "speak at least so often, changed or not");
   table.number("exchange.outer_momentum", "", "", e.outer_momentum, 0, 0.9,
@@ -95,7 +95,7 @@ std::vector<Setting> exchange_settings(ExchangePolicy& e) {
                "own steps that go so many times as far as usual are taken back; 0: never");
   table.integer("exchange.bulk_window_bytes", "", "bytes", e.bulk_window_bytes, 64 * 1024,
                 std::uint64_t{1} << 32, "on one link's way to the socket");
-  table.number("exchange.spread_bound", "", "", e.spread_bound, 1e-9, 1,
+  table.number("exchange.consensus_bound", "", "", e.consensus_bound, 1e-9, 1,
                "the final exchange ends below it");
   table.integer("exchange.refusals_until_quarantine", "", "", e.refusals_until_quarantine, 1,
                 1'000'000, "refused messages until a link is closed for a while");
@@ -103,8 +103,8 @@ std::vector<Setting> exchange_settings(ExchangePolicy& e) {
 }
 
 std::optional<std::string> exchange_mistake(const ExchangePolicy& e) {
-  if (e.policy == SpeakPolicy::budget && e.budget_bytes_per_s <= 0)
-    return "exchange.policy is budget, but exchange.budget_bytes_per_s is 0; set it, or choose "
+  if (e.trigger == TriggerRule::budget && e.budget_bytes_per_s <= 0)
+    return "exchange.trigger is budget, but exchange.budget_bytes_per_s is 0; set it, or choose "
            "another policy";
   const CodecId whole = e.keyframe_codec.id;
   if (whole != CodecId::fp32 && whole != CodecId::bf16 && whole != CodecId::int8)

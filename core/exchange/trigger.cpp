@@ -38,12 +38,12 @@ Trigger::Trigger(const ExchangePolicy& policy)
       period_(policy.period_steps) {}
 
 bool Trigger::periodic() const {
-  return policy_.policy == SpeakPolicy::period || policy_.policy == SpeakPolicy::quadratic;
+  return policy_.trigger == TriggerRule::period || policy_.trigger == TriggerRule::quadratic;
 }
 
 bool Trigger::by_budget() const {
-  return policy_.policy == SpeakPolicy::budget ||
-         (policy_.policy == SpeakPolicy::automatic && policy_.budget_bytes_per_s > 0);
+  return policy_.trigger == TriggerRule::budget ||
+         (policy_.trigger == TriggerRule::automatic && policy_.budget_bytes_per_s > 0);
 }
 
 void Trigger::on_round(const Round& round) {
@@ -54,20 +54,20 @@ void Trigger::on_round(const Round& round) {
     bucket_.fill(elapsed_s);
     found_ *=
         std::exp(budget_gain * (0.5 - bucket_.share()) * std::min(elapsed_s, round_gap_max_s));
-  } else if (policy_.policy == SpeakPolicy::automatic && round.drift > 0 && round.spread > 0 &&
-             round.spread < 1) {
+  } else if (policy_.trigger == TriggerRule::automatic && round.drift > 0 &&
+             round.consensus_distance > 0 && round.consensus_distance < 1) {
     const double wanted = policy_.slowdown_max * round.drift * policy_.horizon_steps;
-    found_ *= std::clamp(std::pow(wanted / round.spread, automatic_gain), 1 / control_factor_max,
-                         control_factor_max);
+    found_ *= std::clamp(std::pow(wanted / round.consensus_distance, automatic_gain),
+                         1 / control_factor_max, control_factor_max);
   }
   found_ = std::clamp(found_, found_threshold_min, found_threshold_max);
   // A warm-up starts near 0, which is no reason to be silent: it goes by the rate it leads to, as
   // in the rule's paper.
   const double rate_of_period = round.warming_up ? round.learning_rate_peak : round.learning_rate;
-  period_ = policy_.policy == SpeakPolicy::quadratic
+  period_ = policy_.trigger == TriggerRule::quadratic
                 ? quadratic_period(policy_.period_steps, policy_.quadratic_alpha, rate_of_period)
                 : policy_.period_steps;
-  if (policy_.policy == SpeakPolicy::budget || policy_.policy == SpeakPolicy::automatic) {
+  if (policy_.trigger == TriggerRule::budget || policy_.trigger == TriggerRule::automatic) {
     threshold_ = found_;
   } else {
     const double rate =
@@ -85,7 +85,7 @@ Trigger::Decision Trigger::decide(const LinkState& link) const {
   }
   if (by_budget() && bucket_.empty()) return {link.owes_keyframes, nothing};
   const bool spaced =
-      policy_.policy != SpeakPolicy::change || link.steps_since_spoken >= policy_.period_steps;
+      policy_.trigger != TriggerRule::change || link.steps_since_spoken >= policy_.period_steps;
   const double limit = link.due ? threshold_ * heartbeat_threshold_share : threshold_;
   if (policy_.scope == ChangeScope::model) {
     const bool changed = link.owes_keyframes || link.model_change > threshold_;

@@ -18,7 +18,7 @@
 //   automatic  change, but θ is found from slowdown_max = s. A model at relative distance D from
 //              its neighbours' is behind (or beside) them by as many steps as its drift u needs to
 //              cover D: D/‖u‖. Over a horizon of T steps that is a fraction D/(‖u‖·T) of its
-//              progress. θ is controlled so that the largest D of the open links (counters.spread)
+//              progress. θ is controlled so that the largest D of the open links (counters.consensus_distance)
 //              stays at s·‖u‖·T: ln θ += automatic_gain·ln(s·‖u‖·T / D) in a round that sees a new
 //              D, both ‖·‖ relative to ‖x‖. Our own rule; a proxy of the slow-down (it takes all of
 //              D as lag), not a proof.
@@ -34,7 +34,7 @@ namespace gossipd {
 
 inline constexpr double budget_burst_s = 4.0;
 inline constexpr double budget_gain = 1.0;           // per second
-inline constexpr double automatic_gain = 0.1;        // per round that sees a new spread
+inline constexpr double automatic_gain = 0.1;        // per round that sees a new consensus distance
 inline constexpr double found_threshold_min = 1e-5;  // bounds of a threshold that is found
 inline constexpr double found_threshold_max = 1.0;
 
@@ -63,7 +63,7 @@ class Trigger {
     double learning_rate_peak = 0;
     double drift = 0;  // ‖displacement per step‖ / ‖x‖, by gradients alone; 0: not known
     // the largest of the open links, if a turn has been spoken since the last round; 1: not known
-    double spread = 1;
+    double consensus_distance = 1;
     bool warming_up = false;
   };
   struct LinkState {
@@ -93,7 +93,7 @@ class Trigger {
   // of this round; meaningful if periodic()
   [[nodiscard]] Step period() const { return period_; }
   [[nodiscard]] bool needs_drift() const {
-    return policy_.policy == SpeakPolicy::automatic && !by_budget();
+    return policy_.trigger == TriggerRule::automatic && !by_budget();
   }
 
  private:

@@ -75,11 +75,11 @@ std::optional<std::uint64_t> Claims::take_leap(const Directory& directory, Insta
   return claimed;
 }
 
-bool Claims::admit(MemberFigures& claim, const Directory& directory, NodeId said_by) {
+bool Claims::admit(MemberStats& claim, const Directory& directory, NodeId said_by) {
   auto why = doubt(claim);
   if (!why && claim.id == self_ && leaps(claim.incarnation, directory)) why = Doubt::incarnation;
   if (why) doubts_.note(*why, said_by);
-  // figures of who is not known say nothing
+  // stats of who is not known say nothing
   if (why || directory.find(claim.id) == nullptr) return false;
   claim.samples = credited(claim.id, directory, claim.samples, said_by);
   return true;
@@ -109,15 +109,14 @@ double Claims::rate_max() const {
   return credit_.rate_max() > 0 ? credit_.rate_max() : absurd_rate;
 }
 
-std::vector<MemberFigures> Claims::on_tick(const Directory& directory, double own_rate,
-                                           Instant now) {
+std::vector<MemberStats> Claims::on_tick(const Directory& directory, double own_rate, Instant now) {
   credit_.advance(typical_rate(directory, self_, own_rate), directory.self().samples, now);
-  std::vector<MemberFigures> more;
+  std::vector<MemberStats> more;
   for (const auto& [id, samples] : credit_.due()) {
-    MemberFigures figures;
-    figures.id = id;
-    figures.samples = samples;
-    more.push_back(figures);
+    MemberStats stats;
+    stats.id = id;
+    stats.samples = samples;
+    more.push_back(stats);
   }
   return more;
 }

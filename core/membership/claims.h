@@ -19,7 +19,7 @@ class Claims {
 
   // False: not to be believed. Else `claim` holds what is.
   [[nodiscard]] bool admit(MemberRecord& claim, const Directory& directory, NodeId said_by);
-  [[nodiscard]] bool admit(MemberFigures& claim, const Directory& directory, NodeId said_by);
+  [[nodiscard]] bool admit(MemberStats& claim, const Directory& directory, NodeId said_by);
   [[nodiscard]] bool admit(const Suspicion& claim, const Directory& directory, NodeId said_by);
   [[nodiscard]] bool admit(const Budget& claim, NodeId said_by, Instant now);
 
@@ -34,8 +34,8 @@ class Claims {
   void end_trust();
   // Time has passed; `own_rate`: samples/s of this node when it last trained, 0: never yet. Returns
   // the members of whose claims more counts by now.
-  [[nodiscard]] std::vector<MemberFigures> on_tick(const Directory& directory, double own_rate,
-                                                   Instant now);
+  [[nodiscard]] std::vector<MemberStats> on_tick(const Directory& directory, double own_rate,
+                                                 Instant now);
   // A life of this node that was claimed beyond its own, and may be refuted now.
   [[nodiscard]] std::optional<std::uint64_t> take_leap(const Directory& directory, Instant now);
   // No member is believed to train faster.

@@ -8,7 +8,7 @@
 namespace gossipd {
 namespace {
 
-constexpr std::size_t looked_at_max = 256;  // members, for one call of next_figures()
+constexpr std::size_t looked_at_max = 256;  // members, for one call of next_stats()
 constexpr std::size_t members_per_bucket = 8;
 constexpr std::size_t evicted_max = 65536;
 constexpr Duration kept_at_least = std::chrono::seconds(2);  // neighbours are heard of more often
@@ -21,13 +21,13 @@ void take_news(MemberRecord& to, const MemberRecord& from) {
   to.news = from.news;
 }
 
-void take_figures(MemberRecord& to, const MemberFigures& from) {
+void take_stats(MemberRecord& to, const MemberStats& from) {
   to.tick = from.tick;
   to.step = from.step;
   to.samples_per_second = from.samples_per_second;
   to.batch = from.batch;
   to.loss = from.loss;
-  to.spread = from.spread;
+  to.consensus_distance = from.consensus_distance;
 }
 
 // As splitmix64 ends: every bit of the result depends on every bit of the value.
@@ -43,9 +43,9 @@ std::uint64_t hash_of_news(const MemberRecord& r) {
 
 }  // namespace
 
-MemberFigures figures_of(const MemberRecord& r) {
-  return {r.id,    r.incarnation, r.tick,   r.samples, r.step, r.samples_per_second,
-          r.batch, r.loss,        r.spread, 0};
+MemberStats stats_of(const MemberRecord& r) {
+  return {r.id,   r.incarnation,        r.tick, r.samples, r.step, r.samples_per_second, r.batch,
+          r.loss, r.consensus_distance, 0};
 }
 
 void Directory::account(const MemberRecord& record, bool adds) {
@@ -59,7 +59,7 @@ void Directory::account(const MemberRecord& record, bool adds) {
 
 // `source`: that the change came from, if it knows all that this node now knows of the member.
 Directory::Entry& Directory::touch(Entry& entry, bool is_news, SessionId source) {
-  entry.figures = ++figures_;
+  entry.stats = ++stats_;
   entry.source = source;
   if (!is_news) return entry;
   entry.news_source = source;
@@ -92,7 +92,7 @@ void Directory::set_self(MemberRecord record, bool is_news, Instant now) {
 
 // Ticks beyond our own would keep what we say from being heard, and news that are not ours would
 // stand: both are refuted like an accusation.
-Directory::Outcome Directory::merge_self(const MemberFigures& claim, MemberState state,
+Directory::Outcome Directory::merge_self(const MemberStats& claim, MemberState state,
                                          std::uint64_t news) {
   Entry& entry = entries_[self_];
   const bool recovered = claim.samples > entry.record.samples;
@@ -144,7 +144,7 @@ bool Directory::make_room(Instant now) {
 }
 
 Directory::Outcome Directory::merge(const MemberRecord& claim, Instant now, SessionId source) {
-  if (claim.id == self_) return merge_self(figures_of(claim), claim.state, claim.news);
+  if (claim.id == self_) return merge_self(stats_of(claim), claim.state, claim.news);
   const auto found = entries_.find(claim.id);
   if (found == entries_.end()) return add(claim, now, source);
   Entry& entry = found->second;
@@ -159,7 +159,7 @@ Directory::Outcome Directory::merge(const MemberRecord& claim, Instant now, Sess
   const bool refuted = claim.incarnation > known.incarnation;
   const bool newer_word =
       refuted || (claim.incarnation == known.incarnation && claim.tick > known.tick);
-  bool is_news = refuted, newer_figures = samples != known.samples;
+  bool is_news = refuted, newer_stats = samples != known.samples;
   if (newer_word) entry.said = now;
   if (refuted) {
     known = claim;
@@ -170,13 +170,13 @@ Directory::Outcome Directory::merge(const MemberRecord& claim, Instant now, Sess
     is_news = known.state != before || claim.news > known.news;
     if (claim.news > known.news) take_news(known, claim);
     if (claim.tick > known.tick) {
-      take_figures(known, figures_of(claim));
-      newer_figures = true;
+      take_stats(known, stats_of(claim));
+      newer_stats = true;
     }
   }
   known.samples = samples;
   account(known, true);
-  if (!is_news && !newer_figures) return Outcome::unchanged;
+  if (!is_news && !newer_stats) return Outcome::unchanged;
   const bool said_it_all = claim.incarnation == known.incarnation && claimed == known.state &&
                            claim.news == known.news && claim.tick == known.tick &&
                            claim.samples == known.samples;
@@ -192,7 +192,7 @@ Directory::Outcome Directory::merge(const MemberRecord& claim, Instant now, Sess
   }
 }
 
-Directory::Outcome Directory::merge(const MemberFigures& claim, Instant now, SessionId source) {
+Directory::Outcome Directory::merge(const MemberStats& claim, Instant now, SessionId source) {
   if (claim.id == self_) return merge_self(claim, MemberState::alive, 0);
   const auto found = entries_.find(claim.id);
   if (found == entries_.end()) return Outcome::unchanged;
@@ -202,7 +202,7 @@ Directory::Outcome Directory::merge(const MemberFigures& claim, Instant now, Ses
   if (!newer && claim.samples <= entry.record.samples) return Outcome::unchanged;
   account(entry.record, false);
   if (newer) {
-    take_figures(entry.record, claim);
+    take_stats(entry.record, claim);
     entry.said = now - from_seconds(claim.age_seconds);
   }
   entry.record.samples = std::max(entry.record.samples, claim.samples);
@@ -304,7 +304,7 @@ Samples Directory::samples_since(Duration stale, Instant now, double rate_max) c
     if (id == self_ || entry.suspect || record.state != MemberState::alive ||
         record.phase != Phase::training || now - entry.said <= stale)
       continue;
-    samples += std::min(seconds(now - entry.said), figures_age_max_s) *
+    samples += std::min(seconds(now - entry.said), stats_age_max_s) *
                std::clamp(record.samples_per_second, 0.0, rate_max);
   }
   return static_cast<Samples>(samples);
@@ -343,25 +343,25 @@ std::vector<MemberRecord> Directory::news_since(std::uint64_t& since, SessionId 
 
 // A sweep goes through all members once. What changes behind it is for the next one, so a link that
 // has been told all hears nothing more.
-std::vector<MemberFigures> Directory::next_figures(Sweep& sweep, SessionId to, std::size_t most,
-                                                   Instant now) const {
-  std::vector<MemberFigures> figures;
+std::vector<MemberStats> Directory::next_stats(Sweep& sweep, SessionId to, std::size_t most,
+                                               Instant now) const {
+  std::vector<MemberStats> stats;
   if (!sweep.under_way) {
-    if (sweep.told >= figures_) return figures;
-    sweep = Sweep{sweep.told, figures_, NodeId{}, true};
+    if (sweep.told >= stats_) return stats;
+    sweep = Sweep{sweep.told, stats_, NodeId{}, true};
   }
   auto it = entries_.upper_bound(sweep.at);
   for (std::size_t looked = 0;
-       it != entries_.end() && looked < looked_at_max && figures.size() < most; ++it, ++looked) {
+       it != entries_.end() && looked < looked_at_max && stats.size() < most; ++it, ++looked) {
     sweep.at = it->first;
     const Entry& entry = it->second;
-    if (entry.figures > sweep.told && entry.source != to) {
-      figures.push_back(figures_of(entry.record));
-      figures.back().age_seconds = std::max(0.0, seconds(now - entry.said));
+    if (entry.stats > sweep.told && entry.source != to) {
+      stats.push_back(stats_of(entry.record));
+      stats.back().age_seconds = std::max(0.0, seconds(now - entry.said));
     }
   }
   if (it == entries_.end()) sweep = Sweep{sweep.next, 0, NodeId{}, false};
-  return figures;
+  return stats;
 }
 
 std::size_t Directory::buckets_for(std::size_t members) {

@@ -3,11 +3,11 @@
 // Of a record, two kinds of things spread in two ways (core/membership/README.md says why):
 //   news     who lives, where, in which phase, for which budget: rare, told at once over every
 //            link, in the order of change
-//   figures  samples, step, speed, loss: change all the time, told a few at a time, member after
+//   stats  samples, step, speed, loss: change all the time, told a few at a time, member after
 //            member (a Sweep for each link)
 // A claim with a higher incarnation replaces what is known; within one incarnation the later state
 // wins (alive < failed < left < forgotten), the higher `news` brings newer news and the higher
-// `tick` newer figures, in any order. `samples` is merged by maximum whatever else is said, so the
+// `tick` newer stats, in any order. `samples` is merged by maximum whatever else is said, so the
 // cluster's total never counts twice and never falls. A suspicion names who holds it; the member
 // refutes it with a higher incarnation.
 // In a cluster of more members than it has room for it keeps those of which it has heard last, and
@@ -32,10 +32,10 @@ class Directory {
     bool lonely = false;        // held to have failed by a node that had nobody to ask
     Instant suspected{};        // last sign of life, if accused here; else when the suspicion came
     std::set<NodeId> accusers;  // at most accusers_max
-    Instant refreshed{};        // when its figures last advanced here, or a byte came from it
-    Instant said{};             // when the member itself said these figures, as far as is known
+    Instant refreshed{};        // when its stats last advanced here, or a byte came from it
+    Instant said{};             // when the member itself said these stats, as far as is known
     std::uint64_t news = 0;     // our own counter at its last news …
-    std::uint64_t figures = 0;  // … and at its last change of any kind
+    std::uint64_t stats = 0;    // … and at its last change of any kind
     // that the last change came from, if it knows no less than this node: it is not told there
     // again
     SessionId source{};
@@ -53,7 +53,7 @@ class Directory {
     accused,
     recovered,  // somebody knows more of our own samples than we do
   };
-  // How far one link has been told the figures.
+  // How far one link has been told the stats.
   struct Sweep {
     std::uint64_t told = 0;  // all changes up to here
     std::uint64_t next = 0;  // … up to here when the sweep under way is through
@@ -72,7 +72,7 @@ class Directory {
   Outcome merge(const MemberRecord& claim, Instant now, SessionId source = {});
   // Figures of a member and an incarnation that are known; of others only what adds to the samples
   // of a known one.
-  Outcome merge(const MemberFigures& claim, Instant now, SessionId source);
+  Outcome merge(const MemberStats& claim, Instant now, SessionId source);
   // A byte arrived from it.
   void heard_from(NodeId id, Instant now);
   // True when that changed what we hold of it.
@@ -96,7 +96,7 @@ class Directory {
   [[nodiscard]] const MemberRecord& self() const;
   [[nodiscard]] Samples others_samples() const { return others_samples_; }
   // What the others have probably trained on since they said so, at the speeds they said: of
-  // members that train and whose figures are older than `stale`; nobody is believed to be faster
+  // members that train and whose stats are older than `stale`; nobody is believed to be faster
   // than `rate_max`. A lower bound of the cluster's samples plus this is no bound.
   [[nodiscard]] Samples samples_since(Duration stale, Instant now, double rate_max = 1e9) const;
   // Members alive by the last word (suspects included), this node not counted.
@@ -107,9 +107,9 @@ class Directory {
   // itself; `since` is moved on.
   [[nodiscard]] std::vector<MemberRecord> news_since(std::uint64_t& since, SessionId to,
                                                      std::size_t most) const;
-  // The next figures for a link; none: it knows all. Looks at a bounded number of members.
-  [[nodiscard]] std::vector<MemberFigures> next_figures(Sweep& sweep, SessionId to,
-                                                        std::size_t most, Instant now) const;
+  // The next stats for a link; none: it knows all. Looks at a bounded number of members.
+  [[nodiscard]] std::vector<MemberStats> next_stats(Sweep& sweep, SessionId to, std::size_t most,
+                                                    Instant now) const;
   // A hash of the news for each of as many buckets of ids as the size asks for, and which records
   // differ from somebody's.
   [[nodiscard]] std::vector<std::uint64_t> digest() const {
@@ -125,7 +125,7 @@ class Directory {
   Entry& touch(Entry& entry, bool is_news, SessionId source = {});
   Outcome add(const MemberRecord& claim, Instant now, SessionId source);
   bool make_room(Instant now);
-  Outcome merge_self(const MemberFigures& claim, MemberState state, std::uint64_t news);
+  Outcome merge_self(const MemberStats& claim, MemberState state, std::uint64_t news);
   void absolve(Entry& entry);
   void account(const MemberRecord& record, bool adds);
   [[nodiscard]] std::vector<std::uint64_t> digest_in(std::size_t buckets) const;
@@ -137,7 +137,7 @@ class Directory {
   std::map<NodeId, Entry> entries_;
   std::map<std::uint64_t, NodeId> by_news_;
   std::set<NodeId> suspects_;
-  std::uint64_t news_ = 0, figures_ = 0;
+  std::uint64_t news_ = 0, stats_ = 0;
   Samples others_samples_ = 0;
   std::size_t alive_others_ = 0, failed_ = 0;
 };

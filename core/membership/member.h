@@ -35,7 +35,7 @@ inline constexpr std::size_t name_bytes_max = 64;
 inline constexpr std::size_t members_max = 1024;
 inline constexpr std::size_t digest_buckets_max = 128;
 // older ones are told, and made up for, as if they were so old
-inline constexpr double figures_age_max_s = 1200;
+inline constexpr double stats_age_max_s = 1200;
 
 // What an operator or an early stop made of the job's budget. The later word wins, of two at once
 // the larger budget: every node ends with the same, whatever the order in which they hear of it.
@@ -59,12 +59,13 @@ struct MemberRecord {
   double samples_per_second = 0;
   std::uint32_t batch = 0;
   double loss = 0;
-  double spread = 1;  // largest relative distance to a neighbour's published model; 1 = not known
-  Budget budget;      // as this node knows it
+  double consensus_distance =
+      1;          // largest relative distance to a neighbour's published model; 1 = not known
+  Budget budget;  // as this node knows it
 };
 
 // The part of a record that changes all the time.
-struct MemberFigures {
+struct MemberStats {
   NodeId id{};
   std::uint64_t incarnation = 0;
   std::uint64_t tick = 0;
@@ -73,10 +74,10 @@ struct MemberFigures {
   double samples_per_second = 0;
   std::uint32_t batch = 0;
   double loss = 0;
-  double spread = 1;
+  double consensus_distance = 1;
   double age_seconds = 0;  // when this was said, since the member itself said it
 };
-[[nodiscard]] MemberFigures figures_of(const MemberRecord&);
+[[nodiscard]] MemberStats stats_of(const MemberRecord&);
 
 // `by` has heard nothing from `id` for too long.
 struct Suspicion {

@@ -48,7 +48,7 @@ std::optional<Doubt> doubt(const MemberRecord& claim, const MemberRecord* known,
   return std::nullopt;
 }
 
-std::optional<Doubt> doubt(const MemberFigures& claim) {
+std::optional<Doubt> doubt(const MemberStats& claim) {
   if (claim.incarnation >= counter_max) return Doubt::incarnation;
   if (claim.tick >= counter_max || claim.step >= counter_max) return Doubt::counter;
   return std::nullopt;

@@ -54,7 +54,7 @@ enum class Told : std::uint8_t {
 // Nothing: the claim can be believed as far as its counters go.
 [[nodiscard]] std::optional<Doubt> doubt(const MemberRecord& claim, const MemberRecord* known,
                                          Told told);
-[[nodiscard]] std::optional<Doubt> doubt(const MemberFigures& claim);
+[[nodiscard]] std::optional<Doubt> doubt(const MemberStats& claim);
 
 // Which revisions of the budget somebody may have come to: so many since this process began.
 class BudgetBound {

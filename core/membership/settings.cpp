@@ -13,7 +13,7 @@ std::vector<Setting> membership_settings(MembershipPolicy& m) {
                 "newest version of the protocol to speak; the older one until every node of a "
                 "cluster is upgraded");
   table.milliseconds("membership.tick_ms", m.tick, 10, setting_day_ms,
-                     "own figures are renewed, and some of all members' told, so often");
+                     "own stats are renewed, and some of all members' told, so often");
   table.milliseconds("membership.ping_ms", m.ping, 10, setting_day_ms,
                      "between two pings on a link");
   table.milliseconds("membership.suspect_after_ms", m.suspect_after, 10, setting_day_ms,

@@ -5,7 +5,7 @@
 #include "core/node/node_impl.h"
 
 namespace gossipd {
-// Old figures made up for: what the schedule and the budget go by. In a small cluster none is old,
+// Old stats made up for: what the schedule and the budget go by. In a small cluster none is old,
 // and it is the exact sum.
 Samples NodeImpl::others_estimate(Instant now) const {
   return directory_.others_samples() +

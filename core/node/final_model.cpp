@@ -23,13 +23,13 @@ void FinalModel::end_round() {
   if (moved > 0) since_written_ += norm > 0 ? std::sqrt(moved / norm) : 1.0;
 }
 
-std::string why_not_final(const Directory::Entry& member, double spread_bound) {
+std::string why_not_final(const Directory::Entry& member, double consensus_bound) {
   const MemberRecord& record = member.record;
   if (record.state != MemberState::alive) return "";
   if (member.suspect) return record.name + " is suspected to be dead";
   if (record.phase != Phase::finishing && record.phase != Phase::finished)
     return record.name + " is " + to_string(record.phase);
-  if (record.spread >= spread_bound)
+  if (record.consensus_distance >= consensus_bound)
     return record.name + " says that its model differs from a neighbour's";
   return "";
 }

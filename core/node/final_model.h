@@ -34,6 +34,6 @@ class FinalModel {
 
 // Why the model of another member is not the final one, "box3 is preparing"; empty: it is, or the
 // member is dead or has left.
-[[nodiscard]] std::string why_not_final(const Directory::Entry& member, double spread_bound);
+[[nodiscard]] std::string why_not_final(const Directory::Entry& member, double consensus_bound);
 
 }  // namespace gossipd

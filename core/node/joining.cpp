@@ -6,8 +6,8 @@
 
 namespace gossipd {
 
-Gathering::Links NodeImpl::open_links_by_peer() const {
-  Gathering::Links links;
+ModelAssembly::Links NodeImpl::open_links_by_peer() const {
+  ModelAssembly::Links links;
   for (const auto& [id, neighbour] : neighbours_)
     if (neighbour.link && neighbour.link->is_open()) links[id] = neighbour.link.get();
   return links;
@@ -29,14 +29,14 @@ void NodeImpl::order_blocks(NodeId of, Ready& ready, Instant now) const {
     while (link.is_open() && told < count && link.is_known(Link::Which::received, block())) ++told;
     if (told < count) positions.push_back(block());
   }
-  const std::vector<bool> held = gathering_.held(open_links_by_peer(), schema_, now);
+  const std::vector<bool> held = assembly_.held(open_links_by_peer(), schema_, now);
   ready.first_block = static_cast<std::uint32_t>(first_wanted(schema_, held, std::move(positions)));
   ready.held_flips = flips_of(held);
 }
 
 bool NodeImpl::adopt(Instant now) {
   if (!needs_model() || trainer_has_buffer_ || now < rest_until_) return false;
-  const auto sources = gathering_.model(open_links_by_peer(), schema_, now, {incoming_, base_});
+  const auto sources = assembly_.model(open_links_by_peer(), schema_, now, {incoming_, base_});
   if (!sources) return false;
   std::string from, blocks;
   for (const auto& [peer, count] : *sources) {
@@ -67,7 +67,7 @@ void NodeImpl::take_over(const std::string& from, Instant now) {
   base_step_ = last_.step;
   std::fill(drift_.begin(), drift_.end(), 0.0f);
   has_model_ = true;
-  gathering_.clear();
+  assembly_.clear();
   ramping_ = true;
   joined_at_step_ = last_.step;
   last_.finite = true;

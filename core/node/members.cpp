@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::size_t news_per_message_max = 50;
 // of other members, over all links: what bounds a node's traffic
-constexpr std::size_t figures_per_tick = 24;
+constexpr std::size_t stats_per_tick = 24;
 
 }  // namespace
 
@@ -29,15 +29,15 @@ void NodeImpl::send_news(Session& session) {
     send_records(session, directory_.news_since(session.news_told, session.id, members_max));
 }
 
-// Own figures first, so that neighbours always know them.
-void NodeImpl::send_figures(Session& session, std::size_t most, Instant now) {
+// Own stats first, so that neighbours always know them.
+void NodeImpl::send_stats(Session& session, std::size_t most, Instant now) {
   Members message;
   const Directory::Entry& self = *directory_.find(state_.id);
-  if (self.figures > session.own_told) message.figures.push_back(figures_of(self.record));
-  session.own_told = self.figures;
-  for (MemberFigures& figures : directory_.next_figures(session.sweep, session.id, most, now))
-    if (figures.id != state_.id) message.figures.push_back(figures);
-  if (!message.figures.empty()) send(session, message);
+  if (self.stats > session.own_told) message.stats.push_back(stats_of(self.record));
+  session.own_told = self.stats;
+  for (MemberStats& stats : directory_.next_stats(session.sweep, session.id, most, now))
+    if (stats.id != state_.id) message.stats.push_back(stats);
+  if (!message.stats.empty()) send(session, message);
 }
 
 void NodeImpl::tell_news() {
@@ -52,9 +52,9 @@ void NodeImpl::tell_news() {
 void NodeImpl::gossip(Instant now) {
   tell_news();
   const std::size_t most =
-      std::max<std::size_t>(1, figures_per_tick / std::max<std::size_t>(1, established_sessions()));
+      std::max<std::size_t>(1, stats_per_tick / std::max<std::size_t>(1, established_sessions()));
   for (auto& [id, session] : sessions_)
-    if (session.established) send_figures(session, most, now);
+    if (session.established) send_stats(session, most, now);
 }
 
 // ---- hearing ------------------------------------------------------------------------------------
@@ -65,9 +65,8 @@ void NodeImpl::on_members(Session& session, const Members& members, Instant now)
                                                state_.cluster == ClusterId{});
   if (!session.established && !same_cluster) return;
   if (session.established) {
-    for (MemberFigures figures : members.figures)
-      if (claims_.admit(figures, directory_, session.theirs->id))
-        merge_figures(figures, now, session.id);
+    for (MemberStats stats : members.stats)
+      if (claims_.admit(stats, directory_, session.theirs->id)) merge_stats(stats, now, session.id);
     std::vector<Suspicion> suspicions;
     for (const Suspicion& suspicion : members.suspicions)
       if (claims_.admit(suspicion, directory_, session.theirs->id)) suspicions.push_back(suspicion);
@@ -81,11 +80,11 @@ void NodeImpl::on_members(Session& session, const Members& members, Instant now)
   merge_records(records, now, session.id);
 }
 
-void NodeImpl::merge_figures(const MemberFigures& figures, Instant now, SessionId source) {
-  const Directory::Outcome outcome = directory_.merge(figures, now, source);
+void NodeImpl::merge_stats(const MemberStats& stats, Instant now, SessionId source) {
+  const Directory::Outcome outcome = directory_.merge(stats, now, source);
   if (outcome != Directory::Outcome::recovered && outcome != Directory::Outcome::accused) return;
   recover_samples();
-  if (outcome == Directory::Outcome::accused) refute(figures.incarnation, now);
+  if (outcome == Directory::Outcome::accused) refute(stats.incarnation, now);
 }
 
 // What was claimed faster than it can have come about counts as time passes.
@@ -94,8 +93,8 @@ void NodeImpl::credit_claims(Instant now) {
   for (const auto& [id, entry] : directory_.entries())
     if (claims_.believes(entry.record.budget, now)) latest = std::max(latest, entry.record.budget);
   hear_budget(latest, "the members", state_.id, now);
-  for (const MemberFigures& figures : claims_.on_tick(directory_, own_rate_, now))
-    merge_figures(figures, now);
+  for (const MemberStats& stats : claims_.on_tick(directory_, own_rate_, now))
+    merge_stats(stats, now);
   if (const auto leap = claims_.take_leap(directory_, now)) refute(*leap, now);
   if (const auto words = claims_.summary(now)) log(Level::warning, *words);
 }

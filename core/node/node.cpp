@@ -117,21 +117,21 @@ void NodeImpl::renew_own_record(Instant now) {
   record.samples_per_second = ended || (steps_allowed() && last_.step_seconds > 0) ? own_rate_ : 0;
   record.batch = last_.batch;
   record.loss = last_.loss;
-  record.spread = own_spread();
+  record.consensus_distance = own_consensus_distance();
   record.budget = state_.budget;
   if (known == nullptr) return directory_.set_self(std::move(record), true, now);
   const MemberRecord& said = known->record;
-  const double bound = config_.exchange.spread_bound;
+  const double bound = config_.exchange.consensus_bound;
   const bool is_news = record.incarnation != said.incarnation || record.state != said.state ||
                        record.phase != said.phase || record.name != said.name ||
                        record.address != said.address || record.budget != said.budget ||
-                       (record.spread < bound) != (said.spread < bound) ||
+                       (record.consensus_distance < bound) != (said.consensus_distance < bound) ||
                        // at rest a count is final: all are to know it
                        (!steps_allowed() && record.samples != said.samples);
-  const bool changed = is_news || record.samples != said.samples || record.step != said.step ||
-                       record.batch != said.batch ||
-                       record.samples_per_second != said.samples_per_second ||
-                       record.loss != said.loss || record.spread != said.spread;
+  const bool changed =
+      is_news || record.samples != said.samples || record.step != said.step ||
+      record.batch != said.batch || record.samples_per_second != said.samples_per_second ||
+      record.loss != said.loss || record.consensus_distance != said.consensus_distance;
   if (changed) directory_.set_self(std::move(record), is_news, now);
 }
 
@@ -145,11 +145,11 @@ std::size_t NodeImpl::open_links() const {
       [](const auto& item) { return item.second.link && item.second.link->is_open(); }));
 }
 
-double NodeImpl::own_spread() const {
+double NodeImpl::own_consensus_distance() const {
   double most = 0;
   for (const auto& [id, neighbour] : neighbours_)
     if (neighbour.link && neighbour.link->is_open())
-      most = std::max(most, neighbour.link->counters().spread);
+      most = std::max(most, neighbour.link->counters().consensus_distance);
   return open_links() == 0 && directory_.alive_others() > 0 ? 1.0 : most;
 }
 
@@ -231,13 +231,13 @@ void NodeImpl::begin_training(Instant now) {
 }
 
 // The models are one when every member that is not dead or gone has finished stepping and says that
-// its spread is below the bound.
+// its consensus distance is below the bound.
 std::string NodeImpl::why_no_final_model() const {
   if (!config_.exchange.enabled) return "";
-  const double bound = config_.exchange.spread_bound;
+  const double bound = config_.exchange.consensus_bound;
   if (open_links() == 0 && directory_.alive_others() > 0) return "no other member is linked";
-  if (own_spread() >= bound)
-    return "a neighbour's model is " + std::to_string(own_spread()) + " away";
+  if (own_consensus_distance() >= bound)
+    return "a neighbour's model is " + std::to_string(own_consensus_distance()) + " away";
   for (const auto& [id, entry] : directory_.entries()) {
     if (id == state_.id) continue;
     if (std::string why = why_not_final(entry, bound); !why.empty()) return why;
@@ -246,7 +246,7 @@ std::string NodeImpl::why_no_final_model() const {
 }
 
 void NodeImpl::check_finish(Instant now) {
-  const bool stale = phase_ == Phase::finished && final_.is_stale(config_.exchange.spread_bound);
+  const bool stale = phase_ == Phase::finished && final_.is_stale(config_.exchange.consensus_bound);
   if (phase_ != Phase::finishing && !stale) return;
   const std::string why_not = why_no_final_model();
   if (stale) return renew_final(why_not.empty(), now);
@@ -461,8 +461,8 @@ void NodeImpl::on_time(Instant now) {
   }
   check_progress(now);
   // Say at once, not at the next tick, that the models agree.
-  if (phase_ == Phase::finishing && own_spread() < config_.exchange.spread_bound &&
-      directory_.self().spread >= config_.exchange.spread_bound) {
+  if (phase_ == Phase::finishing && own_consensus_distance() < config_.exchange.consensus_bound &&
+      directory_.self().consensus_distance >= config_.exchange.consensus_bound) {
     renew_own_record(now);
     gossip(now);
   }
@@ -515,7 +515,7 @@ NodeView NodeImpl::view(Instant now) const {
   view.step_seconds = last_.step_seconds;
   view.samples_per_second = steps_allowed() ? directory_.self().samples_per_second : 0;
   view.batch = last_.batch;
-  view.spread = own_spread();
+  view.consensus_distance = own_consensus_distance();
   view.link_steps = link_steps_;
   view.claims_refused = claims_.refused();
   view.overridden = overridden_;

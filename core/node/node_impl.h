@@ -30,7 +30,7 @@
 #include "core/node/dial_budget.h"
 #include "core/node/durable_claims.h"
 #include "core/node/final_model.h"
-#include "core/node/gathering.h"
+#include "core/node/model_assembly.h"
 #include "core/node/path_watch.h"
 #include "core/wire/control.h"
 
@@ -91,7 +91,7 @@ class NodeImpl {
     bool doubted = false;
     std::optional<Ready> ready_mine, ready_theirs;
     std::uint64_t news_told = 0;
-    std::uint64_t own_told = 0;  // own figures
+    std::uint64_t own_told = 0;  // own stats
     Directory::Sweep sweep;
     NodeId probed{};               // not to be linked: only a sign of life of this member is wanted
     std::uint64_t ping_nonce = 0;  // 0: none outstanding
@@ -167,7 +167,7 @@ class NodeImpl {
   [[nodiscard]] Samples under_this_id(Samples trained) const {
     return trained - std::min(trained, state_.former_samples);
   }
-  [[nodiscard]] double own_spread() const;
+  [[nodiscard]] double own_consensus_distance() const;
   [[nodiscard]] std::size_t open_links() const;
 
   // sessions.cpp
@@ -235,12 +235,12 @@ class NodeImpl {
   // members.cpp
   void send_records(Session& session, std::vector<MemberRecord> records);
   void send_news(Session& session);
-  void send_figures(Session& session, std::size_t most, Instant now);
+  void send_stats(Session& session, std::size_t most, Instant now);
   void tell_news();
   void gossip(Instant now);
   void on_members(Session& session, const Members& members, Instant now);
   void merge_records(const std::vector<MemberRecord>& records, Instant now, SessionId source = {});
-  void merge_figures(const MemberFigures& figures, Instant now, SessionId source = {});
+  void merge_stats(const MemberStats& stats, Instant now, SessionId source = {});
   void credit_claims(Instant now);
 
   // budget.cpp
@@ -268,7 +268,7 @@ class NodeImpl {
   [[nodiscard]] bool needs_model() const {
     return model_ready_ && (!has_model_ || phase_ == Phase::broken);
   }
-  [[nodiscard]] Gathering::Links open_links_by_peer() const;
+  [[nodiscard]] ModelAssembly::Links open_links_by_peer() const;
   void order_blocks(NodeId of, Ready& ready, Instant now) const;
   bool adopt(Instant now);
   void take_over(const std::string& from, Instant now);
@@ -337,7 +337,7 @@ class NodeImpl {
   Samples budget_samples_ = 0;  // in force: the job's, or state_.budget's
   std::optional<Fetch> fetch_;  // of the job's file
   Schema schema_;
-  Gathering gathering_;       // of a model, while this node has none
+  ModelAssembly assembly_;    // of a model, while this node has none
   bool model_ready_ = false;  // the trainer stands and the schema is known
   bool has_model_ = false;    // its parameters are the cluster's
   Instant grace_until_{};
@@ -346,7 +346,7 @@ class NodeImpl {
   Samples trained_samples_ = 0;   // the trainer's own counter
   Samples samples_extra_ = 0;     // what peers or the disk know beyond it
   Samples others_published_ = 0;  // last ProgressEffect
-  Snapshot last_;                 // figures of the last snapshot, without the model
+  Snapshot last_;                 // stats of the last snapshot, without the model
   std::uint64_t link_steps_ = 0;
   Step joined_at_step_ = 0;
   bool ramping_ = false;
@@ -414,12 +414,12 @@ class NodeImpl {
   Instant looked_at_{};           // the last round that was not prompt
   bool recalled_ = false;         // the buffer has been asked back since
   // this round only carries on exchanges that are under way; nothing is opened
-  bool prompt_ = false;
+  bool answers_only_ = false;
   Step look_step_ = 0;  // of the next round that is not
   Instant snapshot_at_{};
   Step base_step_ = 0;
   std::optional<Opening> opening_;  // the best so far, in this round
-  bool spread_is_new_ = false;      // a turn has been spoken since the trigger saw it
+  bool consensus_is_new_ = false;   // a turn has been spoken since the trigger saw it
   std::uint64_t cursor_ = 0;        // floats or blocks, by stage
   std::vector<NodeId> round_links_;
   std::size_t round_link_ = 0;

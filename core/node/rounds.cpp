@@ -12,7 +12,7 @@ namespace gossipd {
 namespace {
 
 constexpr std::size_t floats_per_piece = 65536;
-// of the spread that is asked for: a change still worth saying when the models are to agree
+// of the consensus distance that is asked for: a change still worth saying when the models are to agree
 constexpr double finish_threshold_share = 0.5;
 constexpr Step balance_steps = 8;  // of one batch, before it may change again
 constexpr double finish_mixing = 1.0;
@@ -91,14 +91,14 @@ bool NodeImpl::has_room(const Neighbour& neighbour) const {
 void NodeImpl::start_round(Instant now) {
   GOSSIPD_ASSERT(stage_ == RoundStage::waiting);
   if (steps_allowed()) {
-    prompt_ = last_.step < look_step_;
-    if (!prompt_) look_step_ = last_.step + round_steps();
+    answers_only_ = last_.step < look_step_;
+    if (!answers_only_) look_step_ = last_.step + round_steps();
   } else {
     snapshot_at_ = now;  // the model stands still, so it is as fresh as now
-    prompt_ = phase_ == Phase::finishing && now < finish_round_at_;
-    if (!prompt_) finish_round_at_ = now + finish_pace();
+    answers_only_ = phase_ == Phase::finishing && now < finish_round_at_;
+    if (!answers_only_) finish_round_at_ = now + finish_pace();
   }
-  if (!prompt_) looked_at_ = now;
+  if (!answers_only_) looked_at_ = now;
   stage_ = RoundStage::judge;
   own_move_ = {};
   own_moved_.resize(schema_.blocks().size());
@@ -165,7 +165,7 @@ void NodeImpl::work(Instant now) {
         round_links_.clear();
         for (const auto& [id, neighbour] : neighbours_)
           if (neighbour.link && neighbour.link->my_turn() &&
-              (!prompt_ || neighbour.link->owes_at_once()))
+              (!answers_only_ || neighbour.link->owes_at_once()))
             round_links_.push_back(id);
         // Whoever speaks first in a round is heard with the least mixed model: take turns at that,
         // too.
@@ -264,7 +264,7 @@ void NodeImpl::next_link(Instant now) {
 // The model of this round is in base_, the drift is up to date.
 void NodeImpl::trigger_round(Instant now) {
   Trigger::Round round{now, last_.learning_rate, last_.learning_rate_peak, 0, 1, last_.warming_up};
-  if (std::exchange(spread_is_new_, false)) round.spread = own_spread();
+  if (std::exchange(consensus_is_new_, false)) round.consensus_distance = own_consensus_distance();
   if (trigger_.needs_drift() && drift_.size() == base_.size() && !base_.empty()) {
     const double drift = mean_square(drift_), model = mean_square(base_);
     round.drift = model > 0 ? std::sqrt(drift / model) : 0;
@@ -296,7 +296,7 @@ Duration NodeImpl::finish_pace() const {
 }
 
 double NodeImpl::finish_threshold() const {
-  return finish_threshold_share * config_.exchange.spread_bound;
+  return finish_threshold_share * config_.exchange.consensus_bound;
 }
 
 Trigger::Decision NodeImpl::decision_for(const Neighbour& neighbour, Instant now) const {
@@ -307,8 +307,8 @@ Trigger::Decision NodeImpl::decision_for(const Neighbour& neighbour, Instant now
   if (!steps_allowed()) {
     const double least = finish_threshold();
     const bool changed = link.owes_keyframes() || link.largest_change() > least;
-    const bool apart =
-        phase_ == Phase::finishing && link.counters().spread >= config_.exchange.spread_bound;
+    const bool apart = phase_ == Phase::finishing &&
+                       link.counters().consensus_distance >= config_.exchange.consensus_bound;
     return {changed || apart || due || link.owes_answer() || phase_ == Phase::leaving,
             due ? least * heartbeat_threshold_share : least};
   }
@@ -333,7 +333,7 @@ void NodeImpl::decide(Neighbour& neighbour, Instant now) {
   // One opening a round, where most has changed: an exchange takes the models as they are, so the
   // next one had better wait for its outcome.
   const double change = link.counters().change;
-  if (prompt_) {
+  if (answers_only_) {
     // Its own look comes later.
   } else if (decision.speak && (!opening_ || change > opening_->change)) {
     if (opening_) ++neighbours_[opening_->peer].link->counters().turns_suppressed;
@@ -359,7 +359,7 @@ void NodeImpl::end_speech(Neighbour& neighbour, Instant now) {
   link.end(now);
   if (steps_allowed() && !first) trigger_.on_spoken(link.bytes_of_turn());
   neighbour.spoken_step = last_.step;
-  spread_is_new_ = true;
+  consensus_is_new_ = true;
   if (first && trigger_.periodic()) {
     // Links of one node take turns at their periods, as if this one had been spoken on a part of it
     // ago.
@@ -445,7 +445,7 @@ Speech NodeImpl::speech_for(const Link& link, double periods, const Trigger::Dec
   const ExchangePolicy& policy = config_.exchange;
   const bool fine = !steps_allowed();
   Speech speech;
-  speech.codec = fine ? policy.fine_codec : policy.codec;
+  speech.codec = fine ? policy.consensus_codec : policy.codec;
   if (!fine && policy.codec_by_delay) speech.codec = finer(policy.codec, far_line_bits * periods);
   speech.threshold = decision.threshold;
   speech.threshold_shown = std::isfinite(decision.threshold) && decision.threshold > 0
@@ -489,7 +489,7 @@ void NodeImpl::recall_if_owing() {
   for (const auto& [id, neighbour] : neighbours_) {
     if (!neighbour.link || !neighbour.link->owes_at_once() || neighbour.link->speaking()) continue;
     recalled_ = true;
-    return emit(RecallEffect{});
+    return emit(RequestSnapshotEffect{});
   }
 }
 

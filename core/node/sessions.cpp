@@ -129,7 +129,7 @@ void NodeImpl::close(SessionId id, const std::string& reason, Instant now, bool 
   neighbour->second.down_since = now;
   neighbour->second.path.on_session_end(now);
   if (Link* link = neighbour->second.link.get(); link != nullptr) {
-    if (needs_model() && link->is_open()) gathering_.keep(session.theirs->id, *link, schema_);
+    if (needs_model() && link->is_open()) assembly_.keep(session.theirs->id, *link, schema_);
     link->close();
     // The other end has given up this node, which stood still, and gone on. The link starts over:
     // whole blocks at the first exchange, of which this node takes nearly all, and the other no
@@ -413,7 +413,7 @@ void NodeImpl::establish(Session& session, Instant now) {
       known != nullptr && known->record.samples > 0)
     send_records(session, {known->record});
   send(session, Digest{directory_.digest()});
-  send_figures(session, 0, now);
+  send_stats(session, 0, now);
   if (state_.job == JobHash{} && hello.job != JobHash{}) send(session, JobRequest{});
   carry_on_fetching(now);
   if (model_ready_) {
@@ -521,7 +521,7 @@ void NodeImpl::on_bulk(Session& session, std::span<const std::byte> message, Ins
   const std::uint64_t refused = link.counters().refused_total() - refused_before;
   if (whole || refused > 0) return on_refused_data(session, refused, whole, now);
   if (link.my_turn()) neighbour.refusals = 0;
-  if (!has_model_ && *kind == BulkKind::turn) gathering_.hear(link, schema_, {incoming_, base_});
+  if (!has_model_ && *kind == BulkKind::turn) assembly_.hear(link, schema_, {incoming_, base_});
   adopt(now);
   recall_if_owing();
   if (round_has_reason(now)) start_round(now);

@@ -76,29 +76,40 @@ struct RecordItem {
     rate,
     batch,
     loss,
-    spread,
+    consensus_distance,
     budget_revision,
     budget,
     news
   };
 };
-struct FiguresItem {
-  enum : std::size_t { id, incarnation, tick, samples, step, rate, batch, loss, spread, age };
+struct StatsItem {
+  enum : std::size_t {
+    id,
+    incarnation,
+    tick,
+    samples,
+    step,
+    rate,
+    batch,
+    loss,
+    consensus_distance,
+    age
+  };
 };
 
 json to_json(const MemberRecord& r) {
   return json::array({raw(r.id), r.name, r.address.host, r.address.port, r.incarnation,
                       static_cast<unsigned>(r.state), r.tick, static_cast<unsigned>(r.phase),
                       r.samples, r.step, static_cast<float>(r.samples_per_second), r.batch,
-                      static_cast<float>(r.loss), static_cast<float>(r.spread), r.budget.revision,
-                      r.budget.samples, r.news});
+                      static_cast<float>(r.loss), static_cast<float>(r.consensus_distance),
+                      r.budget.revision, r.budget.samples, r.news});
 }
 
-json to_json(const MemberFigures& f) {
+json to_json(const MemberStats& f) {
   return json::array({raw(f.id), f.incarnation, f.tick, f.samples, f.step,
                       static_cast<float>(f.samples_per_second), f.batch, static_cast<float>(f.loss),
-                      static_cast<float>(f.spread),
-                      std::lround(std::clamp(f.age_seconds, 0.0, figures_age_max_s))});
+                      static_cast<float>(f.consensus_distance),
+                      std::lround(std::clamp(f.age_seconds, 0.0, stats_age_max_s))});
 }
 
 json to_json(const Suspicion& s) { return json::array({raw(s.id), s.incarnation, raw(s.by)}); }
@@ -130,25 +141,25 @@ std::optional<MemberRecord> to_record(const json& list) {
   r.samples_per_second = real(list, RecordItem::rate);
   r.batch = static_cast<std::uint32_t>(number(list, RecordItem::batch) & 0xffffffff);
   r.loss = real(list, RecordItem::loss);
-  r.spread = real(list, RecordItem::spread, 1);
+  r.consensus_distance = real(list, RecordItem::consensus_distance, 1);
   r.budget = Budget{number(list, RecordItem::budget_revision), number(list, RecordItem::budget)};
   r.news = number(list, RecordItem::news);
   return r;
 }
 
-std::optional<MemberFigures> to_figures(const json& list) {
+std::optional<MemberStats> to_stats(const json& list) {
   if (!list.is_array()) return std::nullopt;
-  MemberFigures f;
-  f.id = NodeId{number(list, FiguresItem::id)};
-  f.incarnation = number(list, FiguresItem::incarnation);
-  f.tick = number(list, FiguresItem::tick);
-  f.samples = number(list, FiguresItem::samples);
-  f.step = number(list, FiguresItem::step);
-  f.samples_per_second = real(list, FiguresItem::rate);
-  f.batch = static_cast<std::uint32_t>(number(list, FiguresItem::batch) & 0xffffffff);
-  f.loss = real(list, FiguresItem::loss);
-  f.spread = real(list, FiguresItem::spread, 1);
-  f.age_seconds = std::clamp(real(list, FiguresItem::age), 0.0, figures_age_max_s);
+  MemberStats f;
+  f.id = NodeId{number(list, StatsItem::id)};
+  f.incarnation = number(list, StatsItem::incarnation);
+  f.tick = number(list, StatsItem::tick);
+  f.samples = number(list, StatsItem::samples);
+  f.step = number(list, StatsItem::step);
+  f.samples_per_second = real(list, StatsItem::rate);
+  f.batch = static_cast<std::uint32_t>(number(list, StatsItem::batch) & 0xffffffff);
+  f.loss = real(list, StatsItem::loss);
+  f.consensus_distance = real(list, StatsItem::consensus_distance, 1);
+  f.age_seconds = std::clamp(real(list, StatsItem::age), 0.0, stats_age_max_s);
   return f.id == NodeId{} ? std::nullopt : std::optional(f);
 }
 
@@ -208,7 +219,7 @@ struct ToJson {
   json operator()(const Members& m) const {
     json map{{"kind", "members"}};
     put_list(map, "records", m.records);
-    put_list(map, "figures", m.figures);
+    put_list(map, "figures", m.stats);
     put_list(map, "suspects", m.suspicions);
     return map;
   }
@@ -235,7 +246,7 @@ struct ToJson {
   }
   json operator()(const Ready& m) const {
     return {{"kind", "ready"},  {"schema", raw(m.schema)}, {"model", m.has_model},
-            {"nonce", m.nonce}, {"conv", m.conversation},  {"spoken", m.spoken},
+            {"nonce", m.nonce}, {"conv", m.epoch},         {"spoken", m.spoken},
             {"heard", m.heard}, {"first", m.first_block},  {"held", m.held_flips},
             {"bf16", m.bf16}};
   }
@@ -272,11 +283,11 @@ Result<Control> from_json(const json& map) {
   if (kind == "members") {
     Members m;
     if (!get_list(map, "records", records_per_message_max, to_record, m.records) ||
-        !get_list(map, "figures", figures_per_message_max, to_figures, m.figures) ||
+        !get_list(map, "figures", stats_per_message_max, to_stats, m.stats) ||
         !get_list(map, "suspects", suspicions_per_message_max, to_suspicion, m.suspicions))
       return Error{"malformed", "members without lists of at most " +
                                     std::to_string(records_per_message_max) + " records, " +
-                                    std::to_string(figures_per_message_max) + " figures and " +
+                                    std::to_string(stats_per_message_max) + " stats and " +
                                     std::to_string(suspicions_per_message_max) + " suspicions"};
     return Control{std::move(m)};
   }

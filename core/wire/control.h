@@ -15,7 +15,7 @@ namespace gossipd {
 inline constexpr std::size_t control_bytes_max = 64 * 1024;
 inline constexpr std::size_t job_bytes_max = 60 * 1024;
 inline constexpr std::size_t records_per_message_max = 200;
-inline constexpr std::size_t figures_per_message_max = 64;
+inline constexpr std::size_t stats_per_message_max = 64;
 inline constexpr std::size_t suspicions_per_message_max = 64;
 inline constexpr std::size_t resync_blocks_max = 4096;
 inline constexpr std::size_t held_flips_max = 1024;
@@ -42,7 +42,7 @@ struct Refuse {
 };
 struct Members {
   std::vector<MemberRecord> records;
-  std::vector<MemberFigures> figures{};
+  std::vector<MemberStats> stats{};
   std::vector<Suspicion> suspicions{};
 };
 // What the sender knows, in hashes (Directory::digest): the other end answers with the records that
@@ -65,12 +65,12 @@ struct FileRequest {
 struct FileAbsent {
   JobFile file;
 };
-// The model stands on this side; once per session. Conversation 0: nothing is remembered.
+// The model stands on this side; once per session. Epoch 0: nothing is remembered.
 struct Ready {
   SchemaHash schema{};
   bool has_model = false;
   std::uint64_t nonce = 0;
-  std::uint64_t conversation = 0;
+  std::uint64_t epoch = 0;
   std::uint32_t spoken = 0;  // last turn spoken completely
   std::uint32_t heard = 0;   // last turn heard completely
   // Without a model: where the other end's first turn is to begin, and which blocks can wait

@@ -64,7 +64,7 @@ class Balance(ClusterTest):
                 "every link shows an age and a weight",
                 lambda: node.links()
                 and all(
-                    link["age_steps"] > 0 and link["weight"] > 0 for link in node.links().values()
+                    link["age_steps"] > 0 and link["gain"] > 0 for link in node.links().values()
                 ),
             )
         slow.wait("its old batch again", lambda s: s["batch"] > 0.75 * BATCH)

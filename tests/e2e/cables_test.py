@@ -29,7 +29,7 @@ class Cables(ClusterTest):
             node.wait(
                 "everybody is there", lambda s: s["members_alive"] == 3 and s["links_open"] == 2
             )
-            node.wait("the models agree", lambda s: s["spread"] < 0.1)
+            node.wait("the models agree", lambda s: s["consensus_distance"] < 0.1)
         check_counters(self.nodes)
 
     def test_who_hears_and_is_not_heard_is_given_up_and_comes_back(self):

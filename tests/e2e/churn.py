@@ -212,7 +212,7 @@ class Churn:
             "nodes": len(self.nodes),
             "seconds": self.seconds,
             "accuracy": [s["accuracy"] for s in statuses],
-            "spread": max(s["spread"] for s in statuses),
+            "consensus_distance": max(s["consensus_distance"] for s in statuses),
             "cluster_samples": statuses[0]["cluster_samples"],
             "rss_growth": self.rss_growth(),
             "refused": sum(

@@ -15,7 +15,7 @@ class ChurnTest(unittest.TestCase):
         print(results, flush=True)
         self.assertGreaterEqual(sum(results["disturbed"]["faults"].values()), 8)
         self.assertGreaterEqual(len(results["disturbed"]["faults"]), 4, "kinds of faults")
-        self.assertLess(results["disturbed"]["spread"], 0.02)
+        self.assertLess(results["disturbed"]["consensus_distance"], 0.02)
         # Short runs differ by more than the soak's half point.
         self.assertLess(abs(results["points"]), 2)
 
@@ -26,7 +26,7 @@ class ChurnTest(unittest.TestCase):
         self.assertGreaterEqual(sum(run["faults"].values()), 12)
         self.assertGreaterEqual(len(run["faults"]), 4, "kinds of faults")
         self.assertEqual(0, run["refused"])
-        self.assertLess(run["spread"], 0.02)
+        self.assertLess(run["consensus_distance"], 0.02)
 
 
 if __name__ == "__main__":

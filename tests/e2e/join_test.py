@@ -33,7 +33,7 @@ class Join(ClusterTest):
         self.assertGreater(min(accuracies), 0.80, accuracies)
         self.assertLess(max(accuracies) - min(accuracies), 0.02, accuracies)
         for s in statuses:
-            self.assertLess(s["spread"], 0.01, s["name"])
+            self.assertLess(s["consensus_distance"], 0.01, s["name"])
         finals = [read_tensors(n.checkpoint_path("final"))[1] for n in nodes]
         self.assertLess(distance(finals[1], finals[0]), 0.01)
         self.assertLess(distance(finals[2], finals[0]), 0.01)

@@ -10,7 +10,7 @@ BATCH = 32
 KILLS_AT_WORK = 60
 KILLS_AT_THE_END = 40
 LIFE_MAX_S = 0.5  # drawn at random: the moment is the fault
-FINAL_DISTANCE_MAX = 0.012  # three times exchange.spread_bound, as gossip-sim holds
+FINAL_DISTANCE_MAX = 0.012  # three times exchange.consensus_bound, as gossip-sim holds
 
 
 def has_final_model(status):

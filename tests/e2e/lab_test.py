@@ -69,10 +69,10 @@ class Lab(unittest.TestCase):
         self.assertTrue(a["finished"])
         self.assertEqual(len(a["accuracy"]), 3)
         self.assertGreater(min(a["accuracy"]), 0.6)
-        self.assertLess(a["spread"], 0.01)
+        self.assertLess(a["consensus_distance"], 0.01)
         self.assertGreaterEqual(a["samples"], 9600)
         self.assertGreater(a["age_mean"], 0)
-        self.assertLess(a["bytes"], a["bytes_every_step"])
+        self.assertLess(a["bytes"], a["dense_baseline_bytes"])
 
     def test_a_campaign_that_was_cut_goes_on_where_it_was(self):
         self.lab("run", self.scenario, "--seeds", 1, "--json", "out.jsonl")
@@ -174,7 +174,7 @@ at_s = 4
         result = self.results("out.jsonl")[0]
         self.assertTrue(result["finished"])
         self.assertEqual(len(result["accuracy"]), 4)
-        self.assertLess(result["spread"], 0.01)
+        self.assertLess(result["consensus_distance"], 0.01)
 
     def test_adamw_trains_gossip_through_a_restart_and_a_reference_row(self):
         self.scenario.write_text(

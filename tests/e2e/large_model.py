@@ -144,7 +144,7 @@ def measure(cluster, dim=832, depth=12, heads=8, exchanges=6):
             exchanges=made,
             step_ms=round(node.status()["step_ms"]),
             protocol_thread_ms_per_exchange=round(1e3 * (protocol_seconds(node) - spent) / made, 1),
-            spread=node.status()["spread"],
+            consensus_distance=node.status()["consensus_distance"],
         )
     for name, event in (
         ("suspicions", "member-suspect"),

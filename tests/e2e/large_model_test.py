@@ -39,7 +39,7 @@ class LargeModel(ClusterTest):
                 self.assertGreater(figures["stall_max_ms"], 0)
         for figures in report["steady"]:
             self.assertGreaterEqual(figures["exchanges"], 3)
-            self.assertLess(figures["spread"], 1)
+            self.assertLess(figures["consensus_distance"], 1)
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ class Lines(ClusterTest):
         for node in nodes:
             node.wait(
                 "everybody is there, and the models agree",
-                lambda s: s["members_alive"] == len(nodes) and s["spread"] < 0.1,
+                lambda s: s["members_alive"] == len(nodes) and s["consensus_distance"] < 0.1,
             )
         own = {s["name"]: s["own_samples"] for s in pause_all(nodes)}
         for node in nodes:

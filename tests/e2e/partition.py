@@ -3,7 +3,7 @@
     partition.py [--seconds 60]
 
 Prints one JSON object: for how long the halves had given each other up, how long after the cable was back all were one cluster again with
-links across and every spread below its bound, the accuracy of each half before and of every node after, and whether all count the same samples.
+links across and every consensus_distance below its bound, the accuracy of each half before and of every node after, and whether all count the same samples.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from switchboard import Switchboard, unavailable
 
 COUNT = 6
 STEP_MS = 60
-SPREAD_BOUND = 0.1
+CONSENSUS_BOUND = 0.1
 
 
 def start(cluster, count, evaluate_every_samples=0, **settings):
@@ -89,7 +89,7 @@ def part_and_heal(cluster, seconds):
         ),
     )
     for node in nodes:
-        node.wait("models agree", lambda s: s["spread"] < SPREAD_BOUND)
+        node.wait("models agree", lambda s: s["consensus_distance"] < CONSENSUS_BOUND)
         for name, samples in apart.items():
             assert node.members()[name]["samples"] >= samples, (node.name, name)
     report["healed_after_s"] = round(time.monotonic() - healed, 1)

@@ -31,7 +31,7 @@ class Partition(ClusterTest):
         links = nodes[2].links()
         for node in nodes:
             self.assertEqual(3, node.status()["members_alive"])
-            self.assertLess(node.status()["spread"], 0.2)
+            self.assertLess(node.status()["consensus_distance"], 0.2)
         self.assertEqual(2, len(links))
         for link in links.values():
             self.assertGreater(link["deltas_applied"], 0)
@@ -62,7 +62,7 @@ class Partition(ClusterTest):
                 lambda: not any(link["large_packets_lost"] for link in node.links().values()),
             )
             self.assertEqual([], [w for w in node.status()["warnings"] if "MTU" in w["text"]])
-            node.wait("models agree", lambda s: s["links_open"] == 1 and s["spread"] < 0.1)
+            node.wait("models agree", lambda s: s["links_open"] == 1 and s["consensus_distance"] < 0.1)
 
     def test_a_node_that_can_only_dial_out_takes_full_part(self):
         nodes = self.nodes(2, trainer__min_step_ms=20)
@@ -83,7 +83,7 @@ class Partition(ClusterTest):
             node.start()
         for node in nodes:
             node.wait_linked(2)
-            node.wait("models agree", lambda s: s["spread"] < 0.1)
+            node.wait("models agree", lambda s: s["consensus_distance"] < 0.1)
             self.assertEqual(3, node.status()["members_alive"])
         for link in inside.links().values():
             self.assertGreater(link["deltas_applied"], 0)

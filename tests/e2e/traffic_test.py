@@ -14,10 +14,10 @@ class Traffic(ClusterTest):
         for node in nodes:
             status = node.status()
             self.assertGreater(
-                status["bytes_every_step"], 1000 * 4 * status["model_floats"], node.name
+                status["dense_baseline_bytes"], 1000 * 4 * status["model_floats"], node.name
             )
             self.assertLess(
-                status["bytes_sent_total"], 0.05 * status["bytes_every_step"], node.name
+                status["bytes_sent_total"], 0.05 * status["dense_baseline_bytes"], node.name
             )
             links = node.links()
             self.assertEqual(2, len(links))
@@ -30,7 +30,7 @@ class Traffic(ClusterTest):
                 sum(link["bytes_sent"] for link in links.values()),
                 "counted on the wire: TLS, framing and control messages as well",
             )
-            self.assertLess(status["spread"], 0.01)
+            self.assertLess(status["consensus_distance"], 0.01)
         finals = [read_tensors(n.checkpoint_path("final"))[1] for n in nodes]
         self.assertLess(distance(finals[1], finals[0]), 0.01)
 

@@ -18,11 +18,11 @@ void check_bounds(const Control& control) {
       GOSSIPD_ASSERT(record.id != NodeId{} && record.name.size() <= name_bytes_max &&
                      raw(record.state) <= raw(MemberState::forgotten) &&
                      raw(record.phase) <= raw(Phase::broken));
-    GOSSIPD_ASSERT(members->figures.size() <= figures_per_message_max &&
+    GOSSIPD_ASSERT(members->stats.size() <= stats_per_message_max &&
                    members->suspicions.size() <= suspicions_per_message_max);
-    for (const MemberFigures& figures : members->figures)
-      GOSSIPD_ASSERT(figures.id != NodeId{} && std::isfinite(figures.samples_per_second) &&
-                     std::isfinite(figures.loss) && std::isfinite(figures.spread));
+    for (const MemberStats& stats : members->stats)
+      GOSSIPD_ASSERT(stats.id != NodeId{} && std::isfinite(stats.samples_per_second) &&
+                     std::isfinite(stats.loss) && std::isfinite(stats.consensus_distance));
     for (const Suspicion& suspicion : members->suspicions)
       GOSSIPD_ASSERT(suspicion.id != NodeId{} && suspicion.by != NodeId{});
   }

@@ -252,7 +252,7 @@ class Script {
     if (bits & ready_ordered) ready.first_block = 1, ready.held_flips = {0, 2};
     const bool remembers = (bits & ready_remembered) && peer().ready_of_node;
     if (remembers) {
-      ready.conversation = peer().ready_of_node->conversation;
+      ready.epoch = peer().ready_of_node->conversation;
       ready.spoken = peer().ready_of_node->heard;
       ready.heard = peer().ready_of_node->spoken;
     } else {
@@ -276,7 +276,7 @@ class Script {
     r.samples_per_second = in_.real();
     r.batch = static_cast<std::uint32_t>(in_.number());
     r.loss = in_.real();
-    r.spread = in_.real();
+    r.consensus_distance = in_.real();
     r.budget = {in_.number(), in_.number()};
     r.news = in_.number();
     return r;
@@ -287,8 +287,8 @@ class Script {
     for (std::uint8_t i = in_.u8() % 4; i > 0; --i) m.records.push_back(record());
     for (std::uint8_t i = in_.u8() % 4; i > 0; --i) {
       const MemberRecord r = record();
-      m.figures.push_back(figures_of(r));
-      m.figures.back().age_seconds = in_.real();
+      m.stats.push_back(stats_of(r));
+      m.stats.back().age_seconds = in_.real();
     }
     for (std::uint8_t i = in_.u8() % 4; i > 0; --i) {
       const std::uint64_t id = in_.number(), incarnation = in_.number();
@@ -325,7 +325,7 @@ class Script {
         Ready ready{.schema = in_.u8() % 2 ? schema().hash() : SchemaHash{in_.number()},
                     .has_model = in_.u8() % 2 == 0,
                     .nonce = in_.number()};
-        ready.conversation = in_.number();
+        ready.epoch = in_.number();
         ready.spoken = static_cast<std::uint32_t>(in_.number());
         ready.heard = static_cast<std::uint32_t>(in_.number());
         ready.first_block = static_cast<std::uint32_t>(in_.number());

@@ -65,9 +65,9 @@ void control_seeds() {
         encode_control(Hello{.protocol = 1, .id = NodeId{7}, .leaving = true, .probe = true}));
   write("control", "members",
         encode_control(
-            Members{{record, record}, {figures_of(record)}, {Suspicion{NodeId{7}, 1, NodeId{8}}}}));
+            Members{{record, record}, {stats_of(record)}, {Suspicion{NodeId{7}, 1, NodeId{8}}}}));
   write("control", "figures",
-        encode_control(Members{.figures = {figures_of(record), figures_of(record)}}));
+        encode_control(Members{.stats = {stats_of(record), stats_of(record)}}));
   write("control", "suspicions",
         encode_control(Members{.suspicions = {Suspicion{NodeId{7}, 1, NodeId{8}},
                                               Suspicion{NodeId{8}, 2, NodeId{7}}}}));
@@ -150,7 +150,7 @@ void state_seeds() {
   const std::string member =
       R"({"id":"00000000000000aa","name":"box","host":"h","port":7610,"incarnation":3,)"
       R"("state":"alive","tick":4,"news":2,"phase":"training","samples":10,"step":3,)"
-      R"("samples_per_second":1.5,"batch":32,"loss":0.5,"spread":0.1})";
+      R"("samples_per_second":1.5,"batch":32,"loss":0.5,"consensus_distance":0.1})";
   const auto state = [](const std::string& members) {
     return R"({"id":"00000000000000ab","cluster":"00000000000000cd","incarnation":5,)"
            R"("left":false,"job":"0000000000000001","own_samples":7,)"

@@ -65,9 +65,9 @@ TEST_CASE(
        {BalanceWeight::none, BalanceWeight::batch, BalanceWeight::rate}) {
     VirtualCluster cluster(schema);
     add_three(cluster, schema, weight);
-    const double spread = cluster.spread();
+    const double consensus_distance = cluster.consensus_distance();
     cluster.run_for(30s);
-    CHECK(cluster.spread() < 0.2 * spread);
+    CHECK(cluster.consensus_distance() < 0.2 * consensus_distance);
     for (const LinkView& link : cluster.view(0).links) CHECK(link.counters.turns_spoken > 5);
   }
 }

@@ -18,8 +18,8 @@ double movement(const std::vector<double>& before, const std::vector<double>& af
 }
 
 struct Outcome {
-  // the last relative to the initial spread
-  double initial_spread = 0, final_spread = 0, mean_moved = 0;
+  // the last relative to the initial consensus distance
+  double initial_distance = 0, final_distance = 0, mean_moved = 0;
   std::uint64_t checks = 0;
 };
 
@@ -48,11 +48,12 @@ Outcome reach_consensus(std::size_t count, std::vector<Duration> step_times, Cod
   }
   Outcome outcome;
   const auto mean = cluster.mean();
-  outcome.initial_spread = cluster.spread();
-  cluster.run_until([&] { return cluster.spread() < target * outcome.initial_spread; }, 300s);
+  outcome.initial_distance = cluster.consensus_distance();
+  cluster.run_until(
+      [&] { return cluster.consensus_distance() < target * outcome.initial_distance; }, 300s);
   cluster.run_for(1s);  // transfers of which one half is still on the way arrive
-  outcome.final_spread = cluster.spread();
-  outcome.mean_moved = movement(mean, cluster.mean()) / outcome.initial_spread;
+  outcome.final_distance = cluster.consensus_distance();
+  outcome.mean_moved = movement(mean, cluster.mean()) / outcome.initial_distance;
   outcome.checks = cluster.replica_checks();
   return outcome;
 }
@@ -69,11 +70,12 @@ TEST_CASE("nodes that start from different models reach consensus in lock-step a
       CAPTURE(name);
       const Outcome outcome = reach_consensus(count, {10ms}, codec, schema);
       std::printf(
-          "lock-step: nodes=%zu codec=%s spread %.4f -> %.6f mean moved %.2e of the initial "
-          "spread, %llu replica checks\n",
-          count, to_string(codec.id), outcome.initial_spread, outcome.final_spread,
+          "lock-step: nodes=%zu codec=%s consensus distance %.4f -> %.6f mean moved %.2e of the "
+          "initial "
+          "consensus distance, %llu replica checks\n",
+          count, to_string(codec.id), outcome.initial_distance, outcome.final_distance,
           outcome.mean_moved, static_cast<unsigned long long>(outcome.checks));
-      CHECK(outcome.final_spread <= 1e-4 * outcome.initial_spread);
+      CHECK(outcome.final_distance <= 1e-4 * outcome.initial_distance);
       CHECK(outcome.mean_moved < 1e-4);
       CHECK(outcome.checks > 2);
     }
@@ -93,9 +95,11 @@ TEST_CASE("unequal speeds and delays do not move the mean beyond a few per cent"
     CAPTURE(c.name);
     const Outcome outcome =
         reach_consensus(4, c.steps, Codec{CodecId::int8, 0}, schema, c.latency, 2e-3);
-    std::printf("asynchronous: %s: spread %.4f -> %.6f, mean moved %.3f %% of the initial spread\n",
-                c.name, outcome.initial_spread, outcome.final_spread, 100 * outcome.mean_moved);
-    CHECK(outcome.final_spread < 2e-3 * outcome.initial_spread);
+    std::printf(
+        "asynchronous: %s: consensus distance %.4f -> %.6f, mean moved %.3f %% of the initial "
+        "consensus distance\n",
+        c.name, outcome.initial_distance, outcome.final_distance, 100 * outcome.mean_moved);
+    CHECK(outcome.final_distance < 2e-3 * outcome.initial_distance);
     CHECK(outcome.mean_moved < 0.05);
   }
 }
@@ -105,9 +109,9 @@ TEST_CASE("a model of 17 blocks reaches consensus with the sparse codec") {
       {block_floats_max + 5, 10, 700, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64});
   CHECK(schema.blocks().size() == 17);
   const Outcome outcome = reach_consensus(3, {10ms}, Codec{CodecId::top_k, 128}, schema, 1ms, 2e-3);
-  std::printf("17 blocks, top_k: spread %.4f -> %.6f, mean moved %.2e\n", outcome.initial_spread,
-              outcome.final_spread, outcome.mean_moved);
-  CHECK(outcome.final_spread < 2e-3 * outcome.initial_spread);
+  std::printf("17 blocks, top_k: consensus distance %.4f -> %.6f, mean moved %.2e\n",
+              outcome.initial_distance, outcome.final_distance, outcome.mean_moved);
+  CHECK(outcome.final_distance < 2e-3 * outcome.initial_distance);
   CHECK(outcome.mean_moved < 1e-3);
 }
 
@@ -123,10 +127,11 @@ TEST_CASE(
     const Outcome outcome =
         reach_consensus(3, {10ms, 10100us}, codec, schema, 1ms, 3e-3, {ReplicaFormat::bf16});
     std::printf(
-        "bf16 replicas: codec=%s spread %.4f -> %.6f mean moved %.2e, %llu replica checks\n",
-        name.c_str(), outcome.initial_spread, outcome.final_spread, outcome.mean_moved,
+        "bf16 replicas: codec=%s consensus distance %.4f -> %.6f mean moved %.2e, %llu replica "
+        "checks\n",
+        name.c_str(), outcome.initial_distance, outcome.final_distance, outcome.mean_moved,
         static_cast<unsigned long long>(outcome.checks));
-    CHECK(outcome.final_spread < 3e-3 * outcome.initial_spread);
+    CHECK(outcome.final_distance < 3e-3 * outcome.initial_distance);
     CHECK(outcome.mean_moved < 1e-3);
     CHECK(outcome.checks > 2);
   }
@@ -172,7 +177,7 @@ TEST_CASE("where one end of a link wants replicas in fp32, they are") {
   const Outcome outcome =
       reach_consensus(2, {10ms}, Codec{CodecId::int8, 0}, schema_of({300, 2000}), 1ms, 1e-4,
                       {ReplicaFormat::bf16, ReplicaFormat::fp32});
-  CHECK(outcome.final_spread <= 1e-4 * outcome.initial_spread);  // closer than bf16 comes
+  CHECK(outcome.final_distance <= 1e-4 * outcome.initial_distance);  // closer than bf16 comes
   CHECK(outcome.checks > 2);
 }
 
@@ -191,7 +196,7 @@ TEST_CASE("a link in bf16 that breaks at any message goes on with the same bits"
     REQUIRE(cluster.view(0).links.size() == 1);
     CHECK(cluster.view(0).links.at(0).counters.turns_heard > 5);
     CHECK(cluster.replica_checks() > 2);
-    CHECK(cluster.spread() < ExchangePolicy{}.spread_bound);
+    CHECK(cluster.consensus_distance() < ExchangePolicy{}.consensus_bound);
   }
 }
 
@@ -232,7 +237,7 @@ TEST_CASE("a joiner takes the cluster's model and then trains with it") {
       },
       20s));
   cluster.run_for(2s);
-  CHECK(cluster.spread() < ExchangePolicy{}.spread_bound);
+  CHECK(cluster.consensus_distance() < ExchangePolicy{}.consensus_bound);
   CHECK(cluster.model(2)[17] == doctest::Approx(cluster.model(0)[17]).epsilon(1e-2));
 }
 
@@ -299,15 +304,17 @@ TEST_CASE("over long lines models agree soonest with the gains of mixing 1") {
       options.exchange.mixing = mixing;
       cluster.add(options);
     }
-    const double spread = cluster.spread();
+    const double consensus_distance = cluster.consensus_distance();
     const Instant began = cluster.now();
-    REQUIRE(cluster.run_until([&] { return cluster.spread() < 1e-3 * spread; }, 300s));
+    REQUIRE(cluster.run_until(
+        [&] { return cluster.consensus_distance() < 1e-3 * consensus_distance; }, 300s));
     return seconds(cluster.now() - began);
   };
   const double as_it_is = agreement_takes(1), stronger = agreement_takes(1.5),
                strongest = agreement_takes(2);
   std::printf(
-      "a round trip of 1 s, to a thousandth of the spread: mixing 1: %.1f s, 1.5: %.1f s, 2: %.1f "
+      "a round trip of 1 s, to a thousandth of the consensus distance: mixing 1: %.1f s, 1.5: %.1f "
+      "s, 2: %.1f "
       "s\n",
       as_it_is, stronger, strongest);
   CHECK(as_it_is < stronger);

@@ -39,9 +39,10 @@ TEST_CASE(
         cluster.add(options);
       }
       cluster.cut_after(cut);
-      const double start = cluster.spread();
+      const double start = cluster.consensus_distance();
       REQUIRE(cluster.run_until(
-          [&] { return cluster.spread() < 1e-3 * start && cluster.messages() > cut; }, 60s));
+          [&] { return cluster.consensus_distance() < 1e-3 * start && cluster.messages() > cut; },
+          60s));
       for (const LinkView& link : cluster.view(0).links) {
         resent += link.counters.deltas_resent;
         CHECK(link.counters.refused_total() == 0);
@@ -183,7 +184,7 @@ TEST_CASE(
     REQUIRE(cluster.run_until(
         [&] {
           return cluster.view(1).links[0].state == "open" &&
-                 cluster.view(1).links[0].counters.spread < 5e-3;
+                 cluster.view(1).links[0].counters.consensus_distance < 5e-3;
         },
         120s));
   }

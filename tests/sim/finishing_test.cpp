@@ -12,7 +12,7 @@ using namespace std::chrono_literals;
 namespace {
 
 constexpr std::size_t floats = 20'000;
-const double bound = ExchangePolicy{}.spread_bound;
+const double bound = ExchangePolicy{}.consensus_bound;
 const double final_distance_max = 3 * bound;  // of two final models: see EXCHANGE.md
 
 double relative_distance(std::span<const float> a, std::span<const float> b) {
@@ -65,10 +65,10 @@ struct Walkers {
     return distance && *distance < final_distance_max;
   }
   // The largest distance of a living model to the mean, over the mean's norm.
-  [[nodiscard]] double spread() const {
+  [[nodiscard]] double consensus_distance() const {
     double square = 0;
     for (const double x : cluster.mean()) square += x * x;
-    return cluster.spread() / std::sqrt(square / floats);
+    return cluster.consensus_distance() / std::sqrt(square / floats);
   }
 
   Random noise{1};
@@ -82,7 +82,7 @@ TEST_CASE("the final exchange brings the models together and keeps their mean") 
     CAPTURE(links);
     Walkers w(12, links);
     REQUIRE(w.cluster.run_until([&] { return all_in(w.cluster, Phase::finishing); }, 60s));
-    const double before = w.spread();
+    const double before = w.consensus_distance();
     const auto mean = w.cluster.mean();
     const std::uint64_t bytes = w.cluster.bytes();
     // the cap would be 60
@@ -94,12 +94,13 @@ TEST_CASE("the final exchange brings the models together and keeps their mean") 
     std::printf(
         "12 nodes, %u links: %.4f apart before the final exchange, %.5f after it; the mean moved "
         "by %.5f, %.1f models were sent\n",
-        links, before, w.spread(), std::sqrt(moved / square),
+        links, before, w.consensus_distance(), std::sqrt(moved / square),
         static_cast<double>(w.cluster.bytes() - bytes) / (4.0 * floats));
     CHECK(before > 0.02);
-    CHECK(w.spread() < bound);
+    CHECK(w.consensus_distance() < bound);
     CHECK(std::sqrt(moved / square) < 0.1 * before);
-    for (std::size_t i = 0; i < w.cluster.size(); ++i) CHECK(w.cluster.view(i).spread < bound);
+    for (std::size_t i = 0; i < w.cluster.size(); ++i)
+      CHECK(w.cluster.view(i).consensus_distance < bound);
   }
 }
 
@@ -109,10 +110,10 @@ TEST_CASE("a node dies in the final exchange: the others agree, and so does it w
     REQUIRE(w.cluster.run_until([&] { return all_in(w.cluster, Phase::finishing); }, 60s));
     w.cluster.kill(3, death);
     REQUIRE(w.cluster.run_until([&] { return all_in(w.cluster, Phase::finished); }, 40s));
-    CHECK(w.spread() < bound);
+    CHECK(w.consensus_distance() < bound);
     w.cluster.restart(3);
     REQUIRE(w.cluster.run_until([&] { return all_in(w.cluster, Phase::finished); }, 40s));
-    CHECK(w.cluster.run_until([&] { return w.spread() < bound; }, 120s));
+    CHECK(w.cluster.run_until([&] { return w.consensus_distance() < bound; }, 120s));
   }
 }
 
@@ -124,7 +125,7 @@ TEST_CASE(
   w.cluster.freeze(5, 60s);
   REQUIRE(w.cluster.run_until([&] { return all_in(w.cluster, Phase::finished, 5); }, 50s));
   REQUIRE(w.cluster.run_until([&] { return all_in(w.cluster, Phase::finished); }, 80s));
-  CHECK(w.cluster.run_until([&] { return w.spread() < bound; }, 120s));
+  CHECK(w.cluster.run_until([&] { return w.consensus_distance() < bound; }, 120s));
 }
 
 TEST_CASE("two halves that finished apart agree when they meet again") {
@@ -135,12 +136,12 @@ TEST_CASE("two halves that finished apart agree when they meet again") {
       if ((a < 3) != (b < 3)) w.cluster.network().way(a, b).held = true;
   REQUIRE(w.cluster.run_until([&] { return all_in(w.cluster, Phase::finished); }, 120s));
   w.cluster.run_for(5s);
-  CHECK(w.spread() > 5 * bound);
+  CHECK(w.consensus_distance() > 5 * bound);
   w.cluster.network().reset_all();
   w.cluster.network().heal();
-  REQUIRE(w.cluster.run_until([&] { return w.spread() < bound; }, 300s));
+  REQUIRE(w.cluster.run_until([&] { return w.consensus_distance() < bound; }, 300s));
   w.cluster.run_for(60s);
-  CHECK(w.spread() < bound);
+  CHECK(w.consensus_distance() < bound);
 }
 
 TEST_CASE("after an extension of the budget the nodes train on and agree again") {
@@ -151,7 +152,7 @@ TEST_CASE("after an extension of the budget the nodes train on and agree again")
   const Step steps = w.cluster.steps(3);
   REQUIRE(w.cluster.run_until([&] { return all_in(w.cluster, Phase::finished); }, 60s));
   CHECK(w.cluster.steps(3) > steps + 50);
-  CHECK(w.spread() < bound);
+  CHECK(w.consensus_distance() < bound);
 }
 
 // ---- the file `final` -------------------------------------------------------------------------
@@ -254,7 +255,7 @@ TEST_CASE(
     std::vector<int> writes(count);
     Hooks hooks;
     hooks.final_model = [&](std::size_t node) { return ++writes[node], true; };
-    w.cluster.plant(hooks);
+    w.cluster.set_hooks(hooks);
     REQUIRE(w.cluster.run_until([&] { return all_in(w.cluster, Phase::finished); }, 60s));
     w.cluster.run_for(3600s);  // links are rotated every ten minutes
     CHECK(w.has_one_final_model());

@@ -39,7 +39,7 @@ struct Training {
                             static_cast<float>(noise * (random.uniform() - 0.5));
                   if (node == bad || cluster.size() == 1) spoil(x, step);
                 }) {
-    cluster.plant(std::move(hooks));
+    cluster.set_hooks(std::move(hooks));
     for (std::size_t i = 0; i < nodes; ++i) {
       NodeOptions options = with_model(schema, 0);
       if (i > 0) options.seeds = {0};

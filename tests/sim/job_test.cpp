@@ -152,7 +152,7 @@ TEST_CASE(
     for (std::size_t i = 0; i < 3; ++i) {
       NodeOptions options = with_model(schema, i);
       options.budget = options.trainer_budget = steps * 32;
-      // figures older than that are made up for by the speed of before
+      // stats older than that are made up for by the speed of before
       options.membership.suspect_after = 300ms;
       cluster.add(options);
     }

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <cstdio>
 
-#include "core/node/gathering.h"
+#include "core/node/model_assembly.h"
 #include "core/wire/control.h"
 #include "core/wire/turn.h"
 #include "tests/sim/support.h"
@@ -131,7 +131,7 @@ TEST_CASE(
     ++pieces;
     most = std::max(most, bytes);
   };
-  rig.cluster.plant(std::move(hooks));
+  rig.cluster.set_hooks(std::move(hooks));
   rig.join();
   CHECK(pieces >= blocks / 2);
   CHECK(most <= 2 * (turn_header_bytes + turn_record_bytes + turn_hash_bytes +
@@ -246,7 +246,8 @@ TEST_CASE("between two nodes that have models a wrong block costs neither the li
     options.exchange.threshold = 1e-6;
     cluster.add(options);
   }
-  REQUIRE(cluster.run_until([&] { return spoiled == 1 && cluster.spread() < 1e-3; }, 60s));
+  REQUIRE(
+      cluster.run_until([&] { return spoiled == 1 && cluster.consensus_distance() < 1e-3; }, 60s));
   std::uint64_t counted = 0;
   for (const std::size_t i : {0u, 1u}) {
     REQUIRE(cluster.view(i).links.size() == 1);

@@ -138,9 +138,9 @@ TEST_CASE("one member's claimed samples neither end the job nor drive the schedu
   lying.lie = [&](Members& members) {
     for (MemberRecord& record : members.records)
       if (record.id == cluster.id(liar)) record.samples = all_ones;
-    for (MemberFigures& figures : members.figures)
-      if (figures.id == cluster.id(liar))
-        figures.samples = Samples{1} << 62, figures.samples_per_second = 1e30;
+    for (MemberStats& stats : members.stats)
+      if (stats.id == cluster.id(liar))
+        stats.samples = Samples{1} << 62, stats.samples_per_second = 1e30;
   };
   cluster.run_for(40s);
   for (std::size_t i = 0; i < honest_nodes; ++i) {
@@ -152,7 +152,7 @@ TEST_CASE("one member's claimed samples neither end the job nor drive the schedu
   }
 }
 
-TEST_CASE("a member whose figures are said to be the last of all is heard again") {
+TEST_CASE("a member whose stats are said to be the last of all is heard again") {
   LyingCluster lying;
   VirtualCluster& cluster = lying.cluster;
   MemberRecord record = lying.record_of(1);

@@ -1,7 +1,7 @@
 // membership-scale: what membership costs and how fast it tells, for N virtual members of the real
 // core.
 //
-// Members step a toy trainer once a second (so their figures change all the time) and exchange no
+// Members step a toy trainer once a second (so their stats change all the time) and exchange no
 // models: every byte that is counted is membership's (bytes of messages at the sender, below TLS
 // and TCP headers). Deterministic.
 #include <CLI/CLI.hpp>

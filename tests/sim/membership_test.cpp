@@ -101,7 +101,7 @@ TEST_CASE(
                cluster.node(2).phase() == Phase::finished;
       },
       120s));
-  for (std::size_t i = 0; i < 3; ++i) CHECK(cluster.view(i).spread < 0.004);
+  for (std::size_t i = 0; i < 3; ++i) CHECK(cluster.view(i).consensus_distance < 0.004);
   cluster.run_for(3s);
   const Samples total = cluster.view(0).cluster_samples;
   CHECK(total >= 96000);
@@ -187,7 +187,7 @@ TEST_CASE(
   CHECK(overlay.connected);
   CHECK(overlay.links_min >= 4);
   CHECK(overlay.links_max <= 12);
-  // After 90 s, of figures that are ten seconds old and more.
+  // After 90 s, of stats that are ten seconds old and more.
   const ScaleCluster::Counted counted = cluster.counted();
   CHECK(counted.known < 0.95);
   CHECK(counted.estimate_off_most < 0.5 * (1 - counted.known));

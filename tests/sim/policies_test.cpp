@@ -14,7 +14,7 @@ namespace {
 
 struct Outcome {
   std::uint64_t turns = 0, bytes = 0;  // that node 0 spoke in the last 20 s
-  double spread = 0;                   // rms, at the end
+  double consensus_distance = 0;       // rms, at the end
   NodeView view;
 };
 
@@ -46,7 +46,7 @@ Outcome train(const ExchangePolicy& policy, Duration settle = 20s) {
   Outcome after = sum();
   after.turns -= before.turns;
   after.bytes -= before.bytes;
-  after.spread = cluster.spread();
+  after.consensus_distance = cluster.consensus_distance();
   after.view = cluster.view(0);
   CHECK(cluster.replica_checks() > 10);
   return after;
@@ -56,7 +56,7 @@ Outcome train(const ExchangePolicy& policy, Duration settle = 20s) {
 
 TEST_CASE("a period is kept on every link") {
   ExchangePolicy policy;
-  policy.policy = SpeakPolicy::period;
+  policy.trigger = TriggerRule::period;
   policy.period_steps = 40;  // 0.4 s, so 50 turns a link in 20 s
   const Outcome o = train(policy);
   const auto links = static_cast<double>(o.view.links.size());
@@ -66,7 +66,7 @@ TEST_CASE("a period is kept on every link") {
 
 TEST_CASE("the quadratic rule speaks seldom when the learning rate is small") {
   ExchangePolicy policy;
-  policy.policy = SpeakPolicy::quadratic;
+  policy.trigger = TriggerRule::quadratic;
   policy.period_steps = 4;
   policy.quadratic_alpha = 1;  // the rate is 0.1: every 100 steps, 20 turns a link
   const Outcome o = train(policy);
@@ -76,39 +76,41 @@ TEST_CASE("the quadratic rule speaks seldom when the learning rate is small") {
 }
 
 TEST_CASE("a budget of bytes is kept, and more of it brings the models closer") {
-  double spread_before = 0;
+  double distance_before = 0;
   for (const double budget : {1500.0, 6000.0}) {
     ExchangePolicy policy;
-    policy.policy = SpeakPolicy::budget;
+    policy.trigger = TriggerRule::budget;
     policy.budget_bytes_per_s = budget;
     const Outcome o = train(policy);
-    std::printf("budget %.0f B/s: spoke %.0f B/s, spread %.5f\n", budget,
-                static_cast<double>(o.bytes) / 20, o.spread);
+    std::printf("budget %.0f B/s: spoke %.0f B/s, consensus distance %.5f\n", budget,
+                static_cast<double>(o.bytes) / 20, o.consensus_distance);
     CHECK(static_cast<double>(o.bytes) / 20 < 1.1 * budget);
     CHECK(static_cast<double>(o.bytes) / 20 > 0.7 * budget);
-    if (spread_before > 0) CHECK(o.spread < spread_before);
-    spread_before = o.spread;
+    if (distance_before > 0) CHECK(o.consensus_distance < distance_before);
+    distance_before = o.consensus_distance;
   }
 }
 
 TEST_CASE("the automatic rule trades closeness for bytes as the user says") {
   std::uint64_t bytes = 0;
-  double spread = 0;
+  double consensus_distance = 0;
   for (const double slowdown : {0.05, 0.1, 0.4}) {
     ExchangePolicy policy;
-    policy.policy = SpeakPolicy::automatic;
+    policy.trigger = TriggerRule::automatic;
     policy.slowdown_max = slowdown;
     policy.codec = Codec{CodecId::int8, 0};
     const Outcome o = train(policy, 60s);
-    std::printf("slow-down %.2f: %.0f B/s, spread %.5f, link spread %.5f, threshold %.5f\n",
-                slowdown, static_cast<double>(o.bytes) / 20, o.spread, o.view.spread,
-                o.view.links[0].counters.threshold);
+    std::printf(
+        "slow-down %.2f: %.0f B/s, consensus distance %.5f, link consensus distance %.5f, "
+        "threshold %.5f\n",
+        slowdown, static_cast<double>(o.bytes) / 20, o.consensus_distance,
+        o.view.consensus_distance, o.view.links[0].counters.threshold);
     if (bytes > 0) {
       CHECK(o.bytes < bytes);
-      CHECK(o.spread > spread);
+      CHECK(o.consensus_distance > consensus_distance);
     }
     bytes = o.bytes;
-    spread = o.spread;
+    consensus_distance = o.consensus_distance;
   }
 }
 
@@ -152,7 +154,7 @@ TEST_CASE("the scope of the model, curvature and loss trust keep the cluster tog
     const Outcome o = train(policy);
     CHECK(o.turns > 20);
     for (const LinkView& link : o.view.links) CHECK(link.counters.correction > 0);
-    CHECK(o.spread < 0.02);
+    CHECK(o.consensus_distance < 0.02);
     for (const LinkView& link : o.view.links)
       CHECK((link.counters.trust >= 0.5 && link.counters.trust <= 2));
   }
@@ -175,7 +177,8 @@ TEST_CASE("outer momentum carries on what the nodes have in common, and the node
     const double from = cluster.mean()[0];
     const Step steps = cluster.steps(0);
     cluster.run_for(20s);
-    CHECK(cluster.spread() < 0.1);  // each value moves 0.25 until the sparse codec has told of it
+    CHECK(cluster.consensus_distance() <
+          0.1);  // each value moves 0.25 until the sparse codec has told of it
     return (cluster.mean()[0] - from) / static_cast<double>(cluster.steps(0) - steps);
   };
   // A round trip of four periods of 8 steps of 10 ms: 0.7, which is 3.33 times the pace.
@@ -208,7 +211,7 @@ TEST_CASE(
   }
   const std::vector<float> a(cluster.model(0).begin(), cluster.model(0).end()),
       b(cluster.model(1).begin(), cluster.model(1).end());
-  cluster.run_until([&] { return cluster.spread() < 1e-4; }, 60s);
+  cluster.run_until([&] { return cluster.consensus_distance() < 1e-4; }, 60s);
   CHECK(cluster.view(0).links[0].counters.trust == doctest::Approx(1 / 1.5).epsilon(0.01));
   CHECK(cluster.view(1).links[0].counters.trust == doctest::Approx(1.5).epsilon(0.01));
   // Weights 1 and 1/1.5: where they meet is the weighted mean.

@@ -69,8 +69,8 @@ TEST_CASE(
     // News of each node reaches the others.
     for (std::size_t i = 0; i < nodes; ++i)
       for (float& x : cluster.model(i)) x += 0.1f * static_cast<float>(i + 1);
-    REQUIRE(cluster.spread() > 0.05);
-    REQUIRE(cluster.run_until([&] { return cluster.spread() < 2e-3; }, 120s));
+    REQUIRE(cluster.consensus_distance() > 0.05);
+    REQUIRE(cluster.run_until([&] { return cluster.consensus_distance() < 2e-3; }, 120s));
     for (std::size_t i = 0; i < nodes; ++i)
       for (const LinkView& link : cluster.view(i).links) CHECK(link.counters.refused_total() == 0);
     if (upgraded == nodes) break;
@@ -99,7 +99,7 @@ TEST_CASE("a joiner of one version takes the model of a donor of the other") {
     cluster.add(joiner);
     REQUIRE(cluster.run_until([&] { return cluster.node(1).phase() == Phase::training; }, 30s));
     CHECK(protocol_between(cluster, 0, 1) == protocol_oldest);
-    CHECK(cluster.spread() < 0.01);
+    CHECK(cluster.consensus_distance() < 0.01);
   }
 }
 

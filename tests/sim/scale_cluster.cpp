@@ -24,7 +24,7 @@ ScaleCluster::ScaleCluster(std::size_t members, std::size_t known_max)
   // The disks of all would be members times members records; nobody restarts here.
   Hooks hooks;
   hooks.write = [](std::size_t, const NodeState&, NodeState& written) { written.members = {}; };
-  cluster_.plant(std::move(hooks));
+  cluster_.set_hooks(std::move(hooks));
   for (std::size_t i = 0; i < members; ++i) {
     cluster_.add(options(i == 0 ? 0 : random_.below(i)));
     cluster_.run_for(20ms);

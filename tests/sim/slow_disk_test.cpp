@@ -15,7 +15,7 @@ void accuse(VirtualCluster& cluster, std::size_t node) {
   const Suspicion suspicion{
       .id = cluster.id(node), .incarnation = cluster.view(node).incarnation, .by = NodeId{99}};
   const Bytes message =
-      encode_control(Members{.records = {}, .figures = {}, .suspicions = {suspicion}});
+      encode_control(Members{.records = {}, .stats = {}, .suspicions = {suspicion}});
   const auto pairs = cluster.network().sessions_of(node);
   REQUIRE_FALSE(pairs.empty());
   const SessionId session = pairs[0].ids[pairs[0].hosts[0] == node ? 0 : 1];

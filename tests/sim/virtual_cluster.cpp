@@ -248,7 +248,7 @@ bool VirtualCluster::carry_out(std::size_t i, Effect& effect) {
     persist(i, std::move(persisted->state));
   } else if (auto* update = std::get_if<UpdateEffect>(&effect)) {
     apply(i, std::move(update->update));
-  } else if (std::holds_alternative<RecallEffect>(effect)) {
+  } else if (std::holds_alternative<RequestSnapshotEffect>(effect)) {
     host.snapshot_due = host.step;
   } else if (auto* progress = std::get_if<ProgressEffect>(&effect)) {
     host.others = progress->others_samples;
@@ -502,7 +502,7 @@ std::vector<double> VirtualCluster::mean() const {
   return mean;
 }
 
-double VirtualCluster::spread() const {
+double VirtualCluster::consensus_distance() const {
   const std::vector<double> centre = mean();
   double most = 0;
   for (const auto& host : nodes_) {

@@ -169,7 +169,7 @@ class VirtualCluster : private VirtualNetwork::Handler {
     replicas_unchecked_ = true;
   }  // false: drop
   void watch(Watcher& watcher) { watcher_ = &watcher; }
-  void plant(Hooks hooks) { hooks_ = std::move(hooks); }
+  void set_hooks(Hooks hooks) { hooks_ = std::move(hooks); }
   // What an operator or a fault does to a node, as one event of it.
   void act(std::size_t node, const std::function<void(Node&, Instant local)>& action);
 
@@ -220,7 +220,7 @@ class VirtualCluster : private VirtualNetwork::Handler {
   }
   [[nodiscard]] std::vector<double> mean() const;
   // largest distance of a model to the mean, relative to ‖mean‖ … absolute: rms
-  [[nodiscard]] double spread() const;
+  [[nodiscard]] double consensus_distance() const;
   void learning_rate(double now, double peak) { rate_ = now, rate_peak_ = peak; }
   [[nodiscard]] static Endpoint endpoint(std::size_t i) {
     return Endpoint{"node" + std::to_string(i), peer_port_default};

@@ -1,4 +1,4 @@
-// The minibatch from the speed: the fit against figures worked out by hand, and its fixed point.
+// The minibatch from the speed: the fit against stats worked out by hand, and its fixed point.
 #include <doctest/doctest.h>
 
 #include <array>

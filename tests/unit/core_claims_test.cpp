@@ -260,8 +260,8 @@ TEST_CASE(
   CHECK_FALSE(claims.take_leap(known.directory, begin + 59s));
   CHECK(claims.take_leap(known.directory, begin + 60s) == first_incarnation_max);
   CHECK_FALSE(claims.take_leap(known.directory, begin + 600s));
-  MemberFigures figures = figures_of(lie);
-  CHECK_FALSE(claims.admit(figures, known.directory, other));
+  MemberStats stats = stats_of(lie);
+  CHECK_FALSE(claims.admit(stats, known.directory, other));
 }
 
 TEST_CASE("of a member that is not known, a life beyond belief counts as one that it can outbid") {
@@ -286,9 +286,9 @@ TEST_CASE("what is admitted holds the samples that count") {
   MemberRecord claim = record_of(other, all_ones, 100);
   REQUIRE(claims.admit(claim, known.directory, other));
   CHECK(claim.samples == 1000);
-  MemberFigures figures = figures_of(record_of(us, Samples{1} << 62));
-  REQUIRE(claims.admit(figures, known.directory, other));
-  CHECK(figures.samples == 1000);
+  MemberStats stats = stats_of(record_of(us, Samples{1} << 62));
+  REQUIRE(claims.admit(stats, known.directory, other));
+  CHECK(stats.samples == 1000);
   CHECK(claims.refused() == 2);
   CHECK(claims.rate_max() == 1000);
 }

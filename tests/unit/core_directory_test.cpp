@@ -73,9 +73,9 @@ TEST_CASE(
   d.heard_from(NodeId{2}, start + 1s);
   CHECK_FALSE(d.find(NodeId{2})->suspect);
   CHECK(d.merge(Suspicion{NodeId{2}, 3, NodeId{8}}, start));
-  MemberFigures late = figures_of(record(2, 3, 50));
+  MemberStats late = stats_of(record(2, 3, 50));
   CHECK(d.merge(late, start, SessionId{1}) == Directory::Outcome::updated);
-  CHECK(d.find(NodeId{2})->suspect);  // figures may have been on their way for long
+  CHECK(d.find(NodeId{2})->suspect);  // stats may have been on their way for long
   CHECK(d.merge(record(2, 4, 1), start) == Directory::Outcome::updated);
   CHECK_FALSE(d.find(NodeId{2})->suspect);
 }
@@ -194,7 +194,7 @@ TEST_CASE(
     told += records.size();
   }
   CHECK(told == 1 + 149);
-  (void)d.merge(figures_of(record(17, 1, 2)), start, SessionId{2});
+  (void)d.merge(stats_of(record(17, 1, 2)), start, SessionId{2});
   CHECK(d.news_since(since, SessionId{1}, 40).empty());
   (void)d.merge(record(17, 2, 1), start, SessionId{2});
   CHECK(d.news_since(since, SessionId{1}, 40).size() == 1);
@@ -203,7 +203,7 @@ TEST_CASE(
 TEST_CASE("who tells of a change and knows less otherwise is told the rest") {
   const SessionId teller{7}, other{8};
   const auto told = [&](const Directory& d, Directory::Sweep& sweep, SessionId to) {
-    for (const MemberFigures& f : d.next_figures(sweep, to, 10, start))
+    for (const MemberStats& f : d.next_stats(sweep, to, 10, start))
       if (f.id == NodeId{2}) return f.samples;
     return Samples{0};
   };
@@ -214,10 +214,10 @@ TEST_CASE("who tells of a change and knows less otherwise is told the rest") {
         Directory::Outcome::failed);
   Directory::Sweep sweep;
   CHECK(told(d, sweep, teller) == 4224);
-  // Newer figures, fewer samples: a restart from an old disk.
+  // Newer stats, fewer samples: a restart from an old disk.
   Directory e = directory();
   (void)e.merge(record(2, 1, 9, MemberState::alive, 500), start, other);
-  (void)e.merge(figures_of(record(2, 1, 10, MemberState::alive, 300)), start, teller);
+  (void)e.merge(stats_of(record(2, 1, 10, MemberState::alive, 300)), start, teller);
   Directory::Sweep fresh;
   CHECK(told(e, fresh, teller) == 500);
   // Who knows all of it is not told.
@@ -227,12 +227,11 @@ TEST_CASE("who tells of a change and knows less otherwise is told the rest") {
   CHECK(told(f, silent, teller) == 0);
 }
 
-TEST_CASE(
-    "news that a link has not been told yet is told also when newer figures came from there") {
+TEST_CASE("news that a link has not been told yet is told also when newer stats came from there") {
   Directory d = directory();
   std::uint64_t since = d.news();
   (void)d.merge(record(2, 1, 1), start, SessionId{8});
-  (void)d.merge(figures_of(record(2, 1, 2)), start, SessionId{7});
+  (void)d.merge(stats_of(record(2, 1, 2)), start, SessionId{7});
   CHECK(d.news_since(since, SessionId{7}, 40).size() == 1);
 }
 
@@ -244,15 +243,15 @@ TEST_CASE(
   Directory::Sweep sweep;
   std::map<NodeId, std::uint64_t> told;
   const auto hear = [&] {
-    const auto figures = d.next_figures(sweep, SessionId{1}, 5, start);
-    CHECK(figures.size() <= 5);
-    for (const MemberFigures& f : figures) told[f.id] = f.tick;
-    return figures.size();
+    const auto stats = d.next_stats(sweep, SessionId{1}, 5, start);
+    CHECK(stats.size() <= 5);
+    for (const MemberStats& f : stats) told[f.id] = f.tick;
+    return stats.size();
   };
   // All change all the time, one after the other.
   for (std::uint64_t round = 0; round < 200; ++round) {
     for (std::uint64_t id = 2 + round % 2; id < 400; id += 2)
-      (void)d.merge(figures_of(record(id, 1, 2 + round)), start, SessionId{2});
+      (void)d.merge(stats_of(record(id, 1, 2 + round)), start, SessionId{2});
     (void)hear();
   }
   CHECK(told.size() == 399);
@@ -315,7 +314,7 @@ TEST_CASE(
   (void)d.merge(r, start);
   CHECK(d.samples_since(10s, start + 9s) == 0);
   CHECK(d.samples_since(10s, start + 20s) == 1000);
-  MemberFigures f = figures_of(r);
+  MemberStats f = stats_of(r);
   f.tick = 2;
   f.samples = 1500;
   f.age_seconds = 15;  // it took so long to come here

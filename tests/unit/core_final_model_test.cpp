@@ -10,12 +10,12 @@ using namespace gossipd;
 
 namespace {
 
-Directory::Entry member(MemberState state, Phase phase, double spread = 0) {
+Directory::Entry member(MemberState state, Phase phase, double consensus_distance = 0) {
   Directory::Entry entry;
   entry.record.name = "box3";
   entry.record.state = state;
   entry.record.phase = phase;
-  entry.record.spread = spread;
+  entry.record.consensus_distance = consensus_distance;
   return entry;
 }
 

@@ -1,4 +1,4 @@
-// Own steps that jump, and neighbours that pull too far: each rule against figures worked out by
+// Own steps that jump, and neighbours that pull too far: each rule against stats worked out by
 // hand.
 #include <doctest/doctest.h>
 

@@ -73,8 +73,8 @@ TEST_CASE("two vectors are drawn together by their gains, with the same bits fro
   everywhere([](const Kernels& k, std::size_t size) {
     const std::vector<float> a = values(31, size), b = values(32, size);
     std::vector<float> x = a, y = b, u = b, v = a;
-    k.draw_together(x, y, 0.3f, 0.7f);
-    k.draw_together(u, v, 0.7f, 0.3f);
+    k.contract_replicas(x, y, 0.3f, 0.7f);
+    k.contract_replicas(u, v, 0.7f, 0.3f);
     CHECK(same_bits(x, v));
     CHECK(same_bits(y, u));
     for (std::size_t i = 0; i < size; ++i) {

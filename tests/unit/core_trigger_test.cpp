@@ -1,4 +1,4 @@
-// When a node speaks: each rule against figures worked out by hand.
+// When a node speaks: each rule against stats worked out by hand.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -12,9 +12,9 @@ namespace {
 
 Instant at(double s) { return Instant{} + from_seconds(s); }
 
-ExchangePolicy with(SpeakPolicy policy) {
+ExchangePolicy with(TriggerRule trigger) {
   ExchangePolicy e;
-  e.policy = policy;
+  e.trigger = policy;
   return e;
 }
 
@@ -29,7 +29,7 @@ Trigger::LinkState changed_by(double block, double model) {
 }  // namespace
 
 TEST_CASE("the change rule follows the learning rate down to the floor") {
-  const ExchangePolicy policy = with(SpeakPolicy::change);  // 0.01, power 1, floor 0.05
+  const ExchangePolicy policy = with(TriggerRule::change);  // 0.01, power 1, floor 0.05
   Trigger trigger(policy);
   trigger.on_round({at(0), 0.05, 0.1, 0, 1});
   CHECK(trigger.threshold() == doctest::Approx(0.005));
@@ -52,7 +52,7 @@ TEST_CASE("the change rule follows the learning rate down to the floor") {
 }
 
 TEST_CASE("with the scope of the model one block alone does not speak, and then all of them go") {
-  ExchangePolicy policy = with(SpeakPolicy::change);
+  ExchangePolicy policy = with(TriggerRule::change);
   policy.scope = ChangeScope::model;
   Trigger trigger(policy);
   trigger.on_round({at(0), 0.1, 0.1, 0, 1});
@@ -63,7 +63,7 @@ TEST_CASE("with the scope of the model one block alone does not speak, and then 
 }
 
 TEST_CASE("a period counts own steps since the last speech, whatever was heard") {
-  ExchangePolicy policy = with(SpeakPolicy::period);
+  ExchangePolicy policy = with(TriggerRule::period);
   policy.period_steps = 10;
   Trigger trigger(policy);
   trigger.on_round({at(0), 0.1, 0.1, 0, 1});
@@ -98,7 +98,7 @@ TEST_CASE("the quadratic rule is max(H, floor((alpha/eta)^2))") {
   CHECK(quadratic_period(4, 0.2, 0.05) == 16);
   CHECK(quadratic_period(4, 0.2, 0.03) == 44);  // 44.4
   CHECK(quadratic_period(4, 0.2, 0) == 4);
-  ExchangePolicy policy = with(SpeakPolicy::quadratic);
+  ExchangePolicy policy = with(TriggerRule::quadratic);
   policy.period_steps = 4;
   policy.quadratic_alpha = 0.2;
   Trigger trigger(policy);
@@ -124,7 +124,7 @@ TEST_CASE("a token bucket holds a burst, and may be overdrawn by one turn") {
 }
 
 TEST_CASE("a budget of bytes is used up within a few per cent, and spent on what changed most") {
-  ExchangePolicy policy = with(SpeakPolicy::budget);
+  ExchangePolicy policy = with(TriggerRule::budget);
   policy.budget_bytes_per_s = 10'000;
   Trigger trigger(policy);
   // Two blocks of 1000 bytes, the one drifts four times as fast as the other; a round every 10 ms.
@@ -154,19 +154,21 @@ TEST_CASE("a budget of bytes is used up within a few per cent, and spent on what
         doctest::Approx(4).epsilon(0.1));
 }
 
-TEST_CASE("the automatic rule holds the spread at the wanted part of the drift over the horizon") {
-  ExchangePolicy policy = with(SpeakPolicy::automatic);
+TEST_CASE(
+    "the automatic rule holds the consensus distance at the wanted part of the drift over the "
+    "horizon") {
+  ExchangePolicy policy = with(TriggerRule::automatic);
   policy.slowdown_max = 0.05;
   policy.horizon_steps = 1000;
   Trigger trigger(policy);
   CHECK(trigger.needs_drift());
   const double drift = 1e-4;  // so 0.05 · 1e-4 · 1000 = 0.005
-  double spread = 0.1;
+  double consensus_distance = 0.1;
   for (int round = 0; round < 2000; ++round) {
-    trigger.on_round({at(round * 0.01), 0.1, 0.1, drift, spread});
-    spread = 3 * trigger.threshold() + 0.0005;  // some plant: wider with the threshold
+    trigger.on_round({at(round * 0.01), 0.1, 0.1, drift, consensus_distance});
+    consensus_distance = 3 * trigger.threshold() + 0.0005;  // some plant: wider with the threshold
   }
-  CHECK(spread == doctest::Approx(0.005).epsilon(0.01));
+  CHECK(consensus_distance == doctest::Approx(0.005).epsilon(0.01));
   const double before = trigger.threshold();
   trigger.on_round({at(100), 0.1, 0.1, 0, 0.5});  // no drift known: nothing is changed
   CHECK(trigger.threshold() == before);
@@ -188,10 +190,10 @@ TEST_CASE("every exchange setting reads back what it was given") {
     for (const Setting& setting : exchange_settings(policy))
       if (setting.key == key) REQUIRE_FALSE(setting.set(value));
   };
-  set("exchange.policy", "auto");
+  set("exchange.trigger", "auto");
   set("exchange.loss_trust", "lstm");
   set("exchange.curvature_mode", "adaptive");
-  CHECK(policy.policy == SpeakPolicy::automatic);
+  CHECK(policy.trigger == TriggerRule::automatic);
   CHECK(policy.loss_trust == LossTrust::lstm);
   CHECK(policy.curvature_mode == CurvatureMode::adaptive);
 }

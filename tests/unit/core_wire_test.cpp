@@ -56,7 +56,7 @@ TEST_CASE("every control message comes out as it went in") {
   record.samples_per_second = 512;
   record.batch = 64;
   record.loss = 0.25;
-  record.spread = 0.5;
+  record.consensus_distance = 0.5;
   const auto back = decode_control(encode_control(Members{{record, record}}));
   REQUIRE(back);
   const auto& members = std::get<Members>(*back);
@@ -68,17 +68,17 @@ TEST_CASE("every control message comes out as it went in") {
   CHECK(other.phase == record.phase);
   CHECK(other.samples == record.samples);
   CHECK(other.samples_per_second == 512);
-  CHECK(other.spread == 0.5);
+  CHECK(other.consensus_distance == 0.5);
 
   const auto told = std::get<Members>(*decode_control(
-      encode_control(Members{{}, {figures_of(record)}, {Suspicion{NodeId{5}, 6, NodeId{7}}}})));
-  REQUIRE((told.records.empty() && told.figures.size() == 1 && told.suspicions.size() == 1));
-  CHECK((told.figures[0].id == record.id && told.figures[0].samples == record.samples &&
-         told.figures[0].batch == 64 && told.figures[0].spread == 0.5));
+      encode_control(Members{{}, {stats_of(record)}, {Suspicion{NodeId{5}, 6, NodeId{7}}}})));
+  REQUIRE((told.records.empty() && told.stats.size() == 1 && told.suspicions.size() == 1));
+  CHECK((told.stats[0].id == record.id && told.stats[0].samples == record.samples &&
+         told.stats[0].batch == 64 && told.stats[0].consensus_distance == 0.5));
   CHECK((told.suspicions[0].id == NodeId{5} && told.suspicions[0].incarnation == 6 &&
          told.suspicions[0].by == NodeId{7}));
-  CHECK_FALSE(decode_control(encode_control(Members{
-      {}, std::vector<MemberFigures>(figures_per_message_max + 1, figures_of(record)), {}})));
+  CHECK_FALSE(decode_control(encode_control(
+      Members{{}, std::vector<MemberStats>(stats_per_message_max + 1, stats_of(record)), {}})));
   CHECK_FALSE(decode_control(
       encode_control(Members{{}, {}, std::vector<Suspicion>(suspicions_per_message_max + 1)})));
   CHECK(std::get<Digest>(*decode_control(encode_control(Digest{{1, ~std::uint64_t{0}}}))).buckets ==
@@ -100,11 +100,11 @@ TEST_CASE("every control message comes out as it went in") {
   const auto ready = std::get<Ready>(*decode_control(encode_control(Ready{.schema = SchemaHash{1},
                                                                           .has_model = true,
                                                                           .nonce = 2,
-                                                                          .conversation = 3,
+                                                                          .epoch = 3,
                                                                           .spoken = 4,
                                                                           .heard = 5,
                                                                           .bf16 = true})));
-  CHECK((ready.has_model && ready.nonce == 2 && ready.conversation == 3 && ready.spoken == 4 &&
+  CHECK((ready.has_model && ready.nonce == 2 && ready.epoch == 3 && ready.spoken == 4 &&
          ready.heard == 5 && ready.bf16));
   CHECK(std::get<Resync>(*decode_control(encode_control(Resync{{1, 2, 3}}))).blocks ==
         std::vector<std::uint32_t>{1, 2, 3});

@@ -116,7 +116,7 @@ Row link_row(const Json& l) {
           ratio("change") + "/" + ratio("threshold"),
           ratio("weight"),
           ratio("correction"),
-          ratio("spread")};
+          ratio("consensus_distance")};
 }
 
 std::string percent(double ratio) { return fixed(ratio * 100, 1) + " %"; }
@@ -132,7 +132,7 @@ void print_progress(const Json& s, std::vector<Row>& rows) {
 
 void print_traffic(const Json& s, std::vector<Row>& rows) {
   const double sent = number(s, "bytes_sent_total").value_or(0),
-               every = number(s, "bytes_every_step").value_or(0);
+               every = number(s, "dense_baseline_bytes").value_or(0);
   std::string line = human_bytes(sent) + " sent, " +
                      human_bytes(number(s, "bytes_received_total").value_or(0)) + " received";
   if (every > 0)
@@ -195,8 +195,8 @@ std::vector<Row> status_rows(const Json& s) {
                               grouped(static_cast<std::uint64_t>(
                                   number(s, "samples_per_second").value_or(0))) +
                               " samples/s"});
-  rows.push_back({"loss", fixed(number(s, "loss").value_or(0), 4) + ", spread " +
-                              fixed(number(s, "spread").value_or(0), 5)});
+  rows.push_back({"loss", fixed(number(s, "loss").value_or(0), 4) + ", consensus distance " +
+                              fixed(number(s, "consensus_distance").value_or(0), 5)});
   if (const auto accuracy = number(s, "accuracy"))
     rows.push_back({"accuracy", percent(*accuracy) + ", best " +
                                     percent(number(s, "best_accuracy").value_or(*accuracy))});

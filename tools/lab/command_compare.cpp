@@ -29,16 +29,16 @@ std::string bytes_text(double bytes) {
 }
 
 double share_of_every_step(const RunResult& r) {
-  return r.bytes_every_step == 0
+  return r.dense_baseline_bytes == 0
              ? 0
-             : static_cast<double>(r.bytes) / static_cast<double>(r.bytes_every_step);
+             : static_cast<double>(r.bytes) / static_cast<double>(r.dense_baseline_bytes);
 }
 
 std::vector<Column> table_of(const std::vector<Row>& rows, const Row& base) {
   std::vector<Column> table = {
       {"row", {}},        {"seeds", {}},        {"accuracy %", {}}, {"against " + base.name, {}},
       {"to target", {}},  {"virtual time", {}}, {"bytes", {}},      {"of every step", {}},
-      {"messages", {}},   {"age mean", {}},     {"age max", {}},    {"spread", {}},
+      {"messages", {}},   {"age mean", {}},     {"age max", {}},    {"consensus_distance", {}},
       {"state/node", {}}, {"state/server", {}}};
   for (const Row& row : rows) {
     const Summary accuracy = row.of([](const RunResult& r) { return 100 * r.accuracy_mean(); });
@@ -69,7 +69,7 @@ std::vector<Column> table_of(const std::vector<Row>& rows, const Row& base) {
                 row.of([](const RunResult& r) { return static_cast<double>(r.messages); }).mean));
     cell(format("%.1f", row.of([](const RunResult& r) { return r.age_mean; }).mean));
     cell(format("%.0f", row.of([](const RunResult& r) { return r.age_max; }).mean));
-    cell(format("%.4f", row.of([](const RunResult& r) { return r.spread; }).mean));
+    cell(format("%.4f", row.of([](const RunResult& r) { return r.consensus_distance; }).mean));
     cell(bytes_text(
         row.of([](const RunResult& r) { return static_cast<double>(r.state_bytes_node); }).mean));
     cell(bytes_text(
@@ -127,7 +127,8 @@ nlohmann::json json_of(const std::vector<Row>& rows, const Row& base) {
           put(row.of([](const RunResult& r) { return static_cast<double>(r.messages); }))},
          {"age_mean", put(row.of([](const RunResult& r) { return r.age_mean; }))},
          {"age_max", put(row.of([](const RunResult& r) { return r.age_max; }))},
-         {"spread", put(row.of([](const RunResult& r) { return r.spread; }))},
+         {"consensus_distance",
+          put(row.of([](const RunResult& r) { return r.consensus_distance; }))},
          {"step_time_variation",
           put(row.of([](const RunResult& r) { return r.step_time_variation; }))},
          {"state_bytes_node",

@@ -96,13 +96,14 @@ int run(const RunArguments& arguments) {
     bar.clear();
     ++done;
     std::printf(
-        "%s seed %llu: accuracy %.4f, spread %.4f, %.1f virtual s, %.3f MB (%.3f %% of every "
+        "%s seed %llu: accuracy %.4f, consensus distance %.4f, %.1f virtual s, %.3f MB (%.3f %% of "
+        "every "
         "step), age %.1f steps, %llu samples%s%s\n",
         scenario->name.c_str(), static_cast<unsigned long long>(seed), result->accuracy_mean(),
-        result->spread, result->seconds, static_cast<double>(result->bytes) / 1e6,
-        result->bytes_every_step > 0 ? 100.0 * static_cast<double>(result->bytes) /
-                                           static_cast<double>(result->bytes_every_step)
-                                     : 0.0,
+        result->consensus_distance, result->seconds, static_cast<double>(result->bytes) / 1e6,
+        result->dense_baseline_bytes > 0 ? 100.0 * static_cast<double>(result->bytes) /
+                                               static_cast<double>(result->dense_baseline_bytes)
+                                         : 0.0,
         result->age_mean, static_cast<unsigned long long>(result->samples),
         result->finished ? "" : ", NOT FINISHED", before != have.end() ? " (from the file)" : "");
     std::fflush(stdout);

@@ -269,7 +269,7 @@ void GossipStrategy::carry_out(std::size_t i, Effect& effect) {
       for_host(i, now, [this, i](Host& h) {
         if (!h.computing) boundary(i);
       });
-  } else if (std::holds_alternative<RecallEffect>(effect)) {
+  } else if (std::holds_alternative<RequestSnapshotEffect>(effect)) {
     if (host.loan) host.loan->due = host.step;
     if (host.given) host.given->steps_until_snapshot = 0;
   } else if (auto* progress = std::get_if<ProgressEffect>(&effect)) {
@@ -541,7 +541,7 @@ Strategy::State GossipStrategy::state() const {
   return {0, floats * (optimizer_vectors(setup_->job.optimizer) + 2 + drift + 2 * links)};
 }
 
-std::uint64_t GossipStrategy::bytes_every_step() const {
+std::uint64_t GossipStrategy::dense_baseline_bytes() const {
   std::uint64_t models = 0;
   for (std::size_t i = 0; i < hosts_.size(); ++i)
     models += hosts_[i]->link_steps +

@@ -25,7 +25,7 @@ class GossipStrategy : public Strategy {
   [[nodiscard]] bool finished() const override;
   [[nodiscard]] std::span<const float> model(std::size_t machine) override;
   [[nodiscard]] State state() const override;
-  [[nodiscard]] std::uint64_t bytes_every_step() const override;
+  [[nodiscard]] std::uint64_t dense_baseline_bytes() const override;
 
   [[nodiscard]] bool takes_events() const override { return true; }
   // as kill -9: no goodbye, what was not on disk is lost

@@ -41,7 +41,7 @@ nlohmann::json to_json(const RunResult& r) {
           {"accuracy_mean", r.accuracy_mean()},
           {"loss", r.loss},
           {"train_loss", r.train_loss},
-          {"spread", r.spread},
+          {"consensus_distance", r.consensus_distance},
           {"seconds", r.seconds},
           {"seconds_to_target", r.seconds_to_target},
           {"target_accuracy", r.target_accuracy},
@@ -49,7 +49,7 @@ nlohmann::json to_json(const RunResult& r) {
           {"steps", r.steps},
           {"bytes", r.bytes},
           {"messages", r.messages},
-          {"bytes_every_step", r.bytes_every_step},
+          {"dense_baseline_bytes", r.dense_baseline_bytes},
           {"age_mean", r.age_mean},
           {"age_max", r.age_max},
           {"state_bytes_server", r.state_bytes_server},
@@ -67,12 +67,13 @@ Result<RunResult> result_from_json(const nlohmann::json& j) {
     j.at("knobs").get_to(r.knobs), j.at("nodes").get_to(r.nodes), j.at("floats").get_to(r.floats),
         j.at("finished").get_to(r.finished);
     j.at("accuracy").get_to(r.accuracy), get_number(j, "loss", r.loss),
-        get_number(j, "train_loss", r.train_loss), get_number(j, "spread", r.spread);
+        get_number(j, "train_loss", r.train_loss),
+        get_number(j, "consensus_distance", r.consensus_distance);
     j.at("seconds").get_to(r.seconds), j.at("seconds_to_target").get_to(r.seconds_to_target);
     j.at("target_accuracy").get_to(r.target_accuracy), j.at("samples").get_to(r.samples),
         j.at("steps").get_to(r.steps);
     j.at("bytes").get_to(r.bytes), j.at("messages").get_to(r.messages),
-        j.at("bytes_every_step").get_to(r.bytes_every_step);
+        j.at("dense_baseline_bytes").get_to(r.dense_baseline_bytes);
     j.at("age_mean").get_to(r.age_mean), j.at("age_max").get_to(r.age_max);
     j.at("state_bytes_server").get_to(r.state_bytes_server),
         j.at("state_bytes_node").get_to(r.state_bytes_node);

@@ -188,7 +188,7 @@ void schedule_events(const Scenario& scenario, World& world, Strategy& strategy)
     });
 }
 
-double final_spread(const Scenario& scenario, Strategy& strategy, std::size_t nodes) {
+double final_distance(const Scenario& scenario, Strategy& strategy, std::size_t nodes) {
   std::vector<std::vector<float>> models;
   for (std::size_t i = 0; i < nodes; ++i)
     if (strategy.takes_part(i) && is_healthy(scenario, i)) {
@@ -281,16 +281,16 @@ Result<RunResult> run_scenario(const Scenario& scenario, std::uint64_t seed,
   for (const Setting& setting : strategy->settings()) result.knobs[setting.key] = setting.get();
   result.accuracy = books.finish(result);
   result.loss = result.curve.empty() ? 0 : result.curve.back().loss;
-  result.spread =
-      strategy->same_model_everywhere() ? 0 : final_spread(scenario, *strategy, setup.nodes());
+  result.consensus_distance =
+      strategy->same_model_everywhere() ? 0 : final_distance(scenario, *strategy, setup.nodes());
   result.seconds = world.seconds_now();
   result.target_accuracy = scenario.target_accuracy;
   result.seconds_to_target = time_to(result.curve, scenario.target_accuracy);
   result.samples = books.samples(), result.steps = books.steps;
   result.bytes = world.traffic().bytes, result.messages = world.traffic().messages;
-  result.bytes_every_step = strategy->bytes_every_step();
-  if (result.bytes_every_step == 0 && !engines->empty())
-    result.bytes_every_step =
+  result.dense_baseline_bytes = strategy->dense_baseline_bytes();
+  if (result.dense_baseline_bytes == 0 && !engines->empty())
+    result.dense_baseline_bytes =
         result.steps * result.floats * 4 * std::min<std::uint64_t>(4, setup.nodes() - 1);
   const Strategy::State state = strategy->state();
   result.state_bytes_server = state.server_floats * 4,

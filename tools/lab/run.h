@@ -23,17 +23,17 @@ struct RunResult {
   std::map<std::string, std::string> knobs;
   std::size_t nodes = 0;
   std::uint64_t floats = 0;
-  bool finished = false;         // false: stopped at run.time_limit_s, or every node was gone
-  std::vector<double> accuracy;  // of the nodes evaluated at the end
-  double loss = 0;               // mean of theirs, held-out
-  double train_loss = 0;         // mean over the last tenth of the budget
-  double spread = 0;             // largest ‖x_i − mean‖ / ‖mean‖ at the end
-  double seconds = 0;            // virtual
-  double seconds_to_target = 0;  // 0: not reached
+  bool finished = false;          // false: stopped at run.time_limit_s, or every node was gone
+  std::vector<double> accuracy;   // of the nodes evaluated at the end
+  double loss = 0;                // mean of theirs, held-out
+  double train_loss = 0;          // mean over the last tenth of the budget
+  double consensus_distance = 0;  // largest ‖x_i − mean‖ / ‖mean‖ at the end
+  double seconds = 0;             // virtual
+  double seconds_to_target = 0;   // 0: not reached
   double target_accuracy = 0;
   Samples samples = 0;
   Step steps = 0;  // of all nodes
-  std::uint64_t bytes = 0, messages = 0, bytes_every_step = 0;
+  std::uint64_t bytes = 0, messages = 0, dense_baseline_bytes = 0;
   double age_mean = 0, age_max = 0;  // in steps
   std::uint64_t state_bytes_server = 0, state_bytes_node = 0;
   double step_time_variation = 0;  // standard deviation over mean of all steps' virtual times

@@ -70,7 +70,7 @@ class Strategy {
   [[nodiscard]] virtual State state() const { return {}; }
   // What sending the whole fp32 model to every neighbour at every step would have taken; 0: no such
   // thing.
-  [[nodiscard]] virtual std::uint64_t bytes_every_step() const { return 0; }
+  [[nodiscard]] virtual std::uint64_t dense_baseline_bytes() const { return 0; }
 
   // ---- faults: only gossip survives them; a reference row is refused a scenario with such events
   // ----

@@ -70,7 +70,7 @@ struct Worker {
   for (std::uint64_t seed = first; seed <= options.last; seed += stride) {
     std::fprintf(pipe, "%llu\n", static_cast<unsigned long long>(seed));
     std::fflush(pipe);
-    const std::string line = to_json(run_seed(seed, options.plant, options.trace))
+    const std::string line = to_json(run_seed(seed, options.mutant, options.trace))
                                  .dump(-1, ' ', false, json::error_handler_t::replace);
     std::fprintf(pipe, "%s\n", line.c_str());
     std::fflush(pipe);
@@ -191,10 +191,10 @@ std::vector<std::string> Campaign::silent_classes() const {
   return silent;
 }
 
-std::string replay_command(std::uint64_t seed, const Plant* plant) {
+std::string replay_command(std::uint64_t seed, const Mutant* mutant) {
   const std::string number = std::to_string(seed);
   return "gossip-sim --seeds " + number + ".." + number +
-         (plant != nullptr ? std::string(" --plant ") + plant->name : "") + " --trace";
+         (mutant != nullptr ? std::string(" --mutant ") + mutant->name : "") + " --trace";
 }
 
 json to_json(const Campaign& c) {

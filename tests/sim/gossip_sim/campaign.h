@@ -18,7 +18,7 @@ struct Campaign;
 struct CampaignOptions {
   std::uint64_t first = 1, last = 1;
   std::size_t jobs = 1;
-  const Plant* plant = nullptr;
+  const Mutant* mutant = nullptr;
   bool trace = false;
   std::size_t failures_max = 10;  // then it ends early
   // as it happens; may be empty
@@ -41,6 +41,6 @@ struct Campaign {
 [[nodiscard]] Campaign run_campaign(const CampaignOptions&);
 [[nodiscard]] nlohmann::json to_json(const Campaign&);
 [[nodiscard]] std::string to_text(const Campaign&);
-[[nodiscard]] std::string replay_command(std::uint64_t seed, const Plant* plant);
+[[nodiscard]] std::string replay_command(std::uint64_t seed, const Mutant* mutant);
 
 }  // namespace gossipd::sim

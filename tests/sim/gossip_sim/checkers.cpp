@@ -60,7 +60,7 @@ void Checkers::started(std::size_t node, const NodeState& disk) {
   const ExchangePolicy& exchange = cluster_.options(node).exchange;
   if (trace_)
     note(name(node) + " speaks " + to_text(exchange.codec) + " by policy " +
-         std::to_string(static_cast<int>(exchange.policy)) +
+         std::to_string(static_cast<int>(exchange.trigger)) +
          ", outer_momentum=" + std::to_string(exchange.outer_momentum) +
          " future_position=" + std::to_string(exchange.future_position));
   note(name(node) + " starts id=" + to_hex(disk.id) +
@@ -148,8 +148,7 @@ void Checkers::sending(std::size_t from, std::size_t to, SessionId session, Lane
   const auto* members = std::get_if<Members>(&*control);
   if (members == nullptr) return;
   for (const MemberRecord& record : members->records) check_record(from, record);
-  for (const MemberFigures& figures : members->figures)
-    check_samples(from, figures.id, figures.samples);
+  for (const MemberStats& stats : members->stats) check_samples(from, stats.id, stats.samples);
   last_members_[from] = message;
 }
 

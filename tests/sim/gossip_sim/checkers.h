@@ -1,6 +1,6 @@
 // tests/sim/gossip_sim/checkers.h - what must hold after every event, seen from outside the nodes.
 //
-// A checker has a name, by which a Violation tells it and a plant is matched with it:
+// A checker has a name, by which a Violation tells it and a mutant is matched with it:
 //
 //   incarnation    no node says, and nobody knows, a lower incarnation than before; a start uses a
 //                  new one

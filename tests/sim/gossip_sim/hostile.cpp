@@ -216,7 +216,7 @@ MemberRecord Hostile::lying_record() {
   record.samples_per_second = reals[random_.below(std::size(reals))];
   record.batch = static_cast<std::uint32_t>(boundary());
   record.loss = reals[random_.below(std::size(reals))];
-  record.spread = reals[random_.below(std::size(reals))];
+  record.consensus_distance = reals[random_.below(std::size(reals))];
   if (random_.below(2) == 0)
     record.budget = Budget{boundary() | std::uint64_t{1} << 40, boundary()};
   return record;
@@ -227,7 +227,7 @@ Members Hostile::lying_members() {
   for (std::uint64_t i = 0; i < 1 + random_.below(3); ++i)
     members.records.push_back(lying_record());
   for (std::uint64_t i = 0; i < random_.below(3); ++i)
-    members.figures.push_back(figures_of(lying_record()));
+    members.stats.push_back(stats_of(lying_record()));
   for (std::uint64_t i = 0; i < random_.below(3); ++i)
     members.suspicions.push_back({somebody(), boundary(), somebody()});
   return members;

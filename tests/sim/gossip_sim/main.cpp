@@ -27,36 +27,36 @@ bool parse_seeds(const std::string& text, CampaignOptions& options) {
          options.first <= options.last;
 }
 
-void print_failure(std::uint64_t seed, const SeedFailure& failure, const Plant* plant) {
+void print_failure(std::uint64_t seed, const SeedFailure& failure, const Mutant* mutant) {
   for (const std::string& line : failure.last_events) std::fprintf(stderr, "  %s\n", line.c_str());
   std::fprintf(stderr, "seed %llu: %s\n  replay: %s\n", static_cast<unsigned long long>(seed),
-               failure.text.c_str(), replay_command(seed, plant).c_str());
+               failure.text.c_str(), replay_command(seed, mutant).c_str());
 }
 
-// Each plant has to be found by the checker that is meant for it, in the first seed that finds
+// Each mutant has to be found by the checker that is meant for it, in the first seed that finds
 // anything.
-int check_plants(CampaignOptions options) {
+int check_mutants(CampaignOptions options) {
   int missed = 0;
-  for (const Plant& plant : plants()) {
-    options.plant = &plant;
+  for (const Mutant& mutant : mutants()) {
+    options.mutant = &mutant;
     options.failures_max = 1;
     const Campaign campaign = run_campaign(options);
     const auto first = campaign.failures.begin();
-    const bool caught = first != campaign.failures.end() && first->second.checker == plant.checker;
-    std::printf("%-22s %-14s %s\n", plant.name, plant.checker,
+    const bool caught = first != campaign.failures.end() && first->second.checker == mutant.checker;
+    std::printf("%-22s %-14s %s\n", mutant.name, mutant.checker,
                 first == campaign.failures.end() ? "MISSED"
                 : caught                         ? ("seed " + std::to_string(first->first)).c_str()
                          : ("MISSED, found by " + first->second.text).c_str());
     std::fflush(stdout);
     missed += caught ? 0 : 1;
   }
-  std::printf("%zu plants, %d missed\n", plants().size(), missed);
+  std::printf("%zu mutants, %d missed\n", mutants().size(), missed);
   return missed == 0 ? 0 : 1;
 }
 
 int run(CampaignOptions options, bool as_json) {
-  options.on_failure = [plant = options.plant](std::uint64_t seed, const SeedFailure& failure) {
-    print_failure(seed, failure, plant);
+  options.on_failure = [mutant = options.mutant](std::uint64_t seed, const SeedFailure& failure) {
+    print_failure(seed, failure, mutant);
   };
   options.on_seed = [all = options.last - options.first + 1](const Campaign& so_far) {
     if (so_far.seeds % seeds_between_words == 0 && so_far.seeds < all)
@@ -77,18 +77,18 @@ int main(int argc, char** argv) {
   app.footer(
       "Exit codes: 0 all seeds passed, 1 one failed, 2 usage. tests/README.md tells what is "
       "injected and checked.");
-  std::string seeds = "1..100", plant;
+  std::string seeds = "1..100", mutant;
   CampaignOptions options;
   bool as_json = false, list = false, check = false;
   app.add_option("--seeds", seeds, "A..B, or one")->capture_default_str();
   app.add_option("--jobs", options.jobs, "processes")
       ->check(CLI::Range(1, 256))
       ->capture_default_str();
-  app.add_option("--plant", plant, "a mistake to plant, one of --list-plants");
+  app.add_option("--mutant", mutant, "a mutant to run, one of --list-mutants");
   app.add_flag("--json", as_json, "the report as JSON");
   app.add_flag("--trace", options.trace, "tell every event on stderr");
-  app.add_flag("--list-plants", list, "what can be planted, and the checker that finds it");
-  app.add_flag("--check-plants", check, "each plant must be found within --seeds by its checker");
+  app.add_flag("--list-mutants", list, "the mutants, and the checker that finds it");
+  app.add_flag("--check-mutants", check, "each mutant must be found within --seeds by its checker");
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp& help) {
@@ -98,7 +98,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   if (list) {
-    for (const Plant& p : plants()) std::printf("%-22s %-14s %s\n", p.name, p.checker, p.what);
+    for (const Mutant& p : mutants()) std::printf("%-22s %-14s %s\n", p.name, p.checker, p.what);
     return 0;
   }
   if (!parse_seeds(seeds, options)) {
@@ -107,14 +107,14 @@ int main(int argc, char** argv) {
                  seeds.c_str());
     return 2;
   }
-  options.plant = plant.empty() ? nullptr : find_plant(plant);
-  if (!plant.empty() && options.plant == nullptr) {
-    std::fprintf(stderr, "--plant: there is no '%s'; --list-plants tells which there are\n",
-                 plant.c_str());
+  options.mutant = mutant.empty() ? nullptr : find_mutant(mutant);
+  if (!mutant.empty() && options.mutant == nullptr) {
+    std::fprintf(stderr, "--mutant: there is no '%s'; --list-mutants tells which there are\n",
+                 mutant.c_str());
     return 2;
   }
   try {
-    return check ? check_plants(options) : run(options, as_json);
+    return check ? check_mutants(options) : run(options, as_json);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "gossip-sim: %s\n", error.what());
     return 1;

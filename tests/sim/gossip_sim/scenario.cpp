@@ -108,14 +108,14 @@ ExchangePolicy draw_exchange(Random& random) {
                           {CodecId::int4, 0},   {CodecId::ternary, 0}, {CodecId::top_k, 64},
                           {CodecId::top_k, 200}};
   const Codec whole[] = {{CodecId::fp32, 0}, {CodecId::bf16, 0}, {CodecId::int8, 0}};
-  const SpeakPolicy rules[] = {SpeakPolicy::change, SpeakPolicy::change, SpeakPolicy::period,
-                               SpeakPolicy::quadratic, SpeakPolicy::budget};
+  const TriggerRule rules[] = {TriggerRule::change, TriggerRule::change, TriggerRule::period,
+                               TriggerRule::quadratic, TriggerRule::budget};
   policy.codec = codecs[random.below(std::size(codecs))];
-  policy.fine_codec = codecs[2 + random.below(2)];
+  policy.consensus_codec = codecs[2 + random.below(2)];
   policy.keyframe_codec = whole[random.below(std::size(whole))];
-  policy.policy = rules[random.below(std::size(rules))];
+  policy.trigger = rules[random.below(std::size(rules))];
   policy.budget_bytes_per_s =
-      policy.policy == SpeakPolicy::budget ? between(random, 2000, 20000) : 0;
+      policy.trigger == TriggerRule::budget ? between(random, 2000, 20000) : 0;
   policy.scope = chance(random, 0.3) ? ChangeScope::model : ChangeScope::block;
   policy.bulk_window_bytes = 2048 + random.below(64 * 1024);
   policy.round_steps = 1 + random.below(3);

@@ -22,7 +22,7 @@ constexpr int recovered_looks = 30;
 
 class SeedRun {
  public:
-  SeedRun(std::uint64_t seed, const Plant* plant, bool trace)
+  SeedRun(std::uint64_t seed, const Mutant* mutant, bool trace)
       : scenario_(draw_scenario(seed)),
         cluster_(scenario_.schema,
                  [this](std::size_t node, std::span<float> x, Step) { train(node, x); }),
@@ -32,13 +32,13 @@ class SeedRun {
     cluster_.network().set_random(seed);
     cluster_.set_latency(std::chrono::microseconds(100 + seed % 7 * 5000));
     cluster_.watch(checkers_);
-    Hooks hooks = plant != nullptr ? plant->hooks(cluster_, scenario_) : Hooks{};
+    Hooks hooks = mutant != nullptr ? mutant->hooks(cluster_, scenario_) : Hooks{};
     hooks.wire = [this, planted = std::move(hooks.wire)](std::size_t from, std::size_t to,
                                                          Lane lane, Bytes& message) {
       chaos_.distort(from, lane, message);
       return !planted || planted(from, to, lane, message);
     };
-    cluster_.plant(std::move(hooks));
+    cluster_.set_hooks(std::move(hooks));
     for (const NodeOptions& options : scenario_.nodes) cluster_.add_off(options);
     if (scenario_.foreign) checkers_.is_foreign(cluster_.id(scenario_.nodes.size() - 1));
     checkers_.listen_for(hostile_);
@@ -205,10 +205,11 @@ class SeedRun {
     pulls_ = false;
     cluster_.learning_rate(calm_rate, rate_peak);
     until(agreement_bound(scenario_), "model", [this]() -> std::string {
-      const double spread = relative_spread();
-      return spread <= spread_after_calm ? ""
-                                         : "a model is " + std::to_string(spread) +
-                                               " of its norm away from the mean" + links();
+      const double consensus_distance = relative_distance();
+      return consensus_distance <= consensus_after_calm
+                 ? ""
+                 : "a model is " + std::to_string(consensus_distance) +
+                       " of its norm away from the mean" + links();
     });
   }
 
@@ -239,7 +240,7 @@ class SeedRun {
       for (const LinkView& link : cluster_.view(i).links)
         if (!link.state.starts_with("down"))
           text += "\n  node" + std::to_string(i) + " to " + to_hex(link.peer) + " " + link.state +
-                  " spread=" + std::to_string(link.counters.spread) +
+                  " consensus_distance=" + std::to_string(link.counters.consensus_distance) +
                   " change=" + std::to_string(link.counters.change) +
                   " threshold=" + std::to_string(link.counters.threshold) +
                   " spoken=" + std::to_string(link.counters.turns_spoken) +
@@ -247,7 +248,7 @@ class SeedRun {
     return text;
   }
 
-  [[nodiscard]] double relative_spread() {
+  [[nodiscard]] double relative_distance() {
     const std::vector<std::size_t> nodes = living();
     std::vector<double> mean(scenario_.schema.floats(), 0.0);
     const auto& blocks = scenario_.schema.blocks();
@@ -333,8 +334,8 @@ class SeedRun {
 
 }  // namespace
 
-SeedResult run_seed(std::uint64_t seed, const Plant* plant, bool trace) {
-  return SeedRun(seed, plant, trace).run();
+SeedResult run_seed(std::uint64_t seed, const Mutant* mutant, bool trace) {
+  return SeedRun(seed, mutant, trace).run();
 }
 
 }  // namespace gossipd::sim

@@ -1,7 +1,7 @@
 // tests/sim/gossip_sim/seed_run.h - one seed from its first start to the verdict.
 #pragma once
 
-#include "tests/sim/gossip_sim/plants.h"
+#include "tests/sim/gossip_sim/mutants.h"
 
 namespace gossipd::sim {
 
@@ -23,7 +23,7 @@ struct SeedResult {
   std::optional<SeedFailure> failure;
 };
 
-// `plant` may be null. With `trace` every event is told on stderr as it happens.
-[[nodiscard]] SeedResult run_seed(std::uint64_t seed, const Plant* plant, bool trace);
+// `mutant` may be null. With `trace` every event is told on stderr as it happens.
+[[nodiscard]] SeedResult run_seed(std::uint64_t seed, const Mutant* mutant, bool trace);
 
 }  // namespace gossipd::sim

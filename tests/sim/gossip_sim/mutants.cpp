@@ -1,4 +1,4 @@
-#include "tests/sim/gossip_sim/plants.h"
+#include "tests/sim/gossip_sim/mutants.h"
 
 #include <algorithm>
 #include <limits>
@@ -274,7 +274,7 @@ Hooks final_once(VirtualCluster& cluster, const Scenario&) {
   return hooks;
 }
 
-constexpr Plant all[] = {
+constexpr Mutant all[] = {
     {"nothing-written", "persist-first", "a state is said to be on disk and is not",
      nothing_written},
     {"send-before-durable", "persist-first",
@@ -318,11 +318,11 @@ constexpr Plant all[] = {
 
 }  // namespace
 
-std::span<const Plant> plants() { return all; }
+std::span<const Mutant> mutants() { return all; }
 
-const Plant* find_plant(const std::string& name) {
+const Mutant* find_mutant(const std::string& name) {
   const auto found = std::find_if(std::begin(all), std::end(all),
-                                  [&](const Plant& plant) { return plant.name == name; });
+                                  [&](const Mutant& mutant) { return mutant.name == name; });
   return found == std::end(all) ? nullptr : found;
 }
 

@@ -1,4 +1,4 @@
-#include "core/node/gathering.h"
+#include "core/node/model_assembly.h"
 
 #include <algorithm>
 
@@ -11,14 +11,15 @@ std::span<float> part(float* values, const Schema& schema, std::size_t block) {
   return schema.blocks()[block].of(std::span(values, schema.floats()));
 }
 
-void copy(const Link& link, const Block& block, std::size_t index, const Gathering::Copies& into) {
+void copy(const Link& link, const Block& block, std::size_t index,
+          const ModelAssembly::Copies& into) {
   link.copy_received(index, block.of(into.a));
   std::ranges::copy(block.of(into.a), block.of(into.b).begin());
 }
 
 }  // namespace
 
-void Gathering::keep(NodeId peer, const Link& link, const Schema& schema) {
+void ModelAssembly::keep(NodeId peer, const Link& link, const Schema& schema) {
   if (link.received_blocks() == 0) return;
   if (!values_) values_ = std::make_unique_for_overwrite<float[]>(schema.floats());
   kept_.resize(schema.blocks().size());
@@ -29,7 +30,7 @@ void Gathering::keep(NodeId peer, const Link& link, const Schema& schema) {
   }
 }
 
-void Gathering::hear(const Link& link, const Schema& schema, const Copies& into) {
+void ModelAssembly::hear(const Link& link, const Schema& schema, const Copies& into) {
   told_.resize(schema.blocks().size());
   for (const std::uint32_t i : link.blocks_heard()) {
     if (!link.is_known(received, i)) continue;
@@ -38,8 +39,8 @@ void Gathering::hear(const Link& link, const Schema& schema, const Copies& into)
   }
 }
 
-std::optional<Gathering::Sources> Gathering::model(const Links& links, const Schema& schema,
-                                                   Instant now, const Copies& into) const {
+std::optional<ModelAssembly::Sources> ModelAssembly::model(const Links& links, const Schema& schema,
+                                                           Instant now, const Copies& into) const {
   GOSSIPD_ASSERT(into.a.size() == schema.floats() && into.b.size() == schema.floats());
   std::vector<std::pair<NodeId, const Link*>> order(links.begin(), links.end());
   std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
@@ -77,7 +78,7 @@ std::optional<Gathering::Sources> Gathering::model(const Links& links, const Sch
   return sources;
 }
 
-std::vector<bool> Gathering::held(const Links& links, const Schema& schema, Instant now) const {
+std::vector<bool> ModelAssembly::held(const Links& links, const Schema& schema, Instant now) const {
   std::vector<bool> held(schema.blocks().size());
   for (std::size_t i = 0; i < held.size(); ++i) held[i] = is_kept(i, now);
   for (const auto& [peer, link] : links)

@@ -1,7 +1,7 @@
 // Where neighbours are asked to begin when a model is put together from several.
 #include <doctest/doctest.h>
 
-#include "core/node/gathering.h"
+#include "core/node/model_assembly.h"
 
 using namespace gossipd;
 

@@ -1,4 +1,4 @@
-// core/node/gathering.h - a model for a node that has none, put together from what its neighbours
+// core/node/model_assembly.h - a model for a node that has none, put together from what its neighbours
 // tell it.
 //
 // The problem: whoever tells a joiner its model may die half-way, and one neighbour alone is slower
@@ -26,7 +26,7 @@ namespace gossipd {
 // as far apart are worse than that.
 inline constexpr Duration kept_age_max = std::chrono::minutes(10);
 
-class Gathering {
+class ModelAssembly {
  public:
   using Links = std::map<NodeId, const Link*>;  // that are open
   struct Copies {
