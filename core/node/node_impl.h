@@ -294,7 +294,7 @@ class NodeImpl {
   void next_link(Instant now);
   [[nodiscard]] bool has_room(const Neighbour& neighbour) const;
   void balance();
-  [[nodiscard]] double batch_share() const;
+  [[nodiscard]] BatchBalancer::Others others_that_train() const;
   [[nodiscard]] std::uint32_t job_batch() const {
     return last_.job_batch > 0 ? last_.job_batch : last_.batch;
   }
@@ -404,9 +404,6 @@ class NodeImpl {
   Instant rest_until_{};           // no model is taken over before
   Trigger trigger_;
   BatchBalancer balancer_;
-  std::uint32_t batch_ = 0;           // wanted of the trainer; 0: the job's
-  std::uint32_t balanced_batch_ = 0;  // that the trainer has …
-  Step balanced_step_ = 0;            // … since this step
   bool base_valid_ = false;
   bool incoming_is_zero_ = false;
   bool trainer_has_buffer_ = false;

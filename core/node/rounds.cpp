@@ -14,7 +14,6 @@ namespace {
 constexpr std::size_t floats_per_piece = 65536;
 // of the consensus distance that is asked for: a change still worth saying when the models are to agree
 constexpr double finish_threshold_share = 0.5;
-constexpr Step balance_steps = 8;  // of one batch, before it may change again
 constexpr double finish_mixing = 1.0;
 // of training, between two rounds of the final exchange: every turn tells of many others
 constexpr double finish_pace_steps = 2;
@@ -372,43 +371,35 @@ void NodeImpl::end_speech(Neighbour& neighbour, Instant now) {
   next_link(now);
 }
 
-// Of this node's minibatch in relation to the job's; 1 without balancing.
-double NodeImpl::batch_share() const {
-  return batch_ > 0 && job_batch() > 0 ? static_cast<double>(batch_) / job_batch() : 1.0;
+void NodeImpl::balance() {
+  if (!config_.balance.enabled || !steps_allowed()) return;
+  const BatchBalancer::Pace pace{.step = last_.step,
+                                 .step_seconds = last_.step_seconds,
+                                 .batch = last_.batch,
+                                 .job_batch = job_batch()};
+  if (balancer_.on_snapshot(pace, others_that_train()))
+    log(Level::debug, "event=batch from=" + std::to_string(last_.batch) +
+                          " to=" + std::to_string(balancer_.wanted()));
 }
 
-// The batch from now on, by the speeds that the records of the members tell.
-void NodeImpl::balance() {
-  if (!config_.balance.enabled || !steps_allowed() || last_.batch == 0) return;
-  if (last_.step > balanced_step_) balancer_.observe(last_.batch, last_.step_seconds);
-  if (last_.batch != balanced_batch_ || last_.step < balanced_step_) {
-    balanced_batch_ = last_.batch;
-    balanced_step_ = last_.step;
-  }
-  // Some steps of one batch first, so that their smoothed time means something.
-  if (last_.step - balanced_step_ < balance_steps) return;
-  double others = 0;
-  std::uint32_t members = 1;
+// By the speeds that the records of the members tell.
+BatchBalancer::Others NodeImpl::others_that_train() const {
+  BatchBalancer::Others others;
   for (const auto& [id, entry] : directory_.entries()) {
     const MemberRecord& record = entry.record;
     if (id == state_.id || entry.suspect || record.state != MemberState::alive ||
         record.phase != Phase::training || record.samples_per_second <= 0)
       continue;
-    ++members;
-    others += std::min(record.samples_per_second, claims_.rate_max());
+    ++others.members;
+    others.samples_per_second += std::min(record.samples_per_second, claims_.rate_max());
   }
-  const std::uint32_t wanted =
-      balancer_.batch(last_.batch, static_cast<double>(job_batch()) * members, others);
-  if (wanted != last_.batch)
-    log(Level::debug,
-        "event=batch from=" + std::to_string(last_.batch) + " to=" + std::to_string(wanted));
-  batch_ = wanted;
+  return others;
 }
 
 float NodeImpl::own_weight() const {
   const ExchangePolicy& policy = config_.exchange;
   if (!steps_allowed()) return late_ ? static_cast<float>(policy.joiner_weight) : 1.0f;
-  const double by_batch = config_.balance.weight == BalanceWeight::batch ? batch_share() : 1.0;
+  const double by_batch = balancer_.weighs_mixing() ? balancer_.share(job_batch()) : 1.0;
   if (!ramping_) return static_cast<float>(by_batch);
   const double steps = static_cast<double>(last_.step - std::min(last_.step, joined_at_step_));
   const double share = policy.joiner_steps == 0
@@ -457,8 +448,7 @@ Speech NodeImpl::speech_for(const Link& link, double periods, const Trigger::Dec
   if (!fine && policy.loss_trust != LossTrust::off)
     speech.trust = loss_trust(last_.loss, link.peer_loss(now), policy.loss_trust_max);
   // A weight is a minibatch over the job's, or a joiner's share of that.
-  const double heaviest = std::max(
-      1.0, job_batch() > 0 ? static_cast<double>(config_.balance.batch_max) / job_batch() : 1.0);
+  const double heaviest = balancer_.share_max(job_batch());
   const double peer =
       speech.trust * std::clamp(static_cast<double>(link.peer_weight()), 1e-6, heaviest);
   double gain = (fine ? finish_mixing : policy.mixing) *
@@ -511,8 +501,8 @@ void NodeImpl::hand_out(std::vector<float> values, bool replace) {
   update.steps_until_snapshot =
       std::clamp<Step>(look_step_ - std::min(look_step_, last_.step), 1, round_steps());
   update.training = trainer_running_;
-  update.batch = batch_;
-  if (config_.balance.weight == BalanceWeight::rate) update.rate_scale = batch_share();
+  update.batch = balancer_.wanted();
+  if (balancer_.weighs_rate()) update.rate_scale = balancer_.share(job_batch());
   emit(UpdateEffect{std::move(update)});
   recall_if_owing();
 }

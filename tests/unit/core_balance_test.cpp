@@ -1,4 +1,4 @@
-// The minibatch from the speed: the fit against stats worked out by hand, and its fixed point.
+// The minibatch from the speed: the fit against figures worked out by hand, and its fixed point.
 #include <doctest/doctest.h>
 
 #include <array>
@@ -10,61 +10,61 @@ using namespace gossipd;
 
 TEST_CASE("with one batch alone a step's time is proportional to it") {
   const BalancePolicy policy;
-  BatchBalancer balancer(policy);
-  CHECK_FALSE(balancer.observed());
-  CHECK(balancer.batch(32, 64, 100) == 32);
-  for (int i = 0; i < 5; ++i) balancer.observe(32, 0.064);
-  CHECK(balancer.step_time().fixed_s == 0);
-  CHECK(balancer.step_time().per_sample_s == doctest::Approx(0.002));
-  CHECK(balancer.samples_per_second() == doctest::Approx(500));
+  StepTimeFit fit;
+  CHECK_FALSE(fit.observed());
+  CHECK(balanced_batch(policy, fit, 32, 64, 100) == 32);
+  for (int i = 0; i < 5; ++i) fit.observe(32, 0.064);
+  CHECK(fit.step_time().fixed_s == 0);
+  CHECK(fit.step_time().per_sample_s == doctest::Approx(0.002));
+  CHECK(fit.samples_per_second() == doctest::Approx(500));
   // T = 64 / (500 + 1500) = 0.032 s, hence 16 of the 64 samples: the share 500 / 2000.
-  CHECK(balancer.batch(32, 64, 1500) == 16);
+  CHECK(balanced_batch(policy, fit, 32, 64, 1500) == 16);
 }
 
 TEST_CASE("two batches give both parts of the line, and forgetting follows a change of it") {
   const BalancePolicy policy;
-  BatchBalancer balancer(policy);
+  StepTimeFit fit;
   const StepTime truth{0.010, 0.001};
-  for (const std::uint32_t b : {32u, 64u, 32u, 64u}) balancer.observe(b, truth.of(b));
-  CHECK(balancer.step_time().fixed_s == doctest::Approx(0.010));
-  CHECK(balancer.step_time().per_sample_s == doctest::Approx(0.001));
+  for (const std::uint32_t b : {32u, 64u, 32u, 64u}) fit.observe(b, truth.of(b));
+  CHECK(fit.step_time().fixed_s == doctest::Approx(0.010));
+  CHECK(fit.step_time().per_sample_s == doctest::Approx(0.001));
   // s = 64/0.074; T = 100 / (s + 1000); b = (T − a)/c
   const double T = 100 / (64 / 0.074 + 1000);
-  CHECK(balancer.batch(64, 100, 1000) ==
+  CHECK(balanced_batch(policy, fit, 64, 100, 1000) ==
         static_cast<std::uint32_t>(std::round((T - 0.010) / 0.001)));
   // Twice as slow from now on: seen at once, because the line goes through the newest figure.
-  balancer.observe(64, 2 * truth.of(64));
-  CHECK(balancer.step_time().of(64) == doctest::Approx(2 * truth.of(64)));
+  fit.observe(64, 2 * truth.of(64));
+  CHECK(fit.step_time().of(64) == doctest::Approx(2 * truth.of(64)));
   for (int i = 0; i < 60; ++i)
-    balancer.observe(i % 2 == 0 ? 32 : 64, 2 * truth.of(i % 2 == 0 ? 32 : 64));
-  CHECK(balancer.step_time().fixed_s == doctest::Approx(0.020));
-  CHECK(balancer.step_time().per_sample_s == doctest::Approx(0.002));
+    fit.observe(i % 2 == 0 ? 32 : 64, 2 * truth.of(i % 2 == 0 ? 32 : 64));
+  CHECK(fit.step_time().fixed_s == doctest::Approx(0.020));
+  CHECK(fit.step_time().per_sample_s == doctest::Approx(0.002));
 }
 
 TEST_CASE("figures that no machine can have do not spoil the fit") {
   const BalancePolicy policy;
-  BatchBalancer balancer(policy);
-  balancer.observe(32, 0.1);
-  balancer.observe(64, 0.05);  // faster with more: the speed changed
-  CHECK(balancer.step_time().fixed_s == 0);
-  CHECK(balancer.step_time().per_sample_s == doctest::Approx(0.05 / 64));
-  balancer.observe(64, std::nan(""));
-  balancer.observe(0, 1);
-  balancer.observe(64, -1);
-  CHECK(balancer.step_time().per_sample_s == doctest::Approx(0.05 / 64));
+  StepTimeFit fit;
+  fit.observe(32, 0.1);
+  fit.observe(64, 0.05);  // faster with more: the speed changed
+  CHECK(fit.step_time().fixed_s == 0);
+  CHECK(fit.step_time().per_sample_s == doctest::Approx(0.05 / 64));
+  fit.observe(64, std::nan(""));
+  fit.observe(0, 1);
+  fit.observe(64, -1);
+  CHECK(fit.step_time().per_sample_s == doctest::Approx(0.05 / 64));
 }
 
 TEST_CASE("a change within the dead band is not made, and bounds hold") {
   BalancePolicy policy;
   policy.batch_min = 8;
   policy.batch_max = 100;
-  BatchBalancer balancer(policy);
-  balancer.observe(40, 0.040);                // 1000/s
-  CHECK(balancer.batch(40, 86, 1000) == 40);  // 43 would be 7.5 % more
-  CHECK(balancer.batch(40, 90, 1000) == 45);
-  CHECK(balancer.batch(40, 4000, 1000) == 100);
-  CHECK(balancer.batch(40, 4, 1000) == 8);
-  CHECK(balancer.batch(120, 220, 1000) == 100);  // beyond the bounds: no dead band
+  StepTimeFit fit;
+  fit.observe(40, 0.040);                                  // 1000/s
+  CHECK(balanced_batch(policy, fit, 40, 86, 1000) == 40);  // 43 would be 7.5 % more
+  CHECK(balanced_batch(policy, fit, 40, 90, 1000) == 45);
+  CHECK(balanced_batch(policy, fit, 40, 4000, 1000) == 100);
+  CHECK(balanced_batch(policy, fit, 40, 4, 1000) == 8);
+  CHECK(balanced_batch(policy, fit, 120, 220, 1000) == 100);  // beyond the bounds: no dead band
 }
 
 TEST_CASE(
@@ -72,17 +72,16 @@ TEST_CASE(
   for (const double fixed : {0.0, 0.004}) {
     const BalancePolicy policy;
     const std::array<StepTime, 3> truth = {{{fixed, 0.004}, {fixed, 0.002}, {fixed, 0.001}}};
-    std::array<BatchBalancer, 3> balancers = {BatchBalancer(policy), BatchBalancer(policy),
-                                              BatchBalancer(policy)};
+    std::array<StepTimeFit, 3> fits;
     std::array<std::uint32_t, 3> batch = {56, 56, 56};
     for (int round = 0; round < 50; ++round) {
-      for (std::size_t i = 0; i < 3; ++i) balancers[i].observe(batch[i], truth[i].of(batch[i]));
+      for (std::size_t i = 0; i < 3; ++i) fits[i].observe(batch[i], truth[i].of(batch[i]));
       std::array<std::uint32_t, 3> next{};
       for (std::size_t i = 0; i < 3; ++i) {
         double others = 0;
         for (std::size_t j = 0; j < 3; ++j)
-          if (j != i) others += balancers[j].samples_per_second();
-        next[i] = balancers[i].batch(batch[i], 3 * 56, others);
+          if (j != i) others += fits[j].samples_per_second();
+        next[i] = balanced_batch(policy, fits[i], batch[i], 3 * 56, others);
       }
       batch = next;
     }
@@ -96,4 +95,64 @@ TEST_CASE(
       CHECK(truth[i].of(batch[i]) == doctest::Approx(truth[0].of(batch[0])).epsilon(0.12));
     CHECK(batch[0] + batch[1] + batch[2] == doctest::Approx(168).epsilon(0.12));
   }
+}
+
+namespace {
+
+BalancePolicy enabled() {
+  BalancePolicy policy;
+  policy.enabled = true;
+  return policy;
+}
+
+// Half as fast as the one other member: 2 ms for each of the job's 64 samples.
+BatchBalancer::Pace slow_pace(Step step, std::uint32_t batch) {
+  return {.step = step, .step_seconds = 0.002 * batch, .batch = batch, .job_batch = 64};
+}
+constexpr BatchBalancer::Others one_fast{.members = 1, .samples_per_second = 1000};
+
+}  // namespace
+
+TEST_CASE("a batch is kept for some steps before it changes") {
+  const BalancePolicy policy = enabled();
+  BatchBalancer balancer(policy);
+  CHECK(balancer.wanted() == 0);
+  CHECK(balancer.share(64) == 1.0);
+  for (Step step = 1; step < 1 + balance_steps; ++step)
+    CHECK_FALSE(balancer.on_snapshot(slow_pace(step, 64), one_fast));
+  CHECK(balancer.on_snapshot(slow_pace(1 + balance_steps, 64), one_fast));
+  // 128 samples of both at 500 + 1000 samples/s take 85 ms: 43 at 2 ms each.
+  CHECK(balancer.wanted() == 43);
+  CHECK(balancer.share(64) == doctest::Approx(43.0 / 64));
+  // The trainer has the new batch: its time counts from here.
+  CHECK_FALSE(balancer.on_snapshot(slow_pace(20, 43), one_fast));
+  CHECK_FALSE(balancer.on_snapshot(slow_pace(20 + balance_steps, 43), one_fast));
+  CHECK(balancer.wanted() == 43);
+}
+
+TEST_CASE("a step that goes back starts the count anew") {
+  const BalancePolicy policy = enabled();
+  BatchBalancer balancer(policy);
+  CHECK_FALSE(balancer.on_snapshot(slow_pace(100, 64), one_fast));
+  CHECK_FALSE(balancer.on_snapshot(slow_pace(3, 64), one_fast));
+  CHECK_FALSE(balancer.on_snapshot(slow_pace(3 + balance_steps - 1, 64), one_fast));
+  CHECK(balancer.on_snapshot(slow_pace(3 + balance_steps, 64), one_fast));
+}
+
+TEST_CASE("without balancing the job's batch stays, whatever the speeds") {
+  const BalancePolicy policy;
+  BatchBalancer balancer(policy);
+  for (Step step = 0; step < 100; ++step)
+    CHECK_FALSE(balancer.on_snapshot(slow_pace(step, 64), one_fast));
+  CHECK(balancer.wanted() == 0);
+  CHECK(balancer.share(64) == 1.0);
+}
+
+TEST_CASE("the largest share that is believed is the largest batch over the job's") {
+  BalancePolicy policy = enabled();
+  policy.batch_max = 256;
+  const BatchBalancer balancer(policy);
+  CHECK(balancer.share_max(64) == 4.0);
+  CHECK(balancer.share_max(1024) == 1.0);
+  CHECK(balancer.share_max(0) == 1.0);
 }
