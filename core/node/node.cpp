@@ -422,7 +422,7 @@ void NodeImpl::on_time(Instant now) {
   note_attention(now);
   if (stopping_) return;
   detect_failures(now);
-  carry_on_fetching(now);
+  ask_for_file(now);
   if (now >= next_tick_) {
     next_tick_ = now + policy.tick;
     renew_own_record(now);
@@ -529,9 +529,9 @@ NodeView NodeImpl::view(Instant now) const {
   const bool waits_for_disk =
       phase_ == Phase::joining ? !may_say_hello() : phase_ == Phase::leaving && state_.left;
   if (waits_for_disk) view.waiting_for = "the disk to take this node's state";
-  if (fetch_ && phase_ == Phase::preparing)
-    view.waiting_for = "the job's file, " + std::to_string(fetch_->offset) + " of " +
-                       std::to_string(fetch_->file.bytes) + " bytes have come";
+  if (const auto transfer = transfer_.progress(); transfer && phase_ == Phase::preparing)
+    view.waiting_for = "the job's file, " + std::to_string(transfer->bytes) + " of " +
+                       std::to_string(transfer->file.bytes) + " bytes have come";
   view.refusals.assign(refusals_.latest().begin(), refusals_.latest().end());
   std::map<NodeId, double> rtt_ms;
   for (const auto& [id, session] : sessions_)

@@ -10,7 +10,7 @@
 //     joining.cpp   a model for a node that has none
 //     budget.cpp    how many samples the cluster has trained on and is to train on
 //     clones.cpp    two processes under one id
-//     files.cpp     the file that belongs to the job, from one member and to others
+//     files.cpp     the file that belongs to the job
 //     abuse.cpp     quarantine, and what is kept of peers at most
 //
 // Private to core/node. One owner, one thread, no clock of its own.
@@ -30,6 +30,7 @@
 #include "core/node/dial_budget.h"
 #include "core/node/durable_claims.h"
 #include "core/node/final_model.h"
+#include "core/node/job_transfer.h"
 #include "core/node/model_assembly.h"
 #include "core/node/path_watch.h"
 #include "core/wire/control.h"
@@ -100,9 +101,7 @@ class NodeImpl {
     double rtt_seconds = 0;        // smoothed; own bulk on the way is in it
     double least_rtt_seconds = 0;  // what the line itself takes
     std::size_t bulk_outstanding = 0;
-    ControlAllowance allowance;        // until it is established; then the neighbour's
-    std::size_t reads_waiting = 0;     // FileReadEffects that are not answered
-    std::uint32_t unasked_pieces = 0;  // of a file, since the last that was asked for
+    ControlAllowance allowance;  // until it is established; then the neighbour's
   };
   struct Neighbour {
     std::unique_ptr<Link> link;
@@ -127,14 +126,6 @@ class NodeImpl {
     NodeId peer{};
     Trigger::Decision decision;
     double change = 0;  // of the whole model since it was last said there
-  };
-  struct Fetch {
-    JobFile file;
-    std::uint64_t offset = 0;  // of the next piece
-    SessionId session{};       // who is asked; 0: nobody
-    Instant asked{};
-    Instant again{};              // not before
-    std::set<SessionId> without;  // asked in vain
   };
   enum class RoundStage : std::uint8_t { idle, waiting, judge, take_in, look, speak, hand_back };
 
@@ -274,10 +265,8 @@ class NodeImpl {
   void take_over(const std::string& from, Instant now);
 
   // files.cpp
-  void carry_on_fetching(Instant now);
-  void ask_for_piece(Session& session, Instant now);
+  void ask_for_file(Instant now);
   void on_file_request(Session& session, const FileRequest& request);
-  void on_file_absent(Session& session, const FileAbsent& absent, Instant now);
   void on_file_piece(Session& session, std::span<const std::byte> message, Instant now);
 
   // abuse.cpp
@@ -335,7 +324,7 @@ class NodeImpl {
   // job and model
   std::string job_document_;
   Samples budget_samples_ = 0;  // in force: the job's, or state_.budget's
-  std::optional<Fetch> fetch_;  // of the job's file
+  JobTransfer transfer_;
   Schema schema_;
   ModelAssembly assembly_;    // of a model, while this node has none
   bool model_ready_ = false;  // the trainer stands and the schema is known
@@ -387,7 +376,6 @@ class NodeImpl {
   Instant persist_after_{};
   bool persist_due_ = false;
   RefusalLog refusals_;
-  std::set<NodeId> job_asked_;
 
   // the round: one buffer is with the trainer or here
   RoundStage stage_ = RoundStage::idle;

@@ -6,7 +6,6 @@
 
 #include "core/base/printable.h"
 #include "core/node/node_impl.h"
-#include "core/wire/file_piece.h"
 
 namespace gossipd {
 namespace {
@@ -120,6 +119,7 @@ void NodeImpl::close(SessionId id, const std::string& reason, Instant now, bool 
   if (found == sessions_.end()) return;
   const Session session = std::move(found->second);
   sessions_.erase(found);
+  transfer_.on_session_end(id);
   if (tell_driver) emit(CloseEffect{id, reason});
   if (session.outbound && !session.established) ++dials_[session.remote].failures;
   if (!session.theirs) return;
@@ -234,7 +234,7 @@ void NodeImpl::handle(Session& session, Control message, Instant now) {
   } else if (auto* request = std::get_if<FileRequest>(&message)) {
     on_file_request(session, *request);
   } else if (auto* absent = std::get_if<FileAbsent>(&message)) {
-    on_file_absent(session, *absent, now);
+    if (transfer_.on_absent(session.id, absent->file)) ask_for_file(now);
   } else if (auto* ready = std::get_if<Ready>(&message)) {
     if (session.ready_theirs) return refuse(session, Error{"handshake", "a second ready"}, now);
     session.ready_theirs = *ready;
@@ -415,7 +415,7 @@ void NodeImpl::establish(Session& session, Instant now) {
   send(session, Digest{directory_.digest()});
   send_stats(session, 0, now);
   if (state_.job == JobHash{} && hello.job != JobHash{}) send(session, JobRequest{});
-  carry_on_fetching(now);
+  ask_for_file(now);
   if (model_ready_) {
     if (phase_ == Phase::joining && has_model_) begin_training(now);
     send_ready(session, now);
