@@ -22,8 +22,8 @@ usage: deploy/quickstart.sh [options]
   --data DIR         where the job's data lies (default /usr/share/datasets/fashion-mnist)
   --seed N           another random seed than the job's
   --set KEY=VALUE    a setting for every daemon, for example exchange.codec=int8; may be repeated
-  --torch WHICH      LibTorch: debian (CPU), wheel (PyPI's with CUDA, in build/torch), or auto: wheel where there is an NVIDIA driver
-                     (default auto; also GOSSIPD_TORCH)
+  --torch WHICH      LibTorch: debian (CPU), wheel (PyPI's, with CUDA, in build/torch), or auto:
+                     wheel where there is an NVIDIA driver (default auto; also GOSSIPD_TORCH)
   --keep             leave the daemons running at the end
   --stop             stop daemons that were left running, and exit
   --dir DIR          state and logs (default build/quickstart)
@@ -38,7 +38,7 @@ fail() {
   exit "${2:-1}"
 }
 
-# ---- options --------------------------------------------------------------------------------------
+# ---- options
 
 nodes=3
 exchange=on
@@ -76,10 +76,11 @@ done
 [[ $nodes =~ ^[1-9][0-9]?$ ]] || fail "--nodes: '$nodes' is not a number from 1 to 99" 2
 [[ $exchange == on || $exchange == off ]] || fail "--exchange: '$exchange' is neither on nor off" 2
 [[ -z $seed || $seed =~ ^[0-9]+$ ]] || fail "--seed: '$seed' is not a number" 2
-[[ $torch == auto || $torch == debian || $torch == wheel ]] || fail "--torch: '$torch' is none of auto, debian and wheel" 2
+[[ $torch == auto || $torch == debian || $torch == wheel ]] ||
+  fail "--torch: '$torch' is none of auto, debian and wheel" 2
 [[ -r $job ]] || fail "--job: $job cannot be read" 2
 
-# ---- daemons --------------------------------------------------------------------------------------
+# ---- daemons
 
 pids=()
 rest=()
@@ -101,7 +102,7 @@ stop_processes() {
   for pid in "$@"; do
     while alive "$pid" && ((SECONDS < deadline)); do sleep 0.1; done
     if alive "$pid"; then
-      printf 'quickstart: process %s did not stop within %s s and is killed\n' "$pid" "$stop_limit_s" >&2
+      say "quickstart: process $pid did not stop within $stop_limit_s s and is killed" >&2
       kill -KILL "$pid" 2>/dev/null || true
     fi
   done
@@ -143,8 +144,8 @@ start_node() {
   rest+=("127.0.0.1:$port")
   ((number > 1)) || founder=127.0.0.1:$peer_port
   OMP_NUM_THREADS=$threads OPENBLAS_NUM_THREADS=$threads setsid "$programs/gossipd" \
-    --name "node$number" --state-dir "$directory/state" --key-file "$state/cluster.key" --data "$data" \
-    --listen "127.0.0.1:$peer_port" --rest "127.0.0.1:$port" --threads "$threads" \
+    --name "node$number" --state-dir "$directory/state" --key-file "$state/cluster.key" \
+    --data "$data" --listen "127.0.0.1:$peer_port" --rest "127.0.0.1:$port" --threads "$threads" \
     --exchange "$exchange" "${settings[@]}" "$@" >"$directory/log" 2>&1 </dev/null &
   pids+=($!)
   echo $! >"$directory/pid"
@@ -168,12 +169,13 @@ on_exit() {
   trap - EXIT
   trap '' INT TERM HUP
   [[ -t 1 ]] && printf '\e[?25h'
-  ((code == 0)) || ((${#pids[@]} == 0)) || printf 'quickstart: stopping the daemons; logs lie in %s/node*/log\n' "$state" >&2
+  ((code == 0)) || ((${#pids[@]} == 0)) ||
+    say "quickstart: stopping the daemons; logs are in $state/node*/log" >&2
   ((${#pids[@]} == 0)) || stop_processes "${pids[@]}"
   exit "$code"
 }
 
-# ---- build ----------------------------------------------------------------------------------------
+# ---- build
 
 build() {
   local log=$root/build/quickstart-build.log began=$SECONDS preset=release wheel
@@ -182,7 +184,10 @@ build() {
   [[ -z $wheel ]] || preset=release-wheel
   say "building gossipd and gossipctl (log: $log)"
   cd "$root"
-  if ! { cmake --preset "$preset" "-DGOSSIPD_TORCH_DIR=$wheel" && cmake --build --preset "$preset" --parallel "$(nproc)" --target gossipd gossipctl; } >"$log" 2>&1; then
+  if ! {
+    cmake --preset "$preset" "-DGOSSIPD_TORCH_DIR=$wheel" &&
+      cmake --build --preset "$preset" --parallel "$(nproc)" --target gossipd gossipctl
+  } >"$log" 2>&1; then
     show_log "$log"
     fail "the build failed; its log is $log"
   fi
@@ -190,21 +195,26 @@ build() {
   say "built in $((SECONDS - began)) s"
 }
 
-# ---- progress -------------------------------------------------------------------------------------
+# ---- progress
 
 # What every node says about itself: one JSON object a line; nothing for one that does not answer.
 statuses() {
   local address
-  for address in "${rest[@]}"; do curl --silent --fail --max-time 3 "http://$address/v1/status" || true; done
+  for address in "${rest[@]}"; do
+    curl --silent --fail --max-time 3 "http://$address/v1/status" || true
+  done
 }
 
 # jq's words for people.
 # shellcheck disable=SC2016
 words='
   def fixed($digits): if . == null then "-" else
-      (. * pow(10; $digits) | round | tostring | if startswith("-") then ["-", .[1:]] else ["", .] end) as [$sign, $text]
-      | (if ($text | length) <= $digits then ("0" * ($digits + 1 - ($text | length))) + $text else $text end) as $all
-      | $sign + $all[:($all | length) - $digits] + (if $digits > 0 then "." + $all[-$digits:] else "" end) end;
+      (. * pow(10; $digits) | round | tostring
+        | if startswith("-") then ["-", .[1:]] else ["", .] end) as [$sign, $text]
+      | ($digits + 1 - ($text | length)) as $short
+      | (if $short > 0 then ("0" * $short) + $text else $text end) as $all
+      | $sign + $all[:($all | length) - $digits]
+        + (if $digits > 0 then "." + $all[-$digits:] else "" end) end;
   def bytes: if . == null then "-" elif . < 1e6 then (. / 1e3 | fixed(1)) + " kB"
       elif . < 1e9 then (. / 1e6 | fixed(1)) + " MB" else (. / 1e9 | fixed(2)) + " GB" end;
   def percent($digits): if . == null then "-" else (. * 100 | fixed($digits)) + " %" end;
@@ -219,20 +229,26 @@ words='
 # shellcheck disable=SC2016
 screen=$words'
   def bar: (progress * 40 | floor) as $full | ("#" * $full // "") + ("-" * (40 - $full) // "");
-  "  [" + bar + "] " + (progress | percent(1)) + ", " + (left | duration) + " left, " + ($seconds | duration) + " so far", "",
-  (["", "NODE", "PHASE", "STEP", "SAMPLES/S", "LOSS", "ACCURACY", "SPREAD", "SENT", "OF EVERY STEP"],
-   (.[] | ["", .name, .phase, "\(.step)", (.samples_per_second | fixed(0)), (.loss | fixed(3)), (.accuracy | percent(2)), (.consensus_distance | fixed(4)),
-           (.bytes_sent_total | bytes),
-           (if .dense_baseline_bytes > 0 then .bytes_sent_total / .dense_baseline_bytes | percent(2) else "-" end)])
-   | [., [2, 10, 11, 9, 11, 8, 11, 9, 11, 14]] | transpose | map((.[0] // "") + " " * ([1, .[1] - (.[0] | length)] | max)) | join("")),
-  "", "  every node trains on its own \(100 / $nodes | fixed(0)) % of the data; logs: \($state)/node*/log"
+  "  [" + bar + "] " + (progress | percent(1)) + ", " + (left | duration) + " left, "
+    + ($seconds | duration) + " so far", "",
+  (["", "NODE", "PHASE", "STEP", "SAMPLES/S", "LOSS", "ACCURACY", "DISTANCE", "SENT", "OF DENSE"],
+   (.[] | ["", .name, .phase, "\(.step)", (.samples_per_second | fixed(0)), (.loss | fixed(3)),
+           (.accuracy | percent(2)), (.consensus_distance | fixed(4)), (.bytes_sent_total | bytes),
+           (if .dense_baseline_bytes > 0
+            then .bytes_sent_total / .dense_baseline_bytes | percent(2) else "-" end)])
+   | [., [2, 10, 11, 9, 11, 8, 11, 10, 11, 9]] | transpose
+   | map((.[0] // "") + " " * ([1, .[1] - (.[0] | length)] | max)) | join("")),
+  "", "  each node trains on its own \(100 / $nodes | fixed(0)) % of the data; "
+    + "logs: \($state)/node*/log"
 '
 
 # One line, for files and CI.
 # shellcheck disable=SC2016
 line=$words'
-  "\(progress | percent(1)) \($seconds | duration), \(left | duration) left, loss \(mean(.loss) | fixed(3)), " +
-  "accuracy \(map(.accuracy | percent(2)) | join(" ")), \(map(.samples_per_second) | add | fixed(0)) samples/s, " +
+  "\(progress | percent(1)) \($seconds | duration), \(left | duration) left, " +
+  "loss \(mean(.loss) | fixed(3)), " +
+  "accuracy \(map(.accuracy | percent(2)) | join(" ")), " +
+  "\(map(.samples_per_second) | add | fixed(0)) samples/s, " +
   "sent \(map(.bytes_sent_total | bytes) | join(" ")), \(map(.phase) | unique | join("/"))"
 '
 
@@ -241,7 +257,8 @@ show() {
   local seconds=$((SECONDS - trained_from)) now=$1
   if [[ -t 1 ]]; then
     local text
-    text=$(jq --raw-output --slurp --argjson seconds "$seconds" --argjson nodes "$nodes" --arg state "$state" "$screen" <<<"$now")
+    text=$(jq --raw-output --slurp --argjson seconds "$seconds" --argjson nodes "$nodes" \
+      --arg state "$state" "$screen" <<<"$now")
     # Home, each line to its end, the rest of the screen: no flicker.
     printf '\e[H\n%s\e[K\n\e[J' "${text//$'\n'/$'\e[K\n'}"
   elif ((SECONDS - shown_at >= 10)); then
@@ -250,14 +267,18 @@ show() {
   fi
 }
 
-# true when the filter holds for the statuses of all nodes.
-all_nodes() { jq --slurp --exit-status --argjson nodes "$nodes" "length == \$nodes and all(.[]; $2)" <<<"$1" >/dev/null; }
+# True when the filter $2 holds for the statuses $1 of all nodes.
+all_nodes() {
+  jq --slurp --exit-status --argjson nodes "$nodes" "length == \$nodes and all(.[]; $2)" \
+    <<<"$1" >/dev/null
+}
 
-# ---- the run --------------------------------------------------------------------------------------
+# ---- the run
 
 mkdir -p "$state"
 exec 9>"$state.lock"
-flock --nonblock 9 || fail "another quickstart runs in $state; end it, or give this one its own --dir"
+flock --nonblock 9 ||
+  fail "another quickstart runs in $state; end it, or give this one its own --dir"
 stop_left_running
 [[ $only_stop == no ]] || exit 0
 
@@ -289,7 +310,8 @@ start_node 1 --job "$job" 9>&-
 deadline=$((SECONDS + start_limit_s))
 until [[ -s $state/cluster.key ]]; do
   check_alive
-  ((SECONDS < deadline)) || fail "node1 wrote no key within $start_limit_s s; its log is $state/node1/log"
+  ((SECONDS < deadline)) ||
+    fail "node1 wrote no key within $start_limit_s s; its log is $state/node1/log"
   sleep 0.05
 done
 for ((number = 2; number <= nodes; ++number)); do start_node "$number" --join "$founder" 9>&-; done
@@ -304,20 +326,22 @@ seconds=$((SECONDS - trained_from))
 deadline=$((SECONDS + end_limit_s))
 until all_nodes "$now" '.checkpoints.final.accuracy != null'; do
   check_alive
-  ((SECONDS < deadline)) || fail "not every node measured its final model within $end_limit_s s; logs lie in $state/node*/log"
+  ((SECONDS < deadline)) ||
+    fail "some nodes did not measure the final model within $end_limit_s s; logs: $state/node*/log"
   sleep 0.5
   now=$(statuses)
 done
 shown_at=-10
 show "$now"
 
-# ---- the result -----------------------------------------------------------------------------------
+# ---- the result
 
 # shellcheck disable=SC2016
 result=$(jq --compact-output --slurp --argjson seconds "$seconds" --arg exchange "$exchange" '{
   nodes: length,
   accuracy: map(.checkpoints.final.accuracy),
-  consensus_distance: (if $exchange == "on" and length > 1 then map(.consensus_distance) | max else null end),
+  consensus_distance: (if $exchange == "on" and length > 1
+    then map(.consensus_distance) | max else null end),
   samples: (map(.cluster_samples) | max),
   steps: (map(.step) | add),
   bytes_sent: (map(.bytes_sent_total) | add),
@@ -332,7 +356,8 @@ if [[ $keep == yes ]]; then
   pids=()  # no longer this script's to stop
   say "the daemons stay up:"
   for address in "${rest[@]}"; do say "  $programs/gossipctl --rest $address members"; done
-  say "stop them with: deploy/quickstart.sh --stop$([[ $state == "$root/build/quickstart" ]] || printf ' --dir %s' "$state")"
+  where=$([[ $state == "$root/build/quickstart" ]] || printf ' --dir %s' "$state")
+  say "stop them with: deploy/quickstart.sh --stop$where"
 else
   stopping=("${pids[@]}")
   stop_processes "${stopping[@]}"

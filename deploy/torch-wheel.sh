@@ -1,16 +1,18 @@
 #!/usr/bin/env bash
-# deploy/torch-wheel.sh - LibTorch with CUDA from PyPI, into a folder of its own; the system stays as it is.
+# deploy/torch-wheel.sh - fetches LibTorch with CUDA from PyPI into its own folder; the system stays
+# as it is.
 #
 #     deploy/torch-wheel.sh [--choose auto|debian|wheel] [DIR]
 #
-# Prints the folder for -DGOSSIPD_TORCH_DIR=…, or nothing where Debian's LibTorch is the right one. `auto` (or what
-# GOSSIPD_TORCH says): the wheel on a box with an NVIDIA driver. DIR: default build/torch. Needs python3 with venv
-# and about 6 GB; what is there already is not fetched again.
+# Prints the folder for -DGOSSIPD_TORCH_DIR=…, or nothing where Debian's LibTorch is the right one.
+# `auto`, the default unless GOSSIPD_TORCH says otherwise, takes the wheel on a box with an NVIDIA
+# driver. DIR is build/torch by default. Needs python3 with venv and about 6 GB. Fetches only what
+# is missing.
 set -euo pipefail
 
 version=2.15.0  # built and tested with it
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
-driver=${GOSSIPD_NVIDIA_DRIVER:-/proc/driver/nvidia/version}  # the file by which a driver is known
+driver=${GOSSIPD_NVIDIA_DRIVER:-/proc/driver/nvidia/version}  # present where there is a driver
 
 fail() {
   printf 'torch-wheel: %s\n' "$1" >&2
@@ -29,7 +31,10 @@ while (($#)); do
   (($#)) && shift
 done
 
-has_gpu() { [[ -r $driver ]] || { command -v nvidia-smi >/dev/null && nvidia-smi --list-gpus >/dev/null 2>&1; }; }
+has_gpu() {
+  [[ -r $driver ]] ||
+    { command -v nvidia-smi >/dev/null && nvidia-smi --list-gpus >/dev/null 2>&1; }
+}
 
 case $choice in
   debian) exit 0 ;;
@@ -38,16 +43,22 @@ case $choice in
   *) fail "'$choice' is none of auto, debian and wheel (--choose, or GOSSIPD_TORCH)" 2 ;;
 esac
 
+without_wheel="choose Debian's LibTorch, without CUDA, by GOSSIPD_TORCH=debian"
 torch_of() { echo "$folder/venv/lib/python3"*/site-packages/torch; }
 if [[ $(cat "$folder/version" 2>/dev/null) != "$version" ]]; then
   printf 'fetching LibTorch %s with CUDA into %s (some GB)\n' "$version" "$folder" >&2
-  python3 -c 'import ensurepip, venv' 2>/dev/null || fail "python3 cannot make a virtual environment; install python3-venv, or choose Debian's LibTorch with GOSSIPD_TORCH=debian"
+  python3 -c 'import ensurepip, venv' 2>/dev/null ||
+    fail "python3 cannot make a virtual environment; install python3-venv, or $without_wheel"
   rm -rf "$folder"
   mkdir -p "$folder"
   log=$folder/log
-  { python3 -m venv "$folder/venv" && "$folder/venv/bin/pip" install --disable-pip-version-check --no-cache-dir "torch==$version"; } >"$log" 2>&1 ||
-    fail "torch $version could not be fetched ($(tail -n 1 "$log")); its log is $log; GOSSIPD_TORCH=debian takes Debian's LibTorch, without CUDA"
+  {
+    python3 -m venv "$folder/venv" &&
+      "$folder/venv/bin/pip" install --disable-pip-version-check --no-cache-dir "torch==$version"
+  } >"$log" 2>&1 ||
+    fail "torch $version could not be fetched ($(tail -n 1 "$log")); log: $log; $without_wheel"
   echo "$version" >"$folder/version"
 fi
-[[ -e $(torch_of)/lib/libtorch.so ]] || fail "$folder holds no whole wheel; remove it and start again"
+[[ -e $(torch_of)/lib/libtorch.so ]] ||
+  fail "$folder holds an incomplete wheel; remove it and start again"
 torch_of

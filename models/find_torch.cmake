@@ -1,11 +1,13 @@
-# TORCH_LIBRARIES: Debian's libtorch-dev, or what GOSSIPD_TORCH_DIR names. GOSSIPD_C10D_DEFINITIONS and
-# GOSSIPD_C10D_OPTIONS: how models/device_group.cpp is compiled, by what may be used of c10d.
+# Sets TORCH_LIBRARIES to Debian's libtorch-dev, or to what GOSSIPD_TORCH_DIR names, and
+# GOSSIPD_C10D_DEFINITIONS and GOSSIPD_C10D_OPTIONS, which compile models/device_group.cpp, to what
+# is usable of c10d.
 #
-# LibTorch's own CMake package for CUDA asks for a CUDA toolkit with its compiler, though whoever links LibTorch needs
-# none of it: a driver is enough to run. A wheel is therefore linked by its files.
+# LibTorch's own CMake package for CUDA asks for a CUDA toolkit with its compiler, although linking
+# LibTorch needs no toolkit and running it needs only a driver. So a wheel is linked by its files.
 
-# gossipd_find_c10d(<include folder>…): LibTorch's headers of its backends include those of Gloo, which no wheel brings (only
-# pointers to its types are used, so that Debian's do for any LibTorch), and of NCCL and CUDA's runtime, which wheels of NVIDIA's bring.
+# gossipd_find_c10d(<include folder>…): the headers of LibTorch's backends include those of Gloo,
+# of NCCL and of CUDA's runtime. NVIDIA's wheels bring the last two. No wheel brings Gloo's, but
+# only pointers to its types are used, so Debian's headers do for any LibTorch.
 include(CheckCXXSourceCompiles)
 macro(gossipd_find_c10d)
   set(GOSSIPD_C10D_OPTIONS ${ARGN})
@@ -14,7 +16,9 @@ macro(gossipd_find_c10d)
   set(CMAKE_REQUIRED_INCLUDES ${ARGN})
   set(CMAKE_REQUIRED_DEFINITIONS -DUSE_C10D_GLOO)
   check_cxx_source_compiles("#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
-    int main() { return c10d::ProcessGroupGloo::createDeviceForHostname(\"127.0.0.1\") == nullptr; }" GOSSIPD_C10D_GLOO)
+    int main() {
+      return c10d::ProcessGroupGloo::createDeviceForHostname(\"127.0.0.1\") == nullptr;
+    }" GOSSIPD_C10D_GLOO)
   set(CMAKE_REQUIRED_DEFINITIONS -DUSE_C10D_NCCL)
   check_cxx_source_compiles("#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
     int main() { return c10d::ProcessGroupNCCL::Options::create() == nullptr; }" GOSSIPD_C10D_NCCL)
@@ -35,22 +39,27 @@ if(NOT GOSSIPD_TORCH_DIR)
 endif()
 
 set(torch_lib ${GOSSIPD_TORCH_DIR}/lib)
-foreach(wanted include/torch/csrc/api/include/torch/torch.h lib/libtorch.so lib/libtorch_cpu.so lib/libc10.so)
+foreach(wanted include/torch/csrc/api/include/torch/torch.h
+    lib/libtorch.so lib/libtorch_cpu.so lib/libc10.so)
   if(NOT EXISTS ${GOSSIPD_TORCH_DIR}/${wanted})
     message(FATAL_ERROR "GOSSIPD_TORCH_DIR: ${GOSSIPD_TORCH_DIR} has no ${wanted}; "
-                        "it must be the folder torch of an installed wheel (pip install --target DIR torch: DIR/torch), or an unpacked libtorch")
+      "it must be the folder torch of an installed wheel "
+      "(pip install --target DIR torch: DIR/torch), or an unpacked libtorch")
   endif()
 endforeach()
 
 add_library(gossipd_torch INTERFACE IMPORTED)
 target_include_directories(gossipd_torch SYSTEM INTERFACE
   ${GOSSIPD_TORCH_DIR}/include ${GOSSIPD_TORCH_DIR}/include/torch/csrc/api/include)
-target_link_libraries(gossipd_torch INTERFACE ${torch_lib}/libtorch.so ${torch_lib}/libtorch_cpu.so ${torch_lib}/libc10.so)
+target_link_libraries(gossipd_torch INTERFACE
+  ${torch_lib}/libtorch.so ${torch_lib}/libtorch_cpu.so ${torch_lib}/libc10.so)
 if(EXISTS ${torch_lib}/libtorch_cuda.so)
-  # Nothing of it is called by name: it registers its kernels when it is loaded.
-  target_link_libraries(gossipd_torch INTERFACE -Wl,--push-state,--no-as-needed ${torch_lib}/libtorch_cuda.so ${torch_lib}/libc10_cuda.so -Wl,--pop-state)
+  # Nothing in it is called by name: it registers its kernels when it is loaded.
+  target_link_libraries(gossipd_torch INTERFACE -Wl,--push-state,--no-as-needed
+    ${torch_lib}/libtorch_cuda.so ${torch_lib}/libc10_cuda.so -Wl,--pop-state)
 endif()
-# NVIDIA's libraries are wheels of their own beside torch; libtorch finds them by itself, the linker has to be told.
+# NVIDIA's libraries are separate wheels beside torch. libtorch finds them itself; the linker must
+# be told where they are.
 file(GLOB nvidia_libs ${GOSSIPD_TORCH_DIR}/../nvidia/*/lib)
 foreach(folder ${nvidia_libs})
   target_link_options(gossipd_torch INTERFACE -Wl,-rpath-link,${folder})

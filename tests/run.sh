@@ -1,25 +1,28 @@
 #!/usr/bin/env bash
-# tests/run.sh - everything that must hold, from a fresh checkout: installs, builds, runs it all under ctest.
+# tests/run.sh - from a fresh checkout: installs, builds and runs every test under ctest.
 #
-# Goes through the parts below one after the other, also when an earlier one fails, and ends with one
-# line "N passed, N failed". A part that cannot be built counts as one failure. Build logs and ctest's
-# reports lie in build/test-logs/.
+# Goes through the parts below one after the other, even when an earlier one fails, and ends with
+# the line "N passed, N failed". A part that does not build counts as one failure. Build logs and
+# ctest's reports are in build/test-logs/.
 set -euo pipefail
 
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 logs=$root/build/test-logs
 parts_all=(unit e2e asan tsan fuzz)
-parts_asked=(wheel)  # that run only when they are named
+parts_asked=(wheel)  # run only when named
 
 usage() {
   cat <<'TEXT'
-usage: tests/run.sh [--only PART] ...     PART: one of these, may be repeated; default: all but wheel
+usage: tests/run.sh [--only PART] ...
+  --only may be repeated; by default every PART but wheel runs:
   unit   preset dev, warnings as errors: unit tests, simulator, style
   e2e    preset dev: real processes on this machine
   asan   preset asan: unit tests and simulator under AddressSanitizer and UndefinedBehaviorSanitizer
-  tsan   preset tsan: unit tests without LibTorch under ThreadSanitizer (the simulator has one thread); preset no-torch configures
+  tsan   preset tsan: unit tests without LibTorch under ThreadSanitizer (not the simulator, which
+         has one thread); preset no-torch must configure
   fuzz   preset fuzz: each fuzz target for a short time
-  wheel  preset dev-wheel: what uses LibTorch, with that of PyPI (deploy/torch-wheel.sh; fetches 2.7 GB): its unit tests, real processes
+  wheel  preset dev-wheel: unit tests and real processes that use LibTorch, with PyPI's in place of
+         Debian's (deploy/torch-wheel.sh; fetches 2.7 GB)
 TEXT
 }
 
@@ -50,13 +53,16 @@ note() {
   printf '==== %s\n' "$1"
 }
 
-# Configures preset $1, with `options`, and builds the targets that follow (all, when none is named).
+# Configures preset $1 with `options` and builds the targets that follow, or all.
 options=()
 build() {
   local preset=$1 log=$logs/$1-build.log began=$SECONDS
   shift
   printf '==== %s: building\n' "$preset"
-  if { cmake --preset "$preset" "${options[@]}" && cmake --build --preset "$preset" --parallel "$(nproc)" ${1:+--target "$@"}; } >"$log" 2>&1; then
+  if {
+    cmake --preset "$preset" "${options[@]}" &&
+      cmake --build --preset "$preset" --parallel "$(nproc)" ${1:+--target "$@"}
+  } >"$log" 2>&1; then
     printf '==== %s: built in %s s\n' "$preset" $((SECONDS - began))
     return 0
   fi
@@ -67,38 +73,44 @@ build() {
   return 1
 }
 
-# Runs ctest on preset $2 with the arguments that follow, as part $1, and counts.
+# Runs ctest on preset $2 with the arguments that follow, as part $1, and counts its results.
 check() {
   local part=$1 preset=$2 report=$logs/$1.txt began=$SECONDS ok bad
   shift 2
-  "${runner[@]}" ctest --test-dir "build/$preset" --output-on-failure --no-tests=error --parallel "$(nproc)" \
-    --output-junit "$logs/$part.xml" "$@" 2>&1 | tee "$report" || true
+  "${runner[@]}" ctest --test-dir "build/$preset" --output-on-failure --no-tests=error \
+    --parallel "$(nproc)" --output-junit "$logs/$part.xml" "$@" 2>&1 | tee "$report" || true
   # "97% tests passed, 1 tests failed out of 30"
-  read -r bad ok < <(sed -nE 's/.* tests passed, ([0-9]+) tests failed out of ([0-9]+)$/\1 \2/p' "$report"; echo "1 1")
+  read -r bad ok < <(
+    sed -nE 's/.* tests passed, ([0-9]+) tests failed out of ([0-9]+)$/\1 \2/p' "$report"
+    echo "1 1"
+  )
   failed=$((failed + bad))
   passed=$((passed + ok - bad))
   note "$part: $((ok - bad)) passed, $bad failed in $((SECONDS - began)) s"
-  # A test that needed another try is named.
+  # Name the tests that needed another try.
   local times name
   while read -r times name; do
     note "$part: $name failed $times time(s), see $report"
   done < <(sed -nE 's/.*Test +#[0-9]+: ([^ ]+) \.+ *\*\*\*.*/\1/p' "$report" | sort | uniq -c)
 }
 
-# Of all fuzz targets, as libFuzzer counts them at the end of each (so ctest must keep the end of what they print).
+# The inputs that all fuzz targets executed. libFuzzer prints the count at the end of a run, so
+# ctest must keep the end of the output.
 executions() {
-  sed -nE 's/.*stat::number_of_executed_units: *([0-9]+).*/\1/p' "$logs/fuzz.xml" | awk '{sum += $1} END {print sum + 0}'
+  sed -nE 's/.*stat::number_of_executed_units: *([0-9]+).*/\1/p' "$logs/fuzz.xml" |
+    awk '{sum += $1} END {print sum + 0}'
 }
 
-# The sanitizers of GCC 12 and clang 14 do not know address spaces as random as new kernels make them.
+# New kernels randomise addresses more than the sanitizers of GCC 12 and clang 14 can handle.
 runner=()
 plain_addresses() {
-  runner=()
-  if setarch "$(uname -m)" --addr-no-randomize true 2>/dev/null; then runner=(setarch "$(uname -m)" --addr-no-randomize); fi
+  runner=(setarch "$(uname -m)" --addr-no-randomize)
+  "${runner[@]}" true 2>/dev/null || runner=()
 }
 
-# A test runs out of memory on purpose, and expects what malloc says then.
-export ASAN_OPTIONS="allocator_may_return_null=1:detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1${ASAN_OPTIONS:+:$ASAN_OPTIONS}"
+# One test exhausts memory on purpose and expects malloc to return null.
+asan=allocator_may_return_null=1:detect_leaks=1:detect_stack_use_after_return=1
+export ASAN_OPTIONS="$asan:strict_string_checks=1${ASAN_OPTIONS:+:$ASAN_OPTIONS}"
 export LSAN_OPTIONS="suppressions=$root/tests/lsan.supp:print_suppressions=0"
 export UBSAN_OPTIONS="print_stacktrace=1"
 export TSAN_OPTIONS="suppressions=$root/tests/tsan.supp:halt_on_error=1:second_deadlock_stack=1"
@@ -108,7 +120,8 @@ run_part() {
   options=()
   case $1 in
     unit) build dev && check unit dev --exclude-regex '^e2e\.' ;;
-    # Real processes in real time, on a machine that others share: one that fails has two more tries, and is named.
+    # Real processes in real time on a shared machine: a failing test gets two more tries and is
+    # named.
     e2e) build dev && check e2e dev --tests-regex '^e2e\.' --repeat until-pass:3 ;;
     asan)
       plain_addresses
@@ -124,7 +137,8 @@ run_part() {
       ;;
     fuzz)
       plain_addresses
-      build fuzz fuzzers && check fuzz fuzz --test-output-truncation head && note "fuzz: $(executions) inputs executed"
+      build fuzz fuzzers && check fuzz fuzz --test-output-truncation head &&
+        note "fuzz: $(executions) inputs executed"
       ;;
     wheel)
       local torch
@@ -134,7 +148,8 @@ run_part() {
         return
       fi
       options=("-DGOSSIPD_TORCH_DIR=$torch")
-      build dev-wheel && check wheel dev-wheel --tests-regex '^(unit\.(models|lab)|e2e\.)' --repeat until-pass:2
+      build dev-wheel &&
+        check wheel dev-wheel --tests-regex '^(unit\.(models|lab)|e2e\.)' --repeat until-pass:2
       ;;
   esac
 }

@@ -5,8 +5,7 @@
 // the next step boundary, later fills the same buffer with its parameters and gives it back
 // (Snapshot). The next snapshot is therefore always taken after the last update was applied and
 // nothing is mixed twice. The trainer never waits for the buffer while it has steps to make. The
-// core may ask for it early (RequestSnapshotEffect); it then comes at the end of the step that is being
-// made.
+// core may ask for it early (RequestSnapshotEffect); it then comes at the end of the current step.
 #pragma once
 
 #include "core/base/types.h"

@@ -18,10 +18,10 @@
 //   automatic  change, but θ is found from slowdown_max = s. A model at relative distance D from
 //              its neighbours' is behind (or beside) them by as many steps as its drift u needs to
 //              cover D: D/‖u‖. Over a horizon of T steps that is a fraction D/(‖u‖·T) of its
-//              progress. θ is controlled so that the largest D of the open links (counters.consensus_distance)
-//              stays at s·‖u‖·T: ln θ += automatic_gain·ln(s·‖u‖·T / D) in a round that sees a new
-//              D, both ‖·‖ relative to ‖x‖. Our own rule; a proxy of the slow-down (it takes all of
-//              D as lag), not a proof.
+//              progress. θ is controlled so that the largest D of the open links
+//              (counters.consensus_distance) stays at s·‖u‖·T: ln θ += automatic_gain·ln(s·‖u‖·T /
+//              D) in a round that sees a new D, both ‖·‖ relative to ‖x‖. Our own rule; a proxy of
+//              the slow-down (it takes all of D as lag), not a proof.
 //
 // Only what a training node says while it trains is decided here: a first turn, a new link, leaving
 // and the final exchange follow their own rule (core/node/rounds.cpp). Pure; core strand. Units:

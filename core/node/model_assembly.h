@@ -1,5 +1,5 @@
-// core/node/model_assembly.h - a model for a node that has none, put together from what its neighbours
-// tell it.
+// core/node/model_assembly.h - a model for a node that has none, put together from what its
+// neighbours tell it.
 //
 // The problem: whoever tells a joiner its model may die half-way, and one neighbour alone is slower
 // than several. So a block counts if any open link holds it, or if a link that has ended held it,

@@ -12,7 +12,7 @@ namespace gossipd {
 namespace {
 
 constexpr std::size_t floats_per_piece = 65536;
-// of the consensus distance that is asked for: a change still worth saying when the models are to agree
+// of the consensus distance that is asked for: a change still worth saying when models are to agree
 constexpr double finish_threshold_share = 0.5;
 constexpr double finish_mixing = 1.0;
 // of training, between two rounds of the final exchange: every turn tells of many others

@@ -78,8 +78,8 @@ class Agreement(ClusterTest):
         accuracy = sum(s["accuracy"] for s in statuses) / len(statuses)
         sent = sum(s["bytes_sent_total"] for s in statuses)
         print(
-            f"accuracy: lab {lab['accuracy_mean']:.4f}, daemons {accuracy:.4f}; bytes: lab {lab['bytes']:.0f}, daemons {sent} "
-            f"({100 * (sent / lab['bytes'] - 1):+.1f} %)",
+            f"accuracy: lab {lab['accuracy_mean']:.4f}, daemons {accuracy:.4f}; bytes: lab"
+            f" {lab['bytes']:.0f}, daemons {sent} ({100 * (sent / lab['bytes'] - 1):+.1f} %)",
             flush=True,
         )
         self.assertLessEqual(abs(accuracy - lab["accuracy_mean"]), ACCURACY_POINTS / 100)

@@ -1,4 +1,6 @@
-"""Batch by speed in real daemons: a machine that slows down gets less, the others take over what it leaves."""
+"""Batch by speed in real daemons: a machine that slows down gets less, the others take over what it
+leaves.
+"""
 
 import signal
 import threading
@@ -42,10 +44,12 @@ class Balance(ClusterTest):
         with Throttle(slow):
             after = slow.wait("a smaller batch", lambda s: s["batch"] < 0.75 * before["batch"])
             print(
-                f"batch {before['batch']} -> {after['batch']} after {after['step'] - before['step']} of its steps",
+                f"batch {before['batch']} -> {after['batch']} after"
+                f" {after['step'] - before['step']} of its steps",
                 flush=True,
             )
-            # Two balances: the one that is due, and one that has seen the new speed alone. Aim: 20 steps.
+            # Two balances: the one that is due, and one that has seen the new speed alone. Aim: 20
+            # steps.
             self.assertLess(after["step"] - before["step"], 60)
             for node in others:
                 wait_for(
@@ -59,7 +63,8 @@ class Balance(ClusterTest):
                 lambda: abs(3 * BATCH - sum(n.status()["batch"] for n in nodes)) <= BATCH // 2,
             )
         for node in nodes:
-            # An age of 0 is an honest one: what came last was made of a model that this node has not stepped past.
+            # An age of 0 is an honest one: what came last was made of a model that this node has
+            # not stepped past.
             wait_for(
                 "every link shows an age and a weight",
                 lambda: node.links()

@@ -1,4 +1,6 @@
-"""A cluster whose members prove themselves by certificates of their operator's authority, made with the openssl command."""
+"""A cluster whose members prove themselves by certificates of their operator's authority, made with
+the openssl command.
+"""
 
 import json
 import os
@@ -33,9 +35,12 @@ class Authority:
         open(self.path(f"{name}.index"), "w", encoding="ascii").close()
         with open(self.path(f"{name}.conf"), "w", encoding="ascii") as out:
             out.write(
-                f"[ca]\ndefault_ca = this\n[this]\ndatabase = {self.path(name + '.index')}\nnew_certs_dir = {folder}\nrand_serial = yes\n"
-                f"certificate = {self.ca}\nprivate_key = {self.ca_key}\ndefault_md = sha256\ndefault_crl_days = 30\npolicy = any\nunique_subject = no\n"
-                "x509_extensions = node\n[any]\ncommonName = supplied\n[node]\nextendedKeyUsage = clientAuth,serverAuth\n"
+                "[ca]\ndefault_ca = this\n"
+                f"[this]\ndatabase = {self.path(name + '.index')}\nnew_certs_dir = {folder}\n"
+                f"rand_serial = yes\ncertificate = {self.ca}\nprivate_key = {self.ca_key}\n"
+                "default_md = sha256\ndefault_crl_days = 30\npolicy = any\nunique_subject = no\n"
+                "x509_extensions = node\n[any]\ncommonName = supplied\n"
+                "[node]\nextendedKeyUsage = clientAuth,serverAuth\n"
             )
 
     def path(self, file):

@@ -1,12 +1,15 @@
-"""A soak: real nodes on cables of their own, and faults drawn from a seed until the time is over. Then calm.
+"""A soak: real nodes on cables of their own, and faults drawn from a seed until the time is over.
+Then calm.
 
     churn.py [--minutes 30] [--seed 1] [--nodes 6] [--no-baseline]
 
-Faults: kill -9 and restart, SIGSTOP and SIGCONT, a cable pulled and put back, a partition, leave and join, SIGTERM and
-restart. At most half of the nodes are under one at a time. What must hold: no process ends by itself, no member's samples
-ever fall in anybody's view, RSS stays flat, everybody finishes with equal counters and close models and agrees on who lives, and the
-accuracy is that of an undisturbed run with the same job (not run with --no-baseline). Prints one JSON object; exit code 1 when
-something did not hold. churn_test.py runs short ones. 20 nodes need 4 GB of memory; on two cores they make fewer steps each.
+Faults: kill -9 and restart, SIGSTOP and SIGCONT, a cable pulled and put back, a partition, leave
+and join, SIGTERM and restart. At most half of the nodes are under one at a time. What must hold: no
+process ends by itself, no member's samples ever fall in anybody's view, RSS stays flat, everybody
+finishes with equal counters and close models and agrees on who lives, and the accuracy is that of
+an undisturbed run with the same job (not run with --no-baseline). Prints one JSON object; exit code
+1 when something did not hold. churn_test.py runs short ones. 20 nodes need 4 GB of memory; on two
+cores they make fewer steps each.
 """
 
 import argparse
@@ -20,7 +23,8 @@ from cluster import POLL_S, Unexpected, settled, wait_for, with_cluster
 from switchboard import Switchboard, unavailable
 
 BATCH = 32
-STEP_MS = 80  # of up to NODES_AT_PACE nodes; with more each makes fewer, so that together they leave the machine room
+# Of up to NODES_AT_PACE nodes. With more, each steps less often and leaves the machine some room.
+STEP_MS = 80
 NODES_AT_PACE = 6
 HARM_EVERY_S = 24  # on average, each node
 RSS_FLAT = 0.05
@@ -163,7 +167,8 @@ class Churn:
                 key = (node.name, self.lives[node.name], name)
                 if member["samples"] < self.seen.get(key, 0):
                     raise Broken(
-                        f"{node.name} counts {member['samples']} samples of {name}, and {self.seen[key]} before"
+                        f"{node.name} counts {member['samples']} samples of {name}, and"
+                        f" {self.seen[key]} before"
                     )
                 self.seen[key] = member["samples"]
             with open(f"/proc/{node.process.pid}/status", encoding="utf-8") as status:
@@ -221,7 +226,9 @@ class Churn:
         }
 
     def rss_growth(self):
-        """Of the longest life of a process: the last tenth of what was seen of it against the second."""
+        """Of the longest life of a process: the last tenth of what was seen of it against the
+        second.
+        """
         kib = [kib for _, kib in max(self.rss.values(), key=lambda s: s[-1][0] - s[0][0])]
         tenth = max(1, len(kib) // 10)
         early, late = kib[tenth : 2 * tenth] or kib[:1], kib[-tenth:]

@@ -1,4 +1,6 @@
-"""A minute of the soak in churn.py, with five nodes and with twenty; `churn.py --minutes 30` is the long one."""
+"""A minute of the soak in churn.py, with five nodes and with twenty; `churn.py --minutes 30` is the
+long one.
+"""
 
 import unittest
 

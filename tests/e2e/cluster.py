@@ -1,8 +1,10 @@
-"""Real gossipd processes on loopback, looked at through REST, gossipctl, the log and the files they promise.
+"""Real gossipd processes on loopback, looked at through REST, gossipctl, the log and the files they
+promise.
 
-A test derives from ClusterTest and starts nodes from self.cluster. Nothing sleeps but wait_for(), which polls
-a condition until a deadline far beyond what a busy machine needs: a deadline is never the claim.
-All processes are killed at the end, also when the test itself is; a failed test prints the logs' tails.
+A test derives from ClusterTest and starts nodes from self.cluster. Nothing sleeps but wait_for(),
+which polls a condition until a deadline far beyond what a busy machine needs: a deadline is never
+the claim. All processes are killed at the end, also when the test itself is; a failed test prints
+the logs' tails.
 """
 
 import array
@@ -88,7 +90,9 @@ _ports_given = set()
 
 
 def free_port():
-    """A port below the ephemeral range, so that no outgoing connection takes it before the daemon does; no port twice."""
+    """A port below the ephemeral range, so that no outgoing connection takes it before the daemon
+    does; no port twice.
+    """
     while True:
         port = random.randrange(20000, 32000)
         if port in _ports_given:
@@ -118,7 +122,9 @@ class Unexpected(Exception):
 
 
 def wait_for(what, condition, deadline_s=DEADLINE_S):
-    """Returns the first true value of condition(). A daemon that does not answer counts as 'not yet'."""
+    """Returns the first true value of condition(). A daemon that does not answer counts as 'not
+    yet'.
+    """
     end = time.monotonic() + deadline_s
     last = None
     while True:
@@ -329,8 +335,9 @@ class Cluster:
         self.switchboard = None  # a Switchboard: every node gets a namespace of its own
 
     def job(self, file="job.toml", hidden=32, model=None, **values):
-        """`model`, `data`, `optimizer`: the lines of those tables; an mlp with `hidden` units on Fashion-MNIST with SGD unless given.
-        `rest`: more tables."""
+        """`model`, `data`, `optimizer`: the lines of those tables; an mlp with `hidden` units on
+        Fashion-MNIST with SGD unless given. `rest`: more tables.
+        """
         optimizer = values.pop("optimizer", None) or SGD.format(
             learning_rate=values.pop("learning_rate", 0.05)
         )
@@ -412,7 +419,9 @@ class Cluster:
 
 
 def with_cluster(name, what, *arguments, **options):
-    """what(cluster, ...) with a cluster of its own, which is gone afterwards; where an assertion fails the ends of the logs are told."""
+    """what(cluster, ...) with a cluster of its own, which is gone afterwards; where an assertion
+    fails the ends of the logs are told.
+    """
     cluster = Cluster(f"gossipd-{name}-")
     try:
         return what(cluster, *arguments, **options)
@@ -446,7 +455,8 @@ class ClusterTest(unittest.TestCase):
                 raise RuntimeError(f"{path} is missing: build it, or set GOSSIPD_BIN_DIR")
         if not os.path.isdir(DATA):
             raise RuntimeError(
-                f"{DATA} is missing: apt-get install dataset-fashion-mnist, or set GOSSIPD_TEST_DATA"
+                f"{DATA} is missing: apt-get install dataset-fashion-mnist, or set"
+                " GOSSIPD_TEST_DATA"
             )
 
 
@@ -466,7 +476,9 @@ def gossipctl(*arguments):
 
 
 def settled(nodes, phase):
-    """The statuses of all, once they are in `phase`, make no steps, and count the same samples twice in a row."""
+    """The statuses of all, once they are in `phase`, make no steps, and count the same samples
+    twice in a row.
+    """
     before = None
 
     def stand_still():

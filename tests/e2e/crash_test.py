@@ -105,8 +105,9 @@ class Crash(ClusterTest):
     # "Exact" is, after every node was killed at once and with all of them paused again:
     # 1. every node shows the same cluster_samples, and it is the sum of all own_samples;
     # 2. every node shows, for every member, exactly that member's own_samples;
-    # 3. own_samples of each is what was known of it before, plus one batch for each step made since, no sample
-    #    twice and none left out. Known is the most that any disk had: its own checkpoint, its own state, the others' state.
+    # 3. own_samples of each is what was known of it before, plus one batch for each step made
+    #    since, no sample twice and none left out. Known is the most that any disk had: its own
+    #    checkpoint, its own state, the others' state.
     def check_counters(self, known, steps_before):
         statuses = {s["name"]: s for s in pause_all(self.nodes)}
         own = {name: s["own_samples"] for name, s in statuses.items()}

@@ -1,4 +1,6 @@
-"""Data that people bring: CIFAR files, folders of JPEGs, and files that do not fit, made here from Fashion-MNIST."""
+"""Data that people bring: CIFAR files, folders of JPEGs, and files that do not fit, made here from
+Fashion-MNIST.
+"""
 
 import ctypes
 import gzip
@@ -128,7 +130,8 @@ class SharedSet(ClusterTest):
         )
         nodes[1].start()
         self.divided(nodes)
-        # Where the cluster's count is, not where another node walks; half a pass behind it would stay so, since all walk at one pace.
+        # Where the cluster's count is, not where another node walks; half a pass behind it would
+        # stay so, since all walk at one pace.
         nodes[1].wait(
             "it is where the cluster is",
             lambda s: self.place(nodes[1])
@@ -158,7 +161,10 @@ class SharedSet(ClusterTest):
 
 
 class Data(ClusterTest):
-    CIFAR = 'kind = "cifar10"\ntrain_files = ["data.bin"]\ntest_files = ["test.bin"]\nmean = 0.22\ndeviation = 0.33'
+    CIFAR = (
+        'kind = "cifar10"\ntrain_files = ["data.bin"]\ntest_files = ["test.bin"]\n'
+        'mean = 0.22\ndeviation = 0.33'
+    )
 
     def write_cifar(self, folder="cifar", train=3000, test=500):
         directory = os.path.join(self.cluster.directory, folder)
@@ -244,7 +250,10 @@ class Data(ClusterTest):
                 os.path.join(directory, "train", f"kind{label}", f"{number}.jpg"),
                 jpeg.encode(enlarged(pixels, factor), 28 * factor, 28 * factor),
             )
-        data = 'kind = "images"\nshape = [1, 28, 28]\nclasses = 10\nvalidation_fraction = 0.2\nmean = 0.286\ndeviation = 0.353'
+        data = (
+            'kind = "images"\nshape = [1, 28, 28]\nclasses = 10\nvalidation_fraction = 0.2\n'
+            'mean = 0.286\ndeviation = 0.353'
+        )
         nodes = self.cluster.three(
             self.cluster.job(data=data, budget_samples=60_000),
             data=directory,

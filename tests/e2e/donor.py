@@ -1,9 +1,11 @@
-"""What a joiner costs its donor: steps of a node while another fetches the model from it, over those before.
+"""What a joiner costs its donor: steps of a node while another fetches the model from it, over
+those before.
 
     donor.py [--joins 5] [--hidden 1500,1500] [--mbit 4]
 
-Two machines; what the donor sends goes through a line so narrow that a download takes seconds. Joiners come one
-after another and leave. Step times are emulated, so that the joiner, a machine of its own in truth, takes no core from the donor. Prints one JSON object.
+Two machines; what the donor sends goes through a line so narrow that a download takes seconds.
+Joiners come one after another and leave. Step times are emulated, so that the joiner, a machine of
+its own in truth, takes no core from the donor. Prints one JSON object.
 """
 
 import argparse

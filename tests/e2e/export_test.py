@@ -1,4 +1,6 @@
-"""A trained model leaves gossipd: as TorchScript that runs in Python, as bare weights, and as what another cluster begins with."""
+"""A trained model leaves gossipd: as TorchScript that runs in Python, as bare weights, and as what
+another cluster begins with.
+"""
 
 import json
 import os
@@ -11,17 +13,21 @@ from models_test import python_with_torch
 EXIT_CONFIG = 78
 MEAN, DEVIATION = 0.2860, 0.3530  # of the jobs here
 
-# Prints the accuracy on the first 2000 test images, in batches of a size that gossipd never used, and what the file says of itself.
+# Prints the accuracy on the first 2000 test images, in batches of a size that gossipd never used,
+# and what the file says of itself.
 RUN = """
 import gzip, json, sys, torch
 words = {"gossipd/job_hash": "", "gossipd/step": ""}
 model = torch.jit.load(sys.argv[1], _extra_files=words)
-pixels, labels = (gzip.open(f"{sys.argv[2]}/t10k-{name}-ubyte.gz").read() for name in ("images-idx3", "labels-idx1"))
-images = torch.frombuffer(bytearray(pixels[16:]), dtype=torch.uint8)[:2000 * 784].reshape(-1, 1, 28, 28)
+names = ("images-idx3", "labels-idx1")
+pixels, labels = (gzip.open(f"{sys.argv[2]}/t10k-{name}-ubyte.gz").read() for name in names)
+images = torch.frombuffer(bytearray(pixels[16:]), dtype=torch.uint8)[:2000 * 784]
+images = images.reshape(-1, 1, 28, 28)
 images = (images / 255 - %f) / %f
 labels = torch.frombuffer(bytearray(labels[8:]), dtype=torch.uint8)[:2000]
 found = torch.cat([model(part).argmax(1) for part in images.split(77)])
-print(json.dumps({"accuracy": (found == labels).float().mean().item(), "words": {k: v.decode() if isinstance(v, bytes) else v for k, v in words.items()}}))
+words = {k: v.decode() if isinstance(v, bytes) else v for k, v in words.items()}
+print(json.dumps({"accuracy": (found == labels).float().mean().item(), "words": words}))
 """ % (MEAN, DEVIATION)
 
 

@@ -1,9 +1,11 @@
-"""Connections that say nothing, from many addresses, each made again as soon as it is cut; and how soon a joiner gets in beside them.
+"""Connections that say nothing, from many addresses, each made again as soon as it is cut; and how
+soon a joiner gets in beside them.
 
     python3 tests/e2e/flood.py [--sockets 64,1000,10000] [--addresses 1,4,64] [--words silent|hello]
 
-prints one JSON object with a row for each case: the seconds from the joiner's start to its link with the seed, with `sockets` idle ones
-from `addresses` loopback addresses at the seed's port, and what the flood cost the seed. The first row is without a flood.
+prints one JSON object with a row for each case: the seconds from the joiner's start to its link
+with the seed, with `sockets` idle ones from `addresses` loopback addresses at the seed's port, and
+what the flood cost the seed. The first row is without a flood.
 """
 
 import argparse
@@ -22,7 +24,9 @@ TICK_S = 0.2
 JOIN_LIMIT_S = 300
 WORDS = {
     "silent": b"",
-    "hello": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # the beginning of a TLS hello, and no more
+    "hello": (  # the beginning of a TLS hello, and no more
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
+    ),
 }
 
 
@@ -36,7 +40,9 @@ def descriptors(count):
 
 
 class Flood:
-    """`sockets` connections from 127.1.0.1, 127.1.0.2, … to `address`, in a thread of its own until close()."""
+    """`sockets` connections from 127.1.0.1, 127.1.0.2, … to `address`, in a thread of its own until
+    close().
+    """
 
     def __init__(self, address, sockets, addresses, words=b""):
         host, port = address.rsplit(":", 1)

@@ -1,4 +1,6 @@
-"""What anybody who reaches the ports can do: nothing but be refused, counted and told of in the log."""
+"""What anybody who reaches the ports can do: nothing but be refused, counted and told of in the
+log.
+"""
 
 import ctypes
 import re
@@ -24,7 +26,10 @@ PROBES = {
     "a web browser": b"GET / HTTP/1.0\r\n\r\n",
     "a media player": b"OPTIONS / RTSP/1.0\r\n\r\n",
     "a telephone": b"OPTIONS sip:nm SIP/2.0\r\nMax-Forwards: 70\r\n\r\n",
-    "a resolver": b"\x00\x1e\x00\x06\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x07version\x04bind\x00\x00\x10\x00\x03",
+    "a resolver": (
+        b"\x00\x1e\x00\x06\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00"
+        b"\x07version\x04bind\x00\x00\x10\x00\x03"
+    ),
     "a file sharer": b"\x00\x00\x00\x2f\xffSMB\x72" + bytes(43),
     "a directory": b"\x30\x0c\x02\x01\x01\x60\x07\x02\x01\x02\x04\x00\x80\x00",
     "an X server's client": b"l\x00\x0b\x00" + bytes(8),
@@ -152,7 +157,8 @@ class Hostile(ClusterTest):
                     peer.shutdown(socket.SHUT_WR)
                     self.until_closed(peer)
             self.assert_turned_away(name, "not-a-peer", before)
-        # Connections that are reset as soon as they stand: some are gone before they are looked at, which is no refusal.
+        # Connections that are reset as soon as they stand: some are gone before they are looked at,
+        # which is no refusal.
         for port in (self.first.address, self.first.rest) * SCANS:
             peer = self.connect(port)
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -310,7 +316,8 @@ class Hostile(ClusterTest):
             peer.close()
         with self.connect(self.first.rest) as peer:
             peer.sendall(
-                b"POST /v1/checkpoint HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4294967296\r\n\r\n"
+                b"POST /v1/checkpoint HTTP/1.1\r\nHost: localhost\r\n"
+                b"Content-Length: 4294967296\r\n\r\n"
             )
             self.assertIn(b"413", self.until_closed(peer).split(b"\r\n")[0])
         with self.connect(self.first.rest) as peer:

@@ -1,4 +1,6 @@
-"""Who a node is: two processes with one id, and connections that come back to the node that made them."""
+"""Who a node is: two processes with one id, and connections that come back to the node that made
+them.
+"""
 
 import shutil
 import unittest

@@ -1,5 +1,6 @@
-"""Input that does not fit, as a new user would bring it: one clear line and exit code 78 from whoever founds a cluster, a refusal with its
-reason from whoever joins one, and nobody else is disturbed. A mended input is taken without further ado.
+"""Input that does not fit, as a new user would bring it: one clear line and exit code 78 from
+whoever founds a cluster, a refusal with its reason from whoever joins one, and nobody else is
+disturbed. A mended input is taken without further ado.
 """
 
 import gzip

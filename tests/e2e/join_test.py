@@ -100,7 +100,7 @@ class Join(ClusterTest):
 
 
 def finished_and_evaluated(status):
-    """The final model has been measured: the evaluation is of the last step, and its file says so."""
+    """The final model is measured: its evaluation is of the last step, and its file says so."""
     final = status["checkpoints"].get("final")
     return status["phase"] == "finished" and final is not None and final["accuracy"] is not None
 

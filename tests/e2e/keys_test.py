@@ -1,4 +1,4 @@
-"""The cluster's secret is changed while it trains, and nobody notices but who has only the old one."""
+"""The secret changes while a cluster trains; only a node that has just the old one notices."""
 
 import os
 import resource

@@ -51,7 +51,8 @@ class Kills(ClusterTest):
 
     def test_a_node_killed_while_the_job_ends_comes_back_to_the_same_final_model(self):
         job = self.cluster.job(budget_samples=20_000, warmup_samples=1_000)
-        # It comes back with the model that it began with, since no checkpoint is due before the end.
+        # It comes back with the model that it began with, since no checkpoint is due before the
+        # end.
         self.nodes = self.cluster.three(job, trainer__min_step_ms=20, checkpoint__every_s=600)
         victim = self.nodes[1]
         wait_for("the end begins", lambda: any("to=finish" in n.log() for n in self.nodes))

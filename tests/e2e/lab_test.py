@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""gossip-lab as a user runs it: the same result twice, campaigns that go on, faults, clear errors; and the evidence made with it."""
+"""gossip-lab as a user runs it: the same result twice, campaigns that go on, faults, clear errors;
+and the evidence made with it.
+"""
 
 import concurrent.futures
 import json

@@ -1,11 +1,14 @@
-"""What a large model costs two nodes that exchange it: memory, the protocol thread's time and stand-still, membership.
+"""What a large model costs two nodes that exchange it: memory, the protocol thread's time and
+stand-still, membership.
 
     large_model.py [--dim 832] [--depth 12] [--exchanges 6]
 
-Two daemons train a `gpt` (100 million parameters unless told otherwise) on the licence texts of every Debian system and exchange it. Prints one
-JSON object: resident memory of each node at its peak, until the joiner trained and afterwards, in bytes and in multiples of 4·P (P: parameters);
-processor time of the protocol thread for an exchange, TLS included, beside memcpy of as many floats, and what of it encoding and applying are (gossip-bench
-codec); the longest that one event has kept that thread; and how many suspicions there were.
+Two daemons train a `gpt` (100 million parameters unless told otherwise) on the licence texts of
+every Debian system and exchange it. Prints one JSON object: resident memory of each node at its
+peak, until the joiner trained and afterwards, in bytes and in multiples of 4·P (P: parameters);
+processor time of the protocol thread for an exchange, TLS included, beside memcpy of as many
+floats, and what of it encoding and applying are (gossip-bench codec); the longest that one event
+has kept that thread; and how many suspicions there were.
 """
 
 import argparse
@@ -98,7 +101,10 @@ def job_of(cluster, dim, depth, heads):
         batch=1,
         model=f'kind = "gpt"\ndim = {dim}\ndepth = {depth}\nheads = {heads}',
         warmup_samples=100,
-        data='kind = "text"\nlength = 8\ntrain_files = ["GPL-3", "LGPL-2.1", "Apache-2.0"]\nvalidation_fraction = 0.05',
+        data=(
+            'kind = "text"\nlength = 8\ntrain_files = ["GPL-3", "LGPL-2.1", "Apache-2.0"]\n'
+            'validation_fraction = 0.05'
+        ),
         learning_rate=0.02,
     )
 

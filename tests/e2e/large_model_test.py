@@ -1,4 +1,6 @@
-"""A short run of large_model.py with ten million parameters: two nodes exchange them within the memory that is documented."""
+"""A short run of large_model.py with ten million parameters: two nodes exchange them within the
+memory that is documented.
+"""
 
 import os
 import unittest
@@ -6,7 +8,8 @@ import unittest
 from cluster import ClusterTest
 from large_model import SETTINGS, job_of, measure, resident_peak, wait_for_checkpoint
 
-# Of 4·P bytes: 8 are documented in models/README.md, 2 while a checkpoint is taken; and room for what malloc keeps of what was freed, records and threads.
+# Of 4·P bytes: 8 are documented in models/README.md, 2 while a checkpoint is taken; and room for
+# what malloc keeps of what was freed, records and threads.
 MODELS = 13
 
 

@@ -1,4 +1,6 @@
-"""Bad lines between good machines: slow ones, ones that break, ones that go dead without a word; and a disk that is full."""
+"""Bad lines between good machines: slow ones, ones that break, ones that go dead without a word;
+and a disk that is full.
+"""
 
 import os
 import subprocess

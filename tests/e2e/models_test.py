@@ -1,4 +1,6 @@
-"""Models from outside and the ends of a job: a TorchScript file that travels, text for a gpt, more samples, an early stop."""
+"""Models from outside and the ends of a job: a TorchScript file that travels, text for a gpt, more
+samples, an early stop.
+"""
 
 import os
 import subprocess
@@ -147,7 +149,10 @@ class Text(ClusterTest):
         return self.cluster.job(
             batch=16,
             model='kind = "gpt"\ndim = 48\ndepth = 2\nheads = 4',
-            data='kind = "text"\nlength = 32\ntrain_files = ["GPL-3", "LGPL-2.1", "Apache-2.0"]\nvalidation_fraction = 0.05',
+            data=(
+                'kind = "text"\nlength = 32\ntrain_files = ["GPL-3", "LGPL-2.1", "Apache-2.0"]\n'
+                'validation_fraction = 0.05'
+            ),
             optimizer='kind = "adamw"\nlearning_rate = 0.005',
             rest="[training]\nclip_norm = 1.0",
             **values,

@@ -1,10 +1,12 @@
-"""What a frozen and a killed neighbour cost the others, and whether a busy machine makes nodes accuse each other.
+"""What a frozen and a killed neighbour cost the others, and whether a busy machine makes nodes
+accuse each other.
 
     pace.py [--seconds 30] [--saturated-minutes 10]
 
-Four nodes with emulated step times, so that a stopped one frees no core for the rest. Prints one JSON object: the survivors' steps while
-one is frozen, and after one was killed, over those before; how long until it was suspected and given up; and, with every core kept busy
-by other programs, how many members were wrongly suspected or given up.
+Four nodes with emulated step times, so that a stopped one frees no core for the rest. Prints one
+JSON object: the survivors' steps while one is frozen, and after one was killed, over those before;
+how long until it was suspected and given up; and, with every core kept busy by other programs, how
+many members were wrongly suspected or given up.
 """
 
 import argparse

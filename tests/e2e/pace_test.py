@@ -1,4 +1,6 @@
-"""A short run of pace.py: a frozen and a killed neighbour cost the others nothing that a busy machine would not."""
+"""A short run of pace.py: a frozen and a killed neighbour cost the others nothing that a busy
+machine would not.
+"""
 
 import unittest
 
@@ -11,7 +13,8 @@ class Pace(unittest.TestCase):
         report = with_cluster("pace", measure, 15)
         print(report, flush=True)
         for fault in ("frozen", "killed"):
-            # 0.95 is the aim on a machine of one's own; a node that waited for the other would be at 0.
+            # 0.95 is the aim on a machine of one's own; a node that waited for the other would be
+            # at 0.
             self.assertGreater(min(report[fault]["pace"]), 0.8, report)
             self.assertIsNotNone(report[fault]["failed_after_s"], report)
         self.assertLess(report["frozen"]["suspected_after_s"], report["frozen"]["failed_after_s"])

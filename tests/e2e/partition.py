@@ -1,9 +1,11 @@
-"""What a partition costs: six nodes, a cable between two halves pulled for a while and put back, nobody acts.
+"""What a partition costs: six nodes, a cable between two halves pulled for a while and put back,
+nobody acts.
 
     partition.py [--seconds 60]
 
-Prints one JSON object: for how long the halves had given each other up, how long after the cable was back all were one cluster again with
-links across and every consensus_distance below its bound, the accuracy of each half before and of every node after, and whether all count the same samples.
+Prints one JSON object: for how long the halves had given each other up, how long after the cable
+was back all were one cluster again with links across and every consensus_distance below its bound,
+the accuracy of each half before and of every node after, and whether all count the same samples.
 """
 
 import argparse

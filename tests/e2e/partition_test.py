@@ -1,4 +1,6 @@
-"""Cables pulled and put back, between machines that are network namespaces. Nobody acts but the cable."""
+"""Cables pulled and put back, between machines that are network namespaces. Nobody acts but the
+cable.
+"""
 
 import json
 import subprocess
@@ -44,7 +46,8 @@ class Partition(ClusterTest):
             peer = "box2" if node is nodes[0] else "box1"
             wait_for("the link says so", lambda: node.links()[peer]["large_packets_lost"], 180)
             node.wait_log(
-                r"event=large-packets-lost peer=\w+ reason=\"small packets arrive there, large ones do not"
+                r"event=large-packets-lost peer=\w+ reason=\"small packets arrive there, large ones"
+                r" do not"
             )
             wait_for(
                 "the status says so",
@@ -62,7 +65,9 @@ class Partition(ClusterTest):
                 lambda: not any(link["large_packets_lost"] for link in node.links().values()),
             )
             self.assertEqual([], [w for w in node.status()["warnings"] if "MTU" in w["text"]])
-            node.wait("models agree", lambda s: s["links_open"] == 1 and s["consensus_distance"] < 0.1)
+            node.wait(
+                "models agree", lambda s: s["links_open"] == 1 and s["consensus_distance"] < 0.1
+            )
 
     def test_a_node_that_can_only_dial_out_takes_full_part(self):
         nodes = self.nodes(2, trainer__min_step_ms=20)

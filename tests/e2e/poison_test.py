@@ -1,5 +1,6 @@
-"""One bad value among the samples of one node of three: the others learn as if it were not there, its own node takes the step back, says so and
-trains on."""
+"""One bad value among the samples of one node of three: the others learn as if it were not there,
+its own node takes the step back, says so and trains on.
+"""
 
 import array
 import json

@@ -1,8 +1,10 @@
-"""A small TCP proxy that makes a good wire a bad one: delay, connections that break, and cuts that nobody is told of.
+"""A small TCP proxy that makes a good wire a bad one: delay, connections that break, and cuts that
+nobody is told of.
 
-One Proxy stands before one daemon, which advertises the proxy's address; all that dial it come through. What a daemon itself dials
-comes through the proxies of the others. TCP hides the loss of packets, so a lossy line shows here as it does to a
-program: as stalls and as connections that break.
+One Proxy stands before one daemon, which advertises the proxy's address; all that dial it come
+through. What a daemon itself dials comes through the proxies of the others. TCP hides the loss of
+packets, so a lossy line shows here as it does to a program: as stalls and as connections that
+break.
 """
 
 import asyncio
@@ -15,7 +17,9 @@ READ_AHEAD_CHUNKS = 256  # of one direction, on their way
 
 class Proxy:
     def __init__(self, port, target, delay_s=0.0, bytes_until_reset=None, seed=1):
-        """`delay_s`: one way. `bytes_until_reset`: mean of the bytes after which a connection breaks; None: never."""
+        """`delay_s`: one way. `bytes_until_reset`: mean of the bytes after which a connection
+        breaks; None: never.
+        """
         self.port, self.target, self.delay_s, self.bytes_until_reset = (
             port,
             target,
@@ -88,7 +92,9 @@ class Proxy:
         self._writers.difference_update(ends)
 
     async def _way(self, reader, writer, budget):
-        """Until one end is closed, or the budget of bytes is spent. Reading and writing go on side by side: delay costs no throughput."""
+        """Until one end is closed, or the budget of bytes is spent. Reading and writing go on side
+        by side: delay costs no throughput.
+        """
         queue = asyncio.Queue(READ_AHEAD_CHUNKS)
 
         async def read():

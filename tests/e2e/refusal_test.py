@@ -78,7 +78,8 @@ class Refusal(ClusterTest):
         b1.start(extra=["--join", a1.address])  # … the other from the start
         for node in (a1, b1):
             self.assert_said(node, "cluster-mismatch")
-        # Whoever comes later belongs to the one whose member it asked, and meets nobody of the other.
+        # Whoever comes later belongs to the one whose member it asked, and meets nobody of the
+        # other.
         a2 = self.cluster.joiner("a2", a1, trainer__min_step_ms=20).start()
         b2 = self.cluster.joiner("b2", b1, trainer__min_step_ms=20).start()
         for node in (a1, a2, b1, b2):

@@ -4,8 +4,8 @@
 
 Three nodes with emulated step times; on box2 a preloaded library takes its time for every fsync.
 Prints one JSON object: for each delay box2's steps over the others' steps of the same time,
-relative to the same at a quick disk, and how often a node was suspected; at last with an fsync that never
-returns, and how long a joiner with such a disk takes.
+relative to the same at a quick disk, and how often a node was suspected; at last with an fsync that
+never returns, and how long a joiner with such a disk takes.
 """
 
 import argparse

@@ -1,4 +1,5 @@
-"""Starts that cannot work: one clear line on standard error, and an exit code that service managers can act on.
+"""Starts that cannot work: one clear line on standard error, and an exit code that service managers
+can act on.
 
 78 (EX_CONFIG): somebody must change something, do not restart. 1: it may work the next time.
 """

@@ -1,8 +1,10 @@
-"""Network namespaces joined by bridges: machines of their own on this one, whose cables can be moved.
+"""Network namespaces joined by bridges: machines of their own on this one, whose cables can be
+moved.
 
-Each node gets a namespace with one veth, 10.77.x.y. All begin on one bridge; partition() moves cables to a second one, heal() back.
-rate() narrows a cable (tbf), refuse_calls() makes a machine one that can only dial out,
-swallow_large() a cable that carries small packets only. Needs CAP_NET_ADMIN and iproute2; unavailable() says what is missing.
+Each node gets a namespace with one veth, 10.77.x.y. All begin on one bridge; partition() moves
+cables to a second one, heal() back. rate() narrows a cable (tbf), refuse_calls() makes a machine
+one that can only dial out, swallow_large() a cable that carries small packets only. Needs
+CAP_NET_ADMIN and iproute2; unavailable() says what is missing.
 """
 
 import json
@@ -209,9 +211,12 @@ class Switchboard:
         )
 
     def swallow_large(self, name):
-        """From now on packets of 1280 bytes and more vanish on their way to and from `name`, and nobody is told: a tunnel with a smaller MTU."""
+        """From now on packets of 1280 bytes and more vanish on their way to and from `name`, and
+        nobody is told: a tunnel with a smaller MTU.
+        """
         space, outer, inner = self.cables[name]
-        # Bytes 2 and 3 of a packet: its length. One of these masks is in every number from 1280 on, and in none below.
+        # Bytes 2 and 3 of a packet: its length. One of these masks is in every number from 1280 on,
+        # and in none below.
         masks = [0x8000, 0x4000, 0x2000, 0x1000, 0x0800, 0x0600, 0x0500]
         for where, device in (([], outer), (["ip", "netns", "exec", space], inner)):
             _run(

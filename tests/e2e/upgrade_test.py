@@ -45,7 +45,9 @@ class Upgrade(ClusterTest):
             self.assertLess(distance(other, finals[0]), 0.01)
 
     def expect(self, nodes, newest):
-        """Each pair speaks the lower of its two versions, and every link carries exchanges both ways, none refused."""
+        """Each pair speaks the lower of its two versions, and every link carries exchanges both
+        ways, none refused.
+        """
         turns = {}
         for node, peer in itertools.permutations(nodes, 2):
             link = wait_for(

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Rewrites tests/fuzz/corpus/TARGET: of all that campaigns found, the few small inputs that reach most of what the seeds do not.
+"""Rewrites tests/fuzz/corpus/TARGET: of all that campaigns found, the few small inputs that reach
+most of what the seeds do not.
 
     keep.py BUILD [TARGET ...]
 
-BUILD as for campaign.sh. Inputs are taken one by one, each time the one that adds most edges (of several the smallest), until
-FILES_MAX, BYTES_MAX or nothing is left. Files named regression-* stay whatever they reach.
+BUILD as for campaign.sh. Inputs are taken one by one, each time the one that adds most edges (of
+several the smallest), until FILES_MAX, BYTES_MAX or nothing is left. Files named regression-* stay
+whatever they reach.
 """
 
 import os
@@ -19,7 +21,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def edges_of_inputs(program, folders):
-    """Path → edges that no input of the first folder takes, by libFuzzer's control file of a merge."""
+    """Path → edges that no input of the first folder takes, read from libFuzzer's merge file."""
     with tempfile.TemporaryDirectory() as scratch:
         control = os.path.join(scratch, "control")
         # Without counters a feature is an edge, however often it is taken.
@@ -92,7 +94,8 @@ def keep(build, target):
         with open(os.path.join(corpus, name), "wb") as file:
             file.write(content)
     print(
-        f"{target}: {len(kept)} inputs, {sum(map(len, kept.values()))} bytes, {covered} of the {all_edges} edges that the seeds leave out",
+        f"{target}: {len(kept)} inputs, {sum(map(len, kept.values()))} bytes, {covered} of the"
+        f" {all_edges} edges that the seeds leave out",
         flush=True,
     )
 

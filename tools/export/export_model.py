@@ -4,9 +4,10 @@
     export_model.py PACKAGE.MODULE:CLASS OUT.pt --input 1,28,28 [--arguments '{"classes": 10}']
     export_model.py PACKAGE.MODULE:CLASS OUT.pt --tokens 128 --vocabulary 256
 
-The module is looked for in the current directory first. Its forward takes one batch (float32 of the shape given, or
-int64 tokens) and returns one tensor; a method loss(self, outputs, targets) goes along, for `kind = "model"` under
-[loss] of the job. Needs torch and nothing else. Exit code 0: written; 1: it cannot be trained, with the reason; 2: usage.
+The module is looked for in the current directory first. Its forward takes one batch (float32 of the
+shape given, or int64 tokens) and returns one tensor; a method loss(self, outputs, targets) goes
+along, for `kind = "model"` under [loss] of the job. Needs torch and nothing else. Exit code 0:
+written; 1: it cannot be trained, with the reason; 2: usage.
 """
 
 import argparse
@@ -43,7 +44,8 @@ def check_tensors(model):
     for name, parameter in parameters.items():
         if parameter.dtype != torch.float32:
             raise Unsupported(
-                f"parameter '{name}' is of {parameter.dtype}; parameters must be float32: call .float()"
+                f"parameter '{name}' is of {parameter.dtype}; parameters must be float32: call"
+                " .float()"
             )
         if not bool(torch.isfinite(parameter).all()):
             raise Unsupported(f"parameter '{name}' holds NaN or infinity")
@@ -52,7 +54,8 @@ def check_tensors(model):
             buffer.dtype.is_floating_point and buffer.dtype != torch.float32
         ):
             raise Unsupported(
-                f"buffer '{name}' is of {buffer.dtype}; buffers may be float32, integers or booleans"
+                f"buffer '{name}' is of {buffer.dtype}; buffers may be float32, integers or"
+                " booleans"
             )
         if (
             not buffer.dtype.is_floating_point
@@ -72,9 +75,9 @@ def script(model):
         return torch.jit.script(model)
     except Exception as error:  # the compiler raises many kinds
         raise Unsupported(
-            f"TorchScript cannot compile it: {error}\n"
-            "Annotate arguments that are no tensors, keep Python-only code (print of objects, numpy, *args, "
-            "attributes of changing type) out of forward, or mark it @torch.jit.unused"
+            f"TorchScript cannot compile it: {error}\nAnnotate arguments that are no tensors, keep"
+            " Python-only code (print of objects, numpy, *args, attributes of changing type) out"
+            " of forward, or mark it @torch.jit.unused"
         ) from error
 
 
@@ -85,7 +88,9 @@ def sample(arguments, batch):
 
 
 def check_training(model, arguments):
-    """Two batch sizes, since the last batch and DBS-SGD change it; then every parameter must have a gradient."""
+    """Two batch sizes, since the last batch and DBS-SGD change it; then every parameter must have a
+    gradient.
+    """
     model.train()
     for batch in (2, 3):
         output = model(sample(arguments, batch))
@@ -93,7 +98,8 @@ def check_training(model, arguments):
             raise Unsupported(f"forward returns {type(output).__name__}; it must return one tensor")
         if output.dim() == 0 or output.shape[0] != batch:
             raise Unsupported(
-                f"forward of {batch} samples returns {list(output.shape)}; the batch must come first"
+                f"forward of {batch} samples returns {list(output.shape)}; the batch must come"
+                " first"
             )
     output.float().pow(2).sum().backward()
     unused = [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
@@ -119,8 +125,8 @@ def export(arguments):
     os.replace(arguments.out + ".tmp", arguments.out)
     parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
     print(
-        f"{arguments.out}: {len(clean.getvalue())} bytes, {parameters} trained parameters, one sample gives {shape}"
-        + (", has its own loss" if hasattr(scripted, "loss") else "")
+        f"{arguments.out}: {len(clean.getvalue())} bytes, {parameters} trained parameters, one"
+        f" sample gives {shape}" + (", has its own loss" if hasattr(scripted, "loss") else "")
     )
     for name in unused:
         print(f"note: '{name}' got no gradient: forward does not use it", file=sys.stderr)

@@ -3,12 +3,14 @@
 
     evidence.py [--tier ci|hours|full] [--out DIR] [--table NAME] [--bin DIR] [--publish] [--list]
 
-Each tables/NAME.toml is a scenario, rows that differ from it, and claims about the rows. A tier gives it seeds and
-size; `tune` lists values of keys that are tried on other seeds than those reported, and the best mean accuracy wins; a row's
-`report` settings hold for the runs that are reported. A tier without seeds for tuning takes what the published table found
-(results/NAME.tuned.json). Runs that DIR (default build/evidence/TIER) holds already are not run again, so a campaign may be cut
-at any time and started again. Writes DIR/NAME.md, DIR/NAME.svg and DIR/README.md; figures are accuracy, bytes and virtual
-time, which no machine changes. --publish copies them and the tuned values to results/ beside this file.
+Each tables/NAME.toml is a scenario, rows that differ from it, and claims about the rows. A tier
+gives it seeds and size; `tune` lists values of keys that are tried on other seeds than those
+reported, and the best mean accuracy wins; a row's `report` settings hold for the runs that are
+reported. A tier without seeds for tuning takes what the published table found
+(results/NAME.tuned.json). Runs that DIR (default build/evidence/TIER) holds already are not run
+again, so a campaign may be cut at any time and started again. Writes DIR/NAME.md, DIR/NAME.svg and
+DIR/README.md; figures are accuracy, bytes and virtual time, which no machine changes. --publish
+copies them and the tuned values to results/ beside this file.
 """
 
 import argparse
@@ -31,7 +33,8 @@ class Lab:
         self.program = program
         if not program.exists():
             sys.exit(
-                f"evidence: {program} is missing; build it (cmake --preset release && cmake --build --preset release --target gossip-lab)"
+                f"evidence: {program} is missing; build it (cmake --preset release && cmake --build"
+                " --preset release --target gossip-lab)"
             )
 
     def __call__(self, *arguments):
@@ -74,7 +77,9 @@ class Rows:
         return self.compared(base)[name]["accuracy_difference"]["mean"]
 
     def bound(self, name, base=None):
-        """Half width of the 95 % interval of difference(name, base); infinite where there is one pair only."""
+        """Half width of the 95 % interval of difference(name, base); infinite where there is one
+        pair only.
+        """
         difference = self.compared(base)[name]["accuracy_difference"]
         return difference["bound95"] if difference["count"] > 1 else float("inf")
 
@@ -129,7 +134,8 @@ def run_table(lab, path, tier_name, out):
         missing = [name for name in claim.get("rows", []) if name not in names]
         if missing:
             sys.exit(
-                f"evidence: {path}: claim '{claim['text']}' names rows that are not there: {', '.join(missing)}"
+                f"evidence: {path}: claim '{claim['text']}' names rows that are not there:"
+                f" {', '.join(missing)}"
             )
     table["path"] = (path.parent / table["scenario"]).resolve()
     results, tuning = out / f"{path.stem}.jsonl", out / f"{path.stem}.tuning.jsonl"
@@ -226,7 +232,8 @@ def main():
         for path in paths:
             table = tomllib.loads(path.read_text())
             print(
-                f"{path.stem:24} {', '.join(t for t in TIERS if t in table.get('tiers', {})):16} {table['title']}"
+                f"{path.stem:24} {', '.join(t for t in TIERS if t in table.get('tiers', {})):16}"
+                f" {table['title']}"
             )
         return
     if arguments.table:
