@@ -1,13 +1,11 @@
-"""Real gossipd processes on loopback, looked at through REST, gossipctl, the log and the files they
-promise.
+"""Real gossipd processes on loopback, observed through REST, gossipctl, the log and their files.
 
-A test derives from ClusterTest and starts nodes from self.cluster. Nothing sleeps but wait_for(),
-which polls a condition until a deadline far beyond what a busy machine needs: a deadline is never
-the claim. All processes are killed at the end, also when the test itself is; a failed test prints
-the logs' tails.
+A test derives from ClusterTest and starts nodes from self.cluster. Only wait_for() sleeps: it polls
+a condition until a deadline far beyond what a busy machine needs, so a deadline is never the claim.
+All processes are killed at the end, even when the test itself is killed. A failed test prints the
+ends of the logs.
 """
 
-import array
 import ctypes
 import http.client
 import json
@@ -35,7 +33,7 @@ DEADLINE_S = float(os.environ.get("GOSSIPD_E2E_DEADLINE_S", "60"))
 POLL_S = 0.1
 REQUEST_TIMEOUT_S = 3
 
-# Quicker than the defaults, so that a test does not spend its time on waiting for suspicion.
+# Quicker than the defaults, so that tests do not spend their time waiting for suspicion.
 POLICY = {
     "membership.tick_ms": 200,
     "membership.ping_ms": 200,
@@ -90,8 +88,8 @@ _ports_given = set()
 
 
 def free_port():
-    """A port below the ephemeral range, so that no outgoing connection takes it before the daemon
-    does; no port twice.
+    """A port not given before. It lies below the ephemeral range, so no outgoing connection takes
+    it before the daemon does.
     """
     while True:
         port = random.randrange(20000, 32000)
@@ -118,13 +116,11 @@ class UnixConnection(http.client.HTTPConnection):
 
 
 class Unexpected(Exception):
-    """Not yet what a test waits for."""
+    """The condition of a wait does not hold yet."""
 
 
 def wait_for(what, condition, deadline_s=DEADLINE_S):
-    """Returns the first true value of condition(). A daemon that does not answer counts as 'not
-    yet'.
-    """
+    """The first true value of condition(). A daemon that does not answer counts as 'not yet'."""
     end = time.monotonic() + deadline_s
     last = None
     while True:
@@ -149,9 +145,9 @@ class Node:
         os.mkdir(self.directory)
         self.state_dir = os.path.join(self.directory, "state")
         self.log_path = os.path.join(self.directory, "log")
-        self.prefix = []  # of the command line: a namespace, mostly
+        self.prefix = []  # of the command line, usually a namespace
         self.address = f"{host or '127.0.0.1'}:{free_port()}"
-        # A file reaches into every namespace.
+        # A Unix socket is reachable from every namespace.
         self.rest = f"unix:{self.directory}/rest" if host else f"127.0.0.1:{free_port()}"
         self.arguments = list(arguments)
         self.settings = {**POLICY, **settings}
@@ -161,18 +157,8 @@ class Node:
     # ---- process ----
 
     def command_line(self, extra=()):
-        line = [
-            *self.prefix,
-            GOSSIPD,
-            "--name",
-            self.name,
-            "--state-dir",
-            self.state_dir,
-            "--listen",
-            self.address,
-            "--rest",
-            self.rest,
-        ]
+        line = [*self.prefix, GOSSIPD, "--name", self.name, "--state-dir", self.state_dir]
+        line += ["--listen", self.address, "--rest", self.rest]
         for key, value in self.settings.items():
             line += ["--set", f"{key}={value}"]
         return line + self.arguments + list(extra)
@@ -203,7 +189,7 @@ class Node:
         return self.process.wait(timeout=DEADLINE_S)
 
     def terminate(self):
-        """SIGTERM; the exit code."""
+        """Sends SIGTERM and returns the exit code."""
         self.process.terminate()
         return self.exit_code()
 
@@ -215,7 +201,7 @@ class Node:
     # ---- REST and gossipctl ----
 
     def request(self, method, path, body=None):
-        """Status and text of one answer."""
+        """The status and text of the answer."""
         connection = (
             UnixConnection(self.rest[5:])
             if self.rest.startswith("unix:")
@@ -248,11 +234,11 @@ class Node:
         return self.get("/v1/status")
 
     def members(self):
-        """By name."""
+        """The members, by name."""
         return {m["name"]: m for m in self.get("/v1/members")["members"]}
 
     def links(self):
-        """By the peer's name."""
+        """The links, by the peer's name."""
         return {link["name"]: link for link in self.get("/v1/links")["links"]}
 
     def ctl(self, *arguments, timeout_s=DEADLINE_S):
@@ -261,7 +247,7 @@ class Node:
     # ---- files ----
 
     def log(self):
-        """Of the present process life."""
+        """The log of the present process."""
         with open(self.log_path, "rb") as log:
             log.seek(self.log_start)
             return log.read().decode(errors="replace")
@@ -279,32 +265,21 @@ class Node:
         return state.get("state", state)
 
     def restored(self):
-        """(step, samples) of the checkpoint that this process life began with, from its log."""
+        """Step and samples of the checkpoint that this process began with, from its log."""
         found = self.wait_log(r"event=model-ready .*restored=yes step=(\d+) own_samples=(\d+)")
         return int(found[1]), int(found[2])
 
     # ---- conditions ----
 
     def wait(self, what, condition, deadline_s=DEADLINE_S):
-        """Until condition(status) holds; that status."""
+        """Waits until condition(status) holds, and returns that status."""
+        shown = "phase waiting_for step cluster_samples members_alive links_open".split()
 
         def holds():
             status = self.status()
             if condition(status):
                 return status
-            raise Unexpected(
-                {
-                    k: status[k]
-                    for k in (
-                        "phase",
-                        "waiting_for",
-                        "step",
-                        "cluster_samples",
-                        "members_alive",
-                        "links_open",
-                    )
-                }
-            )
+            raise Unexpected({key: status[key] for key in shown})
 
         return wait_for(f"{self.name}: {what}", holds, deadline_s)
 
@@ -326,17 +301,18 @@ class Node:
 
 
 class Cluster:
-    """Nodes in one temporary directory that share a key file. The founder writes the key."""
+    """Nodes that share a temporary directory and a key file, which the founder writes."""
 
     def __init__(self, prefix="gossipd-e2e-"):
         self.directory = tempfile.mkdtemp(prefix=prefix)
         self.key = os.path.join(self.directory, "cluster.key")
         self.nodes = []
-        self.switchboard = None  # a Switchboard: every node gets a namespace of its own
+        self.switchboard = None  # with a Switchboard, every node gets its own namespace
 
     def job(self, file="job.toml", hidden=32, model=None, **values):
-        """`model`, `data`, `optimizer`: the lines of those tables; an mlp with `hidden` units on
-        Fashion-MNIST with SGD unless given. `rest`: more tables.
+        """Writes a job and returns its path. `model`, `data` and `optimizer` are the lines of those
+        tables (by default an mlp with `hidden` units on Fashion-MNIST with SGD), `rest` is more
+        tables.
         """
         optimizer = values.pop("optimizer", None) or SGD.format(
             learning_rate=values.pop("learning_rate", 0.05)
@@ -362,8 +338,8 @@ class Cluster:
         return path
 
     def node(self, name, *arguments, key=None, data=DATA, **settings):
-        """`settings`: trainer__min_step_ms=20 is trainer.min_step_ms=20. Not started yet."""
-        key = self.key if key is None else key  # "": the node has certificates
+        """A node, not started. trainer__min_step_ms=20 sets trainer.min_step_ms=20."""
+        key = self.key if key is None else key  # "" where the node has certificates
         line = (
             (["--key-file", key] if key else []) + [*arguments] + (["--data", data] if data else [])
         )
@@ -378,7 +354,7 @@ class Cluster:
         return self.node(name, "--job", job, "--shard", shard, *arguments, **settings)
 
     def found(self, *arguments, **settings):
-        """A founder that trains, so that its key file is there as well."""
+        """A founder that trains already, so its key file exists."""
         node = self.founder(*arguments, **settings).start()
         node.wait_phase("training")
         return node
@@ -419,8 +395,8 @@ class Cluster:
 
 
 def with_cluster(name, what, *arguments, **options):
-    """what(cluster, ...) with a cluster of its own, which is gone afterwards; where an assertion
-    fails the ends of the logs are told.
+    """Calls what(cluster, ...) with a temporary cluster. A failed assertion prints the ends of the
+    logs.
     """
     cluster = Cluster(f"gossipd-{name}-")
     try:
@@ -461,7 +437,7 @@ class ClusterTest(unittest.TestCase):
 
 
 def clean_environment():
-    """Nothing that the tests' own surroundings set may steer a node."""
+    """The environment without variables that would configure a node."""
     return {k: v for k, v in os.environ.items() if not k.startswith(("GOSSIPD_", "GOSSIPCTL_"))}
 
 
@@ -476,7 +452,7 @@ def gossipctl(*arguments):
 
 
 def settled(nodes, phase):
-    """The statuses of all, once they are in `phase`, make no steps, and count the same samples
+    """The statuses of all nodes, once all are in `phase`, make no steps and show the same counts
     twice in a row.
     """
     before = None
@@ -503,29 +479,3 @@ def pause_all(nodes):
     for node in nodes:
         node.post("/v1/training/pause")
     return settled(nodes, "paused")
-
-
-def read_tensors(path):
-    """A safetensors file: its metadata and, by name, its fp32 tensors."""
-    with open(path, "rb") as file:
-        whole = file.read()
-    header_size = int.from_bytes(whole[:8], "little")
-    header = json.loads(whole[8 : 8 + header_size])
-    metadata = header.pop("__metadata__", {})
-    tensors = {}
-    for name, entry in header.items():
-        assert entry["dtype"] == "F32", entry
-        begin, end = entry["data_offsets"]
-        tensors[name] = array.array("f", whole[8 + header_size + begin : 8 + header_size + end])
-    return metadata, tensors
-
-
-def distance(a, b):
-    """||a - b|| / ||b|| over all parameters, the optimiser's state left out."""
-    names = [n for n in b if not n.startswith(("momentum.", "variance."))]
-    assert (
-        sorted(names) == sorted(n for n in a if not n.startswith(("momentum.", "variance.")))
-        and names
-    )
-    difference = sum((x - y) ** 2 for n in names for x, y in zip(a[n], b[n]))
-    return (difference / sum(y * y for n in names for y in b[n])) ** 0.5

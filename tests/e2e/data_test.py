@@ -7,16 +7,8 @@ import gzip
 import os
 import unittest
 
-from cluster import (
-    DATA,
-    FASHION_MNIST,
-    ClusterTest,
-    Unexpected,
-    distance,
-    read_tensors,
-    settled,
-    wait_for,
-)
+from cluster import DATA, FASHION_MNIST, ClusterTest, Unexpected, settled, wait_for
+from tensors import distance, read_tensors
 
 IMAGE_BYTES = 28 * 28
 TURBOJPEG_GREY, TURBOJPEG_GREY_SAMPLING = 6, 3

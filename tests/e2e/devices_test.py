@@ -2,7 +2,8 @@
 
 import unittest
 
-from cluster import ClusterTest, distance, read_tensors
+from cluster import ClusterTest
+from tensors import distance, read_tensors
 
 EXIT_CONFIG = 78
 

@@ -7,8 +7,9 @@ import os
 import subprocess
 import unittest
 
-from cluster import DATA, DEADLINE_S, ClusterTest, distance, gossipctl, read_tensors, settled
+from cluster import DATA, DEADLINE_S, ClusterTest, gossipctl, settled
 from models_test import python_with_torch
+from tensors import distance, read_tensors
 
 EXIT_CONFIG = 78
 MEAN, DEVIATION = 0.2860, 0.3530  # of the jobs here

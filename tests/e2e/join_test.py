@@ -3,7 +3,8 @@
 import os
 import unittest
 
-from cluster import DATA, ClusterTest, distance, gossipctl, read_tensors, settled, wait_for
+from cluster import DATA, ClusterTest, gossipctl, settled, wait_for
+from tensors import distance, read_tensors
 
 
 class Join(ClusterTest):

@@ -4,7 +4,8 @@ import random
 import time
 import unittest
 
-from cluster import DATA, ClusterTest, Unexpected, distance, read_tensors, settled, wait_for
+from cluster import DATA, ClusterTest, Unexpected, settled, wait_for
+from tensors import distance, read_tensors
 
 BATCH = 32
 KILLS_AT_WORK = 60

@@ -6,8 +6,9 @@ import os
 import subprocess
 import unittest
 
-from cluster import ClusterTest, free_port, pause_all, read_tensors, wait_for
+from cluster import ClusterTest, free_port, pause_all, wait_for
 from proxy import Proxy
+from tensors import read_tensors
 
 
 class Lines(ClusterTest):

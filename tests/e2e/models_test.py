@@ -6,7 +6,8 @@ import os
 import subprocess
 import unittest
 
-from cluster import DEADLINE_S, ClusterTest, distance, read_tensors, settled
+from cluster import DEADLINE_S, ClusterTest, settled
+from tensors import distance, read_tensors
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
 EXPORT = os.path.join(ROOT, "tools/export/export_model.py")

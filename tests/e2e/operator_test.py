@@ -5,7 +5,8 @@ import json
 import os
 import unittest
 
-from cluster import ClusterTest, free_port, gossipctl, read_tensors, wait_for
+from cluster import ClusterTest, free_port, gossipctl, wait_for
+from tensors import read_tensors
 
 
 class Leave(ClusterTest):

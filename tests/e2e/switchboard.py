@@ -1,9 +1,8 @@
-"""Network namespaces joined by bridges: machines of their own on this one, whose cables can be
-moved.
+"""Network namespaces joined by bridges: separate machines on one machine, with movable cables.
 
 Each node gets a namespace with one veth, 10.77.x.y. All begin on one bridge; partition() moves
-cables to a second one, heal() back. rate() narrows a cable (tbf), refuse_calls() makes a machine
-one that can only dial out, swallow_large() a cable that carries small packets only. Needs
+cables to a second one and heal() moves them back. rate() narrows a cable, refuse_calls() leaves a
+machine that can only dial out, swallow_large() a cable that carries only small packets. Needs
 CAP_NET_ADMIN and iproute2; unavailable() says what is missing.
 """
 
@@ -18,8 +17,14 @@ def _run(*arguments):
         raise RuntimeError(f"{' '.join(arguments)}: {done.stderr.strip()}")
 
 
+def _tc(command, device, space=None):
+    """Runs `tc`; DEV stands for the device, which is in the namespace `space` if there is one."""
+    inside = ["-n", space] if space else []
+    _run("tc", *inside, *command.replace("DEV", f"dev {device}").split())
+
+
 def unavailable():
-    """Why there can be no switchboard here; None if there can."""
+    """Why there can be no switchboard here, or None."""
     probe = f"gp{os.getpid()}p"
     try:
         _run("ip", "netns", "add", probe)
@@ -42,7 +47,7 @@ class Switchboard:
             _run("ip", "link", "set", bridge, "up")
 
     def plug(self, name):
-        """A namespace for `name` on the first bridge; returns its address."""
+        """Adds a namespace for `name` on the first bridge and returns its address."""
         number = len(self.cables) + 1
         space, outer, inner = f"{self.tag}n{number}", f"{self.tag}v{number}", f"{self.tag}i{number}"
         address = f"10.77.{os.getpid() % 250}.{number}"
@@ -59,11 +64,11 @@ class Switchboard:
         return address
 
     def prefix(self, name):
-        """What runs a command as `name`."""
+        """The words that, put before a command, run it in `name`."""
         return ["ip", "netns", "exec", self.cables[name][0]]
 
     def partition(self, names):
-        """From now on `names` reach each other, and the rest each other."""
+        """Cuts `names` off from the rest; each group keeps its own connections."""
         for name in names:
             _run("ip", "link", "set", self.cables[name][1], "master", self.bridges[1])
 
@@ -78,222 +83,78 @@ class Switchboard:
         _run("ip", "link", "set", self.cables[name][1], "up")
 
     def rate(self, name, mbit):
-        """What `name` sends, at most."""
-        space, _, inner = self.cables[name]
-        _run(
-            "ip",
-            "netns",
-            "exec",
-            space,
-            "tc",
-            "qdisc",
-            "replace",
-            "dev",
-            inner,
-            "root",
-            "tbf",
-            "rate",
-            f"{mbit}mbit",
-            "burst",
-            "16kb",
-            "latency",
-            "400ms",
-        )
+        """Limits what `name` sends."""
+        self._tc(name, f"qdisc replace DEV root tbf rate {mbit}mbit burst 16kb latency 400ms")
 
     def mute(self, name):
-        """What `name` sends is lost; it hears the others."""
-        self._tc(name, "qdisc", "replace", "root", "bfifo", "limit", "1")  # no packet finds room
+        """Loses what `name` sends; it still hears the others."""
+        self._tc(name, "qdisc replace DEV root bfifo limit 1")  # no packet finds room
 
     def unmute(self, name):
-        self._tc(name, "qdisc", "del", "root")
+        self._tc(name, "qdisc del DEV root")
 
     def lose_an_eighth(self, name):
-        """Of what `name` sends over TCP, by the number that IP gives each packet."""
-        self._tc(name, "qdisc", "add", "root", "handle", "1:", "htb", "default", "1")
-        self._tc(name, "class", "add", "parent", "1:", "classid", "1:1", "htb", "rate", "10gbit")
-        self._tc(name, "class", "add", "parent", "1:", "classid", "1:2", "htb", "rate", "8kbit")
-        self._tc(name, "qdisc", "add", "parent", "1:2", "handle", "2:", "bfifo", "limit", "1")
+        """Loses an eighth of what `name` sends over TCP, by the number IP gives each packet."""
+        self._add_drain(self.cables[name][2], self.cables[name][0])
         self._tc(
             name,
-            "filter",
-            "add",
-            "parent",
-            "1:",
-            "protocol",
-            "ip",
-            "u32",
-            "match",
-            "ip",
-            "protocol",
-            "6",
-            "0xff",
-            "match",
-            "u8",
-            "0x00",
-            "0x07",
-            "at",
-            "5",
-            "flowid",
-            "1:2",
+            "filter add DEV parent 1: protocol ip u32 match ip protocol 6 0xff"
+            " match u8 0x00 0x07 at 5 flowid 1:2",
         )
 
     def lost(self, name):
-        """Packets so far."""
+        """Packets lost so far."""
         space, _, inner = self.cables[name]
         command = ["tc", "-n", space, "-s", "-j", "qdisc", "show", "dev", inner]
         queues = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
         return sum(queue["drops"] for queue in queues if queue["kind"] == "bfifo")
 
-    def _tc(self, name, what, action, *arguments):
-        space, _, inner = self.cables[name]
-        _run("tc", "-n", space, what, action, "dev", inner, *arguments)
-
     def refuse_calls(self, name):
-        """Nobody can connect to `name` any more, as to a machine behind NAT; it can dial out."""
-        _, outer, _ = self.cables[name]
-        _run("tc", "qdisc", "add", "dev", outer, "root", "handle", "1:", "htb", "default", "1")
-        _run(
-            "tc",
-            "class",
-            "add",
-            "dev",
+        """Refuses connections to `name`, as a machine behind NAT does; it can still dial out."""
+        outer = self.cables[name][1]
+        self._add_drain(outer)
+        # Byte 33 of a packet without IP options holds TCP's flags; SYN without ACK connects.
+        _tc(
+            "filter add DEV parent 1: protocol ip u32 match ip protocol 6 0xff"
+            " match u8 0x02 0x12 at 33 flowid 1:2",
             outer,
-            "parent",
-            "1:",
-            "classid",
-            "1:1",
-            "htb",
-            "rate",
-            "10gbit",
-        )
-        _run(
-            "tc",
-            "class",
-            "add",
-            "dev",
-            outer,
-            "parent",
-            "1:",
-            "classid",
-            "1:2",
-            "htb",
-            "rate",
-            "8kbit",
-        )
-        _run(
-            "tc", "qdisc", "add", "dev", outer, "parent", "1:2", "bfifo", "limit", "1"
-        )  # a queue in which no packet finds room
-        # Byte 33 of a packet without IP options: TCP's flags; SYN without ACK begins a connection.
-        _run(
-            "tc",
-            "filter",
-            "add",
-            "dev",
-            outer,
-            "parent",
-            "1:",
-            "protocol",
-            "ip",
-            "u32",
-            "match",
-            "ip",
-            "protocol",
-            "6",
-            "0xff",
-            "match",
-            "u8",
-            "0x02",
-            "0x12",
-            "at",
-            "33",
-            "flowid",
-            "1:2",
         )
 
     def swallow_large(self, name):
-        """From now on packets of 1280 bytes and more vanish on their way to and from `name`, and
-        nobody is told: a tunnel with a smaller MTU.
+        """Silently drops packets of 1280 bytes and more to and from `name`, like a tunnel with a
+        smaller MTU.
         """
         space, outer, inner = self.cables[name]
-        # Bytes 2 and 3 of a packet: its length. One of these masks is in every number from 1280 on,
-        # and in none below.
+        # Bytes 2 and 3 of a packet hold its length. Every number from 1280 on has one of these
+        # masks, and no smaller one does.
         masks = [0x8000, 0x4000, 0x2000, 0x1000, 0x0800, 0x0600, 0x0500]
-        for where, device in (([], outer), (["ip", "netns", "exec", space], inner)):
-            _run(
-                *where,
-                "tc",
-                "qdisc",
-                "replace",
-                "dev",
-                device,
-                "root",
-                "handle",
-                "1:",
-                "htb",
-                "default",
-                "1",
-            )
-            _run(
-                *where,
-                "tc",
-                "class",
-                "add",
-                "dev",
-                device,
-                "parent",
-                "1:",
-                "classid",
-                "1:1",
-                "htb",
-                "rate",
-                "10gbit",
-            )
-            _run(
-                *where,
-                "tc",
-                "class",
-                "add",
-                "dev",
-                device,
-                "parent",
-                "1:",
-                "classid",
-                "1:2",
-                "htb",
-                "rate",
-                "8kbit",
-            )
-            _run(
-                *where, "tc", "qdisc", "add", "dev", device, "parent", "1:2", "bfifo", "limit", "1"
-            )
+        for device, inside in ((outer, None), (inner, space)):
+            self._add_drain(device, inside)
             for mask in masks:
-                _run(
-                    *where,
-                    "tc",
-                    "filter",
-                    "add",
-                    "dev",
-                    device,
-                    "parent",
-                    "1:",
-                    "protocol",
-                    "ip",
-                    "u32",
-                    "match",
-                    "u16",
-                    hex(mask),
-                    hex(mask),
-                    "at",
-                    "2",
-                    "flowid",
-                    "1:2",
-                )
+                match = f"match u16 {mask:#x} {mask:#x} at 2"
+                _tc(f"filter add DEV parent 1: protocol ip u32 {match} flowid 1:2", device, inside)
 
     def spare_large(self, name):
-        """The tunnel is mended."""
+        """Ends swallow_large()."""
         space, outer, inner = self.cables[name]
-        _run("tc", "qdisc", "del", "dev", outer, "root")
-        _run("ip", "netns", "exec", space, "tc", "qdisc", "del", "dev", inner, "root")
+        _tc("qdisc del DEV root", outer)
+        _tc("qdisc del DEV root", inner, space)
+
+    def _tc(self, name, command):
+        """Runs tc on the end of the cable that is inside `name`."""
+        space, _, inner = self.cables[name]
+        _tc(command, inner, space)
+
+    @staticmethod
+    def _add_drain(device, space=None):
+        """Gives `device` the class 1:2, in whose queue no packet finds room; 1:1 takes the rest."""
+        for command in (
+            "qdisc replace DEV root handle 1: htb default 1",
+            "class add DEV parent 1: classid 1:1 htb rate 10gbit",
+            "class add DEV parent 1: classid 1:2 htb rate 8kbit",
+            "qdisc add DEV parent 1:2 handle 2: bfifo limit 1",
+        ):
+            _tc(command, device, space)
 
     def destroy(self):
         for space, outer, _ in self.cables.values():

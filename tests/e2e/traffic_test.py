@@ -2,7 +2,8 @@
 
 import unittest
 
-from cluster import ClusterTest, distance, read_tensors, settled
+from cluster import ClusterTest, settled
+from tensors import distance, read_tensors
 
 
 class Traffic(ClusterTest):

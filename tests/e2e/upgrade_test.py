@@ -3,7 +3,8 @@
 import itertools
 import unittest
 
-from cluster import ClusterTest, distance, read_tensors, settled, wait_for
+from cluster import ClusterTest, settled, wait_for
+from tensors import distance, read_tensors
 
 BATCH = 32
 OLDER, NEWER = 2, 3
