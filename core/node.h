@@ -26,39 +26,12 @@
 #include "core/exchange/policy.h"
 #include "core/exchange/trainer_port.h"
 #include "core/membership/member.h"
+#include "core/membership/policy.h"
 #include "core/model/schema.h"
 #include "core/node/refusals.h"
 #include "core/wire/protocol.h"
 
 namespace gossipd {
-
-// Node policy for membership: what each node may choose for itself.
-struct MembershipPolicy {
-  // the newest to speak: an older one while a cluster is upgraded
-  std::uint32_t protocol = protocol_version;
-  std::uint32_t links = 4;       // neighbours this node tries to have
-  std::uint32_t links_max = 12;  // neighbours it accepts
-  // records it keeps: of a larger cluster, of those it met last
-  std::size_t known_max = members_max;
-  // own stats are renewed, some of all members' told
-  Duration tick = std::chrono::milliseconds(1000);
-  Duration ping = std::chrono::milliseconds(1000);           // per link
-  Duration suspect_after = std::chrono::milliseconds(3000);  // silence on a link
-  Duration fail_after = std::chrono::milliseconds(10000);
-  // a member drawn at random, which has no link to here, is asked for a sign of life
-  Duration probe = std::chrono::milliseconds(10000);
-  // a link is given up for one to another member, drawn at random; 0: never
-  Duration rotate = std::chrono::minutes(10);
-  Duration handshake_timeout = std::chrono::milliseconds(10000);
-  Duration redial_min = std::chrono::milliseconds(300);  // backoff, doubled up to
-  Duration redial_max = std::chrono::milliseconds(15000);
-  // restarted with known members: wait so long before training alone
-  Duration isolation_grace = std::chrono::milliseconds(8000);
-  Duration leave_flush = std::chrono::milliseconds(3000);
-  Duration finish_cap = std::chrono::milliseconds(60000);
-  // of a member to the typical one: samples that it claims beyond that count late
-  double speed_ratio_max = 16;
-};
 
 // What must survive a restart. Written by the driver when a Persist effect says so.
 struct NodeState {

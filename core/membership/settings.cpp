@@ -1,6 +1,6 @@
 #include "core/membership/settings.h"
 
-#include "core/node.h"
+#include "core/membership/policy.h"
 
 namespace gossipd {
 

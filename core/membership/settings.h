@@ -6,7 +6,7 @@
 
 namespace gossipd {
 
-struct MembershipPolicy;  // core/node.h
+struct MembershipPolicy;  // core/membership/policy.h
 
 // Bound to `policy`, which must outlive them.
 [[nodiscard]] std::vector<Setting> membership_settings(MembershipPolicy& policy);

@@ -11,6 +11,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
+#include <utility>
 
 #include "core/node.h"
 
@@ -22,7 +24,7 @@ class DurableClaims {
   // last.
   static constexpr std::uint64_t reserve = 8;
 
-  // What is to be written for that.
+  // What is to be written for that, when nothing higher is awaited.
   [[nodiscard]] static std::uint64_t reserved_above(std::uint64_t in_use) {
     return in_use + std::min(reserve, std::numeric_limits<std::uint64_t>::max() - in_use);
   }
@@ -34,6 +36,21 @@ class DurableClaims {
 
   [[nodiscard]] bool allows(std::uint64_t incarnation) const {
     return written_.any && incarnation <= written_.incarnation;
+  }
+  // A peer claims the life `above` of this node, so the node is to say a higher one once the disk
+  // allows it. True: that was not awaited yet, so the state is to be written again.
+  bool await(std::uint64_t above) {
+    if (above <= awaited_) return false;
+    awaited_ = above;
+    return true;
+  }
+  // Once the disk allows it: the life to go beyond.
+  std::optional<std::uint64_t> take_awaited() {
+    if (awaited_ == 0 || !allows(awaited_ + 1)) return std::nullopt;
+    return std::exchange(awaited_, 0);
+  }
+  [[nodiscard]] std::uint64_t to_reserve(std::uint64_t in_use) const {
+    return reserved_above(std::max(in_use, awaited_));
   }
   [[nodiscard]] bool left() const { return written_.any && written_.left; }
   // May be older than what the node knows: then peers take it for a joiner.
@@ -47,6 +64,7 @@ class DurableClaims {
     ClusterId cluster{};
   };
   Written written_;
+  std::uint64_t awaited_ = 0;  // the highest life claimed by others that is not refuted; 0: none
 };
 
 }  // namespace gossipd

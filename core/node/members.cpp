@@ -41,12 +41,12 @@ void NodeImpl::send_stats(Session& session, std::size_t most, Instant now) {
 }
 
 void NodeImpl::tell_news() {
+  const std::vector<Suspicion> suspicions = detector_.take_suspicions();
   for (auto& [id, session] : sessions_) {
     if (!session.established) continue;
     send_news(session);
-    if (!suspicions_.empty()) send(session, Members{{}, {}, suspicions_});
+    if (!suspicions.empty()) send(session, Members{{}, {}, suspicions});
   }
-  suspicions_.clear();
 }
 
 void NodeImpl::gossip(Instant now) {

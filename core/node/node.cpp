@@ -26,11 +26,12 @@ NodeImpl::NodeImpl(NodeConfig config, NodeState state, Instant now)
                .newcomer = state_.own_samples == 0 && state_.samples_per_second == 0,
                .now = now},
               state_.budget.revision),
+      detector_(config_.membership, now),
       guard_(config_.exchange.step_jump),
       trigger_(config_.exchange),
       balancer_(config_.balance) {
   GOSSIPD_ASSERT(state_.id != NodeId{});
-  started_ = last_time_ = now;
+  started_ = now;
   if (config_.name.size() > name_bytes_max) config_.name.resize(name_bytes_max);
   state_.incarnation = std::min(state_.incarnation, counter_max - 2) + 1;
   samples_extra_ = state_.own_samples;
@@ -62,11 +63,11 @@ void NodeImpl::persist() {
   NodeState state = state_;
   // Some time after the start the others have told all they know; a node that dies before has it
   // told again.
-  if (last_time_ - started_ < SampleCredit::reserve)
+  if (detector_.looked_at() - started_ < SampleCredit::reserve)
     state.unsure_for += state.down_for;
   else
     state.unsure_for = Duration{};
-  state.incarnation = DurableClaims::reserved_above(std::max(state_.incarnation, refute_above_));
+  state.incarnation = durable_.to_reserve(state_.incarnation);
   for (const auto& [id, entry] : directory_.entries())
     if (id != state_.id) state.members.push_back(entry.record);
   emit(PersistEffect{std::move(state)});
@@ -82,8 +83,7 @@ void NodeImpl::on_persisted(const NodeState& state, Instant now) {
   durable_.on_disk(state);
   if (stopping_) return;
   if (phase_ == Phase::leaving && state_.left && durable_.left()) say_left(now);
-  if (refute_above_ > 0 && durable_.allows(refute_above_ + 1))
-    refute(std::exchange(refute_above_, 0), now);
+  if (const auto above = durable_.take_awaited()) refute(*above, now);
   if (could || !may_say_hello()) return;
   say_due_hellos(now);
   dial_if_needed(now);
@@ -411,9 +411,9 @@ void NodeImpl::stop(Instant now) {
 // ---- time ------------------------------------------------------------------------------------
 
 Instant NodeImpl::next_deadline() const {
-  const Instant poll = last_time_ + poll_period;
-  const bool next_round =
-      phase_ == Phase::finishing && stage_ == RoundStage::waiting && finish_round_at_ > last_time_;
+  const Instant poll = detector_.looked_at() + poll_period;
+  const bool next_round = phase_ == Phase::finishing && stage_ == RoundStage::waiting &&
+                          finish_round_at_ > detector_.looked_at();
   return next_round ? std::min(poll, finish_round_at_) : poll;
 }
 
@@ -439,7 +439,7 @@ void NodeImpl::on_time(Instant now) {
     tell_news();
   }
   for (auto& [id, session] : sessions_)
-    if (session.established && now >= session.ping_next) ping(session, now);
+    if (session.established && session.round_trip.due(now)) ping(session, now);
   dial_if_needed(now);
   if (phase_ != Phase::left && phase_ != Phase::leaving) {
     probe_one(now);
@@ -535,7 +535,8 @@ NodeView NodeImpl::view(Instant now) const {
   view.refusals.assign(refusals_.latest().begin(), refusals_.latest().end());
   std::map<NodeId, double> rtt_ms;
   for (const auto& [id, session] : sessions_)
-    if (session.established) rtt_ms[session.theirs->id] = session.rtt_seconds * 1e3;
+    if (session.established)
+      rtt_ms[session.theirs->id] = session.round_trip.smoothed_seconds() * 1e3;
   for (const auto& [id, entry] : directory_.entries()) {
     if (entry.record.state == MemberState::forgotten) {
       ++view.forgotten;
@@ -569,8 +570,8 @@ NodeView NodeImpl::view(Instant now) const {
     if (session != sessions_.end()) {
       item.outbound = session->second.outbound;
       item.protocol = session->second.protocol;
-      item.rtt_ms = session->second.rtt_seconds * 1e3;
-      item.silence_s = std::max(0.0, seconds(now - session->second.last_byte));
+      item.rtt_ms = session->second.round_trip.smoothed_seconds() * 1e3;
+      item.silence_s = std::max(0.0, seconds(now - detector_.last_heard(session->first)));
     }
     if (link != nullptr) {
       item.counters = link->counters();
@@ -590,6 +591,7 @@ void NodeImpl::check_invariants() const {
   GOSSIPD_ASSERT(!(trainer_has_buffer_ && stage_ != RoundStage::idle));
   GOSSIPD_ASSERT(refusals_.latest().size() <= refusals_max &&
                  directory_.entries().size() <= members_max);
+  detector_.check_invariants();
   for (const auto& [id, session] : sessions_)
     GOSSIPD_ASSERT(!session.established || session.theirs);
 }

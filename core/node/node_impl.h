@@ -29,10 +29,12 @@
 #include "core/node/control_allowance.h"
 #include "core/node/dial_budget.h"
 #include "core/node/durable_claims.h"
+#include "core/node/failure_detector.h"
 #include "core/node/final_model.h"
 #include "core/node/job_transfer.h"
 #include "core/node/model_assembly.h"
 #include "core/node/path_watch.h"
+#include "core/node/round_trip.h"
 #include "core/wire/control.h"
 
 namespace gossipd {
@@ -79,10 +81,6 @@ class NodeImpl {
     SessionId id{};
     bool outbound = false;
     Endpoint remote;
-    Instant opened{};
-    Instant last_byte{};
-    // for the silence that lasts: who refutes it by another way is alive, and the link is not
-    bool accused = false;
     bool hello_due = false;      // ours waits for the disk …
     std::optional<Hello> early;  // … and so does theirs, which came meanwhile
     std::optional<Hello> theirs;
@@ -94,12 +92,8 @@ class NodeImpl {
     std::uint64_t news_told = 0;
     std::uint64_t own_told = 0;  // own stats
     Directory::Sweep sweep;
-    NodeId probed{};               // not to be linked: only a sign of life of this member is wanted
-    std::uint64_t ping_nonce = 0;  // 0: none outstanding
-    Instant ping_sent{};
-    Instant ping_next{};
-    double rtt_seconds = 0;        // smoothed; own bulk on the way is in it
-    double least_rtt_seconds = 0;  // what the line itself takes
+    NodeId probed{};  // not to be linked: only a sign of life of this member is wanted
+    RoundTrip round_trip;
     std::size_t bulk_outstanding = 0;
     ControlAllowance allowance;  // until it is established; then the neighbour's
   };
@@ -198,13 +192,14 @@ class NodeImpl {
   void note_attention(Instant now);
   void detect_failures(Instant now);
   void accuse(NodeId member, Instant last_heard, const std::string& why, Instant now);
+  void accuse(const std::vector<FailureDetector::Silent>& members, const std::string& why,
+              Instant now);
+  void hand_on(const Suspicion& suspicion);
   void accuse_all_at(const Endpoint& address, NodeId but, const std::string& why, Instant now);
   void accuse_displaced(Instant now);
   void on_suspicions(const std::vector<Suspicion>& suspicions, Instant now);
   void refute(std::uint64_t incarnation, Instant now);
   void probe_one(Instant now);
-  [[nodiscard]] Directory::Timeouts timeouts() const;
-  [[nodiscard]] bool hears_anybody(Instant now) const;
 
   // clones.cpp
   void on_reflected(Session& session, Instant now);
@@ -311,8 +306,6 @@ class NodeImpl {
   NodeConfig config_;
   NodeState state_;
   DurableClaims durable_;
-  // an accusation that waits for the disk to hold a higher incarnation; 0: none
-  std::uint64_t refute_above_ = 0;
   Random random_;
   std::vector<Effect> effects_;
   Phase phase_ = Phase::joining;
@@ -363,14 +356,9 @@ class NodeImpl {
   std::map<NodeId, Neighbour> neighbours_;
   std::map<Endpoint, DialState> dials_;
   DialBudget dial_budget_;
-  Instant last_time_{};
-  Instant next_probe_{};
+  FailureDetector detector_;
   Instant next_rotation_{};
-  bool rotating_ = false;        // the next link that opens replaces one
-  std::uint32_t awareness_ = 0;  // how often others had reason to suspect this node, lately
-  Instant awareness_until_{};
-  Instant thawed_until_{};             // after a long stand-still
-  std::vector<Suspicion> suspicions_;  // to be handed on
+  bool rotating_ = false;  // the next link that opens replaces one
   Instant next_tick_{};
   Instant next_failed_dial_{};
   Instant persist_after_{};

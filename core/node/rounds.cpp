@@ -284,7 +284,7 @@ std::uint32_t NodeImpl::in_flight(Instant now) {
     const Session* session = session_of(id);
     if (session == nullptr || !neighbour.link || !neighbour.link->awaits_answer()) continue;
     if (now - neighbour.link->spoken_at() <
-        config_.exchange.heartbeat + from_seconds(2 * session->rtt_seconds))
+        config_.exchange.heartbeat + from_seconds(2 * session->round_trip.smoothed_seconds()))
       ++count;
   }
   return count;
@@ -420,7 +420,7 @@ std::span<const float> NodeImpl::drift() const {
 double NodeImpl::round_trip_periods(NodeId peer) {
   const Session* session = session_of(peer);
   if (session == nullptr || last_.step_seconds <= 0) return 0;
-  return session->least_rtt_seconds / last_.step_seconds /
+  return session->round_trip.least_seconds() / last_.step_seconds /
          static_cast<double>(config_.exchange.period_steps);
 }
 

@@ -85,7 +85,7 @@ void NodeImpl::on_session_open(SessionId id, bool outbound, Endpoint remote, Ins
   session.id = id;
   session.outbound = outbound;
   session.remote = std::move(remote);
-  session.opened = session.last_byte = now;
+  detector_.on_open(id, now);
   session.probed = probed;
   session.hello_due = !may_say_hello();
   if (!session.hello_due) say_hello(session);
@@ -119,6 +119,7 @@ void NodeImpl::close(SessionId id, const std::string& reason, Instant now, bool 
   if (found == sessions_.end()) return;
   const Session session = std::move(found->second);
   sessions_.erase(found);
+  detector_.on_end(id);
   transfer_.on_session_end(id);
   if (tell_driver) emit(CloseEffect{id, reason});
   if (session.outbound && !session.established) ++dials_[session.remote].failures;
@@ -134,7 +135,7 @@ void NodeImpl::close(SessionId id, const std::string& reason, Instant now, bool 
     // The other end has given up this node, which stood still, and gone on. The link starts over:
     // whole blocks at the first exchange, of which this node takes nearly all, and the other no
     // more than of a joiner.
-    if (now < thawed_until_) link->forget();
+    if (detector_.is_thawing(now)) link->forget();
   }
   log(Level::info,
       "event=link-down peer=" + to_hex(session.theirs->id) + " reason=\"" + reason + "\"");
@@ -147,7 +148,7 @@ void NodeImpl::on_session_closed(SessionId id, const std::string& reason, Instan
   const NodeId peer = found->second.theirs ? found->second.theirs->id : NodeId{};
   const bool answered = !found->second.outbound || found->second.theirs;
   const Endpoint remote = found->second.remote;
-  const Instant last_heard = found->second.last_byte;
+  const Instant last_heard = detector_.last_heard(id);
   if (!was_established && !(found->second.theirs && found->second.theirs->probe))
     note_refusal(false, who(found->second),
                  Error{"closed", "closed before the handshake was done: " + reason}, now);
@@ -161,8 +162,7 @@ void NodeImpl::on_session_closed(SessionId id, const std::string& reason, Instan
 void NodeImpl::on_bytes(SessionId id, Instant now) {
   const auto found = sessions_.find(id);
   if (found == sessions_.end()) return;
-  found->second.last_byte = now;
-  found->second.accused = false;
+  detector_.on_sign_of_life(id, now);
   if (found->second.established) directory_.heard_from(found->second.theirs->id, now);
 }
 
@@ -209,8 +209,9 @@ void NodeImpl::handle(Session& session, Control message, Instant now) {
   if (auto* notice = std::get_if<Cloned>(&message)) return on_cloned(session, *notice, now);
   if (session.doubted) {
     const auto* pong = std::get_if<Pong>(&message);
-    return pong != nullptr && pong->nonce == session.ping_nonce ? on_proof_of_life(session, now)
-                                                                : static_cast<void>(0);
+    return pong != nullptr && session.round_trip.awaits(pong->nonce)
+               ? on_proof_of_life(session, now)
+               : static_cast<void>(0);
   }
   if (auto* members = std::get_if<Members>(&message)) return on_members(session, *members, now);
   if (const auto* ping = std::get_if<Ping>(&message); ping != nullptr && session.theirs)
@@ -240,15 +241,8 @@ void NodeImpl::handle(Session& session, Control message, Instant now) {
     session.ready_theirs = *ready;
     try_open(session, now);
   } else if (auto* pong = std::get_if<Pong>(&message)) {
-    if (pong->nonce != session.ping_nonce || pong->nonce == 0) return;
-    neighbours_[session.theirs->id].path.on_answer(session.ping_sent);
-    const double sample = seconds(now - session.ping_sent);
-    session.least_rtt_seconds =
-        session.rtt_seconds == 0 ? sample : std::min(session.least_rtt_seconds, sample);
-    session.rtt_seconds = session.rtt_seconds == 0
-                              ? sample
-                              : session.rtt_seconds + 0.25 * (sample - session.rtt_seconds);
-    session.ping_nonce = 0;
+    if (const auto asked = session.round_trip.on_pong(pong->nonce, now))
+      neighbours_[session.theirs->id].path.on_answer(*asked);
   } else if (auto* resync = std::get_if<Resync>(&message)) {
     if (Neighbour& neighbour = neighbours_[session.theirs->id]; neighbour.link)
       neighbour.link->on_resync(*resync);
@@ -373,15 +367,9 @@ bool NodeImpl::keep_existing(const Session& existing, const Session& fresh) cons
   return existing.outbound == lower_is_self;
 }
 
-// A round trip may take longer than the time between two pings: the one that is measured is not
-// forgotten for the next.
 void NodeImpl::ping(Session& session, Instant now) {
-  session.ping_next = now + config_.membership.ping;
   const std::uint64_t nonce = random_.next() | 1;
-  if (session.ping_nonce == 0 || now - session.ping_sent > config_.membership.fail_after) {
-    session.ping_nonce = nonce;
-    session.ping_sent = now;
-  }
+  session.round_trip.on_ping(nonce, config_.membership.ping, config_.membership.fail_after, now);
   send(session, Ping{nonce});
 }
 
@@ -394,6 +382,7 @@ void NodeImpl::establish(Session& session, Instant now) {
   // What a node alone has found out about others is its own.
   if (established_sessions() == 0) directory_.doubt_lonely_verdicts(now);
   session.established = true;
+  detector_.on_established(session.id, hello.id);
   ping(session, now);  // before anything large is on the way: what the line itself takes
   if (session.outbound) {
     dial_budget_.answered(session.remote);
@@ -516,7 +505,7 @@ void NodeImpl::on_bulk(Session& session, std::span<const std::byte> message, Ins
     whole = link.on_replica_state(message, now);
     flush_link(neighbour);
   } else {
-    whole = link.on_turn(message, session.rtt_seconds, now);
+    whole = link.on_turn(message, session.round_trip.smoothed_seconds(), now);
   }
   const std::uint64_t refused = link.counters().refused_total() - refused_before;
   if (whole || refused > 0) return on_refused_data(session, refused, whole, now);

@@ -31,3 +31,19 @@ TEST_CASE("what is reserved never wraps round") {
   CHECK(DurableClaims::reserved_above(highest - 1) == highest);
   CHECK(DurableClaims::reserved_above(highest - DurableClaims::reserve) == highest);
 }
+
+TEST_CASE("a life that others claim is gone beyond once, when the disk has room above it") {
+  DurableClaims claims;
+  NodeState state;
+  state.incarnation = 8;
+  claims.on_disk(state);
+  CHECK(claims.await(8));
+  CHECK_FALSE(claims.await(8));
+  CHECK_FALSE(claims.take_awaited());
+  CHECK(claims.to_reserve(1) == DurableClaims::reserved_above(8));
+  CHECK(claims.to_reserve(9) == DurableClaims::reserved_above(9));
+  state.incarnation = claims.to_reserve(1);
+  claims.on_disk(state);
+  CHECK(claims.take_awaited() == 8);
+  CHECK_FALSE(claims.take_awaited());
+}
