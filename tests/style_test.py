@@ -70,7 +70,6 @@ EXCEPTIONS = {
     "tools/bench/overhead.cpp run",
     "tools/gossipctl/gossipctl.cpp declare",
     "tools/lab/command_plot.cpp svg",
-    "tools/lab/evidence/evidence.py run_table",
     "tools/lab/gossip.cpp",
     "tools/lab/run.cpp run_scenario",
 }

@@ -1,4 +1,4 @@
-"""The lab tells what real daemons do: one scenario in virtual time and with three processes."""
+"""The lab predicts real daemons: one scenario in virtual time and with three processes."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from cluster import BIN, DATA, POLICY, ClusterTest, settled
 
 STEP_MS = 50
 SAMPLES = 96_000
-LAB_SEEDS = 3  # whose accuracies differ by half a point
+LAB_SEEDS = 3  # seeds alone make accuracies differ by half a point
 ACCURACY_POINTS = 1.0
 BYTES_SHARE = 0.15
 

@@ -1,6 +1,4 @@
-"""Batch by speed in real daemons: a machine that slows down gets less, the others take over what it
-leaves.
-"""
+"""Batch by speed in real daemons: the others take over what a slowed machine leaves."""
 
 import signal
 import threading
@@ -48,8 +46,8 @@ class Balance(ClusterTest):
                 f" {after['step'] - before['step']} of its steps",
                 flush=True,
             )
-            # Two balances: the one that is due, and one that has seen the new speed alone. Aim: 20
-            # steps.
+            # Two balances: the one that is due, and one that has seen only the new speed. The aim
+            # is 20 steps.
             self.assertLess(after["step"] - before["step"], 60)
             for node in others:
                 wait_for(
@@ -57,14 +55,15 @@ class Balance(ClusterTest):
                     lambda: node.members()[slow.name]["batch"] < 0.75 * before["batch"],
                 )
                 node.wait("it takes over", lambda s: s["batch"] > BATCH)
-            # Each balances at its own time: what one gives up another takes at its next balance.
+            # Each node balances at its own time, so others take what one gives up at their next
+            # balance.
             wait_for(
                 "the cluster's batch is the job's",
                 lambda: abs(3 * BATCH - sum(n.status()["batch"] for n in nodes)) <= BATCH // 2,
             )
         for node in nodes:
-            # An age of 0 is an honest one: what came last was made of a model that this node has
-            # not stepped past.
+            # An age of 0 is valid: the last delta was made from a model that this node has not
+            # stepped past.
             wait_for(
                 "every link shows an age and a weight",
                 lambda: node.links()

@@ -1,4 +1,4 @@
-"""Cables that are neither whole nor cut: deaf one way, lossy, in and out of their socket."""
+"""Cables that are neither whole nor cut: deaf in one direction, lossy, flapping."""
 
 import random
 import time
@@ -10,7 +10,7 @@ from switchboard import Switchboard, unavailable
 
 NO_NAMESPACES = unavailable()
 FLAPS = 20
-FLAP_MAX_S = 0.8  # in or out, drawn at random
+FLAP_MAX_S = 0.8  # plugged or unplugged, drawn at random
 
 
 @unittest.skipIf(NO_NAMESPACES, NO_NAMESPACES)
@@ -32,7 +32,7 @@ class Cables(ClusterTest):
             node.wait("the models agree", lambda s: s["consensus_distance"] < 0.1)
         check_counters(self.nodes)
 
-    def test_who_hears_and_is_not_heard_is_given_up_and_comes_back(self):
+    def test_a_node_that_hears_but_is_not_heard_is_given_up_and_comes_back(self):
         mute, *others = self.nodes
         self.cluster.switchboard.mute(mute.name)
         for node in others:
@@ -41,7 +41,7 @@ class Cables(ClusterTest):
         self.cluster.switchboard.unmute(mute.name)
         self.check_together()
 
-    def test_a_cable_that_loses_an_eighth_of_what_a_node_sends_holds_nobody_up(self):
+    def test_a_cable_that_loses_an_eighth_of_what_a_node_sends_delays_no_other_node(self):
         self.cluster.switchboard.lose_an_eighth(self.nodes[2].name)
         self.train_on(self.nodes, 300)
         lossy = self.nodes[2].name
@@ -51,7 +51,7 @@ class Cables(ClusterTest):
         self.cluster.switchboard.unmute(lossy)
         self.check_together()
 
-    def test_a_cable_that_flaps_costs_its_node_nothing_but_the_link(self):
+    def test_a_flapping_cable_costs_its_node_only_the_link(self):
         draw = random.Random(3)
         flapping, *others = self.nodes[::-1]
         for _ in range(FLAPS):

@@ -1,5 +1,5 @@
-"""A cluster whose members prove themselves by certificates of their operator's authority, made with
-the openssl command.
+"""A cluster whose members prove themselves by certificates of their operator's authority, which the
+openssl command makes.
 """
 
 import json
@@ -14,7 +14,7 @@ EC_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
 
 
 class Authority:
-    """Signs for nodes; `folder` holds everything."""
+    """Signs certificates for nodes; all its files are in `folder`."""
 
     def __init__(self, folder, name):
         self.folder, self.name = folder, name
@@ -57,7 +57,9 @@ class Authority:
         )
 
     def settings(self, node, begins="20200101000000Z", ends="20991231235959Z"):
-        """Of a node that this authority signs for, as keywords of Cluster.node()."""
+        """The settings of a node with a certificate of this authority, as keywords of
+        Cluster.node().
+        """
         files = [self.path(f"{self.name}-{node}.{kind}") for kind in ("pem", "key", "csr")]
         self.openssl("req", *EC_KEY, "-subj", f"/CN={node}", "-keyout", files[1], "-out", files[2])
         self.ca_command("-startdate", begins, "-enddate", ends, "-in", files[2], "-out", files[0])
@@ -68,7 +70,7 @@ class Authority:
         }
 
     def revoke(self, certificate):
-        """Its name stands in the list that is appended to the authority's file."""
+        """Adds the certificate to the revocation list that is appended to the authority's file."""
         revoked = self.path(f"{self.name}.crl")
         self.ca_command("-revoke", certificate)
         self.ca_command("-gencrl", "-out", revoked)
@@ -101,7 +103,7 @@ class Certificates(ClusterTest):
         )
 
     def wait_said(self, node, *words):
-        """One refusal of its status says all of `words`, and so does the log."""
+        """Waits until one refusal in the status contains all of `words`, and so does the log."""
 
         def said():
             return next(
@@ -131,7 +133,7 @@ class Certificates(ClusterTest):
         self.assertEqual(0, stranger.status()["links_open"])
         stranger.kill()
 
-    def test_three_train_and_whoever_has_no_valid_certificate_of_their_authority_is_refused(self):
+    def test_three_train_and_a_node_without_a_valid_certificate_of_their_authority_is_refused(self):
         links = self.nodes[0].links()
         wait_for(
             "they exchange",
@@ -187,9 +189,9 @@ class Certificates(ClusterTest):
             self.assertEqual(4, done.returncode, done.stderr)
             self.assertIn("this cluster uses certificates", done.stderr)
 
-    def test_a_certificate_is_renewed_at_work_and_one_that_was_taken_back_is_shut_out(self):
+    def test_a_certificate_is_renewed_while_training_and_a_revoked_one_is_shut_out(self):
         first, second, third = self.nodes
-        for node in (first, second):  # its own renewed; the wanted files stay the same
+        for node in (first, second):  # the node's own is renewed; the file names stay the same
             self.authority.settings(node.name)
             node.signal(signal.SIGHUP)
             node.wait_log("event=peer-tls-reloaded")
@@ -202,7 +204,7 @@ class Certificates(ClusterTest):
             )
         self.wait_said(third, "does not accept our certificate", "revoked")
         self.wait_said(first, "wrong-certificate", "CN=box3", "revoked")
-        # A file that cannot be read changes nothing.
+        # An unreadable file changes nothing.
         os.truncate(self.authority.ca, 0)
         first.signal(signal.SIGHUP)
         wait_for(

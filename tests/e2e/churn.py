@@ -1,15 +1,14 @@
-"""A soak: real nodes on cables of their own, and faults drawn from a seed until the time is over.
-Then calm.
+"""A soak: real nodes on separate cables under random faults from a seed, then a calm phase.
 
     churn.py [--minutes 30] [--seed 1] [--nodes 6] [--no-baseline]
 
 Faults: kill -9 and restart, SIGSTOP and SIGCONT, a cable pulled and put back, a partition, leave
-and join, SIGTERM and restart. At most half of the nodes are under one at a time. What must hold: no
-process ends by itself, no member's samples ever fall in anybody's view, RSS stays flat, everybody
-finishes with equal counters and close models and agrees on who lives, and the accuracy is that of
-an undisturbed run with the same job (not run with --no-baseline). Prints one JSON object; exit code
-1 when something did not hold. churn_test.py runs short ones. 20 nodes need 4 GB of memory; on two
-cores they make fewer steps each.
+and join, SIGTERM and restart; at most half of the nodes suffer one at a time. Claims: no process
+ends by itself, no member's samples ever fall in any node's view, RSS stays flat, all finish with
+equal counters and close models and agree on who is alive, and the accuracy equals that of an
+undisturbed run of the same job (skipped by --no-baseline). Prints one JSON object; exits with 1
+when a claim failed. churn_test.py runs short soaks. 20 nodes need 4 GB of memory and, on two cores,
+make fewer steps each.
 """
 
 import argparse
@@ -26,14 +25,14 @@ BATCH = 32
 # Of up to NODES_AT_PACE nodes. With more, each steps less often and leaves the machine some room.
 STEP_MS = 80
 NODES_AT_PACE = 6
-HARM_EVERY_S = 24  # on average, each node
+HARM_EVERY_S = 24  # a node's mean time between faults
 RSS_FLAT = 0.05
 ACCURACY_POINTS = 0.5
 CALM_S = 180
 
 
 class Broken(AssertionError):
-    """Something that must hold did not."""
+    """A claim does not hold."""
 
 
 class Churn:
@@ -45,7 +44,7 @@ class Churn:
         self.seconds = minutes * 60
         self.crowd = max(1, count / NODES_AT_PACE)
         step_ms = STEP_MS * self.crowd
-        # A little less than undisturbed nodes make in that time.
+        # A little less than undisturbed nodes would train in that time.
         budget = int(0.9 * self.seconds * count * BATCH * 1000 / step_ms)
         self.job = cluster.job(
             budget_samples=budget,
@@ -74,9 +73,9 @@ class Churn:
         self.seen = {}  # (viewer, member) → samples
         self.rss = {}  # node → [(life, seconds, KiB)]
         self.lives = {node.name: 0 for node in self.nodes}
-        self.up = {node.name for node in self.nodes}  # have answered since they were started
+        self.up = {node.name for node in self.nodes}  # nodes that have answered since their start
 
-    # ---- faults: each does its harm and says what undoes it, after so many seconds ----
+    # ---- faults: each returns what undoes it, or None ----
 
     def kill(self, node):
         node.kill()
@@ -226,9 +225,7 @@ class Churn:
         }
 
     def rss_growth(self):
-        """Of the longest life of a process: the last tenth of what was seen of it against the
-        second.
-        """
+        """The last tenth of the longest-lived process, relative to the second tenth."""
         kib = [kib for _, kib in max(self.rss.values(), key=lambda s: s[-1][0] - s[0][0])]
         tenth = max(1, len(kib) // 10)
         early, late = kib[tenth : 2 * tenth] or kib[:1], kib[-tenth:]

@@ -1,5 +1,5 @@
-"""A minute of the soak in churn.py, with five nodes and with twenty; `churn.py --minutes 30` is the
-long one.
+"""A minute of the soak in churn.py with five nodes and with twenty; `churn.py --minutes 30` runs it
+longer.
 """
 
 import unittest
@@ -18,7 +18,7 @@ class ChurnTest(unittest.TestCase):
         self.assertGreaterEqual(sum(results["disturbed"]["faults"].values()), 8)
         self.assertGreaterEqual(len(results["disturbed"]["faults"]), 4, "kinds of faults")
         self.assertLess(results["disturbed"]["consensus_distance"], 0.02)
-        # Short runs differ by more than the soak's half point.
+        # The accuracy of short runs varies by more than the soak's half point.
         self.assertLess(abs(results["points"]), 2)
 
     def test_twenty_nodes_that_come_and_go_count_exactly_and_agree_on_who_lives(self):

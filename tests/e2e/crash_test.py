@@ -1,4 +1,4 @@
-"""Machines that die, come back, freeze. What nobody in charge means."""
+"""Machines that die, return and freeze, in a cluster where no node is in charge."""
 
 import signal
 import unittest
@@ -22,7 +22,7 @@ class Crash(ClusterTest):
     def test_a_killed_node_stops_nobody_and_comes_back_from_its_checkpoint(self):
         victim, *others = (
             self.nodes
-        )  # the founder and everybody's seed: it is no more than the others
+        )  # the founder and everybody's seed, which gives it no special role
         before = victim.wait(
             "a checkpoint worth the name",
             lambda s: s["checkpoints"].get("current", {}).get("step", 0) >= 50,
@@ -31,9 +31,7 @@ class Crash(ClusterTest):
         kept = before["checkpoints"]["current"]["own_samples"]
         for (
             node
-        ) in (
-            others
-        ):  # counters travel with gossip: killed earlier, it would take its last samples along
+        ) in others:  # counters travel by gossip: killed earlier, its last samples would be lost
             wait_for(
                 "its samples are known", lambda: node.members()[victim.name]["samples"] >= kept
             )
@@ -76,7 +74,7 @@ class Crash(ClusterTest):
         frozen, *others = self.nodes[1], self.nodes[0], self.nodes[2]
         incarnation = frozen.status()["incarnation"]
         frozen.signal(signal.SIGSTOP)
-        self.expect_steps(others, 60)  # before anybody has noticed …
+        self.expect_steps(others, 60)  # before anybody notices …
         for node in others:
             wait_for(
                 "it is missed",
@@ -85,7 +83,7 @@ class Crash(ClusterTest):
         self.expect_steps(others, 60)  # … while it is suspected …
         for node in others:
             wait_for("it is given up", lambda: node.members()[frozen.name]["state"] == "failed")
-        self.expect_steps(others, 60)  # … and after it was given up
+        self.expect_steps(others, 60)  # … and after it has been given up
 
         frozen.signal(signal.SIGCONT)
         for node in others:
@@ -102,12 +100,11 @@ class Crash(ClusterTest):
         self.assertIsNone(frozen.process.poll(), "the same process as before")
         self.expect_steps(self.nodes, 20)
 
-    # "Exact" is, after every node was killed at once and with all of them paused again:
+    # "Exact" means, after every node was killed at once and all are paused again:
     # 1. every node shows the same cluster_samples, and it is the sum of all own_samples;
     # 2. every node shows, for every member, exactly that member's own_samples;
-    # 3. own_samples of each is what was known of it before, plus one batch for each step made
-    #    since, no sample twice and none left out. Known is the most that any disk had: its own
-    #    checkpoint, its own state, the others' state.
+    # 3. each own_samples is what was known before plus one batch for each step made since. Known is
+    # the most that any disk held: the node's checkpoint, its state, the others' state.
     def check_counters(self, known, steps_before):
         statuses = {s["name"]: s for s in pause_all(self.nodes)}
         own = {name: s["own_samples"] for name, s in statuses.items()}
@@ -131,7 +128,7 @@ class Crash(ClusterTest):
         for node in self.nodes:
             node.kill()
         for i in order:
-            # Nothing but what lies on the disk: no job, no seed, no key.
+            # A restart has only the disk: no job, no seed, no key.
             self.nodes[i].arguments = ["--data", DATA, "--shard", f"{i + 1}/3"]
             self.nodes[i].start()
         for node in self.nodes:

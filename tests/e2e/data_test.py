@@ -1,4 +1,4 @@
-"""Data that people bring: CIFAR files, folders of JPEGs, and files that do not fit, made here from
+"""Users' data: CIFAR files, folders of JPEGs and files that do not fit, all made from
 Fashion-MNIST.
 """
 
@@ -26,7 +26,7 @@ def fashion_mnist(part, count):
 
 
 def cifar_record(pixels, label):
-    """28 x 28 grey in the middle of 32 x 32, the same in red, green and blue."""
+    """28 x 28 grey pixels in the middle of 32 x 32, the same in red, green and blue."""
     rows = (
         [bytes(32)] * 2
         + [bytes(2) + pixels[y * 28 : (y + 1) * 28] + bytes(2) for y in range(28)]
@@ -42,7 +42,7 @@ def write(path, content):
 
 
 class Jpeg:
-    """libjpeg-turbo, which is there because gossipd needs it."""
+    """Writes JPEGs with libjpeg-turbo, which is installed because gossipd needs it."""
 
     def __init__(self):
         self.library = ctypes.CDLL("libturbojpeg.so.0")
@@ -80,7 +80,7 @@ class SharedSet(ClusterTest):
     SHARED = FASHION_MNIST + '\ndivision = "shared"'
 
     def divided(self, nodes):
-        """Their divisions, once each of them has the set divided among these and nobody else."""
+        """The nodes' divisions, once each has the set divided among exactly these nodes."""
 
         def adds_up():
             parts = [node.status()["trainer"]["division"] for node in nodes]
@@ -115,15 +115,15 @@ class SharedSet(ClusterTest):
         self.assertIn(" of 60 000 samples, divided among 3; pass ", first.ctl("status").stdout)
         nodes[1].kill()
         self.divided([nodes[0], nodes[2]])
-        # The others go on for half a pass, which the one that returns is not to walk alone.
+        # The others go on for half a pass, which the returning node must not walk alone.
         before = self.place(nodes[2])
         nodes[2].wait(
             "half a pass more", lambda s: self.place(nodes[2]) > before + self.SAMPLES // 2
         )
         nodes[1].start()
         self.divided(nodes)
-        # Where the cluster's count is, not where another node walks; half a pass behind it would
-        # stay so, since all walk at one pace.
+        # It walks where the cluster's count is, not where another node is: half a pass behind, it
+        # would stay behind, since all walk at the same pace.
         nodes[1].wait(
             "it is where the cluster is",
             lambda s: self.place(nodes[1])
@@ -138,7 +138,7 @@ class SharedSet(ClusterTest):
         nodes[2].post("/v1/training/resume")
         self.divided(nodes)
 
-    def test_a_shard_by_hand_is_refused_where_the_nodes_divide_the_set(self):
+    def test_a_manual_shard_is_refused_where_the_nodes_divide_the_set(self):
         job = self.cluster.job(data=self.SHARED)
         by_hand = self.cluster.founder(
             job, shard="1/3", name="by-hand", key=self.cluster.key + ".other"
@@ -179,7 +179,7 @@ class Data(ClusterTest):
         )
         return status["accuracy"]
 
-    def test_three_nodes_on_one_directory_of_cifar_files_walk_it_in_orders_of_their_own(self):
+    def test_three_nodes_walk_one_directory_of_cifar_files_in_different_orders(self):
         directory = self.write_cifar()
         job = self.cluster.job(
             data=self.CIFAR + "\nrandom_crop = 2\nrandom_flip = true",
@@ -212,7 +212,7 @@ class Data(ClusterTest):
         )
         nodes = self.cluster.three(job, data=directory)
         for node in nodes:
-            # A model that knows nothing has ln 10 = 2.3.
+            # An untrained model has a loss of ln 10 = 2.3.
             status = node.wait(
                 "the final checkpoint and its evaluation",
                 lambda s: s["checkpoints"].get("final", {}).get("evaluation_loss") is not None,
@@ -229,7 +229,7 @@ class Data(ClusterTest):
         finals = [read_tensors(node.checkpoint_path("final"))[1] for node in nodes]
         for tensors in finals:
             for name in [n for n in tensors if n.endswith("num_batches_tracked")]:
-                del tensors[name]  # a counter: each node's own
+                del tensors[name]  # a counter that differs between nodes
         for tensors in finals[1:]:
             self.assertLess(distance(tensors, finals[0]), 0.01)
 
@@ -255,7 +255,7 @@ class Data(ClusterTest):
             self.assertGreater(self.accuracy(node), 0.65)
         self.assertEqual(1600, sum(node.status()["trainer"]["shard_samples"] for node in nodes))
 
-    def test_files_that_do_not_fit_are_named_with_the_reason_and_disturb_nobody_else(self):
+    def test_files_that_do_not_fit_are_named_with_the_reason_and_disturb_no_other_node(self):
         good, bad = self.write_cifar(), os.path.join(self.cluster.directory, "bad")
         first = self.cluster.found(
             self.cluster.job(data=self.CIFAR), data=good, shard="1/1", trainer__min_step_ms=20
@@ -280,7 +280,7 @@ class Data(ClusterTest):
         for name in ("data.bin", "test.bin"):
             os.replace(
                 os.path.join(good, name), os.path.join(bad, name)
-            )  # the first has its own in memory
+            )  # the first node already has its data in memory
         node.wait_linked(1)
         first.wait_step(step + 50)
 

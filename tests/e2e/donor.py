@@ -1,11 +1,10 @@
-"""What a joiner costs its donor: steps of a node while another fetches the model from it, over
-those before.
+"""The cost of a joiner to its donor: the donor's pace while another node fetches its model.
 
     donor.py [--joins 5] [--hidden 1500,1500] [--mbit 4]
 
-Two machines; what the donor sends goes through a line so narrow that a download takes seconds.
-Joiners come one after another and leave. Step times are emulated, so that the joiner, a machine of
-its own in truth, takes no core from the donor. Prints one JSON object.
+Two machines; the donor sends through a line so narrow that a download takes seconds. Joiners come
+one after another and leave. Step times are emulated, since the joiner, a separate machine in
+reality, must not take a core from the donor. Prints one JSON object.
 """
 
 import argparse
@@ -21,9 +20,9 @@ STEP_MS = 60
 
 
 def pace(node, seconds):
-    """Steps per second over the next `seconds`, as exactly as whole steps are."""
+    """Steps per second over the next `seconds`, to the precision of whole steps."""
     first, began = node.status()["step"], time.monotonic()
-    time.sleep(seconds)  # a measurement, not a wait
+    time.sleep(seconds)  # the measurement, not a wait
     return (node.status()["step"] - first) / (time.monotonic() - began)
 
 

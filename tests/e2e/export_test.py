@@ -1,5 +1,5 @@
-"""A trained model leaves gossipd: as TorchScript that runs in Python, as bare weights, and as what
-another cluster begins with.
+"""A trained model leaves gossipd: as TorchScript that runs in Python, as weights alone, and as
+another cluster's start.
 """
 
 import json
@@ -15,7 +15,7 @@ EXIT_CONFIG = 78
 MEAN, DEVIATION = 0.2860, 0.3530  # of the jobs here
 
 # Prints the accuracy on the first 2000 test images, in batches of a size that gossipd never used,
-# and what the file says of itself.
+# and the file's metadata.
 RUN = """
 import gzip, json, sys, torch
 words = {"gossipd/job_hash": "", "gossipd/step": ""}
@@ -37,7 +37,7 @@ class Export(ClusterTest):
         return os.path.join(self.cluster.directory, name)
 
     def trained(self, **values):
-        """A node that has ended its job, stopped; its status before."""
+        """A stopped node that has finished its job, and its last status."""
         node = self.cluster.founder(self.cluster.job(**values), shard="1/1").start()
         status = node.wait(
             "the final checkpoint and its evaluation",
@@ -93,7 +93,7 @@ class Export(ClusterTest):
         )
         self.assertGreaterEqual(int(metadata["samples"]), 10_000)
 
-        # With a rate of 0 the model stays what it began with.
+        # With a rate of 0 the model stays as it began.
         job = self.cluster.job("again.toml", name="again", budget_samples=10_000, learning_rate=0.0)
         self.add(job, 'start_from = "weights.safetensors"')
         first = self.cluster.found(
@@ -108,7 +108,7 @@ class Export(ClusterTest):
             box.wait("its final checkpoint", lambda s: s["checkpoints"].get("final"))
             self.assertLess(distance(read_tensors(box.checkpoint_path("final"))[1], tensors), 0.01)
 
-    def test_weights_that_do_not_fit_end_with_what_differs(self):
+    def test_weights_that_do_not_fit_are_refused_with_the_difference(self):
         node, _ = self.trained(budget_samples=6_000, hidden=16)
         self.exported(node, "weights.safetensors")
         job = self.cluster.job("other.toml", hidden=24)

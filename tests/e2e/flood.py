@@ -1,11 +1,11 @@
-"""Connections that say nothing, from many addresses, each made again as soon as it is cut; and how
-soon a joiner gets in beside them.
+"""Idle connections from many addresses, reopened as soon as they are cut, and how soon a joiner
+gets in beside them.
 
     python3 tests/e2e/flood.py [--sockets 64,1000,10000] [--addresses 1,4,64] [--words silent|hello]
 
-prints one JSON object with a row for each case: the seconds from the joiner's start to its link
-with the seed, with `sockets` idle ones from `addresses` loopback addresses at the seed's port, and
-what the flood cost the seed. The first row is without a flood.
+Prints one JSON object with a row for each case: the seconds from the joiner's start to its link
+with the seed, with `sockets` idle connections from `addresses` loopback addresses at the seed's
+port, and the cost of the flood to the seed. The first row is without a flood.
 """
 
 import argparse
@@ -24,14 +24,12 @@ TICK_S = 0.2
 JOIN_LIMIT_S = 300
 WORDS = {
     "silent": b"",
-    "hello": (  # the beginning of a TLS hello, and no more
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
-    ),
+    "hello": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"),  # the beginning of a TLS hello
 }
 
 
 def descriptors(count):
-    """Lets this process open `count` sockets; how many it may."""
+    """Lets this process open `count` sockets, and returns how many it may."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count + 200
     if soft < wanted:
@@ -40,7 +38,7 @@ def descriptors(count):
 
 
 class Flood:
-    """`sockets` connections from 127.1.0.1, 127.1.0.2, … to `address`, in a thread of its own until
+    """`sockets` connections from 127.1.0.1, 127.1.0.2, … to `address`, held by a thread until
     close().
     """
 
@@ -66,7 +64,7 @@ class Flood:
 
     def _run(self):
         with selectors.DefaultSelector() as selector:
-            waiting = list(range(self.wanted))  # which are not connecting
+            waiting = list(range(self.wanted))  # indices that are not connecting yet
             while not self._stop.is_set():
                 waiting = [i for i in waiting if not self._connect(selector, i)]
                 for key, events in selector.select(TICK_S):
@@ -82,7 +80,7 @@ class Flood:
     def _connect(self, selector, number):
         one = socket.socket()
         one.setblocking(False)
-        # A reset when it is closed here: ports come free at once.
+        # Closing resets the connection, so its port is free at once.
         one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
         one.setsockopt(socket.IPPROTO_IP, getattr(socket, "IP_BIND_ADDRESS_NO_PORT", 24), 1)
         try:
@@ -115,10 +113,10 @@ def processor_s(node):
 
 
 def join_beside(cluster, seed, name, sockets, addresses, words):
-    """One joiner, from its start to its link; it leaves nothing behind but its record."""
+    """Runs one joiner from its start to its link; only its member record remains."""
     flood = Flood(seed.address, sockets, addresses, words) if sockets else None
     try:
-        if flood:  # every place is taken, or all there are stand
+        if flood:  # wait until every place is taken or all sockets are open
             wait_for(
                 "the flood", lambda: flood.cut > 2 * sockets or flood.connected >= flood.wanted, 120
             )

@@ -1,6 +1,4 @@
-"""What anybody who reaches the ports can do: nothing but be refused, counted and told of in the
-log.
-"""
+"""Strangers who reach the ports are refused, counted and logged, and achieve nothing else."""
 
 import ctypes
 import re
@@ -17,10 +15,10 @@ FLOODS = (
     (64, 4, "silent"),
     (1_000, 64, "silent"),
     (1_000, 64, "hello"),
-)  # sockets, addresses, what they say; flood.py measures more
+)  # sockets, addresses, first bytes; flood.py measures more
 PROBES_IN_TURN = 300
 SCANS = 200
-# What port scanners say first to find out what listens.
+# The first words of port scanners that probe for services.
 PROBES = {
     "an empty line": b"\r\n\r\n",
     "a web browser": b"GET / HTTP/1.0\r\n\r\n",
@@ -42,7 +40,7 @@ XXHASH.XXH3_64bits.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
 
 
 def control_frame(payload):
-    """As net/peer/FRAME.md has it."""
+    """A frame as net/peer/FRAME.md defines it."""
     head = struct.pack("<2sBBII", b"gP", 0, 1, len(payload), len(payload))
     checksum = XXHASH.XXH3_64bits(head, len(head)) ^ XXHASH.XXH3_64bits(payload, len(payload))
     return head + struct.pack("<I", checksum & 0xFFFFFFFF) + payload
@@ -63,7 +61,7 @@ class Hostile(ClusterTest):
             node.wait_linked(1)
 
     def rejected(self):
-        """By reason."""
+        """Rejections by reason."""
         status, text = self.first.request("GET", "/metrics")
         if status != 200:
             raise Unexpected(text)
@@ -88,7 +86,7 @@ class Hostile(ClusterTest):
         return socket.create_connection(host_and_port(address), timeout=20)
 
     def until_closed(self, peer):
-        """All that it says before it hangs up."""
+        """Everything the other end sends before it hangs up."""
         said = b""
         try:
             while more := peer.recv(4096):
@@ -98,7 +96,7 @@ class Hostile(ClusterTest):
         return said
 
     def assert_turned_away(self, what, code, before):
-        """Counted once more, by reason; and the status and the log say it."""
+        """One more refusal is counted under its reason, and the status and the log show it."""
         wait_for(
             f"{what} is counted as {code}",
             lambda: self.rejected() == {**before, code: before.get(code, 0) + 1},
@@ -157,8 +155,8 @@ class Hostile(ClusterTest):
                     peer.shutdown(socket.SHUT_WR)
                     self.until_closed(peer)
             self.assert_turned_away(name, "not-a-peer", before)
-        # Connections that are reset as soon as they stand: some are gone before they are looked at,
-        # which is no refusal.
+        # Connections that are reset at once: some are gone before gossipd looks at them, which is
+        # no refusal.
         for port in (self.first.address, self.first.rest) * SCANS:
             peer = self.connect(port)
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -190,7 +188,7 @@ class Hostile(ClusterTest):
         plain.wait_step(plain.status()["step"] + 50)
         self.assertLess(self.address_space_kib(plain), before_kib + 1024 * 1024)
 
-    def test_control_messages_that_a_parser_recurses_on_in_a_cluster_without_a_key(self):
+    def test_deeply_nested_control_messages_in_a_cluster_without_a_key(self):
         plain = self.cluster.found(
             self.cluster.job("plain.toml"),
             key="none",
@@ -207,7 +205,7 @@ class Hostile(ClusterTest):
         ):
             with self.subTest(f"65,536 bytes 0x{first:02x}"), self.connect(plain.address) as peer:
                 peer.sendall(b"gossipd\x01" + control_frame(bytes([first]) * 65_536))
-                self.assertIn(words.encode(), self.until_closed(peer))  # it says why it refuses
+                self.assertIn(words.encode(), self.until_closed(peer))  # its reason for the refusal
                 plain.wait_log(f'code=malformed reason="a control message with {words}"')
                 self.assertTrue(
                     [
@@ -220,7 +218,7 @@ class Hostile(ClusterTest):
 
     @staticmethod
     def address_space_kib(node):
-        """The most that it ever was."""
+        """The process's peak of address space."""
         with open(f"/proc/{node.process.pid}/status", encoding="utf-8") as status:
             return next(int(line.split()[1]) for line in status if line.startswith("VmPeak"))
 
@@ -242,7 +240,8 @@ class Hostile(ClusterTest):
             )
             for code in ("too-many", "handshake-timeout"):
                 self.first.wait_log(f"event=turned-away peer=127.0.0.1 code={code} reason=")
-            # Who has the key gets in as soon as the handshakes of the idle have run out of time.
+            # A joiner with the key gets in as soon as the handshakes of the idle ones have timed
+            # out.
             third = self.cluster.joiner("box3", self.first, trainer__min_step_ms=20).start()
             third.wait(
                 "it is in", lambda s: s["phase"] == "training" and s["members_alive"] == 3, 120
@@ -252,7 +251,7 @@ class Hostile(ClusterTest):
                 peer.close()
         print(f"{count} idle connections: {self.rejected()}")
 
-    def test_joiners_get_in_beside_sockets_that_come_again_as_soon_as_they_are_cut(self):
+    def test_joiners_get_in_beside_sockets_that_reconnect_as_soon_as_they_are_cut(self):
         for i, (sockets, addresses, words) in enumerate(FLOODS):
             with self.subTest(sockets=sockets, addresses=addresses, words=words), Flood(
                 self.first.address, sockets, addresses, WORDS[words]
@@ -312,7 +311,7 @@ class Hostile(ClusterTest):
             peer.sendall(b"GET /v1/status HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
         self.assertEqual("training", self.first.status()["phase"])
         for peer in slow:
-            self.until_closed(peer)  # within read_timeout, whatever is sent
+            self.until_closed(peer)  # within read_timeout, whatever the client sends
             peer.close()
         with self.connect(self.first.rest) as peer:
             peer.sendall(

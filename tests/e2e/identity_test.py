@@ -1,6 +1,4 @@
-"""Who a node is: two processes with one id, and connections that come back to the node that made
-them.
-"""
+"""Identity: two processes with one id, and addresses that lead back to the node itself."""
 
 import shutil
 import unittest
@@ -8,13 +6,13 @@ import unittest
 from cluster import ClusterTest, free_port, wait_for
 from proxy import Proxy
 
-SELF_MARK_S = 60  # an address that leads back to its node is dialled again then
+SELF_MARK_S = 60  # when an address that leads back to its node is dialled again
 LINK_UPS_MAX = 10
 
 
 class Clone(ClusterTest):
     def copy_of(self, node, name):
-        """A node on a copy of the state directory of one that goes on running."""
+        """A node on a copy of the state directory of a node that goes on running."""
         twin = self.cluster.node(name, "--shard", "2/3", trainer__min_step_ms=20)
         shutil.copytree(node.state_dir, twin.state_dir)
         return twin
@@ -51,7 +49,7 @@ class Clone(ClusterTest):
         self.assertEqual(
             between, others[0].log().count(f"event=link-down peer={others[1].status()['id']}")
         )
-        # What the original had trained on counts once, and under its own id.
+        # The original's samples count once, under its own id.
         self.assertGreaterEqual(original.status()["own_samples"], samples_before)
         twin.wait_step(twin.status()["step"] + 20)
         self.assertEqual(0, twin.terminate())

@@ -1,6 +1,6 @@
-"""Input that does not fit, as a new user would bring it: one clear line and exit code 78 from
-whoever founds a cluster, a refusal with its reason from whoever joins one, and nobody else is
-disturbed. A mended input is taken without further ado.
+"""Input that does not fit, as a new user would bring it: a founder ends with one clear line and
+exit code 78, a joiner is refused with a reason, and no other node is disturbed. Once the input is
+mended the same command works.
 """
 
 import gzip
@@ -47,7 +47,7 @@ def idx_images(count, rows=28, columns=28):
 
 class Input(ClusterTest):
     def setUp(self):
-        """A directory of data like the real one, to be spoilt."""
+        """Makes a directory of data like the real one, for the tests to damage."""
         self.data = os.path.join(self.cluster.directory, "data")
         os.mkdir(self.data)
         for name in os.listdir(DATA):
@@ -55,7 +55,7 @@ class Input(ClusterTest):
                 os.symlink(os.path.join(DATA, name), os.path.join(self.data, name))
 
     def put(self, name, content):
-        """`content` in place of the data file, or no file at all."""
+        """Replaces a data file by `content`, or removes it."""
         for path in (os.path.join(self.data, name), os.path.join(self.data, name + ".gz")):
             if os.path.lexists(path):
                 os.remove(path)

@@ -1,4 +1,4 @@
-"""Coming in: mid-way, after the end, before the seed is there, without data."""
+"""Joining: midway, after the end, before the seed is there, without data."""
 
 import os
 import unittest
@@ -8,7 +8,7 @@ from tensors import distance, read_tensors
 
 
 class Join(ClusterTest):
-    def test_who_joins_midway_gets_job_and_model_and_ends_as_good_as_the_others(self):
+    def test_a_node_that_joins_midway_gets_job_and_model_and_ends_as_good_as_the_others(self):
         job = self.cluster.job(budget_samples=288_000, evaluate_every_samples=72_000)
         first = self.cluster.found(job, trainer__min_step_ms=8)
         second = self.cluster.joiner("box2", first, shard="2/3", trainer__min_step_ms=8).start()
@@ -39,7 +39,7 @@ class Join(ClusterTest):
         self.assertLess(distance(finals[1], finals[0]), 0.01)
         self.assertLess(distance(finals[2], finals[0]), 0.01)
 
-    def test_who_joins_after_the_end_gets_the_final_model(self):
+    def test_a_node_that_joins_after_the_end_gets_the_final_model(self):
         job = self.cluster.job(budget_samples=20_000)
         first = self.cluster.founder(job, shard="1/1").start()
         trained = first.wait("finished and evaluated", finished_and_evaluated)
@@ -75,7 +75,7 @@ class Join(ClusterTest):
         self.assertEqual(seed.status()["cluster_id"], node.status()["cluster_id"])
         self.assertEqual({"box1", "box2"}, set(node.members()))
 
-    def test_a_node_without_data_stays_a_member_and_says_what_it_needs(self):
+    def test_a_node_without_data_stays_a_member_and_reports_what_it_needs(self):
         seed = self.cluster.found(
             self.cluster.job(name="clothes"), shard="1/1", trainer__min_step_ms=20
         )

@@ -22,7 +22,7 @@ class Keys(ClusterTest):
         keys = node.get("/v1/keys")
         return {k["id"]: k for k in keys["keys"]}, keys["retired"]
 
-    def test_a_new_key_is_installed_used_and_the_old_one_retired_without_a_pause(self):
+    def test_a_new_key_replaces_the_old_one_without_a_pause(self):
         self.nodes = self.cluster.three(self.cluster.job(), trainer__min_step_ms=20)
         new_file = os.path.join(self.cluster.directory, "new.key")
         self.assertEqual(0, gossipctl("key", "generate", new_file).returncode)
@@ -46,13 +46,13 @@ class Keys(ClusterTest):
             )
             self.assertEqual([old], self.held(node)[1])
 
-        # A restart with the key file of the beginning still in its configuration.
+        # A restart with the original key file still in its configuration.
         again = self.nodes[2]
         self.assertEqual(0, again.terminate())
         again.start()
         again.wait_linked(2)
         again.wait_log("was retired on this node")
-        # Who comes with the old key is not let in any more; with the new one he is.
+        # The old key no longer admits a node; the new one does.
         late = self.cluster.joiner("late", self.nodes[0], trainer__min_step_ms=20).start()
         wait_for(
             "it is refused",
@@ -63,7 +63,7 @@ class Keys(ClusterTest):
             "fourth", self.nodes[0], key=new_file, trainer__min_step_ms=20
         ).start()
         fourth.wait("it is in", lambda s: s["phase"] == "training" and s["members_alive"] == 4)
-        # The secrets are nowhere but in their files.
+        # The secrets are only in their files.
         with open(new_file, encoding="ascii") as file:
             secret = file.readline().split()[2]
         for node in self.nodes:

@@ -1,4 +1,4 @@
-"""kill -9, a hundred times, while a job runs and while it ends."""
+"""A hundred kill -9 while a job runs and while it ends."""
 
 import random
 import time
@@ -10,8 +10,8 @@ from tensors import distance, read_tensors
 BATCH = 32
 KILLS_AT_WORK = 60
 KILLS_AT_THE_END = 40
-LIFE_MAX_S = 0.5  # drawn at random: the moment is the fault
-FINAL_DISTANCE_MAX = 0.012  # three times exchange.consensus_bound, as gossip-sim holds
+LIFE_MAX_S = 0.5  # drawn at random, since the moment is the fault
+FINAL_DISTANCE_MAX = 0.012  # three times exchange.consensus_bound, as in gossip-sim
 
 
 def has_final_model(status):
@@ -32,7 +32,7 @@ class Kills(ClusterTest):
         victim.start()
 
     def most_known_on_disk(self):
-        """Of each node's samples, by any disk."""
+        """For each node, the most of its samples that any disk knows of."""
         known = {}
         for node in self.nodes:
             state = node.state_on_disk()
@@ -43,7 +43,7 @@ class Kills(ClusterTest):
         return known
 
     def one_final_model(self):
-        """The files of all, loaded, once they are one."""
+        """The tensors of all final models, once they are one."""
         finals = [read_tensors(node.checkpoint_path("final")) for node in self.nodes]
         apart = max(distance(a[1], b[1]) for a in finals for b in finals)
         if apart > FINAL_DISTANCE_MAX:
@@ -52,8 +52,7 @@ class Kills(ClusterTest):
 
     def test_a_node_killed_while_the_job_ends_comes_back_to_the_same_final_model(self):
         job = self.cluster.job(budget_samples=20_000, warmup_samples=1_000)
-        # It comes back with the model that it began with, since no checkpoint is due before the
-        # end.
+        # It returns with its initial model, since no checkpoint is due before the end.
         self.nodes = self.cluster.three(job, trainer__min_step_ms=20, checkpoint__every_s=600)
         victim = self.nodes[1]
         wait_for("the end begins", lambda: any("to=finish" in n.log() for n in self.nodes))
@@ -76,7 +75,7 @@ class Kills(ClusterTest):
             node.wait(
                 "a checkpoint", lambda s: s["checkpoints"].get("current", {"step": 0})["step"] >= 20
             )
-            # What lies on the disk is all that a restart needs.
+            # A restart needs only what is on the disk.
             node.arguments = ["--data", DATA, "--shard", f"{i + 1}/3"]
         for _ in range(KILLS_AT_WORK):
             self.kill_one(draw)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""gossip-lab as a user runs it: the same result twice, campaigns that go on, faults, clear errors;
-and the evidence made with it.
+"""gossip-lab as a user runs it: equal results twice, resumed campaigns, faults, clear errors, and
+the evidence made with it.
 """
 
 import concurrent.futures
@@ -76,7 +76,7 @@ class Lab(unittest.TestCase):
         self.assertGreater(a["age_mean"], 0)
         self.assertLess(a["bytes"], a["dense_baseline_bytes"])
 
-    def test_a_campaign_that_was_cut_goes_on_where_it_was(self):
+    def test_an_interrupted_campaign_resumes_where_it_stopped(self):
         self.lab("run", self.scenario, "--seeds", 1, "--json", "out.jsonl")
         whole = (self.path / "out.jsonl").read_text()
         (self.path / "out.jsonl").write_text(
@@ -280,7 +280,7 @@ class Evidence(unittest.TestCase):
         self.evidence("--tier", "ci", "--table", "stall")
         self.assertEqual(
             (self.out / "stall.jsonl").read_text(), runs
-        )  # what the folder holds is not run again
+        )  # results in the folder are not computed again
 
     def test_every_row_of_every_table_is_a_scenario_and_every_claim_names_its_rows(self):
         checks = []

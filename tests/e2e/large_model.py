@@ -1,14 +1,14 @@
-"""What a large model costs two nodes that exchange it: memory, the protocol thread's time and
-stand-still, membership.
+"""The cost of a large model to two nodes that exchange it: memory, stalls of the protocol thread,
+membership.
 
     large_model.py [--dim 832] [--depth 12] [--exchanges 6]
 
-Two daemons train a `gpt` (100 million parameters unless told otherwise) on the licence texts of
-every Debian system and exchange it. Prints one JSON object: resident memory of each node at its
-peak, until the joiner trained and afterwards, in bytes and in multiples of 4·P (P: parameters);
-processor time of the protocol thread for an exchange, TLS included, beside memcpy of as many
-floats, and what of it encoding and applying are (gossip-bench codec); the longest that one event
-has kept that thread; and how many suspicions there were.
+Two daemons train a `gpt` (100 million parameters by default) on the licence texts of every Debian
+system and exchange it. Prints one JSON object: each node's peak resident memory until the joiner
+trains and afterwards, in bytes and in multiples of 4·P (P: parameters); the protocol thread's
+processor time for an exchange, TLS included, beside memcpy of as many floats, and the share of
+encoding and applying (gossip-bench codec); the longest time that one event kept the thread; and the
+number of suspicions.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from cluster import BIN, with_cluster
 
 TEXTS = "/usr/share/common-licenses"  # of Debian's base-files
 DEADLINE_S = 900
-# The membership of a node as it comes, not the tests' quicker one.
+# The default membership settings, not the tests' quicker ones.
 MEMBERSHIP = {
     f"membership__{key}": value
     for key, value in (
@@ -33,7 +33,7 @@ MEMBERSHIP = {
 
 
 def resident_peak(node):
-    """Bytes, since the process began or forget_peak()."""
+    """Bytes since the process began or since forget_peak()."""
     with open(f"/proc/{node.process.pid}/status", encoding="ascii") as status:
         return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
 
@@ -55,7 +55,7 @@ def turns(node):
 
 
 def look_at(nodes):
-    """Memory and stalls of each so far."""
+    """Each node's memory and stalls so far."""
     figures = []
     for node in nodes:
         status, peak = node.status(), resident_peak(node)
@@ -71,7 +71,7 @@ def look_at(nodes):
 
 
 def codec_times(floats):
-    """Milliseconds of gossip-bench's operations over as many floats, each on one thread."""
+    """Milliseconds of gossip-bench's operations over that many floats, each on one thread."""
     run = subprocess.run(
         [
             os.path.join(BIN, "gossip-bench"),

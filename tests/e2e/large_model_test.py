@@ -1,5 +1,5 @@
-"""A short run of large_model.py with ten million parameters: two nodes exchange them within the
-memory that is documented.
+"""A short run of large_model.py: two nodes exchange ten million parameters within the documented
+memory.
 """
 
 import os
@@ -8,14 +8,14 @@ import unittest
 from cluster import ClusterTest
 from large_model import SETTINGS, job_of, measure, resident_peak, wait_for_checkpoint
 
-# Of 4·P bytes: 8 are documented in models/README.md, 2 while a checkpoint is taken; and room for
-# what malloc keeps of what was freed, records and threads.
+# In units of 4·P bytes: 8 documented in models/README.md, 2 while a checkpoint is taken, and room
+# for records, threads and freed memory that malloc keeps.
 MODELS = 13
 
 
 class LargeModel(ClusterTest):
     def resident_without_a_model(self):
-        """Of a daemon that trains next to nothing: what LibTorch and everything else take."""
+        """Memory of a daemon that trains next to nothing: LibTorch and everything else."""
         key = os.path.join(self.cluster.directory, "small.key")
         small = self.cluster.founder(
             job_of(self.cluster, dim=16, depth=1, heads=2), name="small", key=key, **SETTINGS

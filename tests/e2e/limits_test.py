@@ -1,4 +1,4 @@
-"""What a machine may run out of or take away: file descriptors, and the wall clock."""
+"""Limits of a machine: file descriptors, and a wall clock that steps."""
 
 import os
 import resource
@@ -20,7 +20,7 @@ class Descriptors(ClusterTest):
     def open_files(node):
         return len(os.listdir(f"/proc/{node.process.pid}/fd"))
 
-    def test_a_node_out_of_file_descriptors_trains_on_and_gets_over_it(self):
+    def test_a_node_out_of_file_descriptors_trains_on_and_recovers(self):
         job = self.cluster.job()
         poor = self.cluster.found(job, shard="1/3", trainer__min_step_ms=20, checkpoint__every_s=1)
         other = self.cluster.joiner("box2", poor, shard="2/3", trainer__min_step_ms=20).start()
@@ -60,7 +60,7 @@ class WallClock(ClusterTest):
         with open(self.file, "wb") as out:
             out.write(struct.pack("=q", offset_s))
 
-    def test_a_wall_clock_that_steps_is_no_matter_to_anybody(self):
+    def test_a_stepping_wall_clock_changes_nothing(self):
         self.file = os.path.join(self.cluster.directory, "clock")
         self.set_clock(0)
         steady = self.cluster.found(self.cluster.job(), shard="1/2", trainer__min_step_ms=20)
@@ -88,7 +88,7 @@ class WallClock(ClusterTest):
                 self.assertNotIn("event=" + event, node.log())
 
     def step_clock_in_place(self, offset_s):
-        """The daemon has the file mapped, so it is written over, not replaced."""
+        """Overwrites the file in place, since the daemon has it mapped."""
         with open(self.file, "r+b") as out:
             out.write(struct.pack("=q", offset_s))
 

@@ -1,6 +1,4 @@
-"""Bad lines between good machines: slow ones, ones that break, ones that go dead without a word;
-and a disk that is full.
-"""
+"""Bad lines between good machines (slow, breaking, silently dead), and a full disk."""
 
 import os
 import subprocess
@@ -20,7 +18,7 @@ class Lines(ClusterTest):
             proxy.close()
 
     def through_proxies(self, count, **line):
-        """`count` linked nodes, all reached through a proxy of their own."""
+        """`count` linked nodes, each reached through its own proxy."""
         nodes = []
         for i in range(count):
             port = free_port()
@@ -50,7 +48,7 @@ class Lines(ClusterTest):
         return nodes
 
     def check_together(self, nodes):
-        """All know each other and the same counters, and the models agree."""
+        """All nodes know each other and the same counters, and their models agree."""
         for node in nodes:
             node.wait(
                 "everybody is there, and the models agree",
@@ -85,7 +83,7 @@ class Lines(ClusterTest):
             proxy.reset_all()
         self.check_together(nodes)
 
-    def test_lines_that_go_dead_without_a_word_are_noticed_and_come_back(self):
+    def test_lines_that_go_dead_silently_are_noticed_and_come_back(self):
         nodes = self.through_proxies(3)
         for proxy in self.proxies:
             proxy.cut()
@@ -103,7 +101,7 @@ class Lines(ClusterTest):
 
 class FullDisk(ClusterTest):
     def on_a_disk_of_its_own(self, node, what):
-        """what() while the node's state lies on a small disk."""
+        """Calls what() while the node's state is on a small disk."""
         os.mkdir(node.state_dir)
         mounted = subprocess.run(
             ["mount", "-t", "tmpfs", "-o", "size=4m,mode=700", "tmpfs", node.state_dir],
@@ -120,14 +118,14 @@ class FullDisk(ClusterTest):
             subprocess.run(["umount", node.state_dir], check=False)
 
     def fill(self, node):
-        """What to remove to empty it again."""
+        """Fills the disk and returns the file to remove to empty it again."""
         filler = os.path.join(node.state_dir, "filler")
         with open(filler, "wb", buffering=0) as out, self.assertRaises(OSError):
             while True:
                 out.write(b"x" * 4096)
         return filler
 
-    def test_a_full_disk_is_said_trained_past_and_gets_over(self):
+    def test_a_full_disk_is_reported_and_training_goes_on(self):
         node = self.cluster.founder(
             self.cluster.job(evaluate_every_samples=20_000), shard="1/1", trainer__min_step_ms=5
         )
@@ -162,7 +160,7 @@ class FullDisk(ClusterTest):
             node.wait_phase("finished")
             said = "checkpoint final was not written"
             node.wait("it is said", lambda s: any(said in w["text"] for w in s["warnings"]))
-            # Its evaluation has it written again once; after that nothing but a retry does.
+            # Its evaluation makes it write the model once more; after that only a retry does.
             tried = node.wait("the evaluation", lambda s: s["evaluation"])["checkpoints_failed"]
             node.wait("it is tried again", lambda s: s["checkpoints_failed"] > tried + 1)
             self.assertFalse(os.path.exists(node.checkpoint_path("final")))

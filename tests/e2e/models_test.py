@@ -35,7 +35,7 @@ class OwnLoss(Classifier):
 
 
 def python_with_torch():
-    """The interpreter that can export; Debian's python3-torch belongs to Debian's own."""
+    """An interpreter that can export; Debian's python3-torch works only with Debian's own."""
     for python in ("python3", "/usr/bin/python3"):
         if (
             subprocess.run(
@@ -87,7 +87,7 @@ class TorchScript(ClusterTest):
     def test_an_exported_model_reaches_joiners_through_the_cluster_and_learns(self):
         path = self.export("Classifier")
         nodes = self.cluster.three(self.job(budget_samples=120_000, evaluate_every_samples=40_000))
-        os.remove(path)  # whoever needs it from now on has it from the cluster
+        os.remove(path)  # later nodes get it from the cluster
         with open(self.kept(nodes[0]), "rb") as file:
             content = file.read()
         for node in nodes[1:]:
@@ -106,7 +106,7 @@ class TorchScript(ClusterTest):
         finals = [read_tensors(node.checkpoint_path("final"))[1] for node in nodes]
         self.assertIn("norm.running_mean", finals[0])
         for tensors in finals:
-            tensors.pop("norm.num_batches_tracked")  # a counter: each node's own
+            tensors.pop("norm.num_batches_tracked")  # a counter that differs between nodes
         self.assertLess(distance(finals[1], finals[0]), 0.02)
 
         late = self.cluster.joiner("box4", nodes[2]).start()  # its donor was a joiner itself
@@ -129,7 +129,7 @@ class TorchScript(ClusterTest):
         node.wait_step(80)
         self.assertLess(node.status()["loss"], 2.3)
 
-    def test_models_that_do_not_fit_end_with_one_error_and_disturb_nobody(self):
+    def test_models_that_do_not_fit_end_with_one_error_and_disturb_no_other_node(self):
         first = self.cluster.found(
             self.cluster.job("mlp.toml"), shard="1/1", trainer__min_step_ms=20
         )

@@ -1,4 +1,4 @@
-"""What an operator does: leave and join, stop and start, look at it, damaged checkpoints."""
+"""An operator's actions: leave and join, stop and start, inspection, damaged checkpoints."""
 
 import glob
 import json
@@ -21,7 +21,7 @@ class Leave(ClusterTest):
         self.assertEqual(0, node.terminate())
         node.start()
         node.wait_phase("left")
-        goal = others[0].status()["step"] + 50  # time for whoever would dial it or be dialled by it
+        goal = others[0].status()["step"] + 50  # time for dials in either direction
         others[0].wait_step(goal)
         self.assert_out(node, others)
         self.assertGreater(node.status()["incarnation"], incarnation)
@@ -116,7 +116,7 @@ class Stop(ClusterTest):
         self.assertIn("no checkpoint is used", " ".join(w["text"] for w in status["warnings"]))
         node.wait_step(node.status()["step"] + 20)
 
-    def test_with_both_checkpoints_damaged_and_nobody_to_ask_a_node_does_not_begin_anew(self):
+    def test_with_both_checkpoints_damaged_and_no_neighbour_a_node_does_not_start_over(self):
         self.first.wait_step(20)
         self.assertEqual(0, self.first.ctl("checkpoint").returncode)
         self.assertEqual(0, self.first.terminate())
@@ -185,7 +185,7 @@ class CommandLine(ClusterTest):
         self.assertEqual(0, first.ctl("resume").returncode)
         self.assertEqual("training", first.status()["phase"])
 
-    def test_rest_under_tls_is_known_by_the_daemons_certificate(self):
+    def test_rest_under_tls_is_verified_by_the_daemons_certificate(self):
         node = self.cluster.founder(self.cluster.job(), shard="1/1", rest__tls="on").start()
         node.wait_log("event=rest-tls .*sha256=(..:){31}..")
         certificate = os.path.join(node.state_dir, "rest-certificate.pem")

@@ -1,12 +1,11 @@
-"""What a frozen and a killed neighbour cost the others, and whether a busy machine makes nodes
-accuse each other.
+"""The cost of a frozen and of a killed neighbour, and false suspicions on a busy machine.
 
     pace.py [--seconds 30] [--saturated-minutes 10]
 
-Four nodes with emulated step times, so that a stopped one frees no core for the rest. Prints one
-JSON object: the survivors' steps while one is frozen, and after one was killed, over those before;
-how long until it was suspected and given up; and, with every core kept busy by other programs, how
-many members were wrongly suspected or given up.
+Four nodes with emulated step times, so that a stopped node frees no core for the rest. Prints one
+JSON object: the survivors' steps while one node is frozen and after one was killed, relative to
+before; how long until it was suspected and given up; and how many members were wrongly suspected or
+given up while other programs kept every core busy.
 """
 
 import argparse
@@ -25,18 +24,18 @@ COUNT = 4
 
 
 def steps_in(nodes, seconds):
-    """Steps of each of `nodes` in the next `seconds`, by its own clock and count."""
+    """The steps of each of `nodes` in the next `seconds`, by the node's own clock and count."""
 
     def look():
         return [(time.monotonic(), node.status()["step"]) for node in nodes]
 
     before = look()
-    time.sleep(seconds)  # a measurement, not a wait
+    time.sleep(seconds)  # the measurement, not a wait
     return [(step - first) / (at - began) for (began, first), (at, step) in zip(before, look())]
 
 
 def accusations(nodes, what):
-    """Times of the log lines in which `nodes` suspect (or give up) somebody."""
+    """Times of the log lines in which `nodes` suspect or give up a member."""
     found = []
     for node in nodes:
         for line in node.log().splitlines():
@@ -52,7 +51,7 @@ def detection(nodes, what, since):
 
 def measure(cluster, seconds):
     job = cluster.job(learning_rate=0.02)
-    # The membership of a node as it comes, not the tests' quicker one.
+    # The default membership settings, not the tests' quicker ones.
     defaults = {
         f"membership__{key}": value
         for key, value in (
@@ -99,7 +98,7 @@ def measure(cluster, seconds):
 
 
 def saturated(cluster, minutes):
-    """Two busy programs for each core beside three nodes that train as fast as they can."""
+    """Runs two busy programs for each core beside three nodes that train as fast as they can."""
     nodes = cluster.three(
         cluster.job(learning_rate=0.02),
         membership__suspect_after_ms=3000,

@@ -1,5 +1,5 @@
-"""A short run of pace.py: a frozen and a killed neighbour cost the others nothing that a busy
-machine would not.
+"""A short run of pace.py: a frozen and a killed neighbour cost the others nothing beyond machine
+noise.
 """
 
 import unittest
@@ -13,8 +13,7 @@ class Pace(unittest.TestCase):
         report = with_cluster("pace", measure, 15)
         print(report, flush=True)
         for fault in ("frozen", "killed"):
-            # 0.95 is the aim on a machine of one's own; a node that waited for the other would be
-            # at 0.
+            # The aim is 0.95 on an idle machine; a node that waited for the other would be at 0.
             self.assertGreater(min(report[fault]["pace"]), 0.8, report)
             self.assertIsNotNone(report[fault]["failed_after_s"], report)
         self.assertLess(report["frozen"]["suspected_after_s"], report["frozen"]["failed_after_s"])

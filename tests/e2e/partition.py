@@ -1,11 +1,11 @@
-"""What a partition costs: six nodes, a cable between two halves pulled for a while and put back,
-nobody acts.
+"""The cost of a partition: six nodes, the cable between two halves pulled and put back; nobody else
+acts.
 
     partition.py [--seconds 60]
 
-Prints one JSON object: for how long the halves had given each other up, how long after the cable
-was back all were one cluster again with links across and every consensus_distance below its bound,
-the accuracy of each half before and of every node after, and whether all count the same samples.
+Prints one JSON object: for how long the halves had given each other up; how long after the repair
+all nodes were one cluster again, with links across and every consensus_distance below its bound;
+the accuracy of each half before and of every node after; and whether all count the same samples.
 """
 
 import argparse
@@ -22,7 +22,7 @@ CONSENSUS_BOUND = 0.1
 
 
 def start(cluster, count, evaluate_every_samples=0, **settings):
-    """`count` nodes that train and all know each other, each on a machine of its own."""
+    """`count` training nodes that all know each other, each on its own machine."""
     job = cluster.job(learning_rate=0.02, evaluate_every_samples=evaluate_every_samples)
     first = cluster.found(job, shard=f"1/{count}", **settings)
     others = [
@@ -38,7 +38,7 @@ def start(cluster, count, evaluate_every_samples=0, **settings):
 
 
 def check_counters(nodes):
-    """All at rest count what each counts itself."""
+    """At rest, every node shows the count that each member has of itself."""
     own = {s["name"]: s["own_samples"] for s in pause_all(nodes)}
     for node in nodes:
         assert own == {name: m["samples"] for name, m in node.members().items()}, (
@@ -50,7 +50,7 @@ def check_counters(nodes):
 
 
 def next_accuracy(node, after_step):
-    """Of a model that is later than `after_step`."""
+    """The accuracy of a model later than `after_step`."""
     status = node.wait(
         "a later evaluation",
         lambda s: s["evaluation"] and s["evaluation"]["step"] > after_step,

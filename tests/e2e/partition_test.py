@@ -1,6 +1,4 @@
-"""Cables pulled and put back, between machines that are network namespaces. Nobody acts but the
-cable.
-"""
+"""Cables pulled and put back between machines that are network namespaces; nobody else acts."""
 
 import json
 import subprocess
@@ -24,7 +22,7 @@ class Partition(ClusterTest):
         print(json.dumps(report), flush=True)
         self.assertLess(report["points_below_the_better_side"], 0.5)
 
-    def test_a_node_on_a_narrow_cable_takes_part_and_holds_nobody_up(self):
+    def test_a_node_on_a_narrow_cable_takes_part_and_delays_no_other(self):
         nodes = self.nodes(3, trainer__min_step_ms=20)
         self.cluster.switchboard.rate(nodes[2].name, 0.5)
         before = [n.status()["step"] for n in nodes]
@@ -39,7 +37,7 @@ class Partition(ClusterTest):
             self.assertGreater(link["deltas_applied"], 0)
         check_counters(nodes)
 
-    def test_a_path_that_swallows_large_packets_is_named_and_forgotten_when_it_is_mended(self):
+    def test_a_path_that_drops_large_packets_is_named_until_it_is_mended(self):
         nodes = self.nodes(2, trainer__min_step_ms=20)
         self.cluster.switchboard.swallow_large("box2")
         for node in nodes:
@@ -83,7 +81,7 @@ class Partition(ClusterTest):
             check=False,
         )
         self.assertNotEqual(0, call.returncode, "the firewall lets calls in")
-        for node in nodes[:2]:  # its links break, and nobody but it can open them again
+        for node in nodes[:2]:  # its links break, and only it can open them again
             node.kill()
             node.start()
         for node in nodes:

@@ -1,5 +1,5 @@
-"""One bad value among the samples of one node of three: the others learn as if it were not there,
-its own node takes the step back, says so and trains on.
+"""One bad value among the samples of one node of three: the others learn as if it were not there;
+its own node takes the step back, reports it and trains on.
 """
 
 import array
@@ -13,7 +13,7 @@ from data_test import fashion_mnist
 TRAIN, TEST = 4000, 2000
 BUDGET = 60_000  # five passes over each node's 4,000 samples
 AT, PIXEL = 1234, 392
-TOLERANCE = 0.015  # what the order of real events is worth; a ruined model is 12 points lower
+TOLERANCE = 0.015  # variation by the order of real events; a ruined model is 12 points lower
 DATA = """kind = "safetensors"
 shape = [784]
 classes = 10

@@ -1,10 +1,8 @@
-"""A small TCP proxy that makes a good wire a bad one: delay, connections that break, and cuts that
-nobody is told of.
+"""A small TCP proxy that makes a good wire bad: delays, breaking connections, silent cuts.
 
-One Proxy stands before one daemon, which advertises the proxy's address; all that dial it come
-through. What a daemon itself dials comes through the proxies of the others. TCP hides the loss of
-packets, so a lossy line shows here as it does to a program: as stalls and as connections that
-break.
+One Proxy stands before one daemon, which advertises the proxy's address; incoming connections come
+through it. A daemon's own dials pass the other daemons' proxies. TCP hides lost packets, so a lossy
+line appears here as it does to a program: as stalls and broken connections.
 """
 
 import asyncio
@@ -12,13 +10,13 @@ import random
 import threading
 
 CHUNK_BYTES = 16 * 1024
-READ_AHEAD_CHUNKS = 256  # of one direction, on their way
+READ_AHEAD_CHUNKS = 256  # in transit, in one direction
 
 
 class Proxy:
     def __init__(self, port, target, delay_s=0.0, bytes_until_reset=None, seed=1):
-        """`delay_s`: one way. `bytes_until_reset`: mean of the bytes after which a connection
-        breaks; None: never.
+        """`delay_s` is one way. `bytes_until_reset` is the mean number of bytes after which a
+        connection breaks, or None.
         """
         self.port, self.target, self.delay_s, self.bytes_until_reset = (
             port,
@@ -84,7 +82,7 @@ class Proxy:
         try:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            pass  # close(); asyncio's streams complain of handlers that end so
+            pass  # close() ends handlers this way; asyncio's streams would complain
         for way in ways:
             way.cancel()
         for end in ends:

@@ -1,4 +1,4 @@
-"""Who is not let in, and that both sides say why."""
+"""Nodes that are not admitted, and both sides say why."""
 
 import os
 import unittest
@@ -11,7 +11,7 @@ class Refusal(ClusterTest):
         self.first = self.cluster.found(self.cluster.job(), shard="1/1", trainer__min_step_ms=20)
 
     def assert_said(self, node, words, by=None):
-        """The status and the log of `node` say why."""
+        """The status and the log of `node` give the reason."""
 
         def said():
             found = [
@@ -78,7 +78,7 @@ class Refusal(ClusterTest):
         b1.start(extra=["--join", a1.address])  # … the other from the start
         for node in (a1, b1):
             self.assert_said(node, "cluster-mismatch")
-        # Whoever comes later belongs to the one whose member it asked, and meets nobody of the
+        # A later joiner belongs to the cluster whose member it asked and meets no member of the
         # other.
         a2 = self.cluster.joiner("a2", a1, trainer__min_step_ms=20).start()
         b2 = self.cluster.joiner("b2", b1, trainer__min_step_ms=20).start()

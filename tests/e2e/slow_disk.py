@@ -1,11 +1,11 @@
-"""What a slow disk of one node costs the cluster: its pace, suspicions, a join.
+"""The cost of one node's slow disk to the cluster: pace, suspicions, a join.
 
     slow_disk.py [--seconds 20] [--fsync-s 2,6] [--join-s 4]
 
-Three nodes with emulated step times; on box2 a preloaded library takes its time for every fsync.
-Prints one JSON object: for each delay box2's steps over the others' steps of the same time,
-relative to the same at a quick disk, and how often a node was suspected; at last with an fsync that
-never returns, and how long a joiner with such a disk takes.
+Three nodes with emulated step times; a preloaded library delays every fsync on box2. Prints one
+JSON object: for each delay box2's steps relative to the others', compared with a quick disk, and
+how often a node was suspected; the same for an fsync that never returns; and how long a joiner with
+a slow disk takes.
 """
 
 import argparse
@@ -21,7 +21,7 @@ LIBRARY = os.path.join(BIN, "slow_disk_preload.so")
 
 
 class Disk:
-    """The disk of one node, from its next start on."""
+    """The disk of one node, from the node's next start on."""
 
     def __init__(self, node: Node):
         self.control = os.path.join(node.directory, "disk")
@@ -29,7 +29,7 @@ class Disk:
         node.prefix = ["env", f"LD_PRELOAD={LIBRARY}", f"SLOW_DISK_CONTROL={self.control}"]
 
     def takes(self, seconds):
-        """Seconds for each fsync, or "stuck". At once, also for those that wait."""
+        """Sets the seconds of each fsync, or "stuck". Applies at once, even to waiting calls."""
         with open(self.control + ".new", "w", encoding="ascii") as file:
             file.write(str(seconds))
         os.replace(self.control + ".new", self.control)
@@ -42,7 +42,7 @@ class Disk:
 
 
 def settings():
-    """The membership of a node as it comes, not the tests' quicker one; a checkpoint every 5 s."""
+    """The default membership settings, not the tests' quicker ones; a checkpoint every 5 s."""
     return {
         "trainer__min_step_ms": STEP_MS,
         "checkpoint__every_s": 5,
@@ -54,7 +54,7 @@ def settings():
 
 
 def three_with_a_disk(cluster):
-    """Three linked nodes; the disk is box2's."""
+    """Three linked nodes and box2's disk."""
     first = cluster.found(cluster.job(learning_rate=0.02), shard="1/3", **settings())
     second = cluster.joiner("box2", first, shard="2/3", **settings())
     disk = Disk(second)
@@ -66,7 +66,7 @@ def three_with_a_disk(cluster):
 
 
 def relative_pace(nodes, seconds):
-    """Steps of box2 over the mean of the others', and those of each a second."""
+    """The steps of box2 over the mean of the others' steps, and each node's steps per second."""
 
     def step_of(node):
         return wait_for(f"{node.name} answers", lambda: (node.status()["step"], time.monotonic()))
@@ -75,7 +75,7 @@ def relative_pace(nodes, seconds):
         return [step_of(node) for node in nodes]
 
     before = look()
-    time.sleep(seconds)  # a measurement, not a wait
+    time.sleep(seconds)  # the measurement, not a wait
     steps = [(step - first) / (at - began) for (first, began), (step, at) in zip(before, look())]
     return 2 * steps[1] / (steps[0] + steps[2]), steps
 
@@ -99,7 +99,7 @@ def measure(cluster, seconds, delays):
 
 
 def join_s(cluster, delay):
-    """Until a joiner with that disk trains; None: not within a minute."""
+    """Seconds until a joiner with that disk trains, or None after a minute."""
     first = cluster.found(cluster.job(learning_rate=0.02), **settings())
     second = cluster.joiner("box2", first, **settings())
     Disk(second).takes(delay)
@@ -124,7 +124,7 @@ def main():
     for delay in [*arguments.fsync_s.split(","), "stuck"]:
         try:
             report.update(with_cluster("slow-disk", measure, arguments.seconds, [delay]))
-        except Exception as error:  # a node that does not even answer
+        except Exception as error:  # the node did not even answer
             report[f"fsync {delay}"] = f"no figures: {error}"
     report[f"join at {arguments.join_s} s"] = with_cluster("slow-disk", join_s, arguments.join_s)
     print(json.dumps(report, indent=2))

@@ -1,4 +1,4 @@
-"""A disk that is slow or stuck costs a node nothing but what it would have written."""
+"""A slow or stuck disk costs a node only the writes."""
 
 import unittest
 
@@ -17,7 +17,7 @@ class SlowDisk(ClusterTest):
         self.assertEqual(suspicions, len(accusations(nodes, "suspect")))
         self.assertEqual(calls, disk.calls_of_the_protocol_thread(), "the protocol thread waits")
 
-    def test_pace_and_membership_hold_at_a_slow_and_a_stuck_disk_which_is_said(self):
+    def test_pace_and_membership_hold_with_a_slow_and_a_stuck_disk_which_is_reported(self):
         nodes, disk = three_with_a_disk(self.cluster)
         slow = nodes[1]
         usual, _ = relative_pace(nodes, 10)
@@ -41,7 +41,7 @@ class SlowDisk(ClusterTest):
         self.assertGreater(slow.status()["incarnation"], status["incarnation"])
         self.assertGreaterEqual(slow.status()["own_samples"], status["own_samples"])
 
-    def test_a_joiner_with_a_slow_disk_joins_and_what_it_said_outlives_kill_9(self):
+    def test_a_joiner_with_a_slow_disk_joins_and_what_it_published_outlives_kill_9(self):
         first = self.cluster.found(self.cluster.job(learning_rate=0.02), **settings())
         joiner = self.cluster.joiner("box2", first, **settings())
         disk = Disk(joiner)

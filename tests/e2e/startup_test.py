@@ -1,7 +1,7 @@
-"""Starts that cannot work: one clear line on standard error, and an exit code that service managers
-can act on.
+"""Starts that cannot work: one clear line on standard error, and an exit code for service managers.
 
-78 (EX_CONFIG): somebody must change something, do not restart. 1: it may work the next time.
+78 (EX_CONFIG) means that somebody must change something, so do not restart. 1 means that a later
+start may work.
 """
 
 import os
@@ -16,7 +16,7 @@ EXIT_CONFIG = 78
 
 class Startup(ClusterTest):
     def run_once(self, node, *extra, environment=None):
-        """The exit code and the one line that says why."""
+        """The exit code, and the one line with the reason."""
         done = subprocess.run(
             node.command_line(extra),
             capture_output=True,
@@ -127,14 +127,14 @@ class Startup(ClusterTest):
             self.founder("--rest-token-file", token), EXIT_CONFIG, token, "chmod 600"
         )
 
-    def test_a_file_where_the_rest_socket_is_to_be(self):
+    def test_a_file_in_place_of_the_rest_socket(self):
         node = self.founder()
         node.rest = "unix:" + self.write("precious", "precious")
         self.assert_refused(node, 1, node.rest[5:], "no socket")
         with open(node.rest[5:], encoding="ascii") as file:
             self.assertEqual("precious", file.read())
 
-    def test_words_that_are_no_utf_8_or_steer_a_terminal(self):
+    def test_invalid_utf_8_and_control_characters_for_a_terminal(self):
         node = self.founder()
         for words in (
             ["--set", b"advertise=caf\xe9"],
@@ -147,7 +147,7 @@ class Startup(ClusterTest):
             self.assertEqual(EXIT_CONFIG, code, line)
             self.assertNotRegex(line, "[\x00-\x1f\x7f-\x9f]")
 
-    def test_a_node_that_is_to_join_itself(self):
+    def test_a_node_told_to_join_itself(self):
         self.assertEqual(0, gossipctl("key", "generate", self.cluster.key).returncode)
         node = self.cluster.node("box1", "--shard", "1/1")
         port = node.address.rsplit(":", 1)[1]

@@ -1,4 +1,4 @@
-"""How little is said, and that it is said at all."""
+"""How little is sent, and that something is sent."""
 
 import unittest
 
@@ -7,7 +7,7 @@ from tensors import distance, read_tensors
 
 
 class Traffic(ClusterTest):
-    def test_a_run_sends_a_small_part_of_sending_every_step(self):
+    def test_a_run_sends_a_small_part_of_the_dense_baseline(self):
         job = self.cluster.job(budget_samples=120_000)
         nodes = self.cluster.three(job, trainer__min_step_ms=10)
         for node in nodes:
@@ -35,7 +35,7 @@ class Traffic(ClusterTest):
         finals = [read_tensors(n.checkpoint_path("final"))[1] for n in nodes]
         self.assertLess(distance(finals[1], finals[0]), 0.01)
 
-    def test_with_the_exchange_off_members_share_the_budget_and_nothing_else(self):
+    def test_with_the_exchange_off_members_share_only_the_budget(self):
         job = self.cluster.job(budget_samples=64_000, hidden=128)
         first = self.cluster.found(job, "--exchange", "off", shard="1/2", trainer__min_step_ms=10)
         second = self.cluster.joiner(

@@ -1,4 +1,4 @@
-"""A cluster is upgraded node by node while it trains: two versions of the protocol side by side."""
+"""A rolling upgrade while the cluster trains: two protocol versions side by side."""
 
 import itertools
 import unittest
@@ -46,8 +46,8 @@ class Upgrade(ClusterTest):
             self.assertLess(distance(other, finals[0]), 0.01)
 
     def expect(self, nodes, newest):
-        """Each pair speaks the lower of its two versions, and every link carries exchanges both
-        ways, none refused.
+        """Each pair speaks the lower of its two versions; every link carries exchanges in both
+        directions, none refused.
         """
         turns = {}
         for node, peer in itertools.permutations(nodes, 2):

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Rewrites tests/fuzz/corpus/TARGET: of all that campaigns found, the few small inputs that reach
-most of what the seeds do not.
+"""Rewrites tests/fuzz/corpus/TARGET: of all that campaigns found, keeps the few small inputs that
+reach most of what the seeds miss.
 
     keep.py BUILD [TARGET ...]
 
-BUILD as for campaign.sh. Inputs are taken one by one, each time the one that adds most edges (of
-several the smallest), until FILES_MAX, BYTES_MAX or nothing is left. Files named regression-* stay
-whatever they reach.
+BUILD as for campaign.sh. Takes inputs one by one, each time the one that adds the most edges (the
+smallest of several), until FILES_MAX, BYTES_MAX or the end is reached. Files named regression-*
+always stay.
 """
 
 import os
@@ -24,7 +24,7 @@ def edges_of_inputs(program, folders):
     """Path → edges that no input of the first folder takes, read from libFuzzer's merge file."""
     with tempfile.TemporaryDirectory() as scratch:
         control = os.path.join(scratch, "control")
-        # Without counters a feature is an edge, however often it is taken.
+        # Without counters a feature is an edge, no matter how many times it is taken.
         done = subprocess.run(
             [
                 program,
@@ -54,7 +54,7 @@ def edges_of_inputs(program, folders):
 
 
 def pick(edges):
-    """Paths; greedy, which for a cover is as good as it gets in reasonable time."""
+    """The chosen paths, by a greedy cover, which is as good as it gets in reasonable time."""
     size = {path: os.path.getsize(path) for path in edges}
     picked, covered, left = [], frozenset(), BYTES_MAX
     while len(picked) < FILES_MAX:

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Exports a PyTorch module to a TorchScript file that gossipd trains, or says what it cannot do.
+"""Exports a PyTorch module to a TorchScript file that gossipd trains, or says why it cannot.
 
     export_model.py PACKAGE.MODULE:CLASS OUT.pt --input 1,28,28 [--arguments '{"classes": 10}']
     export_model.py PACKAGE.MODULE:CLASS OUT.pt --tokens 128 --vocabulary 256
 
-The module is looked for in the current directory first. Its forward takes one batch (float32 of the
-shape given, or int64 tokens) and returns one tensor; a method loss(self, outputs, targets) goes
-along, for `kind = "model"` under [loss] of the job. Needs torch and nothing else. Exit code 0:
-written; 1: it cannot be trained, with the reason; 2: usage.
+Looks for the module in the current directory first. Its forward takes one batch (float32 of the
+given shape, or int64 tokens) and returns one tensor. A method loss(self, outputs, targets) is
+exported as well, for `kind = "model"` under [loss] of the job. Needs only torch. Exit codes: 0
+written; 1 cannot be trained, with the reason; 2 usage.
 """
 
 import argparse
@@ -19,11 +19,11 @@ import sys
 
 import torch
 
-EXACT_INTEGER_MAX = 2**24  # what gossipd keeps of a buffer of integers
+EXACT_INTEGER_MAX = 2**24  # the type that gossipd keeps integer buffers in
 
 
 class Unsupported(Exception):
-    """One sentence: what, why, and what to do."""
+    """One sentence: what is unsupported, why, and what to do."""
 
 
 def load_class(name):
@@ -73,9 +73,9 @@ def script(model):
         torch.jit.export(type(model).loss)
     try:
         return torch.jit.script(model)
-    except Exception as error:  # the compiler raises many kinds
+    except Exception as error:  # the compiler raises many kinds of errors
         raise Unsupported(
-            f"TorchScript cannot compile it: {error}\nAnnotate arguments that are no tensors, keep"
+            f"TorchScript cannot compile it: {error}\nAnnotate arguments that are not tensors, keep"
             " Python-only code (print of objects, numpy, *args, attributes of changing type) out"
             " of forward, or mark it @torch.jit.unused"
         ) from error
@@ -88,8 +88,8 @@ def sample(arguments, batch):
 
 
 def check_training(model, arguments):
-    """Two batch sizes, since the last batch and DBS-SGD change it; then every parameter must have a
-    gradient.
+    """Runs two batch sizes, since the last batch of a pass and DBS-SGD change it; then every
+    parameter must have a gradient.
     """
     model.train()
     for batch in (2, 3):
@@ -118,7 +118,7 @@ def export(arguments):
     check_tensors(model)
     scripted = script(model)
     clean = io.BytesIO()
-    torch.jit.save(scripted, clean)  # before the trial, which moves running statistics
+    torch.jit.save(scripted, clean)  # before the trial, which changes running statistics
     shape, unused = check_training(scripted, arguments)
     with open(arguments.out + ".tmp", "wb") as file:
         file.write(clean.getvalue())

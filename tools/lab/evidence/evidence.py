@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""tools/lab/evidence/evidence.py - runs the tables of this folder and writes what came out.
+"""tools/lab/evidence/evidence.py - runs the tables of this folder and writes the results.
 
     evidence.py [--tier ci|hours|full] [--out DIR] [--table NAME] [--bin DIR] [--publish] [--list]
 
 Each tables/NAME.toml is a scenario, rows that differ from it, and claims about the rows. A tier
-gives it seeds and size; `tune` lists values of keys that are tried on other seeds than those
-reported, and the best mean accuracy wins; a row's `report` settings hold for the runs that are
-reported. A tier without seeds for tuning takes what the published table found
-(results/NAME.tuned.json). Runs that DIR (default build/evidence/TIER) holds already are not run
-again, so a campaign may be cut at any time and started again. Writes DIR/NAME.md, DIR/NAME.svg and
-DIR/README.md; figures are accuracy, bytes and virtual time, which no machine changes. --publish
-copies them and the tuned values to results/ beside this file.
+sets their seeds and size. `tune` lists values of keys, which are tried on other seeds than those
+reported; the best mean accuracy wins. A row's `report` settings apply to the reported runs. A tier
+without seeds for tuning takes the published values (results/NAME.tuned.json).
+
+DIR (by default build/evidence/TIER) keeps finished runs, so an interrupted campaign resumes. Writes
+DIR/NAME.md, DIR/NAME.svg and DIR/README.md; the figures are accuracy, bytes and virtual time, which
+do not depend on the machine. --publish copies them and the tuned values to results/ beside this
+file.
 """
 
 import argparse
@@ -33,8 +34,8 @@ class Lab:
         self.program = program
         if not program.exists():
             sys.exit(
-                f"evidence: {program} is missing; build it (cmake --preset release && cmake --build"
-                " --preset release --target gossip-lab)"
+                f"evidence: {program} is missing; build it: cmake --preset release &&"
+                " cmake --build --preset release --target gossip-lab"
             )
 
     def __call__(self, *arguments):
@@ -51,7 +52,7 @@ class Lab:
 
 
 class Rows:
-    """What a claim may ask of the rows; all are means over the seeds."""
+    """What a claim may ask of the rows; all figures are means over the seeds."""
 
     def __init__(self, lab, results):
         self.lab, self.results, self.against = lab, results, {}
@@ -66,9 +67,8 @@ class Rows:
     def __getattr__(self, figure):
         def mean_of(name):
             mean = self.compared(None)[name][figure]["mean"]
-            return (
-                float("nan") if figure == "seconds_to_target" and mean == 0 else mean
-            )  # no run reached it
+            unreached = figure == "seconds_to_target" and mean == 0
+            return float("nan") if unreached else mean
 
         return mean_of
 
@@ -77,15 +77,13 @@ class Rows:
         return self.compared(base)[name]["accuracy_difference"]["mean"]
 
     def bound(self, name, base=None):
-        """Half width of the 95 % interval of difference(name, base); infinite where there is one
-        pair only.
-        """
+        """Half width of the 95 % interval of difference(name, base); infinite for a single pair."""
         difference = self.compared(base)[name]["accuracy_difference"]
         return difference["bound95"] if difference["count"] > 1 else float("inf")
 
 
 def tuned(lab, table, row, tier, out, log):
-    """Settings by the values of `tune` that did best on the tuning seeds, or as published."""
+    """The settings that did best on the tuning seeds, or the published ones."""
     grid = row.get("tune", table.get("tune", {}))
     seeds = tier.get("tune_seeds")
     if not grid:
@@ -124,44 +122,32 @@ def tuning_of(table, tier):
     return "tuned as published" if table["tuned"] else "not tuned"
 
 
-def run_table(lab, path, tier_name, out):
+def load_table(path):
     table = tomllib.loads(path.read_text())
-    tier = table.get("tiers", {}).get(tier_name)
-    if tier is None:
-        return None
     names = {row["name"] for row in table["rows"]}
     for claim in table.get("claims", []):
-        missing = [name for name in claim.get("rows", []) if name not in names]
-        if missing:
-            sys.exit(
-                f"evidence: {path}: claim '{claim['text']}' names rows that are not there:"
-                f" {', '.join(missing)}"
-            )
+        if missing := ", ".join(name for name in claim.get("rows", []) if name not in names):
+            sys.exit(f"evidence: {path}: claim '{claim['text']}' names missing rows: {missing}")
     table["path"] = (path.parent / table["scenario"]).resolve()
-    results, tuning = out / f"{path.stem}.jsonl", out / f"{path.stem}.tuning.jsonl"
     published = HERE / "results" / f"{path.stem}.tuned.json"
     table["tuned"] = json.loads(published.read_text()) if published.exists() else {}
-    began = time.monotonic()
+    return table
 
-    def log(text):
-        print(
-            f"[{time.monotonic() - began:6.0f} s] {path.stem}: {text}", file=sys.stderr, flush=True
-        )
 
-    chosen, found = {}, {}
-    for row in table["rows"]:
-        found[row["name"]] = tuned(lab, table, row, tier, tuning, log)
-        settings = chosen[row["name"]] = (
-            row.get("set", []) + row.get("report", []) + found[row["name"]]
-        )
-        log(row["name"])
-        lab.run(
-            table["path"],
-            row.get("seeds", {}).get(tier_name, tier["seeds"]),
-            results,
-            tier.get("set", []) + settings + [f"name={row['name']}"],
-        )
-    rows = Rows(lab, results)
+def verdict_of(claim, rows, tier_name):
+    """The figures of a claim, and what became of it."""
+    figures = {key: value_of(text, rows) for key, text in claim["figures"].items()}
+    holds = value_of(claim["holds"], rows) is True
+    undecided = not holds and value_of(claim.get("undecided", "False"), rows) is True
+    if tier_name == "ci":
+        return figures, "not judged: this tier only shows that it runs"
+    verdict = "reproduced" if holds else "not decided by these seeds" if undecided else "refuted"
+    return figures, verdict + " on " + claim.get("on", "a substitute (Fashion-MNIST)")
+
+
+def page_of(table, tier_name, chosen, comparison, claims, picture):
+    """The Markdown page of a table."""
+    tier = table["tiers"][tier_name]
     lines = [
         f"# {table['title']}",
         "",
@@ -169,47 +155,51 @@ def run_table(lab, path, tier_name, out):
         "",
         f"Tier `{tier_name}`, seeds {tier['seeds']}, {tuning_of(table, tier)}.",
         "",
-        lab("compare", results, "-o", "markdown").strip(),
+        comparison,
         "",
-        f"![{table['title']}]({path.stem}.svg)",
+        f"![{table['title']}]({picture})",
         "",
     ]
-    claims = []
-    for claim in table.get("claims", []):
-        figures = {key: value_of(text, rows) for key, text in claim["figures"].items()}
-        holds = value_of(claim["holds"], rows) is True
-        undecided = not holds and value_of(claim.get("undecided", "False"), rows) is True
-        verdict = (
-            "reproduced" if holds else "not decided by these seeds" if undecided else "refuted"
-        )
-        verdict += " on " + claim.get("on", "a substitute (Fashion-MNIST)")
-        if tier_name == "ci":
-            verdict = "not judged: this tier only shows that it runs"
-        claims.append((claim, figures, verdict))
-        lines.append(
-            f"- **{claim['text']}** ({claim['source']}): "
-            + ", ".join(f"{k} {v:.4g}" for k, v in figures.items())
-            + f" - {verdict}."
-        )
-    lines += ["", "| row | settings |", "|---|---|"] + [
-        f"| {name} | `{' '.join(settings) or 'as in the scenario'}` |"
-        for name, settings in chosen.items()
-    ]
-    (out / f"{path.stem}.md").write_text("\n".join(lines) + "\n")
+    for claim, figures, verdict in claims:
+        shown = ", ".join(f"{key} {value:.4g}" for key, value in figures.items())
+        lines.append(f"- **{claim['text']}** ({claim['source']}): {shown} - {verdict}.")
+    lines += ["", "| row | settings |", "|---|---|"]
+    for name, settings in chosen.items():
+        lines.append(f"| {name} | `{' '.join(settings) or 'as in the scenario'}` |")
+    return "\n".join(lines) + "\n"
+
+
+def run_table(lab, path, tier_name, out):
+    """Title and claims of a table, or None where it lacks the tier. Writes its page and picture."""
+    table = load_table(path)
+    tier = table.get("tiers", {}).get(tier_name)
+    if tier is None:
+        return None
+    results, tuning = out / f"{path.stem}.jsonl", out / f"{path.stem}.tuning.jsonl"
+    began = time.monotonic()
+
+    def log(text):
+        seconds = time.monotonic() - began
+        print(f"[{seconds:6.0f} s] {path.stem}: {text}", file=sys.stderr, flush=True)
+
+    chosen, found = {}, {}
+    for row in table["rows"]:
+        name = row["name"]
+        found[name] = tuned(lab, table, row, tier, tuning, log)
+        settings = chosen[name] = row.get("set", []) + row.get("report", []) + found[name]
+        log(name)
+        seeds = row.get("seeds", {}).get(tier_name, tier["seeds"])
+        lab.run(table["path"], seeds, results, tier.get("set", []) + settings + [f"name={name}"])
+    rows = Rows(lab, results)
+    claims = [(claim, *verdict_of(claim, rows, tier_name)) for claim in table.get("claims", [])]
+    comparison = lab("compare", results, "-o", "markdown").strip()
+    page = page_of(table, tier_name, chosen, comparison, claims, f"{path.stem}.svg")
+    (out / f"{path.stem}.md").write_text(page)
     if "tune_seeds" in tier:
-        (out / f"{path.stem}.tuned.json").write_text(
-            json.dumps({name: extra for name, extra in found.items() if extra}, indent=1) + "\n"
-        )
-    lab(
-        "plot",
-        results,
-        "--against",
-        table.get("plot", "bytes"),
-        "--title",
-        table["title"],
-        "--out",
-        out / f"{path.stem}.svg",
-    )
+        kept = {name: extra for name, extra in found.items() if extra}
+        (out / f"{path.stem}.tuned.json").write_text(json.dumps(kept, indent=1) + "\n")
+    axis, picture = table.get("plot", "bytes"), out / f"{path.stem}.svg"
+    lab("plot", results, "--against", axis, "--title", table["title"], "--out", picture)
     log("done")
     return table["title"], claims
 
