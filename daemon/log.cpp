@@ -3,6 +3,7 @@
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
+#include <sys/stat.h>
 
 #include "core/base/log_ceiling.h"
 #include "core/base/printable.h"
@@ -45,6 +46,12 @@ std::shared_ptr<LogQueue> queue;  // of the log that is open
 
 std::optional<Error> open_log(const std::string& level, const std::string& file,
                               const std::string& node) {
+  struct stat info {};
+  if (!file.empty() && ::stat(file.c_str(), &info) == 0 && S_ISFIFO(info.st_mode))
+    return Error{"bad-file",
+                 "log.file: " + file +
+                     " is a FIFO, which would hold the node up until it is read; choose "
+                     "a regular file, or leave log.file out and pipe standard error"};
   try {
     queue = std::make_shared<LogQueue>(sink_for(file));
     auto logger = std::make_shared<spdlog::logger>("gossipd", queue);

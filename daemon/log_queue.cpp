@@ -1,5 +1,7 @@
 #include "daemon/log_queue.h"
 
+#include <cstdio>
+#include <exception>
 #include <string>
 #include <utility>
 
@@ -56,9 +58,22 @@ void LogQueue::run(const std::shared_ptr<Shared>& shared,
     lines.swap(shared->lines);
     shared->writing = true;
     lock.unlock();
-    for (const auto& line : lines) out->log(line);
-    out->flush();
+    std::size_t lost = 0;
+    std::string why;
+    for (const auto& line : lines) {
+      try {
+        out->log(line);
+        out->flush();
+      } catch (const std::exception& error) {  // the disk is full, say; the node goes on
+        ++lost;
+        why = error.what();
+      }
+    }
+    if (lost > 0 && !shared->failing)
+      std::fprintf(stderr, "gossipd: the log cannot be written, lines are lost: %s\n", why.c_str());
     lock.lock();
+    shared->failing = lost > 0;
+    shared->dropped += lost;
     shared->writing = false;
     if (shared->lines.empty()) shared->drained.notify_all();
   }

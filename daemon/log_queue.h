@@ -1,8 +1,9 @@
 // daemon/log_queue.h - a log that a thread of its own writes, so that a slow disk or a full pipe
 // keeps nobody.
 //
-// Wraps another sink. Lines wait in a queue of `lines_max`; what comes beyond is dropped, counted
-// and said when there is room again. Any thread may log.
+// Wraps another sink. Lines wait in a queue of `lines_max`; lines beyond that, and lines that the
+// sink fails to write, are dropped, counted, and reported once there is room again. The first failure
+// of a row is reported on standard error at once. Any thread may log.
 #pragma once
 
 #include <spdlog/details/log_msg_buffer.h>
@@ -45,6 +46,7 @@ class LogQueue final : public spdlog::sinks::sink {
     std::deque<spdlog::details::log_msg_buffer> lines;
     std::size_t dropped = 0;
     bool writing = false, stop = false;
+    bool failing = false;  // the last batch could not be written; only the thread touches it
   };
   static void run(const std::shared_ptr<Shared>& shared,
                   const std::shared_ptr<spdlog::sinks::sink>& out);

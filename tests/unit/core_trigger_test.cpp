@@ -14,7 +14,7 @@ Instant at(double s) { return Instant{} + from_seconds(s); }
 
 ExchangePolicy with(TriggerRule trigger) {
   ExchangePolicy e;
-  e.trigger = policy;
+  e.trigger = trigger;
   return e;
 }
 

@@ -4,11 +4,13 @@
 #include <spdlog/spdlog.h>
 #include <sys/stat.h>
 
+#include <atomic>
 #include <future>
 #include <vector>
 
 #include "daemon/bounded_answers.h"
 #include "daemon/disk_writer.h"
+#include "daemon/log.h"
 #include "daemon/log_queue.h"
 #include "daemon/state_store.h"
 #include "tests/unit/daemon_support.h"
@@ -184,6 +186,40 @@ TEST_CASE(
   CHECK(sink->lines.front() == "first");
   CHECK(sink->lines[sink->lines.size() - 2].find("event=log-lines-dropped count=10 ") == 0);
   CHECK(sink->lines.back() == "last");
+}
+
+TEST_CASE("a log that cannot be written loses lines, counts them, and keeps the process alive") {
+  struct FullSink final : spdlog::sinks::sink {
+    std::atomic<bool> full{true};
+    std::vector<std::string> lines;
+    void log(const spdlog::details::log_msg& message) override {
+      if (full) throw spdlog::spdlog_ex("No space left on device");
+      lines.emplace_back(message.payload.data(), message.payload.size());
+    }
+    void flush() override {}
+    void set_pattern(const std::string&) override {}
+    void set_formatter(std::unique_ptr<spdlog::formatter>) override {}
+  };
+  const auto sink = std::make_shared<FullSink>();
+  const auto queue = std::make_shared<LogQueue>(sink);
+  spdlog::logger logger("test", queue);
+  for (int i = 0; i < 3; ++i) logger.info("lost");
+  REQUIRE(queue->drain(60s));
+  sink->full = false;
+  logger.info("written");
+  REQUIRE(queue->drain(60s));
+  REQUIRE(sink->lines.size() == 2);
+  CHECK(sink->lines[0].find("event=log-lines-dropped count=3 ") == 0);
+  CHECK(sink->lines[1] == "written");
+}
+
+TEST_CASE("a FIFO is refused as a log file: it would hold the node up until it is read") {
+  const TemporaryDirectory directory;
+  const std::string path = (directory.path() / "fifo").string();
+  REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
+  const auto error = open_log("info", path, "n");
+  REQUIRE(error);
+  CHECK(error->text.find(path + " is a FIFO") != std::string::npos);
 }
 
 TEST_CASE("nobody else may read the state directory, also one that was made with more rights") {
