@@ -35,8 +35,8 @@ void NodeImpl::check_progress(Instant now) {
       !most_have_finished())
     return;
   finish_deadline_ = now + config_.membership.finish_cap;
-  finish_round_at_ = now + finish_pace();  // the others make their last step meanwhile
-  late_ = ramping_ && last_.step == joined_at_step_;
+  round_.next_final_look(now + round_.final_pause());  // the others make their last step meanwhile
+  weight_.finish(round_.last().step);
   set_phase(Phase::finishing, "the budget of samples is spent");
   renew_own_record(now);
   gossip(now);
@@ -70,7 +70,7 @@ void NodeImpl::set_budget(const Budget& budget, const std::string& why, Instant 
   final_checkpoint_due_ = false;
   set_phase(Phase::training, "the budget has grown");
   renew_own_record(now);
-  if (stage_ == RoundStage::waiting) start_round(now);
+  begin_round_if_due(now);
 }
 
 // The later word wins, whoever says it; who gave a command here is told that it is not in force any

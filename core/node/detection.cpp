@@ -19,8 +19,7 @@ void NodeImpl::note_attention(Instant now) {
   if (attention.stood_still == Duration{}) return;
   log(Level::warning,
       "event=stood-still seconds=" + std::to_string(seconds(attention.stood_still)));
-  ramping_ = true;
-  joined_at_step_ = last_.step;
+  weight_.join(round_.last().step);
 }
 
 void NodeImpl::detect_failures(Instant now) {
@@ -42,7 +41,7 @@ void NodeImpl::detect_failures(Instant now) {
     }
   for (auto& [id, neighbour] : neighbours_)
     if (neighbour.link && neighbour.session == SessionId{} &&
-        now - neighbour.down_since > link_memory && stage_ <= RoundStage::waiting)
+        now - neighbour.down_since > link_memory && !round_.has_work())
       neighbour.link.reset();
   if (changed) {
     persist_due_ = true;

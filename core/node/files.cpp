@@ -31,8 +31,7 @@ void NodeImpl::on_file_read(SessionId id, const JobFile& file, std::uint64_t off
   transfer_.on_read(id);
   if (bytes.empty()) return send(found->second, FileAbsent{file});
   auto message = std::make_shared<const Bytes>(encode_file_piece({offset, bytes}));
-  found->second.bulk_outstanding += message->size();
-  emit(SendEffect{id, Lane::bulk, std::move(message)});
+  send_bulk(found->second, std::move(message));
 }
 
 void NodeImpl::on_file_piece(Session& session, std::span<const std::byte> message, Instant now) {

@@ -1,7 +1,6 @@
 #include "core/node/final_model.h"
 
 #include <cmath>
-#include <utility>
 
 #include "core/correction/curvature.h"
 
@@ -14,13 +13,13 @@ double norm_squared(std::span<const float> values) {
 
 }  // namespace
 
-void FinalModel::look(std::span<const float> block) { norm_squared_ += norm_squared(block); }
+void RestMove::look(std::span<const float> block) { norm_squared_ += norm_squared(block); }
 
-void FinalModel::move(std::span<const float> update) { moved_squared_ += norm_squared(update); }
+void RestMove::move(std::span<const float> update) { moved_squared_ += norm_squared(update); }
 
-void FinalModel::end_round() {
-  const double moved = std::exchange(moved_squared_, 0.0), norm = std::exchange(norm_squared_, 0.0);
-  if (moved > 0) since_written_ += norm > 0 ? std::sqrt(moved / norm) : 1.0;
+double RestMove::share() const {
+  if (moved_squared_ <= 0) return 0;
+  return norm_squared_ > 0 ? std::sqrt(moved_squared_ / norm_squared_) : 1.0;
 }
 
 std::string why_not_final(const Directory::Entry& member, double consensus_bound) {

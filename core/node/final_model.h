@@ -15,20 +15,28 @@
 
 namespace gossipd {
 
-class FinalModel {
+// How far neighbours move the model in one round at rest, relative to its norm.
+class RestMove {
  public:
-  // A round at rest: every block of the model, then every piece of the update that moves it, then
-  // end.
+  // Every block of the model, then every piece of the update that moves it.
   void look(std::span<const float> block);
   void move(std::span<const float> update);
-  void end_round();
+  [[nodiscard]] double share() const;
+
+ private:
+  double moved_squared_ = 0, norm_squared_ = 0;
+};
+
+class FinalModel {
+ public:
+  // A round at rest has moved the model by this share of its norm.
+  void moved(double share) { since_written_ += share; }
   // The model as it is goes to disk.
   void written() { since_written_ = 0; }
   [[nodiscard]] double moved_since_written() const { return since_written_; }
   [[nodiscard]] bool is_stale(double bound) const { return since_written_ > bound; }
 
  private:
-  double moved_squared_ = 0, norm_squared_ = 0;  // of the round so far
   double since_written_ = 0;
 };
 

@@ -5,6 +5,14 @@
 #include "core/node/node_impl.h"
 
 namespace gossipd {
+namespace {
+
+constexpr Duration rest_min = std::chrono::seconds(10);
+constexpr std::uint32_t rest_doublings_max = 6;
+// looks after which it is forgotten that a model broke
+constexpr std::uint64_t recovered_after = 500;
+
+}  // namespace
 
 ModelAssembly::Links NodeImpl::open_links_by_peer() const {
   ModelAssembly::Links links;
@@ -35,8 +43,8 @@ void NodeImpl::order_blocks(NodeId of, Ready& ready, Instant now) const {
 }
 
 bool NodeImpl::adopt(Instant now) {
-  if (!needs_model() || trainer_has_buffer_ || now < rest_until_) return false;
-  const auto sources = assembly_.model(open_links_by_peer(), schema_, now, {incoming_, base_});
+  if (!needs_model() || !round_.is_resting() || now < rest_until_) return false;
+  const auto sources = assembly_.model(open_links_by_peer(), schema_, now, round_.copies());
   if (!sources) return false;
   std::string from, blocks;
   for (const auto& [peer, count] : *sources) {
@@ -48,36 +56,30 @@ bool NodeImpl::adopt(Instant now) {
 }
 
 void NodeImpl::on_restored(std::vector<float> model, Instant now) {
-  if (phase_ != Phase::broken || trainer_has_buffer_) return;
+  if (phase_ != Phase::broken || !round_.is_resting()) return;
   if (model.size() != schema_.floats() || !kernels().all_finite(model)) {
     log(Level::error,
         "event=no-model-to-restore hint=\"start a neighbour, or remove the state directory and "
         "join again\"");
     return;
   }
-  std::ranges::copy(model, base_.begin());
-  incoming_ = std::move(model);
+  const auto [a, b] = round_.copies();
+  std::ranges::copy(model, a.begin());
+  std::ranges::copy(model, b.begin());
   take_over("checkpoint", now);
 }
 
-// The model in incoming_ and base_.
+// The model lies in the round's copies.
 void NodeImpl::take_over(const std::string& from, Instant now) {
-  incoming_is_zero_ = false;
-  base_valid_ = true;
-  base_step_ = last_.step;
-  std::fill(drift_.begin(), drift_.end(), 0.0f);
   has_model_ = true;
   assembly_.clear();
-  ramping_ = true;
-  joined_at_step_ = last_.step;
-  last_.finite = true;
-  guard_.forget();
+  weight_.join(round_.last().step);
   restore_asked_ = false;
   log(Level::info, "event=model-adopted from=" + from);
   set_phase(std::exchange(paused_when_broken_, false) ? Phase::paused : Phase::training,
             "the model has arrived");
   check_progress(now);
-  hand_out(std::move(incoming_), true);
+  hand_out(round_.adopt(steps_allowed()));
   // Two nodes that met while neither had a model start over, now that one has.
   std::vector<SessionId> again;
   for (const auto& [id, session] : sessions_)
@@ -86,6 +88,15 @@ void NodeImpl::take_over(const std::string& from, Instant now) {
       again.push_back(id);
   for (const SessionId id : again)
     close(id, "a model has arrived since; opening the link again", now, true);
+}
+
+// A model that breaks again and again rests longer and longer.
+void NodeImpl::rest_broken() {
+  const StepGuard& guard = round_.own_steps().guard();
+  if (guard.jumps_in_a_row() == 0) return;
+  if (guard.believed() > recovered_after) rests_ = 0;
+  rest_until_ = round_.snapshot_at() + rest_min * (1u << std::min(rests_, rest_doublings_max));
+  ++rests_;
 }
 
 }  // namespace gossipd

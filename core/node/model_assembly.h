@@ -19,6 +19,7 @@
 #include <optional>
 
 #include "core/exchange/link.h"
+#include "core/node/model_buffers.h"
 
 namespace gossipd {
 
@@ -29,9 +30,7 @@ inline constexpr Duration kept_age_max = std::chrono::minutes(10);
 class ModelAssembly {
  public:
   using Links = std::map<NodeId, const Link*>;  // that are open
-  struct Copies {
-    std::span<float> a, b;  // P floats each
-  };
+  using Copies = ModelBuffers::Copies;
   using Sources = std::map<NodeId, std::size_t>;  // how many blocks were taken from whom
 
   // Before a link ends: what it holds is kept.

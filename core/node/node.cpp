@@ -27,8 +27,7 @@ NodeImpl::NodeImpl(NodeConfig config, NodeState state, Instant now)
                .now = now},
               state_.budget.revision),
       detector_(config_.membership, now),
-      guard_(config_.exchange.step_jump),
-      trigger_(config_.exchange),
+      round_(config_.exchange, schema_),
       balancer_(config_.balance) {
   GOSSIPD_ASSERT(state_.id != NodeId{});
   started_ = now;
@@ -105,18 +104,19 @@ void NodeImpl::renew_own_record(Instant now) {
   record.state = phase_ == Phase::left ? MemberState::left : MemberState::alive;
   record.phase = phase_;
   record.samples = std::max(own_samples(), known ? known->record.samples : 0);
-  record.step = last_.step;
-  if (last_.step_seconds > 0 && last_.batch > 0) {
+  record.step = round_.last().step;
+  if (round_.last().step_seconds > 0 && round_.last().batch > 0) {
     // a node that restarts without a rate can judge nobody's claims
     if (own_rate_ == 0) persist_due_ = true;
-    own_rate_ = last_.batch / last_.step_seconds;
+    own_rate_ = round_.last().batch / round_.last().step_seconds;
   }
   // At the end of a job the last rate stays in the record: whoever restarts then has no other to
   // judge claims by.
   const bool ended = phase_ == Phase::finishing || phase_ == Phase::finished;
-  record.samples_per_second = ended || (steps_allowed() && last_.step_seconds > 0) ? own_rate_ : 0;
-  record.batch = last_.batch;
-  record.loss = last_.loss;
+  record.samples_per_second =
+      ended || (steps_allowed() && round_.last().step_seconds > 0) ? own_rate_ : 0;
+  record.batch = round_.last().batch;
+  record.loss = round_.last().loss;
   record.consensus_distance = own_consensus_distance();
   record.budget = state_.budget;
   if (known == nullptr) return directory_.set_self(std::move(record), true, now);
@@ -139,18 +139,10 @@ bool NodeImpl::exchanging() const {
   return config_.exchange.enabled && model_ready_ && has_model_ && phase_ != Phase::left;
 }
 
-std::size_t NodeImpl::open_links() const {
-  return static_cast<std::size_t>(std::count_if(
-      neighbours_.begin(), neighbours_.end(),
-      [](const auto& item) { return item.second.link && item.second.link->is_open(); }));
-}
+std::size_t NodeImpl::open_links() const { return count_open(round_links()); }
 
 double NodeImpl::own_consensus_distance() const {
-  double most = 0;
-  for (const auto& [id, neighbour] : neighbours_)
-    if (neighbour.link && neighbour.link->is_open())
-      most = std::max(most, neighbour.link->counters().consensus_distance);
-  return open_links() == 0 && directory_.alive_others() > 0 ? 1.0 : most;
+  return consensus_distance(round_links(), directory_.alive_others());
 }
 
 // ---- the job and the model -------------------------------------------------------------------
@@ -177,10 +169,7 @@ void NodeImpl::on_model_ready(Schema schema, RoundBuffers buffers, bool has_mode
                               Samples own_samples, Step step, Instant now) {
   GOSSIPD_ASSERT(!model_ready_);
   schema_ = std::move(schema);
-  base_ = std::move(buffers.base);
-  incoming_ = std::move(buffers.update);
-  GOSSIPD_ASSERT(base_.size() == schema_.floats() && incoming_.size() == schema_.floats());
-  incoming_is_zero_ = true;
+  round_.prepare(std::move(buffers), step);
   transfer_guard_ =
       std::make_unique<TransferGuard>(config_.exchange.transfer_reach, schema_.blocks().size());
   model_ready_ = true;
@@ -188,8 +177,6 @@ void NodeImpl::on_model_ready(Schema schema, RoundBuffers buffers, bool has_mode
   trained_samples_ = under_this_id(own_samples);
   const Samples known = std::max(state_.own_samples, directory_.self().samples);
   samples_extra_ = known - std::min(known, trained_samples_);
-  last_.step = step;
-  base_step_ = step;
   grace_until_ = now + config_.membership.isolation_grace;
   for (auto& [id, session] : sessions_)
     if (session.established) send_ready(session, now);
@@ -218,16 +205,13 @@ void NodeImpl::on_model_ready(Schema schema, RoundBuffers buffers, bool has_mode
 void NodeImpl::begin_training(Instant now) {
   GOSSIPD_ASSERT(model_ready_ && has_model_);
   claims_.end_trust();
-  ramping_ = directory_.entries().size() > 1;
-  joined_at_step_ = last_.step;
+  weight_.join(round_.last().step, directory_.entries().size() <= 1);
   set_phase(Phase::training, established_sessions() > 0 ? "linked to the cluster" : "alone");
   check_progress(now);
-  if (!trainer_has_buffer_ && stage_ == RoundStage::idle) {
-    // A model that broke has left something here.
-    if (!std::exchange(incoming_is_zero_, false)) incoming_.assign(schema_.floats(), 0.0f);
-    hand_out(std::move(incoming_), false);
-  } else if (round_has_reason(now))
-    start_round(now);
+  if (round_.is_resting())
+    hand_out(round_.begin(steps_allowed()));
+  else
+    begin_round_if_due(now);
 }
 
 // The models are one when every member that is not dead or gone has finished stepping and says that
@@ -257,12 +241,12 @@ void NodeImpl::check_finish(Instant now) {
             "\" hint=\"the exchange goes on; `final` is written again once the models are one\"");
   set_phase(Phase::finished,
             why_not.empty() ? "the models agree" : "time for the final exchange is up");
-  late_ = false;
+  weight_.agree();
   final_checkpoint_due_ = true;
   renew_own_record(now);
   gossip(now);
   persist_due_ = true;
-  if (stage_ == RoundStage::waiting) write_final();
+  if (round_.is_waiting()) write_final();
 }
 
 // The model has moved on, mostly because somebody has come back with another one.
@@ -271,11 +255,11 @@ void NodeImpl::renew_final(bool agreed, Instant now) {
   if (agreed) {
     final_checkpoint_due_ = true;
     log(Level::info, "event=final-renewed moved=" + moved);
-    if (stage_ == RoundStage::waiting) return write_final();
+    if (round_.is_waiting()) return write_final();
     return final_.written();  // at the next snapshot
   }
   finish_deadline_ = now + config_.membership.finish_cap;
-  finish_round_at_ = now;
+  round_.next_final_look(now);
   set_phase(Phase::finishing,
             "the model has moved by " + moved + " of its norm since `final` was written");
   renew_own_record(now);
@@ -336,7 +320,7 @@ std::optional<Error> NodeImpl::leave(Instant now) {
       if (neighbour.link && neighbour.link->is_open())
         leave_turns_[id] = neighbour.link->counters().turns_spoken;
   renew_own_record(now);
-  if (round_has_reason(now)) start_round(now);
+  begin_round_if_due(now);
   check_leave(now);
   return std::nullopt;
 }
@@ -390,7 +374,7 @@ std::optional<Error> NodeImpl::resume(Instant now) {
     return Error{"not-paused", std::string("nothing to resume: this node is ") + to_string(phase_)};
   set_phase(Phase::training, "by the operator");
   renew_own_record(now);
-  if (stage_ == RoundStage::waiting) start_round(now);
+  begin_round_if_due(now);
   return std::nullopt;
 }
 
@@ -412,9 +396,9 @@ void NodeImpl::stop(Instant now) {
 
 Instant NodeImpl::next_deadline() const {
   const Instant poll = detector_.looked_at() + poll_period;
-  const bool next_round = phase_ == Phase::finishing && stage_ == RoundStage::waiting &&
-                          finish_round_at_ > detector_.looked_at();
-  return next_round ? std::min(poll, finish_round_at_) : poll;
+  const bool next_look = phase_ == Phase::finishing && round_.is_waiting() &&
+                         round_.final_look() > detector_.looked_at();
+  return next_look ? std::min(poll, round_.final_look()) : poll;
 }
 
 void NodeImpl::on_time(Instant now) {
@@ -452,7 +436,7 @@ void NodeImpl::on_time(Instant now) {
         "for ever\"");
     begin_training(now);
   }
-  if (phase_ == Phase::broken && !trainer_has_buffer_ && !adopt(now)) {
+  if (phase_ == Phase::broken && round_.is_resting() && !adopt(now)) {
     reopen_waiting_links(now);
     if (open_links() == 0 && !restore_asked_ && now >= rest_until_) {
       restore_asked_ = true;
@@ -468,7 +452,7 @@ void NodeImpl::on_time(Instant now) {
   }
   check_finish(now);
   check_leave(now);
-  if (round_has_reason(now)) start_round(now);
+  begin_round_if_due(now);
 }
 
 // A broken node speaks no turn, so a link that waits for one brings no model: opened again, the
@@ -509,18 +493,18 @@ NodeView NodeImpl::view(Instant now) const {
   view.cluster_samples = own_samples() + directory_.others_samples();
   view.cluster_samples_estimate = own_samples() + others_estimate(now);
   view.budget_samples = budget_samples_;
-  view.step = last_.step;
-  view.loss = last_.loss;
-  view.learning_rate = last_.learning_rate;
-  view.step_seconds = last_.step_seconds;
+  view.step = round_.last().step;
+  view.loss = round_.last().loss;
+  view.learning_rate = round_.last().learning_rate;
+  view.step_seconds = round_.last().step_seconds;
   view.samples_per_second = steps_allowed() ? directory_.self().samples_per_second : 0;
-  view.batch = last_.batch;
+  view.batch = round_.last().batch;
   view.consensus_distance = own_consensus_distance();
-  view.link_steps = link_steps_;
+  view.link_steps = round_.link_steps();
   view.claims_refused = claims_.refused();
   view.overridden = overridden_;
   view.cloned = cloned_;
-  view.steps_taken_back = guard_.jumps();
+  view.steps_taken_back = round_.own_steps().guard().jumps();
   view.waiting_for =
       phase_ == Phase::joining || phase_ == Phase::waiting_for_data ? waiting_for_ : "";
   if (phase_ == Phase::finishing || phase_ == Phase::finished)
@@ -588,7 +572,6 @@ void NodeImpl::check_invariants() const {
     if (neighbour.link) neighbour.link->check_invariants();
   GOSSIPD_ASSERT(directory_.self().incarnation == state_.incarnation || phase_ == Phase::left);
   GOSSIPD_ASSERT(established_sessions() == 0 || durable_.allows(state_.incarnation));
-  GOSSIPD_ASSERT(!(trainer_has_buffer_ && stage_ != RoundStage::idle));
   GOSSIPD_ASSERT(refusals_.latest().size() <= refusals_max &&
                  directory_.entries().size() <= members_max);
   detector_.check_invariants();

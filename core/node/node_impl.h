@@ -1,12 +1,11 @@
-// core/node/node_impl.h - the state behind Node, in ten files by what they decide:
+// core/node/node_impl.h - the state behind Node, in files by what they decide:
 //
 //     node.cpp      phases, the operator, persistence, the view
 //     sessions.cpp  connections: handshake, messages, their end
 //     overlay.cpp   who to talk to: which members to dial, rotation of links
 //     detection.cpp who lives: silence, probes, suspicions
 //     members.cpp   what members tell of each other
-//     rounds.cpp    the exchange: one round per snapshot, block by block
-//     guarding.cpp  whether the own steps are to be believed
+//     rounds.cpp    the exchange: what its rounds need, and what is done with their outcome
 //     joining.cpp   a model for a node that has none
 //     budget.cpp    how many samples the cluster has trained on and is to train on
 //     clones.cpp    two processes under one id
@@ -21,18 +20,18 @@
 
 #include "core/base/random.h"
 #include "core/exchange/link.h"
-#include "core/exchange/step_guard.h"
-#include "core/exchange/trigger.h"
 #include "core/membership/claims.h"
 #include "core/membership/instances.h"
 #include "core/node.h"
 #include "core/node/control_allowance.h"
 #include "core/node/dial_budget.h"
 #include "core/node/durable_claims.h"
+#include "core/node/exchange_round.h"
 #include "core/node/failure_detector.h"
 #include "core/node/final_model.h"
 #include "core/node/job_transfer.h"
 #include "core/node/model_assembly.h"
+#include "core/node/model_weight.h"
 #include "core/node/path_watch.h"
 #include "core/node/round_trip.h"
 #include "core/wire/control.h"
@@ -104,7 +103,6 @@ class NodeImpl {
     std::uint32_t refusals = 0;
     std::uint32_t quarantines = 0;
     Instant quarantined_until{};
-    Step spoken_step = 0;  // own step of the last turn spoken
     ControlAllowance allowance;
     PathWatch path;
   };
@@ -116,12 +114,6 @@ class NodeImpl {
     Instant next{};
     std::string last_reason;
   };
-  struct Opening {
-    NodeId peer{};
-    Trigger::Decision decision;
-    double change = 0;  // of the whole model since it was last said there
-  };
-  enum class RoundStage : std::uint8_t { idle, waiting, judge, take_in, look, speak, hand_back };
 
   // node.cpp
   void emit(Effect effect) { effects_.push_back(std::move(effect)); }
@@ -174,6 +166,7 @@ class NodeImpl {
   bool keep_existing(const Session& existing, const Session& fresh) const;
   void refuse(Session& session, Error reason, Instant now);
   void send(Session& session, const Control& message);
+  void send_bulk(Session& session, SharedBytes message);
   void close(SessionId id, const std::string& reason, Instant now, bool tell_driver);
   void send_ready(Session& session, Instant now);
   void try_open(Session& session, Instant now);
@@ -238,18 +231,6 @@ class NodeImpl {
   void set_budget(const Budget& budget, const std::string& why, Instant now);
   void hear_budget(const Budget& budget, const std::string& name, NodeId said_by, Instant now);
 
-  // guarding.cpp
-  [[nodiscard]] bool guards_steps() const;
-  void measure_own_step(std::size_t block);
-  [[nodiscard]] bool believe_own_step();
-  [[nodiscard]] bool take_back_broken();
-  void take_back(Jump jump);
-  void rest_broken();
-
-  [[nodiscard]] double loss_of(NodeId member) const;
-  [[nodiscard]] bool is_trusted(NodeId peer) const;
-  void rest_offenders(Instant now);
-
   // joining.cpp
   [[nodiscard]] bool needs_model() const {
     return model_ready_ && (!has_model_ || phase_ == Phase::broken);
@@ -258,6 +239,7 @@ class NodeImpl {
   void order_blocks(NodeId of, Ready& ready, Instant now) const;
   bool adopt(Instant now);
   void take_over(const std::string& from, Instant now);
+  void rest_broken();
 
   // files.cpp
   void ask_for_file(Instant now);
@@ -272,36 +254,21 @@ class NodeImpl {
   void bound_dials(Instant now);
 
   // rounds.cpp
-  void start_round(Instant now);
-  [[nodiscard]] bool round_has_reason(Instant now) const;
-  void zero_local_segments(std::vector<float>& values) const;
-  void next_link(Instant now);
-  [[nodiscard]] bool has_room(const Neighbour& neighbour) const;
+  [[nodiscard]] std::vector<RoundLink> round_links() const;
+  [[nodiscard]] RoundContext round_context(std::span<RoundLink> links, Instant now);
+  void begin_round_if_due(Instant now);
+  void on_round(RoundOutcome outcome, Instant now);
+  void hand_out(Update update);
+  void recall_if_owing();
+  void log_taken_back(const std::string& what);
+  void own_model_broken(const std::string& where, Instant now);
+  void rest_offenders(const std::vector<NodeId>& peers, Instant now);
   void balance();
   [[nodiscard]] BatchBalancer::Others others_that_train() const;
   [[nodiscard]] std::uint32_t job_batch() const {
-    return last_.job_batch > 0 ? last_.job_batch : last_.batch;
+    return round_.last().job_batch > 0 ? round_.last().job_batch : round_.last().batch;
   }
-  void trigger_round(Instant now);
-  void decide(Neighbour& neighbour, Instant now);
-  void speak_on(Neighbour& neighbour, const Trigger::Decision& decision, Instant now);
-  [[nodiscard]] Trigger::Decision decision_for(const Neighbour& neighbour, Instant now) const;
-  void end_speech(Neighbour& neighbour, Instant now);
-  [[nodiscard]] bool is_leaving(NodeId peer) const;
-  [[nodiscard]] std::uint32_t in_flight(Instant now);
-  [[nodiscard]] double finish_threshold() const;
-  [[nodiscard]] Duration finish_pace() const;
-  void finish_round();
-  void recall_if_owing();
-  [[nodiscard]] Step round_steps() const;
-  void hand_out(std::vector<float> values, bool replace);
-  void own_model_broken(const std::string& where);
-  [[nodiscard]] double round_trip_periods(NodeId peer);
-  [[nodiscard]] OuterStep outer_step(NodeId peer);
-  [[nodiscard]] Speech speech_for(const Link& link, double periods,
-                                  const Trigger::Decision& decision, Instant now);
   [[nodiscard]] float own_weight() const;
-  [[nodiscard]] std::span<const float> drift() const;
 
   NodeConfig config_;
   NodeState state_;
@@ -328,18 +295,12 @@ class NodeImpl {
   Samples trained_samples_ = 0;   // the trainer's own counter
   Samples samples_extra_ = 0;     // what peers or the disk know beyond it
   Samples others_published_ = 0;  // last ProgressEffect
-  Snapshot last_;                 // stats of the last snapshot, without the model
-  std::uint64_t link_steps_ = 0;
-  Step joined_at_step_ = 0;
-  bool ramping_ = false;
+  ModelWeight weight_;
   Instant finish_deadline_{};
-  Instant finish_round_at_{};  // the final exchange's next round
   Instant leave_deadline_{};
   std::map<NodeId, std::uint64_t> leave_turns_;
   bool final_checkpoint_due_ = false;
   FinalModel final_;
-  bool late_ = false;  // it came to the end of the job without a step of its own: its model may be
-                       // older than the others'
   bool restore_asked_ = false;
 
   // membership
@@ -365,37 +326,12 @@ class NodeImpl {
   bool persist_due_ = false;
   RefusalLog refusals_;
 
-  // the round: one buffer is with the trainer or here
-  RoundStage stage_ = RoundStage::idle;
-  std::vector<float> base_;        // the model the trainer is about to have: last snapshot + update
-  std::vector<float> incoming_;    // the snapshot; then, swapped, the update under construction
-  std::vector<float> drift_;       // own displacement per step
-  std::vector<double> travelled_;  // of each block, by own steps: the sum of the norms
-  StepGuard guard_;
-  std::unique_ptr<TransferGuard> transfer_guard_;
-  OwnMove own_move_;               // since the last look, of the blocks measured so far
-  std::vector<double> own_moved_;  // of each block: the norm
-  double pushed_squared_ = 0;      // of the update that is being handed back
-  std::uint32_t rests_ = 0;        // of a model that broke again and again
-  Instant rest_until_{};           // no model is taken over before
-  Trigger trigger_;
+  // the exchange
+  ExchangeRound round_;
+  std::unique_ptr<TransferGuard> transfer_guard_;  // for all links
   BatchBalancer balancer_;
-  bool base_valid_ = false;
-  bool incoming_is_zero_ = false;
-  bool trainer_has_buffer_ = false;
-  bool trainer_running_ = false;  // what the last update told it
-  Instant looked_at_{};           // the last round that was not prompt
-  bool recalled_ = false;         // the buffer has been asked back since
-  // this round only carries on exchanges that are under way; nothing is opened
-  bool answers_only_ = false;
-  Step look_step_ = 0;  // of the next round that is not
-  Instant snapshot_at_{};
-  Step base_step_ = 0;
-  std::optional<Opening> opening_;  // the best so far, in this round
-  bool consensus_is_new_ = false;   // a turn has been spoken since the trigger saw it
-  std::uint64_t cursor_ = 0;        // floats or blocks, by stage
-  std::vector<NodeId> round_links_;
-  std::size_t round_link_ = 0;
+  std::uint32_t rests_ = 0;  // of a model that broke again and again
+  Instant rest_until_{};     // no model is taken over before
 };
 
 }  // namespace gossipd

@@ -71,6 +71,11 @@ void NodeImpl::send(Session& session, const Control& message) {
                   std::make_shared<const Bytes>(encode_control(message))});
 }
 
+void NodeImpl::send_bulk(Session& session, SharedBytes message) {
+  session.bulk_outstanding += message->size();
+  emit(SendEffect{session.id, Lane::bulk, std::move(message)});
+}
+
 void NodeImpl::on_session_open(SessionId id, bool outbound, Endpoint remote, Instant now) {
   NodeId probed{};
   if (outbound) {
@@ -171,7 +176,7 @@ void NodeImpl::on_bulk_sent(SessionId id, std::size_t bytes, Instant now) {
   if (found == sessions_.end()) return;
   found->second.bulk_outstanding -= std::min(bytes, found->second.bulk_outstanding);
   if (found->second.established) neighbours_[found->second.theirs->id].path.on_large_sent(now);
-  if (round_has_reason(now)) start_round(now);
+  begin_round_if_due(now);
 }
 
 void NodeImpl::on_message(SessionId id, Lane lane, std::span<const std::byte> message,
@@ -480,10 +485,9 @@ void NodeImpl::try_open(Session& session, Instant now) {
   if (neighbour.link->open(*session.ready_mine, *session.ready_theirs, session.protocol, now)) {
     auto state =
         std::make_shared<const Bytes>(encode_replica_state(neighbour.link->replica_state()));
-    session.bulk_outstanding += state->size();
-    emit(SendEffect{session.id, Lane::bulk, std::move(state)});
+    send_bulk(session, std::move(state));
   }
-  if (round_has_reason(now)) start_round(now);
+  begin_round_if_due(now);
 }
 
 // ---- deltas ----------------------------------------------------------------------------------
@@ -510,10 +514,10 @@ void NodeImpl::on_bulk(Session& session, std::span<const std::byte> message, Ins
   const std::uint64_t refused = link.counters().refused_total() - refused_before;
   if (whole || refused > 0) return on_refused_data(session, refused, whole, now);
   if (link.my_turn()) neighbour.refusals = 0;
-  if (!has_model_ && *kind == BulkKind::turn) assembly_.hear(link, schema_, {incoming_, base_});
+  if (!has_model_ && *kind == BulkKind::turn) assembly_.hear(link, schema_, round_.copies());
   adopt(now);
   recall_if_owing();
-  if (round_has_reason(now)) start_round(now);
+  begin_round_if_due(now);
 }
 
 void NodeImpl::on_refused_data(Session& session, std::uint64_t refused, std::optional<Reject> whole,
@@ -546,11 +550,8 @@ void NodeImpl::on_refused_data(Session& session, std::uint64_t refused, std::opt
 
 void NodeImpl::flush_link(Neighbour& neighbour) {
   const auto session = sessions_.find(neighbour.session);
-  for (SharedBytes& message : neighbour.link->take_messages()) {
-    if (session == sessions_.end()) continue;
-    session->second.bulk_outstanding += message->size();
-    emit(SendEffect{session->first, Lane::bulk, std::move(message)});
-  }
+  for (SharedBytes& message : neighbour.link->take_messages())
+    if (session != sessions_.end()) send_bulk(session->second, std::move(message));
 }
 
 }  // namespace gossipd

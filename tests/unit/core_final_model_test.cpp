@@ -19,6 +19,13 @@ Directory::Entry member(MemberState state, Phase phase, double consensus_distanc
   return entry;
 }
 
+double share_of_a_round(const std::vector<float>& model, const std::vector<float>& update) {
+  RestMove round;
+  round.look(model);
+  round.move(update);
+  return round.share();
+}
+
 }  // namespace
 
 TEST_CASE(
@@ -28,35 +35,28 @@ TEST_CASE(
   const std::vector<float> x(100, 1.0f), nothing(100, 0.0f), a_hundredth(100, 0.01f);
   for (int round = 0; round < 4; ++round) {
     CHECK_FALSE(model.is_stale(0.035));
-    model.look(x);
-    model.move(a_hundredth);
-    model.end_round();
+    model.moved(share_of_a_round(x, a_hundredth));
   }
   CHECK(model.moved_since_written() == doctest::Approx(0.04));
   CHECK(model.is_stale(0.035));
   model.written();
   CHECK_FALSE(model.is_stale(0.0));
-  model.look(x);
-  model.move(nothing);
-  model.end_round();
+  model.moved(share_of_a_round(x, nothing));
   CHECK_FALSE(model.is_stale(0.0));
 }
 
 TEST_CASE("the pieces of a round are one move of the whole model") {
-  FinalModel model;
+  RestMove round;
   const std::vector<float> x(50, 1.0f), nothing(50, 0.0f), moved(50, 0.02f);
-  for (int piece = 0; piece < 2; ++piece) model.look(x);
-  model.move(moved);
-  model.move(nothing);
-  model.end_round();
-  CHECK(model.moved_since_written() == doctest::Approx(0.02 / std::sqrt(2.0)));
+  for (int piece = 0; piece < 2; ++piece) round.look(x);
+  round.move(moved);
+  round.move(nothing);
+  CHECK(round.share() == doctest::Approx(0.02 / std::sqrt(2.0)));
 }
 
 TEST_CASE("a model of zeros that moves is another one") {
   FinalModel model;
-  model.look(std::vector<float>(4, 0.0f));
-  model.move(std::vector<float>(4, 1.0f));
-  model.end_round();
+  model.moved(share_of_a_round(std::vector<float>(4, 0.0f), std::vector<float>(4, 1.0f)));
   CHECK(model.is_stale(0.5));
 }
 

@@ -1,0 +1,194 @@
+// core/node/exchange_round.h - a snapshot's way through the exchange, back to the trainer.
+//
+// The problem: a snapshot of the model has to be judged, said to the neighbours that are to hear
+// it, mixed with what they said, and given back as one update, while heartbeats and messages want
+// their turn in between: a pass over a large model takes longer than they can wait.
+//
+// The answer: a state machine that does about a block of work at a time. Its way, which a snapshot
+// goes once:
+//
+//     with_trainer  the trainer has the buffer
+//     waiting       the snapshot is here; nothing has a reason to begin (a node at rest)
+//     judge         what own steps have done since the last round: believed, or taken back
+//     take_in       how far they led is added up; the update begins at zero
+//     look          on one link after the other: apply what was heard, measure what changed
+//     speak         … and, where something is to be said, say it block by block
+//     hand_back     the update becomes part of what the trainer is known to have
+//
+// Of links that could open an exchange only the one with the largest change does so in a round: an
+// exchange takes the models as they are, so the next one had better wait for its outcome. Answers
+// are spoken on every link that owes one.
+//
+// A model that is not finite breaks the round off: the state is `resting`, as before the first
+// update, until adopt() or begin(). The links belong to the caller, which lists them with every
+// call and sends what a call returns. Core strand.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/base/random.h"
+#include "core/exchange/link.h"
+#include "core/exchange/trigger.h"
+#include "core/membership/directory.h"
+#include "core/node/final_model.h"
+#include "core/node/look_pace.h"
+#include "core/node/model_buffers.h"
+#include "core/node/own_steps.h"
+
+namespace gossipd {
+
+// A link as the round needs it.
+struct RoundLink {
+  NodeId peer{};
+  Link& link;
+  bool connected = false;        // a session carries it
+  std::size_t outstanding = 0;   // bytes on that session's way out
+  double rtt_seconds = 0;        // of that session, smoothed …
+  double least_rtt_seconds = 0;  // … and the shortest: what the line itself takes
+};
+
+// What the caller knows at a call. `links`: all that it has, open or not, in the order of peers.
+struct RoundContext {
+  Instant now{};
+  Phase phase = Phase::joining;
+  std::span<RoundLink> links;
+  const Directory& directory;
+  Random& random;
+  float weight = 1;       // of this node's model in mixing
+  double weight_max = 1;  // no peer's is believed to be larger
+};
+
+// The largest relative distance to a model that an open link tells of; 1: not known.
+[[nodiscard]] double consensus_distance(std::span<const RoundLink> links, std::size_t others);
+[[nodiscard]] std::size_t count_open(std::span<const RoundLink> links);
+
+struct RoundOutcome {
+  enum class Kind : std::uint8_t {
+    under_way,    // nothing but messages yet
+    handed_back,  // `update` is for the trainer; …
+    taken_back,   // … so it is here, and what the trainer had learnt is lost (`why`)
+    broken,       // the own model is not finite (`why`): the round is resting
+  };
+  Kind kind = Kind::under_way;
+  std::vector<std::pair<NodeId, SharedBytes>> messages;  // to be sent first, in this order
+  Update update;                                         // batch and rate are the caller's
+  std::string why;
+  std::vector<NodeId> offenders;  // peers whose models keep pulling too far; if handed_back
+  double moved_at_rest = 0;       // by neighbours, relative to the model's norm; 0 while training
+};
+
+class ExchangeRound {
+ public:
+  // Both must outlive it; the schema is set before prepare().
+  ExchangeRound(const ExchangePolicy& policy, const Schema& schema)
+      : policy_(policy), schema_(schema), own_steps_(policy, schema), trigger_(policy) {}
+
+  // The trainer stands, at own step `step`.
+  void prepare(RoundBuffers buffers, Step step);
+  // The first update, of zeros, while resting.
+  [[nodiscard]] Update begin(bool training);
+  // While resting: a model from elsewhere fills both of copies(), and replaces the trainer's.
+  [[nodiscard]] ModelBuffers::Copies copies() { return buffers_.copies(); }
+  [[nodiscard]] Update adopt(bool training);
+
+  // In answer to an update. `open_links`: as many are open now.
+  void on_snapshot(Snapshot snapshot, std::size_t open_links, Instant now);
+  // Right after: the snapshot itself says that it is not finite. `taken_back` or `broken`.
+  [[nodiscard]] RoundOutcome on_not_finite(bool training);
+  // A round that waits begins if anything gives it a reason. While the node trains every snapshot
+  // is looked at. At rest a round begins when a link has something to do.
+  void begin_if_due(const RoundContext&);
+  [[nodiscard]] bool has_work() const { return stage_ > Stage::waiting; }
+  // About a block of it.
+  [[nodiscard]] RoundOutcome work(const RoundContext&);
+  // True, once for each update: an exchange waits for the trainer's next snapshot, which is to come
+  // at once, since the models of an exchange grow apart while it waits.
+  [[nodiscard]] bool recalls(std::span<const RoundLink> links);
+  void next_final_look(Instant at) { pace_.next_final_look(at); }
+
+  [[nodiscard]] bool is_resting() const { return stage_ == Stage::resting; }
+  [[nodiscard]] bool is_waiting() const { return stage_ == Stage::waiting; }
+  // The last snapshot without its model; at the start the step that prepare() was told.
+  [[nodiscard]] const Snapshot& last() const { return last_; }
+  [[nodiscard]] Instant snapshot_at() const { return snapshot_at_; }
+  [[nodiscard]] Instant final_look() const { return pace_.final_look(); }
+  // Between two looks of the final exchange.
+  [[nodiscard]] Duration final_pause() const;
+  [[nodiscard]] const OwnSteps& own_steps() const { return own_steps_; }
+  // Σ over own steps of the links that were open then.
+  [[nodiscard]] std::uint64_t link_steps() const { return link_steps_; }
+
+ private:
+  enum class Stage : std::uint8_t {
+    resting,
+    with_trainer,
+    waiting,
+    judge,
+    take_in,
+    look,
+    speak,
+    hand_back,
+  };
+  struct Opening {
+    NodeId peer{};
+    Trigger::Decision decision;
+    double change = 0;  // of the whole model since it was last said there
+  };
+
+  // Each does one step of its stage and returns how many floats that took.
+  std::size_t judge(const RoundContext&, RoundOutcome&);
+  std::size_t take_in(const RoundContext&);
+  std::size_t look(const RoundContext&);
+  std::size_t speak(const RoundContext&, RoundOutcome&);
+  std::size_t hand_back(const RoundContext&, RoundOutcome&);
+
+  [[nodiscard]] bool has_reason(const RoundContext&) const;
+  void begin_round(const RoundContext&);
+  void list_links(const RoundContext&);
+  void feed_trigger(const RoundContext&);
+  void next_link(const RoundContext&);
+  void decide(RoundLink&, const RoundContext&);
+  [[nodiscard]] Trigger::Decision decision_for(const RoundLink&, const RoundContext&) const;
+  [[nodiscard]] Step spoken_step(NodeId peer) const;
+  void begin_turn(RoundLink&, const Trigger::Decision&, const RoundContext&);
+  void end_turn(RoundLink&, const RoundContext&);
+  void break_off(RoundOutcome&, const char* why);
+  void take_back(RoundOutcome&, bool training);
+  [[nodiscard]] Update update_of(std::vector<float> values, bool replace, bool training);
+  [[nodiscard]] RoundLink* current(const RoundContext&) const;
+  [[nodiscard]] bool has_room(const RoundLink&) const;
+  [[nodiscard]] std::span<const float> drift(const RoundContext&) const;
+  [[nodiscard]] OuterStep outer_step(const RoundLink&, const RoundContext&) const;
+  [[nodiscard]] double line_periods(const RoundLink&) const;
+  [[nodiscard]] double final_threshold() const;
+  [[nodiscard]] Step steps_between_looks() const;
+
+  const ExchangePolicy& policy_;
+  const Schema& schema_;
+  Stage stage_ = Stage::resting;
+  ModelBuffers buffers_;
+  OwnSteps own_steps_;
+  Trigger trigger_;
+  LookPace pace_;
+  Snapshot last_;  // `model` is empty: it is in buffers_
+  Instant snapshot_at_{};
+  std::uint64_t link_steps_ = 0;
+  bool trainer_runs_ = false;      // the last update told the trainer to make steps
+  bool recalled_ = false;          // the buffer has been asked back since that update
+  bool consensus_is_new_ = false;  // a turn has been spoken since the trigger saw a round
+  std::size_t cursor_ = 0;         // next block of the stage, or next float of hand_back
+  // Peers on whose links this round does something, and which of them is at it.
+  std::vector<NodeId> peers_;
+  std::size_t at_ = 0;
+  std::optional<Opening> opening_;  // the best so far in this round
+  // Own step of the last turn on each link; of links that are listed no more none is kept.
+  std::map<NodeId, Step> spoken_;
+  double pushed_squared_ = 0;  // of the update, as far as it has been applied
+  RestMove rest_;              // of this round, while the node is at rest
+};
+
+}  // namespace gossipd

@@ -1,0 +1,23 @@
+#include "core/node/look_pace.h"
+
+namespace gossipd {
+
+bool LookPace::begin_training(Step step, Step steps, Instant now) {
+  const bool looks = step >= look_step_;
+  if (looks) look_step_ = step + steps;
+  return note(looks, now);
+}
+
+bool LookPace::begin_rest(bool final_exchange, Duration pause, Instant now) {
+  const bool looks = !final_exchange || now >= final_look_;
+  if (looks) final_look_ = now + pause;
+  return note(looks, now);
+}
+
+bool LookPace::note(bool looks, Instant now) {
+  answers_only_ = !looks;
+  if (looks) looked_at_ = now;
+  return looks;
+}
+
+}  // namespace gossipd

@@ -1,0 +1,47 @@
+// core/node/look_pace.h - when a node looks at its model for something to say.
+//
+// The problem: a round costs a pass over the model on every link, and a look too early finds
+// exchanges half-way. Yet what a neighbour has opened is to be answered at the next snapshot.
+//
+// The answer: a *look* is a round that may open exchanges; every other round only carries on what
+// is under way. While the node trains there are at least `round_steps` own steps between two looks;
+// in the final exchange a time, in which turns of other members can arrive; at rest each round is
+// a look, and the heartbeat paces them. Pure; core strand.
+#pragma once
+
+#include <algorithm>
+
+#include "core/base/types.h"
+
+namespace gossipd {
+
+class LookPace {
+ public:
+  // A round begins at own step `step`; the next look comes `steps` later at the earliest. Returns
+  // whether this one is a look.
+  bool begin_training(Step step, Step steps, Instant now);
+  // A round of a node at rest; `final_exchange`: the next look comes `pause` later.
+  bool begin_rest(bool final_exchange, Duration pause, Instant now);
+  // The final exchange's next look is due then, not before.
+  void next_final_look(Instant at) { final_look_ = at; }
+  [[nodiscard]] Instant final_look() const { return final_look_; }
+
+  // This round opens nothing.
+  [[nodiscard]] bool answers_only() const { return answers_only_; }
+  // When the last look began.
+  [[nodiscard]] Instant looked_at() const { return looked_at_; }
+  // Own steps from `step` to the next look; 0: it is due.
+  [[nodiscard]] Step steps_to_look(Step step) const {
+    return look_step_ - std::min(look_step_, step);
+  }
+
+ private:
+  bool note(bool looks, Instant now);
+
+  bool answers_only_ = false;  // of the round that began last
+  Step look_step_ = 0;         // of the next look while training; 0: at once
+  Instant looked_at_{};
+  Instant final_look_{};  // of the final exchange
+};
+
+}  // namespace gossipd

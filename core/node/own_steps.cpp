@@ -1,0 +1,69 @@
+#include "core/node/own_steps.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "core/correction/curvature.h"
+#include "core/exchange/kernels.h"
+
+namespace gossipd {
+
+void OwnSteps::begin(bool with_drift) {
+  move_ = {};
+  moved_.resize(schema_.blocks().size());
+  if (!policy_.enabled) return;
+  if (with_drift && drift_.size() != schema_.floats()) drift_.assign(schema_.floats(), 0.0f);
+  travelled_.resize(schema_.blocks().size());
+}
+
+void OwnSteps::measure(std::size_t index, std::span<const float> now,
+                       std::span<const float> before) {
+  const Block& block = schema_.blocks()[index];
+  const ChangeNorms norms = kernels().distance(now, before);
+  Movement& movement = block.kind == SegmentKind::parameter ? move_.parameters : move_.statistics;
+  movement.moved_squared += norms.change_squared;
+  movement.before_squared += norms.reference_squared;
+  movement.after_squared += mean_square(now) * static_cast<double>(now.size());
+  moved_[index] = std::sqrt(norms.change_squared);
+}
+
+OwnSteps::Verdict OwnSteps::judge(const Snapshot& snapshot, Step steps) {
+  if (!guards()) return Verdict::believed;
+  move_.steps = steps;
+  move_.learning_rate = snapshot.learning_rate;
+  move_.loss = snapshot.loss;
+  move_.loss_worst = snapshot.loss_worst;
+  const std::optional<Jump> jump = guard_.judge(move_);
+  if (!jump) return Verdict::believed;
+  if (*jump == Jump::not_finite && guard_.jumps_in_a_row() > tries_max) return Verdict::broken;
+  last_jump_ = *jump;
+  return Verdict::take_back;
+}
+
+OwnSteps::Verdict OwnSteps::judge_not_finite(std::optional<std::span<const float>> before) {
+  if (!guards() || !before) return Verdict::broken;
+  move_ = {};
+  move_.parameters.moved_squared = std::numeric_limits<double>::infinity();
+  (void)guard_.judge(move_);
+  if (guard_.jumps_in_a_row() > tries_max || !kernels().all_finite(*before)) return Verdict::broken;
+  last_jump_ = Jump::not_finite;
+  return Verdict::take_back;
+}
+
+void OwnSteps::add(std::size_t index, std::span<const float> now, std::span<const float> before,
+                   Step steps) {
+  if (!travelled_.empty()) travelled_[index] += moved_[index];
+  if (drift_.empty()) return;
+  const auto count = static_cast<double>(steps);
+  const double blend = 1.0 - std::exp(-count / policy_.drift_window_steps);
+  kernels().drift(schema_.blocks()[index].of(std::span<float>(drift_)), now, before,
+                  static_cast<float>(1.0 / count), static_cast<float>(blend));
+}
+
+void OwnSteps::forget() {
+  guard_.forget();
+  std::ranges::fill(drift_, 0.0f);
+}
+
+}  // namespace gossipd
