@@ -89,79 +89,79 @@ void add_shard(SettingTable& table, std::string key, std::string flag, std::uint
 }
 
 void add_node(SettingTable& table, DaemonConfig& c) {
-  table.text("name", "name", "NAME", c.name,
-             "what members lists call this node (default: the host's name)");
+  table.text("name", "name", "NAME", c.name, "the node's name in lists (default: the host's name)");
   table.path("job", "job", "FILE", c.job_file,
-             "job file: founds a cluster, or must agree with the one joined");
+             "job file; founds a cluster, or must match the job of the cluster joined");
   add_endpoints(table, "join", "join", c.join,
                 "a member to join the cluster through; may be repeated");
   table.path("key_file", "key-file", "FILE", c.key_file,
-             "the cluster's secret (default STATE/cluster.key; `none`: plain, loopback only)");
+             "the cluster's secret (default STATE/cluster.key); `none`: plain text, loopback only");
   table.path("state_dir", "state-dir", "DIR", c.state_dir,
-             "identity, job and checkpoints of this node");
-  table.path("data", "data", "DIR", c.data_dir, "where the job's data files lie");
+             "directory of this node's identity, job and checkpoints");
+  table.path("data", "data", "DIR", c.data_dir, "directory of the job's data files");
   add_shard(table, "shard", "shard", c.shard_index, c.shard_count,
-            "`auto`: all of the data in an order of this node's own, or its part where the job's "
-            "set is divided; I/N: the I-th of N equal parts");
+            "`auto`: all data in this node's own order, or its part of a set that nodes divide; "
+            "I/N: the I-th of N equal parts");
   table.endpoint(
       "listen", "listen", peer_port_default, c.listen,
-      "for peers (default *:7610, every address; without a key or certificates 127.0.0.1:7610)");
+      "address for peers (default *:7610, or 127.0.0.1:7610 without key and certificates)");
   table.endpoint("advertise", "advertise", peer_port_default, c.advertise,
-                 "where peers reach this node, if not where it listens");
+                 "address where peers reach this node, if it differs from `listen`");
 }
 
 void add_peer_tls(SettingTable& table, DaemonConfig& c) {
   table.path("peer_tls.ca", "", "FILE", c.peer_tls.ca,
-             "PEM: certificates instead of a key; the authority that signs every node's, perhaps "
-             "with its revocation list");
+             "PEM: certificates in place of a key; the authority that signs them, optionally with "
+             "its revocation list");
   table.path("peer_tls.certificate", "", "FILE", c.peer_tls.certificate,
-             "PEM: this node's, for TLS client and server, then intermediate ones");
-  table.path("peer_tls.key", "", "FILE", c.peer_tls.key, "PEM: its private key, mode 0600");
+             "PEM: this node's certificate for TLS client and server, then intermediate ones");
+  table.path("peer_tls.key", "", "FILE", c.peer_tls.key,
+             "PEM: the certificate's private key, mode 0600");
 }
 
 void add_rest(SettingTable& table, DaemonConfig& c) {
   add_rest_address(table, "rest.listen", "rest", c.rest,
-                   "REST address; beyond loopback a token is needed, and it is https");
+                   "REST address; beyond loopback REST uses https and needs a token");
   table.path("rest.token_file", "rest-token-file", "FILE", c.rest_token_file,
-             "file with the token that REST clients must show");
+             "file with the token that REST clients must present");
   table.choice("rest.tls", "", c.rest_tls, {"auto", "on"},
                "auto: https beyond loopback; on: on loopback as well");
   table.path("rest.certificate", "", "FILE", c.rest_certificate,
-             "PEM, the node's own first (default: one that it makes, STATE/rest-certificate.pem)");
-  table.path("rest.key", "", "FILE", c.rest_key, "PEM, the certificate's key");
+             "PEM: the certificate of REST (default: self-made, STATE/rest-certificate.pem)");
+  table.path("rest.key", "", "FILE", c.rest_key, "PEM: the private key of `rest.certificate`");
 }
 
 void add_trainer(SettingTable& table, DaemonConfig& c) {
-  table.text("trainer.device", "device", "DEVICE", c.device,
-             "auto, cpu, cuda or cuda:N; cuda:all or a list (cuda:0,cuda:1): several are one node");
+  table.text(
+      "trainer.device", "device", "DEVICE", c.device,
+      "auto, cpu, cuda or cuda:N; cuda:all or a list (cuda:0,cuda:1) makes several one node");
   table.integer("trainer.threads", "threads", "", c.threads, 0, 1024,
-                "CPU threads of tensor arithmetic; 0: one per core");
+                "CPU threads for tensor arithmetic; 0: one per core");
   table.number("trainer.min_step_ms", "trainer-min-step-ms", "ms", c.min_step_ms, 0, setting_day_ms,
-               "a step takes at least so long: leaves the device to others");
+               "minimum duration of a step, to leave the device to others");
   table.integer("trainer.nice", "", "", c.nice, 0, 19,
-                "how far the training thread steps back behind the protocol");
-  table.integer(
-      "trainer.loader_threads", "", "", c.loader_threads, 0, 64,
-      "threads that make the next samples ready; 0: one, for images half of the cores, at most 8");
+                "niceness of the training thread, which yields to the protocol");
+  table.integer("trainer.loader_threads", "", "", c.loader_threads, 0, 64,
+                "threads that prepare samples; 0: one, or for images half of the cores, at most 8");
   table.integer("trainer.image_cache_mb", "", "MB", c.image_cache_mb, 0, 1u << 22,
-                "decoded images kept in memory, in each of training and held-out set; the others "
-                "are decoded at every visit");
+                "decoded images kept in memory, for training and held-out set each; others are "
+                "decoded at each visit");
 }
 
 void add_checkpoint(SettingTable& table, DaemonConfig& c) {
   table.number("checkpoint.every_s", "", "s", c.checkpoint_every_s, 0.1, setting_day_ms,
-               "a checkpoint is written so often");
+               "interval between checkpoints");
   table.boolean("checkpoint.best", "", c.checkpoint_best,
-                "keep the model with the best held-out accuracy as well");
+                "also keep the model with the best held-out accuracy");
 }
 
 void add_log(SettingTable& table, DaemonConfig& c) {
   table.choice("log.level", "log-level", c.log_level, {"debug", "info", "warning", "error"},
-               "the least serious lines to write");
+               "lowest level to write");
   table.path("log.file", "log-file", "FILE", c.log_file,
-             "where to write the log (default: standard error)");
+             "file for the log (default: standard error)");
   table.boolean("log.core_dumps", "", c.core_dumps,
-                "let a crash write its memory, the cluster's secret included, to a core file");
+                "let a crash write its memory, including the cluster's secret, to a core file");
 }
 
 }  // namespace

@@ -68,7 +68,6 @@ EXCEPTIONS = {
     "tests/unit/net_http_test.cpp",
     "tests/unit/net_peer_test.cpp",
     "tools/bench/overhead.cpp run",
-    "tools/gossipctl/gossipctl.cpp declare",
     "tools/lab/command_plot.cpp svg",
     "tools/lab/gossip.cpp",
     "tools/lab/run.cpp run_scenario",

@@ -5,15 +5,16 @@ namespace gossipd {
 std::vector<Setting> balance_settings(BalancePolicy& b) {
   std::vector<Setting> settings;
   SettingTable table(settings);
-  table.boolean("balance.enabled", "balance", b.enabled,
-                "size the minibatch by speed, so that steps take equally long everywhere");
+  table.boolean(
+      "balance.enabled", "balance", b.enabled,
+      "size the minibatch by speed, so that steps take equally long everywhere (DBS-SGD)");
   table.integer("balance.batch_min", "", "samples", b.batch_min, 1, 1'000'000,
                 "the smallest minibatch");
   table.integer("balance.batch_max", "", "samples", b.batch_max, 1, 1'000'000,
                 "the largest minibatch");
-  table.one_of(
-      "balance.weight", "", b.weight, {"none", "batch", "rate"},
-      "what grows with the batch: nothing, this node's weight in mixing, or its learning rate");
+  table.one_of("balance.weight", "", b.weight, {"none", "batch", "rate"},
+               "what grows with the batch: nothing (none), the weight in mixing (batch) or the "
+               "learning rate (rate)");
   return settings;
 }
 

@@ -28,77 +28,81 @@ std::vector<Setting> exchange_settings(ExchangePolicy& e) {
   table.boolean("exchange.enabled", "exchange", e.enabled, "off: a member that trains alone");
   table.one_of("exchange.trigger", "exchange-trigger", e.trigger,
                {"change", "period", "quadratic", "budget", "auto"},
-               "when to speak: enough change, a period, one that grows as 1/rate^2, a budget of "
-               "bytes, or a wanted closeness");
-  table.one_of("exchange.scope", "", e.scope, {"block", "model"},
-               "what is held against the threshold, and goes when beyond it");
-  add_codec(table, "exchange.codec", e.codec, "how changes are written");
-  table.boolean("exchange.codec_by_delay", "", e.codec_by_delay,
-                "finer where the line's round trip takes longer than period_steps");
-  add_codec(table, "exchange.consensus_codec", e.consensus_codec,
-            "the same for a new link, leaving and the final exchange");
-  add_codec(table, "exchange.keyframe_codec", e.keyframe_codec,
-            "how a whole block is written on a new link: fp32, bf16 or int8");
+               "when to publish: after enough `change`, at a `period`, at a `quadratic` one (as "
+               "1/rate^2), within a `budget` of bytes, or `auto`, to a wanted closeness");
   table.one_of(
-      "exchange.replicas", "", e.replicas, {"fp32", "bf16"},
-      "how a link's two replicas are kept; bf16, where both ends ask for it: half the memory");
+      "exchange.scope", "", e.scope, {"block", "model"},
+      "what is compared with the threshold and sent beyond it: a `block` or the whole `model`");
+  add_codec(table, "exchange.codec", e.codec, "encoding of changes");
+  table.boolean("exchange.codec_by_delay", "", e.codec_by_delay,
+                "use a finer codec where the shortest round trip exceeds `period_steps`: fewer and "
+                "larger deltas");
+  add_codec(table, "exchange.consensus_codec", e.consensus_codec,
+            "encoding on a new link, when leaving and in the final exchange");
+  add_codec(table, "exchange.keyframe_codec", e.keyframe_codec,
+            "encoding of whole blocks on a new link: fp32, bf16 or int8");
+  table.one_of("exchange.replicas", "", e.replicas, {"fp32", "bf16"},
+               "storage of a link's two replicas; bf16, if both ends ask for it, halves the memory "
+               "and agrees to 0.4 %");
   table.integer("exchange.round_steps", "", "steps", e.round_steps, 1, 1'000'000,
                 "own steps between two looks at the model");
   table.number("exchange.threshold", "", "", e.threshold, 0, 10,
-               "relative change of a block that is worth sending");
+               "relative change of a block that is worth publishing");
   table.number("exchange.threshold_power", "", "", e.threshold_power, 0, 8,
-               "how the threshold follows the learning rate");
+               "exponent by which the threshold follows the learning rate");
   table.number("exchange.threshold_floor", "", "", e.threshold_floor, 0, 1,
-               "least part of the threshold that stays");
+               "least fraction of the threshold that remains");
   table.integer("exchange.period_steps", "", "steps", e.period_steps, 1, 1'000'000'000,
-                "own steps between exchanges on a link; change, quadratic: the least");
+                "own steps between exchanges on a link; for change and quadratic the minimum");
   table.number("exchange.quadratic_alpha", "", "", e.quadratic_alpha, 0, 1e6,
-               "quadratic: (alpha / learning rate)^2 steps");
+               "quadratic: the period is (alpha / learning rate)^2 steps");
   table.number("exchange.budget_bytes_per_s", "", "B/s", e.budget_bytes_per_s, 0, 1e12,
-               "budget (and auto, if not 0): of this node, all links");
+               "limit of what this node sends on all links, for budget (and auto, unless 0)");
   table.number("exchange.slowdown_max", "", "", e.slowdown_max, 1e-6, 10,
-               "auto: part by which learning may be slower than when closest");
+               "auto: fraction by which learning may be slower than with the closest models");
   table.number("exchange.horizon_steps", "", "steps", e.horizon_steps, 1, 1e9,
-               "auto: steps over which consensus distance is held against drift");
+               "auto: steps over which consensus distance is compared with drift");
   table.milliseconds("exchange.heartbeat_ms", e.heartbeat, 1, setting_day_ms,
-                     "speak at least so often, changed or not");
+                     "maximum interval between publishing on a link, even without change");
   table.number("exchange.outer_momentum", "", "", e.outer_momentum, 0, 0.9,
-               "momentum of what the models have in common, from exchange to exchange");
+               "momentum of the models' common movement, from exchange to exchange");
   table.boolean("exchange.outer_momentum_by_delay", "", e.outer_momentum_by_delay,
-                "more of it where the line's round trip takes longer than period_steps");
+                "increase it where the shortest round trip exceeds `period_steps`: 1 - (1 - "
+                "momentum) / sqrt(round trip / period), from 0.5 to at most 0.7");
   table.number("exchange.mixing", "", "", e.mixing, 0, 4, "strength of mixing with neighbours");
   table.number("exchange.age_decay", "", "", e.age_decay, 0, 1000,
-               "how fast an ageing replica loses weight");
+               "rate at which an ageing replica loses weight");
   table.number("exchange.future_position", "", "", e.future_position, 0, 4,
                "strength of the future-position correction; 0: none");
   table.number("exchange.drift_window_steps", "", "steps", e.drift_window_steps, 1, 1e6,
-               "moving average behind the drift");
+               "window of the moving average of the drift");
   table.number("exchange.curvature", "", "", e.curvature, 0, 1e6,
                "damping of the future position by curvature (DC-ASGD); 0: none");
   table.one_of("exchange.curvature_mode", "", e.curvature_mode, {"constant", "adaptive"},
-               "its scale: size of the block, or of the drift");
+               "scale of the damping: size of the block (constant) or of the drift (adaptive)");
   table.one_of("exchange.loss_trust", "", e.loss_trust, {"off", "holt", "lstm"},
-               "who forecasts a neighbour's loss, which then weighs its model");
+               "forecast of a neighbour's loss that weighs its model (LC-ASGD)");
   table.number("exchange.loss_trust_max", "", "", e.loss_trust_max, 1, 1000,
-               "largest factor on a neighbour's weight, and 1 / the least");
+               "largest factor on a neighbour's weight; the least is its inverse");
   table.number("exchange.joiner_weight", "", "", e.joiner_weight, 0, 1,
-               "weight of a node that just came");
+               "initial weight of a joiner");
   table.integer("exchange.joiner_steps", "", "steps", e.joiner_steps, 0, 1'000'000'000,
-                "until a joiner has full weight");
+                "steps until a joiner has full weight");
   table.number("exchange.magnitude_max", "", "", e.magnitude_max, 1e-6, 1e30,
-               "largest single difference that is believed");
+               "largest single difference that is accepted");
   table.number("exchange.transfer_reach", "", "", e.transfer_reach, 0, 1e6,
-               "a neighbour's pull is cut to so many times what is usual; 0: never");
-  table.number("exchange.loss_ratio_max", "", "", e.loss_ratio_max, 0, 1e6,
-               "nothing is taken of a neighbour whose loss is so many times the median; 0: of all");
+               "limit of a neighbour's pull, as a multiple of what is usual; 0: none");
+  table.number(
+      "exchange.loss_ratio_max", "", "", e.loss_ratio_max, 0, 1e6,
+      "ignore models of neighbours whose loss exceeds this multiple of the median; 0: never");
   table.number("exchange.step_jump", "", "", e.step_jump, 0, 1e6,
-               "own steps that go so many times as far as usual are taken back; 0: never");
+               "take back own steps that go this many times as far as usual; 0: never");
   table.integer("exchange.bulk_window_bytes", "", "bytes", e.bulk_window_bytes, 64 * 1024,
-                std::uint64_t{1} << 32, "on one link's way to the socket");
+                std::uint64_t{1} << 32, "bytes of one link that may wait for the socket");
   table.number("exchange.consensus_bound", "", "", e.consensus_bound, 1e-9, 1,
-               "the final exchange ends below it");
+               "consensus distance that ends the final exchange");
   table.integer("exchange.refusals_until_quarantine", "", "", e.refusals_until_quarantine, 1,
-                1'000'000, "refused messages until a link is closed for a while");
+                1'000'000, "refused messages in a row that close a link for a while");
   return settings;
 }
 

@@ -37,7 +37,7 @@ fs::path resolve(const std::string& checkpoint) {
     for (const char* which : {"final", "best", "current"})
       if (fs::exists(directory / (std::string(which) + ".safetensors"), error))
         return directory / (std::string(which) + ".safetensors");
-  return fs::path(checkpoint) / "checkpoints/final.safetensors";  // which is not there
+  return fs::path(checkpoint) / "checkpoints/final.safetensors";  // does not exist
 }
 
 std::uint64_t count_of(const std::vector<std::int64_t>& shape) {
@@ -67,7 +67,7 @@ bool is_torchscript(const fs::path& to) {
   return extension == ".pt" || extension == ".pth" || extension == ".ts";
 }
 
-// Its words go to our standard error, its exit code is ours.
+// Messages of gossip-export go to our standard error; its exit code becomes ours.
 ExitCode run_gossip_export(Console& console, const fs::path& checkpoint,
                            const CheckpointExport& what) {
   std::error_code error;
@@ -127,8 +127,8 @@ ExitCode export_checkpoint(Console& console, const CheckpointExport& what) {
     return fail(
         console,
         {ExitCode::usage,
-         what.to + ": the end of the name says what is written, and it is none of those known", "",
-         "NAME.safetensors for the weights alone, NAME.pt for TorchScript"});
+         what.to + ": the file's extension decides what is written, and this one is unknown", "",
+         "NAME.safetensors for only the weights, NAME.pt for TorchScript"});
   if (torchscript) {
     if (const ExitCode code = run_gossip_export(console, from, what); code != ExitCode::ok)
       return code;

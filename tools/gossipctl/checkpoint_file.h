@@ -1,8 +1,8 @@
-// tools/gossipctl/checkpoint_file.h - looks at checkpoints as files, without asking any daemon.
+// tools/gossipctl/checkpoint_file.h - reads checkpoints as files, without a daemon.
 //
-// CHECKPOINT is a file, or a state directory: then its final, best or current checkpoint, the first
-// that is there. TorchScript needs LibTorch, so that part is done by the program gossip-export,
-// which lies beside gossipctl.
+// CHECKPOINT is a file or a state directory, which stands for the first of its final, best and
+// current checkpoints that exists. TorchScript needs LibTorch, so the program gossip-export beside
+// gossipctl writes it.
 #pragma once
 
 #include <string>
@@ -13,8 +13,8 @@ namespace gossipd {
 
 struct CheckpointExport {
   std::string checkpoint;
-  std::string to;  // .safetensors: the weights alone; .pt, .pth, .ts: TorchScript
-  // of a TorchScript job, when it does not lie in the state directory of the checkpoint
+  std::string to;  // .safetensors: only the weights; .pt, .pth, .ts: TorchScript
+  // The file of a TorchScript job, unless it is in the checkpoint's state directory.
   std::string model;
 };
 

@@ -15,7 +15,7 @@ Failure transport_failure(const Error& error, const std::string& address,
                           std::chrono::milliseconds timeout) {
   if (error.code == "no-daemon" || error.code == "resolve" || error.code == "connect")
     return {ExitCode::no_daemon, "no daemon answers at " + address + " (" + error.text + ")",
-            "gossipd is not running there, or its REST address is another one",
+            "gossipd is not running there, or has another REST address",
             "start gossipd, or name its address with --rest HOST:PORT or GOSSIPCTL_REST"};
   if (error.code == "timeout")
     return {
@@ -26,12 +26,11 @@ Failure transport_failure(const Error& error, const std::string& address,
   if (error.code == "untrusted")
     return {ExitCode::unauthorised,
             "the daemon at " + address + " is not trusted (" + error.text + ")",
-            "its certificate is not known here, or it is another machine",
+            "its certificate is unknown here, or it is another machine",
             "copy rest-certificate.pem from the daemon's state directory and name it with "
             "--ca-file FILE or GOSSIPCTL_CA_FILE"};
-  return {ExitCode::failed,
-          "the answer from " + address + " is not understood (" + error.text + ")",
-          "something else than gossipd listens there", "check --rest"};
+  return {ExitCode::failed, "the answer from " + address + " makes no sense (" + error.text + ")",
+          "something other than gossipd listens there", "check --rest"};
 }
 
 ExitCode exit_code_of(int status) {
@@ -47,7 +46,7 @@ ExitCode exit_code_of(int status) {
   }
 }
 
-// From an RFC 9457 problem document, or from the bare status when there is none.
+// From an RFC 9457 problem document, or else from the bare status.
 Failure status_failure(const HttpResponse& response, const std::string& target) {
   Failure failure;
   failure.code = exit_code_of(response.status);
@@ -64,7 +63,7 @@ Failure status_failure(const HttpResponse& response, const std::string& target) 
   if (!code.empty()) failure.what += " (" + code + ")";
   if (!detail.empty()) failure.what += ": " + detail;
   failure.hint = word("hint");
-  // the daemon speaks of headers, to whoever writes a client
+  // The daemon's hint names headers, for authors of clients.
   if (failure.code == ExitCode::unauthorised)
     failure.hint = "give the daemon's token with --token-file FILE or GOSSIPCTL_TOKEN_FILE";
   return failure;

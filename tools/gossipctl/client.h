@@ -1,4 +1,4 @@
-// tools/gossipctl/client.h - requests to one daemon, and what their failure means for people and
+// tools/gossipctl/client.h - requests to one daemon, and the meaning of failures for people and
 // scripts.
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace gossipd {
 
-// What happened, what it probably means, what to do; each one line, the last two may be empty.
+// What happened, the probable cause and what to do, a line each. The last two may be empty.
 struct Failure {
   ExitCode code = ExitCode::failed;
   std::string what;
@@ -29,7 +29,7 @@ class DaemonClient {
         timeout_(timeout),
         ca_file_(std::move(ca_file)) {}
 
-  // The body of a 2xx answer, or what went wrong.
+  // The body of a 2xx answer, or the failure.
   struct Answer {
     bool ok = false;
     std::string body;

@@ -22,9 +22,9 @@ using Row = std::vector<std::string>;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds poll_period{200};
-constexpr std::chrono::milliseconds poll_timeout{5'000};  // a frozen daemon is asked again
+constexpr std::chrono::milliseconds poll_timeout{5'000};  // then a frozen daemon is asked again
 
-// No object where the answer is none, or nests as no daemon's does.
+// Returns no object where the answer is none or nests deeper than a daemon's.
 Json parse_answer(const std::string& body) {
   return json_nests_deeper(body) ? Json() : Json::parse(body, nullptr, false);
 }
@@ -60,7 +60,7 @@ std::string or_dash(const std::optional<double>& value, Format format) {
   return value ? format(*value) : std::string("-");
 }
 
-// Gets `target`, prints it raw as JSON or hands it to `print`.
+// Gets `target` and prints it raw as JSON, or hands it to `print`.
 ExitCode show(const DaemonClient& client, Console& console, const std::string& target,
               const std::function<ExitCode(const Json&)>& print) {
   const DaemonClient::Answer answer = client.get(target);
@@ -69,7 +69,7 @@ ExitCode show(const DaemonClient& client, Console& console, const std::string& t
   if (!json.is_object())
     return fail(console,
                 {ExitCode::failed, "the answer to " + target + " is not a JSON object",
-                 "something else than gossipd listens at " + client.address(), "check --rest"});
+                 "something other than gossipd listens at " + client.address(), "check --rest"});
   if (console.output == Output::json) {
     console.out << printable(answer.body, Lines::many);
     return ExitCode::ok;
@@ -82,7 +82,7 @@ Row member_row(const Json& m) {
   const auto loss = number(m, "loss"), rtt = number(m, "rtt_ms"), age = number(m, "age_s");
   const std::uint64_t step = count(m, "step");
   const std::string phase = text(m, "phase"), state = text(m, "state");
-  // An alive member that does something else than train says what.
+  // An alive member that is not training shows its phase.
   const std::string what =
       state == "alive" && phase != "training" && !phase.empty() ? state + "/" + phase : state;
   const std::string shown = flag(m, "cloned") ? what + "/cloned" : what;
@@ -114,7 +114,7 @@ Row link_row(const Json& l) {
           grouped(count(l, "deltas_suppressed")),
           grouped(count(l, "deltas_refused")),
           ratio("change") + "/" + ratio("threshold"),
-          ratio("weight"),
+          ratio("gain"),
           ratio("correction"),
           ratio("consensus_distance")};
 }
@@ -132,12 +132,12 @@ void print_progress(const Json& s, std::vector<Row>& rows) {
 
 void print_traffic(const Json& s, std::vector<Row>& rows) {
   const double sent = number(s, "bytes_sent_total").value_or(0),
-               every = number(s, "dense_baseline_bytes").value_or(0);
+               dense = number(s, "dense_baseline_bytes").value_or(0);
   std::string line = human_bytes(sent) + " sent, " +
                      human_bytes(number(s, "bytes_received_total").value_or(0)) + " received";
-  if (every > 0)
-    line += "; " + fixed(100 * sent / every, 3) + " % of sending every step to every neighbour (" +
-            human_bytes(every) + ")";
+  if (dense > 0)
+    line += "; " + fixed(100 * sent / dense, 3) + " % of the dense baseline (" +
+            human_bytes(dense) + ")";
   rows.push_back({"traffic", line});
 }
 
@@ -298,7 +298,7 @@ ExitCode wait_until(const DaemonClient& client, Console& console, const Conditio
   return fail(console, {ExitCode::timeout,
                         "still waiting for " + name + " after " +
                             std::to_string(client.timeout().count() / 1000) + " s: " + last.what,
-                        "", "gossipctl status says more; a longer --timeout waits longer"});
+                        "", "gossipctl status shows more; a longer --timeout waits longer"});
 }
 
 }  // namespace
@@ -322,7 +322,7 @@ ExitCode show_status(const DaemonClient& client, Console& console) {
     return fail(console,
                 {ExitCode::unhealthy,
                  "this node's training is broken" + (failure.empty() ? "" : ": " + failure), "",
-                 "the log of gossipd says more; a restart goes on from the last checkpoint"});
+                 "see the log of gossipd; a restart goes on from the last checkpoint"});
   });
 }
 
@@ -330,7 +330,7 @@ ExitCode show_links(const DaemonClient& client, Console& console) {
   return show(client, console, "/v1/links", [&console](const Json& json) {
     std::vector<Row> rows = {{"PEER", "STATE", "DIR", "PROTOCOL", "RTT", "AGE/STEPS", "SILENCE",
                               "SENT", "RECEIVED", "DELTAS", "SUPPRESSED", "REFUSED",
-                              "CHANGE/THRESHOLD", "WEIGHT", "CORRECTION", "SPREAD"}};
+                              "CHANGE/THRESHOLD", "GAIN", "CORRECTION", "DISTANCE"}};
     for (const Json& l : json.value("links", Json::array())) rows.push_back(link_row(l));
     print_table(console.out, rows);
     return ExitCode::ok;
@@ -357,7 +357,7 @@ ExitCode leave_cluster(const DaemonClient& client, Console& console) {
   if (!answer.ok) return fail(console, answer.failure);
   const ExitCode code = wait_until(client, console, {"left", 0}, "left");
   if (code == ExitCode::ok)
-    console.err << "left the cluster, also over restarts; `gossipctl join` brings the node back\n";
+    console.err << "left the cluster, durably; `gossipctl join` brings the node back\n";
   return code;
 }
 
@@ -389,13 +389,13 @@ ExitCode forget_member(const DaemonClient& client, Console& console, const std::
 ExitCode extend_job(const DaemonClient& client, Console& console, std::uint64_t samples) {
   return command(client, console, "/v1/job/extend", Json{{"samples", samples}}.dump(),
                  "the whole cluster trains on " + grouped(samples) +
-                     " samples more; `gossipctl status` shows the budget");
+                     " more samples; `gossipctl status` shows the budget");
 }
 
 ExitCode wait_for(const DaemonClient& client, Console& console, const std::string& condition) {
   const std::optional<Condition> parsed = parse_condition(condition);
   if (!parsed)
-    return fail(console, {ExitCode::usage, "--for: '" + condition + "' is nothing to wait for", "",
+    return fail(console, {ExitCode::usage, "--for: unknown condition '" + condition + "'", "",
                           "use ready, finished, left, members=N, step=N or samples=N"});
   return wait_until(client, console, *parsed, condition);
 }
@@ -416,8 +416,8 @@ ExitCode list_keys(const DaemonClient& client, Console& console) {
 ExitCode install_key(const DaemonClient& client, Console& console, const std::string& file) {
   const std::string path = std::filesystem::absolute(file).string();
   return command(client, console, "/v1/keys/install", Json{{"file", path}}.dump(),
-                 "accepted here from now on; when every node of the cluster has it: `gossipctl key "
-                 "use ID` on each");
+                 "accepted here from now on; once every node has it, run `gossipctl key use ID` on "
+                 "each");
 }
 
 ExitCode change_key(const DaemonClient& client, Console& console, const std::string& what,
@@ -425,8 +425,9 @@ ExitCode change_key(const DaemonClient& client, Console& console, const std::str
   return command(
       client, console, "/v1/keys/" + what, Json{{"id", id}}.dump(),
       what == "use"
-          ? "this node dials with it; when every node does: `gossipctl key retire OLD-ID` on each"
-          : "not accepted here any more, and never again");
+          ? "this node dials with it; once every node does, run `gossipctl key retire OLD-ID` on "
+            "each"
+          : "never accepted here again");
 }
 
 ExitCode generate_key(Console& console, const std::string& file) {

@@ -1,4 +1,4 @@
-// tools/gossipctl/commands.h - what each subcommand asks for and prints.
+// tools/gossipctl/commands.h - the subcommands: what each requests and prints.
 #pragma once
 
 #include <ostream>
@@ -28,8 +28,8 @@ ExitCode pause_training(const DaemonClient&, Console&);
 ExitCode resume_training(const DaemonClient&, Console&);
 ExitCode forget_member(const DaemonClient&, Console&, const std::string& id);
 ExitCode extend_job(const DaemonClient&, Console&, std::uint64_t samples);
-// `condition`: ready, finished, left, members=N, step=N or samples=N. Also waits for a daemon to
-// appear.
+// `condition`: ready, finished, left, members=N, step=N or samples=N. Also waits for the daemon
+// itself.
 ExitCode wait_for(const DaemonClient&, Console&, const std::string& condition);
 ExitCode list_keys(const DaemonClient&, Console&);
 ExitCode install_key(const DaemonClient&, Console&, const std::string& file);

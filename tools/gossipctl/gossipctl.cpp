@@ -67,20 +67,20 @@ bool read_token(const std::string& path, std::string& token, std::ostream& err) 
   const fs::file_status status = fs::status(path, ignored);
   if (fs::is_regular_file(status) &&
       (status.permissions() & (fs::perms::group_all | fs::perms::others_all)) != fs::perms::none) {
-    print_failure(err, {ExitCode::usage,
-                        "the token file " + path +
-                            " is open to other users, and whoever holds it steers the node",
-                        "", "chmod 600 " + path});
+    print_failure(
+        err, {ExitCode::usage,
+              "the token file " + path + " is open to other users, and the token controls the node",
+              "", "chmod 600 " + path});
     return false;
   }
-  std::ifstream file(path);  // a pipe will do, too
+  std::ifstream file(path);  // may be a pipe
   if (std::getline(file, token) && !token.empty()) return true;
   print_failure(err, {ExitCode::usage, "no token can be read from " + path, "",
-                      "check --token-file and who may read it"});
+                      "check --token-file and the file's permissions"});
   return false;
 }
 
-// What travels in JSON must be UTF-8; a file's name that stays here need not.
+// JSON requires UTF-8; file names that stay on this machine may be anything.
 std::optional<std::string> not_utf8(const Options& options) {
   std::vector<std::string> sent = options.seeds;
   sent.insert(sent.end(), {options.key_id, options.member_id, options.condition});
@@ -135,9 +135,9 @@ ExitCode run_command(const std::string& command, const Options& options, const D
   return run_words(command, console);
 }
 
-void declare(CLI::App& app, Options& options) {
+void declare_globals(CLI::App& app, Options& options) {
   app.require_subcommand(1);
-  app.fallthrough();  // global flags may come after the command too
+  app.fallthrough();  // global flags may also come after the command
   app.add_option("--rest", options.rest, "the daemon's REST address (also GOSSIPCTL_REST)")
       ->type_name("[https://]HOST:PORT|unix:PATH")
       ->capture_default_str();
@@ -145,7 +145,7 @@ void declare(CLI::App& app, Options& options) {
                  "token for a REST address beyond loopback (also GOSSIPCTL_TOKEN_FILE)")
       ->type_name("FILE");
   app.add_option("--ca-file", options.ca_file,
-                 "the daemon's certificate, or who signed it, for https (also GOSSIPCTL_CA_FILE)")
+                 "the daemon's certificate or its signer's, for https (also GOSSIPCTL_CA_FILE)")
       ->type_name("FILE");
   app.add_option("-o,--output", options.output, "table or json")
       ->check(CLI::IsMember({"table", "json"}))
@@ -154,55 +154,65 @@ void declare(CLI::App& app, Options& options) {
                  "longest wait; default 10, leave and checkpoint 60, wait 300")
       ->type_name("SECONDS")
       ->check(CLI::PositiveNumber);
+}
+
+void declare_membership(CLI::App& app, Options& options) {
   CLI::App* join = app.add_subcommand("join", "join a cluster again, or ask more seeds");
   join->add_option("SEED", options.seeds, "HOST[:PORT] of a member");
-  app.add_subcommand("leave", "leave the cluster, durably; the daemon stays up until join");
-  app.add_subcommand("members", "who is in the cluster");
-  app.add_subcommand("forget", "drop a member that failed or left from the list, everywhere")
+  app.add_subcommand("leave", "leave the cluster durably; the daemon stays up until join");
+  app.add_subcommand("members", "list the members of the cluster");
+  app.add_subcommand("forget", "drop a member that failed or left from all lists")
       ->add_option("ID", options.member_id, "16 hex digits, see members -o json")
       ->required();
-  app.add_subcommand("status", "what this node is doing");
-  app.add_subcommand("links", "the conversation with each neighbour");
+  app.add_subcommand("links", "show the exchange with each neighbour");
+}
+
+void declare_training(CLI::App& app, Options& options) {
+  app.add_subcommand("status", "show what this node is doing");
   CLI::App* wait = app.add_subcommand("wait", "wait for a condition");
   wait->add_option("--for", options.condition,
                    "ready, finished, left, members=N, step=N or samples=N")
       ->type_name("CONDITION")
       ->capture_default_str();
-  CLI::App* job = app.add_subcommand("job", "the job, as canonical TOML");
-  CLI::App* extend = job->add_subcommand(
-      "extend", "more samples for the whole cluster, also when the job has ended");
-  extend
+  CLI::App* job = app.add_subcommand("job", "show the job as canonical TOML");
+  job->add_subcommand("extend", "train the whole cluster on more samples, even after the job's end")
       ->add_option("SAMPLES", options.more_samples,
-                   "beyond the budget, or beyond what has been trained on")
+                   "samples beyond the budget, or beyond those trained on if that is more")
       ->required()
       ->check(CLI::PositiveNumber);
-  CLI::App* checkpoint = app.add_subcommand(
-      "checkpoint", "write a checkpoint now and print its path; or look at one as a file");
-  CLI::App* show = checkpoint->add_subcommand("show", "what a checkpoint says of itself");
-  show->add_option("CHECKPOINT", options.exported.checkpoint, "a file, or a node's state directory")
-      ->required();
-  CLI::App* exported = checkpoint->add_subcommand("export", "a checkpoint as a file for others");
-  exported
-      ->add_option("CHECKPOINT", options.exported.checkpoint, "a file, or a node's state directory")
-      ->required();
-  exported
-      ->add_option("OUT", options.exported.to,
-                   "NAME.safetensors: the weights alone; NAME.pt: TorchScript, for torch.jit.load")
-      ->required();
-  exported
-      ->add_option(
-          "--model", options.exported.model,
-          "the TorchScript file of the job, if it has one that is not kept beside the checkpoint")
-      ->type_name("FILE");
   app.add_subcommand("pause", "make no steps until resume");
   app.add_subcommand("resume", "go on training");
-  CLI::App* key =
-      app.add_subcommand("key", "cluster keys: change the secret while the cluster works");
+}
+
+void declare_checkpoint(CLI::App& app, Options& options) {
+  CLI::App* checkpoint = app.add_subcommand(
+      "checkpoint", "write a checkpoint now and print its path; or read one as a file");
+  const auto source = [&options](CLI::App* command) {
+    command
+        ->add_option("CHECKPOINT", options.exported.checkpoint,
+                     "a file, or a node's state directory")
+        ->required();
+  };
+  source(checkpoint->add_subcommand("show", "show a checkpoint's metadata and job"));
+  CLI::App* exported = checkpoint->add_subcommand("export", "convert a checkpoint for others");
+  source(exported);
+  exported
+      ->add_option("OUT", options.exported.to,
+                   "NAME.safetensors: only the weights; NAME.pt: TorchScript, for torch.jit.load")
+      ->required();
+  exported
+      ->add_option("--model", options.exported.model,
+                   "the job's TorchScript file, unless it is beside the checkpoint")
+      ->type_name("FILE");
+}
+
+void declare_keys(CLI::App& app, Options& options) {
+  CLI::App* key = app.add_subcommand("key", "change the cluster's secret while the cluster works");
   key->require_subcommand(1);
   CLI::App* generate = key->add_subcommand("generate", "write a new cluster key");
-  generate->add_option("FILE", options.key_file, "where to; - for standard output")
+  generate->add_option("FILE", options.key_file, "the file; - for standard output")
       ->capture_default_str();
-  key->add_subcommand("list", "the keys of this node");
+  key->add_subcommand("list", "list the keys of this node");
   key->add_subcommand("install", "accept one more key")
       ->add_option("FILE", options.key_file, "a key file on the daemon's machine")
       ->required();
@@ -212,6 +222,14 @@ void declare(CLI::App& app, Options& options) {
   key->add_subcommand("retire", "never accept this key again")
       ->add_option("ID", options.key_id, "16 hex digits, see list")
       ->required();
+}
+
+void declare(CLI::App& app, Options& options) {
+  declare_globals(app, options);
+  declare_membership(app, options);
+  declare_training(app, options);
+  declare_checkpoint(app, options);
+  declare_keys(app, options);
   app.add_subcommand("version", "print the version");
   CLI::App* completion = app.add_subcommand("completion", "print a completion script");
   completion->add_option("SHELL", options.shell, "bash")
@@ -232,13 +250,13 @@ ExitCode run_gossipctl(const std::vector<std::string>& arguments,
     options.token_file = file->second;
   if (const auto file = environment.find("GOSSIPCTL_CA_FILE"); file != environment.end())
     options.ca_file = file->second;
-  CLI::App app{"gossipctl - look at and steer a gossipd", "gossipctl"};
+  CLI::App app{"gossipctl - inspect and control a gossipd", "gossipctl"};
   declare(app, options);
   try {
     std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
     app.parse(reversed);
   } catch (const CLI::CallForHelp&) {
-    // The help of the innermost command that was named.
+    // The help of the innermost command named.
     const CLI::App* asked = &app;
     while (!asked->get_subcommands().empty()) asked = asked->get_subcommands().front();
     out << asked->help();
@@ -258,7 +276,7 @@ ExitCode run_gossipctl(const std::vector<std::string>& arguments,
         app.get_subcommands().front()->get_subcommands().front()->get_name();
   if (const auto word = not_utf8(options)) {
     print_failure(err, {ExitCode::usage, "'" + *word + "' holds bytes that are no UTF-8",
-                        "it was written in another encoding", "write it again, in UTF-8"});
+                        "it was written in another encoding", "write it again in UTF-8"});
     return ExitCode::usage;
   }
   const double timeout_s = options.timeout_s > 0 ? options.timeout_s : default_timeout_s(command);

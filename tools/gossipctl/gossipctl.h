@@ -1,7 +1,7 @@
-// tools/gossipctl/gossipctl.h - the command line over the daemon's REST face.
+// tools/gossipctl/gossipctl.h - the command line of the daemon's REST interface.
 //
-// Data goes to `out`, words to `err`. Every failure says what happened, what it probably means and
-// what to do. Needs neither LibTorch nor the daemon's code: the two share REST and nothing else.
+// Data goes to `out`, messages to `err`. Every failure says what happened, its probable cause and
+// what to do. Needs neither LibTorch nor the daemon's code: the two share only REST.
 #pragma once
 
 #include <iosfwd>

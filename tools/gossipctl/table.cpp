@@ -21,7 +21,7 @@ std::size_t width(const std::string& text) {
 void print_table(std::ostream& out, const std::vector<std::vector<std::string>>& given) {
   std::vector<std::vector<std::string>> rows = given;
   for (auto& row : rows)
-    for (std::string& cell : row) cell = printable(cell);  // it comes from a peer, perhaps
+    for (std::string& cell : row) cell = printable(cell);  // may come from a peer
   std::vector<std::size_t> widths;
   for (const auto& row : rows)
     for (std::size_t i = 0; i < row.size(); ++i) {

@@ -8,8 +8,8 @@
 
 namespace gossipd {
 
-// The first row is the header. Columns are as wide as their widest cell; no trailing spaces.
-// Wide means code points, so that a name with an umlaut stays aligned.
+// The first row is the header. Columns are as wide as their widest cell, counted in code points so
+// that a name with an umlaut stays aligned. No trailing spaces.
 void print_table(std::ostream& out, const std::vector<std::vector<std::string>>& rows);
 
 [[nodiscard]] std::string grouped(std::uint64_t number);  // "18 240"
