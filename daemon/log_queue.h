@@ -2,8 +2,8 @@
 // keeps nobody.
 //
 // Wraps another sink. Lines wait in a queue of `lines_max`; lines beyond that, and lines that the
-// sink fails to write, are dropped, counted, and reported once there is room again. The first failure
-// of a row is reported on standard error at once. Any thread may log.
+// sink fails to write, are dropped, counted, and reported once there is room again. The first
+// failure of a row is reported on standard error at once. Any thread may log.
 #pragma once
 
 #include <spdlog/details/log_msg_buffer.h>

@@ -13,7 +13,7 @@ using boost::system::error_code;
 
 namespace {
 
-// connections that the kernel holds until they are looked at; it may allow fewer
+// connections that the kernel holds until accepted; it may allow fewer
 constexpr int listen_backlog = 1024;
 
 // Shared by the waiting coroutine and the resolver's completion, whichever ends later.

@@ -1,6 +1,6 @@
 // net/addresses.h - from host names to sockets: look-ups with a deadline, and listening.
 //
-// Includes Asio: for the sources of net alone.
+// Includes Asio: for the sources of net only.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -24,19 +24,19 @@ using tcp = boost::asio::ip::tcp;
 // 127.0.0.0/8 and ::1, also as an IPv4-mapped IPv6 address.
 [[nodiscard]] bool is_loopback(const boost::asio::ip::address& address);
 
-// Of an IPv4-mapped IPv6 address the IPv4 one.
+// The IPv4 address of an IPv4-mapped IPv6 address; others unchanged.
 [[nodiscard]] Source source_of(const boost::asio::ip::address& address);
-// nullopt: it is a name, which nobody is asked for here.
+// nullopt for a name, which is not looked up.
 [[nodiscard]] std::optional<Source> source_of(const std::string& host);
 
-// All addresses of a host; numeric ones without asking anybody. Error "resolve". Cancelling
-// `waiting` (or its expiry) gives up: the system's resolver cannot be interrupted, so its late
-// answer is ignored. `waiting` is the caller's, and must outlive the call.
+// All addresses of a host; numeric ones without a look-up. Error "resolve". Cancelling `waiting`
+// (or its expiry) gives up: the system's resolver cannot be interrupted, so its late answer is
+// ignored. `waiting` is the caller's, and must outlive the call.
 [[nodiscard]] boost::asio::awaitable<Result<std::vector<tcp::endpoint>>> resolve(
     Endpoint host, std::chrono::milliseconds timeout, boost::asio::steady_timer& waiting);
 
-// Where to listen: host "" or "*" means every address (IPv6 and IPv4 in one socket where the
-// system has IPv6). A name is looked up here and now. Error "listen".
+// Where to listen: host "" or "*" means every address (IPv6 and IPv4 in one socket where the system
+// has IPv6). A name is looked up synchronously. Error "listen".
 [[nodiscard]] Result<tcp::endpoint> listen_address(boost::asio::io_context& io,
                                                    const Endpoint& where);
 [[nodiscard]] Result<tcp::acceptor> open_acceptor(boost::asio::io_context& io,

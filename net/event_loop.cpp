@@ -62,8 +62,8 @@ Instant EventLoop::now() {
 
 asio::io_context& EventLoop::io() { return impl_->io; }
 
-// The wait under way may end earlier than `due`: it is then waited for again. So an alarm that
-// moves later and later, as a deadline does, costs nothing until it would have gone off.
+// The pending wait may end before `due` and is then renewed. So an alarm that moves later and
+// later, as a deadline does, costs nothing until it would have fired.
 struct Timer::State : std::enable_shared_from_this<Timer::State> {
   State(asio::io_context& io, EventLoop::Task task) : timer(io), on_fire(std::move(task)) {}
 
@@ -75,7 +75,7 @@ struct Timer::State : std::enable_shared_from_this<Timer::State> {
 
   void wait(Instant until) {
     waiting_for = until;
-    // Setting the expiry cancels a wait under way, whose handler then sees that it was replaced.
+    // Setting the expiry cancels the pending wait, whose handler then sees that it was replaced.
     timer.expires_at(std::chrono::steady_clock::time_point(
         std::chrono::duration_cast<std::chrono::steady_clock::duration>(until.time_since_epoch())));
     timer.async_wait([self = shared_from_this(), until](const boost::system::error_code& error) {

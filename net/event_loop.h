@@ -1,8 +1,8 @@
-// net/event_loop.h - the protocol strand: one thread that runs everything that must not be locked.
+// net/event_loop.h - the protocol strand: one thread for all state that has no locks.
 //
 // Transport, HTTP server, timers and the driver of the core all live on one loop and call each
-// other directly. Other threads reach it through post() only. Asio stays behind this header, so
-// that the daemon can own the loop without including it. The loop must outlive all that uses it.
+// other directly. Other threads reach it through post() only. This header hides Asio, so the daemon
+// can own the loop without including it. The loop must outlive its users.
 #pragma once
 
 #include <functional>

@@ -1,8 +1,8 @@
-// net/task_group.h - the coroutines somebody started and must see the end of.
+// net/task_group.h - coroutines whose end their starter waits for.
 //
-// Nothing is detached: every coroutine is counted until it ends. One that ends with an exception
-// is a mistake of ours (network errors are values here), so the exception comes out of the loop.
-// Loop thread only. Includes Asio: for the sources of net alone.
+// Nothing is detached: every coroutine is counted until it ends. An exception in one is our own
+// mistake (network errors are values), so it leaves the loop. Loop thread only. Includes Asio: for
+// the sources of net only.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -31,7 +31,7 @@ class TaskGroup {
     });
   }
 
-  // Calls `done` once, from the loop, as soon as nothing runs.
+  // Calls `done` once from the loop, as soon as nothing runs.
   void when_empty(std::function<void()> done) {
     if (state_->running == 0) {
       boost::asio::post(io_, std::move(done));

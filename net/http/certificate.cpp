@@ -35,7 +35,7 @@ std::string text_of(BIO* memory) {
   return {bytes, static_cast<std::size_t>(length)};
 }
 
-// "DNS:box1,IP:10.0.0.11": names that cannot stand in a certificate are left out.
+// "DNS:box1,IP:10.0.0.11", without names that a certificate cannot hold.
 std::string alternative_names(const std::vector<std::string>& names) {
   std::string out;
   for (const std::string& name : names) {
@@ -99,7 +99,7 @@ std::optional<Error> ensure_certificate(const CertificateFiles& files,
       PEM_write_bio_PrivateKey(key_text.get(), key.get(), nullptr, nullptr, 0, nullptr, nullptr) !=
           1)
     return failed("cannot make " + files.certificate);
-  // The key first: with a certificate both are held to be there.
+  // The key first: the certificate's presence implies both.
   if (auto error = write_secret_file(files.key, SecretText(text_of(key_text.get())), Replace::yes))
     return error;
   return write_secret_file(files.certificate, SecretText(text_of(certificate_text.get())),

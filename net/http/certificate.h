@@ -1,8 +1,8 @@
-// net/http/certificate.h - the certificate that REST shows where it is served under TLS.
+// net/http/certificate.h - the certificate of REST under TLS.
 //
-// An operator may bring one (PEM). Where none is given the daemon makes one of its own, which signs
-// itself: whoever holds a copy of it (gossipctl --ca-file, curl --cacert) knows the daemon by it.
-// Files only; the key's with mode 0600.
+// An operator may provide one (PEM). Otherwise the daemon makes a self-signed one; clients that
+// hold a copy of it (gossipctl --ca-file, curl --cacert) recognise the daemon. Handles only files;
+// the key's has mode 0600.
 #pragma once
 
 #include <optional>
@@ -14,7 +14,7 @@
 namespace gossipd {
 
 struct CertificateFiles {
-  std::string certificate;  // PEM; the node's own first, then what signed it
+  std::string certificate;  // PEM; the node's own first, then its signers
   std::string key;          // PEM, not encrypted
 };
 

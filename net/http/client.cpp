@@ -101,8 +101,7 @@ std::optional<Error> trust(const HttpCall& call, asio::ssl::context& context) {
   return std::nullopt;
 }
 
-// A certificate that signs itself is in the file that we trust, so it is known by itself, whatever
-// name it goes by.
+// A self-signed certificate that is in the trusted file identifies itself, whatever its name.
 bool is_known_or_named(bool verified, asio::ssl::verify_context& context, const std::string& host) {
   X509_STORE_CTX* store = context.native_handle();
   if (!verified) return false;

@@ -1,5 +1,4 @@
-// net/http/client.h - one blocking HTTP request, for gossipctl and tests; over TLS where it is
-// asked for.
+// net/http/client.h - one blocking HTTP or HTTPS request, for gossipctl and tests.
 #pragma once
 
 #include <chrono>
@@ -18,20 +17,19 @@ struct HttpCall {
   Endpoint server{"127.0.0.1", rest_port_default};
   std::string unix_path;  // when set, used instead of `server`
   bool tls = false;       // https; never on a Unix socket
-  // PEM: who may have signed the server's certificate, or that certificate itself; "": whom the
-  // system trusts
+  // PEM: the accepted signers of the server's certificate, or that certificate; "" for the system's
   std::string ca_file;
   std::string method = "GET";
   std::string target = "/";                    // path and query, encoded
   std::string body;                            // sent as application/json
   std::map<std::string, std::string> headers;  // for example {"Authorization", "Bearer …"}
-  std::chrono::milliseconds timeout{10'000};   // everything: look-up, connect, answer
+  std::chrono::milliseconds timeout{10'000};   // for everything: look-up, connect, answer
   std::size_t response_bytes_max = 64 * 1024 * 1024;
 };
 
 // Any status is a success here. Errors: "no-daemon" (nothing listens there), "resolve", "timeout",
-// "bad-response" (not HTTP, too long, or cut), "untrusted" (its certificate), "connect" (anything
-// else on the way).
+// "bad-response" (not HTTP, too long, or cut), "untrusted" (its certificate), "connect" (any other
+// failure to get there).
 [[nodiscard]] Result<HttpResponse> http_call(const HttpCall& call);
 
 }  // namespace gossipd

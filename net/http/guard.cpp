@@ -19,7 +19,7 @@ std::string header(const HttpRequest& request, const std::string& name) {
   return found == request.headers.end() ? std::string() : found->second;
 }
 
-// "127.<number>.<number>.<number>", nothing looser: "127.evil.example" is a name.
+// "127.<number>.<number>.<number>", nothing looser, since "127.evil.example" is a name.
 bool is_loopback_v4(const std::string& host) {
   if (!host.starts_with("127.")) return false;
   const bool digits = std::all_of(host.begin(), host.end(),

@@ -10,7 +10,7 @@ HttpResponse problem(int status, const std::string& code, const std::string& tit
       {"type", "about:blank"}, {"title", title}, {"status", status}, {"code", code}};
   if (!detail.empty()) document["detail"] = detail;
   if (!hint.empty()) document["hint"] = hint;
-  // A detail may quote what somebody sent: bytes that are not UTF-8 must not throw.
+  // A detail may quote a client's bytes, which must not throw if they are not UTF-8.
   std::string body = document.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
   return HttpResponse{.status = status,
                       .content_type = "application/problem+json",

@@ -12,8 +12,8 @@ namespace gossipd {
 struct HttpRequest {
   std::string method;                        // "GET", "POST", ...; HEAD arrives as "GET"
   std::string path;                          // decoded, without the query: "/v1/members"
-  std::map<std::string, std::string> query;  // decoded; of a repeated name the last one
-  // names in lower case; of a repeated name the last one
+  std::map<std::string, std::string> query;  // decoded; the last value of a repeated name
+  // names in lower case; the last value of a repeated name
   std::map<std::string, std::string> headers;
   std::string body;
 };
@@ -30,8 +30,8 @@ struct HttpResponse {
 using HttpRespond = std::function<void(HttpResponse)>;
 using HttpHandler = std::function<void(const HttpRequest&, HttpRespond)>;
 
-// An RFC 9457 problem document: `code` is stable, `title` the same for every case of the code,
-// `detail` about this case, `hint` what to do (left out when empty).
+// An RFC 9457 problem document: `code` is stable, `title` is the same for every case of the code,
+// `detail` describes this case, `hint` says what to do (left out when empty).
 [[nodiscard]] HttpResponse problem(int status, const std::string& code, const std::string& title,
                                    const std::string& detail = {}, const std::string& hint = {});
 

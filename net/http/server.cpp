@@ -37,7 +37,7 @@ constexpr auto as_values = asio::as_tuple(asio::use_awaitable);
 constexpr std::chrono::milliseconds accept_retry_delay{100};
 constexpr std::size_t drain_bytes_max = 256 * 1024;
 
-// Shared by the connection that waits and the handler's HttpRespond, whichever lives longer.
+// Shared by the waiting connection and the handler's HttpRespond, whichever lives longer.
 struct Answer {
   explicit Answer(asio::io_context& io) : ready(io, asio::steady_timer::time_point::max()) {}
   std::optional<HttpResponse> response;
@@ -50,7 +50,7 @@ struct Answer {
   }
 };
 
-// What an HttpRespond holds: its last copy's end without an answer is an answer too.
+// Held by an HttpRespond; when its last copy ends without an answer, that is answered with 500.
 struct Responder {
   explicit Responder(std::shared_ptr<Answer> answer_in) : answer(std::move(answer_in)) {}
   ~Responder() { answer->set(problem(500, "internal", "The request was not answered")); }
@@ -68,7 +68,7 @@ struct Connection {
   HttpVia via;
   boost::beast::flat_buffer buffer;
   Timer deadline;
-  bool busy = false;  // has a whole request and not yet sent all of its response
+  bool busy = false;  // has a whole request and has not sent all of its response
   bool timed_out = false;
   std::shared_ptr<Answer> answer;  // being waited for
 
@@ -100,7 +100,7 @@ HttpRequest to_request(const Parser::value_type& message, const UrlTarget& targe
   return request;
 }
 
-// nullopt: the connection is simply over.
+// nullopt: the connection has ended.
 std::optional<HttpResponse> refuse_unreadable(const error_code& error,
                                               const HttpServerOptions& options) {
   if (error == http::error::header_limit || error == http::error::buffer_overflow) {
@@ -127,7 +127,7 @@ http::response<http::string_body> to_message(HttpResponse response, bool head, b
   message.set("X-Content-Type-Options", "nosniff");
   for (const auto& [name, value] : response.headers) message.set(name, value);
   message.keep_alive(keep_alive);
-  message.content_length(response.body.size());  // for HEAD too: of the body that is left out
+  message.content_length(response.body.size());  // for HEAD, of the omitted body
   if (!head) message.body() = std::move(response.body);
   return message;
 }
@@ -149,23 +149,23 @@ Result<std::shared_ptr<asio::ssl::context>> read_tls(const CertificateFiles& fil
   return context;
 }
 
-using FileIdentity = std::pair<dev_t, ino_t>;  // {0, 0}: there is none
+using FileIdentity = std::pair<dev_t, ino_t>;  // {0, 0}: no file
 FileIdentity file_at(const std::string& path) {
   struct stat status {};
   return ::lstat(path.c_str(), &status) == 0 ? FileIdentity(status.st_dev, status.st_ino)
                                              : FileIdentity();
 }
 
-// A socket that a crash left behind goes; anything else that has the name stays, and is said.
+// Removes a socket that a crash left behind; anything else of that name stays and is an error.
 std::optional<std::string> clear_socket_path(asio::io_context& io, const std::string& path) {
   struct stat status {};
-  if (::lstat(path.c_str(), &status) != 0) return std::nullopt;  // bind() says what else is wrong
+  if (::lstat(path.c_str(), &status) != 0) return std::nullopt;  // bind() reports the rest
   if (!S_ISSOCK(status.st_mode))
     return "a file that is no socket lies there, and stays; move it away, or name another path";
   error_code error;
   local::socket probe(io);
   probe.open(local(), error);
-  // a daemon that is frozen with a full queue would keep us waiting
+  // a frozen daemon with a full queue would block us
   if (!error) probe.non_blocking(true, error);
   if (!error) probe.connect(local::endpoint(path), error);
   if (!error || error == asio::error::would_block || error == asio::error::in_progress)
@@ -230,7 +230,7 @@ class HttpServer::Impl : public std::enable_shared_from_this<HttpServer::Impl> {
   std::list<std::shared_ptr<Listener<tcp::acceptor>>> tcp_listeners_;
   std::list<std::shared_ptr<Listener<local::acceptor>>> unix_listeners_;
   std::vector<std::pair<std::string, FileIdentity>> unix_files_;
-  std::list<std::shared_ptr<Connection>> connections_;  // in the order in which they came
+  std::list<std::shared_ptr<Connection>> connections_;  // oldest first
   bool stopping_ = false;
 };
 
@@ -312,8 +312,8 @@ void HttpServer::Impl::admit(std::shared_ptr<Connection> connection) {
   tasks_.spawn(serve(shared_from_this(), std::move(connection)));
 }
 
-// Connections that say nothing, or their request a byte at a time, must not keep everybody else
-// out: the oldest of them goes.
+// Connections that are silent or send a byte at a time must not keep others out: the oldest of them
+// is closed.
 bool HttpServer::Impl::make_room() {
   const auto idle = std::ranges::find_if(connections_, [](const auto& one) { return !one->busy; });
   if (idle == connections_.end()) return false;
@@ -325,7 +325,7 @@ bool HttpServer::Impl::make_room() {
 
 asio::awaitable<void> HttpServer::Impl::serve([[maybe_unused]] Self self,
                                               std::shared_ptr<Connection> connection) {
-  // in a variable: GCC 12 -O3 miscompiles `while (… && co_await …)`
+  // a variable, since GCC 12 -O3 miscompiles `while (… && co_await …)`
   bool again = co_await secure(*connection);
   while (again && !stopping_) again = co_await serve_one(*connection);
   if (connection->timed_out) ++counters_.timeouts;
@@ -452,7 +452,7 @@ void HttpServer::Impl::stop(std::function<void()> done) {
   for (const auto& listener : tcp_listeners_) listener->close();
   for (const auto& listener : unix_listeners_) listener->close();
   for (const auto& [path, file] : std::exchange(unix_files_, {}))
-    if (file_at(path) == file) ::unlink(path.c_str());  // it may be another daemon's by now
+    if (file_at(path) == file) ::unlink(path.c_str());  // unless it is another daemon's by now
   for (const auto& connection : connections_) {
     if (connection->busy) {
       connection->deadline.arm_after(options_.write_timeout);

@@ -1,9 +1,9 @@
 // net/http/server.h - a small HTTP/1.1 server on the event loop, for REST.
 //
-// Closed by default: TCP beyond loopback needs a bearer token, and TLS so that nobody reads it on
-// the way. Without a token, requests must name this host as a loopback or allowed name (a web page
-// that rebinds its DNS name to 127.0.0.1 is refused), and a browser's Origin must be one of those
-// names too. Unix sockets are guarded by their file mode instead. Loop thread only.
+// Closed by default: TCP beyond loopback needs a bearer token, and TLS to keep it secret. Without a
+// token, requests must name this host as a loopback or allowed name (a web page that rebinds its
+// DNS name to 127.0.0.1 is refused), and a browser's Origin must be one of those names. Unix
+// sockets are guarded by their file mode. Loop thread only.
 #pragma once
 
 #include <chrono>
@@ -27,22 +27,22 @@ struct HttpServerOptions {
   std::size_t header_bytes_max = 16 * 1024;
   std::size_t body_bytes_max = 64 * 1024;
   std::size_t connections_max = 64;
-  std::chrono::milliseconds read_timeout{10'000};    // one whole request; also an idle connection
+  std::chrono::milliseconds read_timeout{10'000};    // for one whole request, or an idle connection
   std::chrono::milliseconds write_timeout{10'000};   // one whole response
   std::chrono::milliseconds answer_timeout{60'000};  // the handler's answer; then 503
   std::vector<std::string> allowed_hosts;            // besides localhost, 127.0.0.0/8 and [::1]
-  // when set, every TCP request must carry it ...
+  // if set, every TCP request must carry it ...
   std::string bearer_token;
   std::vector<std::string> open_paths = {"/livez", "/readyz"};  // ... except for these
-  std::optional<CertificateFiles> tls;  // when set, every TCP connection is TLS (1.2 at least)
+  std::optional<CertificateFiles> tls;  // if set, every TCP connection is TLS (at least 1.2)
 };
 
 struct HttpServerCounters {
   std::uint64_t connections = 0;  // accepted
   std::uint64_t requests = 0;     // answered, by whatever status
-  // connections over connections_max while all of these had a request being answered
+  // connections refused because connections_max others had requests being answered
   std::uint64_t refused_full = 0;
-  std::uint64_t crowded_out = 0;  // connections without a request, closed for a newcomer
+  std::uint64_t crowded_out = 0;  // idle connections closed for a newcomer
   std::uint64_t timeouts = 0;     // connections cut for being too slow
 };
 
@@ -50,24 +50,24 @@ class HttpServer {
  public:
   // `loop` must outlive the server. `handler` is called on the loop.
   HttpServer(EventLoop& loop, HttpHandler handler, HttpServerOptions options = {});
-  ~HttpServer();  // drops whatever is still open
+  ~HttpServer();  // drops what is still open
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
 
-  // As PeerTransport::listen. Errors: "listen", "token-needed", "tls-needed", "certificate" (it
-  // cannot be read, or the key is not its).
+  // As PeerTransport::listen. Errors: "listen", "token-needed", "tls-needed", "certificate"
+  // (unreadable, or not of that key).
   [[nodiscard]] Result<Endpoint> listen(const Endpoint& where);
-  // Creates the socket file with mode 0600, replacing a socket that nobody listens on and nothing
-  // else; removed by stop().
+  // Creates the socket file with mode 0600 and replaces only a socket that nobody listens on.
+  // stop() removes it.
   [[nodiscard]] std::optional<Error> listen_unix(const std::string& path);
 
-  // Lets answers under way finish (at most write_timeout), then calls `done` once from the loop.
+  // Lets pending answers finish (at most write_timeout), then calls `done` once from the loop.
   void stop(std::function<void()> done);
   [[nodiscard]] const HttpServerCounters& counters() const;
 
  private:
   class Impl;
-  std::shared_ptr<Impl> impl_;  // shared with the coroutines under way
+  std::shared_ptr<Impl> impl_;  // shared with the running coroutines
 };
 
 }  // namespace gossipd

@@ -1,7 +1,7 @@
-// net/http/stream.h - one connection of REST: TCP, a Unix socket, or TCP under TLS, as Beast's
-// algorithms want it.
+// net/http/stream.h - one connection of REST (TCP, a Unix socket, or TCP under TLS) as a stream for
+// Beast.
 //
-// Includes Asio and its SSL: for server.cpp and client.cpp alone.
+// Includes Asio and its SSL: for server.cpp and client.cpp only.
 #pragma once
 
 #include <boost/asio/generic/stream_protocol.hpp>
@@ -17,7 +17,7 @@ class HttpStream {
   using TlsStream = boost::asio::ssl::stream<Socket>;
   using error_code = boost::system::error_code;
 
-  // `tls` null: plain. It must outlive the stream.
+  // A null `tls` means plain; otherwise it must outlive the stream.
   HttpStream(boost::asio::io_context& io, boost::asio::ssl::context* tls)
       : stream_(std::in_place_type<Socket>, io) {
     if (tls != nullptr) stream_.emplace<TlsStream>(io, *tls);

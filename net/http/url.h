@@ -7,7 +7,7 @@
 
 namespace gossipd {
 
-// Everything but letters, digits and -._~ as %XX.
+// Encodes everything but letters, digits and -._~ as %XX.
 [[nodiscard]] std::string url_encode(const std::string& text);
 // nullopt for a broken %XX. '+' means a space in a query, itself in a path.
 enum class UrlPart { path, query };

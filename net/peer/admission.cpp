@@ -39,7 +39,7 @@ std::optional<SessionId> Admission::give_up_one() {
 
 std::optional<SessionId> Admission::weakest(Among among, const Source* source) const {
   std::map<Source, std::size_t> crowds;
-  std::optional<SessionId> oldest;  // of all, should everybody have proved something
+  std::optional<SessionId> oldest;  // of all, if all have proved something
   std::vector<std::pair<SessionId, const Waiting*>> unproved;
   for (const auto& [id, waiting] : waiting_) {
     if (source != nullptr && waiting.source != *source) continue;

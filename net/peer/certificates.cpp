@@ -39,7 +39,7 @@ Error bad(const char* setting, const std::string& file, const std::string& what)
   return Error{"certificate", std::string("peer_tls.") + setting + ": " + file + " " + what};
 }
 
-// Never asks on the terminal: there is none.
+// Never asks on the terminal; there is none.
 int no_passphrase(char* /*buffer*/, int /*size*/, int /*writing*/, void* /*data*/) { return -1; }
 
 std::optional<Error> read_authorities(const std::string& file, SSL_CTX* context) {
@@ -52,7 +52,7 @@ std::optional<Error> read_authorities(const std::string& file, SSL_CTX* context)
                "holds more than " + std::to_string(peer_authorities_max) + " certificates");
   X509_STORE* store = SSL_CTX_get_cert_store(context);
   bool authority = false;
-  // An authority below a root may be trusted alone: not everything that the root signs is a node of
+  // An authority below a root may be trusted by itself: not everything the root signs is a node of
   // this cluster.
   unsigned long flags = X509_V_FLAG_PARTIAL_CHAIN;
   for (int i = 0; i < count; ++i) {
@@ -95,7 +95,7 @@ std::optional<Error> read_chain(const std::string& file, SSL_CTX* context) {
     if (SSL_CTX_add1_chain_cert(context, next.get()) != 1)
       return bad("certificate", file, "cannot be used: " + openssl_reason());
   }
-  ERR_clear_error();  // that there is no further one
+  ERR_clear_error();  // clears the end-of-file error
   return std::nullopt;
 }
 
@@ -119,7 +119,7 @@ std::optional<Error> read_key(const PeerCertificateFiles& files, SSL_CTX* contex
   return std::nullopt;
 }
 
-// nullopt: `certificate` stands before the authorities of `context`.
+// nullopt if the authorities of `context` accept `certificate`.
 std::optional<std::string> verify(SSL_CTX* context, X509* certificate, STACK_OF(X509) * others,
                                   int purpose, unsigned long flags) {
   const Check check(X509_STORE_CTX_new());
@@ -135,7 +135,7 @@ std::optional<std::string> verify(SSL_CTX* context, X509* certificate, STACK_OF(
   return X509_verify_cert_error_string(X509_STORE_CTX_get_error(check.get()));
 }
 
-// Every node dials and is dialled, so its certificate has to be good for both.
+// Every node dials and is dialled, so its certificate must be valid for both.
 std::optional<Error> check_own(const PeerCertificateFiles& files, SSL_CTX* context) {
   STACK_OF(X509)* chain = nullptr;
   SSL_CTX_get0_chain_certs(context, &chain);
@@ -170,7 +170,7 @@ Result<PeerCertificates> PeerCertificates::read(const PeerCertificateFiles& file
   const Context context(SSL_CTX_new(TLS_method()), SSL_CTX_free);
   GOSSIPD_ASSERT(context != nullptr);
   require_fresh_tls_1_3(context.get());
-  SSL_CTX_set_mode(context.get(), SSL_MODE_NO_AUTO_CHAIN);  // sends what the file holds, no more
+  SSL_CTX_set_mode(context.get(), SSL_MODE_NO_AUTO_CHAIN);  // sends exactly what the file holds
   SSL_CTX_set_verify_depth(context.get(), peer_chain_depth_max);
   SSL_CTX_set_verify(context.get(), SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT,
                      &remember_refused_certificate);

@@ -1,11 +1,11 @@
-// net/peer/certificates.h - certificates of the operator's own authority: the other way, beside a
-// key, to prove who belongs to a cluster.
+// net/peer/certificates.h - certificates of the operator's authority: the alternative to a key as
+// proof of membership.
 //
 // Each node has a private key and an X.509 certificate (v3, for TLS client and server) that the
-// authority signed. Both ends of a session verify the other's against that authority alone; the
-// names in it are not compared with anything, since nodes move: whoever the authority signed for is
-// a member. Its file may hold several authorities (to change one at work) and their revocation
-// lists. Files are read once; a shared value, any thread.
+// authority signed. Both ends of a session verify the other's against that authority only. Names
+// are not compared, since nodes move: every holder of a certificate from the authority is a member.
+// The authority's file may hold several (to replace one while running) and their revocation lists.
+// Files are read once; a shared value, any thread.
 #pragma once
 
 #include <openssl/types.h>
@@ -19,8 +19,7 @@
 namespace gossipd {
 
 struct PeerCertificateFiles {
-  // PEM: the authority's certificate, perhaps several, perhaps with revocation lists (then of each
-  // of them)
+  // PEM: one or more authorities, optionally with revocation lists, then one for each
   std::string ca;
   std::string certificate;  // PEM: the node's own first, then intermediate authorities
   std::string key;          // PEM, not encrypted, readable by its owner only
@@ -31,19 +30,18 @@ inline constexpr int peer_authorities_max = 64;  // certificates and revocation 
 
 class PeerCertificates {
  public:
-  // Reads the three and holds the node's own certificate against the authority as a peer will, but
-  // for the time, which may be wrong at boot. Error "certificate" names the setting, the file and
-  // the way out.
+  // Reads the three files and verifies the node's own certificate as a peer will, except for the
+  // time, which may be wrong at boot. Error "certificate" names the setting, the file and the
+  // remedy.
   [[nodiscard]] static Result<PeerCertificates> read(const PeerCertificateFiles& files);
 
-  // TLS 1.3 with these, to copy the handle of. Never null.
+  // TLS 1.3 with these; copy the handle. Never null.
   [[nodiscard]] SSL_CTX* context() const { return context_.get(); }
-  // of the own one, printable
+  // of the node's own certificate, printable
   [[nodiscard]] const std::string& subject() const { return subject_; }
-  // Why the peer of a session that was verified once would not be accepted now; nullopt if it
-  // would.
+  // Why the peer of a session verified earlier would be refused now, or nullopt.
   [[nodiscard]] std::optional<std::string> objection(SSL* session) const;
-  // A sentence if the own certificate is not valid now.
+  // A sentence if the node's own certificate is not valid now.
   [[nodiscard]] std::optional<std::string> out_of_date() const;
 
  private:
@@ -54,7 +52,7 @@ class PeerCertificates {
   std::string subject_;
 };
 
-// Whose it is, for logs: the name comes from outside, so printable ASCII of bounded length.
+// The subject's name, for logs: bounded printable ASCII, since it comes from outside.
 [[nodiscard]] std::string printable_subject(X509* certificate);
 
 }  // namespace gossipd

@@ -1,4 +1,4 @@
-// net/peer/cluster_key.h - the secret that makes a cluster: whoever holds it is a member.
+// net/peer/cluster_key.h - the secret of a cluster: every holder is a member.
 //
 // The first node generates it and writes it to a file; the others start with that file. It is the
 // external pre-shared key of TLS 1.3 (RFC 8446, 4.2.11), so no certificates exist. A key is
@@ -7,9 +7,9 @@
 //     gossipd-key-1 <key id, 16 hex digits> <secret, 64 hex digits> <checksum, 8 hex digits>
 //
 // The checksum (low 32 bits of XXH3-64 of what stands before it, from the first letter to the last)
-// finds digits that were mistyped; lines of earlier releases have none. The id is public (it
-// travels in clear text as the PSK identity) and only tells keys apart. A file may hold several
-// keys: net/peer/keyring.h.
+// finds mistyped digits; lines of earlier releases have none. The id is public (it travels in clear
+// text as the PSK identity) and only tells keys apart. A file may hold several keys:
+// net/peer/keyring.h.
 #pragma once
 
 #include <array>
@@ -41,7 +41,7 @@ struct ClusterKey {
 // " <checksum>" for a line of a key file.
 [[nodiscard]] std::string line_checksum(const std::string& words);
 
-// The one line of a key, newline included, and back. Error "key-format".
+// The line of a key, newline included, and back. Error "key-format".
 [[nodiscard]] std::string format_cluster_key(const ClusterKey& key);
 [[nodiscard]] Result<ClusterKey> parse_cluster_key(const std::string& text);
 
@@ -50,7 +50,7 @@ struct ClusterKey {
 [[nodiscard]] std::optional<Error> write_cluster_key(const std::string& path,
                                                      const ClusterKey& key);
 
-// Of a file with one key. Errors: as read_secret_file(), "key-format".
+// Reads a file with one key. Errors: as read_secret_file(), "key-format".
 [[nodiscard]] Result<ClusterKey> read_cluster_key(const std::string& path,
                                                   SharedKeyFile shared = SharedKeyFile::refuse);
 

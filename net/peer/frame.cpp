@@ -25,7 +25,7 @@ std::uint32_t get_u32(std::span<const std::byte, 4> in) {
   return value;
 }
 
-// Covers the header's first 12 bytes too, so that a flipped length or flag does not go unnoticed.
+// Also covers the header's first 12 bytes, to detect a flipped length or flag.
 std::uint32_t checksum(std::span<const std::byte, checksum_at> header,
                        std::span<const std::byte> payload) {
   return static_cast<std::uint32_t>(XXH3_64bits(header.data(), header.size()) ^

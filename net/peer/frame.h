@@ -1,7 +1,7 @@
 // net/peer/frame.h - how messages become bytes on one connection, and back. Pure: no sockets.
 //
 // The byte format, with a worked example, is net/peer/FRAME.md. A control message is one frame; a
-// bulk message travels as chunks, between which control frames may go first. The decoder trusts
+// bulk message travels as chunks, between which control frames may pass. The decoder trusts
 // nothing: every length is checked against a named maximum before use, memory grows only with the
 // bytes that have arrived, and a message is handed out only when its last checksum was right.
 #pragma once
@@ -26,8 +26,8 @@ inline constexpr std::size_t goodbye_bytes_max = 1024;
 
 enum class FrameKind : std::uint8_t { control = 0, bulk = 1, goodbye = 2 };
 
-// Why a stream of frames is refused. The stream is lost after any of these: a peer that breaks
-// the format cannot be trusted about where the next frame begins.
+// Why a stream of frames is refused. Any of these ends the stream, since a peer that breaks the
+// format cannot be trusted about where the next frame begins.
 enum class FrameError : std::uint8_t { magic, kind, empty, too_long, chunk_order, checksum };
 [[nodiscard]] const char* to_code(FrameError error);  // "frame-magic", ...: stable, for counters
 [[nodiscard]] const char* to_text(FrameError error);  // one sentence for people
@@ -46,7 +46,8 @@ void encode_frame_header(const FrameHeader& header, std::span<const std::byte> p
 void append_frame(const FrameHeader& header, std::span<const std::byte> payload, Bytes& out);
 
 // feed() a piece of the stream, then call next() until it returns nothing; then error() tells
-// whether that was for want of bytes or for good. Any split of the stream gives the same messages.
+// whether bytes are missing or the stream has failed. Any split of the stream gives the same
+// messages.
 class FrameDecoder {
  public:
   struct Message {
@@ -57,7 +58,7 @@ class FrameDecoder {
   explicit FrameDecoder(const FrameLimits& limits);
 
   // `bytes` must stay valid until next() has returned nothing. All earlier bytes must have been
-  // consumed that way.
+  // consumed in this way.
   void feed(std::span<const std::byte> bytes);
   [[nodiscard]] std::optional<Message> next();
   [[nodiscard]] std::optional<FrameError> error() const { return error_; }

@@ -1,11 +1,11 @@
-// net/peer/keyring.h - the keys of one cluster, so that its secret can be changed while it works.
+// net/peer/keyring.h - the keys of one cluster, so that its secret can change while it runs.
 //
 // A node offers the first key when it dials and accepts each of them, so nodes that have one key in
 // common find each other. To change the secret: install the new key on every node, then use it on
-// every node, then retire the old one on every node. A retired key is never taken in again. The
+// every node, then retire the old one on every node. A retired key is never accepted again. The
 // file is a key file (cluster_key.h) with a line for each key, the one in use first, and a line
-// `gossipd-key-retired <id> <checksum>` for each that was retired. What a change of the file
-// replaced stays beside it as FILE.previous, which is never read by itself.
+// `gossipd-key-retired <id> <checksum>` for each that was retired. A change keeps the replaced file
+// as FILE.previous, which is never read automatically.
 #pragma once
 
 #include <optional>
@@ -21,7 +21,7 @@ inline constexpr std::size_t keyring_retired_max = 64;  // the oldest is forgott
 
 class Keyring {
  public:
-  Keyring(const ClusterKey& key) : keys_{key} {}  // NOLINT: a key alone is a keyring
+  Keyring(const ClusterKey& key) : keys_{key} {}  // NOLINT: a single key is a keyring
 
   [[nodiscard]] const ClusterKey& in_use() const { return keys_.front(); }
   [[nodiscard]] const ClusterKey* find(std::uint64_t id) const;                // nullptr: not held

@@ -49,7 +49,7 @@ Error write_error(const std::string& path) {
   return Error{"key-write", "cannot write the cluster key " + path + ": " + system_error_text()};
 }
 
-// link() rather than rename() for a name that must be new: it fails if that is taken.
+// link() rather than rename() for a name that must be new: it fails if the name is taken.
 bool put_in_place(const std::string& draft, const std::string& path, Replace replace) {
   if (replace == Replace::yes && ::rename(draft.c_str(), path.c_str()) == 0) return true;
   const bool linked = replace == Replace::no && ::link(draft.c_str(), path.c_str()) == 0;
@@ -59,7 +59,7 @@ bool put_in_place(const std::string& draft, const std::string& path, Replace rep
   return linked;
 }
 
-// Not every file system can: then there is no previous one.
+// Some file systems cannot; then no previous file is kept.
 void keep_previous(const std::string& path, const SecretText& successor) {
   const Result<SecretText> present = read_secret_file(path, SharedKeyFile::allow);
   if (!present || present->text() == successor.text()) return;
@@ -108,7 +108,7 @@ Result<SecretText> read_secret_file(const std::string& path, SharedKeyFile share
 std::optional<Error> write_secret_file(const std::string& path, const SecretText& text,
                                        Replace replace) {
   const std::string draft = path + ".new-" + std::to_string(::getpid());
-  ::unlink(draft.c_str());  // of a process with our number that died here
+  ::unlink(draft.c_str());  // left by a dead process with our number
   {
     const FileDescriptor file(
         ::open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));

@@ -1,5 +1,5 @@
-// net/peer/secret_file.h - small files that hold secrets: their owner's alone, written whole or not
-// at all.
+// net/peer/secret_file.h - small files of secrets: readable only by their owner, written whole or
+// not at all.
 #pragma once
 
 #include <optional>
@@ -11,19 +11,19 @@ namespace gossipd {
 
 inline constexpr std::size_t secret_file_bytes_max = 4096;
 
-// What a file holds, for the words of an error.
+// What a file holds, for the text of an error.
 struct SecretKind {
   const char* name = "key file";
-  const char* power = "controls the cluster";  // whoever holds it
+  const char* power = "controls the cluster";  // what its holder can do
   const char* from = "copy it from a node of the cluster (its first node wrote it)";
 };
 inline constexpr SecretKind token_file{"token file", "steers this node",
                                        "make one with: (umask 077; openssl rand -hex 32 > FILE)"};
 
-// What to do with a key file that its group or everybody may read.
+// What to do with a key file that others may read.
 enum class SharedKeyFile { refuse, allow };
 
-// Wipes what it holds.
+// Wipes its content when destroyed.
 class SecretText {
  public:
   SecretText() = default;
@@ -44,12 +44,12 @@ class SecretText {
 [[nodiscard]] Result<SecretText> read_secret_file(const std::string& path, SharedKeyFile shared,
                                                   const SecretKind& kind = {});
 
-// Where write_secret_file() keeps what it replaced.
+// Where write_secret_file() keeps the replaced file.
 [[nodiscard]] std::string previous_secret(const std::string& path);
 
 enum class Replace { no, yes };
-// With mode 0600, whole and durable or not at all. What is replaced by something else stays as
-// PATH.previous, if it can. Errors "key-exists" (unless it may be replaced), "key-write".
+// Writes with mode 0600, whole and durable or not at all. Keeps different earlier content as
+// PATH.previous, where possible. Errors "key-exists" (unless it may be replaced), "key-write".
 [[nodiscard]] std::optional<Error> write_secret_file(const std::string& path,
                                                      const SecretText& text, Replace replace);
 

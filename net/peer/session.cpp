@@ -15,11 +15,11 @@ namespace asio = boost::asio;
 
 namespace {
 
-// Sent by both ends as soon as they can: seven letters and the version of the framing.
+// Both ends send this as soon as they can: seven letters and the version of the framing.
 constexpr std::string_view preamble{"gossipd\x01", 8};
 constexpr std::size_t read_bytes_max = 64 * 1024;
 constexpr std::size_t batch_bytes_max = 64 * 1024;
-constexpr std::size_t chunk_bytes_min = 4 * 1024;  // not worth a frame behind control messages
+constexpr std::size_t chunk_bytes_min = 4 * 1024;  // less is not worth a frame
 constexpr std::size_t linger_bytes_max = 64 * 1024;
 
 std::string printable(std::span<const std::byte> text) {
@@ -51,17 +51,16 @@ Session::Session(SessionId id, std::shared_ptr<TransportShared> shared, tcp::soc
       wake_writer_(shared_->io, asio::steady_timer::time_point::max()) {}
 
 asio::awaitable<std::optional<Error>> Session::establish(std::uint64_t offer) {
-  const auto self = shared_from_this();  // for as long as this coroutine runs
+  const auto self = shared_from_this();  // keeps the session for this coroutine's life
   deadline_.arm_after(shared_->limits.handshake_timeout);
   auto error = co_await stream_.handshake(info_.outbound, offer);
   if (!error) error = co_await exchange_preamble();
-  // What was verified by certificates that have been replaced since may not stand before the new
-  // ones.
+  // A peer verified against certificates that have been replaced since may fail the new ones.
   if (!error && !stream_.began_under(shared_->tls))
     error = Error{"certificate",
                   "this node's certificates were replaced during the handshake; connect again"};
   deadline_.cancel();
-  if (reason_) co_return reason_;  // aborted meanwhile
+  if (reason_) co_return reason_;  // aborted in the meantime
   co_return error;
 }
 
@@ -221,11 +220,11 @@ asio::awaitable<void> Session::write_loop([[maybe_unused]] std::shared_ptr<Sessi
       after_write();
     }
   }
-  if (state_ == State::closing) stream_.shutdown_send();  // the reader now waits for the peer's end
+  if (state_ == State::closing) stream_.shutdown_send();  // the reader now waits for the peer
   part_ended();
 }
 
-// All control frames that fit, then bulk in what room is left. False: nothing to write.
+// Takes all control frames that fit, then bulk. False if there is nothing to write.
 bool Session::fill_batch() {
   batch_.clear();
   batch_bulk_bytes_ = 0;

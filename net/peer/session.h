@@ -1,8 +1,8 @@
 // net/peer/session.h - one connection to one peer: its handshake, its reader and its writer.
 //
-// A session is established, then open, then closing (what waits in the control lane and a goodbye
-// with the reason are being sent; what still arrives is dropped), then closed. It ends when both
-// coroutines have ended, and only then the handler hears of it. Includes Asio: for net alone.
+// A session is established, then open, then closing (it sends the waiting control messages and a
+// goodbye with the reason, and drops what still arrives), then closed. It ends when both coroutines
+// have ended; only then is the handler told. Includes Asio: for net only.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -25,7 +25,7 @@ namespace gossipd {
 
 class Session;
 
-// What the transport and its sessions have in common; lives as long as any of them.
+// State shared by the transport and its sessions; lives as long as any of them.
 struct TransportShared {
   TransportShared(boost::asio::io_context& io_in, PeerHandler& handler_in,
                   std::shared_ptr<TlsContext> tls_in, const PeerLimits& limits_in);
@@ -33,10 +33,10 @@ struct TransportShared {
   boost::asio::io_context& io;
   PeerHandler* handler;  // null once the transport is destroyed
   PeerLimits limits;
-  std::shared_ptr<TlsContext> tls;  // null: plain. Shared with the sessions that began under it
+  std::shared_ptr<TlsContext> tls;  // null: plain; shared with its sessions
   PeerCounters counters;
   TaskGroup tasks;
-  std::map<SessionId, std::shared_ptr<Session>> sessions;  // those in handshake too
+  std::map<SessionId, std::shared_ptr<Session>> sessions;  // including those in handshake
 };
 
 class Session : public std::enable_shared_from_this<Session> {
@@ -44,18 +44,19 @@ class Session : public std::enable_shared_from_this<Session> {
   Session(SessionId id, std::shared_ptr<TransportShared> shared, tcp::socket socket,
           SessionInfo info);
 
-  // Before establish(), for a peer that dialled: called when its first words are seen to be made
-  // with a key of ours. Never with certificates, which come last.
+  // Set before establish(), for a peer that dialled: called when its first words turn out to use a
+  // key of ours. Never with certificates, which come last.
   void when_proved(std::function<void()> call) { stream_.when_proved(std::move(call)); }
-  // TLS, then the preamble both ways. nullopt: ready to open(). `offer`: the key to dial with.
+  // Does TLS, then the preamble in both directions. nullopt: ready to open(). `offer`: the key to
+  // dial with.
   [[nodiscard]] boost::asio::awaitable<std::optional<Error>> establish(std::uint64_t offer = 0);
-  // After a failed establish(): lets the peer read why before the connection goes.
+  // After a failed establish(): lets the peer read the reason before the connection closes.
   [[nodiscard]] boost::asio::awaitable<void> linger();
   // Tells the handler and starts reader and writer.
   void open();
 
   [[nodiscard]] bool is_open() const { return state_ == State::open; }
-  // its last words are on their way
+  // its last words are being sent
   [[nodiscard]] bool is_closing() const { return state_ == State::closing; }
   [[nodiscard]] const SessionInfo& info() const { return info_; }
   [[nodiscard]] std::uint64_t key() const { return stream_.key(); }
@@ -64,8 +65,8 @@ class Session : public std::enable_shared_from_this<Session> {
   [[nodiscard]] SessionCounters counters() const;
 
   void send(Lane lane, SharedBytes message);
-  void close(const Error& reason);  // an open session, gracefully
-  void abort(const Error& reason);  // any session, at once; the first reason given counts
+  void close(const Error& reason);  // ends an open session gracefully
+  void abort(const Error& reason);  // ends any session at once; the first reason counts
 
  private:
   enum class State { establishing, open, closing, closed };
@@ -90,9 +91,9 @@ class Session : public std::enable_shared_from_this<Session> {
   State state_ = State::establishing;
   std::optional<Error> reason_;  // of the end
   int parts_ = 0;                // reader and writer still running
-  Timer deadline_;               // of the handshake, one write, or the close: by state
+  Timer deadline_;               // of the handshake, one write, or the close, by state
   boost::asio::steady_timer wake_writer_;
-  SessionCounters counters_;  // but for the wire, which the stream counts
+  SessionCounters counters_;  // except bytes on the wire, which the stream counts
 
   std::deque<SharedBytes> control_;
   std::deque<SharedBytes> bulk_;

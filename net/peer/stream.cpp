@@ -52,8 +52,7 @@ CountingSocket& PeerStream::lower() {
   return stream_.index() == 0 ? std::get<0>(stream_) : std::get<1>(stream_).next_layer();
 }
 
-// A hello is answered only when its binder, which takes the key, has been verified; or with an
-// alert.
+// A hello gets an answer only after its binder, which needs the key, was verified; or an alert.
 void PeerStream::when_proved(std::function<void()> call) {
   if (tls_ == nullptr) return;
   tap_.on_sent = [ssl = tls(), call = std::move(call)] {
@@ -73,7 +72,7 @@ asio::awaitable<std::optional<Error>> PeerStream::handshake(bool outbound, std::
     co_return Error{"wrong-key", "TLS: the peer did not prove that it belongs to the cluster"};
   }
   if (auto unexpected = unexpected_peer()) {
-    // OpenSSL answers what is not TLS with silence; these bytes tell a plain peer what it met.
+    // OpenSSL ignores what is not TLS; these bytes tell a plain peer what it has reached.
     (void)co_await asio::async_write(lower(), asio::buffer(protocol_version_alert), as_values);
     co_return unexpected;
   }
@@ -122,7 +121,7 @@ asio::awaitable<void> PeerStream::drain(std::size_t bytes_max) {
 }
 
 void PeerStream::shutdown_send() {
-  error_code ignored;  // the connection may be gone, which is as good
+  error_code ignored;  // the connection may be gone already
   lower().socket().shutdown(tcp::socket::shutdown_send, ignored);
 }
 

@@ -1,7 +1,7 @@
 // net/peer/stream.h - one TCP connection, plain or under TLS, with its bytes counted below TLS.
 //
-// One read and one write may be under way at a time. Includes Asio and its SSL: for session.cpp
-// and transport.cpp alone.
+// One read and one write may be under way at a time. Includes Asio and its SSL: for session.cpp and
+// transport.cpp only.
 #pragma once
 
 #include <array>
@@ -24,7 +24,7 @@ namespace gossipd {
 using tcp = boost::asio::ip::tcp;
 using boost::system::error_code;
 
-// Sees the TCP stream's bytes; remembers the first ones, which tell what an unexpected peer is.
+// Sees the TCP stream's bytes and keeps the first, which identify an unexpected peer.
 struct WireTap {
   WireBytes session;
   WireBytes* total = nullptr;
@@ -36,7 +36,7 @@ struct WireTap {
   void sent(std::size_t count);
 };
 
-// A TCP socket that reports to a tap: what asio::ssl::stream needs of its lower layer, no more.
+// A TCP socket that reports to a tap: exactly what asio::ssl::stream needs of its lower layer.
 class CountingSocket {
  public:
   using executor_type = tcp::socket::executor_type;
@@ -87,17 +87,17 @@ class CountingSocket {
 
 class PeerStream {
  public:
-  // `tls` null: plain. `total` must outlive the stream.
+  // A null `tls` means plain. `total` must outlive the stream.
   PeerStream(tcp::socket socket, std::shared_ptr<TlsContext> tls, WireBytes& total);
   PeerStream(const PeerStream&) = delete;
   PeerStream& operator=(const PeerStream&) = delete;
 
-  // See session.h. Until the handshake ends.
+  // See session.h. Used until the handshake ends.
   void when_proved(std::function<void()> call);
-  // Nothing to do when plain. `offer`: the key to dial with.
+  // No-op when plain. `offer`: the key to dial with.
   [[nodiscard]] boost::asio::awaitable<std::optional<Error>> handshake(bool outbound,
                                                                        std::uint64_t offer);
-  // that both ends proved to have; 0: none, plain or certificates
+  // that both ends proved to have; 0 when plain or with certificates
   [[nodiscard]] std::uint64_t key() const { return attempt_.key; }
   [[nodiscard]] bool began_under(const std::shared_ptr<TlsContext>& tls) const {
     return tls_ == tls;
@@ -109,24 +109,25 @@ class PeerStream {
       std::span<std::byte> into);
   [[nodiscard]] boost::asio::awaitable<error_code> read_all(std::span<std::byte> into);
   [[nodiscard]] boost::asio::awaitable<error_code> write_all(std::span<const std::byte> from);
-  // Reads the TCP stream below TLS and forgets it, until it ends or `bytes_max` have come.
+  // Reads and discards the TCP stream below TLS until it ends or `bytes_max` have arrived.
   [[nodiscard]] boost::asio::awaitable<void> drain(std::size_t bytes_max);
 
   void shutdown_send();
-  void close();  // ends a read and a write under way
+  void close();  // ends a pending read and write
   [[nodiscard]] const WireTap& tap() const { return tap_; }
-  // What OpenSSL's error means; nullopt if it is none. The end that accepts looks at the other's
-  // certificate when the one that dials has finished its handshake already, which then hears of a
+  // The meaning of OpenSSL's error; nullopt if it is another. The accepting end checks the other's
+  // certificate after the dialling end has finished its handshake, so the latter learns of a
   // refusal with its first read.
   [[nodiscard]] std::optional<Error> tls_refusal(const error_code& error, bool outbound) const;
-  // What the first bytes received say about a peer that is not one; nullopt if they look right.
+  // What the first bytes received reveal about something that is not a peer; nullopt if they look
+  // right.
   [[nodiscard]] std::optional<Error> unexpected_peer() const;
 
  private:
   using TlsStream = boost::asio::ssl::stream<CountingSocket>;
   [[nodiscard]] CountingSocket& lower();
 
-  // as it was when the session began: the transport may have a newer one
+  // as of the session's start; the transport may have a newer one
   std::shared_ptr<TlsContext> tls_;
   WireTap tap_;
   TlsAttempt attempt_;

@@ -15,12 +15,12 @@ namespace {
 
 constexpr std::string_view identity_prefix = "gossipd-";
 constexpr const char* cipher_suite = "TLS_AES_128_GCM_SHA256";
-// A server that verifies its peer takes up a session only in the context that the session names.
+// A server that verifies its peer resumes a session only in the context that the session names.
 constexpr unsigned char session_context[] = {'g', 'o', 's', 's', 'i', 'p', 'd'};
 constexpr unsigned char cipher_suite_id[2] = {0x13, 0x01};
 constexpr std::size_t identity_shown_max = 64;
 
-// app_data belongs to Asio, so ours gets slots of its own.
+// app_data belongs to Asio, so our data has separate slots.
 int context_slot() {
   static const int slot = SSL_CTX_get_ex_new_index(0, nullptr, nullptr, nullptr, nullptr);
   return slot;
@@ -30,7 +30,7 @@ int attempt_slot() {
   return slot;
 }
 
-// The identity is the peer's word: shown in logs, so nothing but printable ASCII.
+// The identity comes from the peer and goes to logs: only printable ASCII.
 std::string printable(const unsigned char* text, std::size_t length) {
   std::string out(reinterpret_cast<const char*>(text), std::min(length, identity_shown_max));
   std::replace_if(
@@ -56,7 +56,7 @@ SSL_SESSION* make_session(SSL* ssl, const ClusterKey& key) {
 
 std::string identity_of(std::uint64_t key) { return std::string(identity_prefix) + to_hex(key); }
 
-// Nothing for an identity that names none of our keys.
+// Nothing if the identity names none of our keys.
 const ClusterKey* key_named(const Keyring& keys, const unsigned char* identity,
                             std::size_t length) {
   const std::string_view name(reinterpret_cast<const char*>(identity), length);
@@ -75,7 +75,7 @@ bool says_wrong_key(int reason) {
          reason == SSL_R_TLSV1_ALERT_UNKNOWN_PSK_IDENTITY;
 }
 
-// A server that has a key alone, asked by a client that offers none.
+// A server with only a key meets a client that offers none.
 bool says_no_key_offered(int reason) {
   return reason == SSL_R_NO_SUITABLE_SIGNATURE_ALGORITHM || reason == SSL_R_NO_SUITABLE_KEY_SHARE ||
          reason == SSL_R_NO_SHARED_CIPHER;
@@ -106,7 +106,7 @@ struct PskCallbacks {
                  SSL_SESSION** session) {
     TlsAttempt& attempt = attempt_of(ssl);
     const ClusterKey* key = owner(ssl).keys_->find(attempt.key);
-    if (key == nullptr) return 0;  // retired since
+    if (key == nullptr) return 0;  // retired in the meantime
     attempt.identity = identity_of(key->id);
     *session = make_session(ssl, *key);
     *id = reinterpret_cast<const unsigned char*>(attempt.identity.data());
@@ -114,8 +114,8 @@ struct PskCallbacks {
     return *session != nullptr ? 1 : 0;
   }
 
-  // The accepting side: the key of that name. Without one the handshake goes on to fail for want
-  // of a certificate, which the peer sees as an alert.
+  // The accepting side: the key of that name. Without one the handshake fails later for want of a
+  // certificate, which the peer sees as an alert.
   static int find(SSL* ssl, const unsigned char* id, std::size_t id_bytes, SSL_SESSION** session) {
     TlsAttempt& attempt = attempt_of(ssl);
     const ClusterKey* key = key_named(*owner(ssl).keys_, id, id_bytes);
@@ -181,9 +181,9 @@ void TlsContext::attach(SSL* ssl, TlsAttempt& attempt) {
 }
 
 bool TlsContext::proved(SSL* ssl, const TlsAttempt& attempt) const {
-  // OpenSSL calls a handshake that used a PSK a resumed one; tickets, the other way, are off.
+  // OpenSSL calls a handshake with a PSK resumed; tickets, the other kind, are off.
   const bool psk_used = SSL_session_reused(ssl) == 1;
-  // A key may have been retired while the handshake went on.
+  // A key may have been retired during the handshake.
   if (keys_) return psk_used && keys_->find(attempt.key) != nullptr;
   return !psk_used && SSL_get0_peer_certificate(ssl) != nullptr &&
          SSL_get_verify_result(ssl) == X509_V_OK;

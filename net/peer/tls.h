@@ -1,10 +1,10 @@
-// net/peer/tls.h - TLS 1.3 between peers: with a key of the cluster as external pre-shared key, or
-// with certificates of its authority.
+// net/peer/tls.h - TLS 1.3 between peers: with a cluster key as external pre-shared key, or with
+// certificates of its authority.
 //
-// Always with ephemeral key exchange (so a key that leaks later opens no recorded traffic), no
-// tickets, no early data; with a key one cipher suite (its hash must be the PSK's). A peer that
-// offers the one where the other is asked for is refused twice over: nothing is trusted, and
-// proved() is asked after the handshake. Includes Asio: for the sources of net alone.
+// Always with ephemeral key exchange (so a key that leaks later opens no recorded traffic), without
+// tickets and early data; with a key there is one cipher suite (its hash must be the PSK's). A peer
+// that offers the wrong kind of proof is refused twice: nothing is trusted, and proved() is checked
+// after the handshake. Includes Asio: for the sources of net only.
 #pragma once
 
 #include <boost/asio/ssl/context.hpp>
@@ -19,17 +19,17 @@
 
 namespace gossipd {
 
-// What one handshake learnt on the way, for the sentence about its failure.
+// What one handshake has learnt, for the sentence about its failure.
 struct TlsAttempt {
-  std::uint64_t key = 0;         // outbound: to offer; inbound: that the peer offered and we hold
+  std::uint64_t key = 0;         // outbound: offered; inbound: offered by the peer and held by us
   std::string identity;          // outbound: of that key
   std::string unknown_identity;  // inbound: the peer named this key, not ours
-  std::string refused_certificate;  // whose it is and what is wrong with it
+  std::string refused_certificate;  // its subject and its defect
 };
 
-// Nothing before TLS 1.3, and each session from the start: no tickets, no cache.
+// At least TLS 1.3, every session from the start: no tickets, no cache.
 void require_fresh_tls_1_3(SSL_CTX* context);
-// OpenSSL's verify callback: notes in the TlsAttempt what was wrong, and changes nothing.
+// OpenSSL's verify callback: notes the defect in the TlsAttempt and changes nothing.
 int remember_refused_certificate(int good, X509_STORE_CTX* chain);
 
 class TlsContext {
@@ -40,10 +40,10 @@ class TlsContext {
   TlsContext& operator=(const TlsContext&) = delete;
 
   [[nodiscard]] boost::asio::ssl::context& context() { return context_; }
-  [[nodiscard]] bool has_keys() const { return keys_.has_value(); }  // no: certificates
-  // What to dial with, one after the other; with certificates the one word that no key is offered.
+  [[nodiscard]] bool has_keys() const { return keys_.has_value(); }  // otherwise certificates
+  // The keys to dial with, in order; with certificates a single 0, which offers none.
   [[nodiscard]] std::vector<std::uint64_t> keys_to_offer() const;
-  void set_keys(Keyring keys);  // of handshakes from now on; for a context that has keys
+  void set_keys(Keyring keys);  // for later handshakes; only for a context that has keys
   // `attempt` must outlive the handshake.
   static void attach(SSL* ssl, TlsAttempt& attempt);
   // After a handshake: the peer holds a key that is still ours, or a certificate of the authority.
@@ -59,7 +59,7 @@ class TlsContext {
   [[nodiscard]] Error explain_certificate(const boost::system::error_code& error,
                                           const TlsAttempt& attempt) const;
 
-  std::optional<Keyring> keys_;  // one of the two
+  std::optional<Keyring> keys_;  // either keys or certificates
   std::optional<PeerCertificates> certificates_;
   boost::asio::ssl::context context_;
 };

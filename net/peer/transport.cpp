@@ -22,7 +22,7 @@ namespace asio = boost::asio;
 namespace {
 
 constexpr auto as_values = asio::as_tuple(asio::use_awaitable);
-constexpr std::chrono::milliseconds accept_retry_delay{100};  // out of file descriptors, mostly
+constexpr std::chrono::milliseconds accept_retry_delay{100};  // usually out of file descriptors
 
 struct Listener {
   explicit Listener(tcp::acceptor acceptor_in)
@@ -31,23 +31,22 @@ struct Listener {
   asio::steady_timer retry;
 };
 
-// An inbound connection that has said nothing yet. It costs a descriptor and no more: TLS begins
-// with its first byte.
+// A silent inbound connection. It costs only a descriptor, since TLS begins with its first byte.
 struct Silent {
   explicit Silent(tcp::socket socket_in) : socket(std::move(socket_in)) {}
   tcp::socket socket;
-  std::optional<Error> ended;  // by us, and why
+  std::optional<Error> ended;  // by us, with the reason
 
   void end(const Error& why) {
     if (!ended) ended = why;
     error_code ignored;
-    // a reset leaves nothing behind in the kernel
+    // a reset leaves nothing in the kernel
     socket.set_option(asio::socket_base::linger(true, 0), ignored);
     socket.close(ignored);
   }
 };
 
-// What stop() must be able to interrupt of a dial before it has a session.
+// The part of a dial, before its session, that stop() must interrupt.
 struct Dial {
   explicit Dial(asio::io_context& io) : socket(io), waiting(io) {}
   tcp::socket socket;
@@ -88,7 +87,7 @@ Error connect_error(const Endpoint& peer, const tcp::endpoint& address, const er
 }
 
 void configure(tcp::socket& socket, const PeerLimits& limits) {
-  error_code ignored;  // a connection without these is slower, not wrong
+  error_code ignored;  // without these options a connection is only slower
   socket.set_option(tcp::no_delay(true), ignored);
   socket.set_option(asio::socket_base::keep_alive(true), ignored);
   // Queued bulk data waits here, where control messages can overtake it, not in the kernel.
@@ -147,7 +146,7 @@ class PeerTransport::Impl : public std::enable_shared_from_this<PeerTransport::I
   std::shared_ptr<TransportShared> shared_;
   std::list<std::shared_ptr<Listener>> listeners_;
   std::list<Dial> dials_;
-  // all that are inbound and not open: silent_, and handshakes_ of the sessions
+  // all inbound and not open: silent_ and handshakes_
   Admission admission_;
   std::map<SessionId, std::shared_ptr<Silent>> silent_;
   std::size_t handshakes_ = 0;
@@ -178,7 +177,7 @@ asio::awaitable<void> PeerTransport::Impl::accept_loop([[maybe_unused]] Self sel
       continue;
     }
     if (error == asio::error::connection_aborted) continue;
-    // Out of file descriptors, mostly: who waits and has shown least gives up its own.
+    // Usually out of file descriptors: the weakest waiting connection gives up its own.
     if (const auto gone = admission_.give_up_one()) cut_waiting(*gone);
     listener->retry.expires_after(accept_retry_delay);
     (void)co_await listener->retry.async_wait(as_values);
@@ -188,7 +187,7 @@ asio::awaitable<void> PeerTransport::Impl::accept_loop([[maybe_unused]] Self sel
 void PeerTransport::Impl::admit(tcp::socket socket) {
   error_code error;
   const tcp::endpoint remote = socket.remote_endpoint(error);
-  if (error) return;  // gone again before we looked
+  if (error) return;  // already gone
   if (is_full())
     return reject(to_endpoint(remote),
                   Error{"too-many", "this node has as many connections as it may"});
@@ -199,7 +198,7 @@ void PeerTransport::Impl::admit(tcp::socket socket) {
   shared_->tasks.spawn(welcome(shared_from_this(), id, silent, remote));
 }
 
-// Whose place was given to another.
+// A connection whose place was given to another.
 void PeerTransport::Impl::cut_waiting(SessionId id) {
   if (const auto silent = silent_.find(id); silent != silent_.end())
     return silent->second->end(crowded_out_error());
@@ -264,7 +263,7 @@ void PeerTransport::Impl::know(const std::string& host) {
 std::shared_ptr<Session> PeerTransport::Impl::add_session(SessionId id, tcp::socket socket,
                                                           bool outbound, const Endpoint& dialled) {
   configure(socket, shared_->limits);
-  error_code ignored;  // an address that is gone stays empty; the handshake then fails
+  error_code ignored;  // unknown if the connection is gone; the handshake then fails
   const SessionInfo info{.outbound = outbound,
                          .dialled = dialled,
                          .local = to_endpoint(socket.local_endpoint(ignored)),
@@ -293,8 +292,7 @@ asio::awaitable<void> PeerTransport::Impl::dial_loop([[maybe_unused]] Self self,
   if (error) fail_dial(peer, *error);
 }
 
-// Tries each address in turn. What an address that answered had to say counts for more than that
-// another one did not.
+// Tries each address in turn. The reason of an address that answered outranks another's silence.
 asio::awaitable<std::optional<Error>> PeerTransport::Impl::dial_host(Endpoint peer, Dial& dial) {
   const auto addresses = co_await resolve(peer, shared_->limits.resolve_timeout, dial.waiting);
   if (stopping_) co_return stopping_error();
@@ -302,7 +300,7 @@ asio::awaitable<std::optional<Error>> PeerTransport::Impl::dial_host(Endpoint pe
   std::optional<Error> failure;
   bool answered = false;
   for (std::size_t i = 0; i < addresses->size() && i < shared_->limits.addresses_max; ++i) {
-    // A peer that has not been told of the key in use is asked with the others.
+    // A peer that does not know the key in use yet is asked with the others.
     const std::vector<std::uint64_t> keys = keys_to_offer();
     for (const std::uint64_t key : keys) {
       auto error = co_await connect(peer, (*addresses)[i], dial);

@@ -1,9 +1,10 @@
-// net/peer/transport.h - connections to other nodes: whole messages in two lanes, over TLS or not.
+// net/peer/transport.h - connections to other nodes: whole messages in two lanes, plain or over
+// TLS.
 //
-// A session is one TCP connection. Both ends prove that they hold one key of the cluster (TLS 1.3
-// with an external PSK), or each a certificate of its authority, before it opens; without either
-// everything is plain and confined to loopback. The control lane overtakes the bulk lane at every
-// chunk, so a large delta on a thin link delays no heartbeat. Every queue is bounded: a peer that
+// A session is one TCP connection. Before it opens, both ends prove that they hold a key of the
+// cluster (TLS 1.3 with an external PSK) or a certificate of its authority; without either,
+// connections are plain and confined to loopback. The control lane overtakes the bulk lane at every
+// chunk, so a large delta on a thin link delays no heartbeat. Every queue is bounded; a peer that
 // does not drain its session loses it.
 //
 // Loop thread only. No call below calls back into the handler: callbacks come from the loop,
@@ -35,9 +36,9 @@ struct PeerLimits {
   std::size_t control_queue_max = 1024;
   std::size_t bulk_queue_bytes_max = 16 * 1024 * 1024;  // bytes waiting to be written, per session
   std::size_t sessions_max = 256;                       // open, or dialled and in handshake
-  // inbound, not yet open; as many again of members (admission.h)
+  // inbound and not yet open, from strangers and as many from members (admission.h)
   std::size_t handshakes_max = 128;
-  // of these from one IPv4 address or IPv6 network
+  // the same, from one IPv4 address or IPv6 network
   std::size_t handshakes_per_source_max = 16;
   std::size_t dials_max = 64;     // under way at once
   std::size_t addresses_max = 8;  // tried per host name
@@ -52,9 +53,9 @@ struct PeerLimits {
 
 struct SessionInfo {
   bool outbound = false;
-  Endpoint dialled;  // as given to dial(); empty for inbound
+  Endpoint dialled;  // as given to dial(); empty if inbound
   Endpoint local;    // this end's address on the connection
-  Endpoint remote;   // the other end's: numeric, and for inbound not a port to dial
+  Endpoint remote;   // the other end's; numeric; not a port to dial if inbound
 };
 
 // Implemented by the driver. Every Error is {stable code, sentence for people}.
@@ -66,18 +67,18 @@ class PeerHandler {
   // with the peer's words; "cut"; "write-stalled"; "control-queue-full"; "bulk-queue-full";
   // "frame-…".
   virtual void on_session_closed(SessionId, const Error& reason) = 0;
-  // The dial came to nothing. Codes: "resolve", "connect-refused", "connect-timeout", "connect",
+  // The dial failed. Codes: "resolve", "connect-refused", "connect-timeout", "connect",
   // "wrong-key", "wrong-certificate", "peer-speaks-plain", "peer-speaks-tls", "tls", "not-a-peer",
   // "frame-version", "handshake-timeout", "handshake-cut", "plain-not-loopback", "too-many",
   // "stopping".
   virtual void on_dial_failed(const Endpoint& dialled, const Error& reason) = 0;
   // `message` is valid during the call only.
   virtual void on_message(SessionId, Lane, std::span<const std::byte> message) = 0;
-  // Something arrived, perhaps not yet a whole message: a sign of life. Once per read.
+  // Bytes arrived, a sign of life, even if no whole message did. Once per read.
   virtual void on_bytes(SessionId) = 0;
-  // `bytes` of the bulk queue have gone to the kernel: room for as much.
+  // `bytes` of the bulk queue went to the kernel, so there is room for as many.
   virtual void on_bulk_sent(SessionId, std::size_t bytes) = 0;
-  // Somebody connected and did not become a session. Same codes as on_dial_failed.
+  // An inbound connection did not become a session. Same codes as on_dial_failed.
   virtual void on_rejected_inbound(const Endpoint& remote, const Error& reason) = 0;
 };
 
@@ -109,43 +110,43 @@ class PeerTransport {
   // Certificates instead of keys; there are no sessions by key then.
   PeerTransport(EventLoop& loop, PeerHandler& handler, const PeerCertificates& certificates,
                 PeerLimits limits = {});
-  // Drops whatever is still open, silently. stop() first is the polite way.
+  // Drops what is still open, silently; call stop() first to end politely.
   ~PeerTransport();
   PeerTransport(const PeerTransport&) = delete;
   PeerTransport& operator=(const PeerTransport&) = delete;
 
-  // Accepts peers there; may be called more than once. Host "" or "*" means every address, IPv6
-  // and IPv4; port 0 lets the system choose. Returns what was bound. Errors: "listen",
-  // "plain-not-loopback", each saying the way out.
+  // Accepts peers; may be called more than once. Host "" or "*" means every address, IPv6 and IPv4;
+  // port 0 lets the system choose. Returns what was bound. Errors: "listen", "plain-not-loopback",
+  // each with a remedy.
   [[nodiscard]] Result<Endpoint> listen(const Endpoint& where);
 
-  // Connections from there wait in places of their own, which no stranger takes (admission.h). Each
-  // host that has opened a session is known by itself. No effect for a name.
+  // Connections from this host wait in places that strangers cannot take (admission.h). A host that
+  // has opened a session is added automatically. No effect for a name.
   void know(const std::string& host);
 
   // Ends in exactly one of on_session_open (with `dialled` = peer) and on_dial_failed.
   void dial(const Endpoint& peer);
 
-  // Queues one message (not empty, within the lane's maximum). False if the session is not open:
-  // then nothing was queued. A full queue closes the session, and is false too.
+  // Queues one message (not empty, within the lane's maximum). False if the session is not open,
+  // and nothing is queued. A full queue closes the session and returns false.
   bool send(SessionId session, Lane lane, SharedBytes message);
   [[nodiscard]] std::size_t bulk_queue_bytes(SessionId session) const;  // 0 if not open
 
-  // Sends what waits in the control lane (not bulk), tells the peer the reason, then closes; all
+  // Sends the waiting control messages (not bulk), tells the peer the reason, then closes, all
   // within close_timeout. No effect on a session that is not open.
   void close(SessionId session, const Error& reason);
 
-  // From now on these are the keys; the transport must have had some from the start. Sessions under
-  // a key that is not among them are closed ("key-retired").
+  // Replaces the keys; the transport must have had some from the start. Sessions under other keys
+  // are closed ("key-retired").
   void set_keys(const Keyring& keys);
   [[nodiscard]] std::map<std::uint64_t, std::size_t> sessions_by_key() const;  // open ones
-  // The same with certificates, for a transport that began with some: sessions whose peer would be
-  // refused now are closed, and those in handshake fail ("certificate").
+  // Replaces the certificates of a transport that began with some. Sessions whose peer would now be
+  // refused are closed, and those in handshake fail ("certificate").
   void set_certificates(const PeerCertificates& certificates);
 
   // Stops listening and dialling, closes every session as by close(), then calls `done` once from
-  // the loop, when nothing of the transport runs any more. A look-up in the system's resolver
-  // cannot be interrupted: its answer is ignored, but ~EventLoop waits for it.
+  // the loop when nothing of the transport is running. A look-up in the system's resolver cannot be
+  // interrupted: its answer is ignored, but ~EventLoop waits for it.
   void stop(std::function<void()> done);
 
   [[nodiscard]] const PeerCounters& counters() const;
@@ -155,7 +156,7 @@ class PeerTransport {
 
  private:
   class Impl;
-  std::shared_ptr<Impl> impl_;  // shared with the coroutines under way
+  std::shared_ptr<Impl> impl_;  // shared with the running coroutines
 };
 
 }  // namespace gossipd
