@@ -79,7 +79,7 @@ double consensus_distance(std::span<const RoundLink> links, std::size_t others) 
   return count_open(links) == 0 && others > 0 ? 1.0 : most;
 }
 
-// ---- the trainer ---------------------------------------------------------------------------------
+// ---- the trainer --------------------------------------------------------------------------------
 
 void ExchangeRound::prepare(RoundBuffers buffers, Step step) {
   GOSSIPD_ASSERT(stage_ == Stage::resting && buffers.base.size() == schema_.floats());
@@ -163,7 +163,7 @@ bool ExchangeRound::recalls(std::span<const RoundLink> links) {
   return recalled_;
 }
 
-// ---- when a round begins -------------------------------------------------------------------------
+// ---- when a round begins ------------------------------------------------------------------------
 
 bool ExchangeRound::has_reason(const RoundContext& context) const {
   if (is_training(context) || trainer_runs_) return true;
@@ -210,7 +210,7 @@ Duration ExchangeRound::final_pause() const {
   return from_seconds(std::clamp(final_pause_steps * last_.step_seconds, 0.0, final_pause_max_s));
 }
 
-// ---- the stages ----------------------------------------------------------------------------------
+// ---- the stages ---------------------------------------------------------------------------------
 
 RoundOutcome ExchangeRound::work(const RoundContext& context) {
   RoundOutcome outcome;
@@ -330,7 +330,7 @@ std::size_t ExchangeRound::hand_back(const RoundContext& context, RoundOutcome& 
   return count;
 }
 
-// ---- on which links ------------------------------------------------------------------------------
+// ---- on which links -----------------------------------------------------------------------------
 
 void ExchangeRound::list_links(const RoundContext& context) {
   peers_.clear();
@@ -397,7 +397,7 @@ void ExchangeRound::next_link(const RoundContext& context) {
   begin_turn(*item, opening.decision, context);
 }
 
-// ---- what is said --------------------------------------------------------------------------------
+// ---- what is said -------------------------------------------------------------------------------
 
 double ExchangeRound::final_threshold() const {
   return final_threshold_share * policy_.consensus_bound;
