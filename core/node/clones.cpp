@@ -144,10 +144,10 @@ void NodeImpl::take_another_id(const Cloned& notice, Instant now) {
   fresh.id = NodeId{XXH3_64bits(seed, sizeof seed) | 1};
   fresh.cluster = state_.cluster;
   fresh.job = state_.job;
-  fresh.budget = state_.budget;
+  fresh.budget = progress_.budget();
   fresh.samples_per_second = own_rate_;
   fresh.former_id = state_.id;
-  fresh.former_samples = state_.former_samples + trained_samples_;
+  fresh.former_samples = progress_.trained_under_all_ids();
   for (const auto& [id, entry] : directory_.entries()) fresh.members.push_back(entry.record);
   for (MemberRecord& record : fresh.members)
     if (record.id == state_.id) record.address = notice.keeper, record.name = config_.name;

@@ -145,8 +145,7 @@ void NodeImpl::merge_records(const std::vector<MemberRecord>& records, Instant n
 // After a restart from an old disk the others know more of this node's samples than it does.
 void NodeImpl::recover_samples() {
   const Samples known = directory_.self().samples;
-  if (known <= own_samples()) return;
-  samples_extra_ = known - std::min(known, trained_samples_);
+  if (!progress_.recover(known)) return;
   log(Level::info, "event=own-samples-recovered samples=" + std::to_string(known));
 }
 

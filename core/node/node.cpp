@@ -26,6 +26,8 @@ NodeImpl::NodeImpl(NodeConfig config, NodeState state, Instant now)
                .newcomer = state_.own_samples == 0 && state_.samples_per_second == 0,
                .now = now},
               state_.budget.revision),
+      progress_(
+          {.own = state_.own_samples, .former = state_.former_samples, .budget = state_.budget}),
       detector_(config_.membership, now),
       round_(config_.exchange, schema_),
       balancer_(config_.balance) {
@@ -33,7 +35,6 @@ NodeImpl::NodeImpl(NodeConfig config, NodeState state, Instant now)
   started_ = now;
   if (config_.name.size() > name_bytes_max) config_.name.resize(name_bytes_max);
   state_.incarnation = std::min(state_.incarnation, counter_max - 2) + 1;
-  samples_extra_ = state_.own_samples;
   instance_ = make_instance(state_.incarnation, Random(config_.random_seed ^ instance_salt).next());
   if (state_.former_id != NodeId{})
     cloned_ = "this node was " + to_hex(state_.former_id) +
@@ -56,7 +57,8 @@ void NodeImpl::set_phase(Phase phase, const std::string& why) {
 }
 
 void NodeImpl::persist() {
-  state_.own_samples = own_samples();
+  state_.own_samples = progress_.own();
+  state_.budget = progress_.budget();
   state_.samples_per_second = own_rate_;
   persist_due_ = false;
   NodeState state = state_;
@@ -103,7 +105,7 @@ void NodeImpl::renew_own_record(Instant now) {
   record.incarnation = std::max(state_.incarnation, known ? known->record.incarnation : 0);
   record.state = phase_ == Phase::left ? MemberState::left : MemberState::alive;
   record.phase = phase_;
-  record.samples = std::max(own_samples(), known ? known->record.samples : 0);
+  record.samples = std::max(progress_.own(), known ? known->record.samples : 0);
   record.step = round_.last().step;
   if (round_.last().step_seconds > 0 && round_.last().batch > 0) {
     // a node that restarts without a rate can judge nobody's claims
@@ -118,7 +120,7 @@ void NodeImpl::renew_own_record(Instant now) {
   record.batch = round_.last().batch;
   record.loss = round_.last().loss;
   record.consensus_distance = own_consensus_distance();
-  record.budget = state_.budget;
+  record.budget = progress_.budget();
   if (known == nullptr) return directory_.set_self(std::move(record), true, now);
   const MemberRecord& said = known->record;
   const double bound = config_.exchange.consensus_bound;
@@ -150,7 +152,7 @@ double NodeImpl::own_consensus_distance() const {
 void NodeImpl::on_job(std::string document, JobHash hash, Samples budget_samples, Instant now) {
   GOSSIPD_ASSERT(document.size() <= job_bytes_max);
   job_document_ = std::move(document);
-  budget_samples_ = state_.budget.revision > 0 ? state_.budget.samples : budget_samples;
+  progress_.on_job(budget_samples);
   const bool fresh = state_.job != hash;
   state_.job = hash;
   if (fresh) persist();
@@ -174,9 +176,7 @@ void NodeImpl::on_model_ready(Schema schema, RoundBuffers buffers, bool has_mode
       std::make_unique<TransferGuard>(config_.exchange.transfer_reach, schema_.blocks().size());
   model_ready_ = true;
   has_model_ = has_model || !config_.exchange.enabled;
-  trained_samples_ = under_this_id(own_samples);
-  const Samples known = std::max(state_.own_samples, directory_.self().samples);
-  samples_extra_ = known - std::min(known, trained_samples_);
+  progress_.on_trainer_ready(own_samples, std::max(state_.own_samples, directory_.self().samples));
   grace_until_ = now + config_.membership.isolation_grace;
   for (auto& [id, session] : sessions_)
     if (session.established) send_ready(session, now);
@@ -187,7 +187,7 @@ void NodeImpl::on_model_ready(Schema schema, RoundBuffers buffers, bool has_mode
         found != sessions_.end() && found->second.established)
       try_open(found->second, now);
   publish_progress(now);
-  if (state_.budget.revision > 0) emit(BudgetEffect{budget_samples_});
+  if (progress_.budget().revision > 0) emit(BudgetEffect{progress_.in_force()});
   if (phase_ == Phase::left) return;
   if (!has_model_) {
     set_phase(established_sessions() > 0 ? Phase::syncing : Phase::joining,
@@ -489,10 +489,10 @@ NodeView NodeImpl::view(Instant now) const {
   view.isolated = directory_.entries().size() > 1 && established_sessions() == 0;
   view.job = state_.job;
   view.schema = model_ready_ ? schema_.hash() : SchemaHash{};
-  view.own_samples = own_samples();
-  view.cluster_samples = own_samples() + directory_.others_samples();
-  view.cluster_samples_estimate = own_samples() + others_estimate(now);
-  view.budget_samples = budget_samples_;
+  view.own_samples = progress_.own();
+  view.cluster_samples = progress_.own() + directory_.others_samples();
+  view.cluster_samples_estimate = progress_.own() + others_estimate(now);
+  view.budget_samples = progress_.in_force();
   view.step = round_.last().step;
   view.loss = round_.last().loss;
   view.learning_rate = round_.last().learning_rate;
@@ -502,7 +502,7 @@ NodeView NodeImpl::view(Instant now) const {
   view.consensus_distance = own_consensus_distance();
   view.link_steps = round_.link_steps();
   view.claims_refused = claims_.refused();
-  view.overridden = overridden_;
+  view.overridden = progress_.overridden();
   view.cloned = cloned_;
   view.steps_taken_back = round_.own_steps().guard().jumps();
   view.waiting_for =

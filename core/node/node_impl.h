@@ -33,6 +33,7 @@
 #include "core/node/model_assembly.h"
 #include "core/node/model_weight.h"
 #include "core/node/path_watch.h"
+#include "core/node/progress.h"
 #include "core/node/round_trip.h"
 #include "core/wire/control.h"
 
@@ -139,11 +140,6 @@ class NodeImpl {
   void recover_samples();
   [[nodiscard]] bool steps_allowed() const { return phase_ == Phase::training; }
   [[nodiscard]] bool exchanging() const;
-  [[nodiscard]] Samples own_samples() const { return trained_samples_ + samples_extra_; }
-  // The trainer's counter goes on where this node gave an id up.
-  [[nodiscard]] Samples under_this_id(Samples trained) const {
-    return trained - std::min(trained, state_.former_samples);
-  }
   [[nodiscard]] double own_consensus_distance() const;
   [[nodiscard]] std::size_t open_links() const;
 
@@ -224,7 +220,6 @@ class NodeImpl {
 
   // budget.cpp
   [[nodiscard]] Samples others_estimate(Instant now) const;
-  [[nodiscard]] Samples beyond_trainer(Instant now) const;
   [[nodiscard]] bool most_have_finished() const;
   void publish_progress(Instant now);
   void check_progress(Instant now);
@@ -283,7 +278,6 @@ class NodeImpl {
 
   // job and model
   std::string job_document_;
-  Samples budget_samples_ = 0;  // in force: the job's, or state_.budget's
   JobTransfer transfer_;
   Schema schema_;
   ModelAssembly assembly_;    // of a model, while this node has none
@@ -292,9 +286,6 @@ class NodeImpl {
   Instant grace_until_{};
 
   // progress
-  Samples trained_samples_ = 0;   // the trainer's own counter
-  Samples samples_extra_ = 0;     // what peers or the disk know beyond it
-  Samples others_published_ = 0;  // last ProgressEffect
   ModelWeight weight_;
   Instant finish_deadline_{};
   Instant leave_deadline_{};
@@ -306,9 +297,7 @@ class NodeImpl {
   // membership
   Directory directory_;
   Claims claims_;
-  double own_rate_ = 0;            // samples/s when this node last trained
-  bool commanded_budget_ = false;  // the budget in force is an operator's, given here
-  std::string overridden_;
+  double own_rate_ = 0;           // samples/s when this node last trained
   std::uint64_t instance_ = 0;    // of this process
   Instances instances_;           // of the others'
   std::set<NodeId> said_cloned_;  // members that say that this node is to give its id up
@@ -317,6 +306,7 @@ class NodeImpl {
   std::map<NodeId, Neighbour> neighbours_;
   std::map<Endpoint, DialState> dials_;
   DialBudget dial_budget_;
+  Progress progress_;
   FailureDetector detector_;
   Instant next_rotation_{};
   bool rotating_ = false;  // the next link that opens replaces one

@@ -53,7 +53,7 @@ void NodeImpl::work(Instant now) {
 
 void NodeImpl::on_snapshot(Snapshot snapshot, Instant now) {
   GOSSIPD_ASSERT(model_ready_);
-  trained_samples_ = std::max(trained_samples_, under_this_id(snapshot.samples));
+  progress_.on_snapshot(snapshot.samples);
   round_.on_snapshot(std::move(snapshot), open_links(), now);
   balance();
   if (!round_.last().finite) return on_round(round_.on_not_finite(steps_allowed()), now);

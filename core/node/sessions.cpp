@@ -224,7 +224,8 @@ void NodeImpl::handle(Session& session, Control message, Instant now) {
   if (!session.established)
     return refuse(session, Error{"handshake", "a message came before the handshake was done"}, now);
   if (std::get_if<JobRequest>(&message)) {
-    if (!job_document_.empty()) send(session, JobOffer{state_.job, budget_samples_, job_document_});
+    if (!job_document_.empty())
+      send(session, JobOffer{state_.job, progress_.in_force(), job_document_});
   } else if (auto* offer = std::get_if<JobOffer>(&message)) {
     if (state_.job != JobHash{}) return;
     if (JobHash{XXH3_64bits(offer->document.data(), offer->document.size())} != offer->hash)
@@ -233,7 +234,7 @@ void NodeImpl::handle(Session& session, Control message, Instant now) {
           Error{"job-corrupt", "the job's text does not have the hash it was offered with"}, now);
     state_.job = offer->hash;
     job_document_ = offer->document;
-    budget_samples_ = state_.budget.revision > 0 ? state_.budget.samples : offer->budget_samples;
+    progress_.on_job(offer->budget_samples);
     persist();
     set_phase(Phase::preparing, "the job has arrived from " + who(session));
     emit(JobEffect{job_document_, state_.job});

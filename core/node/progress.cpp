@@ -1,0 +1,72 @@
+#include "core/node/progress.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/membership/plausibility.h"
+
+namespace gossipd {
+
+// The trainer's counter goes on where this node gave an id up.
+Samples Progress::under_this_id(Samples counter) const {
+  return counter - std::min(counter, former_);
+}
+
+void Progress::on_trainer_ready(Samples counter, Samples known) {
+  trained_ = under_this_id(counter);
+  beyond_counter_ = known - std::min(known, trained_);
+}
+
+void Progress::on_snapshot(Samples counter) {
+  trained_ = std::max(trained_, under_this_id(counter));
+}
+
+bool Progress::recover(Samples known) {
+  if (known <= own()) return false;
+  beyond_counter_ = known - std::min(known, trained_);
+  return true;
+}
+
+// All but what this node's trainer counts itself. What it trained on under a former id is among
+// the others'.
+Samples Progress::beyond_trainer(Samples others) const {
+  const Samples all = others + beyond_counter_;
+  return std::max(told_trainer_, all - std::min(all, former_));
+}
+
+std::optional<Samples> Progress::news_for_trainer(Samples others) {
+  const Samples beyond = beyond_trainer(others);
+  if (beyond == told_trainer_) return std::nullopt;
+  return told_trainer_ = beyond;
+}
+
+bool Progress::is_spent(Samples others) const {
+  return in_force() > 0 && trained_ + former_ + beyond_trainer(others) >= in_force();
+}
+
+Result<Budget> Progress::extended_by(Samples more, Samples others) const {
+  const Samples base = std::max(in_force(), own() + others);
+  if (more == 0 || more > budget_samples_max - std::min(budget_samples_max, base))
+    return Error{"bad-budget", "the budget would be more than " +
+                                   std::to_string(budget_samples_max) +
+                                   " samples, or no larger; extend by less"};
+  return Budget{budget_.revision + 1, base + more};
+}
+
+std::optional<Budget> Progress::ended_now(Samples others) const {
+  const Samples done = own() + others;
+  if (done >= in_force()) return std::nullopt;
+  return Budget{budget_.revision + 1, std::max<Samples>(done, 1)};
+}
+
+std::optional<std::string> Progress::override_command(const Budget& by, const std::string& name,
+                                                      NodeId id) {
+  if (!std::exchange(commanded_, false)) return std::nullopt;
+  const std::string now = std::to_string(by.samples), before = std::to_string(budget_.samples);
+  overridden_ = "extend: " + name + " (" + to_hex(id) + ") says a later budget, of " + now +
+                " samples instead of " + before + "; extend again if that is wrong";
+  return "event=command-overridden command=extend peer=" + to_hex(id) + " samples=" + now +
+         " instead_of=" + before;
+}
+
+}  // namespace gossipd

@@ -1,0 +1,88 @@
+// core/node/progress.h - how many samples the cluster has trained on, and how many it is to.
+//
+// The problem: a node's own count is spread over its trainer's counter, what a restart lost and the
+// others remember, and what it trained on under a former id; the others' counts are old by
+// different times. Schedule and end of the job follow the sum, and a trainer that has been told a
+// sum cannot be told less. The budget is the job's until an operator, or an early stop, sets
+// another.
+//
+// The answer: one owner for these counts, which takes the estimate for the other members as an
+// argument and says what the trainer is to know. A later budget wins, whoever says it; an operator
+// whose command it replaces is told. Pure; core strand. All counts are samples.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "core/base/result.h"
+#include "core/membership/member.h"
+
+namespace gossipd {
+
+class Progress {
+ public:
+  // What a restart brings along.
+  struct Start {
+    Samples own = 0;     // as this id last published
+    Samples former = 0;  // of the trainer's counter: trained on under former ids
+    Budget budget;       // revision 0: the job's own
+  };
+  explicit Progress(const Start& start)
+      : beyond_counter_(start.own), former_(start.former), budget_(start.budget) {}
+
+  // ---- this node's own samples ----
+  // Never falls.
+  [[nodiscard]] Samples own() const { return trained_ + beyond_counter_; }
+  // The trainer stands, at this counter; `known`: own samples that disk or members know of.
+  void on_trainer_ready(Samples counter, Samples known);
+  void on_snapshot(Samples counter);
+  // Members know of so many own samples. True: that is more than this node knew.
+  bool recover(Samples known);
+  // What the next id of this node takes over as its `former`.
+  [[nodiscard]] Samples trained_under_all_ids() const { return former_ + trained_; }
+
+  // ---- the cluster's; `others`: estimate for all other members ----
+  // What the trainer is to be told has been trained on elsewhere, if that is news to it.
+  [[nodiscard]] std::optional<Samples> news_for_trainer(Samples others);
+  // The budget is spent, by what the trainer was told or is to be told: a trainer that has stopped
+  // would be asked for steps for nothing, round after round.
+  [[nodiscard]] bool is_spent(Samples others) const;
+
+  // ---- the budget ----
+  // The job's own; 0: no end.
+  void on_job(Samples budget) { job_budget_ = budget; }
+  [[nodiscard]] Samples in_force() const {
+    return budget_.revision > 0 ? budget_.samples : job_budget_;
+  }
+  [[nodiscard]] const Budget& budget() const { return budget_; }
+  void set(const Budget& budget) { budget_ = budget; }
+  // `others` is a lower bound here: what members have said.
+  [[nodiscard]] bool leaves_room(Samples others) const { return own() + others < in_force(); }
+  // A budget beyond the one in force, or beyond what has been trained on already. Error
+  // "bad-budget" if that cannot be.
+  [[nodiscard]] Result<Budget> extended_by(Samples more, Samples others) const;
+  // What has been trained on is all that is to be; none: the budget is spent.
+  [[nodiscard]] std::optional<Budget> ended_now(Samples others) const;
+  // An operator here has set the budget in force.
+  void note_command() { commanded_ = true, overridden_.clear(); }
+  // A later budget is said by a member: log words if a command here is in force no more.
+  [[nodiscard]] std::optional<std::string> override_command(const Budget& by,
+                                                            const std::string& name, NodeId id);
+  // Words for the operator: the last command that is in force no more, and why; empty: none.
+  [[nodiscard]] const std::string& overridden() const { return overridden_; }
+
+ private:
+  [[nodiscard]] Samples under_this_id(Samples counter) const;
+  [[nodiscard]] Samples beyond_trainer(Samples others) const;
+
+  Samples trained_ = 0;         // the trainer's counter, less `former_`
+  Samples beyond_counter_ = 0;  // own samples that only disk or members know of
+  Samples former_ = 0;
+  Samples told_trainer_ = 0;  // trained on elsewhere, as the trainer knows; never falls
+  Samples job_budget_ = 0;
+  Budget budget_;  // in force if its revision is not 0
+  bool commanded_ = false;
+  std::string overridden_;
+};
+
+}  // namespace gossipd

@@ -1,0 +1,233 @@
+// A snapshot's way through the exchange, driven alone: two rounds, the two ends of one link, and a
+// test that carries messages and updates.
+#include <doctest/doctest.h>
+
+#include <limits>
+#include <memory>
+
+#include "core/node/exchange_round.h"
+#include "core/wire/protocol.h"
+
+using namespace gossipd;
+
+namespace {
+
+using Floats = std::vector<float>;
+using Kind = RoundOutcome::Kind;
+
+Instant at(double s) { return Instant{} + from_seconds(s); }
+
+const Schema& schema() {
+  static const Schema one = *Schema::build({Segment{.name = "w", .shape = {8}, .size = 8}});
+  return one;
+}
+
+ExchangePolicy policy_of() {
+  ExchangePolicy policy;
+  policy.codec = policy.keyframe_codec = policy.consensus_codec = Codec{CodecId::fp32};
+  policy.period_steps = 1;
+  policy.round_steps = 1;
+  policy.outer_momentum = 0;
+  return policy;
+}
+
+// One node's part: its round, its end of the link, and a trainer that does as it is told.
+struct End {
+  ExchangePolicy policy = policy_of();
+  Directory directory;
+  Random random{1};
+  ExchangeRound round{policy, schema()};
+  NodeId peer;
+  Link link;
+  Floats model;
+  Step step = 0;
+  Phase phase = Phase::training;
+  bool connected = true;
+  std::size_t outstanding = 0;
+  std::vector<SharedBytes> outbox;
+
+  End(NodeId self, NodeId other, float value)
+      : directory(self), peer(other), link(self, other, schema(), policy), model(8, value) {
+    MemberRecord record;
+    record.id = self;
+    record.incarnation = 1;
+    directory.set_self(std::move(record), true, at(0));
+    round.prepare(make_round_buffers(8), Step{0});
+    apply(round.begin(true));
+  }
+
+  void apply(Update update) {
+    for (std::size_t i = 0; i < model.size(); ++i)
+      model[i] = update.replace ? update.values[i] : model[i] + update.values[i];
+    given = std::move(update);
+  }
+
+  RoundContext context(std::vector<RoundLink>& links, double now) {
+    links.clear();
+    links.push_back(
+        {.peer = peer, .link = link, .connected = connected, .outstanding = outstanding});
+    return {
+        .now = at(now), .phase = phase, .links = links, .directory = directory, .random = random};
+  }
+
+  // A step that leaves the model as it is, then its snapshot.
+  void give_snapshot(double now) {
+    Snapshot snapshot;
+    snapshot.model = std::exchange(given.values, {});
+    snapshot.model = model;
+    snapshot.step = phase == Phase::training ? ++step : step;
+    snapshot.learning_rate = snapshot.learning_rate_peak = 0.1;
+    snapshot.step_seconds = 0.01;
+    snapshot.batch = 8;
+    round.on_snapshot(std::move(snapshot), link.is_open() ? 1 : 0, at(now));
+  }
+
+  // Until the round is over; what it ended with.
+  RoundOutcome finish(double now) {
+    std::vector<RoundLink> links;
+    round.begin_if_due(context(links, now));
+    RoundOutcome last;
+    while (round.has_work()) {
+      last = round.work(context(links, now));
+      for (auto& [to, message] : last.messages) outbox.push_back(std::move(message));
+    }
+    return last;
+  }
+
+  void train(double now) {
+    give_snapshot(now);
+    RoundOutcome outcome = finish(now);
+    REQUIRE(outcome.kind == Kind::handed_back);
+    apply(std::move(outcome.update));
+  }
+
+  void hear(End& other, double now) {
+    for (const SharedBytes& message : std::exchange(other.outbox, {}))
+      REQUIRE_FALSE(link.on_turn(*message, 0.001, at(now)));
+  }
+
+  Update given;
+};
+
+struct Pair {
+  End a{NodeId{1}, NodeId{2}, 1.0f}, b{NodeId{2}, NodeId{1}, 3.0f};
+
+  Pair() {
+    Ready of_a, of_b;
+    of_a.has_model = of_b.has_model = true;
+    of_a.nonce = 1, of_b.nonce = 2;
+    a.link.describe(of_a), b.link.describe(of_b);
+    (void)a.link.open(of_a, of_b, protocol_version, at(0));
+    (void)b.link.open(of_b, of_a, protocol_version, at(0));
+  }
+};
+
+}  // namespace
+
+TEST_CASE("before the first snapshot the trainer has the buffer, and there is no work") {
+  End end(NodeId{1}, NodeId{2}, 1.0f);
+  CHECK_FALSE(end.round.has_work());
+  CHECK_FALSE(end.round.is_resting());
+  CHECK(end.given.values == Floats(8, 0.0f));
+  CHECK(end.given.training);
+}
+
+TEST_CASE("without a link a snapshot comes back as an update of zeros") {
+  End end(NodeId{1}, NodeId{2}, 1.0f);
+  end.train(1);
+  CHECK(end.given.values == Floats(8, 0.0f));
+  CHECK(end.model == Floats(8, 1.0f));
+  CHECK(end.round.last().step == 1);
+  CHECK(end.round.last().model.empty());
+}
+
+TEST_CASE("an exchange brings two models together and keeps their mean") {
+  Pair pair;
+  for (int i = 0; i < 20; ++i) {
+    pair.a.train(i);
+    pair.b.hear(pair.a, i);
+    pair.b.train(i);
+    pair.a.hear(pair.b, i);
+  }
+  for (std::size_t i = 0; i < 8; ++i) {
+    CHECK(pair.a.model[i] == doctest::Approx(2.0).epsilon(0.02));
+    CHECK(pair.b.model[i] == doctest::Approx(2.0).epsilon(0.02));
+    CHECK(pair.a.model[i] + pair.b.model[i] == doctest::Approx(4.0).epsilon(0.02));
+  }
+  CHECK(pair.a.round.link_steps() == 20);
+}
+
+TEST_CASE("a turn for which there is no room waits for a later round") {
+  Pair pair;
+  pair.a.outstanding = pair.a.policy.bulk_window_bytes + 1;
+  pair.a.train(1);
+  CHECK(pair.a.outbox.empty());
+  CHECK(pair.a.link.speaking());
+  pair.a.outstanding = 0;
+  pair.a.train(2);
+  CHECK_FALSE(pair.a.outbox.empty());
+  CHECK_FALSE(pair.a.link.speaking());
+}
+
+TEST_CASE("a snapshot that is not finite is taken back when the model before it is known") {
+  End end(NodeId{1}, NodeId{2}, 1.0f);
+  end.train(1);
+  end.model[3] = std::numeric_limits<float>::quiet_NaN();
+  end.give_snapshot(2);
+  RoundOutcome outcome = end.finish(2);
+  CHECK(outcome.kind == Kind::taken_back);
+  CHECK(outcome.update.replace);
+  CHECK(outcome.why.find(to_string(Jump::not_finite)) != std::string::npos);
+  end.apply(std::move(outcome.update));
+  CHECK(end.model == Floats(8, 1.0f));
+}
+
+TEST_CASE("a model that never was finite breaks the round off, until another is adopted") {
+  End end(NodeId{1}, NodeId{2}, 1.0f);
+  Snapshot snapshot;
+  snapshot.model = end.model;
+  snapshot.finite = false;
+  end.round.on_snapshot(std::move(snapshot), 0, at(1));
+  CHECK(end.round.on_not_finite(true).kind == Kind::broken);
+  CHECK(end.round.is_resting());
+  CHECK_FALSE(end.round.has_work());
+  const auto [a, b] = end.round.copies();
+  std::ranges::fill(a, 5.0f);
+  std::ranges::fill(b, 5.0f);
+  end.apply(end.round.adopt(true));
+  CHECK(end.model == Floats(8, 5.0f));
+  CHECK(end.round.last().finite);
+}
+
+TEST_CASE("at rest a round waits until a link has something to do") {
+  End end(NodeId{1}, NodeId{2}, 1.0f);
+  end.train(1);
+  end.phase = Phase::paused;
+  end.train(2);  // the trainer was told to step, so this one is looked at
+  CHECK_FALSE(end.given.training);
+  end.give_snapshot(3);
+  (void)end.finish(3);
+  CHECK(end.round.is_waiting());
+  end.phase = Phase::training;
+  CHECK(end.finish(4).kind == Kind::handed_back);
+}
+
+TEST_CASE("the buffer is asked back once when an exchange waits for it") {
+  Pair pair;
+  pair.a.train(1);
+  std::vector<RoundLink> links;
+  CHECK_FALSE(pair.b.round.recalls(pair.b.context(links, 1).links));
+  pair.b.hear(pair.a, 1);
+  REQUIRE(pair.b.link.owes_at_once());
+  CHECK(pair.b.round.recalls(pair.b.context(links, 1).links));
+  CHECK_FALSE(pair.b.round.recalls(pair.b.context(links, 1).links));
+}
+
+TEST_CASE("the distance of a node whose links are all down is not known") {
+  Pair pair;
+  std::vector<RoundLink> links;
+  CHECK(count_open(pair.a.context(links, 0).links) == 1);
+  pair.a.link.close();
+  CHECK(consensus_distance(pair.a.context(links, 0).links, 1) == 1);
+  CHECK(consensus_distance(pair.a.context(links, 0).links, 0) == 0);
+}
