@@ -327,7 +327,6 @@ void Trainer::Implementation::begin_snapshot() {
   snapshot.loss_worst = std::exchange(loss_worst_, 0.0);
   snapshot.learning_rate = learning_rate();
   snapshot.learning_rate_peak = learning_rate_peak(job_) * rate_scale_;
-  snapshot.warming_up = is_warming_up(job_, cluster_samples());
   snapshot.step_seconds = step_seconds_;
   snapshot.batch = batch_;
   snapshot.job_batch = job_.batch;

@@ -10,14 +10,10 @@ namespace gossipd {
 
 // Who decides that it is time to speak on a link; the formulas are in trigger.h.
 enum class TriggerRule : std::uint8_t {
-  change,     // what changed enough since it was last said
-  period,     // a number of own steps
-  quadratic,  // a number of own steps that grows as the learning rate decays (QSR)
-  budget,     // change, with the threshold at which a budget of bytes per second is just used up
-  automatic,  // change, with the threshold at which the models stay as close as the user wants
+  change,  // what changed enough since it was last said
+  period,  // a number of own steps
+  budget,  // change, with the threshold at which a budget of bytes per second is just used up
 };
-// what is held against the threshold, and goes when it is beyond it
-enum class ChangeScope : std::uint8_t { block, model };
 enum class CurvatureMode : std::uint8_t { constant, adaptive };
 enum class ReplicaFormat : std::uint8_t { fp32, bf16 };
 enum class LossTrust : std::uint8_t { off, holt, lstm };
@@ -25,7 +21,6 @@ enum class LossTrust : std::uint8_t { off, holt, lstm };
 struct ExchangePolicy {
   bool enabled = true;  // false: a member that trains alone (nothing is sent or mixed)
   TriggerRule trigger = TriggerRule::change;
-  ChangeScope scope = ChangeScope::block;
   Codec codec{CodecId::top_k, 64};
   // finer where the line's round trip keeps exchanges further apart than period_steps: fewer
   // deltas, larger ones
@@ -40,14 +35,9 @@ struct ExchangePolicy {
   double threshold = 0.01;
   double threshold_power = 1.0;
   double threshold_floor = 0.05;
-  Step period_steps = 8;         // period; the least of quadratic and of change
-  double quadratic_alpha = 0.1;  // quadratic: (α/η)² steps
-  // budget, and automatic when it is not 0: of this node, all links
-  double budget_bytes_per_s = 0;
-  // automatic: fraction by which learning may be slower than with the closest models
-  double slowdown_max = 0.05;
-  // automatic: steps over which the consensus distance is held against the drift
-  double horizon_steps = 1000;
+  // Own steps between two openings on a link: exactly for `period`, at least for `change`.
+  Step period_steps = 8;
+  double budget_bytes_per_s = 0;                         // budget: of this node, all links together
   Duration heartbeat = std::chrono::milliseconds(2000);  // speak at least so often, changed or not
   // Mixing: gain of an exchange is mixing / 2k, k the larger number of exchanges that one of its
   // ends has open.

@@ -26,13 +26,9 @@ std::vector<Setting> exchange_settings(ExchangePolicy& e) {
   std::vector<Setting> settings;
   SettingTable table(settings);
   table.boolean("exchange.enabled", "exchange", e.enabled, "off: a member that trains alone");
-  table.one_of("exchange.trigger", "exchange-trigger", e.trigger,
-               {"change", "period", "quadratic", "budget", "auto"},
-               "when to publish: after enough `change`, at a `period`, at a `quadratic` one (as "
-               "1/rate^2), within a `budget` of bytes, or `auto`, to a wanted closeness");
-  table.one_of(
-      "exchange.scope", "", e.scope, {"block", "model"},
-      "what is compared with the threshold and sent beyond it: a `block` or the whole `model`");
+  table.one_of("exchange.trigger", "exchange-trigger", e.trigger, {"change", "period", "budget"},
+               "when to publish: after enough `change`, at a `period`, or within a `budget` of "
+               "bytes");
   add_codec(table, "exchange.codec", e.codec, "encoding of changes");
   table.boolean("exchange.codec_by_delay", "", e.codec_by_delay,
                 "use a finer codec where the shortest round trip exceeds `period_steps`: fewer and "
@@ -53,15 +49,9 @@ std::vector<Setting> exchange_settings(ExchangePolicy& e) {
   table.number("exchange.threshold_floor", "", "", e.threshold_floor, 0, 1,
                "least fraction of the threshold that remains");
   table.integer("exchange.period_steps", "", "steps", e.period_steps, 1, 1'000'000'000,
-                "own steps between exchanges on a link; for change and quadratic the minimum");
-  table.number("exchange.quadratic_alpha", "", "", e.quadratic_alpha, 0, 1e6,
-               "quadratic: the period is (alpha / learning rate)^2 steps");
+                "own steps between exchanges on a link; for change the minimum");
   table.number("exchange.budget_bytes_per_s", "", "B/s", e.budget_bytes_per_s, 0, 1e12,
-               "limit of what this node sends on all links, for budget (and auto, unless 0)");
-  table.number("exchange.slowdown_max", "", "", e.slowdown_max, 1e-6, 10,
-               "auto: fraction by which learning may be slower than with the closest models");
-  table.number("exchange.horizon_steps", "", "steps", e.horizon_steps, 1, 1e9,
-               "auto: steps over which consensus distance is compared with drift");
+               "limit of what this node sends on all links, for budget");
   table.milliseconds("exchange.heartbeat_ms", e.heartbeat, 1, setting_day_ms,
                      "maximum interval between publishing on a link, even without change");
   table.number("exchange.outer_momentum", "", "", e.outer_momentum, 0, 0.9,
@@ -109,7 +99,7 @@ std::vector<Setting> exchange_settings(ExchangePolicy& e) {
 std::optional<std::string> exchange_mistake(const ExchangePolicy& e) {
   if (e.trigger == TriggerRule::budget && e.budget_bytes_per_s <= 0)
     return "exchange.trigger is budget, but exchange.budget_bytes_per_s is 0; set it, or choose "
-           "another policy";
+           "another trigger";
   const CodecId whole = e.keyframe_codec.id;
   if (whole != CodecId::fp32 && whole != CodecId::bf16 && whole != CodecId::int8)
     return "exchange.keyframe_codec is " + std::string(to_string(whole)) +

@@ -21,7 +21,6 @@ struct Snapshot {
   double loss_worst = 0;          // largest of a step since the last snapshot; 0: not known
   double learning_rate = 0;       // of the next step, with the update's rate_scale
   double learning_rate_peak = 0;  // the schedule's largest, likewise
-  bool warming_up = false;        // the schedule still rises to it
   double step_seconds = 0;        // smoothed wall time of one step
   std::uint32_t batch = 0;        // samples of one step, now; step_seconds is of this batch
   std::uint32_t job_batch = 0;    // … as the job asks for; 0: the same

@@ -1,31 +1,24 @@
-// core/exchange/trigger.h - when a training node speaks on a link, and which blocks it says.
+// core/exchange/trigger.h - when a training node opens an exchange on a link, and which blocks go.
 //
-// One Trigger per node. It sees every round (a look at the model) and every turn that was spoken;
-// decide() answers for one link. Rules, by ExchangePolicy::policy:
+// The problem: a model changes with every step, and saying every change costs more than it helps.
 //
-//   change     a block whose relative change ‖x − p‖/‖p‖ is above θ·max(floor, (η/η_peak)^power).
-//              After Ho, Wu and Liu (CCGRID 2018); power 1 keeps the number of steps between two
-//              speeches constant. At the earliest `period_steps` own steps after the last speech on
-//              the link: even spacing won over bursts in the lab.
-//   period     after `period_steps` own steps since the last speech on the link; then every block
-//              (local SGD, gossiped).
-//   quadratic  the same after H = max(period_steps, ⌊(α/η)²⌋) steps: QSR (Gu et al., ICLR 2024).
-//   budget     change, but θ is found: a token bucket fills with `budget_bytes_per_s` up to
-//              `budget_burst_s` of it, every turn takes its bytes out (also below zero), and no
-//              block goes while it is empty. θ follows the fill f by d ln θ / dt = budget_gain·(1/2
-//              − f): it settles where the bucket stays half full, that is, where the budget is just
-//              used, by the blocks and links that changed most.
-//   automatic  change, but θ is found from slowdown_max = s. A model at relative distance D from
-//              its neighbours' is behind (or beside) them by as many steps as its drift u needs to
-//              cover D: D/‖u‖. Over a horizon of T steps that is a fraction D/(‖u‖·T) of its
-//              progress. θ is controlled so that the largest D of the open links
-//              (counters.consensus_distance) stays at s·‖u‖·T: ln θ += automatic_gain·ln(s·‖u‖·T /
-//              D) in a round that sees a new D, both ‖·‖ relative to ‖x‖. Our own rule; a proxy of
-//              the slow-down (it takes all of D as lag), not a proof.
+// The answer is one of three rules (ExchangePolicy::trigger), asked once per look and link:
 //
-// Only what a training node says while it trains is decided here: a first turn, a new link, leaving
-// and the final exchange follow their own rule (core/node/rounds.cpp). Pure; core strand. Units:
-// steps are own optimiser steps, bytes are messages before framing and TLS.
+//   change   A block goes when its relative change ‖x − p‖/‖p‖ exceeds
+//            θ·max(floor, (η/η_peak)^power), after Ho, Wu and Liu (CCGRID 2018). With power 1 the
+//            number of steps between two exchanges stays constant as the learning rate decays. At
+//            least `period_steps` own steps lie between two openings on a link: in the lab, even
+//            spacing won over bursts.
+//   period   Every block goes, `period_steps` own steps after the last turn (local SGD, gossiped).
+//   budget   Like change, but θ is found. A token bucket fills with `budget_bytes_per_s` up to
+//            `budget_burst_s` of it; every turn takes its bytes out and may overdraw it; nothing
+//            goes while it is empty. θ follows the fill f by d ln θ / dt = budget_gain·(1/2 − f),
+//            so it settles where the bucket stays half full: the budget is just used, by the
+//            blocks and links that changed most.
+//
+// The trigger decides only while a node trains. A first turn, a new link, leaving and the final
+// exchange follow their own rule (core/node/rounds.cpp). One Trigger per node. Pure; core strand.
+// Steps are own optimiser steps; bytes are message bytes before framing and TLS.
 #pragma once
 
 #include "core/exchange/policy.h"
@@ -33,13 +26,10 @@
 namespace gossipd {
 
 inline constexpr double budget_burst_s = 4.0;
-inline constexpr double budget_gain = 1.0;           // per second
-inline constexpr double automatic_gain = 0.1;        // per round that sees a new consensus distance
-inline constexpr double found_threshold_min = 1e-5;  // bounds of a threshold that is found
+inline constexpr double budget_gain = 1.0;  // per second
+// Bounds of the threshold that `budget` finds.
+inline constexpr double found_threshold_min = 1e-5;
 inline constexpr double found_threshold_max = 1.0;
-
-// Own steps between two speeches on a link; `learning_rate` 0 is taken as not known: the least.
-[[nodiscard]] Step quadratic_period(Step least, double alpha, double learning_rate);
 
 // Bytes that may be sent: fills with time up to a burst, may be overdrawn by one turn.
 class TokenBucket {
@@ -57,25 +47,21 @@ class TokenBucket {
 
 class Trigger {
  public:
+  // One look at the own model.
   struct Round {
     Instant at{};
     double learning_rate = 0;
     double learning_rate_peak = 0;
-    double drift = 0;  // ‖displacement per step‖ / ‖x‖, by gradients alone; 0: not known
-    // the largest of the open links, if a turn has been spoken since the last round; 1: not known
-    double consensus_distance = 1;
-    bool warming_up = false;
   };
   struct LinkState {
     double block_change = 0;  // largest relative change of a block
-    double model_change = 0;  // relative change of the whole model
     bool owes_keyframes = false;
-    bool due = false;  // the heartbeat is
+    bool due = false;  // the link has been silent for policy.heartbeat
     Step steps_since_spoken = 0;
   };
   struct Decision {
     bool speak = false;
-    // relative change from which on a block is said; infinite: only keyframes that are owed
+    // Relative change beyond which a block goes; infinite: only keyframes that are owed.
     double threshold = 0;
   };
 
@@ -83,29 +69,21 @@ class Trigger {
 
   void on_round(const Round& round);
   void on_spoken(std::uint64_t bytes) { bucket_.take(static_cast<double>(bytes)); }
-  // Whether to open an exchange on the link, and what is said then.
+  // Whether to open an exchange on the link, and what goes then.
   [[nodiscard]] Decision decide(const LinkState& link) const;
-  // An exchange that a neighbour has opened is answered in any case; from which change on a block
-  // is said then.
+  // An exchange that a neighbour has opened is always answered: what goes then.
   [[nodiscard]] double answer_threshold() const;
   [[nodiscard]] double threshold() const { return threshold_; }  // of this round
-  [[nodiscard]] bool periodic() const;
-  // of this round; meaningful if periodic()
-  [[nodiscard]] Step period() const { return period_; }
-  [[nodiscard]] bool needs_drift() const {
-    return policy_.trigger == TriggerRule::automatic && !by_budget();
-  }
+  [[nodiscard]] bool periodic() const { return policy_.trigger == TriggerRule::period; }
 
  private:
-  [[nodiscard]] bool by_budget() const;
+  [[nodiscard]] bool by_budget() const { return policy_.trigger == TriggerRule::budget; }
 
   const ExchangePolicy& policy_;
   TokenBucket bucket_;
   double threshold_;
-  double found_;  // threshold of budget and automatic
-  Step period_;
-  Instant last_round_{};
-  bool had_round_ = false;
+  double found_;  // the threshold of `budget`, within found_threshold_min and found_threshold_max
+  std::optional<Instant> last_round_;
 };
 
 }  // namespace gossipd

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <utility>
 
-#include "core/correction/curvature.h"
 #include "core/node/peer_trust.h"
 #include "core/node/speech.h"
 
@@ -198,12 +197,12 @@ void ExchangeRound::begin_round(const RoundContext& context) {
   cursor_ = 0;
   pushed_squared_ = 0;
   rest_ = {};
-  own_steps_.begin(policy_.future_position > 0 || trigger_.needs_drift());
+  own_steps_.begin(policy_.future_position > 0);
 }
 
 Step ExchangeRound::steps_between_looks() const {
   const Step steps = policy_.round_steps;
-  return trigger_.periodic() ? std::max<Step>(1, std::min(steps, trigger_.period())) : steps;
+  return trigger_.periodic() ? std::max<Step>(1, std::min(steps, policy_.period_steps)) : steps;
 }
 
 Duration ExchangeRound::final_pause() const {
@@ -269,7 +268,9 @@ std::size_t ExchangeRound::take_in(const RoundContext& context) {
   }
   if (cursor_ < schema_.blocks().size()) return floats;
   buffers_.begin_update(last_.step);
-  feed_trigger(context);
+  trigger_.on_round({.at = context.now,
+                     .learning_rate = last_.learning_rate,
+                     .learning_rate_peak = last_.learning_rate_peak});
   list_links(context);
   next_link(context);
   return floats;
@@ -347,21 +348,6 @@ void ExchangeRound::list_links(const RoundContext& context) {
         peers_, peers_.begin() + static_cast<std::ptrdiff_t>(context.random.below(peers_.size())));
 }
 
-void ExchangeRound::feed_trigger(const RoundContext& context) {
-  Trigger::Round round;
-  round.at = context.now;
-  round.learning_rate = last_.learning_rate;
-  round.learning_rate_peak = last_.learning_rate_peak;
-  round.warming_up = last_.warming_up;
-  if (std::exchange(consensus_is_new_, false))
-    round.consensus_distance = consensus_distance(context.links, context.directory.alive_others());
-  if (trigger_.needs_drift() && !own_steps_.drift().empty()) {
-    const double drift = mean_square(own_steps_.drift()), model = mean_square(buffers_.snapshot());
-    round.drift = model > 0 ? std::sqrt(drift / model) : 0;
-  }
-  trigger_.on_round(round);
-}
-
 // The link at work, while it is open and has the turn.
 RoundLink* ExchangeRound::current(const RoundContext& context) const {
   RoundLink* item = find_link(context.links, peers_[at_]);
@@ -425,7 +411,6 @@ Trigger::Decision ExchangeRound::decision_for(const RoundLink& item,
   if (link.owes_answer()) return {true, trigger_.answer_threshold()};
   Trigger::LinkState state;
   state.block_change = link.largest_change();
-  state.model_change = link.counters().change;
   state.owes_keyframes = link.owes_keyframes();
   state.due = due;
   state.steps_since_spoken = last_.step - std::min(last_.step, spoken_step(item.peer));
@@ -474,12 +459,11 @@ void ExchangeRound::end_turn(RoundLink& item, const RoundContext& context) {
   item.link.end(context.now);
   if (is_training(context) && !first) trigger_.on_spoken(item.link.bytes_of_turn());
   Step& spoken = spoken_[item.peer] = last_.step;
-  consensus_is_new_ = true;
   if (!first || !trigger_.periodic()) return;
   // Links of one node take turns at their periods, as if this one had been spoken on a part of it
   // ago.
   const std::size_t links = std::max<std::size_t>(count_open(context.links), 1);
-  spoken -= std::min(spoken, trigger_.period() * (at_ % links) / links);
+  spoken -= std::min(spoken, policy_.period_steps * (at_ % links) / links);
 }
 
 std::span<const float> ExchangeRound::drift(const RoundContext& context) const {

@@ -149,7 +149,6 @@ class ExchangeRound {
   [[nodiscard]] bool has_reason(const RoundContext&) const;
   void begin_round(const RoundContext&);
   void list_links(const RoundContext&);
-  void feed_trigger(const RoundContext&);
   void next_link(const RoundContext&);
   void decide(RoundLink&, const RoundContext&);
   [[nodiscard]] Trigger::Decision decision_for(const RoundLink&, const RoundContext&) const;
@@ -179,7 +178,6 @@ class ExchangeRound {
   std::uint64_t link_steps_ = 0;
   bool trainer_runs_ = false;      // the last update told the trainer to make steps
   bool recalled_ = false;          // the buffer has been asked back since that update
-  bool consensus_is_new_ = false;  // a turn has been spoken since the trigger saw a round
   std::size_t cursor_ = 0;         // next block of the stage, or next float of hand_back
   // Peers on whose links this round does something, and which of them is at it.
   std::vector<NodeId> peers_;

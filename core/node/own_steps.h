@@ -1,8 +1,8 @@
 // core/node/own_steps.h - what a node's own steps have done to its model between two looks.
 //
 // The problem: a look has to decide whether the steps since the last one are to be believed, before
-// a neighbour hears of them; and three parts of the exchange need to know how far they led: the
-// outer momentum (by block), the future position and the automatic trigger (a drift).
+// a neighbour hears of them; and two parts of the exchange need to know how far they led: the outer
+// momentum (by block) and the future position (a drift).
 //
 // The answer: one walk over the blocks measures the move, judge() holds it against the past
 // (core/exchange/step_guard.h), and a second walk, over a move that is believed, adds it to what

@@ -18,12 +18,12 @@ ExchangePolicy with(TriggerRule trigger) {
   return e;
 }
 
-Trigger::LinkState changed_by(double block, double model) {
-  Trigger::LinkState link;
-  link.steps_since_spoken = 1000;
-  link.block_change = block;
-  link.model_change = model;
-  return link;
+Trigger::LinkState changed_by(double block) {
+  return {.block_change = block, .steps_since_spoken = 1000};
+}
+
+Trigger::Round look(double s, double learning_rate) {
+  return {.at = at(s), .learning_rate = learning_rate, .learning_rate_peak = 0.1};
 }
 
 }  // namespace
@@ -31,19 +31,19 @@ Trigger::LinkState changed_by(double block, double model) {
 TEST_CASE("the change rule follows the learning rate down to the floor") {
   const ExchangePolicy policy = with(TriggerRule::change);  // 0.01, power 1, floor 0.05
   Trigger trigger(policy);
-  trigger.on_round({at(0), 0.05, 0.1, 0, 1});
+  trigger.on_round(look(0, 0.05));
   CHECK(trigger.threshold() == doctest::Approx(0.005));
-  CHECK(trigger.decide(changed_by(0.006, 0)).speak);
-  CHECK_FALSE(trigger.decide(changed_by(0.004, 1)).speak);
-  trigger.on_round({at(1), 0.0001, 0.1, 0, 1});
+  CHECK(trigger.decide(changed_by(0.006)).speak);
+  CHECK_FALSE(trigger.decide(changed_by(0.004)).speak);
+  trigger.on_round(look(1, 0.0001));
   CHECK(trigger.threshold() == doctest::Approx(0.0005));
-  Trigger::LinkState quiet = changed_by(0, 0);
+  Trigger::LinkState quiet = changed_by(0);
   quiet.due = true;
   CHECK(trigger.decide(quiet).speak);
   CHECK(trigger.decide(quiet).threshold == doctest::Approx(0.00005));
   CHECK(trigger.answer_threshold() == trigger.threshold());
   // Nothing before the spacing is over, neither a change nor the heartbeat; then both.
-  Trigger::LinkState soon = changed_by(1, 1);
+  Trigger::LinkState soon = changed_by(1);
   soon.due = true;
   soon.steps_since_spoken = policy.period_steps - 1;
   CHECK_FALSE(trigger.decide(soon).speak);
@@ -51,23 +51,12 @@ TEST_CASE("the change rule follows the learning rate down to the floor") {
   CHECK(trigger.decide(soon).speak);
 }
 
-TEST_CASE("with the scope of the model one block alone does not speak, and then all of them go") {
-  ExchangePolicy policy = with(TriggerRule::change);
-  policy.scope = ChangeScope::model;
-  Trigger trigger(policy);
-  trigger.on_round({at(0), 0.1, 0.1, 0, 1});
-  CHECK_FALSE(trigger.decide(changed_by(0.5, 0.009)).speak);
-  CHECK(trigger.decide(changed_by(0.5, 0.011)).speak);
-  CHECK(trigger.decide(changed_by(0.5, 0.011)).threshold == 0);
-  CHECK(trigger.answer_threshold() == 0);
-}
-
 TEST_CASE("a period counts own steps since the last speech, whatever was heard") {
   ExchangePolicy policy = with(TriggerRule::period);
   policy.period_steps = 10;
   Trigger trigger(policy);
-  trigger.on_round({at(0), 0.1, 0.1, 0, 1});
-  Trigger::LinkState link = changed_by(1, 1);
+  trigger.on_round(look(0, 0.1));
+  Trigger::LinkState link = changed_by(1);
   link.due = true;
   link.steps_since_spoken = 9;
   CHECK_FALSE(trigger.decide(link).speak);
@@ -91,21 +80,6 @@ TEST_CASE("outer momentum rises with the root of a far line's round trip") {
   CHECK(outer_momentum_for(policy, 4) == 0.5);
   policy = {.outer_momentum = 0};
   CHECK(outer_momentum_for(policy, 4) == 0);
-}
-
-TEST_CASE("the quadratic rule is max(H, floor((alpha/eta)^2))") {
-  CHECK(quadratic_period(4, 0.2, 0.1) == 4);
-  CHECK(quadratic_period(4, 0.2, 0.05) == 16);
-  CHECK(quadratic_period(4, 0.2, 0.03) == 44);  // 44.4
-  CHECK(quadratic_period(4, 0.2, 0) == 4);
-  ExchangePolicy policy = with(TriggerRule::quadratic);
-  policy.period_steps = 4;
-  policy.quadratic_alpha = 0.2;
-  Trigger trigger(policy);
-  trigger.on_round({at(0), 0.05, 0.1, 0, 1});
-  CHECK(trigger.period() == 16);
-  trigger.on_round({at(1), 0.001, 0.05, 0, 1, true});  // in a warm-up its peak counts
-  CHECK(trigger.period() == 16);
 }
 
 TEST_CASE("a token bucket holds a burst, and may be overdrawn by one turn") {
@@ -133,10 +107,10 @@ TEST_CASE("a budget of bytes is used up within a few per cent, and spent on what
   std::uint64_t said[2] = {0, 0};
   constexpr int rounds = 20'000, settled = 5'000;
   for (int round = 0; round < rounds; ++round) {
-    trigger.on_round({at(round * 0.01), 0.1, 0.1, 0, 1});
+    trigger.on_round(look(round * 0.01, 0.1));
     change[0] += 0.0004;
     change[1] += 0.0001;
-    Trigger::LinkState link = changed_by(std::max(change[0], change[1]), 0);
+    Trigger::LinkState link = changed_by(std::max(change[0], change[1]));
     const Trigger::Decision decision = trigger.decide(link);
     if (!decision.speak) continue;
     std::uint64_t bytes = 0;
@@ -154,28 +128,6 @@ TEST_CASE("a budget of bytes is used up within a few per cent, and spent on what
         doctest::Approx(4).epsilon(0.1));
 }
 
-TEST_CASE(
-    "the automatic rule holds the consensus distance at the wanted part of the drift over the "
-    "horizon") {
-  ExchangePolicy policy = with(TriggerRule::automatic);
-  policy.slowdown_max = 0.05;
-  policy.horizon_steps = 1000;
-  Trigger trigger(policy);
-  CHECK(trigger.needs_drift());
-  const double drift = 1e-4;  // so 0.05 · 1e-4 · 1000 = 0.005
-  double consensus_distance = 0.1;
-  for (int round = 0; round < 2000; ++round) {
-    trigger.on_round({at(round * 0.01), 0.1, 0.1, drift, consensus_distance});
-    consensus_distance = 3 * trigger.threshold() + 0.0005;  // some plant: wider with the threshold
-  }
-  CHECK(consensus_distance == doctest::Approx(0.005).epsilon(0.01));
-  const double before = trigger.threshold();
-  trigger.on_round({at(100), 0.1, 0.1, 0, 0.5});  // no drift known: nothing is changed
-  CHECK(trigger.threshold() == before);
-  policy.budget_bytes_per_s = 1;
-  CHECK_FALSE(Trigger(policy).needs_drift());
-}
-
 TEST_CASE("every exchange setting reads back what it was given") {
   ExchangePolicy policy;
   for (const Setting& setting : exchange_settings(policy)) {
@@ -190,10 +142,10 @@ TEST_CASE("every exchange setting reads back what it was given") {
     for (const Setting& setting : exchange_settings(policy))
       if (setting.key == key) REQUIRE_FALSE(setting.set(value));
   };
-  set("exchange.trigger", "auto");
+  set("exchange.trigger", "budget");
   set("exchange.loss_trust", "lstm");
   set("exchange.curvature_mode", "adaptive");
-  CHECK(policy.trigger == TriggerRule::automatic);
+  CHECK(policy.trigger == TriggerRule::budget);
   CHECK(policy.loss_trust == LossTrust::lstm);
   CHECK(policy.curvature_mode == CurvatureMode::adaptive);
 }

@@ -386,7 +386,6 @@ void GossipStrategy::return_loan(std::size_t i) {
   snapshot.loss_worst = std::exchange(host.loss_worst, 0.0);
   snapshot.learning_rate = learning_rate_at(setup_->job, cluster_samples(host)) * host.rate_scale;
   snapshot.learning_rate_peak = learning_rate_peak(setup_->job) * host.rate_scale;
-  snapshot.warming_up = is_warming_up(setup_->job, cluster_samples(host));
   snapshot.step_seconds = host.step_seconds;
   snapshot.batch = host.batch > 0 ? host.batch : setup_->job.batch;
   snapshot.job_batch = setup_->job.batch;
