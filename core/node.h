@@ -22,14 +22,15 @@
 #include <variant>
 
 #include "core/balance/batch_balancer.h"
+#include "core/base/protocol.h"
 #include "core/base/result.h"
+#include "core/exchange/counters.h"
 #include "core/exchange/policy.h"
 #include "core/exchange/trainer_port.h"
 #include "core/membership/member.h"
 #include "core/membership/policy.h"
 #include "core/model/schema.h"
 #include "core/node/refusals.h"
-#include "core/wire/protocol.h"
 
 namespace gossipd {
 

@@ -11,7 +11,7 @@
 #include <cstring>
 #include <memory>
 
-#include "core/exchange/kernels.h"
+#include "core/codec/kernels.h"
 #include "models/tensor_file.h"
 #include "models/weights.h"
 

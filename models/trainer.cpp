@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/exchange/kernels.h"
+#include "core/codec/kernels.h"
 #include "models/data_file.h"
 #include "models/schedule.h"
 #include "models/trainer_implementation.h"

@@ -3,7 +3,7 @@
 #include <fstream>
 #include <set>
 
-#include "core/exchange/kernels.h"
+#include "core/codec/kernels.h"
 #include "models/data_file.h"
 
 namespace gossipd {

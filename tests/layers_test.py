@@ -3,6 +3,7 @@
 
     tests/layers_test.py [ROOT]       complains about every file that breaks a rule
     tests/layers_test.py --self-test  also plants a violation of each rule: each must be found
+    tests/layers_test.py --graph      prints which of core's folders each of them includes
 
 Reads text only: what a file includes and which words its code uses. Comments and strings count as
 code only where that does no harm. tests/style_test.py checks layout, widths and lengths.
@@ -114,6 +115,46 @@ def check_source(path, text):
         yield "has no #pragma once"
 
 
+def core_folder(path):
+    """The subfolder of core/ that a path lies in; core/node.h is what core/node/ implements."""
+    return path.split("/")[1].removesuffix(".h")
+
+
+def core_arrows(texts):
+    """Folder → {folder it includes: [(path, header)]}, of core's sources as (path, text)."""
+    arrows = {}
+    for path, text in texts:
+        for _, target in INCLUDE.findall(text):
+            if target.startswith("core/") and core_folder(target) != core_folder(path):
+                inside = arrows.setdefault(core_folder(path), {})
+                inside.setdefault(core_folder(target), []).append((path, target))
+    return arrows
+
+
+def reaches(arrows, start, goal):
+    """Folders from start to goal, both included, by the arrows; None: there is no way."""
+    ways = [[start]]
+    seen = {start}
+    while ways:
+        way = ways.pop(0)
+        if way[-1] == goal:
+            return way
+        for folder in sorted(set(arrows.get(way[-1], ())) - seen):
+            seen.add(folder)
+            ways.append([*way, folder])
+    return None
+
+
+def check_circles(texts):
+    """Complaints about includes between core's subfolders that are part of a circle."""
+    arrows = core_arrows(texts)
+    for source, targets in sorted(arrows.items()):
+        for target, includes in sorted(targets.items()):
+            if way := reaches(arrows, target, source):
+                for path, header in includes:
+                    yield f'{path}: includes "{header}": a circle {" → ".join([source, *way])}'
+
+
 def types_of(text):
     """Full names of the types that a header defines outside of other types."""
     spaces = [(m.start(), m.group(1)) for m in NAMESPACE.finditer(text)]
@@ -126,6 +167,7 @@ def check_tree(root):
     """All complaints, as 'path: what'."""
     complaints = []
     defined = {}  # full name of a type → header
+    core = []  # its sources, as (path, text)
     sources = 0
     for folder in FOLDERS:
         for file in sorted((root / folder).rglob("*")):
@@ -134,6 +176,8 @@ def check_tree(root):
             path = file.relative_to(root).as_posix()
             text = file.read_text(encoding="utf-8")
             sources += 1
+            if folder == "core":
+                core.append((path, text))
             found = list(check_source(path, text))
             for name in types_of(text) if file.suffix == ".h" else ():
                 # A linker takes either one's destructor, and says nothing.
@@ -142,6 +186,7 @@ def check_tree(root):
                         f"defines {name}, as {other} does: a program that has both is broken"
                     )
             complaints += [f"{path}: {what}" for what in found]
+    complaints += check_circles(core)
     if sources < 50:
         complaints.append(
             f"{root}: only {sources} sources found; is this the root of the repository?"
@@ -175,6 +220,16 @@ PLANTED = [
         "defines gossipd::Node, as core/node.h",
     ),
     ("net/task_group.h", None, "does not begin with"),
+    (
+        "core/codec/codec.cpp",
+        '\n#include "core/exchange/policy.h"\n',
+        "a circle codec → exchange → codec",
+    ),
+    (
+        "core/base/types.h",
+        '\n#include "core/wire/reject.h"\n',
+        "a circle base → wire → base",
+    ),
 ]
 
 
@@ -203,10 +258,20 @@ def self_test(root):
     return failures
 
 
+def print_graph(root):
+    sources = [file for file in (root / "core").rglob("*") if file.suffix in SOURCE_SUFFIXES]
+    texts = [(file.relative_to(root).as_posix(), file.read_text()) for file in sources]
+    for source, targets in sorted(core_arrows(texts).items()):
+        print(f"{source} → {' '.join(sorted(targets))}")
+
+
 def main(arguments):
     with_self_test = "--self-test" in arguments
     roots = [a for a in arguments if not a.startswith("--")]
     root = pathlib.Path(roots[0] if roots else pathlib.Path(__file__).parent.parent).resolve()
+    if "--graph" in arguments:
+        print_graph(root)
+        return 0
     complaints = check_tree(root)
     if with_self_test:
         complaints += self_test(root)

@@ -15,11 +15,14 @@
 // Element-wise; the spans of one call have one size. Pure.
 #pragma once
 
+#include <cstdint>
 #include <span>
 
 #include "core/correction/future_position.h"
 
 namespace gossipd {
+
+enum class CurvatureMode : std::uint8_t { constant, adaptive };  // which scale k has
 
 inline constexpr double curvature_decay = 0.95;
 inline constexpr double curvature_epsilon = 1e-12;

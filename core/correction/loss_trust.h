@@ -18,9 +18,10 @@
 #include <memory>
 
 #include "core/base/types.h"
-#include "core/exchange/policy.h"
 
 namespace gossipd {
+
+enum class LossTrust : std::uint8_t { off, holt, lstm };  // which predictor
 
 inline constexpr double forecast_factor_max = 2.0;
 

@@ -30,9 +30,10 @@
 #include <unordered_map>
 #include <utility>
 
+#include "core/codec/kernels.h"
 #include "core/correction/future_position.h"
 #include "core/correction/loss_trust.h"
-#include "core/exchange/kernels.h"
+#include "core/exchange/counters.h"
 #include "core/exchange/policy.h"
 #include "core/exchange/replica.h"
 #include "core/exchange/transfer_guard.h"

@@ -1,10 +1,12 @@
-// core/exchange/policy.h - when a node speaks to a neighbour, in which codec, and what it counts.
+// core/exchange/policy.h - when a node speaks to a neighbour, in which codec, and what it believes.
 //
-// All of this is node policy: two ends of a link may differ, because every frame says what it is.
+// All of this is node policy: two ends of a link may differ, because every message says what it is.
 #pragma once
 
 #include "core/base/types.h"
-#include "core/exchange/codec.h"
+#include "core/codec/codec.h"
+#include "core/correction/curvature.h"
+#include "core/correction/loss_trust.h"
 
 namespace gossipd {
 
@@ -14,9 +16,7 @@ enum class TriggerRule : std::uint8_t {
   period,  // a number of own steps
   budget,  // change, with the threshold at which a budget of bytes per second is just used up
 };
-enum class CurvatureMode : std::uint8_t { constant, adaptive };
 enum class ReplicaFormat : std::uint8_t { fp32, bf16 };
-enum class LossTrust : std::uint8_t { off, holt, lstm };
 
 struct ExchangePolicy {
   bool enabled = true;  // false: a member that trains alone (nothing is sent or mixed)
@@ -75,55 +75,5 @@ struct ExchangePolicy {
 // 1 / (1 - μ) rises with the root of the time between two exchanges, to five thirds at most, as
 // DiLoCo takes more momentum the rarer its averages are. None stays none.
 [[nodiscard]] double outer_momentum_for(const ExchangePolicy&, double periods);
-
-// Why a message or a block changed nothing. Counted per link.
-enum class Reject : std::uint8_t {
-  malformed,
-  too_large,
-  foreign_schema,
-  unknown_block,
-  out_of_turn,
-  base_mismatch,
-  not_finite,
-  absurd_magnitude,
-  bad_gain,
-  hash_mismatch,
-  endless_turn,
-  count_
-};
-[[nodiscard]] const char* to_string(Reject);
-
-// Of one link since it was first opened; monotone except the gauges.
-struct ExchangeCounters {
-  std::uint64_t turns_spoken = 0;
-  std::uint64_t turns_heard = 0;
-  std::uint64_t turns_suppressed = 0;  // it was our turn and nothing had changed enough
-  std::uint64_t deltas_sent = 0;       // blocks
-  std::uint64_t deltas_applied = 0;
-  std::uint64_t deltas_duplicate = 0;  // re-sent after a reconnect, already applied
-  std::uint64_t deltas_resent = 0;
-  std::uint64_t keyframes_sent = 0;
-  std::uint64_t keyframes_applied = 0;
-  std::uint64_t transfers_clipped = 0;     // exchanges of which a block was not taken whole …
-  std::uint64_t transfers_distrusted = 0;  // … and nothing at all, by the peer's loss
-  std::uint64_t bytes_sent = 0;            // messages of this link, before framing and TLS
-  std::uint64_t bytes_received = 0;
-  std::uint64_t refused[static_cast<std::size_t>(Reject::count_)] = {};
-  double change = 0;     // gauge: ‖x − published‖ / ‖published‖ at the last look
-  double threshold = 0;  // gauge: what it was held against
-  Codec codec{CodecId::mirror, 0};  // gauge: of the turn spoken last; mirror: none yet
-  double gain = 0;                  // gauge: gain applied in the last turn
-  // gauge: norm of the future-position correction in the last turn, relative to ‖x‖
-  double correction = 0;
-  // gauge: factor on the peer's weight in the last turn, by its forecast loss
-  double trust = 1;
-  double transfer = 0;            // gauge: norm of the last transfer, relative to ‖x‖
-  double consensus_distance = 1;  // gauge: ‖received − published‖ / ‖published‖
-  [[nodiscard]] std::uint64_t refused_total() const {
-    std::uint64_t sum = 0;
-    for (const std::uint64_t n : refused) sum += n;
-    return sum;
-  }
-};
 
 }  // namespace gossipd

@@ -14,7 +14,7 @@
 #include <bit>
 #include <memory>
 
-#include "core/exchange/kernels.h"
+#include "core/codec/kernels.h"
 #include "core/model/schema.h"
 
 namespace gossipd {

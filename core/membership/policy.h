@@ -4,8 +4,8 @@
 // node file's (settings.h).
 #pragma once
 
+#include "core/base/protocol.h"
 #include "core/membership/member.h"
-#include "core/wire/protocol.h"
 
 namespace gossipd {
 

@@ -176,9 +176,9 @@ class ExchangeRound {
   Snapshot last_;  // `model` is empty: it is in buffers_
   Instant snapshot_at_{};
   std::uint64_t link_steps_ = 0;
-  bool trainer_runs_ = false;      // the last update told the trainer to make steps
-  bool recalled_ = false;          // the buffer has been asked back since that update
-  std::size_t cursor_ = 0;         // next block of the stage, or next float of hand_back
+  bool trainer_runs_ = false;  // the last update told the trainer to make steps
+  bool recalled_ = false;      // the buffer has been asked back since that update
+  std::size_t cursor_ = 0;     // next block of the stage, or next float of hand_back
   // Peers on whose links this round does something, and which of them is at it.
   std::vector<NodeId> peers_;
   std::size_t at_ = 0;

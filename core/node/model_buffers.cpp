@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "core/base/result.h"
-#include "core/exchange/kernels.h"
+#include "core/codec/kernels.h"
 
 namespace gossipd {
 

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "core/codec/kernels.h"
 #include "core/correction/curvature.h"
-#include "core/exchange/kernels.h"
 
 namespace gossipd {
 

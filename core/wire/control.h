@@ -6,9 +6,9 @@
 
 #include <variant>
 
+#include "core/base/protocol.h"
 #include "core/base/result.h"
 #include "core/membership/member.h"
-#include "core/wire/protocol.h"
 
 namespace gossipd {
 

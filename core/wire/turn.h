@@ -18,9 +18,9 @@
 //     u64 XXH3-64 of its floats
 #pragma once
 
-#include "core/exchange/codec.h"
-#include "core/exchange/policy.h"
+#include "core/codec/codec.h"
 #include "core/model/schema.h"
+#include "core/wire/reject.h"
 
 namespace gossipd {
 

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <optional>
 
-#include "core/exchange/kernels.h"
+#include "core/codec/kernels.h"
 #include "core/wire/bytes.h"
 #include "core/wire/file_piece.h"
 #include "tests/fuzz/link_script.h"

@@ -5,7 +5,7 @@
 
 #include "core/base/result.h"
 #include "core/base/settings.h"
-#include "core/exchange/codec.h"
+#include "core/codec/codec.h"
 
 using namespace gossipd;
 

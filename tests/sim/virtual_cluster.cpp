@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/exchange/kernels.h"
+#include "core/codec/kernels.h"
 
 namespace gossipd::sim {
 namespace {

@@ -6,8 +6,8 @@
 #include <limits>
 
 #include "core/base/random.h"
-#include "core/exchange/codec.h"
-#include "core/exchange/kernels.h"
+#include "core/codec/codec.h"
+#include "core/codec/kernels.h"
 
 using namespace gossipd;
 

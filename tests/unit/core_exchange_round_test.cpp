@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "core/node/exchange_round.h"
-#include "core/wire/protocol.h"
+#include "core/base/protocol.h"
 
 using namespace gossipd;
 

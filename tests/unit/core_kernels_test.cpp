@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "core/base/random.h"
-#include "core/exchange/kernels.h"
+#include "core/codec/kernels.h"
 #include "core/exchange/replica.h"
 
 using namespace gossipd;

@@ -4,7 +4,7 @@
 
 #include <set>
 
-#include "core/exchange/codec.h"
+#include "core/codec/codec.h"
 #include "tests/unit/lab_test_support.h"
 
 using namespace gossipd;

@@ -12,7 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/base/random.h"
-#include "core/exchange/kernels.h"
+#include "core/codec/kernels.h"
 #include "core/model/schema.h"
 #include "tools/bench/commands.h"
 

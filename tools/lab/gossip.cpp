@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "core/balance/settings.h"
-#include "core/exchange/kernels.h"
+#include "core/codec/kernels.h"
 #include "core/exchange/settings.h"
 #include "core/membership/settings.h"
 #include "core/wire/turn.h"

@@ -1,6 +1,6 @@
 #include "tests/sim/gossip_sim/hostile.h"
 
-#include "core/exchange/kernels.h"
+#include "core/codec/kernels.h"
 #include "core/exchange/turn_bounds.h"
 #include "core/wire/bytes.h"
 #include "tests/sim/gossip_sim/scenario.h"

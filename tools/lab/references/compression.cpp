@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "core/base/random.h"
-#include "core/exchange/kernels.h"
+#include "core/codec/kernels.h"
 
 namespace gossipd::lab {
 

@@ -6,7 +6,7 @@
 // added the next time (error feedback). One run at a time.
 #pragma once
 
-#include "core/exchange/codec.h"
+#include "core/codec/codec.h"
 #include "core/model/schema.h"
 #include "tools/lab/references/collectives.h"
 
@@ -33,7 +33,7 @@ class Compressor {
   virtual ~Compressor() = default;
   virtual std::uint64_t compress(std::span<const float> target, std::span<float> decoded) = 0;
 };
-// gossipd's own codecs (core/exchange/codec.h). Values that no codec takes (not finite) travel as
+// gossipd's own codecs (core/codec/codec.h). Values that no codec takes (not finite) travel as
 // they are: a run that has diverged stays so.
 [[nodiscard]] std::unique_ptr<Compressor> make_codec_compressor(Codec);
 // The share of entries that are largest in magnitude, exactly, as {index, value}: 8 bytes each.

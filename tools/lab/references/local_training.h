@@ -6,7 +6,7 @@
 // counted: exactly, by a ring all-reduce, or in `strategy.final_codec`.
 #pragma once
 
-#include "core/exchange/codec.h"
+#include "core/codec/codec.h"
 #include "core/exchange/settings.h"
 #include "tools/lab/references/compression.h"
 #include "tools/lab/references/reference.h"

@@ -1,6 +1,6 @@
-#include "core/exchange/kernels.h"
+#include "core/codec/kernels.h"
 
-#include "core/exchange/kernels_versions.h"
+#include "core/codec/kernels_versions.h"
 
 namespace gossipd {
 

@@ -1,3 +1,3 @@
 #define GOSSIPD_KERNELS_TABLE kernels_baseline
 #define GOSSIPD_KERNELS_NAME "baseline"
-#include "core/exchange/kernels_version.inc"
+#include "core/codec/kernels_version.inc"

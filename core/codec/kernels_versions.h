@@ -1,10 +1,10 @@
-// core/exchange/kernels_versions.h - the tables that kernels.cpp picks from, one per instruction
+// core/codec/kernels_versions.h - the tables that kernels.cpp picks from, one per instruction
 // set.
 //
 // Each is defined by a file of its own that includes kernels_version.inc; use kernels() instead.
 #pragma once
 
-#include "core/exchange/kernels.h"
+#include "core/codec/kernels.h"
 
 namespace gossipd {
 

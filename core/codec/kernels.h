@@ -1,4 +1,4 @@
-// core/exchange/kernels.h - the loops over floats, one table of them per instruction set.
+// core/codec/kernels.h - the loops over floats, one table of them per instruction set.
 //
 // Plain loops compiled once per instruction set (baseline, AVX2, AVX-512; baseline only where the
 // CPU is not x86-64) and picked at start. Every function gives the same bits in every version:
@@ -7,7 +7,7 @@
 // Sources and destinations have one size and do not overlap. Pure; any thread.
 #pragma once
 
-#include "core/exchange/codec.h"
+#include "core/codec/codec.h"
 
 namespace gossipd {
 

@@ -1,4 +1,4 @@
-// core/exchange/codec.h - how the difference between a model block and its replica becomes bytes.
+// core/codec/codec.h - how the difference between a model block and its replica becomes bytes.
 //
 // A delta is `target − published`, quantised. encode() advances `published` by exactly the value
 // that apply() will add to the other end's replica, so the two stay bit-identical and whatever the

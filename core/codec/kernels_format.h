@@ -1,4 +1,4 @@
-// core/exchange/kernels_format.h - the sizes and bit patterns of FORMAT.md, shared by codec.cpp and
+// core/codec/kernels_format.h - the sizes and bit patterns of FORMAT.md, shared by codec.cpp and
 // the loops of every instruction set.
 //
 // Only constants and constexpr functions of plain integers: this header is compiled into objects

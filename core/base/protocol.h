@@ -1,4 +1,4 @@
-// core/wire/protocol.h - the versions of the protocol between two nodes, and which of them two
+// core/base/protocol.h - the versions of the protocol between two nodes, and which of them two
 // nodes speak.
 //
 // A node speaks one older version beside its own, so that a cluster is upgraded node by node while

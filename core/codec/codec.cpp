@@ -1,11 +1,11 @@
-#include "core/exchange/codec.h"
+#include "core/codec/codec.h"
 
 #include <bit>
 #include <charconv>
 
 #include "core/base/result.h"
-#include "core/exchange/kernels.h"
-#include "core/exchange/kernels_format.h"
+#include "core/codec/kernels.h"
+#include "core/codec/kernels_format.h"
 
 namespace gossipd {
 
