@@ -41,7 +41,6 @@ EXCEPTIONS = {
     "core/node/budget.cpp NodeImpl::",
     "core/node/clones.cpp NodeImpl::",
     "core/node/detection.cpp NodeImpl::",
-    "core/node/exchange_round.cpp",
     "core/node/files.cpp NodeImpl::",
     "core/node/joining.cpp NodeImpl::",
     "core/node/members.cpp NodeImpl::",

@@ -5,8 +5,8 @@
 #include <limits>
 #include <memory>
 
-#include "core/node/exchange_round.h"
 #include "core/base/protocol.h"
+#include "core/node/exchange_round.h"
 
 using namespace gossipd;
 

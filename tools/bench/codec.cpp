@@ -1,8 +1,8 @@
 // gossip-bench codec: the loops over parameters against memcpy of the same number of floats.
 //
-// Everything runs on one thread over buffers that do not fit in any cache, block by block as a link
-// does it. Repetitions of all operations are interleaved at random and medians are compared, so
-// that a slow second of the machine falls on all of them alike.
+// Everything runs on one thread over buffers that fit in no cache, block by block as in a link. The
+// repetitions of all operations are interleaved at random and medians are compared, so a slow
+// second of the machine affects all alike.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -43,8 +43,8 @@ struct Measurement {
   double seconds = 0;  // median over the repetitions
 };
 
-// Encodings go towards two targets in turn, so that the differences stay what they are in training
-// however many encodings have been made.
+// Encodes towards two targets in turn, so that the differences stay as in training after any number
+// of encodings.
 struct Buffers {
   std::vector<float> target[2];
   std::vector<float> published;
@@ -107,7 +107,7 @@ std::vector<Operation> codec_operations(const Kernels& kernels, Buffers& buffers
     Bytes& payload = buffers.payload[c];
     payload.resize(floats / block_floats_max * encoded_size(codec, block_floats_max) +
                    encoded_size(codec, floats % block_floats_max));
-    // Every payload is filled once here, so that applying can be timed before encoding.
+    // Fills every payload once, so that applying can be timed before encoding.
     encode_all(kernels, codec, buffers.target[0], buffers.published, payload);
     const std::string name = to_string(codec.id);
     operations.push_back(
@@ -238,7 +238,7 @@ void print_table(const Options& options, const std::vector<Measurement>& measure
 void run(const Options& options) {
   const Kernels& kernels = find_kernels(options.kernels);
   Buffers buffers(options.floats);
-  // memcpy copies whole buffers, so that it may bypass the caches as it does for a big copy.
+  // memcpy copies whole buffers, so it may bypass the caches as in any large copy.
   std::vector<Operation> operations = {{"memcpy", [&] {
                                           std::memcpy(buffers.update.data(),
                                                       buffers.target[0].data(), 4 * options.floats);
@@ -254,7 +254,7 @@ void run(const Options& options) {
 }  // namespace
 
 void add_codec_command(CLI::App& app) {
-  const auto options = std::make_shared<Options>();  // lives as long as the callback
+  const auto options = std::make_shared<Options>();  // kept alive by the callback
   CLI::App* command = app.add_subcommand(
       "codec", "encode, apply, hash and mix against memcpy of the same number of floats");
   command->add_flag("--json", options->json, "print one JSON object instead of a table");

@@ -1,8 +1,7 @@
 // gossip-bench loader: how many samples per second each kind of data set gives a trainer.
 //
-// Makes a set of each kind in a temporary directory and reads it as the trainer
-// does: batch after batch over loader threads. Files are in the page cache: the disk is not
-// measured.
+// Makes a set of each kind in a temporary directory and reads it as the trainer does, batch after
+// batch by loader threads. Files are in the page cache, so the disk is not measured.
 #include <cstdio>
 #include <nlohmann/json.hpp>
 

@@ -41,7 +41,7 @@ void make_cifar(const fs::path& directory) {
   write(directory / "a.bin", file);
 }
 
-// As large as a photograph of a data set usually is, with as much detail.
+// Of the usual size and detail of a data set's photographs.
 void make_images(const fs::path& directory) {
   constexpr int columns = 500, rows = 375;
   const tjhandle encoder = tjInitCompress();
@@ -136,7 +136,7 @@ double samples_per_second(const std::shared_ptr<const DataSet>& set, const Readi
                     targets.room(set->target(), reading.batch)};
   BatchSource source(set, DataOrder(1, set->count(), {}), reading.threads);
   Samples position = 0;
-  // One epoch, or the ring of the loader, is read before the clock starts.
+  // Reads one epoch, or the loader's ring, before the clock starts.
   for (; position < std::max<Samples>(set->count(), 2 * prefetch_samples_max) && position < 20'000;
        position += reading.batch)
     source.fill(position, reading.batch, batch);

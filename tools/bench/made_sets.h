@@ -1,5 +1,5 @@
-// tools/bench/made_sets.h - a set of each kind of data, made up, with the shapes that are usual for
-// it; and how fast it is read.
+// tools/bench/made_sets.h - a synthetic data set of each kind, with its usual shapes, and the speed
+// of reading it.
 #pragma once
 
 #include <filesystem>
@@ -21,7 +21,7 @@ struct MadeSet {
 [[nodiscard]] std::span<const MadeSet> made_sets();
 [[nodiscard]] const MadeSet& made_set(const std::string& name);
 
-// A directory that goes with the object.
+// A directory that is deleted with the object.
 class TemporaryDirectory {
  public:
   TemporaryDirectory();
@@ -34,7 +34,7 @@ class TemporaryDirectory {
   std::filesystem::path path_;
 };
 
-// What a trainer that takes no time would get: batches of `batch` samples over `threads` loader
+// The throughput for an infinitely fast trainer: batches of `batch` samples by `threads` loader
 // threads, for `seconds`.
 struct Reading {
   std::size_t batch = 32;

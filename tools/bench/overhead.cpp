@@ -1,8 +1,8 @@
-// gossip-bench overhead: what gossip costs the training of one node, in paired runs.
+// gossip-bench overhead: the cost of gossip to the training of one node, in paired runs.
 //
-// Real daemons on loopback, TLS included: four neighbours that train slowly (so that they leave
-// the cores to the node that is measured) and one node at full speed, in turn with exchange on and
-// off. The figure is the ratio of its samples per second, pair by pair, and the median of those.
+// Real daemons on loopback with TLS: four neighbours that train slowly, to leave the cores to the
+// measured node, and that node at full speed, in turn with exchange on and off. The result is the
+// ratio of its samples per second for each pair, and the median.
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -51,7 +51,7 @@ shape = [1, 28, 28]
 classes = 10
 )";
 
-// One gossipd; ends with this object.
+// One gossipd, which ends with this object.
 class Daemon {
  public:
   Daemon(const fs::path& program, const fs::path& directory, std::uint16_t port, int nice_value,

@@ -1,13 +1,12 @@
-// gossip-bench training: samples per second of the engine that gossipd trains with, against a bare
-// LibTorch loop of the same network in the same run, and of each kind of data set against what that
-// engine consumes.
+// gossip-bench training: samples per second of gossipd's engine, against a bare LibTorch loop of
+// the same network in the same run, and of each kind of data set against the engine's consumption.
 //
-// The bare loop has the whole set in one tensor, normalised, picks its batch by index and steps
+// The bare loop has the whole set normalised in one tensor, picks batches by index and steps
 // torch::optim::SGD. The engine reads through its loader, keeps the model in one flat vector and
-// descends in one pass. The two take turns, so that what else the machine does meets both; figures
-// are medians of the pairs' ratios: of samples a second by the clock on the wall, and by the
-// processor time of the training thread, which a busy machine does not spoil (loader threads are
-// not in it; with one thread only).
+// descends in one pass. The two take turns, so other load affects both. Figures are medians of the
+// pairs' ratios of samples per second of wall time, and, with one thread only, per second of the
+// training thread's processor time, which a busy machine does not spoil (loader threads do not
+// count).
 #include <time.h>
 #include <torch/torch.h>
 
@@ -30,7 +29,7 @@ using nlohmann::json;
 using torch::Tensor;
 
 constexpr double learning_rate = 0.01;
-constexpr std::size_t bare_samples_max = 2000;  // that the bare loop has in memory
+constexpr std::size_t bare_samples_max = 2000;  // held in memory by the bare loop
 constexpr std::uint64_t epoch_seed = 1;
 
 struct Options {
@@ -82,7 +81,7 @@ Batch::Values values_of(Tensor& tensor) {
   return std::span(tensor.data_ptr<std::int64_t>(), count);
 }
 
-// What people write before they know gossipd.
+// The usual loop without gossipd.
 class BareLoop {
  public:
   BareLoop(const Job& job, const DataSet& set)
@@ -139,7 +138,7 @@ class EngineLoop {
 };
 
 struct Pace {
-  double steps_per_second = 0;            // of the clock on the wall
+  double steps_per_second = 0;            // of wall time
   double steps_per_processor_second = 0;  // of this thread
 };
 
@@ -149,7 +148,7 @@ double thread_seconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-// Over about `seconds`.
+// Runs for about `seconds`.
 template <typename Loop>
 Pace pace_of(Loop& loop, double seconds) {
   const auto began = Clock::now();

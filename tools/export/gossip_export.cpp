@@ -1,4 +1,4 @@
-// gossip-export - `gossipctl checkpoint export` for TorchScript, as a program of its own because it
+// gossip-export - `gossipctl checkpoint export` for TorchScript, a separate program because it
 // needs LibTorch.
 //
 //     gossip-export CHECKPOINT OUT [MODEL]     MODEL: the TorchScript file of a job that has one
@@ -18,7 +18,8 @@ int fail(const std::string& text) {
   return 1;
 }
 
-// Beside the checkpoint, where gossipd keeps it: STATE/checkpoints/NAME and STATE/files/HASH.
+// The job's file, which gossipd keeps near the checkpoint: STATE/checkpoints/NAME and
+// STATE/files/HASH.
 std::string kept_model(const std::filesystem::path& checkpoint, const Job& job) {
   return (std::filesystem::absolute(checkpoint).parent_path().parent_path() / "files" /
           to_hex(job.model.content))

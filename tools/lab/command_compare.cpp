@@ -78,7 +78,7 @@ std::vector<Column> table_of(const std::vector<Row>& rows, const Row& base) {
   return table;
 }
 
-// Characters, not bytes: "±" has two.
+// Counts characters, since "±" has two bytes.
 std::size_t width(const std::string& text) {
   return static_cast<std::size_t>(
       std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));

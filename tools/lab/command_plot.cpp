@@ -22,7 +22,7 @@ struct Series {
 };
 
 constexpr double width = 760, height = 430, left = 64, right = 210, top = 34, bottom = 48;
-// Told apart also by people who do not see all colours (Okabe and Ito).
+// Distinguishable for colour-blind readers (Okabe and Ito).
 constexpr std::array colours = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
                                 "#e69f00", "#56b4e9", "#000000", "#8c564b"};
 

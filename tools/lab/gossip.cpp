@@ -15,8 +15,8 @@ namespace gossipd::lab {
 
 namespace {
 
-// On the wire beside the messages themselves (net/peer/FRAME.md): a frame of 16 bytes and a TLS
-// record of 22 for every 64 KiB or part of it; a handshake with a shared key in both directions.
+// Added to messages on the wire (net/peer/FRAME.md): a frame of 16 bytes and a TLS record of 22 for
+// every 64 KiB or part of it; a handshake with a shared key in both directions.
 constexpr std::uint64_t chunk_bytes = 64 * 1024;
 constexpr std::uint64_t frame_and_record_bytes = 16 + 22;
 constexpr std::uint64_t handshake_bytes = 700;
@@ -39,7 +39,7 @@ std::size_t index_of(const Endpoint& endpoint) {
 }  // namespace
 
 struct GossipStrategy::Host {
-  struct Disk {  // what a crash leaves
+  struct Disk {  // what survives a crash
     NodeState state;
     Instant written{};  // the state
     std::vector<float> model;
@@ -55,7 +55,7 @@ struct GossipStrategy::Host {
   std::unique_ptr<Node> node;
   GradientEngine* engine = nullptr;
   Disk disk;
-  std::uint64_t life = 0;  // +1 at every end of a process: events of former lives are void
+  std::uint64_t life = 0;  // +1 at every end of a process; events of former lives are void
   Instant frozen_until{};
   Instant timer_at = Instant::max();
   std::uint64_t timer = 0;
@@ -161,8 +161,7 @@ void GossipStrategy::boot(std::size_t i, bool founds) {
   arm_timer(i);
 }
 
-// ---- faults
-// ----------------------------------------------------------------------------------------
+// ---- faults ----
 
 void GossipStrategy::kill(std::size_t i) {
   Host& host = *hosts_[i];
@@ -203,8 +202,7 @@ bool GossipStrategy::reaches(std::size_t a, std::size_t b) const {
   return (reachable_.empty() || reachable_.contains({a, b})) && !setup_->world.is_cut(a, b);
 }
 
-// ---- events
-// ----------------------------------------------------------------------------------------
+// ---- events ----
 
 void GossipStrategy::for_host(std::size_t i, Instant when, std::function<void(Host&)> run) {
   setup_->world.at(when, [this, i, life = hosts_[i]->life, run = std::move(run)]() mutable {
@@ -279,8 +277,7 @@ void GossipStrategy::carry_out(std::size_t i, Effect& effect) {
   }
 }
 
-// ---- the trainer's loop, as models/trainer.cpp has it
-// ------------------------------------------------
+// ---- the trainer's loop, as models/trainer.cpp has it ----
 
 Samples GossipStrategy::cluster_samples(const Host& host) const {
   return host.samples + host.others;
@@ -365,7 +362,7 @@ void GossipStrategy::step(std::size_t i) {
           boundary(i);
         };
         if (h.life != life) {
-          h.computing = false;  // the step of a process that has died since
+          h.computing = false;  // the step of a process that has died meanwhile
           return;
         }
         for_host(i, std::max(now, h.frozen_until), made);
@@ -393,14 +390,13 @@ void GossipStrategy::return_loan(std::size_t i) {
   host.node->on_snapshot(std::move(snapshot), setup_->world.now());
 }
 
-// ---- one bad node
-// ------------------------------------------------------------------------------------
+// ---- one bad node ----
 
 bool GossipStrategy::is_bad(std::size_t i, PoisonSpec::Kind kind) const {
   return poison_.kind == kind && poison_.node == i && setup_->world.seconds_now() >= poison_.at_s;
 }
 
-// So far away that every block goes whole at first, then 60 further for each model it hands over.
+// First so far away that every block goes whole, then 60 further for each model.
 void GossipStrategy::lie(Snapshot& snapshot) {
   const auto value = static_cast<float>(poison_.value + 60.0 * static_cast<double>(lies_++));
   std::fill(snapshot.model.begin(), snapshot.model.end(), value);
@@ -408,8 +404,7 @@ void GossipStrategy::lie(Snapshot& snapshot) {
   snapshot.finite = true;
 }
 
-// ---- sessions
-// ----------------------------------------------------------------------------------------
+// ---- sessions ----
 
 void GossipStrategy::dial(std::size_t from, const Endpoint& where) {
   const std::size_t to = index_of(where);
@@ -505,8 +500,7 @@ void GossipStrategy::break_session(const std::shared_ptr<Session>& session) {
   }
 }
 
-// ---- what can be looked at
-// ------------------------------------------------------------------------
+// ---- what can be looked at ----
 
 bool GossipStrategy::finished() const {
   bool any = false;

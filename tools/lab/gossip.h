@@ -1,10 +1,9 @@
-// tools/lab/gossip.h - the product itself in the lab: gossipd's own Node on every machine, in
-// virtual time.
+// tools/lab/gossip.h - the product in the lab: gossipd's Node on every machine, in virtual time.
 //
-// What gossipd is over TCP and threads, this is over the World's events: it carries out the core's
-// effects and stands in for the trainer's loop, step boundary by step boundary, in the order of
-// models/trainer.cpp. Nothing of core is replaced or shortened: joining, turns, final exchange and
-// failure detection all happen, and their bytes are counted with framing and TLS added.
+// Drives the core by the World's events, as gossipd does by TCP and threads: it carries out the
+// core's effects and takes the place of the trainer's loop, in the order of models/trainer.cpp.
+// Nothing in core is replaced or shortened: joining, turns, final exchange and failure detection
+// all happen, and their bytes are counted including framing and TLS.
 #pragma once
 
 #include <set>
@@ -28,18 +27,18 @@ class GossipStrategy : public Strategy {
   [[nodiscard]] std::uint64_t dense_baseline_bytes() const override;
 
   [[nodiscard]] bool takes_events() const override { return true; }
-  // as kill -9: no goodbye, what was not on disk is lost
+  // like kill -9: no goodbye; what is not on disk is lost
   void kill(std::size_t machine) override;
   void restart(std::size_t machine) override;                  // from its disk
-  void freeze(std::size_t machine, Duration length) override;  // as SIGSTOP
+  void freeze(std::size_t machine, Duration length) override;  // like SIGSTOP
   void leave(std::size_t machine) override;
   [[nodiscard]] bool takes_part(std::size_t machine) const override;
 
-  // Who may connect to whom; empty: everybody.
+  // The machines that each may connect to; empty: all.
   void reachable(std::set<std::pair<std::size_t, std::size_t>> pairs) override {
     reachable_ = std::move(pairs);
   }
-  // Machines that start later than at once.
+  // Machines with a late start.
   void starts_at(std::size_t machine, Duration delay) override { delays_[machine] = delay; }
   void poison(const PoisonSpec& poison) override { poison_ = poison; }
 

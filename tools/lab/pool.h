@@ -18,7 +18,7 @@ class Pool {
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
   std::future<double> submit(std::function<double()> work);
-  void settle();  // returns when nothing waits and nothing runs
+  void settle();  // returns when nothing waits or runs
 
  private:
   void run();

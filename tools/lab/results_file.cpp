@@ -18,7 +18,7 @@ Result<std::vector<RunResult>> read_results(const std::string& path, bool may_be
   for (std::size_t number = 1; std::getline(file, line); ++number) {
     if (line.empty()) continue;
     const nlohmann::json parsed = nlohmann::json::parse(line, nullptr, false);
-    if (parsed.is_discarded() && file.eof()) break;  // the run that was cut
+    if (parsed.is_discarded() && file.eof()) break;  // a truncated run
     Result<RunResult> result =
         parsed.is_discarded()
             ? Result<RunResult>(Error{"bad-result", "is no JSON; remove the line"})
@@ -31,7 +31,7 @@ Result<std::vector<RunResult>> read_results(const std::string& path, bool may_be
 }
 
 std::optional<Error> append_result(const std::string& path, const RunResult& result) {
-  // A line that was cut stays behind a line break of its own.
+  // A truncated line gets a line break.
   bool whole = true;
   if (std::ifstream before(path, std::ios::ate | std::ios::binary); before && before.tellg() > 0) {
     before.seekg(-1, std::ios::end);

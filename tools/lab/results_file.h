@@ -1,5 +1,5 @@
-// tools/lab/results_file.h - results of runs, one JSON object a line, so that a campaign can be cut
-// and go on.
+// tools/lab/results_file.h - results of runs, one JSON object a line, so that an interrupted
+// campaign can resume.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace gossipd::lab {
 
-// A missing file holds nothing. A last line that was cut is left out. Code "bad-result" names file
-// and line.
+// A missing file is empty. A truncated last line is ignored. Error "bad-result" names file and
+// line.
 [[nodiscard]] Result<std::vector<RunResult>> read_results(const std::string& path,
                                                           bool may_be_missing);
 [[nodiscard]] std::optional<Error> append_result(const std::string& path, const RunResult&);

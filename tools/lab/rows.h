@@ -1,4 +1,4 @@
-// tools/lab/rows.h - results gathered into rows: all seeds of one name in one file's order.
+// tools/lab/rows.h - results grouped into rows: all seeds of one name, in the file's order.
 #pragma once
 
 #include "tools/lab/results_file.h"
@@ -12,7 +12,7 @@ struct Row {
   [[nodiscard]] Summary of(double (*figure)(const RunResult&)) const;
 };
 
-// In the order in which names first appear. A seed that was run twice counts once, the later one.
+// In order of first appearance. Of a seed that ran twice the later run counts.
 [[nodiscard]] Result<std::vector<Row>> gather_rows(const std::vector<std::string>& files);
 // Accuracy of `row` minus that of `base`, over the seeds that both have.
 [[nodiscard]] Summary paired_difference(const Row& row, const Row& base);

@@ -38,8 +38,8 @@ class Books : public Recorder {
     if (std::isfinite(age_steps))
       age_sum_ += age_steps, ++ages_, age_max = std::max(age_max, age_steps);
     if (samples_ * 10 >= budget * 9) loss_sum_ += loss, ++losses_;
-    // One evaluation is of the first few nodes that pass the mark, each at its own step boundary:
-    // their models are whole then.
+    // Evaluates the first few nodes that pass the mark, each at its own step boundary, where its
+    // model is whole.
     if (samples_ >= next_ && !budget_spent()) {
       next_ = (samples_ / every_ + 1) * every_;
       open_.clear();
@@ -65,7 +65,7 @@ class Books : public Recorder {
     pending_.push_back(judges_.submit(std::move(work)));
   }
 
-  // The end: all nodes asked for, as one last point.
+  // The end: all requested nodes, as a last point.
   std::vector<double> finish(RunResult& result) {
     points_.push_back(CurvePoint{world_.seconds_now(), samples_, world_.traffic().bytes});
     std::vector<std::size_t> nodes;
@@ -113,7 +113,7 @@ class Books : public Recorder {
   std::vector<std::size_t> open_;
   std::vector<CurvePoint> points_;
   std::vector<std::future<double>> pending_;
-  std::vector<std::pair<std::size_t, Figures>> figures_;  // one judge thread writes it
+  std::vector<std::pair<std::size_t, Figures>> figures_;  // written by one judge thread
   double age_sum_ = 0, loss_sum_ = 0, time_sum_ = 0, time_squares_ = 0;
   std::uint64_t ages_ = 0, losses_ = 0;
 };
@@ -163,7 +163,7 @@ void lay_topology(const Scenario& scenario, std::uint64_t seed, Strategy& strate
   };
   if (scenario.topology == Scenario::Topology::ring ||
       scenario.topology == Scenario::Topology::random)
-    // a random graph holds a ring, so that it is connected
+    // a random graph contains a ring, so it is connected
     for (std::size_t i = 0; i < n; ++i) join(i, (i + 1) % n);
   if (scenario.topology == Scenario::Topology::random) {
     Random random(seed ^ 0x746f706full);

@@ -16,14 +16,14 @@ struct CurvePoint {
   double loss = 0;
 };
 
-// All figures are independent of the machine the lab runs on, but for `wall_seconds`.
+// All figures except `wall_seconds` are independent of the machine that runs the lab.
 struct RunResult {
   std::string id, name, strategy;
   std::uint64_t seed = 0;
   std::map<std::string, std::string> knobs;
   std::size_t nodes = 0;
   std::uint64_t floats = 0;
-  bool finished = false;          // false: stopped at run.time_limit_s, or every node was gone
+  bool finished = false;          // false: stopped at run.time_limit_s, or all nodes were gone
   std::vector<double> accuracy;   // of the nodes evaluated at the end
   double loss = 0;                // mean of theirs, held-out
   double train_loss = 0;          // mean over the last tenth of the budget
@@ -48,7 +48,7 @@ struct RunResult {
 
 struct RunOptions {
   int threads = 2;
-  // Called now and then with the share of the budget that is spent.
+  // Called occasionally with the spent share of the budget.
   std::function<void(double share)> progress;
 };
 

@@ -25,7 +25,7 @@ Result<toml::table> parse(const std::string& text, const std::string& origin) {
   }
 }
 
-// What `over` says replaces what `under` says, table by table.
+// Values of `over` replace those of `under`, table by table.
 void merge(toml::table& under, const toml::table& over) {
   for (const auto& [key, value] : over) {
     if (const auto* table = value.as_table(); table != nullptr && under[key].is_table())
@@ -68,8 +68,8 @@ std::string text_of(const toml::table& table) {
   return out.str();
 }
 
-// A table of another kind does not keep keys that only the file's kind has: with another optimiser
-// or schedule the table is new.
+// A table of another kind must not keep keys that only the file's kind has, so another optimiser or
+// schedule starts a new table.
 void drop_tables_of_another_kind(toml::table& file, const toml::table& given) {
   for (const auto& [key, value] : given) {
     const auto* table = value.as_table();
@@ -78,7 +78,7 @@ void drop_tables_of_another_kind(toml::table& file, const toml::table& given) {
   }
 }
 
-// [job]: the file it names, with the other keys of [job] laid over it.
+// [job]: the file it names, with the other keys of [job] in place of the file's.
 Result<Job> read_job(toml::table& root, const std::filesystem::path& directory,
                      const std::string& origin) {
   toml::table merged;
@@ -99,13 +99,13 @@ Result<Job> read_job(toml::table& root, const std::filesystem::path& directory,
     return bad_config(
         origin + ": job: is missing; write [job] with file = \"…/deploy/jobs/fashion-mnist.toml\"");
   }
-  // Who trains on what is the scenario's affair (data.split), in the job's file or not.
+  // The scenario divides the data (data.split), whatever the job's file says.
   if (auto* data = merged["data"].as_table()) data->erase("division");
   root.insert_or_assign("job", merged);
   return Job::parse(text_of(merged), origin + " [job]");
 }
 
-// The job's keys were checked by Job::parse; here they only have to be known.
+// Job::parse has checked the job's keys; here they must only be known.
 void mark_known(TomlTable table, const toml::table& keys) {
   for (const auto& [key, value] : keys) {
     (void)table.has(key.str());
@@ -250,7 +250,7 @@ std::string value_text(TomlTable table, const std::string& key, const Setting& s
   }
 }
 
-// Knobs are the strategy's own settings; gossip's have the names that a node file has.
+// Knobs are the strategy's own settings; gossip's have the names of a node file.
 void read_strategy(TomlReader& reader, Scenario& s) {
   TomlTable table = reader.table("strategy");
   s.strategy = table.get_string("name", s.strategy);
@@ -307,7 +307,7 @@ Result<Scenario> Scenario::load(const std::string& path,
   const std::filesystem::path directory = std::filesystem::absolute(path).parent_path();
 
   Scenario s;
-  // Messages carry the file's own lines as long as nothing was laid over it.
+  // Messages have the file's line numbers unless something overrides it.
   TomlReader reader(overrides.empty() ? *file : text_of(root), path);
   if (const toml::table* keys = root["job"].as_table()) mark_known(reader.table("job"), *keys);
   Result<Job> job = read_job(root, directory, path);

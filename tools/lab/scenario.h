@@ -1,7 +1,7 @@
-// tools/lab/scenario.h - what is tried: machines, wires, job, data, strategy, events. A TOML file.
+// tools/lab/scenario.h - a scenario: machines, wires, job, data, strategy, events. A TOML file.
 //
-// README.md beside this file is the reference of its keys. Like every configuration of gossipd,
-// unknown keys are errors with "did you mean", and one run shows all mistakes of a file.
+// README.md beside this file lists its keys. As in every configuration of gossipd, unknown keys are
+// errors with "did you mean", and one run shows all mistakes of a file.
 #pragma once
 
 #include <map>
@@ -27,7 +27,7 @@ struct EventSpec {
 
 struct Scenario {
   std::string name;  // of the row in tables
-  // canonical: every key that was given, files merged in; with the seed it names a run
+  // canonical: every key given, with files merged in; identifies a run together with the seed
   std::string text;
   Job job;
   std::string data_dir;
@@ -47,17 +47,17 @@ struct Scenario {
   std::size_t evaluate_nodes = 1;  // on the way; at the end up to final_nodes
   std::size_t final_nodes = 8;
   double target_accuracy = 0.88;
-  // virtual; 0: twenty times what equal work at the slowest machine's pace takes, and 10 minutes
+  // virtual; 0: 10 minutes plus twenty times the duration of equal work at the slowest pace
   double time_limit_s = 0;
 
-  // Reads the file at `path`, merges in the job file it names and `overrides` ("a.b=value", each).
-  // Codes "bad-toml", "bad-config".
+  // Reads the file at `path` and merges in its job file and `overrides` (each "a.b=value").  Codes
+  // "bad-toml", "bad-config".
   static Result<Scenario> load(const std::string& path, const std::vector<std::string>& overrides);
-  // A fresh strategy of this scenario, its knobs set.
+  // A new strategy of this scenario with its knobs set.
   [[nodiscard]] std::unique_ptr<Strategy> make_strategy() const;
-  // Job of one seed: the same but for job.seed.
+  // The job of one seed, which differs only in job.seed.
   [[nodiscard]] Job job_of(std::uint64_t seed) const;
-  // Identity of (text, seed), 16 hex digits: a campaign that goes on skips what has run already.
+  // Identity of (text, seed) in 16 hex digits, by which a resumed campaign skips finished runs.
   [[nodiscard]] std::string run_id(std::uint64_t seed) const;
 };
 

@@ -1,4 +1,4 @@
-// tools/lab/statistics.h - means, their spread, and paired differences with a 95 % bound.
+// tools/lab/statistics.h - means, standard deviations, and paired differences with a 95 % bound.
 #pragma once
 
 #include <span>

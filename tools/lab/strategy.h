@@ -1,10 +1,9 @@
 // tools/lab/strategy.h - a way to train one model on several machines, as the lab runs it.
 //
-// `gossip` is the product itself: gossipd's own core. All others are reference rows, in
-// references/: what published systems do, each in a small file, in virtual time and with real
-// gradients, so that a table compares like with like. A strategy is made with its defaults, gets
-// its knobs from the scenario through settings(), then start(); from there on it lives in the
-// World's events.
+// `gossip` is the product, gossipd's core. All others are reference rows in references/: published
+// systems, each in a small file, in virtual time and with real gradients, so that a table compares
+// like with like. A strategy is constructed with its defaults, gets its knobs from the scenario
+// through settings() and is started by start(); then it lives in the World's events.
 #pragma once
 
 #include <memory>
@@ -22,12 +21,12 @@
 
 namespace gossipd::lab {
 
-// Keeps the books of a run and evaluates; every strategy tells it what was trained.
+// Keeps the accounts of a run and evaluates; strategies report to it what they train.
 class Recorder {
  public:
   virtual ~Recorder() = default;
   // `machine` has trained on `batch` samples with this loss, at a model of age `age_steps` (steps
-  // that others made in between; 0 when there is no such thing).
+  // that others made in between; 0 where that is undefined).
   virtual void trained(std::size_t machine, std::uint32_t batch, double loss, double age_steps) = 0;
   [[nodiscard]] virtual Samples samples() const = 0;  // of the whole cluster
   [[nodiscard]] bool budget_spent() const { return samples() >= budget; }
@@ -38,8 +37,7 @@ struct Setup {
   const Job& job;
   World& world;
   Recorder& recorder;
-  // One for each machine that trains, with its own shard. Engine i is used by machine i's compute()
-  // alone.
+  // One for each machine that trains, with its own shard. Only machine i's compute() uses engine i.
   std::vector<std::unique_ptr<GradientEngine>>& engines;
   std::uint64_t seed = 1;
   [[nodiscard]] std::size_t nodes() const { return engines.size(); }
@@ -50,15 +48,14 @@ class Strategy {
   virtual ~Strategy() = default;
   // Knobs, bound to this object; keys such as "strategy.period_steps".
   [[nodiscard]] virtual std::vector<Setting> settings() = 0;
-  // Knobs that do not fit together, or not the job: why, and what would do.
+  // Knobs that conflict with each other or the job: the reason and a remedy.
   [[nodiscard]] virtual std::optional<std::string> mistake(const Job&) const {
     return std::nullopt;
   }
   virtual void start(Setup&) = 0;
-  // Nothing more will change: the budget is spent and everything that was under way has been
-  // applied.
+  // True once the budget is spent and everything under way has been applied.
   [[nodiscard]] virtual bool finished() const = 0;
-  // P floats: the model that this machine would be asked for now. A server's model is everybody's.
+  // P floats: this machine's current model, or the server's where there is one.
   [[nodiscard]] virtual std::span<const float> model(std::size_t machine) = 0;
   [[nodiscard]] virtual bool same_model_everywhere() const { return false; }
   // Floats of optimiser and correction state that the method keeps beside the model(s): {on the
@@ -68,12 +65,10 @@ class Strategy {
     std::uint64_t node_floats = 0;
   };
   [[nodiscard]] virtual State state() const { return {}; }
-  // What sending the whole fp32 model to every neighbour at every step would have taken; 0: no such
-  // thing.
+  // Bytes of sending the whole fp32 model to every neighbour at every step; 0 if undefined.
   [[nodiscard]] virtual std::uint64_t dense_baseline_bytes() const { return 0; }
 
-  // ---- faults: only gossip survives them; a reference row is refused a scenario with such events
-  // ----
+  // ---- faults: only gossip survives them; reference rows refuse such scenarios ----
   [[nodiscard]] virtual bool takes_events() const { return false; }
   virtual void kill(std::size_t) {}
   virtual void restart(std::size_t) {}
@@ -91,7 +86,7 @@ struct StrategyEntry {
   std::string source;   // the paper
   std::unique_ptr<Strategy> (*make)();
 };
-// Every row there is: gossip first, then the references in alphabetical order.
+// All rows: gossip first, then the references in alphabetical order.
 [[nodiscard]] const std::vector<StrategyEntry>& strategies();
 
 }  // namespace gossipd::lab

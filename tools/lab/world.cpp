@@ -72,7 +72,7 @@ void World::cut(std::size_t a, std::size_t b, bool cut) {
       at(again, [this, pair, action = std::move(arrived)]() mutable {
         arrive(pair.first, pair.second, std::move(action));
       });
-    // what is sent from now on comes behind it
+    // later messages queue behind it
     for (const Lane lane : {Lane::control, Lane::bulk}) {
       Instant& last = last_arrival_[{pair.first, pair.second, lane}];
       last = std::max(last, again);
@@ -99,8 +99,7 @@ void World::send(std::size_t from, std::size_t to, std::uint64_t bytes, Lane lan
                in_bps = std::min(machines_[to].downlink_bps, pair_bps);
   const double bits = 8.0 * static_cast<double>(bytes);
   const Duration out_time = from_seconds(bits / out_bps), in_time = from_seconds(bits / in_bps);
-  // Control waits for at most the chunk that is on the way; bulk waits for all that was asked for
-  // before.
+  // Control waits for at most the current chunk; bulk waits for everything requested before.
   Instant out_from = std::max(now_, lines_[from].out);
   if (lane == Lane::control)
     out_from = std::min(out_from, now_ + from_seconds(8.0 * chunk_bytes / out_bps));
@@ -114,7 +113,7 @@ void World::send(std::size_t from, std::size_t to, std::uint64_t bytes, Lane lan
     for (double hit = any; random_.uniform() < hit; hit = spec.loss)
       delay += 2.0 * spec.latency_s + (packets < 4 ? retransmission_s : 0.0);
   }
-  // The receiver takes in while the sender still sends; its own line may be busier.
+  // The receiver takes in data while the sender still sends; its own line may be busier.
   const Instant first = out_from + from_seconds(delay);
   Instant in_from = std::max(first, lines_[to].in);
   if (lane == Lane::control)

@@ -1,10 +1,10 @@
 // tools/lab/world.h - virtual time, machines that take time to compute, and wires that take time to
 // carry.
 //
-// Everything in the lab happens as an event at a virtual Instant; equal times run in the order in
-// which they were asked for. Real work (gradients) runs on a pool of threads while its virtual
-// duration passes and is awaited when that is over, so a run is the same bytes whatever the machine
-// and the number of threads. One owner, one thread.
+// Everything in the lab is an event at a virtual Instant; events of equal times run in the order of
+// their requests. Real work (gradients) runs on a pool of threads and is awaited when its virtual
+// duration is over, so a run gives the same bytes on any machine and number of threads. One owner,
+// one thread.
 #pragma once
 
 #include <functional>
@@ -21,22 +21,22 @@ namespace gossipd::lab {
 // How long a machine computes: (base + per_sample · batch) / speed · jitter.
 struct MachineSpec {
   double speed = 1.0;          // 2 is twice as fast
-  double step_base_s = 0.002;  // the part that a smaller batch does not shorten
+  double step_base_s = 0.002;  // the part independent of the batch
   double step_per_sample_s = 0.00025;
   // Jitter multiplies every step's time and has mean 1.
   enum class Jitter { none, lognormal, pareto };
   Jitter jitter = Jitter::none;
   // lognormal: sigma of the logarithm; pareto: tail index (above 1; 1.5 is heavy)
   double jitter_scale = 0.1;
-  double uplink_bps = 1e9;  // bits/s out of this machine, shared by all that it sends
+  double uplink_bps = 1e9;  // bits/s out of this machine, for all that it sends
   double downlink_bps = 1e9;
 };
 
-// Between two machines, each way.
+// Between two machines, in each direction.
 struct WireSpec {
   double latency_s = 0.0002;
   double jitter_s = 0;       // mean of an exponential, added to the latency; order is kept
-  double bandwidth_bps = 0;  // of this pair alone; 0: only the machines' own limits
+  double bandwidth_bps = 0;  // of this pair; 0: only the machines' own limits
   // of each packet of packet_bytes. TCP repairs it: a round trip more for each loss
   double loss = 0;
 };
@@ -61,21 +61,21 @@ class World {
   // ---- wires. A machine beyond the last one may be added as a server: add_machine(). ----
   std::size_t add_machine(const MachineSpec&);
   void set_wire(std::size_t a, std::size_t b, const WireSpec&);
-  // Nothing arrives while it is cut. TCP keeps what it has and sends it again: it arrives after the
-  // healing, in order.
+  // While a wire is cut nothing arrives. TCP keeps its data and sends it again, so it arrives in
+  // order after the healing.
   void cut(std::size_t a, std::size_t b, bool cut);
   [[nodiscard]] bool is_cut(std::size_t a, std::size_t b) const;
-  // `arrived` runs when the last byte is in, `sent` when it has left the sender. Control overtakes
-  // bulk, as on a session that cuts bulk into chunks of 64 KiB; within (from, to, lane) order is
-  // kept. Counted as sent at once.
+  // `arrived` runs when the last byte has arrived, `sent` when it has left the sender. Control
+  // overtakes bulk, as on a session with chunks of 64 KiB; (from, to, lane) keep their order.
+  // Counted as sent at once.
   void send(std::size_t from, std::size_t to, std::uint64_t bytes, Lane lane, Action arrived,
             Action sent = {});
 
   // ---- machines ----
   void set_speed(std::size_t machine, double speed) { machines_[machine].speed = speed; }
-  // Draws how long a step takes that begins now.
+  // Draws the duration of a step that begins now.
   [[nodiscard]] Duration step_time(std::size_t machine, std::uint32_t batch);
-  // Without jitter: what a user would call the step time of this machine.
+  // The nominal step time, without jitter.
   [[nodiscard]] double mean_step_seconds(std::size_t machine, std::uint32_t batch) const;
   // Starts `work` on the pool and runs `done` with its result (a loss) after step_time(batch).
   void compute(std::size_t machine, std::uint32_t batch, std::function<double()> work,
@@ -103,7 +103,7 @@ class World {
       return at != other.at ? at > other.at : order > other.order;
     }
   };
-  struct Lines {  // when a machine's way out and in are free again
+  struct Lines {  // when a machine's uplink and downlink are free again
     Instant out{}, in{};
   };
   const WireSpec& wire(std::size_t a, std::size_t b) const;
@@ -112,7 +112,7 @@ class World {
   std::vector<Lines> lines_;
   WireSpec wire_;
   std::map<std::pair<std::size_t, std::size_t>, WireSpec> wires_;
-  // what waits for the healing
+  // what waits for healing
   std::map<std::pair<std::size_t, std::size_t>, std::vector<Action>> cuts_;
   std::map<std::tuple<std::size_t, std::size_t, Lane>, Instant> last_arrival_;
   std::priority_queue<Event> events_;

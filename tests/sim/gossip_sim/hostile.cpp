@@ -178,8 +178,7 @@ Bytes Hostile::mutated(Bytes bytes) {
   return bytes;
 }
 
-// ---- lies
-// -----------------------------------------------------------------------------------------
+// ---- lies ----
 
 std::uint64_t Hostile::boundary() {
   constexpr std::uint64_t one = 1;

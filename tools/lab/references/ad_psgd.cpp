@@ -1,9 +1,9 @@
 // tools/lab/references/ad_psgd.cpp - AD-PSGD: asynchronous SGD with atomic averaging of random
 // pairs.
 //
-//   an iteration of an active machine i: gradient g at x_i, and meanwhile with a random passive j:
-//   x_i, x_j ← ½·(x_i + x_j) ; then the job's optimiser on x_i with g.   Of a passive machine: the
-//   gradient and the step alone.
+//   active machine i:  gradient g at x_i ; meanwhile with a random passive j:
+//                      x_i, x_j ← ½·(x_i + x_j) ; then the job's optimiser on x_i with g
+//   passive machine:   only the gradient and the step
 //
 // Lian et al., "Asynchronous Decentralized Parallel Stochastic Gradient Descent" (ICML 2018). As
 // there the graph is bipartite, so that no exchange meets another: machines with even numbers are
@@ -45,7 +45,7 @@ class AdPsgd : public LocalTraining {
       train(i, [this, i] { go_on(i); });
       return;
     }
-    // Both parts must be over before the step.
+    // Both parts must end before the step.
     auto gradient = std::make_shared<Gradient>();
     auto parts = std::make_shared<int>(2);
     const auto part_done = [this, i, gradient, parts] {

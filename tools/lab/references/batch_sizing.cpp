@@ -41,7 +41,7 @@ std::vector<std::uint32_t> balanced_batches(const std::vector<StepTimeFit>& fits
     (sum_in(middle) < static_cast<double>(total) ? low : high) = middle;
   }
   std::vector<std::uint32_t> batches;
-  double exact = 0, given = 0;  // running sums: rounding errors do not add up
+  double exact = 0, given = 0;  // running sums, so that rounding errors do not accumulate
   for (const StepTimeFit& fit : fits) {
     exact += batch_in(fit, high);
     const double batch = std::clamp(std::round(exact - given), static_cast<double>(least),

@@ -1,8 +1,8 @@
-// tools/lab/references/batch_sizing.h - which part of a fixed global batch each machine gets so
-// that all take equally long.
+// tools/lab/references/batch_sizing.h - divides a fixed global batch so that all machines take
+// equally long.
 //
-// Step times are fitted on line as t(b) = a + c·b with a forgetting factor; while the batches seen
-// are too alike to tell a from c, the last a is kept. Pure.
+// Fits step times online as t(b) = a + c·b with a forgetting factor. While the observed batches are
+// too similar to separate a from c, keeps the last a. Pure.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,8 @@ class StepTimeFit {
   double base_ = 0, per_sample_ = 0;
 };
 
-// b_i in [least, most] with Σ b_i = total as far as the bounds allow and a_i + c_i·b_i as equal as
-// whole numbers can be.
+// b_i in [least, most] with Σ b_i = total where the bounds allow, and a_i + c_i·b_i as equal as
+// whole numbers permit.
 [[nodiscard]] std::vector<std::uint32_t> balanced_batches(const std::vector<StepTimeFit>&,
                                                           std::uint64_t total, std::uint32_t least,
                                                           std::uint32_t most);

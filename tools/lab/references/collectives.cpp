@@ -11,7 +11,7 @@ namespace {
 
 using Chunk = std::shared_ptr<const std::vector<float>>;
 
-// What the three algorithms share. Kept alive by the messages that are under way.
+// State shared by the three algorithms; kept alive by messages under way.
 struct Reduction {
   WireFloat format;
   Send send_bytes;
@@ -46,8 +46,8 @@ struct Reduction {
 using Shared = std::shared_ptr<Reduction>;
 using Counts = std::shared_ptr<std::vector<std::size_t>>;  // one for each node
 
-// ---- ring: chunk c starts on node c, is summed up on the way round, complete on node c − 1, and
-// goes round once more ----
+// ---- ring: chunk c starts on node c, is summed on its way round to node c − 1, and goes round
+// again ----
 
 void ring_complete(const Shared& r, std::size_t node, const Counts& missing) {
   if (--(*missing)[node] == 0) r->finish_one();
@@ -78,7 +78,7 @@ void ring_scatter(const Shared& r, std::size_t from, std::size_t c, std::size_t 
 }
 
 void run_ring(const Shared& r) {
-  // chunks that a node has not in full
+  // chunks that a node lacks
   auto missing = std::make_shared<std::vector<std::size_t>>(r->nodes(), r->nodes());
   for (std::size_t node = 0; node < r->nodes(); ++node) ring_scatter(r, node, node, 0, missing);
 }
@@ -107,7 +107,7 @@ class HalvingDoubling : public std::enable_shared_from_this<HalvingDoubling> {
  private:
   struct Place {
     std::size_t round = 0;               // halving: 0 … log2 power − 1, then doubling back
-    std::vector<Range> ranges;           // what this node is summing; the last is the smallest
+    std::vector<Range> ranges;           // the ranges this node sums; the last is the smallest
     std::map<std::size_t, Chunk> inbox;  // by round: a partner may be ahead
     bool sent = false;
   };
@@ -116,7 +116,7 @@ class HalvingDoubling : public std::enable_shared_from_this<HalvingDoubling> {
   [[nodiscard]] std::size_t rounds() const {
     return static_cast<std::size_t>(std::countr_zero(power_));
   }
-  // Halving pairs far nodes first; doubling goes the same way back.
+  // Halving pairs distant nodes first; doubling takes the same way back.
   [[nodiscard]] std::size_t partner_of(std::size_t node, std::size_t round) const {
     const std::size_t level = round < rounds() ? round : 2 * rounds() - 1 - round;
     return node ^ (power_ >> (level + 1));
@@ -128,7 +128,7 @@ class HalvingDoubling : public std::enable_shared_from_this<HalvingDoubling> {
     return lower ? std::pair(low, high) : std::pair(high, low);
   }
 
-  // Does all that can be done on `node` with what has arrived.
+  // Does everything possible on `node` with what has arrived.
   void next(std::size_t node) {
     Place& place = places_[node];
     while (place.round < 2 * rounds()) {

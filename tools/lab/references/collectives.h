@@ -1,10 +1,10 @@
-// tools/lab/references/collectives.h - all-reduce algorithms, really carried out: chunks of floats
-// from node to node.
+// tools/lab/references/collectives.h - all-reduce algorithms, carried out with real chunks of
+// floats between nodes.
 //
-// Every node's vector ends as the mean of all, the same bits everywhere: each float is finally
-// summed on one node and copied from there. Chunks are sent when their node has what it needs for
-// them, so a slow line delays exactly what depends on it. The vectors are the caller's and stay put
-// until `done`.
+// Every node's vector becomes the mean of all, bit-identical everywhere, since each float is summed
+// on one node and copied from there. A chunk is sent as soon as its inputs are there, so a slow
+// line delays exactly what depends on it. The vectors belong to the caller and must not move until
+// `done`.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ enum class AllReduce {
   ring,  // reduce-scatter and all-gather around a ring: 2(N−1) rounds of P/N floats
   // Rabenseifner's: 2·log2 N rounds; nodes beyond a power of two hand their vector to a partner
   halving_doubling,
-  tree,  // binomial: sum up to node 0, then down again
+  tree,  // binomial: sums up to node 0, then copies down
 };
 
 // How a float travels. fp16: rounded at every hop, as a reduction in half precision does.
@@ -27,10 +27,10 @@ enum class WireFloat { fp32, fp16 };
 [[nodiscard]] constexpr std::uint64_t bytes_of(WireFloat format) {
   return format == WireFloat::fp32 ? 4 : 2;
 }
-// To the nearest half-precision value; beyond its range infinite.
+// Rounds to the nearest half-precision value; infinite beyond its range.
 [[nodiscard]] float round_to_half(float);
 
-// from, to, bytes, what to run when they have arrived.
+// from, to, bytes, and what to run on arrival.
 using Send = std::function<void(std::size_t, std::size_t, std::uint64_t, std::function<void()>)>;
 
 struct AllReducePlan {
@@ -41,7 +41,7 @@ struct AllReducePlan {
 void all_reduce_mean(AllReducePlan, const Send&, std::vector<std::span<float>> values,
                      std::function<void()> done);
 
-// The cost model: what all nodes send together, and the time on equal full-duplex lines.
+// The cost model: the bytes of all nodes, and the time on equal full-duplex lines.
 [[nodiscard]] std::uint64_t all_reduce_bytes(AllReducePlan, std::size_t nodes,
                                              std::uint64_t floats);
 [[nodiscard]] double all_reduce_seconds(AllReducePlan, std::size_t nodes, std::uint64_t floats,

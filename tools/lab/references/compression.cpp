@@ -102,7 +102,7 @@ class CompressedExchange : public MeanExchange {
 
   void pay_back(Vectors& values) override {
     for (std::size_t i = 0; i < error_.size(); ++i) add(values[i], error_[i]);
-    // What node c owes for the mean of its chunk counts for all nodes.
+    // Node c's error for the mean of its chunk applies to all nodes.
     for (std::size_t c = 0; c < owner_error_.size(); ++c)
       for (Vector& one : values) add(part_of(one.size(), nodes_, c).of(one), owner_error_[c]);
     error_.clear();
@@ -127,7 +127,7 @@ class CompressedExchange : public MeanExchange {
       for (std::size_t p = 0; p < decoded.size(); ++p)
         result_[p] += decoded[p] / static_cast<float>(nodes_);
     }
-    // to the right neighbour first: no two to one at once
+    // to the right neighbour first, so no two send to one at once
     for (std::size_t hop = 1; hop < nodes_; ++hop)
       for (std::size_t i = 0; i < nodes_; ++i)
         send_(i, (i + hop) % nodes_, bytes[i], [this] { one_arrived(); });
@@ -168,7 +168,7 @@ class CompressedExchange : public MeanExchange {
       }
   }
 
-  // Owner c has everybody's chunk c.
+  // Owner c has chunk c of all nodes.
   void spread(std::size_t c) {
     const Range range = part_of(sums_.size(), nodes_, c);
     const std::span<float> mean = range.of(sums_);
@@ -293,7 +293,7 @@ class LowRankExchange : public MeanExchange {
     }
   }
 
-  // Everybody has the same mean P: Q' = Mᵀ·P.
+  // All nodes have the same mean P: Q' = Mᵀ·P.
   void second_phase() {
     p_ = travelling_[0];
     std::size_t at = 0;
@@ -318,7 +318,7 @@ class LowRankExchange : public MeanExchange {
     all_reduce_mean(plan_, send_, {travelling_.begin(), travelling_.end()}, [this] { finish(); });
   }
 
-  // mean ≈ P·Q'ᵀ ; each node's error is what of its own is not in there.
+  // mean ≈ P·Q'ᵀ ; each node's error is the part of its own that this lacks.
   void finish() {
     q_ = travelling_[0];
     Vector result((*values_)[0].size());

@@ -1,9 +1,9 @@
-// tools/lab/references/compression.h - means over all nodes that cost fewer bytes: what sync-sgd
-// and local SGD exchange.
+// tools/lab/references/compression.h - means over all nodes for fewer bytes, as sync-sgd and local
+// SGD exchange them.
 //
-// A MeanExchange replaces the vector of every node by (nearly) their mean, the same bits
-// everywhere, by messages over the World. What a lossy one drops is kept per node as error and
-// added the next time (error feedback). One run at a time.
+// A MeanExchange replaces every node's vector by (nearly) their mean, bit-identical everywhere, by
+// messages over the World. A lossy one keeps what it drops as each node's error and adds it next
+// time (error feedback). One run at a time.
 #pragma once
 
 #include "core/codec/codec.h"
@@ -17,36 +17,35 @@ using Vectors = std::vector<std::vector<float>>;  // one of P floats for each no
 class MeanExchange {
  public:
   virtual ~MeanExchange() = default;
-  // `values` stays the caller's and put until `done`.
+  // `values` belongs to the caller and must not move until `done`.
   virtual void run(Vectors& values, std::function<void()> done) = 0;
-  // Adds what is still owed to each node's values and owes nothing any more: before a last, exact
-  // run by another exchange.
+  // Adds each node's error to its values and clears it, before a last exact run by another
+  // exchange.
   virtual void pay_back(Vectors&) {}
   // Error and warm-start state on each node.
   [[nodiscard]] virtual std::uint64_t node_floats() const { return 0; }
 };
 
-// How one vector becomes bytes. Returns their number; `decoded` is what the other end makes of
-// them.
+// Encodes one vector. Returns the number of bytes; `decoded` is what the other end decodes.
 class Compressor {
  public:
   virtual ~Compressor() = default;
   virtual std::uint64_t compress(std::span<const float> target, std::span<float> decoded) = 0;
 };
-// gossipd's own codecs (core/codec/codec.h). Values that no codec takes (not finite) travel as
-// they are: a run that has diverged stays so.
+// gossipd's own codecs (core/codec/codec.h). Values that no codec accepts (not finite) travel
+// unchanged, so a diverged run stays diverged.
 [[nodiscard]] std::unique_ptr<Compressor> make_codec_compressor(Codec);
-// The share of entries that are largest in magnitude, exactly, as {index, value}: 8 bytes each.
+// Sends exactly the share of entries with the largest magnitude, as {index, value}: 8 bytes each.
 [[nodiscard]] std::unique_ptr<Compressor> make_top_k_compressor(double share);
 
-// all_gather: everybody sends its compressed vector to everybody, (N−1)·S bytes each.
-// two_phase: node c is sent chunk c of everybody, averages and compresses it once more (keeping the
-// error of that as well) and sends it to everybody, 2(N−1)/N·S bytes each. A node's own chunk does
-// not travel and loses nothing.
+// all_gather: each node sends its compressed vector to all others, (N−1)·S bytes each. two_phase:
+// node c receives chunk c of all nodes, averages it, compresses it again (keeping that error as
+// well) and sends it to all, 2(N−1)/N·S bytes each. A node's own chunk does not travel and loses
+// nothing.
 enum class Gather { all_gather, two_phase };
 
 [[nodiscard]] std::unique_ptr<MeanExchange> make_exact_exchange(AllReducePlan, Send);
-// Each round the error carried over is multiplied by `error_decay` first.
+// Each round first multiplies the error by `error_decay`.
 [[nodiscard]] std::unique_ptr<MeanExchange> make_compressed_exchange(std::unique_ptr<Compressor>,
                                                                      Gather, double error_decay,
                                                                      Send);

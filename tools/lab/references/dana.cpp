@@ -2,8 +2,8 @@
 // will carry the model.
 //
 //   zero:  v_i = β·v_i + g ;  x −= η·v_i ;  reply  x − η·β·Σ_j v_j
-//   slim:  on worker i:  v_i = β·v_i + g ;  push  β·v_i + g ;  server:  x −= η·(what was pushed) ;
-//          reply  x
+//   slim:  on worker i:  v_i = β·v_i + g ;  push  β·v_i + g
+//          server:  x −= η·(what was pushed) ;  reply  x
 //
 // Hakimi, Barkai, Gabel, Schuster, "Taming Momentum in a Distributed Asynchronous Environment"
 // (2019). Both walk the same path when η is constant (slim's x is zero's reply; a test holds them

@@ -1,8 +1,8 @@
 // tools/lab/references/dbs_sgd.cpp - DBS-SGD: synchronous SGD in which a faster machine gets a
 // larger part of the batch.
 //
-//   b_i such that a_i + c_i·b_i is the same for all i, Σ b_i = N·batch ;  x: the job's optimiser on
-//    Σ b_i·g_i / Σ b_i
+//   b_i such that a_i + c_i·b_i is the same for all i, Σ b_i = N·batch
+//   x: the job's optimiser on Σ b_i·g_i / Σ b_i
 //
 // Ji et al., "Dynamic Batch Size" for distributed SGD with a parameter server (2019); known to us
 // from the abstract: b_i ∝ speed is certain, fitting t(b) = a + c·b on line, its dead band (new
@@ -87,7 +87,7 @@ class DbsSgd : public ParameterServer {
   std::vector<StepTimeFit> fits_;
   Vector sum_;
   std::size_t landed_ = 0;
-  double rate_ = 0;  // of the round: the schedule's as it began
+  double rate_ = 0;  // of the round, by the schedule at its start
 };
 
 }  // namespace

@@ -69,7 +69,7 @@ class Easgd : public LocalTraining {
       elastic_difference(static_cast<float>(alpha), *sent, centre_, d);
       std::uint64_t bytes = model_bytes();
       auto pull = std::make_shared<Vector>(d);
-      if (codec_.id != CodecId::fp32) {  // d and what earlier pulls lost
+      if (codec_.id != CodecId::fp32) {  // d plus the errors of earlier pulls
         for (std::size_t p = 0; p < floats(); ++p) owed_[i][p] += d[p];
         bytes = compressor_->compress(owed_[i], *pull);
         for (std::size_t p = 0; p < floats(); ++p) owed_[i][p] -= (*pull)[p];
@@ -90,7 +90,7 @@ class Easgd : public LocalTraining {
   Vector centre_;
   std::unique_ptr<PairReplicas> replicas_;
   std::unique_ptr<Compressor> compressor_;
-  Vectors owed_;  // what the codec has dropped of the pulls of each worker
+  Vectors owed_;  // the codec's errors in the pulls of each worker
 };
 
 }  // namespace

@@ -2,10 +2,10 @@
 // norm has moved by a threshold.
 //
 //   each pass of machine i: gradient at x ;  for each tensor t:
-//     θ_t *= horizon ;  send if |‖x_t‖ − ‖x_t‖ as last sent| ≥ θ_t or pass < 30 ;  when sent: θ_t =
-//     mean of the last two slopes,
-//     slope = |change of the norm| / passes since the last sending
-//     x_t ← (x_t + left_t + right_t) / 3     with whatever of the neighbours lies there
+//     θ_t *= horizon ;  send if |‖x_t‖ − ‖x_t‖ as last sent| ≥ θ_t or pass < 30
+//     when sent: θ_t = mean of the last two slopes,
+//                slope = |change of the norm| / passes since the last sending
+//     x_t ← (x_t + left_t + right_t) / 3     with the neighbours' last tensors
 //   then the job's optimiser with that gradient
 //
 // Ghosh, Aravena, Gupta, "EventGraD: Event-triggered communication in parallel machine learning"

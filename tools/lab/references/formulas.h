@@ -1,5 +1,5 @@
-// tools/lab/references/formulas.h - the reference rows' formulas, apart from any machine, so that
-// tests can hold them against brute force. Pure functions.
+// tools/lab/references/formulas.h - the reference rows' formulas without machines, so that tests
+// can compare them with brute force. Pure functions.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ struct RollOut {
 [[nodiscard]] inline RollOut smega2_roll_out(std::uint64_t workers, std::uint64_t s, double beta,
                                              double horizon) {
   RollOut sum;
-  double velocity = 1, gathered = 0;  // V of the window at hand in terms of V and G now
+  double velocity = 1, gathered = 0;  // V of the current window in terms of V and G now
   double window = static_cast<double>(workers - s), taken_over = 1.0 / static_cast<double>(workers);
   for (double left = horizon; left > 0;) {
     sum.velocity += std::min(left, window) * velocity;

@@ -3,8 +3,8 @@
 //
 //   gossip-sgd:       after every `period` steps of machine i, for a random j ≠ i:
 //                     x_j ← ½·(x_i + x_j)
-//   adaptive-gossip:  after a step with ‖x_i − x_last‖ > θ·‖x_last‖, x_last: x_i as it was sent
-//                     last:  the same
+//   adaptive-gossip:  the same after a step with ‖x_i − x_last‖ > θ·‖x_last‖,
+//                     x_last: x_i as sent last
 //
 // Jin et al., "How to scale distributed deep learning?" (2016), the pushing kind. Ho, Wu, Liu,
 // "Adaptive Communication for Distributed Deep Learning" (CCGRID 2018), known to us from the
@@ -36,7 +36,7 @@ class RandomPeer : public LocalTraining {
   }
 
  protected:
-  // After a step of i: does it send?
+  // Whether i sends after this step.
   virtual bool speaks(std::size_t i) = 0;
   [[nodiscard]] virtual std::uint64_t extra_floats() const { return 0; }
 

@@ -1,9 +1,8 @@
 // tools/lab/references/local_sgd.cpp - local SGD: H steps on every machine, then the models are
 // averaged.
 //
-//   x ← x + mean_i (x_i − x)   after H steps ;  quadratic rule: H = max(H_base, ⌊(α/η)²⌋), η at the
-//   round's beginning,
-//                                               of a round in the warm-up its peak
+//   x ← x + mean_i (x_i − x)   after H steps
+//   quadratic rule: H = max(H_base, ⌊(α/η)²⌋), η at the round's beginning, in the warm-up its peak
 //
 // Stich, "Local SGD Converges Fast and Communicates Little" (2019); Gu et al., "A Quadratic
 // Synchronization Rule for Distributed Deep Learning" (ICLR 2024). Certain. The optimiser's state

@@ -83,7 +83,7 @@ PairReplicas::Message PairReplicas::publish(std::size_t i, std::size_t j, const 
   if (fresh) place->second = initial_;
   const std::span<float> replica = range.of(place->second);
   Bytes bytes(encoded_size(codec_, target.size()));
-  // diverged, and stays so
+  // diverged for good
   if (!encode(codec_, target, replica, bytes)) std::ranges::copy(target, replica.begin());
   return {std::make_shared<const Vector>(replica.begin(), replica.end()), bytes.size()};
 }
@@ -145,9 +145,9 @@ void RoundTraining::go_on(std::size_t i) {
   if (++ready_ == nodes()) exchange();
 }
 
-// When the samples are spent the round ends early, and its exchange is the last: with final_average
-// it is exact, or in final_codec, and includes what the compression still owes, as the other rows'
-// last average is.
+// When the samples are spent the round ends early, and its exchange is the last. With final_average
+// it is exact, or in final_codec, and includes the compression's error, like the other rows' last
+// average.
 void RoundTraining::exchange() {
   changes_.assign(nodes(), Vector(floats()));
   for (std::size_t i = 0; i < nodes(); ++i)

@@ -1,8 +1,8 @@
-// tools/lab/references/local_training.h - the part that all rows without a server share: every
+// tools/lab/references/local_training.h - the common part of all rows without a server: every
 // machine trains its own model.
 //
-// A step is the job's optimiser with a state of the machine's own (models/optimizer.h). When the
-// samples are spent and `strategy.final_average` is on, all models are averaged once more, bytes
+// A step is the job's optimiser with the machine's own state (models/optimizer.h). When the samples
+// are spent and `strategy.final_average` is on, all models are averaged once more, with bytes
 // counted: exactly, by a ring all-reduce, or in `strategy.final_codec`.
 #pragma once
 
@@ -30,10 +30,10 @@ class LocalTraining : public Reference {
   void begin() final;
   virtual void begin_training() = 0;
   void close() override;
-  // Called when the last average is in (or was not wanted).
+  // Called when the last average is complete (or was not wanted).
   virtual void averaged() {}
 
-  // One batch and one step on machine i; false when all samples have been handed out.
+  // One batch and one step on machine i; false when all samples have been taken.
   bool train(std::size_t i, Action then);
   // Its two halves, for rows that do something in between.
   bool compute(std::size_t i, std::function<void(Gradient&)> then);
@@ -60,10 +60,9 @@ class LocalTraining : public Reference {
   Vectors last_values_;
 };
 
-// What machine i has told machine j of its model. With fp32 that is the model itself; any other
-// codec sends the difference to what j has been told before (from the initial model on), so that
-// what the quantiser lost is carried by the next message: N·P floats on each machine that talks to
-// all others.
+// Machine i's model as machine j knows it. fp32 sends the model; any other codec sends the
+// difference from what j knows (the initial model at first), so the next message carries what the
+// quantiser lost. That is N·P floats on each machine that talks to all others.
 class PairReplicas {
  public:
   PairReplicas(Codec codec, const Vector& initial) : codec_(codec), initial_(initial) {}
@@ -83,20 +82,20 @@ class PairReplicas {
   std::map<std::pair<std::size_t, std::size_t>, Vector> replicas_;
 };
 
-// A random pairing of all nodes for this round, the same for whoever asks; with an odd number one
-// is paired with itself.
+// A random pairing of all nodes for this round, the same for all; of an odd number one is paired
+// with itself.
 [[nodiscard]] std::vector<std::size_t> random_pairs(std::size_t nodes, std::uint64_t seed,
                                                     std::uint64_t round);
 
-// H steps on every machine, then all exchange what they have changed since the last round; whoever
-// is ready waits.
+// H steps on every machine, then all exchange their changes since the last round; ready machines
+// wait.
 class RoundTraining : public LocalTraining {
  public:
   [[nodiscard]] State state() const override;
 
  protected:
   enum class Transport { all_gather, two_phase };
-  // H of the round that begins
+  // H of the round about to begin
   [[nodiscard]] virtual std::uint64_t period() = 0;
   // Moves shared() by the mean of x_i − shared(), which is `change`.
   virtual void outer_step(const Vector& change) = 0;
@@ -117,7 +116,7 @@ class RoundTraining : public LocalTraining {
   Transport transport_ = Transport::two_phase;
   AllReduce algorithm_ = AllReduce::ring;
   std::unique_ptr<MeanExchange> each_, last_;  // of a round; the last average
-  Vector shared_;  // the model after the last round, the same everywhere
+  Vector shared_;                              // the common model after the last round
   Vectors changes_;
   std::uint64_t period_ = 0;
   std::vector<std::uint64_t> left_;  // steps of this round

@@ -1,9 +1,8 @@
 // tools/lab/references/noloco.cpp - NoLoCo: DiLoCo without an all-reduce, by random pairs.
 //
-//   after H steps, with this round's partner:  m = α·m + β·mean(Δ) + β·(mean(x_old) − x_old) ;  x =
-//   x_old + m
-//   Δ = (x after H steps) − x_old, means over the pair
-//     α = 0.5, β = 0.7, H = 50
+//   after H steps, with this round's partner:
+//     m = α·m + β·mean(Δ) + β·(mean(x_old) − x_old) ;  x = x_old + m
+//     Δ = (x after H steps) − x_old, means over the pair ;  α = 0.5, β = 0.7, H = 50
 //
 // Kolehmainen et al., "NoLoCo: No-all-reduce Low Communication Training Method for Large Models"
 // (2025), as in the authors' code. Both means have the same factor and Δ + x_old is the trained
@@ -61,7 +60,7 @@ class NoLoco : public LocalTraining {
       ++place.steps;
       return;
     }
-    if (place.steps == 0) return;  // no samples left, and nothing new to tell
+    if (place.steps == 0) return;  // no samples left and nothing new to send
     const std::size_t partner = random_pairs(nodes(), setup().seed, place.round)[i];
     if (partner == i) return end_round(i, x(i));
     const auto message = replicas_->publish(i, partner, x(i));

@@ -1,11 +1,10 @@
-// tools/lab/references/parameter_server.h - the loop of all rows in which one machine owns the
+// tools/lab/references/parameter_server.h - the loop of all rows with one machine that owns the
 // model.
 //
-// A worker computes a gradient at the model it was sent, pushes it (4·P bytes), the server takes it
-// in and replies with a model (4·P bytes); nobody waits for anybody else. The server is a machine
-// of its own whose line is wide unless `strategy.server_bps` says otherwise; its arithmetic takes
-// no time. Weight decay is added at the server, to the model that it owns (as an optimiser there
-// does).
+// A worker computes a gradient at the model it received and pushes it (4·P bytes); the server
+// applies it and replies with a model (4·P bytes). Workers do not wait for each other. The server
+// is a separate machine with a wide line unless `strategy.server_bps` says otherwise; its
+// arithmetic takes no time. The server adds weight decay to its model, as an optimiser there would.
 #pragma once
 
 #include "tools/lab/references/reference.h"
@@ -18,7 +17,7 @@ class ParameterServer : public Reference {
   [[nodiscard]] bool same_model_everywhere() const override { return true; }
 
  protected:
-  // A gradient that has reached the server. `values` is the row's to change.
+  // A gradient that has reached the server. The row may change `values`.
   struct Landing {
     Vector& values;
     const Vector& taken_at;  // the model it was computed at
@@ -31,9 +30,9 @@ class ParameterServer : public Reference {
 
   // Buffers, once floats() and nodes() are known.
   virtual void prepare() {}
-  // Changes model_ and counts that with updated().
+  // Changes model_ and reports it by updated().
   virtual void take_in(const Landing&) = 0;
-  // What `worker` is sent.
+  // What the server sends to `worker`.
   virtual void reply(std::size_t /*worker*/, double /*learning_rate*/, Vector& out) {
     out = model_;
   }

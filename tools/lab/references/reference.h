@@ -1,10 +1,10 @@
-// tools/lab/references/reference.h - the part that all reference rows share: budget, gradients,
+// tools/lab/references/reference.h - the common part of all reference rows: budget, gradients,
 // messages, the end.
 //
-// Samples are handed out before they are trained on (take()), so that every row trains on the same
-// number of them however many batches are under way. A row is finished when all are handed out and
-// no gradient and no message is under way any more. Reference rows know no failures: nobody dies,
-// freezes or joins, and no wire is cut.
+// Samples are taken before they are trained on (take()), so every row trains on the same number of
+// them, however many batches are under way. A row is finished when all are taken and no gradient or
+// message is under way. Reference rows have no failures: no machine dies, freezes or joins, and no
+// wire is cut.
 #pragma once
 
 #include "tools/lab/references/worker.h"
@@ -35,18 +35,18 @@ class Reference : public Strategy {
   [[nodiscard]] std::uint64_t optimizer_floats() const {
     return optimizer_vectors(job().optimizer) * floats();
   }
-  // The schedule's rate at the samples that the cluster has been trained on.
+  // The schedule's rate for the samples that the cluster has trained on.
   [[nodiscard]] double learning_rate() const {
     return learning_rate_at(job(), setup_->recorder.samples());
   }
   [[nodiscard]] bool warming_up() const { return is_warming_up(job(), setup_->recorder.samples()); }
 
-  // Claims `batch` samples of the budget; false when all have been handed out.
+  // Takes `batch` samples of the budget; false when none are left.
   [[nodiscard]] bool take(std::uint64_t batch);
   [[nodiscard]] bool exhausted() const { return taken_ >= setup_->recorder.budget; }
   void gradient(std::size_t worker, const Vector& at, std::uint32_t batch,
                 std::function<void(Gradient)> done);
-  // For a row whose formula is that of SGD.
+  // For a row whose formula assumes SGD.
   [[nodiscard]] static std::optional<std::string> sgd_only(const Job&, const std::string& reason);
   void send(std::size_t from, std::size_t to, std::uint64_t bytes, Action arrived);
   void trained(const Gradient& gradient, double age_steps) {
@@ -54,7 +54,7 @@ class Reference : public Strategy {
   }
 
  private:
-  void settle();  // after each thing that was under way
+  void settle();  // after everything that was under way
 
   Setup* setup_ = nullptr;
   Vector initial_;

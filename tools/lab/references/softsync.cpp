@@ -1,8 +1,8 @@
 // tools/lab/references/softsync.cpp - n-softsync: the server waits for c = max(1, ⌊N/n⌋) gradients,
 // then applies their mean.
 //
-//   mean of g_k·(1/τ_k) over c gradients, τ_k = max(1, age of g_k in updates) ;  then the job's
-//   optimiser with rate η
+//   mean of g_k·(1/τ_k) over c gradients, τ_k = max(1, age of g_k in updates)
+//   then the job's optimiser with rate η
 //
 // Gupta, Zhang, Wang, "Model Accuracy and Runtime Tradeoff in Distributed Deep Learning" (2016)
 // divide η by the mean staleness; Zhang, Gupta, Lian, Liu, "Staleness-aware Async-SGD" (2016) each

@@ -97,7 +97,7 @@ class SyncSgd : public Reference {
   Vectors gradients_;
   std::unique_ptr<MeanExchange> exchange_;
   std::size_t ready_ = 0;
-  double rate_ = 0;  // of this step: the schedule's as it began
+  double rate_ = 0;  // of this step, by the schedule at its start
 };
 
 }  // namespace

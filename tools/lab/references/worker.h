@@ -1,5 +1,4 @@
-// tools/lab/references/worker.h - what every reference row needs of a worker: a gradient, in
-// virtual time.
+// tools/lab/references/worker.h - a reference row's worker: gradients in virtual time.
 #pragma once
 
 #include "models/optimizer.h"
@@ -11,7 +10,7 @@ namespace gossipd::lab {
 using Vector = std::vector<float>;  // P floats
 
 struct Gradient {
-  Vector values;  // of the mean loss over the batch; weight decay is added where one descends
+  Vector values;  // of the mean loss over the batch; the descent adds weight decay
   double loss = 0;
   std::uint32_t batch = 0;
   std::size_t worker = 0;
