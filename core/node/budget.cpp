@@ -13,16 +13,16 @@ Samples NodeImpl::others_estimate(Instant now) const {
 }
 
 void NodeImpl::publish_progress(Instant now) {
-  if (!model_ready_) return;
+  if (!source_.trainer_stands()) return;
   if (const auto others = progress_.news_for_trainer(others_estimate(now)))
     emit(ProgressEffect{*others});
 }
 
 // The budget is the cluster's: the first node to notice that it is spent stops stepping.
 void NodeImpl::check_progress(Instant now) {
-  if (progress_.in_force() == 0 || (phase_ != Phase::training && phase_ != Phase::paused)) return;
+  if (progress_.in_force() == 0 || (!life_.is_training() && !life_.is(Phase::paused))) return;
   if (!progress_.is_spent(others_estimate(now)) && !most_have_finished()) return;
-  finish_deadline_ = now + config_.membership.finish_cap;
+  life_.finish_by(now + config_.membership.finish_cap);
   round_.next_final_look(now + round_.final_pause());  // the others make their last step meanwhile
   weight_.finish(round_.last().step);
   set_phase(Phase::finishing, "the budget of samples is spent");
@@ -50,12 +50,10 @@ void NodeImpl::set_budget(const Budget& budget, const std::string& why, Instant 
   log(Level::info, "event=budget samples=" + std::to_string(budget.samples) +
                        " revision=" + std::to_string(budget.revision) + " why=\"" + why + "\"");
   persist_due_ = true;
-  if (model_ready_) emit(BudgetEffect{progress_.in_force()});
+  if (source_.trainer_stands()) emit(BudgetEffect{progress_.in_force()});
   renew_own_record(now);
-  if (!progress_.leaves_room(directory_.others_samples()) ||
-      (phase_ != Phase::finishing && phase_ != Phase::finished))
-    return;
-  final_checkpoint_due_ = false;
+  if (!progress_.leaves_room(directory_.others_samples()) || !life_.is_at_end()) return;
+  final_.cancel();
   set_phase(Phase::training, "the budget has grown");
   renew_own_record(now);
   begin_round_if_due(now);
@@ -85,7 +83,7 @@ std::optional<Error> NodeImpl::extend_budget(Samples more, Instant now) {
 }
 
 void NodeImpl::end_early(const std::string& why, Instant now) {
-  if (phase_ != Phase::training) return;
+  if (!life_.is_training()) return;
   const std::optional<Budget> budget = progress_.ended_now(directory_.others_samples());
   if (!budget) return;
   claims_.adopt(*budget, true);

@@ -101,9 +101,7 @@ void NodeImpl::look_at_former_addresses(const MemberRecord& before, const Member
   if (claim.id == state_.id || claim.incarnation <= before.incarnation ||
       claim.address == before.address)
     return;
-  if (!instances_.moved(claim.id, before.address, claim.address) || phase_ == Phase::left ||
-      phase_ == Phase::leaving)
-    return;
+  if (!instances_.moved(claim.id, before.address, claim.address) || life_.is_going()) return;
   if (!may_dial(claim.address, now)) return;
   dials_[claim.address].probed = claim.id;
   dial(claim.address, now);
@@ -112,7 +110,7 @@ void NodeImpl::look_at_former_addresses(const MemberRecord& before, const Member
 // ---- clones, as they see themselves -------------------------------------------------------------
 
 void NodeImpl::on_cloned(Session& session, const Cloned& notice, Instant now) {
-  if (!session.theirs || notice.id != state_.id || stopping_) return;
+  if (!session.theirs || notice.id != state_.id || life_.is_stopping()) return;
   on_cloned(notice, session.theirs->id, now);
 }
 
@@ -137,7 +135,7 @@ void NodeImpl::on_cloned(const Cloned& notice, NodeId said_by, Instant now) {
 // The process starts again, as another node that has the same model. What it has trained on until
 // now counts under the old id.
 void NodeImpl::take_another_id(const Cloned& notice, Instant now) {
-  if (stopping_ || state_.left || phase_ == Phase::leaving) return;
+  if (life_.is_stopping() || state_.left || life_.is(Phase::leaving)) return;
   NodeState fresh;
   const std::uint64_t seed[] = {raw(state_.id), instance_,
                                 static_cast<std::uint64_t>(now.time_since_epoch().count())};
@@ -154,7 +152,7 @@ void NodeImpl::take_another_id(const Cloned& notice, Instant now) {
   log(Level::warning, "event=cloned peer=" + to_hex(state_.id) + " keeps=" +
                           to_string(notice.keeper) + " gives_up=" + to_string(notice.other) +
                           " new_id=" + to_hex(fresh.id) + " hint=\"" + cloned_hint + "\"");
-  stopping_ = true;
+  life_.stop();
   std::vector<SessionId> ids;
   for (auto& [id, session] : sessions_) {
     if (session.established) send(session, Bye{bye_rotated});

@@ -51,8 +51,7 @@ void NodeImpl::detect_failures(Instant now) {
 }
 
 void NodeImpl::accuse(NodeId member, Instant last_heard, const std::string& why, Instant now) {
-  if (phase_ == Phase::left || phase_ == Phase::leaving || !directory_.accuse(member, last_heard))
-    return;
+  if (life_.is_going() || !directory_.accuse(member, last_heard)) return;
   log(Level::info, "event=member-suspect peer=" + to_hex(member) + " reason=\"" + why + "\"");
   hand_on({member, directory_.find(member)->record.incarnation, state_.id});
   check_finish(now);
@@ -87,7 +86,7 @@ void NodeImpl::on_suspicions(const std::vector<Suspicion>& suspicions, Instant n
   for (const Suspicion& suspicion : suspicions) {
     if (suspicion.id != state_.id) {
       if (directory_.merge(suspicion, now)) hand_on(suspicion);
-    } else if (suspicion.incarnation >= state_.incarnation && phase_ != Phase::left) {
+    } else if (suspicion.incarnation >= state_.incarnation && !life_.is(Phase::left)) {
       refute(suspicion.incarnation, now);
     }
   }

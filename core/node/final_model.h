@@ -31,13 +31,20 @@ class FinalModel {
  public:
   // A round at rest has moved the model by this share of its norm.
   void moved(double share) { since_written_ += share; }
+  // The model is to be written as soon as it is here; that is off again.
+  void want() { is_due_ = true; }
+  void cancel() { is_due_ = false; }
+  [[nodiscard]] bool is_due() const { return is_due_; }
   // The model as it is goes to disk.
-  void written() { since_written_ = 0; }
+  void written() { is_due_ = false, forget_moves(); }
+  // It will be written anew: what it has moved so far does not matter.
+  void forget_moves() { since_written_ = 0; }
   [[nodiscard]] double moved_since_written() const { return since_written_; }
   [[nodiscard]] bool is_stale(double bound) const { return since_written_ > bound; }
 
  private:
-  double since_written_ = 0;
+  double since_written_ = 0;  // upper bound of the distance to what was written
+  bool is_due_ = false;
 };
 
 // Why the model of another member is not the final one, "box3 is preparing"; empty: it is, or the

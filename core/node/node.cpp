@@ -18,6 +18,8 @@ NodeImpl::NodeImpl(NodeConfig config, NodeState state, Instant now)
     : config_(std::move(config)),
       state_(std::move(state)),
       random_(config_.random_seed ^ raw(state_.id)),
+      life_(state_.left),
+      source_(schema_),
       directory_(state_.id, config_.membership.known_max),
       claims_({.self = state_.id,
                .speed_ratio_max = config_.membership.speed_ratio_max,
@@ -40,8 +42,7 @@ NodeImpl::NodeImpl(NodeConfig config, NodeState state, Instant now)
     cloned_ = "this node was " + to_hex(state_.former_id) +
               " until another process with that id was met, and took a new one";
   own_rate_ = state_.samples_per_second;
-  if (state_.left) phase_ = Phase::left;
-  waiting_for_ = config_.seeds.empty() ? "a job" : "a seed to answer";
+  life_.wait_for(config_.seeds.empty() ? "a job" : "a seed to answer");
   renew_own_record(now);
   for (const MemberRecord& record : std::exchange(state_.members, {}))
     (void)directory_.merge(record, now);
@@ -49,11 +50,12 @@ NodeImpl::NodeImpl(NodeConfig config, NodeState state, Instant now)
   persist();
 }
 
-void NodeImpl::set_phase(Phase phase, const std::string& why) {
-  if (phase == phase_) return;
-  log(Level::info, std::string("event=phase from=") + to_string(phase_) +
-                       " to=" + to_string(phase) + " why=\"" + why + "\"");
-  phase_ = phase;
+bool NodeImpl::set_phase(Phase to, const std::string& why) {
+  const Phase from = phase();
+  if (!life_.enter(to)) return false;
+  log(Level::info, std::string("event=phase from=") + to_string(from) + " to=" + to_string(to) +
+                       " why=\"" + why + "\"");
+  return true;
 }
 
 void NodeImpl::persist() {
@@ -75,15 +77,15 @@ void NodeImpl::persist() {
 }
 
 bool NodeImpl::may_say_hello() const {
-  return durable_.allows(state_.incarnation) && durable_.left() == (phase_ == Phase::left);
+  return durable_.allows(state_.incarnation) && durable_.left() == (life_.is(Phase::left));
 }
 
 void NodeImpl::on_persisted(const NodeState& state, Instant now) {
   if (state.id != state_.id) return;  // the process that starts after this one has another id
   const bool could = may_say_hello();
   durable_.on_disk(state);
-  if (stopping_) return;
-  if (phase_ == Phase::leaving && state_.left && durable_.left()) say_left(now);
+  if (life_.is_stopping()) return;
+  if (life_.is(Phase::leaving) && state_.left && durable_.left()) say_left(now);
   if (const auto above = durable_.take_awaited()) refute(*above, now);
   if (could || !may_say_hello()) return;
   say_due_hellos(now);
@@ -103,8 +105,8 @@ void NodeImpl::renew_own_record(Instant now) {
   record.name = config_.name;
   record.address = config_.advertise;
   record.incarnation = std::max(state_.incarnation, known ? known->record.incarnation : 0);
-  record.state = phase_ == Phase::left ? MemberState::left : MemberState::alive;
-  record.phase = phase_;
+  record.state = life_.is(Phase::left) ? MemberState::left : MemberState::alive;
+  record.phase = phase();
   record.samples = std::max(progress_.own(), known ? known->record.samples : 0);
   record.step = round_.last().step;
   if (round_.last().step_seconds > 0 && round_.last().batch > 0) {
@@ -114,7 +116,7 @@ void NodeImpl::renew_own_record(Instant now) {
   }
   // At the end of a job the last rate stays in the record: whoever restarts then has no other to
   // judge claims by.
-  const bool ended = phase_ == Phase::finishing || phase_ == Phase::finished;
+  const bool ended = life_.is_at_end();
   record.samples_per_second =
       ended || (steps_allowed() && round_.last().step_seconds > 0) ? own_rate_ : 0;
   record.batch = round_.last().batch;
@@ -137,10 +139,6 @@ void NodeImpl::renew_own_record(Instant now) {
   if (changed) directory_.set_self(std::move(record), is_news, now);
 }
 
-bool NodeImpl::exchanging() const {
-  return config_.exchange.enabled && model_ready_ && has_model_ && phase_ != Phase::left;
-}
-
 std::size_t NodeImpl::open_links() const { return count_open(round_links()); }
 
 double NodeImpl::own_consensus_distance() const {
@@ -156,28 +154,27 @@ void NodeImpl::on_job(std::string document, JobHash hash, Samples budget_samples
   const bool fresh = state_.job != hash;
   state_.job = hash;
   if (fresh) persist();
-  if (phase_ == Phase::joining)
-    waiting_for_ = config_.seeds.empty() ? "the model" : "a seed to answer";
+  if (life_.is(Phase::joining))
+    life_.wait_for(config_.seeds.empty() ? "the model" : "a seed to answer");
   (void)now;
 }
 
 void NodeImpl::on_waiting_for_data(std::string what, Instant now) {
-  waiting_for_ = std::move(what);
-  if (phase_ != Phase::left) set_phase(Phase::waiting_for_data, waiting_for_);
+  life_.wait_for(std::move(what));
+  set_phase(Phase::waiting_for_data, life_.waiting_for());
   renew_own_record(now);
 }
 
 void NodeImpl::on_model_ready(Schema schema, RoundBuffers buffers, bool has_model,
                               Samples own_samples, Step step, Instant now) {
-  GOSSIPD_ASSERT(!model_ready_);
+  GOSSIPD_ASSERT(!source_.trainer_stands());
   schema_ = std::move(schema);
   round_.prepare(std::move(buffers), step);
   transfer_guard_ =
       std::make_unique<TransferGuard>(config_.exchange.transfer_reach, schema_.blocks().size());
-  model_ready_ = true;
-  has_model_ = has_model || !config_.exchange.enabled;
+  source_.on_trainer_ready(has_model || !config_.exchange.enabled);
   progress_.on_trainer_ready(own_samples, std::max(state_.own_samples, directory_.self().samples));
-  grace_until_ = now + config_.membership.isolation_grace;
+  life_.look_until(now + config_.membership.isolation_grace);
   for (auto& [id, session] : sessions_)
     if (session.established) send_ready(session, now);
   std::vector<SessionId> ids;
@@ -188,8 +185,8 @@ void NodeImpl::on_model_ready(Schema schema, RoundBuffers buffers, bool has_mode
       try_open(found->second, now);
   publish_progress(now);
   if (progress_.budget().revision > 0) emit(BudgetEffect{progress_.in_force()});
-  if (phase_ == Phase::left) return;
-  if (!has_model_) {
+  if (life_.is(Phase::left)) return;
+  if (source_.is_missing()) {
     set_phase(established_sessions() > 0 ? Phase::syncing : Phase::joining,
               "the model comes from a neighbour");
     return;
@@ -203,7 +200,7 @@ void NodeImpl::on_model_ready(Schema schema, RoundBuffers buffers, bool has_mode
 }
 
 void NodeImpl::begin_training(Instant now) {
-  GOSSIPD_ASSERT(model_ready_ && has_model_);
+  GOSSIPD_ASSERT(source_.has_model());
   claims_.end_trust();
   weight_.join(round_.last().step, directory_.entries().size() <= 1);
   set_phase(Phase::training, established_sessions() > 0 ? "linked to the cluster" : "alone");
@@ -230,11 +227,11 @@ std::string NodeImpl::why_no_final_model() const {
 }
 
 void NodeImpl::check_finish(Instant now) {
-  const bool stale = phase_ == Phase::finished && final_.is_stale(config_.exchange.consensus_bound);
-  if (phase_ != Phase::finishing && !stale) return;
+  const bool stale = life_.is(Phase::finished) && final_.is_stale(config_.exchange.consensus_bound);
+  if (!life_.is(Phase::finishing) && !stale) return;
   const std::string why_not = why_no_final_model();
   if (stale) return renew_final(why_not.empty(), now);
-  if (!why_not.empty() && now < finish_deadline_) return;
+  if (!why_not.empty() && !life_.is_overdue(now)) return;
   if (!why_not.empty())
     log(Level::warning,
         "event=final-apart why=\"" + why_not +
@@ -242,7 +239,7 @@ void NodeImpl::check_finish(Instant now) {
   set_phase(Phase::finished,
             why_not.empty() ? "the models agree" : "time for the final exchange is up");
   weight_.agree();
-  final_checkpoint_due_ = true;
+  final_.want();
   renew_own_record(now);
   gossip(now);
   persist_due_ = true;
@@ -253,12 +250,12 @@ void NodeImpl::check_finish(Instant now) {
 void NodeImpl::renew_final(bool agreed, Instant now) {
   const std::string moved = std::to_string(final_.moved_since_written());
   if (agreed) {
-    final_checkpoint_due_ = true;
+    final_.want();
     log(Level::info, "event=final-renewed moved=" + moved);
     if (round_.is_waiting()) return write_final();
-    return final_.written();  // at the next snapshot
+    return final_.forget_moves();  // it is written at the next snapshot
   }
-  finish_deadline_ = now + config_.membership.finish_cap;
+  life_.finish_by(now + config_.membership.finish_cap);
   round_.next_final_look(now);
   set_phase(Phase::finishing,
             "the model has moved by " + moved + " of its norm since `final` was written");
@@ -267,7 +264,6 @@ void NodeImpl::renew_final(bool agreed, Instant now) {
 }
 
 void NodeImpl::write_final() {
-  final_checkpoint_due_ = false;
   final_.written();
   emit(CheckpointEffect{true});
 }
@@ -275,9 +271,9 @@ void NodeImpl::write_final() {
 // ---- the operator ----------------------------------------------------------------------------
 
 std::optional<Error> NodeImpl::join(std::vector<Endpoint> seeds, Instant now) {
-  if (stopping_ || phase_ == Phase::leaving)
+  if (life_.is_stopping() || life_.is(Phase::leaving))
     return Error{"busy", "this node is leaving or stopping; try again when it has"};
-  if (phase_ != Phase::left && seeds.empty())
+  if (!life_.is(Phase::left) && seeds.empty())
     return Error{"already-member", "this node has not left; name a seed to ask it as well"};
   for (const Endpoint& seed : seeds)
     if (seed.host.empty() || seed.port == 0 || seed == config_.advertise)
@@ -287,14 +283,14 @@ std::optional<Error> NodeImpl::join(std::vector<Endpoint> seeds, Instant now) {
                                                   : " is no address that can be dialled") +
                        "; name another member's address"};
   for (auto& [endpoint, state] : dials_) state.next = state.self_until = now, state.failures = 0;
-  if (phase_ == Phase::left) {
+  if (life_.is(Phase::left)) {
     state_.left = false;
     raise_incarnation(state_.incarnation);
     set_phase(Phase::joining, "by the operator");
-    waiting_for_ = "a member to answer";
-    grace_until_ = now + config_.membership.isolation_grace;
+    life_.wait_for("a member to answer");
+    life_.look_until(now + config_.membership.isolation_grace);
     renew_own_record(now);
-    if (model_ready_ && has_model_ && directory_.alive_others() == 0 && config_.seeds.empty() &&
+    if (source_.has_model() && directory_.alive_others() == 0 && config_.seeds.empty() &&
         seeds.empty())
       begin_training(now);
   }
@@ -310,15 +306,13 @@ std::optional<Error> NodeImpl::join(std::vector<Endpoint> seeds, Instant now) {
 }
 
 std::optional<Error> NodeImpl::leave(Instant now) {
-  if (phase_ == Phase::left || phase_ == Phase::leaving)
+  if (life_.is_going())
     return Error{"already-left", "this node has left already; `gossipctl join` brings it back"};
   set_phase(Phase::leaving, "by the operator");
-  leave_deadline_ = now + config_.membership.leave_flush;
-  leave_turns_.clear();
-  if (model_ready_ && has_model_)
-    for (const auto& [id, neighbour] : neighbours_)
-      if (neighbour.link && neighbour.link->is_open())
-        leave_turns_[id] = neighbour.link->counters().turns_spoken;
+  std::map<NodeId, std::uint64_t> spoken;
+  if (source_.has_model())
+    for (const auto& [id, link] : open_links_by_peer()) spoken[id] = link->counters().turns_spoken;
+  life_.leave_by(now + config_.membership.leave_flush, std::move(spoken));
   renew_own_record(now);
   begin_round_if_due(now);
   check_leave(now);
@@ -327,16 +321,16 @@ std::optional<Error> NodeImpl::leave(Instant now) {
 
 // Done when every link has had one more exchange and the words are out, or when time is up.
 void NodeImpl::check_leave(Instant now) {
-  if (phase_ != Phase::leaving || state_.left) return;  // the second: it waits for the disk
-  const bool said = std::all_of(leave_turns_.begin(), leave_turns_.end(), [this](const auto& item) {
-    const auto neighbour = neighbours_.find(item.first);
-    const Session* session = session_of(item.first);
-    return neighbour == neighbours_.end() || session == nullptr || !neighbour->second.link ||
-           !neighbour->second.link->is_open() ||
-           (neighbour->second.link->counters().turns_spoken > item.second &&
-            !neighbour->second.link->awaits_answer() && session->bulk_outstanding == 0);
+  if (!life_.is(Phase::leaving) || state_.left) return;  // the second: it waits for the disk
+  const ModelAssembly::Links links = open_links_by_peer();
+  const bool said = life_.has_said_all([&](NodeId peer, std::uint64_t turns) {
+    const auto link = links.find(peer);
+    const Session* session = session_of(peer);
+    return link == links.end() || session == nullptr ||
+           (link->second->counters().turns_spoken > turns && !link->second->awaits_answer() &&
+            session->bulk_outstanding == 0);
   });
-  if (said || now >= leave_deadline_) finish_leave(now);
+  if (said || life_.is_overdue(now)) finish_leave(now);
 }
 
 // Leaving is a promise over restarts, so it holds when the disk knows it.
@@ -359,19 +353,20 @@ void NodeImpl::say_left(Instant now) {
 }
 
 std::optional<Error> NodeImpl::pause(Instant now) {
-  if (phase_ == Phase::paused) return std::nullopt;
-  if (phase_ != Phase::training)
+  if (life_.is(Phase::paused)) return std::nullopt;
+  if (!life_.is_training())
     return Error{"not-training",
-                 std::string("nothing to pause: this node is ") + to_string(phase_)};
+                 std::string("nothing to pause: this node is ") + to_string(phase())};
   set_phase(Phase::paused, "by the operator");
   renew_own_record(now);
   return std::nullopt;
 }
 
 std::optional<Error> NodeImpl::resume(Instant now) {
-  if (phase_ == Phase::training) return std::nullopt;
-  if (phase_ != Phase::paused)
-    return Error{"not-paused", std::string("nothing to resume: this node is ") + to_string(phase_)};
+  if (life_.is_training()) return std::nullopt;
+  if (!life_.is(Phase::paused))
+    return Error{"not-paused",
+                 std::string("nothing to resume: this node is ") + to_string(phase())};
   set_phase(Phase::training, "by the operator");
   renew_own_record(now);
   begin_round_if_due(now);
@@ -379,8 +374,8 @@ std::optional<Error> NodeImpl::resume(Instant now) {
 }
 
 void NodeImpl::stop(Instant now) {
-  if (stopping_) return;
-  stopping_ = true;
+  if (life_.is_stopping()) return;
+  life_.stop();
   renew_own_record(now);
   gossip(now);
   persist();
@@ -396,7 +391,7 @@ void NodeImpl::stop(Instant now) {
 
 Instant NodeImpl::next_deadline() const {
   const Instant poll = detector_.looked_at() + poll_period;
-  const bool next_look = phase_ == Phase::finishing && round_.is_waiting() &&
+  const bool next_look = life_.is(Phase::finishing) && round_.is_waiting() &&
                          round_.final_look() > detector_.looked_at();
   return next_look ? std::min(poll, round_.final_look()) : poll;
 }
@@ -404,7 +399,7 @@ Instant NodeImpl::next_deadline() const {
 void NodeImpl::on_time(Instant now) {
   const MembershipPolicy& policy = config_.membership;
   note_attention(now);
-  if (stopping_) return;
+  if (life_.is_stopping()) return;
   detect_failures(now);
   ask_for_file(now);
   if (now >= next_tick_) {
@@ -416,7 +411,7 @@ void NodeImpl::on_time(Instant now) {
       persist_after_ = now + persist_period;
       persist();
     }
-    if (phase_ != Phase::left) accuse_displaced(now);
+    if (!life_.is(Phase::left)) accuse_displaced(now);
     gossip(now);
     name_bad_paths(now);
   } else {
@@ -425,27 +420,23 @@ void NodeImpl::on_time(Instant now) {
   for (auto& [id, session] : sessions_)
     if (session.established && session.round_trip.due(now)) ping(session, now);
   dial_if_needed(now);
-  if (phase_ != Phase::left && phase_ != Phase::leaving) {
+  if (!life_.is_going()) {
     probe_one(now);
     rotate_links(now);
   }
-  if (phase_ == Phase::joining && model_ready_ && has_model_ && now >= grace_until_ &&
-      !state_.left) {
+  if (life_.is(Phase::joining) && source_.has_model() && life_.has_looked(now) && !state_.left) {
     log(Level::warning,
         "event=isolated hint=\"no known member answers; training goes on alone and they are asked "
         "for ever\"");
     begin_training(now);
   }
-  if (phase_ == Phase::broken && round_.is_resting() && !adopt(now)) {
+  if (life_.is(Phase::broken) && round_.is_resting() && !adopt(now)) {
     reopen_waiting_links(now);
-    if (open_links() == 0 && !restore_asked_ && now >= rest_until_) {
-      restore_asked_ = true;
-      emit(RestoreEffect{});
-    }
+    if (source_.wants_checkpoint(open_links(), now)) emit(RestoreEffect{});
   }
   check_progress(now);
   // Say at once, not at the next tick, that the models agree.
-  if (phase_ == Phase::finishing && own_consensus_distance() < config_.exchange.consensus_bound &&
+  if (life_.is(Phase::finishing) && own_consensus_distance() < config_.exchange.consensus_bound &&
       directory_.self().consensus_distance >= config_.exchange.consensus_bound) {
     renew_own_record(now);
     gossip(now);
@@ -485,10 +476,10 @@ NodeView NodeImpl::view(Instant now) const {
   view.name = config_.name;
   view.cluster = state_.cluster;
   view.incarnation = state_.incarnation;
-  view.phase = phase_;
+  view.phase = phase();
   view.isolated = directory_.entries().size() > 1 && established_sessions() == 0;
   view.job = state_.job;
-  view.schema = model_ready_ ? schema_.hash() : SchemaHash{};
+  view.schema = source_.trainer_stands() ? schema_.hash() : SchemaHash{};
   view.own_samples = progress_.own();
   view.cluster_samples = progress_.own() + directory_.others_samples();
   view.cluster_samples_estimate = progress_.own() + others_estimate(now);
@@ -506,14 +497,14 @@ NodeView NodeImpl::view(Instant now) const {
   view.cloned = cloned_;
   view.steps_taken_back = round_.own_steps().guard().jumps();
   view.waiting_for =
-      phase_ == Phase::joining || phase_ == Phase::waiting_for_data ? waiting_for_ : "";
-  if (phase_ == Phase::finishing || phase_ == Phase::finished)
+      life_.is(Phase::joining) || life_.is(Phase::waiting_for_data) ? life_.waiting_for() : "";
+  if (life_.is_at_end())
     if (const std::string why = why_no_final_model(); !why.empty())
       view.waiting_for = "one model everywhere; " + why;
   const bool waits_for_disk =
-      phase_ == Phase::joining ? !may_say_hello() : phase_ == Phase::leaving && state_.left;
+      life_.is(Phase::joining) ? !may_say_hello() : life_.is(Phase::leaving) && state_.left;
   if (waits_for_disk) view.waiting_for = "the disk to take this node's state";
-  if (const auto transfer = transfer_.progress(); transfer && phase_ == Phase::preparing)
+  if (const auto transfer = transfer_.progress(); transfer && life_.is(Phase::preparing))
     view.waiting_for = "the job's file, " + std::to_string(transfer->bytes) + " of " +
                        std::to_string(transfer->file.bytes) + " bytes have come";
   view.refusals.assign(refusals_.latest().begin(), refusals_.latest().end());
@@ -570,7 +561,7 @@ NodeView NodeImpl::view(Instant now) const {
 void NodeImpl::check_invariants() const {
   for (const auto& [id, neighbour] : neighbours_)
     if (neighbour.link) neighbour.link->check_invariants();
-  GOSSIPD_ASSERT(directory_.self().incarnation == state_.incarnation || phase_ == Phase::left);
+  GOSSIPD_ASSERT(directory_.self().incarnation == state_.incarnation || life_.is(Phase::left));
   GOSSIPD_ASSERT(established_sessions() == 0 || durable_.allows(state_.incarnation));
   GOSSIPD_ASSERT(refusals_.latest().size() <= refusals_max &&
                  directory_.entries().size() <= members_max);

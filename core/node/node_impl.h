@@ -30,7 +30,8 @@
 #include "core/node/failure_detector.h"
 #include "core/node/final_model.h"
 #include "core/node/job_transfer.h"
-#include "core/node/model_assembly.h"
+#include "core/node/lifecycle.h"
+#include "core/node/model_source.h"
 #include "core/node/model_weight.h"
 #include "core/node/path_watch.h"
 #include "core/node/progress.h"
@@ -72,7 +73,7 @@ class NodeImpl {
   void work(Instant now);
   [[nodiscard]] std::vector<Effect> take_effects() { return std::exchange(effects_, {}); }
   [[nodiscard]] NodeView view(Instant now) const;
-  [[nodiscard]] Phase phase() const { return phase_; }
+  [[nodiscard]] Phase phase() const { return life_.phase(); }
   [[nodiscard]] std::vector<std::uint64_t> hashes_of(NodeId peer, Link::Which which) const;
   void check_invariants() const;
 
@@ -119,7 +120,7 @@ class NodeImpl {
   // node.cpp
   void emit(Effect effect) { effects_.push_back(std::move(effect)); }
   void log(Level level, std::string text) { emit(LogEffect{level, std::move(text)}); }
-  void set_phase(Phase phase, const std::string& why);
+  bool set_phase(Phase phase, const std::string& why);
   void persist();
   [[nodiscard]] bool may_say_hello() const;
   void raise_incarnation(std::uint64_t above);
@@ -138,8 +139,7 @@ class NodeImpl {
   }
   void name_bad_paths(Instant now);
   void recover_samples();
-  [[nodiscard]] bool steps_allowed() const { return phase_ == Phase::training; }
-  [[nodiscard]] bool exchanging() const;
+  [[nodiscard]] bool steps_allowed() const { return life_.is_training(); }
   [[nodiscard]] double own_consensus_distance() const;
   [[nodiscard]] std::size_t open_links() const;
 
@@ -227,14 +227,11 @@ class NodeImpl {
   void hear_budget(const Budget& budget, const std::string& name, NodeId said_by, Instant now);
 
   // joining.cpp
-  [[nodiscard]] bool needs_model() const {
-    return model_ready_ && (!has_model_ || phase_ == Phase::broken);
-  }
+  [[nodiscard]] bool needs_model() const { return source_.is_missing() || life_.is(Phase::broken); }
   [[nodiscard]] ModelAssembly::Links open_links_by_peer() const;
   void order_blocks(NodeId of, Ready& ready, Instant now) const;
   bool adopt(Instant now);
   void take_over(const std::string& from, Instant now);
-  void rest_broken();
 
   // files.cpp
   void ask_for_file(Instant now);
@@ -270,29 +267,18 @@ class NodeImpl {
   DurableClaims durable_;
   Random random_;
   std::vector<Effect> effects_;
-  Phase phase_ = Phase::joining;
-  bool paused_when_broken_ = false;
-  std::string waiting_for_;
+  Lifecycle life_;
   Instant started_{};
-  bool stopping_ = false;
 
   // job and model
   std::string job_document_;
   JobTransfer transfer_;
   Schema schema_;
-  ModelAssembly assembly_;    // of a model, while this node has none
-  bool model_ready_ = false;  // the trainer stands and the schema is known
-  bool has_model_ = false;    // its parameters are the cluster's
-  Instant grace_until_{};
+  ModelSource source_;
 
   // progress
   ModelWeight weight_;
-  Instant finish_deadline_{};
-  Instant leave_deadline_{};
-  std::map<NodeId, std::uint64_t> leave_turns_;
-  bool final_checkpoint_due_ = false;
   FinalModel final_;
-  bool restore_asked_ = false;
 
   // membership
   Directory directory_;
@@ -320,8 +306,6 @@ class NodeImpl {
   ExchangeRound round_;
   std::unique_ptr<TransferGuard> transfer_guard_;  // for all links
   BatchBalancer balancer_;
-  std::uint32_t rests_ = 0;  // of a model that broke again and again
-  Instant rest_until_{};     // no model is taken over before
 };
 
 }  // namespace gossipd

@@ -56,7 +56,7 @@ std::vector<NodeId> NodeImpl::unlinked(Instant now) const {
 }
 
 void NodeImpl::dial_if_needed(Instant now) {
-  if (phase_ == Phase::left || phase_ == Phase::leaving || stopping_) return;
+  if (life_.is_going() || life_.is_stopping()) return;
   const std::size_t sessions = established_sessions();
   if (sessions == 0)
     for (const Endpoint& seed : config_.seeds)
@@ -103,7 +103,7 @@ void NodeImpl::rotate_links(Instant now) {
   const bool first = next_rotation_ == Instant{};
   next_rotation_ =
       now + from_seconds(seconds(config_.membership.rotate) * (0.75 + 0.5 * random_.uniform()));
-  if (first || phase_ != Phase::training || established_sessions() < wanted_links()) return;
+  if (first || !life_.is_training() || established_sessions() < wanted_links()) return;
   const std::vector<NodeId> candidates = unlinked(now);
   if (candidates.empty()) return;
   rotating_ = true;

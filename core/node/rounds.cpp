@@ -29,7 +29,7 @@ std::vector<RoundLink> NodeImpl::round_links() const {
 
 RoundContext NodeImpl::round_context(std::span<RoundLink> links, Instant now) {
   return {.now = now,
-          .phase = phase_,
+          .phase = phase(),
           .links = links,
           .directory = directory_,
           .random = random_,
@@ -52,13 +52,13 @@ void NodeImpl::work(Instant now) {
 }
 
 void NodeImpl::on_snapshot(Snapshot snapshot, Instant now) {
-  GOSSIPD_ASSERT(model_ready_);
+  GOSSIPD_ASSERT(source_.trainer_stands());
   progress_.on_snapshot(snapshot.samples);
   round_.on_snapshot(std::move(snapshot), open_links(), now);
   balance();
   if (!round_.last().finite) return on_round(round_.on_not_finite(steps_allowed()), now);
   check_progress(now);
-  if (final_checkpoint_due_ && phase_ == Phase::finished) write_final();
+  if (final_.is_due() && life_.is(Phase::finished)) write_final();
   begin_round_if_due(now);
 }
 
@@ -97,14 +97,10 @@ void NodeImpl::log_taken_back(const std::string& what) {
 }
 
 void NodeImpl::own_model_broken(const std::string& where, Instant now) {
-  // A leaving node publishes nothing more but still completes its leave; a paused one is paused
-  // again when it has another model.
-  if (phase_ != Phase::broken && phase_ != Phase::leaving && phase_ != Phase::left) {
-    paused_when_broken_ = phase_ == Phase::paused;
-    rest_broken();
-    set_phase(Phase::broken,
-              where + "; nothing is published until a neighbour's model has been taken");
-  }
+  // A leaving node publishes nothing more but still completes its leave.
+  if (set_phase(Phase::broken,
+                where + "; nothing is published until a neighbour's model has been taken"))
+    source_.on_broken(round_.own_steps().guard(), round_.snapshot_at());
   adopt(now);
 }
 

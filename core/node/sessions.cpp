@@ -82,7 +82,8 @@ void NodeImpl::on_session_open(SessionId id, bool outbound, Endpoint remote, Ins
     dials_[remote].in_flight = false;
     probed = std::exchange(dials_[remote].probed, NodeId{});
   }
-  if (stopping_ || sessions_.size() >= sessions_max || (phase_ == Phase::left && outbound)) {
+  if (life_.is_stopping() || sessions_.size() >= sessions_max ||
+      (life_.is(Phase::left) && outbound)) {
     emit(CloseEffect{id, "not accepting sessions"});
     return;
   }
@@ -99,7 +100,7 @@ void NodeImpl::on_session_open(SessionId id, bool outbound, Endpoint remote, Ins
 void NodeImpl::say_hello(Session& session) {
   const ProtocolRange spoken = protocols();
   send(session, Hello{spoken.oldest, durable_.cluster(), state_.id, state_.incarnation,
-                      config_.name, config_.advertise, state_.job, phase_ == Phase::left,
+                      config_.name, config_.advertise, state_.job, life_.is(Phase::left),
                       session.probed != NodeId{}, spoken.newest, instance_});
 }
 
@@ -135,7 +136,7 @@ void NodeImpl::close(SessionId id, const std::string& reason, Instant now, bool 
   neighbour->second.down_since = now;
   neighbour->second.path.on_session_end(now);
   if (Link* link = neighbour->second.link.get(); link != nullptr) {
-    if (needs_model() && link->is_open()) assembly_.keep(session.theirs->id, *link, schema_);
+    if (needs_model() && link->is_open()) source_.keep(session.theirs->id, *link);
     link->close();
     // The other end has given up this node, which stood still, and gone on. The link starts over:
     // whole blocks at the first exchange, of which this node takes nearly all, and the other no
@@ -284,7 +285,7 @@ std::optional<Error> NodeImpl::check_hello(const Hello& hello) const {
                  hello.name + " says that it is in life " + std::to_string(hello.incarnation) +
                      ", which cannot be" +
                      "; its state is damaged, or it lies: give it a new state directory"};
-  if (phase_ == Phase::left || phase_ == Phase::leaving || hello.leaving)
+  if (life_.is_going() || hello.leaving)
     return Error{"left", std::string(hello.leaving ? "the peer" : "this node") +
                              " has left the cluster; `gossipctl join` brings it back"};
   if (hello.cluster == ClusterId{} && state_.cluster == ClusterId{})
@@ -323,7 +324,7 @@ void NodeImpl::on_hello(Session& session, const Hello& hello, Instant now) {
       return we_keep ? on_cloned(notice, NodeId{}, now) : take_another_id(notice, now);
     }
     // Who has left refuses, too, and names others before it does.
-    const bool we_left = phase_ == Phase::left || phase_ == Phase::leaving;
+    const bool we_left = life_.is_going();
     const bool same_cluster = hello.cluster == state_.cluster || hello.cluster == ClusterId{};
     if (error->code == "left" && we_left && same_cluster)
       send_records(session, directory_.sample(named_when_refused, random_));
@@ -411,8 +412,8 @@ void NodeImpl::establish(Session& session, Instant now) {
   send_stats(session, 0, now);
   if (state_.job == JobHash{} && hello.job != JobHash{}) send(session, JobRequest{});
   ask_for_file(now);
-  if (model_ready_) {
-    if (phase_ == Phase::joining && has_model_) begin_training(now);
+  if (source_.trainer_stands()) {
+    if (life_.is(Phase::joining) && source_.has_model()) begin_training(now);
     send_ready(session, now);
   }
   drop_rotated_link(session, now);
@@ -515,7 +516,7 @@ void NodeImpl::on_bulk(Session& session, std::span<const std::byte> message, Ins
   const std::uint64_t refused = link.counters().refused_total() - refused_before;
   if (whole || refused > 0) return on_refused_data(session, refused, whole, now);
   if (link.my_turn()) neighbour.refusals = 0;
-  if (!has_model_ && *kind == BulkKind::turn) assembly_.hear(link, schema_, round_.copies());
+  if (source_.is_missing() && *kind == BulkKind::turn) source_.hear(link, round_.copies());
   adopt(now);
   recall_if_owing();
   begin_round_if_due(now);
@@ -535,7 +536,7 @@ void NodeImpl::on_refused_data(Session& session, std::uint64_t refused, std::opt
   // After a message that made no sense the turns are out of step: open again and compare hashes. A
   // node without a model never has a turn in which the block could be asked for and sent again: it
   // opens again, too.
-  if (whole || !has_model_ || phase_ == Phase::broken) {
+  if (whole || needs_model()) {
     const std::uint32_t refusals = neighbour.refusals;
     refuse(session,
            Error{"delta-refused", std::string("a message of the exchange was refused: ") +
