@@ -49,7 +49,7 @@ void NodeImpl::set_budget(const Budget& budget, const std::string& why, Instant 
   progress_.set(budget);
   log(Level::info, "event=budget samples=" + std::to_string(budget.samples) +
                        " revision=" + std::to_string(budget.revision) + " why=\"" + why + "\"");
-  persist_due_ = true;
+  persistence_.request();
   if (source_.trainer_stands()) emit(BudgetEffect{progress_.in_force()});
   renew_own_record(now);
   if (!progress_.leaves_room(directory_.others_samples()) || !life_.is_at_end()) return;

@@ -143,7 +143,7 @@ void NodeImpl::take_another_id(const Cloned& notice, Instant now) {
   fresh.cluster = state_.cluster;
   fresh.job = state_.job;
   fresh.budget = progress_.budget();
-  fresh.samples_per_second = own_rate_;
+  fresh.samples_per_second = progress_.rate();
   fresh.former_id = state_.id;
   fresh.former_samples = progress_.trained_under_all_ids();
   for (const auto& [id, entry] : directory_.entries()) fresh.members.push_back(entry.record);

@@ -44,7 +44,7 @@ void NodeImpl::detect_failures(Instant now) {
         now - neighbour.down_since > link_memory && !round_.has_work())
       neighbour.link.reset();
   if (changed) {
-    persist_due_ = true;
+    persistence_.request();
     gossip(now);
     check_finish(now);
   }

@@ -93,7 +93,7 @@ void NodeImpl::credit_claims(Instant now) {
   for (const auto& [id, entry] : directory_.entries())
     if (claims_.believes(entry.record.budget, now)) latest = std::max(latest, entry.record.budget);
   hear_budget(latest, "the members", state_.id, now);
-  for (const MemberStats& stats : claims_.on_tick(directory_, own_rate_, now))
+  for (const MemberStats& stats : claims_.on_tick(directory_, progress_.rate(), now))
     merge_stats(stats, now);
   if (const auto leap = claims_.take_leap(directory_, now)) refute(*leap, now);
   if (const auto words = claims_.summary(now)) log(Level::warning, *words);
@@ -136,7 +136,7 @@ void NodeImpl::merge_records(const std::vector<MemberRecord>& records, Instant n
       case Directory::Outcome::unchanged: break;
     }
   }
-  if (changed_membership) persist_due_ = true;
+  if (changed_membership) persistence_.request();
   publish_progress(now);
   check_progress(now);
   check_finish(now);

@@ -38,9 +38,8 @@ std::optional<std::string> ModelSource::assemble(const ModelAssembly::Links& ope
 
 void ModelSource::on_broken(const StepGuard& guard, Instant snapshot_at) {
   if (guard.jumps_in_a_row() == 0) return;
-  if (guard.believed() > recovered_after) rests_ = 0;
-  rest_until_ = snapshot_at + rest_min * (1u << std::min(rests_, rest_doublings_max));
-  ++rests_;
+  if (guard.believed() > recovered_after) rests_.forget();
+  rest_until_ = snapshot_at + rests_.fail();
 }
 
 bool ModelSource::wants_checkpoint(std::size_t open_links, Instant now) {

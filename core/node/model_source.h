@@ -1,4 +1,4 @@
-// core/node/model_source.h - where a node's model comes from: its trainer, its neighbours, its disk.
+// core/node/model_source.h - where a node's model comes from: the trainer, neighbours or the disk.
 //
 // The problem: a joiner has no model, a node whose own model is no longer finite must not publish
 // it, and both are to have the cluster's soon. Neighbours may end half-way through telling theirs,
@@ -15,6 +15,7 @@
 #include <string>
 #include <utility>
 
+#include "core/base/backoff.h"
 #include "core/exchange/step_guard.h"
 #include "core/node/model_assembly.h"
 
@@ -73,8 +74,8 @@ class ModelSource {
 
   const Schema& schema_;
   State state_ = State::unprepared;
-  ModelAssembly assembly_;         // empty unless a model is needed
-  std::uint32_t rests_ = 0;        // since the model was last sound for long
+  ModelAssembly assembly_;  // empty unless a model is needed
+  Backoff rests_{rest_min, rest_doublings_max};
   Instant rest_until_{};           // no neighbour's model is taken before
   bool checkpoint_asked_ = false;  // since the model was last sound
 };

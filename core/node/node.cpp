@@ -8,7 +8,6 @@ namespace gossipd {
 namespace {
 
 constexpr Duration poll_period = std::chrono::milliseconds(100);
-constexpr Duration persist_period = std::chrono::seconds(5);
 // so that nothing else depends on this draw
 constexpr std::uint64_t instance_salt = 0x696e7374616e6365;
 
@@ -28,20 +27,21 @@ NodeImpl::NodeImpl(NodeConfig config, NodeState state, Instant now)
                .newcomer = state_.own_samples == 0 && state_.samples_per_second == 0,
                .now = now},
               state_.budget.revision),
-      progress_(
-          {.own = state_.own_samples, .former = state_.former_samples, .budget = state_.budget}),
+      progress_({.own = state_.own_samples,
+                 .former = state_.former_samples,
+                 .rate = state_.samples_per_second,
+                 .budget = state_.budget}),
       detector_(config_.membership, now),
+      persistence_(now, state_.down_for, state_.unsure_for),
       round_(config_.exchange, schema_),
       balancer_(config_.balance) {
   GOSSIPD_ASSERT(state_.id != NodeId{});
-  started_ = now;
   if (config_.name.size() > name_bytes_max) config_.name.resize(name_bytes_max);
   state_.incarnation = std::min(state_.incarnation, counter_max - 2) + 1;
   instance_ = make_instance(state_.incarnation, Random(config_.random_seed ^ instance_salt).next());
   if (state_.former_id != NodeId{})
     cloned_ = "this node was " + to_hex(state_.former_id) +
               " until another process with that id was met, and took a new one";
-  own_rate_ = state_.samples_per_second;
   life_.wait_for(config_.seeds.empty() ? "a job" : "a seed to answer");
   renew_own_record(now);
   for (const MemberRecord& record : std::exchange(state_.members, {}))
@@ -61,18 +61,9 @@ bool NodeImpl::set_phase(Phase to, const std::string& why) {
 void NodeImpl::persist() {
   state_.own_samples = progress_.own();
   state_.budget = progress_.budget();
-  state_.samples_per_second = own_rate_;
-  persist_due_ = false;
-  NodeState state = state_;
-  // Some time after the start the others have told all they know; a node that dies before has it
-  // told again.
-  if (detector_.looked_at() - started_ < SampleCredit::reserve)
-    state.unsure_for += state.down_for;
-  else
-    state.unsure_for = Duration{};
+  state_.samples_per_second = progress_.rate();
+  NodeState state = persistence_.to_write(state_, directory_, detector_.looked_at());
   state.incarnation = durable_.to_reserve(state_.incarnation);
-  for (const auto& [id, entry] : directory_.entries())
-    if (id != state_.id) state.members.push_back(entry.record);
   emit(PersistEffect{std::move(state)});
 }
 
@@ -111,14 +102,14 @@ void NodeImpl::renew_own_record(Instant now) {
   record.step = round_.last().step;
   if (round_.last().step_seconds > 0 && round_.last().batch > 0) {
     // a node that restarts without a rate can judge nobody's claims
-    if (own_rate_ == 0) persist_due_ = true;
-    own_rate_ = round_.last().batch / round_.last().step_seconds;
+    if (progress_.rate() == 0) persistence_.request();
+    progress_.note_rate(round_.last().batch / round_.last().step_seconds);
   }
   // At the end of a job the last rate stays in the record: whoever restarts then has no other to
   // judge claims by.
   const bool ended = life_.is_at_end();
   record.samples_per_second =
-      ended || (steps_allowed() && round_.last().step_seconds > 0) ? own_rate_ : 0;
+      ended || (steps_allowed() && round_.last().step_seconds > 0) ? progress_.rate() : 0;
   record.batch = round_.last().batch;
   record.loss = round_.last().loss;
   record.consensus_distance = own_consensus_distance();
@@ -242,7 +233,7 @@ void NodeImpl::check_finish(Instant now) {
   final_.want();
   renew_own_record(now);
   gossip(now);
-  persist_due_ = true;
+  persistence_.request();
   if (round_.is_waiting()) write_final();
 }
 
@@ -407,10 +398,7 @@ void NodeImpl::on_time(Instant now) {
     renew_own_record(now);
     credit_claims(now);
     publish_progress(now);
-    if (persist_due_ || now >= persist_after_) {
-      persist_after_ = now + persist_period;
-      persist();
-    }
+    if (persistence_.is_due(now)) persist();
     if (!life_.is(Phase::left)) accuse_displaced(now);
     gossip(now);
     name_bad_paths(now);

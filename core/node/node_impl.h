@@ -34,6 +34,7 @@
 #include "core/node/model_source.h"
 #include "core/node/model_weight.h"
 #include "core/node/path_watch.h"
+#include "core/node/persistence.h"
 #include "core/node/progress.h"
 #include "core/node/round_trip.h"
 #include "core/wire/control.h"
@@ -268,7 +269,6 @@ class NodeImpl {
   Random random_;
   std::vector<Effect> effects_;
   Lifecycle life_;
-  Instant started_{};
 
   // job and model
   std::string job_document_;
@@ -283,7 +283,6 @@ class NodeImpl {
   // membership
   Directory directory_;
   Claims claims_;
-  double own_rate_ = 0;           // samples/s when this node last trained
   std::uint64_t instance_ = 0;    // of this process
   Instances instances_;           // of the others'
   std::set<NodeId> said_cloned_;  // members that say that this node is to give its id up
@@ -294,12 +293,11 @@ class NodeImpl {
   DialBudget dial_budget_;
   Progress progress_;
   FailureDetector detector_;
+  Persistence persistence_;
   Instant next_rotation_{};
   bool rotating_ = false;  // the next link that opens replaces one
   Instant next_tick_{};
   Instant next_failed_dial_{};
-  Instant persist_after_{};
-  bool persist_due_ = false;
   RefusalLog refusals_;
 
   // the exchange

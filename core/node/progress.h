@@ -25,10 +25,14 @@ class Progress {
   struct Start {
     Samples own = 0;     // as this id last published
     Samples former = 0;  // of the trainer's counter: trained on under former ids
+    double rate = 0;     // samples per second when this node last trained; 0: it never has
     Budget budget;       // revision 0: the job's own
   };
   explicit Progress(const Start& start)
-      : beyond_counter_(start.own), former_(start.former), budget_(start.budget) {}
+      : beyond_counter_(start.own),
+        former_(start.former),
+        rate_(start.rate),
+        budget_(start.budget) {}
 
   // ---- this node's own samples ----
   // Never falls.
@@ -38,6 +42,9 @@ class Progress {
   void on_snapshot(Samples counter);
   // Members know of so many own samples. True: that is more than this node knew.
   bool recover(Samples known);
+  // Samples per second of this node when it last trained: what others' claims are judged by.
+  void note_rate(double samples_per_second) { rate_ = samples_per_second; }
+  [[nodiscard]] double rate() const { return rate_; }
   // What the next id of this node takes over as its `former`.
   [[nodiscard]] Samples trained_under_all_ids() const { return former_ + trained_; }
 
@@ -78,6 +85,7 @@ class Progress {
   Samples trained_ = 0;         // the trainer's counter, less `former_`
   Samples beyond_counter_ = 0;  // own samples that only disk or members know of
   Samples former_ = 0;
+  double rate_ = 0;           // 0: this node has never trained
   Samples told_trainer_ = 0;  // trained on elsewhere, as the trainer knows; never falls
   Samples job_budget_ = 0;
   Budget budget_;  // in force if its revision is not 0

@@ -3,8 +3,8 @@
 
 #include <limits>
 
-#include "core/node/model_source.h"
 #include "core/base/protocol.h"
+#include "core/node/model_source.h"
 
 using namespace gossipd;
 
