@@ -10,14 +10,14 @@
 #include <thread>
 
 #include "core/base/printable.h"
-#include "daemon/config.h"
-#include "daemon/log.h"
+#include "daemon/config/config.h"
+#include "daemon/disk/state_store.h"
+#include "daemon/log/log.h"
 #include "daemon/node_driver.h"
 #include "daemon/start_plan.h"
-#include "daemon/state_store.h"
-#include "models/job.h"
-#include "models/runtime.h"
-#include "models/torch_engine.h"
+#include "models/devices/runtime.h"
+#include "models/job/job.h"
+#include "models/training/torch_engine.h"
 #include "net/event_loop.h"
 
 namespace {

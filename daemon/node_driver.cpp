@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "daemon/advertise.h"
-#include "daemon/durable_file.h"
-#include "daemon/log.h"
+#include "daemon/config/advertise.h"
+#include "daemon/disk/durable_file.h"
+#include "daemon/log/log.h"
 #include "net/peer/secret_file.h"
 
 namespace gossipd {

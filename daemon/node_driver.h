@@ -15,12 +15,12 @@
 #include <string>
 #include <vector>
 
-#include "daemon/bounded_answers.h"
-#include "daemon/config.h"
-#include "daemon/disk_writer.h"
-#include "daemon/rest.h"
+#include "daemon/config/config.h"
+#include "daemon/disk/disk_writer.h"
+#include "daemon/disk/state_store.h"
+#include "daemon/rest/bounded_answers.h"
+#include "daemon/rest/rest.h"
 #include "daemon/start_plan.h"
-#include "daemon/state_store.h"
 #include "daemon/training.h"
 #include "net/http/server.h"
 #include "net/peer/transport.h"

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <utility>
 
-#include "daemon/log.h"
+#include "daemon/log/log.h"
 #include "daemon/node_driver.h"
 
 namespace gossipd {

@@ -1,6 +1,6 @@
 #include "daemon/start_plan.h"
 
-#include "models/job.h"
+#include "models/job/job.h"
 
 namespace gossipd {
 

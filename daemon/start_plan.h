@@ -10,8 +10,8 @@
 #include <optional>
 #include <string>
 
-#include "daemon/config.h"
-#include "daemon/state_store.h"
+#include "daemon/config/config.h"
+#include "daemon/disk/state_store.h"
 #include "net/peer/keyring.h"
 
 namespace gossipd {

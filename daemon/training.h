@@ -17,11 +17,11 @@
 #include <thread>
 #include <vector>
 
-#include "daemon/config.h"
+#include "daemon/config/config.h"
+#include "daemon/disk/state_store.h"
+#include "daemon/rest/view.h"
 #include "daemon/start_plan.h"
-#include "daemon/state_store.h"
-#include "daemon/view.h"
-#include "models/trainer.h"
+#include "models/training/trainer.h"
 #include "net/event_loop.h"
 
 namespace gossipd {

@@ -1,6 +1,6 @@
 # Sets TORCH_LIBRARIES to Debian's libtorch-dev, or to what GOSSIPD_TORCH_DIR names, and
-# GOSSIPD_C10D_DEFINITIONS and GOSSIPD_C10D_OPTIONS, which compile models/device_group.cpp, to what
-# is usable of c10d.
+# GOSSIPD_C10D_DEFINITIONS and GOSSIPD_C10D_OPTIONS, which compile
+# models/devices/device_group.cpp, to what is usable of c10d.
 #
 # LibTorch's own CMake package for CUDA asks for a CUDA toolkit with its compiler, although linking
 # LibTorch needs no toolkit and running it needs only a driver. So a wheel is linked by its files.

@@ -1,7 +1,7 @@
 // models/networks/families.h - the makers of each family; make_network() draws their parameters.
 #pragma once
 
-#include "models/network.h"
+#include "models/networks/network.h"
 
 namespace gossipd {
 

@@ -1,6 +1,6 @@
 // Any bytes, after a first one that chooses the kind, as a CIFAR file: whole records with labels in
 // range, or an error.
-#include "models/cifar.h"
+#include "models/data/cifar.h"
 
 using namespace gossipd;
 

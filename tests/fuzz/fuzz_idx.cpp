@@ -1,5 +1,5 @@
 // Any bytes as an IDX file, plain or gzipped: an array of the promised size, or an error.
-#include "models/idx.h"
+#include "models/data/idx.h"
 
 using namespace gossipd;
 

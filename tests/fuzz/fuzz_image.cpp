@@ -1,6 +1,6 @@
 // Any bytes as a JPEG or PNG file, by the first byte's choice of colours and fit: pixels of the
 // wanted size, or an error.
-#include "models/image_decode.h"
+#include "models/data/image_decode.h"
 
 using namespace gossipd;
 

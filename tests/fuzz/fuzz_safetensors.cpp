@@ -1,5 +1,5 @@
 // Any bytes as a safetensors file: tensors that tile the data exactly, or an error.
-#include "models/safetensors.h"
+#include "models/files/safetensors.h"
 
 using namespace gossipd;
 

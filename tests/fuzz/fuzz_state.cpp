@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/base/nesting.h"
-#include "daemon/state_store.h"
+#include "daemon/disk/state_store.h"
 
 using namespace gossipd;
 using nlohmann::json;

@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "models/tensor_set.h"
+#include "models/data/tensor_set.h"
 
 using namespace gossipd;
 

@@ -1,8 +1,8 @@
 // Any text as a job: refused with words, or a job whose canonical text means the same job.
 #include <algorithm>
 
-#include "models/job.h"
-#include "models/schedule.h"
+#include "models/job/job.h"
+#include "models/job/schedule.h"
 
 using namespace gossipd;
 

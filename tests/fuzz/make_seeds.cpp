@@ -16,7 +16,7 @@
 #include "core/base/random.h"
 #include "core/wire/control.h"
 #include "core/wire/file_piece.h"
-#include "models/safetensors.h"
+#include "models/files/safetensors.h"
 #include "tests/fuzz/link_script.h"
 #include "tests/fuzz/session_script.h"
 

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "daemon/advertise.h"
-#include "daemon/config.h"
-#include "daemon/settings.h"
+#include "daemon/config/advertise.h"
+#include "daemon/config/config.h"
+#include "daemon/config/settings.h"
 #include "tests/unit/daemon_support.h"
 
 using namespace gossipd;

@@ -2,7 +2,7 @@
 // one.
 #pragma once
 
-#include "daemon/rest.h"
+#include "daemon/rest/rest.h"
 
 namespace gossipd {
 

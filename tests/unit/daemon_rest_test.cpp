@@ -2,8 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "daemon/metrics.h"
-#include "daemon/rest.h"
+#include "daemon/rest/metrics.h"
+#include "daemon/rest/rest.h"
 #include "tests/unit/daemon_made_up.h"
 
 using namespace gossipd;

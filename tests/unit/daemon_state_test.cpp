@@ -3,10 +3,10 @@
 #include <algorithm>
 
 #include "core/base/random.h"
-#include "daemon/durable_file.h"
+#include "daemon/disk/durable_file.h"
+#include "daemon/disk/state_store.h"
 #include "daemon/start_plan.h"
-#include "daemon/state_store.h"
-#include "models/job.h"
+#include "models/job/job.h"
 #include "tests/unit/daemon_support.h"
 
 using namespace gossipd;

@@ -2,8 +2,8 @@
 // samples of it.
 #pragma once
 
-#include "models/data_set.h"
-#include "models/pixel_set.h"
+#include "models/data/data_set.h"
+#include "models/data/pixel_set.h"
 #include "models_test_support.h"
 
 namespace gossipd::test {

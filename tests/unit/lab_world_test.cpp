@@ -5,8 +5,8 @@
 #include <cmath>
 #include <numeric>
 
-#include "models/data_order.h"
-#include "models/data_split.h"
+#include "models/data/data_order.h"
+#include "models/data/data_split.h"
 #include "tools/lab/results_file.h"
 #include "tools/lab/rows.h"
 #include "tools/lab/world.h"

@@ -1,4 +1,4 @@
-#include "models/checkpoint.h"
+#include "models/checkpoint/checkpoint.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -7,7 +7,7 @@
 #include <cmath>
 #include <limits>
 
-#include "models/weights.h"
+#include "models/files/weights.h"
 #include "models_test_support.h"
 
 using namespace gossipd;

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "models/batch_source.h"
-#include "models/data_order.h"
-#include "models/idx.h"
+#include "models/data/batch_source.h"
+#include "models/data/data_order.h"
+#include "models/data/idx.h"
 #include "models_test_support.h"
 
 using namespace gossipd;

@@ -10,12 +10,12 @@
 #include <cmath>
 #include <limits>
 
-#include "models/checkpoint.h"
-#include "models/device_group.h"
-#include "models/device_replica.h"
-#include "models/model_traffic.h"
-#include "models/rank_threads.h"
-#include "models/torch_engine.h"
+#include "models/checkpoint/checkpoint.h"
+#include "models/devices/device_group.h"
+#include "models/devices/device_replica.h"
+#include "models/devices/model_traffic.h"
+#include "models/devices/rank_threads.h"
+#include "models/training/torch_engine.h"
 #include "models_test_support.h"
 
 using namespace gossipd;

@@ -1,6 +1,6 @@
 // A set that nodes divide among themselves: who owns which bucket, what passes over the set visit,
 // and where the trainer goes on.
-#include "models/division.h"
+#include "models/data/division.h"
 
 #include <algorithm>
 #include <cmath>

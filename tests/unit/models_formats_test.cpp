@@ -2,10 +2,10 @@
 #include <set>
 
 #include "data_test_support.h"
-#include "models/cifar.h"
-#include "models/idx.h"
-#include "models/safetensors.h"
-#include "models/token_set.h"
+#include "models/data/cifar.h"
+#include "models/data/idx.h"
+#include "models/data/token_set.h"
+#include "models/files/safetensors.h"
 
 using namespace gossipd;
 using test::bytes_of;

@@ -4,9 +4,9 @@
 #include <algorithm>
 
 #include "data_test_support.h"
-#include "models/data_file.h"
-#include "models/image_decode.h"
-#include "models/image_set.h"
+#include "models/data/image_decode.h"
+#include "models/data/image_set.h"
+#include "models/files/data_file.h"
 
 using namespace gossipd;
 using test::bytes_of;

@@ -1,6 +1,6 @@
-#include "models/job.h"
+#include "models/job/job.h"
 
-#include "models/schedule.h"
+#include "models/job/schedule.h"
 #include "models_test_support.h"
 
 using namespace gossipd;

@@ -2,8 +2,8 @@
 // tensor.
 #include <doctest/doctest.h>
 
-#include "models/checkpoint.h"
-#include "models/weights.h"
+#include "models/checkpoint/checkpoint.h"
+#include "models/files/weights.h"
 #include "models_test_support.h"
 #include "tests/counted_memory.h"
 

@@ -8,9 +8,9 @@
 
 #include <cmath>
 
-#include "models/flat_model.h"
-#include "models/loss.h"
-#include "models/optimizer.h"
+#include "models/descent/optimizer.h"
+#include "models/networks/flat_model.h"
+#include "models/networks/loss.h"
 
 using namespace gossipd;
 using torch::Tensor;

@@ -3,7 +3,7 @@
 #include <stdexcept>
 
 #include "data_test_support.h"
-#include "models/batch_source.h"
+#include "models/data/batch_source.h"
 
 using namespace gossipd;
 using test::data_spec;

@@ -7,9 +7,9 @@
 #include <limits>
 #include <stdexcept>
 
-#include "models/device_names.h"
-#include "models/loss_scale.h"
-#include "models/rank_threads.h"
+#include "models/descent/loss_scale.h"
+#include "models/devices/device_names.h"
+#include "models/devices/rank_threads.h"
 
 using namespace gossipd;
 

@@ -12,9 +12,9 @@
 #include <fstream>
 #include <mutex>
 
-#include "models/data_order.h"
-#include "models/engine.h"
-#include "models/trainer.h"
+#include "models/data/data_order.h"
+#include "models/training/engine.h"
+#include "models/training/trainer.h"
 
 namespace gossipd::test {
 

@@ -1,4 +1,4 @@
-#include "models/toml_reader.h"
+#include "models/job/toml_reader.h"
 
 #include "models_test_support.h"
 

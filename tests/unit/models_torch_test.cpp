@@ -7,12 +7,12 @@
 
 #include <array>
 
-#include "models/data_order.h"
-#include "models/flat_model.h"
-#include "models/idx.h"
-#include "models/optimizer.h"
-#include "models/runtime.h"
-#include "models/torch_engine.h"
+#include "models/data/data_order.h"
+#include "models/data/idx.h"
+#include "models/descent/optimizer.h"
+#include "models/devices/runtime.h"
+#include "models/networks/flat_model.h"
+#include "models/training/torch_engine.h"
 #include "models_test_support.h"
 
 using namespace gossipd;

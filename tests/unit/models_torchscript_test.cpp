@@ -8,11 +8,11 @@
 
 #include <cmath>
 
-#include "models/export.h"
-#include "models/flat_model.h"
-#include "models/model_file.h"
-#include "models/torch_engine.h"
-#include "models/torchscript.h"
+#include "models/checkpoint/export.h"
+#include "models/files/model_file.h"
+#include "models/networks/flat_model.h"
+#include "models/networks/torchscript.h"
+#include "models/training/torch_engine.h"
 #include "models_test_support.h"
 
 using namespace gossipd;

@@ -13,7 +13,7 @@
 #include <cerrno>
 #include <cstdlib>
 
-#include "models/torchscript.h"
+#include "models/networks/torchscript.h"
 #include "models_test_support.h"
 
 using namespace gossipd;

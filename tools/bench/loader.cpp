@@ -5,8 +5,8 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
-#include "models/prefetcher.h"
-#include "models/toml_reader.h"
+#include "models/data/prefetcher.h"
+#include "models/job/toml_reader.h"
 #include "tools/bench/commands.h"
 #include "tools/bench/made_sets.h"
 

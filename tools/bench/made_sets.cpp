@@ -7,8 +7,8 @@
 #include <fstream>
 
 #include "core/base/random.h"
-#include "models/batch_source.h"
-#include "models/safetensors.h"
+#include "models/data/batch_source.h"
+#include "models/files/safetensors.h"
 #include "tools/bench/commands.h"
 
 namespace gossipd::bench {

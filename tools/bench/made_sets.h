@@ -7,7 +7,7 @@
 #include <span>
 #include <string>
 
-#include "models/data_set.h"
+#include "models/data/data_set.h"
 
 namespace gossipd::bench {
 

@@ -15,9 +15,9 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
-#include "models/loss.h"
-#include "models/runtime.h"
-#include "models/torch_engine.h"
+#include "models/devices/runtime.h"
+#include "models/networks/loss.h"
+#include "models/training/torch_engine.h"
 #include "tools/bench/commands.h"
 #include "tools/bench/made_sets.h"
 

@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <string>
 
-#include "models/export.h"
+#include "models/checkpoint/export.h"
 
 namespace {
 

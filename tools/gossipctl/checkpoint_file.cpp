@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "models/weights.h"
+#include "models/files/weights.h"
 #include "tools/gossipctl/table.h"
 
 extern char** environ;

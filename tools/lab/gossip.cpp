@@ -9,7 +9,7 @@
 #include "core/exchange/settings.h"
 #include "core/membership/settings.h"
 #include "core/wire/turn.h"
-#include "models/schedule.h"
+#include "models/job/schedule.h"
 
 namespace gossipd::lab {
 
@@ -21,7 +21,7 @@ constexpr std::uint64_t chunk_bytes = 64 * 1024;
 constexpr std::uint64_t frame_and_record_bytes = 16 + 22;
 constexpr std::uint64_t handshake_bytes = 700;
 constexpr int age_sample_steps = 16;
-// As in models/trainer.cpp.
+// As in models/training/trainer.cpp.
 constexpr double loss_smoothing = 0.02;
 constexpr double step_seconds_smoothing = 0.1;
 
@@ -277,7 +277,7 @@ void GossipStrategy::carry_out(std::size_t i, Effect& effect) {
   }
 }
 
-// ---- the trainer's loop, as models/trainer.cpp has it ----
+// ---- the trainer's loop, as models/training/trainer.cpp has it ----
 
 Samples GossipStrategy::cluster_samples(const Host& host) const {
   return host.samples + host.others;

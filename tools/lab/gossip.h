@@ -1,9 +1,9 @@
 // tools/lab/gossip.h - the product in the lab: gossipd's Node on every machine, in virtual time.
 //
 // Drives the core by the World's events, as gossipd does by TCP and threads: it carries out the
-// core's effects and takes the place of the trainer's loop, in the order of models/trainer.cpp.
-// Nothing in core is replaced or shortened: joining, turns, final exchange and failure detection
-// all happen, and their bytes are counted including framing and TLS.
+// core's effects and takes the place of the trainer's loop, in the order of
+// models/training/trainer.cpp. Nothing in core is replaced or shortened: joining, turns, final
+// exchange and failure detection all happen, and their bytes are counted including framing and TLS.
 #pragma once
 
 #include <set>

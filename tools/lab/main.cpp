@@ -1,5 +1,5 @@
 // gossip-lab - how would this job train on those machines? In virtual time, with real gradients.
-#include "models/runtime.h"
+#include "models/devices/runtime.h"
 #include "tools/lab/commands.h"
 
 int main(int argc, char** argv) {

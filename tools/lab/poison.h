@@ -7,8 +7,8 @@
 
 #include <memory>
 
-#include "models/data_order.h"
-#include "models/data_set.h"
+#include "models/data/data_order.h"
+#include "models/data/data_set.h"
 
 namespace gossipd::lab {
 

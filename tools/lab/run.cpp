@@ -5,8 +5,8 @@
 #include <cmath>
 #include <deque>
 
-#include "models/data_split.h"
-#include "models/runtime.h"
+#include "models/data/data_split.h"
+#include "models/devices/runtime.h"
 
 namespace gossipd::lab {
 

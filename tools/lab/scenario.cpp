@@ -5,8 +5,8 @@
 #include <filesystem>
 #include <sstream>
 
-#include "models/idx.h"
-#include "models/toml_reader.h"
+#include "models/data/idx.h"
+#include "models/job/toml_reader.h"
 
 namespace gossipd::lab {
 

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "core/base/settings.h"
-#include "models/job.h"
-#include "models/torch_engine.h"
+#include "models/job/job.h"
+#include "models/training/torch_engine.h"
 #include "tools/lab/poison.h"
 #include "tools/lab/world.h"
 

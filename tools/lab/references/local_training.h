@@ -1,9 +1,9 @@
 // tools/lab/references/local_training.h - the common part of all rows without a server: every
 // machine trains its own model.
 //
-// A step is the job's optimiser with the machine's own state (models/optimizer.h). When the samples
-// are spent and `strategy.final_average` is on, all models are averaged once more, with bytes
-// counted: exactly, by a ring all-reduce, or in `strategy.final_codec`.
+// A step is the job's optimiser with the machine's own state (models/descent/optimizer.h). When the
+// samples are spent and `strategy.final_average` is on, all models are averaged once more, with
+// bytes counted: exactly, by a ring all-reduce, or in `strategy.final_codec`.
 #pragma once
 
 #include "core/codec/codec.h"

@@ -1,8 +1,8 @@
 // tools/lab/references/worker.h - a reference row's worker: gradients in virtual time.
 #pragma once
 
-#include "models/optimizer.h"
-#include "models/schedule.h"
+#include "models/descent/optimizer.h"
+#include "models/job/schedule.h"
 #include "tools/lab/strategy.h"
 
 namespace gossipd::lab {

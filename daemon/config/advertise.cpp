@@ -1,0 +1,108 @@
+#include "daemon/config/advertise.h"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+
+namespace gossipd {
+
+namespace {
+
+std::optional<std::string> numeric(const sockaddr* address) {
+  char text[INET6_ADDRSTRLEN] = {};
+  if (address->sa_family == AF_INET) {
+    const auto* v4 = reinterpret_cast<const sockaddr_in*>(address);
+    if (::inet_ntop(AF_INET, &v4->sin_addr, text, sizeof text) != nullptr) return text;
+  } else if (address->sa_family == AF_INET6) {
+    const auto* v6 = reinterpret_cast<const sockaddr_in6*>(address);
+    // means nothing without the interface
+    if (IN6_IS_ADDR_LINKLOCAL(&v6->sin6_addr)) return std::nullopt;
+    if (::inet_ntop(AF_INET6, &v6->sin6_addr, text, sizeof text) != nullptr) return text;
+  }
+  return std::nullopt;
+}
+
+// Connecting a datagram socket sends nothing, but makes the system choose the way and thus our
+// address on it.
+std::optional<std::string> own_address_towards(const Endpoint& peer) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_DGRAM;
+  addrinfo* found = nullptr;
+  if (::getaddrinfo(peer.host.c_str(), std::to_string(peer.port).c_str(), &hints, &found) != 0)
+    return std::nullopt;
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> guard(found, ::freeaddrinfo);
+  for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
+    const int fd = ::socket(one->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) continue;
+    sockaddr_storage own{};
+    socklen_t length = sizeof own;
+    const bool known = ::connect(fd, one->ai_addr, one->ai_addrlen) == 0 &&
+                       ::getsockname(fd, reinterpret_cast<sockaddr*>(&own), &length) == 0;
+    ::close(fd);
+    if (!known) continue;
+    if (auto text = numeric(reinterpret_cast<const sockaddr*>(&own))) return text;
+  }
+  return std::nullopt;
+}
+
+// IPv4 first: an IPv6 address may be a temporary one.
+std::optional<std::string> first_interface_address() {
+  ifaddrs* all = nullptr;
+  if (::getifaddrs(&all) != 0) return std::nullopt;
+  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> guard(all, ::freeifaddrs);
+  for (const int family : {AF_INET, AF_INET6})
+    for (const ifaddrs* one = all; one != nullptr; one = one->ifa_next) {
+      const bool usable = one->ifa_addr != nullptr && (one->ifa_flags & IFF_UP) != 0 &&
+                          (one->ifa_flags & IFF_LOOPBACK) == 0;
+      if (!usable || one->ifa_addr->sa_family != family) continue;
+      if (auto text = numeric(one->ifa_addr)) return text;
+    }
+  return std::nullopt;
+}
+
+bool is_interface_address(const std::string& host) {
+  ifaddrs* all = nullptr;
+  if (::getifaddrs(&all) != 0) return false;
+  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> guard(all, ::freeifaddrs);
+  for (const ifaddrs* one = all; one != nullptr; one = one->ifa_next)
+    if (one->ifa_addr != nullptr && numeric(one->ifa_addr) == host) return true;
+  return false;
+}
+
+}  // namespace
+
+Endpoint choose_advertised(const Endpoint& bound, const std::vector<Endpoint>& seeds) {
+  const bool every_address =
+      bound.host.empty() || bound.host == "*" || bound.host == "0.0.0.0" || bound.host == "::";
+  if (!every_address) return bound;
+  for (const Endpoint& seed : seeds)
+    if (const auto own = own_address_towards(seed)) return {*own, bound.port};
+  return {first_interface_address().value_or("127.0.0.1"), bound.port};
+}
+
+bool leads_to(const Endpoint& there, const Endpoint& advertised,
+              const std::vector<Endpoint>& bound) {
+  if (there == advertised) return true;
+  char own_name[256] = {};
+  if (::gethostname(own_name, sizeof own_name - 1) != 0) own_name[0] = '\0';
+  const auto loops = [](const std::string& host) {
+    return host == "localhost" || host == "::1" || host.starts_with("127.");
+  };
+  return std::ranges::any_of(bound, [&](const Endpoint& one) {
+    if (one.port != there.port) return false;
+    if (one.host == there.host || (there.host == "localhost" && loops(one.host))) return true;
+    const bool every_address = one.host == "0.0.0.0" || one.host == "::";
+    return every_address &&
+           (loops(there.host) || there.host == own_name || is_interface_address(there.host));
+  });
+}
+
+}  // namespace gossipd

@@ -1,0 +1,404 @@
+#include "daemon/config/config.h"
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <filesystem>
+#include <sstream>
+
+#include "core/balance/settings.h"
+#include "core/base/printable.h"
+#include "core/exchange/settings.h"
+#include "daemon/config/settings.h"
+#include "models/devices/device_names.h"
+#include "models/job/toml_reader.h"
+
+extern char** environ;
+
+namespace gossipd {
+
+namespace {
+
+struct Given {  // what the command line said, before it is believed
+  std::string config_file;
+  bool check_config = false;
+  bool version = false;
+  std::map<std::string, std::string> by_key;  // of the settings' own flags
+  std::vector<std::string> overrides;         // --set KEY=VALUE
+};
+
+Error bad_config(std::string text) { return Error{"bad-config", std::move(text)}; }
+
+std::vector<std::string> keys_of(const std::vector<Setting>& settings) {
+  std::vector<std::string> keys;
+  for (const Setting& s : settings) keys.push_back(s.key);
+  return keys;
+}
+
+std::string suggestion(const std::string& word, const std::vector<std::string>& candidates,
+                       const std::string& quote = "'") {
+  const std::string close = did_you_mean(word, candidates);
+  return close.empty() ? std::string() : "; did you mean " + quote + close + quote + "?";
+}
+
+const Setting* find(const std::vector<Setting>& settings, std::string_view key) {
+  for (const Setting& s : settings)
+    if (s.key == key) return &s;
+  return nullptr;
+}
+
+std::string describe(const Setting& s) {
+  std::string text = s.help;
+  if (!s.unit.empty()) text += " [" + s.unit + "]";
+  return text;
+}
+
+// ---- flags
+// ---------------------------------------------------------------------------------------
+
+// Fills `given`; a text to print when the user asked for help.
+Result<std::string> read_flags(const std::vector<std::string>& arguments,
+                               const std::vector<Setting>& settings, Given& given) {
+  CLI::App app{
+      "gossipd - one node of a cluster that trains a neural network together, with nobody in "
+      "charge",
+      "gossipd"};
+  app.footer(
+      "Every setting also has a node-file key, a GOSSIPD_ variable and --set KEY=VALUE; "
+      "daemon/README.md lists them.\n"
+      "New cluster:  gossipd --job fashion-mnist.toml --data DIR\n"
+      "Join one:     gossipd --join HOST --key-file cluster.key --data DIR");
+  app.add_option("--config", given.config_file, "node file (TOML)")->type_name("FILE");
+  std::map<std::string, std::vector<std::string>> values;
+  for (const Setting& s : settings) {
+    if (s.flag.empty()) continue;
+    CLI::Option* option = app.add_option("--" + s.flag, values[s.key], describe(s));
+    option->type_name(s.value)->allow_extra_args(false);
+  }
+  app.add_option("--set", given.overrides,
+                 "any setting, for example --set exchange.codec=int8; may be repeated")
+      ->type_name("KEY=VALUE")
+      ->allow_extra_args(false);
+  app.add_flag("--check-config", given.check_config, "print the effective configuration and exit");
+  app.add_flag("--version", given.version, "print the version and exit");
+  try {
+    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
+    app.parse(reversed);
+  } catch (const CLI::CallForHelp&) {
+    return app.help();
+  } catch (const CLI::ParseError& error) {
+    std::vector<std::string> flags = {"--config", "--set", "--check-config", "--version", "--help"};
+    for (const Setting& s : settings)
+      if (!s.flag.empty()) flags.push_back("--" + s.flag);
+    std::string text = error.what();
+    for (const std::string& argument : arguments) {
+      const std::string name = argument.substr(0, argument.find('='));
+      if (name.starts_with("--") && find(settings, name.substr(2)) != nullptr &&
+          std::find(flags.begin(), flags.end(), name) == flags.end())
+        return Error{"usage", "there is no flag " + name + "; the setting is given as --set " +
+                                  name.substr(2) + "=VALUE"};
+      if (name.starts_with("--") && std::find(flags.begin(), flags.end(), name) == flags.end())
+        text += suggestion(name, flags, "");
+    }
+    return Error{"usage", text + "; gossipd --help lists the flags"};
+  }
+  for (const Setting& s : settings) {
+    const auto found = values.find(s.key);
+    if (found == values.end() || found->second.empty()) continue;
+    if (s.kind != SettingKind::list && found->second.size() > 1)
+      return bad_config("--" + s.flag + ": given " + std::to_string(found->second.size()) +
+                        " times; give it once");
+    std::string joined;
+    for (const std::string& v : found->second) joined += (joined.empty() ? "" : ",") + v;
+    given.by_key[s.key] = joined;
+  }
+  return std::string();
+}
+
+// ---- node file
+// -----------------------------------------------------------------------------------
+
+std::string resolved(const Setting& s, const std::string& value,
+                     const std::filesystem::path& directory) {
+  const bool relative =
+      s.is_path && !value.empty() && value != "none" && std::filesystem::path(value).is_relative();
+  return relative ? (directory / value).lexically_normal().string() : value;
+}
+
+void read_setting(TomlTable table, const std::string& key, const Setting& s,
+                  const std::filesystem::path& directory) {
+  if (!table.has(key)) return;
+  std::string value;
+  switch (s.kind) {
+    case SettingKind::text: value = resolved(s, table.get_string(key, s.get()), directory); break;
+    case SettingKind::boolean: value = table.get_bool(key, s.get() == "true") ? "on" : "off"; break;
+    case SettingKind::integer:
+      value = std::to_string(table.get_integer(key, std::stoll(s.get())));
+      break;
+    case SettingKind::number: {
+      std::ostringstream text;
+      text.precision(17);
+      text << table.get_double(key, std::stod(s.get()));
+      value = text.str();
+      break;
+    }
+    case SettingKind::list:
+      for (const std::string& v : table.get_strings(key, {}, seeds_max))
+        value += (value.empty() ? "" : ",") + v;
+      break;
+  }
+  if (const auto refused = s.set(value)) table.refuse(key, *refused);
+}
+
+std::optional<Error> read_node_file(const std::string& path, const std::vector<Setting>& settings) {
+  const Result<std::string> text = read_text_file(path);
+  if (!text) return bad_config(text.error().text);
+  TomlReader reader(*text, path);
+  const std::filesystem::path directory = std::filesystem::absolute(path).parent_path();
+  for (const Setting& s : settings) {
+    const std::size_t dot = s.key.find('.');
+    if (dot == std::string::npos)
+      read_setting(reader.root(), s.key, s, directory);
+    else
+      read_setting(reader.table(s.key.substr(0, dot)), s.key.substr(dot + 1), s, directory);
+  }
+  return reader.finish();
+}
+
+// ---- environment and overrides
+// -------------------------------------------------------------------
+
+std::optional<Error> read_environment(const Environment& environment,
+                                      const std::vector<Setting>& settings,
+                                      std::vector<std::string>& warnings) {
+  std::vector<std::string> names = {"GOSSIPD_CONFIG"};
+  for (const Setting& s : settings) {
+    names.push_back(environment_name(s.key));
+    const auto found = environment.find(names.back());
+    if (found == environment.end() || found->second.empty()) continue;
+    if (const auto refused = s.set(found->second))
+      return bad_config("environment " + names.back() + ": " + *refused);
+  }
+  // Only a warning: Kubernetes sets GOSSIPD_SERVICE_HOST and the like for a service of that name.
+  for (const auto& [name, value] : environment)
+    if (name.starts_with("GOSSIPD_") && std::find(names.begin(), names.end(), name) == names.end())
+      warnings.push_back("environment " + name + " names no setting and is ignored" +
+                         suggestion(name, names, ""));
+  return std::nullopt;
+}
+
+std::optional<Error> apply_override(const std::string& text, const std::vector<Setting>& settings) {
+  const std::size_t equals = text.find('=');
+  if (equals == std::string::npos || equals == 0)
+    return bad_config("--set: '" + text +
+                      "' has no value; write KEY=VALUE, for example exchange.codec=int8");
+  const std::string key = text.substr(0, equals);
+  const Setting* setting = find(settings, key);
+  if (setting == nullptr)
+    return bad_config(
+        "--set: there is no setting '" + key + "'" + suggestion(key, keys_of(settings)) +
+        (did_you_mean(key, keys_of(settings)).empty() ? "; gossipd --check-config lists all" : ""));
+  if (const auto refused = setting->set(text.substr(equals + 1)))
+    return bad_config("--set " + key + ": " + *refused);
+  return std::nullopt;
+}
+
+// ---- what no single setting can see
+// ----------------------------------------------------------------
+
+std::string default_state_dir(const Environment& environment) {
+  if (::geteuid() == 0) return "/var/lib/gossipd";
+  const auto state = environment.find("XDG_STATE_HOME");
+  if (state != environment.end() && !state->second.empty()) return state->second + "/gossipd";
+  const auto home = environment.find("HOME");
+  return (home == environment.end() ? std::string("/tmp") : home->second) + "/.local/state/gossipd";
+}
+
+std::string host_name() {
+  char name[name_bytes_max + 1] = {};
+  if (::gethostname(name, name_bytes_max) != 0 || name[0] == '\0') return "node";
+  const std::string full(name);
+  return full.substr(0, full.find('.'));
+}
+
+std::optional<Error> check_device(const std::string& device) {
+  const auto devices = split_devices(device);
+  if (devices) return std::nullopt;
+  return bad_config("trainer.device: " + devices.error().text);
+}
+
+std::optional<Error> check_name(const std::string& name) {
+  for (const char c : name)
+    if (static_cast<unsigned char>(c) <= 0x20 || c == '"' || c == '=' || printable(name) != name)
+      return bad_config(
+          "name: '" + name +
+          "' holds a space, a quote, '=' or a control character; use letters, digits, '-' and '.'");
+  if (name.size() > name_bytes_max)
+    return bad_config("name: is longer than " + std::to_string(name_bytes_max) +
+                      " bytes; shorten it");
+  return std::nullopt;
+}
+
+std::optional<Error> check_membership(const MembershipPolicy& m) {
+  const auto ordered = [](const char* less, Duration a, const char* more,
+                          Duration b) -> std::optional<Error> {
+    if (a <= b) return std::nullopt;
+    return bad_config(std::string("membership.") + less + " is longer than membership." + more +
+                      "; make it shorter");
+  };
+  if (m.links > m.links_max)
+    return bad_config("membership.links (" + std::to_string(m.links) +
+                      ") is more than membership.links_max (" + std::to_string(m.links_max) +
+                      "); raise links_max");
+  if (auto e = ordered("ping_ms", m.ping, "suspect_after_ms", m.suspect_after)) return e;
+  if (auto e = ordered("suspect_after_ms", m.suspect_after, "fail_after_ms", m.fail_after))
+    return e;
+  return ordered("redial_min_ms", m.redial_min, "redial_max_ms", m.redial_max);
+}
+
+std::optional<Error> check_peer_tls(const DaemonConfig& c) {
+  const PeerCertificateFiles& files = c.peer_tls;
+  const int given = static_cast<int>(!files.ca.empty()) +
+                    static_cast<int>(!files.certificate.empty()) +
+                    static_cast<int>(!files.key.empty());
+  if (given != 0 && given != 3)
+    return bad_config(
+        "peer_tls.ca, peer_tls.certificate and peer_tls.key belong together: give all three, or "
+        "none and a key file");
+  if (given == 3 && !c.key_file.empty())
+    return bad_config(
+        "key_file and peer_tls.* exclude each other: a cluster has a key or certificates; leave "
+        "one of them out, on every node the same");
+  return std::nullopt;
+}
+
+std::optional<Error> check_whole(const DaemonConfig& c) {
+  if (auto e = check_name(c.name)) return e;
+  if (auto e = check_device(c.device)) return e;
+  if (auto e = check_membership(c.membership)) return e;
+  if (auto e = check_peer_tls(c)) return e;
+  if (const auto mistake = exchange_mistake(c.exchange)) return bad_config(*mistake);
+  if (const auto mistake = balance_mistake(c.balance)) return bad_config(*mistake);
+  if (c.key_file == "none" && c.listen && !is_loopback(*c.listen))
+    return bad_config(
+        "listen: " + to_string(*c.listen) +
+        " is beyond loopback, but without a key everything travels in plain; listen on 127.0.0.1, "
+        "or give a key (gossipctl key generate FILE, then --key-file FILE on every node) or "
+        "certificates (peer_tls.*)");
+  Endpoint rest;
+  const bool rest_on_tcp = c.rest != "none" && !c.rest.starts_with("unix:") &&
+                           parse_endpoint(c.rest, rest_port_default, rest);
+  if (rest_on_tcp && !is_loopback(rest) && c.rest_token_file.empty())
+    return bad_config("rest.listen: " + c.rest +
+                      " is beyond loopback, where everybody could steer this node; "
+                      "use 127.0.0.1 or unix:PATH, or set rest.token_file");
+  if (c.rest_certificate.empty() != c.rest_key.empty())
+    return bad_config(
+        "rest.certificate and rest.key belong together: give both, or neither and the node makes "
+        "its own");
+  return std::nullopt;
+}
+
+std::string toml_value(const Setting& s) {
+  const std::string value = s.get();
+  if (s.kind == SettingKind::boolean || s.kind == SettingKind::integer ||
+      s.kind == SettingKind::number)
+    return value;
+  const auto quote = [](const std::string& text) {
+    std::string out = "\"";
+    for (const char c : text) {
+      if (c == '"' || c == '\\') out += '\\';
+      out += c;
+    }
+    return out + "\"";
+  };
+  if (s.kind == SettingKind::text) return quote(value);
+  std::string list;
+  for (std::size_t start = 0; start < value.size();) {
+    const std::size_t comma = std::min(value.find(',', start), value.size());
+    list += (list.empty() ? "" : ", ") + quote(value.substr(start, comma - start));
+    start = comma + 1;
+  }
+  return "[" + list + "]";
+}
+
+}  // namespace
+
+Environment process_environment() {
+  Environment environment;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string text = *entry;
+    const std::size_t equals = text.find('=');
+    const std::string name = text.substr(0, equals);
+    if (equals != std::string::npos &&
+        (name.starts_with("GOSSIPD_") || name == "HOME" || name == "XDG_STATE_HOME"))
+      environment[name] = text.substr(equals + 1);
+  }
+  return environment;
+}
+
+Result<CommandLine> read_command_line(const std::vector<std::string>& arguments,
+                                      const Environment& environment) {
+  CommandLine result;
+  DaemonConfig& config = result.config;
+  const std::vector<Setting> settings = settings_of(config);
+
+  Given given;
+  Result<std::string> help = read_flags(arguments, settings, given);
+  if (!help) return help.error();
+  if (given.version) help.value() = std::string("gossipd ") + GOSSIPD_VERSION + "\n";
+  if (!help->empty()) {
+    result.action = CommandLine::Action::print_and_exit;
+    result.output = *help;
+    return result;
+  }
+
+  const auto variable = environment.find("GOSSIPD_CONFIG");
+  if (given.config_file.empty() && variable != environment.end())
+    given.config_file = variable->second;
+  if (!given.config_file.empty())
+    if (auto error = read_node_file(given.config_file, settings)) return *error;
+  if (auto error = read_environment(environment, settings, result.warnings)) return *error;
+  for (const std::string& text : given.overrides)
+    if (auto error = apply_override(text, settings)) return *error;
+  for (const auto& [key, value] : given.by_key) {
+    const Setting* setting = find(settings, key);
+    if (const auto refused = setting->set(value))
+      return bad_config("--" + setting->flag + ": " + *refused);
+  }
+
+  for (const Setting& s : settings)
+    if (!s.is_path && !is_utf8(s.get()))
+      return bad_config(s.key + ": '" + printable(s.get()) +
+                        "' holds bytes that are no UTF-8; write it again, in UTF-8");
+  if (config.name.empty()) config.name = host_name();
+  if (config.state_dir.empty()) config.state_dir = default_state_dir(environment);
+  if (auto error = check_whole(config)) return *error;
+  if (given.check_config) result.action = CommandLine::Action::check_config;
+  // `settings` points into `config`, which moves with the result: nothing may use it from here on.
+  return result;
+}
+
+std::string to_toml(const DaemonConfig& config) {
+  DaemonConfig copy = config;
+  const std::vector<Setting> settings = settings_of(copy);
+  std::string text, section;
+  for (const Setting& s : settings) {
+    const std::size_t dot = s.key.find('.');
+    const std::string table = dot == std::string::npos ? std::string() : s.key.substr(0, dot);
+    if (table != section) text += "\n[" + table + "]\n";
+    section = table;
+    if (s.get().empty()) text += "# ";
+    text +=
+        (dot == std::string::npos ? s.key : s.key.substr(dot + 1)) + " = " + toml_value(s) + "\n";
+  }
+  return text;
+}
+
+bool is_loopback(const Endpoint& endpoint) {
+  return endpoint.host == "localhost" || endpoint.host == "::1" ||
+         endpoint.host.starts_with("127.");
+}
+
+}  // namespace gossipd

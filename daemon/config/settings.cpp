@@ -1,0 +1,191 @@
+#include "daemon/config/settings.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "core/balance/settings.h"
+#include "core/exchange/settings.h"
+#include "core/membership/settings.h"
+
+namespace gossipd {
+namespace {
+
+bool read_all(std::string_view text, std::uint32_t& out) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
+  return error == std::errc{} && end == text.data() + text.size();
+}
+
+SettingRefused read_endpoints(std::string_view given, std::vector<Endpoint>& out) {
+  std::vector<Endpoint> endpoints;
+  while (!given.empty()) {
+    const std::size_t comma = std::min(given.find(','), given.size());
+    const std::string one(given.substr(0, comma));
+    given.remove_prefix(std::min(comma + 1, given.size()));
+    Endpoint endpoint;
+    if (!parse_endpoint(one, peer_port_default, endpoint)) return bad_endpoint(one);
+    endpoints.push_back(endpoint);
+    if (endpoints.size() > seeds_max)
+      return "has more than " + std::to_string(seeds_max) + " addresses; a few are enough";
+  }
+  out = std::move(endpoints);
+  return std::nullopt;
+}
+
+void add_endpoints(SettingTable& table, std::string key, std::string flag,
+                   std::vector<Endpoint>& target, std::string help) {
+  std::vector<Endpoint>* t = &target;
+  table.add(
+      std::move(key), std::move(flag), "HOST[:PORT]", "", std::move(help), SettingKind::list,
+      [t](std::string_view given) -> SettingRefused { return read_endpoints(given, *t); },
+      [t] {
+        std::string joined;
+        for (const Endpoint& e : *t) joined += (joined.empty() ? "" : ",") + to_string(e);
+        return joined;
+      });
+}
+
+void add_rest_address(SettingTable& table, std::string key, std::string flag, std::string& target,
+                      std::string help) {
+  std::string* t = &target;
+  table.add(
+      std::move(key), std::move(flag), "HOST:PORT|unix:PATH", "", std::move(help),
+      SettingKind::text,
+      [t](std::string_view given) -> SettingRefused {
+        Endpoint endpoint;
+        const bool unix_socket = given.starts_with("unix:") && given.size() > 5;
+        if (!unix_socket && given != "none" &&
+            !parse_endpoint(std::string(given), rest_port_default, endpoint))
+          return quoted(given) +
+                 " is no REST address; write HOST:PORT, unix:/run/gossipd.sock or none";
+        *t = unix_socket || given == "none" ? std::string(given) : to_string(endpoint);
+        return std::nullopt;
+      },
+      [t] { return *t; });
+}
+
+void add_shard(SettingTable& table, std::string key, std::string flag, std::uint32_t& index,
+               std::uint32_t& count, std::string help) {
+  std::uint32_t* i = &index;
+  std::uint32_t* n = &count;
+  table.add(
+      std::move(key), std::move(flag), "I/N", "", std::move(help), SettingKind::text,
+      [i, n](std::string_view given) -> SettingRefused {
+        if (given == "auto") return *i = *n = 0, std::nullopt;
+        const std::size_t slash = given.find('/');
+        std::uint32_t part = 0, parts = 0;
+        if (slash == std::string_view::npos || !read_all(given.substr(0, slash), part) ||
+            !read_all(given.substr(slash + 1), parts) || part < 1 || parts < 1 || part > parts ||
+            parts > 1'000'000)
+          return quoted(given) +
+                 " is no shard; write auto, or I/N with 1 <= I <= N, for example 2/3 for the "
+                 "second of three";
+        *i = part - 1;
+        *n = parts;
+        return std::nullopt;
+      },
+      [i, n] {
+        return *n == 0 ? std::string("auto") : std::to_string(*i + 1) + "/" + std::to_string(*n);
+      });
+}
+
+void add_node(SettingTable& table, DaemonConfig& c) {
+  table.text("name", "name", "NAME", c.name, "the node's name in lists (default: the host's name)");
+  table.path("job", "job", "FILE", c.job_file,
+             "job file; founds a cluster, or must match the job of the cluster joined");
+  add_endpoints(table, "join", "join", c.join,
+                "a member to join the cluster through; may be repeated");
+  table.path("key_file", "key-file", "FILE", c.key_file,
+             "the cluster's secret (default STATE/cluster.key); `none`: plain text, loopback only");
+  table.path("state_dir", "state-dir", "DIR", c.state_dir,
+             "directory of this node's identity, job and checkpoints");
+  table.path("data", "data", "DIR", c.data_dir, "directory of the job's data files");
+  add_shard(table, "shard", "shard", c.shard_index, c.shard_count,
+            "`auto`: all data in this node's own order, or its part of a set that nodes divide; "
+            "I/N: the I-th of N equal parts");
+  table.endpoint(
+      "listen", "listen", peer_port_default, c.listen,
+      "address for peers (default *:7610, or 127.0.0.1:7610 without key and certificates)");
+  table.endpoint("advertise", "advertise", peer_port_default, c.advertise,
+                 "address where peers reach this node, if it differs from `listen`");
+}
+
+void add_peer_tls(SettingTable& table, DaemonConfig& c) {
+  table.path("peer_tls.ca", "", "FILE", c.peer_tls.ca,
+             "PEM: certificates in place of a key; the authority that signs them, optionally with "
+             "its revocation list");
+  table.path("peer_tls.certificate", "", "FILE", c.peer_tls.certificate,
+             "PEM: this node's certificate for TLS client and server, then intermediate ones");
+  table.path("peer_tls.key", "", "FILE", c.peer_tls.key,
+             "PEM: the certificate's private key, mode 0600");
+}
+
+void add_rest(SettingTable& table, DaemonConfig& c) {
+  add_rest_address(table, "rest.listen", "rest", c.rest,
+                   "REST address; beyond loopback REST uses https and needs a token");
+  table.path("rest.token_file", "rest-token-file", "FILE", c.rest_token_file,
+             "file with the token that REST clients must present");
+  table.choice("rest.tls", "", c.rest_tls, {"auto", "on"},
+               "auto: https beyond loopback; on: on loopback as well");
+  table.path("rest.certificate", "", "FILE", c.rest_certificate,
+             "PEM: the certificate of REST (default: self-made, STATE/rest-certificate.pem)");
+  table.path("rest.key", "", "FILE", c.rest_key, "PEM: the private key of `rest.certificate`");
+}
+
+void add_trainer(SettingTable& table, DaemonConfig& c) {
+  table.text(
+      "trainer.device", "device", "DEVICE", c.device,
+      "auto, cpu, cuda or cuda:N; cuda:all or a list (cuda:0,cuda:1) makes several one node");
+  table.integer("trainer.threads", "threads", "", c.threads, 0, 1024,
+                "CPU threads for tensor arithmetic; 0: one per core");
+  table.number("trainer.min_step_ms", "trainer-min-step-ms", "ms", c.min_step_ms, 0, setting_day_ms,
+               "minimum duration of a step, to leave the device to others");
+  table.integer("trainer.nice", "", "", c.nice, 0, 19,
+                "niceness of the training thread, which yields to the protocol");
+  table.integer("trainer.loader_threads", "", "", c.loader_threads, 0, 64,
+                "threads that prepare samples; 0: one, or for images half of the cores, at most 8");
+  table.integer("trainer.image_cache_mb", "", "MB", c.image_cache_mb, 0, 1u << 22,
+                "decoded images kept in memory, for training and held-out set each; others are "
+                "decoded at each visit");
+}
+
+void add_checkpoint(SettingTable& table, DaemonConfig& c) {
+  table.number("checkpoint.every_s", "", "s", c.checkpoint_every_s, 0.1, setting_day_ms,
+               "interval between checkpoints");
+  table.boolean("checkpoint.best", "", c.checkpoint_best,
+                "also keep the model with the best held-out accuracy");
+}
+
+void add_log(SettingTable& table, DaemonConfig& c) {
+  table.choice("log.level", "log-level", c.log_level, {"debug", "info", "warning", "error"},
+               "lowest level to write");
+  table.path("log.file", "log-file", "FILE", c.log_file,
+             "file for the log (default: standard error)");
+  table.boolean("log.core_dumps", "", c.core_dumps,
+                "let a crash write its memory, including the cluster's secret, to a core file");
+}
+
+}  // namespace
+
+std::vector<Setting> settings_of(DaemonConfig& config) {
+  std::vector<Setting> settings;
+  SettingTable table(settings);
+  add_node(table, config);
+  add_peer_tls(table, config);
+  add_rest(table, config);
+  add_trainer(table, config);
+  add_checkpoint(table, config);
+  add_log(table, config);
+  for (Setting& s : exchange_settings(config.exchange)) settings.push_back(std::move(s));
+  for (Setting& s : balance_settings(config.balance)) settings.push_back(std::move(s));
+  for (Setting& s : membership_settings(config.membership)) settings.push_back(std::move(s));
+  return settings;
+}
+
+std::string environment_name(std::string_view key) {
+  std::string name = "GOSSIPD_";
+  for (const char c : key)
+    name += c == '.' ? '_' : static_cast<char>(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);
+  return name;
+}
+
+}  // namespace gossipd

@@ -1,0 +1,266 @@
+#include "daemon/disk/state_store.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <ctime>
+#include <nlohmann/json.hpp>
+
+#include "core/base/nesting.h"
+#include "daemon/disk/durable_file.h"
+
+namespace gossipd {
+
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int state_format = 1;
+constexpr std::int64_t down_max_s = 365 * 24 * 3600;
+
+std::uint64_t checksum(const std::string& text) { return XXH3_64bits(text.data(), text.size()); }
+
+std::int64_t unix_now() { return static_cast<std::int64_t>(std::time(nullptr)); }
+
+double finite(double value) { return std::isfinite(value) ? value : 0; }
+
+Json to_json(const MemberRecord& r) {
+  return {{"id", to_hex(r.id)},
+          {"name", r.name},
+          {"host", r.address.host},
+          {"port", r.address.port},
+          {"incarnation", r.incarnation},
+          {"state", to_string(r.state)},
+          {"tick", r.tick},
+          {"news", r.news},
+          {"phase", to_string(r.phase)},
+          {"samples", r.samples},
+          {"step", r.step},
+          {"samples_per_second", finite(r.samples_per_second)},
+          {"batch", r.batch},
+          {"loss", finite(r.loss)},
+          {"consensus_distance", finite(r.consensus_distance)}};
+}
+
+// The exceptions of these readers end in parse_node_state().
+std::uint64_t id_from(const Json& json, const char* key) {
+  std::uint64_t id = 0;
+  if (!from_hex(json.at(key).get<std::string>(), id))
+    throw std::invalid_argument(std::string(key) + " is no id");
+  return id;
+}
+
+template <typename E>
+E word_from(const Json& json, const char* key, E last) {
+  const std::string word = json.at(key).get<std::string>();
+  for (int i = 0; i <= static_cast<int>(last); ++i)
+    if (word == to_string(static_cast<E>(i))) return static_cast<E>(i);
+  throw std::invalid_argument(std::string(key) + " '" + word + "' is unknown");
+}
+
+MemberRecord record_from(const Json& json) {
+  MemberRecord r;
+  r.id = NodeId{id_from(json, "id")};
+  r.name = json.at("name").get<std::string>();
+  r.address = {json.at("host").get<std::string>(), json.at("port").get<std::uint16_t>()};
+  r.incarnation = json.at("incarnation").get<std::uint64_t>();
+  r.state = word_from(json, "state", MemberState::forgotten);
+  r.tick = json.at("tick").get<std::uint64_t>();
+  r.news = json.value("news", std::uint64_t{0});  // missing in the files of older versions
+  r.phase = word_from(json, "phase", Phase::broken);
+  r.samples = json.at("samples").get<Samples>();
+  r.step = json.at("step").get<Step>();
+  r.samples_per_second = json.at("samples_per_second").get<double>();
+  r.batch = json.at("batch").get<std::uint32_t>();
+  r.loss = json.at("loss").get<double>();
+  r.consensus_distance = json.value("consensus_distance", 1.0);
+  return r;
+}
+
+NodeState state_from(const Json& json, std::int64_t unix_s) {
+  NodeState s;
+  s.id = NodeId{id_from(json, "id")};
+  s.cluster = ClusterId{id_from(json, "cluster")};
+  s.incarnation = json.at("incarnation").get<std::uint64_t>();
+  s.left = json.at("left").get<bool>();
+  s.job = JobHash{id_from(json, "job")};
+  s.own_samples = json.at("own_samples").get<Samples>();
+  // Missing in the files of older versions.
+  s.budget = Budget{json.value("budget_revision", std::uint64_t{0}),
+                    json.value("budget_samples", Samples{0})};
+  s.samples_per_second = json.value("samples_per_second", 0.0);
+  if (json.contains("former_id")) s.former_id = NodeId{id_from(json, "former_id")};
+  s.former_samples = json.value("former_samples", Samples{0});
+  const auto written = json.value("written_unix_s", unix_s);
+  // both were cut to whole seconds
+  const std::int64_t since_s = unix_s - std::clamp<std::int64_t>(written, 0, unix_s) + 1;
+  s.down_for = std::chrono::seconds(std::clamp<std::int64_t>(since_s, 0, down_max_s));
+  s.unsure_for = std::chrono::seconds(
+      std::clamp<std::int64_t>(json.value("unsure_s", std::int64_t{0}), 0, down_max_s));
+  const Json& members = json.at("members");
+  if (members.size() > members_max) throw std::invalid_argument("too many members");
+  for (const Json& member : members) s.members.push_back(record_from(member));
+  return s;
+}
+
+Error cannot(const std::filesystem::path& path, const char* doing) {
+  return Error{"io-error", path.string() + ": cannot " + doing + ": " + std::strerror(errno) +
+                               "; check who owns it, or choose another --state-dir"};
+}
+
+}  // namespace
+
+std::uint64_t random_64() {
+  std::uint64_t value = 0;
+  while (value == 0) {
+    const ssize_t got = ::getrandom(&value, sizeof value, 0);
+    if (got != static_cast<ssize_t>(sizeof value)) value = 0;  // a signal came in between
+  }
+  return value;
+}
+
+std::string format_node_state(const NodeState& state, std::int64_t unix_s) {
+  Json members = Json::array();
+  for (const MemberRecord& r : state.members) members.push_back(to_json(r));
+  const Json body = {
+      {"id", to_hex(state.id)},
+      {"cluster", to_hex(state.cluster)},
+      {"incarnation", state.incarnation},
+      {"left", state.left},
+      {"job", to_hex(state.job)},
+      {"own_samples", state.own_samples},
+      {"budget_revision", state.budget.revision},
+      {"budget_samples", state.budget.samples},
+      {"samples_per_second", finite(state.samples_per_second)},
+      {"former_id", to_hex(state.former_id)},
+      {"former_samples", state.former_samples},
+      {"unsure_s", std::chrono::duration_cast<std::chrono::seconds>(state.unsure_for).count()},
+      {"written_unix_s", unix_s},
+      {"members", std::move(members)}};
+  // A name is whatever a peer says it is: bytes that are no UTF-8 are replaced, not thrown about.
+  const std::string text = body.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return "{\"format\":" + std::to_string(state_format) + ",\"checksum\":\"" +
+         to_hex(checksum(text)) + "\",\"state\":" + text + "}\n";
+}
+
+Result<NodeState> parse_node_state(const std::string& text, std::int64_t unix_s) {
+  if (json_nests_deeper(text))
+    return Error{"bad-state", "is damaged (it nests deeper than any state)"};
+  try {
+    const Json json = Json::parse(text);
+    if (json.at("format").get<int>() != state_format)
+      return Error{"bad-state", "has format " + std::to_string(json.at("format").get<int>()) +
+                                    ", this gossipd reads " + std::to_string(state_format)};
+    const Json& body = json.at("state");
+    if (json.at("checksum").get<std::string>() != to_hex(checksum(body.dump())))
+      return Error{"bad-state", "has a wrong checksum"};
+    return state_from(body, unix_s);
+  } catch (const std::exception& error) {
+    return Error{"bad-state", std::string("is damaged (") + error.what() + ")"};
+  }
+}
+
+Result<StateStore> StateStore::open(const std::filesystem::path& directory) {
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
+  if (error)
+    return Error{"io-error", directory.string() + ": cannot create it: " + error.message() +
+                                 "; choose another --state-dir"};
+  const std::filesystem::path checkpoints = directory / "checkpoints";
+  std::filesystem::create_directories(checkpoints, error);
+  if (error)
+    return Error{"io-error", checkpoints.string() + ": cannot create it: " + error.message() +
+                                 "; choose another --state-dir"};
+  // A directory of somebody else's stays as it is: what lies in it is the owner's to read anyway.
+  for (const std::filesystem::path& own : {directory, checkpoints})
+    (void)::chmod(own.c_str(), 0700);
+
+  const std::filesystem::path path = directory / "lock";
+  const int lock = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  if (lock < 0) return cannot(path, "open it");
+  if (::flock(lock, LOCK_EX | LOCK_NB) != 0) {
+    const Error reason =
+        errno == EWOULDBLOCK
+            ? Error{"state-locked", directory.string() +
+                                        ": another gossipd is running with this state directory; "
+                                        "stop it, or give this one its own --state-dir"}
+            : cannot(path, "lock it");
+    ::close(lock);
+    return reason;
+  }
+  return StateStore(directory, lock);
+}
+
+StateStore::StateStore(StateStore&& other) noexcept
+    : directory_(std::move(other.directory_)), lock_(std::exchange(other.lock_, -1)) {}
+
+StateStore::~StateStore() {
+  if (lock_ >= 0) ::close(lock_);
+}
+
+Result<StoredState> StateStore::load_state() const {
+  const std::filesystem::path path = directory_ / "node.json", previous = previous_of(path);
+  const auto load = [](const std::filesystem::path& from) -> Result<NodeState> {
+    const Result<std::string> text = read_whole(from);
+    if (!text) return text.error();
+    Result<NodeState> state = parse_node_state(*text, unix_now());
+    if (!state) return Error{state.error().code, from.string() + ": " + state.error().text};
+    return state;
+  };
+  Result<NodeState> current = load(path);
+  if (current) return StoredState{*current, {}};
+  Result<NodeState> before = load(previous);
+  if (current.error().code == "not-found" && !before && before.error().code == "not-found")
+    return StoredState{};
+  if (current.error().code == "io-error") return current.error();
+  if (!before)
+    return Error{"bad-state", current.error().text + ", and " + before.error().text +
+                                  "; restore one of them from a backup, "
+                                  "or move the state directory away to start as a new node"};
+  set_aside(path);
+  return StoredState{*before, current.error().text};
+}
+
+std::optional<Error> StateStore::save_state(const NodeState& state) const {
+  return write_durably(directory_ / "node.json", format_node_state(state, unix_now()));
+}
+
+Result<StoredJob> StateStore::load_job(JobHash hash) const {
+  const std::filesystem::path path = directory_ / "job.toml";
+  StoredJob stored;
+  for (const std::filesystem::path& from : {path, previous_of(path)}) {
+    Result<std::string> text = read_whole(from);
+    if (!text && text.error().code == "io-error") return text.error();
+    if (text && checksum(*text) == raw(hash)) {
+      stored.document = std::move(*text);
+      return stored;
+    }
+    if (!stored.fallback_reason.empty()) continue;
+    stored.fallback_reason = text ? from.string() + ": is not job " + to_hex(hash) + " but " +
+                                        to_hex(checksum(*text)) + " or damaged"
+                                  : text.error().text;
+  }
+  return stored;
+}
+
+std::optional<Error> StateStore::save_job(const std::string& canonical) const {
+  const std::filesystem::path path = directory_ / "job.toml";
+  const Result<std::string> present = read_whole(path);
+  if (present && *present == canonical) return std::nullopt;
+  return write_durably(path, canonical);
+}
+
+std::filesystem::path StateStore::checkpoint_path(const std::string& which) const {
+  return directory_ / "checkpoints" / (which + ".safetensors");
+}
+
+}  // namespace gossipd

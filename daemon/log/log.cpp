@@ -1,0 +1,86 @@
+#include "daemon/log/log.h"
+
+#include <spdlog/sinks/basic_file_sink.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+#include <sys/stat.h>
+
+#include "core/base/log_ceiling.h"
+#include "core/base/printable.h"
+#include "daemon/log/log_queue.h"
+#include "net/event_loop.h"
+
+namespace gossipd {
+
+namespace {
+
+spdlog::level::level_enum spdlog_level(Level level) {
+  switch (level) {
+    case Level::debug: return spdlog::level::debug;
+    case Level::info: return spdlog::level::info;
+    case Level::warning: return spdlog::level::warn;
+    case Level::error: return spdlog::level::err;
+  }
+  return spdlog::level::err;
+}
+
+LogCeiling& ceiling() {
+  static LogCeiling one;
+  return one;
+}
+
+void write(Level level, const std::string& words) {
+  const std::string line = printable(words);  // words come from peers too: a line stays a line
+  spdlog::default_logger_raw()->log(spdlog_level(level),
+                                    spdlog::string_view_t(line.data(), line.size()));
+}
+
+std::shared_ptr<spdlog::sinks::sink> sink_for(const std::string& file) {
+  if (file.empty()) return std::make_shared<spdlog::sinks::stderr_sink_mt>();
+  return std::make_shared<spdlog::sinks::basic_file_sink_mt>(file);
+}
+
+std::shared_ptr<LogQueue> queue;  // of the log that is open
+
+}  // namespace
+
+std::optional<Error> open_log(const std::string& level, const std::string& file,
+                              const std::string& node) {
+  struct stat info {};
+  if (!file.empty() && ::stat(file.c_str(), &info) == 0 && S_ISFIFO(info.st_mode))
+    return Error{"bad-file",
+                 "log.file: " + file +
+                     " is a FIFO, which would hold the node up until it is read; choose "
+                     "a regular file, or leave log.file out and pipe standard error"};
+  try {
+    queue = std::make_shared<LogQueue>(sink_for(file));
+    auto logger = std::make_shared<spdlog::logger>("gossipd", queue);
+    // '%' begins a flag in spdlog's patterns.
+    std::string name;
+    for (const char c : node) name += c == '%' ? std::string("%%") : std::string(1, c);
+    logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e%z %l node=" + name + " %v");
+    logger->set_level(spdlog::level::from_str(level));
+    spdlog::set_default_logger(std::move(logger));
+    return std::nullopt;
+  } catch (const spdlog::spdlog_ex& error) {
+    return Error{"io-error",
+                 "log.file: " + file + ": " + error.what() + "; choose a file that can be written"};
+  }
+}
+
+void log_line(Level level, const std::string& words) {
+  if (!spdlog::default_logger_raw()->should_log(spdlog_level(level))) return;
+  const Instant now = EventLoop::now();
+  log_left_out(now);
+  if (ceiling().admits(words, now)) write(level, words);
+}
+
+void log_left_out(Instant now) {
+  for (const std::string& words : ceiling().left_out(now)) write(Level::warning, words);
+}
+
+void flush_log() {
+  if (queue) (void)queue->drain(LogQueue::drain_limit);
+}
+
+}  // namespace gossipd

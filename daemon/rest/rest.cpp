@@ -1,0 +1,263 @@
+#include "daemon/rest/rest.h"
+
+#include <nlohmann/json.hpp>
+
+#include "core/base/nesting.h"
+#include "daemon/config/config.h"
+#include "daemon/rest/metrics.h"
+
+namespace gossipd {
+
+namespace {
+
+using Json = nlohmann::json;
+
+HttpResponse json_response(std::string body, int status = 200) {
+  HttpResponse response;
+  response.status = status;
+  response.body = std::move(body);
+  response.headers.emplace_back("Cache-Control", "no-store");
+  return response;
+}
+
+HttpResponse refused_by_state(const Error& error) {
+  return problem(409, error.code, "Refused by the node's state", error.text,
+                 "GET /v1/status shows the phase; gossipctl wait --for … waits for one");
+}
+
+// What a command leaves behind: the phase, now.
+HttpResponse accepted(const DaemonPort& port) {
+  return json_response(Json{{"phase", to_string(port.view().node.phase)}}.dump() + "\n", 202);
+}
+
+HttpResponse late(const Error& error) {
+  return problem(504, error.code, "The disk does not answer", error.text,
+                 "GET /v1/status shows the disk; the node goes on meanwhile");
+}
+
+// Once the disk knows of the command, or is too slow for that: then a restart may forget it.
+void answer_when_on_disk(DaemonPort& port, const HttpRespond& respond, std::function<Json()> body) {
+  port.when_on_disk([respond, body = std::move(body)](bool on_disk) {
+    Json json = body();
+    if (!on_disk) json["on_disk"] = false;
+    respond(json_response(json.dump() + "\n", 202));
+  });
+}
+
+HttpResponse bad_seeds(const std::string& detail) {
+  return problem(400, "bad-request", "The request is not understood", detail,
+                 R"(send {"seeds": ["box1:7610"]} or nothing)");
+}
+
+// No object where the body is none, or nests as nothing does that is asked for here.
+Json parse_body(const std::string& body) {
+  return json_nests_deeper(body) ? Json() : Json::parse(body, nullptr, false);
+}
+
+// {"seeds": ["box1", …]}; no body means the seeds already known.
+Result<std::vector<Endpoint>> read_seeds(const std::string& body) {
+  std::vector<Endpoint> seeds;
+  if (body.empty()) return seeds;
+  const Json json = parse_body(body);
+  if (!json.is_object()) return Error{"bad-request", "the body is not a JSON object"};
+  for (const auto& [key, value] : json.items())
+    if (key != "seeds" || !value.is_array())
+      return Error{"bad-request", "'" + key + "' is not a list named seeds"};
+  if (!json.contains("seeds")) return seeds;
+  if (json["seeds"].size() > seeds_max)
+    return Error{"bad-request", "more than " + std::to_string(seeds_max) + " seeds"};
+  for (const Json& seed : json["seeds"]) {
+    Endpoint endpoint;
+    if (!seed.is_string() || !parse_endpoint(seed.get<std::string>(), peer_port_default, endpoint))
+      return Error{"bad-request", seed.dump() + " is no address"};
+    seeds.push_back(endpoint);
+  }
+  return seeds;
+}
+
+HttpResponse ready(const DaemonPort& port) {
+  const DaemonView view = port.view();
+  const std::string reason = not_ready_reason(view);
+  if (reason.empty()) return json_response(ready_json(view));
+  return problem(503, "not-ready", "This node is not ready", reason,
+                 "gossipctl status says more; gossipctl wait --for ready waits");
+}
+
+HttpResponse metrics(const DaemonPort& port) {
+  HttpResponse response = json_response(metrics_text(port.view()));
+  response.content_type = metrics_content_type;
+  return response;
+}
+
+HttpResponse job(const DaemonPort& port) {
+  const DaemonView view = port.view();
+  if (view.job) return json_response(job_json(view));
+  return problem(
+      404, "no-job", "No job is known yet",
+      "the job comes from the cluster; this node is " + std::string(to_string(view.node.phase)),
+      "gossipctl wait --for ready waits until the node has joined");
+}
+
+void join(DaemonPort& port, const HttpRequest& request, const HttpRespond& respond) {
+  const Result<std::vector<Endpoint>> seeds = read_seeds(request.body);
+  if (!seeds) return respond(bad_seeds(seeds.error().text));
+  const auto error = port.join(*seeds);
+  if (error && error->code == "self")
+    return respond(problem(409, error->code, "A node cannot join itself", error->text,
+                           "name the address of another member of the cluster"));
+  if (error) return respond(refused_by_state(*error));
+  answer_when_on_disk(port, respond, [&port] {
+    return Json{{"phase", to_string(port.view().node.phase)}};
+  });
+}
+
+// {"samples": N}
+void extend(DaemonPort& port, const HttpRequest& request, const HttpRespond& respond) {
+  const Json json = parse_body(request.body);
+  if (!json.is_object() || json.size() != 1 || !json.contains("samples") ||
+      !json["samples"].is_number_unsigned())
+    return respond(problem(400, "bad-request", "The request is not understood",
+                           "the body names no number of samples", R"(send {"samples": 100000})"));
+  if (const auto error = port.extend_budget(json["samples"].get<Samples>()))
+    return respond(refused_by_state(*error));
+  answer_when_on_disk(port, respond, [&port] {
+    return Json{{"budget_samples", port.view().node.budget_samples}};
+  });
+}
+
+void checkpoint(DaemonPort& port, const HttpRespond& respond) {
+  port.write_checkpoint([respond](Result<CheckpointView> written) {
+    if (written) return respond(json_response(checkpoint_json(*written)));
+    const Error& error = written.error();
+    if (error.code == "no-model") return respond(refused_by_state(error));
+    if (error.code == "disk-slow") return respond(late(error));
+    respond(problem(500, error.code, "The checkpoint was not written", error.text,
+                    "the previous checkpoint is still in place"));
+  });
+}
+
+HttpResponse keys(const DaemonPort& port) {
+  const Result<KeysView> view = port.keys();
+  if (view) return json_response(keys_json(*view));
+  return problem(404, view.error().code, "This cluster has no key", view.error().text,
+                 view.error().code == "certificates" ? "the log says which: event=peer-tls"
+                                                     : "start the cluster with a key");
+}
+
+// The one string of a JSON object {"name": "…"}.
+Result<std::string> read_word(const std::string& body, const std::string& name) {
+  const Json json = parse_body(body);
+  if (!json.is_object() || json.size() != 1 || !json.contains(name) || !json[name].is_string())
+    return Error{"bad-request", "the body is not an object with the one string '" + name + "'"};
+  return json[name].get<std::string>();
+}
+
+HttpResponse keys_changed(const DaemonPort& port, const std::optional<Error>& error) {
+  if (!error) return keys(port);
+  if (error->code == "certificates" || error->code == "no-key") return keys(port);
+  if (error->code == "disk-slow") return late(*error);
+  return problem(409, error->code, "The keys are as they were", error->text,
+                 "gossipctl key list shows them");
+}
+
+void install_key(DaemonPort& port, const HttpRequest& request, const HttpRespond& respond) {
+  const Result<std::string> file = read_word(request.body, "file");
+  if (!file)
+    return respond(problem(400, "bad-request", "The request is not understood", file.error().text,
+                           R"(send {"file": "/path/to/new.key"})"));
+  port.install_key(*file, [&port, respond](const std::optional<Error>& error) {
+    respond(keys_changed(port, error));
+  });
+}
+
+// {"id": "0123456789abcdef"} of a member that failed or left.
+void forget(DaemonPort& port, const HttpRequest& request, const HttpRespond& respond) {
+  const Result<std::string> id = read_word(request.body, "id");
+  std::uint64_t value = 0;
+  if (!id || id->size() != 16 || !from_hex(*id, value))
+    return respond(problem(400, "bad-request", "The request is not understood",
+                           id ? "'" + *id + "' is not 16 hex digits" : id.error().text,
+                           R"(send {"id": "0123456789abcdef"})"));
+  const auto error = port.forget(NodeId{value});
+  if (!error)
+    return port.when_on_disk(
+        [&port, respond](bool) { respond(json_response(members_json(port.view()), 202)); });
+  if (error->code == "unknown-member")
+    return respond(problem(404, error->code, "There is no such member", error->text,
+                           "GET /v1/members lists them"));
+  respond(problem(409, error->code, "Refused by the member's state", error->text,
+                  "GET /v1/members shows the states"));
+}
+
+void change_key(DaemonPort& port, const HttpRequest& request, const HttpRespond& respond,
+                void (DaemonPort::*change)(std::uint64_t, DaemonPort::KeysChanged)) {
+  const Result<std::string> id = read_word(request.body, "id");
+  std::uint64_t value = 0;
+  if (!id || id->size() != 16 || !from_hex(*id, value))
+    return respond(problem(400, "bad-request", "The request is not understood",
+                           id ? "'" + *id + "' is not 16 hex digits" : id.error().text,
+                           R"(send {"id": "0123456789abcdef"})"));
+  (port.*change)(value, [&port, respond](const std::optional<Error>& error) {
+    respond(keys_changed(port, error));
+  });
+}
+
+}  // namespace
+
+HttpRouter make_rest(DaemonPort& port) {
+  HttpRouter router;
+  using Answer = std::function<HttpResponse(const HttpRequest&)>;
+  const auto get = [&router](const char* path, Answer answer) {
+    router.add("GET", path, std::move(answer));
+  };
+  get("/livez", [](const HttpRequest&) { return json_response("{\"alive\":true}\n"); });
+  get("/readyz", [&port](const HttpRequest&) { return ready(port); });
+  get("/metrics", [&port](const HttpRequest&) { return metrics(port); });
+  get("/v1/status",
+      [&port](const HttpRequest&) { return json_response(status_json(port.view())); });
+  get("/v1/members",
+      [&port](const HttpRequest&) { return json_response(members_json(port.view())); });
+  get("/v1/links", [&port](const HttpRequest&) { return json_response(links_json(port.view())); });
+  get("/v1/job", [&port](const HttpRequest&) { return job(port); });
+  get("/v1/history", [&port](const HttpRequest&) {
+    return json_response(history_json(port.history(), port.view()));
+  });
+
+  const auto post = [&router](const char* path, HttpHandler handler) {
+    router.add("POST", path, std::move(handler));
+  };
+  post("/v1/cluster/join", [&port](const HttpRequest& request, const HttpRespond& respond) {
+    join(port, request, respond);
+  });
+  post("/v1/job/extend", [&port](const HttpRequest& request, const HttpRespond& respond) {
+    extend(port, request, respond);
+  });
+  post("/v1/members/forget", [&port](const HttpRequest& request, const HttpRespond& respond) {
+    forget(port, request, respond);
+  });
+  const auto command = [&router, &port](const char* path,
+                                        std::function<std::optional<Error>()> run) {
+    router.add("POST", path, Answer([&port, run = std::move(run)](const HttpRequest&) {
+                 const std::optional<Error> error = run();
+                 return error ? refused_by_state(*error) : accepted(port);
+               }));
+  };
+  command("/v1/cluster/leave", [&port] { return port.leave(); });
+  command("/v1/training/pause", [&port] { return port.pause(); });
+  command("/v1/training/resume", [&port] { return port.resume(); });
+  get("/v1/keys", [&port](const HttpRequest&) { return keys(port); });
+  post("/v1/keys/install", [&port](const HttpRequest& request, const HttpRespond& respond) {
+    install_key(port, request, respond);
+  });
+  post("/v1/keys/use", [&port](const HttpRequest& request, const HttpRespond& respond) {
+    change_key(port, request, respond, &DaemonPort::use_key);
+  });
+  post("/v1/keys/retire", [&port](const HttpRequest& request, const HttpRespond& respond) {
+    change_key(port, request, respond, &DaemonPort::retire_key);
+  });
+  post("/v1/checkpoint",
+       [&port](const HttpRequest&, const HttpRespond& respond) { checkpoint(port, respond); });
+  return router;
+}
+
+}  // namespace gossipd

@@ -1,0 +1,206 @@
+#include "models/data/tensor_set.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <stdexcept>
+
+#include "models/files/tensor_file.h"
+
+namespace gossipd {
+
+namespace {
+
+constexpr std::size_t samples_max = 0xffffffff;
+
+const std::string written_by =
+    "in Python: safetensors.torch.save_file({\"inputs\": x, \"targets\": y}, \"NAME\")";
+
+template <typename T>
+T load(const std::byte* from) {
+  T value;
+  std::memcpy(&value, from, sizeof value);
+  return value;
+}
+
+template <typename T, typename Out>
+void cast(const std::byte* from, std::span<Out> out) {
+  for (std::size_t i = 0; i < out.size(); ++i)
+    out[i] = static_cast<Out>(load<T>(from + i * sizeof(T)));
+}
+
+bool is_integer(TensorType type) {
+  return type != TensorType::f16 && type != TensorType::bf16 && type != TensorType::f32 &&
+         type != TensorType::f64;
+}
+
+// `type` is an integer's.
+void to_integers(TensorType type, const std::byte* from, std::span<std::int64_t> out) {
+  switch (type) {
+    case TensorType::i8: return cast<std::int8_t>(from, out);
+    case TensorType::i16: return cast<std::int16_t>(from, out);
+    case TensorType::i32: return cast<std::int32_t>(from, out);
+    case TensorType::i64: return cast<std::int64_t>(from, out);
+    default: return cast<std::uint8_t>(from, out);
+  }
+}
+
+std::string text_of(std::span<const std::int64_t> shape) {
+  std::string text = "[";
+  for (const std::int64_t extent : shape)
+    text += (text.size() == 1 ? "" : ", ") + std::to_string(extent);
+  return text + "]";
+}
+
+const std::byte* read_row(const DataFile& file, std::uint64_t offset, std::uint64_t bytes) {
+  static thread_local std::vector<std::byte> raw;
+  raw.resize(static_cast<std::size_t>(bytes));
+  file.read_at(offset, raw);
+  return raw.data();
+}
+
+// What differs is the word: "input" of the vocabulary, "target" of the classes.
+void check_range(std::span<const std::int64_t> values, std::int64_t bound, const char* what,
+                 const char* of) {
+  for (const std::int64_t value : values)
+    if (value < 0 || value >= bound)
+      throw std::out_of_range(std::string(what) + " " + std::to_string(value) +
+                              " is not below the " + of + " of " + std::to_string(bound));
+}
+
+void check_finite(std::span<const float> values, const char* what) {
+  for (const float value : values)
+    if (!std::isfinite(value))
+      throw std::out_of_range(std::string(what) +
+                              " holds NaN or infinity, or more than a float can");
+}
+
+}  // namespace
+
+TensorSet::TensorSet(const DataSpec& spec) : DataSet(spec), spec_(spec) {}
+
+Result<std::shared_ptr<const DataSet>> TensorSet::open(const DataSpec& spec,
+                                                       const std::vector<std::string>& names,
+                                                       const std::string& directory) {
+  std::shared_ptr<TensorSet> set(new TensorSet(spec));
+  for (const std::string& name : names) {
+    const auto path = find_data_file(directory, name);
+    if (!path) return no_data(directory, "'" + name + "' is not", written_by);
+    auto file = DataFile::open(*path);
+    if (!file) return file.error();
+    try {
+      if (auto error = set->append(std::move(*file))) return *error;
+      if (auto error = set->check(set->pairs_.size() - 1)) return *error;
+    } catch (const DataError& error) {
+      return bad_data(path->string(), error.what());
+    }
+  }
+  return std::shared_ptr<const DataSet>(std::move(set));
+}
+
+std::optional<Error> TensorSet::append(DataFile file) {
+  const std::string path = file.path();
+  const auto header = read_safetensors_header(file);
+  if (!header)
+    return Error{"bad-data", header.error().text +
+                                 "; write the file again with Python's safetensors, or point "
+                                 "--data at another directory"};
+  std::size_t rows[2] = {0, 0};
+  Column columns[2];
+  const std::string names[2] = {spec_.input_tensor, spec_.target_tensor};
+  const SampleShape shapes[2] = {input(), target()};
+  for (int i = 0; i < 2; ++i) {
+    const auto found = std::ranges::find(header->tensors, names[i], &TensorEntry::name);
+    if (found == header->tensors.end())
+      return bad_data(path, "has no tensor '" + names[i] + "'; name it in the job's [data] (" +
+                                (i == 0 ? "inputs" : "targets") + "), or write it, " + written_by);
+    std::vector<std::int64_t> wanted = shapes[i].shape;
+    wanted.insert(wanted.begin(), found->shape.empty() ? 0 : found->shape[0]);
+    if (found->shape != wanted || wanted[0] == 0)
+      return bad_data(path, "tensor '" + names[i] + "' has shape " + text_of(found->shape) +
+                                " but the job's samples are " + text_of(shapes[i].shape) +
+                                " each, at least one along the first axis");
+    if (shapes[i].element == SampleShape::Element::int64 && !is_integer(found->type))
+      return bad_data(path, "tensor '" + names[i] + "' holds " +
+                                std::string(to_string(found->type)) +
+                                " but the job wants integers");
+    rows[i] = static_cast<std::size_t>(wanted[0]);
+    columns[i] = {found->type, header->data_offset + found->begin,
+                  (found->end - found->begin) / rows[i]};
+  }
+  if (rows[0] != rows[1])
+    return bad_data(path, "has " + std::to_string(rows[0]) + " inputs but " +
+                              std::to_string(rows[1]) + " targets");
+  if (rows[0] > samples_max - count()) return bad_data(path, "there are more than 2^32 samples");
+  pairs_.push_back({std::move(file), columns[0], columns[1]});
+  begins_.push_back(begins_.back() + rows[0]);
+  return std::nullopt;
+}
+
+std::optional<Error> TensorSet::check(std::size_t pair) const {
+  std::vector<float> floats[2];
+  std::vector<std::int64_t> integers[2];
+  const auto room = [&](const SampleShape& shape, int i) -> Batch::Values {
+    if (shape.element == SampleShape::Element::float32)
+      return std::span(floats[i] = std::vector<float>(shape.values()));
+    return std::span(integers[i] = std::vector<std::int64_t>(shape.values()));
+  };
+  const Batch batch{room(input(), 0), room(target(), 1)};
+  for (std::size_t index = begins_[pair]; index < begins_[pair + 1]; ++index) {
+    try {
+      write(index, nullptr, batch, 0);
+      check_finite(floats[0], "input");
+      check_finite(floats[1], "target");
+    } catch (const std::out_of_range& error) {
+      return bad_data(pairs_[pair].file.path(),
+                      "sample " + std::to_string(index - begins_[pair]) + ": " + error.what());
+    }
+  }
+  return std::nullopt;
+}
+
+void TensorSet::write(std::size_t index, const Variation*, const Batch& batch,
+                      std::size_t at) const {
+  const auto pair = static_cast<std::size_t>(
+                        std::upper_bound(begins_.begin(), begins_.end(), index) - begins_.begin()) -
+                    1;
+  write_inputs(pairs_[pair], index - begins_[pair], batch, at);
+  write_targets(pairs_[pair], index - begins_[pair], batch, at);
+}
+
+void TensorSet::write_inputs(const Pair& pair, std::size_t row, const Batch& batch,
+                             std::size_t at) const {
+  const std::size_t values = input().values();
+  const std::byte* raw =
+      read_row(pair.file, pair.inputs.offset + row * pair.inputs.row_bytes, pair.inputs.row_bytes);
+  if (spec_.vocabulary > 0) {
+    const std::span out = place<std::int64_t>(batch.inputs, at, values);
+    to_integers(pair.inputs.type, raw, out);
+    return check_range(out, spec_.vocabulary, "input", "vocabulary");
+  }
+  const std::span out = place<float>(batch.inputs, at, values);
+  to_floats(pair.inputs.type, raw, out);
+  const double scale = pair.inputs.type == TensorType::u8 ? 255.0 : 1.0;
+  const std::size_t channels = std::max(spec_.mean.size(), spec_.deviation.size());
+  for (std::size_t c = 0; c < channels; ++c) {
+    const double mean = spec_.mean[c % spec_.mean.size()],
+                 deviation = spec_.deviation[c % spec_.deviation.size()];
+    if (mean == 0 && deviation == 1 && scale == 1) continue;
+    for (float& value : out.subspan(c * (values / channels), values / channels))
+      value = static_cast<float>((static_cast<double>(value) / scale - mean) / deviation);
+  }
+}
+
+void TensorSet::write_targets(const Pair& pair, std::size_t row, const Batch& batch,
+                              std::size_t at) const {
+  const std::size_t values = target().values();
+  const std::byte* raw = read_row(pair.file, pair.targets.offset + row * pair.targets.row_bytes,
+                                  pair.targets.row_bytes);
+  if (spec_.classes == 0)
+    return to_floats(pair.targets.type, raw, place<float>(batch.targets, at, values));
+  const std::span out = place<std::int64_t>(batch.targets, at, values);
+  to_integers(pair.targets.type, raw, out);
+  check_range(out, spec_.classes, "target", "number of classes");
+}
+
+}  // namespace gossipd

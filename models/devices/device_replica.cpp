@@ -1,0 +1,211 @@
+#include "models/devices/device_replica.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/base/random.h"
+#include "models/devices/autocast.h"
+#include "models/networks/loss.h"
+#include "models/networks/torchscript.h"
+
+namespace gossipd {
+
+namespace {
+
+using torch::Tensor;
+
+constexpr double clip_epsilon = 1e-6;  // beside the norm that is divided by
+
+std::span<float> floats_of(Tensor& tensor) {
+  return {tensor.data_ptr<float>(), static_cast<std::size_t>(tensor.numel())};
+}
+
+}  // namespace
+
+std::shared_ptr<Network> build_network(const Job& job, const std::string& model_file,
+                                       torch::Device device) {
+  std::shared_ptr<Network> network;
+  if (job.model.kind == ModelSpec::Kind::torchscript)
+    network = load_torchscript(model_file, job.loss.kind);
+  else
+    network = make_network(job.model, {job.data.shape, outputs_of(job)}, job.seed);
+  network->to(device);
+  return network;
+}
+
+std::int64_t micro_batch(const Job& job, std::int64_t samples) {
+  return job.training.micro_batch > 0 ? std::min<std::int64_t>(job.training.micro_batch, samples)
+                                      : samples;
+}
+
+DeviceReplica::DeviceReplica(const Job& job, const std::string& model_file, torch::Device device)
+    : job_(job),
+      device_(device),
+      network_(build_network(job, model_file, device)),
+      flat_(network_->tensors(), FlatModel::Gradient::yes),
+      losses_{LateNumber(device), LateNumber(device)} {
+  momentum_ = torch::zeros_like(flat_.trained());
+  if (optimizer_vectors(job.optimizer) > 1) variance_ = torch::zeros_like(flat_.trained());
+  if (job.training.precision == TrainingSpec::Precision::fp16) scale_.emplace();
+  network_->train(true);
+}
+
+void DeviceReplica::seed_dropout(Samples position) const {
+  if (job_.model.kind != ModelSpec::Kind::torchscript) return;  // the built-in ones draw nothing
+  at::Generator generator = at::globalContext().defaultGenerator(device_);
+  const std::lock_guard lock(generator.mutex());
+  generator.set_current_seed(Random(job_.seed ^ (position * 0x9e3779b97f4a7c15ull)).next());
+}
+
+void DeviceReplica::backward(const HostBatch& batch, Part part, Samples position,
+                             std::size_t turn) {
+  if (part.count == 0) return losses_[turn].put(0.0);
+  seed_dropout(position + static_cast<Samples>(part.begin));
+  const std::int64_t most = micro_batch(job_, batch.samples());
+  double sum = 0;
+  Tensor sum_on_device;
+  for (std::int64_t at = 0; at < part.count; at += most) {
+    Tensor loss = loss_of_part(batch, {part.begin + at, std::min(most, part.count - at)});
+    if (scale_)
+      (loss * scale_->value()).backward();
+    else
+      loss.backward();
+    loss = loss.detach();
+    if (device_.is_cpu())
+      sum += loss.item<double>();
+    else
+      sum_on_device = sum_on_device.defined() ? sum_on_device + loss.to(torch::kFloat64)
+                                              : loss.to(torch::kFloat64);
+  }
+  if (device_.is_cpu())
+    losses_[turn].put(sum);
+  else
+    losses_[turn].put(sum_on_device.reshape({}));
+}
+
+Tensor DeviceReplica::loss_of_part(const HostBatch& batch, Part part) {
+  const auto to_device = [&](const Tensor& host) {
+    return host.narrow(0, part.begin, part.count).to(device_, /*non_blocking=*/true);
+  };
+  const Tensor targets = to_device(batch.targets);
+  Tensor loss;
+  {
+    const AutocastScope autocast(job_.training.precision, device_);
+    const Tensor outputs = network_->forward(to_device(batch.inputs));
+    loss = loss_of(job_.loss.kind, *network_, outputs, targets);
+  }
+  if (part.count < batch.samples())
+    loss = loss * (static_cast<double>(part.count) / static_cast<double>(batch.samples()));
+  return loss;
+}
+
+// In fp16 the host waits here for the device: whether there is a step to take decides what comes
+// next.
+bool DeviceReplica::unscale_gradient() {
+  if (!scale_) return true;
+  const torch::NoGradGuard no_gradient;
+  const bool finite = std::isfinite(flat_.gradient().norm().item<double>());
+  if (finite)
+    flat_.gradient().mul_(1 / scale_->value());
+  else
+    flat_.gradient().zero_();
+  scale_->saw(finite);
+  return finite;
+}
+
+// A norm that is not finite stays what it is: the loss or the model will show it.
+void DeviceReplica::clip_gradient() {
+  const double most = job_.training.clip_norm;
+  if (most <= 0) return;
+  const torch::NoGradGuard no_gradient;
+  Tensor norm = flat_.gradient().norm();
+  if (device_.is_cpu()) {
+    const double value = norm.item<double>();
+    if (value > most && std::isfinite(value)) flat_.gradient().mul_(most / (value + clip_epsilon));
+    return;
+  }
+  const Tensor too_long = torch::isfinite(norm).logical_and_(norm > most);
+  flat_.gradient().mul_(
+      torch::where(too_long, most / (norm + clip_epsilon), torch::ones_like(norm)));
+}
+
+// Same formula twice: one pass over host memory, or library kernels on a device.
+void DeviceReplica::descend(double learning_rate) {
+  clip_gradient();
+  ++optimizer_steps_;
+  if (device_.is_cpu()) {
+    const std::span<float> variance =
+        variance_.defined() ? floats_of(variance_) : std::span<float>{};
+    optimizer_step(
+        job_.optimizer, learning_rate, optimizer_steps_,
+        {floats_of(flat_.trained()), floats_of(momentum_), variance, floats_of(flat_.gradient())});
+    return;
+  }
+  const torch::NoGradGuard no_gradient;
+  if (job_.optimizer.kind == OptimizerSpec::Kind::adamw)
+    adamw_on_device(learning_rate);
+  else
+    sgd_on_device(learning_rate);
+  flat_.gradient().zero_();
+}
+
+void DeviceReplica::forget_gradient() {
+  const torch::NoGradGuard no_gradient;
+  flat_.gradient().zero_();
+}
+
+void DeviceReplica::sgd_on_device(double learning_rate) {
+  const OptimizerSpec& optimizer = job_.optimizer;
+  Tensor& x = flat_.trained();
+  Tensor& g = flat_.gradient();
+  g.add_(x, optimizer.weight_decay);
+  momentum_.mul_(optimizer.momentum).add_(g);
+  if (optimizer.nesterov)
+    x.sub_(g.add_(momentum_, optimizer.momentum), learning_rate);
+  else
+    x.sub_(momentum_, learning_rate);
+}
+
+void DeviceReplica::adamw_on_device(double learning_rate) {
+  const OptimizerSpec& optimizer = job_.optimizer;
+  const BiasCorrection correction = bias_correction(optimizer, optimizer_steps_);
+  const Tensor& g = flat_.gradient();
+  momentum_.mul_(optimizer.beta1).add_(g, 1 - optimizer.beta1);
+  variance_.mul_(optimizer.beta2).addcmul_(g, g, 1 - optimizer.beta2);
+  const Tensor scale =
+      variance_.sqrt().div_(std::sqrt(correction.variance)).add_(optimizer.epsilon);
+  flat_.trained()
+      .mul_(1 - learning_rate * optimizer.weight_decay)
+      .addcdiv_(momentum_, scale, -learning_rate / correction.momentum);
+}
+
+// The part of a host vector of P floats that is trained.
+Tensor DeviceReplica::host_view(std::span<float> host) const {
+  return torch::from_blob(host.data(), {momentum_.numel()}, torch::kFloat32);
+}
+
+OptimizerState DeviceReplica::optimizer_state() {
+  const auto to_host = [this](const Tensor& values) {
+    std::vector<float> out(flat_.schema().floats());
+    host_view(out).copy_(values);
+    return out;
+  };
+  return {to_host(momentum_), variance_.defined() ? to_host(variance_) : std::vector<float>{},
+          optimizer_steps_, scale_};
+}
+
+void DeviceReplica::restore_optimizer(const OptimizerState& state) {
+  GOSSIPD_ASSERT(fits(state, job_.optimizer, flat_.schema().floats()));
+  const auto from_host = [this](const std::vector<float>& values, Tensor& out) {
+    if (values.empty())
+      out.zero_();
+    else
+      out.copy_(host_view({const_cast<float*>(values.data()), values.size()}));
+  };
+  from_host(state.momentum, momentum_);
+  if (variance_.defined()) from_host(state.variance, variance_);
+  optimizer_steps_ = state.steps;
+  if (scale_) scale_ = state.loss_scale.value_or(LossScale{});
+}
+
+}  // namespace gossipd

@@ -1,0 +1,40 @@
+// models/devices/host_batch.h - a batch in host memory, as tensors and as the plain memory that
+// data sets write to. Only sources of models/ that compile against LibTorch include this.
+#pragma once
+
+#include <torch/torch.h>
+
+#include "models/data/data_set.h"
+
+namespace gossipd {
+
+class HostBatch {
+ public:
+  enum class Memory { pageable, pinned };  // pinned: a CUDA device takes it while the host goes on
+  HostBatch(const SampleShape& input, const SampleShape& target, std::int64_t samples,
+            Memory memory = Memory::pageable)
+      : inputs(empty(input, samples, memory)), targets(empty(target, samples, memory)) {}
+
+  [[nodiscard]] std::int64_t samples() const { return inputs.size(0); }
+  [[nodiscard]] Batch view() { return {values_of(inputs), values_of(targets)}; }
+
+  torch::Tensor inputs;  // [samples, the sample's shape …]
+  torch::Tensor targets;
+
+ private:
+  static torch::Tensor empty(const SampleShape& sample, std::int64_t samples, Memory memory) {
+    std::vector<std::int64_t> shape = sample.shape;
+    shape.insert(shape.begin(), samples);
+    const auto element =
+        sample.element == SampleShape::Element::float32 ? torch::kFloat32 : torch::kInt64;
+    return torch::empty(shape,
+                        torch::TensorOptions(element).pinned_memory(memory == Memory::pinned));
+  }
+  static Batch::Values values_of(torch::Tensor& tensor) {
+    const auto size = static_cast<std::size_t>(tensor.numel());
+    if (tensor.scalar_type() == torch::kFloat32) return std::span(tensor.data_ptr<float>(), size);
+    return std::span(tensor.data_ptr<std::int64_t>(), size);
+  }
+};
+
+}  // namespace gossipd

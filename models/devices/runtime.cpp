@@ -1,0 +1,48 @@
+#include "models/devices/runtime.h"
+
+#include <ATen/Parallel.h>
+#include <dlfcn.h>
+#include <malloc.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <exception>
+
+namespace gossipd {
+
+namespace {
+
+// below it malloc keeps memory instead of mapping it anew
+constexpr int heap_block_bytes_max = 1 << 30;
+
+// LibTorch does not tell the BLAS how many threads to use; OpenBLAS takes every core by itself.
+void set_blas_threads(int threads) {
+  using SetThreads = void (*)(int);
+  for (const char* name : {"openblas_set_num_threads", "bli_thread_set_num_threads"})
+    if (void* symbol = dlsym(RTLD_DEFAULT, name)) reinterpret_cast<SetThreads>(symbol)(threads);
+}
+
+}  // namespace
+
+void prepare_training_process(int threads) {
+  mallopt(M_MMAP_THRESHOLD, heap_block_bytes_max);
+  mallopt(M_TRIM_THRESHOLD, heap_block_bytes_max);
+  try {
+    at::set_num_interop_threads(1);
+  } catch (const std::exception&) {
+    // Only the first call of a process counts; a second one is refused, and changes nothing.
+  }
+  prepare_training_thread(threads, 0);
+}
+
+void prepare_training_thread(int threads, int nice) {
+  at::set_num_threads(threads);
+  set_blas_threads(threads);
+  if (nice > 0) {
+    const auto thread = static_cast<id_t>(syscall(SYS_gettid));
+    setpriority(PRIO_PROCESS, thread, getpriority(PRIO_PROCESS, thread) + nice);
+  }
+}
+
+}  // namespace gossipd

@@ -1,0 +1,55 @@
+#include "models/devices/torch_device.h"
+
+#include "models/devices/device_group.h"
+
+namespace gossipd {
+
+namespace {
+
+Result<torch::Device> find_device(const std::string& wanted, int cuda_devices) {
+  const int index = cuda_index(wanted);
+  if (index < 0) return torch::Device(torch::kCPU);
+  if (index >= cuda_devices)
+    return Error{"no-device",
+                 "device '" + wanted + "': there are " + std::to_string(cuda_devices) +
+                     " CUDA devices, the last is cuda:" + std::to_string(cuda_devices - 1)};
+  return torch::Device(torch::kCUDA, static_cast<torch::DeviceIndex>(index));
+}
+
+std::vector<std::string> all_cuda(int cuda_devices) {
+  std::vector<std::string> out;
+  for (int i = 0; i < cuda_devices; ++i) out.push_back("cuda:" + std::to_string(i));
+  return out;
+}
+
+}  // namespace
+
+Result<std::vector<torch::Device>> find_devices(const std::string& wanted) {
+  auto names = split_devices(wanted);
+  if (!names) return Error{names.error().code, "device: " + names.error().text};
+  const int cuda_devices =
+      torch::cuda::is_available() ? static_cast<int>(torch::cuda::device_count()) : 0;
+  if (wanted == "auto") names = std::vector<std::string>{cuda_devices > 0 ? "cuda:0" : "cpu"};
+  if (names->front() != "cpu" && cuda_devices == 0)
+    return Error{"no-device",
+                 "device '" + wanted + "': " +
+                     (at::Context::hasCUDART()
+                          ? "LibTorch sees no CUDA device on this machine; does nvidia-smi list "
+                            "one, and is its driver new enough? Mend that"
+                          : "this gossipd is built with a LibTorch for the CPU alone; build it "
+                            "with one for CUDA (deploy/torch-wheel.sh)") +
+                     ", or set trainer.device = \"cpu\""};
+  if (wanted == "cuda:all") names = all_cuda(cuda_devices);
+  std::vector<torch::Device> devices;
+  for (const std::string& name : *names) {
+    const auto device = find_device(name, cuda_devices);
+    if (!device) return device.error();
+    devices.push_back(*device);
+  }
+  if (devices.size() > 1)
+    if (const auto reason = why_no_group(devices.front().type()))
+      return Error{"no-device", "device '" + wanted + "': " + *reason};
+  return devices;
+}
+
+}  // namespace gossipd

@@ -1,0 +1,17 @@
+// models/files/model_file.h - a file that a job names: identified by its content, read in pieces.
+// Any thread.
+#pragma once
+
+#include <filesystem>
+
+#include "core/base/result.h"
+#include "core/base/types.h"
+
+namespace gossipd {
+
+// Reads the whole file. Code "bad-config": it is missing, empty, unreadable or longer than
+// `bytes_max`.
+[[nodiscard]] Result<JobFile> identify_file(const std::filesystem::path&,
+                                            std::uint64_t bytes_max = job_file_bytes_max);
+
+}  // namespace gossipd

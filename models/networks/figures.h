@@ -1,0 +1,23 @@
+// models/networks/figures.h - what an evaluation says about a model. A plain value; any thread.
+#pragma once
+
+#include <optional>
+
+namespace gossipd {
+
+// On the held-out set.
+struct Figures {
+  double loss = 0;  // mean over samples
+  // 0 … 1, where targets are classes; of tokens over all of them
+  std::optional<double> accuracy;
+  std::optional<double> top5_accuracy;  // … and there are more than five
+  std::optional<double> perplexity;     // of tokens
+
+  // By accuracy; of tokens and numbers by loss.
+  [[nodiscard]] bool is_better_than(const Figures& other) const {
+    if (accuracy && other.accuracy && !perplexity) return *accuracy > *other.accuracy;
+    return loss < other.loss;
+  }
+};
+
+}  // namespace gossipd

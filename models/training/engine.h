@@ -1,0 +1,70 @@
+// models/training/engine.h - what the trainer needs of a tensor library: one step, and the flat
+// model.
+//
+// The training loop (trainer.cpp) is plain C++ on top of this, so that its threads can be tested
+// with a toy engine and ThreadSanitizer. One thread at a time, except evaluate(), which has its own
+// copy of the network and is called from the evaluation thread. Failures of the library are
+// std::exception.
+#pragma once
+
+#include <atomic>
+#include <optional>
+#include <stdexcept>
+
+#include "core/model/schema.h"
+#include "models/data/division.h"
+#include "models/descent/optimizer.h"
+#include "models/networks/figures.h"
+
+namespace gossipd {
+
+// A device had no room; the text has the device and what its library says: wanted, free, total.
+class OutOfMemory : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+class Engine {
+ public:
+  virtual ~Engine() = default;
+  [[nodiscard]] virtual const Schema& schema() const = 0;
+  [[nodiscard]] virtual std::string device() const = 0;
+  [[nodiscard]] virtual Samples shard_samples() const = 0;
+  // On each thread before it computes.
+  virtual void prepare_thread(int nice) = 0;
+
+  // Trains on `batch` samples (0: the job's) from `position` of the shard's order on; returns their
+  // mean loss before the step. Where the loss is known later than the host could go on, from the
+  // second call on it is that of the step before.
+  virtual double step(Samples position, double learning_rate, std::uint32_t batch = 0) = 0;
+  // After step(position, …, batch): the position after its samples.
+  [[nodiscard]] virtual Samples next_position(Samples position, std::uint32_t batch) const {
+    return position + batch;
+  }
+  // Of a set that nodes divide among themselves: the next steps' samples are of these buckets, not
+  // none; null: of all.
+  virtual void restrict_to(BucketSet) {}
+
+  // All of P floats, in host memory, in the schema's order.
+  virtual void copy_model(std::span<float> out) = 0;
+  // May only be begun when it returns: `values` stay what they are until the next begin_copy() or
+  // settle(). Every copy of the model that is asked for from now on has it in.
+  virtual void add_to_model(std::span<const float> values) = 0;
+  virtual void replace_model(std::span<const float> values) = 0;
+  // copy_model() that steps may go on beside: it is whole when copied() says so, and of the model
+  // as it was at begin_copy(). One at a time.
+  virtual void begin_copy(std::span<float> out) { copy_model(out); }
+  virtual bool copied() { return true; }
+  // Waits until everything that was begun is done.
+  virtual void settle() {}
+  // Copied to host memory; zero for what is not trained.
+  virtual OptimizerState optimizer_state() = 0;
+  // `state` fits() the job's optimiser; OptimizerState{} starts it at zero.
+  virtual void restore_optimizer(const OptimizerState& state) = 0;
+
+  // Nothing when there is no held-out set, or when `cancel` turned true on the way.
+  virtual std::optional<Figures> evaluate(std::span<const float> model,
+                                          const std::atomic<bool>& cancel) = 0;
+};
+
+}  // namespace gossipd

@@ -1,0 +1,420 @@
+// The engine of models/training/torch_engine.h, and Trainer::create on top of it.
+#include "models/training/torch_engine.h"
+
+#include <algorithm>
+#include <array>
+#include <mutex>
+#include <stdexcept>
+#include <tuple>
+
+#include "models/devices/autocast.h"
+#include "models/devices/device_group.h"
+#include "models/devices/device_replica.h"
+#include "models/devices/model_traffic.h"
+#include "models/devices/rank_threads.h"
+#include "models/devices/runtime.h"
+#include "models/devices/torch_device.h"
+#include "models/networks/loss.h"
+#include "models/networks/torchscript.h"
+#include "models/training/trainer.h"
+
+namespace gossipd {
+
+namespace {
+
+using torch::Tensor;
+
+constexpr std::int64_t evaluation_batch = 250;
+constexpr std::int64_t trial_batch = 2;
+
+// The engine's model begins with the weights of a file instead of the seed's.
+std::optional<Error> start_with(const std::string& path, Engine& engine) {
+  const auto weights = is_zip_file(path) ? read_torchscript_weights(path) : read_weights(path);
+  if (!weights)
+    return Error{"bad-weights",
+                 weights.error().text + "; start_from names a safetensors or TorchScript file"};
+  std::vector<float> model(engine.schema().floats());
+  engine.copy_model(model);
+  if (auto error = take_weights(*weights, engine.schema(), model)) return error;
+  engine.replace_model(model);
+  return std::nullopt;
+}
+
+// Finds out now, in words, what else would end the first step. Throws std::invalid_argument, or
+// what the network throws.
+void try_batch(const Job& job, Network& network, const Tensor& inputs, const Tensor& targets) {
+  network.train(true);
+  const AutocastScope autocast(job.training.precision, inputs.device());
+  const Tensor outputs = network.forward(inputs);
+  if (const auto reason = fit_error(job.loss.kind, outputs, targets, job.data.classes))
+    throw std::invalid_argument(*reason);
+  const Tensor loss = loss_of(job.loss.kind, network, outputs, targets);
+  if (loss.numel() != 1)
+    throw std::invalid_argument(
+        "its loss(outputs, targets) returns more than one number; it must return the mean over the "
+        "batch");
+  if (!loss.requires_grad())
+    throw std::invalid_argument(
+        "the loss does not depend on the parameters: does forward detach, or run without "
+        "gradients?");
+}
+
+std::string joined(const std::vector<torch::Device>& devices) {
+  std::string out;
+  for (const torch::Device& device : devices) out += (out.empty() ? "" : ",") + device.str();
+  return out;
+}
+
+// CUDA's allocator has a type for it, the CPU's has words only.
+bool is_out_of_memory(const std::exception& error) {
+  return dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr ||
+         dynamic_cast<const std::bad_alloc*>(&error) != nullptr ||
+         std::string_view(error.what()).find("not enough memory") != std::string_view::npos ||
+         std::string_view(error.what()).find("can't allocate memory") != std::string_view::npos;
+}
+
+// Several devices are ranks of one node: each has a replica and a part of every batch, gradients
+// are summed over all of them, and everybody takes the same step. What is asked about the model is
+// answered by rank 0, which is the caller's thread.
+class TorchEngine : public GradientEngine {
+ public:
+  TorchEngine(const Job& job, int threads, std::vector<torch::Device> devices, BatchSource source,
+              std::shared_ptr<const DataSet> held_out, const std::string& model_file)
+      : job_(job),
+        threads_(std::max(1, threads / static_cast<int>(devices.size()))),
+        devices_(std::move(devices)),
+        source_(std::move(source)),
+        held_out_(std::move(held_out)),
+        evaluated_network_(build_network(job, model_file, first_device())),
+        evaluated_(evaluated_network_->tensors(), FlatModel::Gradient::no),
+        meeting_place_(devices_.size()),
+        ranks_(devices_.size()) {
+    for (const torch::Device& device : devices_)
+      replicas_.push_back(std::make_unique<DeviceReplica>(job, model_file, device));
+    const auto& segments = schema().segments();
+    has_statistics_ = std::any_of(segments.begin(), segments.end(), [](const Segment& s) {
+      return s.kind == SegmentKind::statistic;
+    });
+    groups_.resize(devices_.size());
+    try_one_batch();
+    evaluated_network_->train(false);
+    if (first_device().is_cpu()) return;  // there a copy is as quick as beginning it
+    std::vector<FlatModel*> models;
+    for (const auto& replica : replicas_) models.push_back(&replica->flat());
+    traffic_ = std::make_unique<ModelTraffic>(models);
+  }
+  ~TorchEngine() override {
+    // a backend may take its leave of the others
+    ranks_.run([this](std::size_t rank) { groups_[rank].reset(); });
+  }
+
+  // Once, before the first step.
+  void connect_ranks() {
+    if (devices_.size() > 1)
+      on_all_ranks(
+          [&](std::size_t rank) { groups_[rank] = meeting_place_.join(rank, devices_[rank]); });
+  }
+
+  const Schema& schema() const override { return replicas_.front()->flat().schema(); }
+  std::string device() const override { return joined(devices_); }
+  Samples shard_samples() const override { return source_.shard_samples(); }
+
+  void prepare_thread(int nice) override {
+    std::call_once(ranks_prepared_, [&] {
+      on_all_ranks([&](std::size_t rank) {
+        if (rank > 0) prepare_training_thread(threads_, nice);
+      });
+    });
+    prepare_training_thread(threads_, nice);
+  }
+
+  double step(Samples position, double learning_rate, std::uint32_t batch) override {
+    if (traffic_) traffic_->take_update(/*wait=*/false);
+    const std::size_t turn = begin_gradient(position, batch > 0 ? batch : job_.batch);
+    on_all_ranks([&](std::size_t rank) {
+      sum_gradient(rank);
+      if (traffic_ && rank == 0) traffic_->hold_back_writes();
+      if (replicas_[rank]->unscale_gradient()) replicas_[rank]->descend(learning_rate);
+    });
+    unfinished_ = false;
+    // Whoever waits for this step's loss waits for the device; the one before is there.
+    const bool late = !first_device().is_cpu() && std::exchange(stepped_, true);
+    return loss(late ? 1 - turn : turn);
+  }
+
+  Samples next_position(Samples, std::uint32_t) const override { return next_position_; }
+  void restrict_to(BucketSet buckets) override { source_.restrict_to(std::move(buckets)); }
+
+  double gradient(std::span<const float> model, Samples position, std::uint32_t batch,
+                  std::span<float> out) override {
+    replace_model(model);
+    const std::size_t turn = begin_gradient(position, batch);
+    on_all_ranks([&](std::size_t rank) {
+      sum_gradient(rank);
+      std::ignore = replicas_[rank]->unscale_gradient();
+    });
+    std::ranges::fill(out, 0.0f);
+    const Tensor& gradient = replicas_.front()->flat().gradient();
+    torch::from_blob(out.data(), {gradient.numel()}, torch::kFloat32).copy_(gradient);
+    forget_gradients();
+    return loss(turn);
+  }
+
+  void copy_model(std::span<float> out) override {
+    if (traffic_) traffic_->take_update(/*wait=*/true);
+    replicas_.front()->flat().copy_to(out);
+  }
+  void begin_copy(std::span<float> out) override {
+    traffic_ ? traffic_->begin_copy(out) : copy_model(out);
+  }
+  bool copied() override { return !traffic_ || traffic_->copied(); }
+  void settle() override {
+    if (traffic_) traffic_->settle();
+  }
+  void add_to_model(std::span<const float> values) override {
+    if (traffic_) return traffic_->begin_add(values);
+    for (const auto& replica : replicas_) replica->flat().add(values);
+  }
+  void replace_model(std::span<const float> values) override {
+    settle();
+    for (const auto& replica : replicas_) replica->flat().copy_from(values);
+  }
+
+  OptimizerState optimizer_state() override { return replicas_.front()->optimizer_state(); }
+  void restore_optimizer(const OptimizerState& state) override {
+    for (const auto& replica : replicas_) replica->restore_optimizer(state);
+  }
+
+  std::optional<Figures> evaluate(std::span<const float> model,
+                                  const std::atomic<bool>& cancel) override {
+    if (!held_out_) return std::nullopt;
+    const torch::NoGradGuard no_gradient;
+    evaluated_.copy_from(model);
+    Score score(job_.loss.kind);
+    const auto count = static_cast<std::int64_t>(held_out_->count());
+    const std::int64_t most = evaluation_samples();
+    for (std::int64_t at = 0; at < count; at += most) {
+      if (cancel.load()) return std::nullopt;
+      const std::int64_t size = std::min(most, count - at);
+      HostBatch batch(held_out_->input(), held_out_->target(), size);
+      for (std::int64_t i = 0; i < size; ++i)
+        held_out_->write(static_cast<std::size_t>(at + i), nullptr, batch.view(),
+                         static_cast<std::size_t>(i));
+      const Tensor targets = batch.targets.to(first_device());
+      const AutocastScope autocast(job_.training.precision, first_device());
+      const Tensor outputs = evaluated_network_->forward(batch.inputs.to(first_device()));
+      score.add(loss_of(job_.loss.kind, *evaluated_network_, outputs, targets).item<double>(),
+                outputs, targets);
+    }
+    return score.figures();
+  }
+
+ private:
+  torch::Device first_device() const { return devices_.front(); }
+
+  // As many samples as fit the memory that training needs anyhow, where a sample may be large.
+  std::int64_t evaluation_samples() const {
+    const bool small =
+        job_.model.kind == ModelSpec::Kind::mlp || job_.model.kind == ModelSpec::Kind::cnn;
+    return small ? evaluation_batch : micro_batch(job_, job_.batch);
+  }
+
+  // On the network for evaluation, which gets its tensors anew each time.
+  void try_one_batch() {
+    HostBatch batch(source_.set().input(), source_.set().target(),
+                    std::min<std::int64_t>(micro_batch(job_, job_.batch), trial_batch));
+    source_.fill(0, static_cast<std::size_t>(batch.samples()), batch.view());
+    replicas_.front()->seed_dropout(0);
+    try_batch(job_, *evaluated_network_, batch.inputs.to(first_device()),
+              batch.targets.to(first_device()));
+  }
+
+  // Each rank on its thread and its device. With several ranks the error names the one that failed.
+  void on_all_ranks(const std::function<void(std::size_t)>& work) {
+    const auto on_its_device = [&](std::size_t rank) {
+      const c10::DeviceGuard guard(devices_[rank]);
+      try {
+        work(rank);
+      } catch (const std::exception& error) {
+        if (is_out_of_memory(error))
+          throw OutOfMemory(devices_[rank].str() + ": " + sentence_of(error));
+        throw;
+      }
+    };
+    try {
+      ranks_.run(on_its_device);
+    } catch (const RankFailure& failure) {
+      const std::string text = "rank " + std::to_string(failure.rank()) + " (" +
+                               devices_[failure.rank()].str() + "): " + failure.what();
+      try {
+        std::rethrow_exception(failure.cause());
+      } catch (const OutOfMemory&) {
+        throw OutOfMemory(text);
+      } catch (...) {
+        throw std::runtime_error(text);
+      }
+    }
+  }
+
+  // The first ranks have one sample more where the batch cannot be divided; of a small one the last
+  // have none.
+  DeviceReplica::Part part_of(std::size_t rank, std::int64_t samples) const {
+    const auto ranks = static_cast<std::int64_t>(devices_.size()),
+               i = static_cast<std::int64_t>(rank);
+    return {i * (samples / ranks) + std::min(i, samples % ranks),
+            samples / ranks + (i < samples % ranks ? 1 : 0)};
+  }
+
+  // Every rank's part of the gradient. Returns whose turn it was, for loss().
+  std::size_t begin_gradient(Samples position, std::uint32_t samples) {
+    if (std::exchange(unfinished_, true)) forget_gradients();  // of a step that failed on one rank
+    turn_ = 1 - turn_;
+    // a device may still read the other one
+    std::optional<HostBatch>& batch = batches_[first_device().is_cpu() ? 0 : turn_];
+    if (!batch || batch->samples() != samples) {
+      const auto memory =
+          first_device().is_cuda() ? HostBatch::Memory::pinned : HostBatch::Memory::pageable;
+      batch.emplace(source_.set().input(), source_.set().target(), samples, memory);
+    }
+    next_position_ = source_.fill(position, samples, batch->view());
+    on_all_ranks([&](std::size_t rank) {
+      replicas_[rank]->backward(*batch, part_of(rank, samples), position, turn_);
+    });
+    return turn_;
+  }
+
+  // What normalisation has seen on rank 0 holds for all, as the model's other statistics.
+  void sum_gradient(std::size_t rank) {
+    if (!groups_[rank]) return;
+    const torch::NoGradGuard no_gradient;
+    FlatModel& flat = replicas_[rank]->flat();
+    groups_[rank]->sum(flat.gradient());
+    if (has_statistics_) groups_[rank]->copy_from_first(flat.untrained());
+  }
+
+  double loss(std::size_t turn) {
+    double sum = 0;
+    for (const auto& replica : replicas_) sum += replica->loss(turn);
+    return sum;
+  }
+
+  void forget_gradients() {
+    for (const auto& replica : replicas_) replica->forget_gradient();
+    unfinished_ = false;
+  }
+
+  const Job job_;
+  const int threads_;  // of each rank
+  const std::vector<torch::Device> devices_;
+  BatchSource source_;
+  const std::shared_ptr<const DataSet> held_out_;
+  std::shared_ptr<Network> evaluated_network_;  // the evaluation thread's own
+  FlatModel evaluated_;
+  std::vector<std::unique_ptr<DeviceReplica>> replicas_;
+  bool has_statistics_ = false;
+  std::unique_ptr<ModelTraffic> traffic_;  // null on the CPU
+  MeetingPlace meeting_place_;
+  std::vector<std::unique_ptr<DeviceGroup>> groups_;  // null where there is one device
+  std::once_flag ranks_prepared_;
+  std::array<std::optional<HostBatch>, 2> batches_;
+  std::size_t turn_ = 0;
+  Samples next_position_ = 0;
+  bool stepped_ = false;
+  bool unfinished_ = false;
+  RankThreads ranks_;  // ends before what its threads use
+};
+
+}  // namespace
+
+std::optional<Error> check_torchscript(const Job& job, const std::string& model_file) {
+  std::string given;  // to forward
+  try {
+    const auto network = build_network(job, model_file, torch::kCPU);
+    const FlatModel flat(network->tensors(), FlatModel::Gradient::no);
+    HostBatch batch(job.data.input(), job.data.target(), trial_batch);
+    given = c10::str("; forward(inputs) was given ", batch.inputs.sizes(), ", ", trial_batch,
+                     " samples as the job's [data] says: change it, or the model");
+    try_batch(job, *network, batch.inputs.zero_(), batch.targets.zero_());
+  } catch (const std::invalid_argument& error) {
+    const std::string words = error.what();
+    return Error{"bad-model", words.starts_with(model_file)
+                                  ? words
+                                  : model_file + ": cannot be trained: " + words};
+  } catch (const std::exception& error) {
+    return Error{"bad-model", model_file + ": cannot be trained: " + sentence_of(error) + given};
+  }
+  return std::nullopt;
+}
+
+std::optional<Error> check_device(const std::string& device) {
+  const auto found = find_devices(device);
+  if (!found) return found.error();
+  return std::nullopt;
+}
+
+Result<std::unique_ptr<GradientEngine>> make_torch_engine(const Job& job, const std::string& device,
+                                                          int threads, BatchSource source,
+                                                          std::shared_ptr<const DataSet> held_out,
+                                                          const std::string& model_file) {
+  auto found = find_devices(device);
+  if (!found) return found.error();
+  if (job.training.precision == TrainingSpec::Precision::fp16 && !found->front().is_cuda())
+    return Error{
+        "no-device",
+        "the job's precision is \"fp16\", which no CPU computes in, and this node trains on " +
+            joined(*found) +
+            "; set trainer.device to a CUDA device, or write precision = \"bf16\" or \"fp32\" in "
+            "the job"};
+  std::unique_ptr<TorchEngine> engine;
+  try {
+    at::globalContext().setDeterministicCuDNN(true);
+    at::globalContext().setBenchmarkCuDNN(false);
+    at::globalContext().setDeterministicAlgorithms(job.training.deterministic, /*warn_only=*/false);
+    engine = std::make_unique<TorchEngine>(job, threads, *found, std::move(source),
+                                           std::move(held_out), model_file);
+  } catch (const c10::Error& error) {
+    return Error{job.model.kind == ModelSpec::Kind::torchscript ? "bad-model" : "no-device",
+                 "the model cannot be trained on " + joined(*found) + ": " + sentence_of(error)};
+  } catch (const std::exception& error) {
+    return Error{"bad-model", "the model cannot be trained: " + sentence_of(error)};
+  }
+  try {
+    engine->connect_ranks();
+  } catch (const std::exception& error) {
+    return Error{"no-device", joined(*found) + " cannot train together: " + sentence_of(error) +
+                                  "; start one gossipd for each of them"};
+  }
+  return std::unique_ptr<GradientEngine>(std::move(engine));
+}
+
+Result<std::unique_ptr<Trainer>> Trainer::create(const Job& job, const TrainerOptions& options) {
+  if (options.shard_count == 0 || options.shard_index >= options.shard_count)
+    return Error{"bad-config", "shard " + std::to_string(options.shard_index) + " of " +
+                                   std::to_string(options.shard_count) +
+                                   " does not exist; shards count from 0"};
+  if (job.data.division == DataSpec::Division::shared &&
+      (options.shard_count != 1 || options.walker != 0))
+    return Error{"bad-config",
+                 "the job's nodes divide one set among themselves (division = \"shared\"), so none "
+                 "has a shard of its own"};
+  auto sets = load_data(job.data, {.directory = options.data_dir,
+                                   .seed = job.seed,
+                                   .held_out = options.evaluate,
+                                   .image_cache_bytes = options.image_cache_bytes});
+  if (!sets) return sets.error();
+  if (sets->train->count() < options.shard_count)
+    return Error{"bad-config", "there are " + std::to_string(options.shard_count) +
+                                   " shards but only " + std::to_string(sets->train->count()) +
+                                   " training samples; use fewer shards"};
+  const DataOrder::Shard shard{options.shard_index, options.shard_count, options.walker};
+  BatchSource source(sets->train, DataOrder(job.seed, sets->train->count(), shard),
+                     options.loader_threads);
+  auto engine = make_torch_engine(job, options.device, options.threads, std::move(source),
+                                  std::move(sets->held_out), options.model_file);
+  if (!engine) return engine.error();
+  if (!options.start_from.empty())
+    if (auto error = start_with(options.start_from, **engine)) return *error;
+  return with_engine(job, options, std::move(*engine));
+}
+
+}  // namespace gossipd

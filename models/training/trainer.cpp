@@ -1,0 +1,424 @@
+// The training thread, its owner and the face; evaluation and checkpoints are in
+// trainer_assistant.cpp.
+#include <algorithm>
+#include <cmath>
+
+#include "core/codec/kernels.h"
+#include "models/files/data_file.h"
+#include "models/job/schedule.h"
+#include "models/training/trainer_implementation.h"
+
+namespace gossipd {
+
+namespace {
+
+constexpr double loss_smoothing = 0.02;         // weight of the newest batch
+constexpr double step_seconds_smoothing = 0.1;  // weight of the newest step
+// of a pass over a set that nodes divide: more is not made up for by revisiting
+constexpr Samples far_behind_part = 8;
+
+double smoothed(double before, double now, double weight, bool first) {
+  return first ? now : before + weight * (now - before);
+}
+
+}  // namespace
+
+std::string_view to_string(TrainerState state) {
+  switch (state) {
+    case TrainerState::idle: return "idle";
+    case TrainerState::holding: return "holding";
+    case TrainerState::training: return "training";
+    case TrainerState::finished: return "finished";
+    case TrainerState::not_finite: return "not-finite";
+    case TrainerState::failed: return "failed";
+  }
+  return "";
+}
+
+// ---- owner ----
+
+std::optional<Error> Trainer::Implementation::restore(const Checkpoint& checkpoint) {
+  GOSSIPD_ASSERT(!training_thread_.joinable());
+  const std::uint64_t floats = engine_->schema().floats();
+  if (checkpoint.job != job_.hash() || checkpoint.model.size() != floats ||
+      !fits(checkpoint.optimizer, job_.optimizer, floats))
+    return Error{"foreign-checkpoint", "the checkpoint belongs to job " + to_hex(checkpoint.job) +
+                                           ", this is job " + to_hex(job_.hash()) +
+                                           "; start in another state directory"};
+  if (loan_) loan_->snapshot.reset();  // was of another model
+  engine_->replace_model(checkpoint.model);
+  engine_->restore_optimizer(checkpoint.optimizer);
+  step_ = checkpoint.step;
+  samples_ = checkpoint.samples;
+  data_position_ = checkpoint.data_position;
+  loss_ = checkpoint.loss;
+  first_step_ = checkpoint.step == 0;
+  others_samples_.store(std::max(others_samples_.load(), checkpoint.others_samples));
+  publish_status(TrainerState::idle);
+  return std::nullopt;
+}
+
+void Trainer::Implementation::start(Callbacks callbacks, bool hold) {
+  GOSSIPD_ASSERT(!training_thread_.joinable());
+  callbacks_ = std::move(callbacks);
+  holding_ = hold;
+  end_evaluated_ = false;
+  if (job_.evaluate_every_samples > 0)
+    next_evaluation_ =
+        (cluster_samples() / job_.evaluate_every_samples + 1) * job_.evaluate_every_samples;
+  cancel_evaluation_.store(false);
+  const Lock lock(mutex_);
+  running_ = true;
+  stop_training_ = stop_evaluation_ = stop_writing_ = false;
+  writing_thread_ = std::thread([this] { write_checkpoints(); });
+  evaluation_thread_ = std::thread([this] { assist(); });
+  training_thread_ = std::thread([this] { train(); });
+}
+
+void Trainer::Implementation::stop() {
+  if (!training_thread_.joinable()) return;
+  {
+    const Lock lock(mutex_);
+    stop_training_ = true;
+    training_wakes_.notify_all();
+  }
+  training_thread_.join();
+  cancel_evaluation_.store(true);
+  {
+    const Lock lock(mutex_);
+    stop_evaluation_ = true;
+    to_evaluate_.reset();
+    to_evaluate_asked_for_ = false;
+    evaluation_wakes_.notify_all();
+  }
+  evaluation_thread_.join();
+  {
+    const Lock lock(mutex_);
+    stop_writing_ = true;
+    writing_wakes_.notify_all();
+  }
+  writing_thread_.join();
+  settle();
+  publish_status(TrainerState::idle);
+  // Requests that came after the threads looked for the last time.
+  Inbox late;
+  std::vector<std::pair<CheckpointRequest, SharedCheckpoint>> unwritten;
+  {
+    const Lock lock(mutex_);
+    running_ = false;
+    late = std::exchange(inbox_, Inbox{});
+    inbox_.update = std::exchange(late.update, std::nullopt);  // kept for the next start()
+    inbox_.division = std::exchange(late.division, std::nullopt);
+    for (auto& pair : to_write_) unwritten.push_back(std::move(pair));
+    to_write_.clear();
+  }
+  samples_ = std::max(samples_, late.own_samples_at_least);
+  for (auto& [request, checkpoint] : unwritten) write(request, checkpoint);
+  for (CheckpointRequest& request : late.checkpoints) write(request, capture());
+}
+
+// ---- any thread ----
+
+void Trainer::Implementation::give(Update update) {
+  GOSSIPD_ASSERT(update.values.size() == engine_->schema().floats());
+  const Lock lock(mutex_);
+  GOSSIPD_ASSERT(!inbox_.update);
+  inbox_.update = std::move(update);
+  training_wakes_.notify_all();
+}
+
+void Trainer::Implementation::recall() {
+  const Lock lock(mutex_);
+  inbox_.recall = true;
+  training_wakes_.notify_all();
+}
+
+void Trainer::Implementation::set_division(std::vector<DivisionMember> members) {
+  if (job_.data.division != DataSpec::Division::shared) return;
+  const Lock lock(mutex_);
+  inbox_.division = std::move(members);
+  training_wakes_.notify_all();
+}
+
+void Trainer::Implementation::raise_own_samples(Samples at_least) {
+  const Lock lock(mutex_);
+  inbox_.own_samples_at_least = std::max(inbox_.own_samples_at_least, at_least);
+  training_wakes_.notify_all();
+}
+
+void Trainer::Implementation::set_budget(Samples samples) {
+  const Lock lock(mutex_);
+  budget_samples_.store(samples);
+  training_wakes_.notify_all();
+}
+
+void Trainer::Implementation::request_evaluation() {
+  const Lock lock(mutex_);
+  inbox_.evaluate = true;
+  training_wakes_.notify_all();
+}
+
+TrainerStatus Trainer::Implementation::status() const {
+  const Lock lock(mutex_);
+  return status_;
+}
+
+// ---- training thread ----
+
+TrainerState Trainer::Implementation::state() const {
+  if (failed_) return TrainerState::failed;
+  if (not_finite_) return TrainerState::not_finite;
+  if (holding_) return TrainerState::holding;
+  if (cluster_samples() >= budget_samples_.load()) return TrainerState::finished;
+  return told_to_train_ ? TrainerState::training : TrainerState::holding;
+}
+
+void Trainer::Implementation::train() {
+  engine_->prepare_thread(options_.nice);
+  bool stepping = true;  // otherwise everything is done until somebody asks for something
+  while (true) {
+    Inbox inbox;
+    bool stop = false;
+    {
+      Lock lock(mutex_);
+      if (!stepping) training_wakes_.wait(lock, [&] { return stop_training_ || !inbox_.empty(); });
+      stop = stop_training_;
+      inbox = std::exchange(inbox_, Inbox{});
+    }
+    try {
+      stepping = at_boundary(std::move(inbox));
+      if (stop) return;
+      if (stepping) one_step();
+    } catch (const std::exception& error) {
+      fail(error);
+      stepping = false;
+      if (stop) return;
+    }
+  }
+}
+
+// An update first, so that a checkpoint, an evaluation or a snapshot of this boundary has it in.
+bool Trainer::Implementation::at_boundary(Inbox inbox) {
+  if (inbox.division) divide(std::move(*inbox.division));
+  if (inbox.update && !failed_) apply(std::move(*inbox.update));
+  if (inbox.recall && loan_) loan_->recalled = true;
+  samples_ = std::max(samples_, inbox.own_samples_at_least);
+  take_checkpoints(std::move(inbox.checkpoints));
+  if (failed_) return false;
+  const TrainerState now = state();
+  const bool asked_for = inbox.evaluate;
+  publish_status(now);  // before anybody hears of it by a callback
+  if (now == TrainerState::training) end_evaluated_ = false;
+  if (now == TrainerState::finished && !end_evaluated_) inbox.evaluate = end_evaluated_ = true;
+  if (job_.evaluate_every_samples > 0 && now == TrainerState::training &&
+      cluster_samples() >= next_evaluation_) {
+    next_evaluation_ =
+        (cluster_samples() / job_.evaluate_every_samples + 1) * job_.evaluate_every_samples;
+    inbox.evaluate = true;
+  }
+  if (inbox.evaluate && options_.evaluate && !not_finite_) {
+    SharedCheckpoint checkpoint = capture();
+    const Lock lock(mutex_);
+    to_evaluate_ = std::move(checkpoint);
+    to_evaluate_asked_for_ |= asked_for;
+    evaluation_wakes_.notify_all();
+  }
+  if (loan_) {
+    const bool at_once = loan_->recalled || now != TrainerState::training;
+    if (!loan_->snapshot && (at_once || step_ >= loan_->due)) begin_snapshot();
+    if (loan_->snapshot && at_once) engine_->settle();
+    if (loan_->snapshot && engine_->copied()) return_loan();
+  }
+  return now == TrainerState::training && !not_finite_;
+}
+
+void Trainer::Implementation::apply(Update update) {
+  GOSSIPD_ASSERT(!loan_);
+  if (update.replace) {
+    keep_local(update.values);
+    engine_->replace_model(update.values);
+    engine_->restore_optimizer({});
+    first_step_ = true;  // of this model: the loss so far was another's
+    not_finite_ = !kernels().all_finite(update.values);
+  } else if (!not_finite_) {
+    engine_->add_to_model(update.values);
+  }
+  holding_ = false;
+  told_to_train_ = update.training;
+  const std::uint32_t batch = update.batch > 0 ? update.batch : job_.batch;
+  if (batch != batch_) step_seconds_ = 0;  // is of one batch
+  batch_ = batch;
+  rate_scale_ = update.rate_scale;
+  loan_ = Loan{std::move(update.values), step_ + update.steps_until_snapshot};
+}
+
+// A division without this node leaves things as they are: it will not step.
+void Trainer::Implementation::divide(std::vector<DivisionMember> members) {
+  std::vector<NodeId> ids;
+  for (const DivisionMember& member : members) ids.push_back(member.id);
+  std::ranges::sort(ids);
+  const auto takes_part = [this](const std::vector<NodeId>& in) {
+    return std::ranges::binary_search(in, options_.node);
+  };
+  const bool comes = takes_part(ids) && !takes_part(part_->members);
+  const bool others_come = !std::ranges::includes(part_->members, ids);
+  const bool far_behind =
+      cluster_samples() > data_position_ + part_->status.samples / far_behind_part;
+  // Alone there is nobody whose work could be done twice, and a restart goes on where its model is.
+  part_->catch_up |= ids.size() > 1 && (comes || (others_come && far_behind));
+  part_->owners.divide(std::move(members));
+  part_->members = std::move(ids);
+  std::vector<bool> owned = part_->owners.owned_by(options_.node);
+  DivisionStatus& status = part_->status;
+  status.members = part_->members.size();
+  status.buckets_owned = static_cast<std::size_t>(std::ranges::count(owned, true));
+  status.samples_owned = samples_in(owned, status.samples);
+  if (!takes_part(part_->members) || owned == part_->owned) return;
+  part_->owned = std::move(owned);
+  engine_->restrict_to(
+      status.buckets_owned > 0 ? std::make_shared<const std::vector<bool>>(part_->owned) : nullptr);
+}
+
+// A neighbour's model holds nothing where segments never leave their node.
+void Trainer::Implementation::keep_local(std::span<float> values) {
+  const auto& segments = engine_->schema().segments();
+  const auto is_local = [](const Segment& segment) { return segment.kind == SegmentKind::local; };
+  if (std::ranges::none_of(segments, is_local)) return;
+  std::vector<float> own(values.size());
+  engine_->copy_model(own);
+  for (const Segment& segment : segments)
+    if (is_local(segment) &&
+        kernels().all_finite(std::span<const float>(own).subspan(segment.offset, segment.size)))
+      std::ranges::copy(std::span(own).subspan(segment.offset, segment.size),
+                        values.begin() + static_cast<std::ptrdiff_t>(segment.offset));
+}
+
+void Trainer::Implementation::one_step() {
+  const auto began = WallClock::now();
+  if (part_ && std::exchange(part_->catch_up, false))
+    data_position_ = std::max(data_position_, cluster_samples());
+  const double rate = learning_rate();
+  const double loss = engine_->step(data_position_, rate, batch_);
+  loss_worst_ = std::max(loss_worst_, loss);
+  ++step_;
+  samples_ += batch_;
+  data_position_ = engine_->next_position(data_position_, batch_);
+  if (std::isfinite(loss))
+    loss_ = smoothed(loss_, loss, loss_smoothing, first_step_);
+  else
+    not_finite_ = true;
+  if (options_.min_step_ms > 0) {
+    const auto until = began + std::chrono::duration_cast<WallClock::duration>(
+                                   std::chrono::duration<double, std::milli>(options_.min_step_ms));
+    Lock lock(mutex_);
+    training_wakes_.wait_until(lock, until, [&] { return stop_training_; });
+  }
+  const double wall = std::chrono::duration<double>(WallClock::now() - began).count();
+  step_seconds_ = smoothed(step_seconds_, wall, step_seconds_smoothing, step_seconds_ == 0);
+  first_step_ = false;
+}
+
+void Trainer::Implementation::begin_snapshot() {
+  Snapshot& snapshot = loan_->snapshot.emplace();
+  engine_->begin_copy(loan_->buffer);
+  snapshot.step = step_;
+  snapshot.samples = samples_;
+  snapshot.loss = loss_;
+  snapshot.loss_worst = std::exchange(loss_worst_, 0.0);
+  snapshot.learning_rate = learning_rate();
+  snapshot.learning_rate_peak = learning_rate_peak(job_) * rate_scale_;
+  snapshot.step_seconds = step_seconds_;
+  snapshot.batch = batch_;
+  snapshot.job_batch = job_.batch;
+}
+
+void Trainer::Implementation::return_loan() {
+  Snapshot snapshot = std::move(*loan_->snapshot);
+  snapshot.model = std::move(loan_->buffer);
+  loan_.reset();
+  if (!kernels().all_finite(snapshot.model)) not_finite_ = true;
+  if (not_finite_) publish_status(TrainerState::not_finite);
+  snapshot.finite = !not_finite_;
+  if (callbacks_.on_snapshot) callbacks_.on_snapshot(std::move(snapshot));
+}
+
+// The loan's buffer may be read or written by the engine until then.
+void Trainer::Implementation::settle() {
+  try {
+    engine_->settle();
+  } catch (const std::exception&) {
+    failed_ = true;  // whoever asks for a checkpoint now hears of it
+  }
+}
+
+void Trainer::Implementation::fail(const std::exception& error) {
+  failed_ = true;
+  publish_status(TrainerState::failed);
+  if (!callbacks_.on_failure) return;
+  if (dynamic_cast<const DataError*>(&error) != nullptr)
+    callbacks_.on_failure(
+        Error{"bad-data",
+              std::string(error.what()) +
+                  "; put it right, then start gossipd again: it goes on from its checkpoint"});
+  else if (dynamic_cast<const OutOfMemory*>(&error) != nullptr)
+    callbacks_.on_failure(
+        Error{"device-failed",
+              "training on " + engine_->device() + " ran out of memory (batch of " +
+                  std::to_string(batch_) + "): " + error.what() +
+                  "; give this node a smaller batch (balance.enabled with balance.batch_max) or " +
+                  "another trainer.device, or the job a micro_batch under [training]; then restart "
+                  "gossipd, it goes on from its checkpoint"});
+  else
+    callbacks_.on_failure(
+        Error{"device-failed", "training on " + engine_->device() + " failed: " + error.what() +
+                                   "; put it right or choose another trainer.device, then restart "
+                                   "gossipd: it goes on from its checkpoint"});
+}
+
+void Trainer::Implementation::publish_status(TrainerState state) {
+  const double rate = learning_rate();
+  std::optional<DivisionStatus> division;
+  if (part_) division = part_->status;
+  const Lock lock(mutex_);
+  status_ = {state, step_, samples_, data_position_, loss_, rate, step_seconds_, division};
+}
+
+// ---- the face ----
+
+Trainer::Trainer(std::unique_ptr<Implementation> implementation)
+    : implementation_(std::move(implementation)) {}
+Trainer::~Trainer() = default;
+
+std::unique_ptr<Trainer> Trainer::with_engine(const Job& job, const TrainerOptions& options,
+                                              std::unique_ptr<Engine> engine) {
+  return std::unique_ptr<Trainer>(
+      new Trainer(std::make_unique<Implementation>(job, options, std::move(engine))));
+}
+
+const Schema& Trainer::schema() const { return implementation_->engine().schema(); }
+const Job& Trainer::job() const { return implementation_->job(); }
+std::string Trainer::device() const { return implementation_->engine().device(); }
+Samples Trainer::shard_samples() const { return implementation_->engine().shard_samples(); }
+void Trainer::copy_model(std::span<float> out) const { implementation_->engine().copy_model(out); }
+std::optional<Error> Trainer::restore(const Checkpoint& checkpoint) {
+  return implementation_->restore(checkpoint);
+}
+void Trainer::start(Callbacks callbacks, bool hold) {
+  implementation_->start(std::move(callbacks), hold);
+}
+void Trainer::stop() { implementation_->stop(); }
+void Trainer::give(Update update) { implementation_->give(std::move(update)); }
+void Trainer::recall() { implementation_->recall(); }
+void Trainer::set_others_samples(Samples samples) { implementation_->set_others_samples(samples); }
+void Trainer::set_division(std::vector<DivisionMember> members) {
+  implementation_->set_division(std::move(members));
+}
+void Trainer::set_budget(Samples samples) { implementation_->set_budget(samples); }
+void Trainer::raise_own_samples(Samples at_least) { implementation_->raise_own_samples(at_least); }
+void Trainer::request_evaluation() { implementation_->request_evaluation(); }
+void Trainer::write_checkpoint(CheckpointRequest request) {
+  implementation_->write_checkpoint(std::move(request));
+}
+TrainerStatus Trainer::status() const { return implementation_->status(); }
+
+}  // namespace gossipd

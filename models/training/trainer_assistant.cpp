@@ -1,0 +1,145 @@
+// The evaluation thread and the writing thread: how checkpoints are asked for, taken and written.
+#include "models/training/trainer_implementation.h"
+
+namespace gossipd {
+
+namespace {
+
+constexpr std::size_t checkpoint_requests_max = 16;
+
+}  // namespace
+
+// ---- any thread ----
+
+void Trainer::Implementation::write_checkpoint(CheckpointRequest request) {
+  SharedCheckpoint checkpoint;
+  std::optional<Error> refused;
+  {
+    const Lock lock(mutex_);
+    const bool evaluated = request.model == CheckpointRequest::Model::last_evaluated;
+    if (evaluated && !last_evaluated_) {
+      refused = Error{"not-evaluated",
+                      request.path.string() + ": not written: no model has been evaluated yet"};
+    } else if (inbox_.checkpoints.size() + to_write_.size() >= checkpoint_requests_max) {
+      refused = Error{"busy", request.path.string() +
+                                  ": not written: " + std::to_string(checkpoint_requests_max) +
+                                  " checkpoints are waiting already; is the disk that slow?"};
+    } else if (!running_) {
+      checkpoint = evaluated ? last_evaluated_ : capture();
+    } else if (evaluated) {
+      to_write_.emplace_back(std::move(request), last_evaluated_);
+      writing_wakes_.notify_all();
+      return;
+    } else {
+      inbox_.checkpoints.push_back(std::move(request));
+      training_wakes_.notify_all();
+      return;
+    }
+  }
+  if (!refused)
+    write(request, checkpoint);
+  else if (request.done)
+    request.done(*refused);
+}
+
+// ---- training thread ----
+
+void Trainer::Implementation::take_checkpoints(std::vector<CheckpointRequest> requests) {
+  if (requests.empty()) return;
+  SharedCheckpoint checkpoint;
+  try {
+    checkpoint = capture();
+  } catch (const std::exception& error) {
+    for (const CheckpointRequest& request : requests)
+      if (request.done)
+        request.done(Error{"device-failed", request.path.string() +
+                                                ": not written: the model cannot be read from " +
+                                                engine_->device() + ": " + error.what()});
+    if (!failed_) throw;
+    return;
+  }
+  const Lock lock(mutex_);
+  for (CheckpointRequest& request : requests)
+    to_write_.emplace_back(std::move(request), checkpoint);
+  writing_wakes_.notify_all();
+}
+
+Trainer::Implementation::SharedCheckpoint Trainer::Implementation::capture() {
+  auto out = std::make_shared<Checkpoint>();
+  out->model.resize(engine_->schema().floats());
+  engine_->copy_model(out->model);
+  out->optimizer = engine_->optimizer_state();
+  out->step = step_;
+  out->samples = samples_;
+  out->others_samples = others_samples_.load();
+  out->data_position = data_position_;
+  out->shard_index = options_.shard_index;
+  out->shard_count = options_.shard_count;
+  out->loss = loss_;
+  out->job = job_.hash();
+  out->metadata["job_name"] = job_.name;
+  return out;
+}
+
+// ---- evaluation thread ----
+
+void Trainer::Implementation::assist() {
+  engine_->prepare_thread(options_.nice);
+  while (true) {
+    SharedCheckpoint evaluating;
+    bool asked_for = false;
+    {
+      Lock lock(mutex_);
+      evaluation_wakes_.wait(lock, [&] { return stop_evaluation_ || to_evaluate_; });
+      if (!to_evaluate_) return;  // stopped
+      evaluating = std::exchange(to_evaluate_, nullptr);
+      asked_for = std::exchange(to_evaluate_asked_for_, false);
+    }
+    evaluate(std::move(evaluating), asked_for);
+  }
+}
+
+void Trainer::Implementation::evaluate(SharedCheckpoint checkpoint, bool asked_for) {
+  const auto began = WallClock::now();
+  std::optional<Figures> figures;
+  try {
+    figures = engine_->evaluate(checkpoint->model, cancel_evaluation_);
+  } catch (const std::exception& error) {
+    if (callbacks_.on_failure)
+      callbacks_.on_failure(Error{
+          "evaluation-failed", "evaluating on " + engine_->device() + " failed: " + error.what()});
+    return;
+  }
+  if (!figures) return;
+  Evaluation out{*figures, checkpoint->step, checkpoint->samples + checkpoint->others_samples,
+                 std::chrono::duration<double>(WallClock::now() - began).count(), asked_for};
+  {
+    const Lock lock(mutex_);
+    last_evaluated_ = std::move(checkpoint);
+  }
+  if (callbacks_.on_evaluation) callbacks_.on_evaluation(out);
+}
+
+// ---- writing thread ----
+
+void Trainer::Implementation::write_checkpoints() {
+  engine_->prepare_thread(options_.nice);
+  Lock lock(mutex_);
+  while (true) {
+    writing_wakes_.wait(lock, [&] { return stop_writing_ || !to_write_.empty(); });
+    if (to_write_.empty()) return;  // stopped, and nothing is left
+    const auto [request, checkpoint] = std::move(to_write_.front());
+    to_write_.pop_front();
+    lock.unlock();
+    write(request, checkpoint);
+    lock.lock();
+  }
+}
+
+void Trainer::Implementation::write(const CheckpointRequest& request, SharedCheckpoint checkpoint) {
+  auto written =
+      gossipd::write_checkpoint(request.path, engine_->schema(), *checkpoint, request.metadata);
+  if (request.done) request.done(std::move(written));
+}
+
+}  // namespace gossipd
