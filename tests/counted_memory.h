@@ -1,8 +1,8 @@
-// tests/counted_memory.h - host memory counted allocation by allocation, for a program of one
-// source file beside doctest's main.
+// tests/counted_memory.h - counts every allocation of host memory, for a program of one source file
+// beside doctest's main.
 //
-// Replaces operator new for the whole program, so not together with the sanitizers', and never in
-// two files.
+// Replaces operator new for the whole program, so it excludes the sanitizers' and may be in only
+// one file.
 #pragma once
 
 #include <atomic>

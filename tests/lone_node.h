@@ -1,9 +1,8 @@
-// tests/lone_node.h - one real Node and nobody else: a test plays its peers, its trainer and its
-// clock.
+// tests/lone_node.h - a single real Node; the test plays its peers, its trainer and its clock.
 //
-// The Node's effects are carried out as the daemon does it, but what it sends is kept for the test
-// to read. A bound of effects for each event stands for what a driver can take in. One owner;
-// everything happens at once, in the caller's time.
+// Carries out the Node's effects as the daemon does, but keeps what it sends for the test to read.
+// A bound on the effects of an event stands for a driver's capacity. One owner; everything happens
+// at once, in the caller's time.
 #pragma once
 
 #include <algorithm>
@@ -46,7 +45,7 @@ class LoneNode {
     settle();
   }
 
-  // The job is known from the start; without a model it has to come from a peer.
+  // Knows the job from the start; without a model it must get one from a peer.
   void prepare(const Schema& schema, const std::string& document, JobHash job, Samples budget,
                bool has_model) {
     node_.on_job(document, job, budget, now_);
@@ -86,7 +85,7 @@ class LoneNode {
     node_.on_time(now_);
     settle();
   }
-  // The trainer makes a step and gives its parameters, if it has the buffer for them.
+  // Makes a trainer's step and hands over the parameters, if the trainer has the buffer.
   void train(float pull, bool finite) {
     if (!update_) return;
     Update update = *std::exchange(update_, std::nullopt);
@@ -108,7 +107,7 @@ class LoneNode {
     settle();
   }
 
-  // Carries out what an event has caused, until nothing is left to do.
+  // Carries out an event's effects until none are left.
   void settle() {
     std::size_t effects = 0;
     sent_bytes_ = 0;
@@ -134,14 +133,14 @@ class LoneNode {
   [[nodiscard]] std::size_t reads_waiting() const { return reads_.size(); }
   bool job_arrived = false;    // from a peer
   bool restart_asked = false;  // the id is another process's
-  bool holds_reads = false;    // of the disk, which is slow
+  bool holds_reads = false;    // of the slow disk
   void read_all() {
     for (const FileReadEffect& read : std::exchange(reads_, {})) {
       node_.on_file_read(read.session, read.file, read.offset, Bytes(read.bytes, std::byte{7}));
       settle();
     }
   }
-  // The first link; nothing if there is none.
+  // The first link, if there is one.
   [[nodiscard]] std::optional<LinkView> link() const {
     const NodeView view = node_.view(now_);
     return view.links.empty() ? std::nullopt : std::optional(view.links.front());

@@ -1,5 +1,5 @@
-// Preloaded into gossipd: steps its wall clock by what CLOCK_STEP_FILE, a file of one int64, holds
-// in seconds. Steady clocks are the machine's.
+// Preloaded into gossipd: steps its wall clock by the seconds in CLOCK_STEP_FILE, a file of one
+// int64. Steady clocks stay the machine's.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>

@@ -1,10 +1,9 @@
-// tests/e2e/slow_disk_preload.cpp - a disk that takes its time, for one process: LD_PRELOAD this
-// library.
+// tests/e2e/slow_disk_preload.cpp - a slow disk for one process, by LD_PRELOAD.
 //
 // Every fsync() and fdatasync() first waits as long as the file named by SLOW_DISK_CONTROL says: a
-// number of seconds, or `stuck` for as long as it says so. The file is read again all the time, so
-// a test slows a disk down and frees it while the process runs. A call by the process's first
-// thread, which in gossipd is the protocol's, leaves a byte in the file NAME.first-thread.
+// number of seconds, or `stuck` for as long as it says so. The file is reread continually, so a
+// test can slow down and free the disk of a running process. A call by the process's first thread,
+// gossipd's protocol thread, leaves a byte in the file NAME.first-thread.
 #include <fcntl.h>
 #include <time.h>
 #include <unistd.h>

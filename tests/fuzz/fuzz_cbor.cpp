@@ -1,5 +1,5 @@
-// Any bytes as CBOR that is walked before it is parsed: what passes, the parser takes as well, and
-// nothing of it is beyond the bounds.
+// Any bytes as CBOR that is walked before parsing: what passes, the parser accepts, and it is
+// within the bounds.
 #include <nlohmann/json.hpp>
 
 #include "core/base/result.h"

@@ -10,7 +10,7 @@ using namespace gossipd;
 
 namespace {
 
-// Small ones are met by small inputs, and by the real ones so is their size.
+// Small inputs reach small limits, and large ones the real limits.
 constexpr FrameLimits small{
     .control_bytes_max = 256, .bulk_bytes_max = 1024, .chunk_bytes_max = 128},
     real;
@@ -41,8 +41,8 @@ Outcome decode(std::span<const std::byte> stream, const FrameLimits& limits,
 
 }  // namespace
 
-// Checksums keep a fuzzer out, so the input describes frames: a first byte below 4 asks for a well
-// made header of that kind, anything else is taken as it is. The highest bit of the input chooses
+// Checksums would stop a fuzzer, so the input describes frames: a first byte below 4 requests a
+// valid header of that kind, anything else is used unchanged. The highest bit of the input chooses
 // the limits, and the unit of lengths.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   std::span<const std::byte> input(reinterpret_cast<const std::byte*>(data), size);

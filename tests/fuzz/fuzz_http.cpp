@@ -1,5 +1,5 @@
-// What is ours of a request after Beast has parsed it: the target, the guard (token, Host, Origin)
-// and the router. The input's lines are the target, the method, and headers as `name: value`.
+// Our part of a request after Beast has parsed it: the target, the guard (token, Host, Origin) and
+// the router. The input's lines are the target, the method, and headers as `name: value`.
 #include <cstdint>
 #include <sstream>
 

@@ -1,5 +1,5 @@
-// Any text as the one line of a cluster's key: an error that does not show the secret, or a key
-// that is written again as the same.
+// Any text as the line of a cluster's key: an error that does not show the secret, or a key that is
+// written back unchanged.
 #include <cstdint>
 
 #include "net/peer/cluster_key.h"

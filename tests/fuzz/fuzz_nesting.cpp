@@ -1,5 +1,5 @@
-// Any text as JSON and as TOML whose nesting is looked at before it is parsed: the parser finds the
-// same of JSON that is well formed.
+// Any text as JSON and TOML whose nesting is checked before parsing: for well-formed JSON the
+// parser finds the same nesting.
 #include <nlohmann/json.hpp>
 
 #include "core/base/nesting.h"
@@ -52,7 +52,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   Levels found;
   const bool well_formed = json::sax_parse(text, &found);
   const bool deeper = json_nests_deeper(text, levels);
-  // it takes that for the end
+  // the parser takes it for the end
   const bool parser_saw_all = text.find('\0') == std::string_view::npos;
   if (well_formed && parser_saw_all)
     GOSSIPD_ASSERT(deeper == (found.most > levels));

@@ -1,7 +1,7 @@
-// A real Node and peers that say anything in any order, interleaved with time, snapshots, the
-// operator and a slow disk: nothing crashes it, its invariants hold after every step, and what one
-// message makes it do and keep is bounded (tests/lone_node.h). The input is a script
-// (session_script.h), so that most of it gets through the handshake.
+// A real Node and peers that send anything in any order, interleaved with time, snapshots, the
+// operator and a slow disk: nothing crashes it, its invariants hold after every step, and its
+// reaction to one message is bounded (tests/lone_node.h). The input is a script (session_script.h),
+// so most of it passes the handshake.
 #include <array>
 #include <bit>
 #include <cmath>
@@ -26,7 +26,7 @@ constexpr std::size_t steps_max = 600;  // of one input
 constexpr std::size_t sessions_of_peer_max = 64;
 constexpr std::size_t refused_file_bytes = 1000;
 
-// Numbers at which something could go wrong.
+// Numbers at boundaries.
 constexpr std::uint64_t numbers[] = {0,
                                      1,
                                      2,
@@ -85,13 +85,13 @@ class Input {
   std::span<const std::byte> in_;
 };
 
-// What the peer remembers of its half of the conversation.
+// The peer's half of the exchange.
 struct Peer {
   NodeId id{};
   SessionId session{};
   std::size_t sessions = 0;
   std::optional<Ready> ready_of_node;
-  std::uint32_t turn = 0;  // the last that was ended, by either end
+  std::uint32_t turn = 0;  // the last turn ended by either end
   std::array<Version, 4> said{};
   Lane last_lane{};
   Bytes last_said;
@@ -146,7 +146,7 @@ class Script {
   }
   void say(const Control& message) { say(Lane::control, encode_control(message)); }
 
-  // Who reads what the node says knows whose turn it is.
+  // A reader of the node's messages knows whose turn it is.
   void listen() {
     for (LoneNode::Sent& sent : node_.take_sent()) {
       for (Peer& peer : peers_) {
@@ -364,7 +364,7 @@ class Script {
     say(lane, message);
   }
 
-  // One record: block and kind in a byte, then how its content is made.
+  // One record: block and kind in a byte, then the recipe for its content.
   void append_record(Bytes& message) {
     const std::uint8_t what = in_.u8();
     const std::uint32_t block = what % 4;  // the fourth is not in the schema

@@ -1,6 +1,6 @@
 // Any bytes as a node's state on its disk: refused with a reason, or a state that is written and
-// read the same again. By an even first byte the rest is only the state, and gets the checksum that
-// it needs to be looked at.
+// read the same again. After an even first byte the rest is only the state and gets a valid
+// checksum.
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 

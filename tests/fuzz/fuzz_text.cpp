@@ -1,5 +1,5 @@
-// Any text as what users and peers write in a line: endpoints, ids, codecs, settings of every kind.
-// Refused with words, or taken and written the same again. The first byte chooses which.
+// Any text as a line from users and peers: endpoints, ids, codecs, settings of every kind. It is
+// refused with a message, or accepted and written back unchanged. The first byte chooses the kind.
 #include <cmath>
 #include <string>
 

@@ -1,5 +1,5 @@
-// A peer that says anything, as turns and replica states, over reconnects: nothing it says may
-// crash the link, break its invariants, or change a replica by a message that was refused.
+// A peer that sends any turns and replica states, over reconnects, must not crash the link, break
+// its invariants, or change a replica by a refused message.
 #include <cmath>
 #include <cstring>
 
@@ -55,14 +55,14 @@ class FuzzedNode {
   }
 
   void refused_changes_nothing(const auto& act) {
-    static std::vector<float> before, after;  // kept: to fill new ones took most of the time
+    static std::vector<float> before, after;  // kept, since filling new ones took most of the time
     const std::size_t held_before = held(before);
     if (!act()) return;
     GOSSIPD_ASSERT(held(after) == held_before &&
                    std::memcmp(before.data(), after.data(), held_before * sizeof(float)) == 0);
   }
 
-  // The blocks of the peer's model that are held, one after the other; how many floats that is.
+  // The blocks held of the peer's model, one after the other; returns the number of floats.
   [[nodiscard]] std::size_t held(std::vector<float>& out) const {
     out.resize(schema_.floats());
     std::size_t floats = 0;

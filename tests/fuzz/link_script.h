@@ -1,9 +1,10 @@
-// tests/fuzz/link_script.h - what the fuzz target of turns and the maker of its seeds agree on.
+// tests/fuzz/link_script.h - the input format shared by the fuzz target of turns and the maker of
+// its seeds.
 //
-// An input is a byte whose lowest bit chooses the protocol (with hashes of whole blocks a changed
-// one would never be taken, without them it is), then a script: pieces of {u16 length, bytes}, of
-// which the length rest_of_script means all that follows. A piece is a message from the peer,
-// except that the single byte `reconnect` stands for a lost and regained connection.
+// An input is a byte whose lowest bit chooses the protocol (without hashes of whole blocks, a
+// changed one is accepted), then a script: pieces of {u16 length, bytes}, where the length
+// rest_of_script means everything that follows. A piece is a message from the peer; the single byte
+// `reconnect` stands for a lost and restored connection.
 #pragma once
 
 #include "core/exchange/link.h"
@@ -34,7 +35,7 @@ inline void describe_ready(const Link& link, std::uint64_t nonce, Ready& ready) 
   link.describe(ready);
 }
 
-// Speaks the whole turn that `link` has; the messages are left in the link.
+// Speaks the whole turn of `link`; the messages stay in the link.
 inline void speak_turn(Link& link, const Schema& schema, const ExchangePolicy& policy,
                        std::span<const float> model, Codec codec, Instant now) {
   std::vector<float> update(schema.floats());

@@ -1,9 +1,10 @@
-// Writes the first inputs of every fuzz target, by our own writers, so that they never grow stale:
+// Writes the first inputs of every fuzz target with our own encoders, so that they never become
+// outdated:
 //
 //     make_seeds DIRECTORY JOB.toml CORPUS     writes DIRECTORY/<target>/<name>
 //
-// and DIRECTORY/<target>.inputs: these and what lies in CORPUS/<target>, in one order on every
-// machine, as -seed_inputs=@FILE reads them.
+// and DIRECTORY/<target>.inputs: these and CORPUS/<target>, in the same order on every machine, as
+// -seed_inputs=@FILE reads them.
 #include <png.h>
 #include <turbojpeg.h>
 
@@ -99,7 +100,7 @@ void append_piece(Bytes& script, std::span<const std::byte> message) {
   script.insert(script.end(), message.begin(), message.end());
 }
 
-// As large as a message may be, which takes another way through allocators and bounds.
+// The largest messages, which take other paths through allocators and bounds.
 void largest_control_seeds() {
   const MemberRecord record{.id = NodeId{7},
                             .name = std::string(name_bytes_max, 'n'),
@@ -178,7 +179,7 @@ class Steps {
     for (const int value : arguments) bytes_ += static_cast<char>(value);
     return *this;
   }
-  // A turn that says something of every block, and a step of the node's trainer, which answers.
+  // A turn about every block, and a step of the node's trainer, which answers.
   Steps& exchange(int codec) {
     (*this)(SessionStep::turn, {turn_last, 3});
     for (const int block : {0, 1, 2})
@@ -233,7 +234,7 @@ void session_seeds() {
   write("session", "four", four.bytes());
 }
 
-// What the peer says in a real conversation: keyframes, deltas, a reconnect, more deltas.
+// The peer's part of a real exchange: keyframes, deltas, a reconnect, more deltas.
 Bytes turn_script(Codec codec, std::byte first) {
   const Schema schema = script_schema();
   const ExchangePolicy policy;
@@ -290,7 +291,7 @@ void turn_seeds() {
     for (const unsigned char first : {0, 1})
       write("turn", std::string(name) + "-" + std::to_string(first),
             turn_script(*parse_codec(name), std::byte{first}));
-  // A message of the largest size, in which one record is said over and over.
+  // A message of the largest size that repeats one record.
   Bytes script{std::byte{1}, std::byte{0xff}, std::byte{0xff}};
   Bytes record(turn_record_bytes + 4 * script_schema().blocks()[1].size);
   write_turn_record(std::span(record).first<turn_record_bytes>(),
@@ -351,7 +352,7 @@ void idx_seeds() {
   write("idx", "images",
         std::string("\0\0\x08\x03\0\0\0\x02\0\0\0\x02\0\0\0\x02", 16) + "abcdefgh");
   write("idx", "short", std::string("\0\0\x08\x02\xff\xff\xff\xff\0\0\0\x02", 12));
-  // gzip of the three labels above, so that the fuzzer finds its way through the checksum.
+  // gzip of the three labels above, so that the fuzzer passes the checksum.
   write("idx", "labels.gz",
         std::string("\x1f\x8b\x08\x00\x00\x00\x00\x00\x02\x03\x63\x60\xe0\x60\x64\x60\x60\x60\x66"
                     "\x64\x62\x06\x00"
@@ -396,7 +397,7 @@ void cifar_seeds() {
   }
 }
 
-// Three samples of two inputs; the first byte says what the target reads them as.
+// Three samples of two inputs; the first byte chooses how the target reads them.
 void tensors_seeds() {
   const auto file = [](TensorType inputs, TensorType targets,
                        std::vector<std::int64_t> target_shape) {

@@ -1,8 +1,8 @@
-// tests/fuzz/session_script.h - what the fuzz target of whole sessions and the maker of its seeds
-// agree on.
+// tests/fuzz/session_script.h - the input format shared by the fuzz target of whole sessions and
+// the maker of its seeds.
 //
-// An input is two bytes that choose the node (SessionStart), then steps: a Step and what it takes.
-// Numbers are little-endian; where an input ends within a step, zeros follow.
+// An input is two bytes that choose the node (SessionStart), then steps: a Step and its arguments.
+// Numbers are little-endian; an input that ends within a step continues with zeros.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,15 @@
 namespace gossipd {
 
 enum class SessionStep : std::uint8_t {
-  select,        // u8 peer: the steps after it are about that peer's session
+  select,        // u8 peer: selects the session for the next steps
   dial_in,       // u8: the peer opens a session (bit 0: the node has dialled) …
-  hello,         // u8 what is odd about it (HelloOddity) …
+  hello,         // u8: its oddity (HelloOddity) …
   ready,         // u8: bits ReadyBits …
   link_up,       // … all three of them, with nothing odd
   cut,           // the session is lost
-  control,       // u8 kind, then fields: a message made up of them
+  control,       // u8 kind, then the fields of a message
   control_raw,   // u16 length, bytes
-  control_fill,  // u8 byte, u16 length - 1: that often
+  control_fill,  // u8 byte, u16 length - 1: repeated
   bulk_raw,      // u16 length, bytes
   bulk_fill,     // u8 byte, u8 length / 4096
   // u8 bits TurnBits, u8 records, then for each u8 block and kind …: the next turn, or more of it
@@ -26,12 +26,12 @@ enum class SessionStep : std::uint8_t {
   replica,  // u8: a replica state, of what the peer has heard (bit 0: with a wrong hash)
   piece,    // u8 offset, u8 length: of a file
   time,     // u8 exponent: 2^e ms pass, at most an hour
-  // u8: the trainer gives its parameters (bits 0-5: how far it went; bit 7: not finite)
+  // u8: the trainer gives its parameters (bits 0-5: distance moved; bit 7: not finite)
   train,
-  op,         // u8 which: what the operator can do
-  disk,       // u8: bit 0: reads of the disk wait; else they are answered
-  repeat,     // u8 count: the last message of this peer once more, so often
-  say_again,  // the node's last message, sent back to it
+  op,         // u8: an operator's command
+  disk,       // u8: bit 0: disk reads wait; otherwise answered
+  repeat,     // u8 count: repeats this peer's last message
+  say_again,  // sends the node's last message back
   count_
 };
 

@@ -1,6 +1,6 @@
-// tests/sim/event_queue.h - what happens next in virtual time.
+// tests/sim/event_queue.h - the future events in virtual time.
 //
-// Events of one instant run in the order they were added, so a run is the same every time.
+// Events of one instant run in the order they were added, so every run is the same.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ class EventQueue {
   // Runs the next event if it is not later than `end`.
   bool step(Instant end) {
     if (events_.empty() || events_.top().at > end) return false;
-    // top() is const, and the event leaves at once
+    // top() is const, but the event leaves at once
     const Event event = std::move(const_cast<Event&>(events_.top()));
     events_.pop();
     now_ = event.at;

@@ -1,9 +1,8 @@
-// membership-scale: what membership costs and how fast it tells, for N virtual members of the real
-// core.
+// membership-scale: the cost and speed of membership, for N virtual members of the real core.
 //
-// Members step a toy trainer once a second (so their stats change all the time) and exchange no
-// models: every byte that is counted is membership's (bytes of messages at the sender, below TLS
-// and TCP headers). Deterministic.
+// Members step a toy trainer once a second, so their stats keep changing, and exchange no models:
+// all bytes counted are membership's (bytes of messages at the sender, without TLS and TCP
+// headers). Deterministic.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -17,7 +16,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-constexpr std::size_t known_by_each = 64;  // of an overlay that is measured alone
+constexpr std::size_t known_by_each = 64;  // in an overlay measured by itself
 
 nlohmann::json to_json(const ScaleCluster::Overlay& overlay) {
   return {{"links_min", overlay.links_min},
@@ -26,8 +25,7 @@ nlohmann::json to_json(const ScaleCluster::Overlay& overlay) {
           {"connected", overlay.connected}};
 }
 
-// Links alone, of members that know a few others each, before and after a tenth of them is gone at
-// once.
+// Only links, of members that know a few others each, before and after a tenth of them vanishes.
 nlohmann::json measure_overlay(std::size_t members) {
   ScaleCluster cluster(members, known_by_each);
   cluster.run_for(20s);

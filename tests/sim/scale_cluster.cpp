@@ -21,7 +21,7 @@ ScaleCluster::ScaleCluster(std::size_t members, std::size_t known_max)
     : known_max_(known_max), cluster_(tiny_schema()) {
   cluster_.watch(*this);
   cluster_.keep_no_logs();
-  // The disks of all would be members times members records; nobody restarts here.
+  // No disks: they would hold members times members records, and no node restarts.
   Hooks hooks;
   hooks.write = [](std::size_t, const NodeState&, NodeState& written) { written.members = {}; };
   cluster_.set_hooks(std::move(hooks));
@@ -41,7 +41,7 @@ NodeOptions ScaleCluster::options(std::size_t seed) const {
   return options;
 }
 
-// Looked at once a second: a look at all that all know is dear.
+// Checks once a second, since comparing everything is expensive.
 Duration ScaleCluster::until(const std::function<bool()>& condition, Duration most) {
   const Instant begin = cluster_.now();
   while (!condition() && cluster_.now() - begin < most) cluster_.run_for(1s);

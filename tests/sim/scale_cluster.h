@@ -1,4 +1,4 @@
-// tests/sim/scale_cluster.h - many members without models, to measure what membership does.
+// tests/sim/scale_cluster.h - many members without models, to measure membership.
 //
 // Durations are virtual; the default protocol period (membership.tick, membership.ping) is one
 // second, so seconds are periods.
@@ -19,11 +19,11 @@ class ScaleCluster : private Watcher {
     bool connected = false;
   };
 
-  // Every member joins through one that was there before, fifty a second.
+  // Members join through earlier ones, fifty per second.
   explicit ScaleCluster(std::size_t members, std::size_t known_max = members_max);
 
   void run_for(Duration length) { cluster_.run_for(length); }
-  // How long it took, or `limit`.
+  // The time it took, or `limit`.
   Duration until_all_know(std::size_t members, Duration limit);
   Traffic traffic_during(Duration length);
   [[nodiscard]] Overlay overlay() const;
@@ -33,14 +33,14 @@ class ScaleCluster : private Watcher {
     double estimate_off_most = 0;  // share, either way
   };
   [[nodiscard]] Counted counted();
-  // seconds by which what members know of each other's samples is old
+  // age in seconds of what members know of each other's samples
   [[nodiscard]] double figures_age_mean();
-  Duration join_one();              // until everybody knows it
-  void crash(std::size_t members);  // at once, without a word
-  Duration crash_one();             // power is lost: until everybody holds it to have failed
-  // Half of the members, drawn anew each time, stand still for 1 to 3 s, again and again.
+  Duration join_one();              // until all know it
+  void crash(std::size_t members);  // at once, silently
+  Duration crash_one();             // by power loss; until all consider it failed
+  // Repeatedly freezes a new random half of the members for 1 to 3 s.
   void saturate(Duration length);
-  // said of members that lived
+  // claimed of live members
   [[nodiscard]] std::size_t false_failures() const { return false_failures_; }
   [[nodiscard]] VirtualCluster& cluster() { return cluster_; }
 

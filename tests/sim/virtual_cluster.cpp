@@ -81,7 +81,7 @@ void VirtualCluster::start(std::size_t i, bool has_model) {
 void VirtualCluster::kill(std::size_t i, Death death) {
   Host& host = *nodes_[i];
   ++host.life;
-  // A write that was under way has reached the disk, or not.
+  // A pending write may or may not have reached the disk.
   if (host.writing && !host.disk_stuck && host.writes % 2 == 0) put_on_disk(i, *host.writing);
   host.writing.reset();
   host.waiting.reset();
@@ -132,7 +132,7 @@ void VirtualCluster::write_checkpoint(std::size_t i) {
     host.disk.checkpoint = Checkpoint{host.parameters, host.step, host.samples};
 }
 
-// As the daemon does: what could not be written is tried again.
+// Retries a failed write, as the daemon does.
 void VirtualCluster::write_final(std::size_t i) {
   Host& host = *nodes_[i];
   if (host.disk_fails || host.disk_stuck)
@@ -292,7 +292,7 @@ bool VirtualCluster::carry_out(std::size_t i, Effect& effect) {
   return true;
 }
 
-// What the daemon's disk writer does: one write at a time, and of what waits the newest.
+// Like the daemon's disk writer: one write at a time, then the newest waiting one.
 void VirtualCluster::persist(std::size_t i, NodeState state) {
   Host& host = *nodes_[i];
   if (hooks_.says_written && hooks_.says_written(i)) host.node->on_persisted(state, local(i));
@@ -345,7 +345,7 @@ void VirtualCluster::send(std::size_t i, const SendEffect& effect) {
   ++messages_;
   bytes_ += effect.message->size();
   if (cut_after_ != 0 && messages_ >= cut_after_) {
-    cut_after_ = 0;  // this message and everything still under way is lost
+    cut_after_ = 0;  // this message and everything in transit is lost
     return network_.reset_all();
   }
   if (watcher_ != nullptr) watcher_->sending(i, *to, effect.session, effect.lane, *effect.message);
@@ -463,7 +463,7 @@ void VirtualCluster::bulk_sent(std::size_t i, SessionId id, std::size_t bytes) {
   for_host(i, now(), [this, i, id, bytes](Host& h) { h.node->on_bulk_sent(id, bytes, local(i)); });
 }
 
-// Both ends of a link that nobody is speaking on, and on whose way nothing is, hold the same bits.
+// Both ends of a silent link with nothing in transit hold the same bits.
 void VirtualCluster::check(std::size_t a, std::size_t b, SessionId at_a) {
   if (replicas_unchecked_ || !network_.is_quiet(a, at_a) || frozen(a) || frozen(b)) return;
   if (nodes_[a]->node->has_work() || nodes_[b]->node->has_work()) return;

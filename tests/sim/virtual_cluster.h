@@ -1,12 +1,11 @@
 // tests/sim/virtual_cluster.h - several real Nodes in one process, in virtual time, without
 // sockets.
 //
-// The driver that the daemon is over TCP, this is over a list of future events: sessions by a
-// VirtualNetwork, a disk, a clock of its own for every host, and a trainer that makes a step every
-// `step_time` by a function of the test's choice. Deterministic: same calls, same run. After every
-// event the invariants of the node concerned are checked, and after every delta that the replicas
-// on both ends of its link agree bit for bit; what does not hold is thrown as a Violation. A
-// Watcher sees everything; Hooks plant the mistakes that a driver could make.
+// Drives Nodes by a list of future events, as the daemon does over TCP: a VirtualNetwork for
+// sessions, a disk and a clock for every host, and a trainer that makes a step every `step_time` by
+// the test's function. Deterministic: same calls, same run. Checks the node's invariants after
+// every event, and after every delta that the replicas on both ends of its link agree bit for bit;
+// a failure is thrown as a Violation. A Watcher sees everything; Hooks plant a driver's mistakes.
 #pragma once
 
 #include <functional>
@@ -25,7 +24,7 @@ struct Violation : std::runtime_error {
       : std::runtime_error(by + ": " + text), checker(std::move(by)) {}
   std::string checker;
 };
-// `text` is only made when it does not.
+// `text` is only called when it does not hold.
 #define GOSSIPD_SIM_REQUIRE(holds, checker, text) \
   ((holds) ? static_cast<void>(0) : throw ::gossipd::sim::Violation(checker, text))
 
@@ -36,7 +35,7 @@ struct NodeOptions {
   ExchangePolicy exchange;
   MembershipPolicy membership;
   Samples budget = 0;  // of the job, when this node founds the cluster
-  // the trainer makes no step beyond it, by what it has been told of the others; 0: it asks nobody
+  // the trainer makes no step beyond it, by its knowledge of the others; 0: no limit
   Samples trainer_budget = 0;
   std::uint32_t batch = 32;    // of the job
   Duration time_per_sample{};  // a step takes step_time + batch · time_per_sample
@@ -47,14 +46,14 @@ struct NodeOptions {
   Duration timer_slack{};   // its timers are late by up to this
 };
 
-// What a trainer writes to disk.
+// A trainer's checkpoint.
 struct Checkpoint {
   std::vector<float> parameters;  // empty: there is none
   Step step = 0;
   Samples samples = 0;
 };
 
-// What a host has on its disk when its process starts.
+// A host's disk when its process starts.
 struct Disk {
   NodeState state;
   Instant written{};  // the state
@@ -62,13 +61,12 @@ struct Disk {
   std::vector<float> final_model;  // `final.safetensors`; empty: there is none
 };
 
-// Sees what passes between a node and its driver. All calls are between two events of that node.
+// Observes everything between a node and its driver. All calls are between two events of that node.
 struct Watcher {
   virtual ~Watcher() = default;
   virtual void started(std::size_t, const NodeState& /*disk, before the node began*/) {}
   virtual void persisted(std::size_t, const NodeState& /*before*/, const NodeState& /*after*/) {}
-  // It starts again under another id, and what it has trained on since it gave the old one up
-  // counts there.
+  // It restarts under another id; what it has trained on since it gave up the old one counts there.
   virtual void took_new_id(std::size_t, Samples /*carried over*/) {}
   virtual void sending(std::size_t /*from*/, std::size_t /*to*/, SessionId, Lane, const Bytes&) {}
   virtual void before_message(std::size_t /*from*/, std::size_t /*to*/, Lane, const Bytes&) {}
@@ -79,7 +77,7 @@ struct Watcher {
   virtual void after_event(std::size_t) {}
 };
 
-// Each may change what it is given; empty ones change nothing.
+// Each may change its argument; empty hooks change nothing.
 struct Hooks {
   // before they are carried out
   std::function<void(std::size_t, std::vector<Effect>&)> effects;
@@ -89,14 +87,14 @@ struct Hooks {
   // what a starting process reads
   std::function<void(std::size_t, Disk&)> boot;
   std::function<void(std::size_t, Snapshot&)> snapshot;
-  std::function<bool(std::size_t)> final_model;  // false: it is said to be written and is not
+  std::function<bool(std::size_t)> final_model;  // false: reported as written, but not
   std::function<void(std::size_t, std::span<float>, const Update&)> applied;  // after an update
   std::function<bool(std::size_t from, std::size_t to, Lane, Bytes&)> wire;   // false: drop
-  // false: nobody says that bulk has been sent
+  // false: sent bulk is not reported
   std::function<bool(std::size_t)> acknowledge;
 };
 
-// A host that is no gossipd: what it says, a test decides.
+// A host that is not a gossipd; a test decides what it sends.
 struct Stranger {
   virtual ~Stranger() = default;
   virtual void opened(SessionId) {}
@@ -118,10 +116,9 @@ class VirtualCluster : private VirtualNetwork::Handler {
   std::size_t add_off(NodeOptions options);  // until power_on()
   void power_on(std::size_t node);
   std::size_t add_stranger(Stranger&);
-  enum class Death { killed, power_lost };                   // the second one's kernel tells nobody
+  enum class Death { killed, power_lost };  // after power_lost no kernel closes the sessions
   void kill(std::size_t node, Death death = Death::killed);  // no goodbye; its sessions break
-  // The same before the node's effect number `effects` from now on is carried out; 0: before the
-  // next that is to be persisted.
+  // The same, before the node's effect number `effects` from now on; 0: before the next write.
   void kill_at_effect(std::size_t node, std::uint64_t effects, Death death);
   [[nodiscard]] bool is_to_die(std::size_t node) const {
     return nodes_[node]->dies_at_effect.has_value();
@@ -131,19 +128,19 @@ class VirtualCluster : private VirtualNetwork::Handler {
   void restart(std::size_t node, bool keep_model = true);
   // as a daemon does: the model from the checkpoint, or from a neighbour
   void start_from_disk(std::size_t node);
-  void freeze(std::size_t node, Duration length);  // SIGSTOP: nothing is received, sent or done
+  void freeze(std::size_t node, Duration length);  // SIGSTOP: no receiving, sending or acting
   void jump_clock(std::size_t node, Duration forward) {
     nodes_[node]->options.clock_offset += forward;
   }
   void fail_disk(std::size_t node, bool fails) { nodes_[node]->disk_fails = fails; }
-  // A state is on disk so long after its writing began; the newest of those that wait meanwhile is
-  // next. 0: at once.
+  // A state is on disk this long after its writing began; then the newest waiting one is next. 0:
+  // at once.
   void slow_disk(std::size_t node, Duration takes) { nodes_[node]->disk_takes = takes; }
-  // Stuck: no write ends until it is not. Who dies meanwhile finds the state before on its disk.
+  // Stuck: no write ends. A process that dies meanwhile finds the earlier state on its disk.
   void stick_disk(std::size_t node, bool stuck);
   void write_checkpoint(std::size_t node);
-  // Largest distance of two final models of these nodes, over the largest norm, without local
-  // segments. None: one of them has none.
+  // Largest distance of two final models of these nodes, relative to the largest norm, without
+  // local segments; nullopt if one of them has none.
   [[nodiscard]] std::optional<double> final_distance(std::span<const std::size_t> nodes) const;
   // From now on dials of `node` to `to` come back to itself, or no longer.
   void reflect(std::size_t node, std::size_t to, bool reflected) {
@@ -159,10 +156,9 @@ class VirtualCluster : private VirtualNetwork::Handler {
     nodes_[node]->options.time_per_sample = time_per_sample;
   }
   void set_latency(Duration one_way) { network_.set_latency(one_way); }
-  // For models so large that hashing every replica after every message would be all that a test
-  // does.
+  // For models so large that hashing every replica after every message would dominate the test.
   void check_no_replicas() { replicas_unchecked_ = true; }
-  void keep_no_logs() { logs_unkept_ = true; }  // of many nodes they would fill the memory
+  void keep_no_logs() { logs_unkept_ = true; }  // with many nodes they would fill the memory
   void tamper(std::function<bool(std::size_t from, std::size_t to, Lane lane, Bytes& message)> f) {
     hooks_.wire = std::move(f);
     // until a fresh virtual cluster: what was spoiled is repaired later
@@ -170,13 +166,13 @@ class VirtualCluster : private VirtualNetwork::Handler {
   }  // false: drop
   void watch(Watcher& watcher) { watcher_ = &watcher; }
   void set_hooks(Hooks hooks) { hooks_ = std::move(hooks); }
-  // What an operator or a fault does to a node, as one event of it.
+  // An action of an operator or a fault, as one event of the node.
   void act(std::size_t node, const std::function<void(Node&, Instant local)>& action);
 
   void run_for(Duration length) {
     run_until([] { return false; }, length);
   }
-  // True when the condition came true within `limit`.
+  // True if the condition holds within `limit`.
   bool run_until(const std::function<bool()>& condition, Duration limit);
   // the next event, if there is one until then
   bool step(Instant end) { return events_.step(end); }
@@ -251,7 +247,7 @@ class VirtualCluster : private VirtualNetwork::Handler {
       return options.step_time + options.time_per_sample * batch;
     }
     bool stepping = false;
-    bool training = false;       // what the last update told the trainer
+    bool training = false;       // by the last update
     std::optional<Update> held;  // buffer with the trainer
     Step snapshot_due = 0;
     std::uint64_t life = 0;  // +1 at every kill: events of former lives are void

@@ -97,7 +97,7 @@ void VirtualNetwork::push(const SessionPtr& session, int from, Item item) {
   schedule(session, from);
 }
 
-// One event for the first of the items; order is kept by making the others wait for it.
+// One event for the first item; the others wait for it, which keeps the order.
 void VirtualNetwork::schedule(const SessionPtr& session, int from) {
   if (session->scheduled[from] || session->items[from].empty()) return;
   session->scheduled[from] = true;
@@ -116,13 +116,13 @@ void VirtualNetwork::arrive(const SessionPtr& session, int from) {
     items.front().arrives = handler_.frozen_until(receiver);
     return schedule(session, from);
   }
-  // it has overtaken the one that was waited for
+  // it has overtaken the awaited item
   if (items.front().arrives > events_.now()) return schedule(session, from);
   const Item item = std::move(items.front());
   items.pop_front();
   if (!session->open[to]) {
-    // A machine that is up answers a stranger's segment with a reset, behind what it has said
-    // before; one that is not answers nothing.
+    // A running machine answers an unknown segment with a reset, after its earlier messages; a dead
+    // one does not answer.
     const bool ends_already = std::any_of(session->items[to].begin(), session->items[to].end(),
                                           [](const Item& i) { return i.what == Item::What::end; });
     if (session->open[from] && !ends_already && (!session->silent[to] || handler_.is_up(receiver)))
@@ -161,7 +161,7 @@ void VirtualNetwork::close(std::size_t from, SessionId id, const std::string& re
   if (!found) return;
   end_here(*found.session, found.end);
   if (found.session->broken) return;
-  // What control has been sent goes out first; bulk that waits does not.
+  // Sends waiting control first; waiting bulk stays.
   std::erase_if(found.session->items[found.end], [this](const Item& item) {
     return item.lane == Lane::bulk && item.departs > events_.now();
   });

@@ -1,10 +1,10 @@
 // tests/sim/virtual_network.h - TCP as its users see it, between hosts in one process.
 //
-// A session is two ways of messages, each in order and without loss until the session ends. What
-// TCP does to its users is all here: latency, a narrow or held way (nothing arrives until it is
-// released; nothing is lost either), an end by reset with any prefix delivered and the last message
-// cut in the middle, an end that only one side hears of, a side that is gone without a word. Hosts
-// are numbered; what a host is, the Handler knows. Single owner, one thread.
+// A session is two directions of messages, each in order and without loss until the session ends.
+// It models TCP as its users see it: latency, a narrow or held direction (nothing arrives until
+// release, and nothing is lost), an end by reset with any prefix delivered and the last message cut
+// in the middle, an end that only one side notices, a side that vanishes silently. Hosts are
+// numbered; the Handler knows them. Single owner, one thread.
 #pragma once
 
 #include <deque>
@@ -41,7 +41,7 @@ class VirtualNetwork {
   // From one host to another.
   struct Way {
     Duration latency = std::chrono::milliseconds(1);
-    Duration jitter{};       // up to so much more, drawn for each message
+    Duration jitter{};       // up to this much more, drawn for each message
     double bytes_per_s = 0;  // 0: no limit
     bool held = false;
   };
@@ -63,24 +63,23 @@ class VirtualNetwork {
   void heal();                                     // every way is as it was made
 
   void dial(std::size_t from, std::size_t to, const Endpoint& endpoint);
-  // False: there is no such session any more.
+  // False if the session no longer exists.
   bool send(std::size_t from, SessionId, Lane, SharedBytes);
   void close(std::size_t from, SessionId, const std::string& reason);
 
-  // Both ways end after any prefix of what is on them; an end that does not hear of it speaks into
-  // the void.
+  // Both directions end after any prefix of their data; an end that does not notice goes on sending
+  // into the void.
   void reset(const Pair&, bool first_hears, bool second_hears);
   // As reset(), with nothing more delivered.
   void reset_all();
-  // The process has died. `silently`: nobody is told (power cut); else its kernel ends the
-  // sessions.
+  // The process has died. `silently`: by a power cut; otherwise its kernel ends the sessions.
   void host_down(std::size_t host, bool silently);
 
   [[nodiscard]] std::vector<Pair> sessions() const;
   [[nodiscard]] std::vector<Pair> sessions_of(std::size_t host) const;
   [[nodiscard]] bool is_open(std::size_t host, SessionId) const;
   [[nodiscard]] std::optional<std::size_t> peer_of(std::size_t host, SessionId) const;
-  // open at both ends, nothing on its way
+  // open at both ends, nothing in transit
   [[nodiscard]] bool is_quiet(std::size_t host, SessionId) const;
   [[nodiscard]] Queued queued(std::size_t host, SessionId) const;
 
@@ -95,13 +94,13 @@ class VirtualNetwork {
   struct Session {
     Pair pair{};
     bool open[2] = {true, true};  // at that end
-    bool silent[2] = {};          // that end is gone without a word
-    bool broken = false;          // reset: what is sent from now on goes nowhere
+    bool silent[2] = {};          // that end has vanished silently
+    bool broken = false;          // reset; later messages are lost
     std::deque<Item> items[2];    // from that end
     bool scheduled[2] = {};
     Instant free_at[2] = {};  // the wire from that end
   };
-  using SessionPtr = std::shared_ptr<Session>;  // events hold it beyond its end
+  using SessionPtr = std::shared_ptr<Session>;  // events may outlive it
 
   struct Found {
     SessionPtr session;

@@ -1,5 +1,5 @@
-// tests/unit/daemon_made_up.h - a daemon that exists only as its view, for everything that renders
-// one.
+// tests/unit/daemon_made_up.h - a daemon that consists only of its view, for everything that
+// renders one.
 #pragma once
 
 #include "daemon/rest/rest.h"
@@ -124,7 +124,7 @@ class MadeUpDaemon final : public DaemonPort {
   Result<KeysView> made_up_keys = KeysView{{{0xa1, true, 2}, {0xa2, false, 0}}, {0xa0}};
   std::string installed;
   std::uint64_t used = 0, retired = 0;
-  std::optional<Error> refusal;  // what every command answers
+  std::optional<Error> refusal;  // the answer to every command
 };
 
 }  // namespace gossipd

@@ -1,5 +1,4 @@
-// tests/unit/daemon_support.h - what the daemon's tests share: a directory that goes away, and
-// files.
+// tests/unit/daemon_support.h - shared by the daemon's tests: a temporary directory, and files.
 #pragma once
 
 #include <stdlib.h>

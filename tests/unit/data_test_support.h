@@ -1,5 +1,5 @@
-// tests/unit/data_test_support.h - loads a made-up data set as a job would, and reads single
-// samples of it.
+// tests/unit/data_test_support.h - loads a synthetic data set as a job would, and reads single
+// samples.
 #pragma once
 
 #include "models/data/data_set.h"
@@ -16,7 +16,7 @@ inline DataSpec data_spec(const std::string& table) {
   return data;
 }
 
-// All mistakes that the table is refused for.
+// All mistakes found in the table.
 inline std::string refused_data_spec(const std::string& table) {
   TomlReader reader("[data]\n" + table, "test.toml");
   (void)parse_data_spec(reader.table("data"));

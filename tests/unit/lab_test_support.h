@@ -29,7 +29,7 @@ class ToyEngine : public GradientEngine {
   }
   static float optimum(std::size_t p) { return 1.0f + 0.5f * std::sin(static_cast<float>(p)); }
   static float curvature(std::size_t p) { return 0.5f + 0.5f * static_cast<float>(p % 7) / 6.0f; }
-  // At the optimum of all machines together 0, at the initial model about 0.4.
+  // 0 at the common optimum of all machines, about 0.4 at the initial model.
   static double excess(std::span<const float> x) {
     double sum = 0;
     for (std::size_t p = 0; p < floats; ++p)
@@ -101,7 +101,7 @@ struct ToyRun {
   OptimizerSpec::Kind optimizer = OptimizerSpec::Kind::sgd;
 };
 
-// A run that can be looked at between two events.
+// A run that can be observed between two events.
 class ToyLab {
  public:
   ToyLab(std::unique_ptr<Strategy> row, const ToyRun& run)
@@ -130,7 +130,7 @@ class ToyLab {
       }
     throw std::runtime_error("no knob " + key);
   }
-  // False when the events ran out before the row was finished.
+  // False if the events ran out before the row finished.
   bool finish() {
     while (!strategy->finished())
       if (!world.advance()) return false;

@@ -1,5 +1,4 @@
-// tests/unit/models_test_support.h - a directory of one's own, small data sets, a trainer to talk
-// to.
+// tests/unit/models_test_support.h - a temporary directory, small data sets, a trainer to drive.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -69,7 +68,7 @@ inline std::vector<std::uint32_t> taken(DataOrder& order, Samples position, std:
   return out;
 }
 
-// What the trainer's callbacks brought, to be waited for.
+// Waits for the results of the trainer's callbacks.
 class Desk {
  public:
   Trainer::Callbacks callbacks() {

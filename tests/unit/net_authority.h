@@ -1,5 +1,5 @@
-// tests/unit/net_authority.h - an authority that signs certificates for tests, as an operator's
-// would, and can take them back.
+// tests/unit/net_authority.h - an authority that signs and revokes certificates for tests, like an
+// operator's.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -32,7 +32,7 @@ struct Wanted {
 
 class Authority {
  public:
-  // `above`: who signs it; null: itself. Its certificate is ca().
+  // `above` signs it; null: self-signed. Its certificate is ca().
   Authority(const std::filesystem::path& folder, const std::string& name,
             const Authority* above = nullptr)
       : folder_(folder), name_(name) {
@@ -64,7 +64,7 @@ class Authority {
     return files;
   }
 
-  // Appends a list to ca() that takes back the certificate that was issued last.
+  // Appends a list to ca() that revokes the last certificate issued.
   void revoke_last() {
     const std::unique_ptr<X509_CRL, FreeOpenSsl> list(X509_CRL_new());
     REQUIRE(X509_CRL_set_version(list.get(), X509_CRL_VERSION_2) == 1);

@@ -1,4 +1,4 @@
-// tests/unit/net_test_support.h - a handler that remembers, and a relay that can stall or cut.
+// tests/unit/net_test_support.h - a recording handler, and a relay that can stall or cut.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -30,7 +30,7 @@ namespace gossipd::test {
 namespace asio = boost::asio;
 using tcp = asio::ip::tcp;
 
-// How long anything may take before a test gives up. Nothing is asserted about time.
+// The time after which a test gives up. Tests assert nothing about time.
 inline constexpr Duration patience = std::chrono::seconds(60);
 
 inline Bytes random_bytes(std::size_t count, std::uint64_t seed) {
@@ -132,12 +132,12 @@ class Relay {
     return {"127.0.0.1", state_->acceptor.local_endpoint().port()};
   }
 
-  void close_gate() { state_->gate_open = false; }  // takes nothing more from the dialling side
+  void close_gate() { state_->gate_open = false; }  // accepts nothing more from the dialling side
   void open_gate() {
     state_->gate_open = true;
     state_->gate.cancel();
   }
-  // Cuts a connection when so many of its bytes have been forwarded to, and from, the target.
+  // Cuts a connection after this many of its bytes to, and from, the target.
   void cut_after(std::size_t to_target, std::size_t from_target) {
     state_->limits = {to_target, from_target};
   }

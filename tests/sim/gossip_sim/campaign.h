@@ -1,7 +1,7 @@
-// tests/sim/gossip_sim/campaign.h - many seeds, over several processes, and what they add up to.
+// tests/sim/gossip_sim/campaign.h - many seeds in several processes, and their totals.
 //
-// Processes, not threads: an assertion of the core ends one of them, which is a finding like any
-// other.
+// Processes, not threads: a failed assertion of the core ends one of them, which is a finding like
+// any other.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -10,7 +10,7 @@
 
 namespace gossipd::sim {
 
-// So many seeds have to let every class of fault fire.
+// With this many seeds every class of fault must occur.
 inline constexpr std::uint64_t seeds_for_every_class = 100;
 
 struct Campaign;
@@ -33,7 +33,7 @@ struct Campaign {
   std::size_t nodes_most = 0;
   std::array<std::uint64_t, fault_classes> faults{};
   std::map<std::uint64_t, SeedFailure> failures;  // by seed
-  // of fault; empty also where too few seeds have run
+  // of faults that never occurred; empty with too few seeds
   [[nodiscard]] std::vector<std::string> silent_classes() const;
   [[nodiscard]] bool passed() const { return failures.empty() && silent_classes().empty(); }
 };

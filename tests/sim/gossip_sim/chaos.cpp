@@ -41,8 +41,7 @@ void Chaos::begin() {
     cluster_.events().at(cluster_.now() + at, save);
 }
 
-// The faults are spread over the time of chaos; those that find nothing to act on make the rest
-// come closer together.
+// Spreads the faults over the chaos; those without a target move the rest closer together.
 void Chaos::next() {
   const Duration mean = scenario_.chaos / static_cast<int>(scenario_.faults + 2);
   cluster_.events().at(
@@ -61,7 +60,7 @@ void Chaos::next() {
       });
 }
 
-// The final exchange takes seconds of the minutes of chaos, so faults are aimed at it.
+// The final exchange takes seconds in minutes of chaos, so faults are aimed at it.
 void Chaos::watch_the_end() {
   cluster_.events().at(cluster_.now() + end_look_period, [this] {
     if (calm_) return;
@@ -109,7 +108,7 @@ bool Chaos::inject(Fault fault) {
                                        &Chaos::poisoned_step,
                                        &Chaos::lie};
   static_assert(std::size(actions) == fault_classes);
-  // Apart: within one call GCC 12's bounds check reads the index before it is set.
+  // Separate, since within one call GCC 12's bounds check reads the index before it is set.
   const Action action = actions[static_cast<std::size_t>(fault)];
   if (!(this->*action)()) return false;
   checkers_.note(std::string("fault ") + to_string(fault));
@@ -153,7 +152,7 @@ bool Chaos::others_have_model(std::size_t node) const {
   return false;
 }
 
-// Log-uniform from 1 s, so that every scale comes up.
+// Log-uniform from 1 s, to cover every scale.
 Duration Chaos::length(Duration longest) {
   return from_seconds(std::exp(random_.uniform() * std::log(std::max(1.0, seconds(longest)))));
 }
@@ -180,7 +179,7 @@ void Chaos::start(std::size_t node) {
   cluster_.start_from_disk(node);
 }
 
-// Whoever belongs to no cluster yet, or has not written yet to which, takes the first that answers.
+// A node without a cluster, or that has not written its cluster yet, takes the first that answers.
 bool Chaos::all_have_cluster() const {
   for (std::size_t i = 0; i < nodes() - scenario_.late + came_; ++i)
     if (cluster_.disk(i).cluster == ClusterId{}) return false;
@@ -189,7 +188,7 @@ bool Chaos::all_have_cluster() const {
 
 void Chaos::spoil_disk(std::size_t node) { checkers_.disk_spoiled(node); }
 
-// A new state directory: another id, and somebody to ask.
+// A new state directory: another id and a seed.
 void Chaos::wipe(std::size_t node) {
   Disk& disk = cluster_.whole_disk(node);
   disk = Disk{};
@@ -215,7 +214,7 @@ bool Chaos::replace_disk(const std::function<bool(std::size_t)>& fits,
   return true;
 }
 
-// Of those who could introduce it to the others.
+// Of the nodes that could introduce it to the others.
 bool Chaos::knows_nobody_alive(std::size_t node) const {
   const NodeView view = cluster_.view(node);
   for (std::size_t i = 0; i < nodes(); ++i) {
@@ -230,9 +229,9 @@ bool Chaos::knows_nobody_alive(std::size_t node) const {
 
 // ---- calm ---------------------------------------------------------------------------------------
 
-// Ways are whole again, disks work. Who is dead comes back or never does; who runs on another
-// cluster's disk is given an empty one, who has paused resumes, and who waits for seeds that will
-// never answer is given one that does.
+// Wires are whole and disks work. Dead nodes return or stay dead; nodes on another cluster's disk
+// get an empty one, paused nodes resume, and nodes that wait for seeds that never answer get one
+// that does.
 void Chaos::calm() {
   GOSSIPD_ASSERT(calm_);
   checkers_.note("calm");

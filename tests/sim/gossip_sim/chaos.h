@@ -1,8 +1,7 @@
-// tests/sim/gossip_sim/chaos.h - does to a cluster what a scenario's rates say, and ends it again.
+// tests/sim/gossip_sim/chaos.h - disturbs a cluster at a scenario's rates, then restores calm.
 //
-// Faults come at random moments; one that finds nothing to act on gives way to another class. What
-// was done is counted by class. calm() takes back what can be taken back, as operators and the
-// world do in time; what stays is said by `gone()`.
+// Faults come at random moments; one without a target gives way to another class. They are counted
+// by class. calm() reverses what operators and time would reverse; gone() names what stays.
 #pragma once
 
 #include "tests/sim/gossip_sim/checkers.h"
@@ -14,14 +13,14 @@ class Chaos {
   Chaos(VirtualCluster& cluster, Checkers& checkers, Hostile& hostile, const Scenario& scenario);
 
   void begin();
-  void end() { calm_ = true; }  // no more faults; then, when nobody is frozen any more,
+  void end() { calm_ = true; }  // no more faults; then, once no node is frozen,
   void calm();
-  // What `from` says to a neighbour, if it lies just now.
+  // Changes what `from` says to a neighbour if it is lying.
   void distort(std::size_t from, Lane lane, Bytes& message);
   [[nodiscard]] bool over() const { return fired_ >= scenario_.faults; }
   [[nodiscard]] std::uint64_t fired() const { return fired_; }
   [[nodiscard]] const std::array<std::uint64_t, fault_classes>& counts() const { return counts_; }
-  // Never started again: the others are to hold it for failed.
+  // Never started again: the others must consider it failed.
   [[nodiscard]] bool gone(std::size_t node) const { return gone_.contains(node); }
   [[nodiscard]] bool is_foreign(std::size_t node) const {
     return scenario_.foreign && node + 1 == scenario_.nodes.size();
@@ -31,7 +30,7 @@ class Chaos {
   }
 
  private:
-  using Action = bool (Chaos::*)();  // false: nothing to act on
+  using Action = bool (Chaos::*)();  // false: no target
   void next();
   bool inject(Fault);
   void watch_the_end();
@@ -109,7 +108,7 @@ class Chaos {
   std::set<std::size_t> gone_;
   std::size_t came_ = 0;  // of the late nodes
   std::map<std::size_t, Disk> backups_;
-  std::set<std::size_t> misplaced_;  // run on another cluster's disk
+  std::set<std::size_t> misplaced_;  // running on another cluster's disk
   std::uint64_t wiped_ = 0;
   std::map<std::size_t, Instant> lies_until_;
 };

@@ -57,7 +57,7 @@ bool Chaos::delay() {
   return true;
 }
 
-// So narrow that bulk piles up, and control overtakes it.
+// So narrow that bulk accumulates and control overtakes it.
 bool Chaos::clog() {
   const auto session = pick_session();
   if (!session) return false;
@@ -186,8 +186,8 @@ bool Chaos::disk_error() {
   return true;
 }
 
-// A state is on disk only after seconds. Some processes die meanwhile, and find what was there
-// before, or what was under way.
+// A write takes seconds. Some processes die meanwhile and find the earlier state or the one being
+// written.
 bool Chaos::slow_disk() {
   const auto node = pick_running();
   if (!node) return false;
@@ -240,7 +240,7 @@ void Chaos::operate(std::size_t i) {
   });
 }
 
-// Several at once, on several nodes, some at the same moment.
+// Several commands on several nodes, some at the same moment.
 bool Chaos::operator_race() {
   if (!pick_running()) return false;
   for (std::uint64_t i = 0; i < 2 + random_.below(4); ++i)
@@ -306,7 +306,7 @@ void Chaos::throw_away(std::size_t node, float by, int again) {
   });
 }
 
-// For a while a member says of itself, in the headers of its turns, whatever the fields can hold.
+// For a while a member fills the headers of its turns with extreme values.
 bool Chaos::lie() {
   const auto node = pick([this](std::size_t i) { return is_running(i) && has_model(i); });
   if (node) lies_until_[*node] = cluster_.now() + length(60s);
@@ -319,8 +319,8 @@ void Chaos::distort(std::size_t from, Lane lane, Bytes& message) {
   if (lane != Lane::bulk || bulk_kind(message) != BulkKind::turn ||
       message.size() < turn_header_bytes)
     return;
-  // Gains are not among them: they move both ends' replicas, and what only one end knows of them is
-  // a fault of the wire.
+  // Except gains: they move both ends' replicas, and a difference between the ends is a fault of
+  // the wire.
   constexpr std::size_t weight = 16, in_flight = 20, step = 24, step_seconds = 32, age = 36,
                         loss = 40;
   constexpr float values[] = {
@@ -366,7 +366,7 @@ bool Chaos::connection_flood() {
 
 // ---- the end of the job -------------------------------------------------------------------------
 
-// While one node finishes, that one or another dies or stands still.
+// While a node finishes, it or another dies or freezes.
 bool Chaos::at_the_end() {
   const auto finishes = [this](std::size_t i) {
     return is_running(i) && cluster_.node(i).phase() == Phase::finishing;
@@ -399,7 +399,7 @@ bool Chaos::lying_member() {
 
 // ---- identities ---------------------------------------------------------------------------------
 
-// A machine is set up from the image of another's disk, which goes on running.
+// A machine starts from the image of another's disk while that one goes on running.
 bool Chaos::cloned_disk() {
   if (!misplaced_.empty()) return false;
   const auto original = pick([this](std::size_t i) {
@@ -416,7 +416,7 @@ bool Chaos::cloned_disk() {
       });
 }
 
-// Dials from one node to another lead back, for a while or until calm.
+// Dials from one node to another return to it, for a while or until calm.
 bool Chaos::reflected_dial() {
   const auto from = pick_running();
   const auto to = pick([&](std::size_t i) { return from && i != *from; });

@@ -11,8 +11,8 @@ namespace gossipd::sim {
 namespace {
 
 constexpr std::size_t notes_max = 60;
-// What the daemon's transport queues for a session at most (net/peer/transport.h), and sessions of
-// a node.
+// The limits of the daemon's transport (net/peer/transport.h): queues of a session, sessions of a
+// node.
 constexpr std::size_t control_queue_max = 1024;
 constexpr std::size_t sessions_max = 256;
 constexpr std::size_t ping_bytes_max = 40;
@@ -98,7 +98,7 @@ void Checkers::check_own(std::size_t from, std::uint64_t incarnation, bool left)
   }
   fresh_[from] = false;
   ledger.incarnation = std::max(ledger.incarnation, incarnation);
-  // Told by its peers, it is beyond all that it ever said, and its disk is good again.
+  // Its peers told it, so it is beyond all its earlier claims and its disk is good again.
   if (!cluster_.disk_fails(from) && incarnation >= ledger.incarnation &&
       disk.incarnation >= incarnation && left == disk.left && disk.cluster != ClusterId{})
     ledger.sound = true;
@@ -108,7 +108,7 @@ void Checkers::check_hello(std::size_t from, const Hello& hello) {
   check_own(from, hello.incarnation, hello.leaving);
   const NodeState& disk = cluster_.disk(from);
   GOSSIPD_SIM_REQUIRE(hello.id == disk.id, "foreign", name(from) + " says another id");
-  // A joiner may have said that it is one just before its disk knew better.
+  // A joiner may have claimed to be one just before its disk was updated.
   const bool joiner = hello.cluster == ClusterId{} && joiners_.contains(from);
   const bool unsound = !ledger_[disk.id].sound || ledger_[disk.id].cloned;
   GOSSIPD_SIM_REQUIRE(joiner || hello.cluster == disk.cluster || unsound, "persist-first",
@@ -191,7 +191,7 @@ void Checkers::after_message(std::size_t from, std::size_t to, Lane lane, const 
   const std::uint64_t applied = after.applied - before_.applied;
   if (after.refused > before_.refused && applied == 0) refused_by_ = to;
   if (before_.received.size() != after.received.size()) return;  // begun, or forgotten
-  // the end of an exchange draws the replicas together as well
+  // the end of an exchange also contracts the replicas
   if (after.turns_heard != before_.turns_heard) return;
   std::uint64_t changed = 0;
   for (std::size_t i = 0; i < after.received.size(); ++i)

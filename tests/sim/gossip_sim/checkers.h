@@ -1,26 +1,28 @@
-// tests/sim/gossip_sim/checkers.h - what must hold after every event, seen from outside the nodes.
+// tests/sim/gossip_sim/checkers.h - what must hold after every event, observed from outside the
+// nodes.
 //
-// A checker has a name, by which a Violation tells it and a mutant is matched with it:
+// A checker's name identifies it in a Violation and matches it with its mutants:
 //
-//   incarnation    no node says, and nobody knows, a lower incarnation than before; a start uses a
-//                  new one
-//   persist-first  what a message says of its sender (incarnation, cluster, left) is on its disk
-//   left           who has left stays so, over a restart too, until an operator lets it join
-//   foreign        one node, one cluster; no member of another is ever known
-//   samples        nobody is credited with more samples than its trainer has used, and never with
-//                  fewer than before
+//   incarnation    no node publishes or knows a lower incarnation than before; a start uses a new
+//                  one
+//   persist-first  what a message states about its sender (incarnation, cluster, left) is on the
+//                  sender's disk
+//   left           a node that has left stays out, even after a restart, until an operator lets it
+//                  join
+//   foreign        a node belongs to one cluster and never knows a member of another
+//   samples        no node is credited with more samples than its trainer used, nor with fewer
+//                  than before
 //   delta-once     an update reaches the trainer's parameters once and whole, and nothing else does
-//   refusal        a message that is refused changes neither replica nor parameter; one in the
-//                  middle of a turn only the blocks it applies
+//   refusal        a refused message changes neither replica nor parameter; in the middle of a turn
+//                  only the blocks it applied
 //   replicas       (VirtualCluster) both ends of a link at rest hold the same bits
 //   finite         no update is NaN or infinite
-//   queues         sessions, messages and bytes that wait, members and refusals stay below their
+//   queues         sessions, waiting messages and bytes, members and refusals stay below their
 //                  maxima
 //   core           (campaign) an assertion of the core itself
 //   living, model, final  (seed_run) after calm
 //
-// What the driver knows and no node does is the ledger: samples trained and incarnations used by
-// each id, ever.
+// Only the driver has the ledger: all samples trained and incarnations used by each id.
 #pragma once
 
 #include <deque>
@@ -42,12 +44,11 @@ class Checkers : public Watcher {
   void stepped(std::size_t node) {
     expected_[node].assign(cluster_.model(node).begin(), cluster_.model(node).end());
   }
-  // The disk is no longer what the node wrote last: what it says next need not exceed what it has
-  // said.
+  // The disk is no longer what the node wrote last, so its next claims may fall below earlier ones.
   void disk_spoiled(std::size_t node) {
     ledger_[cluster_.id(node)].sound = false, ledger_[cluster_.id(node)].left = false;
   }
-  // Two hosts run under one id from now on: what one says is not what the other has said before.
+  // From now on two hosts run under one id: the claims of one do not bind the other.
   void disk_cloned(std::size_t node) { ledger_[cluster_.id(node)].cloned = true; }
   void joined_by_operator(std::size_t node) { ledger_[cluster_.id(node)].left = false; }
   void is_foreign(NodeId id) { foreign_.insert(id); }
@@ -82,7 +83,7 @@ class Checkers : public Watcher {
     std::uint64_t incarnation = 0;
     Samples samples = 0;
   };
-  struct LinkState {  // of the links to one host; a hostile one may have several
+  struct LinkState {                      // links to one host; a hostile host may have several
     std::vector<std::uint64_t> received;  // hashes of the blocks
     std::uint64_t applied = 0, refused = 0, turns_heard = 0;
   };
@@ -111,7 +112,7 @@ class Checkers : public Watcher {
   std::map<std::size_t, std::vector<float>> expected_;
   LinkState before_;  // the message of this event
   std::vector<float> parameters_;
-  std::optional<std::size_t> refused_by_;  // who is at that event, if it was refused
+  std::optional<std::size_t> refused_by_;  // the node of that event, if it refused
   std::deque<std::string> notes_;
 };
 

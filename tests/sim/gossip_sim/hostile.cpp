@@ -9,10 +9,10 @@ namespace gossipd::sim {
 namespace {
 
 constexpr std::size_t remembered_max = 64;
-constexpr std::size_t flood = 300;  // more sessions than a node takes
+constexpr std::size_t flood = 300;  // more sessions than a node accepts
 constexpr Duration pause_between = std::chrono::milliseconds(200);
 constexpr Duration pause_in_turn = std::chrono::milliseconds(20);
-// First bytes of items that a parser of CBOR recurses on, or believes the length of.
+// First bytes of CBOR items that parsers recurse on or whose length they trust.
 constexpr std::uint8_t bombs[] = {0x7f, 0x5f, 0x9f, 0xbf, 0x81, 0xa1, 0xc0, 0xd9, 0x9b, 0xbb, 0x7b};
 
 }  // namespace
@@ -70,12 +70,12 @@ void Hostile::heard(SessionId id, Lane lane, const Bytes& message) {
   }
   const Result<Control> control = decode_control(message);
   if (!control) return;
-  // It answers what keeps the session up, so that its nonsense is heard to the end.
+  // Answers what keeps the session up, so that all of its nonsense is heard.
   if (const auto* ready = std::get_if<Ready>(&*control)) {
     Ready mine = *ready;
     mine.has_model = open.kind == Kind::endless || random_.below(2) == 0;
     mine.nonce = random_.next();
-    // With a model on both sides the lower id speaks first, else who has one.
+    // If both have a model the lower id speaks first, otherwise the one with a model.
     const bool first = !ready->has_model || open.own_id < raw(cluster_.id(open.victim));
     if (open.kind != Kind::endless && random_.below(8) == 0)
       mine.schema = SchemaHash{random_.next()};
@@ -117,8 +117,7 @@ void Hostile::say_next(SessionId id) {
   });
 }
 
-// One message at a time, each when the one before has arrived: what the other end lets happen, it
-// has seen.
+// One message at a time, each after the arrival of its predecessor, so the other end has seen it.
 void Hostile::go_on(SessionId id) {
   cluster_.events().at(cluster_.now() + pause_in_turn, [this, id] {
     const auto found = sessions_.find(id);
@@ -135,7 +134,7 @@ void Hostile::go_on(SessionId id) {
   });
 }
 
-// A block as a whole: all of them, and again.
+// All blocks as a whole, and again.
 Bytes Hostile::part_of_turn(const Open& open) const {
   const bool nothing = open.says_nothing || schema_.blocks().empty();
   const auto index = static_cast<std::uint32_t>(nothing ? 0 : open.said % schema_.blocks().size());
@@ -164,7 +163,7 @@ Bytes Hostile::random_bytes() {
   return bytes;
 }
 
-// A few bits, a few bytes of a number that means something, or another length.
+// Changes a few bits, a few bytes of a meaningful number, or the length.
 Bytes Hostile::mutated(Bytes bytes) {
   const std::uint64_t how = random_.below(4);
   if (how == 0) bytes.resize(1 + random_.below(bytes.size() + 8));
@@ -197,7 +196,7 @@ NodeId Hostile::somebody() {
                                           : cluster_.id(host);
 }
 
-// A budget of the next revision would be an operator's word, whoever says it.
+// A budget of the next revision would count as an operator's command.
 MemberRecord Hostile::lying_record() {
   const double reals[] = {0, -1, 1, 1e9, 3e38, -3e38};
   MemberRecord record;
@@ -232,7 +231,7 @@ Members Hostile::lying_members() {
   return members;
 }
 
-// Mostly about members, as the others mostly end the session.
+// Mostly about members, since most others end the session.
 Bytes Hostile::lie() {
   const auto small = [this] { return static_cast<std::uint32_t>(boundary()); };
   switch (random_.below(16)) {

@@ -1,11 +1,11 @@
-// tests/sim/gossip_sim/hostile.h - a host that dials real nodes and means them no good.
+// tests/sim/gossip_sim/hostile.h - a hostile host that dials real nodes.
 //
-// Below TLS an attacker without the key can only end sessions, which the network's resets are. What
-// is left is a host that speaks: one that does not know the protocol, one of another cluster, and a
-// member that holds the key and sends nonsense, or a turn without an end, under an id of its own. A
-// liar is a member, too: it says well-formed messages of every kind, each field at a boundary,
-// about itself and others, but for others' samples, which the checkers count exactly
-// (tests/sim/lies_test.cpp has those).
+// Below TLS an attacker without the key can only end sessions, which the network's resets model.
+// What remains are hosts that speak: a stranger to the protocol, a member of another cluster, and a
+// member with the key that sends nonsense, or an endless turn, under its own id. A liar is also a
+// member: it sends well-formed messages of every kind, each field at a boundary, about itself and
+// others, except for others' samples, which the checkers count exactly (tests/sim/lies_test.cpp
+// covers those).
 #pragma once
 
 #include <deque>
@@ -24,7 +24,7 @@ class Hostile : public Stranger {
   void set_host(std::size_t host) { host_ = host; }
   [[nodiscard]] static bool is_own(NodeId id) { return raw(id) >> 32 == 0xbad; }
 
-  void remember(Lane lane, const Bytes& message);  // a real one, to be mutated
+  void remember(Lane lane, const Bytes& message);  // real messages, for mutation
   void strike(Kind kind, std::size_t victim);
   void end();  // closes everything
 
@@ -37,8 +37,8 @@ class Hostile : public Stranger {
   struct Open {
     Kind kind;
     std::size_t victim;
-    std::size_t left;           // messages still to be sent
-    std::uint64_t own_id = 0;   // that it has said
+    std::size_t left;           // messages left to send
+    std::uint64_t own_id = 0;   // that it has used
     std::uint32_t turn = 0;     // of a turn without an end: its number; 0: not its turn yet
     std::size_t said = 0;       // messages of it
     bool says_nothing = false;  // in them

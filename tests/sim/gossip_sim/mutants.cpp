@@ -28,7 +28,7 @@ Hooks nothing_written(VirtualCluster&, const Scenario&) {
   return hooks;
 }
 
-// So the node sends what is not durable yet. Bites where a disk takes its time.
+// The node sends what is not durable yet, which matters on slow disks.
 Hooks send_before_durable(VirtualCluster&, const Scenario&) {
   Hooks hooks;
   hooks.says_written = [](std::size_t) { return true; };
@@ -90,7 +90,7 @@ Hooks update_not_finite(VirtualCluster&, const Scenario&) {
   return hooks;
 }
 
-// Of deltas: a block that goes whole carries its hash.
+// Only of deltas, since a whole block carries its hash.
 Hooks flipped_bit(VirtualCluster&, const Scenario& scenario) {
   Hooks hooks;
   hooks.wire = [schema = scenario.schema](std::size_t, std::size_t, Lane lane, Bytes& message) {
@@ -106,8 +106,8 @@ Hooks flipped_bit(VirtualCluster&, const Scenario& scenario) {
   return hooks;
 }
 
-// Of a turn's message all but its header: without that the turn would not end, and the models drift
-// apart before a link is at rest.
+// Keeps the header of a turn's message: without it the turn would not end, and the models would
+// drift apart before a link is at rest.
 Hooks lost_in_session(VirtualCluster&, const Scenario& scenario) {
   Hooks hooks;
   hooks.wire = [random = std::make_shared<Random>(scenario.seed)](std::size_t, std::size_t,
@@ -156,8 +156,8 @@ Hooks storm(VirtualCluster&, const Scenario&) {
   return hooks;
 }
 
-// The transport once ended a session that was being closed by a reset, which took its last words
-// along. A hello that tells of leaving would make up for that.
+// The transport once ended a closing session by a reset, which lost its last messages. A hello that
+// reports leaving would repair that.
 Hooks goodbye_cut(VirtualCluster&, const Scenario&) {
   Hooks hooks;
   hooks.effects = [](std::size_t, std::vector<Effect>& effects) {
@@ -213,7 +213,7 @@ Hooks never_closed(VirtualCluster&, const Scenario&) {
   return hooks;
 }
 
-// As a release that does not say which process speaks.
+// Like a release that does not identify its process.
 Hooks instance_unsaid(VirtualCluster&, const Scenario&) {
   Hooks hooks;
   hooks.wire = [](std::size_t, std::size_t, Lane lane, Bytes& message) {
@@ -234,7 +234,7 @@ Hooks last_incarnation(VirtualCluster&, const Scenario&) {
   return hooks;
 }
 
-// The network goes on reflecting what it has reflected once.
+// The network keeps reflecting what it has reflected once.
 Hooks reflected_for_ever(VirtualCluster& cluster, const Scenario&) {
   Hooks hooks;
   hooks.effects = [&cluster, led_back = std::make_shared<std::set<std::size_t>>()](
@@ -254,7 +254,7 @@ Hooks reflected_for_ever(VirtualCluster& cluster, const Scenario&) {
   return hooks;
 }
 
-// An assertion of the core, which the campaign has to survive.
+// A failed assertion of the core, which the campaign must survive.
 Hooks two_updates(VirtualCluster& cluster, const Scenario& scenario) {
   Hooks hooks;
   hooks.snapshot = [&cluster, floats = scenario.schema.floats()](std::size_t node, Snapshot&) {
@@ -265,7 +265,7 @@ Hooks two_updates(VirtualCluster& cluster, const Scenario& scenario) {
   return hooks;
 }
 
-// The first final model is kept, whatever comes after it.
+// Keeps the first final model whatever follows.
 Hooks final_once(VirtualCluster& cluster, const Scenario&) {
   Hooks hooks;
   hooks.final_model = [&cluster](std::size_t node) {

@@ -1,8 +1,8 @@
-// tests/sim/gossip_sim/mutants.h - mistakes planted to show that each checker bites.
+// tests/sim/gossip_sim/mutants.h - planted mistakes that show that each checker bites.
 //
-// A mutant is a mistake of the world around the core: of the driver, the disk, the trainer or the
-// network, several of them mistakes that gossipd once made. A correct core cannot make up for it,
-// so the checker that is meant for it has to find it.
+// A mutant is a mistake around the core: of the driver, the disk, the trainer or the network. Some
+// are mistakes that gossipd once made. A correct core cannot repair it, so its checker must find
+// it.
 #pragma once
 
 #include "tests/sim/gossip_sim/scenario.h"
@@ -17,6 +17,6 @@ struct Mutant {
 };
 
 [[nodiscard]] std::span<const Mutant> mutants();
-[[nodiscard]] const Mutant* find_mutant(const std::string& name);  // null: there is none
+[[nodiscard]] const Mutant* find_mutant(const std::string& name);  // null if there is none
 
 }  // namespace gossipd::sim

@@ -47,9 +47,9 @@ static_assert(std::size(fault_names) == fault_classes);
 
 // at most between two dials of members that failed (core: 10 s and a half)
 constexpr Duration failed_dial_gap = 15s;
-// 10 s, doubled six times: who alone has a model, and an exploded one, may have earned it
+// 10 s, doubled six times: a node that alone has a model, an exploded one, may reach it
 constexpr Duration quarantine_max = 640s;
-// for what an explosion has left in a few places: one magnitude for a group of 256
+// for an explosion's remains in a few places: one magnitude for a group of 256
 constexpr double ternary_rounds = 8;
 constexpr double gradient_peak = 0.2;
 
@@ -61,8 +61,8 @@ Duration between(Random& random, Duration low, Duration high) {
 }
 bool chance(Random& random, double probability) { return random.uniform() < probability; }
 
-// Most clusters are small, as bugs between two or three nodes are found by many seeds sooner than
-// by many nodes.
+// Most clusters are small, since many seeds find bugs between two or three nodes sooner than many
+// nodes do.
 std::size_t draw_size(Random& random) {
   const double u = random.uniform();
   if (u < 0.70) return 2 + random.below(3);
@@ -116,7 +116,7 @@ ExchangePolicy draw_exchange(Random& random) {
   policy.trigger = rules[random.below(std::size(rules))];
   policy.budget_bytes_per_s =
       policy.trigger == TriggerRule::budget ? between(random, 2000, 20000) : 0;
-  // Two numbers chose settings that are gone; drawn on, so that a seed keeps its meaning.
+  // Draws two numbers of removed settings, so that a seed keeps its meaning.
   (void)random.uniform();
   policy.bulk_window_bytes = 2048 + random.below(64 * 1024);
   policy.round_steps = 1 + random.below(3);
@@ -155,7 +155,7 @@ Scenario draw_scenario(std::uint64_t seed) {
   s.chaos = between(random, 420s, 480s);
   s.freeze_max = chance(random, 0.03) ? Duration(3600s) : Duration(60s);
   s.faults = 20 + random.below(25);
-  // Apart, so that a class that is new changes nothing else of a seed.
+  // Drawn separately, so that a new class changes nothing else of a seed.
   constexpr auto first_apart = static_cast<std::size_t>(Fault::cloned_disk);
   Random apart(seed * 0xa0761d6478bd642full + 3);
   for (std::size_t i = 0; i < fault_classes; ++i) {
@@ -171,7 +171,7 @@ Scenario draw_scenario(std::uint64_t seed) {
   double budget = chance(random, 0.1) ? between(random, 0.3, 0.9) : 0;
   if (chance(ends, 0.15) && budget == 0) budget = between(ends, 0.2, 0.7);
   s.budget = static_cast<Samples>(budget * time_for);
-  // Without gradients nothing brings an exploded model back.
+  // Without gradients nothing repairs an exploded model.
   for (const Fault fault : {Fault::explosion, Fault::poisoned_step})
     if (s.budget > 0) s.rates[static_cast<std::size_t>(fault)] = 0;
   const double timer_slack_s = chance(random, 0.5) ? 0.4 : 0.05;
@@ -179,8 +179,7 @@ Scenario draw_scenario(std::uint64_t seed) {
     NodeOptions node;
     node.membership = s.membership;
     node.exchange = draw_exchange(random);
-    // The drift of a model that comes back from an explosion is as wild, and the others are moved
-    // along it.
+    // The drift of a model that recovers from an explosion is as wild, and would move the others.
     if (s.rates[static_cast<std::size_t>(Fault::explosion)] > 0) node.exchange.future_position = 0;
     node.step_time = from_seconds(seconds(step) * between(random, 0.7, 1.5));
     node.budget = s.budget;
@@ -193,12 +192,12 @@ Scenario draw_scenario(std::uint64_t seed) {
       node.start = draw_model(random, s.schema.floats());
     }
     s.nodes.push_back(std::move(node));
-    // Half of what there is to learn is the same everywhere.
+    // Half of the target is common to all nodes.
     std::vector<float> target = draw_model(random, s.schema.floats());
     for (std::size_t p = 0; p < target.size(); ++p) target[p] = shared[p] + 0.3f * target[p];
     s.targets.push_back(std::move(target));
   }
-  // Some clusters are in the middle of an upgrade.
+  // Some clusters are being upgraded.
   Random versions(seed * 0xd1342543de82ef95ull + 7);
   const bool mixed = chance(versions, 0.3);
   for (NodeOptions& node : s.nodes)
@@ -207,12 +206,12 @@ Scenario draw_scenario(std::uint64_t seed) {
   return s;
 }
 
-// After the last fault a node that is dead or cut off is silent for fail_after and the four ticks
-// that a record may take through others; sessions that are half-open end likewise, a handshake that
-// will not be done after its timeout. Then whoever is missing is dialled: members that failed one
-// at a time (ids that will never answer stand in the queue, drawn at random: twice the expected
-// time of drawing one of them), seeds after the longest backoff with its jitter. A pair may be in
-// quarantine. What they tell each other goes through all nodes in a row, a tick each.
+// After the last fault a dead or disconnected node is silent for fail_after plus the four ticks
+// that a record may take through others; half-open sessions end in the same time, a stuck handshake
+// after its timeout. Then missing nodes are dialled: failed members one at a time (drawn at random
+// among ids that will never answer, so twice the expected time of drawing one), seeds after the
+// longest backoff with its jitter. A pair may be in quarantine. News then pass through all nodes in
+// a row, a tick each.
 Duration membership_bound(const Scenario& s, std::size_t ids_ever) {
   const MembershipPolicy& m = s.membership;
   const auto ids = static_cast<int>(ids_ever);
@@ -242,8 +241,8 @@ Duration agreement_bound(const Scenario& s) {
   return from_seconds(seconds(round) * (2 * n * n + 40) * places) + quarantine_max;
 }
 
-// The final exchange takes its cap at most; who comes later has the models agree again, and takes
-// another one.
+// The final exchange takes at most its cap; a later joiner makes the models agree again, which
+// takes another.
 Duration final_bound(const Scenario& s) { return agreement_bound(s) + 2 * s.membership.finish_cap; }
 
 }  // namespace gossipd::sim

@@ -1,7 +1,7 @@
-// tests/sim/gossip_sim/scenario.h - what a seed stands for: the nodes, their model and policies,
-// the faults to come.
+// tests/sim/gossip_sim/scenario.h - what a seed stands for: nodes, their model and policies, and
+// faults.
 //
-// Everything is drawn from the seed, so the number is the whole description of a run. Pure.
+// Everything is drawn from the seed, so its number fully describes a run. Pure.
 #pragma once
 
 #include <array>
@@ -59,13 +59,13 @@ struct Scenario {
   Schema schema;
   std::vector<NodeOptions> nodes;           // the first founds the cluster
   std::vector<std::vector<float>> targets;  // where each node's own data pull its model
-  float pull = 0.2f;                        // part of the way to the target that a step goes
-  std::size_t late = 0;                     // so many of the last nodes come during the chaos
+  float pull = 0.2f;                        // fraction of the way to the target in a step
+  std::size_t late = 0;                     // this many of the last nodes join during the chaos
   // the host after the last node founds a cluster of its own
   bool foreign = false;
   std::size_t faults = 0;
   std::array<double, fault_classes> rates{};  // relative
-  // (at_the_end has no rate: it comes by itself where there is a budget)
+  // (at_the_end has no rate: it occurs wherever there is a budget)
   Duration chaos{};
   Samples budget = 0;  // of the job; 0: it has no end
   Duration freeze_max{};
@@ -74,7 +74,7 @@ struct Scenario {
 
 [[nodiscard]] Scenario draw_scenario(std::uint64_t seed);
 
-// How long it may take, from the end of the last fault on. Derivations are beside the code.
+// Time limits from the end of the last fault. Derivations are beside the code.
 [[nodiscard]] Duration membership_bound(const Scenario&, std::size_t ids_ever);
 [[nodiscard]] Duration agreement_bound(const Scenario&);
 [[nodiscard]] Duration final_bound(const Scenario&);

@@ -9,13 +9,13 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::uint64_t events_max = 5'000'000;  // a seed that needs more does not come to its end
-// Gradients halve what is left of an explosion within 7 of the slowest steps: 20 times that from
-// 1e6, 100 times from the 1e30 of a poisoned step that came before the guard had a past to hold it
-// against; and a quarantine on the way.
+constexpr std::uint64_t events_max = 5'000'000;  // a seed that needs more does not end
+// Gradients halve the rest of an explosion within 7 of the slowest steps: 20 times that from 1e6,
+// 100 times from the 1e30 of a poisoned step that preceded the guard's past; plus a quarantine on
+// the way.
 constexpr Duration recovery_bound = 20 * 7 * 7s + 640s,
                    poisoned_recovery_bound = 100 * 7 * 7s + 640s;
-// of a step without gradients; an exchange needs some news of every block
+// for steps without gradients; an exchange needs a change in every block
 constexpr float noise = 0.006f;
 constexpr Duration look_period = 1s;  // in which agreement is looked for
 constexpr int recovered_looks = 30;
@@ -106,7 +106,7 @@ class SeedRun {
     cluster_.events().skip_to(end);
   }
 
-  // `what` says what is still missing; nothing: done.
+  // `what` names what is still missing; empty when done.
   void until(Duration bound, const char* checker, const std::function<std::string()>& what) {
     const Instant end = cluster_.now() + bound;
     awaited_ = checker;
@@ -168,7 +168,7 @@ class SeedRun {
     return "";
   }
 
-  // One that leaves in peace is known to have left, not to have failed.
+  // A node that leaves in peace is known to have left, not to have failed.
   void one_leaves(Duration bound) {
     const std::vector<std::size_t> nodes = living();
     if (nodes.size() < 3) return;
@@ -187,10 +187,10 @@ class SeedRun {
     });
   }
 
-  // Without gradients but for some noise, and at the end of the schedule, the exchange alone brings
+  // Without gradients except for some noise, at the end of the schedule, only the exchange brings
   // the models together.
   void models_agree() {
-    // An exploded model that is refused and let in again moves those that had come back.
+    // An exploded model that is admitted again after refusals moves models that had recovered.
     const bool poisoned = scenario_.rates[static_cast<std::size_t>(Fault::poisoned_step)] > 0;
     until(poisoned ? poisoned_recovery_bound : recovery_bound, "model",
           [this, looks = 0]() mutable -> std::string {
@@ -269,7 +269,7 @@ class SeedRun {
     return std::sqrt(most / std::max(norm, 1e-30));
   }
 
-  // In words: whom of the dead and the departed two nodes count differently.
+  // Describes the dead and departed members that two nodes count differently.
   static std::string differences(const NodeView& a, const NodeView& b) {
     std::map<NodeId, Samples> counted;
     std::string text;
@@ -288,8 +288,7 @@ class SeedRun {
     return text;
   }
 
-  // Nobody trains any more, so everybody comes to the same counts, and they are what each counts
-  // itself.
+  // Training has stopped, so all nodes converge to the same counts, which are each node's own.
   void counters_agree(Duration bound) {
     for (const std::size_t i : living())
       cluster_.act(i, [](Node& node, Instant local) { (void)node.pause(local); });
@@ -306,10 +305,10 @@ class SeedRun {
             return "node" + std::to_string(i) + " counts " + std::to_string(member.record.samples) +
                    " samples of " + to_hex(member.record.id) + ", which counts " +
                    std::to_string(found->second);
-        // nobody here forgets but by a lie
+        // only a lie makes a node forget here
         Samples counted = view.cluster_samples - view.forgotten_samples;
         for (const MemberView& member : view.members)
-          // who came late believed it more
+          // a late node believed more
           if (Hostile::is_own(member.record.id)) counted -= member.record.samples;
         if (total && *total != counted)
           return "node" + std::to_string(i) + " counts " + std::to_string(counted) +
@@ -328,7 +327,7 @@ class SeedRun {
   Checkers checkers_;
   Hostile hostile_;
   Chaos chaos_;
-  const char* awaited_ = "core";  // the checker whose word is waited for
+  const char* awaited_ = "core";  // the checker that is awaited
   const Instant begin_ = cluster_.now();
 };
 
