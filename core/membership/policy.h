@@ -9,6 +9,9 @@
 
 namespace gossipd {
 
+// Addresses through which a node looks for its cluster.
+inline constexpr std::size_t seeds_max = 64;
+
 struct MembershipPolicy {
   // the newest to speak: an older one while a cluster is upgraded
   std::uint32_t protocol = protocol_version;

@@ -9,11 +9,6 @@
 namespace gossipd {
 namespace {
 
-// an address that leads back here may lead elsewhere later
-constexpr Duration self_mark = std::chrono::seconds(60);
-// one member alone does not take another's id away
-constexpr std::size_t witnesses_min = 2;
-
 const char* const cloned_hint =
     "a state directory was copied; of the two processes the one that started later takes a new id "
     "by itself";
@@ -24,16 +19,14 @@ const char* const cloned_hint =
 
 void NodeImpl::on_reflected(Session& session, Instant now) {
   if (!session.outbound) return;
-  DialState& dialled = dials_[session.remote];
-  dialled.self_until = now + self_mark;
   const std::string reason =
       "the connection to " + to_string(session.remote) +
       " comes back to this node: an address of its own, a router that turns it "
       "round, or somebody on the way; it is tried again every " +
-      std::to_string(static_cast<int>(seconds(self_mark))) + " s";
+      std::to_string(static_cast<int>(seconds(Dialer::self_rest))) + " s";
+  const bool is_news = dialer_.on_reflected(session.remote, reason, now);
   note_refusal(false, to_string(session.remote), Error{"self", reason}, now);
-  if (dialled.last_reason == reason) return;
-  dialled.last_reason = reason;
+  if (!is_news) return;
   log(Level::warning,
       "event=dial-reflected endpoint=" + to_string(session.remote) + " reason=\"" + reason + "\"");
 }
@@ -42,19 +35,18 @@ void NodeImpl::on_reflected(Session& session, Instant now) {
 
 // False: the session waits for an answer, or has been refused.
 bool NodeImpl::is_alone(Session& session, Instant now) {
-  switch (instances_.hear(session.theirs->id, session.theirs->instance)) {
+  switch (clones_.hear(*session.theirs)) {
     case Instances::Heard::alone: return true;
     case Instances::Heard::again:
-      session.doubted = true;
+      session.stage = Session::Stage::doubted;
       ping(session, now);
       return false;
     case Instances::Heard::outlived: break;
   }
   Endpoint keeper;
-  if (const Session* rival = session_of(session.theirs->id); rival != nullptr)
+  if (const Session* rival = peers_.session_of(session.theirs->id); rival != nullptr)
     keeper = rival->theirs->address;
-  send(session, Cloned{session.theirs->id, instances_.current(session.theirs->id),
-                       session.theirs->instance, keeper, session.theirs->address});
+  send(session, clones_.outlived(*session.theirs, keeper));
   refuse(session,
          Error{"cloned",
                "another process, which started earlier, has the id " + to_hex(session.theirs->id)},
@@ -65,17 +57,12 @@ bool NodeImpl::is_alone(Session& session, Instant now) {
 // It speaks though another process of its id has been heard since: both live.
 void NodeImpl::on_proof_of_life(Session& session, Instant now) {
   const Hello hello = *session.theirs;
-  const std::uint64_t before = instances_.current(hello.id);
-  const bool keeps = instances_.returned(hello.id, hello.instance);
-  if (keeps && before == hello.instance) return close(session.id, "asked to dial again", now, true);
-  Session* rival = session_of(hello.id);
+  Session* rival = peers_.session_of(hello.id);
   // a link to the same process
   if (rival != nullptr && rival->theirs->instance == hello.instance) rival = nullptr;
-  const Endpoint here = hello.address.host.empty() ? session.theirs->address : hello.address;
-  const Endpoint there =
-      rival != nullptr ? rival->theirs->address : instances_.other_address(hello.id, here);
-  const Cloned notice{hello.id, keeps ? hello.instance : before, keeps ? before : hello.instance,
-                      keeps ? here : there, keeps ? there : here};
+  const auto [two, keeps, notice] = clones_.on_proof_of_life(
+      hello, hello.address, rival == nullptr ? Endpoint{} : rival->theirs->address);
+  if (!two) return close(session.id, "asked to dial again", now, true);
   const std::string what = "two processes have the id " + to_hex(hello.id) + ", at " +
                            to_string(notice.keeper) + " and at " + to_string(notice.other) +
                            "; the second one, which started later, is to take a new id";
@@ -90,8 +77,8 @@ void NodeImpl::on_proof_of_life(Session& session, Instant now) {
     if (keeps) refuse(*rival, Error{"cloned", what}, now);
   }
   if (keeps) return close(spoke, "asked to dial again", now, true);
-  if (const auto found = sessions_.find(spoke); found != sessions_.end())
-    refuse(found->second, Error{"cloned", what}, now);
+  if (Session* again = peers_.find(spoke); again != nullptr)
+    refuse(*again, Error{"cloned", what}, now);
 }
 
 // Of two processes with unlike addresses the record goes to and fro: whoever is at the address it
@@ -101,10 +88,9 @@ void NodeImpl::look_at_former_addresses(const MemberRecord& before, const Member
   if (claim.id == state_.id || claim.incarnation <= before.incarnation ||
       claim.address == before.address)
     return;
-  if (!instances_.moved(claim.id, before.address, claim.address) || life_.is_going()) return;
+  if (!clones_.moved(claim.id, before.address, claim.address) || life_.is_going()) return;
   if (!may_dial(claim.address, now)) return;
-  dials_[claim.address].probed = claim.id;
-  dial(claim.address, now);
+  dial(claim.address, claim.id, now);
 }
 
 // ---- clones, as they see themselves -------------------------------------------------------------
@@ -117,19 +103,14 @@ void NodeImpl::on_cloned(Session& session, const Cloned& notice, Instant now) {
 void NodeImpl::on_cloned(const Cloned& notice, NodeId said_by, Instant now) {
   const std::string both =
       " keeps=" + to_string(notice.keeper) + " gives_up=" + to_string(notice.other);
-  if (notice.keeps == instance_) {
-    const std::string words = "another process with this node's id was met at " +
-                              to_string(notice.other) + ", and is to take a new id";
-    if (std::exchange(cloned_, words) == words) return;
-    log(Level::warning,
-        "event=cloned peer=" + to_hex(state_.id) + both + " hint=\"" + cloned_hint + "\"");
-    note_refusal(false, to_string(notice.other), Error{"cloned", words}, now);
-  } else if (notice.gives_up == instance_) {
-    said_cloned_.insert(said_by);
-    if (said_cloned_.size() >=
-        std::min(witnesses_min, std::max<std::size_t>(1, directory_.alive_others())))
-      take_another_id(notice, now);
+  switch (clones_.on_notice(notice, said_by, directory_.alive_others())) {
+    case CloneWatch::Verdict::nothing: return;
+    case CloneWatch::Verdict::gives_up: return take_another_id(notice, now);
+    case CloneWatch::Verdict::keeps: break;
   }
+  log(Level::warning,
+      "event=cloned peer=" + to_hex(state_.id) + both + " hint=\"" + cloned_hint + "\"");
+  note_refusal(false, to_string(notice.other), Error{"cloned", clones_.words()}, now);
 }
 
 // The process starts again, as another node that has the same model. What it has trained on until
@@ -137,7 +118,7 @@ void NodeImpl::on_cloned(const Cloned& notice, NodeId said_by, Instant now) {
 void NodeImpl::take_another_id(const Cloned& notice, Instant now) {
   if (life_.is_stopping() || state_.left || life_.is(Phase::leaving)) return;
   NodeState fresh;
-  const std::uint64_t seed[] = {raw(state_.id), instance_,
+  const std::uint64_t seed[] = {raw(state_.id), clones_.instance(),
                                 static_cast<std::uint64_t>(now.time_since_epoch().count())};
   fresh.id = NodeId{XXH3_64bits(seed, sizeof seed) | 1};
   fresh.cluster = state_.cluster;
@@ -153,12 +134,7 @@ void NodeImpl::take_another_id(const Cloned& notice, Instant now) {
                           to_string(notice.keeper) + " gives_up=" + to_string(notice.other) +
                           " new_id=" + to_hex(fresh.id) + " hint=\"" + cloned_hint + "\"");
   life_.stop();
-  std::vector<SessionId> ids;
-  for (auto& [id, session] : sessions_) {
-    if (session.established) send(session, Bye{bye_rotated});
-    ids.push_back(id);
-  }
-  for (const SessionId id : ids) close(id, "this node takes another id", now, true);
+  close_all(bye_rotated, "this node takes another id", now);
   emit(PersistEffect{std::move(fresh)});
   emit(RestartEffect{});
 }

@@ -5,13 +5,6 @@
 #include "core/node/node_impl.h"
 
 namespace gossipd {
-namespace {
-
-// replicas of a lost neighbour are kept so long
-constexpr Duration link_memory = std::chrono::seconds(60);
-
-}  // namespace
-
 void NodeImpl::note_attention(Instant now) {
   const FailureDetector::Attention attention = detector_.on_time(now);
   if (attention.deaf == Duration{}) return;
@@ -26,9 +19,9 @@ void NodeImpl::detect_failures(Instant now) {
   const FailureDetector::Verdicts verdicts = detector_.judge(directory_, now);
   accuse(verdicts.silent, "silent", now);
   for (const auto& [id, reason] : verdicts.dead) {
-    const auto found = sessions_.find(id);
-    const bool answered = !found->second.outbound || found->second.theirs;
-    const Endpoint remote = found->second.remote;
+    const Session& session = *peers_.find(id);
+    const bool answered = !session.outbound || session.theirs;
+    const Endpoint remote = session.remote;
     close(id, reason, now, true);
     if (!answered) accuse_all_at(remote, NodeId{}, "no answer", now);
   }
@@ -39,10 +32,7 @@ void NodeImpl::detect_failures(Instant now) {
       log(Level::warning, "event=member-failed peer=" + to_hex(id) + " by=silence");
       changed = true;
     }
-  for (auto& [id, neighbour] : neighbours_)
-    if (neighbour.link && neighbour.session == SessionId{} &&
-        now - neighbour.down_since > link_memory && !round_.has_work())
-      neighbour.link.reset();
+  if (!round_.has_work()) peers_.forget_links(now);
   if (changed) {
     persistence_.request();
     gossip(now);
@@ -64,7 +54,7 @@ void NodeImpl::accuse(const std::vector<FailureDetector::Silent>& members, const
 
 // The suspect is told first; if the link to it is what failed, other members tell it.
 void NodeImpl::hand_on(const Suspicion& suspicion) {
-  if (Session* session = session_of(suspicion.id); session != nullptr && session->established)
+  if (Session* session = peers_.session_of(suspicion.id); session != nullptr)
     send(*session, Members{{}, {}, {suspicion}});
   detector_.hand_on(suspicion);
 }
@@ -75,9 +65,8 @@ void NodeImpl::accuse_all_at(const Endpoint& address, NodeId but, const std::str
 }
 
 void NodeImpl::accuse_displaced(Instant now) {
-  std::set<Endpoint> taken{config_.advertise};
-  for (const auto& [id, session] : sessions_)
-    if (session.established) taken.insert(session.theirs->address);
+  std::set<Endpoint> taken = peers_.linked_addresses();
+  taken.insert(config_.advertise);
   accuse(detector_.displaced(taken, directory_, now), "nobody else is to be found at its address",
          now);
 }
@@ -108,27 +97,24 @@ void NodeImpl::refute(std::uint64_t incarnation, Instant now) {
 // A member without a link is seen by nobody, so each node looks after a random one now and then.
 void NodeImpl::probe_one(Instant now) {
   if (!detector_.probe_due(now, random_)) return;
-  const std::vector<NodeId> candidates = unlinked(now);
+  const std::vector<NodeId> candidates = unlinked(MemberState::alive, now);
   if (candidates.empty()) return;
   const NodeId chosen = candidates[random_.below(candidates.size())];
-  const Endpoint endpoint = directory_.find(chosen)->record.address;
-  dials_[endpoint].probed = chosen;
-  dial(endpoint, now);
+  dial(directory_.find(chosen)->record.address, chosen, now);
 }
 
 void NodeImpl::on_probe_answered(Session& session, Instant now) {
   const Hello hello = *session.theirs;
   const Endpoint endpoint = session.remote;
   close(session.id, "the probe has been answered", now, true);
-  dials_.erase(endpoint);
-  dial_budget_.answered(endpoint);
+  dialer_.on_probe_answered(endpoint);
   learn_from(hello, now);
   directory_.heard_from(hello.id, now);
 }
 
 // Not the peer is at fault, so it is neither suspected nor refused for it.
 void NodeImpl::name_bad_paths(Instant now) {
-  for (auto& [id, neighbour] : neighbours_)
+  for (auto& [id, neighbour] : peers_.neighbours())
     if (neighbour.path.found_out(now))
       log(Level::warning, "event=large-packets-lost peer=" + to_hex(id) +
                               " reason=\"small packets arrive there, large ones do not: a tunnel "

@@ -12,11 +12,8 @@ void NodeImpl::want_file(const JobFile& file, Instant now) {
 
 void NodeImpl::ask_for_file(Instant now) {
   if (!transfer_.progress()) return;
-  std::vector<SessionId> members;
-  for (const auto& [id, session] : sessions_)
-    if (session.established) members.push_back(id);
-  if (const auto ask = transfer_.next_ask(members, now))
-    send(sessions_.at(ask->session), ask->request);
+  if (const auto ask = transfer_.next_ask(peers_.established_ids(), now))
+    send(*peers_.find(ask->session), ask->request);
 }
 
 void NodeImpl::on_file_request(Session& session, const FileRequest& request) {
@@ -26,12 +23,12 @@ void NodeImpl::on_file_request(Session& session, const FileRequest& request) {
 
 void NodeImpl::on_file_read(SessionId id, const JobFile& file, std::uint64_t offset,
                             const Bytes& bytes) {
-  const auto found = sessions_.find(id);
-  if (found == sessions_.end()) return;
+  Session* session = peers_.find(id);
+  if (session == nullptr) return;
   transfer_.on_read(id);
-  if (bytes.empty()) return send(found->second, FileAbsent{file});
+  if (bytes.empty()) return send(*session, FileAbsent{file});
   auto message = std::make_shared<const Bytes>(encode_file_piece({offset, bytes}));
-  send_bulk(found->second, std::move(message));
+  send_bulk(*session, std::move(message));
 }
 
 void NodeImpl::on_file_piece(Session& session, std::span<const std::byte> message, Instant now) {

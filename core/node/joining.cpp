@@ -2,19 +2,20 @@
 #include "core/node/node_impl.h"
 
 namespace gossipd {
+
 ModelAssembly::Links NodeImpl::open_links_by_peer() const {
   ModelAssembly::Links links;
-  for (const auto& [id, neighbour] : neighbours_)
+  for (const auto& [id, neighbour] : peers_.neighbours())
     if (neighbour.link && neighbour.link->is_open()) links[id] = neighbour.link.get();
   return links;
 }
 
 void NodeImpl::order_blocks(NodeId of, Ready& ready, Instant now) const {
   std::vector<ModelSource::Teller> others;
-  for (const auto& [id, session] : sessions_) {
+  for (const auto& [id, session] : peers_.sessions()) {
     if (!session.ready_mine || session.ready_mine->has_model || session.theirs->id == of) continue;
     if (session.ready_theirs && !session.ready_theirs->has_model) continue;
-    others.push_back({.link = *neighbours_.at(session.theirs->id).link,
+    others.push_back({.link = *peers_.neighbour(session.theirs->id)->link,
                       .first_block = session.ready_mine->first_block});
   }
   source_.order_blocks(ready, open_links_by_peer(), others, now);
@@ -45,7 +46,7 @@ void NodeImpl::take_over(const std::string& from, Instant now) {
   hand_out(round_.adopt(steps_allowed()));
   // Two nodes that met while neither had a model start over, now that one has.
   std::vector<SessionId> again;
-  for (const auto& [id, session] : sessions_)
+  for (const auto& [id, session] : peers_.sessions())
     if (session.ready_mine && session.ready_theirs && !session.ready_mine->has_model &&
         !session.ready_theirs->has_model)
       again.push_back(id);

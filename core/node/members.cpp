@@ -42,8 +42,8 @@ void NodeImpl::send_stats(Session& session, std::size_t most, Instant now) {
 
 void NodeImpl::tell_news() {
   const std::vector<Suspicion> suspicions = detector_.take_suspicions();
-  for (auto& [id, session] : sessions_) {
-    if (!session.established) continue;
+  for (auto& [id, session] : peers_.sessions()) {
+    if (!session.established()) continue;
     send_news(session);
     if (!suspicions.empty()) send(session, Members{{}, {}, suspicions});
   }
@@ -52,9 +52,9 @@ void NodeImpl::tell_news() {
 void NodeImpl::gossip(Instant now) {
   tell_news();
   const std::size_t most =
-      std::max<std::size_t>(1, stats_per_tick / std::max<std::size_t>(1, established_sessions()));
-  for (auto& [id, session] : sessions_)
-    if (session.established) send_stats(session, most, now);
+      std::max<std::size_t>(1, stats_per_tick / std::max<std::size_t>(1, peers_.established()));
+  for (auto& [id, session] : peers_.sessions())
+    if (session.established()) send_stats(session, most, now);
 }
 
 // ---- hearing ------------------------------------------------------------------------------------
@@ -63,8 +63,8 @@ void NodeImpl::on_members(Session& session, const Members& members, Instant now)
   // Also from a node that has no room for another link: that is how a joiner finds the others.
   const bool same_cluster = session.theirs && (session.theirs->cluster == state_.cluster ||
                                                state_.cluster == ClusterId{});
-  if (!session.established && !same_cluster) return;
-  if (session.established) {
+  if (!session.established() && !same_cluster) return;
+  if (session.established()) {
     for (MemberStats stats : members.stats)
       if (claims_.admit(stats, directory_, session.theirs->id)) merge_stats(stats, now, session.id);
     std::vector<Suspicion> suspicions;

@@ -11,11 +11,16 @@ constexpr Duration poll_period = std::chrono::milliseconds(100);
 // so that nothing else depends on this draw
 constexpr std::uint64_t instance_salt = 0x696e7374616e6365;
 
+NodeState begin_life(NodeState state) {
+  state.incarnation = std::min(state.incarnation, counter_max - 2) + 1;
+  return state;
+}
+
 }  // namespace
 
 NodeImpl::NodeImpl(NodeConfig config, NodeState state, Instant now)
     : config_(std::move(config)),
-      state_(std::move(state)),
+      state_(begin_life(std::move(state))),
       random_(config_.random_seed ^ raw(state_.id)),
       life_(state_.left),
       source_(schema_),
@@ -27,6 +32,10 @@ NodeImpl::NodeImpl(NodeConfig config, NodeState state, Instant now)
                .newcomer = state_.own_samples == 0 && state_.samples_per_second == 0,
                .now = now},
               state_.budget.revision),
+      clones_(state_.id,
+              make_instance(state_.incarnation, Random(config_.random_seed ^ instance_salt).next()),
+              state_.former_id),
+      dialer_(config_.membership, config_.advertise, config_.seeds),
       progress_({.own = state_.own_samples,
                  .former = state_.former_samples,
                  .rate = state_.samples_per_second,
@@ -37,12 +46,7 @@ NodeImpl::NodeImpl(NodeConfig config, NodeState state, Instant now)
       balancer_(config_.balance) {
   GOSSIPD_ASSERT(state_.id != NodeId{});
   if (config_.name.size() > name_bytes_max) config_.name.resize(name_bytes_max);
-  state_.incarnation = std::min(state_.incarnation, counter_max - 2) + 1;
-  instance_ = make_instance(state_.incarnation, Random(config_.random_seed ^ instance_salt).next());
-  if (state_.former_id != NodeId{})
-    cloned_ = "this node was " + to_hex(state_.former_id) +
-              " until another process with that id was met, and took a new one";
-  life_.wait_for(config_.seeds.empty() ? "a job" : "a seed to answer");
+  life_.wait_for(dialer_.seeds().empty() ? "a job" : "a seed to answer");
   renew_own_record(now);
   for (const MemberRecord& record : std::exchange(state_.members, {}))
     (void)directory_.merge(record, now);
@@ -146,7 +150,7 @@ void NodeImpl::on_job(std::string document, JobHash hash, Samples budget_samples
   state_.job = hash;
   if (fresh) persist();
   if (life_.is(Phase::joining))
-    life_.wait_for(config_.seeds.empty() ? "the model" : "a seed to answer");
+    life_.wait_for(dialer_.seeds().empty() ? "the model" : "a seed to answer");
   (void)now;
 }
 
@@ -166,25 +170,21 @@ void NodeImpl::on_model_ready(Schema schema, RoundBuffers buffers, bool has_mode
   source_.on_trainer_ready(has_model || !config_.exchange.enabled);
   progress_.on_trainer_ready(own_samples, std::max(state_.own_samples, directory_.self().samples));
   life_.look_until(now + config_.membership.isolation_grace);
-  for (auto& [id, session] : sessions_)
-    if (session.established) send_ready(session, now);
-  std::vector<SessionId> ids;
-  for (const auto& [id, session] : sessions_) ids.push_back(id);
-  for (const SessionId id : ids)
-    if (const auto found = sessions_.find(id);
-        found != sessions_.end() && found->second.established)
-      try_open(found->second, now);
+  const std::vector<SessionId> established = peers_.established_ids();
+  for (const SessionId id : established) send_ready(*peers_.find(id), now);
+  for (const SessionId id : established)
+    if (Session* session = peers_.find(id)) try_open(*session, now);
   publish_progress(now);
   if (progress_.budget().revision > 0) emit(BudgetEffect{progress_.in_force()});
   if (life_.is(Phase::left)) return;
   if (source_.is_missing()) {
-    set_phase(established_sessions() > 0 ? Phase::syncing : Phase::joining,
+    set_phase(peers_.established() > 0 ? Phase::syncing : Phase::joining,
               "the model comes from a neighbour");
     return;
   }
   // A node that restarts with its cluster's model looks for the others first, but not for ever.
-  const bool alone = config_.seeds.empty() && directory_.entries().size() == 1;
-  if (alone || established_sessions() > 0)
+  const bool alone = dialer_.seeds().empty() && directory_.entries().size() == 1;
+  if (alone || peers_.established() > 0)
     begin_training(now);
   else
     set_phase(Phase::joining, "looking for the cluster's other members");
@@ -194,7 +194,7 @@ void NodeImpl::begin_training(Instant now) {
   GOSSIPD_ASSERT(source_.has_model());
   claims_.end_trust();
   weight_.join(round_.last().step, directory_.entries().size() <= 1);
-  set_phase(Phase::training, established_sessions() > 0 ? "linked to the cluster" : "alone");
+  set_phase(Phase::training, peers_.established() > 0 ? "linked to the cluster" : "alone");
   check_progress(now);
   if (round_.is_resting())
     hand_out(round_.begin(steps_allowed()));
@@ -266,14 +266,8 @@ std::optional<Error> NodeImpl::join(std::vector<Endpoint> seeds, Instant now) {
     return Error{"busy", "this node is leaving or stopping; try again when it has"};
   if (!life_.is(Phase::left) && seeds.empty())
     return Error{"already-member", "this node has not left; name a seed to ask it as well"};
-  for (const Endpoint& seed : seeds)
-    if (seed.host.empty() || seed.port == 0 || seed == config_.advertise)
-      return Error{"not-dialled",
-                   to_string(seed) +
-                       (seed == config_.advertise ? " is this node's own address"
-                                                  : " is no address that can be dialled") +
-                       "; name another member's address"};
-  for (auto& [endpoint, state] : dials_) state.next = state.self_until = now, state.failures = 0;
+  if (auto refused = dialer_.add_seeds(seeds)) return refused;
+  dialer_.forgive(now);
   if (life_.is(Phase::left)) {
     state_.left = false;
     raise_incarnation(state_.incarnation);
@@ -281,17 +275,13 @@ std::optional<Error> NodeImpl::join(std::vector<Endpoint> seeds, Instant now) {
     life_.wait_for("a member to answer");
     life_.look_until(now + config_.membership.isolation_grace);
     renew_own_record(now);
-    if (source_.has_model() && directory_.alive_others() == 0 && config_.seeds.empty() &&
-        seeds.empty())
+    if (source_.has_model() && directory_.alive_others() == 0 && dialer_.seeds().empty())
       begin_training(now);
   }
   // A named seed is asked at once, also by a node that has neighbours: the operator wants to know
   // what it says.
-  for (Endpoint& seed : seeds) {
-    if (may_dial(seed, now)) dial(seed, now);
-    if (std::find(config_.seeds.begin(), config_.seeds.end(), seed) == config_.seeds.end())
-      config_.seeds.push_back(std::move(seed));
-  }
+  for (const Endpoint& seed : seeds)
+    if (may_dial(seed, now)) dial(seed, NodeId{}, now);
   dial_if_needed(now);
   return std::nullopt;
 }
@@ -316,7 +306,7 @@ void NodeImpl::check_leave(Instant now) {
   const ModelAssembly::Links links = open_links_by_peer();
   const bool said = life_.has_said_all([&](NodeId peer, std::uint64_t turns) {
     const auto link = links.find(peer);
-    const Session* session = session_of(peer);
+    const Session* session = peers_.session_of(peer);
     return link == links.end() || session == nullptr ||
            (link->second->counters().turns_spoken > turns && !link->second->awaits_answer() &&
             session->bulk_outstanding == 0);
@@ -335,12 +325,7 @@ void NodeImpl::say_left(Instant now) {
   set_phase(Phase::left, "by the operator");
   renew_own_record(now);
   gossip(now);
-  std::vector<SessionId> ids;
-  for (auto& [id, session] : sessions_) {
-    if (session.established) send(session, Bye{"left"});
-    ids.push_back(id);
-  }
-  for (const SessionId id : ids) close(id, "this node leaves the cluster", now, true);
+  close_all("left", "this node leaves the cluster", now);
 }
 
 std::optional<Error> NodeImpl::pause(Instant now) {
@@ -370,12 +355,7 @@ void NodeImpl::stop(Instant now) {
   renew_own_record(now);
   gossip(now);
   persist();
-  std::vector<SessionId> ids;
-  for (auto& [id, session] : sessions_) {
-    if (session.established) send(session, Bye{"restarting"});
-    ids.push_back(id);
-  }
-  for (const SessionId id : ids) close(id, "this node restarts", now, true);
+  close_all("restarting", "this node restarts", now);
 }
 
 // ---- time ------------------------------------------------------------------------------------
@@ -405,8 +385,8 @@ void NodeImpl::on_time(Instant now) {
   } else {
     tell_news();
   }
-  for (auto& [id, session] : sessions_)
-    if (session.established && session.round_trip.due(now)) ping(session, now);
+  for (auto& [id, session] : peers_.sessions())
+    if (session.established() && session.round_trip.due(now)) ping(session, now);
   dial_if_needed(now);
   if (!life_.is_going()) {
     probe_one(now);
@@ -438,7 +418,7 @@ void NodeImpl::on_time(Instant now) {
 // other end speaks first.
 void NodeImpl::reopen_waiting_links(Instant now) {
   std::vector<SessionId> waiting;
-  for (const auto& [id, neighbour] : neighbours_)
+  for (const auto& [id, neighbour] : peers_.neighbours())
     if (neighbour.link && neighbour.link->my_turn() && !neighbour.link->received_complete())
       waiting.push_back(neighbour.session);
   for (const SessionId id : waiting)
@@ -449,12 +429,11 @@ void NodeImpl::reopen_waiting_links(Instant now) {
 
 std::vector<std::uint64_t> NodeImpl::hashes_of(NodeId peer, Link::Which which) const {
   std::vector<std::uint64_t> hashes;
-  const auto found = neighbours_.find(peer);
-  if (found == neighbours_.end() || !found->second.link || !found->second.link->has_replicas())
-    return hashes;
+  const Neighbour* neighbour = peers_.neighbour(peer);
+  if (neighbour == nullptr || !neighbour->link || !neighbour->link->has_replicas()) return hashes;
   for (std::size_t block = 0; block < schema_.blocks().size(); ++block)
     hashes.push_back(
-        found->second.link->is_known(which, block) ? found->second.link->hash_of(which, block) : 0);
+        neighbour->link->is_known(which, block) ? neighbour->link->hash_of(which, block) : 0);
   return hashes;
 }
 
@@ -465,7 +444,7 @@ NodeView NodeImpl::view(Instant now) const {
   view.cluster = state_.cluster;
   view.incarnation = state_.incarnation;
   view.phase = phase();
-  view.isolated = directory_.entries().size() > 1 && established_sessions() == 0;
+  view.isolated = directory_.entries().size() > 1 && peers_.established() == 0;
   view.job = state_.job;
   view.schema = source_.trainer_stands() ? schema_.hash() : SchemaHash{};
   view.own_samples = progress_.own();
@@ -482,7 +461,7 @@ NodeView NodeImpl::view(Instant now) const {
   view.link_steps = round_.link_steps();
   view.claims_refused = claims_.refused();
   view.overridden = progress_.overridden();
-  view.cloned = cloned_;
+  view.cloned = clones_.words();
   view.steps_taken_back = round_.own_steps().guard().jumps();
   view.waiting_for =
       life_.is(Phase::joining) || life_.is(Phase::waiting_for_data) ? life_.waiting_for() : "";
@@ -497,8 +476,8 @@ NodeView NodeImpl::view(Instant now) const {
                        std::to_string(transfer->file.bytes) + " bytes have come";
   view.refusals.assign(refusals_.latest().begin(), refusals_.latest().end());
   std::map<NodeId, double> rtt_ms;
-  for (const auto& [id, session] : sessions_)
-    if (session.established)
+  for (const auto& [id, session] : peers_.sessions())
+    if (session.established())
       rtt_ms[session.theirs->id] = session.round_trip.smoothed_seconds() * 1e3;
   for (const auto& [id, entry] : directory_.entries()) {
     if (entry.record.state == MemberState::forgotten) {
@@ -511,30 +490,29 @@ NodeView NodeImpl::view(Instant now) const {
     if (entry.suspect && member.record.state == MemberState::alive)
       member.record.state = MemberState::suspect;
     member.self = id == state_.id;
-    member.cloned =
-        member.self ? !cloned_.empty() && state_.former_id == NodeId{} : instances_.is_cloned(id);
+    member.cloned = clones_.is_cloned(id);
     member.age_s = std::max(0.0, seconds(now - entry.refreshed));
     if (const auto linked = rtt_ms.find(id); linked != rtt_ms.end())
       member.linked = true, member.rtt_ms = linked->second;
     view.members.push_back(std::move(member));
   }
-  for (const auto& [id, neighbour] : neighbours_) {
-    const auto session = sessions_.find(neighbour.session);
+  for (const auto& [id, neighbour] : peers_.neighbours()) {
+    const Session* session = peers_.find(neighbour.session);
     const Link* link = neighbour.link.get();
     const auto* entry = directory_.find(id);
     LinkView item;
     item.peer = id;
     item.large_packets_lost = neighbour.path.swallows_large();
     if (entry != nullptr) item.name = entry->record.name, item.address = entry->record.address;
-    item.state = session == sessions_.end()           ? "down"
+    item.state = session == nullptr                   ? "down"
                  : entry != nullptr && entry->suspect ? "suspect"
                  : link && link->is_open()            ? "open"
                                                       : "opening";
-    if (session != sessions_.end()) {
-      item.outbound = session->second.outbound;
-      item.protocol = session->second.protocol;
-      item.rtt_ms = session->second.round_trip.smoothed_seconds() * 1e3;
-      item.silence_s = std::max(0.0, seconds(now - detector_.last_heard(session->first)));
+    if (session != nullptr) {
+      item.outbound = session->outbound;
+      item.protocol = session->protocol;
+      item.rtt_ms = session->round_trip.smoothed_seconds() * 1e3;
+      item.silence_s = std::max(0.0, seconds(now - detector_.last_heard(session->id)));
     }
     if (link != nullptr) {
       item.counters = link->counters();
@@ -547,15 +525,13 @@ NodeView NodeImpl::view(Instant now) const {
 }
 
 void NodeImpl::check_invariants() const {
-  for (const auto& [id, neighbour] : neighbours_)
-    if (neighbour.link) neighbour.link->check_invariants();
+  peers_.check_invariants();
+  dialer_.check_invariants();
   GOSSIPD_ASSERT(directory_.self().incarnation == state_.incarnation || life_.is(Phase::left));
-  GOSSIPD_ASSERT(established_sessions() == 0 || durable_.allows(state_.incarnation));
+  GOSSIPD_ASSERT(peers_.established() == 0 || durable_.allows(state_.incarnation));
   GOSSIPD_ASSERT(refusals_.latest().size() <= refusals_max &&
                  directory_.entries().size() <= members_max);
   detector_.check_invariants();
-  for (const auto& [id, session] : sessions_)
-    GOSSIPD_ASSERT(!session.established || session.theirs);
 }
 
 // ---- the face --------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 // core/node/node_impl.h - the state behind Node, in files by what they decide:
 //
 //     node.cpp      phases, the operator, persistence, the view
-//     sessions.cpp  connections: handshake, messages, their end
+//     handshake.cpp from a peer's hello to an open link
+//     sessions.cpp  connections: messages, their end
 //     overlay.cpp   who to talk to: which members to dial, rotation of links
 //     detection.cpp who lives: silence, probes, suspicions
 //     members.cpp   what members tell of each other
@@ -21,10 +22,9 @@
 #include "core/base/random.h"
 #include "core/exchange/link.h"
 #include "core/membership/claims.h"
-#include "core/membership/instances.h"
 #include "core/node.h"
-#include "core/node/control_allowance.h"
-#include "core/node/dial_budget.h"
+#include "core/node/clone_watch.h"
+#include "core/node/dialer.h"
 #include "core/node/durable_claims.h"
 #include "core/node/exchange_round.h"
 #include "core/node/failure_detector.h"
@@ -33,10 +33,9 @@
 #include "core/node/lifecycle.h"
 #include "core/node/model_source.h"
 #include "core/node/model_weight.h"
-#include "core/node/path_watch.h"
+#include "core/node/peers.h"
 #include "core/node/persistence.h"
 #include "core/node/progress.h"
-#include "core/node/round_trip.h"
 #include "core/wire/control.h"
 
 namespace gossipd {
@@ -79,44 +78,8 @@ class NodeImpl {
   void check_invariants() const;
 
  private:
-  struct Session {
-    SessionId id{};
-    bool outbound = false;
-    Endpoint remote;
-    bool hello_due = false;      // ours waits for the disk …
-    std::optional<Hello> early;  // … and so does theirs, which came meanwhile
-    std::optional<Hello> theirs;
-    std::uint32_t protocol = 0;  // that both speak, once `theirs` is accepted
-    bool established = false;
-    // is it alive? answers to the ping that is out say so; nothing else is heard
-    bool doubted = false;
-    std::optional<Ready> ready_mine, ready_theirs;
-    std::uint64_t news_told = 0;
-    std::uint64_t own_told = 0;  // own stats
-    Directory::Sweep sweep;
-    NodeId probed{};  // not to be linked: only a sign of life of this member is wanted
-    RoundTrip round_trip;
-    std::size_t bulk_outstanding = 0;
-    ControlAllowance allowance;  // until it is established; then the neighbour's
-  };
-  struct Neighbour {
-    std::unique_ptr<Link> link;
-    SessionId session{};  // 0: down
-    Instant down_since{};
-    std::uint32_t refusals = 0;
-    std::uint32_t quarantines = 0;
-    Instant quarantined_until{};
-    ControlAllowance allowance;
-    PathWatch path;
-  };
-  struct DialState {
-    bool in_flight = false;
-    Instant self_until{};  // it leads back to this node; asked again then
-    NodeId probed{};       // who should answer there
-    std::uint32_t failures = 0;
-    Instant next{};
-    std::string last_reason;
-  };
+  using Session = Peers::Session;
+  using Neighbour = Peers::Neighbour;
 
   // node.cpp
   void emit(Effect effect) { effects_.push_back(std::move(effect)); }
@@ -146,6 +109,10 @@ class NodeImpl {
 
   // sessions.cpp
   void handle(Session& session, Control message, Instant now);
+  void handle_established(Session& session, const Control& message, Instant now);
+  void on_refused(Session& session, const Error& reason, Instant now);
+  void on_job_offer(Session& session, const JobOffer& offer, Instant now);
+  void on_bye(Session& session, const Bye& bye, Instant now);
   void on_hello(Session& session, const Hello& hello, Instant now);
   [[nodiscard]] std::optional<Error> check_hello(const Hello& hello) const;
   [[nodiscard]] Error no_common_protocol(const Hello& hello) const;
@@ -165,12 +132,11 @@ class NodeImpl {
   void send(Session& session, const Control& message);
   void send_bulk(Session& session, SharedBytes message);
   void close(SessionId id, const std::string& reason, Instant now, bool tell_driver);
+  void close_all(const char* bye, const std::string& reason, Instant now);
   void send_ready(Session& session, Instant now);
   void try_open(Session& session, Instant now);
-  void dial(const Endpoint& endpoint, Instant now);
+  void dial(const Endpoint& endpoint, NodeId probed, Instant now);
   [[nodiscard]] bool may_dial(const Endpoint& endpoint, Instant now) const;
-  [[nodiscard]] std::size_t established_sessions() const;
-  [[nodiscard]] Session* session_of(NodeId peer);
   [[nodiscard]] std::string who(const Session& session) const;
   void on_bulk(Session& session, std::span<const std::byte> message, Instant now);
   void quarantine(Session& session, const std::string& why, Instant now);
@@ -202,11 +168,11 @@ class NodeImpl {
 
   // overlay.cpp
   void dial_if_needed(Instant now);
-  void dial_failed_members(Instant now);
+  void dial_failed_member(Instant now);
   void rotate_links(Instant now);
   void drop_rotated_link(const Session& fresh, Instant now);
   [[nodiscard]] std::size_t wanted_links() const;
-  [[nodiscard]] std::vector<NodeId> unlinked(Instant now) const;
+  [[nodiscard]] std::vector<NodeId> unlinked(MemberState state, Instant now) const;
 
   // members.cpp
   void send_records(Session& session, std::vector<MemberRecord> records);
@@ -243,8 +209,6 @@ class NodeImpl {
   void on_flood(Session& session, const std::string& what, Instant now);
   [[nodiscard]] bool is_admitted(Session& session, const Control& message, std::size_t bytes,
                                  Instant now);
-  void bound_conversations();
-  void bound_dials(Instant now);
 
   // rounds.cpp
   [[nodiscard]] std::vector<RoundLink> round_links() const;
@@ -283,21 +247,13 @@ class NodeImpl {
   // membership
   Directory directory_;
   Claims claims_;
-  std::uint64_t instance_ = 0;    // of this process
-  Instances instances_;           // of the others'
-  std::set<NodeId> said_cloned_;  // members that say that this node is to give its id up
-  std::string cloned_;
-  std::map<SessionId, Session> sessions_;
-  std::map<NodeId, Neighbour> neighbours_;
-  std::map<Endpoint, DialState> dials_;
-  DialBudget dial_budget_;
+  CloneWatch clones_;
+  Peers peers_;
+  Dialer dialer_;
   Progress progress_;
   FailureDetector detector_;
   Persistence persistence_;
-  Instant next_rotation_{};
-  bool rotating_ = false;  // the next link that opens replaces one
   Instant next_tick_{};
-  Instant next_failed_dial_{};
   RefusalLog refusals_;
 
   // the exchange

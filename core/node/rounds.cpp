@@ -14,15 +14,15 @@ bool is_power_of_two(std::uint64_t x) { return x > 0 && (x & (x - 1)) == 0; }
 
 std::vector<RoundLink> NodeImpl::round_links() const {
   std::vector<RoundLink> links;
-  for (const auto& [id, neighbour] : neighbours_) {
+  for (const auto& [id, neighbour] : peers_.neighbours()) {
     if (!neighbour.link) continue;
     RoundLink& item = links.emplace_back(RoundLink{.peer = id, .link = *neighbour.link});
-    const auto session = sessions_.find(neighbour.session);
-    if (session == sessions_.end()) continue;
+    const Session* session = peers_.find(neighbour.session);
+    if (session == nullptr) continue;
     item.connected = true;
-    item.outstanding = session->second.bulk_outstanding;
-    item.rtt_seconds = session->second.round_trip.smoothed_seconds();
-    item.least_rtt_seconds = session->second.round_trip.least_seconds();
+    item.outstanding = session->bulk_outstanding;
+    item.rtt_seconds = session->round_trip.smoothed_seconds();
+    item.least_rtt_seconds = session->round_trip.least_seconds();
   }
   return links;
 }
@@ -64,7 +64,7 @@ void NodeImpl::on_snapshot(Snapshot snapshot, Instant now) {
 
 void NodeImpl::on_round(RoundOutcome outcome, Instant now) {
   for (auto& [peer, message] : outcome.messages)
-    if (Session* session = session_of(peer)) send_bulk(*session, std::move(message));
+    if (Session* session = peers_.session_of(peer)) send_bulk(*session, std::move(message));
   switch (outcome.kind) {
     case RoundOutcome::Kind::under_way: return;
     case RoundOutcome::Kind::handed_back:
@@ -106,7 +106,7 @@ void NodeImpl::own_model_broken(const std::string& where, Instant now) {
 
 void NodeImpl::rest_offenders(const std::vector<NodeId>& peers, Instant now) {
   for (const NodeId peer : peers)
-    if (Session* session = session_of(peer))
+    if (Session* session = peers_.session_of(peer))
       quarantine(*session, "its model keeps pulling too far", now);
 }
 

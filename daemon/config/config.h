@@ -17,7 +17,6 @@
 namespace gossipd {
 
 inline constexpr int exit_bad_config = 78;  // EX_CONFIG
-inline constexpr std::size_t seeds_max = 64;
 
 struct DaemonConfig {
   std::string name;               // default: the host's name

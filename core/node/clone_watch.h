@@ -1,0 +1,74 @@
+// core/node/clone_watch.h - two processes under one id: another node's, or this one's.
+//
+// The problem: a copied state directory makes two processes of one id, and each would undo what the
+// other says. Others notice it first, since both dial them. They tell both processes, and the one
+// that started later takes a new id. One liar must not take away another's id, so a process gives
+// it up only when two members say so, or all there are; or when it met the other one itself.
+//
+// Which process keeps an id is decided by instances.h. The node sends what is returned here and
+// restarts under another id. Pure; one owner, the core strand.
+#pragma once
+
+#include <set>
+#include <string>
+
+#include "core/membership/instances.h"
+#include "core/wire/control.h"
+
+namespace gossipd {
+
+class CloneWatch {
+ public:
+  // Members that must say so before this process gives its id up.
+  static constexpr std::size_t witnesses_min = 2;
+
+  // `instance`: of this process; `former`: the id that it had to give up, or 0.
+  CloneWatch(NodeId self, std::uint64_t instance, NodeId former);
+  [[nodiscard]] std::uint64_t instance() const { return instance_; }
+
+  // ---- other nodes ----
+  [[nodiscard]] Instances::Heard hear(const Hello& hello) {
+    return instances_.hear(hello.id, hello.instance);
+  }
+  // For a process that has been outlived. `keeper`: where the other one is, if that is known.
+  [[nodiscard]] Cloned outlived(const Hello& hello, const Endpoint& keeper) const;
+  struct Proof {
+    bool two = false;    // processes live; else the one that spoke is alone and may dial again
+    bool keeps = false;  // the one that spoke keeps the id
+    Cloned notice;       // if there are two: for both
+  };
+  // A process that was followed by another one has shown that it lives. `here`: where it says it
+  // is; `rival`: where the linked process of its id is, or an empty host.
+  [[nodiscard]] Proof on_proof_of_life(const Hello& hello, const Endpoint& here,
+                                       const Endpoint& rival);
+  // The member's record names another address. True: it has been there before, so two processes may
+  // be taking turns, and the one there is to be asked who it is.
+  [[nodiscard]] bool moved(NodeId id, const Endpoint& from, const Endpoint& to) {
+    return instances_.moved(id, from, to);
+  }
+
+  // ---- this node ----
+  // A hello came from another process of this node's id: what to tell it.
+  [[nodiscard]] Cloned meet(const Hello& other, const Endpoint& own, const Endpoint& theirs) const;
+  enum class Verdict : std::uint8_t {
+    nothing,  // new, or to be done
+    keeps,    // the other process is to take a new id; words() has changed
+    gives_up  // this process is to take a new id
+  };
+  [[nodiscard]] Verdict on_notice(const Cloned& notice, NodeId said_by, std::size_t alive_others);
+
+  [[nodiscard]] bool is_cloned(NodeId id) const;
+  // For the operator: who else speaks, or spoke, under this node's id; empty: nobody.
+  [[nodiscard]] const std::string& words() const { return words_; }
+
+ private:
+  NodeId self_;
+  std::uint64_t instance_;
+  NodeId former_;
+  Instances instances_;         // of the other nodes
+  std::set<NodeId> witnesses_;  // members that say that this process gives its id up; at most
+                                // witnesses_min
+  std::string words_;
+};
+
+}  // namespace gossipd

@@ -1,0 +1,260 @@
+// The handshake: from a peer's hello to an open link, or to a refusal that says why.
+#include <algorithm>
+
+#include "core/base/printable.h"
+#include "core/node/node_impl.h"
+
+namespace gossipd {
+namespace {
+
+// Members that are named to a node that finds no room here, or meets a node that has left.
+constexpr std::size_t named_when_refused = 32;
+
+}  // namespace
+
+// ---- hello --------------------------------------------------------------------------------------
+
+void NodeImpl::say_hello(Session& session) {
+  const ProtocolRange spoken = protocols();
+  send(session, Hello{spoken.oldest, durable_.cluster(), state_.id, state_.incarnation,
+                      config_.name, config_.advertise, state_.job, life_.is(Phase::left),
+                      session.probed != NodeId{}, spoken.newest, clones_.instance()});
+}
+
+// The disk has come to hold what they say.
+void NodeImpl::say_due_hellos(Instant now) {
+  for (const SessionId id : peers_.ids()) {
+    Session* session = peers_.find(id);
+    if (session == nullptr || session->stage != Session::Stage::hello_due) continue;
+    session->stage = Session::Stage::hello_said;
+    say_hello(*session);
+    if (const auto early = std::exchange(session->early, std::nullopt))
+      on_hello(*session, *early, now);
+  }
+}
+
+// In words that are right at both ends, as both show them.
+Error NodeImpl::no_common_protocol(const Hello& hello) const {
+  const auto range = [](const std::string& name, const ProtocolRange& r) {
+    return name + " speaks protocol " + std::to_string(r.oldest) +
+           (r.newest == r.oldest ? "" : " to " + std::to_string(r.newest));
+  };
+  const ProtocolRange own = protocols(), peers{hello.protocol, hello.newest};
+  const std::string& behind = own.newest < peers.newest ? config_.name : hello.name;
+  return Error{"protocol-mismatch", range(config_.name, own) + " and " + range(hello.name, peers) +
+                                        ": none in common; install a newer gossipd on " + behind +
+                                        ", or take away its setting membership.protocol"};
+}
+
+std::optional<Error> NodeImpl::check_hello(const Hello& hello) const {
+  if (hello.id == state_.id && (hello.instance == clones_.instance() || hello.instance == 0))
+    return Error{"self", "the connection comes back to the node that made it"};
+  if (hello.id == state_.id)
+    return Error{"cloned", "another process of the id " + to_hex(hello.id) +
+                               " is running; one of them takes a new id"};
+  if (const ProtocolRange peers{hello.protocol, hello.newest}; !common_protocol(protocols(), peers))
+    return no_common_protocol(hello);
+  const Directory::Entry* known = directory_.find(hello.id);
+  if (!is_plausible_incarnation(
+          hello.incarnation,
+          known == nullptr ? std::nullopt : std::optional(known->record.incarnation),
+          Told::of_itself))
+    return Error{"implausible",
+                 hello.name + " says that it is in life " + std::to_string(hello.incarnation) +
+                     ", which cannot be" +
+                     "; its state is damaged, or it lies: give it a new state directory"};
+  if (life_.is_going() || hello.leaving)
+    return Error{"left", std::string(hello.leaving ? "the peer" : "this node") +
+                             " has left the cluster; `gossipctl join` brings it back"};
+  if (hello.cluster == ClusterId{} && state_.cluster == ClusterId{})
+    return Error{"both-joining",
+                 "neither node belongs to a cluster yet; start one with --job and without --join"};
+  if (hello.cluster != ClusterId{} && state_.cluster != ClusterId{} &&
+      hello.cluster != state_.cluster)
+    return Error{
+        "cluster-mismatch",
+        "cluster " + to_hex(hello.cluster) + " meets cluster " + to_hex(state_.cluster) +
+            "; clusters never merge: point --join at the right one or use another state directory"};
+  if (hello.job != JobHash{} && state_.job != JobHash{} && hello.job != state_.job)
+    return Error{"job-mismatch",
+                 "job " + to_hex(hello.job) + " meets job " + to_hex(state_.job) +
+                     "; start without --job to take the cluster's, or found a cluster of your own"};
+  return std::nullopt;
+}
+
+void NodeImpl::on_hello(Session& session, const Hello& hello, Instant now) {
+  if (session.theirs) return refuse(session, Error{"handshake", "a second hello"}, now);
+  session.theirs = hello;
+  if (session.theirs->address.host.empty()) session.theirs->address.host = session.remote.host;
+  if (session.outbound)
+    accuse_all_at(session.remote, hello.id, "another node answers at its address", now);
+  if (const auto error = check_hello(hello)) {
+    if (hello.leaving && hello.cluster == state_.cluster) note_left(hello, now);
+    if (error->code == "self") on_reflected(session, now);
+    if (error->code == "cloned") {
+      const Cloned notice = clones_.meet(hello, config_.advertise, session.theirs->address);
+      send(session, notice);
+      refuse(session, *error, now);
+      const bool keeps = notice.keeps == clones_.instance();
+      return keeps ? on_cloned(notice, NodeId{}, now) : take_another_id(notice, now);
+    }
+    // A node that has left refuses as well, and names others before it does.
+    const bool we_left = life_.is_going();
+    const bool same_cluster = hello.cluster == state_.cluster || hello.cluster == ClusterId{};
+    if (error->code == "left" && we_left && same_cluster)
+      send_records(session, directory_.sample(named_when_refused, random_));
+    if (error->code == "left" && !we_left && session.outbound && session.probed == NodeId{}) return;
+    return refuse(session, *error, now);
+  }
+  session.protocol = *common_protocol(protocols(), {hello.protocol, hello.newest});
+  if (is_alone(session, now)) admit(session, now);
+}
+
+// ---- let in or refused --------------------------------------------------------------------------
+
+void NodeImpl::admit(Session& session, Instant now) {
+  const Hello& hello = *session.theirs;
+  if (session.probed != NodeId{}) return on_probe_answered(session, now);
+  if (hello.probe) return;  // our own hello was the answer
+  Neighbour* neighbour = peers_.neighbour(hello.id);
+  if (neighbour != nullptr && now < neighbour->quarantined_until)
+    return refuse(session,
+                  Error{"quarantined",
+                        "this peer went beyond what is allowed; it is let in again in " +
+                            std::to_string(
+                                static_cast<int>(seconds(neighbour->quarantined_until - now)) + 1) +
+                            " s"},
+                  now);
+  if (neighbour != nullptr && !neighbour->allowance.admit_link(now))
+    return on_flood(session, "links come faster than any line breaks", now);
+  if (Session* existing = peers_.session_of(hello.id); existing != nullptr) {
+    if (keep_existing(*existing, session))
+      return refuse(session, Error{"duplicate", "there is a session already"}, now);
+    close(existing->id, "replaced by a newer session", now, true);
+  } else if (peers_.established() >= config_.membership.links_max) {
+    send_records(session, directory_.sample(named_when_refused, random_));
+    return refuse(session,
+                  Error{"full", "this node has all the links it accepts; ask the members it named"},
+                  now);
+  }
+  establish(session, now);
+}
+
+// Both ends must keep the same one of two sessions: the one that the lower id dialled; of two in
+// one direction, or after a restart, the newer.
+bool NodeImpl::keep_existing(const Session& existing, const Session& fresh) const {
+  if (existing.theirs->incarnation != fresh.theirs->incarnation)
+    return existing.theirs->incarnation > fresh.theirs->incarnation;
+  if (existing.outbound == fresh.outbound) return false;
+  const bool lower_is_self = raw(state_.id) < raw(fresh.theirs->id);
+  return existing.outbound == lower_is_self;
+}
+
+void NodeImpl::establish(Session& session, Instant now) {
+  const Hello& hello = *session.theirs;
+  if (state_.cluster == ClusterId{}) {
+    state_.cluster = hello.cluster;
+    log(Level::info, "event=cluster-joined cluster=" + to_hex(state_.cluster));
+  }
+  // What a node alone has found out about others is its own.
+  if (peers_.established() == 0) directory_.doubt_lonely_verdicts(now);
+  peers_.establish(session);
+  detector_.on_established(session.id, hello.id);
+  ping(session, now);  // before anything large is on the way: what the line itself takes
+  if (session.outbound) dialer_.on_linked(session.remote);
+  learn_from(hello, now);
+  accuse_all_at(session.theirs->address, hello.id, "another node is at its address", now);
+  directory_.heard_from(hello.id, now);
+  log(Level::info, "event=link-up peer=" + to_hex(hello.id) + " name=" + log_word(hello.name) +
+                       " direction=" + (session.outbound ? "out" : "in"));
+  persist();
+  session.news_told = directory_.news();
+  if (const Directory::Entry* known = directory_.find(hello.id);
+      known != nullptr && known->record.samples > 0)
+    send_records(session, {known->record});
+  send(session, Digest{directory_.digest()});
+  send_stats(session, 0, now);
+  if (state_.job == JobHash{} && hello.job != JobHash{}) send(session, JobRequest{});
+  ask_for_file(now);
+  if (source_.trainer_stands()) {
+    if (life_.is(Phase::joining) && source_.has_model()) begin_training(now);
+    send_ready(session, now);
+  }
+  drop_rotated_link(session, now);
+}
+
+// A hello tells of a life that gossip may not have told of yet.
+void NodeImpl::learn_from(const Hello& hello, Instant now) {
+  MemberRecord record;
+  record.id = hello.id;
+  record.name = hello.name;
+  record.address = hello.address;
+  record.incarnation = hello.incarnation;
+  if (const auto* known = directory_.find(hello.id);
+      known == nullptr || known->record.incarnation < hello.incarnation) {
+    if (known != nullptr) record.samples = known->record.samples;
+    merge_records({record}, now);
+  }
+}
+
+void NodeImpl::refuse(Session& session, Error reason, Instant now) {
+  const bool quiet = reason.code == "duplicate" || reason.code == "self" || reason.code == "full" ||
+                     reason.code == "cloned";
+  log(quiet ? Level::debug : Level::warning, "event=refuse peer=" + who(session) + " code=" +
+                                                 reason.code + " reason=\"" + reason.text + "\"");
+  if (!quiet) note_refusal(true, who(session), reason, now);
+  if (session.outbound && reason.code != "duplicate") dialer_.on_refused(session.remote);
+  send(session, Refuse{reason});
+  close(session.id, "refused: " + reason.code, now, true);
+}
+
+// ---- the link opens -----------------------------------------------------------------------------
+
+void NodeImpl::send_ready(Session& session, Instant now) {
+  if (session.ready_mine || !config_.exchange.enabled) return;
+  Neighbour& neighbour = peers_.neighbour_of(session);
+  if (!neighbour.link)
+    neighbour.link = std::make_unique<Link>(state_.id, session.theirs->id, schema_,
+                                            config_.exchange, transfer_guard_.get());
+  peers_.bound_replicas(config_.membership.links_max);
+  Ready ready;
+  ready.schema = schema_.hash();
+  ready.has_model = !needs_model();
+  ready.nonce = random_.next();
+  neighbour.link->describe(ready);
+  if (needs_model()) order_blocks(session.theirs->id, ready, now);
+  session.ready_mine = ready;
+  send(session, ready);
+}
+
+void NodeImpl::try_open(Session& session, Instant now) {
+  if (!session.ready_mine || !session.ready_theirs) return;
+  Neighbour& neighbour = peers_.neighbour_of(session);
+  if (!neighbour.link || neighbour.link->is_open()) return;
+  if (session.ready_mine->schema != session.ready_theirs->schema)
+    return refuse(session,
+                  Error{"schema-mismatch", "schema " + to_hex(session.ready_theirs->schema) +
+                                               " meets schema " + to_hex(schema_.hash()) +
+                                               "; the two models differ in a shape or a name"},
+                  now);
+  if (!session.ready_mine->has_model && !session.ready_theirs->has_model) {
+    // This node has found one since it said so.
+    if (!needs_model())
+      close(session.id, "a model has arrived since; opening the link again", now, true);
+    return;
+  }
+  if (!neighbour.link->orders(*session.ready_theirs))
+    return refuse(
+        session,
+        Error{"malformed", "a ready names blocks that the model, of " +
+                               std::to_string(schema_.blocks().size()) + ", does not have"},
+        now);
+  if (neighbour.link->open(*session.ready_mine, *session.ready_theirs, session.protocol, now)) {
+    auto state =
+        std::make_shared<const Bytes>(encode_replica_state(neighbour.link->replica_state()));
+    send_bulk(session, std::move(state));
+  }
+  begin_round_if_due(now);
+}
+
+}  // namespace gossipd

@@ -1,0 +1,90 @@
+// Two processes under one id: what others tell them, and which one gives the id up.
+#include "core/node/clone_watch.h"
+
+#include <doctest/doctest.h>
+
+using namespace gossipd;
+using Heard = Instances::Heard;
+using Verdict = CloneWatch::Verdict;
+
+namespace {
+
+constexpr NodeId own{1}, peer{2};
+constexpr std::uint64_t earlier = 5, later = 9;
+const Endpoint here{"here", 1}, there{"there", 1};
+
+Hello hello(NodeId id, std::uint64_t instance) {
+  return {.id = id, .address = here, .instance = instance};
+}
+
+Cloned notice(std::uint64_t keeps, std::uint64_t gives_up) {
+  return {.id = own, .keeps = keeps, .gives_up = gives_up, .keeper = here, .other = there};
+}
+
+}  // namespace
+
+TEST_CASE("of two living processes the one that started earlier keeps the id, and both are told") {
+  CloneWatch watch(own, 1, NodeId{});
+  CHECK(watch.hear(hello(peer, earlier)) == Heard::alone);
+  CHECK(watch.hear(hello(peer, later)) == Heard::alone);  // a restart
+  CHECK_FALSE(watch.is_cloned(peer));
+  CHECK(watch.hear(hello(peer, earlier)) == Heard::again);
+  const auto proof = watch.on_proof_of_life(hello(peer, earlier), here, there);
+  CHECK(proof.two);
+  CHECK(proof.keeps);
+  CHECK(proof.notice.keeps == earlier);
+  CHECK(proof.notice.gives_up == later);
+  CHECK(proof.notice.keeper == here);
+  CHECK(proof.notice.other == there);
+  CHECK(watch.is_cloned(peer));
+  CHECK(watch.hear(hello(peer, later)) == Heard::outlived);
+  const Cloned outlived = watch.outlived(hello(peer, later), there);
+  CHECK(outlived.keeps == earlier);
+  CHECK(outlived.gives_up == later);
+  CHECK(outlived.keeper == there);
+}
+
+TEST_CASE("the rival's address comes from its former records where it has no link") {
+  CloneWatch watch(own, 1, NodeId{});
+  CHECK_FALSE(watch.moved(peer, there, here));
+  CHECK(watch.moved(peer, here, there));
+  (void)watch.hear(hello(peer, earlier));
+  (void)watch.hear(hello(peer, later));
+  CHECK(watch.on_proof_of_life(hello(peer, earlier), here, Endpoint{}).notice.other == there);
+}
+
+TEST_CASE("two processes of this node's id that meet agree on the one that keeps it") {
+  const CloneWatch first(own, earlier, NodeId{}), second(own, later, NodeId{});
+  const Cloned by_first = first.meet(hello(own, later), here, there);
+  const Cloned by_second = second.meet(hello(own, earlier), there, here);
+  CHECK(by_first.keeps == earlier);
+  CHECK(by_second.keeps == earlier);
+  CHECK(by_first.keeper == here);
+  CHECK(by_second.keeper == here);
+}
+
+TEST_CASE("one member among several does not take another's id away, two do") {
+  CloneWatch watch(own, later, NodeId{});
+  CHECK(watch.on_notice(notice(earlier, later), NodeId{7}, 3) == Verdict::nothing);
+  CHECK(watch.on_notice(notice(earlier, later), NodeId{7}, 3) == Verdict::nothing);
+  CHECK(watch.on_notice(notice(earlier, later), NodeId{8}, 3) == Verdict::gives_up);
+  CloneWatch alone(own, later, NodeId{});
+  CHECK(alone.on_notice(notice(earlier, later), NodeId{7}, 1) == Verdict::gives_up);
+  CloneWatch other(own, 100, NodeId{});  // of neither instance
+  CHECK(other.on_notice(notice(earlier, later), NodeId{7}, 1) == Verdict::nothing);
+}
+
+TEST_CASE("the process that keeps its id says so once, and its view shows it") {
+  CloneWatch watch(own, earlier, NodeId{});
+  CHECK_FALSE(watch.is_cloned(own));
+  CHECK(watch.on_notice(notice(earlier, later), peer, 1) == Verdict::keeps);
+  CHECK(watch.on_notice(notice(earlier, later), peer, 1) == Verdict::nothing);
+  CHECK(watch.is_cloned(own));
+  CHECK(watch.words().find("there") != std::string::npos);
+}
+
+TEST_CASE("a process that gave its former id up says so, and is no clone any more") {
+  const CloneWatch watch(own, later, NodeId{9});
+  CHECK(watch.words().find(to_hex(NodeId{9})) != std::string::npos);
+  CHECK_FALSE(watch.is_cloned(own));
+}
