@@ -6,8 +6,9 @@
 
 A line has at most 100 columns (but for URLs, Markdown tables, the fuzz corpus and the lab's
 results), C++ is laid out by clang-format 14, a file has at most 500 lines, a function at most 60, a
-class of core at most 25 data members, and nothing is left unfinished. EXCEPTIONS names what is
-still too large; an entry that is no longer needed fails the test, so the list can only shrink.
+class of core at most 25 data members, README.md at most 120 lines and 900 words, and nothing is
+left unfinished. EXCEPTIONS names what is still too large; an entry that is no longer needed fails
+the test, so the list can only shrink.
 """
 
 import ast
@@ -21,6 +22,8 @@ COLUMNS_MAX = 100
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 60
 DATA_MEMBERS_MAX = 25
+README_LINES_MAX = 120
+README_WORDS_MAX = 900
 FOLDERS = ("core", "net", "models", "daemon", "tools", "tests", "deploy")
 CPP = {".cpp", ".h", ".inc"}
 CODE = CPP | {".py", ".sh"}
@@ -207,6 +210,12 @@ def check_file(path, text):
             yield None, f"{path}:{number}: has {len(line)} columns of at most {COLUMNS_MAX}"
         if match := UNFINISHED.search(line):
             yield None, f"{path}:{number}: '{match.group(0)}': finish it, or open an issue"
+    words = len(text.split())
+    if path == "README.md" and (len(lines) > README_LINES_MAX + 1 or words > README_WORDS_MAX):
+        yield None, (
+            f"{path}: has {len(lines) - 1} lines and {words} words"
+            f" of at most {README_LINES_MAX} and {README_WORDS_MAX}"
+        )
     suffix = pathlib.PurePath(path).suffix
     if suffix not in CODE:
         return
@@ -298,6 +307,8 @@ PLANTED = [
     ("net/a.cpp", f"// {WIDE}\n", "has 103 columns"),
     ("tools/a.md", f"{WIDE} |\n", "has 102 columns"),
     ("a.txt", f"{WIDE} https://example.org\n", "columns"),
+    ("README.md", "a\n" * (README_LINES_MAX + 1), "has 121 lines"),
+    ("README.md", "a " * (README_WORDS_MAX + 1), "and 901 words"),
     ("net/a.cpp", "int  a;\n", "is not laid out"),
     ("net/a.cpp", "int a;\n" * (FILE_LINES_MAX + 1), "has 501 lines"),
     ("tests/a.py", "a = 1\n" * (FILE_LINES_MAX + 1), "has 501 lines"),
