@@ -17,7 +17,7 @@
 namespace gossipd {
 
 inline constexpr std::size_t lone_effects_max = 20'000;        // of one event
-inline constexpr std::size_t lone_sent_bytes_max = 16u << 20;  // likewise
+inline constexpr std::size_t lone_sent_bytes_max = 16u << 20;  // of one event
 
 class LoneNode {
  public:

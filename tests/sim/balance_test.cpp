@@ -40,7 +40,7 @@ TEST_CASE("speeds 1:2:4 get batches 1:2:4, and steps that take equally long") {
   for (const std::size_t i : {1u, 2u})
     CHECK(cluster.view(i).step_seconds ==
           doctest::Approx(cluster.view(0).step_seconds).epsilon(0.15));
-  // Everybody counts true samples.
+  // All nodes count true samples.
   for (std::size_t i = 0; i < 3; ++i) CHECK(cluster.view(i).own_samples <= cluster.samples(i));
   CHECK(cluster.samples(2) > 3 * cluster.samples(0));
 }

@@ -52,7 +52,7 @@ struct Walkers {
   void write_checkpoints() {
     for (std::size_t i = 0; i < cluster.size(); ++i) cluster.write_checkpoint(i);
   }
-  // All have finished, none waits for anybody, and their final models are one.
+  // All have finished, no node waits for another, and their final models are one.
   [[nodiscard]] bool has_one_final_model() {
     for (std::size_t i = 0; i < cluster.size(); ++i)
       if (cluster.alive(i) &&

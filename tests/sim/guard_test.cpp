@@ -1,4 +1,4 @@
-// One node's bad value, bad step or lie, through real nodes: the others train on, and who was hurt
+// One node's bad value, bad step or lie, through real nodes: the others train on and the hurt node
 // recovers.
 #include <cmath>
 #include <cstdio>
@@ -72,7 +72,7 @@ struct Training {
 
 const auto nothing = [](std::span<float>, Step) {};
 
-// What noise leaves between a model and the target when nobody is bad.
+// The distance that noise leaves between a model and the target without a bad node.
 double undisturbed() {
   Training training(nothing);
   training.cluster.run_for(20s);

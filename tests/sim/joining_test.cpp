@@ -1,5 +1,5 @@
-// How a node without a model comes to one: from several neighbours, from one that dies half-way,
-// from one that sends wrong blocks.
+// How a node gets its model: from several neighbours, from one that dies half-way, from one that
+// sends wrong blocks.
 #include <cmath>
 #include <cstdio>
 

@@ -1,5 +1,4 @@
-// A member that holds the key and lies about itself and others: it costs its own share and nothing
-// else.
+// A member with the key that lies about itself and others costs only its own share.
 #include "core/wire/control.h"
 #include "tests/sim/support.h"
 
@@ -12,7 +11,7 @@ namespace {
 constexpr std::uint64_t all_ones = ~std::uint64_t{0};
 constexpr std::size_t honest_nodes = 3, liar = 3;
 
-// Four nodes, the last of which says in every message about members what `lie` makes of it.
+// Four nodes; `lie` changes every message of the last one about members.
 struct LyingCluster {
   Schema schema = schema_of({100});
   VirtualCluster cluster{schema};
@@ -35,7 +34,7 @@ struct LyingCluster {
       return true;
     });
   }
-  // A record of a member that is believed, as the liar would have it.
+  // The liar's version of a trusted member's record.
   [[nodiscard]] MemberRecord record_of(std::size_t node) const {
     return member(cluster.view(liar), cluster.id(node))->record;
   }
@@ -146,7 +145,7 @@ TEST_CASE("one member's claimed samples neither end the job nor drive the schedu
   for (std::size_t i = 0; i < honest_nodes; ++i) {
     const NodeView view = cluster.view(i);
     CHECK(view.phase == Phase::training);
-    // A tenth of the budget's time has gone by; the liar counts as at most so many of the others.
+    // A tenth of the budget's time has passed; the liar counts as at most that many others.
     CHECK(view.cluster_samples_estimate < budget / 2);
     CHECK(view.cluster_samples_estimate >= 3 * cluster.samples(i) * 9 / 10);
   }

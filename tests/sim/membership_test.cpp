@@ -1,4 +1,4 @@
-// Who belongs to the cluster: joining, leaving, refusing, counting, ending.
+// Membership: joining, leaving, refusing, counting, ending.
 #include <cmath>
 
 #include "tests/sim/scale_cluster.h"
@@ -214,7 +214,7 @@ TEST_CASE("a member that nobody has a link to is found dead by probes, and by no
     off.seeds = {0};
     const NodeId ghost = cluster.id(cluster.add_off(off));
     cluster.run_for(10s);
-    // A disk remembers one that lived, and everybody hears of it.
+    // A disk remembers it as alive, and all nodes learn of it.
     MemberRecord record;
     record.id = ghost;
     record.name = "ghost";

@@ -1,5 +1,5 @@
-// What a node says while its disk takes long, or never answers: nothing that a restart would
-// contradict, and all else as ever.
+// A node with a slow or stuck disk publishes nothing that a restart would contradict, and otherwise
+// works as usual.
 #include "core/node/durable_claims.h"
 #include "core/wire/control.h"
 #include "tests/sim/support.h"
@@ -10,7 +10,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// Somebody says that it has heard nothing from `node`.
+// A member accuses `node` of silence.
 void accuse(VirtualCluster& cluster, std::size_t node) {
   const Suspicion suspicion{
       .id = cluster.id(node), .incarnation = cluster.view(node).incarnation, .by = NodeId{99}};
@@ -108,7 +108,7 @@ TEST_CASE(
   cluster.restart(2);
   cluster.run_for(5s);
   CHECK(cluster.view(2).waiting_for.find("disk") != std::string::npos);
-  cluster.run_for(25s);  // by then it trains alone, as it would without a network
+  cluster.run_for(25s);  // by now it trains alone, as without a network
   CHECK(incarnation_at(cluster, 0, 2) == known);
   CHECK(cluster.view(2).members.size() == 3);  // it knows them, and dials none
   const std::uint64_t before = cluster.disk(2).incarnation;

@@ -117,7 +117,7 @@ TEST_CASE(
   credit.advance(100, 1000, begin + 60s);
   CHECK(credit.due() == std::vector<std::pair<NodeId, Samples>>{{other, 5000}});
   CHECK(credit.due().empty());
-  // Who is honest is credited in full: 57 s have passed since.
+  // An honest member is credited in full: 57 s have passed.
   CHECK(credit.credit({.id = other, .claimed = 5000 + 5700, .known = 5000, .met = true}) ==
         5000 + 5700);
 }

@@ -39,7 +39,7 @@ TEST_CASE(
     CHECK(instances.hear(id, second) == Heard::alone);
     CHECK(instances.hear(id, second) == Heard::alone);
     CHECK(instances.hear(id, first) == Heard::again);
-    CHECK_FALSE(instances.is_cloned(id));  // a word that was long on its way
+    CHECK_FALSE(instances.is_cloned(id));  // a message that was delayed
     CHECK(instances.returned(id, first) == (first == original));
     CHECK(instances.is_cloned(id));
     CHECK(instances.hear(id, original) == Heard::alone);

@@ -1,5 +1,5 @@
-// The disk writer and what keeps others from waiting for it: order, folding, a disk that does not
-// answer, a log's queue, modes of files.
+// The disk writer and its callers: order, folding, an unresponsive disk, a log's queue, modes of
+// files.
 #include <doctest/doctest.h>
 #include <spdlog/spdlog.h>
 #include <sys/stat.h>
@@ -69,7 +69,7 @@ TEST_CASE("tasks are carried out in the order of asking, and each says on the lo
       "c", [] { return std::nullopt; }, says("c"));
   bool all = false;
   writer.after_all([&] { all = true; });
-  CHECK(ended.empty());  // nobody is told but by the loop
+  CHECK(ended.empty());  // callbacks come only from the loop
   REQUIRE(loop.run_until([&] { return all; }, patience));
   CHECK(ended == std::vector<std::string>{"a", "b: no-space", "c"});
   const DiskView view = writer.view(EventLoop::now());

@@ -1,4 +1,4 @@
-// gossipctl against a real HTTP server on loopback that serves a made-up daemon.
+// gossipctl against a real HTTP server on loopback that serves a synthetic daemon.
 #include <doctest/doctest.h>
 
 #include <future>

@@ -1,4 +1,4 @@
-// Who may wait at the door: places, and who gives up one.
+// Places for waiting connections, and which connection gives up its own.
 #include <doctest/doctest.h>
 
 #include <set>
@@ -15,7 +15,7 @@ constexpr Admission::Limits few{.places_max = 4, .places_per_source_max = 4, .me
 
 Source host(std::uint64_t number) { return Source{false, number}; }
 
-// Numbers those who come, and remembers who is still there.
+// Numbers newcomers and remembers those still present.
 struct Door {
   Admission admission;
   std::uint64_t last = 0;
@@ -85,7 +85,7 @@ TEST_CASE("who has proved that it holds the key goes last, whatever its crowd") 
   for (int i = 0; i < 3; ++i) proved.insert(door.enter(host(1), Stage::proved));
   for (std::uint64_t i = 0; i < 1000; ++i) door.enter(host(100 + i), Stage::speaking);
   for (const SessionId id : proved) CHECK(door.waiting.contains(id));
-  // A crowd of those who replay one proof does not keep out the next either.
+  // A crowd that replays one proof does not keep out the next one either.
   Door replayed;
   const SessionId oldest = replayed.enter(host(1), Stage::proved);
   for (int i = 0; i < 4; ++i) replayed.enter(host(1), Stage::proved);
@@ -113,7 +113,7 @@ TEST_CASE(
   CHECK(door.waiting.size() == 5);
   door.admission.know(host(2));
   door.admission.know(host(1));
-  door.admission.know(host(3));  // of two that are remembered, 2 is the older
+  door.admission.know(host(3));  // of the two remembered, 2 is the older
   door.enter(host(1));
   CHECK(door.waiting.size() == 6);
   door.enter(host(2));

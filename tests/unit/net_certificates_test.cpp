@@ -1,5 +1,4 @@
-// Peers that prove themselves by certificates: who is let in, who is refused and what both ends say
-// of it.
+// Peers with certificates: which are admitted, which refused, and what both ends report.
 #include <boost/asio/ssl.hpp>
 #include <fstream>
 
@@ -12,7 +11,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// Dials once; why it did not work, on both ends.
+// Dials once and returns both ends' reasons for the failure.
 struct Refusal {
   Error dialler, listener;
 };
@@ -54,7 +53,7 @@ std::string mistake(const PeerCertificateFiles& files) {
   return read ? "" : read.error().text;
 }
 
-// What a listener says of a TLS client that is not gossipd's. `setup` makes that client.
+// A listener's reason against a foreign TLS client, which `setup` makes.
 Error reject_client(const PeerCertificates& ours,
                     const std::function<void(asio::ssl::context&)>& setup) {
   EventLoop loop;
@@ -96,7 +95,7 @@ TEST_CASE(
   exchange(loop, a, b, b.listen());
   stop_all(loop, {&a, &b});
 
-  // Who trusts `below` alone takes nobody else whom the root signed for.
+  // A node that trusts only `below` accepts no other certificate of the root.
   const Refusal refused =
       refusal(certificates(other.issue("box3", {}, &root)), certificates(below.issue("box4")));
   CHECK(refused.listener.code == "wrong-certificate");
@@ -109,7 +108,7 @@ TEST_CASE("a certificate of another authority is refused with that reason on bot
       refusal(certificates(theirs.issue("box2")), certificates(ours.issue("box1")));
   CHECK(refused.dialler.code == "wrong-certificate");
   CHECK(refused.listener.code == "wrong-certificate");
-  CHECK(mentions(refused.dialler.text, "CN=box1"));  // the dialler looks first
+  CHECK(mentions(refused.dialler.text, "CN=box1"));  // the dialler checks first
   CHECK(mentions(refused.listener.text, "another authority"));
 }
 

@@ -128,7 +128,7 @@ TEST_CASE(
   // the second changes nothing
   for (int i = 0; i < 2; ++i) REQUIRE(!write_keyring(path, Keyring(test_key(3, 3))));
   CHECK(read_keyring(path)->in_use().id == 3);
-  REQUIRE(read_keyring(path + ".previous"));  // which is the owner's alone, too
+  REQUIRE(read_keyring(path + ".previous"));  // also readable only by its owner
   CHECK(read_keyring(path + ".previous")->in_use().id == 2);
   CHECK(std::distance(std::filesystem::directory_iterator(folder.path), {}) == 2);
   write_file(path, "spoilt\n", 0600);

@@ -67,7 +67,7 @@ TEST_CASE("bulk waits in the session and not in the kernel") {
   for (int i = 0; i < 16; ++i) REQUIRE(rig.a.transport.send(session, Lane::bulk, megabyte));
   bool settled = false;
   std::size_t before = 0;
-  Timer settle(rig.loop, [&] {  // until nothing has moved for a while
+  Timer settle(rig.loop, [&] {  // until nothing moves for a while
     settled = rig.a.seen.bulk_sent == before;
     before = rig.a.seen.bulk_sent;
     if (!settled) settle.arm_after(300ms);
@@ -167,7 +167,7 @@ TEST_CASE("a plain peer that breaks the framing is told so and loses its session
   stop_all(loop, {&node});
 }
 
-// The ends have different traffic, so that a message out of place would be noticed.
+// The ends have different traffic, to reveal a misplaced message.
 void check_cut(Rig& rig, std::size_t to_target, std::size_t from_target) {
   CAPTURE(to_target);
   CAPTURE(from_target);

@@ -16,17 +16,7 @@ namespace {
 
 const ClusterKey our_key = test_key(0x11, 1);
 
-void connect(EventLoop& loop, Node& from, Node& to, const Endpoint& where) {
-  const std::size_t theirs = to.seen.opened.size(), ours = from.seen.opened.size();
-  from.transport.dial(where);
-  REQUIRE_MESSAGE(
-      loop.run_until(
-          [&] { return from.seen.opened.size() > ours && to.seen.opened.size() > theirs; },
-          patience),
-      (from.seen.failed.empty() ? "no session" : from.seen.failed.back().second.text));
-}
-
-// Dials once and waits until both ends have said why it did not work.
+// Dials once and waits for both ends' reasons for the failure.
 struct Refusal {
   Error dialler, listener;
 };
@@ -319,96 +309,6 @@ TEST_CASE("more sessions than allowed are turned away and the others stay") {
   stop_all(loop, {&a, &b});
 }
 
-namespace {
-
-// Connections from `hosts` loopback addresses that say nothing. Each that is cut connects again at
-// once.
-class Idlers {
- public:
-  Idlers(EventLoop& loop, const Endpoint& target, std::size_t count, std::size_t hosts,
-         std::string words = {})
-      : loop_(loop),
-        target_(asio::ip::make_address("127.0.0.1"), target.port),
-        words_(std::move(words)) {
-    for (std::size_t i = 0; i < count; ++i) {
-      idle_.push_back(std::make_unique<tcp::socket>(loop.io()));
-      begin(i, asio::ip::make_address_v4(0x7f000002 + static_cast<std::uint32_t>(i % hosts)));
-    }
-  }
-  ~Idlers() { stopped_ = true; }
-  [[nodiscard]] std::size_t reconnected() const { return reconnected_; }
-
- private:
-  void begin(std::size_t i, asio::ip::address_v4 from) {
-    tcp::socket& socket = *idle_[i];
-    socket = tcp::socket(loop_.io());
-    socket.open(tcp::v4());
-    socket.bind({from, 0});
-    socket.async_connect(target_, [this, i, from](const boost::system::error_code& error) {
-      if (stopped_ || error == asio::error::operation_aborted) return;
-      boost::system::error_code ignored;
-      if (!words_.empty()) asio::write(*idle_[i], asio::buffer(words_), ignored);
-      idle_[i]->async_wait(tcp::socket::wait_read,
-                           [this, i, from](const boost::system::error_code& ended) {
-                             if (stopped_ || ended == asio::error::operation_aborted) return;
-                             ++reconnected_;
-                             begin(i, from);
-                           });
-    });
-  }
-
-  EventLoop& loop_;
-  tcp::endpoint target_;
-  std::string words_;
-  std::vector<std::unique_ptr<tcp::socket>> idle_;
-  std::size_t reconnected_ = 0;
-  bool stopped_ = false;
-};
-
-// Twice, so that it is not by luck: the second from an address that is known by then.
-void get_in_beside_idlers(std::size_t hosts, const std::string& words) {
-  EventLoop loop;
-  Node a(loop, our_key),
-      b(loop, our_key, PeerLimits{.handshakes_max = 8, .handshakes_per_source_max = 4});
-  const Endpoint where = b.listen("0.0.0.0");
-  Idlers idlers(loop, where, 32, hosts, words);
-  REQUIRE(loop.run_until([&] { return idlers.reconnected() > 100; }, patience));
-  for (int i = 0; i < 2; ++i) connect(loop, a, b, {"127.0.0.1", where.port});
-  CHECK(a.seen.failed.empty());
-  stop_all(loop, {&a, &b});
-}
-
-}  // namespace
-
-TEST_CASE("idle connections that come again as soon as they are cut keep no joiner out") {
-  for (const std::size_t hosts : {1, 4, 32}) {
-    CAPTURE(hosts);
-    get_in_beside_idlers(hosts, "");
-  }
-}
-
-TEST_CASE("nor do those that begin a handshake and do not go on with it") {
-  for (const std::size_t hosts : {1, 4, 32}) {
-    CAPTURE(hosts);
-    get_in_beside_idlers(hosts, std::string("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 11));
-  }
-}
-
-TEST_CASE("TLS begins with the first byte, so silence costs no more than a descriptor") {
-  EventLoop loop;
-  Node node(loop, our_key);
-  const Endpoint where = node.listen();
-  tcp::socket idle(loop.io());
-  idle.connect({asio::ip::make_address("127.0.0.1"), where.port});
-  bool stopped = false;
-  REQUIRE(!loop.run_until([&] { return !node.seen.rejected.empty(); }, 50ms));
-  node.transport.stop([&] { stopped = true; });  // and it holds up no stop
-  REQUIRE(loop.run_until([&] { return stopped; }, patience));
-  REQUIRE(node.seen.rejected.size() == 1);
-  CHECK(node.seen.rejected[0].code == "stopping");
-  CHECK(node.transport.counters().total.wire.in == 0);
-}
-
 TEST_CASE("close() flushes the control lane and tells the peer the reason") {
   EventLoop loop;
   Node a(loop, our_key), b(loop, our_key);
@@ -520,7 +420,7 @@ TEST_CASE("a cluster changes its key node by node and no session is refused on t
     Keyring dials, listens;
     std::uint64_t under;
   };
-  // Who dials with a key that the other does not know yet tries its other ones.
+  // A dialler whose key is unknown to the other end tries its other keys.
   for (const Case& c : {Case{both, old_key, 1}, Case{old_key, both, 1}, Case{changed, both, 2},
                         Case{both, changed, 1}, Case{changed, old_key, 1}, Case{after, changed, 2},
                         Case{both, after, 2}}) {

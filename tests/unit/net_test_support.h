@@ -228,4 +228,15 @@ struct TemporaryFolder {
   std::filesystem::path path;
 };
 
+// Dials and waits until both ends have a session.
+inline void connect(EventLoop& loop, Node& from, Node& to, const Endpoint& where) {
+  const std::size_t theirs = to.seen.opened.size(), ours = from.seen.opened.size();
+  from.transport.dial(where);
+  REQUIRE_MESSAGE(
+      loop.run_until(
+          [&] { return from.seen.opened.size() > ours && to.seen.opened.size() > theirs; },
+          patience),
+      (from.seen.failed.empty() ? "no session" : from.seen.failed.back().second.text));
+}
+
 }  // namespace gossipd::test

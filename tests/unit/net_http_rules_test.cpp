@@ -1,0 +1,78 @@
+// The parts of REST without a socket: the guard, problem documents, targets.
+#include <doctest/doctest.h>
+
+#include "net/http/guard.h"
+#include "net/http/server.h"
+#include "net/http/url.h"
+
+using namespace gossipd;
+
+namespace {
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+HttpRequest from(const std::string& host, const std::string& origin = {}) {
+  HttpRequest request{
+      .method = "GET", .path = "/", .query = {}, .headers = {{"host", host}}, .body = {}};
+  if (!origin.empty()) request.headers["origin"] = origin;
+  return request;
+}
+
+}  // namespace
+
+TEST_CASE("only requests that name this host pass") {
+  const HttpServerOptions options{.allowed_hosts = {"Box1.example"}};
+  for (const char* host : {"localhost", "LOCALHOST:7611", "127.0.0.1:7611", "127.9.9.9",
+                           "[::1]:7611", "box1.example:80"}) {
+    CAPTURE(host);
+    CHECK(!refuse_request(from(host), options, HttpVia::tcp));
+  }
+  for (const char* host : {"evil.example", "evil.example:7611", "127.0.0.1.evil.example",
+                           "127.evil.example", "localhost.evil.example", "", "10.0.0.1", "a b"}) {
+    CAPTURE(host);
+    const auto refused = refuse_request(from(host), options, HttpVia::tcp);
+    REQUIRE(refused);
+    CHECK(refused->status == 421);
+    CHECK(contains(refused->body, "wrong-host"));
+    CHECK(!refuse_request(from(host), options, HttpVia::unix_socket));
+  }
+}
+
+TEST_CASE("a page of another origin is refused even when it names this host") {
+  const HttpServerOptions options;
+  CHECK(!refuse_request(from("127.0.0.1:7611", "http://127.0.0.1:7611"), options, HttpVia::tcp));
+  for (const char* origin :
+       {"http://evil.example", "null", "https://127.0.0.1:7611", "http://127.0.0.1:3000"}) {
+    CAPTURE(origin);
+    const auto refused = refuse_request(from("127.0.0.1:7611", origin), options, HttpVia::tcp);
+    REQUIRE(refused);
+    CHECK(refused->status == 403);
+  }
+}
+
+TEST_CASE("problem documents carry the stable members and survive bytes that are not UTF-8") {
+  const HttpResponse response = problem(409, "left", "The node has left its cluster",
+                                        "odd \xff byte", "run 'gossipctl join'");
+  CHECK(response.status == 409);
+  CHECK(response.content_type == "application/problem+json");
+  for (const char* part : {"\"status\": 409", "\"code\": \"left\"", "\"title\"", "\"detail\"",
+                           "\"hint\"", "\"type\": \"about:blank\""}) {
+    CAPTURE(part);
+    CHECK(contains(response.body, part));
+  }
+  CHECK(!contains(problem(404, "c", "t").body, "hint"));
+}
+
+TEST_CASE("targets split into a decoded path and query") {
+  const auto target = parse_target("/a%2Fb?x=1+2&y=%26&flag&=nameless");
+  REQUIRE(target);
+  CHECK(target->path == "/a/b");
+  CHECK(target->query ==
+        std::map<std::string, std::string>{{"x", "1 2"}, {"y", "&"}, {"flag", ""}});
+  CHECK(!parse_target("no-slash"));
+  CHECK(!parse_target("/%zz"));
+  CHECK(!parse_target("/%4"));
+  CHECK(url_decode(url_encode("a b&c=\xc3\xa4/"), UrlPart::query) == "a b&c=\xc3\xa4/");
+}
