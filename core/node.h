@@ -195,7 +195,7 @@ struct NodeView {
   std::string overridden;
 };
 
-class NodeImpl;
+class Conductor;
 
 class Node {
  public:
@@ -273,7 +273,7 @@ class Node {
   void check_invariants() const;
 
  private:
-  std::unique_ptr<NodeImpl> impl_;
+  std::unique_ptr<Conductor> impl_;
 };
 
 }  // namespace gossipd

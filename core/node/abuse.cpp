@@ -2,11 +2,11 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/node/node_impl.h"
+#include "core/node/conductor.h"
 
 namespace gossipd {
 // Every time for twice as long; what was said on the link is forgotten.
-void NodeImpl::quarantine(Session& session, const std::string& why, Instant now) {
+void Conductor::quarantine(Session& session, const std::string& why, Instant now) {
   Neighbour& neighbour = peers_.neighbour_of(session);
   const Duration length = neighbour.rests.fail();
   neighbour.refusals = 0;
@@ -16,13 +16,13 @@ void NodeImpl::quarantine(Session& session, const std::string& why, Instant now)
   refuse(session, Error{"quarantined", why + "; this link rests for " + whole_seconds + " s"}, now);
 }
 
-void NodeImpl::on_flood(Session& session, const std::string& what, Instant now) {
+void Conductor::on_flood(Session& session, const std::string& what, Instant now) {
   if (session.established()) return quarantine(session, what, now);
   refuse(session, Error{"flood", what}, now);
 }
 
-bool NodeImpl::is_admitted(Session& session, const Control& message, std::size_t bytes,
-                           Instant now) {
+bool Conductor::is_admitted(Session& session, const Control& message, std::size_t bytes,
+                            Instant now) {
   ControlAllowance& allowance =
       session.established() ? peers_.neighbour_of(session).allowance : session.allowance;
   return allowance.admit(message, bytes, now);

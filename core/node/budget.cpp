@@ -2,24 +2,24 @@
 // extends it or a node finds that training leads nowhere.
 #include <algorithm>
 
-#include "core/node/node_impl.h"
+#include "core/node/conductor.h"
 
 namespace gossipd {
 // Old stats made up for: what the schedule and the budget go by. In a small cluster none is old,
 // and it is the exact sum.
-Samples NodeImpl::others_estimate(Instant now) const {
+Samples Conductor::others_estimate(Instant now) const {
   return directory_.others_samples() +
          directory_.samples_since(config_.membership.suspect_after, now, claims_.rate_max());
 }
 
-void NodeImpl::publish_progress(Instant now) {
+void Conductor::publish_progress(Instant now) {
   if (!source_.trainer_stands()) return;
   if (const auto others = progress_.news_for_trainer(others_estimate(now)))
     emit(ProgressEffect{*others});
 }
 
 // The budget is the cluster's: the first node to notice that it is spent stops stepping.
-void NodeImpl::check_progress(Instant now) {
+void Conductor::check_progress(Instant now) {
   if (progress_.in_force() == 0 || (!life_.is_training() && !life_.is(Phase::paused))) return;
   if (!progress_.is_spent(others_estimate(now)) && !most_have_finished()) return;
   life_.finish_by(now + config_.membership.finish_cap);
@@ -31,7 +31,7 @@ void NodeImpl::check_progress(Instant now) {
 }
 
 // An estimate may have been too high by a little: the last few are not to make up for it alone.
-bool NodeImpl::most_have_finished() const {
+bool Conductor::most_have_finished() const {
   std::size_t done = 0, all = 1;
   for (const auto& [id, entry] : directory_.entries()) {
     const MemberRecord& record = entry.record;
@@ -45,7 +45,7 @@ bool NodeImpl::most_have_finished() const {
   return 2 * done > all;
 }
 
-void NodeImpl::set_budget(const Budget& budget, const std::string& why, Instant now) {
+void Conductor::set_budget(const Budget& budget, const std::string& why, Instant now) {
   progress_.set(budget);
   log(Level::info, "event=budget samples=" + std::to_string(budget.samples) +
                        " revision=" + std::to_string(budget.revision) + " why=\"" + why + "\"");
@@ -60,8 +60,8 @@ void NodeImpl::set_budget(const Budget& budget, const std::string& why, Instant 
 }
 
 // The later word wins, whoever says it.
-void NodeImpl::hear_budget(const Budget& budget, const std::string& name, NodeId said_by,
-                           Instant now) {
+void Conductor::hear_budget(const Budget& budget, const std::string& name, NodeId said_by,
+                            Instant now) {
   if (budget <= progress_.budget() || !claims_.admit(budget, said_by, now)) return;
   if (const auto words = progress_.override_command(budget, name, said_by))
     log(Level::warning, *words);
@@ -69,7 +69,7 @@ void NodeImpl::hear_budget(const Budget& budget, const std::string& name, NodeId
   set_budget(budget, "said by " + name, now);
 }
 
-std::optional<Error> NodeImpl::extend_budget(Samples more, Instant now) {
+std::optional<Error> Conductor::extend_budget(Samples more, Instant now) {
   if (state_.job == JobHash{})
     return Error{"no-job", "this node knows no job yet; join the cluster first"};
   const Result<Budget> budget = progress_.extended_by(more, directory_.others_samples());
@@ -82,7 +82,7 @@ std::optional<Error> NodeImpl::extend_budget(Samples more, Instant now) {
   return std::nullopt;
 }
 
-void NodeImpl::end_early(const std::string& why, Instant now) {
+void Conductor::end_early(const std::string& why, Instant now) {
   if (!life_.is_training()) return;
   const std::optional<Budget> budget = progress_.ended_now(directory_.others_samples());
   if (!budget) return;

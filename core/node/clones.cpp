@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "core/node/node_impl.h"
+#include "core/node/conductor.h"
 
 namespace gossipd {
 namespace {
@@ -17,7 +17,7 @@ const char* const cloned_hint =
 
 // ---- reflections --------------------------------------------------------------------------------
 
-void NodeImpl::on_reflected(Session& session, Instant now) {
+void Conductor::on_reflected(Session& session, Instant now) {
   if (!session.outbound) return;
   const std::string reason =
       "the connection to " + to_string(session.remote) +
@@ -34,7 +34,7 @@ void NodeImpl::on_reflected(Session& session, Instant now) {
 // ---- clones, as others see them -----------------------------------------------------------------
 
 // False: the session waits for an answer, or has been refused.
-bool NodeImpl::is_alone(Session& session, Instant now) {
+bool Conductor::is_alone(Session& session, Instant now) {
   switch (clones_.hear(*session.theirs)) {
     case Instances::Heard::alone: return true;
     case Instances::Heard::again:
@@ -55,7 +55,7 @@ bool NodeImpl::is_alone(Session& session, Instant now) {
 }
 
 // It speaks though another process of its id has been heard since: both live.
-void NodeImpl::on_proof_of_life(Session& session, Instant now) {
+void Conductor::on_proof_of_life(Session& session, Instant now) {
   const Hello hello = *session.theirs;
   Session* rival = peers_.session_of(hello.id);
   // a link to the same process
@@ -83,8 +83,8 @@ void NodeImpl::on_proof_of_life(Session& session, Instant now) {
 
 // Of two processes with unlike addresses the record goes to and fro: whoever is at the address it
 // returns to is asked who it is.
-void NodeImpl::look_at_former_addresses(const MemberRecord& before, const MemberRecord& claim,
-                                        Instant now) {
+void Conductor::look_at_former_addresses(const MemberRecord& before, const MemberRecord& claim,
+                                         Instant now) {
   if (claim.id == state_.id || claim.incarnation <= before.incarnation ||
       claim.address == before.address)
     return;
@@ -95,12 +95,12 @@ void NodeImpl::look_at_former_addresses(const MemberRecord& before, const Member
 
 // ---- clones, as they see themselves -------------------------------------------------------------
 
-void NodeImpl::on_cloned(Session& session, const Cloned& notice, Instant now) {
+void Conductor::on_cloned(Session& session, const Cloned& notice, Instant now) {
   if (!session.theirs || notice.id != state_.id || life_.is_stopping()) return;
   on_cloned(notice, session.theirs->id, now);
 }
 
-void NodeImpl::on_cloned(const Cloned& notice, NodeId said_by, Instant now) {
+void Conductor::on_cloned(const Cloned& notice, NodeId said_by, Instant now) {
   const std::string both =
       " keeps=" + to_string(notice.keeper) + " gives_up=" + to_string(notice.other);
   switch (clones_.on_notice(notice, said_by, directory_.alive_others())) {
@@ -115,7 +115,7 @@ void NodeImpl::on_cloned(const Cloned& notice, NodeId said_by, Instant now) {
 
 // The process starts again, as another node that has the same model. What it has trained on until
 // now counts under the old id.
-void NodeImpl::take_another_id(const Cloned& notice, Instant now) {
+void Conductor::take_another_id(const Cloned& notice, Instant now) {
   if (life_.is_stopping() || state_.left || life_.is(Phase::leaving)) return;
   NodeState fresh;
   const std::uint64_t seed[] = {raw(state_.id), clones_.instance(),

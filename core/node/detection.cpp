@@ -2,10 +2,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/node/node_impl.h"
+#include "core/node/conductor.h"
 
 namespace gossipd {
-void NodeImpl::note_attention(Instant now) {
+void Conductor::note_attention(Instant now) {
   const FailureDetector::Attention attention = detector_.on_time(now);
   if (attention.deaf == Duration{}) return;
   directory_.forgive(attention.deaf);
@@ -15,7 +15,7 @@ void NodeImpl::note_attention(Instant now) {
   weight_.join(round_.last().step);
 }
 
-void NodeImpl::detect_failures(Instant now) {
+void Conductor::detect_failures(Instant now) {
   const FailureDetector::Verdicts verdicts = detector_.judge(directory_, now);
   accuse(verdicts.silent, "silent", now);
   for (const auto& [id, reason] : verdicts.dead) {
@@ -40,38 +40,38 @@ void NodeImpl::detect_failures(Instant now) {
   }
 }
 
-void NodeImpl::accuse(NodeId member, Instant last_heard, const std::string& why, Instant now) {
+void Conductor::accuse(NodeId member, Instant last_heard, const std::string& why, Instant now) {
   if (life_.is_going() || !directory_.accuse(member, last_heard)) return;
   log(Level::info, "event=member-suspect peer=" + to_hex(member) + " reason=\"" + why + "\"");
   hand_on({member, directory_.find(member)->record.incarnation, state_.id});
   check_finish(now);
 }
 
-void NodeImpl::accuse(const std::vector<FailureDetector::Silent>& members, const std::string& why,
-                      Instant now) {
+void Conductor::accuse(const std::vector<FailureDetector::Silent>& members, const std::string& why,
+                       Instant now) {
   for (const auto& [member, last_heard] : members) accuse(member, last_heard, why, now);
 }
 
 // The suspect is told first; if the link to it is what failed, other members tell it.
-void NodeImpl::hand_on(const Suspicion& suspicion) {
+void Conductor::hand_on(const Suspicion& suspicion) {
   if (Session* session = peers_.session_of(suspicion.id); session != nullptr)
     send(*session, Members{{}, {}, {suspicion}});
   detector_.hand_on(suspicion);
 }
 
-void NodeImpl::accuse_all_at(const Endpoint& address, NodeId but, const std::string& why,
-                             Instant now) {
+void Conductor::accuse_all_at(const Endpoint& address, NodeId but, const std::string& why,
+                              Instant now) {
   accuse(detector_.missing_at(address, but, directory_, now), why, now);
 }
 
-void NodeImpl::accuse_displaced(Instant now) {
+void Conductor::accuse_displaced(Instant now) {
   std::set<Endpoint> taken = peers_.linked_addresses();
   taken.insert(config_.advertise);
   accuse(detector_.displaced(taken, directory_, now), "nobody else is to be found at its address",
          now);
 }
 
-void NodeImpl::on_suspicions(const std::vector<Suspicion>& suspicions, Instant now) {
+void Conductor::on_suspicions(const std::vector<Suspicion>& suspicions, Instant now) {
   for (const Suspicion& suspicion : suspicions) {
     if (suspicion.id != state_.id) {
       if (directory_.merge(suspicion, now)) hand_on(suspicion);
@@ -82,7 +82,7 @@ void NodeImpl::on_suspicions(const std::vector<Suspicion>& suspicions, Instant n
 }
 
 // An incarnation beyond what is reserved is said when the disk holds it: on_persisted().
-void NodeImpl::refute(std::uint64_t incarnation, Instant now) {
+void Conductor::refute(std::uint64_t incarnation, Instant now) {
   const std::uint64_t above = std::max(state_.incarnation, incarnation);
   if (!durable_.allows(above + 1)) {
     if (durable_.await(above)) persist();
@@ -95,7 +95,7 @@ void NodeImpl::refute(std::uint64_t incarnation, Instant now) {
 }
 
 // A member without a link is seen by nobody, so each node looks after a random one now and then.
-void NodeImpl::probe_one(Instant now) {
+void Conductor::probe_one(Instant now) {
   if (!detector_.probe_due(now, random_)) return;
   const std::vector<NodeId> candidates = unlinked(MemberState::alive, now);
   if (candidates.empty()) return;
@@ -103,7 +103,7 @@ void NodeImpl::probe_one(Instant now) {
   dial(directory_.find(chosen)->record.address, chosen, now);
 }
 
-void NodeImpl::on_probe_answered(Session& session, Instant now) {
+void Conductor::on_probe_answered(Session& session, Instant now) {
   const Hello hello = *session.theirs;
   const Endpoint endpoint = session.remote;
   close(session.id, "the probe has been answered", now, true);
@@ -113,7 +113,7 @@ void NodeImpl::on_probe_answered(Session& session, Instant now) {
 }
 
 // Not the peer is at fault, so it is neither suspected nor refused for it.
-void NodeImpl::name_bad_paths(Instant now) {
+void Conductor::name_bad_paths(Instant now) {
   for (auto& [id, neighbour] : peers_.neighbours())
     if (neighbour.path.found_out(now))
       log(Level::warning, "event=large-packets-lost peer=" + to_hex(id) +

@@ -1,28 +1,28 @@
 // The node's side of JobTransfer: its requests become messages, its pieces effects.
-#include "core/node/node_impl.h"
+#include "core/node/conductor.h"
 
 namespace gossipd {
 
-void NodeImpl::want_file(const JobFile& file, Instant now) {
+void Conductor::want_file(const JobFile& file, Instant now) {
   transfer_.want(file);
   log(Level::info,
       "event=file-wanted hash=" + to_hex(file) + " bytes=" + std::to_string(file.bytes));
   ask_for_file(now);
 }
 
-void NodeImpl::ask_for_file(Instant now) {
+void Conductor::ask_for_file(Instant now) {
   if (!transfer_.progress()) return;
   if (const auto ask = transfer_.next_ask(peers_.established_ids(), now))
     send(*peers_.find(ask->session), ask->request);
 }
 
-void NodeImpl::on_file_request(Session& session, const FileRequest& request) {
+void Conductor::on_file_request(Session& session, const FileRequest& request) {
   if (const auto bytes = transfer_.on_request(session.id, request, session.bulk_outstanding))
     emit(FileReadEffect{session.id, request.file, request.offset, bytes});
 }
 
-void NodeImpl::on_file_read(SessionId id, const JobFile& file, std::uint64_t offset,
-                            const Bytes& bytes) {
+void Conductor::on_file_read(SessionId id, const JobFile& file, std::uint64_t offset,
+                             const Bytes& bytes) {
   Session* session = peers_.find(id);
   if (session == nullptr) return;
   transfer_.on_read(id);
@@ -31,7 +31,7 @@ void NodeImpl::on_file_read(SessionId id, const JobFile& file, std::uint64_t off
   send_bulk(*session, std::move(message));
 }
 
-void NodeImpl::on_file_piece(Session& session, std::span<const std::byte> message, Instant now) {
+void Conductor::on_file_piece(Session& session, std::span<const std::byte> message, Instant now) {
   const auto piece = decode_file_piece(message);
   if (!piece) return refuse(session, piece.error(), now);
   const auto wanted = transfer_.progress();

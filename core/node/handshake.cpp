@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "core/base/printable.h"
-#include "core/node/node_impl.h"
+#include "core/node/conductor.h"
 
 namespace gossipd {
 namespace {
@@ -14,7 +14,7 @@ constexpr std::size_t named_when_refused = 32;
 
 // ---- hello --------------------------------------------------------------------------------------
 
-void NodeImpl::say_hello(Session& session) {
+void Conductor::say_hello(Session& session) {
   const ProtocolRange spoken = protocols();
   send(session, Hello{spoken.oldest, durable_.cluster(), state_.id, state_.incarnation,
                       config_.name, config_.advertise, state_.job, life_.is(Phase::left),
@@ -22,7 +22,7 @@ void NodeImpl::say_hello(Session& session) {
 }
 
 // The disk has come to hold what they say.
-void NodeImpl::say_due_hellos(Instant now) {
+void Conductor::say_due_hellos(Instant now) {
   for (const SessionId id : peers_.ids()) {
     Session* session = peers_.find(id);
     if (session == nullptr || session->stage != Session::Stage::hello_due) continue;
@@ -34,7 +34,7 @@ void NodeImpl::say_due_hellos(Instant now) {
 }
 
 // In words that are right at both ends, as both show them.
-Error NodeImpl::no_common_protocol(const Hello& hello) const {
+Error Conductor::no_common_protocol(const Hello& hello) const {
   const auto range = [](const std::string& name, const ProtocolRange& r) {
     return name + " speaks protocol " + std::to_string(r.oldest) +
            (r.newest == r.oldest ? "" : " to " + std::to_string(r.newest));
@@ -46,7 +46,7 @@ Error NodeImpl::no_common_protocol(const Hello& hello) const {
                                         ", or take away its setting membership.protocol"};
 }
 
-std::optional<Error> NodeImpl::check_hello(const Hello& hello) const {
+std::optional<Error> Conductor::check_hello(const Hello& hello) const {
   if (hello.id == state_.id && (hello.instance == clones_.instance() || hello.instance == 0))
     return Error{"self", "the connection comes back to the node that made it"};
   if (hello.id == state_.id)
@@ -82,7 +82,7 @@ std::optional<Error> NodeImpl::check_hello(const Hello& hello) const {
   return std::nullopt;
 }
 
-void NodeImpl::on_hello(Session& session, const Hello& hello, Instant now) {
+void Conductor::on_hello(Session& session, const Hello& hello, Instant now) {
   if (session.theirs) return refuse(session, Error{"handshake", "a second hello"}, now);
   session.theirs = hello;
   if (session.theirs->address.host.empty()) session.theirs->address.host = session.remote.host;
@@ -112,7 +112,7 @@ void NodeImpl::on_hello(Session& session, const Hello& hello, Instant now) {
 
 // ---- let in or refused --------------------------------------------------------------------------
 
-void NodeImpl::admit(Session& session, Instant now) {
+void Conductor::admit(Session& session, Instant now) {
   const Hello& hello = *session.theirs;
   if (session.probed != NodeId{}) return on_probe_answered(session, now);
   if (hello.probe) return;  // our own hello was the answer
@@ -142,7 +142,7 @@ void NodeImpl::admit(Session& session, Instant now) {
 
 // Both ends must keep the same one of two sessions: the one that the lower id dialled; of two in
 // one direction, or after a restart, the newer.
-bool NodeImpl::keep_existing(const Session& existing, const Session& fresh) const {
+bool Conductor::keep_existing(const Session& existing, const Session& fresh) const {
   if (existing.theirs->incarnation != fresh.theirs->incarnation)
     return existing.theirs->incarnation > fresh.theirs->incarnation;
   if (existing.outbound == fresh.outbound) return false;
@@ -150,7 +150,7 @@ bool NodeImpl::keep_existing(const Session& existing, const Session& fresh) cons
   return existing.outbound == lower_is_self;
 }
 
-void NodeImpl::establish(Session& session, Instant now) {
+void Conductor::establish(Session& session, Instant now) {
   const Hello& hello = *session.theirs;
   if (state_.cluster == ClusterId{}) {
     state_.cluster = hello.cluster;
@@ -184,7 +184,7 @@ void NodeImpl::establish(Session& session, Instant now) {
 }
 
 // A hello tells of a life that gossip may not have told of yet.
-void NodeImpl::learn_from(const Hello& hello, Instant now) {
+void Conductor::learn_from(const Hello& hello, Instant now) {
   MemberRecord record;
   record.id = hello.id;
   record.name = hello.name;
@@ -197,7 +197,7 @@ void NodeImpl::learn_from(const Hello& hello, Instant now) {
   }
 }
 
-void NodeImpl::refuse(Session& session, Error reason, Instant now) {
+void Conductor::refuse(Session& session, Error reason, Instant now) {
   const bool quiet = reason.code == "duplicate" || reason.code == "self" || reason.code == "full" ||
                      reason.code == "cloned";
   log(quiet ? Level::debug : Level::warning, "event=refuse peer=" + who(session) + " code=" +
@@ -210,7 +210,7 @@ void NodeImpl::refuse(Session& session, Error reason, Instant now) {
 
 // ---- the link opens -----------------------------------------------------------------------------
 
-void NodeImpl::send_ready(Session& session, Instant now) {
+void Conductor::send_ready(Session& session, Instant now) {
   if (session.ready_mine || !config_.exchange.enabled) return;
   Neighbour& neighbour = peers_.neighbour_of(session);
   if (!neighbour.link)
@@ -227,7 +227,7 @@ void NodeImpl::send_ready(Session& session, Instant now) {
   send(session, ready);
 }
 
-void NodeImpl::try_open(Session& session, Instant now) {
+void Conductor::try_open(Session& session, Instant now) {
   if (!session.ready_mine || !session.ready_theirs) return;
   Neighbour& neighbour = peers_.neighbour_of(session);
   if (!neighbour.link || neighbour.link->is_open()) return;

@@ -1,16 +1,64 @@
-// A model for a node that has none: from its neighbours, or from its own disk.
-#include "core/node/node_impl.h"
+// The job, and a model for a node that has none: from its neighbours, or from its own disk.
+#include "core/node/conductor.h"
 
 namespace gossipd {
 
-ModelAssembly::Links NodeImpl::open_links_by_peer() const {
+void Conductor::on_job(std::string document, JobHash hash, Samples budget_samples, Instant now) {
+  GOSSIPD_ASSERT(document.size() <= job_bytes_max);
+  job_document_ = std::move(document);
+  progress_.on_job(budget_samples);
+  const bool fresh = state_.job != hash;
+  state_.job = hash;
+  if (fresh) persist();
+  if (life_.is(Phase::joining))
+    life_.wait_for(dialer_.seeds().empty() ? "the model" : "a seed to answer");
+  (void)now;
+}
+
+void Conductor::on_waiting_for_data(std::string what, Instant now) {
+  life_.wait_for(std::move(what));
+  set_phase(Phase::waiting_for_data, life_.waiting_for());
+  renew_own_record(now);
+}
+
+void Conductor::on_model_ready(Schema schema, RoundBuffers buffers, bool has_model,
+                               Samples own_samples, Step step, Instant now) {
+  GOSSIPD_ASSERT(!source_.trainer_stands());
+  schema_ = std::move(schema);
+  round_.prepare(std::move(buffers), step);
+  transfer_guard_ =
+      std::make_unique<TransferGuard>(config_.exchange.transfer_reach, schema_.blocks().size());
+  source_.on_trainer_ready(has_model || !config_.exchange.enabled);
+  progress_.on_trainer_ready(own_samples, std::max(state_.own_samples, directory_.self().samples));
+  life_.look_until(now + config_.membership.isolation_grace);
+  const std::vector<SessionId> established = peers_.established_ids();
+  for (const SessionId id : established) send_ready(*peers_.find(id), now);
+  for (const SessionId id : established)
+    if (Session* session = peers_.find(id)) try_open(*session, now);
+  publish_progress(now);
+  if (progress_.budget().revision > 0) emit(BudgetEffect{progress_.in_force()});
+  if (life_.is(Phase::left)) return;
+  if (source_.is_missing()) {
+    set_phase(peers_.established() > 0 ? Phase::syncing : Phase::joining,
+              "the model comes from a neighbour");
+    return;
+  }
+  // A node that restarts with its cluster's model looks for the others first, but not for ever.
+  const bool alone = dialer_.seeds().empty() && directory_.entries().size() == 1;
+  if (alone || peers_.established() > 0)
+    begin_training(now);
+  else
+    set_phase(Phase::joining, "looking for the cluster's other members");
+}
+
+ModelAssembly::Links Conductor::open_links_by_peer() const {
   ModelAssembly::Links links;
   for (const auto& [id, neighbour] : peers_.neighbours())
     if (neighbour.link && neighbour.link->is_open()) links[id] = neighbour.link.get();
   return links;
 }
 
-void NodeImpl::order_blocks(NodeId of, Ready& ready, Instant now) const {
+void Conductor::order_blocks(NodeId of, Ready& ready, Instant now) const {
   std::vector<ModelSource::Teller> others;
   for (const auto& [id, session] : peers_.sessions()) {
     if (!session.ready_mine || session.ready_mine->has_model || session.theirs->id == of) continue;
@@ -21,14 +69,14 @@ void NodeImpl::order_blocks(NodeId of, Ready& ready, Instant now) const {
   source_.order_blocks(ready, open_links_by_peer(), others, now);
 }
 
-bool NodeImpl::adopt(Instant now) {
+bool Conductor::adopt(Instant now) {
   if (!needs_model() || !round_.is_resting()) return false;
   const auto from = source_.assemble(open_links_by_peer(), now, round_.copies());
   if (from) take_over(*from, now);
   return from.has_value();
 }
 
-void NodeImpl::on_restored(std::vector<float> model, Instant now) {
+void Conductor::on_restored(std::vector<float> model, Instant now) {
   if (!life_.is(Phase::broken) || !round_.is_resting()) return;
   if (source_.restore(model, round_.copies())) return take_over("checkpoint", now);
   log(Level::error,
@@ -37,7 +85,7 @@ void NodeImpl::on_restored(std::vector<float> model, Instant now) {
 }
 
 // The model lies in the round's copies.
-void NodeImpl::take_over(const std::string& from, Instant now) {
+void Conductor::take_over(const std::string& from, Instant now) {
   source_.adopted();
   weight_.join(round_.last().step);
   log(Level::info, "event=model-adopted from=" + from);
@@ -52,6 +100,29 @@ void NodeImpl::take_over(const std::string& from, Instant now) {
       again.push_back(id);
   for (const SessionId id : again)
     close(id, "a model has arrived since; opening the link again", now, true);
+}
+
+void Conductor::seek_model(Instant now) {
+  if (life_.is(Phase::joining) && source_.has_model() && life_.has_looked(now) && !state_.left) {
+    log(Level::warning,
+        "event=isolated hint=\"no known member answers; training goes on alone and they are asked "
+        "for ever\"");
+    begin_training(now);
+  }
+  if (!life_.is(Phase::broken) || !round_.is_resting() || adopt(now)) return;
+  reopen_waiting_links(now);
+  if (source_.wants_checkpoint(open_links(), now)) emit(RestoreEffect{});
+}
+
+// A broken node speaks no turn, so a link that waits for one brings no model: opened again, the
+// other end speaks first.
+void Conductor::reopen_waiting_links(Instant now) {
+  std::vector<SessionId> waiting;
+  for (const auto& [id, neighbour] : peers_.neighbours())
+    if (neighbour.link && neighbour.link->my_turn() && !neighbour.link->received_complete())
+      waiting.push_back(neighbour.session);
+  for (const SessionId id : waiting)
+    close(id, "a model is needed; opening the link again", now, true);
 }
 
 }  // namespace gossipd

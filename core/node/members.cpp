@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "core/base/printable.h"
-#include "core/node/node_impl.h"
+#include "core/node/conductor.h"
 
 namespace gossipd {
 namespace {
@@ -15,7 +15,7 @@ constexpr std::size_t stats_per_tick = 24;
 
 // ---- telling ------------------------------------------------------------------------------------
 
-void NodeImpl::send_records(Session& session, std::vector<MemberRecord> records) {
+void Conductor::send_records(Session& session, std::vector<MemberRecord> records) {
   for (std::size_t at = 0; at < records.size(); at += news_per_message_max) {
     Members part;
     for (std::size_t i = at; i < std::min(records.size(), at + news_per_message_max); ++i)
@@ -24,13 +24,13 @@ void NodeImpl::send_records(Session& session, std::vector<MemberRecord> records)
   }
 }
 
-void NodeImpl::send_news(Session& session) {
+void Conductor::send_news(Session& session) {
   if (session.news_told < directory_.news())
     send_records(session, directory_.news_since(session.news_told, session.id, members_max));
 }
 
 // Own stats first, so that neighbours always know them.
-void NodeImpl::send_stats(Session& session, std::size_t most, Instant now) {
+void Conductor::send_stats(Session& session, std::size_t most, Instant now) {
   Members message;
   const Directory::Entry& self = *directory_.find(state_.id);
   if (self.stats > session.own_told) message.stats.push_back(stats_of(self.record));
@@ -40,7 +40,7 @@ void NodeImpl::send_stats(Session& session, std::size_t most, Instant now) {
   if (!message.stats.empty()) send(session, message);
 }
 
-void NodeImpl::tell_news() {
+void Conductor::tell_news() {
   const std::vector<Suspicion> suspicions = detector_.take_suspicions();
   for (auto& [id, session] : peers_.sessions()) {
     if (!session.established()) continue;
@@ -49,7 +49,7 @@ void NodeImpl::tell_news() {
   }
 }
 
-void NodeImpl::gossip(Instant now) {
+void Conductor::gossip(Instant now) {
   tell_news();
   const std::size_t most =
       std::max<std::size_t>(1, stats_per_tick / std::max<std::size_t>(1, peers_.established()));
@@ -59,7 +59,7 @@ void NodeImpl::gossip(Instant now) {
 
 // ---- hearing ------------------------------------------------------------------------------------
 
-void NodeImpl::on_members(Session& session, const Members& members, Instant now) {
+void Conductor::on_members(Session& session, const Members& members, Instant now) {
   // Also from a node that has no room for another link: that is how a joiner finds the others.
   const bool same_cluster = session.theirs && (session.theirs->cluster == state_.cluster ||
                                                state_.cluster == ClusterId{});
@@ -80,7 +80,7 @@ void NodeImpl::on_members(Session& session, const Members& members, Instant now)
   merge_records(records, now, session.id);
 }
 
-void NodeImpl::merge_stats(const MemberStats& stats, Instant now, SessionId source) {
+void Conductor::merge_stats(const MemberStats& stats, Instant now, SessionId source) {
   const Directory::Outcome outcome = directory_.merge(stats, now, source);
   if (outcome != Directory::Outcome::recovered && outcome != Directory::Outcome::accused) return;
   recover_samples();
@@ -88,7 +88,7 @@ void NodeImpl::merge_stats(const MemberStats& stats, Instant now, SessionId sour
 }
 
 // What was claimed faster than it can have come about counts as time passes.
-void NodeImpl::credit_claims(Instant now) {
+void Conductor::credit_claims(Instant now) {
   Budget latest;
   for (const auto& [id, entry] : directory_.entries())
     if (claims_.believes(entry.record.budget, now)) latest = std::max(latest, entry.record.budget);
@@ -99,8 +99,8 @@ void NodeImpl::credit_claims(Instant now) {
   if (const auto words = claims_.summary(now)) log(Level::warning, *words);
 }
 
-void NodeImpl::merge_records(const std::vector<MemberRecord>& records, Instant now,
-                             SessionId source) {
+void Conductor::merge_records(const std::vector<MemberRecord>& records, Instant now,
+                              SessionId source) {
   bool changed_membership = false;
   for (const MemberRecord& record : records) {
     if (const Directory::Entry* before = directory_.find(record.id))
@@ -143,14 +143,14 @@ void NodeImpl::merge_records(const std::vector<MemberRecord>& records, Instant n
 }
 
 // After a restart from an old disk the others know more of this node's samples than it does.
-void NodeImpl::recover_samples() {
+void Conductor::recover_samples() {
   const Samples known = directory_.self().samples;
   if (!progress_.recover(known)) return;
   log(Level::info, "event=own-samples-recovered samples=" + std::to_string(known));
 }
 
 // Who has left says so also when nobody was there to hear its goodbye.
-void NodeImpl::note_left(const Hello& hello, Instant now) {
+void Conductor::note_left(const Hello& hello, Instant now) {
   const auto* known = directory_.find(hello.id);
   if (known == nullptr || hello.id == state_.id || known->record.incarnation > hello.incarnation)
     return;
@@ -162,7 +162,7 @@ void NodeImpl::note_left(const Hello& hello, Instant now) {
 
 // ---- forgetting ---------------------------------------------------------------------------------
 
-std::optional<Error> NodeImpl::forget(NodeId member, Instant now) {
+std::optional<Error> Conductor::forget(NodeId member, Instant now) {
   const Directory::Entry* known = directory_.find(member);
   if (known == nullptr || known->record.state == MemberState::forgotten)
     return Error{"unknown-member",

@@ -2,24 +2,24 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/node/node_impl.h"
+#include "core/node/conductor.h"
 
 namespace gossipd {
-bool NodeImpl::may_dial(const Endpoint& endpoint, Instant now) const {
+bool Conductor::may_dial(const Endpoint& endpoint, Instant now) const {
   return may_say_hello() && dialer_.may_dial(endpoint, now);
 }
 
-void NodeImpl::dial(const Endpoint& endpoint, NodeId probed, Instant now) {
+void Conductor::dial(const Endpoint& endpoint, NodeId probed, Instant now) {
   dialer_.on_dial(endpoint, probed, random_, now);
   emit(DialEffect{endpoint});
 }
 
-std::size_t NodeImpl::wanted_links() const {
+std::size_t Conductor::wanted_links() const {
   return std::min<std::size_t>(config_.membership.links, directory_.alive_others());
 }
 
 // Members in this state that may be dialled now for a link.
-std::vector<NodeId> NodeImpl::unlinked(MemberState state, Instant now) const {
+std::vector<NodeId> Conductor::unlinked(MemberState state, Instant now) const {
   // A node that came back with another id answers at the old one's address.
   const std::set<Endpoint> taken = peers_.linked_addresses();
   std::vector<NodeId> ids;
@@ -30,7 +30,7 @@ std::vector<NodeId> NodeImpl::unlinked(MemberState state, Instant now) const {
   return ids;
 }
 
-void NodeImpl::dial_if_needed(Instant now) {
+void Conductor::dial_if_needed(Instant now) {
   if (life_.is_going() || life_.is_stopping()) return;
   const std::size_t sessions = peers_.established();
   if (sessions == 0)
@@ -51,7 +51,7 @@ void NodeImpl::dial_if_needed(Instant now) {
 }
 
 // One at a time, for ever: a partition heals by itself.
-void NodeImpl::dial_failed_member(Instant now) {
+void Conductor::dial_failed_member(Instant now) {
   const std::vector<NodeId> failed = unlinked(MemberState::failed, now);
   if (!failed.empty())
     dial(directory_.find(failed[random_.below(failed.size())])->record.address, NodeId{}, now);
@@ -60,7 +60,7 @@ void NodeImpl::dial_failed_member(Instant now) {
 
 // Links of one draw would keep what a group of neighbours knows among them: now and then one is
 // given up for another, so the overlay stays random. The new link opens first.
-void NodeImpl::rotate_links(Instant now) {
+void Conductor::rotate_links(Instant now) {
   if (!dialer_.rotation_due(random_, now)) return;
   if (!life_.is_training() || peers_.established() < wanted_links()) return;
   const std::vector<NodeId> candidates = unlinked(MemberState::alive, now);
@@ -71,7 +71,7 @@ void NodeImpl::rotate_links(Instant now) {
 }
 
 // Only a link on which nobody owes an answer is given up: a transfer stays whole.
-void NodeImpl::drop_rotated_link(const Session& fresh, Instant now) {
+void Conductor::drop_rotated_link(const Session& fresh, Instant now) {
   if (!fresh.outbound || !dialer_.take_rotation() || peers_.established() <= wanted_links()) return;
   std::vector<SessionId> idle;
   for (const auto& [id, session] : peers_.sessions()) {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/node/node_impl.h"
+#include "core/node/conductor.h"
 
 namespace gossipd {
 namespace {
@@ -12,7 +12,7 @@ bool is_power_of_two(std::uint64_t x) { return x > 0 && (x & (x - 1)) == 0; }
 
 }  // namespace
 
-std::vector<RoundLink> NodeImpl::round_links() const {
+std::vector<RoundLink> Conductor::round_links() const {
   std::vector<RoundLink> links;
   for (const auto& [id, neighbour] : peers_.neighbours()) {
     if (!neighbour.link) continue;
@@ -27,7 +27,7 @@ std::vector<RoundLink> NodeImpl::round_links() const {
   return links;
 }
 
-RoundContext NodeImpl::round_context(std::span<RoundLink> links, Instant now) {
+RoundContext Conductor::round_context(std::span<RoundLink> links, Instant now) {
   return {.now = now,
           .phase = phase(),
           .links = links,
@@ -37,21 +37,21 @@ RoundContext NodeImpl::round_context(std::span<RoundLink> links, Instant now) {
           .weight_max = balancer_.share_max(job_batch())};
 }
 
-void NodeImpl::begin_round_if_due(Instant now) {
+void Conductor::begin_round_if_due(Instant now) {
   if (!round_.is_waiting()) return;
   std::vector<RoundLink> links = round_links();
   round_.begin_if_due(round_context(links, now));
 }
 
-bool NodeImpl::has_work() const { return round_.has_work(); }
+bool Conductor::has_work() const { return round_.has_work(); }
 
-void NodeImpl::work(Instant now) {
+void Conductor::work(Instant now) {
   if (!round_.has_work()) return;
   std::vector<RoundLink> links = round_links();
   on_round(round_.work(round_context(links, now)), now);
 }
 
-void NodeImpl::on_snapshot(Snapshot snapshot, Instant now) {
+void Conductor::on_snapshot(Snapshot snapshot, Instant now) {
   GOSSIPD_ASSERT(source_.trainer_stands());
   progress_.on_snapshot(snapshot.samples);
   round_.on_snapshot(std::move(snapshot), open_links(), now);
@@ -62,7 +62,7 @@ void NodeImpl::on_snapshot(Snapshot snapshot, Instant now) {
   begin_round_if_due(now);
 }
 
-void NodeImpl::on_round(RoundOutcome outcome, Instant now) {
+void Conductor::on_round(RoundOutcome outcome, Instant now) {
   for (auto& [peer, message] : outcome.messages)
     if (Session* session = peers_.session_of(peer)) send_bulk(*session, std::move(message));
   switch (outcome.kind) {
@@ -78,25 +78,25 @@ void NodeImpl::on_round(RoundOutcome outcome, Instant now) {
   }
 }
 
-void NodeImpl::hand_out(Update update) {
+void Conductor::hand_out(Update update) {
   update.batch = balancer_.wanted();
   if (balancer_.weighs_rate()) update.rate_scale = balancer_.share(job_batch());
   emit(UpdateEffect{std::move(update)});
   recall_if_owing();
 }
 
-void NodeImpl::recall_if_owing() {
+void Conductor::recall_if_owing() {
   if (round_.recalls(round_links())) emit(RequestSnapshotEffect{});
 }
 
 // A node that keeps jumping says so ever more seldom.
-void NodeImpl::log_taken_back(const std::string& what) {
+void Conductor::log_taken_back(const std::string& what) {
   if (is_power_of_two(round_.own_steps().guard().jumps_in_a_row()))
     log(Level::warning, "event=step-taken-back " + what +
                             " hint=\"look for a bad sample among those of these steps\"");
 }
 
-void NodeImpl::own_model_broken(const std::string& where, Instant now) {
+void Conductor::own_model_broken(const std::string& where, Instant now) {
   // A leaving node publishes nothing more but still completes its leave.
   if (set_phase(Phase::broken,
                 where + "; nothing is published until a neighbour's model has been taken"))
@@ -104,13 +104,13 @@ void NodeImpl::own_model_broken(const std::string& where, Instant now) {
   adopt(now);
 }
 
-void NodeImpl::rest_offenders(const std::vector<NodeId>& peers, Instant now) {
+void Conductor::rest_offenders(const std::vector<NodeId>& peers, Instant now) {
   for (const NodeId peer : peers)
     if (Session* session = peers_.session_of(peer))
       quarantine(*session, "its model keeps pulling too far", now);
 }
 
-void NodeImpl::balance() {
+void Conductor::balance() {
   if (!config_.balance.enabled || !steps_allowed()) return;
   const Snapshot& last = round_.last();
   const BatchBalancer::Pace pace{.step = last.step,
@@ -123,7 +123,7 @@ void NodeImpl::balance() {
 }
 
 // By the speeds that the records of the members tell.
-BatchBalancer::Others NodeImpl::others_that_train() const {
+BatchBalancer::Others Conductor::others_that_train() const {
   BatchBalancer::Others others;
   for (const auto& [id, entry] : directory_.entries()) {
     const MemberRecord& record = entry.record;
@@ -136,7 +136,7 @@ BatchBalancer::Others NodeImpl::others_that_train() const {
   return others;
 }
 
-float NodeImpl::own_weight() const {
+float Conductor::own_weight() const {
   if (!steps_allowed()) return weight_.at_rest(config_.exchange);
   return weight_.training(config_.exchange, round_.last().step,
                           balancer_.weighs_mixing() ? balancer_.share(job_batch()) : 1.0);

@@ -5,13 +5,13 @@
 #include <algorithm>
 
 #include "core/base/printable.h"
-#include "core/node/node_impl.h"
+#include "core/node/conductor.h"
 
 namespace gossipd {
 
 // ---- beginning and end --------------------------------------------------------------------------
 
-void NodeImpl::on_dial_failed(const Endpoint& endpoint, std::string reason, Instant now) {
+void Conductor::on_dial_failed(const Endpoint& endpoint, std::string reason, Instant now) {
   const bool is_news = dialer_.on_failed(endpoint, reason);
   accuse_all_at(endpoint, NodeId{}, "cannot be dialled", now);
   if (!is_news) return;
@@ -20,7 +20,7 @@ void NodeImpl::on_dial_failed(const Endpoint& endpoint, std::string reason, Inst
   note_refusal(false, to_string(endpoint), Error{"dial-failed", std::move(reason)}, now);
 }
 
-void NodeImpl::on_session_open(SessionId id, bool outbound, Endpoint remote, Instant now) {
+void Conductor::on_session_open(SessionId id, bool outbound, Endpoint remote, Instant now) {
   const NodeId probed = outbound ? dialer_.on_connected(remote) : NodeId{};
   if (life_.is_stopping() || peers_.is_full() || (life_.is(Phase::left) && outbound)) {
     emit(CloseEffect{id, "not accepting sessions"});
@@ -33,7 +33,7 @@ void NodeImpl::on_session_open(SessionId id, bool outbound, Endpoint remote, Ins
   session.stage = Session::Stage::hello_due;
 }
 
-void NodeImpl::on_session_closed(SessionId id, const std::string& reason, Instant now) {
+void Conductor::on_session_closed(SessionId id, const std::string& reason, Instant now) {
   const Session* session = peers_.find(id);
   if (session == nullptr) return;
   const bool was_established = session->established();
@@ -51,7 +51,7 @@ void NodeImpl::on_session_closed(SessionId id, const std::string& reason, Instan
   dial_if_needed(now);
 }
 
-void NodeImpl::close(SessionId id, const std::string& reason, Instant now, bool tell_driver) {
+void Conductor::close(SessionId id, const std::string& reason, Instant now, bool tell_driver) {
   const std::optional<Session> session = peers_.close(id, now);
   if (!session) return;
   detector_.on_end(id);
@@ -73,12 +73,12 @@ void NodeImpl::close(SessionId id, const std::string& reason, Instant now, bool 
   log(Level::info, "event=link-down peer=" + to_hex(peer) + " reason=\"" + reason + "\"");
 }
 
-void NodeImpl::close_all(const char* bye, const std::string& reason, Instant now) {
+void Conductor::close_all(const char* bye, const std::string& reason, Instant now) {
   for (const SessionId id : peers_.established_ids()) send(*peers_.find(id), Bye{bye});
   for (const SessionId id : peers_.ids()) close(id, reason, now, true);
 }
 
-std::string NodeImpl::who(const Session& session) const {
+std::string Conductor::who(const Session& session) const {
   if (session.theirs)
     return log_word(session.theirs->name) + " (" + to_hex(session.theirs->id) + ")";
   // An inbound connection has another port each time.
@@ -87,29 +87,29 @@ std::string NodeImpl::who(const Session& session) const {
 
 // ---- sending ------------------------------------------------------------------------------------
 
-void NodeImpl::send(Session& session, const Control& message) {
+void Conductor::send(Session& session, const Control& message) {
   emit(SendEffect{session.id, Lane::control,
                   std::make_shared<const Bytes>(encode_control(message))});
 }
 
-void NodeImpl::send_bulk(Session& session, SharedBytes message) {
+void Conductor::send_bulk(Session& session, SharedBytes message) {
   session.bulk_outstanding += message->size();
   emit(SendEffect{session.id, Lane::bulk, std::move(message)});
 }
 
-void NodeImpl::flush_link(Neighbour& neighbour) {
+void Conductor::flush_link(Neighbour& neighbour) {
   Session* session = peers_.find(neighbour.session);
   for (SharedBytes& message : neighbour.link->take_messages())
     if (session != nullptr) send_bulk(*session, std::move(message));
 }
 
-void NodeImpl::ping(Session& session, Instant now) {
+void Conductor::ping(Session& session, Instant now) {
   const std::uint64_t nonce = random_.next() | 1;
   session.round_trip.on_ping(nonce, config_.membership.ping, config_.membership.fail_after, now);
   send(session, Ping{nonce});
 }
 
-void NodeImpl::on_bulk_sent(SessionId id, std::size_t bytes, Instant now) {
+void Conductor::on_bulk_sent(SessionId id, std::size_t bytes, Instant now) {
   Session* session = peers_.find(id);
   if (session == nullptr) return;
   session->bulk_outstanding -= std::min(bytes, session->bulk_outstanding);
@@ -119,15 +119,15 @@ void NodeImpl::on_bulk_sent(SessionId id, std::size_t bytes, Instant now) {
 
 // ---- control messages ---------------------------------------------------------------------------
 
-void NodeImpl::on_bytes(SessionId id, Instant now) {
+void Conductor::on_bytes(SessionId id, Instant now) {
   const Session* session = peers_.find(id);
   if (session == nullptr) return;
   detector_.on_sign_of_life(id, now);
   if (session->established()) directory_.heard_from(session->theirs->id, now);
 }
 
-void NodeImpl::on_message(SessionId id, Lane lane, std::span<const std::byte> message,
-                          Instant now) {
+void Conductor::on_message(SessionId id, Lane lane, std::span<const std::byte> message,
+                           Instant now) {
   Session* session = peers_.find(id);
   if (session == nullptr) return;
   on_bytes(id, now);
@@ -143,7 +143,7 @@ void NodeImpl::on_message(SessionId id, Lane lane, std::span<const std::byte> me
 }
 
 // What may be said before the link is established.
-void NodeImpl::handle(Session& session, Control message, Instant now) {
+void Conductor::handle(Session& session, Control message, Instant now) {
   if (auto* hello = std::get_if<Hello>(&message)) {
     if (session.stage != Session::Stage::hello_due) return on_hello(session, *hello, now);
     if (session.early) return refuse(session, Error{"handshake", "a second hello"}, now);
@@ -167,7 +167,7 @@ void NodeImpl::handle(Session& session, Control message, Instant now) {
   handle_established(session, message, now);
 }
 
-void NodeImpl::handle_established(Session& session, const Control& message, Instant now) {
+void Conductor::handle_established(Session& session, const Control& message, Instant now) {
   Neighbour& neighbour = peers_.neighbour_of(session);
   if (std::get_if<JobRequest>(&message)) {
     if (!job_document_.empty())
@@ -195,7 +195,7 @@ void NodeImpl::handle_established(Session& session, const Control& message, Inst
 }
 
 // By the peer.
-void NodeImpl::on_refused(Session& session, const Error& reason, Instant now) {
+void Conductor::on_refused(Session& session, const Error& reason, Instant now) {
   if (reason.code != "duplicate" && reason.code != "self" && reason.code != "cloned") {
     log(Level::warning, "event=refused-by peer=" + who(session) + " code=" + reason.code +
                             " reason=\"" + reason.text + "\"");
@@ -205,7 +205,7 @@ void NodeImpl::on_refused(Session& session, const Error& reason, Instant now) {
   close(session.id, "refused by the peer: " + reason.code, now, true);
 }
 
-void NodeImpl::on_job_offer(Session& session, const JobOffer& offer, Instant now) {
+void Conductor::on_job_offer(Session& session, const JobOffer& offer, Instant now) {
   if (state_.job != JobHash{}) return;
   if (JobHash{XXH3_64bits(offer.document.data(), offer.document.size())} != offer.hash)
     return refuse(session,
@@ -219,7 +219,7 @@ void NodeImpl::on_job_offer(Session& session, const JobOffer& offer, Instant now
   emit(JobEffect{job_document_, state_.job});
 }
 
-void NodeImpl::on_bye(Session& session, const Bye& bye, Instant now) {
+void Conductor::on_bye(Session& session, const Bye& bye, Instant now) {
   const NodeId peer = session.theirs->id;
   const bool rotated = bye.why == bye_rotated;
   log(Level::info, "event=bye peer=" + to_hex(peer) + " why=" + bye.why);
@@ -231,7 +231,7 @@ void NodeImpl::on_bye(Session& session, const Bye& bye, Instant now) {
 
 // ---- the exchange -------------------------------------------------------------------------------
 
-void NodeImpl::on_bulk(Session& session, std::span<const std::byte> message, Instant now) {
+void Conductor::on_bulk(Session& session, std::span<const std::byte> message, Instant now) {
   if (!session.established())
     return refuse(session, Error{"handshake", "a delta came before the handshake was done"}, now);
   if (is_file_piece(message)) return on_file_piece(session, message, now);
@@ -259,8 +259,8 @@ void NodeImpl::on_bulk(Session& session, std::span<const std::byte> message, Ins
   begin_round_if_due(now);
 }
 
-void NodeImpl::on_refused_data(Session& session, std::uint64_t refused, std::optional<Reject> whole,
-                               Instant now) {
+void Conductor::on_refused_data(Session& session, std::uint64_t refused,
+                                std::optional<Reject> whole, Instant now) {
   Neighbour& neighbour = peers_.neighbour_of(session);
   ++neighbour.refusals;
   log(Level::warning, "event=delta-refused peer=" + to_hex(session.theirs->id) +

@@ -1,23 +1,37 @@
-// core/node/node_impl.h - the state behind Node, in files by what they decide:
+// core/node/conductor.h - passes every event to the components that it concerns, and turns what
+// they answer into effects.
 //
-//     node.cpp      phases, the operator, persistence, the view
-//     handshake.cpp from a peer's hello to an open link
-//     sessions.cpp  connections: messages, their end
-//     overlay.cpp   who to talk to: which members to dial, rotation of links
-//     detection.cpp who lives: silence, probes, suspicions
-//     members.cpp   what members tell of each other
-//     rounds.cpp    the exchange: what its rounds need, and what is done with their outcome
-//     joining.cpp   a model for a node that has none
-//     budget.cpp    how many samples the cluster has trained on and is to train on
-//     clones.cpp    two processes under one id
-//     files.cpp     the file that belongs to the job
-//     abuse.cpp     quarantine, and what is kept of peers at most
+// The problem: an event mostly concerns several components (a snapshot: the round, the samples, the
+// budget, the final model), and each of them is easier to read and to test if it knows no other.
+//
+// The answer: the components own their state, each behind a header of its own; they take what they
+// need as arguments and return what is to be done. The conductor is the only one that knows them
+// all, and the only one that emits effects. Its code lies in files by event:
+//
+//     conductor.cpp   the start, and time
+//     phases.cpp      phases, the operator's commands, the final model
+//     own_record.cpp  what this node says of itself, to peers and to its disk
+//     handshake.cpp   from a peer's hello to an open link
+//     sessions.cpp    connections: their messages and their end
+//     overlay.cpp     which members to dial, rotation of links
+//     detection.cpp   silence, probes, suspicions
+//     clones.cpp      two processes under one id
+//     members.cpp     what members tell of each other
+//     abuse.cpp       quarantine, and what is kept of peers at most
+//     files.cpp       the file that belongs to the job
+//     joining.cpp     the job, and a model for a node that has none
+//     rounds.cpp      what a round of the exchange needs, and what is done with its outcome
+//     budget.cpp      samples trained on, and the budget
+//     view.cpp        what can be looked at
 //
 // Private to core/node. One owner, one thread, no clock of its own.
 #pragma once
 
-#include <deque>
-#include <set>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "core/base/random.h"
 #include "core/exchange/link.h"
@@ -40,9 +54,9 @@
 
 namespace gossipd {
 
-class NodeImpl {
+class Conductor {
  public:
-  NodeImpl(NodeConfig config, NodeState state, Instant now);
+  Conductor(NodeConfig config, NodeState state, Instant now);
 
   void on_job(std::string document, JobHash hash, Samples budget_samples, Instant now);
   void want_file(const JobFile& file, Instant now);
@@ -81,29 +95,35 @@ class NodeImpl {
   using Session = Peers::Session;
   using Neighbour = Peers::Neighbour;
 
-  // node.cpp
   void emit(Effect effect) { effects_.push_back(std::move(effect)); }
   void log(Level level, std::string text) { emit(LogEffect{level, std::move(text)}); }
-  bool set_phase(Phase phase, const std::string& why);
-  void persist();
-  [[nodiscard]] bool may_say_hello() const;
-  void raise_incarnation(std::uint64_t above);
-  void renew_own_record(Instant now);
+  void note_refusal(bool by_us, std::string peer, Error reason, Instant now) {
+    refusals_.note(by_us, std::move(peer), std::move(reason), now);
+  }
+
+  // conductor.cpp
+  void on_tick(Instant now);
+
+  // phases.cpp
+  // True: it is another one now.
+  bool set_phase(Phase to, const std::string& why);
+  [[nodiscard]] bool steps_allowed() const { return life_.is_training(); }
   void begin_training(Instant now);
   void check_finish(Instant now);
+  void say_agreement(Instant now);
   void renew_final(bool agreed, Instant now);
   void write_final();
   [[nodiscard]] std::string why_no_final_model() const;
   void check_leave(Instant now);
   void finish_leave(Instant now);
   void say_left(Instant now);
-  void reopen_waiting_links(Instant now);
-  void note_refusal(bool by_us, std::string peer, Error reason, Instant now) {
-    refusals_.note(by_us, std::move(peer), std::move(reason), now);
-  }
-  void name_bad_paths(Instant now);
-  void recover_samples();
-  [[nodiscard]] bool steps_allowed() const { return life_.is_training(); }
+
+  // own_record.cpp
+  void persist();
+  [[nodiscard]] bool may_say_hello() const;
+  void raise_incarnation(std::uint64_t above);
+  void renew_own_record(Instant now);
+  [[nodiscard]] MemberRecord own_record() const;
   [[nodiscard]] double own_consensus_distance() const;
   [[nodiscard]] std::size_t open_links() const;
 
@@ -156,6 +176,7 @@ class NodeImpl {
   void on_suspicions(const std::vector<Suspicion>& suspicions, Instant now);
   void refute(std::uint64_t incarnation, Instant now);
   void probe_one(Instant now);
+  void name_bad_paths(Instant now);
 
   // clones.cpp
   void on_reflected(Session& session, Instant now);
@@ -184,6 +205,7 @@ class NodeImpl {
   void merge_records(const std::vector<MemberRecord>& records, Instant now, SessionId source = {});
   void merge_stats(const MemberStats& stats, Instant now, SessionId source = {});
   void credit_claims(Instant now);
+  void recover_samples();
 
   // budget.cpp
   [[nodiscard]] Samples others_estimate(Instant now) const;
@@ -199,6 +221,8 @@ class NodeImpl {
   void order_blocks(NodeId of, Ready& ready, Instant now) const;
   bool adopt(Instant now);
   void take_over(const std::string& from, Instant now);
+  void seek_model(Instant now);
+  void reopen_waiting_links(Instant now);
 
   // files.cpp
   void ask_for_file(Instant now);
@@ -227,39 +251,44 @@ class NodeImpl {
   }
   [[nodiscard]] float own_weight() const;
 
+  // view.cpp
+  void show_identity(NodeView& view) const;
+  void show_progress(Instant now, NodeView& view) const;
+  [[nodiscard]] std::string waiting_for() const;
+  void show_members(Instant now, NodeView& view) const;
+  void show_links(Instant now, NodeView& view) const;
+
   NodeConfig config_;
-  NodeState state_;
+  NodeState state_;  // what must survive, but the members: those are in directory_
   DurableClaims durable_;
   Random random_;
   std::vector<Effect> effects_;
   Lifecycle life_;
 
-  // job and model
-  std::string job_document_;
+  // the job and the model
+  std::string job_document_;  // as it is handed on to joiners; empty: none is known
   JobTransfer transfer_;
-  Schema schema_;
+  Schema schema_;  // empty until the trainer stands
   ModelSource source_;
-
-  // progress
-  ModelWeight weight_;
   FinalModel final_;
+  Progress progress_;
 
-  // membership
+  // the cluster
   Directory directory_;
   Claims claims_;
   CloneWatch clones_;
   Peers peers_;
   Dialer dialer_;
-  Progress progress_;
   FailureDetector detector_;
+  RefusalLog refusals_;
   Persistence persistence_;
   Instant next_tick_{};
-  RefusalLog refusals_;
 
   // the exchange
   ExchangeRound round_;
-  std::unique_ptr<TransferGuard> transfer_guard_;  // for all links
+  std::unique_ptr<TransferGuard> transfer_guard_;  // of all links; null until the trainer stands
   BatchBalancer balancer_;
+  ModelWeight weight_;
 };
 
 }  // namespace gossipd

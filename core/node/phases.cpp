@@ -1,0 +1,193 @@
+// The phases of a node, the operator's commands, and the final model.
+#include <algorithm>
+#include <utility>
+
+#include "core/node/conductor.h"
+
+namespace gossipd {
+
+bool Conductor::set_phase(Phase to, const std::string& why) {
+  const Phase from = phase();
+  if (!life_.enter(to)) return false;
+  log(Level::info, std::string("event=phase from=") + to_string(from) + " to=" + to_string(to) +
+                       " why=\"" + why + "\"");
+  return true;
+}
+
+void Conductor::begin_training(Instant now) {
+  GOSSIPD_ASSERT(source_.has_model());
+  claims_.end_trust();
+  weight_.join(round_.last().step, directory_.entries().size() <= 1);
+  set_phase(Phase::training, peers_.established() > 0 ? "linked to the cluster" : "alone");
+  check_progress(now);
+  if (round_.is_resting())
+    hand_out(round_.begin(steps_allowed()));
+  else
+    begin_round_if_due(now);
+}
+
+// The models are one when every member that is not dead or gone has finished stepping and says that
+// its consensus distance is below the bound.
+std::string Conductor::why_no_final_model() const {
+  if (!config_.exchange.enabled) return "";
+  const double bound = config_.exchange.consensus_bound;
+  if (open_links() == 0 && directory_.alive_others() > 0) return "no other member is linked";
+  if (own_consensus_distance() >= bound)
+    return "a neighbour's model is " + std::to_string(own_consensus_distance()) + " away";
+  for (const auto& [id, entry] : directory_.entries()) {
+    if (id == state_.id) continue;
+    if (std::string why = why_not_final(entry, bound); !why.empty()) return why;
+  }
+  return "";
+}
+
+void Conductor::check_finish(Instant now) {
+  const bool stale = life_.is(Phase::finished) && final_.is_stale(config_.exchange.consensus_bound);
+  if (!life_.is(Phase::finishing) && !stale) return;
+  const std::string why_not = why_no_final_model();
+  if (stale) return renew_final(why_not.empty(), now);
+  if (!why_not.empty() && !life_.is_overdue(now)) return;
+  if (!why_not.empty())
+    log(Level::warning,
+        "event=final-apart why=\"" + why_not +
+            "\" hint=\"the exchange goes on; `final` is written again once the models are one\"");
+  set_phase(Phase::finished,
+            why_not.empty() ? "the models agree" : "time for the final exchange is up");
+  weight_.agree();
+  final_.want();
+  renew_own_record(now);
+  gossip(now);
+  persistence_.request();
+  if (round_.is_waiting()) write_final();
+}
+
+// At once, not at the next tick.
+void Conductor::say_agreement(Instant now) {
+  const double bound = config_.exchange.consensus_bound;
+  if (!life_.is(Phase::finishing) || own_consensus_distance() >= bound ||
+      directory_.self().consensus_distance < bound)
+    return;
+  renew_own_record(now);
+  gossip(now);
+}
+
+// The model has moved on, mostly because somebody has come back with another one.
+void Conductor::renew_final(bool agreed, Instant now) {
+  const std::string moved = std::to_string(final_.moved_since_written());
+  if (agreed) {
+    final_.want();
+    log(Level::info, "event=final-renewed moved=" + moved);
+    if (round_.is_waiting()) return write_final();
+    return final_.forget_moves();  // it is written at the next snapshot
+  }
+  life_.finish_by(now + config_.membership.finish_cap);
+  round_.next_final_look(now);
+  set_phase(Phase::finishing,
+            "the model has moved by " + moved + " of its norm since `final` was written");
+  renew_own_record(now);
+  gossip(now);
+}
+
+void Conductor::write_final() {
+  final_.written();
+  emit(CheckpointEffect{true});
+}
+
+std::optional<Error> Conductor::join(std::vector<Endpoint> seeds, Instant now) {
+  if (life_.is_stopping() || life_.is(Phase::leaving))
+    return Error{"busy", "this node is leaving or stopping; try again when it has"};
+  if (!life_.is(Phase::left) && seeds.empty())
+    return Error{"already-member", "this node has not left; name a seed to ask it as well"};
+  if (auto refused = dialer_.add_seeds(seeds)) return refused;
+  dialer_.forgive(now);
+  if (life_.is(Phase::left)) {
+    state_.left = false;
+    raise_incarnation(state_.incarnation);
+    set_phase(Phase::joining, "by the operator");
+    life_.wait_for("a member to answer");
+    life_.look_until(now + config_.membership.isolation_grace);
+    renew_own_record(now);
+    if (source_.has_model() && directory_.alive_others() == 0 && dialer_.seeds().empty())
+      begin_training(now);
+  }
+  // A named seed is asked at once, also by a node that has neighbours: the operator wants to know
+  // what it says.
+  for (const Endpoint& seed : seeds)
+    if (may_dial(seed, now)) dial(seed, NodeId{}, now);
+  dial_if_needed(now);
+  return std::nullopt;
+}
+
+std::optional<Error> Conductor::leave(Instant now) {
+  if (life_.is_going())
+    return Error{"already-left", "this node has left already; `gossipctl join` brings it back"};
+  set_phase(Phase::leaving, "by the operator");
+  std::map<NodeId, std::uint64_t> spoken;
+  if (source_.has_model())
+    for (const auto& [id, link] : open_links_by_peer()) spoken[id] = link->counters().turns_spoken;
+  life_.leave_by(now + config_.membership.leave_flush, std::move(spoken));
+  renew_own_record(now);
+  begin_round_if_due(now);
+  check_leave(now);
+  return std::nullopt;
+}
+
+// Done when every link has had one more exchange and the words are out, or when time is up.
+void Conductor::check_leave(Instant now) {
+  if (!life_.is(Phase::leaving) || state_.left) return;  // the second: it waits for the disk
+  const ModelAssembly::Links links = open_links_by_peer();
+  const bool said = life_.has_said_all([&](NodeId peer, std::uint64_t turns) {
+    const auto link = links.find(peer);
+    const Session* session = peers_.session_of(peer);
+    return link == links.end() || session == nullptr ||
+           (link->second->counters().turns_spoken > turns && !link->second->awaits_answer() &&
+            session->bulk_outstanding == 0);
+  });
+  if (said || life_.is_overdue(now)) finish_leave(now);
+}
+
+// Leaving is a promise over restarts, so it holds when the disk knows it.
+void Conductor::finish_leave(Instant now) {
+  state_.left = true;
+  persist();
+  if (durable_.left()) say_left(now);
+}
+
+void Conductor::say_left(Instant now) {
+  set_phase(Phase::left, "by the operator");
+  renew_own_record(now);
+  gossip(now);
+  close_all("left", "this node leaves the cluster", now);
+}
+
+std::optional<Error> Conductor::pause(Instant now) {
+  if (life_.is(Phase::paused)) return std::nullopt;
+  if (!life_.is_training())
+    return Error{"not-training",
+                 std::string("nothing to pause: this node is ") + to_string(phase())};
+  set_phase(Phase::paused, "by the operator");
+  renew_own_record(now);
+  return std::nullopt;
+}
+
+std::optional<Error> Conductor::resume(Instant now) {
+  if (life_.is_training()) return std::nullopt;
+  if (!life_.is(Phase::paused))
+    return Error{"not-paused",
+                 std::string("nothing to resume: this node is ") + to_string(phase())};
+  set_phase(Phase::training, "by the operator");
+  renew_own_record(now);
+  begin_round_if_due(now);
+  return std::nullopt;
+}
+
+void Conductor::stop(Instant now) {
+  if (life_.is_stopping()) return;
+  life_.stop();
+  renew_own_record(now);
+  gossip(now);
+  persist();
+  close_all("restarting", "this node restarts", now);
+}
+
+}  // namespace gossipd

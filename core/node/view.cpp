@@ -1,0 +1,137 @@
+// What can be looked at, component by component.
+#include <algorithm>
+#include <utility>
+
+#include "core/node/conductor.h"
+
+namespace gossipd {
+namespace {
+
+MemberView member_view(const Directory::Entry& entry, Instant now) {
+  MemberView member;
+  member.record = entry.record;
+  if (entry.suspect && member.record.state == MemberState::alive)
+    member.record.state = MemberState::suspect;
+  member.age_s = std::max(0.0, seconds(now - entry.refreshed));
+  return member;
+}
+
+void show_session(const Peers::Session& session, LinkView& item) {
+  item.outbound = session.outbound;
+  item.protocol = session.protocol;
+  item.rtt_ms = session.round_trip.smoothed_seconds() * 1e3;
+}
+
+void show_link(const Link& link, Instant now, LinkView& item) {
+  item.counters = link.counters();
+  item.age_s = link.age_seconds(now);
+  if (link.peer_step_seconds() > 0) item.age_steps = item.age_s / link.peer_step_seconds();
+}
+
+const char* link_state(const Peers::Session* session, const Directory::Entry* entry,
+                       const Link* link) {
+  if (session == nullptr) return "down";
+  if (entry != nullptr && entry->suspect) return "suspect";
+  return link != nullptr && link->is_open() ? "open" : "opening";
+}
+
+void show_snapshot(const Snapshot& last, NodeView& view) {
+  view.step = last.step;
+  view.loss = last.loss;
+  view.learning_rate = last.learning_rate;
+  view.step_seconds = last.step_seconds;
+  view.batch = last.batch;
+}
+
+}  // namespace
+
+NodeView Conductor::view(Instant now) const {
+  NodeView view;
+  show_identity(view);
+  show_progress(now, view);
+  show_snapshot(round_.last(), view);
+  view.samples_per_second = steps_allowed() ? directory_.self().samples_per_second : 0;
+  view.consensus_distance = own_consensus_distance();
+  view.link_steps = round_.link_steps();
+  view.steps_taken_back = round_.own_steps().guard().jumps();
+  view.claims_refused = claims_.refused();
+  view.refusals.assign(refusals_.latest().begin(), refusals_.latest().end());
+  view.waiting_for = waiting_for();
+  show_members(now, view);
+  show_links(now, view);
+  return view;
+}
+
+void Conductor::show_identity(NodeView& view) const {
+  view.id = state_.id;
+  view.name = config_.name;
+  view.cluster = state_.cluster;
+  view.incarnation = state_.incarnation;
+  view.phase = phase();
+  view.isolated = directory_.entries().size() > 1 && peers_.established() == 0;
+  view.job = state_.job;
+  view.schema = source_.trainer_stands() ? schema_.hash() : SchemaHash{};
+  view.cloned = clones_.words();
+}
+
+void Conductor::show_progress(Instant now, NodeView& view) const {
+  view.own_samples = progress_.own();
+  view.cluster_samples = progress_.own() + directory_.others_samples();
+  view.cluster_samples_estimate = progress_.own() + others_estimate(now);
+  view.budget_samples = progress_.in_force();
+  view.overridden = progress_.overridden();
+}
+
+// The job's file is more telling than the disk, and the disk than anything else.
+std::string Conductor::waiting_for() const {
+  if (const auto transfer = transfer_.progress(); transfer && life_.is(Phase::preparing))
+    return "the job's file, " + std::to_string(transfer->bytes) + " of " +
+           std::to_string(transfer->file.bytes) + " bytes have come";
+  const bool waits_for_disk =
+      life_.is(Phase::joining) ? !may_say_hello() : life_.is(Phase::leaving) && state_.left;
+  if (waits_for_disk) return "the disk to take this node's state";
+  if (life_.is_at_end()) {
+    const std::string why = why_no_final_model();
+    return why.empty() ? "" : "one model everywhere; " + why;
+  }
+  return life_.is(Phase::joining) || life_.is(Phase::waiting_for_data) ? life_.waiting_for() : "";
+}
+
+void Conductor::show_members(Instant now, NodeView& view) const {
+  std::map<NodeId, double> rtt_ms;
+  for (const auto& [id, session] : peers_.sessions())
+    if (session.established())
+      rtt_ms[session.theirs->id] = session.round_trip.smoothed_seconds() * 1e3;
+  for (const auto& [id, entry] : directory_.entries()) {
+    if (entry.record.state == MemberState::forgotten) {
+      ++view.forgotten;
+      view.forgotten_samples += entry.record.samples;
+      continue;
+    }
+    MemberView& member = view.members.emplace_back(member_view(entry, now));
+    member.self = id == state_.id;
+    member.cloned = clones_.is_cloned(id);
+    if (const auto linked = rtt_ms.find(id); linked != rtt_ms.end())
+      member.linked = true, member.rtt_ms = linked->second;
+  }
+}
+
+void Conductor::show_links(Instant now, NodeView& view) const {
+  for (const auto& [id, neighbour] : peers_.neighbours()) {
+    const Session* session = peers_.find(neighbour.session);
+    const Link* link = neighbour.link.get();
+    const Directory::Entry* entry = directory_.find(id);
+    LinkView& item = view.links.emplace_back();
+    item.peer = id;
+    item.large_packets_lost = neighbour.path.swallows_large();
+    item.state = link_state(session, entry, link);
+    if (entry != nullptr) item.name = entry->record.name, item.address = entry->record.address;
+    if (session != nullptr) {
+      show_session(*session, item);
+      item.silence_s = std::max(0.0, seconds(now - detector_.last_heard(session->id)));
+    }
+    if (link != nullptr) show_link(*link, now, item);
+  }
+}
+
+}  // namespace gossipd
