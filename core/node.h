@@ -157,7 +157,7 @@ struct LinkView {
   ExchangeCounters counters;
 };
 
-struct NodeView {
+struct IdentityView {
   NodeId id{};
   std::string name;
   ClusterId cluster{};
@@ -166,12 +166,20 @@ struct NodeView {
   bool isolated = false;  // members are known, none is linked
   JobHash job{};
   SchemaHash schema{};
+};
+
+struct SamplesView {
   Samples own_samples = 0;
-  // as all have said: a lower bound, exact when nothing changes
+  // As all have said: a lower bound, exact when nothing changes.
   Samples cluster_samples = 0;
-  // and what has probably come since, of those whose word is old
+  // With what has probably come since, of members whose word is old.
   Samples cluster_samples_estimate = 0;
   Samples budget_samples = 0;
+  // Words: which command of an operator here is no longer in force, and why.
+  std::string overridden;
+};
+
+struct TrainingView {
   Step step = 0;
   double loss = 0;
   double learning_rate = 0;
@@ -179,20 +187,24 @@ struct NodeView {
   double step_seconds = 0;
   std::uint32_t batch = 0;
   double consensus_distance = 1;
-  // Σ over own steps of the open links at that step: what "every step" would have sent, in models
+  // Σ over own steps of the open links at that step: what "every step" would have sent, in models.
   std::uint64_t link_steps = 0;
-  // looks at the own model that had jumped, so that it was set back
+  // Looks at the own model that had jumped, so that it was set back.
   std::uint64_t steps_taken_back = 0;
-  std::vector<MemberView> members;  // but those forgotten
-  std::uint32_t forgotten = 0;      // members …
-  Samples forgotten_samples = 0;    // … and what they trained on: part of cluster_samples
-  std::vector<LinkView> links;
-  std::vector<Refusal> refusals;     // newest last, at most refusals_max
-  std::string waiting_for;           // words for `joining` and `waiting_for_data`
+};
+
+struct MembersView {
+  std::vector<MemberView> members;   // but those forgotten
+  std::uint32_t forgotten = 0;       // members …
+  Samples forgotten_samples = 0;     // … and what they trained on: part of cluster_samples
   std::uint64_t claims_refused = 0;  // of what members said of each other: what cannot be
   std::string cloned;                // words: who else speaks, or spoke, under this node's id
-  // words: which command of an operator here is no longer in force, and why
-  std::string overridden;
+};
+
+struct NodeView : IdentityView, SamplesView, TrainingView, MembersView {
+  std::vector<LinkView> links;
+  std::vector<Refusal> refusals;  // newest last, at most refusals_max
+  std::string waiting_for;        // words; empty: for nothing
 };
 
 class Conductor;

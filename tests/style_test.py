@@ -39,7 +39,6 @@ EXCEPTIONS = {
     "core/exchange/link.h Link",
     "core/exchange/policy.h ExchangePolicy",
     "core/exchange/settings.cpp exchange_settings",
-    "core/node.h NodeView",
     "core/wire/control.cpp from_json",
     "daemon/node_driver.cpp",
     "tests/sim/faults_test.cpp TEST_CASE every kind of bad delta changes nothing, is counte",

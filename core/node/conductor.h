@@ -252,11 +252,13 @@ class Conductor {
   [[nodiscard]] float own_weight() const;
 
   // view.cpp
-  void show_identity(NodeView& view) const;
-  void show_progress(Instant now, NodeView& view) const;
+  [[nodiscard]] IdentityView identity_view() const;
+  [[nodiscard]] SamplesView samples_view(Instant now) const;
+  [[nodiscard]] TrainingView training_view() const;
+  [[nodiscard]] MembersView members_view(Instant now) const;
+  [[nodiscard]] std::vector<LinkView> link_views(Instant now) const;
+  // Words; empty: for nothing.
   [[nodiscard]] std::string waiting_for() const;
-  void show_members(Instant now, NodeView& view) const;
-  void show_links(Instant now, NodeView& view) const;
 
   NodeConfig config_;
   NodeState state_;  // what must survive, but the members: those are in directory_

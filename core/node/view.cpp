@@ -35,51 +35,46 @@ const char* link_state(const Peers::Session* session, const Directory::Entry* en
   return link != nullptr && link->is_open() ? "open" : "opening";
 }
 
-void show_snapshot(const Snapshot& last, NodeView& view) {
-  view.step = last.step;
-  view.loss = last.loss;
-  view.learning_rate = last.learning_rate;
-  view.step_seconds = last.step_seconds;
-  view.batch = last.batch;
-}
-
 }  // namespace
 
 NodeView Conductor::view(Instant now) const {
-  NodeView view;
-  show_identity(view);
-  show_progress(now, view);
-  show_snapshot(round_.last(), view);
-  view.samples_per_second = steps_allowed() ? directory_.self().samples_per_second : 0;
-  view.consensus_distance = own_consensus_distance();
-  view.link_steps = round_.link_steps();
-  view.steps_taken_back = round_.own_steps().guard().jumps();
-  view.claims_refused = claims_.refused();
+  NodeView view{identity_view(), samples_view(now), training_view(), members_view(now)};
+  view.links = link_views(now);
   view.refusals.assign(refusals_.latest().begin(), refusals_.latest().end());
   view.waiting_for = waiting_for();
-  show_members(now, view);
-  show_links(now, view);
   return view;
 }
 
-void Conductor::show_identity(NodeView& view) const {
-  view.id = state_.id;
-  view.name = config_.name;
-  view.cluster = state_.cluster;
-  view.incarnation = state_.incarnation;
-  view.phase = phase();
-  view.isolated = directory_.entries().size() > 1 && peers_.established() == 0;
-  view.job = state_.job;
-  view.schema = source_.trainer_stands() ? schema_.hash() : SchemaHash{};
-  view.cloned = clones_.words();
+IdentityView Conductor::identity_view() const {
+  return {.id = state_.id,
+          .name = config_.name,
+          .cluster = state_.cluster,
+          .incarnation = state_.incarnation,
+          .phase = phase(),
+          .isolated = directory_.entries().size() > 1 && peers_.established() == 0,
+          .job = state_.job,
+          .schema = source_.trainer_stands() ? schema_.hash() : SchemaHash{}};
 }
 
-void Conductor::show_progress(Instant now, NodeView& view) const {
-  view.own_samples = progress_.own();
-  view.cluster_samples = progress_.own() + directory_.others_samples();
-  view.cluster_samples_estimate = progress_.own() + others_estimate(now);
-  view.budget_samples = progress_.in_force();
-  view.overridden = progress_.overridden();
+SamplesView Conductor::samples_view(Instant now) const {
+  return {.own_samples = progress_.own(),
+          .cluster_samples = progress_.own() + directory_.others_samples(),
+          .cluster_samples_estimate = progress_.own() + others_estimate(now),
+          .budget_samples = progress_.in_force(),
+          .overridden = progress_.overridden()};
+}
+
+TrainingView Conductor::training_view() const {
+  const Snapshot& last = round_.last();
+  return {.step = last.step,
+          .loss = last.loss,
+          .learning_rate = last.learning_rate,
+          .samples_per_second = steps_allowed() ? directory_.self().samples_per_second : 0,
+          .step_seconds = last.step_seconds,
+          .batch = last.batch,
+          .consensus_distance = own_consensus_distance(),
+          .link_steps = round_.link_steps(),
+          .steps_taken_back = round_.own_steps().guard().jumps()};
 }
 
 // The job's file is more telling than the disk, and the disk than anything else.
@@ -97,7 +92,8 @@ std::string Conductor::waiting_for() const {
   return life_.is(Phase::joining) || life_.is(Phase::waiting_for_data) ? life_.waiting_for() : "";
 }
 
-void Conductor::show_members(Instant now, NodeView& view) const {
+MembersView Conductor::members_view(Instant now) const {
+  MembersView view{.claims_refused = claims_.refused(), .cloned = clones_.words()};
   std::map<NodeId, double> rtt_ms;
   for (const auto& [id, session] : peers_.sessions())
     if (session.established())
@@ -114,14 +110,16 @@ void Conductor::show_members(Instant now, NodeView& view) const {
     if (const auto linked = rtt_ms.find(id); linked != rtt_ms.end())
       member.linked = true, member.rtt_ms = linked->second;
   }
+  return view;
 }
 
-void Conductor::show_links(Instant now, NodeView& view) const {
+std::vector<LinkView> Conductor::link_views(Instant now) const {
+  std::vector<LinkView> views;
   for (const auto& [id, neighbour] : peers_.neighbours()) {
     const Session* session = peers_.find(neighbour.session);
     const Link* link = neighbour.link.get();
     const Directory::Entry* entry = directory_.find(id);
-    LinkView& item = view.links.emplace_back();
+    LinkView& item = views.emplace_back();
     item.peer = id;
     item.large_packets_lost = neighbour.path.swallows_large();
     item.state = link_state(session, entry, link);
@@ -132,6 +130,7 @@ void Conductor::show_links(Instant now, NodeView& view) const {
     }
     if (link != nullptr) show_link(*link, now, item);
   }
+  return views;
 }
 
 }  // namespace gossipd
