@@ -17,6 +17,7 @@
 // model never keeps heartbeats waiting. Single owner, one thread (the protocol strand).
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <variant>
@@ -56,7 +57,9 @@ struct NodeState {
 struct NodeConfig {
   std::string name;
   Endpoint advertise;  // where others reach this node
-  // asked for ever while joining; empty: this node may found a cluster
+  // Beyond `advertise`: this address leads to this node as well, by what the driver listens on.
+  std::function<bool(const Endpoint&)> leads_here{};
+  // asked for ever while joining, at most seeds_max; empty: this node may found a cluster
   std::vector<Endpoint> seeds;
   std::uint64_t random_seed = 1;
   MembershipPolicy membership;

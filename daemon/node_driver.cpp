@@ -182,6 +182,7 @@ void NodeDriver::start_node(const StartPlan& plan, Instant now) {
   NodeConfig node;
   node.name = config_.name;
   node.advertise = address_;
+  node.leads_here = [this](const Endpoint& there) { return is_this_node(there); };
   node.seeds = config_.join;
   node.random_seed = random_64();
   node.membership = config_.membership;
@@ -423,8 +424,6 @@ void NodeDriver::on_rejected_inbound(const Endpoint& remote, const Error& reason
 // --------------------------------------------------------------------------------
 
 std::optional<Error> NodeDriver::join(std::vector<Endpoint> seeds) {
-  for (const Endpoint& seed : seeds)
-    if (is_this_node(seed)) return Error{"self", to_string(seed) + " is this node itself"};
   const auto error = node_->join(std::move(seeds), begin_event());
   after_event();
   return error;

@@ -1,4 +1,4 @@
-// core/membership/claims.h - what is believed of the records that peers send.
+// core/membership/claims.h - which claims in peers' records are believed.
 //
 // Stands between the wire and the directory: a claim that cannot be is refused (plausibility.h),
 // the samples in one that can be are lowered to what counts (sample_credit.h). Says what was

@@ -1,17 +1,17 @@
 // core/membership/directory.h - everything this node knows about the cluster's members.
 //
 // Of a record, two kinds of things spread in two ways (core/membership/README.md says why):
-//   news     who lives, where, in which phase, for which budget: rare, told at once over every
-//            link, in the order of change
-//   stats  samples, step, speed, loss: change all the time, told a few at a time, member after
-//            member (a Sweep for each link)
+//   news   state, address, phase and budget of a member: rare, sent at once over every link, in
+//          the order of change
+//   stats  samples, step, speed, loss: change all the time, sent a few at a time, member after
+//          member (a Sweep for each link)
 // A claim with a higher incarnation replaces what is known; within one incarnation the later state
 // wins (alive < failed < left < forgotten), the higher `news` brings newer news and the higher
 // `tick` newer stats, in any order. `samples` is merged by maximum whatever else is said, so the
-// cluster's total never counts twice and never falls. A suspicion names who holds it; the member
+// cluster's total never counts twice and never falls. A suspicion names its holder; the suspect
 // refutes it with a higher incarnation.
-// In a cluster of more members than it has room for it keeps those of which it has heard last, and
-// hands no newcomer on: their counts stay. Pure; core strand.
+// In a cluster with more members than there is room for, the directory keeps those heard of last
+// and the sample counts of the others, and hands no newcomer on. Pure; core strand.
 #pragma once
 
 #include <map>
@@ -26,20 +26,19 @@ class Directory {
  public:
   struct Entry {
     MemberRecord record;  // state: alive, failed, left or forgotten, as it travels
-    // somebody, perhaps this node, has said so and it has not been refuted
+    // a member, perhaps this node, suspects it, and it has not refuted that
     bool suspect = false;
     bool accused_here = false;  // this node has its own evidence
-    bool lonely = false;        // held to have failed by a node that had nobody to ask
+    bool lonely = false;        // failed by the verdict of this node while it had no link
     Instant suspected{};        // last sign of life, if accused here; else when the suspicion came
     std::set<NodeId> accusers;  // at most accusers_max
     Instant refreshed{};        // when its stats last advanced here, or a byte came from it
-    Instant said{};             // when the member itself said these stats, as far as is known
+    Instant said{};             // when the member published these stats, as far as is known
     std::uint64_t news = 0;     // our own counter at its last news …
     std::uint64_t stats = 0;    // … and at its last change of any kind
-    // that the last change came from, if it knows no less than this node: it is not told there
-    // again
+    // where the last change came from, if that peer knows no less: it is not sent back there
     SessionId source{};
-    SessionId news_source{};  // … and the last news
+    SessionId news_source{};  // the same for the last news
   };
   enum class Outcome : std::uint8_t {
     unchanged,
@@ -48,15 +47,15 @@ class Directory {
     revived,
     failed,
     left,
-    // somebody holds us to have failed, or knows what we have not said: refute, above what it says;
-    // may know more of our samples, too
+    // this node is held to have failed, or a claim about it goes beyond what it has published: it
+    // must refute with a higher incarnation; the claim may also hold more of its samples
     accused,
-    recovered,  // somebody knows more of our own samples than we do
+    recovered,  // a claim holds more of this node's own samples than it knew
   };
-  // How far one link has been told the stats.
+  // How far the stats have been sent over one link.
   struct Sweep {
-    std::uint64_t told = 0;  // all changes up to here
-    std::uint64_t next = 0;  // … up to here when the sweep under way is through
+    std::uint64_t told = 0;  // all changes up to here are sent
+    std::uint64_t next = 0;  // what `told` becomes when the sweep under way is through
     NodeId at{};             // last member looked at
     bool under_way = false;
   };
@@ -70,48 +69,48 @@ class Directory {
   // `samples` must not fall.
   void set_self(MemberRecord record, bool is_news, Instant now);
   Outcome merge(const MemberRecord& claim, Instant now, SessionId source = {});
-  // Figures of a member and an incarnation that are known; of others only what adds to the samples
-  // of a known one.
+  // Stats count in full for a known member and incarnation; else only the samples of a known
+  // member.
   Outcome merge(const MemberStats& claim, Instant now, SessionId source);
   // A byte arrived from it.
   void heard_from(NodeId id, Instant now);
-  // True when that changed what we hold of it.
+  // True if that changed its entry.
   bool set_failed(NodeId id, bool lonely, Instant now);
   bool set_forgotten(NodeId id, Instant now);
   // This node has heard nothing from it since `last_heard`. True: it did not hold that before.
   bool accuse(NodeId id, Instant last_heard);
-  // Somebody says so. True: it was not known, and is worth handing on.
+  // A suspicion that another member holds. True: it is new, and worth handing on.
   bool merge(const Suspicion& suspicion, Instant now);
-  // Suspicions that have lasted: an accuser waits fail_after from the last sign of life, less the
-  // more accusers there are (at least half of what is left after suspect_after); who has only heard
-  // of it waits twice fail_after.
+  // Members whose suspicion has lasted. An accuser waits fail_after from the last sign of life, and
+  // less the more accusers there are (at least half of what is left after suspect_after); a node
+  // that has only heard of the suspicion waits twice fail_after.
   [[nodiscard]] std::vector<NodeId> overdue(const Timeouts& timeouts, Instant now) const;
-  // After this node itself stood still: nobody is to be accused of our own silence.
+  // This node stood still for so long, which is no silence of the others.
   void forgive(Duration gap);
-  // What a node alone has decided about others is void when it meets one of them.
+  // Verdicts that this node came to without any link are void when it gets one.
   void doubt_lonely_verdicts(Instant now);
 
   [[nodiscard]] const std::map<NodeId, Entry>& entries() const { return entries_; }
   [[nodiscard]] const Entry* find(NodeId id) const;
   [[nodiscard]] const MemberRecord& self() const;
   [[nodiscard]] Samples others_samples() const { return others_samples_; }
-  // What the others have probably trained on since they said so, at the speeds they said: of
-  // members that train and whose stats are older than `stale`; nobody is believed to be faster
-  // than `rate_max`. A lower bound of the cluster's samples plus this is no bound.
+  // An estimate of what the others have trained on since their last stats, at their published
+  // speeds, each at most `rate_max`: counts members that train and whose stats are older than
+  // `stale`. The cluster's samples plus this are an estimate, no lower bound.
   [[nodiscard]] Samples samples_since(Duration stale, Instant now, double rate_max = 1e9) const;
-  // Members alive by the last word (suspects included), this node not counted.
+  // Living members without this node; suspects included.
   [[nodiscard]] std::size_t alive_others() const { return alive_others_; }
   [[nodiscard]] std::size_t failed() const { return failed_; }
   [[nodiscard]] std::uint64_t news() const { return news_; }
-  // Records with news after `since`, at most `most`, oldest news first, but for those from `to`
-  // itself; `since` is moved on.
+  // Records with news after `since`, at most `most`, oldest news first, without those that came
+  // from `to`; moves `since` on.
   [[nodiscard]] std::vector<MemberRecord> news_since(std::uint64_t& since, SessionId to,
                                                      std::size_t most) const;
-  // The next stats for a link; none: it knows all. Looks at a bounded number of members.
+  // The next stats for a link; none if all are sent. Looks at a bounded number of members.
   [[nodiscard]] std::vector<MemberStats> next_stats(Sweep& sweep, SessionId to, std::size_t most,
                                                     Instant now) const;
-  // A hash of the news for each of as many buckets of ids as the size asks for, and which records
-  // differ from somebody's.
+  // A hash of the news for each bucket of ids, more buckets for more members; and the records
+  // that differ from a peer's digest.
   [[nodiscard]] std::vector<std::uint64_t> digest() const {
     return digest_in(buckets_for(entries_.size()));
   }
@@ -133,7 +132,7 @@ class Directory {
 
   NodeId self_;
   std::size_t most_;
-  std::map<NodeId, Samples> evicted_;  // the counts of members whose records had to go
+  std::map<NodeId, Samples> evicted_;  // sample counts of members whose records had to go
   std::map<NodeId, Entry> entries_;
   std::map<std::uint64_t, NodeId> by_news_;
   std::set<NodeId> suspects_;

@@ -1,11 +1,12 @@
 // core/membership/instances.h - which process speaks under an id, and whether there are two.
 //
-// A state directory that was copied (a cloned disk, a virtual machine from a snapshot) makes two
-// processes of one id. Each start of a process has an instance number: the incarnation it began
+// The problem: a copied state directory (a cloned disk, a virtual machine from a snapshot) makes
+// two processes of one id. Each start of a process has an instance number: the incarnation it began
 // with, then random bits, so the process that began earlier has the lower one. A restart is another
-// instance, and the one before is never heard again. Where one that was followed by another is
-// heard again, and is alive, there are two: the lower one keeps the id, whoever is asked. The
-// caller makes sure of "alive" by a question that only a living process answers. Pure; core strand.
+// instance, and the one before is never heard again. If an instance that was followed by another is
+// heard again, and is alive, there are two: the lower one keeps the id, by every member's verdict.
+// The caller makes sure of "alive" by a question that only a living process answers. Pure; core
+// strand.
 #pragma once
 
 #include <deque>

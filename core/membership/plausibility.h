@@ -1,13 +1,13 @@
-// core/membership/plausibility.h - what a peer may claim of a member before it is believed.
+// core/membership/plausibility.h - bounds of the claims about members that are believed.
 //
-// Counters that come from outside only ever grow, so one that is far beyond what anybody can have
-// reached could never be refuted, and one at the end of its range would wrap. Every counter of a
-// record therefore has a bound here; a claim beyond it is refused, counted and summed up.
+// The problem: counters that come from outside only ever grow, so a claim far beyond what any
+// member can have reached could never be refuted, and one at the end of its range would wrap. Every
+// counter of a record therefore has a bound here; a claim beyond it is refused and counted.
 //
-// The bounds of an incarnation widen from hearsay to its owner: what one node may be made to
-// believe is always less than what the owner may refute, and what the owner says itself is believed
-// further than what is told of it. So whoever could be made to believe a lie can be told better.
-// How many samples count is another question (sample_credit.h). Pure; core strand only.
+// The bounds of an incarnation widen from hearsay to its owner: a node believes less from hearsay
+// than the owner may refute, and more from the owner itself. So the owner can always correct a lie
+// that was believed. How many samples count is another question (sample_credit.h). Pure; core
+// strand only.
 #pragma once
 
 #include <algorithm>
@@ -44,9 +44,9 @@ enum class Doubt : std::uint8_t { incarnation, counter, samples, budget, count_ 
 [[nodiscard]] const char* to_string(Doubt);
 
 enum class Told : std::uint8_t {
-  of_another,  // by somebody else
+  of_another,  // by another member
   of_itself,   // by the member itself
-  of_us,       // by somebody else, about this node
+  of_us,       // by another member, about this node
 };
 // `known`: the incarnation that is known; nothing: the member is not.
 [[nodiscard]] bool is_plausible_incarnation(std::uint64_t claimed,
@@ -56,15 +56,15 @@ enum class Told : std::uint8_t {
                                          Told told);
 [[nodiscard]] std::optional<Doubt> doubt(const MemberStats& claim);
 
-// Which revisions of the budget somebody may have come to: so many since this process began.
+// Which revisions the budget may have reached: a bounded number a second since this process began.
 class BudgetBound {
  public:
   // `newcomer`: belongs to no cluster yet, so any revision but an absurd one is news.
   BudgetBound(std::uint64_t revision, bool newcomer, Instant now)
       : base_(revision), newcomer_(newcomer), began_(now) {}
   [[nodiscard]] bool is_plausible(const Budget& claim, Instant now) const;
-  // This budget is in force. What a newcomer is told, or an operator decides here, is where it
-  // begins.
+  // This budget is in force. The count begins at the one that a newcomer hears or an operator
+  // decides here.
   void adopt(std::uint64_t revision, bool decided_here) {
     if (newcomer_ || decided_here) base_ = std::max(base_, revision);
   }
@@ -76,7 +76,7 @@ class BudgetBound {
   Instant began_;
 };
 
-// What was refused, by its kind and who said it; told once in a while, not claim by claim.
+// Counts refused claims by kind and source, for one line in the log once in a while.
 class DoubtCounts {
  public:
   void note(Doubt kind, NodeId said_by);

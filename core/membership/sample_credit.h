@@ -1,14 +1,14 @@
 // core/membership/sample_credit.h - how many of the samples that a member claims count.
 //
-// Learning rate and budget follow the sum of what all members say that they have trained on, so one
-// that lies could end everybody's job. A claim counts as far as a member can have trained since
-// this node last credited it: ratio * typical rate * time, where the typical rate is a median that
-// one member cannot move. What is beyond stays outstanding and is credited as time passes, so an
-// honest member that is faster than that is counted late, not never.
-// A newcomer has no past to judge by: until it trains itself it believes what it is told of others.
-// A member's own word bounds what others may say of it: what it cannot have trained on since counts
-// for nothing. Claims about this node itself never exceed what it may have trained on between the
-// state on its disk and its start. Pure; core strand only.
+// The problem: learning rate and budget follow the sum of all members' published samples, so a
+// liar could end everybody's job. A claim counts as far as a member can have trained since this
+// node last credited it: ratio * typical rate * time, where the typical rate is a median that one
+// member cannot move. The rest stays outstanding and is credited as time passes, so an honest
+// member that is faster is counted late, not never.
+// A newcomer has no past to judge by: until it trains itself it believes all claims about others.
+// A member's own claim bounds those of others about it: beyond what it can have trained on since,
+// they count for nothing. Claims about this node itself never exceed what it may have trained on
+// between the state on its disk and its start. Pure; core strand only.
 #pragma once
 
 #include <map>
@@ -53,9 +53,9 @@ class SampleCredit {
   [[nodiscard]] double rate_max() const { return ratio_ * typical_rate_; }
 
   static constexpr std::size_t accounts_max = 4096;
-  // at most so much unused time is kept
+  // the most unused time that is kept
   static constexpr Duration reserve = std::chrono::minutes(10);
-  // that a member's own word may have been under way
+  // how long a member's own claim may have been under way
   static constexpr Duration own_word_slack = std::chrono::seconds(30);
 
  private:

@@ -1,9 +1,10 @@
 // core/node/clone_watch.h - two processes under one id: another node's, or this one's.
 //
-// The problem: a copied state directory makes two processes of one id, and each would undo what the
-// other says. Others notice it first, since both dial them. They tell both processes, and the one
-// that started later takes a new id. One liar must not take away another's id, so a process gives
-// it up only when two members say so, or all there are; or when it met the other one itself.
+// The problem: a copied state directory makes two processes of one id, and each would undo the
+// other's claims. Other members notice first, since both processes dial them; they notify both, and
+// the one that started later takes a new id. A single liar must not take away another node's id, so
+// a process gives it up only after two members say so, or all there are, or after it met the other
+// process itself.
 //
 // Which process keeps an id is decided by instances.h. The node sends what is returned here and
 // restarts under another id. Pure; one owner, the core strand.
@@ -48,7 +49,7 @@ class CloneWatch {
   }
 
   // ---- this node ----
-  // A hello came from another process of this node's id: what to tell it.
+  // A hello came from another process of this node's id: the notice for it.
   [[nodiscard]] Cloned meet(const Hello& other, const Endpoint& own, const Endpoint& theirs) const;
   enum class Verdict : std::uint8_t {
     nothing,  // new, or to be done
@@ -58,7 +59,7 @@ class CloneWatch {
   [[nodiscard]] Verdict on_notice(const Cloned& notice, NodeId said_by, std::size_t alive_others);
 
   [[nodiscard]] bool is_cloned(NodeId id) const;
-  // For the operator: who else speaks, or spoke, under this node's id; empty: nobody.
+  // For the operator: which other process uses, or used, this node's id; empty: none.
   [[nodiscard]] const std::string& words() const { return words_; }
 
  private:

@@ -39,7 +39,7 @@ Conductor::Conductor(NodeConfig config, NodeState state, Instant now)
       clones_(state_.id,
               make_instance(state_.incarnation, Random(config_.random_seed ^ instance_salt).next()),
               state_.former_id),
-      dialer_(config_.membership, config_.advertise, config_.seeds),
+      dialer_(config_.membership, config_.advertise, config_.leads_here, config_.seeds),
       detector_(config_.membership, now),
       persistence_(now, state_.down_for, state_.unsure_for),
       round_(config_.exchange, schema_),

@@ -1,11 +1,11 @@
 // core/node/control_allowance.h - how fast one peer may send control messages.
 //
 // The problem: a control message costs its reader more than its sender. A few bytes ask for the
-// job, which is 60 KB; a digest is answered by all records that differ. At the pace of a line that
-// is a node's whole day. So every peer has an allowance that fills with time and that each message
-// takes its price from: by its size, and by what the answer costs; a new link has its price as
-// well. It is far beyond what an honest peer needs, also one whose words have waited while this
-// node stood still; who is out of it is out of order. Pure; one owner.
+// job, which is 60 KB; a digest is answered by all records that differ. Asked at the pace of the
+// line, that is all a node would do. So every peer has an allowance that fills with time; each
+// message takes its price from it, by its size and by the cost of the answer, and so does a new
+// link. An honest peer needs far less, even when its messages have waited while this node stood
+// still; a peer that has used its allowance up is out of order. Pure; one owner.
 #pragma once
 
 #include <optional>
@@ -22,7 +22,7 @@ inline constexpr double price_of_byte = 0.01;   // … or 1 MB a second, 20 MB a
 inline constexpr double price_of_file_request = 1;
 inline constexpr double price_of_digest = 5'000;        // one a session, and 40 more
 inline constexpr double price_of_job_request = 10'000;  // one a session, and 20 more
-// 20 a second, 400 at once: each is written to disk and told
+// 20 a second, 400 at once: each is written to disk and gossiped
 inline constexpr double price_of_link = 500;
 
 class ControlAllowance {
@@ -35,7 +35,7 @@ class ControlAllowance {
   bool take(double price, Instant now);
 
   double left_ = allowance_max;
-  std::optional<Instant> filled_;  // until then; nothing: no message has come yet
+  std::optional<Instant> filled_;  // when left_ was last filled; nothing: never yet
 };
 
 }  // namespace gossipd

@@ -1,9 +1,9 @@
-// core/node/dial_budget.h - how often this node dials, whatever it is told.
+// core/node/dial_budget.h - how often this node dials at most.
 //
-// A member's record says where that member is. One that lies can name the addresses of third
-// parties, thousands of them, and every node of the cluster would knock there. So dials are paid
-// from two buckets that fill with time: one for all, one for each host (all its ports), to which a
-// dial that led to a member is paid back. An honest cluster stays far below both.
+// The problem: a member's record says where that member is. A lying member can name thousands of
+// addresses of third parties, and every node of the cluster would knock there. So dials are paid
+// from two buckets that fill with time: one for all dials, one for each host (all its ports), which
+// is refilled when a member answers there. An honest cluster stays far below both.
 //
 // Pure; the node asks before it dials.
 #pragma once

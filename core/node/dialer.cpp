@@ -14,8 +14,12 @@ constexpr Duration failed_look_period = std::chrono::seconds(1);  // while none 
 
 }  // namespace
 
-Dialer::Dialer(const MembershipPolicy& policy, Endpoint self, std::vector<Endpoint> seeds)
-    : policy_(policy), self_(std::move(self)), seeds_(std::move(seeds)) {
+Dialer::Dialer(const MembershipPolicy& policy, Endpoint self,
+               std::function<bool(const Endpoint&)> leads_here, std::vector<Endpoint> seeds)
+    : policy_(policy),
+      self_(std::move(self)),
+      leads_here_(std::move(leads_here)),
+      seeds_(std::move(seeds)) {
   GOSSIPD_ASSERT(seeds_.size() <= seeds_max);
 }
 
@@ -24,11 +28,10 @@ Dialer::Dialer(const MembershipPolicy& policy, Endpoint self, std::vector<Endpoi
 std::optional<Error> Dialer::add_seeds(const std::vector<Endpoint>& seeds) {
   std::vector<Endpoint> all = seeds_;
   for (const Endpoint& seed : seeds) {
-    if (seed.host.empty() || seed.port == 0 || seed == self_)
-      return Error{"not-dialled", to_string(seed) +
-                                      (seed == self_ ? " is this node's own address"
-                                                     : " is no address that can be dialled") +
-                                      "; name another member's address"};
+    if (seed.host.empty() || seed.port == 0)
+      return Error{"not-dialled", to_string(seed) + " is no address that can be dialled"};
+    if (seed == self_ || (leads_here_ && leads_here_(seed)))
+      return Error{"self", to_string(seed) + " is this node itself"};
     if (std::ranges::find(all, seed) == all.end()) all.push_back(seed);
   }
   if (all.size() > seeds_max)

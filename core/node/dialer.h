@@ -1,15 +1,16 @@
 // core/node/dialer.h - which endpoints are dialled, and when.
 //
 // The problem: a node must find its cluster again after any failure, so it never gives up on seeds
-// and members; but whoever names addresses must not make it knock on doors without end, and it must
-// not dial itself. So every endpoint has a backoff that doubles, all dials together have a budget
+// and members. But made-up addresses must not keep it dialling strangers, and it must not dial
+// itself. So every endpoint has a backoff that doubles, all dials together have a budget
 // (dial_budget.h), an endpoint that led back here rests, and everything remembered has a maximum.
-// This is also the one place that judges what an operator's `join` names.
+// The addresses of an operator's `join` are judged here and nowhere else.
 //
 // Says what may be dialled and notes what came of it; the node chooses among members and sends the
 // effect. Pure; one owner, the core strand.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -30,11 +31,13 @@ class Dialer {
   // An address that led back here may lead elsewhere later, and is tried again then.
   static constexpr Duration self_rest = std::chrono::seconds(60);
 
-  // `seeds`: at most seeds_max. `self`: where others reach this node.
-  Dialer(const MembershipPolicy& policy, Endpoint self, std::vector<Endpoint> seeds);
+  // `self`: where others reach this node; `leads_here`: which other addresses lead here, may be
+  // empty; `seeds`: at most seeds_max.
+  Dialer(const MembershipPolicy& policy, Endpoint self,
+         std::function<bool(const Endpoint&)> leads_here, std::vector<Endpoint> seeds);
 
   // ---- seeds: dialled for ever while no member is linked ----
-  // All are added, or none and the reason: not to be dialled, this node itself, too many.
+  // All are added, or none and the reason: `not-dialled`, `self` or `too-many-seeds`.
   [[nodiscard]] std::optional<Error> add_seeds(const std::vector<Endpoint>& seeds);
   [[nodiscard]] const std::vector<Endpoint>& seeds() const { return seeds_; }
 
@@ -86,6 +89,7 @@ class Dialer {
 
   MembershipPolicy policy_;
   Endpoint self_;
+  std::function<bool(const Endpoint&)> leads_here_;
   std::vector<Endpoint> seeds_;     // at most seeds_max, none twice
   std::map<Endpoint, Dial> dials_;  // at most dials_max; of more, those that may go first are lost
   DialBudget budget_;

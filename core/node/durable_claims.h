@@ -1,12 +1,12 @@
-// core/node/durable_claims.h - what a node may say of itself: only what its disk holds.
+// core/node/durable_claims.h - claims of a node about itself that its disk already holds.
 //
-// A node that died must come back as nobody's contradiction: with a higher incarnation than it ever
-// said, in the cluster that it said it was in, and still gone if it said that it had left. So its
-// disk knows each of these before a peer does. A disk may take seconds, and the node must not stand
-// still meanwhile, hence two rules. What changes seldom (cluster, left) is said as the disk has it.
-// Incarnations are reserved: the disk holds one that is `reserve` higher than the one in use, so
-// that a node refutes a suspicion at once whatever its disk does; a start uses the one after the
-// reserved. Pure values.
+// The problem: a node that died must not contradict itself when it comes back. It needs a higher
+// incarnation than it ever published, the cluster that it named, and it must still be gone if it
+// said that it had left. So its disk holds each of these before a peer hears it. A disk may take
+// seconds, though, and the node must not stand still meanwhile. Hence two rules. What changes
+// seldom (cluster, left) is published as the disk has it. Incarnations are reserved: the disk holds
+// one that is `reserve` higher than the one in use, so a node refutes a suspicion at once however
+// slow its disk is; a start uses the incarnation after the reserved one. Pure values.
 #pragma once
 
 #include <algorithm>

@@ -25,16 +25,16 @@ namespace gossipd {
 
 class FailureDetector {
  public:
-  // Between two looks at the time by a node that is well.
+  // Longest gap between two looks at the time of a node that is well.
   static constexpr Duration attention_max = std::chrono::milliseconds(500);
   // How many times a refutation can raise the own timeouts by their length.
   static constexpr std::uint32_t awareness_max = 2;
-  // That wait to be told; of more the suspects are told by others.
+  // Suspicions that wait to be sent; beyond these it is left to other members to send theirs.
   static constexpr std::size_t suspicions_max = 64;
 
   struct Attention {
-    Duration deaf{};         // this node did not listen for so long; 0: it did all the time
-    Duration stood_still{};  // … which was so long that it is out of step; 0: it was not
+    Duration deaf{};         // how long this node did not listen
+    Duration stood_still{};  // the whole gap if it puts the node out of step, else 0
   };
   struct Silent {
     NodeId member{};
@@ -69,7 +69,7 @@ class FailureDetector {
   // Of a session that has not ended.
   [[nodiscard]] Instant last_heard(SessionId session) const;
   [[nodiscard]] Verdicts judge(const Directory& directory, Instant now);
-  // A peer has been heard lately, so the network around this node works.
+  // Some linked peer was heard lately, so the network around this node works.
   [[nodiscard]] bool hears_anybody(Instant now) const;
 
   // ---- members without a session ----

@@ -1,10 +1,10 @@
 // core/node/path_watch.h - finds out that a path carries small packets and swallows large ones.
 //
-// Behind a tunnel whose MTU nobody is told of, the handshake and every ping pass and the first
-// delta never arrives: TCP sends it again for ever, the session falls silent and is given up, the
-// next one opens and ends the same way. Every single end looks like a dead peer. What gives the
-// path away is the pattern: sessions in a row on which an answer came back before something large
-// was sent, and none after.
+// The problem: behind a tunnel that hides its MTU, the handshake and every ping pass but the first
+// delta never arrives. TCP sends it again for ever, the session falls silent and is given up, the
+// next one opens and ends the same way. Each end by itself looks like a dead peer. The pattern
+// gives the path away: sessions in a row on which answers came back until something large was sent,
+// and none afterwards.
 //
 // One for each neighbour. Pure; the node tells it what happens on the neighbour's session.
 #pragma once

@@ -85,7 +85,7 @@ class Peers {
   [[nodiscard]] const Session* find(SessionId id) const;
   // The established session of a neighbour.
   [[nodiscard]] Session* session_of(NodeId peer);
-  // It has shown who it is, and the neighbour's link goes over it from now on.
+  // The peer has proved its id; from now on the neighbour's link goes over this session.
   Neighbour& establish(Session& session);
   // Its end; nothing: there is no such session.
   std::optional<Session> close(SessionId id, Instant now);
@@ -94,7 +94,7 @@ class Peers {
   [[nodiscard]] std::vector<SessionId> ids() const;
   [[nodiscard]] std::vector<SessionId> established_ids() const;
   [[nodiscard]] std::size_t established() const;
-  // Where the linked neighbours say that they are reached.
+  // The published addresses of the linked neighbours.
   [[nodiscard]] std::set<Endpoint> linked_addresses() const;
 
   // ---- neighbours ----

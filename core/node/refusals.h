@@ -1,8 +1,9 @@
 // core/node/refusals.h - sessions that were refused lately, so that both ends can say why.
 //
-// One entry for each kind (who refused, its code) and peer, with a count: repetition takes no more
-// room. When all entries are taken the kind with most of them loses its oldest, so a flood of one
-// kind, from however many addresses, does not drive out the one refusal that an operator looks for.
+// One entry, with a count, for each peer and kind (refused by us or by the peer, and the code), so
+// repetition takes no more room. When all entries are taken the kind with the most entries loses
+// its oldest: a flood of one kind, from however many addresses, does not drive out the one refusal
+// that an operator looks for.
 #pragma once
 
 #include <cstdint>

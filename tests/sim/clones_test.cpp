@@ -142,7 +142,7 @@ TEST_CASE(
     cluster.act(0, [&](Node& node, Instant now) { error = node.join({where}, now); });
     return error;
   };
-  CHECK(join(VirtualCluster::endpoint(0))->code == "not-dialled");
+  CHECK(join(VirtualCluster::endpoint(0))->code == "self");
   CHECK(join(Endpoint{"node1", 0})->code == "not-dialled");
   cluster.reflect(0, 1, true);
   CHECK_FALSE(join(VirtualCluster::endpoint(1)));

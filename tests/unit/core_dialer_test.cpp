@@ -22,23 +22,25 @@ struct Dials {
     return dialer.may_dial(endpoint, at(time));
   }
   Random random{1};
-  Dialer dialer{policy, self, {}};
+  Dialer dialer{policy, self, {}, {}};
 };
 
 }  // namespace
 
 TEST_CASE("seeds are added once, and all of a command's or none") {
-  Dialer dialer(policy, self, {box});
+  const auto leads_here = [](const Endpoint& there) { return there.host == "loopback"; };
+  Dialer dialer(policy, self, leads_here, {box});
   CHECK_FALSE(dialer.add_seeds({box, host(1)}));
   CHECK(dialer.seeds().size() == 2);
-  CHECK(dialer.add_seeds({host(2), self})->code == "not-dialled");
+  CHECK(dialer.add_seeds({host(2), self})->code == "self");
+  CHECK(dialer.add_seeds({host(2), Endpoint{"loopback", 1}})->code == "self");
   CHECK(dialer.add_seeds({host(2), Endpoint{"box", 0}})->code == "not-dialled");
   CHECK(dialer.add_seeds({host(2), Endpoint{"", 1}})->code == "not-dialled");
   CHECK(dialer.seeds().size() == 2);
 }
 
 TEST_CASE("there are never more than seeds_max seeds, and the operator is told so") {
-  Dialer dialer(policy, self, {});
+  Dialer dialer(policy, self, {}, {});
   for (std::size_t i = 0; i < seeds_max; ++i) CHECK_FALSE(dialer.add_seeds({host(i)}));
   CHECK_FALSE(dialer.add_seeds({host(0)}));  // known already
   const auto refused = dialer.add_seeds({box});
@@ -141,7 +143,7 @@ TEST_CASE("a link is to be replaced once in a period, the first time after one h
   dials.dialer.begin_rotation();
   CHECK(dials.dialer.take_rotation());
   CHECK_FALSE(dials.dialer.take_rotation());
-  Dialer never({.rotate = 0s}, self, {});
+  Dialer never({.rotate = 0s}, self, {}, {});
   CHECK_FALSE(never.rotation_due(dials.random, at(0s)));
   CHECK_FALSE(never.rotation_due(dials.random, at(1h)));
 }
