@@ -47,10 +47,7 @@ EXCEPTIONS = {
     "tests/sim/virtual_cluster.cpp",
     "tests/sim/virtual_cluster.cpp VirtualCluster::carry_out",
     "tests/unit/core_wire_test.cpp TEST_CASE every control message comes out as it went in",
-    "tools/bench/overhead.cpp run",
-    "tools/lab/command_plot.cpp svg",
     "tools/lab/gossip.cpp",
-    "tools/lab/run.cpp run_scenario",
 }
 
 

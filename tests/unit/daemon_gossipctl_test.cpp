@@ -109,6 +109,7 @@ TEST_CASE("status, links and job print on standard output") {
   CHECK(mentions(links.out, "box2"));
   CHECK(mentions(links.out, "CHANGE/THRESHOLD"));
   CHECK(mentions(links.out, "PROTOCOL"));
+  CHECK(mentions(links.out, "0.4321"));  // the gain
   const Ran job = gossipctl({"job", "--rest", server.address()});
   CHECK(mentions(job.out, "name = \"tiny\""));
 }

@@ -34,6 +34,7 @@ class MadeUpDaemon final : public DaemonPort {
     link.rtt_ms = 0.4;
     link.protocol = 3;
     link.age_steps = 4;
+    link.counters.gain = 0.4321;
     link.counters.deltas_sent = 12;
     link.counters.turns_suppressed = 3;
     link.counters.refused[static_cast<std::size_t>(Reject::not_finite)] = 2;

@@ -169,19 +169,8 @@ double median(std::vector<double> values) {
   return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
-void run(const Options& options) {
-  const fs::path program = fs::read_symlink("/proc/self/exe").parent_path() / "gossipd";
-  if (!fs::exists(program))
-    fail(program.string() + " is missing: build gossipd (it needs LibTorch) beside gossip-bench");
-  std::string pattern = (fs::temp_directory_path() / "gossip-bench-XXXXXX").string();
-  if (mkdtemp(pattern.data()) == nullptr) fail("no temporary directory could be made");
-  const fs::path base = pattern;
-  struct Cleaner {
-    fs::path path;
-    ~Cleaner() { fs::remove_all(path); }
-  } cleaner{base};
-  std::ofstream(base / "job.toml") << job_text;
-
+std::vector<std::unique_ptr<Daemon>> start_neighbours(const fs::path& program, const fs::path& base,
+                                                      const Options& options) {
   std::vector<std::unique_ptr<Daemon>> neighbours;
   for (int i = 0; i < links; ++i) {
     std::vector<std::string> arguments{"--name",
@@ -201,7 +190,23 @@ void run(const Options& options) {
                                                   10, std::move(arguments)));
     neighbours.back()->wait_for([](const json& s) { return s["phase"] == "training"; }, "training");
   }
+  return neighbours;
+}
 
+void run(const Options& options) {
+  const fs::path program = fs::read_symlink("/proc/self/exe").parent_path() / "gossipd";
+  if (!fs::exists(program))
+    fail(program.string() + " is missing: build gossipd (it needs LibTorch) beside gossip-bench");
+  std::string pattern = (fs::temp_directory_path() / "gossip-bench-XXXXXX").string();
+  if (mkdtemp(pattern.data()) == nullptr) fail("no temporary directory could be made");
+  const fs::path base = pattern;
+  struct Cleaner {
+    fs::path path;
+    ~Cleaner() { fs::remove_all(path); }
+  } cleaner{base};
+  std::ofstream(base / "job.toml") << job_text;
+
+  const auto neighbours = start_neighbours(program, base, options);
   json pairs = json::array();
   std::vector<double> ratios, bytes;
   for (int pair = 0; pair < options.pairs; ++pair) {

@@ -57,87 +57,127 @@ double nice_step(double range, int ticks) {
   return 10 * power;
 }
 
-std::string svg(const std::vector<Series>& all, const std::string& title,
-                const std::string& x_label, bool log_x) {
-  double x0 = INFINITY, x1 = -INFINITY, y0 = INFINITY, y1 = -INFINITY;
-  for (const Series& s : all)
-    for (const Point& p : s.points) {
-      x0 = std::min(x0, p.x), x1 = std::max(x1, p.x);
-      y0 = std::min({y0, p.y, p.low}), y1 = std::max({y1, p.y, p.high});
+// One picture under construction: the range of its axes, and the text so far.
+class Picture {
+ public:
+  Picture(const std::vector<Series>& all, bool log_x) : log_x_(log_x) {
+    double x0 = INFINITY, x1 = -INFINITY;
+    for (const Series& s : all)
+      for (const Point& p : s.points) {
+        x0 = std::min(x0, p.x), x1 = std::max(x1, p.x);
+        y0_ = std::min({y0_, p.y, p.low}), y1_ = std::max({y1_, p.y, p.high});
+      }
+    a_ = fx(x0), b_ = fx(x1);
+    if (b_ - a_ < 1e-9) a_ -= 0.5, b_ += 0.5;
+    const double margin = (b_ - a_) * 0.04;
+    a_ -= margin, b_ += margin;
+    const double y_margin = std::max((y1_ - y0_) * 0.06, 0.05);
+    y0_ -= y_margin, y1_ += y_margin;
+  }
+
+  void begin(const std::string& title) {
+    put("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %g %g\" "
+        "font-family=\"sans-serif\" font-size=\"12\">\n",
+        width, height);
+    out_ += "<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n";
+    put("<text x=\"%g\" y=\"20\" font-size=\"14\" font-weight=\"bold\">", left);
+    out_ += escaped(title) + "</text>\n";
+  }
+
+  void grid() {
+    const double step = nice_step(y1_ - y0_, 6);
+    for (double y = std::ceil(y0_ / step) * step; y <= y1_; y += step) {
+      put("<line x1=\"%g\" x2=\"%g\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"#dddddd\"/>", left,
+          width - right, py(y), py(y));
+      put("<text x=\"%g\" y=\"%.1f\" text-anchor=\"end\">%s</text>\n", left - 6, py(y) + 4,
+          number(y).c_str());
     }
-  const auto fx = [&](double x) { return log_x ? std::log10(x) : x; };
-  double a = fx(x0), b = fx(x1);
-  if (b - a < 1e-9) a -= 0.5, b += 0.5;
-  const double margin = (b - a) * 0.04;
-  a -= margin, b += margin;
-  const double y_margin = std::max((y1 - y0) * 0.06, 0.05);
-  y0 -= y_margin, y1 += y_margin;
-  const auto px = [&](double x) { return left + (fx(x) - a) / (b - a) * (width - left - right); };
-  const auto py = [&](double y) { return top + (y1 - y) / (y1 - y0) * (height - top - bottom); };
-  std::string out;
-  const auto put = [&out](const char* pattern, auto... values) {
-    char text[512];
-    std::snprintf(text, sizeof text, pattern, values...);
-    out += text;
-  };
-  put("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %g %g\" font-family=\"sans-serif\" "
-      "font-size=\"12\">\n",
-      width, height);
-  out += "<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n";
-  put("<text x=\"%g\" y=\"20\" font-size=\"14\" font-weight=\"bold\">", left);
-  out += escaped(title) + "</text>\n";
-  const double step = nice_step(y1 - y0, 6);
-  for (double y = std::ceil(y0 / step) * step; y <= y1; y += step) {
-    put("<line x1=\"%g\" x2=\"%g\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"#dddddd\"/>", left,
-        width - right, py(y), py(y));
-    put("<text x=\"%g\" y=\"%.1f\" text-anchor=\"end\">%s</text>\n", left - 6, py(y) + 4,
-        number(y).c_str());
+    for (const double x : ticks()) {
+      put("<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%g\" y2=\"%g\" stroke=\"#eeeeee\"/>", px(x), px(x),
+          top, height - bottom);
+      put("<text x=\"%.1f\" y=\"%g\" text-anchor=\"middle\">%s</text>\n", px(x),
+          height - bottom + 16, number(x).c_str());
+    }
   }
-  std::vector<double> ticks;
-  if (log_x) {
-    for (double e = std::floor(a); e <= std::ceil(b); ++e)
-      for (const double m : {1.0, 2.0, 5.0})
-        if (const double x = m * std::pow(10, e);
-            std::log10(x) >= a && std::log10(x) <= b && (m == 1.0 || b - a < 2.5))
-          ticks.push_back(x);
-  } else {
-    const double across = nice_step(b - a, 6);
-    for (double x = std::ceil(a / across) * across; x <= b; x += across) ticks.push_back(x);
+
+  void axes(const std::string& x_label) {
+    put("<rect x=\"%g\" y=\"%g\" width=\"%g\" height=\"%g\" fill=\"none\" stroke=\"#888888\"/>\n",
+        left, top, width - left - right, height - top - bottom);
+    put("<text x=\"%g\" y=\"%g\" text-anchor=\"middle\">", left + (width - left - right) / 2,
+        height - 10);
+    out_ += escaped(x_label) + "</text>\n";
+    put("<text x=\"16\" y=\"%g\" text-anchor=\"middle\" transform=\"rotate(-90 16 %g)\">test "
+        "accuracy %%</text>\n",
+        height / 2, height / 2);
   }
-  for (const double x : ticks) {
-    put("<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%g\" y2=\"%g\" stroke=\"#eeeeee\"/>", px(x), px(x), top,
-        height - bottom);
-    put("<text x=\"%.1f\" y=\"%g\" text-anchor=\"middle\">%s</text>\n", px(x), height - bottom + 16,
-        number(x).c_str());
-  }
-  put("<rect x=\"%g\" y=\"%g\" width=\"%g\" height=\"%g\" fill=\"none\" stroke=\"#888888\"/>\n",
-      left, top, width - left - right, height - top - bottom);
-  put("<text x=\"%g\" y=\"%g\" text-anchor=\"middle\">", left + (width - left - right) / 2,
-      height - 10);
-  out += escaped(x_label) + "</text>\n";
-  put("<text x=\"16\" y=\"%g\" text-anchor=\"middle\" transform=\"rotate(-90 16 %g)\">test "
-      "accuracy %%</text>\n",
-      height / 2, height / 2);
-  for (std::size_t i = 0; i < all.size(); ++i) {
+
+  void series(const Series& s, std::size_t i) {
     const char* colour = colours[i % colours.size()];
-    if (all[i].line) {
+    if (s.line) {
       put("<polyline fill=\"none\" stroke=\"%s\" stroke-width=\"1.8\" points=\"", colour);
-      for (const Point& p : all[i].points) put("%.1f,%.1f ", px(p.x), py(p.y));
-      out += "\"/>\n";
+      for (const Point& p : s.points) put("%.1f,%.1f ", px(p.x), py(p.y));
+      out_ += "\"/>\n";
     }
-    for (const Point& p : all[i].points) {
+    for (const Point& p : s.points) {
       if (p.high > p.low)
         put("<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"%s\"/>", px(p.x),
             px(p.x), py(p.low), py(p.high), colour);
       put("<circle cx=\"%.1f\" cy=\"%.1f\" r=\"%g\" fill=\"%s\"/>\n", px(p.x), py(p.y),
-          all[i].line ? 2.0 : 4.5, colour);
+          s.line ? 2.0 : 4.5, colour);
     }
     const double y = top + 12 + 18 * static_cast<double>(i);
     put("<circle cx=\"%g\" cy=\"%g\" r=\"4.5\" fill=\"%s\"/>", width - right + 16, y - 4, colour);
     put("<text x=\"%g\" y=\"%g\">", width - right + 26, y);
-    out += escaped(all[i].name) + "</text>\n";
+    out_ += escaped(s.name) + "</text>\n";
   }
-  return out + "</svg>\n";
+
+  [[nodiscard]] std::string end() && { return std::move(out_) + "</svg>\n"; }
+
+ private:
+  [[nodiscard]] double fx(double x) const { return log_x_ ? std::log10(x) : x; }
+  [[nodiscard]] double px(double x) const {
+    return left + (fx(x) - a_) / (b_ - a_) * (width - left - right);
+  }
+  [[nodiscard]] double py(double y) const {
+    return top + (y1_ - y) / (y1_ - y0_) * (height - top - bottom);
+  }
+
+  [[nodiscard]] std::vector<double> ticks() const {
+    std::vector<double> found;
+    if (!log_x_) {
+      const double across = nice_step(b_ - a_, 6);
+      for (double x = std::ceil(a_ / across) * across; x <= b_; x += across) found.push_back(x);
+      return found;
+    }
+    for (double e = std::floor(a_); e <= std::ceil(b_); ++e)
+      for (const double m : {1.0, 2.0, 5.0})
+        if (const double x = m * std::pow(10, e);
+            std::log10(x) >= a_ && std::log10(x) <= b_ && (m == 1.0 || b_ - a_ < 2.5))
+          found.push_back(x);
+    return found;
+  }
+
+  template <typename... Values>
+  void put(const char* pattern, Values... values) {
+    char text[512];
+    std::snprintf(text, sizeof text, pattern, values...);
+    out_ += text;
+  }
+
+  bool log_x_;
+  double a_ = 0, b_ = 0;  // x, after the logarithm
+  double y0_ = INFINITY, y1_ = -INFINITY;
+  std::string out_;
+};
+
+std::string svg(const std::vector<Series>& all, const std::string& title,
+                const std::string& x_label, bool log_x) {
+  Picture picture(all, log_x);
+  picture.begin(title);
+  picture.grid();
+  picture.axes(x_label);
+  for (std::size_t i = 0; i < all.size(); ++i) picture.series(all[i], i);
+  return std::move(picture).end();
 }
 
 std::vector<Series> series_of(const std::vector<Row>& rows, const std::string& against) {

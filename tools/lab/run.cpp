@@ -224,6 +224,27 @@ double time_to(const std::vector<CurvePoint>& curve, double target) {
   return 0;
 }
 
+double time_limit(const Scenario& scenario, const Job& job, const World& world, std::size_t nodes) {
+  if (scenario.time_limit_s != 0) return scenario.time_limit_s;
+  double slowest = 0;
+  for (std::size_t i = 0; i < nodes; ++i)
+    slowest = std::max(slowest, world.mean_step_seconds(i, job.batch));
+  return 600 + 20 * slowest * static_cast<double>(job.budget_samples) /
+                   (static_cast<double>(job.batch) * static_cast<double>(nodes));
+}
+
+void fill_costs(RunResult& result, const Strategy& strategy, const World& world,
+                std::size_t nodes) {
+  result.bytes = world.traffic().bytes, result.messages = world.traffic().messages;
+  result.dense_baseline_bytes = strategy.dense_baseline_bytes();
+  if (result.dense_baseline_bytes == 0 && nodes > 0)
+    result.dense_baseline_bytes =
+        result.steps * result.floats * 4 * std::min<std::uint64_t>(4, nodes - 1);
+  const Strategy::State state = strategy.state();
+  result.state_bytes_server = state.server_floats * 4,
+  result.state_bytes_node = state.node_floats * 4;
+}
+
 }  // namespace
 
 Result<RunResult> run_scenario(const Scenario& scenario, std::uint64_t seed,
@@ -253,14 +274,7 @@ Result<RunResult> run_scenario(const Scenario& scenario, std::uint64_t seed,
   strategy->poison(scenario.poison);
   strategy->start(setup);
 
-  double limit = scenario.time_limit_s;
-  if (limit == 0) {
-    double slowest = 0;
-    for (std::size_t i = 0; i < setup.nodes(); ++i)
-      slowest = std::max(slowest, world.mean_step_seconds(i, job.batch));
-    limit = 600 + 20 * slowest * static_cast<double>(job.budget_samples) /
-                      (static_cast<double>(job.batch) * static_cast<double>(setup.nodes()));
-  }
+  const double limit = time_limit(scenario, job, world, setup.nodes());
   RunResult result;
   result.finished = true;
   for (std::uint64_t events = 0; !strategy->finished(); ++events) {
@@ -287,14 +301,7 @@ Result<RunResult> run_scenario(const Scenario& scenario, std::uint64_t seed,
   result.target_accuracy = scenario.target_accuracy;
   result.seconds_to_target = time_to(result.curve, scenario.target_accuracy);
   result.samples = books.samples(), result.steps = books.steps;
-  result.bytes = world.traffic().bytes, result.messages = world.traffic().messages;
-  result.dense_baseline_bytes = strategy->dense_baseline_bytes();
-  if (result.dense_baseline_bytes == 0 && !engines->empty())
-    result.dense_baseline_bytes =
-        result.steps * result.floats * 4 * std::min<std::uint64_t>(4, setup.nodes() - 1);
-  const Strategy::State state = strategy->state();
-  result.state_bytes_server = state.server_floats * 4,
-  result.state_bytes_node = state.node_floats * 4;
+  fill_costs(result, *strategy, world, setup.nodes());
   result.wall_seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   return result;
