@@ -5,8 +5,7 @@
 
 #include "core/base/types.h"
 #include "core/codec/codec.h"
-#include "core/correction/curvature.h"
-#include "core/correction/loss_trust.h"
+#include "core/correction/correction.h"
 
 namespace gossipd {
 
@@ -48,17 +47,10 @@ struct ExchangePolicy {
   double outer_momentum = 0.5;
   bool outer_momentum_by_delay = true;  // more of it on a far line: outer_momentum_for()
   double age_decay = 0.0;               // κ: gain / (1 + κ · age in own steps)
-  // c: how far a replica is moved along the own drift to the time it is compared with
-  double future_position = 0;
-  double drift_window_steps = 32;  // moving average behind the drift
-  double curvature = 0;            // λ of the damping of that move (curvature.h); 0: none
-  CurvatureMode curvature_mode = CurvatureMode::constant;
-  // who forecasts the peer's loss, which then weighs its model
-  LossTrust loss_trust = LossTrust::off;
-  double loss_trust_max = 2.0;  // the factor on the peer's weight lies in [1/max, max]
-  double joiner_weight = 0.05;  // weight of a node that just came, rising to 1 …
-  Step joiner_steps = 200;      // … over so many steps
-  double magnitude_max = 64.0;  // largest single decoded difference that is believed
+  CorrectionPolicy correction;          // of models that are old or worse
+  double joiner_weight = 0.05;          // weight of a node that just came, rising to 1 …
+  Step joiner_steps = 200;              // … over so many steps
+  double magnitude_max = 64.0;          // largest single decoded difference that is believed
   std::size_t bulk_window_bytes = std::size_t{8} << 20;  // on one link's way to the socket
   double consensus_bound = 0.004;                        // the final exchange ends below it
   std::uint32_t refusals_until_quarantine = 3;

@@ -62,17 +62,17 @@ std::vector<Setting> exchange_settings(ExchangePolicy& e) {
   table.number("exchange.mixing", "", "", e.mixing, 0, 4, "strength of mixing with neighbours");
   table.number("exchange.age_decay", "", "", e.age_decay, 0, 1000,
                "rate at which an ageing replica loses weight");
-  table.number("exchange.future_position", "", "", e.future_position, 0, 4,
+  table.number("exchange.future_position", "", "", e.correction.future_position, 0, 4,
                "strength of the future-position correction; 0: none");
-  table.number("exchange.drift_window_steps", "", "steps", e.drift_window_steps, 1, 1e6,
+  table.number("exchange.drift_window_steps", "", "steps", e.correction.drift_window_steps, 1, 1e6,
                "window of the moving average of the drift");
-  table.number("exchange.curvature", "", "", e.curvature, 0, 1e6,
+  table.number("exchange.curvature", "", "", e.correction.curvature, 0, 1e6,
                "damping of the future position by curvature (DC-ASGD); 0: none");
-  table.one_of("exchange.curvature_mode", "", e.curvature_mode, {"constant", "adaptive"},
+  table.one_of("exchange.curvature_mode", "", e.correction.curvature_mode, {"constant", "adaptive"},
                "scale of the damping: size of the block (constant) or of the drift (adaptive)");
-  table.one_of("exchange.loss_trust", "", e.loss_trust, {"off", "holt", "lstm"},
+  table.one_of("exchange.loss_trust", "", e.correction.loss_trust, {"off", "holt", "lstm"},
                "forecast of a neighbour's loss that weighs its model (LC-ASGD)");
-  table.number("exchange.loss_trust_max", "", "", e.loss_trust_max, 1, 1000,
+  table.number("exchange.loss_trust_max", "", "", e.correction.loss_trust_max, 1, 1000,
                "largest factor on a neighbour's weight; the least is its inverse");
   table.number("exchange.joiner_weight", "", "", e.joiner_weight, 0, 1,
                "initial weight of a joiner");

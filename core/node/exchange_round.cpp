@@ -197,7 +197,7 @@ void ExchangeRound::begin_round(const RoundContext& context) {
   cursor_ = 0;
   pushed_squared_ = 0;
   rest_ = {};
-  own_steps_.begin(policy_.future_position > 0);
+  own_steps_.begin(policy_.correction.future_position > 0);
 }
 
 Step ExchangeRound::steps_between_looks() const {
@@ -467,8 +467,8 @@ void ExchangeRound::end_turn(RoundLink& item, const RoundContext& context) {
 }
 
 std::span<const float> ExchangeRound::drift(const RoundContext& context) const {
-  return is_training(context) && policy_.future_position > 0 ? own_steps_.drift()
-                                                             : std::span<const float>();
+  return is_training(context) && policy_.correction.future_position > 0 ? own_steps_.drift()
+                                                                        : std::span<const float>();
 }
 
 // What the line's round trip keeps the exchanges of a link apart, over period_steps. Its shortest

@@ -47,8 +47,8 @@ Speech plan_speech(const ExchangePolicy& policy, const Link& link,
                                : link.counters().threshold;
   speech.in_flight = context.in_flight + 1;
   speech.weight = context.weight;
-  if (context.training && policy.loss_trust != LossTrust::off)
-    speech.trust = loss_trust(last.loss, link.peer_loss(now), policy.loss_trust_max);
+  if (context.training && policy.correction.loss_trust != LossTrust::off)
+    speech.trust = loss_trust(last.loss, link.peer_loss(now), policy.correction.loss_trust_max);
   set_gains(speech, policy, link, context, now);
   speech.step = last.step;
   speech.step_seconds = static_cast<float>(std::clamp(last.step_seconds, 0.0, 1e6));

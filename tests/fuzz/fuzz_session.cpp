@@ -131,8 +131,8 @@ class Script {
     if (start_ & start_older) config.membership.protocol = protocol_oldest;
     config.exchange.codec = codecs[start_ >> 3 & 3];
     if (start_ >> 5 & 1) config.exchange.replicas = ReplicaFormat::bf16;
-    if (start_ >> 6 & 1) config.exchange.future_position = 1;
-    if (start_ >> 7 & 1) config.exchange.loss_trust = LossTrust::holt;
+    if (start_ >> 6 & 1) config.exchange.correction.future_position = 1;
+    if (start_ >> 7 & 1) config.exchange.correction.loss_trust = LossTrust::holt;
     return config;
   }
 

@@ -42,7 +42,7 @@ TEST_CASE(
       options.exchange.codec = Codec{CodecId::int4, 0};
       options.exchange.threshold = 1e-9;
       options.exchange.replicas = replicas;
-      options.exchange.future_position = drift;
+      options.exchange.correction.future_position = drift;
       options.exchange.period_steps = 1;
       options.step_time = 200ms;
       cluster.add(options);

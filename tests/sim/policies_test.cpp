@@ -108,14 +108,14 @@ TEST_CASE("a far line gets a finer codec, a narrow one does not") {
 
 TEST_CASE("curvature and loss trust keep the cluster together") {
   std::vector<ExchangePolicy> policies(4);
-  policies[0].curvature = 0.05;
-  policies[1].curvature = 0.05;
-  policies[1].curvature_mode = CurvatureMode::adaptive;
-  policies[2].loss_trust = LossTrust::holt;
-  policies[3].loss_trust = LossTrust::lstm;
+  policies[0].correction.curvature = 0.05;
+  policies[1].correction.curvature = 0.05;
+  policies[1].correction.curvature_mode = CurvatureMode::adaptive;
+  policies[2].correction.loss_trust = LossTrust::holt;
+  policies[3].correction.loss_trust = LossTrust::lstm;
   for (ExchangePolicy& policy : policies) {
     policy.codec = Codec{CodecId::int8, 0};
-    policy.future_position = 1;
+    policy.correction.future_position = 1;
     const Outcome o = train(policy);
     CHECK(o.turns > 20);
     for (const LinkView& link : o.view.links) CHECK(link.counters.correction > 0);
@@ -171,7 +171,7 @@ TEST_CASE(
     options.exchange.threshold = 1e-6;
     options.exchange.joiner_weight = 1;
     options.exchange.joiner_steps = 0;
-    options.exchange.loss_trust = LossTrust::holt;
+    options.exchange.correction.loss_trust = LossTrust::holt;
     cluster.add(options);
   }
   const std::vector<float> a(cluster.model(0).begin(), cluster.model(0).end()),

@@ -59,7 +59,7 @@ TEST_CASE_FIXTURE(Fixture, "what believed looks travel is added up for each bloc
 
 TEST_CASE_FIXTURE(Fixture, "the drift is a moving average of the displacement per step") {
   CHECK(look({2, 0, 0, 0, 0}, {0, 0, 0, 0, 0}, 2) == OwnSteps::Verdict::believed);
-  const double blend = 1 - std::exp(-2 / policy.drift_window_steps);
+  const double blend = 1 - std::exp(-2 / policy.correction.drift_window_steps);
   REQUIRE(steps.drift().size() == 5);
   CHECK(steps.drift()[0] == doctest::Approx(blend));
   steps.forget();

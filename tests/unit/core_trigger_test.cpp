@@ -146,6 +146,6 @@ TEST_CASE("every exchange setting reads back what it was given") {
   set("exchange.loss_trust", "lstm");
   set("exchange.curvature_mode", "adaptive");
   CHECK(policy.trigger == TriggerRule::budget);
-  CHECK(policy.loss_trust == LossTrust::lstm);
-  CHECK(policy.curvature_mode == CurvatureMode::adaptive);
+  CHECK(policy.correction.loss_trust == LossTrust::lstm);
+  CHECK(policy.correction.curvature_mode == CurvatureMode::adaptive);
 }

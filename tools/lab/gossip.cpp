@@ -529,7 +529,7 @@ Strategy::State GossipStrategy::state() const {
   if (hosts_.empty()) return {};
   const std::uint64_t floats = hosts_[0]->engine->schema().floats();
   const std::uint64_t links = membership_.links;
-  const std::uint64_t drift = exchange_.future_position > 0 ? 1 : 0;
+  const std::uint64_t drift = exchange_.correction.future_position > 0 ? 1 : 0;
   // base and update; two replicas for each link
   return {0, floats * (optimizer_vectors(setup_->job.optimizer) + 2 + drift + 2 * links)};
 }

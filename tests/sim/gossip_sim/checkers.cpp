@@ -62,7 +62,7 @@ void Checkers::started(std::size_t node, const NodeState& disk) {
     note(name(node) + " speaks " + to_text(exchange.codec) + " by policy " +
          std::to_string(static_cast<int>(exchange.trigger)) +
          ", outer_momentum=" + std::to_string(exchange.outer_momentum) +
-         " future_position=" + std::to_string(exchange.future_position));
+         " future_position=" + std::to_string(exchange.correction.future_position));
   note(name(node) + " starts id=" + to_hex(disk.id) +
        " incarnation=" + std::to_string(disk.incarnation) + " left=" + (disk.left ? "1" : "0"));
   fresh_[node] = true;

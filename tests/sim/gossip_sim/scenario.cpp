@@ -124,9 +124,9 @@ ExchangePolicy draw_exchange(Random& random) {
   (void)random.uniform();
   policy.heartbeat = between(random, 2s, 6s);
   policy.outer_momentum = chance(random, 0.5) ? 0.5 : 0;
-  policy.future_position = chance(random, 0.2) ? 0.5 : 0;
-  policy.curvature = chance(random, 0.1) ? 1 : 0;
-  policy.loss_trust = chance(random, 0.15) ? LossTrust::holt : LossTrust::off;
+  policy.correction.future_position = chance(random, 0.2) ? 0.5 : 0;
+  policy.correction.curvature = chance(random, 0.1) ? 1 : 0;
+  policy.correction.loss_trust = chance(random, 0.15) ? LossTrust::holt : LossTrust::off;
   policy.age_decay = chance(random, 0.1) ? 0.05 : 0;
   policy.joiner_steps = random.below(100);
   policy.replicas = chance(random, 0.6) ? ReplicaFormat::bf16 : ReplicaFormat::fp32;
@@ -180,7 +180,8 @@ Scenario draw_scenario(std::uint64_t seed) {
     node.membership = s.membership;
     node.exchange = draw_exchange(random);
     // The drift of a model that recovers from an explosion is as wild, and would move the others.
-    if (s.rates[static_cast<std::size_t>(Fault::explosion)] > 0) node.exchange.future_position = 0;
+    if (s.rates[static_cast<std::size_t>(Fault::explosion)] > 0)
+      node.exchange.correction.future_position = 0;
     node.step_time = from_seconds(seconds(step) * between(random, 0.7, 1.5));
     node.budget = s.budget;
     node.clock_offset = between(random, 0s, 1000s);

@@ -1,0 +1,154 @@
+#include "core/exchange/mixer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "core/exchange/change.h"
+
+namespace gossipd {
+namespace {
+
+// Outer momentum goes at most this many times as far as own steps have led.
+constexpr double outer_reach = 2;
+
+}  // namespace
+
+Mixer::Mixer(const Parts& parts) : parts_(parts), travelled_(parts.replicas.size(), -1) {}
+
+void Mixer::owe(float gain) {
+  owed_gain_ = gain;
+  owed_blocks_ = 0;
+}
+
+void Mixer::begin_look(const OuterStep& outer, bool trusted, const FuturePosition& position) {
+  trusted_ = trusted;
+  outer_ = outer;
+  look_position_ = position;
+  if (parts_.replicas.size() == 0) owed_gain_ = 0;
+}
+
+void Mixer::look(std::size_t block, const OwnModel& own) {
+  if (!owes() || block < owed_blocks_) return;
+  if (block == 0) apart_ = {};
+  mix(block, owed_gain_, look_position_, own);
+  owed_blocks_ = block + 1;
+  if (owed_blocks_ == parts_.replicas.size()) finish(std::exchange(owed_gain_, 0.0f));
+}
+
+void Mixer::begin_turn(const FuturePosition& position) {
+  apart_ = {};
+  turn_position_ = position;
+}
+
+void Mixer::speak(std::size_t block, float gain, bool paired_before, const OwnModel& own) {
+  mix(block, gain, paired_before ? turn_position_ : FuturePosition{}, own);
+}
+
+void Mixer::end_turn(const Speech& speech) {
+  const double norm = std::max(apart_.reference_squared, norm_squared_min);
+  parts_.counters.transfer = std::sqrt(transfer_squared_ / norm);
+  parts_.counters.correction = std::sqrt(correction_squared_ / norm);
+  if (!speech.is_opening()) finish(speech.gain_self);
+  transfer_squared_ = correction_squared_ = 0;
+}
+
+void Mixer::disconnect() {
+  offends_ = clipped_ = false;
+  if (parts_.guard != nullptr) parts_.guard->close(parts_.peer);
+}
+
+void Mixer::mix(std::size_t index, float gain, const FuturePosition& position,
+                const OwnModel& own) {
+  if (!parts_.replicas.is_known(index)) return;
+  const ReplicaPair::BlockState& state = parts_.replicas.state(index);
+  const Replica::Look received = parts_.replicas.received(index),
+                      published = parts_.replicas.published(index);
+  std::vector<float> settled;
+  const std::span<const float> theirs = target(received, published, settled);
+  const ChangeNorms norms = kernels().distance(theirs, published);
+  add(apart_, norms);
+  if (gain <= 0 || !(state.said || state.heard)) return;
+  const bool at_rest = outer_.travelled.empty();
+  const double so_far = at_rest ? 0 : outer_.travelled[index];
+  const double before = at_rest ? -1 : std::exchange(travelled_[index], so_far);
+  const double taken =
+      share_of(index, static_cast<double>(gain) * std::sqrt(norms.change_squared),
+               before < 0 ? 0 : std::max(0.0, so_far - before), std::sqrt(norms.reference_squared));
+  if (taken <= 0) return;
+  const bool parameter = parts_.schema.blocks()[index].kind == SegmentKind::parameter;
+  transfer_squared_ +=
+      kernels().transfer(own.update, theirs, published, gain * static_cast<float>(taken));
+  if (taken == 1 && parameter && !own.drift.empty())
+    correction_squared_ +=
+        parts_.correction.add_to(own.update, index, position, own.model, own.drift);
+  if (outer_.share > 0 && parameter)
+    apply_outer_momentum(index, so_far - std::max(0.0, before), taken, own.update);
+}
+
+// Of a transfer of this norm on a block.
+double Mixer::share_of(std::size_t index, double norm, double travelled, double own_norm) {
+  if (!trusted_) return 0;
+  if (parts_.guard == nullptr) return 1;
+  const double taken =
+      parts_.guard->share(parts_.peer, {.block = index,
+                                        .floats = parts_.schema.blocks()[index].size,
+                                        .norm = norm,
+                                        .travelled = travelled,
+                                        .own_norm = own_norm,
+                                        .training = !outer_.travelled.empty()});
+  clipped_ = clipped_ || taken < 1;
+  return taken;
+}
+
+// Two models whose replicas are next to each other in bf16 would swap sides at every exchange and
+// never come to rest: each is nearer to the other than the replicas can tell, so they count as
+// equal.
+std::span<const float> Mixer::target(std::span<const float> theirs, std::span<const float> own,
+                                     std::vector<float>& settled) const {
+  if (!parts_.replicas.in_bf16()) return theirs;
+  settled.assign(theirs.begin(), theirs.end());
+  for (std::size_t i = 0; i < settled.size(); ++i)
+    if (are_adjacent_bf16(settled[i], own[i])) settled[i] = own[i];
+  return settled;
+}
+
+// The deltas of the exchange are what the two models have moved since the last one; half their sum
+// goes on by the share. They tell of transfers from other links as well, and a large one (to a
+// joiner, after a partition) must not go on: so no further than this node's own steps have led
+// meanwhile, and what the momentum has made of them.
+void Mixer::apply_outer_momentum(std::size_t index, double travelled, double taken,
+                                 std::span<float> update) {
+  if (!parts_.replicas.is_paired(index)) return;
+  const ReplicaPair::BlockState& state = parts_.replicas.state(index);
+  std::vector<float> moved(update.size(), 0.0f);
+  const auto add_delta = [&](const DeltaRecord* delta, std::size_t header_bytes) {
+    if (delta != nullptr)
+      (void)apply(delta->codec, std::span(delta->bytes).subspan(header_bytes), moved,
+                  keyframe_magnitude_max);
+  };
+  if (state.said) add_delta(parts_.sender.said(index, state.published), turn_record_bytes);
+  if (state.heard) add_delta(parts_.receiver.heard_delta(index, state.received), 0);
+  // A sparse delta says of few places at once what they have moved in several exchanges.
+  const auto places = static_cast<double>(
+      std::count_if(moved.begin(), moved.end(), [](float x) { return x != 0; }));
+  const double floats = static_cast<double>(moved.size());
+  const double distance = std::sqrt(mean_square(moved) * floats) / 2;
+  const double furthest =
+      outer_reach * travelled / (1 - outer_.momentum) * std::sqrt(floats / std::max(places, 1.0));
+  const double share = distance > furthest ? outer_.share * furthest / distance : outer_.share;
+  (void)kernels().axpy(update, moved, static_cast<float>(taken * share / 2));
+}
+
+// Our half has been applied to every block.
+void Mixer::finish(float gain) {
+  ExchangeCounters& counters = parts_.counters;
+  counters.gain = static_cast<double>(gain);
+  if (!trusted_) ++counters.transfers_distrusted;
+  if (std::exchange(clipped_, false)) ++counters.transfers_clipped;
+  if (trusted_ && parts_.guard != nullptr && parts_.guard->finish(parts_.peer)) offends_ = true;
+  if (parts_.replicas.valid() == parts_.replicas.size())
+    counters.consensus_distance = ratio(apart_);
+}
+
+}  // namespace gossipd

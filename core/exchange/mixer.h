@@ -1,0 +1,91 @@
+// core/exchange/mixer.h - this end's half of an exchange, on its own model.
+//
+// The problem: when an exchange is over both ends hold the same fresh pair of replicas and must
+// apply the same transfer with opposite sign, the speaker of the answer at once and its listener at
+// its next look, block by block, although a neighbour may be far off, old or a liar.
+//
+// The answer: of every block that one of the two turns has said, `gain · (received − published)`
+// goes into the update, cut by the TransferGuard, moved by the Correction, and with outer momentum
+// on top. A listener owes() its half until look() has gone over every block. Pure; one owner. The
+// replicas themselves are left alone: both ends contract them alike, whatever was taken here.
+#pragma once
+
+#include "core/correction/correction.h"
+#include "core/exchange/transfer_guard.h"
+#include "core/exchange/turn_receiver.h"
+#include "core/exchange/turn_sender.h"
+
+namespace gossipd {
+
+// A link's part of the outer momentum, for one look.
+struct OuterStep {
+  double momentum = 0;  // 0: none
+  // of the two ends' mean displacement: the momentum over the node's links
+  double share = 0;
+  // by this node's own steps so far, for each block: the sum of the norms; empty: at rest
+  std::span<const double> travelled;
+};
+
+// The own model at a look: `drift` is the displacement per own step; empty: no future position.
+struct OwnModel {
+  std::span<const float> model;
+  std::span<float> update;
+  std::span<const float> drift;
+};
+
+class Mixer {
+ public:
+  // What it works on; all must outlive it. `guard` null: every transfer is taken.
+  struct Parts {
+    NodeId peer;
+    const Schema& schema;
+    TransferGuard* guard;
+    const ReplicaPair& replicas;
+    const TurnSender& sender;
+    const TurnReceiver& receiver;
+    Correction& correction;
+    ExchangeCounters& counters;
+  };
+  explicit Mixer(const Parts& parts);
+
+  // The turn heard last was an answer: its half is to be applied with this gain.
+  void owe(float gain);
+  [[nodiscard]] bool owes() const { return owed_gain_ > 0; }
+
+  // A look begins, or the model was looked at for a turn. `trusted` false: nothing is taken.
+  void begin_look(const OuterStep& outer, bool trusted, const FuturePosition& position);
+  void look(std::size_t block, const OwnModel& own);
+  void begin_turn(const FuturePosition& position);
+  // The block has just been said, or passed over; `paired_before`: both ends held it before that.
+  void speak(std::size_t block, float gain, bool paired_before, const OwnModel& own);
+  void end_turn(const Speech& speech);
+
+  [[nodiscard]] float owed_gain() const { return owed_gain_; }
+  // The peer's model has pulled too far too often since the last call.
+  [[nodiscard]] bool take_offence() { return std::exchange(offends_, false); }
+  void disconnect();
+
+ private:
+  void mix(std::size_t block, float gain, const FuturePosition& position, const OwnModel& own);
+  [[nodiscard]] double share_of(std::size_t block, double norm, double travelled, double own_norm);
+  [[nodiscard]] std::span<const float> target(std::span<const float> theirs,
+                                              std::span<const float> own,
+                                              std::vector<float>& settled) const;
+  void apply_outer_momentum(std::size_t block, double travelled, double taken,
+                            std::span<float> update);
+  void finish(float gain);
+
+  const Parts parts_;
+  float owed_gain_ = 0;          // of our half of the turn heard; 0: applied
+  std::size_t owed_blocks_ = 0;  // to so many blocks it has been applied
+  FuturePosition look_position_, turn_position_;
+  OuterStep outer_;
+  bool trusted_ = true;            // at this look
+  std::vector<double> travelled_;  // OuterStep::travelled at the last exchange; negative: none yet
+  ChangeNorms apart_;              // of the two replicas, of the blocks mixed so far
+  double transfer_squared_ = 0, correction_squared_ = 0;  // of this turn and the look before it
+  bool clipped_ = false;  // of the transfer that is being applied, a block
+  bool offends_ = false;
+};
+
+}  // namespace gossipd

@@ -1,0 +1,136 @@
+#include "core/exchange/replica_pair.h"
+
+#include <utility>
+
+#include "core/base/result.h"
+
+namespace gossipd {
+
+ReplicaPair::ReplicaPair(const Schema& schema, bool in_bf16)
+    : schema_(schema), blocks_(schema.blocks().size()), owed_(blocks_.size()) {
+  published_.reset(schema.floats(), in_bf16);
+  received_.reset(schema.floats(), in_bf16);
+}
+
+bool ReplicaPair::is_paired(std::size_t index) const {
+  const BlockState& block = blocks_[index];
+  return (block.said || block.heard) && !block.said_whole && !block.heard_whole && is_known(index);
+}
+
+std::uint64_t ReplicaPair::hash_of(Which which, std::size_t index, bool contracted) const {
+  const Replica::Look look_own = published(index), look_their = received(index);
+  const std::span<const float> own = look_own, theirs = look_their;
+  if (!contracted || !blocks_[index].contraction_due)
+    return kernels().hash(which == Which::published ? own : theirs);
+  std::vector<float> a(own.begin(), own.end()), b(theirs.begin(), theirs.end());
+  contract(a, b);
+  published_.round(a);
+  received_.round(b);
+  return kernels().hash(which == Which::published ? a : b);
+}
+
+ChangeNorms ReplicaPair::change_of(std::size_t index, std::span<const float> model,
+                                   std::span<const float> update) const {
+  const Replica::Look own = published(index);
+  if (!in_bf16()) return kernels().change(model, update, own);
+  std::vector<float> target(model.size());
+  kernels().sum(target, model, update);
+  if (!kernels().all_finite(target)) return kernels().change(model, update, own);
+  round(target);
+  return kernels().distance(target, own);
+}
+
+void ReplicaPair::owe_keyframe(std::size_t index, bool owed) {
+  if (std::exchange(blocks_[index].keyframe_owed, owed) == owed) return;
+  owed ? ++owed_ : --owed_;
+}
+
+void ReplicaPair::invalidate(std::size_t index) {
+  if (std::exchange(blocks_[index].received_valid, false)) --valid_;
+}
+
+void ReplicaPair::begin_speaking() {
+  for (BlockState& block : blocks_) block.said = block.said_whole = false;
+}
+
+void ReplicaPair::begin_hearing() {
+  for (BlockState& block : blocks_) block.heard = block.heard_whole = false;
+}
+
+void ReplicaPair::mark_said(std::size_t index, bool whole) {
+  BlockState& block = blocks_[index];
+  ++block.published;
+  owe_keyframe(index, false);
+  block.said = true;
+  if (whole) block.said_whole = true, block.contraction_due = false;
+}
+
+void ReplicaPair::mark_heard(std::size_t index, Version version, bool whole) {
+  BlockState& block = blocks_[index];
+  block.received = version;
+  block.heard = true;
+  if (whole) block.heard_whole = true;
+  if (!std::exchange(block.received_valid, true)) ++valid_;
+}
+
+void ReplicaPair::set_contraction(float own_gain, float peer_gain) {
+  own_gain_ = own_gain;
+  peer_gain_ = peer_gain;
+}
+
+void ReplicaPair::contract_all_paired() {
+  for (std::size_t i = 0; i < blocks_.size(); ++i) blocks_[i].contraction_due = is_paired(i);
+}
+
+void ReplicaPair::contract(std::size_t index) {
+  if (!std::exchange(blocks_[index].contraction_due, false)) return;
+  const auto& block = schema_.blocks()[index];
+  const Replica::Change own(published_, block), theirs(received_, block);
+  contract(own, theirs);
+}
+
+// To where the exchange has moved the models: not where the two are next to each other in bf16.
+void ReplicaPair::contract(std::span<float> own, std::span<float> theirs) const {
+  if (!in_bf16()) return kernels().contract_replicas(own, theirs, own_gain_, peer_gain_);
+  const std::vector<float> own_before(own.begin(), own.end()),
+      theirs_before(theirs.begin(), theirs.end());
+  kernels().contract_replicas(own, theirs, own_gain_, peer_gain_);
+  for (std::size_t i = 0; i < own.size(); ++i)
+    if (are_adjacent_bf16(own_before[i], theirs_before[i]))
+      own[i] = own_before[i], theirs[i] = theirs_before[i];
+}
+
+void ReplicaPair::publish(std::size_t index, std::span<const float> values) {
+  const Replica::Change own(published_, schema_.blocks()[index]);
+  std::ranges::copy(values, std::span<float>(own).begin());
+}
+
+void ReplicaPair::publish_received(std::size_t index) { publish(index, received(index)); }
+
+bool ReplicaPair::encode(std::size_t index, Codec codec, std::span<const float> target,
+                         std::span<std::byte> out) {
+  return gossipd::encode(codec, target, Replica::Change(published_, schema_.blocks()[index]), out);
+}
+
+ApplyError ReplicaPair::apply(std::size_t index, Codec codec, std::span<const std::byte> payload,
+                              float magnitude_max) {
+  const Replica::Change replica(received_, schema_.blocks()[index]);
+  return gossipd::apply(codec, payload, replica, magnitude_max);
+}
+
+void ReplicaPair::receive(std::size_t index, std::span<const float> values) {
+  received_.put(schema_.blocks()[index], values);
+}
+
+void ReplicaPair::check_invariants() const {
+  std::size_t valid = 0, owed = 0;
+  for (const BlockState& block : blocks_) {
+    valid += block.received_valid ? 1 : 0;
+    owed += block.keyframe_owed ? 1 : 0;
+  }
+  GOSSIPD_ASSERT(valid == valid_ && owed == owed_);
+  GOSSIPD_ASSERT(published_.floats() == received_.floats() &&
+                 published_.is_narrow() == received_.is_narrow());
+}
+
+}  // namespace gossipd

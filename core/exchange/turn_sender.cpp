@@ -1,0 +1,260 @@
+#include "core/exchange/turn_sender.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "core/base/protocol.h"
+#include "core/base/result.h"
+#include "core/exchange/change.h"
+#include "core/exchange/turn_bounds.h"
+
+namespace gossipd {
+namespace {
+
+// Below it a sparse codec's overhead eats its gain.
+constexpr std::size_t small_block_floats = 512;
+
+}  // namespace
+
+TurnSender::TurnSender(const Schema& schema, const ExchangePolicy& policy, std::uint32_t protocol,
+                       ReplicaPair& replicas, ExchangeCounters& counters)
+    : schema_(schema),
+      policy_(policy),
+      protocol_(protocol),
+      replicas_(replicas),
+      counters_(counters) {}
+
+void TurnSender::begin(const Speech& speech, std::uint32_t turn) {
+  GOSSIPD_ASSERT(!speaking_);
+  speech_ = speech;
+  speaking_ = true;
+  turn_before_ = turn_;
+  turn_ = turn;
+  next_ = 0;
+  bytes_before_turn_ = counters_.bytes_sent;
+  unacknowledged_.clear();
+  replicas_.begin_speaking();
+  if (!speech.is_opening()) replicas_.set_contraction(speech.gain_self, speech.gain_peer);
+}
+
+bool TurnSender::say(double change, std::span<const float> model, std::span<const float> update) {
+  GOSSIPD_ASSERT(speaking_ && !is_done());
+  const auto block = static_cast<std::uint32_t>(next_block());
+  const Kernels& k = kernels();
+  if (!k.all_finite(model)) return false;
+  if (!replicas_.state(block).keyframe_owed && !(change > speech_.threshold)) return true;
+  std::vector<float> target(model.size());
+  k.sum(target, model, update);
+  if (!k.all_finite(target)) return false;
+  // What bf16 cannot hold is not to be said: beside it a codec would pass over smaller changes, and
+  // the same would be said for ever.
+  replicas_.round(target);
+  say_changed(block, target);
+  return true;
+}
+
+void TurnSender::say_changed(std::uint32_t index, std::span<float> target) {
+  const Block& block = schema_.blocks()[index];
+  const ReplicaPair::BlockState& state = replicas_.state(index);
+  if (state.keyframe_owed && !state.received_valid) return say_whole(index, target);
+  Codec codec = codec_for(block);
+  const bool mirrored = state.keyframe_owed;
+  if (mirrored) {
+    replicas_.publish_received(index);
+    append(index, Codec{CodecId::mirror, 0}, {});
+    codec = block.kind == SegmentKind::statistic ? codec : policy_.consensus_codec;
+  }
+  const ChangeNorms left = kernels().distance(target, replicas_.published(index));
+  // After a mirror a small rest can wait for the next delta.
+  if (left.change_squared > 0 && (!mirrored || relative(left, block.size) > speech_.threshold))
+    append(index, codec, target);
+}
+
+// Quantised if the policy says so: what that loses is in the next delta. Statistics and small
+// blocks stay exact.
+void TurnSender::say_whole(std::uint32_t index, std::span<const float> target) {
+  const Block& block = schema_.blocks()[index];
+  const Codec codec = policy_.keyframe_codec;
+  if (codec.id != CodecId::fp32 && block.kind == SegmentKind::parameter &&
+      block.size >= small_block_floats) {
+    replicas_.publish(index, std::vector<float>(block.size, 0.0f));
+    return append(index, codec, target, true);
+  }
+  replicas_.publish(index, target);
+  append(index, Codec{CodecId::keyframe, 0}, target);
+}
+
+Codec TurnSender::codec_for(const Block& block) const {
+  const CodecId id = speech_.codec.id;
+  const bool coarse = id == CodecId::top_k || id == CodecId::ternary || id == CodecId::int4;
+  if (block.kind == SegmentKind::statistic)
+    return id == CodecId::fp32 ? speech_.codec : Codec{CodecId::bf16, 0};
+  return coarse && block.size < small_block_floats ? Codec{CodecId::int8, 0} : speech_.codec;
+}
+
+void TurnSender::append(std::uint32_t index, Codec codec, std::span<const float> target,
+                        bool fresh) {
+  const std::size_t floats = schema_.blocks()[index].size;
+  TurnRecord header{.block = index,
+                    .version = replicas_.state(index).published + 1,
+                    .codec = codec,
+                    .fresh = fresh};
+  const bool whole = is_whole(header);
+  const std::size_t head =
+      turn_record_bytes + (whole && protocol_ >= protocol_of_block_hashes ? turn_hash_bytes : 0);
+  Bytes& message = outgoing_.message;
+  if (message.empty()) message.resize(turn_header_bytes);
+  const std::size_t at = message.size();
+  message.resize(at + head + encoded_size(codec, floats));
+  const std::span<std::byte> record = std::span(message).subspan(at);
+  if (codec.id == CodecId::keyframe) {
+    std::memcpy(record.data() + head, target.data(), target.size_bytes());
+  } else if (codec.id != CodecId::mirror &&
+             !replicas_.encode(index, codec, target, record.subspan(head))) {
+    // Too large a step for the codec: the block goes whole.
+    message.resize(at);
+    replicas_.publish(index, target);
+    return append(index, Codec{CodecId::keyframe, 0}, target);
+  }
+  if (head > turn_record_bytes) {
+    header.hash = kernels().hash(replicas_.published(index));
+    std::memcpy(record.data() + turn_record_bytes, &*header.hash, turn_hash_bytes);
+  }
+  write_turn_record(record.first<turn_record_bytes>(), header);
+  replicas_.mark_said(index, whole);
+  ++(whole ? counters_.keyframes_sent : counters_.deltas_sent);
+  ++outgoing_.records;
+  outgoing_.floats += floats;
+  if (!whole || codec.id == CodecId::mirror)
+    unacknowledged_.push_back(
+        DeltaRecord{index, header.version, codec, Bytes(record.begin(), record.end())});
+}
+
+void TurnSender::append(const DeltaRecord& record) {
+  Bytes& message = outgoing_.message;
+  if (message.empty()) message.resize(turn_header_bytes);
+  message.insert(message.end(), record.bytes.begin(), record.bytes.end());
+  ++outgoing_.records;
+  outgoing_.floats += schema_.blocks()[record.block].size;
+  ++counters_.deltas_resent;
+}
+
+void TurnSender::advance(Instant now) {
+  ++next_;
+  flush_if_full(now);
+}
+
+// The next record begins another message when this one says enough to go, or has no room for two
+// more records, which is what a block has at most.
+void TurnSender::flush_if_full(Instant now) {
+  if (outgoing_.message.size() >= turn_message_fill_bytes ||
+      outgoing_.floats >= turn_message_fill_floats ||
+      outgoing_.records + turn_records_per_block_max > turn_records_max)
+    flush(false, now);
+}
+
+void TurnSender::flush(bool last, Instant now) {
+  Bytes& message = outgoing_.message;
+  if (message.empty()) {
+    if (!last) return;
+    message.resize(turn_header_bytes);
+  }
+  const TurnHeader header{
+      .last = last,
+      .records = outgoing_.records,
+      .turn = turn_,
+      .gain_speaker = speech_.gain_self,
+      .gain_listener = speech_.gain_peer,
+      .weight = speech_.weight,
+      .in_flight = speech_.in_flight,
+      .step = speech_.step,
+      .step_seconds = speech_.step_seconds,
+      .snapshot_age_seconds = static_cast<float>(std::max(0.0, seconds(now - speech_.snapshot_at))),
+      .loss = std::isfinite(speech_.loss)
+                  ? static_cast<float>(std::clamp(speech_.loss, 0.0, static_cast<double>(loss_max)))
+                  : 0.0f};
+  write_turn_header(std::span(message).first<turn_header_bytes>(), header);
+  counters_.bytes_sent += message.size();
+  outgoing_.ready.push_back(std::make_shared<const Bytes>(std::move(message)));
+  message = {};
+  outgoing_.records = 0;
+  outgoing_.floats = 0;
+}
+
+void TurnSender::end(Instant now) {
+  GOSSIPD_ASSERT(speaking_ && is_done());
+  flush(true, now);
+  order_.clear();
+  speaking_ = false;
+  ++counters_.turns_spoken;
+  counters_.threshold = speech_.threshold_shown;
+  counters_.codec = speech_.codec;
+  counters_.trust = speech_.trust;
+}
+
+void TurnSender::acknowledge() {
+  if (policy_.outer_momentum > 0 && !unacknowledged_.empty())
+    answered_ = std::move(unacknowledged_);
+  unacknowledged_.clear();
+}
+
+// Of each block the deltas that the peer does not hold, if it holds their base; else the block owes
+// a keyframe.
+void TurnSender::keep_what_peer_lacks(const ReplicaState& held_blocks) {
+  std::vector<DeltaRecord> lacking;
+  for (std::uint32_t i = 0; i < replicas_.size(); ++i) {
+    const ReplicaPair::BlockState& state = replicas_.state(i);
+    const ReplicaState::Held& held = held_blocks.blocks[i];
+    if (state.keyframe_owed) continue;
+    if (held.version == state.published) {
+      if (held.hash != replicas_.hash_of(ReplicaPair::Which::published, i, !may_repeat()))
+        replicas_.owe_keyframe(i);
+      continue;
+    }
+    std::vector<DeltaRecord> chain;
+    for (const DeltaRecord& kept : unacknowledged_)
+      if (kept.block == i && kept.version > held.version) chain.push_back(kept);
+    if (held.version != 0 && held.version + chain.size() == state.published)
+      lacking.insert(lacking.end(), chain.begin(), chain.end());
+    else
+      replicas_.owe_keyframe(i);
+  }
+  unacknowledged_ = std::move(lacking);
+}
+
+void TurnSender::resume(const ReplicaState& held, Instant now) {
+  outgoing_ = {};
+  keep_what_peer_lacks(held);
+  const bool unheard = std::exchange(last_turn_unheard_, false);
+  if (!speaking_ && !unheard) return;
+  const std::vector<DeltaRecord> again = std::exchange(unacknowledged_, {});
+  for (const DeltaRecord& record : again) {
+    append(record);
+    unacknowledged_.push_back(record);
+    flush_if_full(now);
+  }
+  if (!unheard) return;  // in the middle of a turn: it goes on
+  for (std::uint32_t i = 0; i < replicas_.size(); ++i) {
+    if (!replicas_.state(i).keyframe_owed) continue;
+    append(i, Codec{CodecId::keyframe, 0}, replicas_.published(i));
+    flush_if_full(now);
+  }
+  flush(true, now);
+}
+
+const DeltaRecord* TurnSender::said(std::size_t block, Version version) const {
+  const std::vector<DeltaRecord>& records = speaking_ ? unacknowledged_ : answered_;
+  const auto found = std::find_if(records.begin(), records.end(), [&](const DeltaRecord& record) {
+    return record.block == block && record.version == version;
+  });
+  return found == records.end() ? nullptr : &*found;
+}
+
+std::vector<SharedBytes> TurnSender::take_messages() {
+  std::vector<SharedBytes> messages(outgoing_.ready.begin(), outgoing_.ready.end());
+  outgoing_.ready.clear();
+  return messages;
+}
+
+}  // namespace gossipd

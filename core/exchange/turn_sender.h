@@ -1,0 +1,130 @@
+// core/exchange/turn_sender.h - one end's speaking: what changed, as the messages of a turn.
+//
+// The problem: a turn is said block by block between training steps, its messages may be lost with
+// the connection, and the peer may hold more or less of it than this end believes.
+//
+// The answer: begin(), say() for each block in order(), end(). Encoded deltas are kept until the
+// peer's next turn begins, which proves that it holds them; after a reconnect resume() says those
+// again that the peer lacks and whose base still matches, and owes a keyframe for the rest. Drives
+// the published half of the ReplicaPair. Pure; one owner. Memory: the deltas of one turn, with
+// outer momentum of two.
+#pragma once
+
+#include <deque>
+
+#include "core/exchange/counters.h"
+#include "core/exchange/policy.h"
+#include "core/exchange/replica_pair.h"
+#include "core/wire/turn.h"
+
+namespace gossipd {
+
+// What a node decides about a turn before it speaks.
+struct Speech {
+  Codec codec;  // for parameter blocks; small and statistic blocks take a finer one
+  // relative change from which on a block is sent; 0: every block that changed at all; infinite:
+  // none
+  double threshold = 0;
+  // the same, or what the whole model was held against, for the counters
+  double threshold_shown = 0;
+  float gain_self = 0;  // both 0: an opening
+  float gain_peer = 0;
+  float weight = 1;
+  std::uint32_t in_flight = 1;  // own openings without an answer, this one included
+  Step step = 0;
+  float step_seconds = 0;
+  Instant snapshot_at{};
+  double trust = 1;  // factor on the peer's weight that is in the gains, for the counters
+  double loss = 0;   // smoothed training loss at `step`; 0: not known
+  double own_step_seconds = 0;
+
+  [[nodiscard]] bool is_opening() const { return gain_self == 0 && gain_peer == 0; }
+};
+
+// A delta as it was encoded, to be said or added up again.
+struct DeltaRecord {
+  std::uint32_t block;
+  Version version;
+  Codec codec;
+  Bytes bytes;  // at the sender with the record's header, at the receiver the payload alone
+};
+
+class TurnSender {
+ public:
+  // All must outlive it. `protocol` is what both ends speak.
+  TurnSender(const Schema& schema, const ExchangePolicy& policy, std::uint32_t protocol,
+             ReplicaPair& replicas, ExchangeCounters& counters);
+
+  // The order in which the first turn says the blocks, each once; empty: the schema's.
+  void set_order(std::vector<std::uint32_t> order) { order_ = std::move(order); }
+  void begin(const Speech& speech, std::uint32_t turn);
+  // Says the next block, if it owes a keyframe or `change` (relative) exceeds the threshold. False:
+  // `model` or `model + update` is not finite there.
+  [[nodiscard]] bool say(double change, std::span<const float> model,
+                         std::span<const float> update);
+  void advance(Instant now);  // to the block after it; a message that is full is sent
+  void end(Instant now);      // after the last block: passes the turn
+
+  [[nodiscard]] bool is_speaking() const { return speaking_; }
+  [[nodiscard]] std::uint32_t spoken() const { return speaking_ ? turn_before_ : turn_; }
+  [[nodiscard]] bool is_done() const { return next_ == schema_.blocks().size(); }
+  // until is_done()
+  [[nodiscard]] std::size_t next_block() const { return order_.empty() ? next_ : order_[next_]; }
+  [[nodiscard]] const Speech& speech() const { return speech_; }  // of the last turn begun
+  [[nodiscard]] std::uint64_t bytes_of_turn() const {
+    return counters_.bytes_sent - bytes_before_turn_;
+  }
+
+  // The peer's next turn has begun, so it holds all that was said.
+  void acknowledge();
+  // The session is gone, and with it what was not handed over.
+  void disconnect() { outgoing_ = {}; }
+  // A session stands again; `last_turn_unheard`: the peer has not heard the last turn to its end.
+  void reconnect(bool last_turn_unheard) { last_turn_unheard_ = last_turn_unheard; }
+  // Goes on from what the peer then turns out to hold.
+  void resume(const ReplicaState& held, Instant now);
+  // What is published may yet be said again, so nothing may change it but this sender.
+  [[nodiscard]] bool may_repeat() const { return speaking_ || last_turn_unheard_; }
+
+  // The delta of this version of a block in this end's latest turn of the exchange; null: none.
+  [[nodiscard]] const DeltaRecord* said(std::size_t block, Version version) const;
+  // Messages ready to be sent, in order.
+  [[nodiscard]] std::vector<SharedBytes> take_messages();
+
+ private:
+  // What has not been handed over: a lost session loses it.
+  struct Outgoing {
+    Bytes message;              // under construction; empty: none is begun
+    std::uint16_t records = 0;  // in it
+    std::size_t floats = 0;     // that its records tell of: work for the peer, in one piece
+    std::deque<SharedBytes> ready;
+  };
+
+  void say_changed(std::uint32_t block, std::span<float> target);
+  void say_whole(std::uint32_t block, std::span<const float> target);
+  void append(std::uint32_t block, Codec codec, std::span<const float> target, bool fresh = false);
+  void append(const DeltaRecord& record);
+  void flush_if_full(Instant now);
+  void flush(bool last, Instant now);
+  [[nodiscard]] Codec codec_for(const Block& block) const;
+  void keep_what_peer_lacks(const ReplicaState& held);
+
+  const Schema& schema_;
+  const ExchangePolicy& policy_;
+  const std::uint32_t protocol_;
+  ReplicaPair& replicas_;
+  ExchangeCounters& counters_;
+  Speech speech_;
+  bool speaking_ = false;
+  std::uint32_t turn_ = 0;            // the one begun last
+  std::uint32_t turn_before_ = 0;     // and the one ended before it
+  std::size_t next_ = 0;              // so many blocks of it are said …
+  std::vector<std::uint32_t> order_;  // … in this order; empty: the schema's
+  Outgoing outgoing_;
+  std::vector<DeltaRecord> unacknowledged_;  // and mirrors; the peer has not answered for them
+  std::vector<DeltaRecord> answered_;        // of the turn before; only with outer momentum
+  bool last_turn_unheard_ = false;
+  std::uint64_t bytes_before_turn_ = 0;
+};
+
+}  // namespace gossipd
