@@ -111,7 +111,7 @@ struct BudgetEffect {
 struct UpdateEffect {
   Update update;
 };  // to the trainer
-// … who has it: the snapshot is wanted at the next step boundary
+// to the trainer, which has the buffer: the snapshot is wanted at the next step boundary
 struct RequestSnapshotEffect {};
 // to the trainer: what the rest has trained on
 struct ProgressEffect {

@@ -8,7 +8,7 @@ namespace gossipd {
 
 // Bound to `policy`, which must outlive them.
 [[nodiscard]] std::vector<Setting> balance_settings(BalancePolicy& policy);
-// What does not fit together, and what would do.
+// The first contradiction between settings, and how to resolve it; none: they fit together.
 [[nodiscard]] std::optional<std::string> balance_mistake(const BalancePolicy& policy);
 
 }  // namespace gossipd

@@ -20,10 +20,10 @@ struct Snapshot {
   double loss = 0;                // smoothed training loss; 0 before the first step
   double loss_worst = 0;          // largest of a step since the last snapshot; 0: not known
   double learning_rate = 0;       // of the next step, with the update's rate_scale
-  double learning_rate_peak = 0;  // the schedule's largest, likewise
+  double learning_rate_peak = 0;  // the schedule's largest, with the same factor
   double step_seconds = 0;        // smoothed wall time of one step
   std::uint32_t batch = 0;        // samples of one step, now; step_seconds is of this batch
-  std::uint32_t job_batch = 0;    // … as the job asks for; 0: the same
+  std::uint32_t job_batch = 0;    // samples of one step as the job asks; 0: the same as `batch`
   bool finite = true;             // false: a parameter or the loss is NaN or infinite
 };
 
@@ -43,11 +43,11 @@ struct Update {
   std::vector<float> values;  // P floats, to be added to the parameters
   // instead: these are the parameters; the optimiser's state starts at zero
   bool replace = false;
-  Step steps_until_snapshot = 1;  // the next snapshot is wanted after at least so many more steps …
-  // … or, when false (budget spent, paused, left), at once and without stepping
+  Step steps_until_snapshot = 1;  // the next snapshot is wanted after at least so many more steps
+  // false (budget spent, paused, left): the next snapshot is wanted at once, without a step
   bool training = true;
   std::uint32_t batch = 0;  // samples per step from the next step on; 0: the job's
-  double rate_scale = 1;    // factor on the schedule's learning rate, likewise
+  double rate_scale = 1;    // factor on the learning rate from the next step on
 };
 
 }  // namespace gossipd

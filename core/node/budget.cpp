@@ -5,8 +5,8 @@
 #include "core/node/conductor.h"
 
 namespace gossipd {
-// Old stats made up for: what the schedule and the budget go by. In a small cluster none is old,
-// and it is the exact sum.
+// The sum that schedule and budget follow, with an estimate for members whose word is old. In a
+// small cluster none is, and the sum is exact.
 Samples Conductor::others_estimate(Instant now) const {
   return directory_.others_samples() +
          directory_.samples_since(config_.membership.suspect_after, now, claims_.rate_max());
@@ -59,7 +59,7 @@ void Conductor::set_budget(const Budget& budget, const std::string& why, Instant
   begin_round_if_due(now);
 }
 
-// The later word wins, whoever says it.
+// The later budget wins, from any member.
 void Conductor::hear_budget(const Budget& budget, const std::string& name, NodeId said_by,
                             Instant now) {
   if (budget <= progress_.budget() || !claims_.admit(budget, said_by, now)) return;

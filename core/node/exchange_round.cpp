@@ -245,7 +245,7 @@ std::size_t ExchangeRound::judge(const RoundContext& context, RoundOutcome& outc
   } else if (verdict == OwnSteps::Verdict::broken) {
     break_off(outcome, "a parameter is not finite");
   } else {
-    // What is handed out becomes the update; take_in clears the rest of it.
+    // The buffer of the handed-out model becomes the update; take_in clears the rest of it.
     clear_local_segments(schema_, buffers_.handed_out());
     stage_ = Stage::take_in;
     cursor_ = 0;
@@ -471,9 +471,9 @@ std::span<const float> ExchangeRound::drift(const RoundContext& context) const {
                                                                         : std::span<const float>();
 }
 
-// What the line's round trip keeps the exchanges of a link apart, over period_steps. Its shortest
-// one: a line that is slow because it is narrow is not far, and larger deltas would make it slower
-// still.
+// The line's round trip in units of period_steps own steps: exchanges of a link are at least so far
+// apart. The shortest round trip counts, because a line that is slow because it is narrow is not
+// far, and larger deltas would make it slower still.
 double ExchangeRound::line_periods(const RoundLink& item) const {
   if (!item.connected || last_.step_seconds <= 0) return 0;
   return item.least_rtt_seconds / last_.step_seconds / static_cast<double>(policy_.period_steps);

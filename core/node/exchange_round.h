@@ -47,11 +47,11 @@ struct RoundLink {
   Link& link;
   bool connected = false;        // a session carries it
   std::size_t outstanding = 0;   // bytes on that session's way out
-  double rtt_seconds = 0;        // of that session, smoothed …
-  double least_rtt_seconds = 0;  // … and the shortest: what the line itself takes
+  double rtt_seconds = 0;        // of that session, smoothed
+  double least_rtt_seconds = 0;  // the shortest round trip: the line without queues
 };
 
-// What the caller knows at a call. `links`: all that it has, open or not, in the order of peers.
+// The caller's knowledge at a call. `links`: all of them, open or not, in the order of peers.
 struct RoundContext {
   Instant now{};
   Phase phase = Phase::joining;
@@ -69,8 +69,8 @@ struct RoundContext {
 struct RoundOutcome {
   enum class Kind : std::uint8_t {
     under_way,    // nothing but messages yet
-    handed_back,  // `update` is for the trainer; …
-    taken_back,   // … so it is here, and what the trainer had learnt is lost (`why`)
+    handed_back,  // `update` is for the trainer
+    taken_back,   // `update` brings the trainer's former model back (`why`)
     broken,       // the own model is not finite (`why`): the round is resting
   };
   Kind kind = Kind::under_way;

@@ -53,7 +53,7 @@ class Lifecycle {
   [[nodiscard]] bool is_overdue(Instant now) const { return now >= deadline_; }
 
   // ---- broken ----
-  // What a broken node does when it has another model, any other node with its first one.
+  // The phase of a broken node once it has another model, and of any other with its first one.
   [[nodiscard]] Phase with_model() const {
     return is(Phase::broken) && was_paused_ ? Phase::paused : Phase::training;
   }

@@ -1,11 +1,11 @@
 // core/node/model_assembly.h - a model for a node that has none, put together from what its
 // neighbours tell it.
 //
-// The problem: whoever tells a joiner its model may die half-way, and one neighbour alone is slower
-// than several. So a block counts if any open link holds it, or if a link that has ended held it,
-// no longer than `kept_age_max` ago. Each link brings all blocks in the end, because its replica is
-// what later deltas stand on; where a link begins is the joiner's choice, so that together they
-// have told everything as soon as can be. A model that one neighbour has told from end to end is
+// The problem: a neighbour that tells a joiner its model may die half-way, and one neighbour alone
+// is slower than several. So a block counts if any open link holds it, or if a link that has ended
+// held it, no longer than `kept_age_max` ago. Each link brings all blocks in the end, because later
+// deltas stand on its replica; the joiner chooses where a link begins, so that together they have
+// told everything as soon as can be. A model that one neighbour has told from end to end is
 // preferred.
 //
 // Parameters of two nodes fit each other as far as the nodes agree, which is what the exchange is

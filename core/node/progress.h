@@ -7,8 +7,8 @@
 // another.
 //
 // The answer: one owner for these counts, which takes the estimate for the other members as an
-// argument and says what the trainer is to know. A later budget wins, whoever says it; an operator
-// whose command it replaces is told. Pure; core strand. All counts are samples.
+// argument and says what the trainer is to know. A later budget wins, from any member; an operator
+// is told when it replaces a command given here. Pure; core strand. All counts are samples.
 #pragma once
 
 #include <optional>
@@ -45,11 +45,11 @@ class Progress {
   // Samples per second of this node when it last trained: what others' claims are judged by.
   void note_rate(double samples_per_second) { rate_ = samples_per_second; }
   [[nodiscard]] double rate() const { return rate_; }
-  // What the next id of this node takes over as its `former`.
+  // The next id of this node takes this over as its `former`.
   [[nodiscard]] Samples trained_under_all_ids() const { return former_ + trained_; }
 
   // ---- the cluster's; `others`: estimate for all other members ----
-  // What the trainer is to be told has been trained on elsewhere, if that is news to it.
+  // Samples trained on elsewhere, if the trainer is to be told a new count.
   [[nodiscard]] std::optional<Samples> news_for_trainer(Samples others);
   // The budget is spent, by what the trainer was told or is to be told: a trainer that has stopped
   // would be asked for steps for nothing, round after round.
@@ -68,7 +68,7 @@ class Progress {
   // A budget beyond the one in force, or beyond what has been trained on already. Error
   // "bad-budget" if that cannot be.
   [[nodiscard]] Result<Budget> extended_by(Samples more, Samples others) const;
-  // What has been trained on is all that is to be; none: the budget is spent.
+  // A budget that ends the job at the samples trained on so far; none: the budget is spent.
   [[nodiscard]] std::optional<Budget> ended_now(Samples others) const;
   // An operator here has set the budget in force.
   void note_command() { commanded_ = true, overridden_.clear(); }

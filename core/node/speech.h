@@ -2,7 +2,7 @@
 //
 // The problem: one exchange by itself averages two models. Several at a time each take a model as
 // their base that the others move meanwhile; models weigh differently (newcomers, batches, losses);
-// and a far line has rarer exchanges, whose deltas must say more.
+// and exchanges on a far line are rarer, so that each delta must say more.
 //
 // The answer: the gains of a turn follow from the weights of the two ends and from how many
 // exchanges either end has under way, so that gain_self·own = gain_peer·peer and the weighted mean

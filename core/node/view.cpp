@@ -1,4 +1,4 @@
-// What can be looked at, component by component.
+// The view of a node, component by component.
 #include <algorithm>
 #include <utility>
 
