@@ -252,7 +252,7 @@ class Script {
     if (bits & ready_ordered) ready.first_block = 1, ready.held_flips = {0, 2};
     const bool remembers = (bits & ready_remembered) && peer().ready_of_node;
     if (remembers) {
-      ready.epoch = peer().ready_of_node->conversation;
+      ready.epoch = peer().ready_of_node->epoch;
       ready.spoken = peer().ready_of_node->heard;
       ready.heard = peer().ready_of_node->spoken;
     } else {
