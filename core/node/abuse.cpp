@@ -1,11 +1,11 @@
-// What a peer may not do however often it tries: who is over a bound is refused, and rests.
+// Peers that go beyond a bound: they are refused, and rest.
 #include <algorithm>
 #include <utility>
 
 #include "core/node/conductor.h"
 
 namespace gossipd {
-// Every time for twice as long; what was said on the link is forgotten.
+// Each rest is twice as long as the last one, and the link's replicas are forgotten.
 void Conductor::quarantine(Session& session, const std::string& why, Instant now) {
   Neighbour& neighbour = peers_.neighbour_of(session);
   const Duration length = neighbour.rests.fail();

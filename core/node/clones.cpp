@@ -81,8 +81,8 @@ void Conductor::on_proof_of_life(Session& session, Instant now) {
     refuse(*again, Error{"cloned", what}, now);
 }
 
-// Of two processes with unlike addresses the record goes to and fro: whoever is at the address it
-// returns to is asked who it is.
+// Two processes of one id with different addresses make its record move to and fro. When it returns
+// to a former address, the process there is probed.
 void Conductor::look_at_former_addresses(const MemberRecord& before, const MemberRecord& claim,
                                          Instant now) {
   if (claim.id == state_.id || claim.incarnation <= before.incarnation ||
@@ -113,8 +113,8 @@ void Conductor::on_cloned(const Cloned& notice, NodeId said_by, Instant now) {
   note_refusal(false, to_string(notice.other), Error{"cloned", clones_.words()}, now);
 }
 
-// The process starts again, as another node that has the same model. What it has trained on until
-// now counts under the old id.
+// The process starts again as another node with the same model. Samples trained on until now count
+// under the old id.
 void Conductor::take_another_id(const Cloned& notice, Instant now) {
   if (life_.is_stopping() || state_.left || life_.is(Phase::leaving)) return;
   NodeState fresh;

@@ -17,7 +17,7 @@
 //     detection.cpp   silence, probes, suspicions
 //     clones.cpp      two processes under one id
 //     members.cpp     what members tell of each other
-//     abuse.cpp       quarantine, and what is kept of peers at most
+//     abuse.cpp       quarantine, and the allowances of peers
 //     files.cpp       the file that belongs to the job
 //     joining.cpp     the job, and a model for a node that has none
 //     rounds.cpp      what a round of the exchange needs, and what is done with its outcome

@@ -21,7 +21,7 @@ void Conductor::say_hello(Session& session) {
                       session.probed != NodeId{}, spoken.newest, clones_.instance()});
 }
 
-// The disk has come to hold what they say.
+// The disk holds the claims of these hellos now.
 void Conductor::say_due_hellos(Instant now) {
   for (const SessionId id : peers_.ids()) {
     Session* session = peers_.find(id);
@@ -156,11 +156,11 @@ void Conductor::establish(Session& session, Instant now) {
     state_.cluster = hello.cluster;
     log(Level::info, "event=cluster-joined cluster=" + to_hex(state_.cluster));
   }
-  // What a node alone has found out about others is its own.
+  // A node without links may have been cut off itself, so its verdicts are void.
   if (peers_.established() == 0) directory_.doubt_lonely_verdicts(now);
   peers_.establish(session);
   detector_.on_established(session.id, hello.id);
-  ping(session, now);  // before anything large is on the way: what the line itself takes
+  ping(session, now);  // before anything large is on the way, so it measures the line alone
   if (session.outbound) dialer_.on_linked(session.remote);
   learn_from(hello, now);
   accuse_all_at(session.theirs->address, hello.id, "another node is at its address", now);
@@ -183,7 +183,7 @@ void Conductor::establish(Session& session, Instant now) {
   drop_rotated_link(session, now);
 }
 
-// A hello tells of a life that gossip may not have told of yet.
+// A hello may bring a higher incarnation than gossip has brought yet.
 void Conductor::learn_from(const Hello& hello, Instant now) {
   MemberRecord record;
   record.id = hello.id;

@@ -1,4 +1,4 @@
-// What members tell of each other: gossip of records, and what follows from them for this node.
+// Gossip: records and statistics of members, and their consequences for this node.
 #include <algorithm>
 
 #include "core/base/printable.h"
@@ -8,7 +8,7 @@ namespace gossipd {
 namespace {
 
 constexpr std::size_t news_per_message_max = 50;
-// of other members, over all links: what bounds a node's traffic
+// statistics of other members sent in a tick, over all links: the bound of this traffic
 constexpr std::size_t stats_per_tick = 24;
 
 }  // namespace
@@ -87,7 +87,7 @@ void Conductor::merge_stats(const MemberStats& stats, Instant now, SessionId sou
   if (outcome == Directory::Outcome::accused) refute(stats.incarnation, now);
 }
 
-// What was claimed faster than it can have come about counts as time passes.
+// Claims beyond what was possible so far are credited as time passes.
 void Conductor::credit_claims(Instant now) {
   Budget latest;
   for (const auto& [id, entry] : directory_.entries())
@@ -149,7 +149,7 @@ void Conductor::recover_samples() {
   log(Level::info, "event=own-samples-recovered samples=" + std::to_string(known));
 }
 
-// Who has left says so also when nobody was there to hear its goodbye.
+// A node that has left says so in its hello, since its goodbye may have reached nobody.
 void Conductor::note_left(const Hello& hello, Instant now) {
   const auto* known = directory_.find(hello.id);
   if (known == nullptr || hello.id == state_.id || known->record.incarnation > hello.incarnation)

@@ -70,7 +70,7 @@ void Conductor::rotate_links(Instant now) {
        now);
 }
 
-// Only a link on which nobody owes an answer is given up: a transfer stays whole.
+// Gives up only a link without an answer due, so that every transfer stays whole.
 void Conductor::drop_rotated_link(const Session& fresh, Instant now) {
   if (!fresh.outbound || !dialer_.take_rotation() || peers_.established() <= wanted_links()) return;
   std::vector<SessionId> idle;

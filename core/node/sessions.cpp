@@ -1,4 +1,4 @@
-// Connections: what is said on them, and their end. The handshake is in handshake.cpp.
+// Connections: their messages and their end. The handshake is in handshake.cpp.
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -142,7 +142,7 @@ void Conductor::on_message(SessionId id, Lane lane, std::span<const std::byte> m
   handle(*session, std::move(*control), now);
 }
 
-// What may be said before the link is established.
+// Messages that are allowed before the link is established; all others come after it.
 void Conductor::handle(Session& session, Control message, Instant now) {
   if (auto* hello = std::get_if<Hello>(&message)) {
     if (session.stage != Session::Stage::hello_due) return on_hello(session, *hello, now);
