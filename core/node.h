@@ -17,6 +17,7 @@
 // model never keeps heartbeats waiting. Single owner, one thread (the protocol strand).
 #pragma once
 
+#include <array>
 #include <functional>
 #include <map>
 #include <optional>
@@ -28,6 +29,7 @@
 #include "core/exchange/counters.h"
 #include "core/exchange/policy.h"
 #include "core/exchange/trainer_port.h"
+#include "core/membership/division_members.h"
 #include "core/membership/member.h"
 #include "core/membership/policy.h"
 #include "core/model/schema.h"
@@ -196,18 +198,26 @@ struct TrainingView {
   std::uint64_t steps_taken_back = 0;
 };
 
-struct MembersView {
-  std::vector<MemberView> members;   // but those forgotten
-  std::uint32_t forgotten = 0;       // members …
-  Samples forgotten_samples = 0;     // … and what they trained on: part of cluster_samples
-  std::uint64_t claims_refused = 0;  // of what members said of each other: what cannot be
-  std::string cloned;                // words: who else speaks, or spoke, under this node's id
+struct MemberTotals {
+  // Of members that are not forgotten, this node included; by raw(MemberState).
+  std::array<std::uint32_t, raw(MemberState::forgotten)> members_by_state{};
+  double cluster_samples_per_second = 0;  // of the members that are alive and train
+  std::uint32_t forgotten = 0;            // members …
+  Samples forgotten_samples = 0;          // … and what they trained on: part of cluster_samples
+  std::uint64_t claims_refused = 0;       // of what members said of each other: what cannot be
+  std::string cloned;                     // words: who else speaks, or spoke, under this node's id
 };
 
-struct NodeView : IdentityView, SamplesView, TrainingView, MembersView {
-  std::vector<LinkView> links;
+// This node and totals over all members: what is asked for often, and copies no member's record.
+struct NodeSummary : IdentityView, SamplesView, TrainingView, MemberTotals {
+  std::uint32_t links_open = 0;
   std::vector<Refusal> refusals;  // newest last, at most refusals_max
   std::string waiting_for;        // words; empty: for nothing
+};
+
+struct NodeView : NodeSummary {
+  std::vector<MemberView> members;  // but those forgotten
+  std::vector<LinkView> links;
 };
 
 class Conductor;
@@ -279,7 +289,13 @@ class Node {
   void work(Instant now);
   [[nodiscard]] std::vector<Effect> take_effects();
 
-  [[nodiscard]] NodeView view(Instant now) const;
+  // What can be looked at, in slices: with many members a list of them is what costs.
+  [[nodiscard]] NodeSummary summary(Instant now) const;
+  [[nodiscard]] std::vector<MemberView> members(Instant now) const;  // but those forgotten
+  [[nodiscard]] std::vector<LinkView> links(Instant now) const;
+  [[nodiscard]] NodeView view(Instant now) const;  // all three
+  // Among whom a set that all nodes hold is divided (core/membership/division_members.h).
+  [[nodiscard]] std::vector<DivisionMember> who_divides() const;
   [[nodiscard]] Phase phase() const;
   // For tests and the simulator: a link's replicas as both ends know them, a hash for each block
   // (0: it is to go whole), and everything that must always hold.

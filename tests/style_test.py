@@ -38,7 +38,6 @@ EXCEPTIONS = {
     "core/exchange/policy.h ExchangePolicy",
     "core/exchange/settings.cpp exchange_settings",
     "core/wire/control.cpp from_json",
-    "daemon/node_driver.cpp",
     "tests/sim/faults_test.cpp TEST_CASE every kind of bad delta changes nothing, is counte",
     "tests/sim/gossip_sim/scenario.cpp draw_scenario",
     "tests/sim/memory_test.cpp TEST_CASE the exchange of 25 million parameters stays within",

@@ -86,7 +86,10 @@ class Conductor {
   [[nodiscard]] bool has_work() const;
   void work(Instant now);
   [[nodiscard]] std::vector<Effect> take_effects() { return std::exchange(effects_, {}); }
-  [[nodiscard]] NodeView view(Instant now) const;
+  [[nodiscard]] NodeSummary summary(Instant now) const;
+  [[nodiscard]] std::vector<MemberView> members(Instant now) const;
+  [[nodiscard]] std::vector<LinkView> links(Instant now) const;
+  [[nodiscard]] std::vector<DivisionMember> who_divides() const;
   [[nodiscard]] Phase phase() const { return life_.phase(); }
   [[nodiscard]] std::vector<std::uint64_t> hashes_of(NodeId peer, Link::Which which) const;
   void check_invariants() const;
@@ -255,8 +258,7 @@ class Conductor {
   [[nodiscard]] IdentityView identity_view() const;
   [[nodiscard]] SamplesView samples_view(Instant now) const;
   [[nodiscard]] TrainingView training_view() const;
-  [[nodiscard]] MembersView members_view(Instant now) const;
-  [[nodiscard]] std::vector<LinkView> link_views(Instant now) const;
+  [[nodiscard]] MemberTotals member_totals() const;
   // Words; empty: for nothing.
   [[nodiscard]] std::string waiting_for() const;
 

@@ -63,7 +63,11 @@ Instant Node::next_deadline() const { return impl_->next_deadline(); }
 bool Node::has_work() const { return impl_->has_work(); }
 void Node::work(Instant now) { impl_->work(now); }
 std::vector<Effect> Node::take_effects() { return impl_->take_effects(); }
-NodeView Node::view(Instant now) const { return impl_->view(now); }
+NodeSummary Node::summary(Instant now) const { return impl_->summary(now); }
+std::vector<MemberView> Node::members(Instant now) const { return impl_->members(now); }
+std::vector<LinkView> Node::links(Instant now) const { return impl_->links(now); }
+NodeView Node::view(Instant now) const { return {summary(now), members(now), links(now)}; }
+std::vector<DivisionMember> Node::who_divides() const { return impl_->who_divides(); }
 Phase Node::phase() const { return impl_->phase(); }
 std::vector<std::uint64_t> Node::published_to(NodeId peer) const {
   return impl_->hashes_of(peer, Link::Which::published);

@@ -7,11 +7,15 @@
 namespace gossipd {
 namespace {
 
+MemberState shown_state(const Directory::Entry& entry) {
+  const bool suspect = entry.suspect && entry.record.state == MemberState::alive;
+  return suspect ? MemberState::suspect : entry.record.state;
+}
+
 MemberView member_view(const Directory::Entry& entry, Instant now) {
   MemberView member;
   member.record = entry.record;
-  if (entry.suspect && member.record.state == MemberState::alive)
-    member.record.state = MemberState::suspect;
+  member.record.state = shown_state(entry);
   member.age_s = std::max(0.0, seconds(now - entry.refreshed));
   return member;
 }
@@ -37,12 +41,20 @@ const char* link_state(const Peers::Session* session, const Directory::Entry* en
 
 }  // namespace
 
-NodeView Conductor::view(Instant now) const {
-  NodeView view{identity_view(), samples_view(now), training_view(), members_view(now)};
-  view.links = link_views(now);
+NodeSummary Conductor::summary(Instant now) const {
+  NodeSummary view{identity_view(), samples_view(now), training_view(), member_totals()};
+  for (const auto& [id, neighbour] : peers_.neighbours()) {
+    const Session* session = peers_.find(neighbour.session);
+    const Link* link = neighbour.link.get();
+    view.links_open += link_state(session, directory_.find(id), link) == std::string_view("open");
+  }
   view.refusals.assign(refusals_.latest().begin(), refusals_.latest().end());
   view.waiting_for = waiting_for();
   return view;
+}
+
+std::vector<DivisionMember> Conductor::who_divides() const {
+  return gossipd::who_divides(directory_, phase());
 }
 
 IdentityView Conductor::identity_view() const {
@@ -92,28 +104,42 @@ std::string Conductor::waiting_for() const {
   return life_.is(Phase::joining) || life_.is(Phase::waiting_for_data) ? life_.waiting_for() : "";
 }
 
-MembersView Conductor::members_view(Instant now) const {
-  MembersView view{.claims_refused = claims_.refused(), .cloned = clones_.words()};
+MemberTotals Conductor::member_totals() const {
+  MemberTotals totals{.claims_refused = claims_.refused(), .cloned = clones_.words()};
+  for (const auto& [id, entry] : directory_.entries()) {
+    const MemberRecord& record = entry.record;
+    if (record.state == MemberState::forgotten) {
+      ++totals.forgotten;
+      totals.forgotten_samples += record.samples;
+      continue;
+    }
+    const MemberState state = shown_state(entry);
+    ++totals.members_by_state[raw(state)];
+    if (state == MemberState::alive && record.phase == Phase::training)
+      totals.cluster_samples_per_second += record.samples_per_second;
+  }
+  return totals;
+}
+
+std::vector<MemberView> Conductor::members(Instant now) const {
   std::map<NodeId, double> rtt_ms;
   for (const auto& [id, session] : peers_.sessions())
     if (session.established())
       rtt_ms[session.theirs->id] = session.round_trip.smoothed_seconds() * 1e3;
+  std::vector<MemberView> views;
+  views.reserve(directory_.entries().size());
   for (const auto& [id, entry] : directory_.entries()) {
-    if (entry.record.state == MemberState::forgotten) {
-      ++view.forgotten;
-      view.forgotten_samples += entry.record.samples;
-      continue;
-    }
-    MemberView& member = view.members.emplace_back(member_view(entry, now));
+    if (entry.record.state == MemberState::forgotten) continue;
+    MemberView& member = views.emplace_back(member_view(entry, now));
     member.self = id == state_.id;
     member.cloned = clones_.is_cloned(id);
     if (const auto linked = rtt_ms.find(id); linked != rtt_ms.end())
       member.linked = true, member.rtt_ms = linked->second;
   }
-  return view;
+  return views;
 }
 
-std::vector<LinkView> Conductor::link_views(Instant now) const {
+std::vector<LinkView> Conductor::links(Instant now) const {
   std::vector<LinkView> views;
   for (const auto& [id, neighbour] : peers_.neighbours()) {
     const Session* session = peers_.find(neighbour.session);

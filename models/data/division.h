@@ -17,19 +17,13 @@
 #include <memory>
 #include <vector>
 
-#include "core/base/types.h"
+#include "core/membership/division_members.h"
 
 namespace gossipd {
 
 // Many, so that members of equal weight have parts of nearly equal size: their deviation is
 // √(members / buckets), 1.4 % for three.
 inline constexpr std::size_t division_buckets_max = 16384;
-
-struct DivisionMember {
-  NodeId id{};
-  std::uint32_t batch = 0;  // 0: not known yet, the job's
-  bool operator==(const DivisionMember&) const = default;
-};
 
 // By bucket: whether it is in. Shared by whoever reads the set; null: every bucket.
 using BucketSet = std::shared_ptr<const std::vector<bool>>;
