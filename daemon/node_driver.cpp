@@ -4,9 +4,8 @@
 #include <utility>
 
 #include "daemon/config/advertise.h"
-#include "daemon/disk/durable_file.h"
 #include "daemon/log/log.h"
-#include "net/peer/secret_file.h"
+#include "daemon/rest/serve.h"
 
 namespace gossipd {
 
@@ -14,7 +13,6 @@ namespace {
 
 constexpr Duration stop_limit = std::chrono::seconds(20);
 constexpr Duration stop_limit_stuck = std::chrono::seconds(5);
-constexpr std::size_t token_bytes_min = 16;
 
 Metadata identity_of(const DaemonConfig& config, NodeId id) {
   return {{"node", config.name}, {"node_id", to_hex(id)}};
@@ -22,26 +20,15 @@ Metadata identity_of(const DaemonConfig& config, NodeId id) {
 
 std::string quoted(const std::string& text) { return '"' + text + '"'; }
 
-Result<std::string> read_token(const std::string& path) {
-  const Result<SecretText> file = read_secret_file(path, SharedKeyFile::refuse, token_file);
-  if (!file) return Error{"bad-config", "rest.token_file: " + file.error().text};
-  const std::size_t end = file->text().find_last_not_of(" \t\r\n");
-  std::string token = file->text().substr(0, end == std::string::npos ? 0 : end + 1);
-  if (token.size() < token_bytes_min)
-    return Error{"bad-config",
-                 "rest.token_file: " + path +
-                     " holds fewer than 16 characters; make one with: openssl rand -hex 32"};
-  return token;
-}
-
 }  // namespace
 
 NodeDriver::NodeDriver(EventLoop& loop, const DaemonConfig& config, const StateStore& store)
     : loop_(loop),
       config_(config),
       store_(store),
-      started_(EventLoop::now()),
+      log_(EventLoop::now()),
       disk_(loop),
+      disk_watch_(store.directory().string()),
       node_timer_(loop,
                   [this] {
                     node_->on_time(begin_event());
@@ -49,7 +36,8 @@ NodeDriver::NodeDriver(EventLoop& loop, const DaemonConfig& config, const StateS
                   }),
       second_timer_(loop, [this] { on_second(); }),
       stop_timer_(loop, [this] {
-        if (!failure_) failure_ = stopped_too_late();
+        if (!failure_)
+          failure_ = stopped_too_late(disk_view(EventLoop::now()), store_.directory().string());
         finish_stopping();
       }) {}
 
@@ -62,10 +50,18 @@ std::optional<Error> NodeDriver::start(const StartPlan& plan) {
   for (const std::string& text : plan.warnings) warn(text);
   if (auto error = listen(plan)) return error;
   if (auto error = look_at_seeds(plan)) return error;
-  if (auto error = serve_rest()) return error;
-  keys_ = plan.keys;
+  auto rest = serve_rest(loop_, *this, config_, store_.directory(), address_);
+  if (!rest) return rest.error();
+  rest_ = std::move(*rest);
   uses_certificates_ = plan.certificates.has_value();
-  was_member_at_start_ = plan.kind != StartPlan::Kind::join;
+  keys_.emplace(
+      disk_, answers_,
+      KeyStore::Start{.keys = plan.keys,
+                      .certificates = uses_certificates_,
+                      .was_member = plan.kind != StartPlan::Kind::join,
+                      .path = store_.key_path().string()},
+      KeyStore::Events{.on_changed = [this](const Keyring& keys) { transport_->set_keys(keys); },
+                       .on_warning = [this](const std::string& text) { warn(text); }});
   // A founder has the job's own initial model, also when it died before it wrote or trained
   // anything. Who has trained needs its checkpoint or somebody who has the model: beginning anew
   // would lose the work silently.
@@ -129,55 +125,6 @@ bool NodeDriver::is_this_node(const Endpoint& there) const {
   return leads_to(there, address_, transport_->listening());
 }
 
-// nullopt: REST is plain, on loopback or a Unix socket.
-Result<std::optional<CertificateFiles>> NodeDriver::rest_certificate() {
-  Endpoint where;
-  const bool on_tcp =
-      !config_.rest.starts_with("unix:") && parse_endpoint(config_.rest, rest_port_default, where);
-  if (!on_tcp || (config_.rest_tls == "auto" && is_loopback(where)))
-    return std::optional<CertificateFiles>();
-  CertificateFiles files{config_.rest_certificate, config_.rest_key};
-  if (files.certificate.empty()) {
-    files = {store_.directory() / "rest-certificate.pem", store_.directory() / "rest-key.pem"};
-    if (auto error = ensure_certificate(
-            files, {"localhost", "127.0.0.1", "::1", config_.name, where.host, address_.host}))
-      return *error;
-  }
-  const Result<std::string> fingerprint = certificate_fingerprint(files.certificate);
-  if (!fingerprint) return fingerprint.error();
-  log_line(Level::info,
-           "event=rest-tls certificate=\"" + files.certificate + "\" sha256=" + *fingerprint);
-  return std::optional(files);
-}
-
-std::optional<Error> NodeDriver::serve_rest() {
-  if (config_.rest == "none") return std::nullopt;
-  HttpServerOptions options;
-  if (!config_.rest_token_file.empty()) {
-    const Result<std::string> token = read_token(config_.rest_token_file);
-    if (!token) return token.error();
-    options.bearer_token = *token;
-  }
-  auto certificate = rest_certificate();
-  if (!certificate) return Error{"bad-config", "rest.certificate: " + certificate.error().text};
-  options.tls = *certificate;
-  router_ = make_rest(*this);
-  rest_ = std::make_unique<HttpServer>(
-      loop_,
-      [this](const HttpRequest& request, HttpRespond respond) {
-        router_(request, std::move(respond));
-      },
-      options);
-  if (config_.rest.starts_with("unix:")) return rest_->listen_unix(config_.rest.substr(5));
-  Endpoint where;
-  GOSSIPD_ASSERT(parse_endpoint(config_.rest, rest_port_default, where));
-  const Result<Endpoint> bound = rest_->listen(where);
-  if (!bound) return Error{bound.error().code, "rest.listen: " + bound.error().text};
-  log_line(Level::info,
-           "event=rest address=" + std::string(options.tls ? "https://" : "") + to_string(*bound));
-  return std::nullopt;
-}
-
 void NodeDriver::start_node(const StartPlan& plan, Instant now) {
   NodeConfig node;
   node.name = config_.name;
@@ -223,7 +170,7 @@ Training::Events NodeDriver::training_events() {
                  (e.top5_accuracy ? " top5_accuracy=" + std::to_string(*e.top5_accuracy) : "") +
                  (e.perplexity ? " perplexity=" + std::to_string(*e.perplexity) : "") +
                  " loss=" + std::to_string(e.loss));
-    record_history(node_->view(EventLoop::now()), e);
+    record_history(e);
   };
   events.on_no_progress = [this](const std::string& why) {
     node_->end_early(why, begin_event());
@@ -278,7 +225,7 @@ Instant NodeDriver::begin_event() { return event_began_ = EventLoop::now(); }
 void NodeDriver::after_event() {
   carry_out_effects();
   node_timer_.arm_at(node_->next_deadline());
-  stalls_.note(EventLoop::now() - event_began_);
+  log_.event_took(EventLoop::now() - event_began_);
   if (!node_->has_work() || work_posted_) return;
   work_posted_ = true;
   loop_.post([this] {
@@ -336,7 +283,7 @@ void NodeDriver::carry_out(BudgetEffect& effect) { training_->set_budget(effect.
 // Who begins to step knows first which part of a shared set is its own.
 void NodeDriver::carry_out(UpdateEffect& effect) {
   const bool stepped = std::exchange(trainer_steps_, effect.update.training);
-  if (trainer_steps_ && !stepped) divide_data(node_->view(EventLoop::now()));
+  if (trainer_steps_ && !stepped) divide_data();
   training_->give(std::move(effect.update));
 }
 void NodeDriver::carry_out(RequestSnapshotEffect&) { training_->recall(); }
@@ -415,9 +362,7 @@ void NodeDriver::on_bulk_sent(SessionId session, std::size_t bytes) {
 
 // For example a node with another key: the other side sees the same reason from its dial.
 void NodeDriver::on_rejected_inbound(const Endpoint& remote, const Error& reason) {
-  log_line(Level::warning, "event=turned-away peer=" + remote.host + " code=" + reason.code +
-                               " reason=" + quoted(reason.text));
-  turned_away_.note(true, remote.host, reason, EventLoop::now());
+  log_.turned_away(remote.host, reason, EventLoop::now());
 }
 
 // ---- the operator
@@ -459,91 +404,24 @@ std::optional<Error> NodeDriver::forget(NodeId member) {
   return error;
 }
 
-// ---- looking at it
-// -------------------------------------------------------------------------------
+// ---- every second
+// ---------------------------------------------------------------------------------------------
 
-DaemonView NodeDriver::view() const {
+void NodeDriver::record_history(std::optional<Figures> evaluation) {
   const Instant now = EventLoop::now();
-  DaemonView view;
-  view.node = node_->view(now);
-  // Who has left is not cut off from anything.
-  if (view.node.phase == Phase::left) view.node.isolated = false;
-  for (const Refusal& refusal : turned_away_.latest()) view.node.refusals.push_back(refusal);
-  std::stable_sort(view.node.refusals.begin(), view.node.refusals.end(),
-                   [](const Refusal& a, const Refusal& b) { return a.at < b.at; });
-  view.refusals_now_s = seconds(now.time_since_epoch());
-  view.version = GOSSIPD_VERSION;
-  view.address = address_;
-  view.listening = transport_->listening();
-  view.state_dir = store_.directory().string();
-  view.uptime_s = seconds(now - started_);
-  view.stalls = stalls_;
-  view.disk = disk_view(now);
-  view.stopping = stopping_;
-  if (job_) view.job = JobView{job_->hash, job_->name, job_->document};
-  training_->describe(view, now);
-  for (const TimedWarning& w : warnings_) view.warnings.push_back({seconds(now - w.at), w.text});
-  for (const LinkView& link : view.node.links)
-    if (link.large_packets_lost)
-      view.warnings.push_back(
-          {0, "the path to " + link.name + " (" + to_string(link.address) +
-                  ") swallows large packets: lower the MTU of this "
-                  "interface, or set net.ipv4.tcp_mtu_probing=1, on both ends"});
-
-  const PeerCounters& counters = transport_->counters();
-  view.wire.bytes_sent = counters.total.wire.out;
-  view.wire.bytes_received = counters.total.wire.in;
-  view.wire.sessions_opened = counters.sessions_opened;
-  view.wire.sessions_closed = counters.sessions_closed;
-  view.wire.dials_failed = counters.dials_failed;
-  view.wire.inbound_rejected = counters.inbound_rejected;
-  for (const auto& [id, session] : sessions_) {
-    const std::optional<SessionCounters> own = transport_->counters(id);
-    if (own)
-      view.wire.sessions.push_back({session.address, session.outbound,
-                                    seconds(now - session.opened), own->wire.out, own->wire.in});
-  }
-  return view;
-}
-
-void NodeDriver::warn(const std::string& text) {
-  const Instant now = EventLoop::now();
-  if (!warnings_.empty() && warnings_.back().text == text) {
-    warnings_.back().at = now;
-    return;
-  }
-  log_line(Level::warning, "event=warning text=" + quoted(text));
-  remember_warning(text);
-}
-
-void NodeDriver::remember_warning(const std::string& text) {
-  warnings_.push_back({EventLoop::now(), text});
-  if (warnings_.size() > warnings_max) warnings_.pop_front();
-}
-
-void NodeDriver::record_history(const NodeView& node, std::optional<Figures> evaluation) {
-  HistoryPoint point;
-  point.time_s = seconds(EventLoop::now() - started_);
-  point.cluster_samples = node.cluster_samples;
-  point.step = node.step;
-  point.loss = node.loss;
-  point.evaluation = evaluation;
-  point.consensus_distance = node.consensus_distance;
-  point.bytes_sent = transport_->counters().total.wire.out;
-  history_.add(point);
+  log_.record(node_->summary(now), evaluation, transport_->counters().total.wire.out, now);
 }
 
 void NodeDriver::on_second() {
   second_timer_.arm_after(std::chrono::seconds(1));
   log_left_out(EventLoop::now());
-  const NodeView node = node_->view(EventLoop::now());
-  record_history(node, std::nullopt);
-  divide_data(node);
-  watch_disk();
+  record_history(std::nullopt);
+  divide_data();
+  look_at_disk();
 }
 
-void NodeDriver::divide_data(const NodeView& node) {
-  if (training_->divides_data() && !stopping_) training_->divide(node);
+void NodeDriver::divide_data() {
+  if (training_->divides_data() && !stopping_) training_->divide(node_->who_divides());
 }
 
 // ---- stop

@@ -3,12 +3,11 @@
 //
 // After every event: carry out the effects in order, arm the one timer, and give the loop back
 // between two pieces of work, so that a large model never keeps a heartbeat waiting. Whatever goes
-// to the disk is written by a thread of its own (disk_writer.h), and the node is told when its
-// state is there: no disk keeps the loop (node_driver_disk.cpp has all that waits for one). Loop
-// thread only.
+// to the disk is written by a thread of its own (disk/disk_writer.h), and the node is told when its
+// state is there: no disk keeps the loop (node_driver_disk.cpp has what waits for one). What can be
+// looked at is in node_driver_view.cpp. Loop thread only.
 #pragma once
 
-#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -16,10 +15,13 @@
 #include <vector>
 
 #include "daemon/config/config.h"
+#include "daemon/disk/bounded_answers.h"
+#include "daemon/disk/disk_watch.h"
 #include "daemon/disk/disk_writer.h"
+#include "daemon/disk/key_store.h"
 #include "daemon/disk/state_store.h"
-#include "daemon/rest/bounded_answers.h"
 #include "daemon/rest/rest.h"
+#include "daemon/rest/status_log.h"
 #include "daemon/start_plan.h"
 #include "daemon/training.h"
 #include "net/http/server.h"
@@ -47,8 +49,15 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   [[nodiscard]] bool restart_wanted() const { return restart_wanted_; }
 
   // DaemonPort
-  [[nodiscard]] DaemonView view() const override;
-  [[nodiscard]] const History& history() const override { return history_; }
+  [[nodiscard]] NodeSummary node() const override;
+  [[nodiscard]] StatusView status() const override;
+  [[nodiscard]] std::vector<MemberView> members() const override;
+  [[nodiscard]] std::vector<LinkView> links() const override;
+  [[nodiscard]] std::vector<SessionView> sessions() const override;
+  [[nodiscard]] WireView wire() const override;
+  [[nodiscard]] std::optional<JobView> job() const override;
+  [[nodiscard]] const History& history() const override { return log_.history(); }
+  [[nodiscard]] bool stopping() const override { return stopping_; }
   [[nodiscard]] std::optional<Error> join(std::vector<Endpoint> seeds) override;
   [[nodiscard]] std::optional<Error> leave() override;
   [[nodiscard]] std::optional<Error> pause() override;
@@ -77,16 +86,10 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
     bool outbound = false;
     Instant opened{};
   };
-  struct TimedWarning {
-    Instant at{};
-    std::string text;
-  };
 
   [[nodiscard]] std::optional<Error> listen(const StartPlan& plan);
   [[nodiscard]] std::optional<Error> look_at_seeds(const StartPlan& plan);
   [[nodiscard]] bool is_this_node(const Endpoint& there) const;
-  [[nodiscard]] std::optional<Error> serve_rest();
-  [[nodiscard]] Result<std::optional<CertificateFiles>> rest_certificate();
   [[nodiscard]] Training::Events training_events();
   void start_node(const StartPlan& plan, Instant now);
 
@@ -113,49 +116,36 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   void on_state_written(const NodeState& state, const std::optional<Error>& error);
   void prepare_training();
   void on_piece_written(const JobFile& file, const Result<bool>& whole);
-  void keep_keys(const NodeState& state);
-  [[nodiscard]] Error no_key() const;
-  void change_keys(const char* what, std::uint64_t id,
-                   const std::function<std::optional<Error>(Keyring&)>& change, KeysChanged done);
-  void watch_disk();
+  void look_at_disk();
   [[nodiscard]] DiskView disk_view(Instant now) const;
-  [[nodiscard]] Error stopped_too_late() const;
   void on_training_ready(Training::Ready ready);
   void on_training_failed(const Error& error);
   void warn(const std::string& text);
-  void remember_warning(const std::string& text);
-  void record_history(const NodeView& node, std::optional<Figures> evaluation);
+  void record_history(std::optional<Figures> evaluation);
   void on_second();
-  void divide_data(const NodeView& node);
+  void divide_data();
   void stopped_one();
   void finish_stopping();
 
   EventLoop& loop_;
   const DaemonConfig& config_;
   const StateStore& store_;
-  History history_;
-  const Instant started_;
-  Instant event_began_{};
-  StallView stalls_;
+  StatusLog log_;
   DiskWriter disk_;
-  BoundedAnswers answers_;               // that wait for the disk
-  std::optional<Instant> disk_slow_at_;  // the last second in which a write took long
+  DiskWatch disk_watch_;
+  BoundedAnswers answers_;  // that wait for the disk
 
   std::optional<Node> node_;
+  std::optional<KeyStore> keys_;
   std::unique_ptr<PeerTransport> transport_;
   std::unique_ptr<Training> training_;
-  HttpRouter router_;
-  std::unique_ptr<HttpServer> rest_;
+  std::unique_ptr<HttpServer> rest_;  // null: the configuration wants none
   Timer node_timer_;
   Timer second_timer_;
   Timer stop_timer_;
 
   Endpoint address_;  // advertised
-  std::optional<Keyring> keys_;
   bool uses_certificates_ = false;
-  bool keys_are_kept_ = false;  // STATE/cluster.key holds them, or is about to
-  bool keys_change_ = false;    // what comes into force when it is on disk
-  bool was_member_at_start_ = false;
   std::optional<KnownJob> job_;
   bool nobody_to_ask_ = false;  // no seed, no other member ever met
   // the trainer's first model counts as the cluster's, restored or not
@@ -163,10 +153,9 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   bool state_saved_ = false;   // once, in this life
   bool state_failed_ = false;  // the last write did
   bool work_posted_ = false;
-  bool trainer_steps_ = false;                 // as the last update told it
+  bool trainer_steps_ = false;  // as the last update told it
+  Instant event_began_{};
   std::map<SessionId, OpenSession> sessions_;  // those the node knows
-  RefusalLog turned_away_;                     // connections that never reached the node
-  std::deque<TimedWarning> warnings_;
   bool stopping_ = false;
   bool restart_wanted_ = false;
   int parts_running_ = 0;  // of the stop: transport, training, REST

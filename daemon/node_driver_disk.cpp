@@ -1,6 +1,5 @@
-// What the driver does with the disk: the node's state, the job's file, the keys, checkpoints on
-// demand. All is written by the disk writer or the trainer; here is what follows when it is there,
-// or does not come to be there.
+// What the driver does with the disk: the node's state, the job's file, checkpoints on demand.
+// The disk writer or the trainer writes; here is what follows when it is done, or takes too long.
 #include <cmath>
 #include <utility>
 
@@ -13,7 +12,6 @@ namespace {
 
 constexpr Duration checkpoint_answer_limit = std::chrono::seconds(15);
 constexpr Duration command_answer_limit = std::chrono::seconds(5);
-constexpr Duration disk_well_after = std::chrono::seconds(30);  // without a slow write
 
 std::string whole_seconds(double seconds) {
   return std::to_string(static_cast<std::int64_t>(std::lround(seconds)));
@@ -40,7 +38,7 @@ void NodeDriver::on_state_written(const NodeState& state, const std::optional<Er
     return stop("the state cannot be written");
   }
   state_saved_ = true;
-  keep_keys(state);
+  if (state.cluster != ClusterId{}) keys_->keep();
   if (stopping_) return;
   node_->on_persisted(state, begin_event());
   after_event();
@@ -106,93 +104,12 @@ void NodeDriver::on_piece_written(const JobFile& file, const Result<bool>& whole
 
 // ---- keys ---------------------------------------------------------------------------------------
 
-// Keys are kept for restarts once they are known to work: at founding, or when a cluster has
-// answered.
-void NodeDriver::keep_keys(const NodeState& state) {
-  if (keys_are_kept_ || !keys_ || state.cluster == ClusterId{}) return;
-  keys_are_kept_ = true;
-  disk_.write(
-      "cluster.key",
-      [path = store_.key_path().string(), keys = *keys_,
-       was_member = was_member_at_start_]() -> std::optional<Error> {
-        const Result<Keyring> kept = read_keyring(path);
-        if (kept && *kept == keys) return std::nullopt;
-        if (was_member && kept)
-          return std::nullopt;  // whoever was given another key for one run keeps the old one
-        return write_keyring(path, keys);
-      },
-      [this](const std::optional<Error>& error) {
-        if (error) warn("the key is not kept for the next start: " + error->text);
-      });
-}
-
-// On disk before it is in force: a restart must not know less than the peers do.
-void NodeDriver::change_keys(const char* what, std::uint64_t id,
-                             const std::function<std::optional<Error>(Keyring&)>& change,
-                             KeysChanged done) {
-  if (!keys_) return done(no_key());
-  if (keys_change_)
-    return done(Error{"disk-slow", "the change before is not on disk yet; try again when it is"});
-  const auto changed = std::make_shared<Keyring>(*keys_);  // shared by the writer and its answer
-  if (auto error = change(*changed)) return done(error);
-  keys_change_ = true;
-  const Error late{"disk-slow", "the keys are not on disk after " +
-                                    whole_seconds(seconds(command_answer_limit)) +
-                                    " s; they come into force when they are"};
-  auto answer = answers_.bounded<std::optional<Error>>(std::move(done), late,
-                                                       EventLoop::now() + command_answer_limit);
-  disk_.write(
-      "cluster.key",
-      [path = store_.key_path().string(), changed] { return write_keyring(path, *changed); },
-      [this, what, id, changed, answer = std::move(answer)](const std::optional<Error>& error) {
-        keys_change_ = false;
-        if (error) return answer(error);
-        keys_are_kept_ = true;
-        keys_ = *changed;
-        transport_->set_keys(*keys_);
-        log_line(Level::info, std::string("event=key-") + what + " key=" + to_hex(id) +
-                                  " in_use=" + to_hex(keys_->in_use().id));
-        answer(std::nullopt);
-      });
-}
-
-Error NodeDriver::no_key() const {
-  if (uses_certificates_)
-    return Error{"certificates",
-                 "this cluster uses certificates (peer_tls.*), not a key: renew them in their "
-                 "files, then send SIGHUP to gossipd or start it again"};
-  return Error{"no-key",
-               "this node was started without a key (--key-file none), so its cluster has none"};
-}
-
-Result<KeysView> NodeDriver::keys() const {
-  if (!keys_) return no_key();
-  const std::map<std::uint64_t, std::size_t> sessions = transport_->sessions_by_key();
-  KeysView view;
-  for (const ClusterKey& key : keys_->keys()) {
-    const auto found = sessions.find(key.id);
-    view.keys.push_back(
-        {key.id, key.id == keys_->in_use().id, found == sessions.end() ? 0 : found->second});
-  }
-  view.retired = keys_->retired();
-  return view;
-}
-
 void NodeDriver::install_key(const std::string& file, KeysChanged done) {
-  const Result<ClusterKey> key = read_cluster_key(file);
-  if (!key) return done(key.error());
-  change_keys(
-      "installed", key->id, [&key](Keyring& ring) { return ring.install(*key); }, std::move(done));
+  keys_->install(file, std::move(done));
 }
-
-void NodeDriver::use_key(std::uint64_t id, KeysChanged done) {
-  change_keys(
-      "used", id, [id](Keyring& ring) { return ring.use(id); }, std::move(done));
-}
-
+void NodeDriver::use_key(std::uint64_t id, KeysChanged done) { keys_->use(id, std::move(done)); }
 void NodeDriver::retire_key(std::uint64_t id, KeysChanged done) {
-  change_keys(
-      "retired", id, [id](Keyring& ring) { return ring.retire(id); }, std::move(done));
+  keys_->retire(id, std::move(done));
 }
 
 // ---- answers that wait for the disk -------------------------------------------------------------
@@ -218,49 +135,10 @@ void NodeDriver::when_on_disk(std::function<void(bool)> done) {
 
 // ---- a disk that does not answer ----------------------------------------------------------------
 
-DiskView NodeDriver::disk_view(Instant now) const {
-  DiskView view = disk_.view(now);
-  view.checkpoint_s = training_->checkpoint_seconds(now);
-  view.slow = disk_slow_at_.has_value();
-  return view;
-}
-
-void NodeDriver::watch_disk() {
+void NodeDriver::look_at_disk() {
   const Instant now = EventLoop::now();
   answers_.expire(now);
-  const DiskView disk = disk_view(now);
-  if (takes_long(disk)) {
-    if (!std::exchange(disk_slow_at_, now)) {
-      const std::string waited = whole_seconds(std::max(disk.writing_s, disk.checkpoint_s));
-      const std::string what = disk.writing.empty() ? "a checkpoint" : disk.writing;
-      log_line(Level::warning,
-               "event=disk-slow seconds=" + waited + " writing=\"" + what + "\" directory=\"" +
-                   store_.directory().string() +
-                   "\" hint=\"training goes on; a restart may know less than this node says now\"");
-      remember_warning("the disk of " + store_.directory().string() + " is slow: " + what +
-                       " has been written for " + waited +
-                       " s; look for its errors in the system's log");
-    }
-  } else if (disk_slow_at_ && now - *disk_slow_at_ >= disk_well_after) {
-    disk_slow_at_.reset();
-    log_line(Level::info, "event=disk-well slowest_s=" + whole_seconds(disk.slowest_s));
-  }
-}
-
-Error NodeDriver::stopped_too_late() const {
-  const DiskView disk = disk_view(EventLoop::now());
-  if (disk.writing.empty() && disk.checkpoint_s == 0)
-    return Error{
-        "stop-too-slow",
-        "stopping took too long; the last checkpoint may be missing, the one before it is whole"};
-  const bool small = !disk.writing.empty();
-  return Error{
-      "stop-too-slow",
-      "the disk of " + store_.directory().string() + " has been writing " +
-          (small ? disk.writing : "a checkpoint") + " for " +
-          whole_seconds(small ? disk.writing_s : disk.checkpoint_s) +
-          " s; this node stops without waiting any longer. " +
-          "What lay there before is whole; look for the disk's errors in the system's log"};
+  if (const auto warning = disk_watch_.look(disk_view(now), now)) log_.remember(*warning, now);
 }
 
 }  // namespace gossipd

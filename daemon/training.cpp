@@ -126,6 +126,7 @@ void Training::prepare(const KnownJob& known) {
     return events_.on_failure(Error{"bad-job", failure_});
   }
   job_ = *job;
+  patience_ = Patience(job_->training.patience);
   job_hash_ = known.hash;
   if (divides_data() && config_.shard_count != 0) {
     failed_ = true;
@@ -261,12 +262,11 @@ void Training::set_others_samples(Samples others) {
 void Training::set_budget(Samples samples) {
   budget_ = samples;
   finished_ = false;
-  evaluations_in_vain_ = 0;
+  patience_.renew();
   if (trainer_) trainer_->set_budget(samples);
 }
 
-void Training::divide(const NodeView& node) {
-  std::vector<DivisionMember> members = who_divides(node);
+void Training::divide(std::vector<DivisionMember> members) {
   if (members == division_) return;
   division_ = std::move(members);
   if (begun_) trainer_->set_division(division_);
@@ -296,7 +296,7 @@ void Training::on_evaluated(const Evaluation& evaluation) {
   last_ = Evaluated{evaluation, EventLoop::now()};
   const bool best = !best_ || evaluation.is_better_than(*best_);
   if (best) best_ = evaluation;
-  evaluations_in_vain_ = best ? 0 : evaluations_in_vain_ + 1;
+  patience_.on_evaluation(best);
   if (!stopped_ && best && config_.checkpoint_best && !writing_["best"].under_way)
     start_writing("best", CheckpointRequest::Model::last_evaluated);
   // The final file exists since the job ended; now it can say how good it is as well. An evaluation
@@ -304,10 +304,7 @@ void Training::on_evaluated(const Evaluation& evaluation) {
   if (!stopped_ && finished_ && evaluation.asked_for) write_checkpoint("final", nullptr);
   EvaluationView view{evaluation, evaluation.step, evaluation.at_samples, 0};
   events_.on_evaluation(view);
-  const std::uint32_t patience = job_->training.patience;
-  if (!stopped_ && !finished_ && patience > 0 && evaluations_in_vain_ >= patience)
-    events_.on_no_progress(std::to_string(evaluations_in_vain_) +
-                           " evaluations without a better one");
+  if (!stopped_ && !finished_ && patience_.over()) events_.on_no_progress(patience_.words());
 }
 
 void Training::finish() {
@@ -441,7 +438,7 @@ double Training::checkpoint_seconds(Instant now) const {
   return longest;
 }
 
-void Training::describe(DaemonView& view, Instant now) const {
+void Training::describe(StatusView& view, Instant now) const {
   if (trainer_) {
     const TrainerStatus status = trainer_->status();
     view.trainer.state = to_string(status.state);
@@ -450,10 +447,10 @@ void Training::describe(DaemonView& view, Instant now) const {
         status.division ? status.division->samples_owned : trainer_->shard_samples();
     view.trainer.division = status.division;
     view.trainer.data_position = status.data_position;
-    view.model_floats = trainer_->schema().floats();
   } else if (busy_) {
     view.trainer.state = "preparing";
   }
+  view.model_floats = model_floats();
   view.trainer.failure = failure_;
   if (last_) {
     const Evaluation& e = last_->evaluation;

@@ -17,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/node/patience.h"
 #include "daemon/config/config.h"
 #include "daemon/disk/state_store.h"
 #include "daemon/rest/view.h"
@@ -69,7 +70,7 @@ class Training {
   [[nodiscard]] bool divides_data() const {
     return job_ && job_->data.division == DataSpec::Division::shared;
   }
-  void divide(const NodeView& node);
+  void divide(std::vector<DivisionMember> members);
   // Reads the last good checkpoint on another thread; ends in on_restored.
   void read_back_model();
   // `which`: "current" or "final". Code "no-model" while there is none to write.
@@ -79,7 +80,10 @@ class Training {
   // Writes a last checkpoint, joins the threads, then calls `done` once from the loop.
   void stop(std::function<void()> done);
 
-  void describe(DaemonView& view, Instant now) const;
+  void describe(StatusView& view, Instant now) const;
+  [[nodiscard]] std::uint64_t model_floats() const {  // 0 until the model stands
+    return trainer_ ? trainer_->schema().floats() : 0;
+  }
   // For so long the oldest of the checkpoints under way is being written; 0: none is.
   [[nodiscard]] double checkpoint_seconds(Instant now) const;
 
@@ -129,7 +133,7 @@ class Training {
   Samples others_samples_ = 0;
   std::vector<DivisionMember> division_;
   std::optional<Samples> budget_;  // when no longer the job's
-  std::uint32_t evaluations_in_vain_ = 0;
+  Patience patience_{0};           // the job's, once it is known
 
   std::optional<Evaluated> last_;
   std::optional<Figures> best_;

@@ -61,6 +61,10 @@ void DiskWriter::run() {
   }
 }
 
+bool takes_long(const DiskView& disk) {
+  return disk.writing_s >= disk_slow_after_s || disk.checkpoint_s >= checkpoint_slow_after_s;
+}
+
 DiskView DiskWriter::view(Instant now) const {
   const std::lock_guard lock(mutex_);
   DiskView view;

@@ -15,7 +15,7 @@
 #include <thread>
 
 #include "core/base/result.h"
-#include "daemon/rest/view.h"
+#include "daemon/disk/disk_view.h"
 #include "net/event_loop.h"
 
 namespace gossipd {

@@ -51,8 +51,8 @@ double number(T value) {
   return static_cast<double>(value);
 }
 
-void add_node(Families& out, const DaemonView& v) {
-  const NodeView& n = v.node;
+void add_node(Families& out, const StatusView& v) {
+  const NodeSummary& n = v.node;
   out.gauge("info", "Always 1; the labels say which node this is", 1,
             {{"version", v.version},
              {"node", n.name},
@@ -64,7 +64,7 @@ void add_node(Families& out, const DaemonView& v) {
     out.gauge("phase", "1 for the phase that the node is in", phase == n.phase,
               {{"phase", to_string(phase)}});
   }
-  out.gauge("ready", "1 if /readyz answers 200", not_ready_reason(v).empty());
+  out.gauge("ready", "1 if /readyz answers 200", not_ready_reason(v.node, v.stopping).empty());
   out.gauge("isolated", "1 if members are known and none is linked", n.isolated);
   out.gauge("uptime_seconds", "Since this process started", v.uptime_s);
   out.gauge("stall_seconds_max",
@@ -90,8 +90,8 @@ void add_node(Families& out, const DaemonView& v) {
   out.gauge("incarnation", "Raised at every start", number(n.incarnation));
 }
 
-void add_training(Families& out, const DaemonView& v) {
-  const NodeView& n = v.node;
+void add_training(Families& out, const StatusView& v) {
+  const NodeSummary& n = v.node;
   out.counter("steps_total", "Optimiser steps of this node", number(n.step));
   out.counter("own_samples_total", "Samples that this node has trained on", number(n.own_samples));
   out.counter("cluster_samples_total", "Samples that the whole cluster has trained on",
@@ -128,22 +128,21 @@ void add_training(Families& out, const DaemonView& v) {
               number(v.checkpoints_failed));
 }
 
-void add_members(Families& out, const DaemonView& v) {
-  double count[static_cast<int>(MemberState::left) + 1] = {};
-  for (const MemberView& m : v.node.members) count[raw(m.record.state)] += 1;
-  for (int i = 0; i <= static_cast<int>(MemberState::left); ++i)
+void add_members(Families& out, const StatusView& v) {
+  const auto& count = v.node.members_by_state;
+  for (std::size_t i = 0; i < count.size(); ++i)
     out.gauge("members", "Known members, this node included", count[i],
               {{"state", to_string(static_cast<MemberState>(i))}});
 }
 
-void add_wire(Families& out, const DaemonView& v) {
+void add_wire(Families& out, const StatusView& v) {
   const char* help = "On the wire, everything included";
   out.counter("wire_bytes_total", help, number(v.wire.bytes_sent), {{"direction", "sent"}});
   out.counter("wire_bytes_total", help, number(v.wire.bytes_received), {{"direction", "received"}});
   out.counter("every_step_bytes_total",
               "What sending the whole model to every neighbour at every step would have taken",
               number(dense_baseline_bytes(v)));
-  out.gauge("sessions", "Open connections", number(v.wire.sessions.size()));
+  out.gauge("sessions", "Open connections", number(v.wire.sessions));
   out.counter("sessions_opened_total", "Connections that were opened",
               number(v.wire.sessions_opened));
   for (const auto& [reason, n] : v.wire.sessions_closed)
@@ -206,13 +205,13 @@ void add_link(Families& out, const LinkView& l) {
 
 }  // namespace
 
-std::string metrics_text(const DaemonView& view) {
+std::string metrics_text(const StatusView& view, const std::vector<LinkView>& links) {
   Families families;
   add_node(families, view);
   add_training(families, view);
   add_members(families, view);
   add_wire(families, view);
-  for (const LinkView& link : view.node.links) add_link(families, link);
+  for (const LinkView& link : links) add_link(families, link);
   return prometheus::TextSerializer().Serialize(families.all());
 }
 

@@ -1,4 +1,4 @@
-// daemon/rest/metrics.h - the daemon's view as Prometheus text: base units, prefix `gossipd_`.
+// daemon/rest/metrics.h - status and links as Prometheus text: base units, prefix `gossipd_`.
 #pragma once
 
 #include <string>
@@ -8,6 +8,6 @@
 namespace gossipd {
 
 inline constexpr const char* metrics_content_type = "text/plain; version=0.0.4; charset=utf-8";
-[[nodiscard]] std::string metrics_text(const DaemonView&);
+[[nodiscard]] std::string metrics_text(const StatusView&, const std::vector<LinkView>&);
 
 }  // namespace gossipd

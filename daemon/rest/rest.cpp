@@ -27,7 +27,7 @@ HttpResponse refused_by_state(const Error& error) {
 
 // What a command leaves behind: the phase, now.
 HttpResponse accepted(const DaemonPort& port) {
-  return json_response(Json{{"phase", to_string(port.view().node.phase)}}.dump() + "\n", 202);
+  return json_response(Json{{"phase", to_string(port.node().phase)}}.dump() + "\n", 202);
 }
 
 HttpResponse late(const Error& error) {
@@ -76,25 +76,29 @@ Result<std::vector<Endpoint>> read_seeds(const std::string& body) {
 }
 
 HttpResponse ready(const DaemonPort& port) {
-  const DaemonView view = port.view();
-  const std::string reason = not_ready_reason(view);
-  if (reason.empty()) return json_response(ready_json(view));
+  const NodeSummary node = port.node();
+  const std::string reason = not_ready_reason(node, port.stopping());
+  if (reason.empty()) return json_response(ready_json(node.phase));
   return problem(503, "not-ready", "This node is not ready", reason,
                  "gossipctl status says more; gossipctl wait --for ready waits");
 }
 
 HttpResponse metrics(const DaemonPort& port) {
-  HttpResponse response = json_response(metrics_text(port.view()));
+  HttpResponse response = json_response(metrics_text(port.status(), port.links()));
   response.content_type = metrics_content_type;
   return response;
 }
 
+std::string members(const DaemonPort& port) {
+  return members_json(port.node().cluster, port.members());
+}
+
 HttpResponse job(const DaemonPort& port) {
-  const DaemonView view = port.view();
-  if (view.job) return json_response(job_json(view));
+  if (const std::optional<JobView> job = port.job())
+    return json_response(job_json(*job, port.node()));
   return problem(
       404, "no-job", "No job is known yet",
-      "the job comes from the cluster; this node is " + std::string(to_string(view.node.phase)),
+      "the job comes from the cluster; this node is " + std::string(to_string(port.node().phase)),
       "gossipctl wait --for ready waits until the node has joined");
 }
 
@@ -107,7 +111,7 @@ void join(DaemonPort& port, const HttpRequest& request, const HttpRespond& respo
                            "name the address of another member of the cluster"));
   if (error) return respond(refused_by_state(*error));
   answer_when_on_disk(port, respond, [&port] {
-    return Json{{"phase", to_string(port.view().node.phase)}};
+    return Json{{"phase", to_string(port.node().phase)}};
   });
 }
 
@@ -121,7 +125,7 @@ void extend(DaemonPort& port, const HttpRequest& request, const HttpRespond& res
   if (const auto error = port.extend_budget(json["samples"].get<Samples>()))
     return respond(refused_by_state(*error));
   answer_when_on_disk(port, respond, [&port] {
-    return Json{{"budget_samples", port.view().node.budget_samples}};
+    return Json{{"budget_samples", port.node().budget_samples}};
   });
 }
 
@@ -181,7 +185,7 @@ void forget(DaemonPort& port, const HttpRequest& request, const HttpRespond& res
   const auto error = port.forget(NodeId{value});
   if (!error)
     return port.when_on_disk(
-        [&port, respond](bool) { respond(json_response(members_json(port.view()), 202)); });
+        [&port, respond](bool) { respond(json_response(members(port), 202)); });
   if (error->code == "unknown-member")
     return respond(problem(404, error->code, "There is no such member", error->text,
                            "GET /v1/members lists them"));
@@ -214,13 +218,14 @@ HttpRouter make_rest(DaemonPort& port) {
   get("/readyz", [&port](const HttpRequest&) { return ready(port); });
   get("/metrics", [&port](const HttpRequest&) { return metrics(port); });
   get("/v1/status",
-      [&port](const HttpRequest&) { return json_response(status_json(port.view())); });
-  get("/v1/members",
-      [&port](const HttpRequest&) { return json_response(members_json(port.view())); });
-  get("/v1/links", [&port](const HttpRequest&) { return json_response(links_json(port.view())); });
+      [&port](const HttpRequest&) { return json_response(status_json(port.status())); });
+  get("/v1/members", [&port](const HttpRequest&) { return json_response(members(port)); });
+  get("/v1/links", [&port](const HttpRequest&) {
+    return json_response(links_json(port.links(), port.sessions(), port.wire()));
+  });
   get("/v1/job", [&port](const HttpRequest&) { return job(port); });
   get("/v1/history", [&port](const HttpRequest&) {
-    return json_response(history_json(port.history(), port.view()));
+    return json_response(history_json(port.history(), port.node().name));
   });
 
   const auto post = [&router](const char* path, HttpHandler handler) {

@@ -16,8 +16,18 @@ namespace gossipd {
 class DaemonPort {
  public:
   virtual ~DaemonPort() = default;
-  [[nodiscard]] virtual DaemonView view() const = 0;
+  // The slices of what can be looked at. Only members() and node() grow with the cluster; node()
+  // counts members, members() copies their records.
+  [[nodiscard]] virtual NodeSummary node() const = 0;
+  [[nodiscard]] virtual StatusView status() const = 0;
+  [[nodiscard]] virtual std::vector<MemberView> members() const = 0;
+  [[nodiscard]] virtual std::vector<LinkView> links() const = 0;
+  [[nodiscard]] virtual std::vector<SessionView> sessions() const = 0;
+  [[nodiscard]] virtual WireView wire() const = 0;
+  [[nodiscard]] virtual std::optional<JobView> job() const = 0;
   [[nodiscard]] virtual const History& history() const = 0;
+  [[nodiscard]] virtual bool stopping() const = 0;
+
   // Errors are refusals by state: 409.
   [[nodiscard]] virtual std::optional<Error> join(std::vector<Endpoint> seeds) = 0;
   [[nodiscard]] virtual std::optional<Error> leave() = 0;

@@ -138,37 +138,22 @@ Json division_json(const TrainerView& trainer) {
           {"pass", pass},         {"place", trainer.data_position - pass * d.samples}};
 }
 
-std::size_t count_alive(const NodeView& node) {
-  std::size_t alive = 0;
-  for (const MemberView& m : node.members) alive += m.record.state == MemberState::alive;
-  return alive;
-}
-
-std::size_t count_open(const NodeView& node) {
-  std::size_t open = 0;
-  for (const LinkView& l : node.links) open += l.state == "open";
-  return open;
-}
-
-double progress_of(const NodeView& node) {
+double progress_of(const NodeSummary& node) {
   if (node.budget_samples == 0) return 0;
   return std::min(1.0, static_cast<double>(node.cluster_samples_estimate) /
                            static_cast<double>(node.budget_samples));
 }
 
 // At the speed of the members that train now; nothing when nobody does.
-std::optional<double> time_left_s(const NodeView& node) {
+std::optional<double> time_left_s(const NodeSummary& node) {
   if (node.budget_samples == 0) return std::nullopt;
   if (node.cluster_samples_estimate >= node.budget_samples) return 0;
-  double speed = 0;
-  for (const MemberView& m : node.members)
-    if (m.record.state == MemberState::alive && m.record.phase == Phase::training)
-      speed += m.record.samples_per_second;
+  const double speed = node.cluster_samples_per_second;
   if (speed <= 0) return std::nullopt;
   return static_cast<double>(node.budget_samples - node.cluster_samples_estimate) / speed;
 }
 
-void add_identity(Json& json, const DaemonView& v) {
+void add_identity(Json& json, const StatusView& v) {
   json["id"] = to_hex(v.node.id);
   json["name"] = v.node.name;
   json["version"] = v.version;
@@ -178,7 +163,7 @@ void add_identity(Json& json, const DaemonView& v) {
   json["state_dir"] = v.state_dir;
   json["cluster_id"] = id_or_null(v.node.cluster);
   json["job_hash"] = id_or_null(v.node.job);
-  json["job_name"] = v.job ? Json(v.job->name) : Json(nullptr);
+  json["job_name"] = v.job_name ? Json(*v.job_name) : Json(nullptr);
   json["schema_hash"] = id_or_null(v.node.schema);
   json["incarnation"] = v.node.incarnation;
   json["uptime_s"] = v.uptime_s;
@@ -195,8 +180,8 @@ void add_identity(Json& json, const DaemonView& v) {
                   {"failed", v.disk.failed}};
 }
 
-void add_condition(Json& json, const DaemonView& v) {
-  const std::string reason = not_ready_reason(v);
+void add_condition(Json& json, const StatusView& v) {
+  const std::string reason = not_ready_reason(v.node, v.stopping);
   json["phase"] = to_string(v.node.phase);
   json["ready"] = reason.empty();
   json["ready_reason"] = reason;
@@ -205,8 +190,8 @@ void add_condition(Json& json, const DaemonView& v) {
   json["claims_refused"] = v.node.claims_refused;
   json["overridden"] = v.node.overridden;
   json["cloned"] = v.node.cloned;
-  json["members_alive"] = count_alive(v.node);
-  json["links_open"] = count_open(v.node);
+  json["members_alive"] = v.node.members_by_state[raw(MemberState::alive)];
+  json["links_open"] = v.node.links_open;
   json["trainer"] = {{"state", v.trainer.state},
                      {"device", v.trainer.device},
                      {"shard_samples", v.trainer.shard_samples},
@@ -214,8 +199,8 @@ void add_condition(Json& json, const DaemonView& v) {
                      {"failure", v.trainer.failure}};
 }
 
-void add_training(Json& json, const DaemonView& v) {
-  const NodeView& n = v.node;
+void add_training(Json& json, const StatusView& v) {
+  const NodeSummary& n = v.node;
   json["step"] = n.step;
   json["own_samples"] = n.own_samples;
   json["cluster_samples"] = n.cluster_samples;
@@ -245,43 +230,21 @@ void StallView::note(Duration kept) {
   if (kept > stall_long) ++long_ones;
 }
 
-bool takes_long(const DiskView& disk) {
-  return disk.writing_s >= disk_slow_after_s || disk.checkpoint_s >= checkpoint_slow_after_s;
-}
-
-std::vector<DivisionMember> who_divides(const NodeView& node) {
-  // At the end all stop within moments; moving buckets then, and again when the job is extended,
-  // would serve nobody.
-  const auto trains = [](Phase phase) {
-    return phase == Phase::training || phase == Phase::finishing || phase == Phase::finished;
-  };
-  std::vector<DivisionMember> out;
-  for (const MemberView& m : node.members) {
-    const bool there =
-        m.record.state == MemberState::alive || m.record.state == MemberState::suspect;
-    if (there && trains(m.self ? node.phase : m.record.phase))
-      out.push_back({m.record.id, m.record.batch});
-  }
-  std::ranges::sort(out, {}, &DivisionMember::id);
-  return out;
-}
-
-std::string not_ready_reason(const DaemonView& v) {
-  if (v.stopping) return "stopping";
-  const Phase phase = v.node.phase;
-  if (phase == Phase::training || phase == Phase::finishing || phase == Phase::finished ||
-      phase == Phase::paused)
+std::string not_ready_reason(const NodeSummary& node, bool stopping) {
+  if (stopping) return "stopping";
+  if (node.phase == Phase::training || node.phase == Phase::finishing ||
+      node.phase == Phase::finished || node.phase == Phase::paused)
     return {};
-  std::string reason = to_string(phase);
-  if (!v.node.waiting_for.empty()) reason += ": " + v.node.waiting_for;
+  std::string reason = to_string(node.phase);
+  if (!node.waiting_for.empty()) reason += ": " + node.waiting_for;
   return reason;
 }
 
-std::uint64_t dense_baseline_bytes(const DaemonView& v) {
+std::uint64_t dense_baseline_bytes(const StatusView& v) {
   return v.node.link_steps * 4 * v.model_floats;
 }
 
-std::string status_json(const DaemonView& v) {
+std::string status_json(const StatusView& v) {
   Json json = Json::object();
   add_identity(json, v);
   add_condition(json, v);
@@ -303,35 +266,35 @@ std::string status_json(const DaemonView& v) {
   return text_of(json);
 }
 
-std::string members_json(const DaemonView& v) {
-  Json json = {{"cluster_id", id_or_null(v.node.cluster)}, {"members", Json::array()}};
-  for (const MemberView& m : v.node.members) json["members"].push_back(to_json(m));
+std::string members_json(ClusterId cluster, const std::vector<MemberView>& members) {
+  Json json = {{"cluster_id", id_or_null(cluster)}, {"members", Json::array()}};
+  for (const MemberView& m : members) json["members"].push_back(to_json(m));
   return text_of(json);
 }
 
-std::string links_json(const DaemonView& v) {
+std::string links_json(const std::vector<LinkView>& links, const std::vector<SessionView>& sessions,
+                       const WireView& wire) {
   Json json = {{"links", Json::array()},
                {"sessions", Json::array()},
-               {"wire_bytes_sent", v.wire.bytes_sent},
-               {"wire_bytes_received", v.wire.bytes_received}};
-  for (const LinkView& l : v.node.links) json["links"].push_back(to_json(l));
-  for (const SessionView& s : v.wire.sessions) json["sessions"].push_back(to_json(s));
+               {"wire_bytes_sent", wire.bytes_sent},
+               {"wire_bytes_received", wire.bytes_received}};
+  for (const LinkView& l : links) json["links"].push_back(to_json(l));
+  for (const SessionView& s : sessions) json["sessions"].push_back(to_json(s));
   return text_of(json);
 }
 
-std::string job_json(const DaemonView& v) {
-  return text_of({{"hash", to_hex(v.job->hash)},
-                  {"name", v.job->name},
-                  {"model_floats", v.model_floats},
-                  {"budget_samples", v.node.budget_samples},
-                  {"cluster_samples", v.node.cluster_samples},
-                  {"progress", progress_of(v.node)},
-                  {"document", v.job->document}});
+std::string job_json(const JobView& job, const NodeSummary& node) {
+  return text_of({{"hash", to_hex(job.hash)},
+                  {"name", job.name},
+                  {"model_floats", job.model_floats},
+                  {"budget_samples", node.budget_samples},
+                  {"cluster_samples", node.cluster_samples},
+                  {"progress", progress_of(node)},
+                  {"document", job.document}});
 }
 
-std::string history_json(const History& history, const DaemonView& v) {
-  Json json = {
-      {"name", v.node.name}, {"interval_s", history.interval_s()}, {"points", Json::array()}};
+std::string history_json(const History& history, const std::string& name) {
+  Json json = {{"name", name}, {"interval_s", history.interval_s()}, {"points", Json::array()}};
   for (const HistoryPoint& p : history.points()) {
     Json point = {{"time_s", p.time_s},
                   {"cluster_samples", p.cluster_samples},
@@ -362,8 +325,8 @@ std::string checkpoint_json(const CheckpointView& c) {
   return text_of({{"checkpoint", to_json(c)}});
 }
 
-std::string ready_json(const DaemonView& v) {
-  return text_of({{"ready", true}, {"phase", to_string(v.node.phase)}});
+std::string ready_json(Phase phase) {
+  return text_of({{"ready", true}, {"phase", to_string(phase)}});
 }
 
 std::string utc_time(double seconds_since_1970) {

@@ -1,8 +1,9 @@
-// daemon/rest/view.h - everything that can be looked at from outside: the core's view and what the
-// daemon adds.
+// daemon/rest/view.h - what can be looked at from outside: the core's views and what the daemon
+// adds.
 //
-// A plain value, made for one request and thrown away. REST and metrics render it; they never see
-// the node, the trainer or the transport themselves.
+// Plain values, made for one request and thrown away. REST and metrics render them; they never see
+// the node, the trainer or the transport themselves. A request asks for the slices that it shows:
+// the list of a thousand members is made for /v1/members alone.
 #pragma once
 
 #include <map>
@@ -11,6 +12,8 @@
 #include <vector>
 
 #include "core/node.h"
+#include "daemon/disk/disk_view.h"
+#include "daemon/disk/keys_view.h"
 #include "daemon/rest/history.h"
 #include "models/data/division.h"
 #include "models/networks/figures.h"
@@ -50,7 +53,7 @@ struct WireView {
   std::map<std::string, std::uint64_t> sessions_closed;  // by reason code
   std::map<std::string, std::uint64_t> dials_failed;
   std::map<std::string, std::uint64_t> inbound_rejected;
-  std::vector<SessionView> sessions;
+  std::size_t sessions = 0;  // open now
 };
 
 // How long the protocol thread was kept by one event or one piece of work, in which it hears and
@@ -61,32 +64,6 @@ struct StallView {
   void note(Duration kept);
 };
 inline constexpr Duration stall_long = std::chrono::milliseconds(100);
-
-// What the protocol thread has given to its disk writer, and checkpoints under way.
-struct DiskView {
-  std::string writing;      // the file under way; empty: none
-  double writing_s = 0;     // for so long
-  double checkpoint_s = 0;  // for so long a checkpoint is under way; 0: none
-  double slowest_s = 0;     // the longest write so far, the one under way included
-  std::size_t waiting = 0;
-  std::uint64_t written = 0, failed = 0;
-  std::uint64_t replaced = 0;  // by a newer state, before they were written
-  bool slow = false;           // a write takes long, or did within the last half minute
-};
-[[nodiscard]] bool takes_long(const DiskView&);
-inline constexpr double disk_slow_after_s = 5;         // of a small file
-inline constexpr double checkpoint_slow_after_s = 30;  // of a whole model
-
-// Ids only: a secret never leaves its file and the transport.
-struct KeysView {
-  struct Key {
-    std::uint64_t id = 0;
-    bool in_use = false;       // what this node dials with
-    std::size_t sessions = 0;  // open under it
-  };
-  std::vector<Key> keys;  // the one in use first
-  std::vector<std::uint64_t> retired;
-};
 
 struct TrainerView {
   // none, preparing, idle, holding, training, finished, not_finite, failed
@@ -102,6 +79,7 @@ struct JobView {
   JobHash hash{};
   std::string name;
   std::string document;  // canonical TOML
+  std::uint64_t model_floats = 0;
 };
 
 struct Warning {
@@ -109,8 +87,9 @@ struct Warning {
   std::string text;
 };
 
-struct DaemonView {
-  NodeView node;
+// This node, without lists of members, links and sessions.
+struct StatusView {
+  NodeSummary node;
   double refusals_now_s = 0;  // the core's clock, for the ages of refusals
   std::string version;
   Endpoint address;  // where peers reach this node
@@ -122,7 +101,7 @@ struct DaemonView {
   std::uint64_t model_floats = 0;  // P; 0 until the model stands
   TrainerView trainer;
   WireView wire;
-  std::optional<JobView> job;
+  std::optional<std::string> job_name;
   std::optional<EvaluationView> evaluation;
   std::optional<Figures> best;
   std::map<std::string, CheckpointView> checkpoints;  // "current", "best", "final"
@@ -132,25 +111,22 @@ struct DaemonView {
 };
 inline constexpr std::size_t warnings_max = 32;
 
-// The members among whom a shared set is divided, by id: those that train or have just ended, this
-// node with them. A suspect still counts, so that a lost packet moves nothing; who paused, left or
-// failed does not.
-[[nodiscard]] std::vector<DivisionMember> who_divides(const NodeView& node);
 // May clients use this node? Empty when yes, else the reason (what /readyz answers).
-[[nodiscard]] std::string not_ready_reason(const DaemonView&);
+[[nodiscard]] std::string not_ready_reason(const NodeSummary&, bool stopping);
 // What sending the whole fp32 model to every neighbour at every step would have taken so far.
-[[nodiscard]] std::uint64_t dense_baseline_bytes(const DaemonView&);
+[[nodiscard]] std::uint64_t dense_baseline_bytes(const StatusView&);
 
 // Response bodies, JSON.
-[[nodiscard]] std::string status_json(const DaemonView&);
-[[nodiscard]] std::string members_json(const DaemonView&);
-[[nodiscard]] std::string links_json(const DaemonView&);
-[[nodiscard]] std::string job_json(const DaemonView&);  // `job` must be there
-[[nodiscard]] std::string history_json(const History&, const DaemonView&);
+[[nodiscard]] std::string status_json(const StatusView&);
+[[nodiscard]] std::string members_json(ClusterId, const std::vector<MemberView>&);
+[[nodiscard]] std::string links_json(const std::vector<LinkView>&, const std::vector<SessionView>&,
+                                     const WireView&);
+[[nodiscard]] std::string job_json(const JobView&, const NodeSummary&);
+[[nodiscard]] std::string history_json(const History&, const std::string& name);
 [[nodiscard]] std::string checkpoint_json(const CheckpointView&);
 [[nodiscard]] std::string keys_json(const KeysView&);
-// A problem's "detail" for a node that is not ready, and {"ready":true,…} otherwise.
-[[nodiscard]] std::string ready_json(const DaemonView&);
+// For a node that is ready: {"ready":true,…}.
+[[nodiscard]] std::string ready_json(Phase);
 
 // "2024-05-01T12:00:00Z"
 [[nodiscard]] std::string utc_time(double seconds_since_1970);

@@ -8,11 +8,11 @@
 #include <future>
 #include <vector>
 
+#include "daemon/disk/bounded_answers.h"
 #include "daemon/disk/disk_writer.h"
 #include "daemon/disk/state_store.h"
 #include "daemon/log/log.h"
 #include "daemon/log/log_queue.h"
-#include "daemon/rest/bounded_answers.h"
 #include "tests/unit/daemon_support.h"
 
 using namespace gossipd;

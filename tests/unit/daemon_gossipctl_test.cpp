@@ -68,7 +68,7 @@ bool mentions(const std::string& text, const std::string& what) {
 
 TEST_CASE("members is an aligned table, this node marked, numbers as people read them") {
   MadeUpDaemon daemon;
-  daemon.made_up.node.members[1].record.state = MemberState::alive;
+  daemon.made_up_members[1].record.state = MemberState::alive;
   const FakeServer server(handler_of(daemon));
   const Ran ran = gossipctl({"members", "--rest", server.address()});
   CHECK(ran.code == ExitCode::ok);
@@ -135,7 +135,7 @@ TEST_CASE("usage mistakes are exit code 2") {
 TEST_CASE("the daemon's refusals become exit codes") {
   MadeUpDaemon daemon;
   daemon.refusal = Error{"already-left", "this node has left already"};
-  daemon.made_up.job.reset();
+  daemon.made_up_job.reset();
   const FakeServer server(handler_of(daemon));
   const Ran leave = gossipctl({"leave", "--rest", server.address()});
   CHECK(leave.code == ExitCode::refused_by_state);
@@ -188,15 +188,15 @@ TEST_CASE("no escape sequence of a peer or a user reaches the terminal") {
       "box\x1b[2J\x1b]0;x\x07\xc2\x9b"
       "31m\xe2\x80\xae\nforged";
   MadeUpDaemon daemon;
-  NodeView& node = daemon.made_up.node;
-  node.name = node.members[1].record.name = node.links[0].name = evil;
-  node.members[1].record.address.host = evil;
+  NodeSummary& node = daemon.made_up.node;
+  node.name = daemon.made_up_members[1].record.name = daemon.made_up_links[0].name = evil;
+  daemon.made_up_members[1].record.address.host = evil;
   node.waiting_for = evil;
   node.refusals[0].peer = node.refusals[0].reason.text = evil;
   node.refusals[0].count = 7;
-  node.links[0].large_packets_lost = true;
+  daemon.made_up_links[0].large_packets_lost = true;
   daemon.made_up.warnings.push_back({1, evil});
-  daemon.made_up.job->name = daemon.made_up.job->document = evil;
+  daemon.made_up_job->name = daemon.made_up_job->document = evil;
   const FakeServer server(handler_of(daemon));
   for (const char* command : {"members", "links", "status", "job"})
     for (const char* output : {"table", "json"}) {

@@ -9,7 +9,7 @@ namespace gossipd {
 class MadeUpDaemon final : public DaemonPort {
  public:
   MadeUpDaemon() {
-    NodeView& n = made_up.node;
+    NodeSummary& n = made_up.node;
     n.id = NodeId{0xaa};
     n.name = "box1";
     n.cluster = ClusterId{0xc1};
@@ -21,12 +21,15 @@ class MadeUpDaemon final : public DaemonPort {
     n.step = 18240;
     n.loss = 0.2314;
     n.link_steps = 7;
-    n.members = {member(0xaa, "box1", true), member(0xbb, "box2", false)};
-    n.members[1].record.samples_per_second = 200;
-    n.members[0].record.samples_per_second = 300;
-    n.members[1].record.state = MemberState::suspect;
-    n.links.resize(1);
-    LinkView& link = n.links[0];
+    n.members_by_state = {1, 1, 0, 0};
+    n.cluster_samples_per_second = 300;
+    n.links_open = 1;
+    made_up_members = {member(0xaa, "box1", true), member(0xbb, "box2", false)};
+    made_up_members[1].record.samples_per_second = 200;
+    made_up_members[0].record.samples_per_second = 300;
+    made_up_members[1].record.state = MemberState::suspect;
+    made_up_links.resize(1);
+    LinkView& link = made_up_links[0];
     link.peer = NodeId{0xbb};
     link.name = "box2";
     link.address = {"10.0.0.12", 7610};
@@ -49,9 +52,10 @@ class MadeUpDaemon final : public DaemonPort {
     made_up.model_floats = 100;
     made_up.wire.bytes_sent = 1000;
     made_up.wire.bytes_received = 900;
-    made_up.wire.sessions.push_back({{"10.0.0.12", 7610}, true, 60, 600, 500});
+    made_up.wire.sessions = 1;
     made_up.wire.dials_failed["connect-refused"] = 2;
-    made_up.job = JobView{JobHash{0x10b}, "tiny", "name = \"tiny\"\n"};
+    made_up.job_name = "tiny";
+    made_up_job = JobView{JobHash{0x10b}, "tiny", "name = \"tiny\"\n", 100};
     made_up.evaluation = EvaluationView{
         {.loss = 0.25, .accuracy = 0.91, .top5_accuracy = 0.99, .perplexity = {}}, 18000, 4900, 3};
     made_up.best = Figures{.loss = 0.24, .accuracy = 0.92, .top5_accuracy = {}, .perplexity = {}};
@@ -75,7 +79,19 @@ class MadeUpDaemon final : public DaemonPort {
     return m;
   }
 
-  [[nodiscard]] DaemonView view() const override { return made_up; }
+  [[nodiscard]] NodeSummary node() const override { return made_up.node; }
+  [[nodiscard]] StatusView status() const override { return made_up; }
+  [[nodiscard]] std::vector<MemberView> members() const override {
+    ++members_asked_for;
+    return made_up_members;
+  }
+  [[nodiscard]] std::vector<LinkView> links() const override { return made_up_links; }
+  [[nodiscard]] std::vector<SessionView> sessions() const override {
+    return {{{"10.0.0.12", 7610}, true, 60, 600, 500}};
+  }
+  [[nodiscard]] WireView wire() const override { return made_up.wire; }
+  [[nodiscard]] std::optional<JobView> job() const override { return made_up_job; }
+  [[nodiscard]] bool stopping() const override { return made_up.stopping; }
   [[nodiscard]] const History& history() const override { return past; }
   [[nodiscard]] std::optional<Error> join(std::vector<Endpoint> seeds) override {
     joined = std::move(seeds);
@@ -116,7 +132,11 @@ class MadeUpDaemon final : public DaemonPort {
     done(refusal);
   }
 
-  DaemonView made_up;
+  StatusView made_up;
+  std::vector<MemberView> made_up_members;
+  std::vector<LinkView> made_up_links;
+  std::optional<JobView> made_up_job;
+  mutable int members_asked_for = 0;
   History past;
   std::vector<Endpoint> joined;
   bool disk_answers = true;

@@ -71,35 +71,11 @@ TEST_CASE(
              {"place", 15000}});
 }
 
-TEST_CASE("a shared set is divided among those that train, a suspect with them, by id") {
-  NodeView node;
-  node.phase = Phase::training;
-  const std::vector<std::pair<MemberState, Phase>> others = {
-      {MemberState::suspect, Phase::training},   {MemberState::alive, Phase::finished},
-      {MemberState::failed, Phase::training},    {MemberState::left, Phase::training},
-      {MemberState::forgotten, Phase::training}, {MemberState::alive, Phase::paused},
-      {MemberState::alive, Phase::syncing},      {MemberState::alive, Phase::training}};
-  for (std::size_t i = 0; i < others.size(); ++i) {
-    MemberView m = MadeUpDaemon::member(100 - i, "box", false);
-    m.record.state = others[i].first;
-    m.record.phase = others[i].second;
-    m.record.batch = static_cast<std::uint32_t>(10 + i);
-    node.members.push_back(m);
-  }
-  node.members.push_back(MadeUpDaemon::member(95, "self", true));
-  node.members.back().record.phase = Phase::syncing;  // as last told: the node itself knows better
-  using Members = std::vector<DivisionMember>;
-  CHECK(who_divides(node) ==
-        Members{{NodeId{93}, 17}, {NodeId{95}, 64}, {NodeId{99}, 11}, {NodeId{100}, 10}});
-  node.phase = Phase::paused;
-  CHECK(who_divides(node) == Members{{NodeId{93}, 17}, {NodeId{99}, 11}, {NodeId{100}, 10}});
-}
-
 TEST_CASE("the time left follows the speed of the members that train") {
   MadeUpDaemon daemon;
   CHECK(json_of(ask(daemon, "GET", "/v1/status"))["time_left_s"] ==
         doctest::Approx(5000.0 / 300.0));
-  for (MemberView& m : daemon.made_up.node.members) m.record.phase = Phase::paused;
+  daemon.made_up.node.cluster_samples_per_second = 0;  // nobody trains
   CHECK(json_of(ask(daemon, "GET", "/v1/status"))["time_left_s"].is_null());
 }
 
@@ -113,6 +89,17 @@ TEST_CASE("how long the protocol thread was kept is shown, the longest and how o
   const std::string metrics = ask(daemon, "GET", "/metrics").body;
   CHECK(mentions(metrics, "gossipd_stall_seconds_max 0.25"));
   CHECK(mentions(metrics, "gossipd_stalls_total 2"));
+}
+
+TEST_CASE("the list of members is made for a request that shows it, and for no other") {
+  MadeUpDaemon daemon;
+  for (const char* path : {"/livez", "/readyz", "/metrics", "/v1/status", "/v1/links", "/v1/job",
+                           "/v1/history", "/v1/keys"})
+    CHECK(ask(daemon, "GET", path).status == 200);
+  CHECK(ask(daemon, "POST", "/v1/training/pause").status == 202);
+  CHECK(daemon.members_asked_for == 0);
+  CHECK(ask(daemon, "GET", "/v1/members").status == 200);
+  CHECK(daemon.members_asked_for == 1);
 }
 
 TEST_CASE("/v1/members lists everybody, this node marked") {
@@ -143,7 +130,7 @@ TEST_CASE("/v1/links shows each neighbour's counters and each session's bytes on
 
 TEST_CASE("a name that is no UTF-8 and a loss that is no number still make valid JSON") {
   MadeUpDaemon daemon;
-  daemon.made_up.node.members[1].record.name = "b\xff\xfe";
+  daemon.made_up_members[1].record.name = "b\xff\xfe";
   daemon.made_up.node.loss = std::numeric_limits<double>::quiet_NaN();
   json_of(ask(daemon, "GET", "/v1/members"));
   CHECK(json_of(ask(daemon, "GET", "/v1/status"))["loss"].is_null());
@@ -172,7 +159,7 @@ TEST_CASE("/readyz is 200 only while the node can be used, and says why not") {
 TEST_CASE("/v1/job is 404 with a stable code until the job is known") {
   MadeUpDaemon daemon;
   CHECK(json_of(ask(daemon, "GET", "/v1/job"))["document"] == "name = \"tiny\"\n");
-  daemon.made_up.job.reset();
+  daemon.made_up_job.reset();
   const HttpResponse answer = ask(daemon, "GET", "/v1/job");
   CHECK(answer.status == 404);
   CHECK(json_of(answer)["code"] == "no-job");
@@ -304,7 +291,7 @@ TEST_CASE("what does not exist is 404, a wrong method 405") {
 
 TEST_CASE("metrics are Prometheus text: one TYPE per name, base units, our prefix") {
   const MadeUpDaemon daemon;
-  const std::string text = metrics_text(daemon.view());
+  const std::string text = metrics_text(daemon.status(), daemon.links());
   CHECK(mentions(text, "# TYPE gossipd_cluster_samples_total counter"));
   CHECK(mentions(text, "gossipd_cluster_samples_total 5000"));
   CHECK(mentions(text, "gossipd_phase{phase=\"training\"} 1"));

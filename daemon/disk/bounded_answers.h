@@ -1,4 +1,4 @@
-// daemon/rest/bounded_answers.h - answers that come in bounded time, whatever they wait for.
+// daemon/disk/bounded_answers.h - answers that come in bounded time, whatever they wait for.
 //
 // bounded() wraps a callback: it is called once, with what comes, or with `late` if expire() finds
 // that its time is up; what comes afterwards is dropped. Loop thread only.

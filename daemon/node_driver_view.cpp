@@ -1,0 +1,79 @@
+// What the driver shows: slices of the node, the trainer, the disk and the wire.
+#include "daemon/node_driver.h"
+
+namespace gossipd {
+
+NodeSummary NodeDriver::node() const {
+  NodeSummary node = node_->summary(EventLoop::now());
+  // A node that has left is not cut off from anything.
+  if (node.phase == Phase::left) node.isolated = false;
+  return node;
+}
+
+StatusView NodeDriver::status() const {
+  const Instant now = EventLoop::now();
+  StatusView view;
+  view.node = node();
+  view.version = GOSSIPD_VERSION;
+  view.address = address_;
+  view.listening = transport_->listening();
+  view.state_dir = store_.directory().string();
+  view.disk = disk_view(now);
+  view.wire = wire();
+  view.stopping = stopping_;
+  if (job_) view.job_name = job_->name;
+  training_->describe(view, now);
+  log_.describe(view, now);
+  for (const LinkView& link : node_->links(now))
+    if (link.large_packets_lost)
+      view.warnings.push_back(
+          {0, "the path to " + link.name + " (" + to_string(link.address) +
+                  ") swallows large packets: lower the MTU of this "
+                  "interface, or set net.ipv4.tcp_mtu_probing=1, on both ends"});
+  return view;
+}
+
+std::vector<MemberView> NodeDriver::members() const { return node_->members(EventLoop::now()); }
+
+std::vector<LinkView> NodeDriver::links() const { return node_->links(EventLoop::now()); }
+
+std::vector<SessionView> NodeDriver::sessions() const {
+  const Instant now = EventLoop::now();
+  std::vector<SessionView> open;
+  for (const auto& [id, session] : sessions_)
+    if (const std::optional<SessionCounters> own = transport_->counters(id))
+      open.push_back({session.address, session.outbound, seconds(now - session.opened),
+                      own->wire.out, own->wire.in});
+  return open;
+}
+
+WireView NodeDriver::wire() const {
+  const PeerCounters& counters = transport_->counters();
+  WireView view;
+  view.bytes_sent = counters.total.wire.out;
+  view.bytes_received = counters.total.wire.in;
+  view.sessions_opened = counters.sessions_opened;
+  view.sessions_closed = counters.sessions_closed;
+  view.dials_failed = counters.dials_failed;
+  view.inbound_rejected = counters.inbound_rejected;
+  for (const auto& [id, session] : sessions_) view.sessions += transport_->counters(id).has_value();
+  return view;
+}
+
+std::optional<JobView> NodeDriver::job() const {
+  if (!job_) return std::nullopt;
+  return JobView{job_->hash, job_->name, job_->document, training_->model_floats()};
+}
+
+Result<KeysView> NodeDriver::keys() const { return keys_->view(transport_->sessions_by_key()); }
+
+DiskView NodeDriver::disk_view(Instant now) const {
+  DiskView view = disk_.view(now);
+  view.checkpoint_s = training_->checkpoint_seconds(now);
+  view.slow = disk_watch_.slow();
+  return view;
+}
+
+void NodeDriver::warn(const std::string& text) { log_.warn(text, EventLoop::now()); }
+
+}  // namespace gossipd

@@ -1,0 +1,21 @@
+// daemon/rest/serve.h - REST where and how the configuration wants it: address, token, certificate.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+
+#include "daemon/config/config.h"
+#include "daemon/rest/rest.h"
+#include "net/http/server.h"
+
+namespace gossipd {
+
+// Null: the configuration wants none. `advertised` is one of the names that a certificate of the
+// node's own is for; it lies in `state_dir`. `loop` and `port` must outlive the server.
+// Codes "bad-config", "listen" and those of HttpServer::listen().
+[[nodiscard]] Result<std::unique_ptr<HttpServer>> serve_rest(EventLoop& loop, DaemonPort& port,
+                                                             const DaemonConfig& config,
+                                                             const std::filesystem::path& state_dir,
+                                                             const Endpoint& advertised);
+
+}  // namespace gossipd

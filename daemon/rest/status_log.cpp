@@ -1,0 +1,51 @@
+#include "daemon/rest/status_log.h"
+
+#include <algorithm>
+
+#include "daemon/log/log.h"
+
+namespace gossipd {
+
+void StatusLog::warn(const std::string& text, Instant now) {
+  if (!warnings_.empty() && warnings_.back().text == text) {
+    warnings_.back().at = now;
+    return;
+  }
+  log_line(Level::warning, "event=warning text=\"" + text + '"');
+  remember(text, now);
+}
+
+void StatusLog::remember(const std::string& text, Instant now) {
+  warnings_.push_back({now, text});
+  if (warnings_.size() > warnings_max) warnings_.pop_front();
+}
+
+void StatusLog::turned_away(const std::string& peer, const Error& reason, Instant now) {
+  log_line(Level::warning, "event=turned-away peer=" + peer + " code=" + reason.code +
+                               " reason=\"" + reason.text + '"');
+  turned_away_.note(true, peer, reason, now);
+}
+
+void StatusLog::record(const NodeSummary& node, std::optional<Figures> evaluation,
+                       std::uint64_t bytes_sent, Instant now) {
+  HistoryPoint point;
+  point.time_s = seconds(now - started_);
+  point.cluster_samples = node.cluster_samples;
+  point.step = node.step;
+  point.loss = node.loss;
+  point.evaluation = evaluation;
+  point.consensus_distance = node.consensus_distance;
+  point.bytes_sent = bytes_sent;
+  history_.add(point);
+}
+
+void StatusLog::describe(StatusView& status, Instant now) const {
+  for (const Refusal& refusal : turned_away_.latest()) status.node.refusals.push_back(refusal);
+  std::ranges::stable_sort(status.node.refusals, {}, &Refusal::at);
+  status.refusals_now_s = seconds(now.time_since_epoch());
+  status.uptime_s = seconds(now - started_);
+  status.stalls = stalls_;
+  for (const TimedWarning& w : warnings_) status.warnings.push_back({seconds(now - w.at), w.text});
+}
+
+}  // namespace gossipd

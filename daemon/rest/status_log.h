@@ -1,0 +1,45 @@
+// daemon/rest/status_log.h - what has happened on this node, as far as it is shown later.
+//
+// Warnings, connections that were turned away, how long events kept the protocol thread, and the
+// history of training. The driver notes them as they come; each list has a named maximum. Loop
+// thread only.
+#pragma once
+
+#include <deque>
+#include <string>
+
+#include "daemon/rest/view.h"
+
+namespace gossipd {
+
+class StatusLog {
+ public:
+  explicit StatusLog(Instant started) : started_(started) {}
+
+  // Logs it, unless it is what was said last.
+  void warn(const std::string& text, Instant now);
+  // Shows it without a line in the log.
+  void remember(const std::string& text, Instant now);
+  // A connection that never became a session, so that the node knows nothing of it.
+  void turned_away(const std::string& peer, const Error& reason, Instant now);
+  void event_took(Duration length) { stalls_.note(length); }
+  void record(const NodeSummary& node, std::optional<Figures> evaluation, std::uint64_t bytes_sent,
+              Instant now);
+
+  [[nodiscard]] const History& history() const { return history_; }
+  // Adds what was noted to the node's own refusals.
+  void describe(StatusView& status, Instant now) const;
+
+ private:
+  struct TimedWarning {
+    Instant at{};
+    std::string text;
+  };
+  const Instant started_;
+  History history_;
+  StallView stalls_;
+  RefusalLog turned_away_;
+  std::deque<TimedWarning> warnings_;  // newest last, at most warnings_max
+};
+
+}  // namespace gossipd
