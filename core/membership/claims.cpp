@@ -17,7 +17,9 @@ double typical_rate(const Directory& directory, NodeId self, double own_rate) {
     if (id == self || entry.record.state != MemberState::alive) continue;
     ++others;
     if (entry.record.phase == Phase::finishing || entry.record.phase == Phase::finished) ++ended;
-    if (entry.record.samples_per_second > 0) rates.push_back(entry.record.samples_per_second);
+    // Members that nobody here has met can be invented, a majority of them.
+    if (entry.met && entry.record.samples_per_second > 0)
+      rates.push_back(entry.record.samples_per_second);
   }
   if (own_rate > 0) rates.push_back(own_rate);
   const bool alone_and_ended = others == 1 && ended == 1;
@@ -54,6 +56,13 @@ bool Claims::admit(MemberRecord& claim, const Directory& directory, NodeId said_
   if (const auto why = doubt(claim, known == nullptr ? nullptr : &known->record, told)) {
     doubts_.note(*why, said_by);
     return false;
+  }
+  if (known == nullptr && told == Told::of_another && !trusting_) {
+    if (newcomers_ < 1) {
+      doubts_.note(Doubt::members, said_by);
+      return false;
+    }
+    --newcomers_;
   }
   if (claim.id == self_ && leaps(claim.incarnation, directory)) {
     leap_ = std::max(leap_, claim.incarnation);
@@ -101,6 +110,7 @@ bool Claims::admit(const Budget& claim, NodeId said_by, Instant now) {
 }
 
 void Claims::end_trust() {
+  trusting_ = false;
   credit_.end_trust();
   budget_.end_trust();
 }
@@ -110,6 +120,8 @@ double Claims::rate_max() const {
 }
 
 std::vector<MemberStats> Claims::on_tick(const Directory& directory, double own_rate, Instant now) {
+  newcomers_ = std::min(newcomers_max, newcomers_ + newcomers_per_s * seconds(now - ticked_));
+  ticked_ = now;
   credit_.advance(typical_rate(directory, self_, own_rate), directory.self().samples, now);
   std::vector<MemberStats> more;
   for (const auto& [id, samples] : credit_.due()) {

@@ -15,7 +15,11 @@ namespace gossipd {
 class Claims {
  public:
   Claims(const SampleCredit::Start& start, std::uint64_t budget_revision)
-      : self_(start.self), credit_(start), budget_(budget_revision, start.newcomer, start.now) {}
+      : trusting_(start.newcomer),
+        ticked_(start.now),
+        self_(start.self),
+        credit_(start),
+        budget_(budget_revision, start.newcomer, start.now) {}
 
   // False: not to be believed. Else `claim` holds what is.
   [[nodiscard]] bool admit(MemberRecord& claim, const Directory& directory, NodeId said_by);
@@ -40,6 +44,7 @@ class Claims {
   [[nodiscard]] std::optional<std::uint64_t> take_leap(const Directory& directory, Instant now);
   // No member is believed to train faster.
   [[nodiscard]] double rate_max() const;
+  static constexpr double newcomers_max = 256, newcomers_per_s = 16;
   [[nodiscard]] std::uint64_t refused() const { return doubts_.total(); }
   [[nodiscard]] std::optional<std::string> summary(Instant now) { return doubts_.summary(now); }
 
@@ -49,6 +54,11 @@ class Claims {
 
   [[nodiscard]] bool leaps(std::uint64_t incarnation, const Directory& directory) const;
 
+  // Members that others may still make known here, that this node has not met: refilled as time
+  // passes, so that no peer fills the directory with members that it invents.
+  double newcomers_ = newcomers_max;
+  bool trusting_;
+  Instant ticked_;
   NodeId self_;
   std::uint64_t leap_ = 0;  // the furthest claim that waits
   Instant next_leap_{};

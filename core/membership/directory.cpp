@@ -110,9 +110,11 @@ Directory::Outcome Directory::merge_self(const MemberStats& claim, MemberState s
 
 Directory::Outcome Directory::add(const MemberRecord& claim, Instant now, SessionId source) {
   const bool full = entries_.size() >= most_;
-  if (full && !make_room(now)) return Outcome::unchanged;
+  const bool met = claim.id == expected_;
+  if (full && !make_room(met, now)) return Outcome::unchanged;
   Entry& entry = entries_[claim.id];
   entry.record = claim;
+  entry.met = met;
   if (const auto evicted = evicted_.find(claim.id); evicted != evicted_.end()) {
     entry.record.samples = std::max(claim.samples, evicted->second);
     others_samples_ -= evicted->second;
@@ -125,15 +127,24 @@ Directory::Outcome Directory::add(const MemberRecord& claim, Instant now, Sessio
   return Outcome::joined;
 }
 
-// The record that is the oldest goes; those heard of lately, neighbours among them, stay.
-bool Directory::make_room(Instant now) {
-  if (evicted_.size() >= evicted_max) return false;
+// The record that is the oldest goes, and one that nobody here has met before one that has been: a
+// liar can invent members, but not sessions with them. For a member that is met itself there is
+// always room.
+bool Directory::make_room(bool for_met, Instant now) {
+  const auto worse = [](const Entry& a, const Entry& b) {
+    return std::pair(a.met, a.refreshed) < std::pair(b.met, b.refreshed);
+  };
   auto oldest = entries_.end();
   for (auto it = entries_.begin(); it != entries_.end(); ++it)
-    if (it->first != self_ &&
-        (oldest == entries_.end() || it->second.refreshed < oldest->second.refreshed))
+    if (it->first != self_ && (oldest == entries_.end() || worse(it->second, oldest->second)))
       oldest = it;
-  if (oldest == entries_.end() || now - oldest->second.refreshed < kept_at_least) return false;
+  if (oldest == entries_.end()) return false;
+  if (!for_met && now - oldest->second.refreshed < kept_at_least) return false;
+  if (evicted_.size() >= evicted_max) {
+    // The smallest count is forgotten: it stays in the sum.
+    evicted_.erase(std::min_element(evicted_.begin(), evicted_.end(),
+                                    [](auto& a, auto& b) { return a.second < b.second; }));
+  }
   absolve(oldest->second);
   account(oldest->second.record, false);
   evicted_[oldest->first] = oldest->second.record.samples;
@@ -218,6 +229,7 @@ void Directory::heard_from(NodeId id, Instant now) {
   const auto found = entries_.find(id);
   if (found == entries_.end()) return;
   found->second.refreshed = now;
+  found->second.met = true;
   absolve(found->second);
 }
 
@@ -304,8 +316,10 @@ Samples Directory::samples_since(Duration stale, Instant now, double rate_max) c
     if (id == self_ || entry.suspect || record.state != MemberState::alive ||
         record.phase != Phase::training || now - entry.said <= stale)
       continue;
-    samples += std::min(seconds(now - entry.said), stats_age_max_s) *
-               std::clamp(record.samples_per_second, 0.0, rate_max);
+    // No more than has been counted of it: a member that was only ever heard of may be invented.
+    samples += std::min(std::min(seconds(now - entry.said), stats_age_max_s) *
+                            std::clamp(record.samples_per_second, 0.0, rate_max),
+                        static_cast<double>(record.samples));
   }
   return static_cast<Samples>(samples);
 }

@@ -30,6 +30,7 @@ class Directory {
     bool suspect = false;
     bool accused_here = false;  // this node has its own evidence
     bool lonely = false;        // failed by the verdict of this node while it had no link
+    bool met = false;           // a session with it was established since this node started
     Instant suspected{};        // last sign of life, if accused here; else when the suspicion came
     std::set<NodeId> accusers;  // at most accusers_max
     Instant refreshed{};        // when its stats last advanced here, or a byte came from it
@@ -72,7 +73,9 @@ class Directory {
   // Stats count in full for a known member and incarnation; else only the samples of a known
   // member.
   Outcome merge(const MemberStats& claim, Instant now, SessionId source);
-  // A byte arrived from it.
+  // A session with it is about to be established: its record gets a place, whoever has to go.
+  void expect(NodeId id) { expected_ = id; }
+  // A byte arrived from it, on an established session.
   void heard_from(NodeId id, Instant now);
   // True if that changed its entry.
   bool set_failed(NodeId id, bool lonely, Instant now);
@@ -123,7 +126,7 @@ class Directory {
  private:
   Entry& touch(Entry& entry, bool is_news, SessionId source = {});
   Outcome add(const MemberRecord& claim, Instant now, SessionId source);
-  bool make_room(Instant now);
+  bool make_room(bool for_met, Instant now);
   Outcome merge_self(const MemberStats& claim, MemberState state, std::uint64_t news);
   void absolve(Entry& entry);
   void account(const MemberRecord& record, bool adds);
@@ -131,6 +134,7 @@ class Directory {
   [[nodiscard]] static std::size_t buckets_for(std::size_t members);
 
   NodeId self_;
+  NodeId expected_{};
   std::size_t most_;
   std::map<NodeId, Samples> evicted_;  // sample counts of members whose records had to go
   std::map<NodeId, Entry> entries_;

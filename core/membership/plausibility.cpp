@@ -21,6 +21,7 @@ const char* to_string(Doubt doubt) {
     case Doubt::counter: return "counter";
     case Doubt::samples: return "samples";
     case Doubt::budget: return "budget";
+    case Doubt::members: return "members";
     case Doubt::count_: break;
   }
   GOSSIPD_ASSERT(!"a Doubt without a name");

@@ -40,7 +40,7 @@ inline constexpr std::uint64_t budget_revision_jump_max = std::uint64_t{1} << 16
 inline constexpr std::uint64_t budget_revisions_per_s = 16;
 inline constexpr std::uint64_t first_budget_revision_max = std::uint64_t{1} << 32;
 
-enum class Doubt : std::uint8_t { incarnation, counter, samples, budget, count_ };
+enum class Doubt : std::uint8_t { incarnation, counter, samples, budget, members, count_ };
 [[nodiscard]] const char* to_string(Doubt);
 
 enum class Told : std::uint8_t {

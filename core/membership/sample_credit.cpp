@@ -21,7 +21,11 @@ void SampleCredit::advance(double typical_rate, Samples own, Instant now) {
   now_ = now;
   if (typical_rate > 0) {
     typical_rate_ = typical_rate;
-    potential_ += rate_max() * std::max(0.0, seconds(now - advanced_));
+    const double gained = rate_max() * std::max(0.0, seconds(now - advanced_));
+    const auto spoken = static_cast<double>(spoken_ + 1);
+    potential_ += gained;
+    hearsay_potential_ += gained * spoken;
+    hearsay_spent_ = std::max(hearsay_spent_, hearsay_potential_ - reserve_samples() * spoken);
     advanced_ = std::max(advanced_, now);
     head_start_ = ratio_ * static_cast<double>(own);
   }
@@ -42,6 +46,8 @@ SampleCredit::Account* SampleCredit::account_of(NodeId id, bool met) {
   if (id == self_) return &account;
   const bool young = now_ - began_ < reserve;
   account.spent = young ? 0 : std::max(0.0, potential_ - reserve_samples());
+  account.since = now_;
+  account.hearsay = !met && !trusting_;
   if (!met) account.spent -= head_start_;
   return &account;
 }
@@ -52,6 +58,7 @@ Samples SampleCredit::credit(const Claim& claim) {
   Account* account = account_of(claim.id, claim.met);
   if (account == nullptr) return claim.known;
   if (claim.own_word) {
+    if (!account->own_word) ++spoken_;
     account->own_word = account->claimed = claimed;  // what others said beyond it is void
     account->own_word_at = now_;
   } else if (account->own_word) {
@@ -74,11 +81,14 @@ Samples SampleCredit::spend(NodeId id, Account& account) {
   // What this node has trained on since it began it knows; only what is older than its disk can be
   // news.
   const double potential = id == self_ ? rate_max() * seconds(down_for_ + unsure_for_) : potential_;
-  const double room = std::max(0.0, potential - account.spent);
+  double room = std::max(0.0, potential - account.spent);
+  const bool hearsay = id != self_ && is_hearsay(account);
+  if (hearsay) room = std::clamp(head_start_ + hearsay_potential_ - hearsay_spent_, 0.0, room);
   const auto wanted = static_cast<double>(account.claimed - account.credited);
   const double given = wanted <= room ? wanted : static_cast<double>(static_cast<Samples>(room));
   account.credited += static_cast<Samples>(given);
   account.spent += given;
+  if (hearsay) hearsay_spent_ += given;
   if (id != self_) account.spent = std::max(account.spent, potential_ - reserve_samples());
   return account.credited;
 }

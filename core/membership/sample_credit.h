@@ -7,8 +7,12 @@
 // member that is faster is counted late, not never.
 // A newcomer has no past to judge by: until it trains itself it believes all claims about others.
 // A member's own claim bounds those of others about it: beyond what it can have trained on since,
-// they count for nothing. Claims about this node itself never exceed what it may have trained on
-// between the state on its disk and its start. Pure; core strand only.
+// they count for nothing.
+// Members that no session has confirmed can be invented in any number. Together they have one head
+// start and one pool of rate, no larger than that of the confirmed members. After `proof` such a
+// member counts on its own.
+// Claims about this node itself never exceed what it may have trained on between the state on its
+// disk and its start. Pure; core strand only.
 #pragma once
 
 #include <map>
@@ -53,6 +57,8 @@ class SampleCredit {
   [[nodiscard]] double rate_max() const { return ratio_ * typical_rate_; }
 
   static constexpr std::size_t accounts_max = 4096;
+  // how long a member that is known from others only shares the pool
+  static constexpr Duration proof = std::chrono::minutes(10);
   // the most unused time that is kept
   static constexpr Duration reserve = std::chrono::minutes(10);
   // how long a member's own claim may have been under way
@@ -65,8 +71,13 @@ class SampleCredit {
     Samples claimed = 0;  // beyond `credited`: outstanding
     std::optional<Samples> own_word;
     Instant own_word_at{};
+    bool hearsay = false;  // met by the word of others while this node trained
+    Instant since{};
   };
   Samples spend(NodeId id, Account& account);
+  [[nodiscard]] bool is_hearsay(const Account& account) const {
+    return account.hearsay && !account.own_word && now_ - account.since < proof;
+  }
   [[nodiscard]] double reserve_samples() const { return rate_max() * seconds(reserve); }
   Account* account_of(NodeId id, bool met);
 
@@ -78,6 +89,8 @@ class SampleCredit {
   double typical_rate_ = 0;
   double potential_ = 0;   // what one member can have trained since this process began
   double head_start_ = 0;  // of a member that is met late: it may be as old as this node
+  double hearsay_potential_ = 0, hearsay_spent_ = 0;  // of all members known by hearsay together
+  std::size_t spoken_ = 0;                            // members that have spoken here themselves
   Instant began_{}, now_{}, advanced_{};
   std::map<NodeId, Account> accounts_;
 };

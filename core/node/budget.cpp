@@ -5,6 +5,13 @@
 #include "core/node/conductor.h"
 
 namespace gossipd {
+namespace {
+
+// of the budget: from here on a node ends when most others have
+constexpr double most_finished_share = 0.9;
+
+}  // namespace
+
 // The sum that schedule and budget follow, with an estimate for members whose word is old. In a
 // small cluster none is, and the sum is exact.
 Samples Conductor::others_estimate(Instant now) const {
@@ -31,11 +38,16 @@ void Conductor::check_progress(Instant now) {
 }
 
 // An estimate may have been too high by a little: the last few are not to make up for it alone.
+// It asks only members that it has met, and only near the end: members can be invented.
 bool Conductor::most_have_finished() const {
+  const Samples done_samples = progress_.own() + directory_.others_samples();
+  if (static_cast<double>(done_samples) <
+      most_finished_share * static_cast<double>(progress_.in_force()))
+    return false;
   std::size_t done = 0, all = 1;
   for (const auto& [id, entry] : directory_.entries()) {
     const MemberRecord& record = entry.record;
-    if (id == state_.id || record.state != MemberState::alive || entry.suspect ||
+    if (id == state_.id || !entry.met || record.state != MemberState::alive || entry.suspect ||
         record.budget != progress_.budget())
       continue;
     const bool finished = record.phase == Phase::finishing || record.phase == Phase::finished;

@@ -5,8 +5,8 @@
 
 namespace gossipd {
 
-CloneWatch::CloneWatch(NodeId self, std::uint64_t instance, NodeId former)
-    : self_(self), instance_(instance), former_(former) {
+CloneWatch::CloneWatch(NodeId self, std::uint64_t instance, NodeId former, Instant now)
+    : self_(self), instance_(instance), former_(former), started_(now) {
   if (former_ != NodeId{})
     words_ = "this node was " + to_hex(former_) +
              " until another process with that id was met, and took a new one";

@@ -4,7 +4,7 @@
 // other's claims. Other members notice first, since both processes dial them; they notify both, and
 // the one that started later takes a new id. A single liar must not take away another node's id, so
 // a process gives it up only after two members say so, or all there are, or after it met the other
-// process itself.
+// process itself. A peer may invent the other process, so an id younger than `between_ids` is kept.
 //
 // Which process keeps an id is decided by instances.h. The node sends what is returned here and
 // restarts under another id. Pure; one owner, the core strand.
@@ -22,9 +22,10 @@ class CloneWatch {
  public:
   // Members that must say so before this process gives its id up.
   static constexpr std::size_t witnesses_min = 2;
+  static constexpr Duration between_ids = std::chrono::minutes(1);
 
-  // `instance`: of this process; `former`: the id that it had to give up, or 0.
-  CloneWatch(NodeId self, std::uint64_t instance, NodeId former);
+  // `instance`: of this process; `former`: the id that it had to give up, or 0; `now`: its start.
+  CloneWatch(NodeId self, std::uint64_t instance, NodeId former, Instant now);
   [[nodiscard]] std::uint64_t instance() const { return instance_; }
 
   // ---- other nodes ----
@@ -58,6 +59,11 @@ class CloneWatch {
   };
   [[nodiscard]] Verdict on_notice(const Cloned& notice, NodeId said_by, std::size_t alive_others);
 
+  // This process may give its id up.
+  [[nodiscard]] bool may_change_id(Instant now) const {
+    return former_ == NodeId{} || now - started_ >= between_ids;
+  }
+
   [[nodiscard]] bool is_cloned(NodeId id) const;
   // For the operator: which other process uses, or used, this node's id; empty: none.
   [[nodiscard]] const std::string& words() const { return words_; }
@@ -66,6 +72,7 @@ class CloneWatch {
   NodeId self_;
   std::uint64_t instance_;
   NodeId former_;
+  Instant started_;
   Instances instances_;         // of the other nodes
   std::set<NodeId> witnesses_;  // members that say that this process gives its id up; at most
                                 // witnesses_min

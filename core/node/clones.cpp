@@ -117,6 +117,12 @@ void Conductor::on_cloned(const Cloned& notice, NodeId said_by, Instant now) {
 // under the old id.
 void Conductor::take_another_id(const Cloned& notice, Instant now) {
   if (life_.is_stopping() || state_.left || life_.is(Phase::leaving)) return;
+  if (!clones_.may_change_id(now))
+    return note_refusal(
+        false, to_string(notice.keeper),
+        Error{"cloned", "another clone of this node was claimed at " + to_string(notice.keeper) +
+                            " soon after it had taken a new id; it keeps the id for now"},
+        now);
   NodeState fresh;
   const std::uint64_t seed[] = {raw(state_.id), clones_.instance(),
                                 static_cast<std::uint64_t>(now.time_since_epoch().count())};

@@ -38,7 +38,7 @@ Conductor::Conductor(NodeConfig config, NodeState state, Instant now)
               state_.budget.revision),
       clones_(state_.id,
               make_instance(state_.incarnation, Random(config_.random_seed ^ instance_salt).next()),
-              state_.former_id),
+              state_.former_id, now),
       dialer_(config_.membership, config_.advertise, config_.leads_here, config_.seeds),
       detector_(config_.membership, now),
       persistence_(now, state_.down_for, state_.unsure_for),

@@ -193,6 +193,7 @@ void Conductor::learn_from(const Hello& hello, Instant now) {
   if (const auto* known = directory_.find(hello.id);
       known == nullptr || known->record.incarnation < hello.incarnation) {
     if (known != nullptr) record.samples = known->record.samples;
+    directory_.expect(hello.id);
     merge_records({record}, now);
   }
 }

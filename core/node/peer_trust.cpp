@@ -11,7 +11,7 @@ bool is_trusted(NodeId peer, double ratio_max, const Directory& directory, const
   if (theirs <= 0) return true;
   std::vector<double> losses;
   for (const auto& [id, entry] : directory.entries())
-    if (entry.record.state == MemberState::alive &&
+    if ((entry.met || id == directory.self().id) && entry.record.state == MemberState::alive &&
         (entry.record.phase == Phase::training || id == peer))
       if (const double loss = loss_of(id); loss > 0) losses.push_back(loss);
   if (losses.size() < losses_min) return true;

@@ -27,8 +27,10 @@ struct Known {
   Directory directory{us};
   explicit Known(Samples samples = 1000) {
     directory.set_self(record_of(us, samples, 100), true, begin);
-    for (const NodeId id : {other, third})
+    for (const NodeId id : {other, third}) {
       (void)directory.merge(record_of(id, samples, 100), begin);
+      directory.heard_from(id, begin);
+    }
   }
 };
 
@@ -185,7 +187,7 @@ TEST_CASE(
   SampleCredit credit(member());
   credit.advance(100, 50'000, begin);
   CHECK(credit.credit({.id = stranger, .claimed = 400'000, .known = 0, .met = false}) == 400'000);
-  CHECK(credit.credit({.id = NodeId{10}, .claimed = 600'000, .known = 0, .met = false}) == 500'000);
+  CHECK(credit.credit({.id = NodeId{10}, .claimed = 600'000, .known = 0, .met = false}) == 100'000);
   SampleCredit fresh(newcomer());
   CHECK(fresh.credit({.id = other, .claimed = 1'000'000, .known = 0, .met = false}) == 1'000'000);
   CHECK(fresh.credit({.id = us, .claimed = 1'000'000, .known = 0, .met = true}) == 0);
@@ -193,6 +195,51 @@ TEST_CASE(
   fresh.advance(100, 10, begin);
   CHECK(fresh.credit({.id = other, .claimed = 2'000'000, .known = 1'000'000, .met = true}) ==
         1'000'000);
+}
+
+TEST_CASE("members that were only ever heard of count together no more than one that has spoken") {
+  SampleCredit credit(member());
+  credit.advance(100, 1000, begin);
+  const auto all = [&credit](Samples claimed) {
+    Samples sum = 0;
+    for (std::uint64_t id = 100; id < 300; ++id)
+      sum += credit.credit({.id = NodeId{id}, .claimed = claimed, .known = 0, .met = false});
+    return sum;
+  };
+  CHECK(all(all_ones) == 10'000);  // one head start of ratio * own samples
+  credit.advance(100, 1000, begin + 10s);
+  Samples more = 0;
+  for (const auto& [id, samples] : credit.due()) more += samples;
+  CHECK(more <= 10'000 + 10'000);  // and the bound of one member for the time that has passed
+  // A member that speaks itself has a head start of its own.
+  CHECK(credit.credit(
+            {.id = NodeId{400}, .claimed = 9000, .known = 0, .met = false, .own_word = true}) ==
+        9000);
+  // After `proof` a member that was heard of counts by itself.
+  credit.advance(100, 1000, begin + SampleCredit::proof + 1s);
+  more = 0;
+  for (const auto& [id, samples] : credit.due()) more += samples;
+  CHECK(more > 100 * 10 * 600);
+}
+
+TEST_CASE("invented members neither fill the directory nor decide what is typical") {
+  Known known;
+  Claims claims(member(), 0);
+  (void)claims.on_tick(known.directory, 100, begin);
+  std::size_t admitted = 0;
+  for (std::uint64_t id = 1000; id < 5000; ++id) {
+    MemberRecord invented = record_of(NodeId{id}, 0, 1e12);
+    if (!claims.admit(invented, known.directory, other)) continue;
+    ++admitted;
+    (void)known.directory.merge(invented, begin);
+  }
+  CHECK(admitted == static_cast<std::size_t>(Claims::newcomers_max));
+  CHECK(typical_rate(known.directory, us, 100) == 100);
+  (void)claims.on_tick(known.directory, 100, begin + 1s);
+  MemberRecord later = record_of(NodeId{6000});
+  CHECK(claims.admit(later, known.directory, other));
+  MemberRecord itself = record_of(NodeId{7000});
+  for (int i = 0; i < 100; ++i) CHECK(claims.admit(itself, known.directory, NodeId{7000}));
 }
 
 TEST_CASE("one member does not decide what is typical") {
@@ -206,6 +253,7 @@ TEST_CASE("one member does not decide what is typical") {
   Directory two(us);
   two.set_self(record_of(us), true, begin);
   (void)two.merge(liar, begin);
+  two.heard_from(other, begin);
   CHECK(typical_rate(two, us, 0) == 0);
   CHECK(typical_rate(two, us, 50) == 50);
   // A node that restarts after the end trains no more: the last rate of the only other is all that

@@ -24,7 +24,7 @@ Cloned notice(std::uint64_t keeps, std::uint64_t gives_up) {
 }  // namespace
 
 TEST_CASE("of two living processes the one that started earlier keeps the id, and both are told") {
-  CloneWatch watch(own, 1, NodeId{});
+  CloneWatch watch(own, 1, NodeId{}, Instant{});
   CHECK(watch.hear(hello(peer, earlier)) == Heard::alone);
   CHECK(watch.hear(hello(peer, later)) == Heard::alone);  // a restart
   CHECK_FALSE(watch.is_cloned(peer));
@@ -45,7 +45,7 @@ TEST_CASE("of two living processes the one that started earlier keeps the id, an
 }
 
 TEST_CASE("the rival's address comes from its former records where it has no link") {
-  CloneWatch watch(own, 1, NodeId{});
+  CloneWatch watch(own, 1, NodeId{}, Instant{});
   CHECK_FALSE(watch.moved(peer, there, here));
   CHECK(watch.moved(peer, here, there));
   (void)watch.hear(hello(peer, earlier));
@@ -54,7 +54,8 @@ TEST_CASE("the rival's address comes from its former records where it has no lin
 }
 
 TEST_CASE("two processes of this node's id that meet agree on the one that keeps it") {
-  const CloneWatch first(own, earlier, NodeId{}), second(own, later, NodeId{});
+  const CloneWatch first(own, earlier, NodeId{}, Instant{}),
+      second(own, later, NodeId{}, Instant{});
   const Cloned by_first = first.meet(hello(own, later), here, there);
   const Cloned by_second = second.meet(hello(own, earlier), there, here);
   CHECK(by_first.keeps == earlier);
@@ -64,18 +65,18 @@ TEST_CASE("two processes of this node's id that meet agree on the one that keeps
 }
 
 TEST_CASE("one member among several does not take another's id away, two do") {
-  CloneWatch watch(own, later, NodeId{});
+  CloneWatch watch(own, later, NodeId{}, Instant{});
   CHECK(watch.on_notice(notice(earlier, later), NodeId{7}, 3) == Verdict::nothing);
   CHECK(watch.on_notice(notice(earlier, later), NodeId{7}, 3) == Verdict::nothing);
   CHECK(watch.on_notice(notice(earlier, later), NodeId{8}, 3) == Verdict::gives_up);
-  CloneWatch alone(own, later, NodeId{});
+  CloneWatch alone(own, later, NodeId{}, Instant{});
   CHECK(alone.on_notice(notice(earlier, later), NodeId{7}, 1) == Verdict::gives_up);
-  CloneWatch other(own, 100, NodeId{});  // of neither instance
+  CloneWatch other(own, 100, NodeId{}, Instant{});  // of neither instance
   CHECK(other.on_notice(notice(earlier, later), NodeId{7}, 1) == Verdict::nothing);
 }
 
 TEST_CASE("the process that keeps its id says so once, and its view shows it") {
-  CloneWatch watch(own, earlier, NodeId{});
+  CloneWatch watch(own, earlier, NodeId{}, Instant{});
   CHECK_FALSE(watch.is_cloned(own));
   CHECK(watch.on_notice(notice(earlier, later), peer, 1) == Verdict::keeps);
   CHECK(watch.on_notice(notice(earlier, later), peer, 1) == Verdict::nothing);
@@ -84,7 +85,16 @@ TEST_CASE("the process that keeps its id says so once, and its view shows it") {
 }
 
 TEST_CASE("a process that gave its former id up says so, and is no clone any more") {
-  const CloneWatch watch(own, later, NodeId{9});
+  const CloneWatch watch(own, later, NodeId{9}, Instant{});
   CHECK(watch.words().find(to_hex(NodeId{9})) != std::string::npos);
   CHECK_FALSE(watch.is_cloned(own));
+}
+
+TEST_CASE("an id that was taken up a moment ago is kept: the other process may be invented") {
+  const Instant start{};
+  CHECK(CloneWatch(own, later, NodeId{}, start).may_change_id(start));
+  const CloneWatch again(own, later, NodeId{9}, start);
+  CHECK_FALSE(again.may_change_id(start));
+  CHECK_FALSE(again.may_change_id(start + CloneWatch::between_ids - std::chrono::seconds(1)));
+  CHECK(again.may_change_id(start + CloneWatch::between_ids));
 }

@@ -326,3 +326,37 @@ TEST_CASE(
   (void)d.accuse(NodeId{2}, start);
   CHECK(d.samples_since(10s, start + 125s) == 0);
 }
+
+TEST_CASE("a member that is met has a place in a directory full of invented ones, for good") {
+  constexpr std::size_t most = 8;
+  Directory directory(NodeId{1}, most);
+  const Instant begin{};
+  MemberRecord self;
+  self.id = NodeId{1};
+  directory.set_self(self, true, begin);
+  const auto record = [](std::uint64_t id) {
+    MemberRecord r;
+    r.id = NodeId{id};
+    r.name = "n";
+    r.samples = 1;
+    return r;
+  };
+  Instant now = begin;
+  std::uint64_t next = 100;
+  const auto flood = [&](std::size_t count) {
+    for (std::size_t i = 0; i < count; ++i) {
+      now += std::chrono::seconds(3);
+      (void)directory.merge(record(next++), now);
+    }
+  };
+  flood(50);
+  directory.expect(NodeId{2});
+  CHECK(directory.merge(record(2), now) == Directory::Outcome::joined);
+  directory.heard_from(NodeId{2}, now);
+  flood(70'000);
+  CHECK(directory.find(NodeId{2}) != nullptr);
+  CHECK(directory.entries().size() == most);
+  directory.expect(NodeId{3});
+  CHECK(directory.merge(record(3), now) == Directory::Outcome::joined);
+  CHECK(directory.find(NodeId{2}) != nullptr);
+}

@@ -18,10 +18,12 @@ Directory members_of(std::size_t count, Phase phase = Phase::training) {
     record.id = NodeId{i};
     record.incarnation = 1;
     record.phase = phase;
-    if (i == 1)
+    if (i == 1) {
       directory.set_self(std::move(record), true, at(0));
-    else
-      (void)directory.merge(record, at(0));
+      continue;
+    }
+    (void)directory.merge(record, at(0));
+    directory.heard_from(NodeId{i}, at(0));
   }
   return directory;
 }
