@@ -45,11 +45,20 @@ bool Progress::is_spent(Samples others) const {
 }
 
 Result<Budget> Progress::extended_by(Samples more, Samples others) const {
-  const Samples base = std::max(in_force(), own() + others);
+  // A node that believed a liar must not make the budget as large as the lie.
+  const Samples done = own() + others;
+  const Samples base =
+      in_force() == 0 ? done : std::clamp(done, in_force(), overshoot_max * in_force());
   if (more == 0 || more > budget_samples_max - std::min(budget_samples_max, base))
     return Error{"bad-budget", "the budget would be more than " +
                                    std::to_string(budget_samples_max) +
                                    " samples, or no larger; extend by less"};
+  if (base + more <= done)
+    return Error{"bad-budget", "members are counted with " + std::to_string(done) +
+                                   " samples, over " + std::to_string(overshoot_max) +
+                                   " times the budget of " + std::to_string(in_force()) +
+                                   "; if the count is right, extend by more than " +
+                                   std::to_string(done - base)};
   return Budget{budget_.revision + 1, base + more};
 }
 

@@ -65,8 +65,9 @@ class Progress {
   void set(const Budget& budget) { budget_ = budget; }
   // `others` is a lower bound here: what members have said.
   [[nodiscard]] bool leaves_room(Samples others) const { return own() + others < in_force(); }
-  // A budget beyond the one in force, or beyond what has been trained on already. Error
-  // "bad-budget" if that cannot be.
+  // A budget beyond the one in force, or beyond what has been trained on already, as far as that is
+  // at most `overshoot_max` times the one in force. Error "bad-budget" if that cannot be, or leaves
+  // nothing to train on.
   [[nodiscard]] Result<Budget> extended_by(Samples more, Samples others) const;
   // A budget that ends the job at the samples trained on so far; none: the budget is spent.
   [[nodiscard]] std::optional<Budget> ended_now(Samples others) const;
@@ -77,6 +78,8 @@ class Progress {
                                                             const std::string& name, NodeId id);
   // Words for the operator: the last command that is in force no more, and why; empty: none.
   [[nodiscard]] const std::string& overridden() const { return overridden_; }
+
+  static constexpr Samples overshoot_max = 2;
 
  private:
   [[nodiscard]] Samples under_this_id(Samples counter) const;

@@ -56,8 +56,9 @@ class Lines(ClusterTest):
             )
         own = {s["name"]: s["own_samples"] for s in pause_all(nodes)}
         for node in nodes:
-            self.assertEqual(
-                own, {name: m["samples"] for name, m in node.members().items()}, node.name
+            wait_for(
+                f"{node.name} knows the counters of all",
+                lambda node=node: own == {name: m["samples"] for name, m in node.members().items()},
             )
             self.assertEqual(
                 0, sum(link["deltas_refused"] for link in node.links().values()), node.name

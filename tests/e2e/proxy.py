@@ -63,7 +63,7 @@ class Proxy:
         host, port = self.target.rsplit(":", 1)
         try:
             far_reader, far_writer = await asyncio.open_connection(host, int(port))
-        except OSError:
+        except (OSError, asyncio.CancelledError):
             writer.transport.abort()
             return
         ends = (writer, far_writer)

@@ -165,6 +165,18 @@ std::optional<double> VirtualCluster::final_distance(std::span<const std::size_t
   return norm > 0 ? std::sqrt(most / norm) : 0;
 }
 
+double VirtualCluster::final_distance_to_own(std::size_t i) const {
+  const Host& host = *nodes_[i];
+  if (host.disk.final_model.size() != host.parameters.size()) return 1;
+  double apart = 0, norm = 0;
+  for (std::size_t p = 0; p < host.parameters.size(); ++p) {
+    const double own = host.parameters[p];
+    apart += (own - host.disk.final_model[p]) * (own - host.disk.final_model[p]);
+    norm += own * own;
+  }
+  return norm > 0 ? std::sqrt(apart / norm) : 0;
+}
+
 void VirtualCluster::act(std::size_t i, const std::function<void(Node&, Instant local)>& action) {
   run_event(i, [&](Host& host) { action(*host.node, local(i)); });
 }

@@ -142,6 +142,8 @@ class VirtualCluster : private VirtualNetwork::Handler {
   // Largest distance of two final models of these nodes, relative to the largest norm, without
   // local segments; nullopt if one of them has none.
   [[nodiscard]] std::optional<double> final_distance(std::span<const std::size_t> nodes) const;
+  // Distance of its final model to its model, relative to the model's norm; 1 without a final one.
+  [[nodiscard]] double final_distance_to_own(std::size_t node) const;
   // From now on dials of `node` to `to` come back to itself, or no longer.
   void reflect(std::size_t node, std::size_t to, bool reflected) {
     if (reflected)

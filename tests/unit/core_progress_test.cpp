@@ -75,6 +75,11 @@ TEST_CASE("an extension counts from the budget, or from what is beyond it alread
   progress.on_job(200);
   CHECK(progress.extended_by(50, 0)->samples == 250);
   CHECK(progress.extended_by(50, 300)->samples == 350);
+  // After a lie a node neither makes the budget as large nor pretends to extend it.
+  CHECK(progress.extended_by(50, 400)->samples == 450);
+  CHECK(progress.extended_by(50, 449)->samples == 450);
+  CHECK_FALSE(progress.extended_by(50, 450));
+  CHECK_FALSE(progress.extended_by(50, Samples{1} << 47));
   CHECK(progress.extended_by(50, 0)->revision == 1);
   CHECK_FALSE(progress.extended_by(0, 0));
   CHECK_FALSE(progress.extended_by(budget_samples_max, 0));

@@ -19,6 +19,7 @@ constexpr Duration recovery_bound = 20 * 7 * 7s + 640s,
 constexpr float noise = 0.006f;
 constexpr Duration look_period = 1s;  // in which agreement is looked for
 constexpr int recovered_looks = 30;
+constexpr Step steps_of_extension = 20;
 
 class SeedRun {
  public:
@@ -83,6 +84,7 @@ class SeedRun {
     one_leaves(bound);
     models_agree();
     finals_agree();
+    job_goes_on();
     counters_agree(bound);
     while (cluster_.now() < begin_ + virtual_time_min) pass(look_period);
     const std::string late = who_disagrees();
@@ -226,12 +228,43 @@ class SeedRun {
             view.phase != Phase::finished || !view.waiting_for.empty())
           return "node" + std::to_string(i) + " is " + to_string(view.phase) + ", waiting for " +
                  view.waiting_for + links();
+      for (const std::size_t i : nodes)
+        if (cluster_.final_distance_to_own(i) > final_distance_max)
+          return "the final model of node" + std::to_string(i) + " is not its model";
       const auto distance = cluster_.final_distance(nodes);
       if (!distance) return "a node that has finished has written no final model";
       return *distance <= final_distance_max ? ""
                                              : "two final models are " + std::to_string(*distance) +
                                                    " of their norm apart" + links();
     });
+  }
+
+  // An operator extends the job that has ended; it ends again, in one other model.
+  void job_goes_on() {
+    if (scenario_.budget == 0) return;
+    const std::vector<std::size_t> nodes = living();
+    const std::size_t chosen = nodes[scenario_.seed % nodes.size()];
+    checkers_.note("the job is extended at node" + std::to_string(chosen));
+    std::vector<Step> steps;
+    for (const std::size_t i : nodes) steps.push_back(cluster_.view(i).step);
+    std::optional<Error> refused;
+    cluster_.act(chosen, [&](Node& node, Instant local) {
+      refused = node.extend_budget(scenario_.budget, local);
+    });
+    if (refused) {  // a node that believed a liar
+      const auto& faults = chaos_.counts();
+      GOSSIPD_SIM_REQUIRE(faults[static_cast<std::size_t>(Fault::lying_member)] +
+                                  faults[static_cast<std::size_t>(Fault::lie)] >
+                              0,
+                          "final", refused->text);
+      return;
+    }
+    until(final_bound(scenario_), "final", [&]() -> std::string {
+      for (std::size_t k = 0; k < nodes.size(); ++k)
+        if (cluster_.view(nodes[k]).step >= steps[k] + steps_of_extension) return "";
+      return "no node has trained since the job was extended" + links();
+    });
+    finals_agree();
   }
 
   [[nodiscard]] std::string links() {
