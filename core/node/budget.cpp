@@ -25,6 +25,13 @@ void Conductor::publish_progress(Instant now) {
     emit(ProgressEffect{*others});
 }
 
+// Both look at every member, so they are left out where nothing has changed.
+void Conductor::settle_samples(Instant now) {
+  if (!progress_.has_changed(directory_.others_samples(), directory_.news(), phase())) return;
+  publish_progress(now);
+  check_progress(now);
+}
+
 // The budget is the cluster's: the first node to notice that it is spent stops stepping.
 void Conductor::check_progress(Instant now) {
   if (progress_.in_force() == 0 || (!life_.is_training() && !life_.is(Phase::paused))) return;
@@ -33,8 +40,6 @@ void Conductor::check_progress(Instant now) {
   round_.next_final_look(now + round_.final_pause());  // the others make their last step meanwhile
   weight_.finish(round_.last().step);
   set_phase(Phase::finishing, "the budget of samples is spent");
-  renew_own_record(now);
-  gossip(now);
 }
 
 // An estimate may have been too high by a little: the last few are not to make up for it alone.
@@ -57,18 +62,15 @@ bool Conductor::most_have_finished() const {
   return 2 * done > all;
 }
 
-void Conductor::set_budget(const Budget& budget, const std::string& why, Instant now) {
+void Conductor::set_budget(const Budget& budget, const std::string& why) {
   progress_.set(budget);
   log(Level::info, "event=budget samples=" + std::to_string(budget.samples) +
                        " revision=" + std::to_string(budget.revision) + " why=\"" + why + "\"");
   persistence_.request();
   if (source_.trainer_stands()) emit(BudgetEffect{progress_.in_force()});
-  renew_own_record(now);
   if (!progress_.leaves_room(directory_.others_samples()) || !life_.is_at_end()) return;
   final_.cancel();
   set_phase(Phase::training, "the budget has grown");
-  renew_own_record(now);
-  begin_round_if_due(now);
 }
 
 // The later budget wins, from any member.
@@ -78,30 +80,27 @@ void Conductor::hear_budget(const Budget& budget, const std::string& name, NodeI
   if (const auto words = progress_.override_command(budget, name, said_by))
     log(Level::warning, *words);
   claims_.adopt(budget, false);
-  set_budget(budget, "said by " + name, now);
+  set_budget(budget, "said by " + name);
 }
 
-std::optional<Error> Conductor::extend_budget(Samples more, Instant now) {
+std::optional<Error> Conductor::extend_budget(Samples more) {
   if (state_.job == JobHash{})
     return Error{"no-job", "this node knows no job yet; join the cluster first"};
   const Result<Budget> budget = progress_.extended_by(more, directory_.others_samples());
   if (!budget) return budget.error();
   claims_.adopt(*budget, true);
-  set_budget(*budget, "extended by the operator", now);
+  set_budget(*budget, "extended by the operator");
   progress_.note_command();
-  persist();
-  gossip(now);
+  persistence_.urge();
   return std::nullopt;
 }
 
-void Conductor::end_early(const std::string& why, Instant now) {
+void Conductor::end_early(const std::string& why) {
   if (!life_.is_training()) return;
   const std::optional<Budget> budget = progress_.ended_now(directory_.others_samples());
   if (!budget) return;
   claims_.adopt(*budget, true);
-  set_budget(*budget, why, now);
-  gossip(now);
-  check_progress(now);
+  set_budget(*budget, why);
 }
 
 }  // namespace gossipd

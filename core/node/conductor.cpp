@@ -7,7 +7,8 @@
 namespace gossipd {
 namespace {
 
-constexpr Duration poll_period = std::chrono::milliseconds(100);
+constexpr Duration look_period = std::chrono::milliseconds(100);
+constexpr Duration overlay_period = std::chrono::milliseconds(100);
 // so that nothing else depends on this draw
 constexpr std::uint64_t instance_salt = 0x696e7374616e6365;
 
@@ -55,18 +56,31 @@ Conductor::Conductor(NodeConfig config, NodeState state, Instant now)
 }
 
 Instant Conductor::next_deadline() const {
-  const Instant poll = detector_.looked_at() + poll_period;
   const bool next_look = life_.is(Phase::finishing) && round_.is_waiting() &&
                          round_.final_look() > detector_.looked_at();
-  return next_look ? std::min(poll, round_.final_look()) : poll;
+  return next_look ? std::min(timers_.next(), round_.final_look()) : timers_.next();
+}
+
+// What follows from the present state, whatever event has led to it: no event has to remember what
+// depends on it. Phases first, then the trainer, then what peers and the disk are told.
+void Conductor::settle(Instant now) {
+  if (life_.is_stopping()) return;
+  settle_samples(now);
+  check_finish(now);
+  check_leave(now);
+  begin_round_if_due(now);
+  if (has_news_of_itself()) {
+    renew_own_record(now);
+    gossip(now);
+  }
+  if (persistence_.is_urgent()) persist();
 }
 
 void Conductor::on_tick(Instant now) {
-  next_tick_ = now + config_.membership.tick;
   renew_own_record(now);
   credit_claims(now);
-  publish_progress(now);
-  if (persistence_.is_due(now)) persist();
+  progress_.look_again();  // estimates of samples grow with time
+  if (persistence_.is_due(now)) persistence_.urge();
   if (!life_.is(Phase::left)) accuse_displaced(now);
   gossip(now);
   name_bad_paths(now);
@@ -75,25 +89,17 @@ void Conductor::on_tick(Instant now) {
 void Conductor::on_time(Instant now) {
   note_attention(now);
   if (life_.is_stopping()) return;
-  detect_failures(now);
-  ask_for_file(now);
-  if (now >= next_tick_)
-    on_tick(now);
-  else
-    tell_news();
-  for (auto& [id, session] : peers_.sessions())
-    if (session.established() && session.round_trip.due(now)) ping(session, now);
-  dial_if_needed(now);
-  if (!life_.is_going()) {
-    probe_one(now);
-    rotate_links(now);
+  const bool tick = timers_.take(Duty::tick, config_.membership.tick, now);
+  if (timers_.take(Duty::look, look_period, now)) {
+    detect_failures(now);
+    ask_for_file(now);
+    if (!tick) tell_news();
+    for (auto& [id, session] : peers_.sessions())
+      if (session.established() && session.round_trip.due(now)) ping(session, now);
+    seek_model(now);
   }
-  seek_model(now);
-  check_progress(now);
-  say_agreement(now);
-  check_finish(now);
-  check_leave(now);
-  begin_round_if_due(now);
+  if (tick) on_tick(now);
+  if (timers_.take(Duty::overlay, overlay_period, now)) look_after_overlay(now);
 }
 
 std::vector<std::uint64_t> Conductor::hashes_of(NodeId peer, Link::Which which) const {

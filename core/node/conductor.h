@@ -8,7 +8,7 @@
 // need as arguments and return what is to be done. The conductor is the only one that knows them
 // all, and the only one that emits effects. Its code lies in files by event:
 //
-//     conductor.cpp   the start, and time
+//     conductor.cpp   the start, time, and settle(), which follows every event
 //     phases.cpp      phases, the operator's commands, the final model
 //     own_record.cpp  what this node says of itself, to peers and to its disk
 //     handshake.cpp   from a peer's hello to an open link
@@ -50,6 +50,7 @@
 #include "core/node/peers.h"
 #include "core/node/persistence.h"
 #include "core/node/progress.h"
+#include "core/node/timers.h"
 #include "core/wire/control.h"
 
 namespace gossipd {
@@ -58,10 +59,10 @@ class Conductor {
  public:
   Conductor(NodeConfig config, NodeState state, Instant now);
 
-  void on_job(std::string document, JobHash hash, Samples budget_samples, Instant now);
+  void on_job(std::string document, JobHash hash, Samples budget_samples);
   void want_file(const JobFile& file, Instant now);
   void on_file_read(SessionId id, const JobFile& file, std::uint64_t offset, const Bytes& bytes);
-  void on_waiting_for_data(std::string what, Instant now);
+  void on_waiting_for_data(std::string what);
   void on_model_ready(Schema schema, RoundBuffers buffers, bool has_model, Samples own_samples,
                       Step step, Instant now);
   void on_snapshot(Snapshot snapshot, Instant now);
@@ -75,13 +76,15 @@ class Conductor {
   std::optional<Error> join(std::vector<Endpoint> seeds, Instant now);
   std::optional<Error> leave(Instant now);
   std::optional<Error> forget(NodeId member, Instant now);
-  std::optional<Error> pause(Instant now);
-  std::optional<Error> resume(Instant now);
-  std::optional<Error> extend_budget(Samples more, Instant now);
-  void end_early(const std::string& why, Instant now);
+  std::optional<Error> pause();
+  std::optional<Error> resume();
+  std::optional<Error> extend_budget(Samples more);
+  void end_early(const std::string& why);
   void stop(Instant now);
   void on_persisted(const NodeState& state, Instant now);
   void on_time(Instant now);
+  // To be called after each of these events.
+  void settle(Instant now);
   [[nodiscard]] Instant next_deadline() const;
   [[nodiscard]] bool has_work() const;
   void work(Instant now);
@@ -113,7 +116,6 @@ class Conductor {
   [[nodiscard]] bool steps_allowed() const { return life_.is_training(); }
   void begin_training(Instant now);
   void check_finish(Instant now);
-  void say_agreement(Instant now);
   void renew_final(bool agreed, Instant now);
   void write_final();
   [[nodiscard]] std::string why_no_final_model() const;
@@ -125,6 +127,8 @@ class Conductor {
   void persist();
   [[nodiscard]] bool may_say_hello() const;
   void raise_incarnation(std::uint64_t above);
+  // Peers are to know at once, not at the next tick.
+  [[nodiscard]] bool has_news_of_itself() const;
   void renew_own_record(Instant now);
   [[nodiscard]] MemberRecord own_record() const;
   [[nodiscard]] double own_consensus_distance() const;
@@ -170,9 +174,8 @@ class Conductor {
   // detection.cpp
   void note_attention(Instant now);
   void detect_failures(Instant now);
-  void accuse(NodeId member, Instant last_heard, const std::string& why, Instant now);
-  void accuse(const std::vector<FailureDetector::Silent>& members, const std::string& why,
-              Instant now);
+  void accuse(NodeId member, Instant last_heard, const std::string& why);
+  void accuse(const std::vector<FailureDetector::Silent>& members, const std::string& why);
   void hand_on(const Suspicion& suspicion);
   void accuse_all_at(const Endpoint& address, NodeId but, const std::string& why, Instant now);
   void accuse_displaced(Instant now);
@@ -191,6 +194,7 @@ class Conductor {
   void look_at_former_addresses(const MemberRecord& before, const MemberRecord& claim, Instant now);
 
   // overlay.cpp
+  void look_after_overlay(Instant now);
   void dial_if_needed(Instant now);
   void dial_failed_member(Instant now);
   void rotate_links(Instant now);
@@ -213,9 +217,10 @@ class Conductor {
   // budget.cpp
   [[nodiscard]] Samples others_estimate(Instant now) const;
   [[nodiscard]] bool most_have_finished() const;
+  void settle_samples(Instant now);
   void publish_progress(Instant now);
   void check_progress(Instant now);
-  void set_budget(const Budget& budget, const std::string& why, Instant now);
+  void set_budget(const Budget& budget, const std::string& why);
   void hear_budget(const Budget& budget, const std::string& name, NodeId said_by, Instant now);
 
   // joining.cpp
@@ -286,7 +291,7 @@ class Conductor {
   FailureDetector detector_;
   RefusalLog refusals_;
   Persistence persistence_;
-  Instant next_tick_{};
+  Timers timers_;
 
   // the exchange
   ExchangeRound round_;

@@ -17,7 +17,7 @@ void Conductor::note_attention(Instant now) {
 
 void Conductor::detect_failures(Instant now) {
   const FailureDetector::Verdicts verdicts = detector_.judge(directory_, now);
-  accuse(verdicts.silent, "silent", now);
+  accuse(verdicts.silent, "silent");
   for (const auto& [id, reason] : verdicts.dead) {
     const Session& session = *peers_.find(id);
     const bool answered = !session.outbound || session.theirs;
@@ -36,20 +36,18 @@ void Conductor::detect_failures(Instant now) {
   if (changed) {
     persistence_.request();
     gossip(now);
-    check_finish(now);
   }
 }
 
-void Conductor::accuse(NodeId member, Instant last_heard, const std::string& why, Instant now) {
+void Conductor::accuse(NodeId member, Instant last_heard, const std::string& why) {
   if (life_.is_going() || !directory_.accuse(member, last_heard)) return;
   log(Level::info, "event=member-suspect peer=" + to_hex(member) + " reason=\"" + why + "\"");
   hand_on({member, directory_.find(member)->record.incarnation, state_.id});
-  check_finish(now);
 }
 
-void Conductor::accuse(const std::vector<FailureDetector::Silent>& members, const std::string& why,
-                       Instant now) {
-  for (const auto& [member, last_heard] : members) accuse(member, last_heard, why, now);
+void Conductor::accuse(const std::vector<FailureDetector::Silent>& members,
+                       const std::string& why) {
+  for (const auto& [member, last_heard] : members) accuse(member, last_heard, why);
 }
 
 // The suspect is told first; if the link to it is what failed, other members tell it.
@@ -61,14 +59,13 @@ void Conductor::hand_on(const Suspicion& suspicion) {
 
 void Conductor::accuse_all_at(const Endpoint& address, NodeId but, const std::string& why,
                               Instant now) {
-  accuse(detector_.missing_at(address, but, directory_, now), why, now);
+  accuse(detector_.missing_at(address, but, directory_, now), why);
 }
 
 void Conductor::accuse_displaced(Instant now) {
   std::set<Endpoint> taken = peers_.linked_addresses();
   taken.insert(config_.advertise);
-  accuse(detector_.displaced(taken, directory_, now), "nobody else is to be found at its address",
-         now);
+  accuse(detector_.displaced(taken, directory_, now), "nobody else is to be found at its address");
 }
 
 void Conductor::on_suspicions(const std::vector<Suspicion>& suspicions, Instant now) {
@@ -85,13 +82,11 @@ void Conductor::on_suspicions(const std::vector<Suspicion>& suspicions, Instant 
 void Conductor::refute(std::uint64_t incarnation, Instant now) {
   const std::uint64_t above = std::max(state_.incarnation, incarnation);
   if (!durable_.allows(above + 1)) {
-    if (durable_.await(above)) persist();
+    if (durable_.await(above)) persistence_.urge();
     return;
   }
   raise_incarnation(incarnation);
   detector_.on_refuted(now);
-  renew_own_record(now);
-  gossip(now);
 }
 
 // A member without a link is seen by nobody, so each node looks after a random one now and then.

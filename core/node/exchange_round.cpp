@@ -405,8 +405,10 @@ Trigger::Decision ExchangeRound::decision_for(const RoundLink& item,
     const bool changed = link.owes_keyframes() || link.largest_change() > least;
     const bool apart = context.phase == Phase::finishing &&
                        link.counters().consensus_distance >= policy_.consensus_bound;
+    // A node that only ever answers heartbeats is never due itself.
+    const bool thorough = due || (context.phase == Phase::finished && link.owes_answer());
     return {changed || apart || due || link.owes_answer() || context.phase == Phase::leaving,
-            due ? least * heartbeat_threshold_share : least};
+            thorough ? least * heartbeat_threshold_share : least};
   }
   if (link.owes_answer()) return {true, trigger_.answer_threshold()};
   Trigger::LinkState state;

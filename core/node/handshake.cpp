@@ -167,7 +167,7 @@ void Conductor::establish(Session& session, Instant now) {
   directory_.heard_from(hello.id, now);
   log(Level::info, "event=link-up peer=" + to_hex(hello.id) + " name=" + log_word(hello.name) +
                        " direction=" + (session.outbound ? "out" : "in"));
-  persist();
+  persistence_.urge();
   session.news_told = directory_.news();
   if (const Directory::Entry* known = directory_.find(hello.id);
       known != nullptr && known->record.samples > 0)
@@ -255,7 +255,6 @@ void Conductor::try_open(Session& session, Instant now) {
         std::make_shared<const Bytes>(encode_replica_state(neighbour.link->replica_state()));
     send_bulk(session, std::move(state));
   }
-  begin_round_if_due(now);
 }
 
 }  // namespace gossipd

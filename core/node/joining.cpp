@@ -3,22 +3,20 @@
 
 namespace gossipd {
 
-void Conductor::on_job(std::string document, JobHash hash, Samples budget_samples, Instant now) {
+void Conductor::on_job(std::string document, JobHash hash, Samples budget_samples) {
   GOSSIPD_ASSERT(document.size() <= job_bytes_max);
   job_document_ = std::move(document);
   progress_.on_job(budget_samples);
   const bool fresh = state_.job != hash;
   state_.job = hash;
-  if (fresh) persist();
+  if (fresh) persistence_.urge();
   if (life_.is(Phase::joining))
     life_.wait_for(dialer_.seeds().empty() ? "the model" : "a seed to answer");
-  (void)now;
 }
 
-void Conductor::on_waiting_for_data(std::string what, Instant now) {
+void Conductor::on_waiting_for_data(std::string what) {
   life_.wait_for(std::move(what));
   set_phase(Phase::waiting_for_data, life_.waiting_for());
-  renew_own_record(now);
 }
 
 void Conductor::on_model_ready(Schema schema, RoundBuffers buffers, bool has_model,
@@ -35,7 +33,6 @@ void Conductor::on_model_ready(Schema schema, RoundBuffers buffers, bool has_mod
   for (const SessionId id : established) send_ready(*peers_.find(id), now);
   for (const SessionId id : established)
     if (Session* session = peers_.find(id)) try_open(*session, now);
-  publish_progress(now);
   if (progress_.budget().revision > 0) emit(BudgetEffect{progress_.in_force()});
   if (life_.is(Phase::left)) return;
   if (source_.is_missing()) {

@@ -137,9 +137,6 @@ void Conductor::merge_records(const std::vector<MemberRecord>& records, Instant 
     }
   }
   if (changed_membership) persistence_.request();
-  publish_progress(now);
-  check_progress(now);
-  check_finish(now);
 }
 
 // After a restart from an old disk the others know more of this node's samples than it does.
@@ -173,7 +170,7 @@ std::optional<Error> Conductor::forget(NodeId member, Instant now) {
                      ") has neither failed nor left; stop it, or let it leave, first"};
   log(Level::info, "event=member-forgotten peer=" + to_hex(member) +
                        " samples=" + std::to_string(known->record.samples));
-  persist();
+  persistence_.urge();
   tell_news();
   return std::nullopt;
 }

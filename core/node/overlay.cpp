@@ -30,6 +30,13 @@ std::vector<NodeId> Conductor::unlinked(MemberState state, Instant now) const {
   return ids;
 }
 
+void Conductor::look_after_overlay(Instant now) {
+  dial_if_needed(now);
+  if (life_.is_going()) return;
+  probe_one(now);
+  rotate_links(now);
+}
+
 void Conductor::dial_if_needed(Instant now) {
   if (life_.is_going() || life_.is_stopping()) return;
   const std::size_t sessions = peers_.established();

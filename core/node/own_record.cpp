@@ -28,13 +28,13 @@ void Conductor::on_persisted(const NodeState& state, Instant now) {
   if (const auto above = durable_.take_awaited()) refute(*above, now);
   if (could || !may_say_hello()) return;
   say_due_hellos(now);
-  dial_if_needed(now);
+  timers_.by(Duty::overlay, now);
 }
 
 void Conductor::raise_incarnation(std::uint64_t above) {
   state_.incarnation = std::min(std::max(state_.incarnation, above), counter_max - 2) + 1;
   log(Level::info, "event=refute incarnation=" + std::to_string(state_.incarnation));
-  persist();
+  persistence_.urge();
 }
 
 MemberRecord Conductor::own_record() const {
@@ -58,6 +58,17 @@ MemberRecord Conductor::own_record() const {
   record.consensus_distance = own_consensus_distance();
   record.budget = progress_.budget();
   return record;
+}
+
+bool Conductor::has_news_of_itself() const {
+  const MemberRecord& said = directory_.self();
+  const double bound = config_.exchange.consensus_bound;
+  return said.phase != phase() || said.incarnation < state_.incarnation ||
+         (said.state == MemberState::left) != life_.is(Phase::left) ||
+         said.budget != progress_.budget() ||
+         // the others wait for it with their final models
+         (life_.is(Phase::finishing) && said.consensus_distance >= bound &&
+          own_consensus_distance() < bound);
 }
 
 void Conductor::renew_own_record(Instant now) {

@@ -11,7 +11,7 @@ bool Persistence::is_due(Instant now) {
 }
 
 NodeState Persistence::to_write(NodeState state, const Directory& directory, Instant now) {
-  requested_ = false;
+  requested_ = urgent_ = false;
   // Some time after the start the others have told all they know; a node that dies before has it
   // told again.
   state.unsure_for = now - started_ < SampleCredit::reserve ? unsure_for_ : Duration{};

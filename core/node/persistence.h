@@ -4,9 +4,9 @@
 // and must be able to judge claims by its own speed; but a disk may take seconds, and most of this
 // changes all the time.
 //
-// The answer: what must be on disk before a word is said is written at once (durable_claims.h);
-// all else at the next tick after request(), or every `period`. A state that is replaced before it
-// is written is no loss, since each holds everything. Pure; core strand.
+// The answer: what must be on disk before a word is said is written at once (urge(), and
+// durable_claims.h); all else at the next tick after request(), or every `period`. A state that is
+// replaced before it is written is no loss, since each holds everything. Pure; core strand.
 #pragma once
 
 #include "core/membership/directory.h"
@@ -24,6 +24,9 @@ class Persistence {
 
   // Something that a restart should know has changed.
   void request() { requested_ = true; }
+  // It is to be written as soon as this event has been dealt with.
+  void urge() { urgent_ = true; }
+  [[nodiscard]] bool is_urgent() const { return urgent_; }
   // At a tick: it is time to write.
   [[nodiscard]] bool is_due(Instant now);
   // `state` with the members, and for how long others may know better. Nothing is due after it.
@@ -34,6 +37,7 @@ class Persistence {
   const Duration unsure_for_;  // what others trained in that time they may have to tell again
   Instant next_{};             // written at this tick, requested or not
   bool requested_ = false;
+  bool urgent_ = false;
 };
 
 }  // namespace gossipd

@@ -20,10 +20,7 @@ void Conductor::begin_training(Instant now) {
   weight_.join(round_.last().step, directory_.entries().size() <= 1);
   set_phase(Phase::training, peers_.established() > 0 ? "linked to the cluster" : "alone");
   check_progress(now);
-  if (round_.is_resting())
-    hand_out(round_.begin(steps_allowed()));
-  else
-    begin_round_if_due(now);
+  if (round_.is_resting()) hand_out(round_.begin(steps_allowed()));
 }
 
 // The models are one when every member that is not dead or gone has finished stepping and says that
@@ -55,20 +52,8 @@ void Conductor::check_finish(Instant now) {
             why_not.empty() ? "the models agree" : "time for the final exchange is up");
   weight_.agree();
   final_.want();
-  renew_own_record(now);
-  gossip(now);
   persistence_.request();
   if (round_.is_waiting()) write_final();
-}
-
-// At once, not at the next tick.
-void Conductor::say_agreement(Instant now) {
-  const double bound = config_.exchange.consensus_bound;
-  if (!life_.is(Phase::finishing) || own_consensus_distance() >= bound ||
-      directory_.self().consensus_distance < bound)
-    return;
-  renew_own_record(now);
-  gossip(now);
 }
 
 // The model has moved on, mostly because somebody has come back with another one.
@@ -84,8 +69,6 @@ void Conductor::renew_final(bool agreed, Instant now) {
   round_.next_final_look(now);
   set_phase(Phase::finishing,
             "the model has moved by " + moved + " of its norm since `final` was written");
-  renew_own_record(now);
-  gossip(now);
 }
 
 void Conductor::write_final() {
@@ -106,7 +89,6 @@ std::optional<Error> Conductor::join(std::vector<Endpoint> seeds, Instant now) {
     set_phase(Phase::joining, "by the operator");
     life_.wait_for("a member to answer");
     life_.look_until(now + config_.membership.isolation_grace);
-    renew_own_record(now);
     if (source_.has_model() && directory_.alive_others() == 0 && dialer_.seeds().empty())
       begin_training(now);
   }
@@ -114,7 +96,7 @@ std::optional<Error> Conductor::join(std::vector<Endpoint> seeds, Instant now) {
   // what it says.
   for (const Endpoint& seed : seeds)
     if (may_dial(seed, now)) dial(seed, NodeId{}, now);
-  dial_if_needed(now);
+  timers_.by(Duty::overlay, now);
   return std::nullopt;
 }
 
@@ -126,9 +108,6 @@ std::optional<Error> Conductor::leave(Instant now) {
   if (source_.has_model())
     for (const auto& [id, link] : open_links_by_peer()) spoken[id] = link->counters().turns_spoken;
   life_.leave_by(now + config_.membership.leave_flush, std::move(spoken));
-  renew_own_record(now);
-  begin_round_if_due(now);
-  check_leave(now);
   return std::nullopt;
 }
 
@@ -149,10 +128,11 @@ void Conductor::check_leave(Instant now) {
 // Leaving is a promise over restarts, so it holds when the disk knows it.
 void Conductor::finish_leave(Instant now) {
   state_.left = true;
-  persist();
+  persistence_.urge();
   if (durable_.left()) say_left(now);
 }
 
+// Its last words, so they go out before the sessions end.
 void Conductor::say_left(Instant now) {
   set_phase(Phase::left, "by the operator");
   renew_own_record(now);
@@ -160,24 +140,21 @@ void Conductor::say_left(Instant now) {
   close_all("left", "this node leaves the cluster", now);
 }
 
-std::optional<Error> Conductor::pause(Instant now) {
+std::optional<Error> Conductor::pause() {
   if (life_.is(Phase::paused)) return std::nullopt;
   if (!life_.is_training())
     return Error{"not-training",
                  std::string("nothing to pause: this node is ") + to_string(phase())};
   set_phase(Phase::paused, "by the operator");
-  renew_own_record(now);
   return std::nullopt;
 }
 
-std::optional<Error> Conductor::resume(Instant now) {
+std::optional<Error> Conductor::resume() {
   if (life_.is_training()) return std::nullopt;
   if (!life_.is(Phase::paused))
     return Error{"not-paused",
                  std::string("nothing to resume: this node is ") + to_string(phase())};
   set_phase(Phase::training, "by the operator");
-  renew_own_record(now);
-  begin_round_if_due(now);
   return std::nullopt;
 }
 

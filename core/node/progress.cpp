@@ -40,6 +40,11 @@ std::optional<Samples> Progress::news_for_trainer(Samples others) {
   return told_trainer_ = beyond;
 }
 
+bool Progress::has_changed(Samples others, std::uint64_t news, Phase phase) {
+  const Seen now{own(), others, budget_, news, phase};
+  return std::exchange(seen_, now) != now;
+}
+
 bool Progress::is_spent(Samples others) const {
   return in_force() > 0 && trained_ + former_ + beyond_trainer(others) >= in_force();
 }

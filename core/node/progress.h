@@ -49,6 +49,10 @@ class Progress {
   [[nodiscard]] Samples trained_under_all_ids() const { return former_ + trained_; }
 
   // ---- the cluster's; `others`: estimate for all other members ----
+  // What schedule and budget depend on, but for time, has changed since the last call. `news`: of
+  // the directory.
+  [[nodiscard]] bool has_changed(Samples others, std::uint64_t news, Phase phase);
+  void look_again() { seen_ = {}; }
   // Samples trained on elsewhere, if the trainer is to be told a new count.
   [[nodiscard]] std::optional<Samples> news_for_trainer(Samples others);
   // The budget is spent, by what the trainer was told or is to be told: a trainer that has stopped
@@ -82,6 +86,14 @@ class Progress {
   static constexpr Samples overshoot_max = 2;
 
  private:
+  struct Seen {
+    Samples own = 0, others = 0;
+    Budget budget;
+    std::uint64_t news = 0;
+    Phase phase = Phase::joining;
+    bool operator==(const Seen&) const = default;
+  };
+
   [[nodiscard]] Samples under_this_id(Samples counter) const;
   [[nodiscard]] Samples beyond_trainer(Samples others) const;
 
@@ -94,6 +106,7 @@ class Progress {
   Budget budget_;  // in force if its revision is not 0
   bool commanded_ = false;
   std::string overridden_;
+  Seen seen_;  // at the last has_changed()
 };
 
 }  // namespace gossipd

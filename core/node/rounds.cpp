@@ -57,9 +57,7 @@ void Conductor::on_snapshot(Snapshot snapshot, Instant now) {
   round_.on_snapshot(std::move(snapshot), open_links(), now);
   balance();
   if (!round_.last().finite) return on_round(round_.on_not_finite(steps_allowed()), now);
-  check_progress(now);
   if (final_.is_due() && life_.is(Phase::finished)) write_final();
-  begin_round_if_due(now);
 }
 
 void Conductor::on_round(RoundOutcome outcome, Instant now) {

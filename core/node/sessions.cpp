@@ -45,10 +45,9 @@ void Conductor::on_session_closed(SessionId id, const std::string& reason, Insta
     note_refusal(false, who(*session),
                  Error{"closed", "closed before the handshake was done: " + reason}, now);
   close(id, reason, now, false);
-  if (was_established) accuse(peer, last_heard, reason, now);
+  if (was_established) accuse(peer, last_heard, reason);
   if (!answered) accuse_all_at(remote, NodeId{}, reason, now);
-  check_finish(now);
-  dial_if_needed(now);
+  timers_.by(Duty::overlay, now);
 }
 
 void Conductor::close(SessionId id, const std::string& reason, Instant now, bool tell_driver) {
@@ -114,7 +113,6 @@ void Conductor::on_bulk_sent(SessionId id, std::size_t bytes, Instant now) {
   if (session == nullptr) return;
   session->bulk_outstanding -= std::min(bytes, session->bulk_outstanding);
   if (session->established()) peers_.neighbour_of(*session).path.on_large_sent(now);
-  begin_round_if_due(now);
 }
 
 // ---- control messages ---------------------------------------------------------------------------
@@ -214,7 +212,7 @@ void Conductor::on_job_offer(Session& session, const JobOffer& offer, Instant no
   state_.job = offer.hash;
   job_document_ = offer.document;
   progress_.on_job(offer.budget_samples);
-  persist();
+  persistence_.urge();
   set_phase(Phase::preparing, "the job has arrived from " + who(session));
   emit(JobEffect{job_document_, state_.job});
 }
@@ -224,9 +222,8 @@ void Conductor::on_bye(Session& session, const Bye& bye, Instant now) {
   const bool rotated = bye.why == bye_rotated;
   log(Level::info, "event=bye peer=" + to_hex(peer) + " why=" + bye.why);
   close(session.id, "the peer says goodbye: " + bye.why, now, true);
-  if (!rotated) accuse(peer, now, "it says goodbye: " + bye.why, now);
-  check_finish(now);
-  dial_if_needed(now);
+  if (!rotated) accuse(peer, now, "it says goodbye: " + bye.why);
+  timers_.by(Duty::overlay, now);
 }
 
 // ---- the exchange -------------------------------------------------------------------------------
@@ -256,7 +253,6 @@ void Conductor::on_bulk(Session& session, std::span<const std::byte> message, In
   if (source_.is_missing() && *kind == BulkKind::turn) source_.hear(link, round_.copies());
   adopt(now);
   recall_if_owing();
-  begin_round_if_due(now);
 }
 
 void Conductor::on_refused_data(Session& session, std::uint64_t refused,

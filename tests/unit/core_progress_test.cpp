@@ -85,6 +85,22 @@ TEST_CASE("an extension counts from the budget, or from what is beyond it alread
   CHECK_FALSE(progress.extended_by(budget_samples_max, 0));
 }
 
+TEST_CASE("what schedule and budget depend on is looked at once, and at each tick") {
+  Progress progress({.own = 40});
+  CHECK(progress.has_changed(10, 1, Phase::training));
+  CHECK_FALSE(progress.has_changed(10, 1, Phase::training));
+  CHECK(progress.has_changed(11, 1, Phase::training));
+  CHECK(progress.has_changed(11, 2, Phase::training));
+  CHECK(progress.has_changed(11, 2, Phase::paused));
+  progress.set({.revision = 1, .samples = 5});
+  CHECK(progress.has_changed(11, 2, Phase::paused));
+  CHECK(progress.recover(50));
+  CHECK(progress.has_changed(11, 2, Phase::paused));
+  CHECK_FALSE(progress.has_changed(11, 2, Phase::paused));
+  progress.look_again();
+  CHECK(progress.has_changed(11, 2, Phase::paused));
+}
+
 TEST_CASE("an early end makes the budget what has been trained on") {
   Progress progress({.own = 40});
   progress.on_job(200);

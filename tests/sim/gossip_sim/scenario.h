@@ -80,9 +80,11 @@ struct Scenario {
 [[nodiscard]] Duration final_bound(const Scenario&);
 // Learning rates, of chaos and of calm.
 inline constexpr double rate_peak = 0.1, calm_rate = 0.02;
-// Of two `final` files: each is at most consensus_bound away from its node's model, and so are two
-// models (EXCHANGE.md).
-inline constexpr double final_distance_max = 3 * ExchangePolicy{}.consensus_bound;
+// Of two `final` files, `hops` links apart: each is at most consensus_bound away from its node's
+// model, and so are the models of neighbours (EXCHANGE.md).
+inline constexpr double final_distance_max(std::size_t hops) {
+  return static_cast<double>(2 + hops) * ExchangePolicy{}.consensus_bound;
+}
 // largest distance of a model to the mean, relative to the mean
 inline constexpr double consensus_after_calm = 0.03;
 

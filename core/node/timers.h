@@ -1,0 +1,42 @@
+// core/node/timers.h - when a node looks at what no event tells it.
+//
+// The problem: silence, a quiet member or a seed to be asked again announce themselves by no event,
+// so somebody has to look; and some events, as the loss of a link, make the next look urgent.
+//
+// The answer: a table with one due time for each kind of look. A look that is taken is due again a
+// period later; by() brings it forward and never puts it off. Pure; one owner, the core strand.
+#pragma once
+
+#include <algorithm>
+#include <array>
+
+#include "core/base/types.h"
+
+namespace gossipd {
+
+enum class Duty : std::uint8_t {
+  look,     // silent sessions, pings, news and files that are due
+  overlay,  // dials, probes, rotation of links
+  tick,     // own record, stats, credit of claims, the state on disk
+  count_
+};
+
+class Timers {
+ public:
+  // Due at the latest then.
+  void by(Duty timer, Instant at) { due(timer) = std::min(due(timer), at); }
+  // True: it is due, and next a period from now.
+  [[nodiscard]] bool take(Duty timer, Duration period, Instant now) {
+    if (now < due(timer)) return false;
+    due(timer) = now + period;
+    return true;
+  }
+  [[nodiscard]] Instant next() const { return *std::ranges::min_element(due_); }
+
+ private:
+  Instant& due(Duty timer) { return due_[static_cast<std::size_t>(timer)]; }
+
+  std::array<Instant, static_cast<std::size_t>(Duty::count_)> due_{};  // at first all are due
+};
+
+}  // namespace gossipd
