@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/base/mean_square.h"
 #include "core/codec/kernels.h"
 
 namespace gossipd {

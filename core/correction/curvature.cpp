@@ -9,12 +9,6 @@ double damped_displacement(double n_times_u, double k) {
   return z < 1e-9 ? n_times_u : n_times_u * (-std::expm1(-z)) / z;
 }
 
-double mean_square(std::span<const float> values) {
-  double sum = 0;
-  for (const float value : values) sum += static_cast<double>(value) * static_cast<double>(value);
-  return values.empty() ? 0 : sum / static_cast<double>(values.size());
-}
-
 double adapt_mean_square(double before, double now) {
   return before <= 0 ? now : curvature_decay * before + (1 - curvature_decay) * now;
 }

@@ -29,8 +29,6 @@ inline constexpr double curvature_epsilon = 1e-12;
 
 // n·u·(1 − e^(−z))/z with z = k·|n·u|.
 [[nodiscard]] double damped_displacement(double n_times_u, double k);
-// Mean of the squares; 0 for nothing.
-[[nodiscard]] double mean_square(std::span<const float> values);
 // The moving average of mean(u²); the first value is taken as it is.
 [[nodiscard]] double adapt_mean_square(double before, double now);
 

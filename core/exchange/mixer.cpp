@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "core/base/mean_square.h"
 #include "core/exchange/change.h"
 
 namespace gossipd {

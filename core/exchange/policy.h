@@ -17,6 +17,19 @@ enum class TriggerRule : std::uint8_t {
 };
 enum class ReplicaFormat : std::uint8_t { fp32, bf16 };
 
+// What a node believes of its own steps and of its neighbours.
+struct GuardPolicy {
+  double magnitude_max = 64.0;  // largest single decoded difference that is accepted
+  std::uint32_t refusals_until_quarantine = 3;  // messages refused in a row
+  // A neighbour's pull is cut to this multiple of what is usual (transfer_guard.h); 0: never.
+  double transfer_reach = 4;
+  // Nothing is taken from a neighbour whose loss exceeds this multiple of the members' median; 0:
+  // all is.
+  double loss_ratio_max = 3;
+  // An own look that goes this many times as far as usual is taken back (step_guard.h); 0: none is.
+  double step_jump = 6;
+};
+
 struct ExchangePolicy {
   bool enabled = true;  // false: a member that trains alone (nothing is sent or mixed)
   TriggerRule trigger = TriggerRule::change;
@@ -50,17 +63,9 @@ struct ExchangePolicy {
   CorrectionPolicy correction;          // of models that are old or worse
   double joiner_weight = 0.05;          // weight of a node that just came, rising to 1 …
   Step joiner_steps = 200;              // … over so many steps
-  double magnitude_max = 64.0;          // largest single decoded difference that is believed
   std::size_t bulk_window_bytes = std::size_t{8} << 20;  // on one link's way to the socket
   double consensus_bound = 0.004;                        // the final exchange ends below it
-  std::uint32_t refusals_until_quarantine = 3;
-  // what a neighbour's model pulls is cut to so many times what is usual (transfer_guard.h); 0:
-  // never
-  double transfer_reach = 4;
-  // of a neighbour with a loss so many times the members' median nothing is taken; 0: of all
-  double loss_ratio_max = 3;
-  // an own look that goes so many times as far as usual is taken back (step_guard.h); 0: none is
-  double step_jump = 6;
+  GuardPolicy guard;
 };
 
 // Outer momentum on a line whose round trip takes `periods` times period_steps own steps: the pace

@@ -22,13 +22,9 @@ void add_codec(SettingTable& table, std::string key, Codec& target, std::string 
       });
 }
 
-std::vector<Setting> exchange_settings(ExchangePolicy& e) {
-  std::vector<Setting> settings;
-  SettingTable table(settings);
-  table.boolean("exchange.enabled", "exchange", e.enabled, "off: a member that trains alone");
-  table.one_of("exchange.trigger", "exchange-trigger", e.trigger, {"change", "period", "budget"},
-               "when to publish: after enough `change`, at a `period`, or within a `budget` of "
-               "bytes");
+namespace {
+
+void add_codecs(SettingTable& table, ExchangePolicy& e) {
   add_codec(table, "exchange.codec", e.codec, "encoding of changes");
   table.boolean("exchange.codec_by_delay", "", e.codec_by_delay,
                 "use a finer codec where the shortest round trip exceeds `period_steps`: fewer and "
@@ -40,6 +36,12 @@ std::vector<Setting> exchange_settings(ExchangePolicy& e) {
   table.one_of("exchange.replicas", "", e.replicas, {"fp32", "bf16"},
                "storage of a link's two replicas; bf16, if both ends ask for it, halves the memory "
                "and agrees to 0.4 %");
+}
+
+void add_trigger(SettingTable& table, ExchangePolicy& e) {
+  table.one_of("exchange.trigger", "exchange-trigger", e.trigger, {"change", "period", "budget"},
+               "when to publish: after enough `change`, at a `period`, or within a `budget` of "
+               "bytes");
   table.integer("exchange.round_steps", "", "steps", e.round_steps, 1, 1'000'000,
                 "own steps between two looks at the model");
   table.number("exchange.threshold", "", "", e.threshold, 0, 10,
@@ -54,6 +56,9 @@ std::vector<Setting> exchange_settings(ExchangePolicy& e) {
                "limit of what this node sends on all links, for budget");
   table.milliseconds("exchange.heartbeat_ms", e.heartbeat, 1, setting_day_ms,
                      "maximum interval between publishing on a link, even without change");
+}
+
+void add_mixing(SettingTable& table, ExchangePolicy& e) {
   table.number("exchange.outer_momentum", "", "", e.outer_momentum, 0, 0.9,
                "momentum of the models' common movement, from exchange to exchange");
   table.boolean("exchange.outer_momentum_by_delay", "", e.outer_momentum_by_delay,
@@ -62,37 +67,56 @@ std::vector<Setting> exchange_settings(ExchangePolicy& e) {
   table.number("exchange.mixing", "", "", e.mixing, 0, 4, "strength of mixing with neighbours");
   table.number("exchange.age_decay", "", "", e.age_decay, 0, 1000,
                "rate at which an ageing replica loses weight");
-  table.number("exchange.future_position", "", "", e.correction.future_position, 0, 4,
-               "strength of the future-position correction; 0: none");
-  table.number("exchange.drift_window_steps", "", "steps", e.correction.drift_window_steps, 1, 1e6,
-               "window of the moving average of the drift");
-  table.number("exchange.curvature", "", "", e.correction.curvature, 0, 1e6,
-               "damping of the future position by curvature (DC-ASGD); 0: none");
-  table.one_of("exchange.curvature_mode", "", e.correction.curvature_mode, {"constant", "adaptive"},
-               "scale of the damping: size of the block (constant) or of the drift (adaptive)");
-  table.one_of("exchange.loss_trust", "", e.correction.loss_trust, {"off", "holt", "lstm"},
-               "forecast of a neighbour's loss that weighs its model (LC-ASGD)");
-  table.number("exchange.loss_trust_max", "", "", e.correction.loss_trust_max, 1, 1000,
-               "largest factor on a neighbour's weight; the least is its inverse");
   table.number("exchange.joiner_weight", "", "", e.joiner_weight, 0, 1,
                "initial weight of a joiner");
   table.integer("exchange.joiner_steps", "", "steps", e.joiner_steps, 0, 1'000'000'000,
                 "steps until a joiner has full weight");
-  table.number("exchange.magnitude_max", "", "", e.magnitude_max, 1e-6, 1e30,
+}
+
+void add_corrections(SettingTable& table, CorrectionPolicy& c) {
+  table.number("exchange.future_position", "", "", c.future_position, 0, 4,
+               "strength of the future-position correction; 0: none");
+  table.number("exchange.drift_window_steps", "", "steps", c.drift_window_steps, 1, 1e6,
+               "window of the moving average of the drift");
+  table.number("exchange.curvature", "", "", c.curvature, 0, 1e6,
+               "damping of the future position by curvature (DC-ASGD); 0: none");
+  table.one_of("exchange.curvature_mode", "", c.curvature_mode, {"constant", "adaptive"},
+               "scale of the damping: size of the block (constant) or of the drift (adaptive)");
+  table.one_of("exchange.loss_trust", "", c.loss_trust, {"off", "holt", "lstm"},
+               "forecast of a neighbour's loss that weighs its model (LC-ASGD)");
+  table.number("exchange.loss_trust_max", "", "", c.loss_trust_max, 1, 1000,
+               "largest factor on a neighbour's weight; the least is its inverse");
+}
+
+void add_guards(SettingTable& table, GuardPolicy& g) {
+  table.number("exchange.magnitude_max", "", "", g.magnitude_max, 1e-6, 1e30,
                "largest single difference that is accepted");
-  table.number("exchange.transfer_reach", "", "", e.transfer_reach, 0, 1e6,
+  table.number("exchange.transfer_reach", "", "", g.transfer_reach, 0, 1e6,
                "limit of a neighbour's pull, as a multiple of what is usual; 0: none");
   table.number(
-      "exchange.loss_ratio_max", "", "", e.loss_ratio_max, 0, 1e6,
+      "exchange.loss_ratio_max", "", "", g.loss_ratio_max, 0, 1e6,
       "ignore models of neighbours whose loss exceeds this multiple of the median; 0: never");
-  table.number("exchange.step_jump", "", "", e.step_jump, 0, 1e6,
+  table.number("exchange.step_jump", "", "", g.step_jump, 0, 1e6,
                "take back own steps that go this many times as far as usual; 0: never");
+  table.integer("exchange.refusals_until_quarantine", "", "", g.refusals_until_quarantine, 1,
+                1'000'000, "refused messages in a row that close a link for a while");
+}
+
+}  // namespace
+
+std::vector<Setting> exchange_settings(ExchangePolicy& e) {
+  std::vector<Setting> settings;
+  SettingTable table(settings);
+  table.boolean("exchange.enabled", "exchange", e.enabled, "off: a member that trains alone");
+  add_trigger(table, e);
+  add_codecs(table, e);
+  add_mixing(table, e);
+  add_corrections(table, e.correction);
+  add_guards(table, e.guard);
   table.integer("exchange.bulk_window_bytes", "", "bytes", e.bulk_window_bytes, 64 * 1024,
                 std::uint64_t{1} << 32, "bytes of one link that may wait for the socket");
   table.number("exchange.consensus_bound", "", "", e.consensus_bound, 1e-9, 1,
                "consensus distance that ends the final exchange");
-  table.integer("exchange.refusals_until_quarantine", "", "", e.refusals_until_quarantine, 1,
-                1'000'000, "refused messages in a row that close a link for a while");
   return settings;
 }
 

@@ -89,7 +89,7 @@ std::optional<Reject> TurnReceiver::take_delta(const TurnRecord& record) {
   const ReplicaPair::BlockState& state = replicas_.state(record.block);
   if (!state.received_valid || record.version != state.received + 1) return Reject::base_mismatch;
   if (const ApplyError error = replicas_.apply(record.block, record.codec, record.payload,
-                                               static_cast<float>(policy_.magnitude_max));
+                                               static_cast<float>(policy_.guard.magnitude_max));
       error != ApplyError::none)
     return to_reject(error);
   if (policy_.outer_momentum > 0)

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "core/correction/curvature.h"
+#include "core/base/mean_square.h"
 
 namespace gossipd {
 namespace {

@@ -24,8 +24,8 @@ void Conductor::on_model_ready(Schema schema, RoundBuffers buffers, bool has_mod
   GOSSIPD_ASSERT(!source_.trainer_stands());
   schema_ = std::move(schema);
   round_.prepare(std::move(buffers), step);
-  transfer_guard_ =
-      std::make_unique<TransferGuard>(config_.exchange.transfer_reach, schema_.blocks().size());
+  transfer_guard_ = std::make_unique<TransferGuard>(config_.exchange.guard.transfer_reach,
+                                                    schema_.blocks().size());
   source_.on_trainer_ready(has_model || !config_.exchange.enabled);
   progress_.on_trainer_ready(own_samples, std::max(state_.own_samples, directory_.self().samples));
   life_.look_until(now + config_.membership.isolation_grace);

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "core/base/mean_square.h"
 #include "core/codec/kernels.h"
-#include "core/correction/curvature.h"
 
 namespace gossipd {
 

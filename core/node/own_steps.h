@@ -28,7 +28,7 @@ class OwnSteps {
 
   // Both must outlive it.
   OwnSteps(const ExchangePolicy& policy, const Schema& schema)
-      : policy_(policy), schema_(schema), guard_(policy.step_jump) {}
+      : policy_(policy), schema_(schema), guard_(policy.guard.step_jump) {}
 
   // A look begins: nothing is measured yet. `with_drift`: a drift is followed from now on.
   void begin(bool with_drift);
@@ -57,7 +57,7 @@ class OwnSteps {
   [[nodiscard]] Jump last_jump() const { return last_jump_; }
 
  private:
-  [[nodiscard]] bool guards() const { return policy_.step_jump > 0; }
+  [[nodiscard]] bool guards() const { return policy_.guard.step_jump > 0; }
 
   const ExchangePolicy& policy_;
   const Schema& schema_;

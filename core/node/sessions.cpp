@@ -264,7 +264,7 @@ void Conductor::on_refused_data(Session& session, std::uint64_t refused,
                           " reason=" + (whole ? to_string(*whole) : "record"));
   if (whole == Reject::endless_turn)
     return quarantine(session, "a turn says more than the whole model", now);
-  if (neighbour.refusals >= config_.exchange.refusals_until_quarantine)
+  if (neighbour.refusals >= config_.exchange.guard.refusals_until_quarantine)
     return quarantine(session, "too many deltas had to be refused", now);
   // After a message that made no sense the turns are out of step, so the link opens again and
   // compares hashes. So does a node without a model: it never has a turn in which to ask for a

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <string_view>
+#include <utility>
 
 #include "core/base/result.h"
 #include "core/wire/cbor_bounds.h"
@@ -262,85 +264,108 @@ struct ToJson {
   json operator()(const UnknownControl& m) const { return {{"kind", m.kind}}; }
 };
 
+Result<Control> to_hello(const json& map) {
+  Hello m{static_cast<std::uint32_t>(number(map, "protocol") & 0xffffffff),
+          ClusterId{number(map, "cluster")},
+          NodeId{number(map, "id")},
+          number(map, "inc"),
+          text(map, "name", name_bytes_max),
+          endpoint(map),
+          JobHash{number(map, "job")},
+          flag(map, "leaving"),
+          flag(map, "probe")};
+  m.newest = std::max(m.protocol, static_cast<std::uint32_t>(number(map, "newest") & 0xffffffff));
+  if (m.id == NodeId{}) return Error{"malformed", "hello without a node id"};
+  m.instance = number(map, "instance");
+  return Control{std::move(m)};
+}
+
+Result<Control> to_refuse(const json& map) {
+  return Control{Refuse{Error{text(map, "code", 64), text(map, "text")}}};
+}
+
+Result<Control> to_members(const json& map) {
+  Members m;
+  if (!get_list(map, "records", records_per_message_max, to_record, m.records) ||
+      !get_list(map, "figures", stats_per_message_max, to_stats, m.stats) ||
+      !get_list(map, "suspects", suspicions_per_message_max, to_suspicion, m.suspicions))
+    return Error{"malformed", "members without lists of at most " +
+                                  std::to_string(records_per_message_max) + " records, " +
+                                  std::to_string(stats_per_message_max) + " stats and " +
+                                  std::to_string(suspicions_per_message_max) + " suspicions"};
+  return Control{std::move(m)};
+}
+
+Result<Control> to_job_request(const json&) { return Control{JobRequest{}}; }
+
+Result<Control> to_job_offer(const json& map) {
+  JobOffer m{JobHash{number(map, "hash")}, number(map, "budget"),
+             text(map, "document", job_bytes_max)};
+  if (m.document.empty()) return Error{"malformed", "job without a document"};
+  return Control{std::move(m)};
+}
+
+JobFile file_of(const json& map) {
+  return {number(map, "high"), number(map, "low"), number(map, "bytes")};
+}
+
+Result<Control> to_file_request(const json& map) {
+  return Control{FileRequest{file_of(map), number(map, "offset")}};
+}
+
+Result<Control> to_file_absent(const json& map) { return Control{FileAbsent{file_of(map)}}; }
+
+Result<Control> to_ready(const json& map) {
+  Ready m{SchemaHash{number(map, "schema")},
+          flag(map, "model"),
+          number(map, "nonce"),
+          number(map, "conv"),
+          static_cast<std::uint32_t>(number(map, "spoken") & 0xffffffff),
+          static_cast<std::uint32_t>(number(map, "heard") & 0xffffffff),
+          static_cast<std::uint32_t>(number(map, "first") & 0xffffffff)};
+  if (map.contains("held") && !get_blocks(map, "held", held_flips_max, m.held_flips))
+    return Error{"malformed", "ready without a list of at most " + std::to_string(held_flips_max) +
+                                  " blocks held"};
+  m.bf16 = flag(map, "bf16");
+  return Control{std::move(m)};
+}
+
+Result<Control> to_ping(const json& map) { return Control{Ping{number(map, "nonce")}}; }
+Result<Control> to_pong(const json& map) { return Control{Pong{number(map, "nonce")}}; }
+
+Result<Control> to_resync(const json& map) {
+  Resync m;
+  if (!get_blocks(map, "blocks", resync_blocks_max, m.blocks))
+    return Error{"malformed", "resync without a list of at most " +
+                                  std::to_string(resync_blocks_max) + " blocks"};
+  return Control{std::move(m)};
+}
+
+Result<Control> to_cloned(const json& map) {
+  Cloned m{
+      NodeId{number(map, "id")}, number(map, "keeps"), number(map, "gives_up"), endpoint(map), {}};
+  m.other = Endpoint{text(map, "other_host", 255),
+                     static_cast<std::uint16_t>(number(map, "other_port") & 0xffff)};
+  if (m.id == NodeId{} || m.keeps == 0 || m.gives_up <= m.keeps)
+    return Error{"malformed",
+                 "cloned without an id and two instances, the lower of which keeps it"};
+  return Control{std::move(m)};
+}
+
+Result<Control> to_bye(const json& map) { return Control{Bye{text(map, "why", 64)}}; }
+
 Result<Control> from_json(const json& map) {
+  static constexpr std::pair<std::string_view, Result<Control> (*)(const json&)> readers[] = {
+      {"hello", to_hello},        {"refuse", to_refuse},
+      {"members", to_members},    {"digest", to_digest},
+      {"job?", to_job_request},   {"job", to_job_offer},
+      {"file?", to_file_request}, {"nofile", to_file_absent},
+      {"ready", to_ready},        {"ping", to_ping},
+      {"pong", to_pong},          {"resync", to_resync},
+      {"cloned", to_cloned},      {"bye", to_bye}};
   const std::string kind = text(map, "kind");
-  if (kind == "hello") {
-    Hello m{static_cast<std::uint32_t>(number(map, "protocol") & 0xffffffff),
-            ClusterId{number(map, "cluster")},
-            NodeId{number(map, "id")},
-            number(map, "inc"),
-            text(map, "name", name_bytes_max),
-            endpoint(map),
-            JobHash{number(map, "job")},
-            flag(map, "leaving"),
-            flag(map, "probe")};
-    m.newest = std::max(m.protocol, static_cast<std::uint32_t>(number(map, "newest") & 0xffffffff));
-    if (m.id == NodeId{}) return Error{"malformed", "hello without a node id"};
-    m.instance = number(map, "instance");
-    return Control{std::move(m)};
-  }
-  if (kind == "refuse") return Control{Refuse{Error{text(map, "code", 64), text(map, "text")}}};
-  if (kind == "members") {
-    Members m;
-    if (!get_list(map, "records", records_per_message_max, to_record, m.records) ||
-        !get_list(map, "figures", stats_per_message_max, to_stats, m.stats) ||
-        !get_list(map, "suspects", suspicions_per_message_max, to_suspicion, m.suspicions))
-      return Error{"malformed", "members without lists of at most " +
-                                    std::to_string(records_per_message_max) + " records, " +
-                                    std::to_string(stats_per_message_max) + " stats and " +
-                                    std::to_string(suspicions_per_message_max) + " suspicions"};
-    return Control{std::move(m)};
-  }
-  if (kind == "digest") return to_digest(map);
-  if (kind == "job?") return Control{JobRequest{}};
-  if (kind == "job") {
-    JobOffer m{JobHash{number(map, "hash")}, number(map, "budget"),
-               text(map, "document", job_bytes_max)};
-    if (m.document.empty()) return Error{"malformed", "job without a document"};
-    return Control{std::move(m)};
-  }
-  const auto file = [&map] {
-    return JobFile{number(map, "high"), number(map, "low"), number(map, "bytes")};
-  };
-  if (kind == "file?") return Control{FileRequest{file(), number(map, "offset")}};
-  if (kind == "nofile") return Control{FileAbsent{file()}};
-  if (kind == "ready") {
-    Ready m{SchemaHash{number(map, "schema")},
-            flag(map, "model"),
-            number(map, "nonce"),
-            number(map, "conv"),
-            static_cast<std::uint32_t>(number(map, "spoken") & 0xffffffff),
-            static_cast<std::uint32_t>(number(map, "heard") & 0xffffffff),
-            static_cast<std::uint32_t>(number(map, "first") & 0xffffffff)};
-    if (map.contains("held") && !get_blocks(map, "held", held_flips_max, m.held_flips))
-      return Error{"malformed", "ready without a list of at most " +
-                                    std::to_string(held_flips_max) + " blocks held"};
-    m.bf16 = flag(map, "bf16");
-    return Control{std::move(m)};
-  }
-  if (kind == "ping") return Control{Ping{number(map, "nonce")}};
-  if (kind == "pong") return Control{Pong{number(map, "nonce")}};
-  if (kind == "resync") {
-    Resync m;
-    if (!get_blocks(map, "blocks", resync_blocks_max, m.blocks))
-      return Error{"malformed", "resync without a list of at most " +
-                                    std::to_string(resync_blocks_max) + " blocks"};
-    return Control{std::move(m)};
-  }
-  if (kind == "cloned") {
-    Cloned m{NodeId{number(map, "id")},
-             number(map, "keeps"),
-             number(map, "gives_up"),
-             endpoint(map),
-             {}};
-    m.other = Endpoint{text(map, "other_host", 255),
-                       static_cast<std::uint16_t>(number(map, "other_port") & 0xffff)};
-    if (m.id == NodeId{} || m.keeps == 0 || m.gives_up <= m.keeps)
-      return Error{"malformed",
-                   "cloned without an id and two instances, the lower of which keeps it"};
-    return Control{std::move(m)};
-  }
-  if (kind == "bye") return Control{Bye{text(map, "why", 64)}};
+  for (const auto& [name, read] : readers)
+    if (kind == name) return read(map);
   return Control{UnknownControl{kind.substr(0, 64)}};
 }
 

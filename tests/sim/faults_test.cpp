@@ -123,70 +123,79 @@ TEST_CASE("who thaws takes in what the others have learnt meanwhile, and does no
   CHECK(furthest_back < 0.1 * gap);
 }
 
+namespace {
+
+struct BadDelta {
+  Reject reason;
+  std::function<void(Bytes&)> spoil;
+};
+
+// Node 0's deltas are spoiled until node 1 quarantines it, and then no more.
+void check_refused(const BadDelta& bad) {
+  const Schema schema = schema_of({2000});
+  VirtualCluster cluster(schema);
+  for (std::size_t i = 0; i < 2; ++i) {
+    NodeOptions options = with_model(schema, i);
+    options.exchange.codec = Codec{CodecId::fp32, 0};
+    cluster.add(options);
+  }
+  cluster.run_for(3s);
+  REQUIRE(!cluster.node(1).received_from(cluster.id(0)).empty());
+  bool spoiled = false, intact = true;
+  cluster.tamper([&](std::size_t from, std::size_t, Lane lane, Bytes& message) {
+    if (from != 0 || lane != Lane::bulk || message.size() < turn_header_bytes + turn_record_bytes ||
+        bulk_kind(message) != BulkKind::turn)
+      return true;
+    bad.spoil(message);
+    spoiled = true;
+    return true;
+  });
+  for (float& x : cluster.model(0)) x += 0.01f;
+  REQUIRE(cluster.run_until(
+      [&] { return spoiled && has_refusal(cluster.view(1), "quarantined", true); }, 60s));
+  cluster.run_for(100ms);
+  std::uint64_t counted = 0;
+  for (const LinkView& link : cluster.view(1).links)
+    counted += link.counters.refused[raw(bad.reason)];
+  CHECK(counted >= 1);
+  CHECK(has_refusal(cluster.view(0), "quarantined", false));
+  for (const float x : cluster.model(1)) intact = intact && std::isfinite(x) && std::fabs(x) < 10;
+  CHECK(intact);
+  cluster.tamper({});
+  REQUIRE(cluster.run_until(
+      [&] {
+        return cluster.view(1).links[0].state == "open" &&
+               cluster.view(1).links[0].counters.consensus_distance < 5e-3;
+      },
+      120s));
+}
+
+}  // namespace
+
 TEST_CASE(
     "every kind of bad delta changes nothing, is counted by its reason, and quarantines the link "
     "when it repeats") {
-  const Schema schema = schema_of({2000});
-  struct Case {
-    Reject reason;
-    std::function<void(Bytes&)> spoil;
-  };
   const auto set = [](Bytes& message, std::size_t at, auto value) {
     if (message.size() >= at + sizeof value) std::memcpy(message.data() + at, &value, sizeof value);
   };
   const std::size_t record = turn_header_bytes;
-  for (const Case& c : {
-           Case{Reject::malformed, [](Bytes& m) { m.resize(m.size() - 1); }},
-           Case{Reject::bad_gain,
-                [&](Bytes& m) { set(m, 12, std::numeric_limits<float>::quiet_NaN()); }},
-           Case{Reject::unknown_block, [&](Bytes& m) { set(m, record, std::uint32_t{99}); }},
-           Case{Reject::out_of_turn, [&](Bytes& m) { set(m, 4, std::uint32_t{123456}); }},
-           Case{Reject::base_mismatch, [&](Bytes& m) { set(m, record + 4, Version{777777}); }},
-           Case{Reject::not_finite,
-                [&](Bytes& m) {
-                  set(m, record + turn_record_bytes, std::numeric_limits<float>::quiet_NaN());
-                }},
-           Case{Reject::absurd_magnitude,
-                [&](Bytes& m) { set(m, record + turn_record_bytes, 1e30f); }},
+  for (const BadDelta& bad : {
+           BadDelta{Reject::malformed, [](Bytes& m) { m.resize(m.size() - 1); }},
+           BadDelta{Reject::bad_gain,
+                    [&](Bytes& m) { set(m, 12, std::numeric_limits<float>::quiet_NaN()); }},
+           BadDelta{Reject::unknown_block, [&](Bytes& m) { set(m, record, std::uint32_t{99}); }},
+           BadDelta{Reject::out_of_turn, [&](Bytes& m) { set(m, 4, std::uint32_t{123456}); }},
+           BadDelta{Reject::base_mismatch, [&](Bytes& m) { set(m, record + 4, Version{777777}); }},
+           BadDelta{Reject::not_finite,
+                    [&](Bytes& m) {
+                      set(m, record + turn_record_bytes, std::numeric_limits<float>::quiet_NaN());
+                    }},
+           BadDelta{Reject::absurd_magnitude,
+                    [&](Bytes& m) { set(m, record + turn_record_bytes, 1e30f); }},
        }) {
-    const std::string reason = to_string(c.reason);
+    const std::string reason = to_string(bad.reason);
     CAPTURE(reason);
-    VirtualCluster cluster(schema);
-    for (std::size_t i = 0; i < 2; ++i) {
-      NodeOptions options = with_model(schema, i);
-      options.exchange.codec = Codec{CodecId::fp32, 0};
-      cluster.add(options);
-    }
-    cluster.run_for(3s);
-    REQUIRE(!cluster.node(1).received_from(cluster.id(0)).empty());
-    bool spoiled = false, intact = true;
-    cluster.tamper([&](std::size_t from, std::size_t, Lane lane, Bytes& message) {
-      if (from != 0 || lane != Lane::bulk || message.size() < record + turn_record_bytes ||
-          bulk_kind(message) != BulkKind::turn)
-        return true;
-      c.spoil(message);
-      spoiled = true;
-      return true;
-    });
-    for (float& x : cluster.model(0)) x += 0.01f;
-    REQUIRE(cluster.run_until(
-        [&] { return spoiled && has_refusal(cluster.view(1), "quarantined", true); }, 60s));
-    cluster.run_for(100ms);
-    std::uint64_t counted = 0;
-    for (const LinkView& link : cluster.view(1).links)
-      counted += link.counters.refused[raw(c.reason)];
-    CHECK(counted >= 1);
-    CHECK(has_refusal(cluster.view(0), "quarantined", false));
-    for (const float x : cluster.model(1)) intact = intact && std::isfinite(x) && std::fabs(x) < 10;
-    CHECK(intact);
-    // And when the peer behaves again it is let in again.
-    cluster.tamper({});
-    REQUIRE(cluster.run_until(
-        [&] {
-          return cluster.view(1).links[0].state == "open" &&
-                 cluster.view(1).links[0].counters.consensus_distance < 5e-3;
-        },
-        120s));
+    check_refused(bad);
   }
 }
 
@@ -197,7 +206,8 @@ TEST_CASE(
   VirtualCluster cluster(schema);
   for (std::size_t i = 0; i < 3; ++i) {
     NodeOptions options = with_model(schema, i);
-    options.exchange.step_jump = 0;  // or it would go back to its own former model: guard_test.cpp
+    // else it would go back to its own former model: guard_test.cpp
+    options.exchange.guard.step_jump = 0;
     cluster.add(options);
   }
   cluster.run_for(5s);

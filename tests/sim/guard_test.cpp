@@ -170,7 +170,7 @@ TEST_CASE(
       return true;
     };
     Training training([](std::span<float>, Step) {}, std::move(hooks));
-    training.cluster.options(bad).exchange.step_jump = 0;
+    training.cluster.options(bad).exchange.guard.step_jump = 0;
     training.cluster.kill(bad);
     training.cluster.restart(bad);  // with those options
     training.cluster.run_for(40s);

@@ -10,64 +10,72 @@ using namespace gossipd;
 using namespace gossipd::sim;
 using namespace std::chrono_literals;
 
-TEST_CASE(
-    "the exchange of 25 million parameters stays within (2 + 2 links) 4 P bytes and a constant per "
-    "node, with a drift 4 P more, in bf16 with half of the links' share") {
+namespace {
+
+struct Case {
+  int links;
+  int drift;
+  ReplicaFormat replicas;
+};
+
+void check_memory(const Case& c) {
+  const auto [links, drift, replicas] = c;
   const Schema schema = schema_of({24'000'000, 900'000, 100'000});
   const std::int64_t model_bytes = static_cast<std::int64_t>(schema.floats()) * 4;
   const std::int64_t window = 24ll << 20;  // per node: encoded blocks on their way
   // Per link, turns in int4: one that is kept until it is answered, two for the outer momentum.
   const std::int64_t turns = 3 * (model_bytes / 8 * 11 / 10);
-  struct Case {
-    int links;
-    int drift;
-    ReplicaFormat replicas;
-  };
-  for (const auto& [links, drift, replicas] :
-       {Case{1, 1, ReplicaFormat::fp32}, Case{2, 0, ReplicaFormat::fp32},
-        Case{2, 0, ReplicaFormat::bf16}}) {
-    const std::int64_t before = counted::live.load();
-    counted::peak = before;
-    VirtualCluster cluster(schema, [](std::size_t node, std::span<float> x, Step step) {
-      x[(step * 7919 + node) % x.size()] += 0.5f;
-    });
-    cluster.check_no_replicas();
-    const int nodes = links + 1;  // all linked to all
-    for (int i = 0; i < nodes; ++i) {
-      NodeOptions options;
-      if (i > 0)
-        options.seeds = {0};
-      else
-        options.start.assign(schema.floats(), 0.25f);
-      options.exchange.codec = Codec{CodecId::int4, 0};
-      options.exchange.threshold = 1e-9;
-      options.exchange.replicas = replicas;
-      options.exchange.correction.future_position = drift;
-      options.exchange.period_steps = 1;
-      options.step_time = 200ms;
-      cluster.add(options);
-    }
-    const auto exchanged = [&] {
-      for (int i = 0; i < nodes; ++i) {
-        const NodeView view = cluster.view(static_cast<std::size_t>(i));
-        if (view.links.size() != static_cast<std::size_t>(links)) return false;
-        for (const LinkView& link : view.links)
-          if (link.counters.turns_spoken < 2 || link.counters.turns_heard < 2) return false;
-      }
-      return true;
-    };
-    REQUIRE(cluster.run_until(exchanged, 120s));
-    // The test holds each trainer's parameters and, for the founder, its start; they are not the
-    // exchange's.
-    const std::int64_t used = counted::peak.load() - before - (nodes + 1) * model_bytes;
-    const std::int64_t formula =
-        nodes * (2 + drift + (replicas == ReplicaFormat::bf16 ? 1 : 2) * links) * model_bytes;
-    std::printf(
-        "P = 25 M, %d links, %d drift, %s: peak %.1f MB per node, formula %.1f MB, above it %.1f "
-        "MB\n",
-        links, drift, replicas == ReplicaFormat::bf16 ? "bf16" : "fp32", used / 1e6 / nodes,
-        formula / 1e6 / nodes, static_cast<double>(used - formula) / 1e6 / nodes);
-    CHECK(used <= formula + nodes * (window + links * turns));
-    CHECK(used > formula / 2);
+  const std::int64_t before = counted::live.load();
+  counted::peak = before;
+  VirtualCluster cluster(schema, [](std::size_t node, std::span<float> x, Step step) {
+    x[(step * 7919 + node) % x.size()] += 0.5f;
+  });
+  cluster.check_no_replicas();
+  const int nodes = links + 1;  // all linked to all
+  for (int i = 0; i < nodes; ++i) {
+    NodeOptions options;
+    if (i > 0)
+      options.seeds = {0};
+    else
+      options.start.assign(schema.floats(), 0.25f);
+    options.exchange.codec = Codec{CodecId::int4, 0};
+    options.exchange.threshold = 1e-9;
+    options.exchange.replicas = replicas;
+    options.exchange.correction.future_position = drift;
+    options.exchange.period_steps = 1;
+    options.step_time = 200ms;
+    cluster.add(options);
   }
+  const auto exchanged = [&] {
+    for (int i = 0; i < nodes; ++i) {
+      const NodeView view = cluster.view(static_cast<std::size_t>(i));
+      if (view.links.size() != static_cast<std::size_t>(links)) return false;
+      for (const LinkView& link : view.links)
+        if (link.counters.turns_spoken < 2 || link.counters.turns_heard < 2) return false;
+    }
+    return true;
+  };
+  REQUIRE(cluster.run_until(exchanged, 120s));
+  // The test holds each trainer's parameters and, for the founder, its start; they are not the
+  // exchange's.
+  const std::int64_t used = counted::peak.load() - before - (nodes + 1) * model_bytes;
+  const std::int64_t formula =
+      nodes * (2 + drift + (replicas == ReplicaFormat::bf16 ? 1 : 2) * links) * model_bytes;
+  std::printf(
+      "P = 25 M, %d links, %d drift, %s: peak %.1f MB per node, formula %.1f MB, above it %.1f "
+      "MB\n",
+      links, drift, replicas == ReplicaFormat::bf16 ? "bf16" : "fp32", used / 1e6 / nodes,
+      formula / 1e6 / nodes, static_cast<double>(used - formula) / 1e6 / nodes);
+  CHECK(used <= formula + nodes * (window + links * turns));
+  CHECK(used > formula / 2);
+}
+
+}  // namespace
+
+TEST_CASE(
+    "the exchange of 25 million parameters stays within (2 + 2 links) 4 P bytes and a constant per "
+    "node, with a drift 4 P more, in bf16 with half of the links' share") {
+  check_memory({1, 1, ReplicaFormat::fp32});
+  check_memory({2, 0, ReplicaFormat::fp32});
+  check_memory({2, 0, ReplicaFormat::bf16});
 }

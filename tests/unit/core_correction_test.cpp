@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 
+#include "core/base/mean_square.h"
 #include "core/base/random.h"
 #include "core/correction/curvature.h"
 #include "core/correction/loss_trust.h"

@@ -89,7 +89,7 @@ TEST_CASE_FIXTURE(Fixture, "a trainer whose model is not finite gets its former 
 }
 
 TEST_CASE_FIXTURE(Fixture, "without a guard every move is believed, and what is ruined is broken") {
-  policy.step_jump = 0;
+  policy.guard.step_jump = 0;
   const Floats former{1, 0, 0, 0, 0};
   CHECK(look({infinite, 0, 0, 0, 0}, former) == OwnSteps::Verdict::believed);
   CHECK(steps.judge_not_finite(former) == OwnSteps::Verdict::broken);

@@ -136,7 +136,7 @@ void GossipStrategy::boot(std::size_t i, bool founds) {
   config.exchange = exchange_;
   config.balance = balance_;
   if (poison_.kind == PoisonSpec::Kind::lie && poison_.node == i)
-    config.exchange.step_jump = config.exchange.transfer_reach = 0;
+    config.exchange.guard.step_jump = config.exchange.guard.transfer_reach = 0;
   const bool restored = !host.disk.model.empty();
   if (host.disk.written != Instant{}) host.disk.state.down_for = now - host.disk.written;
   host.node = std::make_unique<Node>(std::move(config), host.disk.state, now);

@@ -139,6 +139,59 @@ std::vector<float> draw_model(Random& random, std::size_t floats) {
   return model;
 }
 
+// The classes from the first drawn apart on are drawn separately, so that a new one changes nothing
+// else of a seed.
+void draw_rates(Scenario& s, Random& random) {
+  constexpr auto first_apart = static_cast<std::size_t>(Fault::cloned_disk);
+  Random apart(s.seed * 0xa0761d6478bd642full + 3);
+  for (std::size_t i = 0; i < fault_classes; ++i) {
+    if (static_cast<Fault>(i) == Fault::at_the_end) continue;
+    Random& from = i < first_apart ? random : apart;
+    s.rates[i] = chance(from, 0.4) ? 0 : from.uniform();
+  }
+}
+
+// `time_for`: samples that all nodes can train on in the chaos.
+void draw_budget(Scenario& s, double time_for, Random& random) {
+  Random ends(s.seed * 0xa0761d6478bd642full + 3);
+  double budget = chance(random, 0.1) ? between(random, 0.3, 0.9) : 0;
+  if (chance(ends, 0.15) && budget == 0) budget = between(ends, 0.2, 0.7);
+  s.budget = static_cast<Samples>(budget * time_for);
+  // Without gradients nothing repairs an exploded model.
+  for (const Fault fault : {Fault::explosion, Fault::poisoned_step})
+    if (s.budget > 0) s.rates[static_cast<std::size_t>(fault)] = 0;
+}
+
+// `i` of `count` members; beyond them a founder of a foreign cluster.
+NodeOptions draw_node(const Scenario& s, std::size_t i, std::size_t count, Duration step,
+                      double timer_slack_s, Random& random) {
+  NodeOptions node;
+  node.membership = s.membership;
+  node.exchange = draw_exchange(random);
+  // The drift of a model that recovers from an explosion is as wild, and would move the others.
+  if (s.rates[static_cast<std::size_t>(Fault::explosion)] > 0)
+    node.exchange.correction.future_position = 0;
+  node.step_time = from_seconds(seconds(step) * between(random, 0.7, 1.5));
+  node.budget = s.budget;
+  node.clock_offset = between(random, 0s, 1000s);
+  node.timer_slack = from_seconds(timer_slack_s * random.uniform());
+  if (i > 0 && i < count) {
+    node.seeds.push_back(chance(random, 0.6) ? 0 : random.below(i));
+    node.knows_job = chance(random, 0.3);
+  } else {
+    node.start = draw_model(random, s.schema.floats());
+  }
+  return node;
+}
+
+// Some clusters are being upgraded.
+void draw_versions(Scenario& s) {
+  Random versions(s.seed * 0xd1342543de82ef95ull + 7);
+  const bool mixed = chance(versions, 0.3);
+  for (NodeOptions& node : s.nodes)
+    if (mixed && chance(versions, 0.5)) node.membership.protocol = protocol_oldest;
+}
+
 }  // namespace
 
 const char* to_string(Fault fault) { return fault_names[static_cast<std::size_t>(fault)]; }
@@ -155,54 +208,20 @@ Scenario draw_scenario(std::uint64_t seed) {
   s.chaos = between(random, 420s, 480s);
   s.freeze_max = chance(random, 0.03) ? Duration(3600s) : Duration(60s);
   s.faults = 20 + random.below(25);
-  // Drawn separately, so that a new class changes nothing else of a seed.
-  constexpr auto first_apart = static_cast<std::size_t>(Fault::cloned_disk);
-  Random apart(seed * 0xa0761d6478bd642full + 3);
-  for (std::size_t i = 0; i < fault_classes; ++i) {
-    if (static_cast<Fault>(i) == Fault::at_the_end) continue;
-    Random& from = i < first_apart ? random : apart;
-    s.rates[i] = chance(from, 0.4) ? 0 : from.uniform();
-  }
+  draw_rates(s, random);
 
   const std::vector<float> shared = draw_model(random, s.schema.floats());
   const Duration step = between(random, 300ms, 1500ms) * (count > 16 ? 3 : 1);
-  const double time_for = seconds(s.chaos) / seconds(step) * 32.0 * static_cast<double>(count);
-  Random ends(seed * 0xa0761d6478bd642full + 3);
-  double budget = chance(random, 0.1) ? between(random, 0.3, 0.9) : 0;
-  if (chance(ends, 0.15) && budget == 0) budget = between(ends, 0.2, 0.7);
-  s.budget = static_cast<Samples>(budget * time_for);
-  // Without gradients nothing repairs an exploded model.
-  for (const Fault fault : {Fault::explosion, Fault::poisoned_step})
-    if (s.budget > 0) s.rates[static_cast<std::size_t>(fault)] = 0;
+  draw_budget(s, seconds(s.chaos) / seconds(step) * 32.0 * static_cast<double>(count), random);
   const double timer_slack_s = chance(random, 0.5) ? 0.4 : 0.05;
   for (std::size_t i = 0; i < count + (s.foreign ? 1 : 0); ++i) {
-    NodeOptions node;
-    node.membership = s.membership;
-    node.exchange = draw_exchange(random);
-    // The drift of a model that recovers from an explosion is as wild, and would move the others.
-    if (s.rates[static_cast<std::size_t>(Fault::explosion)] > 0)
-      node.exchange.correction.future_position = 0;
-    node.step_time = from_seconds(seconds(step) * between(random, 0.7, 1.5));
-    node.budget = s.budget;
-    node.clock_offset = between(random, 0s, 1000s);
-    node.timer_slack = from_seconds(timer_slack_s * random.uniform());
-    if (i > 0 && i < count) {
-      node.seeds.push_back(chance(random, 0.6) ? 0 : random.below(i));
-      node.knows_job = chance(random, 0.3);
-    } else {
-      node.start = draw_model(random, s.schema.floats());
-    }
-    s.nodes.push_back(std::move(node));
+    s.nodes.push_back(draw_node(s, i, count, step, timer_slack_s, random));
     // Half of the target is common to all nodes.
     std::vector<float> target = draw_model(random, s.schema.floats());
     for (std::size_t p = 0; p < target.size(); ++p) target[p] = shared[p] + 0.3f * target[p];
     s.targets.push_back(std::move(target));
   }
-  // Some clusters are being upgraded.
-  Random versions(seed * 0xd1342543de82ef95ull + 7);
-  const bool mixed = chance(versions, 0.3);
-  for (NodeOptions& node : s.nodes)
-    if (mixed && chance(versions, 0.5)) node.membership.protocol = protocol_oldest;
+  draw_versions(s);
   s.pull = static_cast<float>(between(random, 0.1, gradient_peak));
   return s;
 }
