@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "core/balance/settings.h"
+#include "core/base/did_you_mean.h"
 #include "core/base/printable.h"
 #include "core/exchange/settings.h"
 #include "daemon/config/settings.h"

@@ -110,10 +110,6 @@ class TomlReader {
 [[nodiscard]] Result<std::string> read_text_file(const std::string& path,
                                                  std::size_t bytes_max = toml_bytes_max);
 
-// The candidate that `word` most probably stood for, or empty when none is close.
-[[nodiscard]] std::string did_you_mean(std::string_view word,
-                                       std::span<const std::string> candidates);
-
 template <typename E>
 E TomlTable::get_enum(std::string_view key, E fallback,
                       std::initializer_list<std::pair<std::string_view, E>> names) {

@@ -1,5 +1,6 @@
 #include "models/job/toml_reader.h"
 
+#include "core/base/did_you_mean.h"
 #include "models_test_support.h"
 
 using namespace gossipd;

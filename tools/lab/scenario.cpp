@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <sstream>
 
+#include "core/base/did_you_mean.h"
 #include "models/data/idx.h"
 #include "models/job/toml_reader.h"
 
