@@ -58,6 +58,21 @@ std::string describe(const Setting& s) {
 // ---- flags
 // ---------------------------------------------------------------------------------------
 
+// `unknown`: the words that nothing took, the likely cause of whatever else was `missing`.
+std::string refused_flags(const std::vector<std::string>& unknown, const std::string& missing,
+                          const std::vector<std::string>& flags,
+                          const std::vector<Setting>& settings) {
+  const std::string all = "; gossipd --help lists the flags";
+  if (unknown.empty()) return missing + all;
+  const std::string name = unknown.front().substr(0, unknown.front().find('='));
+  if (!name.starts_with("-"))
+    return "'" + name + "' is no flag; commands such as status are gossipctl's" + all;
+  if (name.starts_with("--") && find(settings, name.substr(2)) != nullptr)
+    return "there is no flag " + name + "; the setting is given as --set " + name.substr(2) +
+           "=VALUE";
+  return "there is no flag " + name + suggestion(name, flags, "") + all;
+}
+
 // Fills `given`; a text to print when the user asked for help.
 Result<std::string> read_flags(const std::vector<std::string>& arguments,
                                const std::vector<Setting>& settings, Given& given) {
@@ -92,17 +107,7 @@ Result<std::string> read_flags(const std::vector<std::string>& arguments,
     std::vector<std::string> flags = {"--config", "--set", "--check-config", "--version", "--help"};
     for (const Setting& s : settings)
       if (!s.flag.empty()) flags.push_back("--" + s.flag);
-    std::string text = error.what();
-    for (const std::string& argument : arguments) {
-      const std::string name = argument.substr(0, argument.find('='));
-      if (name.starts_with("--") && find(settings, name.substr(2)) != nullptr &&
-          std::find(flags.begin(), flags.end(), name) == flags.end())
-        return Error{"usage", "there is no flag " + name + "; the setting is given as --set " +
-                                  name.substr(2) + "=VALUE"};
-      if (name.starts_with("--") && std::find(flags.begin(), flags.end(), name) == flags.end())
-        text += suggestion(name, flags, "");
-    }
-    return Error{"usage", text + "; gossipd --help lists the flags"};
+    return Error{"usage", refused_flags(app.remaining(), error.what(), flags, settings)};
   }
   for (const Setting& s : settings) {
     const auto found = values.find(s.key);

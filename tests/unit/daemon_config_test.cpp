@@ -110,6 +110,12 @@ TEST_CASE("an unknown --set key and an unknown flag suggest the one that was mea
   CHECK(mentions(mistake({"--jop", "x.toml"}), "did you mean --job"));
 }
 
+TEST_CASE("a word that is no flag is named, with where commands live") {
+  const std::string text = mistake({"status"});
+  CHECK(mentions(text, "'status' is no flag"));
+  CHECK(mentions(text, "gossipctl"));
+}
+
 TEST_CASE("an unknown GOSSIPD_ variable is a warning, not an error") {
   const auto line = read({}, {{"GOSSIPD_NAMME", "x"}});
   REQUIRE(line);

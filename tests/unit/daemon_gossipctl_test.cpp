@@ -132,6 +132,52 @@ TEST_CASE("usage mistakes are exit code 2") {
   CHECK(gossipctl({"members", "--rest", "a b"}).code == ExitCode::usage);
 }
 
+TEST_CASE(
+    "a command, option or condition that is mistyped is named, with what was probably meant") {
+  const auto said = [](const std::vector<std::string>& words) {
+    const Ran ran = gossipctl(words);
+    CHECK(ran.code == ExitCode::usage);
+    return ran.err;
+  };
+  CHECK(mentions(said({"stauts"}), "unknown command 'stauts'; did you mean 'status'?"));
+  CHECK(mentions(said({"stauts"}), "try: gossipctl --help lists"));
+  CHECK(mentions(said({"frobnicate"}), "unknown command 'frobnicate'\n"));
+  CHECK(mentions(said({"key", "lits"}), "unknown command 'lits'; did you mean 'list'?"));
+  CHECK(mentions(said({"job", "extned", "5"}), "unknown command 'extned'; did you mean 'extend'?"));
+  CHECK(mentions(said({"key"}), "'gossipctl key' needs a command: generate, list"));
+  CHECK(mentions(said({}), "'gossipctl' needs a command: "));
+  CHECK(mentions(said({"status", "--timeuot", "5"}),
+                 "unknown option '--timeuot'; did you mean '--timeout'?"));
+  CHECK(mentions(said({"status", "now"}), "'gossipctl status' takes no argument 'now'"));
+  CHECK(mentions(said({"wait", "--for", "redy"}), "did you mean 'ready'?"));
+  CHECK(mentions(said({"join", "foo:bar:3"}), "needs brackets"));
+}
+
+TEST_CASE("a timeout or a number of samples out of range is refused with the range") {
+  for (const char* timeout : {"1e300", "nan", "inf", "-1", "0", "abc", "1e400"}) {
+    CAPTURE(std::string(timeout));
+    const Ran ran = gossipctl({"status", "--timeout", timeout});
+    CHECK(ran.code == ExitCode::usage);
+    CHECK(mentions(ran.err, "'" + std::string(timeout) + "'"));
+    CHECK(mentions(ran.err, "from 0.001 to 31622400"));
+  }
+  for (const char* samples : {"0", "-5", "abc", "1e400", "1.5", "99999999999999999999"}) {
+    CAPTURE(std::string(samples));
+    const Ran ran = gossipctl({"job", "extend", samples});
+    CHECK(ran.code == ExitCode::usage);
+    CHECK(mentions(ran.err, "'" + std::string(samples) + "'"));
+    CHECK(mentions(ran.err, "a whole number from 1 to 1152921504606846976"));
+  }
+}
+
+TEST_CASE("a link whose neighbour has no known name shows its id") {
+  MadeUpDaemon daemon;
+  daemon.made_up_links[0].name.clear();
+  daemon.made_up_links[0].peer = NodeId{0xabc};
+  const FakeServer server(handler_of(daemon));
+  CHECK(mentions(gossipctl({"links", "--rest", server.address()}).out, "0000000000000abc"));
+}
+
 TEST_CASE("the daemon's refusals become exit codes") {
   MadeUpDaemon daemon;
   daemon.refusal = Error{"already-left", "this node has left already"};

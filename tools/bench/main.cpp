@@ -1,4 +1,7 @@
+#include <cstdio>
+
 #include "tools/bench/commands.h"
+#include "tools/unknown_words.h"
 
 int main(int argc, char** argv) {
   CLI::App app{"gossip-bench: what gossipd costs, as ratios measured in one run", "gossip-bench"};
@@ -10,6 +13,14 @@ int main(int argc, char** argv) {
 #ifdef GOSSIPD_WITH_TORCH
   gossipd::bench::add_training_command(app);
 #endif
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& asked) {  // help or version
+    return app.exit(asked);
+  } catch (const CLI::ParseError& error) {
+    std::fprintf(stderr, "gossip-bench: %s; gossip-bench --help tells more\n",
+                 gossipd::refused_words(app, error).c_str());
+    return 2;
+  }
   return 0;
 }

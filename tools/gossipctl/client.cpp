@@ -4,6 +4,7 @@
 
 #include "core/base/nesting.h"
 #include "core/base/printable.h"
+#include "tools/gossipctl/table.h"
 
 namespace gossipd {
 
@@ -14,15 +15,17 @@ using Json = nlohmann::json;
 Failure transport_failure(const Error& error, const std::string& address,
                           std::chrono::milliseconds timeout) {
   if (error.code == "no-daemon" || error.code == "resolve" || error.code == "connect")
-    return {ExitCode::no_daemon, "no daemon answers at " + address + " (" + error.text + ")",
+    return {ExitCode::no_daemon,
+            "no daemon answers at " + address +
+                (error.code == "no-daemon" ? std::string() : " (" + error.text + ")"),
             "gossipd is not running there, or has another REST address",
             "start gossipd, or name its address with --rest HOST:PORT or GOSSIPCTL_REST"};
   if (error.code == "timeout")
-    return {
-        ExitCode::timeout,
-        "no answer from " + address + " within " + std::to_string(timeout.count() / 1000) + " s",
-        "the daemon is very busy, stopped (SIGSTOP) or behind a network that drops packets",
-        "try again with a longer --timeout"};
+    return {ExitCode::timeout,
+            "no answer from " + address + " within " +
+                human_milliseconds(static_cast<double>(timeout.count())),
+            "the daemon is very busy, stopped (SIGSTOP) or behind a network that drops packets",
+            "try again with a longer --timeout"};
   if (error.code == "untrusted")
     return {ExitCode::unauthorised,
             "the daemon at " + address + " is not trusted (" + error.text + ")",
@@ -90,7 +93,7 @@ DaemonClient::Answer DaemonClient::call(const std::string& method, const std::st
     return {false,
             {},
             {ExitCode::usage, "'" + address_ + "' is no REST address", "",
-             "write HOST:PORT, https://HOST:PORT or unix:PATH"}};
+             "write HOST:PORT, [::1]:PORT, https://HOST:PORT or unix:PATH"}};
   call.ca_file = ca_file_;
   call.method = method;
   call.target = target;

@@ -8,6 +8,7 @@
 #include <optional>
 #include <thread>
 
+#include "core/base/did_you_mean.h"
 #include "core/base/nesting.h"
 #include "core/base/printable.h"
 #include "net/peer/cluster_key.h"
@@ -101,7 +102,8 @@ Row link_row(const Json& l) {
   const auto ratio = [&l](const char* key) {
     return or_dash(number(l, key), [](double v) { return fixed(v, 4); });
   };
-  return {text(l, "name"),
+  const std::string name = text(l, "name");
+  return {name.empty() ? text(l, "peer") : name,
           text(l, "state") + (flag(l, "large_packets_lost") ? "/large packets lost" : ""),
           flag(l, "outbound") ? "out" : "in",
           or_dash(number(l, "protocol"), [](double v) { return fixed(v, 0); }),
@@ -184,6 +186,7 @@ std::vector<Row> status_rows(const Json& s) {
   rows.push_back({"phase", phase});
   if (const std::string what = text(s, "overridden"); !what.empty())
     rows.push_back({"overridden", what});
+  if (const std::string what = text(s, "trouble"); !what.empty()) rows.push_back({"trouble", what});
   if (const std::string what = text(s, "cloned"); !what.empty()) rows.push_back({"cloned", what});
   rows.push_back({"members", grouped(count(s, "members_alive")) + " alive, " +
                                  grouped(count(s, "links_open")) + " linked"});
@@ -252,6 +255,13 @@ std::optional<Condition> parse_condition(const std::string& words) {
   return condition;
 }
 
+std::string probable_condition(const std::string& words) {
+  static const std::vector<std::string> names = {"ready",   "finished", "left",
+                                                 "members", "step",     "samples"};
+  const std::string name = words.substr(0, words.find('=')), close = did_you_mean(name, names);
+  return close.empty() || close == name ? "" : "; did you mean '" + close + "'?";
+}
+
 bool holds(const Condition& c, const Json& status) {
   if (c.what == "ready") return flag(status, "ready");
   if (c.what == "finished" || c.what == "left") return text(status, "phase") == c.what;
@@ -297,7 +307,8 @@ ExitCode wait_until(const DaemonClient& client, Console& console, const Conditio
   if (!answered) return fail(console, last);
   return fail(console, {ExitCode::timeout,
                         "still waiting for " + name + " after " +
-                            std::to_string(client.timeout().count() / 1000) + " s: " + last.what,
+                            human_milliseconds(static_cast<double>(client.timeout().count())) +
+                            ": " + last.what,
                         "", "gossipctl status shows more; a longer --timeout waits longer"});
 }
 
@@ -395,8 +406,10 @@ ExitCode extend_job(const DaemonClient& client, Console& console, std::uint64_t 
 ExitCode wait_for(const DaemonClient& client, Console& console, const std::string& condition) {
   const std::optional<Condition> parsed = parse_condition(condition);
   if (!parsed)
-    return fail(console, {ExitCode::usage, "--for: unknown condition '" + condition + "'", "",
-                          "use ready, finished, left, members=N, step=N or samples=N"});
+    return fail(console,
+                {ExitCode::usage,
+                 "--for: unknown condition '" + condition + "'" + probable_condition(condition), "",
+                 "use ready, finished, left, members=N, step=N or samples=N, N whole"});
   return wait_until(client, console, *parsed, condition);
 }
 

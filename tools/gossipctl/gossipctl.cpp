@@ -1,14 +1,18 @@
 #include "tools/gossipctl/gossipctl.h"
 
 #include <CLI/CLI.hpp>
+#include <charconv>
 #include <filesystem>
 #include <fstream>
 #include <optional>
 #include <ostream>
 
 #include "core/base/printable.h"
+#include "core/base/settings.h"
+#include "core/membership/plausibility.h"
 #include "tools/gossipctl/checkpoint_file.h"
 #include "tools/gossipctl/commands.h"
+#include "tools/unknown_words.h"
 
 namespace gossipd {
 
@@ -54,6 +58,34 @@ struct Options {
   std::string checkpoint_command;
   CheckpointExport exported;
 };
+
+constexpr double timeout_s_min = 0.001, timeout_s_max = 366.0 * 24 * 3600;
+
+template <typename T>
+bool is_within(const std::string& text, T least, T most) {
+  T value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc{} && end == text.data() + text.size() && value >= least &&
+         value <= most;  // false of nan
+}
+
+// What CLI11 asks of a check: nothing, or what is wrong.
+std::string timeout_mistake(const std::string& text) {
+  if (is_within(text, timeout_s_min, timeout_s_max)) return {};
+  return gossipd::quoted(text) + " is no timeout; give seconds, a number from 0.001 to 31622400";
+}
+
+std::string samples_mistake(const std::string& text) {
+  if (is_within(text, Samples{1}, budget_samples_max)) return {};
+  return gossipd::quoted(text) + " is no number of samples; give a whole number from 1 to " +
+         std::to_string(budget_samples_max);
+}
+
+std::string seed_mistake(const std::string& text) {
+  Endpoint seed;
+  // bytes that are no UTF-8 are refused with words of their own
+  return !is_utf8(text) || parse_endpoint(text, peer_port_default, seed) ? "" : bad_endpoint(text);
+}
 
 double default_timeout_s(const std::string& command) {
   if (command == "wait") return 300;
@@ -153,12 +185,12 @@ void declare_globals(CLI::App& app, Options& options) {
   app.add_option("--timeout", options.timeout_s,
                  "longest wait; default 10, leave and checkpoint 60, wait 300")
       ->type_name("SECONDS")
-      ->check(CLI::PositiveNumber);
+      ->check(timeout_mistake);
 }
 
 void declare_membership(CLI::App& app, Options& options) {
   CLI::App* join = app.add_subcommand("join", "join a cluster again, or ask more seeds");
-  join->add_option("SEED", options.seeds, "HOST[:PORT] of a member");
+  join->add_option("SEED", options.seeds, "HOST[:PORT] of a member")->check(seed_mistake);
   app.add_subcommand("leave", "leave the cluster durably; the daemon stays up until join");
   app.add_subcommand("members", "list the members of the cluster");
   app.add_subcommand("forget", "drop a member that failed or left from all lists")
@@ -179,7 +211,7 @@ void declare_training(CLI::App& app, Options& options) {
       ->add_option("SAMPLES", options.more_samples,
                    "samples beyond the budget, or beyond those trained on if that is more")
       ->required()
-      ->check(CLI::PositiveNumber);
+      ->check(samples_mistake);
   app.add_subcommand("pause", "make no steps until resume");
   app.add_subcommand("resume", "go on training");
 }
@@ -262,7 +294,8 @@ ExitCode run_gossipctl(const std::vector<std::string>& arguments,
     out << asked->help();
     return ExitCode::ok;
   } catch (const CLI::ParseError& error) {
-    print_failure(err, {ExitCode::usage, error.what(), "", "gossipctl --help"});
+    print_failure(err, {ExitCode::usage, refused_words(app, error), "",
+                        named_command(app) + " --help lists commands and options"});
     return ExitCode::usage;
   }
   Console console{out, err, options.output == "json" ? Output::json : Output::table};

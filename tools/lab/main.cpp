@@ -1,6 +1,9 @@
 // gossip-lab - how would this job train on those machines? In virtual time, with real gradients.
+#include <cstdio>
+
 #include "models/devices/runtime.h"
 #include "tools/lab/commands.h"
+#include "tools/unknown_words.h"
 
 int main(int argc, char** argv) {
   gossipd::prepare_training_process(1);
@@ -22,7 +25,8 @@ int main(int argc, char** argv) {
   } catch (const CLI::CallForHelp& help) {
     return app.exit(help);
   } catch (const CLI::ParseError& error) {
-    app.exit(error);
+    std::fprintf(stderr, "gossip-lab: %s; gossip-lab --help tells more\n",
+                 gossipd::refused_words(app, error).c_str());
     return 2;
   }
   return exit_code;

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/sim/gossip_sim/campaign.h"
+#include "tools/unknown_words.h"
 
 using namespace gossipd::sim;
 
@@ -94,7 +95,8 @@ int main(int argc, char** argv) {
   } catch (const CLI::CallForHelp& help) {
     return app.exit(help);
   } catch (const CLI::ParseError& error) {
-    app.exit(error);
+    std::fprintf(stderr, "gossip-sim: %s; gossip-sim --help tells more\n",
+                 gossipd::refused_words(app, error).c_str());
     return 2;
   }
   if (list) {

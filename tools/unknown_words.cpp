@@ -1,0 +1,70 @@
+#include "tools/unknown_words.h"
+
+#include <algorithm>
+#include <string_view>
+#include <vector>
+
+#include "core/base/did_you_mean.h"
+
+namespace gossipd {
+namespace {
+
+using Names = std::vector<std::string>;
+
+Names command_names(const CLI::App& app) {
+  Names names;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
+    names.push_back(command->get_name());
+  return names;
+}
+
+void add_option_names(const CLI::App& app, Names& names) {
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+    for (const std::string& name : option->get_snames()) names.push_back("-" + name);
+  }
+}
+
+std::string suggestion(const std::string& word, const Names& names) {
+  if (word.size() < 3) return {};  // every short one is close to every other
+  const std::string close = did_you_mean(word, names);
+  return close.empty() ? std::string() : "; did you mean '" + close + "'?";
+}
+
+std::string joined(const Names& names) {
+  std::string all;
+  for (const std::string& name : names) all += (all.empty() ? "" : ", ") + name;
+  return all;
+}
+
+}  // namespace
+
+std::string named_command(const CLI::App& app) {
+  const auto within = app.get_subcommands();
+  return app.get_name() + (within.empty() ? "" : " " + named_command(*within.front()));
+}
+
+std::string refused_words(const CLI::App& app, const CLI::ParseError& error) {
+  Names options;
+  const CLI::App* command = &app;  // the innermost that was named
+  add_option_names(app, options);
+  while (!command->get_subcommands().empty()) {
+    command = command->get_subcommands().front();
+    add_option_names(*command, options);
+  }
+  const std::string path = named_command(app);
+  const Names commands = command_names(*command), unknown = app.remaining(true);
+  const bool missing_command =
+      dynamic_cast<const CLI::RequiredError*>(&error) != nullptr && !commands.empty();
+  if (unknown.empty())
+    return missing_command ? "'" + path + "' needs a command: " + joined(commands) : error.what();
+  const std::string& word = unknown.front();
+  if (word.size() > 1 && word.front() == '-') {
+    const std::string name = word.substr(0, word.find('='));
+    return "unknown option '" + name + "'" + suggestion(name, options);
+  }
+  if (commands.empty()) return "'" + path + "' takes no argument '" + word + "'";
+  return "unknown command '" + word + "'" + suggestion(word, commands);
+}
+
+}  // namespace gossipd
