@@ -32,7 +32,10 @@ bool read_all(std::string_view text, T& out) {
 std::string quoted(std::string_view text) { return "'" + std::string(text) + "'"; }
 
 std::string bad_endpoint(std::string_view given) {
-  return quoted(given) + " is no address; write HOST, HOST:PORT, 10.0.0.1:7610 or [::1]:7610";
+  const bool colons = std::ranges::count(given, ':') > 1 && !given.starts_with('[');
+  return quoted(given) + " is no address; " +
+         (colons ? "one with more than one ':' needs brackets: [2001:db8::1] or [2001:db8::1]:7610"
+                 : "write HOST, HOST:PORT, 10.0.0.1:7610 or [::1]:7610");
 }
 
 void SettingTable::text(std::string key, std::string flag, std::string value, std::string& target,

@@ -48,8 +48,8 @@ bool parse_endpoint(const std::string& text, std::uint16_t port, Endpoint& out) 
       port_text = text.substr(close + 2);
       if (port_text.empty()) return false;
     }
-  } else if (const auto colon = text.find(':');
-             colon != std::string::npos && text.find(':', colon + 1) == std::string::npos) {
+  } else if (const auto colon = text.find(':'); colon != std::string::npos) {
+    if (text.find(':', colon + 1) != std::string::npos) return false;  // IPv6 needs brackets
     host = text.substr(0, colon);
     port_text = text.substr(colon + 1);
     if (port_text.empty()) return false;
@@ -62,6 +62,8 @@ bool parse_endpoint(const std::string& text, std::uint16_t port, Endpoint& out) 
         std::from_chars(port_text.data(), port_text.data() + port_text.size(), number);
     if (error != std::errc{} || end != port_text.data() + port_text.size()) return false;
   }
+  // A number alone is a port that lacks its host, although resolvers read 4 bytes in it.
+  if (std::ranges::all_of(host, [](char c) { return c >= '0' && c <= '9'; })) return false;
   // else it could not be written in brackets
   if (host.find_first_of("[]") != std::string::npos) return false;
   out = Endpoint{host, number};

@@ -83,7 +83,7 @@ struct Endpoint {
 };
 inline constexpr std::uint16_t peer_port_default = 7610;
 inline constexpr std::uint16_t rest_port_default = 7611;
-// "box1", "box1:7610", "10.0.0.1:7610", "[::1]:7610", "::1"; the port defaults to `port`.
+// "box1", "box1:7610", "10.0.0.1:7610", "[::1]:7610", "[::1]"; the port defaults to `port`.
 [[nodiscard]] bool parse_endpoint(const std::string& text, std::uint16_t port, Endpoint& out);
 [[nodiscard]] std::string to_string(const Endpoint&);
 

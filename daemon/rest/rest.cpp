@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/base/nesting.h"
+#include "core/base/settings.h"
 #include "daemon/config/config.h"
 #include "daemon/rest/metrics.h"
 
@@ -69,7 +70,8 @@ Result<std::vector<Endpoint>> read_seeds(const std::string& body) {
   for (const Json& seed : json["seeds"]) {
     Endpoint endpoint;
     if (!seed.is_string() || !parse_endpoint(seed.get<std::string>(), peer_port_default, endpoint))
-      return Error{"bad-request", seed.dump() + " is no address"};
+      return Error{"bad-request",
+                   bad_endpoint(seed.is_string() ? seed.get<std::string>() : seed.dump())};
     seeds.push_back(endpoint);
   }
   return seeds;

@@ -294,10 +294,10 @@ TEST_CASE("endpoints are read in every form people write them in") {
   Endpoint endpoint;
   CHECK((parse_endpoint("box1", 7610, endpoint) && endpoint == Endpoint{"box1", 7610}));
   CHECK((parse_endpoint("10.0.0.1:99", 7610, endpoint) && endpoint == Endpoint{"10.0.0.1", 99}));
-  CHECK((parse_endpoint("::1", 7610, endpoint) && endpoint == Endpoint{"::1", 7610}));
+  CHECK((parse_endpoint("[::1]", 7610, endpoint) && endpoint == Endpoint{"::1", 7610}));
   CHECK((parse_endpoint("[::1]:99", 7610, endpoint) && endpoint == Endpoint{"::1", 99}));
   for (const char* bad : {"", "a:1:2]", "[a[b]:1", ":5", "box:", "box:70000", "[::1", "[::1]x",
-                          "[::1]:", "a b", "box:1x"}) {
+                          "[::1]:", "a b", "box:1x", "::1", "foo:bar:3", "7610", "99999:1"}) {
     CAPTURE(std::string(bad));
     CHECK_FALSE(parse_endpoint(bad, 7610, endpoint));
   }
