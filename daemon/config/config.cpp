@@ -13,6 +13,7 @@
 #include "core/exchange/settings.h"
 #include "daemon/config/settings.h"
 #include "models/devices/device_names.h"
+#include "models/files/regular_file.h"
 #include "models/job/toml_reader.h"
 
 extern char** environ;
@@ -246,6 +247,19 @@ std::optional<Error> check_name(const std::string& name) {
   return std::nullopt;
 }
 
+// A FIFO or a device would hold the start up for ever.
+std::optional<Error> check_files(const std::vector<Setting>& settings) {
+  for (const Setting& s : settings) {
+    const std::string path = s.get();
+    if (!s.is_path || path.empty() || path == "none" || s.key == "state_dir" || s.key == "data" ||
+        s.key == "log.file")
+      continue;
+    if (const auto refused = refuse_irregular(path))
+      return bad_config(s.key + ": " + refused->text);
+  }
+  return std::nullopt;
+}
+
 std::optional<Error> check_membership(const MembershipPolicy& m) {
   const auto ordered = [](const char* less, Duration a, const char* more,
                           Duration b) -> std::optional<Error> {
@@ -378,6 +392,7 @@ Result<CommandLine> read_command_line(const std::vector<std::string>& arguments,
     if (!s.is_path && !is_utf8(s.get()))
       return bad_config(s.key + ": '" + printable(s.get()) +
                         "' holds bytes that are no UTF-8; write it again, in UTF-8");
+  if (auto error = check_files(settings)) return *error;
   if (config.name.empty()) config.name = host_name();
   if (config.state_dir.empty()) config.state_dir = default_state_dir(environment);
   if (auto error = check_whole(config)) return *error;

@@ -6,6 +6,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "models/files/regular_file.h"
+
 namespace gossipd {
 
 namespace {
@@ -39,7 +41,9 @@ std::filesystem::path with_word(const std::filesystem::path& path, const std::st
 }
 
 std::optional<Error> write_new(const std::filesystem::path& path, std::string_view content) {
-  const Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  // without waiting, if a FIFO lies there
+  const Descriptor file(
+      ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0600));
   if (file.get() < 0) return failed(path, "create it", errno);
   while (!content.empty()) {
     const ssize_t written = ::write(file.get(), content.data(), content.size());
@@ -92,6 +96,7 @@ std::optional<Error> write_durably(const std::filesystem::path& path, std::strin
 }
 
 Result<std::string> read_whole(const std::filesystem::path& path, std::size_t bytes_max) {
+  if (auto refused = refuse_irregular(path)) return *refused;
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (file.get() < 0)
     return errno == ENOENT ? Error{"not-found", path.string() + ": does not exist"}

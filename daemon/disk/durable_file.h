@@ -29,7 +29,7 @@ inline constexpr std::size_t durable_file_bytes_max = std::size_t{16} << 20;
 // Renames a file that was found damaged to NAME.corrupt.EXT, so that it never becomes the previous
 // one.
 void set_aside(const std::filesystem::path& path);
-// Codes "not-found", "io-error", "too-large".
+// Codes "not-found", "io-error", "too-large", "bad-file" (not a regular file).
 [[nodiscard]] Result<std::string> read_whole(const std::filesystem::path& path,
                                              std::size_t bytes_max = durable_file_bytes_max);
 

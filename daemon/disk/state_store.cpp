@@ -130,7 +130,8 @@ std::uint64_t random_64() {
 
 std::string format_node_state(const NodeState& state, std::int64_t unix_s) {
   Json members = Json::array();
-  for (const MemberRecord& r : state.members) members.push_back(to_json(r));
+  for (const MemberRecord& r : state.members)
+    members.push_back(to_json(r));
   const Json body = {
       {"id", to_hex(state.id)},
       {"cluster", to_hex(state.cluster)},
@@ -221,7 +222,8 @@ Result<StoredState> StateStore::load_state() const {
   Result<NodeState> before = load(previous);
   if (current.error().code == "not-found" && !before && before.error().code == "not-found")
     return StoredState{};
-  if (current.error().code == "io-error") return current.error();
+  if (current.error().code == "io-error" || current.error().code == "bad-file")
+    return current.error();
   if (!before)
     return Error{"bad-state", current.error().text + ", and " + before.error().text +
                                   "; restore one of them from a backup, "
@@ -239,14 +241,16 @@ Result<StoredJob> StateStore::load_job(JobHash hash) const {
   StoredJob stored;
   for (const std::filesystem::path& from : {path, previous_of(path)}) {
     Result<std::string> text = read_whole(from);
-    if (!text && text.error().code == "io-error") return text.error();
+    if (!text && (text.error().code == "io-error" || text.error().code == "bad-file"))
+      return text.error();
     if (text && checksum(*text) == raw(hash)) {
       stored.document = std::move(*text);
       return stored;
     }
     if (!stored.fallback_reason.empty()) continue;
-    stored.fallback_reason = text ? from.string() + ": is not job " + to_hex(hash) + " but " +
-                                        to_hex(checksum(*text)) + " or damaged"
+    stored.fallback_reason = text ? from.string() + ": is damaged, or another job (its hash is " +
+                                        to_hex(checksum(*text)) + ", this node trains job " +
+                                        to_hex(hash) + ")"
                                   : text.error().text;
   }
   return stored;

@@ -12,6 +12,7 @@
 #include <memory>
 
 #include "core/codec/kernels.h"
+#include "models/files/regular_file.h"
 #include "models/files/tensor_file.h"
 #include "models/files/weights.h"
 
@@ -177,6 +178,7 @@ struct OpenFile {
 Result<OpenFile> open_file(const fs::path& path) {
   std::error_code error;
   if (!fs::exists(path, error)) return Error{"not-found", path.string() + ": is not there"};
+  if (const auto refused = refuse_irregular(path)) return Error{"bad-checkpoint", refused->text};
   auto file = DataFile::open(path);
   if (!file) return Error{"io-error", path.string() + ": cannot be read; check its permissions"};
   auto header = read_safetensors_header(*file);

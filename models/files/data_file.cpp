@@ -35,7 +35,7 @@ std::optional<std::filesystem::path> find_data_file(const std::string& directory
 }
 
 Result<DataFile> DataFile::open(const std::filesystem::path& path) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a FIFO
   if (descriptor < 0)
     return bad_data(path.string(), std::string("cannot be opened: ") + std::strerror(errno));
   struct stat about {};

@@ -14,6 +14,7 @@
 
 #include "core/base/did_you_mean.h"
 #include "core/base/nesting.h"
+#include "models/files/regular_file.h"
 
 namespace gossipd {
 
@@ -264,8 +265,14 @@ std::int64_t TomlTable::get_integer(std::string_view key, std::int64_t fallback,
   if (node == nullptr) return fallback;
   const auto* value = node->as_integer();
   if (value == nullptr) {
+    // 1e9 is meant as it looks
+    const double meant = node->value<double>().value_or(0.5);
+    const bool whole = meant == std::floor(meant) && meant >= static_cast<double>(min) &&
+                       meant <= std::min(static_cast<double>(max), 1e15);
     refuse(key, "must be an integer, not " + std::string(type_name(*node)) + "; for example " +
-                    std::string(key) + " = " + std::to_string(fallback));
+                    std::string(key) + " = " +
+                    std::to_string(whole ? static_cast<std::int64_t>(meant) : fallback));
+    if (whole) return static_cast<std::int64_t>(meant);
     return fallback;
   }
   if (value->get() < min || value->get() > max) {
@@ -385,13 +392,14 @@ std::string TomlTable::get_choice(std::string_view key, std::string_view fallbac
 }
 
 Result<std::string> read_text_file(const std::string& path, std::size_t bytes_max) {
+  if (auto refused = refuse_irregular(path)) return *refused;
   std::ifstream file(path, std::ios::binary);
   if (!file)
     return Error{"not-found", path + ": cannot be opened: " + std::strerror(errno) +
                                   "; check the path and its permissions"};
   std::string text(bytes_max + 1, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (file.bad()) return Error{"io-error", path + ": cannot be read (is it a directory?)"};
+  if (file.bad()) return Error{"io-error", path + ": cannot be read; check the disk"};
   text.resize(static_cast<std::size_t>(file.gcount()));
   if (text.size() > bytes_max)
     return Error{"too-large", path + ": has more than " + std::to_string(bytes_max) +

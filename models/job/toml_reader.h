@@ -106,7 +106,7 @@ class TomlReader {
   std::unique_ptr<State> state_;
 };
 
-// Reads a whole file of at most `bytes_max`; errors name the path, the reason and the way out.
+// Reads a whole regular file of at most `bytes_max`; errors name path, reason and way out.
 [[nodiscard]] Result<std::string> read_text_file(const std::string& path,
                                                  std::size_t bytes_max = toml_bytes_max);
 

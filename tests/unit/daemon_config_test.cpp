@@ -1,4 +1,5 @@
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 
@@ -114,6 +115,29 @@ TEST_CASE("a word that is no flag is named, with where commands live") {
   const std::string text = mistake({"status"});
   CHECK(mentions(text, "'status' is no flag"));
   CHECK(mentions(text, "gossipctl"));
+}
+
+TEST_CASE("a FIFO or a directory in place of a file is refused, and nobody waits for it") {
+  const TemporaryDirectory directory;
+  const std::string fifo = (directory.path() / "fifo").string();
+  REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
+  for (const char* flag : {"--config", "--job", "--key-file", "--rest-token-file"}) {
+    CAPTURE(std::string(flag));
+    CHECK(mentions(mistake({flag, fifo}), fifo + ": is a FIFO"));
+    CHECK(mentions(mistake({flag, directory.path().string()}), "is a directory"));
+  }
+  CHECK(mentions(mistake({"--set", "peer_tls.ca=" + fifo}), "peer_tls.ca: " + fifo));
+}
+
+TEST_CASE("an address with more than one colon needs brackets") {
+  for (const char* address : {"foo:bar:3", "::1", "2001:db8::1:7610"})
+    for (const char* flag : {"--join", "--listen", "--advertise"}) {
+      CAPTURE(std::string(address));
+      const std::string text = mistake({flag, address});
+      CHECK(mentions(text, address));
+      CHECK(mentions(text, "needs brackets"));
+    }
+  CHECK(mentions(mistake({"--rest", "::1"}), "[::1]:7611"));
 }
 
 TEST_CASE("an unknown GOSSIPD_ variable is a warning, not an error") {

@@ -1,5 +1,7 @@
 #include "models/checkpoint/checkpoint.h"
 
+#include <sys/stat.h>
+
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -297,6 +299,19 @@ TEST_CASE("Two corrupt checkpoints are refused with both reasons") {
   REQUIRE(!loaded);
   CHECK(loaded.error().code == "bad-checkpoint");
   CHECK(contains(loaded.error().text, "model.previous.safetensors"));
+}
+
+TEST_CASE("A FIFO in place of a checkpoint is set aside, and nobody waits for it") {
+  const TemporaryDirectory directory;
+  const std::filesystem::path path = directory / "current.safetensors";
+  write(path, small_checkpoint(7));
+  write(path, small_checkpoint(8));
+  std::filesystem::remove(path);
+  REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
+  const auto loaded = load_checkpoint(path, small_schema(), JobHash{0xabcdef});
+  REQUIRE(loaded);
+  CHECK(loaded->checkpoint.step == 7);
+  CHECK(contains(loaded->fallback_reason, "is a FIFO"));
 }
 
 TEST_CASE("No checkpoint at all is not-found, which is how every node begins") {
