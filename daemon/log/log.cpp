@@ -5,6 +5,8 @@
 #include <spdlog/spdlog.h>
 #include <sys/stat.h>
 
+#include <filesystem>
+
 #include "core/base/log_ceiling.h"
 #include "core/base/printable.h"
 #include "daemon/log/log_queue.h"
@@ -46,6 +48,12 @@ std::shared_ptr<LogQueue> queue;  // of the log that is open
 
 std::optional<Error> open_log(const std::string& level, const std::string& file,
                               const std::string& node) {
+  // spdlog would create the directory, and a typing error would go unnoticed.
+  const std::filesystem::path directory = std::filesystem::path(file).parent_path();
+  std::error_code unknown;
+  if (!directory.empty() && !std::filesystem::is_directory(directory, unknown))
+    return Error{"bad-file", "log.file: " + file + ": there is no directory " + directory.string() +
+                                 "; create it, or choose another file"};
   struct stat info {};
   if (!file.empty() && ::stat(file.c_str(), &info) == 0 && S_ISFIFO(info.st_mode))
     return Error{"bad-file",
