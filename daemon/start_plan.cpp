@@ -1,5 +1,7 @@
 #include "daemon/start_plan.h"
 
+#include <algorithm>
+
 #include "models/job/job.h"
 
 namespace gossipd {
@@ -25,27 +27,10 @@ Result<StartPlan> read_identity(const StateStore& store) {
   return plan;
 }
 
-// The job that the stored state names. One that cannot be found is asked of the cluster again.
-std::optional<Error> read_stored_job(const StateStore& store, StartPlan& plan) {
-  if (plan.state.job == JobHash{}) return std::nullopt;
-  const Result<StoredJob> stored = store.load_job(plan.state.job);
-  if (!stored) return stored.error();
-  if (!stored->fallback_reason.empty()) plan.warnings.push_back(stored->fallback_reason);
-  if (stored->document) {
-    const Result<Job> job =
-        Job::parse(*stored->document, (store.directory() / "job.toml").string());
-    if (job && job->hash() == plan.state.job) {
-      plan.job = known(*job);
-      return std::nullopt;
-    }
-    plan.warnings.push_back("the stored job " + to_hex(plan.state.job) +
-                            " is not understood by this version" +
-                            (job ? std::string() : ": " + job.error().text));
-  }
-  plan.warnings.push_back("the stored job " + to_hex(plan.state.job) +
-                          " is lost here; asking the cluster for it");
-  plan.state.job = JobHash{};
-  return std::nullopt;
+bool knows_somebody(const DaemonConfig& config, const NodeState& state) {
+  return !config.join.empty() || std::ranges::any_of(state.members, [](const MemberRecord& member) {
+    return member.state != MemberState::left && member.state != MemberState::forgotten;
+  });
 }
 
 // A cluster that nobody joined and in which nothing was trained, for example because its job did
@@ -55,13 +40,65 @@ bool is_unused(const NodeState& state) {
 }
 
 void forget_cluster(StartPlan& plan) {
-  plan.warnings.push_back("the job has changed since job " + to_hex(plan.job->hash) +
+  plan.warnings.push_back("the job has changed since job " + to_hex(plan.state.job) +
                           " founded a cluster in which nothing was trained; a new cluster begins");
   NodeState fresh;
   fresh.id = plan.state.id;
   fresh.incarnation = plan.state.incarnation;
   plan.state = std::move(fresh);
   plan.job.reset();
+}
+
+// The stored job is of no use, by `reason`: the job file that is given again replaces it, or the
+// cluster is asked for it. With neither, waiting would have no end.
+std::optional<Error> replace_stored_job(const DaemonConfig& config, const StateStore& store,
+                                        const std::string& reason, StartPlan& plan) {
+  if (!config.job_file.empty()) {
+    const Result<Job> job = Job::load(config.job_file);
+    if (!job) return job.error();
+    if (job->hash() != plan.state.job && is_unused(plan.state)) {
+      forget_cluster(plan);
+      return std::nullopt;
+    }
+    if (job->hash() != plan.state.job)
+      return Error{"other-job", reason + "; and " + config.job_file + " is another job, " +
+                                    to_hex(job->hash()) + " (" + job->name +
+                                    "); name the job file that this node began with"};
+    plan.warnings.push_back(reason + "; written again from " + config.job_file +
+                            ", and kept as job.previous.toml");
+    plan.job = known(*job);
+    return std::nullopt;
+  }
+  if (!knows_somebody(config, plan.state))
+    return Error{"bad-state", reason +
+                                  ", and no other member is known that could send the job; start "
+                                  "once with --job FILE, the job file that this node began with, "
+                                  "or put back " +
+                                  (store.directory() / "job.toml").string() +
+                                  " from a backup; nothing was changed or removed"};
+  plan.warnings.push_back(reason + "; asking the cluster for the job");
+  plan.state.job = JobHash{};
+  return std::nullopt;
+}
+
+// The job that the stored state names.
+std::optional<Error> read_stored_job(const DaemonConfig& config, const StateStore& store,
+                                     StartPlan& plan) {
+  if (plan.state.job == JobHash{}) return std::nullopt;
+  const Result<StoredJob> stored = store.load_job(plan.state.job);
+  if (!stored) return stored.error();
+  if (!stored->document) return replace_stored_job(config, store, stored->fallback_reason, plan);
+  if (!stored->fallback_reason.empty()) plan.warnings.push_back(stored->fallback_reason);
+  const std::string path = (store.directory() / "job.toml").string();
+  const Result<Job> job = Job::parse(*stored->document, path);
+  if (job && job->hash() == plan.state.job) {
+    plan.job = known(*job);
+    return std::nullopt;
+  }
+  return replace_stored_job(config, store,
+                            path + ": is not understood by this version" +
+                                (job ? std::string() : " (" + job.error().text + ")"),
+                            plan);
 }
 
 std::optional<Error> read_job_file(const DaemonConfig& config, const StateStore& store,
@@ -186,7 +223,7 @@ const char* to_string(StartPlan::Kind kind) {
 Result<StartPlan> make_start_plan(const DaemonConfig& config, const StateStore& store) {
   Result<StartPlan> plan = read_identity(store);
   if (!plan) return plan;
-  if (auto error = read_stored_job(store, *plan)) return *error;
+  if (auto error = read_stored_job(config, store, *plan)) return *error;
   if (auto error = read_job_file(config, store, *plan)) return *error;
   if (auto error = choose_kind(config, store, *plan)) return *error;
   if (auto error = choose_key(config, store, *plan)) return *error;

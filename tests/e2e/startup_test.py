@@ -100,6 +100,43 @@ class Startup(ClusterTest):
             environment={"GOSSIPD_EXCHANGE_CODEC": "int9"},
         )
 
+    def test_a_directory_or_a_fifo_in_place_of_the_job_file(self):
+        self.assert_refused(
+            self.cluster.founder(self.cluster.directory),
+            EXIT_CONFIG,
+            self.cluster.directory,
+            "is a directory",
+        )
+        fifo = os.path.join(self.cluster.directory, "fifo")
+        os.mkfifo(fifo)
+        self.assert_refused(
+            self.cluster.founder(fifo, name="box2"), EXIT_CONFIG, fifo, "is a FIFO"
+        )
+
+    def test_a_log_file_in_a_directory_that_is_not_there(self):
+        directory = os.path.join(self.cluster.directory, "nope")
+        self.assert_refused(
+            self.founder("--log-file", os.path.join(directory, "log")),
+            EXIT_CONFIG,
+            "log.file",
+            "there is no directory " + directory,
+        )
+        self.assertFalse(os.path.exists(directory))
+
+    def test_a_damaged_job_that_nobody_else_has(self):
+        node = self.founder().start()
+        node.wait_step(20)
+        self.assertEqual(0, node.terminate())
+        stored = os.path.join(node.state_dir, "job.toml")
+        with open(stored, "r+", encoding="utf-8") as file:
+            file.write("nonsense")
+        at = node.arguments.index("--job")
+        job = node.arguments[at : at + 2]
+        del node.arguments[at : at + 2]
+        self.assert_refused(node, EXIT_CONFIG, stored, "is damaged", "start once with --job FILE")
+        node.start(extra=job).wait_step(20)
+        self.assertIn("written again from", node.log())
+
     def test_nothing_to_do(self):
         node = self.cluster.node("box1")
         self.assert_refused(node, EXIT_CONFIG, "belongs to no cluster yet", "--job", "--join")

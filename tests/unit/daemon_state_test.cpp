@@ -1,4 +1,5 @@
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 
@@ -359,6 +360,67 @@ TEST_CASE("another job than the stored one is refused with both hashes; the same
   REQUIRE_MESSAGE(same, (same ? std::string() : same.error().text));
   CHECK(same->kind == StartPlan::Kind::rejoin);
   CHECK(same->job->hash == stored->hash());
+}
+
+TEST_CASE("a node alone whose stored job is damaged says so and waits for nobody") {
+  const TemporaryDirectory directory;
+  DaemonConfig config = config_in(directory);
+  config.key_file = "none";
+  const auto job = Job::parse(job_text, "test");
+  {
+    const auto store = StateStore::open(config.state_dir);
+    NodeState state = some_state(1);
+    state.left = false;
+    state.job = job->hash();
+    state.members[0].state = MemberState::left;
+    REQUIRE_FALSE(store->save_state(state).has_value());
+  }
+  const auto stored = std::filesystem::path(config.state_dir) / "job.toml";
+  const std::string damaged = "name = \"tin\x01";
+  std::ofstream(stored) << damaged;
+  const auto refused = plan(config);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == "bad-state");
+  for (const std::string& words :
+       {stored.string(), std::string("is damaged"), std::string("--job")})
+    CHECK(mentions(refused.error().text, words));
+  CHECK(read_file(stored) == damaged);
+
+  config.job_file = directory.write("other.toml", "name = \"other\"\nbudget_samples = 1000\n");
+  const auto other = plan(config);
+  REQUIRE_FALSE(other);
+  CHECK(other.error().code == "other-job");
+  config.job_file = directory.write("same.toml", job_text);
+  const auto mended = plan(config);
+  REQUIRE_MESSAGE(mended, (mended ? std::string() : mended.error().text));
+  CHECK(mended->kind == StartPlan::Kind::rejoin);
+  CHECK(mended->job->hash == job->hash());
+  CHECK(mended->state.job == job->hash());
+}
+
+TEST_CASE("a FIFO or a directory in place of a state file is refused, and nobody waits for it") {
+  for (const char* name : {"node.json", "job.toml"})
+    for (const bool fifo : {true, false}) {
+      CAPTURE(std::string(name));
+      const TemporaryDirectory directory;
+      DaemonConfig config = config_in(directory);
+      config.key_file = "none";
+      const auto store = StateStore::open(config.state_dir);
+      REQUIRE_FALSE(store->save_state(some_state(1)).has_value());
+      REQUIRE_FALSE(store->save_state(some_state(2)).has_value());
+      const auto path = std::filesystem::path(config.state_dir) / name;
+      std::filesystem::remove(path);
+      if (fifo)
+        REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
+      else
+        std::filesystem::create_directory(path);
+      const auto refused = make_start_plan(config, *store);
+      REQUIRE_FALSE(refused);
+      CHECK(refused.error().code == "bad-file");
+      CHECK(mentions(refused.error().text, path.string()));
+      CHECK(mentions(refused.error().text, fifo ? "is a FIFO" : "is a directory"));
+      CHECK(std::filesystem::exists(path));
+    }
 }
 
 TEST_CASE("a member whose stored job is damaged asks the cluster for it again") {
