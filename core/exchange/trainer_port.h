@@ -1,4 +1,4 @@
-// core/exchange/trainer_port.h - what passes between the core and whoever trains the model.
+// core/exchange/trainer_port.h - what passes between the core and the trainer.
 //
 // One buffer of P floats goes back and forth, so at most one update is outstanding: the core fills
 // it with an additive update and gives it away (Update); the trainer adds it to its parameters at

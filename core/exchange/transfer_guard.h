@@ -19,7 +19,7 @@
 // draw the replicas together as before, so these stay bit-identical and what was not taken is said
 // again.
 //
-// Does not stop: more than half of the links in league, and whoever stays below the radius. One
+// Does not stop: collusion of more than half of the links, and pulls below the radius. One
 // owner.
 #pragma once
 

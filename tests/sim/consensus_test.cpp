@@ -173,7 +173,7 @@ TEST_CASE(
   CHECK(deltas(1) == before[1]);
 }
 
-TEST_CASE("where one end of a link wants replicas in fp32, they are") {
+TEST_CASE("if one end of a link wants fp32 replicas, both use them") {
   const Outcome outcome =
       reach_consensus(2, {10ms}, Codec{CodecId::int8, 0}, schema_of({300, 2000}), 1ms, 1e-4,
                       {ReplicaFormat::bf16, ReplicaFormat::fp32});

@@ -95,7 +95,7 @@ TEST_CASE("a frozen peer costs the others no step and is a member again after it
   CHECK(member(cluster.view(2), cluster.id(0))->record.state == MemberState::alive);
 }
 
-TEST_CASE("who thaws takes in what the others have learnt meanwhile, and does not pull them back") {
+TEST_CASE("a thawed node takes in what the others have learnt and does not pull them back") {
   const Schema schema = schema_of({2000});
   VirtualCluster cluster(schema, [](std::size_t, std::span<float> x, Step) {
     for (float& value : x) value += 1e-3f;

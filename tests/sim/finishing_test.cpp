@@ -227,7 +227,7 @@ TEST_CASE(
   CHECK(w.has_one_final_model());
 }
 
-TEST_CASE("who has no model holds the end up until the cap, and is named then") {
+TEST_CASE("a member without a model delays the end until the cap, and is then named") {
   Walkers w(3, 2);
   REQUIRE(w.cluster.run_until([&] { return w.cluster.steps(0) > 100; }, 60s));
   w.cluster.act(2, [](Node& node, Instant local) { node.on_waiting_for_data("a disk", local); });

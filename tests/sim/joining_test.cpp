@@ -138,7 +138,7 @@ TEST_CASE(
                      encoded_size(Codec{CodecId::int8}, block_floats_max)));
 }
 
-TEST_CASE("what a donor has told before it dies counts: the next one begins where it ended") {
+TEST_CASE("blocks from a donor that dies count: the next donor continues there") {
   Rig whole(2, 1);
   whole.join();
   for (const auto death : {VirtualCluster::Death::killed, VirtualCluster::Death::power_lost}) {

@@ -79,7 +79,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("who is suspected in the last of all lives lives on") {
+TEST_CASE("a member suspected in its last incarnation lives on") {
   LyingCluster lying;
   VirtualCluster& cluster = lying.cluster;
   lying.lie = [&](Members& members) {
@@ -116,7 +116,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("nobody believes of itself what it cannot have trained on") {
+TEST_CASE("a node never believes that it trained on more than it can have") {
   for (const Samples samples : {all_ones, Samples{1} << 62, Samples{1'000'000'000}}) {
     CAPTURE(samples);
     LyingCluster lying(1'000'000'000);

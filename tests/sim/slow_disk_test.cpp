@@ -145,7 +145,7 @@ TEST_CASE(
       10s));
 }
 
-TEST_CASE("who leaves has left when its disk knows it, not before") {
+TEST_CASE("a node has left once its disk holds it, not before") {
   const Schema schema = schema_of({2000});
   VirtualCluster cluster(schema);
   add_three(cluster, schema);

@@ -50,7 +50,7 @@ TEST_CASE(
   CHECK_FALSE(decode_control(with({0xf7})));  // undefined
 }
 
-TEST_CASE("what is walked before parsing has bounds of depth, items, text and length") {
+TEST_CASE("the walk before parsing bounds depth, items, text and length") {
   CHECK_FALSE(beyond(small, bytes_of({0x82, 0x81, 0x01, 0x02})));
   CHECK(beyond(small, bytes_of({0x81, 0x81, 0x81, 0x01})) == "more than 2 levels");
   CHECK(beyond(small, bytes_of({0x88, 1, 2, 3, 4, 5, 6, 7, 8})) == "more than 8 items");

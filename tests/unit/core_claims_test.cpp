@@ -138,7 +138,7 @@ TEST_CASE("unused time is kept for so long only, and claims never add up beyond 
         member_samples_max);
 }
 
-TEST_CASE("what the others trained while this node was down counts at once") {
+TEST_CASE("samples that others trained on while this node was down count at once") {
   SampleCredit::Start start = member();
   start.down_for = 1h;
   SampleCredit credit(start);
@@ -166,7 +166,7 @@ TEST_CASE(
   CHECK(without.credit({.id = us, .claimed = 1001, .known = 1000, .met = true}) == 1000);
 }
 
-TEST_CASE("what others say of a member counts as far as it can have trained since its own word") {
+TEST_CASE("claims about another member count as far as it can have trained since its own claim") {
   SampleCredit credit(member());
   credit.advance(100, 1000, begin);
   credit.advance(100, 1000, begin + 60s);
@@ -327,7 +327,7 @@ TEST_CASE("of a member that is not known, a life beyond belief counts as one tha
   CHECK_FALSE(claims.admit(far, known.directory, other));
 }
 
-TEST_CASE("what is admitted holds the samples that count") {
+TEST_CASE("an admitted record holds the samples that count") {
   Known known;
   Claims claims(member(), 0);
   (void)claims.on_tick(known.directory, 100, begin);

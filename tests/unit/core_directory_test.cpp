@@ -125,7 +125,7 @@ TEST_CASE(
   CHECK(d.others_samples() == 80);
 }
 
-TEST_CASE("what a node has decided alone is void when it meets somebody") {
+TEST_CASE("a verdict that a node reached alone is void once it meets another member") {
   Directory d = directory();
   (void)d.merge(record(2, 1, 1), start);
   (void)d.merge(record(3, 1, 1), start);
@@ -200,7 +200,7 @@ TEST_CASE(
   CHECK(d.news_since(since, SessionId{1}, 40).size() == 1);
 }
 
-TEST_CASE("who tells of a change and knows less otherwise is told the rest") {
+TEST_CASE("a peer that reports a change but knows less otherwise is told the rest") {
   const SessionId teller{7}, other{8};
   const auto told = [&](const Directory& d, Directory::Sweep& sweep, SessionId to) {
     for (const MemberStats& f : d.next_stats(sweep, to, 10, start))

@@ -25,7 +25,7 @@ TEST_CASE(
   CHECK_FALSE(claims.left());
 }
 
-TEST_CASE("what is reserved never wraps round") {
+TEST_CASE("a reservation never wraps around") {
   constexpr std::uint64_t highest = ~std::uint64_t{0};
   CHECK(DurableClaims::reserved_above(highest) == highest);
   CHECK(DurableClaims::reserved_above(highest - 1) == highest);

@@ -147,7 +147,9 @@ TEST_CASE("only a linked peer that spoke lately counts as heard") {
   CHECK_FALSE(watch.detector.hears_anybody(watch.now));
 }
 
-TEST_CASE("nobody answers at an address: only members without a word and a session are suspected") {
+TEST_CASE(
+    "if an address does not answer, only members without news and without a session are "
+    "suspected") {
   Watch watch;
   const auto missing = [&](const char* host, NodeId but) {
     return watch.detector.missing_at({host, 1}, but, watch.directory, watch.now).size();

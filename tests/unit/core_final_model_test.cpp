@@ -77,7 +77,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("who is dead, has left or is forgotten is not waited for") {
+TEST_CASE("dead, departed and forgotten members are not waited for") {
   for (const MemberState state : {MemberState::failed, MemberState::left, MemberState::forgotten})
     CHECK(why_not_final(member(state, Phase::training, 1), 0.004).empty());
 }

@@ -65,7 +65,7 @@ TEST_CASE("a look twenty times as far as usual has jumped, and is no part of the
   CHECK(guard.judge(moved_by(3)) == Jump::parameters);
 }
 
-TEST_CASE("what is small beside the model is no jump, however much more than usual") {
+TEST_CASE("a move that is small beside the model is no jump, however unusual") {
   StepGuard guard = used_to(0.0001);
   CHECK_FALSE(guard.judge(moved_by(0.019 * model_norm)));
   CHECK(guard.judge(moved_by(0.021 * model_norm)) == Jump::parameters);
@@ -168,7 +168,7 @@ TEST_CASE("nothing is taken of a pull beyond ten times the model") {
   CHECK(guard.share(peer, pull(50)) == 1);  // but of one without a past everything else
 }
 
-TEST_CASE("where all links pull far it is this node that is far") {
+TEST_CASE("if all links pull far, this node is the one that is far") {
   TransferGuard guard = of_three_links();
   CHECK(guard.share(peer, pull(40)) < 1);
   for (std::size_t i = 0; i < TransferGuard::history; ++i)
@@ -204,7 +204,7 @@ TEST_CASE("a link that is cut hard again and again offends, and the next time so
   }
 }
 
-TEST_CASE("where nobody's steps lead anywhere, models come together however far they are") {
+TEST_CASE("if no node moves by its own steps, models converge from any distance") {
   TransferGuard guard(4, 1);
   for (std::size_t i = 0; i < TransferGuard::history; ++i)
     for (const NodeId id : {peer, other}) REQUIRE(guard.share(id, pull(0.01, 0)) == 1);

@@ -80,7 +80,7 @@ TEST_CASE("a release that says no instance is let be") {
   CHECK_FALSE(instances.is_cloned(id));
 }
 
-TEST_CASE("what is remembered is bounded") {
+TEST_CASE("memory of instances is bounded") {
   Instances instances;
   for (std::uint64_t i = 1; i <= 100'000; ++i) (void)instances.hear(NodeId{i}, 1);
   for (std::uint64_t i = 1; i <= 100; ++i) (void)instances.hear(id, i);

@@ -72,7 +72,7 @@ TEST_CASE("when all members were asked in vain they are asked again after a whil
   CHECK(receiver.asks({a}, 1s + JobTransfer::ask_again) == a);
 }
 
-TEST_CASE("what was not asked for changes nothing, and too much of it in a row is a flood") {
+TEST_CASE("unrequested pieces change nothing, and many in a row are a flood") {
   Receiver receiver;
   CHECK(receiver.asks({a}, 0s) == a);
   CHECK(receiver.hear(a, 7, 10) == Piece::unasked);  // not the offset that was asked for

@@ -92,7 +92,7 @@ TEST_CASE("of a distrusted peer nothing is taken, and it is counted") {
   CHECK(end.counters.transfers_distrusted == 1);
 }
 
-TEST_CASE("what pulls beyond reason is cut by the guard, and the cut is counted") {
+TEST_CASE("an unreasonable pull is cut by the guard, and the cut is counted") {
   TransferGuard guard(4, 2);
   Exchanged end(&guard);
   CHECK(end.look(0.25f) == Four{});  // far beyond the block's own norm, which counts as 0.2

@@ -48,7 +48,7 @@ TEST_CASE("another neighbour begins in the middle of what the others have longes
   CHECK(wanted("############", {0}) == 0);
 }
 
-TEST_CASE("what is held is said in the blocks at which it begins and ends") {
+TEST_CASE("held blocks are listed as ranges") {
   using Flips = std::vector<std::uint32_t>;
   CHECK(flips_of(held("....")).empty());
   CHECK(flips_of(held("####")) == Flips{0});

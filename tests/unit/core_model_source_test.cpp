@@ -83,7 +83,7 @@ TEST_CASE("a model that one neighbour has told from end to end fills both copies
   CHECK(buffers.b == buffers.a);
 }
 
-TEST_CASE("what a link has told is kept when it ends, until a model is adopted") {
+TEST_CASE("blocks received on a link survive its end until a model is adopted") {
   Told told(0.5f);
   ModelSource source(schema());
   source.on_trainer_ready(false);

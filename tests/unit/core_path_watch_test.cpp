@@ -49,7 +49,7 @@ TEST_CASE("it takes twenty seconds and two sessions") {
   CHECK(!once.found_out(at(100s)));
 }
 
-TEST_CASE("what arrives at last, however late, clears the path, and also after it was named") {
+TEST_CASE("a late arrival clears the path, also after it was reported") {
   PathWatch path;
   lose_large(path, 0s);
   lose_large(path, 11s);

@@ -64,7 +64,7 @@ TEST_CASE("a session belongs to nobody until it is established, then to one neig
   CHECK(house.peers.established_ids() == std::vector{SessionId{10}});
 }
 
-TEST_CASE("what is known of a neighbour outlives its session") {
+TEST_CASE("a neighbour's state outlives its session") {
   House house;
   house.link(10, peer);
   house.peers.neighbour(peer)->refusals = 3;

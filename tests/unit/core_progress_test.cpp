@@ -27,7 +27,7 @@ TEST_CASE("members may know more of a node's samples than itself, never less") {
   CHECK(progress.own() == 100);
 }
 
-TEST_CASE("what was trained on under a former id is the others', but the trainer counts it") {
+TEST_CASE("samples of a former id count as the others', but the trainer counts them too") {
   Progress progress({.former = 30});
   progress.on_trainer_ready(30, 0);
   CHECK(progress.own() == 0);
@@ -85,7 +85,7 @@ TEST_CASE("an extension counts from the budget, or from what is beyond it alread
   CHECK_FALSE(progress.extended_by(budget_samples_max, 0));
 }
 
-TEST_CASE("what schedule and budget depend on is looked at once, and at each tick") {
+TEST_CASE("a change that affects schedule or budget is seen once, and at each tick") {
   Progress progress({.own = 40});
   CHECK(progress.has_changed(10, 1, Phase::training));
   CHECK_FALSE(progress.has_changed(10, 1, Phase::training));

@@ -31,7 +31,7 @@ TEST_CASE("a look can be brought forward, not put off") {
   CHECK(timers.next() == now + 5s);
 }
 
-TEST_CASE("what is urgent is so until the state is written, whatever the period says") {
+TEST_CASE("an urgent state stays urgent until it is written, whatever the period says") {
   const Instant now{10s};
   Persistence persistence(now, Duration{}, Duration{});
   Directory directory(NodeId{1}, 8);

@@ -204,7 +204,7 @@ TEST_CASE("settings that contradict each other are refused") {
   }
 }
 
-TEST_CASE("what --check-config prints reads back as the same configuration") {
+TEST_CASE("the output of --check-config reads back as the same configuration") {
   const TemporaryDirectory directory;
   const auto first =
       read({"--name", "box1", "--join", "a", "--join", "b:1", "--shard", "2/5", "--set",

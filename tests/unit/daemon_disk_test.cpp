@@ -222,7 +222,7 @@ TEST_CASE("a FIFO is refused as a log file: it would hold the node up until it i
   CHECK(error->text.find(path + " is a FIFO") != std::string::npos);
 }
 
-TEST_CASE("nobody else may read the state directory, also one that was made with more rights") {
+TEST_CASE("only its owner can read the state directory, also one created with wider permissions") {
   const TemporaryDirectory directory;
   const std::filesystem::path state = directory.path() / "state";
   for (const auto& made : {state, state / "checkpoints"}) {

@@ -283,7 +283,7 @@ TEST_CASE("keys are shown by id and changed by file and id, never by secret") {
   }
 }
 
-TEST_CASE("what does not exist is 404, a wrong method 405") {
+TEST_CASE("an unknown path is 404, a wrong method 405") {
   MadeUpDaemon daemon;
   CHECK(ask(daemon, "GET", "/v1/nothing").status == 404);
   CHECK(ask(daemon, "GET", "/v1/cluster/leave").status == 405);

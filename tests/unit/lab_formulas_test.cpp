@@ -115,7 +115,7 @@ TEST_CASE("balanced batches keep the global batch and make step times equal") {
   CHECK((2 + batches[0]) == doctest::Approx((2.0 + batches[2]) / 4).epsilon(0.06));
 }
 
-TEST_CASE("what a codec loses on the way to a peer is carried by later messages") {
+TEST_CASE("a codec's error is carried by later messages") {
   Random random(11);
   std::vector<float> x(700), initial(700);
   for (float& value : x) value = static_cast<float>(random.uniform() - 0.5);

@@ -52,7 +52,7 @@ TEST_CASE("of many from few sources, one of the largest crowd makes room") {
   CHECK(door.waiting.contains(alone));
 }
 
-TEST_CASE("who has said something stays before who has not, also from one source") {
+TEST_CASE("connections that have spoken outlast silent ones, also from one source") {
   Door door;
   const SessionId joiner = door.enter(host(1), Stage::speaking);
   for (int i = 0; i < 1000; ++i) door.enter(host(1));
@@ -68,7 +68,7 @@ TEST_CASE(
   CHECK(door.waiting.contains(joiner));
 }
 
-TEST_CASE("who has been refused goes before who is silent") {
+TEST_CASE("refused connections go before silent ones") {
   Door door;
   const SessionId silent = door.enter(host(1));
   const SessionId refused = door.enter(host(2), Stage::refused);
@@ -79,7 +79,7 @@ TEST_CASE("who has been refused goes before who is silent") {
   CHECK(door.waiting.contains(silent));
 }
 
-TEST_CASE("who has proved that it holds the key goes last, whatever its crowd") {
+TEST_CASE("connections that have proved the key go last, however many share the source") {
   Door door;
   std::set<SessionId> proved;
   for (int i = 0; i < 3; ++i) proved.insert(door.enter(host(1), Stage::proved));
@@ -129,7 +129,7 @@ TEST_CASE("for want of file descriptors the weakest goes") {
   CHECK(door.admission.waiting() == 1);
 }
 
-TEST_CASE("who has no place any more may still move on or leave") {
+TEST_CASE("a connection that lost its place may still move on or leave") {
   Door door;
   const SessionId gone = door.enter(host(1));
   for (int i = 0; i < 4; ++i) door.enter(host(1));

@@ -67,7 +67,7 @@ TEST_CASE(
   CHECK(read_cluster_key(path));
 }
 
-TEST_CASE("what is not a key file is refused with its path and the reason") {
+TEST_CASE("a file that is no key file is refused with its path and the reason") {
   const TemporaryFolder folder;
   const std::string path = folder.path / "cluster.key";
   CHECK(read_cluster_key(path).error().code == "key-missing");
