@@ -194,6 +194,7 @@ struct TrainingView {
   double consensus_distance = 1;
   // Σ over own steps of the open links at that step: what "every step" would have sent, in models.
   std::uint64_t link_steps = 0;
+  std::string trouble;  // of the own steps, and the way out; empty: none
   // Looks at the own model that had jumped, so that it was set back.
   std::uint64_t steps_taken_back = 0;
 };

@@ -73,6 +73,7 @@ std::optional<Jump> StepGuard::jump_of(const OwnMove& move) const {
 }
 
 std::optional<Jump> StepGuard::judge(const OwnMove& move) {
+  if (move.steps > 0) ++looks_;
   std::optional<Jump> jump = jump_of(move);
   if (jump && in_a_row_ >= give_in_after) {
     const std::uint32_t in_a_row = in_a_row_;

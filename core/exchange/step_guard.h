@@ -86,6 +86,8 @@ class StepGuard {
 
   [[nodiscard]] std::uint32_t jumps_in_a_row() const { return in_a_row_; }
   [[nodiscard]] std::uint64_t jumps() const { return jumps_; }
+  // Most looks have jumped since the node started: no bad sample does that, but a learning rate.
+  [[nodiscard]] bool jumps_mostly() const { return jumps_ >= looks_min && 2 * jumps_ > looks_; }
   [[nodiscard]] std::uint64_t believed() const { return believed_; }  // looks at this model
 
  private:
@@ -99,6 +101,7 @@ class StepGuard {
   double allowance_ = 1;
   std::uint32_t in_a_row_ = 0;
   std::uint64_t jumps_ = 0, believed_ = 0;
+  std::uint64_t looks_ = 0;  // judged, with steps; never forgotten, like jumps_
 };
 
 }  // namespace gossipd

@@ -266,6 +266,7 @@ class Conductor {
   [[nodiscard]] MemberTotals member_totals() const;
   // Words; empty: for nothing.
   [[nodiscard]] std::string waiting_for() const;
+  [[nodiscard]] std::string why_no_model() const;
 
   NodeConfig config_;
   NodeState state_;  // what must survive, but the members: those are in directory_

@@ -134,15 +134,23 @@ Update ExchangeRound::update_of(std::vector<float> values, bool replace, bool tr
 }
 
 void ExchangeRound::take_back(RoundOutcome& outcome, bool training) {
-  outcome.kind = RoundOutcome::Kind::taken_back;
   const StepGuard& guard = own_steps_.guard();
-  outcome.why = std::string("reason=") + to_string(own_steps_.last_jump()) +
-                " step=" + std::to_string(last_.step) +
-                " back_to=" + std::to_string(buffers_.handed_out_step()) +
-                " in_a_row=" + std::to_string(guard.jumps_in_a_row()) +
-                " in_all=" + std::to_string(guard.jumps()) +
-                " loss=" + std::to_string(last_.loss_worst);
+  std::string why = std::string("reason=") + to_string(own_steps_.last_jump()) +
+                    " step=" + std::to_string(last_.step) +
+                    " back_to=" + std::to_string(buffers_.handed_out_step()) +
+                    " in_a_row=" + std::to_string(guard.jumps_in_a_row()) +
+                    " in_all=" + std::to_string(guard.jumps()) +
+                    " loss=" + std::to_string(last_.loss_worst);
   last_.finite = true;
+  // Where every look is taken back, the round goes on with the former model: a neighbour that waits
+  // for it would wait for ever.
+  if (guard.jumps_in_a_row() > 1) {
+    buffers_.undo_steps();
+    taken_back_ = std::move(why);
+    return;
+  }
+  outcome.kind = RoundOutcome::Kind::taken_back;
+  outcome.why = std::move(why);
   outcome.update = update_of(buffers_.give_back_handed_out(last_.step), true, training);
 }
 
@@ -150,6 +158,7 @@ void ExchangeRound::break_off(RoundOutcome& outcome, const char* why) {
   outcome.kind = RoundOutcome::Kind::broken;
   outcome.why = why;
   last_.finite = false;
+  taken_back_.reset();
   buffers_.abandon();
   stage_ = Stage::resting;
 }
@@ -230,26 +239,24 @@ RoundOutcome ExchangeRound::work(const RoundContext& context) {
 }
 
 std::size_t ExchangeRound::judge(const RoundContext& context, RoundOutcome& outcome) {
-  if (buffers_.handed_out_known() && cursor_ < schema_.blocks().size()) {
+  const bool judged = taken_back_ || !buffers_.handed_out_known();
+  if (!judged && cursor_ < schema_.blocks().size()) {
     const Block& block = schema_.blocks()[cursor_];
     own_steps_.measure(cursor_++, block.of(buffers_.snapshot()),
                        block.of(std::as_const(buffers_).handed_out()));
     return block.size;
   }
   const Step before = buffers_.handed_out_step();
-  const auto verdict = buffers_.handed_out_known()
-                           ? own_steps_.judge(last_, last_.step - std::min(last_.step, before))
-                           : OwnSteps::Verdict::believed;
-  if (verdict == OwnSteps::Verdict::take_back) {
-    take_back(outcome, is_training(context));
-  } else if (verdict == OwnSteps::Verdict::broken) {
-    break_off(outcome, "a parameter is not finite");
-  } else {
-    // The buffer of the handed-out model becomes the update; take_in clears the rest of it.
-    clear_local_segments(schema_, buffers_.handed_out());
-    stage_ = Stage::take_in;
-    cursor_ = 0;
-  }
+  const auto verdict = judged ? OwnSteps::Verdict::believed
+                              : own_steps_.judge(last_, last_.step - std::min(last_.step, before));
+  if (verdict == OwnSteps::Verdict::broken)
+    return break_off(outcome, "a parameter is not finite"), 0;
+  if (verdict == OwnSteps::Verdict::take_back) take_back(outcome, is_training(context));
+  if (outcome.kind == RoundOutcome::Kind::taken_back) return 0;
+  // The buffer of the handed-out model becomes the update; take_in clears the rest of it.
+  clear_local_segments(schema_, buffers_.handed_out());
+  stage_ = Stage::take_in;
+  cursor_ = 0;
   return 0;
 }
 
@@ -260,7 +267,7 @@ std::size_t ExchangeRound::take_in(const RoundContext& context) {
     const auto before = block.of(buffers_.handed_out());
     const auto now = block.of(buffers_.snapshot());
     if (!is_training(context)) rest_.look(now);
-    if (buffers_.handed_out_known() && last_.step > buffers_.handed_out_step())
+    if (buffers_.handed_out_known() && last_.step > buffers_.handed_out_step() && !taken_back_)
       own_steps_.add(cursor_, now, before, last_.step - buffers_.handed_out_step());
     std::ranges::fill(before, 0.0f);
     floats = block.size;
@@ -322,9 +329,12 @@ std::size_t ExchangeRound::hand_back(const RoundContext& context, RoundOutcome& 
   cursor_ += count;
   if (cursor_ < size) return count;
   own_steps_.pushed(std::sqrt(pushed_squared_));
-  outcome.kind = RoundOutcome::Kind::handed_back;
+  outcome.kind = taken_back_ ? RoundOutcome::Kind::taken_back : RoundOutcome::Kind::handed_back;
+  outcome.why = taken_back_.value_or("");
+  const bool replace = std::exchange(taken_back_, std::nullopt).has_value();
   if (!is_training(context)) outcome.moved_at_rest = rest_.share();
-  outcome.update = update_of(buffers_.give_update(), false, is_training(context));
+  outcome.update = update_of(replace ? buffers_.give_model() : buffers_.give_update(), replace,
+                             is_training(context));
   for (const NodeId peer : peers_)
     if (RoundLink* item = find_link(context.links, peer); item && item->link.take_offence())
       outcome.offenders.push_back(peer);

@@ -97,7 +97,8 @@ class ExchangeRound {
 
   // In answer to an update. `open_links`: as many are open now.
   void on_snapshot(Snapshot snapshot, std::size_t open_links, Instant now);
-  // Right after: the snapshot itself says that it is not finite. `taken_back` or `broken`.
+  // Right after: the snapshot itself says that it is not finite. `taken_back`, `broken`, or
+  // `under_way`: the round waits with the former model.
   [[nodiscard]] RoundOutcome on_not_finite(bool training);
   // A round that waits begins if anything gives it a reason. While the node trains every snapshot
   // is looked at. At rest a round begins when a link has something to do.
@@ -119,6 +120,7 @@ class ExchangeRound {
   // Between two looks of the final exchange.
   [[nodiscard]] Duration final_pause() const;
   [[nodiscard]] const OwnSteps& own_steps() const { return own_steps_; }
+  [[nodiscard]] std::string trouble() const { return own_steps_.trouble(last_.learning_rate); }
   // Σ over own steps of the links that were open then.
   [[nodiscard]] std::uint64_t link_steps() const { return link_steps_; }
 
@@ -185,6 +187,8 @@ class ExchangeRound {
   std::optional<Opening> opening_;  // the best so far in this round
   // Own step of the last turn on each link; of links that are listed no more none is kept.
   std::map<NodeId, Step> spoken_;
+  // Why the own steps before this round are taken back while the round goes on without them.
+  std::optional<std::string> taken_back_;
   double pushed_squared_ = 0;  // of the update, as far as it has been applied
   RestMove rest_;              // of this round, while the node is at rest
 };

@@ -43,6 +43,14 @@ std::vector<float> ModelBuffers::give_back_handed_out(Step step) {
   return std::exchange(snapshot_, {});
 }
 
+void ModelBuffers::undo_steps() { std::ranges::copy(handed_out_, snapshot_.begin()); }
+
+std::vector<float> ModelBuffers::give_model() {
+  handed_out_ = std::exchange(snapshot_, {});
+  std::ranges::copy(handed_out_, update_.begin());
+  return std::exchange(update_, {});
+}
+
 std::vector<float> ModelBuffers::give_zeros() {
   // A model that broke has left something here.
   if (!std::exchange(update_is_zero_, false)) std::ranges::fill(update_, 0.0f);

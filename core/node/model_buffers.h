@@ -51,6 +51,10 @@ class ModelBuffers {
   [[nodiscard]] std::vector<float> give_update();
   // The snapshot is not believed: the trainer gets what it was handed out, as its parameters.
   [[nodiscard]] std::vector<float> give_back_handed_out(Step step);
+  // The same, but the round goes on: the snapshot is what was handed out, and give_model() ends it.
+  void undo_steps();
+  // Like give_update(), but the whole model instead of the update.
+  [[nodiscard]] std::vector<float> give_model();
   // An update of zeros, while neither a snapshot nor an update is under way.
   [[nodiscard]] std::vector<float> give_zeros();
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <sstream>
 
 #include "core/base/mean_square.h"
 #include "core/codec/kernels.h"
@@ -59,6 +60,17 @@ void OwnSteps::add(std::size_t index, std::span<const float> now, std::span<cons
   const double blend = 1.0 - std::exp(-count / policy_.correction.drift_window_steps);
   kernels().drift(schema_.blocks()[index].of(std::span<float>(drift_)), now, before,
                   static_cast<float>(1.0 / count), static_cast<float>(blend));
+}
+
+std::string OwnSteps::trouble(double learning_rate) const {
+  if (!guard_.jumps_mostly()) return {};
+  std::ostringstream words;
+  words << guard_.jumps()
+        << " looks at own steps were taken back, most since the start: the learning rate ("
+        << learning_rate
+        << ") is probably too high; found a new cluster, in another state directory, whose job has "
+           "a lower optimizer.learning_rate";
+  return words.str();
 }
 
 void OwnSteps::forget() {

@@ -53,6 +53,8 @@ class OwnSteps {
   // Of each block the norms of all moves so far, summed up; empty: the exchange is off.
   [[nodiscard]] std::span<const double> travelled() const { return travelled_; }
   [[nodiscard]] const StepGuard& guard() const { return guard_; }
+  // What most own steps suffer from, and the way out; empty: nothing.
+  [[nodiscard]] std::string trouble(double learning_rate) const;
   // Why the last look was taken back, for the log.
   [[nodiscard]] Jump last_jump() const { return last_jump_; }
 

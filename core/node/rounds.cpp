@@ -56,7 +56,8 @@ void Conductor::on_snapshot(Snapshot snapshot, Instant now) {
   progress_.on_snapshot(snapshot.samples);
   round_.on_snapshot(std::move(snapshot), open_links(), now);
   balance();
-  if (!round_.last().finite) return on_round(round_.on_not_finite(steps_allowed()), now);
+  if (!round_.last().finite) on_round(round_.on_not_finite(steps_allowed()), now);
+  if (!round_.is_waiting()) return;
   if (final_.is_due() && life_.is(Phase::finished)) write_final();
 }
 
@@ -65,13 +66,11 @@ void Conductor::on_round(RoundOutcome outcome, Instant now) {
     if (Session* session = peers_.session_of(peer)) send_bulk(*session, std::move(message));
   switch (outcome.kind) {
     case RoundOutcome::Kind::under_way: return;
+    case RoundOutcome::Kind::taken_back: log_taken_back(outcome.why); [[fallthrough]];
     case RoundOutcome::Kind::handed_back:
       final_.moved(outcome.moved_at_rest);
       hand_out(std::move(outcome.update));
       return rest_offenders(outcome.offenders, now);
-    case RoundOutcome::Kind::taken_back:
-      log_taken_back(outcome.why);
-      return hand_out(std::move(outcome.update));
     case RoundOutcome::Kind::broken: return own_model_broken(outcome.why, now);
   }
 }
@@ -89,9 +88,11 @@ void Conductor::recall_if_owing() {
 
 // A node that keeps jumping says so ever more seldom.
 void Conductor::log_taken_back(const std::string& what) {
-  if (is_power_of_two(round_.own_steps().guard().jumps_in_a_row()))
-    log(Level::warning, "event=step-taken-back " + what +
-                            " hint=\"look for a bad sample among those of these steps\"");
+  if (!is_power_of_two(round_.own_steps().guard().jumps_in_a_row())) return;
+  const std::string trouble = round_.trouble();
+  log(Level::warning,
+      "event=step-taken-back " + what + " hint=\"" +
+          (trouble.empty() ? "look for a bad sample among those of these steps" : trouble) + "\"");
 }
 
 void Conductor::own_model_broken(const std::string& where, Instant now) {
@@ -99,6 +100,8 @@ void Conductor::own_model_broken(const std::string& where, Instant now) {
   if (set_phase(Phase::broken,
                 where + "; nothing is published until a neighbour's model has been taken"))
     source_.on_broken(round_.own_steps().guard(), round_.snapshot_at());
+  if (const std::string trouble = round_.trouble(); !trouble.empty())
+    log(Level::warning, "event=model-broken hint=\"" + trouble + "\"");
   adopt(now);
 }
 

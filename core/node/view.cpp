@@ -86,6 +86,7 @@ TrainingView Conductor::training_view() const {
           .batch = last.batch,
           .consensus_distance = own_consensus_distance(),
           .link_steps = round_.link_steps(),
+          .trouble = round_.trouble(),
           .steps_taken_back = round_.own_steps().guard().jumps()};
 }
 
@@ -101,7 +102,21 @@ std::string Conductor::waiting_for() const {
     const std::string why = why_no_final_model();
     return why.empty() ? "" : "one model everywhere; " + why;
   }
+  if (source_.is_missing() && peers_.established() > 0)
+    return "a neighbour's model" + why_no_model();
   return life_.is(Phase::joining) || life_.is(Phase::waiting_for_data) ? life_.waiting_for() : "";
+}
+
+// Why no neighbour tells its model; empty: nothing is known to be wrong.
+std::string Conductor::why_no_model() const {
+  std::string broken;
+  for (const auto& [id, session] : peers_.sessions()) {
+    if (!session.established()) continue;
+    const Directory::Entry* entry = directory_.find(session.theirs->id);
+    if (entry == nullptr || entry->record.phase != Phase::broken) return "";
+    broken = entry->record.name;
+  }
+  return broken.empty() ? "" : "; the training of " + broken + " is broken, its log says why";
 }
 
 MemberTotals Conductor::member_totals() const {
@@ -145,6 +160,8 @@ std::vector<LinkView> Conductor::links(Instant now) const {
     const Session* session = peers_.find(neighbour.session);
     const Link* link = neighbour.link.get();
     const Directory::Entry* entry = directory_.find(id);
+    const bool known = entry != nullptr && entry->record.state != MemberState::forgotten;
+    if (session == nullptr && link == nullptr && !known) continue;  // nothing is known of it
     LinkView& item = views.emplace_back();
     item.peer = id;
     item.large_packets_lost = neighbour.path.swallows_large();

@@ -212,6 +212,7 @@ void add_training(Json& json, const StatusView& v) {
   json["time_left_s"] = number_or_null(time_left_s(n));
   json["loss"] = n.loss;
   json["steps_taken_back"] = n.steps_taken_back;
+  json["trouble"] = n.trouble;
   json["learning_rate"] = n.learning_rate;
   json["samples_per_second"] = n.samples_per_second;
   json["step_ms"] = n.step_seconds * 1e3;

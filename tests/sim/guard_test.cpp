@@ -1,5 +1,6 @@
 // One node's bad value, bad step or lie, through real nodes: the others train on and the hurt node
 // recovers.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -183,6 +184,52 @@ TEST_CASE(
       judged += link.counters.transfers_clipped;
     CHECK((judged > 0 || has_refusal(training.cluster.view(0), "quarantined", true)));
   }
+}
+
+TEST_CASE(
+    "where every step explodes from the start, the log names the learning rate and a joiner still "
+    "gets the model") {
+  const Schema schema = schema_of({600, 2000});
+  for (const float factor : {10.0f, std::numeric_limits<float>::infinity()}) {
+    CAPTURE(factor);
+    VirtualCluster cluster(schema, [factor](std::size_t, std::span<float> x, Step) {
+      for (float& value : x) value *= factor;
+    });
+    cluster.add(with_model(schema, 0));
+    cluster.run_for(30s);
+    const auto names_the_rate = [&] {
+      return std::ranges::any_of(cluster.log(0), [](const std::string& line) {
+        return line.find("the learning rate") != std::string::npos &&
+               line.find("too high") != std::string::npos;
+      });
+    };
+    CHECK(cluster.run_until(names_the_rate, 120s));
+    CHECK(cluster.view(0).trouble.find("optimizer.learning_rate") != std::string::npos);
+    NodeOptions joiner;
+    joiner.seeds = {0};
+    cluster.add(joiner);
+    const auto has_model = [&] {
+      return std::ranges::any_of(cluster.log(1), [](const std::string& line) {
+        return line.find("event=model-adopted") != std::string::npos;
+      });
+    };
+    CHECK(cluster.run_until(has_model, 120s));
+  }
+}
+
+TEST_CASE("a joiner is told that the only neighbour's training is broken") {
+  const Schema schema = schema_of({600});
+  VirtualCluster cluster(schema, [](std::size_t, std::span<float> x, Step) {
+    x[3] = std::numeric_limits<float>::quiet_NaN();
+  });
+  cluster.add(with_model(schema, 0));
+  cluster.run_for(60s);
+  REQUIRE(cluster.run_until([&] { return cluster.node(0).phase() == Phase::broken; }, 60s));
+  NodeOptions joiner;
+  joiner.seeds = {0};
+  cluster.add(joiner);
+  CHECK(cluster.run_until(
+      [&] { return cluster.view(1).waiting_for.find("is broken") != std::string::npos; }, 10s));
 }
 
 TEST_CASE("a weight that no minibatch can have is refused as a bad gain") {

@@ -1,6 +1,8 @@
 // Two buffers, three names: what each holds on the way of a snapshot, and that no third is made.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 #include "core/node/model_buffers.h"
 
 using namespace gossipd;
@@ -53,6 +55,23 @@ TEST_CASE("a snapshot and its update are what is handed out next, in the same tw
   CHECK(copy(buffers.handed_out()) == Floats{1, 2.5f});
   CHECK(buffers.handed_out().data() == trainers);
   CHECK(buffers.snapshot().empty());
+}
+
+TEST_CASE("a round that goes on without the own steps hands out the whole former model") {
+  ModelBuffers buffers = prepared(2);
+  (void)buffers.give_zeros();
+  buffers.take_snapshot(Floats{1, 2});
+  buffers.begin_update(Step{7});
+  (void)buffers.give_update();
+  buffers.take_snapshot(Floats{1e9f, -1e9f});
+  buffers.undo_steps();
+  CHECK(copy(buffers.snapshot()) == Floats{1, 2});
+  std::ranges::fill(buffers.handed_out(), 0.0f);
+  buffers.begin_update(Step{9});
+  buffers.update()[1] = 0.5f;
+  (void)buffers.apply(0, 2);
+  CHECK(buffers.give_model() == Floats{1, 2.5f});
+  CHECK(copy(buffers.handed_out()) == Floats{1, 2.5f});
 }
 
 TEST_CASE("a snapshot that is not believed is replaced by what was handed out") {
