@@ -135,22 +135,20 @@ Update ExchangeRound::update_of(std::vector<float> values, bool replace, bool tr
 
 void ExchangeRound::take_back(RoundOutcome& outcome, bool training) {
   const StepGuard& guard = own_steps_.guard();
-  std::string why = std::string("reason=") + to_string(own_steps_.last_jump()) +
-                    " step=" + std::to_string(last_.step) +
-                    " back_to=" + std::to_string(buffers_.handed_out_step()) +
-                    " in_a_row=" + std::to_string(guard.jumps_in_a_row()) +
-                    " in_all=" + std::to_string(guard.jumps()) +
-                    " loss=" + std::to_string(last_.loss_worst);
+  outcome.why = std::string("reason=") + to_string(own_steps_.last_jump()) +
+                " step=" + std::to_string(last_.step) +
+                " back_to=" + std::to_string(buffers_.handed_out_step()) +
+                " in_a_row=" + std::to_string(guard.jumps_in_a_row()) +
+                " in_all=" + std::to_string(guard.jumps()) +
+                " loss=" + std::to_string(last_.loss_worst);
   last_.finite = true;
-  // Where every look is taken back, the round goes on with the former model: a neighbour that waits
-  // for it would wait for ever.
+  // A neighbour may wait for the former model: the round goes on with it.
   if (guard.jumps_in_a_row() > 1) {
     buffers_.undo_steps();
-    taken_back_ = std::move(why);
+    taken_back_ = std::exchange(outcome.why, {});
     return;
   }
   outcome.kind = RoundOutcome::Kind::taken_back;
-  outcome.why = std::move(why);
   outcome.update = update_of(buffers_.give_back_handed_out(last_.step), true, training);
 }
 

@@ -130,8 +130,7 @@ std::uint64_t random_64() {
 
 std::string format_node_state(const NodeState& state, std::int64_t unix_s) {
   Json members = Json::array();
-  for (const MemberRecord& r : state.members)
-    members.push_back(to_json(r));
+  for (const MemberRecord& r : state.members) members.push_back(to_json(r));
   const Json body = {
       {"id", to_hex(state.id)},
       {"cluster", to_hex(state.cluster)},
