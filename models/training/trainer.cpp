@@ -1,7 +1,6 @@
 // The training thread, its owner and the face; evaluation and checkpoints are in
 // trainer_assistant.cpp.
 #include <algorithm>
-#include <cmath>
 
 #include "core/codec/kernels.h"
 #include "models/files/data_file.h"
@@ -12,13 +11,17 @@ namespace gossipd {
 
 namespace {
 
-constexpr double loss_smoothing = 0.02;         // weight of the newest batch
-constexpr double step_seconds_smoothing = 0.1;  // weight of the newest step
 // of a pass over a set that nodes divide: more is not made up for by revisiting
 constexpr Samples far_behind_part = 8;
 
-double smoothed(double before, double now, double weight, bool first) {
-  return first ? now : before + weight * (now - before);
+TrainerState state_of(StepLoop::State state) {
+  switch (state) {
+    case StepLoop::State::holding: return TrainerState::holding;
+    case StepLoop::State::training: return TrainerState::training;
+    case StepLoop::State::finished: return TrainerState::finished;
+    case StepLoop::State::not_finite: return TrainerState::not_finite;
+  }
+  return TrainerState::failed;
 }
 
 }  // namespace
@@ -45,14 +48,12 @@ std::optional<Error> Trainer::Implementation::restore(const Checkpoint& checkpoi
     return Error{"foreign-checkpoint", "the checkpoint belongs to job " + to_hex(checkpoint.job) +
                                            ", this is job " + to_hex(job_.hash()) +
                                            "; start in another state directory"};
-  if (loan_) loan_->snapshot.reset();  // was of another model
   engine_->replace_model(checkpoint.model);
   engine_->restore_optimizer(checkpoint.optimizer);
-  step_ = checkpoint.step;
-  samples_ = checkpoint.samples;
-  data_position_ = checkpoint.data_position;
-  loss_ = checkpoint.loss;
-  first_step_ = checkpoint.step == 0;
+  loop_.restore({.step = checkpoint.step,
+                 .samples = checkpoint.samples,
+                 .data_position = checkpoint.data_position},
+                checkpoint.step > 0 ? std::optional(checkpoint.loss) : std::nullopt);
   others_samples_.store(std::max(others_samples_.load(), checkpoint.others_samples));
   publish_status(TrainerState::idle);
   return std::nullopt;
@@ -61,7 +62,7 @@ std::optional<Error> Trainer::Implementation::restore(const Checkpoint& checkpoi
 void Trainer::Implementation::start(Callbacks callbacks, bool hold) {
   GOSSIPD_ASSERT(!training_thread_.joinable());
   callbacks_ = std::move(callbacks);
-  holding_ = hold;
+  loop_.start(hold);
   end_evaluated_ = false;
   if (job_.evaluate_every_samples > 0)
     next_evaluation_ =
@@ -112,7 +113,7 @@ void Trainer::Implementation::stop() {
     for (auto& pair : to_write_) unwritten.push_back(std::move(pair));
     to_write_.clear();
   }
-  samples_ = std::max(samples_, late.own_samples_at_least);
+  loop_.raise_samples(late.own_samples_at_least);
   for (auto& [request, checkpoint] : unwritten) write(request, checkpoint);
   for (CheckpointRequest& request : late.checkpoints) write(request, capture());
 }
@@ -165,14 +166,6 @@ TrainerStatus Trainer::Implementation::status() const {
 
 // ---- training thread ----
 
-TrainerState Trainer::Implementation::state() const {
-  if (failed_) return TrainerState::failed;
-  if (not_finite_) return TrainerState::not_finite;
-  if (holding_) return TrainerState::holding;
-  if (cluster_samples() >= budget_samples_.load()) return TrainerState::finished;
-  return told_to_train_ ? TrainerState::training : TrainerState::holding;
-}
-
 void Trainer::Implementation::train() {
   engine_->prepare_thread(options_.nice);
   bool stepping = true;  // otherwise everything is done until somebody asks for something
@@ -201,11 +194,12 @@ void Trainer::Implementation::train() {
 bool Trainer::Implementation::at_boundary(Inbox inbox) {
   if (inbox.division) divide(std::move(*inbox.division));
   if (inbox.update && !failed_) apply(std::move(*inbox.update));
-  if (inbox.recall && loan_) loan_->recalled = true;
-  samples_ = std::max(samples_, inbox.own_samples_at_least);
+  if (inbox.recall) loop_.request_snapshot();
+  loop_.raise_samples(inbox.own_samples_at_least);
   take_checkpoints(std::move(inbox.checkpoints));
   if (failed_) return false;
-  const TrainerState now = state();
+  const TrainerState now = state_of(
+      loop_.at_boundary({.others = others_samples_.load(), .budget = budget_samples_.load()}));
   const bool asked_for = inbox.evaluate;
   publish_status(now);  // before anybody hears of it by a callback
   if (now == TrainerState::training) end_evaluated_ = false;
@@ -216,40 +210,26 @@ bool Trainer::Implementation::at_boundary(Inbox inbox) {
         (cluster_samples() / job_.evaluate_every_samples + 1) * job_.evaluate_every_samples;
     inbox.evaluate = true;
   }
-  if (inbox.evaluate && options_.evaluate && !not_finite_) {
+  if (inbox.evaluate && options_.evaluate && loop_.is_finite()) {
     SharedCheckpoint checkpoint = capture();
     const Lock lock(mutex_);
     to_evaluate_ = std::move(checkpoint);
     to_evaluate_asked_for_ |= asked_for;
     evaluation_wakes_.notify_all();
   }
-  if (loan_) {
-    const bool at_once = loan_->recalled || now != TrainerState::training;
-    if (!loan_->snapshot && (at_once || step_ >= loan_->due)) begin_snapshot();
-    if (loan_->snapshot && at_once) engine_->settle();
-    if (loan_->snapshot && engine_->copied()) return_loan();
-  }
-  return now == TrainerState::training && !not_finite_;
+  serve_snapshot();
+  return loop_.next() == StepLoop::Next::step;
 }
 
 void Trainer::Implementation::apply(Update update) {
-  GOSSIPD_ASSERT(!loan_);
   if (update.replace) {
     keep_local(update.values);
     engine_->replace_model(update.values);
     engine_->restore_optimizer({});
-    first_step_ = true;  // of this model: the loss so far was another's
-    not_finite_ = !kernels().all_finite(update.values);
-  } else if (!not_finite_) {
+  } else if (loop_.is_finite()) {
     engine_->add_to_model(update.values);
   }
-  holding_ = false;
-  told_to_train_ = update.training;
-  const std::uint32_t batch = update.batch > 0 ? update.batch : job_.batch;
-  if (batch != batch_) step_seconds_ = 0;  // is of one batch
-  batch_ = batch;
-  rate_scale_ = update.rate_scale;
-  loan_ = Loan{std::move(update.values), step_ + update.steps_until_snapshot};
+  loop_.take(std::move(update));
 }
 
 // A division without this node leaves things as they are: it will not step.
@@ -263,7 +243,7 @@ void Trainer::Implementation::divide(std::vector<DivisionMember> members) {
   const bool comes = takes_part(ids) && !takes_part(part_->members);
   const bool others_come = !std::ranges::includes(part_->members, ids);
   const bool far_behind =
-      cluster_samples() > data_position_ + part_->status.samples / far_behind_part;
+      cluster_samples() > loop_.data_position() + part_->status.samples / far_behind_part;
   // Alone there is nobody whose work could be done twice, and a restart goes on where its model is.
   part_->catch_up |= ids.size() > 1 && (comes || (others_come && far_behind));
   part_->owners.divide(std::move(members));
@@ -295,50 +275,31 @@ void Trainer::Implementation::keep_local(std::span<float> values) {
 
 void Trainer::Implementation::one_step() {
   const auto began = WallClock::now();
-  if (part_ && std::exchange(part_->catch_up, false))
-    data_position_ = std::max(data_position_, cluster_samples());
-  const double rate = learning_rate();
-  const double loss = engine_->step(data_position_, rate, batch_);
-  loss_worst_ = std::max(loss_worst_, loss);
-  ++step_;
-  samples_ += batch_;
-  data_position_ = engine_->next_position(data_position_, batch_);
-  if (std::isfinite(loss))
-    loss_ = smoothed(loss_, loss, loss_smoothing, first_step_);
-  else
-    not_finite_ = true;
+  if (part_ && std::exchange(part_->catch_up, false)) loop_.skip_to(cluster_samples());
+  const Samples position = loop_.data_position();
+  StepLoop::MadeStep made;
+  made.loss = engine_->step(position, learning_rate(), loop_.batch());
+  made.next_position = engine_->next_position(position, loop_.batch());
   if (options_.min_step_ms > 0) {
     const auto until = began + std::chrono::duration_cast<WallClock::duration>(
                                    std::chrono::duration<double, std::milli>(options_.min_step_ms));
     Lock lock(mutex_);
     training_wakes_.wait_until(lock, until, [&] { return stop_training_; });
   }
-  const double wall = std::chrono::duration<double>(WallClock::now() - began).count();
-  step_seconds_ = smoothed(step_seconds_, wall, step_seconds_smoothing, step_seconds_ == 0);
-  first_step_ = false;
+  made.seconds = std::chrono::duration<double>(WallClock::now() - began).count();
+  loop_.on_step(made);
 }
 
-void Trainer::Implementation::begin_snapshot() {
-  Snapshot& snapshot = loan_->snapshot.emplace();
-  engine_->begin_copy(loan_->buffer);
-  snapshot.step = step_;
-  snapshot.samples = samples_;
-  snapshot.loss = loss_;
-  snapshot.loss_worst = std::exchange(loss_worst_, 0.0);
-  snapshot.learning_rate = learning_rate();
-  snapshot.learning_rate_peak = learning_rate_peak(job_) * rate_scale_;
-  snapshot.step_seconds = step_seconds_;
-  snapshot.batch = batch_;
-  snapshot.job_batch = job_.batch;
-}
-
-void Trainer::Implementation::return_loan() {
-  Snapshot snapshot = std::move(*loan_->snapshot);
-  snapshot.model = std::move(loan_->buffer);
-  loan_.reset();
-  if (!kernels().all_finite(snapshot.model)) not_finite_ = true;
-  if (not_finite_) publish_status(TrainerState::not_finite);
-  snapshot.finite = !not_finite_;
+// Steps go on while the engine copies the model, unless the snapshot is wanted at once.
+void Trainer::Implementation::serve_snapshot() {
+  if (loop_.next() == StepLoop::Next::begin_snapshot)
+    engine_->begin_copy(loop_.begin_snapshot(rates()));
+  if (!loop_.is_filling()) return;
+  if (loop_.is_urgent()) engine_->settle();
+  if (!engine_->copied()) return;
+  if (!kernels().all_finite(loop_.buffer())) loop_.on_not_finite();
+  Snapshot snapshot = loop_.hand_over();
+  if (!snapshot.finite) publish_status(TrainerState::not_finite);
   if (callbacks_.on_snapshot) callbacks_.on_snapshot(std::move(snapshot));
 }
 
@@ -364,7 +325,7 @@ void Trainer::Implementation::fail(const std::exception& error) {
     callbacks_.on_failure(
         Error{"device-failed",
               "training on " + engine_->device() + " ran out of memory (batch of " +
-                  std::to_string(batch_) + "): " + error.what() +
+                  std::to_string(loop_.batch()) + "): " + error.what() +
                   "; give this node a smaller batch (balance.enabled with balance.batch_max) or " +
                   "another trainer.device, or the job a micro_batch under [training]; then restart "
                   "gossipd, it goes on from its checkpoint"});
@@ -380,7 +341,8 @@ void Trainer::Implementation::publish_status(TrainerState state) {
   std::optional<DivisionStatus> division;
   if (part_) division = part_->status;
   const Lock lock(mutex_);
-  status_ = {state, step_, samples_, data_position_, loss_, rate, step_seconds_, division};
+  status_ = {state,        loop_.step(), loop_.samples(),      loop_.data_position(),
+             loop_.loss(), rate,         loop_.step_seconds(), division};
 }
 
 // ---- the face ----

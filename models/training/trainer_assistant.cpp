@@ -69,13 +69,13 @@ Trainer::Implementation::SharedCheckpoint Trainer::Implementation::capture() {
   out->model.resize(engine_->schema().floats());
   engine_->copy_model(out->model);
   out->optimizer = engine_->optimizer_state();
-  out->step = step_;
-  out->samples = samples_;
+  out->step = loop_.step();
+  out->samples = loop_.samples();
   out->others_samples = others_samples_.load();
-  out->data_position = data_position_;
+  out->data_position = loop_.data_position();
   out->shard_index = options_.shard_index;
   out->shard_count = options_.shard_count;
-  out->loss = loss_;
+  out->loss = loop_.loss();
   out->job = job_.hash();
   out->metadata["job_name"] = job_.name;
   return out;

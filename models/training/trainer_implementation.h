@@ -16,6 +16,7 @@
 
 #include "models/job/schedule.h"
 #include "models/training/engine.h"
+#include "models/training/step_loop.h"
 #include "models/training/trainer.h"
 
 namespace gossipd {
@@ -26,7 +27,7 @@ class Trainer::Implementation {
       : job_(job),
         options_(options),
         engine_(std::move(engine)),
-        batch_(job.batch),
+        loop_(job.batch),
         budget_samples_(job.budget_samples) {
     if (job.data.division == DataSpec::Division::shared)
       part_.emplace(engine_->shard_samples(), job.batch);
@@ -69,14 +70,6 @@ class Trainer::Implementation {
              checkpoints.empty();
     }
   };
-  // The exchange's buffer while it is with us.
-  struct Loan {
-    std::vector<float> buffer;
-    Step due = 0;
-    bool recalled = false;
-    // without its model, while the engine copies that into the buffer
-    std::optional<Snapshot> snapshot = std::nullopt;
-  };
   // Of a set that the job's nodes divide.
   struct Part {
     Part(Samples samples, std::uint32_t job_batch)
@@ -97,15 +90,15 @@ class Trainer::Implementation {
   void divide(std::vector<DivisionMember>);
   void take_checkpoints(std::vector<CheckpointRequest>);
   void one_step();
-  void begin_snapshot();
-  void return_loan();
+  void serve_snapshot();
   void settle();
   void fail(const std::exception&);
-  [[nodiscard]] TrainerState state() const;
-  [[nodiscard]] double learning_rate() const {
-    return learning_rate_at(job_, cluster_samples(), budget_samples_.load()) * rate_scale_;
+  [[nodiscard]] StepLoop::Rates rates() const {
+    return {.now = learning_rate_at(job_, cluster_samples(), budget_samples_.load()),
+            .peak = learning_rate_peak(job_)};
   }
-  [[nodiscard]] Samples cluster_samples() const { return samples_ + others_samples_.load(); }
+  [[nodiscard]] double learning_rate() const { return rates().now * loop_.rate_scale(); }
+  [[nodiscard]] Samples cluster_samples() const { return loop_.samples() + others_samples_.load(); }
   void publish_status(TrainerState);
   SharedCheckpoint capture();
 
@@ -126,22 +119,10 @@ class Trainer::Implementation {
   std::thread writing_thread_;
 
   // Owned by the training thread while it runs, by the owner otherwise.
-  Step step_ = 0;
-  Samples samples_ = 0;
-  Samples data_position_ = 0;
-  std::uint32_t batch_ = 0;  // samples per step, by the last update
-  double rate_scale_ = 1;    // likewise
-  double loss_ = 0;
-  double loss_worst_ = 0;  // of a step since the last snapshot
-  double step_seconds_ = 0;
-  bool first_step_ = true;
-  bool holding_ = false;  // waits for the first give()
-  bool told_to_train_ = true;
-  bool not_finite_ = false;
+  StepLoop loop_;
   bool failed_ = false;
   bool end_evaluated_ = false;
   Samples next_evaluation_ = 0;
-  std::optional<Loan> loan_;
   std::optional<Part> part_;
 
   std::atomic<Samples> others_samples_{0};

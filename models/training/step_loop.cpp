@@ -1,0 +1,107 @@
+#include "models/training/step_loop.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "core/base/result.h"
+#include "core/codec/kernels.h"
+
+namespace gossipd {
+namespace {
+
+constexpr double loss_smoothing = 0.02;         // weight of the newest batch
+constexpr double step_seconds_smoothing = 0.1;  // weight of the newest step
+
+double smoothed(double before, double now, double weight, bool first) {
+  return first ? now : before + weight * (now - before);
+}
+
+}  // namespace
+
+void StepLoop::restore(const Counters& counters, std::optional<double> loss) {
+  step_ = counters.step;
+  samples_ = counters.samples;
+  data_position_ = counters.data_position;
+  loss_ = loss.value_or(0);
+  first_step_ = !loss;
+  if (loan_) loan_->snapshot.reset();  // was of another model
+}
+
+void StepLoop::take(Update update) {
+  GOSSIPD_ASSERT(!loan_);
+  if (update.replace) {
+    first_step_ = true;
+    not_finite_ = !kernels().all_finite(update.values);
+  }
+  holding_ = false;
+  told_to_train_ = update.training;
+  const std::uint32_t batch = update.batch > 0 ? update.batch : job_batch_;
+  if (batch != batch_) step_seconds_ = 0;
+  batch_ = batch;
+  rate_scale_ = update.rate_scale;
+  loan_ = Loan{std::move(update.values), step_ + update.steps_until_snapshot};
+}
+
+void StepLoop::request_snapshot() {
+  if (loan_) loan_->requested = true;
+}
+
+StepLoop::State StepLoop::at_boundary(const Cluster& cluster) {
+  if (holding_)
+    state_ = State::holding;
+  else if (samples_ + cluster.others >= cluster.budget)
+    state_ = State::finished;
+  else
+    state_ = told_to_train_ ? State::training : State::holding;
+  return state();
+}
+
+StepLoop::Next StepLoop::next() const {
+  if (loan_ && !loan_->snapshot && (is_urgent() || step_ >= loan_->due))
+    return Next::begin_snapshot;
+  return state() == State::training ? Next::step : Next::wait;
+}
+
+bool StepLoop::is_urgent() const {
+  return loan_ && (loan_->requested || state() != State::training);
+}
+
+std::span<float> StepLoop::begin_snapshot(const Rates& rates) {
+  GOSSIPD_ASSERT(loan_ && !loan_->snapshot);
+  Snapshot& snapshot = loan_->snapshot.emplace();
+  snapshot.step = step_;
+  snapshot.samples = samples_;
+  snapshot.loss = loss_;
+  snapshot.loss_worst = std::exchange(loss_worst_, 0.0);
+  snapshot.learning_rate = rates.now * rate_scale_;
+  snapshot.learning_rate_peak = rates.peak * rate_scale_;
+  snapshot.step_seconds = step_seconds_;
+  snapshot.batch = batch_;
+  snapshot.job_batch = job_batch_;
+  return loan_->buffer;
+}
+
+Snapshot StepLoop::hand_over() {
+  GOSSIPD_ASSERT(is_filling());
+  Snapshot snapshot = std::move(*loan_->snapshot);
+  snapshot.model = std::move(loan_->buffer);
+  snapshot.finite = !not_finite_;
+  loan_.reset();
+  return snapshot;
+}
+
+void StepLoop::on_step(const MadeStep& made) {
+  ++step_;
+  samples_ += batch_;
+  data_position_ = made.next_position;
+  loss_worst_ = std::max(loss_worst_, made.loss);
+  if (std::isfinite(made.loss))
+    loss_ = smoothed(loss_, made.loss, loss_smoothing, first_step_);
+  else
+    not_finite_ = true;
+  step_seconds_ = smoothed(step_seconds_, made.seconds, step_seconds_smoothing, step_seconds_ == 0);
+  first_step_ = false;
+}
+
+}  // namespace gossipd
