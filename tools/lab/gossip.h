@@ -1,14 +1,15 @@
 // tools/lab/gossip.h - the product in the lab: gossipd's Node on every machine, in virtual time.
 //
 // Drives the core by the World's events, as gossipd does by TCP and threads: it carries out the
-// core's effects and takes the place of the trainer's loop, in the order of
-// models/training/trainer.cpp. Nothing in core is replaced or shortened: joining, turns, final
+// core's effects in their order and trains by the trainer's own account of steps
+// (models/training/step_loop.h). Nothing in core is replaced or shortened: joining, turns, final
 // exchange and failure detection all happen, and their bytes are counted including framing and TLS.
 #pragma once
 
 #include <set>
 
 #include "core/node.h"
+#include "models/training/step_loop.h"
 #include "tools/lab/strategy.h"
 
 namespace gossipd::lab {
@@ -50,16 +51,33 @@ class GossipStrategy : public Strategy {
   void boot(std::size_t i, bool founds);
   void for_host(std::size_t i, Instant when, std::function<void(Host&)> run);
   void carry_out(std::size_t i);
-  void carry_out(std::size_t i, Effect& effect);
+  void on(std::size_t i, DialEffect&);
+  void on(std::size_t i, SendEffect&);
+  void on(std::size_t i, CloseEffect&);
+  void on(std::size_t i, PersistEffect&);
+  void on(std::size_t i, JobEffect&);
+  void on(std::size_t i, FileReadEffect&);
+  void on(std::size_t i, FilePieceEffect&);
+  void on(std::size_t i, BudgetEffect&);
+  void on(std::size_t i, UpdateEffect&);
+  void on(std::size_t i, RequestSnapshotEffect&);
+  void on(std::size_t i, ProgressEffect&);
+  void on(std::size_t i, CheckpointEffect&);
+  void on(std::size_t i, RestoreEffect&);
+  void on(std::size_t i, RestartEffect&);
+  void on(std::size_t i, LogEffect&);
   void dial(std::size_t from, const Endpoint& endpoint);
   void send(std::size_t from, SessionId id, Lane lane, SharedBytes message);
   void close(std::size_t from, SessionId id, const std::string& why);
   void break_session(const std::shared_ptr<Session>& session);
   void arm_timer(std::size_t i);
   void boundary(std::size_t i);
+  void take(Host& host, Update update);
+  void write_checkpoint(Host& host);
   void step(std::size_t i);
-  void return_loan(std::size_t i);
-  [[nodiscard]] Samples cluster_samples(const Host& host) const;
+  void on_step(std::size_t i, Instant began, double loss);
+  void give_snapshot(std::size_t i);
+  [[nodiscard]] StepLoop::Rates rates(const Host& host) const;
   [[nodiscard]] bool is_bad(std::size_t machine, PoisonSpec::Kind kind) const;
   void lie(Snapshot& snapshot);
   [[nodiscard]] bool reaches(std::size_t a, std::size_t b) const;
