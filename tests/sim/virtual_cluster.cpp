@@ -6,15 +6,11 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/codec/kernels.h"
-
 namespace gossipd::sim {
 namespace {
 
 const std::string job_document = "job";
 const JobHash job_hash{XXH3_64bits(job_document.data(), job_document.size())};
-constexpr Duration prepare_time = std::chrono::milliseconds(100);
-constexpr Duration final_retry = std::chrono::seconds(5);
 
 }  // namespace
 
@@ -31,7 +27,7 @@ std::size_t VirtualCluster::add_off(NodeOptions options) {
   nodes_.push_back(std::make_unique<Host>());
   Host& host = *nodes_.back();
   host.options = std::move(options);
-  host.batch = host.options.batch;
+  host.loop = StepLoop(host.options.batch);
   host.disk.state.id = NodeId{0x1000 + i};
   if (host.options.seeds.empty()) host.disk.state.cluster = ClusterId{0xc1u + i};
   host.parameters =
@@ -70,7 +66,7 @@ void VirtualCluster::start(std::size_t i, bool has_model) {
   if (host.node && (host.options.knows_job || disk.state.job != JobHash{})) {
     host.node->on_job(job_document, job_hash, host.options.budget, local(i));
     host.node->on_model_ready(schema_, make_round_buffers(schema_.floats()), has_model,
-                              host.samples, host.step, local(i));
+                              host.loop.samples(), host.loop.step(), local(i));
   }
   if (!host.node) return;
   host.node->on_time(local(i));
@@ -86,7 +82,9 @@ void VirtualCluster::kill(std::size_t i, Death death) {
   host.writing.reset();
   host.waiting.reset();
   host.node.reset();
-  host.held.reset();
+  const StepLoop::Counters counters = host.loop.counters();
+  host.loop = StepLoop(host.options.batch);
+  host.loop.restore(counters);
   host.sessions.clear();
   host.stepping = false;
   host.timer_armed = false;
@@ -116,29 +114,13 @@ void VirtualCluster::start_from_disk(std::size_t i) {
   const Checkpoint& checkpoint = host.disk.checkpoint;
   const bool restored = !checkpoint.parameters.empty();
   host.parameters = restored ? checkpoint.parameters : std::vector<float>(schema_.floats(), 0.5f);
-  host.step = restored ? checkpoint.step : 0;
-  host.samples = restored ? checkpoint.samples : 0;
+  host.loop.restore(restored ? checkpoint.counters : StepLoop::Counters{});
   const bool nobody_to_ask = host.disk.state.members.empty() && host.options.seeds.empty();
   start(i, restored || (nobody_to_ask && host.disk.state.own_samples == 0));
 }
 
 void VirtualCluster::freeze(std::size_t i, Duration length) {
   nodes_[i]->frozen_until = now() + length;
-}
-
-void VirtualCluster::write_checkpoint(std::size_t i) {
-  Host& host = *nodes_[i];
-  if (!host.disk_fails && !host.disk_stuck && kernels().all_finite(host.parameters))
-    host.disk.checkpoint = Checkpoint{host.parameters, host.step, host.samples};
-}
-
-// Retries a failed write, as the daemon does.
-void VirtualCluster::write_final(std::size_t i) {
-  Host& host = *nodes_[i];
-  if (host.disk_fails || host.disk_stuck)
-    return for_host(i, now() + final_retry, [this, i](Host&) { write_final(i); });
-  if (hooks_.final_model && !hooks_.final_model(i)) return;
-  host.disk.final_model = host.parameters;
 }
 
 std::optional<double> VirtualCluster::final_distance(std::span<const std::size_t> nodes) const {
@@ -220,210 +202,6 @@ bool VirtualCluster::run_until(const std::function<bool()>& condition, Duration 
     if (condition()) return true;
   events_.skip_to(end);
   return condition();
-}
-
-// ---- effects ------------------------------------------------------------------------------------
-
-void VirtualCluster::carry_out(std::size_t i) {
-  Host& host = *nodes_[i];
-  while (host.node) {
-    std::vector<Effect> effects = host.node->take_effects();
-    if (effects.empty()) {
-      if (!host.node->has_work()) return;
-      host.node->work(local(i));
-      continue;
-    }
-    if (hooks_.effects) hooks_.effects(i, effects);
-    for (Effect& effect : effects)
-      if (!carry_out(i, effect)) return kill(i, host.death);
-  }
-}
-
-// False: the process dies instead.
-bool VirtualCluster::carry_out(std::size_t i, Effect& effect) {
-  Host& host = *nodes_[i];
-  if (host.dies_at_effect) {
-    if (*host.dies_at_effect == 0 ? std::holds_alternative<PersistEffect>(effect)
-                                  : *host.dies_at_effect == 1)
-      return false;
-    if (*host.dies_at_effect > 1) --*host.dies_at_effect;
-  }
-  if (auto* sent = std::get_if<SendEffect>(&effect)) {
-    send(i, *sent);
-  } else if (auto* dialled = std::get_if<DialEffect>(&effect)) {
-    const std::size_t to = std::stoul(dialled->endpoint.host.substr(4));
-    network_.dial(i, reflected_.contains({i, to}) ? i : to, dialled->endpoint);
-  } else if (auto* closed = std::get_if<CloseEffect>(&effect)) {
-    host.sessions.erase(closed->session);
-    network_.close(i, closed->session, closed->reason);
-  } else if (auto* persisted = std::get_if<PersistEffect>(&effect)) {
-    persist(i, std::move(persisted->state));
-  } else if (auto* update = std::get_if<UpdateEffect>(&effect)) {
-    apply(i, std::move(update->update));
-  } else if (std::holds_alternative<RequestSnapshotEffect>(effect)) {
-    host.snapshot_due = host.step;
-  } else if (auto* progress = std::get_if<ProgressEffect>(&effect)) {
-    host.others = progress->others_samples;
-  } else if (std::holds_alternative<JobEffect>(effect)) {
-    for_host(i, now() + prepare_time, [this, i](Host& h) {
-      h.node->on_model_ready(schema_, make_round_buffers(schema_.floats()),
-                             !h.disk.checkpoint.parameters.empty(), h.samples, h.step, local(i));
-    });
-  } else if (auto* read = std::get_if<FileReadEffect>(&effect)) {
-    GOSSIPD_SIM_REQUIRE(read->offset + read->bytes <= read->file.bytes, "core",
-                        "a file is read beyond its end");
-    const bool whole = host.file.size() == read->file.bytes;
-    const auto from = host.file.begin() + static_cast<std::ptrdiff_t>(whole ? read->offset : 0);
-    host.node->on_file_read(
-        read->session, read->file, read->offset,
-        Bytes(from, from + static_cast<std::ptrdiff_t>(whole ? read->bytes : 0)));
-  } else if (auto* piece = std::get_if<FilePieceEffect>(&effect)) {
-    GOSSIPD_SIM_REQUIRE(piece->offset == host.file.size(), "core",
-                        "a piece of a file does not follow the one before");
-    host.file.insert(host.file.end(), piece->bytes.begin(), piece->bytes.end());
-  } else if (std::holds_alternative<RestoreEffect>(effect)) {
-    for_host(i, now() + prepare_time,
-             [this, i](Host& h) { h.node->on_restored(h.disk.checkpoint.parameters, local(i)); });
-  } else if (std::holds_alternative<RestartEffect>(effect)) {
-    write_checkpoint(i);
-    if (watcher_ != nullptr)
-      watcher_->took_new_id(i,
-                            host.samples - std::min(host.samples, host.disk.state.former_samples));
-    events_.at(now() + std::chrono::milliseconds(1), [this, i, life = host.life + 1] {
-      if (nodes_[i]->life == life && !nodes_[i]->node) start_from_disk(i);
-    });
-    host.death = Death::killed;
-    return false;
-  } else if (auto* checkpoint = std::get_if<CheckpointEffect>(&effect)) {
-    write_checkpoint(i);
-    if (checkpoint->final_model) write_final(i);
-  } else if (auto* words = std::get_if<LogEffect>(&effect)) {
-    if (watcher_ != nullptr) watcher_->logged(i, words->text);
-    if (!logs_unkept_) host.log.push_back(std::move(words->text));
-  }
-  return true;
-}
-
-// Like the daemon's disk writer: one write at a time, then the newest waiting one.
-void VirtualCluster::persist(std::size_t i, NodeState state) {
-  Host& host = *nodes_[i];
-  if (hooks_.says_written && hooks_.says_written(i)) host.node->on_persisted(state, local(i));
-  if (host.writing) {
-    host.waiting = std::move(state);
-    return;
-  }
-  ++host.writes;
-  if (host.disk_takes == Duration{} && !host.disk_stuck) return written(i, state);
-  host.writing = std::move(state);
-  finish_write(i, host.disk_takes);
-}
-
-void VirtualCluster::finish_write(std::size_t i, Duration after) {
-  for_host(i, now() + after, [this, i, write = nodes_[i]->writes](Host& host) {
-    if (!host.writing || host.writes != write || host.disk_stuck) return;  // stick_disk() goes on
-    written(i, *std::exchange(host.writing, std::nullopt));
-    if (host.waiting) persist(i, *std::exchange(host.waiting, std::nullopt));
-  });
-}
-
-void VirtualCluster::stick_disk(std::size_t i, bool stuck) {
-  Host& host = *nodes_[i];
-  host.disk_stuck = stuck;
-  if (!stuck && host.writing) finish_write(i, Duration{});
-}
-
-void VirtualCluster::written(std::size_t i, const NodeState& state) {
-  Host& host = *nodes_[i];
-  if (host.disk_fails) return;  // the daemon warns and goes on
-  put_on_disk(i, state);
-  host.node->on_persisted(state, local(i));
-}
-
-void VirtualCluster::put_on_disk(std::size_t i, const NodeState& state) {
-  Host& host = *nodes_[i];
-  NodeState written = state;
-  if (hooks_.write) hooks_.write(i, host.disk.state, written);
-  GOSSIPD_SIM_REQUIRE(
-      state.incarnation >= host.disk.state.incarnation || state.former_id == host.disk.state.id,
-      "incarnation", "a state with a lower incarnation is written over a higher one");
-  if (watcher_ != nullptr) watcher_->persisted(i, host.disk.state, state);
-  host.disk.state = std::move(written);
-  host.disk.written = now();
-}
-
-void VirtualCluster::send(std::size_t i, const SendEffect& effect) {
-  const auto to = network_.peer_of(i, effect.session);
-  if (!to) return;
-  ++messages_;
-  bytes_ += effect.message->size();
-  if (cut_after_ != 0 && messages_ >= cut_after_) {
-    cut_after_ = 0;  // this message and everything in transit is lost
-    return network_.reset_all();
-  }
-  if (watcher_ != nullptr) watcher_->sending(i, *to, effect.session, effect.lane, *effect.message);
-  if (!hooks_.wire) return (void)network_.send(i, effect.session, effect.lane, effect.message);
-  auto copy = std::make_shared<Bytes>(*effect.message);
-  if (hooks_.wire(i, *to, effect.lane, *copy))
-    (void)network_.send(i, effect.session, effect.lane, std::move(copy));
-}
-
-// ---- the trainer --------------------------------------------------------------------------------
-
-void VirtualCluster::apply(std::size_t i, Update update) {
-  Host& host = *nodes_[i];
-  GOSSIPD_SIM_REQUIRE(!host.held, "delta-once",
-                      "a second update is given to a trainer that has one");
-  host.held = std::move(update);
-  const Update& held = *host.held;
-  if (watcher_ != nullptr) watcher_->before_update(i, held, host.parameters);
-  host.batch = held.batch > 0 ? held.batch : host.options.batch;
-  for (std::size_t p = 0; p < host.parameters.size(); ++p)
-    host.parameters[p] = held.replace ? held.values[p] : host.parameters[p] + held.values[p];
-  if (hooks_.applied) hooks_.applied(i, host.parameters, held);
-  if (watcher_ != nullptr) watcher_->after_update(i, host.parameters);
-  host.snapshot_due = host.step + held.steps_until_snapshot;
-  host.training = held.training && !host.spent();
-  if (held.training && !host.training) ++host.vain_updates;
-  if (!host.training) {
-    for_host(i, now() + std::chrono::microseconds(50), [this, i](Host&) { answer(i); });
-  } else if (!host.stepping) {
-    host.stepping = true;
-    for_host(i, now() + host.step_time(), [this, i](Host&) { train(i); });
-  }
-}
-
-void VirtualCluster::train(std::size_t i) {
-  Host& host = *nodes_[i];
-  if (!host.training) {
-    host.stepping = false;
-    return;
-  }
-  ++host.step;
-  host.samples += host.batch;
-  if (step_) step_(i, host.parameters, host.step);
-  host.training = !host.spent();
-  if (host.held && (host.step >= host.snapshot_due || !host.training)) answer(i);
-  for_host(i, now() + host.step_time(), [this, i](Host&) { train(i); });
-}
-
-void VirtualCluster::answer(std::size_t i) {
-  Host& host = *nodes_[i];
-  if (!host.held) return;
-  Snapshot snapshot;
-  snapshot.model = std::move(host.held->values);
-  host.held.reset();
-  std::copy(host.parameters.begin(), host.parameters.end(), snapshot.model.begin());
-  snapshot.step = host.step;
-  snapshot.samples = host.samples;
-  snapshot.loss = host.options.loss;
-  snapshot.learning_rate = rate_;
-  snapshot.learning_rate_peak = rate_peak_;
-  snapshot.step_seconds = seconds(host.step_time());
-  snapshot.batch = host.batch;
-  snapshot.job_batch = host.options.batch;
-  snapshot.finite = kernels().all_finite(host.parameters);
-  if (hooks_.snapshot) hooks_.snapshot(i, snapshot);
-  host.node->on_snapshot(std::move(snapshot), local(i));
 }
 
 // ---- sessions -----------------------------------------------------------------------------------

@@ -14,6 +14,7 @@
 #include <stdexcept>
 
 #include "core/node.h"
+#include "models/training/step_loop.h"
 #include "tests/sim/virtual_network.h"
 
 namespace gossipd::sim {
@@ -49,8 +50,7 @@ struct NodeOptions {
 // A trainer's checkpoint.
 struct Checkpoint {
   std::vector<float> parameters;  // empty: there is none
-  Step step = 0;
-  Samples samples = 0;
+  StepLoop::Counters counters;
 };
 
 // A host's disk when its process starts.
@@ -198,8 +198,8 @@ class VirtualCluster : private VirtualNetwork::Handler {
   [[nodiscard]] const NodeState& disk(std::size_t i) const { return nodes_[i]->disk.state; }
   [[nodiscard]] Disk& whole_disk(std::size_t i) { return nodes_[i]->disk; }
   [[nodiscard]] NodeOptions& options(std::size_t i) { return nodes_[i]->options; }
-  [[nodiscard]] Step steps(std::size_t i) const { return nodes_[i]->step; }
-  [[nodiscard]] Samples samples(std::size_t i) const { return nodes_[i]->samples; }
+  [[nodiscard]] Step steps(std::size_t i) const { return nodes_[i]->loop.step(); }
+  [[nodiscard]] Samples samples(std::size_t i) const { return nodes_[i]->loop.samples(); }
   [[nodiscard]] bool alive(std::size_t i) const { return nodes_[i]->node != nullptr; }
   [[nodiscard]] std::size_t sessions(std::size_t i) const { return nodes_[i]->sessions.size(); }
   [[nodiscard]] bool is_stranger(std::size_t i) const { return nodes_[i]->stranger != nullptr; }
@@ -237,21 +237,18 @@ class VirtualCluster : private VirtualNetwork::Handler {
     std::optional<NodeState> waiting;  // the newest that came since
     std::uint64_t writes = 0;          // begun
     std::vector<float> parameters;
-    Step step = 0;
-    Samples samples = 0;
+    StepLoop loop{1};  // of the options' batch once they are known
     Samples others = 0;
+    [[nodiscard]] StepLoop::Cluster cluster() const {
+      return options.trainer_budget > 0
+                 ? StepLoop::Cluster{.others = others, .budget = options.trainer_budget}
+                 : StepLoop::Cluster{.others = others};
+    }
     std::uint64_t vain_updates = 0;
-    [[nodiscard]] bool spent() const {
-      return options.trainer_budget > 0 && samples + others >= options.trainer_budget;
-    }
-    std::uint32_t batch = 0;
     [[nodiscard]] Duration step_time() const {
-      return options.step_time + options.time_per_sample * batch;
+      return options.step_time + options.time_per_sample * loop.batch();
     }
-    bool stepping = false;
-    bool training = false;       // by the last update
-    std::optional<Update> held;  // buffer with the trainer
-    Step snapshot_due = 0;
+    bool stepping = false;   // an event is due that makes a step, or ends the stepping
     std::uint64_t life = 0;  // +1 at every kill: events of former lives are void
     Instant frozen_until{};
     bool timer_armed = false;
@@ -281,14 +278,28 @@ class VirtualCluster : private VirtualNetwork::Handler {
   void for_host(std::size_t i, Instant when, std::function<void(Host&)> run);
   void run_event(std::size_t i, const std::function<void(Host&)>& run);
   void carry_out(std::size_t i);
-  bool carry_out(std::size_t i, Effect& effect);
+  // The process dies instead of carrying it out.
+  [[nodiscard]] static bool dies_before(Host& host, const Effect& effect);
+  void on(std::size_t i, DialEffect&);
+  void on(std::size_t i, SendEffect&);
+  void on(std::size_t i, CloseEffect&);
+  void on(std::size_t i, PersistEffect&);
+  void on(std::size_t i, JobEffect&);
+  void on(std::size_t i, FileReadEffect&);
+  void on(std::size_t i, FilePieceEffect&);
+  void on(std::size_t i, BudgetEffect&);
+  void on(std::size_t i, UpdateEffect&);
+  void on(std::size_t i, RequestSnapshotEffect&);
+  void on(std::size_t i, ProgressEffect&);
+  void on(std::size_t i, CheckpointEffect&);
+  void on(std::size_t i, RestoreEffect&);
+  void on(std::size_t i, RestartEffect&);
+  void on(std::size_t i, LogEffect&);
   void persist(std::size_t i, NodeState state);
   void finish_write(std::size_t i, Duration after);
   void written(std::size_t i, const NodeState& state);
   void put_on_disk(std::size_t i, const NodeState& state);
   void write_final(std::size_t i);
-  void apply(std::size_t i, Update update);
-  void send(std::size_t i, const SendEffect& effect);
   void arm_timer(std::size_t i);
   void train(std::size_t i);
   void answer(std::size_t i);

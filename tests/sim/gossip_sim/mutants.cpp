@@ -52,7 +52,9 @@ Hooks left_forgotten(VirtualCluster&, const Scenario&) {
 
 Hooks counted_twice(VirtualCluster&, const Scenario&) {
   Hooks hooks;
-  hooks.boot = [](std::size_t, Disk& disk) { disk.state.own_samples += disk.checkpoint.samples; };
+  hooks.boot = [](std::size_t, Disk& disk) {
+    disk.state.own_samples += disk.checkpoint.counters.samples;
+  };
   return hooks;
 }
 
