@@ -88,7 +88,8 @@ struct CloseEffect {
 struct PersistEffect {
   NodeState state;
 };
-// from the cluster: prepare it, then on_model_ready()
+// from the cluster: prepare it, then on_model_ready(). It comes before the first PersistEffect that
+// names the job, and is to be on disk before it.
 struct JobEffect {
   std::string document;
   JobHash hash;

@@ -235,15 +235,15 @@ void NodeDriver::after_event() {
   });
 }
 
+// In the order in which they come. Nothing that an effect starts calls back before it returns, so
+// no event and no effects of its own come between two of these; but reading a file asks the node
+// again, which brings more.
 void NodeDriver::carry_out_effects() {
-  // Carrying out what is about files asks the node again, which brings more.
+  GOSSIPD_ASSERT(!std::exchange(carrying_out_, true));
   for (std::vector<Effect> effects = node_->take_effects(); !effects.empty();
-       effects = node_->take_effects()) {
-    // The state names its job by hash, so the job's text is written first.
-    for (const Effect& effect : effects)
-      if (const auto* job = std::get_if<JobEffect>(&effect)) save_job(job->document);
+       effects = node_->take_effects())
     for (Effect& effect : effects) std::visit([this](auto& e) { carry_out(e); }, effect);
-  }
+  carrying_out_ = false;
 }
 
 void NodeDriver::carry_out(DialEffect& effect) { transport_->dial(effect.endpoint); }
@@ -258,7 +258,10 @@ void NodeDriver::carry_out(CloseEffect& effect) {
   transport_->close(effect.session, Error{"closed-by-us", effect.reason});
 }
 
+// The disk writer keeps the order of asking, so the document is on disk before a state that names
+// the job.
 void NodeDriver::carry_out(JobEffect& effect) {
+  save_job(effect.document);
   const Result<Job> job = Job::parse(effect.document, "the cluster's job");
   job_ = KnownJob{effect.document,
                   effect.hash,

@@ -153,6 +153,7 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   bool state_saved_ = false;   // once, in this life
   bool state_failed_ = false;  // the last write did
   bool work_posted_ = false;
+  bool carrying_out_ = false;   // effects
   bool trainer_steps_ = false;  // as the last update told it
   Instant event_began_{};
   std::map<SessionId, OpenSession> sessions_;  // those the node knows

@@ -123,7 +123,7 @@ void Training::prepare(const KnownJob& known) {
     failure_ = job ? "the job's hash is not " + to_hex(known.hash) +
                          " here; run the same gossipd version on every node"
                    : job.error().text;
-    return events_.on_failure(Error{"bad-job", failure_});
+    return loop_.post([this] { events_.on_failure(Error{"bad-job", failure_}); });
   }
   job_ = *job;
   patience_ = Patience(job_->training.patience);
@@ -143,7 +143,9 @@ void Training::prepare(const KnownJob& known) {
 void Training::start_preparing() {
   if (stopped_ || busy_) return;
   if (config_.data_dir.empty())
-    return events_.on_waiting_for_data(Error{"no-data", data_wanted(*job_)});
+    return loop_.post([this] {
+      if (!stopped_) events_.on_waiting_for_data(Error{"no-data", data_wanted(*job_)});
+    });
   run_aside([this] {
     auto prepared = std::make_shared<Prepared>();
     TrainerOptions options = options_from(config_, *job_, id_);

@@ -36,7 +36,7 @@ class Training {
     Samples own_samples = 0;
     Step step = 0;
   };
-  // All on the loop thread.
+  // All on the loop thread, and from the loop: no call of Training calls back before it returns.
   struct Events {
     std::function<void(Ready)> on_ready;
     // "no-data" or "bad-data": what is missing or wrong, and the way out

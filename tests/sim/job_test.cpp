@@ -39,6 +39,31 @@ TEST_CASE("a job's file comes whole from a member that has it, whoever is asked 
   }
 }
 
+TEST_CASE("a joiner hands on the job's document before the first state that names the job") {
+  const Schema schema = schema_of({100});
+  VirtualCluster cluster(schema);
+  bool document = false, state = false;
+  Hooks hooks;
+  hooks.effects = [&](std::size_t node, std::vector<Effect>& effects) {
+    if (node != 1) return;
+    for (const Effect& effect : effects) {
+      if (std::holds_alternative<JobEffect>(effect)) document = true;
+      const auto* persisted = std::get_if<PersistEffect>(&effect);
+      if (persisted == nullptr || persisted->state.job == JobHash{}) continue;
+      state = true;
+      CHECK(document);
+    }
+  };
+  cluster.set_hooks(std::move(hooks));
+  cluster.add(with_model(schema, 0));
+  NodeOptions joiner;
+  joiner.seeds = {0};
+  joiner.knows_job = false;
+  cluster.add(joiner);
+  REQUIRE(cluster.run_until([&] { return all_in(cluster, Phase::training); }, 30s));
+  CHECK(state);
+}
+
 TEST_CASE(
     "a job's file comes whole although every session breaks on the way, and when its holder "
     "appears late") {
