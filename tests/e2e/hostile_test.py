@@ -107,10 +107,8 @@ class Hostile(ClusterTest):
             if r["code"] == code and r["peer"] == "127.0.0.1"
         ]
         self.assertTrue(said, what)
-        self.assertIn(
-            f'event=turned-away peer=127.0.0.1 code={code} reason="{said[-1]["reason"]}"',
-            self.first.log(),
-        )
+        line = f'event=turned-away peer=127.0.0.1 code={code} reason="{said[-1]["reason"]}"'
+        wait_for(f"the log has: {line}", lambda: line in self.first.log())
 
     def test_garbage_plain_text_and_strangers_with_tls(self):
         link = self.first.links()["box2"]
