@@ -61,7 +61,9 @@ Samples SampleCredit::credit(const Claim& claim) {
     if (!account->own_word) ++spoken_;
     account->own_word = account->claimed = claimed;  // what others said beyond it is void
     account->own_word_at = now_;
-  } else if (account->own_word) {
+  } else if (account->own_word && !(trusting_ && typical_rate_ == 0)) {
+    // A newcomer knows no rate yet: bounded by 0, the last samples of a member that leaves would be
+    // lost to it.
     const double since =
         rate_max() * std::max(0.0, seconds(now_ + own_word_slack - account->own_word_at));
     claimed = std::min(claimed,

@@ -146,13 +146,15 @@ void Conductor::recover_samples() {
   log(Level::info, "event=own-samples-recovered samples=" + std::to_string(known));
 }
 
-// A node that has left says so in its hello, since its goodbye may have reached nobody.
+// A node that has left says so in its hello, since its goodbye may have reached nobody. If its disk
+// is an old one, its incarnation is lower than what is known here; if another process of the id
+// lives, that refutes this.
 void Conductor::note_left(const Hello& hello, Instant now) {
   const auto* known = directory_.find(hello.id);
-  if (known == nullptr || hello.id == state_.id || known->record.incarnation > hello.incarnation)
-    return;
+  if (known == nullptr || hello.id == state_.id) return;
+  if (known->record.state == MemberState::left) return;
   MemberRecord record = known->record;
-  record.incarnation = hello.incarnation;
+  record.incarnation = std::max(hello.incarnation, known->record.incarnation);
   record.state = MemberState::left;
   merge_records({record}, now);
 }

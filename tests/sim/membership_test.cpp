@@ -82,6 +82,33 @@ TEST_CASE("leave publishes, is durable over a restart, and join undoes it") {
   CHECK(cluster.node(2).leave(cluster.now())->code == "already-left");
 }
 
+TEST_CASE("a node that left and starts from an old disk is known to have left") {
+  const Schema schema = schema_of({1000});
+  VirtualCluster cluster(schema);
+  for (std::size_t i = 0; i < 3; ++i) cluster.add(with_model(schema, i));
+  cluster.run_for(5s);
+  REQUIRE_FALSE(cluster.node(2).leave(cluster.now()));
+  REQUIRE(cluster.run_until([&] { return cluster.node(2).phase() == Phase::left; }, 10s));
+  const Disk old = cluster.whole_disk(2);
+  REQUIRE_FALSE(cluster.node(2).join({}, cluster.now()));
+  REQUIRE(cluster.run_until([&] { return cluster.node(2).phase() == Phase::training; }, 30s));
+  for (int life = 0; life < 3; ++life) {
+    cluster.kill(2, VirtualCluster::Death::killed);
+    cluster.power_on(2);
+    cluster.run_for(5s);
+  }
+  const std::uint64_t known = member(cluster.view(0), cluster.id(2))->record.incarnation;
+  cluster.kill(2, VirtualCluster::Death::killed);
+  cluster.whole_disk(2) = old;
+  cluster.power_on(2);
+  REQUIRE(old.state.left);
+  REQUIRE(old.state.incarnation + 1 < known);
+  for (const std::size_t i : {0u, 1u})
+    CHECK(cluster.run_until(
+        [&] { return member(cluster.view(i), cluster.id(2))->record.state == MemberState::left; },
+        60s));
+}
+
 TEST_CASE(
     "the budget ends the job everywhere with models that agree, and a late joiner gets the final "
     "one") {

@@ -181,6 +181,12 @@ TEST_CASE("claims about another member count as far as it can have trained since
   CHECK(credit.due().empty());
 }
 
+TEST_CASE("a newcomer without a rate believes what is told of a member after its own claim") {
+  SampleCredit credit(newcomer());
+  CHECK(credit.credit({.id = other, .claimed = 0, .known = 0, .met = true, .own_word = true}) == 0);
+  CHECK(credit.credit({.id = other, .claimed = 32, .known = 0, .met = true}) == 32);
+}
+
 TEST_CASE(
     "a member that is met late may be as old as this node, and a newcomer believes what it is told "
     "of others") {

@@ -50,6 +50,10 @@ class Checkers : public Watcher {
   }
   // From now on two hosts run under one id: the claims of one do not bind the other.
   void disk_cloned(std::size_t node) { ledger_[cluster_.id(node)].cloned = true; }
+  [[nodiscard]] bool was_cloned(NodeId id) const {
+    const auto found = ledger_.find(id);
+    return found != ledger_.end() && found->second.cloned;
+  }
   void joined_by_operator(std::size_t node) { ledger_[cluster_.id(node)].left = false; }
   void is_foreign(NodeId id) { foreign_.insert(id); }
   void note(const std::string& what);  // into the trace
