@@ -66,7 +66,10 @@ void Conductor::on_round(RoundOutcome outcome, Instant now) {
     if (Session* session = peers_.session_of(peer)) send_bulk(*session, std::move(message));
   switch (outcome.kind) {
     case RoundOutcome::Kind::under_way: return;
-    case RoundOutcome::Kind::taken_back: log_taken_back(outcome.why); [[fallthrough]];
+    case RoundOutcome::Kind::taken_back:
+      log_taken_back(outcome.why);
+      if (!steps_allowed()) final_.moved(1);  // how far is not known, so `final` is written again
+      [[fallthrough]];
     case RoundOutcome::Kind::handed_back:
       final_.moved(outcome.moved_at_rest);
       hand_out(std::move(outcome.update));
