@@ -352,8 +352,9 @@ void ExchangeRound::list_links(const RoundContext& context) {
       peers_.push_back(item.peer);
   // The peer that is spoken to first hears the least mixed model, so they take turns at that.
   if (!peers_.empty())
-    std::ranges::rotate(
-        peers_, peers_.begin() + static_cast<std::ptrdiff_t>(context.random.below(peers_.size())));
+    std::rotate(peers_.begin(),
+                peers_.begin() + static_cast<std::ptrdiff_t>(context.random.below(peers_.size())),
+                peers_.end());
 }
 
 // The link at work, while it is open and has the turn.
