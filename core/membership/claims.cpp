@@ -57,7 +57,7 @@ bool Claims::admit(MemberRecord& claim, const Directory& directory, NodeId said_
     doubts_.note(*why, said_by);
     return false;
   }
-  if (known == nullptr && told == Told::of_another && !trusting_) {
+  if (known == nullptr && told == Told::of_another && !budget_.is_newcomer()) {
     if (newcomers_ < 1) {
       doubts_.note(Doubt::members, said_by);
       return false;
@@ -110,7 +110,6 @@ bool Claims::admit(const Budget& claim, NodeId said_by, Instant now) {
 }
 
 void Claims::end_trust() {
-  trusting_ = false;
   credit_.end_trust();
   budget_.end_trust();
 }

@@ -15,8 +15,7 @@ namespace gossipd {
 class Claims {
  public:
   Claims(const SampleCredit::Start& start, std::uint64_t budget_revision)
-      : trusting_(start.newcomer),
-        ticked_(start.now),
+      : ticked_(start.now),
         self_(start.self),
         credit_(start),
         budget_(budget_revision, start.newcomer, start.now) {}
@@ -57,7 +56,6 @@ class Claims {
   // Members that others may still make known here, that this node has not met: refilled as time
   // passes, so that no peer fills the directory with members that it invents.
   double newcomers_ = newcomers_max;
-  bool trusting_;
   Instant ticked_;
   NodeId self_;
   std::uint64_t leap_ = 0;  // the furthest claim that waits

@@ -69,6 +69,7 @@ class BudgetBound {
     if (newcomer_ || decided_here) base_ = std::max(base_, revision);
   }
   void end_trust() { newcomer_ = false; }
+  [[nodiscard]] bool is_newcomer() const { return newcomer_; }
 
  private:
   std::uint64_t base_;

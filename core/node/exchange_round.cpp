@@ -351,10 +351,8 @@ void ExchangeRound::list_links(const RoundContext& context) {
     if (item.link.my_turn() && (!pace_.answers_only() || item.link.owes_at_once()))
       peers_.push_back(item.peer);
   // The peer that is spoken to first hears the least mixed model, so they take turns at that.
-  if (!peers_.empty())
-    std::rotate(peers_.begin(),
-                peers_.begin() + static_cast<std::ptrdiff_t>(context.random.below(peers_.size())),
-                peers_.end());
+  const std::size_t first = peers_.empty() ? 0 : context.random.below(peers_.size());
+  std::rotate(peers_.begin(), peers_.begin() + static_cast<std::ptrdiff_t>(first), peers_.end());
 }
 
 // The link at work, while it is open and has the turn.

@@ -24,17 +24,17 @@ enum class Duty : std::uint8_t {
 class Timers {
  public:
   // Due at the latest then.
-  void by(Duty timer, Instant at) { due(timer) = std::min(due(timer), at); }
+  void by(Duty duty, Instant at) { due(duty) = std::min(due(duty), at); }
   // True: it is due, and next a period from now.
-  [[nodiscard]] bool take(Duty timer, Duration period, Instant now) {
-    if (now < due(timer)) return false;
-    due(timer) = now + period;
+  [[nodiscard]] bool take(Duty duty, Duration period, Instant now) {
+    if (now < due(duty)) return false;
+    due(duty) = now + period;
     return true;
   }
   [[nodiscard]] Instant next() const { return *std::ranges::min_element(due_); }
 
  private:
-  Instant& due(Duty timer) { return due_[static_cast<std::size_t>(timer)]; }
+  Instant& due(Duty duty) { return due_[static_cast<std::size_t>(duty)]; }
 
   std::array<Instant, static_cast<std::size_t>(Duty::count_)> due_{};  // at first all are due
 };
