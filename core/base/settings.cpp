@@ -7,6 +7,8 @@
 namespace gossipd {
 namespace {
 
+using Milliseconds = std::chrono::duration<double, std::milli>;
+
 // The shortest text that reads back as the same value; whole numbers without an exponent.
 std::string text_of(double value) {
   char buffer[32];
@@ -144,10 +146,11 @@ void SettingTable::milliseconds(std::string key, Duration& target, double minimu
             number > maximum)
           return quoted(given) + " is not a number of milliseconds " + range_of(minimum, maximum) +
                  "; write one";
-        *t = from_seconds(number / 1e3);
+        // Rounded: a value that get() has written is taken back unchanged.
+        *t = std::chrono::round<Duration>(Milliseconds(number));
         return std::nullopt;
       },
-      [t] { return text_of(seconds(*t) * 1e3); });
+      [t] { return text_of(Milliseconds(*t).count()); });
 }
 
 void SettingTable::endpoint(std::string key, std::string flag, std::uint16_t port,

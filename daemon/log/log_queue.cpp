@@ -6,6 +6,51 @@
 #include <utility>
 
 namespace gossipd {
+namespace {
+
+// Writes lines, and says how many were lost before the first one that can be written again.
+class LineWriter {
+ public:
+  explicit LineWriter(spdlog::sinks::sink& out) : out_(out) {}
+
+  void write(const spdlog::details::log_msg& line) {
+    if (!say_lost() || !put(line)) ++lost_;
+  }
+  // `count` lines were dropped after those written so far.
+  void add_lost(std::size_t count) {
+    lost_ += count;
+    say_lost();
+  }
+
+ private:
+  bool say_lost() {
+    if (lost_ == 0) return true;
+    const std::string words = "event=log-lines-dropped count=" + std::to_string(lost_) +
+                              " hint=\"the log is full or what takes it is slow\"";
+    if (!put(spdlog::details::log_msg("gossipd", spdlog::level::warn, words))) return false;
+    lost_ = 0;
+    return true;
+  }
+
+  bool put(const spdlog::details::log_msg& line) {
+    try {
+      out_.log(line);
+      out_.flush();
+      failing_ = false;
+    } catch (const std::exception& error) {  // the disk is full, say; the node goes on
+      if (!std::exchange(failing_, true))
+        std::fprintf(stderr, "gossipd: the log cannot be written, lines are lost: %s\n",
+                     error.what());
+    }
+    return !failing_;
+  }
+
+  spdlog::sinks::sink& out_;
+  std::size_t lost_ = 0;
+  bool failing_ = false;  // the last line could not be written
+};
+
+}  // namespace
 
 LogQueue::LogQueue(std::shared_ptr<spdlog::sinks::sink> out)
     : out_(std::move(out)), thread_([shared = shared_, to = out_] { run(shared, to); }) {}
@@ -30,13 +75,6 @@ void LogQueue::log(const spdlog::details::log_msg& message) {
       ++shared_->dropped;
       return;
     }
-    if (shared_->dropped > 0) {
-      const std::string words =
-          "event=log-lines-dropped count=" + std::to_string(std::exchange(shared_->dropped, 0)) +
-          " hint=\"whatever takes the log is slow\"";
-      shared_->lines.emplace_back(
-          spdlog::details::log_msg(message.logger_name, spdlog::level::warn, words));
-    }
     shared_->lines.emplace_back(message);
   }
   shared_->wakes.notify_one();
@@ -50,30 +88,19 @@ bool LogQueue::drain(std::chrono::milliseconds limit) {
 
 void LogQueue::run(const std::shared_ptr<Shared>& shared,
                    const std::shared_ptr<spdlog::sinks::sink>& out) {
+  LineWriter writer(*out);
   std::unique_lock lock(shared->mutex);
   for (;;) {
     shared->wakes.wait(lock, [&] { return shared->stop || !shared->lines.empty(); });
     if (shared->lines.empty()) return;
     std::deque<spdlog::details::log_msg_buffer> lines;
     lines.swap(shared->lines);
+    const std::size_t dropped = std::exchange(shared->dropped, 0);
     shared->writing = true;
     lock.unlock();
-    std::size_t lost = 0;
-    std::string why;
-    for (const auto& line : lines) {
-      try {
-        out->log(line);
-        out->flush();
-      } catch (const std::exception& error) {  // the disk is full, say; the node goes on
-        ++lost;
-        why = error.what();
-      }
-    }
-    if (lost > 0 && !shared->failing)
-      std::fprintf(stderr, "gossipd: the log cannot be written, lines are lost: %s\n", why.c_str());
+    for (const auto& line : lines) writer.write(line);
+    if (dropped > 0) writer.add_lost(dropped);
     lock.lock();
-    shared->failing = lost > 0;
-    shared->dropped += lost;
     shared->writing = false;
     if (shared->lines.empty()) shared->drained.notify_all();
   }

@@ -46,7 +46,6 @@ class LogQueue final : public spdlog::sinks::sink {
     std::deque<spdlog::details::log_msg_buffer> lines;
     std::size_t dropped = 0;
     bool writing = false, stop = false;
-    bool failing = false;  // the last batch could not be written; only the thread touches it
   };
   static void run(const std::shared_ptr<Shared>& shared,
                   const std::shared_ptr<spdlog::sinks::sink>& out);

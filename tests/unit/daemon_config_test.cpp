@@ -209,7 +209,7 @@ TEST_CASE("the output of --check-config reads back as the same configuration") {
   const auto first =
       read({"--name", "box1", "--join", "a", "--join", "b:1", "--shard", "2/5", "--set",
             "exchange.codec=top_k:31", "--set", "exchange.threshold=0.123", "--set",
-            "membership.ping_ms=12.5", "--exchange", "off", "--check-config"});
+            "membership.ping_ms=233.33333", "--exchange", "off", "--check-config"});
   REQUIRE(first);
   CHECK(first->action == CommandLine::Action::check_config);
   const std::string text = to_toml(first->config);

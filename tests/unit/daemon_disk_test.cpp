@@ -203,7 +203,11 @@ TEST_CASE("a log that cannot be written loses lines, counts them, and keeps the 
   const auto sink = std::make_shared<FullSink>();
   const auto queue = std::make_shared<LogQueue>(sink);
   spdlog::logger logger("test", queue);
-  for (int i = 0; i < 3; ++i) logger.info("lost");
+  for (int i = 0; i < 3; ++i) {
+    logger.info("lost");
+    // The thread may take the lines in any batches: the count is the same.
+    if (i == 0) REQUIRE(queue->drain(60s));
+  }
   REQUIRE(queue->drain(60s));
   sink->full = false;
   logger.info("written");
