@@ -193,8 +193,8 @@ struct TrainingView {
   double step_seconds = 0;
   std::uint32_t batch = 0;
   double consensus_distance = 1;
-  // Σ over own steps of the open links at that step: what "every step" would have sent, in models.
-  std::uint64_t link_steps = 0;
+  // Own steps with at least one link open: those in which an all-reduce would have taken place.
+  std::uint64_t linked_steps = 0;
   std::string trouble;  // of the own steps, and the way out; empty: none
   // Looks at the own model that had jumped, so that it was set back.
   std::uint64_t steps_taken_back = 0;

@@ -68,7 +68,7 @@ int run(const CommandLine& line, char** argv) {
       config.threads != 0 ? config.threads : std::max(1u, std::thread::hardware_concurrency())));
 
   if (const auto error = check_job(config.job_file)) return fail(*error, exit_code_of(*error));
-  // Now, since who has joined a cluster and ends is missed there.
+  // Now: a member that exits after it has joined is missed by the others.
   if (const auto error = check_device(config.device)) return fail(*error, exit_code_of(*error));
   Result<StateStore> store = StateStore::open(config.state_dir);
   if (!store) return fail(store.error(), exit_code_of(store.error()));

@@ -63,8 +63,8 @@ std::optional<Error> NodeDriver::start(const StartPlan& plan) {
       KeyStore::Events{.on_changed = [this](const Keyring& keys) { transport_->set_keys(keys); },
                        .on_warning = [this](const std::string& text) { warn(text); }});
   // A founder has the job's own initial model, also when it died before it wrote or trained
-  // anything. Who has trained needs its checkpoint or somebody who has the model: beginning anew
-  // would lose the work silently.
+  // anything. A node that has trained needs its checkpoint or a member with the model: beginning
+  // anew would silently lose the work.
   nobody_to_ask_ =
       plan.kind != StartPlan::Kind::join && plan.state.members.empty() && config_.join.empty();
   model_at_start_ = nobody_to_ask_ && plan.state.own_samples == 0;

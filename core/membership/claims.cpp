@@ -88,7 +88,7 @@ bool Claims::admit(MemberStats& claim, const Directory& directory, NodeId said_b
   auto why = doubt(claim);
   if (!why && claim.id == self_ && leaps(claim.incarnation, directory)) why = Doubt::incarnation;
   if (why) doubts_.note(*why, said_by);
-  // stats of who is not known say nothing
+  // stats of an unknown member say nothing
   if (why || directory.find(claim.id) == nullptr) return false;
   claim.samples = credited(claim.id, directory, claim.samples, said_by);
   return true;

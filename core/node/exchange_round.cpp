@@ -102,7 +102,7 @@ void ExchangeRound::on_snapshot(Snapshot snapshot, std::size_t open_links, Insta
   GOSSIPD_ASSERT(stage_ == Stage::with_trainer && snapshot.model.size() == schema_.floats());
   buffers_.take_snapshot(std::exchange(snapshot.model, {}));
   const Step steps = snapshot.step > last_.step ? snapshot.step - last_.step : 0;
-  link_steps_ += steps * open_links;
+  if (open_links > 0) linked_steps_ += steps;
   last_ = std::move(snapshot);
   snapshot_at_ = now;
   stage_ = Stage::waiting;

@@ -122,7 +122,7 @@ class ExchangeRound {
   [[nodiscard]] const OwnSteps& own_steps() const { return own_steps_; }
   [[nodiscard]] std::string trouble() const { return own_steps_.trouble(last_.learning_rate); }
   // Σ over own steps of the links that were open then.
-  [[nodiscard]] std::uint64_t link_steps() const { return link_steps_; }
+  [[nodiscard]] std::uint64_t linked_steps() const { return linked_steps_; }
 
  private:
   enum class Stage : std::uint8_t {
@@ -177,7 +177,7 @@ class ExchangeRound {
   LookPace pace_;
   Snapshot last_;  // `model` is empty: it is in buffers_
   Instant snapshot_at_{};
-  std::uint64_t link_steps_ = 0;
+  std::uint64_t linked_steps_ = 0;
   bool trainer_runs_ = false;  // the last update told the trainer to make steps
   bool recalled_ = false;      // the buffer has been asked back since that update
   std::size_t cursor_ = 0;     // next block of the stage, or next float of hand_back

@@ -7,8 +7,8 @@
 // session at a time is a neighbour's. Every container has a maximum; what is lost first is what has
 // been down for longest.
 //
-// Holds and counts; the node decides who is let in. References stay valid until the session is
-// closed or the neighbour is down and others come. One owner, the core strand.
+// Holds and counts; the node decides which sessions to accept. References stay valid until the
+// session is closed or the neighbour is down and others come. One owner, the core strand.
 #pragma once
 
 #include <map>

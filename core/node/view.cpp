@@ -85,7 +85,7 @@ TrainingView Conductor::training_view() const {
           .step_seconds = last.step_seconds,
           .batch = last.batch,
           .consensus_distance = own_consensus_distance(),
-          .link_steps = round_.link_steps(),
+          .linked_steps = round_.linked_steps(),
           .trouble = round_.trouble(),
           .steps_taken_back = round_.own_steps().guard().jumps()};
 }

@@ -94,8 +94,8 @@ inline const char* const bye_rotated = "rotated";  // the link goes, the node st
 struct Bye {
   std::string why;  // "left", "restarting", "rotated"
 };
-// Two processes speak under one id, and this end of the session is one of them. The one that keeps
-// the id is told, too.
+// Two processes speak under one id, and this end of the session is one of them. The process that
+// keeps the id is told as well.
 struct Cloned {
   NodeId id{};
   std::uint64_t keeps = 0;     // instance

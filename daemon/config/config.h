@@ -33,7 +33,7 @@ struct DaemonConfig {
   std::optional<Endpoint> advertise;
   std::string rest = "127.0.0.1:7611";  // HOST:PORT, unix:PATH or none
   std::string rest_token_file;          // needed when `rest` is not on loopback
-  std::string rest_tls = "auto";        // "auto": beyond loopback; "on": on loopback, too
+  std::string rest_tls = "auto";        // "auto": beyond loopback; "on": also on loopback
   std::string rest_certificate;         // PEM; "": one of the node's own, in its state directory
   std::string rest_key;                 // PEM, of the certificate
 

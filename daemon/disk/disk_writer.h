@@ -22,7 +22,7 @@ namespace gossipd {
 
 class DiskWriter {
  public:
-  // Whoever can do without waits no longer behind so many. A job's file comes in fewer pieces.
+  // Optional writes are dropped beyond this queue length. The pieces of a job's file are fewer.
   static constexpr std::size_t waiting_max = 2048;
 
   using Task = std::function<std::optional<Error>()>;

@@ -139,8 +139,8 @@ void add_wire(Families& out, const StatusView& v) {
   const char* help = "On the wire, everything included";
   out.counter("wire_bytes_total", help, number(v.wire.bytes_sent), {{"direction", "sent"}});
   out.counter("wire_bytes_total", help, number(v.wire.bytes_received), {{"direction", "received"}});
-  out.counter("every_step_bytes_total",
-              "What sending the whole model to every neighbour at every step would have taken",
+  out.counter("dense_baseline_bytes_total",
+              "What an all-reduce of the whole model in fp32 at every step would have sent",
               number(dense_baseline_bytes(v)));
   out.gauge("sessions", "Open connections", number(v.wire.sessions));
   out.counter("sessions_opened_total", "Connections that were opened",

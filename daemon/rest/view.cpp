@@ -5,6 +5,8 @@
 #include <ctime>
 #include <nlohmann/json.hpp>
 
+#include "core/base/dense_baseline.h"
+
 namespace gossipd {
 
 namespace {
@@ -242,7 +244,7 @@ std::string not_ready_reason(const NodeSummary& node, bool stopping) {
 }
 
 std::uint64_t dense_baseline_bytes(const StatusView& v) {
-  return v.node.link_steps * 4 * v.model_floats;
+  return dense_baseline_bytes(v.node.linked_steps, v.model_floats);
 }
 
 std::string status_json(const StatusView& v) {
@@ -251,7 +253,7 @@ std::string status_json(const StatusView& v) {
   add_condition(json, v);
   add_training(json, v);
   json["model_floats"] = v.model_floats;
-  json["link_steps"] = v.node.link_steps;
+  json["linked_steps"] = v.node.linked_steps;
   json["bytes_sent_total"] = v.wire.bytes_sent;
   json["bytes_received_total"] = v.wire.bytes_received;
   json["dense_baseline_bytes"] = dense_baseline_bytes(v);

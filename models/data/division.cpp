@@ -53,7 +53,7 @@ void BucketOwners::divide(std::vector<DivisionMember> members) {
   GOSSIPD_ASSERT(std::adjacent_find(now.begin(), now.end(), [](const Member& a, const Member& b) {
                    return a.id == b.id;
                  }) == now.end());
-  // Who has another weight is another claimant.
+  // A member with another weight counts as another claimant.
   const auto by_id_and_level = [](const Member& a, const Member& b) {
     return std::tie(a.id, a.level) < std::tie(b.id, b.level);
   };

@@ -6,8 +6,8 @@
 // rendezvous hashing (Thaler and Ravishankar 1998; the weights as in Schindelhauer and Schomaker
 // 2005): for each bucket each member draws a time until it claims it, exponential with its weight
 // as rate and a function of (member, bucket) alone, and the earliest has it. Hence one owner for
-// every bucket; members' parts in proportion to their weights; who comes takes from all, who goes
-// leaves its buckets to all, and no other bucket moves.
+// every bucket; members' parts in proportion to their weights; a newcomer takes from all, a
+// leaver's buckets go to all, and no other bucket moves.
 //
 // The weight is the batch, in quarter octaves: where steps take equally long everywhere, the parts
 // are walked at one pace, and a batch that changes by little moves nothing. A first division costs

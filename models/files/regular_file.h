@@ -1,7 +1,7 @@
 // models/files/regular_file.h - refuses what only looks like a file before anything reads it.
 //
-// The problem: opening a FIFO for reading waits until somebody writes, perhaps for ever, and a
-// device may never end. Whoever starts a daemon sees only that it hangs. The answer: a look at the
+// The problem: opening a FIFO for reading waits until something writes, perhaps for ever, and a
+// device may never end. The user sees only that the daemon hangs. The answer: a look at the
 // kind before a file is opened.
 #pragma once
 

@@ -12,7 +12,7 @@ namespace gossipd {
 
 class FlatModel {
  public:
-  // `tensors` lie on one device, where the vector will lie, too. In the schema's order:
+  // `tensors` lie on one device, where the vector will also lie. In the schema's order:
   //   parameter   trained floats
   //   statistic   running means and variances, and parameters that are not trained
   //   local       counters and masks (integers, booleans), kept as floats

@@ -137,7 +137,7 @@ class TorchEngine : public GradientEngine {
       if (replicas_[rank]->unscale_gradient()) replicas_[rank]->descend(learning_rate);
     });
     unfinished_ = false;
-    // Whoever waits for this step's loss waits for the device; the one before is there.
+    // Reading this step's loss would wait for the device; the previous one is already there.
     const bool late = !first_device().is_cpu() && std::exchange(stepped_, true);
     return loss(late ? 1 - turn : turn);
   }

@@ -15,7 +15,7 @@ class Traffic(ClusterTest):
         for node in nodes:
             status = node.status()
             self.assertGreater(
-                status["dense_baseline_bytes"], 1000 * 4 * status["model_floats"], node.name
+                status["dense_baseline_bytes"], 1000 * 8 * status["model_floats"], node.name
             )
             self.assertLess(
                 status["bytes_sent_total"], 0.05 * status["dense_baseline_bytes"], node.name

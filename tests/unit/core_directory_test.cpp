@@ -220,7 +220,7 @@ TEST_CASE("a peer that reports a change but knows less otherwise is told the res
   (void)e.merge(stats_of(record(2, 1, 10, MemberState::alive, 300)), start, teller);
   Directory::Sweep fresh;
   CHECK(told(e, fresh, teller) == 500);
-  // Who knows all of it is not told.
+  // A member that knows all of it is not told.
   Directory f = directory();
   (void)f.merge(record(2, 1, 9, MemberState::alive, 500), start, teller);
   Directory::Sweep silent;

@@ -154,7 +154,7 @@ TEST_CASE("an exchange brings two models together and keeps their mean") {
     CHECK(pair.b.model[i] == doctest::Approx(2.0).epsilon(0.02));
     CHECK(pair.a.model[i] + pair.b.model[i] == doctest::Approx(4.0).epsilon(0.02));
   }
-  CHECK(pair.a.round.link_steps() == 20);
+  CHECK(pair.a.round.linked_steps() == 20);
 }
 
 TEST_CASE("a turn for which there is no room waits for a later round") {

@@ -20,7 +20,7 @@ class MadeUpDaemon final : public DaemonPort {
     n.budget_samples = 10000;
     n.step = 18240;
     n.loss = 0.2314;
-    n.link_steps = 7;
+    n.linked_steps = 7;
     n.members_by_state = {1, 1, 0, 0};
     n.cluster_samples_per_second = 300;
     n.links_open = 1;

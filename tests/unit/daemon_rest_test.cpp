@@ -46,7 +46,7 @@ TEST_CASE("/v1/status says what the node does, in named units and hex ids") {
   CHECK(json["progress"] == 0.5);
   CHECK(json["accuracy"] == 0.91);
   CHECK(json["bytes_sent_total"] == 1000);
-  CHECK(json["dense_baseline_bytes"] == 7ull * 4 * 100);
+  CHECK(json["dense_baseline_bytes"] == 7ull * 8 * 100);
   CHECK(json["checkpoints"]["current"]["path"] == "/state/current.safetensors");
   CHECK(json["checkpoints"]["current"]["written_at"] == "1970-01-01T00:01:40Z");
   CHECK(json["refusals"][0]["code"] == "job-mismatch");

@@ -28,7 +28,7 @@ std::string bytes_text(double bytes) {
   return format("%.1f KB", bytes / 1e3);
 }
 
-double share_of_every_step(const RunResult& r) {
+double share_of_dense_baseline(const RunResult& r) {
   return r.dense_baseline_bytes == 0
              ? 0
              : static_cast<double>(r.bytes) / static_cast<double>(r.dense_baseline_bytes);
@@ -37,7 +37,7 @@ double share_of_every_step(const RunResult& r) {
 std::vector<Column> table_of(const std::vector<Row>& rows, const Row& base) {
   std::vector<Column> table = {
       {"row", {}},        {"seeds", {}},        {"accuracy %", {}}, {"against " + base.name, {}},
-      {"to target", {}},  {"virtual time", {}}, {"bytes", {}},      {"of every step", {}},
+      {"to target", {}},  {"virtual time", {}}, {"bytes", {}},      {"of dense baseline", {}},
       {"messages", {}},   {"age mean", {}},     {"age max", {}},    {"consensus_distance", {}},
       {"state/node", {}}, {"state/server", {}}};
   for (const Row& row : rows) {
@@ -64,7 +64,7 @@ std::vector<Column> table_of(const std::vector<Row>& rows, const Row& base) {
                                     : ""));
     cell(format("%.1f s", row.of([](const RunResult& r) { return r.seconds; }).mean));
     cell(bytes_text(row.of([](const RunResult& r) { return static_cast<double>(r.bytes); }).mean));
-    cell(format("%.3f %%", 100 * row.of(share_of_every_step).mean));
+    cell(format("%.3f %%", 100 * row.of(share_of_dense_baseline).mean));
     cell(format("%.0f",
                 row.of([](const RunResult& r) { return static_cast<double>(r.messages); }).mean));
     cell(format("%.1f", row.of([](const RunResult& r) { return r.age_mean; }).mean));
@@ -122,7 +122,7 @@ nlohmann::json json_of(const std::vector<Row>& rows, const Row& base) {
          {"seconds_to_target", put(row.of([](const RunResult& r) { return r.seconds_to_target; }))},
          {"seconds", put(row.of([](const RunResult& r) { return r.seconds; }))},
          {"bytes", put(row.of([](const RunResult& r) { return static_cast<double>(r.bytes); }))},
-         {"share_of_every_step", put(row.of(share_of_every_step))},
+         {"share_of_dense_baseline", put(row.of(share_of_dense_baseline))},
          {"messages",
           put(row.of([](const RunResult& r) { return static_cast<double>(r.messages); }))},
          {"age_mean", put(row.of([](const RunResult& r) { return r.age_mean; }))},

@@ -97,8 +97,7 @@ int run(const RunArguments& arguments) {
     ++done;
     std::printf(
         "%s seed %llu: accuracy %.4f, consensus distance %.4f, %.1f virtual s, %.3f MB (%.3f %% of "
-        "every "
-        "step), age %.1f steps, %llu samples%s%s\n",
+        "the dense baseline), age %.1f steps, %llu samples%s%s\n",
         scenario->name.c_str(), static_cast<unsigned long long>(seed), result->accuracy_mean(),
         result->consensus_distance, result->seconds, static_cast<double>(result->bytes) / 1e6,
         result->dense_baseline_bytes > 0 ? 100.0 * static_cast<double>(result->bytes) /

@@ -87,7 +87,6 @@ void GossipStrategy::boot(std::size_t i, bool founds) {
 void GossipStrategy::kill(std::size_t i) {
   Host& host = *hosts_[i];
   if (!host.node) return;
-  host.link_steps += host.node->view(setup_->world.now()).link_steps;
   ++host.life;
   host.node.reset();
   host.given.reset();
@@ -194,14 +193,6 @@ Strategy::State GossipStrategy::state() const {
   const std::uint64_t drift = exchange_.correction.future_position > 0 ? 1 : 0;
   // base and update; two replicas for each link
   return {0, floats * (optimizer_vectors(setup_->job.optimizer) + 2 + drift + 2 * links)};
-}
-
-std::uint64_t GossipStrategy::dense_baseline_bytes() const {
-  std::uint64_t models = 0;
-  for (std::size_t i = 0; i < hosts_.size(); ++i)
-    models += hosts_[i]->link_steps +
-              (hosts_[i]->node ? hosts_[i]->node->view(setup_->world.now()).link_steps : 0);
-  return models * hosts_[0]->engine->schema().floats() * 4;
 }
 
 }  // namespace gossipd::lab

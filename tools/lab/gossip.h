@@ -25,7 +25,6 @@ class GossipStrategy : public Strategy {
   [[nodiscard]] bool finished() const override;
   [[nodiscard]] std::span<const float> model(std::size_t machine) override;
   [[nodiscard]] State state() const override;
-  [[nodiscard]] std::uint64_t dense_baseline_bytes() const override;
 
   [[nodiscard]] bool takes_events() const override { return true; }
   // like kill -9: no goodbye; what is not on disk is lost

@@ -28,7 +28,6 @@ struct GossipStrategy::Host {
   Instant frozen_until{};
   Instant timer_at = Instant::max();
   std::uint64_t timer = 0;
-  std::uint64_t link_steps = 0;  // of former lives
 
   // the trainer
   StepLoop loop;                // the process's, but its counters stay if there is no checkpoint

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <deque>
 
+#include "core/base/dense_baseline.h"
 #include "models/data/data_split.h"
 #include "models/devices/runtime.h"
 
@@ -233,13 +234,9 @@ double time_limit(const Scenario& scenario, const Job& job, const World& world, 
                    (static_cast<double>(job.batch) * static_cast<double>(nodes));
 }
 
-void fill_costs(RunResult& result, const Strategy& strategy, const World& world,
-                std::size_t nodes) {
+void fill_costs(RunResult& result, const Strategy& strategy, const World& world) {
   result.bytes = world.traffic().bytes, result.messages = world.traffic().messages;
-  result.dense_baseline_bytes = strategy.dense_baseline_bytes();
-  if (result.dense_baseline_bytes == 0 && nodes > 0)
-    result.dense_baseline_bytes =
-        result.steps * result.floats * 4 * std::min<std::uint64_t>(4, nodes - 1);
+  result.dense_baseline_bytes = dense_baseline_bytes(result.steps, result.floats);
   const Strategy::State state = strategy.state();
   result.state_bytes_server = state.server_floats * 4,
   result.state_bytes_node = state.node_floats * 4;
@@ -301,7 +298,7 @@ Result<RunResult> run_scenario(const Scenario& scenario, std::uint64_t seed,
   result.target_accuracy = scenario.target_accuracy;
   result.seconds_to_target = time_to(result.curve, scenario.target_accuracy);
   result.samples = books.samples(), result.steps = books.steps;
-  fill_costs(result, *strategy, world, setup.nodes());
+  fill_costs(result, *strategy, world);
   result.wall_seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   return result;

@@ -65,8 +65,6 @@ class Strategy {
     std::uint64_t node_floats = 0;
   };
   [[nodiscard]] virtual State state() const { return {}; }
-  // Bytes of sending the whole fp32 model to every neighbour at every step; 0 if undefined.
-  [[nodiscard]] virtual std::uint64_t dense_baseline_bytes() const { return 0; }
 
   // ---- faults: only gossip survives them; reference rows refuse such scenarios ----
   [[nodiscard]] virtual bool takes_events() const { return false; }

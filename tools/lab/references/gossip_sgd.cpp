@@ -9,10 +9,10 @@
 // Jin et al., "How to scale distributed deep learning?" (2016), the pushing kind. Ho, Wu, Liu,
 // "Adaptive Communication for Distributed Deep Learning" (CCGRID 2018), known to us from the
 // abstract: the relative change of the whole model is our reading of "changed enough", and θ = 0.05
-// ours. Who sends goes on when its message has arrived (a blocking send): else nothing would hold
-// back a machine that makes messages faster than its wire takes them, and what arrives would be
-// minutes old. Nobody waits for another's message: it is averaged in at once, also while a gradient
-// is computed.
+// ours. A sender goes on when its message has arrived (a blocking send): otherwise nothing would
+// hold back a machine that makes messages faster than its wire takes them, and what arrives would
+// be minutes old. No receiver waits: a message is averaged in at once, also while a gradient is
+// computed.
 #include "core/base/random.h"
 #include "tools/lab/references/formulas.h"
 #include "tools/lab/references/local_training.h"
