@@ -21,6 +21,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <variant>
 
 #include "core/balance/batch_balancer.h"
@@ -46,8 +47,9 @@ struct NodeState {
   JobHash job{};                  // 0: none yet
   Samples own_samples = 0;        // as last published; a restart never counts less
   Budget budget;                  // if it is no longer the job's own
-  // everybody else ever met: addresses to rejoin by, samples counted
+  // everybody else ever heard of, or as many as are kept: addresses to rejoin by, samples
   std::vector<MemberRecord> members;
+  std::set<NodeId> met;           // of these, those with which a session was once established
   double samples_per_second = 0;  // of this node, when it last trained
   NodeId former_id{};             // given up, since another process holds it; 0: none
   Samples former_samples = 0;     // of the trainer's counter: trained under former ids

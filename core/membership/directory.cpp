@@ -132,7 +132,8 @@ Directory::Outcome Directory::add(const MemberRecord& claim, Instant now, Sessio
 // always room.
 bool Directory::make_room(bool for_met, Instant now) {
   const auto worse = [](const Entry& a, const Entry& b) {
-    return std::pair(a.met, a.refreshed) < std::pair(b.met, b.refreshed);
+    return std::pair(a.met || a.met_before, a.refreshed) <
+           std::pair(b.met || b.met_before, b.refreshed);
   };
   auto oldest = entries_.end();
   for (auto it = entries_.begin(); it != entries_.end(); ++it)
@@ -225,11 +226,17 @@ Directory::Outcome Directory::merge(const MemberStats& claim, Instant now, Sessi
 
 // ---- who lives ----------------------------------------------------------------------------------
 
+void Directory::recall_met(NodeId id) {
+  const auto found = entries_.find(id);
+  if (found != entries_.end() && !found->second.met) found->second.met_before = true;
+}
+
 void Directory::heard_from(NodeId id, Instant now) {
   const auto found = entries_.find(id);
   if (found == entries_.end()) return;
   found->second.refreshed = now;
   found->second.met = true;
+  found->second.met_before = false;
   absolve(found->second);
 }
 

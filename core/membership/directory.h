@@ -31,6 +31,7 @@ class Directory {
     bool accused_here = false;  // this node has its own evidence
     bool lonely = false;        // failed by the verdict of this node while it had no link
     bool met = false;           // a session with it was established since this node started
+    bool met_before = false;    // only in an earlier run of this node
     Instant suspected{};        // last sign of life, if accused here; else when the suspicion came
     std::set<NodeId> accusers;  // at most accusers_max
     Instant refreshed{};        // when its stats last advanced here, or a byte came from it
@@ -75,6 +76,8 @@ class Directory {
   Outcome merge(const MemberStats& claim, Instant now, SessionId source);
   // A session with it is about to be established: its record gets a place, whoever has to go.
   void expect(NodeId id) { expected_ = id; }
+  // A session with it was established in an earlier run of this node.
+  void recall_met(NodeId id);
   // A byte arrived from it, on an established session.
   void heard_from(NodeId id, Instant now);
   // True if that changed its entry.

@@ -133,7 +133,10 @@ void Conductor::take_another_id(const Cloned& notice, Instant now) {
   fresh.samples_per_second = progress_.rate();
   fresh.former_id = state_.id;
   fresh.former_samples = progress_.trained_under_all_ids();
-  for (const auto& [id, entry] : directory_.entries()) fresh.members.push_back(entry.record);
+  for (const auto& [id, entry] : directory_.entries()) {
+    fresh.members.push_back(entry.record);
+    if (entry.met || entry.met_before) fresh.met.insert(id);
+  }
   for (MemberRecord& record : fresh.members)
     if (record.id == state_.id) record.address = notice.keeper, record.name = config_.name;
   log(Level::warning, "event=cloned peer=" + to_hex(state_.id) + " keeps=" +

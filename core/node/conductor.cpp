@@ -51,6 +51,7 @@ Conductor::Conductor(NodeConfig config, NodeState state, Instant now)
   renew_own_record(now);
   for (const MemberRecord& record : std::exchange(state_.members, {}))
     (void)directory_.merge(record, now);
+  for (const NodeId id : std::exchange(state_.met, {})) directory_.recall_met(id);
   credit_claims(now);
   persist();
 }

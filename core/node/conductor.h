@@ -201,6 +201,7 @@ class Conductor {
   void drop_rotated_link(const Session& fresh, Instant now);
   [[nodiscard]] std::size_t wanted_links() const;
   [[nodiscard]] std::vector<NodeId> unlinked(MemberState state, Instant now) const;
+  [[nodiscard]] std::vector<NodeId> take_met_before(std::vector<NodeId>& ids) const;
 
   // members.cpp
   void send_records(Session& session, std::vector<MemberRecord> records);

@@ -37,6 +37,17 @@ void Conductor::look_after_overlay(Instant now) {
   rotate_links(now);
 }
 
+// Takes those out that were met in an earlier run of this node, and not yet in this one.
+std::vector<NodeId> Conductor::take_met_before(std::vector<NodeId>& ids) const {
+  std::vector<NodeId> known;
+  std::erase_if(ids, [&](NodeId id) {
+    const bool met = directory_.find(id)->met_before;
+    if (met) known.push_back(id);
+    return met;
+  });
+  return known;
+}
+
 void Conductor::dial_if_needed(Instant now) {
   if (life_.is_going() || life_.is_stopping()) return;
   const std::size_t sessions = peers_.established();
@@ -49,20 +60,27 @@ void Conductor::dial_if_needed(Instant now) {
   std::size_t dialling = dialer_.under_way();
   if (sessions + dialling >= wanted) return;
   std::vector<NodeId> candidates = unlinked(MemberState::alive, now);
-  while (sessions + dialling < wanted && !candidates.empty()) {
-    const std::size_t pick = random_.below(candidates.size());
-    dial(directory_.find(candidates[pick])->record.address, NodeId{}, now);
-    candidates.erase(candidates.begin() + static_cast<std::ptrdiff_t>(pick));
+  // After a restart, members that were invented while it lasted must not keep real ones waiting.
+  std::vector<NodeId> known = take_met_before(candidates);
+  while (sessions + dialling < wanted && !(known.empty() && candidates.empty())) {
+    std::vector<NodeId>& from = known.empty() ? candidates : known;
+    const std::size_t pick = random_.below(from.size());
+    dial(directory_.find(from[pick])->record.address, NodeId{}, now);
+    from.erase(from.begin() + static_cast<std::ptrdiff_t>(pick));
     ++dialling;
   }
 }
 
 // One at a time, for ever: a partition heals by itself.
 void Conductor::dial_failed_member(Instant now) {
-  const std::vector<NodeId> failed = unlinked(MemberState::failed, now);
-  if (!failed.empty())
+  std::vector<NodeId> failed = unlinked(MemberState::failed, now);
+  const bool found = !failed.empty();
+  std::vector<NodeId> known = take_met_before(failed);
+  // Every second dial, so that neither kind has to wait for the other.
+  if (failed.empty() || (!known.empty() && random_.below(2) == 0)) failed = std::move(known);
+  if (found)
     dial(directory_.find(failed[random_.below(failed.size())])->record.address, NodeId{}, now);
-  dialer_.on_failed_looked(!failed.empty(), random_, now);
+  dialer_.on_failed_looked(found, random_, now);
 }
 
 // Links of one draw would keep what a group of neighbours knows among them: now and then one is

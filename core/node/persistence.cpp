@@ -15,8 +15,22 @@ NodeState Persistence::to_write(NodeState state, const Directory& directory, Ins
   // Some time after the start the others have told all they know; a node that dies before has it
   // told again.
   state.unsure_for = now - started_ < SampleCredit::reserve ? unsure_for_ : Duration{};
-  for (const auto& [id, entry] : directory.entries())
-    if (id != state.id) state.members.push_back(entry.record);
+  std::vector<const MemberRecord*> unmet;
+  const auto add = [&](NodeId id, const Directory::Entry& entry) {
+    if (id == state.id) return;
+    if (entry.met || entry.met_before) {
+      state.members.push_back(entry.record);
+      state.met.insert(id);
+    } else if (unmet.size() < unmet_max) {
+      unmet.push_back(&entry.record);
+    }
+  };
+  // From the own id on, so that the nodes of a large cluster do not all keep the same ones.
+  const auto& entries = directory.entries();
+  const auto first = entries.upper_bound(state.id);
+  for (auto it = first; it != entries.end(); ++it) add(it->first, it->second);
+  for (auto it = entries.begin(); it != first; ++it) add(it->first, it->second);
+  for (const MemberRecord* record : unmet) state.members.push_back(*record);
   return state;
 }
 

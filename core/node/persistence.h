@@ -6,7 +6,9 @@
 //
 // The answer: what must be on disk before a word is said is written at once (urge(), and
 // durable_claims.h); all else at the next tick after request(), or every `period`. A state that is
-// replaced before it is written is no loss, since each holds everything. Pure; core strand.
+// replaced before it is written is no loss, since each holds everything. Members can be invented,
+// and a restart dials those that it finds, so of members that this node has never met at most
+// `unmet_max` are written; other members tell the rest. Pure; core strand.
 #pragma once
 
 #include "core/membership/directory.h"
@@ -17,6 +19,7 @@ namespace gossipd {
 class Persistence {
  public:
   static constexpr Duration period = std::chrono::seconds(5);
+  static constexpr std::size_t unmet_max = 256;
 
   // `down_for` and `unsure_for` as the last state had them.
   Persistence(Instant now, Duration down_for, Duration unsure_for)

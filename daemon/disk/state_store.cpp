@@ -33,8 +33,9 @@ std::int64_t unix_now() { return static_cast<std::int64_t>(std::time(nullptr)); 
 
 double finite(double value) { return std::isfinite(value) ? value : 0; }
 
-Json to_json(const MemberRecord& r) {
+Json to_json(const MemberRecord& r, bool met) {
   return {{"id", to_hex(r.id)},
+          {"met", met},
           {"name", r.name},
           {"host", r.address.host},
           {"port", r.address.port},
@@ -108,7 +109,11 @@ NodeState state_from(const Json& json, std::int64_t unix_s) {
       std::clamp<std::int64_t>(json.value("unsure_s", std::int64_t{0}), 0, down_max_s));
   const Json& members = json.at("members");
   if (members.size() > members_max) throw std::invalid_argument("too many members");
-  for (const Json& member : members) s.members.push_back(record_from(member));
+  for (const Json& member : members) {
+    s.members.push_back(record_from(member));
+    // missing in the files of older versions
+    if (member.value("met", false)) s.met.insert(s.members.back().id);
+  }
   return s;
 }
 
@@ -130,7 +135,8 @@ std::uint64_t random_64() {
 
 std::string format_node_state(const NodeState& state, std::int64_t unix_s) {
   Json members = Json::array();
-  for (const MemberRecord& r : state.members) members.push_back(to_json(r));
+  for (const MemberRecord& r : state.members)
+    members.push_back(to_json(r, state.met.contains(r.id)));
   const Json body = {
       {"id", to_hex(state.id)},
       {"cluster", to_hex(state.cluster)},

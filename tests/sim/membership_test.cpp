@@ -264,6 +264,39 @@ TEST_CASE("a member that nobody has a link to is found dead by probes, and by no
   }
 }
 
+TEST_CASE("after a restart members that were met are dialled before any that were invented") {
+  const Schema schema = schema_of({20});
+  VirtualCluster cluster(schema);
+  constexpr std::size_t members = 4, invented = 600;
+  for (std::size_t i = 0; i < members; ++i) cluster.add(with_model(schema, i));
+  NodeOptions off;
+  off.seeds = {0};
+  for (std::size_t i = 0; i < invented; ++i) (void)cluster.add_off(off);
+  cluster.run_for(20s);
+  for (std::size_t i = 0; i < members; ++i) {
+    cluster.kill(i);
+    cluster.options(i).seeds.clear();
+    NodeState& state = cluster.whole_disk(i).state;
+    CHECK(state.met.size() == members - 1);
+    for (std::size_t j = members; j < members + invented; ++j) {
+      MemberRecord record;
+      record.id = cluster.id(j);
+      record.name = "invented";
+      record.address = VirtualCluster::endpoint(j);
+      record.incarnation = 1;
+      state.members.push_back(record);
+    }
+  }
+  for (std::size_t i = 0; i < members; ++i) cluster.restart(i);
+  CHECK(cluster.run_until(
+      [&] {
+        for (std::size_t i = 0; i < members; ++i)
+          if (cluster.view(i).links_open < members - 1) return false;
+        return true;
+      },
+      3s));
+}
+
 TEST_CASE(
     "a member that failed is forgotten everywhere and over a restart, counts on, and is back when "
     "it comes back") {

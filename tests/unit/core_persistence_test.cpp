@@ -59,3 +59,24 @@ TEST_CASE("a node that dies soon after its start is as unsure as before, and of 
   CHECK(persistence.to_write({}, directory, start + SampleCredit::reserve).unsure_for ==
         Duration{});
 }
+
+TEST_CASE("of members that were never met a bounded number is written, of those met all") {
+  Directory directory(NodeId{1});
+  const auto add = [&](std::uint64_t id, bool met) {
+    MemberRecord record;
+    record.id = NodeId{id};
+    record.incarnation = 1;
+    (void)directory.merge(record, start);
+    if (met) directory.heard_from(record.id, start);
+  };
+  for (std::uint64_t id = 2; id < 802; ++id) add(id, false);
+  for (std::uint64_t id = 802; id < 812; ++id) add(id, true);
+  directory.recall_met(NodeId{500});  // in an earlier run
+  NodeState state;
+  state.id = NodeId{1};
+  const NodeState written = Persistence(start, {}, {}).to_write(state, directory, start);
+  CHECK(written.members.size() == Persistence::unmet_max + 11);
+  CHECK(written.met.size() == 11);
+  CHECK(written.met.contains(NodeId{500}));
+  for (std::size_t i = 0; i < 11; ++i) CHECK(written.met.contains(written.members[i].id));
+}

@@ -34,6 +34,7 @@ NodeState some_state(std::uint64_t incarnation) {
   other.samples = 123456789;
   other.loss = 0.1;
   state.members.push_back(other);
+  state.met.insert(other.id);
   return state;
 }
 
@@ -78,6 +79,7 @@ TEST_CASE("the state comes back as it was saved") {
   CHECK(state.members[0].state == MemberState::suspect);
   CHECK(state.members[0].phase == Phase::finishing);
   CHECK(state.members[0].loss == 0.1);
+  CHECK(state.met == expected.met);
 }
 
 TEST_CASE(
