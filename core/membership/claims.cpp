@@ -29,7 +29,9 @@ double typical_rate(const Directory& directory, NodeId self, double own_rate) {
   return *middle;
 }
 
-Samples Claims::credited(NodeId id, const Directory& directory, Samples claimed, NodeId said_by) {
+// Never raised to what is known: a peer that knows of fewer samples is to be told the rest.
+void Claims::lower_to_credit(NodeId id, Samples& claimed, const Directory& directory,
+                             NodeId said_by) {
   const Directory::Entry* known = directory.find(id);
   const Samples samples = known == nullptr ? 0 : known->record.samples;
   const Samples counts = credit_.credit({.id = id,
@@ -37,8 +39,9 @@ Samples Claims::credited(NodeId id, const Directory& directory, Samples claimed,
                                          .known = samples,
                                          .met = known != nullptr,
                                          .own_word = id == said_by});
-  if (counts < claimed && claimed > samples) doubts_.note(Doubt::samples, said_by);
-  return counts;
+  if (counts >= claimed) return;
+  if (claimed > samples) doubts_.note(Doubt::samples, said_by);
+  claimed = counts;
 }
 
 bool Claims::admit(MemberRecord& claim, const Directory& directory, NodeId said_by) {
@@ -69,7 +72,7 @@ bool Claims::admit(MemberRecord& claim, const Directory& directory, NodeId said_
     doubts_.note(Doubt::incarnation, said_by);
     return false;
   }
-  claim.samples = credited(claim.id, directory, claim.samples, said_by);
+  lower_to_credit(claim.id, claim.samples, directory, said_by);
   return true;
 }
 
@@ -90,7 +93,7 @@ bool Claims::admit(MemberStats& claim, const Directory& directory, NodeId said_b
   if (why) doubts_.note(*why, said_by);
   // stats of an unknown member say nothing
   if (why || directory.find(claim.id) == nullptr) return false;
-  claim.samples = credited(claim.id, directory, claim.samples, said_by);
+  lower_to_credit(claim.id, claim.samples, directory, said_by);
   return true;
 }
 

@@ -48,9 +48,7 @@ class Claims {
   [[nodiscard]] std::optional<std::string> summary(Instant now) { return doubts_.summary(now); }
 
  private:
-  [[nodiscard]] Samples credited(NodeId id, const Directory& directory, Samples claimed,
-                                 NodeId said_by);
-
+  void lower_to_credit(NodeId id, Samples& claimed, const Directory& directory, NodeId said_by);
   [[nodiscard]] bool leaps(std::uint64_t incarnation, const Directory& directory) const;
 
   // Members that others may still make known here, that this node has not met: refilled as time

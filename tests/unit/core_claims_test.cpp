@@ -346,3 +346,25 @@ TEST_CASE("an admitted record holds the samples that count") {
   CHECK(claims.refused() == 2);
   CHECK(claims.rate_max() == 1000);
 }
+
+TEST_CASE("a member that claims fewer samples than are known of it is told the rest") {
+  Known known;
+  Claims claims(member(), 0);
+  MemberRecord claim = record_of(other, 300, 100);
+  ++claim.incarnation;  // a start from an old disk
+  REQUIRE(claims.admit(claim, known.directory, other));
+  CHECK(claim.samples == 300);
+  MemberStats stats = stats_of(record_of(third, 300, 100));
+  ++stats.tick;
+  REQUIRE(claims.admit(stats, known.directory, third));
+  CHECK(stats.samples == 300);
+  const SessionId teller{7};
+  (void)known.directory.merge(claim, begin, teller);
+  (void)known.directory.merge(stats, begin, teller);
+  Directory::Sweep sweep;
+  std::map<NodeId, Samples> told;
+  for (const MemberStats& said : known.directory.next_stats(sweep, teller, 10, begin))
+    told[said.id] = said.samples;
+  CHECK(told[other] == 1000);
+  CHECK(told[third] == 1000);
+}
