@@ -40,8 +40,9 @@ void Conductor::on_file_piece(Session& session, std::span<const std::byte> messa
     case JobTransfer::Piece::unasked: return;
     case JobTransfer::Piece::flood:
       return on_flood(session, "pieces of a file come that nobody has asked for", now);
-    case JobTransfer::Piece::too_long:
-      return refuse(session, Error{"malformed", "a piece of a file goes beyond its end"}, now);
+    case JobTransfer::Piece::wrong_length:
+      return refuse(session,
+                    Error{"malformed", "a piece of a file is not as long as was asked for"}, now);
     case JobTransfer::Piece::taken:
     case JobTransfer::Piece::last: break;
   }

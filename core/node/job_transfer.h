@@ -5,8 +5,8 @@
 // while it is sent. So a receiver asks one member at a time for one piece at a time, in order, and
 // turns to another member when the one it asked is silent, gone or without the file. A provider
 // reads at most a few pieces at once for each session, so slow disks and greedy peers cost bounded
-// memory. Content is not judged here: the driver hashes the whole file, and asks again if it is
-// wrong.
+// memory. Content is not judged here: the driver hashes the whole file, and wants it again if it is
+// wrong. Then all pieces come from one member, and whoever sent a wrong file is asked last.
 //
 // Pure; the node sends what is returned here. One owner, the core strand.
 #pragma once
@@ -40,18 +40,21 @@ class JobTransfer {
     std::uint64_t bytes = 0;  // that have come
   };
   enum class Piece : std::uint8_t {
-    unasked,   // changes nothing
-    flood,     // likewise, and too many of them: the peer is out of order
-    too_long,  // goes beyond the file's end: the peer is out of order
-    taken,     // the next piece is to be asked for: ask_on()
-    last       // the file is whole and no longer wanted
+    unasked,  // changes nothing
+    flood,    // likewise, and too many of them: the peer is out of order
+    // not as long as was asked for, so a peer could send a file byte by byte: it is out of order
+    wrong_length,
+    taken,  // the next piece is to be asked for: ask_on()
+    last    // the file is whole and no longer wanted
   };
 
   // ---- the file that this node wants ----
-  // Starts from the beginning, also if a transfer of the same file is under way.
+  // Starts from the beginning, also if a transfer of the same file is under way. If that file has
+  // come whole and is wanted again, it was wrong.
   void want(const JobFile& file);
   [[nodiscard]] std::optional<Progress> progress() const;
-  // The request to send now, if any: to the first of `members` that has not been asked in vain.
+  // The request to send now, if any: to the first of `members` that has not been asked in vain, and
+  // if there is a choice to one that has sent no wrong file.
   [[nodiscard]] std::optional<Ask> next_ask(const std::vector<SessionId>& members, Instant now);
   // After Piece::taken: the request for the next piece, to the same member.
   [[nodiscard]] Ask ask_on(Instant now);
@@ -77,13 +80,19 @@ class JobTransfer {
     Instant asked_at{};           // of the latest request
     Instant again{};              // nobody is asked before
     std::set<SessionId> without;  // live sessions that were asked in vain
+    std::set<SessionId> sources;  // sessions whose pieces were taken, since offset 0
+    // An earlier transfer of this file was wrong, so all pieces come from one source.
+    bool is_repeated = false;
   };
+  [[nodiscard]] SessionId choose(const std::vector<SessionId>& members) const;
   struct Counts {
     std::size_t reads = 0;             // admitted and not done; at most reads_max
     std::uint32_t unasked_pieces = 0;  // since the last piece that was taken
   };
 
   std::optional<Fetch> fetch_;          // nothing: no file is wanted
+  std::optional<Fetch> whole_;          // the last one that was completed
+  std::set<SessionId> doubted_;         // sessions that alone sent a wrong file
   std::map<SessionId, Counts> counts_;  // of live sessions that have asked or sent something
 };
 

@@ -39,6 +39,27 @@ TEST_CASE("a job's file comes whole from a member that has it, whoever is asked 
   }
 }
 
+TEST_CASE("a job's file comes whole though all members but one send it with another content") {
+  const Schema schema = schema_of({100});
+  const Bytes content = content_of(3 * file_piece_bytes_max + 12345);
+  for (std::size_t honest = 0; honest < 3; ++honest) {
+    VirtualCluster cluster(schema);
+    for (std::size_t i = 0; i < 4; ++i) cluster.add(with_model(schema, i));
+    cluster.run_for(5s);
+    for (std::size_t i = 0; i < 3; ++i) cluster.put_file(i, content);
+    cluster.tamper([honest](std::size_t from, std::size_t, Lane lane, Bytes& message) {
+      if (lane == Lane::bulk && is_file_piece(message) && from != honest)
+        message.back() ^= std::byte{1};
+      return true;
+    });
+    for (int tries = 0; tries < 3 && cluster.file(3) != content; ++tries) {
+      cluster.want_file(3, named(content));
+      REQUIRE(cluster.run_until([&] { return cluster.file(3).size() == content.size(); }, 60s));
+    }
+    CHECK(cluster.file(3) == content);
+  }
+}
+
 TEST_CASE("a joiner hands on the job's document before the first state that names the job") {
   const Schema schema = schema_of({100});
   VirtualCluster cluster(schema);
@@ -85,8 +106,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a piece of a file that lies beyond its end or makes no sense changes nothing, and its sender "
-    "is refused") {
+    "a piece of a file that is too long or makes no sense changes nothing, and its sender is "
+    "refused") {
   const Schema schema = schema_of({100});
   const Bytes content = content_of(1000);
   for (const bool nonsense : {false, true}) {

@@ -91,6 +91,7 @@ void VirtualCluster::on(std::size_t i, FileReadEffect& effect) {
 
 void VirtualCluster::on(std::size_t i, FilePieceEffect& effect) {
   Bytes& file = nodes_[i]->file;
+  if (effect.offset == 0) file.clear();
   GOSSIPD_SIM_REQUIRE(effect.offset == file.size(), "core",
                       "a piece of a file does not follow the one before");
   file.insert(file.end(), effect.bytes.begin(), effect.bytes.end());

@@ -10,7 +10,8 @@ using Piece = JobTransfer::Piece;
 namespace {
 
 constexpr JobFile file{.hash_high = 1, .hash_low = 2, .bytes = 600'000};
-constexpr SessionId a{1}, b{2};
+constexpr std::size_t piece = file_piece_bytes_max, rest = file.bytes - 2 * piece;
+constexpr SessionId a{1}, b{2}, c{3};
 const Instant start{100s};
 
 struct Receiver {
@@ -25,6 +26,11 @@ struct Receiver {
     const Bytes content(bytes);
     return transfer.on_piece(from, FilePiece{offset, content});
   }
+  Piece hears_all(SessionId from) {
+    CHECK(hear(from, 0, piece) == Piece::taken);
+    CHECK(hear(from, piece, piece) == Piece::taken);
+    return hear(from, 2 * piece, rest);
+  }
   JobTransfer transfer;
 };
 
@@ -34,12 +40,13 @@ TEST_CASE("pieces are asked for one by one, of one member, until the file is who
   Receiver receiver;
   CHECK(receiver.asks({a, b}, 0s) == a);
   CHECK(receiver.asks({a, b}, 1s) == SessionId{});  // the answer is awaited
-  CHECK(receiver.hear(a, 0, 250'000) == Piece::taken);
+  CHECK(receiver.hear(a, 0, piece) == Piece::taken);
   const JobTransfer::Ask next = receiver.transfer.ask_on(start + 2s);
   CHECK(next.session == a);
-  CHECK(next.request.offset == 250'000);
-  CHECK(receiver.transfer.progress()->bytes == 250'000);
-  CHECK(receiver.hear(a, 250'000, 350'000) == Piece::last);
+  CHECK(next.request.offset == piece);
+  CHECK(receiver.transfer.progress()->bytes == piece);
+  CHECK(receiver.hear(a, piece, piece) == Piece::taken);
+  CHECK(receiver.hear(a, 2 * piece, rest) == Piece::last);
   CHECK_FALSE(receiver.transfer.progress());
   CHECK(receiver.asks({a, b}, 3s) == SessionId{});
 }
@@ -81,16 +88,45 @@ TEST_CASE("unrequested pieces change nothing, and many in a row are a flood") {
   CHECK(receiver.hear(b, 0, 10) == Piece::flood);
   CHECK(receiver.transfer.progress()->bytes == 0);
   // A piece that was asked for starts the count anew.
-  CHECK(receiver.hear(a, 0, 10) == Piece::taken);
+  CHECK(receiver.hear(a, 0, piece) == Piece::taken);
   for (std::uint32_t i = 0; i < JobTransfer::unasked_pieces_max; ++i)
     CHECK(receiver.hear(a, 0, 10) == Piece::unasked);
 }
 
-TEST_CASE("a piece that goes beyond the file's end is not taken") {
+TEST_CASE("a piece that is not as long as was asked for is not taken") {
+  for (const std::size_t bytes : {std::size_t{1}, piece - 1, piece + 1, std::size_t{file.bytes}}) {
+    Receiver receiver;
+    CHECK(receiver.asks({a, b}, 0s) == a);
+    CHECK(receiver.hear(a, 0, bytes) == Piece::wrong_length);
+    CHECK(receiver.transfer.progress()->bytes == 0);
+  }
+}
+
+TEST_CASE("after a wrong file its only source is asked last") {
   Receiver receiver;
-  CHECK(receiver.asks({a}, 0s) == a);
-  CHECK(receiver.hear(a, 0, file.bytes + 1) == Piece::too_long);
+  for (const SessionId liar : {a, b}) {
+    CHECK(receiver.asks({a, b, c}, 0s) == liar);
+    CHECK(receiver.hears_all(liar) == Piece::last);
+    receiver.transfer.want(file);  // it was wrong
+  }
+  CHECK(receiver.asks({a, b, c}, 0s) == c);
+  CHECK(receiver.transfer.on_absent(c, file));
+  CHECK(receiver.asks({a, b, c}, 1s) == a);  // rather than nobody
+}
+
+TEST_CASE("after a wrong file of several sources all pieces come from one") {
+  Receiver receiver;
+  CHECK(receiver.asks({a, b}, 0s) == a);
+  CHECK(receiver.hear(a, 0, piece) == Piece::taken);
+  CHECK(receiver.asks({a, b}, JobTransfer::piece_timeout) == b);
+  CHECK(receiver.hear(b, piece, piece) == Piece::taken);
+  CHECK(receiver.hear(b, 2 * piece, rest) == Piece::last);
+  receiver.transfer.want(file);
+  CHECK(receiver.asks({a, b}, 0s) == a);
+  CHECK(receiver.hear(a, 0, piece) == Piece::taken);
+  CHECK(receiver.asks({a, b}, JobTransfer::piece_timeout) == b);
   CHECK(receiver.transfer.progress()->bytes == 0);
+  CHECK(receiver.hears_all(b) == Piece::last);
 }
 
 TEST_CASE("a session's requests are dropped while too many reads or bytes are under way for it") {
