@@ -135,8 +135,7 @@ void Mixer::apply_outer_momentum(std::size_t index, double travelled, double tak
       std::count_if(moved.begin(), moved.end(), [](float x) { return x != 0; }));
   const double floats = static_cast<double>(moved.size());
   const double distance = std::sqrt(mean_square(moved) * floats) / 2;
-  const double furthest =
-      outer_reach * travelled / (1 - outer_.momentum) * std::sqrt(floats / std::max(places, 1.0));
+  const double furthest = outer_reach * travelled * std::sqrt(floats / std::max(places, 1.0));
   const double share = distance > furthest ? outer_.share * furthest / distance : outer_.share;
   (void)kernels().axpy(update, moved, static_cast<float>(taken * share / 2));
 }

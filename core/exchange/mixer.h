@@ -19,8 +19,7 @@ namespace gossipd {
 
 // A link's part of the outer momentum, for one look.
 struct OuterStep {
-  double momentum = 0;  // 0: none
-  // of the two ends' mean displacement: the momentum over the node's links
+  // of the two ends' mean displacement: the momentum over the node's links; 0: none
   double share = 0;
   // by this node's own steps so far, for each block: the sum of the norms; empty: at rest
   std::span<const double> travelled;

@@ -56,7 +56,8 @@ struct ExchangePolicy {
   // ends has open.
   double mixing = 1.0;
   // Momentum of the cluster's model: this share of the mean movement of the two models since their
-  // last exchange is added, divided by the node's links. Only while training.
+  // last exchange is added, divided by the node's links, and as much of own steps is taken back.
+  // Only while training.
   double outer_momentum = 0.5;
   bool outer_momentum_by_delay = true;  // more with delay: outer_momentum_for()
   double age_decay = 0.0;               // κ: gain / (1 + κ · age in own steps)
@@ -68,9 +69,9 @@ struct ExchangePolicy {
   GuardPolicy guard;
 };
 
-// Outer momentum where a round trip takes `periods` times period_steps own steps. The pace
-// 1 / (1 - μ) rises with the root of the time between two exchanges, at most by five thirds, as
-// DiLoCo uses more momentum for rarer averages. 0 stays 0.
+// Outer momentum where a round trip takes `periods` times period_steps own steps. 1 / (1 - μ) rises
+// with the root of the time between two exchanges, at most by five thirds, as DiLoCo uses more
+// momentum for rarer averages. 0 stays 0.
 [[nodiscard]] double outer_momentum_for(const ExchangePolicy&, double periods);
 
 }  // namespace gossipd

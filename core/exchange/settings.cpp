@@ -59,8 +59,10 @@ void add_trigger(SettingTable& table, ExchangePolicy& e) {
 }
 
 void add_mixing(SettingTable& table, ExchangePolicy& e) {
-  table.number("exchange.outer_momentum", "", "", e.outer_momentum, 0, 0.9,
-               "momentum of the models' common movement, from exchange to exchange");
+  table.number(
+      "exchange.outer_momentum", "", "", e.outer_momentum, 0, 0.9,
+      "momentum of the models' common movement, from exchange to exchange; own steps are damped in "
+      "return, so the learning rate stays the same");
   table.boolean("exchange.outer_momentum_by_delay", "", e.outer_momentum_by_delay,
                 "increase it where the shortest round trip exceeds `period_steps`: 1 - (1 - "
                 "momentum) / sqrt(round trip / period), from 0.5 to at most 0.7");

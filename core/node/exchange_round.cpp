@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "core/node/outer_momentum.h"
 #include "core/node/peer_trust.h"
 #include "core/node/speech.h"
 
@@ -65,11 +66,6 @@ void send_all(RoundLink& item, RoundOutcome& outcome) {
 }
 
 }  // namespace
-
-std::size_t count_open(std::span<const RoundLink> links) {
-  return static_cast<std::size_t>(
-      std::ranges::count_if(links, [](const RoundLink& item) { return item.link.is_open(); }));
-}
 
 double consensus_distance(std::span<const RoundLink> links, std::size_t others) {
   double most = 0;
@@ -265,9 +261,13 @@ std::size_t ExchangeRound::take_in(const RoundContext& context) {
     const auto before = block.of(buffers_.handed_out());
     const auto now = block.of(buffers_.snapshot());
     if (!is_training(context)) rest_.look(now);
-    if (buffers_.handed_out_known() && last_.step > buffers_.handed_out_step() && !taken_back_)
+    double share = 0;
+    if (buffers_.handed_out_known() && last_.step > buffers_.handed_out_step() && !taken_back_) {
       own_steps_.add(cursor_, now, before, last_.step - buffers_.handed_out_step());
-    std::ranges::fill(before, 0.0f);
+      if (block.kind == SegmentKind::parameter && is_training(context))
+        share = carried_share(policy_, context.links, spoken_, last_);
+    }
+    damp_own_steps(before, now, share);
     floats = block.size;
     ++cursor_;
   }
@@ -455,7 +455,7 @@ void ExchangeRound::begin_turn(RoundLink& item, const Trigger::Decision& decisio
   const SpeechContext speech{.training = is_training(context),
                              .last = last_,
                              .snapshot_at = snapshot_at_,
-                             .line_periods = line_periods(item),
+                             .line_periods = line_periods(policy_, item, last_.step_seconds),
                              .in_flight = count_in_flight(context, policy_.heartbeat),
                              .weight = context.weight,
                              .weight_max = context.weight_max};
@@ -481,19 +481,9 @@ std::span<const float> ExchangeRound::drift(const RoundContext& context) const {
                                                                         : std::span<const float>();
 }
 
-// The line's round trip in units of period_steps own steps: exchanges of a link are at least so far
-// apart. The shortest round trip counts, because a line that is slow because it is narrow is not
-// far, and larger deltas would make it slower still.
-double ExchangeRound::line_periods(const RoundLink& item) const {
-  if (!item.connected || last_.step_seconds <= 0) return 0;
-  return item.least_rtt_seconds / last_.step_seconds / static_cast<double>(policy_.period_steps);
-}
-
 OuterStep ExchangeRound::outer_step(const RoundLink& item, const RoundContext& context) const {
   if (!is_training(context)) return {};
-  const double momentum = outer_momentum_for(policy_, line_periods(item));
-  const std::size_t links = std::max<std::size_t>(count_open(context.links), 1);
-  return {momentum, momentum / static_cast<double>(links), own_steps_.travelled()};
+  return {momentum_share(policy_, item, context.links, last_.step_seconds), own_steps_.travelled()};
 }
 
 }  // namespace gossipd

@@ -31,25 +31,15 @@
 #include <vector>
 
 #include "core/base/random.h"
-#include "core/exchange/link.h"
 #include "core/exchange/trigger.h"
 #include "core/membership/directory.h"
 #include "core/node/final_model.h"
 #include "core/node/look_pace.h"
 #include "core/node/model_buffers.h"
 #include "core/node/own_steps.h"
+#include "core/node/round_link.h"
 
 namespace gossipd {
-
-// A link as the round needs it.
-struct RoundLink {
-  NodeId peer{};
-  Link& link;
-  bool connected = false;        // a session carries it
-  std::size_t outstanding = 0;   // bytes on that session's way out
-  double rtt_seconds = 0;        // of that session, smoothed
-  double least_rtt_seconds = 0;  // the shortest round trip: the line without queues
-};
 
 // The caller's knowledge at a call. `links`: all of them, open or not, in the order of peers.
 struct RoundContext {
@@ -64,7 +54,6 @@ struct RoundContext {
 
 // The largest relative distance to a model that an open link tells of; 1: not known.
 [[nodiscard]] double consensus_distance(std::span<const RoundLink> links, std::size_t others);
-[[nodiscard]] std::size_t count_open(std::span<const RoundLink> links);
 
 struct RoundOutcome {
   enum class Kind : std::uint8_t {
@@ -164,7 +153,6 @@ class ExchangeRound {
   [[nodiscard]] bool has_room(const RoundLink&) const;
   [[nodiscard]] std::span<const float> drift(const RoundContext&) const;
   [[nodiscard]] OuterStep outer_step(const RoundLink&, const RoundContext&) const;
-  [[nodiscard]] double line_periods(const RoundLink&) const;
   [[nodiscard]] double final_threshold() const;
   [[nodiscard]] Step steps_between_looks() const;
 

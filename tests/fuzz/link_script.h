@@ -40,7 +40,7 @@ inline void speak_turn(Link& link, const Schema& schema, const ExchangePolicy& p
                        std::span<const float> model, Codec codec, Instant now) {
   std::vector<float> update(schema.floats());
   const std::vector<double> travelled(schema.blocks().size(), 1.0);
-  link.look_begin({}, 0, OuterStep{policy.outer_momentum, policy.outer_momentum, travelled}, now);
+  link.look_begin({}, 0, OuterStep{policy.outer_momentum, travelled}, now);
   for (std::size_t block = 0; block < schema.blocks().size(); ++block)
     link.look(block, model, update, {});
   link.begin(Speech{.codec = codec,

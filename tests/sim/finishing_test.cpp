@@ -35,7 +35,7 @@ std::ptrdiff_t times_logged(const VirtualCluster& cluster, std::size_t node,
 struct Walkers {
   Walkers(std::size_t count, std::uint32_t links, ReplicaFormat replicas = ReplicaFormat::fp32)
       : cluster(schema_of({18'000, 1'900, 100}), [this](std::size_t, std::span<float> x, Step) {
-          for (float& value : x) value += static_cast<float>(0.01 * (noise.uniform() - 0.5));
+          for (float& value : x) value += static_cast<float>(0.02 * (noise.uniform() - 0.5));
         }) {
     for (std::size_t i = 0; i < count; ++i) {
       NodeOptions options;
@@ -98,7 +98,7 @@ TEST_CASE("the final exchange brings the models together and keeps their mean") 
         static_cast<double>(w.cluster.bytes() - bytes) / (4.0 * floats));
     CHECK(before > 0.02);
     CHECK(w.consensus_distance() < bound);
-    CHECK(std::sqrt(moved / square) < 0.1 * before);
+    CHECK(std::sqrt(moved / square) < 0.15 * before);  // outer momentum still under way
     for (std::size_t i = 0; i < w.cluster.size(); ++i)
       CHECK(w.cluster.view(i).consensus_distance < bound);
   }
@@ -195,7 +195,7 @@ TEST_CASE(
   const double moved = relative_distance(w.cluster.model(0), before);
   std::printf("restarted into a finished cluster, %.4f away: the others moved by %.4f\n", apart,
               moved);
-  CHECK(moved < 0.1 * apart);
+  CHECK(moved < 0.15 * apart);  // equal weights would move them by 0.2
 }
 
 TEST_CASE("a node stands still from before the end until after it: all final models are one") {

@@ -157,6 +157,34 @@ TEST_CASE("an exchange brings two models together and keeps their mean") {
   CHECK(pair.a.round.linked_steps() == 20);
 }
 
+TEST_CASE("outer momentum takes its share of own steps back, as long as it is brought") {
+  Pair pair;
+  pair.a.policy.outer_momentum = pair.b.policy.outer_momentum = 0.5;
+  const auto step = [](End& end, double now) {
+    for (float& value : end.model) value += 1;
+    end.train(now);
+  };
+  int i = 0;
+  const auto exchange = [&](int rounds) {
+    for (const int last = i + rounds; i < last; ++i) {
+      step(pair.a, i);
+      pair.b.hear(pair.a, i);
+      step(pair.b, i);
+      pair.a.hear(pair.b, i);
+    }
+  };
+  exchange(20);
+  const float from = pair.a.model[0];
+  exchange(20);
+  CHECK(pair.a.model[0] - from == doctest::Approx(20).epsilon(0.02));
+  // From now on b is not heard; a link without an exchange for four periods counts no more.
+  const float silent_from = pair.a.model[0];
+  for (const int last = i + 6; i < last; ++i) step(pair.a, i);
+  CHECK(pair.a.model[0] - silent_from < 5.5f);
+  step(pair.a, i++);
+  CHECK(pair.a.given.values == Floats(8, 0.0f));
+}
+
 TEST_CASE("a turn for which there is no room waits for a later round") {
   Pair pair;
   pair.a.outstanding = pair.a.policy.bulk_window_bytes + 1;

@@ -1,0 +1,36 @@
+// core/node/outer_momentum.h - how much of the common movement goes on, and what own steps give for
+// it.
+//
+// The problem: momentum of the cluster's model is applied link by link, wherever an exchange is
+// over (core/exchange/mixer.h), and would make the cluster faster than its learning rate says.
+//
+// The answer: each link brings its share of the momentum, and the sum of the shares that links
+// really bring is taken back from the node's own steps. Pure functions.
+#pragma once
+
+#include <map>
+
+#include "core/exchange/policy.h"
+#include "core/exchange/trainer_port.h"
+#include "core/node/round_link.h"
+
+namespace gossipd {
+
+// The line's round trip in units of period_steps own steps of `step_seconds`: exchanges of a link
+// are at least so far apart. The shortest round trip counts, because a line that is slow because it
+// is narrow is not far, and larger deltas would make it slower still. 0: not known.
+[[nodiscard]] double line_periods(const ExchangePolicy&, const RoundLink&, double step_seconds);
+
+// This link's share of the outer momentum, of all that are open.
+[[nodiscard]] double momentum_share(const ExchangePolicy&, const RoundLink&,
+                                    std::span<const RoundLink> all, double step_seconds);
+
+// The sum of the shares of links that bring them: those with an exchange in the last four periods.
+// `spoken`: the own step of the last turn to each peer; `last`: the snapshot at hand.
+[[nodiscard]] double carried_share(const ExchangePolicy&, std::span<const RoundLink>,
+                                   const std::map<NodeId, Step>& spoken, const Snapshot& last);
+
+// Makes the update of the model as it was `before` some own steps: it takes `share` of them back.
+void damp_own_steps(std::span<float> before, std::span<const float> now, double share);
+
+}  // namespace gossipd
