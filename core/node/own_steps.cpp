@@ -56,10 +56,14 @@ void OwnSteps::add(std::size_t index, std::span<const float> now, std::span<cons
                    Step steps) {
   if (!travelled_.empty()) travelled_[index] += moved_[index];
   if (drift_.empty()) return;
+  const auto drift = schema_.blocks()[index].of(std::span<float>(drift_));
+  if (comes_back()) {
+    std::ranges::fill(drift, 0.0f);
+    return;
+  }
   const auto count = static_cast<double>(steps);
   const double blend = 1.0 - std::exp(-count / policy_.correction.drift_window_steps);
-  kernels().drift(schema_.blocks()[index].of(std::span<float>(drift_)), now, before,
-                  static_cast<float>(1.0 / count), static_cast<float>(blend));
+  kernels().drift(drift, now, before, static_cast<float>(1.0 / count), static_cast<float>(blend));
 }
 
 std::string OwnSteps::trouble(double learning_rate) const {

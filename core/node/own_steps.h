@@ -7,8 +7,9 @@
 // The answer: one walk over the blocks measures the move, judge() holds it against the past
 // (core/exchange/step_guard.h), and a second walk, over a move that is believed, adds it to what
 // was travelled. A move that is not believed is taken back at most `tries_max` times in a row if it
-// is not finite; then the model itself counts as broken. Pure; core strand. Memory: P floats if
-// there is a drift, else one number for each block.
+// is not finite; then the model itself counts as broken. A model that comes back from far away,
+// as its norm tells, has no drift: those steps say nothing about where it goes from there. Pure;
+// core strand. Memory: P floats if there is a drift, else one number for each block.
 #pragma once
 
 #include <string>
@@ -24,6 +25,8 @@ namespace gossipd {
 class OwnSteps {
  public:
   static constexpr std::uint32_t tries_max = 8;
+  // of the squared norm that a look has left, or less: the model comes back from far away
+  static constexpr double return_share = 0.9;
   enum class Verdict : std::uint8_t { believed, take_back, broken };
 
   // Both must outlive it.
@@ -60,6 +63,9 @@ class OwnSteps {
 
  private:
   [[nodiscard]] bool guards() const { return policy_.guard.step_jump > 0; }
+  [[nodiscard]] bool comes_back() const {
+    return move_.parameters.after_squared < return_share * move_.parameters.before_squared;
+  }
 
   const ExchangePolicy& policy_;
   const Schema& schema_;

@@ -66,6 +66,16 @@ TEST_CASE_FIXTURE(Fixture, "the drift is a moving average of the displacement pe
   CHECK(steps.drift()[0] == 0);
 }
 
+TEST_CASE_FIXTURE(Fixture, "the steps of a model that comes back from far away are no drift") {
+  CHECK(look({1.1f, 0, 0, 0, 0}, {1, 0, 0, 0, 0}) == OwnSteps::Verdict::believed);
+  CHECK(steps.drift()[0] > 0);
+  for (const float far : {1e9f, 1e6f, 1e3f})
+    CHECK(look({far / 1e3f, 0, 0, 0, 0}, {far, 0, 0, 0, 0}) == OwnSteps::Verdict::believed);
+  CHECK(steps.drift()[0] == 0);
+  CHECK(look({1.1f, 0, 0, 0, 0}, {1, 0, 0, 0, 0}) == OwnSteps::Verdict::believed);
+  CHECK(steps.drift()[0] > 0);
+}
+
 TEST_CASE_FIXTURE(Fixture, "without an exchange nothing is followed") {
   policy.enabled = false;
   CHECK(look({2, 0, 0, 0, 0}, {0, 0, 0, 0, 0}) == OwnSteps::Verdict::believed);

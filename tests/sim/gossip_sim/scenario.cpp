@@ -168,9 +168,6 @@ NodeOptions draw_node(const Scenario& s, std::size_t i, std::size_t count, Durat
   NodeOptions node;
   node.membership = s.membership;
   node.exchange = draw_exchange(random);
-  // The drift of a model that recovers from an explosion is as wild, and would move the others.
-  if (s.rates[static_cast<std::size_t>(Fault::explosion)] > 0)
-    node.exchange.correction.future_position = 0;
   node.step_time = from_seconds(seconds(step) * between(random, 0.7, 1.5));
   node.budget = s.budget;
   node.clock_offset = between(random, 0s, 1000s);
