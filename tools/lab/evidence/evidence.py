@@ -6,7 +6,8 @@
 Each tables/NAME.toml is a scenario, rows that differ from it, and claims about the rows. A tier
 sets their seeds and size. `tune` lists values of keys, which are tried on other seeds than those
 reported; the best mean accuracy wins. A row's `report` settings apply to the reported runs. A tier
-without seeds for tuning takes the published values (results/NAME.tuned.json).
+without seeds for tuning takes the published values (results/NAME.tuned.json). `data` names a data
+set that made_data.py makes first, in build/evidence/data.
 
 DIR (by default build/evidence/TIER) keeps finished runs, so an interrupted campaign resumes. Writes
 DIR/NAME.md, DIR/NAME.svg and DIR/README.md; the figures are accuracy, bytes and virtual time, which
@@ -23,6 +24,8 @@ import sys
 import time
 import tomllib
 from pathlib import Path
+
+import made_data
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
@@ -129,6 +132,10 @@ def load_table(path):
         if missing := ", ".join(name for name in claim.get("rows", []) if name not in names):
             sys.exit(f"evidence: {path}: claim '{claim['text']}' names missing rows: {missing}")
     table["path"] = (path.parent / table["scenario"]).resolve()
+    if "data" in table:
+        made = made_data.make(table["data"], ROOT / "build/evidence/data")
+        for tier in table["tiers"].values():
+            tier["set"] = [f"data.dir={made}"] + tier.get("set", [])
     published = HERE / "results" / f"{path.stem}.tuned.json"
     table["tuned"] = json.loads(published.read_text()) if published.exists() else {}
     return table
