@@ -1,5 +1,6 @@
 // Unlike machines: the minibatch follows the speed, through the real membership and exchange.
-#include <cmath>
+#include <tuple>
+#include <utility>
 
 #include "tests/sim/support.h"
 
@@ -19,6 +20,7 @@ void add_three(VirtualCluster& cluster, const Schema& schema, BalanceWeight weig
     options.time_per_sample = per_sample[i];
     options.balance.enabled = true;
     options.balance.weight = weight;
+    options.exchange.outer_momentum = 0;  // no movement but the test's own
     options.membership.tick = 200ms;
     cluster.add(options);
   }
@@ -57,17 +59,41 @@ TEST_CASE("the batch of a node that becomes slower follows within 20 of its step
   CHECK(cluster.view(2).batch < 0.6 * before);
 }
 
-TEST_CASE(
-    "weight by batch conserves the batch-weighted sum, and the rate is scaled only when that is "
-    "asked for") {
+TEST_CASE("weight by batch: a node counts by its batch; weight by rate: its learning rate does") {
+  struct Rates final : Watcher {
+    double last[3] = {};
+    void before_update(std::size_t node, const Update& update, std::span<const float>) override {
+      last[node] = update.rate_scale;
+    }
+  };
   const Schema schema = schema_of({300});
-  for (const BalanceWeight weight :
-       {BalanceWeight::none, BalanceWeight::batch, BalanceWeight::rate}) {
-    VirtualCluster cluster(schema);
+  // Batches are 1:2:4, together 168.
+  const std::tuple<BalanceWeight, double, double> expected[] = {
+      {BalanceWeight::none, 1.0 / 3, 1},
+      {BalanceWeight::batch, 4.0 / 7, 1},
+      {BalanceWeight::rate, 1.0 / 3, 96.0 / 56}};
+  for (const auto& [weight, share, rate] : expected) {
+    CAPTURE(share);
+    Rates rates;
+    bool push = false;
+    constexpr float pushed = 0.01f;
+    VirtualCluster cluster(schema, [&](std::size_t node, std::span<float> x, Step) {
+      if (node == 2 && std::exchange(push, false))
+        for (float& value : x) value += pushed;
+    });
+    cluster.watch(rates);
     add_three(cluster, schema, weight);
-    const double consensus_distance = cluster.consensus_distance();
-    cluster.run_for(30s);
-    CHECK(cluster.consensus_distance() < 0.2 * consensus_distance);
-    for (const LinkView& link : cluster.view(0).links) CHECK(link.counters.turns_spoken > 5);
+    cluster.run_for(40s);
+    CHECK(cluster.consensus_distance() < 0.02);
+    CHECK(rates.last[2] == doctest::Approx(rate).epsilon(0.1));
+    const auto before = cluster.mean();
+    push = true;
+    cluster.run_for(40s);
+    CHECK_FALSE(push);
+    const auto after = cluster.mean();
+    double moved = 0;
+    for (std::size_t i = 0; i < after.size(); ++i) moved += after[i] - before[i];
+    CHECK(moved / static_cast<double>(after.size()) / pushed ==
+          doctest::Approx(share).epsilon(0.1));
   }
 }

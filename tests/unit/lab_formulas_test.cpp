@@ -1,6 +1,8 @@
 // The reference rows' formulas against brute force and numbers worked out by hand.
 #include <doctest/doctest.h>
 
+#include <tuple>
+
 #include "tests/unit/lab_test_support.h"
 #include "tools/lab/references/batch_sizing.h"
 #include "tools/lab/references/formulas.h"
@@ -71,11 +73,16 @@ TEST_CASE("the quadratic rule lengthens rounds as the learning rate falls") {
   CHECK(quadratic_period(4, 0.2, 0.0) == std::uint64_t{1} << 32);
 }
 
-TEST_CASE("a mix of equal models changes nothing, whatever the weight") {
-  for (const float weight : {0.0f, 0.25f, 0.5f, 1.0f}) {
-    std::vector<float> x = {0.3f, -7}, same = x;
-    mix(x, same, weight);
-    CHECK(x == same);
+TEST_CASE("a mix is the weighted mean of two models, and of equal models the same") {
+  const std::vector<float> x = {1, -7}, other = {3, 1};
+  const std::tuple<float, float, float> expected[] = {
+      {0.0f, 1, -7}, {0.25f, 1.5f, -5}, {0.5f, 2, -3}, {1.0f, 3, 1}};
+  for (const auto& [weight, first, second] : expected) {
+    std::vector<float> mixed = x;
+    mix(mixed, other, weight);
+    CHECK(mixed == std::vector<float>{first, second});
+    mix(mixed = x, x, weight);
+    CHECK(mixed == x);
   }
 }
 
