@@ -156,6 +156,7 @@ std::vector<MemberView> Conductor::members(Instant now) const {
 
 std::vector<LinkView> Conductor::links(Instant now) const {
   std::vector<LinkView> views;
+  views.reserve(peers_.neighbours().size());
   for (const auto& [id, neighbour] : peers_.neighbours()) {
     const Session* session = peers_.find(neighbour.session);
     const Link* link = neighbour.link.get();

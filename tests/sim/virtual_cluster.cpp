@@ -257,13 +257,14 @@ void VirtualCluster::bulk_sent(std::size_t i, SessionId id, std::size_t bytes) {
 void VirtualCluster::check(std::size_t a, std::size_t b, SessionId at_a) {
   if (replicas_unchecked_ || !network_.is_quiet(a, at_a) || frozen(a) || frozen(b)) return;
   if (nodes_[a]->node->has_work() || nodes_[b]->node->has_work()) return;
-  const auto conversed = [](const NodeView& v, NodeId peer) {
-    return std::any_of(v.links.begin(), v.links.end(), [&](const LinkView& l) {
+  const auto conversed = [this](std::size_t at, NodeId peer) {
+    const std::vector<LinkView> links = nodes_[at]->node->links(local(at));
+    return std::any_of(links.begin(), links.end(), [&](const LinkView& l) {
       return l.peer == peer && l.state == "open" && l.counters.turns_heard > 0 &&
              l.counters.turns_spoken > 0;
     });
   };
-  if (!conversed(view(a), id(b)) || !conversed(view(b), id(a))) return;
+  if (!conversed(a, id(b)) || !conversed(b, id(a))) return;
   ++replica_checks_;
   for (const auto& [from, to] : {std::pair(a, b), std::pair(b, a)}) {
     const auto published = nodes_[from]->node->published_to(id(to)),
