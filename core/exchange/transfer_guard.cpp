@@ -35,6 +35,12 @@ double TransferGuard::usual(NodeId peer, std::size_t block) const {
   return *middle;
 }
 
+// Of own steps that led so far; `least` is what growth begins from.
+double TransferGuard::believed_travel(const Past& past, double travelled, double least) {
+  if (past.travels < history_min) return travelled;
+  return std::min(travelled, travel_growth * std::max(median(past.travelled, past.travels), least));
+}
+
 double TransferGuard::share(NodeId peer, const Ask& ask) {
   if (reach_ <= 0 || !(ask.norm > 0)) return 1;
   travels_ = travels_ || ask.travelled > 0;
@@ -44,15 +50,16 @@ double TransferGuard::share(NodeId peer, const Ask& ask) {
   const double own_norm =
       std::max(ask.own_norm, rms_min * std::sqrt(static_cast<double>(ask.floats)));
   const double known = usual(peer, ask.block);
-  double share = 1;
-  if (travels_ && known >= 0) {
-    const double bound = reach_ * std::max({ask.travelled, known,
-                                            (ask.training ? norm_floor : rest_floor) * own_norm});
-    share = std::min(1.0, bound / ask.norm);
-  }
-  if (!(ask.norm <= absurd * std::max(own_norm, ask.travelled))) share = 0;
-  const double taken = share > 0 ? share * ask.norm : 0;
+  const double least = (ask.training ? norm_floor : rest_floor) * own_norm;
   Past& past = link.past[ask.block];
+  const double travelled = believed_travel(past, ask.travelled, least);
+  double share = 1;
+  if (travels_ && known >= 0)
+    share = std::min(1.0, reach_ * std::max({travelled, known, least}) / ask.norm);
+  if (!(ask.norm <= absurd * std::max(own_norm, travelled))) share = 0;
+  const double taken = share > 0 ? share * ask.norm : 0;
+  if (share == 1 && travelled > 0)
+    past.travelled[past.travels++ % history] = static_cast<float>(travelled);
   past.asked[past.count % history] = static_cast<float>(ask.norm);
   past.taken[past.count % history] = static_cast<float>(taken);
   ++past.count;

@@ -7,7 +7,9 @@
 // The answer is self-centred clipping (He, Karimireddy, Jaggi 2022) with a radius that is found. A
 // transfer of norm t on one block of one link is cut to `reach` times the largest of
 //
-//   how far the node's own steps have led on that block since the last exchange on the link,
+//   how far the node's own steps have led on that block since the last exchange on the link, or
+//   `travel_growth` times as far as they usually lead (a model that is pulled away makes ever
+//   larger steps, and would let itself be pulled ever further),
 //   what the other links have asked for lately: the lower median over links of each one's median
 //     (without another link: what this link was given),
 //   `norm_floor` of the block's own norm; `rest_floor` of it at rest, where nothing travels,
@@ -34,6 +36,7 @@ namespace gossipd {
 class TransferGuard {
  public:
   static constexpr double norm_floor = 0.0025, rest_floor = 0.05;
+  static constexpr double travel_growth = 4;
   static constexpr double absurd = 10;
   // a block that is nearly zero counts as if its values were so large
   static constexpr double rms_min = 0.1;
@@ -64,8 +67,9 @@ class TransferGuard {
 
  private:
   struct Past {
-    std::array<float, history> asked{}, taken{};
+    std::array<float, history> asked{}, taken{}, travelled{};
     std::uint32_t count = 0;
+    std::uint32_t travels = 0;  // whole transfers after own steps: entries of `travelled`
   };
   struct Of {
     bool open = false;
@@ -75,6 +79,7 @@ class TransferGuard {
   };
 
   [[nodiscard]] double usual(NodeId peer, std::size_t block) const;
+  [[nodiscard]] static double believed_travel(const Past& past, double travelled, double least);
 
   const double reach_;
   const std::size_t blocks_;

@@ -157,8 +157,21 @@ TEST_CASE("a transfer is cut to four times what the other links ask for or own s
   TransferGuard guard = of_three_links();
   CHECK(guard.share(peer, pull(3.9)) == 1);
   CHECK(guard.share(peer, pull(40)) == doctest::Approx(0.1));
-  CHECK(guard.share(peer, pull(40, 5)) == doctest::Approx(0.5));
+  CHECK(guard.share(peer, pull(40, 3)) == doctest::Approx(0.3));
   CHECK(guard.share(other, pull(1)) == 1);
+}
+
+TEST_CASE("a model that is pulled away, and so makes ever larger steps, ends the link in time") {
+  TransferGuard guard = of_three_links();
+  double taken = 0, travelled = 1;
+  std::uint32_t exchanges = 0;
+  for (bool offends = false; !offends && exchanges < 100; ++exchanges) {
+    taken += 50 * guard.share(peer, pull(50, travelled));
+    offends = guard.finish(peer);
+    travelled *= 10;
+  }
+  CHECK(exchanges == TransferGuard::strikes_max);
+  CHECK(taken < 150);
 }
 
 TEST_CASE("nothing is taken of a pull beyond ten times the model") {
