@@ -68,6 +68,11 @@ class Link {
   [[nodiscard]] bool speaking() const { return epoch_->sender.is_speaking(); }
   [[nodiscard]] bool owes_answer() const { return my_turn() && epoch_->receiver.heard_opening(); }
   [[nodiscard]] bool awaits_answer() const { return is_open() && epoch_->spoke_opening(); }
+  // The peer has begun a turn and not ended it, or has not answered yet.
+  [[nodiscard]] bool is_owed_a_turn() const {
+    return is_open() && !epoch_->is_mine() &&
+           (epoch_->receiver.is_hearing() || epoch_->spoke_opening());
+  }
   // our half of the turn heard has not been applied yet
   [[nodiscard]] bool owes_transfer() const { return epoch_->mixer.owes(); }
   // Something of an exchange that is under way: an answer, our half, or the rest of a turn.

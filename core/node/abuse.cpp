@@ -5,6 +5,13 @@
 #include "core/node/conductor.h"
 
 namespace gossipd {
+namespace {
+
+// A message of a turn takes less even at 200 B/s.
+constexpr Duration turn_owed_max = std::chrono::minutes(10);
+
+}  // namespace
+
 // Each rest is twice as long as the last one, and the link's replicas are forgotten.
 void Conductor::quarantine(Session& session, const std::string& why, Instant now) {
   Neighbour& neighbour = peers_.neighbour_of(session);
@@ -14,6 +21,23 @@ void Conductor::quarantine(Session& session, const std::string& why, Instant now
   if (neighbour.link) neighbour.link->forget();
   const auto whole_seconds = std::to_string(static_cast<int>(seconds(length)));
   refuse(session, Error{"quarantined", why + "; this link rests for " + whole_seconds + " s"}, now);
+}
+
+// A turn that stops half-way, or an answer that never comes, holds a link that another peer could
+// have. What both ends remember is kept.
+void Conductor::close_stalled_links(Instant now) {
+  for (const SessionId id : peers_.established_ids()) {
+    Session& session = *peers_.find(id);
+    Neighbour& neighbour = peers_.neighbour_of(session);
+    if (!neighbour.link || !neighbour.link->is_owed_a_turn()) {
+      neighbour.turn_owed_since = now;
+    } else if (now - neighbour.turn_owed_since >= turn_owed_max) {
+      refuse(session,
+             Error{"turn-stalled",
+                   "no message of a turn has come for 10 minutes; the link may open again"},
+             now);
+    }
+  }
 }
 
 void Conductor::on_flood(Session& session, const std::string& what, Instant now) {

@@ -85,6 +85,7 @@ void Conductor::on_tick(Instant now) {
   if (!life_.is(Phase::left)) accuse_displaced(now);
   gossip(now);
   name_bad_paths(now);
+  close_stalled_links(now);
 }
 
 void Conductor::on_time(Instant now) {

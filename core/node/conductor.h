@@ -239,6 +239,7 @@ class Conductor {
   void on_file_piece(Session& session, std::span<const std::byte> message, Instant now);
 
   // abuse.cpp
+  void close_stalled_links(Instant now);
   void on_flood(Session& session, const std::string& what, Instant now);
   [[nodiscard]] bool is_admitted(Session& session, const Control& message, std::size_t bytes,
                                  Instant now);

@@ -250,6 +250,7 @@ void Conductor::try_open(Session& session, Instant now) {
         Error{"malformed", "a ready names blocks that the model, of " +
                                std::to_string(schema_.blocks().size()) + ", does not have"},
         now);
+  neighbour.turn_owed_since = now;
   if (neighbour.link->open(*session.ready_mine, *session.ready_theirs, session.protocol, now)) {
     auto state =
         std::make_shared<const Bytes>(encode_replica_state(neighbour.link->replica_state()));

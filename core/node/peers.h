@@ -71,6 +71,7 @@ class Peers {
     std::uint32_t refusals = 0;  // messages in a row that had to be refused
     Backoff rests{rest_min, rest_doublings_max};
     Instant quarantined_until{};
+    Instant turn_owed_since{};  // by the peer, or since a message of that turn came
     ControlAllowance allowance;
     PathWatch path;
   };

@@ -250,6 +250,7 @@ void Conductor::on_bulk(Session& session, std::span<const std::byte> message, In
   const std::uint64_t refused = link.counters().refused_total() - refused_before;
   if (whole || refused > 0) return on_refused_data(session, refused, whole, now);
   if (link.my_turn()) neighbour.refusals = 0;
+  neighbour.turn_owed_since = now;
   if (source_.is_missing() && *kind == BulkKind::turn) source_.hear(link, round_.copies());
   adopt(now);
   recall_if_owing();

@@ -249,6 +249,30 @@ TEST_CASE("a weight that no minibatch can have is refused as a bad gain") {
   CHECK(refused > 0);
 }
 
+TEST_CASE("a link whose peer owes a turn for ten minutes is closed and opens again") {
+  Training training(nothing);
+  training.cluster.run_for(5s);
+  bool drops = true;
+  training.cluster.tamper([&drops](std::size_t from, std::size_t, Lane lane, Bytes& message) {
+    return !(drops && from == bad && lane == Lane::bulk && bulk_kind(message) == BulkKind::turn);
+  });
+  const auto heard = [&training] {
+    std::uint64_t turns = 0;
+    for (const LinkView& link : training.cluster.view(0).links)
+      if (link.peer == training.cluster.id(bad)) turns = link.counters.turns_heard;
+    return turns;
+  };
+  const auto is_closed = [&training] {
+    return has_refusal(training.cluster.view(0), "turn-stalled", true);
+  };
+  training.cluster.run_for(595s);
+  CHECK_FALSE(is_closed());
+  REQUIRE(training.cluster.run_until(is_closed, 60s));
+  drops = false;
+  const std::uint64_t before = heard();
+  CHECK(training.cluster.run_until([&] { return heard() > before + 5; }, 60s));
+}
+
 TEST_CASE("nothing is taken of a neighbour whose loss is far beyond the median") {
   Training training([](std::span<float> x, Step) {
     for (float& value : x) value += 0.01f;
