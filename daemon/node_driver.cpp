@@ -1,6 +1,10 @@
 #include "daemon/node_driver.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <utility>
 
 #include "daemon/config/advertise.h"
@@ -421,6 +425,19 @@ void NodeDriver::on_second() {
   record_history(std::nullopt);
   divide_data();
   look_at_disk();
+  look_at_descriptors();
+}
+
+// Where none is left, connections wait in the kernel and nobody is told why.
+void NodeDriver::look_at_descriptors() {
+  const int spare = ::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0);
+  if (spare >= 0) {
+    ::close(spare);
+  } else if (errno == EMFILE) {
+    warn(
+        "no file descriptor is left: connections wait and files cannot be opened; raise the limit "
+        "(`ulimit -n`, LimitNOFILE of systemd)");
+  }
 }
 
 void NodeDriver::divide_data() {
@@ -451,7 +468,20 @@ void NodeDriver::stopped_one() {
   if (--parts_running_ == 0) finish_stopping();
 }
 
+// What a restart will miss.
+std::optional<Error> NodeDriver::missing_on_disk() const {
+  const bool model = training_ && training_->is_unwritten();
+  if (!state_failed_ && !model) return std::nullopt;
+  const std::string what = !model           ? "state"
+                           : !state_failed_ ? "checkpoint"
+                                            : "state and checkpoint";
+  return Error{"io-error", store_.directory().string() + ": the last " + what +
+                               " could not be written, as the warnings in the log say; a restart "
+                               "goes on from what was written before"};
+}
+
 void NodeDriver::finish_stopping() {
+  if (!failure_) failure_ = missing_on_disk();
   log_line(failure_ ? Level::error : Level::info,
            "event=stopped" + (failure_ ? " code=" + failure_->code : std::string()));
   flush_log();

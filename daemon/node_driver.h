@@ -116,6 +116,7 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   void on_state_written(const NodeState& state, const std::optional<Error>& error);
   void prepare_training();
   void on_piece_written(const JobFile& file, const Result<bool>& whole);
+  void look_at_descriptors();
   void look_at_disk();
   [[nodiscard]] DiskView disk_view(Instant now) const;
   void on_training_ready(Training::Ready ready);
@@ -125,6 +126,7 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   void on_second();
   void divide_data();
   void stopped_one();
+  [[nodiscard]] std::optional<Error> missing_on_disk() const;
   void finish_stopping();
 
   EventLoop& loop_;

@@ -77,6 +77,8 @@ class Training {
   void write_checkpoint(const std::string& which, Written done);
   void finish();  // the final model stands: evaluate it and write it
 
+  // The last write of checkpoint `current` failed.
+  [[nodiscard]] bool is_unwritten() const { return unwritten_.contains("current"); }
   // Writes a last checkpoint, joins the threads, then calls `done` once from the loop.
   void stop(std::function<void()> done);
 

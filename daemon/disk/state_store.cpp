@@ -237,7 +237,22 @@ Result<StoredState> StateStore::load_state() const {
   return StoredState{*before, current.error().text};
 }
 
+// Another process may use a directory that has been removed and made again.
+std::optional<Error> StateStore::check_lock() const {
+  struct stat ours {
+  }, there{};
+  const std::filesystem::path path = directory_ / "lock";
+  if (::fstat(lock_, &ours) == 0 && ::stat(path.c_str(), &there) == 0 &&
+      ours.st_ino == there.st_ino && ours.st_dev == there.st_dev)
+    return std::nullopt;
+  return Error{"io-error", directory_.string() +
+                               ": was removed or replaced while this gossipd runs, so its state is "
+                               "not written any more; stop it, then put the directory back or "
+                               "join again with a new one"};
+}
+
 std::optional<Error> StateStore::save_state(const NodeState& state) const {
+  if (auto error = check_lock()) return error;
   return write_durably(directory_ / "node.json", format_node_state(state, unix_now()));
 }
 
@@ -262,6 +277,7 @@ Result<StoredJob> StateStore::load_job(JobHash hash) const {
 }
 
 std::optional<Error> StateStore::save_job(const std::string& canonical) const {
+  if (auto error = check_lock()) return error;
   const std::filesystem::path path = directory_ / "job.toml";
   const Result<std::string> present = read_whole(path);
   if (present && *present == canonical) return std::nullopt;

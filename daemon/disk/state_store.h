@@ -66,6 +66,7 @@ class StateStore {
  private:
   StateStore(std::filesystem::path directory, int lock)
       : directory_(std::move(directory)), lock_(lock) {}
+  [[nodiscard]] std::optional<Error> check_lock() const;
   std::filesystem::path directory_;
   int lock_;  // -1: moved away
 };

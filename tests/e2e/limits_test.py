@@ -36,6 +36,7 @@ class Descriptors(ClusterTest):
                 host, port = (poor.address, poor.rest)[i % 2].rsplit(":", 1)
                 flood.append(socket.create_connection((host, int(port)), timeout=20))
             wait_for("it has none left", lambda: self.open_files(poor) >= held + SPARE_DESCRIPTORS)
+            poor.wait_log("no file descriptor is left")
             before = other.members()[poor.name]["step"]
             applied = other.links()[poor.name]["deltas_applied"]
             wait_for("it trains on", lambda: other.members()[poor.name]["step"] > before + 150)

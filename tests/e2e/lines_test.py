@@ -149,6 +149,20 @@ class FullDisk(ClusterTest):
 
         self.on_a_disk_of_its_own(node, check)
 
+    def test_a_node_that_is_stopped_on_a_full_disk_says_that_a_restart_knows_less(self):
+        node = self.cluster.founder(self.cluster.job(), shard="1/1", trainer__min_step_ms=5)
+
+        def check():
+            node.start().wait_phase("training")
+            filler = self.fill(node)
+            self.assertEqual(1, node.terminate())
+            self.assertRegex(node.log(), r"the last (state and )?checkpoint could not be written")
+            os.remove(filler)
+            node.start().wait_phase("training")
+            self.assertEqual(0, node.terminate())
+
+        self.on_a_disk_of_its_own(node, check)
+
     def test_a_job_that_ends_on_a_full_disk_writes_its_final_model_when_there_is_room(self):
         job = self.cluster.job(budget_samples=10_000, warmup_samples=1_000)
         node = self.cluster.founder(

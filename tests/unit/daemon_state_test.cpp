@@ -188,6 +188,23 @@ TEST_CASE("two daemons cannot share a state directory") {
   CHECK(StateStore::open(directory.path()));
 }
 
+TEST_CASE(
+    "nothing is written into a directory that was removed and made again by another process") {
+  const TemporaryDirectory directory;
+  const auto path = directory.path() / "state";
+  const Result<StateStore> first = StateStore::open(path);
+  REQUIRE(first);
+  std::filesystem::remove_all(path);
+  const auto gone = first->save_state(NodeState{});
+  REQUIRE(gone);
+  CHECK(gone->text.find("removed or replaced") != std::string::npos);
+  const Result<StateStore> second = StateStore::open(path);
+  REQUIRE(second);
+  CHECK(first->save_state(NodeState{}));
+  CHECK(first->save_job("job"));
+  CHECK_FALSE(second->save_state(NodeState{}));
+}
+
 TEST_CASE("a job is found by its hash, in the current file or the previous one") {
   const TemporaryDirectory directory;
   const auto store = StateStore::open(directory.path());
