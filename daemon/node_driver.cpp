@@ -1,10 +1,6 @@
 #include "daemon/node_driver.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <utility>
 
 #include "daemon/config/advertise.h"
@@ -57,11 +53,11 @@ std::optional<Error> NodeDriver::start(const StartPlan& plan) {
   auto rest = serve_rest(loop_, *this, config_, store_.directory(), address_);
   if (!rest) return rest.error();
   rest_ = std::move(*rest);
-  uses_certificates_ = plan.certificates.has_value();
+  certificates_ = plan.certificates;
   keys_.emplace(
       disk_, answers_,
       KeyStore::Start{.keys = plan.keys,
-                      .certificates = uses_certificates_,
+                      .certificates = certificates_.has_value(),
                       .was_member = plan.kind != StartPlan::Kind::join,
                       .path = store_.key_path().string()},
       KeyStore::Events{.on_changed = [this](const Keyring& keys) { transport_->set_keys(keys); },
@@ -314,10 +310,11 @@ void NodeDriver::carry_out(CheckpointEffect& effect) {
 void NodeDriver::carry_out(LogEffect& effect) { log_line(effect.level, effect.text); }
 
 void NodeDriver::reload_certificates() {
-  if (!uses_certificates_ || stopping_) return;
+  if (!certificates_ || stopping_) return;
   const Result<PeerCertificates> certificates = PeerCertificates::read(config_.peer_tls);
   if (!certificates) return warn("the certificates are as they were: " + certificates.error().text);
   transport_->set_certificates(*certificates);
+  certificates_ = *certificates;
   log_line(Level::info, "event=peer-tls-reloaded certificate=" + quoted(certificates->subject()) +
                             " ca=" + quoted(config_.peer_tls.ca));
   if (const auto warning = certificates->out_of_date()) warn(*warning);
@@ -426,18 +423,7 @@ void NodeDriver::on_second() {
   divide_data();
   look_at_disk();
   look_at_descriptors();
-}
-
-// Where none is left, connections wait in the kernel and nobody is told why.
-void NodeDriver::look_at_descriptors() {
-  const int spare = ::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0);
-  if (spare >= 0) {
-    ::close(spare);
-  } else if (errno == EMFILE) {
-    warn(
-        "no file descriptor is left: connections wait and files cannot be opened; raise the limit "
-        "(`ulimit -n`, LimitNOFILE of systemd)");
-  }
+  look_at_certificate();
 }
 
 void NodeDriver::divide_data() {

@@ -117,6 +117,7 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   void prepare_training();
   void on_piece_written(const JobFile& file, const Result<bool>& whole);
   void look_at_descriptors();
+  void look_at_certificate();
   void look_at_disk();
   [[nodiscard]] DiskView disk_view(Instant now) const;
   void on_training_ready(Training::Ready ready);
@@ -146,8 +147,10 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   Timer second_timer_;
   Timer stop_timer_;
 
-  Endpoint address_;  // advertised
-  bool uses_certificates_ = false;
+  Endpoint address_;                              // advertised
+  std::optional<PeerCertificates> certificates_;  // in place of keys
+  // At the last look.
+  bool certificate_ended_ = false, out_of_descriptors_ = false;
   std::optional<KnownJob> job_;
   bool nobody_to_ask_ = false;  // no seed, no other member ever met
   // the trainer's first model counts as the cluster's, restored or not

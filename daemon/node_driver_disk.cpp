@@ -1,5 +1,10 @@
 // What the driver does with the disk: the node's state, the job's file, checkpoints on demand.
 // The disk writer or the trainer writes; here is what follows when it is done, or takes too long.
+// And what it looks at once a second.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <cmath>
 #include <utility>
 
@@ -100,6 +105,28 @@ void NodeDriver::on_piece_written(const JobFile& file, const Result<bool>& whole
   warn(whole.error().text);
   node_->want_file(file, begin_event());
   after_event();
+}
+
+// ---- once a second ------------------------------------------------------------------------------
+
+// Where none is left, connections wait in the kernel and nobody is told why.
+void NodeDriver::look_at_descriptors() {
+  const int spare = ::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0);
+  const bool none = spare < 0 && errno == EMFILE;
+  if (spare >= 0) ::close(spare);
+  if (none && !out_of_descriptors_)
+    warn(
+        "no file descriptor is left: connections wait and files cannot be opened; raise the limit "
+        "(`ulimit -n`, LimitNOFILE of systemd)");
+  out_of_descriptors_ = none;
+}
+
+// Open sessions outlive it, so nothing else would be seen before the next cut.
+void NodeDriver::look_at_certificate() {
+  if (!certificates_) return;
+  const auto warning = certificates_->out_of_date();
+  if (warning && !certificate_ended_) warn(*warning);
+  certificate_ended_ = warning.has_value();
 }
 
 // ---- keys ---------------------------------------------------------------------------------------

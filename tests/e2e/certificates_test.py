@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import unittest
+from datetime import datetime, timedelta, timezone
 
 from cluster import ClusterTest, gossipctl, wait_for
 
@@ -217,6 +218,17 @@ class Certificates(ClusterTest):
         )
         first.wait_step(first.status()["step"] + 30)
         self.assertEqual("open", first.links()["box2"]["state"])
+
+    def test_a_certificate_that_expires_while_its_node_runs_is_reported(self):
+        end = datetime.now(timezone.utc) + timedelta(seconds=20)
+        settings = self.authority.settings("box4", ends=end.strftime("%Y%m%d%H%M%SZ"))
+        node = self.joiner("box4", **settings).start()
+        node.wait_phase("training")
+        said = "peer_tls.certificate: /CN=box4 has expired"
+        node.wait(
+            "the status says so", lambda s: any(said in w["text"] for w in s["warnings"])
+        )
+        node.wait_log(said)
 
     def test_files_that_cannot_work_are_refused_at_the_start(self):
         good = self.authority.settings("box4")
