@@ -103,8 +103,15 @@ void Conductor::on_probe_answered(Session& session, Instant now) {
   const Endpoint endpoint = session.remote;
   close(session.id, "the probe has been answered", now, true);
   dialer_.on_probe_answered(endpoint);
+  const Directory::Entry* known = directory_.find(hello.id);
+  const bool lives_anew = known == nullptr || known->record.incarnation < hello.incarnation;
   learn_from(hello, now);
   directory_.heard_from(hello.id, now);
+  if (!lives_anew) return;
+  // A hello does not tell the phase, and neighbours tell their news once: what they said of a life
+  // that was not believed then is asked for again.
+  for (auto& [id, other] : peers_.sessions())
+    if (other.established()) send(other, Digest{directory_.digest()});
 }
 
 // Not the peer is at fault, so it is neither suspected nor refused for it.
