@@ -11,9 +11,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
+#include <concepts>
 #include <cstring>
 #include <ctime>
+#include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
 
 #include "core/base/nesting.h"
 #include "daemon/disk/durable_file.h"
@@ -60,6 +64,18 @@ std::uint64_t id_from(const Json& json, const char* key) {
   return id;
 }
 
+// nlohmann would convert a float, undefined beyond the integer's range.
+template <std::unsigned_integral T>
+T whole_from(const Json& json, const char* key, std::optional<T> if_missing = {}) {
+  if (if_missing && !json.contains(key)) return *if_missing;
+  const Json& value = json.at(key);
+  // a positive number as a program may set it is signed
+  if (!value.is_number_integer() || value < 0 || !std::in_range<T>(value.get<std::uint64_t>()))
+    throw std::invalid_argument(std::string(key) + " is no whole number from 0 to " +
+                                std::to_string(std::numeric_limits<T>::max()));
+  return value.get<T>();
+}
+
 template <typename E>
 E word_from(const Json& json, const char* key, E last) {
   const std::string word = json.at(key).get<std::string>();
@@ -72,16 +88,16 @@ MemberRecord record_from(const Json& json) {
   MemberRecord r;
   r.id = NodeId{id_from(json, "id")};
   r.name = json.at("name").get<std::string>();
-  r.address = {json.at("host").get<std::string>(), json.at("port").get<std::uint16_t>()};
-  r.incarnation = json.at("incarnation").get<std::uint64_t>();
+  r.address = {json.at("host").get<std::string>(), whole_from<std::uint16_t>(json, "port")};
+  r.incarnation = whole_from<std::uint64_t>(json, "incarnation");
   r.state = word_from(json, "state", MemberState::forgotten);
-  r.tick = json.at("tick").get<std::uint64_t>();
-  r.news = json.value("news", std::uint64_t{0});  // missing in the files of older versions
+  r.tick = whole_from<std::uint64_t>(json, "tick");
+  r.news = whole_from<std::uint64_t>(json, "news", 0);  // missing in the files of older versions
   r.phase = word_from(json, "phase", Phase::broken);
-  r.samples = json.at("samples").get<Samples>();
-  r.step = json.at("step").get<Step>();
+  r.samples = whole_from<Samples>(json, "samples");
+  r.step = whole_from<Step>(json, "step");
   r.samples_per_second = json.at("samples_per_second").get<double>();
-  r.batch = json.at("batch").get<std::uint32_t>();
+  r.batch = whole_from<std::uint32_t>(json, "batch");
   r.loss = json.at("loss").get<double>();
   r.consensus_distance = json.value("consensus_distance", 1.0);
   return r;
@@ -91,22 +107,23 @@ NodeState state_from(const Json& json, std::int64_t unix_s) {
   NodeState s;
   s.id = NodeId{id_from(json, "id")};
   s.cluster = ClusterId{id_from(json, "cluster")};
-  s.incarnation = json.at("incarnation").get<std::uint64_t>();
+  s.incarnation = whole_from<std::uint64_t>(json, "incarnation");
   s.left = json.at("left").get<bool>();
   s.job = JobHash{id_from(json, "job")};
-  s.own_samples = json.at("own_samples").get<Samples>();
+  s.own_samples = whole_from<Samples>(json, "own_samples");
   // Missing in the files of older versions.
-  s.budget = Budget{json.value("budget_revision", std::uint64_t{0}),
-                    json.value("budget_samples", Samples{0})};
+  s.budget = Budget{whole_from<std::uint64_t>(json, "budget_revision", 0),
+                    whole_from<Samples>(json, "budget_samples", 0)};
   s.samples_per_second = json.value("samples_per_second", 0.0);
   if (json.contains("former_id")) s.former_id = NodeId{id_from(json, "former_id")};
-  s.former_samples = json.value("former_samples", Samples{0});
-  const auto written = json.value("written_unix_s", unix_s);
+  s.former_samples = whole_from<Samples>(json, "former_samples", 0);
+  const auto now = static_cast<std::uint64_t>(std::max<std::int64_t>(unix_s, 0));
+  const auto written = whole_from<std::uint64_t>(json, "written_unix_s", now);
   // both were cut to whole seconds
-  const std::int64_t since_s = unix_s - std::clamp<std::int64_t>(written, 0, unix_s) + 1;
+  const auto since_s = static_cast<std::int64_t>(now - std::min(written, now)) + 1;
   s.down_for = std::chrono::seconds(std::clamp<std::int64_t>(since_s, 0, down_max_s));
-  s.unsure_for = std::chrono::seconds(
-      std::clamp<std::int64_t>(json.value("unsure_s", std::int64_t{0}), 0, down_max_s));
+  s.unsure_for = std::chrono::seconds(std::min(whole_from<std::uint64_t>(json, "unsure_s", 0),
+                                               static_cast<std::uint64_t>(down_max_s)));
   const Json& members = json.at("members");
   if (members.size() > members_max) throw std::invalid_argument("too many members");
   for (const Json& member : members) {
@@ -150,7 +167,7 @@ std::string format_node_state(const NodeState& state, std::int64_t unix_s) {
       {"former_id", to_hex(state.former_id)},
       {"former_samples", state.former_samples},
       {"unsure_s", std::chrono::duration_cast<std::chrono::seconds>(state.unsure_for).count()},
-      {"written_unix_s", unix_s},
+      {"written_unix_s", std::max<std::int64_t>(unix_s, 0)},
       {"members", std::move(members)}};
   // A name is whatever a peer says it is: bytes that are no UTF-8 are replaced, not thrown about.
   const std::string text = body.dump(-1, ' ', false, Json::error_handler_t::replace);

@@ -1,7 +1,10 @@
+#define XXH_INLINE_ALL
 #include <doctest/doctest.h>
 #include <sys/stat.h>
+#include <xxhash.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "core/base/random.h"
 #include "daemon/disk/durable_file.h"
@@ -456,4 +459,24 @@ TEST_CASE("a member whose stored job is damaged asks the cluster for it again") 
   CHECK(made->state.job == JobHash{});
   CHECK_FALSE(made->job.has_value());
   CHECK_FALSE(made->warnings.empty());
+}
+
+TEST_CASE("a number of a state that is no whole number, or too large, is refused by name") {
+  NodeState state;
+  state.id = NodeId{7};
+  state.own_samples = 12345;
+  const std::string good = format_node_state(state, now_s);
+  REQUIRE(parse_node_state(good, now_s));
+  for (const std::string wrong : {"3e84", "1.5", "-1", "true", "\"8\""}) {
+    CAPTURE(wrong);
+    auto body = nlohmann::json::parse(good)["state"];
+    body["own_samples"] = nlohmann::json::parse(wrong);
+    const std::string words = body.dump();
+    const std::string text = R"({"format":1,"checksum":")" +
+                             to_hex(XXH3_64bits(words.data(), words.size())) + R"(","state":)" +
+                             words + "}";
+    const auto read = parse_node_state(text, now_s);
+    REQUIRE_FALSE(read);
+    CHECK(read.error().text.find("own_samples is no whole number") != std::string::npos);
+  }
 }
