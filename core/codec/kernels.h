@@ -31,6 +31,8 @@ struct Kernels {
   // step.
   void (*drift)(std::span<float> drift, std::span<const float> now, std::span<const float> before,
                 float per_step, float blend);
+  // before = share · (before − now)
+  void (*take_back)(std::span<float> before, std::span<const float> now, float share);
   // y += a · x; returns Σ (a·x)².
   double (*axpy)(std::span<float> y, std::span<const float> x, float a);
   // Norms of the difference between `model + update` and `replica`.

@@ -267,7 +267,11 @@ std::size_t ExchangeRound::take_in(const RoundContext& context) {
       if (block.kind == SegmentKind::parameter && is_training(context))
         share = carried_share(policy_, context.links, spoken_, last_);
     }
-    damp_own_steps(before, now, share);
+    // `before` becomes the update, which first takes back `share` of the own steps.
+    if (share > 0)
+      kernels().take_back(before, now, static_cast<float>(share));
+    else
+      std::ranges::fill(before, 0.0f);
     floats = block.size;
     ++cursor_;
   }
@@ -483,7 +487,8 @@ std::span<const float> ExchangeRound::drift(const RoundContext& context) const {
 
 OuterStep ExchangeRound::outer_step(const RoundLink& item, const RoundContext& context) const {
   if (!is_training(context)) return {};
-  return {momentum_share(policy_, item, context.links, last_.step_seconds), own_steps_.travelled()};
+  return {momentum_share(policy_, item, count_open(context.links), last_.step_seconds),
+          own_steps_.travelled()};
 }
 
 }  // namespace gossipd

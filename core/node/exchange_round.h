@@ -110,7 +110,7 @@ class ExchangeRound {
   [[nodiscard]] Duration final_pause() const;
   [[nodiscard]] const OwnSteps& own_steps() const { return own_steps_; }
   [[nodiscard]] std::string trouble() const { return own_steps_.trouble(last_.learning_rate); }
-  // Σ over own steps of the links that were open then.
+  // Own steps made while a link was open.
   [[nodiscard]] std::uint64_t linked_steps() const { return linked_steps_; }
 
  private:

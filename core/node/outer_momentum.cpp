@@ -19,14 +19,15 @@ double line_periods(const ExchangePolicy& policy, const RoundLink& item, double 
   return item.least_rtt_seconds / step_seconds / static_cast<double>(policy.period_steps);
 }
 
-double momentum_share(const ExchangePolicy& policy, const RoundLink& item,
-                      std::span<const RoundLink> all, double step_seconds) {
+double momentum_share(const ExchangePolicy& policy, const RoundLink& item, std::size_t open,
+                      double step_seconds) {
   const double momentum = outer_momentum_for(policy, line_periods(policy, item, step_seconds));
-  return momentum / static_cast<double>(std::max<std::size_t>(count_open(all), 1));
+  return momentum / static_cast<double>(std::max<std::size_t>(open, 1));
 }
 
 double carried_share(const ExchangePolicy& policy, std::span<const RoundLink> links,
                      const std::map<NodeId, Step>& spoken, const Snapshot& last) {
+  const std::size_t open = count_open(links);
   double sum = 0;
   for (const RoundLink& item : links) {
     const auto found = spoken.find(item.peer);
@@ -36,15 +37,9 @@ double carried_share(const ExchangePolicy& policy, std::span<const RoundLink> li
                           static_cast<double>(policy.period_steps);
     const double apart = std::max(1.0, line_periods(policy, item, last.step_seconds));
     if (silent <= silent_periods_max * apart)
-      sum += momentum_share(policy, item, links, last.step_seconds);
+      sum += momentum_share(policy, item, open, last.step_seconds);
   }
   return sum;
-}
-
-void damp_own_steps(std::span<float> before, std::span<const float> now, double share) {
-  const auto factor = static_cast<float>(share);
-  for (std::size_t i = 0; i < before.size(); ++i)
-    before[i] = share > 0 ? factor * (before[i] - now[i]) : 0.0f;
 }
 
 }  // namespace gossipd

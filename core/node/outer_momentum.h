@@ -21,16 +21,13 @@ namespace gossipd {
 // is narrow is not far, and larger deltas would make it slower still. 0: not known.
 [[nodiscard]] double line_periods(const ExchangePolicy&, const RoundLink&, double step_seconds);
 
-// This link's share of the outer momentum, of all that are open.
-[[nodiscard]] double momentum_share(const ExchangePolicy&, const RoundLink&,
-                                    std::span<const RoundLink> all, double step_seconds);
+// This link's share of the outer momentum, where `open` links are open.
+[[nodiscard]] double momentum_share(const ExchangePolicy&, const RoundLink&, std::size_t open,
+                                    double step_seconds);
 
 // The sum of the shares of links that bring them: those with an exchange in the last four periods.
 // `spoken`: the own step of the last turn to each peer; `last`: the snapshot at hand.
 [[nodiscard]] double carried_share(const ExchangePolicy&, std::span<const RoundLink>,
                                    const std::map<NodeId, Step>& spoken, const Snapshot& last);
-
-// Makes the update of the model as it was `before` some own steps: it takes `share` of them back.
-void damp_own_steps(std::span<float> before, std::span<const float> now, double share);
 
 }  // namespace gossipd

@@ -128,6 +128,19 @@ TEST_CASE("drift is the moving average of displacement per step, rounded at each
   });
 }
 
+TEST_CASE("taking back is a share of the way back, rounded at each operation") {
+  everywhere([](const Kernels& k, std::size_t size) {
+    std::vector<float> before = values(7, size), expected = before;
+    const std::vector<float> now = values(8, size);
+    for (std::size_t i = 0; i < size; ++i) {
+      const float back = expected[i] - now[i];
+      expected[i] = 0.3f * back;
+    }
+    k.take_back(before, now, 0.3f);
+    CHECK(same_bits(before, expected));
+  });
+}
+
 TEST_CASE("axpy adds a multiple and returns its squared norm") {
   everywhere([](const Kernels& k, std::size_t size) {
     std::vector<float> y = values(9, size), expected = y;
