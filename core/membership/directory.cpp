@@ -132,8 +132,7 @@ Directory::Outcome Directory::add(const MemberRecord& claim, Instant now, Sessio
 // always room.
 bool Directory::make_room(bool for_met, Instant now) {
   const auto worse = [](const Entry& a, const Entry& b) {
-    return std::pair(a.met || a.met_before, a.refreshed) <
-           std::pair(b.met || b.met_before, b.refreshed);
+    return std::pair(a.was_ever_met(), a.refreshed) < std::pair(b.was_ever_met(), b.refreshed);
   };
   auto oldest = entries_.end();
   for (auto it = entries_.begin(); it != entries_.end(); ++it)

@@ -41,6 +41,7 @@ class Directory {
     // where the last change came from, if that peer knows no less: it is not sent back there
     SessionId source{};
     SessionId news_source{};  // the same for the last news
+    [[nodiscard]] bool was_ever_met() const { return met || met_before; }
   };
   enum class Outcome : std::uint8_t {
     unchanged,

@@ -135,7 +135,7 @@ void Conductor::take_another_id(const Cloned& notice, Instant now) {
   fresh.former_samples = progress_.trained_under_all_ids();
   for (const auto& [id, entry] : directory_.entries()) {
     fresh.members.push_back(entry.record);
-    if (entry.met || entry.met_before) fresh.met.insert(id);
+    if (entry.was_ever_met()) fresh.met.insert(id);
   }
   for (MemberRecord& record : fresh.members)
     if (record.id == state_.id) record.address = notice.keeper, record.name = config_.name;

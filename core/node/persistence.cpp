@@ -18,7 +18,7 @@ NodeState Persistence::to_write(NodeState state, const Directory& directory, Ins
   std::vector<const MemberRecord*> unmet;
   const auto add = [&](NodeId id, const Directory::Entry& entry) {
     if (id == state.id) return;
-    if (entry.met || entry.met_before) {
+    if (entry.was_ever_met()) {
       state.members.push_back(entry.record);
       state.met.insert(id);
     } else if (unmet.size() < unmet_max) {
