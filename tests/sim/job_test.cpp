@@ -23,40 +23,46 @@ NodeOptions short_job(const Schema& schema, std::size_t index) {
   return options;
 }
 
+// Four members, of which the last has no file.
+struct Sharers {
+  Sharers() {
+    for (std::size_t i = 0; i < 4; ++i) cluster.add(with_model(schema, i));
+    cluster.run_for(5s);
+  }
+  // The last one wants it, and gets a file of its length.
+  void fetch() {
+    cluster.want_file(3, named(content));
+    REQUIRE(cluster.run_until([&] { return got().size() == content.size(); }, 60s));
+  }
+  [[nodiscard]] const Bytes& got() { return cluster.file(3); }
+
+  const Schema schema = schema_of({100});
+  const Bytes content = content_of(3 * file_piece_bytes_max + 12345);
+  VirtualCluster cluster{schema};
+};
+
 }  // namespace
 
 TEST_CASE("a job's file comes whole from a member that has it, whoever is asked first") {
-  const Schema schema = schema_of({100});
-  const Bytes content = content_of(3 * file_piece_bytes_max + 12345);
   for (std::size_t holder = 0; holder < 3; ++holder) {
-    VirtualCluster cluster(schema);
-    for (std::size_t i = 0; i < 4; ++i) cluster.add(with_model(schema, i));
-    cluster.run_for(5s);
-    cluster.put_file(holder, content);
-    cluster.want_file(3, named(content));
-    REQUIRE(cluster.run_until([&] { return cluster.file(3).size() == content.size(); }, 60s));
-    CHECK(cluster.file(3) == content);
+    Sharers s;
+    s.cluster.put_file(holder, s.content);
+    s.fetch();
+    CHECK(s.got() == s.content);
   }
 }
 
 TEST_CASE("a job's file comes whole though all members but one send it with another content") {
-  const Schema schema = schema_of({100});
-  const Bytes content = content_of(3 * file_piece_bytes_max + 12345);
   for (std::size_t honest = 0; honest < 3; ++honest) {
-    VirtualCluster cluster(schema);
-    for (std::size_t i = 0; i < 4; ++i) cluster.add(with_model(schema, i));
-    cluster.run_for(5s);
-    for (std::size_t i = 0; i < 3; ++i) cluster.put_file(i, content);
-    cluster.tamper([honest](std::size_t from, std::size_t, Lane lane, Bytes& message) {
+    Sharers s;
+    for (std::size_t i = 0; i < 3; ++i) s.cluster.put_file(i, s.content);
+    s.cluster.tamper([honest](std::size_t from, std::size_t, Lane lane, Bytes& message) {
       if (lane == Lane::bulk && is_file_piece(message) && from != honest)
         message.back() ^= std::byte{1};
       return true;
     });
-    for (int tries = 0; tries < 3 && cluster.file(3) != content; ++tries) {
-      cluster.want_file(3, named(content));
-      REQUIRE(cluster.run_until([&] { return cluster.file(3).size() == content.size(); }, 60s));
-    }
-    CHECK(cluster.file(3) == content);
+    for (int tries = 0; tries < 3 && s.got() != s.content; ++tries) s.fetch();
+    CHECK(s.got() == s.content);
   }
 }
 
