@@ -132,10 +132,6 @@ def load_table(path):
         if missing := ", ".join(name for name in claim.get("rows", []) if name not in names):
             sys.exit(f"evidence: {path}: claim '{claim['text']}' names missing rows: {missing}")
     table["path"] = (path.parent / table["scenario"]).resolve()
-    if "data" in table:
-        made = made_data.make(table["data"], ROOT / "build/evidence/data")
-        for tier in table["tiers"].values():
-            tier["set"] = [f"data.dir={made}"] + tier.get("set", [])
     published = HERE / "results" / f"{path.stem}.tuned.json"
     table["tuned"] = json.loads(published.read_text()) if published.exists() else {}
     return table
@@ -182,6 +178,9 @@ def run_table(lab, path, tier_name, out):
     tier = table.get("tiers", {}).get(tier_name)
     if tier is None:
         return None
+    if "data" in table:
+        made = made_data.make(table["data"], ROOT / "build/evidence/data")
+        tier["set"] = [f"data.dir={made}"] + tier.get("set", [])
     results, tuning = out / f"{path.stem}.jsonl", out / f"{path.stem}.tuning.jsonl"
     began = time.monotonic()
 
