@@ -15,15 +15,18 @@ Samples Progress::under_this_id(Samples counter) const {
 void Progress::on_trainer_ready(Samples counter, Samples known) {
   trained_ = under_this_id(counter);
   beyond_counter_ = known - std::min(known, trained_);
+  recovered_ = 0;
 }
 
 void Progress::on_snapshot(Samples counter) {
   trained_ = std::max(trained_, under_this_id(counter));
+  const Samples known = std::exchange(recovered_, 0);
+  beyond_counter_ = std::max(beyond_counter_, known - std::min(known, trained_));
 }
 
 bool Progress::recover(Samples known) {
   if (known <= own()) return false;
-  beyond_counter_ = known - std::min(known, trained_);
+  recovered_ = known;
   return true;
 }
 

@@ -11,6 +11,7 @@
 // is told when it replaces a command given here. Pure; core strand. All counts are samples.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <string>
 
@@ -36,11 +37,12 @@ class Progress {
 
   // ---- this node's own samples ----
   // Never falls.
-  [[nodiscard]] Samples own() const { return trained_ + beyond_counter_; }
+  [[nodiscard]] Samples own() const { return std::max(recovered_, trained_ + beyond_counter_); }
   // The trainer stands, at this counter; `known`: own samples that disk or members know of.
   void on_trainer_ready(Samples counter, Samples known);
   void on_snapshot(Samples counter);
-  // Members know of so many own samples. True: that is more than this node knew.
+  // Members know of so many own samples. True: that is more than this node knew. The trainer may
+  // have counted some of them since the last snapshot, so the next one says which are lost.
   bool recover(Samples known);
   // Samples per second of this node when it last trained: what others' claims are judged by.
   void note_rate(double samples_per_second) { rate_ = samples_per_second; }
@@ -99,6 +101,7 @@ class Progress {
 
   Samples trained_ = 0;         // the trainer's counter, less `former_`
   Samples beyond_counter_ = 0;  // own samples that only disk or members know of
+  Samples recovered_ = 0;       // heard from members since the last snapshot; 0: none
   Samples former_ = 0;
   double rate_ = 0;           // 0: this node has never trained
   Samples told_trainer_ = 0;  // trained on elsewhere, as the trainer knows; never falls

@@ -24,7 +24,19 @@ TEST_CASE("members may know more of a node's samples than itself, never less") {
   CHECK(progress.recover(90));
   CHECK(progress.own() == 90);
   progress.on_snapshot(60);
+  CHECK(progress.own() == 90);
+  progress.on_snapshot(70);
   CHECK(progress.own() == 100);
+}
+
+TEST_CASE("what members know from a copied disk, and the trainer has counted since, counts once") {
+  Progress progress({});
+  progress.on_trainer_ready(0, 0);
+  progress.on_snapshot(32);
+  CHECK(progress.recover(64));  // the checkpoint of a step that no snapshot has shown yet
+  CHECK(progress.own() == 64);
+  progress.on_snapshot(96);
+  CHECK(progress.own() == 96);
 }
 
 TEST_CASE("samples of a former id count as the others', but the trainer counts them too") {
