@@ -10,7 +10,9 @@
 #include <thread>
 
 #include "core/base/printable.h"
+#include "daemon/config/advertise.h"
 #include "daemon/config/config.h"
+#include "daemon/config/invite_source.h"
 #include "daemon/disk/state_store.h"
 #include "daemon/log/log.h"
 #include "daemon/node_driver.h"
@@ -56,7 +58,33 @@ int check_config(const DaemonConfig& config) {
   return 0;
 }
 
-int run(const CommandLine& line, char** argv) {
+// One line to paste on another box. It holds the key, so only a person gets it: what is not a
+// terminal may be a log that others read.
+void print_invite(const StartPlan& plan, const Endpoint& address) {
+  if (plan.kind != StartPlan::Kind::found || !plan.keys || ::isatty(STDOUT_FILENO) == 0) return;
+  if (is_loopback(address)) std::printf("note: %s\n", printable(only_here(address)).c_str());
+  const Invite invite{plan.state.cluster, plan.keys->in_use(), {address}};
+  std::printf(
+      "\nTo join this cluster from another box (whoever has this line is a member; `gossipctl "
+      "invite` prints it again):\n\n    gossipd --join %s --data DIR\n\n",
+      format_invite(invite).c_str());
+  std::fflush(stdout);
+}
+
+// With the same arguments, but for invites.
+int start_again(const std::vector<std::string>& arguments, const DaemonConfig& config,
+                char* program) {
+  std::vector<std::string> words = without_invites(arguments, config.join);
+  std::vector<char*> argv{program};
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  ::execv("/proc/self/exe", argv.data());  // what is open is closed by it
+  return fail(Error{"io-error", "cannot start again: " + std::string(std::strerror(errno)) +
+                                    "; start gossipd by hand"},
+              1);
+}
+
+int run(const CommandLine& line, const std::vector<std::string>& arguments, char* program) {
   const DaemonConfig& config = line.config;
   // nor may another process of this user read its memory
   if (!config.core_dumps) ::prctl(PR_SET_DUMPABLE, 0);
@@ -70,6 +98,7 @@ int run(const CommandLine& line, char** argv) {
   if (const auto error = check_job(config.job_file)) return fail(*error, exit_code_of(*error));
   // Now: a member that exits after it has joined is missed by the others.
   if (const auto error = check_device(config.device)) return fail(*error, exit_code_of(*error));
+  if (const auto error = refuse_new_node(config)) return fail(*error, exit_code_of(*error));
   Result<StateStore> store = StateStore::open(config.state_dir);
   if (!store) return fail(store.error(), exit_code_of(store.error()));
   const Result<StartPlan> plan = make_start_plan(config, *store);
@@ -78,18 +107,14 @@ int run(const CommandLine& line, char** argv) {
   EventLoop loop;
   NodeDriver driver(loop, config, *store);
   if (auto error = driver.start(*plan)) return fail(*error, exit_code_of(*error));
+  print_invite(*plan, driver.address());
   loop.on_signals({SIGTERM, SIGINT, SIGHUP}, [&driver, seen = 0](int number) mutable {
     if (number == SIGHUP) return driver.reload_certificates();
     if (++seen > 1) std::_Exit(128 + number);
     driver.stop(number == SIGTERM ? "SIGTERM" : "SIGINT");
   });
   loop.run();
-  if (!driver.failure() && driver.restart_wanted()) {
-    ::execv("/proc/self/exe", argv);  // what is open is closed by it
-    return fail(Error{"io-error", "cannot start again: " + std::string(std::strerror(errno)) +
-                                      "; start gossipd by hand"},
-                1);
-  }
+  if (!driver.failure() && driver.restart_wanted()) return start_again(arguments, config, program);
   if (!driver.failure()) return 0;
   // A trainer that did not stop in time must not hold up the exit: everything durable is written.
   std::_Exit(fail(*driver.failure(), exit_code_of(*driver.failure())));
@@ -101,6 +126,7 @@ int main(int argc, char** argv) {
   std::signal(SIGHUP, SIG_IGN);
   std::signal(SIGPIPE, SIG_IGN);
   const std::vector<std::string> arguments(argv + 1, argv + argc);
+  hide_invites(argc, argv);
   const Result<CommandLine> line = read_command_line(arguments, process_environment());
   if (!line) return fail(line.error(), exit_bad_config);
   switch (line->action) {
@@ -108,5 +134,5 @@ int main(int argc, char** argv) {
     case CommandLine::Action::check_config: return check_config(line->config);
     case CommandLine::Action::run: break;
   }
-  return run(*line, argv);
+  return run(*line, arguments, argv[0]);
 }

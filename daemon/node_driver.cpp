@@ -54,6 +54,7 @@ std::optional<Error> NodeDriver::start(const StartPlan& plan) {
   if (!rest) return rest.error();
   rest_ = std::move(*rest);
   certificates_ = plan.certificates;
+  look_at_certificate();
   keys_.emplace(
       disk_, answers_,
       KeyStore::Start{.keys = plan.keys,
@@ -82,9 +83,11 @@ std::optional<Error> NodeDriver::start(const StartPlan& plan) {
     log_line(Level::info, "event=peer-tls certificate=" + quoted(plan.certificates->subject()) +
                               " ca=" + quoted(config_.peer_tls.ca));
   if (!plan.key_written.empty())
-    log_line(Level::info, "event=key-written file=" + quoted(plan.key_written) +
-                              " hint=\"copy it to the other boxes and start gossipd --join " +
-                              to_string(address_) + " --key-file FILE there\"");
+    log_line(Level::info, "event=key-written file=" + quoted(plan.key_written) + " hint=" +
+                              quoted(is_loopback(address_)
+                                         ? only_here(address_)
+                                         : "`gossipctl invite` prints the line with which other "
+                                           "boxes join"));
   for (const MemberRecord& member : plan.state.members) transport_->know(member.address.host);
   for (const Endpoint& seed : config_.join) transport_->know(seed.host);
   start_node(plan, EventLoop::now());
@@ -317,7 +320,8 @@ void NodeDriver::reload_certificates() {
   certificates_ = *certificates;
   log_line(Level::info, "event=peer-tls-reloaded certificate=" + quoted(certificates->subject()) +
                             " ca=" + quoted(config_.peer_tls.ca));
-  if (const auto warning = certificates->out_of_date()) warn(*warning);
+  certificate_ended_ = false;  // of the one before
+  look_at_certificate();
 }
 
 // ---- peers

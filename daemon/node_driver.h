@@ -42,6 +42,8 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   void reload_certificates();
   // Says goodbye, writes a last checkpoint, flushes; then the loop stops. Safe to repeat.
   void stop(const std::string& why);
+  // Where peers reach this node, once it has started.
+  [[nodiscard]] const Endpoint& address() const { return address_; }
   // After the loop has stopped: why, unless somebody asked for it.
   [[nodiscard]] const std::optional<Error>& failure() const { return failure_; }
 

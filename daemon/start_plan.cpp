@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "models/data/data_set.h"
 #include "models/job/job.h"
 
 namespace gossipd {
@@ -9,6 +10,39 @@ namespace gossipd {
 namespace {
 
 Error bad_config(std::string text) { return Error{"bad-config", std::move(text)}; }
+
+Error nothing_to_do(const std::string& state_dir) {
+  return bad_config("nothing to do: " + state_dir +
+                    " belongs to no cluster yet; found one with --job FILE, or join one with "
+                    "--join and what `gossipctl invite` prints on a member");
+}
+
+Error no_key_file(const std::string& path) {
+  return bad_config("key_file: " + path +
+                    " does not exist; copy the cluster's key file from a member" +
+                    " (its founder wrote it), readable by its owner only");
+}
+
+bool lies_there(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::exists(path, ignored);
+}
+
+// Loads all of it: what is damaged or of another shape shows only then.
+std::optional<Error> founders_data(const DaemonConfig& config) {
+  const Result<Job> job = Job::load(config.job_file);
+  if (!job) return job.error();
+  if (config.data_dir.empty())
+    return Error{"no-data", "the data of job '" + job->name +
+                                "' is not named; start with --data DIR, where DIR holds " +
+                                files_wanted(job->data)};
+  LoadOptions options;
+  options.directory = config.data_dir;
+  options.seed = job->seed;
+  const auto sets = load_data(job->data, options);
+  if (!sets) return sets.error();
+  return std::nullopt;
+}
 
 KnownJob known(const Job& job) {
   return KnownJob{job.canonical_text(), job.hash(), job.budget_samples,          job.name,
@@ -130,16 +164,9 @@ std::optional<Error> choose_kind(const DaemonConfig& config, const StateStore& s
     plan.state.cluster = ClusterId{random_64()};
     plan.state.job = plan.job->hash;
   } else {
-    return bad_config("nothing to do: " + store.directory().string() +
-                      " belongs to no cluster yet; found one with --job FILE, or join one with "
-                      "--join HOST --key-file FILE");
+    return nothing_to_do(store.directory().string());
   }
   return std::nullopt;
-}
-
-bool lies_there(const std::string& path) {
-  std::error_code ignored;
-  return std::filesystem::exists(path, ignored);
 }
 
 std::optional<Error> write_new_key(const std::string& path, StartPlan& plan) {
@@ -158,10 +185,10 @@ void prefer_kept_keys(const StateStore& store, const std::string& given, StartPl
   if (!kept) return;
   const std::uint64_t id = plan.keys->in_use().id;
   if (kept->was_retired(id))
-    plan.warnings.push_back("key_file: the key " + to_hex(id) + " in " + given +
+    plan.warnings.push_back("the key " + to_hex(id) + " of " + given +
                             " was retired on this node; it uses " + to_hex(kept->in_use().id) +
-                            " from " + store.key_path().string() +
-                            "; take key_file out of the configuration");
+                            " from " + store.key_path().string() + "; take " + given +
+                            " out of the configuration");
   if (kept->was_retired(id) || kept->find(id) != nullptr) plan.keys = *kept;
 }
 
@@ -169,33 +196,47 @@ std::optional<Error> read_certificates(const DaemonConfig& config, StartPlan& pl
   const Result<PeerCertificates> certificates = PeerCertificates::read(config.peer_tls);
   if (!certificates) return certificates.error();
   plan.certificates = *certificates;
-  if (const auto warning = certificates->out_of_date()) plan.warnings.push_back(*warning);
+  return std::nullopt;
+}
+
+// As a key file: at a restart with the same command line, what the node has kept since counts more.
+std::optional<Error> take_invited_key(const DaemonConfig& config, const StateStore& store,
+                                      StartPlan& plan) {
+  const Invite& invite = *config.invite;
+  const bool member = plan.kind == StartPlan::Kind::rejoin;
+  if (member && plan.state.cluster != invite.cluster)
+    return bad_config("join: the invite is to cluster " + to_hex(invite.cluster) +
+                      ", but this node belongs to cluster " + to_hex(plan.state.cluster) +
+                      ", kept in " + store.directory().string() +
+                      "; leave the invite out to go on there, or give --state-dir DIR for a new "
+                      "node");
+  plan.keys = invite.key;
+  if (member) prefer_kept_keys(store, "the invite", plan);
   return std::nullopt;
 }
 
 std::optional<Error> choose_key(const DaemonConfig& config, const StateStore& store,
                                 StartPlan& plan) {
   if (!config.peer_tls.ca.empty()) return read_certificates(config, plan);
+  if (config.invite) return take_invited_key(config, store, plan);
   if (config.key_file == "none") return std::nullopt;
   const bool founding = plan.kind == StartPlan::Kind::found;
   const std::string path = config.key_file.empty() ? store.key_path().string() : config.key_file;
   if (!lies_there(path)) {
     if (founding) return write_new_key(path, plan);
-    if (!config.key_file.empty())
-      return bad_config("key_file: " + path +
-                        " does not exist; copy the cluster's key file from a member" +
-                        " (its founder wrote it), readable by its owner only");
+    if (!config.key_file.empty()) return no_key_file(path);
     return bad_config(
         std::string(plan.kind == StartPlan::Kind::join ? "joining" : "going on as a member") +
         " needs the cluster's secret, and there is none in " + store.directory().string() +
-        "; give --key-file FILE (the founder wrote it), peer_tls.* where the cluster uses "
-        "certificates, or --key-file none for a cluster in plain on this machine");
+        "; give --join an invite (`gossipctl invite` on a member prints one), --key-file FILE (the "
+        "founder wrote it), peer_tls.* where the cluster uses certificates, or --key-file none for "
+        "a cluster in plain on this machine");
   }
   Result<Keyring> keys = read_keyring(path);
   if (!keys) return keys.error();
   plan.keys = *keys;
   if (plan.kind == StartPlan::Kind::rejoin && !config.key_file.empty())
-    prefer_kept_keys(store, path, plan);
+    prefer_kept_keys(store, "key_file " + path, plan);
   return std::nullopt;
 }
 
@@ -218,6 +259,15 @@ const char* to_string(StartPlan::Kind kind) {
     case StartPlan::Kind::rejoin: return "rejoin";
   }
   return "?";
+}
+
+std::optional<Error> refuse_new_node(const DaemonConfig& config) {
+  if (!StateStore::is_new(config.state_dir)) return std::nullopt;
+  if (config.join.empty() && config.job_file.empty()) return nothing_to_do(config.state_dir);
+  if (config.join.empty()) return founders_data(config);
+  const bool named = !config.key_file.empty() && config.key_file != "none";
+  if (named && !lies_there(config.key_file)) return no_key_file(config.key_file);
+  return std::nullopt;
 }
 
 Result<StartPlan> make_start_plan(const DaemonConfig& config, const StateStore& store) {

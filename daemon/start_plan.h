@@ -40,6 +40,11 @@ struct StartPlan {
 };
 [[nodiscard]] const char* to_string(StartPlan::Kind);
 
+// What a new node cannot begin with, found before anything is written: nothing to do, a joiner's
+// key file that is not there, a founder's data. Reads all of the data's files. Codes "bad-config",
+// "bad-toml", "no-data", "bad-data".
+[[nodiscard]] std::optional<Error> refuse_new_node(const DaemonConfig&);
+
 // Reads the job file and the key or certificates; founding may write a new key file. Codes
 // "bad-config", "bad-state", "other-job", "key-…", "certificate", "bad-toml".
 [[nodiscard]] Result<StartPlan> make_start_plan(const DaemonConfig&, const StateStore&);

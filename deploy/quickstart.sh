@@ -182,11 +182,12 @@ build() {
   mkdir -p "$root/build"
   wheel=$("$root/deploy/torch-wheel.sh" --choose "$torch")
   [[ -z $wheel ]] || preset=release-wheel
-  say "building gossipd and gossipctl (log: $log)"
+  say "building gossipd, gossipctl and gossip-export (log: $log)"
   cd "$root"
   if ! {
     cmake --preset "$preset" "-DGOSSIPD_TORCH_DIR=$wheel" &&
-      cmake --build --preset "$preset" --parallel "$(nproc)" --target gossipd gossipctl
+      cmake --build --preset "$preset" --parallel "$(nproc)" \
+        --target gossipd gossipctl gossip-export
   } >"$log" 2>&1; then
     show_log "$log"
     fail "the build failed; its log is $log"

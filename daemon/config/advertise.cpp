@@ -88,6 +88,12 @@ Endpoint choose_advertised(const Endpoint& bound, const std::vector<Endpoint>& s
   return {first_interface_address().value_or("127.0.0.1"), bound.port};
 }
 
+std::string only_here(const Endpoint& advertised) {
+  return "only this machine reaches " + to_string(advertised) +
+         "; for other boxes start with --listen HOST:PORT or --advertise HOST:PORT, an address "
+         "of this box";
+}
+
 bool leads_to(const Endpoint& there, const Endpoint& advertised,
               const std::vector<Endpoint>& bound) {
   if (there == advertised) return true;

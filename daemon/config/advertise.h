@@ -14,6 +14,9 @@ namespace gossipd {
 // `bound`: what the transport listens on, its port known.
 [[nodiscard]] Endpoint choose_advertised(const Endpoint& bound, const std::vector<Endpoint>& seeds);
 
+// For whoever founds a cluster that no other box can reach: why, and the way out.
+[[nodiscard]] std::string only_here(const Endpoint& advertised);
+
 // Whether a connection to `there` would reach the node that listens on `bound` and says that it is
 // at `advertised`. Asks no name server, so of names it knows `localhost` and this host's own.
 [[nodiscard]] bool leads_to(const Endpoint& there, const Endpoint& advertised,

@@ -85,7 +85,8 @@ Result<std::string> read_flags(const std::vector<std::string>& arguments,
       "Every setting also has a node-file key, a GOSSIPD_ variable and --set KEY=VALUE; "
       "daemon/README.md lists them.\n"
       "New cluster:  gossipd --job fashion-mnist.toml --data DIR\n"
-      "Join one:     gossipd --join HOST --key-file cluster.key --data DIR");
+      "Join one:     gossipd --join INVITE --data DIR, with what `gossipctl invite` prints, or\n"
+      "              gossipd --join HOST --key-file cluster.key --data DIR");
   app.add_option("--config", given.config_file, "node file (TOML)")->type_name("FILE");
   std::map<std::string, std::vector<std::string>> values;
   for (const Setting& s : settings) {
@@ -293,11 +294,24 @@ std::optional<Error> check_peer_tls(const DaemonConfig& c) {
   return std::nullopt;
 }
 
+std::optional<Error> check_invite(const DaemonConfig& c) {
+  if (!c.invite) return std::nullopt;
+  if (!c.key_file.empty())
+    return bad_config("join: an invite holds the cluster's key, so key_file (" + c.key_file +
+                      ") has no place beside it; leave one of them out");
+  if (!c.peer_tls.ca.empty())
+    return bad_config(
+        "join: an invite is of a cluster with a key, so peer_tls.* has no place beside it; leave "
+        "one of them out");
+  return std::nullopt;
+}
+
 std::optional<Error> check_whole(const DaemonConfig& c) {
   if (auto e = check_name(c.name)) return e;
   if (auto e = check_device(c.device)) return e;
   if (auto e = check_membership(c.membership)) return e;
   if (auto e = check_peer_tls(c)) return e;
+  if (auto e = check_invite(c)) return e;
   if (const auto mistake = exchange_mistake(c.exchange)) return bad_config(*mistake);
   if (const auto mistake = balance_mistake(c.balance)) return bad_config(*mistake);
   if (c.key_file == "none" && c.listen && !is_loopback(*c.listen))
@@ -395,6 +409,9 @@ Result<CommandLine> read_command_line(const std::vector<std::string>& arguments,
   if (auto error = check_files(settings)) return *error;
   if (config.name.empty()) config.name = host_name();
   if (config.state_dir.empty()) config.state_dir = default_state_dir(environment);
+  std::error_code unknown;  // then it stays relative
+  if (const auto whole = std::filesystem::absolute(config.state_dir, unknown); !unknown)
+    config.state_dir = whole.lexically_normal().string();
   if (auto error = check_whole(config)) return *error;
   if (given.check_config) result.action = CommandLine::Action::check_config;
   // `settings` points into `config`, which moves with the result: nothing may use it from here on.

@@ -13,6 +13,7 @@
 
 #include "core/node.h"
 #include "net/peer/certificates.h"
+#include "net/peer/invite.h"
 
 namespace gossipd {
 
@@ -21,7 +22,8 @@ inline constexpr int exit_bad_config = 78;  // EX_CONFIG
 struct DaemonConfig {
   std::string name;               // default: the host's name
   std::string job_file;           // founds a cluster, or must agree with the one that is joined
-  std::vector<Endpoint> join;     // seeds
+  std::vector<Endpoint> join;     // seeds, an invite's included
+  std::optional<Invite> invite;   // given in `join`: the key too
   std::string key_file;           // "": STATE/cluster.key; "none": plain, loopback only
   PeerCertificateFiles peer_tls;  // instead of a key: all three, or none
   std::string state_dir;

@@ -6,6 +6,7 @@
 #include "core/balance/settings.h"
 #include "core/exchange/settings.h"
 #include "core/membership/settings.h"
+#include "daemon/config/invite_source.h"
 
 namespace gossipd {
 namespace {
@@ -15,31 +16,45 @@ bool read_all(std::string_view text, std::uint32_t& out) {
   return error == std::errc{} && end == text.data() + text.size();
 }
 
-SettingRefused read_endpoints(std::string_view given, std::vector<Endpoint>& out) {
-  std::vector<Endpoint> endpoints;
+// Addresses and, in the place of one, an invite.
+SettingRefused read_seeds(std::string_view given, DaemonConfig& config) {
+  std::vector<Endpoint> seeds;
+  std::optional<Invite> invite;
   while (!given.empty()) {
     const std::size_t comma = std::min(given.find(','), given.size());
     const std::string one(given.substr(0, comma));
     given.remove_prefix(std::min(comma + 1, given.size()));
     Endpoint endpoint;
-    if (!parse_endpoint(one, peer_port_default, endpoint)) return bad_endpoint(one);
-    endpoints.push_back(endpoint);
-    if (endpoints.size() > seeds_max)
+    if (names_invite(one)) {
+      if (invite) return "has more than one invite; one is enough";
+      const Result<Invite> taken = take_invite(one);
+      if (!taken) return taken.error().text;
+      invite = *taken;
+      seeds.insert(seeds.end(), invite->seeds.begin(), invite->seeds.end());
+    } else if (parse_endpoint(one, peer_port_default, endpoint)) {
+      seeds.push_back(endpoint);
+    } else {
+      return bad_endpoint(one);
+    }
+    if (seeds.size() > seeds_max)
       return "has more than " + std::to_string(seeds_max) + " addresses; a few are enough";
   }
-  out = std::move(endpoints);
+  config.join = std::move(seeds);
+  config.invite = std::move(invite);
   return std::nullopt;
 }
 
-void add_endpoints(SettingTable& table, std::string key, std::string flag,
-                   std::vector<Endpoint>& target, std::string help) {
-  std::vector<Endpoint>* t = &target;
+void add_seeds(SettingTable& table, DaemonConfig& config) {
+  DaemonConfig* c = &config;
   table.add(
-      std::move(key), std::move(flag), "HOST[:PORT]", "", std::move(help), SettingKind::list,
-      [t](std::string_view given) -> SettingRefused { return read_endpoints(given, *t); },
-      [t] {
+      "join", "join", "HOST[:PORT]|INVITE", "",
+      "a member to join the cluster through, or an invite (`gossipctl invite`) as it is, as @FILE "
+      "or as - for standard input; may be repeated",
+      SettingKind::list,
+      [c](std::string_view given) -> SettingRefused { return read_seeds(given, *c); },
+      [c] {
         std::string joined;
-        for (const Endpoint& e : *t) joined += (joined.empty() ? "" : ",") + to_string(e);
+        for (const Endpoint& e : c->join) joined += (joined.empty() ? "" : ",") + to_string(e);
         return joined;
       });
 }
@@ -92,12 +107,13 @@ void add_node(SettingTable& table, DaemonConfig& c) {
   table.text("name", "name", "NAME", c.name, "the node's name in lists (default: the host's name)");
   table.path("job", "job", "FILE", c.job_file,
              "job file; founds a cluster, or must match the job of the cluster joined");
-  add_endpoints(table, "join", "join", c.join,
-                "a member to join the cluster through; may be repeated");
+  add_seeds(table, c);
   table.path("key_file", "key-file", "FILE", c.key_file,
              "the cluster's secret (default STATE/cluster.key); `none`: plain text, loopback only");
   table.path("state_dir", "state-dir", "DIR", c.state_dir,
-             "directory of this node's identity, job and checkpoints");
+             "directory of this node's identity, job and checkpoints (default "
+             "/var/lib/gossipd for root, else ~/.local/state/gossipd or "
+             "$XDG_STATE_HOME/gossipd)");
   table.path("data", "data", "DIR", c.data_dir, "directory of the job's data files");
   add_shard(table, "shard", "shard", c.shard_index, c.shard_count,
             "`auto`: all data in this node's own order, or its part of a set that nodes divide; "

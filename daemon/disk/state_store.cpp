@@ -192,6 +192,13 @@ Result<NodeState> parse_node_state(const std::string& text, std::int64_t unix_s)
   }
 }
 
+bool StateStore::is_new(const std::filesystem::path& directory) {
+  const std::filesystem::path path = directory / "node.json";
+  std::error_code ignored;
+  return !std::filesystem::exists(path, ignored) &&
+         !std::filesystem::exists(previous_of(path), ignored);
+}
+
 Result<StateStore> StateStore::open(const std::filesystem::path& directory) {
   std::error_code error;
   std::filesystem::create_directories(directory, error);

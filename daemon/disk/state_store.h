@@ -43,6 +43,8 @@ struct StoredJob {
 
 class StateStore {
  public:
+  // No node has a state there. Creates nothing.
+  [[nodiscard]] static bool is_new(const std::filesystem::path& directory);
   // Creates the directories, takes others' rights on them away (mode 0700) and takes the lock.
   // Codes "state-locked" (another daemon runs here), "io-error".
   static Result<StateStore> open(const std::filesystem::path& directory);

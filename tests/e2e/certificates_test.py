@@ -225,10 +225,16 @@ class Certificates(ClusterTest):
         node = self.joiner("box4", **settings).start()
         node.wait_phase("training")
         said = "peer_tls.certificate: /CN=box4 has expired"
-        node.wait(
-            "the status says so", lambda s: any(said in w["text"] for w in s["warnings"])
-        )
+        node.wait("the status says so", lambda s: any(said in w["text"] for w in s["warnings"]))
         node.wait_log(said)
+
+    def test_a_certificate_that_has_expired_before_the_start_is_reported_once(self):
+        settings = self.authority.settings("box4", ends="20200201000000Z")
+        node = self.joiner("box4", **settings).start()
+        # three looks, one a second
+        status = node.wait("a look or two", lambda s: s["uptime_s"] > 3)
+        said = [w for w in status["warnings"] if "has expired" in w["text"]]
+        self.assertEqual(1, len(said), status["warnings"])
 
     def test_files_that_cannot_work_are_refused_at_the_start(self):
         good = self.authority.settings("box4")

@@ -109,9 +109,7 @@ class Startup(ClusterTest):
         )
         fifo = os.path.join(self.cluster.directory, "fifo")
         os.mkfifo(fifo)
-        self.assert_refused(
-            self.cluster.founder(fifo, name="box2"), EXIT_CONFIG, fifo, "is a FIFO"
-        )
+        self.assert_refused(self.cluster.founder(fifo, name="box2"), EXIT_CONFIG, fifo, "is a FIFO")
 
     def test_a_log_file_in_a_directory_that_is_not_there(self):
         directory = os.path.join(self.cluster.directory, "nope")
@@ -140,6 +138,14 @@ class Startup(ClusterTest):
     def test_nothing_to_do(self):
         node = self.cluster.node("box1")
         self.assert_refused(node, EXIT_CONFIG, "belongs to no cluster yet", "--job", "--join")
+        self.assertFalse(os.path.exists(node.state_dir))
+
+    def test_a_founder_without_its_data(self):
+        for name, data in (("box1", None), ("box2", self.cluster.directory)):
+            node = self.cluster.founder(self.cluster.job(), name=name, data=data)
+            self.assert_refused(node, EXIT_CONFIG, "train-images-idx3-ubyte")
+            self.assertFalse(os.path.exists(node.state_dir))
+            self.assertFalse(os.path.exists(self.cluster.key))
 
     def test_a_key_file_that_is_not_there_or_open_to_others(self):
         nobody = self.founder()

@@ -18,6 +18,7 @@
 #include "core/wire/control.h"
 #include "core/wire/file_piece.h"
 #include "models/files/safetensors.h"
+#include "net/peer/invite.h"
 #include "tests/fuzz/link_script.h"
 #include "tests/fuzz/session_script.h"
 
@@ -345,6 +346,10 @@ void keyring_seeds() {
   };
   write("keyring", "one", key(1));
   write("keyring", "rotated", key(2) + key(1) + "gossipd-key-retired 0000000000000003\n");
+  Invite invite;
+  invite.cluster = ClusterId{7};
+  invite.seeds = {{"box1", 7610}, {"2001:db8::1", 7611}};
+  write("invite", "line", "gossipd --join " + format_invite(invite) + " --data DIR\n");
 }
 
 void idx_seeds() {

@@ -71,6 +71,12 @@ TEST_CASE("paths in a node file are relative to that file") {
   CHECK(line->config.key_file == "none");
 }
 
+TEST_CASE("a state directory is known by its whole path, which a client elsewhere can use") {
+  const auto line = read_command_line({"--state-dir", "state/../here"}, {});
+  REQUIRE(line);
+  CHECK(line->config.state_dir == (std::filesystem::current_path() / "here").string());
+}
+
 TEST_CASE("--join may be repeated and takes one address each time") {
   const auto line = read({"--join", "box1", "--join", "[::1]:99"});
   REQUIRE(line);

@@ -365,6 +365,16 @@ TEST_CASE("version and completion need no daemon") {
   CHECK(gossipctl({"--help"}).code == ExitCode::ok);
 }
 
+TEST_CASE("help and version are found where people look for them") {
+  CHECK(gossipctl({"--version"}).out == "gossipctl " GOSSIPD_VERSION "\n");
+  CHECK(gossipctl({"-V"}).out == gossipctl({"version"}).out);
+  CHECK(gossipctl({"help"}).out == gossipctl({"--help"}).out);
+  CHECK(gossipctl({"help", "job", "extend"}).out == gossipctl({"job", "extend", "--help"}).out);
+  const Ran mistyped = gossipctl({"help", "memebrs"});
+  CHECK(mistyped.code == ExitCode::usage);
+  CHECK(mentions(mistyped.err, "did you mean 'members'?"));
+}
+
 TEST_CASE("numbers are written for people") {
   CHECK(grouped(0) == "0");
   CHECK(grouped(999) == "999");

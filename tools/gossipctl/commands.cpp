@@ -3,80 +3,24 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
-#include <functional>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <thread>
 
 #include "core/base/did_you_mean.h"
-#include "core/base/nesting.h"
 #include "core/base/printable.h"
 #include "net/peer/cluster_key.h"
+#include "tools/gossipctl/answers.h"
 #include "tools/gossipctl/table.h"
 
 namespace gossipd {
 
 namespace {
 
-using Json = nlohmann::json;
 using Row = std::vector<std::string>;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds poll_period{200};
 constexpr std::chrono::milliseconds poll_timeout{5'000};  // then a frozen daemon is asked again
-
-// Returns no object where the answer is none or nests deeper than a daemon's.
-Json parse_answer(const std::string& body) {
-  return json_nests_deeper(body) ? Json() : Json::parse(body, nullptr, false);
-}
-
-ExitCode fail(Console& console, const Failure& failure) {
-  print_failure(console.err, failure);
-  return failure.code;
-}
-
-std::string text(const Json& json, const char* key) {
-  const auto found = json.find(key);
-  return found != json.end() && found->is_string() ? found->get<std::string>() : std::string();
-}
-
-std::optional<double> number(const Json& json, const char* key) {
-  const auto found = json.find(key);
-  if (found == json.end() || !found->is_number()) return std::nullopt;
-  return found->get<double>();
-}
-
-std::uint64_t count(const Json& json, const char* key) {
-  const auto found = json.find(key);
-  return found != json.end() && found->is_number_unsigned() ? found->get<std::uint64_t>() : 0;
-}
-
-bool flag(const Json& json, const char* key) {
-  const auto found = json.find(key);
-  return found != json.end() && found->is_boolean() && found->get<bool>();
-}
-
-template <typename Format>
-std::string or_dash(const std::optional<double>& value, Format format) {
-  return value ? format(*value) : std::string("-");
-}
-
-// Gets `target` and prints it raw as JSON, or hands it to `print`.
-ExitCode show(const DaemonClient& client, Console& console, const std::string& target,
-              const std::function<ExitCode(const Json&)>& print) {
-  const DaemonClient::Answer answer = client.get(target);
-  if (!answer.ok) return fail(console, answer.failure);
-  const Json json = parse_answer(answer.body);
-  if (!json.is_object())
-    return fail(console,
-                {ExitCode::failed, "the answer to " + target + " is not a JSON object",
-                 "something other than gossipd listens at " + client.address(), "check --rest"});
-  if (console.output == Output::json) {
-    console.out << printable(answer.body, Lines::many);
-    return ExitCode::ok;
-  }
-  return print(json);
-}
 
 Row member_row(const Json& m) {
   const bool self = flag(m, "self");
