@@ -77,7 +77,7 @@ class SeedRun {
         chaos_.fired() >= faults_min, "simulator",
         "only " + std::to_string(chaos_.fired()) + " faults found something to act on");
     chaos_.end();
-    while (anybody_frozen()) pass(look_period);
+    while (anybody_is_busy()) pass(look_period);
     chaos_.calm();
     const Instant calm = cluster_.now();
     const Duration bound = membership_bound(scenario_, checkers_.ids_ever());
@@ -123,9 +123,12 @@ class SeedRun {
     awaited_ = "core";
   }
 
-  [[nodiscard]] bool anybody_frozen() const {
+  // Frozen, or on its way out: a node that is leaving cannot be told to join again yet, and may have
+  // the only model.
+  [[nodiscard]] bool anybody_is_busy() {
     for (std::size_t i = 0; i < chaos_.nodes(); ++i)
-      if (cluster_.alive(i) && cluster_.frozen(i)) return true;
+      if (cluster_.alive(i) && (cluster_.frozen(i) || cluster_.node(i).phase() == Phase::leaving))
+        return true;
     return false;
   }
 
