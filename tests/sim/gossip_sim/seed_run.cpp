@@ -123,8 +123,8 @@ class SeedRun {
     awaited_ = "core";
   }
 
-  // Frozen, or on its way out: a node that is leaving cannot be told to join again yet, and may have
-  // the only model.
+  // Frozen or leaving. A leaving node cannot be told to join again yet, and it may have the only
+  // model.
   [[nodiscard]] bool anybody_is_busy() {
     for (std::size_t i = 0; i < chaos_.nodes(); ++i)
       if (cluster_.alive(i) && (cluster_.frozen(i) || cluster_.node(i).phase() == Phase::leaving))
