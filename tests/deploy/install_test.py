@@ -1,0 +1,143 @@
+"""`cmake --install` and the Debian packages: what lies where, and that it runs from there."""
+
+import gzip
+import os
+import re
+import stat
+import subprocess
+import tempfile
+import unittest
+
+import cluster
+from cluster import BIN, ClusterTest
+
+ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../.."))
+BUILD = os.environ.get("GOSSIPD_BUILD_DIR", os.path.dirname(BIN))
+COMPONENTS = {"gossipd": "gossipd", "gossipctl": "gossipctl", "lab": "gossipd-lab"}
+PROGRAMS = {
+    "gossipd": {"gossipd", "gossip-export"},
+    "gossipctl": {"gossipctl"},
+    "gossipd-lab": {"gossip-lab", "gossip-bench"},
+}
+
+
+def run(*arguments, **options):
+    done = subprocess.run(
+        arguments,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=cluster.DEADLINE_S * 4,
+        check=False,
+        **options,
+    )
+    if done.returncode != 0:
+        raise AssertionError(f"{' '.join(arguments)}: exit code {done.returncode}\n{done.stdout}")
+    return done.stdout
+
+
+def files_below(folder):
+    return {
+        os.path.relpath(os.path.join(place, name), folder)
+        for place, _, names in os.walk(folder)
+        for name in names
+    }
+
+
+def install(destination, prefix="/usr", component=None):
+    """Installs below `destination` and returns the files there."""
+    line = ["cmake", "--install", BUILD, "--prefix", prefix, "--strip"]
+    line += ["--component", component] if component else []
+    run(*line, env={**os.environ, "DESTDIR": destination})
+    return files_below(destination)
+
+
+def pack(folder):
+    """The .debs, by package."""
+    run("cpack", "-G", "DEB", "-B", folder, cwd=BUILD)
+    paths = [os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".deb")]
+    return {os.path.basename(path).split("_")[0]: path for path in paths}
+
+
+class Install(ClusterTest):
+    def test_everything_runs_from_where_it_is_installed(self):
+        there = os.path.join(self.cluster.directory, "root")
+        files = install(there)
+        for programs in PROGRAMS.values():
+            self.assertLessEqual({f"usr/bin/{name}" for name in programs}, files)
+        with open(f"{there}/usr/lib/systemd/system/gossipd.service", encoding="utf-8") as unit:
+            started = re.search(r"^ExecStart=(\S+) --config (\S+) ", unit.read(), re.MULTILINE)
+        self.assertEqual("/usr/bin/gossipd", started[1])
+        self.assertIn(started[2][1:], files)
+
+        self.addCleanup(setattr, cluster, "GOSSIPD", cluster.GOSSIPD)
+        cluster.GOSSIPD = there + started[1]
+        job = os.path.join(there, "usr/share/gossipd/jobs/fashion-mnist.toml")
+        node = self.cluster.found(job, "--config", there + started[2], shard="auto")
+        node.wait_step(5)
+        shown = run(f"{there}/usr/bin/gossipctl", "--rest", node.rest, "members")
+        self.assertIn("box1", shown)
+        scenarios = {name for name in files if "/scenarios/" in name}
+        self.assertEqual(
+            set(os.listdir(f"{ROOT}/tools/lab/scenarios")), set(map(os.path.basename, scenarios))
+        )
+        for name in scenarios:
+            run(f"{there}/usr/bin/gossip-lab", "run", os.path.join(there, name), "--check")
+
+    def test_each_component_alone_and_what_an_operator_has_written_stays(self):
+        there = os.path.join(self.cluster.directory, "root")
+        self.assertEqual(
+            {"usr/local/bin/gossipctl"},
+            {f for f in install(there, "/usr/local", "gossipctl") if "/doc/" not in f},
+        )
+        os.makedirs(f"{there}/etc/gossipd")
+        with open(f"{there}/etc/gossipd/node.toml", "w", encoding="utf-8") as file:
+            file.write("name = 'mine'\n")
+        self.assertIn("usr/local/bin/gossipd", install(there, "/usr/local", "gossipd"))
+        with open(f"{there}/etc/gossipd/node.toml", encoding="utf-8") as file:
+            self.assertEqual("name = 'mine'\n", file.read())
+        mine = install(os.path.join(self.cluster.directory, "other"), "/opt/gossipd", "gossipd")
+        self.assertIn("opt/gossipd/etc/gossipd/node.toml", mine)
+        self.assertTrue(all(name.startswith("opt/gossipd/") for name in mine), mine)
+
+    def test_the_packages_hold_what_they_say_and_need_what_they_use(self):
+        with tempfile.TemporaryDirectory() as folder:
+            packages = pack(folder)
+            self.assertEqual(set(COMPONENTS.values()), set(packages))
+            owner = {}
+            for name, path in packages.items():
+                self.assert_whole(name, path, os.path.join(folder, name))
+                for file in files_below(os.path.join(folder, name)):
+                    self.assertNotIn(file, owner, f"{name} and {owner.get(file)} hold {file}")
+                    owner[file] = name
+            needs = {name: run("dpkg-deb", "-f", packages[name], "Depends") for name in packages}
+            self.assertRegex(needs["gossipd"], r"\blibc6 \(>= .*\blibtorch")
+            self.assertRegex(needs["gossipd-lab"], r"\blibtorch")
+            self.assertRegex(needs["gossipctl"], r"\blibc6 \(>= .*\blibssl3")
+            self.assertNotIn("torch", needs["gossipctl"])
+
+    def assert_whole(self, name, path, folder):
+        run("dpkg-deb", "-x", path, folder)
+        files = files_below(folder)
+        there = {os.path.basename(file) for file in files if file.startswith("usr/bin/")}
+        self.assertEqual(PROGRAMS[name], there)
+        for program in there:
+            said = subprocess.run([f"{folder}/usr/bin/{program}", "--help"], capture_output=True)
+            self.assertIn(b"usage: ", (said.stdout + said.stderr).lower(), program)
+        summary, *text = run("dpkg-deb", "-f", path, "Description").splitlines()
+        self.assertTrue(summary and text)
+        with gzip.open(f"{folder}/usr/share/doc/{name}/changelog.gz", "rt") as changelog:
+            version = run("dpkg-deb", "-f", path, "Version").strip()
+            self.assertTrue(changelog.readline().startswith(f"{name} ({version}) "))
+        for file in files:
+            mode = os.stat(os.path.join(folder, file)).st_mode
+            self.assertFalse(mode & (stat.S_IWGRP | stat.S_IWOTH), file)
+        if name == "gossipd":
+            self.assertEqual("/etc/gossipd/node.toml\n", run("dpkg-deb", "-I", path, "conffiles"))
+            self.assertIn("etc/gossipd/node.toml", files)
+            for script in ("postinst", "prerm", "postrm"):
+                run("sh", "-n", input=run("dpkg-deb", "-I", path, script))
+
+
+if __name__ == "__main__":
+    unittest.main()
