@@ -21,7 +21,10 @@ constexpr Duration recovery_bound = 20 * 7 * 7s + 640s,
 constexpr float noise = 0.006f;
 constexpr Duration look_period = 1s;  // in which agreement is looked for
 constexpr int recovered_looks = 30;
-constexpr Step steps_of_extension = 1;
+// The steps of an extension all shrink the model, each by about as much as the noise moves it:
+// together by several times what a `final` may be away from its model.
+constexpr float shrink = 0.003f;
+constexpr Step steps_of_extension = 12;
 
 class SeedRun {
  public:
@@ -97,8 +100,9 @@ class SeedRun {
   void train(std::size_t node, std::span<float> x) {
     checkers_.trained(node, cluster_.options(node).batch);
     for (std::size_t p = 0; p < x.size(); ++p)
-      x[p] += pulls_ ? scenario_.pull * (scenario_.targets[node][p] - x[p])
-                     : noise * static_cast<float>(noise_.uniform() - 0.5);
+      x[p] += pulls_     ? scenario_.pull * (scenario_.targets[node][p] - x[p])
+              : shrinks_ ? -shrink * x[p]
+                         : noise * static_cast<float>(noise_.uniform() - 0.5);
     checkers_.stepped(node);
   }
 
@@ -245,7 +249,7 @@ class SeedRun {
     });
   }
 
-  // An operator extends the job that has ended; it ends again, in one other model.
+  // An operator extends the job that has ended; it ends again, in one model that is another.
   void job_goes_on() {
     if (scenario_.budget == 0) return;
     const std::vector<std::size_t> nodes = living();
@@ -265,11 +269,13 @@ class SeedRun {
                           "final", refused->text);
       return;
     }
+    shrinks_ = true;
     until(final_bound(scenario_), "final", [&]() -> std::string {
       for (std::size_t k = 0; k < nodes.size(); ++k)
         if (cluster_.view(nodes[k]).step >= steps[k] + steps_of_extension) return "";
-      return "no node has trained since the job was extended" + links();
+      return "no node has trained on since the job was extended" + links();
     });
+    shrinks_ = false;
     finals_agree();
   }
 
@@ -385,7 +391,7 @@ class SeedRun {
   }
 
   const Scenario scenario_;
-  bool pulls_ = true;
+  bool pulls_ = true, shrinks_ = false;
   Random noise_{scenario_.seed};
   VirtualCluster cluster_;
   Checkers checkers_;
