@@ -159,6 +159,7 @@ struct LinkView {
   std::string state;           // "handshake", "opening", "open", "suspect", "down"
   double rtt_ms = 0;
   double silence_s = 0;             // since the last byte
+  double quarantine_s = 0;          // for so long no session is accepted; 0: none is barred
   bool large_packets_lost = false;  // small ones arrive there, large ones do not
   double age_steps = 0;             // of what the peer published, in the peer's steps
   double age_s = 0;

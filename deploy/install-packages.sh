@@ -15,14 +15,14 @@ to_build=(
   doctest-dev libbenchmark-dev python3-venv
   dataset-fashion-mnist jq curl
 )
-to_test=(clang libclang-rt-14-dev clang-format-14 python3 python3-torch iproute2 openssl)
+to_test=(clang libclang-rt-14-dev clang-format-14 python3 python3-torch iproute2 openssl prometheus)
 
 usage() {
   cat <<'TEXT'
 usage: deploy/install-packages.sh [--tests]
   Installs the Debian packages that gossipd is built from, where they are missing.
   --tests   those of tests/run.sh as well: clang with its sanitizers, clang-format, python3 with
-            torch, iproute2, openssl
+            torch, iproute2, openssl, prometheus
 TEXT
 }
 

@@ -16,7 +16,7 @@ usage() {
 usage: tests/run.sh [--only PART] ...
   --only may be repeated; by default every PART but wheel runs:
   unit   preset dev, warnings as errors: unit tests, simulator, style
-  e2e    preset dev: real processes on this machine
+  e2e    preset dev: real processes on this machine, and what deploy/ hands out
   asan   preset asan: unit tests and simulator under AddressSanitizer and UndefinedBehaviorSanitizer
   tsan   preset tsan: unit tests without LibTorch under ThreadSanitizer (not the simulator, which
          has one thread); preset no-torch must configure
@@ -119,10 +119,13 @@ run_part() {
   runner=()
   options=()
   case $1 in
-    unit) build dev && check unit dev --exclude-regex '^e2e\.' ;;
+    unit) build dev && check unit dev --exclude-regex '^(e2e|deploy)\.' ;;
     # Real processes in real time on a shared machine: a failing test gets two more tries and is
     # named.
-    e2e) build dev && check e2e dev --tests-regex '^e2e\.' --repeat until-pass:3 ;;
+    e2e)
+      build dev &&
+        check e2e dev --tests-regex '^(e2e|deploy)\.' --label-exclude slow --repeat until-pass:3
+      ;;
     asan)
       plain_addresses
       build asan checks && check asan asan

@@ -167,6 +167,7 @@ std::vector<LinkView> Conductor::links(Instant now) const {
     item.peer = id;
     item.large_packets_lost = neighbour.path.swallows_large();
     item.state = link_state(session, entry, link);
+    item.quarantine_s = std::max(0.0, seconds(neighbour.quarantined_until - now));
     if (entry != nullptr) item.name = entry->record.name, item.address = entry->record.address;
     if (session != nullptr) {
       show_session(*session, item);

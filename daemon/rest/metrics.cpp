@@ -104,6 +104,7 @@ void add_training(Families& out, const StatusView& v) {
   out.gauge("loss", "Smoothed training loss", n.loss);
   out.counter("steps_taken_back_total", "Looks at the own model that had jumped",
               number(n.steps_taken_back));
+  out.gauge("trouble", "1 if the own steps suffer from what /v1/status names", !n.trouble.empty());
   out.gauge("learning_rate", "Of the next step", n.learning_rate);
   out.gauge("consensus_distance_ratio",
             "Largest relative distance to a neighbour's published model", n.consensus_distance);
@@ -164,6 +165,8 @@ void add_link(Families& out, const LinkView& l) {
     return labels;
   };
   out.gauge("link_up", "1 if the link is open", l.state == "open", who);
+  out.gauge("link_quarantine_seconds", "Left of the link's quarantine; 0: there is none",
+            l.quarantine_s, who);
   out.gauge("link_rtt_seconds", "Round trip", l.rtt_ms / 1e3, who);
   out.gauge("link_silence_seconds", "Since the last byte", l.silence_s, who);
   out.gauge("link_age_steps", "Of what the peer published, in its steps", l.age_steps, who);

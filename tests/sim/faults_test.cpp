@@ -159,6 +159,7 @@ void check_refused(const BadDelta& bad) {
     counted += link.counters.refused[raw(bad.reason)];
   CHECK(counted >= 1);
   CHECK(has_refusal(cluster.view(0), "quarantined", false));
+  CHECK(cluster.view(1).links[0].quarantine_s > 5);
   for (const float x : cluster.model(1)) intact = intact && std::isfinite(x) && std::fabs(x) < 10;
   CHECK(intact);
   cluster.tamper({});
@@ -168,6 +169,7 @@ void check_refused(const BadDelta& bad) {
                cluster.view(1).links[0].counters.consensus_distance < 5e-3;
       },
       120s));
+  CHECK(cluster.view(1).links[0].quarantine_s == 0);
 }
 
 }  // namespace

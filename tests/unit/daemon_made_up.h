@@ -35,6 +35,7 @@ class MadeUpDaemon final : public DaemonPort {
     link.address = {"10.0.0.12", 7610};
     link.state = "open";
     link.rtt_ms = 0.4;
+    link.quarantine_s = 20;
     link.protocol = 3;
     link.age_steps = 4;
     link.counters.gain = 0.4321;
