@@ -21,7 +21,11 @@ RULES_TEST = os.path.join(DEPLOY, "prometheus/rules_test.yml")
 DASHBOARD = os.path.join(DEPLOY, "grafana/gossipd.json")
 NAME = re.compile(r"\bgossipd_\w+")
 # Minutes become seconds, so that a test need not wait for them.
-HURRY = ((r"(\bfor: \d+)m", r"\1s"), (r"\[(\d+)m\]", r"[\1s]"), (r"(_uptime_seconds > )600", r"\g<1>10"))
+HURRY = (
+    (r"(\bfor: \d+)m", r"\1s"),
+    (r"\[(\d+)m\]", r"[\1s]"),
+    (r"(_uptime_seconds > )600", r"\g<1>10"),
+)
 WINDOW = "10s"
 
 
@@ -41,7 +45,8 @@ class Prometheus:
             {"targets": [node.rest], "labels": {"instance": name}} for name, node in nodes.items()
         ]
         config = {
-            "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
+            "global": {"scrape_interval": "1s", "scrape_timeout": "1s"}
+            | {"evaluation_interval": "1s"},
             "rule_files": ["rules.yml"],
             "scrape_configs": [{"job_name": "gossipd", "static_configs": targets}],
         }

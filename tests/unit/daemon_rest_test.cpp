@@ -298,8 +298,8 @@ TEST_CASE("metrics are Prometheus text: one TYPE per name, base units, our prefi
   CHECK(mentions(text, "gossipd_wire_bytes_total{direction=\"sent\"} 1000"));
   CHECK(mentions(text, "gossipd_members{state=\"suspect\"} 1"));
   CHECK(mentions(text, "gossipd_trouble 0"));
-  CHECK(mentions(
-      text, "gossipd_link_quarantine_seconds{peer=\"box2\",peer_id=\"00000000000000bb\"} 20"));
+  CHECK(mentions(text,
+                 "gossipd_link_quarantine_seconds{peer=\"box2\",peer_id=\"00000000000000bb\"} 20"));
   CHECK(mentions(text,
                  "gossipd_link_rtt_seconds{peer=\"box2\",peer_id=\"00000000000000bb\"} 0.0004"));
   std::istringstream lines(text);
