@@ -17,7 +17,10 @@ to_build=(
   doctest-dev libbenchmark-dev python3-venv
   dataset-fashion-mnist jq curl
 )
-to_test=(clang libclang-rt-14-dev clang-format-14 python3 python3-torch iproute2 openssl prometheus)
+to_test=(
+  clang libclang-rt-14-dev clang-format-14 iproute2 openssl prometheus
+  python3 python3-torch python3-pytest python3-pip python3-setuptools python3-wheel
+)
 to_package=(mmdebstrap lintian slurmctld slurmd slurm-client munge)
 # Where the release has none of these, gossipd can be built all the same.
 declare -A without=(
@@ -30,8 +33,8 @@ usage() {
   cat <<'TEXT'
 usage: deploy/install-packages.sh [--tests] [--packages] [--dry-run]
   Installs the Debian packages that gossipd is built from, where they are missing.
-  --tests   those of tests/run.sh as well: clang with its sanitizers, clang-format, python3 with
-            torch, iproute2, openssl, prometheus
+  --tests   those of tests/run.sh as well: clang with its sanitizers, clang-format, iproute2,
+            openssl, prometheus, python3 with torch, pytest and what builds wheels
   --packages   those of `tests/run.sh --only packages`: mmdebstrap, lintian, Slurm
   --dry-run    prints what would be installed, as apt knows it now
 TEXT

@@ -1,0 +1,357 @@
+"""gossipd.attach with PyTorch against a daemon made of the protocol's page."""
+
+import logging
+import os
+import threading
+
+import numpy as np
+import pytest
+
+import gossipd
+from fake_daemon import ADD, COPY, FINISHED, PAUSED, REPLACE, SETTLED, FakeDaemon
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.fixture
+def daemon(tmp_path, monkeypatch):
+    made = FakeDaemon(tmp_path / "trainer.sock")
+    monkeypatch.setenv("GOSSIPD_SOCKET", made.path)
+    yield made
+    if not made.stopping:
+        made.stop()
+
+
+def network():
+    torch.manual_seed(1)
+    return torch.nn.Sequential(
+        torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2, bias=False)
+    )
+
+
+FLOATS = 3 * 4 + 4 + 4 + 4 + 8 + 4 + 4  # the two last are running statistics
+
+
+def train(model, optimizer, batches=1):
+    for _ in range(batches):
+        optimizer.zero_grad()
+        loss = model(torch.randn(5, 3)).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+    return loss
+
+
+def flat(model):
+    names = [n for n, p in model.named_parameters() if p.requires_grad]
+    names += ["1.running_mean", "1.running_var"]
+    state = model.state_dict()
+    return np.concatenate([state[n].numpy().reshape(-1) for n in names])
+
+
+def attached(daemon, answers=(), optimizer=None, **options):
+    """Model, optimiser and attachment; the first of `answers` answers the first look."""
+    daemon.answers = list(answers)
+    model = network()
+    optimizer = (optimizer or (lambda p: torch.optim.SGD(p, 0.1)))(model.parameters())
+    options = {"samples_per_step": 5, **options}
+    g = gossipd.attach(model, optimizer, **options)
+    g._is_time = lambda: True  # every step looks, however short it is
+    return model, optimizer, g
+
+
+def test_parameters_and_statistics_are_the_segments(daemon):
+    attached(daemon)
+    assert daemon.segments == [
+        ("0.weight", (4, 3), 0),
+        ("0.bias", (4,), 0),
+        ("1.weight", (4,), 0),
+        ("1.bias", (4,), 0),
+        ("2.weight", (2, 4), 0),
+        ("1.running_mean", (4,), 1),
+        ("1.running_var", (4,), 1),
+    ]
+
+
+def test_a_founders_model_is_copied_and_a_joiners_replaced(daemon):
+    model, _, _ = attached(daemon, [{"flags": COPY, "snapshot": 1}])
+    daemon.wait(lambda: daemon.snapshots_done)
+    np.testing.assert_array_equal(daemon.snapshots_done[0][1], flat(model))
+    update = np.arange(FLOATS, dtype=np.float32)
+    daemon.kill()
+    answer = {"flags": REPLACE, "ranges": [(0, FLOATS)], "update": update}
+    daemon.attaches = 0
+    other, _, g = attached(daemon, [answer])
+    np.testing.assert_array_equal(flat(other), update)
+    assert g.replaced
+
+
+def test_only_the_named_ranges_are_added(daemon):
+    model, optimizer, g = attached(daemon)
+    ranges = [(1, 2), (11, 3), (FLOATS - 9, 9)]  # within, over a border, to the end
+    update = np.full(FLOATS, np.nan, np.float32)
+    for first, floats in ranges:
+        update[first : first + floats] = np.arange(1, floats + 1)
+    daemon.answers = [{"flags": ADD | COPY, "ranges": ranges, "update": update}]
+    optimizer.zero_grad()
+    before = flat(model)
+    optimizer.step()
+    expected = before.copy()
+    for first, floats in ranges:
+        expected[first : first + floats] += update[first : first + floats]
+    np.testing.assert_array_equal(flat(model), expected)
+    daemon.wait(lambda: daemon.snapshots_done)
+    np.testing.assert_array_equal(daemon.snapshots_done[0][0], expected)
+
+
+def test_a_tensor_that_is_not_contiguous_is_changed_in_part(daemon):
+    model = torch.nn.Conv2d(2, 3, 2, bias=False).to(memory_format=torch.channels_last)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    gossipd.attach(model, optimizer, samples_per_step=1)._is_time = lambda: True
+    before = model.weight.detach().reshape(-1).numpy().copy()
+    update = np.arange(24, dtype=np.float32)
+    daemon.answers = [{"flags": ADD, "ranges": [(3, 5)], "update": update}]
+    optimizer.step()
+    before[3:8] += update[3:8]
+    np.testing.assert_array_equal(model.weight.detach().reshape(-1).numpy(), before)
+
+
+def test_replacing_lets_the_moments_begin_anew(daemon):
+    model, optimizer, g = attached(daemon, optimizer=lambda p: torch.optim.AdamW(p, 0.1))
+    train(model, optimizer, 2)
+    assert len(optimizer.state) == 5
+    answer = {"flags": REPLACE, "ranges": [(0, FLOATS)], "update": np.ones(FLOATS, np.float32)}
+    daemon.answers = [answer]
+    train(model, optimizer)
+    assert g.replaced and len(optimizer.state) == 0
+    train(model, optimizer)
+    assert not g.replaced and next(iter(optimizer.state.values()))["step"] == 1
+
+
+def test_progress_comes_with_every_look(daemon):
+    words = {"progress": 0.25, "cluster": 250, "factor": 0.5, "place": 2, "trainers": 3}
+    _, _, g = attached(daemon, [{**words, "members": 4}])
+    assert (g.progress, g.cluster_samples, g.budget_samples) == (0.25, 250, 1000)
+    assert (g.rate_factor, g.place, g.trainers, g.members) == (0.5, 2, 3, 4)
+    assert "progress 0.250" in repr(g)
+
+
+def test_steps_count_once_each_with_loss_and_rate(daemon):
+    model, optimizer, g = attached(daemon)
+    for _ in range(3):
+        loss = train(model, optimizer)
+        g.log(loss=loss)
+    g.detach()
+    daemon.wait(lambda: daemon.of_type(6))
+    assert [s[:2] for s in daemon.steps] == [(0, 0), (1, 5), (2, 10), (3, 15), (3, 15)]
+    assert daemon.steps[-1][2] == pytest.approx(loss.item())
+    assert daemon.steps[-1][3] == pytest.approx(0.1) and daemon.steps[-1][5] == 1
+
+
+def test_micro_batches_make_one_step_with_all_their_samples(daemon):
+    model, optimizer, g = attached(daemon)
+    for _ in range(3):
+        optimizer.zero_grad()
+        for part in (4, 4, 2):
+            model(torch.randn(part, 3)).mean().backward()
+            g.log(samples=part)
+        optimizer.step()
+    assert [s[:2] for s in daemon.steps] == [(0, 0), (1, 10), (2, 20), (3, 30)]
+
+
+def test_samples_logged_after_each_step_are_exact_at_the_end(daemon):
+    model, optimizer, g = attached(daemon)
+    for n in (5, 5, 3):
+        train(model, optimizer)
+        g.log(samples=n)
+    g.detach()
+    daemon.wait(lambda: daemon.of_type(6))
+    assert daemon.steps[-1][:2] == (3, 13)
+    assert all(a[1] <= b[1] for a, b in zip(daemon.steps, daemon.steps[1:]))
+
+
+def scaler_of():
+    try:
+        return torch.amp.GradScaler("cpu", init_scale=4.0)
+    except (AttributeError, TypeError):
+        pytest.skip("this torch scales gradients on GPUs only")
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_step_that_a_scaler_skips_is_none(daemon, fused):
+    scaler = scaler_of()
+    model, optimizer, g = attached(daemon, optimizer=lambda p: torch.optim.SGD(p, 0.1, fused=fused))
+    for factor in (1.0, float("inf"), 1.0):
+        optimizer.zero_grad()
+        scaler.scale(model(torch.randn(5, 3)).pow(2).mean() * factor).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    assert g.steps == 2
+
+
+def test_a_paused_loop_stands_still_until_it_may_go_on(daemon):
+    answers = [{}, {"flags": PAUSED}, {"flags": PAUSED}, {}]
+    model, optimizer, g = attached(daemon, answers)
+    train(model, optimizer)
+    assert [s[0] for s in daemon.steps] == [0, 1, 1, 1] and not g.paused
+
+
+def test_the_end_waits_for_the_final_model(daemon):
+    final = np.full(FLOATS, 3, np.float32)
+    last = {"flags": REPLACE | FINISHED | SETTLED, "ranges": [(0, FLOATS)], "update": final}
+    answers = [{}, {"flags": FINISHED}, {"flags": FINISHED | PAUSED}, last]
+    model, optimizer, g = attached(daemon, answers)
+    with g:
+        while not g.finished:
+            train(model, optimizer)
+    assert g.settled and g.steps == 1
+    np.testing.assert_array_equal(flat(model), final)
+    train(model, optimizer)
+    assert g.steps == 1  # detached: the hook counts no more
+
+
+def test_a_loop_that_fails_does_not_wait_for_the_final_model(daemon):
+    with pytest.raises(KeyError):
+        with attached(daemon, [{"flags": FINISHED}])[2]:
+            raise KeyError
+    daemon.wait(lambda: daemon.of_type(6))
+
+
+def test_nan_is_told_and_an_infinite_loss_alone_is_not(daemon):
+    model, optimizer, g = attached(daemon)
+    g.log(loss=float("inf"))
+    train(model, optimizer)
+    assert daemon.steps[-1][5] == 1
+    with torch.no_grad():
+        model[0].weight[0, 0] = float("nan")
+    train(model, optimizer)
+    assert daemon.steps[-1][5] == 0
+
+
+def test_nan_is_found_in_a_copy_where_no_loss_is_logged(daemon):
+    model, optimizer, _ = attached(daemon, [{}, {"flags": COPY}])
+    with torch.no_grad():
+        model[0].weight[0, 0] = float("inf")
+    train(model, optimizer, 2)
+    assert [s[5] for s in daemon.steps] == [1, 1, 0]
+
+
+def test_an_evaluation_is_reported(daemon):
+    _, _, g = attached(daemon)
+    assert g.report(loss=0.5, accuracy=0.75, samples=100, seconds=2)
+    daemon.wait(lambda: daemon.of_type(5))
+    with pytest.raises(ValueError, match="no evaluation"):
+        g.report(loss=float("nan"))
+
+
+@pytest.mark.parametrize("schedule_first", [False, True])
+def test_schedulers_and_wrapped_steps_get_along(daemon, schedule_first):
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), 1.0)
+    make = lambda: torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+    schedule = make() if schedule_first else None
+    g = gossipd.attach(model, optimizer, samples_per_step=5)
+    g._is_time = lambda: True
+    schedule = schedule or make()
+    for _ in range(2):
+        train(model, optimizer)
+        schedule.step()
+    g.detach()
+    assert g.steps == 2 and daemon.steps[-1][3] == 0.25
+
+
+def test_a_loop_without_an_optimiser_calls_step(daemon):
+    model = network()
+    g = gossipd.attach(model, samples_per_step=5)
+    g.step()
+    assert g.steps == 1
+    with pytest.raises(RuntimeError, match="counted already"):
+        attached(daemon)[2].step() if daemon.kill() is None else None
+
+
+def test_frozen_weights_and_masks_are_not_shared(daemon):
+    model = network()
+    model[0].requires_grad_(False).bfloat16()
+    model.register_buffer("mask", torch.full((2, 2), float("-inf")))
+    model.register_buffer("scratch", torch.zeros(9), persistent=False)
+    gossipd.attach(model, torch.optim.SGD(model[2].parameters(), 0.1), samples_per_step=1)
+    assert [name for name, _, _ in daemon.segments] == [
+        "1.weight",
+        "1.bias",
+        "2.weight",
+        "1.running_mean",
+        "1.running_var",
+    ]
+
+
+@pytest.mark.parametrize(
+    "spoil,words",
+    [
+        (lambda m: m.bfloat16(), "keep float32 parameters"),
+        (lambda m: m.half(), "LoRA"),
+        (lambda m: m.requires_grad_(False), "nothing is trained"),
+        (lambda m: setattr(m, "0", torch.nn.Linear(1, 1).to("meta")), "no plain memory"),
+        (lambda m: m.register_parameter("z" * 513, torch.nn.Parameter(torch.ones(1))), "513"),
+    ],
+)
+def test_a_model_that_cannot_be_shared_is_refused_in_words(daemon, spoil, words):
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    spoil(model)
+    with pytest.raises(ValueError, match=words):
+        gossipd.attach(model, optimizer, samples_per_step=5)
+    assert daemon.heard == []
+
+
+def test_arguments_are_checked(daemon):
+    model = network()
+    stranger = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], 0.1)
+    with pytest.raises(ValueError, match="none of the module's"):
+        gossipd.attach(model, stranger, samples_per_step=5)
+    for samples in (0, 2**20 + 1):
+        with pytest.raises(ValueError, match="samples_per_step"):
+            gossipd.attach(model, samples_per_step=samples)
+    with pytest.raises(ValueError, match="every"):
+        gossipd.attach(model, samples_per_step=1, every=0)
+
+
+def test_looking_after_several_steps_counts_all(daemon):
+    model, optimizer, g = attached(daemon, every=4)
+    del g._is_time
+    train(model, optimizer, 9)
+    assert [s[0] for s in daemon.steps] == [0, 4, 8]
+
+
+def test_a_forked_child_leaves_the_connection_to_its_parent(daemon):
+    model, optimizer, g = attached(daemon)
+    child = os.fork()
+    if child == 0:
+        optimizer.step()  # torch's backward pass cannot run in a forked process
+        os._exit(0 if not g.attached else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    train(model, optimizer)
+    assert [s[0] for s in daemon.steps] == [0, 1]
+
+
+def test_no_thread_and_no_descriptor_is_left(daemon):
+    def open_files():
+        return len(os.listdir("/proc/self/fd"))
+
+    for turn in range(4):
+        _, _, g = attached(daemon)
+        g.detach()
+        daemon.wait(lambda: len(daemon.of_type(6)) == turn + 1)
+        del g
+        if turn == 0:
+            before = open_files()
+    assert open_files() <= before + 1  # the daemon's end may still be open
+    assert not [t for t in threading.enumerate() if t.name == "gossipd-attach"]
+
+
+def test_its_words_go_to_the_log_once(daemon, caplog):
+    model, optimizer, g = attached(daemon)
+    with caplog.at_level(logging.WARNING, "gossipd"):
+        daemon.stop()
+        for _ in range(5):
+            train(model, optimizer)
+    assert [r.message for r in caplog.records if "goes on alone" in r.message] != []
+    assert len(caplog.records) == 1

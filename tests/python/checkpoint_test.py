@@ -1,0 +1,129 @@
+"""gossipd.load: reads what a node writes, and refuses what is damaged."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+
+import gossipd
+
+
+def safetensors(entries, metadata=None, data=None):
+    """The bytes of a file with `entries`: name, type, shape, bytes."""
+    header, body = {}, b""
+    for name, kind, shape, raw in entries:
+        offsets = [len(body), len(body) + len(raw)]
+        header[name] = {"dtype": kind, "shape": shape, "data_offsets": offsets}
+        body += raw
+    if metadata is not None:
+        header["__metadata__"] = metadata
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + (body if data is None else data)
+
+
+def written(tmp_path, content):
+    path = tmp_path / "some.safetensors"
+    path.write_bytes(content)
+    return path
+
+
+WEIGHT = np.arange(6, dtype="<f4").reshape(2, 3)
+CHECKPOINT = safetensors(
+    [
+        ("head.weight", "F32", [2, 3], WEIGHT.tobytes()),
+        ("momentum.head.weight", "F32", [2, 3], (WEIGHT * 2).tobytes()),
+        ("variance.head.weight", "F32", [2, 3], (WEIGHT * 3).tobytes()),
+    ],
+    {"format": "gossipd-checkpoint-1", "step": "7", "samples": "224"},
+)
+
+
+def test_a_checkpoint_is_the_model_with_the_optimiser_apart(tmp_path):
+    model = gossipd.load(written(tmp_path, CHECKPOINT))
+    assert list(model) == ["head.weight"]
+    np.testing.assert_array_equal(model["head.weight"], WEIGHT)
+    np.testing.assert_array_equal(model.optimizer["momentum"]["head.weight"], WEIGHT * 2)
+    np.testing.assert_array_equal(model.optimizer["variance"]["head.weight"], WEIGHT * 3)
+    assert (model.step, model.samples) == (7, 224)
+
+
+def test_its_state_dict_goes_into_a_module(tmp_path):
+    torch = pytest.importorskip("torch")
+    path = written(tmp_path, CHECKPOINT)
+    network = torch.nn.Sequential()
+    network.add_module("head", torch.nn.Linear(3, 2, bias=False))
+    network.load_state_dict(gossipd.load(path).state_dict())
+    np.testing.assert_array_equal(network.head.weight.detach().numpy(), WEIGHT)
+    gossipd.load(path).state_dict()["head.weight"].zero_()
+    assert path.read_bytes() == CHECKPOINT  # writing stays in this process
+
+
+def test_a_foreign_file_keeps_all_of_its_tensors(tmp_path):
+    path = written(tmp_path, safetensors([("momentum.x", "F32", [1], b"\0\0\x80\x3f")]))
+    model = gossipd.load(path)
+    assert dict(model) == {"momentum.x": np.float32(1)} and not model.optimizer
+
+
+@pytest.mark.parametrize(
+    "kind,raw,value",
+    [
+        ("BF16", b"\xc0\x3f", 1.5),
+        ("F16", b"\x00\x3e", 1.5),
+        ("F64", np.float64(1.5).tobytes(), 1.5),
+        ("I64", (7).to_bytes(8, "little"), 7),
+        ("BOOL", b"\x01", True),
+    ],
+)
+def test_every_type_has_its_value(tmp_path, kind, raw, value):
+    assert gossipd.load(written(tmp_path, safetensors([("x", kind, [], raw)])))["x"] == value
+
+
+def test_empty_tensors_and_empty_files_are_whole(tmp_path):
+    assert gossipd.load(written(tmp_path, safetensors([("x", "F32", [0, 4], b"")])))["x"].size == 0
+    assert len(gossipd.load(written(tmp_path, safetensors([])))) == 0
+
+
+@pytest.mark.parametrize(
+    "content,words",
+    [
+        (b"", "no whole safetensors file"),
+        (b"\xff" * 8, "no whole safetensors file"),
+        ((2**40).to_bytes(8, "little") + b"{}", "no whole safetensors file"),
+        (b"\x02" + b"\0" * 7 + b"{", "no whole safetensors file"),
+        (b"\x02" + b"\0" * 7 + b"{{", "no JSON"),
+        (b"\x02" + b"\0" * 7 + b"[]", "no list of tensors"),
+        (safetensors([("x", "F32", [2], b"\0" * 4)]), "of shape [2] has 4 bytes"),
+        (safetensors([("x", "F32", [1], b"\0" * 4)], data=b""), "damaged"),
+        (safetensors([("x", "F32", [-1, -1], b"\0" * 4)]), "damaged"),
+        (safetensors([("x", "F32", [2**62, 2**62], b"\0" * 4)]), "of shape"),
+        (safetensors([("x", "F32", [0.5], b"\0" * 4)]), "damaged"),
+        (safetensors([("x", "F8_E4M3", [1], b"\0")]), "'F8_E4M3', which NumPy does not have"),
+        (safetensors([("x", ["F32"], [1], b"\0")]), "damaged"),
+        (safetensors([], metadata=[]), "no words"),
+    ],
+)
+def test_a_damaged_file_is_refused_in_words(tmp_path, content, words):
+    with pytest.raises(gossipd.CheckpointError) as refusal:
+        gossipd.load(written(tmp_path, content))
+    assert words in str(refusal.value)
+
+
+def test_overlapping_tensors_are_refused(tmp_path):
+    entry = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
+    text = json.dumps({"a": entry, "b": entry}).encode()
+    with pytest.raises(gossipd.CheckpointError, match="overlap"):
+        gossipd.load(written(tmp_path, len(text).to_bytes(8, "little") + text + b"\0" * 4))
+
+
+def test_no_change_of_bytes_makes_it_crash(tmp_path):
+    generator = random.Random(1)
+    for _ in range(300):
+        content = bytearray(CHECKPOINT)
+        for _ in range(generator.randrange(1, 4)):
+            content[generator.randrange(len(content))] = generator.randrange(256)
+        del content[generator.randrange(len(content) + 1) :]
+        try:
+            gossipd.load(written(tmp_path, bytes(content)))
+        except gossipd.CheckpointError:
+            pass

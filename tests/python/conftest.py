@@ -1,0 +1,18 @@
+"""Makes the package importable from the source tree, unless an installed one is under test."""
+
+import os
+import pathlib
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+if not os.environ.get("GOSSIPD_TEST_INSTALLED"):
+    sys.path.insert(0, str(ROOT / "tools/python/src"))
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch):
+    for name in list(os.environ):
+        if name.startswith(("GOSSIPCTL_", "GOSSIPD_")) and name != "GOSSIPD_BIN_DIR":
+            monkeypatch.delenv(name)

@@ -1,0 +1,344 @@
+"""What every attached loop has: counters, the cluster's progress, the look between two steps."""
+
+from __future__ import annotations
+
+import atexit
+import math
+import os
+import time
+import weakref
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from . import wire
+from .memory import SharedMemory
+from .sampler import SharedSampler
+from .session import NotAttached, Session
+
+LOOK_INTERVAL_S = 0.002
+WAIT_S = 60.0
+SETTLE_S = 60.0
+SETTLE_POLL_S = 0.05
+DEVICE_POLL_S = 0.0005
+
+Finished = Callable[[], bool]
+
+
+class Model:
+    """The flat model that is shared: what a kind of tensors has to offer. Trainer's thread."""
+
+    segments: List[wire.Segment]
+
+    def apply(self, update: Any, ranges: List[Tuple[int, int]], replace: bool) -> None:
+        """Adds ``update[first:first + floats]`` of each range, or takes it in place of what is
+        there. When it replaces, the optimiser's moments begin anew.
+        """
+        raise NotImplementedError
+
+    def copy(self, snapshot: Any) -> None:
+        """Writes all of it into `snapshot`, float32 [P]."""
+        raise NotImplementedError
+
+    def finite(self) -> bool:
+        """Whether it holds neither NaN nor infinity."""
+        raise NotImplementedError
+
+    def settled(self) -> Optional[Finished]:
+        """None: `apply` and `copy` are done. Otherwise what says so later; then the shared memory
+        may be written by others.
+        """
+        return None
+
+
+class Attachment:
+    """A training loop that takes part in a cluster. Made by `gossipd.attach`.
+
+    Attributes:
+        steps, samples: of this process so far.
+        progress: of the cluster's budget of samples, 0 ... 1.
+        rate_factor: the job's schedule, 0 ... 1: what to multiply the learning rate with.
+        finished: the budget is spent; end the loop.
+        settled: after `finished`: the model is the cluster's final one.
+        replaced: the newest look put the cluster's model in place of this one; optimisers that
+            gossipd does not know must begin anew.
+        members: of the cluster, this one included; trainers: those of them that train now.
+    """
+
+    def __init__(
+        self, model: Model, samples_per_step: int, path: Optional[str], connect: bool = True
+    ) -> None:
+        self.steps = self.samples = 0
+        self.progress, self.rate_factor = 0.0, 1.0
+        self.finished = self.settled = self.paused = self.replaced = False
+        self.place, self.trainers, self.members = 0, 1, 1
+        self.cluster_samples = self.budget_samples = 0
+        self._model = model
+        self._samples_per_step = samples_per_step
+        self._logs_samples = False
+        self._pending_samples = 0
+        self._told = (0, 0)
+        self._loss: Any = None
+        self._last_copy_finite = True
+        self._rate = 0.0
+        self._detached = False
+        self._resumed_at = time.perf_counter()
+        self._looked_at_steps = 0
+        self._unsettled: Optional[Tuple[wire.Go, SharedMemory, Finished]] = None
+        self._sampler: Optional[SharedSampler] = None
+        self._session: Optional[Session] = None
+        if connect:
+            socket = path or default_socket()
+            self._session = Session(socket, model.segments, samples_per_step, lambda: self._told)
+        atexit.register(_end, weakref.ref(self))
+
+    # ---- what the loop calls ----
+
+    @property
+    def attached(self) -> bool:
+        """Whether a daemon has this loop now; otherwise it trains alone."""
+        return self._session is not None and self._session.attached
+
+    @property
+    def refusal(self) -> Optional[NotAttached]:
+        """Why no daemon will take this loop any more."""
+        return self._session.refused if self._session else None
+
+    def log(
+        self, loss: Any = None, samples: Optional[int] = None, learning_rate: Optional[float] = None
+    ) -> None:
+        """Says what the newest step, or a part of it, was like.
+
+        Args:
+            loss: mean over its samples; a number or a tensor of one, whose graph is let go.
+            samples: that it was made of. Call it for every step or micro-batch, or for none: then
+                each step counts `samples_per_step`.
+            learning_rate: of the next step, where there is no optimiser that tells.
+        """
+        if loss is not None:
+            self._loss = self._kept(loss)
+        if learning_rate is not None:
+            self._rate = float(learning_rate)
+        if samples is None:
+            return
+        if samples < 0:
+            raise ValueError(f"a step has no {samples} samples")
+        if not self._logs_samples:
+            self._logs_samples = True
+            # The step before this first word was an estimate.
+            self._pending_samples -= self._samples_per_step if self.steps else 0
+        self._pending_samples += int(samples)
+
+    def report(
+        self,
+        *,
+        loss: float,
+        accuracy: Optional[float] = None,
+        samples: int = 0,
+        seconds: float = 0.0,
+    ) -> bool:
+        """Publishes an evaluation: mean loss, accuracy (0 ... 1) and number of held-out samples,
+        and how long it took. False where no daemon takes it.
+        """
+        loss = float(loss)
+        share = math.nan if accuracy is None else float(accuracy)
+        if not math.isfinite(loss) or (accuracy is not None and not 0 <= share <= 1):
+            raise ValueError(f"loss {loss} and accuracy {accuracy} are no evaluation")
+        packet = wire.report(share, loss, int(samples), self.steps, max(0.0, float(seconds)))
+        return self._session is not None and self._session.send(packet)
+
+    def sampler(self, n: int, seed: int = 0) -> SharedSampler:
+        """The indices of this node's part of a set of `n` samples that all nodes have."""
+        self._sampler = SharedSampler(n, seed, self._where)
+        return self._sampler
+
+    def state_dict(self) -> Dict[str, Any]:
+        """What a checkpoint of the loop must keep beside model and optimiser: where the sampler
+        stands, and for people steps, samples and progress.
+        """
+        place = self._sampler.state_dict() if self._sampler else None
+        words = {"steps": self.steps, "samples": self.samples, "progress": self.progress}
+        return {**words, "sampler": place}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        """Puts the sampler back; counters begin anew, since the daemon has counted before."""
+        if state.get("sampler") and self._sampler:
+            self._sampler.load_state_dict(state["sampler"])
+
+    def detach(self, settle_s: float = SETTLE_S) -> None:
+        """Ends: tells the last steps and closes. Where the job has finished, first waits up to
+        `settle_s` seconds for the cluster's final model. Training may go on alone afterwards.
+        """
+        if self._detached:
+            return
+        self._commit_samples()
+        if self._session is not None:
+            end = time.monotonic() + settle_s
+            self._look_once()
+            while self.finished and not self.settled and self.attached and time.monotonic() < end:
+                time.sleep(SETTLE_POLL_S)
+                self._look_once()
+        self._close()
+
+    def __enter__(self) -> "Attachment":
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        self.detach(SETTLE_S if kind is None else 0.0)
+
+    def __repr__(self) -> str:
+        state = "detached" if self._detached else "attached" if self.attached else "alone"
+        return f"<gossipd {state}: step {self.steps}, progress {self.progress:.3f}>"
+
+    # ---- what a kind of tensors overrides ----
+
+    def _kept(self, loss: Any) -> Any:
+        return loss
+
+    def _loss_number(self) -> float:
+        """The newest loss that is known without waiting; NaN before there is one."""
+        return math.nan if self._loss is None else float(self._loss)
+
+    def _learning_rate(self) -> float:
+        return self._rate
+
+    # ---- between two steps ----
+
+    def _begin(self, wait_s: float) -> None:
+        """Waits for the daemon, then takes the cluster's model where there is one."""
+        if self._session is not None:
+            self._session.wait_attached(wait_s)
+        self._resumed_at = time.perf_counter()
+        self._look_until_free()
+
+    def _commit_samples(self) -> None:
+        self.samples += self._pending_samples
+        self._pending_samples = 0
+
+    def _made_step(self) -> None:
+        """After every step of the optimiser: counts it, and looks for what the daemon has."""
+        if self._detached:
+            return
+        self.steps += 1
+        if self._logs_samples:
+            self._commit_samples()
+        else:
+            self.samples += self._samples_per_step
+        if self._is_time():
+            self._look_until_free()
+
+    def _is_time(self) -> bool:
+        """Not after each of many tiny steps: their exchange would cost more than they do."""
+        return time.perf_counter() - self._resumed_at >= LOOK_INTERVAL_S
+
+    def _look_until_free(self) -> None:
+        """Looks once, and again for as long as the daemon has paused this loop."""
+        self.replaced = False
+        while self._look_once() and self.paused and not self.finished:
+            pass  # the daemon takes its time to answer
+        self._mark_look()
+
+    def _mark_look(self) -> None:
+        self._resumed_at = time.perf_counter()
+        self._looked_at_steps = self.steps
+
+    def _look_once(self) -> bool:
+        """One STEP and, where it came, its GO. Whether it came."""
+        session = self._session
+        if session is None or not self._is_settled(session):
+            return False
+        go = session.look(self._step_packet)
+        if go is None:
+            return False
+        self._take_in(go)
+        if go.wants_done:
+            try:
+                self._carry_out(session, go)
+            except BaseException as error:
+                session.lose(error)  # half of it may be in the model: the whole comes anew
+                raise
+        return True
+
+    def _step_packet(self, sequence: int) -> bytes:
+        loss = self._loss_number()
+        # A loss may be infinite while the model is not, so ask the model.
+        suspect = not self._last_copy_finite or not (self._loss is None or math.isfinite(loss))
+        finite = not suspect or self._model.finite()
+        self._last_copy_finite = True
+        self._told = (self.steps, max(self.samples, self._told[1]))
+        made = self.steps - self._looked_at_steps
+        seconds = (time.perf_counter() - self._resumed_at) / made if made else 0.0
+        rate = self._learning_rate()
+        return wire.step(
+            sequence,
+            *self._told,
+            loss,
+            rate if math.isfinite(rate) and rate > 0 else 0.0,
+            seconds,
+            finite,
+        )
+
+    def _carry_out(self, session: Session, go: wire.Go) -> None:
+        memory = session.memory
+        if go.flags & (wire.ADD | wire.REPLACE):
+            replace = bool(go.flags & wire.REPLACE)
+            self._model.apply(memory.update, go.ranges, replace)
+            self.replaced = self.replaced or replace
+        if go.flags & wire.COPY:
+            snapshot = memory.snapshots[go.snapshot]
+            self._model.copy(snapshot)
+        later = self._model.settled()
+        if later is not None:
+            self._unsettled = (go, session.memory, later)
+        else:
+            if go.flags & wire.COPY:
+                self._last_copy_finite = math.isfinite(float(snapshot.sum()))
+            session.done(go, self._told)
+
+    def _is_settled(self, session: Session) -> bool:
+        """Sends the DONE that a device still owed; waits for it while no step may be made."""
+        if self._unsettled is None:
+            return True
+        go, memory, is_done = self._unsettled
+        while not is_done():
+            if not self.paused and not self.finished:
+                return False
+            time.sleep(DEVICE_POLL_S)
+        self._unsettled = None
+        if session.attached_memory is memory:
+            session.done(go, self._told)
+        return True
+
+    def _take_in(self, go: wire.Go) -> None:
+        self.progress, self.rate_factor = go.progress, go.rate_factor
+        self.cluster_samples, self.budget_samples = go.cluster_samples, go.budget_samples
+        self.place, self.trainers, self.members = go.place, go.trainers, go.members
+        self.paused = bool(go.flags & wire.PAUSED)
+        self.finished = bool(go.flags & wire.FINISHED)
+        self.settled = bool(go.flags & wire.SETTLED)
+
+    def _where(self) -> Tuple[int, int, int]:
+        return self.place, self.trainers, self.cluster_samples
+
+    def _close(self) -> None:
+        self._detached = True
+        if self._session is not None:
+            self._session.send(wire.detach())
+            self._session.close()
+
+
+def default_socket() -> str:
+    """GOSSIPD_SOCKET, or that of the daemon's default state directory."""
+    named = os.environ.get("GOSSIPD_SOCKET")
+    if named:
+        return named
+    state = os.environ.get("GOSSIPD_STATE_DIR")
+    if not state:
+        home = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+        state = "/var/lib/gossipd" if os.geteuid() == 0 else os.path.join(home, "gossipd")
+    return os.path.join(state, "trainer.sock")
+
+
+def _end(attachment: "weakref.ReferenceType[Attachment]") -> None:
+    """At the interpreter's end: the daemon should hear of it in order."""
+    alive = attachment()
+    if alive is not None:
+        alive.detach(0.0)

@@ -1,0 +1,155 @@
+"""Shows a node's training in TensorBoard or Weights & Biases, from its ``/v1/history``.
+
+    gossipd tensorboard runs/box1 [--rest 127.0.0.1:7611] [--once]
+    gossipd wandb --project clothes [--rest ...] [--once]
+
+Points are written once each, with the step that the node had; a daemon that restarts goes on.
+wandb decides by WANDB_MODE whether it sends anything; ``offline`` writes files only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+
+from .client import Client, NoDaemon, Refused
+
+POLL_S = 2.0
+# The fields of a point that are figures, and their names in the charts.
+FIGURES = {
+    "loss": "train/loss",
+    "evaluation_loss": "evaluation/loss",
+    "accuracy": "evaluation/accuracy",
+    "top5_accuracy": "evaluation/top5_accuracy",
+    "perplexity": "evaluation/perplexity",
+    "consensus_distance": "cluster/consensus_distance",
+    "cluster_samples": "cluster/samples",
+    "bytes_sent": "cluster/bytes_sent",
+}
+Write = Callable[[int, Dict[str, float]], None]
+
+
+class HistoryFeed:
+    """Gives each point of a node's history once, in order.
+
+    A point counts as new when its time lies behind the last one given; when the daemon has
+    restarted, which begins its clock and its history anew, all of its points are new.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._last: Tuple[float, int] = (-1.0, -1)  # time_s and step
+
+    def poll(self) -> List[Tuple[int, Dict[str, float]]]:
+        """The new points as (step, {chart: figure}). Raises `NoDaemon` where nothing answers."""
+        points = self._client.history()["points"]
+        if points and float(points[-1]["time_s"]) < self._last[0]:
+            self._last = (-1.0, -1)
+        found = []
+        for point in points:
+            when = (float(point["time_s"]), int(point["step"]))
+            if when <= self._last:
+                continue
+            self._last = when
+            figures = {
+                chart: float(point[field])
+                for field, chart in FIGURES.items()
+                if isinstance(point.get(field), (int, float))
+            }
+            found.append((when[1], figures))
+        return found
+
+
+def tensorboard_writer(folder: str) -> Tuple[Write, Callable[[], None]]:
+    """Writes event files into `folder` by torch.utils.tensorboard. Returns write and close.
+
+    Raises ImportError where torch or the package tensorboard is missing.
+    """
+    from torch.utils.tensorboard import SummaryWriter
+
+    writer: Any = SummaryWriter(folder)
+
+    def write(step: int, figures: Dict[str, float]) -> None:
+        for chart, value in figures.items():
+            writer.add_scalar(chart, value, step)
+        writer.flush()
+
+    return write, writer.close
+
+
+def wandb_writer(
+    project: str, name: Optional[str] = None, folder: Optional[str] = None
+) -> Tuple[Write, Callable[[], None]]:
+    """Logs into a new run of `project`. Returns write and close. ImportError without wandb."""
+    import wandb
+
+    run = wandb.init(project=project, name=name, dir=folder)
+    # A chart's axis is the node's step; wandb's own counter cannot go back after a restart.
+    run.define_metric("step")
+    run.define_metric("*", step_metric="step")
+
+    def write(step: int, figures: Dict[str, float]) -> None:
+        run.log({"step": step, **figures})
+
+    return write, run.finish
+
+
+def follow(client: Client, write: Write, *, once: bool = False, poll_s: float = POLL_S) -> int:
+    """Copies the node's history by `write` until the job has finished, or the present points only
+    if `once`. Waits for a daemon that does not answer, unless `once`. Returns the points written.
+    """
+    feed, written = HistoryFeed(client), 0
+    while True:
+        try:
+            finished = client.status()["phase"] == "finished"  # before the last points
+            for step, figures in feed.poll():
+                write(step, figures)
+                written += 1
+            if once or finished:
+                return written
+        except NoDaemon:
+            if once:
+                raise
+        time.sleep(poll_s)
+
+
+def main(kind: str, argv: Sequence[str]) -> int:
+    """``gossipd tensorboard`` and ``gossipd wandb``; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog=f"gossipd {kind}",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    if kind == "tensorboard":
+        parser.add_argument("folder", help="where TensorBoard looks for event files")
+    else:
+        parser.add_argument("--project", default="gossipd")
+        parser.add_argument("--name", help="of the run (default: the node's)")
+        parser.add_argument("--dir", help="where wandb keeps its files")
+    parser.add_argument("--rest", metavar="[https://]HOST:PORT|unix:PATH")
+    parser.add_argument("--ca-file", metavar="FILE")
+    parser.add_argument("--token-file", metavar="FILE")
+    parser.add_argument("--once", action="store_true", help="write what there is, then end")
+    given = parser.parse_args(argv)
+    try:
+        client = Client(given.rest, ca_file=given.ca_file, token_file=given.token_file)
+        if kind == "tensorboard":
+            write, close = tensorboard_writer(given.folder)
+        else:
+            name = given.name or client.status()["name"]
+            write, close = wandb_writer(given.project, name, given.dir)
+        try:
+            print(f"{follow(client, write, once=given.once)} points written")
+        finally:
+            close()
+    except KeyboardInterrupt:
+        return 0
+    except ImportError as error:
+        print(f"gossipd {kind}: {error}; pip install '{kind}'", file=sys.stderr)
+        return 1
+    except (NoDaemon, Refused, OSError, ValueError) as error:
+        print(f"gossipd {kind}: {error}", file=sys.stderr)
+        return 1
+    return 0

@@ -1,0 +1,290 @@
+"""Starts a daemon and a training script beside it, as torchrun starts workers.
+
+    gossipd run --job mine.toml -- python train.py          founds a cluster
+    gossipd run --join gossip1... -- python train.py        joins it; --join - asks for the invite
+    gossipd run -- torchrun --nproc-per-node 2 train.py     goes on, with two processes on this box
+
+What stands before -- goes to the daemon, but for these:
+    --socket-wait SECONDS   how long the daemon may take to start (default 60)
+    --linger SECONDS        how long it may go on after the script, for others (default 30)
+    --daemon-log FILE       appends what the daemon says to a file
+
+The script finds the daemon by GOSSIPD_SOCKET, and gossipctl by GOSSIPCTL_REST. Without --listen
+and --rest free ports are taken. A daemon that dies is started again. SIGTERM and SIGHUP go to the
+script; when it ends the daemon ends in order, and the exit code is the script's (128 + N if it
+died of signal N), or the daemon's if it never started. Exit codes besides: 2 usage, 127 no daemon.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+from .client import Client, NoDaemon, Refused
+from .command import EXIT_USAGE, find_program, missing, programs_on_path
+from .session import connect
+
+PEER_PORT, REST_PORT = 7610, 7611
+PORTS_TRIED = 200
+POLL_S = 0.1
+STOP_S = 30.0
+RESTART_MIN_S, RESTART_MAX_S = 1.0, 30.0
+EXIT_CONFIGURATION = 78
+INVITE = "gossip1"
+PR_SET_PDEATHSIG = 1
+OWN_OPTIONS = {"--socket-wait": 60.0, "--linger": 30.0}
+_libc = ctypes.CDLL(None)
+
+
+class Usage(ValueError):
+    """What is wrong with the command line."""
+
+
+def split(arguments: Sequence[str]) -> Tuple[List[str], List[str]]:
+    """The daemon's options and the script's command line."""
+    if "--" not in arguments:
+        raise Usage("write the training script behind --, such as: gossipd run -- python train.py")
+    at = list(arguments).index("--")
+    if at + 1 == len(arguments):
+        raise Usage("there is no command behind --")
+    return list(arguments[:at]), list(arguments[at + 1 :])
+
+
+def take_own(options: List[str]) -> Tuple[List[str], Dict[str, float], Optional[str]]:
+    """The options that are left for the daemon, ours, and the log file."""
+    rest: List[str] = []
+    own, log = dict(OWN_OPTIONS), None
+    words = iter(options)
+    for word in words:
+        name, equals, value = word.partition("=")
+        if name not in own and name != "--daemon-log":
+            rest.append(word)
+            continue
+        text = value if equals else next(words, None)
+        if not text:
+            raise Usage(f"{name} wants a value")
+        if name == "--daemon-log":
+            log = text
+            continue
+        try:
+            own[name] = float(text)
+        except ValueError as error:
+            raise Usage(f"{name} wants seconds, not '{text}'") from error
+    return rest, own, log
+
+
+def value_of(options: Sequence[str], name: str, key: str) -> Optional[str]:
+    """What the last `--name VALUE`, `--name=VALUE` or `--set key=VALUE` says."""
+    found = None
+    for word, following in zip(options, [*options[1:], ""]):
+        if word == name:
+            found = following
+        elif word.startswith(name + "="):
+            found = word[len(name) + 1 :]
+        elif word == "--set" and following.startswith(key + "="):
+            found = following[len(key) + 1 :]
+        elif word.startswith(f"--set={key}="):
+            found = word[len(f"--set={key}=") :]
+    return found or os.environ.get("GOSSIPD_" + key.upper().replace(".", "_"))
+
+
+def free_port(first: int, taken: Sequence[int] = ()) -> int:
+    """The first port from `first` on that nobody listens on."""
+    for port in range(first, first + PORTS_TRIED):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("", port))
+                if port not in taken:
+                    return port
+            except OSError:
+                continue
+    raise Usage(f"all ports from {first} to {first + PORTS_TRIED - 1} are taken; give --listen")
+
+
+def hide_invite(options: List[str]) -> None:
+    """Takes an invite, which is a secret, from where `ps` shows it to the environment, where only
+    this user can see it: starts this program once more if one stands on the command line.
+    """
+    for at, word in enumerate(options[:-1]):
+        if word == "--join" and options[at + 1] == "-":
+            os.environ["GOSSIPD_JOIN"] = ask_for_invite()
+            del options[at : at + 2]
+            return
+    at = next((i for i, word in enumerate(sys.argv) if INVITE in word), -1)
+    if at < 0 or "--" in sys.argv[:at] or os.environ.get("GOSSIPD_JOIN"):
+        return
+    words = list(sys.argv)
+    os.environ["GOSSIPD_JOIN"] = words[at].partition("=")[2] or words[at]
+    del words[at if "=" in words[at] else at - 1 : at + 1]
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, "-m", "gossipd", *words[1:]])
+
+
+def ask_for_invite() -> str:
+    if sys.stdin.isatty():
+        import getpass
+
+        return getpass.getpass("invite: ").strip()
+    return sys.stdin.readline().strip()
+
+
+def _die_with_us() -> None:
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+class Daemon:
+    """The daemon's process, over any number of lives."""
+
+    def __init__(self, program: str, options: List[str], log: Optional[str]) -> None:
+        from .attachment import default_socket
+
+        self._line = [program, *options]
+        listen, rest = value_of(options, "--listen", "listen"), value_of(
+            options, "--rest", "rest.listen"
+        )
+        peer = free_port(PEER_PORT)
+        if listen is None:
+            host = "127.0.0.1" if value_of(options, "--key-file", "key_file") == "none" else "*"
+            self._line += ["--listen", f"{host}:{peer}"]
+        if rest is None:
+            rest = f"127.0.0.1:{free_port(REST_PORT, [peer])}"
+            self._line += ["--rest", rest]
+        state = value_of(options, "--state-dir", "state_dir")
+        said = value_of(options, "--set trainer.socket", "trainer.socket")
+        os.environ.pop("GOSSIPD_SOCKET", None)
+        self.socket = said or (os.path.join(state, "trainer.sock") if state else default_socket())
+        self.socket = os.path.abspath(self.socket)
+        self.rest = rest
+        self._log = open(log, "ab") if log else None
+        self._restart_s, self._restart_at = RESTART_MIN_S, 0.0
+        self.process = self._start()
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(
+            self._line,
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+            start_new_session=True,  # Ctrl-C is for the script, and the daemon ends after it
+            preexec_fn=_die_with_us,
+        )
+
+    def wait_listening(self, timeout_s: float) -> Optional[int]:
+        """Waits until a trainer can attach; its exit code if it ended instead."""
+        end = time.monotonic() + timeout_s
+        while time.monotonic() < end:
+            code = self.process.poll()
+            if code is not None:
+                return code
+            try:
+                connect(self.socket).close()
+                return None
+            except OSError:
+                time.sleep(POLL_S)
+        raise TimeoutError(
+            f"the daemon has not opened {self.socket} in {timeout_s:g} s; is its job"
+            ' kind = "external", and its state directory the one that is meant?'
+        )
+
+    def keep_alive(self) -> None:
+        """Starts it again, with growing pauses, unless its configuration is wrong."""
+        code, now = self.process.poll(), time.monotonic()
+        if code is None:
+            return
+        if code == EXIT_CONFIGURATION or code == 0:
+            return  # it would end again, or somebody wanted it to end
+        if not self._restart_at:
+            print(
+                f"gossipd run: the daemon ended with {code}; again in {self._restart_s:g} s",
+                file=sys.stderr,
+            )
+            self._restart_at = now + self._restart_s
+            self._restart_s = min(2 * self._restart_s, RESTART_MAX_S)
+        elif now >= self._restart_at:
+            self._restart_at = 0.0
+            self.process = self._start()
+
+    def end(self, linger_s: float) -> None:
+        """Lets it finish with the others where the job has ended, then stops it in order."""
+        client, end = Client(self.rest, timeout_s=3), time.monotonic() + linger_s
+        try:
+            while time.monotonic() < end and client.status()["phase"] == "finishing":
+                time.sleep(POLL_S)
+        except (NoDaemon, Refused, KeyError):
+            pass
+        if self.process.poll() is None:
+            self.process.terminate()
+        try:
+            self.process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def train(daemon: Daemon, command: List[str]) -> int:
+    """Runs the script beside the daemon; its exit code."""
+    environment = {
+        **os.environ,
+        "GOSSIPD_SOCKET": daemon.socket,
+        "GOSSIPCTL_REST": daemon.rest,
+        "PATH": programs_on_path(),
+    }
+    environment.pop("GOSSIPD_JOIN", None)
+    try:
+        script = subprocess.Popen(command, env=environment, preexec_fn=_die_with_us)
+    except OSError as error:
+        print(f"gossipd run: {command[0]}: {error.strerror}", file=sys.stderr)
+        return 127 if isinstance(error, FileNotFoundError) else 126
+    # The terminal gives SIGINT to the script itself; from elsewhere it comes to us alone.
+    on_terminal = sys.stdin is not None and sys.stdin.isatty()
+
+    def forward(number: int, _: Any) -> None:
+        if number != signal.SIGINT or not on_terminal:
+            script.send_signal(number)
+
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, forward)
+    while True:
+        try:
+            code = script.wait(POLL_S)
+            return code if code >= 0 else 128 - code
+        except subprocess.TimeoutExpired:
+            daemon.keep_alive()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """``gossipd run``; returns the exit code."""
+    if list(arguments[:1]) in (["-h"], ["--help"]):
+        print((__doc__ or "").strip())
+        return 0
+    try:
+        options, command = split(arguments)
+        options, own, log = take_own(options)
+        program = find_program("gossipd")
+        if program is None:
+            return missing("gossipd")
+        hide_invite(options)
+        daemon = Daemon(program, options, log)
+    except (Usage, OSError) as error:
+        print(f"gossipd run: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    try:
+        try:
+            code = daemon.wait_listening(own["--socket-wait"])
+        except TimeoutError as error:
+            print(f"gossipd run: {error}", file=sys.stderr)
+            return 1
+        if code is not None:
+            print(f"gossipd run: the daemon ended with exit code {code}", file=sys.stderr)
+            return code or 1
+        return train(daemon, command)
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    finally:
+        daemon.end(own["--linger"])

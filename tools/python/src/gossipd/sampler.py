@@ -1,0 +1,72 @@
+"""Which samples of a set this node draws, where all nodes have the same set and share it out."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, Iterator, Tuple
+
+import numpy as np
+
+Place = Callable[[], Tuple[int, int, int]]  # place, trainers, the cluster's samples
+
+
+class SharedSampler:
+    """Indices of a set of `n` samples, of which the members that train take turns.
+
+    All members walk one order, a new permutation in each pass; the k-th place of it is drawn by the
+    member whose place is k modulo the number of members that train. So with steady members every
+    pass visits each sample once, on one node. A member that joins begins where the cluster is.
+    When members come or go the places move, and what lies between two members' positions then is
+    visited twice or left to the next pass.
+
+    Works as the ``sampler`` of ``torch.utils.data.DataLoader``, and as a plain iterable: one
+    iteration is the rest of one pass.
+
+    Args:
+        n: samples of the set, the same on all nodes.
+        seed: of the order, the same on all nodes.
+        place: gives this node's place, the number of members that train and the cluster's samples.
+    """
+
+    def __init__(self, n: int, seed: int, place: Place) -> None:
+        if n < 1:
+            raise ValueError(f"a set of {n} samples cannot be divided; give at least 1")
+        self.n = n
+        self.seed = seed
+        self._place = place
+        self._pass = -1  # where the cluster is, when the first index is drawn
+        self._position = 0
+
+    def __len__(self) -> int:
+        """About how many indices a pass has for this node."""
+        return -(-self.n // max(1, self._place()[1]))
+
+    def __iter__(self) -> Iterator[int]:
+        if self._pass < 0:
+            self._pass, self._position = divmod(self._place()[2], self.n)
+        order = self._order(self._pass)
+        while self._position < self.n:
+            place, trainers, _ = self._place()
+            if self._position % trainers == place:
+                index = int(order[self._position])
+                self._position += 1
+                yield index
+            else:
+                self._position += 1
+        self._pass, self._position = self._pass + 1, 0
+
+    def _order(self, number: int) -> "np.ndarray[Any, Any]":
+        # Of NumPy's generators only this one promises the same numbers in all releases.
+        return np.random.RandomState([self.seed % 2**32, number % 2**32]).permutation(self.n)
+
+    def state_dict(self) -> Dict[str, int]:
+        """Where it stands, for `load_state_dict` of a sampler of the same set and seed."""
+        return {"n": self.n, "seed": self.seed, "pass": self._pass, "position": self._position}
+
+    def load_state_dict(self, state: Dict[str, int]) -> None:
+        """Goes on where `state` was taken. ValueError if that was of another set or seed."""
+        if (state["n"], state["seed"]) != (self.n, self.seed):
+            raise ValueError(
+                f"the state is of a set of {state['n']} samples with seed {state['seed']}, this is"
+                f" one of {self.n} with seed {self.seed}"
+            )
+        self._pass, self._position = state["pass"], state["position"]

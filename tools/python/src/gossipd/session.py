@@ -1,0 +1,401 @@
+"""One training process's side of the socket to its daemon: attaches, sends steps, takes answers.
+
+The trainer's thread owns a `Session`; it never waits longer than `deadline_s` for an answer and
+never for the network. A second thread attaches, and attaches again after the daemon has gone. What
+the two share is guarded by one lock.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import struct
+import threading
+import weakref
+from typing import Callable, List, Optional, Sequence, Tuple
+
+from . import wire
+from .memory import SharedMemory
+
+DEADLINE_S = 1.0
+BACKOFF_MIN_S, BACKOFF_MAX_S = 0.1, 5.0
+SOCKET_PATH_MAX = 107
+POLL_S = 0.2
+SEND_TIMEOUT_S = 10
+# What another try in a while may change; any other refusal is for good.
+PASSING = frozenset({"occupied", "too-slow", "no-memory", "stopping"})
+
+log = logging.getLogger("gossipd")
+_sessions: "weakref.WeakSet[Session]" = weakref.WeakSet()
+Counters = Tuple[int, int]  # steps and samples of this run
+
+
+class NotAttached(RuntimeError):
+    """The daemon does not take this trainer.
+
+    Attributes:
+        code: the daemon's word, such as ``other-segments``; ``no-daemon`` where none answers.
+    """
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class _Refusal(Exception):
+    def __init__(self, notice: wire.Notice) -> None:
+        super().__init__(f"{notice.text or notice.code} ({notice.code})")
+        self.code = notice.code
+
+
+def connect(path: str) -> socket.socket:
+    """A connection to the daemon's socket, however long its path is."""
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        if len(os.fsencode(path)) <= SOCKET_PATH_MAX:
+            made.connect(path)
+            return made
+        folder = os.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY)
+        try:
+            made.connect(f"/proc/self/fd/{folder}/{os.path.basename(path)}")
+        finally:
+            os.close(folder)
+        return made
+    except BaseException:
+        made.close()
+        raise
+
+
+class _Connection:
+    """An attached connection, with its memory. The trainer's thread only."""
+
+    def __init__(self, sock: socket.socket, memory: SharedMemory, said: wire.Attached) -> None:
+        self.sock = sock
+        self.memory = memory
+        self.said = said
+        self.floats = len(memory.update)
+        self.awaiting = False
+        self._steps_sent = 0
+        self._goes_taken = 0
+        sock.settimeout(None)
+        whole, part = divmod(DEADLINE_S, 1)
+        sock.setsockopt(
+            socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", int(whole), int(part * 1e6))
+        )
+
+    def send_step(self, pack: Callable[[int], bytes]) -> bool:
+        """False when the daemon does not read, as when it is stopped."""
+        self.awaiting = True  # first: an interrupt must not lead to a second STEP
+        try:
+            self.sock.send(pack(self._steps_sent + 1), socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            self.awaiting = False
+            return False
+        self._steps_sent += 1
+        return True
+
+    def receive(self, wait: bool) -> Optional[wire.Go]:
+        """The GO that is awaited; None if it has not come."""
+        flags = 0 if wait else socket.MSG_DONTWAIT
+        try:
+            packet = self.sock.recv(wire.PACKET_BYTES_MAX + 1, flags)
+        except BlockingIOError:
+            return None
+        except ConnectionResetError:
+            # The daemon died with something of ours unread; what it had sent is still there.
+            packet = self.sock.recv(wire.PACKET_BYTES_MAX + 1, socket.MSG_DONTWAIT)
+        if not packet:
+            raise ConnectionResetError("it has closed the connection")
+        go = wire.decode(packet, self.floats)
+        if isinstance(go, wire.Notice):
+            raise ConnectionResetError(f"it says: {go.text or go.code}")
+        if not isinstance(go, wire.Go):
+            raise wire.BadPacket("it has attached us twice")
+        if go.sequence != self._goes_taken + 1 or go.answers != self._steps_sent:
+            raise wire.BadPacket(f"GO {go.sequence} answers STEP {go.answers}, which is not ours")
+        self._goes_taken += 1
+        self.awaiting = False
+        return go
+
+    def send_done(self, go: wire.Go, counters: Counters) -> None:
+        self.sock.send(wire.done(go.sequence, *counters))
+
+
+class Session:
+    """The trainer's end. All methods but the attaching thread's are the trainer's thread's.
+
+    Args:
+        path: the daemon's socket.
+        segments: the model, in its order.
+        step_samples: samples of one step, 1 ... 2^20.
+        counters: called from the attaching thread; steps and samples of this run so far.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        segments: Sequence[wire.Segment],
+        step_samples: int,
+        counters: Callable[[], Counters],
+    ) -> None:
+        objection = wire.check_segments(segments)
+        if objection:
+            raise ValueError(objection)
+        if not 0 < step_samples <= wire.STEP_SAMPLES_MAX:
+            raise ValueError(f"samples_per_step is {step_samples}; give 1 ... 2^20")
+        self.path = path
+        self.run = os.urandom(16)
+        self.floats = sum(segment.floats for segment in segments)
+        self._step_samples = step_samples
+        self._packets: List[bytes] = list(wire.segments(segments))
+        self._segments = len(segments)
+        self._counters = counters
+        self._connection: Optional[_Connection] = None
+        self._changed = threading.Condition()  # guards the four below
+        self._ready: Optional[_Connection] = None
+        self._refused: Optional[NotAttached] = None
+        self._waiting_for = ""
+        self._closing = False
+        _sessions.add(self)
+        self._attach_in_background()
+
+    # ---- the trainer's thread ----
+
+    @property
+    def attached(self) -> bool:
+        """Whether a daemon has this trainer now."""
+        return self._connection is not None or self._ready is not None
+
+    @property
+    def refused(self) -> Optional[NotAttached]:
+        """Why no daemon will take this trainer, ever; None: none has said so."""
+        return self._refused
+
+    @property
+    def said(self) -> Optional[wire.Attached]:
+        """What the daemon said when it took this trainer."""
+        return self._connection.said if self._connection else None
+
+    def wait_attached(self, timeout_s: float) -> None:
+        """Waits for the daemon: `timeout_s` for its first word, and then for as long as it says
+        that it must wait. Raises NotAttached.
+        """
+        with self._changed:
+            came = self._changed.wait_for(
+                lambda: self._ready or self._refused or self._waiting_for.startswith("WAITING"),
+                timeout_s,
+            )
+            if not came:
+                raise NotAttached(
+                    "no-daemon",
+                    f"no gossipd answers at {self.path} ({self._waiting_for}); start it with"
+                    " 'gossipd run -- COMMAND', or name its socket (STATE/trainer.sock) in"
+                    " GOSSIPD_SOCKET",
+                )
+            while not (self._ready or self._refused):
+                self._changed.wait()
+            if self._refused:
+                raise self._refused
+        self._take_ready()
+
+    def look(self, pack: Callable[[int], bytes]) -> Optional[wire.Go]:
+        """Sends the STEP that `pack` makes of its sequence, or looks for the GO of the one before.
+
+        Returns the GO, or None where the trainer goes on alone.
+        """
+        connection = self._connection or self._take_ready()
+        if connection is None:
+            return None
+        try:
+            if connection.awaiting:
+                return connection.receive(wait=False)
+            return connection.receive(wait=True) if connection.send_step(pack) else None
+        except (OSError, wire.BadPacket) as error:
+            self.lose(error)
+            return None
+
+    @property
+    def memory(self) -> SharedMemory:
+        """Of the connection that the last GO came by."""
+        assert self._connection is not None
+        return self._connection.memory
+
+    @property
+    def attached_memory(self) -> Optional[SharedMemory]:
+        """The present connection's, if there is one: a GO belongs to one memory."""
+        return self._connection.memory if self._connection else None
+
+    def done(self, go: wire.Go, counters: Counters) -> None:
+        """Says that `go` is carried out."""
+        if self._connection is None:
+            return
+        try:
+            self._connection.send_done(go, counters)
+        except OSError as error:
+            self.lose(error)
+
+    def send(self, packet: bytes) -> bool:
+        """Sends a REPORT or DETACH; false where no daemon takes it."""
+        if self._connection is None:
+            return False
+        try:
+            self._connection.sock.send(packet, socket.MSG_DONTWAIT)
+        except OSError as error:
+            if not isinstance(error, BlockingIOError):
+                self.lose(error)
+            return False
+        return True
+
+    def lose(self, reason: BaseException) -> None:
+        """Gives the connection up and attaches anew; what it had under way is void."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.sock.close()
+        if self._closing:
+            return
+        log.warning(
+            "gossipd: the daemon is gone (%s); training goes on alone until it is back",
+            reason or type(reason).__name__,
+        )
+        self._attach_in_background()
+
+    def close(self) -> None:
+        """Ends the connection and the attaching."""
+        with self._changed:
+            self._closing = True
+            ready, self._ready = self._ready, None
+            self._changed.notify_all()
+        for connection in (ready, self._connection):
+            if connection is not None:
+                connection.sock.close()
+        self._connection = None
+
+    def _take_ready(self) -> Optional[_Connection]:
+        if self._ready is None:
+            return None
+        with self._changed:
+            self._connection, self._ready = self._ready, None
+        return self._connection
+
+    # ---- the attaching thread ----
+
+    def _attach_in_background(self) -> None:
+        threading.Thread(target=self._attach, name="gossipd-attach", daemon=True).start()
+
+    def _attach(self) -> None:
+        delay_s = BACKOFF_MIN_S
+        while True:
+            try:
+                connection = self._try_to_attach()
+            except _Refusal as refusal:
+                if refusal.code not in PASSING:
+                    self._end_refused(refusal)
+                    return
+                self._say_waiting(str(refusal))
+            except (OSError, wire.BadPacket) as error:
+                self._say_waiting(str(error))
+            else:
+                with self._changed:
+                    if connection is not None and self._closing:
+                        connection.sock.close()
+                    elif connection is not None:
+                        self._ready = connection
+                    self._changed.notify_all()
+                return
+            with self._changed:
+                if self._changed.wait_for(lambda: self._closing, delay_s):
+                    return
+            delay_s = min(2 * delay_s, BACKOFF_MAX_S)
+
+    def _try_to_attach(self) -> Optional[_Connection]:
+        """One connection up to ATTACHED; None when the session has ended meanwhile."""
+        sock = connect(self.path)
+        try:
+            sock.settimeout(SEND_TIMEOUT_S)
+            steps, samples = self._counters()
+            sock.send(
+                wire.attach(
+                    self.run, self.floats, self._segments, self._step_samples, steps, samples
+                )
+            )
+            for packet in self._packets:
+                sock.send(packet)
+            sock.settimeout(POLL_S)
+            while not self._closing:
+                taken = self._first_words(sock)
+                if taken is not None:
+                    return taken
+        except BaseException:
+            sock.close()
+            raise
+        sock.close()
+        return None
+
+    def _first_words(self, sock: socket.socket) -> Optional[_Connection]:
+        descriptors: List[int] = []
+        try:
+            packet, descriptors, _, _ = receive_with_descriptors(sock)
+            if not packet:
+                raise ConnectionResetError("it has closed the connection")
+            said = wire.decode(packet, self.floats)
+            if isinstance(said, wire.Notice):
+                if said.refused:
+                    raise _Refusal(said)
+                self._say_waiting(f"WAITING: {said.text or said.code}")
+                return None
+            if not isinstance(said, wire.Attached) or len(descriptors) != 1:
+                raise wire.BadPacket("its first words are not ATTACHED with one descriptor")
+            memory = SharedMemory(descriptors.pop(), said.memory_bytes, self.floats)
+            return _Connection(sock, memory, said)
+        except socket.timeout:
+            return None
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+    def _say_waiting(self, text: str) -> None:
+        with self._changed:
+            if text != self._waiting_for:
+                log.info("gossipd: %s", text)
+            self._waiting_for = text
+            self._changed.notify_all()
+
+    def _end_refused(self, refusal: _Refusal) -> None:
+        with self._changed:
+            self._refused = NotAttached(refusal.code, f"gossipd refuses this trainer: {refusal}")
+            self._changed.notify_all()
+        log.error("%s", self._refused)
+
+    def forget(self) -> None:
+        """In a child process: the connection is the parent's."""
+        for connection in (self._connection, self._ready):
+            if connection is not None:
+                os.close(connection.sock.detach())
+        self._connection = self._ready = None
+        self._closing = True
+
+
+def receive_with_descriptors(sock: socket.socket) -> Tuple[bytes, List[int], int, object]:
+    """One packet and the descriptors that came with it, each of which the caller must close."""
+    size = struct.calcsize("i")
+    packet, ancillary, flags, address = sock.recvmsg(
+        wire.PACKET_BYTES_MAX + 1, socket.CMSG_SPACE(4 * size), socket.MSG_CMSG_CLOEXEC
+    )
+    descriptors: List[int] = []
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            count = len(data) // size
+            descriptors += struct.unpack(f"{count}i", data[: count * size])
+    return packet, descriptors, flags, address
+
+
+def _forget_all() -> None:
+    for session in list(_sessions):
+        session.forget()
+
+
+# A data loader's workers must not keep the daemon believing that the trainer lives.
+os.register_at_fork(after_in_child=_forget_all)
+
+__all__ = ["NotAttached", "Session", "connect"]

@@ -1,0 +1,74 @@
+"""Several processes on this box that train one model together, as DistributedDataParallel does.
+
+The process of rank 0 is attached; after every look it tells the others what the daemon said and,
+where the model has changed, sends them the tensors, so that all stay equal bit for bit.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, List, Optional
+
+import torch
+import torch.distributed as dist
+
+if TYPE_CHECKING:
+    from .torch_attachment import TorchAttachment
+    from .torch_model import TorchModel
+
+WORDS = (
+    "paused",
+    "finished",
+    "settled",
+    "replaced",
+    "progress",
+    "rate_factor",
+    "cluster_samples",
+    "budget_samples",
+    "place",
+    "trainers",
+    "members",
+)
+FLAGS = frozenset(("paused", "finished", "settled", "replaced"))
+NUMBERS = frozenset(("progress", "rate_factor"))
+
+
+def group_of(module: torch.nn.Module) -> Optional["Group"]:
+    """The processes that train `module` together; None where this one trains alone."""
+    if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
+        return None
+    device = torch.device("cpu")
+    if dist.get_backend() == "nccl":
+        device = next(module.parameters()).device
+    return Group(device)
+
+
+class Group:
+    """The default process group; all of its processes call `share` after the same steps."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self.rank = dist.get_rank()
+        self.size = dist.get_world_size()
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process is the one that is attached."""
+        return self.rank == 0
+
+    def share(self, attachment: "TorchAttachment", model: "TorchModel") -> None:
+        """Gives the leader's words, and its model if it was touched, to all."""
+        words: List[Any] = [float(getattr(attachment, word)) for word in WORDS]
+        said = torch.tensor(words + [float(model.touched)], dtype=torch.float64)
+        said = said.to(self._device)
+        dist.broadcast(said, 0)
+        *values, touched = said.tolist()
+        if not self.leads:
+            for word, value in zip(WORDS, values):
+                kind = bool if word in FLAGS else float if word in NUMBERS else int
+                setattr(attachment, word, kind(value))
+        if not touched:
+            return
+        for place in model.places():
+            dist.broadcast(place.tensor, 0)
+        if not self.leads and attachment.replaced:
+            model.forget_moments()

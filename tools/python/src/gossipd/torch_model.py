@@ -1,0 +1,193 @@
+"""The tensors of a PyTorch module that are shared, as one flat model."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+import torch
+
+from . import wire
+from .attachment import Finished, Model
+from .torch_device import DeviceTraffic
+
+WAY_OUT_OF_HALF = (
+    "keep float32 parameters and compute in half precision by torch.autocast, or train only float32"
+    " adapters (LoRA) beside frozen half-precision weights"
+)
+WHOLE_TYPES = (torch.float32, torch.float64)
+
+
+class Place(NamedTuple):
+    """One shared tensor and where it lies in the flat model."""
+
+    first: int
+    floats: int
+    tensor: torch.Tensor
+
+
+def _plain_name(name: str) -> str:
+    """Without what wrappers put into it, so that a compiled module and a plain one agree."""
+    return name.replace("_orig_mod.", "")
+
+
+def _unwrapped(module: torch.nn.Module) -> torch.nn.Module:
+    wrappers = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
+    while isinstance(module, wrappers):
+        module = module.module
+    return module
+
+
+def _check_parameter(name: str, parameter: torch.Tensor) -> None:
+    if type(parameter).__name__ in ("DTensor", "FlatParameter") or hasattr(parameter, "_is_flat"):
+        raise ValueError(
+            f"parameter '{name}' is split over processes (FSDP or DTensor), and gossipd shares"
+            " whole models: use DistributedDataParallel inside the box"
+        )
+    if parameter.dtype in (torch.float16, torch.bfloat16):
+        raise ValueError(
+            f"parameter '{name}' is of {parameter.dtype}, in which small updates of neighbours"
+            f" would be rounded away: {WAY_OUT_OF_HALF}"
+        )
+    if parameter.dtype not in WHOLE_TYPES:
+        raise ValueError(f"parameter '{name}' is of {parameter.dtype}; call .float() before")
+    if parameter.is_meta or parameter.layout != torch.strided:
+        raise ValueError(f"parameter '{name}' has no plain memory; materialise it before attach")
+
+
+def shared_tensors(module: torch.nn.Module) -> List[Tuple[str, int, torch.Tensor]]:
+    """Name, kind and tensor of all that is shared: parameters that are trained, then the buffers of
+    float32 that are saved with the module and finite, which are running statistics.
+
+    Raises ValueError with the way out for a parameter that cannot be shared.
+    """
+    module = _unwrapped(module)
+    found: List[Tuple[str, int, torch.Tensor]] = []
+    for name, parameter in module.named_parameters():
+        if not parameter.requires_grad or parameter.numel() == 0:
+            continue
+        _check_parameter(name, parameter)
+        found.append((_plain_name(name), wire.PARAMETER, parameter))
+    if not found:
+        raise ValueError("the module has no parameter with requires_grad, so nothing is trained")
+    saved = module.state_dict().keys()
+    for name, buffer in module.named_buffers():
+        if name not in saved or buffer.dtype != torch.float32 or buffer.numel() == 0:
+            continue
+        if bool(torch.isfinite(buffer).all()):  # a mask of -inf is no statistic
+            found.append((_plain_name(name), wire.STATISTIC, buffer))
+    return found
+
+
+class TorchModel(Model):
+    """See `Model`. Looks the tensors up anew each time, since a module may replace them."""
+
+    def __init__(self, module: torch.nn.Module, optimizer: Optional[torch.optim.Optimizer]) -> None:
+        self._module = _unwrapped(module)
+        self._optimizer = optimizer
+        shared = shared_tensors(module)
+        self.segments = [wire.Segment(n, tuple(t.shape), kind) for n, kind, t in shared]
+        self._check_optimizer(shared)
+        self._traffic: Dict[torch.device, DeviceTraffic] = {}
+        self.touched = False  # since the group's leader last said so
+
+    def _check_optimizer(self, shared: List[Tuple[str, int, torch.Tensor]]) -> None:
+        if self._optimizer is None:
+            return
+        optimizer: Any = getattr(self._optimizer, "optimizer", self._optimizer)
+        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        if not any(id(tensor) in held for _, _, tensor in shared):
+            raise ValueError(
+                "the optimiser holds none of the module's parameters: pass the optimiser that"
+                " trains this module"
+            )
+
+    def places(self) -> List[Place]:
+        """The tensors as they are now."""
+        current: Dict[str, torch.Tensor] = {}
+        for name, parameter in self._module.named_parameters():
+            current[_plain_name(name)] = parameter
+        for name, buffer in self._module.named_buffers():
+            current.setdefault(_plain_name(name), buffer)
+        found, first = [], 0
+        for segment in self.segments:
+            tensor = current.get(segment.name)
+            if tensor is None or tuple(tensor.shape) != segment.shape:
+                raise RuntimeError(
+                    f"'{segment.name}' is gone or has another shape than at attach: attach anew"
+                    " after changing a module"
+                )
+            found.append(Place(first, segment.floats, tensor.detach()))
+            first += segment.floats
+        return found
+
+    @torch.no_grad()
+    def apply(self, update: Any, ranges: List[Tuple[int, int]], replace: bool) -> None:
+        """See `Model.apply`. Touches only what the ranges name."""
+        values = torch.from_numpy(update)
+        self.touched = True
+        for place, begin, end in _overlaps(self.places(), ranges):
+            source = values[place.first + begin : place.first + end]
+            if place.tensor.device.type != "cpu":
+                source = self._traffic_of(place.tensor.device).to_device(source)
+            _put(place.tensor, begin, end, source, replace)
+        if replace:
+            self.forget_moments()
+
+    def forget_moments(self) -> None:
+        """Lets the optimiser begin anew, since its moments are of another model."""
+        if self._optimizer is not None:
+            optimizer: Any = getattr(self._optimizer, "optimizer", self._optimizer)
+            optimizer.state.clear()
+
+    @torch.no_grad()
+    def copy(self, snapshot: Any) -> None:
+        """See `Model.copy`."""
+        out = torch.from_numpy(snapshot)
+        for place in self.places():
+            target = out[place.first : place.first + place.floats]
+            if place.tensor.device.type == "cpu":
+                target.view(place.tensor.shape).copy_(place.tensor)
+            else:
+                self._traffic_of(place.tensor.device).to_host(place.tensor, target)
+
+    @torch.no_grad()
+    def finite(self) -> bool:
+        """See `Model.finite`."""
+        return all(bool(torch.isfinite(place.tensor.sum())) for place in self.places())
+
+    def settled(self) -> Optional[Finished]:
+        """See `Model.settled`: on a GPU what was begun ends later."""
+        pending = [traffic.mark() for traffic in self._traffic.values() if traffic.busy]
+        return (lambda: all(is_done() for is_done in pending)) if pending else None
+
+    def _traffic_of(self, device: torch.device) -> DeviceTraffic:
+        if device not in self._traffic:
+            self._traffic[device] = DeviceTraffic(device)
+        return self._traffic[device]
+
+
+def _overlaps(places: List[Place], ranges: List[Tuple[int, int]]) -> List[Tuple[Place, int, int]]:
+    """Which floats of which tensors the ranges name; both are ascending."""
+    found, index = [], 0
+    for first, floats in ranges:
+        while places[index].first + places[index].floats <= first:
+            index += 1
+        at, here = first, index
+        while at < first + floats:
+            place = places[here]
+            end = min(first + floats, place.first + place.floats)
+            found.append((place, at - place.first, end - place.first))
+            at, here = end, here + 1
+    return found
+
+
+def _put(tensor: torch.Tensor, begin: int, end: int, values: torch.Tensor, replace: bool) -> None:
+    if begin == 0 and end == tensor.numel():
+        whole = values.view(tensor.shape)
+        tensor.copy_(whole) if replace else tensor.add_(whole)
+        return
+    flat = tensor.view(-1) if tensor.is_contiguous() else tensor.reshape(-1)
+    part = flat[begin:end]
+    part.copy_(values) if replace else part.add_(values)
+    if not tensor.is_contiguous():
+        tensor.copy_(flat.view(tensor.shape))
