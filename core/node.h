@@ -268,6 +268,9 @@ class Node {
 
   // ---- the operator ----
   [[nodiscard]] std::optional<Error> join(std::vector<Endpoint> seeds, Instant now);
+  // The seeds from now on, in place of all before: at most seeds_max that may be dialled. Those
+  // that lead to this node are left out.
+  void set_seeds(const std::vector<Endpoint>& seeds, Instant now);
   [[nodiscard]] std::optional<Error> leave(Instant now);
   // A member that failed or left is no longer listed, nor dialled; its samples still count.
   // Spreads, and lasts until it comes back by itself.

@@ -2,6 +2,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -84,32 +85,57 @@ int start_again(const std::vector<std::string>& arguments, const DaemonConfig& c
               1);
 }
 
+// Where the log goes to standard error, the last word is a line of the log as well, which parses.
+int fail_logged(const DaemonConfig& config, const Error& error, int code) {
+  if (config.log_format == LogFormat::text || !config.log_file.empty()) return fail(error, code);
+  log_line(Level::error,
+           "event=failed code=" + log_word(error.code) + " reason=" + log_quoted(error.text));
+  flush_log();
+  return code;
+}
+
+// The configuration as files and environment have it now. Seeds of the command line stay, also
+// where they came by an invite whose file is gone.
+Result<DaemonConfig> configured_now(const std::vector<std::string>& arguments,
+                                    const DaemonConfig& config) {
+  const bool seeds_given = std::ranges::any_of(arguments, [](const std::string& word) {
+    return word == "--join" || word.starts_with("--join=");
+  });
+  const Result<CommandLine> line = read_command_line(
+      seeds_given ? without_invites(arguments, config.join) : arguments, process_environment());
+  if (!line) return line.error();
+  return line->config;
+}
+
 int run(const CommandLine& line, const std::vector<std::string>& arguments, char* program) {
   const DaemonConfig& config = line.config;
   // nor may another process of this user read its memory
   if (!config.core_dumps) ::prctl(PR_SET_DUMPABLE, 0);
-  if (auto error = open_log(config.log_level, config.log_file, config.name))
-    return fail(*error, exit_bad_config);
+  const LogOptions log{config.log_level, config.log_file, config.log_format, config.name};
+  if (auto error = open_log(log)) return fail(*error, exit_bad_config);
   for (const std::string& warning : line.warnings)
-    log_line(Level::warning, "event=warning text=\"" + warning + "\"");
+    log_line(Level::warning, "event=warning text=" + log_quoted(warning));
   prepare_training_process(static_cast<int>(
       config.threads != 0 ? config.threads : std::max(1u, std::thread::hardware_concurrency())));
 
-  if (const auto error = check_job(config.job_file)) return fail(*error, exit_code_of(*error));
+  if (const auto error = check_job(config.job_file))
+    return fail_logged(config, *error, exit_code_of(*error));
   // Now: a member that exits after it has joined is missed by the others.
-  if (const auto error = check_device(config.device)) return fail(*error, exit_code_of(*error));
-  if (const auto error = refuse_new_node(config)) return fail(*error, exit_code_of(*error));
+  if (const auto error = check_device(config.device))
+    return fail_logged(config, *error, exit_code_of(*error));
+  if (const auto error = refuse_new_node(config))
+    return fail_logged(config, *error, exit_code_of(*error));
   Result<StateStore> store = StateStore::open(config.state_dir);
-  if (!store) return fail(store.error(), exit_code_of(store.error()));
+  if (!store) return fail_logged(config, store.error(), exit_code_of(store.error()));
   const Result<StartPlan> plan = make_start_plan(config, *store);
-  if (!plan) return fail(plan.error(), exit_code_of(plan.error()));
+  if (!plan) return fail_logged(config, plan.error(), exit_code_of(plan.error()));
 
   EventLoop loop;
   NodeDriver driver(loop, config, *store);
-  if (auto error = driver.start(*plan)) return fail(*error, exit_code_of(*error));
+  if (auto error = driver.start(*plan)) return fail_logged(config, *error, exit_code_of(*error));
   print_invite(*plan, driver.address());
-  loop.on_signals({SIGTERM, SIGINT, SIGHUP}, [&driver, seen = 0](int number) mutable {
-    if (number == SIGHUP) return driver.reload_certificates();
+  loop.on_signals({SIGTERM, SIGINT, SIGHUP}, [&, seen = 0](int number) mutable {
+    if (number == SIGHUP) return driver.reload(configured_now(arguments, config));
     if (++seen > 1) std::_Exit(128 + number);
     driver.stop(number == SIGTERM ? "SIGTERM" : "SIGINT");
   });
@@ -117,7 +143,7 @@ int run(const CommandLine& line, const std::vector<std::string>& arguments, char
   if (!driver.failure() && driver.restart_wanted()) return start_again(arguments, config, program);
   if (!driver.failure()) return 0;
   // A trainer that did not stop in time must not hold up the exit: everything durable is written.
-  std::_Exit(fail(*driver.failure(), exit_code_of(*driver.failure())));
+  std::_Exit(fail_logged(config, *driver.failure(), exit_code_of(*driver.failure())));
 }
 
 }  // namespace

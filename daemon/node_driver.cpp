@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/base/printable.h"
 #include "daemon/config/advertise.h"
 #include "daemon/log/log.h"
 #include "daemon/rest/serve.h"
@@ -17,8 +18,6 @@ constexpr Duration stop_limit_stuck = std::chrono::seconds(5);
 Metadata identity_of(const DaemonConfig& config, NodeId id) {
   return {{"node", config.name}, {"node_id", to_hex(id)}};
 }
-
-std::string quoted(const std::string& text) { return '"' + text + '"'; }
 
 }  // namespace
 
@@ -72,22 +71,23 @@ std::optional<Error> NodeDriver::start(const StartPlan& plan) {
   training_ = std::make_unique<Training>(loop_, config_, store_, plan.state.id,
                                          identity_of(config_, plan.state.id), training_events());
 
-  log_line(Level::info,
-           "event=start version=" GOSSIPD_VERSION " id=" + to_hex(plan.state.id) +
-               " plan=" + to_string(plan.kind) + " cluster=" + to_hex(plan.state.cluster) +
-               " address=" + to_string(address_) + " state=" + quoted(store_.directory().string()) +
-               (plan.keys           ? " peers=tls"
-                : plan.certificates ? " peers=certificates"
-                                    : " peers=plain"));
+  log_line(Level::info, "event=start version=" GOSSIPD_VERSION " id=" + to_hex(plan.state.id) +
+                            " plan=" + to_string(plan.kind) + " cluster=" +
+                            to_hex(plan.state.cluster) + " address=" + to_string(address_) +
+                            " state=" + log_quoted(store_.directory().string()) +
+                            (plan.keys           ? " peers=tls"
+                             : plan.certificates ? " peers=certificates"
+                                                 : " peers=plain"));
   if (plan.certificates)
-    log_line(Level::info, "event=peer-tls certificate=" + quoted(plan.certificates->subject()) +
-                              " ca=" + quoted(config_.peer_tls.ca));
+    log_line(Level::info, "event=peer-tls certificate=" + log_quoted(plan.certificates->subject()) +
+                              " ca=" + log_quoted(config_.peer_tls.ca));
   if (!plan.key_written.empty())
-    log_line(Level::info, "event=key-written file=" + quoted(plan.key_written) + " hint=" +
-                              quoted(is_loopback(address_)
-                                         ? only_here(address_)
-                                         : "`gossipctl invite` prints the line with which other "
-                                           "boxes join"));
+    log_line(Level::info,
+             "event=key-written file=" + log_quoted(plan.key_written) + " hint=" +
+                 log_quoted(is_loopback(address_)
+                                ? only_here(address_)
+                                : "`gossipctl invite` prints the line with which other "
+                                  "boxes join"));
   for (const MemberRecord& member : plan.state.members) transport_->know(member.address.host);
   for (const Endpoint& seed : config_.join) transport_->know(seed.host);
   start_node(plan, EventLoop::now());
@@ -215,7 +215,7 @@ void NodeDriver::on_training_ready(Training::Ready ready) {
 
 void NodeDriver::on_training_failed(const Error& error) {
   log_line(Level::error,
-           "event=training-failed code=" + error.code + " reason=" + quoted(error.text));
+           "event=training-failed code=" + error.code + " reason=" + log_quoted(error.text));
   failure_ = error;
   stop("training failed");
 }
@@ -312,18 +312,6 @@ void NodeDriver::carry_out(CheckpointEffect& effect) {
 
 void NodeDriver::carry_out(LogEffect& effect) { log_line(effect.level, effect.text); }
 
-void NodeDriver::reload_certificates() {
-  if (!certificates_ || stopping_) return;
-  const Result<PeerCertificates> certificates = PeerCertificates::read(config_.peer_tls);
-  if (!certificates) return warn("the certificates are as they were: " + certificates.error().text);
-  transport_->set_certificates(*certificates);
-  certificates_ = *certificates;
-  log_line(Level::info, "event=peer-tls-reloaded certificate=" + quoted(certificates->subject()) +
-                            " ca=" + quoted(config_.peer_tls.ca));
-  certificate_ended_ = false;  // of the one before
-  look_at_certificate();
-}
-
 // ---- peers
 // ---------------------------------------------------------------------------------------
 
@@ -341,7 +329,7 @@ void NodeDriver::on_session_closed(SessionId session, const Error& reason) {
   // What no gossipd sends: a broken one, or somebody else who got this far.
   if (reason.code.starts_with("frame-"))
     log_line(Level::warning, "event=session-broken peer=" + found->second.address.host +
-                                 " code=" + reason.code + " reason=" + quoted(reason.text));
+                                 " code=" + reason.code + " reason=" + log_quoted(reason.text));
   sessions_.erase(found);
   node_->on_session_closed(session, reason.text, begin_event());
   after_event();
@@ -440,7 +428,7 @@ void NodeDriver::divide_data() {
 void NodeDriver::stop(const std::string& why) {
   if (stopping_) return;
   stopping_ = true;
-  log_line(Level::info, "event=stopping why=" + quoted(why));
+  log_line(Level::info, "event=stopping why=" + log_quoted(why));
   // A write that has not ended in all that time will not: nothing is gained by waiting as long
   // again.
   const bool stuck = disk_view(EventLoop::now()).writing_s > seconds(stop_limit);

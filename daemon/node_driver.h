@@ -37,9 +37,9 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
 
   // Listens, starts the node and serves REST. An error means nothing runs.
   [[nodiscard]] std::optional<Error> start(const StartPlan& plan);
-  // Certificates of peers and its own from their files, for sessions from now on; what cannot be
-  // read changes nothing.
-  void reload_certificates();
+  // What may change while the node runs (node_driver_reload.cpp): level of the log and seeds as
+  // configured now, and the files of certificates. An error is told and changes nothing else.
+  void reload(const Result<DaemonConfig>& now_configured);
   // Says goodbye, writes a last checkpoint, flushes; then the loop stops. Safe to repeat.
   void stop(const std::string& why);
   // Where peers reach this node, once it has started.
@@ -92,6 +92,7 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   [[nodiscard]] std::optional<Error> listen(const StartPlan& plan);
   [[nodiscard]] std::optional<Error> look_at_seeds(const StartPlan& plan);
   [[nodiscard]] bool is_this_node(const Endpoint& there) const;
+  void reload_certificates();
   [[nodiscard]] Training::Events training_events();
   void start_node(const StartPlan& plan, Instant now);
 

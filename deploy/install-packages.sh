@@ -21,6 +21,7 @@ to_test=(
   clang libclang-rt-14-dev clang-format-14 iproute2 openssl prometheus
   python3 python3-torch python3-pytest python3-pip python3-setuptools python3-wheel
 )
+to_test+=(python3-jsonschema zsh fish mandoc)
 to_package=(mmdebstrap lintian slurmctld slurmd slurm-client munge)
 # Where the release has none of these, gossipd can be built all the same.
 declare -A without=(

@@ -68,4 +68,13 @@ std::string log_word(std::string_view text) {
   return out;
 }
 
+std::string log_quoted(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    out += c;
+  }
+  return out + '"';
+}
+
 }  // namespace gossipd

@@ -18,5 +18,7 @@ enum class Lines { one, many };  // many: line ends stay
 // The same without spaces, quotes and '=' as well: one value among the `key=value` words of a log
 // line.
 [[nodiscard]] std::string log_word(std::string_view text);
+// The text in quotes, those within it and backslashes behind a backslash: any value of a log line.
+[[nodiscard]] std::string log_quoted(std::string_view text);
 
 }  // namespace gossipd

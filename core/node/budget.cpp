@@ -2,6 +2,7 @@
 // extends it or a node finds that training leads nowhere.
 #include <algorithm>
 
+#include "core/base/printable.h"
 #include "core/node/conductor.h"
 
 namespace gossipd {
@@ -65,7 +66,7 @@ bool Conductor::most_have_finished() const {
 void Conductor::set_budget(const Budget& budget, const std::string& why) {
   progress_.set(budget);
   log(Level::info, "event=budget samples=" + std::to_string(budget.samples) +
-                       " revision=" + std::to_string(budget.revision) + " why=\"" + why + "\"");
+                       " revision=" + std::to_string(budget.revision) + " why=" + log_quoted(why));
   persistence_.request();
   if (source_.trainer_stands()) emit(BudgetEffect{progress_.in_force()});
   if (!progress_.leaves_room(directory_.others_samples()) || !life_.is_at_end()) return;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "core/base/printable.h"
 #include "core/node/conductor.h"
 
 namespace gossipd {
@@ -27,8 +28,8 @@ void Conductor::on_reflected(Session& session, Instant now) {
   const bool is_news = dialer_.on_reflected(session.remote, reason, now);
   note_refusal(false, to_string(session.remote), Error{"self", reason}, now);
   if (!is_news) return;
-  log(Level::warning,
-      "event=dial-reflected endpoint=" + to_string(session.remote) + " reason=\"" + reason + "\"");
+  log(Level::warning, "event=dial-reflected endpoint=" + log_word(to_string(session.remote)) +
+                          " reason=" + log_quoted(reason));
 }
 
 // ---- clones, as others see them -----------------------------------------------------------------
@@ -66,9 +67,9 @@ void Conductor::on_proof_of_life(Session& session, Instant now) {
   const std::string what = "two processes have the id " + to_hex(hello.id) + ", at " +
                            to_string(notice.keeper) + " and at " + to_string(notice.other) +
                            "; the second one, which started later, is to take a new id";
-  log(Level::warning, "event=cloned peer=" + to_hex(hello.id) +
-                          " keeps=" + to_string(notice.keeper) +
-                          " gives_up=" + to_string(notice.other) + " hint=\"" + cloned_hint + "\"");
+  log(Level::warning,
+      "event=cloned peer=" + to_hex(hello.id) + " keeps=" + log_word(to_string(notice.keeper)) +
+          " gives_up=" + log_word(to_string(notice.other)) + " hint=\"" + cloned_hint + "\"");
   note_refusal(true, who(session), Error{"cloned", what}, now);
   const SessionId spoke = session.id;
   send(session, notice);
@@ -101,8 +102,8 @@ void Conductor::on_cloned(Session& session, const Cloned& notice, Instant now) {
 }
 
 void Conductor::on_cloned(const Cloned& notice, NodeId said_by, Instant now) {
-  const std::string both =
-      " keeps=" + to_string(notice.keeper) + " gives_up=" + to_string(notice.other);
+  const std::string both = " keeps=" + log_word(to_string(notice.keeper)) +
+                           " gives_up=" + log_word(to_string(notice.other));
   switch (clones_.on_notice(notice, said_by, directory_.alive_others())) {
     case CloneWatch::Verdict::nothing: return;
     case CloneWatch::Verdict::gives_up: return take_another_id(notice, now);
@@ -139,8 +140,9 @@ void Conductor::take_another_id(const Cloned& notice, Instant now) {
   }
   for (MemberRecord& record : fresh.members)
     if (record.id == state_.id) record.address = notice.keeper, record.name = config_.name;
-  log(Level::warning, "event=cloned peer=" + to_hex(state_.id) + " keeps=" +
-                          to_string(notice.keeper) + " gives_up=" + to_string(notice.other) +
+  log(Level::warning, "event=cloned peer=" + to_hex(state_.id) +
+                          " keeps=" + to_string(notice.keeper) +
+                          " gives_up=" + log_word(to_string(notice.other)) +
                           " new_id=" + to_hex(fresh.id) + " hint=\"" + cloned_hint + "\"");
   life_.stop();
   close_all(bye_rotated, "this node takes another id", now);

@@ -74,6 +74,7 @@ class Conductor {
   void on_message(SessionId id, Lane lane, std::span<const std::byte> message, Instant now);
   void on_bulk_sent(SessionId id, std::size_t bytes, Instant now);
   std::optional<Error> join(std::vector<Endpoint> seeds, Instant now);
+  void set_seeds(const std::vector<Endpoint>& seeds, Instant now);
   std::optional<Error> leave(Instant now);
   std::optional<Error> forget(NodeId member, Instant now);
   std::optional<Error> pause();

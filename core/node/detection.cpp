@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/base/printable.h"
 #include "core/node/conductor.h"
 
 namespace gossipd {
@@ -41,7 +42,7 @@ void Conductor::detect_failures(Instant now) {
 
 void Conductor::accuse(NodeId member, Instant last_heard, const std::string& why) {
   if (life_.is_going() || !directory_.accuse(member, last_heard)) return;
-  log(Level::info, "event=member-suspect peer=" + to_hex(member) + " reason=\"" + why + "\"");
+  log(Level::info, "event=member-suspect peer=" + to_hex(member) + " reason=" + log_quoted(why));
   hand_on({member, directory_.find(member)->record.incarnation, state_.id});
 }
 

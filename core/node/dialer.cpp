@@ -42,6 +42,12 @@ std::optional<Error> Dialer::add_seeds(const std::vector<Endpoint>& seeds) {
   return std::nullopt;
 }
 
+void Dialer::replace_seeds(const std::vector<Endpoint>& seeds) {
+  GOSSIPD_ASSERT(seeds.size() <= seeds_max);
+  seeds_.clear();
+  for (const Endpoint& seed : seeds) (void)add_seeds({seed});  // a refused one is left out
+}
+
 // ---- dials --------------------------------------------------------------------------------------
 
 Dialer::Dial& Dialer::at(const Endpoint& endpoint) {

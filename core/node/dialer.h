@@ -39,6 +39,8 @@ class Dialer {
   // ---- seeds: dialled for ever while no member is linked ----
   // All are added, or none and the reason: `not-dialled`, `self` or `too-many-seeds`.
   [[nodiscard]] std::optional<Error> add_seeds(const std::vector<Endpoint>& seeds);
+  // At most seeds_max; those that cannot be dialled or lead here are left out.
+  void replace_seeds(const std::vector<Endpoint>& seeds);
   [[nodiscard]] const std::vector<Endpoint>& seeds() const { return seeds_; }
 
   // ---- dials ----

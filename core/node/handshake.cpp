@@ -201,8 +201,9 @@ void Conductor::learn_from(const Hello& hello, Instant now) {
 void Conductor::refuse(Session& session, Error reason, Instant now) {
   const bool quiet = reason.code == "duplicate" || reason.code == "self" || reason.code == "full" ||
                      reason.code == "cloned";
-  log(quiet ? Level::debug : Level::warning, "event=refuse peer=" + who(session) + " code=" +
-                                                 reason.code + " reason=\"" + reason.text + "\"");
+  log(quiet ? Level::debug : Level::warning, "event=refuse peer=" + who(session) +
+                                                 " code=" + reason.code +
+                                                 " reason=" + log_quoted(reason.text));
   if (!quiet) note_refusal(true, who(session), reason, now);
   if (session.outbound && reason.code != "duplicate") dialer_.on_refused(session.remote);
   send(session, Refuse{reason});

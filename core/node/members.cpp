@@ -107,7 +107,7 @@ void Conductor::merge_records(const std::vector<MemberRecord>& records, Instant 
       look_at_former_addresses(before->record, record, now);
     const Directory::Outcome outcome = directory_.merge(record, now, source);
     const std::string words = " peer=" + to_hex(record.id) + " name=" + log_word(record.name) +
-                              " address=" + to_string(record.address);
+                              " address=" + log_word(to_string(record.address));
     switch (outcome) {
       case Directory::Outcome::joined:
         log(Level::info, "event=member-joined" + words);

@@ -72,6 +72,10 @@ void Node::on_bulk_sent(SessionId id, std::size_t bytes, Instant now) {
 std::optional<Error> Node::join(std::vector<Endpoint> seeds, Instant now) {
   return settled(*impl_, now, [&] { return impl_->join(std::move(seeds), now); });
 }
+void Node::set_seeds(const std::vector<Endpoint>& seeds, Instant now) {
+  settled(*impl_, now, [&] { impl_->set_seeds(seeds, now); });
+}
+
 std::optional<Error> Node::leave(Instant now) {
   return settled(*impl_, now, [&] { return impl_->leave(now); });
 }

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/base/printable.h"
 #include "core/node/conductor.h"
 
 namespace gossipd {
@@ -10,7 +11,7 @@ bool Conductor::set_phase(Phase to, const std::string& why) {
   const Phase from = phase();
   if (!life_.enter(to)) return false;
   log(Level::info, std::string("event=phase from=") + to_string(from) + " to=" + to_string(to) +
-                       " why=\"" + why + "\"");
+                       " why=" + log_quoted(why));
   return true;
 }
 
@@ -46,8 +47,8 @@ void Conductor::check_finish(Instant now) {
   if (!why_not.empty() && !life_.is_overdue(now)) return;
   if (!why_not.empty())
     log(Level::warning,
-        "event=final-apart why=\"" + why_not +
-            "\" hint=\"the exchange goes on; `final` is written again once the models are one\"");
+        "event=final-apart why=" + log_quoted(why_not) +
+            " hint=\"the exchange goes on; `final` is written again once the models are one\"");
   set_phase(Phase::finished,
             why_not.empty() ? "the models agree" : "time for the final exchange is up");
   weight_.agree();
@@ -98,6 +99,11 @@ std::optional<Error> Conductor::join(std::vector<Endpoint> seeds, Instant now) {
     if (may_dial(seed, now)) dial(seed, NodeId{}, now);
   timers_.by(Duty::overlay, now);
   return std::nullopt;
+}
+
+void Conductor::set_seeds(const std::vector<Endpoint>& seeds, Instant now) {
+  dialer_.replace_seeds(seeds);
+  timers_.by(Duty::overlay, now);
 }
 
 std::optional<Error> Conductor::leave(Instant now) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/base/printable.h"
 #include "core/node/conductor.h"
 
 namespace gossipd {
@@ -94,8 +95,9 @@ void Conductor::log_taken_back(const std::string& what) {
   if (!is_power_of_two(round_.own_steps().guard().jumps_in_a_row())) return;
   const std::string trouble = round_.trouble();
   log(Level::warning,
-      "event=step-taken-back " + what + " hint=\"" +
-          (trouble.empty() ? "look for a bad sample among those of these steps" : trouble) + "\"");
+      "event=step-taken-back " + what + " hint=" +
+          log_quoted(trouble.empty() ? "look for a bad sample among those of these steps"
+                                     : trouble));
 }
 
 void Conductor::own_model_broken(const std::string& where, Instant now) {
@@ -104,7 +106,7 @@ void Conductor::own_model_broken(const std::string& where, Instant now) {
                 where + "; nothing is published until a neighbour's model has been taken"))
     source_.on_broken(round_.own_steps().guard(), round_.snapshot_at());
   if (const std::string trouble = round_.trouble(); !trouble.empty())
-    log(Level::warning, "event=model-broken hint=\"" + trouble + "\"");
+    log(Level::warning, "event=model-broken hint=" + log_quoted(trouble));
   adopt(now);
 }
 

@@ -15,8 +15,8 @@ void Conductor::on_dial_failed(const Endpoint& endpoint, std::string reason, Ins
   const bool is_news = dialer_.on_failed(endpoint, reason);
   accuse_all_at(endpoint, NodeId{}, "cannot be dialled", now);
   if (!is_news) return;
-  log(Level::warning,
-      "event=dial-failed endpoint=" + to_string(endpoint) + " reason=\"" + reason + "\"");
+  log(Level::warning, "event=dial-failed endpoint=" + log_word(to_string(endpoint)) +
+                          " reason=" + log_quoted(reason));
   note_refusal(false, to_string(endpoint), Error{"dial-failed", std::move(reason)}, now);
 }
 
@@ -69,7 +69,7 @@ void Conductor::close(SessionId id, const std::string& reason, Instant now, bool
     // more than of a joiner.
     if (detector_.is_thawing(now)) link->forget();
   }
-  log(Level::info, "event=link-down peer=" + to_hex(peer) + " reason=\"" + reason + "\"");
+  log(Level::info, "event=link-down peer=" + to_hex(peer) + " reason=" + log_quoted(reason));
 }
 
 void Conductor::close_all(const char* bye, const std::string& reason, Instant now) {
@@ -81,7 +81,7 @@ std::string Conductor::who(const Session& session) const {
   if (session.theirs)
     return log_word(session.theirs->name) + " (" + to_hex(session.theirs->id) + ")";
   // An inbound connection has another port each time.
-  return session.outbound ? to_string(session.remote) : session.remote.host;
+  return session.outbound ? log_word(to_string(session.remote)) : session.remote.host;
 }
 
 // ---- sending ------------------------------------------------------------------------------------
@@ -195,8 +195,8 @@ void Conductor::handle_established(Session& session, const Control& message, Ins
 // By the peer.
 void Conductor::on_refused(Session& session, const Error& reason, Instant now) {
   if (reason.code != "duplicate" && reason.code != "self" && reason.code != "cloned") {
-    log(Level::warning, "event=refused-by peer=" + who(session) + " code=" + reason.code +
-                            " reason=\"" + reason.text + "\"");
+    log(Level::warning, "event=refused-by peer=" + who(session) + " code=" + log_word(reason.code) +
+                            " reason=" + log_quoted(reason.text));
     note_refusal(false, who(session), reason, now);
   }
   if (session.outbound && reason.code != "duplicate") dialer_.on_refused(session.remote);
@@ -220,7 +220,7 @@ void Conductor::on_job_offer(Session& session, const JobOffer& offer, Instant no
 void Conductor::on_bye(Session& session, const Bye& bye, Instant now) {
   const NodeId peer = session.theirs->id;
   const bool rotated = bye.why == bye_rotated;
-  log(Level::info, "event=bye peer=" + to_hex(peer) + " why=" + bye.why);
+  log(Level::info, "event=bye peer=" + to_hex(peer) + " why=" + log_word(bye.why));
   close(session.id, "the peer says goodbye: " + bye.why, now, true);
   if (!rotated) accuse(peer, now, "it says goodbye: " + bye.why);
   timers_.by(Duty::overlay, now);

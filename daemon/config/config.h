@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/node.h"
+#include "daemon/log/log_format.h"
 #include "net/peer/certificates.h"
 #include "net/peer/invite.h"
 
@@ -52,6 +53,7 @@ struct DaemonConfig {
 
   std::string log_level = "info";
   std::string log_file;  // "": standard error
+  LogFormat log_format = LogFormat::text;
 
   MembershipPolicy membership;
   ExchangePolicy exchange;

@@ -72,7 +72,11 @@ bool names_invite(std::string_view word) {
 }
 
 Result<Invite> take_invite(std::string_view word) {
-  if (word == "-") return ask();
+  static std::optional<Result<Invite>> asked;  // once for the process: the line is gone then
+  if (word == "-") {
+    if (!asked) asked = ask();
+    return *asked;
+  }
   if (!word.starts_with('@')) return parse_invite(word);
   const Result<SecretText> text =
       read_secret_file(std::string(word.substr(1)), SharedKeyFile::refuse, invite_file);

@@ -176,6 +176,8 @@ void add_log(SettingTable& table, DaemonConfig& c) {
                "lowest level to write");
   table.path("log.file", "log-file", "FILE", c.log_file,
              "file for the log (default: standard error)");
+  table.one_of("log.format", "log-format", c.log_format, {"text", "logfmt", "json"},
+               "how a line of the log is written; logfmt and json always parse");
   table.boolean("log.core_dumps", "", c.core_dumps,
                 "let a crash write its memory, including the cluster's secret, to a core file");
 }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "core/base/printable.h"
 #include "daemon/log/log.h"
 
 namespace gossipd {
@@ -30,9 +31,9 @@ std::optional<std::string> DiskWatch::look(const DiskView& disk, Instant now) {
   const std::string waited = whole_seconds(std::max(disk.writing_s, disk.checkpoint_s));
   const std::string what = disk.writing.empty() ? "a checkpoint" : disk.writing;
   log_line(Level::warning,
-           "event=disk-slow seconds=" + waited + " writing=\"" + what + "\" directory=\"" +
-               directory_ +
-               "\" hint=\"training goes on; a restart may know less than this node says now\"");
+           "event=disk-slow seconds=" + waited + " writing=" + log_quoted(what) +
+               " directory=" + log_quoted(directory_) +
+               " hint=\"training goes on; a restart may know less than this node says now\"");
   return "the disk of " + directory_ + " is slow: " + what + " has been written for " + waited +
          " s; look for its errors in the system's log";
 }

@@ -8,7 +8,6 @@
 #include <filesystem>
 
 #include "core/base/log_ceiling.h"
-#include "core/base/printable.h"
 #include "daemon/log/log_queue.h"
 #include "net/event_loop.h"
 
@@ -32,9 +31,8 @@ LogCeiling& ceiling() {
 }
 
 void write(Level level, const std::string& words) {
-  const std::string line = printable(words);  // words come from peers too: a line stays a line
   spdlog::default_logger_raw()->log(spdlog_level(level),
-                                    spdlog::string_view_t(line.data(), line.size()));
+                                    spdlog::string_view_t(words.data(), words.size()));
 }
 
 std::shared_ptr<spdlog::sinks::sink> sink_for(const std::string& file) {
@@ -46,8 +44,8 @@ std::shared_ptr<LogQueue> queue;  // of the log that is open
 
 }  // namespace
 
-std::optional<Error> open_log(const std::string& level, const std::string& file,
-                              const std::string& node) {
+std::optional<Error> open_log(const LogOptions& options) {
+  const std::string& file = options.file;
   // spdlog would create the directory, and a typing error would go unnoticed.
   const std::filesystem::path directory = std::filesystem::path(file).parent_path();
   std::error_code unknown;
@@ -61,19 +59,23 @@ std::optional<Error> open_log(const std::string& level, const std::string& file,
                      " is a FIFO, which would hold the node up until it is read; choose "
                      "a regular file, or leave log.file out and pipe standard error"};
   try {
-    queue = std::make_shared<LogQueue>(sink_for(file));
+    queue = std::make_shared<LogQueue>(
+        sink_for(file), [format = options.format, node = options.node](std::string_view words) {
+          return log_payload(format, node, words);
+        });
     auto logger = std::make_shared<spdlog::logger>("gossipd", queue);
-    // '%' begins a flag in spdlog's patterns.
-    std::string name;
-    for (const char c : node) name += c == '%' ? std::string("%%") : std::string(1, c);
-    logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e%z %l node=" + name + " %v");
-    logger->set_level(spdlog::level::from_str(level));
+    logger->set_pattern(log_pattern(options.format));
+    logger->set_level(spdlog::level::from_str(options.level));
     spdlog::set_default_logger(std::move(logger));
     return std::nullopt;
   } catch (const spdlog::spdlog_ex& error) {
     return Error{"io-error",
                  "log.file: " + file + ": " + error.what() + "; choose a file that can be written"};
   }
+}
+
+void set_log_level(const std::string& level) {
+  spdlog::default_logger_raw()->set_level(spdlog::level::from_str(level));
 }
 
 void log_line(Level level, const std::string& words) {

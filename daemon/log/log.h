@@ -1,5 +1,4 @@
-// daemon/log/log.h - one line per transition, `key=value` words: time= level= node= … (spdlog stays
-// behind it).
+// daemon/log/log.h - one line per transition, of `key=value` words (spdlog stays behind it).
 //
 // A thread of its own writes them (log_queue.h). Loop thread and main() only, after open_log().
 #pragma once
@@ -8,12 +7,20 @@
 #include <string>
 
 #include "core/node.h"
+#include "daemon/log/log_format.h"
 
 namespace gossipd {
 
-// `level` as in the configuration; `file` "" means standard error. Code "io-error".
-[[nodiscard]] std::optional<Error> open_log(const std::string& level, const std::string& file,
-                                            const std::string& node);
+struct LogOptions {
+  std::string level = "info";  // as in the configuration
+  std::string file;            // "": standard error
+  LogFormat format = LogFormat::text;
+  std::string node;  // its name, in every line
+};
+// Codes "bad-file", "io-error".
+[[nodiscard]] std::optional<Error> open_log(const LogOptions& options);
+// The lowest level from now on.
+void set_log_level(const std::string& level);
 // Repetition about others is summed up: core/base/log_ceiling.h.
 void log_line(Level level, const std::string& words);
 // Tells what was left out in a period that has ended; nothing else does while nothing is logged.

@@ -11,7 +11,8 @@ namespace {
 // Writes lines, and says how many were lost before the first one that can be written again.
 class LineWriter {
  public:
-  explicit LineWriter(spdlog::sinks::sink& out) : out_(out) {}
+  LineWriter(spdlog::sinks::sink& out, LogQueue::Render render)
+      : out_(out), render_(std::move(render)) {}
 
   void write(const spdlog::details::log_msg& line) {
     if (!say_lost() || !put(line)) ++lost_;
@@ -34,7 +35,11 @@ class LineWriter {
 
   bool put(const spdlog::details::log_msg& line) {
     try {
-      out_.log(line);
+      const std::string_view words(line.payload.data(), line.payload.size());
+      const std::string rendered = render_ ? render_(words) : std::string(words);
+      spdlog::details::log_msg whole = line;
+      whole.payload = spdlog::string_view_t(rendered.data(), rendered.size());
+      out_.log(whole);
       out_.flush();
       failing_ = false;
     } catch (const std::exception& error) {  // the disk is full, say; the node goes on
@@ -46,14 +51,17 @@ class LineWriter {
   }
 
   spdlog::sinks::sink& out_;
+  LogQueue::Render render_;
   std::size_t lost_ = 0;
   bool failing_ = false;  // the last line could not be written
 };
 
 }  // namespace
 
-LogQueue::LogQueue(std::shared_ptr<spdlog::sinks::sink> out)
-    : out_(std::move(out)), thread_([shared = shared_, to = out_] { run(shared, to); }) {}
+LogQueue::LogQueue(std::shared_ptr<spdlog::sinks::sink> out, Render render)
+    : out_(std::move(out)), thread_([shared = shared_, to = out_, render = std::move(render)] {
+        run(shared, to, render);
+      }) {}
 
 LogQueue::~LogQueue() {
   const bool drained = drain(drain_limit);
@@ -87,8 +95,8 @@ bool LogQueue::drain(std::chrono::milliseconds limit) {
 }
 
 void LogQueue::run(const std::shared_ptr<Shared>& shared,
-                   const std::shared_ptr<spdlog::sinks::sink>& out) {
-  LineWriter writer(*out);
+                   const std::shared_ptr<spdlog::sinks::sink>& out, const Render& render) {
+  LineWriter writer(*out, render);
   std::unique_lock lock(shared->mutex);
   for (;;) {
     shared->wakes.wait(lock, [&] { return shared->stop || !shared->lines.empty(); });

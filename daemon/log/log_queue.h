@@ -12,8 +12,11 @@
 #include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
+#include <string_view>
 #include <thread>
 
 namespace gossipd {
@@ -22,7 +25,9 @@ class LogQueue final : public spdlog::sinks::sink {
  public:
   static constexpr std::size_t lines_max = 8192;
 
-  explicit LogQueue(std::shared_ptr<spdlog::sinks::sink> out);
+  // What a line becomes before it is written; on the queue's thread.
+  using Render = std::function<std::string(std::string_view words)>;
+  explicit LogQueue(std::shared_ptr<spdlog::sinks::sink> out, Render render = {});
   // Gives up after drain_limit: then the thread, which hangs in a write, is left to the end of the
   // process.
   ~LogQueue() override;
@@ -48,7 +53,7 @@ class LogQueue final : public spdlog::sinks::sink {
     bool writing = false, stop = false;
   };
   static void run(const std::shared_ptr<Shared>& shared,
-                  const std::shared_ptr<spdlog::sinks::sink>& out);
+                  const std::shared_ptr<spdlog::sinks::sink>& out, const Render& render);
 
   std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
   std::shared_ptr<spdlog::sinks::sink> out_;

@@ -6,6 +6,7 @@
 #include "core/base/settings.h"
 #include "daemon/config/config.h"
 #include "daemon/rest/metrics.h"
+#include "daemon/rest/openapi.h"
 
 namespace gossipd {
 
@@ -219,6 +220,8 @@ HttpRouter make_rest(DaemonPort& port) {
   get("/livez", [](const HttpRequest&) { return json_response("{\"alive\":true}\n"); });
   get("/readyz", [&port](const HttpRequest&) { return ready(port); });
   get("/metrics", [&port](const HttpRequest&) { return metrics(port); });
+  get("/v1/openapi.json",
+      [](const HttpRequest&) { return json_response(std::string(openapi_json())); });
   get("/v1/status",
       [&port](const HttpRequest&) { return json_response(status_json(port.status())); });
   get("/v1/members", [&port](const HttpRequest&) { return json_response(members(port)); });

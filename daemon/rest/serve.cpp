@@ -1,5 +1,6 @@
 #include "daemon/rest/serve.h"
 
+#include "core/base/printable.h"
 #include "daemon/log/log.h"
 #include "net/peer/secret_file.h"
 
@@ -39,8 +40,8 @@ Result<std::optional<CertificateFiles>> certificate_for(const DaemonConfig& conf
   }
   const Result<std::string> fingerprint = certificate_fingerprint(files.certificate);
   if (!fingerprint) return fingerprint.error();
-  log_line(Level::info,
-           "event=rest-tls certificate=\"" + files.certificate + "\" sha256=" + *fingerprint);
+  log_line(Level::info, "event=rest-tls certificate=" + log_quoted(files.certificate) +
+                            " sha256=" + *fingerprint);
   return std::optional(files);
 }
 

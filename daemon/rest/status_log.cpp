@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/base/printable.h"
 #include "daemon/log/log.h"
 
 namespace gossipd {
@@ -11,7 +12,7 @@ void StatusLog::warn(const std::string& text, Instant now) {
     warnings_.back().at = now;
     return;
   }
-  log_line(Level::warning, "event=warning text=\"" + text + '"');
+  log_line(Level::warning, "event=warning text=" + log_quoted(text));
   remember(text, now);
 }
 
@@ -22,7 +23,7 @@ void StatusLog::remember(const std::string& text, Instant now) {
 
 void StatusLog::turned_away(const std::string& peer, const Error& reason, Instant now) {
   log_line(Level::warning, "event=turned-away peer=" + peer + " code=" + reason.code +
-                               " reason=\"" + reason.text + '"');
+                               " reason=" + log_quoted(reason.text));
   turned_away_.note(true, peer, reason, now);
 }
 

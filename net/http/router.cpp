@@ -45,4 +45,11 @@ std::vector<std::string> HttpRouter::paths() const {
   return paths;
 }
 
+std::vector<std::pair<std::string, std::string>> HttpRouter::routes() const {
+  std::vector<std::pair<std::string, std::string>> routes;
+  for (const auto& [path, methods] : routes_)
+    for (const auto& [method, handler] : methods) routes.emplace_back(method, path);
+  return routes;
+}
+
 }  // namespace gossipd

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "net/http/message.h"
@@ -19,6 +20,8 @@ class HttpRouter {
 
   void operator()(const HttpRequest& request, HttpRespond respond) const;
   [[nodiscard]] std::vector<std::string> paths() const;
+  // Method and path of each handler.
+  [[nodiscard]] std::vector<std::pair<std::string, std::string>> routes() const;
 
  private:
   std::map<std::string, std::map<std::string, HttpHandler>> routes_;  // path → method → handler

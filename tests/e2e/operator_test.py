@@ -155,7 +155,8 @@ class CommandLine(ClusterTest):
 
         lines = first.ctl("members").stdout.splitlines()
         self.assertEqual(
-            ["NAME", "ADDRESS", "STATE", "RTT", "STEP", "SAMPLES/S", "BATCH", "LOSS", "AGE"],
+            "NAME ADDRESS STATE REACHABLE RTT STEP SAMPLES/S BATCH LOSS ACCURACY AGE DEVICE VERSION"
+            " ID".split(),
             lines[0].split(),
         )
         self.assertEqual(

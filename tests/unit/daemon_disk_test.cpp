@@ -221,7 +221,7 @@ TEST_CASE("a FIFO is refused as a log file: it would hold the node up until it i
   const TemporaryDirectory directory;
   const std::string path = (directory.path() / "fifo").string();
   REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
-  const auto error = open_log("info", path, "n");
+  const auto error = open_log({.level = "info", .file = path, .node = "n"});
   REQUIRE(error);
   CHECK(error->text.find(path + " is a FIFO") != std::string::npos);
 }

@@ -9,6 +9,7 @@
 #include "core/base/printable.h"
 #include "net/http/server.h"
 #include "net/peer/cluster_key.h"
+#include "tests/unit/daemon_fake_server.h"
 #include "tests/unit/daemon_made_up.h"
 #include "tests/unit/daemon_support.h"
 #include "tools/gossipctl/gossipctl.h"
@@ -17,48 +18,6 @@
 using namespace gossipd;
 
 namespace {
-
-// Serves until it goes out of scope. The daemon may be changed before the first request only.
-class FakeServer {
- public:
-  explicit FakeServer(HttpHandler handler, HttpServerOptions options = {})
-      : server_(loop_, std::move(handler), std::move(options)) {
-    const auto bound = server_.listen({"127.0.0.1", 0});
-    REQUIRE_MESSAGE(bound, (bound ? std::string() : bound.error().text));
-    address_ = to_string(*bound);
-    thread_ = std::thread([this] { loop_.run(); });
-  }
-  ~FakeServer() {
-    loop_.post([this] { loop_.stop(); });  // not before it runs
-    thread_.join();
-  }
-  [[nodiscard]] const std::string& address() const { return address_; }
-
- private:
-  EventLoop loop_;
-  HttpServer server_;
-  std::string address_;
-  std::thread thread_;
-};
-
-HttpHandler handler_of(DaemonPort& port) {
-  return [router = make_rest(port)](const HttpRequest& request, HttpRespond respond) {
-    router(request, std::move(respond));
-  };
-}
-
-struct Ran {
-  ExitCode code;
-  std::string out;
-  std::string err;
-};
-
-Ran gossipctl(std::vector<std::string> arguments,
-              std::map<std::string, std::string> environment = {}) {
-  std::ostringstream out, err;
-  const ExitCode code = run_gossipctl(arguments, environment, out, err);
-  return {code, out.str(), err.str()};
-}
 
 bool mentions(const std::string& text, const std::string& what) {
   return text.find(what) != std::string::npos;
@@ -73,10 +32,14 @@ TEST_CASE("members is an aligned table, this node marked, numbers as people read
   const Ran ran = gossipctl({"members", "--rest", server.address()});
   CHECK(ran.code == ExitCode::ok);
   CHECK(ran.err.empty());
-  CHECK(ran.out ==
-        "NAME   ADDRESS         STATE  RTT     STEP    SAMPLES/S  BATCH  LOSS   AGE\n"
-        "box1*  10.0.0.11:7610  alive  -       18 240  300        64     0.231  -\n"
-        "box2   10.0.0.12:7610  alive  0.4 ms  18 240  200        64     0.231  0.2 s\n");
+  CHECK(
+      ran.out ==
+      "NAME   ADDRESS         STATE  REACHABLE  RTT     STEP    SAMPLES/S  BATCH  LOSS   ACCURACY  "
+      "AGE    DEVICE  VERSION  ID\n"
+      "box1*  10.0.0.11:7610  alive  -          -       18 240  300        64     0.231  -         "
+      "-      -       -        00000000000000aa\n"
+      "box2   10.0.0.12:7610  alive  -          0.4 ms  18 240  200        64     0.231  -         "
+      "0.2 s  -       -        00000000000000bb\n");
 }
 
 TEST_CASE("-o json hands the daemon's answer through") {
@@ -395,6 +358,6 @@ TEST_CASE(
     "a table stays aligned with letters of several bytes, and no control character reaches the "
     "terminal") {
   std::ostringstream out;
-  print_table(out, {{"NAME", "X"}, {"k\xc3\xb6ln", "1"}, {"a\x1b[2J", "2"}});
+  print_labelled(out, {{"NAME", "X"}, {"k\xc3\xb6ln", "1"}, {"a\x1b[2J", "2"}});
   CHECK(out.str() == "NAME   X\nk\xc3\xb6ln   1\na?[2J  2\n");
 }

@@ -114,7 +114,7 @@ ExitCode show_checkpoint(Console& console, const std::string& checkpoint) {
                     " tensors"}};
   for (const auto& [key, value] : weights->metadata)
     if (key != "job") rows.push_back({key, value});
-  print_table(console.out, rows);
+  print_labelled(console.out, rows);
   if (const auto job = weights->metadata.find("job"); job != weights->metadata.end())
     console.out << "\n" << job->second;
   return ExitCode::ok;

@@ -10,6 +10,7 @@
 #include "core/base/printable.h"
 #include "net/peer/cluster_key.h"
 #include "tools/gossipctl/answers.h"
+#include "tools/gossipctl/lists.h"
 #include "tools/gossipctl/table.h"
 
 namespace gossipd {
@@ -21,49 +22,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds poll_period{200};
 constexpr std::chrono::milliseconds poll_timeout{5'000};  // then a frozen daemon is asked again
-
-Row member_row(const Json& m) {
-  const bool self = flag(m, "self");
-  const auto loss = number(m, "loss"), rtt = number(m, "rtt_ms"), age = number(m, "age_s");
-  const std::uint64_t step = count(m, "step");
-  const std::string phase = text(m, "phase"), state = text(m, "state");
-  // An alive member that is not training shows its phase.
-  const std::string what =
-      state == "alive" && phase != "training" && !phase.empty() ? state + "/" + phase : state;
-  const std::string shown = flag(m, "cloned") ? what + "/cloned" : what;
-  return {text(m, "name") + (self ? "*" : ""),
-          text(m, "address"),
-          shown,
-          self ? "-" : or_dash(rtt, human_milliseconds),
-          grouped(step),
-          grouped(static_cast<std::uint64_t>(number(m, "samples_per_second").value_or(0))),
-          grouped(count(m, "batch")),
-          loss.value_or(0) == 0 ? "-" : or_dash(loss, [](double v) { return fixed(v, 3); }),
-          self ? "-" : or_dash(age, human_seconds)};
-}
-
-Row link_row(const Json& l) {
-  const auto ratio = [&l](const char* key) {
-    return or_dash(number(l, key), [](double v) { return fixed(v, 4); });
-  };
-  const std::string name = text(l, "name");
-  return {name.empty() ? text(l, "peer") : name,
-          text(l, "state") + (flag(l, "large_packets_lost") ? "/large packets lost" : ""),
-          flag(l, "outbound") ? "out" : "in",
-          or_dash(number(l, "protocol"), [](double v) { return fixed(v, 0); }),
-          or_dash(number(l, "rtt_ms"), human_milliseconds),
-          or_dash(number(l, "age_steps"), [](double v) { return fixed(v, 1); }),
-          or_dash(number(l, "silence_s"), human_seconds),
-          human_bytes(number(l, "bytes_sent").value_or(0)),
-          human_bytes(number(l, "bytes_received").value_or(0)),
-          grouped(count(l, "deltas_sent")),
-          grouped(count(l, "deltas_suppressed")),
-          grouped(count(l, "deltas_refused")),
-          ratio("change") + "/" + ratio("threshold"),
-          ratio("gain"),
-          ratio("correction"),
-          ratio("consensus_distance")};
-}
 
 std::string percent(double ratio) { return fixed(ratio * 100, 1) + " %"; }
 
@@ -258,19 +216,12 @@ ExitCode wait_until(const DaemonClient& client, Console& console, const Conditio
 
 }  // namespace
 
-ExitCode show_members(const DaemonClient& client, Console& console) {
-  return show(client, console, "/v1/members", [&console](const Json& json) {
-    std::vector<Row> rows = {
-        {"NAME", "ADDRESS", "STATE", "RTT", "STEP", "SAMPLES/S", "BATCH", "LOSS", "AGE"}};
-    for (const Json& m : json.value("members", Json::array())) rows.push_back(member_row(m));
-    print_table(console.out, rows);
-    return ExitCode::ok;
-  });
-}
-
 ExitCode show_status(const DaemonClient& client, Console& console) {
   return show(client, console, "/v1/status", [&console](const Json& json) {
-    print_table(console.out, status_rows(json));
+    if (console.output == Output::tsv)
+      print_flat(console.out, json);
+    else
+      print_labelled(console.out, status_rows(json));
     const std::string failure =
         json.contains("trainer") ? text(json["trainer"], "failure") : std::string();
     if (text(json, "phase") != "broken" && failure.empty()) return ExitCode::ok;
@@ -281,19 +232,12 @@ ExitCode show_status(const DaemonClient& client, Console& console) {
   });
 }
 
-ExitCode show_links(const DaemonClient& client, Console& console) {
-  return show(client, console, "/v1/links", [&console](const Json& json) {
-    std::vector<Row> rows = {{"PEER", "STATE", "DIR", "PROTOCOL", "RTT", "AGE/STEPS", "SILENCE",
-                              "SENT", "RECEIVED", "DELTAS", "SUPPRESSED", "REFUSED",
-                              "CHANGE/THRESHOLD", "GAIN", "CORRECTION", "DISTANCE"}};
-    for (const Json& l : json.value("links", Json::array())) rows.push_back(link_row(l));
-    print_table(console.out, rows);
-    return ExitCode::ok;
-  });
-}
-
 ExitCode show_job(const DaemonClient& client, Console& console) {
   return show(client, console, "/v1/job", [&console](const Json& json) {
+    if (console.output == Output::tsv) {
+      print_flat(console.out, json);
+      return ExitCode::ok;
+    }
     console.out << "# job " << text(json, "hash") << '\n'
                 << printable(text(json, "document"), Lines::many);
     return ExitCode::ok;
@@ -336,8 +280,10 @@ ExitCode resume_training(const DaemonClient& client, Console& console) {
   return command(client, console, "/v1/training/resume", "", "training goes on");
 }
 
-ExitCode forget_member(const DaemonClient& client, Console& console, const std::string& id) {
-  return command(client, console, "/v1/members/forget", Json{{"id", id}}.dump(),
+ExitCode forget_member(const DaemonClient& client, Console& console, const std::string& member) {
+  const Chosen chosen = choose_member(client, member);
+  if (chosen.failure) return fail(console, *chosen.failure);
+  return command(client, console, "/v1/members/forget", Json{{"id", chosen.id}}.dump(),
                  "forgotten everywhere; what it trained on still counts");
 }
 
@@ -357,19 +303,6 @@ ExitCode wait_for(const DaemonClient& client, Console& console, const std::strin
   return wait_until(client, console, *parsed, condition);
 }
 
-ExitCode list_keys(const DaemonClient& client, Console& console) {
-  return show(client, console, "/v1/keys", [&console](const Json& json) {
-    std::vector<Row> rows = {{"KEY", "STATE", "SESSIONS"}};
-    for (const Json& key : json.value("keys", Json::array()))
-      rows.push_back({text(key, "id"), flag(key, "in_use") ? "in use" : "accepted",
-                      std::to_string(count(key, "sessions"))});
-    for (const Json& id : json.value("retired", Json::array()))
-      if (id.is_string()) rows.push_back({id.get<std::string>(), "retired", "-"});
-    print_table(console.out, rows);
-    return ExitCode::ok;
-  });
-}
-
 ExitCode install_key(const DaemonClient& client, Console& console, const std::string& file) {
   const std::string path = std::filesystem::absolute(file).string();
   return command(client, console, "/v1/keys/install", Json{{"file", path}}.dump(),
@@ -378,9 +311,11 @@ ExitCode install_key(const DaemonClient& client, Console& console, const std::st
 }
 
 ExitCode change_key(const DaemonClient& client, Console& console, const std::string& what,
-                    const std::string& id) {
+                    const std::string& key) {
+  const Chosen chosen = choose_key(client, key);
+  if (chosen.failure) return fail(console, *chosen.failure);
   return command(
-      client, console, "/v1/keys/" + what, Json{{"id", id}}.dump(),
+      client, console, "/v1/keys/" + what, Json{{"id", chosen.id}}.dump(),
       what == "use"
           ? "this node dials with it; once every node does, run `gossipctl key retire OLD-ID` on "
             "each"

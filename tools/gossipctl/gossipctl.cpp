@@ -1,5 +1,6 @@
 #include "tools/gossipctl/gossipctl.h"
 
+#include <charconv>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -7,6 +8,8 @@
 
 #include "core/base/printable.h"
 #include "tools/gossipctl/commands.h"
+#include "tools/gossipctl/completion.h"
+#include "tools/gossipctl/lists.h"
 #include "tools/gossipctl/options.h"
 #include "tools/unknown_words.h"
 
@@ -15,27 +18,6 @@ namespace gossipd {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr const char* bash_completion = R"(_gossipctl() {
-  local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]}
-  case $before in
-    -o|--output) COMPREPLY=($(compgen -W "table json" -- "$word")); return ;;
-    --for)
-      COMPREPLY=($(compgen -W "ready finished left members= step= samples=" -- "$word"))
-      return ;;
-    job) COMPREPLY=($(compgen -W "extend" -- "$word")); return ;;
-    checkpoint) COMPREPLY=($(compgen -W "show export" -- "$word")); return ;;
-    key) COMPREPLY=($(compgen -W "generate list install use retire" -- "$word")); return ;;
-    completion) COMPREPLY=($(compgen -W "bash" -- "$word")); return ;;
-    --token-file|--ca-file|generate|install|show|export|--model)
-      COMPREPLY=($(compgen -f -- "$word"))
-      return ;;
-  esac
-  COMPREPLY=($(compgen -W "join leave members forget status links wait job checkpoint pause resume
-    key version completion --rest --output --timeout --token-file --ca-file --help" -- "$word"))
-}
-complete -F _gossipctl gossipctl
-)";
 
 double default_timeout_s(const std::string& command) {
   if (command == "wait") return 300;
@@ -65,7 +47,7 @@ bool read_token(const std::string& path, std::string& token, std::ostream& err) 
 // JSON requires UTF-8; file names that stay on this machine may be anything.
 std::optional<std::string> not_utf8(const Options& options) {
   std::vector<std::string> sent = options.seeds;
-  sent.insert(sent.end(), {options.key_id, options.member_id, options.condition});
+  sent.insert(sent.end(), {options.key, options.member, options.condition});
   if (options.subcommand == "install") sent.push_back(options.key_file);
   for (const std::string& word : sent)
     if (!is_utf8(word)) return word;
@@ -76,7 +58,7 @@ ExitCode run_key(const Options& options, const DaemonClient& client, Console& co
   if (options.subcommand == "generate") return generate_key(console, options.key_file);
   if (options.subcommand == "list") return list_keys(client, console);
   if (options.subcommand == "install") return install_key(client, console, options.key_file);
-  return change_key(client, console, options.subcommand, options.key_id);
+  return change_key(client, console, options.subcommand, options.key);
 }
 
 ExitCode run_checkpoint(const Options& options, const DaemonClient& client, Console& console) {
@@ -85,9 +67,12 @@ ExitCode run_checkpoint(const Options& options, const DaemonClient& client, Cons
   return write_checkpoint_now(client, console);
 }
 
-ExitCode run_words(const std::string& command, Console& console) {
+ExitCode run_words(const std::string& command, const Options& options, Console& console) {
   if (command == "completion") {
-    console.out << bash_completion;
+    CLI::App all{"", "gossipctl"};
+    Options unused;
+    declare(all, unused);
+    console.out << completion_script(all, options.shell);
     return ExitCode::ok;
   }
   if (console.output == Output::json)
@@ -101,7 +86,7 @@ ExitCode run_command(const std::string& command, const Options& options, const D
                      Console& console) {
   if (command == "members") return show_members(client, console);
   if (command == "invite") return invite(client, console, options.invite);
-  if (command == "forget") return forget_member(client, console, options.member_id);
+  if (command == "forget") return forget_member(client, console, options.member);
   if (command == "status") return show_status(client, console);
   if (command == "links") return show_links(client, console);
   if (command == "job")
@@ -114,7 +99,7 @@ ExitCode run_command(const std::string& command, const Options& options, const D
   if (command == "resume") return resume_training(client, console);
   if (command == "wait") return wait_for(client, console, options.condition);
   if (command == "key") return run_key(options, client, console);
-  return run_words(command, console);
+  return run_words(command, options, console);
 }
 
 ExitCode refuse_words(const CLI::App& app, const CLI::ParseError& error, std::ostream& err) {
@@ -155,6 +140,23 @@ std::vector<std::string> names_of(const CLI::App& app) {
   return names;
 }
 
+Output output_of(const Options& options) {
+  if (options.output == "json") return Output::json;
+  return options.output == "tsv" ? Output::tsv : Output::table;
+}
+
+// 0: not given, or not to be believed.
+std::size_t width_of(const std::map<std::string, std::string>& environment) {
+  const auto found = environment.find("COLUMNS");
+  std::size_t width = 0;
+  if (found != environment.end()) {
+    const std::string& text = found->second;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), width);
+    if (error != std::errc{} || end != text.data() + text.size()) return 0;
+  }
+  return width;
+}
+
 void read_environment(const std::map<std::string, std::string>& environment, Options& options) {
   const auto read = [&](const char* name, std::string& into) {
     const auto found = environment.find(name);
@@ -186,7 +188,7 @@ ExitCode run_gossipctl(const std::vector<std::string>& arguments,
     return parse(again, words, out, err).value_or(ExitCode::failed);
   }
   options.subcommand = named.size() > 1 ? named[1] : std::string();
-  Console console{out, err, options.output == "json" ? Output::json : Output::table};
+  Console console{out, err, output_of(options), !options.no_headers, width_of(environment)};
   std::string token;
   if (!read_token(options.token_file, token, err)) return ExitCode::usage;
   if (const auto word = not_utf8(options)) {

@@ -23,7 +23,8 @@ enum class ExitCode : int {
   unhealthy = 8,
 };
 
-// `environment`: GOSSIPCTL_REST and GOSSIPCTL_TOKEN_FILE are read.
+// `environment`: GOSSIPCTL_REST, GOSSIPCTL_TOKEN_FILE and GOSSIPCTL_CA_FILE are read, and COLUMNS,
+// the width of the terminal that `out` is.
 [[nodiscard]] ExitCode run_gossipctl(const std::vector<std::string>& arguments,
                                      const std::map<std::string, std::string>& environment,
                                      std::ostream& out, std::ostream& err);

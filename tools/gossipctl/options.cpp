@@ -50,9 +50,12 @@ void declare_globals(CLI::App& app, Options& options) {
   app.add_option("--ca-file", options.ca_file,
                  "the daemon's certificate or its signer's, for https (also GOSSIPCTL_CA_FILE)")
       ->type_name("FILE");
-  app.add_option("-o,--output", options.output, "table or json")
-      ->check(CLI::IsMember({"table", "json"}))
+  app.add_option(
+         "-o,--output", options.output,
+         "for people; tab-separated, one word a cell, unshortened; or as the daemon says it")
+      ->check(CLI::IsMember({"table", "tsv", "json"}))
       ->capture_default_str();
+  app.add_flag("--no-headers", options.no_headers, "print no header line above lists");
   app.add_option("--timeout", options.timeout_s,
                  "longest wait; default 10, leave and checkpoint 60, wait 300")
       ->type_name("SECONDS")
@@ -79,7 +82,7 @@ void declare_membership(CLI::App& app, Options& options) {
   app.add_subcommand("leave", "leave the cluster durably; the daemon stays up until join");
   app.add_subcommand("members", "list the members of the cluster");
   app.add_subcommand("forget", "drop a member that failed or left from all lists")
-      ->add_option("ID", options.member_id, "16 hex digits, see members -o json")
+      ->add_option("MEMBER", options.member, "its name or id, or how only that one begins")
       ->required();
   app.add_subcommand("links", "show the exchange with each neighbour");
 }
@@ -87,9 +90,10 @@ void declare_membership(CLI::App& app, Options& options) {
 void declare_training(CLI::App& app, Options& options) {
   app.add_subcommand("status", "show what this node is doing");
   CLI::App* wait = app.add_subcommand("wait", "wait for a condition");
-  wait->add_option("--for", options.condition,
-                   "ready, finished, left, members=N, step=N or samples=N")
+  wait->add_option("--for", options.condition, "N is a whole number")
       ->type_name("CONDITION")
+      ->check(CLI::Validator([](std::string&) { return std::string(); },
+                             "{ready,finished,left,members=N,step=N,samples=N}"))
       ->capture_default_str();
   CLI::App* job = app.add_subcommand("job", "show the job as canonical TOML");
   job->add_subcommand("extend", "train the whole cluster on more samples, even after the job's end")
@@ -134,10 +138,10 @@ void declare_keys(CLI::App& app, Options& options) {
       ->add_option("FILE", options.key_file, "a key file on the daemon's machine")
       ->required();
   key->add_subcommand("use", "dial with this key")
-      ->add_option("ID", options.key_id, "16 hex digits, see list")
+      ->add_option("KEY", options.key, "its id, or how only that one begins; see list")
       ->required();
   key->add_subcommand("retire", "never accept this key again")
-      ->add_option("ID", options.key_id, "16 hex digits, see list")
+      ->add_option("KEY", options.key, "its id, or how only that one begins; see list")
       ->required();
 }
 
@@ -153,9 +157,13 @@ void declare(CLI::App& app, Options& options) {
       ->add_option("COMMAND", options.help_about, "the command, for example job extend");
   app.add_subcommand("version", "print the version");
   CLI::App* completion = app.add_subcommand("completion", "print a completion script");
-  completion->add_option("SHELL", options.shell, "bash")
-      ->check(CLI::IsMember({"bash"}))
+  completion->add_option("SHELL", options.shell, "whose completion")
+      ->check(CLI::IsMember({"bash", "zsh", "fish"}))
       ->capture_default_str();
+  completion->footer(
+      "bash: source <(gossipctl completion)\n"
+      "zsh:  gossipctl completion zsh >DIR/_gossipctl, where DIR is in fpath\n"
+      "fish: gossipctl completion fish >~/.config/fish/completions/gossipctl.fish");
 }
 
 }  // namespace gossipd

@@ -20,13 +20,14 @@ struct Options {
   std::string token_file;
   std::string ca_file;
   std::string output = "table";
+  bool no_headers = false;
   double timeout_s = 0;  // 0: the command's own
   std::vector<std::string> seeds;
   std::string condition = "ready";
   std::uint64_t more_samples = 0;  // of job extend
   std::string key_file = "cluster.key";
-  std::string key_id;
-  std::string member_id;  // of forget
+  std::string key;     // an id or the beginning of one
+  std::string member;  // of forget: an id, a name or the beginning of one
   std::string shell = "bash";
   std::vector<std::string> help_about;
   CheckpointExport exported;

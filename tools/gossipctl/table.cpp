@@ -16,27 +16,122 @@ std::size_t width(const std::string& text) {
   }));
 }
 
-}  // namespace
+constexpr std::size_t gap = 2;       // between columns
+constexpr std::size_t shortest = 6;  // to which a cell is shortened
 
-void print_table(std::ostream& out, const std::vector<std::vector<std::string>>& given) {
-  std::vector<std::vector<std::string>> rows = given;
-  for (auto& row : rows)
-    for (std::string& cell : row) cell = printable(cell);  // may come from a peer
+// At most `most` characters, the last of them '…' where some are missing.
+std::string shortened(const std::string& text, std::size_t most) {
+  if (width(text) <= most) return text;
+  std::string kept;
+  std::size_t characters = 0;
+  for (const char c : text) {
+    if ((static_cast<unsigned char>(c) & 0xc0) != 0x80 && ++characters >= most) break;
+    kept += c;
+  }
+  return kept + "…";
+}
+
+// The rows as text, a column of which is a column of the table.
+using Texts = std::vector<std::vector<std::string>>;
+
+std::vector<std::size_t> widths_of(const Texts& texts) {
   std::vector<std::size_t> widths;
-  for (const auto& row : rows)
+  for (const auto& row : texts)
     for (std::size_t i = 0; i < row.size(); ++i) {
       if (i == widths.size()) widths.push_back(0);
       widths[i] = std::max(widths[i], width(row[i]));
     }
-  for (const auto& row : rows) {
+  return widths;
+}
+
+std::size_t line_width(const std::vector<std::size_t>& widths) {
+  std::size_t sum = 0;
+  for (const std::size_t one : widths) sum += one + gap;
+  return sum < gap ? 0 : sum - gap;
+}
+
+// The most dispensable column; of equals the rightmost. No place: none may go.
+std::size_t next_to_go(const std::vector<Column>& columns) {
+  std::size_t found = columns.size();
+  for (std::size_t i = 0; i < columns.size(); ++i)
+    if (columns[i].dispensable > 0 &&
+        (found == columns.size() || columns[i].dispensable >= columns[found].dispensable))
+      found = i;
+  return found;
+}
+
+void fit(Texts& texts, std::vector<Column> columns, std::size_t most) {
+  std::vector<std::size_t> widths = widths_of(texts);
+  while (line_width(widths) > most) {
+    const std::size_t gone = next_to_go(columns);
+    if (gone == columns.size()) break;
+    const auto place = static_cast<std::ptrdiff_t>(gone);
+    columns.erase(columns.begin() + place);
+    widths.erase(widths.begin() + place);
+    for (auto& row : texts) row.erase(row.begin() + place);
+  }
+  while (line_width(widths) > most) {
+    const auto widest = std::max_element(widths.begin(), widths.end());
+    if (*widest <= shortest) return;
+    --*widest;
+  }
+  for (auto& row : texts)
+    for (std::size_t i = 0; i < row.size(); ++i) row[i] = shortened(row[i], widths[i]);
+}
+
+void print_aligned(std::ostream& out, const Texts& texts) {
+  const std::vector<std::size_t> widths = widths_of(texts);
+  for (const auto& row : texts) {
     std::string line;
     for (std::size_t i = 0; i < row.size(); ++i) {
       line += row[i];
-      if (i + 1 < row.size()) line += std::string(widths[i] - width(row[i]) + 2, ' ');
+      if (i + 1 < row.size()) line += std::string(widths[i] - width(row[i]) + gap, ' ');
     }
     line.erase(line.find_last_not_of(' ') + 1);
     out << line << '\n';
   }
+}
+
+void print_tsv_row(std::ostream& out, const std::vector<std::string>& row) {
+  for (std::size_t i = 0; i < row.size(); ++i) out << (i == 0 ? "" : "\t") << row[i];
+  out << '\n';
+}
+
+}  // namespace
+
+std::string tsv_cell(const std::string& text) {
+  std::string cell = printable(text);
+  std::replace(cell.begin(), cell.end(), ' ', '_');
+  return cell.empty() ? "-" : cell;
+}
+
+void print_rows(std::ostream& out, const std::vector<Column>& columns,
+                const std::vector<Cells>& rows, const Layout& layout) {
+  const bool tsv = layout.output == Output::tsv;
+  Texts texts;
+  if (layout.headers) {
+    texts.emplace_back();
+    for (const Column& column : columns) texts.back().push_back(tsv ? column.name : column.title);
+  }
+  for (const Cells& row : rows) {
+    texts.emplace_back();
+    for (const Cell& cell : row)  // may come from a peer
+      texts.back().push_back(tsv ? tsv_cell(cell.value.empty() ? cell.text : cell.value)
+                                 : printable(cell.text));
+  }
+  if (tsv) {
+    for (const auto& row : texts) print_tsv_row(out, row);
+    return;
+  }
+  if (layout.width > 0) fit(texts, columns, layout.width);
+  print_aligned(out, texts);
+}
+
+void print_labelled(std::ostream& out, const std::vector<std::vector<std::string>>& rows) {
+  Texts texts = rows;
+  for (auto& row : texts)
+    for (std::string& cell : row) cell = printable(cell);
+  print_aligned(out, texts);
 }
 
 std::string fixed(double number, int digits) {
