@@ -12,8 +12,9 @@ using namespace gossipd::sim;
 
 namespace {
 
-constexpr std::uint64_t seeds_between_words = 500;  // about progress
-constexpr int found_by_others_max = 3;              // seeds that find a mutant by another checker
+constexpr std::uint64_t seeds_between_words = 500;             // about progress
+constexpr std::uint64_t seed_max = 1'000'000'000'000'000'000;  // far from where numbers wrap
+constexpr int found_by_others_max = 3;  // seeds that find a mutant by another checker
 
 bool parse_number(std::string_view text, std::uint64_t& out) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
@@ -26,7 +27,7 @@ bool parse_seeds(const std::string& text, CampaignOptions& options) {
   if (!parse_number(text.substr(0, dots), options.first)) return false;
   options.last = options.first;
   return (dots == std::string::npos || parse_number(text.substr(dots + 2), options.last)) &&
-         options.first <= options.last;
+         options.first <= options.last && options.last <= seed_max;
 }
 
 void print_failure(std::uint64_t seed, const SeedFailure& failure, const Mutant* mutant) {
@@ -75,7 +76,8 @@ int run(CampaignOptions options, bool as_json) {
                    static_cast<unsigned long long>(all), so_far.failures.size());
   };
   const Campaign campaign = run_campaign(options);
-  std::cout << (as_json ? to_json(campaign).dump(2) + "\n" : to_text(campaign));
+  std::cout << (as_json ? to_json(campaign).dump(2) + "\n" : to_text(campaign)) << std::flush;
+  if (!std::cout) throw std::runtime_error("the report cannot be written to standard output");
   return campaign.passed() ? 0 : 1;
 }
 
@@ -98,7 +100,8 @@ int main(int argc, char** argv) {
   app.add_flag("--json", as_json, "the report as JSON");
   app.add_flag("--trace", options.trace, "tell every event on stderr");
   app.add_flag("--list-mutants", list, "the mutants, and the checker that finds it");
-  app.add_flag("--check-mutants", check, "each mutant must be found within --seeds by its checker");
+  app.add_flag("--check-mutants", check, "each mutant must be found within --seeds by its checker")
+      ->excludes("--mutant");
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp& help) {
@@ -113,9 +116,10 @@ int main(int argc, char** argv) {
     return 0;
   }
   if (!parse_seeds(seeds, options)) {
-    std::fprintf(stderr,
-                 "--seeds: '%s' is no range of seeds; write A..B with A <= B, or one number\n",
-                 seeds.c_str());
+    std::fprintf(
+        stderr,
+        "--seeds: '%s' is no range of seeds; write A..B with A <= B, or one number; at most %llu\n",
+        seeds.c_str(), static_cast<unsigned long long>(seed_max));
     return 2;
   }
   options.mutant = mutant.empty() ? nullptr : find_mutant(mutant);
