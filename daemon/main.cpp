@@ -34,8 +34,8 @@ int fail(const Error& error, int code) {
 
 // 78 keeps a supervisor from trying again what only the operator can put right.
 int exit_code_of(const Error& error) {
-  for (const char* passing : {"state-locked", "io-error", "no-space", "listen", "device-failed",
-                              "evaluation-failed", "stop-too-slow"})
+  for (const char* passing :
+       {"state-locked", "io-error", "no-space", "listen", "device-failed", "stop-too-slow"})
     if (error.code == passing) return 1;
   return exit_bad_config;
 }

@@ -238,6 +238,9 @@ void Training::begin(bool model_is_the_clusters) {
       events_.on_failure(error);
     });
   };
+  callbacks.on_evaluation_failure = [this](Error error) {
+    loop_.post([this, error] { events_.on_warning(error.text); });
+  };
   // The core says when to step, by the first update.
   trainer_->start(std::move(callbacks), /*hold=*/true);
   checkpoint_timer_.arm_after(from_seconds(config_.checkpoint_every_s));

@@ -55,6 +55,11 @@ class Engine {
   // as it was at begin_copy(). One at a time.
   virtual void begin_copy(std::span<float> out) { copy_model(out); }
   virtual bool copied() { return true; }
+  // Whether begin_copy() would not wait, for an update that is not in the model yet.
+  [[nodiscard]] virtual bool ready_to_copy() const { return true; }
+  // Of a copy that is whole: whether all its floats are finite, if the engine knows. Nothing: the
+  // caller has to look.
+  virtual std::optional<bool> copy_is_finite() { return std::nullopt; }
   // Waits until everything that was begun is done.
   virtual void settle() {}
   // Copied to host memory; zero for what is not trained.
@@ -62,7 +67,8 @@ class Engine {
   // `state` fits() the job's optimiser; OptimizerState{} starts it at zero.
   virtual void restore_optimizer(const OptimizerState& state) = 0;
 
-  // Nothing when there is no held-out set, or when `cancel` turned true on the way.
+  // Nothing when there is no held-out set, or when `cancel` turned true on the way. A failure
+  // leaves the engine as it was.
   virtual std::optional<Figures> evaluate(std::span<const float> model,
                                           const std::atomic<bool>& cancel) = 0;
 };

@@ -218,7 +218,7 @@ bool Trainer::Implementation::at_boundary(Inbox inbox) {
     evaluation_wakes_.notify_all();
   }
   serve_snapshot();
-  return loop_.next() == StepLoop::Next::step;
+  return loop_.state() == StepLoop::State::training;  // also while a snapshot waits to be begun
 }
 
 void Trainer::Implementation::apply(Update update) {
@@ -290,14 +290,17 @@ void Trainer::Implementation::one_step() {
   loop_.on_step(made);
 }
 
-// Steps go on while the engine copies the model, unless the snapshot is wanted at once.
+// Steps go on while the engine takes in an update and copies the model, also where the snapshot is
+// wanted at once. The host waits only where there is no step to make.
 void Trainer::Implementation::serve_snapshot() {
-  if (loop_.next() == StepLoop::Next::begin_snapshot)
+  const bool stepping = loop_.state() == StepLoop::State::training;
+  if (loop_.next() == StepLoop::Next::begin_snapshot && (!stepping || engine_->ready_to_copy()))
     engine_->begin_copy(loop_.begin_snapshot(rates()));
   if (!loop_.is_filling()) return;
-  if (loop_.is_urgent()) engine_->settle();
+  if (!stepping) engine_->settle();
   if (!engine_->copied()) return;
-  if (!kernels().all_finite(loop_.buffer())) loop_.on_not_finite();
+  const std::optional<bool> finite = engine_->copy_is_finite();
+  if (!(finite ? *finite : kernels().all_finite(loop_.buffer()))) loop_.on_not_finite();
   Snapshot snapshot = loop_.hand_over();
   if (!snapshot.finite) publish_status(TrainerState::not_finite);
   if (callbacks_.on_snapshot) callbacks_.on_snapshot(std::move(snapshot));

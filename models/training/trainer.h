@@ -104,8 +104,10 @@ class Trainer {
   struct Callbacks {
     std::function<void(Snapshot)> on_snapshot;      // training thread
     std::function<void(Evaluation)> on_evaluation;  // evaluation thread
-    // either; the trainer is in `failed` and steps no more
+    // training thread; the trainer is in `failed` and steps no more
     std::function<void(Error)> on_failure;
+    // evaluation thread; training goes on, and so does the next evaluation
+    std::function<void(Error)> on_evaluation_failure;
   };
 
   // Loads the data and builds the model from job.seed. Codes "no-data", "bad-data" (say what to put

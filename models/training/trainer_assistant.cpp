@@ -105,9 +105,11 @@ void Trainer::Implementation::evaluate(SharedCheckpoint checkpoint, bool asked_f
   try {
     figures = engine_->evaluate(checkpoint->model, cancel_evaluation_);
   } catch (const std::exception& error) {
-    if (callbacks_.on_failure)
-      callbacks_.on_failure(Error{
-          "evaluation-failed", "evaluating on " + engine_->device() + " failed: " + error.what()});
+    if (callbacks_.on_evaluation_failure)
+      callbacks_.on_evaluation_failure(
+          Error{"evaluation-failed", "evaluating step " + std::to_string(checkpoint->step) +
+                                         " on " + engine_->device() + " failed: " + error.what() +
+                                         "; training goes on, without this evaluation"});
     return;
   }
   if (!figures) return;

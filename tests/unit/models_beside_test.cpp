@@ -1,6 +1,7 @@
 // The training loop over a toy engine that copies the model, and takes updates in, while steps go
 // on, as a GPU's does.
 #include <algorithm>
+#include <atomic>
 #include <limits>
 #include <stdexcept>
 
@@ -20,13 +21,22 @@ struct Script {
   int copy_takes = 0;    // looks at copied() until the copy is there
   int update_takes = 0;  // steps until an update is in the model
   bool copy_breaks = false;
+  std::optional<bool> copy_is_finite = std::nullopt;
+  int evaluations_break = 0;  // the first so many
+};
+
+// How often the training thread had to wait.
+struct Waits {
+  std::atomic<int> for_copies{0};
+  std::atomic<int> for_updates{0};  // before a copy could begin
 };
 
 // Every step adds 1 to every parameter. Copies are read off, and updates added, as late as engine.h
 // allows.
 class LateEngine : public Engine {
  public:
-  explicit LateEngine(Script script) : script_(script) {
+  explicit LateEngine(Script script, Waits* waits = nullptr)
+      : script_(script), waits_(waits != nullptr ? waits : &own_waits_) {
     schema_ = *Schema::build({{"w", {floats}, 0, floats, SegmentKind::parameter}});
   }
 
@@ -44,6 +54,7 @@ class LateEngine : public Engine {
     std::ranges::copy(model_, out.begin());
   }
   void begin_copy(std::span<float> out) override {
+    if (!update_.empty()) ++waits_->for_updates;
     take_update();
     REQUIRE(out_.empty());
     out_ = out;
@@ -59,7 +70,10 @@ class LateEngine : public Engine {
     finish_copy();
     return true;
   }
+  bool ready_to_copy() const override { return update_.empty(); }
+  std::optional<bool> copy_is_finite() override { return script_.copy_is_finite; }
   void settle() override {
+    if (!out_.empty()) ++waits_->for_copies;
     take_update();
     finish_copy();
   }
@@ -75,6 +89,7 @@ class LateEngine : public Engine {
   OptimizerState optimizer_state() override { return {.momentum = {0, 0, 0}}; }
   void restore_optimizer(const OptimizerState&) override {}
   std::optional<Figures> evaluate(std::span<const float> model, const std::atomic<bool>&) override {
+    if (evaluations_++ < script_.evaluations_break) throw std::runtime_error("no room to evaluate");
     return Figures{.loss = model[0]};
   }
 
@@ -96,12 +111,16 @@ class LateEngine : public Engine {
   std::span<const float> update_;
   int looks_left_ = 0;
   int steps_left_ = 0;
+  int evaluations_ = 0;  // the evaluation thread's
+  Waits own_waits_;
+  Waits* const waits_;
 };
 
-std::unique_ptr<Trainer> late_trainer(Script script, Samples budget = Samples{1} << 50) {
+std::unique_ptr<Trainer> late_trainer(Script script, Samples budget = Samples{1} << 50,
+                                      Waits* waits = nullptr) {
   const Job job =
       parse_job("name = 'late'\nbatch = 10\nbudget_samples = " + std::to_string(budget) + "\n");
-  return Trainer::with_engine(job, {}, std::make_unique<LateEngine>(script));
+  return Trainer::with_engine(job, {}, std::make_unique<LateEngine>(script, waits));
 }
 
 Update hundred(Step steps) { return {std::vector<float>(floats, 100.0f), false, steps, true}; }
@@ -130,7 +149,7 @@ TEST_CASE(
 }
 
 TEST_CASE("An update that arrives late is in the next snapshot, exactly once, however late") {
-  for (const int takes : {0, 1, 4, never}) {
+  for (const int takes : {0, 1, 4, 50}) {
     Desk desk;
     auto trainer = late_trainer({.copy_takes = 2, .update_takes = takes});
     trainer->start(desk.callbacks(), true);
@@ -143,22 +162,62 @@ TEST_CASE("An update that arrives late is in the next snapshot, exactly once, ho
   }
 }
 
-TEST_CASE("A snapshot that is asked back, or a trainer told to rest, does not wait for steps") {
+TEST_CASE(
+    "The training thread waits neither for an update to come in nor for a copy, not even where the "
+    "snapshot is asked back") {
+  for (const bool asked_back : {false, true}) {
+    Desk desk;
+    Waits waits;
+    auto trainer = late_trainer({.copy_takes = 5, .update_takes = 9}, Samples{1} << 50, &waits);
+    trainer->start(desk.callbacks(), true);
+    trainer->give(hundred(asked_back ? Step{1} << 60 : 1));
+    if (asked_back) trainer->recall();
+    check_of_one_moment(desk.snapshot(), 100);
+    CHECK(waits.for_updates == 0);
+    CHECK(waits.for_copies == 0);
+    trainer->stop();
+  }
+}
+
+TEST_CASE("A trainer told to rest does not wait for steps that will not come") {
   Desk desk;
   auto trainer = late_trainer({.copy_takes = never, .update_takes = never});
   trainer->start(desk.callbacks(), true);
-  trainer->give(hundred(Step{1} << 60));
-  trainer->recall();
-  check_of_one_moment(desk.snapshot(), 100);
   Update resting = hundred(1);
   resting.training = false;
   trainer->give(resting);
-  check_of_one_moment(desk.snapshot(), 200);
+  check_of_one_moment(desk.snapshot(), 100);
+}
+
+TEST_CASE("Where the engine knows whether a copy is finite, its word holds") {
+  Desk desk;
+  auto trainer = late_trainer({.copy_is_finite = false});
+  trainer->start(desk.callbacks(), true);
+  trainer->give(hundred(3));
+  CHECK_FALSE(desk.snapshot().finite);
+  CHECK(trainer->status().state == TrainerState::not_finite);
+}
+
+TEST_CASE("An evaluation that fails is reported, and training and the next evaluation go on") {
+  Desk desk;
+  auto trainer = late_trainer({.evaluations_break = 1});
+  trainer->start(desk.callbacks(), true);
+  trainer->give(hundred(4));
+  CHECK(desk.snapshot().step == 4);
+  trainer->request_evaluation();
+  const Error error = desk.evaluation_failure();
+  CHECK(error.code == "evaluation-failed");
+  CHECK(test::contains(error.text, "no room to evaluate"));
+  trainer->give(hundred(4));
+  CHECK(desk.snapshot().step > 4);
+  CHECK(trainer->status().state == TrainerState::training);
+  trainer->request_evaluation();
+  CHECK(desk.evaluation().asked_for);
 }
 
 TEST_CASE("A trainer whose budget is spent gives back what it was copying") {
   Desk desk;
-  auto trainer = late_trainer({.copy_takes = never, .update_takes = never}, 300);
+  auto trainer = late_trainer({.copy_takes = never, .update_takes = 4}, 300);
   trainer->start(desk.callbacks(), true);
   trainer->give(hundred(10));
   const Snapshot snapshot = desk.snapshot();
@@ -169,7 +228,7 @@ TEST_CASE("A trainer whose budget is spent gives back what it was copying") {
 
 TEST_CASE("A trainer that was stopped in the middle of a copy gives it back when it starts again") {
   Desk desk;
-  auto trainer = late_trainer({.copy_takes = never, .update_takes = never});
+  auto trainer = late_trainer({.copy_takes = never});
   const TemporaryDirectory directory;
   auto callbacks = desk.callbacks();
   trainer->start(callbacks, true);

@@ -74,7 +74,8 @@ class Desk {
   Trainer::Callbacks callbacks() {
     return {[this](Snapshot s) { put(snapshots_, std::move(s)); },
             [this](Evaluation e) { put(evaluations_, e); },
-            [this](Error e) { put(failures_, std::move(e)); }};
+            [this](Error e) { put(failures_, std::move(e)); },
+            [this](Error e) { put(evaluation_failures_, std::move(e)); }};
   }
   std::function<void(Result<std::uint64_t>)> on_written() {
     return [this](Result<std::uint64_t> r) { put(written_, std::move(r)); };
@@ -82,6 +83,7 @@ class Desk {
   Snapshot snapshot() { return take(snapshots_); }
   Evaluation evaluation() { return take(evaluations_); }
   Error failure() { return take(failures_); }
+  Error evaluation_failure() { return take(evaluation_failures_); }
   Result<std::uint64_t> written() { return take(written_); }
 
  private:
@@ -107,6 +109,7 @@ class Desk {
   std::deque<Snapshot> snapshots_;
   std::deque<Evaluation> evaluations_;
   std::deque<Error> failures_;
+  std::deque<Error> evaluation_failures_;
   std::deque<Result<std::uint64_t>> written_;
 };
 
