@@ -60,8 +60,9 @@ def _walk(tree: Any, name: str, leaves: List[Tuple[str, Leaf]]) -> None:
         for key in _in_order(tree):
             _walk(tree[key], f"{below}{key}", leaves)
     elif isinstance(tree, (list, tuple)):
-        for index, part in enumerate(tree):
-            _walk(part, f"{below}{index}", leaves)
+        keys = getattr(tree, "_fields", range(len(tree)))
+        for key, part in zip(keys, tree):
+            _walk(part, f"{below}{key}", leaves)
     else:
         leaves.append((name or "value", tree))
 

@@ -1,0 +1,162 @@
+"""gossipd.attach with NumPy and JAX trees, and the sampler."""
+
+from collections import namedtuple
+
+import numpy as np
+import pytest
+
+import gossipd
+from fake_daemon import ADD, COPY, REPLACE, FakeDaemon
+from gossipd.sampler import SharedSampler
+
+
+@pytest.fixture
+def daemon(tmp_path, monkeypatch):
+    made = FakeDaemon(tmp_path / "trainer.sock")
+    monkeypatch.setenv("GOSSIPD_SOCKET", made.path)
+    yield made
+    made.stop()
+
+
+Layer = namedtuple("Layer", "weight bias")
+
+
+def tree(make=np.ones):
+    layers = [Layer(make((2, 3), np.float32), make(2, np.float32)), {"b": make(1, np.float32)}]
+    return {"layers": layers, "count": np.zeros(1, np.int64), "head": make((2, 2), np.float64)}
+
+
+NAMES = ["head", "layers.0.weight", "layers.0.bias", "layers.1.b"]
+FLOATS = 4 + 6 + 2 + 1
+
+
+def attached(daemon, params, answers=()):
+    daemon.answers = list(answers)
+    g = gossipd.attach(params, samples_per_step=3)
+    g._is_time = lambda: True
+    return g
+
+
+def test_a_tree_is_shared_by_name_and_keeps_its_shape(daemon):
+    params = tree()
+    update = np.arange(FLOATS, dtype=np.float32)
+    answers = [{"flags": REPLACE, "ranges": [(0, FLOATS)], "update": update}]
+    g = attached(daemon, params, answers)
+    assert [name for name, _, _ in daemon.segments] == NAMES
+    got = g.params
+    assert g.replaced and list(got) == list(params) and isinstance(got["layers"][0], Layer)
+    np.testing.assert_array_equal(got["head"], [[0, 1], [2, 3]])
+    np.testing.assert_array_equal(got["layers"][0].weight, [[4, 5, 6], [7, 8, 9]])
+    assert got["layers"][0].weight is params["layers"][0].weight  # in place, no copy
+    assert got["count"] is params["count"]
+
+
+def test_parts_are_added_to_what_the_step_made_and_copied(daemon):
+    params = tree()
+    g = attached(daemon, params)
+    update = np.full(FLOATS, 10, np.float32)
+    daemon.answers = [{"flags": ADD | COPY, "ranges": [(3, 2), (11, 2)], "update": update}]
+    params = g.step(params, loss=np.float32(0.5), samples=7, learning_rate=0.1)
+    daemon.wait(lambda: daemon.snapshots_done)
+    expected = np.ones(FLOATS, np.float32)
+    expected[[3, 4, 11, 12]] += 10
+    np.testing.assert_array_equal(daemon.snapshots_done[0][0], expected)
+    np.testing.assert_array_equal(params["layers"][0].bias, [1, 11])
+    steps, samples, loss, rate, _, finite = daemon.steps[-1]
+    assert (steps, samples, loss, finite) == (1, 7, 0.5, 1) and rate == pytest.approx(0.1)
+
+
+def test_arrays_that_cannot_be_written_or_are_not_contiguous_work_as_well(daemon):
+    frozen = np.ones(3, np.float32)
+    frozen.flags.writeable = False
+    strided = np.ones((3, 4), np.float32)[:, ::2]
+    g = attached(daemon, [frozen, strided])
+    update = np.full(9, 10, np.float32)
+    daemon.answers = [{"flags": ADD, "ranges": [(2, 3)], "update": update}]
+    first, second = g.step([frozen, strided])
+    np.testing.assert_array_equal(first, [1, 1, 11])
+    np.testing.assert_array_equal(second, [[11, 11], [1, 1], [1, 1]])
+    assert (frozen == 1).all() and second is strided
+
+
+def test_trees_that_cannot_be_shared_are_refused_in_words(daemon):
+    for bad, error, words in [
+        ({}, ValueError, "nothing is trained"),
+        ({"a": 1.0}, TypeError, "'a' is float"),
+        ([np.ones(1, np.float16)], ValueError, "'0' is of float16"),
+        ({"a": np.ones(1, complex)}, ValueError, "complex"),
+    ]:
+        with pytest.raises(error, match=words):
+            gossipd.attach(bad, samples_per_step=1)
+    with pytest.raises(TypeError, match="no PyTorch optimiser"):
+        gossipd.attach(tree(), object(), samples_per_step=1)
+    g = attached(daemon, tree())
+    other = tree()
+    other["head"] = np.ones((2, 3))
+    with pytest.raises(ValueError, match="'head'"):
+        g.step(other)
+
+
+def test_jax_trees_are_replaced_and_jitted_steps_take_them(daemon):
+    jax = pytest.importorskip("jax")
+    jnp = jax.numpy
+    params = {"layers": [Layer(jnp.ones((2, 3)), jnp.ones(2)), {"b": jnp.ones(1)}]}
+    g = attached(daemon, params)
+    assert [name for name, _, _ in daemon.segments] == NAMES[1:]
+    step = jax.jit(lambda p: jax.tree_util.tree_map(lambda leaf: leaf * 2, p))
+    daemon.answers = [{"flags": ADD | COPY, "ranges": [(8, 1)], "update": np.full(9, 5.0)}]
+    after = step(g.params)
+    params = g.step(after, loss=jnp.float32(1))
+    daemon.wait(lambda: daemon.snapshots_done)
+    assert isinstance(params["layers"][1]["b"], jax.Array)
+    np.testing.assert_array_equal(params["layers"][1]["b"], [7])
+    np.testing.assert_array_equal(params["layers"][0].bias, [2, 2])
+    np.testing.assert_array_equal(daemon.snapshots_done[0][0][8:], [7])
+
+
+def place_of(place, trainers, samples=0):
+    state = [place, trainers, samples]
+    return state, lambda: tuple(state)
+
+
+def test_the_members_samplers_share_each_pass_out(daemon):
+    samplers = [SharedSampler(10, 1, place_of(i, 3)[1]) for i in range(3)]
+    first, second = ([list(s) for s in samplers] for _ in range(2))
+    for drawn in (first, second):
+        assert sorted(sum(drawn, [])) == list(range(10))
+    assert first != second  # each pass has an order of its own
+    assert [len(s) for s in samplers] == [4, 4, 4]
+
+
+def test_a_sampler_follows_members_that_come_and_go():
+    state, place = place_of(0, 2)
+    sampler = iter(SharedSampler(12, 1, place))
+    drawn = [next(sampler), next(sampler)]
+    state[:2] = [0, 1]  # the other has gone
+    drawn += list(sampler)
+    order = list(SharedSampler(12, 1, place_of(0, 1)[1]))
+    assert drawn == [order[0], order[2], *order[3:]]
+
+
+def test_a_joiner_begins_where_the_cluster_is_and_a_restart_where_it_stood(daemon):
+    order = list(SharedSampler(10, 1, place_of(0, 1, 10)[1]))
+    assert list(SharedSampler(10, 1, place_of(0, 1, 14)[1])) == order[4:]
+    g = attached(daemon, tree(), [{"cluster": 14}])
+    one = iter(g.sampler(10, seed=1))
+    assert next(one) == order[4]
+    state = g.state_dict()
+    g.sampler(10, seed=1)
+    g.load_state_dict(state)
+    assert list(g._sampler) == order[5:]
+    with pytest.raises(ValueError, match="10 samples with seed 1"):
+        g.sampler(11, seed=1).load_state_dict(state["sampler"])
+    with pytest.raises(ValueError, match="at least 1"):
+        g.sampler(0)
+
+
+def test_a_torch_loader_takes_the_sampler(daemon):
+    data = pytest.importorskip("torch.utils.data")
+    g = attached(daemon, tree(), [{"place": 1, "trainers": 2}])
+    loader = data.DataLoader(list(range(10)), batch_size=2, sampler=g.sampler(10))
+    found = [int(n) for batch in loader for n in batch]
+    assert len(found) == 5 and len(set(found)) == 5

@@ -1,0 +1,197 @@
+"""gossipd run: the daemon beside the script, signals, exit codes, what becomes of a secret."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+import gossipd
+from gossipd import command, run
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+SOURCE = os.path.dirname(os.path.dirname(gossipd.__file__))
+# A daemon for the launcher: opens its socket, says how it was called, and ends by SIGTERM.
+DAEMON = """#!{python}
+import json, os, signal, sys, time
+sys.path.insert(0, {here!r})
+from fake_daemon import FakeDaemon
+state = sys.argv[sys.argv.index("--state-dir") + 1]
+os.makedirs(state, exist_ok=True)
+lives = os.path.join(state, "lives")
+with open(lives, "a") as file:
+    json.dump([sys.argv[1:], os.environ.get("GOSSIPD_JOIN")], file)
+    file.write("\\n")
+if "--broken" in sys.argv:
+    sys.exit(78)
+path = os.path.join(state, "trainer.sock")
+if os.path.exists(path):
+    os.unlink(path)
+def end(*_):
+    with open(os.path.join(state, "ended"), "w"):
+        pass
+    sys.exit(0)
+signal.signal(signal.SIGTERM, end)
+FakeDaemon(path)
+die = os.path.join(state, "die")
+while True:
+    time.sleep(0.02)
+    if os.path.exists(die):
+        os.unlink(die)
+        os._exit(1)
+"""
+
+
+@pytest.fixture
+def launch(tmp_path):
+    """Starts the launcher with that daemon; returns its process."""
+    daemon = tmp_path / "bin" / "gossipd"
+    daemon.parent.mkdir()
+    daemon.write_text(DAEMON.format(python=sys.executable, here=HERE))
+    daemon.chmod(0o755)
+    start = (
+        "import sys, gossipd.run as r; r.find_program = lambda name: {!r};"
+        "r.RESTART_MIN_S = 0.05; sys.argv[0] = 'gossipd'; sys.exit(r.main(sys.argv[1:]))"
+    ).format(str(daemon))
+
+    def begin(*arguments, program=start, **options):
+        environment = {**os.environ, "PYTHONPATH": SOURCE, "PYTHONUNBUFFERED": "1"}
+        line = [sys.executable, "-c", program, "--state-dir", str(tmp_path / "state"), *arguments]
+        return subprocess.Popen(
+            line,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            **options,
+        )
+
+    return begin
+
+
+def lives(tmp_path):
+    with open(tmp_path / "state" / "lives", encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+def script(text):
+    return ["--", sys.executable, "-c", "import os, sys, time, gossipd\n" + text]
+
+
+def test_the_script_runs_attached_and_its_exit_code_is_ours(launch, tmp_path):
+    text = """
+import numpy as np
+g = gossipd.attach({"w": np.zeros(3, np.float32)}, samples_per_step=1)
+print(os.environ["GOSSIPD_SOCKET"], os.environ["GOSSIPCTL_REST"])
+g.step(g.params); g.detach(); sys.exit(7)
+"""
+    process = launch("--job", "a.toml", *script(text))
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 7, err
+    socket, rest = out.split()
+    assert socket == str(tmp_path / "state" / "trainer.sock")
+    ((line, join),) = lives(tmp_path)
+    assert line[:4] == ["--state-dir", str(tmp_path / "state"), "--job", "a.toml"]
+    assert line[line.index("--rest") + 1] == rest and "--listen" in line and join is None
+    assert (tmp_path / "state" / "ended").exists()
+
+
+def test_signals_go_to_the_script_and_its_death_is_told(launch, tmp_path):
+    process = launch(*script("print('up'); time.sleep(60)"))
+    assert process.stdout.readline() == "up\n"
+    process.terminate()
+    process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert (tmp_path / "state" / "ended").exists()
+
+
+def test_a_daemon_that_dies_is_started_again(launch, tmp_path):
+    text = f"""
+state = {str(tmp_path / "state")!r}
+open(os.path.join(state, "die"), "w").close()
+while open(os.path.join(state, "lives")).read().count("\\n") < 2:
+    time.sleep(0.02)
+"""
+    process = launch(*script(text))
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 0 and "the daemon ended with 1" in err
+    assert len(lives(tmp_path)) == 2
+
+
+def test_a_daemon_that_refuses_to_start_ends_it_with_its_code(launch, tmp_path):
+    process = launch("--broken", *script("print('never')"))
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (78, "") and "exit code 78" in err
+
+
+def test_an_invite_from_standard_input_is_in_no_command_line(launch, tmp_path):
+    text = "print('GOSSIPD_JOIN' in os.environ)"
+    process = launch("--join", "-", *script(text), stdin=subprocess.PIPE)
+    out, err = process.communicate("gossip1secret\n", timeout=60)
+    assert out == "False\n", err
+    ((line, join),) = lives(tmp_path)
+    assert "--join" not in line and join == "gossip1secret"
+
+
+@pytest.mark.parametrize("written", [["--join", "gossip1abc"], ["--join=gossip1abc"]])
+def test_an_invite_on_the_command_line_is_taken_off_it(written, monkeypatch):
+    became = []
+    monkeypatch.setattr(os, "execv", lambda program, line: became.append(line))
+    monkeypatch.setattr(sys, "argv", ["gossipd", "run", *written, "--rest", "a", "--", "gossip1"])
+    monkeypatch.setenv("GOSSIPD_JOIN", "")
+    run.hide_invite([*written, "--rest", "a"])
+    (line,) = became
+    assert line[1:] == ["-m", "gossipd", "run", "--rest", "a", "--", "gossip1"]
+    assert os.environ["GOSSIPD_JOIN"] == "gossip1abc"
+
+
+@pytest.mark.parametrize(
+    "arguments,code,words",
+    [
+        (["--job", "a"], 2, "behind --"),
+        (["--"], 2, "no command"),
+        (["--linger", "--", "true"], 2, "wants a value"),
+        (["--linger", "x", "--", "true"], 2, "not 'x'"),
+        (["--daemon-log"], 2, "behind --"),
+        (["--", "/no/such/program"], 127, "No such file"),
+    ],
+)
+def test_mistakes_are_told(launch, arguments, code, words):
+    process = launch(*arguments)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == code and words in err
+
+
+def test_options_are_found_however_they_are_written(monkeypatch):
+    value = run.value_of
+    assert value(["--rest", "a:1"], "--rest", "rest.listen") == "a:1"
+    assert value(["--rest=a:1"], "--rest", "rest.listen") == "a:1"
+    assert value(["--set", "rest.listen=a:1"], "--rest", "rest.listen") == "a:1"
+    assert value(["--set=rest.listen=a:1"], "--rest", "rest.listen") == "a:1"
+    assert value(["--listen", "a:1"], "--rest", "rest.listen") is None
+    monkeypatch.setenv("GOSSIPD_REST_LISTEN", "b:2")
+    assert value([], "--rest", "rest.listen") == "b:2"
+
+
+def test_a_program_is_a_compiled_one_and_named_where_it_is_missing(tmp_path, monkeypatch, capsys):
+    script_named_alike = tmp_path / "gossipd"
+    script_named_alike.write_text("#!/bin/sh\n")
+    script_named_alike.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("GOSSIPD_BIN_DIR", raising=False)
+    monkeypatch.setattr(command, "CARRIED", str(tmp_path / "none"))
+    assert command.main(["--version"]) == 127
+    assert "GOSSIPD_BIN_DIR" in capsys.readouterr().err
+    os.symlink("/bin/true", tmp_path / "gossipd-core")
+    assert command.find_program("gossipd") == str(tmp_path / "gossipd-core")
+
+
+def test_ports_that_are_taken_are_passed_over():
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        port = taken.getsockname()[1]
+        assert run.free_port(port) > port

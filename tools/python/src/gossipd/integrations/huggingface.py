@@ -1,0 +1,101 @@
+"""Hugging Face: ``Trainer(..., callbacks=[GossipdCallback()])``. Needs transformers and torch.
+
+The callback attaches when training begins, counts the optimiser's steps, ends the training when the
+cluster's budget is spent, and publishes evaluations. With several processes (torchrun, accelerate)
+each has the callback and rank 0 is attached. DeepSpeed and FSDP split the model and are refused.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Dict, Optional
+
+from transformers import TrainerCallback
+
+from ..attaching import attach
+from ..attachment import WAIT_S
+from ..torch_attachment import TorchAttachment
+
+log = logging.getLogger("gossipd")
+
+
+class GossipdCallback(TrainerCallback):  # type: ignore[misc]
+    """Attaches a ``Trainer`` to the gossipd of this box.
+
+    Args:
+        samples_per_step: samples of one optimiser step on this box; by default batch size times
+            accumulation steps times processes, as the Trainer's arguments say.
+        socket, every, wait_s: see `gossipd.attach`.
+
+    Attributes:
+        attachment: the `Attachment` while it trains, else None.
+    """
+
+    def __init__(
+        self,
+        samples_per_step: Optional[int] = None,
+        *,
+        socket: Optional[str] = None,
+        every: int = 1,
+        wait_s: float = WAIT_S,
+    ) -> None:
+        self.attachment: Optional[TorchAttachment] = None
+        self._samples_per_step = samples_per_step
+        self._options: Dict[str, Any] = {"socket": socket, "every": every, "wait_s": wait_s}
+
+    def on_train_begin(
+        self,
+        args: Any,
+        state: Any,
+        control: Any,
+        model: Any = None,
+        optimizer: Any = None,
+        **_: Any,
+    ) -> None:
+        """Waits for the daemon and puts the cluster's model in place."""
+        if getattr(args, "deepspeed", None) or getattr(args, "fsdp", None):
+            raise ValueError(
+                "DeepSpeed and FSDP split the model, and gossipd shares whole models: leave them"
+                " off; several GPUs of a box work by torchrun"
+            )
+        samples = self._samples_per_step or (
+            args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+        )
+        self.attachment = attach(model, optimizer, samples_per_step=samples, **self._options)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
+        """Ends the training when the cluster's budget is spent."""
+        if self.attachment is not None and self.attachment.finished:
+            control.should_training_stop = True
+        return control
+
+    def on_log(
+        self, args: Any, state: Any, control: Any, logs: Optional[Dict[str, Any]] = None, **_: Any
+    ) -> None:
+        """Takes the loss that the Trainer logs, a mean over its logging steps."""
+        if self.attachment is not None and logs and "loss" in logs:
+            self.attachment.log(loss=float(logs["loss"]))
+
+    def on_evaluate(
+        self,
+        args: Any,
+        state: Any,
+        control: Any,
+        metrics: Optional[Dict[str, Any]] = None,
+        **_: Any,
+    ) -> None:
+        """Publishes the evaluation."""
+        if self.attachment is not None and metrics and "eval_loss" in metrics:
+            seconds = float(metrics.get("eval_runtime", 0.0))
+            self.attachment.report(
+                loss=metrics["eval_loss"],
+                accuracy=metrics.get("eval_accuracy"),
+                samples=round(seconds * float(metrics.get("eval_samples_per_second", 0.0))),
+                seconds=seconds,
+            )
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Takes the cluster's final model, where the job has finished, and detaches."""
+        if self.attachment is not None:
+            self.attachment.detach()
+            self.attachment = None
