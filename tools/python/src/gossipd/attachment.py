@@ -16,6 +16,7 @@ from .session import NotAttached, Session
 
 LOOK_INTERVAL_S = 0.002
 WAIT_S = 60.0
+SOCKET_NAME = "trainer.sock"
 SETTLE_S = 60.0
 SETTLE_POLL_S = 0.05
 DEVICE_POLL_S = 0.0005
@@ -86,7 +87,7 @@ class Attachment:
         self._sampler: Optional[SharedSampler] = None
         self._session: Optional[Session] = None
         if connect:
-            socket = path or default_socket()
+            socket = path or default_socket(os.environ.get("GOSSIPD_SOCKET"))
             self._session = Session(socket, model.segments, samples_per_step, lambda: self._told)
         atexit.register(_end, weakref.ref(self))
 
@@ -325,16 +326,15 @@ class Attachment:
             self._session.close()
 
 
-def default_socket() -> str:
-    """GOSSIPD_SOCKET, or that of the daemon's default state directory."""
-    named = os.environ.get("GOSSIPD_SOCKET")
+def default_socket(named: Optional[str]) -> str:
+    """`named`, or the socket of the daemon's default state directory."""
     if named:
         return named
     state = os.environ.get("GOSSIPD_STATE_DIR")
     if not state:
         home = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
         state = "/var/lib/gossipd" if os.geteuid() == 0 else os.path.join(home, "gossipd")
-    return os.path.join(state, "trainer.sock")
+    return os.path.join(state, SOCKET_NAME)
 
 
 def _end(attachment: "weakref.ReferenceType[Attachment]") -> None:

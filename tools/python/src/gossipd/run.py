@@ -26,12 +26,14 @@ import sys
 import time
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
+from .attachment import SOCKET_NAME, default_socket
 from .client import Client, NoDaemon, Refused
 from .command import EXIT_USAGE, find_program, missing, programs_on_path
 from .session import connect
 
 PEER_PORT, REST_PORT = 7610, 7611
 PORTS_TRIED = 200
+PORT_RACES = 3
 POLL_S = 0.1
 STOP_S = 30.0
 RESTART_MIN_S, RESTART_MAX_S = 1.0, 30.0
@@ -39,6 +41,7 @@ EXIT_CONFIGURATION = 78
 INVITE = "gossip1"
 PR_SET_PDEATHSIG = 1
 OWN_OPTIONS = {"--socket-wait": 60.0, "--linger": 30.0}
+OURS = frozenset(("GOSSIPD_BIN_DIR", "GOSSIPD_SOCKET"))  # the daemon knows no such settings
 _libc = ctypes.CDLL(None)
 
 
@@ -142,32 +145,32 @@ class Daemon:
     """The daemon's process, over any number of lives."""
 
     def __init__(self, program: str, options: List[str], log: Optional[str]) -> None:
-        from .attachment import default_socket
-
-        self._line = [program, *options]
-        listen, rest = value_of(options, "--listen", "listen"), value_of(
-            options, "--rest", "rest.listen"
-        )
-        peer = free_port(PEER_PORT)
-        if listen is None:
-            host = "127.0.0.1" if value_of(options, "--key-file", "key_file") == "none" else "*"
-            self._line += ["--listen", f"{host}:{peer}"]
-        if rest is None:
-            rest = f"127.0.0.1:{free_port(REST_PORT, [peer])}"
-            self._line += ["--rest", rest]
+        self._options = [program, *options]
+        self._local = value_of(options, "--key-file", "key_file") == "none"
+        self._listen = value_of(options, "--listen", "listen")
+        self._rest = value_of(options, "--rest", "rest.listen")
         state = value_of(options, "--state-dir", "state_dir")
         said = value_of(options, "--set trainer.socket", "trainer.socket")
-        os.environ.pop("GOSSIPD_SOCKET", None)
-        self.socket = said or (os.path.join(state, "trainer.sock") if state else default_socket())
+        self.socket = said or (os.path.join(state, SOCKET_NAME) if state else default_socket(None))
         self.socket = os.path.abspath(self.socket)
-        self.rest = rest
         self._log = open(log, "ab") if log else None
         self._restart_s, self._restart_at = RESTART_MIN_S, 0.0
+        self._choose_ports()
         self.process = self._start()
+
+    def _choose_ports(self) -> None:
+        peer = free_port(PEER_PORT)
+        self.rest = self._rest or f"127.0.0.1:{free_port(REST_PORT, [peer])}"
+        self._line = [*self._options]
+        if self._listen is None:
+            self._line += ["--listen", f"{'127.0.0.1' if self._local else '*'}:{peer}"]
+        if self._rest is None:
+            self._line += ["--rest", self.rest]
 
     def _start(self) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(
             self._line,
+            env={k: v for k, v in os.environ.items() if k not in OURS},
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=self._log,
@@ -177,11 +180,15 @@ class Daemon:
 
     def wait_listening(self, timeout_s: float) -> Optional[int]:
         """Waits until a trainer can attach; its exit code if it ended instead."""
-        end = time.monotonic() + timeout_s
+        end, tries = time.monotonic() + timeout_s, PORT_RACES
         while time.monotonic() < end:
             code = self.process.poll()
             if code is not None:
-                return code
+                if tries == 0 or (self._listen and self._rest) or code == EXIT_CONFIGURATION:
+                    return code
+                tries -= 1  # another may have taken the port since
+                self._choose_ports()
+                self.process = self._start()
             try:
                 connect(self.socket).close()
                 return None

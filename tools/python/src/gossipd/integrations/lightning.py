@@ -12,7 +12,7 @@ from typing import Any, Dict, Optional
 try:
     from lightning.pytorch.callbacks import Callback
 except ImportError:
-    from pytorch_lightning.callbacks import Callback
+    from pytorch_lightning.callbacks import Callback  # type: ignore[assignment]
 
 from ..attaching import attach
 from ..attachment import WAIT_S
