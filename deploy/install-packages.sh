@@ -18,7 +18,7 @@ to_build=(
   dataset-fashion-mnist jq curl
 )
 to_test=(
-  clang libclang-rt-14-dev clang-format-14 iproute2 openssl prometheus
+  clang libclang-rt-14-dev clang-format-14 iproute2 openssl prometheus systemd
   python3 python3-torch python3-pytest python3-pip python3-setuptools python3-wheel
 )
 to_test+=(python3-jsonschema zsh fish mandoc)
@@ -35,7 +35,7 @@ usage() {
 usage: deploy/install-packages.sh [--tests] [--packages] [--dry-run]
   Installs the Debian packages that gossipd is built from, where they are missing.
   --tests   those of tests/run.sh as well: clang with its sanitizers, clang-format, iproute2,
-            openssl, prometheus, python3 with torch, pytest and what builds wheels
+            openssl, prometheus, systemd, python3 with torch, pytest and what builds wheels
   --packages   those of `tests/run.sh --only packages`: mmdebstrap, lintian, Slurm
   --dry-run    prints what would be installed, as apt knows it now
 TEXT

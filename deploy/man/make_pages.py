@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """deploy/man/make_pages.py - manual pages from what the programs say of themselves.
 
-    deploy/man/make_pages.py build/release/bin build/release/man/man1
+    deploy/man/make_pages.py build/release/bin build/release/man/man1 [gossipctl ...]
 
-Writes gossipd.1, gossipctl.1 and gossip-lab.1, of those programs that the first folder has.
+Writes gossipd.1, gossipctl.1 and gossip-lab.1, of those programs that the first folder has, or only
+the pages named.
 Commands and options are those of --help, so a page cannot tell of others; what --help does not say
 (exit codes, files, examples) is here. `man -l build/release/man/man1/gossipctl.1` shows one.
 """
@@ -181,11 +182,11 @@ def page(name, program):
 
 
 def main():
-    if len(sys.argv) != 3:
+    if len(sys.argv) < 3 or not set(sys.argv[3:]) <= set(PAGES):
         sys.exit(__doc__)
-    bin_dir, out_dir = sys.argv[1:]
+    bin_dir, out_dir, *names = sys.argv[1:]
     os.makedirs(out_dir, exist_ok=True)
-    for name in PAGES:
+    for name in names or PAGES:
         program = os.path.join(bin_dir, name)
         if os.access(program, os.X_OK):
             with open(os.path.join(out_dir, f"{name}.1"), "w", encoding="utf-8") as out:

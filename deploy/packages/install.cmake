@@ -42,7 +42,46 @@ function(gossipd_install_text component folder file)
     DESTINATION ${folder} COMPONENT ${component})
 endfunction()
 
+# gossipd_install_made(<component> <folder> <name> <command>…) installs what a command makes, whose
+# words may name OUT. The programs tell their own manual pages and completions.
+function(gossipd_install_made component folder name)
+  set(out ${CMAKE_BINARY_DIR}/deploy/${component})
+  list(TRANSFORM ARGN REPLACE OUT ${out} OUTPUT_VARIABLE command)
+  string(REPLACE ";" "\" \"" command "${command}")
+  install(CODE "file(MAKE_DIRECTORY \"${out}\")
+    execute_process(COMMAND \"${command}\" COMMAND_ERROR_IS_FATAL ANY)" COMPONENT ${component})
+  install(FILES ${out}/${name} DESTINATION ${folder} COMPONENT ${component})
+endfunction()
+
+find_package(Python3 COMPONENTS Interpreter QUIET)
+function(gossipd_install_manual component program)
+  if(Python3_FOUND AND TARGET ${program})
+    # A page that is newer than its program is kept: asking for each command's help takes seconds.
+    set(bin ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
+    gossipd_install_made(${component} ${CMAKE_INSTALL_MANDIR}/man1 ${program}.1.gz sh -c
+      "[ 'OUT/${program}.1.gz' -nt '${bin}/${program}' ] || ( \
+'${Python3_EXECUTABLE}' '${CMAKE_SOURCE_DIR}/deploy/man/make_pages.py' '${bin}' 'OUT' \
+${program} && gzip -9 --no-name --force 'OUT/${program}.1' )")
+  endif()
+endfunction()
+gossipd_install_manual(gossipd gossipd)
+gossipd_install_manual(gossipctl gossipctl)
+gossipd_install_manual(lab gossip-lab)
+
+foreach(shell_file bash:bash-completion/completions/gossipctl zsh:zsh/vendor-completions/_gossipctl
+    fish:fish/vendor_completions.d/gossipctl.fish)
+  string(REPLACE ":" ";" parts ${shell_file})
+  list(GET parts 0 shell)
+  list(GET parts 1 file)
+  cmake_path(GET file PARENT_PATH folder)
+  cmake_path(GET file FILENAME name)
+  gossipd_install_made(gossipctl ${CMAKE_INSTALL_DATADIR}/${folder} ${name} sh -c
+    "'${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/gossipctl' completion ${shell} >'OUT/${name}'")
+endforeach()
+
 if(TARGET gossipd)
+  install(FILES ${CMAKE_SOURCE_DIR}/daemon/README.md
+    DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/gossipd COMPONENT gossipd)
   # /etc belongs to the two prefixes of the system. A node.toml that is there is the operator's.
   install(CODE "set(NODE_TOML ${CMAKE_SOURCE_DIR}/deploy/packages/node.toml)" COMPONENT gossipd)
   install(CODE [[

@@ -59,6 +59,18 @@ def pack(folder):
     return {os.path.basename(path).split("_")[0]: path for path in paths}
 
 
+DOCUMENTS = {
+    "gossipd": {"usr/share/man/man1/gossipd.1.gz", "usr/share/doc/gossipd/README.md"},
+    "gossipctl": {
+        "usr/share/man/man1/gossipctl.1.gz",
+        "usr/share/bash-completion/completions/gossipctl",
+        "usr/share/zsh/vendor-completions/_gossipctl",
+        "usr/share/fish/vendor_completions.d/gossipctl.fish",
+    },
+    "gossipd-lab": {"usr/share/man/man1/gossip-lab.1.gz"},
+}
+
+
 class Install(ClusterTest):
     def test_everything_runs_from_where_it_is_installed(self):
         there = os.path.join(self.cluster.directory, "root")
@@ -69,6 +81,8 @@ class Install(ClusterTest):
             started = re.search(r"^ExecStart=(\S+) --config (\S+) ", unit.read(), re.MULTILINE)
         self.assertEqual("/usr/bin/gossipd", started[1])
         self.assertIn(started[2][1:], files)
+
+        self.assert_systemd_takes(f"{there}/usr/lib/systemd/system/gossipd.service", there)
 
         self.addCleanup(setattr, cluster, "GOSSIPD", cluster.GOSSIPD)
         cluster.GOSSIPD = there + started[1]
@@ -84,11 +98,21 @@ class Install(ClusterTest):
         for name in scenarios:
             run(f"{there}/usr/bin/gossip-lab", "run", os.path.join(there, name), "--check")
 
+    def assert_systemd_takes(self, unit, there):
+        """systemd knows every line and finds what it starts, and calls it well confined."""
+        with open(unit, encoding="utf-8") as file:
+            text = file.read().replace("=/usr/bin/gossipd", f"={there}/usr/bin/gossipd")
+        moved = os.path.join(self.cluster.directory, "gossipd.service")
+        with open(moved, "w", encoding="utf-8") as file:
+            file.write(text)
+        self.assertNotIn("gossipd.service", run("systemd-analyze", "verify", "--man=no", moved))
+        run("systemd-analyze", "security", "--offline=true", "--threshold=25", moved)
+
     def test_each_component_alone_and_what_an_operator_has_written_stays(self):
         there = os.path.join(self.cluster.directory, "root")
         self.assertEqual(
             {"usr/local/bin/gossipctl"},
-            {f for f in install(there, "/usr/local", "gossipctl") if "/doc/" not in f},
+            {f for f in install(there, "/usr/local", "gossipctl") if "/share/" not in f},
         )
         os.makedirs(f"{there}/etc/gossipd")
         with open(f"{there}/etc/gossipd/node.toml", "w", encoding="utf-8") as file:
@@ -121,6 +145,7 @@ class Install(ClusterTest):
         files = files_below(folder)
         there = {os.path.basename(file) for file in files if file.startswith("usr/bin/")}
         self.assertEqual(PROGRAMS[name], there)
+        self.assertLessEqual(DOCUMENTS[name], files)
         for program in there:
             said = subprocess.run([f"{folder}/usr/bin/{program}", "--help"], capture_output=True)
             self.assertIn(b"usage: ", (said.stdout + said.stderr).lower(), program)
