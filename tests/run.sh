@@ -9,12 +9,12 @@ set -euo pipefail
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 logs=$root/build/test-logs
 parts_all=(unit e2e asan tsan fuzz)
-parts_asked=(wheel)  # run only when named
+parts_asked=(wheel python)  # run only when named
 
 usage() {
   cat <<'TEXT'
 usage: tests/run.sh [--only PART] ...
-  --only may be repeated; by default every PART but wheel runs:
+  --only may be repeated; by default every PART but wheel and python runs:
   unit   preset dev, warnings as errors: unit tests, simulator, style
   e2e    preset dev: real processes on this machine, and what deploy/ hands out
   asan   preset asan: unit tests and simulator under AddressSanitizer and UndefinedBehaviorSanitizer
@@ -23,6 +23,8 @@ usage: tests/run.sh [--only PART] ...
   fuzz   preset fuzz: each fuzz target for a short time
   wheel  preset dev-wheel: unit tests and real processes that use LibTorch, with PyPI's in place of
          Debian's (deploy/torch-wheel.sh; fetches 2.7 GB)
+  python the Python package, installed from its wheel, with the real torch, transformers, peft,
+         lightning, JAX and wandb of tests/python/requirements.txt (fetches 3 GB)
 TEXT
 }
 
@@ -101,6 +103,30 @@ executions() {
     awk '{sum += $1} END {print sum + 0}'
 }
 
+# The wheel with our programs in an environment of its own, and all of tests/python in there.
+check_python() {
+  local venv=$root/build/python-venv log=$logs/python-install.log report=$logs/python.txt ok bad
+  local pip=("$venv/bin/pip" install --disable-pip-version-check --quiet)
+  if ! {
+    /usr/bin/python3 -m venv "$venv" && "${pip[@]}" -r tests/python/requirements.txt &&
+      wheel=$("$venv/bin/python" tools/python/build_wheel.py build/python --bin build/dev/bin) &&
+      "${pip[@]}" --force-reinstall --no-deps "$wheel"
+  } >"$log" 2>&1; then
+    failed=$((failed + 1))
+    note "python: could not be installed ($(tail -n 1 "$log")); its log is $log"
+    return
+  fi
+  GOSSIPD_TEST_INSTALLED=1 GOSSIPD_BIN_DIR=$root/build/dev/bin OMP_NUM_THREADS=1 \
+    "$venv/bin/python" -m pytest -q -rs -p no:cacheprovider tests/python 2>&1 | tee "$report" ||
+    true
+  ok=$(grep -oE '[0-9]+ passed' "$report" | tail -n 1 | cut -d' ' -f1)
+  bad=$(grep -oE '[0-9]+ (failed|error)' "$report" | awk '{sum += $1} END {print sum + 0}')
+  [[ -n $ok ]] || bad=$((bad + 1))
+  passed=$((passed + ${ok:-0}))
+  failed=$((failed + bad))
+  note "python: ${ok:-0} passed, $bad failed"
+}
+
 # New kernels randomise addresses more than the sanitizers of GCC 12 and clang 14 can handle.
 runner=()
 plain_addresses() {
@@ -143,6 +169,7 @@ run_part() {
       build fuzz fuzzers && check fuzz fuzz --test-output-truncation head &&
         note "fuzz: $(executions) inputs executed"
       ;;
+    python) build dev gossipd-core gossipctl && check_python ;;
     wheel)
       local torch
       if ! torch=$("$root/deploy/torch-wheel.sh" --choose wheel); then

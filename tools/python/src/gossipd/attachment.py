@@ -14,7 +14,10 @@ from .memory import SharedMemory
 from .sampler import SharedSampler
 from .session import NotAttached, Session
 
-LOOK_INTERVAL_S = 0.002
+# Looks may take this share of the loop's time, so the dearer one is the rarer they are.
+LOOK_SHARE = 0.015
+LOOK_INTERVAL_MAX_S = 5.0
+LOOK_COST_KEPT = 0.8  # of the mean cost, from one look to the next
 WAIT_S = 60.0
 SOCKET_NAME = "trainer.sock"
 SETTLE_S = 60.0
@@ -83,6 +86,8 @@ class Attachment:
         self._detached = False
         self._resumed_at = time.perf_counter()
         self._looked_at_steps = 0
+        self._look_cost_s = 0.0
+        self._look_interval_s = 0.0
         self._unsettled: Optional[Tuple[wire.Go, SharedMemory, Finished]] = None
         self._sampler: Optional[SharedSampler] = None
         self._session: Optional[Session] = None
@@ -227,15 +232,24 @@ class Attachment:
             self._look_until_free()
 
     def _is_time(self) -> bool:
-        """Not after each of many tiny steps: their exchange would cost more than they do."""
-        return time.perf_counter() - self._resumed_at >= LOOK_INTERVAL_S
+        """Whether a look would stay within its share of the loop's time."""
+        return time.perf_counter() - self._resumed_at >= self._look_interval_s
 
     def _look_until_free(self) -> None:
         """Looks once, and again for as long as the daemon has paused this loop."""
         self.replaced = False
-        while self._look_once() and self.paused and not self.finished:
-            pass  # the daemon takes its time to answer
+        began = time.perf_counter()
+        came = self._look_once()
+        if came and self.steps:
+            self._learn_cost(time.perf_counter() - began)
+        while came and self.paused and not self.finished:
+            came = self._look_once()  # the daemon takes its time to answer
         self._mark_look()
+
+    def _learn_cost(self, seconds: float) -> None:
+        kept = LOOK_COST_KEPT if self._look_cost_s else 0.0
+        self._look_cost_s = kept * self._look_cost_s + (1 - kept) * seconds
+        self._look_interval_s = min(self._look_cost_s / LOOK_SHARE, LOOK_INTERVAL_MAX_S)
 
     def _mark_look(self) -> None:
         self._resumed_at = time.perf_counter()

@@ -86,6 +86,9 @@ class TorchModel(Model):
         self._optimizer = optimizer
         shared = shared_tensors(module)
         self.segments = [wire.Segment(n, tuple(t.shape), kind) for n, kind, t in shared]
+        self._floats = [segment.floats for segment in self.segments]
+        self._owners = self._find_owners()
+        self._views: List[Tuple[Any, List[torch.Tensor]]] = []  # of the two snapshots
         self._check_optimizer(shared)
         self._traffic: Dict[torch.device, DeviceTraffic] = {}
         self.touched = False  # since the group's leader last said so
@@ -101,23 +104,28 @@ class TorchModel(Model):
                 " trains this module"
             )
 
+    def _find_owners(self) -> List[Tuple[Dict[str, Any], str]]:
+        """Where each shared tensor stands: in which module's dictionary, under which name."""
+        found: Dict[str, Tuple[Dict[str, Any], str]] = {}
+        for prefix, module in self._module.named_modules():
+            for held in (module._parameters, module._buffers):
+                for name in held:
+                    whole = _plain_name(f"{prefix}.{name}" if prefix else name)
+                    found.setdefault(whole, (held, name))
+        return [found[segment.name] for segment in self.segments]
+
     def places(self) -> List[Place]:
-        """The tensors as they are now."""
-        current: Dict[str, torch.Tensor] = {}
-        for name, parameter in self._module.named_parameters():
-            current[_plain_name(name)] = parameter
-        for name, buffer in self._module.named_buffers():
-            current.setdefault(_plain_name(name), buffer)
+        """The tensors as they are now; a module may have replaced some since attach."""
         found, first = [], 0
-        for segment in self.segments:
-            tensor = current.get(segment.name)
-            if tensor is None or tuple(tensor.shape) != segment.shape:
+        for segment, floats, (held, name) in zip(self.segments, self._floats, self._owners):
+            tensor = held.get(name)
+            if tensor is None or tensor.shape != segment.shape:
                 raise RuntimeError(
                     f"'{segment.name}' is gone or has another shape than at attach: attach anew"
                     " after changing a module"
                 )
-            found.append(Place(first, segment.floats, tensor.detach()))
-            first += segment.floats
+            found.append(Place(first, floats, tensor.detach()))
+            first += floats
         return found
 
     @torch.no_grad()
@@ -142,13 +150,22 @@ class TorchModel(Model):
     @torch.no_grad()
     def copy(self, snapshot: Any) -> None:
         """See `Model.copy`."""
-        out = torch.from_numpy(snapshot)
-        for place in self.places():
-            target = out[place.first : place.first + place.floats]
+        places = self.places()
+        for place, target in zip(places, self._views_of(snapshot)):
             if place.tensor.device.type == "cpu":
-                target.view(place.tensor.shape).copy_(place.tensor)
+                target.copy_(place.tensor)
             else:
-                self._traffic_of(place.tensor.device).to_host(place.tensor, target)
+                self._traffic_of(place.tensor.device).to_host(place.tensor, target.view(-1))
+
+    def _views_of(self, snapshot: Any) -> List[torch.Tensor]:
+        """The parts of a snapshot, in the segments' shapes; made once for each memory."""
+        for known, views in self._views:
+            if known is snapshot:
+                return views
+        parts = torch.split(torch.from_numpy(snapshot), self._floats)
+        views = [part.view(s.shape) for part, s in zip(parts, self.segments)]
+        self._views = [*self._views[-1:], (snapshot, views)]
+        return views
 
     @torch.no_grad()
     def finite(self) -> bool:

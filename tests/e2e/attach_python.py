@@ -1,0 +1,207 @@
+#!/usr/bin/env python3
+"""What attaching costs a PyTorch loop, and what three attached scripts learn beside the built-in
+trainer. Prints one JSON object.
+
+    attach_python.py overhead [--floats 63466|25000000] [--pairs 15]
+        Steps of one loop in alternating blocks, with and without gossipd's look after each step,
+        while a second node exchanges with the first: the medians of (bare / attached) of pairs of
+        blocks by wall clock and by processor time of the loop's thread.
+    attach_python.py accuracy [--seeds 11,12,13] [--samples 600000]
+        deploy/examples/pytorch.py at three daemons, and three daemons with the built-in trainer on
+        the same job: cnn, AdamW, cosine, batch 32, the same data divided.
+
+Needs Debian's python3-torch: run it with /usr/bin/python3, and GOSSIPD_BIN_DIR.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+
+from cluster import ClusterTest, clean_environment, with_cluster
+from cluster import _die_with_the_test as die_with_the_test
+
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
+EXAMPLES = os.path.join(ROOT, "deploy/examples")
+PACKAGE = os.path.join(ROOT, "tools/python/src")
+EXTERNAL = """
+name = "by-python"
+batch = 32
+budget_samples = {samples}
+[model]
+kind = "external"
+[schedule]
+kind = "cosine"
+warmup_samples = {warmup}
+"""
+ADAMW = 'kind = "adamw"\nlearning_rate = 0.001\nweight_decay = 0.01'
+
+
+def external_job(cluster, samples):
+    path = os.path.join(cluster.directory, "external.toml")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(EXTERNAL.format(samples=samples, warmup=min(20_000, samples // 10)))
+    return path
+
+
+def environment_of(node):
+    return {
+        **clean_environment(),
+        "GOSSIPD_SOCKET": os.path.join(node.state_dir, "trainer.sock"),
+        "PYTHONPATH": PACKAGE,
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+def script(node, *line):
+    return subprocess.Popen(
+        [sys.executable, *line],
+        env=environment_of(node),
+        stdout=subprocess.PIPE,
+        preexec_fn=die_with_the_test,
+    )
+
+
+# ---- overhead: this file is also the loop ----
+
+
+def model_of(torch, floats):
+    if floats == 63_466:
+        sys.path.insert(0, EXAMPLES)
+        from pytorch import Network
+
+        return Network(), torch.randn(32, 1, 28, 28)
+    width = round((floats / 2) ** 0.5)
+    layers = [torch.nn.Linear(width, width), torch.nn.ReLU(), torch.nn.Linear(width, width)]
+    return torch.nn.Sequential(*layers), torch.randn(8, width)
+
+
+def loop(floats, pairs):
+    """The measured loop, or without pairs one that trains until it is killed."""
+    import torch
+
+    import gossipd
+
+    torch.manual_seed(1)
+    model, x = model_of(torch, floats)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-4)
+    g = gossipd.attach(model, optimizer, samples_per_step=len(x))
+    look, block = g._made_step, 200 if floats < 1e6 else 10
+
+    def steps(count):
+        wall, used = time.perf_counter(), time.thread_time()
+        for _ in range(count):
+            optimizer.zero_grad()
+            loss = model(x).pow(2).mean()
+            loss.backward()
+            optimizer.step()
+            g.log(loss=loss)
+        return time.perf_counter() - wall, time.thread_time() - used
+
+    while not pairs:
+        steps(block)
+    steps(block)
+    found = []
+    for pair in range(pairs):
+        seconds = {}
+        for attached in (True, False) if pair % 2 else (False, True):
+            g._made_step = look if attached else lambda: None
+            seconds[attached] = steps(block)
+        found.append([bare / with_g for bare, with_g in zip(seconds[False], seconds[True])])
+        step_ms = seconds[False][1] / block * 1e3
+    by_wall, by_processor = zip(*found)
+    print(
+        json.dumps(
+            {
+                "floats": sum(p.numel() for p in model.parameters()),
+                "by_wall": round(statistics.median(by_wall), 4),
+                "by_processor": round(statistics.median(by_processor), 4),
+                "by_processor_range": [round(f(by_processor), 4) for f in (min, max)],
+                "step_ms": round(step_ms, 3),
+            }
+        )
+    )
+
+
+def overhead(cluster, floats, pairs):
+    first = cluster.node("box1", "--job", external_job(cluster, 10**12), data=None).start()
+    measured = script(first, __file__, "loop", "--floats", str(floats), "--pairs", str(pairs))
+    first.wait_phase("training")
+    other = cluster.node("box2", "--join", first.address, data=None).start()
+    second = script(other, __file__, "loop", "--floats", str(floats), "--pairs", "0")
+    out, _ = measured.communicate()
+    second.kill()
+    return {**json.loads(out), "link": first.links()["box2"]["deltas_applied"]}
+
+
+# ---- accuracy ----
+
+
+def attached_accuracy(cluster, seed, samples):
+    first = cluster.node("box1", "--job", external_job(cluster, samples), data=None).start()
+    line = [os.path.join(EXAMPLES, "pytorch.py"), "--seed", str(seed)]
+    scripts = [script(first, *line)]
+    first.wait_phase("training")
+    for name in ("box2", "box3"):
+        node = cluster.node(name, "--join", first.address, data=None).start()
+        scripts.append(script(node, *line))
+    return [json.loads(s.communicate()[0])["accuracy"] for s in scripts]
+
+
+def built_in_accuracy(cluster, seed, samples):
+    data = 'kind = "idx"\nshape = [1, 28, 28]\nclasses = 10\nmean = 0.2860\ndeviation = 0.3530'
+    job = cluster.job(
+        model='kind = "cnn"\nwidth = 16\nhidden = [96]',
+        data=data + '\ndivision = "shared"',
+        optimizer=ADAMW,
+        seed=seed,
+        budget_samples=samples,
+        warmup_samples=min(20_000, samples // 10),
+    )
+    nodes = cluster.three(job, shard="auto")
+    ends = [
+        n.wait("its end", lambda s: (s["checkpoints"].get("final") or {}).get("accuracy"), 36_000)
+        for n in nodes
+    ]
+    return [s["checkpoints"]["final"]["accuracy"] for s in ends]
+
+
+def accuracy(seeds, samples):
+    rows = [
+        {
+            "seed": seed,
+            "attached": with_cluster("attached", attached_accuracy, seed, samples),
+            "built_in": with_cluster("built-in", built_in_accuracy, seed, samples),
+        }
+        for seed in seeds
+    ]
+    means = {k: statistics.mean(sum((r[k] for r in rows), [])) for k in ("attached", "built_in")}
+    return {"rows": rows, **{k: round(v, 4) for k, v in means.items()}}
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=["overhead", "accuracy", "loop"])
+    parser.add_argument("--floats", type=int, default=63_466)
+    parser.add_argument("--pairs", type=int, default=15)
+    parser.add_argument("--seeds", default="11,12,13")
+    parser.add_argument("--samples", type=int, default=600_000)
+    given = parser.parse_args()
+    if given.what == "loop":
+        loop(given.floats, given.pairs)
+        return
+    ClusterTest.setUpClass()
+    if given.what == "overhead":
+        print(json.dumps(with_cluster("overhead", overhead, given.floats, given.pairs)))
+    else:
+        seeds = [int(seed) for seed in given.seeds.split(",")]
+        print(json.dumps(accuracy(seeds, given.samples)))
+
+
+if __name__ == "__main__":
+    main()
