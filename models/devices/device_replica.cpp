@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/base/random.h"
+#include "models/descent/device_descent.h"
 #include "models/devices/autocast.h"
 #include "models/networks/loss.h"
 #include "models/networks/torchscript.h"
@@ -47,6 +48,7 @@ DeviceReplica::DeviceReplica(const Job& job, const std::string& model_file, torc
   momentum_ = torch::zeros_like(flat_.trained());
   if (optimizer_vectors(job.optimizer) > 1) variance_ = torch::zeros_like(flat_.trained());
   if (job.training.precision == TrainingSpec::Precision::fp16) scale_.emplace();
+  if (!device.is_cpu()) staging_.emplace(device);
   network_->train(true);
 }
 
@@ -59,6 +61,7 @@ void DeviceReplica::seed_dropout(Samples position) const {
 
 void DeviceReplica::backward(const HostBatch& batch, Part part, Samples position,
                              std::size_t turn) {
+  if (scale_) statistics_before_ = flat_.untrained().detach().clone();
   if (part.count == 0) return losses_[turn].put(0.0);
   seed_dropout(position + static_cast<Samples>(part.begin));
   const std::int64_t most = micro_batch(job_, batch.samples());
@@ -105,11 +108,15 @@ bool DeviceReplica::unscale_gradient() {
   if (!scale_) return true;
   const torch::NoGradGuard no_gradient;
   const bool finite = std::isfinite(flat_.gradient().norm().item<double>());
-  if (finite)
+  if (finite) {
     flat_.gradient().mul_(1 / scale_->value());
-  else
+  } else {
     flat_.gradient().zero_();
+    flat_.untrained().copy_(statistics_before_);
+  }
+  const double before = scale_->value();
   scale_->saw(finite);
+  may_scale_down_ = !finite && scale_->value() < before;
   return finite;
 }
 
@@ -133,20 +140,13 @@ void DeviceReplica::clip_gradient() {
 void DeviceReplica::descend(double learning_rate) {
   clip_gradient();
   ++optimizer_steps_;
-  if (device_.is_cpu()) {
-    const std::span<float> variance =
-        variance_.defined() ? floats_of(variance_) : std::span<float>{};
-    optimizer_step(
-        job_.optimizer, learning_rate, optimizer_steps_,
-        {floats_of(flat_.trained()), floats_of(momentum_), variance, floats_of(flat_.gradient())});
-    return;
-  }
-  const torch::NoGradGuard no_gradient;
-  if (job_.optimizer.kind == OptimizerSpec::Kind::adamw)
-    adamw_on_device(learning_rate);
-  else
-    sgd_on_device(learning_rate);
-  flat_.gradient().zero_();
+  if (!device_.is_cpu())
+    return optimizer_step_on_device(job_.optimizer, learning_rate, optimizer_steps_,
+                                    {flat_.trained(), momentum_, variance_, flat_.gradient()});
+  const std::span<float> variance = variance_.defined() ? floats_of(variance_) : std::span<float>{};
+  optimizer_step(
+      job_.optimizer, learning_rate, optimizer_steps_,
+      {floats_of(flat_.trained()), floats_of(momentum_), variance, floats_of(flat_.gradient())});
 }
 
 void DeviceReplica::forget_gradient() {
@@ -154,29 +154,13 @@ void DeviceReplica::forget_gradient() {
   flat_.gradient().zero_();
 }
 
-void DeviceReplica::sgd_on_device(double learning_rate) {
-  const OptimizerSpec& optimizer = job_.optimizer;
-  Tensor& x = flat_.trained();
-  Tensor& g = flat_.gradient();
-  g.add_(x, optimizer.weight_decay);
-  momentum_.mul_(optimizer.momentum).add_(g);
-  if (optimizer.nesterov)
-    x.sub_(g.add_(momentum_, optimizer.momentum), learning_rate);
-  else
-    x.sub_(momentum_, learning_rate);
-}
-
-void DeviceReplica::adamw_on_device(double learning_rate) {
-  const OptimizerSpec& optimizer = job_.optimizer;
-  const BiasCorrection correction = bias_correction(optimizer, optimizer_steps_);
-  const Tensor& g = flat_.gradient();
-  momentum_.mul_(optimizer.beta1).add_(g, 1 - optimizer.beta1);
-  variance_.mul_(optimizer.beta2).addcmul_(g, g, 1 - optimizer.beta2);
-  const Tensor scale =
-      variance_.sqrt().div_(std::sqrt(correction.variance)).add_(optimizer.epsilon);
-  flat_.trained()
-      .mul_(1 - learning_rate * optimizer.weight_decay)
-      .addcdiv_(momentum_, scale, -learning_rate / correction.momentum);
+void DeviceReplica::copy_model(std::span<float> out) {
+  if (!staging_) return flat_.copy_to(out);
+  const torch::NoGradGuard no_gradient;
+  flat_.pull_counters();
+  const auto trained = static_cast<std::size_t>(flat_.trained().numel());
+  staging_->to_host(flat_.trained(), out.first(trained));
+  staging_->to_host(flat_.untrained(), out.subspan(trained));
 }
 
 // The part of a host vector of P floats that is trained.
@@ -187,7 +171,10 @@ Tensor DeviceReplica::host_view(std::span<float> host) const {
 OptimizerState DeviceReplica::optimizer_state() {
   const auto to_host = [this](const Tensor& values) {
     std::vector<float> out(flat_.schema().floats());
-    host_view(out).copy_(values);
+    if (staging_)
+      staging_->to_host(values, std::span(out).first(static_cast<std::size_t>(values.numel())));
+    else
+      host_view(out).copy_(values);
     return out;
   };
   return {to_host(momentum_), variance_.defined() ? to_host(variance_) : std::vector<float>{},

@@ -13,6 +13,7 @@
 #include "models/descent/optimizer.h"
 #include "models/devices/device_work.h"
 #include "models/devices/host_batch.h"
+#include "models/devices/staging.h"
 #include "models/networks/flat_model.h"
 
 namespace gossipd {
@@ -45,13 +46,18 @@ class DeviceReplica {
   // Waits for that backward().
   [[nodiscard]] double loss(std::size_t turn) { return losses_[turn].take(); }
   // To be called before anybody reads the gradient. False: it has overflowed in fp16, and is zero
-  // now; there is no step to take.
+  // now; there is no step to take, and the model's statistics are those of before backward().
   [[nodiscard]] bool unscale_gradient();
+  // After it has returned false: a smaller scale may yet help, so that a loss which is not finite
+  // says nothing about the model.
+  [[nodiscard]] bool may_scale_down() const { return may_scale_down_; }
   // One step of the optimiser along the gradient, whose norm is first cut to the job's, if it has
   // one; the gradient is zero then.
   void descend(double learning_rate);
   void forget_gradient();
 
+  // P floats; through pinned memory where the device is not the CPU.
+  void copy_model(std::span<float> out);
   [[nodiscard]] OptimizerState optimizer_state();
   // As Engine's.
   void restore_optimizer(const OptimizerState&);
@@ -59,8 +65,6 @@ class DeviceReplica {
  private:
   [[nodiscard]] torch::Tensor loss_of_part(const HostBatch&, Part);
   void clip_gradient();
-  void sgd_on_device(double learning_rate);
-  void adamw_on_device(double learning_rate);
   [[nodiscard]] torch::Tensor host_view(std::span<float> host) const;
 
   const Job job_;
@@ -71,6 +75,9 @@ class DeviceReplica {
   torch::Tensor variance_;  // AdamW's alone
   Step optimizer_steps_ = 0;
   std::optional<LossScale> scale_;  // fp16's
+  bool may_scale_down_ = false;
+  torch::Tensor statistics_before_;  // backward(), in fp16: what overflows gets into them
+  std::optional<Staging> staging_;   // nothing on the CPU
   std::array<LateNumber, 2> losses_;
 };
 

@@ -12,6 +12,8 @@
 
 #include <optional>
 
+#include "models/devices/patience.h"
+
 namespace gossipd {
 
 [[nodiscard]] inline c10::Stream current_stream(torch::Device device) {
@@ -25,9 +27,7 @@ namespace gossipd {
 class Mark {
  public:
   explicit Mark(torch::Device device) : device_(device) {
-    if (device.is_cpu()) return;
-    event_.emplace(device.type());
-    waiting_.emplace(side_stream(device));
+    if (!device.is_cpu()) event_.emplace(device.type());
   }
   // After all that `stream` has been given so far.
   void set(const c10::Stream& stream) {
@@ -38,20 +38,17 @@ class Mark {
   void hold_back(const c10::Stream& stream) const {
     if (event_) event_->block(stream);
   }
-  // The host waits.
+  // The host waits. Throws DeviceSilent.
   void wait() const {
-    if (!event_) return;
-    event_->block(*waiting_);
-    waiting_->synchronize();
+    if (event_) await_device([this] { return event_->query(); }, device_.str());
   }
 
  private:
   torch::Device device_;
   std::optional<c10::Event> event_;
-  std::optional<c10::Stream> waiting_;  // nothing runs on it but this
 };
 
-// A number that a device computes, read by the host when it wants it.
+// A number that a device computes, read by the host when it wants it. On the CPU it is there.
 class LateNumber {
  public:
   explicit LateNumber(torch::Device device) : there_(device) {
@@ -63,6 +60,7 @@ class LateNumber {
     pending_ = false;
   }
   void put(const torch::Tensor& scalar) {
+    if (!host_.defined()) return put(scalar.item<double>());
     host_.copy_(scalar, /*non_blocking=*/true);
     there_.set();
     pending_ = true;

@@ -5,15 +5,16 @@
 #include <torch/torch.h>
 
 #include "models/data/data_set.h"
+#include "models/devices/staging.h"
 
 namespace gossipd {
 
 class HostBatch {
  public:
-  enum class Memory { pageable, pinned };  // pinned: a CUDA device takes it while the host goes on
+  // A batch for a CUDA device is pinned: it takes it while the host goes on.
   HostBatch(const SampleShape& input, const SampleShape& target, std::int64_t samples,
-            Memory memory = Memory::pageable)
-      : inputs(empty(input, samples, memory)), targets(empty(target, samples, memory)) {}
+            torch::Device device = torch::kCPU)
+      : inputs(empty(input, samples, device)), targets(empty(target, samples, device)) {}
 
   [[nodiscard]] std::int64_t samples() const { return inputs.size(0); }
   [[nodiscard]] Batch view() { return {values_of(inputs), values_of(targets)}; }
@@ -22,13 +23,13 @@ class HostBatch {
   torch::Tensor targets;
 
  private:
-  static torch::Tensor empty(const SampleShape& sample, std::int64_t samples, Memory memory) {
+  static torch::Tensor empty(const SampleShape& sample, std::int64_t samples,
+                             torch::Device device) {
     std::vector<std::int64_t> shape = sample.shape;
     shape.insert(shape.begin(), samples);
     const auto element =
         sample.element == SampleShape::Element::float32 ? torch::kFloat32 : torch::kInt64;
-    return torch::empty(shape,
-                        torch::TensorOptions(element).pinned_memory(memory == Memory::pinned));
+    return pinned_tensor(shape, element, device);
   }
   static Batch::Values values_of(torch::Tensor& tensor) {
     const auto size = static_cast<std::size_t>(tensor.numel());

@@ -5,6 +5,8 @@
 #include <chrono>
 #include <cstring>
 
+#include "models/devices/staging.h"
+
 namespace gossipd {
 
 namespace {
@@ -15,6 +17,17 @@ constexpr bool non_blocking = true;
 
 c10::Stream side_of(torch::Device device) {
   return device.is_cpu() ? current_stream(device) : side_stream(device);
+}
+
+// One pass over each, without memory of its own: a smallest or largest that is NaN is passed on.
+Tensor is_finite(const Tensor& trained, const Tensor& rest) {
+  Tensor all = torch::ones({}, trained.options().dtype(torch::kBool).requires_grad(false));
+  for (const Tensor& values : {trained, rest}) {
+    if (values.numel() == 0) continue;
+    const auto [least, most] = at::aminmax(values);
+    all = all.logical_and(torch::isfinite(least)).logical_and(torch::isfinite(most));
+  }
+  return all.to(torch::kFloat64);
 }
 
 bool is_done(const std::future<void>& work) {
@@ -32,12 +45,11 @@ ModelTraffic::Lane::Lane(FlatModel& flat)
 
 ModelTraffic::ModelTraffic(const std::vector<FlatModel*>& models)
     : model_ready_(models.front()->trained().device()),
-      model_read_(models.front()->trained().device()) {
+      model_read_(models.front()->trained().device()),
+      finite_(models.front()->trained().device()) {
   for (FlatModel* model : models) lanes_.push_back(std::make_unique<Lane>(*model));
   const auto floats = static_cast<std::int64_t>(models.front()->schema().floats());
-  pinned_ = torch::empty(
-      {floats},
-      torch::TensorOptions(torch::kFloat32).pinned_memory(lanes_.front()->device.is_cuda()));
+  pinned_ = pinned_tensor({floats}, torch::kFloat32, lanes_.front()->device);
 }
 
 ModelTraffic::~ModelTraffic() {
@@ -92,6 +104,7 @@ void ModelTraffic::begin_copy(std::span<float> out) {
     pinned_.narrow(0, 0, trained).copy_(lane.model.trained(), non_blocking);
     if (statistics_.numel() > 0)
       pinned_.narrow(0, trained, statistics_.numel()).copy_(statistics_, non_blocking);
+    finite_.put(is_finite(lane.model.trained(), statistics_));
     model_read_.set(lane.side);
   }
   being_read_ = true;
@@ -103,6 +116,8 @@ void ModelTraffic::read_off(std::span<float> out) {
   model_read_.wait();
   std::memcpy(out.data(), pinned_.data_ptr<float>(), out.size_bytes());
 }
+
+bool ModelTraffic::update_under_way() const { return adding_.valid() && !is_done(adding_); }
 
 bool ModelTraffic::copied() {
   if (!copying_.valid()) return true;

@@ -33,9 +33,13 @@ class ModelTraffic {
   // at the model.
   void take_update(bool wait);
 
-  // The first model as it is now, P floats.
+  // The first model as it is now, P floats. Waits for an update that is under way, so is begun when
+  // there is none.
   void begin_copy(std::span<float> out);
+  [[nodiscard]] bool update_under_way() const;
   [[nodiscard]] bool copied();
+  // Of the copy that is there, as the device found it beside the copying.
+  [[nodiscard]] bool copy_is_finite() { return finite_.take() != 0; }
   // Before anything writes to the first model: what is still being read is written later. The host
   // does not wait.
   void hold_back_writes();
@@ -56,10 +60,11 @@ class ModelTraffic {
   void read_off(std::span<float> out);
 
   std::vector<std::unique_ptr<Lane>> lanes_;
-  torch::Tensor pinned_;  // [P] host memory, for one direction at a time
+  torch::Tensor pinned_;  // [P] host memory, exactly so large, for one direction at a time
   // of the first model when the copy began: normalisation writes to them early in a step
   torch::Tensor statistics_;
   Mark model_ready_, model_read_;  // around the copy
+  LateNumber finite_;              // 1 or 0, of the copy
   bool being_read_ = false;
   std::future<void> adding_;  // the host's half
   std::future<void> copying_;

@@ -5,8 +5,10 @@
 #include <malloc.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
+#include <torch/version.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <exception>
 
 namespace gossipd {
@@ -25,7 +27,20 @@ void set_blas_threads(int threads) {
 
 }  // namespace
 
+void set_library_environment() {
+  constexpr int keep = 0;  // what is set already
+  setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", keep);
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 2)
+  setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0", keep);
+#else
+  setenv("NCCL_ASYNC_ERROR_HANDLING", "0", keep);
+#endif
+  setenv("TORCH_NCCL_ENABLE_MONITORING", "0", keep);
+  setenv("TORCH_NCCL_RETHROW_CUDA_ERRORS", "0", keep);
+}
+
 void prepare_training_process(int threads) {
+  set_library_environment();
   mallopt(M_MMAP_THRESHOLD, heap_block_bytes_max);
   mallopt(M_TRIM_THRESHOLD, heap_block_bytes_max);
   try {

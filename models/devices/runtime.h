@@ -8,6 +8,13 @@ namespace gossipd {
 // BLAS's thread pools get `threads` threads instead of one per core.
 void prepare_training_process(int threads);
 
+// Part of it, for other programs; before any library has read its environment. What CUDA's
+// libraries are told by environment variables alone, where the user has not told them otherwise:
+//   CUBLAS_WORKSPACE_CONFIG  with another one, deterministic = true is an error in cuBLAS (32 MiB)
+//   TORCH_NCCL_…             a rank that hangs or fails is ours to report; NCCL's watchdog would
+//                            end the process, and the model with it
+void set_library_environment();
+
 // On every thread that computes: LibTorch keeps its thread count per thread. `nice` ≥ 0 lowers the
 // priority of the calling thread only; 0 leaves it as it is.
 void prepare_training_thread(int threads, int nice);

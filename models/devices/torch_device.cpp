@@ -1,6 +1,7 @@
 #include "models/devices/torch_device.h"
 
 #include "models/devices/device_group.h"
+#include "models/networks/torchscript.h"
 
 namespace gossipd {
 
@@ -16,6 +17,10 @@ Result<torch::Device> find_device(const std::string& wanted, int cuda_devices) {
   return torch::Device(torch::kCUDA, static_cast<torch::DeviceIndex>(index));
 }
 
+int count_cuda_devices() {
+  return torch::cuda::is_available() ? static_cast<int>(torch::cuda::device_count()) : 0;
+}
+
 std::vector<std::string> all_cuda(int cuda_devices) {
   std::vector<std::string> out;
   for (int i = 0; i < cuda_devices; ++i) out.push_back("cuda:" + std::to_string(i));
@@ -27,18 +32,11 @@ std::vector<std::string> all_cuda(int cuda_devices) {
 Result<std::vector<torch::Device>> find_devices(const std::string& wanted) {
   auto names = split_devices(wanted);
   if (!names) return Error{names.error().code, "device: " + names.error().text};
-  const int cuda_devices =
-      torch::cuda::is_available() ? static_cast<int>(torch::cuda::device_count()) : 0;
+  const int cuda_devices = count_cuda_devices();
   if (wanted == "auto") names = std::vector<std::string>{cuda_devices > 0 ? "cuda:0" : "cpu"};
   if (names->front() != "cpu" && cuda_devices == 0)
-    return Error{"no-device",
-                 "device '" + wanted + "': " +
-                     (at::Context::hasCUDART()
-                          ? "LibTorch sees no CUDA device on this machine; does nvidia-smi list "
-                            "one, and is its driver new enough? Mend that"
-                          : "this gossipd is built with a LibTorch for the CPU alone; build it "
-                            "with one for CUDA (deploy/torch-wheel.sh)") +
-                     ", or set trainer.device = \"cpu\""};
+    return Error{"no-device", "device '" + wanted + "': " +
+                                  why_no_cuda(cuda_facts(at::Context::hasCUDART(), 0)).text};
   if (wanted == "cuda:all") names = all_cuda(cuda_devices);
   std::vector<torch::Device> devices;
   for (const std::string& name : *names) {
@@ -50,6 +48,23 @@ Result<std::vector<torch::Device>> find_devices(const std::string& wanted) {
     if (const auto reason = why_no_group(devices.front().type()))
       return Error{"no-device", "device '" + wanted + "': " + *reason};
   return devices;
+}
+
+NoCuda why_on_cpu(const std::string& wanted) {
+  const int cuda_devices = count_cuda_devices();
+  if (wanted != "auto" || cuda_devices > 0) return {};
+  return why_no_cuda(cuda_facts(at::Context::hasCUDART(), cuda_devices));
+}
+
+bool is_out_of_memory(const std::exception& error) {
+  return dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr ||
+         dynamic_cast<const std::bad_alloc*>(&error) != nullptr || says_out_of_memory(error.what());
+}
+
+std::string in_words(const std::exception& out_of_memory, torch::Device device) {
+  const std::string figures = device.is_cuda() ? memory_figures() : "";
+  return device.str() + ": " + sentence_of(out_of_memory) +
+         (figures.empty() ? "" : " (" + figures + ")");
 }
 
 }  // namespace gossipd

@@ -4,6 +4,7 @@
 
 #include <torch/torch.h>
 
+#include "models/devices/cuda_runtime.h"
 #include "models/devices/device_names.h"
 
 namespace gossipd {
@@ -11,5 +12,14 @@ namespace gossipd {
 // `wanted` as in device_names.h; one or more, all of one kind, which this build can use together.
 // Codes "no-device", "bad-config"; the text names what was wanted and what is there.
 [[nodiscard]] Result<std::vector<torch::Device>> find_devices(const std::string& wanted);
+
+// Why `wanted` is the CPU on this machine though it leaves the choice to gossipd; empty text where
+// it is a GPU, or the CPU was asked for.
+[[nodiscard]] NoCuda why_on_cpu(const std::string& wanted);
+
+// Of an error that says_out_of_memory(), by its type or its words.
+[[nodiscard]] bool is_out_of_memory(const std::exception&);
+// Such an error with the device and, of the calling thread's CUDA device, what is free.
+[[nodiscard]] std::string in_words(const std::exception& out_of_memory, torch::Device);
 
 }  // namespace gossipd

@@ -90,9 +90,11 @@ TrainingSpec parse_training(TomlTable table) {
   TrainingSpec training;
   training.clip_norm = table.get_double("clip_norm", 0, 0, 1e9);
   training.micro_batch = static_cast<std::uint32_t>(table.get_integer("micro_batch", 0, 0, 65536));
-  training.precision = table.get_enum(
-      "precision", Precision::fp32,
-      {{"fp32", Precision::fp32}, {"bf16", Precision::bf16}, {"fp16", Precision::fp16}});
+  training.precision = table.get_enum("precision", Precision::fp32,
+                                      {{"fp32", Precision::fp32},
+                                       {"tf32", Precision::tf32},
+                                       {"bf16", Precision::bf16},
+                                       {"fp16", Precision::fp16}});
   training.deterministic = table.get_bool("deterministic", false);
   training.patience = static_cast<std::uint32_t>(table.get_integer("patience", 0, 0, 1'000'000));
   return training;
@@ -134,6 +136,8 @@ void write(CanonicalText& out, const TrainingSpec& training) {
   if (training.clip_norm != usual.clip_norm) out.line("clip_norm", training.clip_norm);
   if (training.micro_batch != usual.micro_batch)
     out.line("micro_batch", std::uint64_t{training.micro_batch});
+  if (training.precision == TrainingSpec::Precision::tf32)
+    out.line("precision", std::string_view("tf32"));
   if (training.precision == TrainingSpec::Precision::bf16)
     out.line("precision", std::string_view("bf16"));
   if (training.precision == TrainingSpec::Precision::fp16)

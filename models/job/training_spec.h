@@ -39,11 +39,12 @@ struct ScheduleSpec {
 };
 
 struct TrainingSpec {
-  enum class Precision { fp32, bf16, fp16 };
+  enum class Precision { fp32, tf32, bf16, fp16 };
   // the gradient's norm, over all parameters, is cut to this; 0: never
   double clip_norm = 0;
   // at most so many samples are on the device at once, their gradients added up; 0: the batch whole
   std::uint32_t micro_batch = 0;
+  // tf32: products of matrices and convolutions, on CUDA; elsewhere as fp32
   // bf16, fp16: forward and loss under autocast; parameters and optimiser stay fp32
   Precision precision = Precision::fp32;
   bool deterministic = false;  // an operation without a deterministic kernel is an error

@@ -41,6 +41,8 @@ class FlatModel {
   void add(const torch::Tensor& values);  // [P], on the device
   // Brings counters into the vector, before somebody reads it as it lies.
   void pull_counters();
+  // … and back, after somebody has written to the vector.
+  void push_counters();
 
  private:
   struct Counter {
@@ -49,7 +51,6 @@ class FlatModel {
   };
   struct Placed;
   [[nodiscard]] static std::vector<Placed> place(const ModelTensors&);
-  void push_counters();
 
   Schema schema_;
   torch::Tensor values_;   // [P]

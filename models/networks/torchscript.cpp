@@ -59,11 +59,15 @@ ModelTensors tensors_of(const torch::jit::Module& module) {
 std::string sentence_of(const std::exception& error) {
   const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
   std::string text = torch_error != nullptr ? torch_error->what_without_backtrace() : error.what();
-  // The interpreter tells where it was, line by line, and what was wrong last.
+  // The interpreter tells where it was, line by line, and what was wrong last; which may be several
+  // lines, as CUDA's errors are, of which the first says it.
   const bool traced = text.find("TorchScript interpreter") != std::string::npos;
   while (!text.empty() && text.back() == '\n') text.pop_back();
   text.erase(0, text.find_first_not_of('\n'));  // what the compiler complains of begins with one
-  const std::size_t line = traced ? text.rfind('\n') + 1 : 0;
+  const std::size_t kind = text.rfind("\nRuntimeError: ");
+  const std::size_t line = !traced                     ? 0
+                           : kind != std::string::npos ? kind + 1
+                                                       : text.rfind('\n') + 1;
   const std::size_t end = text.find('\n', line);
   return text.substr(line, end == std::string::npos ? end : end - line);
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <mutex>
 #include <stdexcept>
 #include <tuple>
@@ -16,6 +17,7 @@
 #include "models/devices/torch_device.h"
 #include "models/networks/loss.h"
 #include "models/networks/torchscript.h"
+#include "models/training/evaluator.h"
 #include "models/training/trainer.h"
 
 namespace gossipd {
@@ -59,18 +61,22 @@ void try_batch(const Job& job, Network& network, const Tensor& inputs, const Ten
         "gradients?");
 }
 
+// For the whole process. cuDNN chooses by rules instead of trying (benchmark): a batch changes its
+// size too often for that.
+void set_arithmetic(const TrainingSpec& training) {
+  at::Context& context = at::globalContext();
+  context.setDeterministicCuDNN(training.deterministic);
+  context.setBenchmarkCuDNN(false);
+  context.setDeterministicAlgorithms(training.deterministic, /*warn_only=*/false);
+  const bool tf32 = training.precision == TrainingSpec::Precision::tf32;
+  context.setAllowTF32CuBLAS(tf32);
+  context.setAllowTF32CuDNN(tf32);
+}
+
 std::string joined(const std::vector<torch::Device>& devices) {
   std::string out;
   for (const torch::Device& device : devices) out += (out.empty() ? "" : ",") + device.str();
   return out;
-}
-
-// CUDA's allocator has a type for it, the CPU's has words only.
-bool is_out_of_memory(const std::exception& error) {
-  return dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr ||
-         dynamic_cast<const std::bad_alloc*>(&error) != nullptr ||
-         std::string_view(error.what()).find("not enough memory") != std::string_view::npos ||
-         std::string_view(error.what()).find("can't allocate memory") != std::string_view::npos;
 }
 
 // Several devices are ranks of one node: each has a replica and a part of every batch, gradients
@@ -84,9 +90,7 @@ class TorchEngine : public GradientEngine {
         threads_(std::max(1, threads / static_cast<int>(devices.size()))),
         devices_(std::move(devices)),
         source_(std::move(source)),
-        held_out_(std::move(held_out)),
-        evaluated_network_(build_network(job, model_file, first_device())),
-        evaluated_(evaluated_network_->tensors(), FlatModel::Gradient::no),
+        evaluator_(job, model_file, first_device(), std::move(held_out), evaluation_samples()),
         meeting_place_(devices_.size()),
         ranks_(devices_.size()) {
     for (const torch::Device& device : devices_)
@@ -97,7 +101,7 @@ class TorchEngine : public GradientEngine {
     });
     groups_.resize(devices_.size());
     try_one_batch();
-    evaluated_network_->train(false);
+    evaluator_.network().train(false);
     if (first_device().is_cpu()) return;  // there a copy is as quick as beginning it
     std::vector<FlatModel*> models;
     for (const auto& replica : replicas_) models.push_back(&replica->flat());
@@ -110,9 +114,13 @@ class TorchEngine : public GradientEngine {
 
   // Once, before the first step.
   void connect_ranks() {
-    if (devices_.size() > 1)
-      on_all_ranks(
-          [&](std::size_t rank) { groups_[rank] = meeting_place_.join(rank, devices_[rank]); });
+    if (devices_.size() < 2) return;
+    on_all_ranks(
+        [&](std::size_t rank) { groups_[rank] = meeting_place_.join(rank, devices_[rank]); });
+    on_all_ranks([&](std::size_t rank) {
+      FlatModel& flat = replicas_[rank]->flat();
+      try_group(*groups_[rank], devices_.size(), flat.gradient(), flat.untrained());
+    });
   }
 
   const Schema& schema() const override { return replicas_.front()->flat().schema(); }
@@ -130,16 +138,14 @@ class TorchEngine : public GradientEngine {
 
   double step(Samples position, double learning_rate, std::uint32_t batch) override {
     if (traffic_) traffic_->take_update(/*wait=*/false);
-    const std::size_t turn = begin_gradient(position, batch > 0 ? batch : job_.batch);
-    on_all_ranks([&](std::size_t rank) {
-      sum_gradient(rank);
-      if (traffic_ && rank == 0) traffic_->hold_back_writes();
-      if (replicas_[rank]->unscale_gradient()) replicas_[rank]->descend(learning_rate);
-    });
-    unfinished_ = false;
+    const std::uint32_t samples = batch > 0 ? batch : job_.batch;
+    std::size_t turn = begin_step(position, learning_rate, samples);
+    // The first loss has none before it that could stand in for it.
+    while (!stepped_ && inconclusive_[turn] && !std::isfinite(loss(turn)))
+      turn = begin_step(position, learning_rate, samples);
     // Reading this step's loss would wait for the device; the previous one is already there.
     const bool late = !first_device().is_cpu() && std::exchange(stepped_, true);
-    return loss(late ? 1 - turn : turn);
+    return loss_after(late ? 1 - turn : turn);
   }
 
   Samples next_position(Samples, std::uint32_t) const override { return next_position_; }
@@ -149,10 +155,8 @@ class TorchEngine : public GradientEngine {
                   std::span<float> out) override {
     replace_model(model);
     const std::size_t turn = begin_gradient(position, batch);
-    on_all_ranks([&](std::size_t rank) {
-      sum_gradient(rank);
-      std::ignore = replicas_[rank]->unscale_gradient();
-    });
+    sum_gradients();
+    on_all_ranks([&](std::size_t rank) { std::ignore = replicas_[rank]->unscale_gradient(); });
     std::ranges::fill(out, 0.0f);
     const Tensor& gradient = replicas_.front()->flat().gradient();
     torch::from_blob(out.data(), {gradient.numel()}, torch::kFloat32).copy_(gradient);
@@ -161,14 +165,21 @@ class TorchEngine : public GradientEngine {
   }
 
   void copy_model(std::span<float> out) override {
+    refuse_if_silent();
     if (traffic_) traffic_->take_update(/*wait=*/true);
-    replicas_.front()->flat().copy_to(out);
+    replicas_.front()->copy_model(out);
   }
   void begin_copy(std::span<float> out) override {
     traffic_ ? traffic_->begin_copy(out) : copy_model(out);
   }
   bool copied() override { return !traffic_ || traffic_->copied(); }
+  bool ready_to_copy() const override { return !traffic_ || !traffic_->update_under_way(); }
+  std::optional<bool> copy_is_finite() override {
+    if (!traffic_) return std::nullopt;
+    return traffic_->copy_is_finite();
+  }
   void settle() override {
+    refuse_if_silent();
     if (traffic_) traffic_->settle();
   }
   void add_to_model(std::span<const float> values) override {
@@ -180,43 +191,30 @@ class TorchEngine : public GradientEngine {
     for (const auto& replica : replicas_) replica->flat().copy_from(values);
   }
 
-  OptimizerState optimizer_state() override { return replicas_.front()->optimizer_state(); }
+  OptimizerState optimizer_state() override {
+    refuse_if_silent();
+    return replicas_.front()->optimizer_state();
+  }
   void restore_optimizer(const OptimizerState& state) override {
     for (const auto& replica : replicas_) replica->restore_optimizer(state);
   }
 
   std::optional<Figures> evaluate(std::span<const float> model,
                                   const std::atomic<bool>& cancel) override {
-    if (!held_out_) return std::nullopt;
-    const torch::NoGradGuard no_gradient;
-    evaluated_.copy_from(model);
-    Score score(job_.loss.kind);
-    const auto count = static_cast<std::int64_t>(held_out_->count());
-    const std::int64_t most = evaluation_samples();
-    for (std::int64_t at = 0; at < count; at += most) {
-      if (cancel.load()) return std::nullopt;
-      const std::int64_t size = std::min(most, count - at);
-      HostBatch batch(held_out_->input(), held_out_->target(), size);
-      for (std::int64_t i = 0; i < size; ++i)
-        held_out_->write(static_cast<std::size_t>(at + i), nullptr, batch.view(),
-                         static_cast<std::size_t>(i));
-      const Tensor targets = batch.targets.to(first_device());
-      const AutocastScope autocast(job_.training.precision, first_device());
-      const Tensor outputs = evaluated_network_->forward(batch.inputs.to(first_device()));
-      score.add(loss_of(job_.loss.kind, *evaluated_network_, outputs, targets).item<double>(),
-                outputs, targets);
-    }
-    return score.figures();
+    return evaluator_.evaluate(model, cancel);
   }
 
  private:
   torch::Device first_device() const { return devices_.front(); }
 
-  // As many samples as fit the memory that training needs anyhow, where a sample may be large.
+  // As many samples as fit the memory that training needs anyhow, where a sample may be large: one
+  // device has a part of a batch.
   std::int64_t evaluation_samples() const {
     const bool small =
         job_.model.kind == ModelSpec::Kind::mlp || job_.model.kind == ModelSpec::Kind::cnn;
-    return small ? evaluation_batch : micro_batch(job_, job_.batch);
+    const auto devices = static_cast<std::int64_t>(devices_.size());
+    return small ? evaluation_batch
+                 : micro_batch(job_, (std::int64_t{job_.batch} + devices - 1) / devices);
   }
 
   // On the network for evaluation, which gets its tensors anew each time.
@@ -225,8 +223,13 @@ class TorchEngine : public GradientEngine {
                     std::min<std::int64_t>(micro_batch(job_, job_.batch), trial_batch));
     source_.fill(0, static_cast<std::size_t>(batch.samples()), batch.view());
     replicas_.front()->seed_dropout(0);
-    try_batch(job_, *evaluated_network_, batch.inputs.to(first_device()),
+    try_batch(job_, evaluator_.network(), batch.inputs.to(first_device()),
               batch.targets.to(first_device()));
+  }
+
+  // What a device that hangs holds can neither be read nor waited for.
+  void refuse_if_silent() const {
+    if (!silent_.empty()) throw DeviceSilent(silent_);
   }
 
   // Each rank on its thread and its device. With several ranks the error names the one that failed.
@@ -236,8 +239,7 @@ class TorchEngine : public GradientEngine {
       try {
         work(rank);
       } catch (const std::exception& error) {
-        if (is_out_of_memory(error))
-          throw OutOfMemory(devices_[rank].str() + ": " + sentence_of(error));
+        if (is_out_of_memory(error)) throw OutOfMemory(in_words(error, devices_[rank]));
         throw;
       }
     };
@@ -269,12 +271,11 @@ class TorchEngine : public GradientEngine {
   std::size_t begin_gradient(Samples position, std::uint32_t samples) {
     if (std::exchange(unfinished_, true)) forget_gradients();  // of a step that failed on one rank
     turn_ = 1 - turn_;
+    inconclusive_[turn_] = false;
     // a device may still read the other one
     std::optional<HostBatch>& batch = batches_[first_device().is_cpu() ? 0 : turn_];
     if (!batch || batch->samples() != samples) {
-      const auto memory =
-          first_device().is_cuda() ? HostBatch::Memory::pinned : HostBatch::Memory::pageable;
-      batch.emplace(source_.set().input(), source_.set().target(), samples, memory);
+      batch.emplace(source_.set().input(), source_.set().target(), samples, first_device());
     }
     next_position_ = source_.fill(position, samples, batch->view());
     on_all_ranks([&](std::size_t rank) {
@@ -283,19 +284,51 @@ class TorchEngine : public GradientEngine {
     return turn_;
   }
 
-  // What normalisation has seen on rank 0 holds for all, as the model's other statistics.
-  void sum_gradient(std::size_t rank) {
-    if (!groups_[rank]) return;
-    const torch::NoGradGuard no_gradient;
-    FlatModel& flat = replicas_[rank]->flat();
-    groups_[rank]->sum(flat.gradient());
-    if (has_statistics_) groups_[rank]->copy_from_first(flat.untrained());
+  // What normalisation has seen on rank 0 holds for all, as the model's other statistics. A piece
+  // of work of its own: every rank has begun its sum before any goes on to what could wait for one.
+  void sum_gradients() {
+    if (devices_.size() < 2) return;
+    on_all_ranks([&](std::size_t rank) {
+      const torch::NoGradGuard no_gradient;
+      FlatModel& flat = replicas_[rank]->flat();
+      groups_[rank]->sum(flat.gradient());
+      if (has_statistics_) groups_[rank]->copy_from_first(flat.untrained());
+    });
+  }
+
+  // Gradient, sum, descent. Returns whose turn it was, for loss().
+  std::size_t begin_step(Samples position, double learning_rate, std::uint32_t samples) {
+    const std::size_t turn = begin_gradient(position, samples);
+    sum_gradients();
+    on_all_ranks([&](std::size_t rank) {
+      if (traffic_ && rank == 0) traffic_->hold_back_writes();
+      if (replicas_[rank]->unscale_gradient())
+        replicas_[rank]->descend(learning_rate);
+      else if (rank == 0)
+        inconclusive_[turn] = replicas_[rank]->may_scale_down();
+    });
+    unfinished_ = false;
+    return turn;
   }
 
   double loss(std::size_t turn) {
     double sum = 0;
-    for (const auto& replica : replicas_) sum += replica->loss(turn);
+    try {
+      for (const auto& replica : replicas_) sum += replica->loss(turn);
+    } catch (const DeviceSilent& error) {
+      silent_ = error.what();
+      for (const auto& group : groups_)
+        if (group) group->give_up();
+      throw;
+    }
     return sum;
+  }
+
+  // Where fp16 has overflowed and the scale can still fall, the last known loss holds.
+  double loss_after(std::size_t turn) {
+    const double now = loss(turn);
+    if (std::isfinite(now) || !inconclusive_[turn]) last_loss_ = now;
+    return last_loss_;
   }
 
   void forget_gradients() {
@@ -307,9 +340,7 @@ class TorchEngine : public GradientEngine {
   const int threads_;  // of each rank
   const std::vector<torch::Device> devices_;
   BatchSource source_;
-  const std::shared_ptr<const DataSet> held_out_;
-  std::shared_ptr<Network> evaluated_network_;  // the evaluation thread's own
-  FlatModel evaluated_;
+  Evaluator evaluator_;  // the evaluation thread's own, after the constructor
   std::vector<std::unique_ptr<DeviceReplica>> replicas_;
   bool has_statistics_ = false;
   std::unique_ptr<ModelTraffic> traffic_;  // null on the CPU
@@ -321,7 +352,12 @@ class TorchEngine : public GradientEngine {
   Samples next_position_ = 0;
   bool stepped_ = false;
   bool unfinished_ = false;
-  RankThreads ranks_;  // ends before what its threads use
+  // Of a turn's step: it overflowed in fp16 at a scale that can still fall, so that its loss says
+  // nothing.
+  std::array<bool, 2> inconclusive_{};
+  double last_loss_ = 0;  // that was known
+  std::string silent_;    // why a device is not waited for any more; empty: it is
+  RankThreads ranks_;     // ends before what its threads use
 };
 
 }  // namespace
@@ -367,9 +403,7 @@ Result<std::unique_ptr<GradientEngine>> make_torch_engine(const Job& job, const 
             "the job"};
   std::unique_ptr<TorchEngine> engine;
   try {
-    at::globalContext().setDeterministicCuDNN(true);
-    at::globalContext().setBenchmarkCuDNN(false);
-    at::globalContext().setDeterministicAlgorithms(job.training.deterministic, /*warn_only=*/false);
+    set_arithmetic(job.training);
     engine = std::make_unique<TorchEngine>(job, threads, *found, std::move(source),
                                            std::move(held_out), model_file);
   } catch (const c10::Error& error) {

@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "models/data/batch_source.h"
+#include "models/devices/cuda_runtime.h"
 #include "models/training/engine.h"
 
 namespace gossipd {
@@ -30,6 +31,10 @@ class GradientEngine : public Engine {
 // Whether this build and this machine have the device, as in TrainerOptions. Codes "no-device",
 // "bad-config".
 [[nodiscard]] std::optional<Error> check_device(const std::string& device);
+
+// Why "auto" means the CPU on this machine, and what to do about it; `urgent` where there is a GPU.
+// Empty text for any other choice, and where there is a GPU to train on.
+[[nodiscard]] NoCuda why_on_cpu(const std::string& device);
 
 // `device` as in TrainerOptions. `held_out` may be null: then evaluate() has nothing to say.
 // `model_file`: of a TorchScript job. The model is tried with one batch. Codes "no-device",
