@@ -44,6 +44,8 @@ struct NodeState {
   ClusterId cluster{};            // 0: not yet a member of any
   std::uint64_t incarnation = 0;  // the highest that may have been used; the next start uses more
   bool left = false;              // by `leave`; stays until `join`
+  std::string name;               // that the operator once gave; empty: none
+  bool founder = false;           // of this cluster
   JobHash job{};                  // 0: none yet
   Samples own_samples = 0;        // as last published; a restart never counts less
   Budget budget;                  // if it is no longer the job's own
@@ -65,6 +67,9 @@ struct NodeConfig {
   std::function<bool(const Endpoint&)> leads_here{};
   // asked for ever while joining, at most seeds_max; empty: this node may found a cluster
   std::vector<Endpoint> seeds;
+  // The node founds this cluster once every seed has said that it belongs to none
+  // (core/node/founding.h); 0: it only joins.
+  ClusterId founds{};
   std::uint64_t random_seed = 1;
   MembershipPolicy membership;
   ExchangePolicy exchange;
@@ -305,6 +310,7 @@ class Node {
   // Among whom a set that all nodes hold is divided (core/membership/division_members.h).
   [[nodiscard]] std::vector<DivisionMember> who_divides() const;
   [[nodiscard]] Phase phase() const;
+  [[nodiscard]] ClusterId cluster() const;  // 0: none yet
   // For tests and the simulator: a link's replicas as both ends know them, a hash for each block
   // (0: it is to go whole), and everything that must always hold.
   [[nodiscard]] std::vector<std::uint64_t> published_to(NodeId peer) const;

@@ -11,15 +11,19 @@
 #include <thread>
 
 #include "core/base/printable.h"
+#include "daemon/check_job.h"
 #include "daemon/config/advertise.h"
 #include "daemon/config/config.h"
 #include "daemon/config/invite_source.h"
+#include "daemon/disk/finished_mark.h"
 #include "daemon/disk/state_store.h"
+#include "daemon/init/init.h"
 #include "daemon/log/log.h"
 #include "daemon/node_driver.h"
 #include "daemon/start_plan.h"
+#include "models/data/count_epoch.h"
 #include "models/devices/runtime.h"
-#include "models/job/job.h"
+#include "models/job/epochs.h"
 #include "models/training/torch_engine.h"
 #include "net/event_loop.h"
 
@@ -37,26 +41,43 @@ int exit_code_of(const Error& error) {
   for (const char* passing :
        {"state-locked", "io-error", "no-space", "listen", "device-failed", "stop-too-slow"})
     if (error.code == passing) return 1;
+  if (error.code == "job-failed") return exit_job_failed;
   return exit_bad_config;
 }
 
 // A model that cannot be trained is refused before a cluster is founded with it.
-std::optional<Error> check_job(const std::string& file) {
-  if (file.empty()) return std::nullopt;
-  const auto job = Job::load(file);
+std::optional<Error> check_job(DaemonConfig& config) {
+  if (config.job_file.empty()) return std::nullopt;
+  const auto samples = count_epoch(config.job_file, config.data_dir);
+  if (!samples) return samples.error();
+  config.epoch_samples = *samples;
+  const auto job = load_job(config.job_file, config.epoch_samples);
   if (!job) return job.error();
   if (job->model.kind == ModelSpec::Kind::torchscript)
     return check_torchscript(*job, job->model.file);
   return std::nullopt;
 }
 
-int check_config(const DaemonConfig& config) {
-  if (const auto error = check_job(config.job_file)) return fail(*error, exit_bad_config);
+int check_config(DaemonConfig config) {
+  if (const auto error = check_job(config)) return fail(*error, exit_bad_config);
   if (!config.peer_tls.ca.empty())
     if (const auto certificates = PeerCertificates::read(config.peer_tls); !certificates)
       return fail(certificates.error(), exit_bad_config);
-  std::fputs(printable(to_toml(config), Lines::many).c_str(), stdout);
+  const Result<std::string> tried = try_job(config);
+  if (!tried) return fail(tried.error(), exit_bad_config);
+  std::fputs(printable(*tried + to_toml(config), Lines::many).c_str(), stdout);
   return 0;
+}
+
+// With `--until finished`: this node has ended with this job before.
+bool is_finished(const DaemonConfig& config, const StartPlan& plan, const StateStore& store) {
+  if (config.until != "finished" || plan.kind != StartPlan::Kind::rejoin || !plan.job) return false;
+  const Budget& budget = plan.state.budget;
+  const FinishedMark mark{plan.job->hash,
+                          budget.revision > 0 ? budget.samples : plan.job->budget_samples};
+  std::error_code ignored;
+  return read_finished_mark(store.directory()) == mark &&
+         std::filesystem::exists(store.checkpoint_path("final"), ignored);
 }
 
 // One line to paste on another box. It holds the key, so only a person gets it: what is not a
@@ -108,7 +129,10 @@ Result<DaemonConfig> configured_now(const std::vector<std::string>& arguments,
 }
 
 int run(const CommandLine& line, const std::vector<std::string>& arguments, char* program) {
-  const DaemonConfig& config = line.config;
+  DaemonConfig config = line.config;
+  if (!config.name_given)
+    if (const std::string kept = StateStore::kept_name(config.state_dir); !kept.empty())
+      config.name = kept;
   // nor may another process of this user read its memory
   if (!config.core_dumps) ::prctl(PR_SET_DUMPABLE, 0);
   const LogOptions log{config.log_level, config.log_file, config.log_format, config.name};
@@ -118,7 +142,7 @@ int run(const CommandLine& line, const std::vector<std::string>& arguments, char
   prepare_training_process(static_cast<int>(
       config.threads != 0 ? config.threads : std::max(1u, std::thread::hardware_concurrency())));
 
-  if (const auto error = check_job(config.job_file))
+  if (const auto error = check_job(config))
     return fail_logged(config, *error, exit_code_of(*error));
   // Now: a member that exits after it has joined is missed by the others.
   if (const auto error = check_device(config.device))
@@ -129,6 +153,16 @@ int run(const CommandLine& line, const std::vector<std::string>& arguments, char
   if (!store) return fail_logged(config, store.error(), exit_code_of(store.error()));
   const Result<StartPlan> plan = make_start_plan(config, *store);
   if (!plan) return fail_logged(config, plan.error(), exit_code_of(plan.error()));
+
+  if (is_finished(config, *plan, *store)) {
+    log_line(Level::info,
+             "event=job-finished why=" +
+                 log_quoted("this node finished job " + to_hex(plan->job->hash) + " before") +
+                 " final=" + log_quoted(store->checkpoint_path("final").string()) +
+                 " hint=\"without --until finished it goes on as a member\"");
+    flush_log();
+    return 0;
+  }
 
   EventLoop loop;
   NodeDriver driver(loop, config, *store);
@@ -152,6 +186,8 @@ int main(int argc, char** argv) {
   std::signal(SIGHUP, SIG_IGN);
   std::signal(SIGPIPE, SIG_IGN);
   const std::vector<std::string> arguments(argv + 1, argv + argc);
+  if (!arguments.empty() && arguments[0] == "init")
+    return run_init({arguments.begin() + 1, arguments.end()});
   hide_invites(argc, argv);
   const Result<CommandLine> line = read_command_line(arguments, process_environment());
   if (!line) return fail(line.error(), exit_bad_config);

@@ -28,17 +28,21 @@ NodeDriver::NodeDriver(EventLoop& loop, const DaemonConfig& config, const StateS
       log_(EventLoop::now()),
       disk_(loop),
       disk_watch_(store.directory().string()),
+      finish_watch_(config.membership.finish_cap),
       node_timer_(loop,
                   [this] {
                     node_->on_time(begin_event());
                     after_event();
                   }),
       second_timer_(loop, [this] { on_second(); }),
-      stop_timer_(loop, [this] {
-        if (!failure_)
-          failure_ = stopped_too_late(disk_view(EventLoop::now()), store_.directory().string());
-        finish_stopping();
-      }) {}
+      stop_timer_(loop,
+                  [this] {
+                    if (!failure_)
+                      failure_ = stopped_too_late(disk_view(EventLoop::now()),
+                                                  store_.directory().string());
+                    finish_stopping();
+                  }),
+      service_(loop, service_environment()) {}
 
 NodeDriver::~NodeDriver() = default;
 
@@ -47,11 +51,15 @@ NodeDriver::~NodeDriver() = default;
 
 std::optional<Error> NodeDriver::start(const StartPlan& plan) {
   for (const std::string& text : plan.warnings) warn(text);
+  restore_history();
   if (auto error = listen(plan)) return error;
   if (auto error = look_at_seeds(plan)) return error;
   auto rest = serve_rest(loop_, *this, config_, store_.directory(), address_);
   if (!rest) return rest.error();
   rest_ = std::move(*rest);
+  auto served = serve_metrics(loop_, *this, config_);
+  if (!served) return served.error();
+  metrics_ = std::move(*served);
   certificates_ = plan.certificates;
   look_at_certificate();
   keys_.emplace(
@@ -67,7 +75,8 @@ std::optional<Error> NodeDriver::start(const StartPlan& plan) {
   // anew would silently lose the work.
   nobody_to_ask_ =
       plan.kind != StartPlan::Kind::join && plan.state.members.empty() && config_.join.empty();
-  model_at_start_ = nobody_to_ask_ && plan.state.own_samples == 0;
+  model_at_start_ =
+      plan.state.own_samples == 0 && (nobody_to_ask_ || has_founded_untrained(plan.state));
   training_ = std::make_unique<Training>(loop_, config_, store_, plan.state.id,
                                          identity_of(config_, plan.state.id), training_events());
 
@@ -92,6 +101,7 @@ std::optional<Error> NodeDriver::start(const StartPlan& plan) {
   for (const Endpoint& seed : config_.join) transport_->know(seed.host);
   start_node(plan, EventLoop::now());
   second_timer_.arm_after(std::chrono::seconds(1));
+  service_.ready();
   return std::nullopt;
 }
 
@@ -113,10 +123,12 @@ std::optional<Error> NodeDriver::look_at_seeds(const StartPlan& plan) {
   for (const Endpoint& seed : config_.join) {
     if (!is_this_node(seed)) continue;
     ++own;
+    if (config_.ordinal) continue;  // all have the same list
     if (own < config_.join.size() || plan.kind != StartPlan::Kind::join)
       warn("join: " + to_string(seed) + " is this node itself, so it is no help in joining");
   }
-  if (own == 0 || own < config_.join.size() || plan.kind != StartPlan::Kind::join)
+  if (own == 0 || own < config_.join.size() || plan.kind != StartPlan::Kind::join ||
+      plan.founds != ClusterId{})
     return std::nullopt;
   return Error{"bad-config",
                "join: " + to_string(config_.join.front()) +
@@ -134,6 +146,10 @@ void NodeDriver::start_node(const StartPlan& plan, Instant now) {
   node.advertise = address_;
   node.leads_here = [this](const Endpoint& there) { return is_this_node(there); };
   node.seeds = config_.join;
+  if (config_.ordinal)
+    std::erase_if(node.seeds, [this](const Endpoint& seed) { return is_this_node(seed); });
+  node.founds = founds_ = plan.founds;
+  awaits_cluster_ = founds_ != ClusterId{};
   node.random_seed = random_64();
   node.membership = config_.membership;
   node.exchange = config_.exchange;
@@ -146,7 +162,7 @@ void NodeDriver::start_node(const StartPlan& plan, Instant now) {
     node_->on_job(job_->document, job_->hash, job_->budget_samples, now);
   }
   after_event();
-  if (!job_) return;
+  if (!job_ || awaits_cluster_) return;
   prepare_training();
   after_event();
 }
@@ -227,6 +243,7 @@ Instant NodeDriver::begin_event() { return event_began_ = EventLoop::now(); }
 
 void NodeDriver::after_event() {
   carry_out_effects();
+  look_at_founding();
   node_timer_.arm_at(node_->next_deadline());
   log_.event_took(EventLoop::now() - event_began_);
   if (!node_->has_work() || work_posted_) return;
@@ -361,45 +378,6 @@ void NodeDriver::on_rejected_inbound(const Endpoint& remote, const Error& reason
   log_.turned_away(remote.host, reason, EventLoop::now());
 }
 
-// ---- the operator
-// --------------------------------------------------------------------------------
-
-std::optional<Error> NodeDriver::join(std::vector<Endpoint> seeds) {
-  const auto error = node_->join(std::move(seeds), begin_event());
-  after_event();
-  return error;
-}
-
-std::optional<Error> NodeDriver::leave() {
-  const auto error = node_->leave(begin_event());
-  after_event();
-  return error;
-}
-
-std::optional<Error> NodeDriver::pause() {
-  const auto error = node_->pause(begin_event());
-  after_event();
-  return error;
-}
-
-std::optional<Error> NodeDriver::resume() {
-  const auto error = node_->resume(begin_event());
-  after_event();
-  return error;
-}
-
-std::optional<Error> NodeDriver::extend_budget(Samples more) {
-  const auto error = node_->extend_budget(more, begin_event());
-  after_event();
-  return error;
-}
-
-std::optional<Error> NodeDriver::forget(NodeId member) {
-  const auto error = node_->forget(member, begin_event());
-  after_event();
-  return error;
-}
-
 // ---- every second
 // ---------------------------------------------------------------------------------------------
 
@@ -416,6 +394,7 @@ void NodeDriver::on_second() {
   look_at_disk();
   look_at_descriptors();
   look_at_certificate();
+  look_at_life();
 }
 
 void NodeDriver::divide_data() {
@@ -435,11 +414,14 @@ void NodeDriver::stop(const std::string& why) {
   stop_timer_.arm_after(stuck ? stop_limit_stuck : stop_limit);
   node_->stop(EventLoop::now());
   after_event();
-  parts_running_ = rest_ ? 4 : 3;
+  save_history();
+  service_.stopping();
+  parts_running_ = 3 + static_cast<int>(rest_ != nullptr) + static_cast<int>(metrics_ != nullptr);
   transport_->stop([this] { stopped_one(); });
   training_->stop([this] { stopped_one(); });
   disk_.after_all([this] { stopped_one(); });
   if (rest_) rest_->stop([this] { stopped_one(); });
+  if (metrics_) metrics_->stop([this] { stopped_one(); });
 }
 
 void NodeDriver::stopped_one() {

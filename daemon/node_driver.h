@@ -4,8 +4,9 @@
 // After every event: carry out the effects in order, arm the one timer, and give the loop back
 // between two pieces of work, so that a large model never keeps a heartbeat waiting. Whatever goes
 // to the disk is written by a thread of its own (disk/disk_writer.h), and the node is told when its
-// state is there: no disk keeps the loop (node_driver_disk.cpp has what waits for one). What can be
-// looked at is in node_driver_view.cpp. Loop thread only.
+// state is there: no disk keeps the loop. What waits for a disk is in node_driver_disk.cpp, what
+// can be looked at in node_driver_view.cpp, what an operator asks for in node_driver_operator.cpp,
+// and how a node begins and ends in node_driver_life.cpp. Loop thread only.
 #pragma once
 
 #include <map>
@@ -20,14 +21,19 @@
 #include "daemon/disk/disk_writer.h"
 #include "daemon/disk/key_store.h"
 #include "daemon/disk/state_store.h"
+#include "daemon/finish_watch.h"
 #include "daemon/rest/rest.h"
 #include "daemon/rest/status_log.h"
+#include "daemon/service_manager.h"
 #include "daemon/start_plan.h"
 #include "daemon/training.h"
 #include "net/http/server.h"
 #include "net/peer/transport.h"
 
 namespace gossipd {
+
+// The node founded its cluster and nobody has trained since, so the model is still the job's own.
+[[nodiscard]] bool has_founded_untrained(const NodeState&);
 
 class NodeDriver final : public PeerHandler, public DaemonPort {
  public:
@@ -95,6 +101,7 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   void reload_certificates();
   [[nodiscard]] Training::Events training_events();
   void start_node(const StartPlan& plan, Instant now);
+  void look_at_founding();
 
   Instant begin_event();  // now: from here to the end of after_event() nothing else is handled
   void after_event();
@@ -122,6 +129,10 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   void look_at_descriptors();
   void look_at_certificate();
   void look_at_disk();
+  void look_at_life();
+  void look_at_end();
+  void restore_history();
+  void save_history();
   [[nodiscard]] DiskView disk_view(Instant now) const;
   void on_training_ready(Training::Ready ready);
   void on_training_failed(const Error& error);
@@ -140,26 +151,33 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   DiskWriter disk_;
   DiskWatch disk_watch_;
   BoundedAnswers answers_;  // that wait for the disk
+  FinishWatch finish_watch_;
 
   std::optional<Node> node_;
   std::optional<KeyStore> keys_;
   std::unique_ptr<PeerTransport> transport_;
   std::unique_ptr<Training> training_;
-  std::unique_ptr<HttpServer> rest_;  // null: the configuration wants none
+  std::unique_ptr<HttpServer> rest_;     // null: the configuration wants none
+  std::unique_ptr<HttpServer> metrics_;  // likewise
   Timer node_timer_;
   Timer second_timer_;
   Timer stop_timer_;
+  ServiceManager service_;
 
   Endpoint address_;                              // advertised
   std::optional<PeerCertificates> certificates_;  // in place of keys
   // At the last look.
   bool certificate_ended_ = false, out_of_descriptors_ = false;
   std::optional<KnownJob> job_;
-  bool nobody_to_ask_ = false;  // no seed, no other member ever met
+  ClusterId founds_{};           // as in the plan
+  bool awaits_cluster_ = false;  // whether this node founds one decides where its model comes from
+  bool nobody_to_ask_ = false;   // no seed, no other member ever met
   // the trainer's first model counts as the cluster's, restored or not
   bool model_at_start_ = false;
-  bool state_saved_ = false;   // once, in this life
-  bool state_failed_ = false;  // the last write did
+  bool history_writing_ = false;
+  int seconds_to_history_ = 0;  // until it is written the next time
+  bool state_saved_ = false;    // once, in this life
+  bool state_failed_ = false;   // the last write did
   bool work_posted_ = false;
   bool carrying_out_ = false;   // effects
   bool trainer_steps_ = false;  // as the last update told it

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "models/data/data_set.h"
-#include "models/job/job.h"
+#include "models/job/epochs.h"
 
 namespace gossipd {
 
@@ -30,7 +30,7 @@ bool lies_there(const std::string& path) {
 
 // Loads all of it: what is damaged or of another shape shows only then.
 std::optional<Error> founders_data(const DaemonConfig& config) {
-  const Result<Job> job = Job::load(config.job_file);
+  const Result<Job> job = load_job(config.job_file, config.epoch_samples);
   if (!job) return job.error();
   if (config.data_dir.empty())
     return Error{"no-data", "the data of job '" + job->name +
@@ -49,7 +49,7 @@ KnownJob known(const Job& job) {
                   job.model.content,    "",         job.start_content.bytes > 0, ""};
 }
 
-Result<StartPlan> read_identity(const StateStore& store) {
+Result<StartPlan> read_identity(const DaemonConfig& config, const StateStore& store) {
   const Result<StoredState> stored = store.load_state();
   if (!stored) return stored.error();
   StartPlan plan;
@@ -57,6 +57,7 @@ Result<StartPlan> read_identity(const StateStore& store) {
     plan.warnings.push_back(stored->fallback_reason +
                             "; set aside as *.corrupt.json, the previous one is used");
   if (stored->state) plan.state = *stored->state;
+  if (config.name_given) plan.state.name = config.name;
   if (plan.state.id == NodeId{}) plan.state.id = NodeId{random_64()};
   return plan;
 }
@@ -78,6 +79,7 @@ void forget_cluster(StartPlan& plan) {
                           " founded a cluster in which nothing was trained; a new cluster begins");
   NodeState fresh;
   fresh.id = plan.state.id;
+  fresh.name = plan.state.name;
   fresh.incarnation = plan.state.incarnation;
   plan.state = std::move(fresh);
   plan.job.reset();
@@ -88,7 +90,7 @@ void forget_cluster(StartPlan& plan) {
 std::optional<Error> replace_stored_job(const DaemonConfig& config, const StateStore& store,
                                         const std::string& reason, StartPlan& plan) {
   if (!config.job_file.empty()) {
-    const Result<Job> job = Job::load(config.job_file);
+    const Result<Job> job = load_job(config.job_file, config.epoch_samples);
     if (!job) return job.error();
     if (job->hash() != plan.state.job && is_unused(plan.state)) {
       forget_cluster(plan);
@@ -138,7 +140,7 @@ std::optional<Error> read_stored_job(const DaemonConfig& config, const StateStor
 std::optional<Error> read_job_file(const DaemonConfig& config, const StateStore& store,
                                    StartPlan& plan) {
   if (config.job_file.empty()) return std::nullopt;
-  const Result<Job> job = Job::load(config.job_file);
+  const Result<Job> job = load_job(config.job_file, config.epoch_samples);
   if (!job) return job.error();
   if (plan.job && plan.job->hash != job->hash() && is_unused(plan.state)) forget_cluster(plan);
   if (plan.job && plan.job->hash != job->hash())
@@ -153,16 +155,28 @@ std::optional<Error> read_job_file(const DaemonConfig& config, const StateStore&
   return std::nullopt;
 }
 
+// The first of a fixed set: it joins, or founds where all others say that they have no cluster.
+std::optional<Error> let_found(const DaemonConfig& config, StartPlan& plan) {
+  if (config.job_file.empty())
+    return bad_config(
+        "bootstrap: this is node 0, which founds the cluster, so it needs the job; give --job "
+        "FILE");
+  plan.founds = ClusterId{random_64()};
+  return std::nullopt;
+}
+
 std::optional<Error> choose_kind(const DaemonConfig& config, const StateStore& store,
                                  StartPlan& plan) {
   if (plan.state.cluster != ClusterId{}) {
     plan.kind = StartPlan::Kind::rejoin;
   } else if (!config.join.empty()) {
     plan.kind = StartPlan::Kind::join;
+    if (config.ordinal == 0u) return let_found(config, plan);
   } else if (!config.job_file.empty()) {
     plan.kind = StartPlan::Kind::found;
     plan.state.cluster = ClusterId{random_64()};
     plan.state.job = plan.job->hash;
+    plan.state.founder = true;
   } else {
     return nothing_to_do(store.directory().string());
   }
@@ -264,14 +278,20 @@ const char* to_string(StartPlan::Kind kind) {
 std::optional<Error> refuse_new_node(const DaemonConfig& config) {
   if (!StateStore::is_new(config.state_dir)) return std::nullopt;
   if (config.join.empty() && config.job_file.empty()) return nothing_to_do(config.state_dir);
+  if (config.ordinal == 0u && config.job_file.empty()) {
+    StartPlan ignored;
+    return let_found(config, ignored);
+  }
   if (config.join.empty()) return founders_data(config);
+  if (config.ordinal == 0u)
+    if (auto error = founders_data(config)) return error;
   const bool named = !config.key_file.empty() && config.key_file != "none";
   if (named && !lies_there(config.key_file)) return no_key_file(config.key_file);
   return std::nullopt;
 }
 
 Result<StartPlan> make_start_plan(const DaemonConfig& config, const StateStore& store) {
-  Result<StartPlan> plan = read_identity(store);
+  Result<StartPlan> plan = read_identity(config, store);
   if (!plan) return plan;
   if (auto error = read_stored_job(config, store, *plan)) return *error;
   if (auto error = read_job_file(config, store, *plan)) return *error;

@@ -31,6 +31,7 @@ struct StartPlan {
   enum class Kind { found, join, rejoin };
   Kind kind = Kind::join;
   NodeState state;              // as core is to get it
+  ClusterId founds{};           // a joiner founds it where nobody has a cluster; 0: it only joins
   std::optional<KnownJob> job;  // from the file or from disk
   std::optional<Keyring> keys;  // without these and certificates: plain, loopback only
   std::optional<PeerCertificates> certificates;

@@ -306,7 +306,10 @@ void Training::on_evaluated(const Evaluation& evaluation) {
     start_writing("best", CheckpointRequest::Model::last_evaluated);
   // The final file exists since the job ended; now it can say how good it is as well. An evaluation
   // that was under way then is of a model from before the final exchange.
-  if (!stopped_ && finished_ && evaluation.asked_for) write_checkpoint("final", nullptr);
+  if (!stopped_ && finished_ && evaluation.asked_for) {
+    final_evaluated_ = true;
+    write_checkpoint("final", nullptr);
+  }
   EvaluationView view{evaluation, evaluation.step, evaluation.at_samples, 0};
   events_.on_evaluation(view);
   if (!stopped_ && !finished_ && patience_.over()) events_.on_no_progress(patience_.words());
@@ -315,9 +318,18 @@ void Training::on_evaluated(const Evaluation& evaluation) {
 void Training::finish() {
   if (stopped_ || !begun_) return;
   finished_ = true;
+  final_evaluated_ = false;
   write_checkpoint("current", nullptr);
   write_checkpoint("final", nullptr);
   trainer_->request_evaluation();
+}
+
+FinishWatch::Final Training::final_model() const {
+  if (!finished_ || !unwritten_.empty()) return {};
+  const auto at_rest = [](const auto& item) {
+    return !item.second.under_way && item.second.next.empty();
+  };
+  return {.on_disk = std::ranges::all_of(writing_, at_rest), .evaluated = final_evaluated_};
 }
 
 // ---- checkpoints

@@ -20,6 +20,7 @@
 #include "core/node/patience.h"
 #include "daemon/config/config.h"
 #include "daemon/disk/state_store.h"
+#include "daemon/finish_watch.h"
 #include "daemon/rest/view.h"
 #include "daemon/start_plan.h"
 #include "models/training/trainer.h"
@@ -76,6 +77,8 @@ class Training {
   // `which`: "current" or "final". Code "no-model" while there is none to write.
   void write_checkpoint(const std::string& which, Written done);
   void finish();  // the final model stands: evaluate it and write it
+  // How far that has come.
+  [[nodiscard]] FinishWatch::Final final_model() const;
 
   // The last write of checkpoint `current` failed.
   [[nodiscard]] bool is_unwritten() const { return unwritten_.contains("current"); }
@@ -129,6 +132,7 @@ class Training {
   bool begun_ = false;
   bool model_is_the_clusters_ = false;
   bool finished_ = false;
+  bool final_evaluated_ = false;  // since finish()
   bool failed_ = false;
   std::string waiting_;
   std::string failure_;

@@ -40,7 +40,8 @@ Conductor::Conductor(NodeConfig config, NodeState state, Instant now)
       clones_(state_.id,
               make_instance(state_.incarnation, Random(config_.random_seed ^ instance_salt).next()),
               state_.former_id, now),
-      dialer_(config_.membership, config_.advertise, config_.leads_here, config_.seeds),
+      dialer_(config_.membership, config_.advertise, config_.leads_here, config_.seeds,
+              config_.founds),
       detector_(config_.membership, now),
       persistence_(now, state_.down_for, state_.unsure_for),
       round_(config_.exchange, schema_),
@@ -66,6 +67,7 @@ Instant Conductor::next_deadline() const {
 // depends on it. Phases first, then the trainer, then what peers and the disk are told.
 void Conductor::settle(Instant now) {
   if (life_.is_stopping()) return;
+  found_if_due(now);
   settle_samples(now);
   check_finish(now);
   check_leave(now);

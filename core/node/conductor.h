@@ -95,6 +95,7 @@ class Conductor {
   [[nodiscard]] std::vector<LinkView> links(Instant now) const;
   [[nodiscard]] std::vector<DivisionMember> who_divides() const;
   [[nodiscard]] Phase phase() const { return life_.phase(); }
+  [[nodiscard]] ClusterId cluster() const { return state_.cluster; }
   [[nodiscard]] std::vector<std::uint64_t> hashes_of(NodeId peer, Link::Which which) const;
   void check_invariants() const;
 
@@ -230,6 +231,7 @@ class Conductor {
   [[nodiscard]] ModelAssembly::Links open_links_by_peer() const;
   void order_blocks(NodeId of, Ready& ready, Instant now) const;
   bool adopt(Instant now);
+  void found_if_due(Instant now);
   void take_over(const std::string& from, Instant now);
   void seek_model(Instant now);
   void reopen_waiting_links(Instant now);

@@ -15,10 +15,12 @@ constexpr Duration failed_look_period = std::chrono::seconds(1);  // while none 
 }  // namespace
 
 Dialer::Dialer(const MembershipPolicy& policy, Endpoint self,
-               std::function<bool(const Endpoint&)> leads_here, std::vector<Endpoint> seeds)
+               std::function<bool(const Endpoint&)> leads_here, std::vector<Endpoint> seeds,
+               ClusterId founds)
     : policy_(policy),
       self_(std::move(self)),
       leads_here_(std::move(leads_here)),
+      founding_(founds, seeds),
       seeds_(std::move(seeds)) {
   GOSSIPD_ASSERT(seeds_.size() <= seeds_max);
 }

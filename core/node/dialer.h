@@ -21,6 +21,7 @@
 #include "core/base/result.h"
 #include "core/membership/policy.h"
 #include "core/node/dial_budget.h"
+#include "core/node/founding.h"
 
 namespace gossipd {
 
@@ -32,9 +33,10 @@ class Dialer {
   static constexpr Duration self_rest = std::chrono::seconds(60);
 
   // `self`: where others reach this node; `leads_here`: which other addresses lead here, may be
-  // empty; `seeds`: at most seeds_max.
+  // empty; `seeds`: at most seeds_max; `founds`: as of Founding.
   Dialer(const MembershipPolicy& policy, Endpoint self,
-         std::function<bool(const Endpoint&)> leads_here, std::vector<Endpoint> seeds);
+         std::function<bool(const Endpoint&)> leads_here, std::vector<Endpoint> seeds,
+         ClusterId founds = {});
 
   // ---- seeds: dialled for ever while no member is linked ----
   // All are added, or none and the reason: `not-dialled`, `self` or `too-many-seeds`.
@@ -42,6 +44,10 @@ class Dialer {
   // At most seeds_max; those that cannot be dialled or lead here are left out.
   void replace_seeds(const std::vector<Endpoint>& seeds);
   [[nodiscard]] const std::vector<Endpoint>& seeds() const { return seeds_; }
+
+  // Whether the seeds allow this node to found a cluster.
+  [[nodiscard]] Founding& founding() { return founding_; }
+  [[nodiscard]] const Founding& founding() const { return founding_; }
 
   // ---- dials ----
   [[nodiscard]] bool may_dial(const Endpoint& endpoint, Instant now) const;
@@ -92,6 +98,7 @@ class Dialer {
   MembershipPolicy policy_;
   Endpoint self_;
   std::function<bool(const Endpoint&)> leads_here_;
+  Founding founding_;
   std::vector<Endpoint> seeds_;     // at most seeds_max, none twice
   std::map<Endpoint, Dial> dials_;  // at most dials_max; of more, those that may go first are lost
   DialBudget budget_;

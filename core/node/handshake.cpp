@@ -16,9 +16,10 @@ constexpr std::size_t named_when_refused = 32;
 
 void Conductor::say_hello(Session& session) {
   const ProtocolRange spoken = protocols();
-  send(session, Hello{spoken.oldest, durable_.cluster(), state_.id, state_.incarnation,
-                      config_.name, config_.advertise, state_.job, life_.is(Phase::left),
-                      session.probed != NodeId{}, spoken.newest, clones_.instance()});
+  send(session,
+       Hello{spoken.oldest, durable_.cluster(), state_.id, state_.incarnation, config_.name,
+             config_.advertise, state_.job, life_.is(Phase::left), session.probed != NodeId{},
+             spoken.newest, clones_.instance(), dialer_.founding().is_wanted()});
 }
 
 // The disk holds the claims of these hellos now.
@@ -67,8 +68,10 @@ std::optional<Error> Conductor::check_hello(const Hello& hello) const {
     return Error{"left", std::string(hello.leaving ? "the peer" : "this node") +
                              " has left the cluster; `gossipctl join` brings it back"};
   if (hello.cluster == ClusterId{} && state_.cluster == ClusterId{})
-    return Error{"both-joining",
-                 "neither node belongs to a cluster yet; start one with --job and without --join"};
+    return Error{
+        "both-joining",
+        "neither node belongs to a cluster yet; start one with --job and without --join, or "
+        "as --bootstrap 0"};
   if (hello.cluster != ClusterId{} && state_.cluster != ClusterId{} &&
       hello.cluster != state_.cluster)
     return Error{
@@ -91,6 +94,13 @@ void Conductor::on_hello(Session& session, const Hello& hello, Instant now) {
   if (const auto error = check_hello(hello)) {
     if (hello.leaving && hello.cluster == state_.cluster) note_left(hello, now);
     if (error->code == "self") on_reflected(session, now);
+    if (error->code == "self" && session.outbound) dialer_.founding().on_self(session.remote);
+    if (error->code == "both-joining" && session.outbound && hello.founds)
+      dialer_.founding().on_rival(session.remote);
+    else if (error->code == "both-joining" && session.outbound &&
+             dialer_.founding().on_free(session.remote, hello.id))
+      log(Level::info, "event=no-cluster-there endpoint=" + to_string(session.remote) +
+                           " name=" + log_word(hello.name));
     if (error->code == "cloned") {
       const Cloned notice = clones_.meet(hello, config_.advertise, session.theirs->address);
       send(session, notice);
@@ -200,7 +210,8 @@ void Conductor::learn_from(const Hello& hello, Instant now) {
 
 void Conductor::refuse(Session& session, Error reason, Instant now) {
   const bool quiet = reason.code == "duplicate" || reason.code == "self" || reason.code == "full" ||
-                     reason.code == "cloned";
+                     reason.code == "cloned" ||
+                     (reason.code == "both-joining" && dialer_.founding().is_wanted());
   log(quiet ? Level::debug : Level::warning, "event=refuse peer=" + who(session) +
                                                  " code=" + reason.code +
                                                  " reason=" + log_quoted(reason.text));

@@ -48,6 +48,18 @@ void Conductor::on_model_ready(Schema schema, RoundBuffers buffers, bool has_mod
     set_phase(Phase::joining, "looking for the cluster's other members");
 }
 
+void Conductor::found_if_due(Instant now) {
+  if (!dialer_.founding().is_due() || state_.cluster != ClusterId{} || life_.is_going()) return;
+  state_.cluster = dialer_.founding().cluster();
+  state_.founder = true;
+  log(Level::info, "event=cluster-founded cluster=" + to_hex(state_.cluster) +
+                       " why=\"no other member belongs to one\"");
+  life_.wait_for("the model");
+  persistence_.urge();
+  dialer_.forgive(now);
+  timers_.by(Duty::overlay, now);
+}
+
 ModelAssembly::Links Conductor::open_links_by_peer() const {
   ModelAssembly::Links links;
   for (const auto& [id, neighbour] : peers_.neighbours())

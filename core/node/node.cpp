@@ -114,6 +114,7 @@ std::vector<LinkView> Node::links(Instant now) const { return impl_->links(now);
 NodeView Node::view(Instant now) const { return {summary(now), members(now), links(now)}; }
 std::vector<DivisionMember> Node::who_divides() const { return impl_->who_divides(); }
 Phase Node::phase() const { return impl_->phase(); }
+ClusterId Node::cluster() const { return impl_->cluster(); }
 std::vector<std::uint64_t> Node::published_to(NodeId peer) const {
   return impl_->hashes_of(peer, Link::Which::published);
 }

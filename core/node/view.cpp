@@ -102,6 +102,8 @@ std::string Conductor::waiting_for() const {
     const std::string why = why_no_final_model();
     return why.empty() ? "" : "one model everywhere; " + why;
   }
+  if (dialer_.founding().is_wanted() && state_.cluster == ClusterId{})
+    return dialer_.founding().waits_for();
   if (source_.is_missing() && peers_.established() > 0)
     return "a neighbour's model" + why_no_model();
   return life_.is(Phase::joining) || life_.is(Phase::waiting_for_data) ? life_.waiting_for() : "";

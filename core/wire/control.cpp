@@ -209,11 +209,13 @@ bool get_blocks(const json& map, const char* key, std::size_t most,
 
 struct ToJson {
   json operator()(const Hello& m) const {
-    return {{"kind", "hello"},        {"protocol", m.protocol}, {"cluster", raw(m.cluster)},
-            {"id", raw(m.id)},        {"inc", m.incarnation},   {"name", m.name},
-            {"host", m.address.host}, {"port", m.address.port}, {"job", raw(m.job)},
-            {"leaving", m.leaving},   {"probe", m.probe},       {"newest", m.newest},
-            {"instance", m.instance}};
+    json map{{"kind", "hello"},        {"protocol", m.protocol}, {"cluster", raw(m.cluster)},
+             {"id", raw(m.id)},        {"inc", m.incarnation},   {"name", m.name},
+             {"host", m.address.host}, {"port", m.address.port}, {"job", raw(m.job)},
+             {"leaving", m.leaving},   {"probe", m.probe},       {"newest", m.newest},
+             {"instance", m.instance}};
+    if (m.founds) map["founds"] = true;
+    return map;
   }
   json operator()(const Refuse& m) const {
     return {{"kind", "refuse"}, {"code", m.reason.code}, {"text", m.reason.text}};
@@ -277,6 +279,7 @@ Result<Control> to_hello(const json& map) {
   m.newest = std::max(m.protocol, static_cast<std::uint32_t>(number(map, "newest") & 0xffffffff));
   if (m.id == NodeId{}) return Error{"malformed", "hello without a node id"};
   m.instance = number(map, "instance");
+  m.founds = flag(map, "founds");
   return Control{std::move(m)};
 }
 

@@ -35,6 +35,7 @@ struct Hello {
   std::uint32_t newest = 0;
   // of the sender's process (instances.h); 0: a release that does not say
   std::uint64_t instance = 0;
+  bool founds = false;  // would found a cluster itself, where nobody has one (founding.h)
 };
 // Why the session will be closed; both sides keep it for their status.
 struct Refuse {

@@ -11,6 +11,7 @@
 #include "core/base/did_you_mean.h"
 #include "core/base/printable.h"
 #include "core/exchange/settings.h"
+#include "daemon/config/bootstrap.h"
 #include "daemon/config/settings.h"
 #include "models/devices/device_names.h"
 #include "models/files/regular_file.h"
@@ -84,6 +85,7 @@ Result<std::string> read_flags(const std::vector<std::string>& arguments,
   app.footer(
       "Every setting also has a node-file key, a GOSSIPD_ variable and --set KEY=VALUE; "
       "daemon/README.md lists them.\n"
+      "A job file:   gossipd init --data DIR\n"
       "New cluster:  gossipd --job fashion-mnist.toml --data DIR\n"
       "Join one:     gossipd --join INVITE --data DIR, with what `gossipctl invite` prints, or\n"
       "              gossipd --join HOST --key-file cluster.key --data DIR");
@@ -98,7 +100,8 @@ Result<std::string> read_flags(const std::vector<std::string>& arguments,
                  "any setting, for example --set exchange.codec=int8; may be repeated")
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
-  app.add_flag("--check-config", given.check_config, "print the effective configuration and exit");
+  app.add_flag("--check-config", given.check_config,
+               "try the job on the data, print the effective configuration and exit");
   app.add_flag("--version", given.version, "print the version and exit");
   try {
     std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
@@ -306,12 +309,24 @@ std::optional<Error> check_invite(const DaemonConfig& c) {
   return std::nullopt;
 }
 
+std::optional<Error> check_bootstrap(const DaemonConfig& c) {
+  if (c.ordinal == 0u && c.invite)
+    return bad_config(
+        "bootstrap: node 0 founds the cluster, but an invite is to one that exists; leave out "
+        "--bootstrap to join it, or give addresses and a --key-file");
+  if (!c.ordinal || !c.join.empty()) return std::nullopt;
+  return bad_config(
+      "bootstrap: `join` names nobody; give every node the addresses of all, for example --join "
+      "gossipd-0.gossipd --join gossipd-1.gossipd, so that no second cluster is ever founded");
+}
+
 std::optional<Error> check_whole(const DaemonConfig& c) {
   if (auto e = check_name(c.name)) return e;
   if (auto e = check_device(c.device)) return e;
   if (auto e = check_membership(c.membership)) return e;
   if (auto e = check_peer_tls(c)) return e;
   if (auto e = check_invite(c)) return e;
+  if (auto e = check_bootstrap(c)) return e;
   if (const auto mistake = exchange_mistake(c.exchange)) return bad_config(*mistake);
   if (const auto mistake = balance_mistake(c.balance)) return bad_config(*mistake);
   if (c.key_file == "none" && c.listen && !is_loopback(*c.listen))
@@ -365,8 +380,8 @@ Environment process_environment() {
     const std::string text = *entry;
     const std::size_t equals = text.find('=');
     const std::string name = text.substr(0, equals);
-    if (equals != std::string::npos &&
-        (name.starts_with("GOSSIPD_") || name == "HOME" || name == "XDG_STATE_HOME"))
+    if (equals != std::string::npos && (name.starts_with("GOSSIPD_") || name == "HOME" ||
+                                        name == "XDG_STATE_HOME" || tells_ordinal(name)))
       environment[name] = text.substr(equals + 1);
   }
   return environment;
@@ -407,6 +422,10 @@ Result<CommandLine> read_command_line(const std::vector<std::string>& arguments,
       return bad_config(s.key + ": '" + printable(s.get()) +
                         "' holds bytes that are no UTF-8; write it again, in UTF-8");
   if (auto error = check_files(settings)) return *error;
+  const auto ordinal = read_ordinal(config.bootstrap, environment, host_name());
+  if (!ordinal) return ordinal.error();
+  config.ordinal = *ordinal;
+  config.name_given = !config.name.empty();
   if (config.name.empty()) config.name = host_name();
   if (config.state_dir.empty()) config.state_dir = default_state_dir(environment);
   std::error_code unknown;  // then it stays relative

@@ -18,6 +18,8 @@
 
 namespace gossipd {
 
+inline constexpr int exit_job_failed = 3;  // with `until` "finished"
+inline constexpr std::uint16_t metrics_port_default = 9464;
 inline constexpr int exit_bad_config = 78;  // EX_CONFIG
 
 struct DaemonConfig {
@@ -58,6 +60,15 @@ struct DaemonConfig {
   MembershipPolicy membership;
   ExchangePolicy exchange;
   BalancePolicy balance;
+
+  std::string until = "stopped";  // or "finished": the process ends with the job
+  // Of a fixed set of nodes with one command line: "", "auto" or this node's number.
+  std::string bootstrap;
+  std::optional<std::uint32_t> ordinal;    // that `bootstrap` means; 0 founds the cluster
+  std::optional<Endpoint> metrics_listen;  // /metrics alone, plain, for everybody
+  bool name_given = false;                 // `name` is no default
+  // That a job with epochs counts; main() fills it in.
+  std::optional<Samples> epoch_samples;
 };
 
 // What main() does with a command line.

@@ -104,10 +104,15 @@ void add_shard(SettingTable& table, std::string key, std::string flag, std::uint
 }
 
 void add_node(SettingTable& table, DaemonConfig& c) {
-  table.text("name", "name", "NAME", c.name, "the node's name in lists (default: the host's name)");
+  table.text("name", "name", "NAME", c.name,
+             "the node's name in lists, kept over restarts (default: the host's name)");
   table.path("job", "job", "FILE", c.job_file,
              "job file; founds a cluster, or must match the job of the cluster joined");
   add_seeds(table, c);
+  table.text("bootstrap", "bootstrap", "auto|N", c.bootstrap,
+             "this node's number in a fixed set whose members `join` names: 0 founds the cluster "
+             "once all others have said that they have none, the others join; auto: as Slurm, "
+             "a Kubernetes Job or the host's name tells");
   table.path("key_file", "key-file", "FILE", c.key_file,
              "the cluster's secret (default STATE/cluster.key); `none`: plain text, loopback only");
   table.path("state_dir", "state-dir", "DIR", c.state_dir,
@@ -115,6 +120,8 @@ void add_node(SettingTable& table, DaemonConfig& c) {
              "/var/lib/gossipd for root, else ~/.local/state/gossipd or "
              "$XDG_STATE_HOME/gossipd)");
   table.path("data", "data", "DIR", c.data_dir, "directory of the job's data files");
+  table.choice("until", "until", c.until, {"stopped", "finished"},
+               "finished: gossipd ends with the job, with exit code 0, or 3 if the job failed");
   add_shard(table, "shard", "shard", c.shard_index, c.shard_count,
             "`auto`: all data in this node's own order, or its part of a set that nodes divide; "
             "I/N: the I-th of N equal parts");
@@ -145,6 +152,13 @@ void add_rest(SettingTable& table, DaemonConfig& c) {
   table.path("rest.certificate", "", "FILE", c.rest_certificate,
              "PEM: the certificate of REST (default: self-made, STATE/rest-certificate.pem)");
   table.path("rest.key", "", "FILE", c.rest_key, "PEM: the private key of `rest.certificate`");
+}
+
+void add_metrics(SettingTable& table, DaemonConfig& c) {
+  table.endpoint(
+      "metrics.listen", "metrics-listen", metrics_port_default, c.metrics_listen,
+      "address that serves only /metrics, /livez and /readyz, in plain text to everybody "
+      "(default: none)");
 }
 
 void add_trainer(SettingTable& table, DaemonConfig& c) {
@@ -190,6 +204,7 @@ std::vector<Setting> settings_of(DaemonConfig& config) {
   add_node(table, config);
   add_peer_tls(table, config);
   add_rest(table, config);
+  add_metrics(table, config);
   add_trainer(table, config);
   add_checkpoint(table, config);
   add_log(table, config);

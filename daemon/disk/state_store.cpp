@@ -20,6 +20,7 @@
 #include <utility>
 
 #include "core/base/nesting.h"
+#include "core/base/printable.h"
 #include "daemon/disk/durable_file.h"
 
 namespace gossipd {
@@ -103,12 +104,20 @@ MemberRecord record_from(const Json& json) {
   return r;
 }
 
+// Missing in the files of older versions. One that no operator could have given is none.
+std::string name_from(const Json& json) {
+  const std::string name = json.value("name", std::string());
+  return name.size() <= name_bytes_max && log_word(name) == name ? name : std::string();
+}
+
 NodeState state_from(const Json& json, std::int64_t unix_s) {
   NodeState s;
   s.id = NodeId{id_from(json, "id")};
   s.cluster = ClusterId{id_from(json, "cluster")};
   s.incarnation = whole_from<std::uint64_t>(json, "incarnation");
   s.left = json.at("left").get<bool>();
+  s.name = name_from(json);
+  s.founder = json.value("founder", false);  // missing in the files of older versions
   s.job = JobHash{id_from(json, "job")};
   s.own_samples = whole_from<Samples>(json, "own_samples");
   // Missing in the files of older versions.
@@ -159,6 +168,8 @@ std::string format_node_state(const NodeState& state, std::int64_t unix_s) {
       {"cluster", to_hex(state.cluster)},
       {"incarnation", state.incarnation},
       {"left", state.left},
+      {"name", state.name},
+      {"founder", state.founder},
       {"job", to_hex(state.job)},
       {"own_samples", state.own_samples},
       {"budget_revision", state.budget.revision},
@@ -190,6 +201,16 @@ Result<NodeState> parse_node_state(const std::string& text, std::int64_t unix_s)
   } catch (const std::exception& error) {
     return Error{"bad-state", std::string("is damaged (") + error.what() + ")"};
   }
+}
+
+std::string StateStore::kept_name(const std::filesystem::path& directory) {
+  for (const std::filesystem::path& path :
+       {directory / "node.json", previous_of(directory / "node.json")}) {
+    const Result<std::string> text = read_whole(path);
+    if (!text) continue;
+    if (const Result<NodeState> state = parse_node_state(*text, unix_now())) return state->name;
+  }
+  return "";
 }
 
 bool StateStore::is_new(const std::filesystem::path& directory) {

@@ -45,6 +45,8 @@ class StateStore {
  public:
   // No node has a state there. Creates nothing.
   [[nodiscard]] static bool is_new(const std::filesystem::path& directory);
+  // The name that the node there was once given; empty: none, or its state cannot be read.
+  [[nodiscard]] static std::string kept_name(const std::filesystem::path& directory);
   // Creates the directories, takes others' rights on them away (mode 0700) and takes the lock.
   // Codes "state-locked" (another daemon runs here), "io-error".
   static Result<StateStore> open(const std::filesystem::path& directory);

@@ -2,6 +2,21 @@
 
 namespace gossipd {
 
+void History::restore(double interval_s, std::vector<HistoryPoint> points, bool saved) {
+  interval_s_ = interval_s;
+  points_ = std::move(points);
+  if (!points_.empty()) last_plain_s_ = points_.back().time_s;
+  if (saved) saved_ = points_.size();
+}
+
+History::Unsaved History::take_unsaved() {
+  Unsaved unsaved{.whole = !saved_, .interval_s = interval_s_, .points = {}};
+  const auto first = points_.begin() + static_cast<std::ptrdiff_t>(saved_.value_or(0));
+  unsaved.points.assign(first, points_.end());
+  saved_ = points_.size();
+  return unsaved;
+}
+
 void History::add(const HistoryPoint& point) {
   if (!point.evaluation) {
     if (last_plain_s_ >= 0 && point.time_s < last_plain_s_ + interval_s_) return;
@@ -22,6 +37,7 @@ void History::thin_out() {
   drop_every_second(false);
   if (points_.size() > points_max * 3 / 4) drop_every_second(true);
   interval_s_ *= 2;
+  saved_.reset();
 }
 
 }  // namespace gossipd

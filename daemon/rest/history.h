@@ -14,13 +14,14 @@
 namespace gossipd {
 
 struct HistoryPoint {
-  double time_s = 0;  // since this process started
+  // for which this node has run: its processes, one after the other, without the time between
+  double time_s = 0;
   Samples cluster_samples = 0;
   Step step = 0;
   double loss = 0;
   std::optional<Figures> evaluation;
   double consensus_distance = 1;
-  std::uint64_t bytes_sent = 0;  // on the wire, everything included
+  std::uint64_t bytes_sent = 0;  // on the wire, everything included, by all processes
 };
 
 class History {
@@ -29,10 +30,22 @@ class History {
 
   explicit History(double interval_s = 2.0) : interval_s_(interval_s) {}
 
+  // Of earlier processes, before anything is added. `saved`: a file has just these points.
+  void restore(double interval_s, std::vector<HistoryPoint> points, bool saved);
   // Keeps the point if it is an evaluation or the interval has passed.
   void add(const HistoryPoint& point);
   [[nodiscard]] const std::vector<HistoryPoint>& points() const { return points_; }
   [[nodiscard]] double interval_s() const { return interval_s_; }
+
+  // What a file lacks: the points since the last call, or the whole history.
+  struct Unsaved {
+    bool whole = false;
+    double interval_s = 0;
+    std::vector<HistoryPoint> points;
+  };
+  [[nodiscard]] Unsaved take_unsaved();
+  // What was taken last did not get to the file, so the next is the whole history.
+  void not_saved() { saved_.reset(); }
 
  private:
   void thin_out();
@@ -40,6 +53,8 @@ class History {
   std::vector<HistoryPoint> points_;
   double interval_s_;
   double last_plain_s_ = -1;
+  // so many points, the first ones, are in the file; nothing: it is to be written anew
+  std::optional<std::size_t> saved_;
 };
 
 }  // namespace gossipd

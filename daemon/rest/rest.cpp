@@ -209,17 +209,30 @@ void change_key(DaemonPort& port, const HttpRequest& request, const HttpRespond&
   });
 }
 
+void add_metrics(HttpRouter& router, DaemonPort& port) {
+  const auto get = [&router](const char* path, std::function<HttpResponse()> answer) {
+    router.add("GET", path, [answer = std::move(answer)](const HttpRequest&) { return answer(); });
+  };
+  get("/livez", [] { return json_response("{\"alive\":true}\n"); });
+  get("/readyz", [&port] { return ready(port); });
+  get("/metrics", [&port] { return metrics(port); });
+}
+
 }  // namespace
+
+HttpRouter make_metrics(DaemonPort& port) {
+  HttpRouter router;
+  add_metrics(router, port);
+  return router;
+}
 
 HttpRouter make_rest(DaemonPort& port) {
   HttpRouter router;
+  add_metrics(router, port);
   using Answer = std::function<HttpResponse(const HttpRequest&)>;
   const auto get = [&router](const char* path, Answer answer) {
     router.add("GET", path, std::move(answer));
   };
-  get("/livez", [](const HttpRequest&) { return json_response("{\"alive\":true}\n"); });
-  get("/readyz", [&port](const HttpRequest&) { return ready(port); });
-  get("/metrics", [&port](const HttpRequest&) { return metrics(port); });
   get("/v1/openapi.json",
       [](const HttpRequest&) { return json_response(std::string(openapi_json())); });
   get("/v1/status",

@@ -54,5 +54,7 @@ class DaemonPort {
 
 // `port` must outlive the router.
 [[nodiscard]] HttpRouter make_rest(DaemonPort& port);
+// Only /metrics, /livez and /readyz.
+[[nodiscard]] HttpRouter make_metrics(DaemonPort& port);
 
 }  // namespace gossipd

@@ -9,6 +9,7 @@ namespace gossipd {
 namespace {
 
 constexpr std::size_t token_bytes_min = 16;
+constexpr std::size_t metrics_connections_max = 16;
 
 Result<std::string> read_token(const std::string& path) {
   const Result<SecretText> file = read_secret_file(path, SharedKeyFile::refuse, token_file);
@@ -73,6 +74,20 @@ Result<std::unique_ptr<HttpServer>> serve_rest(EventLoop& loop, DaemonPort& port
   if (!bound) return Error{bound.error().code, "rest.listen: " + bound.error().text};
   log_line(Level::info,
            "event=rest address=" + std::string(options.tls ? "https://" : "") + to_string(*bound));
+  return server;
+}
+
+Result<std::unique_ptr<HttpServer>> serve_metrics(EventLoop& loop, DaemonPort& port,
+                                                  const DaemonConfig& config) {
+  std::unique_ptr<HttpServer> server;
+  if (!config.metrics_listen) return server;
+  HttpServerOptions options;
+  options.read_by_all = true;
+  options.connections_max = metrics_connections_max;
+  server = std::make_unique<HttpServer>(loop, make_metrics(port), options);
+  const Result<Endpoint> bound = server->listen(*config.metrics_listen);
+  if (!bound) return Error{bound.error().code, "metrics.listen: " + bound.error().text};
+  log_line(Level::info, "event=metrics address=" + to_string(*bound));
   return server;
 }
 

@@ -18,4 +18,9 @@ namespace gossipd {
                                                              const std::filesystem::path& state_dir,
                                                              const Endpoint& advertised);
 
+// Null: the configuration wants none. Serves /metrics, /livez and /readyz to everybody, in plain
+// text. Codes of HttpServer::listen().
+[[nodiscard]] Result<std::unique_ptr<HttpServer>> serve_metrics(EventLoop& loop, DaemonPort& port,
+                                                                const DaemonConfig& config);
+
 }  // namespace gossipd

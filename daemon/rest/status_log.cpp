@@ -27,16 +27,24 @@ void StatusLog::turned_away(const std::string& peer, const Error& reason, Instan
   turned_away_.note(true, peer, reason, now);
 }
 
+void StatusLog::restore_history(double interval_s, std::vector<HistoryPoint> points, bool saved) {
+  if (!points.empty()) {
+    ran_before_s_ = points.back().time_s;
+    bytes_sent_before_ = points.back().bytes_sent;
+  }
+  history_.restore(interval_s, std::move(points), saved);
+}
+
 void StatusLog::record(const NodeSummary& node, std::optional<Figures> evaluation,
                        std::uint64_t bytes_sent, Instant now) {
   HistoryPoint point;
-  point.time_s = seconds(now - started_);
+  point.time_s = ran_before_s_ + seconds(now - started_);
   point.cluster_samples = node.cluster_samples;
   point.step = node.step;
   point.loss = node.loss;
   point.evaluation = evaluation;
   point.consensus_distance = node.consensus_distance;
-  point.bytes_sent = bytes_sent;
+  point.bytes_sent = bytes_sent_before_ + bytes_sent;
   history_.add(point);
 }
 

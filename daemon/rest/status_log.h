@@ -26,7 +26,10 @@ class StatusLog {
   void record(const NodeSummary& node, std::optional<Figures> evaluation, std::uint64_t bytes_sent,
               Instant now);
 
+  // Of earlier processes of this node, before anything is recorded.
+  void restore_history(double interval_s, std::vector<HistoryPoint> points, bool saved);
   [[nodiscard]] const History& history() const { return history_; }
+  [[nodiscard]] History& history() { return history_; }
   // Adds what was noted to the node's own refusals.
   void describe(StatusView& status, Instant now) const;
 
@@ -37,6 +40,8 @@ class StatusLog {
   };
   const Instant started_;
   History history_;
+  double ran_before_s_ = 0;              // earlier processes
+  std::uint64_t bytes_sent_before_ = 0;  // likewise
   StallView stalls_;
   RefusalLog turned_away_;
   std::deque<TimedWarning> warnings_;  // newest last, at most warnings_max

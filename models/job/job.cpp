@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "models/files/model_file.h"
+#include "models/job/epochs.h"
 #include "models/job/toml_reader.h"
 
 namespace gossipd {
@@ -80,6 +81,10 @@ Result<Job> Job::parse(std::string_view text, const std::string& origin) {
                 "must be at most 64 printable ASCII characters without spaces, quotes or slashes");
   job.seed = static_cast<std::uint64_t>(root.get_integer("seed", 1, 0));
   job.batch = static_cast<std::uint32_t>(root.get_integer("batch", 32, 1, 65536));
+  if (root.has("epochs"))
+    root.refuse("epochs",
+                "counts the samples of a data directory, so it has a place in the job file of "
+                "gossipd only; write budget_samples");
   job.budget_samples = static_cast<Samples>(root.require_integer("budget_samples", 1, samples_max));
   job.evaluate_every_samples =
       static_cast<Samples>(root.get_integer("evaluate_every_samples", 0, 0, samples_max));
@@ -95,10 +100,14 @@ Result<Job> Job::parse(std::string_view text, const std::string& origin) {
   return job;
 }
 
-Result<Job> Job::load(const std::string& path) {
+Result<Job> Job::load(const std::string& path) { return load_job(path, std::nullopt); }
+
+Result<Job> load_job(const std::string& path, std::optional<Samples> epoch_samples) {
   auto text = read_text_file(path, job_bytes_max);
   if (!text) return text.error();
-  auto job = parse(*text, path);
+  if (epoch_samples) text = with_budget(*text, *epoch_samples, path);
+  if (!text) return text.error();
+  auto job = Job::parse(*text, path);
   if (!job) return job;
   if (job->model.kind == ModelSpec::Kind::torchscript)
     if (auto error =

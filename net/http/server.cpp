@@ -237,12 +237,13 @@ class HttpServer::Impl : public std::enable_shared_from_this<HttpServer::Impl> {
 Result<Endpoint> HttpServer::Impl::listen(const Endpoint& where) {
   const auto address = listen_address(io_, where);
   if (!address) return address.error();
-  if (options_.bearer_token.empty() && !is_loopback(address->address())) {
+  const bool guarded = !options_.read_by_all && !is_loopback(address->address());
+  if (options_.bearer_token.empty() && guarded) {
     return Error{"token-needed", "refused to serve REST on " + to_string(to_endpoint(*address)) +
                                      " to everybody: beyond loopback it needs a token; configure "
                                      "one, or listen on 127.0.0.1"};
   }
-  if (!options_.tls && !is_loopback(address->address())) {
+  if (!options_.tls && guarded) {
     return Error{"tls-needed", "refused to serve REST on " + to_string(to_endpoint(*address)) +
                                    " in plain text: the token could be read on the way; configure "
                                    "TLS, or listen on 127.0.0.1"};

@@ -34,6 +34,9 @@ struct HttpServerOptions {
   // if set, every TCP request must carry it ...
   std::string bearer_token;
   std::vector<std::string> open_paths = {"/livez", "/readyz"};  // ... except for these
+  // Answers hold no secret and change nothing: everybody may read them, in plain text and by any
+  // name of this host. Pages of other sites are refused all the same.
+  bool read_by_all = false;
   std::optional<CertificateFiles> tls;  // if set, every TCP connection is TLS (at least 1.2)
 };
 

@@ -1,0 +1,348 @@
+#include "models/data/data_look.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <filesystem>
+#include <set>
+
+#include "models/data/data_set.h"
+#include "models/data/idx.h"
+#include "models/files/data_file.h"
+#include "models/files/safetensors.h"
+
+namespace gossipd {
+
+namespace {
+
+namespace fs = std::filesystem;
+using Kind = DataSpec::Kind;
+using Look = std::optional<Result<DataLook>>;  // nothing: the directory holds no such files
+
+constexpr std::size_t entries_shown = 8;
+constexpr std::size_t moments_samples_max = 512;
+constexpr double held_out_fraction = 0.1;
+constexpr std::size_t class_names_max = 64;  // of more classes only the number is written
+constexpr std::int64_t length_wanted = 256;  // of a window of tokens
+constexpr std::uint64_t windows_wanted = 64;
+constexpr std::size_t read_bytes = std::size_t{1} << 20;
+constexpr std::uint64_t header_bytes = safetensors_header_bytes_max + 8;
+
+std::vector<std::string> names_in(const fs::path& directory, bool folders) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator i(directory, error), end; !error && i != end; i.increment(error)) {
+    const std::string name = i->path().filename().string();
+    std::error_code ignored;
+    if (!name.starts_with(".") &&
+        (folders ? i->is_directory(ignored) : i->is_regular_file(ignored)))
+      names.push_back(name);
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
+bool is_held_out(const std::string& name) {
+  return name.starts_with("test") || name.starts_with("val") || name.starts_with("dev");
+}
+
+// Files with this ending, those for training and those to test with.
+void sort_files(const std::string& directory, const std::string& ending, DataSpec& spec) {
+  for (const std::string& name : names_in(directory, false))
+    if (name.ends_with(ending) && name.size() > ending.size())
+      (is_held_out(name) ? spec.test_files : spec.train_files).push_back(name);
+  if (spec.train_files.size() > data_files_max) spec.train_files.resize(data_files_max);
+  if (spec.test_files.size() > data_files_max) spec.test_files.resize(data_files_max);
+  if (spec.test_files.empty()) spec.validation_fraction = held_out_fraction;
+}
+
+double rounded(double value) { return std::round(value * 1e4) / 1e4; }
+
+// Of some samples, by channel: the first extent of an image, otherwise all values together.
+void measure(const DataSet& set, DataSpec& spec) {
+  const std::size_t channels = spec.is_pixels() ? static_cast<std::size_t>(spec.shape.at(0)) : 1;
+  const std::size_t values = set.input().values(), targets = set.target().values();
+  std::vector<double> sum(channels), squares(channels);
+  std::vector<float> input(values), floats(targets);
+  std::vector<std::int64_t> integers(targets);
+  Batch batch{.inputs = std::span<float>(input), .targets = std::span<float>(floats)};
+  if (set.classes() > 0) batch.targets = std::span<std::int64_t>(integers);
+  const std::size_t looked = std::min(set.count(), moments_samples_max);
+  for (std::size_t i = 0; i < looked; ++i) {
+    set.write(i * set.count() / looked, nullptr, batch, 0);
+    for (std::size_t v = 0; v < values; ++v) {
+      const std::size_t channel = v / (values / channels);
+      sum[channel] += input[v];
+      squares[channel] += static_cast<double>(input[v]) * input[v];
+    }
+  }
+  spec.mean.clear(), spec.deviation.clear();
+  const double count = static_cast<double>(looked) * static_cast<double>(values / channels);
+  for (std::size_t c = 0; c < channels; ++c) {
+    const double mean = sum[c] / count;
+    const double deviation = std::sqrt(std::max(0.0, squares[c] / count - mean * mean));
+    spec.mean.push_back(rounded(mean));
+    spec.deviation.push_back(deviation < 1e-3 ? 1.0 : rounded(deviation));
+  }
+}
+
+// The files are read as a job would read them, so that what is damaged shows now.
+Result<DataLook> loaded(const std::string& directory, DataSpec spec, std::string words) {
+  LoadOptions options;
+  options.directory = directory;
+  auto sets = load_data(spec, options);
+  if (!sets) return sets.error();
+  if (spec.vocabulary == 0) try {
+      measure(*sets->train, spec);
+    } catch (const DataError& error) {
+      return Error{"bad-data", error.what()};
+    }
+  return DataLook{std::move(spec), std::move(words), sets->train->count(),
+                  sets->held_out ? sets->held_out->count() : 0};
+}
+
+std::string by(std::int64_t rows, std::int64_t columns) {
+  return std::to_string(rows) + " x " + std::to_string(columns);
+}
+
+Result<IdxArray> read_idx(const fs::path& path) {
+  const auto bytes = read_data_file(path, idx_bytes_max);
+  if (!bytes) return bytes.error();
+  return parse_idx(*bytes, path.string());
+}
+
+Look look_for_idx(const std::string& directory) {
+  DataSpec spec;
+  const auto find = [&directory](const std::string& name) {
+    auto path = find_data_file(directory, name);
+    return path ? path : find_data_file(directory, name + ".gz");
+  };
+  const auto images = find(spec.train_images), labels = find(spec.train_labels);
+  if (!images || !labels) return std::nullopt;
+  const auto pixels = read_idx(*images), classes = read_idx(*labels);
+  if (!pixels) return pixels.error();
+  if (!classes) return classes.error();
+  if (pixels->shape.size() != 3 || classes->values.empty())
+    return Error{"bad-data", images->string() + ": is no list of images with labels"};
+  spec.shape = {1, pixels->shape[1], pixels->shape[2]};
+  spec.classes = std::max<std::int64_t>(2, 1 + *std::ranges::max_element(classes->values));
+  if (!find(spec.test_images) || !find(spec.test_labels))
+    spec.validation_fraction = held_out_fraction;
+  return loaded(directory, spec,
+                "IDX files of " + by(spec.shape[1], spec.shape[2]) + " grey images");
+}
+
+Look look_for_cifar(const std::string& directory) {
+  DataSpec spec;
+  spec.shape = {3, 32, 32};
+  if (find_data_file(directory, "data_batch_1.bin", {"cifar-10-batches-bin"})) {
+    spec.kind = Kind::cifar10;
+    for (int i = 1; i <= 5; ++i)
+      spec.train_files.push_back("data_batch_" + std::to_string(i) + ".bin");
+    spec.test_files = {"test_batch.bin"};
+    return loaded(directory, spec, "CIFAR-10");
+  }
+  // A stream of tokens may be called train.bin as well.
+  if (!find_data_file(directory, "fine_label_names.txt", {"cifar-100-binary"})) return std::nullopt;
+  spec.kind = Kind::cifar100;
+  spec.classes = 100;
+  spec.train_files = {"train.bin"};
+  spec.test_files = {"test.bin"};
+  return loaded(directory, spec, "CIFAR-100");
+}
+
+bool holds_images(const fs::path& folder) {
+  return std::ranges::any_of(names_in(folder, false), [](std::string name) {
+    std::ranges::transform(name, name.begin(), [](unsigned char c) {
+      return static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
+    });
+    return name.ends_with(".jpg") || name.ends_with(".jpeg") || name.ends_with(".png");
+  });
+}
+
+Look look_for_images(const std::string& directory) {
+  const fs::path root(directory);
+  std::vector<std::string> classes;
+  for (const std::string& name : names_in(root / "train", true))
+    if (holds_images(root / "train" / name)) classes.push_back(name);
+  if (classes.size() < 2) return std::nullopt;
+  DataSpec spec;
+  spec.kind = Kind::images;
+  spec.shape = {3, 64, 64};
+  spec.train_files = {"train"};
+  spec.classes = static_cast<std::int64_t>(classes.size());
+  const auto is_plain = [](const std::string& name) {
+    return std::ranges::all_of(
+        name, [](unsigned char c) { return c > 0x20 && c < 0x7f && c != '\\' && c != '"'; });
+  };
+  if (classes.size() <= class_names_max && std::ranges::all_of(classes, is_plain))
+    spec.class_names = classes;
+  for (const char* folder : {"test", "val", "valid", "validation"})
+    if (spec.test_files.empty() && fs::is_directory(root / folder)) spec.test_files = {folder};
+  if (spec.test_files.empty()) spec.validation_fraction = held_out_fraction;
+  return loaded(directory, spec, "folders of images");
+}
+
+// The largest label of a column of integers; none: its values are no classes.
+std::optional<std::int64_t> largest_label(const DataFile& file, const SafetensorsHeader& header,
+                                          const TensorEntry& tensor) {
+  const bool integers = tensor.type != TensorType::f16 && tensor.type != TensorType::bf16 &&
+                        tensor.type != TensorType::f32 && tensor.type != TensorType::f64;
+  if (!integers || tensor.shape.size() != 1) return std::nullopt;
+  const std::uint64_t each = bytes_of(tensor.type);
+  float largest = -1;
+  Bytes bytes(read_bytes);
+  std::vector<float> values;
+  for (std::uint64_t at = tensor.begin; at < tensor.end;) {
+    const std::size_t length = static_cast<std::size_t>(
+        std::min<std::uint64_t>(read_bytes / each * each, tensor.end - at));
+    const std::span<std::byte> piece = std::span(bytes).first(length);
+    file.read_at(header.data_offset + at, piece);
+    values.resize(length / each);
+    to_floats(tensor.type, piece.data(), values);
+    for (const float value : values) {
+      if (value < 0) return std::nullopt;
+      largest = std::max(largest, value);
+    }
+    at += length;
+  }
+  return static_cast<std::int64_t>(largest);
+}
+
+// Inputs and targets by name; of two others the larger one is the inputs.
+std::optional<Error> choose_tensors(const std::string& path, const SafetensorsHeader& header,
+                                    const TensorEntry*& inputs, const TensorEntry*& targets) {
+  for (const TensorEntry& tensor : header.tensors) {
+    if (tensor.name == "inputs") inputs = &tensor;
+    if (tensor.name == "targets") targets = &tensor;
+  }
+  if ((inputs == nullptr || targets == nullptr) && header.tensors.size() == 2) {
+    inputs = &header.tensors[0], targets = &header.tensors[1];
+    if (inputs->end - inputs->begin < targets->end - targets->begin) std::swap(inputs, targets);
+  }
+  if (inputs == nullptr || targets == nullptr || inputs->shape.empty() || targets->shape.empty())
+    return bad_data(path,
+                    "has no tensors 'inputs' and 'targets' with samples along the first "
+                    "axis; write it with safetensors.torch.save_file({\"inputs\": x, "
+                    "\"targets\": y}, NAME)");
+  return std::nullopt;
+}
+
+Look look_for_tensors(const std::string& directory) {
+  DataSpec spec;
+  spec.kind = Kind::safetensors;
+  sort_files(directory, ".safetensors", spec);
+  if (spec.train_files.empty()) return std::nullopt;
+  std::int64_t largest = -1;
+  bool are_classes = true;
+  for (const std::string& name : spec.train_files) {
+    const std::string path = (fs::path(directory) / name).string();
+    const auto file = DataFile::open(path);
+    if (!file) return file.error();
+    Bytes head(static_cast<std::size_t>(std::min(file->bytes(), header_bytes)));
+    file->read_at(0, head);
+    const auto header = parse_safetensors(head, file->bytes(), path);
+    if (!header) return header.error();
+    const TensorEntry *inputs = nullptr, *targets = nullptr;
+    if (auto error = choose_tensors(path, *header, inputs, targets)) return *error;
+    spec.input_tensor = inputs->name, spec.target_tensor = targets->name;
+    spec.shape.assign(inputs->shape.begin() + 1, inputs->shape.end());
+    spec.target_shape.assign(targets->shape.begin() + 1, targets->shape.end());
+    const auto label = largest_label(*file, *header, *targets);
+    are_classes = are_classes && label.has_value();
+    largest = std::max(largest, label.value_or(-1));
+  }
+  if (spec.shape.empty()) spec.shape = {1};
+  spec.classes = are_classes ? std::max<std::int64_t>(2, largest + 1) : 0;
+  return loaded(
+      directory, spec,
+      "safetensors files of " + std::string(are_classes ? "classes" : "numbers to predict"));
+}
+
+// As many windows as training needs, of what there is.
+void choose_length(std::uint64_t tokens, DataSpec& spec) {
+  std::int64_t length = length_wanted;
+  while (length > 16 && tokens / static_cast<std::uint64_t>(length) < windows_wanted) length /= 2;
+  spec.shape = spec.target_shape = {length};
+}
+
+Look look_for_text(const std::string& directory) {
+  DataSpec spec;
+  spec.kind = Kind::text;
+  sort_files(directory, ".txt", spec);
+  if (spec.train_files.empty()) return std::nullopt;
+  std::uint64_t bytes = 0;
+  for (const std::string& name : spec.train_files) {
+    std::error_code ignored;
+    bytes += fs::file_size(fs::path(directory) / name, ignored);
+  }
+  spec.vocabulary = spec.classes = 256;
+  choose_length(bytes, spec);
+  return loaded(directory, spec, "text, byte by byte");
+}
+
+Look look_for_tokens(const std::string& directory) {
+  DataSpec spec;
+  spec.kind = Kind::tokens;
+  sort_files(directory, ".bin", spec);
+  if (spec.train_files.empty()) return std::nullopt;
+  std::uint64_t tokens = 0;
+  std::uint16_t largest = 1;
+  std::vector<std::string> all = spec.train_files;
+  all.insert(all.end(), spec.test_files.begin(), spec.test_files.end());
+  for (const std::string& name : all) {
+    const auto file = DataFile::open(fs::path(directory) / name);
+    if (!file) return file.error();
+    if (file->bytes() % 2 != 0)
+      return bad_data(file->path(),
+                      "has an odd number of bytes, so it is no list of uint16 tokens");
+    std::vector<std::uint16_t> piece(read_bytes / 2);
+    for (std::uint64_t at = 0; at < file->bytes();) {
+      const auto length =
+          static_cast<std::size_t>(std::min<std::uint64_t>(read_bytes, file->bytes() - at));
+      file->read_at(at, std::as_writable_bytes(std::span(piece)).first(length));
+      for (std::size_t i = 0; i < length / 2; ++i) largest = std::max(largest, piece[i]);
+      at += length;
+    }
+    if (!is_held_out(name)) tokens += file->bytes() / 2;
+  }
+  spec.vocabulary = spec.classes = std::max<std::int64_t>(2, std::int64_t{largest} + 1);
+  choose_length(tokens, spec);
+  return loaded(directory, spec, "uint16 tokens");
+}
+
+Error nothing_known(const std::string& directory) {
+  std::vector<std::string> names = names_in(directory, true);
+  for (std::string& name : names) name += '/';
+  const std::vector<std::string> files = names_in(directory, false);
+  names.insert(names.end(), files.begin(), files.end());
+  std::string seen = names.empty() ? "is empty" : "holds ";
+  for (std::size_t i = 0; i < std::min(names.size(), entries_shown); ++i)
+    seen += (i == 0 ? "" : ", ") + names[i];
+  if (names.size() > entries_shown)
+    seen += " and " + std::to_string(names.size() - entries_shown) + " more";
+  return Error{"no-data",
+               directory + ": " + seen +
+                   ", and no files that gossipd knows: train-images-idx3-ubyte and its labels "
+                   "(IDX), data_batch_1.bin (CIFAR), train/CLASS/*.jpg or .png, *.safetensors "
+                   "with inputs and targets, *.txt, *.bin (uint16 tokens); models/README.md "
+                   "describes them"};
+}
+
+}  // namespace
+
+Result<DataLook> look_at_data(const std::string& directory) {
+  std::error_code error;
+  if (!fs::is_directory(directory, error))
+    return Error{"no-data", directory + ": is no directory; name the one with the data"};
+  try {
+    for (const auto look : {look_for_idx, look_for_cifar, look_for_images, look_for_tensors,
+                            look_for_text, look_for_tokens})
+      if (Look found = look(directory)) return *found;
+  } catch (const DataError& damaged) {
+    return Error{"bad-data", damaged.what()};
+  }
+  return nothing_known(directory);
+}
+
+}  // namespace gossipd

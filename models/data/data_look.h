@@ -1,0 +1,28 @@
+// models/data/data_look.h - what a directory of data holds: the [data] table that would read it.
+//
+// Looks for the kinds of files that jobs can name, in this order: IDX, CIFAR, folders of images,
+// safetensors, text, tokens. What the files themselves say (shape, classes, vocabulary, mean and
+// deviation) is measured; a held-out part is taken from the training files where there is none.
+// Reads what load_data() reads, and a stream of tokens or a column of labels once more.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/base/result.h"
+#include "models/job/data_spec.h"
+
+namespace gossipd {
+
+struct DataLook {
+  DataSpec spec;
+  std::string words;  // "IDX files of 28 x 28 grey images"
+  std::size_t train_samples = 0;
+  std::size_t held_out_samples = 0;
+};
+
+// Codes "no-data" (nothing there that a job can name: says what is there, and what would do),
+// "bad-data".
+[[nodiscard]] Result<DataLook> look_at_data(const std::string& directory);
+
+}  // namespace gossipd

@@ -1,0 +1,175 @@
+"""`gossipd init` writes a job for a directory of data; `--check-config` tries it; epochs become
+samples. Every kind of data is made from Fashion-MNIST, or is text of Debian's.
+"""
+
+import array
+import json
+import os
+import re
+import shutil
+import struct
+import subprocess
+import unittest
+
+from cluster import DATA, DEADLINE_S, GOSSIPD, ClusterTest, clean_environment
+from data_test import Jpeg, cifar_record, enlarged, fashion_mnist, write
+
+EXIT_CONFIG = 78
+TEXT = "/usr/share/common-licenses/GPL-3"  # of Debian's base-files
+
+
+def safetensors(tensors):
+    """A file of {name: (type, shape, bytes)}."""
+    header, at = {}, 0
+    for name, (kind, shape, data) in tensors.items():
+        header[name] = {"dtype": kind, "shape": shape, "data_offsets": [at, at + len(data)]}
+        at += len(data)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text + b"".join(t[2] for t in tensors.values())
+
+
+class Init(ClusterTest):
+    def path(self, *parts):
+        return os.path.join(self.cluster.directory, *parts)
+
+    def run_gossipd(self, *words):
+        return subprocess.run(
+            [GOSSIPD, *words],
+            capture_output=True,
+            text=True,
+            cwd=self.cluster.directory,
+            env=clean_environment(),
+            timeout=2 * DEADLINE_S,
+            check=False,
+        )
+
+    def check(self, job, data):
+        return self.run_gossipd(
+            *("--check-config", "--job", job, "--data", data, "--state-dir", self.path("state")),
+            *("--set", "trainer.threads=1"),
+        )
+
+    def made(self, kind):
+        """A directory with data of this kind."""
+        directory = self.path(kind)
+        samples = fashion_mnist("train", 200)
+        if kind == "idx":
+            return DATA
+        if kind == "cifar":
+            records = [cifar_record(*s) for s in samples]
+            for i in range(1, 6):
+                write(f"{directory}/data_batch_{i}.bin", b"".join(records))
+            write(f"{directory}/test_batch.bin", b"".join(records[:50]))
+        elif kind == "images":
+            jpeg = Jpeg()
+            for i, (pixels, label) in enumerate(samples[:60]):
+                file = jpeg.encode(enlarged(pixels, 3), 84, 84)
+                write(f"{directory}/train/{'even' if label % 2 == 0 else 'odd'}/{i}.jpg", file)
+        elif kind == "classes":
+            inputs = array.array("f", (p / 255 for s in samples for p in s[0][:16])).tobytes()
+            labels = array.array("q", (s[1] for s in samples)).tobytes()
+            tensors = {"x": ("F32", [200, 16], inputs), "y": ("I64", [200], labels)}
+            write(f"{directory}/train.safetensors", safetensors(tensors))
+        elif kind == "numbers":
+            inputs = array.array("f", (p / 255 for s in samples for p in s[0][:16])).tobytes()
+            targets = array.array("f", (s[1] / 10 for s in samples)).tobytes()
+            tensors = {"inputs": ("F32", [200, 16], inputs), "targets": ("F32", [200, 1], targets)}
+            write(f"{directory}/part.safetensors", safetensors(tensors))
+        elif kind == "text":
+            os.mkdir(directory)
+            shutil.copy(TEXT, f"{directory}/book.txt")
+        elif kind == "tokens":
+            with open(TEXT, "rb") as file:
+                tokens = array.array("H", list(file.read())).tobytes()
+            write(f"{directory}/train.bin", tokens)
+            write(f"{directory}/val.bin", tokens)
+        return directory
+
+    def test_a_draft_for_every_kind_of_data_trains(self):
+        with open(TEXT, "rb") as file:
+            vocabulary = max(file.read()) + 1
+        for kind, said in (
+            ("idx", "60000 samples to train on, 10000 held out, 10 classes"),
+            ("cifar", "1000 samples to train on, 50 held out, 10 classes"),
+            ("images", "54 samples to train on, 6 held out, 2 classes"),
+            ("classes", "180 samples to train on, 20 held out, 10 classes"),
+            ("numbers", "180 samples to train on, 20 held out\n"),
+            ("text", "a vocabulary of 256"),
+            ("tokens", f"a vocabulary of {vocabulary}\n"),
+        ):
+            data, job = self.made(kind), self.path(kind + ".toml")
+            done = self.run_gossipd("init", "--data", data, "-o", job)
+            self.assertEqual(0, done.returncode, done.stderr)
+            self.assertIn("--check-config", done.stdout)
+            done = self.check(job, data)
+            self.assertEqual(0, done.returncode, kind + ": " + done.stderr)
+            self.assertIn(said, done.stdout)
+            self.assertIn(", 10.0 times the data\n", done.stdout)
+            self.assertRegex(done.stdout, r"# model: \d+ parameters on cpu\n# step: [0-9.]+ ms for")
+            self.assertFalse(os.path.exists(self.path("state")))
+
+    def test_nothing_is_written_over_and_what_is_unknown_is_named(self):
+        write(self.path("odd", "notes.md"), b"nothing")
+        write(self.path("precious.toml"), b"precious")
+        out = ("-o", self.path("precious.toml"))
+        for words, said in (
+            (["--data", DATA, *out], "--force"),
+            (["--data", self.path("odd")], "holds notes.md, and no files that gossipd knows"),
+            (["--data", self.path("none")], "is no directory"),
+            (["--data", DATA, "--model", self.path("none.pt")], "none.pt: is no file"),
+            (["--data", DATA, "--nope"], "gossipd init --help"),
+            ([], "--data is required"),
+        ):
+            done = self.run_gossipd("init", *words)
+            self.assertEqual(EXIT_CONFIG, done.returncode, words)
+            self.assertIn(said, done.stderr)
+        with open(self.path("precious.toml"), encoding="ascii") as file:
+            self.assertEqual("precious", file.read())
+        done = self.run_gossipd("init", "--data", DATA, *out, "--force")
+        self.assertEqual(0, done.returncode, done.stderr)
+        self.assertNotEqual(0, os.path.getsize(self.path("precious.toml")))
+        self.assertIn("epochs = 10", self.run_gossipd("init", "--data", DATA, "-o", "-").stdout)
+
+    def epochs_job(self, name, epochs):
+        job = self.cluster.job(name)
+        with open(job, encoding="utf-8") as file:
+            text = file.read()
+        with open(job, "w", encoding="utf-8") as file:
+            file.write(re.sub("budget_samples = .*", f"{epochs}", text))
+        return job
+
+    def test_epochs_are_samples_of_the_founders_data_in_the_job_of_the_cluster(self):
+        by_epochs = self.epochs_job("epochs.toml", "epochs = 1.5  # of 60,000")
+        by_samples = self.cluster.job("samples.toml", budget_samples=90_000)
+        slow = {"trainer__min_step_ms": 20}
+        node = self.cluster.found(by_epochs, shard="1/3", **slow)
+        self.assertEqual(90_000, node.status()["budget_samples"])
+        document = node.get("/v1/job")["document"]
+        self.assertNotIn("epochs", document)
+        # The same job by its hash, however it is written.
+        for name, job in (("box2", by_samples), ("box3", by_epochs)):
+            self.cluster.joiner(name, node, "--job", job, **slow).start().wait_phase("training")
+        for name, words, data, said in (
+            ("a", "epochs = 1\nbudget_samples = 9", DATA, "exclude each other"),
+            ("b", "epochs = 0", DATA, "above 0"),
+            ("c", 'epochs = "two"', DATA, "must be a number"),
+            ("d", "epochs = 1e-9", DATA, "the budget must lie between"),
+            ("e", "epochs = 2", None, "give --data DIR"),
+        ):
+            bad = self.cluster.founder(self.epochs_job(name, words), name="bad" + name, data=data)
+            self.assertEqual(EXIT_CONFIG, bad.start().exit_code(), bad.log())
+            self.assertIn(said, bad.log())
+
+    def test_check_config_finds_data_that_do_not_fit_before_there_is_a_cluster(self):
+        job = self.cluster.job()
+        done = self.check(job, self.cluster.directory)
+        self.assertEqual(EXIT_CONFIG, done.returncode)
+        self.assertIn("train-images-idx3-ubyte", done.stderr)
+        done = self.check(self.cluster.job(data='kind = "idx"\nshape = [1, 32, 32]'), DATA)
+        self.assertEqual(EXIT_CONFIG, done.returncode)
+        self.assertFalse(os.path.exists(self.path("state")))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,142 @@
+"""`--until finished`: a daemon that ends with its job, and what its exit code says.
+
+`--bootstrap`: nodes of a fixed set with one command line, of which the first founds the cluster.
+"""
+
+import os
+import shutil
+import unittest
+
+from cluster import ClusterTest, gossipctl
+
+EXIT_JOB_FAILED = 3
+EXIT_CONFIG = 78
+SHORT = {"budget_samples": 6_000, "warmup_samples": 500}
+
+
+class UntilFinished(ClusterTest):
+    def test_three_nodes_end_with_the_job_and_a_restart_ends_at_once(self):
+        job = self.cluster.job(**SHORT)
+        nodes = [self.cluster.founder(job, "--until", "finished", trainer__min_step_ms=10).start()]
+        nodes[0].wait_phase("training")
+        for i in (2, 3):
+            more = ("--until", "finished")
+            nodes.append(self.cluster.joiner(f"box{i}", nodes[0], *more, shard=f"{i}/3").start())
+        for node in nodes:
+            self.assertEqual(0, node.exit_code(), node.log())
+            self.assertIn('event=job-finished why="the job is finished"', node.log())
+            self.assertTrue(os.path.exists(node.checkpoint_path("final")))
+        last = nodes[2]
+        self.assertEqual(0, last.start().exit_code())
+        self.assertRegex(last.log(), "event=job-finished .*before.*without --until finished")
+        self.assertNotIn("event=start", last.log())
+        # Without its final model it is not finished, and with the others gone it trains alone.
+        os.remove(last.checkpoint_path("final"))
+        self.assertEqual(0, last.start().exit_code())
+        self.assertIn("event=start", last.log())
+        self.assertTrue(os.path.exists(last.checkpoint_path("final")))
+        # Without the flag it goes on as a member.
+        del last.arguments[last.arguments.index("--until") : last.arguments.index("--until") + 2]
+        last.start().wait_phase("finished")
+        self.assertEqual(0, last.terminate())
+
+    def test_a_job_that_breaks_ends_with_code_3(self):
+        job = self.cluster.job(learning_rate=1000, warmup_samples=0, budget_samples=10_000_000)
+        node = self.cluster.founder(
+            job,
+            "--until",
+            "finished",
+            shard="1/1",
+            membership__finish_cap_ms=2000,
+            exchange__step_jump=0,
+        )
+        self.assertEqual(EXIT_JOB_FAILED, node.start().exit_code(), node.log())
+        self.assertIn("event=job-failed", node.log())
+        self.assertIn("the model broke", node.log())
+
+
+class Bootstrap(ClusterTest):
+    def three(self):
+        """Three nodes with one command line, but for their number."""
+        self.assertEqual(0, gossipctl("key", "generate", self.cluster.key).returncode)
+        job = self.cluster.job()
+        nodes = [self.cluster.node(f"box-{i}", "--job", job, "--shard", "1/1") for i in range(3)]
+        for i, node in enumerate(nodes):
+            node.arguments += [word for peer in nodes for word in ("--join", peer.address)]
+            node.arguments += ["--bootstrap", str(i)]
+        return nodes
+
+    def test_the_first_founds_when_all_others_have_no_cluster_and_never_a_second_one(self):
+        nodes = self.three()
+        nodes[0].start().wait_log("event=start")
+        nodes[1].start()
+        nodes[0].wait_log(f"event=no-cluster-there endpoint={nodes[1].address}")
+        status = nodes[0].wait("words", lambda s: nodes[2].address in s["waiting_for"])
+        self.assertEqual("joining", status["phase"])
+        self.assertNotIn(nodes[1].address, status["waiting_for"])
+        nodes[2].start()
+        for node in nodes:
+            node.wait_phase("training")
+        cluster = nodes[0].status()["cluster_id"]
+        self.assertEqual([cluster] * 3, [node.status()["cluster_id"] for node in nodes])
+        self.assertIn("event=cluster-founded", nodes[0].log())
+
+        # The first loses its disk while nobody runs: it waits for the others, however long.
+        for node in nodes:
+            node.wait_step(10)
+            self.assertEqual(0, node.terminate())
+        shutil.rmtree(nodes[0].state_dir)
+        nodes[0].start()
+        nodes[0].wait("words", lambda s: "whether there is a cluster" in s["waiting_for"])
+        nodes[1].start()
+        nodes[0].wait_phase("training")
+        self.assertEqual(cluster, nodes[0].status()["cluster_id"])
+        self.assertNotIn("event=cluster-founded", nodes[0].log())
+
+    def test_a_founder_that_dies_before_it_trains_goes_on_as_the_founder(self):
+        nodes = self.three()
+        nodes[0].settings["trainer.min_step_ms"] = 60_000
+        for node in nodes:
+            node.start()
+        nodes[0].wait_log("event=cluster-founded")
+        nodes[0].wait_log("event=link-up")
+        nodes[0].kill()
+        for which in ("current", "best", "final"):
+            if os.path.exists(nodes[0].checkpoint_path(which)):
+                os.remove(nodes[0].checkpoint_path(which))
+        del nodes[0].settings["trainer.min_step_ms"]
+        nodes[0].start()
+        for node in nodes:
+            node.wait_step(5)
+
+    def test_two_nodes_with_number_0_found_nothing(self):
+        nodes = self.three()
+        nodes[1].arguments[-1] = "0"
+        for node in nodes:
+            node.start()
+        for node in nodes[:2]:
+            node.wait("words", lambda s: "would found the cluster as well" in s["waiting_for"])
+        nodes[1].terminate()
+        nodes[1].arguments[-1] = "1"
+        nodes[1].start()
+        for node in nodes:
+            node.wait_phase("training")
+        self.assertEqual(1, len({node.status()["cluster_id"] for node in nodes}))
+
+    def test_mistakes_are_refused_before_anything_is_written(self):
+        job = self.cluster.job()
+        for words, said in (
+            (["--bootstrap", "0", "--job", job], "`join` names nobody"),
+            (["--bootstrap", "0", "--join", "box9"], "give --job FILE"),
+            (["--bootstrap", "first", "--join", "box9"], "neither auto nor the number"),
+            (["--bootstrap", "auto", "--join", "box9"], "--bootstrap N"),
+            (["--until", "done", "--job", job], "finished"),
+        ):
+            node = self.cluster.node(f"bad{len(self.cluster.nodes)}", *words, key="")
+            self.assertEqual(EXIT_CONFIG, node.start().exit_code(), words)
+            self.assertIn(said, node.log())
+            self.assertFalse(os.path.exists(node.state_dir))
+
+
+if __name__ == "__main__":
+    unittest.main()
