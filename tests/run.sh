@@ -9,12 +9,12 @@ set -euo pipefail
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 logs=$root/build/test-logs
 parts_all=(unit e2e asan tsan fuzz)
-parts_asked=(wheel python)  # run only when named
+parts_asked=(wheel python packages)  # run only when named
 
 usage() {
   cat <<'TEXT'
 usage: tests/run.sh [--only PART] ...
-  --only may be repeated; by default every PART but wheel and python runs:
+  --only may be repeated; by default every PART but wheel, python and packages runs:
   unit   preset dev, warnings as errors: unit tests, simulator, style
   e2e    preset dev: real processes on this machine, and what deploy/ hands out
   asan   preset asan: unit tests and simulator under AddressSanitizer and UndefinedBehaviorSanitizer
@@ -25,6 +25,8 @@ usage: tests/run.sh [--only PART] ...
          Debian's (deploy/torch-wheel.sh; fetches 2.7 GB)
   python the Python package, installed from its wheel, with the real torch, transformers, peft,
          lightning, JAX and wandb of tests/python/requirements.txt (fetches 3 GB)
+  packages  preset release: the Debian packages in clean roots, and what deploy/ has for others who
+         run software (fetches 400 MB)
 TEXT
 }
 
@@ -180,6 +182,10 @@ run_part() {
       options=("-DGOSSIPD_TORCH_DIR=$torch")
       build dev-wheel &&
         check wheel dev-wheel --tests-regex '^(unit\.(models|lab)|e2e\.)' --repeat until-pass:2
+      ;;
+    packages)
+      "$root/deploy/install-packages.sh" --tests --packages
+      build release && check packages release --tests-regex '^deploy\.' --label-regex slow
       ;;
   esac
 }

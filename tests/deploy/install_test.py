@@ -21,13 +21,13 @@ PROGRAMS = {
 }
 
 
-def run(*arguments, **options):
+def run(*arguments, timeout_s=cluster.DEADLINE_S * 4, **options):
     done = subprocess.run(
         arguments,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=cluster.DEADLINE_S * 4,
+        timeout=timeout_s,
         check=False,
         **options,
     )
