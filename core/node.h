@@ -62,7 +62,9 @@ struct NodeState {
 
 struct NodeConfig {
   std::string name;
-  Endpoint advertise;  // where others reach this node
+  Endpoint advertise;                  // where others reach this node
+  bool advertise_by_operator = false;  // an operator named it
+  std::string version;                 // of the program, for others to see
   // Beyond `advertise`: this address leads to this node as well, by what the driver listens on.
   std::function<bool(const Endpoint&)> leads_here{};
   // asked for ever while joining, at most seeds_max; empty: this node may found a cluster
@@ -153,6 +155,9 @@ struct MemberView {
   double rtt_ms = 0;    // 0: no link
   double age_s = 0;     // since its record last changed here
   bool cloned = false;  // another process has spoken under its id
+  // Whether this node found it at its address, and it this node; nothing: not tried.
+  std::optional<bool> answers_us, finds_us;
+  std::string no_answer;  // why it did not
 };
 
 struct LinkView {
@@ -178,6 +183,8 @@ struct IdentityView {
   std::uint64_t incarnation = 0;
   Phase phase = Phase::joining;
   bool isolated = false;  // members are known, none is linked
+  Reachability reachability = Reachability::unknown;
+  std::string not_reached;  // why, by one who tried; empty: nobody had to say
   JobHash job{};
   SchemaHash schema{};
 };
@@ -287,6 +294,8 @@ class Node {
   [[nodiscard]] std::optional<Error> extend_budget(Samples more, Instant now);
   // The whole cluster stops where it is: the budget becomes what it has trained on.
   void end_early(const std::string& why, Instant now);
+  // For others to see: what it computes on, and its last accuracy on held-out data.
+  void describe(std::string device, std::optional<double> accuracy, Instant now);
   void stop(Instant now);  // SIGTERM: says goodbye as `restarting`; nothing durable changes
 
   // ---- the disk ----

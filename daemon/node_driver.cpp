@@ -144,6 +144,8 @@ void NodeDriver::start_node(const StartPlan& plan, Instant now) {
   NodeConfig node;
   node.name = config_.name;
   node.advertise = address_;
+  node.advertise_by_operator = config_.advertise.has_value();
+  node.version = GOSSIPD_VERSION;
   node.leads_here = [this](const Endpoint& there) { return is_this_node(there); };
   node.seeds = config_.join;
   if (config_.ordinal)
@@ -190,6 +192,8 @@ Training::Events NodeDriver::training_events() {
                  (e.perplexity ? " perplexity=" + std::to_string(*e.perplexity) : "") +
                  " loss=" + std::to_string(e.loss));
     record_history(e);
+    node_->describe(device(), e.accuracy, begin_event());
+    after_event();
   };
   events.on_no_progress = [this](const std::string& why) {
     node_->end_early(why, begin_event());
@@ -226,6 +230,7 @@ void NodeDriver::on_training_ready(Training::Ready ready) {
   training_->begin(has_model || !config_.exchange.enabled);
   node_->on_model_ready(std::move(ready.schema), std::move(ready.buffers), has_model,
                         ready.own_samples, ready.step, now);
+  node_->describe(device(), std::nullopt, now);
   after_event();
 }
 

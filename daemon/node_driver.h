@@ -102,6 +102,7 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   [[nodiscard]] Training::Events training_events();
   void start_node(const StartPlan& plan, Instant now);
   void look_at_founding();
+  [[nodiscard]] std::string device() const;  // empty: not chosen yet
 
   Instant begin_event();  // now: from here to the end of after_event() nothing else is handled
   void after_event();

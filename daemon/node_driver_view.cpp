@@ -30,7 +30,16 @@ StatusView NodeDriver::status() const {
           {0, "the path to " + link.name + " (" + to_string(link.address) +
                   ") swallows large packets: lower the MTU of this "
                   "interface, or set net.ipv4.tcp_mtu_probing=1, on both ends"});
+  if (const std::string hint = reachability_hint(view.node.reachability, address_); !hint.empty())
+    view.warnings.push_back({0, "this node is not to be found at " + to_string(address_) + " (" +
+                                    view.node.not_reached + "): " + hint});
   return view;
+}
+
+std::string NodeDriver::device() const {
+  StatusView view;
+  training_->describe(view, EventLoop::now());
+  return view.trainer.device;
 }
 
 std::vector<MemberView> NodeDriver::members() const { return node_->members(EventLoop::now()); }

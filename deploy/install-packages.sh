@@ -35,7 +35,8 @@ usage() {
 usage: deploy/install-packages.sh [--tests] [--packages] [--dry-run]
   Installs the Debian packages that gossipd is built from, where they are missing.
   --tests   those of tests/run.sh as well: clang with its sanitizers, clang-format, iproute2,
-            openssl, prometheus, systemd, python3 with torch, pytest and what builds wheels
+            openssl, prometheus, systemd, python3 with torch, pytest and what builds wheels,
+            python3-jsonschema, the shells zsh and fish, mandoc
   --packages   those of `tests/run.sh --only packages`: mmdebstrap, lintian, Slurm
   --dry-run    prints what would be installed, as apt knows it now
 TEXT

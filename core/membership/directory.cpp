@@ -18,6 +18,9 @@ void take_news(MemberRecord& to, const MemberRecord& from) {
   to.address = from.address;
   to.phase = from.phase;
   to.budget = from.budget;
+  to.version = from.version;
+  to.device = from.device;
+  to.reachability = from.reachability;
   to.news = from.news;
 }
 
@@ -28,6 +31,7 @@ void take_stats(MemberRecord& to, const MemberStats& from) {
   to.batch = from.batch;
   to.loss = from.loss;
   to.consensus_distance = from.consensus_distance;
+  to.accuracy = from.accuracy;
 }
 
 // As splitmix64 ends: every bit of the result depends on every bit of the value.
@@ -44,8 +48,9 @@ std::uint64_t hash_of_news(const MemberRecord& r) {
 }  // namespace
 
 MemberStats stats_of(const MemberRecord& r) {
-  return {r.id,   r.incarnation,        r.tick, r.samples, r.step, r.samples_per_second, r.batch,
-          r.loss, r.consensus_distance, 0};
+  return {
+      r.id,   r.incarnation,        r.tick,     r.samples, r.step, r.samples_per_second, r.batch,
+      r.loss, r.consensus_distance, r.accuracy, 0};
 }
 
 void Directory::account(const MemberRecord& record, bool adds) {

@@ -15,6 +15,26 @@ const char* to_string(MemberState state) {
   GOSSIPD_ASSERT(!"a MemberState without a name");
 }
 
+const char* to_string(Reachability reachability) {
+  switch (reachability) {
+    case Reachability::unknown: return "unknown";
+    case Reachability::reachable: return "reachable";
+    case Reachability::dials_out: return "dials-out";
+    case Reachability::address_silent: return "address-silent";
+  }
+  GOSSIPD_ASSERT(!"a Reachability without a name");
+}
+
+std::string reachability_hint(Reachability reachability, const Endpoint& advertised) {
+  if (reachability == Reachability::dials_out)
+    return "this node only dials out: open TCP port " + std::to_string(advertised.port) +
+           " towards it, or name the address that reaches it with --advertise HOST:PORT";
+  if (reachability == Reachability::address_silent)
+    return "--advertise names an address at which this node is not to be found: correct it, or "
+           "forward it to this node's port";
+  return {};
+}
+
 const char* to_string(Phase phase) {
   switch (phase) {
     case Phase::joining: return "joining";

@@ -31,7 +31,20 @@ enum class Phase : std::uint8_t {
 };
 [[nodiscard]] const char* to_string(Phase);
 
+// Whether others find a node at the address that it advertises (reach.h).
+enum class Reachability : std::uint8_t {
+  unknown,         // nobody has tried, or a release that does not say
+  reachable,       // a member found it there
+  dials_out,       // nobody who tried did, and the address was nobody's choice
+  address_silent,  // nobody who tried did, though an operator named the address
+};
+[[nodiscard]] const char* to_string(Reachability);
+// What to do about it, in words; empty where nothing is wrong.
+[[nodiscard]] std::string reachability_hint(Reachability, const Endpoint& advertised);
+
 inline constexpr std::size_t name_bytes_max = 64;
+inline constexpr std::size_t version_bytes_max = 24;
+inline constexpr std::size_t device_bytes_max = 48;
 inline constexpr std::size_t members_max = 1024;
 inline constexpr std::size_t digest_buckets_max = 128;
 // older ones are told, and made up for, as if they were so old
@@ -62,6 +75,10 @@ struct MemberRecord {
   double consensus_distance =
       1;          // largest relative distance to a neighbour's published model; 1 = not known
   Budget budget;  // as this node knows it
+  // Of releases that say so; else empty, unknown and negative.
+  std::string version, device;
+  Reachability reachability = Reachability::unknown;
+  double accuracy = -1;  // on held-out data, at the last evaluation
 };
 
 // The part of a record that changes all the time.
@@ -75,6 +92,7 @@ struct MemberStats {
   std::uint32_t batch = 0;
   double loss = 0;
   double consensus_distance = 1;
+  double accuracy = -1;
   double age_seconds = 0;  // when this was said, since the member itself said it
 };
 [[nodiscard]] MemberStats stats_of(const MemberRecord&);

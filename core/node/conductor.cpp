@@ -41,7 +41,7 @@ Conductor::Conductor(NodeConfig config, NodeState state, Instant now)
               make_instance(state_.incarnation, Random(config_.random_seed ^ instance_salt).next()),
               state_.former_id, now),
       dialer_(config_.membership, config_.advertise, config_.leads_here, config_.seeds,
-              config_.founds),
+              config_.founds, config_.advertise_by_operator),
       detector_(config_.membership, now),
       persistence_(now, state_.down_for, state_.unsure_for),
       round_(config_.exchange, schema_),
@@ -86,6 +86,7 @@ void Conductor::on_tick(Instant now) {
   if (persistence_.is_due(now)) persistence_.urge();
   if (!life_.is(Phase::left)) accuse_displaced(now);
   gossip(now);
+  dial_back(now);
   name_bad_paths(now);
   close_stalled_links(now);
 }

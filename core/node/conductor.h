@@ -81,6 +81,7 @@ class Conductor {
   std::optional<Error> resume();
   std::optional<Error> extend_budget(Samples more);
   void end_early(const std::string& why);
+  void describe(std::string device, std::optional<double> accuracy, Instant now);
   void stop(Instant now);
   void on_persisted(const NodeState& state, Instant now);
   void on_time(Instant now);
@@ -194,6 +195,11 @@ class Conductor {
   void on_cloned(const Cloned& notice, NodeId said_by, Instant now);
   void take_another_id(const Cloned& notice, Instant now);
   void look_at_former_addresses(const MemberRecord& before, const MemberRecord& claim, Instant now);
+
+  // reach.cpp
+  void note_found(const Endpoint& address, NodeId found, const std::string& why);
+  void dial_back(Instant now);
+  void on_reached(const Session& session, const Reached& told);
 
   // overlay.cpp
   void look_after_overlay(Instant now);

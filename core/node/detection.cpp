@@ -24,7 +24,9 @@ void Conductor::detect_failures(Instant now) {
     const bool answered = !session.outbound || session.theirs;
     const Endpoint remote = session.remote;
     close(id, reason, now, true);
-    if (!answered) accuse_all_at(remote, NodeId{}, "no answer", now);
+    if (answered) continue;
+    note_found(remote, NodeId{}, "something listens there, but says no hello");
+    accuse_all_at(remote, NodeId{}, "no answer", now);
   }
 
   bool changed = false;

@@ -16,12 +16,13 @@ constexpr Duration failed_look_period = std::chrono::seconds(1);  // while none 
 
 Dialer::Dialer(const MembershipPolicy& policy, Endpoint self,
                std::function<bool(const Endpoint&)> leads_here, std::vector<Endpoint> seeds,
-               ClusterId founds)
+               ClusterId founds, bool self_by_operator)
     : policy_(policy),
       self_(std::move(self)),
       leads_here_(std::move(leads_here)),
       founding_(founds, seeds),
-      seeds_(std::move(seeds)) {
+      seeds_(std::move(seeds)),
+      reach_(self_, self_by_operator) {
   GOSSIPD_ASSERT(seeds_.size() <= seeds_max);
 }
 
@@ -145,6 +146,7 @@ bool Dialer::rotation_due(Random& random, Instant now) {
 
 void Dialer::check_invariants() const {
   GOSSIPD_ASSERT(seeds_.size() <= seeds_max && dials_.size() <= dials_max);
+  reach_.check_invariants();
 }
 
 }  // namespace gossipd

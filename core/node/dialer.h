@@ -20,6 +20,7 @@
 #include "core/base/random.h"
 #include "core/base/result.h"
 #include "core/membership/policy.h"
+#include "core/membership/reach.h"
 #include "core/node/dial_budget.h"
 #include "core/node/founding.h"
 
@@ -33,10 +34,11 @@ class Dialer {
   static constexpr Duration self_rest = std::chrono::seconds(60);
 
   // `self`: where others reach this node; `leads_here`: which other addresses lead here, may be
-  // empty; `seeds`: at most seeds_max; `founds`: as of Founding.
+  // empty; `seeds`: at most seeds_max; `founds`: as of Founding; `self_by_operator`: the
+  // configuration names `self`.
   Dialer(const MembershipPolicy& policy, Endpoint self,
          std::function<bool(const Endpoint&)> leads_here, std::vector<Endpoint> seeds,
-         ClusterId founds = {});
+         ClusterId founds = {}, bool self_by_operator = false);
 
   // ---- seeds: dialled for ever while no member is linked ----
   // All are added, or none and the reason: `not-dialled`, `self` or `too-many-seeds`.
@@ -72,6 +74,10 @@ class Dialer {
   void on_linked(const Endpoint& endpoint);          // a member is there, and linked
   void on_probe_answered(const Endpoint& endpoint);  // a member is there
 
+  // What dials say about the addresses that members advertise.
+  [[nodiscard]] Reach& reach() { return reach_; }
+  [[nodiscard]] const Reach& reach() const { return reach_; }
+
   // ---- dials that are due by time ----
   // Members that failed are asked again for ever, one at a time, so that a partition heals.
   [[nodiscard]] bool failed_due(Instant now) const { return now >= next_failed_; }
@@ -102,6 +108,7 @@ class Dialer {
   std::vector<Endpoint> seeds_;     // at most seeds_max, none twice
   std::map<Endpoint, Dial> dials_;  // at most dials_max; of more, those that may go first are lost
   DialBudget budget_;
+  Reach reach_;
   Instant next_failed_{};
   Instant next_rotation_{};
   bool rotating_ = false;

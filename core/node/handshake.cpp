@@ -89,8 +89,10 @@ void Conductor::on_hello(Session& session, const Hello& hello, Instant now) {
   if (session.theirs) return refuse(session, Error{"handshake", "a second hello"}, now);
   session.theirs = hello;
   if (session.theirs->address.host.empty()) session.theirs->address.host = session.remote.host;
-  if (session.outbound)
+  if (session.outbound) {
+    note_found(session.remote, hello.id, hello.name + ", another node, answers there");
     accuse_all_at(session.remote, hello.id, "another node answers at its address", now);
+  }
   if (const auto error = check_hello(hello)) {
     if (hello.leaving && hello.cluster == state_.cluster) note_left(hello, now);
     if (error->code == "self") on_reflected(session, now);
@@ -172,6 +174,8 @@ void Conductor::establish(Session& session, Instant now) {
   detector_.on_established(session.id, hello.id);
   ping(session, now);  // before anything large is on the way, so it measures the line alone
   if (session.outbound) dialer_.on_linked(session.remote);
+  dialer_.reach().on_linked(hello.id, hello.address,
+                            session.outbound && session.remote == hello.address);
   learn_from(hello, now);
   accuse_all_at(session.theirs->address, hello.id, "another node is at its address", now);
   directory_.heard_from(hello.id, now);

@@ -94,6 +94,9 @@ std::optional<Error> Node::extend_budget(Samples more, Instant now) {
 void Node::end_early(const std::string& why, Instant now) {
   settled(*impl_, now, [&] { impl_->end_early(why); });
 }
+void Node::describe(std::string device, std::optional<double> accuracy, Instant now) {
+  settled(*impl_, now, [&] { impl_->describe(std::move(device), accuracy, now); });
+}
 void Node::stop(Instant now) { impl_->stop(now); }
 void Node::on_persisted(const NodeState& state, Instant now) {
   settled(*impl_, now, [&] { impl_->on_persisted(state, now); });

@@ -57,6 +57,10 @@ MemberRecord Conductor::own_record() const {
   record.loss = last.loss;
   record.consensus_distance = own_consensus_distance();
   record.budget = progress_.budget();
+  record.version = config_.version;
+  record.device = known ? known->record.device : std::string();
+  record.accuracy = known ? known->record.accuracy : -1;
+  record.reachability = dialer_.reach().own();
   return record;
 }
 
@@ -65,7 +69,7 @@ bool Conductor::has_news_of_itself() const {
   const double bound = config_.exchange.consensus_bound;
   return said.phase != phase() || said.incarnation < state_.incarnation ||
          (said.state == MemberState::left) != life_.is(Phase::left) ||
-         said.budget != progress_.budget() ||
+         said.budget != progress_.budget() || said.reachability != dialer_.reach().own() ||
          // the others wait for it with their final models
          (life_.is(Phase::finishing) && said.consensus_distance >= bound &&
           own_consensus_distance() < bound);
@@ -86,6 +90,7 @@ void Conductor::renew_own_record(Instant now) {
   const bool is_news = record.incarnation != said.incarnation || record.state != said.state ||
                        record.phase != said.phase || record.name != said.name ||
                        record.address != said.address || record.budget != said.budget ||
+                       record.reachability != said.reachability ||
                        (record.consensus_distance < bound) != (said.consensus_distance < bound) ||
                        // at rest a count is final: all are to know it
                        (!steps_allowed() && record.samples != said.samples);
@@ -94,6 +99,16 @@ void Conductor::renew_own_record(Instant now) {
       record.batch != said.batch || record.samples_per_second != said.samples_per_second ||
       record.loss != said.loss || record.consensus_distance != said.consensus_distance;
   if (changed) directory_.set_self(std::move(record), is_news, now);
+}
+
+// The device is news; an accuracy goes with the next stats.
+void Conductor::describe(std::string device, std::optional<double> accuracy, Instant now) {
+  MemberRecord record = own_record();
+  if (device.size() > device_bytes_max) device.resize(device_bytes_max);
+  const bool is_news = device != record.device;
+  record.device = std::move(device);
+  record.accuracy = accuracy.value_or(-1);
+  directory_.set_self(std::move(record), is_news, now);
 }
 
 std::size_t Conductor::open_links() const { return count_open(round_links()); }

@@ -13,6 +13,7 @@ namespace gossipd {
 
 void Conductor::on_dial_failed(const Endpoint& endpoint, std::string reason, Instant now) {
   const bool is_news = dialer_.on_failed(endpoint, reason);
+  note_found(endpoint, NodeId{}, reason);
   accuse_all_at(endpoint, NodeId{}, "cannot be dialled", now);
   if (!is_news) return;
   log(Level::warning, "event=dial-failed endpoint=" + log_word(to_string(endpoint)) +
@@ -46,7 +47,10 @@ void Conductor::on_session_closed(SessionId id, const std::string& reason, Insta
                  Error{"closed", "closed before the handshake was done: " + reason}, now);
   close(id, reason, now, false);
   if (was_established) accuse(peer, last_heard, reason);
-  if (!answered) accuse_all_at(remote, NodeId{}, reason, now);
+  if (!answered) {
+    note_found(remote, NodeId{}, reason);
+    accuse_all_at(remote, NodeId{}, reason, now);
+  }
   timers_.by(Duty::overlay, now);
 }
 
@@ -187,6 +191,8 @@ void Conductor::handle_established(Session& session, const Control& message, Ins
     if (neighbour.link) neighbour.link->on_resync(*resync);
   } else if (const auto* bye = std::get_if<Bye>(&message)) {
     on_bye(session, *bye, now);
+  } else if (const auto* told = std::get_if<Reached>(&message)) {
+    on_reached(session, *told);
   } else if (const auto* digest = std::get_if<Digest>(&message)) {
     send_records(session, directory_.differing(digest->buckets));
   }

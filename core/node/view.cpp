@@ -64,6 +64,8 @@ IdentityView Conductor::identity_view() const {
           .incarnation = state_.incarnation,
           .phase = phase(),
           .isolated = directory_.entries().size() > 1 && peers_.established() == 0,
+          .reachability = dialer_.reach().own(),
+          .not_reached = dialer_.reach().why_not(),
           .job = state_.job,
           .schema = source_.trainer_stands() ? schema_.hash() : SchemaHash{}};
 }
@@ -150,6 +152,9 @@ std::vector<MemberView> Conductor::members(Instant now) const {
     MemberView& member = views.emplace_back(member_view(entry, now));
     member.self = id == state_.id;
     member.cloned = clones_.is_cloned(id);
+    member.finds_us = dialer_.reach().answers_to(id);
+    if (const Reach::Finding* finding = dialer_.reach().finding(id); finding != nullptr)
+      member.answers_us = finding->answers, member.no_answer = finding->reason;
     if (const auto linked = rtt_ms.find(id); linked != rtt_ms.end())
       member.linked = true, member.rtt_ms = linked->second;
   }

@@ -81,7 +81,11 @@ struct RecordItem {
     consensus_distance,
     budget_revision,
     budget,
-    news
+    news,
+    version,
+    device,
+    reachability,
+    accuracy
   };
 };
 struct StatsItem {
@@ -95,23 +99,41 @@ struct StatsItem {
     batch,
     loss,
     consensus_distance,
-    age
+    age,
+    accuracy
   };
 };
 
 json to_json(const MemberRecord& r) {
-  return json::array({raw(r.id), r.name, r.address.host, r.address.port, r.incarnation,
-                      static_cast<unsigned>(r.state), r.tick, static_cast<unsigned>(r.phase),
-                      r.samples, r.step, static_cast<float>(r.samples_per_second), r.batch,
-                      static_cast<float>(r.loss), static_cast<float>(r.consensus_distance),
-                      r.budget.revision, r.budget.samples, r.news});
+  return json::array({raw(r.id),
+                      r.name,
+                      r.address.host,
+                      r.address.port,
+                      r.incarnation,
+                      static_cast<unsigned>(r.state),
+                      r.tick,
+                      static_cast<unsigned>(r.phase),
+                      r.samples,
+                      r.step,
+                      static_cast<float>(r.samples_per_second),
+                      r.batch,
+                      static_cast<float>(r.loss),
+                      static_cast<float>(r.consensus_distance),
+                      r.budget.revision,
+                      r.budget.samples,
+                      r.news,
+                      r.version,
+                      r.device,
+                      static_cast<unsigned>(r.reachability),
+                      static_cast<float>(r.accuracy)});
 }
 
 json to_json(const MemberStats& f) {
   return json::array({raw(f.id), f.incarnation, f.tick, f.samples, f.step,
                       static_cast<float>(f.samples_per_second), f.batch, static_cast<float>(f.loss),
                       static_cast<float>(f.consensus_distance),
-                      std::lround(std::clamp(f.age_seconds, 0.0, stats_age_max_s))});
+                      std::lround(std::clamp(f.age_seconds, 0.0, stats_age_max_s)),
+                      static_cast<float>(f.accuracy)});
 }
 
 json to_json(const Suspicion& s) { return json::array({raw(s.id), s.incarnation, raw(s.by)}); }
@@ -146,6 +168,12 @@ std::optional<MemberRecord> to_record(const json& list) {
   r.consensus_distance = real(list, RecordItem::consensus_distance, 1);
   r.budget = Budget{number(list, RecordItem::budget_revision), number(list, RecordItem::budget)};
   r.news = number(list, RecordItem::news);
+  r.version = text(list, RecordItem::version, version_bytes_max);
+  r.device = text(list, RecordItem::device, device_bytes_max);
+  const std::uint64_t reachability = number(list, RecordItem::reachability);
+  if (reachability <= raw(Reachability::address_silent))
+    r.reachability = static_cast<Reachability>(reachability);
+  r.accuracy = real(list, RecordItem::accuracy, -1);
   return r;
 }
 
@@ -162,6 +190,7 @@ std::optional<MemberStats> to_stats(const json& list) {
   f.loss = real(list, StatsItem::loss);
   f.consensus_distance = real(list, StatsItem::consensus_distance, 1);
   f.age_seconds = std::clamp(real(list, StatsItem::age), 0.0, stats_age_max_s);
+  f.accuracy = real(list, StatsItem::accuracy, -1);
   return f.id == NodeId{} ? std::nullopt : std::optional(f);
 }
 
@@ -263,6 +292,13 @@ struct ToJson {
             {"gives_up", m.gives_up},     {"host", m.keeper.host},     {"port", m.keeper.port},
             {"other_host", m.other.host}, {"other_port", m.other.port}};
   }
+  json operator()(const Reached& m) const {
+    return {{"kind", "reached"},
+            {"host", m.address.host},
+            {"port", m.address.port},
+            {"answers", m.answers},
+            {"reason", m.reason}};
+  }
   json operator()(const UnknownControl& m) const { return {{"kind", m.kind}}; }
 };
 
@@ -355,6 +391,11 @@ Result<Control> to_cloned(const json& map) {
   return Control{std::move(m)};
 }
 
+Result<Control> to_reached(const json& map) {
+  return Control{
+      Reached{endpoint(map), flag(map, "answers"), text(map, "reason", reached_reason_bytes_max)}};
+}
+
 Result<Control> to_bye(const json& map) { return Control{Bye{text(map, "why", 64)}}; }
 
 Result<Control> from_json(const json& map) {
@@ -365,7 +406,8 @@ Result<Control> from_json(const json& map) {
       {"file?", to_file_request}, {"nofile", to_file_absent},
       {"ready", to_ready},        {"ping", to_ping},
       {"pong", to_pong},          {"resync", to_resync},
-      {"cloned", to_cloned},      {"bye", to_bye}};
+      {"cloned", to_cloned},      {"bye", to_bye},
+      {"reached", to_reached}};
   const std::string kind = text(map, "kind");
   for (const auto& [name, read] : readers)
     if (kind == name) return read(map);

@@ -17,6 +17,7 @@ inline constexpr std::size_t job_bytes_max = 60 * 1024;
 inline constexpr std::size_t records_per_message_max = 200;
 inline constexpr std::size_t stats_per_message_max = 64;
 inline constexpr std::size_t suspicions_per_message_max = 64;
+inline constexpr std::size_t reached_reason_bytes_max = 200;
 inline constexpr std::size_t resync_blocks_max = 4096;
 inline constexpr std::size_t held_flips_max = 1024;
 
@@ -104,12 +105,19 @@ struct Cloned {
   Endpoint keeper;
   Endpoint other;
 };
+// What the sender found at the address that the receiver advertises. Told once for each change.
+struct Reached {
+  Endpoint address;
+  bool answers = false;
+  std::string reason;  // why not
+};
 struct UnknownControl {
   std::string kind;
 };
 
-using Control = std::variant<Hello, Refuse, Members, JobRequest, JobOffer, FileRequest, FileAbsent,
-                             Ready, Ping, Pong, Resync, Bye, Digest, Cloned, UnknownControl>;
+using Control =
+    std::variant<Hello, Refuse, Members, JobRequest, JobOffer, FileRequest, FileAbsent, Ready, Ping,
+                 Pong, Resync, Bye, Digest, Cloned, Reached, UnknownControl>;
 
 [[nodiscard]] Bytes encode_control(const Control&);
 [[nodiscard]] Result<Control> decode_control(std::span<const std::byte>);

@@ -27,6 +27,8 @@ Json number_or_null(const std::optional<double>& value) {
   return value ? Json(*value) : Json(nullptr);
 }
 
+Json bool_or_null(const std::optional<bool>& value) { return value ? Json(*value) : Json(nullptr); }
+
 Json to_json(const CheckpointView& c) {
   return {{"path", c.path},
           {"written_at", utc_time(c.written_at_s)},
@@ -74,7 +76,14 @@ Json to_json(const MemberView& m) {
           {"samples_per_second", r.phase == Phase::training ? r.samples_per_second : 0},
           {"batch", r.batch},
           {"loss", r.loss},
-          {"consensus_distance", r.consensus_distance}};
+          {"consensus_distance", r.consensus_distance},
+          {"accuracy", r.accuracy < 0 ? Json(nullptr) : Json(r.accuracy)},
+          {"device", r.device},
+          {"version", r.version},
+          {"reachability", to_string(r.reachability)},
+          {"answers_us", bool_or_null(m.answers_us)},
+          {"finds_us", bool_or_null(m.finds_us)},
+          {"no_answer", m.no_answer}};
 }
 
 Json refused_by_reason(const ExchangeCounters& c) {
@@ -189,6 +198,8 @@ void add_condition(Json& json, const StatusView& v) {
   json["ready_reason"] = reason;
   json["waiting_for"] = v.node.waiting_for;
   json["isolated"] = v.node.isolated;
+  json["reachability"] = to_string(v.node.reachability);
+  json["not_reached"] = v.node.not_reached;
   json["claims_refused"] = v.node.claims_refused;
   json["overridden"] = v.node.overridden;
   json["cloned"] = v.node.cloned;

@@ -62,7 +62,7 @@ std::optional<HttpResponse> refuse_request(const HttpRequest& request,
   const std::string host = header(request, "host");
   if (!options.read_by_all && !host_allowed(host, options)) {
     return problem(421, "wrong-host", "The request names another host", "Host is '" + host + "'",
-                   "use 127.0.0.1 or localhost, or allow the name in this node's configuration");
+                   "use 127.0.0.1 or localhost; under any other name once rest.token_file is set");
   }
   const std::string origin = header(request, "origin");
   if (!origin.empty() && lower(origin) != "http://" + lower(host)) {

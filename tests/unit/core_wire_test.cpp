@@ -303,3 +303,45 @@ TEST_CASE("endpoints are read in every form people write them in") {
   }
   CHECK(to_string(Endpoint{"::1", 5}) == "[::1]:5");
 }
+
+TEST_CASE("what newer releases say of a member comes out as it went in, and is unknown of older") {
+  MemberRecord record = full_record();
+  record.version = "0.2.0";
+  record.device = "cuda:0";
+  record.reachability = Reachability::address_silent;
+  record.accuracy = 0.75;
+  const Bytes sent = encode_control(Members{{record}, {stats_of(record)}});
+  const auto said = std::get<Members>(*decode_control(sent));
+  CHECK(said.records[0].version == "0.2.0");
+  CHECK(said.records[0].device == "cuda:0");
+  CHECK(said.records[0].reachability == Reachability::address_silent);
+  CHECK(said.records[0].accuracy == 0.75);
+  CHECK(said.stats[0].accuracy == 0.75);
+
+  auto json =
+      nlohmann::json::from_cbor(reinterpret_cast<const std::uint8_t*>(sent.data()),
+                                reinterpret_cast<const std::uint8_t*>(sent.data()) + sent.size());
+  const auto shorten = [](nlohmann::json& list, std::size_t items) {
+    while (list.size() > items) list.erase(list.size() - 1);
+  };
+  shorten(json["records"][0], 17);
+  shorten(json["figures"][0], 10);
+  const std::vector<std::uint8_t> old = nlohmann::json::to_cbor(json);
+  const auto older = decode_control(std::as_bytes(std::span(old)));
+  REQUIRE(older);
+  const auto& members = std::get<Members>(*older);
+  REQUIRE((members.records.size() == 1 && members.stats.size() == 1));
+  CHECK(members.records[0].news == record.news);
+  CHECK(members.records[0].version.empty());
+  CHECK(members.records[0].reachability == Reachability::unknown);
+  CHECK(members.records[0].accuracy == -1);
+  CHECK(members.stats[0].accuracy == -1);
+}
+
+TEST_CASE("what was found at an address comes out as it went in, the reason in bounds") {
+  const Reached found{Endpoint{"10.0.0.2", 7610}, false, std::string(5000, 'x')};
+  const auto back = std::get<Reached>(*decode_control(encode_control(found)));
+  CHECK(back.address == found.address);
+  CHECK(!back.answers);
+  CHECK(back.reason.size() == reached_reason_bytes_max);
+}

@@ -36,9 +36,9 @@ TEST_CASE("members is an aligned table, this node marked, numbers as people read
       ran.out ==
       "NAME   ADDRESS         STATE  REACHABLE  RTT     STEP    SAMPLES/S  BATCH  LOSS   ACCURACY  "
       "AGE    DEVICE  VERSION  ID\n"
-      "box1*  10.0.0.11:7610  alive  -          -       18 240  300        64     0.231  -         "
+      "box1*  10.0.0.11:7610  alive  unknown    -       18 240  300        64     0.231  -         "
       "-      -       -        00000000000000aa\n"
-      "box2   10.0.0.12:7610  alive  -          0.4 ms  18 240  200        64     0.231  -         "
+      "box2   10.0.0.12:7610  alive  unknown    0.4 ms  18 240  200        64     0.231  -         "
       "0.2 s  -       -        00000000000000bb\n");
 }
 

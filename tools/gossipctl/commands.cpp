@@ -90,6 +90,13 @@ std::vector<Row> status_rows(const Json& s) {
     rows.push_back({"overridden", what});
   if (const std::string what = text(s, "trouble"); !what.empty()) rows.push_back({"trouble", what});
   if (const std::string what = text(s, "cloned"); !what.empty()) rows.push_back({"cloned", what});
+  if (const std::string reach = text(s, "reachability"); reach == "dials-out")
+    rows.push_back({"reachable", "no, it only dials out: " + text(s, "not_reached")});
+  else if (reach == "address-silent")
+    rows.push_back({"reachable", "no, it advertises an address that does not answer: " +
+                                     text(s, "not_reached")});
+  else if (reach == "reachable")
+    rows.push_back({"reachable", "yes"});
   rows.push_back({"members", grouped(count(s, "members_alive")) + " alive, " +
                                  grouped(count(s, "links_open")) + " linked"});
   if (s.contains("trainer") && !text(s["trainer"], "device").empty())

@@ -97,6 +97,8 @@ ExitCode run_command(const std::string& command, const Options& options, const D
   if (command == "checkpoint") return run_checkpoint(options, client, console);
   if (command == "pause") return pause_training(client, console);
   if (command == "resume") return resume_training(client, console);
+  if (command == "doctor") return run_doctor(client, console, options.doctor);
+  if (command == "reachability") return show_reachability(client, console);
   if (command == "wait") return wait_for(client, console, options.condition);
   if (command == "key") return run_key(options, client, console);
   return run_words(command, options, console);

@@ -105,6 +105,21 @@ void declare_training(CLI::App& app, Options& options) {
   app.add_subcommand("resume", "go on training");
 }
 
+void declare_doctor(CLI::App& app, Options& options) {
+  CLI::App* doctor = app.add_subcommand(
+      "doctor", "look for what is wrong with this machine, its node and its lines, with advice");
+  doctor
+      ->add_option("--state-dir", options.doctor.state_dir,
+                   "the node's state directory (default: the daemon's, or the usual one)")
+      ->type_name("DIR");
+  doctor->add_option("--data", options.doctor.data_dir, "the directory of the job's data files")
+      ->type_name("DIR");
+  doctor->footer(
+      "Works without a daemon too. It writes 4 KB to the state directory, to time the disk, and "
+      "removes them. Exit code 8: a check fails.");
+  app.add_subcommand("reachability", "who finds whom at the address that it advertises");
+}
+
 void declare_checkpoint(CLI::App& app, Options& options) {
   CLI::App* checkpoint = app.add_subcommand(
       "checkpoint", "write a checkpoint now and print its path; or read one as a file");
@@ -151,6 +166,7 @@ void declare(CLI::App& app, Options& options) {
   declare_globals(app, options);
   declare_membership(app, options);
   declare_training(app, options);
+  declare_doctor(app, options);
   declare_checkpoint(app, options);
   declare_keys(app, options);
   app.add_subcommand("help", "show the help of a command")

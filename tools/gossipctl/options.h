@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tools/gossipctl/checkpoint_file.h"
+#include "tools/gossipctl/doctor.h"
 #include "tools/gossipctl/invite.h"
 
 namespace gossipd {
@@ -32,6 +33,7 @@ struct Options {
   std::vector<std::string> help_about;
   CheckpointExport exported;
   InviteRequest invite;
+  DoctorRequest doctor;
 };
 
 // `options` must outlive the app, which fills it.

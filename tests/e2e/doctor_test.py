@@ -1,0 +1,78 @@
+"""gossipctl doctor as a user runs it: with a daemon, without one, and with something wrong."""
+
+import json
+import os
+import unittest
+
+from cluster import ClusterTest, free_port, gossipctl
+
+
+class Doctor(ClusterTest):
+    def ask(self, *arguments, rest=None):
+        """Exit code, and the checks by name."""
+        rest = rest or f"127.0.0.1:{free_port()}"
+        done = gossipctl("--rest", rest, "doctor", "-o", "json", *arguments)
+        checks = json.loads(done.stdout)["checks"]
+        for check in checks:
+            self.assertIn(check["verdict"], ("ok", "warn", "fail"))
+            if check["verdict"] != "ok":
+                self.assertTrue(check["advice"], check)
+        return done.returncode, {check["check"]: check for check in checks}
+
+    def test_without_a_daemon_it_looks_at_the_machine(self):
+        state = os.path.join(self.cluster.directory, "state")
+        code, checks = self.ask("--state-dir", state)
+        self.assertEqual(0, code, checks)
+        self.assertEqual("warn", checks["daemon"]["verdict"])
+        self.assertIn("start gossipd", checks["daemon"]["advice"])
+        self.assertEqual("ok", checks["libtorch"]["verdict"], checks["libtorch"])
+        self.assertIn("does not exist yet", checks["state"]["what"])
+
+        os.mkdir(state)
+        key = os.path.join(state, "cluster.key")
+        self.assertEqual(0, gossipctl("key", "generate", key).returncode)
+        code, checks = self.ask("--state-dir", state)
+        self.assertEqual("ok", checks["key"]["verdict"], checks["key"])
+        self.assertIn("a durable write takes", checks["disk"]["what"])
+        self.assertEqual(["cluster.key"], os.listdir(state), "nothing is left behind")
+
+        os.chmod(key, 0o644)
+        code, checks = self.ask("--state-dir", state)
+        self.assertEqual((8, "fail"), (code, checks["key"]["verdict"]))
+        os.chmod(key, 0o600)
+        with open(key, "w", encoding="utf-8") as file:
+            file.write("no key\n")
+        code, checks = self.ask("--state-dir", state)
+        self.assertEqual((8, "fail"), (code, checks["key"]["verdict"]))
+        os.remove(key)
+
+        for data, verdict in (("/nope", "fail"), (state, "fail"), (self.cluster.directory, "ok")):
+            code, checks = self.ask("--state-dir", state, "--data", data)
+            self.assertEqual(verdict, checks["data"]["verdict"], data)
+            self.assertEqual(8 if verdict == "fail" else 0, code)
+
+    def test_of_a_cluster_that_works_it_says_so_line_by_line(self):
+        first = self.cluster.found(self.cluster.job(), shard="1/2", trainer__min_step_ms=20)
+        second = self.cluster.joiner("box2", first, shard="2/2", trainer__min_step_ms=20).start()
+        second.wait_linked(1)
+        for node in (first, second):
+            node.wait("it is found", lambda s: s["reachability"] == "reachable")
+        code, checks = self.ask(rest=first.rest)
+        self.assertEqual(0, code, checks)
+        for name in ("daemon", "training", "reachable", "key"):
+            self.assertEqual("ok", checks[name]["verdict"], checks[name])
+        self.assertRegex(checks["link to box2"]["what"], "round trip .*, sends .*/s, receives .*/s")
+        self.assertIn("cpu", checks["device"]["what"])
+
+        table = first.ctl("doctor")
+        self.assertEqual(0, table.returncode)
+        self.assertRegex(table.stdout, r"(?m)^ok +link to box2 +round trip")
+        second.kill()
+        first.wait("box2 is missed", lambda s: s["members_alive"] == 1)
+        code, checks = self.ask(rest=first.rest)
+        self.assertEqual((0, "warn"), (code, checks["member box2"]["verdict"]))
+        self.assertIn("gossipctl forget box2", checks["member box2"]["advice"])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,121 @@
+"""What a new user stumbled over: each was a mistake of the programs, and stays mended."""
+
+import json
+import os
+import re
+import subprocess
+import unittest
+
+from cluster import GOSSIPD, ClusterTest, clean_environment, free_port, gossipctl
+
+QUICKSTART = os.path.join(os.path.dirname(__file__), "../../deploy/quickstart.sh")
+
+
+class FirstSteps(ClusterTest):
+    def gossipd(self, *arguments):
+        """Runs gossipd in an empty home until it ends; what it has left there is `self.home`."""
+        self.home = os.path.join(self.cluster.directory, "home")
+        os.makedirs(self.home, exist_ok=True)
+        environment = clean_environment()
+        environment.update(HOME=self.home, XDG_STATE_HOME=os.path.join(self.home, "state"))
+        return subprocess.run(
+            [GOSSIPD, "--rest", "none", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            cwd=self.home,
+            env=environment,
+        )
+
+    def test_a_number_that_is_none_is_refused_in_a_short_sentence(self):
+        for word in ("abc", "-1", "1.5", "1e5", "99999999999999999999999999"):
+            done = gossipctl("job", "extend", word)
+            self.assertEqual(2, done.returncode, word)
+            self.assertIn("give a whole number from 1 to", done.stderr)
+            self.assertLess(len(done.stderr), 300)
+
+    def test_mistyped_commands_help_and_version_are_answered(self):
+        done = gossipctl("memebrs")
+        self.assertEqual(2, done.returncode)
+        self.assertIn("did you mean 'members'?", done.stderr)
+        for words in (("help",), ("help", "members"), ("--version",), ("version",)):
+            done = gossipctl(*words)
+            self.assertEqual((0, ""), (done.returncode, done.stderr), words)
+        for words in ((), ("key",), ("tpo",)):
+            done = gossipctl(*words)
+            self.assertEqual(2, done.returncode)
+            self.assertNotIn("subcommand is required", done.stderr)
+
+    def test_nothing_to_do_and_a_log_that_cannot_be_leave_nothing_behind(self):
+        job = self.cluster.job()
+        state = os.path.join(self.cluster.directory, "new")
+        for words, said in (
+            ((), "nothing to do"),
+            (("--state-dir", state), "nothing to do"),
+            (("--job", job, "--log-file", "/nope/x", "--state-dir", state), "log.file: /nope/x"),
+            (("--job", job, "--data", "/nope", "--state-dir", state), "/nope"),
+            (("--join", "127.0.0.1:1", "--key-file", "/nope", "--state-dir", state), "/nope"),
+        ):
+            with self.subTest(words):
+                if os.geteuid() == 0 and not words:
+                    continue  # the usual directory of root is not in its home
+                done = self.gossipd(*words)
+                self.assertEqual(78, done.returncode, done.stderr)
+                self.assertEqual(1, done.stderr.count(said), done.stderr)
+                self.assertEqual([], os.listdir(self.home))
+                self.assertFalse(os.path.exists(state))
+
+    def test_joining_oneself_is_refused_at_once(self):
+        self.assertEqual(0, gossipctl("key", "generate", self.cluster.key).returncode)
+        address = f"127.0.0.1:{free_port()}"
+        done = self.gossipd(
+            *("--listen", address, "--join", address, "--key-file", self.cluster.key),
+            *("--state-dir", os.path.join(self.cluster.directory, "self")),
+        )
+        self.assertEqual(78, done.returncode, done.stderr)
+        self.assertIn(f"{address} is this node itself", done.stderr)
+
+    def test_help_says_where_the_state_is(self):
+        text = subprocess.run([GOSSIPD, "--help"], capture_output=True, text=True).stdout
+        self.assertIn("/var/lib/gossipd", text)
+        self.assertIn("~/.local/state/gossipd", text)
+
+    def test_quickstart_builds_what_export_needs(self):
+        with open(QUICKSTART, encoding="utf-8") as file:
+            self.assertIn("gossip-export", file.read())
+
+    def test_a_founder_on_loopback_and_its_answers_name_what_is_there(self):
+        node = self.cluster.founder(self.cluster.job(), shard="1/1")
+        node.state_dir = "relative"  # to the node's directory
+        node.start()
+        node.wait_phase("training")
+        self.assertRegex(node.log(), "event=key-written .*hint=\"only this machine reaches")
+        self.assertNotIn("--join 127.", node.log())
+
+        path = node.ctl("checkpoint").stdout.strip()
+        self.assertEqual(os.path.join(node.directory, "relative"), path.split("/checkpoints")[0])
+        self.assertTrue(os.path.exists(path))
+
+        status, text = self.request_as(node, "evil.example")
+        self.assertEqual(421, status)
+        keys = subprocess.run(
+            [GOSSIPD, "--check-config", "--set", "rest.token_file="], capture_output=True, text=True
+        ).stdout
+        for setting in re.findall(r"\b\w+\.\w+_\w+\b", json.loads(text)["hint"]):
+            table, key = setting.split(".")
+            self.assertRegex(keys, rf"(?ms)^\[{table}\].*^(# )?{key} = ", "no such setting")
+        self.assertIn("rest.token_file", text)
+
+    @staticmethod
+    def request_as(node, host):
+        done = subprocess.run(
+            ["curl", "-s", "-w", "\n%{http_code}", "-H", f"Host: {host}", f"{node.rest}/v1/status"],
+            capture_output=True,
+            text=True,
+        )
+        text, _, status = done.stdout.rpartition("\n")
+        return int(status), text
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,171 @@
+// What a daemon knows of itself, its members and the lines to them.
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "tools/gossipctl/doctor.h"
+#include "tools/gossipctl/lists.h"
+#include "tools/gossipctl/table.h"
+
+namespace gossipd {
+
+namespace {
+
+constexpr double rtt_long_ms = 500;
+constexpr double silence_long_s = 5;
+
+Check check_phase(const Json& status) {
+  const std::string phase = text(status, "phase");
+  const Json trainer = status.value("trainer", Json::object());
+  const std::string failure = text(trainer, "failure"), trouble = text(status, "trouble");
+  if (phase == "broken" || !failure.empty())
+    return {"training", Verdict::fail, "broken" + (failure.empty() ? "" : ": " + failure),
+            "see the log of gossipd; a restart goes on from the last checkpoint"};
+  if (phase == "waiting-for-data")
+    return {"data", Verdict::fail, "the node waits for " + text(status, "waiting_for"),
+            "start gossipd with --data DIR, where DIR holds the job's files"};
+  if (!flag(status, "ready"))
+    return {"training", Verdict::warn, "not ready: " + text(status, "ready_reason"),
+            "gossipctl wait --for ready waits for it"};
+  if (!trouble.empty()) return {"training", Verdict::warn, trouble, "gossipctl status says more"};
+  return {"training", Verdict::ok, "the node is " + phase, ""};
+}
+
+Check check_device(const Json& status) {
+  const std::string device = text(status.value("trainer", Json::object()), "device");
+  return {"device", Verdict::ok, device.empty() ? "not chosen yet" : "trains on " + device, ""};
+}
+
+Check check_own_disk(const Json& status) {
+  const Json disk = status.value("disk", Json::object());
+  if (flag(disk, "slow"))
+    return {"disk of the node", Verdict::fail, "writes take too long",
+            "look for errors in dmesg; put the state directory on a local disk"};
+  if (count(disk, "failed") > 0)
+    return {"disk of the node", Verdict::warn, grouped(count(disk, "failed")) + " writes failed",
+            "make room; gossipctl status shows the warnings"};
+  const double slowest = number(disk, "slowest_s").value_or(0);
+  return {"disk of the node", Verdict::ok, "the slowest write took " + human_seconds(slowest), ""};
+}
+
+Check check_reachability(const Json& status) {
+  const std::string verdict = text(status, "reachability"), address = text(status, "address");
+  if (verdict == "reachable")
+    return {"reachable", Verdict::ok, "members find it at " + address, ""};
+  const std::string why = text(status, "not_reached");
+  if (verdict == "dials-out")
+    return {"reachable", Verdict::warn,
+            "the node only dials out: nobody finds it at " + address + " (" + why + ")",
+            "open its TCP port, or name the address that reaches it with --advertise HOST:PORT"};
+  if (verdict == "address-silent")
+    return {"reachable", Verdict::fail,
+            "the node advertises " + address + ", where nobody finds it (" + why + ")",
+            "correct --advertise, or forward that address to the node's port"};
+  return {"reachable", Verdict::ok, "nobody has tried " + address + " yet", ""};
+}
+
+std::vector<Check> check_warnings(const Json& status) {
+  std::vector<Check> checks;
+  for (const Json& warning : list(status, "warnings")) {
+    const std::string what = text(warning, "text");
+    const double age = number(warning, "age_s").value_or(0);
+    if (what.find("is not to be found") == std::string::npos)  // has a line of its own
+      checks.push_back({"warning", Verdict::warn, what + " (" + human_seconds(age) + " ago)",
+                        "gossipctl status -o json shows all"});
+  }
+  return checks;
+}
+
+std::string rate_words(double bytes, double seconds) {
+  return seconds > 0 ? human_bytes(bytes / seconds) + "/s" : "-";
+}
+
+// A line to a neighbour: what travels now is a lower bound of what it could carry.
+Check check_link(const Json& link, const std::map<std::string, Json>& later, double seconds) {
+  const std::string peer = text(link, "peer"), state = text(link, "state");
+  const std::string name = "link to " + (text(link, "name").empty() ? peer : text(link, "name"));
+  const double rtt = number(link, "rtt_ms").value_or(0);
+  if (flag(link, "large_packets_lost"))
+    return {name, Verdict::fail, "small packets arrive, large ones do not",
+            "lower the MTU of this interface, or set net.ipv4.tcp_mtu_probing=1, on both ends"};
+  if (state == "down" || state == "suspect")
+    return {name, Verdict::warn, "the link is " + state,
+            "look at the other box: is gossipd running, is its port open?"};
+  std::string words = "round trip " + human_milliseconds(rtt);
+  if (const auto found = later.find(peer); found != later.end())
+    for (const auto& [field, label] :
+         {std::pair("bytes_sent", "sends "), std::pair("bytes_received", "receives ")})
+      words += std::string(", ") + label +
+               rate_words(static_cast<double>(count(found->second, field)) -
+                              static_cast<double>(count(link, field)),
+                          seconds);
+  if (number(link, "silence_s").value_or(0) > silence_long_s)
+    return {name, Verdict::warn,
+            words + ", silent for " + human_seconds(number(link, "silence_s").value_or(0)),
+            "look at the other box: it stands still, or the line is full"};
+  if (rtt > rtt_long_ms)
+    return {name, Verdict::warn, words, "the line is full or far: ping it while training pauses"};
+  return {name, Verdict::ok, words, ""};
+}
+
+Check check_member(const Json& member, const std::string& own_version) {
+  const std::string name = "member " + text(member, "name"), state = text(member, "state");
+  const std::string version = text(member, "version"), reach = text(member, "reachability");
+  if (state == "failed" || state == "suspect")
+    return {name, Verdict::warn, "it is " + state,
+            "start it again; gossipctl forget " + text(member, "name") + " if it is gone for good"};
+  if (reach == "address-silent" || reach == "dials-out")
+    return {name, Verdict::warn,
+            reach == "dials-out"
+                ? "it only dials out: nobody finds it at its address"
+                : "it advertises " + text(member, "address") + ", where nobody finds it",
+            "run gossipctl doctor on that box"};
+  if (!version.empty() && version != own_version)
+    return {name, Verdict::warn, "it runs " + version + ", this node " + own_version,
+            "upgrade the older one when convenient"};
+  return {name, Verdict::ok, state, ""};
+}
+
+}  // namespace
+
+std::vector<Check> check_cluster(const ClusterAnswers& answers) {
+  std::vector<Check> checks = {check_phase(answers.status), check_device(answers.status),
+                               check_own_disk(answers.status), check_reachability(answers.status)};
+  std::map<std::string, Json> later;
+  for (const Json& link : list(answers.later, "links")) later[text(link, "peer")] = link;
+  for (const Json& link : list(answers.links, "links"))
+    checks.push_back(check_link(link, later, answers.seconds));
+  for (const Json& member : in_useful_order(list(answers.members, "members")))
+    if (!flag(member, "self") && text(member, "state") != "left")
+      checks.push_back(check_member(member, text(answers.status, "version")));
+  for (Check& check : check_warnings(answers.status)) checks.push_back(std::move(check));
+  return checks;
+}
+
+ExitCode show_reachability(const DaemonClient& client, Console& console) {
+  return show(client, console, "/v1/members", [&console](const Json& json) {
+    const std::vector<Column> columns = {{"NAME", "name"},
+                                         {"ADDRESS", "address"},
+                                         {"REACHABLE", "reachability"},
+                                         {"FROM HERE", "answers_us"},
+                                         {"FINDS US", "finds_us"},
+                                         {"WHY NOT", "no_answer", 1}};
+    const auto yes_or_no = [](const Json& m, const char* key) -> std::string {
+      const auto found = m.find(key);
+      if (found == m.end() || !found->is_boolean()) return "-";
+      return found->get<bool>() ? "yes" : "no";
+    };
+    std::vector<Cells> rows;
+    for (const Json& m : in_useful_order(list(json, "members"))) {
+      const bool self = flag(m, "self");
+      const std::string why = text(m, "no_answer"), name = text(m, "name");
+      rows.push_back({Cell(name + (self ? "*" : ""), name.empty() ? "-" : name), text(m, "address"),
+                      text(m, "reachability"), self ? "-" : yes_or_no(m, "answers_us"),
+                      self ? "-" : yes_or_no(m, "finds_us"), why.empty() ? "-" : why});
+    }
+    print_rows(console.out, columns, rows, console.layout());
+    return ExitCode::ok;
+  });
+}
+
+}  // namespace gossipd
