@@ -263,6 +263,9 @@ class Node {
   // make_round_buffers() makes them.
   void on_model_ready(Schema schema, RoundBuffers buffers, bool has_model, Samples own_samples,
                       Step step, Instant now);
+  // Of a job whose steps another process makes: whether one is at work. While none is, the node is
+  // a member that exchanges but makes no steps (`what` it waits for). May come before the model.
+  void on_trainer(bool present, std::string what, Instant now);
   // The trainer answered the last UpdateEffect.
   void on_snapshot(Snapshot snapshot, Instant now);
 

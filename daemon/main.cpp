@@ -23,6 +23,8 @@
 #include "daemon/start_plan.h"
 #include "models/data/count_epoch.h"
 #include "models/devices/runtime.h"
+#include "models/external/segment_list.h"
+#include "models/external/trainer_socket.h"
 #include "models/job/epochs.h"
 #include "models/training/torch_engine.h"
 #include "net/event_loop.h"
@@ -53,9 +55,7 @@ std::optional<Error> check_job(DaemonConfig& config) {
   config.epoch_samples = *samples;
   const auto job = load_job(config.job_file, config.epoch_samples);
   if (!job) return job.error();
-  if (job->model.kind == ModelSpec::Kind::torchscript)
-    return check_torchscript(*job, job->model.file);
-  return std::nullopt;
+  return check_model(*job);
 }
 
 int check_config(DaemonConfig config) {
@@ -128,6 +128,30 @@ Result<DaemonConfig> configured_now(const std::vector<std::string>& arguments,
   return line->config;
 }
 
+Result<std::unique_ptr<TrainerSocket>> open_trainer_socket(const DaemonConfig& config,
+                                                           const StateStore& store) {
+  if (config.trainer_socket == "none") return std::unique_ptr<TrainerSocket>();
+  return TrainerSocket::open(config.trainer_socket.empty()
+                                 ? (store.directory() / "trainer.sock").string()
+                                 : config.trainer_socket);
+}
+
+// The founder of an external job waits here for the model that the cluster is about. Nothing runs
+// yet, so a signal just ends it.
+Result<JobFile> first_segments(const std::string& job_name, const StateStore& store,
+                               TrainerSocket& socket) {
+  socket.wait("preparing", "the daemon founds the cluster of job '" + job_name + "'");
+  log_line(Level::info, "event=waiting-for-trainer socket=" + log_quoted(socket.path()) +
+                            " hint=\"the first trainer's model is the cluster's: start it\"");
+  flush_log();
+  const std::string list = format_segment_list(socket.first_schema().segments());
+  const JobFile content = content_of_segment_list(list);
+  const auto bytes = std::as_bytes(std::span(list));
+  const Result<bool> kept = store.files().add_piece(content, 0, Bytes(bytes.begin(), bytes.end()));
+  if (!kept) return kept.error();
+  return content;
+}
+
 int run(const CommandLine& line, const std::vector<std::string>& arguments, char* program) {
   DaemonConfig config = line.config;
   if (!config.name_given)
@@ -151,7 +175,12 @@ int run(const CommandLine& line, const std::vector<std::string>& arguments, char
     return fail_logged(config, *error, exit_code_of(*error));
   Result<StateStore> store = StateStore::open(config.state_dir);
   if (!store) return fail_logged(config, store.error(), exit_code_of(store.error()));
-  const Result<StartPlan> plan = make_start_plan(config, *store);
+  const Result<std::unique_ptr<TrainerSocket>> socket = open_trainer_socket(config, *store);
+  if (!socket) return fail_logged(config, socket.error(), exit_code_of(socket.error()));
+  FirstSegments segments;
+  if (*socket)
+    segments = [&](const std::string& job) { return first_segments(job, *store, **socket); };
+  const Result<StartPlan> plan = make_start_plan(config, *store, segments);
   if (!plan) return fail_logged(config, plan.error(), exit_code_of(plan.error()));
 
   if (is_finished(config, *plan, *store)) {
@@ -165,7 +194,7 @@ int run(const CommandLine& line, const std::vector<std::string>& arguments, char
   }
 
   EventLoop loop;
-  NodeDriver driver(loop, config, *store);
+  NodeDriver driver(loop, config, *store, socket->get());
   if (auto error = driver.start(*plan)) return fail_logged(config, *error, exit_code_of(*error));
   print_invite(*plan, driver.address());
   loop.on_signals({SIGTERM, SIGINT, SIGHUP}, [&, seen = 0](int number) mutable {

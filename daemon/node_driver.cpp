@@ -21,10 +21,12 @@ Metadata identity_of(const DaemonConfig& config, NodeId id) {
 
 }  // namespace
 
-NodeDriver::NodeDriver(EventLoop& loop, const DaemonConfig& config, const StateStore& store)
+NodeDriver::NodeDriver(EventLoop& loop, const DaemonConfig& config, const StateStore& store,
+                       TrainerSocket* socket)
     : loop_(loop),
       config_(config),
       store_(store),
+      socket_(socket),
       log_(EventLoop::now()),
       disk_(loop),
       disk_watch_(store.directory().string()),
@@ -77,7 +79,8 @@ std::optional<Error> NodeDriver::start(const StartPlan& plan) {
       plan.kind != StartPlan::Kind::join && plan.state.members.empty() && config_.join.empty();
   model_at_start_ =
       plan.state.own_samples == 0 && (nobody_to_ask_ || has_founded_untrained(plan.state));
-  training_ = std::make_unique<Training>(loop_, config_, store_, plan.state.id,
+  own_samples_at_start_ = plan.state.own_samples;
+  training_ = std::make_unique<Training>(loop_, config_, store_, socket_, plan.state.id,
                                          identity_of(config_, plan.state.id), training_events());
 
   log_line(Level::info, "event=start version=" GOSSIPD_VERSION " id=" + to_hex(plan.state.id) +
@@ -183,6 +186,11 @@ Training::Events NodeDriver::training_events() {
     node_->on_snapshot(std::move(snapshot), begin_event());
     after_event();
   };
+  events.on_trainer = [this](bool present, std::string what) {
+    node_->on_trainer(present, std::move(what), begin_event());
+    after_event();
+  };
+  events.on_event = [](const std::string& words) { log_line(Level::info, words); };
   events.on_evaluation = [this](const EvaluationView& e) {
     log_line(Level::info,
              "event=evaluation step=" + std::to_string(e.step) +
@@ -403,7 +411,10 @@ void NodeDriver::on_second() {
 }
 
 void NodeDriver::divide_data() {
-  if (training_->divides_data() && !stopping_) training_->divide(node_->who_divides());
+  if (!training_->divides_data() || stopping_) return;
+  training_->divide(node_->who_divides());
+  training_->set_members(
+      node_->summary(EventLoop::now()).members_by_state[raw(MemberState::alive)]);
 }
 
 // ---- stop

@@ -37,8 +37,9 @@ namespace gossipd {
 
 class NodeDriver final : public PeerHandler, public DaemonPort {
  public:
-  // All three must outlive the driver.
-  NodeDriver(EventLoop& loop, const DaemonConfig& config, const StateStore& store);
+  // All must outlive the driver. `socket` of external trainers may be null.
+  NodeDriver(EventLoop& loop, const DaemonConfig& config, const StateStore& store,
+             TrainerSocket* socket);
   ~NodeDriver() override;
 
   // Listens, starts the node and serves REST. An error means nothing runs.
@@ -148,6 +149,7 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   EventLoop& loop_;
   const DaemonConfig& config_;
   const StateStore& store_;
+  TrainerSocket* const socket_;
   StatusLog log_;
   DiskWriter disk_;
   DiskWatch disk_watch_;
@@ -175,6 +177,7 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   bool nobody_to_ask_ = false;   // no seed, no other member ever met
   // the trainer's first model counts as the cluster's, restored or not
   bool model_at_start_ = false;
+  Samples own_samples_at_start_ = 0;  // as the disk knew them
   bool history_writing_ = false;
   int seconds_to_history_ = 0;  // until it is written the next time
   bool state_saved_ = false;    // once, in this life

@@ -63,7 +63,7 @@ void NodeDriver::save_job(const std::string& document) {
 // cluster.
 void NodeDriver::prepare_training() {
   const JobFile& file = job_->file;
-  if (file.bytes == 0) return training_->prepare(*job_);
+  if (file.bytes == 0) return training_->prepare(*job_, model_at_start_, own_samples_at_start_);
   const auto held = std::make_shared<bool>(false);  // shared by the writer and its answer
   disk_.write(
       "the job's file",
@@ -77,7 +77,7 @@ void NodeDriver::prepare_training() {
       [this, file, held](const std::optional<Error>& error) {
         if (stopping_) return;
         if (error) return on_training_failed(*error);
-        if (*held) return training_->prepare(*job_);
+        if (*held) return training_->prepare(*job_, model_at_start_, own_samples_at_start_);
         node_->want_file(file, begin_event());
         after_event();
       });
@@ -99,7 +99,7 @@ void NodeDriver::carry_out(FilePieceEffect& effect) {
 }
 
 void NodeDriver::on_piece_written(const JobFile& file, const Result<bool>& whole) {
-  if (whole && *whole) return training_->prepare(*job_);
+  if (whole && *whole) return training_->prepare(*job_, model_at_start_, own_samples_at_start_);
   if (whole) return;
   if (whole.error().code != "corrupt-file") return on_training_failed(whole.error());
   warn(whole.error().text);

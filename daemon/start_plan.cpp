@@ -32,6 +32,7 @@ bool lies_there(const std::string& path) {
 std::optional<Error> founders_data(const DaemonConfig& config) {
   const Result<Job> job = load_job(config.job_file, config.epoch_samples);
   if (!job) return job.error();
+  if (job->model.kind == ModelSpec::Kind::external) return std::nullopt;
   if (config.data_dir.empty())
     return Error{"no-data", "the data of job '" + job->name +
                                 "' is not named; start with --data DIR, where DIR holds " +
@@ -137,11 +138,34 @@ std::optional<Error> read_stored_job(const DaemonConfig& config, const StateStor
                             plan);
 }
 
+// A job file says kind = "external" and no more: the rest of the job is the cluster's already, or
+// the first trainer's to say.
+std::optional<Error> complete(const DaemonConfig& config, const StartPlan& plan,
+                              const FirstSegments& first_segments, Job& job) {
+  if (job.model.kind != ModelSpec::Kind::external || job.model.content.bytes > 0)
+    return std::nullopt;
+  if (plan.job) job.model.content = plan.job->file;
+  if (plan.job && (job.hash() == plan.job->hash || !is_unused(plan.state))) return std::nullopt;
+  job.model.content = {};
+  if (!config.join.empty())
+    return bad_config("job: " + config.job_file +
+                      " does not say the model's segments, so it cannot be compared with the "
+                      "cluster's job; leave out --job to join, the cluster has it");
+  if (!first_segments)
+    return bad_config("trainer.socket is none, but job '" + job.name +
+                      "' is trained by a process that attaches there; leave trainer.socket out");
+  Result<JobFile> segments = first_segments(job.name);
+  if (!segments) return segments.error();
+  job.model.content = *segments;
+  return std::nullopt;
+}
+
 std::optional<Error> read_job_file(const DaemonConfig& config, const StateStore& store,
-                                   StartPlan& plan) {
+                                   const FirstSegments& first_segments, StartPlan& plan) {
   if (config.job_file.empty()) return std::nullopt;
-  const Result<Job> job = load_job(config.job_file, config.epoch_samples);
+  Result<Job> job = load_job(config.job_file, config.epoch_samples);
   if (!job) return job.error();
+  if (auto error = complete(config, plan, first_segments, *job)) return error;
   if (plan.job && plan.job->hash != job->hash() && is_unused(plan.state)) forget_cluster(plan);
   if (plan.job && plan.job->hash != job->hash())
     return Error{"other-job",
@@ -290,11 +314,12 @@ std::optional<Error> refuse_new_node(const DaemonConfig& config) {
   return std::nullopt;
 }
 
-Result<StartPlan> make_start_plan(const DaemonConfig& config, const StateStore& store) {
+Result<StartPlan> make_start_plan(const DaemonConfig& config, const StateStore& store,
+                                  const FirstSegments& first_segments) {
   Result<StartPlan> plan = read_identity(config, store);
   if (!plan) return plan;
   if (auto error = read_stored_job(config, store, *plan)) return *error;
-  if (auto error = read_job_file(config, store, *plan)) return *error;
+  if (auto error = read_job_file(config, store, first_segments, *plan)) return *error;
   if (auto error = choose_kind(config, store, *plan)) return *error;
   if (auto error = choose_key(config, store, *plan)) return *error;
   if (auto error = choose_listen(config, *plan)) return *error;

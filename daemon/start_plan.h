@@ -7,6 +7,7 @@
 // so).
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -46,8 +47,12 @@ struct StartPlan {
 // "bad-toml", "no-data", "bad-data".
 [[nodiscard]] std::optional<Error> refuse_new_node(const DaemonConfig&);
 
+// The segments of the first trainer, kept as a file of the job's in the store. Waits for it.
+using FirstSegments = std::function<Result<JobFile>(const std::string& job_name)>;
+
 // Reads the job file and the key or certificates; founding may write a new key file. Codes
 // "bad-config", "bad-state", "other-job", "key-…", "certificate", "bad-toml".
-[[nodiscard]] Result<StartPlan> make_start_plan(const DaemonConfig&, const StateStore&);
+[[nodiscard]] Result<StartPlan> make_start_plan(const DaemonConfig&, const StateStore&,
+                                                const FirstSegments& = nullptr);
 
 }  // namespace gossipd

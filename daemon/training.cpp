@@ -8,99 +8,27 @@ namespace gossipd {
 
 namespace {
 
-constexpr Duration data_retry = std::chrono::seconds(5);
 constexpr std::size_t checkpoint_askers_max = 256;
+constexpr Duration settled_after = std::chrono::seconds(1);
 
 double wall_clock_s() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// Decoding images is work for several cores, everything else is copying.
-int loader_threads_for(const Job& job) {
-  return job.data.kind == DataSpec::Kind::images
-             ? static_cast<int>(std::clamp(std::thread::hardware_concurrency() / 2, 1u, 8u))
-             : 1;
-}
-
-TrainerOptions options_from(const DaemonConfig& config, const Job& job, NodeId id) {
-  TrainerOptions options;
-  options.data_dir = config.data_dir;
-  options.device = config.device;
-  options.threads = static_cast<int>(
-      config.threads != 0 ? config.threads : std::max(1u, std::thread::hardware_concurrency()));
-  options.min_step_ms = config.min_step_ms;
-  const bool automatic = config.shard_count == 0;
-  options.shard_index = automatic ? 0 : config.shard_index;
-  options.shard_count = automatic ? 1 : config.shard_count;
-  const bool shared = job.data.division == DataSpec::Division::shared;
-  options.walker = automatic && !shared ? static_cast<std::uint64_t>(id) : 0;
-  options.node = id;
-  options.nice = static_cast<int>(config.nice);
-  options.loader_threads = config.loader_threads != 0 ? static_cast<int>(config.loader_threads)
-                                                      : loader_threads_for(job);
-  options.image_cache_bytes = std::uint64_t{config.image_cache_mb} << 20;
-  return options;
-}
-
-std::string data_wanted(const Job& job) {
-  return "the data of job '" + job.name + "'; start with --data DIR, where DIR holds " +
-         files_wanted(job.data);
-}
-
-bool is_about_data(const Error& error) {
-  return error.code == "no-data" || error.code == "bad-data";
-}
-
-std::optional<double> number_in(const Metadata& metadata, const std::string& key) {
-  const auto found = metadata.find(key);
-  if (found == metadata.end()) return std::nullopt;
-  char* end = nullptr;
-  const double value = std::strtod(found->second.c_str(), &end);
-  if (end == found->second.c_str()) return std::nullopt;
-  return value;
-}
-
-std::optional<CheckpointView> look_at(const std::filesystem::path& path) {
-  const Result<Metadata> metadata = read_checkpoint_metadata(path);
-  std::error_code error;
-  const auto size = std::filesystem::file_size(path, error);
-  const auto written = std::filesystem::last_write_time(path, error);
-  if (!metadata || error) return std::nullopt;
-  CheckpointView view;
-  view.path = path.string();
-  view.bytes = size;
-  view.written_at_s =
-      std::chrono::duration<double>(std::chrono::file_clock::to_sys(written).time_since_epoch())
-          .count();
-  view.step = static_cast<Step>(number_in(*metadata, "step").value_or(0));
-  view.own_samples = static_cast<Samples>(number_in(*metadata, "samples").value_or(0));
-  view.accuracy = number_in(*metadata, "accuracy");
-  view.evaluation_loss = number_in(*metadata, "evaluation_loss");
-  return view;
-}
-
 }  // namespace
 
-// What comes back from preparing. Shared on its way through the loop, which copies its tasks.
-struct Training::Prepared {
-  std::unique_ptr<Trainer> trainer;
-  RoundBuffers buffers;
-  bool restored = false;
-  std::vector<std::string> warnings;
-  std::map<std::string, CheckpointView> checkpoints;
-  std::optional<Error> error;
-};
-
-Training::Training(EventLoop& loop, const DaemonConfig& config, const StateStore& store, NodeId id,
-                   Metadata metadata, Events events)
+Training::Training(EventLoop& loop, const DaemonConfig& config, const StateStore& store,
+                   TrainerSocket* socket, NodeId id, Metadata metadata, Events events)
     : loop_(loop),
       config_(config),
       store_(store),
+      socket_(socket),
       id_(id),
       identity_(std::move(metadata)),
       events_(std::move(events)),
       checkpoint_timer_(loop, [this] { on_checkpoint_due(); }),
-      data_timer_(loop, [this] { start_preparing(); }) {}
+      data_timer_(loop, [this] { start_preparing(); }),
+      settled_timer_(loop, [this] { trainer_->set_settled(true); }) {}
 
 Training::~Training() {
   if (aside_.joinable()) aside_.join();
@@ -113,110 +41,15 @@ void Training::run_aside(std::function<void()> task) {
   aside_ = std::thread(std::move(task));
 }
 
-// ---- preparing
-// -----------------------------------------------------------------------------------
-
-void Training::prepare(const KnownJob& known) {
-  const Result<Job> job = Job::parse(known.document, "the cluster's job");
-  if (!job || job->hash() != known.hash) {
-    failed_ = true;
-    failure_ = job ? "the job's hash is not " + to_hex(known.hash) +
-                         " here; run the same gossipd version on every node"
-                   : job.error().text;
-    return loop_.post([this] { events_.on_failure(Error{"bad-job", failure_}); });
-  }
-  job_ = *job;
-  patience_ = Patience(job_->training.patience);
-  job_hash_ = known.hash;
-  if (divides_data() && config_.shard_count != 0) {
-    failed_ = true;
-    failure_ = "shard: " + std::to_string(config_.shard_index + 1) + '/' +
-               std::to_string(config_.shard_count) + " is given by hand, but the nodes of job '" +
-               job_->name + "' divide the set among themselves (division = \"shared\"); " +
-               "take --shard out, or write division = \"own\" under [data] of the job";
-    return loop_.post([this] { events_.on_failure(Error{"bad-config", failure_}); });
-  }
-  start_from_ = known.start_from;
-  start_preparing();
-}
-
-void Training::start_preparing() {
-  if (stopped_ || busy_) return;
-  if (config_.data_dir.empty())
-    return loop_.post([this] {
-      if (!stopped_) events_.on_waiting_for_data(Error{"no-data", data_wanted(*job_)});
-    });
-  run_aside([this] {
-    auto prepared = std::make_shared<Prepared>();
-    TrainerOptions options = options_from(config_, *job_, id_);
-    options.start_from = start_from_;
-    if (job_->model.content.bytes > 0)
-      options.model_file = store_.files().path(job_->model.content).string();
-    Result<std::unique_ptr<Trainer>> trainer = Trainer::create(*job_, options);
-    if (!trainer) {
-      prepared->error = trainer.error();
-    } else {
-      prepared->trainer = std::move(*trainer);
-      prepared->buffers = make_round_buffers(prepared->trainer->schema().floats());
-      const Result<LoadedCheckpoint> loaded = load_checkpoint(
-          store_.checkpoint_path("current"), prepared->trainer->schema(), job_hash_);
-      if (loaded && !loaded->fallback_reason.empty())
-        prepared->warnings.push_back(loaded->fallback_reason +
-                                     "; the previous checkpoint is used: " + loaded->path.string());
-      if (!loaded && loaded.error().code != "not-found")
-        prepared->warnings.push_back(loaded.error().text + "; no checkpoint is used");
-      if (loaded) {
-        const auto refused = prepared->trainer->restore(loaded->checkpoint);
-        if (refused) prepared->warnings.push_back(refused->text + "; no checkpoint is used");
-        prepared->restored = !refused;
-      }
-      for (const char* which : {"current", "best", "final"})
-        if (auto old = look_at(store_.checkpoint_path(which))) prepared->checkpoints[which] = *old;
-    }
-    loop_.post([this, prepared] { on_prepared(std::move(*prepared)); });
-  });
-}
-
-void Training::on_prepared(Prepared prepared) {
-  busy_ = false;
-  for (const std::string& warning : prepared.warnings) events_.on_warning(warning);
-  if (stopped_) {
-    trainer_ = std::move(prepared.trainer);
-    return maybe_stop();
-  }
-  if (prepared.error && is_about_data(*prepared.error)) {
-    // The directory may be mounted or filled later: it is looked at again, quietly.
-    data_timer_.arm_after(data_retry);
-    if (prepared.error->text == waiting_) return;
-    waiting_ = prepared.error->text;
-    return events_.on_waiting_for_data(*prepared.error);
-  }
-  if (prepared.error) {
-    failed_ = true;
-    failure_ = prepared.error->text;
-    return events_.on_failure(*prepared.error);
-  }
-  waiting_.clear();
-  trainer_ = std::move(prepared.trainer);
-  checkpoints_ = std::move(prepared.checkpoints);
-  if (const auto found = checkpoints_.find("best"); found != checkpoints_.end()) {
-    const CheckpointView& best = found->second;
-    if (best.accuracy || best.evaluation_loss)
-      best_ = Figures{.loss = best.evaluation_loss.value_or(HUGE_VAL),
-                      .accuracy = best.accuracy,
-                      .top5_accuracy = {},
-                      .perplexity = {}};
-  }
-  const TrainerStatus status = trainer_->status();
-  events_.on_ready(Ready{trainer_->schema(), std::move(prepared.buffers), prepared.restored,
-                         status.samples, status.step});
-}
-
 // ---- running
 // -------------------------------------------------------------------------------------
 
 void Training::begin(bool model_is_the_clusters) {
   begun_ = true;
+  if (is_external()) {
+    events_.on_trainer(false, trainer_wanted());
+    trainer_->raise_own_samples(known_samples_);
+  }
   model_is_the_clusters_ = model_is_the_clusters;
   trainer_->set_others_samples(others_samples_);
   if (budget_) trainer_->set_budget(*budget_);
@@ -227,6 +60,14 @@ void Training::begin(bool model_is_the_clusters) {
     loop_.post([this, shared] {
       if (!stopped_) events_.on_snapshot(std::move(*shared));
     });
+  };
+  callbacks.on_outside = [this](bool present) {
+    loop_.post([this, present] {
+      if (!stopped_) events_.on_trainer(present, trainer_wanted());
+    });
+  };
+  callbacks.on_event = [this](const std::string& words) {
+    loop_.post([this, words] { events_.on_event(words); });
   };
   callbacks.on_evaluation = [this](Evaluation evaluation) {
     loop_.post([this, evaluation] { on_evaluated(evaluation); });
@@ -267,6 +108,8 @@ void Training::set_others_samples(Samples others) {
 void Training::set_budget(Samples samples) {
   budget_ = samples;
   finished_ = false;
+  settled_timer_.cancel();
+  if (trainer_) trainer_->set_settled(false);
   patience_.renew();
   if (trainer_) trainer_->set_budget(samples);
 }
@@ -275,6 +118,10 @@ void Training::divide(std::vector<DivisionMember> members) {
   if (members == division_) return;
   division_ = std::move(members);
   if (begun_) trainer_->set_division(division_);
+}
+
+void Training::set_members(std::size_t members) {
+  if (trainer_) trainer_->set_members(static_cast<std::uint32_t>(members));
 }
 
 void Training::read_back_model() {
@@ -319,6 +166,7 @@ void Training::finish() {
   if (stopped_ || !begun_) return;
   finished_ = true;
   final_evaluated_ = false;
+  settled_timer_.arm_after(settled_after);  // again where the final model is renewed
   write_checkpoint("current", nullptr);
   write_checkpoint("final", nullptr);
   trainer_->request_evaluation();
@@ -429,6 +277,8 @@ void Training::stop(std::function<void()> done) {
   stopped_ = std::move(done);
   checkpoint_timer_.cancel();
   data_timer_.cancel();
+  settled_timer_.cancel();
+  if (ExternalEngine* const engine = first_model_from_.load()) engine->cancel();
   if (!busy_) maybe_stop();
 }
 

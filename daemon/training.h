@@ -8,6 +8,7 @@
 // calls.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -23,6 +24,7 @@
 #include "daemon/finish_watch.h"
 #include "daemon/rest/view.h"
 #include "daemon/start_plan.h"
+#include "models/external/external_engine.h"
 #include "models/training/trainer.h"
 #include "net/event_loop.h"
 
@@ -43,6 +45,9 @@ class Training {
     // "no-data" or "bad-data": what is missing or wrong, and the way out
     std::function<void(Error)> on_waiting_for_data;
     std::function<void(Snapshot)> on_snapshot;
+    // Of an external job: whether a trainer is at work; without one, `what` the node waits for.
+    std::function<void(bool present, std::string what)> on_trainer;
+    std::function<void(std::string)> on_event;  // words of a log line
     std::function<void(const EvaluationView&)> on_evaluation;
     std::function<void(std::string)> on_no_progress;      // the job's patience is over
     std::function<void(std::vector<float>)> on_restored;  // empty: no checkpoint could be read
@@ -51,15 +56,18 @@ class Training {
   };
   using Written = std::function<void(Result<CheckpointView>)>;
 
-  Training(EventLoop& loop, const DaemonConfig& config, const StateStore& store, NodeId id,
-           Metadata metadata, Events events);
+  // `socket`: where trainers of external jobs attach; null: none can. It outlives this.
+  Training(EventLoop& loop, const DaemonConfig& config, const StateStore& store,
+           TrainerSocket* socket, NodeId id, Metadata metadata, Events events);
   ~Training();
   Training(const Training&) = delete;
   Training& operator=(const Training&) = delete;
 
   // Once per process. Ends in on_ready, on_waiting_for_data (and tries again by itself) or
-  // on_failure.
-  void prepare(const KnownJob& job);
+  // on_failure. `founds`: of an external job without a checkpoint the model is that of the first
+  // trainer, which is waited for.
+  // `own_samples`: as the disk knows them; a new run of an external job counts on from there.
+  void prepare(const KnownJob& job, bool founds, Samples own_samples);
   // After on_ready: the founder's initial model and a restored one are the cluster's; a joiner's is
   // not yet.
   void begin(bool model_is_the_clusters);
@@ -67,11 +75,17 @@ class Training {
   void recall();
   void set_others_samples(Samples others);
   void set_budget(Samples samples);
-  // The job's nodes divide one set: whoever is there and trains is to be told to divide().
+  // Another process makes the steps.
+  [[nodiscard]] bool is_external() const {
+    return job_ && job_->model.kind == ModelSpec::Kind::external;
+  }
+  // The job's nodes divide one set, or a trainer may want to: whoever is there and trains is to be
+  // told to divide().
   [[nodiscard]] bool divides_data() const {
-    return job_ && job_->data.division == DataSpec::Division::shared;
+    return job_ && (job_->data.division == DataSpec::Division::shared || is_external());
   }
   void divide(std::vector<DivisionMember> members);
+  void set_members(std::size_t members);
   // Reads the last good checkpoint on another thread; ends in on_restored.
   void read_back_model();
   // `which`: "current" or "final". Code "no-model" while there is none to write.
@@ -107,6 +121,10 @@ class Training {
 
   void run_aside(std::function<void()> task);
   void start_preparing();
+  [[nodiscard]] Result<std::unique_ptr<Trainer>> make_trainer();
+  [[nodiscard]] Result<std::unique_ptr<Trainer>> make_external(TrainerOptions);
+  void restore(Prepared&);
+  [[nodiscard]] std::string trainer_wanted() const;
   void on_prepared(Prepared prepared);
   void remember_old_checkpoints();
   void on_evaluated(const Evaluation& evaluation);
@@ -119,6 +137,7 @@ class Training {
   EventLoop& loop_;
   const DaemonConfig& config_;
   const StateStore& store_;
+  TrainerSocket* const socket_;
   const NodeId id_;
   const Metadata identity_;
   const Events events_;
@@ -126,7 +145,11 @@ class Training {
   std::optional<Job> job_;
   JobHash job_hash_{};
   std::string start_from_;  // empty: the model begins with the seed's, or is the cluster's
+  bool founds_ = false;
+  Samples known_samples_ = 0;
   std::unique_ptr<Trainer> trainer_;
+  // The trainer's, while it waits for its first model; stop() ends that.
+  std::atomic<ExternalEngine*> first_model_from_{nullptr};
   std::thread aside_;  // one at a time: preparing, reading back, stopping
   bool busy_ = false;
   bool begun_ = false;
@@ -152,6 +175,7 @@ class Training {
 
   Timer checkpoint_timer_;
   Timer data_timer_;
+  Timer settled_timer_;            // the final model has not moved for a while
   std::function<void()> stopped_;  // set once stop() was called
   bool stopping_trainer_ = false;
 };

@@ -19,7 +19,7 @@ to_build=(
 )
 to_test=(
   clang libclang-rt-14-dev clang-format-14 iproute2 openssl prometheus systemd
-  python3 python3-torch python3-pytest python3-pip python3-setuptools python3-wheel
+  python3 python3-numpy python3-torch python3-pytest python3-pip python3-setuptools python3-wheel
 )
 to_test+=(python3-jsonschema zsh fish mandoc)
 to_package=(mmdebstrap lintian slurmctld slurmd slurm-client munge)

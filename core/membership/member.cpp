@@ -48,6 +48,7 @@ const char* to_string(Phase phase) {
     case Phase::leaving: return "leaving";
     case Phase::left: return "left";
     case Phase::broken: return "broken";
+    case Phase::waiting_for_trainer: return "waiting-for-trainer";
   }
   GOSSIPD_ASSERT(!"a Phase without a name");
 }

@@ -22,12 +22,13 @@ enum class Phase : std::uint8_t {
   preparing,         // the job is known; data and model are being built
   syncing,           // a neighbour's model is being downloaded
   training,
-  paused,     // by the operator: exchanges, but makes no steps
-  finishing,  // the budget is spent: exchanging until the models agree
-  finished,   // final model reached
-  leaving,    // publishing what is unpublished
-  left,       // by the operator, durably; until `join`
-  broken,     // own model is not finite and nothing to restore it from has come yet
+  paused,               // by the operator: exchanges, but makes no steps
+  finishing,            // the budget is spent: exchanging until the models agree
+  finished,             // final model reached
+  leaving,              // publishing what is unpublished
+  left,                 // by the operator, durably; until `join`
+  broken,               // own model is not finite and nothing to restore it from has come yet
+  waiting_for_trainer,  // as paused: no process is there that makes the steps of an external job
 };
 [[nodiscard]] const char* to_string(Phase);
 

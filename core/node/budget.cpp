@@ -35,7 +35,7 @@ void Conductor::settle_samples(Instant now) {
 
 // The budget is the cluster's: the first node to notice that it is spent stops stepping.
 void Conductor::check_progress(Instant now) {
-  if (progress_.in_force() == 0 || (!life_.is_training() && !life_.is(Phase::paused))) return;
+  if (progress_.in_force() == 0 || !life_.is_stepping_or_idle()) return;
   if (!progress_.is_spent(others_estimate(now)) && !most_have_finished()) return;
   life_.finish_by(now + config_.membership.finish_cap);
   round_.next_final_look(now + round_.final_pause());  // the others make their last step meanwhile
@@ -58,7 +58,7 @@ bool Conductor::most_have_finished() const {
       continue;
     const bool finished = record.phase == Phase::finishing || record.phase == Phase::finished;
     done += finished ? 1 : 0;
-    all += finished || record.phase == Phase::training || record.phase == Phase::paused ? 1 : 0;
+    all += finished || Lifecycle::is_stepping_or_idle(record.phase) ? 1 : 0;
   }
   return 2 * done > all;
 }

@@ -65,6 +65,7 @@ class Conductor {
   void on_waiting_for_data(std::string what);
   void on_model_ready(Schema schema, RoundBuffers buffers, bool has_model, Samples own_samples,
                       Step step, Instant now);
+  void on_trainer(bool present, std::string what);
   void on_snapshot(Snapshot snapshot, Instant now);
   void on_restored(std::vector<float> model, Instant now);
   void on_session_open(SessionId id, bool outbound, Endpoint remote, Instant now);

@@ -27,7 +27,8 @@ void Conductor::on_model_ready(Schema schema, RoundBuffers buffers, bool has_mod
   transfer_guard_ = std::make_unique<TransferGuard>(config_.exchange.guard.transfer_reach,
                                                     schema_.blocks().size());
   source_.on_trainer_ready(has_model || !config_.exchange.enabled);
-  progress_.on_trainer_ready(own_samples, std::max(state_.own_samples, directory_.self().samples));
+  progress_.on_trainer_ready(own_samples, std::max(state_.own_samples, directory_.self().samples),
+                             life_.has_outside_trainer());
   life_.look_until(now + config_.membership.isolation_grace);
   const std::vector<SessionId> established = peers_.established_ids();
   for (const SessionId id : established) send_ready(*peers_.find(id), now);

@@ -11,30 +11,39 @@ namespace {
 constexpr std::initializer_list<Phase> transitions[] = {
     /* joining */
     {Phase::waiting_for_data, Phase::preparing, Phase::syncing, Phase::training, Phase::leaving,
-     Phase::broken},
+     Phase::broken, Phase::waiting_for_trainer},
     /* waiting_for_data */
     {Phase::joining, Phase::preparing, Phase::syncing, Phase::training, Phase::leaving,
-     Phase::broken},
+     Phase::broken, Phase::waiting_for_trainer},
     /* preparing */
-    {Phase::joining, Phase::waiting_for_data, Phase::syncing, Phase::training, Phase::leaving},
+    {Phase::joining, Phase::waiting_for_data, Phase::syncing, Phase::training, Phase::leaving,
+     Phase::waiting_for_trainer},
     /* syncing */
-    {Phase::waiting_for_data, Phase::training, Phase::leaving},
+    {Phase::waiting_for_data, Phase::training, Phase::leaving, Phase::waiting_for_trainer},
     /* training */
-    {Phase::waiting_for_data, Phase::paused, Phase::finishing, Phase::leaving, Phase::broken},
+    {Phase::waiting_for_data, Phase::paused, Phase::finishing, Phase::leaving, Phase::broken,
+     Phase::waiting_for_trainer},
     /* paused */
-    {Phase::waiting_for_data, Phase::training, Phase::finishing, Phase::leaving, Phase::broken},
+    {Phase::waiting_for_data, Phase::training, Phase::finishing, Phase::leaving, Phase::broken,
+     Phase::waiting_for_trainer},
     /* finishing */
-    {Phase::waiting_for_data, Phase::training, Phase::finished, Phase::leaving, Phase::broken},
+    {Phase::waiting_for_data, Phase::training, Phase::finished, Phase::leaving, Phase::broken,
+     Phase::waiting_for_trainer},
     /* finished */
-    {Phase::waiting_for_data, Phase::training, Phase::finishing, Phase::leaving, Phase::broken},
+    {Phase::waiting_for_data, Phase::training, Phase::finishing, Phase::leaving, Phase::broken,
+     Phase::waiting_for_trainer},
     /* leaving */
     {Phase::left},
     /* left */
     {Phase::joining},
     /* broken */
-    {Phase::waiting_for_data, Phase::training, Phase::paused, Phase::leaving},
+    {Phase::waiting_for_data, Phase::training, Phase::paused, Phase::leaving,
+     Phase::waiting_for_trainer},
+    /* waiting_for_trainer */
+    {Phase::waiting_for_data, Phase::training, Phase::paused, Phase::finishing, Phase::leaving,
+     Phase::broken},
 };
-static_assert(std::size(transitions) == static_cast<std::size_t>(Phase::broken) + 1);
+static_assert(std::size(transitions) == static_cast<std::size_t>(Phase::waiting_for_trainer) + 1);
 
 }  // namespace
 
@@ -44,10 +53,18 @@ bool Lifecycle::allows(Phase from, Phase to) {
 }
 
 bool Lifecycle::enter(Phase to) {
+  if (to == Phase::training && trainer_is_absent_) to = Phase::waiting_for_trainer;
   if (!allows(phase_, to)) return false;
   if (to == Phase::broken) was_paused_ = is(Phase::paused);
   phase_ = to;
   return true;
+}
+
+bool Lifecycle::trainer_is(bool present, std::string what) {
+  has_outside_trainer_ = true;
+  trainer_is_absent_ = !present;
+  absent_trainer_ = std::move(what);
+  return present ? is(Phase::waiting_for_trainer) : is(Phase::training);
 }
 
 void Lifecycle::leave_by(Instant at, std::map<NodeId, std::uint64_t> spoken) {

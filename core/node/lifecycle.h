@@ -26,6 +26,12 @@ class Lifecycle {
   [[nodiscard]] Phase phase() const { return phase_; }
   [[nodiscard]] bool is(Phase phase) const { return phase_ == phase; }
   [[nodiscard]] bool is_training() const { return is(Phase::training); }
+  // Has a model and a budget that is not spent.
+  [[nodiscard]] static bool is_stepping_or_idle(Phase phase) {
+    return phase == Phase::training || phase == Phase::paused ||
+           phase == Phase::waiting_for_trainer;
+  }
+  [[nodiscard]] bool is_stepping_or_idle() const { return is_stepping_or_idle(phase_); }
   // The node is on its way out of the cluster, or out of it.
   [[nodiscard]] bool is_going() const { return is(Phase::leaving) || is(Phase::left); }
   // The job's end is reached.
@@ -40,6 +46,13 @@ class Lifecycle {
   // A node with a model looks for the others so long before it trains alone.
   void look_until(Instant at) { look_until_ = at; }
   [[nodiscard]] bool has_looked(Instant now) const { return now >= look_until_; }
+
+  // ---- training, waiting_for_trainer ----
+  // Of a job whose steps another process makes; `what` the node waits for without it. From now on
+  // training is entered as waiting_for_trainer while it is absent. True: the phase is to change.
+  [[nodiscard]] bool trainer_is(bool present, std::string what);
+  [[nodiscard]] bool has_outside_trainer() const { return has_outside_trainer_; }
+  [[nodiscard]] const std::string& absent_trainer() const { return absent_trainer_; }
 
   // ---- finishing ----
   // At the latest then the model is final, whether the models agree or not.
@@ -69,8 +82,11 @@ class Lifecycle {
   Instant deadline_{};       // meaningful while finishing or leaving
   // Turns spoken on each link when the node began to leave; meaningful while leaving.
   std::map<NodeId, std::uint64_t> spoken_;
-  bool was_paused_ = false;  // before the model broke; meaningful while broken
-  bool stopping_ = false;    // never false again
+  bool has_outside_trainer_ = false;  // for good, from the first trainer_is()
+  bool trainer_is_absent_ = false;
+  std::string absent_trainer_;  // words; meaningful while it is absent
+  bool was_paused_ = false;     // before the model broke; meaningful while broken
+  bool stopping_ = false;       // never false again
 };
 
 }  // namespace gossipd

@@ -45,6 +45,9 @@ void Node::on_model_ready(Schema schema, RoundBuffers buffers, bool has_model, S
     impl_->on_model_ready(std::move(schema), std::move(buffers), has_model, own_samples, step, now);
   });
 }
+void Node::on_trainer(bool present, std::string what, Instant now) {
+  settled(*impl_, now, [&] { impl_->on_trainer(present, std::move(what)); });
+}
 void Node::on_snapshot(Snapshot snapshot, Instant now) {
   settled(*impl_, now, [&] { impl_->on_snapshot(std::move(snapshot), now); });
 }

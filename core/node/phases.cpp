@@ -10,9 +10,14 @@ namespace gossipd {
 bool Conductor::set_phase(Phase to, const std::string& why) {
   const Phase from = phase();
   if (!life_.enter(to)) return false;
-  log(Level::info, std::string("event=phase from=") + to_string(from) + " to=" + to_string(to) +
-                       " why=" + log_quoted(why));
+  log(Level::info, std::string("event=phase from=") + to_string(from) +
+                       " to=" + to_string(phase()) + " why=" + log_quoted(why));
   return true;
+}
+
+void Conductor::on_trainer(bool present, std::string what) {
+  if (life_.trainer_is(present, std::move(what)))
+    set_phase(Phase::training, present ? "a trainer is at work" : "no trainer is at work");
 }
 
 void Conductor::begin_training(Instant now) {
@@ -148,7 +153,7 @@ void Conductor::say_left(Instant now) {
 
 std::optional<Error> Conductor::pause() {
   if (life_.is(Phase::paused)) return std::nullopt;
-  if (!life_.is_training())
+  if (!life_.is_training() && !life_.is(Phase::waiting_for_trainer))
     return Error{"not-training",
                  std::string("nothing to pause: this node is ") + to_string(phase())};
   set_phase(Phase::paused, "by the operator");
@@ -156,7 +161,7 @@ std::optional<Error> Conductor::pause() {
 }
 
 std::optional<Error> Conductor::resume() {
-  if (life_.is_training()) return std::nullopt;
+  if (life_.is_training() || life_.is(Phase::waiting_for_trainer)) return std::nullopt;
   if (!life_.is(Phase::paused))
     return Error{"not-paused",
                  std::string("nothing to resume: this node is ") + to_string(phase())};

@@ -12,14 +12,21 @@ Samples Progress::under_this_id(Samples counter) const {
   return counter - std::min(counter, former_);
 }
 
-void Progress::on_trainer_ready(Samples counter, Samples known) {
+void Progress::on_trainer_ready(Samples counter, Samples known, bool lasts) {
+  counter_lasts_ = lasts;
   trained_ = under_this_id(counter);
+  if (lasts) {
+    beyond_counter_ = 0;
+    recovered_ = known;
+    return;
+  }
   beyond_counter_ = known - std::min(known, trained_);
   recovered_ = 0;
 }
 
 void Progress::on_snapshot(Samples counter) {
   trained_ = std::max(trained_, under_this_id(counter));
+  if (counter_lasts_) return;
   const Samples known = std::exchange(recovered_, 0);
   beyond_counter_ = std::max(beyond_counter_, known - std::min(known, trained_));
 }

@@ -39,7 +39,8 @@ class Progress {
   // Never falls.
   [[nodiscard]] Samples own() const { return std::max(recovered_, trained_ + beyond_counter_); }
   // The trainer stands, at this counter; `known`: own samples that disk or members know of.
-  void on_trainer_ready(Samples counter, Samples known);
+  // `lasts`: the counter outlives this process, so what it lacks now it may have later.
+  void on_trainer_ready(Samples counter, Samples known, bool lasts = false);
   void on_snapshot(Samples counter);
   // Members know of so many own samples. True: that is more than this node knew. The trainer may
   // have counted some of them since the last snapshot, so the next one says which are lost.
@@ -101,7 +102,9 @@ class Progress {
 
   Samples trained_ = 0;         // the trainer's counter, less `former_`
   Samples beyond_counter_ = 0;  // own samples that only disk or members know of
-  Samples recovered_ = 0;       // heard from members since the last snapshot; 0: none
+  // The trainer's counter outlives this process: `recovered_` stays a floor, and nothing is beyond.
+  bool counter_lasts_ = false;
+  Samples recovered_ = 0;  // heard from members since the last snapshot; 0: none
   Samples former_ = 0;
   double rate_ = 0;           // 0: this node has never trained
   Samples told_trainer_ = 0;  // trained on elsewhere, as the trainer knows; never falls

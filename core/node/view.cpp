@@ -108,6 +108,7 @@ std::string Conductor::waiting_for() const {
     return dialer_.founding().waits_for();
   if (source_.is_missing() && peers_.established() > 0)
     return "a neighbour's model" + why_no_model();
+  if (life_.is(Phase::waiting_for_trainer)) return life_.absent_trainer();
   return life_.is(Phase::joining) || life_.is(Phase::waiting_for_data) ? life_.waiting_for() : "";
 }
 

@@ -155,7 +155,8 @@ std::optional<MemberRecord> to_record(const json& list) {
   r.incarnation = number(list, RecordItem::incarnation);
   const std::uint64_t state = number(list, RecordItem::state, 99);
   const std::uint64_t phase = number(list, RecordItem::phase, 99);
-  if (r.id == NodeId{} || state > raw(MemberState::forgotten) || phase > raw(Phase::broken))
+  if (r.id == NodeId{} || state > raw(MemberState::forgotten) ||
+      phase > raw(Phase::waiting_for_trainer))
     return std::nullopt;
   r.state = static_cast<MemberState>(state);
   r.phase = static_cast<Phase>(phase);

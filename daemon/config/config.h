@@ -42,6 +42,7 @@ struct DaemonConfig {
   std::string rest_certificate;         // PEM; "": one of the node's own, in its state directory
   std::string rest_key;                 // PEM, of the certificate
 
+  std::string trainer_socket;  // where trainers of an external job attach; "": STATE/trainer.sock
   std::string device = "auto";
   std::uint32_t threads = 0;  // 0: one per core
   double min_step_ms = 0;

@@ -165,6 +165,9 @@ void add_trainer(SettingTable& table, DaemonConfig& c) {
   table.text(
       "trainer.device", "device", "DEVICE", c.device,
       "auto, cpu, cuda or cuda:N; cuda:all or a list (cuda:0,cuda:1) makes several one node");
+  table.path("trainer.socket", "", "FILE", c.trainer_socket,
+             "Unix socket at which the process that trains an external job attaches (default "
+             "STATE/trainer.sock); `none`: there is none");
   table.integer("trainer.threads", "threads", "", c.threads, 0, 1024,
                 "CPU threads for tensor arithmetic; 0: one per core");
   table.number("trainer.min_step_ms", "trainer-min-step-ms", "ms", c.min_step_ms, 0, setting_day_ms,

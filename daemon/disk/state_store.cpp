@@ -94,7 +94,7 @@ MemberRecord record_from(const Json& json) {
   r.state = word_from(json, "state", MemberState::forgotten);
   r.tick = whole_from<std::uint64_t>(json, "tick");
   r.news = whole_from<std::uint64_t>(json, "news", 0);  // missing in the files of older versions
-  r.phase = word_from(json, "phase", Phase::broken);
+  r.phase = word_from(json, "phase", Phase::waiting_for_trainer);
   r.samples = whole_from<Samples>(json, "samples");
   r.step = whole_from<Step>(json, "step");
   r.samples_per_second = json.at("samples_per_second").get<double>();

@@ -59,7 +59,7 @@ void add_node(Families& out, const StatusView& v) {
              {"id", to_hex(n.id)},
              {"cluster_id", to_hex(n.cluster)},
              {"job_hash", to_hex(n.job)}});
-  for (int i = 0; i <= static_cast<int>(Phase::broken); ++i) {
+  for (int i = 0; i <= static_cast<int>(Phase::waiting_for_trainer); ++i) {
     const Phase phase = static_cast<Phase>(i);
     out.gauge("phase", "1 for the phase that the node is in", phase == n.phase,
               {{"phase", to_string(phase)}});

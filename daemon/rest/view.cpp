@@ -247,7 +247,8 @@ void StallView::note(Duration kept) {
 std::string not_ready_reason(const NodeSummary& node, bool stopping) {
   if (stopping) return "stopping";
   if (node.phase == Phase::training || node.phase == Phase::finishing ||
-      node.phase == Phase::finished || node.phase == Phase::paused)
+      node.phase == Phase::finished || node.phase == Phase::paused ||
+      node.phase == Phase::waiting_for_trainer)
     return {};
   std::string reason = to_string(node.phase);
   if (!node.waiting_for.empty()) reason += ": " + node.waiting_for;

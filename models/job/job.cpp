@@ -45,6 +45,20 @@ std::optional<Error> identify(const std::string& job_path, const char* key, std:
   return std::nullopt;
 }
 
+// A process of the user's trains: what it does is not the job's to say.
+void parse_external(TomlReader& reader, TomlTable& root, Job& job) {
+  for (const char* table : {"data", "optimizer", "loss", "training"})
+    if (reader.table(table).present())
+      root.refuse(table, "is the trainer's where kind = \"external\" under [model]; take it out");
+  for (const char* key :
+       {"start_from", "start_from_hash", "start_from_bytes", "evaluate_every_samples"})
+    if (root.has(key))
+      root.refuse(key, "is the trainer's where kind = \"external\" under [model]; take it out");
+  job.schedule.kind = ScheduleSpec::Kind::constant;
+  if (const TomlTable schedule = reader.table("schedule"); schedule.present())
+    job.schedule = parse_schedule(schedule, job.budget_samples);
+}
+
 // Whether model, loss and data belong together, as far as the job alone tells.
 void check_fit(TomlReader& reader, const Job& job) {
   if (const auto reason = misfit(job.model, job.data.shape, job.data.vocabulary > 0))
@@ -86,10 +100,15 @@ Result<Job> Job::parse(std::string_view text, const std::string& origin) {
                 "counts the samples of a data directory, so it has a place in the job file of "
                 "gossipd only; write budget_samples");
   job.budget_samples = static_cast<Samples>(root.require_integer("budget_samples", 1, samples_max));
+  job.model = parse_model(reader.table("model"));
+  if (job.model.kind == ModelSpec::Kind::external) {
+    parse_external(reader, root, job);
+    if (auto error = reader.finish()) return *error;
+    return job;
+  }
   job.evaluate_every_samples =
       static_cast<Samples>(root.get_integer("evaluate_every_samples", 0, 0, samples_max));
   parse_start(root, job);
-  job.model = parse_model(reader.table("model"));
   job.data = parse_data_spec(reader.table("data"));
   job.optimizer = parse_optimizer(reader.table("optimizer"));
   job.schedule = parse_schedule(reader.table("schedule"), job.budget_samples);
@@ -126,6 +145,11 @@ std::string Job::canonical_text() const {
   out.line("seed", seed);
   out.line("batch", std::uint64_t{batch});
   out.line("budget_samples", budget_samples);
+  if (model.kind == ModelSpec::Kind::external) {
+    write(out, model);
+    write(out, schedule);
+    return out.text;
+  }
   out.line("evaluate_every_samples", evaluate_every_samples);
   if (!start_from.empty()) {
     out.line("start_from", std::string_view(std::filesystem::path(start_from).filename().string()));

@@ -12,8 +12,8 @@ namespace {
 using Kind = ModelSpec::Kind;
 
 // by value
-constexpr std::string_view kind_names[] = {"mlp",      "cnn", "resnet20", "resnet18",
-                                           "resnet50", "vit", "gpt",      "torchscript"};
+constexpr std::string_view kind_names[] = {"mlp", "cnn", "resnet20",    "resnet18", "resnet50",
+                                           "vit", "gpt", "torchscript", "external"};
 
 constexpr std::int64_t cnn_extent_min = 16;
 constexpr std::size_t file_name_bytes_max = 1024;
@@ -28,6 +28,18 @@ void parse_transformer(TomlTable& table, ModelSpec& model) {
     table.refuse("dim", "must be a multiple of heads (" + std::to_string(model.heads) + ")");
 }
 
+void parse_content(TomlTable& table, const std::string& of, JobFile& content) {
+  const std::string hash_key = of + "_hash", bytes_key = of + "_bytes";
+  const std::string hash = table.get_string(hash_key, "");
+  if (!hash.empty() && !from_hex(hash, content))
+    table.refuse(hash_key, "must be 32 hex digits; leave it out and it is computed");
+  content.bytes = static_cast<std::uint64_t>(
+      table.get_integer(bytes_key, 0, 0, static_cast<std::int64_t>(job_file_bytes_max)));
+  if (hash.empty() != (content.bytes == 0))
+    table.refuse(bytes_key,
+                 "and " + hash_key + " belong together; leave out both and they are computed");
+}
+
 void parse_file(TomlTable& table, ModelSpec& model) {
   model.file = table.require_string("file");
   const bool printable = !model.file.empty() && model.file.size() <= file_name_bytes_max &&
@@ -37,14 +49,7 @@ void parse_file(TomlTable& table, ModelSpec& model) {
     table.refuse(
         "file",
         "must be the path of a TorchScript file, as tools/export/export_model.py writes it");
-  const std::string hash = table.get_string("file_hash", "");
-  if (!hash.empty() && !from_hex(hash, model.content))
-    table.refuse("file_hash", "must be 32 hex digits; leave it out and it is computed");
-  model.content.bytes = static_cast<std::uint64_t>(
-      table.get_integer("file_bytes", 0, 0, static_cast<std::int64_t>(job_file_bytes_max)));
-  if (hash.empty() != (model.content.bytes == 0))
-    table.refuse("file_bytes",
-                 "and file_hash belong together; leave out both and they are computed");
+  parse_content(table, "file", model.content);
 }
 
 }  // namespace
@@ -77,6 +82,7 @@ ModelSpec parse_model(TomlTable table) {
     case Kind::vit:
     case Kind::gpt: parse_transformer(table, model); break;
     case Kind::torchscript: parse_file(table, model); break;
+    case Kind::external: parse_content(table, "segments", model.content); break;
     case Kind::resnet20:
     case Kind::resnet18:
     case Kind::resnet50: break;
@@ -110,6 +116,10 @@ void write(CanonicalText& out, const ModelSpec& model) {
     out.line("dim", model.dim);
     out.line("depth", model.depth);
     out.line("heads", model.heads);
+  }
+  if (model.kind == Kind::external && model.content.bytes > 0) {
+    out.line("segments_hash", std::string_view(to_hex(model.content)));
+    out.line("segments_bytes", model.content.bytes);
   }
   if (model.kind != Kind::torchscript) return;
   out.line("file", std::string_view(std::filesystem::path(model.file).filename().string()));
@@ -146,7 +156,8 @@ std::optional<std::string> misfit(const LossSpec& loss, std::int64_t classes) {
 
 std::optional<std::string> misfit(const ModelSpec& model, const std::vector<std::int64_t>& input,
                                   bool tokens) {
-  if (model.kind == Kind::torchscript) return std::nullopt;  // only it knows
+  if (model.kind == Kind::torchscript || model.kind == Kind::external)
+    return std::nullopt;  // only it knows
   const std::string name(name_of(model.kind));
   if (model.kind == Kind::gpt && !tokens)
     return "the gpt needs tokens: text or tokens under [data]";

@@ -17,7 +17,7 @@ class TomlTable;
 inline constexpr std::size_t job_hidden_layers_max = 16;
 
 struct ModelSpec {
-  enum class Kind { mlp, cnn, resnet20, resnet18, resnet50, vit, gpt, torchscript };
+  enum class Kind { mlp, cnn, resnet20, resnet18, resnet50, vit, gpt, torchscript, external };
   Kind kind = Kind::cnn;
   // mlp, cnn: fully connected layers before the last; default cnn {96}, mlp {128}
   std::vector<std::int64_t> hidden;
@@ -29,7 +29,9 @@ struct ModelSpec {
   std::int64_t heads = 0;  // vit, gpt: of attention; default vit 3, gpt 6
   // torchscript: where the founder has it; only its last part is in the job's text, for people
   std::string file;
-  JobFile content;  // torchscript: what it must hold
+  // torchscript: what the file must hold. external: the list of the model's segments
+  // (models/external/segment_list.h); no bytes: the first trainer of the founder says it
+  JobFile content;
   bool operator==(const ModelSpec&) const = default;
 };
 

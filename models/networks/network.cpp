@@ -40,7 +40,8 @@ std::shared_ptr<Network> make_layers(const ModelSpec& model, const NetworkPorts&
     case Kind::resnet50: return make_resnet(model, ports);
     case Kind::vit: return make_vit(model, ports);
     case Kind::gpt: return make_gpt(model, ports);
-    case Kind::torchscript: break;
+    case Kind::torchscript:
+    case Kind::external: break;
   }
   GOSSIPD_ASSERT(!"a built-in kind");
   return nullptr;

@@ -10,6 +10,8 @@
 #include <atomic>
 #include <optional>
 #include <stdexcept>
+#include <string>
+#include <vector>
 
 #include "core/model/schema.h"
 #include "models/data/division.h"
@@ -24,9 +26,54 @@ class OutOfMemory : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// Steps that another process makes. Where an engine has this, the training thread makes none by
+// step(): it goes from boundary to boundary by meet().
+class OutsideSteps {
+ public:
+  // What the process is to know.
+  struct Order {
+    bool training = false;
+    bool finished = false;
+    bool settled = false;  // finished, and the model is the final one
+    Samples cluster_samples = 0;
+    Samples budget = 0;
+    double rate_factor = 1;  // of the schedule, without the process's own
+    // of this node, as they stand: a new run goes on from there
+    Step step = 0;
+    Samples samples = 0;
+    std::vector<NodeId> trainers;  // of all nodes that train now, sorted
+    std::uint32_t members = 1;     // that are there
+  };
+  struct Reported : Figures {
+    Step step = 0;
+    double seconds = 0;
+  };
+  // What it has said since the last time.
+  struct News {
+    // of this node; nothing: no word of steps came
+    std::optional<Step> step = std::nullopt;
+    Samples samples = 0;
+    double loss = 0;           // not finite: not known
+    double learning_rate = 0;  // 0: not known
+    double step_seconds = 0;   // 0: not known
+    bool finite = true;
+    bool present = false;  // a process is attached and at work
+    std::optional<Reported> report = std::nullopt;
+    std::vector<std::string> events{};  // key=value words of log lines
+  };
+
+  virtual ~OutsideSteps() = default;
+  // Tells `order` to who waits for it; then waits for news, or until wake().
+  virtual News meet(const Order& order) = 0;
+  // Any thread.
+  virtual void wake() = 0;
+};
+
 class Engine {
  public:
   virtual ~Engine() = default;
+  // Null: the engine makes the steps itself.
+  [[nodiscard]] virtual OutsideSteps* outside() { return nullptr; }
   [[nodiscard]] virtual const Schema& schema() const = 0;
   [[nodiscard]] virtual std::string device() const = 0;
   [[nodiscard]] virtual Samples shard_samples() const = 0;
@@ -47,6 +94,8 @@ class Engine {
 
   // All of P floats, in host memory, in the schema's order.
   virtual void copy_model(std::span<float> out) = 0;
+  // add_to_model() and replace_model() may be called now; if not, later, without being asked to.
+  [[nodiscard]] virtual bool takes_updates() const { return true; }
   // May only be begun when it returns: `values` stay what they are until the next begin_copy() or
   // settle(). Every copy of the model that is asked for from now on has it in.
   virtual void add_to_model(std::span<const float> values) = 0;

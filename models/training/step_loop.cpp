@@ -104,4 +104,19 @@ void StepLoop::on_step(const MadeStep& made) {
   first_step_ = false;
 }
 
+void StepLoop::on_outside_steps(const OutsideSteps& made) {
+  const bool stepped = made.step > step_;
+  step_ = std::max(step_, made.step);
+  samples_ = data_position_ = std::max(samples_, made.samples);
+  if (!stepped) return;
+  if (std::isfinite(made.loss)) {
+    loss_worst_ = std::max(loss_worst_, made.loss);
+    loss_ = smoothed(loss_, made.loss, loss_smoothing, first_step_);
+    first_step_ = false;
+  }
+  if (made.seconds > 0)
+    step_seconds_ =
+        smoothed(step_seconds_, made.seconds, step_seconds_smoothing, step_seconds_ == 0);
+}
+
 }  // namespace gossipd

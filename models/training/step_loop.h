@@ -51,6 +51,13 @@ class StepLoop {
     Samples next_position = 0;  // in the data, after its samples
     double seconds = 0;
   };
+  // Steps that another process has made since the last boundary.
+  struct OutsideSteps {
+    Step step = 0;  // the node's, with them
+    Samples samples = 0;
+    double loss = 0;     // of the newest; not finite: not known
+    double seconds = 0;  // of the newest; 0: not known
+  };
   struct Rates {  // the schedule's, without an update's factor
     double now = 0;
     double peak = 0;
@@ -84,6 +91,8 @@ class StepLoop {
 
   // ---- at any time ----
   void on_step(const MadeStep&);
+  // Neither counter ever becomes less.
+  void on_outside_steps(const OutsideSteps&);
   // The driver has found a parameter that is NaN or infinite.
   void on_not_finite() { not_finite_ = true; }
 

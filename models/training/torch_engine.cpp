@@ -382,6 +382,11 @@ std::optional<Error> check_torchscript(const Job& job, const std::string& model_
   return std::nullopt;
 }
 
+std::optional<Error> check_model(const Job& job) {
+  if (job.model.kind != ModelSpec::Kind::torchscript) return std::nullopt;
+  return check_torchscript(job, job.model.file);
+}
+
 std::optional<Error> check_device(const std::string& device) {
   const auto found = find_devices(device);
   if (!found) return found.error();

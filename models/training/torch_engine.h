@@ -28,6 +28,10 @@ class GradientEngine : public Engine {
 // data's shape tell: loads it and makes one pass on the CPU. Code "bad-model".
 [[nodiscard]] std::optional<Error> check_torchscript(const Job&, const std::string& model_file);
 
+// The same of a job as Job::load() returns it; there is nothing to try in other kinds. Code
+// "no-torch": this build has none, and the job needs it.
+[[nodiscard]] std::optional<Error> check_model(const Job&);
+
 // Whether this build and this machine have the device, as in TrainerOptions. Codes "no-device",
 // "bad-config".
 [[nodiscard]] std::optional<Error> check_device(const std::string& device);

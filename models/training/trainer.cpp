@@ -31,6 +31,7 @@ std::string_view to_string(TrainerState state) {
     case TrainerState::idle: return "idle";
     case TrainerState::holding: return "holding";
     case TrainerState::training: return "training";
+    case TrainerState::waiting_for_trainer: return "waiting-for-trainer";
     case TrainerState::finished: return "finished";
     case TrainerState::not_finite: return "not-finite";
     case TrainerState::failed: return "failed";
@@ -81,7 +82,7 @@ void Trainer::Implementation::stop() {
   {
     const Lock lock(mutex_);
     stop_training_ = true;
-    training_wakes_.notify_all();
+    wake_training();
   }
   training_thread_.join();
   cancel_evaluation_.store(true);
@@ -125,38 +126,44 @@ void Trainer::Implementation::give(Update update) {
   const Lock lock(mutex_);
   GOSSIPD_ASSERT(!inbox_.update);
   inbox_.update = std::move(update);
-  training_wakes_.notify_all();
+  wake_training();
 }
 
 void Trainer::Implementation::recall() {
   const Lock lock(mutex_);
   inbox_.recall = true;
+  wake_training();
+}
+
+// With mutex_ held.
+void Trainer::Implementation::wake_training() {
   training_wakes_.notify_all();
+  if (OutsideSteps* const outside = engine_->outside()) outside->wake();
 }
 
 void Trainer::Implementation::set_division(std::vector<DivisionMember> members) {
-  if (job_.data.division != DataSpec::Division::shared) return;
+  if (job_.data.division != DataSpec::Division::shared && engine_->outside() == nullptr) return;
   const Lock lock(mutex_);
   inbox_.division = std::move(members);
-  training_wakes_.notify_all();
+  wake_training();
 }
 
 void Trainer::Implementation::raise_own_samples(Samples at_least) {
   const Lock lock(mutex_);
   inbox_.own_samples_at_least = std::max(inbox_.own_samples_at_least, at_least);
-  training_wakes_.notify_all();
+  wake_training();
 }
 
 void Trainer::Implementation::set_budget(Samples samples) {
   const Lock lock(mutex_);
   budget_samples_.store(samples);
-  training_wakes_.notify_all();
+  wake_training();
 }
 
 void Trainer::Implementation::request_evaluation() {
   const Lock lock(mutex_);
   inbox_.evaluate = true;
-  training_wakes_.notify_all();
+  wake_training();
 }
 
 TrainerStatus Trainer::Implementation::status() const {
@@ -168,20 +175,26 @@ TrainerStatus Trainer::Implementation::status() const {
 
 void Trainer::Implementation::train() {
   engine_->prepare_thread(options_.nice);
+  const bool is_outside = engine_->outside() != nullptr;
   bool stepping = true;  // otherwise everything is done until somebody asks for something
   while (true) {
     Inbox inbox;
     bool stop = false;
     {
       Lock lock(mutex_);
-      if (!stepping) training_wakes_.wait(lock, [&] { return stop_training_ || !inbox_.empty(); });
+      if (!stepping && (!is_outside || failed_))
+        training_wakes_.wait(lock, [&] { return stop_training_ || !inbox_.empty(); });
       stop = stop_training_;
       inbox = std::exchange(inbox_, Inbox{});
+      if (inbox.update && !engine_->takes_updates()) std::swap(inbox_.update, inbox.update);
     }
     try {
       stepping = at_boundary(std::move(inbox));
       if (stop) return;
-      if (stepping) one_step();
+      if (is_outside)
+        meet_outside();
+      else if (stepping)
+        one_step();
     } catch (const std::exception& error) {
       fail(error);
       stepping = false;
@@ -201,7 +214,10 @@ bool Trainer::Implementation::at_boundary(Inbox inbox) {
   const TrainerState now = state_of(
       loop_.at_boundary({.others = others_samples_.load(), .budget = budget_samples_.load()}));
   const bool asked_for = inbox.evaluate;
-  publish_status(now);  // before anybody hears of it by a callback
+  const bool alone = engine_->outside() != nullptr && !outside_present_ &&
+                     (now == TrainerState::training || now == TrainerState::holding);
+  // before anybody hears of it by a callback
+  publish_status(alone ? TrainerState::waiting_for_trainer : now);
   if (now == TrainerState::training) end_evaluated_ = false;
   if (now == TrainerState::finished && !end_evaluated_) inbox.evaluate = end_evaluated_ = true;
   if (job_.evaluate_every_samples > 0 && now == TrainerState::training &&
@@ -237,6 +253,10 @@ void Trainer::Implementation::divide(std::vector<DivisionMember> members) {
   std::vector<NodeId> ids;
   for (const DivisionMember& member : members) ids.push_back(member.id);
   std::ranges::sort(ids);
+  if (!part_) {
+    trainers_ = std::move(ids);
+    return;
+  }
   const auto takes_part = [this](const std::vector<NodeId>& in) {
     return std::ranges::binary_search(in, options_.node);
   };
@@ -290,6 +310,39 @@ void Trainer::Implementation::one_step() {
   loop_.on_step(made);
 }
 
+// Instead of a step: what is said between this node and who makes them.
+void Trainer::Implementation::meet_outside() {
+  const StepLoop::State state = loop_.state();
+  const double peak = learning_rate_peak(job_);
+  OutsideSteps::Order order;
+  order.training = state == StepLoop::State::training;
+  order.finished = state == StepLoop::State::finished;
+  order.settled = settled_.load();
+  order.cluster_samples = cluster_samples();
+  order.budget = budget_samples_.load();
+  order.rate_factor = peak > 0 ? loop_.rate_scale() * scheduled_rate() / peak : 1;
+  order.step = loop_.step();
+  order.samples = loop_.samples();
+  order.trainers = trainers_;
+  order.members = members_.load();
+  const OutsideSteps::News news = engine_->outside()->meet(order);
+  for (const std::string& event : news.events)
+    if (callbacks_.on_event) callbacks_.on_event(event);
+  if (news.step) {
+    loop_.on_outside_steps({.step = *news.step,
+                            .samples = news.samples,
+                            .loss = news.loss,
+                            .seconds = news.step_seconds});
+    if (!news.finite) loop_.on_not_finite();
+    outside_rates_.now = news.learning_rate;
+    outside_rates_.peak = std::max(outside_rates_.peak, news.learning_rate);
+  }
+  if (news.report) on_report(*news.report);
+  if (news.present == outside_present_) return;
+  outside_present_ = news.present;
+  if (callbacks_.on_outside) callbacks_.on_outside(news.present);
+}
+
 // Steps go on while the engine takes in an update and copies the model, also where the snapshot is
 // wanted at once. The host waits only where there is no step to make.
 void Trainer::Implementation::serve_snapshot() {
@@ -297,7 +350,7 @@ void Trainer::Implementation::serve_snapshot() {
   if (loop_.next() == StepLoop::Next::begin_snapshot && (!stepping || engine_->ready_to_copy()))
     engine_->begin_copy(loop_.begin_snapshot(rates()));
   if (!loop_.is_filling()) return;
-  if (!stepping) engine_->settle();
+  if (!stepping && engine_->outside() == nullptr) engine_->settle();
   if (!engine_->copied()) return;
   const std::optional<bool> finite = engine_->copy_is_finite();
   if (!(finite ? *finite : kernels().all_finite(loop_.buffer()))) loop_.on_not_finite();
@@ -378,6 +431,8 @@ void Trainer::set_others_samples(Samples samples) { implementation_->set_others_
 void Trainer::set_division(std::vector<DivisionMember> members) {
   implementation_->set_division(std::move(members));
 }
+void Trainer::set_members(std::uint32_t members) { implementation_->set_members(members); }
+void Trainer::set_settled(bool settled) { implementation_->set_settled(settled); }
 void Trainer::set_budget(Samples samples) { implementation_->set_budget(samples); }
 void Trainer::raise_own_samples(Samples at_least) { implementation_->raise_own_samples(at_least); }
 void Trainer::request_evaluation() { implementation_->request_evaluation(); }

@@ -71,9 +71,10 @@ enum class TrainerState : std::uint8_t {
   idle,     // not started, or stopped
   holding,  // started, waits for the cluster's model or was told not to train
   training,
-  finished,    // the job's budget is spent
-  not_finite,  // waits for a `replace` update
-  failed,      // the device or a library refused; on_failure said why
+  waiting_for_trainer,  // no process is attached that makes steps, or it says nothing
+  finished,             // the job's budget is spent
+  not_finite,           // waits for a `replace` update
+  failed,               // the device or a library refused; on_failure said why
 };
 [[nodiscard]] std::string_view to_string(TrainerState);
 
@@ -108,6 +109,10 @@ class Trainer {
     std::function<void(Error)> on_failure;
     // evaluation thread; training goes on, and so does the next evaluation
     std::function<void(Error)> on_evaluation_failure;
+    // Of steps that another process makes: whether one is at work, told at the start and when it
+    // changes. Training thread.
+    std::function<void(bool present)> on_outside{};
+    std::function<void(std::string)> on_event{};  // words of a log line; training thread
   };
 
   // Loads the data and builds the model from job.seed. Codes "no-data", "bad-data" (say what to put
@@ -145,6 +150,10 @@ class Trainer {
   // Any thread. Who divides the job's set, from the next step boundary on; without this node in it,
   // it is not to train. Nothing where nodes have data of their own.
   void set_division(std::vector<DivisionMember> members);
+  // Any thread. For who makes the steps elsewhere: how many members are there, and whether the
+  // model is the job's final one.
+  void set_members(std::uint32_t members);
+  void set_settled(bool settled);
   // Any thread. The job ends there; the schedule is stretched to it.
   void set_budget(Samples);
   // Any thread. After a restart the own counter is the larger of the disk's and the peers'.

@@ -32,7 +32,7 @@ void Trainer::Implementation::write_checkpoint(CheckpointRequest request) {
       return;
     } else {
       inbox_.checkpoints.push_back(std::move(request));
-      training_wakes_.notify_all();
+      wake_training();
       return;
     }
   }
@@ -120,6 +120,18 @@ void Trainer::Implementation::evaluate(SharedCheckpoint checkpoint, bool asked_f
     last_evaluated_ = std::move(checkpoint);
   }
   if (callbacks_.on_evaluation) callbacks_.on_evaluation(out);
+}
+
+// Of who makes the steps: of the model as it was a moment ago.
+void Trainer::Implementation::on_report(const OutsideSteps::Reported& report) {
+  SharedCheckpoint checkpoint = capture();
+  {
+    const Lock lock(mutex_);
+    last_evaluated_ = std::move(checkpoint);
+  }
+  if (callbacks_.on_evaluation)
+    callbacks_.on_evaluation(
+        Evaluation{report, report.step, cluster_samples(), report.seconds, /*asked_for=*/false});
 }
 
 // ---- writing thread ----

@@ -46,6 +46,8 @@ class Trainer::Implementation {
   void set_others_samples(Samples samples) { others_samples_.store(samples); }
   void set_budget(Samples samples);
   void set_division(std::vector<DivisionMember> members);
+  void set_members(std::uint32_t members) { members_.store(members); }
+  void set_settled(bool settled) { settled_.store(settled); }
   void raise_own_samples(Samples at_least);
   void request_evaluation();
   void write_checkpoint(CheckpointRequest);
@@ -90,12 +92,18 @@ class Trainer::Implementation {
   void divide(std::vector<DivisionMember>);
   void take_checkpoints(std::vector<CheckpointRequest>);
   void one_step();
+  void meet_outside();
+  void on_report(const OutsideSteps::Reported&);
+  void wake_training();
   void serve_snapshot();
   void settle();
   void fail(const std::exception&);
+  [[nodiscard]] double scheduled_rate() const {
+    return learning_rate_at(job_, cluster_samples(), budget_samples_.load());
+  }
   [[nodiscard]] StepLoop::Rates rates() const {
-    return {.now = learning_rate_at(job_, cluster_samples(), budget_samples_.load()),
-            .peak = learning_rate_peak(job_)};
+    if (outside_rates_.peak > 0) return outside_rates_;
+    return {.now = scheduled_rate(), .peak = learning_rate_peak(job_)};
   }
   [[nodiscard]] double learning_rate() const { return rates().now * loop_.rate_scale(); }
   [[nodiscard]] Samples cluster_samples() const { return loop_.samples() + others_samples_.load(); }
@@ -120,13 +128,18 @@ class Trainer::Implementation {
 
   // Owned by the training thread while it runs, by the owner otherwise.
   StepLoop loop_;
+  StepLoop::Rates outside_rates_;  // as who makes the steps says; peak 0: it does not
+  bool outside_present_ = false;
   bool failed_ = false;
   bool end_evaluated_ = false;
   Samples next_evaluation_ = 0;
   std::optional<Part> part_;
+  std::vector<NodeId> trainers_;  // that train now, for who makes the steps; sorted
 
   std::atomic<Samples> others_samples_{0};
   std::atomic<Samples> budget_samples_;
+  std::atomic<std::uint32_t> members_{1};
+  std::atomic<bool> settled_{false};
   std::atomic<bool> cancel_evaluation_{false};
 
   mutable std::mutex mutex_;  // guards everything below

@@ -26,6 +26,7 @@ BIN = os.path.abspath(
     )
 )
 GOSSIPD = os.path.join(BIN, "gossipd")
+GOSSIPD_CORE = os.path.join(BIN, "gossipd-core")
 GOSSIPCTL = os.path.join(BIN, "gossipctl")
 DATA = os.environ.get("GOSSIPD_TEST_DATA", "/usr/share/datasets/fashion-mnist")
 
@@ -146,6 +147,7 @@ class Node:
         self.state_dir = os.path.join(self.directory, "state")
         self.log_path = os.path.join(self.directory, "log")
         self.prefix = []  # of the command line, usually a namespace
+        self.program = GOSSIPD
         self.address = f"{host or '127.0.0.1'}:{free_port()}"
         # A Unix socket is reachable from every namespace.
         self.rest = f"unix:{self.directory}/rest" if host else f"127.0.0.1:{free_port()}"
@@ -157,7 +159,7 @@ class Node:
     # ---- process ----
 
     def command_line(self, extra=()):
-        line = [*self.prefix, GOSSIPD, "--name", self.name, "--state-dir", self.state_dir]
+        line = [*self.prefix, self.program, "--name", self.name, "--state-dir", self.state_dir]
         line += ["--listen", self.address, "--rest", self.rest]
         for key, value in self.settings.items():
             line += ["--set", f"{key}={value}"]

@@ -19,6 +19,7 @@
 #include "core/wire/file_piece.h"
 #include "models/files/safetensors.h"
 #include "net/peer/invite.h"
+#include "tests/fuzz/attach_seeds.h"
 #include "tests/fuzz/link_script.h"
 #include "tests/fuzz/session_script.h"
 
@@ -474,6 +475,9 @@ int main(int argc, char** argv) {
   }
   directory = argv[1];
   std::filesystem::remove_all(directory);
+  attach_seeds([](const std::string& name, std::span<const std::byte> bytes) {
+    write("attach", name, bytes);
+  });
   control_seeds();
   largest_control_seeds();
   nesting_seeds();

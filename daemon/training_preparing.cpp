@@ -1,0 +1,243 @@
+// How a job becomes a trainer that stands: on a thread beside the loop, since it takes seconds.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "core/base/printable.h"
+#include "daemon/disk/durable_file.h"
+#include "daemon/disk/run_account.h"
+#include "daemon/training.h"
+#include "models/external/segment_list.h"
+
+namespace gossipd {
+
+namespace {
+
+constexpr Duration data_retry = std::chrono::seconds(5);
+
+// Decoding images is work for several cores, everything else is copying.
+int loader_threads_for(const Job& job) {
+  return job.data.kind == DataSpec::Kind::images
+             ? static_cast<int>(std::clamp(std::thread::hardware_concurrency() / 2, 1u, 8u))
+             : 1;
+}
+
+TrainerOptions options_from(const DaemonConfig& config, const Job& job, NodeId id) {
+  TrainerOptions options;
+  options.data_dir = config.data_dir;
+  options.device = config.device;
+  options.threads = static_cast<int>(
+      config.threads != 0 ? config.threads : std::max(1u, std::thread::hardware_concurrency()));
+  options.min_step_ms = config.min_step_ms;
+  const bool automatic = config.shard_count == 0;
+  options.shard_index = automatic ? 0 : config.shard_index;
+  options.shard_count = automatic ? 1 : config.shard_count;
+  const bool shared = job.data.division == DataSpec::Division::shared;
+  options.walker = automatic && !shared ? static_cast<std::uint64_t>(id) : 0;
+  options.node = id;
+  options.nice = static_cast<int>(config.nice);
+  options.loader_threads = config.loader_threads != 0 ? static_cast<int>(config.loader_threads)
+                                                      : loader_threads_for(job);
+  options.image_cache_bytes = std::uint64_t{config.image_cache_mb} << 20;
+  return options;
+}
+
+std::string data_wanted(const Job& job) {
+  return "the data of job '" + job.name + "'; start with --data DIR, where DIR holds " +
+         files_wanted(job.data);
+}
+
+bool is_about_data(const Error& error) {
+  return error.code == "no-data" || error.code == "bad-data";
+}
+
+std::optional<double> number_in(const Metadata& metadata, const std::string& key) {
+  const auto found = metadata.find(key);
+  if (found == metadata.end()) return std::nullopt;
+  char* end = nullptr;
+  const double value = std::strtod(found->second.c_str(), &end);
+  if (end == found->second.c_str()) return std::nullopt;
+  return value;
+}
+
+std::optional<CheckpointView> look_at(const std::filesystem::path& path) {
+  const Result<Metadata> metadata = read_checkpoint_metadata(path);
+  std::error_code error;
+  const auto size = std::filesystem::file_size(path, error);
+  const auto written = std::filesystem::last_write_time(path, error);
+  if (!metadata || error) return std::nullopt;
+  CheckpointView view;
+  view.path = path.string();
+  view.bytes = size;
+  view.written_at_s =
+      std::chrono::duration<double>(std::chrono::file_clock::to_sys(written).time_since_epoch())
+          .count();
+  view.step = static_cast<Step>(number_in(*metadata, "step").value_or(0));
+  view.own_samples = static_cast<Samples>(number_in(*metadata, "samples").value_or(0));
+  view.accuracy = number_in(*metadata, "accuracy");
+  view.evaluation_loss = number_in(*metadata, "evaluation_loss");
+  return view;
+}
+
+}  // namespace
+
+// What comes back from preparing. Shared on its way through the loop, which copies its tasks.
+struct Training::Prepared {
+  std::unique_ptr<Trainer> trainer;
+  RoundBuffers buffers;
+  bool restored = false;
+  std::vector<std::string> warnings;
+  std::map<std::string, CheckpointView> checkpoints;
+  std::optional<Error> error;
+};
+
+void Training::prepare(const KnownJob& known, bool founds, Samples own_samples) {
+  founds_ = founds;
+  known_samples_ = own_samples;
+  const Result<Job> job = Job::parse(known.document, "the cluster's job");
+  if (!job || job->hash() != known.hash) {
+    failed_ = true;
+    failure_ = job ? "the job's hash is not " + to_hex(known.hash) +
+                         " here; run the same gossipd version on every node"
+                   : job.error().text;
+    return loop_.post([this] { events_.on_failure(Error{"bad-job", failure_}); });
+  }
+  job_ = *job;
+  patience_ = Patience(job_->training.patience);
+  job_hash_ = known.hash;
+  if (divides_data() && config_.shard_count != 0) {
+    failed_ = true;
+    failure_ = "shard: " + std::to_string(config_.shard_index + 1) + '/' +
+               std::to_string(config_.shard_count) + " is given by hand, but the nodes of job '" +
+               job_->name + "' divide the set among themselves (division = \"shared\"); " +
+               "take --shard out, or write division = \"own\" under [data] of the job";
+    return loop_.post([this] { events_.on_failure(Error{"bad-config", failure_}); });
+  }
+  start_from_ = known.start_from;
+  if (socket_ && is_external())
+    socket_->wait("preparing", "the daemon prepares the model of job '" + job_->name + "'");
+  else if (socket_)
+    socket_->refuse("not-external",
+                    "this daemon trains job '" + job_->name +
+                        "' itself; a trainer attaches to a job with kind = \"external\" under "
+                        "[model]");
+  start_preparing();
+}
+
+// ---- on the thread aside
+
+Result<std::unique_ptr<Trainer>> Training::make_trainer() {
+  TrainerOptions options = options_from(config_, *job_, id_);
+  if (is_external()) return make_external(std::move(options));
+  options.start_from = start_from_;
+  if (job_->model.content.bytes > 0)
+    options.model_file = store_.files().path(job_->model.content).string();
+  return Trainer::create(*job_, options);
+}
+
+Result<std::unique_ptr<Trainer>> Training::make_external(TrainerOptions options) {
+  if (!socket_)
+    return Error{"bad-config", "trainer.socket is none, but job '" + job_->name +
+                                   "' is trained by a process that attaches there; leave "
+                                   "trainer.socket out"};
+  const Result<std::string> list =
+      read_whole(store_.files().path(job_->model.content), segment_list_bytes_max);
+  if (!list) return list.error();
+  const Result<Schema> schema = parse_segment_list(*list);
+  if (!schema) return Error{"bad-job", "the job's list of segments: " + schema.error().text};
+  const std::filesystem::path path = store_.directory() / "trainer-run.json";
+  Result<std::unique_ptr<ExternalEngine>> engine = ExternalEngine::create(
+      *schema, *socket_,
+      {.node = id_, .account = read_run_account(path), .keep = [path](const RunAccount& account) {
+         return write_run_account(path, account);
+       }});
+  if (!engine) return engine.error();
+  first_model_from_.store(engine->get());
+  return Trainer::with_engine(*job_, options, std::move(*engine));
+}
+
+void Training::restore(Prepared& prepared) {
+  prepared.buffers = make_round_buffers(prepared.trainer->schema().floats());
+  const Result<LoadedCheckpoint> loaded =
+      load_checkpoint(store_.checkpoint_path("current"), prepared.trainer->schema(), job_hash_);
+  if (loaded && !loaded->fallback_reason.empty())
+    prepared.warnings.push_back(loaded->fallback_reason +
+                                "; the previous checkpoint is used: " + loaded->path.string());
+  if (!loaded && loaded.error().code != "not-found")
+    prepared.warnings.push_back(loaded.error().text + "; no checkpoint is used");
+  if (loaded) {
+    const auto refused = prepared.trainer->restore(loaded->checkpoint);
+    if (refused) prepared.warnings.push_back(refused->text + "; no checkpoint is used");
+    prepared.restored = !refused;
+  }
+  for (const char* which : {"current", "best", "final"})
+    if (auto old = look_at(store_.checkpoint_path(which))) prepared.checkpoints[which] = *old;
+}
+
+void Training::start_preparing() {
+  if (stopped_ || busy_) return;
+  if (config_.data_dir.empty() && !is_external())
+    return loop_.post([this] {
+      if (!stopped_) events_.on_waiting_for_data(Error{"no-data", data_wanted(*job_)});
+    });
+  run_aside([this] {
+    auto prepared = std::make_shared<Prepared>();
+    Result<std::unique_ptr<Trainer>> trainer = make_trainer();
+    if (trainer) {
+      prepared->trainer = std::move(*trainer);
+      restore(*prepared);
+    } else {
+      prepared->error = trainer.error();
+    }
+    // The model that the cluster begins with is the first trainer's.
+    ExternalEngine* const external = first_model_from_.load();
+    if (external && founds_ && !prepared->restored) {
+      loop_.post([this] {
+        events_.on_event("event=waiting-for-trainer socket=" + log_quoted(socket_->path()));
+      });
+      (void)external->take_first_model();
+    }
+    loop_.post([this, prepared] { on_prepared(std::move(*prepared)); });
+  });
+}
+
+void Training::on_prepared(Prepared prepared) {
+  busy_ = false;
+  for (const std::string& warning : prepared.warnings) events_.on_warning(warning);
+  if (stopped_) {
+    trainer_ = std::move(prepared.trainer);
+    return maybe_stop();
+  }
+  if (prepared.error && is_about_data(*prepared.error)) {
+    // The directory may be mounted or filled later: it is looked at again, quietly.
+    data_timer_.arm_after(data_retry);
+    if (prepared.error->text == waiting_) return;
+    waiting_ = prepared.error->text;
+    return events_.on_waiting_for_data(*prepared.error);
+  }
+  if (prepared.error) {
+    failed_ = true;
+    failure_ = prepared.error->text;
+    return events_.on_failure(*prepared.error);
+  }
+  waiting_.clear();
+  trainer_ = std::move(prepared.trainer);
+  checkpoints_ = std::move(prepared.checkpoints);
+  if (const auto found = checkpoints_.find("best"); found != checkpoints_.end()) {
+    const CheckpointView& best = found->second;
+    if (best.accuracy || best.evaluation_loss)
+      best_ = Figures{.loss = best.evaluation_loss.value_or(HUGE_VAL),
+                      .accuracy = best.accuracy,
+                      .top5_accuracy = {},
+                      .perplexity = {}};
+  }
+  const TrainerStatus status = trainer_->status();
+  events_.on_ready(Ready{trainer_->schema(), std::move(prepared.buffers), prepared.restored,
+                         status.samples, status.step});
+}
+
+std::string Training::trainer_wanted() const {
+  return "a process that trains job '" + job_->name + "' to attach at " + socket_->path();
+}
+
+}  // namespace gossipd

@@ -1,0 +1,392 @@
+// The daemon's end of an attachment, against a trainer that the test plays over the real socket.
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <limits>
+#include <thread>
+
+#include "models/external/external_engine.h"
+#include "models/external/segment_list.h"
+#include "models_test_support.h"
+
+using namespace gossipd;
+using attach::FromDaemon;
+using attach::FromTrainer;
+using attach::Go;
+using test::TemporaryDirectory;
+
+namespace {
+
+std::vector<Segment> segments() {
+  return {{.name = "w", .shape = {2, 3}, .kind = SegmentKind::parameter},
+          {.name = "mean", .shape = {2}, .kind = SegmentKind::statistic},
+          {.name = "steps", .shape = {}, .kind = SegmentKind::local}};
+}
+Schema schema() { return *schema_of(segments()); }
+constexpr std::uint64_t floats = 9;
+
+attach::Attach attach_words(std::uint8_t run = 1) {
+  return {.run = {run}, .floats = floats, .segments = 3, .step_samples = 64};
+}
+
+// The other end: a training process, in this thread.
+class Process {
+ public:
+  explicit Process(const std::string& path) {
+    Descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    path.copy(address.sun_path, sizeof address.sun_path - 1);
+    REQUIRE(::connect(socket.number(), reinterpret_cast<const sockaddr*>(&address),
+                      sizeof address) == 0);
+    socket_ = std::move(socket);
+  }
+  void send(const FromTrainer& packet) { send_bytes(attach::encode(packet)); }
+  void send_bytes(const Bytes& packet) {
+    REQUIRE(::send(socket_.number(), packet.data(), packet.size(), MSG_NOSIGNAL) ==
+            static_cast<ssize_t>(packet.size()));
+  }
+  void attach(const attach::Attach& words, const std::vector<Segment>& list = segments()) {
+    send(words);
+    send(attach::Segments{.first = 0, .segments = list});
+  }
+  // Waits for one packet; nothing: the daemon has ended the connection.
+  std::optional<FromDaemon> receive() {
+    std::byte buffer[attach::packet_bytes_max];
+    iovec part{buffer, sizeof buffer};
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    const ssize_t count = ::recvmsg(socket_.number(), &message, MSG_CMSG_CLOEXEC);
+    if (count <= 0) return std::nullopt;
+    if (const cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr) {
+      int passed = -1;
+      std::memcpy(&passed, CMSG_DATA(header), sizeof passed);
+      memory_ = Descriptor(passed);
+    }
+    auto packet = attach::decode_from_daemon(
+        std::span(buffer).first(static_cast<std::size_t>(count)), floats);
+    REQUIRE(packet);
+    return *packet;
+  }
+  template <typename T>
+  T expect() {
+    const auto packet = receive();
+    REQUIRE(packet);
+    REQUIRE(std::holds_alternative<T>(*packet));
+    return std::get<T>(*packet);
+  }
+  void expect_refusal(const std::string& code, const std::string& part = "") {
+    const auto notice = expect<attach::Notice>();
+    CHECK(notice.refused);
+    CHECK(notice.code == code);
+    CHECK_MESSAGE(notice.text.find(part) != std::string::npos, notice.text);
+    CHECK_FALSE(receive());
+  }
+  int memory() const { return memory_.number(); }
+  int socket() const { return socket_.number(); }
+  void leave() { socket_ = Descriptor(); }
+
+ private:
+  Descriptor socket_, memory_;
+};
+
+// The daemon's end: an engine behind a socket in a directory of its own.
+struct End {
+  explicit End(ExternalEngine::Options options = {}) {
+    auto made = ExternalEngine::create(schema(), *socket, std::move(options));
+    REQUIRE(made);
+    engine = std::move(*made);
+  }
+  OutsideSteps::News meet() {
+    OutsideSteps::News news = engine->meet(order);
+    for (const std::string& event : news.events) events.push_back(event);
+    if (news.step) order.step = *news.step, order.samples = news.samples;
+    return news;
+  }
+  // The trainer's packets take their way through the kernel: meets until `there` holds.
+  void meet_until(const std::function<bool(const OutsideSteps::News&)>& there) {
+    for (int i = 0; i < 10000; ++i)
+      if (there(meet())) return;
+    FAIL("in vain");
+  }
+  void let_in(Process& trainer, std::uint8_t run = 1) {
+    trainer.attach(attach_words(run));
+    meet_until([](const auto& news) { return news.present; });
+    (void)trainer.expect<attach::Attached>();
+  }
+  // A STEP of so many steps in all, and the GO to it.
+  Go step(Process& trainer, std::uint64_t sequence, Step steps) {
+    trainer.send(attach::StepDone{.sequence = sequence,
+                                  .counters = {.steps = steps, .samples = 64 * steps},
+                                  .loss = 1,
+                                  .learning_rate = 0.1});
+    meet_until([](const auto& news) { return news.step.has_value(); });
+    engine->wake();
+    meet();
+    return trainer.expect<Go>();
+  }
+  void done(Process& trainer, const Go& go, Step steps) {
+    trainer.send(
+        attach::Done{.sequence = go.sequence, .counters = {.steps = steps, .samples = 64 * steps}});
+    meet_until([](const auto& news) { return news.step.has_value(); });
+  }
+  std::vector<float> mirror() {
+    std::vector<float> out(floats);
+    engine->copy_model(out);
+    return out;
+  }
+
+  TemporaryDirectory directory;
+  std::unique_ptr<TrainerSocket> socket =
+      std::move(*TrainerSocket::open((directory / "s").string()));
+  std::string path = socket->path();
+  std::unique_ptr<ExternalEngine> engine;
+  OutsideSteps::Order order{.training = true, .budget = 1000, .rate_factor = 1};
+  std::vector<std::string> events;
+};
+
+struct Memory {
+  explicit Memory(const Process& trainer)
+      : begin(::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, trainer.memory(), 0)) {
+    REQUIRE(begin != MAP_FAILED);
+  }
+  ~Memory() { ::munmap(begin, bytes); }
+  // 0: update, 1 and 2: snapshots
+  std::span<float> part(std::size_t which) const {
+    std::uint64_t at = 0;
+    std::memcpy(&at, static_cast<std::byte*>(begin) + 24 + 8 * which, sizeof at);
+    return {reinterpret_cast<float*>(static_cast<std::byte*>(begin) + at), floats};
+  }
+  static constexpr std::size_t bytes = 4 * 4096;
+  void* begin;
+};
+
+const std::vector<float> ones(floats, 1.0f), twos(floats, 2.0f), threes(floats, 3.0f);
+
+}  // namespace
+
+// ---- who is let in ----
+
+TEST_CASE("a trainer with another model is refused by the first tensor that differs") {
+  const End end;
+  std::vector<Segment> other = segments();
+  other[0].shape = {6, 1};
+  Process trainer(end.path);
+  trainer.attach(attach_words(), other);
+  trainer.expect_refusal("other-segments", "'w' is 6 x 1 here and 2 x 3 in the job");
+}
+
+TEST_CASE("the second trainer at one socket is refused, and let in when the first has gone") {
+  End end;
+  Process first(end.path);
+  end.let_in(first);
+  Process second(end.path);
+  second.attach(attach_words(2));
+  second.expect_refusal("occupied", std::to_string(::getpid()));
+  first.leave();
+  end.meet_until([](const auto& news) { return !news.present; });
+  Process third(end.path);
+  end.let_in(third, 3);
+}
+
+TEST_CASE("nonsense ends a connection with the reason, and nobody else's") {
+  End end;
+  Process good(end.path);
+  end.let_in(good);
+  Process garbage(end.path), unasked(end.path), odd(end.path), wrong_sum(end.path);
+  garbage.send_bytes(Bytes(100, std::byte{7}));
+  garbage.expect_refusal("bad-packet");
+  unasked.send(attach::StepDone{.sequence = 1});
+  unasked.expect_refusal("bad-packet", "come first");
+  odd.send(attach_words());
+  odd.send(attach::Segments{.first = 1, .segments = segments()});
+  odd.expect_refusal("bad-packet");
+  attach::Attach more = attach_words();
+  more.floats = 10;
+  wrong_sum.attach(more);
+  wrong_sum.expect_refusal("bad-packet", "9 floats");
+  CHECK(end.step(good, 1, 0).answers == 1);
+}
+
+TEST_CASE("a trainer that waits hears why, and is let in when there is a model") {
+  TemporaryDirectory directory;
+  auto socket = std::move(*TrainerSocket::open((directory / "s").string()));
+  Process trainer(socket->path());
+  trainer.attach(attach_words());
+  CHECK(trainer.expect<attach::Notice>().code == "no-cluster");
+  CHECK(socket->first_schema().hash() == schema().hash());
+  socket->wait("preparing", "soon");
+  CHECK(trainer.expect<attach::Notice>().code == "preparing");
+  auto engine = std::move(*ExternalEngine::create(schema(), *socket, {}));
+  while (!engine->meet({}).present) {
+  }
+  (void)trainer.expect<attach::Attached>();
+}
+
+// ---- one model in two processes ----
+
+TEST_CASE("the first trainer's model is the cluster's") {
+  End end;
+  Process trainer(end.path);
+  std::thread daemon([&] { CHECK(end.engine->take_first_model()); });
+  trainer.attach(attach_words());
+  (void)trainer.expect<attach::Attached>();
+  const Memory memory(trainer);
+  trainer.send(attach::StepDone{.sequence = 1, .loss = std::nan("")});
+  const Go go = trainer.expect<Go>();
+  CHECK(go.flags == (Go::copy | Go::paused));
+  std::ranges::copy(threes, memory.part(1 + go.snapshot).begin());
+  trainer.send(attach::Done{.sequence = go.sequence});
+  daemon.join();
+  CHECK(end.mirror() == threes);
+}
+
+TEST_CASE("an update and a copy reach the trainer once, and the copy the exchange") {
+  End end;
+  end.engine->replace_model(ones);
+  Process trainer(end.path);
+  end.let_in(trainer);
+  const Memory memory(trainer);
+  const Go first = end.step(trainer, 1, 0);
+  CHECK(first.flags == Go::replace);
+  CHECK(first.ranges == std::vector<attach::Range>{{.first = 0, .floats = 8}});  // not the local
+  CHECK(memory.part(0)[0] == 1);
+  end.done(trainer, first, 0);
+
+  std::vector<float> update(floats, 0.0f), copy(floats);
+  update[3] = 2;
+  end.engine->add_to_model(update);
+  end.engine->begin_copy(copy);
+  CHECK_FALSE(end.engine->copied());
+  const Go second = end.step(trainer, 2, 1);
+  CHECK(second.flags == (Go::add | Go::copy));
+  CHECK(memory.part(0)[3] == 2);
+  std::ranges::copy(twos, memory.part(1 + second.snapshot).begin());
+  end.done(trainer, second, 1);
+  CHECK(end.engine->copied());
+  CHECK(copy == twos);
+  CHECK(end.mirror() == twos);
+  CHECK(end.step(trainer, 3, 2).flags == 0);
+}
+
+TEST_CASE("an update whose trainer dies is in the mirror once, whether it was sent or not") {
+  for (const bool sent : {false, true}) {
+    CAPTURE(sent);
+    End end;
+    end.engine->replace_model(ones);
+    Process trainer(end.path);
+    end.let_in(trainer);
+    end.done(trainer, end.step(trainer, 1, 0), 0);
+    const Memory memory(trainer);
+    std::vector<float> copy(floats);
+    end.engine->add_to_model(twos);
+    end.engine->begin_copy(copy);
+    if (sent) {
+      const Go go = end.step(trainer, 2, 5);
+      std::ranges::fill(memory.part(1 + go.snapshot).first(4), 7.0f);  // dies on the way
+    }
+    trainer.leave();
+    end.meet_until([](const auto& news) { return !news.present; });
+    REQUIRE(end.engine->copied());
+    CHECK(std::vector(copy.begin(), copy.begin() + 8) == std::vector(8, 3.0f));
+    CHECK(end.mirror() == copy);
+    CHECK(end.order.step == (sent ? 5 : 0));
+
+    Process next(end.path);
+    end.let_in(next, 2);
+    const Memory fresh(next);
+    const Go go = end.step(next, 1, 0);
+    CHECK(go.flags == Go::replace);
+    CHECK(fresh.part(0)[0] == 3);
+  }
+}
+
+TEST_CASE("a run that a daemon before has written down keeps its model and its counters") {
+  std::optional<RunAccount> kept;
+  const auto keep = [&](const RunAccount& account) -> std::optional<Error> {
+    kept = account;
+    return std::nullopt;
+  };
+  {
+    End before({.keep = keep});
+    before.engine->replace_model(ones);
+    before.order.step = 100;
+    before.order.samples = 1000;
+    Process trainer(before.path);
+    before.let_in(trainer, 9);
+    before.done(trainer, before.step(trainer, 1, 3), 3);
+    (void)before.step(trainer, 2, 5);
+    CHECK(before.order.step == 102);
+    CHECK(before.order.samples == 1000 + 2 * 64);
+  }
+  REQUIRE(kept);
+  End end({.account = kept, .keep = keep});
+  end.engine->replace_model(twos);  // an old checkpoint
+  end.order.step = 50;
+  end.order.samples = 500;
+  Process trainer(end.path);
+  end.let_in(trainer, 9);
+  const Go go = end.step(trainer, 1, 8);
+  CHECK(go.flags == Go::copy);
+  CHECK(end.order.step == 105);
+  CHECK(end.order.samples == 1000 + 5 * 64);
+}
+
+TEST_CASE("what a trainer may not do ends its connection") {
+  const auto refused = [](const std::vector<FromTrainer>& packets) {
+    End end;
+    end.engine->replace_model(ones);
+    Process trainer(end.path);
+    end.let_in(trainer);
+    (void)end.step(trainer, 1, 4);  // a replace, so a DONE is due
+    for (const FromTrainer& packet : packets) trainer.send(packet);
+    end.meet_until([](const auto& news) { return !news.present; });
+    trainer.expect_refusal("bad-packet");
+  };
+  refused({attach::StepDone{.sequence = 2, .counters = {.steps = 5, .samples = 320}}});
+  refused({attach::Done{.sequence = 2, .counters = {.steps = 4, .samples = 256}}});
+  refused({attach::Done{.sequence = 1, .counters = {.steps = 3, .samples = 256}}});
+  refused({attach::Done{.sequence = 1, .counters = {.steps = 4, .samples = 256}},
+           attach::StepDone{.sequence = 3, .counters = {.steps = 5, .samples = 320}}});
+  refused({attach_words()});
+}
+
+TEST_CASE("no step counts whose run could not be written down") {
+  End end({.keep = [](const RunAccount&) { return std::optional(Error{"io-error", "full"}); }});
+  Process trainer(end.path);
+  end.let_in(trainer);
+  trainer.send(attach::StepDone{.sequence = 1, .counters = {.steps = 5, .samples = 320}});
+  end.meet_until([](const auto& news) { return !news.present; });
+  trainer.expect_refusal("io-error", "full");
+  CHECK(end.order.step == 0);
+}
+
+TEST_CASE("the memory cannot be shrunk by the trainer") {
+  End end;
+  Process trainer(end.path);
+  end.let_in(trainer);
+  CHECK(::ftruncate(trainer.memory(), 4096) != 0);
+}
+
+TEST_CASE("a socket that somebody listens at is not taken over, and one that was left is") {
+  TemporaryDirectory directory;
+  const std::string path = (directory / "s").string();
+  {
+    const auto first = TrainerSocket::open(path);
+    REQUIRE(first);
+    CHECK(TrainerSocket::open(path).error().text.find("another process") != std::string::npos);
+  }
+  { const Result<Descriptor> left = listen_for_packets(path); }  // closed, the name stays
+  CHECK(TrainerSocket::open(path));
+  CHECK_FALSE(TrainerSocket::open((directory / "none/s").string()));
+  const std::string deep = (directory / std::string(150, 'd')).string();
+  std::filesystem::create_directory(deep);
+  CHECK(TrainerSocket::open(deep + "/s"));
+}
