@@ -171,6 +171,9 @@ int run(const CommandLine& line, const std::vector<std::string>& arguments, char
   // Now: a member that exits after it has joined is missed by the others.
   if (const auto error = check_device(config.device))
     return fail_logged(config, *error, exit_code_of(*error));
+  if (const NoCuda why = why_on_cpu(config.device); !why.text.empty())
+    log_line(why.urgent ? Level::warning : Level::info,
+             "event=device device=cpu reason=\"" + why.text + "\"");
   if (const auto error = refuse_new_node(config))
     return fail_logged(config, *error, exit_code_of(*error));
   Result<StateStore> store = StateStore::open(config.state_dir);

@@ -4,6 +4,8 @@
 #include <chrono>
 #include <cmath>
 
+#include "models/training/torch_engine.h"
+
 namespace gossipd {
 
 namespace {
@@ -26,6 +28,7 @@ Training::Training(EventLoop& loop, const DaemonConfig& config, const StateStore
       id_(id),
       identity_(std::move(metadata)),
       events_(std::move(events)),
+      why_on_cpu_(why_on_cpu(config.device).text),
       checkpoint_timer_(loop, [this] { on_checkpoint_due(); }),
       data_timer_(loop, [this] { start_preparing(); }),
       settled_timer_(loop, [this] { trainer_->set_settled(true); }) {}
@@ -310,6 +313,7 @@ void Training::describe(StatusView& view, Instant now) const {
     const TrainerStatus status = trainer_->status();
     view.trainer.state = to_string(status.state);
     view.trainer.device = trainer_->device();
+    view.trainer.device_note = view.trainer.device == "cpu" ? why_on_cpu_ : "";
     view.trainer.shard_samples =
         status.division ? status.division->samples_owned : trainer_->shard_samples();
     view.trainer.division = status.division;

@@ -173,6 +173,8 @@ class Training {
   std::uint64_t checkpoints_failed_ = 0;
   Step step_of_current_ = 0;  // of the last `current` asked for
 
+  const std::string why_on_cpu_;  // though a GPU may be used; empty: one is, or none may be
+
   Timer checkpoint_timer_;
   Timer data_timer_;
   Timer settled_timer_;            // the final model has not moved for a while

@@ -207,6 +207,7 @@ void add_condition(Json& json, const StatusView& v) {
   json["links_open"] = v.node.links_open;
   json["trainer"] = {{"state", v.trainer.state},
                      {"device", v.trainer.device},
+                     {"device_note", v.trainer.device_note},
                      {"shard_samples", v.trainer.shard_samples},
                      {"division", division_json(v.trainer)},
                      {"failure", v.trainer.failure}};

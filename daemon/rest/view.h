@@ -69,6 +69,7 @@ struct TrainerView {
   // none, preparing, idle, holding, training, finished, not_finite, failed
   std::string state = "none";
   std::string device;
+  std::string device_note;  // why it is the CPU though it may be a GPU, and what to do
   Samples shard_samples = 0;
   std::optional<DivisionStatus> division;  // of a set that the nodes divide
   Samples data_position = 0;

@@ -16,11 +16,16 @@ class Devices(ClusterTest):
             evaluate_every_samples=20_000,
         )
         two = self.cluster.found(job, trainer__device="cpu,cpu", shard="1/2")
-        one = self.cluster.joiner("box2", two, shard="2/2").start()
+        one = self.cluster.joiner("box2", two, shard="2/2", trainer__device="auto").start()
         for node in (two, one):
             node.wait_linked(1)
         self.assertEqual("cpu,cpu", two.status()["trainer"]["device"])
-        self.assertEqual("cpu", one.status()["trainer"]["device"])
+        trainer = one.status()["trainer"]
+        self.assertIn(trainer["device"], ("cpu", "cuda:0"))
+        if trainer["device"] == "cpu":  # and says why
+            self.assertIn('trainer.device = "cpu"', trainer["device_note"])
+            self.assertIn("event=device device=cpu reason=", one.log())
+        self.assertEqual("", two.status()["trainer"]["device_note"])
         self.assertIn("cpu,cpu", two.ctl("status").stdout)
 
         two.wait_step(100)
