@@ -27,6 +27,9 @@ std::optional<Error> check_model(const Job& job) {
 
 std::optional<Error> check_device(const std::string&) { return std::nullopt; }
 
+// The job's own process chooses its device.
+NoCuda why_on_cpu(const std::string&) { return {}; }
+
 Result<std::unique_ptr<Trainer>> Trainer::create(const Job& job, const TrainerOptions&) {
   return no_torch(job);
 }
