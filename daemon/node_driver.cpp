@@ -28,6 +28,7 @@ NodeDriver::NodeDriver(EventLoop& loop, const DaemonConfig& config, const StateS
       store_(store),
       socket_(socket),
       log_(EventLoop::now()),
+      events_(static_cast<std::uint64_t>(wall_seconds() * 1e3)),
       disk_(loop),
       disk_watch_(store.directory().string()),
       finish_watch_(config.membership.finish_cap),
@@ -46,12 +47,15 @@ NodeDriver::NodeDriver(EventLoop& loop, const DaemonConfig& config, const StateS
                   }),
       service_(loop, service_environment()) {}
 
-NodeDriver::~NodeDriver() = default;
+NodeDriver::~NodeDriver() { watch_log({}); }
 
 // ---- start
 // ---------------------------------------------------------------------------------------
 
 std::optional<Error> NodeDriver::start(const StartPlan& plan) {
+  watch_log([this](Level level, const std::string& words) {
+    events_.note(level, words, wall_seconds());
+  });
   for (const std::string& text : plan.warnings) warn(text);
   restore_history();
   if (auto error = listen(plan)) return error;
@@ -210,6 +214,11 @@ Training::Events NodeDriver::training_events() {
   events.on_restored = [this](std::vector<float> model) {
     node_->on_restored(std::move(model), begin_event());
     after_event();
+  };
+  events.on_checkpoint = [](const std::string& which, const CheckpointView& written) {
+    log_line(Level::info, "event=checkpoint which=" + which +
+                              " step=" + std::to_string(written.step) +
+                              " bytes=" + std::to_string(written.bytes));
   };
   events.on_warning = [this](const std::string& text) { warn(text); };
   events.on_failure = [this](const Error& error) { on_training_failed(error); };
@@ -396,7 +405,7 @@ void NodeDriver::on_rejected_inbound(const Endpoint& remote, const Error& reason
 
 void NodeDriver::record_history(std::optional<Figures> evaluation) {
   const Instant now = EventLoop::now();
-  log_.record(node_->summary(now), evaluation, transport_->counters().total.wire.out, now);
+  log_.record(node_->summary(now), evaluation, wire(), now);
 }
 
 void NodeDriver::on_second() {
@@ -404,6 +413,7 @@ void NodeDriver::on_second() {
   log_left_out(EventLoop::now());
   record_history(std::nullopt);
   divide_data();
+  tell_live();
   look_at_disk();
   look_at_descriptors();
   look_at_certificate();

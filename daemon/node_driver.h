@@ -22,6 +22,7 @@
 #include "daemon/disk/key_store.h"
 #include "daemon/disk/state_store.h"
 #include "daemon/finish_watch.h"
+#include "daemon/rest/events.h"
 #include "daemon/rest/rest.h"
 #include "daemon/rest/status_log.h"
 #include "daemon/service_manager.h"
@@ -66,6 +67,10 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   [[nodiscard]] WireView wire() const override;
   [[nodiscard]] std::optional<JobView> job() const override;
   [[nodiscard]] const History& history() const override { return log_.history(); }
+  [[nodiscard]] const MemberHistory& member_history() const override {
+    return log_.member_history();
+  }
+  [[nodiscard]] Events& events() override { return events_; }
   [[nodiscard]] bool stopping() const override { return stopping_; }
   [[nodiscard]] std::optional<Error> join(std::vector<Endpoint> seeds) override;
   [[nodiscard]] std::optional<Error> leave() override;
@@ -142,6 +147,7 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   void record_history(std::optional<Figures> evaluation);
   void on_second();
   void divide_data();
+  void tell_live();
   void stopped_one();
   [[nodiscard]] std::optional<Error> missing_on_disk() const;
   void finish_stopping();
@@ -151,6 +157,7 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   const StateStore& store_;
   TrainerSocket* const socket_;
   StatusLog log_;
+  Events events_;
   DiskWriter disk_;
   DiskWatch disk_watch_;
   BoundedAnswers answers_;  // that wait for the disk

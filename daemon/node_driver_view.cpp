@@ -1,5 +1,6 @@
 // What the driver shows: slices of the node, the trainer, the disk and the wire.
 #include "daemon/node_driver.h"
+#include "daemon/rest/live.h"
 
 namespace gossipd {
 
@@ -81,6 +82,16 @@ DiskView NodeDriver::disk_view(Instant now) const {
   view.checkpoint_s = training_->checkpoint_seconds(now);
   view.slow = disk_watch_.slow();
   return view;
+}
+
+void NodeDriver::tell_live() {
+  const Instant now = EventLoop::now();
+  if (log_.members_due(now)) log_.record_members(members(), now);
+  if (events_.listeners() == 0) return;
+  std::size_t members = 0;
+  for (const std::uint32_t of_one_state : node_->summary(now).members_by_state)
+    members += of_one_state;
+  if (events_.snapshot_due(now, members)) events_.tell_snapshot(snapshot_json(*this));
 }
 
 void NodeDriver::warn(const std::string& text) { log_.warn(text, EventLoop::now()); }

@@ -265,6 +265,7 @@ void Training::on_written(const std::string& which, CheckpointView written,
   } else {
     checkpoints_[which] = written;
     unwritten_.erase(which);
+    events_.on_checkpoint(which, written);
   }
   for (const Written& done : std::exchange(writing.now, {}))
     if (done) done(error ? Result<CheckpointView>(*error) : Result<CheckpointView>(written));

@@ -51,6 +51,7 @@ class Training {
     std::function<void(const EvaluationView&)> on_evaluation;
     std::function<void(std::string)> on_no_progress;      // the job's patience is over
     std::function<void(std::vector<float>)> on_restored;  // empty: no checkpoint could be read
+    std::function<void(const std::string& which, const CheckpointView&)> on_checkpoint;  // written
     std::function<void(std::string)> on_warning;
     std::function<void(Error)> on_failure;  // training is over until a restart
   };

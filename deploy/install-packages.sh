@@ -21,7 +21,7 @@ to_test=(
   clang libclang-rt-14-dev clang-format-14 iproute2 openssl prometheus systemd
   python3 python3-numpy python3-torch python3-pytest python3-pip python3-setuptools python3-wheel
 )
-to_test+=(python3-jsonschema zsh fish mandoc)
+to_test+=(python3-jsonschema zsh fish mandoc chromium chromium-driver)
 to_package=(mmdebstrap lintian slurmctld slurmd slurm-client munge)
 # Where the release has none of these, gossipd can be built all the same.
 declare -A without=(
@@ -35,8 +35,8 @@ usage() {
 usage: deploy/install-packages.sh [--tests] [--packages] [--dry-run]
   Installs the Debian packages that gossipd is built from, where they are missing.
   --tests   those of tests/run.sh as well: clang with its sanitizers, clang-format, iproute2,
-            openssl, prometheus, systemd, python3 with torch, pytest and what builds wheels,
-            python3-jsonschema, the shells zsh and fish, mandoc
+            openssl, prometheus, chromium, systemd, python3 with torch, pytest and what builds
+            wheels, python3-jsonschema, the shells zsh and fish, mandoc
   --packages   those of `tests/run.sh --only packages`: mmdebstrap, lintian, Slurm
   --dry-run    prints what would be installed, as apt knows it now
 TEXT

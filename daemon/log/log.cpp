@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "core/base/log_ceiling.h"
+#include "core/base/printable.h"
 #include "daemon/log/log_queue.h"
 #include "net/event_loop.h"
 
@@ -30,7 +31,16 @@ LogCeiling& ceiling() {
   return one;
 }
 
+std::function<void(Level, const std::string&)> watching;
+
+bool is_written(Level level) {
+  return spdlog::default_logger_raw()->should_log(spdlog_level(level));
+}
+
+bool is_watched(Level level) { return watching && level != Level::debug; }
+
 void write(Level level, const std::string& words) {
+  if (is_watched(level)) watching(level, printable(words));
   spdlog::default_logger_raw()->log(spdlog_level(level),
                                     spdlog::string_view_t(words.data(), words.size()));
 }
@@ -79,7 +89,7 @@ void set_log_level(const std::string& level) {
 }
 
 void log_line(Level level, const std::string& words) {
-  if (!spdlog::default_logger_raw()->should_log(spdlog_level(level))) return;
+  if (!is_written(level) && !is_watched(level)) return;
   const Instant now = EventLoop::now();
   log_left_out(now);
   if (ceiling().admits(words, now)) write(level, words);
@@ -87,6 +97,10 @@ void log_line(Level level, const std::string& words) {
 
 void log_left_out(Instant now) {
   for (const std::string& words : ceiling().left_out(now)) write(Level::warning, words);
+}
+
+void watch_log(std::function<void(Level, const std::string&)> watch) {
+  watching = std::move(watch);
 }
 
 void flush_log() {

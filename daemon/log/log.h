@@ -3,6 +3,7 @@
 // A thread of its own writes them (log_queue.h). Loop thread and main() only, after open_log().
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -25,6 +26,8 @@ void set_log_level(const std::string& level);
 void log_line(Level level, const std::string& words);
 // Tells what was left out in a period that has ended; nothing else does while nothing is logged.
 void log_left_out(Instant now);
+// `watch` hears of every line from level info on, written or not; an empty one hears nothing more.
+void watch_log(std::function<void(Level, const std::string& words)> watch);
 // Waits until the lines so far are written, but not for ever.
 void flush_log();
 

@@ -21,6 +21,8 @@ struct HistoryPoint {
   double loss = 0;
   std::optional<Figures> evaluation;
   double consensus_distance = 1;
+  double learning_rate = 0;
+  double samples_per_second = 0;
   std::uint64_t bytes_sent = 0;  // on the wire, everything included, by all processes
 };
 

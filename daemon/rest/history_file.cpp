@@ -31,6 +31,8 @@ Json to_json(const HistoryPoint& p) {
                {"step", p.step},
                {"loss", p.loss},
                {"consensus_distance", p.consensus_distance},
+               {"learning_rate", p.learning_rate},
+               {"samples_per_second", p.samples_per_second},
                {"bytes_sent", p.bytes_sent}};
   if (!p.evaluation) return json;
   json["evaluation_loss"] = p.evaluation->loss;
@@ -63,6 +65,8 @@ HistoryPoint point_from(const Json& json) {
   p.step = count(json, "step");
   p.loss = number(json, "loss");
   p.consensus_distance = number(json, "consensus_distance");
+  p.learning_rate = maybe(json, "learning_rate").value_or(0);
+  p.samples_per_second = maybe(json, "samples_per_second").value_or(0);
   p.bytes_sent = count(json, "bytes_sent");
   if (const auto loss = maybe(json, "evaluation_loss"))
     p.evaluation = Figures{.loss = *loss,

@@ -5,6 +5,7 @@
 #include "core/base/nesting.h"
 #include "core/base/settings.h"
 #include "daemon/config/config.h"
+#include "daemon/rest/live.h"
 #include "daemon/rest/metrics.h"
 #include "daemon/rest/openapi.h"
 
@@ -280,6 +281,7 @@ HttpRouter make_rest(DaemonPort& port) {
   });
   post("/v1/checkpoint",
        [&port](const HttpRequest&, const HttpRespond& respond) { checkpoint(port, respond); });
+  add_live_routes(router, port);
   return router;
 }
 

@@ -12,6 +12,9 @@
 
 namespace gossipd {
 
+class Events;
+class MemberHistory;
+
 // What REST may see and ask of the daemon.
 class DaemonPort {
  public:
@@ -26,6 +29,8 @@ class DaemonPort {
   [[nodiscard]] virtual WireView wire() const = 0;
   [[nodiscard]] virtual std::optional<JobView> job() const = 0;
   [[nodiscard]] virtual const History& history() const = 0;
+  [[nodiscard]] virtual const MemberHistory& member_history() const = 0;
+  [[nodiscard]] virtual Events& events() = 0;
   [[nodiscard]] virtual bool stopping() const = 0;
 
   // Errors are refusals by state: 409.

@@ -2,6 +2,7 @@
 
 #include "core/base/printable.h"
 #include "daemon/log/log.h"
+#include "daemon/rest/live.h"
 #include "net/peer/secret_file.h"
 
 namespace gossipd {
@@ -60,10 +61,13 @@ Result<std::unique_ptr<HttpServer>> serve_rest(EventLoop& loop, DaemonPort& port
     if (!token) return token.error();
     options.bearer_token = *token;
   }
+  for (std::string& path : dashboard_paths()) options.open_paths.push_back(std::move(path));
   auto certificate = certificate_for(config, state_dir, advertised);
   if (!certificate) return Error{"bad-config", "rest.certificate: " + certificate.error().text};
   options.tls = *certificate;
-  server = std::make_unique<HttpServer>(loop, make_rest(port), options);
+  HttpRouter router = make_rest(port);
+  add_dashboard(router);
+  server = std::make_unique<HttpServer>(loop, std::move(router), options);
   if (config.rest.starts_with("unix:")) {
     if (const auto error = server->listen_unix(config.rest.substr(5))) return *error;
     return server;

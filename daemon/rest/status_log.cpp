@@ -36,7 +36,7 @@ void StatusLog::restore_history(double interval_s, std::vector<HistoryPoint> poi
 }
 
 void StatusLog::record(const NodeSummary& node, std::optional<Figures> evaluation,
-                       std::uint64_t bytes_sent, Instant now) {
+                       const WireView& wire, Instant now) {
   HistoryPoint point;
   point.time_s = ran_before_s_ + seconds(now - started_);
   point.cluster_samples = node.cluster_samples;
@@ -44,8 +44,14 @@ void StatusLog::record(const NodeSummary& node, std::optional<Figures> evaluatio
   point.loss = node.loss;
   point.evaluation = evaluation;
   point.consensus_distance = node.consensus_distance;
-  point.bytes_sent = bytes_sent_before_ + bytes_sent;
+  point.learning_rate = node.learning_rate;
+  point.samples_per_second = node.samples_per_second;
+  point.bytes_sent = bytes_sent_before_ + wire.bytes_sent;
   history_.add(point);
+}
+
+void StatusLog::record_members(const std::vector<MemberView>& members, Instant now) {
+  members_.add(ran_before_s_ + seconds(now - started_), members);
 }
 
 void StatusLog::describe(StatusView& status, Instant now) const {
@@ -53,6 +59,7 @@ void StatusLog::describe(StatusView& status, Instant now) const {
   std::ranges::stable_sort(status.node.refusals, {}, &Refusal::at);
   status.refusals_now_s = seconds(now.time_since_epoch());
   status.uptime_s = seconds(now - started_);
+  status.ran_s = ran_before_s_ + status.uptime_s;
   status.stalls = stalls_;
   for (const TimedWarning& w : warnings_) status.warnings.push_back({seconds(now - w.at), w.text});
 }

@@ -178,6 +178,7 @@ void add_identity(Json& json, const StatusView& v) {
   json["schema_hash"] = id_or_null(v.node.schema);
   json["incarnation"] = v.node.incarnation;
   json["uptime_s"] = v.uptime_s;
+  json["ran_s"] = v.ran_s;
   json["stall_max_ms"] = seconds(v.stalls.longest) * 1e3;
   json["stalls_beyond_100_ms"] = v.stalls.long_ones;
   json["disk"] = {{"slow", v.disk.slow},
@@ -322,6 +323,8 @@ std::string history_json(const History& history, const std::string& name) {
       point["top5_accuracy"] = *p.evaluation->top5_accuracy;
     if (p.evaluation && p.evaluation->perplexity) point["perplexity"] = *p.evaluation->perplexity;
     point["consensus_distance"] = p.consensus_distance;
+    point["learning_rate"] = p.learning_rate;
+    point["samples_per_second"] = p.samples_per_second;
     point["bytes_sent"] = p.bytes_sent;
     json["points"].push_back(std::move(point));
   }

@@ -97,6 +97,7 @@ struct StatusView {
   std::vector<Endpoint> listening;
   std::string state_dir;
   double uptime_s = 0;
+  double ran_s = 0;  // with earlier processes: the clock of the history
   StallView stalls;
   DiskView disk;
   std::uint64_t model_floats = 0;  // P; 0 until the model stands

@@ -3,11 +3,14 @@
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 namespace gossipd {
+
+class HttpBodyStream;
 
 struct HttpRequest {
   std::string method;                        // "GET", "POST", ...; HEAD arrives as "GET"
@@ -23,10 +26,13 @@ struct HttpResponse {
   std::string content_type = "application/json";
   std::string body;
   std::vector<std::pair<std::string, std::string>> headers;  // besides content type and length
+  // If set, the second kind of answer: in place of `body`, whatever is written to it until it
+  // closes (net/http/body_stream.h).
+  std::shared_ptr<HttpBodyStream> stream = nullptr;
 };
 
 // Answers once, now or later, on the loop thread. Dropping it unanswered answers 500; later calls
-// do nothing. (Server-sent events would become a second kind of answer here.)
+// do nothing.
 using HttpRespond = std::function<void(HttpResponse)>;
 using HttpHandler = std::function<void(const HttpRequest&, HttpRespond)>;
 

@@ -1,6 +1,5 @@
 #include "net/http/server.h"
 
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,8 +16,11 @@
 #include <utility>
 
 #include "net/addresses.h"
+#include "net/http/beast_message.h"
+#include "net/http/body_stream.h"
 #include "net/http/guard.h"
 #include "net/http/stream.h"
+#include "net/http/unix_path.h"
 #include "net/http/url.h"
 #include "net/task_group.h"
 
@@ -29,7 +31,6 @@ namespace http = boost::beast::http;
 using boost::system::error_code;
 using local = asio::local::stream_protocol;
 using Socket = HttpStream::Socket;
-using Parser = http::request_parser<http::string_body>;
 
 namespace {
 
@@ -70,110 +71,21 @@ struct Connection {
   Timer deadline;
   bool busy = false;  // has a whole request and has not sent all of its response
   bool timed_out = false;
-  std::shared_ptr<Answer> answer;  // being waited for
+  std::shared_ptr<Answer> answer;        // being waited for
+  std::shared_ptr<HttpBodyStream> body;  // being sent
 
   [[nodiscard]] bool is_open() { return stream.socket().is_open(); }
   void close() {
     error_code ignored;
     stream.socket().close(ignored);
     if (answer) answer->ready.cancel();
+    if (body) body->break_off();
   }
   void cut() {
     timed_out = true;
     close();
   }
 };
-
-HttpRequest to_request(const Parser::value_type& message, const UrlTarget& target) {
-  HttpRequest request;
-  request.method =
-      message.method() == http::verb::head ? "GET" : std::string(message.method_string());
-  request.path = target.path;
-  request.query = target.query;
-  request.body = message.body();
-  for (const auto& field : message) {
-    std::string name(field.name_string());
-    std::transform(name.begin(), name.end(), name.begin(),
-                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-    request.headers[name] = std::string(field.value());
-  }
-  return request;
-}
-
-// nullopt: the connection has ended.
-std::optional<HttpResponse> refuse_unreadable(const error_code& error,
-                                              const HttpServerOptions& options) {
-  if (error == http::error::header_limit || error == http::error::buffer_overflow) {
-    return problem(431, "header-too-large", "The request's header is too large",
-                   "at most " + std::to_string(options.header_bytes_max) + " bytes are read");
-  }
-  if (error == http::error::body_limit) {
-    return problem(413, "body-too-large", "The request's body is too large",
-                   "at most " + std::to_string(options.body_bytes_max) + " bytes are read");
-  }
-  if (error == http::error::end_of_stream || error == http::error::partial_message)
-    return std::nullopt;
-  if (error.category() == make_error_code(http::error::bad_method).category()) {
-    return problem(400, "bad-request", "This is not an HTTP request", error.message());
-  }
-  return std::nullopt;
-}
-
-http::response<http::string_body> to_message(HttpResponse response, bool head, bool keep_alive) {
-  http::response<http::string_body> message(static_cast<http::status>(response.status), 11);
-  message.set(http::field::server, "gossipd");
-  message.set(http::field::content_type, response.content_type);
-  message.set(http::field::cache_control, "no-store");
-  message.set("X-Content-Type-Options", "nosniff");
-  for (const auto& [name, value] : response.headers) message.set(name, value);
-  message.keep_alive(keep_alive);
-  message.content_length(response.body.size());  // for HEAD, of the omitted body
-  if (!head) message.body() = std::move(response.body);
-  return message;
-}
-
-Result<std::shared_ptr<asio::ssl::context>> read_tls(const CertificateFiles& files) {
-  auto context = std::make_shared<asio::ssl::context>(asio::ssl::context::tls_server);
-  error_code error;
-  (void)context->set_options(asio::ssl::context::no_tlsv1 | asio::ssl::context::no_tlsv1_1 |
-                                 asio::ssl::context::single_dh_use,
-                             error);
-  if (!error) (void)context->use_certificate_chain_file(files.certificate, error);
-  if (error)
-    return Error{"certificate",
-                 files.certificate + ": no certificate can be read from it: " + error.message()};
-  (void)context->use_private_key_file(files.key, asio::ssl::context::pem, error);
-  if (error)
-    return Error{"certificate", files.key + ": it holds no key of the certificate in " +
-                                    files.certificate + ": " + error.message()};
-  return context;
-}
-
-using FileIdentity = std::pair<dev_t, ino_t>;  // {0, 0}: no file
-FileIdentity file_at(const std::string& path) {
-  struct stat status {};
-  return ::lstat(path.c_str(), &status) == 0 ? FileIdentity(status.st_dev, status.st_ino)
-                                             : FileIdentity();
-}
-
-// Removes a socket that a crash left behind; anything else of that name stays and is an error.
-std::optional<std::string> clear_socket_path(asio::io_context& io, const std::string& path) {
-  struct stat status {};
-  if (::lstat(path.c_str(), &status) != 0) return std::nullopt;  // bind() reports the rest
-  if (!S_ISSOCK(status.st_mode))
-    return "a file that is no socket lies there, and stays; move it away, or name another path";
-  error_code error;
-  local::socket probe(io);
-  probe.open(local(), error);
-  // a frozen daemon with a full queue would block us
-  if (!error) probe.non_blocking(true, error);
-  if (!error) probe.connect(local::endpoint(path), error);
-  if (!error || error == asio::error::would_block || error == asio::error::in_progress)
-    return "another process serves it; stop it, or name another path";
-  if (error != asio::error::connection_refused) return error.message();
-  ::unlink(path.c_str());
-  return std::nullopt;
-}
 
 template <typename Acceptor>
 struct Listener {
@@ -212,13 +124,17 @@ class HttpServer::Impl : public std::enable_shared_from_this<HttpServer::Impl> {
   bool make_room();
   asio::awaitable<void> serve(Self self, std::shared_ptr<Connection> connection);
   asio::awaitable<bool> secure(Connection& connection);
-  asio::awaitable<bool> serve_one(Connection& connection);
-  asio::awaitable<error_code> read_request(Connection& connection, Parser& parser);
+  asio::awaitable<bool> serve_one(const std::shared_ptr<Connection>& shared);
+  asio::awaitable<error_code> read_request(Connection& connection, HttpParser& parser);
   asio::awaitable<HttpResponse> respond_to(Connection& connection,
-                                           const Parser::value_type& message);
+                                           const HttpParser::value_type& message);
   asio::awaitable<HttpResponse> ask_handler(Connection& connection, const HttpRequest& request);
   asio::awaitable<bool> write_response(Connection& connection, HttpResponse response, bool head,
                                        bool keep_alive);
+  void admit_stream(HttpResponse& response);
+  asio::awaitable<void> send_stream(std::shared_ptr<Connection> connection);
+  asio::awaitable<error_code> send_piece(Connection& connection, HttpBodyStream::Piece piece);
+  asio::awaitable<void> watch_client(Self self, std::shared_ptr<Connection> connection);
   asio::awaitable<void> linger(Connection& connection);
 
   asio::io_context& io_;
@@ -328,7 +244,7 @@ asio::awaitable<void> HttpServer::Impl::serve([[maybe_unused]] Self self,
                                               std::shared_ptr<Connection> connection) {
   // a variable, since GCC 12 -O3 miscompiles `while (… && co_await …)`
   bool again = co_await secure(*connection);
-  while (again && !stopping_) again = co_await serve_one(*connection);
+  while (again && !stopping_) again = co_await serve_one(connection);
   if (connection->timed_out) ++counters_.timeouts;
   if (connection->is_open()) co_await linger(*connection);
   connection->close();
@@ -345,8 +261,9 @@ asio::awaitable<bool> HttpServer::Impl::secure(Connection& connection) {
 }
 
 // True if the connection can take another request.
-asio::awaitable<bool> HttpServer::Impl::serve_one(Connection& connection) {
-  Parser parser;
+asio::awaitable<bool> HttpServer::Impl::serve_one(const std::shared_ptr<Connection>& shared) {
+  Connection& connection = *shared;
+  HttpParser parser;
   connection.deadline.arm_after(options_.read_timeout);
   const error_code error = co_await read_request(connection, parser);
   connection.deadline.cancel();
@@ -359,13 +276,21 @@ asio::awaitable<bool> HttpServer::Impl::serve_one(Connection& connection) {
   }
   const bool head = parser.get().method() == http::verb::head;
   HttpResponse response = co_await respond_to(connection, parser.get());
-  const bool keep_alive = parser.get().keep_alive() && !stopping_;
+  if (response.stream) admit_stream(response);
+  connection.body = response.stream;
+  const std::shared_ptr<HttpBodyStream> body = connection.body;
+  const bool keep_alive = parser.get().keep_alive() && !stopping_ && !body;
   const bool written = co_await write_response(connection, std::move(response), head, keep_alive);
+  if (body) {
+    if (!written || head) body->break_off();
+    co_await send_stream(shared);
+  }
   connection.busy = false;
   co_return written&& keep_alive;
 }
 
-asio::awaitable<error_code> HttpServer::Impl::read_request(Connection& connection, Parser& parser) {
+asio::awaitable<error_code> HttpServer::Impl::read_request(Connection& connection,
+                                                           HttpParser& parser) {
   parser.header_limit(static_cast<std::uint32_t>(options_.header_bytes_max));
   parser.body_limit(options_.body_bytes_max);
   auto [error, count] =
@@ -382,7 +307,7 @@ asio::awaitable<error_code> HttpServer::Impl::read_request(Connection& connectio
 }
 
 asio::awaitable<HttpResponse> HttpServer::Impl::respond_to(Connection& connection,
-                                                           const Parser::value_type& message) {
+                                                           const HttpParser::value_type& message) {
   const auto target = parse_target(std::string(message.target()));
   if (!target)
     co_return problem(400, "bad-target", "The request's path is malformed",
@@ -421,7 +346,7 @@ asio::awaitable<bool> HttpServer::Impl::write_response(Connection& connection,
   connection.deadline.arm_after(options_.write_timeout);
   error_code error;
   std::size_t count = 0;
-  if (head) {
+  if (head || message.count(http::field::content_length) == 0) {
     std::tie(error, count) =
         co_await http::async_write_header(connection.stream, serializer, as_values);
   } else {
@@ -429,6 +354,76 @@ asio::awaitable<bool> HttpServer::Impl::write_response(Connection& connection,
   }
   connection.deadline.cancel();
   co_return !error;
+}
+
+// Room is kept for requests, which are short.
+void HttpServer::Impl::admit_stream(HttpResponse& response) {
+  const auto open =
+      std::ranges::count_if(connections_, [](const auto& one) { return one->body != nullptr; });
+  if (static_cast<std::size_t>(open) < options_.streams_max) {
+    ++counters_.streams;
+    return;
+  }
+  ++counters_.streams_refused;
+  response.stream->break_off();
+  response = problem(503, "streams-full", "Too many clients listen",
+                     std::to_string(options_.streams_max) + " streams are open, the most there are",
+                     "close a dashboard or another client of /v1/events");
+}
+
+// Until the handler closes the body, or the client is gone or too slow.
+asio::awaitable<void> HttpServer::Impl::send_stream(std::shared_ptr<Connection> connection) {
+  HttpBodyStream& body = *connection->body;
+  asio::steady_timer changed(io_);
+  body.on_change([&] {
+    changed.cancel();
+    if (body.overflowed()) connection->close();
+  });
+  if (stopping_) connection->deadline.arm_after(options_.write_timeout);
+  tasks_.spawn(watch_client(shared_from_this(), connection));
+  error_code error;
+  while (!error) {
+    HttpBodyStream::Piece piece = body.front();
+    if (!piece && !body.is_open()) break;
+    if (!piece) {
+      changed.expires_after(options_.keep_alive);
+      const auto [woken] = co_await changed.async_wait(as_values);
+      if (!woken) error = co_await send_piece(*connection, body.keep_alive());
+      continue;
+    }
+    error = co_await send_piece(*connection, std::move(piece));
+    body.pop();
+  }
+  body.on_change(nullptr);
+  body.break_off();
+  if (body.overflowed()) ++counters_.streams_dropped;
+  connection->body.reset();
+  error_code ignored;
+  connection->stream.socket().cancel(ignored);  // ends watch_client()
+}
+
+asio::awaitable<error_code> HttpServer::Impl::send_piece(Connection& connection,
+                                                         HttpBodyStream::Piece piece) {
+  // A server that stops has given all that waits one deadline.
+  if (!stopping_) connection.deadline.arm_after(options_.write_timeout);
+  const auto [error, count] =
+      co_await asio::async_write(connection.stream, asio::buffer(*piece), as_values);
+  if (!stopping_) connection.deadline.cancel();
+  co_return error;
+}
+
+// A client that listens has nothing to say: reading finds out that it has gone.
+asio::awaitable<void> HttpServer::Impl::watch_client([[maybe_unused]] Self self,
+                                                     std::shared_ptr<Connection> connection) {
+  error_code failed;
+  std::array<char, 4096> scratch;
+  for (std::size_t drained = 0; !failed && drained < drain_bytes_max && connection->body;) {
+    const auto [error, count] =
+        co_await connection->stream.async_read_some(asio::buffer(scratch), as_values);
+    failed = error;
+    drained += count;
+  }
+  if (connection->body) connection->close();
 }
 
 // Closing while unread bytes wait would reset the connection, and the client might lose the answer.
@@ -455,11 +450,12 @@ void HttpServer::Impl::stop(std::function<void()> done) {
   for (const auto& [path, file] : std::exchange(unix_files_, {}))
     if (file_at(path) == file) ::unlink(path.c_str());  // unless it is another daemon's by now
   for (const auto& connection : connections_) {
-    if (connection->busy) {
-      connection->deadline.arm_after(options_.write_timeout);
-    } else {
+    if (!connection->busy) {
       connection->close();
+      continue;
     }
+    connection->deadline.arm_after(options_.write_timeout);
+    if (connection->body) connection->body->close();
   }
   tasks_.when_empty(std::move(done));
 }

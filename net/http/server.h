@@ -4,6 +4,9 @@
 // token, requests must name this host as a loopback or allowed name (a web page that rebinds its
 // DNS name to 127.0.0.1 is refused), and a browser's Origin must be one of those names. Unix
 // sockets are guarded by their file mode. Loop thread only.
+//
+// An answer may be a stream (net/http/message.h). It keeps its connection until it closes, its
+// client goes or it reads too slowly; a connection that streams is never crowded out.
 #pragma once
 
 #include <chrono>
@@ -30,6 +33,8 @@ struct HttpServerOptions {
   std::chrono::milliseconds read_timeout{10'000};    // for one whole request, or an idle connection
   std::chrono::milliseconds write_timeout{10'000};   // one whole response
   std::chrono::milliseconds answer_timeout{60'000};  // the handler's answer; then 503
+  std::size_t streams_max = 16;                      // answers without an end; then 503
+  std::chrono::milliseconds keep_alive{15'000};      // of such an answer that has nothing to say
   std::vector<std::string> allowed_hosts;            // besides localhost, 127.0.0.0/8 and [::1]
   // if set, every TCP request must carry it ...
   std::string bearer_token;
@@ -45,8 +50,11 @@ struct HttpServerCounters {
   std::uint64_t requests = 0;     // answered, by whatever status
   // connections refused because connections_max others had requests being answered
   std::uint64_t refused_full = 0;
-  std::uint64_t crowded_out = 0;  // idle connections closed for a newcomer
-  std::uint64_t timeouts = 0;     // connections cut for being too slow
+  std::uint64_t crowded_out = 0;      // idle connections closed for a newcomer
+  std::uint64_t timeouts = 0;         // connections cut for being too slow
+  std::uint64_t streams = 0;          // begun
+  std::uint64_t streams_refused = 0;  // because streams_max others were open
+  std::uint64_t streams_dropped = 0;  // their clients read slower than they were written
 };
 
 class HttpServer {
@@ -64,7 +72,8 @@ class HttpServer {
   // stop() removes it.
   [[nodiscard]] std::optional<Error> listen_unix(const std::string& path);
 
-  // Lets pending answers finish (at most write_timeout), then calls `done` once from the loop.
+  // Lets pending answers finish and sends what waits in streams (at most write_timeout), then calls
+  // `done` once from the loop.
   void stop(std::function<void()> done);
   [[nodiscard]] const HttpServerCounters& counters() const;
 

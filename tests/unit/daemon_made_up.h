@@ -2,6 +2,8 @@
 // renders one.
 #pragma once
 
+#include "daemon/rest/events.h"
+#include "daemon/rest/member_history.h"
 #include "daemon/rest/rest.h"
 
 namespace gossipd {
@@ -94,6 +96,8 @@ class MadeUpDaemon final : public DaemonPort {
   [[nodiscard]] std::optional<JobView> job() const override { return made_up_job; }
   [[nodiscard]] bool stopping() const override { return made_up.stopping; }
   [[nodiscard]] const History& history() const override { return past; }
+  [[nodiscard]] const MemberHistory& member_history() const override { return members_past; }
+  [[nodiscard]] Events& events() override { return live; }
   [[nodiscard]] std::optional<Error> join(std::vector<Endpoint> seeds) override {
     joined = std::move(seeds);
     return refusal;
@@ -139,6 +143,8 @@ class MadeUpDaemon final : public DaemonPort {
   std::optional<JobView> made_up_job;
   mutable int members_asked_for = 0;
   History past;
+  MemberHistory members_past;
+  Events live{7};
   std::vector<Endpoint> joined;
   bool disk_answers = true;
   Samples extended_by = 0;

@@ -1,0 +1,37 @@
+#include "net/http/unix_path.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <boost/asio/local/stream_protocol.hpp>
+
+namespace gossipd {
+
+namespace asio = boost::asio;
+using local = asio::local::stream_protocol;
+
+FileIdentity file_at(const std::string& path) {
+  struct stat status {};
+  return ::lstat(path.c_str(), &status) == 0 ? FileIdentity(status.st_dev, status.st_ino)
+                                             : FileIdentity();
+}
+
+std::optional<std::string> clear_socket_path(asio::io_context& io, const std::string& path) {
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) != 0) return std::nullopt;  // bind() reports the rest
+  if (!S_ISSOCK(status.st_mode))
+    return "a file that is no socket lies there, and stays; move it away, or name another path";
+  boost::system::error_code error;
+  local::socket probe(io);
+  probe.open(local(), error);
+  // a frozen daemon with a full queue would block us
+  if (!error) probe.non_blocking(true, error);
+  if (!error) probe.connect(local::endpoint(path), error);
+  if (!error || error == asio::error::would_block || error == asio::error::in_progress)
+    return "another process serves it; stop it, or name another path";
+  if (error != asio::error::connection_refused) return error.message();
+  ::unlink(path.c_str());
+  return std::nullopt;
+}
+
+}  // namespace gossipd

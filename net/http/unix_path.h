@@ -1,0 +1,22 @@
+// net/http/unix_path.h - the file of a Unix socket: cleared before bind, recognised before removal.
+//
+// Includes Asio: for the sources of net only.
+#pragma once
+
+#include <sys/types.h>
+
+#include <boost/asio/io_context.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+
+namespace gossipd {
+
+using FileIdentity = std::pair<dev_t, ino_t>;  // {0, 0}: no file
+[[nodiscard]] FileIdentity file_at(const std::string& path);
+
+// Removes a socket that a crash left behind; anything else of that name stays and is an error.
+[[nodiscard]] std::optional<std::string> clear_socket_path(boost::asio::io_context& io,
+                                                           const std::string& path);
+
+}  // namespace gossipd
