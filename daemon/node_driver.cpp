@@ -54,7 +54,8 @@ NodeDriver::~NodeDriver() { watch_log({}); }
 
 std::optional<Error> NodeDriver::start(const StartPlan& plan) {
   watch_log([this](Level level, const std::string& words) {
-    events_.note(level, words, wall_seconds());
+    // who listens has the snapshots
+    if (!words.starts_with("event=progress ")) events_.note(level, words, wall_seconds());
   });
   for (const std::string& text : plan.warnings) warn(text);
   restore_history();
@@ -414,6 +415,7 @@ void NodeDriver::on_second() {
   record_history(std::nullopt);
   divide_data();
   tell_live();
+  log_progress();
   look_at_disk();
   look_at_descriptors();
   look_at_certificate();

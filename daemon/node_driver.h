@@ -148,6 +148,7 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   void on_second();
   void divide_data();
   void tell_live();
+  void log_progress();
   void stopped_one();
   [[nodiscard]] std::optional<Error> missing_on_disk() const;
   void finish_stopping();
@@ -191,6 +192,7 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   bool state_failed_ = false;   // the last write did
   bool work_posted_ = false;
   bool carrying_out_ = false;   // effects
+  int seconds_unsaid_ = 0;      // since the last line of progress
   bool trainer_steps_ = false;  // as the last update told it
   Instant event_began_{};
   std::map<SessionId, OpenSession> sessions_;  // those the node knows

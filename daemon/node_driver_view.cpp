@@ -1,8 +1,15 @@
 // What the driver shows: slices of the node, the trainer, the disk and the wire.
 #include "daemon/node_driver.h"
+
+#include <unistd.h>
+#include "daemon/log/log.h"
 #include "daemon/rest/live.h"
 
 namespace gossipd {
+
+namespace {
+constexpr int progress_interval_s = 10;
+}
 
 NodeSummary NodeDriver::node() const {
   NodeSummary node = node_->summary(EventLoop::now());
@@ -92,6 +99,15 @@ void NodeDriver::tell_live() {
   for (const std::uint32_t of_one_state : node_->summary(now).members_by_state)
     members += of_one_state;
   if (events_.snapshot_due(now, members)) events_.tell_snapshot(snapshot_json(*this));
+}
+
+// For a person who watches the log; files and journals have curves and metrics instead.
+void NodeDriver::log_progress() {
+  if (!config_.log_file.empty() || ::isatty(STDERR_FILENO) != 1) return;
+  if (++seconds_unsaid_ < progress_interval_s) return;
+  seconds_unsaid_ = 0;
+  const StatusView view = status();
+  if (view.node.phase == Phase::training) log_line(Level::info, progress_words(view));
 }
 
 void NodeDriver::warn(const std::string& text) { log_.warn(text, EventLoop::now()); }

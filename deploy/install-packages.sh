@@ -13,7 +13,7 @@ to_build=(
   g++ cmake ninja-build ccache pkg-config
   libtorch-dev libgloo-dev libopenblas0-pthread libssl-dev libspdlog-dev
   nlohmann-json3-dev libtomlplusplus-dev libcli11-dev libxxhash-dev prometheus-cpp-dev
-  zlib1g-dev libturbojpeg0-dev libpng-dev libstb-dev
+  libncurses-dev zlib1g-dev libturbojpeg0-dev libpng-dev libstb-dev
   doctest-dev libbenchmark-dev python3-venv
   dataset-fashion-mnist jq curl
 )

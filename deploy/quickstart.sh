@@ -156,6 +156,7 @@ check_alive() {
   local i code
   for i in "${!pids[@]}"; do
     alive "${pids[i]}" && continue
+    end_viewer
     code=0
     wait "${pids[i]}" || code=$?
     show_log "$state/node$((i + 1))/log"
@@ -168,7 +169,7 @@ on_exit() {
   local code=$?
   trap - EXIT
   trap '' INT TERM HUP
-  [[ -t 1 ]] && printf '\e[?25h'
+  end_viewer
   ((code == 0)) || ((${#pids[@]} == 0)) ||
     say "quickstart: stopping the daemons; logs are in $state/node*/log" >&2
   ((${#pids[@]} == 0)) || stop_processes "${pids[@]}"
@@ -206,66 +207,21 @@ statuses() {
   done
 }
 
-# jq's words for people.
-# shellcheck disable=SC2016
-words='
-  def fixed($digits): if . == null then "-" else
-      (. * pow(10; $digits) | round | tostring
-        | if startswith("-") then ["-", .[1:]] else ["", .] end) as [$sign, $text]
-      | ($digits + 1 - ($text | length)) as $short
-      | (if $short > 0 then ("0" * $short) + $text else $text end) as $all
-      | $sign + $all[:($all | length) - $digits]
-        + (if $digits > 0 then "." + $all[-$digits:] else "" end) end;
-  def bytes: if . == null then "-" elif . < 1e6 then (. / 1e3 | fixed(1)) + " kB"
-      elif . < 1e9 then (. / 1e6 | fixed(1)) + " MB" else (. / 1e9 | fixed(2)) + " GB" end;
-  def percent($digits): if . == null then "-" else (. * 100 | fixed($digits)) + " %" end;
-  def duration: if . == null then "-" else (. | round) as $s
-      | if $s < 60 then "\($s) s" else "\($s / 60 | floor) min \($s % 60) s" end end;
-  def progress: map(.progress) | max // 0;
-  def left: map(.time_left_s) | map(select(. != null)) | max;
-  def mean(f): map(f | select(. != null)) | if length == 0 then null else add / length end;
-'
-
-# A screen: a bar, then a row for each node.
-# shellcheck disable=SC2016
-screen=$words'
-  def bar: (progress * 40 | floor) as $full | ("#" * $full // "") + ("-" * (40 - $full) // "");
-  "  [" + bar + "] " + (progress | percent(1)) + ", " + (left | duration) + " left, "
-    + ($seconds | duration) + " so far", "",
-  (["", "NODE", "PHASE", "STEP", "SAMPLES/S", "LOSS", "ACCURACY", "DISTANCE", "SENT", "OF DENSE"],
-   (.[] | ["", .name, .phase, "\(.step)", (.samples_per_second | fixed(0)), (.loss | fixed(3)),
-           (.accuracy | percent(2)), (.consensus_distance | fixed(4)), (.bytes_sent_total | bytes),
-           (if .dense_baseline_bytes > 0
-            then .bytes_sent_total / .dense_baseline_bytes | percent(2) else "-" end)])
-   | [., [2, 10, 11, 9, 11, 8, 11, 10, 11, 9]] | transpose
-   | map((.[0] // "") + " " * ([1, .[1] - (.[0] | length)] | max)) | join("")),
-  "", "  each node trains on its own \(100 / $nodes | fixed(0)) % of the data; "
-    + "logs: \($state)/node*/log"
-'
-
-# One line, for files and CI.
-# shellcheck disable=SC2016
-line=$words'
-  "\(progress | percent(1)) \($seconds | duration), \(left | duration) left, " +
-  "loss \(mean(.loss) | fixed(3)), " +
-  "accuracy \(map(.accuracy | percent(2)) | join(" ")), " +
-  "\(map(.samples_per_second) | add | fixed(0)) samples/s, " +
-  "sent \(map(.bytes_sent_total | bytes) | join(" ")), \(map(.phase) | unique | join("/"))"
-'
-
-shown_at=-10
-show() {
-  local seconds=$((SECONDS - trained_from)) now=$1
-  if [[ -t 1 ]]; then
-    local text
-    text=$(jq --raw-output --slurp --argjson seconds "$seconds" --argjson nodes "$nodes" \
-      --arg state "$state" "$screen" <<<"$now")
-    # Home, each line to its end, the rest of the screen: no flicker.
-    printf '\e[H\n%s\e[K\n\e[J' "${text//$'\n'/$'\e[K\n'}"
-  elif ((SECONDS - shown_at >= 10)); then
-    shown_at=$SECONDS
-    jq --raw-output --slurp --argjson seconds "$seconds" "$line" <<<"$now"
-  fi
+# The first node and what it hears of the others: a screen, or a line every 10 s where standard
+# output is no terminal. The screen's key q closes it; the training goes on.
+viewer=
+begin_viewer() {
+  local keys=/dev/null
+  [[ ! -t 0 || ! -t 1 ]] || keys=/dev/tty
+  "$programs/gossipctl" --rest "${rest[0]}" top --until finished <"$keys" 9>&- &
+  viewer=$!
+}
+# Until it has given the terminal back.
+end_viewer() {
+  [[ -n $viewer ]] || return 0
+  kill -TERM "$viewer" 2>/dev/null || true
+  wait "$viewer" 2>/dev/null || true
+  viewer=
 }
 
 # True when the filter $2 holds for the statuses $1 of all nodes.
@@ -317,10 +273,9 @@ until [[ -s $state/cluster.key ]]; do
 done
 for ((number = 2; number <= nodes; ++number)); do start_node "$number" --join "$founder" 9>&-; done
 
-[[ ! -t 1 ]] || printf '\e[?25l\e[2J'
 until now=$(statuses) && all_nodes "$now" '.phase == "finished"'; do
   check_alive
-  [[ -z $now ]] || show "$now"
+  [[ -n $viewer || -z $now ]] || begin_viewer
   sleep 1
 done
 seconds=$((SECONDS - trained_from))
@@ -332,8 +287,8 @@ until all_nodes "$now" '.checkpoints.final.accuracy != null'; do
   sleep 0.5
   now=$(statuses)
 done
-shown_at=-10
-show "$now"
+end_viewer
+"$programs/gossipctl" --rest "${rest[0]}" members
 
 # ---- the result
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <ctime>
 #include <nlohmann/json.hpp>
 
@@ -259,6 +260,24 @@ std::string not_ready_reason(const NodeSummary& node, bool stopping) {
 
 std::uint64_t dense_baseline_bytes(const StatusView& v) {
   return dense_baseline_bytes(v.node.linked_steps, v.model_floats);
+}
+
+std::string progress_words(const StatusView& v) {
+  const auto fixed = [](double value, int digits) {
+    char text[64];
+    const int length = std::snprintf(text, sizeof text, "%.*f", digits, value);
+    return std::string(text, static_cast<std::size_t>(length));
+  };
+  const NodeSummary& n = v.node;
+  const std::optional<double> left = time_left_s(n);
+  return "event=progress percent=" + fixed(progress_of(n) * 100, 1) +
+         (left ? " left_s=" + fixed(*left, 0) : "") + " step=" + std::to_string(n.step) +
+         " loss=" + fixed(n.loss, 4) +
+         (v.evaluation && v.evaluation->accuracy ? " accuracy=" + fixed(*v.evaluation->accuracy, 4)
+                                                 : "") +
+         " samples_per_second=" + fixed(n.cluster_samples_per_second, 0) +
+         " members=" + std::to_string(n.members_by_state[raw(MemberState::alive)]) +
+         " bytes_sent=" + std::to_string(v.wire.bytes_sent);
 }
 
 std::string status_json(const StatusView& v) {

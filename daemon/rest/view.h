@@ -115,6 +115,8 @@ inline constexpr std::size_t warnings_max = 32;
 
 // May clients use this node? Empty when yes, else the reason (what /readyz answers).
 [[nodiscard]] std::string not_ready_reason(const NodeSummary&, bool stopping);
+// `event=progress …`: how far the job is, as words of the log.
+[[nodiscard]] std::string progress_words(const StatusView&);
 // What sending the whole fp32 model to every neighbour at every step would have taken so far.
 [[nodiscard]] std::uint64_t dense_baseline_bytes(const StatusView&);
 

@@ -11,6 +11,7 @@
 #include "net/peer/cluster_key.h"
 #include "tools/gossipctl/answers.h"
 #include "tools/gossipctl/lists.h"
+#include "tools/gossipctl/progress.h"
 #include "tools/gossipctl/table.h"
 
 namespace gossipd {
@@ -193,6 +194,7 @@ ExitCode wait_until(const DaemonClient& client, Console& console, const Conditio
   const DaemonClient quick = client.with_timeout(std::min(poll_timeout, client.timeout()));
   Failure last;
   bool answered = false;
+  Clock::time_point said = Clock::now();
   for (;;) {
     const DaemonClient::Answer answer = quick.get("/v1/status");
     const Json status = answer.ok ? parse_answer(answer.body) : Json();
@@ -205,6 +207,10 @@ ExitCode wait_until(const DaemonClient& client, Console& console, const Conditio
         return ExitCode::ok;
       }
       last.what = words_for(status);
+      if (Clock::now() - said >= progress_interval) {
+        said = Clock::now();
+        console.err << progress_line(status) << std::endl;
+      }
     } else {
       last = answer.failure;
       if (last.code == ExitCode::unauthorised || last.code == ExitCode::usage)

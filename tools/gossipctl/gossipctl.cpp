@@ -11,6 +11,7 @@
 #include "tools/gossipctl/completion.h"
 #include "tools/gossipctl/lists.h"
 #include "tools/gossipctl/options.h"
+#include "tools/gossipctl/top.h"
 #include "tools/unknown_words.h"
 
 namespace gossipd {
@@ -99,6 +100,7 @@ ExitCode run_command(const std::string& command, const Options& options, const D
   if (command == "resume") return resume_training(client, console);
   if (command == "doctor") return run_doctor(client, console, options.doctor);
   if (command == "reachability") return show_reachability(client, console);
+  if (command == "top") return top(client, console, options.until);
   if (command == "wait") return wait_for(client, console, options.condition);
   if (command == "key") return run_key(options, client, console);
   return run_words(command, options, console);

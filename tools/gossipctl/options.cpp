@@ -89,6 +89,9 @@ void declare_membership(CLI::App& app, Options& options) {
 
 void declare_training(CLI::App& app, Options& options) {
   app.add_subcommand("status", "show what this node is doing");
+  app.add_subcommand("top", "watch this node and its cluster; on no terminal, a line every 10 s")
+      ->add_option("--until", options.until, "end when this node is in that phase")
+      ->check(CLI::IsMember({"finished", "left"}));
   CLI::App* wait = app.add_subcommand("wait", "wait for a condition");
   wait->add_option("--for", options.condition, "N is a whole number")
       ->type_name("CONDITION")

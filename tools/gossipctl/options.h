@@ -29,6 +29,7 @@ struct Options {
   std::string key_file = "cluster.key";
   std::string key;     // an id or the beginning of one
   std::string member;  // of forget: an id, a name or the beginning of one
+  std::string until;   // of top: a phase
   std::string shell = "bash";
   std::vector<std::string> help_about;
   CheckpointExport exported;
