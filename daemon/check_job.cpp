@@ -75,6 +75,8 @@ Result<std::string> try_job(const DaemonConfig& config) {
   if (config.job_file.empty()) return std::string();
   const Result<Job> job = load_job(config.job_file, config.epoch_samples);
   if (!job) return job.error();
+  if (job->model.kind == ModelSpec::Kind::external)
+    return std::string("# model: that of the process that attaches\n");
   if (config.data_dir.empty())
     return Error{"no-data", "the data of job '" + job->name +
                                 "' is not named; give --data DIR, where DIR holds " +
