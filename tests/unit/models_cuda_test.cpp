@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "models/devices/cuda_runtime.h"
