@@ -30,10 +30,17 @@ def long_options(*path):
 
 
 def run(*words, script=None, cwd=None):
-    environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "HOME": "/nonexistent"}
-    done = subprocess.run(
-        words, input=script, capture_output=True, text=True, env=environment, cwd=cwd, timeout=60
-    )
+    with tempfile.TemporaryDirectory() as home:  # shells write there
+        environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "HOME": home}
+        done = subprocess.run(
+            words,
+            input=script,
+            capture_output=True,
+            text=True,
+            env=environment,
+            cwd=cwd,
+            timeout=60,
+        )
     assert done.returncode == 0, (words, done.stdout, done.stderr)
     return done.stdout.splitlines()
 
