@@ -173,7 +173,11 @@ class Attachment:
             self.snapshots[self.go["snapshot"]][:] = self.model
             self.copies += 1
         if flags & (ADD | REPLACE | COPY):
-            self.sock.send(packet(DONE, sequence, struct.pack("<QQ", self.steps, self.samples)))
+            done = packet(DONE, sequence, struct.pack("<QQ", self.steps, self.samples))
+            try:
+                self.sock.send(done)
+            except OSError as error:
+                raise Gone() from error
 
     @property
     def paused(self):
