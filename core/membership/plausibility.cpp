@@ -38,7 +38,7 @@ bool is_plausible_incarnation(std::uint64_t claimed, std::optional<std::uint64_t
     case Told::of_us: break;
   }
   // Nobody else can be made to believe more, so more need not be refuted.
-  return claimed <= std::max(first_incarnation_max, saturated(*known, refuted_jump_max));
+  return claimed <= std::max(refuted_first_max, saturated(*known, refuted_jump_max));
 }
 
 std::optional<Doubt> doubt(const MemberRecord& claim, const MemberRecord* known, Told told) {

@@ -30,7 +30,9 @@ inline constexpr std::uint64_t told_incarnation_jump_max = std::uint64_t{1} << 2
 inline constexpr std::uint64_t first_incarnation_max = std::uint64_t{1} << 40;
 // said by a member that is not known
 inline constexpr std::uint64_t first_own_word_max = std::uint64_t{1} << 41;
-// of this node, whatever a newcomer may believe of it
+// of this node: whatever a newcomer may believe of it, and the refutations of that which an old
+// disk has forgotten
+inline constexpr std::uint64_t refuted_first_max = first_incarnation_max + (std::uint64_t{1} << 36);
 inline constexpr std::uint64_t refuted_jump_max = std::uint64_t{1} << 22;
 // or a liar would drive a node to the end of its range
 inline constexpr Duration between_leaps = std::chrono::minutes(1);

@@ -26,6 +26,12 @@ class OutOfMemory : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// An evaluation of a process of the user's.
+struct ReportedFigures : Figures {
+  Step step = 0;
+  double seconds = 0;
+};
+
 // Steps that another process makes. Where an engine has this, the training thread makes none by
 // step(): it goes from boundary to boundary by meet().
 class OutsideSteps {
@@ -44,10 +50,7 @@ class OutsideSteps {
     std::vector<NodeId> trainers;  // of all nodes that train now, sorted
     std::uint32_t members = 1;     // that are there
   };
-  struct Reported : Figures {
-    Step step = 0;
-    double seconds = 0;
-  };
+  using Reported = ReportedFigures;
   // What it has said since the last time.
   struct News {
     // of this node; nothing: no word of steps came
