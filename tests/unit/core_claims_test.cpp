@@ -54,8 +54,8 @@ TEST_CASE(
   CHECK_FALSE(is_plausible_incarnation(first_own_word_max + 1, std::nullopt, Told::of_itself));
   // Whatever a newcomer is made to believe of us we may refute, and all may believe the refutation
   // of us.
-  CHECK(is_plausible_incarnation(first_incarnation_max, 5, Told::of_us));
-  CHECK_FALSE(is_plausible_incarnation(first_incarnation_max + 1, 5, Told::of_us));
+  CHECK(is_plausible_incarnation(refuted_first_max, 5, Told::of_us));
+  CHECK_FALSE(is_plausible_incarnation(refuted_first_max + 1, 5, Told::of_us));
   CHECK(
       is_plausible_incarnation(first_incarnation_max + 2, first_incarnation_max + 1, Told::of_us));
   CHECK(is_plausible_incarnation(first_incarnation_max + 1, 5, Told::of_itself));
