@@ -1,6 +1,6 @@
 // What only a GPU does in earnest, as far as a CPU can try it: groups that are tried before the
 // first step, copies through pieces of memory, the optimiser by LibTorch's kernels, exhausted
-// memory in an evaluation, fp16 that overflows. tests/gpu runs the rest on a card.
+// memory in an evaluation, fp16 that overflows. What needs a card has not been run.
 #include <torch/script.h>
 #include <torch/torch.h>
 // Torch brings a CHECK of its own; doctest's has to win.
