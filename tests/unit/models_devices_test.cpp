@@ -15,64 +15,21 @@
 #include "models/devices/device_replica.h"
 #include "models/devices/model_traffic.h"
 #include "models/devices/rank_threads.h"
-#include "models/training/torch_engine.h"
-#include "models_test_support.h"
+#include "models_bars.h"
 
 using namespace gossipd;
+using test::adamw;
+using test::Bars;
+using test::bars_job;
+using test::cnn;
 using test::contains;
 using test::Desk;
-using test::parse_job;
+using test::engine_on;
+using test::model_of;
+using test::sgd;
 using test::TemporaryDirectory;
 
 namespace {
-
-// Small pictures of three classes: a bright row, a bright column, noise.
-class Bars : public DataSet {
- public:
-  explicit Bars(const DataSpec& spec) : DataSet(spec) {}
-  std::size_t count() const override { return 192; }
-  void write(std::size_t index, const Variation*, const Batch& batch,
-             std::size_t at) const override {
-    const auto pixels = place<float>(batch.inputs, at, 3 * 16 * 16);
-    const std::size_t label = index % 3;
-    for (std::size_t i = 0; i < pixels.size(); ++i) {
-      const bool bright =
-          (label == 0 && i / 16 % 16 == index % 16) || (label == 1 && i % 16 == index % 16);
-      pixels[i] = static_cast<float>(0.5 * std::sin(static_cast<double>(31 * index + 7 * i)) +
-                                     (bright ? 1.0 : 0.0));
-    }
-    place<std::int64_t>(batch.targets, at, 1)[0] = static_cast<std::int64_t>(label);
-  }
-};
-
-const std::string cnn = "[model]\nkind = 'cnn'\nwidth = 4\nhidden = [16]\n";
-const std::string sgd = "[optimizer]\nlearning_rate = 0.05\nweight_decay = 1e-3\n";
-const std::string adamw =
-    "[optimizer]\nkind = 'adamw'\nlearning_rate = 0.003\nweight_decay = 0.05\n";
-
-Job bars_job(const std::string& model, const std::string& rest, int batch = 13) {
-  return parse_job(
-      "name = 'bars'\nseed = 5\nbatch = " + std::to_string(batch) +
-      "\nbudget_samples = 100000\n"
-      "[data]\nkind = 'safetensors'\nshape = [3, 16, 16]\ntrain_files = ['x']\nclasses = 3\n"
-      "[schedule]\nkind = 'constant'\n" +
-      model + rest);
-}
-
-std::unique_ptr<GradientEngine> engine_on(const std::string& devices, const Job& job,
-                                          const std::string& file = "") {
-  const auto set = std::make_shared<Bars>(job.data);
-  auto engine = make_torch_engine(
-      job, devices, 1, BatchSource(set, DataOrder(job.seed, set->count(), {})), set, file);
-  REQUIRE_MESSAGE(engine, (engine ? "" : engine.error().text));
-  return std::move(*engine);
-}
-
-std::vector<float> model_of(Engine& engine) {
-  std::vector<float> out(engine.schema().floats());
-  engine.copy_model(out);
-  return out;
-}
 
 struct Run {
   std::vector<double> losses;
