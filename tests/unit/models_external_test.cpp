@@ -10,27 +10,20 @@
 
 #include "models/external/external_engine.h"
 #include "models/external/segment_list.h"
+#include "models_attach_words.h"
 #include "models_test_support.h"
 
 using namespace gossipd;
 using attach::FromDaemon;
 using attach::FromTrainer;
 using attach::Go;
+using test::attach_words;
+using test::floats;
+using test::schema;
+using test::segments;
 using test::TemporaryDirectory;
 
 namespace {
-
-std::vector<Segment> segments() {
-  return {{.name = "w", .shape = {2, 3}, .kind = SegmentKind::parameter},
-          {.name = "mean", .shape = {2}, .kind = SegmentKind::statistic},
-          {.name = "steps", .shape = {}, .kind = SegmentKind::local}};
-}
-Schema schema() { return *schema_of(segments()); }
-constexpr std::uint64_t floats = 9;
-
-attach::Attach attach_words(std::uint8_t run = 1) {
-  return {.run = {run}, .floats = floats, .segments = 3, .step_samples = 64};
-}
 
 // The other end: a training process, in this thread.
 class Process {

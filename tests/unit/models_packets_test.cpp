@@ -5,25 +5,18 @@
 
 #include "models/external/packets.h"
 #include "models/external/segment_list.h"
+#include "models_attach_words.h"
 
 using namespace gossipd;
 using attach::FromDaemon;
 using attach::FromTrainer;
 using attach::Go;
+using test::attach_words;
+using test::floats;
+using test::schema;
+using test::segments;
 
 namespace {
-
-std::vector<Segment> segments() {
-  return {{.name = "w", .shape = {2, 3}, .kind = SegmentKind::parameter},
-          {.name = "mean", .shape = {2}, .kind = SegmentKind::statistic},
-          {.name = "steps", .shape = {}, .kind = SegmentKind::local}};
-}
-Schema schema() { return *schema_of(segments()); }
-constexpr std::uint64_t floats = 9;
-
-attach::Attach attach_words(std::uint8_t run = 1) {
-  return {.run = {run}, .floats = floats, .segments = 3, .step_samples = 64};
-}
 
 std::string hex(const Bytes& bytes) {
   std::string text;
