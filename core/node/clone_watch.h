@@ -40,7 +40,7 @@ class CloneWatch {
     Cloned notice;       // if there are two: for both
   };
   // A process that was followed by another one has shown that it lives. `here`: where it says it
-  // is; `rival`: where the linked process of its id is, or an empty host.
+  // is; `rival`: where the other process of its id is, or an empty host.
   [[nodiscard]] Proof on_proof_of_life(const Hello& hello, const Endpoint& here,
                                        const Endpoint& rival);
   // The member's record names another address. True: it has been there before, so two processes may

@@ -34,6 +34,15 @@ void Conductor::on_reflected(Session& session, Instant now) {
 
 // ---- clones, as others see them -----------------------------------------------------------------
 
+// Where the other process of its id is: linked, or as its record says; an empty host: not known.
+Endpoint Conductor::address_of_rival(const Hello& hello) {
+  const Session* rival = peers_.session_of(hello.id);
+  if (rival != nullptr && rival->theirs->instance != hello.instance) return rival->theirs->address;
+  const Directory::Entry* known = directory_.find(hello.id);
+  const bool elsewhere = known != nullptr && known->record.address != hello.address;
+  return elsewhere ? known->record.address : Endpoint{};
+}
+
 // False: the session waits for an answer, or has been refused.
 bool Conductor::is_alone(Session& session, Instant now) {
   switch (clones_.hear(*session.theirs)) {
@@ -44,10 +53,7 @@ bool Conductor::is_alone(Session& session, Instant now) {
       return false;
     case Instances::Heard::outlived: break;
   }
-  Endpoint keeper;
-  if (const Session* rival = peers_.session_of(session.theirs->id); rival != nullptr)
-    keeper = rival->theirs->address;
-  send(session, clones_.outlived(*session.theirs, keeper));
+  send(session, clones_.outlived(*session.theirs, address_of_rival(*session.theirs)));
   refuse(session,
          Error{"cloned",
                "another process, which started earlier, has the id " + to_hex(session.theirs->id)},
@@ -61,8 +67,8 @@ void Conductor::on_proof_of_life(Session& session, Instant now) {
   Session* rival = peers_.session_of(hello.id);
   // a link to the same process
   if (rival != nullptr && rival->theirs->instance == hello.instance) rival = nullptr;
-  const auto [two, keeps, notice] = clones_.on_proof_of_life(
-      hello, hello.address, rival == nullptr ? Endpoint{} : rival->theirs->address);
+  const auto [two, keeps, notice] =
+      clones_.on_proof_of_life(hello, hello.address, address_of_rival(hello));
   if (!two) return close(session.id, "asked to dial again", now, true);
   const std::string what = "two processes have the id " + to_hex(hello.id) + ", at " +
                            to_string(notice.keeper) + " and at " + to_string(notice.other) +
@@ -138,8 +144,11 @@ void Conductor::take_another_id(const Cloned& notice, Instant now) {
     fresh.members.push_back(entry.record);
     if (entry.was_ever_met()) fresh.met.insert(id);
   }
-  for (MemberRecord& record : fresh.members)
-    if (record.id == state_.id) record.address = notice.keeper, record.name = config_.name;
+  for (MemberRecord& record : fresh.members) {
+    if (record.id != state_.id) continue;
+    record.name = config_.name;
+    if (!notice.keeper.host.empty()) record.address = notice.keeper;
+  }
   log(Level::warning, "event=cloned peer=" + to_hex(state_.id) +
                           " keeps=" + to_string(notice.keeper) +
                           " gives_up=" + log_word(to_string(notice.other)) +

@@ -113,8 +113,11 @@ void Conductor::on_hello(Session& session, const Hello& hello, Instant now) {
     // A node that has left refuses as well, and names others before it does.
     const bool we_left = life_.is_going();
     const bool same_cluster = hello.cluster == state_.cluster || hello.cluster == ClusterId{};
-    if (error->code == "left" && we_left && same_cluster)
+    if (error->code == "left" && we_left && same_cluster) {
+      // It may be the only node that two clones both know.
+      if (!hello.leaving && !is_alone(session, now)) return;
       send_records(session, directory_.sample(named_when_refused, random_));
+    }
     if (error->code == "left" && !we_left && session.outbound && session.probed == NodeId{}) return;
     return refuse(session, *error, now);
   }

@@ -17,7 +17,8 @@ void check_bounds(const Control& control) {
     for (const MemberRecord& record : members->records)
       GOSSIPD_ASSERT(record.id != NodeId{} && record.name.size() <= name_bytes_max &&
                      raw(record.state) <= raw(MemberState::forgotten) &&
-                     raw(record.phase) <= raw(Phase::broken));
+                     raw(record.phase) <= raw(Phase::waiting_for_trainer) &&
+                     raw(record.reachability) <= raw(Reachability::address_silent));
     GOSSIPD_ASSERT(members->stats.size() <= stats_per_message_max &&
                    members->suspicions.size() <= suspicions_per_message_max);
     for (const MemberStats& stats : members->stats)

@@ -80,6 +80,10 @@ void control_seeds() {
   forgotten.news = 4;
   forgotten.budget = {2, 700'000};
   write("control", "forgotten", encode_control(Members{{forgotten}}));
+  MemberRecord last_values = record;
+  last_values.phase = Phase::waiting_for_trainer;
+  last_values.reachability = Reachability::address_silent;
+  write("control", "members-last-values", encode_control(Members{{last_values}}));
   write("control", "digest", encode_control(Digest{{1, 2, 3}}));
   write("control", "job-request", encode_control(JobRequest{}));
   write("control", "file-request", encode_control(FileRequest{{1, 2, 3000}, 1024}));

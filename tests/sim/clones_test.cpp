@@ -84,6 +84,32 @@ TEST_CASE(
 }
 
 TEST_CASE(
+    "of a cloned disk's two nodes that both know only a member that has left, one takes a new id "
+    "and finds the other") {
+  const Schema schema = schema_of({200});
+  VirtualCluster cluster(schema);
+  for (std::size_t i = 0; i < 2; ++i) cluster.add(with_model(schema, i));
+  cluster.run_for(20s);
+  cluster.act(0, [](Node& node, Instant now) { CHECK_FALSE(node.leave(now)); });
+  cluster.run_for(10s);
+  const NodeId original = cluster.id(1);
+  const std::size_t copy = cluster.add_off(with_model(schema, 1));
+  cluster.write_checkpoint(1);
+  cluster.whole_disk(copy) = cluster.whole_disk(1);
+  cluster.start_from_disk(copy);
+  REQUIRE(cluster.run_until([&] { return cluster.id(copy) != original; }, 300s));
+  CHECK(cluster.id(1) == original);
+  CHECK(cluster.run_until(
+      [&] {
+        const auto links = cluster.view(1).links;
+        return std::ranges::any_of(links, [&](const LinkView& link) {
+          return link.peer == cluster.id(copy) && link.state == "open";
+        });
+      },
+      60s));
+}
+
+TEST_CASE(
     "a node that restarts, whose sessions are still half open, and one from an old backup are no "
     "clones") {
   const Schema schema = schema_of({200});
