@@ -22,7 +22,10 @@ to_test=(
   python3 python3-numpy python3-torch python3-pytest python3-pip python3-setuptools python3-wheel
 )
 to_test+=(python3-jsonschema zsh fish mandoc chromium chromium-driver)
-to_package=(mmdebstrap lintian slurmctld slurmd slurm-client munge)
+to_package=(
+  mmdebstrap lintian slurmctld slurmd slurm-client munge
+  podman runc netavark aardvark-dns iptables podman-compose docker-compose
+)
 # Where the release has none of these, gossipd can be built all the same.
 declare -A without=(
   [libtorch-dev]="take PyPI's LibTorch: deploy/torch-wheel.sh --choose wheel prints its folder"
@@ -37,7 +40,8 @@ usage: deploy/install-packages.sh [--tests] [--packages] [--dry-run]
   --tests   those of tests/run.sh as well: clang with its sanitizers, clang-format, iproute2,
             openssl, prometheus, chromium, systemd, python3 with torch, pytest and what builds
             wheels, python3-jsonschema, the shells zsh and fish, mandoc
-  --packages   those of `tests/run.sh --only packages`: mmdebstrap, lintian, Slurm
+  --packages   those of `tests/run.sh --only packages`: mmdebstrap, lintian, Slurm,
+            podman and what it needs, podman-compose, docker-compose
   --dry-run    prints what would be installed, as apt knows it now
 TEXT
 }
