@@ -215,11 +215,10 @@ void session_seeds() {
                                           1})(time, {10})(train, {1})(repeat, {100});
     write("session", "control-" + std::to_string(kind), steps.bytes());
   }
-  for (int oddity = 0; oddity < static_cast<int>(HelloOddity::count_); ++oddity) {
-    Steps steps(0);
-    steps(dial_in, {oddity & 1})(hello, {oddity})(ready, {oddity})(time, {14})(say_again);
-    write("session", "hello-" + std::to_string(oddity), steps.bytes());
-  }
+  for (int oddity = 0; oddity < static_cast<int>(HelloOddity::count_); ++oddity)
+    write("session", "hello-" + std::to_string(oddity),
+          Steps(0)(dial_in, {oddity & 1})(hello, {oddity})(ready, {oddity})(time, {14})(say_again)
+              .bytes());
   for (int which = 0; which < 9; ++which) {
     Steps steps(0);
     steps(select, {2})(link_up).exchange(keyframe)(op, {which, 2})(time, {12})(train, {0x80})(
@@ -230,14 +229,11 @@ void session_seeds() {
   endless(select, {2})(link_up);
   for (int i = 0; i < 20; ++i) endless(turn, {0, 1, keyframe << 2, 0, 20, 1});
   write("session", "endless-turn", endless.bytes());
-  Steps largest(0);
-  largest(control_fill, {0xff, 0xff, 0x7f})(select, {2})(link_up)(bulk_fill, {0xff, 1})(
-      control_fill, {0xff, 0xff, 0x5f});
-  write("session", "largest", largest.bytes());
-  Steps four(0);
-  four(link_up)(select, {1})(link_up)(select, {2})(link_up)(select, {3})(link_up)(disk, {1})(
-      control, {6, 1, 2, 7, 0})(repeat, {9})(disk, {0});
-  write("session", "four", four.bytes());
+  Steps largest(0), four(0);
+  largest(control_fill, {0xff, 0xff, 0x7f})(select, {2})(link_up)(bulk_fill, {0xff, 1});
+  write("session", "largest", largest(control_fill, {0xff, 0xff, 0x5f}).bytes());
+  four(link_up)(select, {1})(link_up)(select, {2})(link_up)(select, {3})(link_up)(disk, {1});
+  write("session", "four", four(control, {6, 1, 2, 7, 0})(repeat, {9})(disk, {0}).bytes());
 }
 
 // The peer's part of a real exchange: keyframes, deltas, a reconnect, more deltas.
