@@ -6,9 +6,10 @@
 //
 // The answer: the node has finished when its final model is on disk and evaluated, and every living
 // member has finished as well; or after `patience`, when it names those that have not (and where
-// nothing is held out, so that no evaluation comes). It has failed when its
-// model is broken and nobody living has another one: for `patience`, or `breaks_max` times in a row
-// (a checkpoint that is restored and breaks again). Pure; loop thread only.
+// nothing is held out, so that no evaluation comes). A model that an attached process trains counts
+// as evaluated once that process has gone. The node has failed when its model is broken and nobody
+// living has another one: for `patience`, or `breaks_max` times in a row (a checkpoint that is
+// restored and breaks again). Pure; loop thread only.
 #pragma once
 
 #include <optional>

@@ -128,14 +128,6 @@ Result<DaemonConfig> configured_now(const std::vector<std::string>& arguments,
   return line->config;
 }
 
-Result<std::unique_ptr<TrainerSocket>> open_trainer_socket(const DaemonConfig& config,
-                                                           const StateStore& store) {
-  if (config.trainer_socket == "none") return std::unique_ptr<TrainerSocket>();
-  return TrainerSocket::open(config.trainer_socket.empty()
-                                 ? (store.directory() / "trainer.sock").string()
-                                 : config.trainer_socket);
-}
-
 // The founder of an external job waits here for the model that the cluster is about. Nothing runs
 // yet, so a signal just ends it.
 Result<JobFile> first_segments(const std::string& job_name, const StateStore& store,
@@ -150,6 +142,32 @@ Result<JobFile> first_segments(const std::string& job_name, const StateStore& st
   const Result<bool> kept = store.files().add_piece(content, 0, Bytes(bytes.begin(), bytes.end()));
   if (!kept) return kept.error();
   return content;
+}
+
+// Opens `socket` where the job may be external. A joiner hears from the cluster whether it is, and
+// until then a trainer may wait there.
+Result<StartPlan> make_plan_with_socket(const DaemonConfig& config, const StateStore& store,
+                                        std::unique_ptr<TrainerSocket>& socket) {
+  const auto open = [&]() -> std::optional<Error> {
+    auto opened = TrainerSocket::open(config.trainer_socket.empty()
+                                          ? (store.directory() / "trainer.sock").string()
+                                          : config.trainer_socket);
+    if (!opened) return opened.error();
+    socket = std::move(*opened);
+    return std::nullopt;
+  };
+  const bool may_open = config.trainer_socket != "none";
+  FirstSegments segments;
+  if (may_open)
+    segments = [&](const std::string& job) -> Result<JobFile> {
+      if (auto error = open()) return *error;
+      return first_segments(job, store, *socket);
+    };
+  Result<StartPlan> plan = make_start_plan(config, store, segments);
+  if (!plan) return plan;
+  if (may_open && !socket && (!plan->job || plan->job->is_external))
+    if (auto error = open()) return *error;
+  return plan;
 }
 
 int run(const CommandLine& line, const std::vector<std::string>& arguments, char* program) {
@@ -178,12 +196,8 @@ int run(const CommandLine& line, const std::vector<std::string>& arguments, char
     return fail_logged(config, *error, exit_code_of(*error));
   Result<StateStore> store = StateStore::open(config.state_dir);
   if (!store) return fail_logged(config, store.error(), exit_code_of(store.error()));
-  const Result<std::unique_ptr<TrainerSocket>> socket = open_trainer_socket(config, *store);
-  if (!socket) return fail_logged(config, socket.error(), exit_code_of(socket.error()));
-  FirstSegments segments;
-  if (*socket)
-    segments = [&](const std::string& job) { return first_segments(job, *store, **socket); };
-  const Result<StartPlan> plan = make_start_plan(config, *store, segments);
+  std::unique_ptr<TrainerSocket> socket;
+  const Result<StartPlan> plan = make_plan_with_socket(config, *store, socket);
   if (!plan) return fail_logged(config, plan.error(), exit_code_of(plan.error()));
 
   if (is_finished(config, *plan, *store)) {
@@ -197,7 +211,7 @@ int run(const CommandLine& line, const std::vector<std::string>& arguments, char
   }
 
   EventLoop loop;
-  NodeDriver driver(loop, config, *store, socket->get());
+  NodeDriver driver(loop, config, *store, socket.get());
   if (auto error = driver.start(*plan)) return fail_logged(config, *error, exit_code_of(*error));
   print_invite(*plan, driver.address());
   loop.on_signals({SIGTERM, SIGINT, SIGHUP}, [&, seen = 0](int number) mutable {

@@ -306,14 +306,15 @@ void NodeDriver::carry_out(CloseEffect& effect) {
 void NodeDriver::carry_out(JobEffect& effect) {
   save_job(effect.document);
   const Result<Job> job = Job::parse(effect.document, "the cluster's job");
-  job_ = KnownJob{effect.document,
-                  effect.hash,
-                  job ? job->budget_samples : 0,
-                  job ? job->name : std::string(),
-                  job ? job->model.content : JobFile{},
-                  "",
-                  job && job->start_content.bytes > 0,
-                  ""};
+  job_ = KnownJob{.document = effect.document,
+                  .hash = effect.hash,
+                  .budget_samples = job ? job->budget_samples : 0,
+                  .name = job ? job->name : std::string(),
+                  .file = job ? job->model.content : JobFile{},
+                  .file_from = "",
+                  .starts_from_file = job && job->start_content.bytes > 0,
+                  .start_from = "",
+                  .is_external = job && job->model.kind == ModelSpec::Kind::external};
   prepare_training();
 }
 

@@ -46,8 +46,15 @@ std::optional<Error> founders_data(const DaemonConfig& config) {
 }
 
 KnownJob known(const Job& job) {
-  return KnownJob{job.canonical_text(), job.hash(), job.budget_samples,          job.name,
-                  job.model.content,    "",         job.start_content.bytes > 0, ""};
+  return KnownJob{.document = job.canonical_text(),
+                  .hash = job.hash(),
+                  .budget_samples = job.budget_samples,
+                  .name = job.name,
+                  .file = job.model.content,
+                  .file_from = "",
+                  .starts_from_file = job.start_content.bytes > 0,
+                  .start_from = "",
+                  .is_external = job.model.kind == ModelSpec::Kind::external};
 }
 
 Result<StartPlan> read_identity(const DaemonConfig& config, const StateStore& store) {
@@ -147,7 +154,7 @@ std::optional<Error> complete(const DaemonConfig& config, const StartPlan& plan,
   if (plan.job) job.model.content = plan.job->file;
   if (plan.job && (job.hash() == plan.job->hash || !is_unused(plan.state))) return std::nullopt;
   job.model.content = {};
-  if (!config.join.empty())
+  if (!config.join.empty() && !config.ordinal)
     return bad_config("job: " + config.job_file +
                       " does not say the model's segments, so it cannot be compared with the "
                       "cluster's job; leave out --job to join, the cluster has it");
@@ -165,6 +172,11 @@ std::optional<Error> read_job_file(const DaemonConfig& config, const StateStore&
   if (config.job_file.empty()) return std::nullopt;
   Result<Job> job = load_job(config.job_file, config.epoch_samples);
   if (!job) return job.error();
+  // All of a fixed set have one command line; node 0's first trainer completes the job for all.
+  const bool gets_it_from_node_0 = config.ordinal.value_or(0) != 0 && !plan.job &&
+                                   job->model.kind == ModelSpec::Kind::external &&
+                                   job->model.content.bytes == 0;
+  if (gets_it_from_node_0) return std::nullopt;
   if (auto error = complete(config, plan, first_segments, *job)) return error;
   if (plan.job && plan.job->hash != job->hash() && is_unused(plan.state)) forget_cluster(plan);
   if (plan.job && plan.job->hash != job->hash())

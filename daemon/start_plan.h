@@ -25,7 +25,8 @@ struct KnownJob {
   JobFile file;           // of a TorchScript job
   std::string file_from;  // where the job file says that it is; empty: not said here
   bool starts_from_file = false;
-  std::string start_from;  // likewise
+  std::string start_from;    // likewise
+  bool is_external = false;  // a process that attaches makes the steps
 };
 
 struct StartPlan {

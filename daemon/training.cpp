@@ -31,7 +31,10 @@ Training::Training(EventLoop& loop, const DaemonConfig& config, const StateStore
       why_on_cpu_(why_on_cpu(config.device).text),
       checkpoint_timer_(loop, [this] { on_checkpoint_due(); }),
       data_timer_(loop, [this] { start_preparing(); }),
-      settled_timer_(loop, [this] { trainer_->set_settled(true); }) {}
+      settled_timer_(loop, [this] {
+        settled_ = true;
+        trainer_->set_settled(true);
+      }) {}
 
 Training::~Training() {
   if (aside_.joinable()) aside_.join();
@@ -110,7 +113,7 @@ void Training::set_others_samples(Samples others) {
 
 void Training::set_budget(Samples samples) {
   budget_ = samples;
-  finished_ = false;
+  finished_ = settled_ = false;
   settled_timer_.cancel();
   if (trainer_) trainer_->set_settled(false);
   patience_.renew();
@@ -155,8 +158,9 @@ void Training::on_evaluated(const Evaluation& evaluation) {
   if (!stopped_ && best && config_.checkpoint_best && !writing_["best"].under_way)
     start_writing("best", CheckpointRequest::Model::last_evaluated);
   // The final file exists since the job ended; now it can say how good it is as well. An evaluation
-  // that was under way then is of a model from before the final exchange.
-  if (!stopped_ && finished_ && evaluation.asked_for) {
+  // that was under way then is of a model from before the final exchange. An attached trainer
+  // cannot be asked for one; what it reports once the model has settled is of the final one.
+  if (!stopped_ && finished_ && (evaluation.asked_for || (is_external() && settled_))) {
     final_evaluated_ = true;
     write_checkpoint("final", nullptr);
   }
@@ -168,7 +172,7 @@ void Training::on_evaluated(const Evaluation& evaluation) {
 void Training::finish() {
   if (stopped_ || !begun_) return;
   finished_ = true;
-  final_evaluated_ = false;
+  final_evaluated_ = settled_ = false;
   settled_timer_.arm_after(settled_after);  // again where the final model is renewed
   write_checkpoint("current", nullptr);
   write_checkpoint("final", nullptr);
@@ -180,7 +184,10 @@ FinishWatch::Final Training::final_model() const {
   const auto at_rest = [](const auto& item) {
     return !item.second.under_way && item.second.next.empty();
   };
-  return {.on_disk = std::ranges::all_of(writing_, at_rest), .evaluated = final_evaluated_};
+  // A trainer that is still there may take the final model yet, and report how good it is.
+  const ExternalEngine* const external = external_.load();
+  const bool is_evaluated = external ? settled_ && !external->has_trainer() : final_evaluated_;
+  return {.on_disk = std::ranges::all_of(writing_, at_rest), .evaluated = is_evaluated};
 }
 
 // ---- checkpoints
@@ -233,8 +240,8 @@ void Training::start_writing(const std::string& which, CheckpointRequest::Model 
   view.path = store_.checkpoint_path(which).string();
   view.step = status.step;
   view.own_samples = status.samples;
-  if (last_ && (model == CheckpointRequest::Model::last_evaluated ||
-                (finished_ && last_->evaluation.asked_for)))
+  if (last_ &&
+      (model == CheckpointRequest::Model::last_evaluated || (finished_ && final_evaluated_)))
     view.accuracy = last_->evaluation.accuracy, view.evaluation_loss = last_->evaluation.loss;
   if (model == CheckpointRequest::Model::last_evaluated) view.step = last_->evaluation.step;
 
@@ -282,7 +289,7 @@ void Training::stop(std::function<void()> done) {
   checkpoint_timer_.cancel();
   data_timer_.cancel();
   settled_timer_.cancel();
-  if (ExternalEngine* const engine = first_model_from_.load()) engine->cancel();
+  if (ExternalEngine* const engine = external_.load()) engine->cancel();
   if (!busy_) maybe_stop();
 }
 

@@ -57,7 +57,8 @@ class Training {
   };
   using Written = std::function<void(Result<CheckpointView>)>;
 
-  // `socket`: where trainers of external jobs attach; null: none can. It outlives this.
+  // `socket`: where trainers of external jobs attach; null: none can. It outlives this, and is
+  // closed where the job is another one.
   Training(EventLoop& loop, const DaemonConfig& config, const StateStore& store,
            TrainerSocket* socket, NodeId id, Metadata metadata, Events events);
   ~Training();
@@ -149,14 +150,14 @@ class Training {
   bool founds_ = false;
   Samples known_samples_ = 0;
   std::unique_ptr<Trainer> trainer_;
-  // The trainer's, while it waits for its first model; stop() ends that.
-  std::atomic<ExternalEngine*> first_model_from_{nullptr};
+  std::atomic<ExternalEngine*> external_{nullptr};  // the trainer's, for what any thread may ask
   std::thread aside_;  // one at a time: preparing, reading back, stopping
   bool busy_ = false;
   bool begun_ = false;
   bool model_is_the_clusters_ = false;
   bool finished_ = false;
   bool final_evaluated_ = false;  // since finish()
+  bool settled_ = false;          // likewise: the final model has not moved for a while
   bool failed_ = false;
   std::string waiting_;
   std::string failure_;
@@ -178,7 +179,7 @@ class Training {
 
   Timer checkpoint_timer_;
   Timer data_timer_;
-  Timer settled_timer_;            // the final model has not moved for a while
+  Timer settled_timer_;            // until settled_
   std::function<void()> stopped_;  // set once stop() was called
   bool stopping_trainer_ = false;
 };

@@ -117,10 +117,10 @@ void Training::prepare(const KnownJob& known, bool founds, Samples own_samples) 
   if (socket_ && is_external())
     socket_->wait("preparing", "the daemon prepares the model of job '" + job_->name + "'");
   else if (socket_)
-    socket_->refuse("not-external",
-                    "this daemon trains job '" + job_->name +
-                        "' itself; a trainer attaches to a job with kind = \"external\" under "
-                        "[model]");
+    socket_->close("not-external",
+                   "this daemon trains job '" + job_->name +
+                       "' itself; a trainer attaches to a job with kind = \"external\" under "
+                       "[model]");
   start_preparing();
 }
 
@@ -152,7 +152,7 @@ Result<std::unique_ptr<Trainer>> Training::make_external(TrainerOptions options)
          return write_run_account(path, account);
        }});
   if (!engine) return engine.error();
-  first_model_from_.store(engine->get());
+  external_.store(engine->get());
   return Trainer::with_engine(*job_, options, std::move(*engine));
 }
 
@@ -190,7 +190,7 @@ void Training::start_preparing() {
       prepared->error = trainer.error();
     }
     // The model that the cluster begins with is the first trainer's.
-    ExternalEngine* const external = first_model_from_.load();
+    ExternalEngine* const external = external_.load();
     if (external && founds_ && !prepared->restored) {
       loop_.post([this] {
         events_.on_event("event=waiting-for-trainer socket=" + log_quoted(socket_->path()));

@@ -48,6 +48,8 @@ class ExternalEngine final : public Engine, public OutsideSteps {
   [[nodiscard]] bool take_first_model();
   // Any thread: take_first_model() returns.
   void cancel();
+  // Any thread: a process is attached, though it may say nothing.
+  [[nodiscard]] bool has_trainer() const { return has_trainer_.load(); }
 
   // Engine
   [[nodiscard]] OutsideSteps* outside() override { return this; }
@@ -135,6 +137,7 @@ class ExternalEngine final : public Engine, public OutsideSteps {
   const std::vector<attach::Range> chunks_;  // of what is shared, in order
   const Alarm alarm_;
   std::atomic<bool> cancelled_{false};
+  std::atomic<bool> has_trainer_{false};  // session_ is there
 
   std::unique_ptr<SharedModel> memory_;
   std::uint32_t slot_ = 0;        // of the newest whole snapshot

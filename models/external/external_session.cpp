@@ -84,6 +84,7 @@ void ExternalEngine::let_in(const Order& order) {
                     " run=" + (goes_on ? "known" : "new"));
   session_.emplace(Session{.guest = std::move(*guest)});
   session_->heard_at = WallClock::now();
+  has_trainer_.store(true);
   if (goes_on || (first_model_wanted_ && !has_model_))
     copy_wanted_ = true;
   else if (has_model_)
@@ -100,6 +101,7 @@ void ExternalEngine::refuse_guest(const TrainerSocket::Guest& guest, const Error
 
 void ExternalEngine::end_session(const std::string& why) {
   session_.reset();
+  has_trainer_.store(false);
   fold();
   socket_.vacate();
   events_.push_back("event=trainer-gone why=" + log_quoted(why));

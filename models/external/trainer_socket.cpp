@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
+#include <cerrno>
 
 #include "core/base/printable.h"
 #include "models/external/segment_list.h"
@@ -34,13 +34,7 @@ TrainerSocket::TrainerSocket(std::string path, Descriptor listening, gid_t group
 }
 
 TrainerSocket::~TrainerSocket() {
-  {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
-  }
-  alarm_.ring();
-  thread_.join();
-  ::unlink(path_.c_str());
+  close("stopping", "the daemon is about to end; attach again when it is back");
 }
 
 // ---- any thread ----
@@ -79,6 +73,21 @@ void TrainerSocket::vacate() {
   seated_.reset();
 }
 
+void TrainerSocket::close(const std::string& code, const std::string& text) {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+    code_ = code;
+    text_ = text;
+  }
+  alarm_.ring();
+  thread_.join();
+  visitors_.clear();
+  listening_ = Descriptor();
+  ::unlink(path_.c_str());
+}
+
 Schema TrainerSocket::first_schema() {
   std::unique_lock lock(mutex_);
   schema_came_.wait(lock, [this] { return first_schema_.has_value(); });
@@ -89,15 +98,16 @@ Schema TrainerSocket::first_schema() {
 
 void TrainerSocket::run() {
   while (true) {
-    std::vector<pollfd> on{{listening_.number(), POLLIN, 0}, {alarm_.number(), POLLIN, 0}};
+    // poll() passes over a negative number.
+    const int listening = accepts_again_ ? -1 : listening_.number();
+    std::vector<pollfd> on{{listening, POLLIN, 0}, {alarm_.number(), POLLIN, 0}};
     for (const Visitor& visitor : visitors_)
       on.push_back({visitor.guest.socket.number(), POLLIN, 0});
     (void)::poll(on.data(), on.size(), until_next_deadline());
     alarm_.silence();
     const std::unique_lock lock(mutex_);
     if (stopping_) {
-      for (Visitor& visitor : visitors_)
-        turn_away(visitor, "stopping", "the daemon is about to end; attach again when it is back");
+      for (Visitor& visitor : visitors_) turn_away(visitor, code_, text_);
       return;
     }
     for (std::size_t i = 0; i < visitors_.size(); ++i)
@@ -109,23 +119,31 @@ void TrainerSocket::run() {
 }
 
 int TrainerSocket::until_next_deadline() const {
-  auto least = std::chrono::milliseconds(-1);
-  for (const Visitor& visitor : visitors_) {
-    if (visitor.schema) continue;
-    const auto left =
-        std::max(std::chrono::milliseconds(0),
-                 std::chrono::ceil<std::chrono::milliseconds>(visitor.until - WallClock::now()));
-    least = least.count() < 0 ? left : std::min(least, left);
-  }
-  return static_cast<int>(least.count());
+  std::optional<WallClock::time_point> first = accepts_again_;
+  for (const Visitor& visitor : visitors_)
+    if (!visitor.schema) first = std::min(first.value_or(visitor.until), visitor.until);
+  if (!first) return -1;
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(*first - WallClock::now());
+  return static_cast<int>(std::max<std::int64_t>(0, left.count()));
 }
 
+// Who connects stays in the kernel's queue, and poll() would return at once, as long as there is no
+// descriptor for it.
 void TrainerSocket::accept_all() {
+  if (accepts_again_ && WallClock::now() < *accepts_again_) return;
+  accepts_again_.reset();
   for (std::size_t i = 0; i < guests_max; ++i) {
     Descriptor accepted(
         ::accept4(listening_.number(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!accepted.is_open()) return;
-    greet(PacketSocket(std::move(accepted)));
+    if (accepted.is_open()) {
+      greet(PacketSocket(std::move(accepted)));
+      continue;
+    }
+    if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+      ++accepts_failed_;
+      accepts_again_ = WallClock::now() + accept_pause;
+    }
+    return;
   }
 }
 

@@ -3,10 +3,12 @@
 //
 // A thread of its own accepts, checks who is there, and reads ATTACH and SEGMENTS. What it answers
 // is set from any thread: wait() while there is no model, serve() once its segments are known,
-// refuse() where none can ever attach. The engine takes who has been let in, and says vacate() when
-// that one is gone. See ATTACH.md.
+// refuse() where none can attach just now, close() where none ever will. The engine takes who has
+// been let in, and says vacate() when that one is gone. See ATTACH.md.
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <functional>
 #include <memory>
@@ -21,6 +23,8 @@
 namespace gossipd {
 
 inline constexpr std::size_t guests_max = 16;  // that are heard out or wait
+// Between two tries to accept while this process has no file descriptor left.
+inline constexpr auto accept_pause = std::chrono::milliseconds(100);
 
 class TrainerSocket {
  public:
@@ -46,6 +50,10 @@ class TrainerSocket {
   void serve(const Schema& schema, std::function<void()> on_guest);
   [[nodiscard]] std::optional<Guest> take();
   void vacate();
+  // Refuses who is there, listens no more, removes the path. Once, and nothing after it.
+  void close(const std::string& code, const std::string& text);
+  // Tries to accept that failed for want of a file descriptor or memory.
+  [[nodiscard]] std::uint64_t accepts_failed() const { return accepts_failed_.load(); }
   // Blocks until somebody has said all of a model's segments; that one goes on waiting.
   [[nodiscard]] Schema first_schema();
 
@@ -74,10 +82,12 @@ class TrainerSocket {
   static void turn_away(Visitor&, const std::string& code, const std::string& text);
 
   const std::string path_;
-  const Descriptor listening_;
+  Descriptor listening_;
   const gid_t group_;
   const Alarm alarm_;
-  std::vector<Visitor> visitors_;  // the thread's
+  std::vector<Visitor> visitors_;                       // the thread's, as the next one
+  std::optional<WallClock::time_point> accepts_again_;  // set: out of descriptors until then
+  std::atomic<std::uint64_t> accepts_failed_{0};
 
   std::mutex mutex_;  // guards everything below
   std::condition_variable schema_came_;

@@ -161,7 +161,9 @@ def built_in_accuracy(cluster, seed, samples):
         budget_samples=samples,
         warmup_samples=min(20_000, samples // 10),
     )
-    nodes = cluster.three(job, shard="auto")
+    nodes = [cluster.found(job, shard="auto")]
+    for name in ("box2", "box3"):
+        nodes.append(cluster.joiner(name, nodes[0], shard="auto").start())
     ends = [
         n.wait("its end", lambda s: (s["checkpoints"].get("final") or {}).get("accuracy"), 36_000)
         for n in nodes

@@ -1,5 +1,6 @@
 """External jobs: processes that attach to daemons train, and either of both may die at any time."""
 
+import json
 import os
 import signal
 import subprocess
@@ -9,8 +10,10 @@ import unittest
 import numpy
 
 import attached
-from cluster import GOSSIPD_CORE, ClusterTest, Unexpected, clean_environment, settled, wait_for
+from cluster import DEADLINE_S, GOSSIPD_CORE, ClusterTest, Unexpected, clean_environment, gossipctl
 from cluster import _die_with_the_test as die_with_the_test
+from cluster import settled, wait_for
+from models_test import python_with_torch
 from tensors import distance, read_tensors
 
 JOB = """
@@ -22,6 +25,13 @@ kind = "external"
 {rest}
 """
 
+LINEAR = """
+import torch
+class Linear(torch.nn.Linear):
+    def forward(self, x):
+        return torch.nn.functional.linear(x.flatten(1), self.weight, self.bias)
+torch.jit.script(Linear(784, 10)).save("linear.pt")
+"""
 
 KILLS = int(os.environ.get("GOSSIPD_KILLS", "8"))
 MOST_UNTOLD = 2  # steps of a life that was killed before it could say them
@@ -32,6 +42,7 @@ class Trainer:
 
     def __init__(self, node, **options):
         self.node = node
+        node.trainers = [*getattr(node, "trainers", []), self]
         self.options = options
         self.process, self.life, self.ledgers = None, 0, []
 
@@ -87,6 +98,12 @@ class Trainer:
 
 
 class External(ClusterTest):
+    def tearDown(self):
+        for node in self.cluster.nodes:
+            for trainer in getattr(node, "trainers", []):
+                trainer.kill()
+        super().tearDown()
+
     def job_file(self, budget=10_000_000, rest=""):
         path = os.path.join(self.cluster.directory, "mine.toml")
         with open(path, "w", encoding="utf-8") as out:
@@ -196,6 +213,101 @@ class External(ClusterTest):
         second.process.send_signal(signal.SIGCONT)
         second.node.wait_phase("training")
         second.wait_steps(20)
+
+    def test_a_node_that_runs_until_finished_waits_for_its_trainer_and_for_no_evaluation(self):
+        # Who waits for an evaluation waits for longer than this test does.
+        more = dict(membership__finish_cap_ms=3_600_000)
+        founder = self.cluster.founder(
+            self.job_file(20_000), "--until", "finished", shard="auto", data=None, **more
+        )
+        founder.program = GOSSIPD_CORE
+        founder.start()
+        first = Trainer(founder, step_ms=2).start()
+        founder.wait_phase("training")
+        node = self.cluster.joiner(
+            "box2", founder, "--until", "finished", shard="auto", data=None, **more
+        )
+        node.program = GOSSIPD_CORE
+        node.start()
+        node.wait_phase("waiting-for-trainer")
+        second = Trainer(node, step_ms=2).start()
+        for trainer in (first, second):
+            trainer.wait("the final model", lambda d: d["state"] == 5)
+            self.assertEqual(0, trainer.end())
+        for node in (founder, node):
+            self.assertEqual(0, node.exit_code(), node.log())
+            self.assertIn('event=job-finished why="the job is finished"', node.log())
+            self.assertLess(
+                node.log().index("event=trainer-gone"), node.log().index("event=job-finished")
+            )
+
+    def test_a_fixed_set_founds_by_number_when_the_first_trainer_of_node_0_has_come(self):
+        self.assertEqual(0, gossipctl("key", "generate", self.cluster.key).returncode)
+        job = self.job_file()
+        nodes = [self.cluster.node(f"box-{i}", "--job", job, data=None) for i in range(3)]
+        for i, node in enumerate(nodes):
+            node.program = GOSSIPD_CORE
+            node.arguments += [word for peer in nodes for word in ("--join", peer.address)]
+            node.arguments += ["--bootstrap", str(i)]
+            node.start()
+        nodes[0].wait_log("event=waiting-for-trainer")
+        trainers = [Trainer(node, step_ms=5).start() for node in nodes]
+        for node in nodes:
+            node.wait_phase("training")
+        self.assertIn("event=cluster-founded", nodes[0].log())
+        self.assertEqual(1, len({node.status()["cluster_id"] for node in nodes}))
+        for trainer in trainers:
+            trainer.wait_steps(20)
+        # The same command line once more.
+        for node in nodes[:2]:
+            self.assertEqual(0, node.terminate())
+            node.start().wait_phase("training")
+            self.assertNotIn("event=cluster-founded", node.log())
+
+    def test_built_in_and_attached_nodes_with_the_same_tensors_are_refused_by_each_other(self):
+        """One job is built in or external for all of its nodes, and each refusal says so."""
+        built_in_job = self.linear_torchscript_job()
+        segments = json.dumps([["parameter", [10, 784], "weight"], ["parameter", [10], "bias"]])
+        options = dict(floats=7850, segments=segments, step_ms=5)
+
+        # Into a cluster of two attached nodes.
+        attached_nodes = [trainer.node for trainer in self.external(2, **options)]
+        joiner = self.cluster.joiner("box3", attached_nodes[0], "--job", built_in_job)
+        joiner.start().wait_log("code=job-mismatch .*start without --job to take the cluster's")
+        joiner.terminate()
+        for node in attached_nodes:
+            self.assertEqual(2, node.status()["members_alive"])
+
+        # Into a cluster of a built-in node. A script that waits at a joiner's socket, before that
+        # one has heard what the job is, is told then.
+        built_in = self.cluster.node(
+            "box4", "--job", built_in_job, key=self.cluster.key + "4", trainer__min_step_ms=5
+        ).start()
+        built_in.wait_phase("training")
+        self.assertFalse(os.path.exists(os.path.join(built_in.state_dir, "trainer.sock")))
+        node = self.cluster.joiner("box5", built_in, key=self.cluster.key + "4")
+        built_in.signal(signal.SIGSTOP)
+        node.start()
+        wait_for("a socket", lambda: os.path.exists(node.state_dir + "/trainer.sock"))
+        trainer = Trainer(node, **options).start()
+        trainer.wait("that it waits", lambda d: d["state"] == 1)
+        built_in.signal(signal.SIGCONT)
+        self.assertEqual(3, trainer.end(), trainer.words())
+        self.assertIn("refused: not-external", trainer.words())
+        node.wait_phase("training")
+        self.assertFalse(os.path.exists(trainer.socket()))
+        node = self.cluster.joiner(
+            "box6", built_in, "--job", self.job_file(), key=self.cluster.key + "4", data=None
+        )
+        self.assertEqual(78, node.start().exit_code())
+        self.assertIn("leave out --job to join", node.log())
+
+    def linear_torchscript_job(self):
+        with open(os.path.join(self.cluster.directory, "linear.py"), "w", encoding="utf-8") as out:
+            out.write(LINEAR)  # TorchScript reads its source
+        line = [python_with_torch(), "linear.py"]
+        subprocess.run(line, cwd=self.cluster.directory, check=True, timeout=DEADLINE_S)
+        return self.cluster.job(model='kind = "torchscript"\nfile = "linear.pt"')
 
     def test_a_daemon_without_libtorch_refuses_a_job_that_needs_it(self):
         node = self.cluster.founder(self.cluster.job(), shard="auto")

@@ -78,5 +78,5 @@ def test_huggingface_on_text(tmp_path, arguments):
 
 
 def test_numpy(tmp_path):
-    results = two_nodes(tmp_path, 60_000, "numpy_loop.py")
+    results = two_nodes(tmp_path, 600_000, "numpy_loop.py")
     assert all(r["accuracy"] > 0.75 and r["steps"] > 0 for r in results), results

@@ -17,7 +17,7 @@ ROOT = os.path.join(HERE, "../..")
 EXAMPLES = os.path.join(ROOT, "deploy/examples")
 PROGRAMS = os.environ.get("GOSSIPD_BIN_DIR", "")
 TIMEOUT_S = 300
-JOB = 'name = "mine"\nbatch = 32\nbudget_samples = 60_000\n[model]\nkind = "external"\n'
+JOB = 'name = "mine"\nbatch = 32\nbudget_samples = 600_000\n[model]\nkind = "external"\n'
 
 pytest.importorskip("setuptools")
 if not os.path.exists(os.path.join(PROGRAMS, "gossipctl")):

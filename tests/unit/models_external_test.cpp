@@ -1,7 +1,12 @@
 // The daemon's end of an attachment, against a trainer that the test plays over the real socket.
+#include <fcntl.h>
+#include <grp.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmath>
@@ -161,6 +166,48 @@ struct Memory {
   void* begin;
 };
 
+// The code of the first notice that a process of another user hears at `path`; nothing: it may not
+// even connect. Needs root.
+std::optional<std::string> heard_as(const std::string& path, uid_t user, gid_t group,
+                                    std::vector<gid_t> groups = {}) {
+  const Bytes words = attach::encode(FromTrainer(attach_words()));
+  const Bytes list =
+      attach::encode(FromTrainer(attach::Segments{.first = 0, .segments = segments()}));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  path.copy(address.sun_path, sizeof address.sun_path - 1);
+  int ends[2];
+  REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
+  const Descriptor out(ends[0]);
+  Descriptor in(ends[1]);
+  const pid_t child = ::fork();
+  if (child == 0) {  // only system calls: other threads may have held locks
+    std::byte packet[attach::packet_bytes_max];
+    const int socket = ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (::setgroups(groups.size(), groups.data()) != 0 || ::setresgid(group, group, group) != 0 ||
+        ::setresuid(user, user, user) != 0 ||
+        ::connect(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
+      ::_exit(1);
+    (void)!::send(socket, words.data(), words.size(), MSG_NOSIGNAL);
+    (void)!::send(socket, list.data(), list.size(), MSG_NOSIGNAL);
+    ssize_t count = ::recv(socket, packet, sizeof packet, 0);
+    // What was sent before the daemon closed comes after this.
+    if (count < 0 && errno == ECONNRESET) count = ::recv(socket, packet, sizeof packet, 0);
+    if (count > 0) (void)!::write(in.number(), packet, static_cast<std::size_t>(count));
+    ::_exit(0);
+  }
+  in = Descriptor();
+  Bytes heard(attach::packet_bytes_max);
+  const ssize_t count = ::read(out.number(), heard.data(), heard.size());
+  int status = -1;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  if (count <= 0) return std::nullopt;
+  heard.resize(static_cast<std::size_t>(count));
+  const auto packet = attach::decode_from_daemon(heard, floats);
+  REQUIRE(packet);
+  return std::get<attach::Notice>(*packet).code;
+}
+
 const std::vector<float> ones(floats, 1.0f), twos(floats, 2.0f), threes(floats, 3.0f);
 
 }  // namespace
@@ -221,6 +268,56 @@ TEST_CASE("a trainer that waits hears why, and is let in when there is a model")
   while (!engine->meet({}).present) {
   }
   (void)trainer.expect<attach::Attached>();
+}
+
+TEST_CASE("another user is let in by the socket's group alone") {
+  if (::geteuid() != 0) {
+    MESSAGE("not run: only root can be another user");
+    return;
+  }
+  constexpr uid_t nobody = 65534;
+  constexpr gid_t trainers = 65533, others = 65532;
+  TemporaryDirectory directory;
+  // A directory with the set-group-ID bit gives its group to the socket.
+  REQUIRE(::chown(directory.string().c_str(), 0, trainers) == 0);
+  REQUIRE(::chmod(directory.string().c_str(), 02711) == 0);
+  const auto socket = std::move(*TrainerSocket::open((directory / "s").string()));
+  CHECK(heard_as(socket->path(), nobody, trainers) == "no-cluster");
+  CHECK(heard_as(socket->path(), nobody, others, {trainers}) == "no-cluster");
+  CHECK(heard_as(socket->path(), 0, others) == "no-cluster");
+  CHECK(heard_as(socket->path(), nobody, others) == std::nullopt);  // mode 0660
+  REQUIRE(::chmod(socket->path().c_str(), 0666) == 0);
+  CHECK(heard_as(socket->path(), nobody, others) == "not-allowed");
+  CHECK(heard_as(socket->path(), nobody, trainers) == "no-cluster");
+}
+
+TEST_CASE("without a file descriptor the socket pauses, and takes who waits when there is one") {
+  TemporaryDirectory directory;
+  const auto socket = std::move(*TrainerSocket::open((directory / "s").string()));
+  rlimit usual{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &usual) == 0);
+  rlimit low = usual;
+  low.rlim_cur = 1 + static_cast<rlim_t>(Descriptor(::open("/dev/null", O_RDONLY)).number());
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &low) == 0);
+  const auto began = std::chrono::steady_clock::now();
+  Process trainer(socket->path());  // has the last one
+  while (socket->accepts_failed() < 3) std::this_thread::yield();
+  const auto took = std::chrono::steady_clock::now() - began;
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &usual) == 0);
+  CHECK(took >= 2 * accept_pause);
+  trainer.attach(attach_words());
+  CHECK(trainer.expect<attach::Notice>().code == "no-cluster");
+}
+
+TEST_CASE("a socket that is closed refuses who waits in its own words and leaves no path") {
+  TemporaryDirectory directory;
+  const auto socket = std::move(*TrainerSocket::open((directory / "s").string()));
+  Process trainer(socket->path());
+  trainer.attach(attach_words());
+  CHECK(trainer.expect<attach::Notice>().code == "no-cluster");
+  socket->close("not-external", "the daemon trains the job itself");
+  trainer.expect_refusal("not-external", "itself");
+  CHECK_FALSE(std::filesystem::exists(socket->path()));
 }
 
 // ---- one model in two processes ----

@@ -190,8 +190,8 @@ class Session:
                 raise NotAttached(
                     "no-daemon",
                     f"no gossipd answers at {self.path} ({self._waiting_for}); start it with"
-                    " 'gossipd run -- COMMAND', or name its socket (STATE/trainer.sock) in"
-                    " GOSSIPD_SOCKET",
+                    " 'gossipd run -- COMMAND', or name its socket (STATE/trainer.sock, which"
+                    ' only a job of kind = "external" has) in GOSSIPD_SOCKET',
                 )
             while not (self._ready or self._refused):
                 self._changed.wait()
