@@ -44,8 +44,8 @@ Cloned CloneWatch::meet(const Hello& other, const Endpoint& own, const Endpoint&
           .other = keeps ? theirs : own};
 }
 
-CloneWatch::Verdict CloneWatch::on_notice(const Cloned& notice, NodeId said_by,
-                                          std::size_t alive_others) {
+CloneWatch::Verdict CloneWatch::on_notice(const Cloned& notice, NodeId said_by, Company others,
+                                          Instant now) {
   if (notice.keeps == instance_) {
     const std::string words = "another process with this node's id was met at " +
                               to_string(notice.other) + ", and is to take a new id";
@@ -53,9 +53,14 @@ CloneWatch::Verdict CloneWatch::on_notice(const Cloned& notice, NodeId said_by,
   }
   if (notice.gives_up != instance_) return Verdict::nothing;
   if (witnesses_.size() < witnesses_min) witnesses_.insert(said_by);
+  if (others.linked > 0)
+    lone_since_.reset();
+  else if (!lone_since_)
+    lone_since_ = now;
   const bool enough =
-      witnesses_.size() >= std::min(witnesses_min, std::max<std::size_t>(1, alive_others));
-  return enough ? Verdict::gives_up : Verdict::nothing;
+      witnesses_.size() >= std::min(witnesses_min, std::max<std::size_t>(1, others.alive));
+  const bool goes_on = lone_since_ && now - *lone_since_ >= lone_witness_after;
+  return enough || goes_on ? Verdict::gives_up : Verdict::nothing;
 }
 
 bool CloneWatch::is_cloned(NodeId id) const {

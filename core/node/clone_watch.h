@@ -3,13 +3,15 @@
 // The problem: a copied state directory makes two processes of one id, and each would undo the
 // other's claims. Other members notice first, since both processes dial them; they notify both, and
 // the one that started later takes a new id. A single liar must not take away another node's id, so
-// a process gives it up only after two members say so, or all there are, or after it met the other
-// process itself. A peer may invent the other process, so an id younger than `between_ids` is kept.
+// a process gives it up only after two members say so, or all there are, or one that goes on saying
+// so while no other is linked, or after it met the other process itself. A peer may invent the other
+// process, so an id younger than `between_ids` is kept.
 //
 // Which process keeps an id is decided by instances.h. The node sends what is returned here and
 // restarts under another id. Pure; one owner, the core strand.
 #pragma once
 
+#include <optional>
 #include <set>
 #include <string>
 
@@ -23,6 +25,8 @@ class CloneWatch {
   // Members that must say so before this process gives its id up.
   static constexpr std::size_t witnesses_min = 2;
   static constexpr Duration between_ids = std::chrono::minutes(1);
+  // So long must one go on saying so where members that nobody reaches are thought to be alive.
+  static constexpr Duration lone_witness_after = std::chrono::minutes(1);
 
   // `instance`: of this process; `former`: the id that it had to give up, or 0; `now`: its start.
   CloneWatch(NodeId self, std::uint64_t instance, NodeId former, Instant now);
@@ -57,7 +61,12 @@ class CloneWatch {
     keeps,    // the other process is to take a new id; words() has changed
     gives_up  // this process is to take a new id
   };
-  [[nodiscard]] Verdict on_notice(const Cloned& notice, NodeId said_by, std::size_t alive_others);
+  struct Company {
+    std::size_t alive = 0;   // other members, as far as this node knows
+    std::size_t linked = 0;  // of these but the one that says so
+  };
+  [[nodiscard]] Verdict on_notice(const Cloned& notice, NodeId said_by, Company others,
+                                  Instant now);
 
   // This process may give its id up.
   [[nodiscard]] bool may_change_id(Instant now) const {
@@ -76,6 +85,7 @@ class CloneWatch {
   Instances instances_;         // of the other nodes
   std::set<NodeId> witnesses_;  // members that say that this process gives its id up; at most
                                 // witnesses_min
+  std::optional<Instant> lone_since_;  // when one said so while no other was linked
   std::string words_;
 };
 

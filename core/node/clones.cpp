@@ -110,7 +110,9 @@ void Conductor::on_cloned(Session& session, const Cloned& notice, Instant now) {
 void Conductor::on_cloned(const Cloned& notice, NodeId said_by, Instant now) {
   const std::string both = " keeps=" + log_word(to_string(notice.keeper)) +
                            " gives_up=" + log_word(to_string(notice.other));
-  switch (clones_.on_notice(notice, said_by, directory_.alive_others())) {
+  const std::size_t links = peers_.established();
+  const std::size_t linked_others = links - (links > 0 && peers_.session_of(said_by) != nullptr);
+  switch (clones_.on_notice(notice, said_by, {directory_.alive_others(), linked_others}, now)) {
     case CloneWatch::Verdict::nothing: return;
     case CloneWatch::Verdict::gives_up: return take_another_id(notice, now);
     case CloneWatch::Verdict::keeps: break;

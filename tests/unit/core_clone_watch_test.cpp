@@ -66,20 +66,34 @@ TEST_CASE("two processes of this node's id that meet agree on the one that keeps
 
 TEST_CASE("one member among several does not take another's id away, two do") {
   CloneWatch watch(own, later, NodeId{}, Instant{});
-  CHECK(watch.on_notice(notice(earlier, later), NodeId{7}, 3) == Verdict::nothing);
-  CHECK(watch.on_notice(notice(earlier, later), NodeId{7}, 3) == Verdict::nothing);
-  CHECK(watch.on_notice(notice(earlier, later), NodeId{8}, 3) == Verdict::gives_up);
+  CHECK(watch.on_notice(notice(earlier, later), NodeId{7}, {3, 1}, Instant{}) == Verdict::nothing);
+  CHECK(watch.on_notice(notice(earlier, later), NodeId{7}, {3, 1}, Instant{}) == Verdict::nothing);
+  CHECK(watch.on_notice(notice(earlier, later), NodeId{8}, {3, 1}, Instant{}) == Verdict::gives_up);
   CloneWatch alone(own, later, NodeId{}, Instant{});
-  CHECK(alone.on_notice(notice(earlier, later), NodeId{7}, 1) == Verdict::gives_up);
+  CHECK(alone.on_notice(notice(earlier, later), NodeId{7}, {1, 1}, Instant{}) == Verdict::gives_up);
   CloneWatch other(own, 100, NodeId{}, Instant{});  // of neither instance
-  CHECK(other.on_notice(notice(earlier, later), NodeId{7}, 1) == Verdict::nothing);
+  CHECK(other.on_notice(notice(earlier, later), NodeId{7}, {1, 1}, Instant{}) == Verdict::nothing);
+}
+
+TEST_CASE("one member that goes on saying so for a minute is believed, if no other is linked") {
+  CloneWatch watch(own, later, NodeId{}, Instant{});
+  const auto say = [&](std::size_t linked, int second) {
+    return watch.on_notice(notice(earlier, later), NodeId{7}, {.alive = 2, .linked = linked},
+                           Instant{} + std::chrono::seconds(second));
+  };
+  CHECK(say(0, 0) == Verdict::nothing);
+  CHECK(say(0, 59) == Verdict::nothing);
+  CHECK(say(1, 61) == Verdict::nothing);
+  CHECK(say(0, 70) == Verdict::nothing);
+  CHECK(say(0, 129) == Verdict::nothing);
+  CHECK(say(0, 130) == Verdict::gives_up);
 }
 
 TEST_CASE("the process that keeps its id says so once, and its view shows it") {
   CloneWatch watch(own, earlier, NodeId{}, Instant{});
   CHECK_FALSE(watch.is_cloned(own));
-  CHECK(watch.on_notice(notice(earlier, later), peer, 1) == Verdict::keeps);
-  CHECK(watch.on_notice(notice(earlier, later), peer, 1) == Verdict::nothing);
+  CHECK(watch.on_notice(notice(earlier, later), peer, {1, 1}, Instant{}) == Verdict::keeps);
+  CHECK(watch.on_notice(notice(earlier, later), peer, {1, 1}, Instant{}) == Verdict::nothing);
   CHECK(watch.is_cloned(own));
   CHECK(watch.words().find("there") != std::string::npos);
 }
