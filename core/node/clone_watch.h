@@ -4,8 +4,8 @@
 // other's claims. Other members notice first, since both processes dial them; they notify both, and
 // the one that started later takes a new id. A single liar must not take away another node's id, so
 // a process gives it up only after two members say so, or all there are, or one that goes on saying
-// so while no other is linked, or after it met the other process itself. A peer may invent the other
-// process, so an id younger than `between_ids` is kept.
+// so while no other is linked, or after it met the other process itself. A peer may invent the
+// other process, so an id younger than `between_ids` is kept.
 //
 // Which process keeps an id is decided by instances.h. The node sends what is returned here and
 // restarts under another id. Pure; one owner, the core strand.
