@@ -3,8 +3,8 @@
 
     deploy/man/make_pages.py build/release/bin build/release/man/man1 [gossipctl ...]
 
-Writes gossipd.1, gossipctl.1 and gossip-lab.1, of those programs that the first folder has, or only
-the pages named.
+Writes gossipd.1, gossipd-core.1, gossipctl.1 and gossip-lab.1, of those programs that the first
+folder has, or only the pages named.
 Commands and options are those of --help, so a page cannot tell of others; what --help does not say
 (exit codes, files, examples) is here. `man -l build/release/man/man1/gossipctl.1` shows one.
 """
@@ -54,6 +54,26 @@ PAGES = {
             ("start again", "gossipd --data DIR"),
         ],
         "see": ["gossip-lab", "gossipctl"],
+    },
+    "gossipd-core": {
+        "what": "be a node of a training cluster for a training loop of your own",
+        "text": [
+            "is the daemon gossipd without LibTorch: it exchanges a model with a few neighbours,"
+            " while a process of the same box, which attaches at its socket, trains it. The"
+            ' cluster\'s job has kind = "external".',
+            "SIGTERM and SIGINT stop it cleanly, and a second one at once.",
+        ],
+        "files": [
+            ("/run/gossipd-core/trainer.sock", "where trainers attach to the system's service"),
+            ("STATE/trainer.sock", "where they attach to one that was started by hand"),
+        ],
+        "exit": EXIT_GOSSIPD,
+        "examples": [
+            ("found a cluster", "gossipd-core --job mine.toml"),
+            ("join it", "gossipd-core --join gossip1..."),
+            ("with the Python package", "gossipd run --job mine.toml -- python train.py"),
+        ],
+        "see": ["gossipctl"],
     },
     "gossipctl": {
         "what": "inspect and control a gossipd",

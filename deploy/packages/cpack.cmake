@@ -60,6 +60,25 @@ License: Apache-2.0
     DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/${package} COMPONENT ${component})
 endfunction()
 
+# gossipd_package_scripts(<component> <package>): what dpkg runs, which the service of gossipd and
+# that of gossipd-core have alike.
+function(gossipd_package_scripts component package)
+  string(TOUPPER ${component} id)
+  foreach(name postinst prerm postrm conffiles)
+    set(made ${CMAKE_BINARY_DIR}/deploy/${package}/control/${name})
+    file(READ ${CMAKE_CURRENT_LIST_DIR}/${name} text)
+    string(REPLACE gossipd ${package} text "${text}")
+    file(WRITE ${made} "${text}")
+    set(permissions OWNER_READ OWNER_WRITE GROUP_READ WORLD_READ)
+    if(NOT name STREQUAL "conffiles")
+      list(APPEND permissions OWNER_EXECUTE GROUP_EXECUTE WORLD_EXECUTE)
+    endif()
+    file(CHMOD ${made} PERMISSIONS ${permissions})
+    list(APPEND files ${made})
+  endforeach()
+  set(CPACK_DEBIAN_${id}_PACKAGE_CONTROL_EXTRA "${files}" PARENT_SCOPE)
+endfunction()
+
 set(CPACK_COMPONENTS_ALL "")
 if(TARGET gossipd)
   gossipd_package(gossipd gossipd "node of a cluster that trains one neural network" "\
@@ -69,10 +88,16 @@ frozen or dead one.
 .
 This daemon trains with LibTorch.")
   set(CPACK_DEBIAN_GOSSIPD_PACKAGE_RECOMMENDS gossipctl)
-  set(CPACK_DEBIAN_GOSSIPD_PACKAGE_CONTROL_EXTRA
-    ${CMAKE_CURRENT_LIST_DIR}/postinst ${CMAKE_CURRENT_LIST_DIR}/prerm
-    ${CMAKE_CURRENT_LIST_DIR}/postrm ${CMAKE_CURRENT_LIST_DIR}/conffiles)
+  gossipd_package_scripts(gossipd gossipd)
 endif()
+gossipd_package(core gossipd-core "node of a training cluster, for training loops of your own" "\
+A daemon that exchanges a model with a few neighbours, while a process of
+yours on the same box trains it: PyTorch, JAX or NumPy, with the Python
+package gossipd.
+.
+This daemon has no LibTorch and trains nothing itself.")
+set(CPACK_DEBIAN_CORE_PACKAGE_RECOMMENDS gossipctl)
+gossipd_package_scripts(core gossipd-core)
 gossipd_package(gossipctl gossipctl "command-line client of gossipd" "\
 Shows what a node, its members and its links are doing, invites, pauses,
 extends and leaves; talks to a daemon of this box or of another one.")

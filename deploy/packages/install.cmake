@@ -3,6 +3,7 @@
 # Each component is one Debian package of deploy/packages/cpack.cmake:
 #
 #     gossipd     the daemon with LibTorch, its unit, user and example configuration
+#     core        the daemon without it, likewise: processes of the user's train
 #     gossipctl   the command-line client; needs no LibTorch
 #     lab         gossip-lab and gossip-bench with their jobs and scenarios
 #
@@ -23,13 +24,18 @@ function(gossipd_install_programs component)
 endfunction()
 
 gossipd_install_programs(gossipd gossipd gossip-export)
+gossipd_install_programs(core gossipd-core)
 gossipd_install_programs(gossipctl gossipctl)
 gossipd_install_programs(lab gossip-lab gossip-bench)
 
 # gossipd_install_text(<component> <folder> <file> [<old> <new>]…) installs a text whose paths
-# depend on the prefix of the installation, which only the installation knows.
+# depend on the prefix of the installation, which only the installation knows. The first new word
+# also replaces the old one in the file's name.
 function(gossipd_install_text component folder file)
   cmake_path(GET file FILENAME name)
+  if(ARGC GREATER 4)
+    string(REPLACE "${ARGV3}" "${ARGV4}" name ${name})
+  endif()
   set(code "file(READ \"${CMAKE_SOURCE_DIR}/${file}\" text)\n")
   set(words ${ARGN})
   while(words)
@@ -65,6 +71,7 @@ ${program} && gzip -9 --no-name --force 'OUT/${program}.1' )")
   endif()
 endfunction()
 gossipd_install_manual(gossipd gossipd)
+gossipd_install_manual(core gossipd-core)
 gossipd_install_manual(gossipctl gossipctl)
 gossipd_install_manual(lab gossip-lab)
 
@@ -79,26 +86,38 @@ foreach(shell_file bash:bash-completion/completions/gossipctl zsh:zsh/vendor-com
     "'${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/gossipctl' completion ${shell} >'OUT/${name}'")
 endforeach()
 
-if(TARGET gossipd)
+# gossipd_install_service(<component> <name> <node.toml> [<old> <new>]…): what makes the program
+# <name> a service of its own, from the files of gossipd's.
+function(gossipd_install_service component name node_toml)
   install(FILES ${CMAKE_SOURCE_DIR}/daemon/README.md
-    DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/gossipd COMPONENT gossipd)
+    DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/${name} COMPONENT ${component})
   # /etc belongs to the two prefixes of the system. A node.toml that is there is the operator's.
-  install(CODE "set(NODE_TOML ${CMAKE_SOURCE_DIR}/deploy/packages/node.toml)" COMPONENT gossipd)
+  install(CODE "set(NODE_TOML ${CMAKE_SOURCE_DIR}/deploy/packages/${node_toml})
+    set(NAME ${name})" COMPONENT ${component})
   install(CODE [[
     set(GOSSIPD_ETC "${CMAKE_INSTALL_PREFIX}/etc")
     if(CMAKE_INSTALL_PREFIX MATCHES "^/usr(/local)?/?$")
       set(GOSSIPD_ETC /etc)
     endif()
-    if(NOT EXISTS "$ENV{DESTDIR}${GOSSIPD_ETC}/gossipd/node.toml")
-      file(INSTALL "${NODE_TOML}" DESTINATION "${GOSSIPD_ETC}/gossipd")
-    endif()]] COMPONENT gossipd)
-  gossipd_install_text(gossipd lib/systemd/system deploy/gossipd.service
-    /usr/local "\${CMAKE_INSTALL_PREFIX}" /etc "\${GOSSIPD_ETC}")
-  install(FILES ${CMAKE_SOURCE_DIR}/deploy/packages/sysusers.conf
-    DESTINATION lib/sysusers.d RENAME gossipd.conf COMPONENT gossipd)
+    if(NOT EXISTS "$ENV{DESTDIR}${GOSSIPD_ETC}/${NAME}/node.toml")
+      file(INSTALL "${NODE_TOML}" DESTINATION "${GOSSIPD_ETC}/${NAME}" RENAME node.toml)
+    endif()]] COMPONENT ${component})
+  gossipd_install_text(${component} lib/systemd/system deploy/gossipd.service gossipd ${name}
+    ${ARGN} /usr/local "\${CMAKE_INSTALL_PREFIX}" /etc "\${GOSSIPD_ETC}")
+  gossipd_install_text(${component} lib/sysusers.d deploy/packages/gossipd.conf
+    gossipd ${name})
+endfunction()
+if(TARGET gossipd)
+  gossipd_install_service(gossipd gossipd node.toml)
   install(DIRECTORY ${CMAKE_SOURCE_DIR}/deploy/jobs
     DESTINATION ${CMAKE_INSTALL_DATADIR}/gossipd COMPONENT gossipd)
 endif()
+# Its trainers are processes of other users, so its socket is where the members of its group get.
+# A founder starts when the first of them has come.
+gossipd_install_service(core gossipd-core node-core.toml
+  "StateDirectory=" "RuntimeDirectory=gossipd-core\nRuntimeDirectoryMode=0750\nStateDirectory="
+  "TimeoutStartSec=15min" "TimeoutStartSec=infinity"
+  "--state-dir" "--set trainer.socket=/run/gossipd-core/trainer.sock --state-dir")
 if(TARGET gossip-lab)
   set(lab_data ${CMAKE_INSTALL_DATADIR}/gossip-lab)
   install(DIRECTORY ${CMAKE_SOURCE_DIR}/tools/lab/jobs DESTINATION ${lab_data} COMPONENT lab)

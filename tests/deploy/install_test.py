@@ -13,9 +13,15 @@ from cluster import BIN, ClusterTest
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../.."))
 BUILD = os.environ.get("GOSSIPD_BUILD_DIR", os.path.dirname(BIN))
-COMPONENTS = {"gossipd": "gossipd", "gossipctl": "gossipctl", "lab": "gossipd-lab"}
+COMPONENTS = {
+    "gossipd": "gossipd",
+    "core": "gossipd-core",
+    "gossipctl": "gossipctl",
+    "lab": "gossipd-lab",
+}
 PROGRAMS = {
     "gossipd": {"gossipd", "gossip-export"},
+    "gossipd-core": {"gossipd-core"},
     "gossipctl": {"gossipctl"},
     "gossipd-lab": {"gossip-lab", "gossip-bench"},
 }
@@ -61,6 +67,12 @@ def pack(folder):
 
 DOCUMENTS = {
     "gossipd": {"usr/share/man/man1/gossipd.1.gz", "usr/share/doc/gossipd/README.md"},
+    "gossipd-core": {
+        "usr/share/man/man1/gossipd-core.1.gz",
+        "usr/share/doc/gossipd-core/README.md",
+        "usr/lib/systemd/system/gossipd-core.service",
+        "usr/lib/sysusers.d/gossipd-core.conf",
+    },
     "gossipctl": {
         "usr/share/man/man1/gossipctl.1.gz",
         "usr/share/bash-completion/completions/gossipctl",
@@ -81,8 +93,8 @@ class Install(ClusterTest):
             started = re.search(r"^ExecStart=(\S+) --config (\S+) ", unit.read(), re.MULTILINE)
         self.assertEqual("/usr/bin/gossipd", started[1])
         self.assertIn(started[2][1:], files)
-
-        self.assert_systemd_takes(f"{there}/usr/lib/systemd/system/gossipd.service", there)
+        for name in ("gossipd", "gossipd-core"):
+            self.assert_systemd_takes(name, there)
 
         self.addCleanup(setattr, cluster, "GOSSIPD", cluster.GOSSIPD)
         cluster.GOSSIPD = there + started[1]
@@ -98,14 +110,16 @@ class Install(ClusterTest):
         for name in scenarios:
             run(f"{there}/usr/bin/gossip-lab", "run", os.path.join(there, name), "--check")
 
-    def assert_systemd_takes(self, unit, there):
+    def assert_systemd_takes(self, name, there):
         """systemd knows every line and finds what it starts, and calls it well confined."""
+        unit = f"{there}/usr/lib/systemd/system/{name}.service"
         with open(unit, encoding="utf-8") as file:
             text = file.read().replace("=/usr/bin/gossipd", f"={there}/usr/bin/gossipd")
-        moved = os.path.join(self.cluster.directory, "gossipd.service")
+        self.assertIn(f"/usr/bin/{name} ", text)
+        moved = os.path.join(self.cluster.directory, f"{name}.service")
         with open(moved, "w", encoding="utf-8") as file:
             file.write(text)
-        self.assertNotIn("gossipd.service", run("systemd-analyze", "verify", "--man=no", moved))
+        self.assertNotIn(f"{name}.service", run("systemd-analyze", "verify", "--man=no", moved))
         run("systemd-analyze", "security", "--offline=true", "--threshold=25", moved)
 
     def test_each_component_alone_and_what_an_operator_has_written_stays(self):
@@ -138,7 +152,9 @@ class Install(ClusterTest):
             self.assertRegex(needs["gossipd"], r"\blibc6 \(>= .*\blibtorch")
             self.assertRegex(needs["gossipd-lab"], r"\blibtorch")
             self.assertRegex(needs["gossipctl"], r"\blibc6 \(>= .*\blibssl3")
-            self.assertNotIn("torch", needs["gossipctl"])
+            for name in ("gossipctl", "gossipd-core"):
+                self.assertNotIn("torch", needs[name])
+            self.assertLess(os.path.getsize(packages["gossipd-core"]), 5_000_000)
 
     def assert_whole(self, name, path, folder):
         run("dpkg-deb", "-x", path, folder)
@@ -157,11 +173,15 @@ class Install(ClusterTest):
         for file in files:
             mode = os.stat(os.path.join(folder, file)).st_mode
             self.assertFalse(mode & (stat.S_IWGRP | stat.S_IWOTH), file)
-        if name == "gossipd":
-            self.assertEqual("/etc/gossipd/node.toml\n", run("dpkg-deb", "-I", path, "conffiles"))
-            self.assertIn("etc/gossipd/node.toml", files)
+        if name in ("gossipd", "gossipd-core"):
+            node_toml = f"etc/{name}/node.toml"
+            self.assertEqual(f"/{node_toml}\n", run("dpkg-deb", "-I", path, "conffiles"))
+            self.assertIn(node_toml, files)
             for script in ("postinst", "prerm", "postrm"):
-                run("sh", "-n", input=run("dpkg-deb", "-I", path, script))
+                text = run("dpkg-deb", "-I", path, script)
+                run("sh", "-n", input=text)
+                others = "gossipd(?!-core)" if name == "gossipd-core" else "gossipd-core"
+                self.assertNotRegex(text, others)
 
 
 if __name__ == "__main__":

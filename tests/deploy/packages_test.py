@@ -10,12 +10,14 @@ import subprocess
 import tempfile
 import unittest
 
-from cluster import DATA, ClusterTest
+import cluster
+from cluster import DATA, DEADLINE_S, ClusterTest, free_port, wait_for
 from install_test import files_below, pack, run
 from switchboard import Switchboard
 from two_machines_test import Machine, found_and_join
 
 SUITE = "bookworm"
+ATTACHED = os.path.join(os.path.dirname(cluster.__file__), "attached.py")
 # An error of lintian that we mean: the maintainer's address is for whoever hands packages out.
 MEANT = re.compile(r"bogus-mail-host")
 
@@ -99,6 +101,29 @@ class Packages(ClusterTest):
         self.assertNotIn("libtorch", root.runs("dpkg-query", "--show"))
         root.runs("apt-get", "purge", "-q", "-y", "gossipctl")
         self.assertFalse(os.path.exists(root.path + "/usr/bin/gossipctl"))
+
+    def test_the_small_daemon_alone_serves_a_trainer_and_brings_no_libtorch(self):
+        root = self.root("core")
+        root.installs(self.packages["gossipd-core"])
+        self.assertNotRegex(root.runs("dpkg-query", "--show"), "libtorch|python3")
+        self.assertRegex(root.runs("getent", "passwd", "gossipd-core"), "/var/lib/gossipd-core:")
+        with open(root.path + "/tmp/mine.toml", "w", encoding="utf-8") as job:
+            job.write('name = "mine"\nbudget_samples = 20_000\n[model]\nkind = "external"\n')
+        line = ["chroot", root.path, "gossipd-core", "--job", "/tmp/mine.toml"]
+        line += ["--state-dir", "/var/lib/gossipd-core", "--until", "finished"]
+        line += ["--listen", f"127.0.0.1:{free_port()}", "--rest", f"127.0.0.1:{free_port()}"]
+        daemon = subprocess.Popen(line)
+        self.addCleanup(daemon.kill)
+        socket = root.path + "/var/lib/gossipd-core/trainer.sock"
+        wait_for("a socket", lambda: os.path.exists(socket))
+        counters = os.path.join(self.cluster.directory, "counters")
+        run("/usr/bin/python3", ATTACHED, socket, "--counters", counters, "--step-ms", "1")
+        self.assertEqual(0, daemon.wait(timeout=DEADLINE_S))
+        final = root.path + "/var/lib/gossipd-core/checkpoints/final.safetensors"
+        self.assertTrue(os.path.exists(final))
+        root.runs("apt-get", "purge", "-q", "-y", "gossipd-core")
+        self.assertFalse(os.path.exists(root.path + "/usr/bin/gossipd-core"))
+        self.assertTrue(os.path.exists(final))
 
     def test_the_lab_runs_a_scenario(self):
         root = self.root("lab")

@@ -6,7 +6,7 @@ trainer. Prints one JSON object.
         Steps of one loop in alternating blocks, with and without gossipd's look after each step,
         while a second node exchanges with the first: the medians of (bare / attached) of pairs of
         blocks by wall clock and by processor time of the loop's thread.
-    attach_python.py accuracy [--seeds 11,12,13] [--samples 600000]
+    attach_python.py accuracy [--seeds 11,12,13] [--samples 300000]
         deploy/examples/pytorch.py at three daemons, and three daemons with the built-in trainer on
         the same job: cnn, AdamW, cosine, batch 32, the same data divided.
 
@@ -192,7 +192,7 @@ def main():
     parser.add_argument("--floats", type=int, default=63_466)
     parser.add_argument("--pairs", type=int, default=15)
     parser.add_argument("--seeds", default="11,12,13")
-    parser.add_argument("--samples", type=int, default=600_000)
+    parser.add_argument("--samples", type=int, default=300_000)
     given = parser.parse_args()
     if given.what == "loop":
         loop(given.floats, given.pairs)

@@ -5,6 +5,7 @@ import os
 import subprocess
 import unittest
 
+import attach_python
 from cluster import DEADLINE_S, ClusterTest, clean_environment
 from cluster import _die_with_the_test as die_with_the_test
 from models_test import ROOT, python_with_torch
@@ -63,6 +64,16 @@ class AttachPython(ClusterTest):
         models = [read_tensors(n.checkpoint_path("final"))[1] for n in nodes]
         for other in models[1:]:
             self.assertLess(distance(other, models[0]), 0.05)
+
+
+class Accuracy(ClusterTest):
+    def test_attached_scripts_reach_the_built_in_trainers_accuracy(self):
+        """Means over three nodes and three seeds; about ten minutes of two cores."""
+        line = [python_with_torch(), attach_python.__file__, "accuracy"]
+        done = subprocess.run(line, stdout=subprocess.PIPE, check=True)
+        found = json.loads(done.stdout)
+        self.assertEqual(3, len(found["rows"]))
+        self.assertLess(abs(found["attached"] - found["built_in"]), 0.003, found)
 
 
 if __name__ == "__main__":
