@@ -8,6 +8,7 @@ folder gets it.
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import unittest
@@ -66,6 +67,23 @@ class Kubernetes(unittest.TestCase):
                 wrong = self.complete(name)
                 wrong["spec"]["misspelt"] = 1
                 self.assertNotEqual(0, self.valid(wrong, release).returncode, name)
+
+    @unittest.skipUnless(shutil.which("kubectl"), "Debian has no kubectl")
+    def test_kubectl_makes_of_the_kustomization_what_the_cluster_takes(self):
+        made = os.path.join(BUILD, "kustomized.yaml")
+        with open(made, "w", encoding="utf-8") as file:
+            file.write(run("kubectl", "kustomize", FOLDER))
+        by_kind = {one["kind"]: one for one in json.loads(run(PYTHON, "-c", LOAD, made))}
+        self.assertEqual({*self.manifests, "ConfigMap"}, set(by_kind))
+        for kind, manifest in by_kind.items():
+            done = self.valid(manifest, RELEASES[-1])
+            self.assertEqual(0, done.returncode, kind + done.stdout + done.stderr)
+        self.assertEqual("None", by_kind["Service"]["spec"]["clusterIP"])
+        pods = by_kind["StatefulSet"]["spec"]["template"]["spec"]
+        images = {c["image"] for c in pods["containers"] + pods["initContainers"]}
+        self.assertEqual({"gossipd:0.1.0"}, images)
+        jobs = {v["configMap"]["name"] for v in pods["volumes"] if "configMap" in v}
+        self.assertEqual({by_kind["ConfigMap"]["metadata"]["name"]}, jobs)
 
     def test_files_volumes_and_ports_that_are_named_exist(self):
         for generator in self.kustomization["configMapGenerator"]:

@@ -95,8 +95,9 @@ class Slurm(ClusterTest):
         self.addCleanup(process.terminate)
 
     def start_slurm(self):
-        with open(f"{self.folder}/munge.key", "wb", opener=lambda p, f: os.open(p, f, 0o600)) as key:
-            key.write(os.urandom(64))
+        key = f"{self.folder}/munge.key"
+        with open(key, "wb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+            file.write(os.urandom(64))
         files = {"socket": "socket", "key-file": "key", "log-file": "log", "pid-file": "pid"}
         places = [f"--{flag}={self.folder}/munge.{end}" for flag, end in files.items()]
         seed = f"--seed-file={self.folder}/munge.seed"
