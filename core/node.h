@@ -168,6 +168,8 @@ struct LinkView {
   std::uint32_t protocol = 0;  // that both ends speak; 0: down
   std::string state;           // "handshake", "opening", "open", "suspect", "down"
   double rtt_ms = 0;
+  // The other box's clock minus this one's, to half of `rtt_ms`; nothing: not told.
+  std::optional<double> clock_ahead_s;
   double silence_s = 0;             // since the last byte
   double quarantine_s = 0;          // for so long no session is accepted; 0: none is barred
   bool large_packets_lost = false;  // small ones arrive there, large ones do not
@@ -308,6 +310,9 @@ class Node {
   void on_persisted(const NodeState& state, Instant now);
 
   // ---- time and work ----
+  // What the box's clock shows at `now`, in ms since 1970. It is only told to neighbours and
+  // compared with theirs, for people. To be said again now and then, since a clock can be set.
+  void set_clock(std::uint64_t clock_ms, Instant now);
   void on_time(Instant now);
   [[nodiscard]] Instant next_deadline() const;
   [[nodiscard]] bool has_work() const;

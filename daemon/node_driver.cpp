@@ -34,7 +34,9 @@ NodeDriver::NodeDriver(EventLoop& loop, const DaemonConfig& config, const StateS
       finish_watch_(config.membership.finish_cap),
       node_timer_(loop,
                   [this] {
-                    node_->on_time(begin_event());
+                    const Instant now = begin_event();
+                    node_->set_clock(static_cast<std::uint64_t>(wall_seconds() * 1e3), now);
+                    node_->on_time(now);
                     after_event();
                   }),
       second_timer_(loop, [this] { on_second(); }),

@@ -76,6 +76,7 @@ class Conductor {
   void on_bulk_sent(SessionId id, std::size_t bytes, Instant now);
   std::optional<Error> join(std::vector<Endpoint> seeds, Instant now);
   void set_seeds(const std::vector<Endpoint>& seeds, Instant now);
+  void set_clock(std::uint64_t clock_ms, Instant now) { peers_.clock() = {clock_ms, now}; }
   std::optional<Error> leave(Instant now);
   std::optional<Error> forget(NodeId member, Instant now);
   std::optional<Error> pause();

@@ -79,6 +79,8 @@ void Node::set_seeds(const std::vector<Endpoint>& seeds, Instant now) {
   settled(*impl_, now, [&] { impl_->set_seeds(seeds, now); });
 }
 
+void Node::set_clock(std::uint64_t clock_ms, Instant now) { impl_->set_clock(clock_ms, now); }
+
 std::optional<Error> Node::leave(Instant now) {
   return settled(*impl_, now, [&] { return impl_->leave(now); });
 }

@@ -20,6 +20,7 @@
 #include "core/base/backoff.h"
 #include "core/exchange/link.h"
 #include "core/membership/directory.h"
+#include "core/node/box_clock.h"
 #include "core/node/control_allowance.h"
 #include "core/node/path_watch.h"
 #include "core/node/round_trip.h"
@@ -57,8 +58,9 @@ class Peers {
     std::uint64_t own_told = 0;   // own statistics, likewise
     Directory::Sweep sweep;       // of the others' statistics
     RoundTrip round_trip;
-    std::size_t bulk_outstanding = 0;  // bytes handed to the driver and not sent
-    ControlAllowance allowance;        // until it is established; then the neighbour's
+    std::optional<double> clock_ahead_s;  // of the other box; nothing: it has not told
+    std::size_t bulk_outstanding = 0;     // bytes handed to the driver and not sent
+    ControlAllowance allowance;           // until it is established; then the neighbour's
   };
 
   struct Neighbour {
@@ -112,6 +114,8 @@ class Peers {
   // Gives up the links of neighbours that have been down for long.
   void forget_links(Instant now);
 
+  [[nodiscard]] BoxClock& clock() { return clock_; }  // that the sessions' are compared with
+
   void check_invariants() const;
 
  private:
@@ -119,6 +123,7 @@ class Peers {
 
   Sessions sessions_;      // at most sessions_max
   Neighbours neighbours_;  // at most neighbours_max
+  BoxClock clock_;
 };
 
 }  // namespace gossipd

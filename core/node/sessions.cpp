@@ -163,7 +163,7 @@ void Conductor::handle(Session& session, Control message, Instant now) {
   if (const auto* members = std::get_if<Members>(&message))
     return on_members(session, *members, now);
   if (const auto* ping = std::get_if<Ping>(&message); ping != nullptr && session.theirs)
-    return send(session, Pong{ping->nonce});
+    return send(session, Pong{ping->nonce, peers_.clock().ms_at(now)});
   if (!session.established())
     return refuse(session, Error{"handshake", "a message came before the handshake was done"}, now);
   handle_established(session, message, now);
@@ -185,8 +185,10 @@ void Conductor::handle_established(Session& session, const Control& message, Ins
     session.ready_theirs = *ready;
     try_open(session, now);
   } else if (const auto* pong = std::get_if<Pong>(&message)) {
-    if (const auto asked = session.round_trip.on_pong(pong->nonce, now))
+    if (const auto asked = session.round_trip.on_pong(pong->nonce, now)) {
       neighbour.path.on_answer(*asked);
+      session.clock_ahead_s = peers_.clock().seconds_ahead(pong->clock_ms, *asked, now);
+    }
   } else if (const auto* resync = std::get_if<Resync>(&message)) {
     if (neighbour.link) neighbour.link->on_resync(*resync);
   } else if (const auto* bye = std::get_if<Bye>(&message)) {

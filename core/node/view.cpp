@@ -24,6 +24,7 @@ void show_session(const Peers::Session& session, LinkView& item) {
   item.outbound = session.outbound;
   item.protocol = session.protocol;
   item.rtt_ms = session.round_trip.smoothed_seconds() * 1e3;
+  item.clock_ahead_s = session.clock_ahead_s;
 }
 
 void show_link(const Link& link, Instant now, LinkView& item) {

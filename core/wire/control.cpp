@@ -285,7 +285,9 @@ struct ToJson {
             {"bf16", m.bf16}};
   }
   json operator()(const Ping& m) const { return {{"kind", "ping"}, {"nonce", m.nonce}}; }
-  json operator()(const Pong& m) const { return {{"kind", "pong"}, {"nonce", m.nonce}}; }
+  json operator()(const Pong& m) const {
+    return {{"kind", "pong"}, {"nonce", m.nonce}, {"clock", m.clock_ms}};
+  }
   json operator()(const Resync& m) const { return {{"kind", "resync"}, {"blocks", m.blocks}}; }
   json operator()(const Bye& m) const { return {{"kind", "bye"}, {"why", m.why}}; }
   json operator()(const Cloned& m) const {
@@ -371,7 +373,9 @@ Result<Control> to_ready(const json& map) {
 }
 
 Result<Control> to_ping(const json& map) { return Control{Ping{number(map, "nonce")}}; }
-Result<Control> to_pong(const json& map) { return Control{Pong{number(map, "nonce")}}; }
+Result<Control> to_pong(const json& map) {
+  return Control{Pong{number(map, "nonce"), number(map, "clock")}};
+}
 
 Result<Control> to_resync(const json& map) {
   Resync m;

@@ -87,6 +87,7 @@ struct Ping {
 };
 struct Pong {
   std::uint64_t nonce = 0;
+  std::uint64_t clock_ms = 0;  // of its box, since 1970; 0: not told
 };
 // These blocks of what you publish to me need a keyframe.
 struct Resync {

@@ -103,6 +103,7 @@ Json to_json(const LinkView& l) {
           {"protocol", l.protocol == 0 ? Json(nullptr) : Json(l.protocol)},
           {"state", l.state},
           {"rtt_ms", l.rtt_ms},
+          {"clock_ahead_s", l.clock_ahead_s ? Json(*l.clock_ahead_s) : Json(nullptr)},
           {"silence_s", l.silence_s},
           {"large_packets_lost", l.large_packets_lost},
           {"age_steps", l.age_steps},

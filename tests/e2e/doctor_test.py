@@ -2,9 +2,12 @@
 
 import json
 import os
+import struct
 import unittest
 
-from cluster import ClusterTest, free_port, gossipctl
+from cluster import ClusterTest, free_port, gossipctl, wait_for
+
+CLOCK_STEP = os.environ.get("GOSSIPD_CLOCK_STEP", "")
 
 
 class Doctor(ClusterTest):
@@ -64,6 +67,8 @@ class Doctor(ClusterTest):
         self.assertRegex(checks["link to box2"]["what"], "round trip .*, sends .*/s, receives .*/s")
         self.assertIn("cpu", checks["device"]["what"])
 
+        self.assertEqual("ok", checks["clock of box2"]["verdict"], checks["clock of box2"])
+
         table = first.ctl("doctor")
         self.assertEqual(0, table.returncode)
         self.assertRegex(table.stdout, r"(?m)^ok +link to box2 +round trip")
@@ -72,6 +77,22 @@ class Doctor(ClusterTest):
         code, checks = self.ask(rest=first.rest)
         self.assertEqual((0, "warn"), (code, checks["member box2"]["verdict"]))
         self.assertIn("gossipctl forget box2", checks["member box2"]["advice"])
+
+    def test_a_box_whose_clock_is_wrong_is_named(self):
+        file = os.path.join(self.cluster.directory, "clock")
+        with open(file, "wb") as out:
+            out.write(struct.pack("=q", -3600))
+        first = self.cluster.found(self.cluster.job(), shard="1/2", trainer__min_step_ms=20)
+        late = self.cluster.joiner("box2", first, shard="2/2", trainer__min_step_ms=20)
+        late.prefix = ["env", f"LD_PRELOAD={CLOCK_STEP}", f"CLOCK_STEP_FILE={file}"]
+        late.start().wait_linked(1)
+        for node, other, word in ((first, "box2", "behind"), (late, "box1", "ahead of")):
+            wait_for("a pong", lambda n=node: list(n.links().values())[0]["clock_ahead_s"])
+            code, checks = self.ask(rest=node.rest)
+            found = checks[f"clock of {other}"]
+            self.assertEqual((0, "warn"), (code, found["verdict"]))
+            self.assertRegex(found["what"], f"it is (1 h|59 min|60 min).* {word} this box's")
+            self.assertIn("NTP", found["advice"])
 
 
 if __name__ == "__main__":

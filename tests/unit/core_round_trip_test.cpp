@@ -1,7 +1,10 @@
-// The round trip of a line, from pings of which one at a time is measured.
+// The round trip of a line, from pings of which one at a time is measured, and the clocks at both
+// ends of it.
 #include "core/node/round_trip.h"
 
 #include <doctest/doctest.h>
+
+#include "core/node/box_clock.h"
 
 using namespace gossipd;
 using namespace std::chrono_literals;
@@ -54,4 +57,19 @@ TEST_CASE("an answer that was not asked for is not measured") {
   line.ping(1, 1s);
   CHECK(line.trip.on_pong(1, at(2s)));
   CHECK_FALSE(line.trip.on_pong(1, at(3s)));
+}
+
+TEST_CASE("another box's clock is compared with this one's at the middle of the round trip") {
+  const BoxClock clock(1'800'000'000'000, at(10s));
+  CHECK(clock.ms_at(at(12s)) == 1'800'000'002'000);
+  // Asked at 11 s, answered at 11.2 s with what is right then: at 11.1 s this clock was there.
+  CHECK(clock.seconds_ahead(1'800'000'001'100, at(11s), at(11200ms)) == doctest::Approx(0));
+  CHECK(clock.seconds_ahead(1'800'000'061'100, at(11s), at(11200ms)) == doctest::Approx(60));
+  CHECK(clock.seconds_ahead(1'799'999'941'100, at(11s), at(11200ms)) == doctest::Approx(-60));
+}
+
+TEST_CASE("a box that does not know its clock tells nothing and finds nothing") {
+  CHECK(BoxClock().ms_at(at(10s)) == 0);
+  CHECK_FALSE(BoxClock().seconds_ahead(1'800'000'000'000, at(0s), at(1s)));
+  CHECK_FALSE(BoxClock(1'800'000'000'000, at(0s)).seconds_ahead(0, at(0s), at(1s)));
 }

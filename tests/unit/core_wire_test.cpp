@@ -125,7 +125,9 @@ TEST_CASE("every other control message comes out as it went in") {
         "b");
   CHECK(std::get<Bye>(*decode_control(encode_control(Bye{"left"}))).why == "left");
   CHECK(std::get<Ping>(*decode_control(encode_control(Ping{77}))).nonce == 77);
-  CHECK(std::get<Pong>(*decode_control(encode_control(Pong{78}))).nonce == 78);
+  const auto pong = std::get<Pong>(*decode_control(encode_control(Pong{78, 1'800'000'000'000})));
+  CHECK(pong.nonce == 78);
+  CHECK(pong.clock_ms == 1'800'000'000'000);
   const FileRequest request{{1, 2, 3}, 4};
   CHECK(std::get<FileRequest>(*decode_control(encode_control(request))).file == request.file);
   CHECK(std::get<FileRequest>(*decode_control(encode_control(request))).offset == 4);

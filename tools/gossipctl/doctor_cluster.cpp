@@ -1,6 +1,8 @@
 // What a daemon knows of itself, its members and the lines to them.
 #include <algorithm>
+#include <cmath>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "tools/gossipctl/doctor.h"
@@ -13,6 +15,7 @@ namespace {
 
 constexpr double rtt_long_ms = 500;
 constexpr double silence_long_s = 5;
+constexpr double clock_apart_s = 1;
 
 Check check_phase(const Json& status) {
   const std::string phase = text(status, "phase");
@@ -108,6 +111,21 @@ Check check_link(const Json& link, const std::map<std::string, Json>& later, dou
   return {name, Verdict::ok, words, ""};
 }
 
+// Within half of the round trip nobody can tell.
+std::optional<Check> check_clock_of(const Json& link) {
+  const std::optional<double> ahead = number(link, "clock_ahead_s");
+  if (!ahead) return std::nullopt;
+  const double unsure = number(link, "rtt_ms").value_or(0) / 2e3;
+  const std::string name = "clock of " + text(link, "name");
+  const std::string away = human_seconds(std::abs(*ahead));
+  if (std::abs(*ahead) <= clock_apart_s + unsure)
+    return Check{name, Verdict::ok, away + " from this box's", ""};
+  return Check{name, Verdict::warn,
+               "it is " + away + (*ahead > 0 ? " ahead of" : " behind") + " this box's",
+               "run an NTP client on both (apt-get install systemd-timesyncd): training does not "
+               "depend on it, but logs and the validity of certificates do"};
+}
+
 Check check_member(const Json& member, const std::string& own_version) {
   const std::string name = "member " + text(member, "name"), state = text(member, "state");
   const std::string version = text(member, "version"), reach = text(member, "reachability");
@@ -133,8 +151,10 @@ std::vector<Check> check_cluster(const ClusterAnswers& answers) {
                                check_own_disk(answers.status), check_reachability(answers.status)};
   std::map<std::string, Json> later;
   for (const Json& link : list(answers.later, "links")) later[text(link, "peer")] = link;
-  for (const Json& link : list(answers.links, "links"))
+  for (const Json& link : list(answers.links, "links")) {
     checks.push_back(check_link(link, later, answers.seconds));
+    if (const auto clock = check_clock_of(link)) checks.push_back(*clock);
+  }
   for (const Json& member : in_useful_order(list(answers.members, "members")))
     if (!flag(member, "self") && text(member, "state") != "left")
       checks.push_back(check_member(member, text(answers.status, "version")));
