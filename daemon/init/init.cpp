@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 
 #include "core/base/printable.h"
 #include "daemon/config/config.h"
@@ -33,6 +34,13 @@ std::string whole_path(const std::string& path) {
   std::error_code unknown;  // then it stays as it is
   const auto whole = std::filesystem::absolute(path, unknown).lexically_normal();
   return unknown ? path : whole.string();
+}
+
+// TorchScript is a ZIP archive; what is in it the first step finds out.
+bool is_archive(const std::string& path) {
+  char begin[4] = {};
+  std::ifstream(path, std::ios::binary).read(begin, sizeof begin);
+  return std::memcmp(begin, "PK\3\4", sizeof begin) == 0;
 }
 
 std::string last_part(const std::string& directory) {
@@ -77,6 +85,11 @@ int init(const InitOptions& options) {
                 exit_bad_config);
   if (!options.model.empty() && !std::filesystem::is_regular_file(options.model, ignored))
     return fail(options.model + ": is no file; --model names a TorchScript model", exit_bad_config);
+  if (!options.model.empty() && !is_archive(options.model))
+    return fail(options.model +
+                    ": is no TorchScript model, which is an archive that "
+                    "torch.jit.save() writes (models/MODELS.md)",
+                exit_bad_config);
   const Result<DataLook> look = look_at_data(options.data);
   if (!look) return fail(look.error().text, exit_bad_config);
   const DraftOptions draft{

@@ -323,8 +323,9 @@ Error nothing_known(const std::string& directory) {
     seen += " and " + std::to_string(names.size() - entries_shown) + " more";
   return Error{"no-data",
                directory + ": " + seen +
-                   ", and no files that gossipd knows: train-images-idx3-ubyte and its labels "
-                   "(IDX), data_batch_1.bin (CIFAR), train/CLASS/*.jpg or .png, *.safetensors "
+                   (names.empty() ? "; gossipd knows " : ", and no files that gossipd knows: ") +
+                   "train-images-idx3-ubyte and its labels (IDX), data_batch_1.bin (CIFAR), "
+                   "train/CLASS/*.jpg or .png, *.safetensors "
                    "with inputs and targets, *.txt, *.bin (uint16 tokens); models/README.md "
                    "describes them"};
 }

@@ -16,6 +16,11 @@ from data_test import Jpeg, cifar_record, enlarged, fashion_mnist, write
 
 EXIT_CONFIG = 78
 TEXT = "/usr/share/common-licenses/GPL-3"  # of Debian's base-files
+# 28 x 28 inputs, ten classes.
+OWN_MODEL = """import sys, torch
+net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10))
+torch.jit.script(net).save(sys.argv[1])
+"""
 
 
 def safetensors(tensors):
@@ -109,6 +114,16 @@ class Init(ClusterTest):
             self.assertRegex(done.stdout, r"# model: \d+ parameters on cpu\n# step: [0-9.]+ ms for")
             self.assertFalse(os.path.exists(self.path("state")))
 
+    def test_a_draft_for_a_model_of_ones_own_trains(self):
+        model, job = self.path("net.pt"), self.path("own.toml")
+        made = subprocess.run(["/usr/bin/python3", "-c", OWN_MODEL, model], check=False)
+        self.assertEqual(0, made.returncode, "python3-torch is needed")
+        done = self.run_gossipd("init", "--data", DATA, "--model", model, "-o", job)
+        self.assertEqual(0, done.returncode, done.stderr)
+        done = self.check(job, DATA)
+        self.assertEqual(0, done.returncode, done.stderr)
+        self.assertIn("# model: 7850 parameters on cpu\n", done.stdout)
+
     def test_nothing_is_written_over_and_what_is_unknown_is_named(self):
         write(self.path("odd", "notes.md"), b"nothing")
         write(self.path("precious.toml"), b"precious")
@@ -118,6 +133,7 @@ class Init(ClusterTest):
             (["--data", self.path("odd")], "holds notes.md, and no files that gossipd knows"),
             (["--data", self.path("none")], "is no directory"),
             (["--data", DATA, "--model", self.path("none.pt")], "none.pt: is no file"),
+            (["--data", DATA, "--model", TEXT], "GPL-3: is no TorchScript model"),
             (["--data", DATA, "--nope"], "gossipd init --help"),
             ([], "--data is required"),
         ):

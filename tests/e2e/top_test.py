@@ -18,7 +18,7 @@ RESTORED = b"\x1b[?1049l"  # xterm leaves the second screen
 class Terminal:
     """A program on a pseudo-terminal, and all that it has written."""
 
-    def __init__(self, *arguments, rows=30, columns=110, **environment):
+    def __init__(self, *arguments, program=GOSSIPCTL, rows=30, columns=110, **environment):
         self.outer, self.inner = pty.openpty()
         self.process = None
         self.resize(rows, columns)
@@ -26,7 +26,7 @@ class Terminal:
         self.seen = b""
         terminal = {"TERM": "xterm-256color", "LC_ALL": "C.UTF-8", **environment}
         self.process = subprocess.Popen(
-            [GOSSIPCTL, *arguments],
+            [program, *arguments],
             stdin=self.inner,
             stdout=self.inner,
             stderr=self.inner,
@@ -135,6 +135,20 @@ class Top(ClusterTest):
         self.assertRegex(done.stdout, r"\A[\d.]+ %, .*step .* alive, sent [\d.]+ .?B\n")
         self.assertNotIn("\x1b", done.stdout)
         self.assertEqual(2, node.ctl("top", "--until", "never").returncode)
+
+    def test_a_plain_terminal_gets_a_line_of_progress_from_daemon_and_wait(self):
+        node = self.cluster.found(self.cluster.job(), shard="1/1", trainer__min_step_ms=20)
+        waiting = Terminal("--rest", node.rest, "--timeout", "300", "wait", "--for", "finished")
+        self.addCleanup(waiting.close)
+        waiting.wait_text(b" alive, sent ")
+        self.assertRegex(waiting.seen.decode(), r"(?m)^[\d.]+ %, .*step [\d ]+, loss [\d.]+, ")
+        self.assertNotIn("event=progress", node.log())  # a file has curves and metrics instead
+        node.terminate()
+        program, *words = node.command_line()
+        daemon = Terminal(*words, program=program)
+        self.addCleanup(daemon.close)
+        daemon.wait_text(b"event=progress percent=")
+        daemon.wait_text(b" members=1 bytes_sent=")
 
 
 if __name__ == "__main__":

@@ -8,15 +8,41 @@ import json
 import os
 import pty
 import re
+import socket
 import subprocess
+import sys
 import time
 import unittest
 
+from browser import Browser
 from cluster import BIN, DATA, DEADLINE_S, ClusterTest, Unexpected, clean_environment, wait_for
 from cluster import _die_with_the_test as die_with_the_test
 from switchboard import Switchboard, unavailable
 
+# Hands connections to a socket of the test's namespace on to a port of this one's loopback.
+RELAY = """
+import asyncio, socket, sys
+async def copy(reader, writer):
+    try:
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+    except OSError:
+        pass
+    writer.close()
+async def both(reader, writer):
+    there = await asyncio.open_connection("127.0.0.1", int(sys.argv[2]))
+    await asyncio.gather(copy(reader, there[1]), copy(there[0], writer))
+async def main():
+    door = socket.socket(fileno=int(sys.argv[1]))
+    async with await asyncio.start_server(both, sock=door) as server:
+        await server.serve_forever()
+asyncio.run(main())
+"""
 OWN = ("home", "tmp", "state")  # folders of each machine
+BOTH_TRAIN = """Array.from(document.querySelectorAll('#members tbody tr')).filter(
+  (row) => row.innerText.includes('training')).length === 2
+"""
 MASK = 'mount --bind "$0/state" /var/lib && exec "$@"'
 
 
@@ -84,6 +110,20 @@ class Machine:
             raise Unexpected(done.stderr)
         return json.loads(done.stdout)
 
+    def page(self):
+        """The dashboard's address for a browser outside, as through `ssh -L`."""
+        door = socket.socket()
+        door.bind(("127.0.0.1", 0))
+        door.listen()
+        words = [sys.executable, "-c", RELAY, str(door.fileno()), "7611"]
+        relay = subprocess.Popen(
+            [*self.space, *words], pass_fds=[door.fileno()], preexec_fn=die_with_the_test
+        )
+        self.processes.append(relay)
+        port = door.getsockname()[1]
+        door.close()
+        return f"http://127.0.0.1:{port}/"
+
     def stop(self):
         for process in self.processes:
             process.kill()
@@ -131,6 +171,14 @@ class TwoMachines(ClusterTest):
             f"gossipd --join INVITE --data {DATA}",
             *machines,
         )
+        browser = Browser()
+        self.addCleanup(browser.close)
+        opened = time.monotonic()
+        for machine in machines:
+            browser.open(machine.page())
+            browser.wait("both train", BOTH_TRAIN)
+        shown = time.monotonic() - opened
+        print(f"both dashboards show both within {shown:.1f} s of opening the first", flush=True)
         count = sum(len(machine.commands) for machine in machines)
         print(f"both train after {count} commands and {taken:.1f} s", flush=True)
         self.assertEqual(2, count)
