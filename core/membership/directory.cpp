@@ -197,7 +197,7 @@ Directory::Outcome Directory::merge(const MemberRecord& claim, Instant now, Sess
                            claim.news == known.news && claim.tick == known.tick &&
                            claim.samples == known.samples;
   touch(entry, is_news, said_it_all ? source : SessionId{});
-  if (newer_word || is_news) entry.refreshed = now;
+  if (newer_word || is_news) entry.refreshed = now, entry.doubted = false;
   if (refuted || known.state != MemberState::alive) absolve(entry);
   if (known.state == before) return Outcome::updated;
   switch (known.state) {
@@ -223,7 +223,8 @@ Directory::Outcome Directory::merge(const MemberStats& claim, Instant now, Sessi
   }
   entry.record.samples = std::max(entry.record.samples, claim.samples);
   account(entry.record, true);
-  if (newer) entry.refreshed = now;  // what counts later, here or at another, is no word of it
+  // What counts later, here or at another, is no word of it.
+  if (newer) entry.refreshed = now, entry.doubted = false;
   touch(entry, false, newer && claim.samples == entry.record.samples ? source : SessionId{});
   return Outcome::updated;
 }
@@ -239,6 +240,7 @@ void Directory::heard_from(NodeId id, Instant now) {
   const auto found = entries_.find(id);
   if (found == entries_.end()) return;
   found->second.refreshed = now;
+  found->second.doubted = false;
   found->second.met = true;
   found->second.met_before = false;
   absolve(found->second);
@@ -251,7 +253,7 @@ bool Directory::set_failed(NodeId id, bool lonely, Instant now) {
   account(entry.record, false);
   entry.record.state = MemberState::failed;
   account(entry.record, true);
-  entry.lonely = lonely;
+  entry.lonely = lonely && !entry.doubted;  // the second time it stands
   entry.refreshed = now;
   absolve(entry);
   touch(entry, true);
@@ -342,6 +344,7 @@ void Directory::doubt_lonely_verdicts(Instant now) {
     entry.record.state = MemberState::alive;
     account(entry.record, true);
     entry.refreshed = now;
+    entry.doubted = true;
     touch(entry, true);
   }
 }

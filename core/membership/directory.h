@@ -30,6 +30,7 @@ class Directory {
     bool suspect = false;
     bool accused_here = false;  // this node has its own evidence
     bool lonely = false;        // failed by the verdict of this node while it had no link
+    bool doubted = false;       // such a verdict was taken back, and no word of it has come since
     bool met = false;           // a session with it was established since this node started
     bool met_before = false;    // only in an earlier run of this node
     Instant suspected{};        // last sign of life, if accused here; else when the suspicion came

@@ -160,6 +160,8 @@ void Conductor::admit(Session& session, Instant now) {
 bool Conductor::keep_existing(const Session& existing, const Session& fresh) const {
   if (existing.theirs->incarnation != fresh.theirs->incarnation)
     return existing.theirs->incarnation > fresh.theirs->incarnation;
+  // Of another process, which may have been followed by this one: if both live, both will dial.
+  if (existing.theirs->instance != fresh.theirs->instance) return false;
   if (existing.outbound == fresh.outbound) return false;
   const bool lower_is_self = raw(state_.id) < raw(fresh.theirs->id);
   return existing.outbound == lower_is_self;

@@ -137,6 +137,20 @@ TEST_CASE("a verdict that a node reached alone is void once it meets another mem
   CHECK(d.alive_others() == 1);
 }
 
+TEST_CASE("a verdict reached alone is doubted once, and again only after a word of the member") {
+  Directory d = directory();
+  (void)d.merge(record(2, 1, 1), start);
+  CHECK(d.set_failed(NodeId{2}, true, start));
+  d.doubt_lonely_verdicts(start);
+  CHECK(d.set_failed(NodeId{2}, true, start));
+  d.doubt_lonely_verdicts(start);
+  CHECK(d.find(NodeId{2})->record.state == MemberState::failed);
+  CHECK(d.merge(record(2, 2, 1), start) == Directory::Outcome::revived);
+  CHECK(d.set_failed(NodeId{2}, true, start));
+  d.doubt_lonely_verdicts(start);
+  CHECK(d.find(NodeId{2})->record.state == MemberState::alive);
+}
+
 TEST_CASE(
     "a node learns from others how many samples it has trained, also of the incarnation that it "
     "uses") {
