@@ -233,7 +233,8 @@ def measure(way):
     victim.signal(signal.SIGKILL)
     sleep_until(killed + KILLED_S)
     found["killed"] = look(others, killed, killed + KILLED_S)
-    found["apart"] = round(apart(others), 4)
+    found["ended"] = sum(peer.first.poll() is not None for peer in others)  # by themselves
+    found["apart"] = None if found["ended"] else round(apart(others), 4)
     return found
 
 
@@ -257,6 +258,8 @@ def table(rows):
         parts.append(str(row["memory_mb"]))
         for when in ("before", "stopped", "killed"):
             parts.append(f"{row[when]['rate']:.0f}, {row[when]['pause_s']:.1f} s")
+        if row["ended"]:
+            parts[-1] = f"{row['ended']} of {PEERS - 1} others ended, too"
         print("| " + " | ".join(parts) + " |")
 
 
