@@ -23,6 +23,14 @@ Error no_key_file(const std::string& path) {
                     " (its founder wrote it), readable by its owner only");
 }
 
+Error no_secret(const std::string& what, const std::string& state_dir) {
+  return bad_config(
+      what + " needs the cluster's secret, and there is none in " + state_dir +
+      "; give --join an invite (`gossipctl invite` on a member prints one), --key-file FILE (the "
+      "founder wrote it), peer_tls.* where the cluster uses certificates, or --key-file none for "
+      "a cluster in plain on this machine");
+}
+
 bool lies_there(const std::string& path) {
   std::error_code ignored;
   return std::filesystem::exists(path, ignored);
@@ -275,12 +283,8 @@ std::optional<Error> choose_key(const DaemonConfig& config, const StateStore& st
   if (!lies_there(path)) {
     if (founding) return write_new_key(path, plan);
     if (!config.key_file.empty()) return no_key_file(path);
-    return bad_config(
-        std::string(plan.kind == StartPlan::Kind::join ? "joining" : "going on as a member") +
-        " needs the cluster's secret, and there is none in " + store.directory().string() +
-        "; give --join an invite (`gossipctl invite` on a member prints one), --key-file FILE (the "
-        "founder wrote it), peer_tls.* where the cluster uses certificates, or --key-file none for "
-        "a cluster in plain on this machine");
+    return no_secret(plan.kind == StartPlan::Kind::join ? "joining" : "going on as a member",
+                     store.directory().string());
   }
   Result<Keyring> keys = read_keyring(path);
   if (!keys) return keys.error();
@@ -297,6 +301,16 @@ std::optional<Error> choose_listen(const DaemonConfig& config, StartPlan& plan) 
     return bad_config("listen: " + to_string(plan.listen) +
                       " is beyond loopback, but this cluster has no key and travels in plain; "
                       "listen on 127.0.0.1, or start the cluster with a key or certificates");
+  return std::nullopt;
+}
+
+std::optional<Error> refuse_joiners_key(const DaemonConfig& config) {
+  if (!config.peer_tls.ca.empty() || config.invite || config.key_file == "none")
+    return std::nullopt;
+  const bool named = !config.key_file.empty();
+  const std::string path = named ? config.key_file : config.state_dir + "/cluster.key";
+  if (!lies_there(path)) return named ? no_key_file(path) : no_secret("joining", config.state_dir);
+  if (const Result<Keyring> keys = read_keyring(path); !keys) return keys.error();
   return std::nullopt;
 }
 
@@ -321,9 +335,7 @@ std::optional<Error> refuse_new_node(const DaemonConfig& config) {
   if (config.join.empty()) return founders_data(config);
   if (config.ordinal == 0u)
     if (auto error = founders_data(config)) return error;
-  const bool named = !config.key_file.empty() && config.key_file != "none";
-  if (named && !lies_there(config.key_file)) return no_key_file(config.key_file);
-  return std::nullopt;
+  return refuse_joiners_key(config);
 }
 
 Result<StartPlan> make_start_plan(const DaemonConfig& config, const StateStore& store,

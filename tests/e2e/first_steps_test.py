@@ -55,6 +55,8 @@ class FirstSteps(ClusterTest):
             (("--job", job, "--log-file", "/nope/x", "--state-dir", state), "log.file: /nope/x"),
             (("--job", job, "--data", "/nope", "--state-dir", state), "/nope"),
             (("--join", "127.0.0.1:1", "--key-file", "/nope", "--state-dir", state), "/nope"),
+            (("--join", "127.0.0.1:1", "--state-dir", state), "needs the cluster's secret"),
+            (("--join", "127.0.0.1:1", "--key-file", job, "--state-dir", state), "chmod 600"),
         ):
             with self.subTest(words):
                 if os.geteuid() == 0 and not words:
