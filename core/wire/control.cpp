@@ -286,7 +286,9 @@ struct ToJson {
   }
   json operator()(const Ping& m) const { return {{"kind", "ping"}, {"nonce", m.nonce}}; }
   json operator()(const Pong& m) const {
-    return {{"kind", "pong"}, {"nonce", m.nonce}, {"clock", m.clock_ms}};
+    json map = {{"kind", "pong"}, {"nonce", m.nonce}};
+    if (m.clock_ms != 0) map["clock"] = m.clock_ms;
+    return map;
   }
   json operator()(const Resync& m) const { return {{"kind", "resync"}, {"blocks", m.blocks}}; }
   json operator()(const Bye& m) const { return {{"kind", "bye"}, {"why", m.why}}; }
