@@ -24,7 +24,7 @@ constexpr std::size_t floats_min = 12'000'000;                 // 48 MB: out of 
 constexpr std::size_t floats_max = std::size_t{1} << 30;
 constexpr int iterations = 3;
 constexpr Codec codecs[] = {{CodecId::fp32}, {CodecId::bf16},    {CodecId::int8},
-                            {CodecId::int4}, {CodecId::ternary}, {CodecId::top_k}};
+                            {CodecId::int4}, {CodecId::ternary}, {CodecId::top_k, 64}};
 
 struct Options {
   bool json = false;
