@@ -53,7 +53,8 @@ class DurableClaims {
     return reserved_above(std::max(in_use, awaited_));
   }
   [[nodiscard]] bool left() const { return written_.any && written_.left; }
-  // May be older than what the node knows: then peers take it for a joiner.
+  // May be older than what the node knows. Then it says no hello: a member of yet another cluster
+  // would take it in as a joiner.
   [[nodiscard]] ClusterId cluster() const { return written_.cluster; }
 
  private:

@@ -114,8 +114,9 @@ void Conductor::on_hello(Session& session, const Hello& hello, Instant now) {
     const bool we_left = life_.is_going();
     const bool same_cluster = hello.cluster == state_.cluster || hello.cluster == ClusterId{};
     if (error->code == "left" && we_left && same_cluster) {
-      // It may be the only node that two clones both know.
+      // It may be the only node that two others both know, or two clones.
       if (!hello.leaving && !is_alone(session, now)) return;
+      if (!hello.leaving && hello.cluster == state_.cluster) learn_from(hello, now);
       send_records(session, directory_.sample(named_when_refused, random_));
     }
     if (error->code == "left" && !we_left && session.outbound && session.probed == NodeId{}) return;

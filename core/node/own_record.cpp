@@ -16,7 +16,8 @@ void Conductor::persist() {
 }
 
 bool Conductor::may_say_hello() const {
-  return durable_.allows(state_.incarnation) && durable_.left() == (life_.is(Phase::left));
+  return durable_.allows(state_.incarnation) && durable_.left() == (life_.is(Phase::left)) &&
+         durable_.cluster() == state_.cluster;
 }
 
 void Conductor::on_persisted(const NodeState& state, Instant now) {

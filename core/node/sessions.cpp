@@ -156,6 +156,8 @@ void Conductor::handle(Session& session, Control message, Instant now) {
     return on_refused(session, refusal->reason, now);
   if (const auto* notice = std::get_if<Cloned>(&message)) return on_cloned(session, *notice, now);
   if (session.stage == Session::Stage::doubted) {
+    // Both may doubt each other.
+    if (const auto* ping = std::get_if<Ping>(&message)) return send(session, Pong{ping->nonce});
     const auto* pong = std::get_if<Pong>(&message);
     if (pong != nullptr && session.round_trip.awaits(pong->nonce)) on_proof_of_life(session, now);
     return;

@@ -273,10 +273,24 @@ class SeedRun {
     until(final_bound(scenario_), "final", [&]() -> std::string {
       for (std::size_t k = 0; k < nodes.size(); ++k)
         if (cluster_.view(nodes[k]).step >= steps[k] + steps_of_extension) return "";
+      if (lies_end_job(nodes)) return "";
       return "no node has trained on since the job was extended" + links();
     });
     shrinks_ = false;
     finals_agree();
+  }
+
+  // All have finished for samples that a liar with the key claims of its own: they count, at most
+  // 16 times as fast as a member trains (THREATS.md).
+  [[nodiscard]] bool lies_end_job(const std::vector<std::size_t>& nodes) {
+    return std::ranges::all_of(nodes, [&](std::size_t i) {
+      const NodeView view = cluster_.view(i);
+      Samples trained = 0;
+      for (const MemberView& member : view.members)
+        trained += Hostile::is_own(member.record.id) ? 0 : member.record.samples;
+      return view.phase == Phase::finished && view.cluster_samples >= view.budget_samples &&
+             trained < view.budget_samples;
+    });
   }
 
   // Links on the shortest way between the two living nodes that are farthest apart; 1 at least.
