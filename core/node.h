@@ -47,6 +47,7 @@ struct NodeState {
   std::string name;               // that the operator once gave; empty: none
   bool founder = false;           // of this cluster
   JobHash job{};                  // 0: none yet
+  std::uint64_t generation = 1;   // of the job in this cluster (core/node/job_generation.h)
   Samples own_samples = 0;        // as last published; a restart never counts less
   Budget budget;                  // if it is no longer the job's own
   // everybody else ever heard of, or as many as are kept: addresses to rejoin by, samples
@@ -103,6 +104,12 @@ struct JobEffect {
   std::string document;
   JobHash hash;
 };
+// The cluster has gone on to this job: keep the model of the one before under its name, and write
+// the document before the states that follow. A RestartEffect comes last.
+struct NextJobEffect {
+  std::string document;
+  JobHash hash;
+};
 // a peer asks: answer with on_file_read()
 struct FileReadEffect {
   SessionId session;
@@ -145,7 +152,7 @@ struct LogEffect {
 using Effect =
     std::variant<DialEffect, SendEffect, CloseEffect, PersistEffect, JobEffect, FileReadEffect,
                  FilePieceEffect, BudgetEffect, UpdateEffect, RequestSnapshotEffect, ProgressEffect,
-                 CheckpointEffect, RestoreEffect, RestartEffect, LogEffect>;
+                 CheckpointEffect, RestoreEffect, RestartEffect, NextJobEffect, LogEffect>;
 
 // ---- what can be looked at -------------------------------------------------------------------
 struct MemberView {
@@ -186,6 +193,7 @@ struct IdentityView {
   Reachability reachability = Reachability::unknown;
   std::string not_reached;  // why, by one who tried; empty: nobody had to say
   JobHash job{};
+  std::uint64_t generation = 0;  // of the job; 0: none is known
   SchemaHash schema{};
 };
 
@@ -295,6 +303,9 @@ class Node {
   // More samples for the whole cluster, beyond the budget or beyond what has been trained on
   // already; also when the job has ended.
   [[nodiscard]] std::optional<Error> extend_budget(Samples more, Instant now);
+  // The next job of the whole cluster. One that is not over is only replaced if `replace` says so.
+  [[nodiscard]] std::optional<Error> start_job(std::string document, JobHash hash, bool replace,
+                                               Instant now);
   // The whole cluster stops where it is: the budget becomes what it has trained on.
   void end_early(const std::string& why, Instant now);
   // For others to see: what it computes on, and its last accuracy on held-out data.

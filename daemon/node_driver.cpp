@@ -339,9 +339,17 @@ void NodeDriver::carry_out(ProgressEffect& effect) {
 }
 void NodeDriver::carry_out(RestoreEffect&) { training_->read_back_model(); }
 
+// As with JobEffect, the document is on disk before a state that names the job.
+void NodeDriver::carry_out(NextJobEffect& effect) {
+  if (job_) former_job_ = job_->hash;
+  save_job(effect.document);
+}
+
 void NodeDriver::carry_out(RestartEffect&) {
   restart_wanted_ = true;
-  loop_.post([this] { stop("starting again under another id"); });
+  const char* const why =
+      former_job_ ? "starting again with the next job" : "starting again under another id";
+  loop_.post([this, why] { stop(why); });
 }
 
 void NodeDriver::carry_out(CheckpointEffect& effect) {
@@ -471,6 +479,7 @@ std::optional<Error> NodeDriver::missing_on_disk() const {
 
 void NodeDriver::finish_stopping() {
   if (!failure_) failure_ = missing_on_disk();
+  if (!failure_ && former_job_) store_.keep_former_job(*former_job_);
   log_line(failure_ ? Level::error : Level::info,
            "event=stopped" + (failure_ ? " code=" + failure_->code : std::string()));
   flush_log();

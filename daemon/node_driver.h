@@ -77,6 +77,7 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   [[nodiscard]] std::optional<Error> pause() override;
   [[nodiscard]] std::optional<Error> resume() override;
   [[nodiscard]] std::optional<Error> extend_budget(Samples more) override;
+  void start_job(const std::string& file, bool replace, JobStarted done) override;
   [[nodiscard]] std::optional<Error> forget(NodeId member) override;
   void write_checkpoint(std::function<void(Result<CheckpointView>)> done) override;
   [[nodiscard]] Result<KeysView> keys() const override;
@@ -125,6 +126,7 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   void carry_out(RequestSnapshotEffect&);
   void carry_out(ProgressEffect&);
   void carry_out(CheckpointEffect&);
+  void carry_out(NextJobEffect&);
   void carry_out(RestartEffect&);
   void carry_out(RestoreEffect&);
   void carry_out(LogEffect&);
@@ -198,7 +200,8 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   std::map<SessionId, OpenSession> sessions_;  // those the node knows
   bool stopping_ = false;
   bool restart_wanted_ = false;
-  int parts_running_ = 0;  // of the stop: transport, training, REST
+  std::optional<JobHash> former_job_;  // the node goes on from it to the next
+  int parts_running_ = 0;              // of the stop: transport, training, REST
   std::optional<Error> failure_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/node/job_generation.h"
 #include "models/data/data_set.h"
 #include "models/job/epochs.h"
 
@@ -179,6 +180,14 @@ std::optional<Error> read_job_file(const DaemonConfig& config, const StateStore&
   if (gets_it_from_node_0) return std::nullopt;
   if (auto error = complete(config, plan, first_segments, *job)) return error;
   if (plan.job && plan.job->hash != job->hash() && is_unused(plan.state)) forget_cluster(plan);
+  // The command line still names the job that the cluster was founded with, or an earlier one.
+  if (plan.job && plan.job->hash != job->hash() &&
+      plan.state.generation > JobGeneration::founding) {
+    plan.warnings.push_back(config.job_file + ": is job '" + job->name +
+                            "', but the cluster has gone on to job '" + plan.job->name +
+                            "', which this node trains; leave out --job");
+    return std::nullopt;
+  }
   if (plan.job && plan.job->hash != job->hash())
     return Error{"other-job",
                  config.job_file + ": is job " + to_hex(job->hash()) + " (" + job->name +

@@ -131,9 +131,11 @@ class LoneNode {
   [[nodiscard]] Instant now() const { return now_; }
   [[nodiscard]] std::span<const float> model() const { return model_; }
   [[nodiscard]] std::size_t reads_waiting() const { return reads_.size(); }
-  bool job_arrived = false;    // from a peer
-  bool restart_asked = false;  // the id is another process's
-  bool holds_reads = false;    // of the slow disk
+  bool job_arrived = false;            // from a peer
+  bool restart_asked = false;          // the id is another process's, or the job another one
+  std::optional<NodeState> persisted;  // latest
+  std::string next_job;                // document; empty: none
+  bool holds_reads = false;            // of the slow disk
   void read_all() {
     for (const FileReadEffect& read : std::exchange(reads_, {})) {
       node_.on_file_read(read.session, read.file, read.offset, Bytes(read.bytes, std::byte{7}));
@@ -168,7 +170,11 @@ class LoneNode {
           node_.on_file_read(e.session, e.file, e.offset, Bytes(e.bytes, std::byte{7}));
   }
   void carry_out(DialEffect&) {}
-  void carry_out(PersistEffect& e) { node_.on_persisted(e.state, now_); }
+  void carry_out(PersistEffect& e) {
+    node_.on_persisted(e.state, now_);
+    persisted = e.state;
+  }
+  void carry_out(NextJobEffect& e) { next_job = e.document; }
   void carry_out(JobEffect&) { job_arrived = true; }
   void carry_out(FilePieceEffect&) {}
   void carry_out(BudgetEffect&) {}

@@ -10,9 +10,9 @@
 //     3  a block that goes whole carries the XXH3-64 of what it decodes to (turn.h), and a node
 //        without a model says in which order it wants to be told its blocks (Ready)
 //
-// What an older release skips needs no version: the instance in a hello, Cloned, Reached, and the
-// last items of records and stats. Members that hear of each other only through an older release
-// do not know each other's version, device, reachability and accuracy.
+// What an older release skips needs no version: the instance and the generation in a hello, Cloned,
+// Reached, and the last items of records and stats. Members that hear of each other only through
+// an older release do not know each other's version, device, reachability and accuracy.
 #pragma once
 
 #include <algorithm>

@@ -20,6 +20,7 @@
 //     abuse.cpp       quarantine, and the allowances of peers
 //     files.cpp       the file that belongs to the job
 //     joining.cpp     the job, and a model for a node that has none
+//     next_job.cpp    from one job of the cluster to the next
 //     rounds.cpp      what a round of the exchange needs, and what is done with its outcome
 //     budget.cpp      samples trained on, and the budget
 //     view.cpp        what can be looked at
@@ -43,6 +44,7 @@
 #include "core/node/exchange_round.h"
 #include "core/node/failure_detector.h"
 #include "core/node/final_model.h"
+#include "core/node/job_generation.h"
 #include "core/node/job_transfer.h"
 #include "core/node/lifecycle.h"
 #include "core/node/model_source.h"
@@ -81,6 +83,7 @@ class Conductor {
   std::optional<Error> pause();
   std::optional<Error> resume();
   std::optional<Error> extend_budget(Samples more);
+  std::optional<Error> start_job(std::string document, JobHash hash, bool replace, Instant now);
   void end_early(const std::string& why);
   void describe(std::string device, std::optional<double> accuracy, Instant now);
   void stop(Instant now);
@@ -202,6 +205,14 @@ class Conductor {
   void note_found(const Endpoint& address, NodeId found, const std::string& why);
   void dial_back(Instant now);
   void on_reached(const Session& session, const Reached& told);
+
+  // next_job.cpp
+  [[nodiscard]] JobGeneration own_job() const;
+  [[nodiscard]] std::optional<Error> check_job(const Hello& hello) const;
+  void on_other_job(Session& session, const Error& error, Instant now);
+  void on_next_job(Session& session, const JobOffer& offer, Instant now);
+  void go_on_to(const JobGeneration& next, std::string document, bool starts, Instant now);
+  [[nodiscard]] NodeState state_for(const JobGeneration& next, bool starts) const;
 
   // overlay.cpp
   void look_after_overlay(Instant now);

@@ -16,10 +16,10 @@ constexpr std::size_t named_when_refused = 32;
 
 void Conductor::say_hello(Session& session) {
   const ProtocolRange spoken = protocols();
-  send(session,
-       Hello{spoken.oldest, durable_.cluster(), state_.id, state_.incarnation, config_.name,
-             config_.advertise, state_.job, life_.is(Phase::left), session.probed != NodeId{},
-             spoken.newest, clones_.instance(), dialer_.founding().is_wanted()});
+  send(session, Hello{spoken.oldest, durable_.cluster(), state_.id, state_.incarnation,
+                      config_.name, config_.advertise, state_.job, life_.is(Phase::left),
+                      session.probed != NodeId{}, spoken.newest, clones_.instance(),
+                      dialer_.founding().is_wanted(), own_job().generation});
 }
 
 // The disk holds the claims of these hellos now.
@@ -78,11 +78,7 @@ std::optional<Error> Conductor::check_hello(const Hello& hello) const {
         "cluster-mismatch",
         "cluster " + to_hex(hello.cluster) + " meets cluster " + to_hex(state_.cluster) +
             "; clusters never merge: point --join at the right one or use another state directory"};
-  if (hello.job != JobHash{} && state_.job != JobHash{} && hello.job != state_.job)
-    return Error{"job-mismatch",
-                 "job " + to_hex(hello.job) + " meets job " + to_hex(state_.job) +
-                     "; start without --job to take the cluster's, or found a cluster of your own"};
-  return std::nullopt;
+  return check_job(hello);
 }
 
 void Conductor::on_hello(Session& session, const Hello& hello, Instant now) {
@@ -119,6 +115,8 @@ void Conductor::on_hello(Session& session, const Hello& hello, Instant now) {
       send_records(session, directory_.sample(named_when_refused, random_));
     }
     if (error->code == "left" && !we_left && session.outbound && session.probed == NodeId{}) return;
+    if (error->code == "older-job" || error->code == "newer-job")
+      return on_other_job(session, *error, now);
     return refuse(session, *error, now);
   }
   session.protocol = *common_protocol(protocols(), {hello.protocol, hello.newest});

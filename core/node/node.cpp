@@ -94,6 +94,11 @@ std::optional<Error> Node::resume(Instant now) {
 std::optional<Error> Node::extend_budget(Samples more, Instant now) {
   return settled(*impl_, now, [&] { return impl_->extend_budget(more); });
 }
+std::optional<Error> Node::start_job(std::string document, JobHash hash, bool replace,
+                                     Instant now) {
+  return settled(*impl_, now,
+                 [&] { return impl_->start_job(std::move(document), hash, replace, now); });
+}
 void Node::end_early(const std::string& why, Instant now) {
   settled(*impl_, now, [&] { impl_->end_early(why); });
 }

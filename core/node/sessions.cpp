@@ -164,6 +164,8 @@ void Conductor::handle(Session& session, Control message, Instant now) {
     return on_members(session, *members, now);
   if (const auto* ping = std::get_if<Ping>(&message); ping != nullptr && session.theirs)
     return send(session, Pong{ping->nonce});
+  if (const auto* offer = std::get_if<JobOffer>(&message); offer && !session.established())
+    return on_next_job(session, *offer, now);
   if (!session.established())
     return refuse(session, Error{"handshake", "a message came before the handshake was done"}, now);
   handle_established(session, message, now);
@@ -173,7 +175,8 @@ void Conductor::handle_established(Session& session, const Control& message, Ins
   Neighbour& neighbour = peers_.neighbour_of(session);
   if (std::get_if<JobRequest>(&message)) {
     if (!job_document_.empty())
-      send(session, JobOffer{state_.job, progress_.in_force(), job_document_});
+      send(session,
+           JobOffer{state_.job, progress_.in_force(), job_document_, own_job().generation});
   } else if (const auto* offer = std::get_if<JobOffer>(&message)) {
     on_job_offer(session, *offer, now);
   } else if (const auto* request = std::get_if<FileRequest>(&message)) {
@@ -216,6 +219,8 @@ void Conductor::on_job_offer(Session& session, const JobOffer& offer, Instant no
                   Error{"job-corrupt", "the job's text does not have the hash it was offered with"},
                   now);
   state_.job = offer.hash;
+  // The peer's hello was judged by its generation.
+  state_.generation = JobGeneration::said(session.theirs->generation, offer.hash).generation;
   job_document_ = offer.document;
   progress_.on_job(offer.budget_samples);
   persistence_.urge();

@@ -245,6 +245,7 @@ struct ToJson {
              {"leaving", m.leaving},   {"probe", m.probe},       {"newest", m.newest},
              {"instance", m.instance}};
     if (m.founds) map["founds"] = true;
+    if (m.generation > 0) map["generation"] = m.generation;
     return map;
   }
   json operator()(const Refuse& m) const {
@@ -263,7 +264,8 @@ struct ToJson {
     return {{"kind", "job"},
             {"hash", raw(m.hash)},
             {"budget", m.budget_samples},
-            {"document", m.document}};
+            {"document", m.document},
+            {"generation", m.generation}};
   }
   json operator()(const FileRequest& m) const {
     return {{"kind", "file?"},
@@ -317,6 +319,7 @@ Result<Control> to_hello(const json& map) {
   if (m.id == NodeId{}) return Error{"malformed", "hello without a node id"};
   m.instance = number(map, "instance");
   m.founds = flag(map, "founds");
+  m.generation = number(map, "generation");
   return Control{std::move(m)};
 }
 
@@ -340,7 +343,7 @@ Result<Control> to_job_request(const json&) { return Control{JobRequest{}}; }
 
 Result<Control> to_job_offer(const json& map) {
   JobOffer m{JobHash{number(map, "hash")}, number(map, "budget"),
-             text(map, "document", job_bytes_max)};
+             text(map, "document", job_bytes_max), number(map, "generation")};
   if (m.document.empty()) return Error{"malformed", "job without a document"};
   return Control{std::move(m)};
 }

@@ -37,6 +37,8 @@ struct Hello {
   // of the sender's process (instances.h); 0: a release that does not say
   std::uint64_t instance = 0;
   bool founds = false;  // would found a cluster itself, where nobody has one (founding.h)
+  // of the job (core/node/job_generation.h); 0: none, or a release that knows no next job
+  std::uint64_t generation = 0;
 };
 // Why the session will be closed; both sides keep it for their status.
 struct Refuse {
@@ -57,6 +59,7 @@ struct JobOffer {
   JobHash hash{};
   Samples budget_samples = 0;
   std::string document;
+  std::uint64_t generation = 0;  // as in a hello
 };
 // The next piece of the job's file, from `offset` on: answered by a bulk message (file_piece.h), or
 // by FileAbsent.

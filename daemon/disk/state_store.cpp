@@ -21,6 +21,7 @@
 
 #include "core/base/nesting.h"
 #include "core/base/printable.h"
+#include "core/node/job_generation.h"
 #include "daemon/disk/durable_file.h"
 
 namespace gossipd {
@@ -119,6 +120,8 @@ NodeState state_from(const Json& json, std::int64_t unix_s) {
   s.name = name_from(json);
   s.founder = json.value("founder", false);  // missing in the files of older versions
   s.job = JobHash{id_from(json, "job")};
+  // Missing in the files of older versions.
+  s.generation = whole_from<std::uint64_t>(json, "generation", JobGeneration::founding);
   s.own_samples = whole_from<Samples>(json, "own_samples");
   // Missing in the files of older versions.
   s.budget = Budget{whole_from<std::uint64_t>(json, "budget_revision", 0),
@@ -171,6 +174,7 @@ std::string format_node_state(const NodeState& state, std::int64_t unix_s) {
       {"name", state.name},
       {"founder", state.founder},
       {"job", to_hex(state.job)},
+      {"generation", state.generation},
       {"own_samples", state.own_samples},
       {"budget_revision", state.budget.revision},
       {"budget_samples", state.budget.samples},
@@ -327,6 +331,19 @@ std::optional<Error> StateStore::save_job(const std::string& canonical) const {
   const Result<std::string> present = read_whole(path);
   if (present && *present == canonical) return std::nullopt;
   return write_durably(path, canonical);
+}
+
+void StateStore::keep_former_job(JobHash job) const {
+  std::error_code ignored;
+  const std::string suffix = "-" + to_hex(job);
+  for (const char* const which : {"current", "best", "final"}) {
+    const std::filesystem::path path = checkpoint_path(which);
+    std::filesystem::rename(path, checkpoint_path(which + suffix), ignored);
+    std::filesystem::remove(previous_of(path), ignored);
+  }
+  std::filesystem::rename(directory_ / "history.jsonl",
+                          directory_ / ("history" + suffix + ".jsonl"), ignored);
+  std::filesystem::remove(directory_ / "finished.json", ignored);
 }
 
 std::filesystem::path StateStore::checkpoint_path(const std::string& which) const {

@@ -64,6 +64,8 @@ class StateStore {
   [[nodiscard]] const std::filesystem::path& directory() const { return directory_; }
   [[nodiscard]] std::filesystem::path key_path() const { return directory_ / "cluster.key"; }
   [[nodiscard]] JobFiles files() const { return JobFiles(directory_ / "files"); }
+  // Checkpoints and history of a job that the cluster has gone on from get its hash as a suffix.
+  void keep_former_job(JobHash job) const;
   // `which`: "current", "best" or "final".
   [[nodiscard]] std::filesystem::path checkpoint_path(const std::string& which) const;
 

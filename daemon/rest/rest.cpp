@@ -133,6 +133,28 @@ void extend(DaemonPort& port, const HttpRequest& request, const HttpRespond& res
   });
 }
 
+// {"file": "/path/to/job.toml", "replace": false}
+void start_job(DaemonPort& port, const HttpRequest& request, const HttpRespond& respond) {
+  const Json json = parse_body(request.body);
+  if (!json.is_object() || !json.contains("file") || !json["file"].is_string() ||
+      (json.contains("replace") && !json["replace"].is_boolean()))
+    return respond(problem(400, "bad-request", "The request is not understood",
+                           "the body names no job file",
+                           R"(send {"file": "/path/to/job.toml", "replace": false})"));
+  const bool replace = json.contains("replace") && json["replace"].get<bool>();
+  port.start_job(json["file"].get<std::string>(), replace,
+                 [respond](const Result<DaemonPort::StartedJob>& started) {
+                   if (!started) return respond(refused_by_state(started.error()));
+                   respond(json_response(Json{{"name", started->name},
+                                              {"hash", to_hex(started->hash)},
+                                              {"generation", started->generation},
+                                              {"linked", started->linked}}
+                                                 .dump() +
+                                             "\n",
+                                         202));
+                 });
+}
+
 void checkpoint(DaemonPort& port, const HttpRespond& respond) {
   port.write_checkpoint([respond](Result<CheckpointView> written) {
     if (written) return respond(json_response(checkpoint_json(*written)));
@@ -255,6 +277,9 @@ HttpRouter make_rest(DaemonPort& port) {
   });
   post("/v1/job/extend", [&port](const HttpRequest& request, const HttpRespond& respond) {
     extend(port, request, respond);
+  });
+  post("/v1/job/start", [&port](const HttpRequest& request, const HttpRespond& respond) {
+    start_job(port, request, respond);
   });
   post("/v1/members/forget", [&port](const HttpRequest& request, const HttpRespond& respond) {
     forget(port, request, respond);

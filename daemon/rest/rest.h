@@ -39,6 +39,15 @@ class DaemonPort {
   [[nodiscard]] virtual std::optional<Error> pause() = 0;
   [[nodiscard]] virtual std::optional<Error> resume() = 0;
   [[nodiscard]] virtual std::optional<Error> extend_budget(Samples more) = 0;
+  struct StartedJob {
+    std::string name;
+    JobHash hash{};
+    std::uint64_t generation = 0;
+    std::size_t linked = 0;  // members that hear of it at once; they tell the others
+  };
+  // `file` lies on the daemon's machine. `done` is called once, on the loop.
+  using JobStarted = std::function<void(Result<StartedJob>)>;
+  virtual void start_job(const std::string& file, bool replace, JobStarted done) = 0;
   [[nodiscard]] virtual std::optional<Error> forget(NodeId member) = 0;
   // `done` is called once, on the loop, when the file is durable or was not written; in bounded
   // time with code "disk-slow".

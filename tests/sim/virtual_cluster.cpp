@@ -9,8 +9,15 @@
 namespace gossipd::sim {
 namespace {
 
-const std::string job_document = "job";
-const JobHash job_hash{XXH3_64bits(job_document.data(), job_document.size())};
+JobHash hash_of(const std::string& document) {
+  return JobHash{XXH3_64bits(document.data(), document.size())};
+}
+
+// As the daemon: the text on disk that the state names, or the one before it.
+const std::string& document_of(const Disk& disk) {
+  const bool previous = disk.state.job != JobHash{} && hash_of(disk.job_document) != disk.state.job;
+  return previous ? disk.previous_document : disk.job_document;
+}
 
 }  // namespace
 
@@ -37,6 +44,7 @@ std::size_t VirtualCluster::add_off(NodeOptions options) {
 
 void VirtualCluster::power_on(std::size_t i) {
   const bool has_model = !nodes_[i]->options.start.empty();
+  nodes_[i]->job = hash_of(nodes_[i]->disk.job_document);
   if (has_model) write_checkpoint(i);
   start(i, has_model);
 }
@@ -64,7 +72,9 @@ void VirtualCluster::start(std::size_t i, bool has_model) {
   host.node = std::make_unique<Node>(std::move(config), disk.state, local(i));
   carry_out(i);
   if (host.node && (host.options.knows_job || disk.state.job != JobHash{})) {
-    host.node->on_job(job_document, job_hash, host.options.budget, local(i));
+    const std::string& document = document_of(host.disk);
+    host.job = hash_of(document);
+    host.node->on_job(document, host.job, host.options.budget, local(i));
     host.node->on_model_ready(schema_, make_round_buffers(schema_.floats()), has_model,
                               host.loop.samples(), host.loop.step(), local(i));
   }
@@ -98,6 +108,15 @@ void VirtualCluster::kill_at_effect(std::size_t i, std::uint64_t effects, Death 
   nodes_[i]->death = death;
 }
 
+std::optional<Error> VirtualCluster::start_job(std::size_t i, const std::string& document,
+                                               bool replace) {
+  std::optional<Error> error;
+  act(i, [&](Node& node, Instant local) {
+    error = node.start_job(document, hash_of(document), replace, local);
+  });
+  return error;
+}
+
 void VirtualCluster::stop(std::size_t i) {
   act(i, [](Node& node, Instant local) { node.stop(local); });
   if (nodes_[i]->node) kill(i);
@@ -112,11 +131,15 @@ void VirtualCluster::start_from_disk(std::size_t i) {
   Host& host = *nodes_[i];
   if (host.node) kill(i);
   const Checkpoint& checkpoint = host.disk.checkpoint;
-  const bool restored = !checkpoint.parameters.empty();
+  const bool restored = !checkpoint.parameters.empty() &&
+                        (host.disk.state.job == JobHash{} || checkpoint.job == host.disk.state.job);
   host.parameters = restored ? checkpoint.parameters : std::vector<float>(schema_.floats(), 0.5f);
   host.loop.restore(restored ? checkpoint.counters : StepLoop::Counters{});
   const bool nobody_to_ask = host.disk.state.members.empty() && host.options.seeds.empty();
-  start(i, restored || (nobody_to_ask && host.disk.state.own_samples == 0));
+  const bool untrained = std::ranges::all_of(
+      host.disk.state.members, [](const MemberRecord& member) { return member.samples == 0; });
+  start(i, restored || (host.disk.state.own_samples == 0 &&
+                        (nobody_to_ask || (host.disk.state.founder && untrained))));
 }
 
 void VirtualCluster::freeze(std::size_t i, Duration length) {

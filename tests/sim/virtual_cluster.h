@@ -51,6 +51,7 @@ struct NodeOptions {
 struct Checkpoint {
   std::vector<float> parameters;  // empty: there is none
   StepLoop::Counters counters;
+  JobHash job{};
 };
 
 // A host's disk when its process starts.
@@ -58,7 +59,10 @@ struct Disk {
   NodeState state;
   Instant written{};  // the state
   Checkpoint checkpoint;
-  std::vector<float> final_model;  // `final.safetensors`; empty: there is none
+  std::vector<float> final_model;                       // `final.safetensors`; empty: there is none
+  std::string job_document = "job";                     // `job.toml` …
+  std::string previous_document;                        // … and `job.previous.toml`
+  std::map<JobHash, std::vector<float>> former_finals;  // of the jobs before; empty: not finished
 };
 
 // Observes everything between a node and its driver. All calls are between two events of that node.
@@ -183,6 +187,9 @@ class VirtualCluster : private VirtualNetwork::Handler {
 
   // A job's file on a node's disk: what it holds, and what has come of it. None until one of the
   // two calls.
+  // The next job, of this text.
+  std::optional<Error> start_job(std::size_t node, const std::string& document,
+                                 bool replace = false);
   void put_file(std::size_t node, Bytes content) { nodes_[node]->file = std::move(content); }
   void want_file(std::size_t node, const JobFile& file) {
     nodes_[node]->file.clear();
@@ -237,7 +244,9 @@ class VirtualCluster : private VirtualNetwork::Handler {
     std::optional<NodeState> waiting;  // the newest that came since
     std::uint64_t writes = 0;          // begun
     std::vector<float> parameters;
-    StepLoop loop{1};  // of the options' batch once they are known
+    JobHash job{};         // that its process trains
+    bool goes_on = false;  // from it to the next
+    StepLoop loop{1};      // of the options' batch once they are known
     Samples others = 0;
     [[nodiscard]] StepLoop::Cluster cluster() const {
       return options.trainer_budget > 0
@@ -294,6 +303,7 @@ class VirtualCluster : private VirtualNetwork::Handler {
   void on(std::size_t i, CheckpointEffect&);
   void on(std::size_t i, RestoreEffect&);
   void on(std::size_t i, RestartEffect&);
+  void on(std::size_t i, NextJobEffect&);
   void on(std::size_t i, LogEffect&);
   void persist(std::size_t i, NodeState state);
   void finish_write(std::size_t i, Duration after);

@@ -70,7 +70,9 @@ void VirtualCluster::on(std::size_t i, CloseEffect& effect) {
 
 // ---- the job ------------------------------------------------------------------------------------
 
-void VirtualCluster::on(std::size_t i, JobEffect&) {
+void VirtualCluster::on(std::size_t i, JobEffect& effect) {
+  nodes_[i]->disk.job_document = effect.document;
+  nodes_[i]->job = effect.hash;
   for_host(i, now() + prepare_time, [this, i](Host& h) {
     h.node->on_model_ready(schema_, make_round_buffers(schema_.floats()),
                            !h.disk.checkpoint.parameters.empty(), h.loop.samples(), h.loop.step(),
@@ -99,11 +101,19 @@ void VirtualCluster::on(std::size_t i, FilePieceEffect& effect) {
 
 // ---- the process --------------------------------------------------------------------------------
 
+void VirtualCluster::on(std::size_t i, NextJobEffect& effect) {
+  Disk& disk = nodes_[i]->disk;
+  nodes_[i]->goes_on = true;
+  write_checkpoint(i);
+  disk.former_finals[disk.checkpoint.job] = std::exchange(disk.final_model, {});
+  disk.previous_document = std::exchange(disk.job_document, std::move(effect.document));
+}
+
 void VirtualCluster::on(std::size_t i, RestartEffect&) {
   Host& host = *nodes_[i];
   write_checkpoint(i);
   const Samples trained = host.loop.samples();
-  if (watcher_ != nullptr)
+  if (!std::exchange(host.goes_on, false) && watcher_ != nullptr)
     watcher_->took_new_id(i, trained - std::min(trained, host.disk.state.former_samples));
   events_.at(now() + std::chrono::milliseconds(1), [this, i, life = host.life + 1] {
     if (nodes_[i]->life == life && !nodes_[i]->node) start_from_disk(i);
@@ -182,7 +192,7 @@ void VirtualCluster::on(std::size_t i, RestoreEffect&) {
 void VirtualCluster::write_checkpoint(std::size_t i) {
   Host& host = *nodes_[i];
   if (!host.disk_fails && !host.disk_stuck && kernels().all_finite(host.parameters))
-    host.disk.checkpoint = Checkpoint{host.parameters, host.loop.counters()};
+    host.disk.checkpoint = Checkpoint{host.parameters, host.loop.counters(), host.job};
 }
 
 // Retries a failed write, as the daemon does.

@@ -306,6 +306,24 @@ ExitCode extend_job(const DaemonClient& client, Console& console, std::uint64_t 
                      " more samples; `gossipctl status` shows the budget");
 }
 
+ExitCode start_job(const DaemonClient& client, Console& console, const std::string& file,
+                   bool replace) {
+  const std::string path = std::filesystem::absolute(file).string();
+  const DaemonClient::Answer answer =
+      client.post("/v1/job/start", Json{{"file", path}, {"replace", replace}}.dump());
+  if (!answer.ok) return fail(console, answer.failure);
+  if (console.output == Output::json) console.out << printable(answer.body, Lines::many);
+  const Json started = Json::parse(answer.body, nullptr, false);
+  if (!started.is_object()) return ExitCode::ok;
+  console.err << printable("job '" + started.value("name", "") + "' (" + started.value("hash", "") +
+                           ") starts as generation " +
+                           std::to_string(started.value("generation", 0u)) + "; " +
+                           std::to_string(started.value("linked", 0u)) +
+                           " members hear of it at once, all others from them")
+              << '\n';
+  return ExitCode::ok;
+}
+
 ExitCode wait_for(const DaemonClient& client, Console& console, const std::string& condition) {
   const std::optional<Condition> parsed = parse_condition(condition);
   if (!parsed)

@@ -104,6 +104,9 @@ void declare_training(CLI::App& app, Options& options) {
                    "samples beyond the budget, or beyond those trained on if that is more")
       ->required()
       ->check(samples_mistake);
+  CLI::App* start = job->add_subcommand("start", "go on to the cluster's next job");
+  start->add_option("FILE", options.next_job, "the job file, on the daemon's machine")->required();
+  start->add_flag("--replace", options.replace_job, "also if the job in force is not finished");
   app.add_subcommand("pause", "make no steps until resume");
   app.add_subcommand("resume", "go on training");
 }
