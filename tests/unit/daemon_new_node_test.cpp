@@ -22,6 +22,8 @@ TEST_CASE("what a new node cannot begin with is found before anything is written
   config.data_dir = (directory.path() / "none").string();
   refused("no-data", config.data_dir);
   config.join = {{"box1", 7610}};
+  refused("bad-config", "the cluster's secret");
+  config.key_file = "none";
   CHECK_FALSE(refuse_new_node(config));  // a member waits for its data
   config.key_file = (directory.path() / "cluster.key").string();
   refused("bad-config", "does not exist");
