@@ -45,6 +45,11 @@ std::uint64_t hash_of_news(const MemberRecord& r) {
   return mix(mix(mix(raw(r.id)) + r.incarnation) + r.news * 8 + raw(r.state));
 }
 
+void had_word(Directory::Entry& entry, Instant now) {
+  entry.refreshed = now;
+  entry.doubted = false;
+}
+
 }  // namespace
 
 MemberStats stats_of(const MemberRecord& r) {
@@ -197,7 +202,7 @@ Directory::Outcome Directory::merge(const MemberRecord& claim, Instant now, Sess
                            claim.news == known.news && claim.tick == known.tick &&
                            claim.samples == known.samples;
   touch(entry, is_news, said_it_all ? source : SessionId{});
-  if (newer_word || is_news) entry.refreshed = now, entry.doubted = false;
+  if (newer_word || is_news) had_word(entry, now);
   if (refuted || known.state != MemberState::alive) absolve(entry);
   if (known.state == before) return Outcome::updated;
   switch (known.state) {
@@ -224,7 +229,7 @@ Directory::Outcome Directory::merge(const MemberStats& claim, Instant now, Sessi
   entry.record.samples = std::max(entry.record.samples, claim.samples);
   account(entry.record, true);
   // What counts later, here or at another, is no word of it.
-  if (newer) entry.refreshed = now, entry.doubted = false;
+  if (newer) had_word(entry, now);
   touch(entry, false, newer && claim.samples == entry.record.samples ? source : SessionId{});
   return Outcome::updated;
 }
@@ -239,8 +244,7 @@ void Directory::recall_met(NodeId id) {
 void Directory::heard_from(NodeId id, Instant now) {
   const auto found = entries_.find(id);
   if (found == entries_.end()) return;
-  found->second.refreshed = now;
-  found->second.doubted = false;
+  had_word(found->second, now);
   found->second.met = true;
   found->second.met_before = false;
   absolve(found->second);

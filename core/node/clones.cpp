@@ -34,10 +34,15 @@ void Conductor::on_reflected(Session& session, Instant now) {
 
 // ---- clones, as others see them -----------------------------------------------------------------
 
+// The link to another process of its id, or null.
+Conductor::Session* Conductor::rival_of(const Hello& hello) {
+  Session* linked = peers_.session_of(hello.id);
+  return linked != nullptr && linked->theirs->instance != hello.instance ? linked : nullptr;
+}
+
 // Where the other process of its id is: linked, or as its record says; an empty host: not known.
 Endpoint Conductor::address_of_rival(const Hello& hello) {
-  const Session* rival = peers_.session_of(hello.id);
-  if (rival != nullptr && rival->theirs->instance != hello.instance) return rival->theirs->address;
+  if (const Session* rival = rival_of(hello); rival != nullptr) return rival->theirs->address;
   const Directory::Entry* known = directory_.find(hello.id);
   const bool elsewhere = known != nullptr && known->record.address != hello.address;
   return elsewhere ? known->record.address : Endpoint{};
@@ -64,9 +69,7 @@ bool Conductor::is_alone(Session& session, Instant now) {
 // It speaks though another process of its id has been heard since: both live.
 void Conductor::on_proof_of_life(Session& session, Instant now) {
   const Hello hello = *session.theirs;
-  Session* rival = peers_.session_of(hello.id);
-  // a link to the same process
-  if (rival != nullptr && rival->theirs->instance == hello.instance) rival = nullptr;
+  Session* rival = rival_of(hello);
   const auto [two, keeps, notice] =
       clones_.on_proof_of_life(hello, hello.address, address_of_rival(hello));
   if (!two) return close(session.id, "asked to dial again", now, true);
@@ -110,8 +113,8 @@ void Conductor::on_cloned(Session& session, const Cloned& notice, Instant now) {
 void Conductor::on_cloned(const Cloned& notice, NodeId said_by, Instant now) {
   const std::string both = " keeps=" + log_word(to_string(notice.keeper)) +
                            " gives_up=" + log_word(to_string(notice.other));
-  const std::size_t links = peers_.established();
-  const std::size_t linked_others = links - (links > 0 && peers_.session_of(said_by) != nullptr);
+  const std::size_t linked_others =
+      peers_.established() - (peers_.session_of(said_by) == nullptr ? 0 : 1);
   switch (clones_.on_notice(notice, said_by, {directory_.alive_others(), linked_others}, now)) {
     case CloneWatch::Verdict::nothing: return;
     case CloneWatch::Verdict::gives_up: return take_another_id(notice, now);

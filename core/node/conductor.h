@@ -191,6 +191,7 @@ class Conductor {
 
   // clones.cpp
   void on_reflected(Session& session, Instant now);
+  [[nodiscard]] Session* rival_of(const Hello& hello);
   [[nodiscard]] Endpoint address_of_rival(const Hello& hello);
   [[nodiscard]] bool is_alone(Session& session, Instant now);
   void on_proof_of_life(Session& session, Instant now);

@@ -155,17 +155,16 @@ void Conductor::handle(Session& session, Control message, Instant now) {
   if (const auto* refusal = std::get_if<Refuse>(&message))
     return on_refused(session, refusal->reason, now);
   if (const auto* notice = std::get_if<Cloned>(&message)) return on_cloned(session, *notice, now);
+  // Also while this node doubts the other: both may doubt each other.
+  if (const auto* ping = std::get_if<Ping>(&message); ping != nullptr && session.theirs)
+    return send(session, Pong{ping->nonce, peers_.clock().ms_at(now)});
   if (session.stage == Session::Stage::doubted) {
-    // Both may doubt each other.
-    if (const auto* ping = std::get_if<Ping>(&message)) return send(session, Pong{ping->nonce});
     const auto* pong = std::get_if<Pong>(&message);
     if (pong != nullptr && session.round_trip.awaits(pong->nonce)) on_proof_of_life(session, now);
     return;
   }
   if (const auto* members = std::get_if<Members>(&message))
     return on_members(session, *members, now);
-  if (const auto* ping = std::get_if<Ping>(&message); ping != nullptr && session.theirs)
-    return send(session, Pong{ping->nonce, peers_.clock().ms_at(now)});
   if (!session.established())
     return refuse(session, Error{"handshake", "a message came before the handshake was done"}, now);
   handle_established(session, message, now);

@@ -20,6 +20,14 @@ std::size_t clones_named(const VirtualCluster& cluster) {
   return lines;
 }
 
+// A node that is off, on a copy of what is on the disk of `original`.
+std::size_t add_copy(VirtualCluster& cluster, std::size_t original, NodeOptions options) {
+  const std::size_t copy = cluster.add_off(std::move(options));
+  cluster.write_checkpoint(original);
+  cluster.whole_disk(copy) = cluster.whole_disk(original);
+  return copy;
+}
+
 bool all_know(const VirtualCluster& cluster, std::size_t members) {
   for (std::size_t i = 0; i < cluster.size(); ++i) {
     std::size_t alive = 0;
@@ -42,9 +50,7 @@ TEST_CASE(
     for (std::size_t i = 0; i < nodes; ++i) cluster.add(with_model(schema, i));
     cluster.run_for(60s);
     const NodeId original = cluster.id(1);
-    const std::size_t copy = cluster.add_off(NodeOptions{});
-    cluster.write_checkpoint(1);
-    cluster.whole_disk(copy) = cluster.whole_disk(1);
+    const std::size_t copy = add_copy(cluster, 1, NodeOptions{});
     std::vector<std::size_t> ups(nodes);
     for (std::size_t i = 0; i < nodes; ++i)
       ups[i] = count(cluster, i, "event=link-up peer=" + to_hex(original));
@@ -93,9 +99,7 @@ TEST_CASE(
   cluster.act(0, [](Node& node, Instant now) { CHECK_FALSE(node.leave(now)); });
   cluster.run_for(10s);
   const NodeId original = cluster.id(1);
-  const std::size_t copy = cluster.add_off(with_model(schema, 1));
-  cluster.write_checkpoint(1);
-  cluster.whole_disk(copy) = cluster.whole_disk(1);
+  const std::size_t copy = add_copy(cluster, 1, with_model(schema, 1));
   cluster.start_from_disk(copy);
   REQUIRE(cluster.run_until([&] { return cluster.id(copy) != original; }, 300s));
   CHECK(cluster.id(1) == original);
