@@ -189,9 +189,6 @@ int run(const CommandLine& line, const std::vector<std::string>& arguments, char
   // Now: a member that exits after it has joined is missed by the others.
   if (const auto error = check_device(config.device))
     return fail_logged(config, *error, exit_code_of(*error));
-  if (const NoCuda why = why_on_cpu(config.device); !why.text.empty())
-    log_line(why.urgent ? Level::warning : Level::info,
-             "event=device device=cpu reason=\"" + why.text + "\"");
   if (const auto error = refuse_new_node(config))
     return fail_logged(config, *error, exit_code_of(*error));
   Result<StateStore> store = StateStore::open(config.state_dir);
@@ -209,6 +206,10 @@ int run(const CommandLine& line, const std::vector<std::string>& arguments, char
     flush_log();
     return 0;
   }
+
+  if (const NoCuda why = why_on_cpu(config.device); !why.text.empty())
+    log_line(why.urgent ? Level::warning : Level::info,
+             "event=device device=cpu reason=" + log_quoted(why.text));
 
   EventLoop loop;
   NodeDriver driver(loop, config, *store, socket.get());

@@ -57,6 +57,14 @@ Json parse_body(const std::string& body) {
   return json_nests_deeper(body) ? Json() : Json::parse(body, nullptr, false);
 }
 
+// What is wrong with the keys of a body that takes only `key`; empty: nothing.
+std::string wrong_keys(const Json& json, const std::string& key) {
+  if (!json.is_object()) return "the body is not a JSON object";
+  for (const auto& [found, value] : json.items())
+    if (found != key) return "'" + found + "' is unknown; only '" + key + "' is understood";
+  return json.contains(key) ? "" : "'" + key + "' is missing";
+}
+
 // {"seeds": ["box1", …]}; no body means the seeds already known.
 Result<std::vector<Endpoint>> read_seeds(const std::string& body) {
   std::vector<Endpoint> seeds;
@@ -122,10 +130,12 @@ void join(DaemonPort& port, const HttpRequest& request, const HttpRespond& respo
 // {"samples": N}
 void extend(DaemonPort& port, const HttpRequest& request, const HttpRespond& respond) {
   const Json json = parse_body(request.body);
-  if (!json.is_object() || json.size() != 1 || !json.contains("samples") ||
-      !json["samples"].is_number_unsigned())
-    return respond(problem(400, "bad-request", "The request is not understood",
-                           "the body names no number of samples", R"(send {"samples": 100000})"));
+  std::string wrong = wrong_keys(json, "samples");
+  if (wrong.empty() && !json["samples"].is_number_unsigned())
+    wrong = "'samples' is no whole number";
+  if (!wrong.empty())
+    return respond(problem(400, "bad-request", "The request is not understood", wrong,
+                           R"(send {"samples": 100000})"));
   if (const auto error = port.extend_budget(json["samples"].get<Samples>()))
     return respond(refused_by_state(*error));
   answer_when_on_disk(port, respond, [&port] {
@@ -152,11 +162,13 @@ HttpResponse keys(const DaemonPort& port) {
                                                      : "start the cluster with a key");
 }
 
-// The one string of a JSON object {"name": "…"}.
+// The one string of a JSON object {"name": "…"}; it is not empty.
 Result<std::string> read_word(const std::string& body, const std::string& name) {
   const Json json = parse_body(body);
-  if (!json.is_object() || json.size() != 1 || !json.contains(name) || !json[name].is_string())
-    return Error{"bad-request", "the body is not an object with the one string '" + name + "'"};
+  if (const std::string wrong = wrong_keys(json, name); !wrong.empty())
+    return Error{"bad-request", wrong};
+  if (!json[name].is_string()) return Error{"bad-request", "'" + name + "' is no string"};
+  if (json[name] == "") return Error{"bad-request", "'" + name + "' is empty"};
   return json[name].get<std::string>();
 }
 

@@ -13,13 +13,19 @@ namespace {
 
 constexpr std::string_view prefix = "gossip1";
 constexpr std::string_view alphabet = "abcdefghijklmnopqrstuvwxyz234567";
-constexpr std::size_t looks_like_bytes_min = 24;
 constexpr std::size_t checksum_bytes = 4;
+constexpr std::size_t whole_bytes_min = 60;  // no invite is as short: two numbers and a secret
 
 Error bad_invite(const std::string& what) {
   return Error{"invite-format", "this is no whole invite: " + what +
                                     "; copy the line again, or print a new one with `gossipctl "
                                     "invite` on a member"};
+}
+
+Error cut_invite() {
+  return bad_invite(
+      "most of its about hundred letters are missing (a host that is called like this is named "
+      "with its port, HOST:7610)");
 }
 
 char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
@@ -101,7 +107,7 @@ std::optional<Endpoint> read_seed(Reader& reader) {
 }  // namespace
 
 bool looks_like_invite(std::string_view word) {
-  if (word.size() < looks_like_bytes_min || word.find_first_of(".:[]/=") != word.npos) return false;
+  if (word.size() < prefix.size() || word.find_first_of(".:[]/=-") != word.npos) return false;
   for (std::size_t i = 0; i < prefix.size(); ++i)
     if (lower(word[i]) != prefix[i]) return false;
   return true;
@@ -131,6 +137,7 @@ Result<Invite> parse_invite(std::string_view word) {
   if (word.size() > invite_bytes_max) return bad_invite("it is too long");
   if (!looks_like_invite(word))
     return bad_invite("it is not '" + std::string(prefix) + "' and about a hundred letters");
+  if (word.size() < whole_bytes_min) return cut_invite();
   const auto bytes = from_base32(word.substr(prefix.size()));
   if (!bytes || bytes->size() < checksum_bytes)
     return bad_invite("some letters are missing, or too many");
@@ -156,9 +163,16 @@ Result<Invite> parse_invite(std::string_view word) {
 
 Result<Invite> find_invite(const std::string& text) {
   std::istringstream words(text);
-  for (std::string word; words >> word;)
-    if (looks_like_invite(word)) return parse_invite(word);
-  return bad_invite("no word in it begins with '" + std::string(prefix) + "'");
+  Error refused = bad_invite("no word in it begins with '" + std::string(prefix) + "'");
+  std::size_t longest = 0;  // a box, and so the prompt before a pasted command, may be so called
+  for (std::string word; words >> word;) {
+    if (word.size() <= longest || !looks_like_invite(word)) continue;
+    longest = word.size();
+    const Result<Invite> invite = parse_invite(word);
+    if (invite) return invite;
+    refused = invite.error();
+  }
+  return refused;
 }
 
 }  // namespace gossipd

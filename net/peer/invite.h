@@ -30,8 +30,8 @@ struct Invite {
   bool operator==(const Invite&) const = default;
 };
 
-// Whether a word is meant as an invite, even a damaged one, whose letters must not be looked up as
-// the name of a host.
+// Whether a word is meant as an invite, even a damaged or cut one, whose letters must not be looked
+// up as the name of a host. A host that begins like one is named with a dot, a dash or its port.
 [[nodiscard]] bool looks_like_invite(std::string_view word);
 
 // Every invite has one spelling, but for capitals. Error "invite-format", which never shows it.

@@ -51,6 +51,7 @@ class FirstSteps(ClusterTest):
         state = os.path.join(self.cluster.directory, "new")
         for words, said in (
             ((), "nothing to do"),
+            (("--join", "gossip1aerukz4jvpg"), "this is no whole invite"),
             (("--state-dir", state), "nothing to do"),
             (("--job", job, "--log-file", "/nope/x", "--state-dir", state), "log.file: /nope/x"),
             (("--job", job, "--data", "/nope", "--state-dir", state), "/nope"),
@@ -64,6 +65,7 @@ class FirstSteps(ClusterTest):
                 done = self.gossipd(*words)
                 self.assertEqual(78, done.returncode, done.stderr)
                 self.assertEqual(1, done.stderr.count(said), done.stderr)
+                self.assertNotIn("event=device", done.stderr)
                 self.assertEqual([], os.listdir(self.home))
                 self.assertFalse(os.path.exists(state))
 

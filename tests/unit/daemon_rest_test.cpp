@@ -187,6 +187,9 @@ TEST_CASE("a command that the node's state refuses is 409 with the node's own co
   CHECK(daemon.extended_by == 500);
   for (const char* body : {"", "{}", "[1]", R"({"samples": -1})", R"({"samples": 5, "budget": 7})"})
     CHECK(ask(daemon, "POST", "/v1/job/extend", body).status == 400);
+  CHECK(
+      json_of(ask(daemon, "POST", "/v1/job/extend", R"({"samples": 5, "budget": 7})"))["detail"] ==
+      "'budget' is unknown; only 'samples' is understood");
   CHECK(ask(daemon, "POST", "/v1/members/forget", R"({"id": "00000000000000ab"})").status == 202);
   CHECK(daemon.forgot == NodeId{0xab});
   for (const char* body :
@@ -253,6 +256,10 @@ TEST_CASE("keys are shown by id and changed by file and id, never by secret") {
   CHECK(json["retired"] == Json::array({"00000000000000a0"}));
   CHECK(ask(daemon, "POST", "/v1/keys/install", R"({"file": "/etc/gossipd/new.key"})").status ==
         200);
+  CHECK(daemon.installed == "/etc/gossipd/new.key");
+  const HttpResponse unnamed = ask(daemon, "POST", "/v1/keys/install", R"({"file": ""})");
+  CHECK(unnamed.status == 400);
+  CHECK(json_of(unnamed)["detail"] == "'file' is empty");
   CHECK(daemon.installed == "/etc/gossipd/new.key");
   CHECK(ask(daemon, "POST", "/v1/keys/use", R"({"id": "00000000000000a2"})").status == 200);
   CHECK(daemon.used == 0xa2);

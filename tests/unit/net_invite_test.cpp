@@ -34,7 +34,8 @@ TEST_CASE("an invite comes back whole, in small letters or capitals, alone or in
   std::string capitals = word;
   for (char& c : capitals) c = static_cast<char>(std::toupper(c));
   for (const std::string& text :
-       {word, capitals, "  " + word + "\r\n", "box2$ gossipd --join " + word + " --data DIR"}) {
+       {word, capitals, "  " + word + "\r\n", "box2$ gossipd --join " + word + " --data DIR",
+        "gossip12$ gossipd --join " + word}) {
     const auto read = find_invite(text);
     REQUIRE_MESSAGE(read, (read ? std::string() : read.error().text));
     CHECK(*read == invite);
@@ -69,8 +70,12 @@ TEST_CASE("what is behind a checksum that fits is still not believed") {
 TEST_CASE("a word that is meant as an invite is never taken for the name of a host") {
   const std::string word = format_invite(some_invite());
   CHECK(looks_like_invite(word));
-  CHECK(looks_like_invite(word.substr(0, 40)));
+  for (const std::size_t kept : {7, 8, 20, 23, 24, 40}) {
+    CHECK(looks_like_invite(word.substr(0, kept)));
+    CHECK(refusal(word.substr(0, kept)).find("HOST:7610") != std::string::npos);
+  }
   CHECK(looks_like_invite(word.substr(0, 30) + "0" + word.substr(31)));
-  for (const char* host : {"gossip1", "gossip1:7610", "gossip1-long-name.example.com", "box1"})
+  for (const char* host :
+       {"gossip", "gossip1:7610", "gossip1-2", "gossip1-long-name.example.com", "box1"})
     CHECK_FALSE(looks_like_invite(host));
 }
