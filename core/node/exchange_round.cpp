@@ -18,6 +18,7 @@ constexpr double final_threshold_share = 0.5;
 // of training, between two looks of the final exchange: every turn tells of many others
 constexpr double final_pause_steps = 2;
 constexpr double final_pause_max_s = 0.5;
+constexpr int rest_heartbeats = 5;  // between two looks of a node that has nothing to say
 constexpr double heartbeat_threshold_share = 0.1;  // at rest; while training it is the trigger's
 
 bool is_training(const RoundContext& context) { return context.phase == Phase::training; }
@@ -170,8 +171,10 @@ bool ExchangeRound::recalls(std::span<const RoundLink> links) {
 bool ExchangeRound::has_reason(const RoundContext& context) const {
   if (is_training(context) || trainer_runs_) return true;
   const bool final_exchange = context.phase == Phase::finishing;
-  const Duration quiet =
-      context.phase == Phase::finished ? policy_.heartbeat * 5 : policy_.heartbeat / 8;
+  const Duration rare = policy_.heartbeat * rest_heartbeats;
+  const Duration quiet = context.phase == Phase::finished ? rare : policy_.heartbeat / 8;
+  // Without a link, too: a broken model is found before a neighbour or a checkpoint takes it.
+  if (context.now - pace_.looked_at() >= rare) return true;
   return std::ranges::any_of(context.links, [&](const RoundLink& item) {
     const Link& link = item.link;
     // Where there is no room, the turn goes on when bytes have left.
@@ -410,7 +413,7 @@ Trigger::Decision ExchangeRound::decision_for(const RoundLink& item,
                                               const RoundContext& context) const {
   const Link& link = item.link;
   const Duration heartbeat =
-      context.phase == Phase::finished ? policy_.heartbeat * 5 : policy_.heartbeat;
+      policy_.heartbeat * (context.phase == Phase::finished ? rest_heartbeats : 1);
   const bool due = context.now - link.spoken_at() >= heartbeat;
   if (!is_training(context)) {
     const double least = final_threshold();

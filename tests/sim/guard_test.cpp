@@ -151,6 +151,21 @@ TEST_CASE(
   CHECK(rms_distance(always.cluster.model(0), always.target) < 1);
 }
 
+TEST_CASE("a node at rest without a link finds that its model is broken, and brings it back") {
+  const Schema schema = schema_of({600, 2000});
+  VirtualCluster cluster(schema, [](std::size_t, std::span<float> x, Step) { x[0] += 0.001f; });
+  NodeOptions options = with_model(schema, 0);
+  options.budget = 32 * 200;
+  cluster.add(options);
+  REQUIRE(cluster.run_until([&] { return all_in(cluster, Phase::finished); }, 60s));
+  cluster.run_for(30s);
+  const std::vector<float> trained(cluster.model(0).begin(), cluster.model(0).end());
+  cluster.model(0)[3] = std::numeric_limits<float>::quiet_NaN();
+  REQUIRE(cluster.run_until([&] { return std::isfinite(cluster.model(0)[3]); }, 60s));
+  CHECK(rms_distance(cluster.model(0), trained) == 0);
+  CHECK(cluster.view(0).steps_taken_back == 1);
+}
+
 TEST_CASE(
     "a member that claims a huge weight and sends what is far away moves nobody, and its links "
     "rest") {
