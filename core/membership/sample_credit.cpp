@@ -18,6 +18,10 @@ SampleCredit::SampleCredit(const Start& start)
 
 // Time counts from when a rate is known, and then all of it.
 void SampleCredit::advance(double typical_rate, Samples own, Instant now) {
+  if (now - now_ > own_word_slack) {  // this node stood still
+    waited_since_ = now_;
+    waited_until_ = now + own_word_slack;
+  }
   now_ = now;
   if (typical_rate > 0) {
     typical_rate_ = typical_rate;
@@ -60,7 +64,7 @@ Samples SampleCredit::credit(const Claim& claim) {
   if (claim.own_word) {
     if (!account->own_word) ++spoken_;
     account->own_word = account->claimed = claimed;  // what others said beyond it is void
-    account->own_word_at = now_;
+    account->own_word_at = now_ < waited_until_ ? waited_since_ : now_;
   } else if (account->own_word && !(trusting_ && typical_rate_ == 0)) {
     // A newcomer knows no rate yet: bounded by 0, the last samples of a member that leaves would be
     // lost to it.

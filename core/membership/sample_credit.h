@@ -7,7 +7,7 @@
 // member that is faster is counted late, not never.
 // A newcomer has no past to judge by: until it trains itself it believes all claims about others.
 // A member's own claim bounds those of others about it: beyond what it can have trained on since,
-// they count for nothing.
+// they count for nothing. What arrives right after this node stood still may have been said before.
 // Members that no session has confirmed can be invented in any number. Together they have one head
 // start and one pool of rate, no larger than that of the confirmed members. After `proof` such a
 // member counts on its own.
@@ -92,6 +92,8 @@ class SampleCredit {
   double hearsay_potential_ = 0, hearsay_spent_ = 0;  // of all members known by hearsay together
   std::size_t spoken_ = 0;                            // members that have spoken here themselves
   Instant began_{}, now_{}, advanced_{};
+  // until then a message may have waited in this node's socket since
+  Instant waited_until_{}, waited_since_{};
   std::map<NodeId, Account> accounts_;
 };
 

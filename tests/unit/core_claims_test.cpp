@@ -169,6 +169,7 @@ TEST_CASE(
 TEST_CASE("claims about another member count as far as it can have trained since its own claim") {
   SampleCredit credit(member());
   credit.advance(100, 1000, begin);
+  credit.advance(100, 1000, begin + 30s);
   credit.advance(100, 1000, begin + 60s);
   CHECK(credit.credit({.id = other, .claimed = 2000, .known = 1000, .own_word = true}) == 2000);
   const Samples slack = 1000 * 30;
@@ -179,6 +180,20 @@ TEST_CASE("claims about another member count as far as it can have trained since
     CHECK(credit.credit({.id = other, .claimed = all_ones, .known = 2000}) == 3000 + slack);
   credit.advance(100, 1000, begin + 100h);
   CHECK(credit.due().empty());
+}
+
+TEST_CASE("a member's own claim that was read after this node stood still may be as old as that") {
+  SampleCredit credit(member());
+  credit.advance(100, 1000, begin);
+  credit.advance(100, 1000, begin + 1h);
+  const Samples trained = 100 * 3600;  // by a typical member meanwhile
+  CHECK(credit.credit({.id = other, .claimed = 2000, .known = 1000, .own_word = true}) == 2000);
+  CHECK(credit.credit({.id = other, .claimed = trained, .known = 2000}) == trained);
+  // A claim of its own that was not waiting bounds what others say again.
+  credit.advance(100, 1000, begin + 1h + SampleCredit::own_word_slack);
+  CHECK(credit.credit({.id = other, .claimed = trained, .known = trained, .own_word = true}) ==
+        trained);
+  CHECK(credit.credit({.id = other, .claimed = all_ones, .known = trained}) == trained + 1000 * 30);
 }
 
 TEST_CASE("a newcomer without a rate believes what is told of a member after its own claim") {
