@@ -9,6 +9,7 @@
 namespace gossipd::bench {
 
 void add_codec_command(CLI::App& app);
+void add_exchange_command(CLI::App& app);
 void add_loader_command(CLI::App& app);
 void add_overhead_command(CLI::App& app);  // runs the gossipd beside it
 void add_training_command(CLI::App& app);  // only with LibTorch

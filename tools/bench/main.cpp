@@ -8,6 +8,7 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", GOSSIPD_VERSION);
   app.require_subcommand(1);
   gossipd::bench::add_codec_command(app);
+  gossipd::bench::add_exchange_command(app);
   gossipd::bench::add_loader_command(app);
   gossipd::bench::add_overhead_command(app);
 #ifdef GOSSIPD_WITH_TORCH
