@@ -1,10 +1,11 @@
 #include "core/exchange/mixer.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <memory>
 #include <utility>
 
-#include "core/base/mean_square.h"
 #include "core/exchange/change.h"
 
 namespace gossipd {
@@ -12,6 +13,26 @@ namespace {
 
 // Outer momentum goes at most this many times as far as own steps have led.
 constexpr double outer_reach = 2;
+
+// What of a sparse vector is not zero.
+struct Places {
+  std::size_t count = 0;
+  double squares = 0;  // their sum, from front to back
+};
+
+// Zeros would add nothing to the sum, but each addition waits for the one before.
+Places places_of(std::span<const float> values) {
+  const auto found = std::make_unique_for_overwrite<float[]>(values.size());
+  std::size_t count = 0;
+  for (const float value : values) {
+    found[count] = value;
+    count += (std::bit_cast<std::uint32_t>(value) & 0x7fffffffu) != 0 ? 1 : 0;
+  }
+  Places places{.count = count};
+  for (const float value : std::span(found.get(), count))
+    places.squares += static_cast<double>(value) * static_cast<double>(value);
+  return places;
+}
 
 }  // namespace
 
@@ -131,11 +152,11 @@ void Mixer::apply_outer_momentum(std::size_t index, double travelled, double tak
   if (state.said) add_delta(parts_.sender.said(index, state.published), turn_record_bytes);
   if (state.heard) add_delta(parts_.receiver.heard_delta(index, state.received), 0);
   // A sparse delta says of few places at once what they have moved in several exchanges.
-  const auto places = static_cast<double>(
-      std::count_if(moved.begin(), moved.end(), [](float x) { return x != 0; }));
+  const Places places = places_of(moved);
   const double floats = static_cast<double>(moved.size());
-  const double distance = std::sqrt(mean_square(moved) * floats) / 2;
-  const double furthest = outer_reach * travelled * std::sqrt(floats / std::max(places, 1.0));
+  const double distance = std::sqrt(places.squares / floats * floats) / 2;
+  const double furthest = outer_reach * travelled *
+                          std::sqrt(floats / std::max(static_cast<double>(places.count), 1.0));
   const double share = distance > furthest ? outer_.share * furthest / distance : outer_.share;
   (void)kernels().axpy(update, moved, static_cast<float>(taken * share / 2));
 }

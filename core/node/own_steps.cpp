@@ -5,7 +5,6 @@
 #include <limits>
 #include <sstream>
 
-#include "core/base/mean_square.h"
 #include "core/codec/kernels.h"
 
 namespace gossipd {
@@ -25,7 +24,7 @@ void OwnSteps::measure(std::size_t index, std::span<const float> now,
   Movement& movement = block.kind == SegmentKind::parameter ? move_.parameters : move_.statistics;
   movement.moved_squared += norms.change_squared;
   movement.before_squared += norms.reference_squared;
-  movement.after_squared += mean_square(now) * static_cast<double>(now.size());
+  movement.after_squared += kernels().distance(before, now).reference_squared;
   moved_[index] = std::sqrt(norms.change_squared);
 }
 
