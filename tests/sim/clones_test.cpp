@@ -1,4 +1,5 @@
 // Two processes with one id, and connections that come back to the node that made them.
+#include "core/wire/control.h"
 #include "tests/sim/support.h"
 
 using namespace gossipd;
@@ -38,7 +39,122 @@ bool all_know(const VirtualCluster& cluster, std::size_t members) {
   return true;
 }
 
+// A host whose sessions say hello as whichever process of its id a test wants.
+struct Processes : Stranger {
+  explicit Processes(VirtualCluster& cluster)
+      : cluster(cluster), host(cluster.add_stranger(*this)) {}
+  void opened(SessionId id) override {
+    if (!std::exchange(dials, false) && !answers_dials)
+      return cluster.network().close(host, id, "nobody is here");
+    last = id;
+    const Hello hello{.protocol = protocol_oldest,
+                      .cluster = cluster.disk(0).cluster,
+                      .id = NodeId{0x2000},
+                      .incarnation = 5,
+                      .name = "processes",
+                      .address = VirtualCluster::endpoint(host),
+                      .newest = protocol_version,
+                      .instance = instance};
+    say(hello);
+  }
+  void heard(SessionId id, Lane lane, const Bytes& message) override {
+    Result<Control> control = lane == Lane::control ? decode_control(message) : Error{};
+    if (control && id == last) answers.push_back(std::move(*control));
+  }
+  void dial(std::uint64_t as) {
+    instance = as;
+    dials = true;
+    answers.clear();
+    cluster.network().dial(host, 0, VirtualCluster::endpoint(0));
+    cluster.run_for(1s);
+  }
+  void hang_up() {
+    cluster.network().close(host, last, "it is over");
+    cluster.run_for(100ms);
+  }
+  void say(const Control& control) {
+    (void)cluster.network().send(host, last, Lane::control,
+                                 std::make_shared<const Bytes>(encode_control(control)));
+  }
+  template <typename Answer>
+  [[nodiscard]] const Answer* heard_last() const {
+    const Answer* found = nullptr;
+    for (const Control& answer : answers)
+      if (const auto* one = std::get_if<Answer>(&answer)) found = one;
+    return found;
+  }
+
+  VirtualCluster& cluster;
+  std::size_t host;
+  std::uint64_t instance = 1;
+  bool dials = false;
+  bool answers_dials = true;  // of the node
+  SessionId last{};
+  std::vector<Control> answers;  // to the last session
+};
+
 }  // namespace
+
+TEST_CASE(
+    "a second process of one id and of the same incarnation is let in beside the first one's "
+    "session, so that both can be asked") {
+  VirtualCluster cluster(schema_of({200}));
+  cluster.add(with_model(schema_of({200}), 0));
+  Processes processes(cluster);
+  processes.dial(7);
+  REQUIRE(count(cluster, 0, "event=link-up peer=0000000000002000") == 1);
+  // The session that the lower id dialled outlives others of the same process.
+  processes.hang_up();
+  REQUIRE(cluster.run_until([&] { return count(cluster, 0, "direction=out") == 1; }, 60s));
+  processes.dial(7);
+  REQUIRE(processes.heard_last<Refuse>() != nullptr);
+  CHECK(processes.heard_last<Refuse>()->reason.code == "duplicate");
+  processes.dial(9);
+  CHECK(processes.heard_last<Refuse>() == nullptr);
+  CHECK(count(cluster, 0, "event=link-up peer=0000000000002000") == 3);
+}
+
+TEST_CASE("a node that doubts whether a process lives answers the same question") {
+  VirtualCluster cluster(schema_of({200}));
+  cluster.add(with_model(schema_of({200}), 0));
+  Processes processes(cluster);
+  processes.answers_dials = false;
+  for (const std::uint64_t instance : {7u, 9u, 7u}) {
+    processes.hang_up();
+    processes.dial(instance);
+  }
+  REQUIRE(processes.heard_last<Ping>() != nullptr);  // the process that was followed by another
+  CHECK(processes.heard_last<Digest>() == nullptr);
+  processes.say(Ping{.nonce = 12345});
+  cluster.run_for(1s);
+  REQUIRE(processes.heard_last<Pong>() != nullptr);
+  CHECK(processes.heard_last<Pong>()->nonce == 12345);
+}
+
+TEST_CASE("two members that know only one that has left find each other through it") {
+  const Schema schema = schema_of({200});
+  VirtualCluster cluster(schema);
+  for (std::size_t i = 0; i < 3; ++i) cluster.add(with_model(schema, i));
+  cluster.run_for(20s);
+  cluster.act(0, [](Node& node, Instant now) { CHECK_FALSE(node.leave(now)); });
+  cluster.run_for(20s);
+  for (std::size_t i = 0; i < 3; ++i) {
+    cluster.write_checkpoint(i);
+    cluster.kill(i);
+    NodeState& state = cluster.whole_disk(i).state;
+    std::erase_if(state.members, [&](const MemberRecord& record) {
+      return record.id != cluster.id(i) && record.id != cluster.id(0);
+    });
+  }
+  REQUIRE(cluster.whole_disk(0).state.left);
+  for (std::size_t i = 0; i < 3; ++i) cluster.start_from_disk(i);
+  CHECK(cluster.run_until(
+      [&] {
+        const MemberView* other = member(cluster.view(1), cluster.id(2));
+        return other != nullptr && other->linked && member(cluster.view(2), cluster.id(1))->linked;
+      },
+      120s));
+}
 
 TEST_CASE(
     "of a cloned disk's two nodes the copy takes a new id, both are named, and the others keep "

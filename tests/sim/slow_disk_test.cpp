@@ -193,3 +193,35 @@ TEST_CASE("of the states that come while one is written the newest is written ne
   CHECK(writes.written[0].incarnation == incarnation - 4 + DurableClaims::reserve);
   CHECK(writes.written[1].incarnation == incarnation + DurableClaims::reserve);
 }
+
+TEST_CASE(
+    "a node that has joined one cluster, with a disk that does not hold it yet, joins no other") {
+  const Schema schema = schema_of({2000});
+  VirtualCluster cluster(schema);
+  for (std::size_t i = 0; i < 2; ++i) {
+    NodeOptions founder = with_model(schema, i);
+    founder.seeds.clear();
+    cluster.add(founder);
+  }
+  const std::size_t joiner = cluster.add_off(NodeOptions{.seeds = {0}});
+  cluster.power_on(joiner);
+  REQUIRE(cluster.run_until([&] { return cluster.disk(joiner).incarnation > 0; }, 10s));
+  cluster.stick_disk(joiner, true);
+  REQUIRE(cluster.run_until([&] { return !cluster.view(joiner).links.empty(); }, 10s));
+  REQUIRE(cluster.disk(joiner).cluster == ClusterId{});
+  const auto dial_the_other = [&] {
+    cluster.act(joiner, [](Node& node, Instant now) {
+      CHECK_FALSE(node.join({VirtualCluster::endpoint(1)}, now));
+    });
+  };
+  dial_the_other();
+  cluster.run_for(20s);
+  CHECK(member(cluster.view(1), cluster.id(joiner)) == nullptr);
+  cluster.stick_disk(joiner, false);
+  REQUIRE(cluster.run_until([&] { return cluster.disk(joiner).cluster != ClusterId{}; }, 10s));
+  cluster.run_for(100ms);
+  dial_the_other();
+  CHECK(cluster.run_until(
+      [&] { return has_refusal(cluster.view(joiner), "cluster-mismatch", true); }, 120s));
+  CHECK(member(cluster.view(0), cluster.id(joiner))->linked);
+}
