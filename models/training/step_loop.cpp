@@ -108,6 +108,10 @@ void StepLoop::on_outside_steps(const OutsideSteps& made) {
   const bool stepped = made.step > step_;
   step_ = std::max(step_, made.step);
   samples_ = data_position_ = std::max(samples_, made.samples);
+  if (is_filling()) {
+    loan_->snapshot->step = step_;
+    loan_->snapshot->samples = samples_;
+  }
   if (!stepped) return;
   if (std::isfinite(made.loss)) {
     loss_worst_ = std::max(loss_worst_, made.loss);

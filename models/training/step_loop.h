@@ -91,7 +91,8 @@ class StepLoop {
 
   // ---- at any time ----
   void on_step(const MadeStep&);
-  // Neither counter ever becomes less.
+  // Neither counter ever becomes less. Who makes the steps also fills the buffer, later than it was
+  // asked to, so these steps are in a snapshot that is being filled.
   void on_outside_steps(const OutsideSteps&);
   // The driver has found a parameter that is NaN or infinite.
   void on_not_finite() { not_finite_ = true; }

@@ -216,6 +216,8 @@ bool Trainer::Implementation::at_boundary(Inbox inbox) {
   const bool asked_for = inbox.evaluate;
   const bool alone = engine_->outside() != nullptr && !outside_present_ &&
                      (now == TrainerState::training || now == TrainerState::holding);
+  // Nobody makes the steps that the snapshot is due after, and neighbours wait for their turn.
+  if (alone) loop_.request_snapshot();
   // before anybody hears of it by a callback
   publish_status(alone ? TrainerState::waiting_for_trainer : now);
   if (now == TrainerState::training) end_evaluated_ = false;

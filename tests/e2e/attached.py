@@ -77,6 +77,7 @@ class Attachment:
         self.go = None  # of the last GO: a dict
         self.adds = self.replaces = self.copies = self.alone = 0
         self.notices = []
+        self.telling = lambda sent: None  # called before and after the daemon is told of steps
         self.step_sequence, self.waiting_since = 0, None
         self.sock = connect(path)
         body = self.run + struct.pack(
@@ -131,10 +132,7 @@ class Attachment:
             body = struct.pack(
                 "<QQdddII", self.steps, self.samples, self.loss, self.rate, 0.0, int(self.finite), 0
             )
-            try:
-                self.sock.send(packet(STEP, self.step_sequence, body))
-            except OSError as error:
-                raise Gone() from error
+            self._tell(packet(STEP, self.step_sequence, body))
             self.waiting_since = time.monotonic()
         left = max(0.0, self.waiting_since + wait_s - time.monotonic())
         if not select.select([self.sock], [], [], left)[0]:
@@ -173,11 +171,15 @@ class Attachment:
             self.snapshots[self.go["snapshot"]][:] = self.model
             self.copies += 1
         if flags & (ADD | REPLACE | COPY):
-            done = packet(DONE, sequence, struct.pack("<QQ", self.steps, self.samples))
-            try:
-                self.sock.send(done)
-            except OSError as error:
-                raise Gone() from error
+            self._tell(packet(DONE, sequence, struct.pack("<QQ", self.steps, self.samples)))
+
+    def _tell(self, words):
+        self.telling(False)
+        try:
+            self.sock.send(words)
+        except OSError as error:
+            raise Gone() from error
+        self.telling(True)
 
     @property
     def paused(self):
@@ -206,7 +208,8 @@ class Attachment:
 class Ledger:
     """What a process has done, for others to read, also after it was killed."""
 
-    FIELDS = ("steps", "samples", "attaches", "alone", "adds", "replaces", "state")
+    # Of `samples`, `told` have been said to the daemon; `telling` are, if its newest word arrives.
+    FIELDS = "steps samples attaches alone adds replaces state telling told".split()
     STATES = ("begun", "waiting", "training", "paused", "finished", "settled")
 
     def __init__(self, path):
@@ -219,6 +222,9 @@ class Ledger:
     def write(self, **values):
         for name, value in values.items():
             struct.pack_into("<Q", self.memory, 8 * self.FIELDS.index(name), value)
+
+    def note_telling(self, samples, sent):
+        self.write(**{"told" if sent else "telling": samples})
 
     def read(self):
         return dict(zip(self.FIELDS, struct.unpack_from(f"<{len(self.FIELDS)}Q", self.memory)))
@@ -247,6 +253,7 @@ def train(arguments):
             try:
                 ledger.write(state=1)
                 link = Attachment(arguments.socket, segments, model, run, arguments.samples, **done)
+                link.telling = lambda sent: ledger.note_telling(done["samples"], sent)
                 link.wait_attached()
                 attaches += 1
                 pause_s = 0.1

@@ -398,6 +398,24 @@ TEST_CASE("an update whose trainer dies is in the mirror once, whether it was se
   }
 }
 
+TEST_CASE("a model on loan comes back at once while no trainer is there to make steps") {
+  End end;
+  end.engine->replace_model(ones);
+  test::Desk desk;
+  const auto trainer = Trainer::with_engine(
+      test::parse_job(
+          "name = 'mine'\nbatch = 64\nbudget_samples = 1000\n[model]\nkind = 'external'"),
+      {}, std::move(end.engine));
+  trainer->start(desk.callbacks(), true);
+  constexpr Step never = Step{1} << 60;
+  trainer->give({.values = std::vector<float>(floats, 1.0f),
+                 .steps_until_snapshot = never,
+                 .training = true});
+  std::vector<float> shared = desk.snapshot().model;
+  shared.resize(8);
+  CHECK(shared == std::vector(8, 2.0f));
+}
+
 TEST_CASE("a run that a daemon before has written down keeps its model and its counters") {
   std::optional<RunAccount> kept;
   const auto keep = [&](const RunAccount& account) -> std::optional<Error> {

@@ -79,6 +79,19 @@ TEST_CASE("A snapshot is due after as many steps as the update says, and steps g
   CHECK_FALSE(loop.has_loan());
 }
 
+TEST_CASE("Steps that a process made before it copied its model are in the snapshot's count") {
+  StepLoop loop = training_loop();
+  loop.take(update(1));
+  loop.on_outside_steps({.step = 1, .samples = job_batch});
+  loop.at_boundary({});
+  REQUIRE(loop.next() == Next::begin_snapshot);
+  (void)loop.begin_snapshot({});
+  loop.on_outside_steps({.step = 7, .samples = 7 * job_batch});
+  const Snapshot snapshot = loop.hand_over();
+  CHECK(snapshot.step == 7);
+  CHECK(snapshot.samples == 7 * job_batch);
+}
+
 TEST_CASE("A requested snapshot is due at the next boundary; without a loan nothing is") {
   StepLoop loop = training_loop();
   loop.request_snapshot();
