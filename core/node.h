@@ -27,6 +27,7 @@
 #include "core/balance/batch_balancer.h"
 #include "core/base/protocol.h"
 #include "core/base/result.h"
+#include "core/base/workers.h"
 #include "core/exchange/counters.h"
 #include "core/exchange/policy.h"
 #include "core/exchange/trainer_port.h"
@@ -76,6 +77,8 @@ struct NodeConfig {
   MembershipPolicy membership;
   ExchangePolicy exchange;
   BalancePolicy balance;
+  // Take part in the work on blocks, and outlive the node; null: everything on the caller's thread.
+  Workers* workers = nullptr;
 };
 
 // ---- effects ---------------------------------------------------------------------------------

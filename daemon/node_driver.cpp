@@ -166,6 +166,9 @@ void NodeDriver::start_node(const StartPlan& plan, Instant now) {
   node.membership = config_.membership;
   node.exchange = config_.exchange;
   node.balance = config_.balance;
+  if (const std::size_t threads = worker_threads(config_.exchange_threads); threads > 1)
+    workers_ = std::make_unique<WorkerPool>(threads);
+  node.workers = workers_.get();
   event_began_ = now;
   node_.emplace(std::move(node), plan.state, now);
   job_ = plan.job;

@@ -28,6 +28,7 @@
 #include "daemon/service_manager.h"
 #include "daemon/start_plan.h"
 #include "daemon/training.h"
+#include "models/devices/worker_pool.h"
 #include "net/http/server.h"
 #include "net/peer/transport.h"
 
@@ -164,6 +165,7 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   BoundedAnswers answers_;  // that wait for the disk
   FinishWatch finish_watch_;
 
+  std::unique_ptr<WorkerPool> workers_;  // null: the loop's thread does it all
   std::optional<Node> node_;
   std::optional<KeyStore> keys_;
   std::unique_ptr<PeerTransport> transport_;

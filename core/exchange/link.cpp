@@ -16,7 +16,8 @@ Link::Epoch::Epoch(Link& link, std::uint64_t number, std::uint32_t protocol_spok
       replicas(std::move(pair)),
       correction(link.policy_.correction),
       sender(link.schema_, link.policy_, protocol, replicas, link.counters_),
-      receiver(link.schema_, link.policy_, protocol, replicas, link.counters_, link.report_),
+      receiver(link.schema_, link.policy_, protocol, replicas, link.counters_, link.report_,
+               link.workers_),
       mixer({link.peer_, link.schema_, link.guard_, replicas, sender, receiver, correction,
              link.counters_}),
       changes(replicas.size()) {}
@@ -36,8 +37,8 @@ bool Link::Epoch::spoke_opening() const {
 }
 
 Link::Link(NodeId self, NodeId peer, const Schema& schema, const ExchangePolicy& policy,
-           TransferGuard* guard)
-    : self_(self), peer_(peer), schema_(schema), policy_(policy), guard_(guard) {
+           TransferGuard* guard, Workers* workers)
+    : self_(self), peer_(peer), schema_(schema), policy_(policy), guard_(guard), workers_(workers) {
   epoch_.emplace(*this, 0, 0, false, ReplicaPair(schema));
 }
 
@@ -94,19 +95,44 @@ void Link::look_begin(std::span<const float> drift, double own_step_seconds, con
                                             own_step_seconds, now));
 }
 
-void Link::look(std::size_t index, std::span<const float> model, std::span<float> update,
-                std::span<const float> drift) {
+void Link::look(std::size_t first, std::span<const float> model, std::span<float> update,
+                std::span<const float> drift, std::size_t count) {
   Epoch& epoch = *epoch_;
-  const OwnModel own = block_of(index, model, update, drift);
-  epoch.mixer.look(index, own);
-  epoch.replicas.contract(index);
-  if (epoch.replicas.state(index).keyframe_owed) {
-    epoch.changes[index] = 1;
-    return;
+  Workers* const workers = drift.empty() ? workers_ : nullptr;  // a drift is followed in order
+  GOSSIPD_ASSERT(drift.empty() || count == 1);
+  struct Piece {
+    OwnModel own;
+    std::optional<Mixer::Half> half;
+    ChangeNorms change;
+  };
+  std::vector<Piece> pieces(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    pieces[i].own = block_of(first + i, model, update, drift);
+    pieces[i].half = epoch.mixer.begin_half(first + i, pieces[i].own);
   }
-  const ChangeNorms norms = epoch.replicas.change_of(index, own.model, own.update);
-  epoch.changes[index] = static_cast<float>(relative(norms, own.model.size()));
-  add(unpublished_change_, norms);
+  for_each(workers, count, [&](std::size_t i) {
+    if (pieces[i].half) epoch.mixer.measure(*pieces[i].half);
+  });
+  for (Piece& piece : pieces)
+    if (piece.half) epoch.mixer.decide(*piece.half);
+  for_each(workers, count, [&](std::size_t i) {
+    Piece& piece = pieces[i];
+    if (piece.half) epoch.mixer.apply(*piece.half);
+    epoch.replicas.contract(first + i);
+    if (!epoch.replicas.state(first + i).keyframe_owed)
+      piece.change = epoch.replicas.change_of(first + i, piece.own.model, piece.own.update);
+  });
+  for (std::size_t i = 0; i < count; ++i) {
+    const Piece& piece = pieces[i];
+    if (piece.half) {
+      epoch.mixer.account(*piece.half);
+      epoch.mixer.end_half(*piece.half);
+    }
+    const bool owed = epoch.replicas.state(first + i).keyframe_owed;
+    epoch.changes[first + i] =
+        owed ? 1.0f : static_cast<float>(relative(piece.change, piece.own.model.size()));
+    if (!owed) add(unpublished_change_, piece.change);
+  }
   counters_.change = ratio(unpublished_change_);
 }
 
@@ -127,19 +153,43 @@ void Link::begin(const Speech& speech, Instant now) {
 }
 
 bool Link::speak(std::span<const float> model, std::span<float> update,
-                 std::span<const float> drift, Instant now) {
+                 std::span<const float> drift, Instant now, std::size_t count) {
   Epoch& epoch = *epoch_;
-  const std::size_t index = next_block();
-  const OwnModel own = block_of(index, model, update, drift);
-  // What we have to say, then our half of this turn.
-  const bool paired_before = epoch.replicas.is_known(index);
-  if (!epoch.sender.say(static_cast<double>(epoch.changes[index]), own.model, own.update))
-    return false;
+  Workers* const workers = drift.empty() ? workers_ : nullptr;
+  GOSSIPD_ASSERT(drift.empty() || count == 1);
   const float gain = epoch.sender.speech().gain_self;
-  epoch.mixer.speak(index, gain, paired_before, own);
-  epoch.replicas.set_contraction_due(index, gain > 0 && epoch.replicas.is_paired(index));
-  epoch.sender.advance(now);
-  return true;
+  struct Piece {
+    TurnSender::Saying saying;
+    OwnModel own;
+    Mixer::Half half;
+  };
+  std::vector<Piece> pieces(count);
+  for_each(workers, count, [&](std::size_t i) {
+    const std::size_t index = epoch.sender.block_ahead(i);
+    Piece& piece = pieces[i];
+    piece.own = block_of(index, model, update, drift);
+    piece.half = epoch.mixer.half_of_turn(index, gain, epoch.replicas.is_known(index), piece.own);
+    epoch.sender.prepare(piece.saying, i, static_cast<double>(epoch.changes[index]),
+                         piece.own.model, piece.own.update);
+  });
+  const auto bad = std::ranges::find_if(pieces, [](const Piece& p) { return !p.saying.finite; });
+  const bool finite = bad == pieces.end();
+  pieces.erase(bad, pieces.end());
+  for_each(workers, pieces.size(), [&](std::size_t i) { epoch.sender.encode(pieces[i].saying); });
+  for (Piece& piece : pieces) {
+    epoch.sender.commit(piece.saying);
+    epoch.sender.advance(now);
+  }
+  // What we have to say, then our half of this turn.
+  for_each(workers, pieces.size(), [&](std::size_t i) { epoch.mixer.measure(pieces[i].half); });
+  for (Piece& piece : pieces) epoch.mixer.decide(piece.half);
+  for_each(workers, pieces.size(), [&](std::size_t i) { epoch.mixer.apply(pieces[i].half); });
+  for (Piece& piece : pieces) {
+    epoch.mixer.account(piece.half);
+    epoch.replicas.set_contraction_due(piece.half.block,
+                                       gain > 0 && epoch.replicas.is_paired(piece.half.block));
+  }
+  return finite;
 }
 
 void Link::end(Instant now) {

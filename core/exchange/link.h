@@ -42,9 +42,10 @@ namespace gossipd {
 
 class Link {
  public:
-  // `guard` judges transfers, for all links of the node; null: all are taken. All outlive the link.
+  // `guard` judges transfers, for all links of the node; null: all are taken. `workers` do several
+  // blocks at once, which changes no result; null: one after the other. All outlive the link.
   Link(NodeId self, NodeId peer, const Schema& schema, const ExchangePolicy& policy,
-       TransferGuard* guard = nullptr);
+       TransferGuard* guard = nullptr, Workers* workers = nullptr);
 
   // ---- opening: after both ends sent Ready on one session ----
   // Fills epoch, spoken and heard of a Ready to send.
@@ -98,17 +99,21 @@ class Link {
   void look_begin(std::span<const float> drift, double own_step_seconds, const OuterStep& outer,
                   Instant now, bool trusted = true);
   void look(std::size_t block, std::span<const float> model, std::span<float> update,
-            std::span<const float> drift);
+            std::span<const float> drift, std::size_t count = 1);  // of so many blocks
   // of a block, relative; a block that owes a keyframe counts as 1
   [[nodiscard]] double largest_change() const;
   void begin(const Speech&, Instant now);
   [[nodiscard]] bool spoken_all() const { return epoch_->sender.is_done(); }
   // until all are spoken
   [[nodiscard]] std::size_t next_block() const { return epoch_->sender.next_block(); }
-  // Encodes the next block, if it changed enough, and mixes. False: `model + update` is not finite
-  // there.
+  // Encodes the next `count` blocks, those that changed enough, and mixes. False: `model + update`
+  // is not finite in one of them; what comes before it has been said.
   [[nodiscard]] bool speak(std::span<const float> model, std::span<float> update,
-                           std::span<const float> drift, Instant now);
+                           std::span<const float> drift, Instant now, std::size_t count = 1);
+  [[nodiscard]] std::size_t blocks_left() const { return epoch_->sender.blocks_left(); }
+  [[nodiscard]] std::size_t block_ahead(std::size_t ahead) const {
+    return epoch_->sender.block_ahead(ahead);
+  }
   // After the last block: passes the turn.
   void end(Instant now);
   // the one spoken last
@@ -199,6 +204,7 @@ class Link {
   const Schema& schema_;
   const ExchangePolicy& policy_;
   TransferGuard* const guard_;
+  Workers* const workers_;
   State state_ = State::closed;
   ExchangeCounters counters_;
   PeerReport report_;               // of the last epoch that was begun

@@ -51,10 +51,26 @@ void Mixer::begin_look(const OuterStep& outer, bool trusted, const FuturePositio
 }
 
 void Mixer::look(std::size_t block, const OwnModel& own) {
-  if (!owes() || block < owed_blocks_) return;
-  if (block == 0) apart_ = {};
-  mix(block, owed_gain_, look_position_, own);
-  owed_blocks_ = block + 1;
+  auto half = begin_half(block, own);
+  if (!half) return;
+  measure(*half);
+  decide(*half);
+  apply(*half);
+  account(*half);
+  end_half(*half);
+}
+
+std::optional<Mixer::Half> Mixer::begin_half(std::size_t block, const OwnModel& own) const {
+  if (!owes() || block < owed_blocks_) return std::nullopt;
+  return Half{.block = block,
+              .own = own,
+              .gain = owed_gain_,
+              .position = look_position_,
+              .begins = block == 0};
+}
+
+void Mixer::end_half(const Half& half) {
+  owed_blocks_ = half.block + 1;
   if (owed_blocks_ == parts_.replicas.size()) finish(std::exchange(owed_gain_, 0.0f));
 }
 
@@ -64,7 +80,19 @@ void Mixer::begin_turn(const FuturePosition& position) {
 }
 
 void Mixer::speak(std::size_t block, float gain, bool paired_before, const OwnModel& own) {
-  mix(block, gain, paired_before ? turn_position_ : FuturePosition{}, own);
+  Half half = half_of_turn(block, gain, paired_before, own);
+  measure(half);
+  decide(half);
+  apply(half);
+  account(half);
+}
+
+Mixer::Half Mixer::half_of_turn(std::size_t block, float gain, bool paired_before,
+                                const OwnModel& own) const {
+  return {.block = block,
+          .own = own,
+          .gain = gain,
+          .position = paired_before ? turn_position_ : FuturePosition{}};
 }
 
 void Mixer::end_turn(const Speech& speech) {
@@ -80,32 +108,48 @@ void Mixer::disconnect() {
   if (parts_.guard != nullptr) parts_.guard->close(parts_.peer);
 }
 
-void Mixer::mix(std::size_t index, float gain, const FuturePosition& position,
-                const OwnModel& own) {
-  if (!parts_.replicas.is_known(index)) return;
-  const ReplicaPair::BlockState& state = parts_.replicas.state(index);
-  const Replica::Look received = parts_.replicas.received(index),
-                      published = parts_.replicas.published(index);
+void Mixer::measure(Half& half) const {
+  if (!parts_.replicas.is_known(half.block)) return;
+  const Replica::Look received = parts_.replicas.received(half.block),
+                      published = parts_.replicas.published(half.block);
+  std::vector<float> settled;
+  half.norms = kernels().distance(target(received, published, settled), published);
+  half.measured = true;
+}
+
+void Mixer::decide(Half& half) {
+  if (half.begins) apart_ = {};
+  if (!half.measured) return;
+  add(apart_, half.norms);
+  const ReplicaPair::BlockState& state = parts_.replicas.state(half.block);
+  if (half.gain <= 0 || !(state.said || state.heard)) return;
+  const bool at_rest = outer_.travelled.empty();
+  const double so_far = at_rest ? 0 : outer_.travelled[half.block];
+  const double before = at_rest ? -1 : std::exchange(travelled_[half.block], so_far);
+  half.travelled = so_far - std::max(0.0, before);
+  half.taken = share_of(
+      half.block, static_cast<double>(half.gain) * std::sqrt(half.norms.change_squared),
+      before < 0 ? 0 : std::max(0.0, so_far - before), std::sqrt(half.norms.reference_squared));
+}
+
+void Mixer::apply(Half& half) const {
+  if (half.taken <= 0) return;
+  const Replica::Look received = parts_.replicas.received(half.block),
+                      published = parts_.replicas.published(half.block);
   std::vector<float> settled;
   const std::span<const float> theirs = target(received, published, settled);
-  const ChangeNorms norms = kernels().distance(theirs, published);
-  add(apart_, norms);
-  if (gain <= 0 || !(state.said || state.heard)) return;
-  const bool at_rest = outer_.travelled.empty();
-  const double so_far = at_rest ? 0 : outer_.travelled[index];
-  const double before = at_rest ? -1 : std::exchange(travelled_[index], so_far);
-  const double taken =
-      share_of(index, static_cast<double>(gain) * std::sqrt(norms.change_squared),
-               before < 0 ? 0 : std::max(0.0, so_far - before), std::sqrt(norms.reference_squared));
-  if (taken <= 0) return;
-  const bool parameter = parts_.schema.blocks()[index].kind == SegmentKind::parameter;
-  transfer_squared_ +=
-      kernels().transfer(own.update, theirs, published, gain * static_cast<float>(taken));
-  if (taken == 1 && parameter && !own.drift.empty())
-    correction_squared_ +=
-        parts_.correction.add_to(own.update, index, position, own.model, own.drift);
-  if (outer_.share > 0 && parameter)
-    apply_outer_momentum(index, so_far - std::max(0.0, before), taken, own.update);
+  const bool parameter = parts_.schema.blocks()[half.block].kind == SegmentKind::parameter;
+  half.transfer_squared = kernels().transfer(half.own.update, theirs, published,
+                                             half.gain * static_cast<float>(half.taken));
+  if (half.taken == 1 && parameter && !half.own.drift.empty())
+    half.correction_squared = parts_.correction.add_to(half.own.update, half.block, half.position,
+                                                       half.own.model, half.own.drift);
+  if (outer_.share > 0 && parameter) apply_outer_momentum(half);
+}
+
+void Mixer::account(const Half& half) {
+  transfer_squared_ += half.transfer_squared;
+  correction_squared_ += half.correction_squared;
 }
 
 // Of a transfer of this norm on a block.
@@ -139,15 +183,15 @@ std::span<const float> Mixer::target(std::span<const float> theirs, std::span<co
 // goes on by the share. They tell of transfers from other links as well, and a large one (to a
 // joiner, after a partition) must not go on: so no further than this node's own steps have led
 // meanwhile, and what the momentum has made of them.
-void Mixer::apply_outer_momentum(std::size_t index, double travelled, double taken,
-                                 std::span<float> update) {
+void Mixer::apply_outer_momentum(const Half& half) const {
+  const std::size_t index = half.block;
   if (!parts_.replicas.is_paired(index)) return;
   const ReplicaPair::BlockState& state = parts_.replicas.state(index);
-  std::vector<float> moved(update.size(), 0.0f);
+  std::vector<float> moved(half.own.update.size(), 0.0f);
   const auto add_delta = [&](const DeltaRecord* delta, std::size_t header_bytes) {
     if (delta != nullptr)
-      (void)apply(delta->codec, std::span(delta->bytes).subspan(header_bytes), moved,
-                  keyframe_magnitude_max);
+      (void)gossipd::apply(delta->codec, std::span(delta->bytes).subspan(header_bytes), moved,
+                           keyframe_magnitude_max);
   };
   if (state.said) add_delta(parts_.sender.said(index, state.published), turn_record_bytes);
   if (state.heard) add_delta(parts_.receiver.heard_delta(index, state.received), 0);
@@ -155,10 +199,10 @@ void Mixer::apply_outer_momentum(std::size_t index, double travelled, double tak
   const Places places = places_of(moved);
   const double floats = static_cast<double>(moved.size());
   const double distance = std::sqrt(places.squares / floats * floats) / 2;
-  const double furthest = outer_reach * travelled *
+  const double furthest = outer_reach * half.travelled *
                           std::sqrt(floats / std::max(static_cast<double>(places.count), 1.0));
   const double share = distance > furthest ? outer_.share * furthest / distance : outer_.share;
-  (void)kernels().axpy(update, moved, static_cast<float>(taken * share / 2));
+  (void)kernels().axpy(half.own.update, moved, static_cast<float>(half.taken * share / 2));
 }
 
 // Our half has been applied to every block.

@@ -10,6 +10,7 @@
 // replicas themselves are left alone: both ends contract them alike, whatever was taken here.
 #pragma once
 
+#include "core/base/workers.h"
 #include "core/correction/correction.h"
 #include "core/exchange/transfer_guard.h"
 #include "core/exchange/turn_receiver.h"
@@ -34,6 +35,22 @@ struct OwnModel {
 
 class Mixer {
  public:
+  // This end's half on one block, under way: measure(), decide(), apply(), account(). The first and
+  // the third may be done for several blocks at once (without a drift), the others one after the
+  // other in the order of the blocks.
+  struct Half {
+    std::size_t block = 0;
+    OwnModel own{};
+    float gain = 0;
+    FuturePosition position{};
+    bool begins = false;    // with it the replicas are compared anew
+    ChangeNorms norms{};    // of the difference of the replicas
+    bool measured = false;  // both replicas are known
+    double taken = 0;       // this share of the transfer
+    double travelled = 0;   // as far as own steps have led since the last exchange
+    double transfer_squared = 0, correction_squared = 0;
+  };
+
   // What it works on; all must outlive it. `guard` null: every transfer is taken.
   struct Parts {
     NodeId peer;
@@ -54,9 +71,20 @@ class Mixer {
   // A look begins, or the model was looked at for a turn. `trusted` false: nothing is taken.
   void begin_look(const OuterStep& outer, bool trusted, const FuturePosition& position);
   void look(std::size_t block, const OwnModel& own);
+  // The same of several blocks, in their order: what is owed to this one; nothing: nothing is.
+  [[nodiscard]] std::optional<Half> begin_half(std::size_t block, const OwnModel& own) const;
+  void end_half(const Half&);  // after account()
   void begin_turn(const FuturePosition& position);
   // The block has just been said, or passed over; `paired_before`: both ends held it before that.
   void speak(std::size_t block, float gain, bool paired_before, const OwnModel& own);
+  [[nodiscard]] Half half_of_turn(std::size_t block, float gain, bool paired_before,
+                                  const OwnModel& own) const;
+
+  void measure(Half&) const;
+  void decide(Half&);
+  void apply(Half&) const;
+  void account(const Half&);
+
   void end_turn(const Speech& speech);
 
   [[nodiscard]] float owed_gain() const { return owed_gain_; }
@@ -65,13 +93,11 @@ class Mixer {
   void disconnect();
 
  private:
-  void mix(std::size_t block, float gain, const FuturePosition& position, const OwnModel& own);
   [[nodiscard]] double share_of(std::size_t block, double norm, double travelled, double own_norm);
   [[nodiscard]] std::span<const float> target(std::span<const float> theirs,
                                               std::span<const float> own,
                                               std::vector<float>& settled) const;
-  void apply_outer_momentum(std::size_t block, double travelled, double taken,
-                            std::span<float> update);
+  void apply_outer_momentum(const Half&) const;
   void finish(float gain);
 
   const Parts parts_;

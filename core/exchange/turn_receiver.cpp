@@ -1,6 +1,7 @@
 #include "core/exchange/turn_receiver.h"
 
 #include <algorithm>
+#include <unordered_set>
 #include <utility>
 
 #include "core/base/protocol.h"
@@ -21,13 +22,14 @@ Reject to_reject(ApplyError error) {
 
 TurnReceiver::TurnReceiver(const Schema& schema, const ExchangePolicy& policy,
                            std::uint32_t protocol, ReplicaPair& replicas,
-                           ExchangeCounters& counters, PeerReport& report)
+                           ExchangeCounters& counters, PeerReport& report, Workers* workers)
     : schema_(schema),
       policy_(policy),
       protocol_(protocol),
       replicas_(replicas),
       counters_(counters),
-      report_(report) {}
+      report_(report),
+      workers_(workers) {}
 
 std::optional<Reject> TurnReceiver::admit(std::span<const std::byte> message, std::uint32_t turn,
                                           TurnHeader& header, std::vector<TurnRecord>& records) {
@@ -52,10 +54,8 @@ std::optional<Reject> TurnReceiver::hear(std::span<const std::byte> message, std
     replicas_.begin_hearing();
   }
   blocks_heard_.clear();
-  for (const TurnRecord& record : records) {
-    take(record);
-    blocks_heard_.push_back(record.block);
-  }
+  take_all(records);
+  for (const TurnRecord& record : records) blocks_heard_.push_back(record.block);
   report_.weight = header.weight;
   report_.in_flight = std::max<std::uint32_t>(header.in_flight, 1);
   report_.step_seconds = header.step_seconds;
@@ -70,19 +70,44 @@ std::optional<Reject> TurnReceiver::hear(std::span<const std::byte> message, std
   return std::nullopt;
 }
 
-void TurnReceiver::take(const TurnRecord& record) {
+// As many records at once as name different blocks: a block's second one needs its first.
+void TurnReceiver::take_all(std::span<const TurnRecord> records) {
+  while (!records.empty()) {
+    std::vector<Taking> taking;
+    std::unordered_set<std::uint32_t> blocks;
+    for (const TurnRecord& record : records) {
+      if (!blocks.insert(record.block).second) break;
+      taking.push_back({.record = &record});
+    }
+    for_each(workers_, taking.size(), [&](std::size_t i) { take(taking[i]); });
+    for (const Taking& one : taking) commit(one);
+    records = records.subspan(taking.size());
+  }
+}
+
+void TurnReceiver::take(Taking& taking) {
+  const TurnRecord& record = *taking.record;
   replicas_.contract(record.block);
   const ReplicaPair::BlockState& state = replicas_.state(record.block);
   const bool whole = is_whole(record);
   // Said again after a reconnect: only then may a delta come twice.
-  if (!whole && repeats_ && state.received_valid && record.version <= state.received) {
+  taking.duplicate = !whole && repeats_ && state.received_valid && record.version <= state.received;
+  if (!taking.duplicate) taking.reject = whole ? take_whole(record) : take_delta(record);
+}
+
+void TurnReceiver::commit(const Taking& taking) {
+  const TurnRecord& record = *taking.record;
+  if (taking.duplicate) {
     ++counters_.deltas_duplicate;
     return replicas_.mark_heard_again(record.block);
   }
-  if (const auto reject = whole ? take_whole(record) : take_delta(record))
-    return refuse(record.block, *reject);
+  if (taking.reject) return refuse(record.block, *taking.reject);
+  const bool whole = is_whole(record);
   ++(whole ? counters_.keyframes_applied : counters_.deltas_applied);
   replicas_.mark_heard(record.block, record.version, whole);
+  if (!whole && policy_.outer_momentum > 0)
+    deltas_[record.block] = DeltaRecord{record.block, record.version, record.codec,
+                                        Bytes(record.payload.begin(), record.payload.end())};
 }
 
 std::optional<Reject> TurnReceiver::take_delta(const TurnRecord& record) {
@@ -92,9 +117,6 @@ std::optional<Reject> TurnReceiver::take_delta(const TurnRecord& record) {
                                                static_cast<float>(policy_.guard.magnitude_max));
       error != ApplyError::none)
     return to_reject(error);
-  if (policy_.outer_momentum > 0)
-    deltas_[record.block] = DeltaRecord{record.block, record.version, record.codec,
-                                        Bytes(record.payload.begin(), record.payload.end())};
   return std::nullopt;
 }
 

@@ -14,6 +14,7 @@
 #include <optional>
 #include <unordered_map>
 
+#include "core/base/workers.h"
 #include "core/exchange/counters.h"
 #include "core/exchange/policy.h"
 #include "core/exchange/replica_pair.h"
@@ -39,8 +40,10 @@ struct PeerReport {
 class TurnReceiver {
  public:
   // All must outlive it. `protocol` is what both ends speak.
+  // `workers` take several blocks at once; null: one after the other.
   TurnReceiver(const Schema& schema, const ExchangePolicy& policy, std::uint32_t protocol,
-               ReplicaPair& replicas, ExchangeCounters& counters, PeerReport& report);
+               ReplicaPair& replicas, ExchangeCounters& counters, PeerReport& report,
+               Workers* workers = nullptr);
 
   // `turn`: the one that the peer may say now; 0: none. Nothing: the message is taken, and
   // is_hearing() tells whether its turn goes on.
@@ -69,7 +72,15 @@ class TurnReceiver {
  private:
   [[nodiscard]] std::optional<Reject> admit(std::span<const std::byte> message, std::uint32_t turn,
                                             TurnHeader& header, std::vector<TurnRecord>& records);
-  void take(const TurnRecord& record);
+  // A record on its way into the replica.
+  struct Taking {
+    const TurnRecord* record;
+    bool duplicate = false;
+    std::optional<Reject> reject;
+  };
+  void take_all(std::span<const TurnRecord> records);
+  void take(Taking&);          // of several blocks at once
+  void commit(const Taking&);  // in their order
   [[nodiscard]] std::optional<Reject> take_whole(const TurnRecord& record);
   [[nodiscard]] std::optional<Reject> take_delta(const TurnRecord& record);
   void refuse(std::size_t block, Reject reason);
@@ -80,6 +91,7 @@ class TurnReceiver {
   ReplicaPair& replicas_;
   ExchangeCounters& counters_;
   PeerReport& report_;
+  Workers* const workers_;
   TurnHeader last_;  // of the last message of the last complete turn
   bool hearing_ = false;
   bool repeats_ = false;            // no turn has been heard to its end since the last reconnect

@@ -39,50 +39,62 @@ void TurnSender::begin(const Speech& speech, std::uint32_t turn) {
 }
 
 bool TurnSender::say(double change, std::span<const float> model, std::span<const float> update) {
-  GOSSIPD_ASSERT(speaking_ && !is_done());
-  const auto block = static_cast<std::uint32_t>(next_block());
-  const Kernels& k = kernels();
-  if (!k.all_finite(model)) return false;
-  if (!replicas_.state(block).keyframe_owed && !(change > speech_.threshold)) return true;
-  std::vector<float> target(model.size());
-  k.sum(target, model, update);
-  if (!k.all_finite(target)) return false;
-  // What bf16 cannot hold is not to be said: beside it a codec would pass over smaller changes, and
-  // the same would be said for ever.
-  replicas_.round(target);
-  say_changed(block, target);
+  Saying saying;
+  prepare(saying, 0, change, model, update);
+  if (!saying.finite) return false;
+  encode(saying);
+  commit(saying);
   return true;
 }
 
-void TurnSender::say_changed(std::uint32_t index, std::span<float> target) {
-  const Block& block = schema_.blocks()[index];
-  const ReplicaPair::BlockState& state = replicas_.state(index);
-  if (state.keyframe_owed && !state.received_valid) return say_whole(index, target);
+void TurnSender::prepare(Saying& saying, std::size_t ahead, double change,
+                         std::span<const float> model, std::span<const float> update) const {
+  GOSSIPD_ASSERT(speaking_ && ahead < blocks_left());
+  const Kernels& k = kernels();
+  saying.block = static_cast<std::uint32_t>(block_ahead(ahead));
+  saying.change = change;
+  saying.finite = k.all_finite(model);
+  if (!saying.finite) return;
+  if (!replicas_.state(saying.block).keyframe_owed && !(change > speech_.threshold)) return;
+  saying.target.resize(model.size());
+  k.sum(saying.target, model, update);
+  saying.finite = k.all_finite(saying.target);
+  // What bf16 cannot hold is not to be said: beside it a codec would pass over smaller changes, and
+  // the same would be said for ever.
+  if (saying.finite) replicas_.round(saying.target);
+}
+
+void TurnSender::encode(Saying& saying) {
+  GOSSIPD_ASSERT(saying.finite);
+  if (saying.target.empty()) return;
+  const Block& block = schema_.blocks()[saying.block];
+  const ReplicaPair::BlockState& state = replicas_.state(saying.block);
+  if (state.keyframe_owed && !state.received_valid) return encode_whole(saying);
   Codec codec = codec_for(block);
   const bool mirrored = state.keyframe_owed;
   if (mirrored) {
-    replicas_.publish_received(index);
-    append(index, Codec{CodecId::mirror, 0}, {});
+    replicas_.publish_received(saying.block);
+    encode_record(saying, Codec{CodecId::mirror, 0}, {});
     codec = block.kind == SegmentKind::statistic ? codec : policy_.consensus_codec;
   }
-  const ChangeNorms left = kernels().distance(target, replicas_.published(index));
+  const ChangeNorms left = kernels().distance(saying.target, replicas_.published(saying.block));
   // After a mirror a small rest can wait for the next delta.
   if (left.change_squared > 0 && (!mirrored || relative(left, block.size) > speech_.threshold))
-    append(index, codec, target);
+    encode_record(saying, codec, saying.target);
 }
 
 // Quantised if the policy says so: what that loses is in the next delta. Statistics and small
 // blocks stay exact.
-void TurnSender::say_whole(std::uint32_t index, std::span<const float> target) {
-  const Block& block = schema_.blocks()[index];
+void TurnSender::encode_whole(Saying& saying) {
+  const Block& block = schema_.blocks()[saying.block];
   const Codec codec = policy_.keyframe_codec;
   if (codec.id != CodecId::fp32 && block.kind == SegmentKind::parameter &&
       block.size >= small_block_floats) {
-    replicas_.publish(index, std::vector<float>(block.size, 0.0f));
-    return append(index, codec, target, true);
+    replicas_.publish(saying.block, std::vector<float>(block.size, 0.0f));
+    return encode_record(saying, codec, saying.target, true);
   }
-  replicas_.publish(index, target);
-  append(index, Codec{CodecId::keyframe, 0}, target);
+  replicas_.publish(saying.block, saying.target);
+  encode_record(saying, Codec{CodecId::keyframe, 0}, saying.target);
 }
 
 Codec TurnSender::codec_for(const Block& block) const {
@@ -93,42 +105,54 @@ Codec TurnSender::codec_for(const Block& block) const {
   return coarse && block.size < small_block_floats ? Codec{CodecId::int8, 0} : speech_.codec;
 }
 
-void TurnSender::append(std::uint32_t index, Codec codec, std::span<const float> target,
-                        bool fresh) {
-  const std::size_t floats = schema_.blocks()[index].size;
-  TurnRecord header{.block = index,
-                    .version = replicas_.state(index).published + 1,
-                    .codec = codec,
-                    .fresh = fresh};
-  const bool whole = is_whole(header);
+void TurnSender::encode_record(Saying& saying, Codec codec, std::span<const float> target,
+                               bool fresh) {
+  const std::uint32_t index = saying.block;
+  TurnRecord header{
+      .block = index,
+      .version = replicas_.state(index).published + 1 + static_cast<Version>(saying.records.size()),
+      .codec = codec,
+      .fresh = fresh};
   const std::size_t head =
-      turn_record_bytes + (whole && protocol_ >= protocol_of_block_hashes ? turn_hash_bytes : 0);
-  Bytes& message = outgoing_.message;
-  if (message.empty()) message.resize(turn_header_bytes);
-  const std::size_t at = message.size();
-  message.resize(at + head + encoded_size(codec, floats));
-  const std::span<std::byte> record = std::span(message).subspan(at);
+      turn_record_bytes +
+      (is_whole(header) && protocol_ >= protocol_of_block_hashes ? turn_hash_bytes : 0);
+  const std::size_t at = saying.bytes.size();
+  saying.bytes.resize(at + head + encoded_size(codec, schema_.blocks()[index].size));
+  const std::span<std::byte> record = std::span(saying.bytes).subspan(at);
   if (codec.id == CodecId::keyframe) {
     std::memcpy(record.data() + head, target.data(), target.size_bytes());
   } else if (codec.id != CodecId::mirror &&
              !replicas_.encode(index, codec, target, record.subspan(head))) {
     // Too large a step for the codec: the block goes whole.
-    message.resize(at);
+    saying.bytes.resize(at);
     replicas_.publish(index, target);
-    return append(index, Codec{CodecId::keyframe, 0}, target);
+    return encode_record(saying, Codec{CodecId::keyframe, 0}, target);
   }
   if (head > turn_record_bytes) {
     header.hash = kernels().hash(replicas_.published(index));
     std::memcpy(record.data() + turn_record_bytes, &*header.hash, turn_hash_bytes);
   }
   write_turn_record(record.first<turn_record_bytes>(), header);
-  replicas_.mark_said(index, whole);
-  ++(whole ? counters_.keyframes_sent : counters_.deltas_sent);
-  ++outgoing_.records;
-  outgoing_.floats += floats;
-  if (!whole || codec.id == CodecId::mirror)
-    unacknowledged_.push_back(
-        DeltaRecord{index, header.version, codec, Bytes(record.begin(), record.end())});
+  saying.records.push_back({header, record.size()});
+}
+
+void TurnSender::commit(const Saying& saying) {
+  std::size_t at = 0;
+  for (const auto& [header, size] : saying.records) {
+    const std::span<const std::byte> record = std::span(saying.bytes).subspan(at, size);
+    at += size;
+    Bytes& message = outgoing_.message;
+    if (message.empty()) message.resize(turn_header_bytes);
+    message.insert(message.end(), record.begin(), record.end());
+    const bool whole = is_whole(header);
+    replicas_.mark_said(header.block, whole);
+    ++(whole ? counters_.keyframes_sent : counters_.deltas_sent);
+    ++outgoing_.records;
+    outgoing_.floats += schema_.blocks()[header.block].size;
+    if (!whole || header.codec.id == CodecId::mirror)
+      unacknowledged_.push_back(DeltaRecord{header.block, header.version, header.codec,
+                                            Bytes(record.begin(), record.end())});
+  }
 }
 
 void TurnSender::append(const DeltaRecord& record) {
@@ -237,7 +261,9 @@ void TurnSender::resume(const ReplicaState& held, Instant now) {
   if (!unheard) return;  // in the middle of a turn: it goes on
   for (std::uint32_t i = 0; i < replicas_.size(); ++i) {
     if (!replicas_.state(i).keyframe_owed) continue;
-    append(i, Codec{CodecId::keyframe, 0}, replicas_.published(i));
+    Saying saying{.block = i};
+    encode_record(saying, Codec{CodecId::keyframe, 0}, replicas_.published(i));
+    commit(saying);
     flush_if_full(now);
   }
   flush(true, now);

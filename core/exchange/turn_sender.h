@@ -62,14 +62,38 @@ class TurnSender {
   // `model` or `model + update` is not finite there.
   [[nodiscard]] bool say(double change, std::span<const float> model,
                          std::span<const float> update);
+
+  // The same for several blocks, from the next one on: prepare() and encode() may be done for all
+  // of them at once, then commit() one after the other, each before its advance().
+  struct Saying {
+    std::uint32_t block = 0;
+    double change = 0;
+    bool finite = true;         // else the block is not to be encoded, nor any after it
+    std::vector<float> target;  // empty: there is nothing to say
+    Bytes bytes;                // its records
+    struct Record {
+      TurnRecord header;
+      std::size_t bytes = 0;
+    };
+    std::vector<Record> records;
+  };
+  // Of the block `ahead` of the next one.
+  void prepare(Saying&, std::size_t ahead, double change, std::span<const float> model,
+               std::span<const float> update) const;
+  void encode(Saying&);
+  void commit(const Saying&);
   void advance(Instant now);  // to the block after it; a message that is full is sent
   void end(Instant now);      // after the last block: passes the turn
 
   [[nodiscard]] bool is_speaking() const { return speaking_; }
   [[nodiscard]] std::uint32_t spoken() const { return speaking_ ? turn_before_ : turn_; }
   [[nodiscard]] bool is_done() const { return next_ == schema_.blocks().size(); }
+  [[nodiscard]] std::size_t blocks_left() const { return schema_.blocks().size() - next_; }
+  [[nodiscard]] std::size_t block_ahead(std::size_t ahead) const {
+    return order_.empty() ? next_ + ahead : order_[next_ + ahead];
+  }
   // until is_done()
-  [[nodiscard]] std::size_t next_block() const { return order_.empty() ? next_ : order_[next_]; }
+  [[nodiscard]] std::size_t next_block() const { return block_ahead(0); }
   [[nodiscard]] const Speech& speech() const { return speech_; }  // of the last turn begun
   [[nodiscard]] std::uint64_t bytes_of_turn() const {
     return counters_.bytes_sent - bytes_before_turn_;
@@ -100,9 +124,8 @@ class TurnSender {
     std::deque<SharedBytes> ready;
   };
 
-  void say_changed(std::uint32_t block, std::span<float> target);
-  void say_whole(std::uint32_t block, std::span<const float> target);
-  void append(std::uint32_t block, Codec codec, std::span<const float> target, bool fresh = false);
+  void encode_whole(Saying&);
+  void encode_record(Saying&, Codec codec, std::span<const float> target, bool fresh = false);
   void append(const DeltaRecord& record);
   void flush_if_full(Instant now);
   void flush(bool last, Instant now);

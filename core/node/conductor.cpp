@@ -44,7 +44,7 @@ Conductor::Conductor(NodeConfig config, NodeState state, Instant now)
               config_.founds, config_.advertise_by_operator),
       detector_(config_.membership, now),
       persistence_(now, state_.down_for, state_.unsure_for),
-      round_(config_.exchange, schema_),
+      round_(config_.exchange, schema_, config_.workers),
       balancer_(config_.balance) {
   GOSSIPD_ASSERT(state_.id != NodeId{});
   if (config_.name.size() > name_bytes_max) config_.name.resize(name_bytes_max);

@@ -12,36 +12,11 @@ namespace gossipd {
 namespace {
 
 constexpr std::size_t floats_per_piece = 65536;
-// of the consensus distance that is asked for: a change still worth saying when the models are to
-// agree
-constexpr double final_threshold_share = 0.5;
+constexpr std::size_t blocks_per_thread = 2;  // of a piece, so that none waits long for another
+constexpr std::size_t blocks_per_piece_max = 256;
 // of training, between two looks of the final exchange: every turn tells of many others
 constexpr double final_pause_steps = 2;
 constexpr double final_pause_max_s = 0.5;
-constexpr int rest_heartbeats = 5;  // between two looks of a node that has nothing to say
-constexpr double heartbeat_threshold_share = 0.1;  // at rest; while training it is the trigger's
-
-bool is_training(const RoundContext& context) { return context.phase == Phase::training; }
-
-RoundLink* find_link(std::span<RoundLink> links, NodeId peer) {
-  const auto found = std::ranges::find(links, peer, &RoundLink::peer);
-  return found == links.end() ? nullptr : &*found;
-}
-
-// Openings that will be answered soon. One that has not been answered for a heartbeat beyond the
-// round trip is not waited for.
-std::uint32_t count_in_flight(const RoundContext& context, Duration heartbeat) {
-  return static_cast<std::uint32_t>(
-      std::ranges::count_if(context.links, [&](const RoundLink& item) {
-        return item.connected && item.link.awaits_answer() &&
-               context.now - item.link.spoken_at() < heartbeat + from_seconds(2 * item.rtt_seconds);
-      }));
-}
-
-bool is_leaving(NodeId peer, const Directory& directory) {
-  const Directory::Entry* entry = directory.find(peer);
-  return entry != nullptr && entry->record.phase == Phase::leaving;
-}
 
 void clear_local_segments(const Schema& schema, std::span<float> values) {
   for (const Segment& segment : schema.segments())
@@ -49,14 +24,10 @@ void clear_local_segments(const Schema& schema, std::span<float> values) {
       std::ranges::fill(values.subspan(segment.offset, segment.size), 0.0f);
 }
 
-// As a member says it; a link brings it sooner than gossip.
-double said_loss(NodeId member, double own_loss, const RoundContext& context) {
-  if (member == context.directory.self().id) return own_loss;
-  const RoundLink* item = find_link(context.links, member);
-  if (item != nullptr && item->link.is_open() && item->link.loss_said() > 0)
-    return item->link.loss_said();
-  const Directory::Entry* entry = context.directory.find(member);
-  return entry == nullptr ? 0 : entry->record.loss;
+// Of so many blocks, each whole and with a delta beside it, and what waits for a message to fill.
+std::size_t message_bytes_max(std::size_t floats, std::size_t blocks) {
+  return 2 * (sizeof(float) * floats + blocks * (turn_record_bytes + turn_hash_bytes)) +
+         turn_message_fill_bytes + turn_header_bytes;
 }
 
 void send_all(RoundLink& item, RoundOutcome& outcome) {
@@ -169,7 +140,7 @@ bool ExchangeRound::recalls(std::span<const RoundLink> links) {
 // ---- when a round begins ------------------------------------------------------------------------
 
 bool ExchangeRound::has_reason(const RoundContext& context) const {
-  if (is_training(context) || trainer_runs_) return true;
+  if (context.is_training() || trainer_runs_) return true;
   const bool final_exchange = context.phase == Phase::finishing;
   const Duration rare = policy_.heartbeat * rest_heartbeats;
   const Duration quiet = context.phase == Phase::finished ? rare : policy_.heartbeat / 8;
@@ -193,7 +164,7 @@ void ExchangeRound::begin_if_due(const RoundContext& context) {
 }
 
 void ExchangeRound::begin_round(const RoundContext& context) {
-  if (is_training(context)) {
+  if (context.is_training()) {
     pace_.begin_training(last_.step, steps_between_looks(), context.now);
   } else {
     snapshot_at_ = context.now;  // the model stands still, so it is as fresh as now
@@ -220,7 +191,7 @@ Duration ExchangeRound::final_pause() const {
 RoundOutcome ExchangeRound::work(const RoundContext& context) {
   RoundOutcome outcome;
   std::size_t floats = 0;
-  while (has_work() && floats < floats_per_piece) {
+  while (has_work() && floats < floats_of_piece()) {
     switch (stage_) {
       case Stage::judge: floats += judge(context, outcome); break;
       case Stage::take_in: floats += take_in(context); break;
@@ -235,20 +206,48 @@ RoundOutcome ExchangeRound::work(const RoundContext& context) {
   return outcome;
 }
 
+std::size_t ExchangeRound::floats_of_piece() const {
+  if (workers_ == nullptr) return floats_per_piece;
+  return floats_per_piece * blocks_per_thread * workers_->threads();
+}
+
+template <typename BlockAhead>
+std::size_t ExchangeRound::piece_of(std::size_t left, const RoundContext& context,
+                                    BlockAhead block) const {
+  if (workers_ == nullptr || !drift(context).empty()) return std::min<std::size_t>(left, 1);
+  const std::size_t most = std::min(left, blocks_per_piece_max);
+  std::size_t count = 0;
+  for (std::size_t floats = 0; count < most && floats < floats_of_piece(); ++count)
+    floats += schema_.blocks()[block(count)].size;
+  return count;
+}
+
 std::size_t ExchangeRound::judge(const RoundContext& context, RoundOutcome& outcome) {
   const bool judged = taken_back_ || !buffers_.handed_out_known();
   if (!judged && cursor_ < schema_.blocks().size()) {
-    const Block& block = schema_.blocks()[cursor_];
-    own_steps_.measure(cursor_++, block.of(buffers_.snapshot()),
-                       block.of(std::as_const(buffers_).handed_out()));
-    return block.size;
+    const std::size_t first = cursor_;
+    const std::size_t count = piece_of(schema_.blocks().size() - first, context,
+                                       [&](std::size_t i) { return first + i; });
+    std::vector<OwnSteps::Norms> norms(count);
+    for_each(workers_, count, [&](std::size_t i) {
+      const Block& block = schema_.blocks()[first + i];
+      norms[i] = OwnSteps::norms_of(block.of(buffers_.snapshot()),
+                                    block.of(std::as_const(buffers_).handed_out()));
+    });
+    std::size_t floats = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      own_steps_.add(first + i, norms[i]);
+      floats += schema_.blocks()[first + i].size;
+    }
+    cursor_ += count;
+    return floats;
   }
   const Step before = buffers_.handed_out_step();
   const auto verdict = judged ? OwnSteps::Verdict::believed
                               : own_steps_.judge(last_, last_.step - std::min(last_.step, before));
   if (verdict == OwnSteps::Verdict::broken)
     return break_off(outcome, "a parameter is not finite"), 0;
-  if (verdict == OwnSteps::Verdict::take_back) take_back(outcome, is_training(context));
+  if (verdict == OwnSteps::Verdict::take_back) take_back(outcome, context.is_training());
   if (outcome.kind == RoundOutcome::Kind::taken_back) return 0;
   // The buffer of the handed-out model becomes the update; take_in clears the rest of it.
   clear_local_segments(schema_, buffers_.handed_out());
@@ -260,23 +259,33 @@ std::size_t ExchangeRound::judge(const RoundContext& context, RoundOutcome& outc
 std::size_t ExchangeRound::take_in(const RoundContext& context) {
   std::size_t floats = 0;
   if (cursor_ < schema_.blocks().size()) {
-    const Block& block = schema_.blocks()[cursor_];
-    const auto before = block.of(buffers_.handed_out());
-    const auto now = block.of(buffers_.snapshot());
-    if (!is_training(context)) rest_.look(now);
-    double share = 0;
-    if (buffers_.handed_out_known() && last_.step > buffers_.handed_out_step() && !taken_back_) {
-      own_steps_.add(cursor_, now, before, last_.step - buffers_.handed_out_step());
-      if (block.kind == SegmentKind::parameter && is_training(context))
-        share = carried_share(policy_, context.links, spoken_, last_);
+    const bool training = context.is_training();
+    const bool moved =
+        buffers_.handed_out_known() && last_.step > buffers_.handed_out_step() && !taken_back_;
+    const double share_carried =
+        moved && training ? carried_share(policy_, context.links, spoken_, last_) : 0;
+    const auto take = [&](std::size_t index) {
+      const Block& block = schema_.blocks()[index];
+      const auto before = block.of(buffers_.handed_out());
+      const auto now = block.of(buffers_.snapshot());
+      if (moved) own_steps_.add(index, now, before, last_.step - buffers_.handed_out_step());
+      const double share = block.kind == SegmentKind::parameter ? share_carried : 0;
+      // `before` becomes the update, which first takes back `share` of the own steps.
+      if (share > 0)
+        kernels().take_back(before, now, static_cast<float>(share));
+      else
+        std::ranges::fill(before, 0.0f);
+    };
+    const std::size_t first = cursor_;
+    const std::size_t count = piece_of(schema_.blocks().size() - first, context,
+                                       [&](std::size_t i) { return first + i; });
+    for (std::size_t i = first; i < first + count; ++i) {
+      const Block& block = schema_.blocks()[i];
+      if (!training) rest_.look(block.of(buffers_.snapshot()));
+      floats += block.size;
     }
-    // `before` becomes the update, which first takes back `share` of the own steps.
-    if (share > 0)
-      kernels().take_back(before, now, static_cast<float>(share));
-    else
-      std::ranges::fill(before, 0.0f);
-    floats = block.size;
-    ++cursor_;
+    for_each(workers_, count, [&](std::size_t i) { take(first + i); });
+    cursor_ += count;
   }
   if (cursor_ < schema_.blocks().size()) return floats;
   buffers_.begin_update(last_.step);
@@ -295,9 +304,14 @@ std::size_t ExchangeRound::look(const RoundContext& context) {
     next_link(context);
     return 0;
   }
-  const std::size_t floats = schema_.blocks()[cursor_].size;
-  item->link.look(cursor_, buffers_.snapshot(), buffers_.update(), drift(context));
-  if (++cursor_ == schema_.blocks().size()) decide(*item, context);
+  const std::size_t first = cursor_;
+  const std::size_t count =
+      piece_of(schema_.blocks().size() - first, context, [&](std::size_t i) { return first + i; });
+  std::size_t floats = 0;
+  for (std::size_t i = first; i < first + count; ++i) floats += schema_.blocks()[i].size;
+  item->link.look(first, buffers_.snapshot(), buffers_.update(), drift(context), count);
+  cursor_ += count;
+  if (cursor_ == schema_.blocks().size()) decide(*item, context);
   return floats;
 }
 
@@ -310,10 +324,15 @@ std::size_t ExchangeRound::speak(const RoundContext& context, RoundOutcome& outc
     return 0;
   }
   Link& link = item->link;
-  const std::size_t floats =
-      schema_.blocks().empty() ? 0 : schema_.blocks()[link.next_block()].size;
+  std::size_t count =
+      piece_of(link.blocks_left(), context, [&](std::size_t i) { return link.block_ahead(i); });
+  std::size_t floats = 0;
+  for (std::size_t i = 0; i < count; ++i) floats += schema_.blocks()[link.block_ahead(i)].size;
+  // The way out may become full within the piece, and where it does must not depend on its size.
+  if (count > 1 && item->outstanding + message_bytes_max(floats, count) > policy_.bulk_window_bytes)
+    count = 1, floats = schema_.blocks()[link.next_block()].size;
   if (floats > 0 &&
-      !link.speak(buffers_.snapshot(), buffers_.update(), drift(context), context.now)) {
+      !link.speak(buffers_.snapshot(), buffers_.update(), drift(context), context.now, count)) {
     break_off(outcome, "a parameter is not finite");
     return floats;
   }
@@ -328,170 +347,33 @@ std::size_t ExchangeRound::speak(const RoundContext& context, RoundOutcome& outc
 
 std::size_t ExchangeRound::hand_back(const RoundContext& context, RoundOutcome& outcome) {
   const std::size_t size = buffers_.update().size();
-  const std::size_t count = std::min(floats_per_piece, size - cursor_);
-  pushed_squared_ += buffers_.apply(cursor_, count);
-  if (!is_training(context)) rest_.move(std::as_const(buffers_).update().subspan(cursor_, count));
+  const std::size_t count = std::min(floats_of_piece(), size - cursor_);
+  const std::size_t parts = (count + floats_per_piece - 1) / floats_per_piece;
+  const auto part = [&](std::size_t i) {
+    return std::min(floats_per_piece, count - i * floats_per_piece);
+  };
+  std::vector<double> pushed_squared(parts);
+  for_each(workers_, parts, [&](std::size_t i) {
+    pushed_squared[i] = buffers_.apply(cursor_ + i * floats_per_piece, part(i));
+  });
+  for (std::size_t i = 0; i < parts; ++i) {
+    pushed_squared_ += pushed_squared[i];
+    if (!context.is_training())
+      rest_.move(std::as_const(buffers_).update().subspan(cursor_ + i * floats_per_piece, part(i)));
+  }
   cursor_ += count;
   if (cursor_ < size) return count;
   own_steps_.pushed(std::sqrt(pushed_squared_));
   outcome.kind = taken_back_ ? RoundOutcome::Kind::taken_back : RoundOutcome::Kind::handed_back;
   outcome.why = taken_back_.value_or("");
   const bool replace = std::exchange(taken_back_, std::nullopt).has_value();
-  if (!is_training(context)) outcome.moved_at_rest = rest_.share();
+  if (!context.is_training()) outcome.moved_at_rest = rest_.share();
   outcome.update = update_of(replace ? buffers_.give_model() : buffers_.give_update(), replace,
-                             is_training(context));
+                             context.is_training());
   for (const NodeId peer : peers_)
     if (RoundLink* item = find_link(context.links, peer); item && item->link.take_offence())
       outcome.offenders.push_back(peer);
   return count;
-}
-
-// ---- on which links -----------------------------------------------------------------------------
-
-void ExchangeRound::list_links(const RoundContext& context) {
-  peers_.clear();
-  at_ = 0;
-  opening_.reset();
-  std::erase_if(spoken_,
-                [&](const auto& item) { return find_link(context.links, item.first) == nullptr; });
-  for (const RoundLink& item : context.links)
-    if (item.link.my_turn() && (!pace_.answers_only() || item.link.owes_at_once()))
-      peers_.push_back(item.peer);
-  // The peer that is spoken to first hears the least mixed model, so they take turns at that.
-  const std::size_t first = peers_.empty() ? 0 : context.random.below(peers_.size());
-  std::rotate(peers_.begin(), peers_.begin() + static_cast<std::ptrdiff_t>(first), peers_.end());
-}
-
-// The link at work, while it is open and has the turn.
-RoundLink* ExchangeRound::current(const RoundContext& context) const {
-  RoundLink* item = find_link(context.links, peers_[at_]);
-  return item != nullptr && item->link.my_turn() ? item : nullptr;
-}
-
-bool ExchangeRound::has_room(const RoundLink& item) const {
-  return item.connected && item.outstanding <= policy_.bulk_window_bytes;
-}
-
-void ExchangeRound::next_link(const RoundContext& context) {
-  cursor_ = 0;
-  for (; at_ < peers_.size(); ++at_) {
-    RoundLink* item = current(context);
-    if (item == nullptr) continue;
-    stage_ = item->link.speaking() ? Stage::speak : Stage::look;
-    if (stage_ == Stage::speak) return;
-    const LossOf loss_of = [&](NodeId member) { return said_loss(member, last_.loss, context); };
-    const bool trusted =
-        !is_training(context) ||
-        is_trusted(item->peer, policy_.guard.loss_ratio_max, context.directory, loss_of);
-    item->link.look_begin(drift(context), last_.step_seconds, outer_step(*item, context),
-                          context.now, trusted);
-    if (schema_.blocks().empty()) decide(*item, context);
-    return;
-  }
-  stage_ = Stage::hand_back;
-  if (!opening_) return;
-  // All have been looked at and answered: now the exchange that was found worth opening.
-  const Opening opening = *std::exchange(opening_, std::nullopt);
-  RoundLink* item = find_link(context.links, opening.peer);
-  if (item == nullptr || !item->link.my_turn()) return;
-  peers_.push_back(opening.peer);
-  begin_turn(*item, opening.decision, context);
-}
-
-// ---- what is said -------------------------------------------------------------------------------
-
-double ExchangeRound::final_threshold() const {
-  return final_threshold_share * policy_.consensus_bound;
-}
-
-Step ExchangeRound::spoken_step(NodeId peer) const {
-  const auto found = spoken_.find(peer);
-  return found == spoken_.end() ? 0 : found->second;
-}
-
-Trigger::Decision ExchangeRound::decision_for(const RoundLink& item,
-                                              const RoundContext& context) const {
-  const Link& link = item.link;
-  const Duration heartbeat =
-      policy_.heartbeat * (context.phase == Phase::finished ? rest_heartbeats : 1);
-  const bool due = context.now - link.spoken_at() >= heartbeat;
-  if (!is_training(context)) {
-    const double least = final_threshold();
-    const bool changed = link.owes_keyframes() || link.largest_change() > least;
-    const bool apart = context.phase == Phase::finishing &&
-                       link.counters().consensus_distance >= policy_.consensus_bound;
-    // A node that only ever answers heartbeats is never due itself.
-    const bool thorough = due || (context.phase == Phase::finished && link.owes_answer());
-    return {changed || apart || due || link.owes_answer() || context.phase == Phase::leaving,
-            thorough ? least * heartbeat_threshold_share : least};
-  }
-  if (link.owes_answer()) return {true, trigger_.answer_threshold()};
-  Trigger::LinkState state;
-  state.block_change = link.largest_change();
-  state.owes_keyframes = link.owes_keyframes();
-  state.due = due;
-  state.steps_since_spoken = last_.step - std::min(last_.step, spoken_step(item.peer));
-  return trigger_.decide(state);
-}
-
-void ExchangeRound::decide(RoundLink& item, const RoundContext& context) {
-  Link& link = item.link;
-  link.counters().threshold = is_training(context) ? trigger_.threshold() : final_threshold();
-  const Trigger::Decision decision = decision_for(item, context);
-  const bool first = link.counters().turns_spoken == 0;
-  if (first || link.owes_answer() || link.owes_keyframes() || context.phase == Phase::leaving ||
-      is_leaving(item.peer, context.directory))
-    return begin_turn(item, decision, context);
-  const double change = link.counters().change;
-  if (pace_.answers_only()) {
-    // Its own look comes later.
-  } else if (decision.speak && (!opening_ || change > opening_->change)) {
-    if (opening_)
-      if (RoundLink* other = find_link(context.links, opening_->peer))
-        ++other->link.counters().turns_suppressed;
-    opening_ = Opening{item.peer, decision, change};
-  } else {
-    ++link.counters().turns_suppressed;
-  }
-  ++at_;
-  next_link(context);
-}
-
-void ExchangeRound::begin_turn(RoundLink& item, const Trigger::Decision& decision,
-                               const RoundContext& context) {
-  const SpeechContext speech{.training = is_training(context),
-                             .last = last_,
-                             .snapshot_at = snapshot_at_,
-                             .line_periods = line_periods(policy_, item, last_.step_seconds),
-                             .in_flight = count_in_flight(context, policy_.heartbeat),
-                             .weight = context.weight,
-                             .weight_max = context.weight_max};
-  item.link.begin(plan_speech(policy_, item.link, decision, speech, context.now), context.now);
-  stage_ = Stage::speak;
-  cursor_ = 0;
-}
-
-void ExchangeRound::end_turn(RoundLink& item, const RoundContext& context) {
-  const bool first = item.link.counters().turns_spoken == 0;
-  item.link.end(context.now);
-  if (is_training(context) && !first) trigger_.on_spoken(item.link.bytes_of_turn());
-  Step& spoken = spoken_[item.peer] = last_.step;
-  if (!first || !trigger_.periodic()) return;
-  // Links of one node take turns at their periods, as if this one had been spoken on a part of it
-  // ago.
-  const std::size_t links = std::max<std::size_t>(count_open(context.links), 1);
-  spoken -= std::min(spoken, policy_.period_steps * (at_ % links) / links);
-}
-
-std::span<const float> ExchangeRound::drift(const RoundContext& context) const {
-  return is_training(context) && policy_.correction.future_position > 0 ? own_steps_.drift()
-                                                                        : std::span<const float>();
-}
-
-OuterStep ExchangeRound::outer_step(const RoundLink& item, const RoundContext& context) const {
-  if (!is_training(context)) return {};
-  return {momentum_share(policy_, item, count_open(context.links), last_.step_seconds),
-          own_steps_.travelled()};
 }
 
 }  // namespace gossipd

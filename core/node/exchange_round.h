@@ -21,7 +21,8 @@
 //
 // A model that is not finite breaks the round off: the state is `resting`, as before the first
 // update, until adopt() or begin(). The links belong to the caller, which lists them with every
-// call and sends what a call returns. Core strand.
+// call and sends what a call returns. With Workers a piece of work is several blocks, divided among
+// them; sums are added in the order of the blocks, so the results are the same. Core strand.
 #pragma once
 
 #include <map>
@@ -31,6 +32,7 @@
 #include <vector>
 
 #include "core/base/random.h"
+#include "core/base/workers.h"
 #include "core/exchange/trigger.h"
 #include "core/membership/directory.h"
 #include "core/node/final_model.h"
@@ -50,6 +52,8 @@ struct RoundContext {
   Random& random;
   float weight = 1;       // of this node's model in mixing
   double weight_max = 1;  // no peer's is believed to be larger
+
+  [[nodiscard]] bool is_training() const { return phase == Phase::training; }
 };
 
 // The largest relative distance to a model that an open link tells of; 1: not known.
@@ -72,9 +76,13 @@ struct RoundOutcome {
 
 class ExchangeRound {
  public:
-  // Both must outlive it; the schema is set before prepare().
-  ExchangeRound(const ExchangePolicy& policy, const Schema& schema)
-      : policy_(policy), schema_(schema), own_steps_(policy, schema), trigger_(policy) {}
+  // All must outlive it; the schema is set before prepare(). `workers` null: a block at a time.
+  ExchangeRound(const ExchangePolicy& policy, const Schema& schema, Workers* workers = nullptr)
+      : policy_(policy),
+        schema_(schema),
+        workers_(workers),
+        own_steps_(policy, schema),
+        trigger_(policy) {}
 
   // The trainer stands, at own step `step`.
   void prepare(RoundBuffers buffers, Step step);
@@ -124,6 +132,7 @@ class ExchangeRound {
     speak,
     hand_back,
   };
+  static constexpr int rest_heartbeats = 5;  // between two looks of a node with nothing to say
   struct Opening {
     NodeId peer{};
     Trigger::Decision decision;
@@ -136,6 +145,12 @@ class ExchangeRound {
   std::size_t look(const RoundContext&);
   std::size_t speak(const RoundContext&, RoundOutcome&);
   std::size_t hand_back(const RoundContext&, RoundOutcome&);
+
+  // Of a piece of work: how many of the `left` blocks, the i-th of which is block(i). At most one
+  // without workers, or where a drift is followed, whose sums grow from block to block.
+  template <typename BlockAhead>
+  [[nodiscard]] std::size_t piece_of(std::size_t left, const RoundContext&, BlockAhead block) const;
+  [[nodiscard]] std::size_t floats_of_piece() const;
 
   [[nodiscard]] bool has_reason(const RoundContext&) const;
   void begin_round(const RoundContext&);
@@ -158,6 +173,7 @@ class ExchangeRound {
 
   const ExchangePolicy& policy_;
   const Schema& schema_;
+  Workers* const workers_;
   Stage stage_ = Stage::resting;
   ModelBuffers buffers_;
   OwnSteps own_steps_;

@@ -237,8 +237,9 @@ void Conductor::send_ready(Session& session, Instant now) {
   if (session.ready_mine || !config_.exchange.enabled) return;
   Neighbour& neighbour = peers_.neighbour_of(session);
   if (!neighbour.link)
-    neighbour.link = std::make_unique<Link>(state_.id, session.theirs->id, schema_,
-                                            config_.exchange, transfer_guard_.get());
+    neighbour.link =
+        std::make_unique<Link>(state_.id, session.theirs->id, schema_, config_.exchange,
+                               transfer_guard_.get(), config_.workers);
   peers_.bound_replicas(config_.membership.links_max);
   Ready ready;
   ready.schema = schema_.hash();

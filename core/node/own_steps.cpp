@@ -19,13 +19,23 @@ void OwnSteps::begin(bool with_drift) {
 
 void OwnSteps::measure(std::size_t index, std::span<const float> now,
                        std::span<const float> before) {
-  const Block& block = schema_.blocks()[index];
+  add(index, norms_of(now, before));
+}
+
+OwnSteps::Norms OwnSteps::norms_of(std::span<const float> now, std::span<const float> before) {
   const ChangeNorms norms = kernels().distance(now, before);
+  return {.moved_squared = norms.change_squared,
+          .before_squared = norms.reference_squared,
+          .after_squared = kernels().distance(before, now).reference_squared};
+}
+
+void OwnSteps::add(std::size_t index, const Norms& norms) {
+  const Block& block = schema_.blocks()[index];
   Movement& movement = block.kind == SegmentKind::parameter ? move_.parameters : move_.statistics;
-  movement.moved_squared += norms.change_squared;
-  movement.before_squared += norms.reference_squared;
-  movement.after_squared += kernels().distance(before, now).reference_squared;
-  moved_[index] = std::sqrt(norms.change_squared);
+  movement.moved_squared += norms.moved_squared;
+  movement.before_squared += norms.before_squared;
+  movement.after_squared += norms.after_squared;
+  moved_[index] = std::sqrt(norms.moved_squared);
 }
 
 OwnSteps::Verdict OwnSteps::judge(const Snapshot& snapshot, Step steps) {

@@ -37,6 +37,12 @@ class OwnSteps {
   void begin(bool with_drift);
   // Block by block: the model now, and as it was handed out.
   void measure(std::size_t block, std::span<const float> now, std::span<const float> before);
+  // The same for several blocks at once: the norms of each, which are then added in their order.
+  struct Norms {
+    double moved_squared = 0, before_squared = 0, after_squared = 0;
+  };
+  [[nodiscard]] static Norms norms_of(std::span<const float> now, std::span<const float> before);
+  void add(std::size_t block, const Norms& norms);
   // After all blocks: `steps` own steps led there, and the snapshot tells their losses.
   [[nodiscard]] Verdict judge(const Snapshot& snapshot, Step steps);
   // Instead of all that: the trainer says that its model is not finite any more. It was handed out

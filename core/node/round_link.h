@@ -1,6 +1,7 @@
 // core/node/round_link.h - a link and its line, as a round of exchanges sees them.
 #pragma once
 
+#include <algorithm>
 #include <span>
 
 #include "core/exchange/link.h"
@@ -16,6 +17,11 @@ struct RoundLink {
   double least_rtt_seconds = 0;  // the shortest round trip: the line without queues
 };
 
+// Null: the peer has none.
+[[nodiscard]] inline RoundLink* find_link(std::span<RoundLink> links, NodeId peer) {
+  const auto found = std::ranges::find(links, peer, &RoundLink::peer);
+  return found == links.end() ? nullptr : &*found;
+}
 [[nodiscard]] std::size_t count_open(std::span<const RoundLink> links);
 
 }  // namespace gossipd

@@ -7,6 +7,7 @@
 #include "core/exchange/settings.h"
 #include "core/membership/settings.h"
 #include "daemon/config/invite_source.h"
+#include "models/devices/worker_pool.h"
 
 namespace gossipd {
 namespace {
@@ -212,6 +213,9 @@ std::vector<Setting> settings_of(DaemonConfig& config) {
   add_checkpoint(table, config);
   add_log(table, config);
   for (Setting& s : exchange_settings(config.exchange)) settings.push_back(std::move(s));
+  table.integer("exchange.threads", "", "", config.exchange_threads, 0, worker_threads_max,
+                "threads that compute an exchange, which changes no result; 0: a quarter of the "
+                "cores, at most 4");
   for (Setting& s : balance_settings(config.balance)) settings.push_back(std::move(s));
   for (Setting& s : membership_settings(config.membership)) settings.push_back(std::move(s));
   return settings;

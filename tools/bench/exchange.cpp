@@ -16,6 +16,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "models/devices/worker_pool.h"
 #include "net/peer/cluster_key.h"
 #include "tools/bench/commands.h"
 #include "tools/bench/exchange_node.h"
@@ -43,6 +44,7 @@ struct Options {
   int pairs = 9;
   double seconds = 3;
   double step_ms = 50;
+  std::size_t threads = 1;
   bool busy = false;
   bool plain = false;
 };
@@ -111,6 +113,7 @@ class TwoNodes {
     ExchangeNodeOptions node;
     node.schema = schema_of(floats);
     node.exchange.enabled = exchange_on;
+    node.threads = options.threads;
     if (pace == Pace::exchange) node.exchange.period_steps = node.exchange.round_steps = 1;
     node.trainer = {.pace = pace, .step_seconds = options.step_ms * 1e-3, .busy = options.busy};
     if (!options.plain) {
@@ -281,10 +284,11 @@ json json_of(const SizeFigures& f) {
 
 void print_table(const Options& options, const std::vector<SizeFigures>& all) {
   std::printf(
-      "two nodes in one process, loopback, %s, %u processors; an exchange is the median of %llu, "
+      "two nodes in one process, loopback, %s, %u processors, %zu threads; an exchange is the "
+      "median of %llu, "
       "CPU is that of both\nprotocol threads; on/off: median of %d pairs of %.1f s, steps of %.0f "
       "ms, %s; stalls: processor time (wall)\n\n",
-      options.plain ? "plain" : "TLS", std::thread::hardware_concurrency(),
+      options.plain ? "plain" : "TLS", std::thread::hardware_concurrency(), options.threads,
       static_cast<unsigned long long>(options.exchanges), options.pairs, options.seconds,
       options.step_ms, options.busy ? "busy" : "asleep");
   std::printf("%11s %10s %12s %10s %8s %10s %7s %15s  %s\n", "FLOATS", "MEMCPY MS", "EXCHANGE MS",
@@ -308,11 +312,12 @@ void run(const Options& options) {
   std::vector<SizeFigures> all;
   for (const std::size_t floats : options.floats) all.push_back(measure(options, floats));
   if (!options.json) return print_table(options, all);
-  json report = {{"benchmark", "exchange"},    {"processors", std::thread::hardware_concurrency()},
-                 {"tls", !options.plain},      {"exchanges", options.exchanges},
-                 {"pairs", options.pairs},     {"seconds", options.seconds},
-                 {"step_ms", options.step_ms}, {"step_is_busy", options.busy},
-                 {"sizes", json::array()}};
+  json report = {
+      {"benchmark", "exchange"},        {"processors", std::thread::hardware_concurrency()},
+      {"tls", !options.plain},          {"threads", options.threads},
+      {"exchanges", options.exchanges}, {"pairs", options.pairs},
+      {"seconds", options.seconds},     {"step_ms", options.step_ms},
+      {"step_is_busy", options.busy},   {"sizes", json::array()}};
   for (const SizeFigures& figures : all) report["sizes"].push_back(json_of(figures));
   std::printf("%s\n", report.dump().c_str());
 }
@@ -343,6 +348,11 @@ void add_exchange_command(CLI::App& app) {
       ->capture_default_str();
   command->add_option("--step-ms", options->step_ms, "length of a training step in these runs")
       ->check(CLI::Range(0.0, step_ms_max))
+      ->capture_default_str();
+  command
+      ->add_option("--threads", options->threads,
+                   "threads of each node that compute an exchange (exchange.threads)")
+      ->check(CLI::Range(std::size_t{1}, worker_threads_max))
       ->capture_default_str();
   command->add_flag("--busy", options->busy,
                     "a step computes all the time, as on a CPU; else it sleeps, as beside a GPU");

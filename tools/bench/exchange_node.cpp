@@ -10,6 +10,7 @@
 
 #include "core/base/random.h"
 #include "core/codec/kernels.h"
+#include "models/devices/worker_pool.h"
 
 namespace gossipd::bench {
 namespace {
@@ -268,6 +269,8 @@ class ExchangeNode::Driver final : public PeerHandler {
     if (options_.seed) config.seeds = {*options_.seed};
     config.random_seed = raw(options_.id);
     config.exchange = options_.exchange;
+    if (options_.threads > 1) workers_ = std::make_unique<WorkerPool>(options_.threads);
+    config.workers = workers_.get();
     NodeState state;
     state.id = options_.id;
     state.cluster = cluster_id;
@@ -383,6 +386,7 @@ class ExchangeNode::Driver final : public PeerHandler {
   PeerTransport transport_;
   Timer timer_;
   Endpoint address_;
+  std::unique_ptr<WorkerPool> workers_;
   std::optional<Node> node_;
   std::unique_ptr<SyntheticTrainer> trainer_;
   bool work_posted_ = false;

@@ -110,6 +110,7 @@ struct ExchangeNodeOptions {
   TrainerOptions trainer;
   std::optional<Endpoint> seed;
   std::optional<Keyring> keys;  // none: plain
+  std::size_t threads = 1;      // that compute an exchange
 };
 
 class ExchangeNode {

@@ -1,0 +1,194 @@
+// On which links a round does something, and what it says there.
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "core/node/exchange_round.h"
+#include "core/node/outer_momentum.h"
+#include "core/node/peer_trust.h"
+#include "core/node/speech.h"
+
+namespace gossipd {
+namespace {
+
+// of the consensus distance that is asked for: a change still worth saying when the models are to
+// agree
+constexpr double final_threshold_share = 0.5;
+constexpr double heartbeat_threshold_share = 0.1;  // at rest; while training it is the trigger's
+
+// Openings that will be answered soon. One that has not been answered for a heartbeat beyond the
+// round trip is not waited for.
+std::uint32_t count_in_flight(const RoundContext& context, Duration heartbeat) {
+  return static_cast<std::uint32_t>(
+      std::ranges::count_if(context.links, [&](const RoundLink& item) {
+        return item.connected && item.link.awaits_answer() &&
+               context.now - item.link.spoken_at() < heartbeat + from_seconds(2 * item.rtt_seconds);
+      }));
+}
+
+bool is_leaving(NodeId peer, const Directory& directory) {
+  const Directory::Entry* entry = directory.find(peer);
+  return entry != nullptr && entry->record.phase == Phase::leaving;
+}
+
+// As a member says it; a link brings it sooner than gossip.
+double said_loss(NodeId member, double own_loss, const RoundContext& context) {
+  if (member == context.directory.self().id) return own_loss;
+  const RoundLink* item = find_link(context.links, member);
+  if (item != nullptr && item->link.is_open() && item->link.loss_said() > 0)
+    return item->link.loss_said();
+  const Directory::Entry* entry = context.directory.find(member);
+  return entry == nullptr ? 0 : entry->record.loss;
+}
+
+}  // namespace
+
+// ---- on which links -----------------------------------------------------------------------------
+
+void ExchangeRound::list_links(const RoundContext& context) {
+  peers_.clear();
+  at_ = 0;
+  opening_.reset();
+  std::erase_if(spoken_,
+                [&](const auto& item) { return find_link(context.links, item.first) == nullptr; });
+  for (const RoundLink& item : context.links)
+    if (item.link.my_turn() && (!pace_.answers_only() || item.link.owes_at_once()))
+      peers_.push_back(item.peer);
+  // The peer that is spoken to first hears the least mixed model, so they take turns at that.
+  const std::size_t first = peers_.empty() ? 0 : context.random.below(peers_.size());
+  std::rotate(peers_.begin(), peers_.begin() + static_cast<std::ptrdiff_t>(first), peers_.end());
+}
+
+// The link at work, while it is open and has the turn.
+RoundLink* ExchangeRound::current(const RoundContext& context) const {
+  RoundLink* item = find_link(context.links, peers_[at_]);
+  return item != nullptr && item->link.my_turn() ? item : nullptr;
+}
+
+bool ExchangeRound::has_room(const RoundLink& item) const {
+  return item.connected && item.outstanding <= policy_.bulk_window_bytes;
+}
+
+void ExchangeRound::next_link(const RoundContext& context) {
+  cursor_ = 0;
+  for (; at_ < peers_.size(); ++at_) {
+    RoundLink* item = current(context);
+    if (item == nullptr) continue;
+    stage_ = item->link.speaking() ? Stage::speak : Stage::look;
+    if (stage_ == Stage::speak) return;
+    const LossOf loss_of = [&](NodeId member) { return said_loss(member, last_.loss, context); };
+    const bool trusted =
+        !context.is_training() ||
+        is_trusted(item->peer, policy_.guard.loss_ratio_max, context.directory, loss_of);
+    item->link.look_begin(drift(context), last_.step_seconds, outer_step(*item, context),
+                          context.now, trusted);
+    if (schema_.blocks().empty()) decide(*item, context);
+    return;
+  }
+  stage_ = Stage::hand_back;
+  if (!opening_) return;
+  // All have been looked at and answered: now the exchange that was found worth opening.
+  const Opening opening = *std::exchange(opening_, std::nullopt);
+  RoundLink* item = find_link(context.links, opening.peer);
+  if (item == nullptr || !item->link.my_turn()) return;
+  peers_.push_back(opening.peer);
+  begin_turn(*item, opening.decision, context);
+}
+
+// ---- what is said -------------------------------------------------------------------------------
+
+double ExchangeRound::final_threshold() const {
+  return final_threshold_share * policy_.consensus_bound;
+}
+
+Step ExchangeRound::spoken_step(NodeId peer) const {
+  const auto found = spoken_.find(peer);
+  return found == spoken_.end() ? 0 : found->second;
+}
+
+Trigger::Decision ExchangeRound::decision_for(const RoundLink& item,
+                                              const RoundContext& context) const {
+  const Link& link = item.link;
+  const Duration heartbeat =
+      policy_.heartbeat * (context.phase == Phase::finished ? rest_heartbeats : 1);
+  const bool due = context.now - link.spoken_at() >= heartbeat;
+  if (!context.is_training()) {
+    const double least = final_threshold();
+    const bool changed = link.owes_keyframes() || link.largest_change() > least;
+    const bool apart = context.phase == Phase::finishing &&
+                       link.counters().consensus_distance >= policy_.consensus_bound;
+    // A node that only ever answers heartbeats is never due itself.
+    const bool thorough = due || (context.phase == Phase::finished && link.owes_answer());
+    return {changed || apart || due || link.owes_answer() || context.phase == Phase::leaving,
+            thorough ? least * heartbeat_threshold_share : least};
+  }
+  if (link.owes_answer()) return {true, trigger_.answer_threshold()};
+  Trigger::LinkState state;
+  state.block_change = link.largest_change();
+  state.owes_keyframes = link.owes_keyframes();
+  state.due = due;
+  state.steps_since_spoken = last_.step - std::min(last_.step, spoken_step(item.peer));
+  return trigger_.decide(state);
+}
+
+void ExchangeRound::decide(RoundLink& item, const RoundContext& context) {
+  Link& link = item.link;
+  link.counters().threshold = context.is_training() ? trigger_.threshold() : final_threshold();
+  const Trigger::Decision decision = decision_for(item, context);
+  const bool first = link.counters().turns_spoken == 0;
+  if (first || link.owes_answer() || link.owes_keyframes() || context.phase == Phase::leaving ||
+      is_leaving(item.peer, context.directory))
+    return begin_turn(item, decision, context);
+  const double change = link.counters().change;
+  if (pace_.answers_only()) {
+    // Its own look comes later.
+  } else if (decision.speak && (!opening_ || change > opening_->change)) {
+    if (opening_)
+      if (RoundLink* other = find_link(context.links, opening_->peer))
+        ++other->link.counters().turns_suppressed;
+    opening_ = Opening{item.peer, decision, change};
+  } else {
+    ++link.counters().turns_suppressed;
+  }
+  ++at_;
+  next_link(context);
+}
+
+void ExchangeRound::begin_turn(RoundLink& item, const Trigger::Decision& decision,
+                               const RoundContext& context) {
+  const SpeechContext speech{.training = context.is_training(),
+                             .last = last_,
+                             .snapshot_at = snapshot_at_,
+                             .line_periods = line_periods(policy_, item, last_.step_seconds),
+                             .in_flight = count_in_flight(context, policy_.heartbeat),
+                             .weight = context.weight,
+                             .weight_max = context.weight_max};
+  item.link.begin(plan_speech(policy_, item.link, decision, speech, context.now), context.now);
+  stage_ = Stage::speak;
+  cursor_ = 0;
+}
+
+void ExchangeRound::end_turn(RoundLink& item, const RoundContext& context) {
+  const bool first = item.link.counters().turns_spoken == 0;
+  item.link.end(context.now);
+  if (context.is_training() && !first) trigger_.on_spoken(item.link.bytes_of_turn());
+  Step& spoken = spoken_[item.peer] = last_.step;
+  if (!first || !trigger_.periodic()) return;
+  // Links of one node take turns at their periods, as if this one had been spoken on a part of it
+  // ago.
+  const std::size_t links = std::max<std::size_t>(count_open(context.links), 1);
+  spoken -= std::min(spoken, policy_.period_steps * (at_ % links) / links);
+}
+
+std::span<const float> ExchangeRound::drift(const RoundContext& context) const {
+  return context.is_training() && policy_.correction.future_position > 0 ? own_steps_.drift()
+                                                                         : std::span<const float>();
+}
+
+OuterStep ExchangeRound::outer_step(const RoundLink& item, const RoundContext& context) const {
+  if (!context.is_training()) return {};
+  return {momentum_share(policy_, item, count_open(context.links), last_.step_seconds),
+          own_steps_.travelled()};
+}
+
+}  // namespace gossipd
