@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import gossipd
-from fake_daemon import ADD, COPY, FINISHED, PAUSED, REPLACE, SETTLED, FakeDaemon
+from fake_daemon import ADD, COPY, FINISHED, PAUSED, REPLACE, SETTLED, SILENT, FakeDaemon
 
 torch = pytest.importorskip("torch")
 
@@ -55,8 +55,15 @@ def attached(daemon, answers=(), optimizer=None, **options):
     optimizer = (optimizer or (lambda p: torch.optim.SGD(p, 0.1)))(model.parameters())
     options = {"samples_per_step": 5, **options}
     g = gossipd.attach(model, optimizer, **options)
-    g._is_time = lambda: True  # every step looks, however short it is
+    looks_at_each_step(g)
     return model, optimizer, g
+
+
+def looks_at_each_step(g, ahead=False):
+    """However short the steps are; `ahead`: STEP is sent before a step, and after it otherwise."""
+    g._is_time = lambda: True
+    g._ahead = ahead
+    g._look_interval_s = 1.0
 
 
 def test_parameters_and_statistics_are_the_segments(daemon):
@@ -106,7 +113,7 @@ def test_only_the_named_ranges_are_added(daemon):
 def test_a_tensor_that_is_not_contiguous_is_changed_in_part(daemon):
     model = torch.nn.Conv2d(2, 3, 2, bias=False).to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    gossipd.attach(model, optimizer, samples_per_step=1)._is_time = lambda: True
+    looks_at_each_step(gossipd.attach(model, optimizer, samples_per_step=1))
     before = model.weight.detach().reshape(-1).numpy().copy()
     update = np.arange(24, dtype=np.float32)
     daemon.answers = [{"flags": ADD, "ranges": [(3, 5)], "update": update}]
@@ -227,12 +234,41 @@ def test_nan_is_told_and_an_infinite_loss_alone_is_not(daemon):
     assert daemon.steps[-1][5] == 0
 
 
-def test_nan_is_found_in_a_copy_where_no_loss_is_logged(daemon):
-    model, optimizer, _ = attached(daemon, [{}, {"flags": COPY}])
-    with torch.no_grad():
-        model[0].weight[0, 0] = float("inf")
-    train(model, optimizer, 2)
-    assert [s[5] for s in daemon.steps] == [1, 1, 0]
+def test_a_look_is_announced_before_the_step_and_taken_after_it(daemon):
+    model, optimizer, g = attached(daemon)
+    looks_at_each_step(g, ahead=True)
+    ones = np.ones(FLOATS, np.float32)
+    daemon.answers = [{}, {"flags": ADD, "ranges": [(0, FLOATS)], "update": ones}]
+    optimizer.zero_grad()
+    before = flat(model)
+    optimizer.step()
+    np.testing.assert_array_equal(flat(model), before)
+    optimizer.step()
+    np.testing.assert_array_equal(flat(model), before + 1)
+    daemon.wait(lambda: daemon.dones)
+    assert daemon.dones == [(2, 10)]
+    g.detach()
+    daemon.wait(lambda: daemon.of_type(6))
+    assert [s[:2] for s in daemon.steps] == [(0, 0), (0, 0), (1, 5), (2, 10)]
+
+
+def test_a_look_announced_before_a_step_that_is_skipped_is_taken(daemon):
+    scaler = scaler_of()
+    model, optimizer, g = attached(daemon, optimizer=lambda p: torch.optim.SGD(p, 0.1, fused=True))
+    looks_at_each_step(g, ahead=True)
+    scaler.scale(model(torch.randn(5, 3)).pow(2).mean() * float("inf")).backward()
+    daemon.answers = [{"flags": ADD | COPY, "ranges": [(0, 1)], "update": np.ones(FLOATS)}]
+    scaler.step(optimizer)
+    daemon.wait(lambda: daemon.dones)
+    assert daemon.dones == [(0, 0)] and g.steps == 0
+
+
+def test_a_daemon_that_does_not_answer_what_was_announced_is_not_waited_for_twice(daemon):
+    model, optimizer, g = attached(daemon)
+    looks_at_each_step(g, ahead=True)
+    daemon.behaviour = lambda kind, number: SILENT if (kind, number) == (68, 2) else None
+    train(model, optimizer, 3)
+    assert [s[0] for s in daemon.steps] == [0, 0] and g.steps == 3 and g.attached
 
 
 def test_an_evaluation_is_reported(daemon):
@@ -250,7 +286,7 @@ def test_schedulers_and_wrapped_steps_get_along(daemon, schedule_first):
     make = lambda: torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
     schedule = make() if schedule_first else None
     g = gossipd.attach(model, optimizer, samples_per_step=5)
-    g._is_time = lambda: True
+    looks_at_each_step(g)
     schedule = schedule or make()
     for _ in range(2):
         train(model, optimizer)

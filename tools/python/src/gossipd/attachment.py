@@ -15,7 +15,7 @@ from .sampler import SharedSampler
 from .session import NotAttached, Session
 
 # Looks may take this share of the loop's time, so the dearer one is the rarer they are.
-LOOK_SHARE = 0.015
+LOOK_SHARE = 0.01
 LOOK_INTERVAL_MAX_S = 5.0
 LOOK_COST_KEPT = 0.8  # of the mean cost, from one look to the next
 WAIT_S = 60.0
@@ -81,11 +81,11 @@ class Attachment:
         self._pending_samples = 0
         self._told = (0, 0)
         self._loss: Any = None
-        self._last_copy_finite = True
         self._rate = 0.0
         self._detached = False
         self._resumed_at = time.perf_counter()
         self._looked_at_steps = 0
+        self._announce_s = 0.0
         self._look_cost_s = 0.0
         self._look_interval_s = 0.0
         self._unsettled: Optional[Tuple[wire.Go, SharedMemory, Finished]] = None
@@ -232,8 +232,20 @@ class Attachment:
             self._look_until_free()
 
     def _is_time(self) -> bool:
-        """Whether a look would stay within its share of the loop's time."""
+        """Whether a look would stay within its share of the loop's time, or has begun."""
+        if self._session is not None and self._session.announced:
+            return True
         return time.perf_counter() - self._resumed_at >= self._look_interval_s
+
+    def _announce_look(self) -> None:
+        """Just before a step: where a look is due after it, lets the daemon prepare its answer."""
+        session = self._session
+        if self._detached or session is None or not self._look_interval_s or not self._is_time():
+            return
+        began = time.perf_counter()
+        if self._unsettled is None:
+            session.announce(self._step_packet)
+        self._announce_s = time.perf_counter() - began
 
     def _look_until_free(self) -> None:
         """Looks once, and again for as long as the daemon has paused this loop."""
@@ -241,7 +253,8 @@ class Attachment:
         began = time.perf_counter()
         came = self._look_once()
         if came and self.steps:
-            self._learn_cost(time.perf_counter() - began)
+            self._learn_cost(time.perf_counter() - began + self._announce_s)
+        self._announce_s = 0.0
         while came and self.paused and not self.finished:
             came = self._look_once()  # the daemon takes its time to answer
         self._mark_look()
@@ -275,10 +288,9 @@ class Attachment:
     def _step_packet(self, sequence: int) -> bytes:
         loss = self._loss_number()
         # A loss may be infinite while the model is not, so ask the model.
-        suspect = not self._last_copy_finite or not (self._loss is None or math.isfinite(loss))
+        suspect = self._loss is not None and not math.isfinite(loss)
         finite = not suspect or self._model.finite()
-        self._last_copy_finite = True
-        self._told = (self.steps, max(self.samples, self._told[1]))
+        self._told = self._counters()
         made = self.steps - self._looked_at_steps
         seconds = (time.perf_counter() - self._resumed_at) / made if made else 0.0
         rate = self._learning_rate()
@@ -291,21 +303,22 @@ class Attachment:
             finite,
         )
 
+    def _counters(self) -> Tuple[int, int]:
+        return self.steps, max(self.samples, self._told[1])  # an estimate may have been too high
+
     def _carry_out(self, session: Session, go: wire.Go) -> None:
         memory = session.memory
+        self._told = self._counters()  # a step may have been made since STEP
         if go.flags & (wire.ADD | wire.REPLACE):
             replace = bool(go.flags & wire.REPLACE)
             self._model.apply(memory.update, go.ranges, replace)
             self.replaced = self.replaced or replace
         if go.flags & wire.COPY:
-            snapshot = memory.snapshots[go.snapshot]
-            self._model.copy(snapshot)
+            self._model.copy(memory.snapshots[go.snapshot])  # the daemon finds what is not finite
         later = self._model.settled()
         if later is not None:
             self._unsettled = (go, session.memory, later)
         else:
-            if go.flags & wire.COPY:
-                self._last_copy_finite = math.isfinite(float(snapshot.sum()))
             session.done(go, self._told)
 
     def _is_settled(self, session: Session) -> bool:

@@ -76,6 +76,7 @@ class _Connection:
         self.said = said
         self.floats = len(memory.update)
         self.awaiting = False
+        self.announced = False  # that STEP was sent ahead: its GO is still worth waiting for
         self._steps_sent = 0
         self._goes_taken = 0
         sock.settimeout(None)
@@ -199,6 +200,23 @@ class Session:
                 raise self._refused
         self._take_ready()
 
+    def announce(self, pack: Callable[[int], bytes]) -> None:
+        """Sends the STEP that `pack` makes ahead of `look`, so that the daemon has its answer ready
+        by then. Call `look` soon: until it has taken the answer the daemon waits for this trainer.
+        """
+        connection = self._connection or self._take_ready()
+        if connection is None or connection.awaiting:
+            return
+        try:
+            connection.announced = connection.send_step(pack)
+        except OSError as error:
+            self.lose(error)
+
+    @property
+    def announced(self) -> bool:
+        """Whether a STEP was sent ahead, whose answer `look` has not looked for yet."""
+        return self._connection is not None and self._connection.announced
+
     def look(self, pack: Callable[[int], bytes]) -> Optional[wire.Go]:
         """Sends the STEP that `pack` makes of its sequence, or looks for the GO of the one before.
 
@@ -209,7 +227,8 @@ class Session:
             return None
         try:
             if connection.awaiting:
-                return connection.receive(wait=False)
+                wait, connection.announced = connection.announced, False
+                return connection.receive(wait)
             return connection.receive(wait=True) if connection.send_step(pack) else None
         except (OSError, wire.BadPacket) as error:
             self.lose(error)

@@ -43,6 +43,7 @@ class TorchAttachment(Attachment):
     ) -> None:
         self._group: Optional[Group] = group_of(module)
         self._every = every
+        self._ahead = every == 1 and self._group is None  # looks are announced
         self._optimizer = optimizer
         self._remove_hook: Callable[[], None] = lambda: None
         model = TorchModel(module, optimizer)
@@ -60,7 +61,7 @@ class TorchAttachment(Attachment):
             self._close()
             raise
         if self._optimizer is not None:
-            self._remove_hook = hook(self._optimizer, self._after_step)
+            self._remove_hook = hook(self._optimizer, self._before_step, self._after_step)
         return self
 
     def step(self) -> None:
@@ -69,9 +70,15 @@ class TorchAttachment(Attachment):
             raise RuntimeError("the optimiser's steps are counted already; leave g.step() out")
         self._made_step()
 
+    def _before_step(self) -> None:
+        if self._ahead:
+            self._announce_look()
+
     def _after_step(self, optimizer: Any, arguments: Dict[str, Any]) -> None:
         if was_skipped(optimizer, arguments):
             self._pending_samples = 0
+            if self._session is not None and self._session.announced:
+                self._look_until_free()
         else:
             self._made_step()
 
@@ -123,21 +130,35 @@ class TorchAttachment(Attachment):
 
 
 def hook(
-    optimizer: torch.optim.Optimizer, after: Callable[[Any, Dict[str, Any]], None]
+    optimizer: torch.optim.Optimizer,
+    before: Callable[[], None],
+    after: Callable[[Any, Dict[str, Any]], None],
 ) -> Callable[[], None]:
-    """Calls `after(optimizer, keyword arguments)` after every step; returns what ends that."""
+    """Calls `before()` before and `after(optimizer, keyword arguments)` after every step; returns
+    what ends that.
+    """
     inner = getattr(optimizer, "optimizer", None)  # of a wrapper such as accelerate's
     if isinstance(inner, torch.optim.Optimizer) and inner is not optimizer:
-        return hook(inner, after)
+        return hook(inner, before, after)
     if hasattr(optimizer, "register_step_post_hook"):  # from torch 2.0 on
-        handle = optimizer.register_step_post_hook(lambda o, args, kwargs: after(o, kwargs))
-        return lambda: handle.remove()
-    before: Any = optimizer.step
+        handles = [
+            optimizer.register_step_pre_hook(lambda o, args, kwargs: before()),
+            optimizer.register_step_post_hook(lambda o, args, kwargs: after(o, kwargs)),
+        ]
+
+        def remove() -> None:
+            for handle in handles:
+                handle.remove()
+
+        return remove
+    plain: Any = optimizer.step
     active = True
 
-    @functools.wraps(before)
+    @functools.wraps(plain)
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = before(*args, **kwargs)
+        if active:
+            before()
+        result = plain(*args, **kwargs)
         if active:
             after(self, kwargs)
         return result
