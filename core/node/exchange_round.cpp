@@ -12,7 +12,6 @@ namespace gossipd {
 namespace {
 
 constexpr std::size_t floats_per_piece = 65536;
-constexpr std::size_t blocks_per_thread = 2;  // of a piece, so that none waits long for another
 constexpr std::size_t blocks_per_piece_max = 256;
 // of training, between two looks of the final exchange: every turn tells of many others
 constexpr double final_pause_steps = 2;
@@ -208,7 +207,7 @@ RoundOutcome ExchangeRound::work(const RoundContext& context) {
 
 std::size_t ExchangeRound::floats_of_piece() const {
   if (workers_ == nullptr) return floats_per_piece;
-  return floats_per_piece * blocks_per_thread * workers_->threads();
+  return floats_per_piece * workers_->threads();
 }
 
 template <typename BlockAhead>

@@ -373,7 +373,11 @@ class ExchangeNode::Driver final : public PeerHandler {
       ++figures_.exchanges;
       opened_at_.reset();
     }
-    if (options_.seed) return;
+    if (options_.seed) {
+      // An answer whose way out was full goes on with the next snapshot.
+      if (now.heard > now.spoken && options_.trainer.pace == Pace::exchange) trainer_->recall();
+      return;
+    }
     if (!opened_at_ && now.spoken > at_snapshot_.spoken) {
       opened_at_ = round_began_;
       heard_at_opening_ = at_snapshot_.heard;
