@@ -170,6 +170,10 @@ void Training::restore(Prepared& prepared) {
     if (refused) prepared.warnings.push_back(refused->text + "; no checkpoint is used");
     prepared.restored = !refused;
   }
+  if (!prepared.restored && !is_external()) {
+    prepared.buffers.initial.resize(prepared.trainer->schema().floats());
+    prepared.trainer->copy_model(prepared.buffers.initial);
+  }
   for (const char* which : {"current", "best", "final"})
     if (auto old = look_at(store_.checkpoint_path(which))) prepared.checkpoints[which] = *old;
 }

@@ -60,7 +60,8 @@ bool Link::remembers(const Ready& mine, const Ready& theirs, std::uint32_t proto
          (mine.spoken == theirs.heard || theirs.spoken == mine.heard);
 }
 
-bool Link::open(const Ready& mine, const Ready& theirs, std::uint32_t protocol, Instant) {
+bool Link::open(const Ready& mine, const Ready& theirs, std::uint32_t protocol, Instant,
+                std::span<const float> initial) {
   GOSSIPD_ASSERT(state_ == State::closed);
   if (remembers(mine, theirs, protocol)) {
     state_ = State::comparing;
@@ -75,6 +76,10 @@ bool Link::open(const Ready& mine, const Ready& theirs, std::uint32_t protocol, 
       mine.has_model == theirs.has_model ? raw(self_) < raw(peer_) : mine.has_model;
   epoch_.emplace(*this, mix_nonces(mine.nonce, theirs.nonce), protocol, speaks_first,
                  ReplicaPair(schema_, mine.bf16 && theirs.bf16));
+  if (mine.initial != 0 && mine.initial == theirs.initial) {
+    GOSSIPD_ASSERT(initial.size() == schema_.floats());
+    epoch_->replicas.begin_with(initial);
+  }
   if (!theirs.has_model) epoch_->sender.set_order(order_of(theirs, schema_.blocks().size()));
   return false;
 }

@@ -12,6 +12,20 @@ ReplicaPair::ReplicaPair(const Schema& schema, bool in_bf16)
   received_.reset(schema.floats(), in_bf16);
 }
 
+void ReplicaPair::begin_with(std::span<const float> model) {
+  for (std::size_t i = 0; i < blocks_.size(); ++i) {
+    const Block& block = schema_.blocks()[i];
+    GOSSIPD_ASSERT(blocks_[i].published == 0 && blocks_[i].received == 0);
+    published_.put(block, block.of(model));
+    received_.put(block, block.of(model));
+    blocks_[i].published = blocks_[i].received = 1;
+    blocks_[i].keyframe_owed = false;
+    blocks_[i].received_valid = true;
+  }
+  valid_ = blocks_.size();
+  owed_ = 0;
+}
+
 bool ReplicaPair::is_paired(std::size_t index) const {
   const BlockState& block = blocks_[index];
   return (block.said || block.heard) && !block.said_whole && !block.heard_whole && is_known(index);

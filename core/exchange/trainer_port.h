@@ -33,9 +33,10 @@ struct Snapshot {
 struct RoundBuffers {
   std::vector<float> base;
   std::vector<float> update;
+  std::vector<float> initial{};  // the job's initial model, P floats; empty: not known
 };
 [[nodiscard]] inline RoundBuffers make_round_buffers(std::uint64_t floats) {
-  return {std::vector<float>(floats), std::vector<float>(floats)};
+  return {std::vector<float>(floats), std::vector<float>(floats), {}};
 }
 
 // Core → trainer.

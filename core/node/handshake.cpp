@@ -246,6 +246,11 @@ void Conductor::send_ready(Session& session, Instant now) {
   ready.has_model = !needs_model();
   ready.nonce = random_.next();
   neighbour.link->describe(ready);
+  if (!life_.is(Phase::broken)) {
+    ready.initial = source_.initial().hash();
+    ready.initial_age = source_.initial().age();
+    session.initial = source_.initial().values();
+  }
   if (needs_model()) order_blocks(session.theirs->id, ready, now);
   session.ready_mine = ready;
   send(session, ready);
@@ -274,11 +279,16 @@ void Conductor::try_open(Session& session, Instant now) {
                                std::to_string(schema_.blocks().size()) + ", does not have"},
         now);
   neighbour.turn_owed_since = now;
-  if (neighbour.link->open(*session.ready_mine, *session.ready_theirs, session.protocol, now)) {
+  const InitialModel::Values initial = std::exchange(session.initial, nullptr);
+  if (neighbour.link->open(*session.ready_mine, *session.ready_theirs, session.protocol, now,
+                           initial ? std::span<const float>(*initial) : std::span<const float>())) {
     auto state =
         std::make_shared<const Bytes>(encode_replica_state(neighbour.link->replica_state()));
     send_bulk(session, std::move(state));
   }
+  if (!needs_model() || !neighbour.link->received_complete()) return;
+  source_.initial().inherit(session.ready_theirs->initial_age);
+  adopt(now);
 }
 
 }  // namespace gossipd

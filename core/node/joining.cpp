@@ -23,6 +23,9 @@ void Conductor::on_model_ready(Schema schema, RoundBuffers buffers, bool has_mod
                                Samples own_samples, Step step, Instant now) {
   GOSSIPD_ASSERT(!source_.trainer_stands());
   schema_ = std::move(schema);
+  GOSSIPD_ASSERT(buffers.initial.empty() || buffers.initial.size() == schema_.floats());
+  source_.initial().hold(std::exchange(buffers.initial, {}));
+  const bool missing = !has_model && config_.exchange.enabled;
   round_.prepare(std::move(buffers), step);
   transfer_guard_ = std::make_unique<TransferGuard>(config_.exchange.guard.transfer_reach,
                                                     schema_.blocks().size());
@@ -36,11 +39,10 @@ void Conductor::on_model_ready(Schema schema, RoundBuffers buffers, bool has_mod
     if (Session* session = peers_.find(id)) try_open(*session, now);
   if (progress_.budget().revision > 0) emit(BudgetEffect{progress_.in_force()});
   if (life_.is(Phase::left)) return;
-  if (source_.is_missing()) {
+  if (source_.is_missing())
     set_phase(peers_.established() > 0 ? Phase::syncing : Phase::joining,
               "the model comes from a neighbour");
-    return;
-  }
+  if (missing) return;  // a link that has opened may have brought it
   // A node that restarts with its cluster's model looks for the others first, but not for ever.
   const bool alone = dialer_.seeds().empty() && directory_.entries().size() == 1;
   if (alone || peers_.established() > 0)
@@ -97,6 +99,7 @@ void Conductor::on_restored(std::vector<float> model, Instant now) {
 // The model lies in the round's copies.
 void Conductor::take_over(const std::string& from, Instant now) {
   source_.adopted();
+  source_.initial().keep_if(round_.copies().a);
   weight_.join(round_.last().step);
   log(Level::info, "event=model-adopted from=" + from);
   set_phase(life_.with_model(), "the model has arrived");

@@ -17,6 +17,7 @@
 
 #include "core/base/backoff.h"
 #include "core/exchange/step_guard.h"
+#include "core/node/initial_model.h"
 #include "core/node/model_assembly.h"
 
 namespace gossipd {
@@ -28,6 +29,8 @@ class ModelSource {
   static constexpr std::uint64_t recovered_after = 500;
 
   explicit ModelSource(const Schema& schema) : schema_(schema) {}
+
+  [[nodiscard]] InitialModel& initial() { return initial_; }
 
   // The trainer stands; `has_model`: with the cluster's parameters, else they are to come.
   void on_trainer_ready(bool has_model) { state_ = has_model ? State::held : State::missing; }
@@ -74,6 +77,7 @@ class ModelSource {
 
   const Schema& schema_;
   State state_ = State::unprepared;
+  InitialModel initial_;
   ModelAssembly assembly_;  // empty unless a model is needed
   Backoff rests_{rest_min, rest_doublings_max};
   Instant rest_until_{};           // no neighbour's model is taken before

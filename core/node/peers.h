@@ -22,6 +22,7 @@
 #include "core/membership/directory.h"
 #include "core/node/box_clock.h"
 #include "core/node/control_allowance.h"
+#include "core/node/initial_model.h"
 #include "core/node/path_watch.h"
 #include "core/node/round_trip.h"
 #include "core/wire/control.h"
@@ -54,6 +55,7 @@ class Peers {
     NodeId probed{};             // no link is wanted: only a sign of life of this member
     std::uint32_t protocol = 0;  // that both speak, once `theirs` is accepted
     std::optional<Ready> ready_mine, ready_theirs;
+    InitialModel::Values initial;  // that `ready_mine` names, until the link opens
     std::uint64_t news_told = 0;  // by the directory's count
     std::uint64_t own_told = 0;   // own statistics, likewise
     Directory::Sweep sweep;       // of the others' statistics

@@ -55,6 +55,7 @@ void Conductor::work(Instant now) {
 void Conductor::on_snapshot(Snapshot snapshot, Instant now) {
   GOSSIPD_ASSERT(source_.trainer_stands());
   progress_.on_snapshot(snapshot.samples);
+  source_.initial().on_step(snapshot.step, config_.exchange.joiner_steps);
   round_.on_snapshot(std::move(snapshot), open_links(), now);
   balance();
   if (!round_.last().finite) on_round(round_.on_not_finite(steps_allowed()), now);

@@ -282,7 +282,7 @@ struct ToJson {
     return {{"kind", "ready"},  {"schema", raw(m.schema)}, {"model", m.has_model},
             {"nonce", m.nonce}, {"conv", m.epoch},         {"spoken", m.spoken},
             {"heard", m.heard}, {"first", m.first_block},  {"held", m.held_flips},
-            {"bf16", m.bf16}};
+            {"bf16", m.bf16},   {"initial", m.initial},    {"age", m.initial_age}};
   }
   json operator()(const Ping& m) const { return {{"kind", "ping"}, {"nonce", m.nonce}}; }
   json operator()(const Pong& m) const {
@@ -371,6 +371,8 @@ Result<Control> to_ready(const json& map) {
     return Error{"malformed", "ready without a list of at most " + std::to_string(held_flips_max) +
                                   " blocks held"};
   m.bf16 = flag(map, "bf16");
+  m.initial = number(map, "initial");
+  m.initial_age = number(map, "age");
   return Control{std::move(m)};
 }
 

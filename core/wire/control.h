@@ -81,6 +81,10 @@ struct Ready {
   std::uint32_t first_block = 0;
   std::vector<std::uint32_t> held_flips{};
   bool bf16 = false;  // would keep the replicas in bf16; they are, where both ends would
+  // XXH3-64 of the job's initial model, while the sender's model is near it; 0: it is not. Where
+  // both ends say the same, both replicas of a fresh epoch begin as that model.
+  std::uint64_t initial = 0;
+  Step initial_age = 0;  // own steps since then, of the sender and of whom it began from
 };
 struct Ping {
   std::uint64_t nonce = 0;

@@ -276,3 +276,78 @@ TEST_CASE(
   rig.finish(rig.cluster.now());
   CHECK(rig.off(0) < 0.01);
 }
+
+namespace {
+
+// Whole blocks that a node's links have sent.
+std::uint64_t keyframes(VirtualCluster& cluster, std::size_t node) {
+  std::uint64_t sum = 0;
+  for (const LinkView& link : cluster.view(node).links) sum += link.counters.keyframes_sent;
+  return sum;
+}
+
+// Three nodes that begin within a second; each makes `initial` of the job, the founder `start`.
+struct Begun {
+  Begun(std::vector<float> start, const std::vector<float>& initial, Duration pause = {}) {
+    for (std::size_t i = 0; i < 3; ++i) {
+      NodeOptions options;
+      if (i > 0) options.seeds = {0};
+      if (i == 0) options.start = start;
+      options.initial = initial;
+      i == 0 ? cluster.add(options) : cluster.add_off(options);
+    }
+    for (std::size_t i = 1; i < 3; ++i) {
+      cluster.run_for(i == 1 ? Duration(100ms) : pause);
+      cluster.power_on(i);
+    }
+  }
+  void train() {
+    REQUIRE(cluster.run_until([&] { return all_in(cluster, Phase::training); }, 30s));
+    cluster.run_for(5s);
+  }
+  [[nodiscard]] std::uint64_t whole() {
+    return keyframes(cluster, 0) + keyframes(cluster, 1) + keyframes(cluster, 2);
+  }
+
+  const Schema schema = schema_of({3000, 40});
+  VirtualCluster cluster{schema};
+};
+
+}  // namespace
+
+TEST_CASE("nodes that begin together from the job's initial model send no whole block") {
+  const std::vector<float> initial = random_model(3040, 7);
+  Begun begun(initial, initial);
+  begun.train();
+  CHECK(begun.whole() == 0);
+  for (std::size_t i = 0; i < 3; ++i) CHECK(begun.cluster.view(i).links.size() == 2);
+}
+
+TEST_CASE("a node that comes when the model has moved on gets it whole") {
+  const std::vector<float> initial = random_model(3040, 7);
+  Begun begun(initial, initial, 5s);  // 500 steps
+  begun.train();
+  CHECK(begun.whole() > 0);
+}
+
+TEST_CASE("another initial model, as of another release, is sent whole") {
+  Begun begun(random_model(3040, 7), random_model(3040, 7));
+  VirtualCluster& cluster = begun.cluster;
+  NodeOptions options;
+  options.seeds = {0};
+  options.initial = random_model(3040, 8);
+  const std::size_t other = cluster.add(options);
+  begun.train();
+  CHECK(begun.whole() > 0);
+  CHECK(std::ranges::equal(cluster.model(0), cluster.model(other),
+                           [](float a, float b) { return std::abs(a - b) < 0.2f; }));
+}
+
+TEST_CASE("a link that is cut before its first turn still holds the initial model") {
+  const std::vector<float> initial = random_model(3040, 7);
+  Begun begun(initial, initial);
+  REQUIRE(begun.cluster.run_until([&] { return all_in(begun.cluster, Phase::training); }, 30s));
+  begun.cluster.network().reset_all();
+  begun.train();
+  CHECK(begun.whole() == 0);
+}

@@ -65,13 +65,21 @@ void VirtualCluster::start(std::size_t i, bool has_model) {
   carry_out(i);
   if (host.node && (host.options.knows_job || disk.state.job != JobHash{})) {
     host.node->on_job(job_document, job_hash, host.options.budget, local(i));
-    host.node->on_model_ready(schema_, make_round_buffers(schema_.floats()), has_model,
-                              host.loop.samples(), host.loop.step(), local(i));
+    host.node->on_model_ready(schema_, buffers(host), has_model, host.loop.samples(),
+                              host.loop.step(), local(i));
   }
   if (!host.node) return;
   host.node->on_time(local(i));
   carry_out(i);
   arm_timer(i);
+}
+
+RoundBuffers VirtualCluster::buffers(const Host& host) const {
+  RoundBuffers buffers = make_round_buffers(schema_.floats());
+  const std::vector<float>& kept = host.disk.checkpoint.parameters;
+  if (host.loop.step() == 0 && (kept.empty() || kept == host.options.initial))
+    buffers.initial = host.options.initial;
+  return buffers;
 }
 
 void VirtualCluster::kill(std::size_t i, Death death) {

@@ -32,6 +32,7 @@ struct Violation : std::runtime_error {
 struct NodeOptions {
   std::vector<std::size_t> seeds;  // indices of other nodes
   std::vector<float> start;        // P floats; empty: takes the cluster's model
+  std::vector<float> initial;      // what it makes of the job; empty: it cannot
   Duration step_time = std::chrono::milliseconds(10);
   ExchangePolicy exchange;
   MembershipPolicy membership;
@@ -275,6 +276,7 @@ class VirtualCluster : private VirtualNetwork::Handler {
   }
 
   void start(std::size_t i, bool has_model);
+  [[nodiscard]] RoundBuffers buffers(const Host& host) const;
   void for_host(std::size_t i, Instant when, std::function<void(Host&)> run);
   void run_event(std::size_t i, const std::function<void(Host&)>& run);
   void carry_out(std::size_t i);

@@ -72,9 +72,8 @@ void VirtualCluster::on(std::size_t i, CloseEffect& effect) {
 
 void VirtualCluster::on(std::size_t i, JobEffect&) {
   for_host(i, now() + prepare_time, [this, i](Host& h) {
-    h.node->on_model_ready(schema_, make_round_buffers(schema_.floats()),
-                           !h.disk.checkpoint.parameters.empty(), h.loop.samples(), h.loop.step(),
-                           local(i));
+    h.node->on_model_ready(schema_, buffers(h), !h.disk.checkpoint.parameters.empty(),
+                           h.loop.samples(), h.loop.step(), local(i));
   });
 }
 

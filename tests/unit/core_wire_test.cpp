@@ -114,9 +114,11 @@ TEST_CASE("every other control message comes out as it went in") {
                                                                           .epoch = 3,
                                                                           .spoken = 4,
                                                                           .heard = 5,
-                                                                          .bf16 = true})));
+                                                                          .bf16 = true,
+                                                                          .initial = 6,
+                                                                          .initial_age = 7})));
   CHECK((ready.has_model && ready.nonce == 2 && ready.epoch == 3 && ready.spoken == 4 &&
-         ready.heard == 5 && ready.bf16));
+         ready.heard == 5 && ready.bf16 && ready.initial == 6 && ready.initial_age == 7));
   CHECK(std::get<Resync>(*decode_control(encode_control(Resync{{1, 2, 3}}))).blocks ==
         std::vector<std::uint32_t>{1, 2, 3});
   CHECK(std::get<JobOffer>(*decode_control(encode_control(JobOffer{JobHash{9}, 10, "text"})))

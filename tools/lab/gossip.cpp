@@ -72,14 +72,21 @@ void GossipStrategy::boot(std::size_t i, bool founds) {
       host.engine->restore_optimizer(host.disk.optimizer);
       host.loop.restore(host.disk.counters);
     }
-    host.node->on_model_ready(host.engine->schema(),
-                              make_round_buffers(host.engine->schema().floats()),
-                              founds || restored, host.loop.samples(), host.loop.step(), now);
+    host.node->on_model_ready(host.engine->schema(), buffers(host), founds || restored,
+                              host.loop.samples(), host.loop.step(), now);
   }
   host.checkpoint_at = now + from_seconds(checkpoint_every_s_);
   host.node->on_time(now);
   carry_out(i);
   arm_timer(i);
+}
+
+RoundBuffers GossipStrategy::buffers(Host& host) {
+  RoundBuffers buffers = make_round_buffers(host.engine->schema().floats());
+  if (host.loop.step() > 0) return buffers;
+  buffers.initial.resize(buffers.base.size());
+  host.engine->copy_model(buffers.initial);
+  return buffers;
 }
 
 // ---- faults ----

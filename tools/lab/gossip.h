@@ -48,6 +48,7 @@ class GossipStrategy : public Strategy {
   struct Host;
   struct Session;
   void boot(std::size_t i, bool founds);
+  [[nodiscard]] static RoundBuffers buffers(Host& host);  // with the initial model, at its step 0
   void for_host(std::size_t i, Instant when, std::function<void(Host&)> run);
   void carry_out(std::size_t i);
   void on(std::size_t i, DialEffect&);

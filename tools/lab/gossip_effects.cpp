@@ -38,8 +38,8 @@ void GossipStrategy::on(std::size_t i, PersistEffect& effect) {
 // Every machine has the job and its data from the start.
 void GossipStrategy::on(std::size_t i, JobEffect&) {
   for_host(i, setup_->world.now(), [this](Host& h) {
-    h.node->on_model_ready(h.engine->schema(), make_round_buffers(h.engine->schema().floats()),
-                           false, h.loop.samples(), h.loop.step(), setup_->world.now());
+    h.node->on_model_ready(h.engine->schema(), buffers(h), false, h.loop.samples(), h.loop.step(),
+                           setup_->world.now());
   });
 }
 

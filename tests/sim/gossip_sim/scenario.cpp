@@ -189,6 +189,13 @@ void draw_versions(Scenario& s) {
     if (mixed && chance(versions, 0.5)) node.membership.protocol = protocol_oldest;
 }
 
+// In some clusters every node makes the founder's model from the job.
+void draw_initial(Scenario& s) {
+  Random random(s.seed * 0x94d049bb133111ebull + 3);
+  if (!chance(random, 0.5)) return;
+  for (NodeOptions& node : s.nodes) node.initial = s.nodes.front().start;
+}
+
 }  // namespace
 
 const char* to_string(Fault fault) { return fault_names[static_cast<std::size_t>(fault)]; }
@@ -219,6 +226,7 @@ Scenario draw_scenario(std::uint64_t seed) {
     s.targets.push_back(std::move(target));
   }
   draw_versions(s);
+  draw_initial(s);
   s.pull = static_cast<float>(between(random, 0.1, gradient_peak));
   return s;
 }
