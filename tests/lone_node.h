@@ -55,7 +55,9 @@ class LoneNode {
   void prepare_model(const Schema& schema, bool has_model) {
     schema_ = schema;
     model_.assign(schema.floats(), has_model ? 0.125f : 0.0f);
-    node_.on_model_ready(schema_, make_round_buffers(schema_.floats()), has_model, 0, 0, now_);
+    RoundBuffers buffers = make_round_buffers(schema_.floats());
+    buffers.initial.assign(schema_.floats(), 0.125f);
+    node_.on_model_ready(schema_, std::move(buffers), has_model, 0, 0, now_);
     settle();
   }
 

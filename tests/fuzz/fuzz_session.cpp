@@ -259,6 +259,12 @@ class Script {
       peer().turn = 0;
       peer().said = {};
     }
+    // Both replicas begin as the initial model, in version 1.
+    if ((bits & ready_initial) && peer().ready_of_node) {
+      ready.initial = peer().ready_of_node->initial;
+      ready.initial_age = bits;
+      if (ready.initial != 0 && !remembers) peer().said.fill(1);
+    }
     say(ready);
   }
 

@@ -49,7 +49,7 @@ enum class HelloOddity : std::uint8_t {
   count_
 };
 inline constexpr std::uint8_t ready_without_model = 1, ready_remembered = 2, ready_foreign = 4,
-                              ready_bf16 = 8, ready_ordered = 16;
+                              ready_bf16 = 8, ready_ordered = 16, ready_initial = 32;
 inline constexpr std::uint8_t turn_last = 1, turn_answers = 2, turn_out_of_order = 4,
                               turn_odd_header = 8;
 
