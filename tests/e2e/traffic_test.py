@@ -2,7 +2,7 @@
 
 import unittest
 
-from cluster import ClusterTest, settled
+from cluster import ClusterTest, settled, wait_for
 from tensors import distance, read_tensors
 
 
@@ -34,6 +34,24 @@ class Traffic(ClusterTest):
             self.assertLess(status["consensus_distance"], 0.01)
         finals = [read_tensors(n.checkpoint_path("final"))[1] for n in nodes]
         self.assertLess(distance(finals[1], finals[0]), 0.01)
+
+    def test_nodes_that_begin_together_send_no_whole_block(self):
+        job = self.cluster.job(budget_samples=10_000_000)
+        # However long the second takes to start.
+        near = {"exchange__joiner_steps": 1_000_000, "trainer__min_step_ms": 10}
+        first = self.cluster.found(job, shard="1/2", **near)
+        second = self.cluster.joiner("box2", first, shard="2/2", **near).start()
+        links = []
+        for node, other in ((first, second), (second, first)):
+            node.wait_phase("training")
+            wait_for(
+                f"{node.name} hears {other.name}",
+                lambda node=node, other=other: node.links()[other.name]["deltas_applied"] > 5,
+            )
+            links.append(node.links()[other.name])
+        for link in links:
+            self.assertEqual((0, 0), (link["keyframes_sent"], link["deltas_refused"]))
+        self.assertRegex(second.log(), "event=model-adopted from=")
 
     def test_with_the_exchange_off_members_share_only_the_budget(self):
         job = self.cluster.job(budget_samples=64_000, hidden=128)
