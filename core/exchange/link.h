@@ -53,8 +53,8 @@ class Link {
   // True: both remember the same epoch; send replica_state() and wait for the other's. False: a
   // fresh one; both replicas are empty and the link is open at once. `protocol` is what both ends
   // speak. An end that has no model may have said in which order it wants the blocks: see orders().
-  // `initial`: the model whose hash `mine` names. Where `theirs` names the same, both replicas begin
-  // as that model, and an end without a model holds a complete one at once.
+  // `initial`: the model whose hash `mine` names. Where `theirs` names the same, both replicas
+  // begin as that model, and an end without a model holds a complete one at once.
   bool open(const Ready& mine, const Ready& theirs, std::uint32_t protocol, Instant now,
             std::span<const float> initial = {});
   // Whether the blocks named there are some of the schema's, in order; open() needs that.

@@ -56,9 +56,9 @@ class Peers {
     std::uint32_t protocol = 0;  // that both speak, once `theirs` is accepted
     std::optional<Ready> ready_mine, ready_theirs;
     InitialModel::Values initial;  // that `ready_mine` names, until the link opens
-    std::uint64_t news_told = 0;  // by the directory's count
-    std::uint64_t own_told = 0;   // own statistics, likewise
-    Directory::Sweep sweep;       // of the others' statistics
+    std::uint64_t news_told = 0;   // by the directory's count
+    std::uint64_t own_told = 0;    // own statistics, likewise
+    Directory::Sweep sweep;        // of the others' statistics
     RoundTrip round_trip;
     std::optional<double> clock_ahead_s;  // of the other box; nothing: it has not told
     std::size_t bulk_outstanding = 0;     // bytes handed to the driver and not sent

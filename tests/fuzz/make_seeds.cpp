@@ -206,17 +206,10 @@ void session_seeds() {
     Steps steps(static_cast<std::uint8_t>(start));
     steps(select, {2})(link_up).exchange(keyframe).exchange(int8).exchange(int8)(time, {8});
     steps(cut)(dial_in, {0})(hello, {0})(ready, {ready_remembered})(replica, {0, 1, 1, 1})
+        .exchange(int8)(cut)(dial_in, {0})(hello, {0})(ready, {ready_initial})
         .exchange(int8);
     write("session", "exchange-" + std::to_string(start), steps.bytes());
   }
-  for (const int start : {0, int{start_without_model}})
-    for (const int bits : {int{ready_initial}, ready_initial | ready_without_model}) {
-      Steps steps(static_cast<std::uint8_t>(start));
-      steps(select, {2})(dial_in, {0})(hello, {0})(ready, {bits}).exchange(int8).exchange(int8);
-      steps(cut)(dial_in, {0})(hello, {0})(ready, {bits | ready_remembered})(train, {1});
-      write("session", "initial-" + std::to_string(start) + "-" + std::to_string(bits),
-            steps.bytes());
-    }
   for (int kind = 0; kind < 13; ++kind) {
     Steps steps(0);
     steps(select, {2})(link_up)(control, {kind, 2, 3, 1, 1, 1, 0, 4, 1, 2, 1, 1, 1, 1, 1, 1, 1, 1,
