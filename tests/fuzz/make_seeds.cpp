@@ -166,9 +166,8 @@ void state_seeds() {
   };
   write("state", "alone", '\0' + state(""));
   write("state", "two", '\0' + state(member + "," + member));
-  write("state", "raw",
-        std::string("\1") + R"({"format":1,"checksum":"0000000000000000","state":)" + state("") +
-            "}");
+  const std::string head = R"({"format":1,"checksum":"0000000000000000","state":)";
+  write("state", "raw", '\1' + head + state("") + "}");
   write("state", "deep", std::string("\1") + std::string(500'000, '['));
   std::string many = member;
   while (many.size() < 300'000) many += "," + member;
