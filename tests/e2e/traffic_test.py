@@ -38,7 +38,11 @@ class Traffic(ClusterTest):
     def test_nodes_that_begin_together_send_no_whole_block(self):
         job = self.cluster.job(budget_samples=10_000_000)
         # However long the second takes to start.
-        near = {"exchange__joiner_steps": 1_000_000, "trainer__min_step_ms": 10}
+        near = {
+            "exchange__joiner_steps": 1_000_000,
+            "exchange__threads": 2,
+            "trainer__min_step_ms": 10,
+        }
         first = self.cluster.found(job, shard="1/2", **near)
         second = self.cluster.joiner("box2", first, shard="2/2", **near).start()
         links = []
