@@ -77,9 +77,8 @@ void ExchangeRound::next_link(const RoundContext& context) {
     stage_ = item->link.speaking() ? Stage::speak : Stage::look;
     if (stage_ == Stage::speak) return;
     const LossOf loss_of = [&](NodeId member) { return said_loss(member, last_.loss, context); };
-    const bool trusted =
-        !context.is_training() ||
-        is_trusted(item->peer, policy_.guard.loss_ratio_max, context.directory, loss_of);
+    const bool trusted = is_trusted(item->peer, policy_.guard.loss_ratio_max,
+                                    !context.is_training(), context.directory, loss_of);
     item->link.look_begin(drift(context), last_.step_seconds, outer_step(*item, context),
                           context.now, trusted);
     if (schema_.blocks().empty()) decide(*item, context);

@@ -5,7 +5,8 @@
 //
 // The answer: a neighbour whose loss is more than `loss_ratio_max` times the members' median trains
 // on something else, and nothing is taken from it. Of fewer than `losses_min` losses it cannot be
-// told whose is wrong. Pure.
+// told whose is wrong. At rest the losses are those of the last steps, and a node whose own is as
+// large takes from everybody: the models must become one, which is then the others'. Pure.
 #pragma once
 
 #include <functional>
@@ -20,7 +21,7 @@ inline constexpr std::size_t losses_min = 3;
 using LossOf = std::function<double(NodeId)>;
 
 // `ratio_max` 0: everybody is trusted.
-[[nodiscard]] bool is_trusted(NodeId peer, double ratio_max, const Directory& directory,
-                              const LossOf& loss_of);
+[[nodiscard]] bool is_trusted(NodeId peer, double ratio_max, bool at_rest,
+                              const Directory& directory, const LossOf& loss_of);
 
 }  // namespace gossipd

@@ -306,3 +306,24 @@ TEST_CASE("nothing is taken of a neighbour whose loss is far beyond the median")
   CHECK(distrusted > 20);
   CHECK(training.watch(20s) < 1.5 * undisturbed());
 }
+
+TEST_CASE("the final model takes nothing of a node whose loss is far beyond the median") {
+  const Schema schema = schema_of({600, 2000});
+  const std::vector<float> target = random_model(schema.floats(), 1);
+  VirtualCluster cluster(schema, [&target](std::size_t node, std::span<float> x, Step) {
+    for (std::size_t p = 0; p < x.size(); ++p)
+      x[p] += node == bad ? 0.05f : pull * (target[p] - x[p]);
+  });
+  for (std::size_t i = 0; i < 3; ++i) {
+    NodeOptions options = with_model(schema, 0);
+    if (i > 0) options.seeds = {0};
+    options.budget = 32 * 600 * 3;
+    options.loss = i == bad ? 2.0 : 0.5;
+    cluster.add(options);
+  }
+  REQUIRE(cluster.run_until([&] { return all_in(cluster, Phase::finished); }, 120s));
+  for (std::size_t i = 0; i < 3; ++i) {
+    CHECK(rms_distance(cluster.model(i), target) < 0.1);
+    CHECK(cluster.final_distance_to_own(i) < 0.01);
+  }
+}

@@ -82,16 +82,26 @@ TEST_CASE("without an own step before the job's end a model weighs little until 
 
 TEST_CASE("a peer is distrusted when its loss is far beyond the median of three or more") {
   const auto losses = [](NodeId id) { return raw(id) == 3 ? 4.0 : 1.0; };
-  CHECK_FALSE(is_trusted(NodeId{3}, 3, members_of(3), losses));
-  CHECK(is_trusted(NodeId{2}, 3, members_of(3), losses));
-  CHECK(is_trusted(NodeId{3}, 5, members_of(3), losses));
-  CHECK(is_trusted(NodeId{3}, 0, members_of(3), losses));
-  CHECK(
-      is_trusted(NodeId{2}, 3, members_of(2), [](NodeId id) { return raw(id) == 2 ? 9.0 : 1.0; }));
+  CHECK_FALSE(is_trusted(NodeId{3}, 3, false, members_of(3), losses));
+  CHECK(is_trusted(NodeId{2}, 3, false, members_of(3), losses));
+  CHECK(is_trusted(NodeId{3}, 5, false, members_of(3), losses));
+  CHECK(is_trusted(NodeId{3}, 0, false, members_of(3), losses));
+  CHECK(is_trusted(NodeId{2}, 3, false, members_of(2),
+                   [](NodeId id) { return raw(id) == 2 ? 9.0 : 1.0; }));
 }
 
-TEST_CASE("a loss that is not known says nothing, and members at rest say none") {
-  CHECK(is_trusted(NodeId{3}, 3, members_of(3), [](NodeId) { return 0.0; }));
+TEST_CASE("at rest the last losses count, and a node that is itself far takes from everybody") {
+  const auto third_is_far = [](NodeId id) { return raw(id) == 3 ? 4.0 : 1.0; };
+  const auto first_is_far = [](NodeId id) { return raw(id) == 1 ? 4.0 : 1.0; };
+  const auto two_are_far = [](NodeId id) { return raw(id) % 2 == 1 ? 4.0 : 1.0; };
+  CHECK_FALSE(is_trusted(NodeId{3}, 3, true, members_of(3, Phase::finishing), third_is_far));
+  CHECK(is_trusted(NodeId{2}, 3, true, members_of(3, Phase::finishing), third_is_far));
+  CHECK(is_trusted(NodeId{3}, 3, true, members_of(3, Phase::finishing), first_is_far));
+  CHECK(is_trusted(NodeId{3}, 3, true, members_of(4, Phase::finishing), two_are_far));
+}
+
+TEST_CASE("a loss that is not known says nothing, and a node that trains asks none at rest") {
+  CHECK(is_trusted(NodeId{3}, 3, false, members_of(3), [](NodeId) { return 0.0; }));
   const auto losses = [](NodeId id) { return raw(id) == 3 ? 4.0 : 1.0; };
-  CHECK(is_trusted(NodeId{3}, 3, members_of(3, Phase::paused), losses));
+  CHECK(is_trusted(NodeId{3}, 3, false, members_of(3, Phase::paused), losses));
 }
