@@ -47,7 +47,7 @@ class Traffic(ClusterTest):
         second = self.cluster.joiner("box2", first, shard="2/2", **near).start()
         links = []
         for node, other in ((first, second), (second, first)):
-            node.wait_phase("training")
+            node.wait_linked(1)
             wait_for(
                 f"{node.name} hears {other.name}",
                 lambda node=node, other=other: node.links()[other.name]["deltas_applied"] > 5,
