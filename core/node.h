@@ -48,8 +48,14 @@ struct NodeState {
   std::string name;               // that the operator once gave; empty: none
   bool founder = false;           // of this cluster
   JobHash job{};                  // 0: none yet
-  Samples own_samples = 0;        // as last published; a restart never counts less
-  Budget budget;                  // if it is no longer the job's own
+  std::uint64_t generation = 1;   // of the job in this cluster (core/node/job_generation.h)
+  ClusterId meeting_in{};         // the cluster's name while this job is trained; 0: `cluster`
+  // The job before this one, whose model and history the disk still has in their place; hash 0:
+  // none.
+  JobHash former_job{};
+  std::uint64_t former_generation = 0;
+  Samples own_samples = 0;  // as last published; a restart never counts less
+  Budget budget;            // if it is no longer the job's own
   // everybody else ever heard of, or as many as are kept: addresses to rejoin by, samples
   std::vector<MemberRecord> members;
   std::set<NodeId> met;           // of these, those with which a session was once established
@@ -106,6 +112,13 @@ struct JobEffect {
   std::string document;
   JobHash hash;
 };
+// The cluster goes on to this job: write its document, then the state that begins it, then
+// on_next_job_kept(). No PersistEffect comes after it, unless it was not kept.
+struct NextJobEffect {
+  std::string document;
+  JobHash hash;
+  NodeState state;
+};
 // a peer asks: answer with on_file_read()
 struct FileReadEffect {
   SessionId session;
@@ -148,7 +161,7 @@ struct LogEffect {
 using Effect =
     std::variant<DialEffect, SendEffect, CloseEffect, PersistEffect, JobEffect, FileReadEffect,
                  FilePieceEffect, BudgetEffect, UpdateEffect, RequestSnapshotEffect, ProgressEffect,
-                 CheckpointEffect, RestoreEffect, RestartEffect, LogEffect>;
+                 CheckpointEffect, RestoreEffect, RestartEffect, NextJobEffect, LogEffect>;
 
 // ---- what can be looked at -------------------------------------------------------------------
 struct MemberView {
@@ -191,6 +204,7 @@ struct IdentityView {
   Reachability reachability = Reachability::unknown;
   std::string not_reached;  // why, by one who tried; empty: nobody had to say
   JobHash job{};
+  std::uint64_t generation = 1;  // of the job
   SchemaHash schema{};
 };
 
@@ -300,6 +314,11 @@ class Node {
   // More samples for the whole cluster, beyond the budget or beyond what has been trained on
   // already; also when the job has ended.
   [[nodiscard]] std::optional<Error> extend_budget(Samples more, Instant now);
+  // The next job of the whole cluster, which follows one that is finished.
+  [[nodiscard]] std::optional<Error> why_no_next_job() const;
+  [[nodiscard]] std::optional<Error> start_job(std::string document, JobHash hash, Instant now);
+  // The answer to a NextJobEffect with this state: the disk has it, or does not.
+  void on_next_job_kept(const NodeState& state, bool kept, Instant now);
   // The whole cluster stops where it is: the budget becomes what it has trained on.
   void end_early(const std::string& why, Instant now);
   // For others to see: what it computes on, and its last accuracy on held-out data.

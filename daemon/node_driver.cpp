@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/base/printable.h"
+#include "core/node/job_generation.h"
 #include "daemon/config/advertise.h"
 #include "daemon/log/log.h"
 #include "daemon/rest/serve.h"
@@ -79,13 +80,7 @@ std::optional<Error> NodeDriver::start(const StartPlan& plan) {
                       .path = store_.key_path().string()},
       KeyStore::Events{.on_changed = [this](const Keyring& keys) { transport_->set_keys(keys); },
                        .on_warning = [this](const std::string& text) { warn(text); }});
-  // A founder has the job's own initial model, also when it died before it wrote or trained
-  // anything. A node that has trained needs its checkpoint or a member with the model: beginning
-  // anew would silently lose the work.
-  nobody_to_ask_ =
-      plan.kind != StartPlan::Kind::join && plan.state.members.empty() && config_.join.empty();
-  model_at_start_ =
-      plan.state.own_samples == 0 && (nobody_to_ask_ || has_founded_untrained(plan.state));
+  choose_first_model(plan);
   own_samples_at_start_ = plan.state.own_samples;
   training_ = std::make_unique<Training>(loop_, config_, store_, socket_, plan.state.id,
                                          identity_of(config_, plan.state.id), training_events());
@@ -113,6 +108,17 @@ std::optional<Error> NodeDriver::start(const StartPlan& plan) {
   second_timer_.arm_after(std::chrono::seconds(1));
   service_.ready();
   return std::nullopt;
+}
+
+// A founder has the job's own initial model, also when it died before it wrote or trained anything,
+// and each member has that of a next job. A node that has trained needs its checkpoint or a member
+// with the model: beginning anew would silently lose the work.
+void NodeDriver::choose_first_model(const StartPlan& plan) {
+  nobody_to_ask_ =
+      plan.kind != StartPlan::Kind::join && plan.state.members.empty() && config_.join.empty();
+  goes_on_ = plan.state.generation > JobGeneration::founding;
+  model_at_start_ = plan.state.own_samples == 0 &&
+                    (nobody_to_ask_ || goes_on_ || has_founded_untrained(plan.state));
 }
 
 std::optional<Error> NodeDriver::listen(const StartPlan& plan) {
@@ -188,7 +194,7 @@ Training::Events NodeDriver::training_events() {
   events.on_waiting_for_data = [this](const Error& what) {
     // Nobody else can have the model yet, so nothing is lost by ending, and whoever founds a
     // cluster looks on.
-    if (model_at_start_) return loop_.post([this, what] { on_training_failed(what); });
+    if (model_at_start_ && !goes_on_) return loop_.post([this, what] { on_training_failed(what); });
     node_->on_waiting_for_data(what.text, begin_event());
     after_event();
   };
@@ -346,7 +352,10 @@ void NodeDriver::carry_out(RestoreEffect&) { training_->read_back_model(); }
 
 void NodeDriver::carry_out(RestartEffect&) {
   restart_wanted_ = true;
-  loop_.post([this] { stop("starting again under another id"); });
+  const char* const why = next_job_ == JobHash{} ? "starting again under another id"
+                                                 : "starting again with the next job";
+  if (next_job_ != JobHash{}) answer_job_start(next_job_);
+  loop_.post([this, why] { stop(why); });
 }
 
 void NodeDriver::carry_out(CheckpointEffect& effect) {

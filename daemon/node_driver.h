@@ -6,7 +6,8 @@
 // to the disk is written by a thread of its own (disk/disk_writer.h), and the node is told when its
 // state is there: no disk keeps the loop. What waits for a disk is in node_driver_disk.cpp, what
 // can be looked at in node_driver_view.cpp, what an operator asks for in node_driver_operator.cpp,
-// and how a node begins and ends in node_driver_life.cpp. Loop thread only.
+// how a node goes on to the next job in node_driver_next_job.cpp, and how it begins and ends in
+// node_driver_life.cpp. Loop thread only.
 #pragma once
 
 #include <map>
@@ -78,6 +79,7 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   [[nodiscard]] std::optional<Error> pause() override;
   [[nodiscard]] std::optional<Error> resume() override;
   [[nodiscard]] std::optional<Error> extend_budget(Samples more) override;
+  void start_job(const std::string& file, JobStarted done) override;
   [[nodiscard]] std::optional<Error> forget(NodeId member) override;
   void write_checkpoint(std::function<void(Result<CheckpointView>)> done) override;
   [[nodiscard]] Result<KeysView> keys() const override;
@@ -106,6 +108,7 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   [[nodiscard]] std::optional<Error> look_at_seeds(const StartPlan& plan);
   [[nodiscard]] bool is_this_node(const Endpoint& there) const;
   void reload_certificates();
+  void choose_first_model(const StartPlan& plan);
   [[nodiscard]] Training::Events training_events();
   void start_node(const StartPlan& plan, Instant now);
   void look_at_founding();
@@ -127,9 +130,13 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   void carry_out(ProgressEffect&);
   void carry_out(CheckpointEffect&);
   void carry_out(RestartEffect&);
+  void carry_out(NextJobEffect&);
   void carry_out(RestoreEffect&);
   void carry_out(LogEffect&);
 
+  void begin_job(const Job& job, const JobStarted& answer);
+  void answer_job_start(const Result<JobHash>& begun);
+  void on_next_job_written(const NextJobEffect& next, const std::optional<Error>& error);
   void save_job(const std::string& document);
   void on_state_written(const NodeState& state, const std::optional<Error>& error);
   void prepare_training();
@@ -187,6 +194,7 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   bool nobody_to_ask_ = false;   // no seed, no other member ever met
   // the trainer's first model counts as the cluster's, restored or not
   bool model_at_start_ = false;
+  bool goes_on_ = false;              // to a job that is not the cluster's first
   Samples own_samples_at_start_ = 0;  // as the disk knew them
   bool history_writing_ = false;
   int seconds_to_history_ = 0;  // until it is written the next time
@@ -200,7 +208,13 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   std::map<SessionId, OpenSession> sessions_;  // those the node knows
   bool stopping_ = false;
   bool restart_wanted_ = false;
-  int parts_running_ = 0;  // of the stop: transport, training, REST
+  struct JobStart {
+    StartedJob job;
+    JobStarted answer;
+  };
+  std::optional<JobStart> job_start_;  // asked for here, and not answered yet
+  JobHash next_job_{};                 // on disk; 0: the node stays with its job
+  int parts_running_ = 0;              // of the stop: transport, training, REST
   std::optional<Error> failure_;
 };
 

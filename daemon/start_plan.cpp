@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/node/job_generation.h"
 #include "models/data/data_set.h"
 #include "models/job/epochs.h"
 
@@ -73,6 +74,7 @@ Result<StartPlan> read_identity(const DaemonConfig& config, const StateStore& st
     plan.warnings.push_back(stored->fallback_reason +
                             "; set aside as *.corrupt.json, the previous one is used");
   if (stored->state) plan.state = *stored->state;
+  if (auto error = store.set_former_job_aside(plan.state)) return *error;
   if (config.name_given) plan.state.name = config.name;
   if (plan.state.id == NodeId{}) plan.state.id = NodeId{random_64()};
   return plan;
@@ -87,7 +89,8 @@ bool knows_somebody(const DaemonConfig& config, const NodeState& state) {
 // A cluster that nobody joined and in which nothing was trained, for example because its job did
 // not work, binds nobody.
 bool is_unused(const NodeState& state) {
-  return state.members.empty() && state.own_samples == 0 && !state.left;
+  return state.members.empty() && state.own_samples == 0 && !state.left &&
+         state.generation == JobGeneration::founding;
 }
 
 void forget_cluster(StartPlan& plan) {
@@ -187,6 +190,14 @@ std::optional<Error> read_job_file(const DaemonConfig& config, const StateStore&
   if (gets_it_from_node_0) return std::nullopt;
   if (auto error = complete(config, plan, first_segments, *job)) return error;
   if (plan.job && plan.job->hash != job->hash() && is_unused(plan.state)) forget_cluster(plan);
+  // The command line still names the job that the cluster was founded with, or an earlier one.
+  if (plan.job && plan.job->hash != job->hash() &&
+      plan.state.generation > JobGeneration::founding) {
+    plan.warnings.push_back(config.job_file + ": is job '" + job->name +
+                            "', but the cluster has gone on to job '" + plan.job->name +
+                            "', which this node trains; leave out --job");
+    return std::nullopt;
+  }
   if (plan.job && plan.job->hash != job->hash())
     return Error{"other-job",
                  config.job_file + ": is job " + to_hex(job->hash()) + " (" + job->name +

@@ -133,9 +133,10 @@ class LoneNode {
   [[nodiscard]] Instant now() const { return now_; }
   [[nodiscard]] std::span<const float> model() const { return model_; }
   [[nodiscard]] std::size_t reads_waiting() const { return reads_.size(); }
-  bool job_arrived = false;    // from a peer
-  bool restart_asked = false;  // the id is another process's
-  bool holds_reads = false;    // of the slow disk
+  bool job_arrived = false;               // from a peer
+  bool restart_asked = false;             // the id is another process's, or the job another one
+  std::optional<NextJobEffect> next_job;  // asked for; the test answers
+  bool holds_reads = false;               // of the slow disk
   void read_all() {
     for (const FileReadEffect& read : std::exchange(reads_, {})) {
       node_.on_file_read(read.session, read.file, read.offset, Bytes(read.bytes, std::byte{7}));
@@ -159,6 +160,7 @@ class LoneNode {
   void carry_out(CloseEffect& e) { std::erase(open_, e.session); }
   void carry_out(UpdateEffect& e) { update_ = std::move(e.update); }
   void carry_out(RestartEffect&) { restart_asked = true; }
+  void carry_out(NextJobEffect& e) { next_job = std::move(e); }
   void carry_out(RestoreEffect&) {
     node_.on_restored(std::vector<float>(schema_.floats(), 0.25f), now_);
   }

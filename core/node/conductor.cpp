@@ -14,6 +14,7 @@ constexpr std::uint64_t instance_salt = 0x696e7374616e6365;
 
 NodeState begin_life(NodeState state) {
   state.incarnation = std::min(state.incarnation, counter_max - 2) + 1;
+  state.former_job = {};
   return state;
 }
 
@@ -66,6 +67,8 @@ Instant Conductor::next_deadline() const {
 // What follows from the present state, whatever event has led to it: no event has to remember what
 // depends on it. Phases first, then the trainer, then what peers and the disk are told.
 void Conductor::settle(Instant now) {
+  if (life_.is_stopping()) return;
+  check_next_job(now);
   if (life_.is_stopping()) return;
   found_if_due(now);
   settle_samples(now);

@@ -20,6 +20,7 @@
 //     abuse.cpp       quarantine, and the allowances of peers
 //     files.cpp       the file that belongs to the job
 //     joining.cpp     the job, and a model for a node that has none
+//     next_job.cpp    from one job of the cluster to the next
 //     rounds.cpp      what a round of the exchange needs, and what is done with its outcome
 //     budget.cpp      samples trained on, and the budget
 //     view.cpp        what can be looked at
@@ -47,6 +48,7 @@
 #include "core/node/lifecycle.h"
 #include "core/node/model_source.h"
 #include "core/node/model_weight.h"
+#include "core/node/next_job.h"
 #include "core/node/peers.h"
 #include "core/node/persistence.h"
 #include "core/node/progress.h"
@@ -82,6 +84,9 @@ class Conductor {
   std::optional<Error> pause();
   std::optional<Error> resume();
   std::optional<Error> extend_budget(Samples more);
+  std::optional<Error> why_no_next_job() const;
+  std::optional<Error> start_job(std::string document, JobHash hash, Instant now);
+  void on_next_job_kept(JobHash hash, std::uint64_t generation, bool kept, Instant now);
   void end_early(const std::string& why);
   void describe(std::string device, std::optional<double> accuracy, Instant now);
   void stop(Instant now);
@@ -131,6 +136,8 @@ class Conductor {
   // own_record.cpp
   void persist();
   [[nodiscard]] bool may_say_hello() const;
+  // The cluster as hellos name it.
+  [[nodiscard]] ClusterId met_as() const { return DurableClaims::met_as(state_); }
   void raise_incarnation(std::uint64_t above);
   // Peers are to know at once, not at the next tick.
   [[nodiscard]] bool has_news_of_itself() const;
@@ -204,6 +211,15 @@ class Conductor {
   void note_found(const Endpoint& address, NodeId found, const std::string& why);
   void dial_back(Instant now);
   void on_reached(const Session& session, const Reached& told);
+
+  // next_job.cpp
+  [[nodiscard]] JobGeneration own_job() const;
+  [[nodiscard]] std::optional<Error> check_generation(const Hello& hello) const;
+  void on_other_generation(Session& session, const Error& error, Instant now);
+  void on_succession(Session& session, const Succession& told, Instant now);
+  [[nodiscard]] NodeState state_for(const JobGeneration& next, Instant now) const;
+  void go_on_to(const JobGeneration& next, std::string document, Instant now);
+  void check_next_job(Instant now);
 
   // overlay.cpp
   void look_after_overlay(Instant now);
@@ -291,7 +307,7 @@ class Conductor {
   Lifecycle life_;
 
   // the job and the model
-  std::string job_document_;  // as it is handed on to joiners; empty: none is known
+  JobInForce job_;
   JobTransfer transfer_;
   Schema schema_;  // empty until the trainer stands
   ModelSource source_;

@@ -29,9 +29,14 @@ class DurableClaims {
     return in_use + std::min(reserve, std::numeric_limits<std::uint64_t>::max() - in_use);
   }
 
+  // The name of the cluster of which a node with this state says it is a member.
+  [[nodiscard]] static ClusterId met_as(const NodeState& state) {
+    return state.meeting_in != ClusterId{} ? state.meeting_in : state.cluster;
+  }
+
   // From now on the disk holds this state. Until the first call it holds nothing that may be said.
   void on_disk(const NodeState& state) {
-    written_ = {true, state.incarnation, state.left, state.cluster};
+    written_ = {true, state.incarnation, state.left, met_as(state)};
   }
 
   [[nodiscard]] bool allows(std::uint64_t incarnation) const {

@@ -19,7 +19,8 @@ void Conductor::say_hello(Session& session) {
   send(session,
        Hello{spoken.oldest, durable_.cluster(), state_.id, state_.incarnation, config_.name,
              config_.advertise, state_.job, life_.is(Phase::left), session.probed != NodeId{},
-             spoken.newest, clones_.instance(), dialer_.founding().is_wanted()});
+             spoken.newest, clones_.instance(), dialer_.founding().is_wanted(),
+             durable_.cluster() == ClusterId{} ? ClusterId{} : state_.cluster, state_.generation});
 }
 
 // The disk holds the claims of these hellos now.
@@ -72,8 +73,14 @@ std::optional<Error> Conductor::check_hello(const Hello& hello) const {
         "both-joining",
         "neither node belongs to a cluster yet; start one with --job and without --join, or "
         "as --bootstrap 0"};
-  if (hello.cluster != ClusterId{} && state_.cluster != ClusterId{} &&
-      hello.cluster != state_.cluster)
+  if (hello.generation > JobGeneration::founding && hello.job != JobHash{} &&
+      hello.cluster != JobGeneration{hello.generation, hello.job}.meeting_in(hello.founded))
+    return Error{"implausible", hello.name + " names another cluster than its job has"};
+  const bool other_cluster =
+      hello.cluster != ClusterId{} && state_.cluster != ClusterId{} && hello.cluster != met_as();
+  if (other_cluster)
+    if (auto error = check_generation(hello)) return error;
+  if (other_cluster)
     return Error{
         "cluster-mismatch",
         "cluster " + to_hex(hello.cluster) + " meets cluster " + to_hex(state_.cluster) +
@@ -94,7 +101,7 @@ void Conductor::on_hello(Session& session, const Hello& hello, Instant now) {
     accuse_all_at(session.remote, hello.id, "another node answers at its address", now);
   }
   if (const auto error = check_hello(hello)) {
-    if (hello.leaving && hello.cluster == state_.cluster) note_left(hello, now);
+    if (hello.leaving && hello.cluster == met_as()) note_left(hello, now);
     if (error->code == "self") on_reflected(session, now);
     if (error->code == "self" && session.outbound) dialer_.founding().on_self(session.remote);
     if (error->code == "both-joining" && session.outbound && hello.founds)
@@ -112,14 +119,16 @@ void Conductor::on_hello(Session& session, const Hello& hello, Instant now) {
     }
     // A node that has left refuses as well, and names others before it does.
     const bool we_left = life_.is_going();
-    const bool same_cluster = hello.cluster == state_.cluster || hello.cluster == ClusterId{};
+    const bool same_cluster = hello.cluster == met_as() || hello.cluster == ClusterId{};
     if (error->code == "left" && we_left && same_cluster) {
       // It may be the only node that two others both know, or two clones.
       if (!hello.leaving && !is_alone(session, now)) return;
-      if (!hello.leaving && hello.cluster == state_.cluster) learn_from(hello, now);
+      if (!hello.leaving && hello.cluster == met_as()) learn_from(hello, now);
       send_records(session, directory_.sample(named_when_refused, random_));
     }
     if (error->code == "left" && !we_left && session.outbound && session.probed == NodeId{}) return;
+    if (error->code == "newer-job" || error->code == "older-job")
+      return on_other_generation(session, *error, now);
     return refuse(session, *error, now);
   }
   session.protocol = *common_protocol(protocols(), {hello.protocol, hello.newest});
@@ -171,7 +180,14 @@ bool Conductor::keep_existing(const Session& existing, const Session& fresh) con
 void Conductor::establish(Session& session, Instant now) {
   const Hello& hello = *session.theirs;
   if (state_.cluster == ClusterId{}) {
-    state_.cluster = hello.cluster;
+    state_.cluster = hello.founded;
+    state_.generation = hello.generation;
+    if (hello.generation > JobGeneration::founding) state_.meeting_in = hello.cluster;
+    // Of another of the cluster's jobs, and so of other figures.
+    if (job_.named_by != ClusterId{} && job_.named_by != hello.cluster) {
+      directory_ = Directory(state_.id, config_.membership.known_max);
+      renew_own_record(now);
+    }
     log(Level::info, "event=cluster-joined cluster=" + to_hex(state_.cluster));
   }
   // A node without links may have been cut off itself, so its verdicts are void.

@@ -5,7 +5,7 @@ namespace gossipd {
 
 void Conductor::on_job(std::string document, JobHash hash, Samples budget_samples) {
   GOSSIPD_ASSERT(document.size() <= job_bytes_max);
-  job_document_ = std::move(document);
+  job_.document = std::move(document);
   progress_.on_job(budget_samples);
   const bool fresh = state_.job != hash;
   state_.job = hash;

@@ -61,9 +61,13 @@ void Conductor::gossip(Instant now) {
 
 void Conductor::on_members(Session& session, const Members& members, Instant now) {
   // Also from a node that has no room for another link: that is how a joiner finds the others.
-  const bool same_cluster = session.theirs && (session.theirs->cluster == state_.cluster ||
-                                               state_.cluster == ClusterId{});
-  if (!session.established() && !same_cluster) return;
+  if (!session.established() && !session.theirs) return;
+  if (!session.established() && state_.cluster == ClusterId{}) {
+    if (job_.named_by != ClusterId{} && job_.named_by != session.theirs->cluster) return;
+    job_.named_by = session.theirs->cluster;
+  } else if (!session.established() && session.theirs->cluster != met_as()) {
+    return;
+  }
   if (session.established()) {
     for (MemberStats stats : members.stats)
       if (claims_.admit(stats, directory_, session.theirs->id)) merge_stats(stats, now, session.id);

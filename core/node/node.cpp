@@ -96,6 +96,13 @@ std::optional<Error> Node::resume(Instant now) {
 std::optional<Error> Node::extend_budget(Samples more, Instant now) {
   return settled(*impl_, now, [&] { return impl_->extend_budget(more); });
 }
+std::optional<Error> Node::why_no_next_job() const { return impl_->why_no_next_job(); }
+std::optional<Error> Node::start_job(std::string document, JobHash hash, Instant now) {
+  return settled(*impl_, now, [&] { return impl_->start_job(std::move(document), hash, now); });
+}
+void Node::on_next_job_kept(const NodeState& state, bool kept, Instant now) {
+  settled(*impl_, now, [&] { impl_->on_next_job_kept(state.job, state.generation, kept, now); });
+}
 void Node::end_early(const std::string& why, Instant now) {
   settled(*impl_, now, [&] { impl_->end_early(why); });
 }

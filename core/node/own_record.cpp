@@ -7,6 +7,7 @@
 namespace gossipd {
 
 void Conductor::persist() {
+  if (job_.next.is_under_way()) return;  // a state of the job before would undo it
   state_.own_samples = progress_.own();
   state_.budget = progress_.budget();
   state_.samples_per_second = progress_.rate();
@@ -17,7 +18,7 @@ void Conductor::persist() {
 
 bool Conductor::may_say_hello() const {
   return durable_.allows(state_.incarnation) && durable_.left() == (life_.is(Phase::left)) &&
-         durable_.cluster() == state_.cluster;
+         durable_.cluster() == met_as();
 }
 
 void Conductor::on_persisted(const NodeState& state, Instant now) {

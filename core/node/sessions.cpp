@@ -23,7 +23,8 @@ void Conductor::on_dial_failed(const Endpoint& endpoint, std::string reason, Ins
 
 void Conductor::on_session_open(SessionId id, bool outbound, Endpoint remote, Instant now) {
   const NodeId probed = outbound ? dialer_.on_connected(remote) : NodeId{};
-  if (life_.is_stopping() || peers_.is_full() || (life_.is(Phase::left) && outbound)) {
+  if (life_.is_stopping() || job_.next.is_telling() || peers_.is_full() ||
+      (life_.is(Phase::left) && outbound)) {
     emit(CloseEffect{id, "not accepting sessions"});
     return;
   }
@@ -155,6 +156,8 @@ void Conductor::handle(Session& session, Control message, Instant now) {
   if (const auto* refusal = std::get_if<Refuse>(&message))
     return on_refused(session, refusal->reason, now);
   if (const auto* notice = std::get_if<Cloned>(&message)) return on_cloned(session, *notice, now);
+  if (const auto* told = std::get_if<Succession>(&message))
+    return on_succession(session, *told, now);
   // Also while this node doubts the other: both may doubt each other.
   if (const auto* ping = std::get_if<Ping>(&message); ping != nullptr && session.theirs)
     return send(session, Pong{ping->nonce, peers_.clock().ms_at(now)});
@@ -173,8 +176,8 @@ void Conductor::handle(Session& session, Control message, Instant now) {
 void Conductor::handle_established(Session& session, const Control& message, Instant now) {
   Neighbour& neighbour = peers_.neighbour_of(session);
   if (std::get_if<JobRequest>(&message)) {
-    if (!job_document_.empty())
-      send(session, JobOffer{state_.job, progress_.in_force(), job_document_});
+    if (!job_.document.empty())
+      send(session, JobOffer{state_.job, progress_.in_force(), job_.document});
   } else if (const auto* offer = std::get_if<JobOffer>(&message)) {
     on_job_offer(session, *offer, now);
   } else if (const auto* request = std::get_if<FileRequest>(&message)) {
@@ -218,12 +221,16 @@ void Conductor::on_job_offer(Session& session, const JobOffer& offer, Instant no
     return refuse(session,
                   Error{"job-corrupt", "the job's text does not have the hash it was offered with"},
                   now);
+  if (state_.meeting_in != ClusterId{} &&
+      JobGeneration{state_.generation, offer.hash}.meeting_in(state_.cluster) != state_.meeting_in)
+    return refuse(session, Error{"job-mismatch", "the job offered is not the one of this cluster"},
+                  now);
   state_.job = offer.hash;
-  job_document_ = offer.document;
+  job_.document = offer.document;
   progress_.on_job(offer.budget_samples);
   persistence_.urge();
   set_phase(Phase::preparing, "the job has arrived from " + who(session));
-  emit(JobEffect{job_document_, state_.job});
+  emit(JobEffect{job_.document, state_.job});
 }
 
 void Conductor::on_bye(Session& session, const Bye& bye, Instant now) {

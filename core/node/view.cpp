@@ -68,6 +68,7 @@ IdentityView Conductor::identity_view() const {
           .reachability = dialer_.reach().own(),
           .not_reached = dialer_.reach().why_not(),
           .job = state_.job,
+          .generation = state_.generation,
           .schema = source_.trainer_stands() ? schema_.hash() : SchemaHash{}};
 }
 

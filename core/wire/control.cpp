@@ -245,6 +245,7 @@ struct ToJson {
              {"leaving", m.leaving},   {"probe", m.probe},       {"newest", m.newest},
              {"instance", m.instance}};
     if (m.founds) map["founds"] = true;
+    if (m.generation > 1) map["founded"] = raw(m.founded), map["generation"] = m.generation;
     return map;
   }
   json operator()(const Refuse& m) const {
@@ -263,6 +264,13 @@ struct ToJson {
     return {{"kind", "job"},
             {"hash", raw(m.hash)},
             {"budget", m.budget_samples},
+            {"document", m.document}};
+  }
+  json operator()(const Succession& m) const {
+    return {{"kind", "next job"},
+            {"founded", raw(m.founded)},
+            {"generation", m.generation},
+            {"hash", raw(m.hash)},
             {"document", m.document}};
   }
   json operator()(const FileRequest& m) const {
@@ -321,6 +329,8 @@ Result<Control> to_hello(const json& map) {
   if (m.id == NodeId{}) return Error{"malformed", "hello without a node id"};
   m.instance = number(map, "instance");
   m.founds = flag(map, "founds");
+  m.generation = std::max<std::uint64_t>(1, number(map, "generation"));
+  m.founded = m.generation > 1 ? ClusterId{number(map, "founded")} : m.cluster;
   return Control{std::move(m)};
 }
 
@@ -341,6 +351,14 @@ Result<Control> to_members(const json& map) {
 }
 
 Result<Control> to_job_request(const json&) { return Control{JobRequest{}}; }
+
+Result<Control> to_succession(const json& map) {
+  Succession m{ClusterId{number(map, "founded")}, number(map, "generation"),
+               JobHash{number(map, "hash")}, text(map, "document", job_bytes_max)};
+  if (m.document.empty() || m.generation <= 1 || m.founded == ClusterId{})
+    return Error{"malformed", "a next job without its text, number or cluster"};
+  return Control{std::move(m)};
+}
 
 Result<Control> to_job_offer(const json& map) {
   JobOffer m{JobHash{number(map, "hash")}, number(map, "budget"),
@@ -416,7 +434,7 @@ Result<Control> from_json(const json& map) {
       {"ready", to_ready},        {"ping", to_ping},
       {"pong", to_pong},          {"resync", to_resync},
       {"cloned", to_cloned},      {"bye", to_bye},
-      {"reached", to_reached}};
+      {"reached", to_reached},    {"next job", to_succession}};
   const std::string kind = text(map, "kind");
   for (const auto& [name, read] : readers)
     if (kind == name) return read(map);

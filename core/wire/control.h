@@ -37,6 +37,17 @@ struct Hello {
   // of the sender's process (instances.h); 0: a release that does not say
   std::uint64_t instance = 0;
   bool founds = false;  // would found a cluster itself, where nobody has one (founding.h)
+  // The cluster as it was founded, and which of its jobs this is. After the first job `cluster` is
+  // another (core/node/job_generation.h), so a release that knows no next job refuses it.
+  ClusterId founded{};
+  std::uint64_t generation = 1;
+};
+// The cluster `founded` has gone on to this job, or does now.
+struct Succession {
+  ClusterId founded{};
+  std::uint64_t generation = 0;
+  JobHash hash{};
+  std::string document;
 };
 // Why the session will be closed; both sides keep it for their status.
 struct Refuse {
@@ -122,7 +133,7 @@ struct UnknownControl {
 
 using Control =
     std::variant<Hello, Refuse, Members, JobRequest, JobOffer, FileRequest, FileAbsent, Ready, Ping,
-                 Pong, Resync, Bye, Digest, Cloned, Reached, UnknownControl>;
+                 Pong, Resync, Bye, Digest, Cloned, Reached, Succession, UnknownControl>;
 
 [[nodiscard]] Bytes encode_control(const Control&);
 [[nodiscard]] Result<Control> decode_control(std::span<const std::byte>);

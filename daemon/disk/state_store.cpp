@@ -119,6 +119,11 @@ NodeState state_from(const Json& json, std::int64_t unix_s) {
   s.name = name_from(json);
   s.founder = json.value("founder", false);  // missing in the files of older versions
   s.job = JobHash{id_from(json, "job")};
+  // Missing in the files of older versions.
+  s.generation = whole_from<std::uint64_t>(json, "generation", 1);
+  if (json.contains("meeting_in")) s.meeting_in = ClusterId{id_from(json, "meeting_in")};
+  if (json.contains("former_job")) s.former_job = JobHash{id_from(json, "former_job")};
+  s.former_generation = whole_from<std::uint64_t>(json, "former_generation", 0);
   s.own_samples = whole_from<Samples>(json, "own_samples");
   // Missing in the files of older versions.
   s.budget = Budget{whole_from<std::uint64_t>(json, "budget_revision", 0),
@@ -171,6 +176,10 @@ std::string format_node_state(const NodeState& state, std::int64_t unix_s) {
       {"name", state.name},
       {"founder", state.founder},
       {"job", to_hex(state.job)},
+      {"generation", state.generation},
+      {"meeting_in", to_hex(state.meeting_in)},
+      {"former_job", to_hex(state.former_job)},
+      {"former_generation", state.former_generation},
       {"own_samples", state.own_samples},
       {"budget_revision", state.budget.revision},
       {"budget_samples", state.budget.samples},
@@ -327,6 +336,41 @@ std::optional<Error> StateStore::save_job(const std::string& canonical) const {
   const Result<std::string> present = read_whole(path);
   if (present && *present == canonical) return std::nullopt;
   return write_durably(path, canonical);
+}
+
+std::optional<Error> StateStore::set_former_job_aside(NodeState& state) const {
+  if (state.former_job == JobHash{}) return std::nullopt;
+  namespace fs = std::filesystem;
+  const fs::path former =
+      directory_ / "jobs" /
+      (std::to_string(state.former_generation) + "-" + to_hex(state.former_job));
+  std::error_code error;
+  fs::create_directories(former, error);
+  for (const fs::path& own : {directory_ / "jobs", former}) (void)::chmod(own.c_str(), 0700);
+  if (const Result<StoredJob> job = load_job(state.former_job); job && job->document)
+    if (auto failed = write_durably(former / "job.toml", *job->document)) return failed;
+  const fs::path checkpoints = directory_ / "checkpoints";
+  for (const char* const name : {"history.jsonl", "finished.json", "checkpoints"}) {
+    std::error_code ignored;
+    const fs::path from = directory_ / name;
+    // empty: made by open() after it was moved
+    if (!error && fs::exists(from, ignored) && !fs::is_empty(from, ignored))
+      fs::rename(from, former / name, error);
+  }
+  if (!error) fs::create_directories(checkpoints, error);
+  if (error)
+    return Error{"io-error", former.string() + ": cannot set the job before aside: " +
+                                 error.message() + "; nothing of it is lost: start again"};
+  (void)::chmod(checkpoints.c_str(), 0700);
+  for (const fs::path& changed : {former, directory_ / "jobs", directory_})
+    if (auto failed = flush_directory(changed)) return failed;
+  NodeState settled = state;
+  settled.former_job = {};
+  if (auto failed = save_state(settled)) return failed;
+  fs::remove(previous_of(directory_ / "node.json"), error);  // it would do all this again
+  if (auto failed = flush_directory(directory_)) return failed;
+  state = std::move(settled);
+  return std::nullopt;
 }
 
 std::filesystem::path StateStore::checkpoint_path(const std::string& which) const {

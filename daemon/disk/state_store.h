@@ -7,6 +7,8 @@
 //     STATE/cluster.key      the cluster's secret, once it is known to work
 //     STATE/files/           the file that belongs to a TorchScript job (job_files.h)
 //     STATE/checkpoints/     current, best and final .safetensors, each with its previous one
+//     STATE/jobs/N-HASH/     job, checkpoints and history of the cluster's Nth job, when it has
+//                            gone on to another
 //
 // Directories are of mode 0700 and files of 0600. A damaged file is set aside as *.corrupt.* and
 // the previous one used, with the reason. Files are loaded before the loop runs and saved by one
@@ -60,6 +62,11 @@ class StateStore {
   // The document whose hash this is; nothing when neither file has it.
   [[nodiscard]] Result<StoredJob> load_job(JobHash) const;
   [[nodiscard]] std::optional<Error> save_job(const std::string& canonical) const;
+
+  // Where `state` begins another job: checkpoints and history of the one before go to
+  // STATE/jobs/NUMBER-HASH, then the state is written without that. After a crash it goes on where
+  // it was.
+  [[nodiscard]] std::optional<Error> set_former_job_aside(NodeState& state) const;
 
   [[nodiscard]] const std::filesystem::path& directory() const { return directory_; }
   [[nodiscard]] std::filesystem::path key_path() const { return directory_ / "cluster.key"; }

@@ -143,6 +143,40 @@ void extend(DaemonPort& port, const HttpRequest& request, const HttpRespond& res
   });
 }
 
+// The one string of a JSON object {"name": "…"}; it is not empty.
+Result<std::string> read_word(const std::string& body, const std::string& name) {
+  const Json json = parse_body(body);
+  if (const std::string wrong = wrong_keys(json, name); !wrong.empty())
+    return Error{"bad-request", wrong};
+  if (!json[name].is_string()) return Error{"bad-request", "'" + name + "' is no string"};
+  if (json[name] == "") return Error{"bad-request", "'" + name + "' is empty"};
+  return json[name].get<std::string>();
+}
+
+// {"file": "/path/to/job.toml"}
+void start_job(DaemonPort& port, const HttpRequest& request, const HttpRespond& respond) {
+  const Result<std::string> file = read_word(request.body, "file");
+  if (!file)
+    return respond(problem(400, "bad-request", "The request is not understood", file.error().text,
+                           R"(send {"file": "/path/to/job.toml"})"));
+  port.start_job(*file, [respond](const Result<DaemonPort::StartedJob>& started) {
+    if (started)
+      return respond(json_response(
+          Json{
+              {"name", started->name}, {"hash", to_hex(started->hash)}, {"number", started->number}}
+                  .dump() +
+              "\n",
+          202));
+    const Error& error = started.error();
+    if (error.code == "disk-slow") return respond(late(error));
+    for (const char* const by_state :
+         {"left", "job-starting", "job-running", "same-job", "other-job", "stopping"})
+      if (error.code == by_state) return respond(refused_by_state(error));
+    respond(problem(400, error.code, "The job is not started", error.text,
+                    "gossipd --check-config --job FILE --data DIR tries it"));
+  });
+}
+
 void checkpoint(DaemonPort& port, const HttpRespond& respond) {
   port.write_checkpoint([respond](Result<CheckpointView> written) {
     if (written) return respond(json_response(checkpoint_json(*written)));
@@ -160,16 +194,6 @@ HttpResponse keys(const DaemonPort& port) {
   return problem(404, view.error().code, "This cluster has no key", view.error().text,
                  view.error().code == "certificates" ? "the log says which: event=peer-tls"
                                                      : "start the cluster with a key");
-}
-
-// The one string of a JSON object {"name": "…"}; it is not empty.
-Result<std::string> read_word(const std::string& body, const std::string& name) {
-  const Json json = parse_body(body);
-  if (const std::string wrong = wrong_keys(json, name); !wrong.empty())
-    return Error{"bad-request", wrong};
-  if (!json[name].is_string()) return Error{"bad-request", "'" + name + "' is no string"};
-  if (json[name] == "") return Error{"bad-request", "'" + name + "' is empty"};
-  return json[name].get<std::string>();
 }
 
 HttpResponse keys_changed(const DaemonPort& port, const std::optional<Error>& error) {
@@ -267,6 +291,9 @@ HttpRouter make_rest(DaemonPort& port) {
   });
   post("/v1/job/extend", [&port](const HttpRequest& request, const HttpRespond& respond) {
     extend(port, request, respond);
+  });
+  post("/v1/job/start", [&port](const HttpRequest& request, const HttpRespond& respond) {
+    start_job(port, request, respond);
   });
   post("/v1/members/forget", [&port](const HttpRequest& request, const HttpRespond& respond) {
     forget(port, request, respond);

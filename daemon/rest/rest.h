@@ -39,6 +39,15 @@ class DaemonPort {
   [[nodiscard]] virtual std::optional<Error> pause() = 0;
   [[nodiscard]] virtual std::optional<Error> resume() = 0;
   [[nodiscard]] virtual std::optional<Error> extend_budget(Samples more) = 0;
+  struct StartedJob {
+    std::string name;
+    JobHash hash{};
+    std::uint64_t number = 0;  // among the cluster's jobs
+  };
+  // `file` lies on the daemon's machine. `done` is called once, on the loop, when the node and all
+  // that it is linked to would know the job after a restart; in bounded time with code "disk-slow".
+  using JobStarted = std::function<void(Result<StartedJob>)>;
+  virtual void start_job(const std::string& file, JobStarted done) = 0;
   [[nodiscard]] virtual std::optional<Error> forget(NodeId member) = 0;
   // `done` is called once, on the loop, when the file is durable or was not written; in bounded
   // time with code "disk-slow".

@@ -322,6 +322,7 @@ std::string links_json(const std::vector<LinkView>& links, const std::vector<Ses
 
 std::string job_json(const JobView& job, const NodeSummary& node) {
   return text_of({{"hash", to_hex(job.hash)},
+                  {"number", node.generation},
                   {"name", job.name},
                   {"model_floats", job.model_floats},
                   {"budget_samples", node.budget_samples},

@@ -123,6 +123,19 @@ class OpenApi(ClusterTest):
         self.assertEqual(202, self.call(first, "POST", "/v1/members/forget", gone))
         self.assertEqual(404, self.call(first, "POST", "/v1/members/forget", gone))
         self.assertEqual(202, self.call(second, "POST", "/v1/cluster/join", {}))
+        self.start_the_next_job(first)
+
+    def start_the_next_job(self, running):
+        short = {"budget_samples": 2_000, "warmup_samples": 500}
+        following = {"file": self.cluster.job(file="next.toml", name="next", **short)}
+        self.assertEqual(409, self.call(running, "POST", "/v1/job/start", following))
+        job = self.cluster.job(file="short.toml", **short)
+        alone = self.cluster.founder(job, name="alone").start()
+        alone.wait_phase("finished")
+        self.assertEqual(400, self.call(alone, "POST", "/v1/job/start", {"file": "/nope"}))
+        self.assertEqual(202, self.call(alone, "POST", "/v1/job/start", following))
+        wait_for("the next job", lambda: alone.get("/v1/job")["number"] == 2)
+        self.look_at(alone)
 
     def change_the_key(self, node):
         key = os.path.join(self.cluster.directory, "new.key")

@@ -80,11 +80,13 @@ def test_commands_send_what_the_daemon_reads(server):
     client = client_of(server)
     client.join("box1")
     client.extend(10)
+    client.start_job("/b.toml")
     client.forget("00ff")
     assert client.checkpoint() == "/a"
     assert [(path, body and json.loads(body)) for _, path, body, _ in server.seen] == [
         ("/v1/cluster/join", {"seeds": ["box1"]}),
         ("/v1/job/extend", {"samples": 10}),
+        ("/v1/job/start", {"file": "/b.toml"}),
         ("/v1/members/forget", {"id": "00ff"}),
         ("/v1/checkpoint", ""),
     ]

@@ -9,8 +9,9 @@
 namespace gossipd::sim {
 namespace {
 
-const std::string job_document = "job";
-const JobHash job_hash{XXH3_64bits(job_document.data(), job_document.size())};
+JobHash hash_of(const std::string& document) {
+  return JobHash{XXH3_64bits(document.data(), document.size())};
+}
 
 }  // namespace
 
@@ -37,6 +38,7 @@ std::size_t VirtualCluster::add_off(NodeOptions options) {
 
 void VirtualCluster::power_on(std::size_t i) {
   const bool has_model = !nodes_[i]->options.start.empty();
+  nodes_[i]->job = hash_of(nodes_[i]->disk.job_document);
   if (has_model) write_checkpoint(i);
   start(i, has_model);
 }
@@ -64,7 +66,8 @@ void VirtualCluster::start(std::size_t i, bool has_model) {
   host.node = std::make_unique<Node>(std::move(config), disk.state, local(i));
   carry_out(i);
   if (host.node && (host.options.knows_job || disk.state.job != JobHash{})) {
-    host.node->on_job(job_document, job_hash, host.options.budget, local(i));
+    host.job = hash_of(host.disk.job_document);
+    host.node->on_job(host.disk.job_document, host.job, host.options.budget, local(i));
     host.node->on_model_ready(schema_, buffers(host), has_model, host.loop.samples(),
                               host.loop.step(), local(i));
   }
@@ -97,6 +100,7 @@ void VirtualCluster::kill(std::size_t i, Death death) {
   host.stepping = false;
   host.timer_armed = false;
   host.dies_at_effect.reset();
+  host.goes_on = false;
   host.frozen_until = now();
   network_.host_down(i, death == Death::power_lost);
 }
@@ -104,6 +108,14 @@ void VirtualCluster::kill(std::size_t i, Death death) {
 void VirtualCluster::kill_at_effect(std::size_t i, std::uint64_t effects, Death death) {
   nodes_[i]->dies_at_effect = effects;
   nodes_[i]->death = death;
+}
+
+std::optional<Error> VirtualCluster::start_job(std::size_t i, const std::string& document) {
+  std::optional<Error> error;
+  act(i, [&](Node& node, Instant local) {
+    error = node.start_job(document, hash_of(document), local);
+  });
+  return error;
 }
 
 void VirtualCluster::stop(std::size_t i) {
@@ -120,11 +132,13 @@ void VirtualCluster::start_from_disk(std::size_t i) {
   Host& host = *nodes_[i];
   if (host.node) kill(i);
   const Checkpoint& checkpoint = host.disk.checkpoint;
-  const bool restored = !checkpoint.parameters.empty();
+  const bool restored = !checkpoint.parameters.empty() &&
+                        (host.disk.state.job == JobHash{} || checkpoint.job == host.disk.state.job);
   host.parameters = restored ? checkpoint.parameters : std::vector<float>(schema_.floats(), 0.5f);
   host.loop.restore(restored ? checkpoint.counters : StepLoop::Counters{});
   const bool nobody_to_ask = host.disk.state.members.empty() && host.options.seeds.empty();
-  start(i, restored || (nobody_to_ask && host.disk.state.own_samples == 0));
+  const bool begins = nobody_to_ask || host.disk.state.generation > 1;
+  start(i, restored || (begins && host.disk.state.own_samples == 0));
 }
 
 void VirtualCluster::freeze(std::size_t i, Duration length) {

@@ -52,6 +52,7 @@ struct NodeOptions {
 struct Checkpoint {
   std::vector<float> parameters;  // empty: there is none
   StepLoop::Counters counters;
+  JobHash job{};
 };
 
 // A host's disk when its process starts.
@@ -60,6 +61,7 @@ struct Disk {
   Instant written{};  // the state
   Checkpoint checkpoint;
   std::vector<float> final_model;  // `final.safetensors`; empty: there is none
+  std::string job_document = "job";
 };
 
 // Observes everything between a node and its driver. All calls are between two events of that node.
@@ -182,6 +184,8 @@ class VirtualCluster : private VirtualNetwork::Handler {
   [[nodiscard]] EventQueue& events() { return events_; }
   [[nodiscard]] VirtualNetwork& network() { return network_; }
 
+  // The next job, of this text.
+  std::optional<Error> start_job(std::size_t node, const std::string& document);
   // A job's file on a node's disk: what it holds, and what has come of it. None until one of the
   // two calls.
   void put_file(std::size_t node, Bytes content) { nodes_[node]->file = std::move(content); }
@@ -238,7 +242,9 @@ class VirtualCluster : private VirtualNetwork::Handler {
     std::optional<NodeState> waiting;  // the newest that came since
     std::uint64_t writes = 0;          // begun
     std::vector<float> parameters;
-    StepLoop loop{1};  // of the options' batch once they are known
+    JobHash job{};         // that its process trains
+    bool goes_on = false;  // from it to the next
+    StepLoop loop{1};      // of the options' batch once they are known
     Samples others = 0;
     [[nodiscard]] StepLoop::Cluster cluster() const {
       return options.trainer_budget > 0
@@ -296,6 +302,7 @@ class VirtualCluster : private VirtualNetwork::Handler {
   void on(std::size_t i, CheckpointEffect&);
   void on(std::size_t i, RestoreEffect&);
   void on(std::size_t i, RestartEffect&);
+  void on(std::size_t i, NextJobEffect&);
   void on(std::size_t i, LogEffect&);
   void persist(std::size_t i, NodeState state);
   void finish_write(std::size_t i, Duration after);

@@ -70,7 +70,9 @@ void VirtualCluster::on(std::size_t i, CloseEffect& effect) {
 
 // ---- the job ------------------------------------------------------------------------------------
 
-void VirtualCluster::on(std::size_t i, JobEffect&) {
+void VirtualCluster::on(std::size_t i, JobEffect& effect) {
+  nodes_[i]->disk.job_document = effect.document;
+  nodes_[i]->job = effect.hash;
   for_host(i, now() + prepare_time, [this, i](Host& h) {
     h.node->on_model_ready(schema_, buffers(h), !h.disk.checkpoint.parameters.empty(),
                            h.loop.samples(), h.loop.step(), local(i));
@@ -98,11 +100,28 @@ void VirtualCluster::on(std::size_t i, FilePieceEffect& effect) {
 
 // ---- the process --------------------------------------------------------------------------------
 
+// Document and state are one write, which a process that dies meanwhile has not made.
+void VirtualCluster::on(std::size_t i, NextJobEffect& effect) {
+  const Host& host = *nodes_[i];
+  for_host(i, now() + host.disk_takes, [this, i, effect](Host& h) {
+    const bool kept = !h.disk_fails && !h.disk_stuck;
+    if (kept) {
+      put_on_disk(i, effect.state);
+      h.disk.job_document = effect.document;
+      h.disk.final_model.clear();
+      h.writing.reset();
+      h.waiting.reset();
+      h.goes_on = true;
+    }
+    h.node->on_next_job_kept(effect.state, kept, local(i));
+  });
+}
+
 void VirtualCluster::on(std::size_t i, RestartEffect&) {
   Host& host = *nodes_[i];
   write_checkpoint(i);
   const Samples trained = host.loop.samples();
-  if (watcher_ != nullptr)
+  if (!std::exchange(host.goes_on, false) && watcher_ != nullptr)
     watcher_->took_new_id(i, trained - std::min(trained, host.disk.state.former_samples));
   events_.at(now() + std::chrono::milliseconds(1), [this, i, life = host.life + 1] {
     if (nodes_[i]->life == life && !nodes_[i]->node) start_from_disk(i);
@@ -181,7 +200,7 @@ void VirtualCluster::on(std::size_t i, RestoreEffect&) {
 void VirtualCluster::write_checkpoint(std::size_t i) {
   Host& host = *nodes_[i];
   if (!host.disk_fails && !host.disk_stuck && kernels().all_finite(host.parameters))
-    host.disk.checkpoint = Checkpoint{host.parameters, host.loop.counters()};
+    host.disk.checkpoint = Checkpoint{host.parameters, host.loop.counters(), host.job};
 }
 
 // Retries a failed write, as the daemon does.

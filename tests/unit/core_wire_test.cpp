@@ -351,3 +351,34 @@ TEST_CASE("what was found at an address comes out as it went in, the reason in b
   CHECK(!back.answers);
   CHECK(back.reason.size() == reached_reason_bytes_max);
 }
+
+TEST_CASE(
+    "a next job comes out as it went in, and one without number, cluster or text not at all") {
+  const Succession told{ClusterId{0xc1}, 2, JobHash{7}, "name = \"b\"\n"};
+  const auto back = std::get<Succession>(*decode_control(encode_control(told)));
+  CHECK(back.founded == told.founded);
+  CHECK(back.generation == told.generation);
+  CHECK(back.hash == told.hash);
+  CHECK(back.document == told.document);
+  for (const Succession& bad :
+       {Succession{ClusterId{}, 2, JobHash{7}, "x"}, Succession{ClusterId{1}, 1, JobHash{7}, "x"},
+        Succession{ClusterId{1}, 2, JobHash{7}, ""}})
+    CHECK_FALSE(decode_control(encode_control(bad)));
+}
+
+TEST_CASE(
+    "a hello of the founding job says no number, and one of a later job names both clusters") {
+  Hello hello;
+  hello.protocol = protocol_oldest;
+  hello.id = NodeId{1};
+  hello.cluster = hello.founded = ClusterId{0xc1};
+  auto back = std::get<Hello>(*decode_control(encode_control(hello)));
+  CHECK(back.generation == 1);
+  CHECK(back.founded == ClusterId{0xc1});
+  hello.cluster = ClusterId{0xc2};
+  hello.generation = 5;
+  back = std::get<Hello>(*decode_control(encode_control(hello)));
+  CHECK(back.generation == 5);
+  CHECK(back.cluster == ClusterId{0xc2});
+  CHECK(back.founded == ClusterId{0xc1});
+}

@@ -108,6 +108,11 @@ class MadeUpDaemon final : public DaemonPort {
   }
   [[nodiscard]] std::optional<Error> pause() override { return refusal; }
   [[nodiscard]] std::optional<Error> resume() override { return refusal; }
+  void start_job(const std::string& file, JobStarted done) override {
+    started = file;
+    if (refusal) return done(*refusal);
+    done(StartedJob{"second", JobHash{7}, 2});
+  }
   [[nodiscard]] std::optional<Error> forget(NodeId member) override {
     forgot = member;
     return refusal;
@@ -148,6 +153,7 @@ class MadeUpDaemon final : public DaemonPort {
   std::vector<Endpoint> joined;
   bool disk_answers = true;
   Samples extended_by = 0;
+  std::string started;  // job file
   NodeId forgot{};
   Result<KeysView> made_up_keys = KeysView{{{0xa1, true, 2}, {0xa2, false, 0}}, {0xa0}};
   std::string installed;

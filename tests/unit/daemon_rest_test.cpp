@@ -190,6 +190,10 @@ TEST_CASE("a command that the node's state refuses is 409 with the node's own co
   CHECK(
       json_of(ask(daemon, "POST", "/v1/job/extend", R"({"samples": 5, "budget": 7})"))["detail"] ==
       "'budget' is unknown; only 'samples' is understood");
+  const HttpResponse started = ask(daemon, "POST", "/v1/job/start", R"({"file": "/b.toml"})");
+  CHECK(started.status == 202);
+  CHECK(json_of(started) == Json{{"name", "second"}, {"hash", "0000000000000007"}, {"number", 2}});
+  CHECK(daemon.started == "/b.toml");
   CHECK(ask(daemon, "POST", "/v1/members/forget", R"({"id": "00000000000000ab"})").status == 202);
   CHECK(daemon.forgot == NodeId{0xab});
   for (const char* body :
@@ -199,6 +203,11 @@ TEST_CASE("a command that the node's state refuses is 409 with the node's own co
   CHECK(ask(daemon, "POST", "/v1/members/forget", R"({"id": "00000000000000ab"})").status == 409);
   daemon.refusal = Error{"unknown-member", "no member has this id"};
   CHECK(ask(daemon, "POST", "/v1/members/forget", R"({"id": "00000000000000ab"})").status == 404);
+  for (const auto& [code, status] :
+       {std::pair("job-running", 409), std::pair("no-data", 400), std::pair("disk-slow", 504)}) {
+    daemon.refusal = Error{code, "no"};
+    CHECK(ask(daemon, "POST", "/v1/job/start", R"({"file": "/b.toml"})").status == status);
+  }
   daemon.refusal = Error{"not-training", "nothing to pause"};
   for (const char* path :
        {"/v1/cluster/join", "/v1/cluster/leave", "/v1/training/pause", "/v1/training/resume"}) {

@@ -27,6 +27,8 @@ NodeState some_state(std::uint64_t incarnation) {
   state.incarnation = incarnation;
   state.left = true;
   state.job = JobHash{0xffffffffffffffffull};
+  state.generation = 3;
+  state.meeting_in = ClusterId{0xfeee};
   state.own_samples = (1ull << 60) + 1;
   MemberRecord other;
   other.id = NodeId{7};
@@ -76,6 +78,8 @@ TEST_CASE("the state comes back as it was saved") {
   CHECK(state.left);
   CHECK(state.job == expected.job);
   CHECK(state.own_samples == expected.own_samples);
+  CHECK(state.generation == 3);
+  CHECK(state.meeting_in == expected.meeting_in);
   REQUIRE(state.members.size() == 1);
   CHECK(state.members[0].address == expected.members[0].address);
   CHECK(state.members[0].samples == 123456789);
@@ -367,6 +371,8 @@ TEST_CASE("another job than the stored one is refused with both hashes; the same
     const auto store = StateStore::open(config.state_dir);
     NodeState state = some_state(1);
     state.left = false;
+    state.generation = 1;
+    state.meeting_in = {};
     state.job = stored->hash();
     REQUIRE_FALSE(store->save_job(stored->canonical_text()).has_value());
     REQUIRE_FALSE(store->save_state(state).has_value());

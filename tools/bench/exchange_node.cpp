@@ -342,6 +342,7 @@ class ExchangeNode::Driver final : public PeerHandler {
   void carry_out(CheckpointEffect&) {}
   void carry_out(RestoreEffect&) {}
   void carry_out(RestartEffect&) {}
+  void carry_out(NextJobEffect&) {}
   void carry_out(LogEffect& e) {
     if (e.level < Level::warning) return;
     std::fprintf(stderr, "gossip-bench exchange: node %llu: %s\n",

@@ -306,6 +306,13 @@ ExitCode extend_job(const DaemonClient& client, Console& console, std::uint64_t 
                      " more samples; `gossipctl status` shows the budget");
 }
 
+ExitCode start_job(const DaemonClient& client, Console& console, const std::string& file) {
+  const std::string path = std::filesystem::absolute(file).string();
+  return command(client, console, "/v1/job/start", Json{{"file", path}}.dump(),
+                 "started: each member goes on to it, those that are away once they are back; "
+                 "`gossipctl wait --for ready`, then `gossipctl top`");
+}
+
 ExitCode wait_for(const DaemonClient& client, Console& console, const std::string& condition) {
   const std::optional<Condition> parsed = parse_condition(condition);
   if (!parsed)

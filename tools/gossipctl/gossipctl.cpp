@@ -90,6 +90,8 @@ ExitCode run_command(const std::string& command, const Options& options, const D
   if (command == "forget") return forget_member(client, console, options.member);
   if (command == "status") return show_status(client, console);
   if (command == "links") return show_links(client, console);
+  if (command == "job" && !options.next_job.empty())
+    return start_job(client, console, options.next_job);
   if (command == "job")
     return options.more_samples > 0 ? extend_job(client, console, options.more_samples)
                                     : show_job(client, console);

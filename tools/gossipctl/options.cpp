@@ -104,6 +104,9 @@ void declare_training(CLI::App& app, Options& options) {
                    "samples beyond the budget, or beyond those trained on if that is more")
       ->required()
       ->check(samples_mistake);
+  job->add_subcommand("start", "go on to the cluster's next job, once this one is finished")
+      ->add_option("FILE", options.next_job, "the job file, on the daemon's machine")
+      ->required();
   app.add_subcommand("pause", "make no steps until resume");
   app.add_subcommand("resume", "go on training");
 }

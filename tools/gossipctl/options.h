@@ -26,6 +26,7 @@ struct Options {
   std::vector<std::string> seeds;
   std::string condition = "ready";
   std::uint64_t more_samples = 0;  // of job extend
+  std::string next_job;            // file of job start; empty: another command
   std::string key_file = "cluster.key";
   std::string key;     // an id or the beginning of one
   std::string member;  // of forget: an id, a name or the beginning of one

@@ -65,6 +65,7 @@ class GossipStrategy : public Strategy {
   void on(std::size_t i, CheckpointEffect&);
   void on(std::size_t i, RestoreEffect&);
   void on(std::size_t i, RestartEffect&);
+  void on(std::size_t i, NextJobEffect&);
   void on(std::size_t i, LogEffect&);
   void dial(std::size_t from, const Endpoint& endpoint);
   void send(std::size_t from, SessionId id, Lane lane, SharedBytes message);

@@ -88,6 +88,7 @@ void GossipStrategy::on(std::size_t, FilePieceEffect&) {
 void GossipStrategy::on(std::size_t, RestartEffect&) {
   GOSSIPD_ASSERT(!"no two machines of the lab have one id");
 }
+void GossipStrategy::on(std::size_t, NextJobEffect&) { GOSSIPD_ASSERT(!"the lab has one job"); }
 
 // ---- the trainer's thread -----------------------------------------------------------------------
 

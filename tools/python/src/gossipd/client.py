@@ -243,6 +243,10 @@ class Client:
         """Trains the whole cluster on that many more samples."""
         return dict(self._json("POST", "/v1/job/extend", {"samples": samples}))
 
+    def start_job(self, file: str) -> Dict[str, Any]:
+        """Goes on to the cluster's next job; `file` is on the daemon's machine."""
+        return dict(self._json("POST", "/v1/job/start", {"file": file}, timeout_s=90))
+
     def forget(self, member_id: str) -> Dict[str, Any]:
         """Stops listing a member (16 hex digits) that failed or left; its samples still count."""
         return dict(self._json("POST", "/v1/members/forget", {"id": member_id}))

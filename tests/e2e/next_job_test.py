@@ -1,0 +1,104 @@
+"""`gossipctl job start`: a cluster goes on to its next job, whoever dies or is away meanwhile."""
+
+import json
+import os
+import unittest
+
+from cluster import ClusterTest, wait_for
+
+SHORT = {"budget_samples": 6_000, "warmup_samples": 500}
+
+
+class NextJob(ClusterTest):
+    def two_that_finished(self):
+        first = self.cluster.founder(self.cluster.job(**SHORT), trainer__min_step_ms=5).start()
+        first.wait_phase("training")
+        second = self.cluster.joiner("box2", first, shard="2/3", trainer__min_step_ms=5).start()
+        for node in (first, second):
+            node.wait_phase("finished")
+        return first, second
+
+    def next_job(self, **values):
+        return self.cluster.job(file="next.toml", name="second", **{**SHORT, **values})
+
+    def wait_number(self, node, number, phase="finished"):
+        """Until the node is in this phase of the cluster's job of that number."""
+
+        def holds():
+            job = node.get("/v1/job")
+            status = node.status()
+            return (job["number"], status["phase"]) == (number, phase) and status
+
+        return wait_for(f"{node.name}: {phase} with job {number}", holds)
+
+    def test_members_train_the_next_job_and_one_that_was_down_follows(self):
+        first, second = self.two_that_finished()
+        third = self.cluster.joiner("box3", first, shard="3/3").start()
+        third.wait_phase("finished")
+        self.assertEqual(0, third.terminate())
+        before = first.status()
+        job = self.next_job(hidden=16)
+        started = second.ctl("job", "start", job)
+        self.assertEqual(0, started.returncode, started.stderr)
+        for node in (first, second):
+            status = self.wait_number(node, 2)
+            self.assertEqual("second", node.get("/v1/job")["name"])
+            self.assertEqual(before["cluster_id"], status["cluster_id"])
+            self.assertGreaterEqual(status["cluster_samples"], SHORT["budget_samples"])
+            self.assertLess(status["cluster_samples"], 2 * SHORT["budget_samples"])
+        self.assertEqual(before["id"], first.status()["id"])
+        third.start()
+        status = self.wait_number(third, 2)
+        self.assertLess(status["cluster_samples"], 2 * SHORT["budget_samples"])
+        for node in (first, second, third):
+            former = os.path.join(node.state_dir, "jobs", f"1-{before['job_hash']}")
+            for name in ("job.toml", "history.jsonl", "checkpoints/final.safetensors"):
+                self.assertTrue(os.path.exists(os.path.join(former, name)), (node.name, name))
+            final = node.checkpoint_path("final")
+            wait_for(f"{node.name} writes {final}", lambda path=final: os.path.exists(path))
+        # Restarts keep to it, also with a command line that names the first job.
+        self.assertEqual(0, first.terminate())
+        first.start()
+        self.wait_number(first, 2)
+        self.assertIn("the cluster has gone on to job 'second'", first.log())
+
+    def test_who_started_it_dies_right_after_the_answer_and_nobody_waits_for_it(self):
+        first, second = self.two_that_finished()
+        status, text = first.request(
+            "POST", "/v1/job/start", json.dumps({"file": self.next_job()})
+        )
+        first.kill()
+        self.assertEqual((202, 2), (status, json.loads(text).get("number")), text)
+        self.wait_number(second, 2)
+        # It knows the job as well, and takes the model of those that went on.
+        first.start()
+        self.assertLess(
+            self.wait_number(first, 2)["cluster_samples"], 2 * SHORT["budget_samples"]
+        )
+
+    def test_what_cannot_be_started_is_refused_with_the_reason(self):
+        first = self.cluster.founder(self.cluster.job(budget_samples=200_000)).start()
+        first.wait_phase("training")
+        self.refused(first, self.next_job(), 6, "is not finished")
+        short = self.cluster.founder(self.cluster.job("short.toml", **SHORT), name="alone").start()
+        short.wait_phase("finished")
+        self.refused(short, os.path.join(self.cluster.directory, "short.toml"), 6, "extend")
+        self.refused(short, "/nope.toml", 2, "/nope.toml")
+        self.refused(short, self.next_job(hidden=0), 2, "next.toml")
+        external = os.path.join(self.cluster.directory, "external.toml")
+        with open(external, "w", encoding="utf-8") as file:
+            file.write('name = "x"\nbatch = 32\nbudget_samples = 9\n[model]\nkind = "external"\n')
+        self.refused(short, external, 2, "attach")
+        no_data = self.next_job(data='kind = "tokens"\nvocabulary = 300\nclasses = 300')
+        self.refused(short, no_data, 2, "next.toml")
+        self.assertEqual(1, short.get("/v1/job")["number"])
+        self.assertEqual("finished", short.status()["phase"])
+
+    def refused(self, node, file, code, why):
+        done = node.ctl("job", "start", file)
+        self.assertIn(why, done.stderr)
+        self.assertEqual(code, done.returncode, done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,141 @@
+// From one job of a cluster to the next.
+#include "tests/sim/support.h"
+
+using namespace gossipd;
+using namespace gossipd::sim;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr Samples budget = 32 * 300;
+
+NodeOptions short_job(const Schema& schema, std::size_t index) {
+  NodeOptions options = with_model(schema, index);
+  options.budget = budget;
+  return options;
+}
+
+struct Finished {
+  explicit Finished(std::size_t members) {
+    for (std::size_t i = 0; i < members; ++i) cluster.add(short_job(schema, i));
+    REQUIRE(cluster.run_until([&] { return all_in(cluster, Phase::finished); }, 300s));
+    first = summary(0).job;
+  }
+  [[nodiscard]] NodeSummary summary(std::size_t i) {
+    return cluster.node(i).summary(cluster.now());
+  }
+  [[nodiscard]] bool is_on(std::size_t i, std::uint64_t generation) {
+    return cluster.alive(i) && summary(i).generation == generation;
+  }
+  // All members, but one that is down, finish the same job, which is another than the first.
+  [[nodiscard]] bool all_finish(std::uint64_t generation, std::optional<std::size_t> but = {}) {
+    return cluster.run_until(
+        [&] {
+          for (std::size_t i = 0; i < cluster.size(); ++i) {
+            if (i == but) continue;
+            if (!is_on(i, generation)) return false;  // or it starts again
+            if (summary(i).job == first || summary(i).phase != Phase::finished) return false;
+          }
+          return true;
+        },
+        600s);
+  }
+  // No more than one overshoot beyond the budget: nothing of the job before has been counted.
+  void check_samples() {
+    for (std::size_t i = 0; i < cluster.size(); ++i) {
+      CHECK(summary(i).cluster_samples >= budget);
+      CHECK(summary(i).cluster_samples < budget + budget / 2);
+    }
+  }
+
+  const Schema schema = schema_of({100});
+  VirtualCluster cluster{schema};
+  JobHash first{};
+};
+
+}  // namespace
+
+TEST_CASE("the next job starts on any member, spreads to all, and counts nothing of the first") {
+  Finished f(4);
+  REQUIRE_FALSE(f.cluster.start_job(2, "second"));
+  REQUIRE(f.all_finish(2));
+  f.check_samples();
+  REQUIRE_FALSE(f.cluster.start_job(0, "third"));
+  REQUIRE(f.all_finish(3));
+  f.check_samples();
+}
+
+TEST_CASE("of two jobs started at once all end with the same one") {
+  Finished f(4);
+  REQUIRE_FALSE(f.cluster.start_job(1, "second"));
+  REQUIRE_FALSE(f.cluster.start_job(3, "another"));
+  REQUIRE(f.all_finish(2));
+  for (std::size_t i = 1; i < 4; ++i) CHECK(f.summary(i).job == f.summary(0).job);
+  f.check_samples();
+}
+
+TEST_CASE("a member that is down when the next job starts goes on to it when it is back") {
+  Finished f(4);
+  f.cluster.kill(0);
+  REQUIRE_FALSE(f.cluster.start_job(2, "second"));
+  REQUIRE(f.all_finish(2, 0));
+  f.cluster.start_from_disk(0);
+  REQUIRE(f.all_finish(2));
+  f.check_samples();
+}
+
+TEST_CASE("a member that has missed several jobs goes on to the last one") {
+  Finished f(3);
+  f.cluster.kill(0);
+  REQUIRE_FALSE(f.cluster.start_job(2, "second"));
+  REQUIRE(f.all_finish(2, 0));
+  REQUIRE_FALSE(f.cluster.start_job(1, "third"));
+  REQUIRE(f.all_finish(3, 0));
+  f.cluster.start_from_disk(0);
+  REQUIRE(f.all_finish(3));
+  f.check_samples();
+}
+
+TEST_CASE("who started a job may be lost for good as soon as one member knows of it") {
+  Finished f(4);
+  REQUIRE_FALSE(f.cluster.start_job(0, "second"));
+  REQUIRE(f.cluster.run_until([&] { return f.is_on(1, 2); }, 60s));
+  f.cluster.kill(0, VirtualCluster::Death::power_lost);
+  REQUIRE(f.all_finish(2, 0));
+}
+
+TEST_CASE("who dies before its disk has the next job has told nobody, and goes on as before") {
+  Finished f(3);
+  f.cluster.slow_disk(0, 2s);
+  REQUIRE_FALSE(f.cluster.start_job(0, "second"));
+  f.cluster.run_for(1s);
+  f.cluster.kill(0);
+  f.cluster.slow_disk(0, 0s);
+  f.cluster.start_from_disk(0);
+  f.cluster.run_for(30s);
+  for (std::size_t i = 0; i < 3; ++i) CHECK(f.is_on(i, 1));
+}
+
+TEST_CASE("a disk that fails keeps a member with its job until it can go on") {
+  Finished f(3);
+  f.cluster.fail_disk(1, true);
+  REQUIRE_FALSE(f.cluster.start_job(0, "second"));
+  REQUIRE(f.all_finish(2, 1));
+  CHECK(f.is_on(1, 1));
+  f.cluster.fail_disk(1, false);
+  REQUIRE(f.all_finish(2));
+  f.check_samples();
+}
+
+TEST_CASE("a job that is not finished, or is the present one, is not followed") {
+  const Schema schema = schema_of({100});
+  VirtualCluster cluster(schema);
+  cluster.add(with_model(schema, 0));
+  cluster.run_for(1s);
+  CHECK(cluster.start_job(0, "second")->code == "job-running");
+  Finished f(1);
+  CHECK(f.cluster.start_job(0, "job")->code == "same-job");
+  REQUIRE_FALSE(f.cluster.start_job(0, "second"));
+  CHECK(f.cluster.start_job(0, "third")->code == "job-starting");
+  REQUIRE(f.all_finish(2));
+}

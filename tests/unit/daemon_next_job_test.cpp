@@ -1,0 +1,90 @@
+// What a state directory makes of a cluster that has gone on to its next job.
+#define XXH_INLINE_ALL
+#include <doctest/doctest.h>
+#include <xxhash.h>
+
+#include "daemon/disk/durable_file.h"
+#include "daemon/disk/state_store.h"
+#include "daemon/start_plan.h"
+#include "models/job/job.h"
+#include "tests/unit/daemon_support.h"
+
+using namespace gossipd;
+
+namespace {
+
+constexpr const char* job_text = "name = \"tiny\"\nbudget_samples = 1000\n";
+
+}  // namespace
+
+TEST_CASE("the job before is set aside once, whatever of that a crash left undone") {
+  const std::string before = job_text, after = "name = \"next\"\nbudget_samples = 1000\n";
+  for (int done = 0; done <= 3; ++done) {
+    CAPTURE(done);
+    const TemporaryDirectory directory;
+    const std::filesystem::path at = directory.path() / "state";
+    const auto store = StateStore::open(at);
+    REQUIRE(store);
+    const JobHash old_job{XXH3_64bits(before.data(), before.size())};
+    NodeState state;
+    state.id = NodeId{0x1234};
+    state.cluster = ClusterId{0xfeed};
+    state.job = JobHash{XXH3_64bits(after.data(), after.size())};
+    state.generation = 2;
+    state.former_job = old_job;
+    state.former_generation = 1;
+    REQUIRE_FALSE(store->save_job(before));
+    REQUIRE_FALSE(store->save_job(after));
+    REQUIRE_FALSE(store->save_state(state));
+    REQUIRE_FALSE(write_durably(store->checkpoint_path("current"), "old model"));
+    REQUIRE_FALSE(write_durably(at / "history.jsonl", "old history"));
+    const std::filesystem::path former = at / "jobs" / ("1-" + to_hex(old_job));
+    if (done > 0) std::filesystem::create_directories(former);
+    if (done > 1) std::filesystem::rename(at / "history.jsonl", former / "history.jsonl");
+    if (done > 2) std::filesystem::rename(at / "checkpoints", former / "checkpoints");
+    if (done > 2) std::filesystem::create_directories(at / "checkpoints");  // by open()
+    NodeState read = *store->load_state()->state;
+    CHECK(read.former_job == old_job);
+    REQUIRE_FALSE(store->set_former_job_aside(read));
+    CHECK(read.former_job == JobHash{});
+    CHECK(*read_whole(former / "checkpoints" / "current.safetensors") == "old model");
+    CHECK(*read_whole(former / "history.jsonl") == "old history");
+    CHECK(*read_whole(former / "job.toml") == before);
+    CHECK(std::filesystem::is_empty(at / "checkpoints"));
+    // What the next job writes stays, also where the state is read again.
+    REQUIRE_FALSE(write_durably(store->checkpoint_path("current"), "new model"));
+    NodeState again = *store->load_state()->state;
+    CHECK(again.generation == 2);
+    REQUIRE_FALSE(store->set_former_job_aside(again));
+    CHECK(*read_whole(store->checkpoint_path("current")) == "new model");
+    CHECK(*store->load_job(state.job)->document == after);
+  }
+}
+
+TEST_CASE("a job file of the cluster's earlier job is left aside, also by a node alone") {
+  const TemporaryDirectory directory;
+  DaemonConfig config;
+  config.state_dir = (directory.path() / "state").string();
+  config.key_file = "none";
+  const auto second = Job::parse("name = \"second\"\nbudget_samples = 1000\n", "test");
+  {
+    const auto store = StateStore::open(config.state_dir);
+    NodeState state;
+    state.id = NodeId{0x1234};
+    state.cluster = ClusterId{0xfeed};
+    state.job = second->hash();
+    state.generation = 2;
+    REQUIRE_FALSE(store->save_job(second->canonical_text()));
+    REQUIRE_FALSE(store->save_state(state));
+  }
+  config.job_file = directory.write("first.toml", job_text);
+  const auto store = StateStore::open(config.state_dir);
+  REQUIRE(store);
+  const auto planned = make_start_plan(config, *store);
+  REQUIRE_MESSAGE(planned, (planned ? std::string() : planned.error().text));
+  CHECK(planned->kind == StartPlan::Kind::rejoin);
+  CHECK(planned->state.cluster == ClusterId{0xfeed});
+  CHECK(planned->job->name == "second");
+  REQUIRE(planned->warnings.size() == 1);
+  CHECK(planned->warnings[0].find("has gone on to job 'second'") != std::string::npos);
+}
