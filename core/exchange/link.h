@@ -121,6 +121,8 @@ class Link {
   void end(Instant now);
   // the one spoken last
   [[nodiscard]] std::uint64_t bytes_of_turn() const { return epoch_->sender.bytes_of_turn(); }
+  // Something of the peer's model is taken, as of the last look.
+  [[nodiscard]] bool trusts_peer() const { return epoch_->mixer.trusts(); }
   // The peer's model has pulled too far too often since the last call.
   [[nodiscard]] bool take_offence() { return epoch_->mixer.take_offence(); }
   // Messages ready to be sent, in order.

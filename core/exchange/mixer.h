@@ -87,6 +87,7 @@ class Mixer {
 
   void end_turn(const Speech& speech);
 
+  [[nodiscard]] bool trusts() const { return trusted_; }  // at the last look
   [[nodiscard]] float owed_gain() const { return owed_gain_; }
   // The peer's model has pulled too far too often since the last call.
   [[nodiscard]] bool take_offence() { return std::exchange(offends_, false); }

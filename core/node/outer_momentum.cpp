@@ -33,6 +33,8 @@ double carried_share(const ExchangePolicy& policy, std::span<const RoundLink> li
     const auto found = spoken.find(item.peer);
     // A first turn carries no movement.
     if (!item.connected || found == spoken.end() || item.link.counters().turns_spoken < 2) continue;
+    // Nor does one of which nothing is taken.
+    if (!item.link.trusts_peer()) continue;
     const double silent = static_cast<double>(last.step - std::min(last.step, found->second)) /
                           static_cast<double>(policy.period_steps);
     const double apart = std::max(1.0, line_periods(policy, item, last.step_seconds));

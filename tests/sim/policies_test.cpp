@@ -137,10 +137,33 @@ VirtualCluster striding(std::size_t nodes, double momentum, Duration latency) {
     NodeOptions options = with_model(schema, 0);
     if (i > 0) options.seeds = {0};
     options.exchange.outer_momentum = momentum;
+    options.loss = 1;
     cluster.add(options);
   }
   cluster.set_latency(latency);
   return cluster;
+}
+
+TEST_CASE("a neighbour of which nothing is taken does not slow a node down") {
+  VirtualCluster cluster = striding(2, 0.5, 1ms);
+  NodeOptions options = with_model(schema_of({600, 2000}), 0);
+  options.seeds = {0};
+  options.loss = 100;
+  cluster.add(options);
+  cluster.run_for(10s);
+  const double from = static_cast<double>(cluster.model(0)[0]);
+  const Step steps = cluster.steps(0);
+  cluster.run_for(20s);
+  REQUIRE(cluster.view(0).links.size() == 2);
+  std::uint64_t distrusted = 0;
+  for (const LinkView& link : cluster.view(0).links)
+    distrusted += link.counters.transfers_distrusted;
+  REQUIRE(distrusted > 20);
+  const double pace = (static_cast<double>(cluster.model(0)[0]) - from) /
+                      static_cast<double>(cluster.steps(0) - steps) / stride;
+  std::printf("one of two neighbours distrusted: %.3f of the pace of the gradients\n", pace);
+  CHECK(pace > 0.95);
+  CHECK(pace < 1.05);
 }
 
 TEST_CASE("outer momentum does not change the pace of what the nodes have in common") {
