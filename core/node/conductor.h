@@ -255,6 +255,7 @@ class Conductor {
   // joining.cpp
   [[nodiscard]] bool needs_model() const { return source_.is_missing() || life_.is(Phase::broken); }
   [[nodiscard]] ModelAssembly::Links open_links_by_peer() const;
+  [[nodiscard]] bool has_hardly_begun() const;
   void order_blocks(NodeId of, Ready& ready, Instant now) const;
   bool adopt(Instant now);
   void found_if_due(Instant now);

@@ -262,7 +262,7 @@ void Conductor::send_ready(Session& session, Instant now) {
   ready.has_model = !needs_model();
   ready.nonce = random_.next();
   neighbour.link->describe(ready);
-  if (!life_.is(Phase::broken)) {
+  if (has_hardly_begun()) {
     ready.initial = source_.initial().hash();
     ready.initial_age = source_.initial().age();
     session.initial = source_.initial().values();

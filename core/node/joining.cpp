@@ -70,6 +70,14 @@ ModelAssembly::Links Conductor::open_links_by_peer() const {
   return links;
 }
 
+// The cluster, as far as this node knows, so a joiner may begin from the initial model.
+bool Conductor::has_hardly_begun() const {
+  constexpr Samples share = 10;  // of the budget, its inverse
+  const Samples budget = progress_.in_force();
+  const bool near = budget == 0 || progress_.own() + directory_.others_samples() < budget / share;
+  return near && (life_.is(Phase::training) || (needs_model() && !life_.is(Phase::broken)));
+}
+
 void Conductor::order_blocks(NodeId of, Ready& ready, Instant now) const {
   std::vector<ModelSource::Teller> others;
   for (const auto& [id, session] : peers_.sessions()) {

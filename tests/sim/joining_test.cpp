@@ -351,3 +351,34 @@ TEST_CASE("a link that is cut before its first turn still holds the initial mode
   begun.train();
   CHECK(begun.whole() == 0);
 }
+
+TEST_CASE("a node that joins a finished cluster takes its model, not the job's initial one") {
+  const Schema schema = schema_of({3000, 40});
+  const std::vector<float> initial = random_model(3040, 7);
+  auto noise = std::make_shared<std::vector<Random>>();
+  for (std::uint64_t i = 0; i < 3; ++i) noise->emplace_back(i + 1);
+  VirtualCluster cluster(schema, [noise](std::size_t node, std::span<float> x, Step) {
+    for (float& value : x)
+      value += 0.02f + static_cast<float>(0.02 * ((*noise)[node].uniform() - 0.5));
+  });
+  for (std::size_t i = 0; i < 3; ++i) {
+    NodeOptions options;
+    if (i > 0) options.seeds = {0};
+    if (i == 0) options.start = initial;
+    options.initial = initial;
+    options.budget = 6000;  // 94 steps each
+    i == 2 ? cluster.add_off(options) : cluster.add(options);
+  }
+  const auto finished = [&] { return all_in(cluster, Phase::finished); };
+  REQUIRE(cluster.run_until(finished, 60s));
+  const std::vector<float> before(cluster.model(0).begin(), cluster.model(0).end());
+  cluster.power_on(2);
+  REQUIRE(cluster.run_until([&] { return cluster.node(2).phase() == Phase::finished; }, 60s));
+  REQUIRE(cluster.run_until(finished, 60s));
+  double moved = 0, norm = 0;
+  for (std::size_t p = 0; p < before.size(); ++p) {
+    moved += std::pow(static_cast<double>(cluster.model(0)[p] - before[p]), 2);
+    norm += std::pow(static_cast<double>(before[p]), 2);
+  }
+  CHECK(std::sqrt(moved / norm) < 0.001);
+}
