@@ -168,10 +168,11 @@ void Conductor::admit(Session& session, Instant now) {
 // Both ends must keep the same one of two sessions: the one that the lower id dialled; of two in
 // one direction, or after a restart, the newer.
 bool Conductor::keep_existing(const Session& existing, const Session& fresh) const {
+  // Of another process, which may have been followed by this one: if both live, both will dial. A
+  // copy of a disk may have the lower incarnation, and so may a restart from a backup.
+  if (existing.theirs->instance != fresh.theirs->instance) return false;
   if (existing.theirs->incarnation != fresh.theirs->incarnation)
     return existing.theirs->incarnation > fresh.theirs->incarnation;
-  // Of another process, which may have been followed by this one: if both live, both will dial.
-  if (existing.theirs->instance != fresh.theirs->instance) return false;
   if (existing.outbound == fresh.outbound) return false;
   const bool lower_is_self = raw(state_.id) < raw(fresh.theirs->id);
   return existing.outbound == lower_is_self;

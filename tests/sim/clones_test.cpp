@@ -50,7 +50,7 @@ struct Processes : Stranger {
     const Hello hello{.protocol = protocol_oldest,
                       .cluster = cluster.disk(0).cluster,
                       .id = NodeId{0x2000},
-                      .incarnation = 5,
+                      .incarnation = incarnation,
                       .name = "processes",
                       .address = VirtualCluster::endpoint(host),
                       .newest = protocol_version,
@@ -87,6 +87,7 @@ struct Processes : Stranger {
   VirtualCluster& cluster;
   std::size_t host;
   std::uint64_t instance = 1;
+  std::uint64_t incarnation = 5;
   bool dials = false;
   bool answers_dials = true;  // of the node
   SessionId last{};
@@ -96,22 +97,26 @@ struct Processes : Stranger {
 }  // namespace
 
 TEST_CASE(
-    "a second process of one id and of the same incarnation is let in beside the first one's "
-    "session, so that both can be asked") {
-  VirtualCluster cluster(schema_of({200}));
-  cluster.add(with_model(schema_of({200}), 0));
-  Processes processes(cluster);
-  processes.dial(7);
-  REQUIRE(count(cluster, 0, "event=link-up peer=0000000000002000") == 1);
-  // The session that the lower id dialled outlives others of the same process.
-  processes.hang_up();
-  REQUIRE(cluster.run_until([&] { return count(cluster, 0, "direction=out") == 1; }, 60s));
-  processes.dial(7);
-  REQUIRE(processes.heard_last<Refuse>() != nullptr);
-  CHECK(processes.heard_last<Refuse>()->reason.code == "duplicate");
-  processes.dial(9);
-  CHECK(processes.heard_last<Refuse>() == nullptr);
-  CHECK(count(cluster, 0, "event=link-up peer=0000000000002000") == 3);
+    "a second process of one id, of any incarnation, is let in beside the first one's session, so "
+    "that both can be asked") {
+  for (const std::uint64_t incarnation : {5u, 4u, 6u}) {
+    CAPTURE(incarnation);
+    VirtualCluster cluster(schema_of({200}));
+    cluster.add(with_model(schema_of({200}), 0));
+    Processes processes(cluster);
+    processes.dial(7);
+    REQUIRE(count(cluster, 0, "event=link-up peer=0000000000002000") == 1);
+    // The session that the lower id dialled outlives others of the same process.
+    processes.hang_up();
+    REQUIRE(cluster.run_until([&] { return count(cluster, 0, "direction=out") == 1; }, 60s));
+    processes.dial(7);
+    REQUIRE(processes.heard_last<Refuse>() != nullptr);
+    CHECK(processes.heard_last<Refuse>()->reason.code == "duplicate");
+    processes.incarnation = incarnation;
+    processes.dial(9);
+    CHECK(processes.heard_last<Refuse>() == nullptr);
+    CHECK(count(cluster, 0, "event=link-up peer=0000000000002000") == 3);
+  }
 }
 
 TEST_CASE("a node that doubts whether a process lives answers the same question") {
