@@ -151,12 +151,14 @@ void Conductor::recover_samples() {
 }
 
 // A node that has left says so in its hello, since its goodbye may have reached nobody. If its disk
-// is an old one, its incarnation is lower than what is known here; if another process of the id
-// lives, that refutes this.
+// is an old one, its incarnation is lower than what is known here. A copy's leave is not the
+// member's: if another process of the id is linked or was heard later, this one says nothing of it;
+// one that is not known here refutes it.
 void Conductor::note_left(const Hello& hello, Instant now) {
   const auto* known = directory_.find(hello.id);
   if (known == nullptr || hello.id == state_.id) return;
   if (known->record.state == MemberState::left) return;
+  if (rival_of(hello) != nullptr || clones_.hear(hello) != Instances::Heard::alone) return;
   MemberRecord record = known->record;
   record.incarnation = std::max(hello.incarnation, known->record.incarnation);
   record.state = MemberState::left;

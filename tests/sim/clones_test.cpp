@@ -53,6 +53,7 @@ struct Processes : Stranger {
                       .incarnation = incarnation,
                       .name = "processes",
                       .address = VirtualCluster::endpoint(host),
+                      .leaving = leaving,
                       .newest = protocol_version,
                       .instance = instance};
     say(hello);
@@ -88,6 +89,7 @@ struct Processes : Stranger {
   std::size_t host;
   std::uint64_t instance = 1;
   std::uint64_t incarnation = 5;
+  bool leaving = false;
   bool dials = false;
   bool answers_dials = true;  // of the node
   SessionId last{};
@@ -117,6 +119,34 @@ TEST_CASE(
     CHECK(processes.heard_last<Refuse>() == nullptr);
     CHECK(count(cluster, 0, "event=link-up peer=0000000000002000") == 3);
   }
+}
+
+TEST_CASE(
+    "a process that has left does not take another process of its id, linked or heard later, "
+    "along") {
+  VirtualCluster cluster(schema_of({200}));
+  cluster.add(with_model(schema_of({200}), 0));
+  Processes processes(cluster);
+  processes.answers_dials = false;
+  const auto state = [&] { return member(cluster.view(0), NodeId{0x2000})->record.state; };
+  processes.dial(7);
+  REQUIRE(member(cluster.view(0), NodeId{0x2000})->linked);
+  processes.leaving = true;
+  processes.dial(9);
+  CHECK(state() != MemberState::left);
+  CHECK(member(cluster.view(0), NodeId{0x2000})->linked);
+
+  for (const std::uint64_t instance : {9u, 11u}) {
+    processes.leaving = false;
+    processes.dial(instance);
+    processes.hang_up();
+  }
+  processes.leaving = true;
+  processes.dial(9);
+  REQUIRE_FALSE(member(cluster.view(0), NodeId{0x2000})->linked);
+  CHECK(state() != MemberState::left);
+  processes.dial(13);  // a restart of a node that has left
+  CHECK(state() == MemberState::left);
 }
 
 TEST_CASE("a node that doubts whether a process lives answers the same question") {
