@@ -131,6 +131,9 @@ TEST_CASE("a timeout or a number of samples out of range is refused with the ran
     CHECK(mentions(ran.err, "'" + std::string(samples) + "'"));
     CHECK(mentions(ran.err, "a whole number from 1 to 1152921504606846976"));
   }
+  const Ran started = gossipctl({"job", "start", ""});
+  CHECK(started.code == ExitCode::usage);
+  CHECK(mentions(started.err, "the name is empty; give the job file"));
 }
 
 TEST_CASE("a link whose neighbour has no known name shows its id") {

@@ -20,10 +20,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-double default_timeout_s(const std::string& command) {
+double default_timeout_s(const std::string& command, const Options& options) {
   if (command == "wait") return 300;
-  if (command == "leave" || command == "checkpoint") return 60;
-  return 10;
+  // The next job's data are read before the answer.
+  const bool starts_job = command == "job" && !options.next_job.empty();
+  return command == "leave" || command == "checkpoint" || starts_job ? 60 : 10;
 }
 
 bool read_token(const std::string& path, std::string& token, std::ostream& err) {
@@ -202,7 +203,8 @@ ExitCode run_gossipctl(const std::vector<std::string>& arguments,
                         "it was written in another encoding", "write it again in UTF-8"});
     return ExitCode::usage;
   }
-  const double timeout_s = options.timeout_s > 0 ? options.timeout_s : default_timeout_s(command);
+  const double timeout_s =
+      options.timeout_s > 0 ? options.timeout_s : default_timeout_s(command, options);
   const DaemonClient client(options.rest, token,
                             std::chrono::milliseconds(static_cast<std::int64_t>(timeout_s * 1e3)),
                             options.ca_file);

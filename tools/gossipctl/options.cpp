@@ -32,6 +32,11 @@ std::string samples_mistake(const std::string& text) {
          std::to_string(budget_samples_max);
 }
 
+// As of a variable that is not set.
+std::string file_mistake(const std::string& text) {
+  return text.empty() ? "the name is empty; give the job file" : "";
+}
+
 std::string seed_mistake(const std::string& text) {
   Endpoint seed;
   // bytes that are no UTF-8 are refused with words of their own
@@ -57,7 +62,7 @@ void declare_globals(CLI::App& app, Options& options) {
       ->capture_default_str();
   app.add_flag("--no-headers", options.no_headers, "print no header line above lists");
   app.add_option("--timeout", options.timeout_s,
-                 "longest wait; default 10, leave and checkpoint 60, wait 300")
+                 "longest wait; default 10, leave, checkpoint and job start 60, wait 300")
       ->type_name("SECONDS")
       ->check(timeout_mistake);
   app.set_version_flag("-V,--version", "gossipctl " GOSSIPD_VERSION, "print the version");
@@ -106,7 +111,8 @@ void declare_training(CLI::App& app, Options& options) {
       ->check(samples_mistake);
   job->add_subcommand("start", "go on to the cluster's next job, once this one is finished")
       ->add_option("FILE", options.next_job, "the job file, on the daemon's machine")
-      ->required();
+      ->required()
+      ->check(file_mistake);
   app.add_subcommand("pause", "make no steps until resume");
   app.add_subcommand("resume", "go on training");
 }
