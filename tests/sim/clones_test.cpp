@@ -185,8 +185,9 @@ TEST_CASE("two members that know only one that has left find each other through 
   for (std::size_t i = 0; i < 3; ++i) cluster.start_from_disk(i);
   CHECK(cluster.run_until(
       [&] {
-        const MemberView* other = member(cluster.view(1), cluster.id(2));
-        return other != nullptr && other->linked && member(cluster.view(2), cluster.id(1))->linked;
+        const NodeView of_one = cluster.view(1), of_two = cluster.view(2);
+        const MemberView* other = member(of_one, cluster.id(2));
+        return other != nullptr && other->linked && member(of_two, cluster.id(1))->linked;
       },
       120s));
 }
