@@ -3,10 +3,8 @@
 
 #include <utility>
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include "core/base/printable.h"
+#include "core/model/job_hash.h"
 #include "core/node/conductor.h"
 
 namespace gossipd {
@@ -75,7 +73,7 @@ void Conductor::on_succession(Session& session, const Succession& told, Instant 
   if (told.founded != state_.cluster || !own_job().believes(next.generation))
     return refuse(session, Error{"implausible", "a next job is told that cannot follow this one"},
                   now);
-  if (JobHash{XXH3_64bits(told.document.data(), told.document.size())} != told.hash)
+  if (job_hash_of(told.document) != told.hash)
     return refuse(session,
                   Error{"job-corrupt", "the job's text does not have the hash it was told with"},
                   now);

@@ -1,10 +1,8 @@
 // Connections: their messages and their end. The handshake is in handshake.cpp.
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include <algorithm>
 
 #include "core/base/printable.h"
+#include "core/model/job_hash.h"
 #include "core/node/conductor.h"
 
 namespace gossipd {
@@ -217,7 +215,7 @@ void Conductor::on_refused(Session& session, const Error& reason, Instant now) {
 
 void Conductor::on_job_offer(Session& session, const JobOffer& offer, Instant now) {
   if (state_.job != JobHash{}) return;
-  if (JobHash{XXH3_64bits(offer.document.data(), offer.document.size())} != offer.hash)
+  if (job_hash_of(offer.document) != offer.hash)
     return refuse(session,
                   Error{"job-corrupt", "the job's text does not have the hash it was offered with"},
                   now);

@@ -1,11 +1,9 @@
 #include "models/job/job.h"
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include <algorithm>
 #include <filesystem>
 
+#include "core/model/job_hash.h"
 #include "models/files/model_file.h"
 #include "models/job/epochs.h"
 #include "models/job/toml_reader.h"
@@ -167,9 +165,6 @@ std::string Job::canonical_text() const {
   return out.text;
 }
 
-JobHash Job::hash() const {
-  const std::string text = canonical_text();
-  return JobHash{XXH3_64bits(text.data(), text.size())};
-}
+JobHash Job::hash() const { return job_hash_of(canonical_text()); }
 
 }  // namespace gossipd

@@ -1,19 +1,11 @@
 #include "tests/sim/virtual_cluster.h"
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include <algorithm>
 #include <cmath>
 
+#include "core/model/job_hash.h"
+
 namespace gossipd::sim {
-namespace {
-
-JobHash hash_of(const std::string& document) {
-  return JobHash{XXH3_64bits(document.data(), document.size())};
-}
-
-}  // namespace
 
 // ---- hosts: their processes, disks and clocks ---------------------------------------------------
 
@@ -38,7 +30,7 @@ std::size_t VirtualCluster::add_off(NodeOptions options) {
 
 void VirtualCluster::power_on(std::size_t i) {
   const bool has_model = !nodes_[i]->options.start.empty();
-  nodes_[i]->job = hash_of(nodes_[i]->disk.job_document);
+  nodes_[i]->job = job_hash_of(nodes_[i]->disk.job_document);
   if (has_model) write_checkpoint(i);
   start(i, has_model);
 }
@@ -66,7 +58,7 @@ void VirtualCluster::start(std::size_t i, bool has_model) {
   host.node = std::make_unique<Node>(std::move(config), disk.state, local(i));
   carry_out(i);
   if (host.node && (host.options.knows_job || disk.state.job != JobHash{})) {
-    host.job = hash_of(host.disk.job_document);
+    host.job = job_hash_of(host.disk.job_document);
     host.node->on_job(host.disk.job_document, host.job, host.options.budget, local(i));
     host.node->on_model_ready(schema_, buffers(host), has_model, host.loop.samples(),
                               host.loop.step(), local(i));
@@ -113,7 +105,7 @@ void VirtualCluster::kill_at_effect(std::size_t i, std::uint64_t effects, Death 
 std::optional<Error> VirtualCluster::start_job(std::size_t i, const std::string& document) {
   std::optional<Error> error;
   act(i, [&](Node& node, Instant local) {
-    error = node.start_job(document, hash_of(document), local);
+    error = node.start_job(document, job_hash_of(document), local);
   });
   return error;
 }

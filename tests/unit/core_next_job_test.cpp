@@ -2,9 +2,8 @@
 #include "core/node/next_job.h"
 
 #include <doctest/doctest.h>
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
+#include "core/model/job_hash.h"
 #include "core/wire/control.h"
 #include "tests/lone_node.h"
 
@@ -16,10 +15,6 @@ namespace {
 constexpr ClusterId ours{0xc1};
 constexpr NodeId self{1};
 
-JobHash hash_of(const std::string& document) {
-  return JobHash{XXH3_64bits(document.data(), document.size())};
-}
-
 // A member whose peers the test plays.
 struct Member {
   explicit Member(const NodeState& state = LoneNode::state_of(self, ours),
@@ -27,27 +22,27 @@ struct Member {
       : node(LoneNode::config_of(1), state) {
     auto schema = Schema::build({Segment{"s", {10}, 0, 10, SegmentKind::parameter}});
     REQUIRE(schema);
-    node.prepare(*schema, job, hash_of(job), 0, true);
+    node.prepare(*schema, job, job_hash_of(job), 0, true);
   }
   SessionId meet(const std::string& job, std::uint64_t number, NodeId id = NodeId{2}) {
     const SessionId session = node.open(false, {"peer", 2});
     Hello hello;
     hello.protocol = protocol_oldest;
     hello.newest = protocol_version;
-    hello.cluster = JobGeneration{number, hash_of(job)}.meeting_in(ours);
+    hello.cluster = JobGeneration{number, job_hash_of(job)}.meeting_in(ours);
     hello.id = id;
     hello.incarnation = 1;
     hello.name = "peer";
     hello.address = {"peer", 2};
     hello.instance = raw(id);
-    hello.job = hash_of(job);
+    hello.job = job_hash_of(job);
     hello.founded = ours;
     hello.generation = number;
     node.hear(session, hello);
     return session;
   }
   void tell(SessionId session, const std::string& job, std::uint64_t number) {
-    node.hear(session, Succession{ours, number, hash_of(job), job});
+    node.hear(session, Succession{ours, number, job_hash_of(job), job});
   }
   // The disk answers.
   void keep(bool kept) {
@@ -106,12 +101,12 @@ TEST_CASE("a later job is told once the disk has it, and the node goes when all 
   member.tell(teller, "second", 2);
   REQUIRE(member.node.next_job);
   const NodeState state = member.node.next_job->state;
-  CHECK(state.job == hash_of("second"));
+  CHECK(state.job == job_hash_of("second"));
   CHECK(state.generation == 2);
   CHECK(state.cluster == ours);
   CHECK(state.id == self);
   CHECK(state.own_samples == 0);
-  CHECK(state.former_job == hash_of("first"));
+  CHECK(state.former_job == job_hash_of("first"));
   CHECK(state.members.size() == 2);
   CHECK(member.told().empty());
   member.keep(true);
@@ -187,13 +182,13 @@ TEST_CASE("members of two jobs exchange nothing but the later job's text") {
 TEST_CASE("a next job is refused whose text has another hash, or that cannot follow") {
   Member member;
   SessionId session = member.meet("first", 1);
-  member.node.hear(session, Succession{ours, 2, hash_of("second"), "another"});
+  member.node.hear(session, Succession{ours, 2, job_hash_of("second"), "another"});
   CHECK(member.last_refusal() == "job-corrupt");
   session = member.meet("first", 1);
   member.tell(session, "second", 2 + JobGeneration::jump_max);
   CHECK(member.last_refusal() == "implausible");
   session = member.meet("first", 1);
-  member.node.hear(session, Succession{ClusterId{0xc2}, 2, hash_of("second"), "second"});
+  member.node.hear(session, Succession{ClusterId{0xc2}, 2, job_hash_of("second"), "second"});
   CHECK(member.last_refusal() == "implausible");
   member.tell(member.meet("first", 1), "first", 1);
   member.meet("second", 2 + JobGeneration::jump_max);

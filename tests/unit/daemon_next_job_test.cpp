@@ -1,8 +1,7 @@
 // What a state directory makes of a cluster that has gone on to its next job.
-#define XXH_INLINE_ALL
 #include <doctest/doctest.h>
-#include <xxhash.h>
 
+#include "core/model/job_hash.h"
 #include "daemon/disk/durable_file.h"
 #include "daemon/disk/state_store.h"
 #include "daemon/start_plan.h"
@@ -25,11 +24,11 @@ TEST_CASE("the job before is set aside once, whatever of that a crash left undon
     const std::filesystem::path at = directory.path() / "state";
     const auto store = StateStore::open(at);
     REQUIRE(store);
-    const JobHash old_job{XXH3_64bits(before.data(), before.size())};
+    const JobHash old_job = job_hash_of(before);
     NodeState state;
     state.id = NodeId{0x1234};
     state.cluster = ClusterId{0xfeed};
-    state.job = JobHash{XXH3_64bits(after.data(), after.size())};
+    state.job = job_hash_of(after);
     state.generation = 2;
     state.former_job = old_job;
     state.former_generation = 1;
