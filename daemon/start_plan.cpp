@@ -8,6 +8,19 @@
 
 namespace gossipd {
 
+std::optional<Error> check_data(const Job& job, const DaemonConfig& config,
+                                const std::string& start) {
+  if (config.data_dir.empty())
+    return Error{"no-data", "the data of job '" + job.name + "' is not named; " + start +
+                                " with --data DIR, where DIR holds " + files_wanted(job.data)};
+  LoadOptions options;
+  options.directory = config.data_dir;
+  options.seed = job.seed;
+  const auto sets = load_data(job.data, options);
+  if (!sets) return sets.error();
+  return std::nullopt;
+}
+
 namespace {
 
 Error bad_config(std::string text) { return Error{"bad-config", std::move(text)}; }
@@ -37,21 +50,11 @@ bool lies_there(const std::string& path) {
   return std::filesystem::exists(path, ignored);
 }
 
-// Loads all of it: what is damaged or of another shape shows only then.
 std::optional<Error> founders_data(const DaemonConfig& config) {
   const Result<Job> job = load_job(config.job_file, config.epoch_samples);
   if (!job) return job.error();
   if (job->model.kind == ModelSpec::Kind::external) return std::nullopt;
-  if (config.data_dir.empty())
-    return Error{"no-data", "the data of job '" + job->name +
-                                "' is not named; start with --data DIR, where DIR holds " +
-                                files_wanted(job->data)};
-  LoadOptions options;
-  options.directory = config.data_dir;
-  options.seed = job->seed;
-  const auto sets = load_data(job->data, options);
-  if (!sets) return sets.error();
-  return std::nullopt;
+  return check_data(*job, config, "start");
 }
 
 KnownJob known(const Job& job) {

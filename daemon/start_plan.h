@@ -13,6 +13,7 @@
 
 #include "daemon/config/config.h"
 #include "daemon/disk/state_store.h"
+#include "models/job/job.h"
 #include "net/peer/keyring.h"
 
 namespace gossipd {
@@ -42,6 +43,11 @@ struct StartPlan {
   std::vector<std::string> warnings;
 };
 [[nodiscard]] const char* to_string(StartPlan::Kind);
+
+// Loads all of the job's data: what is damaged or of another shape shows only then. Codes
+// "no-data", which says to `start` with --data, and "bad-data".
+[[nodiscard]] std::optional<Error> check_data(const Job&, const DaemonConfig&,
+                                              const std::string& start);
 
 // What a new node cannot begin with, found before anything is written: nothing to do, a joiner's
 // key file that is not there, a founder's data. Reads all of the data's files. Codes "bad-config",
