@@ -50,16 +50,6 @@ void Mixer::begin_look(const OuterStep& outer, bool trusted, const FuturePositio
   if (parts_.replicas.size() == 0) owed_gain_ = 0;
 }
 
-void Mixer::look(std::size_t block, const OwnModel& own) {
-  auto half = begin_half(block, own);
-  if (!half) return;
-  measure(*half);
-  decide(*half);
-  apply(*half);
-  account(*half);
-  end_half(*half);
-}
-
 std::optional<Mixer::Half> Mixer::begin_half(std::size_t block, const OwnModel& own) const {
   if (!owes() || block < owed_blocks_) return std::nullopt;
   return Half{.block = block,
@@ -77,14 +67,6 @@ void Mixer::end_half(const Half& half) {
 void Mixer::begin_turn(const FuturePosition& position) {
   apart_ = {};
   turn_position_ = position;
-}
-
-void Mixer::speak(std::size_t block, float gain, bool paired_before, const OwnModel& own) {
-  Half half = half_of_turn(block, gain, paired_before, own);
-  measure(half);
-  decide(half);
-  apply(half);
-  account(half);
 }
 
 Mixer::Half Mixer::half_of_turn(std::size_t block, float gain, bool paired_before,

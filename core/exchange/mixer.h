@@ -70,13 +70,12 @@ class Mixer {
 
   // A look begins, or the model was looked at for a turn. `trusted` false: nothing is taken.
   void begin_look(const OuterStep& outer, bool trusted, const FuturePosition& position);
-  void look(std::size_t block, const OwnModel& own);
-  // The same of several blocks, in their order: what is owed to this one; nothing: nothing is.
+  // What is owed to this block, after those before it; nothing: nothing is.
   [[nodiscard]] std::optional<Half> begin_half(std::size_t block, const OwnModel& own) const;
   void end_half(const Half&);  // after account()
   void begin_turn(const FuturePosition& position);
-  // The block has just been said, or passed over; `paired_before`: both ends held it before that.
-  void speak(std::size_t block, float gain, bool paired_before, const OwnModel& own);
+  // Of a block that has been said, or passed over, by then; `paired_before`: both ends held it
+  // before that.
   [[nodiscard]] Half half_of_turn(std::size_t block, float gain, bool paired_before,
                                   const OwnModel& own) const;
 

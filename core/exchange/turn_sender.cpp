@@ -38,21 +38,11 @@ void TurnSender::begin(const Speech& speech, std::uint32_t turn) {
   if (!speech.is_opening()) replicas_.set_contraction(speech.gain_self, speech.gain_peer);
 }
 
-bool TurnSender::say(double change, std::span<const float> model, std::span<const float> update) {
-  Saying saying;
-  prepare(saying, 0, change, model, update);
-  if (!saying.finite) return false;
-  encode(saying);
-  commit(saying);
-  return true;
-}
-
 void TurnSender::prepare(Saying& saying, std::size_t ahead, double change,
                          std::span<const float> model, std::span<const float> update) const {
   GOSSIPD_ASSERT(speaking_ && ahead < blocks_left());
   const Kernels& k = kernels();
   saying.block = static_cast<std::uint32_t>(block_ahead(ahead));
-  saying.change = change;
   saying.finite = k.all_finite(model);
   if (!saying.finite) return;
   if (!replicas_.state(saying.block).keyframe_owed && !(change > speech_.threshold)) return;

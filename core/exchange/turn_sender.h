@@ -3,11 +3,11 @@
 // The problem: a turn is said block by block between training steps, its messages may be lost with
 // the connection, and the peer may hold more or less of it than this end believes.
 //
-// The answer: begin(), say() for each block in order(), end(). Encoded deltas are kept until the
-// peer's next turn begins, which proves that it holds them; after a reconnect resume() says those
-// again that the peer lacks and whose base still matches, and owes a keyframe for the rest. Drives
-// the published half of the ReplicaPair. Pure; one owner. Memory: the deltas of one turn, with
-// outer momentum of two.
+// The answer: begin(), prepare() to advance() for each block in order, end(). Encoded deltas are
+// kept until the peer's next turn begins, which proves that it holds them; after a reconnect
+// resume() says those again that the peer lacks and whose base still matches, and owes a keyframe
+// for the rest. Drives the published half of the ReplicaPair. Pure; one owner. Memory: the deltas
+// of one turn, with outer momentum of two.
 #pragma once
 
 #include <deque>
@@ -58,17 +58,13 @@ class TurnSender {
   // The order in which the first turn says the blocks, each once; empty: the schema's.
   void set_order(std::vector<std::uint32_t> order) { order_ = std::move(order); }
   void begin(const Speech& speech, std::uint32_t turn);
-  // Says the next block, if it owes a keyframe or `change` (relative) exceeds the threshold. False:
-  // `model` or `model + update` is not finite there.
-  [[nodiscard]] bool say(double change, std::span<const float> model,
-                         std::span<const float> update);
-
-  // The same for several blocks, from the next one on: prepare() and encode() may be done for all
-  // of them at once, then commit() one after the other, each before its advance().
+  // A block on its way into the turn, which says it if it owes a keyframe or its change exceeds the
+  // threshold. prepare() and encode() may be done for several blocks at once, from the next one on,
+  // then commit() one after the other, each before its advance().
   struct Saying {
     std::uint32_t block = 0;
-    double change = 0;
-    bool finite = true;         // else the block is not to be encoded, nor any after it
+    // `model` and `model + update` are; else the block is not to be encoded, nor any after it
+    bool finite = true;
     std::vector<float> target;  // empty: there is nothing to say
     Bytes bytes;                // its records
     struct Record {
@@ -77,7 +73,7 @@ class TurnSender {
     };
     std::vector<Record> records;
   };
-  // Of the block `ahead` of the next one.
+  // Of the block `ahead` of the next one; `change` is relative.
   void prepare(Saying&, std::size_t ahead, double change, std::span<const float> model,
                std::span<const float> update) const;
   void encode(Saying&);

@@ -5,8 +5,6 @@
 #include <utility>
 
 #include "core/node/outer_momentum.h"
-#include "core/node/peer_trust.h"
-#include "core/node/speech.h"
 
 namespace gossipd {
 namespace {
@@ -211,34 +209,32 @@ std::size_t ExchangeRound::floats_of_piece() const {
 }
 
 template <typename BlockAhead>
-std::size_t ExchangeRound::piece_of(std::size_t left, const RoundContext& context,
-                                    BlockAhead block) const {
-  if (workers_ == nullptr || !drift(context).empty()) return std::min<std::size_t>(left, 1);
-  const std::size_t most = std::min(left, blocks_per_piece_max);
-  std::size_t count = 0;
-  for (std::size_t floats = 0; count < most && floats < floats_of_piece(); ++count)
-    floats += schema_.blocks()[block(count)].size;
-  return count;
+ExchangeRound::Piece ExchangeRound::piece_of(std::size_t left, const RoundContext& context,
+                                             BlockAhead block) const {
+  const bool one_by_one = workers_ == nullptr || !drift(context).empty();
+  const std::size_t most = std::min(left, one_by_one ? 1 : blocks_per_piece_max);
+  Piece piece;
+  for (; piece.blocks < most && piece.floats < floats_of_piece(); ++piece.blocks)
+    piece.floats += schema_.blocks()[block(piece.blocks)].size;
+  return piece;
+}
+
+ExchangeRound::Piece ExchangeRound::piece_at_cursor(const RoundContext& context) const {
+  return piece_of(schema_.blocks().size() - cursor_, context,
+                  [this](std::size_t i) { return cursor_ + i; });
 }
 
 std::size_t ExchangeRound::judge(const RoundContext& context, RoundOutcome& outcome) {
   const bool judged = taken_back_ || !buffers_.handed_out_known();
   if (!judged && cursor_ < schema_.blocks().size()) {
-    const std::size_t first = cursor_;
-    const std::size_t count = piece_of(schema_.blocks().size() - first, context,
-                                       [&](std::size_t i) { return first + i; });
+    const auto [count, floats] = piece_at_cursor(context);
     std::vector<OwnSteps::Norms> norms(count);
     for_each(workers_, count, [&](std::size_t i) {
-      const Block& block = schema_.blocks()[first + i];
+      const Block& block = schema_.blocks()[cursor_ + i];
       norms[i] = OwnSteps::norms_of(block.of(buffers_.snapshot()),
                                     block.of(std::as_const(buffers_).handed_out()));
     });
-    std::size_t floats = 0;
-    for (std::size_t i = 0; i < count; ++i) {
-      own_steps_.add(first + i, norms[i]);
-      floats += schema_.blocks()[first + i].size;
-    }
-    cursor_ += count;
+    for (const OwnSteps::Norms& of_block : norms) own_steps_.add(cursor_++, of_block);
     return floats;
   }
   const Step before = buffers_.handed_out_step();
@@ -275,16 +271,12 @@ std::size_t ExchangeRound::take_in(const RoundContext& context) {
       else
         std::ranges::fill(before, 0.0f);
     };
-    const std::size_t first = cursor_;
-    const std::size_t count = piece_of(schema_.blocks().size() - first, context,
-                                       [&](std::size_t i) { return first + i; });
-    for (std::size_t i = first; i < first + count; ++i) {
-      const Block& block = schema_.blocks()[i];
-      if (!training) rest_.look(block.of(buffers_.snapshot()));
-      floats += block.size;
-    }
-    for_each(workers_, count, [&](std::size_t i) { take(first + i); });
-    cursor_ += count;
+    const Piece piece = piece_at_cursor(context);
+    floats = piece.floats;
+    for (std::size_t i = 0; !training && i < piece.blocks; ++i)
+      rest_.look(schema_.blocks()[cursor_ + i].of(buffers_.snapshot()));
+    for_each(workers_, piece.blocks, [&](std::size_t i) { take(cursor_ + i); });
+    cursor_ += piece.blocks;
   }
   if (cursor_ < schema_.blocks().size()) return floats;
   buffers_.begin_update(last_.step);
@@ -303,12 +295,8 @@ std::size_t ExchangeRound::look(const RoundContext& context) {
     next_link(context);
     return 0;
   }
-  const std::size_t first = cursor_;
-  const std::size_t count =
-      piece_of(schema_.blocks().size() - first, context, [&](std::size_t i) { return first + i; });
-  std::size_t floats = 0;
-  for (std::size_t i = first; i < first + count; ++i) floats += schema_.blocks()[i].size;
-  item->link.look(first, buffers_.snapshot(), buffers_.update(), drift(context), count);
+  const auto [count, floats] = piece_at_cursor(context);
+  item->link.look(cursor_, buffers_.snapshot(), buffers_.update(), drift(context), count);
   cursor_ += count;
   if (cursor_ == schema_.blocks().size()) decide(*item, context);
   return floats;
@@ -323,10 +311,8 @@ std::size_t ExchangeRound::speak(const RoundContext& context, RoundOutcome& outc
     return 0;
   }
   Link& link = item->link;
-  std::size_t count =
+  auto [count, floats] =
       piece_of(link.blocks_left(), context, [&](std::size_t i) { return link.block_ahead(i); });
-  std::size_t floats = 0;
-  for (std::size_t i = 0; i < count; ++i) floats += schema_.blocks()[link.block_ahead(i)].size;
   // The way out may become full within the piece, and where it does must not depend on its size.
   if (count > 1 && item->outstanding + message_bytes_max(floats, count) > policy_.bulk_window_bytes)
     count = 1, floats = schema_.blocks()[link.next_block()].size;

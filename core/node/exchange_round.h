@@ -146,10 +146,14 @@ class ExchangeRound {
   std::size_t speak(const RoundContext&, RoundOutcome&);
   std::size_t hand_back(const RoundContext&, RoundOutcome&);
 
-  // Of a piece of work: how many of the `left` blocks, the i-th of which is block(i). At most one
+  struct Piece {
+    std::size_t blocks = 0, floats = 0;
+  };
+  // Of the `left` blocks, the i-th of which is block(i), those of a piece of work. At most one
   // without workers, or where a drift is followed, whose sums grow from block to block.
   template <typename BlockAhead>
-  [[nodiscard]] std::size_t piece_of(std::size_t left, const RoundContext&, BlockAhead block) const;
+  [[nodiscard]] Piece piece_of(std::size_t left, const RoundContext&, BlockAhead block) const;
+  [[nodiscard]] Piece piece_at_cursor(const RoundContext&) const;  // in the schema's order
   [[nodiscard]] std::size_t floats_of_piece() const;
 
   [[nodiscard]] bool has_reason(const RoundContext&) const;

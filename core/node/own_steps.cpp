@@ -17,11 +17,6 @@ void OwnSteps::begin(bool with_drift) {
   travelled_.resize(schema_.blocks().size());
 }
 
-void OwnSteps::measure(std::size_t index, std::span<const float> now,
-                       std::span<const float> before) {
-  add(index, norms_of(now, before));
-}
-
 OwnSteps::Norms OwnSteps::norms_of(std::span<const float> now, std::span<const float> before) {
   const ChangeNorms norms = kernels().distance(now, before);
   return {.moved_squared = norms.change_squared,

@@ -35,9 +35,8 @@ class OwnSteps {
 
   // A look begins: nothing is measured yet. `with_drift`: a drift is followed from now on.
   void begin(bool with_drift);
-  // Block by block: the model now, and as it was handed out.
-  void measure(std::size_t block, std::span<const float> now, std::span<const float> before);
-  // The same for several blocks at once: the norms of each, which are then added in their order.
+  // Of a block: the model now, and as it was handed out. Norms of several blocks may be computed at
+  // once; they are added in the order of the blocks.
   struct Norms {
     double moved_squared = 0, before_squared = 0, after_squared = 0;
   };

@@ -38,8 +38,15 @@ struct Exchanged : OneEnd {
     Four model{}, added{};
     mixer.owe(gain);
     mixer.begin_look({}, trusted, {});
-    for (std::size_t block = 0; block < 2; ++block)
-      mixer.look(block, {.model = model, .update = added, .drift = {}});
+    for (std::size_t block = 0; block < 2; ++block) {
+      auto half = mixer.begin_half(block, {.model = model, .update = added, .drift = {}});
+      if (!half) continue;
+      mixer.measure(*half);
+      mixer.decide(*half);
+      mixer.apply(*half);
+      mixer.account(*half);
+      mixer.end_half(*half);
+    }
     return added;
   }
 };

@@ -34,8 +34,8 @@ struct Fixture {
   OwnSteps::Verdict look(const Floats& now, const Floats& before, Step count = 2) {
     steps.begin(true);
     for (std::size_t i = 0; i < schema.blocks().size(); ++i)
-      steps.measure(i, schema.blocks()[i].of(std::span(now)),
-                    schema.blocks()[i].of(std::span(before)));
+      steps.add(i, OwnSteps::norms_of(schema.blocks()[i].of(std::span(now)),
+                                      schema.blocks()[i].of(std::span(before))));
     const auto verdict = steps.judge(snapshot, count);
     if (verdict == OwnSteps::Verdict::believed)
       for (std::size_t i = 0; i < schema.blocks().size(); ++i)

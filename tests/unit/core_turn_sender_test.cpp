@@ -68,9 +68,7 @@ TEST_CASE("a model that is not finite is not said") {
   std::vector<float> model = ramp(0);
   model[3] = std::numeric_limits<float>::infinity();
   end.sender.begin({.codec = {CodecId::fp32}}, 1);
-  const Block& block = end.schema.blocks()[0];
-  CHECK_FALSE(end.sender.say(1, block.of(std::span<const float>(model)),
-                             block.of(std::span<const float>(end.update))));
+  CHECK_FALSE(end.prepared(model, 1).finite);
   CHECK(end.replicas.state(0).published == 0);
 }
 

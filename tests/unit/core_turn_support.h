@@ -44,9 +44,17 @@ struct OneEnd {
     return sender.take_messages();
   }
   void say_next(const std::vector<float>& model, double change) {
+    TurnSender::Saying saying = prepared(model, change);
+    REQUIRE(saying.finite);
+    sender.encode(saying);
+    sender.commit(saying);
+  }
+  [[nodiscard]] TurnSender::Saying prepared(const std::vector<float>& model, double change) const {
     const Block& block = schema.blocks()[sender.next_block()];
-    REQUIRE(sender.say(change, block.of(std::span<const float>(model)),
-                       block.of(std::span<const float>(update))));
+    TurnSender::Saying saying;
+    sender.prepare(saying, 0, change, block.of(std::span<const float>(model)),
+                   block.of(std::span<const float>(update)));
+    return saying;
   }
   // What both ends would call the block.
   [[nodiscard]] std::uint64_t hash(ReplicaPair::Which which, std::size_t block) const {
