@@ -78,13 +78,13 @@ std::optional<Error> Conductor::check_hello(const Hello& hello) const {
     return Error{"implausible", hello.name + " names another cluster than its job has"};
   const bool other_cluster =
       hello.cluster != ClusterId{} && state_.cluster != ClusterId{} && hello.cluster != met_as();
-  if (other_cluster)
+  if (other_cluster) {
     if (auto error = check_generation(hello)) return error;
-  if (other_cluster)
     return Error{
         "cluster-mismatch",
         "cluster " + to_hex(hello.cluster) + " meets cluster " + to_hex(state_.cluster) +
             "; clusters never merge: point --join at the right one or use another state directory"};
+  }
   if (hello.job != JobHash{} && state_.job != JobHash{} && hello.job != state_.job)
     return Error{"job-mismatch",
                  "job " + to_hex(hello.job) + " meets job " + to_hex(state_.job) +

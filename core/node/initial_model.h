@@ -11,7 +11,6 @@
 // Memory: P floats until the node is further away, and while a link is about to open.
 #pragma once
 
-#include <algorithm>
 #include <memory>
 #include <utility>
 #include <vector>
