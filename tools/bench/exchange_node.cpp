@@ -31,12 +31,6 @@ float bell(Random& random) {
 
 }  // namespace
 
-double thread_cpu_seconds() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
-
 const char* to_string(Event event) {
   constexpr const char* names[] = {"time",      "work",    "message",  "snapshot",
                                    "bulk sent", "session", "transport"};

@@ -17,10 +17,9 @@
 #include "core/node.h"
 #include "net/event_loop.h"
 #include "net/peer/transport.h"
+#include "tools/bench/thread_time.h"
 
 namespace gossipd::bench {
-
-[[nodiscard]] double thread_cpu_seconds();  // of the calling thread
 
 enum class Pace : std::uint8_t {
   free,      // one step after the other

@@ -7,7 +7,6 @@
 // pairs' ratios of samples per second of wall time, and, with one thread only, per second of the
 // training thread's processor time, which a busy machine does not spoil (loader threads do not
 // count).
-#include <time.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -20,6 +19,7 @@
 #include "models/training/torch_engine.h"
 #include "tools/bench/commands.h"
 #include "tools/bench/made_sets.h"
+#include "tools/bench/thread_time.h"
 
 namespace gossipd::bench {
 namespace {
@@ -142,21 +142,15 @@ struct Pace {
   double steps_per_processor_second = 0;  // of this thread
 };
 
-double thread_seconds() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
-
 // Runs for about `seconds`.
 template <typename Loop>
 Pace pace_of(Loop& loop, double seconds) {
   const auto began = Clock::now();
-  const double worked_before = thread_seconds();
+  const double worked_before = thread_cpu_seconds();
   for (int steps = 1;; ++steps) {
     loop.step();
     const double passed = std::chrono::duration<double>(Clock::now() - began).count();
-    if (passed >= seconds) return {steps / passed, steps / (thread_seconds() - worked_before)};
+    if (passed >= seconds) return {steps / passed, steps / (thread_cpu_seconds() - worked_before)};
   }
 }
 
