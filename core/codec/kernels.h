@@ -16,6 +16,11 @@ struct ChangeNorms {
   double reference_squared = 0;  // ‖replica‖²
 };
 
+struct MovementNorms {
+  double moved_squared = 0;  // ‖now − before‖²
+  double before_squared = 0, now_squared = 0;
+};
+
 struct Kernels {
   const char* name;
 
@@ -25,8 +30,8 @@ struct Kernels {
   // Both move towards each other, from what they were: a += gain_a · (b − a) and b += gain_b · (a −
   // b). With the arguments swapped the results are the same bits, swapped.
   void (*contract_replicas)(std::span<float> a, std::span<float> b, float gain_a, float gain_b);
-  // target = model + update
-  void (*sum)(std::span<float> target, std::span<const float> model, std::span<const float> update);
+  // target = model + update; false: one of the sums is NaN or infinite.
+  bool (*sum)(std::span<float> target, std::span<const float> model, std::span<const float> update);
   // drift += blend · ((now − before)·per_step − drift): the moving average of displacement per
   // step.
   void (*drift)(std::span<float> drift, std::span<const float> now, std::span<const float> before,
@@ -40,6 +45,7 @@ struct Kernels {
                         std::span<const float> replica);
   // Σ (a − b)² and Σ b²
   ChangeNorms (*distance)(std::span<const float> a, std::span<const float> b);
+  MovementNorms (*movement)(std::span<const float> now, std::span<const float> before);
   bool (*all_finite)(std::span<const float> x);
   // bf16 to fp32, which is exact, and finite fp32 to the nearest bf16, ties to even.
   void (*widen)(std::span<float> out, std::span<const std::uint16_t> bf16);
@@ -50,7 +56,14 @@ struct Kernels {
                  std::span<std::byte> out);
   ApplyError (*apply)(Codec, std::span<const std::byte> payload, std::span<float> received,
                       float magnitude_max);
+  // The entries of a top-k payload of `encoded_size()` bytes, chunk by chunk: of each the index in
+  // its chunk and what it adds. Both have room for `top_k_spare` more than there are entries.
+  // False: malformed.
+  bool (*top_k_entries)(std::size_t keep, std::span<const std::byte> payload, std::size_t floats,
+                        std::uint16_t* index, float* difference);
 };
+
+inline constexpr std::size_t top_k_spare = 16;
 
 // The best version this CPU runs (fixed for the process).
 [[nodiscard]] const Kernels& kernels();

@@ -6,6 +6,7 @@
 #include <memory>
 #include <utility>
 
+#include "core/codec/sparse_sum.h"
 #include "core/exchange/change.h"
 
 namespace gossipd {
@@ -169,22 +170,43 @@ void Mixer::apply_outer_momentum(const Half& half) const {
   const std::size_t index = half.block;
   if (!parts_.replicas.is_paired(index)) return;
   const ReplicaPair::BlockState& state = parts_.replicas.state(index);
-  std::vector<float> moved(half.own.update.size(), 0.0f);
-  const auto add_delta = [&](const DeltaRecord* delta, std::size_t header_bytes) {
-    if (delta != nullptr)
-      (void)gossipd::apply(delta->codec, std::span(delta->bytes).subspan(header_bytes), moved,
-                           keyframe_magnitude_max);
+  struct Delta {
+    Codec codec;
+    std::span<const std::byte> payload;
   };
-  if (state.said) add_delta(parts_.sender.said(index, state.published), turn_record_bytes);
-  if (state.heard) add_delta(parts_.receiver.heard_delta(index, state.received), 0);
-  // A sparse delta says of few places at once what they have moved in several exchanges.
+  std::vector<Delta> deltas;
+  const auto take = [&](const DeltaRecord* delta, std::size_t header_bytes) {
+    if (delta != nullptr)
+      deltas.push_back({delta->codec, std::span(delta->bytes).subspan(header_bytes)});
+  };
+  if (state.said) take(parts_.sender.said(index, state.published), turn_record_bytes);
+  if (state.heard) take(parts_.receiver.heard_delta(index, state.received), 0);
+  const std::span<float> update = half.own.update;
+  const auto is_sparse = [](const Delta& delta) { return delta.codec.id == CodecId::top_k; };
+  if (std::ranges::all_of(deltas, is_sparse)) {
+    SparseSum moved(update.size());
+    for (const Delta& delta : deltas) moved.add(delta.codec.keep, delta.payload);
+    moved.finish();
+    moved.add_to(update, static_cast<float>(outer_share_of(half, moved.squares(), moved.count())));
+    return;
+  }
+  std::vector<float> moved(update.size(), 0.0f);
+  for (const Delta& delta : deltas)
+    (void)gossipd::apply(delta.codec, delta.payload, moved, keyframe_magnitude_max);
   const Places places = places_of(moved);
-  const double floats = static_cast<double>(moved.size());
-  const double distance = std::sqrt(places.squares / floats * floats) / 2;
-  const double furthest = outer_reach * half.travelled *
-                          std::sqrt(floats / std::max(static_cast<double>(places.count), 1.0));
+  (void)kernels().axpy(update, moved,
+                       static_cast<float>(outer_share_of(half, places.squares, places.count)));
+}
+
+// Of the two deltas' sum, which is not zero in so many places. A sparse delta says of few places at
+// once what they have moved in several exchanges.
+double Mixer::outer_share_of(const Half& half, double squares, std::size_t places) const {
+  const double floats = static_cast<double>(half.own.update.size());
+  const double distance = std::sqrt(squares / floats * floats) / 2;
+  const double furthest =
+      outer_reach * half.travelled * std::sqrt(floats / std::max(static_cast<double>(places), 1.0));
   const double share = distance > furthest ? outer_.share * furthest / distance : outer_.share;
-  (void)kernels().axpy(half.own.update, moved, static_cast<float>(half.taken * share / 2));
+  return half.taken * share / 2;
 }
 
 // Our half has been applied to every block.

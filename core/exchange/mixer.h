@@ -98,6 +98,7 @@ class Mixer {
                                               std::span<const float> own,
                                               std::vector<float>& settled) const;
   void apply_outer_momentum(const Half&) const;
+  [[nodiscard]] double outer_share_of(const Half&, double squares, std::size_t places) const;
   void finish(float gain);
 
   const Parts parts_;

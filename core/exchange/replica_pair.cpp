@@ -48,8 +48,7 @@ ChangeNorms ReplicaPair::change_of(std::size_t index, std::span<const float> mod
   const Replica::Look own = published(index);
   if (!in_bf16()) return kernels().change(model, update, own);
   std::vector<float> target(model.size());
-  kernels().sum(target, model, update);
-  if (!kernels().all_finite(target)) return kernels().change(model, update, own);
+  if (!kernels().sum(target, model, update)) return kernels().change(model, update, own);
   round(target);
   return kernels().distance(target, own);
 }

@@ -41,14 +41,14 @@ void TurnSender::begin(const Speech& speech, std::uint32_t turn) {
 void TurnSender::prepare(Saying& saying, std::size_t ahead, double change,
                          std::span<const float> model, std::span<const float> update) const {
   GOSSIPD_ASSERT(speaking_ && ahead < blocks_left());
-  const Kernels& k = kernels();
   saying.block = static_cast<std::uint32_t>(block_ahead(ahead));
-  saying.finite = k.all_finite(model);
-  if (!saying.finite) return;
-  if (!replicas_.state(saying.block).keyframe_owed && !(change > speech_.threshold)) return;
-  saying.target.resize(model.size());
-  k.sum(saying.target, model, update);
-  saying.finite = k.all_finite(saying.target);
+  if (!replicas_.state(saying.block).keyframe_owed && !(change > speech_.threshold)) {
+    saying.finite = kernels().all_finite(model);
+    return;
+  }
+  saying.values = std::make_unique_for_overwrite<float[]>(model.size());
+  saying.target = {saying.values.get(), model.size()};
+  saying.finite = kernels().sum(saying.target, model, update);
   // What bf16 cannot hold is not to be said: beside it a codec would pass over smaller changes, and
   // the same would be said for ever.
   if (saying.finite) replicas_.round(saying.target);
@@ -67,10 +67,14 @@ void TurnSender::encode(Saying& saying) {
     encode_record(saying, Codec{CodecId::mirror, 0}, {});
     codec = block.kind == SegmentKind::statistic ? codec : policy_.consensus_codec;
   }
-  const ChangeNorms left = kernels().distance(saying.target, replicas_.published(saying.block));
+  const Replica::Look look = replicas_.published(saying.block);
+  const std::span<const float> published = look;
   // After a mirror a small rest can wait for the next delta.
-  if (left.change_squared > 0 && (!mirrored || relative(left, block.size) > speech_.threshold))
-    encode_record(saying, codec, saying.target);
+  if (std::ranges::equal(saying.target, published) ||
+      (mirrored &&
+       !(relative(kernels().distance(saying.target, published), block.size) > speech_.threshold)))
+    return;
+  encode_record(saying, codec, saying.target);
 }
 
 // Quantised if the policy says so: what that loses is in the next delta. Statistics and small

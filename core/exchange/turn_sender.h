@@ -11,6 +11,7 @@
 #pragma once
 
 #include <deque>
+#include <memory>
 
 #include "core/exchange/counters.h"
 #include "core/exchange/policy.h"
@@ -65,8 +66,9 @@ class TurnSender {
     std::uint32_t block = 0;
     // `model` and `model + update` are; else the block is not to be encoded, nor any after it
     bool finite = true;
-    std::vector<float> target;  // empty: there is nothing to say
-    Bytes bytes;                // its records
+    std::span<float> target;  // in `values`; empty: there is nothing to say
+    std::unique_ptr<float[]> values;
+    Bytes bytes;  // its records
     struct Record {
       TurnRecord header;
       std::size_t bytes = 0;

@@ -18,10 +18,10 @@ void OwnSteps::begin(bool with_drift) {
 }
 
 OwnSteps::Norms OwnSteps::norms_of(std::span<const float> now, std::span<const float> before) {
-  const ChangeNorms norms = kernels().distance(now, before);
-  return {.moved_squared = norms.change_squared,
-          .before_squared = norms.reference_squared,
-          .after_squared = kernels().distance(before, now).reference_squared};
+  const MovementNorms norms = kernels().movement(now, before);
+  return {.moved_squared = norms.moved_squared,
+          .before_squared = norms.before_squared,
+          .after_squared = norms.now_squared};
 }
 
 void OwnSteps::add(std::size_t index, const Norms& norms) {

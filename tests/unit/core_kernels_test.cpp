@@ -197,14 +197,20 @@ TEST_CASE("every instruction set returns the same bits of every norm and hash") 
     CHECK(k.change(a, b, c).change_squared == reference.change(a, b, c).change_squared);
     CHECK(k.change(a, b, c).reference_squared == reference.change(a, b, c).reference_squared);
     CHECK(k.distance(a, b).change_squared == reference.distance(a, b).change_squared);
+    const MovementNorms moved = k.movement(a, b);
+    CHECK(moved.moved_squared == reference.distance(a, b).change_squared);
+    CHECK(moved.before_squared == reference.distance(a, b).reference_squared);
+    CHECK(moved.now_squared == reference.distance(b, a).reference_squared);
     CHECK(k.hash(a) == reference.hash(a));
   });
 }
 
 TEST_CASE("one value that is not finite is found wherever it stands") {
   everywhere([](const Kernels& k, std::size_t size) {
-    std::vector<float> x = values(17, size);
+    std::vector<float> x = values(17, size), target(size);
+    const std::vector<float> zeros(size);
     CHECK(k.all_finite(x));
+    CHECK(k.sum(target, x, zeros));
     for (const float bad :
          {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
           std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::quiet_NaN()}) {
@@ -213,6 +219,8 @@ TEST_CASE("one value that is not finite is found wherever it stands") {
         const float before = x[at];
         x[at] = bad;
         CHECK_FALSE(k.all_finite(x));
+        CHECK_FALSE(k.sum(target, x, zeros));
+        CHECK_FALSE(k.sum(target, zeros, x));
         x[at] = before;
       }
     }
