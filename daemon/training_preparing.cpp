@@ -190,6 +190,10 @@ void Training::start_preparing() {
     if (trainer) {
       prepared->trainer = std::move(*trainer);
       restore(*prepared);
+      if (is_external() && config_.balance.enabled)
+        prepared->warnings.push_back(
+            "balance.enabled has no effect in job '" + job_->name +
+            "': the process that trains it chooses its batch; set it there, or leave it out here");
     } else {
       prepared->error = trainer.error();
     }

@@ -24,6 +24,7 @@ struct Snapshot {
   double step_seconds = 0;        // smoothed wall time of one step
   std::uint32_t batch = 0;        // samples of one step, now; step_seconds is of this batch
   std::uint32_t job_batch = 0;    // samples of one step as the job asks; 0: the same as `batch`
+  bool batch_is_fixed = false;    // who makes the steps chooses it: an update's does not count
   bool finite = true;             // false: a parameter or the loss is NaN or infinite
 };
 

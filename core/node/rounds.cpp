@@ -118,8 +118,8 @@ void Conductor::rest_offenders(const std::vector<NodeId>& peers, Instant now) {
 }
 
 void Conductor::balance() {
-  if (!config_.balance.enabled || !steps_allowed()) return;
   const Snapshot& last = round_.last();
+  if (!config_.balance.enabled || !steps_allowed() || last.batch_is_fixed) return;
   const BatchBalancer::Pace pace{.step = last.step,
                                  .step_seconds = last.step_seconds,
                                  .batch = last.batch,

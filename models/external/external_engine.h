@@ -99,8 +99,9 @@ class ExternalEngine final : public Engine, public OutsideSteps {
     bool process_ended = false;
     std::uint32_t told_flags = 0;  // of the last GO: paused, finished, settled
     std::optional<attach::Counters> counters{};
-    double step_seconds = 0;
-    WallClock::time_point asked_at{};
+    double step_seconds = 0;              // of the newest step; 0: not known
+    WallClock::time_point asked_at{};     // by the last STEP
+    WallClock::time_point answered_at{};  // by the last GO
     WallClock::time_point heard_at{};
     std::optional<InFlight> in_flight{};
   };
@@ -128,6 +129,7 @@ class ExternalEngine final : public Engine, public OutsideSteps {
   [[nodiscard]] std::optional<Error> on_step(const attach::StepDone&, News&, const Order&);
   [[nodiscard]] std::optional<Error> on_done(const attach::Done&, News&, const Order&);
   [[nodiscard]] std::optional<Error> count(const attach::Counters&, News&, const Order&);
+  [[nodiscard]] double measured_step(Step more) const;
   [[nodiscard]] bool is_silent() const;
   [[nodiscard]] bool is_at_work() const { return session_ && !is_silent(); }
 

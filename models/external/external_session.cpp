@@ -136,6 +136,7 @@ void ExternalEngine::answer(const Order& order) {
   if (sent != PacketSocket::Sent::yes)
     return end_session(sent == PacketSocket::Sent::full ? "it does not read" : "it has closed");
   session_->to_answer.reset();
+  session_->answered_at = WallClock::now();
   session_->told_flags = flags & state_flags;
   if (!go.wants_done()) return;
   const double limit = done_limit_s + static_cast<double>(schema_.floats()) / floats_per_s_min;
@@ -243,16 +244,26 @@ std::optional<Error> ExternalEngine::on_step(const attach::StepDone& step, News&
     return Error{"bad-packet", "STEP " + std::to_string(step.sequence) + " came after STEP " +
                                    std::to_string(session_->last_step)};
   session_->idle = session_->counters == step.counters;
+  const Step before = session_->counters.value_or(step.counters).steps;
   if (auto error = count(step.counters, news, order)) return error;
   session_->last_step = step.sequence;
   session_->to_answer = step.sequence;
+  session_->step_seconds =
+      step.seconds > 0 ? step.seconds : measured_step(step.counters.steps - before);
   session_->asked_at = WallClock::now();
-  session_->step_seconds = step.seconds;
   news.loss = step.loss;
   news.learning_rate = step.learning_rate;
-  news.step_seconds = step.seconds;
+  news.step_seconds = session_->step_seconds;
   news.finite = step.finite;
   return std::nullopt;
+}
+
+// Of a trainer that does not say how long its steps take. A node without a speed could judge no
+// other's claims, so these would count for nothing.
+double ExternalEngine::measured_step(Step more) const {
+  if (more == 0 || session_->answered_at == WallClock::time_point{}) return session_->step_seconds;
+  const std::chrono::duration<double> since = WallClock::now() - session_->answered_at;
+  return since.count() / static_cast<double>(more);
 }
 
 std::optional<Error> ExternalEngine::on_done(const attach::Done& done, News& news,

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <atomic>
+#include <limits>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -56,9 +57,10 @@ class OutsideSteps {
     // of this node; nothing: no word of steps came
     std::optional<Step> step = std::nullopt;
     Samples samples = 0;
-    double loss = 0;           // not finite: not known
-    double learning_rate = 0;  // 0: not known
-    double step_seconds = 0;   // 0: not known
+    double loss = std::numeric_limits<double>::quiet_NaN();  // not finite: not known
+    // nothing: no word of it came; 0: not known
+    std::optional<double> learning_rate = std::nullopt;
+    double step_seconds = 0;  // 0: not known
     bool finite = true;
     bool present = false;  // a process is attached and at work
     std::optional<Reported> report = std::nullopt;

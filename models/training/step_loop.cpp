@@ -36,10 +36,11 @@ void StepLoop::take(Update update) {
   }
   holding_ = false;
   told_to_train_ = update.training;
-  const std::uint32_t batch = update.batch > 0 ? update.batch : job_batch_;
+  const bool names_batch = update.batch > 0 && !steps_outside_;
+  const std::uint32_t batch = names_batch ? update.batch : job_batch_;
   if (batch != batch_) step_seconds_ = 0;
   batch_ = batch;
-  rate_scale_ = update.rate_scale;
+  rate_scale_ = steps_outside_ ? 1 : update.rate_scale;
   loan_ = Loan{std::move(update.values), step_ + update.steps_until_snapshot};
 }
 
@@ -79,6 +80,7 @@ std::span<float> StepLoop::begin_snapshot(const Rates& rates) {
   snapshot.step_seconds = step_seconds_;
   snapshot.batch = batch_;
   snapshot.job_batch = job_batch_;
+  snapshot.batch_is_fixed = steps_outside_;
   return loan_->buffer;
 }
 

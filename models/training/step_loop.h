@@ -58,12 +58,15 @@ class StepLoop {
     double loss = 0;     // of the newest; not finite: not known
     double seconds = 0;  // of the newest; 0: not known
   };
-  struct Rates {  // the schedule's, without an update's factor
+  struct Rates {  // the schedule's or an outside process's, without an update's factor
     double now = 0;
     double peak = 0;
   };
 
-  explicit StepLoop(std::uint32_t job_batch) : job_batch_(job_batch), batch_(job_batch) {}
+  // `steps_outside`: another process makes the steps. Its batch and its rate are its own, so no
+  // update changes them here.
+  explicit StepLoop(std::uint32_t job_batch, bool steps_outside = false)
+      : job_batch_(job_batch), steps_outside_(steps_outside), batch_(job_batch) {}
 
   // From a checkpoint; without `loss`, the smoothed one begins anew. A buffer on loan stays; a
   // snapshot begun in it is begun again.
@@ -123,6 +126,7 @@ class StepLoop {
   };
 
   std::uint32_t job_batch_;
+  bool steps_outside_;
   Step step_ = 0;
   Samples samples_ = 0;           // at least batch_ more after each step
   Samples data_position_ = 0;     // never goes back, but by restore()
@@ -131,7 +135,7 @@ class StepLoop {
   double loss_worst_ = 0;         // of a step since the last snapshot was begun; 0: there was none
   double step_seconds_ = 0;       // smoothed over steps of batch_ samples; 0: there was none
   std::uint32_t batch_;           // samples of the next step; never 0
-  double rate_scale_ = 1;         // by the last update
+  double rate_scale_ = 1;         // by the last update; 1 where steps are made outside
   bool holding_ = true;           // until the first update
   bool told_to_train_ = true;     // by the last update
   bool not_finite_ = false;       // until an update replaces the model

@@ -322,7 +322,7 @@ void Trainer::Implementation::meet_outside() {
   order.settled = settled_.load();
   order.cluster_samples = cluster_samples();
   order.budget = budget_samples_.load();
-  order.rate_factor = peak > 0 ? loop_.rate_scale() * scheduled_rate() / peak : 1;
+  order.rate_factor = peak > 0 ? scheduled_rate() / peak : 1;
   order.step = loop_.step();
   order.samples = loop_.samples();
   order.trainers = trainers_;
@@ -336,8 +336,8 @@ void Trainer::Implementation::meet_outside() {
                             .loss = news.loss,
                             .seconds = news.step_seconds});
     if (!news.finite) loop_.on_not_finite();
-    outside_rates_.now = news.learning_rate;
-    outside_rates_.peak = std::max(outside_rates_.peak, news.learning_rate);
+    outside_rates_.now = news.learning_rate.value_or(outside_rates_.now);
+    outside_rates_.peak = std::max(outside_rates_.peak, outside_rates_.now);
   }
   if (news.report) on_report(*news.report);
   if (news.present == outside_present_) return;

@@ -27,7 +27,7 @@ class Trainer::Implementation {
       : job_(job),
         options_(options),
         engine_(std::move(engine)),
-        loop_(job.batch),
+        loop_(job.batch, engine_->outside() != nullptr),
         budget_samples_(job.budget_samples) {
     if (job.data.division == DataSpec::Division::shared)
       part_.emplace(engine_->shard_samples(), job.batch);

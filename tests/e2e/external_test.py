@@ -193,6 +193,11 @@ class External(ClusterTest):
             trainer.kill()
             trainer.node.wait_phase("waiting-for-trainer")
             self.check_counters(trainer)
+        # Each believes all that the other has trained on, though one loop tells no times.
+        own = [trainer.node.status()["own_samples"] for trainer in trainers]
+        for trainer in trainers:
+            trainer.node.wait("knows of all", lambda s: s["cluster_samples"] == sum(own))
+        for trainer in trainers:
             # Nor is what a loop did alone taken for a jump of a model at rest.
             self.assertNotRegex(trainer.node.log(), r"reason=parameters step=(\d+) back_to=\1 ")
 

@@ -11,13 +11,15 @@ using namespace std::chrono_literals;
 namespace {
 
 // Speeds 1:2:4, 24 samples a step each to begin with.
-void add_three(VirtualCluster& cluster, const Schema& schema, BalanceWeight weight) {
+void add_three(VirtualCluster& cluster, const Schema& schema, BalanceWeight weight,
+               bool steps_outside = false) {
   const Duration per_sample[] = {2ms, 1ms, 500us};
   for (std::size_t i = 0; i < 3; ++i) {
     NodeOptions options = with_model(schema, i);
     options.batch = 56;
     options.step_time = Duration{};
     options.time_per_sample = per_sample[i];
+    options.steps_outside = steps_outside;
     options.balance.enabled = true;
     options.balance.weight = weight;
     options.exchange.outer_momentum = 0;  // no movement but the test's own
@@ -57,6 +59,26 @@ TEST_CASE("the batch of a node that becomes slower follows within 20 of its step
   cluster.set_speed(2, 2ms);  // a quarter of its speed: as fast as the slowest
   cluster.run_until([&] { return cluster.steps(2) >= step + 20; }, 60s);
   CHECK(cluster.view(2).batch < 0.6 * before);
+}
+
+TEST_CASE("whose steps another process makes keeps its batch, rate and weight, balanced or not") {
+  struct Wanted final : Watcher {
+    std::uint32_t batch = 0;
+    double rate = 1;
+    void before_update(std::size_t, const Update& update, std::span<const float>) override {
+      batch = std::max(batch, update.batch);
+      rate = std::max(rate, update.rate_scale);
+    }
+  };
+  const Schema schema = schema_of({300});
+  Wanted wanted;
+  VirtualCluster cluster(schema);
+  cluster.watch(wanted);
+  add_three(cluster, schema, BalanceWeight::rate, true);
+  cluster.run_for(20s);
+  CHECK(cluster.steps(2) > 3 * cluster.steps(0));
+  CHECK(wanted.batch == 0);
+  CHECK(wanted.rate == 1);
 }
 
 TEST_CASE("weight by batch: a node counts by its batch; weight by rate: its learning rate does") {

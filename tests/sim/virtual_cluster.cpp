@@ -20,7 +20,7 @@ std::size_t VirtualCluster::add_off(NodeOptions options) {
   nodes_.push_back(std::make_unique<Host>());
   Host& host = *nodes_.back();
   host.options = std::move(options);
-  host.loop = StepLoop(host.options.batch);
+  host.loop = StepLoop(host.options.batch, host.options.steps_outside);
   host.disk.state.id = NodeId{0x1000 + i};
   if (host.options.seeds.empty()) host.disk.state.cluster = ClusterId{0xc1u + i};
   host.parameters =
@@ -86,7 +86,7 @@ void VirtualCluster::kill(std::size_t i, Death death) {
   host.waiting.reset();
   host.node.reset();
   const StepLoop::Counters counters = host.loop.counters();
-  host.loop = StepLoop(host.options.batch);
+  host.loop = StepLoop(host.options.batch, host.options.steps_outside);
   host.loop.restore(counters);
   host.sessions.clear();
   host.stepping = false;

@@ -41,6 +41,7 @@ struct NodeOptions {
   Samples trainer_budget = 0;
   std::uint32_t batch = 32;    // of the job
   Duration time_per_sample{};  // a step takes step_time + batch · time_per_sample
+  bool steps_outside = false;  // another process makes them, in batches of its own
   BalancePolicy balance;
   double loss = 0;          // that its snapshots report
   bool knows_job = true;    // false: the job comes from the cluster

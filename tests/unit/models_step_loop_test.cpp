@@ -149,6 +149,23 @@ TEST_CASE("An update's batch and rate hold from the next step on, and the snapsh
   CHECK(loop.rate_scale() == 1);
 }
 
+TEST_CASE("Where steps are made outside, no update changes their batch or rate") {
+  StepLoop loop(job_batch, true);
+  loop.start(false);
+  Update wanted = update(1);
+  wanted.batch = 25;
+  wanted.rate_scale = 2.5;
+  loop.take(std::move(wanted));
+  loop.on_outside_steps({.step = 1, .samples = 64, .seconds = 0.5});
+  loop.at_boundary({});
+  const Snapshot snapshot = snapshot_of(loop, {.now = 0.1, .peak = 0.4});
+  CHECK(snapshot.batch_is_fixed);
+  CHECK(snapshot.batch == job_batch);
+  CHECK(snapshot.step_seconds == 0.5);
+  CHECK(snapshot.learning_rate == 0.1);
+  CHECK(snapshot.learning_rate_peak == 0.4);
+}
+
 TEST_CASE("A batch of the same size keeps the smoothed step time, named or not") {
   StepLoop loop = training_loop();
   one_turn(loop);

@@ -1,0 +1,119 @@
+// What the word of a process that makes the steps comes to: in the engine, and in the training loop
+// over an engine that plays both.
+#include <chrono>
+#include <cmath>
+
+#include "models_attached_process.h"
+
+using namespace gossipd;
+using attach::Go;
+using test::Desk;
+using test::End;
+using test::parse_job;
+using test::Process;
+
+namespace {
+
+// A process that multiplies its rate with what it is told, as it should.
+class Outside final : public Engine, public OutsideSteps {
+ public:
+  OutsideSteps* outside() override { return this; }
+  const Schema& schema() const override { return schema_; }
+  std::string device() const override { return "outside"; }
+  Samples shard_samples() const override { return 0; }
+  void prepare_thread(int) override {}
+  double step(Samples, double, std::uint32_t) override {
+    FAIL("the steps are made outside");
+    return 0;
+  }
+  void copy_model(std::span<float> out) override { std::ranges::fill(out, 0.0f); }
+  void add_to_model(std::span<const float>) override {}
+  void replace_model(std::span<const float>) override {}
+  OptimizerState optimizer_state() override { return {}; }
+  void restore_optimizer(const OptimizerState&) override {}
+  std::optional<Figures> evaluate(std::span<const float>, const std::atomic<bool>&) override {
+    return std::nullopt;
+  }
+
+  News meet(const Order& order) override {
+    if (!order.training) return {.present = true};
+    return {.step = order.step + 1,
+            .samples = order.samples + 64,
+            .loss = 1,
+            .learning_rate = 0.5 * order.rate_factor,
+            .step_seconds = 0.01,
+            .present = true};
+  }
+  void wake() override {}
+
+ private:
+  Schema schema_ = *Schema::build({{"w", {3}, 0, 3, SegmentKind::parameter}});
+};
+
+}  // namespace
+
+TEST_CASE("the word that something is done brings its steps, but neither a loss nor a rate") {
+  End end;
+  end.engine->replace_model(std::vector<float>(test::floats, 1.0f));
+  Process trainer(end.path);
+  end.let_in(trainer);
+  const Go go = end.step(trainer, 1, 0);
+  trainer.send(attach::Done{.sequence = go.sequence, .counters = {.steps = 2, .samples = 64 * 2}});
+  OutsideSteps::News heard;
+  end.meet_until([&](auto news) {
+    heard = news;
+    return news.step.has_value();
+  });
+  CHECK(heard.step == 2);
+  CHECK(std::isnan(heard.loss));
+  CHECK_FALSE(heard.learning_rate);
+}
+
+TEST_CASE("a trainer that does not say how long its steps take is timed by the daemon") {
+  using Clock = std::chrono::steady_clock;
+  End end;
+  Process trainer(end.path);
+  end.let_in(trainer);
+  const auto told = [&](std::uint64_t sequence, Step steps, double seconds) {
+    trainer.send(attach::StepDone{.sequence = sequence,
+                                  .counters = {.steps = steps, .samples = 64 * steps},
+                                  .loss = 1,
+                                  .seconds = seconds});
+    double heard = -1;
+    end.meet_until([&](const auto& news) {
+      if (news.step) heard = news.step_seconds;
+      return news.step.has_value();
+    });
+    end.engine->wake();
+    end.meet();
+    (void)trainer.expect<Go>();
+    return heard;
+  };
+  const auto began = Clock::now();
+  CHECK(told(1, 0, 0) == 0);  // nothing to measure yet
+  const double measured = told(2, 4, 0);
+  CHECK(measured > 0);
+  CHECK(measured * 4 < std::chrono::duration<double>(Clock::now() - began).count());
+  CHECK(told(3, 4, 0) == measured);  // no step since
+  CHECK(told(4, 5, 7) == 7);
+}
+
+TEST_CASE("The rate of steps made outside is shown as told, whatever rate an update wants") {
+  Desk desk;
+  const auto trainer = Trainer::with_engine(
+      parse_job(
+          "name = 'toy'\nbatch = 10\nbudget_samples = 1_000_000\n[schedule]\nkind = 'constant'\n"),
+      {}, std::make_unique<Outside>());
+  trainer->start(desk.callbacks(), true);
+  Update update{{0, 0, 0}, false, 4, true};
+  update.batch = 25;
+  update.rate_scale = 2.5;
+  trainer->give(update);
+  (void)desk.snapshot();  // from before the first word of a rate
+  trainer->give(update);
+  const Snapshot snapshot = desk.snapshot();
+  CHECK(snapshot.learning_rate == 0.5);
+  CHECK(snapshot.learning_rate_peak == 0.5);
+  CHECK(snapshot.batch == 10);
+  CHECK(trainer->status().learning_rate == 0.5);
+}
