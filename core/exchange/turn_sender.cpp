@@ -144,8 +144,8 @@ void TurnSender::commit(const Saying& saying) {
     ++outgoing_.records;
     outgoing_.floats += schema_.blocks()[header.block].size;
     if (!whole || header.codec.id == CodecId::mirror)
-      unacknowledged_.push_back(DeltaRecord{header.block, header.version, header.codec,
-                                            Bytes(record.begin(), record.end())});
+      unacknowledged_.add(DeltaRecord{header.block, header.version, header.codec,
+                                      Bytes(record.begin(), record.end())});
   }
 }
 
@@ -212,15 +212,14 @@ void TurnSender::end(Instant now) {
 }
 
 void TurnSender::acknowledge() {
-  if (policy_.outer_momentum > 0 && !unacknowledged_.empty())
-    answered_ = std::move(unacknowledged_);
+  if (policy_.outer_momentum > 0 && !unacknowledged_.empty()) std::swap(answered_, unacknowledged_);
   unacknowledged_.clear();
 }
 
 // Of each block the deltas that the peer does not hold, if it holds their base; else the block owes
 // a keyframe.
 void TurnSender::keep_what_peer_lacks(const ReplicaState& held_blocks) {
-  std::vector<DeltaRecord> lacking;
+  SaidDeltas lacking;
   for (std::uint32_t i = 0; i < replicas_.size(); ++i) {
     const ReplicaPair::BlockState& state = replicas_.state(i);
     const ReplicaState::Held& held = held_blocks.blocks[i];
@@ -231,12 +230,12 @@ void TurnSender::keep_what_peer_lacks(const ReplicaState& held_blocks) {
       continue;
     }
     std::vector<DeltaRecord> chain;
-    for (const DeltaRecord& kept : unacknowledged_)
+    for (const DeltaRecord& kept : unacknowledged_.all())
       if (kept.block == i && kept.version > held.version) chain.push_back(kept);
-    if (held.version != 0 && held.version + chain.size() == state.published)
-      lacking.insert(lacking.end(), chain.begin(), chain.end());
-    else
+    if (held.version == 0 || held.version + chain.size() != state.published)
       replicas_.owe_keyframe(i);
+    else
+      for (DeltaRecord& record : chain) lacking.add(std::move(record));
   }
   unacknowledged_ = std::move(lacking);
 }
@@ -246,10 +245,8 @@ void TurnSender::resume(const ReplicaState& held, Instant now) {
   keep_what_peer_lacks(held);
   const bool unheard = std::exchange(last_turn_unheard_, false);
   if (!speaking_ && !unheard) return;
-  const std::vector<DeltaRecord> again = std::exchange(unacknowledged_, {});
-  for (const DeltaRecord& record : again) {
+  for (const DeltaRecord& record : unacknowledged_.all()) {
     append(record);
-    unacknowledged_.push_back(record);
     flush_if_full(now);
   }
   if (!unheard) return;  // in the middle of a turn: it goes on
@@ -264,11 +261,7 @@ void TurnSender::resume(const ReplicaState& held, Instant now) {
 }
 
 const DeltaRecord* TurnSender::said(std::size_t block, Version version) const {
-  const std::vector<DeltaRecord>& records = speaking_ ? unacknowledged_ : answered_;
-  const auto found = std::find_if(records.begin(), records.end(), [&](const DeltaRecord& record) {
-    return record.block == block && record.version == version;
-  });
-  return found == records.end() ? nullptr : &*found;
+  return (speaking_ ? unacknowledged_ : answered_).find(block, version);
 }
 
 std::vector<SharedBytes> TurnSender::take_messages() {

@@ -12,6 +12,7 @@
 
 #include <deque>
 #include <memory>
+#include <unordered_map>
 
 #include "core/exchange/counters.h"
 #include "core/exchange/policy.h"
@@ -48,6 +49,31 @@ struct DeltaRecord {
   Version version;
   Codec codec;
   Bytes bytes;  // at the sender with the record's header, at the receiver the payload alone
+};
+
+// Deltas in the order in which they were said.
+class SaidDeltas {
+ public:
+  void add(DeltaRecord record) {
+    latest_[record.block] = records_.size();
+    records_.push_back(std::move(record));
+  }
+  void clear() {
+    records_.clear();
+    latest_.clear();
+  }
+  [[nodiscard]] bool empty() const { return records_.empty(); }
+  [[nodiscard]] const std::vector<DeltaRecord>& all() const { return records_; }
+  // Null: the block's latest one has another version, or there is none.
+  [[nodiscard]] const DeltaRecord* find(std::size_t block, Version version) const {
+    const auto found = latest_.find(static_cast<std::uint32_t>(block));
+    if (found == latest_.end() || records_[found->second].version != version) return nullptr;
+    return &records_[found->second];
+  }
+
+ private:
+  std::vector<DeltaRecord> records_;
+  std::unordered_map<std::uint32_t, std::size_t> latest_;  // of each block
 };
 
 class TurnSender {
@@ -142,8 +168,8 @@ class TurnSender {
   std::size_t next_ = 0;              // so many blocks of it are said …
   std::vector<std::uint32_t> order_;  // … in this order; empty: the schema's
   Outgoing outgoing_;
-  std::vector<DeltaRecord> unacknowledged_;  // and mirrors; the peer has not answered for them
-  std::vector<DeltaRecord> answered_;        // of the turn before; only with outer momentum
+  SaidDeltas unacknowledged_;  // and mirrors; the peer has not answered for them
+  SaidDeltas answered_;        // of the turn before; only with outer momentum
   bool last_turn_unheard_ = false;
   std::uint64_t bytes_before_turn_ = 0;
 };

@@ -33,7 +33,7 @@ inline constexpr std::size_t turn_hash_bytes = 8;  // more, of a record with a h
 // a message is sent once it holds so much
 inline constexpr std::size_t turn_message_fill_bytes = 60 * 1024;
 // … or tells of so many floats, however few bytes say it
-inline constexpr std::size_t turn_message_fill_floats = std::size_t{1} << 20;
+inline constexpr std::size_t turn_message_fill_floats = std::size_t{1} << 18;
 inline constexpr std::size_t turn_records_max = 4096;
 // A state of the largest model must fit a message; larger ones resync by keyframes.
 inline constexpr std::size_t replica_state_blocks_max = (bulk_message_bytes_max - 8) / 12;

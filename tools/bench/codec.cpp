@@ -15,6 +15,7 @@
 #include "core/codec/kernels.h"
 #include "core/model/schema.h"
 #include "tools/bench/commands.h"
+#include "tools/bench/median.h"
 
 namespace gossipd::bench {
 namespace {
@@ -167,11 +168,8 @@ class Collector : public benchmark::BenchmarkReporter {
                                                        static_cast<double>(run.iterations));
     }
   }
-  [[nodiscard]] double median(const std::string& name) {
-    std::vector<double>& all = seconds_.at(name);
-    std::nth_element(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(all.size() / 2),
-                     all.end());
-    return all[all.size() / 2];
+  [[nodiscard]] double median_of(const std::string& name) const {
+    return median(seconds_.at(name));
   }
 
  private:
@@ -197,7 +195,7 @@ std::vector<Measurement> measure(const std::vector<Operation>& operations, int r
   benchmark::Shutdown();
   std::vector<Measurement> measured;
   for (const Operation& operation : operations)
-    measured.push_back({operation.name, collector.median(operation.name)});
+    measured.push_back({operation.name, collector.median_of(operation.name)});
   return measured;
 }
 

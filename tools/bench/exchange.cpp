@@ -7,12 +7,17 @@
 //             opens it until the opening node has mixed the answer in, and the processor time of
 //             both protocol threads, each divided by a memcpy of the model in the same run
 //   pairs     training steps with the exchange on and off in turn: the ratio of the steps made
+//   memory    what a node has resident after these exchanges, its trainer's model included, as a
+//             multiple of the model's floats
 //   stalls    the longest time that the protocol thread did one thing: by its own processor time,
 //             and by the clock, which other work on the machine prolongs
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -20,6 +25,7 @@
 #include "net/peer/cluster_key.h"
 #include "tools/bench/commands.h"
 #include "tools/bench/exchange_node.h"
+#include "tools/bench/median.h"
 
 namespace gossipd::bench {
 namespace {
@@ -60,6 +66,7 @@ struct SizeFigures {
   double exchange_seconds = 0, exchange_longest_seconds = 0;  // median
   double cpu_seconds = 0;                                     // of both nodes, for one exchange
   double bytes_per_exchange = 0;
+  double models_resident = 0;  // of a node: its resident memory over 4 · floats
   std::vector<double> ratios;  // of the pairs, ascending
   double steps_off = 0;        // per second, of a node, median of the pairs
   double exchanges_per_second = 0;
@@ -69,12 +76,6 @@ struct SizeFigures {
 [[noreturn]] void fail(const std::string& what) {
   std::fprintf(stderr, "gossip-bench exchange: %s\n", what.c_str());
   throw CLI::RuntimeError(1);
-}
-
-double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  std::ranges::sort(values);
-  return values[values.size() / 2];
 }
 
 // Of processor time, so that other work on the machine makes the exchange no cheaper.
@@ -89,6 +90,14 @@ double median_memcpy_seconds(std::size_t floats) {
     seconds.push_back(thread_cpu_seconds() - begin);
   }
   return median(seconds);
+}
+
+// Of this process, now.
+double resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  std::uint64_t all = 0, resident = 0;
+  file >> all >> resident;
+  return static_cast<double>(resident) * static_cast<double>(sysconf(_SC_PAGESIZE));
 }
 
 Schema schema_of(std::size_t floats) {
@@ -197,6 +206,7 @@ void take_longer(StallSummary& all, const StallSummary& one) {
 }
 
 void measure_exchanges(const Options& options, SizeFigures& figures) {
+  const double resident_before = resident_bytes();
   TwoNodes nodes(options, figures.floats, Pace::exchange, true);
   nodes.await("exchanges do not end",
               [&](const NodeFigures& opener) { return opener.exchanges >= options.exchanges; });
@@ -206,6 +216,8 @@ void measure_exchanges(const Options& options, SizeFigures& figures) {
   const auto count = static_cast<double>(opener.exchanges);
   figures.cpu_seconds = (opener.protocol_cpu_seconds + answerer.protocol_cpu_seconds) / count;
   figures.bytes_per_exchange = static_cast<double>(opener.bytes_sent + answerer.bytes_sent) / count;
+  figures.models_resident =
+      (resident_bytes() - resident_before) / 2 / static_cast<double>(4 * figures.floats);
   figures.opening = nodes.opening();
   figures.running = nodes.stalls();
 }
@@ -271,6 +283,7 @@ json json_of(const SizeFigures& f) {
               {"cpu_ms", 1e3 * f.cpu_seconds},
               {"cpu_memcpys", f.cpu_seconds / f.memcpy_seconds},
               {"bytes", f.bytes_per_exchange},
+              {"models_resident", f.models_resident},
               {"stall_opening", stall_json(f.opening)},
               {"stall", stall_json(f.running)}};
   if (!f.ratios.empty()) {
@@ -286,25 +299,27 @@ void print_table(const Options& options, const std::vector<SizeFigures>& all) {
   std::printf(
       "two nodes in one process, loopback, %s, %u processors, %zu threads; an exchange is the "
       "median of %llu, "
-      "CPU is that of both\nprotocol threads; on/off: median of %d pairs of %.1f s, steps of %.0f "
+      "CPU is that of both\nprotocol threads; MODELS: resident memory of a node in models; on/off: "
+      "median of %d pairs of %.1f s, steps of %.0f "
       "ms, %s; stalls: processor time (wall)\n\n",
       options.plain ? "plain" : "TLS", std::thread::hardware_concurrency(), options.threads,
       static_cast<unsigned long long>(options.exchanges), options.pairs, options.seconds,
       options.step_ms, options.busy ? "busy" : "asleep");
-  std::printf("%11s %10s %12s %10s %8s %10s %7s %15s  %s\n", "FLOATS", "MEMCPY MS", "EXCHANGE MS",
-              "OF MEMCPY", "CPU MS", "OF MEMCPY", "ON/OFF", "RANGE", "LONGEST STALL MS");
+  std::printf("%11s %10s %12s %10s %8s %10s %7s %7s %15s  %s\n", "FLOATS", "MEMCPY MS",
+              "EXCHANGE MS", "OF MEMCPY", "CPU MS", "OF MEMCPY", "MODELS", "ON/OFF", "RANGE",
+              "LONGEST STALL MS");
   for (const SizeFigures& f : all) {
     char range[32] = "-", ratio[16] = "-";
     if (!f.ratios.empty()) {
       std::snprintf(range, sizeof range, "%.3f-%.3f", f.ratios.front(), f.ratios.back());
       std::snprintf(ratio, sizeof ratio, "%.3f", median(f.ratios));
     }
-    std::printf("%11zu %10.3f %12.2f %10.1f %8.2f %10.1f %7s %15s  %.2f %s (%.2f %s)\n", f.floats,
-                1e3 * f.memcpy_seconds, 1e3 * f.exchange_seconds,
+    std::printf("%11zu %10.3f %12.2f %10.1f %8.2f %10.1f %7.2f %7s %15s  %.2f %s (%.2f %s)\n",
+                f.floats, 1e3 * f.memcpy_seconds, 1e3 * f.exchange_seconds,
                 f.exchange_seconds / f.memcpy_seconds, 1e3 * f.cpu_seconds,
-                f.cpu_seconds / f.memcpy_seconds, ratio, range, 1e3 * f.running.longest.cpu_seconds,
-                f.running.cpu_at.c_str(), 1e3 * f.running.longest.wall_seconds,
-                f.running.wall_at.c_str());
+                f.cpu_seconds / f.memcpy_seconds, f.models_resident, ratio, range,
+                1e3 * f.running.longest.cpu_seconds, f.running.cpu_at.c_str(),
+                1e3 * f.running.longest.wall_seconds, f.running.wall_at.c_str());
   }
 }
 

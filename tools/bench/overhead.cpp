@@ -21,6 +21,7 @@
 
 #include "net/http/client.h"
 #include "tools/bench/commands.h"
+#include "tools/bench/median.h"
 
 namespace gossipd::bench {
 namespace {
@@ -161,12 +162,6 @@ Run measure(const fs::path& program, const fs::path& base, const Options& option
       (last["bytes_sent_total"].get<double>() - first["bytes_sent_total"].get<double>()) / length;
   run.open_links = last["links_open"].get<double>();
   return run;
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const std::size_t half = values.size() / 2;
-  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
 std::vector<std::unique_ptr<Daemon>> start_neighbours(const fs::path& program, const fs::path& base,

@@ -19,6 +19,7 @@
 #include "models/training/torch_engine.h"
 #include "tools/bench/commands.h"
 #include "tools/bench/made_sets.h"
+#include "tools/bench/median.h"
 #include "tools/bench/thread_time.h"
 
 namespace gossipd::bench {
@@ -152,12 +153,6 @@ Pace pace_of(Loop& loop, double seconds) {
     const double passed = std::chrono::duration<double>(Clock::now() - began).count();
     if (passed >= seconds) return {steps / passed, steps / (thread_cpu_seconds() - worked_before)};
   }
-}
-
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  const std::size_t half = values.size() / 2;
-  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
 json measure(const Case& c, const Options& options) {
