@@ -7,9 +7,14 @@ trainer. Prints one JSON object.
         node exchanges with the first; its loop has nice 10, since it stands for another machine.
         bare / attached by wall clock and by processor time of the loop's thread: of all blocks, and
         the median of the pairs.
-    attach_python.py accuracy [--seeds 11,12,13] [--samples 300000]
+    attach_python.py accuracy [--seeds 11..20] [--samples 120000] [--step-ms 20]
         deploy/examples/pytorch.py at three daemons, and three daemons with the built-in trainer on
-        the same job: cnn, AdamW, cosine, batch 32, the same data divided.
+        the same job: cnn, AdamW, cosine, batch 32, the same data divided. One pair for each seed,
+        in turn one or the other first, so that both meet the same load. The mean difference with
+        half of its 95 % interval: two runs of one seed differ too, since who makes which step
+        depends on the clock, so it is the number of pairs that tells the two apart. A step takes at
+        least --step-ms on both sides, as on three boxes of their own: three loops on two cores
+        would look for each other's updates as seldom as the other load lets them.
 
 Needs Debian's python3-torch: run it with /usr/bin/python3, and GOSSIPD_BIN_DIR.
 """
@@ -144,9 +149,27 @@ def overhead(cluster, floats, pairs):
 # ---- accuracy ----
 
 
-def attached_accuracy(cluster, seed, samples):
+def paced(step_ms, line):
+    """deploy/examples/pytorch.py, each of whose steps begins `step_ms` after the last or later."""
+    sys.path.insert(0, EXAMPLES)
+    import pytorch
+
+    forward, begun = pytorch.Network.forward, [0.0]
+
+    def paced_forward(network, images):
+        if network.training:
+            time.sleep(max(0.0, begun[0] + step_ms / 1e3 - time.perf_counter()))
+            begun[0] = time.perf_counter()
+        return forward(network, images)
+
+    pytorch.Network.forward = paced_forward
+    sys.argv = ["pytorch.py", *line]
+    pytorch.main()
+
+
+def attached_accuracy(cluster, seed, samples, step_ms):
     first = cluster.node("box1", "--job", external_job(cluster, samples), data=None).start()
-    line = [os.path.join(EXAMPLES, "pytorch.py"), "--seed", str(seed)]
+    line = [__file__, "paced", "--step-ms", str(step_ms), "--seeds", str(seed)]
     scripts = [script(first, *line)]
     first.wait_phase("training")
     for name in ("box2", "box3"):
@@ -155,7 +178,7 @@ def attached_accuracy(cluster, seed, samples):
     return [json.loads(s.communicate()[0])["accuracy"] for s in scripts]
 
 
-def built_in_accuracy(cluster, seed, samples):
+def built_in_accuracy(cluster, seed, samples, step_ms):
     data = 'kind = "idx"\nshape = [1, 28, 28]\nclasses = 10\nmean = 0.2860\ndeviation = 0.3530'
     job = cluster.job(
         model='kind = "cnn"\nwidth = 16\nhidden = [96]',
@@ -165,9 +188,10 @@ def built_in_accuracy(cluster, seed, samples):
         budget_samples=samples,
         warmup_samples=min(20_000, samples // 10),
     )
-    nodes = [cluster.found(job, shard="auto")]
+    settings = dict(shard="auto", trainer__min_step_ms=step_ms)
+    nodes = [cluster.found(job, **settings)]
     for name in ("box2", "box3"):
-        nodes.append(cluster.joiner(name, nodes[0], shard="auto").start())
+        nodes.append(cluster.joiner(name, nodes[0], **settings).start())
     ends = [
         n.wait("its end", lambda s: (s["checkpoints"].get("final") or {}).get("accuracy"), 36_000)
         for n in nodes
@@ -175,38 +199,61 @@ def built_in_accuracy(cluster, seed, samples):
     return [s["checkpoints"]["final"]["accuracy"] for s in ends]
 
 
-def accuracy(seeds, samples):
-    rows = [
-        {
-            "seed": seed,
-            "attached": with_cluster("attached", attached_accuracy, seed, samples),
-            "built_in": with_cluster("built-in", built_in_accuracy, seed, samples),
-        }
-        for seed in seeds
-    ]
-    means = {k: statistics.mean(sum((r[k] for r in rows), [])) for k in ("attached", "built_in")}
-    return {"rows": rows, **{k: round(v, 4) for k, v in means.items()}}
+SIDES = {"attached": attached_accuracy, "built_in": built_in_accuracy}
+
+
+def accuracy(seeds, samples, step_ms):
+    rows = []
+    for seed in seeds:
+        order = list(SIDES)[:: -1 if len(rows) % 2 else 1]
+        rows.append({"seed": seed})
+        for side in order:
+            rows[-1][side] = with_cluster(side, SIDES[side], seed, samples, step_ms)
+        print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
+    means = {k: [statistics.mean(row[k]) for row in rows] for k in SIDES}
+    differences = [a - b for a, b in zip(means["attached"], means["built_in"])]
+    return {
+        "samples": samples,
+        "rows": rows,
+        **{k: round(statistics.mean(v), 4) for k, v in means.items()},
+        "difference": round(statistics.mean(differences), 4),
+        "within": round(half_interval(differences), 4),
+    }
+
+
+def half_interval(found):
+    """Half of the 95 % interval of the mean, by Student's t (its Cornish-Fisher expansion)."""
+    more, z = len(found) - 1, statistics.NormalDist().inv_cdf(0.975)
+    t = z + (z**3 + z) / (4 * more) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * more**2)
+    return t * statistics.stdev(found) / len(found) ** 0.5
+
+
+def numbers(text):
+    """1,2,5..8 → [1, 2, 5, 6, 7, 8]."""
+    ends = [part.split("..") for part in text.split(",")]
+    return [seed for part in ends for seed in range(int(part[0]), int(part[-1]) + 1)]
 
 
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=["overhead", "accuracy", "loop"])
+    parser.add_argument("what", choices=["overhead", "accuracy", "loop", "paced"])
     parser.add_argument("--floats", type=int, default=63_466)
     parser.add_argument("--pairs", type=int, default=15)
-    parser.add_argument("--seeds", default="11,12,13")
-    parser.add_argument("--samples", type=int, default=300_000)
+    parser.add_argument("--seeds", type=numbers, default="11..20")
+    parser.add_argument("--samples", type=int, default=120_000)
+    parser.add_argument("--step-ms", type=float, default=20)
     given = parser.parse_args()
     if given.what == "loop":
-        loop(given.floats, given.pairs)
-        return
+        return loop(given.floats, given.pairs)
+    if given.what == "paced":
+        return paced(given.step_ms, ["--seed", str(given.seeds[0])])
     ClusterTest.setUpClass()
     if given.what == "overhead":
         print(json.dumps(with_cluster("overhead", overhead, given.floats, given.pairs)))
     else:
-        seeds = [int(seed) for seed in given.seeds.split(",")]
-        print(json.dumps(accuracy(seeds, given.samples)))
+        print(json.dumps(accuracy(given.seeds, given.samples, given.step_ms)))
 
 
 if __name__ == "__main__":
