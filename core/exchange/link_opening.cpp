@@ -61,7 +61,7 @@ bool Link::remembers(const Ready& mine, const Ready& theirs, std::uint32_t proto
 }
 
 bool Link::open(const Ready& mine, const Ready& theirs, std::uint32_t protocol, Instant,
-                std::span<const float> initial) {
+                const SharedModel& initial) {
   GOSSIPD_ASSERT(state_ == State::closed);
   if (remembers(mine, theirs, protocol)) {
     state_ = State::comparing;
@@ -77,7 +77,7 @@ bool Link::open(const Ready& mine, const Ready& theirs, std::uint32_t protocol, 
   epoch_.emplace(*this, mix_nonces(mine.nonce, theirs.nonce), protocol, speaks_first,
                  ReplicaPair(schema_, mine.bf16 && theirs.bf16));
   if (mine.initial != 0 && mine.initial == theirs.initial) {
-    GOSSIPD_ASSERT(initial.size() == schema_.floats());
+    GOSSIPD_ASSERT(initial && initial->size() == schema_.floats());
     epoch_->replicas.begin_with(initial);
   }
   if (!theirs.has_model) epoch_->sender.set_order(order_of(theirs, schema_.blocks().size()));

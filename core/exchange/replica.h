@@ -7,7 +7,9 @@
 // delta carries. One owner.
 //
 // A block has no value until it has been put, and is not looked at before: the memory of a large
-// model is touched block by block as the blocks come, not all of it where a link opens.
+// model is touched block by block as the blocks come, not all of it where a link opens. Where both
+// ends begin with a model that they hold already, each block is borrowed from it until its first
+// change.
 #pragma once
 
 #include <algorithm>
@@ -29,6 +31,9 @@ namespace gossipd {
   return distance >= -1 && distance <= 1;
 }
 
+// A model that several own and nobody changes.
+using SharedModel = std::shared_ptr<const std::vector<float>>;
+
 class Replica {
  public:
   void reset(std::size_t floats, bool narrow) {
@@ -44,6 +49,17 @@ class Replica {
     floats_ = 0;
     wide_values_.reset();
     narrow_values_.reset();
+    lender_.reset();
+  }
+  // Every one of `blocks` is as in the model.
+  void borrow(SharedModel model, std::span<const Block> blocks) {
+    lender_ = std::move(model);
+    blocks_ = blocks;
+    borrowed_.assign(blocks.size(), 1);
+  }
+  // Gives the model back once no block is borrowed from it any more; while no block changes.
+  void settle_loan() {
+    if (lender_ && std::ranges::find(borrowed_, 1) == borrowed_.end()) lender_.reset();
   }
   [[nodiscard]] std::size_t floats() const { return floats_; }
   [[nodiscard]] bool is_narrow() const { return narrow_; }
@@ -53,11 +69,10 @@ class Replica {
    public:
     Look(const Replica& replica, const Block& block) {
       if (!replica.narrow_) {
-        values_ = replica.wide_of(block);
+        values_ = replica.is_borrowed(block) ? block.of(*replica.lender_) : replica.wide_of(block);
         return;
       }
-      copy_.resize(block.size);
-      kernels().widen(copy_, replica.narrow_of(block));
+      replica.copy(block, copy_);
       values_ = copy_;
     }
     Look(const Look&) = delete;
@@ -75,11 +90,12 @@ class Replica {
    public:
     Change(Replica& replica, const Block& block) : replica_(replica), block_(block) {
       if (!replica.narrow_) {
+        if (replica.is_borrowed(block)) replica.put(block, block.of(*replica.lender_));
         values_ = replica.wide_of(block);
         return;
       }
-      copy_.resize(block.size);
-      kernels().widen(copy_, replica.narrow_of(block));
+      replica.copy(block, copy_);
+      replica.own(block);
       values_ = copy_;
     }
     ~Change() {
@@ -97,6 +113,7 @@ class Replica {
   };
 
   void put(const Block& block, std::span<const float> values) {
+    own(block);
     narrow_ ? kernels().narrow(narrow_of(block), values)
             : void(std::copy(values.begin(), values.end(), wide_of(block).begin()));
   }
@@ -110,6 +127,25 @@ class Replica {
   }
 
  private:
+  [[nodiscard]] std::size_t place_of(const Block& block) const {
+    return static_cast<std::size_t>(&block - blocks_.data());
+  }
+  [[nodiscard]] bool is_borrowed(const Block& block) const {
+    return lender_ && borrowed_[place_of(block)] != 0;
+  }
+  void own(const Block& block) {
+    if (lender_) borrowed_[place_of(block)] = 0;
+  }
+  // Of a block in bf16.
+  void copy(const Block& block, std::vector<float>& out) const {
+    out.resize(block.size);
+    if (is_borrowed(block)) {
+      std::ranges::copy(block.of(*lender_), out.begin());
+      return round(out);
+    }
+    kernels().widen(out, narrow_of(block));
+  }
+
   [[nodiscard]] std::span<float> wide_of(const Block& block) {
     return block.of(std::span(wide_values_.get(), floats_));
   }
@@ -128,6 +164,10 @@ class Replica {
   bool narrow_ = false;
   std::unique_ptr<float[]> wide_values_;  // one of the two is empty
   std::unique_ptr<std::uint16_t[]> narrow_values_;
+  SharedModel lender_;  // null: no block is borrowed
+  std::span<const Block> blocks_;
+  // Of each block; bytes, since several blocks may change at once.
+  std::vector<std::uint8_t> borrowed_;
 };
 
 }  // namespace gossipd

@@ -12,15 +12,14 @@ ReplicaPair::ReplicaPair(const Schema& schema, bool in_bf16)
   received_.reset(schema.floats(), in_bf16);
 }
 
-void ReplicaPair::begin_with(std::span<const float> model) {
-  for (std::size_t i = 0; i < blocks_.size(); ++i) {
-    const Block& block = schema_.blocks()[i];
-    GOSSIPD_ASSERT(blocks_[i].published == 0 && blocks_[i].received == 0);
-    published_.put(block, block.of(model));
-    received_.put(block, block.of(model));
-    blocks_[i].published = blocks_[i].received = 1;
-    blocks_[i].keyframe_owed = false;
-    blocks_[i].received_valid = true;
+void ReplicaPair::begin_with(const SharedModel& model) {
+  published_.borrow(model, schema_.blocks());
+  received_.borrow(model, schema_.blocks());
+  for (BlockState& block : blocks_) {
+    GOSSIPD_ASSERT(block.published == 0 && block.received == 0);
+    block.published = block.received = 1;
+    block.keyframe_owed = false;
+    block.received_valid = true;
   }
   valid_ = blocks_.size();
   owed_ = 0;
@@ -63,6 +62,8 @@ void ReplicaPair::invalidate(std::size_t index) {
 }
 
 void ReplicaPair::begin_speaking() {
+  published_.settle_loan();
+  received_.settle_loan();
   for (BlockState& block : blocks_) block.said = block.said_whole = false;
 }
 

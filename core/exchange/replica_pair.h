@@ -38,7 +38,7 @@ class ReplicaPair {
   // Empty replicas: every block owes a keyframe and none is valid.
   ReplicaPair(const Schema& schema, bool in_bf16);
   // Of empty replicas: both become `model`, which both ends hold, as if each had said it whole.
-  void begin_with(std::span<const float> model);
+  void begin_with(const SharedModel& model);
 
   [[nodiscard]] bool exists() const { return published_.floats() > 0; }
   [[nodiscard]] bool in_bf16() const { return published_.is_narrow(); }

@@ -298,7 +298,7 @@ void Conductor::try_open(Session& session, Instant now) {
   neighbour.turn_owed_since = now;
   const InitialModel::Values initial = std::exchange(session.initial, nullptr);
   if (neighbour.link->open(*session.ready_mine, *session.ready_theirs, session.protocol, now,
-                           initial ? std::span<const float>(*initial) : std::span<const float>())) {
+                           initial)) {
     auto state =
         std::make_shared<const Bytes>(encode_replica_state(neighbour.link->replica_state()));
     send_bulk(session, std::move(state));
