@@ -10,7 +10,9 @@
 //   memory    what a node has resident after these exchanges, its trainer's model included, as a
 //             multiple of the model's floats
 //   stalls    the longest time that the protocol thread did one thing: by its own processor time,
-//             and by the clock, which other work on the machine prolongs
+//             and by the clock, which other work on the machine prolongs. On a virtual machine the
+//             processor time that the host takes away counts as the thread's, so an empty loop is
+//             measured as well: no figure below its longest jump says anything
 #include <unistd.h>
 
 #include <algorithm>
@@ -71,6 +73,7 @@ struct SizeFigures {
   double steps_off = 0;        // per second, of a node, median of the pairs
   double exchanges_per_second = 0;
   StallSummary opening, running;
+  double empty_loop_seconds = 0;  // the longest jump of its processor time
 };
 
 [[noreturn]] void fail(const std::string& what) {
@@ -90,6 +93,17 @@ double median_memcpy_seconds(std::size_t floats) {
     seconds.push_back(thread_cpu_seconds() - begin);
   }
   return median(seconds);
+}
+
+// Of the processor time of a thread that does nothing else than look at it.
+double longest_jump_of_empty_loop(double seconds) {
+  const double begin = thread_cpu_seconds();
+  double longest = 0;
+  for (double now = begin, last = begin; now - begin < seconds; last = now) {
+    now = thread_cpu_seconds();
+    longest = std::max(longest, now - last);
+  }
+  return longest;
 }
 
 // Of this process, now.
@@ -260,6 +274,7 @@ void measure_pairs(const Options& options, SizeFigures& figures) {
 SizeFigures measure(const Options& options, std::size_t floats) {
   SizeFigures figures;
   figures.floats = floats;
+  figures.empty_loop_seconds = longest_jump_of_empty_loop(options.seconds);
   const double before = median_memcpy_seconds(floats);
   measure_exchanges(options, figures);
   figures.memcpy_seconds = (before + median_memcpy_seconds(floats)) / 2;
@@ -284,6 +299,7 @@ json json_of(const SizeFigures& f) {
               {"cpu_memcpys", f.cpu_seconds / f.memcpy_seconds},
               {"bytes", f.bytes_per_exchange},
               {"models_resident", f.models_resident},
+              {"empty_loop_ms", 1e3 * f.empty_loop_seconds},
               {"stall_opening", stall_json(f.opening)},
               {"stall", stall_json(f.running)}};
   if (!f.ratios.empty()) {
@@ -301,7 +317,7 @@ void print_table(const Options& options, const std::vector<SizeFigures>& all) {
       "median of %llu, "
       "CPU is that of both\nprotocol threads; MODELS: resident memory of a node in models; on/off: "
       "median of %d pairs of %.1f s, steps of %.0f "
-      "ms, %s; stalls: processor time (wall)\n\n",
+      "ms, %s; stalls: processor time (wall); empty: the same of an empty loop\n\n",
       options.plain ? "plain" : "TLS", std::thread::hardware_concurrency(), options.threads,
       static_cast<unsigned long long>(options.exchanges), options.pairs, options.seconds,
       options.step_ms, options.busy ? "busy" : "asleep");
@@ -314,12 +330,14 @@ void print_table(const Options& options, const std::vector<SizeFigures>& all) {
       std::snprintf(range, sizeof range, "%.3f-%.3f", f.ratios.front(), f.ratios.back());
       std::snprintf(ratio, sizeof ratio, "%.3f", median(f.ratios));
     }
-    std::printf("%11zu %10.3f %12.2f %10.1f %8.2f %10.1f %7.2f %7s %15s  %.2f %s (%.2f %s)\n",
-                f.floats, 1e3 * f.memcpy_seconds, 1e3 * f.exchange_seconds,
-                f.exchange_seconds / f.memcpy_seconds, 1e3 * f.cpu_seconds,
-                f.cpu_seconds / f.memcpy_seconds, f.models_resident, ratio, range,
-                1e3 * f.running.longest.cpu_seconds, f.running.cpu_at.c_str(),
-                1e3 * f.running.longest.wall_seconds, f.running.wall_at.c_str());
+    std::printf(
+        "%11zu %10.3f %12.2f %10.1f %8.2f %10.1f %7.2f %7s %15s  %.2f %s (%.2f %s), empty %.2f\n",
+        f.floats, 1e3 * f.memcpy_seconds, 1e3 * f.exchange_seconds,
+        f.exchange_seconds / f.memcpy_seconds, 1e3 * f.cpu_seconds,
+        f.cpu_seconds / f.memcpy_seconds, f.models_resident, ratio, range,
+        1e3 * f.running.longest.cpu_seconds, f.running.cpu_at.c_str(),
+        1e3 * f.running.longest.wall_seconds, f.running.wall_at.c_str(),
+        1e3 * f.empty_loop_seconds);
   }
 }
 
