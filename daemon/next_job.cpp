@@ -1,7 +1,7 @@
 #include "daemon/next_job.h"
 
-#include "daemon/start_plan.h"
 #include "models/data/count_epoch.h"
+#include "models/data/data_set.h"
 #include "models/job/epochs.h"
 #include "models/training/torch_engine.h"
 
@@ -22,7 +22,11 @@ Result<Job> read_next_job(const DaemonConfig& config, const std::string& file) {
                                 "this node is gone; found a cluster for it, with its own "
                                 "--state-dir"};
   if (auto error = check_model(*job)) return *error;
-  if (auto error = check_data(*job, config, "start this node")) return *error;
+  if (config.data_dir.empty())
+    return Error{"no-data",
+                 "the data of job '" + job->name +
+                     "' is not named; start this node with --data DIR, where DIR holds " +
+                     files_wanted(job->data)};
   return job;
 }
 

@@ -15,6 +15,12 @@ namespace {
 
 constexpr Duration stop_limit = std::chrono::seconds(20);
 constexpr Duration stop_limit_stuck = std::chrono::seconds(5);
+constexpr Duration stood_still_from = std::chrono::seconds(2);  // after the timer was due
+constexpr const char* part_peers = "connections to other nodes";
+constexpr const char* part_trainer = "the trainer";
+constexpr const char* part_disk = "the disk";
+constexpr const char* part_rest = "REST requests under way";
+constexpr const char* part_metrics = "requests of metrics under way";
 
 Metadata identity_of(const DaemonConfig& config, NodeId id) {
   return {{"node", config.name}, {"node_id", to_hex(id)}};
@@ -33,6 +39,7 @@ NodeDriver::NodeDriver(EventLoop& loop, const DaemonConfig& config, const StateS
       disk_(loop),
       disk_watch_(store.directory().string()),
       finish_watch_(config.membership.finish_cap),
+      trial_(loop),
       node_timer_(loop,
                   [this] {
                     const Instant now = begin_event();
@@ -41,13 +48,7 @@ NodeDriver::NodeDriver(EventLoop& loop, const DaemonConfig& config, const StateS
                     after_event();
                   }),
       second_timer_(loop, [this] { on_second(); }),
-      stop_timer_(loop,
-                  [this] {
-                    if (!failure_)
-                      failure_ = stopped_too_late(disk_view(EventLoop::now()),
-                                                  store_.directory().string());
-                    finish_stopping();
-                  }),
+      stop_timer_(loop, [this] { on_stop_time_up(); }),
       service_(loop, service_environment()) {}
 
 NodeDriver::~NodeDriver() { watch_log({}); }
@@ -239,7 +240,7 @@ Training::Events NodeDriver::training_events() {
 
 void NodeDriver::on_training_ready(Training::Ready ready) {
   const Instant now = begin_event();
-  const bool has_model = ready.restored || model_at_start_;
+  const bool has_model = has_model_ = ready.restored || model_at_start_;
   if (!has_model && nobody_to_ask_)
     return on_training_failed(
         Error{"no-checkpoint",
@@ -435,6 +436,7 @@ void NodeDriver::on_second() {
   look_at_descriptors();
   look_at_certificate();
   look_at_life();
+  look_at_next_job();
 }
 
 void NodeDriver::divide_data() {
@@ -454,21 +456,42 @@ void NodeDriver::stop(const std::string& why) {
   // A write that has not ended in all that time will not: nothing is gained by waiting as long
   // again.
   const bool stuck = disk_view(EventLoop::now()).writing_s > seconds(stop_limit);
-  stop_timer_.arm_after(stuck ? stop_limit_stuck : stop_limit);
+  stop_due_ = EventLoop::now() + (stuck ? stop_limit_stuck : stop_limit);
+  stop_timer_.arm_at(stop_due_);
   node_->stop(EventLoop::now());
   after_event();
   save_history();
   service_.stopping();
-  parts_running_ = 3 + static_cast<int>(rest_ != nullptr) + static_cast<int>(metrics_ != nullptr);
-  transport_->stop([this] { stopped_one(); });
-  training_->stop([this] { stopped_one(); });
-  disk_.after_all([this] { stopped_one(); });
-  if (rest_) rest_->stop([this] { stopped_one(); });
-  if (metrics_) metrics_->stop([this] { stopped_one(); });
+  trial_.stop();
+  parts_running_ = {part_peers, part_trainer, part_disk};
+  if (rest_) parts_running_.insert(part_rest);
+  if (metrics_) parts_running_.insert(part_metrics);
+  transport_->stop([this] { stopped(part_peers); });
+  training_->stop([this] { stopped(part_trainer); });
+  disk_.after_all([this] { stopped(part_disk); });
+  if (rest_) rest_->stop([this] { stopped(part_rest); });
+  if (metrics_) metrics_->stop([this] { stopped(part_metrics); });
 }
 
-void NodeDriver::stopped_one() {
-  if (--parts_running_ == 0) finish_stopping();
+void NodeDriver::stopped(const char* part) {
+  parts_running_.erase(part);
+  if (parts_running_.empty()) finish_stopping();
+}
+
+// A process that stood still (SIGSTOP, a machine that slept) has not waited for its parts.
+void NodeDriver::on_stop_time_up() {
+  const Instant now = EventLoop::now();
+  if (now - stop_due_ >= stood_still_from) {
+    log_line(Level::warning,
+             "event=stood-still seconds=" +
+                 std::to_string(static_cast<int>(seconds(now - stop_due_ + stop_limit))) +
+                 " why=\"the process was stopped, or the machine slept\"");
+    stop_due_ = now + stop_limit;
+    return stop_timer_.arm_at(stop_due_);
+  }
+  if (!failure_)
+    failure_ = stopped_too_late(disk_view(now), store_.directory().string(), parts_running_);
+  finish_stopping();
 }
 
 // What a restart will miss.

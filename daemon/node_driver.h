@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,7 @@
 #include "daemon/disk/key_store.h"
 #include "daemon/disk/state_store.h"
 #include "daemon/finish_watch.h"
+#include "daemon/job_trial.h"
 #include "daemon/rest/events.h"
 #include "daemon/rest/rest.h"
 #include "daemon/rest/status_log.h"
@@ -146,6 +148,8 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   void look_at_disk();
   void look_at_life();
   void look_at_end();
+  void look_at_next_job();
+  void look_for_a_model();
   void restore_history();
   void save_history();
   [[nodiscard]] DiskView disk_view(Instant now) const;
@@ -157,7 +161,8 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   void divide_data();
   void tell_live();
   void log_progress();
-  void stopped_one();
+  void stopped(const char* part);
+  void on_stop_time_up();
   [[nodiscard]] std::optional<Error> missing_on_disk() const;
   void finish_stopping();
 
@@ -171,6 +176,7 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   DiskWatch disk_watch_;
   BoundedAnswers answers_;  // that wait for the disk
   FinishWatch finish_watch_;
+  JobTrial trial_;  // of the job to go on to
 
   std::unique_ptr<WorkerPool> workers_;  // null: the loop's thread does it all
   std::optional<Node> node_;
@@ -213,8 +219,13 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
     JobStarted answer;
   };
   std::optional<JobStart> job_start_;  // asked for here, and not answered yet
+  bool trying_job_ = false;            // from the order to start it until it is begun or refused
   JobHash next_job_{};                 // on disk; 0: the node stays with its job
-  int parts_running_ = 0;              // of the stop: transport, training, REST
+  std::optional<Instant> next_job_since_;  // the disk has it to write, and nobody was warned yet
+  bool has_model_ = false;                 // a model of its own, at the trainer's start
+  int seconds_without_model_ = 0;          // while no living member has one
+  std::set<std::string> parts_running_;    // what the stop waits for, as words
+  Instant stop_due_{};                     // by then all of it is to have ended
   std::optional<Error> failure_;
 };
 

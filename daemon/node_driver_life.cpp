@@ -24,6 +24,27 @@ std::string words_of(const NodeSummary& node) {
   return words + ", " + std::to_string(node.links_open) + " links";
 }
 
+// The members that are gone are the ones to bring back.
+std::string nobody_has_a_model(const std::vector<MemberView>& known) {
+  constexpr std::size_t named_max = 4;
+  std::string gone;
+  std::size_t count = 0;
+  for (const MemberView& member : known) {
+    if (member.record.state == MemberState::alive || ++count > named_max) continue;
+    gone +=
+        (gone.empty() ? "" : ", ") + member.record.name + " at " + to_string(member.record.address);
+  }
+  if (count > named_max) gone += " and " + std::to_string(count - named_max) + " more";
+  const std::string begin_anew =
+      "found the cluster anew: stop all nodes, then `gossipd --job FILE` on one of them and "
+      "--join on the others, each with a new --state-dir";
+  if (gone.empty())
+    return "no living member has a model, and none makes one, so this node would wait for ever; " +
+           begin_anew;
+  return "no living member has a model, and none makes one; this node waits for " + gone +
+         ". Start it again with its state directory; if that is lost, " + begin_anew;
+}
+
 }  // namespace
 
 // ---- founding -----------------------------------------------------------------------------------
@@ -41,10 +62,33 @@ void NodeDriver::look_at_founding() {
   prepare_training();
 }
 
+// Whoever lives has no model, and nobody makes one: what would end that is not in sight, so it is
+// said. A founder that died before it had one is the usual cause.
+void NodeDriver::look_for_a_model() {
+  const Phase phase = node_->phase();
+  const bool waits = (phase == Phase::joining || phase == Phase::syncing) && !has_model_ && job_;
+  if (!waits || stopping_) {
+    seconds_without_model_ = 0;
+    return;
+  }
+  const std::vector<MemberView> known = members();
+  const NodeId own = node().id;
+  const bool somebody_may_have_one =
+      known.size() < 2 || std::ranges::any_of(known, [own](const MemberView& member) {
+        return member.record.id != own && member.record.state == MemberState::alive &&
+               member.record.phase != Phase::joining && member.record.phase != Phase::syncing;
+      });
+  if (somebody_may_have_one) seconds_without_model_ = 0;
+  const auto soon = std::chrono::ceil<std::chrono::seconds>(3 * config_.membership.isolation_grace);
+  if (!somebody_may_have_one && ++seconds_without_model_ == soon.count())
+    warn(nobody_has_a_model(known));
+}
+
 // ---- every second -------------------------------------------------------------------------------
 
 void NodeDriver::look_at_life() {
   look_at_end();
+  look_for_a_model();
   if (--seconds_to_history_ < 0) save_history();
   if (!stopping_) service_.status(words_of(node()));
 }

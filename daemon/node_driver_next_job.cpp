@@ -12,24 +12,34 @@ namespace gossipd {
 namespace {
 
 constexpr Duration start_answer_limit = std::chrono::seconds(60);
+constexpr Duration next_job_soon = std::chrono::seconds(5);
 
 }  // namespace
 
-// The data is read by the disk's thread: this node has finished, so nothing waits for that disk.
+// The data of a job with epochs is counted by the disk's thread: this node has finished, so nothing
+// waits for that disk.
 void NodeDriver::start_job(const std::string& file, JobStarted done) {
   const NodeSummary present = node();
   if (auto error = node_->why_no_next_job()) return done(*error);
+  if (trying_job_)
+    return done(Error{"job-starting",
+                      "this node tries a job that was given before; try again when that is done"});
   if (job_ && job_->is_external)
     return done(Error{"bad-job", "the present job '" + job_->name +
                                      "' is trained by processes that attach, and they know of no "
                                      "other; found a cluster for the next one, with its own "
                                      "--state-dir"});
-  const Error late{"disk-slow",
-                   "reading the job's data and writing the job take longer than a minute; the "
-                   "cluster goes on to the job as soon as both are done, `gossipctl status` shows "
-                   "it"};
-  auto answer = answers_.bounded<Result<StartedJob>>(std::move(done), late,
-                                                     EventLoop::now() + start_answer_limit);
+  const Error late{
+      "disk-slow",
+      "trying the job and writing it take longer than a minute; the cluster goes on to "
+      "the job as soon as both are done, `gossipctl status` shows it"};
+  const auto bounded = answers_.bounded<Result<StartedJob>>(std::move(done), late,
+                                                            EventLoop::now() + start_answer_limit);
+  const JobStarted answer = [this, bounded](const Result<StartedJob>& started) {
+    trying_job_ = false;
+    bounded(started);
+  };
+  trying_job_ = true;
   const auto job = std::make_shared<Result<Job>>(Error{"stopping", "this node stops"});
   disk_.write(
       "the next job's data",
@@ -37,10 +47,14 @@ void NodeDriver::start_job(const std::string& file, JobStarted done) {
         *job = read_next_job(config_, file);
         return std::nullopt;
       },
-      [this, job, answer](const std::optional<Error>&) {
+      [this, file, job, answer](const std::optional<Error>&) {
         if (stopping_) return answer(Error{"stopping", "this node stops"});
         if (!*job) return answer(job->error());
-        begin_job(**job, answer);
+        trial_.start(config_, file, [this, job, answer](const std::optional<Error>& error) {
+          if (stopping_) return answer(Error{"stopping", "this node stops"});
+          if (error) return answer(*error);
+          begin_job(**job, answer);
+        });
       });
 }
 
@@ -65,6 +79,7 @@ void NodeDriver::answer_job_start(const Result<JobHash>& begun) {
 // Text and state are one task, so that no other write comes between them. Of a crash between the
 // two the text before is left, as job.previous.toml, and of a state that cannot be written as well.
 void NodeDriver::carry_out(NextJobEffect& effect) {
+  next_job_since_ = event_began_;
   const auto next = std::make_shared<const NextJobEffect>(std::move(effect));
   const Result<Job> job = Job::parse(next->document, "the cluster's next job");
   if (!job || job->hash() != next->hash) {
@@ -86,6 +101,7 @@ void NodeDriver::carry_out(NextJobEffect& effect) {
 }
 
 void NodeDriver::on_next_job_written(const NextJobEffect& next, const std::optional<Error>& error) {
+  next_job_since_.reset();
   if (error) {
     warn(error->text + "; this node stays with its job until it hears of the next one again");
     answer_job_start(*error);
@@ -95,6 +111,17 @@ void NodeDriver::on_next_job_written(const NextJobEffect& next, const std::optio
   if (stopping_) return;
   node_->on_next_job_kept(next.state, !error, begin_event());
   after_event();
+}
+
+// Others train by then, so an operator looks here for why this node does not.
+void NodeDriver::look_at_next_job() {
+  if (!next_job_since_ || EventLoop::now() - *next_job_since_ < next_job_soon) return;
+  next_job_since_.reset();
+  const DiskView disk = disk_view(EventLoop::now());
+  warn("the cluster goes on to its next job, and this node waits for the disk of " +
+       store_.directory().string() + " to take it" +
+       (disk.writing.empty() ? "" : ", which still writes " + disk.writing) +
+       "; look for the disk's errors in the system's log");
 }
 
 }  // namespace gossipd

@@ -102,6 +102,8 @@ std::string Conductor::waiting_for() const {
   const bool waits_for_disk =
       life_.is(Phase::joining) ? !may_say_hello() : life_.is(Phase::leaving) && state_.left;
   if (waits_for_disk) return "the disk to take this node's state";
+  if (job_.next.is_under_way() && !job_.next.is_telling())
+    return "the disk to take the cluster's next job";
   if (life_.is_at_end()) {
     const std::string why = why_no_final_model();
     return why.empty() ? "" : "one model everywhere; " + why;

@@ -38,12 +38,16 @@ std::optional<std::string> DiskWatch::look(const DiskView& disk, Instant now) {
          " s; look for its errors in the system's log";
 }
 
-Error stopped_too_late(const DiskView& disk, const std::string& directory) {
-  if (disk.writing.empty() && disk.checkpoint_s == 0)
-    return Error{
-        "stop-too-slow",
-        "stopping took too long; the last checkpoint may be missing, the one before it is whole"};
-  const bool small = !disk.writing.empty();
+Error stopped_too_late(const DiskView& disk, const std::string& directory,
+                       const std::set<std::string>& waited_for) {
+  const bool small = disk.writing_s >= disk_slow_after_s;
+  if (!small && disk.checkpoint_s < disk_slow_after_s) {
+    std::string parts;
+    for (const std::string& part : waited_for) parts += (parts.empty() ? "" : ", ") + part;
+    return Error{"stop-too-slow",
+                 "this node stops without waiting any longer for: " + parts +
+                     "; the last checkpoint may be missing, the one before it is whole"};
+  }
   return Error{"stop-too-slow",
                "the disk of " + directory + " has been writing " +
                    (small ? disk.writing : "a checkpoint") + " for " +

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <optional>
+#include <set>
 #include <string>
 
 #include "core/base/result.h"
@@ -26,7 +27,9 @@ class DiskWatch {
   std::optional<Instant> slow_at_;  // the last look at which a write took long
 };
 
-// What a stop that has waited in vain says of it.
-[[nodiscard]] Error stopped_too_late(const DiskView& disk, const std::string& directory);
+// What a stop that has waited in vain for these parts says of it. The disk is blamed where a write
+// has taken long.
+[[nodiscard]] Error stopped_too_late(const DiskView& disk, const std::string& directory,
+                                     const std::set<std::string>& waited_for);
 
 }  // namespace gossipd

@@ -1,6 +1,7 @@
 """Joining: midway, after the end, before the seed is there, without data."""
 
 import os
+import shutil
 import unittest
 
 from cluster import DATA, ClusterTest, gossipctl, settled, wait_for
@@ -72,6 +73,19 @@ class Join(ClusterTest):
         seed.start()
         node.wait_linked(1)
         self.assertEqual(200, node.request("GET", "/readyz")[0])
+        # Both are gone, and the one that comes back has no model: nothing that it waits for would
+        # ever come.
+        self.assertEqual((0, 0), (seed.terminate(), node.terminate()))
+        shutil.rmtree(os.path.join(node.state_dir, "checkpoints"))
+        node.start()
+        alone = node.wait("the way out is said", lambda s: "no living member" in str(s["warnings"]))
+        self.assertIn(alone["phase"], ("joining", "syncing"))
+        words = str(alone["warnings"])
+        self.assertIn(f"waits for box1 at {seed.address}. Start it again", words)
+        self.assertIn("with a new --state-dir", words)
+        self.assertIn("no living member has a model", node.log())
+        seed.start()
+        node.wait_linked(1)
         self.assertEqual(seed.status()["cluster_id"], node.status()["cluster_id"])
         self.assertEqual({"box1", "box2"}, set(node.members()))
 

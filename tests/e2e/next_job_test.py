@@ -5,13 +5,16 @@ import os
 import unittest
 
 from cluster import ClusterTest, wait_for
+from slow_disk import Disk
 
 SHORT = {"budget_samples": 6_000, "warmup_samples": 500}
 
 
 class NextJob(ClusterTest):
-    def two_that_finished(self):
-        first = self.cluster.founder(self.cluster.job(**SHORT), trainer__min_step_ms=5).start()
+    def two_that_finished(self, prepare=lambda first: None):
+        first = self.cluster.founder(self.cluster.job(**SHORT), trainer__min_step_ms=5)
+        prepare(first)
+        first.start()
         first.wait_phase("training")
         second = self.cluster.joiner("box2", first, shard="2/3", trainer__min_step_ms=5).start()
         for node in (first, second):
@@ -32,14 +35,21 @@ class NextJob(ClusterTest):
         return wait_for(f"{node.name}: {phase} with job {number}", holds)
 
     def test_members_train_the_next_job_and_one_that_was_down_follows(self):
-        first, second = self.two_that_finished()
+        disks = []
+        first, second = self.two_that_finished(lambda node: disks.append(Disk(node)))
+        disk = disks[0]
         third = self.cluster.joiner("box3", first, shard="3/3").start()
         third.wait_phase("finished")
         self.assertEqual(0, third.terminate())
         before = first.status()
         job = self.next_job(hidden=16)
+        disk.takes("stuck")
         started = second.ctl("job", "start", job)
         self.assertEqual(0, started.returncode, started.stderr)
+        waiting = first.wait("its disk is named", lambda s: "next job" in s["waiting_for"])
+        self.assertEqual("the disk to take the cluster's next job", waiting["waiting_for"])
+        first.wait_log("goes on to its next job, and this node waits for the disk of")
+        disk.takes(0)
         for node in (first, second):
             status = self.wait_number(node, 2)
             self.assertEqual("second", node.get("/v1/job")["name"])
@@ -91,6 +101,9 @@ class NextJob(ClusterTest):
         self.refused(short, external, 2, "attach")
         no_data = self.next_job(data='kind = "tokens"\nvocabulary = 300\nclasses = 300')
         self.refused(short, no_data, 2, "next.toml")
+        # What the text allows and no box can train would take the whole cluster along.
+        hopeless = self.next_job(rest='[training]\nprecision = "fp16"')
+        self.refused(short, hopeless, 2, "which no CPU computes in")
         self.assertEqual(1, short.get("/v1/job")["number"])
         self.assertEqual("finished", short.status()["phase"])
 

@@ -3,6 +3,7 @@
 
 #include "daemon/disk/disk_watch.h"
 #include "daemon/disk/key_store.h"
+#include "daemon/job_trial.h"
 #include "daemon/rest/status_log.h"
 #include "tests/unit/daemon_support.h"
 
@@ -131,6 +132,25 @@ TEST_CASE("connections that were turned away stand among the node's own refusals
   CHECK(status.node.refusals[1].peer == "10.0.0.9");
   CHECK(status.node.refusals[1].by_us);
   CHECK(status.refusals_now_s == 1010);
+}
+
+TEST_CASE("a stop that took too long blames the disk only for a write that took long") {
+  DiskView disk;
+  disk.writing = "node.json";
+  disk.writing_s = 0.2;
+  const std::string parts = stopped_too_late(disk, "/state", {"the trainer", "the disk"}).text;
+  CHECK(parts.find("waiting any longer for: the disk, the trainer;") != std::string::npos);
+  CHECK(parts.find("/state") == std::string::npos);
+  disk.writing_s = 21;
+  const std::string slow = stopped_too_late(disk, "/state", {"the disk"}).text;
+  CHECK(slow.find("the disk of /state has been writing node.json for 21 s") != std::string::npos);
+}
+
+TEST_CASE("a job's trial ends in what its process said, or how it ended") {
+  const std::string words = "warning: x\ngossipd: job.toml: no 'name'; add one\n";
+  CHECK(trial_error(words, 78 << 8).text == "job.toml: no 'name'; add one");
+  CHECK(trial_error("", 9).text.find("more memory than this machine has") != std::string::npos);
+  CHECK(trial_error("", 1 << 8).text.find("exit code 1") != std::string::npos);
 }
 
 TEST_CASE("a slow disk is one story: it is told again only after half a minute of peace") {

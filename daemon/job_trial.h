@@ -1,0 +1,55 @@
+// daemon/job_trial.h - tries a job in a process of its own before a cluster goes on to it.
+//
+// The problem: a job that no box can train would take the whole cluster along, and what a trial
+// costs (memory that may not suffice, LibTorch's settings for all of a process) must not be the
+// daemon's. The answer: `gossipd --check-config --job FILE` with the daemon's own data and device,
+// which reads the data and makes two steps; its last words are the refusal. Loop thread only.
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "daemon/config/config.h"
+#include "net/event_loop.h"
+
+namespace gossipd {
+
+class JobTrial {
+ public:
+  static constexpr Duration limit = std::chrono::minutes(10);
+  using Done = std::function<void(const std::optional<Error>&)>;
+
+  explicit JobTrial(EventLoop& loop) : loop_(loop) {}
+  ~JobTrial() { stop(); }
+  JobTrial(const JobTrial&) = delete;
+  JobTrial& operator=(const JobTrial&) = delete;
+
+  [[nodiscard]] bool is_running() const { return running_; }
+  // While none runs. `done` is called once from the loop, unless stop() comes first. Codes
+  // "bad-job", "io-error".
+  void start(const DaemonConfig& config, const std::string& file, Done done);
+  void stop();  // kills what runs
+
+ private:
+  [[nodiscard]] std::optional<Error> run(const std::vector<std::string>& arguments);
+
+  EventLoop& loop_;
+  std::thread thread_;
+  bool running_ = false;
+  std::mutex mutex_;  // guards child_ and stopped_
+  pid_t child_ = 0;   // not waited for yet
+  bool stopped_ = false;
+};
+
+// The command line of the trial, without the program.
+[[nodiscard]] std::vector<std::string> trial_arguments(const DaemonConfig& config,
+                                                       const std::string& file);
+// What a trial that did not end with 0 says: `words` on its standard error, `status` of waitpid().
+[[nodiscard]] Error trial_error(const std::string& words, int status);
+
+}  // namespace gossipd
