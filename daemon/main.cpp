@@ -3,11 +3,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
+#include <new>
 #include <thread>
 
 #include "core/base/printable.h"
@@ -115,6 +118,26 @@ int fail_logged(const DaemonConfig& config, const Error& error, int code) {
   return code;
 }
 
+// An exception that nobody expected, on whatever thread; mostly of a machine out of memory.
+[[noreturn]] void end_with_a_word() {
+  static std::atomic_flag said;
+  std::string code = "internal", reason = "an unexpected end; please report it";
+  try {
+    if (const auto cause = std::current_exception()) std::rethrow_exception(cause);
+  } catch (const std::bad_alloc&) {
+    code = "no-memory";
+    reason =
+        "no memory is left for this process: a smaller model or batch needs less, and a limit "
+        "(ulimit -v, a container's) may be raised; a restart goes on from the last checkpoint";
+  } catch (const std::exception& error) {
+    reason = error.what();
+  } catch (...) {
+  }
+  if (!said.test_and_set())
+    log_last_words("event=failed code=" + code + " reason=" + log_quoted(reason));
+  std::abort();
+}
+
 // The configuration as files and environment have it now. Seeds of the command line stay, also
 // where they came by an invite whose file is gone.
 Result<DaemonConfig> configured_now(const std::vector<std::string>& arguments,
@@ -179,6 +202,7 @@ int run(const CommandLine& line, const std::vector<std::string>& arguments, char
   if (!config.core_dumps) ::prctl(PR_SET_DUMPABLE, 0);
   const LogOptions log{config.log_level, config.log_file, config.log_format, config.name};
   if (auto error = open_log(log)) return fail(*error, exit_bad_config);
+  std::set_terminate(end_with_a_word);
   for (const std::string& warning : line.warnings)
     log_line(Level::warning, "event=warning text=" + log_quoted(warning));
   prepare_training_process(static_cast<int>(
@@ -190,6 +214,8 @@ int run(const CommandLine& line, const std::vector<std::string>& arguments, char
   if (const auto error = check_device(config.device))
     return fail_logged(config, *error, exit_code_of(*error));
   if (const auto error = refuse_new_node(config))
+    return fail_logged(config, *error, exit_code_of(*error));
+  if (const auto error = refuse_busy_ports(config))
     return fail_logged(config, *error, exit_code_of(*error));
   Result<StateStore> store = StateStore::open(config.state_dir);
   if (!store) return fail_logged(config, store.error(), exit_code_of(store.error()));
@@ -207,13 +233,12 @@ int run(const CommandLine& line, const std::vector<std::string>& arguments, char
     return 0;
   }
 
-  if (const NoCuda why = why_on_cpu(config.device); !why.text.empty())
-    log_line(why.urgent ? Level::warning : Level::info,
-             "event=device device=cpu reason=" + log_quoted(why.text));
-
   EventLoop loop;
   NodeDriver driver(loop, config, *store, socket.get());
   if (auto error = driver.start(*plan)) return fail_logged(config, *error, exit_code_of(*error));
+  if (const NoCuda why = why_on_cpu(config.device); !why.text.empty())
+    log_line(why.urgent ? Level::warning : Level::info,
+             "event=device device=cpu reason=" + log_quoted(why.text));
   print_invite(*plan, driver.address());
   loop.on_signals({SIGTERM, SIGINT, SIGHUP}, [&, seen = 0](int number) mutable {
     if (number == SIGHUP) return driver.reload(configured_now(arguments, config));

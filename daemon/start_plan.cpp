@@ -5,6 +5,7 @@
 #include "core/node/job_generation.h"
 #include "models/data/data_set.h"
 #include "models/job/epochs.h"
+#include "net/free_port.h"
 
 namespace gossipd {
 
@@ -350,6 +351,22 @@ std::optional<Error> refuse_new_node(const DaemonConfig& config) {
   if (config.ordinal == 0u)
     if (auto error = founders_data(config)) return error;
   return refuse_joiners_key(config);
+}
+
+std::optional<Error> refuse_busy_ports(const DaemonConfig& config) {
+  if (!StateStore::is_new(config.state_dir)) return std::nullopt;
+  const bool plain = config.key_file == "none";
+  std::vector<std::pair<std::string, Endpoint>> wanted = {
+      {"listen", config.listen.value_or(Endpoint{plain ? "127.0.0.1" : "*", peer_port_default})}};
+  Endpoint rest;
+  if (config.rest != "none" && !config.rest.starts_with("unix:") &&
+      parse_endpoint(config.rest, rest_port_default, rest))
+    wanted.emplace_back("rest.listen", rest);
+  if (config.metrics_listen) wanted.emplace_back("metrics.listen", *config.metrics_listen);
+  for (const auto& [key, where] : wanted)
+    if (const auto error = refuse_busy_port(where))
+      return Error{error->code, key + ": " + error->text};
+  return std::nullopt;
 }
 
 Result<StartPlan> make_start_plan(const DaemonConfig& config, const StateStore& store,

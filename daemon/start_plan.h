@@ -44,6 +44,10 @@ struct StartPlan {
 };
 [[nodiscard]] const char* to_string(StartPlan::Kind);
 
+// Of all that the configuration listens on, for a new node, which has written nothing yet. Code
+// "listen".
+[[nodiscard]] std::optional<Error> refuse_busy_ports(const DaemonConfig&);
+
 // Loads all of the job's data: what is damaged or of another shape shows only then. Codes
 // "no-data", which says to `start` with --data, and "bad-data".
 [[nodiscard]] std::optional<Error> check_data(const Job&, const DaemonConfig&,

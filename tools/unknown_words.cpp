@@ -64,7 +64,10 @@ std::string refused_words(const CLI::App& app, const CLI::ParseError& error) {
     return "unknown option '" + name + "'" + suggestion(name, options);
   }
   if (commands.empty()) return "'" + path + "' takes no argument '" + word + "'";
-  return "unknown command '" + word + "'" + suggestion(word, commands);
+  const std::string close = suggestion(word, commands);
+  // Of a command with few parts all can be named.
+  return "unknown command '" + word + "'" +
+         (close.empty() && command != &app ? "; '" + path + "' has " + joined(commands) : close);
 }
 
 }  // namespace gossipd

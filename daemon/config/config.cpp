@@ -67,6 +67,9 @@ std::string refused_flags(const std::vector<std::string>& unknown, const std::st
   const std::string all = "; gossipd --help lists the flags";
   if (unknown.empty()) return missing + all;
   const std::string name = unknown.front().substr(0, unknown.front().find('='));
+  if (name == "init")
+    return "'init' comes first and has flags of its own: gossipd init --data DIR; gossipd init "
+           "--help lists them";
   if (!name.starts_with("-"))
     return "'" + name + "' is no flag; commands such as status are gossipctl's" + all;
   if (name.starts_with("--") && find(settings, name.substr(2)) != nullptr)
@@ -202,8 +205,8 @@ std::optional<Error> read_environment(const Environment& environment,
 std::optional<Error> apply_override(const std::string& text, const std::vector<Setting>& settings) {
   const std::size_t equals = text.find('=');
   if (equals == std::string::npos || equals == 0)
-    return bad_config("--set: '" + text +
-                      "' has no value; write KEY=VALUE, for example exchange.codec=int8");
+    return bad_config("--set: '" + text + "' has no " + (equals == 0 ? "key" : "value") +
+                      "; write KEY=VALUE, for example exchange.codec=int8");
   const std::string key = text.substr(0, equals);
   const Setting* setting = find(settings, key);
   if (setting == nullptr)

@@ -103,6 +103,12 @@ void watch_log(std::function<void(Level, const std::string&)> watch) {
   watching = std::move(watch);
 }
 
+void log_last_words(const std::string& words) {
+  spdlog::default_logger_raw()->log(spdlog::level::err,
+                                    spdlog::string_view_t(words.data(), words.size()));
+  flush_log();
+}
+
 void flush_log() {
   if (queue) (void)queue->drain(LogQueue::drain_limit);
 }

@@ -28,6 +28,8 @@ void log_line(Level level, const std::string& words);
 void log_left_out(Instant now);
 // `watch` hears of every line from level info on, written or not; an empty one hears nothing more.
 void watch_log(std::function<void(Level, const std::string& words)> watch);
+// The line with which a process ends that cannot go on. Any thread.
+void log_last_words(const std::string& words);
 // Waits until the lines so far are written, but not for ever.
 void flush_log();
 

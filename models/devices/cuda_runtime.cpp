@@ -97,7 +97,7 @@ CudaFacts cuda_facts(bool built_with_cuda, int devices) {
 }
 
 NoCuda why_no_cuda(const CudaFacts& facts) {
-  const std::string also = "; trainer.device = \"cpu\" says that the CPU is meant";
+  const std::string also = "; trainer.device=cpu says that the CPU is meant";
   if (!facts.has_driver)
     return {"this machine has no NVIDIA driver (" + std::string(driver_file) +
                 " is missing): install one if it has a GPU" +

@@ -92,6 +92,10 @@ class Startup(ClusterTest):
             "did you mean 'exchange.codec'",
             extra=["--set", "exchange.codek=int8"],
         )
+        self.assert_refused(node, EXIT_CONFIG, "'=3' has no key", extra=["--set", "=3"])
+        self.assert_refused(
+            node, EXIT_CONFIG, "'init' comes first", "gossipd init --data DIR", extra=["init"]
+        )
         self.assert_refused(
             node,
             EXIT_CONFIG,
@@ -229,12 +233,12 @@ class Startup(ClusterTest):
             address = "127.0.0.1:%d" % taken.getsockname()[1]
             node = self.founder()
             node.address = address
-            self.assert_refused(node, 1, address)
-            node = self.cluster.founder(
-                self.cluster.job(), name="box2", key=os.path.join(self.cluster.directory, "two.key")
-            )
-            node.rest = address
-            self.assert_refused(node, 1, address)
+            self.assert_refused(node, 1, "listen: ", address)
+            node.address, node.rest = node.rest, address
+            self.assert_refused(node, 1, "rest.listen: ", address)
+            # Refused before there is a key, a cluster or anything else.
+            self.assertFalse(os.path.exists(self.cluster.key))
+            self.assertFalse(os.path.exists(node.state_dir))
 
     def test_two_daemons_on_one_state_directory(self):
         first = self.founder().start()

@@ -107,6 +107,8 @@ TEST_CASE(
   CHECK(mentions(said({"frobnicate"}), "unknown command 'frobnicate'\n"));
   CHECK(mentions(said({"key", "lits"}), "unknown command 'lits'; did you mean 'list'?"));
   CHECK(mentions(said({"job", "extned", "5"}), "unknown command 'extned'; did you mean 'extend'?"));
+  CHECK(mentions(said({"job", "stop"}),
+                 "unknown command 'stop'; 'gossipctl job' has extend, start\n"));
   CHECK(mentions(said({"key"}), "'gossipctl key' needs a command: generate, list"));
   CHECK(mentions(said({}), "'gossipctl' needs a command: "));
   CHECK(mentions(said({"status", "--timeuot", "5"}),
