@@ -10,8 +10,8 @@
 namespace gossipd {
 
 // Only a job that every member can begin by its text and its own data; what it takes to train it is
-// not looked at (job_trial.h). Counts the data of a job with epochs, which can take long. Codes as of
-// Job::load(), "no-data", "bad-job".
+// not looked at (job_trial.h). Counts the data of a job with epochs, which can take long. Codes as
+// of Job::load(), "no-data", "bad-job".
 [[nodiscard]] Result<Job> read_next_job(const DaemonConfig&, const std::string& file);
 
 }  // namespace gossipd

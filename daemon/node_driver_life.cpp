@@ -13,6 +13,14 @@ namespace gossipd {
 namespace {
 
 constexpr int history_every_s = 10;
+constexpr Duration stop_limit = std::chrono::seconds(20);
+constexpr Duration stop_limit_stuck = std::chrono::seconds(5);
+constexpr Duration stood_still_from = std::chrono::seconds(2);  // after the timer was due
+constexpr const char* part_peers = "connections to other nodes";
+constexpr const char* part_trainer = "the trainer";
+constexpr const char* part_disk = "the disk";
+constexpr const char* part_rest = "REST requests under way";
+constexpr const char* part_metrics = "requests of metrics under way";
 
 // What `systemctl status` shows.
 std::string words_of(const NodeSummary& node) {
@@ -146,6 +154,75 @@ void NodeDriver::look_at_end() {
         if (error) warn(error->text + "; a restart finds out anew that the job is finished");
       });
   stop("the job is finished");
+}
+
+// ---- stop ---------------------------------------------------------------------------------------
+
+void NodeDriver::stop(const std::string& why) {
+  if (stopping_) return;
+  stopping_ = true;
+  log_line(Level::info, "event=stopping why=" + log_quoted(why));
+  // A write that has not ended in all that time will not: nothing is gained by waiting as long
+  // again.
+  const bool stuck = disk_view(EventLoop::now()).writing_s > seconds(stop_limit);
+  stop_due_ = EventLoop::now() + (stuck ? stop_limit_stuck : stop_limit);
+  stop_timer_.arm_at(stop_due_);
+  node_->stop(EventLoop::now());
+  after_event();
+  save_history();
+  service_.stopping();
+  trial_.stop();
+  parts_running_ = {part_peers, part_trainer, part_disk};
+  if (rest_) parts_running_.insert(part_rest);
+  if (metrics_) parts_running_.insert(part_metrics);
+  transport_->stop([this] { stopped(part_peers); });
+  training_->stop([this] { stopped(part_trainer); });
+  disk_.after_all([this] { stopped(part_disk); });
+  if (rest_) rest_->stop([this] { stopped(part_rest); });
+  if (metrics_) metrics_->stop([this] { stopped(part_metrics); });
+}
+
+void NodeDriver::stopped(const char* part) {
+  parts_running_.erase(part);
+  if (parts_running_.empty()) finish_stopping();
+}
+
+// A process that stood still (SIGSTOP, a machine that slept) has not waited for its parts.
+void NodeDriver::on_stop_time_up() {
+  const Instant now = EventLoop::now();
+  if (now - stop_due_ >= stood_still_from) {
+    log_line(Level::warning,
+             "event=stood-still seconds=" +
+                 std::to_string(static_cast<int>(seconds(now - stop_due_ + stop_limit))) +
+                 " why=\"the process was stopped, or the machine slept\"");
+    stop_due_ = now + stop_limit;
+    return stop_timer_.arm_at(stop_due_);
+  }
+  if (!failure_)
+    failure_ = stopped_too_late(disk_view(now), store_.directory().string(), parts_running_);
+  finish_stopping();
+}
+
+// What a restart will miss.
+std::optional<Error> NodeDriver::missing_on_disk() const {
+  const bool model = training_ && training_->is_unwritten();
+  if (!state_failed_ && !model) return std::nullopt;
+  const std::string what = !model           ? "state"
+                           : !state_failed_ ? "checkpoint"
+                                            : "state and checkpoint";
+  return Error{"io-error", store_.directory().string() + ": the last " + what +
+                               " could not be written, as the warnings in the log say; a restart "
+                               "goes on from what was written before"};
+}
+
+void NodeDriver::finish_stopping() {
+  if (!failure_) failure_ = missing_on_disk();
+  log_line(failure_ ? Level::error : Level::info,
+           "event=stopped" + (failure_ ? " code=" + failure_->code : std::string()));
+  flush_log();
+  node_timer_.cancel();
+  second_timer_.cancel();
+  loop_.stop();
 }
 
 }  // namespace gossipd
