@@ -6,7 +6,7 @@ import re
 import subprocess
 import unittest
 
-from cluster import GOSSIPD, ClusterTest, clean_environment, free_port, gossipctl
+from cluster import GOSSIPCTL, GOSSIPD, ClusterTest, clean_environment, free_port, gossipctl
 
 QUICKSTART = os.path.join(os.path.dirname(__file__), "../../deploy/quickstart.sh")
 
@@ -33,6 +33,31 @@ class FirstSteps(ClusterTest):
             self.assertEqual(2, done.returncode, word)
             self.assertIn("give a whole number from 1 to", done.stderr)
             self.assertLess(len(done.stderr), 300)
+
+    def test_nodes_that_announce_themselves_are_listed(self):
+        """avahi-browse is a program that prints what Avahi's does; no real Avahi runs here."""
+        directory = os.path.join(self.cluster.directory, "bin")
+        os.mkdir(directory)
+        environment = {**clean_environment(), "PATH": directory}
+        ask = [GOSSIPCTL, "discover", "-o", "tsv", "--no-headers"]
+        run = lambda: subprocess.run(ask, capture_output=True, text=True, env=environment)
+        missing = run()
+        self.assertEqual(1, missing.returncode)
+        self.assertIn("avahi-browse is not installed", missing.stderr)
+        browse = os.path.join(directory, "avahi-browse")
+        lines = [
+            "+;eth0;IPv4;gossipd\\032on\\032box1;_gossipd._tcp;local",
+            "=;eth0;IPv4;gossipd\\032on\\032box1;_gossipd._tcp;local;box1.local;10.0.0.5;7610;",
+            "=;eth0;IPv6;x;_gossipd._tcp;local;box1.local;fe80::1;7610;",
+            "=;eth0;IPv4;y;_gossipd._tcp;local;box2.local;10.0.0.6;99999;",
+            "nonsense",
+        ]
+        with open(browse, "w", encoding="utf-8") as file:
+            file.write("#!/bin/sh\n" + "".join(f"printf '%s\\n' '{line}'\n" for line in lines))
+        os.chmod(browse, 0o755)
+        found = run()
+        self.assertEqual((0, ""), (found.returncode, found.stderr))
+        self.assertEqual("10.0.0.5:7610\tgossipd_on_box1\tbox1.local\n", found.stdout)
 
     def test_mistyped_commands_help_and_version_are_answered(self):
         done = gossipctl("memebrs")

@@ -9,6 +9,7 @@
 #include "core/base/printable.h"
 #include "tools/gossipctl/commands.h"
 #include "tools/gossipctl/completion.h"
+#include "tools/gossipctl/discover.h"
 #include "tools/gossipctl/lists.h"
 #include "tools/gossipctl/options.h"
 #include "tools/gossipctl/top.h"
@@ -102,6 +103,7 @@ ExitCode run_command(const std::string& command, const Options& options, const D
   if (command == "pause") return pause_training(client, console);
   if (command == "resume") return resume_training(client, console);
   if (command == "doctor") return run_doctor(client, console, options.doctor);
+  if (command == "discover") return discover(console, client.timeout().count() / 1e3);
   if (command == "reachability") return show_reachability(client, console);
   if (command == "top") return top(client, console, options.until);
   if (command == "wait") return wait_for(client, console, options.condition);

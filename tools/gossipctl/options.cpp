@@ -129,6 +129,7 @@ void declare_doctor(CLI::App& app, Options& options) {
   doctor->footer(
       "Works without a daemon too. It writes 4 KB to the state directory, to time the disk, and "
       "removes them. Exit code 8: a check fails.");
+  app.add_subcommand("discover", "list nodes that announce themselves in this network (Avahi)");
   app.add_subcommand("reachability", "who finds whom at the address that it advertises");
 }
 
