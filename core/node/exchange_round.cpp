@@ -14,6 +14,7 @@ constexpr std::size_t blocks_per_piece_max = 256;
 // of training, between two looks of the final exchange: every turn tells of many others
 constexpr double final_pause_steps = 2;
 constexpr double final_pause_max_s = 0.5;
+constexpr double final_pause_unknown_s = 0.02;  // of a node that has made no step
 
 void clear_local_segments(const Schema& schema, std::span<float> values) {
   for (const Segment& segment : schema.segments())
@@ -69,6 +70,7 @@ void ExchangeRound::on_snapshot(Snapshot snapshot, std::size_t open_links, Insta
   const Step steps = snapshot.step > last_.step ? snapshot.step - last_.step : 0;
   if (open_links > 0) linked_steps_ += steps;
   last_ = std::move(snapshot);
+  if (last_.step_seconds > 0) known_step_seconds_ = last_.step_seconds;
   snapshot_at_ = now;
   stage_ = Stage::waiting;
 }
@@ -180,7 +182,8 @@ Step ExchangeRound::steps_between_looks() const {
 }
 
 Duration ExchangeRound::final_pause() const {
-  return from_seconds(std::clamp(final_pause_steps * last_.step_seconds, 0.0, final_pause_max_s));
+  if (known_step_seconds_ <= 0) return from_seconds(final_pause_unknown_s);
+  return from_seconds(std::min(final_pause_steps * known_step_seconds_, final_pause_max_s));
 }
 
 // ---- the stages ---------------------------------------------------------------------------------

@@ -184,6 +184,9 @@ class ExchangeRound {
   Trigger trigger_;
   LookPace pace_;
   Snapshot last_;  // `model` is empty: it is in buffers_
+  // The newest step time of a snapshot that had one: with a new batch it is not known until a step
+  // has been made. 0: none had.
+  double known_step_seconds_ = 0;
   Instant snapshot_at_{};
   std::uint64_t linked_steps_ = 0;
   bool trainer_runs_ = false;  // the last update told the trainer to make steps
