@@ -20,6 +20,9 @@ namespace gossipd {
 
 inline constexpr double balance_dead_band = 0.1;  // a change of the batch by less is not made
 inline constexpr Step balance_steps = 8;          // of one batch, before it may change again
+// Where a policy sets no bounds (0). Fewer samples make the statistics of batch norm noisy.
+inline constexpr std::uint32_t balance_batch_min = 8;
+inline constexpr std::uint32_t balance_share_max = 8;  // times the job's
 
 enum class BalanceWeight : std::uint8_t {
   none,
@@ -29,10 +32,16 @@ enum class BalanceWeight : std::uint8_t {
 
 struct BalancePolicy {
   bool enabled = false;
-  std::uint32_t batch_min = 8;
-  std::uint32_t batch_max = 1024;
+  std::uint32_t batch_min = 0;  // 0: balance_batch_min, or the job's batch if that is smaller
+  std::uint32_t batch_max = 0;  // 0: balance_share_max times the job's
   BalanceWeight weight = BalanceWeight::batch;
 };
+
+struct BatchBounds {
+  std::uint32_t least = 1;
+  std::uint32_t most = 1;
+};
+[[nodiscard]] BatchBounds batch_bounds(const BalancePolicy&, std::uint32_t job_batch);
 
 class BatchBalancer {
  public:
@@ -59,7 +68,7 @@ class BatchBalancer {
   [[nodiscard]] double share(std::uint32_t job_batch) const {
     return wanted_ > 0 && job_batch > 0 ? static_cast<double>(wanted_) / job_batch : 1.0;
   }
-  // The largest share that any member can have, 1 at least: what a peer's claim is cut to.
+  // The largest share that any member can have: what a peer's claim is cut to.
   [[nodiscard]] double share_max(std::uint32_t job_batch) const;
   [[nodiscard]] bool weighs_mixing() const { return policy_.weight == BalanceWeight::batch; }
   [[nodiscard]] bool weighs_rate() const { return policy_.weight == BalanceWeight::rate; }
@@ -76,8 +85,7 @@ class BatchBalancer {
 // The batch for which a step takes as long as everybody's: `cluster_batch` is B,
 // `others_samples_per_second` Σ s_j without this node. `current` is kept when nothing has been
 // observed, or when the change would be within the dead band.
-[[nodiscard]] std::uint32_t balanced_batch(const BalancePolicy&, const StepTimeFit&,
-                                           std::uint32_t current, double cluster_batch,
-                                           double others_samples_per_second);
+[[nodiscard]] std::uint32_t balanced_batch(BatchBounds, const StepTimeFit&, std::uint32_t current,
+                                           double cluster_batch, double others_samples_per_second);
 
 }  // namespace gossipd

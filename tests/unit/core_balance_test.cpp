@@ -3,26 +3,31 @@
 
 #include <array>
 #include <cmath>
+#include <utility>
 
 #include "core/balance/batch_balancer.h"
 
 using namespace gossipd;
 
+namespace {
+
+constexpr BatchBounds bounds{.least = 8, .most = 1024};
+
+}  // namespace
+
 TEST_CASE("with one batch alone a step's time is proportional to it") {
-  const BalancePolicy policy;
   StepTimeFit fit;
   CHECK_FALSE(fit.observed());
-  CHECK(balanced_batch(policy, fit, 32, 64, 100) == 32);
+  CHECK(balanced_batch(bounds, fit, 32, 64, 100) == 32);
   for (int i = 0; i < 5; ++i) fit.observe(32, 0.064);
   CHECK(fit.step_time().fixed_s == 0);
   CHECK(fit.step_time().per_sample_s == doctest::Approx(0.002));
   CHECK(fit.samples_per_second() == doctest::Approx(500));
   // T = 64 / (500 + 1500) = 0.032 s, hence 16 of the 64 samples: the share 500 / 2000.
-  CHECK(balanced_batch(policy, fit, 32, 64, 1500) == 16);
+  CHECK(balanced_batch(bounds, fit, 32, 64, 1500) == 16);
 }
 
 TEST_CASE("two batches give both parts of the line, and forgetting follows a change of it") {
-  const BalancePolicy policy;
   StepTimeFit fit;
   const StepTime truth{0.010, 0.001};
   for (const std::uint32_t b : {32u, 64u, 32u, 64u}) fit.observe(b, truth.of(b));
@@ -30,7 +35,7 @@ TEST_CASE("two batches give both parts of the line, and forgetting follows a cha
   CHECK(fit.step_time().per_sample_s == doctest::Approx(0.001));
   // s = 64/0.074; T = 100 / (s + 1000); b = (T − a)/c
   const double T = 100 / (64 / 0.074 + 1000);
-  CHECK(balanced_batch(policy, fit, 64, 100, 1000) ==
+  CHECK(balanced_batch(bounds, fit, 64, 100, 1000) ==
         static_cast<std::uint32_t>(std::round((T - 0.010) / 0.001)));
   // Twice as slow from now on: seen at once, because the line goes through the newest figure.
   fit.observe(64, 2 * truth.of(64));
@@ -42,7 +47,6 @@ TEST_CASE("two batches give both parts of the line, and forgetting follows a cha
 }
 
 TEST_CASE("figures that no machine can have do not spoil the fit") {
-  const BalancePolicy policy;
   StepTimeFit fit;
   fit.observe(32, 0.1);
   fit.observe(64, 0.05);  // faster with more: the speed changed
@@ -55,22 +59,19 @@ TEST_CASE("figures that no machine can have do not spoil the fit") {
 }
 
 TEST_CASE("a change within the dead band is not made, and bounds hold") {
-  BalancePolicy policy;
-  policy.batch_min = 8;
-  policy.batch_max = 100;
+  constexpr BatchBounds bounds{.least = 8, .most = 100};
   StepTimeFit fit;
   fit.observe(40, 0.040);                                  // 1000/s
-  CHECK(balanced_batch(policy, fit, 40, 86, 1000) == 40);  // 43 would be 7.5 % more
-  CHECK(balanced_batch(policy, fit, 40, 90, 1000) == 45);
-  CHECK(balanced_batch(policy, fit, 40, 4000, 1000) == 100);
-  CHECK(balanced_batch(policy, fit, 40, 4, 1000) == 8);
-  CHECK(balanced_batch(policy, fit, 120, 220, 1000) == 100);  // beyond the bounds: no dead band
+  CHECK(balanced_batch(bounds, fit, 40, 86, 1000) == 40);  // 43 would be 7.5 % more
+  CHECK(balanced_batch(bounds, fit, 40, 90, 1000) == 45);
+  CHECK(balanced_batch(bounds, fit, 40, 4000, 1000) == 100);
+  CHECK(balanced_batch(bounds, fit, 40, 4, 1000) == 8);
+  CHECK(balanced_batch(bounds, fit, 120, 220, 1000) == 100);  // beyond the bounds: no dead band
 }
 
 TEST_CASE(
     "nodes of speeds 1:2:4 settle at batches 1:2:4 and equal step times, also with a fixed part") {
   for (const double fixed : {0.0, 0.004}) {
-    const BalancePolicy policy;
     const std::array<StepTime, 3> truth = {{{fixed, 0.004}, {fixed, 0.002}, {fixed, 0.001}}};
     std::array<StepTimeFit, 3> fits;
     std::array<std::uint32_t, 3> batch = {56, 56, 56};
@@ -81,7 +82,7 @@ TEST_CASE(
         double others = 0;
         for (std::size_t j = 0; j < 3; ++j)
           if (j != i) others += fits[j].samples_per_second();
-        next[i] = balanced_batch(policy, fits[i], batch[i], 3 * 56, others);
+        next[i] = balanced_batch(bounds, fits[i], batch[i], 3 * 56, others);
       }
       batch = next;
     }
@@ -99,12 +100,6 @@ TEST_CASE(
 
 namespace {
 
-BalancePolicy enabled() {
-  BalancePolicy policy;
-  policy.enabled = true;
-  return policy;
-}
-
 // Half as fast as the one other member: 2 ms for each of the job's 64 samples.
 BatchBalancer::Pace slow_pace(Step step, std::uint32_t batch) {
   return {.step = step, .step_seconds = 0.002 * batch, .batch = batch, .job_batch = 64};
@@ -114,7 +109,7 @@ constexpr BatchBalancer::Others one_fast{.members = 1, .samples_per_second = 100
 }  // namespace
 
 TEST_CASE("a batch is kept for some steps before it changes") {
-  const BalancePolicy policy = enabled();
+  const BalancePolicy policy{.enabled = true};
   BatchBalancer balancer(policy);
   CHECK(balancer.wanted() == 0);
   CHECK(balancer.share(64) == 1.0);
@@ -131,7 +126,7 @@ TEST_CASE("a batch is kept for some steps before it changes") {
 }
 
 TEST_CASE("a step that goes back starts the count anew") {
-  const BalancePolicy policy = enabled();
+  const BalancePolicy policy{.enabled = true};
   BatchBalancer balancer(policy);
   CHECK_FALSE(balancer.on_snapshot(slow_pace(100, 64), one_fast));
   CHECK_FALSE(balancer.on_snapshot(slow_pace(3, 64), one_fast));
@@ -148,11 +143,55 @@ TEST_CASE("without balancing the job's batch stays, whatever the speeds") {
   CHECK(balancer.share(64) == 1.0);
 }
 
-TEST_CASE("the largest share that is believed is the largest batch over the job's") {
-  BalancePolicy policy = enabled();
-  policy.batch_max = 256;
+TEST_CASE("bounds that nobody set follow the job's batch, and never exclude it") {
+  const auto bounds_of = [](const BalancePolicy& policy, std::uint32_t job_batch) {
+    const BatchBounds found = batch_bounds(policy, job_batch);
+    return std::pair(found.least, found.most);
+  };
+  CHECK(bounds_of({}, 64) == std::pair(8u, 512u));
+  CHECK(bounds_of({}, 2) == std::pair(2u, 16u));
+  CHECK(bounds_of({}, 4'000'000'000) == std::pair(8u, 4'294'967'295u));
+  CHECK(bounds_of({.batch_min = 16, .batch_max = 48}, 64) == std::pair(16u, 48u));
+  CHECK(bounds_of({.batch_max = 4}, 64) == std::pair(4u, 4u));
+  CHECK(bounds_of({}, 0) == std::pair(1u, 1u));
+}
+
+TEST_CASE("two equal machines keep a job's batch that is smaller than the usual least one") {
+  const BalancePolicy policy{.enabled = true};
+  BatchBalancer balancer(policy);
+  constexpr BatchBalancer::Others equal{.members = 1, .samples_per_second = 100};
+  for (Step step = 1; step < 50; ++step)
+    CHECK_FALSE(balancer.on_snapshot(
+        {.step = step, .step_seconds = 0.02, .batch = 2, .job_batch = 2}, equal));
+}
+
+TEST_CASE("a machine that was slow for a moment has its batch again two balances later") {
+  const BalancePolicy policy{.enabled = true};
+  BatchBalancer balancer(policy);
+  constexpr BatchBalancer::Others equal{.members = 1, .samples_per_second = 640};
+  std::uint32_t batch = 64;
+  Step step = 0;
+  const auto run = [&](Step steps, double seconds_a_sample) {
+    for (const Step end = step + steps; step < end; ++step)
+      if (balancer.on_snapshot({.step = step,
+                                .step_seconds = seconds_a_sample * batch,
+                                .batch = batch,
+                                .job_batch = 64},
+                               equal))
+        batch = balancer.wanted();
+  };
+  run(20, 1.0 / 640);
+  CHECK(batch == 64);
+  run(1, 20.0 / 64);  // it stood still for 20 s in one step
+  CHECK(batch == 8);
+  run(2 * balance_steps, 1.0 / 640);
+  CHECK(batch == doctest::Approx(64).epsilon(balance_dead_band));
+}
+
+TEST_CASE("the largest share that is believed is eight, or the largest batch over the job's") {
+  const BalancePolicy policy{.batch_max = 1024};
   const BatchBalancer balancer(policy);
-  CHECK(balancer.share_max(64) == 4.0);
-  CHECK(balancer.share_max(1024) == 1.0);
-  CHECK(balancer.share_max(0) == 1.0);
+  CHECK(balancer.share_max(64) == 16);
+  CHECK(balancer.share_max(1024) == 8);
+  CHECK(balancer.share_max(0) == 8);
 }
