@@ -9,8 +9,9 @@ trainer. Prints one JSON object.
         the median of the pairs.
     attach_python.py accuracy [--seeds 11..20] [--samples 120000] [--step-ms 20]
         deploy/examples/pytorch.py at three daemons, and three daemons with the built-in trainer on
-        the same job: cnn, AdamW, cosine, batch 32, the same data divided. One pair for each seed,
-        in turn one or the other first, so that both meet the same load. The mean difference with
+        the same job and the same initial model (the daemon's: He's bound, where PyTorch's default is
+        smaller by the root of six): cnn, AdamW, cosine, batch 32, the same data divided. One pair
+        for each seed, in turn one or the other first, so that both meet the same load. The mean difference with
         half of its 95 % interval: two runs of one seed differ too, since who makes which step
         depends on the clock, so it is the number of pairs that tells the two apart. A step takes at
         least --step-ms on both sides, as on three boxes of their own: three loops on two cores
@@ -22,6 +23,7 @@ Needs Debian's python3-torch: run it with /usr/bin/python3, and GOSSIPD_BIN_DIR.
 import argparse
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -149,12 +151,20 @@ def overhead(cluster, floats, pairs):
 # ---- accuracy ----
 
 
-def paced(step_ms, line):
-    """deploy/examples/pytorch.py, each of whose steps begins `step_ms` after the last or later."""
+def paced(step_ms, initial, line):
+    """deploy/examples/pytorch.py, each of whose steps begins `step_ms` after the last or later, and
+    which begins with the model in the file `initial`."""
     sys.path.insert(0, EXAMPLES)
     import pytorch
 
-    forward, begun = pytorch.Network.forward, [0.0]
+    import gossipd
+
+    build, forward, begun = pytorch.Network.__init__, pytorch.Network.forward, [0.0]
+
+    def build_initial(network):
+        build(network)
+        state = gossipd.load(initial).state_dict()
+        network.load_state_dict({name.replace("head.", ""): v for name, v in state.items()})
 
     def paced_forward(network, images):
         if network.training:
@@ -162,14 +172,37 @@ def paced(step_ms, line):
             begun[0] = time.perf_counter()
         return forward(network, images)
 
-    pytorch.Network.forward = paced_forward
+    pytorch.Network.__init__, pytorch.Network.forward = build_initial, paced_forward
     sys.argv = ["pytorch.py", *line]
     pytorch.main()
 
 
+def built_in_job(cluster, seed, samples, optimizer=ADAMW):
+    data = 'kind = "idx"\nshape = [1, 28, 28]\nclasses = 10\nmean = 0.2860\ndeviation = 0.3530'
+    return cluster.job(
+        model='kind = "cnn"\nwidth = 16\nhidden = [96]',
+        data=data + '\ndivision = "shared"',
+        optimizer=optimizer,
+        seed=seed,
+        budget_samples=samples,
+        warmup_samples=min(20_000, samples // 10),
+    )
+
+
+def initial_model(cluster, seed, path):
+    """Writes to `path` what the built-in trainer begins with: one step at next to no rate."""
+    still = 'kind = "sgd"\nlearning_rate = 1e-30\nmomentum = 0.0'
+    node = cluster.founder(built_in_job(cluster, seed, 32, still), shard="auto").start()
+    status = node.wait("its end", lambda s: s["checkpoints"].get("final"))
+    shutil.copy(status["checkpoints"]["final"]["path"], path)
+
+
 def attached_accuracy(cluster, seed, samples, step_ms):
+    initial = os.path.join(cluster.directory, "initial.safetensors")
+    with_cluster("initial", initial_model, seed, initial)
     first = cluster.node("box1", "--job", external_job(cluster, samples), data=None).start()
     line = [__file__, "paced", "--step-ms", str(step_ms), "--seeds", str(seed)]
+    line += ["--initial", initial]
     scripts = [script(first, *line)]
     first.wait_phase("training")
     for name in ("box2", "box3"):
@@ -179,15 +212,7 @@ def attached_accuracy(cluster, seed, samples, step_ms):
 
 
 def built_in_accuracy(cluster, seed, samples, step_ms):
-    data = 'kind = "idx"\nshape = [1, 28, 28]\nclasses = 10\nmean = 0.2860\ndeviation = 0.3530'
-    job = cluster.job(
-        model='kind = "cnn"\nwidth = 16\nhidden = [96]',
-        data=data + '\ndivision = "shared"',
-        optimizer=ADAMW,
-        seed=seed,
-        budget_samples=samples,
-        warmup_samples=min(20_000, samples // 10),
-    )
+    job = built_in_job(cluster, seed, samples)
     settings = dict(shard="auto", trainer__min_step_ms=step_ms)
     nodes = [cluster.found(job, **settings)]
     for name in ("box2", "box3"):
@@ -244,11 +269,12 @@ def main():
     parser.add_argument("--seeds", type=numbers, default="11..20")
     parser.add_argument("--samples", type=int, default=120_000)
     parser.add_argument("--step-ms", type=float, default=20)
+    parser.add_argument("--initial", help="of paced")
     given = parser.parse_args()
     if given.what == "loop":
         return loop(given.floats, given.pairs)
     if given.what == "paced":
-        return paced(given.step_ms, ["--seed", str(given.seeds[0])])
+        return paced(given.step_ms, given.initial, ["--seed", str(given.seeds[0])])
     ClusterTest.setUpClass()
     if given.what == "overhead":
         print(json.dumps(with_cluster("overhead", overhead, given.floats, given.pairs)))
