@@ -27,6 +27,14 @@ document.addEventListener('securitypolicyviolation', (e) => window.violations.pu
 """
 
 
+# Notes when each frame began, from the call on.
+NOTE_FRAMES = """
+window.frames = [];
+const note = (time_ms) => { window.frames.push(time_ms); requestAnimationFrame(note); };
+requestAnimationFrame(note);
+"""
+
+
 class BrowserTest(ClusterTest):
     def setUp(self):
         self.browser = Browser()
@@ -239,13 +247,18 @@ class ManyMembers(BrowserTest):
         listed = {**parts["members"], "members": members}
         return {"status": status, "members": listed, "links": parts["links"]}
 
-    def busy_share(self, files, parts, count, snapshots):
-        """Seconds of the page's main thread for each snapshot, all of which it has drawn."""
+    def follow(self, files, parts, count):
+        """A made-up node of `count` members, which the page follows."""
         node = MadeUpNode(files, lambda number: self.grown(parts, count, number))
         self.addCleanup(node.server_close)
         self.addCleanup(node.shutdown)
         self.browser.open(f"http://127.0.0.1:{node.server_port}/")
         self.assertTrue(node.following.wait(60))
+        return node
+
+    def busy_share(self, files, parts, count, snapshots):
+        """Seconds of the page's main thread for each snapshot, all of which it has drawn."""
+        node = self.follow(files, parts, count)
         self.browser.cdp("Performance.enable")
         before = None
         for number in range(1, snapshots + 3):
@@ -281,6 +294,32 @@ class ManyMembers(BrowserTest):
         self.assertEqual([f"box999 {HOSTILE}"], [row[0] for row in self.cells("members")])
         self.assertEqual(0, self.browser.run("return document.querySelectorAll('img').length"))
         self.assertNotEqual("owned", self.browser.run("return document.title"))
+        self.assert_clean()
+
+    def test_frames_keep_coming_while_a_thousand_members_are_updated(self):
+        # A real node of this size sends a snapshot every 6 s; here the next follows at once.
+        updates = 30
+        node = self.follow(*self.real_parts(), 1000)
+        node.tell(1)
+        self.browser.wait("the first snapshot drawn", "window.gossipd.shown >= 1")
+        self.browser.run(NOTE_FRAMES)
+        for number in range(2, updates + 2):
+            frames = self.browser.run("return window.frames.length")
+            node.tell(number)
+            self.browser.wait(
+                "the snapshot drawn, and frames after it",
+                "window.gossipd.shown >= arguments[0] && window.frames.length > arguments[1] + 1",
+                number,
+                frames,
+            )
+        began = self.browser.run("return window.frames")
+        intervals = sorted(after - before for before, after in zip(began, began[1:]))
+        median, late = (intervals[int(len(intervals) * share)] for share in (0.5, 0.95))
+        print(
+            f"{len(intervals)} frames in {updates} updates of 1,000 members: median {median:.1f} ms, "
+            f"95th percentile {late:.1f} ms, longest {intervals[-1]:.1f} ms"
+        )
+        self.assertGreater(len(intervals), updates)
         self.assert_clean()
 
 
