@@ -316,8 +316,8 @@ class ManyMembers(BrowserTest):
         intervals = sorted(after - before for before, after in zip(began, began[1:]))
         median, late = (intervals[int(len(intervals) * share)] for share in (0.5, 0.95))
         print(
-            f"{len(intervals)} frames in {updates} updates of 1,000 members: median {median:.1f} ms, "
-            f"95th percentile {late:.1f} ms, longest {intervals[-1]:.1f} ms"
+            f"{len(intervals)} frames in {updates} updates of 1,000 members: "
+            f"median {median:.1f} ms, 95th percentile {late:.1f} ms, longest {intervals[-1]:.1f} ms"
         )
         self.assertGreater(len(intervals), updates)
         self.assert_clean()
