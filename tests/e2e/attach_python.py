@@ -9,13 +9,14 @@ trainer. Prints one JSON object.
         the median of the pairs.
     attach_python.py accuracy [--seeds 11..20] [--samples 120000] [--step-ms 20]
         deploy/examples/pytorch.py at three daemons, and three daemons with the built-in trainer on
-        the same job and the same initial model (the daemon's: He's bound, where PyTorch's default is
-        smaller by the root of six): cnn, AdamW, cosine, batch 32, the same data divided. One pair
-        for each seed, in turn one or the other first, so that both meet the same load. The mean difference with
-        half of its 95 % interval: two runs of one seed differ too, since who makes which step
-        depends on the clock, so it is the number of pairs that tells the two apart. A step takes at
-        least --step-ms on both sides, as on three boxes of their own: three loops on two cores
-        would look for each other's updates as seldom as the other load lets them.
+        the same job and the same initial model (the daemon's: He's bound, where PyTorch's default
+        is smaller by the root of six): cnn, AdamW, cosine, batch 32, the same data divided. One
+        pair for each seed, in turn one or the other first, so that both meet the same load. The
+        mean difference with half of its 95 % interval: two runs of one seed differ too, since who
+        makes which step depends on the clock, so it is the number of pairs that tells the two
+        apart. A step takes at least --step-ms on both sides, as on three boxes of their own: three
+        loops on two cores would look for each other's updates as seldom as the other load lets
+        them.
 
 Needs Debian's python3-torch: run it with /usr/bin/python3, and GOSSIPD_BIN_DIR.
 """
