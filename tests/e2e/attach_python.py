@@ -2,11 +2,14 @@
 """What attaching costs a PyTorch loop, and what three attached scripts learn beside the built-in
 trainer. Prints one JSON object.
 
-    attach_python.py overhead [--floats 63466|25000000] [--pairs 15]
-        Steps of one loop in alternating blocks, with and without gossipd's looks, while a second
-        node exchanges with the first; its loop has nice 10, since it stands for another machine.
-        bare / attached by wall clock and by processor time of the loop's thread: of all blocks, and
-        the median of the pairs.
+    attach_python.py overhead [--floats 63466|25000000] [--pairs 40] [--beside idle|nice|equal]
+        Steps of one loop in alternating blocks, with gossipd and without its hooks and its log(),
+        while a second node exchanges with the first. That node stands for another machine, so its
+        loop and daemon have what processors are idle (SCHED_IDLE); with `nice` they have nice 10,
+        and with `equal` the same priority. bare / attached by wall clock and by processor time of
+        the loop's thread, of all blocks, with half of the pairs' 95 % interval; the medians of the
+        pairs; in_hooks, the share of the attached wall clock that gossipd's hooks were seen to
+        take; and the processors that the first node's daemon kept busy all the while.
     attach_python.py accuracy [--seeds 11..20] [--samples 120000] [--step-ms 20]
         deploy/examples/pytorch.py at three daemons, and three daemons with the built-in trainer on
         the same job and the same initial model (the daemon's: He's bound, where PyTorch's default
@@ -24,13 +27,14 @@ Needs Debian's python3-torch: run it with /usr/bin/python3, and GOSSIPD_BIN_DIR.
 import argparse
 import json
 import os
+import select
 import shutil
 import statistics
 import subprocess
 import sys
 import time
 
-from cluster import ClusterTest, clean_environment, with_cluster
+from cluster import ClusterTest, clean_environment, wait_for, with_cluster
 from cluster import _die_with_the_test as die_with_the_test
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
@@ -46,6 +50,7 @@ kind = "external"
 kind = "cosine"
 warmup_samples = {warmup}
 """
+OTHER_MACHINE = {"idle": ["chrt", "--idle", "0"], "nice": ["nice", "-n", "10"], "equal": []}
 ADAMW = 'kind = "adamw"\nlearning_rate = 0.001\nweight_decay = 0.01'
 
 
@@ -65,10 +70,11 @@ def environment_of(node):
     }
 
 
-def script(node, *line):
+def script(node, *line, prefix=(), stdin=None):
     return subprocess.Popen(
-        [sys.executable, *line],
+        [*prefix, sys.executable, *line],
         env=environment_of(node),
+        stdin=stdin,
         stdout=subprocess.PIPE,
         preexec_fn=die_with_the_test,
     )
@@ -89,37 +95,66 @@ def model_of(torch, floats):
 
 
 def loop(floats, pairs):
-    """The measured loop, or without pairs one that trains until it is killed."""
+    """The measured loop, which begins to measure at a line of standard input; or without pairs one
+    that trains until it is killed.
+    """
     import torch
 
     import gossipd
+    from gossipd.torch_attachment import hook
 
     torch.manual_seed(1)
     model, x = model_of(torch, floats)
     optimizer = torch.optim.SGD(model.parameters(), 1e-4)
     g = gossipd.attach(model, optimizer, samples_per_step=len(x))
-    hooks, block = (g._announce_look, g._made_step), 200 if floats < 1e6 else 10
+    block = 200 if floats < 1e6 else 20
 
-    def steps(count):
+    def steps(count, attached=True):
         wall, used = time.perf_counter(), time.thread_time()
         for _ in range(count):
             optimizer.zero_grad()
             loss = model(x).pow(2).mean()
             loss.backward()
             optimizer.step()
-            g.log(loss=loss)
+            if attached:
+                g.log(loss=loss)
         return time.perf_counter() - wall, time.thread_time() - used
 
     while not pairs:
-        os.setpriority(os.PRIO_PROCESS, 0, 10)
         steps(block)
-    steps(block)
+    while not select.select([sys.stdin], [], [], 0)[0]:
+        steps(1)
+
+    spent = {"looks": 0, "hooks_s": 0.0}
+
+    def timed(call):
+        def run(*arguments):
+            began, before = time.perf_counter(), g._resumed_at
+            call(*arguments)
+            spent["hooks_s"] += time.perf_counter() - began
+            spent["looks"] += g._resumed_at != before
+
+        return run
+
+    hooks = timed(g._before_step), timed(g._after_step)
+
+    def block_of(attached):
+        """Seconds by wall clock and of the processor. Without gossipd there is no hook, and the
+        time until the next look stands still.
+        """
+        g._remove_hook()
+        vars(optimizer).pop("step", None)  # torch 1 has no hooks: the wrapper goes, too
+        if attached:
+            g._remove_hook = hook(optimizer, *hooks)
+            return steps(block)
+        began = time.perf_counter()
+        bare = steps(block, False)
+        g._resumed_at += time.perf_counter() - began
+        return bare
+
     found = []
     for pair in range(pairs):
-        seconds = {}
-        for attached in (True, False) if pair % 2 else (False, True):
-            g._announce_look, g._made_step = hooks if attached else [lambda: None] * 2
-            seconds[attached] = steps(block)
+        seconds = {a: block_of(a) for a in ((True, False) if pair % 2 else (False, True))}
         found.append([*seconds[False], *seconds[True]])
     wall, used, wall_attached, used_attached = map(list, zip(*found))
     by_processor = [bare / with_g for bare, with_g in zip(used, used_attached)]
@@ -130,23 +165,45 @@ def loop(floats, pairs):
                 "floats": sum(p.numel() for p in model.parameters()),
                 "by_wall": round(sum(wall) / sum(wall_attached), 4),
                 "by_processor": round(sum(used) / sum(used_attached), 4),
+                "within_by_wall": round(half_interval(by_wall), 4),
+                "within_by_processor": round(half_interval(by_processor), 4),
                 "median_by_wall": round(statistics.median(by_wall), 4),
                 "median_by_processor": round(statistics.median(by_processor), 4),
+                "in_hooks": round(spent["hooks_s"] / sum(wall_attached), 4),
+                "looks": spent["looks"],
+                "look_ms": round(g._look_cost_s * 1e3, 3),
                 "step_ms": round(sum(used) / pairs / block * 1e3, 3),
             }
         )
     )
 
 
-def overhead(cluster, floats, pairs):
+def processor_seconds(node):
+    with open(f"/proc/{node.process.pid}/stat", encoding="utf-8") as file:
+        user, system = file.read().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+def overhead(cluster, floats, pairs, beside):
     first = cluster.node("box1", "--job", external_job(cluster, 10**12), data=None).start()
-    measured = script(first, __file__, "loop", "--floats", str(floats), "--pairs", str(pairs))
+    line = [__file__, "loop", "--floats", str(floats), "--pairs"]
+    measured = script(first, *line, str(pairs), stdin=subprocess.PIPE)
     first.wait_phase("training")
-    other = cluster.node("box2", "--join", first.address, data=None).start()
-    second = script(other, __file__, "loop", "--floats", str(floats), "--pairs", "0")
-    out, _ = measured.communicate()
+    other = cluster.node("box2", "--join", first.address, data=None)
+    other.prefix = OTHER_MACHINE[beside]
+    second = script(other.start(), *line, "0", prefix=OTHER_MACHINE[beside])
+    link = lambda: first.links().get("box2", {})
+    applied = lambda: link().get("deltas_applied", 0)
+    wait_for("deltas of box2", lambda: applied() > 1, 600)
+    before, began, used = applied(), time.monotonic(), processor_seconds(first)
+    out, _ = measured.communicate(b"\n")
+    seconds = time.monotonic() - began
     second.kill()
-    return {**json.loads(out), "link": first.links()["box2"]["deltas_applied"]}
+    return {
+        **json.loads(out),
+        "deltas_applied": applied() - before,
+        "daemon_cores": round((processor_seconds(first) - used) / seconds, 4),
+    }
 
 
 # ---- accuracy ----
@@ -266,7 +323,8 @@ def main():
     )
     parser.add_argument("what", choices=["overhead", "accuracy", "loop", "paced"])
     parser.add_argument("--floats", type=int, default=63_466)
-    parser.add_argument("--pairs", type=int, default=15)
+    parser.add_argument("--pairs", type=int, default=40)
+    parser.add_argument("--beside", choices=list(OTHER_MACHINE), default="idle")
     parser.add_argument("--seeds", type=numbers, default="11..20")
     parser.add_argument("--samples", type=int, default=120_000)
     parser.add_argument("--step-ms", type=float, default=20)
@@ -278,7 +336,8 @@ def main():
         return paced(given.step_ms, given.initial, ["--seed", str(given.seeds[0])])
     ClusterTest.setUpClass()
     if given.what == "overhead":
-        print(json.dumps(with_cluster("overhead", overhead, given.floats, given.pairs)))
+        found = with_cluster("overhead", overhead, given.floats, given.pairs, given.beside)
+        print(json.dumps(found))
     else:
         print(json.dumps(accuracy(given.seeds, given.samples, given.step_ms)))
 

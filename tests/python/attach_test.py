@@ -1,8 +1,11 @@
 """gossipd.attach with PyTorch against a daemon made of the protocol's page."""
 
+import ctypes
 import logging
 import os
+import sys
 import threading
+import types
 
 import numpy as np
 import pytest
@@ -269,6 +272,35 @@ def test_a_daemon_that_does_not_answer_what_was_announced_is_not_waited_for_twic
     daemon.behaviour = lambda kind, number: SILENT if (kind, number) == (68, 2) else None
     train(model, optimizer, 3)
     assert [s[0] for s in daemon.steps] == [0, 0] and g.steps == 3 and g.attached
+
+
+def test_a_step_without_a_look_calls_no_kernel_and_keeps_no_memory(daemon):
+    """In a child process that the kernel kills at any call but read and write."""
+    _, optimizer, g = attached(daemon)
+    del g._is_time
+    g._ahead, g._look_interval_s, g._resumed_at = True, 1e9, 0.0
+    loss, steps = torch.ones(()), g.steps
+    prctl = ctypes.CDLL(None).prctl
+    there, here = os.pipe()
+    child = os.fork()
+    if child == 0:
+        g._session._connection = types.SimpleNamespace(announced=False)  # the fork has closed it
+        # Reads a register, which this mode forbids as well.
+        gossipd.attachment.time = types.SimpleNamespace(perf_counter=lambda: 1.0)
+        for turn in range(200):
+            if turn == 100:
+                blocks = sys.getallocatedblocks()
+                prctl(22, 1, 0, 0, 0)  # PR_SET_SECCOMP, SECCOMP_MODE_STRICT
+            g._before_step()
+            g._after_step(optimizer, {})
+            g.log(loss=loss)
+        os.write(here, b"%d %d" % (g.steps - steps, sys.getallocatedblocks() - blocks))
+        os._exit(0)  # is a call, too
+    os.close(here)
+    os.waitpid(child, 0)
+    with os.fdopen(there, "rb") as said:
+        made, kept = said.read().split()
+    assert int(made) == 200 and int(kept) < 10
 
 
 def test_an_evaluation_is_reported(daemon):

@@ -120,12 +120,18 @@ class ArrayModel(Model):
         leaves, self._rebuild = flatten(tree)
         self._leaves = [leaf for _, leaf in leaves]
         self._shared = [i for i, (name, leaf) in enumerate(leaves) if _is_shared(name, leaf)]
-        self._tree = tree
+        self._tree, self._unread = tree, False
         return [leaves[index] for index in self._shared]
 
     def take(self, tree: Any) -> None:
-        """Looks at `tree` from now on. ValueError if it has other arrays than at attach."""
-        found = [wire.Segment(name, tuple(leaf.shape)) for name, leaf in self._read(tree)]
+        """`tree` is the model from now on; `read` must come before its arrays are needed."""
+        self._tree, self._unread = tree, True
+
+    def read(self) -> None:
+        """Looks at the tree that was taken. ValueError if it has other arrays than at attach."""
+        if not self._unread:
+            return
+        found = [wire.Segment(name, tuple(leaf.shape)) for name, leaf in self._read(self._tree)]
         if found != self.segments:
             differing = sorted(
                 {str(s.name) for s in set(found).symmetric_difference(self.segments)}
@@ -233,6 +239,10 @@ class ArrayAttachment(Attachment):
         self.log(loss, samples, learning_rate)
         self._made_step()
         return self._array_model.give()
+
+    def _look_once(self) -> bool:
+        self._array_model.read()
+        return super()._look_once()
 
     def _is_time(self) -> bool:
         return self.steps % self._every == 0 if self._every > 1 else super()._is_time()

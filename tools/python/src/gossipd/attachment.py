@@ -15,7 +15,7 @@ from .sampler import SharedSampler
 from .session import NotAttached, Session
 
 # Looks may take this share of the loop's time, so the dearer one is the rarer they are.
-LOOK_SHARE = 0.01
+LOOK_SHARE = 0.0075
 LOOK_INTERVAL_MAX_S = 5.0
 LOOK_COST_KEPT = 0.8  # of the mean cost, from one look to the next
 WAIT_S = 60.0

@@ -69,6 +69,6 @@ class Group:
         if not touched:
             return
         for place in model.places():
-            dist.broadcast(place.tensor, 0)
+            dist.broadcast(place.tensor.detach(), 0)
         if not self.leads and attachment.replaced:
             model.forget_moments()

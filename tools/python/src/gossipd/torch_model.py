@@ -88,7 +88,8 @@ class TorchModel(Model):
         self.segments = [wire.Segment(n, tuple(t.shape), kind) for n, kind, t in shared]
         self._floats = [segment.floats for segment in self.segments]
         self._owners = self._find_owners()
-        self._views: List[Tuple[Any, List[torch.Tensor]]] = []  # of the two snapshots
+        # Of the update and the two snapshots.
+        self._views: List[Tuple[Any, List[torch.Tensor]]] = []
         self._check_optimizer(shared)
         self._traffic: Dict[torch.device, DeviceTraffic] = {}
         self.touched = False  # since the group's leader last said so
@@ -115,7 +116,9 @@ class TorchModel(Model):
         return [found[segment.name] for segment in self.segments]
 
     def places(self) -> List[Place]:
-        """The tensors as they are now; a module may have replaced some since attach."""
+        """The tensors as they are now, since a module may have replaced some since attach; those
+        that are trained record what is done to them, outside of no_grad.
+        """
         found, first = [], 0
         for segment, floats, (held, name) in zip(self.segments, self._floats, self._owners):
             tensor = held.get(name)
@@ -124,20 +127,26 @@ class TorchModel(Model):
                     f"'{segment.name}' is gone or has another shape than at attach: attach anew"
                     " after changing a module"
                 )
-            found.append(Place(first, floats, tensor.detach()))
+            found.append(Place(first, floats, tensor))
             first += floats
         return found
 
     @torch.no_grad()
     def apply(self, update: Any, ranges: List[Tuple[int, int]], replace: bool) -> None:
         """See `Model.apply`. Touches only what the ranges name."""
-        values = torch.from_numpy(update)
         self.touched = True
-        for place, begin, end in _overlaps(self.places(), ranges):
-            source = values[place.first + begin : place.first + end]
-            if place.tensor.device.type != "cpu":
-                source = self._traffic_of(place.tensor.device).to_device(source)
-            _put(place.tensor, begin, end, source, replace)
+        places, views = self.places(), self._views_of(update)
+        for index, begin, end in _overlaps(places, ranges):
+            tensor, source = places[index].tensor, views[index]
+            is_whole = begin == 0 and end == places[index].floats
+            if not is_whole:
+                source = source.view(-1)[begin:end]
+            if tensor.device.type != "cpu":
+                source = self._traffic_of(tensor.device).to_device(source)
+            if is_whole:
+                tensor.copy_(source) if replace else tensor.add_(source)
+            else:
+                _put_part(tensor, begin, end, source, replace)
         if replace:
             self.forget_moments()
 
@@ -157,14 +166,14 @@ class TorchModel(Model):
             else:
                 self._traffic_of(place.tensor.device).to_host(place.tensor, target.view(-1))
 
-    def _views_of(self, snapshot: Any) -> List[torch.Tensor]:
-        """The parts of a snapshot, in the segments' shapes; made once for each memory."""
+    def _views_of(self, flat: Any) -> List[torch.Tensor]:
+        """The parts of a part of the memory, in the segments' shapes; made once for each memory."""
         for known, views in self._views:
-            if known is snapshot:
+            if known is flat:
                 return views
-        parts = torch.split(torch.from_numpy(snapshot), self._floats)
+        parts = torch.split(torch.from_numpy(flat), self._floats)
         views = [part.view(s.shape) for part, s in zip(parts, self.segments)]
-        self._views = [*self._views[-1:], (snapshot, views)]
+        self._views = [*self._views[-2:], (flat, views)]
         return views
 
     @torch.no_grad()
@@ -183,8 +192,8 @@ class TorchModel(Model):
         return self._traffic[device]
 
 
-def _overlaps(places: List[Place], ranges: List[Tuple[int, int]]) -> List[Tuple[Place, int, int]]:
-    """Which floats of which tensors the ranges name; both are ascending."""
+def _overlaps(places: List[Place], ranges: List[Tuple[int, int]]) -> List[Tuple[int, int, int]]:
+    """Which floats (begin, end) of which places the ranges name; both are ascending."""
     found, index = [], 0
     for first, floats in ranges:
         while places[index].first + places[index].floats <= first:
@@ -193,16 +202,14 @@ def _overlaps(places: List[Place], ranges: List[Tuple[int, int]]) -> List[Tuple[
         while at < first + floats:
             place = places[here]
             end = min(first + floats, place.first + place.floats)
-            found.append((place, at - place.first, end - place.first))
+            found.append((here, at - place.first, end - place.first))
             at, here = end, here + 1
     return found
 
 
-def _put(tensor: torch.Tensor, begin: int, end: int, values: torch.Tensor, replace: bool) -> None:
-    if begin == 0 and end == tensor.numel():
-        whole = values.view(tensor.shape)
-        tensor.copy_(whole) if replace else tensor.add_(whole)
-        return
+def _put_part(
+    tensor: torch.Tensor, begin: int, end: int, values: torch.Tensor, replace: bool
+) -> None:
     flat = tensor.view(-1) if tensor.is_contiguous() else tensor.reshape(-1)
     part = flat[begin:end]
     part.copy_(values) if replace else part.add_(values)
