@@ -94,88 +94,86 @@ def model_of(torch, floats):
     return torch.nn.Sequential(*layers), torch.randn(8, width)
 
 
+class Loop:
+    """A loop whose steps are made with gossipd, and without its hooks and its log()."""
+
+    def __init__(self, floats):
+        import torch
+
+        import gossipd
+        from gossipd.torch_attachment import hook
+
+        torch.manual_seed(1)
+        self.model, self.x = model_of(torch, floats)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), 1e-4)
+        self.g = gossipd.attach(self.model, self.optimizer, samples_per_step=len(self.x))
+        self.looks, self.hooks_s = 0, 0.0
+        timed = self.timed(self.g._before_step), self.timed(self.g._after_step)
+        self.add_hooks = lambda: hook(self.optimizer, *timed)
+
+    def timed(self, call):
+        def run(*arguments):
+            began, before = time.perf_counter(), self.g._resumed_at
+            call(*arguments)
+            self.hooks_s += time.perf_counter() - began
+            self.looks += self.g._resumed_at != before
+
+        return run
+
+    def steps(self, count, attached=True):
+        """Seconds by wall clock and of the processor."""
+        wall, used = time.perf_counter(), time.thread_time()
+        for _ in range(count):
+            self.optimizer.zero_grad()
+            loss = self.model(self.x).pow(2).mean()
+            loss.backward()
+            self.optimizer.step()
+            if attached:
+                self.g.log(loss=loss)
+        return time.perf_counter() - wall, time.thread_time() - used
+
+    def block(self, count, attached):
+        """The same; without gossipd the time until the next look stands still."""
+        self.g._remove_hook()
+        vars(self.optimizer).pop("step", None)  # torch 1 has no hooks: the wrapper goes, too
+        if attached:
+            self.g._remove_hook = self.add_hooks()
+            return self.steps(count)
+        began = time.perf_counter()
+        seconds = self.steps(count, False)
+        self.g._resumed_at += time.perf_counter() - began
+        return seconds
+
+
 def loop(floats, pairs):
     """The measured loop, which begins to measure at a line of standard input; or without pairs one
     that trains until it is killed.
     """
-    import torch
-
-    import gossipd
-    from gossipd.torch_attachment import hook
-
-    torch.manual_seed(1)
-    model, x = model_of(torch, floats)
-    optimizer = torch.optim.SGD(model.parameters(), 1e-4)
-    g = gossipd.attach(model, optimizer, samples_per_step=len(x))
-    block = 200 if floats < 1e6 else 20
-
-    def steps(count, attached=True):
-        wall, used = time.perf_counter(), time.thread_time()
-        for _ in range(count):
-            optimizer.zero_grad()
-            loss = model(x).pow(2).mean()
-            loss.backward()
-            optimizer.step()
-            if attached:
-                g.log(loss=loss)
-        return time.perf_counter() - wall, time.thread_time() - used
-
-    while not pairs:
-        steps(block)
-    while not select.select([sys.stdin], [], [], 0)[0]:
-        steps(1)
-
-    spent = {"looks": 0, "hooks_s": 0.0}
-
-    def timed(call):
-        def run(*arguments):
-            began, before = time.perf_counter(), g._resumed_at
-            call(*arguments)
-            spent["hooks_s"] += time.perf_counter() - began
-            spent["looks"] += g._resumed_at != before
-
-        return run
-
-    hooks = timed(g._before_step), timed(g._after_step)
-
-    def block_of(attached):
-        """Seconds by wall clock and of the processor. Without gossipd there is no hook, and the
-        time until the next look stands still.
-        """
-        g._remove_hook()
-        vars(optimizer).pop("step", None)  # torch 1 has no hooks: the wrapper goes, too
-        if attached:
-            g._remove_hook = hook(optimizer, *hooks)
-            return steps(block)
-        began = time.perf_counter()
-        bare = steps(block, False)
-        g._resumed_at += time.perf_counter() - began
-        return bare
-
+    trains, block = Loop(floats), 200 if floats < 1e6 else 20
+    while not pairs or not select.select([sys.stdin], [], [], 0)[0]:
+        trains.steps(1)
     found = []
     for pair in range(pairs):
-        seconds = {a: block_of(a) for a in ((True, False) if pair % 2 else (False, True))}
+        order = (True, False) if pair % 2 else (False, True)
+        seconds = {attached: trains.block(block, attached) for attached in order}
         found.append([*seconds[False], *seconds[True]])
     wall, used, wall_attached, used_attached = map(list, zip(*found))
-    by_processor = [bare / with_g for bare, with_g in zip(used, used_attached)]
     by_wall = [bare / with_g for bare, with_g in zip(wall, wall_attached)]
-    print(
-        json.dumps(
-            {
-                "floats": sum(p.numel() for p in model.parameters()),
-                "by_wall": round(sum(wall) / sum(wall_attached), 4),
-                "by_processor": round(sum(used) / sum(used_attached), 4),
-                "within_by_wall": round(half_interval(by_wall), 4),
-                "within_by_processor": round(half_interval(by_processor), 4),
-                "median_by_wall": round(statistics.median(by_wall), 4),
-                "median_by_processor": round(statistics.median(by_processor), 4),
-                "in_hooks": round(spent["hooks_s"] / sum(wall_attached), 4),
-                "looks": spent["looks"],
-                "look_ms": round(g._look_cost_s * 1e3, 3),
-                "step_ms": round(sum(used) / pairs / block * 1e3, 3),
-            }
-        )
-    )
+    by_processor = [bare / with_g for bare, with_g in zip(used, used_attached)]
+    found = {
+        "floats": sum(p.numel() for p in trains.model.parameters()),
+        "by_wall": sum(wall) / sum(wall_attached),
+        "by_processor": sum(used) / sum(used_attached),
+        "within_by_wall": half_interval(by_wall),
+        "within_by_processor": half_interval(by_processor),
+        "median_by_wall": statistics.median(by_wall),
+        "median_by_processor": statistics.median(by_processor),
+        "in_hooks": trains.hooks_s / sum(wall_attached),
+        "looks": trains.looks,
+        "look_ms": trains.g._look_cost_s * 1e3,
+        "step_ms": sum(used) / pairs / block * 1e3,
+    }
+    print(json.dumps({name: round(value, 4) for name, value in found.items()}))
 
 
 def processor_seconds(node):
