@@ -6,15 +6,13 @@
 // which reads the data and makes two steps; its last words are the refusal. Loop thread only.
 #pragma once
 
-#include <sys/types.h>
-
 #include <functional>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
 
 #include "daemon/config/config.h"
+#include "net/child_process.h"
 #include "net/event_loop.h"
 
 namespace gossipd {
@@ -41,9 +39,7 @@ class JobTrial {
   EventLoop& loop_;
   std::thread thread_;
   bool running_ = false;
-  std::mutex mutex_;  // guards child_ and stopped_
-  pid_t child_ = 0;   // not waited for yet
-  bool stopped_ = false;
+  ChildProcess child_;
 };
 
 // The command line of the trial, without the program.

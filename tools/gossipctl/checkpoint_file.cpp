@@ -1,17 +1,12 @@
 #include "tools/gossipctl/checkpoint_file.h"
 
-#include <spawn.h>
-#include <sys/wait.h>
-
-#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "models/files/weights.h"
+#include "net/child_process.h"
 #include "tools/gossipctl/table.h"
-
-extern char** environ;
 
 namespace gossipd {
 
@@ -79,22 +74,14 @@ ExitCode run_gossip_export(Console& console, const fs::path& checkpoint,
         {ExitCode::failed, program.string() + " is missing, and TorchScript needs it",
          "gossipctl was built or installed without LibTorch",
          "export to a .safetensors file, or build gossip-export and put it beside gossipctl"});
-  std::vector<std::string> words = {program.string(), checkpoint.string(), what.to};
-  if (!what.model.empty()) words.push_back(what.model);
-  std::vector<char*> arguments;
-  for (std::string& word : words) arguments.push_back(word.data());
-  arguments.push_back(nullptr);
-  pid_t child = 0;
-  const int refused =
-      ::posix_spawn(&child, program.c_str(), nullptr, nullptr, arguments.data(), environ);
-  if (refused != 0)
+  std::vector<std::string> arguments = {checkpoint.string(), what.to};
+  if (!what.model.empty()) arguments.push_back(what.model);
+  const ChildEnd end = ChildProcess().run({.program = program.string(), .arguments = arguments});
+  if (end.refused != 0)
     return fail(console,
                 {ExitCode::failed,
-                 program.string() + " cannot be started: " + std::strerror(refused), "", ""});
-  int status = 0;
-  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
-  return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? ExitCode::ok : ExitCode::failed;
+                 program.string() + " cannot be started: " + std::strerror(end.refused), "", ""});
+  return end.succeeded() ? ExitCode::ok : ExitCode::failed;
 }
 
 }  // namespace

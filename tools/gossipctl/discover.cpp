@@ -1,12 +1,5 @@
 #include "tools/gossipctl/discover.h"
 
-#include <fcntl.h>
-#include <poll.h>
-#include <signal.h>
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
@@ -14,9 +7,8 @@
 #include <sstream>
 
 #include "core/base/types.h"
+#include "net/child_process.h"
 #include "tools/gossipctl/answers.h"
-
-extern char** environ;
 
 namespace gossipd {
 
@@ -53,51 +45,6 @@ std::vector<std::string> fields_of(const std::string& line) {
   return fields;
 }
 
-struct Answer {
-  std::string text;
-  int refused = 0;  // errno of the start
-  int status = 0;   // of waitpid()
-};
-
-Answer browse(double timeout_s) {
-  Answer answer;
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return {"", errno, 0};
-  posix_spawn_file_actions_t actions;
-  ::posix_spawn_file_actions_init(&actions);
-  ::posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
-  std::string words[] = {"avahi-browse", "-rpt", "_gossipd._tcp"};
-  char* const arguments[] = {words[0].data(), words[1].data(), words[2].data(), nullptr};
-  pid_t child = 0;
-  answer.refused = ::posix_spawnp(&child, arguments[0], &actions, nullptr, arguments, environ);
-  ::posix_spawn_file_actions_destroy(&actions);
-  ::close(ends[1]);
-  if (answer.refused == 0) {
-    const auto until = std::chrono::steady_clock::now() + std::chrono::duration<double>(timeout_s);
-    char piece[4096];
-    for (;;) {
-      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
-                            until - std::chrono::steady_clock::now())
-                            .count();
-      pollfd waiting{ends[0], POLLIN, 0};
-      if (left <= 0 || answer.text.size() > answer_bytes_max) {
-        ::kill(child, SIGTERM);
-        break;
-      }
-      if (::poll(&waiting, 1, static_cast<int>(std::min<std::int64_t>(left, 60'000))) <= 0)
-        continue;
-      const ssize_t got = ::read(ends[0], piece, sizeof piece);
-      if (got < 0 && errno == EINTR) continue;
-      if (got <= 0) break;
-      answer.text.append(piece, static_cast<std::size_t>(got));
-    }
-    while (::waitpid(child, &answer.status, 0) < 0 && errno == EINTR) {
-    }
-  }
-  ::close(ends[0]);
-  return answer;
-}
-
 }  // namespace
 
 // =;eth0;IPv4;gossipd on box1;_gossipd._tcp;local;box1.local;192.168.1.5;7610;"…"
@@ -120,7 +67,12 @@ std::vector<Announced> read_announcements(const std::string& text) {
 }
 
 ExitCode discover(Console& console, double timeout_s) {
-  const Answer answer = browse(timeout_s);
+  const ChildEnd answer = ChildProcess().run(
+      {.program = "avahi-browse",
+       .arguments = {"-rpt", "_gossipd._tcp"},
+       .keep = Command::Keep::output,
+       .kept_max = answer_bytes_max,
+       .limit = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(timeout_s))});
   if (answer.refused == ENOENT)
     return fail(console,
                 {ExitCode::failed,
@@ -132,8 +84,8 @@ ExitCode discover(Console& console, double timeout_s) {
                 {ExitCode::failed,
                  std::string("avahi-browse cannot be started: ") + std::strerror(answer.refused),
                  "", by_hand});
-  const std::vector<Announced> found = read_announcements(answer.text);
-  if (found.empty() && !(WIFEXITED(answer.status) && WEXITSTATUS(answer.status) == 0))
+  const std::vector<Announced> found = read_announcements(answer.kept);
+  if (found.empty() && !answer.succeeded())
     return fail(console, {ExitCode::failed, "avahi-browse does not answer", "",
                           "is avahi-daemon running (systemctl status avahi-daemon)? Or " +
                               std::string(by_hand)});
