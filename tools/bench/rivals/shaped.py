@@ -1,0 +1,255 @@
+#!/usr/bin/python3
+"""Four nodes on narrow lines train Fashion-MNIST, under gossipd and under its rivals.
+
+    GOSSIPD_BIN_DIR=build/dev/bin /usr/bin/python3 tools/bench/rivals/shaped.py MODE [options]
+
+    tune       learning rates: each way with each of --rates, on another seed
+    accuracy   time, bytes and processor time until node 0's model has 88 % on the test images
+    faults     steps of the others while one node is slowed by 50 ms a step, stopped, killed
+    table      the results so far as Markdown, into --publish FILE if given
+
+Each node is a network namespace; both ends of its cable are limited by tbf. A step takes at least
+--step-ms on every node, communication included, so that lines and not our few cores are the limit.
+Results are appended to --rows FILE; accuracy takes each way's best learning rate of `tune` from
+there, or else the lab's. Needs root, iproute2, Debian's python3-torch and dataset-fashion-mnist.
+"""
+
+import argparse
+import ctypes
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import numpy
+import shaped_table
+import torch
+from rivals import PR_SET_CHILD_SUBREAPER, ROOT, look, sleep_until
+from shaped_nodes import WORLD, Run, last_words
+from shaped_task import BATCH, network, unflatten
+
+sys.path.append(os.path.join(ROOT, "deploy/examples"))
+
+from fashion_mnist_data import read  # noqa: E402
+from pytorch import accuracy_of  # noqa: E402
+
+WAYS = "gossipd,diloco-16,local-8,ddp-powersgd,ddp-fp16,ddp"
+SCREEN_IMAGES, SCREEN_MARGIN = 2000, 0.02  # a first look at a part, to leave the cores alone
+TUNING_SEED = 100
+LOOK_S, POLL_S, FINAL_EXCHANGE_S = 1.5, 0.1, 5
+# The best of the lab's tuning (tools/lab/evidence/results/bytes.md); for DDP as its README says of
+# an exact average at every step.
+LEARNING_RATES = {"local-8": 0.1, "ddp": 0.1, "ddp-fp16": 0.1}
+LEARNING_RATE = 0.05  # of all others
+WARM_S, BEFORE_S, STOP_S, BETWEEN_S, KILLED_S, SLOW_MS = 5, 10, 20, 8, 20, 50
+
+
+class Judge:
+    """Measures models on the test images, outside the nodes."""
+
+    def __init__(self, data, target):
+        self.model, self.target = network(0), target
+        self.images, self.labels = map(torch.from_numpy, read(data, "t10k"))
+
+    def accuracy(self, values):
+        unflatten(self.model, torch.from_numpy(numpy.frombuffer(values, numpy.float32).copy()))
+        part = slice(SCREEN_IMAGES)
+        screened = accuracy_of(self.model, self.images[part], self.labels[part])
+        if screened < self.target - SCREEN_MARGIN:
+            return screened
+        return accuracy_of(self.model, self.images, self.labels)
+
+
+def first_step(run):
+    return min(node.steps()[0] for node in run.nodes)
+
+
+def train(run, judge, limit_s, budget):
+    """Until the target or a limit. The clock begins with the first step of any node."""
+    run.start()
+    run.wait_for_steps()
+    began, last, best = first_step(run), 0.0, 0.0
+    found = {"start_s": time.monotonic() - run.began, "reached": False, "samples": 0}
+    due = time.monotonic()
+    end = began + limit_s
+    while not found["reached"] and time.monotonic() < end:
+        if found["samples"] > 0.999 * budget:
+            end = min(end, time.monotonic() + FINAL_EXCHANGE_S)
+        due = max(due + LOOK_S, time.monotonic())
+        sleep_until(due)
+        if ended := run.ended():
+            raise ChildProcessError(f"a node ended: {last_words(ended[0])}")
+        snapshot = run.nodes[0].snapshot(last)
+        if snapshot is None:
+            continue
+        last, values = snapshot
+        run.poll()
+        counts = {
+            "seconds": last - began,
+            "sent_mb": run.cables.sent_bytes() / 1e6,
+            "cpu_s": sum(node.cpu_s() for node in run.nodes),
+            "samples": sum(len(node.steps()) for node in run.nodes) * BATCH,
+        }
+        accuracy = judge.accuracy(values)
+        best = max(best, accuracy)
+        found.update(counts, accuracy=best, reached=accuracy >= judge.target)
+    found["samples_per_s"] = found["samples"] / found["seconds"]
+    found["peak_mb"] = max(node.peak_mb() for node in run.nodes)
+    found["pss_mb"] = max(node.memory_mb() for node in run.nodes)
+    return found
+
+
+def watch(run, seconds, others):
+    """How the others get on in the next seconds."""
+    begin = time.monotonic()
+    while (now := time.monotonic()) < begin + seconds:
+        run.poll()
+        sleep_until(now + POLL_S)
+    return look(others, begin, begin + seconds)
+
+
+def suffer(run):
+    """Stops and kills the last node."""
+    *others, victim = run.nodes
+    watch(run, WARM_S, others)
+    found = {"before": watch(run, BEFORE_S, others)}
+    victim.signal(signal.SIGSTOP)
+    found["stopped"] = watch_rest(run, STOP_S, others)
+    victim.signal(signal.SIGCONT)
+    found["resumed"] = watch(run, BETWEEN_S, others)
+    victim.signal(signal.SIGKILL)
+    found["killed"] = watch_rest(run, KILLED_S, others)
+    ended = [node for node in others if node.first.poll() is not None]
+    found["ended"] = len(ended)
+    found["message"] = last_words(ended[0]) if ended else ""
+    return found
+
+
+def watch_rest(run, seconds, others):
+    """watch() without asking the last node, which cannot answer."""
+    silent = run.nodes[-1]
+    run.nodes.remove(silent)
+    try:
+        return watch(run, seconds, others)
+    finally:
+        run.nodes.append(silent)
+
+
+def one(given, mode, way, rate, seed, mbit, judge):
+    """A row, which says why if the way failed."""
+    row = {"mode": mode, "way": way, "rate": rate, "seed": seed, "mbit": mbit}
+    row.update(target=judge.target, step_ms=given.step_ms, load=os.getloadavg()[0])
+    slowed = mode == "slowed"
+    folder = tempfile.mkdtemp(prefix=f"shaped-{way}-")
+    run = Run(way, folder, given, rate, seed, mbit, SLOW_MS if slowed else 0)
+    try:
+        if mode in ("tune", "accuracy"):
+            row.update(train(run, judge, given.limit_s, given.budget))
+        else:
+            run.start()
+            run.wait_for_steps(20)
+            if slowed:
+                watch(run, WARM_S, run.nodes[:-1])
+                row["slowed"] = watch(run, BEFORE_S, run.nodes[:-1])
+            else:
+                row.update(suffer(run))
+    except (TimeoutError, ChildProcessError) as error:
+        row["failed"] = str(error)
+        print(f"{way}: {error}; logs: {folder}", file=sys.stderr)
+        folder = None
+    finally:
+        run.end()
+        if folder:
+            shutil.rmtree(folder, ignore_errors=True)
+    print(json.dumps(row), flush=True)
+    with open(given.rows, "a", encoding="utf-8") as out:
+        out.write(json.dumps(row) + "\n")
+
+
+def rotated(ways, by):
+    by %= len(ways)
+    return ways[by:] + ways[:by]
+
+
+def best_rates(rows, ways):
+    """Of each way the rate that needed the fewest samples in `tune`; fp16's is DDP's."""
+    found = {}
+    for way in ways:
+        like = "ddp" if way == "ddp-fp16" else way
+        tried = [r for r in rows if r["mode"] == "tune" and r["way"] == like and r.get("reached")]
+        best = min(tried, key=lambda r: r["samples"], default={})
+        found[way] = best.get("rate", LEARNING_RATES.get(way, LEARNING_RATE))
+    return found
+
+
+def measure(given, ways):
+    judge = Judge(given.data, given.target)
+    if given.mode == "tune":
+        rates = [float(word) for word in given.rates.split(",")]
+        for way in ways:
+            for rate in rates:
+                one(given, "tune", way, rate, TUNING_SEED, 1000, judge)
+        return
+    rates = best_rates(shaped_table.read_rows(given.rows), ways)
+    for repeat in range(given.repeats):
+        for mbit in map(int, given.mbit.split(",")):
+            for way in rotated(ways, given.seed + repeat - 1):
+                modes = ("slowed", "faults") if given.mode == "faults" else ("accuracy",)
+                for mode in modes:
+                    one(given, mode, way, rates[way], given.seed + repeat, mbit, judge)
+
+
+def versions():
+    program = os.path.join(os.environ.get("GOSSIPD_BIN_DIR", ""), "gossipd")
+    asked = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
+    return f"{asked.stdout.strip().splitlines()[0]}; torch {torch.__version__}, Debian 12"
+
+
+def parse():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("mode", choices=("tune", "accuracy", "faults", "table"))
+    parser.add_argument("--ways", default=WAYS)
+    parser.add_argument("--mbit", default="20,5", help="rates of the lines")
+    parser.add_argument("--rates", default="0.05,0.1,0.2", help="learning rates of `tune`")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=1, help="of the first repeat, then the next")
+    parser.add_argument("--step-ms", type=float, default=60)
+    parser.add_argument("--limit-s", type=float, default=200, help="an accuracy run ends then")
+    parser.add_argument("--budget", type=int, default=150_000, help="samples, of all nodes")
+    parser.add_argument("--target", type=float, default=0.88, help="accuracy to reach")
+    parser.add_argument("--data", default="/usr/share/datasets/fashion-mnist")
+    parser.add_argument("--rows", default=os.path.join(ROOT, "build/shaped.jsonl"))
+    parser.add_argument("--set", action="append", default=[], help="a setting for gossipd")
+    parser.add_argument("--publish", metavar="FILE")
+    given = parser.parse_args()
+    given.rows = os.path.abspath(given.rows)
+    os.makedirs(os.path.dirname(given.rows), exist_ok=True)
+    return given
+
+
+def main():
+    given = parse()
+    if given.mode == "table":
+        text = shaped_table.markdown(shaped_table.read_rows(given.rows))
+        print(text)
+        if given.publish:
+            with open(given.publish, "w", encoding="utf-8") as out:
+                out.write(text + "\n")
+        return
+    if "gossipd" in given.ways and "GOSSIPD_BIN_DIR" not in os.environ:
+        sys.exit("GOSSIPD_BIN_DIR is not set; name the folder of a built gossipd, as build/dev/bin")
+    print(f"{versions()}; {' '.join(sys.argv)}", file=sys.stderr)
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    torch.set_num_threads(1)
+    measure(given, given.ways.split(","))
+
+
+if __name__ == "__main__":
+    main()

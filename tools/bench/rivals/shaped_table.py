@@ -1,0 +1,116 @@
+"""The rows of shaped.py as Markdown."""
+
+import json
+import os
+import statistics
+
+
+def read_rows(path):
+    if not os.path.exists(path):
+        return []
+    with open(path, encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+def median(rows, key):
+    return statistics.median(row[key] for row in rows)
+
+
+def names(rows):
+    return list(dict.fromkeys(row["way"] for row in rows))
+
+
+def tuning(rows):
+    """Samples to the target for each learning rate."""
+    rates = sorted({row["rate"] for row in rows})
+    lines = ["| | " + " | ".join(f"{rate:g}" for rate in rates) + " |"]
+    lines.append("|---" * (len(rates) + 1) + "|")
+    for way in names(rows):
+        cells = []
+        for rate in rates:
+            found = [r for r in rows if r["way"] == way and r["rate"] == rate]
+            cells.append(", ".join(thousands(r) for r in found) or "-")
+        lines.append(f"| {way} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def thousands(row):
+    if "failed" in row:
+        return "failed"
+    if not row["reached"]:
+        return f"not in {row['samples'] / 1000:.0f} ({row['accuracy']:.3f})"
+    return f"{row['samples'] / 1000:.0f}"
+
+
+def seconds(row):
+    if "failed" in row:
+        return "failed"
+    if not row["reached"]:
+        return f"not in {row['seconds']:.0f} ({row['accuracy']:.3f})"
+    return f"{row['seconds']:.0f}"
+
+
+def accuracy(rows):
+    """A line for each way: medians over its repeats, and the seconds of each."""
+    ours = [r for r in rows if r["way"] == "gossipd" and r.get("reached")]
+    own = median(ours, "seconds") if ours else None
+    lines = [
+        "| | learning rate | seconds, each run | median ÷ gossipd's | MB sent | CPU s"
+        " | thousand samples | samples/s | start, s | peak RSS, PSS of a node, MB |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for way in names(rows):
+        mine = [r for r in rows if r["way"] == way]
+        well = [r for r in mine if "failed" not in r]
+        cells = [way, f"{mine[0]['rate']:g}", ", ".join(seconds(r) for r in mine)]
+        if not well:
+            lines.append(f"| {' | '.join(cells)} | {mine[0]['failed']} | | | | | | |")
+            continue
+        all_reached = all(r["reached"] for r in well)
+        ratio = f"{median(well, 'seconds') / own:.2f}" if own else "-"
+        cells.append(ratio if all_reached or not own else f"> {ratio}")
+        cells.append(f"{median(well, 'sent_mb'):.1f}")
+        cells.append(f"{median(well, 'cpu_s'):.0f}")
+        cells.append(f"{median(well, 'samples') / 1000:.0f}")
+        cells.append(f"{median(well, 'samples_per_s'):.0f}")
+        cells.append(f"{median(well, 'start_s'):.1f}")
+        cells.append(f"{median(well, 'peak_mb'):.0f}, {median(well, 'pss_mb'):.0f}")
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def pace(rows, key):
+    found = [r[key] for r in rows if key in r]
+    if not found:
+        return "-"
+    return f"{median(found, 'rate'):.1f}, {median(found, 'pause_s'):.1f} s"
+
+
+def faults(rows):
+    """Steps a second of the slowest of the others, and the longest standstill."""
+    whens = ("before", "slowed", "stopped", "resumed", "killed")
+    lines = ["| | " + " | ".join(whens) + " |", "|---" * (len(whens) + 1) + "|"]
+    for way in names(rows):
+        mine = [r for r in rows if r["way"] == way]
+        cells = [way, *(pace(mine, when) for when in whens)]
+        if ended := [r for r in mine if r.get("ended")]:
+            cells[-1] = f"{ended[0]['ended']} of 3 others ended: {ended[0]['message']}"
+        if broken := [r for r in mine if "failed" in r]:
+            cells[-1] += f"; failed: {broken[0]['failed']}"
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def markdown(rows):
+    parts = []
+    if found := [r for r in rows if r["mode"] == "tune"]:
+        title = f"## Tuning: thousands of samples to {found[0]['target']:g} by learning rate"
+        parts += [title, "", *tuning(found), ""]
+    for mbit in sorted({r["mbit"] for r in rows if r["mode"] == "accuracy"}):
+        found = [r for r in rows if r["mode"] == "accuracy" and r["mbit"] == mbit]
+        parts += [f"## Time to 0.88 at {mbit} Mbit/s", "", *accuracy(found), ""]
+    for mbit in sorted({r["mbit"] for r in rows if r["mode"] in ("faults", "slowed")}):
+        found = [r for r in rows if r["mode"] in ("faults", "slowed") and r["mbit"] == mbit]
+        parts += [f"## Steps/s of the slowest other node, longest standstill, {mbit} Mbit/s", ""]
+        parts += [*faults(found), ""]
+    return "\n".join(parts).rstrip()
