@@ -49,7 +49,7 @@ def read_text(path):
     try:
         with open(path, encoding="utf-8") as file:
             return file.read()
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the latter of a process that has just ended
         return ""
 
 
