@@ -202,12 +202,12 @@ class Node:
 
     # ---- REST and gossipctl ----
 
-    def request(self, method, path, body=None):
+    def request(self, method, path, body=None, timeout_s=REQUEST_TIMEOUT_S):
         """The status and text of the answer."""
         connection = (
             UnixConnection(self.rest[5:])
             if self.rest.startswith("unix:")
-            else http.client.HTTPConnection(self.rest, timeout=REQUEST_TIMEOUT_S)
+            else http.client.HTTPConnection(self.rest, timeout=timeout_s)
         )
         try:
             connection.request(method, path, body=body)

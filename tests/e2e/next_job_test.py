@@ -75,8 +75,8 @@ class NextJob(ClusterTest):
     def test_who_started_it_dies_right_after_the_answer_and_nobody_waits_for_it(self):
         first, second = self.two_that_finished()
         status, text = first.request(
-            "POST", "/v1/job/start", json.dumps({"file": self.next_job()})
-        )
+            "POST", "/v1/job/start", json.dumps({"file": self.next_job()}), timeout_s=60
+        )  # once a process has tried the job
         first.kill()
         self.assertEqual((202, 2), (status, json.loads(text).get("number")), text)
         self.wait_number(second, 2)
