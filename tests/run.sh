@@ -9,28 +9,32 @@ set -euo pipefail
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 logs=$root/build/test-logs
 parts_all=(unit e2e asan tsan fuzz)
-parts_asked=(wheel python packages)  # run only when named
+parts_asked=(wheel python packages gpu)  # run only when named
 
 usage() {
   cat <<'TEXT'
-usage: tests/run.sh [--only PART] ...
-  --only may be repeated; by default every PART but wheel, python and packages runs:
+usage: tests/run.sh [--only PART] ... [--bundle DIR]
+  --only may be repeated; by default every PART above the line runs:
   unit   preset dev, warnings as errors: unit tests, simulator, style
   e2e    preset dev: real processes on this machine, and what deploy/ hands out
   asan   preset asan: unit tests and simulator under AddressSanitizer and UndefinedBehaviorSanitizer
   tsan   preset tsan: unit tests without LibTorch under ThreadSanitizer (not the simulator, which
          has one thread); preset no-torch must configure
   fuzz   preset fuzz: each fuzz target for a short time
+  ------
   wheel  preset dev-wheel: unit tests and real processes that use LibTorch, with PyPI's in place of
          Debian's (deploy/torch-wheel.sh; fetches 2.7 GB)
   python the Python package, installed from its wheel, with the real torch, transformers, peft,
          lightning, JAX and wandb of tests/python/requirements.txt (fetches 3 GB)
   packages  preset release: the Debian packages in clean roots, and what deploy/ has for others who
          run software (fetches 400 MB)
+  gpu    preset release-wheel: what needs an NVIDIA card (tests/gpu/README.md; fetches 2.7 GB).
+         With --bundle DIR nothing is fetched or built: its programs run on the LibTorch of python3
 TEXT
 }
 
 parts=()
+bundle=
 while (($#)); do
   case $1 in
     --only)
@@ -38,11 +42,20 @@ while (($#)); do
       parts+=("$2")
       shift
       ;;
+    --bundle)
+      (($# >= 2)) || { usage >&2; exit 2; }
+      bundle=$(realpath -- "$2")
+      shift
+      ;;
     -h | --help) usage; exit 0 ;;
     *) usage >&2; exit 2 ;;
   esac
   shift
 done
+if [[ $bundle && ${parts[*]} != gpu ]]; then
+  echo "run.sh: --bundle goes with --only gpu and nothing else" >&2
+  exit 2
+fi
 ((${#parts[@]})) || parts=("${parts_all[@]}")
 for part in "${parts[@]}"; do
   [[ " ${parts_all[*]} ${parts_asked[*]} " == *" $part "* ]] || { usage >&2; exit 2; }
@@ -129,6 +142,19 @@ check_python() {
   note "python: ${ok:-0} passed, $bad failed"
 }
 
+# What needs a card; the arguments go to its script. It ends with "N passed, N failed".
+check_gpu() {
+  local report=$logs/gpu.txt ok bad
+  python3 -u tests/gpu/run_gpu.py --json build/gpu.json "$@" 2>&1 | tee "$report" || true
+  read -r ok bad < <(
+    sed -nE 's/^([0-9]+) passed, ([0-9]+) failed$/\1 \2/p' "$report" | tail -n 1
+    echo "0 1"
+  )
+  passed=$((passed + ok))
+  failed=$((failed + bad))
+  note "gpu: $ok passed, $bad failed; figures are in build/gpu.json"
+}
+
 # New kernels randomise addresses more than the sanitizers of GCC 12 and clang 14 can handle.
 runner=()
 plain_addresses() {
@@ -183,6 +209,20 @@ run_part() {
       build dev-wheel &&
         check wheel dev-wheel --tests-regex '^(unit\.(models|lab)|e2e\.)' --repeat until-pass:2
       ;;
+    gpu)
+      local torch
+      if [[ $bundle ]]; then
+        check_gpu --bundle "$bundle"
+        return
+      fi
+      if ! torch=$("$root/deploy/torch-wheel.sh" --choose wheel); then
+        failed=$((failed + 1))
+        note "gpu: LibTorch could not be fetched"
+        return
+      fi
+      options=("-DGOSSIPD_TORCH_DIR=$torch")
+      build release-wheel gossipd gossipctl gpu_tests && check_gpu
+      ;;
     packages)
       "$root/deploy/install-packages.sh" --tests --packages
       build release && check packages release --tests-regex '^deploy\.' --label-regex slow
@@ -192,7 +232,7 @@ run_part() {
 
 cd "$root"
 mkdir -p "$logs"
-"$root/deploy/install-packages.sh" --tests
+[[ $bundle ]] || "$root/deploy/install-packages.sh" --tests
 for part in "${parts[@]}"; do run_part "$part" || true; done
 
 printf '\n'
