@@ -79,6 +79,27 @@ def test_arrays_that_cannot_be_written_or_are_not_contiguous_work_as_well(daemon
     assert (frozen == 1).all() and second is strided
 
 
+def test_what_is_no_tree_of_parameters_is_refused_in_words(daemon):
+    with pytest.raises(TypeError, match="'a' is of <U1; parameters are of float32"):
+        gossipd.attach({"a": np.array(["x"])}, samples_per_step=1)
+    knot = {"a": np.zeros(1, np.float32)}
+    knot["knot"] = knot
+    with pytest.raises(ValueError, match="contains itself"):
+        gossipd.attach(knot, samples_per_step=1)
+
+
+def test_a_tree_is_read_only_where_a_look_is_due(daemon):
+    params = tree()
+    g = attached(daemon, params)
+    g._is_time = lambda: False
+    odd = {"head": None}
+    assert g.step(odd) is odd
+    g._is_time = lambda: True
+    with pytest.raises(TypeError, match="'head' is NoneType"):
+        g.step(odd)
+    g.step(params)
+
+
 def test_trees_that_cannot_be_shared_are_refused_in_words(daemon):
     for bad, error, words in [
         ({}, ValueError, "nothing is trained"),

@@ -303,6 +303,44 @@ def test_a_step_without_a_look_calls_no_kernel_and_keeps_no_memory(daemon):
     assert int(made) == 200 and int(kept) < 10
 
 
+def test_what_no_step_can_have_is_refused_where_it_is_logged(daemon):
+    model, optimizer, g = attached(daemon)
+    for samples in (-1, 2**20 + 1, 2**70):
+        with pytest.raises(ValueError, match="samples"):
+            g.log(samples=samples)
+    for samples in (1.5, "x"):
+        with pytest.raises(TypeError, match="samples is .*whole number"):
+            g.log(samples=samples)
+    for loss in ("x", torch.zeros(3), np.zeros(3)):
+        with pytest.raises(TypeError, match="loss is"):
+            g.log(loss=loss)
+    train(model, optimizer)
+    assert daemon.steps[-1][:2] == (1, 5)
+    with pytest.raises(TypeError, match="seed is"):
+        g.sampler(10, seed="x")
+    with pytest.raises(ValueError, match="cannot be divided"):
+        g.sampler(2**40)
+
+
+def test_steps_of_an_optimiser_that_is_not_attached_are_said_to_count_for_nothing(daemon, caplog):
+    model, _, g = attached(daemon)
+    other = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(300):
+        g.log(loss=train(model, other))
+    assert len(caplog.records) == 1 and "another optimiser" in caplog.records[0].message
+
+
+def test_micro_batches_without_number_are_no_mistake(daemon, caplog):
+    model, optimizer, g = attached(daemon)
+    for _ in range(3):
+        for _ in range(90):
+            g.log(loss=1.0)
+        train(model, optimizer)
+    for _ in range(300):
+        g.log(loss=1.0)
+    assert not caplog.records
+
+
 def test_an_evaluation_is_reported(daemon):
     _, _, g = attached(daemon)
     assert g.report(loss=0.5, accuracy=0.75, samples=100, seconds=2)
@@ -380,6 +418,14 @@ def test_arguments_are_checked(daemon):
             gossipd.attach(model, samples_per_step=samples)
     with pytest.raises(ValueError, match="every"):
         gossipd.attach(model, samples_per_step=1, every=0)
+    for samples in (16.0, float("nan"), "32", None):
+        with pytest.raises(TypeError, match="samples_per_step is .*whole number"):
+            gossipd.attach(model, samples_per_step=samples)
+    with pytest.raises(TypeError, match="optimizer is str; pass the torch"):
+        gossipd.attach(model, "sgd", samples_per_step=1)
+    empty = torch.nn.ParameterList([torch.nn.Parameter(torch.empty(0))])
+    with pytest.raises(ValueError, match="have no elements"):
+        gossipd.attach(empty, samples_per_step=1)
 
 
 def test_looking_after_several_steps_counts_all(daemon):

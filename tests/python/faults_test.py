@@ -4,6 +4,7 @@ the model once or not at all.
 
 import os
 import struct
+import threading
 import time
 
 import numpy as np
@@ -85,6 +86,23 @@ def test_a_daemon_that_dies_before_any_of_its_messages_is_found_again(start, mes
     assert len(set(daemon.runs)) == 1  # one run of one process
     assert (loop.params["w"] == loop.g.steps).all()
     assert [s[0] for s in daemon.steps] == sorted(s[0] for s in daemon.steps)
+
+
+def test_who_finds_its_place_taken_hears_it_at_once_and_in_the_end(start, caplog):
+    text = "process 4167 trains for this daemon; end it"
+    daemon = start(lambda kind, number: notice(66, "occupied", text) if kind == 65 else None)
+    with pytest.raises(gossipd.NotAttached, match=f"refuses this trainer: {text}") as refused:
+        Loop(daemon.path, wait_s=0.5)
+    assert refused.value.code == "occupied"
+    assert [r.levelname for r in caplog.records][:1] == ["WARNING"]
+
+
+def test_what_ends_the_attaching_reaches_who_waits_for_it(start, monkeypatch):
+    daemon = start()
+    monkeypatch.setattr(gossipd.wire, "attach", lambda *_: 1 / 0)
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    with pytest.raises(gossipd.NotAttached, match="ZeroDivisionError"):
+        Loop(daemon.path)
 
 
 def test_an_update_is_in_the_model_once_though_the_daemon_dies_after_it(start):

@@ -154,7 +154,9 @@ def test_an_invite_on_the_command_line_is_taken_off_it(written, monkeypatch):
         (["--"], 2, "no command"),
         (["--linger", "--", "true"], 2, "wants a value"),
         (["--linger", "x", "--", "true"], 2, "not 'x'"),
+        (["--linger", "-1", "--", "true"], 2, "from 0 on, not '-1'"),
         (["--daemon-log"], 2, "behind --"),
+        (["--daemon-log", "/nope/x", "--", "true"], 2, "--daemon-log: /nope/x: No such file"),
         (["--", "/no/such/program"], 127, "No such file"),
     ],
 )

@@ -102,6 +102,8 @@ def _is_shared(name: str, leaf: Leaf) -> bool:
         return bool(leaf.size)
     if kind.kind in "iub":
         return False  # counters and masks stay this node's own
+    if kind.kind in "USOMm":
+        raise TypeError(f"'{name}' is of {kind}; parameters are of float32 or float64")
     raise ValueError(
         f"'{name}' is of {kind}, in which small updates of neighbours would be rounded away: keep"
         " float32 parameters and cast copies of them for the computation"
@@ -112,9 +114,14 @@ class ArrayModel(Model):
     """See `Model`. NumPy arrays are changed in place, JAX's are replaced."""
 
     def __init__(self, tree: Any) -> None:
-        self.segments = [wire.Segment(name, tuple(leaf.shape)) for name, leaf in self._read(tree)]
+        try:
+            found = self._read(tree)
+        except RecursionError:
+            raise ValueError("the tree of parameters contains itself") from None
+        self.segments = [wire.Segment(name, tuple(leaf.shape)) for name, leaf in found]
         if not self.segments:
             raise ValueError("the tree has no array of float32 or float64, so nothing is trained")
+        self._last = tree  # that was as attached
 
     def _read(self, tree: Any) -> List[Tuple[str, Leaf]]:
         leaves, self._rebuild = flatten(tree)
@@ -131,6 +138,13 @@ class ArrayModel(Model):
         """Looks at the tree that was taken. ValueError if it has other arrays than at attach."""
         if not self._unread:
             return
+        try:
+            self._read_as_attached()
+        except BaseException:
+            self._read(self._last)
+            raise
+
+    def _read_as_attached(self) -> None:
         found = [wire.Segment(name, tuple(leaf.shape)) for name, leaf in self._read(self._tree)]
         if found != self.segments:
             differing = sorted(
@@ -139,6 +153,7 @@ class ArrayModel(Model):
             raise ValueError(
                 f"the parameters are not those that were attached: see '{differing[0]}'"
             )
+        self._last = self._tree
 
     def give(self) -> Any:
         """The tree as it is now."""

@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Optional, Union, overload
 
 from .attachment import WAIT_S
+from .words import whole
 
 if TYPE_CHECKING:
     import torch
@@ -75,14 +76,22 @@ def attach(
 
     Raises:
         NotAttached: no daemon answers, or it refuses this model; the text has the way out.
-        ValueError: the model cannot be shared, as with bfloat16 parameters.
+        ValueError, TypeError: the model cannot be shared, as with bfloat16 parameters, or an
+            argument is not what it should be.
     """
-    if every < 1:
+    samples_per_step = whole("samples_per_step", samples_per_step)
+    if whole("every", every) < 1:
         raise ValueError(f"every is {every}; give 1 or more steps")
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(model, torch.nn.Module):
         from .torch_attachment import TorchAttachment
 
+        inner = getattr(optimizer, "optimizer", optimizer)  # of a wrapper such as accelerate's
+        if optimizer is not None and not hasattr(inner, "param_groups"):
+            raise TypeError(
+                f"optimizer is {type(optimizer).__name__}; pass the torch.optim.Optimizer that"
+                " trains the module, or none and call g.step() after each step"
+            )
         return TorchAttachment(model, optimizer, samples_per_step, socket, every).start(wait_s)
     if optimizer is not None:
         raise TypeError(f"a model of {type(model).__name__} has no PyTorch optimiser")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import math
 import os
 import time
@@ -13,10 +14,12 @@ from . import wire
 from .memory import SharedMemory
 from .sampler import SharedSampler
 from .session import NotAttached, Session
+from .words import whole
 
 # Looks may take this share of the loop's time, so the dearer one is the rarer they are.
 LOOK_SHARE = 0.0075
 LOOK_INTERVAL_MAX_S = 5.0
+LOGS_WITHOUT_STEP = 100  # calls of log(); more are said
 LOOK_COST_KEPT = 0.8  # of the mean cost, from one look to the next
 WAIT_S = 60.0
 SOCKET_NAME = "trainer.sock"
@@ -25,6 +28,9 @@ SETTLE_POLL_S = 0.05
 DEVICE_POLL_S = 0.0005
 
 Finished = Callable[[], bool]
+
+
+log = logging.getLogger("gossipd")
 
 
 class Model:
@@ -83,6 +89,7 @@ class Attachment:
         self._loss: Any = None
         self._rate = 0.0
         self._detached = False
+        self._logs_since_step, self._logs_max = 0, LOGS_WITHOUT_STEP
         self._resumed_at = time.perf_counter()
         self._looked_at_steps = 0
         self._announce_s = 0.0
@@ -123,15 +130,19 @@ class Attachment:
             self._loss = self._kept(loss)
         if learning_rate is not None:
             self._rate = float(learning_rate)
+        self._logs_since_step += 1
+        if self._logs_since_step > self._logs_max:
+            self._warn_of_uncounted_steps()
         if samples is None:
             return
-        if samples < 0:
-            raise ValueError(f"a step has no {samples} samples")
+        samples = whole("samples", samples)
+        if not 0 <= samples <= wire.STEP_SAMPLES_MAX:
+            raise ValueError(f"a step has no {samples} samples, but 0 ... 2^20")
         if not self._logs_samples:
             self._logs_samples = True
             # The step before this first word was an estimate.
             self._pending_samples -= self._samples_per_step if self.steps else 0
-        self._pending_samples += int(samples)
+        self._pending_samples += samples
 
     def report(
         self,
@@ -197,6 +208,8 @@ class Attachment:
     # ---- what a kind of tensors overrides ----
 
     def _kept(self, loss: Any) -> Any:
+        if not hasattr(loss, "__float__") or getattr(loss, "size", 1) != 1:
+            raise TypeError(f"loss is {loss!r:.100}; give one number")
         return loss
 
     def _loss_number(self) -> float:
@@ -224,12 +237,26 @@ class Attachment:
         if self._detached:
             return
         self.steps += 1
+        if self._logs_since_step > 1:  # one for each micro-batch
+            self._logs_max = max(self._logs_max, 4 * self._logs_since_step)
+        self._logs_since_step = 0
         if self._logs_samples:
             self._commit_samples()
         else:
             self.samples += self._samples_per_step
         if self._is_time():
             self._look_until_free()
+
+    def _warn_of_uncounted_steps(self) -> None:
+        if not self._detached:
+            log.warning(
+                "gossipd: %d calls of log() since step %d, the newest that was counted; steps of"
+                " another optimiser than the attached one count for nothing: detach() and attach"
+                " that one",
+                self._logs_since_step,
+                self.steps,
+            )
+        self._logs_max *= 10
 
     def _is_time(self) -> bool:
         """Whether a look would stay within its share of the loop's time, or has begun."""

@@ -18,7 +18,7 @@ import io
 import json
 import os
 import sys
-from typing import TYPE_CHECKING, Any, Callable, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from .checkpoint import CheckpointError, load
 
@@ -200,7 +200,12 @@ def export(arguments: argparse.Namespace) -> None:
     import torch
 
     torch.manual_seed(arguments.seed)
-    model = load_class(arguments.model)(**arguments.arguments)
+    make = load_class(arguments.model)
+    if not callable(make):
+        raise Unsupported(
+            f"{arguments.model} is a {type(make).__name__}; name a class of torch.nn.Module"
+        )
+    model = make(**arguments.arguments)
     if not isinstance(model, torch.nn.Module):
         raise Unsupported(f"{arguments.model} is no torch.nn.Module")
     if arguments.checkpoint:
@@ -223,6 +228,27 @@ def export(arguments: argparse.Namespace) -> None:
         print(f"note: '{name}' got no gradient: forward does not use it", file=sys.stderr)
 
 
+def _json_object(text: str) -> Dict[str, Any]:
+    try:
+        read = json.loads(text)
+    except ValueError:
+        read = None
+    if not isinstance(read, dict):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no JSON object; write one such as '{{\"classes\": 10}}'"
+        )
+    return read
+
+
+def _shape(text: str) -> List[int]:
+    parts = text.split(",")
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no shape; write whole numbers such as 1,28,28"
+        )
+    return [int(part) for part in parts]
+
+
 def parse(argv: Sequence[str], program: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog=program, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -231,14 +257,14 @@ def parse(argv: Sequence[str], program: str) -> argparse.Namespace:
     parser.add_argument("out", metavar="OUT.pt|OUT.onnx")
     parser.add_argument(
         "--arguments",
-        type=json.loads,
+        type=_json_object,
         default={},
         metavar="JSON",
         help="of the constructor, as a JSON object",
     )
     parser.add_argument(
         "--input",
-        type=lambda text: [int(n) for n in text.split(",")],
+        type=_shape,
         metavar="SHAPE",
         help="of one sample: 1,28,28",
     )
@@ -251,8 +277,6 @@ def parse(argv: Sequence[str], program: str) -> argparse.Namespace:
     arguments = parser.parse_args(argv)
     if (arguments.input is None) == (arguments.tokens is None):
         parser.error("give either --input SHAPE or --tokens LENGTH")
-    if not isinstance(arguments.arguments, dict):
-        parser.error("--arguments wants a JSON object, such as '{\"classes\": 10}'")
     return arguments
 
 

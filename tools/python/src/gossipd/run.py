@@ -79,6 +79,8 @@ def take_own(options: List[str]) -> Tuple[List[str], Dict[str, float], Optional[
             own[name] = float(text)
         except ValueError as error:
             raise Usage(f"{name} wants seconds, not '{text}'") from error
+        if not 0 <= own[name] < float("inf"):
+            raise Usage(f"{name} wants seconds from 0 on, not '{text}'")
     return rest, own, log
 
 
@@ -153,7 +155,12 @@ class Daemon:
         said = value_of(options, "--set trainer.socket", "trainer.socket")
         self.socket = said or (os.path.join(state, SOCKET_NAME) if state else default_socket(None))
         self.socket = os.path.abspath(self.socket)
-        self._log = open(log, "ab") if log else None
+        try:
+            self._log = open(log, "ab") if log else None
+        except OSError as error:
+            raise Usage(
+                f"--daemon-log: {log}: {error.strerror}; name a file that can be written"
+            ) from error
         self._restart_s, self._restart_at = RESTART_MIN_S, 0.0
         self._choose_ports()
         self.process = self._start()

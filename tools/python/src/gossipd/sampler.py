@@ -6,6 +6,9 @@ from typing import Any, Callable, Dict, Iterator, Tuple
 
 import numpy as np
 
+from .words import whole
+
+SAMPLES_MAX = 2**32  # whose order takes 32 GiB
 Place = Callable[[], Tuple[int, int, int]]  # place, trainers, the cluster's samples
 
 
@@ -28,10 +31,9 @@ class SharedSampler:
     """
 
     def __init__(self, n: int, seed: int, place: Place) -> None:
-        if n < 1:
-            raise ValueError(f"a set of {n} samples cannot be divided; give at least 1")
-        self.n = n
-        self.seed = seed
+        self.n, self.seed = whole("n", n), whole("seed", seed)
+        if not 0 < self.n <= SAMPLES_MAX:
+            raise ValueError(f"a set of {n} samples cannot be divided; give at least 1, up to 2^32")
         self._place = place
         self._pass = -1  # where the cluster is, when the first index is drawn
         self._position = 0

@@ -153,10 +153,11 @@ class Session:
         self._segments = len(segments)
         self._counters = counters
         self._connection: Optional[_Connection] = None
-        self._changed = threading.Condition()  # guards the four below
+        self._changed = threading.Condition()  # guards the five below
         self._ready: Optional[_Connection] = None
         self._refused: Optional[NotAttached] = None
         self._waiting_for = ""
+        self._refused_for_now = ""  # the code of it
         self._closing = False
         _sessions.add(self)
         self._attach_in_background()
@@ -187,10 +188,16 @@ class Session:
                 lambda: self._ready or self._refused or self._waiting_for.startswith("WAITING"),
                 timeout_s,
             )
+            if not came and self._refused_for_now:
+                raise NotAttached(
+                    self._refused_for_now,
+                    f"gossipd at {self.path} refuses this trainer: {self._waiting_for}",
+                )
             if not came:
                 raise NotAttached(
                     "no-daemon",
-                    f"no gossipd answers at {self.path} ({self._waiting_for}); start it with"
+                    f"no gossipd answers at {self.path} ({self._waiting_for or 'it says nothing'});"
+                    " start it with"
                     " 'gossipd run -- COMMAND', or name its socket (STATE/trainer.sock, which"
                     ' only a job of kind = "external" has) in GOSSIPD_SOCKET',
                 )
@@ -309,11 +316,15 @@ class Session:
                 connection = self._try_to_attach()
             except _Refusal as refusal:
                 if refusal.code not in PASSING:
-                    self._end_refused(refusal)
+                    text = f"gossipd refuses this trainer: {refusal}"
+                    self._end(NotAttached(refusal.code, text))
                     return
-                self._say_waiting(str(refusal))
+                self._say_waiting(str(refusal), refusal.code)
             except (OSError, wire.BadPacket) as error:
                 self._say_waiting(str(error))
+            except Exception as error:  # nobody may wait for a thread that has ended
+                self._end(NotAttached("failed", f"gossipd cannot attach: {error!r}"))
+                raise
             else:
                 with self._changed:
                     if connection is not None and self._closing:
@@ -373,16 +384,16 @@ class Session:
             for descriptor in descriptors:
                 os.close(descriptor)
 
-    def _say_waiting(self, text: str) -> None:
+    def _say_waiting(self, text: str, refused: str = "") -> None:
         with self._changed:
             if text != self._waiting_for:
-                log.info("gossipd: %s", text)
-            self._waiting_for = text
+                log.log(logging.WARNING if refused else logging.INFO, "gossipd: %s", text)
+            self._waiting_for, self._refused_for_now = text, refused
             self._changed.notify_all()
 
-    def _end_refused(self, refusal: _Refusal) -> None:
+    def _end(self, refusal: NotAttached) -> None:
         with self._changed:
-            self._refused = NotAttached(refusal.code, f"gossipd refuses this trainer: {refusal}")
+            self._refused = refusal
             self._changed.notify_all()
         log.error("%s", self._refused)
 

@@ -90,7 +90,11 @@ class TorchAttachment(Attachment):
     # ---- the loss, without waiting for a device ----
 
     def _kept(self, loss: Any) -> Any:
-        return loss.detach() if isinstance(loss, torch.Tensor) else loss
+        if not isinstance(loss, torch.Tensor):
+            return super()._kept(loss)
+        if loss.numel() != 1:
+            raise TypeError(f"loss is a tensor of shape {tuple(loss.shape)}; give its mean")
+        return loss.detach()
 
     def _loss_number(self) -> float:
         loss = self._loss

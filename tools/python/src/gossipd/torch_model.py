@@ -68,7 +68,12 @@ def shared_tensors(module: torch.nn.Module) -> List[Tuple[str, int, torch.Tensor
         _check_parameter(name, parameter)
         found.append((_plain_name(name), wire.PARAMETER, parameter))
     if not found:
-        raise ValueError("the module has no parameter with requires_grad, so nothing is trained")
+        empty = any(parameter.requires_grad for parameter in module.parameters())
+        raise ValueError(
+            "the module's parameters have no elements, so nothing is trained"
+            if empty
+            else "the module has no parameter with requires_grad, so nothing is trained"
+        )
     saved = module.state_dict().keys()
     for name, buffer in module.named_buffers():
         if name not in saved or buffer.dtype != torch.float32 or buffer.numel() == 0:
