@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "core/base/result.h"
@@ -10,8 +11,10 @@
 namespace gossipd {
 namespace {
 
-constexpr double loss_smoothing = 0.02;         // weight of the newest batch
-constexpr double step_seconds_smoothing = 0.1;  // weight of the newest step
+constexpr double loss_smoothing = 0.02;          // weight of the newest batch
+constexpr double step_seconds_smoothing = 0.1;   // weight of the newest step
+constexpr double outside_batch_smoothing = 0.1;  // weight of the newest word of outside steps
+constexpr double batch_max = std::numeric_limits<std::uint32_t>::max();
 
 double smoothed(double before, double now, double weight, bool first) {
   return first ? now : before + weight * (now - before);
@@ -36,11 +39,12 @@ void StepLoop::take(Update update) {
   }
   holding_ = false;
   told_to_train_ = update.training;
-  const bool names_batch = update.batch > 0 && !steps_outside_;
-  const std::uint32_t batch = names_batch ? update.batch : job_batch_;
-  if (batch != batch_) step_seconds_ = 0;
-  batch_ = batch;
-  rate_scale_ = steps_outside_ ? 1 : update.rate_scale;
+  if (!steps_outside_) {
+    const std::uint32_t batch = update.batch > 0 ? update.batch : job_batch_;
+    if (batch != batch_) step_seconds_ = 0;
+    batch_ = batch;
+    rate_scale_ = update.rate_scale;
+  }
   loan_ = Loan{std::move(update.values), step_ + update.steps_until_snapshot};
 }
 
@@ -108,6 +112,7 @@ void StepLoop::on_step(const MadeStep& made) {
 
 void StepLoop::on_outside_steps(const OutsideSteps& made) {
   const bool stepped = made.step > step_;
+  if (stepped && made.samples > samples_) note_outside_batch(made);
   step_ = std::max(step_, made.step);
   samples_ = data_position_ = std::max(samples_, made.samples);
   if (is_filling()) {
@@ -123,6 +128,13 @@ void StepLoop::on_outside_steps(const OutsideSteps& made) {
   if (made.seconds > 0)
     step_seconds_ =
         smoothed(step_seconds_, made.seconds, step_seconds_smoothing, step_seconds_ == 0);
+}
+
+void StepLoop::note_outside_batch(const OutsideSteps& made) {
+  const double newest =
+      static_cast<double>(made.samples - samples_) / static_cast<double>(made.step - step_);
+  outside_batch_ = smoothed(outside_batch_, newest, outside_batch_smoothing, outside_batch_ == 0);
+  batch_ = static_cast<std::uint32_t>(std::clamp(std::round(outside_batch_), 1.0, batch_max));
 }
 
 }  // namespace gossipd

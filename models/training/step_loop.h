@@ -64,7 +64,7 @@ class StepLoop {
   };
 
   // `steps_outside`: another process makes the steps. Its batch and its rate are its own, so no
-  // update changes them here.
+  // update changes them here; the batch is found from the samples that its steps had.
   explicit StepLoop(std::uint32_t job_batch, bool steps_outside = false)
       : job_batch_(job_batch), steps_outside_(steps_outside), batch_(job_batch) {}
 
@@ -118,6 +118,8 @@ class StepLoop {
   [[nodiscard]] double step_seconds() const { return step_seconds_; }
 
  private:
+  void note_outside_batch(const OutsideSteps& made);
+
   struct Loan {
     std::vector<float> buffer;
     Step due = 0;            // the snapshot is wanted once this step has been made
@@ -135,6 +137,7 @@ class StepLoop {
   double loss_worst_ = 0;         // of a step since the last snapshot was begun; 0: there was none
   double step_seconds_ = 0;       // smoothed over steps of batch_ samples; 0: there was none
   std::uint32_t batch_;           // samples of the next step; never 0
+  double outside_batch_ = 0;      // smoothed samples of an outside step; 0: none was heard of
   double rate_scale_ = 1;         // by the last update; 1 where steps are made outside
   bool holding_ = true;           // until the first update
   bool told_to_train_ = true;     // by the last update

@@ -114,6 +114,6 @@ TEST_CASE("The rate of steps made outside is shown as told, whatever rate an upd
   const Snapshot snapshot = desk.snapshot();
   CHECK(snapshot.learning_rate == 0.5);
   CHECK(snapshot.learning_rate_peak == 0.5);
-  CHECK(snapshot.batch == 10);
+  CHECK(snapshot.batch == 64);
   CHECK(trainer->status().learning_rate == 0.5);
 }

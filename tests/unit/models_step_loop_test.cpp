@@ -160,10 +160,23 @@ TEST_CASE("Where steps are made outside, no update changes their batch or rate")
   loop.at_boundary({});
   const Snapshot snapshot = snapshot_of(loop, {.now = 0.1, .peak = 0.4});
   CHECK(snapshot.batch_is_fixed);
-  CHECK(snapshot.batch == job_batch);
+  CHECK(snapshot.batch == 64);
   CHECK(snapshot.step_seconds == 0.5);
   CHECK(snapshot.learning_rate == 0.1);
   CHECK(snapshot.learning_rate_peak == 0.4);
+}
+
+TEST_CASE("The batch of steps made outside is what their samples say, whatever the job's is") {
+  StepLoop loop(job_batch, true);
+  CHECK(loop.batch() == job_batch);  // nothing better is known
+  loop.on_outside_steps({.step = 4, .samples = 256, .seconds = 0.5});
+  CHECK(loop.batch() == 64);
+  loop.on_outside_steps({.step = 4, .samples = 256});  // no step
+  CHECK(loop.batch() == 64);
+  for (Step step = 5; step < 100; ++step)
+    loop.on_outside_steps({.step = step, .samples = loop.samples() + 16});
+  CHECK(loop.batch() == 16);
+  CHECK(loop.step_seconds() == 0.5);
 }
 
 TEST_CASE("A batch of the same size keeps the smoothed step time, named or not") {
