@@ -12,6 +12,7 @@ namespace gossipd {
 namespace {
 
 constexpr std::size_t inflate_chunk_bytes = 1 << 20;
+constexpr std::uint64_t deflate_ratio_max = 1032;
 
 std::uint8_t byte_at(std::span<const std::byte> bytes, std::size_t at) {
   return std::to_integer<std::uint8_t>(bytes[at]);
@@ -19,6 +20,16 @@ std::uint8_t byte_at(std::span<const std::byte> bytes, std::size_t at) {
 
 bool is_gzip(std::span<const std::byte> bytes) {
   return bytes.size() >= 2 && byte_at(bytes, 0) == 0x1f && byte_at(bytes, 1) == 0x8b;
+}
+
+// The size that the end of a gzip file gives, modulo 2^32 and not to be trusted: no more than the
+// file could hold.
+std::uint64_t inflated_bytes(std::span<const std::byte> in) {
+  if (in.size() < 4) return 0;
+  std::uint64_t size = 0;
+  for (std::size_t b = 0; b < 4; ++b)
+    size |= std::uint64_t{byte_at(in, in.size() - 4 + b)} << (8 * b);
+  return std::min<std::uint64_t>(size, in.size() * deflate_ratio_max);
 }
 
 // Feeds zlib in pieces, because its counters are 32 bits wide.
@@ -34,7 +45,7 @@ class Inflater {
   Result<Bytes> run(std::span<const std::byte> in, const std::string& origin,
                     std::uint64_t bytes_max) {
     if (!ready_) return Error{"bad-data", origin + ": zlib could not start (out of memory?)"};
-    Bytes out;
+    Bytes out(std::min(inflated_bytes(in) + 1, bytes_max));  // room left, so that zlib sees the end
     std::size_t used = 0;
     while (true) {
       if (used == out.size()) {

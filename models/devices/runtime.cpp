@@ -51,6 +51,8 @@ void prepare_training_process(int threads) {
   prepare_training_thread(threads, 0);
 }
 
+void return_free_memory() { malloc_trim(0); }
+
 void prepare_training_thread(int threads, int nice) {
   at::set_num_threads(threads);
   set_blas_threads(threads);

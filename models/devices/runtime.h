@@ -15,6 +15,10 @@ void prepare_training_process(int threads);
 //                            end the process, and the model with it
 void set_library_environment();
 
+// After what is needed once or seldom, as reading the data and evaluating: what it freed goes back
+// to the system, which prepare_training_process() tells malloc not to do by itself.
+void return_free_memory();
+
 // On every thread that computes: LibTorch keeps its thread count per thread. `nice` ≥ 0 lowers the
 // priority of the calling thread only; 0 leaves it as it is.
 void prepare_training_thread(int threads, int nice);

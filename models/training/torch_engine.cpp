@@ -201,7 +201,9 @@ class TorchEngine : public GradientEngine {
 
   std::optional<Figures> evaluate(std::span<const float> model,
                                   const std::atomic<bool>& cancel) override {
-    return evaluator_.evaluate(model, cancel);
+    auto figures = evaluator_.evaluate(model, cancel);
+    return_free_memory();
+    return figures;
   }
 
  private:
@@ -453,6 +455,7 @@ Result<std::unique_ptr<Trainer>> Trainer::create(const Job& job, const TrainerOp
   if (!engine) return engine.error();
   if (!options.start_from.empty())
     if (auto error = start_with(options.start_from, **engine)) return *error;
+  return_free_memory();
   return with_engine(job, options, std::move(*engine));
 }
 
