@@ -141,6 +141,10 @@ void Conductor::take_another_id(const Cloned& notice, Instant now) {
   fresh.id = NodeId{XXH3_64bits(seed, sizeof seed) | 1};
   fresh.cluster = state_.cluster;
   fresh.job = state_.job;
+  fresh.generation = state_.generation;
+  fresh.meeting_in = state_.meeting_in;
+  fresh.former_job = state_.former_job;
+  fresh.former_generation = state_.former_generation;
   fresh.budget = progress_.budget();
   fresh.samples_per_second = progress_.rate();
   fresh.former_id = state_.id;

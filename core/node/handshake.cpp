@@ -101,7 +101,7 @@ void Conductor::on_hello(Session& session, const Hello& hello, Instant now) {
     accuse_all_at(session.remote, hello.id, "another node answers at its address", now);
   }
   if (const auto error = check_hello(hello)) {
-    if (hello.leaving && hello.cluster == met_as()) note_left(hello, now);
+    if (hello.leaving && hello.founded == state_.cluster) note_left(hello, now);
     if (error->code == "self") on_reflected(session, now);
     if (error->code == "self" && session.outbound) dialer_.founding().on_self(session.remote);
     if (error->code == "both-joining" && session.outbound && hello.founds)

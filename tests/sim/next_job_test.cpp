@@ -1,4 +1,6 @@
 // From one job of a cluster to the next.
+#include <algorithm>
+
 #include "tests/sim/support.h"
 
 using namespace gossipd;
@@ -125,6 +127,40 @@ TEST_CASE("a disk that fails keeps a member with its job until it can go on") {
   f.cluster.fail_disk(1, false);
   REQUIRE(f.all_finish(2));
   f.check_samples();
+}
+
+TEST_CASE("a node on a copied disk takes another id, and stays with the job of that disk") {
+  Finished f(3);
+  REQUIRE_FALSE(f.cluster.start_job(2, "second"));
+  REQUIRE(f.all_finish(2));
+  const auto heard = [&] {
+    return std::ranges::count_if(f.cluster.log(0), [](const std::string& line) {
+      return line.starts_with("event=next-job-heard");
+    });
+  };
+  const auto before = heard();
+  f.cluster.kill(0);
+  f.cluster.whole_disk(0) = f.cluster.whole_disk(1);
+  f.cluster.start_from_disk(0);
+  REQUIRE(f.cluster.run_until(
+      [&] { return f.cluster.alive(0) && f.cluster.id(0) != f.cluster.id(1); }, 60s));
+  CHECK(f.is_on(0, 2));
+  REQUIRE(f.all_finish(2));
+  CHECK(heard() == before);
+  f.check_samples();
+}
+
+TEST_CASE("a member that went on to another job and left is known to have left") {
+  Finished f(2);
+  f.cluster.kill(1);
+  REQUIRE_FALSE(f.cluster.start_job(0, "second"));
+  REQUIRE(f.cluster.run_until([&] { return f.is_on(0, 2); }, 60s));
+  REQUIRE_FALSE(f.cluster.node(0).leave(f.cluster.now()));
+  REQUIRE(f.cluster.run_until([&] { return f.cluster.node(0).phase() == Phase::left; }, 60s));
+  f.cluster.start_from_disk(1);
+  REQUIRE(f.cluster.run_until(
+      [&] { return member(f.cluster.view(1), f.cluster.id(0))->record.state == MemberState::left; },
+      60s));
 }
 
 TEST_CASE("a job that is not finished, or is the present one, is not followed") {

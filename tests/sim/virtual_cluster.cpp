@@ -57,8 +57,9 @@ void VirtualCluster::start(std::size_t i, bool has_model) {
   disk.state.down_for = disk.written == Instant{} ? Duration{} : now() - disk.written;
   host.node = std::make_unique<Node>(std::move(config), disk.state, local(i));
   carry_out(i);
-  if (host.node && (host.options.knows_job || disk.state.job != JobHash{})) {
-    host.job = job_hash_of(host.disk.job_document);
+  const bool knows_job = host.options.knows_job || disk.state.job != JobHash{};
+  host.job = knows_job ? job_hash_of(host.disk.job_document) : JobHash{};
+  if (host.node && knows_job) {
     host.node->on_job(host.disk.job_document, host.job, host.options.budget, local(i));
     host.node->on_model_ready(schema_, buffers(host), has_model, host.loop.samples(),
                               host.loop.step(), local(i));

@@ -92,6 +92,7 @@ struct Hooks {
   std::function<void(std::size_t, Disk&)> boot;
   std::function<void(std::size_t, Snapshot&)> snapshot;
   std::function<bool(std::size_t)> final_model;  // false: reported as written, but not
+  std::function<bool(std::size_t)> next_job;     // the same
   std::function<void(std::size_t, std::span<float>, const Update&)> applied;  // after an update
   std::function<bool(std::size_t from, std::size_t to, Lane, Bytes&)> wire;   // false: drop
   // false: sent bulk is not reported
@@ -203,6 +204,8 @@ class VirtualCluster : private VirtualNetwork::Handler {
   [[nodiscard]] NodeId id(std::size_t i) const { return nodes_[i]->disk.state.id; }
   [[nodiscard]] const NodeState& disk(std::size_t i) const { return nodes_[i]->disk.state; }
   [[nodiscard]] Disk& whole_disk(std::size_t i) { return nodes_[i]->disk; }
+  // That its process trains; 0: none yet.
+  [[nodiscard]] JobHash job(std::size_t i) const { return nodes_[i]->job; }
   [[nodiscard]] NodeOptions& options(std::size_t i) { return nodes_[i]->options; }
   [[nodiscard]] Step steps(std::size_t i) const { return nodes_[i]->loop.step(); }
   [[nodiscard]] Samples samples(std::size_t i) const { return nodes_[i]->loop.samples(); }
@@ -243,7 +246,7 @@ class VirtualCluster : private VirtualNetwork::Handler {
     std::optional<NodeState> waiting;  // the newest that came since
     std::uint64_t writes = 0;          // begun
     std::vector<float> parameters;
-    JobHash job{};         // that its process trains
+    JobHash job{};         // that its process trains; 0: none yet
     bool goes_on = false;  // from it to the next
     StepLoop loop{1};      // of the options' batch once they are known
     Samples others = 0;

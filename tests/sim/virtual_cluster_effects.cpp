@@ -105,7 +105,7 @@ void VirtualCluster::on(std::size_t i, NextJobEffect& effect) {
   const Host& host = *nodes_[i];
   for_host(i, now() + host.disk_takes, [this, i, effect](Host& h) {
     const bool kept = !h.disk_fails && !h.disk_stuck;
-    if (kept) {
+    if (kept && (!hooks_.next_job || hooks_.next_job(i))) {
       put_on_disk(i, effect.state);
       h.disk.job_document = effect.document;
       h.disk.final_model.clear();

@@ -13,6 +13,8 @@ constexpr Duration backup_period = 60s;
 constexpr Duration end_look_period = 250ms;
 constexpr double end_fault_rate = 0.15;  // of the looks at a node that finishes
 constexpr std::size_t ends_disturbed_max = 12;
+constexpr double next_job_rate = 0.03;  // of the looks at a job that has ended
+constexpr std::size_t jobs_started_max = 8;
 
 }  // namespace
 
@@ -66,6 +68,7 @@ void Chaos::watch_the_end() {
     if (calm_) return;
     if (ends_disturbed_ < ends_disturbed_max && chance(end_fault_rate) && inject(Fault::at_the_end))
       ++ends_disturbed_;
+    if (jobs_started_ < jobs_started_max && chance(next_job_rate)) (void)inject(Fault::next_job);
     watch_the_end();
   });
 }
@@ -106,7 +109,8 @@ bool Chaos::inject(Fault fault) {
                                        &Chaos::reflected_dial,
                                        &Chaos::lying_member,
                                        &Chaos::poisoned_step,
-                                       &Chaos::lie};
+                                       &Chaos::lie,
+                                       &Chaos::next_job};
   static_assert(std::size(actions) == fault_classes);
   // Separate, since within one call GCC 12's bounds check reads the index before it is set.
   const Action action = actions[static_cast<std::size_t>(fault)];
@@ -188,11 +192,12 @@ bool Chaos::all_have_cluster() const {
 
 void Chaos::spoil_disk(std::size_t node) { checkers_.disk_spoiled(node); }
 
-// A new state directory: another id and a seed.
+// A new state directory: another id and a seed. Its operator has no file of a later job.
 void Chaos::wipe(std::size_t node) {
   Disk& disk = cluster_.whole_disk(node);
   disk = Disk{};
   disk.state.id = NodeId{0x100000 + ++wiped_};
+  if (jobs_started_ > 0) cluster_.options(node).knows_job = false;
   std::vector<std::size_t>& seeds = cluster_.options(node).seeds;
   seeds.clear();
   for (std::size_t i = 0; i < nodes(); ++i)
@@ -246,7 +251,9 @@ void Chaos::calm() {
     cluster_.forgive_death(i);
   }
   for (std::size_t i = 0; i < nodes(); ++i) {
-    if (misplaced_.contains(i)) {
+    // A joiner with the file of a job before is refused for ever.
+    const bool has_old_job = jobs_started_ > 0 && cluster_.disk(i).cluster == ClusterId{};
+    if (misplaced_.contains(i) || has_old_job) {
       if (cluster_.alive(i)) cluster_.kill(i);
       wipe(i);
       start(i);

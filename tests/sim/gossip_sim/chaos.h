@@ -72,6 +72,7 @@ class Chaos {
   bool lying_member();
   bool poisoned_step();
   bool lie();
+  bool next_job();
 
   [[nodiscard]] std::optional<std::size_t> pick(const std::function<bool(std::size_t)>& fits);
   [[nodiscard]] std::optional<std::size_t> pick_running();
@@ -80,6 +81,9 @@ class Chaos {
     return cluster_.alive(node) && !cluster_.frozen(node);
   }
   [[nodiscard]] bool has_model(std::size_t node) const;
+  [[nodiscard]] bool has_finished(std::size_t node) const {
+    return is_running(node) && cluster_.node(node).phase() == Phase::finished;
+  }
   [[nodiscard]] bool others_have_model(std::size_t node) const;  // in memory and on disk
   [[nodiscard]] bool all_have_cluster() const;
   [[nodiscard]] bool knows_nobody_alive(std::size_t node) const;
@@ -93,6 +97,7 @@ class Chaos {
   bool replace_disk(const std::function<bool(std::size_t)>& fits,
                     const std::function<void(std::size_t)>& with);
   void operate(std::size_t node);
+  bool start_job(std::size_t node);
   Duration length(Duration longest);
   bool chance(double probability) { return random_.uniform() < probability; }
 
@@ -107,6 +112,7 @@ class Chaos {
   bool calm_ = false;
   std::set<std::size_t> gone_;
   std::size_t came_ = 0;  // of the late nodes
+  std::size_t jobs_started_ = 0;
   std::map<std::size_t, Disk> backups_;
   std::set<std::size_t> misplaced_;  // running on another cluster's disk
   std::uint64_t wiped_ = 0;

@@ -220,6 +220,7 @@ bool Chaos::late_join() {
   if (came_ == scenario_.late || !misplaced_.empty()) return false;
   const std::size_t node = nodes() - scenario_.late + came_++;
   if (cluster_.alive(node)) return false;
+  if (jobs_started_ > 0) cluster_.options(node).knows_job = false;
   cluster_.power_on(node);
   return true;
 }
@@ -387,6 +388,29 @@ bool Chaos::at_the_end() {
                   what < 0.75 ? VirtualCluster::Death::killed : VirtualCluster::Death::power_lost);
   start_later(*node);
   return true;
+}
+
+// The cluster's next job starts on a member that has finished; at times on two at once, or the
+// member dies on the way.
+bool Chaos::next_job() {
+  const auto fits = [this](std::size_t i) { return has_finished(i); };
+  const auto node = pick(fits);
+  if (!node || !start_job(*node)) return false;
+  if (chance(0.3))
+    if (const auto another = pick(fits)) (void)start_job(*another);
+  if (chance(0.3)) {
+    cluster_.kill_at_effect(
+        *node, 1 + random_.below(40),
+        chance(0.5) ? VirtualCluster::Death::killed : VirtualCluster::Death::power_lost);
+    start_later(*node);
+  }
+  return true;
+}
+
+bool Chaos::start_job(std::size_t node) {
+  const bool started = !cluster_.start_job(node, "job " + std::to_string(jobs_started_ + 2));
+  jobs_started_ += started ? 1 : 0;
+  return started;
 }
 
 bool Chaos::lying_member() {

@@ -17,6 +17,11 @@ constexpr std::size_t control_queue_max = 1024;
 constexpr std::size_t sessions_max = 256;
 constexpr std::size_t ping_bytes_max = 40;
 
+// The cluster's name for members of its present job.
+ClusterId met_as(const NodeState& disk) {
+  return disk.meeting_in != ClusterId{} ? disk.meeting_in : disk.cluster;
+}
+
 bool same(std::span<const float> a, std::span<const float> b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
 }
@@ -49,9 +54,13 @@ void Checkers::note(const std::string& what) {
   if (notes_.size() > notes_max) notes_.pop_front();
 }
 
-Samples Checkers::trained_by(NodeId id) const {
+Samples Checkers::trained_by(NodeId id, JobHash job) const {
   const auto found = ledger_.find(id);
-  return found == ledger_.end() ? 0 : found->second.trained;
+  Samples most = 0;
+  if (found == ledger_.end()) return most;
+  for (const auto& [trained, samples] : found->second.trained)
+    if (job == JobHash{} || job == trained) most = std::max(most, samples);
+  return most;
 }
 
 // ---- disks and messages -------------------------------------------------------------------------
@@ -66,6 +75,7 @@ void Checkers::started(std::size_t node, const NodeState& disk) {
   note(name(node) + " starts id=" + to_hex(disk.id) +
        " incarnation=" + std::to_string(disk.incarnation) + " left=" + (disk.left ? "1" : "0"));
   fresh_[node] = true;
+  former_name_.erase(node);
   disk.cluster == ClusterId{} ? (void)joiners_.insert(node) : (void)joiners_.erase(node);
   known_[node].clear();
   last_members_[node].clear();
@@ -78,6 +88,7 @@ void Checkers::persisted(std::size_t node, const NodeState& before, const NodeSt
                       name(node) + " writes another id");
   GOSSIPD_SIM_REQUIRE(before.cluster == ClusterId{} || after.cluster == before.cluster, "foreign",
                       name(node) + " goes over to cluster " + to_hex(after.cluster));
+  if (after.job != before.job && before.cluster != ClusterId{}) former_name_[node] = met_as(before);
 }
 
 void Checkers::check_own(std::size_t from, std::uint64_t incarnation, bool left) {
@@ -111,15 +122,17 @@ void Checkers::check_hello(std::size_t from, const Hello& hello) {
   // A joiner may have claimed to be one just before its disk was updated.
   const bool joiner = hello.cluster == ClusterId{} && joiners_.contains(from);
   const bool unsound = !ledger_[disk.id].sound || ledger_[disk.id].cloned;
-  GOSSIPD_SIM_REQUIRE(joiner || hello.cluster == disk.cluster || unsound, "persist-first",
-                      name(from) + " says a cluster that its disk does not hold");
+  const auto former = former_name_.find(from);
+  const bool goes_on = former != former_name_.end() && hello.cluster == former->second;
+  GOSSIPD_SIM_REQUIRE(joiner || hello.cluster == met_as(disk) || goes_on || unsound,
+                      "persist-first", name(from) + " says a cluster that its disk does not hold");
 }
 
 void Checkers::check_samples(std::size_t from, NodeId of, Samples samples) {
-  GOSSIPD_SIM_REQUIRE(samples <= (Hostile::is_own(of) ? member_samples_max : trained_by(of)),
-                      "samples",
+  const Samples trained = trained_by(of, cluster_.job(from));
+  GOSSIPD_SIM_REQUIRE(samples <= (Hostile::is_own(of) ? member_samples_max : trained), "samples",
                       name(from) + " tells of " + std::to_string(samples) + " samples of " +
-                          to_hex(of) + ", which has trained on " + std::to_string(trained_by(of)));
+                          to_hex(of) + ", which has trained on " + std::to_string(trained));
 }
 
 void Checkers::check_record(std::size_t from, const MemberRecord& record) {
@@ -250,10 +263,11 @@ void Checkers::check_view(std::size_t node) {
   const bool foreign = foreign_.contains(self);
   GOSSIPD_SIM_REQUIRE(view.cluster == ClusterId{} || foreign == (view.cluster != own_cluster),
                       "foreign", name(node) + " is in cluster " + to_hex(view.cluster));
-  GOSSIPD_SIM_REQUIRE(view.own_samples <= trained_by(self), "samples",
+  const JobHash job = cluster_.job(node);
+  GOSSIPD_SIM_REQUIRE(view.own_samples <= trained_by(self, job), "samples",
                       name(node) + " counts " + std::to_string(view.own_samples) +
                           " samples of its own, and has trained on " +
-                          std::to_string(trained_by(self)));
+                          std::to_string(trained_by(self, job)));
   GOSSIPD_SIM_REQUIRE(!ledger_[self].left || ledger_[self].cloned || view.phase == Phase::left,
                       "left", name(node) + " has left and is " + to_string(view.phase));
   GOSSIPD_SIM_REQUIRE(members.size() <= members_max && view.refusals.size() <= refusals_max &&
@@ -269,9 +283,9 @@ void Checkers::check_view(std::size_t node) {
                         name(node) + " takes samples from " + to_hex(record.id));
     GOSSIPD_SIM_REQUIRE(record.incarnation < counter_max, "incarnation",
                         name(node) + " knows the last incarnation of all of " + to_hex(record.id));
-    GOSSIPD_SIM_REQUIRE(
-        record.samples <= (Hostile::is_own(record.id) ? member_samples_max : trained_by(record.id)),
-        "samples", name(node) + " counts too many samples of " + to_hex(record.id));
+    GOSSIPD_SIM_REQUIRE(record.samples <= (Hostile::is_own(record.id) ? member_samples_max
+                                                                      : trained_by(record.id, job)),
+                        "samples", name(node) + " counts too many samples of " + to_hex(record.id));
     GOSSIPD_SIM_REQUIRE(foreign_.contains(record.id) == foreign || Hostile::is_own(record.id),
                         "foreign", name(node) + " holds " + to_hex(record.id) + " for a member");
     last = Known{record.incarnation, record.samples};

@@ -10,8 +10,8 @@
 //   left           a node that has left stays out, even after a restart, until an operator lets it
 //                  join
 //   foreign        a node belongs to one cluster and never knows a member of another
-//   samples        no node is credited with more samples than its trainer used, nor with fewer
-//                  than before
+//   samples        no node is credited with more samples than its trainer used for the job, nor
+//                  with fewer than before
 //   delta-once     an update reaches the trainer's parameters once and whole, and nothing else does
 //   refusal        a refused message changes neither replica nor parameter; in the middle of a turn
 //                  only the blocks it applied
@@ -20,7 +20,7 @@
 //   queues         sessions, waiting messages and bytes, members and refusals stay below their
 //                  maxima
 //   core           (campaign) an assertion of the core itself
-//   living, model, final  (seed_run) after calm
+//   living, model, final, next-job  (seed_run) after calm
 //
 // Only the driver has the ledger: all samples trained and incarnations used by each id.
 #pragma once
@@ -40,7 +40,9 @@ class Checkers : public Watcher {
   void listen_for(Hostile& hostile) { hostile_ = &hostile; }
 
   // ---- what the chaos tells ----
-  void trained(std::size_t node, Samples samples) { ledger_[cluster_.id(node)].trained += samples; }
+  void trained(std::size_t node, Samples samples) {
+    ledger_[cluster_.id(node)].trained[cluster_.job(node)] += samples;
+  }
   void stepped(std::size_t node) {
     expected_[node].assign(cluster_.model(node).begin(), cluster_.model(node).end());
   }
@@ -59,13 +61,12 @@ class Checkers : public Watcher {
   void note(const std::string& what);  // into the trace
   [[nodiscard]] const std::deque<std::string>& last_notes() const { return notes_; }
   [[nodiscard]] std::size_t ids_ever() const { return ledger_.size(); }
-  [[nodiscard]] Samples trained_by(NodeId id) const;
+  // For this job; 0: for that for which it has trained most.
+  [[nodiscard]] Samples trained_by(NodeId id, JobHash job) const;
 
   // ---- Watcher ----
   void started(std::size_t, const NodeState&) override;
-  void took_new_id(std::size_t node, Samples carried) override {
-    ledger_[cluster_.id(node)].trained += carried;
-  }
+  void took_new_id(std::size_t node, Samples carried) override { trained(node, carried); }
   void persisted(std::size_t, const NodeState&, const NodeState&) override;
   void sending(std::size_t from, std::size_t to, SessionId, Lane, const Bytes&) override;
   void before_message(std::size_t from, std::size_t to, Lane, const Bytes&) override;
@@ -77,7 +78,7 @@ class Checkers : public Watcher {
 
  private:
   struct Ledger {
-    Samples trained = 0;
+    std::map<JobHash, Samples> trained;
     std::uint64_t incarnation = 0;  // the highest that it has said
     bool sound = true;
     bool left = false;
@@ -108,6 +109,8 @@ class Checkers : public Watcher {
   std::map<NodeId, Ledger> ledger_;
   std::set<NodeId> foreign_;
   std::map<std::size_t, bool> fresh_;  // has said nothing since its start
+  // Under which its process still meets others, while the disk holds the next job.
+  std::map<std::size_t, ClusterId> former_name_;
   // its disk held no cluster when it started
   std::set<std::size_t> joiners_;
   std::map<std::size_t, std::map<NodeId, Known>> known_;  // by each node, since its start

@@ -276,6 +276,23 @@ Hooks final_once(VirtualCluster& cluster, const Scenario&) {
   return hooks;
 }
 
+// The samples of the job before count for the next one.
+Hooks samples_carried_on(VirtualCluster&, const Scenario&) {
+  Hooks hooks;
+  hooks.boot = [](std::size_t, Disk& disk) {
+    if (disk.state.former_job != JobHash{} && disk.checkpoint.job == disk.state.former_job)
+      disk.state.own_samples += disk.checkpoint.counters.samples;
+  };
+  return hooks;
+}
+
+// What a driver tells when its disk had no room.
+Hooks next_job_unwritten(VirtualCluster&, const Scenario&) {
+  Hooks hooks;
+  hooks.next_job = [](std::size_t) { return false; };
+  return hooks;
+}
+
 constexpr Mutant all[] = {
     {"nothing-written", "persist-first", "a state is said to be on disk and is not",
      nothing_written},
@@ -308,6 +325,10 @@ constexpr Mutant all[] = {
      raised_from_the_dead},
     {"refused-but-applied", "refusal", "a refused message changes the model", refused_but_applied},
     {"final-once", "final", "a node whose model moves does not write `final` again", final_once},
+    {"samples-carried-on", "samples", "the samples of the job before count for the next one",
+     samples_carried_on},
+    {"next-job-unwritten", "next-job", "the next job is said to be on disk and is not",
+     next_job_unwritten},
     {"instance-unsaid", "living",
      "no hello says which process of its id speaks, so a cloned disk goes unnoticed",
      instance_unsaid},

@@ -42,7 +42,8 @@ constexpr const char* fault_names[] = {"reset",
                                        "reflected-dial",
                                        "lying-member",
                                        "poisoned-step",
-                                       "lie"};
+                                       "lie",
+                                       "next-job"};
 static_assert(std::size(fault_names) == fault_classes);
 
 // at most between two dials of members that failed (core: 10 s and a half)
@@ -145,7 +146,8 @@ void draw_rates(Scenario& s, Random& random) {
   constexpr auto first_apart = static_cast<std::size_t>(Fault::cloned_disk);
   Random apart(s.seed * 0xa0761d6478bd642full + 3);
   for (std::size_t i = 0; i < fault_classes; ++i) {
-    if (static_cast<Fault>(i) == Fault::at_the_end) continue;
+    const auto fault = static_cast<Fault>(i);
+    if (fault == Fault::at_the_end || fault == Fault::next_job) continue;
     Random& from = i < first_apart ? random : apart;
     s.rates[i] = chance(from, 0.4) ? 0 : from.uniform();
   }
@@ -156,6 +158,9 @@ void draw_budget(Scenario& s, double time_for, Random& random) {
   Random ends(s.seed * 0xa0761d6478bd642full + 3);
   double budget = chance(random, 0.1) ? between(random, 0.3, 0.9) : 0;
   if (chance(ends, 0.15) && budget == 0) budget = between(ends, 0.2, 0.7);
+  // One that is over so soon that others follow it.
+  Random follows(s.seed * 0x94d049bb133111ebull + 7);
+  if (chance(follows, 0.15) && budget == 0) budget = between(follows, 0.03, 0.15);
   s.budget = static_cast<Samples>(budget * time_for);
   // Without gradients nothing repairs an exploded model.
   for (const Fault fault : {Fault::explosion, Fault::poisoned_step})

@@ -47,6 +47,7 @@ enum class Fault : std::uint8_t {
   lying_member,
   poisoned_step,
   lie,
+  next_job,
   count_
 };
 inline constexpr std::size_t fault_classes = static_cast<std::size_t>(Fault::count_);
@@ -65,7 +66,7 @@ struct Scenario {
   bool foreign = false;
   std::size_t faults = 0;
   std::array<double, fault_classes> rates{};  // relative
-  // (at_the_end has no rate: it occurs wherever there is a budget)
+  // (at_the_end and next_job have no rate: they occur wherever there is a budget)
   Duration chaos{};
   Samples budget = 0;  // of the job; 0: it has no end
   Duration freeze_max{};

@@ -4,6 +4,7 @@
 #include <deque>
 #include <map>
 
+#include "core/model/job_hash.h"
 #include "tests/sim/gossip_sim/chaos.h"
 
 namespace gossipd::sim {
@@ -90,6 +91,7 @@ class SeedRun {
     models_agree();
     finals_agree();
     job_goes_on();
+    next_job_starts(bound);
     counters_agree(bound);
     while (cluster_.now() < begin_ + virtual_time_min) pass(look_period);
     const std::string late = who_disagrees();
@@ -152,6 +154,10 @@ class SeedRun {
   [[nodiscard]] std::string who_disagrees() {
     const std::vector<std::size_t> nodes = living();
     std::set<NodeId> ids;
+    for (const std::size_t i : nodes)
+      if (cluster_.job(i) != cluster_.job(nodes.front()))
+        return "node" + std::to_string(i) + " has job " + to_hex(cluster_.job(i)) + ", node" +
+               std::to_string(nodes.front()) + " " + to_hex(cluster_.job(nodes.front()));
     for (const std::size_t i : nodes)
       if (!ids.insert(cluster_.id(i)).second)
         return "node" + std::to_string(i) + " and another live under one id, " +
@@ -277,6 +283,24 @@ class SeedRun {
       return "no node has trained on since the job was extended" + links();
     });
     shrinks_ = false;
+    finals_agree();
+  }
+
+  // An operator starts the next job: all that live go on to it, and end it in one model.
+  void next_job_starts(Duration bound) {
+    if (scenario_.budget == 0) return;
+    const std::vector<std::size_t> nodes = living();
+    const std::size_t chosen = nodes[scenario_.seed / 2 % nodes.size()];
+    checkers_.note("the next job starts at node" + std::to_string(chosen));
+    const std::string document = "the last job";
+    const auto refused = cluster_.start_job(chosen, document);
+    GOSSIPD_SIM_REQUIRE(!refused, "next-job", refused->text);
+    until(bound, "next-job", [&]() -> std::string {
+      for (const std::size_t i : nodes)
+        if (!cluster_.alive(i) || cluster_.job(i) != job_hash_of(document))
+          return "node" + std::to_string(i) + " has not gone on to the next job";
+      return who_disagrees();
+    });
     finals_agree();
   }
 
