@@ -86,6 +86,7 @@ class Crash(ClusterTest):
         self.expect_steps(others, 60)  # … and after it has been given up
 
         frozen.signal(signal.SIGCONT)
+        frozen.wait_log(r"event=stood-still seconds=([2-9]|\d\d)")
         for node in others:
             wait_for(
                 "it is back",

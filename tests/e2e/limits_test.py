@@ -1,13 +1,15 @@
-"""Limits of a machine: file descriptors, and a wall clock that steps."""
+"""Limits of a machine: file descriptors, memory, a wall clock that steps, and a long sleep."""
 
 import os
 import resource
+import signal
 import socket
 import struct
 import unittest
 from datetime import datetime, timedelta, timezone
 
 from cluster import ClusterTest, wait_for
+from slow_disk import LIBRARY, Disk
 
 CLOCK_STEP = os.environ.get("GOSSIPD_CLOCK_STEP", "")
 DAY_S = 86_400
@@ -53,6 +55,22 @@ class Descriptors(ClusterTest):
         self.assertNotIn("member-failed", other.log())
 
 
+class Memory(ClusterTest):
+    def test_a_node_out_of_memory_ends_with_a_line_that_says_so(self):
+        # Of 5.9 million parameters, so that a link needs blocks of memory that are not there yet.
+        job = self.cluster.job(model='kind = "mlp"\nhidden = [2048, 2048]', learning_rate=0.01)
+        poor = self.cluster.found(job, shard="1/2", trainer__min_step_ms=100)
+        poor.wait_step(20)  # training has what it needs
+        with open(f"/proc/{poor.process.pid}/statm", encoding="ascii") as file:
+            held = int(file.read().split()[0]) * resource.getpagesize()
+        resource.prlimit(poor.process.pid, resource.RLIMIT_AS, (held, held))
+        self.cluster.joiner("box2", poor, shard="2/2", trainer__min_step_ms=100).start()
+        self.assertEqual(-signal.SIGABRT, poor.exit_code())
+        self.assertRegex(
+            poor.log(), r'(?m)error.* event=failed code=no-memory reason="no memory is left .*limit'
+        )
+
+
 @unittest.skipUnless(
     CLOCK_STEP, "GOSSIPD_CLOCK_STEP, a library that steps the clock; ctest sets it"
 )
@@ -88,10 +106,28 @@ class WallClock(ClusterTest):
             for event in ("member-suspect", "member-failed", "link-down", "stood-still"):
                 self.assertNotIn("event=" + event, node.log())
 
-    def step_clock_in_place(self, offset_s):
+    def test_a_machine_that_sleeps_while_the_node_stops_does_not_count_as_a_stop_too_long(self):
+        self.file = os.path.join(self.cluster.directory, "clock")
+        self.set_clock(0)
+        node = self.cluster.founder(self.cluster.job(), trainer__min_step_ms=20)
+        disk = Disk(node)
+        preloaded = f"LD_PRELOAD={LIBRARY}:{CLOCK_STEP}"
+        node.prefix = ["env", preloaded, f"CLOCK_STEP_FILE={self.file}", *node.prefix[2:]]
+        node.start().wait_step(20)
+        disk.takes("stuck")
+        node.process.terminate()
+        node.wait_log("event=stopping")
+        node.signal(signal.SIGSTOP)
+        self.step_clock_in_place(0, 40)
+        node.signal(signal.SIGCONT)
+        node.wait_log(r"warning.* event=stood-still seconds=(39|4\d) why=\"the process was stopped")
+        disk.takes(0)
+        self.assertEqual(0, node.exit_code())
+
+    def step_clock_in_place(self, offset_s, steady_s=0):
         """Overwrites the file in place, since the daemon has it mapped."""
         with open(self.file, "r+b") as out:
-            out.write(struct.pack("=q", offset_s))
+            out.write(struct.pack("=qq", offset_s, steady_s))
 
 
 if __name__ == "__main__":
