@@ -24,6 +24,7 @@ to_test=(
 to_test+=(python3-jsonschema zsh fish mandoc chromium chromium-driver)
 to_package=(
   mmdebstrap lintian slurmctld slurmd slurm-client munge
+  avahi-daemon avahi-utils dbus
   podman runc netavark aardvark-dns iptables podman-compose docker-compose
 )
 # Where the release has none of these, gossipd can be built all the same.
@@ -41,7 +42,7 @@ usage: deploy/install-packages.sh [--tests] [--packages] [--dry-run]
             openssl, prometheus, chromium, systemd, python3 with torch, pytest and what builds
             wheels, python3-jsonschema, the shells zsh and fish, mandoc
   --packages   those of `tests/run.sh --only packages`: mmdebstrap, lintian, Slurm,
-            podman and what it needs, podman-compose, docker-compose
+            Avahi, podman and what it needs, podman-compose, docker-compose
   --dry-run    prints what would be installed, as apt knows it now
 TEXT
 }

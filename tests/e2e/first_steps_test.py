@@ -35,7 +35,7 @@ class FirstSteps(ClusterTest):
             self.assertLess(len(done.stderr), 300)
 
     def test_nodes_that_announce_themselves_are_listed(self):
-        """avahi-browse is a program that prints what Avahi's does; no real Avahi runs here."""
+        """avahi-browse is a program that prints what Avahi's does (deploy.avahi has a real one)."""
         directory = os.path.join(self.cluster.directory, "bin")
         os.mkdir(directory)
         environment = {**clean_environment(), "PATH": directory}
