@@ -178,6 +178,7 @@ struct MemberView {
 
 struct LinkView {
   NodeId peer{};
+  SessionId session{};  // 0: down
   std::string name;
   Endpoint address;
   bool outbound = false;

@@ -28,6 +28,7 @@ StatusView NodeDriver::status() const {
   view.state_dir = store_.directory().string();
   view.disk = disk_view(now);
   view.wire = wire();
+  view.exchange_period_steps = config_.exchange.period_steps;
   view.stopping = stopping_;
   if (job_) view.job_name = job_->name;
   training_->describe(view, now);
@@ -59,8 +60,13 @@ std::vector<SessionView> NodeDriver::sessions() const {
   std::vector<SessionView> open;
   for (const auto& [id, session] : sessions_)
     if (const std::optional<SessionCounters> own = transport_->counters(id))
-      open.push_back({session.address, session.outbound, seconds(now - session.opened),
-                      own->wire.out, own->wire.in});
+      open.push_back({.id = id,
+                      .address = session.address,
+                      .outbound = session.outbound,
+                      .age_s = seconds(now - session.opened),
+                      .bytes_sent = own->wire.out,
+                      .bytes_received = own->wire.in,
+                      .path = transport_->path(id)});
   return open;
 }
 

@@ -22,6 +22,7 @@ struct ExchangeCounters {
   std::uint64_t transfers_distrusted = 0;  // … and nothing at all, by the peer's loss
   std::uint64_t bytes_sent = 0;            // messages of this link, before framing and TLS
   std::uint64_t bytes_received = 0;
+  std::uint64_t turn_bytes = 0;  // gauge: of bytes_sent, the turn spoken last
   std::uint64_t refused[static_cast<std::size_t>(Reject::count_)] = {};
   double change = 0;     // gauge: ‖x − published‖ / ‖published‖ at the last look
   double threshold = 0;  // gauge: what it was held against

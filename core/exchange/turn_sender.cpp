@@ -206,6 +206,7 @@ void TurnSender::end(Instant now) {
   order_.clear();
   speaking_ = false;
   ++counters_.turns_spoken;
+  counters_.turn_bytes = bytes_of_turn();
   counters_.threshold = speech_.threshold_shown;
   counters_.codec = speech_.codec;
   counters_.trust = speech_.trust;

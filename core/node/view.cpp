@@ -21,6 +21,7 @@ MemberView member_view(const Directory::Entry& entry, Instant now) {
 }
 
 void show_session(const Peers::Session& session, LinkView& item) {
+  item.session = session.id;
   item.outbound = session.outbound;
   item.protocol = session.protocol;
   item.rtt_ms = session.round_trip.smoothed_seconds() * 1e3;

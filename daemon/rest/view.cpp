@@ -94,7 +94,15 @@ Json refused_by_reason(const ExchangeCounters& c) {
   return refused;
 }
 
-Json to_json(const LinkView& l) {
+Json to_json(const std::optional<TcpPath>& path) {
+  if (!path) return nullptr;
+  return {{"mtu", path->mtu},
+          {"rtt_min_ms", static_cast<double>(path->round_trip_min.count()) / 1e3},
+          {"bytes_acknowledged", path->bytes_acknowledged},
+          {"busy_s", static_cast<double>(path->busy.count()) / 1e6}};
+}
+
+Json to_json(const LinkView& l, const std::optional<TcpPath>& path) {
   const ExchangeCounters& c = l.counters;
   return {{"peer", id_or_null(l.peer)},
           {"name", l.name},
@@ -106,6 +114,7 @@ Json to_json(const LinkView& l) {
           {"clock_ahead_s", l.clock_ahead_s ? Json(*l.clock_ahead_s) : Json(nullptr)},
           {"silence_s", l.silence_s},
           {"large_packets_lost", l.large_packets_lost},
+          {"path", to_json(path)},
           {"age_steps", l.age_steps},
           {"age_s", l.age_s},
           {"change", c.change},
@@ -129,7 +138,8 @@ Json to_json(const LinkView& l) {
           {"keyframes_sent", c.keyframes_sent},
           {"keyframes_applied", c.keyframes_applied},
           {"bytes_sent", c.bytes_sent},
-          {"bytes_received", c.bytes_received}};
+          {"bytes_received", c.bytes_received},
+          {"turn_bytes", c.turn_bytes}};
 }
 
 Json to_json(const SessionView& s) {
@@ -233,6 +243,7 @@ void add_training(Json& json, const StatusView& v) {
   json["learning_rate"] = n.learning_rate;
   json["samples_per_second"] = n.samples_per_second;
   json["step_ms"] = n.step_seconds * 1e3;
+  json["exchange_period_steps"] = v.exchange_period_steps;
   json["batch"] = n.batch;
   json["consensus_distance"] = n.consensus_distance;
   json["accuracy"] = v.evaluation ? number_or_null(v.evaluation->accuracy) : Json(nullptr);
@@ -315,7 +326,10 @@ std::string links_json(const std::vector<LinkView>& links, const std::vector<Ses
                {"sessions", Json::array()},
                {"wire_bytes_sent", wire.bytes_sent},
                {"wire_bytes_received", wire.bytes_received}};
-  for (const LinkView& l : links) json["links"].push_back(to_json(l));
+  for (const LinkView& l : links) {
+    const auto session = std::ranges::find(sessions, l.session, &SessionView::id);
+    json["links"].push_back(to_json(l, session == sessions.end() ? std::nullopt : session->path));
+  }
   for (const SessionView& s : sessions) json["sessions"].push_back(to_json(s));
   return text_of(json);
 }

@@ -17,6 +17,7 @@
 #include "daemon/rest/history.h"
 #include "models/data/division.h"
 #include "models/networks/figures.h"
+#include "net/peer/tcp_path.h"
 
 namespace gossipd {
 
@@ -38,11 +39,13 @@ struct CheckpointView {
 
 // One TCP connection, as the transport counts it: TLS, framing and control messages included.
 struct SessionView {
+  SessionId id{};
   Endpoint address;  // dialled, or the other end's
   bool outbound = false;
   double age_s = 0;
   std::uint64_t bytes_sent = 0;
   std::uint64_t bytes_received = 0;
+  std::optional<TcpPath> path;
 };
 
 struct WireView {
@@ -101,6 +104,7 @@ struct StatusView {
   StallView stalls;
   DiskView disk;
   std::uint64_t model_floats = 0;  // P; 0 until the model stands
+  Step exchange_period_steps = 0;  // as set
   TrainerView trainer;
   WireView wire;
   std::optional<std::string> job_name;

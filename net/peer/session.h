@@ -63,6 +63,7 @@ class Session : public std::enable_shared_from_this<Session> {
   [[nodiscard]] SSL* tls() { return stream_.tls(); }  // nullptr: plain
   [[nodiscard]] std::size_t bulk_queue_bytes() const { return bulk_queued_bytes_; }
   [[nodiscard]] SessionCounters counters() const;
+  [[nodiscard]] std::optional<TcpPath> path() { return stream_.path(); }
 
   void send(Lane lane, SharedBytes message);
   void close(const Error& reason);  // ends an open session gracefully

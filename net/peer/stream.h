@@ -16,6 +16,7 @@
 #include <utility>
 #include <variant>
 
+#include "net/peer/tcp_path.h"
 #include "net/peer/tls.h"
 #include "net/peer/transport.h"
 
@@ -115,6 +116,7 @@ class PeerStream {
   void shutdown_send();
   void close();  // ends a pending read and write
   [[nodiscard]] const WireTap& tap() const { return tap_; }
+  [[nodiscard]] std::optional<TcpPath> path() { return tcp_path(lower().socket().native_handle()); }
   // The meaning of OpenSSL's error; nullopt if it is another. The accepting end checks the other's
   // certificate after the dialling end has finished its handshake, so the latter learns of a
   // refusal with its first read.

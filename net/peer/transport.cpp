@@ -485,4 +485,9 @@ std::optional<SessionCounters> PeerTransport::counters(SessionId session) const 
   return found->counters();
 }
 
+std::optional<TcpPath> PeerTransport::path(SessionId session) const {
+  const auto found = impl_->find_open(session);
+  return found ? found->path() : std::nullopt;
+}
+
 }  // namespace gossipd

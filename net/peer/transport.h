@@ -27,6 +27,7 @@
 #include "net/peer/certificates.h"
 #include "net/peer/frame.h"
 #include "net/peer/keyring.h"
+#include "net/peer/tcp_path.h"
 
 namespace gossipd {
 
@@ -152,6 +153,7 @@ class PeerTransport {
   [[nodiscard]] const PeerCounters& counters() const;
   // open sessions only
   [[nodiscard]] std::optional<SessionCounters> counters(SessionId session) const;
+  [[nodiscard]] std::optional<TcpPath> path(SessionId session) const;
   [[nodiscard]] std::vector<Endpoint> listening() const;
 
  private:

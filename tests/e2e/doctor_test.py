@@ -2,11 +2,14 @@
 
 import json
 import os
+import re
 import struct
 import unittest
 
 from cluster import ClusterTest, free_port, gossipctl, wait_for
+from switchboard import Switchboard, unavailable
 
+NO_NAMESPACES = unavailable()
 CLOCK_STEP = os.environ.get("GOSSIPD_CLOCK_STEP", "")
 
 
@@ -64,7 +67,11 @@ class Doctor(ClusterTest):
         self.assertEqual(0, code, checks)
         for name in ("daemon", "training", "reachable", "key"):
             self.assertEqual("ok", checks[name]["verdict"], checks[name])
-        self.assertRegex(checks["link to box2"]["what"], "round trip .*, sends .*/s, receives .*/s")
+        self.assertRegex(
+            checks["link to box2"]["what"],
+            "round trip .*, sends .*/s, receives .*/s, path MTU [0-9]+, "
+            "an exchange of .*B takes .*s, which is too little to tell what the line carries",
+        )
         self.assertIn("cpu", checks["device"]["what"])
 
         self.assertEqual("ok", checks["clock of box2"]["verdict"], checks["clock of box2"])
@@ -77,6 +84,35 @@ class Doctor(ClusterTest):
         code, checks = self.ask(rest=first.rest)
         self.assertEqual((0, "warn"), (code, checks["member box2"]["verdict"]))
         self.assertIn("gossipctl forget box2", checks["member box2"]["advice"])
+
+    @unittest.skipIf(NO_NAMESPACES, NO_NAMESPACES)
+    def test_of_a_narrow_line_it_says_what_it_carries_and_what_an_exchange_takes_on_it(self):
+        mbit = 2
+        self.cluster.switchboard = Switchboard()
+        job = self.cluster.job(model='kind = "mlp"\nhidden = [1024, 1024]', learning_rate=0.01)
+        first = self.cluster.found(job, shard="1/2", trainer__min_step_ms=20)
+        self.cluster.switchboard.rate(first.name, mbit)
+        second = self.cluster.joiner("box2", first, shard="2/2", trainer__min_step_ms=20)
+        second.start().wait_linked(1)
+        wait_for("exchanges", lambda: first.links()["box2"]["turns_spoken"] >= 6)
+        path = first.links()["box2"]["path"]
+        self.assertEqual(1500, path["mtu"])
+        of_line = path["bytes_acknowledged"] * 8 / path["busy_s"] / (mbit * 1e6)
+        self.assertTrue(0.7 < of_line < 1.3, path)
+
+        code, checks = self.ask(rest=first.rest)
+        found = checks["link to box2"]
+        said = re.search(
+            r"carries ([\d.]+) Mbit/s, an exchange of ([\d.]+) kB takes ([\d.]+) ms", found["what"]
+        )
+        self.assertTrue(said, found)
+        rate, kilobytes, milliseconds = (float(number) for number in said.groups())
+        self.assertTrue(0.7 < rate / mbit < 1.3, found)
+        self.assertAlmostEqual(1, kilobytes * 8 / rate / milliseconds, delta=0.1)
+        self.assertEqual((0, "warn"), (code, found["verdict"]), found)
+        self.assertRegex(
+            found["advice"], r"that is \d+ steps, and one is due every 8: use a faster"
+        )
 
     def test_a_box_whose_clock_is_wrong_is_named(self):
         file = os.path.join(self.cluster.directory, "clock")

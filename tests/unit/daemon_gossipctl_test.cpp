@@ -12,6 +12,7 @@
 #include "tests/unit/daemon_fake_server.h"
 #include "tests/unit/daemon_made_up.h"
 #include "tests/unit/daemon_support.h"
+#include "tools/gossipctl/doctor.h"
 #include "tools/gossipctl/gossipctl.h"
 #include "tools/gossipctl/table.h"
 
@@ -226,6 +227,47 @@ TEST_CASE("no escape sequence of a peer or a user reaches the terminal") {
   const Ran refused = gossipctl({"leave", "--rest", server.address()});
   CHECK(mentions(refused.err, "[2J"));
   CHECK(printable(refused.err, Lines::many) == refused.err);
+}
+
+TEST_CASE("doctor says how long an exchange takes on a line, and warns where that is too long") {
+  MadeUpDaemon daemon;
+  const auto check = [&] {
+    const Json links = Json::parse(links_json(daemon.links(), daemon.sessions(), daemon.wire()));
+    const Json status = Json::parse(status_json(daemon.status()));
+    const std::vector<Check> checks =
+        check_cluster({.status = status, .members = {}, .links = links, .later = links});
+    return *std::ranges::find(checks, "link to box2", &Check::name);
+  };
+  CHECK(check().verdict == Verdict::warn);
+  CHECK(mentions(check().what, "carries 10.0 Mbit/s, an exchange of 312 kB takes 250.0 ms"));
+  CHECK(mentions(check().advice, "that is 25 steps, and one is due every 8"));
+  daemon.made_up.node.step_seconds = 0.05;
+  CHECK(check().verdict == Verdict::ok);
+  // In six round trips TCP may not have found the line's limit.
+  daemon.made_up_path->round_trip_min = std::chrono::milliseconds(40);
+  CHECK(mentions(check().what, "carries at least 10.0 Mbit/s"));
+  daemon.made_up_links[0].counters.turn_bytes = 4'000;
+  CHECK(mentions(check().what, "an exchange of 4.0 kB takes 3.2 ms, which is too little"));
+  CHECK(!mentions(check().what, "carries at"));
+  daemon.made_up_path->busy = {};
+  CHECK(mentions(check().what, "path MTU 1500"));
+  CHECK(!mentions(check().what, "takes"));
+  daemon.made_up_path.reset();
+  CHECK(!mentions(check().what, "MTU"));
+}
+
+TEST_CASE("doctor says what a line carries now, where enough was sent within its own look") {
+  MadeUpDaemon daemon;
+  const auto links = [&] {
+    return Json::parse(links_json(daemon.links(), daemon.sessions(), daemon.wire()));
+  };
+  const Json before = links(), status = Json::parse(status_json(daemon.status()));
+  daemon.made_up_path->bytes_acknowledged += 100'000;
+  daemon.made_up_path->busy += std::chrono::milliseconds(800);
+  const std::vector<Check> checks =
+      check_cluster({.status = status, .members = {}, .links = before, .later = links()});
+  const Check line = *std::ranges::find(checks, "link to box2", &Check::name);
+  CHECK(mentions(line.what, "carries 1.0 Mbit/s"));
 }
 
 TEST_CASE("a node that is to join itself is told so") {

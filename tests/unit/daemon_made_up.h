@@ -26,6 +26,8 @@ class MadeUpDaemon final : public DaemonPort {
     n.members_by_state = {1, 1, 0, 0};
     n.cluster_samples_per_second = 300;
     n.links_open = 1;
+    n.step_seconds = 0.01;
+    made_up.exchange_period_steps = 8;
     made_up_members = {member(0xaa, "box1", true), member(0xbb, "box2", false)};
     made_up_members[1].record.samples_per_second = 200;
     made_up_members[0].record.samples_per_second = 300;
@@ -33,6 +35,7 @@ class MadeUpDaemon final : public DaemonPort {
     made_up_links.resize(1);
     LinkView& link = made_up_links[0];
     link.peer = NodeId{0xbb};
+    link.session = SessionId{7};
     link.name = "box2";
     link.address = {"10.0.0.12", 7610};
     link.state = "open";
@@ -42,6 +45,7 @@ class MadeUpDaemon final : public DaemonPort {
     link.age_steps = 4;
     link.counters.gain = 0.4321;
     link.counters.deltas_sent = 12;
+    link.counters.turn_bytes = 312'500;
     link.counters.turns_suppressed = 3;
     link.counters.refused[static_cast<std::size_t>(Reject::not_finite)] = 2;
     link.counters.change = 0.02;
@@ -90,7 +94,14 @@ class MadeUpDaemon final : public DaemonPort {
   }
   [[nodiscard]] std::vector<LinkView> links() const override { return made_up_links; }
   [[nodiscard]] std::vector<SessionView> sessions() const override {
-    return {{{"10.0.0.12", 7610}, true, 60, 600, 500}};
+    return {{.id = SessionId{3}, .address = {"10.0.0.13", 7610}},
+            {.id = SessionId{7},
+             .address = {"10.0.0.12", 7610},
+             .outbound = true,
+             .age_s = 60,
+             .bytes_sent = 600,
+             .bytes_received = 500,
+             .path = made_up_path}};
   }
   [[nodiscard]] WireView wire() const override { return made_up.wire; }
   [[nodiscard]] std::optional<JobView> job() const override { return made_up_job; }
@@ -145,6 +156,10 @@ class MadeUpDaemon final : public DaemonPort {
   StatusView made_up;
   std::vector<MemberView> made_up_members;
   std::vector<LinkView> made_up_links;
+  std::optional<TcpPath> made_up_path = TcpPath{.mtu = 1500,
+                                                .round_trip_min = std::chrono::microseconds(300),
+                                                .bytes_acknowledged = 5'000'000,
+                                                .busy = std::chrono::seconds(4)};
   std::optional<JobView> made_up_job;
   mutable int members_asked_for = 0;
   History past;

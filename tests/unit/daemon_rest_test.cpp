@@ -125,7 +125,18 @@ TEST_CASE("/v1/links shows each neighbour's counters and each session's bytes on
   CHECK(link["change"] == 0.02);
   CHECK(link["age_steps"] == 4.0);
   CHECK(link["protocol"] == 3);
-  CHECK(json["sessions"][0]["wire_bytes_sent"] == 600);
+  CHECK(json["sessions"][1]["wire_bytes_sent"] == 600);
+}
+
+TEST_CASE("/v1/links shows of each link what the kernel knows of its connection's path") {
+  MadeUpDaemon daemon;
+  const auto path = [&] { return json_of(ask(daemon, "GET", "/v1/links"))["links"][0]["path"]; };
+  CHECK(path()["mtu"] == 1500);
+  CHECK(path()["rtt_min_ms"] == 0.3);
+  CHECK(path()["bytes_acknowledged"] == 5'000'000);
+  CHECK(path()["busy_s"] == 4.0);
+  daemon.made_up_links[0].session = SessionId{};
+  CHECK(path().is_null());
 }
 
 TEST_CASE("a name that is no UTF-8 and a loss that is no number still make valid JSON") {

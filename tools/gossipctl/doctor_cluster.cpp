@@ -83,8 +83,70 @@ std::string rate_words(double bytes, double seconds) {
   return seconds > 0 ? human_bytes(bytes / seconds) + "/s" : "-";
 }
 
-// A line to a neighbour: what travels now is a lower bound of what it could carry.
-Check check_link(const Json& link, const std::map<std::string, Json>& later, double seconds) {
+std::string human_bits(double bits_per_s) {
+  static constexpr const char* units[] = {"bit/s", "kbit/s", "Mbit/s", "Gbit/s"};
+  std::size_t unit = 0;
+  while (bits_per_s >= 999.5 && unit + 1 < std::size(units)) bits_per_s /= 1000, ++unit;
+  return fixed(bits_per_s, bits_per_s >= 99.95 ? 0 : 1) + " " + units[unit];
+}
+
+// What a line may let pass at once, before its own rate holds back what follows.
+constexpr double burst_bytes = 64'000;
+// So many round trips later TCP's window, doubled in each, has met the limit of the line.
+constexpr double round_trips_to_fill = 10;
+
+// Of what the link has sent anyway: its mean while there was something to send. The last second
+// says it if enough was sent in it, else the time since the connection began.
+std::optional<double> carried_bytes_per_s(const Json& path, const Json& later) {
+  const auto bytes = [](const Json& p) {
+    return static_cast<double>(count(p, "bytes_acknowledged"));
+  };
+  const auto busy_s = [](const Json& p) { return number(p, "busy_s").value_or(0); };
+  if (const double fresh = bytes(later) - bytes(path);
+      fresh >= burst_bytes && busy_s(later) > busy_s(path))
+    return fresh / (busy_s(later) - busy_s(path));
+  if (busy_s(path) <= 0) return std::nullopt;
+  return bytes(path) / busy_s(path);
+}
+
+struct PathNote {
+  std::string words;
+  std::string advice;  // empty: it carries what is to be sent
+};
+PathNote note_path(const Json& link, const Json& later, const Json& status) {
+  const auto path_of = [](const Json& one) {
+    const auto found = one.find("path");
+    return found != one.end() ? *found : Json();
+  };
+  const Json path = path_of(link);
+  PathNote note;
+  if (const std::uint64_t mtu = count(path, "mtu"); mtu > 0)
+    note.words += ", path MTU " + std::to_string(mtu);
+  const std::optional<double> rate = carried_bytes_per_s(path, path_of(later));
+  const auto bytes = static_cast<double>(count(link, "turn_bytes"));
+  if (!rate || bytes <= 0) return note;
+  const double takes_s = bytes / *rate;
+  const bool fills = takes_s * 1e3 > round_trips_to_fill * number(path, "rtt_min_ms").value_or(0);
+  const std::string exchange =
+      ", an exchange of " + human_bytes(bytes) + " takes " + human_milliseconds(takes_s * 1e3);
+  if (bytes < burst_bytes) {
+    note.words += exchange + ", which is too little to tell what the line carries";
+    return note;
+  }
+  note.words += std::string(", carries ") + (fills ? "" : "at least ") + human_bits(*rate * 8);
+  note.words += exchange;
+  const double step_s = number(status, "step_ms").value_or(0) / 1e3;
+  const std::uint64_t period = count(status, "exchange_period_steps");
+  if (step_s > 0 && takes_s > step_s * static_cast<double>(period))
+    note.advice = "that is " + fixed(takes_s / step_s, 0) + " steps, and one is due every " +
+                  std::to_string(period) +
+                  ": use a faster line, raise exchange.period_steps, or send less of each change "
+                  "(exchange.codec)";
+  return note;
+}
+
+Check check_link(const Json& link, const ClusterAnswers& answers,
+                 const std::map<std::string, Json>& later) {
   const std::string peer = text(link, "peer"), state = text(link, "state");
   const std::string name = "link to " + (text(link, "name").empty() ? peer : text(link, "name"));
   const double rtt = number(link, "rtt_ms").value_or(0);
@@ -95,19 +157,24 @@ Check check_link(const Json& link, const std::map<std::string, Json>& later, dou
     return {name, Verdict::warn, "the link is " + state,
             "look at the other box: is gossipd running, is its port open?"};
   std::string words = "round trip " + human_milliseconds(rtt);
-  if (const auto found = later.find(peer); found != later.end())
+  const auto found = later.find(peer);
+  if (found != later.end())
     for (const auto& [field, label] :
          {std::pair("bytes_sent", "sends "), std::pair("bytes_received", "receives ")})
       words += std::string(", ") + label +
                rate_words(static_cast<double>(count(found->second, field)) -
                               static_cast<double>(count(link, field)),
-                          seconds);
+                          answers.seconds);
+  const PathNote path =
+      note_path(link, found != later.end() ? found->second : link, answers.status);
+  words += path.words;
   if (number(link, "silence_s").value_or(0) > silence_long_s)
     return {name, Verdict::warn,
             words + ", silent for " + human_seconds(number(link, "silence_s").value_or(0)),
             "look at the other box: it stands still, or the line is full"};
   if (rtt > rtt_long_ms)
     return {name, Verdict::warn, words, "the line is full or far: ping it while training pauses"};
+  if (!path.advice.empty()) return {name, Verdict::warn, words, path.advice};
   return {name, Verdict::ok, words, ""};
 }
 
@@ -152,7 +219,7 @@ std::vector<Check> check_cluster(const ClusterAnswers& answers) {
   std::map<std::string, Json> later;
   for (const Json& link : list(answers.later, "links")) later[text(link, "peer")] = link;
   for (const Json& link : list(answers.links, "links")) {
-    checks.push_back(check_link(link, later, answers.seconds));
+    checks.push_back(check_link(link, answers, later));
     if (const auto clock = check_clock_of(link)) checks.push_back(*clock);
   }
   for (const Json& member : in_useful_order(list(answers.members, "members")))
