@@ -102,7 +102,16 @@ def faults(rows):
 
 
 def markdown(rows):
-    parts = []
+    loads = [row["load"] for row in rows]
+    steps = sorted({row["step_ms"] for row in rows})
+    parts = [
+        "# Four nodes on narrow lines",
+        "",
+        f"{len(rows)} runs of tools/bench/rivals/shaped.py at a load of {min(loads):.0f} to"
+        f" {max(loads):.0f} on {os.cpu_count()} cores;",
+        f"a step takes at least {' or '.join(f'{ms:g}' for ms in steps)} ms.",
+        "",
+    ]
     if found := [r for r in rows if r["mode"] == "tune"]:
         title = f"## Tuning: thousands of samples to {found[0]['target']:g} by learning rate"
         parts += [title, "", *tuning(found), ""]
