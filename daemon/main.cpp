@@ -18,6 +18,7 @@
 #include "daemon/config/advertise.h"
 #include "daemon/config/config.h"
 #include "daemon/config/invite_source.h"
+#include "daemon/config/refused_line.h"
 #include "daemon/disk/finished_mark.h"
 #include "daemon/disk/state_store.h"
 #include "daemon/init/init.h"
@@ -31,13 +32,15 @@
 #include "models/job/epochs.h"
 #include "models/training/torch_engine.h"
 #include "net/event_loop.h"
+#include "net/peer/invite.h"
 
 namespace {
 
 using namespace gossipd;
 
 int fail(const Error& error, int code) {
-  std::fprintf(stderr, "gossipd: %s\n", printable(error.text, Lines::many).c_str());
+  const std::string text = without_secrets(error.text);  // a word in it may be a mistaken invite
+  std::fprintf(stderr, "gossipd: %s\n", printable(text, Lines::many).c_str());
   return code;
 }
 
@@ -112,10 +115,18 @@ int start_again(const std::vector<std::string>& arguments, const DaemonConfig& c
 // Where the log goes to standard error, the last word is a line of the log as well, which parses.
 int fail_logged(const DaemonConfig& config, const Error& error, int code) {
   if (config.log_format == LogFormat::text || !config.log_file.empty()) return fail(error, code);
-  log_line(Level::error,
-           "event=failed code=" + log_word(error.code) + " reason=" + log_quoted(error.text));
+  log_line(Level::error, "event=failed code=" + log_word(error.code) +
+                             " reason=" + log_quoted(mistakes_in_log(error)));
   flush_log();
   return code;
+}
+
+// Before there is a log.
+int refuse_start(DaemonConfig config, const Error& error) {
+  config.log_file.clear();
+  if (open_log({.level = "info", .file = "", .format = config.log_format, .node = config.name}))
+    return fail(error, exit_bad_config);
+  return fail_logged(config, error, exit_bad_config);
 }
 
 // An exception that nobody expected, on whatever thread; mostly of a machine out of memory.
@@ -201,7 +212,7 @@ int run(const CommandLine& line, const std::vector<std::string>& arguments, char
   // nor may another process of this user read its memory
   if (!config.core_dumps) ::prctl(PR_SET_DUMPABLE, 0);
   const LogOptions log{config.log_level, config.log_file, config.log_format, config.name};
-  if (auto error = open_log(log)) return fail(*error, exit_bad_config);
+  if (auto error = open_log(log)) return refuse_start(config, *error);
   std::set_terminate(end_with_a_word);
   for (const std::string& warning : line.warnings)
     log_line(Level::warning, "event=warning text=" + log_quoted(warning));
@@ -262,7 +273,7 @@ int main(int argc, char** argv) {
     return run_init({arguments.begin() + 1, arguments.end()});
   hide_invites(argc, argv);
   const Result<CommandLine> line = read_command_line(arguments, process_environment());
-  if (!line) return fail(line.error(), exit_bad_config);
+  if (!line) return refuse_start(config_of_refusal(arguments, process_environment()), line.error());
   switch (line->action) {
     case CommandLine::Action::print_and_exit: std::fputs(line->output.c_str(), stdout); return 0;
     case CommandLine::Action::check_config: return check_config(line->config);

@@ -91,7 +91,8 @@ std::optional<Error> NodeDriver::start(const StartPlan& plan) {
     log_line(Level::info,
              "event=key-written file=" + log_quoted(plan.key_written) + " hint=" +
                  log_quoted(is_loopback(address_)
-                                ? only_here(address_)
+                                ? only_here(address_) + "; `gossipctl invite` then prints the " +
+                                      "line with which they join"
                                 : "`gossipctl invite` prints the line with which other "
                                   "boxes join"));
   for (const MemberRecord& member : plan.state.members) transport_->know(member.address.host);

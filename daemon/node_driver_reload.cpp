@@ -1,5 +1,6 @@
 // What a running node takes anew from its configuration and its files, at SIGHUP.
 #include "core/base/printable.h"
+#include "daemon/config/refused_line.h"
 #include "daemon/log/log.h"
 #include "daemon/node_driver.h"
 
@@ -24,7 +25,7 @@ void NodeDriver::reload(const Result<DaemonConfig>& now_configured) {
     log_line(Level::info, "event=reloaded level=" + now_configured->log_level +
                               " join=" + log_quoted(joined(now_configured->join)));
   } else {
-    warn("level of the log and seeds are as they were: " + now_configured.error().text);
+    warn("level of the log and seeds are as they were: " + mistakes_in_log(now_configured.error()));
   }
   reload_certificates();
 }

@@ -12,6 +12,7 @@
 #include "core/base/printable.h"
 #include "core/exchange/settings.h"
 #include "daemon/config/bootstrap.h"
+#include "daemon/config/refused_line.h"
 #include "daemon/config/settings.h"
 #include "models/devices/device_names.h"
 #include "models/files/regular_file.h"
@@ -106,6 +107,7 @@ Result<std::string> read_flags(const std::vector<std::string>& arguments,
   app.add_flag("--check-config", given.check_config,
                "try the job on the data, print the effective configuration and exit");
   app.add_flag("--version", given.version, "print the version and exit");
+  if (auto error = refuse_missing_value(arguments, settings)) return *error;
   try {
     std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
     app.parse(reversed);
@@ -227,13 +229,6 @@ std::string default_state_dir(const Environment& environment) {
   if (state != environment.end() && !state->second.empty()) return state->second + "/gossipd";
   const auto home = environment.find("HOME");
   return (home == environment.end() ? std::string("/tmp") : home->second) + "/.local/state/gossipd";
-}
-
-std::string host_name() {
-  char name[name_bytes_max + 1] = {};
-  if (::gethostname(name, name_bytes_max) != 0 || name[0] == '\0') return "node";
-  const std::string full(name);
-  return full.substr(0, full.find('.'));
 }
 
 std::optional<Error> check_device(const std::string& device) {
@@ -425,11 +420,11 @@ Result<CommandLine> read_command_line(const std::vector<std::string>& arguments,
       return bad_config(s.key + ": '" + printable(s.get()) +
                         "' holds bytes that are no UTF-8; write it again, in UTF-8");
   if (auto error = check_files(settings)) return *error;
-  const auto ordinal = read_ordinal(config.bootstrap, environment, host_name());
+  const auto ordinal = read_ordinal(config.bootstrap, environment, own_host_name());
   if (!ordinal) return ordinal.error();
   config.ordinal = *ordinal;
   config.name_given = !config.name.empty();
-  if (config.name.empty()) config.name = host_name();
+  if (config.name.empty()) config.name = own_host_name();
   if (config.state_dir.empty()) config.state_dir = default_state_dir(environment);
   std::error_code unknown;  // then it stays relative
   if (const auto whole = std::filesystem::absolute(config.state_dir, unknown); !unknown)
@@ -454,6 +449,13 @@ std::string to_toml(const DaemonConfig& config) {
         (dot == std::string::npos ? s.key : s.key.substr(dot + 1)) + " = " + toml_value(s) + "\n";
   }
   return text;
+}
+
+std::string own_host_name() {
+  char name[name_bytes_max + 1] = {};
+  if (::gethostname(name, name_bytes_max) != 0 || name[0] == '\0') return "node";
+  const std::string full(name);
+  return full.substr(0, full.find('.'));
 }
 
 bool is_loopback(const Endpoint& endpoint) {

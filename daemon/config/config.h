@@ -94,5 +94,7 @@ using Environment = std::map<std::string, std::string>;  // GOSSIPD_* and what t
 [[nodiscard]] std::string to_toml(const DaemonConfig&);
 
 [[nodiscard]] bool is_loopback(const Endpoint&);
+// The first label of it; "node" where it has none.
+[[nodiscard]] std::string own_host_name();
 
 }  // namespace gossipd

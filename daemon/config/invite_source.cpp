@@ -68,7 +68,8 @@ Result<Invite> ask() {
 }  // namespace
 
 bool names_invite(std::string_view word) {
-  return word == "-" || word.starts_with('@') || looks_like_invite(word);
+  return word == "-" || word.starts_with('@') || looks_like_invite(word) ||
+         !invite_within(word).empty();
 }
 
 Result<Invite> take_invite(std::string_view word) {
@@ -77,7 +78,10 @@ Result<Invite> take_invite(std::string_view word) {
     if (!asked) asked = ask();
     return *asked;
   }
-  if (!word.starts_with('@')) return parse_invite(word);
+  if (!word.starts_with('@')) {
+    const std::string_view within = invite_within(word);  // of quotes, a command, a port
+    return parse_invite(within.empty() ? word : within);
+  }
   const Result<SecretText> text =
       read_secret_file(std::string(word.substr(1)), SharedKeyFile::refuse, invite_file);
   if (!text) return text.error();
@@ -87,8 +91,12 @@ Result<Invite> take_invite(std::string_view word) {
 void hide_invites(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     std::string_view word = argv[i];
-    const std::size_t at = word.find("gossip1");
-    if (at == std::string_view::npos || !looks_like_invite(word.substr(at))) continue;
+    const std::string_view within = invite_within(word);
+    std::size_t at = word.find("gossip1");
+    if (!within.empty())
+      at = static_cast<std::size_t>(within.data() - word.data());
+    else if (at == std::string_view::npos || !looks_like_invite(word.substr(at)))
+      continue;
     std::memset(argv[i] + at + 7, '.', word.size() - at - 7);
   }
 }

@@ -73,7 +73,7 @@ void print_next(const InitOptions& options, const DataLook& look) {
   std::printf("%s: %s, %zu samples to train on, %zu held out\n\n", printable(options.out).c_str(),
               printable(look.words).c_str(), look.train_samples, look.held_out_samples);
   const std::string with = "--job " + options.out + " --data " + options.data;
-  std::printf("    gossipd %s --check-config   # reads the data and makes one step\n",
+  std::printf("    gossipd %s --check-config   # reads the data and makes two steps\n",
               printable(with).c_str());
   std::printf("    gossipd %s                  # founds a cluster\n", printable(with).c_str());
 }

@@ -24,7 +24,9 @@ constexpr std::size_t moments_samples_max = 512;
 constexpr double held_out_fraction = 0.1;
 constexpr std::size_t class_names_max = 64;  // of more classes only the number is written
 constexpr std::int64_t length_wanted = 256;  // of a window of tokens
+constexpr std::int64_t length_least = 16;
 constexpr std::uint64_t windows_wanted = 64;
+constexpr std::uint64_t tokens_least = 256;  // some windows to train on and one held out
 constexpr std::size_t read_bytes = std::size_t{1} << 20;
 constexpr std::uint64_t header_bytes = safetensors_header_bytes_max + 8;
 
@@ -122,8 +124,13 @@ Look look_for_idx(const std::string& directory) {
   const auto pixels = read_idx(*images), classes = read_idx(*labels);
   if (!pixels) return pixels.error();
   if (!classes) return classes.error();
-  if (pixels->shape.size() != 3 || classes->values.empty())
-    return Error{"bad-data", images->string() + ": is no list of images with labels"};
+  if (pixels->shape.size() != 3)
+    return Error{"bad-data", images->string() + ": is no list of images: it has " +
+                                 std::to_string(pixels->shape.size()) +
+                                 " dimensions, and one has 3 (image, row, column)"};
+  if (classes->values.empty() || pixels->shape[0] == 0)
+    return Error{"bad-data", (classes->values.empty() ? labels : images)->string() +
+                                 ": is a list with nothing in it; put another file in its place"};
   spec.shape = {1, pixels->shape[1], pixels->shape[2]};
   spec.classes = std::max<std::int64_t>(2, 1 + *std::ranges::max_element(classes->values));
   if (!find(spec.test_images) || !find(spec.test_labels))
@@ -259,11 +266,17 @@ Look look_for_tensors(const std::string& directory) {
       "safetensors files of " + std::string(are_classes ? "classes" : "numbers to predict"));
 }
 
-// As many windows as training needs, of what there is.
-void choose_length(std::uint64_t tokens, DataSpec& spec) {
+// As many windows as training needs, of what there is; an error where there is none.
+std::optional<Error> choose_length(std::uint64_t tokens, const std::string& directory,
+                                   DataSpec& spec) {
   std::int64_t length = length_wanted;
-  while (length > 16 && tokens / static_cast<std::uint64_t>(length) < windows_wanted) length /= 2;
+  while (length > length_least && tokens / static_cast<std::uint64_t>(length) < windows_wanted)
+    length /= 2;
   spec.shape = spec.target_shape = {length};
+  if (tokens >= tokens_least) return std::nullopt;
+  return Error{"bad-data", (fs::path(directory) / spec.train_files.at(0)).string() + ": has " +
+                               std::to_string(tokens) + " tokens, and training takes " +
+                               std::to_string(tokens_least) + " or more; give more text"};
 }
 
 Look look_for_text(const std::string& directory) {
@@ -277,7 +290,7 @@ Look look_for_text(const std::string& directory) {
     bytes += fs::file_size(fs::path(directory) / name, ignored);
   }
   spec.vocabulary = spec.classes = 256;
-  choose_length(bytes, spec);
+  if (auto error = choose_length(bytes, directory, spec)) return *error;
   return loaded(directory, spec, "text, byte by byte");
 }
 
@@ -307,7 +320,7 @@ Look look_for_tokens(const std::string& directory) {
     if (!is_held_out(name)) tokens += file->bytes() / 2;
   }
   spec.vocabulary = spec.classes = std::max<std::int64_t>(2, std::int64_t{largest} + 1);
-  choose_length(tokens, spec);
+  if (auto error = choose_length(tokens, directory, spec)) return *error;
   return loaded(directory, spec, "uint16 tokens");
 }
 
@@ -316,7 +329,11 @@ Error nothing_known(const std::string& directory) {
   for (std::string& name : names) name += '/';
   const std::vector<std::string> files = names_in(directory, false);
   names.insert(names.end(), files.begin(), files.end());
-  std::string seen = names.empty() ? "is empty" : "holds ";
+  std::error_code ignored;
+  const bool is_empty = fs::is_empty(directory, ignored);
+  std::string seen = !names.empty() ? "holds "
+                     : is_empty     ? "is empty"
+                                    : "holds neither a file nor a directory";
   for (std::size_t i = 0; i < std::min(names.size(), entries_shown); ++i)
     seen += (i == 0 ? "" : ", ") + names[i];
   if (names.size() > entries_shown)

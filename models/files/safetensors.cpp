@@ -179,7 +179,8 @@ Result<SafetensorsHeader> parse_safetensors(std::span<const std::byte> file,
   const auto refuse = [&](const std::string& why) {
     return Error{"bad-safetensors", origin + ": " + why};
   };
-  if (file.size() < 8 || file_bytes < 8) return refuse("is too short for a safetensors file");
+  if (file.size() < 8 || file_bytes < 8)
+    return refuse("is too short for a safetensors file; copy or write it again");
   std::uint64_t length = 0;
   for (std::size_t i = 0; i < 8; ++i) length |= std::to_integer<std::uint64_t>(file[i]) << (8 * i);
   if (length > safetensors_header_bytes_max)

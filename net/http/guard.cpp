@@ -37,10 +37,10 @@ bool host_allowed(const std::string& authority, const HttpServerOptions& options
 }
 
 bool token_matches(const HttpRequest& request, const std::string& token) {
-  const std::string expected = "Bearer " + token;
-  const std::string given = header(request, "authorization");
-  return given.size() == expected.size() &&
-         CRYPTO_memcmp(given.data(), expected.data(), expected.size()) == 0;
+  const std::string given = header(request, "authorization"), scheme = "bearer ";
+  return given.size() == scheme.size() + token.size() &&
+         lower(given.substr(0, scheme.size())) == scheme &&
+         CRYPTO_memcmp(given.data() + scheme.size(), token.data(), token.size()) == 0;
 }
 
 }  // namespace

@@ -14,6 +14,7 @@ namespace {
 constexpr std::string_view prefix = "gossip1";
 constexpr std::string_view alphabet = "abcdefghijklmnopqrstuvwxyz234567";
 constexpr std::size_t checksum_bytes = 4;
+constexpr std::size_t label_bytes_max = 63;  // of a host's name
 constexpr std::size_t whole_bytes_min = 60;  // no invite is as short: two numbers and a secret
 
 Error bad_invite(const std::string& what) {
@@ -104,6 +105,14 @@ std::optional<Endpoint> read_seed(Reader& reader) {
   return seed;
 }
 
+// Of any release.
+bool begins_like_invite(std::string_view word) {
+  if (word.size() < prefix.size()) return false;
+  for (std::size_t i = 0; i + 1 < prefix.size(); ++i)
+    if (lower(word[i]) != prefix[i]) return false;
+  return word[prefix.size() - 1] >= '0' && word[prefix.size() - 1] <= '9';
+}
+
 }  // namespace
 
 bool looks_like_invite(std::string_view word) {
@@ -111,6 +120,26 @@ bool looks_like_invite(std::string_view word) {
   for (std::size_t i = 0; i < prefix.size(); ++i)
     if (lower(word[i]) != prefix[i]) return false;
   return true;
+}
+
+std::string_view invite_within(std::string_view text) {
+  const auto is_word = [](char c) {
+    return (c >= '0' && c <= '9') || (lower(c) >= 'a' && lower(c) <= 'z');
+  };
+  for (std::size_t at = 0; at + label_bytes_max < text.size(); ++at) {
+    if (!begins_like_invite(text.substr(at))) continue;
+    std::size_t end = at;
+    while (end < text.size() && is_word(text[end])) ++end;
+    if (end - at > label_bytes_max) return text.substr(at, end - at);
+  }
+  return {};
+}
+
+std::string without_secrets(std::string text) {
+  for (std::string_view found = invite_within(text); !found.empty(); found = invite_within(text))
+    text.replace(static_cast<std::size_t>(found.data() - text.data()) + prefix.size(),
+                 found.size() - prefix.size(), "...");
+  return text;
 }
 
 std::string seal_invite(const std::string& bytes) {

@@ -34,6 +34,12 @@ struct Invite {
 // up as the name of a host. A host that begins like one is named with a dot, a dash or its port.
 [[nodiscard]] bool looks_like_invite(std::string_view word);
 
+// The part of a text that must be an invite, of this or another release, with quotes or a port
+// around it: no label of a host is as long. Empty: there is none.
+[[nodiscard]] std::string_view invite_within(std::string_view text);
+// `text` for people and logs, without the secret of an invite in it.
+[[nodiscard]] std::string without_secrets(std::string text);
+
 // Every invite has one spelling, but for capitals. Error "invite-format", which never shows it.
 [[nodiscard]] std::string format_invite(const Invite&);
 [[nodiscard]] Result<Invite> parse_invite(std::string_view word);

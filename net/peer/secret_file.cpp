@@ -46,7 +46,12 @@ Error read_error(const std::string& path, const SecretKind& kind) {
                                system_error_text()};
 }
 Error write_error(const std::string& path) {
-  return Error{"key-write", "cannot write the cluster key " + path + ": " + system_error_text()};
+  const int why = errno;
+  std::string text = "cannot write " + path + ": " + system_error_text();
+  if (why == ENOSPC || why == EDQUOT) text += "; make room there, or name another file";
+  if (why == ENOENT) text += "; create its directory, or name another file";
+  if (why == EACCES || why == EPERM || why == EROFS) text += "; name a file that you may write";
+  return Error{"key-write", text};
 }
 
 // link() rather than rename() for a name that must be new: it fails if the name is taken.

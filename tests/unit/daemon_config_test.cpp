@@ -5,7 +5,9 @@
 
 #include "daemon/config/advertise.h"
 #include "daemon/config/config.h"
+#include "daemon/config/refused_line.h"
 #include "daemon/config/settings.h"
+#include "net/peer/invite.h"
 #include "tests/unit/daemon_support.h"
 
 using namespace gossipd;
@@ -121,6 +123,59 @@ TEST_CASE("a word that is no flag is named, with where commands live") {
   const std::string text = mistake({"status"});
   CHECK(mentions(text, "'status' is no flag"));
   CHECK(mentions(text, "gossipctl"));
+}
+
+TEST_CASE("an invite is taken with what a shell or a file has left around it") {
+  const Invite invite{ClusterId{1}, ClusterKey{}, {{"box1", 7610}}};
+  const std::string word = format_invite(invite);
+  for (const std::string& text : {word, " " + word, "gossipd --join " + word, "\"" + word + "\""}) {
+    const auto line = read({"--join", text});
+    REQUIRE(line);
+    CHECK(line->config.invite == invite);
+  }
+  CHECK(mentions(mistake({"--join", "gossip2" + word.substr(7)}), "no whole invite"));
+  CHECK_FALSE(mentions(mistake({"--join", " " + word + "a"}), word));
+}
+
+TEST_CASE("a flag without a value takes none of the next flag, nor nothing") {
+  const std::string join = "--join has no value", way_out = "`gossipctl invite` on a member";
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"--join", "--data", "x"}, {"--join", ""}, {"--join=", "x"}}) {
+    CHECK(mentions(mistake(words), join));
+    CHECK(mentions(mistake(words), way_out));
+  }
+  CHECK(mentions(mistake({"--join", "--data", "x"}), "'--data' follows it"));
+  CHECK(mentions(mistake({"--key-file", "--data", "x"}), "--key-file=--data if that is"));
+  CHECK(mentions(mistake({"--data=", "x"}), "--data has no value"));
+  const auto line = read({"--data=--x"});
+  REQUIRE(line);
+  CHECK(line->config.data_dir.ends_with("--x"));
+}
+
+TEST_CASE("several mistakes are one line of the log") {
+  const TemporaryDirectory directory;
+  const std::string file = directory.write("node.toml", "odd = 1\neven = 2\n");
+  const auto line = read({"--config", file});
+  REQUIRE_FALSE(line);
+  const std::string text = mistakes_in_log(line.error());
+  CHECK(mentions(text, "odd"));
+  CHECK(mentions(text, "; " + file + ":2: even"));
+  CHECK_FALSE(mentions(text, "\n"));
+}
+
+TEST_CASE("a refusal comes in the log's format, wherever that was asked for") {
+  const TemporaryDirectory directory;
+  const std::string file = directory.write("node.toml", "[log]\nformat = \"logfmt\"\nodd = 1\n");
+  using Words = std::vector<std::string>;
+  const auto format = [](const Words& words, const Environment& environment = {}) {
+    return config_of_refusal(words, environment).log_format;
+  };
+  CHECK(format({"--bogus"}) == LogFormat::text);
+  CHECK(format({"--config", file}) == LogFormat::logfmt);
+  CHECK(format({}, {{"GOSSIPD_CONFIG", file}, {"GOSSIPD_LOG_FORMAT", "json"}}) == LogFormat::json);
+  CHECK(format({"--set", "log.format=json", "--config=" + file}) == LogFormat::json);
+  CHECK(format({"--log-format=text", "--set=log.format=json"}) == LogFormat::text);
+  CHECK(format({"--set", "log.format=yaml"}) == LogFormat::text);
 }
 
 TEST_CASE("a FIFO or a directory in place of a file is refused, and nobody waits for it") {

@@ -73,6 +73,9 @@ TEST_CASE("status, links and job print on standard output") {
   CHECK(mentions(links.out, "box2"));
   CHECK(mentions(links.out, "CHANGE/THRESHOLD"));
   CHECK(mentions(links.out, "PROTOCOL"));
+  const Ran cells = gossipctl({"links", "-o", "tsv", "--rest", server.address()});
+  CHECK(mentions(cells.out, "\tchange\tthreshold\t"));
+  CHECK_FALSE(mentions(cells.out, "/"));
   CHECK(mentions(links.out, "0.4321"));  // the gain
   const Ran job = gossipctl({"job", "--rest", server.address()});
   CHECK(mentions(job.out, "name = \"tiny\""));
@@ -137,6 +140,34 @@ TEST_CASE("a timeout or a number of samples out of range is refused with the ran
   const Ran started = gossipctl({"job", "start", ""});
   CHECK(started.code == ExitCode::usage);
   CHECK(mentions(started.err, "the name is empty; give the job file"));
+  for (const std::vector<std::string>& words : {std::vector<std::string>{"key", "install"},
+                                                {"key", "use"},
+                                                {"key", "generate"},
+                                                {"forget"},
+                                                {"checkpoint", "show"}}) {
+    std::vector<std::string> line = words;
+    line.emplace_back();
+    const Ran ran = gossipctl(line);
+    CHECK(ran.code == ExitCode::usage);
+    CHECK(mentions(ran.err, "the name is empty; give "));
+  }
+}
+
+TEST_CASE("the help names the commands within job, key and checkpoint") {
+  const std::string help = gossipctl({"--help"}).out;
+  for (const char* command : {"job start", "job extend", "key generate", "checkpoint export"})
+    CHECK(mentions(help, command));
+}
+
+TEST_CASE("who extends the job hears when its disk has not taken that") {
+  MadeUpDaemon daemon;
+  const FakeServer server(handler_of(daemon));
+  const auto extend = [&] {
+    return gossipctl({"job", "extend", "5", "--rest", server.address()}).err;
+  };
+  CHECK_FALSE(mentions(extend(), "disk"));
+  daemon.disk_answers = false;
+  CHECK(mentions(extend(), "its disk has not taken that yet"));
 }
 
 TEST_CASE("a link whose neighbour has no known name shows its id") {

@@ -335,6 +335,7 @@ TEST_CASE("beyond loopback a token is needed, and then every request must carry 
   CHECK(service.call("GET", "/hello", {}, {{"Authorization", "Bearer wrong1"}})->status == 401);
   CHECK(service.call("GET", "/hello", {}, {{"Authorization", "Bearer sesame"}, {"Host", "box1"}})
             ->status == 200);
+  CHECK(service.call("GET", "/hello", {}, {{"Authorization", "bearer sesame"}})->status == 200);
   CHECK(service.call("GET", "/livez")->status == 200);
 }
 

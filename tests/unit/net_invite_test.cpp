@@ -67,6 +67,22 @@ TEST_CASE("what is behind a checksum that fits is still not believed") {
   CHECK(parse_invite(seal_invite(head + "\1\x1d\xba\3box")));
 }
 
+TEST_CASE("an invite is found within a word, and no text for people keeps its secret") {
+  const std::string word = format_invite(some_invite());
+  for (const std::string& text : {word, " " + word, "gossipd --join " + word, word + ":7610",
+                                  "\"" + word + "\"", word.substr(0, 80) + "1" + word.substr(81)}) {
+    CHECK(invite_within(text).size() == word.size());
+    const std::string shown = without_secrets("'" + text + "' is no address");
+    CHECK(shown.find("gossip1...") != std::string::npos);
+    CHECK(shown.find(word.substr(20, 20)) == std::string::npos);
+  }
+  CHECK(invite_within("gossip2" + word.substr(7)).size() == word.size());
+  for (const char* host : {"gossip1", "gossip1-long-name.example.com:7610", "box1,box2"}) {
+    CHECK(invite_within(host).empty());
+    CHECK(without_secrets(host) == host);
+  }
+}
+
 TEST_CASE("a word that is meant as an invite is never taken for the name of a host") {
   const std::string word = format_invite(some_invite());
   CHECK(looks_like_invite(word));

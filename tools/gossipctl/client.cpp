@@ -4,6 +4,7 @@
 
 #include "core/base/nesting.h"
 #include "core/base/printable.h"
+#include "net/peer/invite.h"
 #include "tools/gossipctl/table.h"
 
 namespace gossipd {
@@ -75,7 +76,7 @@ Failure status_failure(const HttpResponse& response, const std::string& target) 
 }  // namespace
 
 void print_failure(std::ostream& err, const Failure& failure) {
-  err << "gossipctl: " << printable(failure.what, Lines::many) << '\n';
+  err << "gossipctl: " << printable(without_secrets(failure.what), Lines::many) << '\n';
   if (!failure.probably.empty()) err << "  probably: " << printable(failure.probably) << '\n';
   if (!failure.hint.empty()) err << "  try: " << printable(failure.hint) << '\n';
 }

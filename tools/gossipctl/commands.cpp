@@ -140,6 +140,10 @@ ExitCode command(const DaemonClient& client, Console& console, const std::string
   if (!answer.ok) return fail(console, answer.failure);
   if (console.output == Output::json) console.out << printable(answer.body, Lines::many);
   console.err << words << '\n';
+  const Json json = parse_answer(answer.body);
+  if (json.is_object() && json.contains("on_disk") && !flag(json, "on_disk"))
+    console.err << "its disk has not taken that yet: until it does, the node forgets it by a "
+                   "restart; `gossipctl doctor` looks at the disk\n";
   return ExitCode::ok;
 }
 
@@ -215,6 +219,10 @@ ExitCode wait_until(const DaemonClient& client, Console& console, const Conditio
       last = answer.failure;
       if (last.code == ExitCode::unauthorised || last.code == ExitCode::usage)
         return fail(console, last);
+      if (Clock::now() - said >= progress_interval) {
+        said = Clock::now();
+        console.err << printable("still waiting for " + name + ": " + last.what) << std::endl;
+      }
     }
     if (Clock::now() + poll_period >= deadline) break;
     std::this_thread::sleep_for(poll_period);

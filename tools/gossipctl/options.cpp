@@ -33,8 +33,12 @@ std::string samples_mistake(const std::string& text) {
 }
 
 // As of a variable that is not set.
-std::string file_mistake(const std::string& text) {
-  return text.empty() ? "the name is empty; give the job file" : "";
+CLI::Validator named(const std::string& what) {
+  return CLI::Validator(
+      [what](const std::string& text) {
+        return text.empty() ? "the name is empty; give " + what : std::string();
+      },
+      "");
 }
 
 std::string seed_mistake(const std::string& text) {
@@ -88,7 +92,8 @@ void declare_membership(CLI::App& app, Options& options) {
   app.add_subcommand("members", "list the members of the cluster");
   app.add_subcommand("forget", "drop a member that failed or left from all lists")
       ->add_option("MEMBER", options.member, "its name or id, or how only that one begins")
-      ->required();
+      ->required()
+      ->check(named("a member"));
   app.add_subcommand("links", "show the exchange with each neighbour");
 }
 
@@ -103,7 +108,8 @@ void declare_training(CLI::App& app, Options& options) {
       ->check(CLI::Validator([](std::string&) { return std::string(); },
                              "{ready,finished,left,members=N,step=N,samples=N}"))
       ->capture_default_str();
-  CLI::App* job = app.add_subcommand("job", "show the job as canonical TOML");
+  CLI::App* job = app.add_subcommand(
+      "job", "show the job as canonical TOML; job extend trains longer, job start begins the next");
   job->add_subcommand("extend", "train the whole cluster on more samples, even after the job's end")
       ->add_option("SAMPLES", options.more_samples,
                    "samples beyond the budget, or beyond those trained on if that is more")
@@ -112,7 +118,7 @@ void declare_training(CLI::App& app, Options& options) {
   job->add_subcommand("start", "go on to the cluster's next job, once this one is finished")
       ->add_option("FILE", options.next_job, "the job file, on the daemon's machine")
       ->required()
-      ->check(file_mistake);
+      ->check(named("the job file"));
   app.add_subcommand("pause", "make no steps until resume");
   app.add_subcommand("resume", "go on training");
 }
@@ -135,12 +141,14 @@ void declare_doctor(CLI::App& app, Options& options) {
 
 void declare_checkpoint(CLI::App& app, Options& options) {
   CLI::App* checkpoint = app.add_subcommand(
-      "checkpoint", "write a checkpoint now and print its path; or read one as a file");
+      "checkpoint",
+      "write one now and print its path; checkpoint show and checkpoint export read one");
   const auto source = [&options](CLI::App* command) {
     command
         ->add_option("CHECKPOINT", options.exported.checkpoint,
                      "a file, or a node's state directory")
-        ->required();
+        ->required()
+        ->check(named("a file or a node's state directory"));
   };
   source(checkpoint->add_subcommand("show", "show a checkpoint's metadata and job"));
   CLI::App* exported = checkpoint->add_subcommand("export", "convert a checkpoint for others");
@@ -156,21 +164,27 @@ void declare_checkpoint(CLI::App& app, Options& options) {
 }
 
 void declare_keys(CLI::App& app, Options& options) {
-  CLI::App* key = app.add_subcommand("key", "change the cluster's secret while the cluster works");
+  CLI::App* key = app.add_subcommand(
+      "key",
+      "change the cluster's secret as it works: key generate, list, install, use and retire");
   key->require_subcommand(1);
   CLI::App* generate = key->add_subcommand("generate", "write a new cluster key");
   generate->add_option("FILE", options.key_file, "the file; - for standard output")
+      ->check(named("a file"))
       ->capture_default_str();
   key->add_subcommand("list", "list the keys of this node");
   key->add_subcommand("install", "accept one more key")
       ->add_option("FILE", options.key_file, "a key file on the daemon's machine")
-      ->required();
+      ->required()
+      ->check(named("a key file"));
   key->add_subcommand("use", "dial with this key")
       ->add_option("KEY", options.key, "its id, or how only that one begins; see list")
-      ->required();
+      ->required()
+      ->check(named("the id of a key"));
   key->add_subcommand("retire", "never accept this key again")
       ->add_option("KEY", options.key, "its id, or how only that one begins; see list")
-      ->required();
+      ->required()
+      ->check(named("the id of a key"));
 }
 
 }  // namespace

@@ -108,22 +108,31 @@ std::string tsv_cell(const std::string& text) {
 void print_rows(std::ostream& out, const std::vector<Column>& columns,
                 const std::vector<Cells>& rows, const Layout& layout) {
   const bool tsv = layout.output == Output::tsv;
+  std::vector<Column> shown;
+  std::vector<std::size_t> places;  // of the columns that are shown
+  for (std::size_t i = 0; i < columns.size(); ++i) {
+    if ((tsv ? columns[i].name : columns[i].title).empty()) continue;
+    shown.push_back(columns[i]);
+    places.push_back(i);
+  }
   Texts texts;
   if (layout.headers) {
     texts.emplace_back();
-    for (const Column& column : columns) texts.back().push_back(tsv ? column.name : column.title);
+    for (const Column& column : shown) texts.back().push_back(tsv ? column.name : column.title);
   }
   for (const Cells& row : rows) {
     texts.emplace_back();
-    for (const Cell& cell : row)  // may come from a peer
+    for (const std::size_t place : places) {
+      const Cell& cell = row[place];  // may come from a peer
       texts.back().push_back(tsv ? tsv_cell(cell.value.empty() ? cell.text : cell.value)
                                  : printable(cell.text));
+    }
   }
   if (tsv) {
     for (const auto& row : texts) print_tsv_row(out, row);
     return;
   }
-  if (layout.width > 0) fit(texts, columns, layout.width);
+  if (layout.width > 0) fit(texts, std::move(shown), layout.width);
   print_aligned(out, texts);
 }
 

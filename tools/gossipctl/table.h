@@ -9,8 +9,8 @@
 namespace gossipd {
 
 struct Column {
-  std::string title;  // of the table
-  std::string name;   // of tab-separated values: the field's name in JSON
+  std::string title;  // of the table; empty: only in tab-separated values
+  std::string name;   // of tab-separated values, the field's name in JSON; empty: only in the table
   // 0: always shown. Where a line is too wide, columns with the highest number go first.
   int dispensable = 0;
 };
