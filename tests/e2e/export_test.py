@@ -108,6 +108,22 @@ class Export(ClusterTest):
             box.wait("its final checkpoint", lambda s: s["checkpoints"].get("final"))
             self.assertLess(distance(read_tensors(box.checkpoint_path("final"))[1], tensors), 0.01)
 
+    def test_an_export_never_replaces_what_a_node_may_resume_from(self):
+        job = self.cluster.job(budget_samples=2_000, warmup_samples=100)
+        node = self.cluster.founder(job).start()
+        node.wait_phase("finished")
+        self.assertEqual(0, node.terminate())
+        current, final = node.checkpoint_path("current"), node.checkpoint_path("final")
+        with open(current, "rb") as file:
+            before = file.read()
+        for source, target in ((current, current), (final, current)):
+            done = gossipctl("checkpoint", "export", source, target)
+            self.assertEqual(2, done.returncode, done.stderr)
+            self.assertIn("a node may resume from", done.stderr)
+            self.assertIn("name a new file", done.stderr)
+        with open(current, "rb") as file:
+            self.assertEqual(before, file.read())
+
     def test_weights_that_do_not_fit_are_refused_with_the_difference(self):
         node, _ = self.trained(budget_samples=6_000, hidden=16)
         self.exported(node, "weights.safetensors")

@@ -327,6 +327,17 @@ class External(ClusterTest):
         self.assertEqual(78, node.start().exit_code())
         self.assertIn("leave out --job to join", node.log())
 
+    def test_a_checkpoint_of_a_script_s_model_is_not_exported_as_torchscript(self):
+        node = self.external(1, step_ms=5)[0].node
+        node.wait_step(20)
+        self.assertEqual(0, node.ctl("checkpoint").returncode)
+        target = os.path.join(self.cluster.directory, "out.pt")
+        done = gossipctl("checkpoint", "export", node.state_dir, target)
+        self.assertEqual(1, done.returncode, done.stderr)
+        self.assertIn("the model of its job is the script's", done.stderr)
+        self.assertIn("export to a .safetensors file", done.stderr)
+        self.assertFalse(os.path.exists(target))
+
     def linear_torchscript_job(self):
         with open(os.path.join(self.cluster.directory, "linear.py"), "w", encoding="utf-8") as out:
             out.write(LINEAR)  # TorchScript reads its source

@@ -37,6 +37,11 @@ int run(const std::filesystem::path& checkpoint, const std::filesystem::path& to
                 "gossipd wrote");
   auto job = Job::parse(text->second, checkpoint.string() + " (its job)");
   if (!job) return fail(job.error().text);
+  if (job->model.kind == ModelSpec::Kind::external)
+    return fail(checkpoint.string() +
+                ": the model of its job is the script's (kind = \"external\"), so only that can "
+                "write it as TorchScript; export to a .safetensors file, or read the checkpoint in "
+                "Python: gossipd.load(FILE).state_dict()");
   const std::string model_file = model.empty() ? kept_model(checkpoint, *job) : model;
   if (const auto error = export_torchscript({std::move(*weights), std::move(*job), model_file, to}))
     return fail(error->text);

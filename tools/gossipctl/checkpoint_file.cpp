@@ -62,6 +62,14 @@ bool is_torchscript(const fs::path& to) {
   return extension == ".pt" || extension == ".pth" || extension == ".ts";
 }
 
+// Whether a node may have to resume from the file that would be replaced.
+bool is_checkpoint_of_a_node(const fs::path& from, const fs::path& to) {
+  std::error_code error;
+  if (!fs::exists(to, error)) return false;
+  return fs::equivalent(from, to, error) ||
+         fs::absolute(to, error).parent_path().filename() == "checkpoints";
+}
+
 // Messages of gossip-export go to our standard error; its exit code becomes ours.
 ExitCode run_gossip_export(Console& console, const fs::path& checkpoint,
                            const CheckpointExport& what) {
@@ -116,6 +124,11 @@ ExitCode export_checkpoint(Console& console, const CheckpointExport& what) {
         {ExitCode::usage,
          what.to + ": the file's extension decides what is written, and this one is unknown", "",
          "NAME.safetensors for only the weights, NAME.pt for TorchScript"});
+  if (is_checkpoint_of_a_node(from, what.to))
+    return fail(console, {ExitCode::usage,
+                          what.to + " is a checkpoint that a node may resume from, and an export "
+                                    "would replace it",
+                          "", "name a new file in another folder"});
   if (torchscript) {
     if (const ExitCode code = run_gossip_export(console, from, what); code != ExitCode::ok)
       return code;
