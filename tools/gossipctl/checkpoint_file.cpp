@@ -21,8 +21,10 @@ ExitCode fail(Console& console, const Failure& failure) {
 }
 
 ExitCode fail(Console& console, const Error& error) {
-  return fail(console, {error.code == "not-found" ? ExitCode::not_found : ExitCode::failed,
-                        error.text, "", "CHECKPOINT is a file, or a node's state directory"});
+  return fail(console,
+              {error.code == "not-found" ? ExitCode::not_found : ExitCode::failed, error.text, "",
+               "CHECKPOINT is a file, or a node's state directory, whose checkpoints/ has "
+               "others where one is damaged: current, best, final"});
 }
 
 fs::path resolve(const std::string& checkpoint) {
@@ -135,7 +137,9 @@ ExitCode export_checkpoint(Console& console, const CheckpointExport& what) {
   } else {
     const auto weights = read_weights(from);
     if (!weights) return fail(console, weights.error());
-    if (const auto error = write_weights(what.to, *weights)) return fail(console, *error);
+    if (const auto error = write_weights(what.to, *weights))
+      return fail(console, {ExitCode::failed, error->text, "",
+                            "a folder that exists and has room for the weights"});
   }
   console.out << what.to << '\n';
   console.err << "from " << from.string() << '\n';
