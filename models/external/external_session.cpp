@@ -17,7 +17,7 @@ using attach::Go;
 
 constexpr auto hold_limit = std::chrono::milliseconds(500);
 constexpr auto look_interval = std::chrono::seconds(1);
-constexpr double silent_after_s = 5;
+constexpr double silent_after_s = 15;  // our Python package looks every 5 s at least
 constexpr double silent_after_steps = 8;
 constexpr double done_limit_s = 10;
 constexpr double floats_per_s_min = 20e6;  // of adding and copying
