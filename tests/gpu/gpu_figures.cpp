@@ -32,18 +32,15 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-double used_gib() {
+struct DeviceMemory {
+  double free_gib = 0, used_gib = 0;
+};
+DeviceMemory device_memory() {
   std::size_t free = 0, total = 0;
   const CudaRuntime& cuda = CudaRuntime::of_process();
-  if (cuda.memory_info == nullptr || cuda.memory_info(&free, &total) != 0) return 0;
-  return static_cast<double>(total - free) / (1ull << 30);
-}
-
-double free_gib() {
-  std::size_t free = 0, total = 0;
-  const CudaRuntime& cuda = CudaRuntime::of_process();
-  if (cuda.memory_info == nullptr || cuda.memory_info(&free, &total) != 0) return 0;
-  return static_cast<double>(free) / (1ull << 30);
+  if (cuda.memory_info == nullptr || cuda.memory_info(&free, &total) != 0) return {};
+  constexpr double gib = 1ull << 30;
+  return {static_cast<double>(free) / gib, static_cast<double>(total - free) / gib};
 }
 
 // The usual loop without gossipd, its samples on the device already.
@@ -179,9 +176,10 @@ TEST_CASE("figures: training with gossip, in parts of training without, and the 
                              {"1 B", "kind = 'gpt'\ndim = 2048\ndepth = 20\nheads = 16\n", 36, 20}};
   for (const Row& row : rows) {
     CAPTURE(row.name);
-    if (free_gib() < row.gib) {
+    const double free_gib = device_memory().free_gib;
+    if (free_gib < row.gib) {
       not_covered(std::string("gossip at ") + row.name + ": the card has " +
-                  std::to_string(free_gib()) + " GiB free and " + std::to_string(row.gib) +
+                  std::to_string(free_gib) + " GiB free and " + std::to_string(row.gib) +
                   " are needed");
       continue;
     }
@@ -210,7 +208,7 @@ TEST_CASE("figures: training with gossip, in parts of training without, and the 
     out["on_to_off"] = median(ratios);
     out["exchanges"] = node.exchanges();
     out["longest_ms"] = node.stalls();
-    out["device_memory_gib"] = used_gib();
+    out["device_memory_gib"] = device_memory().used_gib;
   }
 }
 

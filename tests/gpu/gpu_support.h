@@ -14,6 +14,7 @@
 
 #include "models/descent/optimizer.h"
 #include "models/training/torch_engine.h"
+#include "tests/unit/models_test_support.h"
 
 namespace gossipd::gpu {
 
@@ -91,23 +92,8 @@ inline const std::string adamw =
   return engine(job, device().str());
 }
 
-[[nodiscard]] inline std::vector<float> model_of(Engine& engine) {
-  std::vector<float> out(engine.schema().floats());
-  engine.copy_model(out);
-  return out;
-}
-
-[[nodiscard]] inline double relative_distance(const std::vector<float>& a,
-                                              const std::vector<float>& b) {
-  REQUIRE(a.size() == b.size());
-  double apart = 0, size = 1e-30;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    const double difference = static_cast<double>(a[i]) - static_cast<double>(b[i]);
-    apart += difference * difference;
-    size += static_cast<double>(b[i]) * static_cast<double>(b[i]);
-  }
-  return std::sqrt(apart / size);
-}
+using test::model_of;
+using test::relative_distance;
 
 // Waits until the device has done all that it was given.
 inline void drain() {

@@ -178,8 +178,8 @@ TEST_CASE("no waiting: warm steps, snapshots and updates wait for no stream") {
 }
 
 TEST_CASE("memory: what has no room is typed, has figures, and leaves the engine usable") {
-  const std::filesystem::path file = std::filesystem::temp_directory_path() /
-                                     ("gossipd-gpu-" + std::to_string(::getpid()) + ".pt");
+  const test::TemporaryDirectory directory;
+  const std::filesystem::path file = directory / "model.pt";
   torch::manual_seed(1);
   torch::jit::Module module("Model");
   module.register_parameter("weight", (torch::randn({4, 3072}) * 0.03).requires_grad_(), false);
@@ -203,7 +203,6 @@ TEST_CASE("memory: what has no room is typed, has figures, and leaves the engine
   CHECK(std::isfinite(e->step(0, 0.01, 4)));
   const auto figures = e->evaluate(model_of(*e), std::atomic<bool>{false});  // 16, then 8, then 4
   CHECK(figures.has_value());
-  std::filesystem::remove(file);
 }
 
 TEST_CASE("fp16: an overflow on the way forward skips the step, and training goes on") {
@@ -253,8 +252,8 @@ TEST_CASE("deterministic: a run that is resumed from its state is the run, bit f
 }
 
 TEST_CASE("checkpoints: from the device to the CPU and back lose no bit") {
-  const std::filesystem::path file = std::filesystem::temp_directory_path() /
-                                     ("gossipd-gpu-" + std::to_string(::getpid()) + ".safetensors");
+  const test::TemporaryDirectory directory;
+  const std::filesystem::path file = directory / "current.safetensors";
   for (const std::string& optimizer : {sgd, adamw}) {
     const Job j = job("kind = 'resnet20'\n", images, optimizer);
     const auto save = [&](Engine& from) {
@@ -279,7 +278,6 @@ TEST_CASE("checkpoints: from the device to the CPU and back lose no bit") {
     load(*again, save(*host));
     train(*again, 3, 128);
   }
-  std::filesystem::remove(file);
 }
 
 TEST_CASE("groups: a group of one sums on the device; several cards train as one does") {

@@ -52,10 +52,4 @@ inline std::unique_ptr<GradientEngine> engine_on(const std::string& devices, con
   return std::move(*engine);
 }
 
-inline std::vector<float> model_of(Engine& engine) {
-  std::vector<float> out(engine.schema().floats());
-  engine.copy_model(out);
-  return out;
-}
-
 }  // namespace gossipd::test

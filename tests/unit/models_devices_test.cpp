@@ -26,6 +26,7 @@ using test::contains;
 using test::Desk;
 using test::engine_on;
 using test::model_of;
+using test::relative_distance;
 using test::sgd;
 using test::TemporaryDirectory;
 
@@ -44,16 +45,6 @@ Run train(Engine& engine, Step from, Step to, std::uint32_t batch = 13) {
   run.model = model_of(engine);
   run.optimizer = engine.optimizer_state();
   return run;
-}
-
-double relative_distance(const std::vector<float>& a, const std::vector<float>& b) {
-  REQUIRE(a.size() == b.size());
-  double apart = 0, size = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    apart += (a[i] - b[i]) * (a[i] - b[i]);
-    size += b[i] * b[i];
-  }
-  return std::sqrt(apart / size);
 }
 
 void check_alike(const Run& got, const Run& want) {

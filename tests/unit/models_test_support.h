@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -66,6 +67,25 @@ inline std::vector<std::uint32_t> taken(DataOrder& order, Samples position, std:
   std::vector<std::uint32_t> out;
   for (const DataOrder::Visit& visit : visits) out.push_back(visit.sample);
   return out;
+}
+
+[[nodiscard]] inline std::vector<float> model_of(Engine& engine) {
+  std::vector<float> out(engine.schema().floats());
+  engine.copy_model(out);
+  return out;
+}
+
+// ‖a − b‖ / ‖b‖
+[[nodiscard]] inline double relative_distance(const std::vector<float>& a,
+                                              const std::vector<float>& b) {
+  REQUIRE(a.size() == b.size());
+  double apart = 0, size = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const double difference = static_cast<double>(a[i]) - static_cast<double>(b[i]);
+    apart += difference * difference;
+    size += static_cast<double>(b[i]) * static_cast<double>(b[i]);
+  }
+  return std::sqrt(apart / size);
 }
 
 // Waits for the results of the trainer's callbacks.
