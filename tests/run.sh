@@ -142,6 +142,18 @@ check_python() {
   note "python: ${ok:-0} passed, $bad failed"
 }
 
+# Sets `options` for PyPI's LibTorch, which part $1 needs.
+with_wheel() {
+  local torch
+  if torch=$("$root/deploy/torch-wheel.sh" --choose wheel); then
+    options=("-DGOSSIPD_TORCH_DIR=$torch")
+    return 0
+  fi
+  failed=$((failed + 1))
+  note "$1: LibTorch could not be fetched"
+  return 1
+}
+
 # What needs a card; the arguments go to its script. It ends with "N passed, N failed".
 check_gpu() {
   local report=$logs/gpu.txt ok bad
@@ -199,29 +211,15 @@ run_part() {
       ;;
     python) build dev gossipd-core gossipctl && check_python ;;
     wheel)
-      local torch
-      if ! torch=$("$root/deploy/torch-wheel.sh" --choose wheel); then
-        failed=$((failed + 1))
-        note "wheel: LibTorch could not be fetched"
-        return
-      fi
-      options=("-DGOSSIPD_TORCH_DIR=$torch")
-      build dev-wheel &&
+      with_wheel wheel && build dev-wheel &&
         check wheel dev-wheel --tests-regex '^(unit\.(models|lab)|e2e\.)' --repeat until-pass:2
       ;;
     gpu)
-      local torch
       if [[ $bundle ]]; then
         check_gpu --bundle "$bundle"
-        return
+      else
+        with_wheel gpu && build release-wheel gossipd gossipctl gpu_tests && check_gpu
       fi
-      if ! torch=$("$root/deploy/torch-wheel.sh" --choose wheel); then
-        failed=$((failed + 1))
-        note "gpu: LibTorch could not be fetched"
-        return
-      fi
-      options=("-DGOSSIPD_TORCH_DIR=$torch")
-      build release-wheel gossipd gossipctl gpu_tests && check_gpu
       ;;
     packages)
       "$root/deploy/install-packages.sh" --tests --packages
