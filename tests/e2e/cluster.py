@@ -106,8 +106,8 @@ def free_port():
 
 
 class UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path):
-        super().__init__("localhost", timeout=REQUEST_TIMEOUT_S)
+    def __init__(self, path, timeout_s):
+        super().__init__("localhost", timeout=timeout_s)
         self.path = path
 
     def connect(self):
@@ -205,7 +205,7 @@ class Node:
     def request(self, method, path, body=None, timeout_s=REQUEST_TIMEOUT_S):
         """The status and text of the answer."""
         connection = (
-            UnixConnection(self.rest[5:])
+            UnixConnection(self.rest[5:], timeout_s)
             if self.rest.startswith("unix:")
             else http.client.HTTPConnection(self.rest, timeout=timeout_s)
         )

@@ -53,6 +53,12 @@ def read_text(path):
         return ""
 
 
+def kilobytes(path, field):
+    """What a file of /proc/PID gives for `field`; 0 where the process has ended."""
+    lines = read_text(path).splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
+
+
 def descendants(pid):
     """Process ids below `pid`, which comes first."""
     children = {}
@@ -97,11 +103,7 @@ class Process:
 
     def memory_mb(self):
         """Pages that several processes share are divided among them (PSS)."""
-        total = 0
-        for pid in self.all():
-            for line in read_text(f"/proc/{pid}/smaps_rollup").splitlines():
-                total += int(line.split()[1]) if line.startswith("Pss:") else 0
-        return total / 1024
+        return sum(kilobytes(f"/proc/{pid}/smaps_rollup", "Pss") for pid in self.all()) / 1024
 
     def steps(self):
         times = array.array("d")

@@ -29,7 +29,7 @@ import numpy
 import shaped_table
 import torch
 from rivals import PR_SET_CHILD_SUBREAPER, ROOT, look, sleep_until
-from shaped_nodes import WORLD, Run, last_words
+from shaped_nodes import Run, last_words
 from shaped_task import BATCH, network, unflatten
 
 sys.path.append(os.path.join(ROOT, "deploy/examples"))

@@ -4,20 +4,20 @@ import http.client
 import json
 import os
 import signal
-import socket
 import struct
 import sys
 import time
 
-from rivals import ROOT, Process, read_text, wait_for
+from rivals import ROOT, Process, kilobytes, read_text, wait_for
+from shaped_task import WORLD
 
 sys.path.append(os.path.join(ROOT, "tests/e2e"))
 
-from switchboard import Switchboard, _run  # noqa: E402
+from cluster import UnixConnection  # noqa: E402
+from switchboard import Switchboard, _tc  # noqa: E402
 from tensors import read_tensors  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-WORLD = 4
 PARAMETERS = 63_466
 TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 JOB = """name = "shaped"
@@ -58,9 +58,9 @@ class Cables(Switchboard):
         address = super().plug(name)
         space, outer, inner = self.cables[name]
         burst = max(16_000, self.mbit * 1_000_000 // 8 // 250)  # what a tick of 4 ms lets through
-        limit = f"rate {self.mbit}mbit burst {burst} latency 400ms".split()
-        _run("tc", "-n", space, "qdisc", "replace", "dev", inner, "root", "tbf", *limit)
-        _run("tc", "qdisc", "replace", "dev", outer, "root", "tbf", *limit)
+        limit = f"qdisc replace DEV root tbf rate {self.mbit}mbit burst {burst} latency 400ms"
+        _tc(limit, inner, space)
+        _tc(limit, outer)
         return address
 
     def device(self, name):
@@ -77,11 +77,8 @@ class Cables(Switchboard):
 
 def rest(path, method, what):
     """The answer of a daemon at its Unix socket, or None where none comes."""
-    connection = http.client.HTTPConnection("localhost", timeout=5)
-    connection.sock = socket.socket(socket.AF_UNIX)
-    connection.sock.settimeout(5)
+    connection = UnixConnection(path, 5)
     try:
-        connection.sock.connect(path)
         connection.request(method, what)
         answer = connection.getresponse()
         text = answer.read()
@@ -106,11 +103,7 @@ class Node(Process):
         return ticks / TICKS_A_SECOND
 
     def peak_mb(self):
-        total = 0
-        for pid in self.all():
-            for line in read_text(f"/proc/{pid}/status").splitlines():
-                total += int(line.split()[1]) if line.startswith("VmHWM:") else 0
-        return total / 1024
+        return sum(kilobytes(f"/proc/{pid}/status", "VmHWM") for pid in self.all()) / 1024
 
     def snapshot(self, last):
         """Time and parameters of a model that is newer than `last`, or None."""

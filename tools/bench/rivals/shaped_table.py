@@ -35,19 +35,20 @@ def tuning(rows):
 
 
 def thousands(row):
-    if "failed" in row:
-        return "failed"
-    if not row["reached"]:
-        return f"not in {row['samples'] / 1000:.0f} ({row['accuracy']:.3f})"
-    return f"{row['samples'] / 1000:.0f}"
+    return outcome(row, row.get("samples", 0) / 1000)
 
 
 def seconds(row):
+    return outcome(row, row.get("seconds", 0))
+
+
+def outcome(row, amount):
+    """What the run took, or that it did not arrive within that."""
     if "failed" in row:
         return "failed"
     if not row["reached"]:
-        return f"not in {row['seconds']:.0f} ({row['accuracy']:.3f})"
-    return f"{row['seconds']:.0f}"
+        return f"not in {amount:.0f} ({row['accuracy']:.3f})"
+    return f"{amount:.0f}"
 
 
 def slower(mine, ours):
@@ -129,7 +130,8 @@ def markdown(rows):
         parts += [title, "", *tuning(found), ""]
     for mbit in sorted({r["mbit"] for r in rows if r["mode"] == "accuracy"}):
         found = [r for r in rows if r["mode"] == "accuracy" and r["mbit"] == mbit]
-        parts += [f"## Time to 0.88 at {mbit} Mbit/s", "", *accuracy(found), ""]
+        title = f"## Time to {found[0]['target']:g} at {mbit} Mbit/s"
+        parts += [title, "", *accuracy(found), ""]
     for mbit in sorted({r["mbit"] for r in rows if r["mode"] in ("faults", "slowed")}):
         found = [r for r in rows if r["mode"] in ("faults", "slowed") and r["mbit"] == mbit]
         parts += [f"## Steps/s of the slowest other node, longest standstill, {mbit} Mbit/s", ""]
