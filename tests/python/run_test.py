@@ -24,8 +24,8 @@ lives = os.path.join(state, "lives")
 with open(lives, "a") as file:
     json.dump([sys.argv[1:], os.environ.get("GOSSIPD_JOIN")], file)
     file.write("\\n")
-if "--broken" in sys.argv:
-    sys.exit(78)
+if "--ends-with" in sys.argv:
+    sys.exit(int(sys.argv[sys.argv.index("--ends-with") + 1]))
 path = os.path.join(state, "trainer.sock")
 if os.path.exists(path):
     os.unlink(path)
@@ -120,10 +120,12 @@ while open(os.path.join(state, "lives")).read().count("\\n") < 2:
     assert len(lives(tmp_path)) == 2
 
 
-def test_a_daemon_that_refuses_to_start_ends_it_with_its_code(launch, tmp_path):
-    process = launch("--broken", *script("print('never')"))
+@pytest.mark.parametrize("code", [1, 78])
+def test_a_daemon_that_refuses_to_start_ends_it_with_its_code(launch, tmp_path, code):
+    process = launch("--ends-with", str(code), *script("print('never')"))
     out, err = process.communicate(timeout=60)
-    assert (process.returncode, out) == (78, "") and "exit code 78" in err
+    assert (process.returncode, out) == (code, "") and f"exit code {code}" in err
+    assert len(lives(tmp_path)) == 1  # since nobody has taken its ports
 
 
 def test_an_invite_from_standard_input_is_in_no_command_line(launch, tmp_path):
@@ -148,6 +150,25 @@ def test_an_invite_on_the_command_line_is_taken_off_it(written, monkeypatch):
 
 
 @pytest.mark.parametrize(
+    "written",
+    [
+        ["--name", "gossip1"],
+        ["--state-dir=/data/gossip1"],
+        ["--set", "note=gossip1"],
+        ["--jion", "gossip1abc"],
+        ["--join", "box1:7610", "--name", "gossip1"],
+        ["--join"],
+    ],
+)
+def test_what_only_looks_like_an_invite_stays_where_it_is(written, monkeypatch):
+    monkeypatch.setattr(os, "execv", lambda *_: pytest.fail("it was taken"))
+    monkeypatch.setattr(sys, "argv", ["gossipd", "run", *written, "--", "--join", "gossip1abc"])
+    monkeypatch.setenv("GOSSIPD_JOIN", "")
+    run.hide_invite([*written])
+    assert os.environ["GOSSIPD_JOIN"] == ""
+
+
+@pytest.mark.parametrize(
     "arguments,code,words",
     [
         (["--job", "a"], 2, "behind --"),
@@ -158,12 +179,16 @@ def test_an_invite_on_the_command_line_is_taken_off_it(written, monkeypatch):
         (["--daemon-log"], 2, "behind --"),
         (["--daemon-log", "/nope/x", "--", "true"], 2, "--daemon-log: /nope/x: No such file"),
         (["--", "/no/such/program"], 127, "No such file"),
+        (["--", "pyhton", "train.py"], 127, "pyhton: No such file"),
+        (["--", "/etc"], 126, "Permission denied"),
+        (["--join", "-", "--", "true"], 2, "has read no invite"),
     ],
 )
-def test_mistakes_are_told(launch, arguments, code, words):
-    process = launch(*arguments)
+def test_mistakes_are_told_and_no_daemon_begins(launch, tmp_path, arguments, code, words):
+    process = launch(*arguments, stdin=subprocess.DEVNULL)
     _, err = process.communicate(timeout=60)
     assert process.returncode == code and words in err
+    assert not (tmp_path / "state").exists()
 
 
 def test_options_are_found_however_they_are_written(monkeypatch):

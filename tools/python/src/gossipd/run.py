@@ -18,7 +18,9 @@ died of signal N), or the daemon's if it never started. Exit codes besides: 2 us
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -28,7 +30,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from .attachment import SOCKET_NAME, default_socket
 from .client import Client, NoDaemon, Refused
-from .command import EXIT_USAGE, find_program, missing, programs_on_path
+from .command import EXIT_MISSING, EXIT_USAGE, find_program, missing, programs_on_path
 from .session import connect
 
 PEER_PORT, REST_PORT = 7610, 7611
@@ -38,6 +40,7 @@ POLL_S = 0.1
 STOP_S = 30.0
 RESTART_MIN_S, RESTART_MAX_S = 1.0, 30.0
 EXIT_CONFIGURATION = 78
+EXIT_CANNOT_RUN = 126
 INVITE = "gossip1"
 PR_SET_PDEATHSIG = 1
 OWN_OPTIONS = {"--socket-wait": 60.0, "--linger": 30.0}
@@ -116,27 +119,36 @@ def hide_invite(options: List[str]) -> None:
     """Takes an invite, which is a secret, from where `ps` shows it to the environment, where only
     this user can see it: starts this program once more if one stands on the command line.
     """
-    for at, word in enumerate(options[:-1]):
-        if word == "--join" and options[at + 1] == "-":
+    for at, word in enumerate(options):
+        if word == "--join=-" or (word == "--join" and options[at + 1 : at + 2] == ["-"]):
             os.environ["GOSSIPD_JOIN"] = ask_for_invite()
-            del options[at : at + 2]
+            del options[at : at + (1 if "=" in word else 2)]
             return
-    at = next((i for i, word in enumerate(sys.argv) if INVITE in word), -1)
-    if at < 0 or "--" in sys.argv[:at] or os.environ.get("GOSSIPD_JOIN"):
-        return
     words = list(sys.argv)
-    os.environ["GOSSIPD_JOIN"] = words[at].partition("=")[2] or words[at]
-    del words[at if "=" in words[at] else at - 1 : at + 1]
-    sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-m", "gossipd", *words[1:]])
+    end = words.index("--") if "--" in words else len(words)
+    for at, word in enumerate(words[:end]):
+        name, equals, value = word.partition("=")
+        if name != "--join":
+            continue  # such as a state directory that is called like this
+        if not equals:
+            value = words[at + 1] if at + 1 < end else ""
+        if value.startswith(INVITE) and not os.environ.get("GOSSIPD_JOIN"):
+            os.environ["GOSSIPD_JOIN"] = value
+            del words[at : at + (1 if equals else 2)]
+            sys.stdout.flush()
+            os.execv(sys.executable, [sys.executable, "-m", "gossipd", *words[1:]])
 
 
 def ask_for_invite() -> str:
     if sys.stdin.isatty():
         import getpass
 
-        return getpass.getpass("invite: ").strip()
-    return sys.stdin.readline().strip()
+        invite = getpass.getpass("invite: ").strip()
+    else:
+        invite = sys.stdin.readline().strip()
+    if not invite:
+        raise Usage("--join - has read no invite; `gossipctl invite` on a member prints one")
+    return invite
 
 
 def _die_with_us() -> None:
@@ -167,7 +179,9 @@ class Daemon:
 
     def _choose_ports(self) -> None:
         peer = free_port(PEER_PORT)
-        self.rest = self._rest or f"127.0.0.1:{free_port(REST_PORT, [peer])}"
+        rest = free_port(REST_PORT, [peer])
+        self.rest = self._rest or f"127.0.0.1:{rest}"
+        self._chosen = [*([] if self._listen else [peer]), *([] if self._rest else [rest])]
         self._line = [*self._options]
         if self._listen is None:
             self._line += ["--listen", f"{'127.0.0.1' if self._local else '*'}:{peer}"]
@@ -191,9 +205,9 @@ class Daemon:
         while time.monotonic() < end:
             code = self.process.poll()
             if code is not None:
-                if tries == 0 or (self._listen and self._rest) or code == EXIT_CONFIGURATION:
+                if tries == 0 or all(free_port(port) == port for port in self._chosen):
                     return code
-                tries -= 1  # another may have taken the port since
+                tries -= 1  # another has taken a port since
                 self._choose_ports()
                 self.process = self._start()
             try:
@@ -228,7 +242,11 @@ class Daemon:
         """Lets it finish with the others where the job has ended, then stops it in order."""
         client, end = Client(self.rest, timeout_s=3), time.monotonic() + linger_s
         try:
-            while time.monotonic() < end and client.status()["phase"] == "finishing":
+            while (
+                self.process.poll() is None  # at its address another may answer then
+                and time.monotonic() < end
+                and client.status()["phase"] == "finishing"
+            ):
                 time.sleep(POLL_S)
         except (NoDaemon, Refused, KeyError):
             pass
@@ -254,7 +272,7 @@ def train(daemon: Daemon, command: List[str]) -> int:
         script = subprocess.Popen(command, env=environment, preexec_fn=_die_with_us)
     except OSError as error:
         print(f"gossipd run: {command[0]}: {error.strerror}", file=sys.stderr)
-        return 127 if isinstance(error, FileNotFoundError) else 126
+        return EXIT_CANNOT_RUN
     # The terminal gives SIGINT to the script itself; from elsewhere it comes to us alone.
     on_terminal = sys.stdin is not None and sys.stdin.isatty()
 
@@ -272,6 +290,16 @@ def train(daemon: Daemon, command: List[str]) -> int:
             daemon.keep_alive()
 
 
+def check_command(program: str) -> int:
+    """0, or the exit code where there is no such program: a slip of the pen founds no cluster."""
+    if shutil.which(program, path=programs_on_path()):
+        return 0
+    is_there = os.path.exists(program)
+    reason = os.strerror(errno.EACCES if is_there else errno.ENOENT)
+    print(f"gossipd run: {program}: {reason}", file=sys.stderr)
+    return EXIT_CANNOT_RUN if is_there else EXIT_MISSING
+
+
 def main(arguments: Sequence[str]) -> int:
     """``gossipd run``; returns the exit code."""
     if list(arguments[:1]) in (["-h"], ["--help"]):
@@ -283,6 +311,9 @@ def main(arguments: Sequence[str]) -> int:
         program = find_program("gossipd")
         if program is None:
             return missing("gossipd")
+        code: Optional[int] = check_command(command[0])
+        if code:
+            return code
         hide_invite(options)
         daemon = Daemon(program, options, log)
     except (Usage, OSError) as error:
