@@ -4,9 +4,12 @@ trainer. Prints one JSON object.
 
     attach_python.py overhead [--floats 63466|25000000] [--pairs 40] [--beside idle|nice|equal]
         Steps of one loop in alternating blocks, with gossipd and without its hooks and its log(),
-        while a second node exchanges with the first. That node stands for another machine, so its
-        loop and daemon have what processors are idle (SCHED_IDLE); with `nice` they have nice 10,
-        and with `equal` the same priority. bare / attached by wall clock and by processor time of
+        while a second node exchanges with the first: with SGD at 63,466 parameters, and with AdamW
+        beyond, since SGD's small steps would change a large model too little to send anything. That
+        node stands for another machine, so its loop and daemon have what processors are idle
+        (SCHED_IDLE); with `nice` they have nice 10, and with `equal` the same priority. On a busy
+        machine give all of it precedence, and the second node less: `nice -n -15 … --beside nice`.
+        Printed are bare / attached by wall clock and by processor time of
         the loop's thread, of all blocks, with half of the pairs' 95 % interval; the medians of the
         pairs; in_hooks, the share of the attached wall clock that gossipd's hooks were seen to
         take; and the processors that the first node's daemon kept busy all the while.
@@ -94,6 +97,13 @@ def model_of(torch, floats):
     return torch.nn.Sequential(*layers), torch.randn(8, width)
 
 
+def optimizer_of(torch, model, floats):
+    """With SGD's little steps the large model would change too little to have anything to send."""
+    if floats == 63_466:
+        return torch.optim.SGD(model.parameters(), 1e-4)
+    return torch.optim.AdamW(model.parameters(), 1e-3)
+
+
 class Loop:
     """A loop whose steps are made with gossipd, and without its hooks and its log()."""
 
@@ -105,7 +115,7 @@ class Loop:
 
         torch.manual_seed(1)
         self.model, self.x = model_of(torch, floats)
-        self.optimizer = torch.optim.SGD(self.model.parameters(), 1e-4)
+        self.optimizer = optimizer_of(torch, self.model, floats)
         self.g = gossipd.attach(self.model, self.optimizer, samples_per_step=len(self.x))
         self.looks, self.hooks_s = 0, 0.0
         timed = self.timed(self.g._before_step), self.timed(self.g._after_step)
@@ -149,7 +159,8 @@ def loop(floats, pairs):
     """The measured loop, which begins to measure at a line of standard input; or without pairs one
     that trains until it is killed.
     """
-    trains, block = Loop(floats), 200 if floats < 1e6 else 20
+    # A long block without looks would seem to the daemon as if nobody trained.
+    trains, block = Loop(floats), 200 if floats < 1e6 else 5
     while not pairs or not select.select([sys.stdin], [], [], 0)[0]:
         trains.steps(1)
     found = []
