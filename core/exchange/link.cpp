@@ -147,8 +147,8 @@ double Link::largest_change() const {
 
 void Link::begin(const Speech& speech, Instant now) {
   GOSSIPD_ASSERT(my_turn() && !speaking());
-  epoch_->mixer.begin_turn(position(static_cast<double>(speech.gain_self), speech.snapshot_at,
-                                    speech.own_step_seconds, now));
+  epoch_->mixer.begin_turn(speech, position(static_cast<double>(speech.gain_self),
+                                            speech.snapshot_at, speech.own_step_seconds, now));
   epoch_->sender.begin(speech, epoch_->next_turn());
 }
 
@@ -180,12 +180,14 @@ bool Link::speak(std::span<const float> model, std::span<float> update,
     epoch.sender.commit(piece.saying);
     epoch.sender.advance(now);
   }
-  // What we have to say, then our half of this turn.
-  for_each(workers, pieces.size(), [&](std::size_t i) { epoch.mixer.measure(pieces[i].half); });
-  for (Piece& piece : pieces) epoch.mixer.decide(piece.half);
-  for_each(workers, pieces.size(), [&](std::size_t i) { epoch.mixer.apply(pieces[i].half); });
-  for (Piece& piece : pieces) {
-    epoch.mixer.account(piece.half);
+  // What we have to say, then our half of this turn; an opening has none.
+  if (!epoch.sender.speech().is_opening()) {
+    for_each(workers, pieces.size(), [&](std::size_t i) { epoch.mixer.measure(pieces[i].half); });
+    for (Piece& piece : pieces) epoch.mixer.decide(piece.half);
+    for_each(workers, pieces.size(), [&](std::size_t i) { epoch.mixer.apply(pieces[i].half); });
+    for (const Piece& piece : pieces) epoch.mixer.account(piece.half);
+  }
+  for (const Piece& piece : pieces) {
     epoch.replicas.set_contraction_due(piece.half.block,
                                        gain > 0 && epoch.replicas.is_paired(piece.half.block));
   }

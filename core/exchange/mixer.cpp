@@ -65,8 +65,8 @@ void Mixer::end_half(const Half& half) {
   if (owed_blocks_ == parts_.replicas.size()) finish(std::exchange(owed_gain_, 0.0f));
 }
 
-void Mixer::begin_turn(const FuturePosition& position) {
-  apart_ = {};
+void Mixer::begin_turn(const Speech& speech, const FuturePosition& position) {
+  if (!speech.is_opening()) apart_ = {};
   turn_position_ = position;
 }
 

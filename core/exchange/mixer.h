@@ -73,7 +73,8 @@ class Mixer {
   // What is owed to this block, after those before it; nothing: nothing is.
   [[nodiscard]] std::optional<Half> begin_half(std::size_t block, const OwnModel& own) const;
   void end_half(const Half&);  // after account()
-  void begin_turn(const FuturePosition& position);
+  // A turn that answers has a half of its own; what an opening begins with is the look's.
+  void begin_turn(const Speech& speech, const FuturePosition& position);
   // Of a block that has been said, or passed over, by then; `paired_before`: both ends held it
   // before that.
   [[nodiscard]] Half half_of_turn(std::size_t block, float gain, bool paired_before,

@@ -194,7 +194,6 @@ RoundOutcome ExchangeRound::work(const RoundContext& context) {
   while (has_work() && floats < floats_of_piece()) {
     switch (stage_) {
       case Stage::judge: floats += judge(context, outcome); break;
-      case Stage::take_in: floats += take_in(context); break;
       case Stage::look: floats += look(context); break;
       case Stage::speak: floats += speak(context, outcome); break;
       case Stage::hand_back: floats += hand_back(context, outcome); break;
@@ -247,47 +246,55 @@ std::size_t ExchangeRound::judge(const RoundContext& context, RoundOutcome& outc
     return break_off(outcome, "a parameter is not finite"), 0;
   if (verdict == OwnSteps::Verdict::take_back) take_back(outcome, context.is_training());
   if (outcome.kind == RoundOutcome::Kind::taken_back) return 0;
-  // The buffer of the handed-out model becomes the update; take_in clears the rest of it.
-  clear_local_segments(schema_, buffers_.handed_out());
-  stage_ = Stage::take_in;
-  cursor_ = 0;
+  begin_update(context);
   return 0;
 }
 
-std::size_t ExchangeRound::take_in(const RoundContext& context) {
-  std::size_t floats = 0;
-  if (cursor_ < schema_.blocks().size()) {
-    const bool training = context.is_training();
-    const bool moved =
-        buffers_.handed_out_known() && last_.step > buffers_.handed_out_step() && !taken_back_;
-    const double share_carried =
-        moved && training ? carried_share(policy_, context.links, spoken_, last_) : 0;
-    const auto take = [&](std::size_t index) {
-      const Block& block = schema_.blocks()[index];
-      const auto before = block.of(buffers_.handed_out());
-      const auto now = block.of(buffers_.snapshot());
-      if (moved) own_steps_.add(index, now, before, last_.step - buffers_.handed_out_step());
-      const double share = block.kind == SegmentKind::parameter ? share_carried : 0;
-      // `before` becomes the update, which first takes back `share` of the own steps.
-      if (share > 0)
-        kernels().take_back(before, now, static_cast<float>(share));
-      else
-        std::ranges::fill(before, 0.0f);
-    };
-    const Piece piece = piece_at_cursor(context);
-    floats = piece.floats;
-    for (std::size_t i = 0; !training && i < piece.blocks; ++i)
-      rest_.look(schema_.blocks()[cursor_ + i].of(buffers_.snapshot()));
-    for_each(workers_, piece.blocks, [&](std::size_t i) { take(cursor_ + i); });
-    cursor_ += piece.blocks;
-  }
-  if (cursor_ < schema_.blocks().size()) return floats;
+// The buffer of the handed-out model becomes the update, block by block in take_in().
+void ExchangeRound::begin_update(const RoundContext& context) {
+  clear_local_segments(schema_, buffers_.handed_out());
+  const bool moved =
+      buffers_.handed_out_known() && last_.step > buffers_.handed_out_step() && !taken_back_;
+  steps_taken_in_ = moved ? last_.step - buffers_.handed_out_step() : 0;
+  share_carried_ =
+      moved && context.is_training() ? carried_share(policy_, context.links, spoken_, last_) : 0;
+  taken_in_ = 0;
   buffers_.begin_update(last_.step);
   trigger_.on_round({.at = context.now,
                      .learning_rate = last_.learning_rate,
                      .learning_rate_peak = last_.learning_rate_peak});
   list_links(context);
   next_link(context);
+}
+
+// What no look has taken in, because no link had one; 0: nothing is left.
+std::size_t ExchangeRound::take_in_rest(const RoundContext& context) {
+  const Piece piece = piece_of(schema_.blocks().size() - taken_in_, context,
+                               [this](std::size_t i) { return taken_in_ + i; });
+  return take_in(context, piece.blocks);
+}
+
+std::size_t ExchangeRound::take_in(const RoundContext& context, std::size_t count) {
+  const auto take = [&](std::size_t index) {
+    const Block& block = schema_.blocks()[index];
+    const auto before = block.of(buffers_.update());
+    const auto now = block.of(buffers_.snapshot());
+    if (steps_taken_in_ > 0) own_steps_.add(index, now, before, steps_taken_in_);
+    const double share = block.kind == SegmentKind::parameter ? share_carried_ : 0;
+    // `before` becomes the update, which first takes back `share` of the own steps.
+    if (share > 0)
+      kernels().take_back(before, now, static_cast<float>(share));
+    else
+      std::ranges::fill(before, 0.0f);
+  };
+  std::size_t floats = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    const Block& block = schema_.blocks()[taken_in_ + i];
+    floats += block.size;
+    if (!context.is_training()) rest_.look(block.of(buffers_.snapshot()));
+  }
+  for_each(workers_, count, [&](std::size_t i) { take(taken_in_ + i); });
+  taken_in_ += count;
   return floats;
 }
 
@@ -299,6 +306,8 @@ std::size_t ExchangeRound::look(const RoundContext& context) {
     return 0;
   }
   const auto [count, floats] = piece_at_cursor(context);
+  // The first link to be looked at finds in the cache what was just taken in.
+  if (cursor_ + count > taken_in_) (void)take_in(context, cursor_ + count - taken_in_);
   item->link.look(cursor_, buffers_.snapshot(), buffers_.update(), drift(context), count);
   cursor_ += count;
   if (cursor_ == schema_.blocks().size()) decide(*item, context);
@@ -306,6 +315,7 @@ std::size_t ExchangeRound::look(const RoundContext& context) {
 }
 
 std::size_t ExchangeRound::speak(const RoundContext& context, RoundOutcome& outcome) {
+  if (taken_in_ < schema_.blocks().size()) return take_in_rest(context);
   RoundLink* item = current(context);
   // A full way out or a lost session pauses the turn; it goes on in a later round.
   if (item == nullptr || !item->link.speaking() || !has_room(*item)) {
@@ -334,6 +344,7 @@ std::size_t ExchangeRound::speak(const RoundContext& context, RoundOutcome& outc
 }
 
 std::size_t ExchangeRound::hand_back(const RoundContext& context, RoundOutcome& outcome) {
+  if (taken_in_ < schema_.blocks().size()) return take_in_rest(context);
   const std::size_t size = buffers_.update().size();
   const std::size_t count = std::min(floats_of_piece(), size - cursor_);
   const std::size_t parts = (count + floats_per_piece - 1) / floats_per_piece;

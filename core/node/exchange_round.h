@@ -10,8 +10,9 @@
 //     with_trainer  the trainer has the buffer
 //     waiting       the snapshot is here; nothing has a reason to begin (a node at rest)
 //     judge         what own steps have done since the last round: believed, or taken back
-//     take_in       how far they led is added up; the update begins at zero
-//     look          on one link after the other: apply what was heard, measure what changed
+//     look          on one link after the other: apply what was heard, measure what changed; before
+//                   the first of them a block is taken in: how far own steps led is added up, and
+//                   its update begins
 //     speak         … and, where something is to be said, say it block by block
 //     hand_back     the update becomes part of what the trainer is known to have
 //
@@ -127,7 +128,6 @@ class ExchangeRound {
     with_trainer,
     waiting,
     judge,
-    take_in,
     look,
     speak,
     hand_back,
@@ -141,7 +141,9 @@ class ExchangeRound {
 
   // Each does one step of its stage and returns how many floats that took.
   std::size_t judge(const RoundContext&, RoundOutcome&);
-  std::size_t take_in(const RoundContext&);
+  void begin_update(const RoundContext&);
+  std::size_t take_in(const RoundContext&, std::size_t count);
+  std::size_t take_in_rest(const RoundContext&);
   std::size_t look(const RoundContext&);
   std::size_t speak(const RoundContext&, RoundOutcome&);
   std::size_t hand_back(const RoundContext&, RoundOutcome&);
@@ -192,6 +194,9 @@ class ExchangeRound {
   bool trainer_runs_ = false;  // the last update told the trainer to make steps
   bool recalled_ = false;      // the buffer has been asked back since that update
   std::size_t cursor_ = 0;     // next block of the stage, or next float of hand_back
+  std::size_t taken_in_ = 0;   // so many blocks of the update have begun …
+  Step steps_taken_in_ = 0;    // … with so many own steps; 0: none are believed or known
+  double share_carried_ = 0;   // of these, taken back
   // Peers on whose links this round does something, and which of them is at it.
   std::vector<NodeId> peers_;
   std::size_t at_ = 0;

@@ -11,7 +11,7 @@
 //     prepare()             zeros, unknown    -          zeros
 //     give_update()         x + update        -          -         the trainer has it
 //     take_snapshot()       x + update        x'         -
-//     begin_update()        -                 x'         zeros     (handed_out was cleared for it)
+//     begin_update()        -                 x'         (the model as handed out, to be cleared)
 //     give_update()         x' + update'      -          -         the trainer has it
 //
 // A round that breaks off ends in abandon(): both buffers are here, hold nothing of value, and are
@@ -42,8 +42,8 @@ class ModelBuffers {
   [[nodiscard]] std::span<float> update() { return update_; }
   [[nodiscard]] std::span<const float> update() const { return update_; }
 
-  // handed_out() has been cleared block by block: it is the update from now on, and the snapshot
-  // is what the trainer is at.
+  // The buffer of handed_out() is the update from now on, which its owner clears block by block;
+  // the snapshot is what the trainer is at.
   void begin_update(Step step);
   // snapshot += update, from `first` on, `count` floats: returns the sum of squares of the update.
   double apply(std::size_t first, std::size_t count);
