@@ -24,6 +24,7 @@
 #include "daemon/init/init.h"
 #include "daemon/log/log.h"
 #include "daemon/node_driver.h"
+#include "daemon/rest/serve.h"
 #include "daemon/start_plan.h"
 #include "models/data/count_epoch.h"
 #include "models/devices/runtime.h"
@@ -225,6 +226,8 @@ int run(const CommandLine& line, const std::vector<std::string>& arguments, char
   if (const auto error = check_device(config.device))
     return fail_logged(config, *error, exit_code_of(*error));
   if (const auto error = refuse_new_node(config))
+    return fail_logged(config, *error, exit_code_of(*error));
+  if (const auto error = check_token(config))
     return fail_logged(config, *error, exit_code_of(*error));
   if (const auto error = refuse_busy_ports(config))
     return fail_logged(config, *error, exit_code_of(*error));

@@ -197,9 +197,9 @@ std::optional<Error> read_job_file(const DaemonConfig& config, const StateStore&
   // The command line still names the job that the cluster was founded with, or an earlier one.
   if (plan.job && plan.job->hash != job->hash() &&
       plan.state.generation > JobGeneration::founding) {
-    plan.warnings.push_back(config.job_file + ": is job '" + job->name +
-                            "', but the cluster has gone on to job '" + plan.job->name +
-                            "', which this node trains; leave out --job");
+    plan.warnings.push_back(config.job_file + ": is job " + to_hex(job->hash()) + " (" + job->name +
+                            "), but the cluster has gone on to job " + to_hex(plan.job->hash) +
+                            " (" + plan.job->name + "), which this node trains; leave out --job");
     return std::nullopt;
   }
   if (plan.job && plan.job->hash != job->hash())

@@ -66,6 +66,8 @@ std::string write(const InitOptions& options, const std::string& text) {
   }
   if (::close(file) != 0 && error.empty())
     error = options.out + ": cannot write it: " + std::strerror(errno);
+  // What is left is no job, and would have to be written over by force.
+  if (!error.empty() && !options.force) ::unlink(options.out.c_str());
   return error;
 }
 

@@ -49,6 +49,13 @@ Result<std::optional<CertificateFiles>> certificate_for(const DaemonConfig& conf
 
 }  // namespace
 
+std::optional<Error> check_token(const DaemonConfig& config) {
+  if (config.rest == "none" || config.rest_token_file.empty()) return std::nullopt;
+  const Result<std::string> token = read_token(config.rest_token_file);
+  if (!token) return token.error();
+  return std::nullopt;
+}
+
 Result<std::unique_ptr<HttpServer>> serve_rest(EventLoop& loop, DaemonPort& port,
                                                const DaemonConfig& config,
                                                const std::filesystem::path& state_dir,

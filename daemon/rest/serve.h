@@ -3,12 +3,17 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 
 #include "daemon/config/config.h"
 #include "daemon/rest/rest.h"
 #include "net/http/server.h"
 
 namespace gossipd {
+
+// What is wrong with the token file, before a node makes anything; nothing: it is right, or there
+// is none.
+[[nodiscard]] std::optional<Error> check_token(const DaemonConfig& config);
 
 // Null: the configuration wants none. `advertised` is one of the names that a certificate of the
 // node's own is for; it lies in `state_dir`. `loop` and `port` must outlive the server.

@@ -2,11 +2,22 @@
 
 import json
 import os
+import pty
 import re
 import subprocess
 import unittest
 
-from cluster import GOSSIPCTL, GOSSIPD, ClusterTest, clean_environment, free_port, gossipctl
+from cluster import (
+    GOSSIPCTL,
+    GOSSIPD,
+    ClusterTest,
+    clean_environment,
+    free_port,
+    gossipctl,
+    wait_for,
+)
+
+EXIT_CONFIG = 78
 
 QUICKSTART = os.path.join(os.path.dirname(__file__), "../../deploy/quickstart.sh")
 
@@ -93,6 +104,49 @@ class FirstSteps(ClusterTest):
                 self.assertNotIn("event=device", done.stderr)
                 self.assertEqual([], os.listdir(self.home))
                 self.assertFalse(os.path.exists(state))
+
+    def test_a_token_that_others_can_read_is_refused_before_anything_is_made(self):
+        node = self.cluster.founder(self.cluster.job(), shard="1/1")
+        token = os.path.join(node.directory, "token")
+        with open(token, "w", encoding="ascii") as file:
+            file.write("0123456789abcdef\n")
+        os.chmod(token, 0o644)
+        done = subprocess.run(
+            [*node.command_line(), "--rest-token-file", token],
+            capture_output=True,
+            text=True,
+            cwd=node.directory,
+            timeout=60,
+        )
+        self.assertEqual(EXIT_CONFIG, done.returncode)
+        self.assertIn("rest.token_file", done.stderr)
+        self.assertFalse(os.path.exists(os.path.join(node.directory, node.state_dir)))
+
+    def test_a_terminal_that_cannot_move_its_cursor_gets_lines(self):
+        node = self.cluster.founder(self.cluster.job(), shard="1/1")
+        node.start()
+        node.wait_phase("training")
+        terminal, inner = pty.openpty()
+        top = subprocess.Popen(
+            [GOSSIPCTL, "--rest", node.rest, "top"],
+            stdin=inner,
+            stdout=inner,
+            stderr=inner,
+            env={**os.environ, "TERM": "dumb"},
+        )
+        os.close(inner)
+        shown = b""
+
+        def has_a_line():
+            nonlocal shown
+            shown += os.read(terminal, 4096)
+            return b"alive, sent" in shown
+
+        wait_for("a line of progress", has_a_line)
+        self.assertNotIn(b"\x1b", shown)
+        top.terminate()
+        top.wait()
+        os.close(terminal)
 
     def test_joining_oneself_is_refused_at_once(self):
         self.assertEqual(0, gossipctl("key", "generate", self.cluster.key).returncode)

@@ -6,7 +6,9 @@ import array
 import json
 import os
 import re
+import resource
 import shutil
+import signal
 import struct
 import subprocess
 import unittest
@@ -146,6 +148,23 @@ class Init(ClusterTest):
         self.assertEqual(0, done.returncode, done.stderr)
         self.assertNotEqual(0, os.path.getsize(self.path("precious.toml")))
         self.assertIn("epochs = 10", self.run_gossipd("init", "--data", DATA, "-o", "-").stdout)
+
+    def test_a_full_disk_leaves_no_empty_job(self):
+        def no_room():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+        out = self.path("full.toml")
+        done = subprocess.run(
+            [GOSSIPD, "init", "--data", DATA, "-o", out],
+            capture_output=True,
+            text=True,
+            preexec_fn=no_room,
+            restore_signals=False,
+        )
+        self.assertEqual(1, done.returncode)
+        self.assertIn("full.toml: cannot write it", done.stderr)
+        self.assertFalse(os.path.exists(out))
 
     def epochs_job(self, name, epochs):
         job = self.cluster.job(name)

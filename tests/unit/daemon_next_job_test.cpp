@@ -85,5 +85,5 @@ TEST_CASE("a job file of the cluster's earlier job is left aside, also by a node
   CHECK(planned->state.cluster == ClusterId{0xfeed});
   CHECK(planned->job->name == "second");
   REQUIRE(planned->warnings.size() == 1);
-  CHECK(planned->warnings[0].find("has gone on to job 'second'") != std::string::npos);
+  CHECK(planned->warnings[0].find(" (second), which this node trains") != std::string::npos);
 }

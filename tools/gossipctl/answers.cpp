@@ -44,12 +44,17 @@ Asked ask(const DaemonClient& client, const std::string& target) {
   const DaemonClient::Answer answer = client.get(target);
   if (!answer.ok) return {.json = {}, .body = {}, .failure = answer.failure};
   Json json = parse_answer(answer.body);
+  std::string wrong;
   if (!json.is_object())
+    wrong = " is not a JSON object";
+  else if (target == "/v1/status" && text(json, "phase").empty())
+    wrong = " names no phase";
+  if (!wrong.empty())
     return {.json = {},
             .body = {},
-            .failure = Failure{
-                ExitCode::failed, "the answer to " + target + " is not a JSON object",
-                "something other than gossipd listens at " + client.address(), "check --rest"}};
+            .failure = Failure{ExitCode::failed, "the answer to " + target + wrong,
+                               "something other than gossipd listens at " + client.address(),
+                               "check --rest"}};
   return {.json = std::move(json), .body = answer.body, .failure = std::nullopt};
 }
 

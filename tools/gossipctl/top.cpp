@@ -12,8 +12,10 @@
 #include <clocale>
 #include <condition_variable>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <string_view>
 #include <thread>
 
 #include "core/base/printable.h"
@@ -223,13 +225,11 @@ ExitCode show_on(const Screen& screen, const DaemonClient& client, TopState& sta
 ExitCode print_progress(const DaemonClient& client, Console& console, const std::string& until) {
   std::string last;
   for (bool first = true;; first = false) {
-    const DaemonClient::Answer answer = client.get("/v1/status");
-    if (!answer.ok && (first || !until.empty())) return fail(console, answer.failure);
-    const Json status = parse_answer(answer.body);
-    const std::string line =
-        answer.ok ? progress_line(status) : "no answer from " + client.address();
+    const auto [status, body, failure] = ask(client, "/v1/status");
+    if (failure && (first || !until.empty())) return fail(console, *failure);
+    const std::string line = failure ? "no answer from " + client.address() : progress_line(status);
     if (line != last) {
-      if (console.output == Output::json && answer.ok)
+      if (console.output == Output::json && !failure)
         console.out << status.dump(-1, ' ', true, Json::error_handler_t::replace) << std::endl;
       else
         console.out << line << std::endl;
@@ -251,7 +251,12 @@ ExitCode print_progress(const DaemonClient& client, Console& console, const std:
 ExitCode top(const DaemonClient& client, Console& console, const std::string& until) {
   const bool terminal = console.width > 0 && console.output == Output::table &&
                         ::isatty(STDIN_FILENO) == 1 && ::isatty(STDOUT_FILENO) == 1;
-  if (!terminal) return print_progress(client, console, until);
+  // "dumb" is a terminal that cannot move its cursor, as in an editor.
+  const char* const kind = std::getenv("TERM");
+  if (!terminal || (kind != nullptr && std::string_view(kind) == "dumb"))
+    return print_progress(client, console, until);
+  if (const Asked status = ask(client, "/v1/status"); status.failure)
+    return fail(console, *status.failure);
   TopState state;
   // What fails at once is said in words, on the terminal as it is.
   const DaemonClient::Answer first = client.get("/v1/events?follow=false");
@@ -268,8 +273,7 @@ ExitCode top(const DaemonClient& client, Console& console, const std::string& un
     if (screen.is_open()) {
       code = show_on(screen, client, state, until, unicode);
     } else {
-      const char* name = std::getenv("TERM");
-      console.err << "gossipctl: the terminal '" << printable(name ? name : "")
+      console.err << "gossipctl: the terminal '" << printable(kind ? kind : "")
                   << "' is unknown here, so there are lines in place of a screen; set TERM\n";
       code = print_progress(client, console, until);
     }
