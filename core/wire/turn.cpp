@@ -88,6 +88,7 @@ std::optional<Reject> decode_turn(std::span<const std::byte> message, const Sche
   if (!sane(h.step_seconds, 1e9f) || !sane(h.snapshot_age_seconds, 1e9f) || !sane(h.loss, loss_max))
     return Reject::malformed;
   records.clear();
+  std::size_t floats = 0;
   for (std::uint16_t i = 0; i < h.records; ++i) {
     TurnRecord record;
     record.block = in.get<std::uint32_t>();
@@ -109,7 +110,10 @@ std::optional<Reject> decode_turn(std::span<const std::byte> message, const Sche
       if (!is_whole(record)) return Reject::malformed;
       record.hash = in.get<std::uint64_t>();
     }
-    record.payload = in.take(encoded_size(record.codec, schema.blocks()[record.block].size));
+    const std::size_t size = schema.blocks()[record.block].size;
+    floats += size;
+    if (floats > turn_message_floats_max) return Reject::too_large;
+    record.payload = in.take(encoded_size(record.codec, size));
     if (!in.ok()) return Reject::malformed;
     records.push_back(record);
   }

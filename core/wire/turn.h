@@ -34,6 +34,10 @@ inline constexpr std::size_t turn_hash_bytes = 8;  // more, of a record with a h
 inline constexpr std::size_t turn_message_fill_bytes = 60 * 1024;
 // … or tells of so many floats, however few bytes say it
 inline constexpr std::size_t turn_message_fill_floats = std::size_t{1} << 18;
+// What fills a message less a float, and a block in two records after it: more than that no sender
+// says at once, and hearing it, which is done in one piece, is bounded by it.
+inline constexpr std::size_t turn_message_floats_max =
+    turn_message_fill_floats + 2 * block_floats_max;
 inline constexpr std::size_t turn_records_max = 4096;
 // A state of the largest model must fit a message; larger ones resync by keyframes.
 inline constexpr std::size_t replica_state_blocks_max = (bulk_message_bytes_max - 8) / 12;
@@ -84,7 +88,7 @@ void write_turn_record(std::span<std::byte, turn_record_bytes> out, const TurnRe
 
 [[nodiscard]] std::optional<BulkKind> bulk_kind(std::span<const std::byte> message);
 // Fills header and records after checking every length against the schema; payload contents are
-// checked by apply(). nullopt = well formed.
+// checked by apply(). nullopt = well formed. Reject::too_large: too many bytes or floats.
 [[nodiscard]] std::optional<Reject> decode_turn(std::span<const std::byte> message, const Schema&,
                                                 TurnHeader&, std::vector<TurnRecord>&);
 [[nodiscard]] std::optional<Reject> decode_replica_state(std::span<const std::byte> message,

@@ -96,3 +96,39 @@ TEST_CASE("a turn without an end is refused") {
   CHECK(hear(end, say_bias(1, 2, CodecId::keyframe, {1, 2, 3, 4}, false), 1) ==
         Reject::endless_turn);
 }
+
+TEST_CASE("a message that tells of more floats than one may is refused, whatever its bytes") {
+  constexpr std::size_t most = turn_message_floats_max / block_floats_max;
+  constexpr std::uint64_t floats = 2 * most * block_floats_max;
+  auto schema = Schema::build({{"weight", {floats}, 0, floats, SegmentKind::parameter}});
+  REQUIRE(schema);
+  // 20 bytes for each block: "what I publish to you is what you published to me"
+  const auto mirrors_of = [](std::size_t blocks) {
+    Bytes message(turn_header_bytes + blocks * (turn_record_bytes + turn_hash_bytes));
+    const std::span<std::byte> bytes(message);
+    write_turn_header(bytes.first<turn_header_bytes>(),
+                      {.last = true, .records = static_cast<std::uint16_t>(blocks), .turn = 1});
+    for (std::size_t i = 0; i < blocks; ++i)
+      write_turn_record(bytes.subspan(turn_header_bytes + i * (turn_record_bytes + turn_hash_bytes))
+                            .first<turn_record_bytes>(),
+                        {.block = static_cast<std::uint32_t>(i),
+                         .version = 1,
+                         .codec = {CodecId::mirror, 0},
+                         .hash = 0});
+    return message;
+  };
+  TurnHeader header;
+  std::vector<TurnRecord> records;
+  CHECK_FALSE(decode_turn(mirrors_of(most), *schema, header, records));
+  CHECK(decode_turn(mirrors_of(most + 1), *schema, header, records) == Reject::too_large);
+
+  ExchangePolicy policy;
+  ExchangeCounters counters;
+  PeerReport report;
+  ReplicaPair replicas{*schema, false};
+  TurnReceiver receiver{*schema, policy, protocol_version, replicas, counters, report};
+  CHECK(receiver.hear(mirrors_of(2 * most), 1, 0, turn_time(0)) == Reject::too_large);
+  CHECK_FALSE(receiver.is_hearing());
+  CHECK(receiver.take_resync().empty());
+  CHECK(counters.refused_total() == 1);
+}
