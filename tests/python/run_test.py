@@ -215,6 +215,23 @@ def test_a_program_is_a_compiled_one_and_named_where_it_is_missing(tmp_path, mon
     assert command.find_program("gossipd") == str(tmp_path / "gossipd-core")
 
 
+def test_a_port_that_another_has_taken_is_not_asked_for_again(monkeypatch, tmp_path):
+    import socket
+
+    monkeypatch.setattr(run, "RESTART_MIN_S", 0.0)
+    daemon = run.Daemon("/bin/false", ["--state-dir", str(tmp_path)], None)
+    first = daemon.process
+    port = daemon._line[daemon._line.index("--listen") + 1].rpartition(":")[2]
+    with socket.socket() as other:
+        other.bind(("", int(port)))
+        other.listen()
+        first.wait()
+        while daemon.process is first:
+            daemon.keep_alive()
+        assert not daemon._line[daemon._line.index("--listen") + 1].endswith(":" + port)
+        daemon.process.wait()
+
+
 def test_ports_that_are_taken_are_passed_over():
     import socket
 

@@ -106,6 +106,8 @@ def free_port(first: int, taken: Sequence[int] = ()) -> int:
     """The first port from `first` on that nobody listens on."""
     for port in range(first, first + PORTS_TRIED):
         with socket.socket() as probe:
+            # A port whose connections have only just ended is free, for the daemon too.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind(("", port))
                 if port not in taken:
@@ -188,6 +190,10 @@ class Daemon:
         if self._rest is None:
             self._line += ["--rest", self.rest]
 
+    def _lost_a_port(self) -> bool:
+        """Whether another listens by now where this daemon was to."""
+        return any(free_port(port) != port for port in self._chosen)
+
     def _start(self) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(
             self._line,
@@ -205,7 +211,7 @@ class Daemon:
         while time.monotonic() < end:
             code = self.process.poll()
             if code is not None:
-                if tries == 0 or all(free_port(port) == port for port in self._chosen):
+                if tries == 0 or not self._lost_a_port():
                     return code
                 tries -= 1  # another has taken a port since
                 self._choose_ports()
@@ -236,6 +242,9 @@ class Daemon:
             self._restart_s = min(2 * self._restart_s, RESTART_MAX_S)
         elif now >= self._restart_at:
             self._restart_at = 0.0
+            # A founder listens for peers only once it has a trainer, which may be long after.
+            if self._lost_a_port():
+                self._choose_ports()
             self.process = self._start()
 
     def end(self, linger_s: float) -> None:
