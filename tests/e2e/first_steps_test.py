@@ -99,7 +99,7 @@ class FirstSteps(ClusterTest):
                 if os.geteuid() == 0 and not words:
                     continue  # the usual directory of root is not in its home
                 done = self.gossipd(*words)
-                self.assertEqual(78, done.returncode, done.stderr)
+                self.assertEqual(EXIT_CONFIG, done.returncode, done.stderr)
                 self.assertEqual(1, done.stderr.count(said), done.stderr)
                 self.assertNotIn("event=device", done.stderr)
                 self.assertEqual([], os.listdir(self.home))
@@ -155,7 +155,7 @@ class FirstSteps(ClusterTest):
             *("--listen", address, "--join", address, "--key-file", self.cluster.key),
             *("--state-dir", os.path.join(self.cluster.directory, "self")),
         )
-        self.assertEqual(78, done.returncode, done.stderr)
+        self.assertEqual(EXIT_CONFIG, done.returncode, done.stderr)
         self.assertIn(f"{address} is this node itself", done.stderr)
 
     def test_help_says_where_the_state_is(self):

@@ -200,12 +200,11 @@ ExitCode wait_until(const DaemonClient& client, Console& console, const Conditio
   bool answered = false;
   Clock::time_point said = Clock::now();
   for (;;) {
-    const DaemonClient::Answer answer = quick.get("/v1/status");
-    const Json status = answer.ok ? parse_answer(answer.body) : Json();
-    if (status.is_object()) {
+    const auto [status, body, failure] = ask(quick, "/v1/status");
+    if (!failure) {
       answered = true;
       if (holds(condition, status)) {
-        if (console.output == Output::json) console.out << printable(answer.body, Lines::many);
+        if (console.output == Output::json) console.out << printable(body, Lines::many);
         if (const std::string what = text(status, "waiting_for"); !what.empty())
           console.err << words_for(status) << '\n';
         return ExitCode::ok;
@@ -216,7 +215,7 @@ ExitCode wait_until(const DaemonClient& client, Console& console, const Conditio
         console.err << progress_line(status) << std::endl;
       }
     } else {
-      last = answer.failure;
+      last = *failure;
       if (last.code == ExitCode::unauthorised || last.code == ExitCode::usage)
         return fail(console, last);
       if (Clock::now() - said >= progress_interval) {
