@@ -93,7 +93,7 @@ g.step(g.params); g.detach(); sys.exit(7)
     socket, rest = out.split()
     assert socket == str(tmp_path / "state" / "trainer.sock")
     ((line, join),) = lives(tmp_path)
-    assert line[:4] == ["--state-dir", str(tmp_path / "state"), "--job", "a.toml"]
+    assert line[-4:] == ["--state-dir", str(tmp_path / "state"), "--job", "a.toml"]
     assert line[line.index("--rest") + 1] == rest and "--listen" in line and join is None
     assert (tmp_path / "state" / "ended").exists()
 
@@ -128,6 +128,12 @@ def test_a_daemon_that_refuses_to_start_ends_it_with_its_code(launch, tmp_path, 
     assert len(lives(tmp_path)) == 1  # since nobody has taken its ports
 
 
+def test_an_option_without_its_value_takes_none_that_we_add(launch, tmp_path):
+    launch("--ends-with", "78", "--job", *script("")).communicate(timeout=60)
+    ((line, _),) = lives(tmp_path)
+    assert line[-1] == "--job" and "--listen" in line
+
+
 def test_an_invite_from_standard_input_is_in_no_command_line(launch, tmp_path):
     text = "print('GOSSIPD_JOIN' in os.environ)"
     process = launch("--join", "-", *script(text), stdin=subprocess.PIPE)
@@ -141,9 +147,8 @@ def test_an_invite_from_standard_input_is_in_no_command_line(launch, tmp_path):
 def test_an_invite_on_the_command_line_is_taken_off_it(written, monkeypatch):
     became = []
     monkeypatch.setattr(os, "execv", lambda program, line: became.append(line))
-    monkeypatch.setattr(sys, "argv", ["gossipd", "run", *written, "--rest", "a", "--", "gossip1"])
-    monkeypatch.setenv("GOSSIPD_JOIN", "")
-    run.hide_invite([*written, "--rest", "a"])
+    monkeypatch.setenv("GOSSIPD_JOIN", "gossip1old")
+    run.hide_invite([*written, "--rest", "a"], ["gossip1"])
     (line,) = became
     assert line[1:] == ["-m", "gossipd", "run", "--rest", "a", "--", "gossip1"]
     assert os.environ["GOSSIPD_JOIN"] == "gossip1abc"
@@ -162,9 +167,8 @@ def test_an_invite_on_the_command_line_is_taken_off_it(written, monkeypatch):
 )
 def test_what_only_looks_like_an_invite_stays_where_it_is(written, monkeypatch):
     monkeypatch.setattr(os, "execv", lambda *_: pytest.fail("it was taken"))
-    monkeypatch.setattr(sys, "argv", ["gossipd", "run", *written, "--", "--join", "gossip1abc"])
     monkeypatch.setenv("GOSSIPD_JOIN", "")
-    run.hide_invite([*written])
+    assert run.hide_invite(written, ["--join", "gossip1abc"]) == written
     assert os.environ["GOSSIPD_JOIN"] == ""
 
 

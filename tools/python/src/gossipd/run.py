@@ -117,28 +117,27 @@ def free_port(first: int, taken: Sequence[int] = ()) -> int:
     raise Usage(f"all ports from {first} to {first + PORTS_TRIED - 1} are taken; give --listen")
 
 
-def hide_invite(options: List[str]) -> None:
-    """Takes an invite, which is a secret, from where `ps` shows it to the environment, where only
-    this user can see it: starts this program once more if one stands on the command line.
+def hide_invite(options: Sequence[str], command: Sequence[str]) -> List[str]:
+    """The options without an invite, which is a secret: it goes from where `ps` shows it to the
+    environment, where only this user can see it. Where one stands on the command line this program
+    starts once more, without it.
     """
     for at, word in enumerate(options):
-        if word == "--join=-" or (word == "--join" and options[at + 1 : at + 2] == ["-"]):
-            os.environ["GOSSIPD_JOIN"] = ask_for_invite()
-            del options[at : at + (1 if "=" in word else 2)]
-            return
-    words = list(sys.argv)
-    end = words.index("--") if "--" in words else len(words)
-    for at, word in enumerate(words[:end]):
         name, equals, value = word.partition("=")
         if name != "--join":
-            continue  # such as a state directory that is called like this
+            continue  # such as a state directory that is called like an invite
         if not equals:
-            value = words[at + 1] if at + 1 < end else ""
-        if value.startswith(INVITE) and not os.environ.get("GOSSIPD_JOIN"):
+            value = "".join(options[at + 1 : at + 2])
+        rest = [*options[:at], *options[at + (1 if equals else 2) :]]
+        if value == "-":
+            os.environ["GOSSIPD_JOIN"] = ask_for_invite()
+            return rest
+        if value.startswith(INVITE):
             os.environ["GOSSIPD_JOIN"] = value
-            del words[at : at + (1 if equals else 2)]
             sys.stdout.flush()
-            os.execv(sys.executable, [sys.executable, "-m", "gossipd", *words[1:]])
+            line = [sys.executable, "-m", "gossipd", "run", *rest, "--", *command]
+            os.execv(sys.executable, line)
+    return list(options)
 
 
 def ask_for_invite() -> str:
@@ -161,7 +160,7 @@ class Daemon:
     """The daemon's process, over any number of lives."""
 
     def __init__(self, program: str, options: List[str], log: Optional[str]) -> None:
-        self._options = [program, *options]
+        self._program, self._options = program, options
         self._local = value_of(options, "--key-file", "key_file") == "none"
         self._listen = value_of(options, "--listen", "listen")
         self._rest = value_of(options, "--rest", "rest.listen")
@@ -184,11 +183,12 @@ class Daemon:
         rest = free_port(REST_PORT, [peer])
         self.rest = self._rest or f"127.0.0.1:{rest}"
         self._chosen = [*([] if self._listen else [peer]), *([] if self._rest else [rest])]
-        self._line = [*self._options]
+        self._line = [self._program]  # what is added comes first: the last option may lack a value
         if self._listen is None:
             self._line += ["--listen", f"{'127.0.0.1' if self._local else '*'}:{peer}"]
         if self._rest is None:
             self._line += ["--rest", self.rest]
+        self._line += self._options
 
     def _lost_a_port(self) -> bool:
         """Whether another listens by now where this daemon was to."""
@@ -316,14 +316,14 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     try:
         options, command = split(arguments)
-        options, own, log = take_own(options)
+        take_own(options)  # a mistake is told before an invite is asked for
         program = find_program("gossipd")
         if program is None:
             return missing("gossipd")
         code: Optional[int] = check_command(command[0])
         if code:
             return code
-        hide_invite(options)
+        options, own, log = take_own(hide_invite(options, command))
         daemon = Daemon(program, options, log)
     except (Usage, OSError) as error:
         print(f"gossipd run: {error}", file=sys.stderr)
