@@ -249,15 +249,16 @@ def test_lies_in_place_of_attached_are_tried_again(start, lie):
     assert daemon.attaches == 2 and loop.steps(1).all()
 
 
-def test_a_refusal_for_good_is_raised_with_its_words(start):
+def test_a_refusal_for_good_is_raised_with_its_words_and_not_told_twice(start, caplog):
     text = "tensor 'w' is [2, 3], but the job's is [3, 3]; attach that model"
     daemon = start(lambda kind, n: notice(66, "other-segments", text) if kind == 65 else None)
     with pytest.raises(gossipd.NotAttached, match="tensor 'w'") as refusal:
         Loop(daemon.path)
     assert refusal.value.code == "other-segments" and daemon.attaches == 1
+    assert not caplog.records
 
 
-def test_a_later_refusal_for_good_leaves_the_loop_alone(start):
+def test_a_later_refusal_for_good_is_told_and_leaves_the_loop_alone(start, caplog):
     refused = notice(66, "not-external", "the job is the daemon's")
     daemon = start(lambda kind, n: refused if (kind, n > 1) == (65, True) else None)
     loop = Loop(daemon.path)
@@ -266,6 +267,7 @@ def test_a_later_refusal_for_good_leaves_the_loop_alone(start):
     loop.until(lambda: loop.g.refusal)
     assert loop.g.refusal.code == "not-external" and not loop.g.attached
     assert (loop.steps(3) == loop.g.steps).all()
+    loop.until(lambda: [r for r in caplog.records if "the job is the daemon's" in r.message])
 
 
 @pytest.mark.parametrize("code", ["occupied", "too-slow", "no-memory", "stopping"])
@@ -274,7 +276,7 @@ def test_a_passing_refusal_is_tried_again(start, code):
     assert Loop(daemon.path).g.attached and daemon.attaches == 2
 
 
-def test_a_daemon_that_waits_is_waited_for(start):
+def test_a_daemon_that_waits_is_waited_for_and_says_why(start, caplog):
     words = [notice(67, "no-cluster", "it has heard of no job yet"), notice(67, "preparing", "…")]
     daemon = start()
     inner = daemon._say
@@ -287,12 +289,17 @@ def test_a_daemon_that_waits_is_waited_for(start):
 
     daemon._say = say
     assert Loop(daemon.path, wait_s=5).g.attached
+    assert [r.levelname for r in caplog.records] == ["WARNING", "WARNING"]
+    assert "it has heard of no job yet" in caplog.records[0].message
 
 
-def test_no_daemon_is_said_with_the_way_out(tmp_path):
+def test_no_daemon_is_said_at_once_and_in_the_end_with_the_way_out(tmp_path, caplog):
     with pytest.raises(gossipd.NotAttached, match="GOSSIPD_SOCKET") as refusal:
         Loop(tmp_path / "none", wait_s=0.3)
     assert refusal.value.code == "no-daemon"
+    assert [r.message for r in caplog.records] == [
+        f"gossipd: not attached at {tmp_path / 'none'} yet: [Errno 2] No such file or directory"
+    ]
 
 
 def test_a_silent_daemon_is_said_after_the_time_to_wait(start):

@@ -153,7 +153,8 @@ class Session:
         self._segments = len(segments)
         self._counters = counters
         self._connection: Optional[_Connection] = None
-        self._changed = threading.Condition()  # guards the five below
+        self._changed = threading.Condition()  # guards the six below
+        self._awaited = True  # whether the trainer waits in `wait_attached`, or has yet to
         self._ready: Optional[_Connection] = None
         self._refused: Optional[NotAttached] = None
         self._waiting_for = ""
@@ -205,6 +206,7 @@ class Session:
                 self._changed.wait()
             if self._refused:
                 raise self._refused
+            self._awaited = False
         self._take_ready()
 
     def announce(self, pack: Callable[[int], bytes]) -> None:
@@ -387,15 +389,18 @@ class Session:
     def _say_waiting(self, text: str, refused: str = "") -> None:
         with self._changed:
             if text != self._waiting_for:
-                log.log(logging.WARNING if refused else logging.INFO, "gossipd: %s", text)
+                # A loop that stands still says why; one that trains on alone has said it before.
+                level = logging.WARNING if refused or self._awaited else logging.INFO
+                log.log(level, "gossipd: not attached at %s yet: %s", self.path, text)
             self._waiting_for, self._refused_for_now = text, refused
             self._changed.notify_all()
 
     def _end(self, refusal: NotAttached) -> None:
         with self._changed:
-            self._refused = refusal
+            self._refused, awaited = refusal, self._awaited
             self._changed.notify_all()
-        log.error("%s", self._refused)
+        if not awaited:  # who waits has it as an exception
+            log.error("%s", refusal)
 
     def forget(self) -> None:
         """In a child process: the connection is the parent's."""
