@@ -68,10 +68,10 @@ def json_answer(value, status=200):
 
 
 def test_a_status_comes_back_with_the_token(server, tmp_path):
-    serve(server, json_answer({"step": 4}))
+    serve(server, json_answer({"phase": "running", "step": 4}))
     token = tmp_path / "token"
     token.write_text("secret\n")
-    assert client_of(server, token_file=str(token)).status() == {"step": 4}
+    assert client_of(server, token_file=str(token)).status()["step"] == 4
     assert server.seen == [("GET", "/v1/status", "", "Bearer secret")]
 
 
@@ -108,10 +108,12 @@ def test_an_error_without_words_is_a_refusal_all_the_same(server, text):
         client_of(server).status()
 
 
-def test_something_else_on_the_port_is_no_daemon(server):
-    serve(server, lambda *_: (200, b"<html>"))
-    with pytest.raises(gossipd.NoDaemon, match="no gossipd"):
-        client_of(server).status()
+@pytest.mark.parametrize("text", [b"<html>", b"{}", b"[1]"])
+def test_something_else_on_the_port_is_no_daemon(server, text):
+    serve(server, lambda *_: (200, text))
+    for ask in (client_of(server).status, client_of(server).members, client_of(server).history):
+        with pytest.raises(gossipd.NoDaemon, match="no gossipd"):
+            ask()
 
 
 def test_nothing_there_is_no_daemon(tmp_path):
@@ -160,8 +162,8 @@ def test_https_trusts_the_daemons_own_certificate_and_no_other(server, tmp_path)
     context.load_cert_chain(pem, key)
     server.socket = context.wrap_socket(server.socket, server_side=True)
     server.handle_error = lambda *_: None  # of clients that trust nobody
-    serve(server, json_answer({"step": 1}))
-    assert client_of(server, "https://", ca_file=pem).status() == {"step": 1}
+    serve(server, json_answer({"phase": "running"}))
+    assert client_of(server, "https://", ca_file=pem).status() == {"phase": "running"}
     _, other = certificate(tmp_path, "other")
     for ca_file in (other, None):
         with pytest.raises(gossipd.NoDaemon, match="not trusted"):
@@ -216,6 +218,32 @@ def test_wandb_offline_writes_a_run(server, tmp_path, monkeypatch, capfd):
     assert bridges.main("wandb", ["--dir", str(tmp_path), "--rest", address, "--once"]) == 0
     (run,) = glob.glob(os.path.join(tmp_path, "wandb/offline-run-*/run-*.wandb"))
     assert "train/loss" in capfd.readouterr().err and os.path.getsize(run) > 0
+
+
+def test_wandb_that_begins_no_run_is_said_without_a_trace(server, monkeypatch, capsys):
+    wandb = pytest.importorskip("wandb")
+    history_server(server, POINTS)
+
+    def refuse(**_):
+        raise wandb.Error("no API key configured")
+
+    monkeypatch.setattr(wandb, "init", refuse)
+    assert bridges.main("wandb", ["--rest", f"127.0.0.1:{server.server_port}", "--once"]) == 1
+    assert capsys.readouterr().err == "gossipd wandb: wandb: no API key configured\n"
+
+
+def test_a_bridge_that_waits_for_a_daemon_says_so_once(server, monkeypatch, caplog):
+    history_server(server, POINTS)
+    client, answers = client_of(server), [False, False, True]
+
+    def status():
+        if not answers.pop(0):
+            raise gossipd.NoDaemon("nothing there")
+        return {"phase": "finished"}
+
+    monkeypatch.setattr(client, "status", status)
+    assert bridges.follow(client, lambda step, figures: None, poll_s=0) == len(POINTS)
+    assert [r.message for r in caplog.records] == ["gossipd: nothing there; waiting for it"]
 
 
 def test_a_bridge_without_a_daemon_says_so(tmp_path, capsys):

@@ -10,6 +10,7 @@ wandb decides by WANDB_MODE whether it sends anything; ``offline`` writes files 
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 import time
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
@@ -29,6 +30,8 @@ FIGURES = {
     "bytes_sent": "cluster/bytes_sent",
 }
 Write = Callable[[int, Dict[str, float]], None]
+
+log = logging.getLogger("gossipd")
 
 
 class HistoryFeed:
@@ -82,10 +85,16 @@ def tensorboard_writer(folder: str) -> Tuple[Write, Callable[[], None]]:
 def wandb_writer(
     project: str, name: Optional[str] = None, folder: Optional[str] = None
 ) -> Tuple[Write, Callable[[], None]]:
-    """Logs into a new run of `project`. Returns write and close. ImportError without wandb."""
+    """Logs into a new run of `project`. Returns write and close.
+
+    Raises ImportError without wandb, and ValueError where wandb begins no run.
+    """
     import wandb
 
-    run = wandb.init(project=project, name=name, dir=folder)
+    try:
+        run = wandb.init(project=project, name=name, dir=folder)
+    except wandb.Error as error:
+        raise ValueError(f"wandb: {error}") from error
     # A chart's axis is the node's step; wandb's own counter cannot go back after a restart.
     run.define_metric("step")
     run.define_metric("*", step_metric="step")
@@ -100,7 +109,7 @@ def follow(client: Client, write: Write, *, once: bool = False, poll_s: float = 
     """Copies the node's history by `write` until the job has finished, or the present points only
     if `once`. Waits for a daemon that does not answer, unless `once`. Returns the points written.
     """
-    feed, written = HistoryFeed(client), 0
+    feed, written, silent = HistoryFeed(client), 0, False
     while True:
         try:
             finished = client.status()["phase"] == "finished"  # before the last points
@@ -109,9 +118,13 @@ def follow(client: Client, write: Write, *, once: bool = False, poll_s: float = 
                 written += 1
             if once or finished:
                 return written
-        except NoDaemon:
+            silent = False
+        except NoDaemon as error:
             if once:
                 raise
+            if not silent:
+                log.warning("gossipd: %s; waiting for it", error)
+            silent = True
         time.sleep(poll_s)
 
 

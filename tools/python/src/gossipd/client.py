@@ -180,32 +180,38 @@ class Client:
             raise _refusal(answer.status, text)
         return text
 
-    def _json(self, method: str, path: str, body: Any = None, timeout_s: float = 0) -> Any:
+    def _json(
+        self, method: str, path: str, body: Any = None, timeout_s: float = 0, holds: str = ""
+    ) -> Dict[str, Any]:
+        """The answer, an object, which has a value `holds`."""
         text = self.request(method, path, body, timeout_s=timeout_s or None)
         try:
-            return json.loads(text)
-        except ValueError as error:
-            raise NoDaemon(f"{self.address}: what answers there is no gossipd") from error
+            answer = json.loads(text)
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict) or (holds and holds not in answer):
+            raise NoDaemon(f"{self.address}: what answers there is no gossipd")
+        return answer
 
     def status(self) -> Dict[str, Any]:
         """What this node is doing: phase, step, samples, loss, division, ..."""
-        return dict(self._json("GET", "/v1/status"))
+        return self._json("GET", "/v1/status", holds="phase")
 
     def members(self) -> List[Dict[str, Any]]:
         """All members that the node knows, itself included."""
-        return list(self._json("GET", "/v1/members")["members"])
+        return list(self._json("GET", "/v1/members", holds="members")["members"])
 
     def links(self) -> List[Dict[str, Any]]:
         """The exchange with each neighbour."""
-        return list(self._json("GET", "/v1/links")["links"])
+        return list(self._json("GET", "/v1/links", holds="links")["links"])
 
     def job(self) -> Dict[str, Any]:
         """The job; ``document`` is its canonical TOML. 404 before the node has one."""
-        return dict(self._json("GET", "/v1/job"))
+        return self._json("GET", "/v1/job", holds="document")
 
     def history(self) -> Dict[str, Any]:
         """How the training went: ``points`` with time_s, step, cluster_samples, loss, ..."""
-        return dict(self._json("GET", "/v1/history"))
+        return self._json("GET", "/v1/history", holds="points")
 
     def metrics(self) -> str:
         """All metrics in Prometheus' text format."""
@@ -221,35 +227,36 @@ class Client:
 
     def leave(self) -> Dict[str, Any]:
         """Leaves the cluster for good; the daemon stays up until `join`."""
-        return dict(self._json("POST", "/v1/cluster/leave", timeout_s=60))
+        return self._json("POST", "/v1/cluster/leave", timeout_s=60)
 
     def join(self, *seeds: str) -> Dict[str, Any]:
         """Joins the cluster again, through these members where given."""
-        return dict(self._json("POST", "/v1/cluster/join", {"seeds": seeds} if seeds else None))
+        return self._json("POST", "/v1/cluster/join", {"seeds": seeds} if seeds else None)
 
     def pause(self) -> Dict[str, Any]:
         """Makes no steps until `resume`."""
-        return dict(self._json("POST", "/v1/training/pause"))
+        return self._json("POST", "/v1/training/pause")
 
     def resume(self) -> Dict[str, Any]:
         """Goes on training."""
-        return dict(self._json("POST", "/v1/training/resume"))
+        return self._json("POST", "/v1/training/resume")
 
     def checkpoint(self) -> str:
         """Writes a checkpoint now; its path on the daemon's machine."""
-        return str(self._json("POST", "/v1/checkpoint", timeout_s=60)["checkpoint"]["path"])
+        answer = self._json("POST", "/v1/checkpoint", timeout_s=60, holds="checkpoint")
+        return str(answer["checkpoint"]["path"])
 
     def extend(self, samples: int) -> Dict[str, Any]:
         """Trains the whole cluster on that many more samples."""
-        return dict(self._json("POST", "/v1/job/extend", {"samples": samples}))
+        return self._json("POST", "/v1/job/extend", {"samples": samples})
 
     def start_job(self, file: str) -> Dict[str, Any]:
         """Goes on to the cluster's next job; `file` is on the daemon's machine."""
-        return dict(self._json("POST", "/v1/job/start", {"file": file}, timeout_s=90))
+        return self._json("POST", "/v1/job/start", {"file": file}, timeout_s=90)
 
     def forget(self, member_id: str) -> Dict[str, Any]:
         """Stops listing a member (16 hex digits) that failed or left; its samples still count."""
-        return dict(self._json("POST", "/v1/members/forget", {"id": member_id}))
+        return self._json("POST", "/v1/members/forget", {"id": member_id})
 
     def wait(self, condition: str = "ready", timeout_s: float = 300.0) -> Dict[str, Any]:
         """Waits until the node is ``ready``, ``finished`` or ``left``, or until ``members=N``,
