@@ -3,7 +3,9 @@
 Runs where they are installed: tests/run.sh --only python.
 """
 
+import math
 import os
+import types
 
 import numpy as np
 import pytest
@@ -94,6 +96,38 @@ def test_huggingface_ends_with_the_clusters_budget_and_its_model(daemon, tmp_pat
     assert all((p == 0.5).all() for p in model.parameters())
 
 
+def test_huggingface_trains_again_after_a_failure_with_the_same_callback(daemon, tmp_path):
+    trainer, callback = huggingface_trainer(tmp_path, tiny_gpt(), max_steps=3)
+    collate = trainer.data_collator
+    trainer.data_collator = lambda rows: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        trainer.train()
+    trainer.data_collator = collate
+    trainer.train()
+    daemon.wait(lambda: len(daemon.of_type(6)) == 2)
+    assert len(set(daemon.runs)) == 2 and daemon.steps[-1][:2] == (3, 24)
+
+
+def test_huggingface_is_told_of_a_step_without_samples(daemon):
+    pytest.importorskip("transformers")
+    from gossipd.integrations.huggingface import GossipdCallback
+
+    model = tiny_gpt()
+    optimizer = torch.optim.AdamW(model.parameters())
+    arguments = types.SimpleNamespace(deepspeed=None, fsdp=None)
+    with pytest.raises(ValueError, match="samples_per_step is 0"):
+        GossipdCallback(0).on_train_begin(arguments, None, None, model, optimizer)
+
+
+def test_huggingface_goes_on_training_with_an_evaluation_that_is_none(daemon, tmp_path, caplog):
+    trainer, _ = huggingface_trainer(tmp_path, tiny_gpt(), max_steps=2, eval_strategy="steps")
+    figures = [{"accuracy": 87.5}, {"accuracy": {"accuracy": 0.5}}]
+    trainer.compute_metrics = lambda _: figures.pop(0)
+    trainer.train()
+    assert trainer.state.global_step == 2 and len(daemon.of_type(5)) == 2
+    assert len([r for r in caplog.records if "is not published" in r.message]) == 2
+
+
 def test_a_lora_is_all_that_is_shared(daemon, tmp_path):
     peft = pytest.importorskip("peft")
     base = tiny_gpt().to(torch.bfloat16)
@@ -157,6 +191,51 @@ def test_lightning_counts_optimiser_steps_and_reports(daemon, tmp_path):
     daemon.wait(lambda: daemon.of_type(6))
     assert daemon.steps[-1][:2] == (8, 64) and np.isfinite(daemon.steps[-1][2])
     assert len(daemon.of_type(5)) == 1
+
+
+@pytest.mark.parametrize("automatic", [True, False])
+def test_lightnings_loss_is_that_of_a_micro_batch_however_many_make_a_step(
+    daemon, tmp_path, automatic
+):
+    L = pytest.importorskip("lightning")
+    module = lightning_module(L)
+    plain, optimizer = module.training_step, module.configure_optimizers()
+    module.configure_optimizers = lambda: optimizer
+    module.automatic_optimization = automatic
+
+    def training_step(batch, batch_idx):
+        loss = plain(batch, batch_idx) * 0 + 6.0
+        if not automatic:
+            optimizer.zero_grad()
+            loss.backward()
+            module.optimizers().step()
+        return loss
+
+    module.training_step = training_step
+    options = {"accumulate_grad_batches": 4} if automatic else {}
+    lightning_fit(tmp_path, module, max_epochs=1, **options)
+    daemon.wait(lambda: daemon.of_type(6))
+    assert daemon.steps[-1][2] == pytest.approx(6.0)
+
+
+def test_lightning_goes_on_training_with_an_evaluation_that_is_none(daemon, tmp_path, caplog):
+    L = pytest.importorskip("lightning")
+    module = lightning_module(L)
+    loss = 0.5
+
+    def validation_step(batch, batch_idx):
+        module.log("val_loss", loss)
+        module.log("val_accuracy", 87.5)
+
+    module.validation_step = validation_step
+    lightning_fit(tmp_path, module, max_epochs=1)
+    daemon.wait(lambda: daemon.of_type(6))
+    assert daemon.steps[-1][0] == 16 and len(daemon.of_type(5)) == 1
+    loss = math.nan
+    lightning_fit(tmp_path, module, max_epochs=1)
+    assert len(daemon.of_type(5)) == 1
+    told = [r.message for r in caplog.records if r.name == "gossipd"]
+    assert "accuracy" in told[0] and "87.5" in told[0] and "nan" in told[-1]
 
 
 def test_lightning_ends_with_the_clusters_budget(daemon, tmp_path):

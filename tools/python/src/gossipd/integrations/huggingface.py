@@ -7,7 +7,6 @@ each has the callback and rank 0 is attached. DeepSpeed and FSDP split the model
 
 from __future__ import annotations
 
-import logging
 from typing import Any, Dict, Optional
 
 from transformers import TrainerCallback
@@ -15,8 +14,7 @@ from transformers import TrainerCallback
 from ..attaching import attach
 from ..attachment import WAIT_S
 from ..torch_attachment import TorchAttachment
-
-log = logging.getLogger("gossipd")
+from .evaluations import publish
 
 
 class GossipdCallback(TrainerCallback):  # type: ignore[misc]
@@ -58,9 +56,11 @@ class GossipdCallback(TrainerCallback):  # type: ignore[misc]
                 "DeepSpeed and FSDP split the model, and gossipd shares whole models: leave them"
                 " off; several GPUs of a box work by torchrun"
             )
-        samples = self._samples_per_step or (
-            args.train_batch_size * args.gradient_accumulation_steps * args.world_size
-        )
+        samples = self._samples_per_step
+        if samples is None:
+            samples = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+        if self.attachment is not None:  # of a training that an exception has ended
+            self.attachment.detach(0.0)
         self.attachment = attach(model, optimizer, samples_per_step=samples, **self._options)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
@@ -87,9 +87,10 @@ class GossipdCallback(TrainerCallback):  # type: ignore[misc]
         """Publishes the evaluation."""
         if self.attachment is not None and metrics and "eval_loss" in metrics:
             seconds = float(metrics.get("eval_runtime", 0.0))
-            self.attachment.report(
-                loss=metrics["eval_loss"],
-                accuracy=metrics.get("eval_accuracy"),
+            publish(
+                self.attachment,
+                metrics["eval_loss"],
+                metrics.get("eval_accuracy"),
                 samples=round(seconds * float(metrics.get("eval_samples_per_second", 0.0))),
                 seconds=seconds,
             )

@@ -17,6 +17,7 @@ except ImportError:
 from ..attaching import attach
 from ..attachment import WAIT_S
 from ..torch_attachment import TorchAttachment
+from .evaluations import publish
 
 
 class GossipdCallback(Callback):  # type: ignore[misc]
@@ -65,7 +66,9 @@ class GossipdCallback(Callback):  # type: ignore[misc]
             return
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
         if loss is not None:
-            self.attachment.log(loss=loss)
+            # With automatic optimisation Lightning has divided it by the micro-batches of a step.
+            parts = trainer.accumulate_grad_batches if pl_module.automatic_optimization else 1
+            self.attachment.log(loss=loss * parts)
         if self.attachment.finished:
             trainer.should_stop = True
 
@@ -75,9 +78,7 @@ class GossipdCallback(Callback):  # type: ignore[misc]
         if self.attachment is None or "val_loss" not in figures:
             return
         accuracy = figures.get("val_accuracy", figures.get("val_acc"))
-        self.attachment.report(
-            loss=float(figures["val_loss"]), accuracy=None if accuracy is None else float(accuracy)
-        )
+        publish(self.attachment, figures["val_loss"], accuracy)
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
         """Takes the cluster's final model, where the job has finished, and detaches."""
