@@ -96,6 +96,23 @@ def test_huggingface_ends_with_the_clusters_budget_and_its_model(daemon, tmp_pat
     assert all((p == 0.5).all() for p in model.parameters())
 
 
+def final_model(floats):
+    """What a daemon whose job has ended says first."""
+    final = np.full(floats, 0.5, np.float32)
+    flags = REPLACE | FINISHED | SETTLED
+    first = {"flags": flags, "ranges": [(0, floats)], "update": final}
+    return [first, {"flags": FINISHED | SETTLED}]
+
+
+def test_huggingface_leaves_the_final_model_of_an_ended_job_as_it_is(daemon, tmp_path):
+    model = tiny_gpt()
+    trainer, _ = huggingface_trainer(tmp_path, model, max_steps=1000)
+    daemon.answers = final_model(sum(p.numel() for p in model.parameters()))
+    trainer.train()
+    assert trainer.state.global_step == 1 and daemon.steps[-1][0] == 0
+    assert all((p == 0.5).all() for p in model.parameters())
+
+
 def test_huggingface_trains_again_after_a_failure_with_the_same_callback(daemon, tmp_path):
     trainer, callback = huggingface_trainer(tmp_path, tiny_gpt(), max_steps=3)
     collate = trainer.data_collator
@@ -243,6 +260,15 @@ def test_lightning_ends_with_the_clusters_budget(daemon, tmp_path):
     daemon.answers = [{}, {}, {"flags": FINISHED}, {"flags": FINISHED | SETTLED}]
     trainer = lightning_fit(tmp_path, lightning_module(L), max_epochs=1000)
     assert 1 <= trainer.global_step < 1000  # of 16,000
+
+
+def test_lightning_leaves_the_final_model_of_an_ended_job_as_it_is(daemon, tmp_path):
+    L = pytest.importorskip("lightning")
+    module = lightning_module(L)
+    daemon.answers = final_model(sum(p.numel() for p in module.parameters()))
+    trainer = lightning_fit(tmp_path, module, max_epochs=1000)
+    assert trainer.global_step == 0
+    assert all((p == 0.5).all() for p in module.parameters())
 
 
 def test_lightning_refuses_two_optimisers_in_words(daemon, tmp_path):

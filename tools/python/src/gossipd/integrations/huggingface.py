@@ -7,13 +7,15 @@ each has the callback and rank 0 is attached. DeepSpeed and FSDP split the model
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
+import torch
 from transformers import TrainerCallback
 
 from ..attaching import attach
 from ..attachment import WAIT_S
 from ..torch_attachment import TorchAttachment
+from ..torch_model import shared_tensors
 from .evaluations import publish
 
 
@@ -39,6 +41,7 @@ class GossipdCallback(TrainerCallback):  # type: ignore[misc]
     ) -> None:
         self.attachment: Optional[TorchAttachment] = None
         self._samples_per_step = samples_per_step
+        self._final: List[Tuple[torch.Tensor, torch.Tensor]] = []  # of a job that had ended before
         self._options: Dict[str, Any] = {"socket": socket, "every": every, "wait_s": wait_s}
 
     def on_train_begin(
@@ -61,10 +64,20 @@ class GossipdCallback(TrainerCallback):  # type: ignore[misc]
             samples = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
         if self.attachment is not None:  # of a training that an exception has ended
             self.attachment.detach(0.0)
+        self._final = []
         self.attachment = attach(model, optimizer, samples_per_step=samples, **self._options)
+        if self.attachment.finished:
+            # Trainer makes a step before it can be stopped, which must not be in the final model.
+            self.on_train_end(args, state, control)
+            self._final = [(t, t.detach().clone()) for _, _, t in shared_tensors(model)]
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
         """Ends the training when the cluster's budget is spent."""
+        with torch.no_grad():
+            for tensor, value in self._final:
+                tensor.copy_(value)
+        if self._final:
+            control.should_training_stop = True
         if self.attachment is not None and self.attachment.finished:
             control.should_training_stop = True
         return control

@@ -57,6 +57,8 @@ class GossipdCallback(Callback):  # type: ignore[misc]
             samples_per_step=self._samples_per_step,
             **self._options,
         )
+        if self.attachment.finished:
+            trainer.should_stop = True  # before a step of its own
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
