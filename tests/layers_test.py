@@ -48,11 +48,12 @@ THIRD_PARTY = {
     r"doctest": set(),
 }
 
-# core decides; it has no threads, clock, randomness, files or sockets of its own.
+# core decides; it has no threads, clock, randomness, files or sockets of its own. sys/mman.h only
+# tells the kernel how memory is used, which decides nothing.
 CORE_HEADERS = re.compile(
     r"(thread|mutex|shared_mutex|condition_variable|future|semaphore|latch|barrier|stop_token"
     r"|random|ctime|fstream|iostream|filesystem|unistd\.h|time\.h|signal\.h|pthread\.h"
-    r"|sys/.*|netinet/.*|arpa/.*)$"
+    r"|sys/(?!mman\.h).*|netinet/.*|arpa/.*)$"
 )
 CORE_WORDS = {
     r"_clock::now\b": "asks a clock; time is passed in",
@@ -206,6 +207,7 @@ PLANTED = [
     ("core/node/node.cpp", "\n#include <torch/torch.h>\n", "includes <torch/"),
     ("core/node/node.cpp", "\n#include <spdlog/spdlog.h>\n", "includes <spdlog/"),
     ("core/node/node.cpp", "\n#include <thread>\n", "includes <thread>"),
+    ("core/node/node.cpp", "\n#include <sys/socket.h>\n", "includes <sys/socket.h>"),
     ("core/node/node.cpp", "\nauto t = std::chrono::steady_clock::now();\n", "asks a clock"),
     ("core/node/node.cpp", "\nauto r = std::random_device{}();\n", "draws randomness"),
     ("core/node/node.cpp", "\n  #  include <random>\n", "includes <random>"),

@@ -8,6 +8,7 @@
 // core may ask for it early (RequestSnapshotEffect); it then comes at the end of the current step.
 #pragma once
 
+#include "core/base/large_memory.h"
 #include "core/base/types.h"
 
 namespace gossipd {
@@ -37,7 +38,7 @@ struct RoundBuffers {
   std::vector<float> initial{};  // the job's initial model, P floats; empty: not known
 };
 [[nodiscard]] inline RoundBuffers make_round_buffers(std::uint64_t floats) {
-  return {std::vector<float>(floats), std::vector<float>(floats), {}};
+  return {large_zeros(floats), large_zeros(floats), {}};
 }
 
 // Core → trainer.
