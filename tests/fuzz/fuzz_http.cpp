@@ -1,6 +1,8 @@
 // Our part of a request after Beast has parsed it: the target, the guard (token, Host, Origin) and
 // the router. The input's lines are the target, the method, and headers as `name: value`.
+#include <strings.h>
 #include <cstdint>
+
 #include <sstream>
 
 #include "core/base/result.h"
@@ -38,8 +40,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   HttpServerOptions with_token;
   with_token.bearer_token = "0123456789abcdef";
   const auto authorization = request.headers.find("authorization");
-  const bool knows_it = authorization != request.headers.end() &&
-                        authorization->second == "Bearer " + with_token.bearer_token;
+  // RFC 9110, 11.1: the scheme's case does not matter, the token's does.
+  const std::string scheme = "bearer ", &token = with_token.bearer_token;
+  const bool knows_it =
+      authorization != request.headers.end() &&
+      ::strncasecmp(authorization->second.c_str(), scheme.c_str(), scheme.size()) == 0 &&
+      authorization->second.compare(scheme.size(), std::string::npos, token) == 0;
   with_token.open_paths = {"/livez"};
   GOSSIPD_ASSERT(refuse_request(request, with_token, HttpVia::tcp).has_value() ==
                  !(knows_it || request.path == "/livez"));

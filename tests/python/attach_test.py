@@ -328,6 +328,7 @@ def test_steps_of_an_optimiser_that_is_not_attached_are_said_to_count_for_nothin
     for _ in range(300):
         g.log(loss=train(model, other))
     assert len(caplog.records) == 1 and "another optimiser" in caplog.records[0].message
+    assert "micro-batches" in caplog.records[0].message
 
 
 def test_micro_batches_without_number_are_no_mistake(daemon, caplog):

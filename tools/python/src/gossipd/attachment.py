@@ -252,7 +252,7 @@ class Attachment:
             log.warning(
                 "gossipd: %d calls of log() since step %d, the newest that was counted; steps of"
                 " another optimiser than the attached one count for nothing: detach() and attach"
-                " that one",
+                " that one; with as many micro-batches to a step all is well",
                 self._logs_since_step,
                 self.steps,
             )
