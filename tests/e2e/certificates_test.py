@@ -117,7 +117,7 @@ class Certificates(ClusterTest):
             )
 
         refusal = wait_for(f"{node.name} says {words}", said)
-        self.assertIn(refusal["reason"], node.log())
+        wait_for(f"the log of {node.name} says so", lambda: refusal["reason"] in node.log())
 
     def assert_unchanged(self, count=3):
         goals = [(n, n.status()["step"] + 30) for n in self.nodes]
