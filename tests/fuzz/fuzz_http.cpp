@@ -1,8 +1,8 @@
 // Our part of a request after Beast has parsed it: the target, the guard (token, Host, Origin) and
 // the router. The input's lines are the target, the method, and headers as `name: value`.
 #include <strings.h>
-#include <cstdint>
 
+#include <cstdint>
 #include <sstream>
 
 #include "core/base/result.h"

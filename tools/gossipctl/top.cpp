@@ -240,8 +240,8 @@ ExitCode print_progress(const DaemonClient& client, Console& console, const std:
     for (const auto end = Clock::now() + progress_interval; Clock::now() < end;) {
       std::this_thread::sleep_for(period);
       if (until.empty()) continue;
-      const DaemonClient::Answer now = client.get("/v1/status");
-      if (!now.ok || has_ended(parse_answer(now.body), until)) break;
+      const Asked now = ask(client, "/v1/status");
+      if (now.failure || has_ended(now.json, until)) break;
     }
   }
 }

@@ -76,9 +76,7 @@ class GossipdCallback(TrainerCallback):  # type: ignore[misc]
         with torch.no_grad():
             for tensor, value in self._final:
                 tensor.copy_(value)
-        if self._final:
-            control.should_training_stop = True
-        if self.attachment is not None and self.attachment.finished:
+        if self._final or (self.attachment is not None and self.attachment.finished):
             control.should_training_stop = True
         return control
 
@@ -110,6 +108,7 @@ class GossipdCallback(TrainerCallback):  # type: ignore[misc]
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Takes the cluster's final model, where the job has finished, and detaches."""
+        self._final = []
         if self.attachment is not None:
             self.attachment.detach()
             self.attachment = None
