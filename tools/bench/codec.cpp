@@ -45,10 +45,12 @@ struct Measurement {
 };
 
 // Encodes towards two targets in turn, so that the differences stay as in training after any number
-// of encodings.
+// of encodings. Each codec publishes for itself: after another one's turn nothing would be left to
+// send but what a sparse codec has just moved.
 struct Buffers {
   std::vector<float> target[2];
   std::vector<float> published;
+  std::vector<float> published_in[std::size(codecs)];
   std::vector<float> received;
   std::vector<float> update;
   Bytes payload[std::size(codecs)];
@@ -63,6 +65,7 @@ struct Buffers {
       published[i] = received[i] = 0.1f * bell();
       for (auto& values : target) values[i] = published[i] + 0.001f * bell();
     }
+    for (auto& values : published_in) values = published;
   }
 };
 
@@ -106,15 +109,16 @@ std::vector<Operation> codec_operations(const Kernels& kernels, Buffers& buffers
   for (std::size_t c = 0; c < std::size(codecs); ++c) {
     const Codec codec = codecs[c];
     Bytes& payload = buffers.payload[c];
+    std::vector<float>& published = buffers.published_in[c];
     payload.resize(floats / block_floats_max * encoded_size(codec, block_floats_max) +
                    encoded_size(codec, floats % block_floats_max));
     // Fills every payload once, so that applying can be timed before encoding.
-    encode_all(kernels, codec, buffers.target[0], buffers.published, payload);
+    encode_all(kernels, codec, buffers.target[0], published, payload);
     const std::string name = to_string(codec.id);
     operations.push_back(
-        {name + " encode", [&kernels, &buffers, &payload, codec, turn = 0]() mutable {
+        {name + " encode", [&kernels, &buffers, &published, &payload, codec, turn = 0]() mutable {
            turn = 1 - turn;
-           encode_all(kernels, codec, buffers.target[turn], buffers.published, payload);
+           encode_all(kernels, codec, buffers.target[turn], published, payload);
          }});
     operations.push_back({name + " apply", [&kernels, &buffers, &payload, codec] {
                             apply_all(kernels, codec, payload, buffers.received);
