@@ -136,7 +136,7 @@ TEST_CASE(
         const bool share = std::string(name) == "share";
         const auto exchange = make_compressed_exchange(
             share ? make_top_k_compressor(0.05) : make_codec_compressor(*parse_codec(name)), gather,
-            1.0, bench.send());
+            {}, bench.send());
         std::vector<double> put_in(600), given(600);
         for (std::uint64_t round = 0; round < 8; ++round) {
           Vectors values = random_values(nodes, 600, round);
@@ -161,14 +161,101 @@ TEST_CASE("a compressed exchange sends what its codec takes") {
   Bench bench(4);
   Vectors values = random_values(4, 1024, 3);
   const auto gathered = make_compressed_exchange(make_codec_compressor({CodecId::int8}),
-                                                 Gather::all_gather, 1.0, bench.send());
+                                                 Gather::all_gather, {}, bench.send());
   bench.run(*gathered, values);
   CHECK(bench.world.traffic().bytes == 4 * 3 * encoded_size({CodecId::int8}, 1024));
   Bench other(4);
   const auto two_phase = make_compressed_exchange(make_codec_compressor({CodecId::int8}),
-                                                  Gather::two_phase, 1.0, other.send());
+                                                  Gather::two_phase, {}, other.send());
   other.run(*two_phase, values);
   CHECK(other.world.traffic().bytes == 2 * 4 * 3 * encoded_size({CodecId::int8}, 256));
+}
+
+TEST_CASE("QSGD gives one of the two levels around a value, and the value on the mean") {
+  constexpr std::size_t bucket = 4;
+  constexpr int draws = 4000, levels = 3;
+  const std::vector<float> x = {0.9f, -0.2f, 0.05f, -0.61f, 0.0f, 8.0f};  // the last bucket: two
+  const float largest[] = {0.9f, 8.0f};
+  const auto qsgd = make_qsgd_compressor(levels, bucket, 5);
+  std::vector<double> mean(x.size());
+  std::vector<float> decoded(x.size(), 7.0f);
+  for (int draw = 0; draw < draws; ++draw) {
+    CHECK(qsgd->compress(x, decoded) == (4 + 2) + (4 + 1));  // 3 bits a value: -3 … 3
+    for (std::size_t p = 0; p < x.size(); ++p) {
+      const double step = largest[p / bucket] / levels, place = decoded[p] / step;
+      CHECK(std::abs(place - std::round(place)) < 1e-5);
+      CHECK(std::abs(double{decoded[p]} - x[p]) < step * 1.00001);
+      mean[p] += decoded[p] / double{draws};
+    }
+  }
+  for (std::size_t p = 0; p < x.size(); ++p) {
+    CAPTURE(p);
+    // Five standard deviations of the mean of as many draws between two levels.
+    CHECK(std::abs(mean[p] - x[p]) <=
+          5 * 0.5 * largest[p / bucket] / levels / std::sqrt(double{draws}));
+  }
+  CHECK(decoded[5] == 8.0f);
+  CHECK(decoded[4] == 0.0f);
+}
+
+TEST_CASE("QSGD's codes differ from draw to draw and repeat with the seed") {
+  const Vectors x = random_values(1, 600, 2);
+  std::vector<float> first(600), second(600), again(600);
+  const auto qsgd = make_qsgd_compressor(1, 512, 5);
+  qsgd->compress(x[0], first);
+  qsgd->compress(x[0], second);
+  make_qsgd_compressor(1, 512, 5)->compress(x[0], again);
+  CHECK(first != second);
+  CHECK(first == again);
+}
+
+TEST_CASE("what an exchange without error feedback drops is lost") {
+  Bench bench(3);
+  const auto exchange = make_compressed_exchange(make_top_k_compressor(0.1), Gather::all_gather,
+                                                 {.error = 0}, bench.send());
+  Vectors values = random_values(3, 100, 4);
+  const Vectors nothing(3, std::vector<float>(100));
+  bench.run(*exchange, values);
+  bench.run(*exchange, values = nothing);
+  CHECK(values == nothing);
+  bench.run(*exchange, values = random_values(3, 100, 5));
+  exchange->pay_back(values = nothing);
+  CHECK(values == nothing);
+  CHECK(exchange->node_floats() == 0);
+}
+
+TEST_CASE("DGC's momentum correction is the paper's, entry by entry") {
+  constexpr std::size_t nodes = 3, floats = 40, keep = 4;
+  constexpr double m = 0.9;
+  Bench bench(nodes);
+  const auto exchange = make_compressed_exchange(make_top_k_compressor(0.1), Gather::all_gather,
+                                                 {.momentum = m}, bench.send());
+  std::vector<std::vector<double>> u(nodes, std::vector<double>(floats)), v = u;
+  for (std::uint64_t round = 0; round < 12; ++round) {
+    Vectors values = random_values(nodes, floats, round);
+    std::vector<double> mean(floats);
+    for (std::size_t i = 0; i < nodes; ++i) {
+      std::vector<std::pair<double, std::size_t>> by_size;
+      for (std::size_t p = 0; p < floats; ++p) {
+        u[i][p] = m * u[i][p] + values[i][p];
+        v[i][p] += u[i][p];
+        by_size.emplace_back(-std::abs(v[i][p]), p);
+      }
+      std::sort(by_size.begin(), by_size.end());
+      for (std::size_t k = 0; k < keep; ++k) {
+        const std::size_t p = by_size[k].second;
+        mean[p] += v[i][p] / nodes;
+        u[i][p] = v[i][p] = 0;
+      }
+    }
+    bench.run(*exchange, values);
+    CAPTURE(round);
+    for (std::size_t i = 0; i < nodes; ++i)
+      for (std::size_t p = 0; p < floats; ++p)
+        CHECK(values[i][p] == doctest::Approx(mean[p]).epsilon(1e-4));
+  }
+  CHECK(bench.world.traffic().bytes == 12 * nodes * (nodes - 1) * 8 * keep);
+  CHECK(exchange->node_floats() == 2 * floats);  // u and v
 }
 
 TEST_CASE("PowerSGD recovers a matrix of its rank exactly after a few rounds") {

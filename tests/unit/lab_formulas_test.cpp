@@ -57,6 +57,33 @@ TEST_CASE("adaptive DC-ASGD divides lambda by the root of the gradients' mean sq
   CHECK(g[0] == doctest::Approx(2 + 2 / std::sqrt(3.05) * 4 * 0.5).epsilon(1e-5));
 }
 
+TEST_CASE(
+    "LARS gives a tensor's step trust times the tensor's norm, whatever the gradient's size") {
+  const std::vector<float> x = {3, 0, -4};  // norm 5
+  for (const float size : {1e-3f, 1.0f, 1e3f}) {
+    std::vector<float> g = {2 * size, -1 * size, 2 * size};  // norm 3·size
+    lars_scale(0.01, 0, x, g);
+    CHECK(g[0] == doctest::Approx(0.01 * 5 / 3 * 2));
+    CHECK(g[1] == doctest::Approx(0.01 * 5 / 3 * -1));
+    CHECK(g[2] == doctest::Approx(0.01 * 5 / 3 * 2));
+  }
+}
+
+TEST_CASE("LARS counts weight decay in the step and, by its norm, in the rate") {
+  std::vector<float> g = {2, -1, 2};
+  lars_scale(0.01, 0.2, std::vector<float>{3, 0, -4}, g);
+  const double rate = 0.01 * 5 / (3 + 0.2 * 5);
+  CHECK(g[0] == doctest::Approx(rate * (2 + 0.2 * 3)));
+  CHECK(g[1] == doctest::Approx(rate * -1));
+  CHECK(g[2] == doctest::Approx(rate * (2 - 0.2 * 4)));
+}
+
+TEST_CASE("LARS leaves a tensor of zeros at the plain rate, or it would never move") {
+  std::vector<float> g = {2, -1};
+  lars_scale(0.01, 0.2, std::vector<float>{0, 0}, g);
+  CHECK(g == std::vector<float>{2, -1});
+}
+
 TEST_CASE("an elastic exchange conserves the sum of worker and centre and pulls both by the same") {
   std::vector<float> worker = {1, -2}, centre = {3, 2}, d(2);
   elastic_difference(0.25f, worker, centre, d);

@@ -34,6 +34,7 @@ const std::vector<Case>& cases() {
       {"dc-asgd", {{"mode", "constant"}, {"momentum", "shared"}}},
       {"smega2", {}},
       {"smega2", {{"horizon", "lag"}}},
+      {"smega2", {{"naive", "true"}}},
       {"lc-asgd", {}},
       {"lc-asgd", {{"predictor", "lstm"}}},
       {"dbs-sgd", {}},
@@ -43,6 +44,9 @@ const std::vector<Case>& cases() {
       {"sync-sgd", {{"compression", "int8"}}},
       {"sync-sgd", {{"compression", "top-k"}, {"share", "0.1"}}},
       {"sync-sgd", {{"compression", "low-rank"}, {"rank", "2"}}},
+      {"sync-sgd", {{"compression", "qsgd"}}},
+      {"sync-sgd", {{"compression", "dgc"}, {"share", "0.1"}}},
+      {"sync-sgd", {{"lars_trust", "0.1"}}},
       {"local-sgd", {}},
       {"local-sgd", {{"rule", "quadratic"}, {"alpha", "0.1"}}},
       {"local-sgd", {{"codec", "int4"}}},
@@ -125,7 +129,9 @@ TEST_CASE("every row trains with AdamW or says why it cannot, and how to go on")
     const auto mistake = lab.strategy->mistake(lab.job);
     const bool divides_gradients =
         one.row == "softsync" && one.knobs != Knobs{{"n", "4"}, {"staleness", "off"}};
-    CHECK(mistake.has_value() == (only_sgd.contains(one.row) || divides_gradients));
+    const bool scales_steps =
+        !one.knobs.empty() && (one.knobs[0].first == "lars_trust" || one.knobs[0].second == "dgc");
+    CHECK(mistake.has_value() == (only_sgd.contains(one.row) || divides_gradients || scales_steps));
     if (mistake) {
       CHECK(mistake->ends_with(
           ": not defined for AdamW; set job.optimizer.kind = \"sgd\" or choose another row"));
@@ -287,6 +293,40 @@ TEST_CASE(
     CHECK(zero.recorder.losses[k] == doctest::Approx(slim.recorder.losses[k]).epsilon(1e-4));
 }
 
+TEST_CASE("SMEGA2 on two workers is the authors' two formulas, step by step") {
+  constexpr double beta = 0.9;  // the job's momentum
+  for (const bool naive : {false, true}) {
+    CAPTURE(naive);
+    ToyRun run = with({{"naive", naive ? "true" : "false"}});
+    run.speeds = {1, 1};
+    run.steps_each = 20;
+    run.constant_rate = true;
+    ToyLab lab(make("smega2"), run);
+    REQUIRE(lab.finish());
+    std::vector<double> x(ToyEngine::floats, 0.25), v(ToyEngine::floats), gathered(v);
+    std::vector<std::vector<float>> sent(2, std::vector<float>(ToyEngine::floats, 0.25f));
+    std::vector<float> g(ToyEngine::floats);
+    for (std::size_t update = 0; update < 40; ++update) {
+      const std::size_t worker = update % 2, s = (update + 1) % 2;
+      ToyEngine(worker, 2).gradient(sent[worker], update / 2 * 8, 8, g);
+      for (std::size_t p = 0; p < x.size(); ++p) {
+        x[p] -= run.learning_rate * (g[p] + beta * v[p]);
+        gathered[p] += g[p];
+        if (s == 0) {
+          v[p] = beta * v[p] + gathered[p] / 2;
+          gathered[p] = 0;
+        }
+        const double ahead =
+            naive ? 2 * v[p] : (2.0 + s * (beta - 1)) * v[p] + s / 2.0 * gathered[p];
+        sent[worker][p] = static_cast<float>(x[p] - run.learning_rate * beta * ahead);
+      }
+    }
+    const auto model = lab.model(0);
+    for (std::size_t p = 0; p < x.size(); ++p)
+      CHECK(model[p] == doctest::Approx(x[p]).epsilon(1e-4));
+  }
+}
+
 TEST_CASE("the mean of all models does not move by AD-PSGD's averaging") {
   // With machines that pull in opposite directions and a last average off, the mean still ends at
   // the common optimum.
@@ -325,6 +365,56 @@ TEST_CASE("synchronous SGD's bytes are the all-reduce's") {
   CHECK(lab.world.traffic().bytes == 10 * 2 * 3 * 4 * ToyEngine::floats);
 }
 
+TEST_CASE("synchronous SGD's first step with LARS is the formula, tensor by tensor") {
+  ToyRun run = with({{"lars_trust", "0.1"}});
+  run.speeds = {1};
+  run.steps_each = 1;
+  run.constant_rate = true;
+  run.weight_decay = 0.3;
+  ToyLab lab(make("sync-sgd"), run);
+  REQUIRE(lab.finish());
+  std::vector<float> x(ToyEngine::floats, 0.25f), g(ToyEngine::floats);
+  ToyEngine(0, 1).gradient(x, 0, 8, g);
+  const auto moved = lab.model(0);
+  constexpr std::size_t weight = ToyEngine::rows * ToyEngine::columns;
+  for (const auto& [begin, end] : {std::pair{std::size_t{0}, weight}, {weight, x.size()}}) {
+    double x_square = 0, g_square = 0;
+    for (std::size_t p = begin; p < end; ++p) {
+      x_square += double{x[p]} * x[p];
+      g_square += double{g[p]} * g[p];
+    }
+    const double rate = run.learning_rate * 0.1 * std::sqrt(x_square) /
+                        (std::sqrt(g_square) + 0.3 * std::sqrt(x_square));
+    for (std::size_t p = begin; p < end; ++p)
+      CHECK(x[p] - moved[p] == doctest::Approx(rate * (g[p] + 0.3 * x[p])).epsilon(1e-3));
+  }
+}
+
+TEST_CASE("on one machine, which sends nothing, DGC is SGD with momentum and weight decay") {
+  ToyRun run;
+  run.speeds = {1};
+  run.steps_each = 50;
+  run.weight_decay = 0.1;
+  ToyLab plain(make("sync-sgd"), run);
+  run.knobs = {{"compression", "dgc"}};
+  ToyLab dgc(make("sync-sgd"), run);
+  REQUIRE(plain.finish());
+  REQUIRE(dgc.finish());
+  const auto wanted = plain.model(0), model = dgc.model(0);
+  for (std::size_t p = 0; p < model.size(); ++p)
+    CHECK(model[p] == doctest::Approx(wanted[p]).epsilon(1e-4));
+}
+
+TEST_CASE("DGC refuses what its formula lacks, and says the way out") {
+  ToyLab lab(make("sync-sgd"), with({{"compression", "dgc"}}));
+  Job nesterov;
+  nesterov.optimizer.nesterov = true;
+  CHECK(lab.strategy->mistake(nesterov)->find("set job.optimizer.nesterov = false") !=
+        std::string::npos);
+  lab.set("lars_trust", "0.1");
+  CHECK(lab.strategy->mistake(Job{})->find("set strategy.lars_trust = 0") != std::string::npos);
+}
+
 TEST_CASE("local SGD's bytes fall with the period") {
   std::uint64_t before = ~std::uint64_t{0};
   for (const char* period : {"1", "5", "20"}) {
@@ -356,6 +446,8 @@ TEST_CASE("rows say how many floats they keep beside the model") {
     CHECK(state_of("dana", {{"variant", "slim"}}, n).node_floats == p);
     CHECK(state_of("dc-asgd", {{"mode", "constant"}}, n).server_floats == n * p);
     CHECK(state_of("sync-sgd", {}, n).node_floats == p);
+    CHECK(state_of("sync-sgd", {{"compression", "qsgd"}}, n).node_floats == p);
+    CHECK(state_of("sync-sgd", {{"compression", "dgc"}}, n).node_floats == 2 * p);
     CHECK(state_of("local-sgd", {}, n).node_floats == 2 * p);
     CHECK(state_of("gossip-sgd", {}, n).node_floats == p);
     constexpr auto adamw = OptimizerSpec::Kind::adamw;

@@ -99,6 +99,7 @@ struct ToyRun {
   bool constant_rate = false;
   std::uint64_t warmup_steps = 0;  // of each
   OptimizerSpec::Kind optimizer = OptimizerSpec::Kind::sgd;
+  double weight_decay = 0;
 };
 
 // A run that can be observed between two events.
@@ -109,6 +110,7 @@ class ToyLab {
     job.batch = 8;
     job.optimizer.kind = run.optimizer;
     job.optimizer.learning_rate = run.learning_rate;
+    job.optimizer.weight_decay = run.weight_decay;
     job.schedule.kind =
         run.constant_rate ? ScheduleSpec::Kind::constant : ScheduleSpec::Kind::cosine;
     job.budget_samples = run.speeds.size() * run.steps_each * job.batch;

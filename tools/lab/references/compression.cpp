@@ -1,6 +1,7 @@
 #include "tools/lab/references/compression.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <numeric>
 
@@ -54,6 +55,40 @@ class TopKCompressor : public Compressor {
   std::vector<std::uint32_t> order_;
 };
 
+class QsgdCompressor : public Compressor {
+ public:
+  QsgdCompressor(std::uint32_t levels, std::size_t bucket, std::uint64_t seed)
+      : levels_(levels), bucket_(bucket), random_(seed) {}
+  std::uint64_t compress(std::span<const float> target, std::span<float> decoded) override {
+    const std::uint64_t bits = std::bit_width(2 * levels_);
+    std::uint64_t bytes = 0;
+    for (std::size_t begin = 0; begin < target.size(); begin += bucket_) {
+      const std::size_t size = std::min(bucket_, target.size() - begin);
+      quantise(target.subspan(begin, size), decoded.subspan(begin, size));
+      bytes += 4 + (bits * size + 7) / 8;
+    }
+    return bytes;
+  }
+
+ private:
+  void quantise(std::span<const float> bucket, std::span<float> decoded) {
+    float largest = 0;
+    for (const float x : bucket) largest = std::max(largest, std::fabs(x));
+    std::ranges::copy(bucket, decoded.begin());
+    if (largest == 0 || !kernels().all_finite(bucket)) return;
+    const double levels = levels_;
+    for (float& x : decoded) {
+      const double place = levels * std::fabs(x) / largest, below = std::floor(place);
+      const double level = below + (random_.uniform() < place - below ? 1 : 0);
+      x = static_cast<float>(std::copysign(largest * level / levels, x));
+    }
+  }
+
+  std::uint32_t levels_;
+  std::size_t bucket_;
+  Random random_;
+};
+
 class ExactExchange : public MeanExchange {
  public:
   ExactExchange(AllReducePlan plan, Send send) : plan_(plan), send_(std::move(send)) {}
@@ -73,11 +108,12 @@ void add(std::span<float> values, std::span<const float> error) {
 
 class CompressedExchange : public MeanExchange {
  public:
-  CompressedExchange(std::unique_ptr<Compressor> compressor, Gather gather, double error_decay,
+  CompressedExchange(std::unique_ptr<Compressor> compressor, Gather gather, Feedback feedback,
                      Send send)
       : compressor_(std::move(compressor)),
         gather_(gather),
-        decay_(static_cast<float>(error_decay)),
+        decay_(static_cast<float>(feedback.error)),
+        momentum_(static_cast<float>(feedback.momentum)),
         send_(std::move(send)) {}
 
   void run(Vectors& values, std::function<void()> done) override {
@@ -85,9 +121,11 @@ class CompressedExchange : public MeanExchange {
     done_ = std::move(done);
     nodes_ = values.size();
     error_.resize(nodes_);
+    if (momentum_ > 0) velocity_.resize(nodes_);
     for (std::size_t i = 0; i < nodes_; ++i) {
+      if (momentum_ > 0) accumulate(values[i], velocity_[i]);
       error_[i].resize(values[i].size());
-      for (float& e : error_[i]) e *= decay_;
+      for (float& e : error_[i]) e = decay_ > 0 ? decay_ * e : 0.0f;
       add(values[i], error_[i]);
     }
     if (nodes_ < 2) {
@@ -101,7 +139,8 @@ class CompressedExchange : public MeanExchange {
   }
 
   void pay_back(Vectors& values) override {
-    for (std::size_t i = 0; i < error_.size(); ++i) add(values[i], error_[i]);
+    if (decay_ > 0)
+      for (std::size_t i = 0; i < error_.size(); ++i) add(values[i], error_[i]);
     // Node c's error for the mean of its chunk applies to all nodes.
     for (std::size_t c = 0; c < owner_error_.size(); ++c)
       for (Vector& one : values) add(part_of(one.size(), nodes_, c).of(one), owner_error_[c]);
@@ -111,10 +150,18 @@ class CompressedExchange : public MeanExchange {
 
   std::uint64_t node_floats() const override {
     if (error_.empty()) return 0;
-    return error_[0].size() + (owner_error_.empty() ? 0 : owner_error_[0].size());
+    return (decay_ > 0 ? error_[0].size() : 0) + (velocity_.empty() ? 0 : velocity_[0].size()) +
+           (owner_error_.empty() ? 0 : owner_error_[0].size());
   }
 
  private:
+  // u = m·u + g ;  g = u
+  void accumulate(std::span<float> values, Vector& velocity) const {
+    velocity.resize(values.size());
+    for (std::size_t p = 0; p < values.size(); ++p)
+      values[p] = velocity[p] = momentum_ * velocity[p] + values[p];
+  }
+
   // ---- everybody to everybody ----
 
   void gather_all() {
@@ -124,8 +171,10 @@ class CompressedExchange : public MeanExchange {
     std::vector<std::uint64_t> bytes;
     for (std::size_t i = 0; i < nodes_; ++i) {
       bytes.push_back(compress((*values_)[i], decoded, error_[i]));
-      for (std::size_t p = 0; p < decoded.size(); ++p)
+      for (std::size_t p = 0; p < decoded.size(); ++p) {
         result_[p] += decoded[p] / static_cast<float>(nodes_);
+        if (momentum_ > 0 && decoded[p] != 0) velocity_[i][p] = 0;
+      }
     }
     // to the right neighbour first, so no two send to one at once
     for (std::size_t hop = 1; hop < nodes_; ++hop)
@@ -194,10 +243,11 @@ class CompressedExchange : public MeanExchange {
 
   std::unique_ptr<Compressor> compressor_;
   Gather gather_;
-  float decay_;
+  float decay_, momentum_;
   Send send_;
   std::size_t nodes_ = 0;
   Vectors error_;        // of each node
+  Vectors velocity_;     // of each node; none without momentum
   Vectors owner_error_;  // two_phase: of the second compression, of each chunk
   // Of the run at hand:
   Vectors* values_ = nullptr;
@@ -366,14 +416,18 @@ std::unique_ptr<Compressor> make_codec_compressor(Codec codec) {
 std::unique_ptr<Compressor> make_top_k_compressor(double share) {
   return std::make_unique<TopKCompressor>(share);
 }
+std::unique_ptr<Compressor> make_qsgd_compressor(std::uint32_t levels, std::size_t bucket,
+                                                 std::uint64_t seed) {
+  return std::make_unique<QsgdCompressor>(levels, bucket, seed);
+}
 
 std::unique_ptr<MeanExchange> make_exact_exchange(AllReducePlan plan, Send send) {
   return std::make_unique<ExactExchange>(plan, std::move(send));
 }
 std::unique_ptr<MeanExchange> make_compressed_exchange(std::unique_ptr<Compressor> compressor,
-                                                       Gather gather, double error_decay,
+                                                       Gather gather, Feedback feedback,
                                                        Send send) {
-  return std::make_unique<CompressedExchange>(std::move(compressor), gather, error_decay,
+  return std::make_unique<CompressedExchange>(std::move(compressor), gather, feedback,
                                               std::move(send));
 }
 std::unique_ptr<MeanExchange> make_low_rank_exchange(const Schema& schema, std::size_t rank,

@@ -3,7 +3,7 @@
 //
 // A MeanExchange replaces every node's vector by (nearly) their mean, bit-identical everywhere, by
 // messages over the World. A lossy one keeps what it drops as each node's error and adds it next
-// time (error feedback). One run at a time.
+// time (error feedback), unless its Feedback says otherwise. One run at a time.
 #pragma once
 
 #include "core/codec/codec.h"
@@ -22,7 +22,7 @@ class MeanExchange {
   // Adds each node's error to its values and clears it, before a last exact run by another
   // exchange.
   virtual void pay_back(Vectors&) {}
-  // Error and warm-start state on each node.
+  // Error, momentum and warm-start state on each node.
   [[nodiscard]] virtual std::uint64_t node_floats() const { return 0; }
 };
 
@@ -37,6 +37,13 @@ class Compressor {
 [[nodiscard]] std::unique_ptr<Compressor> make_codec_compressor(Codec);
 // Sends exactly the share of entries with the largest magnitude, as {index, value}: 8 bytes each.
 [[nodiscard]] std::unique_ptr<Compressor> make_top_k_compressor(double share);
+// QSGD: each value x of a bucket becomes sign(x)·m·l/levels, m the bucket's largest magnitude and l
+// one of the two whole numbers around levels·|x|/m, drawn so that the mean is x. A bucket takes 4
+// bytes for m and log2(2·levels + 1) bits for each value, rounded up. Values that are not finite
+// travel unchanged.
+[[nodiscard]] std::unique_ptr<Compressor> make_qsgd_compressor(std::uint32_t levels,
+                                                               std::size_t bucket,
+                                                               std::uint64_t seed);
 
 // all_gather: each node sends its compressed vector to all others, (N−1)·S bytes each. two_phase:
 // node c receives chunk c of all nodes, averages it, compresses it again (keeping that error as
@@ -44,11 +51,18 @@ class Compressor {
 // nothing.
 enum class Gather { all_gather, two_phase };
 
+// What a node makes of its values g before it encodes them:
+//   u = momentum·u + g ;  v = error·v + u ;  v is encoded; what is decoded leaves v
+struct Feedback {
+  double error = 1;  // 0: what the code drops is lost
+  // Not 0: DGC's momentum correction (Lin et al., ICLR 2018), all_gather only: u is cleared in the
+  // entries that were sent. A node alone sends nothing and keeps u. 0: u = g.
+  double momentum = 0;
+};
+
 [[nodiscard]] std::unique_ptr<MeanExchange> make_exact_exchange(AllReducePlan, Send);
-// Each round first multiplies the error by `error_decay`.
 [[nodiscard]] std::unique_ptr<MeanExchange> make_compressed_exchange(std::unique_ptr<Compressor>,
-                                                                     Gather, double error_decay,
-                                                                     Send);
+                                                                     Gather, Feedback, Send);
 // PowerSGD: every matrix M (first extent × the rest) of at least (n + m)·rank < n·m floats is sent
 // as P = M·Q, orthogonalised, and Q' = Mᵀ·P, each averaged by an all-reduce; the rest exactly. Q
 // starts each round as the last one's.

@@ -12,7 +12,7 @@ namespace gossipd::lab {
 // ---- SMEGA2: θ̂ = θ − η·β·(velocity·V + gathered·G) is the server's model after `horizon` more
 // updates whose gradients are zero. V becomes β·V + G/N, and G zero, whenever the counter s
 // (updates so far modulo N) comes back to 0. For horizon = N: velocity = N + s(β − 1), gathered =
-// s/N, the formula of the authors' code.
+// s/N, the formula of the authors' code. Their naive one leaves V as it is: {horizon, 0}.
 struct RollOut {
   double velocity = 0;
   double gathered = 0;
@@ -49,6 +49,20 @@ inline void delay_compensate_adaptive(float lambda0, float m, std::span<float> m
     mean_square[p] = m * mean_square[p] + (1 - m) * square;
     g[p] += lambda0 / std::sqrt(mean_square[p] + epsilon) * square * (x[p] - x_then[p]);
   }
+}
+
+// ---- LARS, for one tensor: g ← λ·(g + decay·x), λ = trust·‖x‖/(‖g‖ + decay·‖x‖), Euclidean
+// norms; 1 where either is zero.
+inline void lars_scale(double trust, double decay, std::span<const float> x, std::span<float> g) {
+  double x_square = 0, g_square = 0;
+  for (std::size_t p = 0; p < g.size(); ++p) {
+    x_square += double{x[p]} * x[p];
+    g_square += double{g[p]} * g[p];
+  }
+  const double x_norm = std::sqrt(x_square), g_norm = std::sqrt(g_square);
+  const double scale = x_norm > 0 && g_norm > 0 ? trust * x_norm / (g_norm + decay * x_norm) : 1.0;
+  for (std::size_t p = 0; p < g.size(); ++p)
+    g[p] = static_cast<float>(scale * (g[p] + decay * x[p]));
 }
 
 // ---- EASGD's elastic: d = α(x_i − x̃); the worker goes back by d, the centre forward by d: their

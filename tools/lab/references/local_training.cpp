@@ -54,7 +54,7 @@ bool LocalTraining::train(std::size_t i, Action then) {
 std::unique_ptr<MeanExchange> LocalTraining::make_last_exchange(AllReduce algorithm) {
   if (final_codec_.id == CodecId::fp32)
     return make_exact_exchange({algorithm, WireFloat::fp32}, wires());
-  return make_compressed_exchange(make_codec_compressor(final_codec_), Gather::two_phase, 1.0,
+  return make_compressed_exchange(make_codec_compressor(final_codec_), Gather::two_phase, {},
                                   wires());
 }
 
@@ -124,8 +124,8 @@ void RoundTraining::begin_training() {
   else
     each_ = make_compressed_exchange(
         make_codec_compressor(codec()),
-        transport_ == Transport::all_gather ? Gather::all_gather : Gather::two_phase, error_decay(),
-        wires());
+        transport_ == Transport::all_gather ? Gather::all_gather : Gather::two_phase,
+        {.error = error_decay()}, wires());
   last_ = make_last_exchange(algorithm_);
   begin_round();
 }

@@ -35,8 +35,10 @@ const std::vector<StrategyEntry>& reference_strategies() {
        "Gupta et al., 2016; Zhang et al., IJCAI 2016", make_softsync},
       {"sparseloco", "H local steps, then sparse 2-bit differences with error feedback",
        "Sarfi et al., 2025", make_sparseloco},
-      {"sync-sgd", "mean gradient of every step by an all-reduce, compressed or not",
-       "Goyal et al., 2017; Vogels et al., NeurIPS 2019", make_sync_sgd},
+      {"sync-sgd", "mean gradient of every step, exact or compressed (QSGD, DGC, PowerSGD); LARS",
+       "Goyal et al., 2017; Alistarh et al., NIPS 2017; Lin et al., ICLR 2018; Vogels et al., "
+       "NeurIPS 2019; You et al., 2017",
+       make_sync_sgd},
   };
   return entries;
 }

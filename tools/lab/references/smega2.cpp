@@ -5,7 +5,8 @@
 //          x −= η·u ;  reply  x − η·β·[ (N + s(β−1))·V + (s/N)·G ]
 //
 // Cohen, Hakimi, Schuster, "SMEGA2: Distributed Asynchronous Deep Neural Network Training With a
-// Single Momentum Buffer" (ICPP 2022); as in the authors' code. `strategy.horizon = lag` is ours:
+// Single Momentum Buffer" (ICPP 2022); as in the authors' code, also `strategy.naive`: the reply is
+// x − η·β·N·V, as if V did not change on the way. `strategy.horizon = lag` is ours:
 // each worker's horizon is the number of updates that its own gradients were late (a moving
 // average, its own landing included) instead of N.
 #include "tools/lab/references/formulas.h"
@@ -23,6 +24,8 @@ class Smega2 : public ParameterServer {
     SettingTable table(settings);
     table.one_of("strategy.horizon", "", horizon_, {"workers", "lag"},
                  "how far ahead: N updates, or this worker's own lag");
+    table.boolean("strategy.naive", "", naive_,
+                  "look ahead along the momentum of now, without its change on the way");
     table.number("strategy.lag_smoothing", "", "", smoothing_, 0, 1,
                  "horizon = lag: weight of the newest lag in the average");
     return settings;
@@ -61,7 +64,8 @@ class Smega2 : public ParameterServer {
   void reply(std::size_t worker, double learning_rate, Vector& out) override {
     const double horizon =
         horizon_ == Horizon::workers ? static_cast<double>(nodes()) : lag_[worker];
-    const RollOut ahead = smega2_roll_out(nodes(), s_, job().optimizer.momentum, horizon);
+    const RollOut ahead = naive_ ? RollOut{horizon, 0}
+                                 : smega2_roll_out(nodes(), s_, job().optimizer.momentum, horizon);
     const float step = static_cast<float>(learning_rate) * beta();
     const float a = step * static_cast<float>(ahead.velocity),
                 b = step * static_cast<float>(ahead.gathered);
@@ -75,6 +79,7 @@ class Smega2 : public ParameterServer {
   [[nodiscard]] float beta() const { return static_cast<float>(job().optimizer.momentum); }
 
   Horizon horizon_ = Horizon::workers;
+  bool naive_ = false;
   double smoothing_ = 0.1;
   Vector velocity_, gathered_;
   std::size_t s_ = 0;        // updates so far modulo N
