@@ -6,7 +6,7 @@
 # the oldest that the release has: 1.81 on Debian 12, 1.83 on Ubuntu 24.04. A release without
 # libtorch-dev builds with PyPI's LibTorch (deploy/torch-wheel.sh), and it says so.
 #
-#     deploy/install-packages.sh [--tests] [--packages] [--dry-run]
+#     deploy/install-packages.sh [--tests] [--packages] [--arm64] [--dry-run]
 set -euo pipefail
 
 to_build=(
@@ -27,6 +27,7 @@ to_package=(
   avahi-daemon avahi-utils dbus
   podman runc netavark aardvark-dns iptables podman-compose docker-compose
 )
+to_emulate_arm64=(g++-aarch64-linux-gnu qemu-user-static)
 # Where the release has none of these, gossipd can be built all the same.
 declare -A without=(
   [libtorch-dev]="take PyPI's LibTorch: deploy/torch-wheel.sh --choose wheel prints its folder"
@@ -36,13 +37,14 @@ declare -A without=(
 
 usage() {
   cat <<'TEXT'
-usage: deploy/install-packages.sh [--tests] [--packages] [--dry-run]
+usage: deploy/install-packages.sh [--tests] [--packages] [--arm64] [--dry-run]
   Installs the Debian packages that gossipd is built from, where they are missing.
   --tests   those of tests/run.sh as well: clang with its sanitizers, clang-format, iproute2,
             openssl, prometheus, chromium, systemd, python3 with torch, pytest and what builds
             wheels, python3-jsonschema, the shells zsh and fish, mandoc
   --packages   those of `tests/run.sh --only packages`: mmdebstrap, lintian, Slurm,
             Avahi, podman and what it needs, podman-compose, docker-compose
+  --arm64      those of `tests/run.sh --only arm64`: a compiler for ARM and QEMU
   --dry-run    prints what would be installed, as apt knows it now
 TEXT
 }
@@ -58,6 +60,7 @@ for word; do
   case $word in
     --tests) packages+=("${to_test[@]}") ;;
     --packages) packages+=("${to_package[@]}") ;;
+    --arm64) packages+=("${to_emulate_arm64[@]}") ;;
     --dry-run) dry_run=yes ;;
     -h | --help) usage; exit 0 ;;
     *) usage >&2; exit 2 ;;

@@ -9,7 +9,7 @@ set -euo pipefail
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 logs=$root/build/test-logs
 parts_all=(unit e2e asan tsan fuzz)
-parts_asked=(wheel python packages gpu)  # run only when named
+parts_asked=(wheel python packages arm64 gpu)  # run only when named
 
 usage() {
   cat <<'TEXT'
@@ -28,6 +28,7 @@ usage: tests/run.sh [--only PART] ... [--bundle DIR]
          lightning, JAX and wandb of tests/python/requirements.txt (fetches 3 GB)
   packages  preset release: the Debian packages in clean roots, and what deploy/ has for others who
          run software (fetches 400 MB)
+  arm64  the tests of codecs and mixing, compiled for ARM and run by QEMU (fetches 70 MB)
   gpu    preset release-wheel: what needs an NVIDIA card (tests/gpu/README.md; fetches 2.7 GB).
          With --bundle DIR nothing is fetched or built: its programs run on the LibTorch of python3
 TEXT
@@ -185,17 +186,22 @@ with_wheel() {
   return 1
 }
 
-# What needs a card; the arguments go to its script. It ends with "N passed, N failed".
-check_gpu() {
-  local report=$logs/gpu.txt ok bad
-  python3 -u tests/gpu/run_gpu.py --json build/gpu.json "$@" 2>&1 | tee "$report" || true
+# Takes the counts of a script whose report, $2, has the line "N passed, N failed".
+count() {
+  local ok bad
   read -r ok bad < <(
-    sed -nE 's/^([0-9]+) passed, ([0-9]+) failed$/\1 \2/p' "$report" | tail -n 1
+    sed -nE 's/^([0-9]+) passed, ([0-9]+) failed$/\1 \2/p' "$2" | tail -n 1
     echo "0 1"
   )
   passed=$((passed + ok))
   failed=$((failed + bad))
-  note "gpu: $ok passed, $bad failed; figures are in build/gpu.json"
+  note "$1: $ok passed, $bad failed"
+}
+
+# What needs a card; the arguments go to its script. It ends with "N passed, N failed".
+check_gpu() {
+  python3 -u tests/gpu/run_gpu.py --json build/gpu.json "$@" 2>&1 | tee "$logs/gpu.txt" || true
+  count gpu "$logs/gpu.txt"
 }
 
 # New kernels randomise addresses more than the sanitizers of GCC 12 and clang 14 can handle.
@@ -244,6 +250,11 @@ run_part() {
     wheel)
       with_wheel wheel && build dev-wheel &&
         check wheel dev-wheel --tests-regex '^(unit\.(models|lab)|e2e\.)' --repeat until-pass:2
+      ;;
+    arm64)
+      "$root/deploy/install-packages.sh" --arm64
+      tests/arm64.sh 2>&1 | tee "$logs/arm64.txt" || true
+      count arm64 "$logs/arm64.txt"
       ;;
     gpu)
       if [[ $bundle ]]; then

@@ -1,9 +1,10 @@
 // core/codec/kernels.h - the loops over floats, one table of them per instruction set.
 //
-// Plain loops compiled once per instruction set (baseline, AVX2, AVX-512; baseline only where the
-// CPU is not x86-64) and picked at start. Every function gives the same bits in every version:
-// element-wise work has one rounding per operation and no contraction, and reductions add into 16
-// fixed lanes that are summed in one fixed order. Tests compare the versions byte by byte.
+// Plain loops compiled once per instruction set (baseline, AVX2, AVX-512; on ARM the baseline has
+// NEON, and there is no other) and picked at start. Every function gives the same bits in every
+// version: element-wise work has one rounding per operation and no contraction, and reductions add
+// into 16 fixed lanes that are summed in one fixed order. Tests compare the versions byte by byte,
+// those of ARM and x86-64 by digests.
 // Sources and destinations have one size and do not overlap. Pure; any thread.
 #pragma once
 
