@@ -59,7 +59,7 @@ struct ExchangePolicy {
   // last exchange is added, divided by the node's links, and as much of own steps is taken back.
   // Only while training.
   double outer_momentum = 0.5;
-  bool outer_momentum_by_delay = true;  // more with delay: outer_momentum_for()
+  bool outer_momentum_by_delay = true;  // less with delay: outer_momentum_for()
   double age_decay = 0.0;               // κ: gain / (1 + κ · age in own steps)
   CorrectionPolicy correction;          // of stale or worse models
   double joiner_weight = 0.05;          // initial weight of a joiner, which rises to 1
@@ -69,9 +69,9 @@ struct ExchangePolicy {
   GuardPolicy guard;
 };
 
-// Outer momentum where a round trip takes `periods` times period_steps own steps. 1 / (1 - μ) rises
-// with the root of the time between two exchanges, at most by five thirds, as DiLoCo uses more
-// momentum for rarer averages. 0 stays 0.
+// Outer momentum where a round trip takes `periods` times period_steps own steps. What own steps
+// give back returns round trips later, so a model is μ / (1 − μ) round trips behind; beyond one
+// period that number falls with their root.
 [[nodiscard]] double outer_momentum_for(const ExchangePolicy&, double periods);
 
 }  // namespace gossipd

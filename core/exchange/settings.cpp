@@ -64,8 +64,8 @@ void add_mixing(SettingTable& table, ExchangePolicy& e) {
       "momentum of the models' common movement, from exchange to exchange; own steps are damped in "
       "return, so the learning rate stays the same");
   table.boolean("exchange.outer_momentum_by_delay", "", e.outer_momentum_by_delay,
-                "increase it where the shortest round trip exceeds `period_steps`: 1 - (1 - "
-                "momentum) / sqrt(round trip / period), from 0.5 to at most 0.7");
+                "reduce it where the shortest round trip exceeds `period_steps`: momentum / (1 - "
+                "momentum) falls with sqrt(round trip / period), so 50 steps make 0.29 of 0.5");
   table.number("exchange.mixing", "", "", e.mixing, 0, 4, "strength of mixing with neighbours");
   table.number("exchange.age_decay", "", "", e.age_decay, 0, 1000,
                "rate at which an ageing replica loses weight");

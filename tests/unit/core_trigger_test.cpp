@@ -69,15 +69,16 @@ TEST_CASE("a period counts own steps since the last speech, whatever was heard")
   CHECK(std::isinf(trigger.decide(link).threshold));
 }
 
-TEST_CASE("outer momentum rises with the root of a far line's round trip") {
+TEST_CASE("outer momentum falls with the root of a far line's round trip") {
   ExchangePolicy policy;
   policy.outer_momentum = 0.5;
   for (const double near : {0.0, 0.3, 1.0}) CHECK(outer_momentum_for(policy, near) == 0.5);
-  CHECK(outer_momentum_for(policy, 2.25) == doctest::Approx(1 - 0.5 / 1.5));
-  for (const double far : {2.8, 12.5, 1e6})
-    CHECK(outer_momentum_for(policy, far) == doctest::Approx(0.7));
+  CHECK(outer_momentum_for(policy, 4) == doctest::Approx(1.0 / 3));
+  CHECK(outer_momentum_for(policy, 1e6) == doctest::Approx(0.001).epsilon(0.01));
+  policy.outer_momentum = 0.75;
+  CHECK(outer_momentum_for(policy, 9) == doctest::Approx(0.5));
   policy.outer_momentum_by_delay = false;
-  CHECK(outer_momentum_for(policy, 4) == 0.5);
+  CHECK(outer_momentum_for(policy, 4) == 0.75);
   policy = {.outer_momentum = 0};
   CHECK(outer_momentum_for(policy, 4) == 0);
 }
