@@ -51,7 +51,9 @@ endforeach()
 add_library(gossipd_torch INTERFACE IMPORTED)
 target_include_directories(gossipd_torch SYSTEM INTERFACE
   ${GOSSIPD_TORCH_DIR}/include ${GOSSIPD_TORCH_DIR}/include/torch/csrc/api/include)
-target_link_libraries(gossipd_torch INTERFACE
+# The compiler's own library first: wheels export parts of another one (all of std::filesystem in
+# 2.11), which end in a jump to address 0 when they are taken for ours.
+target_link_libraries(gossipd_torch INTERFACE -Wl,--push-state,--no-as-needed,-lstdc++,--pop-state
   ${torch_lib}/libtorch.so ${torch_lib}/libtorch_cpu.so ${torch_lib}/libc10.so)
 if(EXISTS ${torch_lib}/libtorch_cuda.so)
   # Nothing in it is called by name: it registers its kernels when it is loaded.

@@ -22,8 +22,9 @@ Result<Schema> Schema::build(std::vector<Segment> segments) {
         return Error{"bad-schema", "segment '" + segment.name + "' has an impossible shape"};
       size *= static_cast<std::uint64_t>(extent);
     }
-    if (segment.offset != schema.floats_ || segment.size != size ||
-        schema.floats_ + size > model_floats_max)
+    const bool follows =
+        segment.offset == schema.floats_ || segment.offset == aligned_offset(schema.floats_);
+    if (!follows || segment.size != size || segment.offset + size > model_floats_max)
       return Error{"bad-schema",
                    "segment '" + segment.name + "' does not follow the one before it"};
     if (segment.kind != SegmentKind::local)
@@ -32,7 +33,7 @@ Result<Schema> Schema::build(std::vector<Segment> segments) {
             Block{segment.offset + at,
                   static_cast<std::uint32_t>(std::min<std::uint64_t>(block_floats_max, size - at)),
                   segment.kind});
-    schema.floats_ += size;
+    schema.floats_ = segment.offset + size;
     text += '\n' + segment.name + ' ' + std::to_string(segment.offset) + ' ' +
             std::to_string(static_cast<int>(segment.kind));
     for (const std::int64_t extent : segment.shape) text += ' ' + std::to_string(extent);

@@ -3,6 +3,9 @@
 // A model is one vector of P floats. The schema names its segments: {name, shape, offset, kind}.
 // A block is a run of at most `block_floats_max` floats that never crosses a segment: the unit of
 // versioning, triggering, encoding, hashing and resync. Immutable once built; any thread.
+//
+// Between two segments may lie a gap of floats that are always 0, so that the second one begins
+// where vector instructions and device kernels want it: see aligned_offset.
 #pragma once
 
 #include "core/base/result.h"
@@ -28,6 +31,12 @@ struct Segment {
 inline constexpr std::size_t block_floats_max = 65536;
 inline constexpr std::size_t segments_max = 65536;
 inline constexpr std::uint64_t model_floats_max = 4ull << 30;
+inline constexpr std::uint64_t alignment_floats = 4;  // 16 bytes
+
+// The first offset from `end` on at which a segment is aligned.
+[[nodiscard]] constexpr std::uint64_t aligned_offset(std::uint64_t end) {
+  return (end + alignment_floats - 1) / alignment_floats * alignment_floats;
+}
 
 struct Block {
   std::uint64_t offset = 0;  // floats
@@ -44,13 +53,14 @@ struct Block {
 class Schema {
  public:
   Schema() = default;
-  // Segments in order, contiguous from offset 0. Error "bad-schema" otherwise.
+  // Segments in order from offset 0, each where the one before ends or at the next aligned offset.
+  // Error "bad-schema" otherwise.
   static Result<Schema> build(std::vector<Segment> segments);
 
   [[nodiscard]] const std::vector<Segment>& segments() const { return segments_; }
   // Exchanged blocks only: `local` segments have none.
   [[nodiscard]] const std::vector<Block>& blocks() const { return blocks_; }
-  [[nodiscard]] std::uint64_t floats() const { return floats_; }
+  [[nodiscard]] std::uint64_t floats() const { return floats_; }  // gaps included
   // Of names, shapes, offsets, kinds and the block size; equal on every node that may exchange.
   [[nodiscard]] SchemaHash hash() const { return hash_; }
 

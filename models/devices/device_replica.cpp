@@ -61,7 +61,11 @@ void DeviceReplica::seed_dropout(Samples position) const {
 
 void DeviceReplica::backward(const HostBatch& batch, Part part, Samples position,
                              std::size_t turn) {
-  if (scale_) statistics_before_ = flat_.untrained().detach().clone();
+  if (scale_) {
+    const torch::NoGradGuard no_gradient;
+    flat_.pull_counters();
+    statistics_before_ = flat_.untrained().clone();
+  }
   if (part.count == 0) return losses_[turn].put(0.0);
   seed_dropout(position + static_cast<Samples>(part.begin));
   const std::int64_t most = micro_batch(job_, batch.samples());
@@ -113,6 +117,7 @@ bool DeviceReplica::unscale_gradient() {
   } else {
     flat_.gradient().zero_();
     flat_.untrained().copy_(statistics_before_);
+    flat_.push_counters();
   }
   const double before = scale_->value();
   scale_->saw(finite);

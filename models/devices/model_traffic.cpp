@@ -19,15 +19,10 @@ c10::Stream side_of(torch::Device device) {
   return device.is_cpu() ? current_stream(device) : side_stream(device);
 }
 
-// One pass over each, without memory of its own: a smallest or largest that is NaN is passed on.
-Tensor is_finite(const Tensor& trained, const Tensor& rest) {
-  Tensor all = torch::ones({}, trained.options().dtype(torch::kBool).requires_grad(false));
-  for (const Tensor& values : {trained, rest}) {
-    if (values.numel() == 0) continue;
-    const auto [least, most] = at::aminmax(values);
-    all = all.logical_and(torch::isfinite(least)).logical_and(torch::isfinite(most));
-  }
-  return all.to(torch::kFloat64);
+// One pass, without memory of its own: a smallest or largest that is NaN is passed on.
+Tensor is_finite(const Tensor& values) {
+  const auto [least, most] = at::aminmax(values);
+  return torch::isfinite(least).logical_and(torch::isfinite(most)).to(torch::kFloat64);
 }
 
 bool is_done(const std::future<void>& work) {
@@ -43,9 +38,14 @@ ModelTraffic::Lane::Lane(FlatModel& flat)
       arrived(device),
       added(device) {}
 
+Tensor& ModelTraffic::Lane::passing() {
+  if (!memory.defined()) memory = torch::empty_like(model.values());
+  return memory;
+}
+
 ModelTraffic::ModelTraffic(const std::vector<FlatModel*>& models)
-    : model_ready_(models.front()->trained().device()),
-      model_read_(models.front()->trained().device()),
+    : taken_(models.front()->trained().device()),
+      crossed_(models.front()->trained().device()),
       finite_(models.front()->trained().device()) {
   for (FlatModel* model : models) lanes_.push_back(std::make_unique<Lane>(*model));
   const auto floats = static_cast<std::int64_t>(models.front()->schema().floats());
@@ -69,10 +69,7 @@ void ModelTraffic::send(std::span<const float> values) {
   for (const auto& lane : lanes_) {
     const c10::StreamGuard guard(lane->side);
     lane->added.hold_back(lane->side);
-    if (!lane->update.defined())
-      lane->update =
-          torch::empty(pinned_.sizes(), lane->model.trained().options().requires_grad(false));
-    lane->update.copy_(pinned_, non_blocking);
+    lane->passing().copy_(pinned_, non_blocking);
     lane->arrived.set(lane->side);
   }
 }
@@ -80,10 +77,9 @@ void ModelTraffic::send(std::span<const float> values) {
 void ModelTraffic::take_update(bool wait) {
   if (!adding_.valid() || (!wait && !is_done(adding_))) return;
   adding_.get();
-  hold_back_writes();
   for (const auto& lane : lanes_) {
     lane->arrived.hold_back(current_stream(lane->device));
-    lane->model.add(lane->update);
+    lane->model.add(lane->passing());
     lane->added.set();
   }
 }
@@ -93,27 +89,23 @@ void ModelTraffic::begin_copy(std::span<float> out) {
   const torch::NoGradGuard no_gradient;
   Lane& lane = *lanes_.front();
   lane.model.pull_counters();
-  statistics_ = lane.model.untrained().clone();
-  model_ready_.set();
+  lane.passing().copy_(lane.model.values());
+  taken_.set();
   {
     const c10::StreamGuard guard(lane.side);
     // they have read the pinned memory
     for (const auto& other : lanes_) other->arrived.hold_back(lane.side);
-    model_ready_.hold_back(lane.side);
-    const std::int64_t trained = lane.model.trained().numel();
-    pinned_.narrow(0, 0, trained).copy_(lane.model.trained(), non_blocking);
-    if (statistics_.numel() > 0)
-      pinned_.narrow(0, trained, statistics_.numel()).copy_(statistics_, non_blocking);
-    finite_.put(is_finite(lane.model.trained(), statistics_));
-    model_read_.set(lane.side);
+    taken_.hold_back(lane.side);
+    pinned_.copy_(lane.passing(), non_blocking);
+    finite_.put(is_finite(lane.passing()));
+    crossed_.set(lane.side);
   }
-  being_read_ = true;
   copying_ = std::async(std::launch::async, [this, out] { read_off(out); });
 }
 
 // Beside the training thread: waits for the device, then pinned to host memory.
 void ModelTraffic::read_off(std::span<float> out) {
-  model_read_.wait();
+  crossed_.wait();
   std::memcpy(out.data(), pinned_.data_ptr<float>(), out.size_bytes());
 }
 
@@ -126,15 +118,9 @@ bool ModelTraffic::copied() {
   return true;
 }
 
-void ModelTraffic::hold_back_writes() {
-  if (std::exchange(being_read_, false))
-    model_read_.hold_back(current_stream(lanes_.front()->device));
-}
-
 void ModelTraffic::settle() {
   take_update(/*wait=*/true);
   if (copying_.valid()) copying_.get();
-  being_read_ = false;
 }
 
 }  // namespace gossipd

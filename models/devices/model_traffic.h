@@ -1,11 +1,12 @@
 // models/devices/model_traffic.h - the model on its way between devices and the host, beside the
 // steps of training.
 //
-// A snapshot is copied by a stream of its own into pinned memory while steps go on; only what would
-// overwrite the parameters waits for it, on the device. An update comes in the same way and is
-// added between two steps once it is there. Neither the host thread that trains nor its streams
-// wait for a copy. For any kind of device that LibTorch knows; on the CPU, where copies are done
-// when they are called, only the host's half goes on beside.
+// A snapshot is first copied on the device, which takes a moment, and from there by a stream of its
+// own into pinned memory while steps go on. An update comes in the same way, through the same
+// memory of the device, and is added between two steps once it is there. Neither the host thread
+// that trains nor its streams wait for what crosses the bus. For any kind of device that LibTorch
+// knows; on the CPU, where copies are done when they are called, only the host's half goes on
+// beside.
 //
 // Belongs to the training thread. `values` and `out` stay where they are until settle(), or until
 // added() or copied() says so. Errors of the library come out of the next call. Only sources of
@@ -40,9 +41,6 @@ class ModelTraffic {
   [[nodiscard]] bool copied();
   // Of the copy that is there, as the device found it beside the copying.
   [[nodiscard]] bool copy_is_finite() { return finite_.take() != 0; }
-  // Before anything writes to the first model: what is still being read is written later. The host
-  // does not wait.
-  void hold_back_writes();
 
   void settle();
 
@@ -52,20 +50,18 @@ class ModelTraffic {
     FlatModel& model;
     torch::Device device;
     c10::Stream side;
-    torch::Tensor update;  // [P], made with the first update
-    Mark arrived;          // of the update, on `side`
-    Mark added;            // on the training stream: `update` may be overwritten
+    torch::Tensor& passing();  // [P] of the device, for an update or a snapshot; made when wanted
+    torch::Tensor memory;
+    Mark arrived;  // of the update, on `side`
+    Mark added;    // on the training stream: an update may come
   };
   void send(std::span<const float> values);
   void read_off(std::span<float> out);
 
   std::vector<std::unique_ptr<Lane>> lanes_;
-  torch::Tensor pinned_;  // [P] host memory, exactly so large, for one direction at a time
-  // of the first model when the copy began: normalisation writes to them early in a step
-  torch::Tensor statistics_;
-  Mark model_ready_, model_read_;  // around the copy
-  LateNumber finite_;              // 1 or 0, of the copy
-  bool being_read_ = false;
+  torch::Tensor pinned_;      // [P] host memory, exactly so large, for one direction at a time
+  Mark taken_, crossed_;      // the snapshot: on the device, and in pinned memory
+  LateNumber finite_;         // 1 or 0, of the snapshot
   std::future<void> adding_;  // the host's half
   std::future<void> copying_;
 };

@@ -98,8 +98,9 @@ FlatModel::FlatModel(const ModelTensors& tensors, Gradient gradient) {
   std::uint64_t floats = 0, trained_floats = 0;
   for (const Placed& p : placed) {
     const auto size = static_cast<std::uint64_t>(p.tensors.front().numel());
-    segments.push_back({p.name, p.tensors.front().sizes().vec(), floats, size, p.kind});
-    floats += size;
+    const std::uint64_t offset = aligned_offset(floats);
+    segments.push_back({p.name, p.tensors.front().sizes().vec(), offset, size, p.kind});
+    floats = offset + size;
     if (p.kind == SegmentKind::parameter) trained_floats = floats;
   }
   auto schema = Schema::build(std::move(segments));

@@ -2,7 +2,9 @@
 //
 // FlatModel moves a model's parameters into one contiguous vector and makes them views of it, and
 // their gradients views of a second one: a snapshot is one copy, an update one addition, an
-// optimiser step one pass. Only sources of models/ that compile against LibTorch include this.
+// optimiser step one pass. Each tensor begins at a multiple of 16 bytes: cuDNN's normalisation ends
+// in "misaligned address" otherwise, as LibTorch's own memory is always aligned. Only sources of
+// models/ that compile against LibTorch include this.
 #pragma once
 
 #include "core/model/schema.h"
@@ -27,6 +29,7 @@ class FlatModel {
   [[nodiscard]] static std::vector<ModelTensors::Named> kept(const ModelTensors& tensors);
 
   [[nodiscard]] const Schema& schema() const { return schema_; }
+  [[nodiscard]] torch::Tensor& values() { return values_; }  // [P], all that follows but gradient()
   // What the optimiser works on, on the device; parameters come first in the schema.
   [[nodiscard]] torch::Tensor& trained() { return trained_; }  // [T], T ≤ P
   // The rest: statistics, and room for counters, which lie in the module.

@@ -303,7 +303,6 @@ class TorchEngine : public GradientEngine {
     const std::size_t turn = begin_gradient(position, samples);
     sum_gradients();
     on_all_ranks([&](std::size_t rank) {
-      if (traffic_ && rank == 0) traffic_->hold_back_writes();
       if (replicas_[rank]->unscale_gradient())
         replicas_[rank]->descend(learning_rate);
       else if (rank == 0)

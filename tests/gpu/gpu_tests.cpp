@@ -49,7 +49,7 @@ namespace {
 using torch::Tensor;
 
 struct Family {
-  const char* name;
+  std::string name;
   std::string model;
   std::string data;
   bool large = false;  // not in a dry run
@@ -57,7 +57,9 @@ struct Family {
 
 std::vector<Family> families() {
   return {{"mlp", "kind = 'mlp'\nhidden = [64]\n", images},
+          {"mlp of odd sizes", "kind = 'mlp'\nhidden = [33, 7]\n", images},
           {"cnn", "kind = 'cnn'\nwidth = 8\nhidden = [32]\n", images},
+          {"cnn of odd sizes", "kind = 'cnn'\nwidth = 5\nhidden = [13]\n", images},
           {"resnet20", "kind = 'resnet20'\n", images, true},
           {"resnet18", "kind = 'resnet18'\n", large_images, true},
           {"resnet50", "kind = 'resnet50'\n", large_images, true},
@@ -68,6 +70,14 @@ std::vector<Family> families() {
 void train(Engine& engine, Step steps, Samples from = 0, double rate = 0.001) {
   for (Step step = 0; step < steps; ++step)
     REQUIRE(std::isfinite(engine.step(from + 16 * step, rate)));
+}
+
+// Of so many losses at the end: with batches of 16 single ones jump.
+double median_of_last(std::vector<double> losses, std::size_t count) {
+  losses.erase(losses.begin(), losses.end() - static_cast<std::ptrdiff_t>(count));
+  std::ranges::sort(losses);
+  REQUIRE(std::isfinite(losses.back()));
+  return losses[count / 2];
 }
 
 // Keeps the current stream busy for some time: a chain of products.
@@ -92,23 +102,24 @@ TEST_CASE("preflight: the device computes, and its memory can be locked") {
 
 TEST_CASE("families: each trains in each precision, near the CPU's in fp32") {
   for (const Family& family : families())
-    for (const char* precision : {"fp32", "tf32", "bf16", "fp16"})
+    for (const std::string precision : {"fp32", "tf32", "bf16", "fp16"})
       for (const std::string& optimizer : {sgd, adamw}) {
-        if (is_dry() && (family.large || std::string(precision) != "fp32")) continue;
+        if (is_dry() && (family.large || precision != "fp32")) continue;
         CAPTURE(family.name);
         CAPTURE(precision);
         const Job j = job(family.model, family.data,
                           optimizer + "[training]\nprecision = '" + precision + "'\n");
         const auto on_device = engine(j);
-        const double rate = optimizer == sgd ? 0.01 : 0.001;
+        const double rate = optimizer == sgd ? 0.002 : 0.001;
         const double before = on_device->step(0, rate);
-        train(*on_device, 30, 0, rate);
-        on_device->step(0, 0.0);  // whose loss the next one returns
-        CHECK(on_device->step(0, 0.0) < before);
-        if (is_dry() || std::string(precision) != "fp32") continue;
+        std::vector<double> losses;
+        for (Step step = 0; step < 40; ++step) losses.push_back(on_device->step(16 * step, rate));
+        CHECK(median_of_last(losses, 10) < before);
+        if (is_dry() || precision != "fp32") continue;
+        // One step: in three, two resnet50 on the CPU that begin 1e-7 apart are 3 % apart.
         const auto here = engine(j), there = engine(j, "cpu");
-        train(*here, 3);
-        train(*there, 3);
+        train(*here, 1);
+        train(*there, 1);
         CHECK(relative_distance(model_of(*here), model_of(*there)) < 1e-3);
       }
 }
@@ -131,7 +142,6 @@ TEST_CASE("snapshots: 200 under queued work are bit-equal to synchronous copies"
     }
     const Tensor trained = flat.trained().clone(), rest = flat.untrained().clone();
     traffic.begin_copy(out);
-    traffic.hold_back_writes();
     flat.trained().mul_(0.5f);  // must not get into the copy
     traffic.settle();
     const Tensor want = torch::cat({trained, rest}).cpu();
@@ -301,6 +311,7 @@ TEST_CASE("groups: a group of one sums on the device; several cards train as one
 }  // namespace gossipd::gpu
 
 int main(int argc, char** argv) {
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // for whoever looks on through a pipe
   gossipd::prepare_training_process(
       std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
   doctest::Context context(argc, argv);

@@ -9,8 +9,9 @@
     run_gpu.py --device cpu                     tries the programs and this script without a card
     run_gpu.py --self-test                      checks that without a card it fails and says why
 
-Goes through three parts: the preflight (without a card everything ends there, as a failure), the
-cases of gpu_tests, and two daemons on the card beside one on the CPU. Prints what failed and what
+Goes through four parts: the preflight (without a card everything ends there, as a failure), the
+cases of gpu_tests, two daemons on the card beside one on the CPU, and the speed of two daemons with
+and without exchange. Prints what failed and what
 this machine cannot show, writes figures and results to --json (default gpu.json), and ends with the
 line "N passed, N failed".
 """
@@ -24,6 +25,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -31,6 +33,8 @@ PROGRAMS = ("gossipd", "gossipctl", "gpu_tests")
 BUNDLE_BYTES_MAX = 64 * 1000 * 1000
 CASES_S_MAX = 480  # of gpu_tests, all together
 DAEMONS_S_MAX = 200
+SPEED_S = 15.0  # of one measurement
+SPEED_PAIRS = 3
 # What every machine has, and what comes with LibTorch.
 NOT_BUNDLED = re.compile(
     r"(ld-linux|libc|libm|libdl|librt|libpthread|libstdc\+\+|libgcc_s|libtorch|libc10|libcaffe2"
@@ -106,24 +110,33 @@ class Programs:
             if not (self.folder / name).exists():
                 raise Failed(f"{self.folder / name} is missing; build it, or give --bin DIR")
 
-    def gpu_tests(self, *arguments, device, figures=None, timeout_s=CASES_S_MAX):
-        """Exit code and output."""
+    def gpu_tests(self, *arguments, device, figures=None, timeout_s=CASES_S_MAX, shown=False):
+        """Exit code and output, printed as it comes if `shown`."""
         environment = {**self.environment, "GOSSIPD_GPU_DEVICE": device}
         if figures:
             environment["GOSSIPD_GPU_FIGURES"] = str(figures)
-        try:
-            ran = subprocess.run(
-                [self.folder / "gpu_tests", "--duration=true", *arguments],
-                env=environment,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                timeout=timeout_s,
-            )
-        except subprocess.TimeoutExpired as error:
-            said = (error.stdout or b"").decode(errors="replace")
-            raise Failed(f"gpu_tests hangs after {timeout_s} s\n{said[-2000:]}") from error
-        return ran.returncode, ran.stdout
+        line = [self.folder / "gpu_tests", "--duration=true", *arguments]
+        said, hangs = [], False
+        with subprocess.Popen(
+            line, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ) as process:
+
+            def end():
+                nonlocal hangs
+                hangs = True
+                process.kill()
+
+            limit = threading.Timer(timeout_s, end)
+            limit.start()
+            for text in process.stdout:
+                said.append(text)
+                if shown:
+                    print(text, end="", flush=True)
+            limit.cancel()
+        said = "".join(said)
+        if hangs:
+            raise Failed(f"gpu_tests hangs after {timeout_s} s" + ("" if shown else f"\n{said}"))
+        return process.returncode, said
 
 
 # ---- the parts ----
@@ -155,9 +168,8 @@ def cases(programs, device, report, folder):
     """Counts of passed and failed cases."""
     figures = pathlib.Path(folder) / "figures.json"
     code, said = programs.gpu_tests(
-        "--test-case-exclude=preflight*", device=device, figures=figures
+        "--test-case-exclude=preflight*", device=device, figures=figures, shown=True
     )
-    print(said, end="")
     if figures.exists():
         report["figures"] = json.loads(figures.read_text(encoding="utf-8"))
     counts = re.search(r"test cases: +(\d+) \| +(\d+) passed \| +(\d+) failed", said)
@@ -231,6 +243,51 @@ def daemons(programs, device, report, folder):
         assert max(apart) < 0.02, f"the final models are {apart} apart"
 
     with_cluster("gpu", together)
+
+
+def speed(programs, device, report, folder):
+    """Samples a second of two daemons on the device, 100 M parameters each, that exchange, in parts
+    of two that do not: pairs in turn.
+    """
+    from cluster import with_cluster  # pylint: disable=import-outside-toplevel
+
+    text = os.path.join(folder, "text")
+    os.mkdir(text)
+    library = sorted(pathlib.Path(os.__file__).parent.glob("*.py"))
+    with open(os.path.join(text, "python.txt"), "wb") as out:
+        for source in library:
+            out.write(source.read_bytes())
+    dry = device == "cpu"
+    size = "dim = 24\ndepth = 1\nheads = 2" if dry else "dim = 832\ndepth = 12\nheads = 13"
+
+    def samples_a_second(cluster, exchange):
+        job = cluster.job(
+            model='kind = "gpt"\n' + size,
+            data='kind = "text"\nlength = 256\ntrain_files = ["python.txt"]',
+            optimizer='kind = "adamw"\nlearning_rate = 0.0003',
+            rest="" if dry else '[training]\nprecision = "bf16"',
+            batch=2 if dry else 8,
+            budget_samples=1_000_000_000,
+        )
+        settings = {"trainer__device": device, "exchange__enabled": str(exchange).lower()}
+        first = cluster.found(job, data=text, shard="1/2", **settings)
+        nodes = [first, cluster.joiner("box2", first, data=text, shard="2/2", **settings).start()]
+        for node in nodes:
+            node.wait_step(2 if dry else 50, DAEMONS_S_MAX)
+        before, began = [node.status()["own_samples"] for node in nodes], time.monotonic()
+        time.sleep(1 if dry else SPEED_S)
+        after, seconds = [node.status()["own_samples"] for node in nodes], time.monotonic() - began
+        links = [link for node in nodes for link in node.links().values()]
+        figures["parameters"] = first.status()["model_floats"]
+        figures["deltas_applied"] += sum(link["deltas_applied"] for link in links)
+        return (sum(after) - sum(before)) / seconds
+
+    figures = report["speed"] = {"deltas_applied": 0, "samples_a_second": [], "on_to_off": []}
+    for _ in range(1 if dry else SPEED_PAIRS):
+        off, on = (with_cluster("gpu", samples_a_second, exchange) for exchange in (False, True))
+        figures["samples_a_second"].append({"off": off, "on": on})
+        figures["on_to_off"].append(on / off)
+    assert figures["deltas_applied"] > 0, "nothing was exchanged"
 
 
 # ---- a bundle ----
@@ -313,12 +370,13 @@ def run(options):
         if options.only != "preflight":
             more, bad = cases(programs, options.device, report, folder)
             passed, failed = passed + more, failed + bad
-            try:
-                daemons(programs, options.device, report, folder)
-                passed += 1
-            except AssertionError as error:
-                print(f"daemons: {error}")
-                failed += 1
+            for part in (daemons, speed):
+                try:
+                    part(programs, options.device, report, folder)
+                    passed += 1
+                except AssertionError as error:
+                    print(f"{part.__name__}: {error}")
+                    failed += 1
     report.update(passed=passed, failed=failed)
     for what in report.get("figures", {}).get("not_covered", []):
         print(f"not covered here: {what}")

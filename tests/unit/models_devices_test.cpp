@@ -286,11 +286,15 @@ TEST_CASE(
     if (round % 2 == 0) traffic.take_update(/*wait=*/true);
     std::vector<float> copy(floats);
     traffic.begin_copy(copy);  // has the update in, whether or not it was taken
-    traffic.hold_back_writes();
     const std::vector<float> want = model(reference);
     CHECK(model(first) == want);
     CHECK(model(second) == want);
-    traffic.settle();
+    {
+      const torch::NoGradGuard no_gradient;
+      first.flat().trained().mul_(2);  // must not get into the copy
+      traffic.settle();
+      first.flat().trained().mul_(0.5);
+    }
     CHECK(traffic.copied());
     CHECK(copy == want);
   }
@@ -370,6 +374,29 @@ TEST_CASE(
   step(plain);
   step(scaled);
   CHECK(model(scaled) == model(plain));
+}
+
+TEST_CASE("A step that overflows leaves statistics and counters as they were") {
+  Job job = bars_job("[model]\nkind = 'resnet20'\n", sgd);
+  job.training.precision = TrainingSpec::Precision::fp16;
+  DeviceReplica replica(job, "", torch::kCPU);
+  const Bars set(job.data);
+  HostBatch batch(set.input(), set.target(), 8);
+  for (std::size_t i = 0; i < 8; ++i) set.write(i, nullptr, batch.view(), i);
+  const auto model = [&] {
+    std::vector<float> out(replica.flat().schema().floats());
+    replica.copy_model(out);
+    return out;
+  };
+  replica.backward(batch, {0, 8}, 0, 0);
+  REQUIRE(replica.unscale_gradient());
+  replica.descend(0.01);
+  const std::vector<float> before = model();
+  replica.backward(batch, {0, 8}, 0, 0);
+  CHECK(model() != before);
+  replica.flat().gradient()[0] = std::numeric_limits<float>::infinity();
+  CHECK_FALSE(replica.unscale_gradient());
+  CHECK(model() == before);
 }
 
 TEST_CASE(

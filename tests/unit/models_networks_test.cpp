@@ -239,6 +239,34 @@ TEST_CASE(
   CHECK(got == want);
 }
 
+TEST_CASE("Tensors of any size begin at multiples of 16 bytes, and nothing moves between them") {
+  std::vector<ModelTensors::Named> parameters, buffers;
+  for (const int size : {1, 3, 4, 5, 7, 33}) {
+    parameters.push_back({"p" + std::to_string(size), torch::ones({size}, torch::requires_grad())});
+    buffers.push_back({"b" + std::to_string(size), torch::ones({size})});
+  }
+  FlatModel flat({parameters, buffers});
+  const auto is_aligned = [](const Tensor& tensor) {
+    return reinterpret_cast<std::uintptr_t>(tensor.data_ptr()) % 16 == 0;
+  };
+  std::vector<bool> is_gap(flat.schema().floats(), true);
+  for (const Segment& segment : flat.schema().segments())
+    std::fill_n(is_gap.begin() + static_cast<std::ptrdiff_t>(segment.offset), segment.size, false);
+  for (const auto& [name, tensor] : parameters) {
+    CHECK_MESSAGE(is_aligned(tensor), name);
+    CHECK_MESSAGE(is_aligned(tensor.grad()), name);
+    tensor.sum().backward();
+  }
+  for (const auto& [name, tensor] : buffers) CHECK_MESSAGE(is_aligned(tensor), name);
+  const torch::NoGradGuard no_gradient;
+  flat.trained().add_(flat.gradient());
+  std::vector<float> model(flat.schema().floats());
+  flat.copy_to(model);
+  CHECK(std::ranges::count(is_gap, true) == 2 * (3 + 1 + 3 + 1) + 3);
+  for (std::size_t i = 0; i < model.size(); ++i)
+    if (is_gap[i]) CHECK(model[i] == 0);
+}
+
 TEST_CASE("Tensors that cannot be exchanged are refused by name") {
   const auto reason = [](const ModelTensors& tensors) -> std::string {
     try {
