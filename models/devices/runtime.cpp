@@ -2,7 +2,6 @@
 
 #include <ATen/Parallel.h>
 #include <dlfcn.h>
-#include <malloc.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <torch/version.h>
@@ -14,9 +13,6 @@
 namespace gossipd {
 
 namespace {
-
-// below it malloc keeps memory instead of mapping it anew
-constexpr int heap_block_bytes_max = 1 << 30;
 
 // LibTorch does not tell the BLAS how many threads to use; OpenBLAS takes every core by itself.
 void set_blas_threads(int threads) {
@@ -41,8 +37,7 @@ void set_library_environment() {
 
 void prepare_training_process(int threads) {
   set_library_environment();
-  mallopt(M_MMAP_THRESHOLD, heap_block_bytes_max);
-  mallopt(M_TRIM_THRESHOLD, heap_block_bytes_max);
+  keep_freed_memory();
   try {
     at::set_num_interop_threads(1);
   } catch (const std::exception&) {
@@ -50,8 +45,6 @@ void prepare_training_process(int threads) {
   }
   prepare_training_thread(threads, 0);
 }
-
-void return_free_memory() { malloc_trim(0); }
 
 void prepare_training_thread(int threads, int nice) {
   at::set_num_threads(threads);

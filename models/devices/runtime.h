@@ -3,10 +3,13 @@
 
 namespace gossipd {
 
-// Once, early in main(), before other threads exist. Large tensors stay on the heap instead of
-// being mapped and unmapped in every step (1.4 times faster CNN steps), and LibTorch's and the
+// Once, early in main(), before other threads exist: keep_freed_memory(), and LibTorch's and the
 // BLAS's thread pools get `threads` threads instead of one per core.
 void prepare_training_process(int threads);
+
+// Large tensors and buffers stay on the heap instead of being mapped and unmapped each time (1.4
+// times faster CNN steps).
+void keep_freed_memory();
 
 // Part of it, for other programs; before any library has read its environment. What CUDA's
 // libraries are told by environment variables alone, where the user has not told them otherwise:
@@ -16,7 +19,7 @@ void prepare_training_process(int threads);
 void set_library_environment();
 
 // After what is needed once or seldom, as reading the data and evaluating: what it freed goes back
-// to the system, which prepare_training_process() tells malloc not to do by itself.
+// to the system, which keep_freed_memory() tells malloc not to do by itself.
 void return_free_memory();
 
 // On every thread that computes: LibTorch keeps its thread count per thread. `nice` ≥ 0 lowers the

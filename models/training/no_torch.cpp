@@ -18,7 +18,7 @@ Error no_torch(const Job& job) {
 
 }  // namespace
 
-void prepare_training_process(int) {}
+void prepare_training_process(int) { keep_freed_memory(); }
 
 std::optional<Error> check_model(const Job& job) {
   if (job.model.kind == ModelSpec::Kind::external) return std::nullopt;

@@ -23,6 +23,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "models/devices/runtime.h"
 #include "models/devices/worker_pool.h"
 #include "net/peer/cluster_key.h"
 #include "tools/bench/commands.h"
@@ -342,6 +343,7 @@ void print_table(const Options& options, const std::vector<SizeFigures>& all) {
 }
 
 void run(const Options& options) {
+  keep_freed_memory();  // as the daemon
   std::vector<SizeFigures> all;
   for (const std::size_t floats : options.floats) all.push_back(measure(options, floats));
   if (!options.json) return print_table(options, all);
