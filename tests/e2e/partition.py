@@ -13,7 +13,7 @@ import json
 import sys
 import time
 
-from cluster import pause_all, wait_for, with_cluster
+from cluster import Unexpected, pause_all, wait_for, with_cluster
 from switchboard import Switchboard, unavailable
 
 COUNT = 6
@@ -38,14 +38,17 @@ def start(cluster, count, evaluate_every_samples=0, **settings):
 
 
 def check_counters(nodes):
-    """At rest, every node shows the count that each member has of itself."""
+    """At rest, every node soon shows the count that each member has of itself."""
     own = {s["name"]: s["own_samples"] for s in pause_all(nodes)}
     for node in nodes:
-        assert own == {name: m["samples"] for name, m in node.members().items()}, (
-            node.name,
-            own,
-            node.members(),
-        )
+
+        def shown(node=node):
+            counts = {name: m["samples"] for name, m in node.members().items()}
+            if counts != own:
+                raise Unexpected(counts)
+            return True
+
+        wait_for(f"{node.name} shows {own}", shown)
         assert sum(own.values()) == node.status()["cluster_samples"], node.name
 
 
