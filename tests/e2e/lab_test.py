@@ -5,6 +5,7 @@ the evidence made with it.
 
 import concurrent.futures
 import json
+import math
 import os
 import subprocess
 import sys
@@ -114,7 +115,12 @@ class Lab(unittest.TestCase):
         rows = json.loads(self.lab("compare", "out.jsonl", "-o", "json"))["rows"]
         self.assertEqual([row["name"] for row in rows], ["tiny", "ring all-reduce"])
         self.assertEqual(rows[1]["accuracy_difference"]["count"], 2)
-        self.assertIn("| ring all-reduce", self.lab("compare", "out.jsonl", "-o", "markdown"))
+        table = self.lab("compare", "out.jsonl", "-o", "markdown", "--perplexity")
+        self.assertIn("| ring all-reduce", table)
+        runs = [run for run in self.results("out.jsonl") if run["name"] == "ring all-reduce"]
+        expected = sum(math.exp(run["loss"]) for run in runs) / len(runs)
+        self.assertAlmostEqual(rows[1]["perplexity"]["mean"], expected, places=6)
+        self.assertIn(f"| {expected:.3f} ±", table)
         for against in ("bytes", "time", "delay"):
             self.lab(
                 "plot",

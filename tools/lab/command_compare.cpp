@@ -1,5 +1,6 @@
 // gossip-lab compare: results of several rows side by side.
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <iostream>
 
@@ -34,12 +35,16 @@ double share_of_dense_baseline(const RunResult& r) {
              : static_cast<double>(r.bytes) / static_cast<double>(r.dense_baseline_bytes);
 }
 
-std::vector<Column> table_of(const std::vector<Row>& rows, const Row& base) {
+// Of the next token; means something only where the loss is its cross-entropy.
+double perplexity(const RunResult& r) { return std::exp(r.loss); }
+
+std::vector<Column> table_of(const std::vector<Row>& rows, const Row& base, bool with_perplexity) {
   std::vector<Column> table = {
       {"row", {}},        {"seeds", {}},        {"accuracy %", {}}, {"against " + base.name, {}},
       {"to target", {}},  {"virtual time", {}}, {"bytes", {}},      {"of dense baseline", {}},
       {"messages", {}},   {"age mean", {}},     {"age max", {}},    {"consensus_distance", {}},
       {"state/node", {}}, {"state/server", {}}};
+  if (with_perplexity) table.push_back({"perplexity", {}});
   for (const Row& row : rows) {
     const Summary accuracy = row.of([](const RunResult& r) { return 100 * r.accuracy_mean(); });
     const Summary difference = paired_difference(row, base);
@@ -74,6 +79,9 @@ std::vector<Column> table_of(const std::vector<Row>& rows, const Row& base) {
         row.of([](const RunResult& r) { return static_cast<double>(r.state_bytes_node); }).mean));
     cell(bytes_text(
         row.of([](const RunResult& r) { return static_cast<double>(r.state_bytes_server); }).mean));
+    if (!with_perplexity) continue;
+    const Summary found = row.of(perplexity);
+    cell(format("%.3f ± %.3f", found.mean, found.deviation));
   }
   return table;
 }
@@ -118,6 +126,7 @@ nlohmann::json json_of(const std::vector<Row>& rows, const Row& base) {
          {"strategy", row.strategy},
          {"accuracy", put(row.of([](const RunResult& r) { return r.accuracy_mean(); }))},
          {"accuracy_difference", put(paired_difference(row, base))},
+         {"perplexity", put(row.of(perplexity))},
          {"train_loss", put(row.of([](const RunResult& r) { return r.train_loss; }))},
          {"seconds_to_target", put(row.of([](const RunResult& r) { return r.seconds_to_target; }))},
          {"seconds", put(row.of([](const RunResult& r) { return r.seconds; }))},
@@ -145,6 +154,7 @@ void add_compare(CLI::App& app, int& exit_code) {
   auto files = std::make_shared<std::vector<std::string>>();
   auto against = std::make_shared<std::string>();
   auto output = std::make_shared<std::string>("table");
+  auto with_perplexity = std::make_shared<bool>(false);
   CLI::App* command = app.add_subcommand(
       "compare",
       "rows side by side: mean ± standard deviation over seeds; differences are paired by seed");
@@ -157,7 +167,8 @@ void add_compare(CLI::App& app, int& exit_code) {
       ->type_name("ROW");
   command->add_option("-o,--output", *output, "table, markdown or json")
       ->check(CLI::IsMember({"table", "markdown", "json"}));
-  command->callback([files, against, output, &exit_code] {
+  command->add_flag("--perplexity", *with_perplexity, "show e to the test loss as well, of text");
+  command->callback([files, against, output, with_perplexity, &exit_code] {
     const Result<std::vector<Row>> rows = gather_rows(*files);
     if (!rows || rows->empty()) {
       std::cerr << "gossip-lab: "
@@ -180,7 +191,7 @@ void add_compare(CLI::App& app, int& exit_code) {
     if (*output == "json")
       std::cout << json_of(*rows, *base).dump(2) << "\n";
     else
-      print(table_of(*rows, *base), *output == "markdown");
+      print(table_of(*rows, *base, *with_perplexity), *output == "markdown");
     exit_code = 0;
   });
 }

@@ -198,7 +198,8 @@ def run_table(lab, path, tier_name, out):
         lab.run(table["path"], seeds, results, tier.get("set", []) + settings + [f"name={name}"])
     rows = Rows(lab, results)
     claims = [(claim, *verdict_of(claim, rows, tier_name)) for claim in table.get("claims", [])]
-    comparison = lab("compare", results, "-o", "markdown").strip()
+    more = ["--perplexity"] if table.get("perplexity") else []
+    comparison = lab("compare", results, "-o", "markdown", *more).strip()
     page = page_of(table, tier_name, chosen, comparison, claims, f"{path.stem}.svg")
     (out / f"{path.stem}.md").write_text(page)
     if "tune_seeds" in tier:

@@ -1,13 +1,15 @@
-// tools/lab/references/dbs_sgd.cpp - DBS-SGD: synchronous SGD in which a faster machine gets a
-// larger part of the batch.
+// tools/lab/references/dbs_sgd.cpp - DBS-SGD: a parameter server whose faster machines get larger
+// batches, so that all gradients take equally long.
 //
 //   b_i such that a_i + c_i·b_i is the same for all i, Σ b_i = N·batch
-//   x: the job's optimiser on Σ b_i·g_i / Σ b_i
+//   x: the job's optimiser on b_i/batch·g_i as it comes; with a barrier on Σ b_i·g_i / Σ b_i
 //
-// Ji et al., "Dynamic Batch Size" for distributed SGD with a parameter server (2019); known to us
-// from the abstract: b_i ∝ speed is certain, fitting t(b) = a + c·b on line, its dead band (new
-// sizes only when one of them would move by more) and bounds are ours. The speed is that of the
-// computing alone. The first round gives everybody the job's batch.
+// Ji et al., "Dynamic Batch Size" for distributed SGD with a parameter server (2019), a variant of
+// asynchronous SGD; known to us from the abstract: b_i ∝ speed is certain, a gradient's weight,
+// fitting t(b) = a + c·b on line, its dead band (new sizes only when one of them would move by
+// more) and bounds are ours. The speed is that of the computing alone. Everybody begins with the
+// job's batch, until all have been measured.
+#include <algorithm>
 #include <cmath>
 
 #include "tools/lab/references/batch_sizing.h"
@@ -23,6 +25,9 @@ class DbsSgd : public ParameterServer {
   std::vector<Setting> settings() override {
     std::vector<Setting> settings = server_settings();
     SettingTable table(settings);
+    add_momentum(table, momentum_);
+    table.boolean("strategy.barrier", "", barrier_,
+                  "all wait for the slowest, and the server takes the mean of their gradients");
     table.number("strategy.dead_band", "", "", dead_band_, 0, 10,
                  "batches change only when one of them would by more than this share");
     table.integer("strategy.batch_min", "", "samples", least_, 1, 1'000'000,
@@ -31,8 +36,13 @@ class DbsSgd : public ParameterServer {
                   "no machine gets more; 0: eight times the job's batch");
     return settings;
   }
-  // with the sum of gradients
-  State state() const override { return {Reference::optimizer_floats() + floats(), 0}; }
+  std::optional<std::string> mistake(const Job& job) const override {
+    return mistake_of(momentum_, job);
+  }
+  // with the sum of gradients behind a barrier
+  State state() const override {
+    return {optimizer_floats(momentum_) + (barrier_ ? floats() : 0), 0};
+  }
 
  protected:
   void begin_rounds() override {
@@ -40,20 +50,41 @@ class DbsSgd : public ParameterServer {
     fits_.resize(nodes());
     sum_.assign(floats(), 0.0f);
     rate_ = learning_rate();
-    if (!take(total())) return;
-    for (std::size_t w = 0; w < nodes(); ++w) work(w, batches_[w]);
+    if (barrier_ && !take(total())) return;
+    for (std::size_t w = 0; w < nodes(); ++w)
+      if (barrier_ || take(batches_[w])) work(w, batches_[w]);
   }
 
   void take_in(const Landing&) override {}
 
   void landed(Gradient gradient) override {
-    trained(gradient, 0);
+    const double rate = learning_rate();  // before the schedule moves on by this gradient
+    trained(gradient, barrier_ ? 0 : age(gradient.worker));
     fits_[gradient.worker].observe(gradient.batch, seconds(gradient.took));
+    barrier_ ? join(gradient) : apply(gradient, rate);
+  }
+
+ private:
+  void apply(Gradient& gradient, double rate) {
+    const float weight = static_cast<float>(gradient.batch) / static_cast<float>(job().batch);
+    for (float& value : gradient.values) value *= weight;
+    const std::size_t worker = gradient.worker;
+    descend(momentum_, worker, rate, gradient.values);
+    updated();
+    const auto is_measured = [](const StepTimeFit& fit) { return fit.per_sample_s() > 0; };
+    if (std::ranges::all_of(fits_, is_measured)) resize();
+    if (exhausted()) return;
+    pull(worker, [this, worker] {
+      if (take(batches_[worker])) work(worker, batches_[worker]);
+    });
+  }
+
+  void join(const Gradient& gradient) {
     const float weight = static_cast<float>(gradient.batch) / static_cast<float>(total());
     for (std::size_t p = 0; p < floats(); ++p) sum_[p] += weight * gradient.values[p];
     if (++landed_ < nodes()) return;
     landed_ = 0;
-    descend(Momentum::shared, 0, rate_, sum_);
+    descend(momentum_, 0, rate_, sum_);
     sum_.assign(floats(), 0.0f);
     updated();
     resize();
@@ -62,7 +93,6 @@ class DbsSgd : public ParameterServer {
     for (std::size_t w = 0; w < nodes(); ++w) pull(w, [this, w] { work(w, batches_[w]); });
   }
 
- private:
   [[nodiscard]] std::uint64_t total() const {
     std::uint64_t sum = 0;
     for (const std::uint32_t batch : batches_) sum += batch;
@@ -81,6 +111,8 @@ class DbsSgd : public ParameterServer {
     }
   }
 
+  bool barrier_ = false;
+  Momentum momentum_ = Momentum::shared;
   double dead_band_ = 0.1;
   std::uint32_t least_ = 4, most_ = 0;
   std::vector<std::uint32_t> batches_;

@@ -11,7 +11,7 @@ const std::vector<StrategyEntry>& reference_strategies() {
       {"asgd", "parameter server, every gradient as it comes", "Dean et al., NIPS 2012", make_asgd},
       {"dana", "parameter server, workers are sent where the others' momentum leads",
        "Hakimi et al., 2019", make_dana},
-      {"dbs-sgd", "synchronous, each machine's batch by its speed", "Ji et al., 2019",
+      {"dbs-sgd", "parameter server, each machine's batch by its speed", "Ji et al., 2019",
        make_dbs_sgd},
       {"dc-asgd", "parameter server, late gradients compensated by a cheap curvature",
        "Zheng et al., ICML 2017", make_dc_asgd},
