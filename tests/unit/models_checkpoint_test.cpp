@@ -330,6 +330,21 @@ TEST_CASE("A checkpoint of another job or model is refused, and left where it is
   CHECK(std::filesystem::exists(path));
 }
 
+TEST_CASE("A checkpoint from before segments were aligned loads, each value in its place") {
+  const TemporaryDirectory directory;
+  const auto path = directory / "current.safetensors";
+  write(path, small_checkpoint());
+  const auto aligned = Schema::build({{"w", {2, 2}, 0, 4, SegmentKind::parameter},
+                                      {"bn.mean", {2}, 4, 2, SegmentKind::statistic},
+                                      {"bn.count", {}, 8, 1, SegmentKind::local}});
+  REQUIRE(aligned);
+  const auto loaded = load_checkpoint(path, *aligned);
+  REQUIRE(loaded);
+  CHECK(loaded->checkpoint.model == std::vector<float>{1, 2, 3, 4, 5, 6, 0, 0, 7});
+  CHECK(loaded->checkpoint.optimizer.momentum ==
+        std::vector<float>{0.1f, 0.2f, 0.3f, 0.4f, 0, 0, 0, 0, 0});
+}
+
 TEST_CASE("A model with NaN never replaces a good checkpoint") {
   const TemporaryDirectory directory;
   const auto path = directory / "model.safetensors";
