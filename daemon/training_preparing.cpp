@@ -7,6 +7,7 @@
 #include "daemon/disk/durable_file.h"
 #include "daemon/disk/run_account.h"
 #include "daemon/training.h"
+#include "models/devices/runtime.h"
 #include "models/external/segment_list.h"
 
 namespace gossipd {
@@ -190,6 +191,7 @@ void Training::start_preparing() {
     if (trainer) {
       prepared->trainer = std::move(*trainer);
       restore(*prepared);
+      return_free_memory();  // the checkpoint's
       if (is_external() && config_.balance.enabled)
         prepared->warnings.push_back(
             "balance.enabled has no effect in job '" + job_->name +

@@ -14,6 +14,7 @@ Result<Schema> Schema::build(std::vector<Segment> segments) {
                                    " are supported"};
   Schema schema;
   std::string text = "block " + std::to_string(block_floats_max);
+  std::uint64_t without_gaps = 0;
   for (const Segment& segment : segments) {
     std::uint64_t size = 1;
     for (const std::int64_t extent : segment.shape) {
@@ -34,8 +35,9 @@ Result<Schema> Schema::build(std::vector<Segment> segments) {
                   static_cast<std::uint32_t>(std::min<std::uint64_t>(block_floats_max, size - at)),
                   segment.kind});
     schema.floats_ = segment.offset + size;
-    text += '\n' + segment.name + ' ' + std::to_string(segment.offset) + ' ' +
+    text += '\n' + segment.name + ' ' + std::to_string(without_gaps) + ' ' +
             std::to_string(static_cast<int>(segment.kind));
+    without_gaps += size;
     for (const std::int64_t extent : segment.shape) text += ' ' + std::to_string(extent);
   }
   schema.segments_ = std::move(segments);

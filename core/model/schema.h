@@ -61,7 +61,7 @@ class Schema {
   // Exchanged blocks only: `local` segments have none.
   [[nodiscard]] const std::vector<Block>& blocks() const { return blocks_; }
   [[nodiscard]] std::uint64_t floats() const { return floats_; }  // gaps included
-  // Of names, shapes, offsets, kinds and the block size; equal on every node that may exchange.
+  // Of names, shapes, kinds, order and block size, not of gaps; equal on nodes that may exchange.
   [[nodiscard]] SchemaHash hash() const { return hash_; }
 
  private:

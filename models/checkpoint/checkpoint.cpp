@@ -10,7 +10,6 @@
 #include <charconv>
 #include <cstring>
 #include <memory>
-#include <utility>
 
 #include "core/codec/kernels.h"
 #include "models/files/regular_file.h"
@@ -238,14 +237,6 @@ const TensorEntry* find_tensor(const SafetensorsHeader& header,
   return found == index.end() ? nullptr : &header.tensors[found->second];
 }
 
-// Of the same segments one after the other: what versions before the gaps wrote.
-SchemaHash hash_without_gaps(const Schema& schema) {
-  std::vector<Segment> segments = schema.segments();
-  std::uint64_t at = 0;
-  for (Segment& segment : segments) segment.offset = std::exchange(at, at + segment.size);
-  return Schema::build(std::move(segments))->hash();
-}
-
 Result<Checkpoint> read_one(const fs::path& path, const Schema& schema,
                             std::optional<JobHash> job) {
   const auto whole = open_whole(path);
@@ -258,9 +249,7 @@ Result<Checkpoint> read_one(const fs::path& path, const Schema& schema,
         path.string() +
             ": its metadata lacks step, samples or job_hash, or has a number that cannot be"};
   const auto schema_hash = header.metadata.find("schema_hash");
-  if (schema_hash == header.metadata.end() ||
-      (schema_hash->second != to_hex(schema.hash()) &&
-       schema_hash->second != to_hex(hash_without_gaps(schema))))
+  if (schema_hash == header.metadata.end() || schema_hash->second != to_hex(schema.hash()))
     return Error{
         "foreign-checkpoint",
         path.string() + ": belongs to a model of another shape; start in another state directory"};

@@ -1,4 +1,5 @@
 // The evaluation thread and the writing thread: how checkpoints are asked for, taken and written.
+#include "models/devices/runtime.h"
 #include "models/training/trainer_implementation.h"
 
 namespace gossipd {
@@ -142,10 +143,10 @@ void Trainer::Implementation::write_checkpoints() {
   while (true) {
     writing_wakes_.wait(lock, [&] { return stop_writing_ || !to_write_.empty(); });
     if (to_write_.empty()) return;  // stopped, and nothing is left
-    const auto [request, checkpoint] = std::move(to_write_.front());
+    auto [request, checkpoint] = std::move(to_write_.front());
     to_write_.pop_front();
     lock.unlock();
-    write(request, checkpoint);
+    write(request, std::move(checkpoint));
     lock.lock();
   }
 }
@@ -153,6 +154,8 @@ void Trainer::Implementation::write_checkpoints() {
 void Trainer::Implementation::write(const CheckpointRequest& request, SharedCheckpoint checkpoint) {
   auto written =
       gossipd::write_checkpoint(request.path, engine_->schema(), *checkpoint, request.metadata);
+  checkpoint.reset();
+  return_free_memory();
   if (request.done) request.done(std::move(written));
 }
 

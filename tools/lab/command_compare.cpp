@@ -35,6 +35,14 @@ double share_of_dense_baseline(const RunResult& r) {
              : static_cast<double>(r.bytes) / static_cast<double>(r.dense_baseline_bytes);
 }
 
+// Of the runs that reached it.
+std::vector<double> seconds_to_target(const Row& row) {
+  std::vector<double> out;
+  for (const RunResult& run : row.runs)
+    if (run.seconds_to_target > 0) out.push_back(run.seconds_to_target);
+  return out;
+}
+
 // Of the next token; means something only where the loss is its cross-entropy.
 double perplexity(const RunResult& r) { return std::exp(r.loss); }
 
@@ -48,9 +56,7 @@ std::vector<Column> table_of(const std::vector<Row>& rows, const Row& base, bool
   for (const Row& row : rows) {
     const Summary accuracy = row.of([](const RunResult& r) { return 100 * r.accuracy_mean(); });
     const Summary difference = paired_difference(row, base);
-    std::vector<double> reached;
-    for (const RunResult& run : row.runs)
-      if (run.seconds_to_target > 0) reached.push_back(run.seconds_to_target);
+    const std::vector<double> reached = seconds_to_target(row);
     std::size_t c = 0;
     const auto cell = [&](std::string text) { table[c++].cells.push_back(std::move(text)); };
     const bool unfinished = std::any_of(row.runs.begin(), row.runs.end(),
@@ -120,15 +126,17 @@ nlohmann::json json_of(const std::vector<Row>& rows, const Row& base) {
     return nlohmann::json{
         {"mean", s.mean}, {"deviation", s.deviation}, {"bound95", s.bound95}, {"count", s.count}};
   };
-  for (const Row& row : rows)
+  for (const Row& row : rows) {
+    const std::vector<double> reached = seconds_to_target(row);
     all.push_back(
         {{"name", row.name},
+         {"runs", row.runs.size()},
          {"strategy", row.strategy},
          {"accuracy", put(row.of([](const RunResult& r) { return r.accuracy_mean(); }))},
          {"accuracy_difference", put(paired_difference(row, base))},
          {"perplexity", put(row.of(perplexity))},
          {"train_loss", put(row.of([](const RunResult& r) { return r.train_loss; }))},
-         {"seconds_to_target", put(row.of([](const RunResult& r) { return r.seconds_to_target; }))},
+         {"seconds_to_target", put(summarise(reached))},
          {"seconds", put(row.of([](const RunResult& r) { return r.seconds; }))},
          {"bytes", put(row.of([](const RunResult& r) { return static_cast<double>(r.bytes); }))},
          {"share_of_dense_baseline", put(row.of(share_of_dense_baseline))},
@@ -145,6 +153,7 @@ nlohmann::json json_of(const std::vector<Row>& rows, const Row& base) {
          {"state_bytes_server", put(row.of([](const RunResult& r) {
             return static_cast<double>(r.state_bytes_server);
           }))}});
+  }
   return {{"against", base.name}, {"rows", all}};
 }
 

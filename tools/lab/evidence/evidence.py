@@ -18,6 +18,7 @@ file.
 import argparse
 import itertools
 import json
+import math
 import shutil
 import subprocess
 import sys
@@ -69,9 +70,10 @@ class Rows:
 
     def __getattr__(self, figure):
         def mean_of(name):
-            mean = self.compared(None)[name][figure]["mean"]
-            unreached = figure == "seconds_to_target" and mean == 0
-            return float("nan") if unreached else mean
+            row = self.compared(None)[name]
+            mean = row[figure]["mean"]  # null: a run that came to no number
+            unreached = figure == "seconds_to_target" and row[figure]["count"] < row["runs"]
+            return float("nan") if unreached or mean is None else mean
 
         return mean_of
 
@@ -144,6 +146,7 @@ def verdict_of(claim, rows, tier_name):
     undecided = not holds and value_of(claim.get("undecided", "False"), rows) is True
     if tier_name == "ci":
         return figures, "not judged: this tier only shows that it runs"
+    undecided |= not holds and any(math.isnan(value) for value in figures.values())
     verdict = "reproduced" if holds else "not decided by these seeds" if undecided else "refuted"
     return figures, verdict + " on " + claim.get("on", "a substitute (Fashion-MNIST)")
 

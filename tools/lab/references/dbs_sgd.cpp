@@ -37,6 +37,8 @@ class DbsSgd : public ParameterServer {
     return settings;
   }
   std::optional<std::string> mistake(const Job& job) const override {
+    if (barrier_ && momentum_ == Momentum::per_worker)
+      return "strategy.barrier takes one mean of all gradients, so momentum is shared or none";
     return mistake_of(momentum_, job);
   }
   // with the sum of gradients behind a barrier
