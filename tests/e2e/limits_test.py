@@ -15,6 +15,7 @@ CLOCK_STEP = os.environ.get("GOSSIPD_CLOCK_STEP", "")
 DAY_S = 86_400
 SPARE_DESCRIPTORS = 4
 FLOOD = 100
+MEMORY_FOR_A_HANDSHAKE = 8 << 20  # far below the 47 MB of a link
 
 
 class Descriptors(ClusterTest):
@@ -63,7 +64,8 @@ class Memory(ClusterTest):
         poor.wait_step(20)  # training has what it needs
         with open(f"/proc/{poor.process.pid}/statm", encoding="ascii") as file:
             held = int(file.read().split()[0]) * resource.getpagesize()
-        resource.prlimit(poor.process.pid, resource.RLIMIT_AS, (held, held))
+        limit = held + MEMORY_FOR_A_HANDSHAKE
+        resource.prlimit(poor.process.pid, resource.RLIMIT_AS, (limit, limit))
         self.cluster.joiner("box2", poor, shard="2/2", trainer__min_step_ms=100).start()
         self.assertEqual(-signal.SIGABRT, poor.exit_code())
         self.assertRegex(
