@@ -51,6 +51,18 @@ struct Kernels {
   // bf16 to fp32, which is exact, and finite fp32 to the nearest bf16, ties to even.
   void (*widen)(std::span<float> out, std::span<const std::uint16_t> bf16);
   void (*narrow)(std::span<std::uint16_t> bf16, std::span<const float> x);
+  void (*round)(std::span<float> x);  // to what narrow() keeps; an infinity or NaN stays
+  // change(), distance(), transfer() and contract_replicas() of replicas in bf16. Where two values
+  // are next to each other they count as equal: both differ from each other by 0 and stay. The
+  // change is that of the rounded sum.
+  ChangeNorms (*narrow_change)(std::span<const float> model, std::span<const float> update,
+                               std::span<const std::uint16_t> replica);
+  ChangeNorms (*narrow_distance)(std::span<const std::uint16_t> a,
+                                 std::span<const std::uint16_t> b);
+  double (*narrow_transfer)(std::span<float> update, std::span<const std::uint16_t> received,
+                            std::span<const std::uint16_t> published, float gain);
+  void (*narrow_contract)(std::span<std::uint16_t> a, std::span<std::uint16_t> b, float gain_a,
+                          float gain_b);
   std::uint64_t (*hash)(std::span<const float> x);  // XXH3-64 of the bytes
   // codec.h's encode() and apply() for one instruction set: the caller has checked codec and sizes.
   bool (*encode)(Codec, std::span<const float> target, std::span<float> published,

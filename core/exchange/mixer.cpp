@@ -93,10 +93,7 @@ void Mixer::disconnect() {
 
 void Mixer::measure(Half& half) const {
   if (!parts_.replicas.is_known(half.block)) return;
-  const Replica::Look received = parts_.replicas.received(half.block),
-                      published = parts_.replicas.published(half.block);
-  std::vector<float> settled;
-  half.norms = kernels().distance(target(received, published, settled), published);
+  half.norms = parts_.replicas.distance(half.block);
   half.measured = true;
 }
 
@@ -117,13 +114,9 @@ void Mixer::decide(Half& half) {
 
 void Mixer::apply(Half& half) const {
   if (half.taken <= 0) return;
-  const Replica::Look received = parts_.replicas.received(half.block),
-                      published = parts_.replicas.published(half.block);
-  std::vector<float> settled;
-  const std::span<const float> theirs = target(received, published, settled);
   const bool parameter = parts_.schema.blocks()[half.block].kind == SegmentKind::parameter;
-  half.transfer_squared = kernels().transfer(half.own.update, theirs, published,
-                                             half.gain * static_cast<float>(half.taken));
+  half.transfer_squared = parts_.replicas.transfer(half.block, half.own.update,
+                                                   half.gain * static_cast<float>(half.taken));
   if (half.taken == 1 && parameter && !half.own.drift.empty())
     half.correction_squared = parts_.correction.add_to(half.own.update, half.block, half.position,
                                                        half.own.model, half.own.drift);
@@ -148,18 +141,6 @@ double Mixer::share_of(std::size_t index, double norm, double travelled, double 
                                         .training = !outer_.travelled.empty()});
   clipped_ = clipped_ || taken < 1;
   return taken;
-}
-
-// Two models whose replicas are next to each other in bf16 would swap sides at every exchange and
-// never come to rest: each is nearer to the other than the replicas can tell, so they count as
-// equal.
-std::span<const float> Mixer::target(std::span<const float> theirs, std::span<const float> own,
-                                     std::vector<float>& settled) const {
-  if (!parts_.replicas.in_bf16()) return theirs;
-  settled.assign(theirs.begin(), theirs.end());
-  for (std::size_t i = 0; i < settled.size(); ++i)
-    if (are_adjacent_bf16(settled[i], own[i])) settled[i] = own[i];
-  return settled;
 }
 
 // The deltas of the exchange are what the two models have moved since the last one; half their sum

@@ -95,9 +95,6 @@ class Mixer {
 
  private:
   [[nodiscard]] double share_of(std::size_t block, double norm, double travelled, double own_norm);
-  [[nodiscard]] std::span<const float> target(std::span<const float> theirs,
-                                              std::span<const float> own,
-                                              std::vector<float>& settled) const;
   void apply_outer_momentum(const Half&) const;
   [[nodiscard]] double outer_share_of(const Half&, double squares, std::size_t places) const;
   void finish(float gain);

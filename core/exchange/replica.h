@@ -21,16 +21,6 @@
 
 namespace gossipd {
 
-// Of two values that bf16 can hold, whether they are equal or have none between them.
-[[nodiscard]] inline bool are_adjacent_bf16(float a, float b) {
-  const auto place = [](float x) {
-    const auto bits = static_cast<std::int32_t>(std::bit_cast<std::uint32_t>(x) >> 16);
-    return bits < 0x8000 ? bits : 0x8000 - bits;
-  };
-  const std::int32_t distance = place(a) - place(b);
-  return distance >= -1 && distance <= 1;
-}
-
 // A model that several own and nobody changes.
 using SharedModel = std::shared_ptr<const std::vector<float>>;
 
@@ -64,6 +54,8 @@ class Replica {
   [[nodiscard]] std::size_t floats() const { return floats_; }
   [[nodiscard]] bool is_narrow() const { return narrow_; }
 
+  using Copy = std::unique_ptr<float[]>;
+
   // A block to be looked at; in bf16 a copy.
   class Look {
    public:
@@ -72,16 +64,37 @@ class Replica {
         values_ = replica.is_borrowed(block) ? block.of(*replica.lender_) : replica.wide_of(block);
         return;
       }
-      replica.copy(block, copy_);
-      values_ = copy_;
+      values_ = replica.copy(block, copy_);
     }
     Look(const Look&) = delete;
     Look& operator=(const Look&) = delete;
     operator std::span<const float>() const { return values_; }  // NOLINT: stands for them
 
    private:
-    std::vector<float> copy_;
+    Copy copy_;
     std::span<const float> values_;
+  };
+
+  // A block of a replica in bf16 as it lies there; a copy while it is borrowed.
+  class NarrowLook {
+   public:
+    NarrowLook(const Replica& replica, const Block& block) {
+      if (!replica.is_borrowed(block)) {
+        values_ = replica.narrow_of(block);
+        return;
+      }
+      copy_ = std::make_unique_for_overwrite<std::uint16_t[]>(block.size);
+      const std::span<std::uint16_t> copied(copy_.get(), block.size);
+      kernels().narrow(copied, block.of(*replica.lender_));
+      values_ = copied;
+    }
+    NarrowLook(const NarrowLook&) = delete;
+    NarrowLook& operator=(const NarrowLook&) = delete;
+    operator std::span<const std::uint16_t>() const { return values_; }  // NOLINT: stands for them
+
+   private:
+    std::unique_ptr<std::uint16_t[]> copy_;
+    std::span<const std::uint16_t> values_;
   };
 
   // A block to be changed; in bf16 rounded and kept when the object goes. Nobody else looks at the
@@ -94,9 +107,8 @@ class Replica {
         values_ = replica.wide_of(block);
         return;
       }
-      replica.copy(block, copy_);
+      values_ = replica.copy(block, copy_);
       replica.own(block);
-      values_ = copy_;
     }
     ~Change() {
       if (replica_.narrow_) kernels().narrow(replica_.narrow_of(block_), values_);
@@ -108,7 +120,7 @@ class Replica {
    private:
     Replica& replica_;
     const Block& block_;
-    std::vector<float> copy_;
+    Copy copy_;
     std::span<float> values_;
   };
 
@@ -120,10 +132,12 @@ class Replica {
 
   // As they would be kept.
   void round(std::span<float> values) const {
-    if (!narrow_) return;
-    std::vector<std::uint16_t> kept(values.size());
-    kernels().narrow(kept, values);
-    kernels().widen(values, kept);
+    if (narrow_) kernels().round(values);
+  }
+  // Of a replica in bf16: the block, to be changed.
+  [[nodiscard]] std::span<std::uint16_t> change_narrow(const Block& block) {
+    if (is_borrowed(block)) put(block, block.of(*lender_));
+    return narrow_of(block);
   }
 
  private:
@@ -136,14 +150,17 @@ class Replica {
   void own(const Block& block) {
     if (lender_) borrowed_[place_of(block)] = 0;
   }
-  // Of a block in bf16.
-  void copy(const Block& block, std::vector<float>& out) const {
-    out.resize(block.size);
+  // Of a block in bf16; in `copy`.
+  std::span<float> copy(const Block& block, Copy& copy) const {
+    copy = std::make_unique_for_overwrite<float[]>(block.size);
+    const std::span<float> out(copy.get(), block.size);
     if (is_borrowed(block)) {
       std::ranges::copy(block.of(*lender_), out.begin());
-      return round(out);
+      round(out);
+    } else {
+      kernels().widen(out, narrow_of(block));
     }
-    kernels().widen(out, narrow_of(block));
+    return out;
   }
 
   [[nodiscard]] std::span<float> wide_of(const Block& block) {

@@ -36,20 +36,41 @@ std::uint64_t ReplicaPair::hash_of(Which which, std::size_t index, bool contract
   if (!contracted || !blocks_[index].contraction_due)
     return kernels().hash(which == Which::published ? own : theirs);
   std::vector<float> a(own.begin(), own.end()), b(theirs.begin(), theirs.end());
-  contract(a, b);
-  published_.round(a);
-  received_.round(b);
+  if (in_bf16()) {
+    std::vector<std::uint16_t> x(a.size()), y(b.size());
+    kernels().narrow(x, a);
+    kernels().narrow(y, b);
+    kernels().narrow_contract(x, y, own_gain_, peer_gain_);
+    kernels().widen(a, x);
+    kernels().widen(b, y);
+  } else {
+    kernels().contract_replicas(a, b, own_gain_, peer_gain_);
+  }
   return kernels().hash(which == Which::published ? a : b);
 }
 
 ChangeNorms ReplicaPair::change_of(std::size_t index, std::span<const float> model,
                                    std::span<const float> update) const {
-  const Replica::Look own = published(index);
-  if (!in_bf16()) return kernels().change(model, update, own);
-  std::vector<float> target(model.size());
-  if (!kernels().sum(target, model, update)) return kernels().change(model, update, own);
-  round(target);
-  return kernels().distance(target, own);
+  const Block& block = schema_.blocks()[index];
+  if (!in_bf16()) return kernels().change(model, update, Replica::Look(published_, block));
+  return kernels().narrow_change(model, update, Replica::NarrowLook(published_, block));
+}
+
+ChangeNorms ReplicaPair::distance(std::size_t index) const {
+  const Block& block = schema_.blocks()[index];
+  if (!in_bf16())
+    return kernels().distance(Replica::Look(received_, block), Replica::Look(published_, block));
+  return kernels().narrow_distance(Replica::NarrowLook(received_, block),
+                                   Replica::NarrowLook(published_, block));
+}
+
+double ReplicaPair::transfer(std::size_t index, std::span<float> update, float gain) const {
+  const Block& block = schema_.blocks()[index];
+  if (!in_bf16())
+    return kernels().transfer(update, Replica::Look(received_, block),
+                              Replica::Look(published_, block), gain);
+  return kernels().narrow_transfer(update, Replica::NarrowLook(received_, block),
+                                   Replica::NarrowLook(published_, block), gain);
 }
 
 void ReplicaPair::owe_keyframe(std::size_t index, bool owed) {
@@ -98,20 +119,12 @@ void ReplicaPair::contract_all_paired() {
 
 void ReplicaPair::contract(std::size_t index) {
   if (!std::exchange(blocks_[index].contraction_due, false)) return;
-  const auto& block = schema_.blocks()[index];
-  const Replica::Change own(published_, block), theirs(received_, block);
-  contract(own, theirs);
-}
-
-// To where the exchange has moved the models: not where the two are next to each other in bf16.
-void ReplicaPair::contract(std::span<float> own, std::span<float> theirs) const {
-  if (!in_bf16()) return kernels().contract_replicas(own, theirs, own_gain_, peer_gain_);
-  const std::vector<float> own_before(own.begin(), own.end()),
-      theirs_before(theirs.begin(), theirs.end());
-  kernels().contract_replicas(own, theirs, own_gain_, peer_gain_);
-  for (std::size_t i = 0; i < own.size(); ++i)
-    if (are_adjacent_bf16(own_before[i], theirs_before[i]))
-      own[i] = own_before[i], theirs[i] = theirs_before[i];
+  const Block& block = schema_.blocks()[index];
+  if (in_bf16())
+    return kernels().narrow_contract(published_.change_narrow(block),
+                                     received_.change_narrow(block), own_gain_, peer_gain_);
+  kernels().contract_replicas(Replica::Change(published_, block), Replica::Change(received_, block),
+                              own_gain_, peer_gain_);
 }
 
 void ReplicaPair::publish(std::size_t index, std::span<const float> values) {

@@ -66,6 +66,10 @@ class ReplicaPair {
   // difference below its rounding could be said again and again.
   [[nodiscard]] ChangeNorms change_of(std::size_t index, std::span<const float> model,
                                       std::span<const float> update) const;
+  // Between the received and the published block, and what the second is.
+  [[nodiscard]] ChangeNorms distance(std::size_t index) const;
+  // update += gain · (received − published); returns the square of what it adds.
+  double transfer(std::size_t index, std::span<float> update, float gain) const;
   // As a replica would keep the values.
   void round(std::span<float> values) const { published_.round(values); }
 
@@ -95,8 +99,6 @@ class ReplicaPair {
   void check_invariants() const;
 
  private:
-  void contract(std::span<float> own, std::span<float> theirs) const;
-
   const Schema& schema_;
   Replica published_, received_;  // of one size and format
   std::vector<BlockState> blocks_;

@@ -1,13 +1,11 @@
 #include <doctest/doctest.h>
 
-#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
 
 #include "core/base/random.h"
 #include "core/codec/kernels.h"
-#include "core/exchange/replica.h"
 
 using namespace gossipd;
 
@@ -246,23 +244,4 @@ TEST_CASE("the hash is XXH3-64 of the bytes, so that it may be stored and sent")
     for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i);
     for (const Kernels* version : kernel_versions()) CHECK(version->hash(x) == known.hash);
   }
-}
-
-TEST_CASE(
-    "values next to each other in bf16 are equal or have none between them, across zero as well") {
-  const auto next = [](float x, std::int32_t places) {
-    return std::bit_cast<float>(std::bit_cast<std::uint32_t>(x) +
-                                (static_cast<std::uint32_t>(places) << 16));
-  };
-  for (const float x : {1.0f, -1.0f, 0.0078125f, -3.0e30f, 1e-30f}) {
-    CHECK(are_adjacent_bf16(x, x));
-    CHECK(are_adjacent_bf16(x, next(x, 1)));
-    CHECK(are_adjacent_bf16(next(x, 1), x));
-    CHECK_FALSE(are_adjacent_bf16(x, next(x, 2)));
-    CHECK_FALSE(are_adjacent_bf16(x, -x));
-  }
-  const float least = next(0.0f, 1);
-  CHECK(are_adjacent_bf16(0.0f, -0.0f));
-  CHECK(are_adjacent_bf16(-least, 0.0f));
-  CHECK_FALSE(are_adjacent_bf16(-least, least));
 }

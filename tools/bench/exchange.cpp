@@ -7,14 +7,12 @@
 //             opens it until the opening node has mixed the answer in, and the processor time of
 //             both protocol threads, each divided by a memcpy of the model in the same run
 //   pairs     training steps with the exchange on and off in turn: the ratio of the steps made
-//   memory    what a node has resident after these exchanges, its trainer's model included, as a
-//             multiple of the model's floats
+//   memory    what a node holds after these exchanges, resident or swapped out, its trainer's model
+//             included, as a multiple of the model's floats
 //   stalls    the longest time that the protocol thread did one thing: by its own processor time,
 //             and by the clock, which other work on the machine prolongs. On a virtual machine the
 //             processor time that the host takes away counts as the thread's, so an empty loop is
 //             measured as well: no figure below its longest jump says anything
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -37,12 +35,13 @@ using nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t floats_min = 1024;
-constexpr std::size_t floats_max = 200'000'000;
+constexpr std::size_t floats_max = 2'000'000'000;
 constexpr std::uint64_t segment_floats = 2'359'296;  // a layer of a large network: 512 x 512 x 9
 constexpr int memcpy_repetitions = 9;
 constexpr std::uint64_t warm_up_exchanges = 3;  // the first sends whole models
 constexpr std::uint64_t warm_up_turns = 2 * warm_up_exchanges;
-constexpr auto start_limit = std::chrono::seconds(120);
+constexpr double wait_min_s = 120;
+constexpr double wait_floats_per_s = 500'000;  // beyond that: a model may have to be swapped
 constexpr auto poll_interval = std::chrono::milliseconds(5);
 constexpr double step_ms_max = 60'000;
 
@@ -56,6 +55,7 @@ struct Options {
   std::size_t threads = 1;
   bool busy = false;
   bool plain = false;
+  std::string replicas = "fp32";
 };
 
 struct StallSummary {
@@ -69,7 +69,7 @@ struct SizeFigures {
   double exchange_seconds = 0, exchange_longest_seconds = 0;  // median
   double cpu_seconds = 0;                                     // of both nodes, for one exchange
   double bytes_per_exchange = 0;
-  double models_resident = 0;  // of a node: its resident memory over 4 · floats
+  double models_held = 0;      // of a node: its memory, swap included, over 4 · floats
   std::vector<double> ratios;  // of the pairs, ascending
   double steps_off = 0;        // per second, of a node, median of the pairs
   double exchanges_per_second = 0;
@@ -107,12 +107,13 @@ double longest_jump_of_empty_loop(double seconds) {
   return longest;
 }
 
-// Of this process, now.
-double resident_bytes() {
-  std::ifstream file("/proc/self/statm");
-  std::uint64_t all = 0, resident = 0;
-  file >> all >> resident;
-  return static_cast<double>(resident) * static_cast<double>(sysconf(_SC_PAGESIZE));
+// Of this process, now: resident or swapped out.
+double held_bytes() {
+  std::ifstream file("/proc/self/status");
+  double kilobytes = 0, sum = 0;
+  for (std::string name, line; file >> name; std::getline(file, line))
+    if ((name == "VmRSS:" || name == "VmSwap:") && file >> kilobytes) sum += kilobytes;
+  return 1024 * sum;
 }
 
 Schema schema_of(std::size_t floats) {
@@ -133,10 +134,12 @@ Schema schema_of(std::size_t floats) {
 // Two nodes whose link stands and has settled.
 class TwoNodes {
  public:
-  TwoNodes(const Options& options, std::size_t floats, Pace pace, bool exchange_on) {
+  TwoNodes(const Options& options, std::size_t floats, Pace pace, bool exchange_on)
+      : limit_(std::max(wait_min_s, static_cast<double>(floats) / wait_floats_per_s)) {
     ExchangeNodeOptions node;
     node.schema = schema_of(floats);
     node.exchange.enabled = exchange_on;
+    node.exchange.replicas = options.replicas == "bf16" ? ReplicaFormat::bf16 : ReplicaFormat::fp32;
     node.threads = options.threads;
     if (pace == Pace::exchange) node.exchange.period_steps = node.exchange.round_steps = 1;
     node.trainer = {.pace = pace, .step_seconds = options.step_ms * 1e-3, .busy = options.busy};
@@ -196,7 +199,7 @@ class TwoNodes {
 
   template <typename Condition>
   void await(const char* what, Condition condition) {
-    const auto limit = Clock::now() + start_limit;
+    const auto limit = Clock::now() + limit_;
     while (!condition(opener_->figures())) {
       if (Clock::now() > limit)
         fail(std::string(what) + "; more memory or a smaller --floats may help");
@@ -205,6 +208,7 @@ class TwoNodes {
   }
 
  private:
+  const std::chrono::duration<double> limit_;  // of waiting for one thing
   std::unique_ptr<ExchangeNode> opener_, answerer_;
   StallSummary opening_;
 };
@@ -221,7 +225,7 @@ void take_longer(StallSummary& all, const StallSummary& one) {
 }
 
 void measure_exchanges(const Options& options, SizeFigures& figures) {
-  const double resident_before = resident_bytes();
+  const double held_before = held_bytes();
   TwoNodes nodes(options, figures.floats, Pace::exchange, true);
   nodes.await("exchanges do not end",
               [&](const NodeFigures& opener) { return opener.exchanges >= options.exchanges; });
@@ -231,8 +235,7 @@ void measure_exchanges(const Options& options, SizeFigures& figures) {
   const auto count = static_cast<double>(opener.exchanges);
   figures.cpu_seconds = (opener.protocol_cpu_seconds + answerer.protocol_cpu_seconds) / count;
   figures.bytes_per_exchange = static_cast<double>(opener.bytes_sent + answerer.bytes_sent) / count;
-  figures.models_resident =
-      (resident_bytes() - resident_before) / 2 / static_cast<double>(4 * figures.floats);
+  figures.models_held = (held_bytes() - held_before) / 2 / static_cast<double>(4 * figures.floats);
   figures.opening = nodes.opening();
   figures.running = nodes.stalls();
 }
@@ -299,7 +302,7 @@ json json_of(const SizeFigures& f) {
               {"cpu_ms", 1e3 * f.cpu_seconds},
               {"cpu_memcpys", f.cpu_seconds / f.memcpy_seconds},
               {"bytes", f.bytes_per_exchange},
-              {"models_resident", f.models_resident},
+              {"models_held", f.models_held},
               {"empty_loop_ms", 1e3 * f.empty_loop_seconds},
               {"stall_opening", stall_json(f.opening)},
               {"stall", stall_json(f.running)}};
@@ -314,12 +317,15 @@ json json_of(const SizeFigures& f) {
 
 void print_table(const Options& options, const std::vector<SizeFigures>& all) {
   std::printf(
-      "two nodes in one process, loopback, %s, %u processors, %zu threads; an exchange is the "
+      "two nodes in one process, loopback, %s, replicas in %s, %u processors, %zu threads; an "
+      "exchange is the "
       "median of %llu, "
-      "CPU is that of both\nprotocol threads; MODELS: resident memory of a node in models; on/off: "
+      "CPU is that of both\nprotocol threads; MODELS: memory of a node in models, swap included; "
+      "on/off: "
       "median of %d pairs of %.1f s, steps of %.0f "
       "ms, %s; stalls: processor time (wall); empty: the same of an empty loop\n\n",
-      options.plain ? "plain" : "TLS", std::thread::hardware_concurrency(), options.threads,
+      options.plain ? "plain" : "TLS", options.replicas.c_str(),
+      std::thread::hardware_concurrency(), options.threads,
       static_cast<unsigned long long>(options.exchanges), options.pairs, options.seconds,
       options.step_ms, options.busy ? "busy" : "asleep");
   std::printf("%11s %10s %12s %10s %8s %10s %7s %7s %15s  %s\n", "FLOATS", "MEMCPY MS",
@@ -335,7 +341,7 @@ void print_table(const Options& options, const std::vector<SizeFigures>& all) {
         "%11zu %10.3f %12.2f %10.1f %8.2f %10.1f %7.2f %7s %15s  %.2f %s (%.2f %s), empty %.2f\n",
         f.floats, 1e3 * f.memcpy_seconds, 1e3 * f.exchange_seconds,
         f.exchange_seconds / f.memcpy_seconds, 1e3 * f.cpu_seconds,
-        f.cpu_seconds / f.memcpy_seconds, f.models_resident, ratio, range,
+        f.cpu_seconds / f.memcpy_seconds, f.models_held, ratio, range,
         1e3 * f.running.longest.cpu_seconds, f.running.cpu_at.c_str(),
         1e3 * f.running.longest.wall_seconds, f.running.wall_at.c_str(),
         1e3 * f.empty_loop_seconds);
@@ -348,11 +354,12 @@ void run(const Options& options) {
   for (const std::size_t floats : options.floats) all.push_back(measure(options, floats));
   if (!options.json) return print_table(options, all);
   json report = {
-      {"benchmark", "exchange"},        {"processors", std::thread::hardware_concurrency()},
-      {"tls", !options.plain},          {"threads", options.threads},
-      {"exchanges", options.exchanges}, {"pairs", options.pairs},
-      {"seconds", options.seconds},     {"step_ms", options.step_ms},
-      {"step_is_busy", options.busy},   {"sizes", json::array()}};
+      {"benchmark", "exchange"},      {"processors", std::thread::hardware_concurrency()},
+      {"tls", !options.plain},        {"threads", options.threads},
+      {"replicas", options.replicas}, {"exchanges", options.exchanges},
+      {"pairs", options.pairs},       {"seconds", options.seconds},
+      {"step_ms", options.step_ms},   {"step_is_busy", options.busy},
+      {"sizes", json::array()}};
   for (const SizeFigures& figures : all) report["sizes"].push_back(json_of(figures));
   std::printf("%s\n", report.dump().c_str());
 }
@@ -392,6 +399,9 @@ void add_exchange_command(CLI::App& app) {
   command->add_flag("--busy", options->busy,
                     "a step computes all the time, as on a CPU; else it sleeps, as beside a GPU");
   command->add_flag("--plain", options->plain, "no TLS");
+  command->add_option("--replicas", options->replicas, "format of replicas (exchange.replicas)")
+      ->check(CLI::IsMember({"fp32", "bf16"}))
+      ->capture_default_str();
   command->callback([options] { run(*options); });
 }
 
