@@ -47,6 +47,8 @@ struct Kernels {
   // Σ (a − b)² and Σ b²
   ChangeNorms (*distance)(std::span<const float> a, std::span<const float> b);
   MovementNorms (*movement)(std::span<const float> now, std::span<const float> before);
+  // How many |a − b| are above `bound`, which is not negative.
+  std::size_t (*count_apart)(std::span<const float> a, std::span<const float> b, float bound);
   bool (*all_finite)(std::span<const float> x);
   // bf16 to fp32, which is exact, and finite fp32 to the nearest bf16, ties to even.
   void (*widen)(std::span<float> out, std::span<const std::uint16_t> bf16);

@@ -48,6 +48,10 @@ struct ExchangePolicy {
   double threshold = 0.01;
   double threshold_power = 1.0;
   double threshold_floor = 0.05;
+  // Of a block in top_k as many entries go as have changed by more than this multiple of what a
+  // step usually moves a parameter by, with the threshold's factor; 0: always the codec's number.
+  // Only for `change`.
+  double entry_threshold = 30;
   // Own steps between two openings on a link: exactly for `period`, at least for `change`.
   Step period_steps = 8;
   double budget_bytes_per_s = 0;  // for `budget`: all links of this node together

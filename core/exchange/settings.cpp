@@ -50,6 +50,9 @@ void add_trigger(SettingTable& table, ExchangePolicy& e) {
                "exponent by which the threshold follows the learning rate");
   table.number("exchange.threshold_floor", "", "", e.threshold_floor, 0, 1,
                "least fraction of the threshold that remains");
+  table.number("exchange.entry_threshold", "", "", e.entry_threshold, 0, 1e6,
+               "change of a parameter that is worth publishing in top_k, as a multiple of what a "
+               "step usually moves it by; 0: as many go as `codec` says; for change");
   table.integer("exchange.period_steps", "", "steps", e.period_steps, 1, 1'000'000'000,
                 "own steps between exchanges on a link; for change the minimum");
   table.number("exchange.budget_bytes_per_s", "", "B/s", e.budget_bytes_per_s, 0, 1e12,

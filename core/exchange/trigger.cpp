@@ -42,9 +42,10 @@ void Trigger::on_round(const Round& round) {
   }
   const double rate =
       round.learning_rate_peak > 0 ? round.learning_rate / round.learning_rate_peak : 1.0;
-  threshold_ =
-      policy_.threshold * std::max(policy_.threshold_floor,
-                                   std::pow(std::clamp(rate, 0.0, 1.0), policy_.threshold_power));
+  const double share = std::max(policy_.threshold_floor,
+                                std::pow(std::clamp(rate, 0.0, 1.0), policy_.threshold_power));
+  threshold_ = policy_.threshold * share;
+  entry_cut_ = periodic() ? 0 : policy_.entry_threshold * round.usual_step * share;
 }
 
 Trigger::Decision Trigger::decide(const LinkState& link) const {

@@ -8,7 +8,9 @@
 //            θ·max(floor, (η/η_peak)^power), after Ho, Wu and Liu (CCGRID 2018). With power 1 the
 //            number of steps between two exchanges stays constant as the learning rate decays. At
 //            least `period_steps` own steps lie between two openings on a link: in the lab, even
-//            spacing won over bursts.
+//            spacing won over bursts. Of a block in top_k as many of its largest entries go as
+//            have changed by more than `entry_threshold` usual steps, with the same factor of θ
+//            (a hard threshold: Sahu et al., NeurIPS 2021; counted for each block).
 //   period   Every block goes, `period_steps` own steps after the last turn (local SGD, gossiped).
 //   budget   Like change, but θ is found. A token bucket fills with `budget_bytes_per_s` up to
 //            `budget_burst_s` of it; every turn takes its bytes out and may overdraw it; nothing
@@ -52,6 +54,7 @@ class Trigger {
     Instant at{};
     double learning_rate = 0;
     double learning_rate_peak = 0;
+    double usual_step = 0;  // OwnSteps::usual_step(); 0: not known
   };
   struct LinkState {
     double block_change = 0;  // largest relative change of a block
@@ -74,6 +77,8 @@ class Trigger {
   // An exchange that a neighbour has opened is always answered: what goes then.
   [[nodiscard]] double answer_threshold() const;
   [[nodiscard]] double threshold() const { return threshold_; }  // of this round
+  // What a single parameter has to change by to go, absolute; 0: any change may.
+  [[nodiscard]] double entry_cut() const { return entry_cut_; }
   [[nodiscard]] bool periodic() const { return policy_.trigger == TriggerRule::period; }
 
  private:
@@ -82,6 +87,7 @@ class Trigger {
   const ExchangePolicy& policy_;
   TokenBucket bucket_;
   double threshold_;
+  double entry_cut_ = 0;
   double found_;  // the threshold of `budget`, within found_threshold_min and found_threshold_max
   std::optional<Instant> last_round_;
 };

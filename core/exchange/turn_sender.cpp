@@ -14,6 +14,8 @@ namespace {
 
 // Below it a sparse codec's overhead eats its gain.
 constexpr std::size_t small_block_floats = 512;
+// Entries of 1,024 that a count may ask for: beyond it ternary would tell more with the same bits.
+constexpr std::size_t counted_keep_max = 256;
 
 }  // namespace
 
@@ -74,7 +76,19 @@ void TurnSender::encode(Saying& saying) {
       (mirrored &&
        !(relative(kernels().distance(saying.target, published), block.size) > speech_.threshold)))
     return;
-  encode_record(saying, codec, saying.target);
+  if (mirrored) return encode_record(saying, codec, saying.target);
+  if (const auto last = counted(codec, saying.target, published))
+    encode_record(saying, *last, saying.target);
+}
+
+std::optional<Codec> TurnSender::counted(Codec codec, std::span<const float> target,
+                                         std::span<const float> published) const {
+  if (codec.id != CodecId::top_k || speech_.entry_cut <= 0) return codec;
+  const std::size_t changed = kernels().count_apart(target, published, speech_.entry_cut);
+  const std::size_t keep = (changed * top_k_chunk + target.size() / 2) / target.size();
+  if (keep == 0) return std::nullopt;
+  codec.keep = static_cast<std::uint16_t>(std::min(keep, counted_keep_max));
+  return codec;
 }
 
 // Quantised if the policy says so: what that loses is in the next delta. Statistics and small

@@ -27,7 +27,10 @@ struct Speech {
   // relative change from which on a block is sent; 0: every block that changed at all; infinite:
   // none
   double threshold = 0;
-  // the same, or what the whole model was held against, for the counters
+  // What a parameter has to change by to be counted among those that go, in top_k; 0: the codec's
+  // number goes.
+  float entry_cut = 0;
+  // the threshold, or what the whole model was held against, for the counters
   double threshold_shown = 0;
   float gain_self = 0;  // both 0: an opening
   float gain_peer = 0;
@@ -154,6 +157,9 @@ class TurnSender {
   void flush_if_full(Instant now);
   void flush(bool last, Instant now);
   [[nodiscard]] Codec codec_for(const Block& block) const;
+  // The codec with as many entries as have changed by more than the turn's cut; none: nothing has.
+  [[nodiscard]] std::optional<Codec> counted(Codec codec, std::span<const float> target,
+                                             std::span<const float> published) const;
   void keep_what_peer_lacks(const ReplicaState& held);
 
   const Schema& schema_;

@@ -262,7 +262,8 @@ void ExchangeRound::begin_update(const RoundContext& context) {
   buffers_.begin_update(last_.step);
   trigger_.on_round({.at = context.now,
                      .learning_rate = last_.learning_rate,
-                     .learning_rate_peak = last_.learning_rate_peak});
+                     .learning_rate_peak = last_.learning_rate_peak,
+                     .usual_step = own_steps_.usual_step(last_.learning_rate_peak)});
   list_links(context);
   next_link(context);
 }

@@ -161,6 +161,7 @@ void ExchangeRound::begin_turn(RoundLink& item, const Trigger::Decision& decisio
                              .line_periods = line_periods(policy_, item, last_.step_seconds),
                              .in_flight = count_in_flight(context, policy_.heartbeat),
                              .weight = context.weight,
+                             .entry_cut = trigger_.entry_cut(),
                              .weight_max = context.weight_max};
   item.link.begin(plan_speech(policy_, item.link, decision, speech, context.now), context.now);
   stage_ = Stage::speak;

@@ -31,7 +31,10 @@ class OwnSteps {
 
   // Both must outlive it.
   OwnSteps(const ExchangePolicy& policy, const Schema& schema)
-      : policy_(policy), schema_(schema), guard_(policy.guard.step_jump) {}
+      : policy_(policy),
+        schema_(schema),
+        parameters_(count_parameters(schema)),
+        guard_(policy.guard.step_jump) {}
 
   // A look begins: nothing is measured yet. `with_drift`: a drift is followed from now on.
   void begin(bool with_drift);
@@ -58,6 +61,9 @@ class OwnSteps {
 
   // Own displacement for each step, a moving average; empty: none is followed.
   [[nodiscard]] std::span<const float> drift() const { return drift_; }
+  // What a step usually moves a parameter by at this learning rate (root of the mean square over
+  // all parameters); 0: not known, or nothing is judged.
+  [[nodiscard]] double usual_step(double learning_rate) const;
   // Of each block the norms of all moves so far, summed up; empty: the exchange is off.
   [[nodiscard]] std::span<const double> travelled() const { return travelled_; }
   [[nodiscard]] const StepGuard& guard() const { return guard_; }
@@ -67,6 +73,7 @@ class OwnSteps {
   [[nodiscard]] Jump last_jump() const { return last_jump_; }
 
  private:
+  [[nodiscard]] static double count_parameters(const Schema&);
   [[nodiscard]] bool guards() const { return policy_.guard.step_jump > 0; }
   [[nodiscard]] bool comes_back() const {
     return move_.parameters.after_squared < return_share * move_.parameters.before_squared;
@@ -74,6 +81,7 @@ class OwnSteps {
 
   const ExchangePolicy& policy_;
   const Schema& schema_;
+  const double parameters_;  // how many
   StepGuard guard_;
   OwnMove move_;                   // since the last look, of the blocks measured so far
   std::vector<double> moved_;      // of each block: the norm of that move

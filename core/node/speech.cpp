@@ -42,6 +42,7 @@ Speech plan_speech(const ExchangePolicy& policy, const Link& link,
   if (context.training && policy.codec_by_delay)
     speech.codec = finer(policy.codec, far_line_bits * context.line_periods);
   speech.threshold = decision.threshold;
+  speech.entry_cut = context.training ? static_cast<float>(context.entry_cut) : 0.0f;
   speech.threshold_shown = std::isfinite(decision.threshold) && decision.threshold > 0
                                ? decision.threshold
                                : link.counters().threshold;

@@ -22,6 +22,7 @@ struct SpeechContext {
   double line_periods = 0;      // the line's round trip, in period_steps own steps
   std::uint32_t in_flight = 0;  // own openings on other links without an answer
   float weight = 1;
+  double entry_cut = 0;   // the trigger's
   double weight_max = 1;  // no peer is believed to weigh more
 };
 

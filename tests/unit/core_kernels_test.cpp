@@ -100,6 +100,22 @@ TEST_CASE("bf16 is widened exactly, and narrowed to the nearest, ties to even") 
   CHECK(out == std::vector<std::uint16_t>{0x3f80, 0x3f82, 0x3f81, 0xbf80});
 }
 
+TEST_CASE("entries apart are those that differ by more than the bound, in both directions") {
+  everywhere([](const Kernels& k, std::size_t size) {
+    std::vector<float> a = values(34, size), b = a;
+    std::size_t expected = 0;
+    for (std::size_t i = 0; i < size; ++i) {
+      const float by = i % 3 == 0 ? 0.25f : i % 3 == 1 ? -0.25f : 0.125f;
+      a[i] = std::round(a[i]), b[i] = a[i] + by;  // exact
+      expected += i % 3 != 2 ? 1 : 0;
+    }
+    CHECK(k.count_apart(a, b, 0.125f) == expected);
+    CHECK(k.count_apart(b, a, 0.25f) == 0);
+    CHECK(k.count_apart(a, b, 0) == size);
+    CHECK(k.count_apart(a, a, 0) == 0);
+  });
+}
+
 TEST_CASE("sum is model plus update") {
   everywhere([](const Kernels& k, std::size_t size) {
     const std::vector<float> model = values(4, size), update = values(5, size);

@@ -57,6 +57,18 @@ TEST_CASE_FIXTURE(Fixture, "what believed looks travel is added up for each bloc
   CHECK(steps.travelled()[1] == doctest::Approx(0.5));
 }
 
+TEST_CASE_FIXTURE(Fixture, "the usual step of a parameter is the median, in step with the rate") {
+  CHECK(steps.usual_step(0.1) == 0);  // nothing is known
+  for (const float far : {4.0f, 2.0f, 3.0f}) {
+    // Two steps at 0.1 move the four parameters by a root of the mean square of far / 2 in all.
+    CHECK(look({far, 0, 0, 0, 1}, {0, 0, 0, 0, 1}) == OwnSteps::Verdict::believed);
+  }
+  CHECK(steps.usual_step(0.1) == doctest::Approx(3.0 / 2 / 2));
+  CHECK(steps.usual_step(0.05) == doctest::Approx(3.0 / 2 / 4));
+  steps.forget();
+  CHECK(steps.usual_step(0.1) == 0);
+}
+
 TEST_CASE_FIXTURE(Fixture, "the drift is a moving average of the displacement per step") {
   CHECK(look({2, 0, 0, 0, 0}, {0, 0, 0, 0, 0}, 2) == OwnSteps::Verdict::believed);
   const double blend = 1 - std::exp(-2 / policy.correction.drift_window_steps);

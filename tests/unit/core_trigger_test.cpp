@@ -51,6 +51,26 @@ TEST_CASE("the change rule follows the learning rate down to the floor") {
   CHECK(trigger.decide(soon).speak);
 }
 
+TEST_CASE("the cut for a single parameter is in usual steps and follows the learning rate") {
+  ExchangePolicy policy = with(TriggerRule::change);
+  policy.entry_threshold = 30;
+  Trigger trigger(policy);
+  CHECK(trigger.entry_cut() == 0);
+  Trigger::Round round = look(0, 0.05);  // half of the peak
+  trigger.on_round(round);
+  CHECK(trigger.entry_cut() == 0);  // nothing is known of usual steps
+  round.usual_step = 0.001;
+  trigger.on_round(round);
+  CHECK(trigger.entry_cut() == doctest::Approx(0.015));
+  round.learning_rate = 0;
+  trigger.on_round(round);
+  CHECK(trigger.entry_cut() == doctest::Approx(0.0015));  // the floor
+  policy.trigger = TriggerRule::period;
+  Trigger periodic(policy);
+  periodic.on_round(round);
+  CHECK(periodic.entry_cut() == 0);
+}
+
 TEST_CASE("a period counts own steps since the last speech, whatever was heard") {
   ExchangePolicy policy = with(TriggerRule::period);
   policy.period_steps = 10;

@@ -17,6 +17,12 @@ std::vector<float> ramp(float from) {
   return model;
 }
 
+std::vector<float> published(const OneEnd& end) {
+  const Replica::Look look = end.replicas.published(0);
+  const std::span<const float> values = look;
+  return {values.begin(), values.end()};
+}
+
 // What a peer would say that holds exactly these versions.
 ReplicaState held_by_peer(const OneEnd& end, std::vector<Version> versions) {
   ReplicaState state;
@@ -61,6 +67,43 @@ TEST_CASE("a block goes when its change exceeds the threshold, and an empty turn
   REQUIRE(records.size() == 2);
   CHECK(records[1].version == 2);
   CHECK_FALSE(records[1].hash);
+}
+
+TEST_CASE("of a block in top_k as many entries go as have changed by more than the turn's cut") {
+  OneEnd end;
+  (void)end.speak(1, std::vector<float>(604), 1);
+  std::vector<float> model(604);
+  for (std::size_t i = 0; i < 600; i += 10) model[i] = 1;  // 60 of the 600 of the larger block
+  model[5] = 0.25f;
+  TurnHeader header;
+  const auto codecs_of = [&](std::uint32_t turn, float cut) {
+    const Speech speech{.codec = {CodecId::top_k, 64}, .entry_cut = cut};
+    const auto messages = end.speak(turn, model, 1, speech);
+    std::vector<Codec> codecs;
+    for (const TurnRecord& record : records_of(end.schema, messages[0], header))
+      codecs.push_back(record.codec);
+    return codecs;
+  };
+  // 60 · 1024 / 600, rounded: all that are above 0.5. The small block has not changed.
+  CHECK(codecs_of(3, 0.5f) == std::vector<Codec>{{CodecId::top_k, 102}});
+  for (std::size_t i = 0; i < 600; i += 10) CHECK(published(end)[i] == 1);
+  CHECK(published(end)[5] == 0);
+  CHECK(codecs_of(5, 0.5f).empty());  // nothing is above it any more
+  CHECK(codecs_of(7, 0.2f) == std::vector<Codec>{{CodecId::top_k, 2}});
+  CHECK(published(end)[5] == 0.25f);
+}
+
+TEST_CASE("without a cut the codec's number goes, and never more than a quarter by a cut") {
+  OneEnd end;
+  (void)end.speak(1, std::vector<float>(604), 1);
+  TurnHeader header;
+  Speech speech{.codec = {CodecId::top_k, 32}};
+  CHECK(records_of(end.schema, end.speak(3, ramp(1), 1, speech)[0], header)[0].codec.keep == 32);
+  speech.entry_cut = 0.5f;
+  CHECK(records_of(end.schema, end.speak(5, ramp(9), 1, speech)[0], header)[0].codec.keep == 256);
+  speech.codec = {CodecId::ternary};
+  CHECK(records_of(end.schema, end.speak(7, ramp(19), 1, speech)[0], header)[0].codec ==
+        Codec{CodecId::ternary});
 }
 
 TEST_CASE("a model that is not finite is not said") {
