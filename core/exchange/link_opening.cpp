@@ -40,7 +40,7 @@ void Link::describe(Ready& ready) const {
   ready.epoch = epoch_->id;
   ready.spoken = epoch_->sender.spoken();
   ready.heard = epoch_->receiver.heard();
-  ready.bf16 = policy_.replicas == ReplicaFormat::bf16;
+  ready.bf16 = asks_for_bf16(policy_, schema_.floats());
 }
 
 bool Link::orders(const Ready& theirs) const {

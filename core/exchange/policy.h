@@ -5,6 +5,8 @@
 // differ.
 #pragma once
 
+#include <algorithm>
+
 #include "core/base/types.h"
 #include "core/codec/codec.h"
 #include "core/correction/correction.h"
@@ -17,7 +19,13 @@ enum class TriggerRule : std::uint8_t {
   period,  // a number of own steps
   budget,  // change, with the threshold that just uses up a budget of bytes per second
 };
-enum class ReplicaFormat : std::uint8_t { fp32, bf16 };
+enum class ReplicaFormat : std::uint8_t {
+  automatic,  // bf16 from bf16_replicas_from parameters on
+  fp32,
+  bf16
+};
+// Where a replica in fp32 takes 128 MB.
+inline constexpr std::size_t bf16_replicas_from = 32'000'000;
 
 // Limits on a node's own steps and on its neighbours' models.
 struct GuardPolicy {
@@ -36,13 +44,13 @@ struct ExchangePolicy {
   bool enabled = true;  // false: a member that trains alone (nothing is sent or mixed)
   TriggerRule trigger = TriggerRule::change;
   Codec codec{CodecId::top_k, 64};
-  // a finer codec where the round trip exceeds period_steps: fewer and larger deltas
+  // a finer codec where the round trip exceeds far_line_steps(): fewer and larger deltas
   bool codec_by_delay = true;
   Codec consensus_codec{CodecId::int4};  // first delta on a new link, leaving, final exchange
   // a whole block: fp32 (exact), bf16 or int8, whose error follows with the next delta
   Codec keyframe_codec{CodecId::int8};
   // bf16 halves the memory of a link, if both ends ask for it
-  ReplicaFormat replicas = ReplicaFormat::fp32;
+  ReplicaFormat replicas = ReplicaFormat::automatic;
   Step round_steps = 2;  // own steps between two looks at the model
   // A block is sent when ‖x − published‖ > threshold · max(floor, (η/η_peak)^power) · ‖published‖.
   double threshold = 0.01;
@@ -53,7 +61,7 @@ struct ExchangePolicy {
   // Only for `change`.
   double entry_threshold = 30;
   // Own steps between two openings on a link: exactly for `period`, at least for `change`.
-  Step period_steps = 8;
+  Step period_steps = 4;
   double budget_bytes_per_s = 0;  // for `budget`: all links of this node together
   Duration heartbeat = std::chrono::milliseconds(2000);  // longest pause, changed or not
   // Mixing: gain of an exchange is mixing / 2k, k the larger number of exchanges that one of its
@@ -73,7 +81,19 @@ struct ExchangePolicy {
   GuardPolicy guard;
 };
 
-// Outer momentum where a round trip takes `periods` times period_steps own steps. What own steps
+// Of a model with so many parameters.
+[[nodiscard]] inline bool asks_for_bf16(const ExchangePolicy& policy, std::size_t floats) {
+  if (policy.replicas == ReplicaFormat::automatic) return floats >= bf16_replicas_from;
+  return policy.replicas == ReplicaFormat::bf16;
+}
+
+// A line is far from so many own steps a round trip on: exchanges are then rarer than on others.
+inline constexpr Step near_line_steps = 8;
+[[nodiscard]] inline Step far_line_steps(const ExchangePolicy& policy) {
+  return std::max(policy.period_steps, near_line_steps);
+}
+
+// Outer momentum where a round trip takes `periods` times far_line_steps() own steps. What own steps
 // give back returns round trips later, so a model is μ / (1 − μ) round trips behind; beyond one
 // period that number falls with their root.
 [[nodiscard]] double outer_momentum_for(const ExchangePolicy&, double periods);

@@ -26,16 +26,17 @@ namespace {
 
 void add_codecs(SettingTable& table, ExchangePolicy& e) {
   add_codec(table, "exchange.codec", e.codec, "encoding of changes");
-  table.boolean("exchange.codec_by_delay", "", e.codec_by_delay,
-                "use a finer codec where the shortest round trip exceeds `period_steps`: fewer and "
-                "larger deltas");
+  table.boolean(
+      "exchange.codec_by_delay", "", e.codec_by_delay,
+      "use a finer codec where the shortest round trip exceeds 8 steps and `period_steps`: "
+      "fewer and larger deltas");
   add_codec(table, "exchange.consensus_codec", e.consensus_codec,
             "encoding on a new link, when leaving and in the final exchange");
   add_codec(table, "exchange.keyframe_codec", e.keyframe_codec,
             "encoding of whole blocks on a new link: fp32, bf16 or int8");
-  table.one_of("exchange.replicas", "", e.replicas, {"fp32", "bf16"},
+  table.one_of("exchange.replicas", "", e.replicas, {"auto", "fp32", "bf16"},
                "storage of a link's two replicas; bf16, if both ends ask for it, halves the memory "
-               "and agrees to 0.4 %");
+               "and agrees to 0.4 %; auto: bf16 from 32 million parameters on");
 }
 
 void add_trigger(SettingTable& table, ExchangePolicy& e) {
@@ -66,9 +67,10 @@ void add_mixing(SettingTable& table, ExchangePolicy& e) {
       "exchange.outer_momentum", "", "", e.outer_momentum, 0, 0.9,
       "momentum of the models' common movement, from exchange to exchange; own steps are damped in "
       "return, so the learning rate stays the same");
-  table.boolean("exchange.outer_momentum_by_delay", "", e.outer_momentum_by_delay,
-                "reduce it where the shortest round trip exceeds `period_steps`: momentum / (1 - "
-                "momentum) falls with sqrt(round trip / period), so 50 steps make 0.29 of 0.5");
+  table.boolean(
+      "exchange.outer_momentum_by_delay", "", e.outer_momentum_by_delay,
+      "reduce it where the shortest round trip exceeds 8 steps and `period_steps`: momentum / (1 "
+      "- momentum) falls with sqrt(round trip / that), so 50 steps make 0.29 of 0.5");
   table.number("exchange.mixing", "", "", e.mixing, 0, 4, "strength of mixing with neighbours");
   table.number("exchange.age_decay", "", "", e.age_decay, 0, 1000,
                "rate at which an ageing replica loses weight");

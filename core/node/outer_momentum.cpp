@@ -14,9 +14,12 @@ std::size_t count_open(std::span<const RoundLink> links) {
       std::ranges::count_if(links, [](const RoundLink& item) { return item.link.is_open(); }));
 }
 
+double line_steps(const RoundLink& item, double step_seconds) {
+  return item.connected && step_seconds > 0 ? item.least_rtt_seconds / step_seconds : 0;
+}
+
 double line_periods(const ExchangePolicy& policy, const RoundLink& item, double step_seconds) {
-  if (!item.connected || step_seconds <= 0) return 0;
-  return item.least_rtt_seconds / step_seconds / static_cast<double>(policy.period_steps);
+  return line_steps(item, step_seconds) / static_cast<double>(far_line_steps(policy));
 }
 
 double momentum_share(const ExchangePolicy& policy, const RoundLink& item, std::size_t open,
@@ -35,9 +38,9 @@ double carried_share(const ExchangePolicy& policy, std::span<const RoundLink> li
     if (!item.connected || found == spoken.end() || item.link.counters().turns_spoken < 2) continue;
     // Nor does one of which nothing is taken.
     if (!item.link.trusts_peer()) continue;
-    const double silent = static_cast<double>(last.step - std::min(last.step, found->second)) /
-                          static_cast<double>(policy.period_steps);
-    const double apart = std::max(1.0, line_periods(policy, item, last.step_seconds));
+    const auto silent = static_cast<double>(last.step - std::min(last.step, found->second));
+    const double apart =
+        std::max(static_cast<double>(policy.period_steps), line_steps(item, last.step_seconds));
     if (silent <= silent_periods_max * apart)
       sum += momentum_share(policy, item, open, last.step_seconds);
   }

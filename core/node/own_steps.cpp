@@ -81,15 +81,11 @@ std::string OwnSteps::trouble(double learning_rate) const {
   return words.str();
 }
 
-double OwnSteps::count_parameters(const Schema& schema) {
-  double count = 0;
-  for (const Segment& segment : schema.segments())
-    if (segment.kind == SegmentKind::parameter) count += static_cast<double>(segment.size);
-  return count;
-}
-
 double OwnSteps::usual_step(double learning_rate) const {
-  return parameters_ > 0 ? guard_.usual_pace() * learning_rate / std::sqrt(parameters_) : 0;
+  double parameters = 0;
+  for (const Segment& segment : schema_.segments())
+    if (segment.kind == SegmentKind::parameter) parameters += static_cast<double>(segment.size);
+  return parameters > 0 ? guard_.usual_pace() * learning_rate / std::sqrt(parameters) : 0;
 }
 
 void OwnSteps::forget() {

@@ -31,10 +31,7 @@ class OwnSteps {
 
   // Both must outlive it.
   OwnSteps(const ExchangePolicy& policy, const Schema& schema)
-      : policy_(policy),
-        schema_(schema),
-        parameters_(count_parameters(schema)),
-        guard_(policy.guard.step_jump) {}
+      : policy_(policy), schema_(schema), guard_(policy.guard.step_jump) {}
 
   // A look begins: nothing is measured yet. `with_drift`: a drift is followed from now on.
   void begin(bool with_drift);
@@ -73,7 +70,6 @@ class OwnSteps {
   [[nodiscard]] Jump last_jump() const { return last_jump_; }
 
  private:
-  [[nodiscard]] static double count_parameters(const Schema&);
   [[nodiscard]] bool guards() const { return policy_.guard.step_jump > 0; }
   [[nodiscard]] bool comes_back() const {
     return move_.parameters.after_squared < return_share * move_.parameters.before_squared;
@@ -81,7 +77,6 @@ class OwnSteps {
 
   const ExchangePolicy& policy_;
   const Schema& schema_;
-  const double parameters_;  // how many
   StepGuard guard_;
   OwnMove move_;                   // since the last look, of the blocks measured so far
   std::vector<double> moved_;      // of each block: the norm of that move

@@ -19,7 +19,7 @@ struct SpeechContext {
   bool training = false;
   const Snapshot& last;         // stats of the snapshot that is told of …
   Instant snapshot_at{};        // … and when it was taken
-  double line_periods = 0;      // the line's round trip, in period_steps own steps
+  double line_periods = 0;      // the line's round trip, in far_line_steps() own steps
   std::uint32_t in_flight = 0;  // own openings on other links without an answer
   float weight = 1;
   double entry_cut = 0;   // the trigger's

@@ -103,6 +103,24 @@ TEST_CASE("outer momentum falls with the root of a far line's round trip") {
   CHECK(outer_momentum_for(policy, 4) == 0);
 }
 
+TEST_CASE("replicas of a large model are asked for in bf16, unless one format is set for all") {
+  ExchangePolicy policy;
+  CHECK_FALSE(asks_for_bf16(policy, 31'999'999));
+  CHECK(asks_for_bf16(policy, 32'000'000));
+  policy.replicas = ReplicaFormat::fp32;
+  CHECK_FALSE(asks_for_bf16(policy, 1'000'000'000));
+  policy.replicas = ReplicaFormat::bf16;
+  CHECK(asks_for_bf16(policy, 1));
+}
+
+TEST_CASE("a line is far from eight steps a round trip on, or from the period, if that is longer") {
+  ExchangePolicy policy;
+  policy.period_steps = 4;
+  CHECK(far_line_steps(policy) == 8);
+  policy.period_steps = 20;
+  CHECK(far_line_steps(policy) == 20);
+}
+
 TEST_CASE("a token bucket holds a burst, and may be overdrawn by one turn") {
   TokenBucket bucket(100, 4);
   CHECK(bucket.share() == doctest::Approx(0.5));

@@ -55,7 +55,7 @@ struct Options {
   std::size_t threads = 1;
   bool busy = false;
   bool plain = false;
-  std::string replicas = "fp32";
+  std::string replicas = "auto";
 };
 
 struct StallSummary {
@@ -139,7 +139,9 @@ class TwoNodes {
     ExchangeNodeOptions node;
     node.schema = schema_of(floats);
     node.exchange.enabled = exchange_on;
-    node.exchange.replicas = options.replicas == "bf16" ? ReplicaFormat::bf16 : ReplicaFormat::fp32;
+    node.exchange.replicas = options.replicas == "bf16"   ? ReplicaFormat::bf16
+                             : options.replicas == "fp32" ? ReplicaFormat::fp32
+                                                          : ReplicaFormat::automatic;
     node.exchange.entry_threshold = 0;  // of made-up steps: as many entries as the codec says
     node.threads = options.threads;
     if (pace == Pace::exchange) node.exchange.period_steps = node.exchange.round_steps = 1;
@@ -401,7 +403,7 @@ void add_exchange_command(CLI::App& app) {
                     "a step computes all the time, as on a CPU; else it sleeps, as beside a GPU");
   command->add_flag("--plain", options->plain, "no TLS");
   command->add_option("--replicas", options->replicas, "format of replicas (exchange.replicas)")
-      ->check(CLI::IsMember({"fp32", "bf16"}))
+      ->check(CLI::IsMember({"auto", "fp32", "bf16"}))
       ->capture_default_str();
   command->callback([options] { run(*options); });
 }
