@@ -93,9 +93,9 @@ inline constexpr Step near_line_steps = 8;
   return std::max(policy.period_steps, near_line_steps);
 }
 
-// Outer momentum where a round trip takes `periods` times far_line_steps() own steps. What own steps
-// give back returns round trips later, so a model is μ / (1 − μ) round trips behind; beyond one
-// period that number falls with their root.
+// Outer momentum where a round trip takes `periods` times far_line_steps() own steps. What own
+// steps give back returns round trips later, so a model is μ / (1 − μ) round trips behind; beyond
+// one period that number falls with their root.
 [[nodiscard]] double outer_momentum_for(const ExchangePolicy&, double periods);
 
 }  // namespace gossipd

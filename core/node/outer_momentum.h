@@ -19,16 +19,18 @@ namespace gossipd {
 // The line's round trip in own steps of `step_seconds`; 0: not known.
 [[nodiscard]] double line_steps(const RoundLink&, double step_seconds);
 
-// The line's round trip in units of far_line_steps() own steps of `step_seconds`. The shortest round trip counts, because a line that is slow because it
-// is narrow is not far, and larger deltas would make it slower still. 0: not known.
+// The line's round trip in units of far_line_steps() own steps of `step_seconds`. The shortest round
+// trip counts, because a line that is slow because it is narrow is not far, and larger deltas would
+// make it slower still. 0: not known.
 [[nodiscard]] double line_periods(const ExchangePolicy&, const RoundLink&, double step_seconds);
 
 // This link's share of the outer momentum, where `open` links are open.
 [[nodiscard]] double momentum_share(const ExchangePolicy&, const RoundLink&, std::size_t open,
                                     double step_seconds);
 
-// The sum of the shares of links that bring them: those with an exchange in the last four periods or round trips.
-// `spoken`: the own step of the last turn to each peer; `last`: the snapshot at hand.
+// The sum of the shares of links that bring them: those with an exchange in the last four periods
+// or round trips. `spoken`: the own step of the last turn to each peer; `last`: the snapshot at
+// hand.
 [[nodiscard]] double carried_share(const ExchangePolicy&, std::span<const RoundLink>,
                                    const std::map<NodeId, Step>& spoken, const Snapshot& last);
 
