@@ -19,9 +19,9 @@ namespace gossipd {
 // The line's round trip in own steps of `step_seconds`; 0: not known.
 [[nodiscard]] double line_steps(const RoundLink&, double step_seconds);
 
-// The line's round trip in units of far_line_steps() own steps of `step_seconds`. The shortest round
-// trip counts, because a line that is slow because it is narrow is not far, and larger deltas would
-// make it slower still. 0: not known.
+// The line's round trip in units of far_line_steps() own steps of `step_seconds`. The shortest one
+// counts, because a line that is slow because it is narrow is not far, and larger deltas would make
+// it slower still. 0: not known.
 [[nodiscard]] double line_periods(const ExchangePolicy&, const RoundLink&, double step_seconds);
 
 // This link's share of the outer momentum, where `open` links are open.
