@@ -227,3 +227,18 @@ TEST_CASE(
   }
   CHECK(std::sqrt(error / distance) < 0.05);
 }
+
+TEST_CASE("parameters wait until they have changed by enough usual steps, and bytes with them") {
+  const auto with = [](double entry_threshold) {
+    ExchangePolicy policy;
+    policy.entry_threshold = entry_threshold;
+    return train(policy);
+  };
+  const Outcome all = with(0), some = with(100), none = with(1e6);
+  std::printf("entries of 0, 100 and 1e6 usual steps: %llu, %llu and %llu bytes\n",
+              static_cast<unsigned long long>(all.bytes),
+              static_cast<unsigned long long>(some.bytes),
+              static_cast<unsigned long long>(none.bytes));
+  CHECK(some.bytes < 3 * all.bytes / 4);
+  CHECK(none.bytes < some.bytes / 2);
+}
