@@ -88,8 +88,6 @@ class StepGuard {
   [[nodiscard]] std::uint64_t jumps() const { return jumps_; }
   // Most looks have jumped since the node started: no bad sample does that, but a learning rate.
   [[nodiscard]] bool jumps_mostly() const { return jumps_ >= looks_min && 2 * jumps_ > looks_; }
-  // ‖x_now − x_before‖ of the parameters per step and learning rate, as is usual; 0: not known.
-  [[nodiscard]] double usual_pace() const { return parameter_pace_.median(); }
   [[nodiscard]] std::uint64_t believed() const { return believed_; }  // looks at this model
 
  private:

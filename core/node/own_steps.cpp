@@ -34,13 +34,15 @@ void OwnSteps::add(std::size_t index, const Norms& norms) {
 }
 
 OwnSteps::Verdict OwnSteps::judge(const Snapshot& snapshot, Step steps) {
-  if (!guards()) return Verdict::believed;
   move_.steps = steps;
   move_.learning_rate = snapshot.learning_rate;
   move_.loss = snapshot.loss;
   move_.loss_worst = snapshot.loss_worst;
-  const std::optional<Jump> jump = guard_.judge(move_);
-  if (!jump) return Verdict::believed;
+  const std::optional<Jump> jump = guards() ? guard_.judge(move_) : std::nullopt;
+  if (!jump) {
+    remember_pace(snapshot);
+    return Verdict::believed;
+  }
   if (*jump == Jump::not_finite && guard_.jumps_in_a_row() > tries_max) return Verdict::broken;
   last_jump_ = *jump;
   return Verdict::take_back;
@@ -81,15 +83,27 @@ std::string OwnSteps::trouble(double learning_rate) const {
   return words.str();
 }
 
+// At a rate of 0 a model stands still, which says nothing, unless no rate is told at all.
+void OwnSteps::remember_pace(const Snapshot& snapshot) {
+  const double moved = std::sqrt(move_.parameters.moved_squared);
+  const bool told = snapshot.learning_rate_peak > 0;
+  if (move_.steps == 0 || !(moved > 0) || !std::isfinite(moved)) return;
+  if (told && snapshot.learning_rate <= 0) return;
+  const double rate = told ? snapshot.learning_rate : 1;
+  paces_.add(moved / static_cast<double>(move_.steps) / rate);
+}
+
 double OwnSteps::usual_step(double learning_rate) const {
   double parameters = 0;
   for (const Segment& segment : schema_.segments())
     if (segment.kind == SegmentKind::parameter) parameters += static_cast<double>(segment.size);
-  return parameters > 0 ? guard_.usual_pace() * learning_rate / std::sqrt(parameters) : 0;
+  const double rate = learning_rate > 0 ? learning_rate : 1;
+  return parameters > 0 ? paces_.median() * rate / std::sqrt(parameters) : 0;
 }
 
 void OwnSteps::forget() {
   guard_.forget();
+  paces_.clear();
   std::ranges::fill(drift_, 0.0f);
 }
 

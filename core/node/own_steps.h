@@ -58,8 +58,8 @@ class OwnSteps {
 
   // Own displacement for each step, a moving average; empty: none is followed.
   [[nodiscard]] std::span<const float> drift() const { return drift_; }
-  // What a step usually moves a parameter by at this learning rate (root of the mean square over
-  // all parameters); 0: not known, or nothing is judged.
+  // What a step usually moves a parameter by at this learning rate, the root of the mean square
+  // over all parameters; 0: not known. A trainer that tells no rate (0) has always the same.
   [[nodiscard]] double usual_step(double learning_rate) const;
   // Of each block the norms of all moves so far, summed up; empty: the exchange is off.
   [[nodiscard]] std::span<const double> travelled() const { return travelled_; }
@@ -70,6 +70,7 @@ class OwnSteps {
   [[nodiscard]] Jump last_jump() const { return last_jump_; }
 
  private:
+  void remember_pace(const Snapshot& snapshot);
   [[nodiscard]] bool guards() const { return policy_.guard.step_jump > 0; }
   [[nodiscard]] bool comes_back() const {
     return move_.parameters.after_squared < return_share * move_.parameters.before_squared;
@@ -78,7 +79,8 @@ class OwnSteps {
   const ExchangePolicy& policy_;
   const Schema& schema_;
   StepGuard guard_;
-  OwnMove move_;                   // since the last look, of the blocks measured so far
+  RecentValues paces_;  // norms of what a step moved the parameters by, over the learning rate
+  OwnMove move_;        // since the last look, of the blocks measured so far
   std::vector<double> moved_;      // of each block: the norm of that move
   std::vector<double> travelled_;  // one for each block, or empty
   std::vector<float> drift_;       // P floats, or empty

@@ -27,7 +27,7 @@ struct Fixture {
   Snapshot snapshot;
 
   Fixture() {
-    snapshot.learning_rate = 0.1;
+    snapshot.learning_rate = snapshot.learning_rate_peak = 0.1;
     snapshot.loss = snapshot.loss_worst = 0.5;
   }
 
@@ -65,8 +65,18 @@ TEST_CASE_FIXTURE(Fixture, "the usual step of a parameter is the median, in step
   }
   CHECK(steps.usual_step(0.1) == doctest::Approx(3.0 / 2 / 2));
   CHECK(steps.usual_step(0.05) == doctest::Approx(3.0 / 2 / 4));
+  snapshot.learning_rate = 0;  // at the end of a schedule
+  for (int i = 0; i < 9; ++i) (void)look({1, 0, 0, 0, 1}, {0, 0, 0, 0, 1});
+  CHECK(steps.usual_step(0.1) == doctest::Approx(3.0 / 2 / 2));
   steps.forget();
   CHECK(steps.usual_step(0.1) == 0);
+}
+
+TEST_CASE_FIXTURE(Fixture, "usual steps are known without a guard and without a learning rate") {
+  policy.guard.step_jump = 0;
+  snapshot.learning_rate = snapshot.learning_rate_peak = 0;
+  CHECK(look({8, 0, 0, 0, 1}, {0, 0, 0, 0, 1}) == OwnSteps::Verdict::believed);
+  CHECK(steps.usual_step(0) == doctest::Approx(8.0 / 2 / 2));
 }
 
 TEST_CASE_FIXTURE(Fixture, "the drift is a moving average of the displacement per step") {
