@@ -59,9 +59,9 @@ struct ExchangePolicy {
   // Of a block in top_k as many entries go as have changed by more than this multiple of what a
   // step usually moves a parameter by, with the threshold's factor; 0: always the codec's number.
   // Only for `change`.
-  double entry_threshold = 30;
+  double entry_threshold = 0;
   // Own steps between two openings on a link: exactly for `period`, at least for `change`.
-  Step period_steps = 4;
+  Step period_steps = 8;
   double budget_bytes_per_s = 0;  // for `budget`: all links of this node together
   Duration heartbeat = std::chrono::milliseconds(2000);  // longest pause, changed or not
   // Mixing: gain of an exchange is mixing / 2k, k the larger number of exchanges that one of its
