@@ -5,7 +5,7 @@ start and its configuration guide have it. Argument --join: the address that nod
 import os
 
 import hivemind
-from shaped_task import BATCH, Task, parse
+from shaped_task import BATCH, WORLD, Task, parse
 from torch.nn import functional
 
 AVERAGE_SAMPLES = 10_000  # of all nodes, between averages; about 5 s
@@ -32,7 +32,8 @@ def main():
         use_local_updates=True,
         matchmaking_time=3.0,
         averaging_timeout=10.0,
-        state_averaging_compression=hivemind.Float16Compression(),
+        state_averaging_compression=hivemind.compression.Float16Compression(),
+        averager_opts={"target_group_size": WORLD},
         verbose=True,
     )
     epoch = optimizer.local_epoch
