@@ -76,17 +76,18 @@ def slower(mine, ours):
 
 
 def accuracy(rows):
-    """A line for each way: the seconds of each run, and medians over them."""
+    """A line for each way and learning rate: the seconds of each run, and medians over them."""
     ours = [r for r in rows if r["way"] == "gossipd" and "failed" not in r]
     lines = [
         "| | learning rate | seconds, each run | ÷ gossipd's | MB sent | CPU s"
         " | thousand samples | samples/s | start, s | peak RSS, PSS of a node, MB |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for way in names(rows):
-        mine = sorted((r for r in rows if r["way"] == way), key=lambda r: r["seed"])
+    for way, rate in dict.fromkeys((r["way"], r["rate"]) for r in rows):
+        mine = [r for r in rows if (r["way"], r["rate"]) == (way, rate)]
+        mine.sort(key=lambda r: r["seed"])
         well = [r for r in mine if "failed" not in r]
-        cells = [way, f"{mine[0]['rate']:g}", ", ".join(seconds(r) for r in mine)]
+        cells = [way, f"{rate:g}", ", ".join(seconds(r) for r in mine)]
         if not well:
             lines.append(f"| {' | '.join(cells)} | {mine[0]['failed']} | | | | | | |")
             continue
