@@ -46,9 +46,10 @@ print(min(times))
 """
 
 
-def spaces():
+def spaces_of(pid):
+    """Namespaces that this process has left behind."""
     done = subprocess.run(["ip", "netns"], capture_output=True, text=True, check=True)
-    return {line.split()[0] for line in done.stdout.splitlines()}
+    return [line for line in done.stdout.splitlines() if line.startswith(f"gp{pid}n")]
 
 
 class Rivals(unittest.TestCase):
@@ -58,18 +59,19 @@ class Rivals(unittest.TestCase):
 
     def shaped(self, folder, *words):
         rows = os.path.join(folder, "rows")
-        done = subprocess.run(
+        with subprocess.Popen(
             [sys.executable, SHAPED, *words, "--rows", rows],
             env={**os.environ, "GOSSIPD_BIN_DIR": BIN},
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            check=False,
-        )
-        self.assertEqual(0, done.returncode, done.stderr)
-        return done.stdout
+        ) as process:
+            printed, complaints = process.communicate()
+        self.assertEqual(0, process.returncode, complaints)
+        self.assertEqual([], spaces_of(process.pid))
+        return printed
 
     def test_both_train_within_the_lines_rate_and_nothing_is_left(self):
-        before = spaces()
         with tempfile.TemporaryDirectory() as folder:
             words = ["--ways", "gossipd,ddp", "--mbit", str(MBIT), "--repeats", "1"]
             printed = self.shaped(folder, "accuracy", *words, "--limit-s", "10")
@@ -83,10 +85,9 @@ class Rivals(unittest.TestCase):
         ddp = rows["ddp"]  # which would send 61 Mbit/s
         sent = ddp["sent_mb"] * 8 / NODES / (ddp["seconds"] + ddp["start_s"])
         self.assertLess(sent, 1.1 * MBIT)
-        self.assertLessEqual(spaces(), before)
 
     def test_no_round_trip_is_shorter_than_two_delays(self):
-        before, cables = spaces(), Cables(20, DELAY_MS)
+        cables = Cables(20, DELAY_MS)
         try:
             host, _ = cables.plug("first"), cables.plug("second")
             cables.connect()
@@ -107,7 +108,7 @@ class Rivals(unittest.TestCase):
         self.assertGreater(seen["frames"], 20)
         self.assertEqual(0, seen["lost"])
         self.assertGreaterEqual(seen["late_ms"][1], seen["late_ms"][0])
-        self.assertLessEqual(spaces(), before)
+        self.assertEqual([], spaces_of(os.getpid()))
 
     def test_nodes_train_over_paths_with_a_delay(self):
         with tempfile.TemporaryDirectory() as folder:
