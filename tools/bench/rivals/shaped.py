@@ -11,15 +11,18 @@
 Each node is a network namespace; both ends of its cable are limited by tbf. A step takes at least
 --step-ms on every node, communication included, so that lines and not our few cores are the limit.
 Results are appended to --rows FILE; accuracy takes each way's best learning rate of `tune` from
-there, or else the lab's. Needs root, iproute2, Debian's python3-torch and dataset-fashion-mnist.
+there, or else the lab's. Needs root, iproute2, Debian's python3-torch and dataset-fashion-mnist;
+torchft and hivemind run in the virtual environment of rivals.py, which is made if missing (3 GB).
 """
 
 import argparse
 import ctypes
+import itertools
 import json
 import os
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -28,9 +31,9 @@ import time
 import numpy
 import shaped_table
 import torch
-from rivals import PR_SET_CHILD_SUBREAPER, ROOT, look, sleep_until
+from rivals import PR_SET_CHILD_SUBREAPER, ROOT, look, sleep_until, venv
 from shaped_nodes import Run, last_words
-from shaped_task import BATCH, network, unflatten
+from shaped_task import BATCH, NETWORKS, network, unflatten
 
 sys.path.append(os.path.join(ROOT, "deploy/examples"))
 
@@ -43,16 +46,17 @@ TUNING_SEED = 100
 LOOK_S, POLL_S, FINAL_EXCHANGE_S = 1.5, 0.1, 5
 # The best of the lab's tuning (tools/lab/evidence/results/bytes.md); for DDP as its README says of
 # an exact average at every step.
-LEARNING_RATES = {"local-8": 0.1, "ddp": 0.1, "ddp-fp16": 0.1}
+LEARNING_RATES = dict.fromkeys(("local-8", "ddp", "ddp-fp16", "torchft", "torchft-local-8"), 0.1)
 LEARNING_RATE = 0.05  # of all others
+TARGETS = {"cnn": 0.88, "mlp": 0.87}
 WARM_S, BEFORE_S, STOP_S, BETWEEN_S, KILLED_S, SLOW_MS = 5, 10, 20, 8, 20, 50
 
 
 class Judge:
     """Measures models on the test images, outside the nodes."""
 
-    def __init__(self, data, target):
-        self.model, self.target = network(0), target
+    def __init__(self, kind, data, target):
+        self.model, self.target = network(kind, 0), target
         self.images, self.labels = map(torch.from_numpy, read(data, "t10k"))
 
     def accuracy(self, values):
@@ -91,7 +95,7 @@ def train(run, judge, limit_s, budget):
         counts = {
             "seconds": last - began,
             "sent_mb": run.cables.sent_bytes() / 1e6,
-            "cpu_s": sum(node.cpu_s() for node in run.nodes),
+            "cpu_s": run.cpu_s(),
             "samples": sum(len(node.steps()) for node in run.nodes) * BATCH,
         }
         accuracy = judge.accuracy(values)
@@ -139,16 +143,28 @@ def watch_rest(run, seconds, others):
         run.nodes.append(silent)
 
 
-def one(given, mode, way, rate, seed, mbit, judge):
+def limit_s(given, row):
+    """Until when a run may take: --limit-times gossipd's seconds on the same line, if known."""
+    rows = shaped_table.read_rows(given.rows)
+    own = [r for r in rows if shaped_table.alike(r, row) and r["way"] == "gossipd"]
+    own = {r["seed"]: r["seconds"] for r in own if r.get("reached")}
+    if row["way"] == "gossipd" or not own or not given.limit_times:
+        return given.limit_s
+    seconds = own.get(row["seed"], statistics.median(own.values()))
+    return min(given.limit_s, given.limit_times * seconds)
+
+
+def one(given, mode, way, rate, seed, line, judge):
     """A row, which says why if the way failed."""
-    row = {"mode": mode, "way": way, "rate": rate, "seed": seed, "mbit": mbit}
+    row = {"mode": mode, "way": way, "rate": rate, "seed": seed, "model": given.model}
+    row.update(zip(("mbit", "delay_ms"), line))
     row.update(target=judge.target, step_ms=given.step_ms, load=os.getloadavg()[0])
     slowed = mode == "slowed"
     folder = tempfile.mkdtemp(prefix=f"shaped-{way}-")
-    run = Run(way, folder, given, rate, seed, mbit, SLOW_MS if slowed else 0)
+    run = Run(way, folder, given, rate, seed, line, SLOW_MS if slowed else 0)
     try:
         if mode in ("tune", "accuracy"):
-            row.update(train(run, judge, given.limit_s, given.budget))
+            row.update(train(run, judge, limit_s(given, row), given.budget))
         else:
             run.start()
             run.wait_for_steps(20)
@@ -162,7 +178,7 @@ def one(given, mode, way, rate, seed, mbit, judge):
         print(f"{way}: {error}; logs: {folder}", file=sys.stderr)
         folder = None
     finally:
-        run.end()
+        row["path"] = run.end()
         if folder:
             shutil.rmtree(folder, ignore_errors=True)
     print(json.dumps(row), flush=True)
@@ -187,26 +203,33 @@ def best_rates(rows, ways):
 
 
 def measure(given, ways):
-    judge = Judge(given.data, given.target)
+    judge = Judge(given.model, given.data, given.target)
     if given.mode == "tune":
         rates = [float(word) for word in given.rates.split(",")]
         for way in ways:
             for rate in rates:
-                one(given, "tune", way, rate, TUNING_SEED, 1000, judge)
+                one(given, "tune", way, rate, TUNING_SEED, (1000, 0), judge)
         return
     rates = best_rates(shaped_table.read_rows(given.rows), ways)
+    modes = ("slowed", "faults") if given.mode == "faults" else ("accuracy",)
+    mbits, delays = map(int, given.mbit.split(",")), map(float, given.delay_ms.split(","))
+    lines = list(itertools.product(mbits, delays))
     for repeat in range(given.repeats):
-        for mbit in map(int, given.mbit.split(",")):
+        for line in lines:
             for way in rotated(ways, given.seed + repeat - 1):
-                modes = ("slowed", "faults") if given.mode == "faults" else ("accuracy",)
                 for mode in modes:
-                    one(given, mode, way, rates[way], given.seed + repeat, mbit, judge)
+                    one(given, mode, way, rates[way], given.seed + repeat, line, judge)
 
 
-def versions():
-    program = os.path.join(os.environ.get("GOSSIPD_BIN_DIR", ""), "gossipd")
-    asked = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
-    return f"{asked.stdout.strip().splitlines()[0]}; torch {torch.__version__}, Debian 12"
+def versions(ways):
+    lines = [f"torch {torch.__version__}, Debian 12"]
+    if "gossipd" in ways:
+        if "GOSSIPD_BIN_DIR" not in os.environ:
+            sys.exit("GOSSIPD_BIN_DIR is not set; name the folder of a built gossipd")
+        program = os.path.join(os.environ["GOSSIPD_BIN_DIR"], "gossipd")
+        asked = subprocess.run([program, "--version"], capture_output=True, text=True, check=True)
+        lines.insert(0, asked.stdout.strip().splitlines()[0])
+    return "; ".join(lines)
 
 
 def parse():
@@ -216,19 +239,24 @@ def parse():
     parser.add_argument("mode", choices=("tune", "accuracy", "faults", "table"))
     parser.add_argument("--ways", default=WAYS)
     parser.add_argument("--mbit", default="20,5", help="rates of the lines")
+    parser.add_argument("--delay-ms", default="0", help="of each path, in one direction")
+    parser.add_argument("--model", choices=NETWORKS, default="cnn")
     parser.add_argument("--rates", default="0.05,0.1,0.2", help="learning rates of `tune`")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1, help="of the first repeat, then the next")
     parser.add_argument("--step-ms", type=float, default=60)
     parser.add_argument("--limit-s", type=float, default=200, help="an accuracy run ends then")
+    parser.add_argument("--limit-times", type=float, help="or at so many times gossipd's seconds")
     parser.add_argument("--budget", type=int, default=150_000, help="samples, of all nodes")
-    parser.add_argument("--target", type=float, default=0.88, help="accuracy to reach")
+    parser.add_argument("--target", type=float, help="accuracy to reach (0.88; of the mlp 0.87)")
     parser.add_argument("--data", default="/usr/share/datasets/fashion-mnist")
     parser.add_argument("--rows", default=os.path.join(ROOT, "build/shaped.jsonl"))
+    parser.add_argument("--venv", default=os.path.join(ROOT, "build/rivals-venv"))
     parser.add_argument("--set", action="append", default=[], help="a setting for gossipd")
     parser.add_argument("--publish", metavar="FILE")
     given = parser.parse_args()
     given.rows = os.path.abspath(given.rows)
+    given.target = given.target or TARGETS[given.model]
     os.makedirs(os.path.dirname(given.rows), exist_ok=True)
     return given
 
@@ -242,13 +270,14 @@ def main():
             with open(given.publish, "w", encoding="utf-8") as out:
                 out.write(text + "\n")
         return
-    if "gossipd" in given.ways and "GOSSIPD_BIN_DIR" not in os.environ:
-        sys.exit("GOSSIPD_BIN_DIR is not set; name the folder of a built gossipd, as build/dev/bin")
-    print(f"{versions()}; {' '.join(sys.argv)}", file=sys.stderr)
+    ways = given.ways.split(",")
+    if "torchft" in given.ways or "hivemind" in given.ways:
+        given.python = venv(os.path.abspath(given.venv))
+    print(f"{versions(ways)}; {' '.join(sys.argv)}", file=sys.stderr)
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     torch.set_num_threads(1)
-    measure(given, given.ways.split(","))
+    measure(given, ways)
 
 
 if __name__ == "__main__":

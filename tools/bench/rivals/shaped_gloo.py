@@ -9,21 +9,28 @@ from torch.nn.parallel import DistributedDataParallel
 
 LOCAL_STEPS = 8
 LOCAL_WARM_UP_STEPS = 50  # post-local SGD: averages at every step until then
-POWER_RANK, POWER_WARM_UP_STEPS = 2, 50
+POWER_RANK = 2
+POWER_WARM_UP_STEPS = "50"  # of exact averages; a way's name may end in another number
+ONE_BUCKET = 1 << 30
 OUTER_RATE = 1.0
 OUTER_MOMENTUM = {8: 0.3, 16: 0.5}  # by period, as tuned in tools/lab/evidence/results/bytes.md
 
 
 class Ddp:
     def __init__(self, task, hook):
+        kind, _, warm_up = hook.partition("-")
+        if kind == "powersgd":
+            # Its callbacks for two buckets may come in another order on another node, which ends
+            # in a hang or in gloo's `enforce fail ... op.preamble.length <= op.nbytes`.
+            distributed._DEFAULT_FIRST_BUCKET_BYTES = ONE_BUCKET
         self.model = DistributedDataParallel(task.model)
-        if hook == "fp16":
+        if kind == "fp16":
             self.model.register_comm_hook(None, default_hooks.fp16_compress_hook)
-        elif hook == "powersgd":
+        elif kind == "powersgd":
             state = powerSGD_hook.PowerSGDState(
                 None,
                 matrix_approximation_rank=POWER_RANK,
-                start_powerSGD_iter=POWER_WARM_UP_STEPS,
+                start_powerSGD_iter=int(warm_up or POWER_WARM_UP_STEPS),
             )
             self.model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
 

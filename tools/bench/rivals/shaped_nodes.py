@@ -1,4 +1,4 @@
-"""Four machines on one: namespaces whose cables have a rate, and the nodes that run in them."""
+"""The nodes of shaped.py: the processes of each way to train, in namespaces on their cables."""
 
 import http.client
 import json
@@ -8,17 +8,16 @@ import struct
 import sys
 import time
 
-from rivals import ROOT, Process, kilobytes, read_text, wait_for
+from rivals import ROOT, Process, descendants, kilobytes, read_text, wait_for
+from shaped_path import Cables
 from shaped_task import WORLD
 
 sys.path.append(os.path.join(ROOT, "tests/e2e"))
 
 from cluster import UnixConnection  # noqa: E402
-from switchboard import Switchboard, _tc  # noqa: E402
 from tensors import read_tensors  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-PARAMETERS = 63_466
 TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 JOB = """name = "shaped"
 seed = {seed}
@@ -26,9 +25,7 @@ batch = 32
 budget_samples = {budget}
 evaluate_every_samples = 0
 [model]
-kind = "cnn"
-width = 16
-hidden = [96]
+{model}
 [data]
 kind = "idx"
 shape = [1, 28, 28]
@@ -45,34 +42,11 @@ weight_decay = 5e-4
 kind = "cosine"
 warmup_samples = 10_000
 """
-
-
-class Cables(Switchboard):
-    """Each end of each cable sends at most `mbit` megabits a second."""
-
-    def __init__(self, mbit):
-        super().__init__()
-        self.mbit = mbit
-
-    def plug(self, name):
-        address = super().plug(name)
-        space, outer, inner = self.cables[name]
-        burst = max(16_000, self.mbit * 1_000_000 // 8 // 250)  # what a tick of 4 ms lets through
-        limit = f"qdisc replace DEV root tbf rate {self.mbit}mbit burst {burst} latency 400ms"
-        _tc(limit, inner, space)
-        _tc(limit, outer)
-        return address
-
-    def device(self, name):
-        """The end of the cable in `name`'s namespace."""
-        return self.cables[name][2]
-
-    def sent_bytes(self):
-        """What all nodes have sent, as the bridge's ends of the cables count it."""
-        return sum(
-            int(read_text(f"/sys/class/net/{outer}/statistics/rx_bytes"))
-            for _, outer, _ in self.cables.values()
-        )
+MODELS = {
+    "cnn": 'kind = "cnn"\nwidth = 16\nhidden = [96]',
+    "mlp": 'kind = "mlp"\nhidden = [1024, 1024]',
+}
+LIGHTHOUSE_PORT = 29510
 
 
 def rest(path, method, what):
@@ -138,43 +112,72 @@ class GossipNode(Node):
         path = os.path.join(self.folder, "state/checkpoints/current.safetensors")
         _, tensors = read_tensors(path)
         parts = [v for k, v in tensors.items() if not k.startswith("momentum.")]
-        assert sum(map(len, parts)) == PARAMETERS
         return time.monotonic(), b"".join(part.tobytes() for part in parts)
 
 
 class Run:
     """Four nodes of one way to train, from their start to their end."""
 
-    def __init__(self, way, folder, given, rate, seed, mbit, slow_ms=0):
+    def __init__(self, way, folder, given, rate, seed, line, slow_ms=0):
         self.way, self.folder, self.given = way, folder, given
         self.rate, self.seed, self.slow_ms = rate, seed, slow_ms
-        self.cables = Cables(mbit)
-        self.nodes, self.began = [], 0.0
+        self.cables = Cables(*line)
+        self.nodes, self.shared, self.began = [], [], 0.0
+
+    def start_process(self, kind, name, line, on, **environment):
+        space = self.cables.prefix(f"node{on}")
+        return kind(os.path.join(self.folder, name), [*space, *line], **environment)
 
     def launch(self, kind, i, line, **environment):
-        space = self.cables.prefix(f"node{i}")
-        folder = os.path.join(self.folder, f"node{i}")
-        self.nodes.append(kind(folder, [*space, *line], **environment))
+        self.nodes.append(self.start_process(kind, f"node{i}", line, i, **environment))
 
     def start(self):
         hosts = [self.cables.plug(f"node{i}") for i in range(WORLD)]
+        self.cables.connect()
         self.began = time.monotonic()
-        getattr(self, f"start_{self.way.partition('-')[0]}", self.start_python)(hosts)
+        getattr(self, f"start_{self.way.partition('-')[0]}", self.start_gloo)(hosts)
 
-    def start_python(self, hosts):
+    def launch_python(self, i, hosts, python, name, *words, **environment):
+        line = [python, os.path.join(HERE, f"shaped_{name}.py"), self.way, *words]
+        line += ["--node", str(i), "--first", hosts[0], "--host", hosts[i]]
+        line += ["--data", self.given.data, "--model", self.given.model]
+        line += ["--rate", str(self.rate), "--seed", str(self.seed)]
+        line += ["--budget", str(self.given.budget), "--step-ms", str(self.given.step_ms)]
+        line += ["--slow-ms", str(self.slow_ms)] if i == WORLD - 1 else []
+        device = self.cables.device(f"node{i}")
+        environment.update(GLOO_SOCKET_IFNAME=device, PYTHONDONTWRITEBYTECODE="1")
+        self.launch(Node, i, line, **environment)
+
+    def start_gloo(self, hosts):
         for i in range(WORLD):
-            line = [sys.executable, os.path.join(HERE, "shaped_gloo.py"), self.way]
-            line += ["--node", str(i), "--first", hosts[0], "--data", self.given.data]
-            line += ["--rate", str(self.rate), "--seed", str(self.seed)]
-            line += ["--budget", str(self.given.budget), "--step-ms", str(self.given.step_ms)]
-            line += ["--slow-ms", str(self.slow_ms)] if i == WORLD - 1 else []
-            device = self.cables.device(f"node{i}")
-            self.launch(Node, i, line, GLOO_SOCKET_IFNAME=device, PYTHONDONTWRITEBYTECODE="1")
+            self.launch_python(i, hosts, sys.executable, "gloo")
+
+    def start_torchft(self, hosts):
+        program = os.path.join(os.path.dirname(self.given.python), "torchft_lighthouse")
+        line = [program, "--min_replicas", "1", "--join_timeout_ms", "10000"]
+        line += ["--bind", f"{hosts[0]}:{LIGHTHOUSE_PORT}"]
+        self.shared.append(self.start_process(Node, "lighthouse", line, 0))
+        lighthouse = f"http://{hosts[0]}:{LIGHTHOUSE_PORT}"
+        for i in range(WORLD):
+            self.launch_python(
+                i, hosts, self.given.python, "torchft", TORCHFT_LIGHTHOUSE=lighthouse
+            )
+
+    def start_hivemind(self, hosts):
+        self.launch_python(0, hosts, self.given.python, "hivemind")
+        address = os.path.join(self.nodes[0].folder, "address")
+        wait_for("the first peer's address", lambda: os.path.exists(address) or self.ended())
+        for i in range(1, WORLD):
+            join = ["--join", read_text(address)]
+            self.launch_python(i, hosts, self.given.python, "hivemind", *join)
 
     def start_gossipd(self, hosts):
         key, job = os.path.join(self.folder, "key"), os.path.join(self.folder, "job.toml")
         with open(job, "w", encoding="utf-8") as out:
-            out.write(JOB.format(rate=self.rate, seed=self.seed, budget=self.given.budget))
+            model = MODELS[self.given.model]
+            out.write(
+                JOB.format(rate=self.rate, seed=self.seed, budget=self.given.budget, model=model)
+            )
         program = os.path.join(os.path.abspath(os.environ["GOSSIPD_BIN_DIR"]), "gossipd")
         for i, host in enumerate(hosts):
             step_ms = self.given.step_ms + (self.slow_ms if i == WORLD - 1 else 0)
@@ -204,12 +207,21 @@ class Run:
 
         wait_for(f"{count} steps of each node", all_have, limit_s)
 
+    def cpu_s(self):
+        return sum(process.cpu_s() for process in [*self.nodes, *self.shared])
+
     def end(self):
-        for node in self.nodes:
-            node.signal(signal.SIGKILL)
-        for node in self.nodes:
-            node.first.wait()
+        """Also of what its parent has left behind. Returns what the switch saw, if there is one."""
+        seen = self.cables.disconnect()
+        for pid in descendants(os.getpid())[1:]:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        for process in [*self.nodes, *self.shared]:
+            process.first.wait()
         self.cables.destroy()
+        return seen
 
 
 def last_words(node):

@@ -12,6 +12,15 @@ def read_rows(path):
         return [json.loads(line) for line in file]
 
 
+def line_of(row):
+    """What a table is about: the model and the line."""
+    return row["model"], row["mbit"], row["delay_ms"]
+
+
+def alike(one, other):
+    return one["mode"] == other["mode"] and line_of(one) == line_of(other)
+
+
 def median(rows, key):
     return statistics.median(row[key] for row in rows)
 
@@ -52,32 +61,25 @@ def outcome(row, amount):
 
 
 def slower(mine, ours):
-    """Times gossipd's seconds with the same seed, so at about the same load: the median."""
+    """Times gossipd's seconds with the same seed, so at about the same load, of each run."""
     own = {r["seed"]: r["seconds"] for r in ours if r.get("reached")}
-    both = [r for r in mine if r["seed"] in own]
-    if not both:
-        return "-"
-    never = float("inf")
-    ratio = statistics.median(
-        r["seconds"] / own[r["seed"]] if r["reached"] else never for r in both
-    )
-    if ratio < never:
-        return f"{ratio:.2f}"
-    return f"> {max(r['seconds'] / own[r['seed']] for r in both):.2f}"
+    found = [(r["seconds"] / own[r["seed"]], r["reached"]) for r in mine if r["seed"] in own]
+    return ", ".join(f"{'' if reached else '> '}{ratio:.2f}" for ratio, reached in found) or "-"
 
 
 def accuracy(rows):
-    """A line for each way: the seconds of each run, and medians over them."""
+    """A line for each way and learning rate: the seconds of each run, and medians over them."""
     ours = [r for r in rows if r["way"] == "gossipd" and "failed" not in r]
     lines = [
         "| | learning rate | seconds, each run | ÷ gossipd's | MB sent | CPU s"
         " | thousand samples | samples/s | start, s | peak RSS, PSS of a node, MB |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for way in names(rows):
-        mine = sorted((r for r in rows if r["way"] == way), key=lambda r: r["seed"])
+    for way, rate in dict.fromkeys((r["way"], r["rate"]) for r in rows):
+        mine = [r for r in rows if (r["way"], r["rate"]) == (way, rate)]
+        mine.sort(key=lambda r: r["seed"])
         well = [r for r in mine if "failed" not in r]
-        cells = [way, f"{mine[0]['rate']:g}", ", ".join(seconds(r) for r in mine)]
+        cells = [way, f"{rate:g}", ", ".join(seconds(r) for r in mine)]
         if not well:
             lines.append(f"| {' | '.join(cells)} | {mine[0]['failed']} | | | | | | |")
             continue
@@ -90,6 +92,23 @@ def accuracy(rows):
         cells.append(f"{median(well, 'peak_mb'):.0f}, {median(well, 'pss_mb'):.0f}")
         lines.append("| " + " | ".join(cells) + " |")
     return lines
+
+
+def switch(rows):
+    """What the switch that delays frames did, in one sentence; none without one."""
+    rows = [r for r in rows if r.get("path", {}).get("late_ms") and r.get("seconds")]
+    if not rows:
+        return []
+    paths = [r["path"] for r in rows]
+    half, most = (max(path["late_ms"][i] for path in paths) for i in range(2))
+    lost = sum(path["lost"] for path in paths)
+    busy = max(r["path"]["cpu_s"] / (r["start_s"] + r["seconds"]) for r in rows)
+    return [
+        "",
+        f"In no run were more than half of the frames late by {half:g} ms, or 1 % by {most:g} ms;",
+        f"the switch took {100 * busy:.0f} % of a core at most. In all {lost} frames were lost in"
+        " full queues.",
+    ]
 
 
 def pace(rows, key):
@@ -114,6 +133,11 @@ def faults(rows):
     return lines
 
 
+def words(about):
+    model, mbit, delay_ms = about
+    return f"{model}, {mbit} Mbit/s" + (f", {delay_ms:g} ms of delay" if delay_ms else "")
+
+
 def markdown(rows):
     loads = [row["load"] for row in rows]
     steps = sorted({row["step_ms"] for row in rows})
@@ -128,12 +152,12 @@ def markdown(rows):
     if found := [r for r in rows if r["mode"] == "tune"]:
         title = f"## Tuning: thousands of samples to {found[0]['target']:g} by learning rate"
         parts += [title, "", *tuning(found), ""]
-    for mbit in sorted({r["mbit"] for r in rows if r["mode"] == "accuracy"}):
-        found = [r for r in rows if r["mode"] == "accuracy" and r["mbit"] == mbit]
-        title = f"## Time to {found[0]['target']:g} at {mbit} Mbit/s"
-        parts += [title, "", *accuracy(found), ""]
-    for mbit in sorted({r["mbit"] for r in rows if r["mode"] in ("faults", "slowed")}):
-        found = [r for r in rows if r["mode"] in ("faults", "slowed") and r["mbit"] == mbit]
-        parts += [f"## Steps/s of the slowest other node, longest standstill, {mbit} Mbit/s", ""]
-        parts += [*faults(found), ""]
+    for about in sorted({line_of(r) for r in rows if r["mode"] == "accuracy"}):
+        found = [r for r in rows if r["mode"] == "accuracy" and line_of(r) == about]
+        title = f"## Time to {found[0]['target']:g}: {words(about)}"
+        parts += [title, "", *accuracy(found), *switch(found), ""]
+    for about in sorted({line_of(r) for r in rows if r["mode"] in ("faults", "slowed")}):
+        found = [r for r in rows if r["mode"] in ("faults", "slowed") and line_of(r) == about]
+        title = f"## Steps/s of the slowest other node, longest standstill: {words(about)}"
+        parts += [title, "", *faults(found), ""]
     return "\n".join(parts).rstrip()

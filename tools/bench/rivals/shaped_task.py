@@ -28,11 +28,22 @@ MOMENTUM, WEIGHT_DECAY = 0.9, 5e-4
 SNAPSHOT_S = 1.0
 
 
-def network(seed):
-    """63,466 parameters, the same on all nodes, drawn from the interval that gossipd's cnn uses."""
+def perceptron():
+    layers = [torch.nn.Linear(*ends) for ends in ((784, 1024), (1024, 1024), (1024, 10))]
+    rectifier = torch.nn.ReLU()
+    return torch.nn.Sequential(
+        torch.nn.Flatten(), layers[0], rectifier, layers[1], rectifier, layers[2]
+    )
+
+
+NETWORKS = {"cnn": Network, "mlp": perceptron}  # of 63,466 and 1,863,690 parameters
+
+
+def network(kind, seed):
+    """The same on all nodes, drawn from the interval that gossipd's own uses."""
     torch.set_num_threads(1)
     torch.manual_seed(seed)
-    model = Network()
+    model = NETWORKS[kind]()
     for values in model.parameters():
         if values.dim() > 1:
             torch.nn.init.kaiming_uniform_(values, nonlinearity="relu")
@@ -71,6 +82,9 @@ def parse(description):
     parser.add_argument("way")
     parser.add_argument("--node", type=int, required=True, help="from 0")
     parser.add_argument("--first", required=True, help="address of node 0")
+    parser.add_argument("--host", required=True, help="address of this node")
+    parser.add_argument("--join", help="what a way's first node left for the others")
+    parser.add_argument("--model", choices=NETWORKS, required=True)
     parser.add_argument("--data", required=True)
     parser.add_argument("--rate", type=float, required=True)
     parser.add_argument("--budget", type=int, required=True, help="samples of all nodes")
@@ -83,7 +97,7 @@ def parse(description):
 class Task:
     def __init__(self, given):
         self.given = given
-        self.model = network(given.seed)
+        self.model = network(given.model, given.seed)
         self.images, self.labels = read_part(given.data, given.node)
         self.random = torch.Generator().manual_seed(given.seed * WORLD + given.node)
         self.order, self.steps, self.due = [], 0, 0.0

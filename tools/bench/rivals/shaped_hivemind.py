@@ -1,0 +1,53 @@
+"""One node of shaped.py as a peer of hivemind: hivemind.Optimizer with local updates, as its quick
+start and its configuration guide have it. Argument --join: the address that node 0 left.
+"""
+
+import os
+
+import hivemind
+from shaped_task import BATCH, WORLD, Task, parse
+from torch.nn import functional
+
+AVERAGE_SAMPLES = 10_000  # of all nodes, between averages; about 5 s
+
+
+def main():
+    given = parse(__doc__)
+    task = Task(given)
+    dht = hivemind.DHT(
+        initial_peers=[given.join] if given.join else [],
+        host_maddrs=[f"/ip4/{given.host}/tcp/0"],
+        start=True,
+    )
+    with open("address.part", "w", encoding="utf-8") as out:
+        out.write(str(dht.get_visible_maddrs()[0]))
+    os.rename("address.part", "address")
+    inner = task.optimizer()
+    optimizer = hivemind.Optimizer(
+        dht=dht,
+        run_id="shaped",
+        optimizer=inner,
+        batch_size_per_step=BATCH,
+        target_batch_size=AVERAGE_SAMPLES,
+        use_local_updates=True,
+        matchmaking_time=3.0,
+        averaging_timeout=10.0,
+        state_averaging_compression=hivemind.compression.Float16Compression(),
+        averager_opts={"target_group_size": WORLD},
+        verbose=True,
+    )
+    epoch = optimizer.local_epoch
+    while True:
+        x, y = task.next_batch()
+        task.set_rate(inner)
+        optimizer.zero_grad()
+        functional.cross_entropy(task.model(x), y).backward()
+        optimizer.step()
+        if optimizer.local_epoch != epoch:
+            epoch = optimizer.local_epoch
+            task.snapshot_due = 0
+        task.made_step()
+
+
+if __name__ == "__main__":
+    main()
