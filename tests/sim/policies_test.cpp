@@ -232,6 +232,7 @@ TEST_CASE("parameters wait until they have changed by enough usual steps, and by
   const auto with = [](double entry_threshold) {
     ExchangePolicy policy;
     policy.entry_threshold = entry_threshold;
+    policy.period_steps = 4;
     return train(policy);
   };
   const Outcome all = with(0), some = with(100), none = with(1e6);
