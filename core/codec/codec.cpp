@@ -73,11 +73,10 @@ double bits_per_float(Codec codec) {
 }
 
 Codec finer(Codec codec, double factor) {
-  constexpr double keep_max = 256;  // beyond it ternary tells more with the same bits
   const double wanted = bits_per_float(codec) * factor;
   const double keep = codec.keep * factor;
   if (factor <= 1 || !is_valid(codec)) return codec;
-  if (codec.id == CodecId::top_k && keep <= keep_max)
+  if (codec.id == CodecId::top_k && keep <= static_cast<double>(top_k_keep_useful))
     return {CodecId::top_k, static_cast<std::uint16_t>(keep)};
   // The largest that takes at most a quarter more than that; none of them coarser than what was
   // asked for.

@@ -31,6 +31,7 @@ enum class CodecId : std::uint8_t {
 inline constexpr std::size_t quantiser_group = 256;
 inline constexpr std::size_t top_k_chunk = 1024;
 inline constexpr std::size_t top_k_keep_max = 512;
+inline constexpr std::size_t top_k_keep_useful = 256;  // beyond, ternary says more with the bits
 // Differences are encoded between values of at most this magnitude.
 inline constexpr float value_max = 0x1p99f;
 

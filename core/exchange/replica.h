@@ -13,7 +13,6 @@
 #pragma once
 
 #include <algorithm>
-#include <bit>
 #include <memory>
 
 #include "core/codec/kernels.h"

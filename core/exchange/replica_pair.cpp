@@ -5,6 +5,14 @@
 #include "core/base/result.h"
 
 namespace gossipd {
+namespace {
+
+template <typename T>
+std::vector<T> copied(std::span<const T> values) {
+  return {values.begin(), values.end()};
+}
+
+}  // namespace
 
 ReplicaPair::ReplicaPair(const Schema& schema, bool in_bf16)
     : schema_(schema), blocks_(schema.blocks().size()), owed_(blocks_.size()) {
@@ -31,22 +39,21 @@ bool ReplicaPair::is_paired(std::size_t index) const {
 }
 
 std::uint64_t ReplicaPair::hash_of(Which which, std::size_t index, bool contracted) const {
-  const Replica::Look look_own = published(index), look_their = received(index);
-  const std::span<const float> own = look_own, theirs = look_their;
+  const Block& block = schema_.blocks()[index];
+  const bool of_own = which == Which::published;
   if (!contracted || !blocks_[index].contraction_due)
-    return kernels().hash(which == Which::published ? own : theirs);
-  std::vector<float> a(own.begin(), own.end()), b(theirs.begin(), theirs.end());
+    return kernels().hash(Replica::Look(of_own ? published_ : received_, block));
   if (in_bf16()) {
-    std::vector<std::uint16_t> x(a.size()), y(b.size());
-    kernels().narrow(x, a);
-    kernels().narrow(y, b);
-    kernels().narrow_contract(x, y, own_gain_, peer_gain_);
-    kernels().widen(a, x);
-    kernels().widen(b, y);
-  } else {
-    kernels().contract_replicas(a, b, own_gain_, peer_gain_);
+    auto own = copied<std::uint16_t>(Replica::NarrowLook(published_, block)),
+         theirs = copied<std::uint16_t>(Replica::NarrowLook(received_, block));
+    kernels().narrow_contract(own, theirs, own_gain_, peer_gain_);
+    std::vector<float> values(block.size);
+    kernels().widen(values, of_own ? own : theirs);
+    return kernels().hash(values);
   }
-  return kernels().hash(which == Which::published ? a : b);
+  auto own = copied<float>(published(index)), theirs = copied<float>(received(index));
+  kernels().contract_replicas(own, theirs, own_gain_, peer_gain_);
+  return kernels().hash(of_own ? own : theirs);
 }
 
 ChangeNorms ReplicaPair::change_of(std::size_t index, std::span<const float> model,

@@ -14,8 +14,6 @@ namespace {
 
 // Below it a sparse codec's overhead eats its gain.
 constexpr std::size_t small_block_floats = 512;
-// Entries of 1,024 that a count may ask for: beyond it ternary would tell more with the same bits.
-constexpr std::size_t counted_keep_max = 256;
 
 }  // namespace
 
@@ -87,7 +85,7 @@ std::optional<Codec> TurnSender::counted(Codec codec, std::span<const float> tar
   const std::size_t changed = kernels().count_apart(target, published, speech_.entry_cut);
   const std::size_t keep = (changed * top_k_chunk + target.size() / 2) / target.size();
   if (keep == 0) return std::nullopt;
-  codec.keep = static_cast<std::uint16_t>(std::min(keep, counted_keep_max));
+  codec.keep = static_cast<std::uint16_t>(std::min(keep, top_k_keep_useful));
   return codec;
 }
 

@@ -260,10 +260,11 @@ void ExchangeRound::begin_update(const RoundContext& context) {
       moved && context.is_training() ? carried_share(policy_, context.links, spoken_, last_) : 0;
   taken_in_ = 0;
   buffers_.begin_update(last_.step);
+  const bool by_entry = policy_.entry_threshold > 0;
   trigger_.on_round({.at = context.now,
                      .learning_rate = last_.learning_rate,
                      .learning_rate_peak = last_.learning_rate_peak,
-                     .usual_step = own_steps_.usual_step(last_.learning_rate_peak)});
+                     .usual_step = by_entry ? own_steps_.usual_step(last_.learning_rate_peak) : 0});
   list_links(context);
   next_link(context);
 }

@@ -1,21 +1,17 @@
 // Replicas in bf16 against what fp32 and the rule for adjacent values give, on every instruction
 // set.
-#include <doctest/doctest.h>
-
 #include <bit>
 #include <cmath>
 #include <limits>
 
 #include "core/base/random.h"
-#include "core/codec/kernels.h"
+#include "tests/unit/core_kernels_support.h"
 
 using namespace gossipd;
 
 namespace {
 
 using Narrow = std::vector<std::uint16_t>;
-
-constexpr std::size_t sizes[] = {0, 1, 3, 15, 16, 17, 255, 1000, 65536};
 
 float wide(std::uint16_t x) { return std::bit_cast<float>(static_cast<std::uint32_t>(x) << 16); }
 
@@ -55,20 +51,6 @@ std::vector<float> floats(std::uint64_t seed, std::size_t size) {
   std::vector<float> result(size);
   for (float& x : result) x = static_cast<float>(random.uniform() - 0.5);
   return result;
-}
-
-bool close(double a, double b) {
-  return std::abs(a - b) <= 1e-12 * std::max(std::abs(a), std::abs(b));
-}
-
-template <typename F>
-void everywhere(F f) {
-  for (const Kernels* version : kernel_versions())
-    for (const std::size_t size : sizes) {
-      CAPTURE(version->name);
-      CAPTURE(size);
-      f(*version, size);
-    }
 }
 
 }  // namespace

@@ -1,17 +1,13 @@
-#include <doctest/doctest.h>
-
 #include <cmath>
 #include <cstring>
 #include <limits>
 
 #include "core/base/random.h"
-#include "core/codec/kernels.h"
+#include "tests/unit/core_kernels_support.h"
 
 using namespace gossipd;
 
 namespace {
-
-constexpr std::size_t sizes[] = {0, 1, 7, 15, 16, 17, 255, 1000, 65536};
 
 std::vector<float> values(std::uint64_t seed, std::size_t size) {
   Random random(seed);
@@ -25,22 +21,6 @@ std::vector<float> values(std::uint64_t seed, std::size_t size) {
 
 bool same_bits(std::span<const float> a, std::span<const float> b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), 4 * a.size()) == 0);
-}
-
-bool close(double a, double b) {
-  return std::abs(a - b) <= 1e-12 * std::max(std::abs(a), std::abs(b));
-}
-
-// Calls f(kernels, size) for every version and size.
-template <typename F>
-void everywhere(F f) {
-  for (const Kernels* version : kernel_versions()) {
-    for (const std::size_t size : sizes) {
-      CAPTURE(version->name);
-      CAPTURE(size);
-      f(*version, size);
-    }
-  }
 }
 
 }  // namespace

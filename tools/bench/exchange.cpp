@@ -142,7 +142,6 @@ class TwoNodes {
     node.exchange.replicas = options.replicas == "bf16"   ? ReplicaFormat::bf16
                              : options.replicas == "fp32" ? ReplicaFormat::fp32
                                                           : ReplicaFormat::automatic;
-    node.exchange.entry_threshold = 0;  // of made-up steps: as many entries as the codec says
     node.threads = options.threads;
     if (pace == Pace::exchange) node.exchange.period_steps = node.exchange.round_steps = 1;
     node.trainer = {.pace = pace, .step_seconds = options.step_ms * 1e-3, .busy = options.busy};

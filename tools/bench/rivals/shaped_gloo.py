@@ -2,18 +2,24 @@
 
 import torch
 import torch.distributed as distributed
-from shaped_task import WORLD, Task, flat, parse, unflatten
+from shaped_task import (
+    LOCAL_WARM_UP_STEPS,
+    OUTER_MOMENTUM,
+    OUTER_RATE,
+    WORLD,
+    Task,
+    flat,
+    parse,
+    unflatten,
+)
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 LOCAL_STEPS = 8
-LOCAL_WARM_UP_STEPS = 50  # post-local SGD: averages at every step until then
 POWER_RANK = 2
 POWER_WARM_UP_STEPS = "50"  # of exact averages; a way's name may end in another number
 ONE_BUCKET = 1 << 30
-OUTER_RATE = 1.0
-OUTER_MOMENTUM = {8: 0.3, 16: 0.5}  # by period, as tuned in tools/lab/evidence/results/bytes.md
 
 
 class Ddp:

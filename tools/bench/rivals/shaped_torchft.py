@@ -8,11 +8,10 @@ under DDP and before each average under the others. Local SGD averages at every 
 import socket
 
 import torch
-from shaped_task import Task, parse
+from shaped_task import LOCAL_WARM_UP_STEPS, OUTER_MOMENTUM, OUTER_RATE, Task, parse
 from torch.nn import functional
 
-LOCAL_WARM_UP_STEPS = 50
-OUTER_RATE, OUTER_MOMENTUM = 1.0, 0.5  # for a period of 16, as shaped_gloo.py has them
+MOMENTUM = OUTER_MOMENTUM[16]
 
 
 def manager_of(torchft, given, model, optimizer, beside):
@@ -53,7 +52,7 @@ class Averager:
         if self.kind == "local":
             return LocalSGD(self.manager, self.task.model, self.optimizer, period)
         parameters = self.task.model.parameters()
-        outer = torch.optim.SGD(parameters, OUTER_RATE, OUTER_MOMENTUM, nesterov=True)
+        outer = torch.optim.SGD(parameters, OUTER_RATE, MOMENTUM, nesterov=True)
         fragments = [self.task.model]
         return DiLoCo(
             self.manager, fragments, self.optimizer, outer, period, use_bucketization=True
