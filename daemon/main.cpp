@@ -13,6 +13,7 @@
 #include <new>
 #include <thread>
 
+#include "core/base/large_memory.h"
 #include "core/base/printable.h"
 #include "daemon/check_job.h"
 #include "daemon/config/advertise.h"
@@ -65,6 +66,14 @@ std::optional<Error> check_job(DaemonConfig& config) {
   return check_model(*job);
 }
 
+std::optional<Error> use_memory_dir(const DaemonConfig& config) {
+  const auto wrong = use_model_files(config.exchange_memory_dir);
+  if (!wrong) return std::nullopt;
+  return Error{"bad-config", "exchange.memory_dir: " + config.exchange_memory_dir + ": " + *wrong +
+                                 "; name a directory on a disk with room that this user can write "
+                                 "to, or leave it out"};
+}
+
 int check_config(DaemonConfig config) {
   if (const auto error = check_job(config)) return fail(*error, exit_bad_config);
   if (!config.peer_tls.ca.empty())
@@ -72,6 +81,7 @@ int check_config(DaemonConfig config) {
       return fail(certificates.error(), exit_bad_config);
   const Result<std::string> tried = try_job(config);
   if (!tried) return fail(tried.error(), exit_bad_config);
+  if (const auto error = use_memory_dir(config)) return fail(*error, exit_bad_config);
   std::fputs(printable(*tried + to_toml(config), Lines::many).c_str(), stdout);
   return 0;
 }
@@ -225,12 +235,9 @@ int run(const CommandLine& line, const std::vector<std::string>& arguments, char
   // Now: a member that exits after it has joined is missed by the others.
   if (const auto error = check_device(config.device))
     return fail_logged(config, *error, exit_code_of(*error));
-  if (const auto error = refuse_new_node(config))
-    return fail_logged(config, *error, exit_code_of(*error));
-  if (const auto error = check_token(config))
-    return fail_logged(config, *error, exit_code_of(*error));
-  if (const auto error = refuse_busy_ports(config))
-    return fail_logged(config, *error, exit_code_of(*error));
+  for (const auto refused : {refuse_new_node, check_token, use_memory_dir, refuse_busy_ports})
+    if (const auto error = refused(config))
+      return fail_logged(config, *error, exit_code_of(*error));
   Result<StateStore> store = StateStore::open(config.state_dir);
   if (!store) return fail_logged(config, store.error(), exit_code_of(store.error()));
   std::unique_ptr<TrainerSocket> socket;

@@ -426,6 +426,7 @@ void NodeDriver::on_second() {
   log_progress();
   look_at_disk();
   look_at_descriptors();
+  look_at_memory();
   look_at_certificate();
   look_at_life();
   look_at_next_job();

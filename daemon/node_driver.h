@@ -144,6 +144,7 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   void prepare_training();
   void on_piece_written(const JobFile& file, const Result<bool>& whole);
   void look_at_descriptors();
+  void look_at_memory();
   void look_at_certificate();
   void look_at_disk();
   void look_at_life();
@@ -194,6 +195,7 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   std::optional<PeerCertificates> certificates_;  // in place of keys
   // At the last look.
   bool certificate_ended_ = false, out_of_descriptors_ = false;
+  std::uint64_t memory_refused_ = 0;  // bytes that exchange.memory_dir had no room for
   std::optional<KnownJob> job_;
   ClusterId founds_{};           // as in the plan
   bool awaits_cluster_ = false;  // whether this node founds one decides where its model comes from

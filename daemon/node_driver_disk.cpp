@@ -8,6 +8,7 @@
 #include <cmath>
 #include <utility>
 
+#include "core/base/large_memory.h"
 #include "daemon/log/log.h"
 #include "daemon/node_driver.h"
 
@@ -119,6 +120,15 @@ void NodeDriver::look_at_descriptors() {
         "no file descriptor is left: connections wait and files cannot be opened; raise the limit "
         "(`ulimit -n`, LimitNOFILE of systemd)");
   out_of_descriptors_ = none;
+}
+
+void NodeDriver::look_at_memory() {
+  const ModelFiles files = model_files();
+  if (files.bytes_refused == memory_refused_) return;
+  memory_refused_ = files.bytes_refused;
+  warn("exchange.memory_dir: " + config_.exchange_memory_dir + ": " + files.why_refused + "; " +
+       std::to_string(files.bytes_refused >> 20) +
+       " MiB are in main memory instead; make room there and start gossipd again");
 }
 
 // Open sessions outlive it, so nothing else would be seen before the next cut.

@@ -172,7 +172,7 @@ void Training::restore(Prepared& prepared) {
     prepared.restored = !refused;
   }
   if (!prepared.restored && !is_external()) {
-    prepared.buffers.initial.resize(prepared.trainer->schema().floats());
+    prepared.buffers.initial = large_zeros(prepared.trainer->schema().floats());
     prepared.trainer->copy_model(prepared.buffers.initial);
   }
   for (const char* which : {"current", "best", "final"})

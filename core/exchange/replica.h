@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "core/base/large_memory.h"
 #include "core/codec/kernels.h"
 #include "core/model/schema.h"
 
@@ -30,9 +31,9 @@ class Replica {
     floats_ = floats;
     narrow_ = narrow;
     if (narrow)
-      narrow_values_ = std::make_unique_for_overwrite<std::uint16_t[]>(floats);
+      narrow_values_ = large_array<std::uint16_t>(floats);
     else
-      wide_values_ = std::make_unique_for_overwrite<float[]>(floats);
+      wide_values_ = large_array<float>(floats);
   }
   void clear() {
     floats_ = 0;

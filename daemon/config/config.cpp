@@ -254,7 +254,7 @@ std::optional<Error> check_files(const std::vector<Setting>& settings) {
   for (const Setting& s : settings) {
     const std::string path = s.get();
     if (!s.is_path || path.empty() || path == "none" || s.key == "state_dir" || s.key == "data" ||
-        s.key == "log.file")
+        s.key == "log.file" || s.key == "exchange.memory_dir")
       continue;
     if (const auto refused = refuse_irregular(path))
       return bad_config(s.key + ": " + refused->text);

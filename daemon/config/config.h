@@ -61,6 +61,7 @@ struct DaemonConfig {
   MembershipPolicy membership;
   ExchangePolicy exchange;
   std::uint32_t exchange_threads = 0;  // 0: by the machine
+  std::string exchange_memory_dir;     // "": main memory
   BalancePolicy balance;
 
   std::string until = "stopped";  // or "finished": the process ends with the job

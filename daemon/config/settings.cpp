@@ -216,6 +216,9 @@ std::vector<Setting> settings_of(DaemonConfig& config) {
   table.integer("exchange.threads", "", "", config.exchange_threads, 0, worker_threads_max,
                 "threads that compute an exchange, which changes no result; 0: a quarter of the "
                 "cores, at most 4");
+  table.path("exchange.memory_dir", "", "DIR", config.exchange_memory_dir,
+             "directory on a fast disk that holds the exchange's copies of the model, for a model "
+             "that main memory is too small for (default: main memory)");
   for (Setting& s : balance_settings(config.balance)) settings.push_back(std::move(s));
   for (Setting& s : membership_settings(config.membership)) settings.push_back(std::move(s));
   return settings;

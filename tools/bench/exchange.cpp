@@ -21,6 +21,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "core/base/large_memory.h"
 #include "models/devices/runtime.h"
 #include "models/devices/worker_pool.h"
 #include "net/peer/cluster_key.h"
@@ -56,6 +57,7 @@ struct Options {
   bool busy = false;
   bool plain = false;
   std::string replicas = "auto";
+  std::string memory_dir;
 };
 
 struct StallSummary {
@@ -352,6 +354,8 @@ void print_table(const Options& options, const std::vector<SizeFigures>& all) {
 
 void run(const Options& options) {
   keep_freed_memory();  // as the daemon
+  if (const auto wrong = use_model_files(options.memory_dir))
+    fail(options.memory_dir + ": " + *wrong + "; name a directory on a disk with room");
   std::vector<SizeFigures> all;
   for (const std::size_t floats : options.floats) all.push_back(measure(options, floats));
   if (!options.json) return print_table(options, all);
@@ -404,6 +408,8 @@ void add_exchange_command(CLI::App& app) {
   command->add_option("--replicas", options->replicas, "format of replicas (exchange.replicas)")
       ->check(CLI::IsMember({"auto", "fp32", "bf16"}))
       ->capture_default_str();
+  command->add_option("--memory-dir", options->memory_dir,
+                      "hold the exchange's models in files there (exchange.memory_dir)");
   command->callback([options] { run(*options); });
 }
 
