@@ -11,6 +11,7 @@
 #include <cstring>
 #include <memory>
 
+#include "core/base/large_memory.h"
 #include "core/codec/kernels.h"
 #include "models/files/regular_file.h"
 #include "models/files/tensor_file.h"
@@ -259,12 +260,12 @@ Result<Checkpoint> read_one(const fs::path& path, const Schema& schema,
                                            "; start in another state directory"};
   std::map<std::string, std::size_t> index;
   for (std::size_t i = 0; i < header.tensors.size(); ++i) index.emplace(header.tensors[i].name, i);
-  out.model.resize(schema.floats());
+  out.model = large_zeros(schema.floats());
   const auto make_room = [&](std::string_view prefix, std::vector<float>& into) {
     const bool has_any =
         std::any_of(header.tensors.begin(), header.tensors.end(),
                     [&](const TensorEntry& t) { return t.name.starts_with(prefix); });
-    if (has_any) into.resize(schema.floats());
+    if (has_any) into = large_zeros(schema.floats());
   };
   make_room(momentum_prefix, out.optimizer.momentum);
   make_room(variance_prefix, out.optimizer.variance);

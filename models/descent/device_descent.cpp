@@ -33,6 +33,10 @@ constexpr bool at_least(int major, int minor) {
 void sgd_unfused(const OptimizerSpec& optimizer, double learning_rate, const DeviceDescent& d) {
   Tensor g = d.gradient, m = d.momentum, x = d.x;
   if (optimizer.weight_decay != 0) g.add_(x, optimizer.weight_decay);
+  if (!m.defined()) {
+    x.sub_(g, learning_rate);
+    return;
+  }
   m.mul_(optimizer.momentum).add_(g);
   if (optimizer.nesterov)
     x.sub_(g.add_(m, optimizer.momentum), learning_rate);
@@ -42,7 +46,7 @@ void sgd_unfused(const OptimizerSpec& optimizer, double learning_rate, const Dev
 
 void sgd(const OptimizerSpec& optimizer, double learning_rate, const DeviceDescent& d) {
 #if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 3)
-  if (is_fused(d.x, /*adamw=*/false))
+  if (d.momentum.defined() && is_fused(d.x, /*adamw=*/false))
     return at::_fused_sgd_(pieces_of(d.x), pieces_of(d.gradient), pieces_of(d.momentum),
                            optimizer.weight_decay, optimizer.momentum, learning_rate,
                            /*dampening=*/0, optimizer.nesterov, /*maximize=*/false,

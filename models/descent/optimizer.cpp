@@ -18,6 +18,14 @@ void sgd(float decay, float momentum, float rate, std::size_t size, float* __res
   }
 }
 
+void plain_sgd(float decay, float rate, std::size_t size, float* __restrict x,
+               float* __restrict g) {
+  for (std::size_t i = 0; i < size; ++i) {
+    x[i] -= rate * (g[i] + decay * x[i]);
+    g[i] = 0.0f;
+  }
+}
+
 struct AdamwFactors {
   float kept;           // of x: 1 − learning_rate·weight_decay
   float beta1, fresh1;  // fresh = 1 − beta, rounded once
@@ -55,13 +63,14 @@ void adamw(const AdamwFactors f, std::size_t size, float* __restrict x, float* _
 }  // namespace
 
 std::size_t optimizer_vectors(const OptimizerSpec& optimizer) {
-  return optimizer.kind == OptimizerSpec::Kind::adamw ? 2 : 1;
+  if (optimizer.kind == OptimizerSpec::Kind::adamw) return 2;
+  return optimizer.momentum > 0 ? 1 : 0;
 }
 
 bool fits(const OptimizerState& state, const OptimizerSpec& optimizer, std::size_t floats) {
   if (state.momentum.empty() && state.variance.empty()) return true;
   return state.momentum.size() == floats &&
-         state.variance.size() == (optimizer_vectors(optimizer) - 1) * floats;
+         state.variance.size() == (optimizer_vectors(optimizer) > 1 ? floats : 0);
 }
 
 BiasCorrection bias_correction(const OptimizerSpec& optimizer, Step step) {
@@ -71,13 +80,16 @@ BiasCorrection bias_correction(const OptimizerSpec& optimizer, Step step) {
 
 void optimizer_step(const OptimizerSpec& optimizer, double learning_rate, Step step,
                     const Descent& d) {
-  const std::size_t size = d.x.size();
-  GOSSIPD_ASSERT(d.momentum.size() == size && d.gradient.size() == size &&
-                 d.variance.size() == (optimizer_vectors(optimizer) - 1) * size);
+  const std::size_t size = d.x.size(), vectors = optimizer_vectors(optimizer);
+  GOSSIPD_ASSERT(d.gradient.size() == size && d.momentum.size() == (vectors > 0 ? size : 0) &&
+                 d.variance.size() == (vectors > 1 ? size : 0));
   GOSSIPD_ASSERT(step > 0);
   if (optimizer.kind == OptimizerSpec::Kind::adamw)
     return adamw(adamw_factors(optimizer, learning_rate, step), size, d.x.data(), d.momentum.data(),
                  d.variance.data(), d.gradient.data());
+  if (vectors == 0)
+    return plain_sgd(static_cast<float>(optimizer.weight_decay), static_cast<float>(learning_rate),
+                     size, d.x.data(), d.gradient.data());
   const auto kernel = optimizer.nesterov ? sgd<true> : sgd<false>;
   kernel(static_cast<float>(optimizer.weight_decay), static_cast<float>(optimizer.momentum),
          static_cast<float>(learning_rate), size, d.x.data(), d.momentum.data(), d.gradient.data());
@@ -85,8 +97,9 @@ void optimizer_step(const OptimizerSpec& optimizer, double learning_rate, Step s
 
 void optimizer_step(const OptimizerSpec& optimizer, double learning_rate, std::span<float> x,
                     OptimizerState& state, std::span<float> gradient) {
-  state.momentum.resize(x.size());
-  state.variance.resize((optimizer_vectors(optimizer) - 1) * x.size());
+  const std::size_t vectors = optimizer_vectors(optimizer);
+  state.momentum.resize(vectors > 0 ? x.size() : 0);
+  state.variance.resize(vectors > 1 ? x.size() : 0);
   ++state.steps;
   optimizer_step(optimizer, learning_rate, state.steps,
                  {x, state.momentum, state.variance, gradient});

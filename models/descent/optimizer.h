@@ -17,7 +17,8 @@ namespace gossipd {
 
 // What the optimiser knows beside the model. Both vectors empty: zero.
 struct OptimizerState {
-  // P floats, in the schema's order: SGD's velocity, AdamW's mean of the gradients
+  // P floats, in the schema's order: SGD's velocity, AdamW's mean of the gradients; empty for SGD
+  // without momentum
   std::vector<float> momentum;
   std::vector<float> variance;  // P floats, AdamW's mean of the squared gradients; empty for SGD
   Step steps = 0;               // taken since the vectors were zero
@@ -25,9 +26,10 @@ struct OptimizerState {
   bool operator==(const OptimizerState&) const = default;
 };
 
-// Vectors of P floats that the state has: 1, or 2 for AdamW.
+// Vectors of P floats that the state has: 2 for AdamW, 1 for SGD, 0 for SGD without momentum.
 [[nodiscard]] std::size_t optimizer_vectors(const OptimizerSpec&);
-// Whether a state from outside is of this optimiser and of a model of `floats` floats, or zero.
+// Whether a state from outside is of this optimiser and of a model of `floats` floats, or zero. SGD
+// without momentum may have a velocity, which it ignores: until November 2026 it kept one.
 [[nodiscard]] bool fits(const OptimizerState&, const OptimizerSpec&, std::size_t floats);
 
 // 1 − β^t of both means, by which they are divided: they began at zero. `step` is t, from 1 on.
@@ -37,7 +39,7 @@ struct BiasCorrection {
 };
 [[nodiscard]] BiasCorrection bias_correction(const OptimizerSpec&, Step step);
 
-// What a step reads and writes, all of one length; `variance` is empty for SGD.
+// What a step reads and writes, all of one length, or empty as in OptimizerState.
 struct Descent {
   std::span<float> x, momentum, variance, gradient;
 };

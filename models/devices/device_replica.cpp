@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/base/large_memory.h"
 #include "core/base/random.h"
 #include "models/descent/device_descent.h"
 #include "models/devices/autocast.h"
@@ -45,8 +46,9 @@ DeviceReplica::DeviceReplica(const Job& job, const std::string& model_file, torc
       network_(build_network(job, model_file, device)),
       flat_(network_->tensors(), FlatModel::Gradient::yes),
       losses_{LateNumber(device), LateNumber(device)} {
-  momentum_ = torch::zeros_like(flat_.trained());
-  if (optimizer_vectors(job.optimizer) > 1) variance_ = torch::zeros_like(flat_.trained());
+  const std::size_t vectors = optimizer_vectors(job.optimizer);
+  if (vectors > 0) momentum_ = torch::zeros_like(flat_.trained());
+  if (vectors > 1) variance_ = torch::zeros_like(flat_.trained());
   if (job.training.precision == TrainingSpec::Precision::fp16) scale_.emplace();
   if (!device.is_cpu()) staging_.emplace(device);
   network_->train(true);
@@ -148,10 +150,12 @@ void DeviceReplica::descend(double learning_rate) {
   if (!device_.is_cpu())
     return optimizer_step_on_device(job_.optimizer, learning_rate, optimizer_steps_,
                                     {flat_.trained(), momentum_, variance_, flat_.gradient()});
-  const std::span<float> variance = variance_.defined() ? floats_of(variance_) : std::span<float>{};
+  const auto of = [](Tensor& vector) {
+    return vector.defined() ? floats_of(vector) : std::span<float>{};
+  };
   optimizer_step(
       job_.optimizer, learning_rate, optimizer_steps_,
-      {floats_of(flat_.trained()), floats_of(momentum_), variance, floats_of(flat_.gradient())});
+      {floats_of(flat_.trained()), of(momentum_), of(variance_), floats_of(flat_.gradient())});
 }
 
 void DeviceReplica::forget_gradient() {
@@ -169,21 +173,21 @@ void DeviceReplica::copy_model(std::span<float> out) {
 }
 
 // The part of a host vector of P floats that is trained.
-Tensor DeviceReplica::host_view(std::span<float> host) const {
-  return torch::from_blob(host.data(), {momentum_.numel()}, torch::kFloat32);
+Tensor DeviceReplica::host_view(std::span<float> host) {
+  return torch::from_blob(host.data(), {flat_.trained().numel()}, torch::kFloat32);
 }
 
 OptimizerState DeviceReplica::optimizer_state() {
   const auto to_host = [this](const Tensor& values) {
-    std::vector<float> out(flat_.schema().floats());
+    if (!values.defined()) return std::vector<float>{};
+    std::vector<float> out = large_zeros(flat_.schema().floats());
     if (staging_)
       staging_->to_host(values, std::span(out).first(static_cast<std::size_t>(values.numel())));
     else
       host_view(out).copy_(values);
     return out;
   };
-  return {to_host(momentum_), variance_.defined() ? to_host(variance_) : std::vector<float>{},
-          optimizer_steps_, scale_};
+  return {to_host(momentum_), to_host(variance_), optimizer_steps_, scale_};
 }
 
 void DeviceReplica::restore_optimizer(const OptimizerState& state) {
@@ -194,7 +198,7 @@ void DeviceReplica::restore_optimizer(const OptimizerState& state) {
     else
       out.copy_(host_view({const_cast<float*>(values.data()), values.size()}));
   };
-  from_host(state.momentum, momentum_);
+  if (momentum_.defined()) from_host(state.momentum, momentum_);
   if (variance_.defined()) from_host(state.variance, variance_);
   optimizer_steps_ = state.steps;
   if (scale_) scale_ = state.loss_scale.value_or(LossScale{});

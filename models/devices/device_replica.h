@@ -65,13 +65,13 @@ class DeviceReplica {
  private:
   [[nodiscard]] torch::Tensor loss_of_part(const HostBatch&, Part);
   void clip_gradient();
-  [[nodiscard]] torch::Tensor host_view(std::span<float> host) const;
+  [[nodiscard]] torch::Tensor host_view(std::span<float> host);
 
   const Job job_;
   const torch::Device device_;
   std::shared_ptr<Network> network_;
   FlatModel flat_;
-  torch::Tensor momentum_;
+  torch::Tensor momentum_;  // not defined: SGD without momentum
   torch::Tensor variance_;  // AdamW's alone
   Step optimizer_steps_ = 0;
   std::optional<LossScale> scale_;  // fp16's

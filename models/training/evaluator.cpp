@@ -23,18 +23,29 @@ c10::Stream stream_beside(torch::Device device) {
 Evaluator::Evaluator(const Job& job, const std::string& model_file, torch::Device device,
                      std::shared_ptr<const DataSet> held_out, std::int64_t samples_at_once)
     : job_(job),
+      model_file_(model_file),
       device_(device),
       held_out_(std::move(held_out)),
-      network_(build_network(job, model_file, device)),
-      flat_(network_->tensors(), FlatModel::Gradient::no),
       stream_(stream_beside(device)),
       at_once_(samples_at_once) {}
+
+void Evaluator::lend_network(const std::function<void(Network&)>& use) {
+  const std::shared_ptr<Network> network = build_network(job_, model_file_, device_);
+  use(*network);
+}
+
+void Evaluator::build() {
+  network_ = build_network(job_, model_file_, device_);
+  network_->train(false);
+  flat_.emplace(network_->tensors(), FlatModel::Gradient::no);
+}
 
 std::optional<Figures> Evaluator::evaluate(std::span<const float> model,
                                            const std::atomic<bool>& cancel) {
   if (!held_out_) return std::nullopt;
   const torch::NoGradGuard no_gradient;
   const c10::StreamGuard guard(stream_);
+  if (!flat_) build();
   take(model);
   Score score(job_.loss.kind);
   const auto count = static_cast<std::int64_t>(held_out_->count());
@@ -54,12 +65,12 @@ std::optional<Figures> Evaluator::evaluate(std::span<const float> model,
 }
 
 void Evaluator::take(std::span<const float> model) {
-  if (device_.is_cpu()) return flat_.copy_from(model);
+  if (device_.is_cpu()) return flat_->copy_from(model);
   if (!staging_) staging_.emplace(device_);
-  const auto trained = static_cast<std::size_t>(flat_.trained().numel());
-  staging_->to_device(model.first(trained), flat_.trained());
-  staging_->to_device(model.subspan(trained), flat_.untrained());
-  flat_.push_counters();
+  const auto trained = static_cast<std::size_t>(flat_->trained().numel());
+  staging_->to_device(model.first(trained), flat_->trained());
+  staging_->to_device(model.subspan(trained), flat_->untrained());
+  flat_->push_counters();
 }
 
 // All of them are in the score then, or none.

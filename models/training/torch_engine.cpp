@@ -101,7 +101,6 @@ class TorchEngine : public GradientEngine {
     });
     groups_.resize(devices_.size());
     try_one_batch();
-    evaluator_.network().train(false);
     if (first_device().is_cpu()) return;  // there a copy is as quick as beginning it
     std::vector<FlatModel*> models;
     for (const auto& replica : replicas_) models.push_back(&replica->flat());
@@ -219,14 +218,14 @@ class TorchEngine : public GradientEngine {
                  : micro_batch(job_, (std::int64_t{job_.batch} + devices - 1) / devices);
   }
 
-  // On the network for evaluation, which gets its tensors anew each time.
   void try_one_batch() {
     HostBatch batch(source_.set().input(), source_.set().target(),
                     std::min<std::int64_t>(micro_batch(job_, job_.batch), trial_batch));
     source_.fill(0, static_cast<std::size_t>(batch.samples()), batch.view());
     replicas_.front()->seed_dropout(0);
-    try_batch(job_, evaluator_.network(), batch.inputs.to(first_device()),
-              batch.targets.to(first_device()));
+    evaluator_.lend_network([&](Network& network) {
+      try_batch(job_, network, batch.inputs.to(first_device()), batch.targets.to(first_device()));
+    });
   }
 
   // What a device that hangs holds can neither be read nor waited for.

@@ -1,4 +1,5 @@
 // The evaluation thread and the writing thread: how checkpoints are asked for, taken and written.
+#include "core/base/large_memory.h"
 #include "models/devices/runtime.h"
 #include "models/training/trainer_implementation.h"
 
@@ -67,7 +68,7 @@ void Trainer::Implementation::take_checkpoints(std::vector<CheckpointRequest> re
 
 Trainer::Implementation::SharedCheckpoint Trainer::Implementation::capture() {
   auto out = std::make_shared<Checkpoint>();
-  out->model.resize(engine_->schema().floats());
+  out->model = large_zeros(engine_->schema().floats());
   engine_->copy_model(out->model);
   out->optimizer = engine_->optimizer_state();
   out->step = loop_.step();

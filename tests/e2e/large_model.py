@@ -1,14 +1,18 @@
 """The cost of a large model to two nodes that exchange it: memory, stalls of the protocol thread,
 membership.
 
-    large_model.py [--dim 832] [--depth 12] [--exchanges 6]
+    large_model.py [--dim 832] [--depth 12] [--exchanges 6] [--momentum 0.9]
+                   [--memory-dir DIR] [--deadline 900]
 
 Two daemons train a `gpt` (100 million parameters by default) on the licence texts of every Debian
 system and exchange it. Prints one JSON object: each node's peak resident memory until the joiner
 trains and afterwards, in bytes and in multiples of 4·P (P: parameters); the protocol thread's
 processor time for an exchange, TLS included, beside memcpy of as many floats, and the share of
 encoding and applying (gossip-bench codec); the longest time that one event kept the thread; and the
-number of suspicions.
+number of suspicions. DIR is the nodes' exchange.memory_dir: what lies there counts as resident while
+the system keeps it, `anonymous_mb` is what it cannot write out. `--dim 2640 --momentum 0
+--exchanges 1 --memory-dir DIR --deadline 3600` are two nodes of a billion parameters on a machine
+of 24 GB.
 """
 
 import argparse
@@ -16,10 +20,9 @@ import json
 import os
 import subprocess
 
-from cluster import BIN, with_cluster
+from cluster import BIN, SGD, with_cluster
 
 TEXTS = "/usr/share/common-licenses"  # of Debian's base-files
-DEADLINE_S = 900
 # The default membership settings, not the tests' quicker ones.
 MEMBERSHIP = {
     f"membership__{key}": value
@@ -32,10 +35,15 @@ MEMBERSHIP = {
 }
 
 
+def memory(node, kind):
+    """Bytes, by a name of /proc/PID/status."""
+    with open(f"/proc/{node.process.pid}/status", encoding="ascii") as status:
+        return next(int(line.split()[1]) * 1024 for line in status if line.startswith(kind + ":"))
+
+
 def resident_peak(node):
     """Bytes since the process began or since forget_peak()."""
-    with open(f"/proc/{node.process.pid}/status", encoding="ascii") as status:
-        return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
+    return memory(node, "VmHWM")
 
 
 def forget_peak(node):
@@ -63,6 +71,7 @@ def look_at(nodes):
             {
                 "resident_peak_mb": round(peak / 1e6),
                 "in_4P": round(peak / 4 / status["model_floats"], 2),
+                "anonymous_mb": round(memory(node, "RssAnon") / 1e6),
                 "stall_max_ms": round(status["stall_max_ms"], 1),
                 "stalls_beyond_100_ms": status["stalls_beyond_100_ms"],
             }
@@ -96,7 +105,7 @@ def codec_times(floats):
 SETTINGS = {"data": TEXTS, "shard": "auto", "checkpoint__every_s": 3600, **MEMBERSHIP}
 
 
-def job_of(cluster, dim, depth, heads):
+def job_of(cluster, dim, depth, heads, momentum=0.9):
     return cluster.job(
         batch=1,
         model=f'kind = "gpt"\ndim = {dim}\ndepth = {depth}\nheads = {heads}',
@@ -105,31 +114,36 @@ def job_of(cluster, dim, depth, heads):
             'kind = "text"\nlength = 8\ntrain_files = ["GPL-3", "LGPL-2.1", "Apache-2.0"]\n'
             'validation_fraction = 0.05'
         ),
-        learning_rate=0.02,
+        optimizer=SGD.format(learning_rate=0.02).replace("momentum = 0.9", f"momentum = {momentum}"),
     )
 
 
-def wait_for_checkpoint(node):
-    node.wait("the first checkpoint", lambda s: "current" in s["checkpoints"], DEADLINE_S)
+def wait_for_checkpoint(node, deadline_s=900):
+    node.wait("the first checkpoint", lambda s: "current" in s["checkpoints"], deadline_s)
 
 
-def start(cluster, dim, depth, heads):
+def start(cluster, job, settings, deadline_s):
     """A founder that trains, and a joiner that has its model."""
-    first = cluster.founder(job_of(cluster, dim, depth, heads), **SETTINGS).start()
-    first.wait_phase("training", DEADLINE_S)
-    second = cluster.joiner("box2", first, **SETTINGS).start()
+    first = cluster.founder(job, **settings).start()
+    first.wait_phase("training", deadline_s)
+    wait_for_checkpoint(first, deadline_s)
+    second = cluster.joiner("box2", first, **settings).start()
     for node in (first, second):
         node.wait(
             "linked and training",
             lambda s: s["phase"] == "training" and s["links_open"] == 1,
-            DEADLINE_S,
+            deadline_s,
         )
-        wait_for_checkpoint(node)
+        wait_for_checkpoint(node, deadline_s)
     return [first, second]
 
 
-def measure(cluster, dim=832, depth=12, heads=8, exchanges=6):
-    nodes = start(cluster, dim, depth, heads)
+def measure(
+    cluster, dim=832, depth=12, heads=8, exchanges=6, momentum=0.9, memory_dir="", deadline_s=900
+):
+    job = job_of(cluster, dim, depth, heads, momentum)
+    settings = SETTINGS | ({"exchange__memory_dir": memory_dir} if memory_dir else {})
+    nodes = start(cluster, job, settings, deadline_s)
     floats = nodes[0].status()["model_floats"]
     report = {"floats": floats, "join": look_at(nodes)}
 
@@ -140,7 +154,7 @@ def measure(cluster, dim=832, depth=12, heads=8, exchanges=6):
         node.wait(
             f"{exchanges} exchanges",
             lambda s, node=node, count=count: turns(node) >= count + 2 * exchanges,
-            DEADLINE_S,
+            deadline_s,
         )
     report["steady"] = look_at(nodes)
     for node, (count, spent, status), figures in zip(nodes, before, report["steady"]):
@@ -168,9 +182,19 @@ def main():
     parser.add_argument("--dim", type=int, default=832)
     parser.add_argument("--depth", type=int, default=12)
     parser.add_argument("--exchanges", type=int, default=6)
+    parser.add_argument("--momentum", type=float, default=0.9)
+    parser.add_argument("--memory-dir", default="")
+    parser.add_argument("--deadline", type=float, default=900, help="seconds to wait for anything")
     arguments = parser.parse_args()
     report = with_cluster(
-        "large-model", measure, arguments.dim, arguments.depth, exchanges=arguments.exchanges
+        "large-model",
+        measure,
+        arguments.dim,
+        arguments.depth,
+        exchanges=arguments.exchanges,
+        momentum=arguments.momentum,
+        memory_dir=arguments.memory_dir,
+        deadline_s=arguments.deadline,
     )
     report["codec_ms"] = codec_times(report["floats"])
     print(json.dumps(report, indent=2))

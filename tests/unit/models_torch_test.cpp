@@ -211,6 +211,22 @@ TEST_CASE("Our descent follows torch::optim::SGD, with and without Nesterov") {
   }
 }
 
+TEST_CASE("Without momentum SGD is torch::optim::SGD's, and keeps nothing beside the model") {
+  const OptimizerSpec spec{.learning_rate = 0.05, .weight_decay = 1e-3, .momentum = 0};
+  const auto options = torch::optim::SGDOptions(spec.learning_rate).weight_decay(spec.weight_decay);
+  CHECK(distance_to<torch::optim::SGD>(spec, options, 50) < 1e-6);
+
+  std::vector<float> x{1, 2}, gradient{3, 4};
+  OptimizerState state;
+  optimizer_step(spec, 0.5, x, state, gradient);
+  CHECK(state.momentum.empty());
+  CHECK(gradient == std::vector<float>{0, 0});
+  // What it kept until November 2026 is still read, and that of another model is not.
+  CHECK(fits({.momentum = {1, 2}}, spec, 2));
+  CHECK_FALSE(fits({.momentum = {1, 2, 3}}, spec, 2));
+  CHECK_FALSE(fits({.momentum = {1, 2}, .variance = {1, 2}}, spec, 2));
+}
+
 TEST_CASE("Our descent follows torch::optim::AdamW") {
   const OptimizerSpec spec{.kind = OptimizerSpec::Kind::adamw,
                            .learning_rate = 2e-3,
