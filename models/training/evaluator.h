@@ -1,8 +1,8 @@
 // models/training/evaluator.h - a model on the held-out set, on one device, beside training.
 //
 // Has a network of its own, from the first evaluation on, and on a device a stream of its own, so
-// that training goes on beside it. A device that has no room for as many samples at once gets half as many, from then on. Only
-// sources of models/ that compile against LibTorch include this.
+// that training goes on beside it. A device that has no room for as many samples at once gets half
+// as many, from then on. Only sources of models/ that compile against LibTorch include this.
 #pragma once
 
 #include <atomic>

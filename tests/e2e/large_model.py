@@ -9,8 +9,8 @@ system and exchange it. Prints one JSON object: each node's peak resident memory
 trains and afterwards, in bytes and in multiples of 4·P (P: parameters); the protocol thread's
 processor time for an exchange, TLS included, beside memcpy of as many floats, and the share of
 encoding and applying (gossip-bench codec); the longest time that one event kept the thread; and the
-number of suspicions. DIR is the nodes' exchange.memory_dir: what lies there counts as resident while
-the system keeps it, `anonymous_mb` is what it cannot write out. `--dim 2640 --momentum 0
+number of suspicions. DIR is the nodes' exchange.memory_dir: what lies there counts as resident
+while the system keeps it, `anonymous_mb` is what it cannot write out. `--dim 2640 --momentum 0
 --exchanges 1 --memory-dir DIR --deadline 3600` are two nodes of a billion parameters on a machine
 of 24 GB.
 """
@@ -114,7 +114,7 @@ def job_of(cluster, dim, depth, heads, momentum=0.9):
             'kind = "text"\nlength = 8\ntrain_files = ["GPL-3", "LGPL-2.1", "Apache-2.0"]\n'
             'validation_fraction = 0.05'
         ),
-        optimizer=SGD.format(learning_rate=0.02).replace("momentum = 0.9", f"momentum = {momentum}"),
+        optimizer=SGD.format(learning_rate=0.02).replace("0.9", str(momentum)),
     )
 
 

@@ -58,6 +58,7 @@ struct Options {
   bool plain = false;
   std::string replicas = "auto";
   std::string memory_dir;
+  std::string codec;  // empty: the default
 };
 
 struct StallSummary {
@@ -145,6 +146,7 @@ class TwoNodes {
                              : options.replicas == "fp32" ? ReplicaFormat::fp32
                                                           : ReplicaFormat::automatic;
     node.threads = options.threads;
+    if (const auto codec = parse_codec(options.codec)) node.exchange.codec = *codec;
     if (pace == Pace::exchange) node.exchange.period_steps = node.exchange.round_steps = 1;
     node.trainer = {.pace = pace, .step_seconds = options.step_ms * 1e-3, .busy = options.busy};
     if (!options.plain) {
@@ -360,12 +362,12 @@ void run(const Options& options) {
   for (const std::size_t floats : options.floats) all.push_back(measure(options, floats));
   if (!options.json) return print_table(options, all);
   json report = {
-      {"benchmark", "exchange"},      {"processors", std::thread::hardware_concurrency()},
-      {"tls", !options.plain},        {"threads", options.threads},
-      {"replicas", options.replicas}, {"exchanges", options.exchanges},
-      {"pairs", options.pairs},       {"seconds", options.seconds},
-      {"step_ms", options.step_ms},   {"step_is_busy", options.busy},
-      {"sizes", json::array()}};
+      {"benchmark", "exchange"},        {"processors", std::thread::hardware_concurrency()},
+      {"tls", !options.plain},          {"threads", options.threads},
+      {"codec", options.codec},         {"replicas", options.replicas},
+      {"exchanges", options.exchanges}, {"pairs", options.pairs},
+      {"seconds", options.seconds},     {"step_ms", options.step_ms},
+      {"step_is_busy", options.busy},   {"sizes", json::array()}};
   for (const SizeFigures& figures : all) report["sizes"].push_back(json_of(figures));
   std::printf("%s\n", report.dump().c_str());
 }
@@ -408,6 +410,10 @@ void add_exchange_command(CLI::App& app) {
   command->add_option("--replicas", options->replicas, "format of replicas (exchange.replicas)")
       ->check(CLI::IsMember({"auto", "fp32", "bf16"}))
       ->capture_default_str();
+  command->add_option("--codec", options->codec, "encoding of changes (exchange.codec)")
+      ->check([](const std::string& name) {
+        return parse_codec(name) ? std::string() : name + " is no codec";
+      });
   command->add_option("--memory-dir", options->memory_dir,
                       "hold the exchange's models in files there (exchange.memory_dir)");
   command->callback([options] { run(*options); });
