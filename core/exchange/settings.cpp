@@ -120,8 +120,11 @@ std::vector<Setting> exchange_settings(ExchangePolicy& e) {
   add_mixing(table, e);
   add_corrections(table, e.correction);
   add_guards(table, e.guard);
-  table.integer("exchange.bulk_window_bytes", "", "bytes", e.bulk_window_bytes, 64 * 1024,
-                std::uint64_t{1} << 32, "bytes of one link that may wait for the socket");
+  table.integer(
+      "exchange.bulk_window_bytes", "", "bytes", e.bulk_window_bytes, 64 * 1024,
+      std::uint64_t{1} << 32,
+      "bytes of one link that may wait for the socket; up to a 32nd of a large model where "
+      "the line keeps up");
   table.number("exchange.consensus_bound", "", "", e.consensus_bound, 1e-9, 1,
                "consensus distance that ends the final exchange");
   return settings;

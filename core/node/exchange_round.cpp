@@ -256,8 +256,9 @@ void ExchangeRound::begin_update(const RoundContext& context) {
   const bool moved =
       buffers_.handed_out_known() && last_.step > buffers_.handed_out_step() && !taken_back_;
   steps_taken_in_ = moved ? last_.step - buffers_.handed_out_step() : 0;
-  share_carried_ =
-      moved && context.is_training() ? carried_share(policy_, context.links, spoken_, last_) : 0;
+  share_carried_ = moved && context.is_training()
+                       ? carried_share(policy_, context.links, by_link_.spoken, last_)
+                       : 0;
   taken_in_ = 0;
   buffers_.begin_update(last_.step);
   const bool by_entry = policy_.entry_threshold > 0;
@@ -321,6 +322,8 @@ std::size_t ExchangeRound::speak(const RoundContext& context, RoundOutcome& outc
   RoundLink* item = current(context);
   // A full way out or a lost session pauses the turn; it goes on in a later round.
   if (item == nullptr || !item->link.speaking() || !has_room(*item)) {
+    if (item != nullptr && item->link.speaking() && item->connected)
+      by_link_.window.pause(item->peer);
     ++at_;
     next_link(context);
     return 0;
@@ -329,7 +332,8 @@ std::size_t ExchangeRound::speak(const RoundContext& context, RoundOutcome& outc
   auto [count, floats] =
       piece_of(link.blocks_left(), context, [&](std::size_t i) { return link.block_ahead(i); });
   // The way out may become full within the piece, and where it does must not depend on its size.
-  if (count > 1 && item->outstanding + message_bytes_max(floats, count) > policy_.bulk_window_bytes)
+  if (count > 1 &&
+      item->outstanding + message_bytes_max(floats, count) > by_link_.window.of(item->peer))
     count = 1, floats = schema_.blocks()[link.next_block()].size;
   if (floats > 0 &&
       !link.speak(buffers_.snapshot(), buffers_.update(), drift(context), context.now, count)) {

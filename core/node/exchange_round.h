@@ -36,6 +36,7 @@
 #include "core/base/workers.h"
 #include "core/exchange/trigger.h"
 #include "core/membership/directory.h"
+#include "core/node/bulk_window.h"
 #include "core/node/final_model.h"
 #include "core/node/look_pace.h"
 #include "core/node/model_buffers.h"
@@ -83,7 +84,8 @@ class ExchangeRound {
         schema_(schema),
         workers_(workers),
         own_steps_(policy, schema),
-        trigger_(policy) {}
+        trigger_(policy),
+        by_link_{{}, BulkWindow(policy.bulk_window_bytes)} {}
 
   // The trainer stands, at own step `step`.
   void prepare(RoundBuffers buffers, Step step);
@@ -201,8 +203,11 @@ class ExchangeRound {
   std::vector<NodeId> peers_;
   std::size_t at_ = 0;
   std::optional<Opening> opening_;  // the best so far in this round
-  // Own step of the last turn on each link; of links that are listed no more none is kept.
-  std::map<NodeId, Step> spoken_;
+  // Of links that are listed no more nothing is kept.
+  struct ByLink {
+    std::map<NodeId, Step> spoken;  // own step of the last turn
+    BulkWindow window;
+  } by_link_;
   // Why the own steps before this round are taken back while the round goes on without them.
   std::optional<std::string> taken_back_;
   double pushed_squared_ = 0;  // of the update, as far as it has been applied

@@ -49,8 +49,11 @@ void ExchangeRound::list_links(const RoundContext& context) {
   peers_.clear();
   at_ = 0;
   opening_.reset();
-  std::erase_if(spoken_,
-                [&](const auto& item) { return find_link(context.links, item.first) == nullptr; });
+  const auto is_listed = [&](NodeId peer) { return find_link(context.links, peer) != nullptr; };
+  std::erase_if(by_link_.spoken, [&](const auto& item) { return !is_listed(item.first); });
+  by_link_.window.forget_unless(is_listed);
+  for (const RoundLink& item : context.links)
+    by_link_.window.begin_round(item.peer, item.outstanding, schema_.floats());
   for (const RoundLink& item : context.links)
     if (item.link.my_turn() && (!pace_.answers_only() || item.link.owes_at_once()))
       peers_.push_back(item.peer);
@@ -66,7 +69,7 @@ RoundLink* ExchangeRound::current(const RoundContext& context) const {
 }
 
 bool ExchangeRound::has_room(const RoundLink& item) const {
-  return item.connected && item.outstanding <= policy_.bulk_window_bytes;
+  return item.connected && item.outstanding <= by_link_.window.of(item.peer);
 }
 
 void ExchangeRound::next_link(const RoundContext& context) {
@@ -101,8 +104,8 @@ double ExchangeRound::final_threshold() const {
 }
 
 Step ExchangeRound::spoken_step(NodeId peer) const {
-  const auto found = spoken_.find(peer);
-  return found == spoken_.end() ? 0 : found->second;
+  const auto found = by_link_.spoken.find(peer);
+  return found == by_link_.spoken.end() ? 0 : found->second;
 }
 
 Trigger::Decision ExchangeRound::decision_for(const RoundLink& item,
@@ -172,7 +175,7 @@ void ExchangeRound::end_turn(RoundLink& item, const RoundContext& context) {
   const bool first = item.link.counters().turns_spoken == 0;
   item.link.end(context.now);
   if (context.is_training() && !first) trigger_.on_spoken(item.link.bytes_of_turn());
-  Step& spoken = spoken_[item.peer] = last_.step;
+  Step& spoken = by_link_.spoken[item.peer] = last_.step;
   if (!first || !trigger_.periodic()) return;
   // Links of one node take turns at their periods, as if this one had been spoken on a part of it
   // ago.

@@ -1,18 +1,17 @@
 """The cost of a large model to two nodes that exchange it: memory, stalls of the protocol thread,
 membership.
 
-    large_model.py [--dim 832] [--depth 12] [--exchanges 6] [--momentum 0.9]
-                   [--memory-dir DIR] [--deadline 900]
+    large_model.py [--dim 832] [--depth 12] [--exchanges 6] [--momentum 0.9] [--deadline 900]
+                   [--set KEY=VALUE]
 
 Two daemons train a `gpt` (100 million parameters by default) on the licence texts of every Debian
 system and exchange it. Prints one JSON object: each node's peak resident memory until the joiner
 trains and afterwards, in bytes and in multiples of 4·P (P: parameters); the protocol thread's
 processor time for an exchange, TLS included, beside memcpy of as many floats, and the share of
 encoding and applying (gossip-bench codec); the longest time that one event kept the thread; and the
-number of suspicions. DIR is the nodes' exchange.memory_dir: what lies there counts as resident
-while the system keeps it, `anonymous_mb` is what it cannot write out. `--dim 2640 --momentum 0
---exchanges 1 --memory-dir DIR --deadline 3600` are two nodes of a billion parameters on a machine
-of 24 GB.
+number of suspicions. With `--set exchange.memory_dir=DIR` what lies there counts as resident while
+the system keeps it, and `anonymous_mb` is what it cannot write out. `--dim 2640 --momentum 0
+--exchanges 1 --deadline 3600` with that are two nodes of a billion parameters on 24 GB.
 """
 
 import argparse
@@ -139,10 +138,10 @@ def start(cluster, job, settings, deadline_s):
 
 
 def measure(
-    cluster, dim=832, depth=12, heads=8, exchanges=6, momentum=0.9, memory_dir="", deadline_s=900
+    cluster, dim=832, depth=12, heads=8, exchanges=6, momentum=0.9, settings=None, deadline_s=900
 ):
     job = job_of(cluster, dim, depth, heads, momentum)
-    settings = SETTINGS | ({"exchange__memory_dir": memory_dir} if memory_dir else {})
+    settings = SETTINGS | {key.replace(".", "__"): value for key, value in (settings or {}).items()}
     nodes = start(cluster, job, settings, deadline_s)
     floats = nodes[0].status()["model_floats"]
     report = {"floats": floats, "join": look_at(nodes)}
@@ -183,7 +182,7 @@ def main():
     parser.add_argument("--depth", type=int, default=12)
     parser.add_argument("--exchanges", type=int, default=6)
     parser.add_argument("--momentum", type=float, default=0.9)
-    parser.add_argument("--memory-dir", default="")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--deadline", type=float, default=900, help="seconds to wait for anything")
     arguments = parser.parse_args()
     report = with_cluster(
@@ -193,7 +192,7 @@ def main():
         arguments.depth,
         exchanges=arguments.exchanges,
         momentum=arguments.momentum,
-        memory_dir=arguments.memory_dir,
+        settings=dict(word.split("=", 1) for word in arguments.set),
         deadline_s=arguments.deadline,
     )
     report["codec_ms"] = codec_times(report["floats"])
