@@ -40,6 +40,9 @@ struct GuardPolicy {
   double step_jump = 6;
 };
 
+// Of a link, waiting for the socket: the transport holds no more than four times as much.
+constexpr std::size_t bulk_window_bytes_max = std::size_t{1} << 28;
+
 struct ExchangePolicy {
   bool enabled = true;  // false: a member that trains alone (nothing is sent or mixed)
   TriggerRule trigger = TriggerRule::change;
@@ -76,7 +79,7 @@ struct ExchangePolicy {
   CorrectionPolicy correction;          // of stale or worse models
   double joiner_weight = 0.05;          // initial weight of a joiner, which rises to 1
   Step joiner_steps = 200;              // in this many steps
-  std::size_t bulk_window_bytes = std::size_t{8} << 20;  // of a link, waiting for the socket
+  std::size_t bulk_window_bytes = std::size_t{8} << 20;  // of a link, waiting for the socket: least
   double consensus_bound = 0.004;                        // ends the final exchange
   GuardPolicy guard;
 };

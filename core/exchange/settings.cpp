@@ -122,7 +122,7 @@ std::vector<Setting> exchange_settings(ExchangePolicy& e) {
   add_guards(table, e.guard);
   table.integer(
       "exchange.bulk_window_bytes", "", "bytes", e.bulk_window_bytes, 64 * 1024,
-      std::uint64_t{1} << 32,
+      bulk_window_bytes_max,
       "bytes of one link that may wait for the socket; up to a 32nd of a large model where "
       "the line keeps up");
   table.number("exchange.consensus_bound", "", "", e.consensus_bound, 1e-9, 1,

@@ -13,7 +13,7 @@
 #include <map>
 #include <utility>
 
-#include "core/base/types.h"
+#include "core/exchange/policy.h"
 
 namespace gossipd {
 
@@ -35,7 +35,8 @@ class BulkWindow {
     if (found == links_.end() || !std::exchange(found->second.paused, false)) return;
     std::size_t& bytes = found->second.bytes;
     if (waiting == 0)
-      bytes = std::max(least_, std::min<std::size_t>(sizeof(float) * floats / 32, 2 * bytes));
+      bytes = std::max(least_, std::min<std::size_t>({sizeof(float) * floats / 32, 2 * bytes,
+                                                      bulk_window_bytes_max}));
     else if (waiting > bytes / 2)
       bytes = std::max(least_, bytes / 2);
   }

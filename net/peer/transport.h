@@ -35,8 +35,10 @@ struct PeerLimits {
   FrameLimits frame;  // sizes of messages and chunks
   // messages waiting to be written, per session
   std::size_t control_queue_max = 1024;
-  std::size_t bulk_queue_bytes_max = 16 * 1024 * 1024;  // bytes waiting to be written, per session
-  std::size_t sessions_max = 256;                       // open, or dialled and in handshake
+  // Bytes waiting to be written, per session: more than the core's largest window, so that only a
+  // mistake reaches it.
+  std::size_t bulk_queue_bytes_max = std::size_t{1} << 30;
+  std::size_t sessions_max = 256;  // open, or dialled and in handshake
   // inbound and not yet open, from strangers and as many from members (admission.h)
   std::size_t handshakes_max = 128;
   // the same, from one IPv4 address or IPv6 network
