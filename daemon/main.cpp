@@ -13,7 +13,6 @@
 #include <new>
 #include <thread>
 
-#include "core/base/large_memory.h"
 #include "core/base/printable.h"
 #include "daemon/check_job.h"
 #include "daemon/config/advertise.h"
@@ -28,6 +27,7 @@
 #include "daemon/rest/serve.h"
 #include "daemon/start_plan.h"
 #include "models/data/count_epoch.h"
+#include "models/devices/model_files.h"
 #include "models/devices/runtime.h"
 #include "models/external/segment_list.h"
 #include "models/external/trainer_socket.h"

@@ -8,9 +8,9 @@
 #include <cmath>
 #include <utility>
 
-#include "core/base/large_memory.h"
 #include "daemon/log/log.h"
 #include "daemon/node_driver.h"
+#include "models/devices/model_files.h"
 
 namespace gossipd {
 

@@ -8,36 +8,25 @@
 //
 // A model of a billion parameters asks for more than many machines have: 8 GB for the two buffers
 // of a node's rounds and 4 for each link. An exchange goes through them block by block, so a fast
-// disk can hold them. After `use_model_files` their pages are those of files without a name, which
-// the kernel reads ahead and writes out as it needs room; they end with the process. Swap does the
-// same by single pages in no order. A file's room is reserved when it is made: where the disk is
-// full the memory is main memory as before, and `model_files` counts it as refused. What is freed
-// goes back to malloc with its file: of a GiB or more both end, less is used again by whoever asks.
+// disk can hold them. Where a driver has asked for it their pages are those of files without a
+// name, which the kernel reads ahead and writes out as it needs room; they end with the process.
+// Swap does the same by single pages in no order. A file's room is reserved when it is made: where
+// the disk is full the memory is main memory as before. What is freed goes back to malloc with its
+// file: of a GiB or more both end, less is used again by whoever asks.
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <memory>
-#include <optional>
-#include <string>
 #include <vector>
 
 namespace gossipd {
 
-struct ModelFiles {
-  std::uint64_t bytes = 0;          // put into files so far, also what has been freed since
-  std::uint64_t bytes_refused = 0;  // that should have been and is main memory
-  std::string why_refused;          // the last time
-};
-
-// Before the first model is made; empty: no files. Returns what is wrong with the directory: no
-// file can be made there, or it is in main memory itself.
-[[nodiscard]] std::optional<std::string> use_model_files(const std::string& directory);
-[[nodiscard]] ModelFiles model_files();  // any thread
-
-// Memory from new or malloc that nobody has used yet; what it holds becomes indefinite. False: it
-// stays as it is, since files are not asked for, it is less than a few MiB, or there was no room.
-// Any thread.
+// Puts memory from new or malloc that nobody has used yet into a file; what it holds becomes
+// indefinite. False: it stays as it is. Any thread.
+using PutInFile = bool (*)(void* memory, std::size_t bytes);
+// Before the first model is made; null, as at first: no files (models/devices/model_files.h).
+void put_large_memory_by(PutInFile put);
+// What that does to memory of a few MiB or more; false for less. Any thread.
 bool put_in_file(void* memory, std::size_t bytes);
 
 // In files or huge pages. Touched here.

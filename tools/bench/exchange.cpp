@@ -21,7 +21,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "core/base/large_memory.h"
+#include "models/devices/model_files.h"
 #include "models/devices/runtime.h"
 #include "models/devices/worker_pool.h"
 #include "net/peer/cluster_key.h"
