@@ -14,10 +14,10 @@ all-reduce finds a buffer ready. Needs Debian's python3-torch and gossip-bench (
 import argparse
 import json
 import os
-import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -31,7 +31,7 @@ WAYS = {
 PEER = """
 import os, sys, time, torch, torch.distributed as dist
 torch.set_num_threads(1)
-dist.init_process_group("gloo", rank=int(sys.argv[1]), world_size=2)
+dist.init_process_group("gloo", "file://" + sys.argv[3], rank=int(sys.argv[1]), world_size=2)
 values = torch.ones(int(sys.argv[2]))
 seconds = []
 for _ in range(25):
@@ -45,26 +45,20 @@ print(sorted(seconds[5:])[10])
 """
 
 
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
 def gloo_ms(floats):
     """Of the slower of the two, an all-reduce's median."""
-    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    peers = [
-        subprocess.Popen(
-            ["/usr/bin/python3", "-c", PEER, str(rank), str(floats)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", **where},
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    said = [peer.communicate(timeout=300) for peer in peers]
+    with tempfile.TemporaryDirectory() as folder:
+        peers = [
+            subprocess.Popen(
+                ["/usr/bin/python3", "-c", PEER, str(rank), str(floats), f"{folder}/meeting"],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"},
+                text=True,
+            )
+            for rank in range(2)
+        ]
+        said = [peer.communicate(timeout=300) for peer in peers]
     for peer, (_, errors) in zip(peers, said):
         if peer.returncode != 0:
             sys.exit(f"two_peers: gloo failed:\n{errors}")
