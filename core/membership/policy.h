@@ -15,8 +15,8 @@ inline constexpr std::size_t seeds_max = 64;
 struct MembershipPolicy {
   // the newest to speak: an older one while a cluster is upgraded
   std::uint32_t protocol = protocol_version;
-  std::uint32_t links = 4;       // neighbours this node tries to have
-  std::uint32_t links_max = 12;  // neighbours it accepts
+  std::uint32_t links = 3;      // neighbours this node tries to have
+  std::uint32_t links_max = 0;  // neighbours it accepts; 0: one more than it seeks
   // records it keeps: of a larger cluster, of those it met last
   std::size_t known_max = members_max;
   // interval for publishing own statistics and relaying others'
@@ -38,6 +38,10 @@ struct MembershipPolicy {
   Duration finish_cap = std::chrono::milliseconds(60000);  // for the final exchange
   // of a member to the typical one: samples that it claims beyond that count late
   double speed_ratio_max = 16;
+
+  [[nodiscard]] std::uint32_t accepted_links() const {
+    return links_max == 0 ? links + 1 : links_max;
+  }
 };
 
 }  // namespace gossipd

@@ -8,8 +8,8 @@ std::vector<Setting> membership_settings(MembershipPolicy& m) {
   std::vector<Setting> settings;
   SettingTable table(settings);
   table.integer("membership.links", "", "", m.links, 1, 256, "neighbours this node seeks");
-  table.integer("membership.links_max", "", "", m.links_max, 1, 1024,
-                "neighbours this node accepts");
+  table.integer("membership.links_max", "", "", m.links_max, 0, 1024,
+                "neighbours this node accepts; 0: one more than it seeks");
   table.integer(
       "membership.protocol", "", "", m.protocol, protocol_oldest, protocol_version,
       "newest protocol version to speak; the older one until all nodes of a cluster are upgraded");

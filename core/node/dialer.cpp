@@ -144,6 +144,12 @@ bool Dialer::rotation_due(Random& random, Instant now) {
   return !first;
 }
 
+bool Dialer::room_due(Instant now) {
+  if (now < next_room_) return false;
+  next_room_ = now + policy_.tick;
+  return true;
+}
+
 void Dialer::check_invariants() const {
   GOSSIPD_ASSERT(seeds_.size() <= seeds_max && dials_.size() <= dials_max);
   reach_.check_invariants();

@@ -86,7 +86,10 @@ class Dialer {
   bool rotation_due(Random& random, Instant now);
   // The next link that opens replaces one.
   void begin_rotation() { rotating_ = true; }
+  [[nodiscard]] bool is_rotating() const { return rotating_; }
   [[nodiscard]] bool take_rotation() { return std::exchange(rotating_, false); }
+  // True at most once a tick: a member that has few links may get one beyond those accepted.
+  bool room_due(Instant now);
 
   void check_invariants() const;
 
@@ -112,6 +115,7 @@ class Dialer {
   Instant next_failed_{};
   Instant next_rotation_{};
   bool rotating_ = false;
+  Instant next_room_{};
 };
 
 }  // namespace gossipd

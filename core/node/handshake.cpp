@@ -20,7 +20,8 @@ void Conductor::say_hello(Session& session) {
        Hello{spoken.oldest, durable_.cluster(), state_.id, state_.incarnation, config_.name,
              config_.advertise, state_.job, life_.is(Phase::left), session.probed != NodeId{},
              spoken.newest, clones_.instance(), dialer_.founding().is_wanted(),
-             durable_.cluster() == ClusterId{} ? ClusterId{} : state_.cluster, state_.generation});
+             durable_.cluster() == ClusterId{} ? ClusterId{} : state_.cluster, state_.generation,
+             links_told()});
 }
 
 // The disk holds the claims of these hellos now.
@@ -156,7 +157,8 @@ void Conductor::admit(Session& session, Instant now) {
     if (keep_existing(*existing, session))
       return refuse(session, Error{"duplicate", "there is a session already"}, now);
     close(existing->id, "replaced by a newer session", now, true);
-  } else if (peers_.established() >= config_.membership.links_max) {
+  } else if (peers_.established() >= config_.membership.accepted_links() &&
+             !admits_beyond_its_links(session, now)) {
     send_records(session, directory_.sample(named_when_refused, random_));
     return refuse(session,
                   Error{"full", "this node has all the links it accepts; ask the members it named"},
@@ -257,7 +259,7 @@ void Conductor::send_ready(Session& session, Instant now) {
     neighbour.link =
         std::make_unique<Link>(state_.id, session.theirs->id, schema_, config_.exchange,
                                transfer_guard_.get(), config_.workers);
-  peers_.bound_replicas(config_.membership.links_max);
+  peers_.bound_replicas(config_.membership.accepted_links());
   Ready ready;
   ready.schema = schema_.hash();
   ready.has_model = !needs_model();

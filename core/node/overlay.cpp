@@ -2,9 +2,17 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/membership/circle.h"
 #include "core/node/conductor.h"
 
 namespace gossipd {
+namespace {
+
+// beyond those that it accepts, until it has given up as many others
+constexpr std::size_t links_beyond_max = 2;
+
+}  // namespace
+
 bool Conductor::may_dial(const Endpoint& endpoint, Instant now) const {
   return may_say_hello() && dialer_.may_dial(endpoint, now);
 }
@@ -16,6 +24,12 @@ void Conductor::dial(const Endpoint& endpoint, NodeId probed, Instant now) {
 
 std::size_t Conductor::wanted_links() const {
   return std::min<std::size_t>(config_.membership.links, directory_.alive_others());
+}
+
+// Without those that are about to go: they would look like room for others.
+std::uint32_t Conductor::links_told() const {
+  return static_cast<std::uint32_t>(
+      std::min<std::size_t>(peers_.established(), config_.membership.accepted_links()));
 }
 
 // Members in this state that may be dialled now for a link.
@@ -31,10 +45,24 @@ std::vector<NodeId> Conductor::unlinked(MemberState state, Instant now) const {
 }
 
 void Conductor::look_after_overlay(Instant now) {
+  dial_next_in_circle(now);
   dial_if_needed(now);
   if (life_.is_going()) return;
   probe_one(now);
   rotate_links(now);
+  shed_link(now);
+}
+
+// Linked to whoever comes next, all members are one cluster, however the other links are drawn.
+void Conductor::dial_next_in_circle(Instant now) {
+  if (life_.is_going() || life_.is_stopping() || needs_model()) return;
+  if (config_.membership.accepted_links() < 2 || dialer_.under_way() > 0) return;
+  if (peers_.established() == 0) return;  // seeds come first
+  const NodeId next = next_in_circle(directory_, state_.id);
+  if (next == NodeId{} || !peers_.may_link(next, now)) return;
+  const Endpoint& address = directory_.find(next)->record.address;
+  if (peers_.linked_addresses().contains(address) || !may_dial(address, now)) return;
+  dial(address, NodeId{}, now);
 }
 
 // Takes those out that were met in an earlier run of this node, and not yet in this one.
@@ -95,21 +123,54 @@ void Conductor::rotate_links(Instant now) {
        now);
 }
 
-// Gives up only a link without an answer due, so that every transfer stays whole.
+// Links other than `but` that may go: no answer is due on them, so every transfer stays whole, and
+// they do not lead to a member beside this one in the circle.
+std::vector<SessionId> Conductor::spare_links(SessionId but) const {
+  std::vector<SessionId> spare;
+  for (const auto& [id, session] : peers_.sessions()) {
+    if (!session.established() || id == but) continue;
+    const NodeId peer = session.theirs->id;
+    const Link* link = peers_.neighbour(peer)->link.get();
+    const bool is_idle = link == nullptr || (link->is_at_rest() && session.bulk_outstanding == 0);
+    if (is_idle && !beside_in_circle(directory_, state_.id, peer)) spare.push_back(id);
+  }
+  return spare;
+}
+
+void Conductor::give_up_link(SessionId id, Instant now) {
+  send(*peers_.find(id), Bye{bye_rotated});
+  close(id, "given up for a link to another member", now, true);
+}
+
 void Conductor::drop_rotated_link(const Session& fresh, Instant now) {
   if (!fresh.outbound || !dialer_.take_rotation() || peers_.established() <= wanted_links()) return;
-  std::vector<SessionId> idle;
-  for (const auto& [id, session] : peers_.sessions()) {
-    if (!session.established() || id == fresh.id) continue;
-    const Link* link = peers_.neighbour_of(session).link.get();
-    if (link == nullptr || !link->is_open() ||
-        (link->my_turn() && !link->owes_answer() && !link->speaking()))
-      idle.push_back(id);
-  }
-  if (idle.empty()) return;
-  Session& given_up = *peers_.find(idle[random_.below(idle.size())]);
-  send(given_up, Bye{bye_rotated});
-  close(given_up.id, "given up for a link to another member", now, true);
+  const std::vector<SessionId> spare = spare_links(fresh.id);
+  if (!spare.empty()) give_up_link(spare[random_.below(spare.size())], now);
+}
+
+// A node with all its links still lets in who comes beside it in the circle, and, once a tick, who
+// has so few links that one of its neighbours would have more without the link that goes for it.
+// Each time links are spread more evenly, so this comes to an end.
+bool Conductor::admits_beyond_its_links(const Session& fresh, Instant now) {
+  const Hello& hello = *fresh.theirs;
+  const std::size_t most = config_.membership.accepted_links() + links_beyond_max;
+  if (needs_model() || peers_.established() >= most) return false;
+  if (fresh.outbound && dialer_.is_rotating()) return true;
+  if (beside_in_circle(directory_, state_.id, hello.id)) return true;
+  const auto has_more = [&](const auto& item) {
+    const Session& session = item.second;
+    return session.established() && session.links_told >= *hello.links + 2 &&
+           !beside_in_circle(directory_, state_.id, session.theirs->id);
+  };
+  return hello.links && std::ranges::any_of(peers_.sessions(), has_more) && dialer_.room_due(now);
+}
+
+// Gives up the link whose other end has the most, when it is not busy.
+void Conductor::shed_link(Instant now) {
+  if (peers_.established() <= config_.membership.accepted_links()) return;
+  const std::vector<SessionId> spare = spare_links(SessionId{});
+  const auto links_of = [&](SessionId id) { return peers_.find(id)->links_told; };
+  if (!spare.empty()) give_up_link(*std::ranges::max_element(spare, {}, links_of), now);
 }
 
 }  // namespace gossipd

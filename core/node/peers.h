@@ -60,6 +60,7 @@ class Peers {
     std::uint64_t own_told = 0;    // own statistics, likewise
     Directory::Sweep sweep;        // of the others' statistics
     RoundTrip round_trip;
+    std::uint32_t links_told = 0;         // that the other end has; 0: it has not told
     std::optional<double> clock_ahead_s;  // of the other box; nothing: it has not told
     std::size_t bulk_outstanding = 0;     // bytes handed to the driver and not sent
     ControlAllowance allowance;           // until it is established; then the neighbour's

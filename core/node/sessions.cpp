@@ -108,7 +108,7 @@ void Conductor::flush_link(Neighbour& neighbour) {
 void Conductor::ping(Session& session, Instant now) {
   const std::uint64_t nonce = random_.next() | 1;
   session.round_trip.on_ping(nonce, config_.membership.ping, config_.membership.fail_after, now);
-  send(session, Ping{nonce});
+  send(session, Ping{nonce, links_told()});
 }
 
 void Conductor::on_bulk_sent(SessionId id, std::size_t bytes, Instant now) {
@@ -157,8 +157,10 @@ void Conductor::handle(Session& session, Control message, Instant now) {
   if (const auto* told = std::get_if<Succession>(&message))
     return on_succession(session, *told, now);
   // Also while this node doubts the other: both may doubt each other.
-  if (const auto* ping = std::get_if<Ping>(&message); ping != nullptr && session.theirs)
+  if (const auto* ping = std::get_if<Ping>(&message); ping != nullptr && session.theirs) {
+    session.links_told = ping->links;
     return send(session, Pong{ping->nonce, peers_.clock().ms_at(now)});
+  }
   if (session.stage == Session::Stage::doubted) {
     const auto* pong = std::get_if<Pong>(&message);
     if (pong != nullptr && session.round_trip.awaits(pong->nonce)) on_proof_of_life(session, now);
@@ -204,7 +206,9 @@ void Conductor::handle_established(Session& session, const Control& message, Ins
 
 // By the peer.
 void Conductor::on_refused(Session& session, const Error& reason, Instant now) {
-  if (reason.code != "duplicate" && reason.code != "self" && reason.code != "cloned") {
+  // A node with all its links is nothing that an operator need know of: it named others.
+  if (reason.code != "duplicate" && reason.code != "self" && reason.code != "cloned" &&
+      reason.code != "full") {
     log(Level::warning, "event=refused-by peer=" + who(session) + " code=" + log_word(reason.code) +
                             " reason=" + log_quoted(reason.text));
     note_refusal(false, who(session), reason, now);

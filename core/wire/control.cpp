@@ -246,6 +246,7 @@ struct ToJson {
              {"instance", m.instance}};
     if (m.founds) map["founds"] = true;
     if (m.generation > 1) map["founded"] = raw(m.founded), map["generation"] = m.generation;
+    if (m.links) map["links"] = *m.links;
     return map;
   }
   json operator()(const Refuse& m) const {
@@ -292,7 +293,11 @@ struct ToJson {
             {"heard", m.heard}, {"first", m.first_block},  {"held", m.held_flips},
             {"bf16", m.bf16},   {"initial", m.initial},    {"age", m.initial_age}};
   }
-  json operator()(const Ping& m) const { return {{"kind", "ping"}, {"nonce", m.nonce}}; }
+  json operator()(const Ping& m) const {
+    json map = {{"kind", "ping"}, {"nonce", m.nonce}};
+    if (m.links != 0) map["links"] = m.links;
+    return map;
+  }
   json operator()(const Pong& m) const {
     json map = {{"kind", "pong"}, {"nonce", m.nonce}};
     if (m.clock_ms != 0) map["clock"] = m.clock_ms;
@@ -315,6 +320,10 @@ struct ToJson {
   json operator()(const UnknownControl& m) const { return {{"kind", m.kind}}; }
 };
 
+std::uint32_t links_in(const json& map) {
+  return static_cast<std::uint32_t>(std::min<std::uint64_t>(number(map, "links"), members_max));
+}
+
 Result<Control> to_hello(const json& map) {
   Hello m{static_cast<std::uint32_t>(number(map, "protocol") & 0xffffffff),
           ClusterId{number(map, "cluster")},
@@ -331,6 +340,7 @@ Result<Control> to_hello(const json& map) {
   m.founds = flag(map, "founds");
   m.generation = std::max<std::uint64_t>(1, number(map, "generation"));
   m.founded = m.generation > 1 ? ClusterId{number(map, "founded")} : m.cluster;
+  if (map.contains("links")) m.links = links_in(map);
   return Control{std::move(m)};
 }
 
@@ -394,7 +404,9 @@ Result<Control> to_ready(const json& map) {
   return Control{std::move(m)};
 }
 
-Result<Control> to_ping(const json& map) { return Control{Ping{number(map, "nonce")}}; }
+Result<Control> to_ping(const json& map) {
+  return Control{Ping{number(map, "nonce"), links_in(map)}};
+}
 Result<Control> to_pong(const json& map) {
   return Control{Pong{number(map, "nonce"), number(map, "clock")}};
 }

