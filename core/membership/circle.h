@@ -4,7 +4,7 @@
 // every member is linked to the next one in a circle of all, no group is. So each node links to the
 // next member first, and never gives up the links to the two beside it.
 //
-// Members that do not live, have no model yet, or whose address nobody reaches are not in the circle.
+// Members that do not live, have no model yet, or whose address nobody reaches have no place in it.
 // Pure.
 #pragma once
 

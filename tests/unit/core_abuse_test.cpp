@@ -238,7 +238,7 @@ TEST_CASE("pieces of a file that nobody has asked for end the link") {
   CHECK(linked.last_refusal() == "quarantined");
 }
 
-TEST_CASE("a peer that comes under ever new ids leaves replicas of no more neighbours than it accepts behind") {
+TEST_CASE("a peer that comes under ever new ids leaves no more replicas than links are accepted") {
   LoneNode node(LoneNode::config_of(1), LoneNode::state_of(own, cluster));
   node.prepare(script_schema(), "document", job, 1'000'000, true);
   const std::size_t most = MembershipPolicy{}.accepted_links();

@@ -247,7 +247,8 @@ TEST_CASE("every bad value is refused with its name, the reason and a way out") 
 }
 
 TEST_CASE("settings that contradict each other are refused") {
-  CHECK(mentions(mistake({"--set", "membership.links=20"}), "links_max"));
+  CHECK(mentions(mistake({"--set", "membership.links=20", "--set", "membership.links_max=12"}),
+                 "links_max"));
   CHECK(mentions(mistake({"--set", "membership.suspect_after_ms=20000"}), "fail_after_ms"));
   CHECK(mentions(mistake({"--key-file", "none", "--listen", "0.0.0.0"}), "beyond loopback"));
   CHECK(mentions(mistake({"--rest", "0.0.0.0:7611"}), "token"));
