@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/base/printable.h"
+#include "core/codec/kernels.h"
 #include "daemon/disk/durable_file.h"
 #include "daemon/disk/run_account.h"
 #include "daemon/training.h"
@@ -174,6 +175,7 @@ void Training::restore(Prepared& prepared) {
   if (!prepared.restored && !is_external()) {
     prepared.buffers.initial = large_zeros(prepared.trainer->schema().floats());
     prepared.trainer->copy_model(prepared.buffers.initial);
+    prepared.buffers.initial_hash = kernels().hash(prepared.buffers.initial);
   }
   for (const char* which : {"current", "best", "final"})
     if (auto old = look_at(store_.checkpoint_path(which))) prepared.checkpoints[which] = *old;

@@ -160,6 +160,11 @@ class Link {
     return {epoch_->id, epoch_->replicas.state(block).received};
   }
 
+  // The peer's block is still that of the initial model, with which the link began.
+  [[nodiscard]] bool received_initial(std::size_t block) const {
+    return epoch_->replicas.received_untouched(block);
+  }
+
   // ---- the peer ----
   [[nodiscard]] float peer_weight() const { return report_.weight; }
   [[nodiscard]] std::uint32_t peer_in_flight() const { return report_.in_flight; }

@@ -51,6 +51,10 @@ class Replica {
   void settle_loan() {
     if (lender_ && std::ranges::find(borrowed_, 1) == borrowed_.end()) lender_.reset();
   }
+  // It has not changed since borrow().
+  [[nodiscard]] bool is_borrowed(const Block& block) const {
+    return lender_ && borrowed_[place_of(block)] != 0;
+  }
   [[nodiscard]] std::size_t floats() const { return floats_; }
   [[nodiscard]] bool is_narrow() const { return narrow_; }
 
@@ -143,9 +147,6 @@ class Replica {
  private:
   [[nodiscard]] std::size_t place_of(const Block& block) const {
     return static_cast<std::size_t>(&block - blocks_.data());
-  }
-  [[nodiscard]] bool is_borrowed(const Block& block) const {
-    return lender_ && borrowed_[place_of(block)] != 0;
   }
   void own(const Block& block) {
     if (lender_) borrowed_[place_of(block)] = 0;

@@ -60,6 +60,10 @@ class ReplicaPair {
   [[nodiscard]] Replica::Look received(std::size_t index) const {
     return {received_, schema_.blocks()[index]};
   }
+  // The received block is still that of begin_with().
+  [[nodiscard]] bool received_untouched(std::size_t index) const {
+    return received_.is_borrowed(schema_.blocks()[index]);
+  }
   // `contracted`: as it is once a contraction that is due has been made.
   [[nodiscard]] std::uint64_t hash_of(Which which, std::size_t index, bool contracted) const;
   // Between `model + update` and what is published; in bf16 of what a replica can hold, since a

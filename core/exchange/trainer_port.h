@@ -35,10 +35,11 @@ struct Snapshot {
 struct RoundBuffers {
   std::vector<float> base;
   std::vector<float> update;
-  std::vector<float> initial{};  // the job's initial model, P floats; empty: not known
+  std::vector<float> initial{};    // the job's initial model, P floats; empty: not known
+  std::uint64_t initial_hash = 0;  // XXH3-64 of it; 0: not computed
 };
 [[nodiscard]] inline RoundBuffers make_round_buffers(std::uint64_t floats) {
-  return {large_zeros(floats), large_zeros(floats), {}};
+  return {large_zeros(floats), large_zeros(floats), {}, 0};
 }
 
 // Core → trainer.

@@ -264,6 +264,7 @@ class Conductor {
   [[nodiscard]] bool has_hardly_begun() const;
   void order_blocks(NodeId of, Ready& ready, Instant now) const;
   bool adopt(Instant now);
+  [[nodiscard]] bool is_adopting() const;
   void found_if_due(Instant now);
   void take_over(const std::string& from, Instant now);
   void seek_model(Instant now);

@@ -24,18 +24,16 @@ class InitialModel {
  public:
   using Values = std::shared_ptr<const std::vector<float>>;
 
-  // Empty: not known.
-  void hold(std::vector<float> values) {
-    hash_ = values.empty() ? 0 : kernels().hash(values);
+  // Empty: not known. `hash`: XXH3-64 of the values; 0: it is computed here.
+  void hold(std::vector<float> values, std::uint64_t hash = 0) {
+    hash_ = values.empty() ? 0 : hash != 0 ? hash : kernels().hash(values);
     values_ = hash_ == 0 ? nullptr : std::make_shared<const std::vector<float>>(std::move(values));
     inherited_ = 0;
   }
   // This node begins from it as a member does that is `age` steps away.
   void inherit(Step age) { inherited_ = age; }
-  // This node begins from `model`.
-  void keep_if(std::span<const float> model) {
-    if (values_ && kernels().hash(model) != hash_) hold({});
-  }
+  // This node begins from another model.
+  void forget() { hold({}); }
   void on_step(Step own, Step age_max) {
     own_ = own;
     if (values_ && (own_ > age_max || inherited_ > age_max - own_)) hold({});

@@ -24,7 +24,7 @@ void Conductor::on_model_ready(Schema schema, RoundBuffers buffers, bool has_mod
   GOSSIPD_ASSERT(!source_.trainer_stands());
   schema_ = std::move(schema);
   GOSSIPD_ASSERT(buffers.initial.empty() || buffers.initial.size() == schema_.floats());
-  source_.initial().hold(std::exchange(buffers.initial, {}));
+  source_.initial().hold(std::exchange(buffers.initial, {}), buffers.initial_hash);
   const bool missing = !has_model && config_.exchange.enabled;
   round_.prepare(std::move(buffers), step);
   transfer_guard_ = std::make_unique<TransferGuard>(config_.exchange.guard.transfer_reach,
@@ -89,16 +89,25 @@ void Conductor::order_blocks(NodeId of, Ready& ready, Instant now) const {
   source_.order_blocks(ready, open_links_by_peer(), others, now);
 }
 
+bool Conductor::is_adopting() const {
+  return source_.is_assembling() && needs_model() && round_.is_resting();
+}
+
 bool Conductor::adopt(Instant now) {
   if (!needs_model() || !round_.is_resting()) return false;
-  const auto from = source_.assemble(open_links_by_peer(), now, round_.copies());
-  if (from) take_over(*from, now);
-  return from.has_value();
+  const auto model = source_.assemble(open_links_by_peer(), now, round_.copies());
+  if (!model) return false;
+  if (!model->initial) source_.initial().forget();
+  take_over(model->from, now);
+  return true;
 }
 
 void Conductor::on_restored(std::vector<float> model, Instant now) {
   if (!life_.is(Phase::broken) || !round_.is_resting()) return;
-  if (source_.restore(model, round_.copies())) return take_over("checkpoint", now);
+  if (source_.restore(model, round_.copies())) {
+    source_.initial().forget();
+    return take_over("checkpoint", now);
+  }
   log(Level::error,
       "event=no-model-to-restore hint=\"start a neighbour, or remove the state directory and "
       "join again\"");
@@ -107,7 +116,6 @@ void Conductor::on_restored(std::vector<float> model, Instant now) {
 // The model lies in the round's copies.
 void Conductor::take_over(const std::string& from, Instant now) {
   source_.adopted();
-  source_.initial().keep_if(round_.copies().a);
   weight_.join(round_.last().step);
   log(Level::info, "event=model-adopted from=" + from);
   set_phase(life_.with_model(), "the model has arrived");

@@ -31,16 +31,18 @@ void ModelAssembly::keep(NodeId peer, const Link& link, const Schema& schema) {
 }
 
 void ModelAssembly::hear(const Link& link, const Schema& schema, const Copies& into) {
-  told_.resize(schema.blocks().size());
+  copied_.resize(schema.blocks().size());
   for (const std::uint32_t i : link.blocks_heard()) {
     if (!link.is_known(received, i)) continue;
-    told_[i] = link.received_as(i);
+    copied_[i] = {.as = link.received_as(i)};
     copy(link, schema.blocks()[i], i, into);
   }
 }
 
 std::optional<ModelAssembly::Sources> ModelAssembly::model(const Links& links, const Schema& schema,
-                                                           Instant now, const Copies& into) const {
+                                                           Instant now, const Copies& into,
+                                                           std::uint64_t floats_max) {
+  is_under_way_ = false;
   GOSSIPD_ASSERT(into.a.size() == schema.floats() && into.b.size() == schema.floats());
   std::vector<std::pair<NodeId, const Link*>> order(links.begin(), links.end());
   std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
@@ -54,25 +56,40 @@ std::optional<ModelAssembly::Sources> ModelAssembly::model(const Links& links, c
     if (std::find(all.begin(), all.end(), false) != all.end()) return std::nullopt;
   }
   Sources sources;
-  std::uint64_t written = 0;
+  std::uint64_t written = 0, copied = 0;
   const auto clear_until = [&](std::uint64_t end) {
     for (const auto& values : {into.a, into.b})
       std::ranges::fill(values.subspan(written, end - written), 0.0f);
   };
+  copied_.resize(schema.blocks().size());
   for (std::size_t i = 0; i < schema.blocks().size(); ++i) {
     const auto link = std::find_if(order.begin(), order.end(), [i](const auto& item) {
       return item.second->received_blocks() > 0 && item.second->is_known(received, i);
     });
+    const bool is_linked = link != order.end();
     const Block& block = schema.blocks()[i];
-    clear_until(block.offset);  // between two blocks lies what is local
-    written = block.offset + block.size;
-    if (link == order.end()) {
-      for (const auto& values : {into.a, into.b})
-        std::ranges::copy(part(values_.get(), schema, i), block.of(values).begin());
-    } else if (i >= told_.size() || told_[i] != link->second->received_as(i)) {
-      copy(*link->second, block, i, into);
+    const Copied wanted =
+        is_linked ? Copied{.as = link->second->received_as(i)} : Copied{.kept = kept_[i]};
+    if (copied_[i] != wanted) {
+      if (copied > 0 && copied + block.size > floats_max) {
+        is_under_way_ = true;
+        return std::nullopt;
+      }
+      clear_until(block.offset);  // between two blocks lies what is local
+      copied += block.size;
+      copied_[i] = wanted;
+      if (is_linked) {
+        copy(*link->second, block, i, into);
+      } else {
+        for (const auto& values : {into.a, into.b})
+          std::ranges::copy(part(values_.get(), schema, i), block.of(values).begin());
+      }
+    } else {
+      clear_until(block.offset);
     }
-    ++sources[link != order.end() ? link->first : kept_[i].from];
+    written = block.offset + block.size;
+    ++sources.blocks[is_linked ? link->first : kept_[i].from];
+    sources.initial &= is_linked && link->second->received_initial(i);
   }
   clear_until(schema.floats());
   return sources;

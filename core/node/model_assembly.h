@@ -31,19 +31,24 @@ class ModelAssembly {
  public:
   using Links = std::map<NodeId, const Link*>;  // that are open
   using Copies = ModelBuffers::Copies;
-  using Sources = std::map<NodeId, std::size_t>;  // how many blocks were taken from whom
+  struct Sources {
+    std::map<NodeId, std::size_t> blocks;  // how many were taken from whom
+    bool initial = true;                   // all are those of the initial model
+  };
 
   // Before a link ends: what it holds is kept.
   void keep(NodeId peer, const Link& link, const Schema& schema);
-  void clear() { values_.reset(), kept_ = {}, told_ = {}; }
+  void clear() { values_.reset(), kept_ = {}, copied_ = {}, is_under_way_ = false; }
   // A message has come on the link of a node that never had a model: its blocks are copied at once,
   // so that little is left to copy when all are there. `into` are those that model() will be called
-  // with, and zeros before the first call.
+  // with, zeros before the first call and changed by nobody else until clear().
   void hear(const Link& link, const Schema& schema, const Copies& into);
-  // Into both of `into`, with zeros in `local` segments. While a block is missing nothing, and they
-  // stay as they are.
+  // Into both of `into`, with zeros in `local` segments. Nothing while a block is missing, and they
+  // stay as they are; or while more are to be copied than blocks of `floats_max` together (at least
+  // one), which further calls do: is_under_way().
   [[nodiscard]] std::optional<Sources> model(const Links& links, const Schema& schema, Instant now,
-                                             const Copies& into) const;
+                                             const Copies& into, std::uint64_t floats_max);
+  [[nodiscard]] bool is_under_way() const { return is_under_way_; }
   // For each block whether anybody holds it.
   [[nodiscard]] std::vector<bool> held(const Links& links, const Schema& schema, Instant now) const;
 
@@ -51,16 +56,24 @@ class ModelAssembly {
   struct Kept {
     NodeId from{};  // 0: nothing is held
     Instant at{};   // when that node's snapshot was taken
+    bool operator==(const Kept&) const = default;
   };
   [[nodiscard]] bool is_kept(std::size_t block, Instant now) const {
     return block < kept_.size() && kept_[block].from != NodeId{} &&
            now - kept_[block].at <= kept_age_max;
   }
 
+  // What has been copied of a block, and so need not be again.
+  struct Copied {
+    std::pair<std::uint64_t, Version> as{};  // Link::received_as()
+    Kept kept{};
+    bool operator==(const Copied&) const = default;
+  };
+
   std::unique_ptr<float[]> values_;  // P floats, where kept_ names a node
   std::vector<Kept> kept_;
-  // Link::received_as() of the blocks that hear() has copied
-  std::vector<std::pair<std::uint64_t, Version>> told_;
+  std::vector<Copied> copied_;
+  bool is_under_way_ = false;
 };
 
 // The block that one more neighbour should begin with, where others stand at `positions` and each

@@ -23,17 +23,20 @@ void ModelSource::order_blocks(Ready& ready, const ModelAssembly::Links& open,
   ready.held_flips = flips_of(held);
 }
 
-std::optional<std::string> ModelSource::assemble(const ModelAssembly::Links& open, Instant now,
-                                                 const ModelAssembly::Copies& into) const {
+std::optional<ModelSource::Assembled> ModelSource::assemble(const ModelAssembly::Links& open,
+                                                            Instant now,
+                                                            const ModelAssembly::Copies& into) {
   if (now < rest_until_) return std::nullopt;
-  const auto sources = assembly_.model(open, schema_, now, into);
+  // What a broken node's copies hold may be changed between two calls, and so is copied in one.
+  const auto sources =
+      assembly_.model(open, schema_, now, into, is_missing() ? piece_floats : schema_.floats());
   if (!sources) return std::nullopt;
   std::string from, blocks;
-  for (const auto& [peer, count] : *sources) {
+  for (const auto& [peer, count] : sources->blocks) {
     from += (from.empty() ? "peer=" : ",") + to_hex(peer);
     blocks += (blocks.empty() ? " blocks=" : ",") + std::to_string(count);
   }
-  return from + blocks;
+  return Assembled{from + blocks, sources->initial};
 }
 
 void ModelSource::on_broken(const StepGuard& guard, Instant snapshot_at) {

@@ -27,6 +27,7 @@ class ModelSource {
   static constexpr Duration rest_min = std::chrono::seconds(10);
   static constexpr std::uint32_t rest_doublings_max = 6;
   static constexpr std::uint64_t recovered_after = 500;
+  static constexpr std::uint64_t piece_floats = 512 * 1024;
 
   explicit ModelSource(const Schema& schema) : schema_(schema) {}
 
@@ -56,10 +57,16 @@ class ModelSource {
   }
   // A link ends while a model is needed.
   void keep(NodeId peer, const Link& link) { assembly_.keep(peer, link, schema_); }
-  // All blocks are there, and the node does not rest: both copies hold the model now. Words that
-  // say where from; none: not yet, and the copies are as they were.
-  [[nodiscard]] std::optional<std::string> assemble(const ModelAssembly::Links& open, Instant now,
-                                                    const ModelAssembly::Copies& into) const;
+  struct Assembled {
+    std::string from;      // in words
+    bool initial = false;  // it is the job's initial model
+  };
+  // All blocks are there, and the node does not rest: both copies hold the model now. None: not
+  // yet, and the copies of a node that had a model are as they were. A node that never had one
+  // copies `piece_floats` at a time, in as many calls as is_assembling() asks for.
+  [[nodiscard]] std::optional<Assembled> assemble(const ModelAssembly::Links& open, Instant now,
+                                                  const ModelAssembly::Copies& into);
+  [[nodiscard]] bool is_assembling() const { return assembly_.is_under_way(); }
 
   // ---- broken ----
   // The model broke, by what `guard` saw, at `snapshot_at`.

@@ -44,9 +44,10 @@ void Conductor::begin_round_if_due(Instant now) {
   round_.begin_if_due(round_context(links, now));
 }
 
-bool Conductor::has_work() const { return round_.has_work(); }
+bool Conductor::has_work() const { return round_.has_work() || is_adopting(); }
 
 void Conductor::work(Instant now) {
+  if (is_adopting()) adopt(now);
   if (!round_.has_work()) return;
   std::vector<RoundLink> links = round_links();
   on_round(round_.work(round_context(links, now)), now);

@@ -1,6 +1,7 @@
 // What a node without a model does: takes it from a link, rests after a break, asks its disk.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "core/base/protocol.h"
@@ -77,10 +78,70 @@ TEST_CASE("a model that one neighbour has told from end to end fills both copies
   CHECK_FALSE(source.assemble({}, at(1001), buffers.copies()));
   const auto from = source.assemble({{NodeId{2}, &told.ours}}, at(1001), buffers.copies());
   REQUIRE(from);
-  CHECK(from->find("peer=" + to_hex(NodeId{2})) == 0);
-  CHECK(from->find("blocks=2") != std::string::npos);
+  CHECK(from->from.find("peer=" + to_hex(NodeId{2})) == 0);
+  CHECK(from->from.find("blocks=2") != std::string::npos);
+  CHECK_FALSE(from->initial);
   CHECK(buffers.a == std::vector<float>(6, 0.5f));
   CHECK(buffers.b == buffers.a);
+}
+
+TEST_CASE(
+    "a large initial model is taken over piece by piece, and what is heard meanwhile counts") {
+  constexpr std::size_t floats = 5 * ModelSource::piece_floats / 2;
+  const Schema large =
+      *Schema::build({Segment{.name = "a", .shape = {floats}, .offset = 0, .size = floats}});
+  const SharedModel initial = std::make_shared<const std::vector<float>>(floats, 0.25f);
+  const ExchangePolicy policy;
+  Link theirs(NodeId{2}, NodeId{1}, large, policy), ours(NodeId{1}, NodeId{2}, large, policy);
+  Ready has, has_not;
+  has.has_model = true;
+  has.nonce = 1, has_not.nonce = 2;
+  has.initial = has_not.initial = 7;
+  theirs.describe(has), ours.describe(has_not);
+  (void)theirs.open(has, has_not, protocol_version, at(1000), initial);
+  (void)ours.open(has_not, has, protocol_version, at(1000), initial);
+  ModelSource source(large);
+  source.on_trainer_ready(false);
+  std::vector<float> a(floats, 0.0f), b = a;
+  const ModelAssembly::Links links{{NodeId{2}, &ours}};
+  const auto copied = [&] { return std::ranges::count(b, 0.25f); };
+  std::int64_t before = 0;
+  for (int call = 0; call < 2; ++call) {
+    REQUIRE_FALSE(source.assemble(links, at(1001), {a, b}));
+    CHECK(source.is_assembling());
+    CHECK(copied() > before);
+    CHECK(copied() - before <= static_cast<std::int64_t>(ModelSource::piece_floats));
+    before = copied();
+  }
+  SUBCASE("nothing is heard") {
+    const auto model = source.assemble(links, at(1001), {a, b});
+    REQUIRE(model);
+    CHECK(model->initial);
+    CHECK(a == *initial);
+    CHECK(b == *initial);
+    CHECK_FALSE(source.is_assembling());
+  }
+  SUBCASE("the first block changes") {
+    std::vector<float> model = *initial, update(floats, 0.0f);
+    std::ranges::fill(large.blocks()[0].of(std::span(model)), 0.5f);
+    theirs.look_begin({}, 0.1, {}, at(1000));
+    for (std::size_t i = 0; i < large.blocks().size(); ++i) theirs.look(i, model, update, {});
+    theirs.begin({.codec = Codec{CodecId::fp32}, .snapshot_at = at(1000)}, at(1000));
+    while (!theirs.spoken_all()) REQUIRE(theirs.speak(model, update, {}, at(1000)));
+    theirs.end(at(1000));
+    for (const SharedBytes& message : theirs.take_messages())
+      REQUIRE_FALSE(ours.on_turn(*message, 0.001, at(1000)));
+    const auto taken = source.assemble(links, at(1001), {a, b});
+    REQUIRE(taken);
+    CHECK_FALSE(taken->initial);
+    CHECK(a[0] == 0.5f);
+    CHECK(a == b);
+    CHECK(a.back() == 0.25f);
+  }
+  SUBCASE("the link ends: what was copied does not count") {
+    CHECK_FALSE(source.assemble({}, at(1001), {a, b}));
+    CHECK_FALSE(source.is_assembling());
+  }
 }
 
 TEST_CASE("blocks received on a link survive its end until a model is adopted") {

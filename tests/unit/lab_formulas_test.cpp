@@ -11,6 +11,22 @@
 using namespace gossipd;
 using namespace gossipd::lab;
 
+TEST_CASE(
+    "batch-norm statistics are taken out of a model and put into another, and nothing else is") {
+  const Schema schema = Schema::build({{"w", {2}, 0, 2, SegmentKind::parameter},
+                                       {"mean", {2}, 2, 2, SegmentKind::statistic},
+                                       {"v", {1}, 4, 1, SegmentKind::parameter},
+                                       {"variance", {2}, 5, 2, SegmentKind::statistic},
+                                       {"batches", {1}, 7, 1, SegmentKind::local}})
+                            .value();
+  const Vector from = {1, 2, 3, 4, 5, 6, 7, 8};
+  const Vector statistics = statistics_of(schema, from);
+  CHECK(statistics == Vector{3, 4, 6, 7});
+  Vector into(8, 0.0f);
+  set_statistics(schema, statistics, into);
+  CHECK(into == Vector{0, 0, 3, 4, 0, 6, 7, 0});
+}
+
 TEST_CASE("SMEGA2's look-ahead for a horizon of N is the published formula") {
   for (std::uint64_t n = 1; n <= 9; ++n)
     for (std::uint64_t s = 0; s < n; ++s) {

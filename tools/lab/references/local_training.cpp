@@ -41,6 +41,7 @@ void LocalTraining::descend(std::size_t i, Gradient& gradient) {
   const double rate = learning_rate();
   trained(gradient, 0);
   optimizer_step(job().optimizer, rate, m.x, m.optimizer, gradient.values);
+  if (!gradient.statistics.empty()) set_statistics(schema(), gradient.statistics, m.x);
   ++m.steps;
 }
 

@@ -125,6 +125,9 @@ class SyncSgd : public Reference {
       gradient(i, x_, job().batch, [this, i](Gradient result) {
         trained(result, 0);
         gradients_[i] = std::move(result.values);
+        if (ready_ == 0) statistics_.assign(result.statistics.size(), 0.0f);
+        for (std::size_t k = 0; k < statistics_.size(); ++k)
+          statistics_[k] += result.statistics[k] / static_cast<float>(nodes());
         if (compression_ == Compression::dgc) add_weight_decay(gradients_[i]);
         if (++ready_ < nodes()) return;
         ready_ = 0;
@@ -135,6 +138,7 @@ class SyncSgd : public Reference {
   void step() {
     if (lars_trust_ > 0) scale_by_layer(gradients_[0]);
     optimizer_step(descent_, rate_, x_, optimizer_, gradients_[0]);
+    if (!statistics_.empty()) set_statistics(schema(), statistics_, x_);
     next();
   }
 
@@ -160,6 +164,7 @@ class SyncSgd : public Reference {
   double lars_trust_ = 0;
   bool scale_ = false;
   Vector x_;
+  Vector statistics_;      // mean of what the workers have made of them in this step
   OptimizerSpec descent_;  // the job's optimiser, less what happens before the exchange or in LARS
   OptimizerState optimizer_;
   Vectors gradients_;

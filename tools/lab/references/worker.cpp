@@ -1,6 +1,37 @@
 #include "tools/lab/references/worker.h"
 
+#include <algorithm>
+
 namespace gossipd::lab {
+namespace {
+
+bool has_statistics(const Schema& schema) {
+  return std::ranges::any_of(schema.segments(), [](const Segment& segment) {
+    return segment.kind == SegmentKind::statistic;
+  });
+}
+
+}  // namespace
+
+Vector statistics_of(const Schema& schema, std::span<const float> model) {
+  Vector statistics;
+  for (const Segment& segment : schema.segments()) {
+    if (segment.kind != SegmentKind::statistic) continue;
+    const auto values = model.subspan(segment.offset, segment.size);
+    statistics.insert(statistics.end(), values.begin(), values.end());
+  }
+  return statistics;
+}
+
+void set_statistics(const Schema& schema, std::span<const float> statistics,
+                    std::span<float> model) {
+  for (const Segment& segment : schema.segments()) {
+    if (segment.kind != SegmentKind::statistic) continue;
+    std::ranges::copy(statistics.first(segment.size),
+                      model.subspan(segment.offset, segment.size).begin());
+    statistics = statistics.subspan(segment.size);
+  }
+}
 
 void Worker::gradient(const Vector& at, std::uint32_t batch, std::function<void(Gradient)> done) {
   auto result = std::make_shared<Gradient>();
@@ -12,7 +43,13 @@ void Worker::gradient(const Vector& at, std::uint32_t batch, std::function<void(
   position_ += batch;
   const Instant began = setup_.world.now();
   auto work = [result, engine, position, batch, at] {
-    return engine->gradient(at, position, batch, result->values);
+    const double loss = engine->gradient(at, position, batch, result->values);
+    if (has_statistics(engine->schema())) {
+      Vector model(at.size());
+      engine->copy_model(model);
+      result->statistics = statistics_of(engine->schema(), model);
+    }
+    return loss;
   };
   setup_.world.compute(index_, batch, std::move(work),
                        [this, result, began, done = std::move(done)](double loss) {

@@ -11,6 +11,8 @@ using Vector = std::vector<float>;  // P floats
 
 struct Gradient {
   Vector values;  // of the mean loss over the batch; the descent adds weight decay
+  // The model's statistics after the batch, one after the other; none without batch norm.
+  Vector statistics;
   double loss = 0;
   std::uint32_t batch = 0;
   std::size_t worker = 0;
@@ -34,5 +36,10 @@ class Worker {
 
 // The job's initial model: the same on every engine of one seed.
 [[nodiscard]] Vector initial_model(Setup& setup);
+
+// Gradient::statistics, of a model and back into one.
+[[nodiscard]] Vector statistics_of(const Schema& schema, std::span<const float> model);
+void set_statistics(const Schema& schema, std::span<const float> statistics,
+                    std::span<float> model);
 
 }  // namespace gossipd::lab
