@@ -83,11 +83,9 @@ class Link {
   [[nodiscard]] bool owes_at_once() const {
     return my_turn() && (owes_answer() || owes_transfer() || speaking());
   }
-  // No turn is under way and no answer or transfer due at this end: ending the session now moves
-  // no mean, also where an opening of the peer is on its way.
-  [[nodiscard]] bool is_at_rest() const {
-    return is_open() && !owes_at_once() && !owes_transfer() && !is_owed_a_turn();
-  }
+  // The next turn would be an opening of this end: the peer has applied its half of the last
+  // transfer, and so has this end, so ending the session now moves no mean.
+  [[nodiscard]] bool is_at_rest() const { return my_turn() && !owes_at_once(); }
   [[nodiscard]] bool owes_keyframes() const { return epoch_->replicas.keyframes_owed() > 0; }
   // When the snapshot of our last complete turn was taken, also of an earlier epoch.
   [[nodiscard]] Instant spoken_at() const { return spoken_at_; }

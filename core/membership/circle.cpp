@@ -16,25 +16,19 @@ bool is_in_circle(const MemberRecord& record) {
 
 }  // namespace
 
-NodeId next_in_circle(const Directory& directory, NodeId from, NodeId also) {
+NodeId next_in_circle(const Directory& directory, NodeId from) {
   const auto& entries = directory.entries();
-  const auto first_of = [&](auto at, auto end) {
-    while (at != end &&
-           (at->first == from || (at->first != also && !is_in_circle(at->second.record))))
-      ++at;
+  const auto first_of = [from](auto at, auto end) {
+    while (at != end && (at->first == from || !is_in_circle(at->second.record))) ++at;
     return at == end ? NodeId{} : at->first;
   };
   const auto after = entries.upper_bound(from);
-  NodeId next = first_of(after, entries.end());
-  if (next == NodeId{}) next = first_of(entries.begin(), after);
-  if (also == NodeId{} || also == from || entries.contains(also)) return next;
-  // Not in the directory yet: it comes first if it lies before `next`, on the way from `from`.
-  const auto steps_to = [from](NodeId id) { return raw(id) - raw(from); };  // modulo 2^64
-  return next == NodeId{} || steps_to(also) < steps_to(next) ? also : next;
+  const NodeId next = first_of(after, entries.end());
+  return next != NodeId{} ? next : first_of(entries.begin(), after);
 }
 
 bool beside_in_circle(const Directory& directory, NodeId a, NodeId b) {
-  return next_in_circle(directory, a, b) == b || next_in_circle(directory, b, a) == a;
+  return next_in_circle(directory, a) == b || next_in_circle(directory, b) == a;
 }
 
 }  // namespace gossipd

@@ -12,11 +12,10 @@
 
 namespace gossipd {
 
-// The member after `from`, whose own place is by its id alone; 0: there is no other. `also` is in
-// the circle whatever the directory says of it.
-[[nodiscard]] NodeId next_in_circle(const Directory& directory, NodeId from, NodeId also = {});
+// The member after `from`, whose own place is by its id alone; 0: there is no other.
+[[nodiscard]] NodeId next_in_circle(const Directory& directory, NodeId from);
 
-// Either comes next after the other.
+// One has its place next after the other.
 [[nodiscard]] bool beside_in_circle(const Directory& directory, NodeId a, NodeId b);
 
 }  // namespace gossipd

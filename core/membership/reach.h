@@ -7,7 +7,8 @@
 // publishes the verdict in its record. Every other dial is evidence as well.
 //
 // `found` of a dial is the member that answered; 0: nobody. What others say is believed: a liar
-// changes only what is shown. Pure; one owner, the core strand.
+// changes what is shown, and the member's place in the circle of links (circle.h). Pure; one owner,
+// the core strand.
 #pragma once
 
 #include <map>

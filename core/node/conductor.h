@@ -227,11 +227,12 @@ class Conductor {
   void dial_failed_member(Instant now);
   void rotate_links(Instant now);
   void dial_next_in_circle(Instant now);
-  void drop_rotated_link(const Session& fresh, Instant now);
+  void end_rotation(Instant now);
   bool admits_beyond_its_links(const Session& fresh, Instant now);
   void shed_link(Instant now);
   void give_up_link(SessionId id, Instant now);
-  [[nodiscard]] std::vector<SessionId> spare_links(SessionId but) const;
+  [[nodiscard]] bool may_go(const Session& session) const;
+  [[nodiscard]] bool may_end(const Session& session) const;
   [[nodiscard]] std::size_t wanted_links() const;
   [[nodiscard]] std::uint32_t links_told() const;
   [[nodiscard]] std::vector<NodeId> unlinked(MemberState state, Instant now) const;

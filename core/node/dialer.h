@@ -84,10 +84,10 @@ class Dialer {
   void on_failed_looked(bool dialled, Random& random, Instant now);
   // True once in each period: a link is to be replaced. The first call starts the period.
   bool rotation_due(Random& random, Instant now);
-  // The next link that opens replaces one.
-  void begin_rotation() { rotating_ = true; }
-  [[nodiscard]] bool is_rotating() const { return rotating_; }
-  [[nodiscard]] bool take_rotation() { return std::exchange(rotating_, false); }
+  // A link that opens to this endpoint replaces another.
+  void begin_rotation(const Endpoint& to) { rotation_ = to; }
+  [[nodiscard]] bool is_rotating(const Endpoint& to) const { return rotation_ == to; }
+  void end_rotation() { rotation_.reset(); }
   // True at most once a tick: a member that has few links may get one beyond those accepted.
   bool room_due(Instant now);
 
@@ -114,7 +114,7 @@ class Dialer {
   Reach reach_;
   Instant next_failed_{};
   Instant next_rotation_{};
-  bool rotating_ = false;
+  std::optional<Endpoint> rotation_;
   Instant next_room_{};
 };
 

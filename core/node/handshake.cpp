@@ -219,7 +219,8 @@ void Conductor::establish(Session& session, Instant now) {
     if (life_.is(Phase::joining) && source_.has_model()) begin_training(now);
     send_ready(session, now);
   }
-  drop_rotated_link(session, now);
+  session.replaces = session.outbound && dialer_.is_rotating(session.remote);
+  if (session.replaces) dialer_.end_rotation();
 }
 
 // A hello may bring a higher incarnation than gossip has brought yet.

@@ -10,6 +10,8 @@ namespace {
 
 // beyond those that it accepts, until it has given up as many others
 constexpr std::size_t links_beyond_max = 2;
+// So many links a node has at least for members that have no other, where it chose no number.
+constexpr std::size_t lonely_links = 12;
 
 }  // namespace
 
@@ -50,12 +52,14 @@ void Conductor::look_after_overlay(Instant now) {
   if (life_.is_going()) return;
   probe_one(now);
   rotate_links(now);
+  end_rotation(now);
   shed_link(now);
 }
 
-// Linked to whoever comes next, all members are one cluster, however the other links are drawn.
+// Linked to whoever comes next, all members are one cluster, however the other links are drawn. A
+// joiner has its model brought first, but by somebody who has one.
 void Conductor::dial_next_in_circle(Instant now) {
-  if (life_.is_going() || life_.is_stopping() || needs_model()) return;
+  if (life_.is_going() || life_.is_stopping() || (needs_model() && open_links() > 0)) return;
   if (config_.membership.accepted_links() < 2 || dialer_.under_way() > 0) return;
   if (peers_.established() == 0) return;  // seeds come first
   const NodeId next = next_in_circle(directory_, state_.id);
@@ -118,23 +122,23 @@ void Conductor::rotate_links(Instant now) {
   if (!life_.is_training() || peers_.established() < wanted_links()) return;
   const std::vector<NodeId> candidates = unlinked(MemberState::alive, now);
   if (candidates.empty()) return;
-  dialer_.begin_rotation();
-  dial(directory_.find(candidates[random_.below(candidates.size())])->record.address, NodeId{},
-       now);
+  const Endpoint to = directory_.find(candidates[random_.below(candidates.size())])->record.address;
+  dialer_.begin_rotation(to);
+  dial(to, NodeId{}, now);
 }
 
-// Links other than `but` that may go: no answer is due on them, so every transfer stays whole, and
-// they do not lead to a member beside this one in the circle.
-std::vector<SessionId> Conductor::spare_links(SessionId but) const {
-  std::vector<SessionId> spare;
-  for (const auto& [id, session] : peers_.sessions()) {
-    if (!session.established() || id == but) continue;
-    const NodeId peer = session.theirs->id;
-    const Link* link = peers_.neighbour(peer)->link.get();
-    const bool is_idle = link == nullptr || (link->is_at_rest() && session.bulk_outstanding == 0);
-    if (is_idle && !beside_in_circle(directory_, state_.id, peer)) spare.push_back(id);
-  }
-  return spare;
+// The other end keeps another link, and is not beside this node in the circle.
+bool Conductor::may_go(const Session& session) const {
+  return session.established() && session.links_told >= 2 &&
+         !beside_in_circle(directory_, state_.id, session.theirs->id);
+}
+
+// This end may end it now: every transfer stays whole. A link that waits for the other end's model
+// brings nothing.
+bool Conductor::may_end(const Session& session) const {
+  const Link* link = peers_.neighbour(session.theirs->id)->link.get();
+  const bool waits = link != nullptr && !link->is_open() && !session.ready_theirs;
+  return session.bulk_outstanding == 0 && (link == nullptr || waits || link->is_at_rest());
 }
 
 void Conductor::give_up_link(SessionId id, Instant now) {
@@ -142,35 +146,65 @@ void Conductor::give_up_link(SessionId id, Instant now) {
   close(id, "given up for a link to another member", now, true);
 }
 
-void Conductor::drop_rotated_link(const Session& fresh, Instant now) {
-  if (!fresh.outbound || !dialer_.take_rotation() || peers_.established() <= wanted_links()) return;
-  const std::vector<SessionId> spare = spare_links(fresh.id);
-  if (!spare.empty()) give_up_link(spare[random_.below(spare.size())], now);
+// Once the new link has brought an answer, so nothing is given up for one that is refused.
+void Conductor::end_rotation(Instant now) {
+  for (auto& [id, fresh] : peers_.sessions()) {
+    if (!fresh.established() || !fresh.replaces || fresh.round_trip.smoothed_seconds() == 0)
+      continue;
+    std::vector<SessionId> spare;
+    for (const auto& [other, session] : peers_.sessions())
+      if (other != id && may_go(session) && may_end(session)) spare.push_back(other);
+    if (spare.empty()) return;  // later
+    fresh.replaces = false;
+    if (peers_.established() <= wanted_links()) return;
+    return give_up_link(spare[random_.below(spare.size())], now);
+  }
 }
 
-// A node with all its links still lets in who comes beside it in the circle, and, once a tick, who
-// has so few links that one of its neighbours would have more without the link that goes for it.
-// Each time links are spread more evenly, so this comes to an end.
+// A node with all its links still lets in who comes beside it in the circle, who has no link at
+// all, and who has so few that one of its neighbours would have more without the link that goes for
+// it; of these one a tick. Each time links are spread more evenly, so this comes to an end.
 bool Conductor::admits_beyond_its_links(const Session& fresh, Instant now) {
   const Hello& hello = *fresh.theirs;
-  const std::size_t most = config_.membership.accepted_links() + links_beyond_max;
-  if (needs_model() || peers_.established() >= most) return false;
-  if (fresh.outbound && dialer_.is_rotating()) return true;
-  if (beside_in_circle(directory_, state_.id, hello.id)) return true;
+  if (needs_model()) return false;
+  const std::size_t links = peers_.established(),
+                    most = config_.membership.accepted_links() + links_beyond_max;
+  if (links < most && fresh.outbound && dialer_.is_rotating(fresh.remote)) return true;
+  if (links < most && beside_in_circle(directory_, state_.id, hello.id)) return true;
+  if (!hello.links) return false;
+  const bool chose = config_.membership.links_max != 0;
+  const bool lonely = *hello.links == 0 && links < (chose ? most : std::max(most, lonely_links));
   const auto has_more = [&](const auto& item) {
-    const Session& session = item.second;
-    return session.established() && session.links_told >= *hello.links + 2 &&
-           !beside_in_circle(directory_, state_.id, session.theirs->id);
+    return may_go(item.second) && item.second.links_told >= *hello.links + 2;
   };
-  return hello.links && std::ranges::any_of(peers_.sessions(), has_more) && dialer_.room_due(now);
+  const bool evens = links < most && std::ranges::any_of(peers_.sessions(), has_more);
+  return (lonely || evens) && dialer_.room_due(now);
 }
 
-// Gives up the link whose other end has the most, when it is not busy.
+// Of too many links that have proved themselves the one goes whose other end has the most: ended
+// here, or by the other end if the next turn is that one's.
 void Conductor::shed_link(Instant now) {
-  if (peers_.established() <= config_.membership.accepted_links()) return;
-  const std::vector<SessionId> spare = spare_links(SessionId{});
-  const auto links_of = [&](SessionId id) { return peers_.find(id)->links_told; };
-  if (!spare.empty()) give_up_link(*std::ranges::max_element(spare, {}, links_of), now);
+  if (!life_.is_training()) return;  // at rest a new link would move what has settled
+  std::size_t kept = 0;
+  std::vector<Session*> candidates;
+  for (auto& [id, session] : peers_.sessions()) {
+    if (!session.established()) continue;
+    if (session.is_spare && may_go(session) && may_end(session)) return give_up_link(id, now);
+    if (session.round_trip.smoothed_seconds() > 0 && !session.asked_to_go) ++kept;
+    if (may_go(session) && !session.asked_to_go) candidates.push_back(&session);
+  }
+  if (kept <= config_.membership.accepted_links() || candidates.empty()) return;
+  const auto links_of = [](const Session* session) { return session->links_told; };
+  const std::uint32_t most = links_of(std::ranges::max(candidates, {}, links_of));
+  std::erase_if(candidates, [&](const Session* session) { return links_of(session) < most; });
+  const auto now_free = std::ranges::find_if(candidates, [&](auto* s) { return may_end(*s); });
+  if (now_free != candidates.end()) return give_up_link((*now_free)->id, now);
+  for (Session* session : candidates) {
+    const Link* link = peers_.neighbour(session->theirs->id)->link.get();
+    if (link == nullptr || link->my_turn()) continue;  // soon
+    session->asked_to_go = true;
+    return send(*session, Spare{});
+  }
 }
 
 }  // namespace gossipd

@@ -61,6 +61,9 @@ class Peers {
     Directory::Sweep sweep;        // of the others' statistics
     RoundTrip round_trip;
     std::uint32_t links_told = 0;         // that the other end has; 0: it has not told
+    bool replaces = false;                // another link goes for it, once it has proved itself
+    bool asked_to_go = false;             // the other end has been told that it is spare
+    bool is_spare = false;                // to the other end
     std::optional<double> clock_ahead_s;  // of the other box; nothing: it has not told
     std::size_t bulk_outstanding = 0;     // bytes handed to the driver and not sent
     ControlAllowance allowance;           // until it is established; then the neighbour's

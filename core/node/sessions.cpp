@@ -193,6 +193,8 @@ void Conductor::handle_established(Session& session, const Control& message, Ins
       neighbour.path.on_answer(*asked);
       session.clock_ahead_s = peers_.clock().seconds_ahead(pong->clock_ms, *asked, now);
     }
+  } else if (std::get_if<Spare>(&message)) {
+    session.is_spare = true;
   } else if (const auto* resync = std::get_if<Resync>(&message)) {
     if (neighbour.link) neighbour.link->on_resync(*resync);
   } else if (const auto* bye = std::get_if<Bye>(&message)) {

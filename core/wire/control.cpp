@@ -317,6 +317,7 @@ struct ToJson {
             {"answers", m.answers},
             {"reason", m.reason}};
   }
+  json operator()(const Spare&) const { return {{"kind", "spare"}}; }
   json operator()(const UnknownControl& m) const { return {{"kind", m.kind}}; }
 };
 
@@ -411,6 +412,8 @@ Result<Control> to_pong(const json& map) {
   return Control{Pong{number(map, "nonce"), number(map, "clock")}};
 }
 
+Result<Control> to_spare(const json&) { return Control{Spare{}}; }
+
 Result<Control> to_resync(const json& map) {
   Resync m;
   if (!get_blocks(map, "blocks", resync_blocks_max, m.blocks))
@@ -446,7 +449,8 @@ Result<Control> from_json(const json& map) {
       {"ready", to_ready},        {"ping", to_ping},
       {"pong", to_pong},          {"resync", to_resync},
       {"cloned", to_cloned},      {"bye", to_bye},
-      {"reached", to_reached},    {"next job", to_succession}};
+      {"spare", to_spare},        {"reached", to_reached},
+      {"next job", to_succession}};
   const std::string kind = text(map, "kind");
   for (const auto& [name, read] : readers)
     if (kind == name) return read(map);

@@ -116,6 +116,9 @@ inline const char* const bye_rotated = "rotated";  // the link goes, the node st
 struct Bye {
   std::string why;  // "left", "restarting", "rotated"
 };
+// The sender has more links than it accepts, and this one may go: to be ended by the other end,
+// which knows when no turn is under way.
+struct Spare {};
 // Two processes speak under one id, and this end of the session is one of them. The process that
 // keeps the id is told as well.
 struct Cloned {
@@ -137,7 +140,7 @@ struct UnknownControl {
 
 using Control =
     std::variant<Hello, Refuse, Members, JobRequest, JobOffer, FileRequest, FileAbsent, Ready, Ping,
-                 Pong, Resync, Bye, Digest, Cloned, Reached, Succession, UnknownControl>;
+                 Pong, Resync, Bye, Digest, Cloned, Reached, Succession, Spare, UnknownControl>;
 
 [[nodiscard]] Bytes encode_control(const Control&);
 [[nodiscard]] Result<Control> decode_control(std::span<const std::byte>);

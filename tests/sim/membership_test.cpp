@@ -275,6 +275,30 @@ TEST_CASE("a newcomer gets links where all have as many as they accept, and then
   }
 }
 
+TEST_CASE("one node that can be reached takes in eight that only dial out") {
+  const Schema schema = schema_of({200});
+  VirtualCluster cluster(schema);
+  cluster.add(with_model(schema, 0));
+  constexpr std::size_t members = 9;
+  for (std::size_t i = 1; i < members; ++i) {
+    NodeOptions options;
+    options.seeds = {0};
+    cluster.add(options);
+    for (std::size_t j = 1; j < i; ++j) {
+      cluster.network().way(i, j).held = true;
+      cluster.network().way(j, i).held = true;
+    }
+  }
+  const auto all_train = [&] {
+    for (std::size_t i = 0; i < members; ++i)
+      if (cluster.node(i).phase() != Phase::training || cluster.view(i).links.empty()) return false;
+    return true;
+  };
+  CHECK(cluster.run_until(all_train, 120s));
+  cluster.run_for(60s);
+  CHECK(all_train());
+}
+
 TEST_CASE("a round trip that takes longer than the time between two pings is measured") {
   const Schema schema = schema_of({100});
   VirtualCluster cluster(schema);

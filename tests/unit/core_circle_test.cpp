@@ -27,8 +27,8 @@ struct Circle {
     directory.set_self(member(self), true, start);
   }
   void add(const MemberRecord& record) { (void)directory.merge(record, start); }
-  [[nodiscard]] std::uint64_t after(std::uint64_t id, std::uint64_t also = 0) const {
-    return raw(next_in_circle(directory, NodeId{id}, NodeId{also}));
+  [[nodiscard]] std::uint64_t after(std::uint64_t id) const {
+    return raw(next_in_circle(directory, NodeId{id}));
   }
   Directory directory;
 };
@@ -43,14 +43,9 @@ TEST_CASE("the next in the circle is the next id, and after the last comes the f
   CHECK(circle.after(30) == 40);
   CHECK(circle.after(40) == 10);
   CHECK(circle.after(25) == 30);  // not a member
-  CHECK(circle.after(20, 25) == 25);
-  CHECK(circle.after(20, 35) == 30);
-  CHECK(circle.after(40, 5) == 5);
-  CHECK(circle.after(40, 45) == 45);
 }
 
-TEST_CASE(
-    "who is dead, joins or is not reached has no place in the circle, unless it is asked for") {
+TEST_CASE("who is dead, joins or is not reached has no place in the circle") {
   Circle circle(1);
   MemberRecord dead = member(2), unreached = member(4), mistyped = member(5);
   dead.state = MemberState::failed;
@@ -62,9 +57,10 @@ TEST_CASE(
   CHECK(circle.after(1) == 6);
   for (const std::uint64_t id : {2u, 3u, 4u, 5u}) {
     CAPTURE(id);
-    CHECK(circle.after(1, id) == id);
-    CHECK(beside_in_circle(circle.directory, NodeId{1}, NodeId{id}));
+    CHECK(circle.after(id) == 6);
+    CHECK_FALSE(beside_in_circle(circle.directory, NodeId{1}, NodeId{id}));
   }
+  CHECK(beside_in_circle(circle.directory, NodeId{1}, NodeId{6}));
 }
 
 TEST_CASE("from next to next the circle leads through all members, and each is beside two") {

@@ -140,9 +140,12 @@ TEST_CASE("a link is to be replaced once in a period, the first time after one h
   CHECK_FALSE(dials.dialer.rotation_due(dials.random, at(44s)));
   CHECK(dials.dialer.rotation_due(dials.random, at(76s)));
   CHECK_FALSE(dials.dialer.rotation_due(dials.random, at(77s)));
-  dials.dialer.begin_rotation();
-  CHECK(dials.dialer.take_rotation());
-  CHECK_FALSE(dials.dialer.take_rotation());
+  const Endpoint there{"box2", 7610}, elsewhere{"box3", 7610};
+  dials.dialer.begin_rotation(there);
+  CHECK(dials.dialer.is_rotating(there));
+  CHECK_FALSE(dials.dialer.is_rotating(elsewhere));
+  dials.dialer.end_rotation();
+  CHECK_FALSE(dials.dialer.is_rotating(there));
   Dialer never({.rotate = 0s}, self, {}, {});
   CHECK_FALSE(never.rotation_due(dials.random, at(0s)));
   CHECK_FALSE(never.rotation_due(dials.random, at(1h)));

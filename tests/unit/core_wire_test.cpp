@@ -127,6 +127,15 @@ TEST_CASE("every other control message comes out as it went in") {
         "b");
   CHECK(std::get<Bye>(*decode_control(encode_control(Bye{"left"}))).why == "left");
   CHECK(std::get<Ping>(*decode_control(encode_control(Ping{77}))).nonce == 77);
+  CHECK(std::get<Ping>(*decode_control(encode_control(Ping{77, 4}))).links == 4);
+  CHECK(std::holds_alternative<Spare>(*decode_control(encode_control(Spare{}))));
+  const auto with_links = [](std::optional<std::uint32_t> links) {
+    return std::get<Hello>(
+        *decode_control(encode_control(Hello{.protocol = 1, .id = NodeId{3}, .links = links})));
+  };
+  CHECK_FALSE(with_links(std::nullopt).links);
+  CHECK(with_links(0u).links == 0);
+  CHECK(with_links(4'000'000'000u).links == members_max);
   const auto pong = std::get<Pong>(*decode_control(encode_control(Pong{78, 1'800'000'000'000})));
   CHECK(pong.nonce == 78);
   CHECK(pong.clock_ms == 1'800'000'000'000);

@@ -37,8 +37,8 @@ std::string kind_of(Lane lane, const Bytes& message) {
   const Result<Control> control = decode_control(message);
   if (!control) return "nonsense";
   static constexpr const char* names[] = {
-      "hello", "refuse", "members", "job?",   "job",    "file?",   "no-file",  "ready",  "ping",
-      "pong",  "resync", "bye",     "digest", "cloned", "reached", "next job", "unknown"};
+      "hello", "refuse", "members", "job?",   "job",    "file?",   "no-file",  "ready", "ping",
+      "pong",  "resync", "bye",     "digest", "cloned", "reached", "next job", "spare", "unknown"};
   static_assert(std::size(names) == std::variant_size_v<Control>);
   return names[control->index()];
 }
