@@ -75,7 +75,6 @@ std::optional<ModelAssembly::Sources> ModelAssembly::model(const Links& links, c
         is_under_way_ = true;
         return std::nullopt;
       }
-      clear_until(block.offset);  // between two blocks lies what is local
       copied += block.size;
       copied_[i] = wanted;
       if (is_linked) {
@@ -84,9 +83,8 @@ std::optional<ModelAssembly::Sources> ModelAssembly::model(const Links& links, c
         for (const auto& values : {into.a, into.b})
           std::ranges::copy(part(values_.get(), schema, i), block.of(values).begin());
       }
-    } else {
-      clear_until(block.offset);
     }
+    clear_until(block.offset);  // between two blocks lies what is local
     written = block.offset + block.size;
     ++sources.blocks[is_linked ? link->first : kept_[i].from];
     sources.initial &= is_linked && link->second->received_initial(i);

@@ -8,16 +8,10 @@ using namespace std::chrono_literals;
 
 namespace {
 
-std::size_t count(const VirtualCluster& cluster, std::size_t node, const std::string& words) {
-  std::size_t lines = 0;
-  for (const std::string& line : cluster.log(node))
-    lines += line.find(words) != std::string::npos ? 1 : 0;
-  return lines;
-}
-
 std::size_t clones_named(const VirtualCluster& cluster) {
   std::size_t lines = 0;
-  for (std::size_t i = 0; i < cluster.size(); ++i) lines += count(cluster, i, "event=cloned");
+  for (std::size_t i = 0; i < cluster.size(); ++i)
+    lines += times_logged(cluster, i, "event=cloned");
   return lines;
 }
 
@@ -107,17 +101,17 @@ TEST_CASE(
     cluster.add(with_model(schema_of({200}), 0));
     Processes processes(cluster);
     processes.dial(7);
-    REQUIRE(count(cluster, 0, "event=link-up peer=0000000000002000") == 1);
+    REQUIRE(times_logged(cluster, 0, "event=link-up peer=0000000000002000") == 1);
     // The session that the lower id dialled outlives others of the same process.
     processes.hang_up();
-    REQUIRE(cluster.run_until([&] { return count(cluster, 0, "direction=out") == 1; }, 60s));
+    REQUIRE(cluster.run_until([&] { return times_logged(cluster, 0, "direction=out") == 1; }, 60s));
     processes.dial(7);
     REQUIRE(processes.heard_last<Refuse>() != nullptr);
     CHECK(processes.heard_last<Refuse>()->reason.code == "duplicate");
     processes.incarnation = incarnation;
     processes.dial(9);
     CHECK(processes.heard_last<Refuse>() == nullptr);
-    CHECK(count(cluster, 0, "event=link-up peer=0000000000002000") == 3);
+    CHECK(times_logged(cluster, 0, "event=link-up peer=0000000000002000") == 3);
   }
 }
 
@@ -205,9 +199,9 @@ TEST_CASE(
     const std::size_t copy = add_copy(cluster, 1, NodeOptions{});
     std::vector<std::size_t> ups(nodes);
     for (std::size_t i = 0; i < nodes; ++i)
-      ups[i] = count(cluster, i, "event=link-up peer=" + to_hex(original));
+      ups[i] = times_logged(cluster, i, "event=link-up peer=" + to_hex(original));
     const std::size_t between_others =
-        nodes > 2 ? count(cluster, 0, "event=link-down peer=" + to_hex(cluster.id(2))) : 0;
+        nodes > 2 ? times_logged(cluster, 0, "event=link-down peer=" + to_hex(cluster.id(2))) : 0;
     cluster.start_from_disk(copy);
     REQUIRE(cluster.run_until([&] { return cluster.id(copy) != original; }, 300s));
     CHECK(cluster.id(1) == original);
@@ -217,16 +211,18 @@ TEST_CASE(
     CHECK(cluster.disk(copy).former_id == original);
     CHECK_FALSE(cluster.view(copy).cloned.empty());
     CHECK_FALSE(cluster.view(1).cloned.empty());
-    CHECK(count(cluster, 1, "event=cloned") > 0);
-    CHECK(count(cluster, copy, "event=cloned") > 0);
+    CHECK(times_logged(cluster, 1, "event=cloned") > 0);
+    CHECK(times_logged(cluster, copy, "event=cloned") > 0);
     std::size_t flagged = 0;
     for (std::size_t i = 0; i < nodes; ++i) {
-      if (i != 1) CHECK(count(cluster, i, "event=link-up peer=" + to_hex(original)) - ups[i] <= 8);
+      if (i != 1)
+        CHECK(times_logged(cluster, i, "event=link-up peer=" + to_hex(original)) - ups[i] <= 8);
       flagged += member(cluster.view(i), original)->cloned ? 1 : 0;
     }
     CHECK(flagged >= 2);
     if (nodes > 2)
-      CHECK(count(cluster, 0, "event=link-down peer=" + to_hex(cluster.id(2))) == between_others);
+      CHECK(times_logged(cluster, 0, "event=link-down peer=" + to_hex(cluster.id(2))) ==
+            between_others);
     // Every sample counts once at most.
     for (std::size_t i = 0; i < cluster.size(); ++i)
       cluster.act(i, [](Node& node, Instant now) { (void)node.pause(now); });
@@ -305,7 +301,7 @@ TEST_CASE(
     return false;
   };
   REQUIRE(cluster.run_until([&] { return has_refusal(cluster.view(0), "self", false); }, 60s));
-  CHECK(count(cluster, 0, "event=dial-reflected endpoint=node1:7610") == 1);
+  CHECK(times_logged(cluster, 0, "event=dial-reflected endpoint=node1:7610") == 1);
   cluster.run_for(60s);
   CHECK_FALSE(linked());
   cluster.reflect_nothing();
@@ -334,5 +330,5 @@ TEST_CASE(
   CHECK_FALSE(join(VirtualCluster::endpoint(1)));
   cluster.run_for(1s);
   CHECK(cluster.messages() > dials);
-  CHECK(count(cluster, 0, "event=dial-reflected") == 1);
+  CHECK(times_logged(cluster, 0, "event=dial-reflected") == 1);
 }

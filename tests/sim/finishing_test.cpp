@@ -25,13 +25,6 @@ double relative_distance(std::span<const float> a, std::span<const float> b) {
   return std::sqrt(square / norm);
 }
 
-std::ptrdiff_t times_logged(const VirtualCluster& cluster, std::size_t node,
-                            const std::string& event) {
-  return std::ranges::count_if(cluster.log(node), [&](const std::string& line) {
-    return line.find(event) != std::string::npos;
-  });
-}
-
 // Nodes of one model, each of which walks its own way while it trains.
 struct Walkers {
   Walkers(std::size_t count, std::uint32_t links, ReplicaFormat replicas = ReplicaFormat::fp32)
@@ -117,7 +110,7 @@ TEST_CASE("the final exchange brings the models together and keeps their mean") 
         static_cast<double>(w.cluster.bytes() - bytes) / (4.0 * floats));
     CHECK(before > 0.02);
     CHECK(w.consensus_distance() < bound);
-    CHECK(std::sqrt(moved / square) < 0.2 * before);  // outer momentum still under way
+    CHECK(std::sqrt(moved / square) < 0.16 * before);  // outer momentum still under way
     for (std::size_t i = 0; i < w.cluster.size(); ++i)
       CHECK(w.cluster.view(i).consensus_distance < bound);
   }

@@ -3,6 +3,8 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 #include "core/base/random.h"
 #include "tests/sim/virtual_cluster.h"
 
@@ -44,6 +46,14 @@ inline bool all_in(VirtualCluster& cluster, Phase phase, std::optional<std::size
   for (std::size_t i = 0; i < cluster.size(); ++i)
     if (i != but && cluster.alive(i) && cluster.node(i).phase() != phase) return false;
   return true;
+}
+
+// Lines of a node's log with these words.
+inline std::size_t times_logged(const VirtualCluster& cluster, std::size_t node,
+                                const std::string& words) {
+  return static_cast<std::size_t>(std::ranges::count_if(
+      cluster.log(node),
+      [&](const std::string& line) { return line.find(words) != std::string::npos; }));
 }
 
 inline bool has_refusal(const NodeView& view, const std::string& code, bool by_us) {
