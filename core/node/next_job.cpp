@@ -13,13 +13,17 @@ JobGeneration Conductor::own_job() const { return {state_.generation, state_.job
 
 // ---- the operator -------------------------------------------------------------------------------
 
+// The node is about to start again, which would undo what it is told meanwhile.
+std::optional<Error> Conductor::why_not_during_change() const {
+  if (!job_.next.is_under_way()) return std::nullopt;
+  return Error{"job-starting",
+               "this node goes on to another job right now; try again when it has started"};
+}
+
 std::optional<Error> Conductor::why_no_next_job() const {
   if (life_.is_going() || life_.is_stopping())
     return Error{"left", "this node leaves the cluster; start the job on another member"};
-  if (job_.next.is_under_way())
-    return Error{"job-starting",
-                 "this node goes on to another job right now; try again when it "
-                 "has started"};
+  if (auto error = why_not_during_change()) return error;
   if (!life_.is(Phase::finished))
     return Error{"job-running", std::string("the present job is not finished, this node is ") +
                                     to_string(phase()) +

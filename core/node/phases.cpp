@@ -114,6 +114,7 @@ void Conductor::set_seeds(const std::vector<Endpoint>& seeds, Instant now) {
 std::optional<Error> Conductor::leave(Instant now) {
   if (life_.is_going())
     return Error{"already-left", "this node has left already; `gossipctl join` brings it back"};
+  if (auto error = why_not_during_change()) return error;
   set_phase(Phase::leaving, "by the operator");
   std::map<NodeId, std::uint64_t> spoken;
   if (source_.has_model())

@@ -173,5 +173,6 @@ TEST_CASE("a job that is not finished, or is the present one, is not followed") 
   CHECK(f.cluster.start_job(0, "job")->code == "same-job");
   REQUIRE_FALSE(f.cluster.start_job(0, "second"));
   CHECK(f.cluster.start_job(0, "third")->code == "job-starting");
+  CHECK(f.cluster.node(0).leave(f.cluster.now())->code == "job-starting");
   REQUIRE(f.all_finish(2));
 }

@@ -191,9 +191,13 @@ class SeedRun {
     if (nodes.size() < 3) return;
     const std::size_t leaver = nodes[scenario_.seed % nodes.size()];
     checkers_.note("node" + std::to_string(leaver) + " leaves in peace");
-    cluster_.act(leaver, [](Node& node, Instant local) { (void)node.leave(local); });
+    // Asked again: a node that goes on to another job refuses, and it starts again then.
+    const auto ask = [&] {
+      cluster_.act(leaver, [](Node& node, Instant local) { (void)node.leave(local); });
+    };
     until(bound, "living", [&]() -> std::string {
-      if (cluster_.node(leaver).phase() != Phase::left)
+      if (cluster_.alive(leaver)) ask();
+      if (!cluster_.alive(leaver) || cluster_.node(leaver).phase() != Phase::left)
         return "node" + std::to_string(leaver) + " does not come to leave";
       for (const std::size_t i : living())
         for (const MemberView& member : cluster_.view(i).members)
