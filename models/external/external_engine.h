@@ -22,7 +22,7 @@ namespace gossipd {
 // What of a run counts for this node. Kept on disk, since the run may outlive the daemon.
 struct RunAccount {
   attach::RunToken run{};
-  // Of the run when it was first counted, and of the node then.
+  // Of the run when it was first counted or last ended a connection, and of the node then.
   attach::Counters run_began;
   attach::Counters node_began;
   bool operator==(const RunAccount&) const = default;
@@ -115,9 +115,11 @@ class ExternalEngine final : public Engine, public OutsideSteps {
   void fold();
   void copy_from_mirror();
 
-  void let_in(const Order&);
+  void let_in(News&, const Order&);
   void refuse_guest(const TrainerSocket::Guest&, const Error&);
+  void keep_counters();
   void end_session(const std::string& why);
+  void end_refused(const Error&);
   void answer(const Order&);
   [[nodiscard]] bool may_hold(std::uint32_t flags) const;
   [[nodiscard]] attach::Go make_go(const Order&, std::uint32_t flags);

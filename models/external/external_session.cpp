@@ -43,7 +43,11 @@ double progress_of(const OutsideSteps::Order& order) {
 
 ExternalEngine::News ExternalEngine::meet(const Order& order) {
   News news;
-  if (!session_) let_in(order);
+  if (account_is_from_disk_ && account_->node_began.steps > order.step) {
+    news.step = account_->node_began.steps;  // an older checkpoint may know of fewer
+    news.samples = std::max(order.samples, account_->node_began.samples);
+  }
+  if (!session_) let_in(news, order);
   if (session_ && session_->to_answer) answer(order);
   if (copy_to_.empty() || is_at_work()) wait(order);
   read_packets(news, order);
@@ -56,7 +60,7 @@ ExternalEngine::News ExternalEngine::meet(const Order& order) {
 
 // ---- who trains ----
 
-void ExternalEngine::let_in(const Order& order) {
+void ExternalEngine::let_in(News& news, const Order& order) {
   std::optional<TrainerSocket::Guest> guest = socket_.take();
   if (!guest) return;
   if (memory_is_known_) {
@@ -89,6 +93,9 @@ void ExternalEngine::let_in(const Order& order) {
     copy_wanted_ = true;
   else if (has_model_)
     replace_by_mirror();
+  // It may die before it says a word more, and what it told a daemon before may not have been read.
+  if (!known) return;
+  if (const auto error = count(session_->guest.attach.counters, news, order)) end_refused(*error);
 }
 
 void ExternalEngine::refuse_guest(const TrainerSocket::Guest& guest, const Error& error) {
@@ -99,7 +106,22 @@ void ExternalEngine::refuse_guest(const TrainerSocket::Guest& guest, const Error
   socket_.vacate();
 }
 
+// A daemon that dies before its next checkpoint, and before another run has made a step, would
+// know of what this run has done from the others only, who may die as well.
+void ExternalEngine::keep_counters() {
+  if (!account_ || !session_->counters) return;
+  const RunAccount now{.run = account_->run,
+                       .run_began = *session_->counters,
+                       .node_began = account_->of_node(*session_->counters)};
+  if (now == *account_) return;
+  if (options_.keep)
+    if (const auto error = options_.keep(now))
+      return events_.push_back("event=trainer-run-not-written reason=" + log_quoted(error->text));
+  account_ = now;
+}
+
 void ExternalEngine::end_session(const std::string& why) {
+  keep_counters();
   session_.reset();
   has_trainer_.store(false);
   fold();
@@ -210,11 +232,14 @@ void ExternalEngine::read_packets(News& news, const Order& order) {
     const Result<attach::FromTrainer> packet = attach::decode_from_trainer(received.packet);
     const std::optional<Error> refused =
         packet ? take_in(*packet, news, order) : std::optional<Error>(packet.error());
-    if (!refused) continue;
-    (void)session_->guest.socket.send(attach::encode(
-        FromDaemon(attach::Notice{.refused = true, .code = refused->code, .text = refused->text})));
-    end_session(refused->text);
+    if (refused) end_refused(*refused);
   }
+}
+
+void ExternalEngine::end_refused(const Error& error) {
+  (void)session_->guest.socket.send(attach::encode(
+      FromDaemon(attach::Notice{.refused = true, .code = error.code, .text = error.text})));
+  end_session(error.text);
 }
 
 std::optional<Error> ExternalEngine::take_in(const attach::FromTrainer& packet, News& news,

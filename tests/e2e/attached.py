@@ -252,6 +252,7 @@ def train(arguments):
         if link is None and time.monotonic() >= next_try:
             try:
                 ledger.write(state=1)
+                ledger.note_telling(done["samples"], False)  # counts if the run is known
                 link = Attachment(arguments.socket, segments, model, run, arguments.samples, **done)
                 link.telling = lambda sent: ledger.note_telling(done["samples"], sent)
                 link.wait_attached()

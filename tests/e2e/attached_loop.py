@@ -41,7 +41,15 @@ def note_what_is_told(ledger):
 
         return begun
 
+    def noting_attach(make):
+        def made(*words):
+            ledger.note_telling(words[-1], False)  # counts if the run is known
+            return make(*words)
+
+        return made
+
     wire.step, wire.done = noting(wire.step), noting(wire.done)
+    wire.attach = noting_attach(wire.attach)
     connection = session._Connection
     connection.__init__ = noting_attaches(connection.__init__)
     connection.send_step = noting_sent(connection.send_step)

@@ -305,11 +305,62 @@ TEST_CASE("a run that a daemon before has written down keeps its model and its c
   end.order.step = 50;
   end.order.samples = 500;
   Process trainer(end.path);
-  end.let_in(trainer, 9);
+  attach::Attach words = attach_words(9);
+  words.counters = {.steps = 5, .samples = 5 * 64};
+  trainer.attach(words);
+  end.meet_until([](const auto& news) { return news.present; });
+  (void)trainer.expect<attach::Attached>();
+  CHECK(end.order.step == 102);
   const Go go = end.step(trainer, 1, 8);
   CHECK(go.flags == Go::copy);
   CHECK(end.order.step == 105);
   CHECK(end.order.samples == 1000 + 5 * 64);
+}
+
+TEST_CASE("what a run has done is on disk when its trainer has died, and goes on if it has not") {
+  std::optional<RunAccount> kept;
+  const auto keep = [&](const RunAccount& account) -> std::optional<Error> {
+    kept = account;
+    return std::nullopt;
+  };
+  {
+    End before({.keep = keep});
+    before.engine->replace_model(ones);
+    Process trainer(before.path);
+    before.let_in(trainer, 9);
+    before.done(trainer, before.step(trainer, 1, 3), 3);
+    (void)before.step(trainer, 2, 8);
+    trainer.leave();
+    before.meet_until([](const auto& news) { return !news.present; });
+  }
+  REQUIRE(kept);
+  End after({.account = kept, .keep = keep});
+  after.engine->replace_model(ones);  // a checkpoint of before
+  after.order.step = 2;
+  after.order.samples = 2 * 64;
+  after.meet_until([](const auto& news) { return news.step.has_value(); });
+  CHECK(after.order.step == 5);
+  CHECK(after.order.samples == 5 * 64);
+  SUBCASE("another run") {
+    Process trainer(after.path);
+    after.let_in(trainer, 10);
+    (void)after.step(trainer, 1, 3);
+    CHECK(after.order.step == 5);
+    CHECK(after.order.samples == 5 * 64);
+  }
+  SUBCASE("the same one, which says in ATTACH what it has done alone") {
+    Process trainer(after.path);
+    attach::Attach words = attach_words(9);
+    words.counters = {.steps = 9, .samples = 9 * 64};
+    trainer.attach(words);
+    after.meet_until([](const auto& news) { return news.present; });
+    CHECK(after.order.step == 6);
+    CHECK(after.order.samples == 6 * 64);
+    (void)trainer.expect<attach::Attached>();
+    (void)after.step(trainer, 1, 10);
+    CHECK(after.order.step == 7);
+    CHECK(after.order.samples == 7 * 64);
+  }
 }
 
 TEST_CASE("what a trainer may not do ends its connection") {
