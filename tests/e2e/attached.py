@@ -245,8 +245,7 @@ def train(arguments):
     model = random.normal(0, 1, arguments.floats).astype(numpy.float32)
     target = numpy.float32(arguments.target)
     done = dict(steps=0, samples=0)
-    run, link, pause_s, attaches = os.urandom(16), None, 0.1, 0
-    next_try = 0.0
+    run, link, pause_s, attaches, next_try = os.urandom(16), None, 0.1, 0, 0.0
     totals = dict(alone=0, adds=0, replaces=0)
     while True:
         if link is None and time.monotonic() >= next_try:
