@@ -30,8 +30,18 @@ std::string whole_seconds(double seconds) {
 void NodeDriver::carry_out(PersistEffect& effect) {
   const auto state = std::make_shared<const NodeState>(
       std::move(effect.state));  // shared by the writer and its answer
+  // Samples whose model no disk has yet: a crash now is one before the first step. With them on
+  // disk a node that nobody can give a model to would have to refuse to start.
+  const bool is_first = own_samples_at_start_ == 0 && training_ && !training_->is_external() &&
+                        !training_->has_been_on_disk();
   disk_.write_newest(
-      "node.json", [this, state] { return store_.save_state(*state); },
+      "node.json",
+      [this, state, is_first] {
+        if (!is_first || state->own_samples == 0) return store_.save_state(*state);
+        NodeState begun = *state;
+        begun.own_samples = 0;
+        return store_.save_state(begun);
+      },
       [this, state](const std::optional<Error>& error) { on_state_written(*state, error); });
 }
 

@@ -272,6 +272,7 @@ void Training::on_written(const std::string& which, CheckpointView written,
   } else {
     checkpoints_[which] = written;
     unwritten_.erase(which);
+    on_disk_ = on_disk_ || which == "current";
     events_.on_checkpoint(which, written);
   }
   for (const Written& done : std::exchange(writing.now, {}))

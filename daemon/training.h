@@ -96,6 +96,8 @@ class Training {
   // How far that has come.
   [[nodiscard]] FinishWatch::Final final_model() const;
 
+  // This job's model, as a checkpoint: restored, or written since the start.
+  [[nodiscard]] bool has_been_on_disk() const { return on_disk_; }
   // The last write of checkpoint `current` failed.
   [[nodiscard]] bool is_unwritten() const { return unwritten_.contains("current"); }
   // Writes a last checkpoint, joins the threads, then calls `done` once from the loop.
@@ -174,6 +176,7 @@ class Training {
       unwritten_;  // checkpoints whose last write failed: tried again when the next is due
   std::uint64_t checkpoints_failed_ = 0;
   Step step_of_current_ = 0;  // of the last `current` asked for
+  bool on_disk_ = false;      // has_been_on_disk()
 
   const std::string why_on_cpu_;  // though a GPU may be used; empty: one is, or none may be
 

@@ -235,6 +235,7 @@ void Training::on_prepared(Prepared prepared) {
   waiting_.clear();
   trainer_ = std::move(prepared.trainer);
   checkpoints_ = std::move(prepared.checkpoints);
+  on_disk_ = prepared.restored;
   if (const auto found = checkpoints_.find("best"); found != checkpoints_.end()) {
     const CheckpointView& best = found->second;
     if (best.accuracy || best.evaluation_loss)

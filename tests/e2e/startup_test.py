@@ -5,11 +5,12 @@ start may work.
 """
 
 import os
+import shutil
 import socket
 import subprocess
 import unittest
 
-from cluster import DEADLINE_S, ClusterTest, clean_environment, gossipctl
+from cluster import DEADLINE_S, ClusterTest, clean_environment, gossipctl, wait_for
 
 EXIT_CONFIG = 78
 
@@ -150,6 +151,26 @@ class Startup(ClusterTest):
             self.assert_refused(node, EXIT_CONFIG, "train-images-idx3-ubyte")
             self.assertFalse(os.path.exists(node.state_dir))
             self.assertFalse(os.path.exists(self.cluster.key))
+
+    def test_a_founder_killed_before_its_first_checkpoint_begins_anew(self):
+        node = self.founder()
+        obstacle = node.checkpoint_path("current") + ".tmp"
+        os.makedirs(obstacle)
+        node.start().wait_log("checkpoint current was not written")
+        node.wait("samples", lambda s: s["own_samples"] > 0)
+        saved = os.stat(os.path.join(node.state_dir, "node.json")).st_mtime_ns
+        wait_for("a state", lambda: os.stat(node.state_dir + "/node.json").st_mtime_ns > saved)
+        node.kill()
+        self.assertEqual(0, node.state_on_disk()["own_samples"])
+        os.rmdir(obstacle)
+        node.start().wait_phase("training")
+        self.assertIn("restored=no step=0 own_samples=0", node.log())
+        # From then on what is on disk is never less than a checkpoint.
+        node.wait("a checkpoint", lambda s: "current" in s["checkpoints"])
+        wait_for("samples on disk", lambda: node.state_on_disk()["own_samples"] > 0)
+        node.kill()
+        shutil.rmtree(os.path.dirname(obstacle))
+        self.assert_refused(node, EXIT_CONFIG, "there is no whole checkpoint", "backup")
 
     def test_a_key_file_that_is_not_there_or_open_to_others(self):
         nobody = self.founder()
