@@ -128,6 +128,7 @@ class Link {
   [[nodiscard]] bool trusts_peer() const { return epoch_->mixer.trusts(); }
   // The peer's model has pulled too far too often since the last call.
   [[nodiscard]] bool take_offence() { return epoch_->mixer.take_offence(); }
+  [[nodiscard]] std::optional<float> take_gain() { return epoch_->mixer.take_gain(); }
   // Messages ready to be sent, in order.
   [[nodiscard]] std::vector<SharedBytes> take_messages() { return epoch_->sender.take_messages(); }
 

@@ -88,6 +88,7 @@ void Mixer::end_turn(const Speech& speech) {
 
 void Mixer::disconnect() {
   offends_ = clipped_ = false;
+  taken_gain_.reset();
   if (parts_.guard != nullptr) parts_.guard->close(parts_.peer);
 }
 
@@ -194,8 +195,10 @@ double Mixer::outer_share_of(const Half& half, double squares, std::size_t place
 void Mixer::finish(float gain) {
   ExchangeCounters& counters = parts_.counters;
   counters.gain = static_cast<double>(gain);
+  const bool clipped = std::exchange(clipped_, false);
   if (!trusted_) ++counters.transfers_distrusted;
-  if (std::exchange(clipped_, false)) ++counters.transfers_clipped;
+  if (clipped) ++counters.transfers_clipped;
+  taken_gain_ = trusted_ && !clipped ? std::optional(gain) : std::nullopt;
   if (trusted_ && parts_.guard != nullptr && parts_.guard->finish(parts_.peer)) offends_ = true;
   if (parts_.replicas.valid() == parts_.replicas.size())
     counters.consensus_distance = ratio(apart_);

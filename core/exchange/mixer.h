@@ -91,6 +91,9 @@ class Mixer {
   [[nodiscard]] float owed_gain() const { return owed_gain_; }
   // The peer's model has pulled too far too often since the last call.
   [[nodiscard]] bool take_offence() { return std::exchange(offends_, false); }
+  // The gain of an exchange that has ended since the last call; nothing: of none, or not all that
+  // it asked for was taken.
+  [[nodiscard]] std::optional<float> take_gain() { return std::exchange(taken_gain_, {}); }
   void disconnect();
 
  private:
@@ -108,7 +111,8 @@ class Mixer {
   std::vector<double> travelled_;  // OuterStep::travelled at the last exchange; negative: none yet
   ChangeNorms apart_;              // of the two replicas, of the blocks mixed so far
   double transfer_squared_ = 0, correction_squared_ = 0;  // of this turn and the look before it
-  bool clipped_ = false;  // of the transfer that is being applied, a block
+  bool clipped_ = false;             // of the transfer that is being applied, a block
+  std::optional<float> taken_gain_;  // take_gain()
   bool offends_ = false;
 };
 

@@ -64,7 +64,8 @@ class Trigger {
   };
   struct Decision {
     bool speak = false;
-    // Relative change beyond which a block goes; infinite: only keyframes that are owed.
+    // Relative change beyond which a block goes; infinite: only keyframes that are owed; below 0:
+    // every block.
     double threshold = 0;
   };
 

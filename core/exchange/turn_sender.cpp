@@ -70,7 +70,7 @@ void TurnSender::encode(Saying& saying) {
   const Replica::Look look = replicas_.published(saying.block);
   const std::span<const float> published = look;
   // After a mirror a small rest can wait for the next delta.
-  if (std::ranges::equal(saying.target, published) ||
+  if ((speech_.threshold >= 0 && std::ranges::equal(saying.target, published)) ||
       (mirrored &&
        !(relative(kernels().distance(saying.target, published), block.size) > speech_.threshold)))
     return;

@@ -24,8 +24,8 @@ namespace gossipd {
 // What a node decides about a turn before it speaks.
 struct Speech {
   Codec codec;  // for parameter blocks; small and statistic blocks take a finer one
-  // relative change from which on a block is sent; 0: every block that changed at all; infinite:
-  // none
+  // Relative change beyond which a block is sent; 0: every block that changed at all; infinite:
+  // none; below 0: every block, since those that no turn contains are not mixed.
   double threshold = 0;
   // What a parameter has to change by to be counted among those that go, in top_k; 0: the codec's
   // number goes.

@@ -70,7 +70,9 @@ void ExchangeRound::on_snapshot(Snapshot snapshot, std::size_t open_links, Insta
   const Step steps = snapshot.step > last_.step ? snapshot.step - last_.step : 0;
   if (open_links > 0) linked_steps_ += steps;
   last_ = std::move(snapshot);
-  if (last_.step_seconds > 0) known_step_seconds_ = last_.step_seconds;
+  if (last_.step_seconds > 0) instead_.step_seconds = last_.step_seconds;
+  if (steps > 0) instead_.loss = 0;
+  if (instead_.loss > 0) last_.loss = instead_.loss;
   snapshot_at_ = now;
   stage_ = Stage::waiting;
 }
@@ -182,8 +184,8 @@ Step ExchangeRound::steps_between_looks() const {
 }
 
 Duration ExchangeRound::final_pause() const {
-  if (known_step_seconds_ <= 0) return from_seconds(final_pause_unknown_s);
-  return from_seconds(std::min(final_pause_steps * known_step_seconds_, final_pause_max_s));
+  if (instead_.step_seconds <= 0) return from_seconds(final_pause_unknown_s);
+  return from_seconds(std::min(final_pause_steps * instead_.step_seconds, final_pause_max_s));
 }
 
 // ---- the stages ---------------------------------------------------------------------------------

@@ -41,6 +41,7 @@
 #include "core/node/look_pace.h"
 #include "core/node/model_buffers.h"
 #include "core/node/own_steps.h"
+#include "core/node/peer_trust.h"
 #include "core/node/round_link.h"
 
 namespace gossipd {
@@ -138,7 +139,9 @@ class ExchangeRound {
   struct Opening {
     NodeId peer{};
     Trigger::Decision decision;
-    double change = 0;  // of the whole model since it was last said there
+    // While training the change of the whole model since it was last said there; at rest the seconds
+    // since then: where models stand still, the link that says most may be one that cannot help.
+    double urgency = 0;
   };
 
   // Each does one step of its stage and returns how many floats that took.
@@ -169,6 +172,9 @@ class ExchangeRound {
   [[nodiscard]] Step spoken_step(NodeId peer) const;
   void begin_turn(RoundLink&, const Trigger::Decision&, const RoundContext&);
   void end_turn(RoundLink&, const RoundContext&);
+  [[nodiscard]] LossOf losses(const RoundContext&) const;
+  [[nodiscard]] bool is_distrusted(const RoundContext&) const;  // at rest
+  void note_taken(RoundLink&, const RoundContext&);
   void break_off(RoundOutcome&, const char* why);
   void take_back(RoundOutcome&, bool training);
   [[nodiscard]] Update update_of(std::vector<float> values, bool replace, bool training);
@@ -188,9 +194,14 @@ class ExchangeRound {
   Trigger trigger_;
   LookPace pace_;
   Snapshot last_;  // `model` is empty: it is in buffers_
-  // The newest step time of a snapshot that had one: with a new batch it is not known until a step
-  // has been made. 0: none had.
-  double known_step_seconds_ = 0;
+  // What snapshots say in vain; 0: nothing.
+  struct Instead {
+    // The newest step time of one that had any: with a new batch it is not known until a step has
+    // been made.
+    double step_seconds = 0;
+    // At rest, of the neighbour whose model this one has become (peer_trust.h).
+    double loss = 0;
+  } instead_;
   Instant snapshot_at_{};
   std::uint64_t linked_steps_ = 0;
   bool trainer_runs_ = false;  // the last update told the trainer to make steps

@@ -5,7 +5,6 @@
 
 #include "core/node/exchange_round.h"
 #include "core/node/outer_momentum.h"
-#include "core/node/peer_trust.h"
 #include "core/node/speech.h"
 
 namespace gossipd {
@@ -14,6 +13,10 @@ namespace {
 // of the consensus distance that is asked for: a change still worth saying when the models are to
 // agree
 constexpr double final_threshold_share = 0.5;
+constexpr double every_block = -1;  // as a threshold
+// Of a node at rest that nobody takes from: it takes 0.95 of a neighbour's model.
+constexpr float distrusted_weight = 0.05f;
+constexpr float nearly_whole = 0.9f;               // as a gain
 constexpr double heartbeat_threshold_share = 0.1;  // at rest; while training it is the trigger's
 
 // Openings that will be answered soon. One that has not been answered for a heartbeat beyond the
@@ -79,9 +82,8 @@ void ExchangeRound::next_link(const RoundContext& context) {
     if (item == nullptr) continue;
     stage_ = item->link.speaking() ? Stage::speak : Stage::look;
     if (stage_ == Stage::speak) return;
-    const LossOf loss_of = [&](NodeId member) { return said_loss(member, last_.loss, context); };
     const bool trusted = is_trusted(item->peer, policy_.guard.loss_ratio_max,
-                                    !context.is_training(), context.directory, loss_of);
+                                    !context.is_training(), context.directory, losses(context));
     item->link.look_begin(drift(context), last_.step_seconds, outer_step(*item, context),
                           context.now, trusted);
     if (schema_.blocks().empty()) decide(*item, context);
@@ -95,6 +97,25 @@ void ExchangeRound::next_link(const RoundContext& context) {
   if (item == nullptr || !item->link.my_turn()) return;
   peers_.push_back(opening.peer);
   begin_turn(*item, opening.decision, context);
+}
+
+// ---- whom neighbours take from ------------------------------------------------------------------
+
+LossOf ExchangeRound::losses(const RoundContext& context) const {
+  return [this, &context](NodeId member) { return said_loss(member, last_.loss, context); };
+}
+
+bool ExchangeRound::is_distrusted(const RoundContext& context) const {
+  return !context.is_training() &&
+         is_distrusted_at_rest(policy_.guard.loss_ratio_max, context.directory, losses(context));
+}
+
+// A node that nobody takes from has taken a neighbour's model: its loss is that one's now.
+void ExchangeRound::note_taken(RoundLink& item, const RoundContext& context) {
+  const std::optional<float> gain = item.link.take_gain();
+  if (!gain || *gain < nearly_whole || !is_distrusted(context)) return;
+  const double loss = said_loss(item.peer, last_.loss, context);
+  if (loss > 0 && loss < last_.loss) instead_.loss = last_.loss = loss;
 }
 
 // ---- what is said -------------------------------------------------------------------------------
@@ -119,6 +140,8 @@ Trigger::Decision ExchangeRound::decision_for(const RoundLink& item,
     const bool changed = link.owes_keyframes() || link.largest_change() > least;
     const bool apart = context.phase == Phase::finishing &&
                        link.counters().consensus_distance >= policy_.consensus_bound;
+    // Transfers of less than half a difference leave the rest, and blocks without news are not mixed.
+    if (apart && !changed) return {true, every_block};
     // A node that only ever answers heartbeats is never due itself.
     const bool thorough = due || (context.phase == Phase::finished && link.owes_answer());
     return {changed || apart || due || link.owes_answer() || context.phase == Phase::leaving,
@@ -135,20 +158,22 @@ Trigger::Decision ExchangeRound::decision_for(const RoundLink& item,
 
 void ExchangeRound::decide(RoundLink& item, const RoundContext& context) {
   Link& link = item.link;
+  note_taken(item, context);
   link.counters().threshold = context.is_training() ? trigger_.threshold() : final_threshold();
   const Trigger::Decision decision = decision_for(item, context);
   const bool first = link.counters().turns_spoken == 0;
   if (first || link.owes_answer() || link.owes_keyframes() || context.phase == Phase::leaving ||
       is_leaving(item.peer, context.directory))
     return begin_turn(item, decision, context);
-  const double change = link.counters().change;
+  const double urgency =
+      context.is_training() ? link.counters().change : seconds(context.now - link.spoken_at());
   if (pace_.answers_only()) {
     // Its own look comes later.
-  } else if (decision.speak && (!opening_ || change > opening_->change)) {
+  } else if (decision.speak && (!opening_ || urgency > opening_->urgency)) {
     if (opening_)
       if (RoundLink* other = find_link(context.links, opening_->peer))
         ++other->link.counters().turns_suppressed;
-    opening_ = Opening{item.peer, decision, change};
+    opening_ = Opening{item.peer, decision, urgency};
   } else {
     ++link.counters().turns_suppressed;
   }
@@ -163,7 +188,9 @@ void ExchangeRound::begin_turn(RoundLink& item, const Trigger::Decision& decisio
                              .snapshot_at = snapshot_at_,
                              .line_periods = line_periods(policy_, item, last_.step_seconds),
                              .in_flight = count_in_flight(context, policy_.heartbeat),
-                             .weight = context.weight,
+                             .weight = is_distrusted(context)
+                                           ? std::min(context.weight, distrusted_weight)
+                                           : context.weight,
                              .entry_cut = trigger_.entry_cut(),
                              .weight_max = context.weight_max};
   item.link.begin(plan_speech(policy_, item.link, decision, speech, context.now), context.now);
@@ -174,6 +201,7 @@ void ExchangeRound::begin_turn(RoundLink& item, const Trigger::Decision& decisio
 void ExchangeRound::end_turn(RoundLink& item, const RoundContext& context) {
   const bool first = item.link.counters().turns_spoken == 0;
   item.link.end(context.now);
+  note_taken(item, context);
   if (context.is_training() && !first) trigger_.on_spoken(item.link.bytes_of_turn());
   Step& spoken = by_link_.spoken[item.peer] = last_.step;
   if (!first || !trigger_.periodic()) return;

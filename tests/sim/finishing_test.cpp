@@ -43,6 +43,14 @@ struct Walkers {
       cluster.add(options);
     }
   }
+  // All but the first `hubs`.
+  void only_dial_out(std::size_t hubs) {
+    for (std::size_t i = hubs; i < cluster.size(); ++i)
+      for (std::size_t j = hubs; j < i; ++j) {
+        cluster.network().way(i, j).held = true;
+        cluster.network().way(j, i).held = true;
+      }
+  }
   void write_checkpoints() {
     for (std::size_t i = 0; i < cluster.size(); ++i) cluster.write_checkpoint(i);
   }
@@ -114,6 +122,37 @@ TEST_CASE("the final exchange brings the models together and keeps their mean") 
     for (std::size_t i = 0; i < w.cluster.size(); ++i)
       CHECK(w.cluster.view(i).consensus_distance < bound);
   }
+}
+
+TEST_CASE("where most only dial out, the models agree as soon") {
+  for (const std::size_t hubs : {1u, 2u, 3u})
+    for (const std::size_t count : {4u, 8u, 9u}) {
+      CAPTURE(hubs);
+      CAPTURE(count);
+      Walkers w(count, 3);
+      w.cluster.set_latency(200us);
+      w.only_dial_out(hubs);
+      REQUIRE(w.cluster.run_until([&] { return all_in(w.cluster, Phase::finishing); }, 120s));
+      // After the cap of 60 s they would finish apart.
+      CHECK(w.cluster.run_until([&] { return all_in(w.cluster, Phase::finished); }, 20s));
+      CHECK(w.consensus_distance() < 2 * bound);
+    }
+}
+
+TEST_CASE(
+    "neighbours of a node that nobody takes from agree, since it takes one's model and loss") {
+  Walkers w(5, 4);
+  Hooks hooks;
+  hooks.snapshot = [](std::size_t node, Snapshot& snapshot) {
+    snapshot.loss = node == 0 ? 5 : 1 + 0.1 * static_cast<double>(node);
+  };
+  w.cluster.set_hooks(std::move(hooks));
+  w.cluster.run_for(1s);  // they meet, since of two losses it cannot be told whose is wrong
+  w.only_dial_out(1);
+  REQUIRE(w.cluster.run_until([&] { return all_in(w.cluster, Phase::finishing); }, 60s));
+  CHECK(w.cluster.run_until([&] { return w.has_one_final_model(); }, 20s));
+  CHECK(w.cluster.view(0).loss < 2);
+  CHECK(w.cluster.view(0).loss > 1);
 }
 
 TEST_CASE("a node dies in the final exchange: the others agree, and so does it when it is back") {

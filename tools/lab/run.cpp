@@ -189,12 +189,19 @@ void schedule_events(const Scenario& scenario, World& world, Strategy& strategy)
     });
 }
 
-double final_distance(const Scenario& scenario, Strategy& strategy, std::size_t nodes) {
+// Of what nodes share: counters of their own, as a batch norm's of its batches, may differ.
+double final_distance(const Scenario& scenario, Strategy& strategy, const Schema& schema,
+                      std::size_t nodes) {
+  if (strategy.same_model_everywhere()) return 0;
   std::vector<std::vector<float>> models;
   for (std::size_t i = 0; i < nodes; ++i)
     if (strategy.takes_part(i) && is_healthy(scenario, i)) {
       const auto model = strategy.model(i);
-      models.emplace_back(model.begin(), model.end());
+      models.emplace_back();
+      for (const Block& block : schema.blocks()) {
+        const std::span<const float> shared = model.subspan(block.offset, block.size);
+        models.back().insert(models.back().end(), shared.begin(), shared.end());
+      }
     }
   if (models.empty()) return 0;
   std::vector<double> mean(models[0].size());
@@ -293,7 +300,7 @@ Result<RunResult> run_scenario(const Scenario& scenario, std::uint64_t seed,
   result.accuracy = books.finish(result);
   result.loss = result.curve.empty() ? 0 : result.curve.back().loss;
   result.consensus_distance =
-      strategy->same_model_everywhere() ? 0 : final_distance(scenario, *strategy, setup.nodes());
+      final_distance(scenario, *strategy, (*engines)[0]->schema(), setup.nodes());
   result.seconds = world.seconds_now();
   result.target_accuracy = scenario.target_accuracy;
   result.seconds_to_target = time_to(result.curve, scenario.target_accuracy);

@@ -246,7 +246,11 @@ void Checkers::after_update(std::size_t node, std::span<const float> parameters)
 
 // ---- what a node knows --------------------------------------------------------------------------
 
-void Checkers::logged(std::size_t node, const std::string& text) { note(name(node) + " " + text); }
+void Checkers::logged(std::size_t node, const std::string& text) {
+  note(name(node) + " " + text);
+  // Who refused a joiner may have named members of another of the cluster's jobs, with its figures.
+  if (text.starts_with("event=cluster-joined")) known_[node].clear();
+}
 
 void Checkers::after_event(std::size_t node) {
   GOSSIPD_SIM_REQUIRE(refused_by_ != node || same(parameters_, cluster_.model(node)), "refusal",
