@@ -211,6 +211,9 @@ struct IdentityView {
 
 struct SamplesView {
   Samples own_samples = 0;
+  // What members remember of the counters of a trainer that outlives this process, under all ids.
+  Samples remembered_samples = 0;
+  Step remembered_step = 0;
   // As all have said: a lower bound, exact when nothing changes.
   Samples cluster_samples = 0;
   // With what has probably come since, of members whose word is old.

@@ -419,6 +419,8 @@ void NodeDriver::record_history(std::optional<Figures> evaluation) {
 
 void NodeDriver::on_second() {
   second_timer_.arm_after(std::chrono::seconds(1));
+  const NodeSummary known = node();
+  training_->set_remembered(known.remembered_samples, known.remembered_step);
   log_left_out(EventLoop::now());
   record_history(std::nullopt);
   divide_data();

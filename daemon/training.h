@@ -81,6 +81,10 @@ class Training {
   [[nodiscard]] bool is_external() const {
     return job_ && job_->model.kind == ModelSpec::Kind::external;
   }
+  // What members remember of an external trainer's counters, of runs that this node has lost.
+  void set_remembered(Samples samples, Step step) {
+    if (trainer_ && begun_ && is_external()) trainer_->set_remembered(samples, step);
+  }
   // The job's nodes divide one set, or a trainer may want to: whoever is there and trains is to be
   // told to divide().
   [[nodiscard]] bool divides_data() const {

@@ -108,6 +108,7 @@ Directory::Outcome Directory::merge_self(const MemberStats& claim, MemberState s
   const bool recovered = claim.samples > entry.record.samples;
   if (recovered) {
     entry.record.samples = claim.samples;
+    entry.record.step = std::max(entry.record.step, claim.step);
     touch(entry, true);
   }
   const bool newer = claim.incarnation > entry.record.incarnation;

@@ -139,8 +139,8 @@ class ExchangeRound {
   struct Opening {
     NodeId peer{};
     Trigger::Decision decision;
-    // While training the change of the whole model since it was last said there; at rest the seconds
-    // since then: where models stand still, the link that says most may be one that cannot help.
+    // While training the change of the whole model since it was last said there. At rest the
+    // seconds since then: where models stand still, the largest change may be one that cannot help.
     double urgency = 0;
   };
 

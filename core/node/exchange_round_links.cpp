@@ -140,7 +140,7 @@ Trigger::Decision ExchangeRound::decision_for(const RoundLink& item,
     const bool changed = link.owes_keyframes() || link.largest_change() > least;
     const bool apart = context.phase == Phase::finishing &&
                        link.counters().consensus_distance >= policy_.consensus_bound;
-    // Transfers of less than half a difference leave the rest, and blocks without news are not mixed.
+    // Gains below a half leave a rest of the difference, and blocks without news are not mixed.
     if (apart && !changed) return {true, every_block};
     // A node that only ever answers heartbeats is never due itself.
     const bool thorough = due || (context.phase == Phase::finished && link.owes_answer());

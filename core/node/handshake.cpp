@@ -232,7 +232,7 @@ void Conductor::learn_from(const Hello& hello, Instant now) {
   record.incarnation = hello.incarnation;
   if (const auto* known = directory_.find(hello.id);
       known == nullptr || known->record.incarnation < hello.incarnation) {
-    if (known != nullptr) record.samples = known->record.samples;
+    if (known != nullptr) record.samples = known->record.samples, record.step = known->record.step;
     directory_.expect(hello.id);
     merge_records({record}, now);
   }

@@ -146,7 +146,7 @@ void Conductor::merge_records(const std::vector<MemberRecord>& records, Instant 
 // After a restart from an old disk the others know more of this node's samples than it does.
 void Conductor::recover_samples() {
   const Samples known = directory_.self().samples;
-  if (!progress_.recover(known)) return;
+  if (!progress_.recover(known, directory_.self().step)) return;
   log(Level::info, "event=own-samples-recovered samples=" + std::to_string(known));
 }
 

@@ -50,7 +50,7 @@ MemberRecord Conductor::own_record() const {
   record.state = life_.is(Phase::left) ? MemberState::left : MemberState::alive;
   record.phase = phase();
   record.samples = std::max(progress_.own(), known ? known->record.samples : 0);
-  record.step = last.step;
+  record.step = std::max(last.step, progress_.remembered_step());
   // At the end of a job the last rate stays in the record: a node that restarts then has no other
   // to judge claims by.
   if (life_.is_at_end() || (steps_allowed() && last.step_seconds > 0))

@@ -31,9 +31,10 @@ void Progress::on_snapshot(Samples counter) {
   beyond_counter_ = std::max(beyond_counter_, known - std::min(known, trained_));
 }
 
-bool Progress::recover(Samples known) {
+bool Progress::recover(Samples known, Step step) {
   if (known <= own()) return false;
   recovered_ = known;
+  steps_recovered_ = std::max(steps_recovered_, step);
   return true;
 }
 

@@ -42,9 +42,16 @@ class Progress {
   // `lasts`: the counter outlives this process, so what it lacks now it may have later.
   void on_trainer_ready(Samples counter, Samples known, bool lasts = false);
   void on_snapshot(Samples counter);
-  // Members know of so many own samples. True: that is more than this node knew. The trainer may
-  // have counted some of them since the last snapshot, so the next one says which are lost.
-  bool recover(Samples known);
+  // Members know of so many own samples, at that own step. True: that is more than this node knew.
+  // The trainer may have counted some of them since the last snapshot, so the next one says which
+  // are lost.
+  bool recover(Samples known, Step step);
+  // What members remember of the counters of a trainer that outlives this process, under all ids;
+  // 0: they do not know more than it. Another trainer makes lost steps anew.
+  [[nodiscard]] Samples remembered() const {
+    return counter_lasts_ && steps_recovered_ > 0 ? recovered_ + former_ : 0;
+  }
+  [[nodiscard]] Step remembered_step() const { return counter_lasts_ ? steps_recovered_ : 0; }
   // Samples per second of this node when it last trained: what others' claims are judged by.
   void note_rate(double samples_per_second) { rate_ = samples_per_second; }
   [[nodiscard]] double rate() const { return rate_; }
@@ -105,6 +112,7 @@ class Progress {
   // The trainer's counter outlives this process: `recovered_` stays a floor, and nothing is beyond.
   bool counter_lasts_ = false;
   Samples recovered_ = 0;  // heard from members since the last snapshot; 0: none
+  Step steps_recovered_ = 0;
   Samples former_ = 0;
   double rate_ = 0;           // 0: this node has never trained
   Samples told_trainer_ = 0;  // trained on elsewhere, as the trainer knows; never falls

@@ -75,6 +75,8 @@ IdentityView Conductor::identity_view() const {
 
 SamplesView Conductor::samples_view(Instant now) const {
   return {.own_samples = progress_.own(),
+          .remembered_samples = progress_.remembered(),
+          .remembered_step = progress_.remembered_step(),
           .cluster_samples = progress_.own() + directory_.others_samples(),
           .cluster_samples_estimate = progress_.own() + others_estimate(now),
           .budget_samples = progress_.in_force(),
@@ -83,7 +85,7 @@ SamplesView Conductor::samples_view(Instant now) const {
 
 TrainingView Conductor::training_view() const {
   const Snapshot& last = round_.last();
-  return {.step = last.step,
+  return {.step = std::max(last.step, progress_.remembered_step()),
           .loss = last.loss,
           .learning_rate = last.learning_rate,
           .samples_per_second = steps_allowed() ? directory_.self().samples_per_second : 0,

@@ -116,6 +116,8 @@ class ExternalEngine final : public Engine, public OutsideSteps {
   void copy_from_mirror();
 
   void let_in(News&, const Order&);
+  void count_remembered(Order&);
+  [[nodiscard]] bool shift_account(const attach::Counters& by);
   void refuse_guest(const TrainerSocket::Guest&, const Error&);
   void keep_counters();
   void end_session(const std::string& why);
@@ -156,6 +158,9 @@ class ExternalEngine final : public Engine, public OutsideSteps {
 
   std::optional<RunAccount> account_;
   bool account_is_from_disk_ = false;  // no process has attached in this daemon's life
+  // The node's counters at the start, or at a known run's ATTACH, with what members remember: what
+  // has been counted beyond them was done in this daemon's life.
+  std::optional<attach::Counters> count_from_;
   std::optional<Session> session_;
   std::vector<std::string> events_;  // not told yet
   std::vector<std::byte> buffer_;

@@ -41,12 +41,16 @@ double progress_of(const OutsideSteps::Order& order) {
 
 }  // namespace
 
-ExternalEngine::News ExternalEngine::meet(const Order& order) {
+ExternalEngine::News ExternalEngine::meet(const Order& given) {
   News news;
-  if (account_is_from_disk_ && account_->node_began.steps > order.step) {
-    news.step = account_->node_began.steps;  // an older checkpoint may know of fewer
-    news.samples = std::max(order.samples, account_->node_began.samples);
+  Order order = given;
+  if (account_is_from_disk_) {  // an older checkpoint may know of fewer
+    order.step = std::max(order.step, account_->node_began.steps);
+    order.samples = std::max(order.samples, account_->node_began.samples);
   }
+  count_remembered(order);
+  if (order.step > given.step || order.samples > given.samples)
+    news.step = order.step, news.samples = order.samples;
   if (!session_) let_in(news, order);
   if (session_ && session_->to_answer) answer(order);
   if (copy_to_.empty() || is_at_work()) wait(order);
@@ -95,7 +99,45 @@ void ExternalEngine::let_in(News& news, const Order& order) {
     replace_by_mirror();
   // It may die before it says a word more, and what it told a daemon before may not have been read.
   if (!known) return;
-  if (const auto error = count(session_->guest.attach.counters, news, order)) end_refused(*error);
+  if (const auto error = count(session_->guest.attach.counters, news, order))
+    return end_refused(*error);
+  // All that it has ever told is in that, so what the node counts beyond is of runs before it.
+  const attach::Counters own{.steps = *news.step, .samples = news.samples};
+  const attach::Counters all{.steps = std::max(own.steps, order.step),
+                             .samples = std::max(own.samples, order.samples)};
+  if (shift_account(all - own)) count_from_ = all;
+  news.step = all.steps;
+  news.samples = all.samples;
+}
+
+// What members remember of this node was done before this process, by runs that are lost: what has
+// been done since comes on top of it.
+void ExternalEngine::count_remembered(Order& order) {
+  const attach::Counters now{.steps = order.step, .samples = order.samples};
+  if (!count_from_) count_from_ = now;
+  const attach::Counters remembered{
+      .steps = std::max(order.remembered_step, count_from_->steps),
+      .samples = std::max(order.remembered_samples, count_from_->samples)};
+  const attach::Counters lost = remembered - *count_from_;
+  if (lost == attach::Counters{} || (!account_is_from_disk_ && !shift_account(lost))) return;
+  count_from_ = remembered;
+  order.step += lost.steps;
+  order.samples += lost.samples;
+}
+
+// The present run, or the last one, began so much later.
+bool ExternalEngine::shift_account(const attach::Counters& by) {
+  if (!account_ || by == attach::Counters{}) return true;
+  RunAccount shifted = *account_;
+  shifted.node_began.steps += by.steps;
+  shifted.node_began.samples += by.samples;
+  if (options_.keep)
+    if (const auto error = options_.keep(shifted)) {
+      events_.push_back("event=trainer-run-not-written reason=" + log_quoted(error->text));
+      return false;
+    }
+  account_ = shifted;
+  return true;
 }
 
 void ExternalEngine::refuse_guest(const TrainerSocket::Guest& guest, const Error& error) {

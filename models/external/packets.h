@@ -48,6 +48,9 @@ struct Counters {
   Step steps = 0;
   Samples samples = 0;
   bool operator==(const Counters&) const = default;
+  Counters operator-(const Counters& less) const {
+    return {.steps = steps - less.steps, .samples = samples - less.samples};
+  }
 };
 
 struct Attach {

@@ -48,6 +48,9 @@ class OutsideSteps {
     // of this node, as they stand: a new run goes on from there
     Step step = 0;
     Samples samples = 0;
+    // What members remember of this node's counters, from a process before this one.
+    Step remembered_step = 0;
+    Samples remembered_samples = 0;
     std::vector<NodeId> trainers;  // of all nodes that train now, sorted
     std::uint32_t members = 1;     // that are there
   };

@@ -154,6 +154,15 @@ void Trainer::Implementation::raise_own_samples(Samples at_least) {
   wake_training();
 }
 
+void Trainer::Implementation::set_remembered(Samples samples, Step step) {
+  {
+    const Lock lock(mutex_);
+    if (remembered_.samples == samples && remembered_.step == step) return;
+    remembered_ = {.step = step, .samples = samples};
+  }
+  if (engine_->outside() != nullptr) engine_->outside()->wake();
+}
+
 void Trainer::Implementation::set_budget(Samples samples) {
   const Lock lock(mutex_);
   budget_samples_.store(samples);
@@ -325,6 +334,11 @@ void Trainer::Implementation::meet_outside() {
   order.rate_factor = peak > 0 ? scheduled_rate() / peak : 1;
   order.step = loop_.step();
   order.samples = loop_.samples();
+  {
+    const Lock lock(mutex_);
+    order.remembered_step = remembered_.step;
+    order.remembered_samples = remembered_.samples;
+  }
   order.trainers = trainers_;
   order.members = members_.load();
   const OutsideSteps::News news = engine_->outside()->meet(order);
@@ -436,6 +450,9 @@ void Trainer::set_division(std::vector<DivisionMember> members) {
 void Trainer::set_members(std::uint32_t members) { implementation_->set_members(members); }
 void Trainer::set_settled(bool settled) { implementation_->set_settled(settled); }
 void Trainer::set_budget(Samples samples) { implementation_->set_budget(samples); }
+void Trainer::set_remembered(Samples samples, Step step) {
+  implementation_->set_remembered(samples, step);
+}
 void Trainer::raise_own_samples(Samples at_least) { implementation_->raise_own_samples(at_least); }
 void Trainer::request_evaluation() { implementation_->request_evaluation(); }
 void Trainer::write_checkpoint(CheckpointRequest request) {

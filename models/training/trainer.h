@@ -158,6 +158,9 @@ class Trainer {
   void set_budget(Samples);
   // Any thread. After a restart the own counter is the larger of the disk's and the peers'.
   void raise_own_samples(Samples at_least);
+  // Any thread. The own counters as members remember them, from a process before this one, where
+  // another process makes the steps.
+  void set_remembered(Samples samples, Step step);
   // Any thread. Evaluates the model of the next step boundary; requests that pile up become one.
   void request_evaluation();
   // Any thread. Taken at the next step boundary, written on the writing thread; when stopped, at

@@ -49,6 +49,7 @@ class Trainer::Implementation {
   void set_members(std::uint32_t members) { members_.store(members); }
   void set_settled(bool settled) { settled_.store(settled); }
   void raise_own_samples(Samples at_least);
+  void set_remembered(Samples samples, Step step);
   void request_evaluation();
   void write_checkpoint(CheckpointRequest);
   TrainerStatus status() const;
@@ -140,6 +141,10 @@ class Trainer::Implementation {
   std::atomic<Samples> budget_samples_;
   std::atomic<std::uint32_t> members_{1};
   std::atomic<bool> settled_{false};
+  struct Remembered {
+    Step step = 0;
+    Samples samples = 0;
+  } remembered_;  // under mutex_
   std::atomic<bool> cancel_evaluation_{false};
 
   mutable std::mutex mutex_;  // guards everything below

@@ -201,6 +201,30 @@ class External(ClusterTest):
             # Nor is what a loop did alone taken for a jump of a model at rest.
             self.assertNotRegex(trainer.node.log(), r"reason=parameters step=(\d+) back_to=\1 ")
 
+    def test_a_new_run_counts_beyond_what_only_the_others_know(self):
+        first, second = self.external(2, step_ms=2)
+        node = first.node
+        first.wait_steps(200)
+        node.kill()
+        first.kill()  # before it has attached again: nobody but the other node knows all of it
+        told = wait_for("news", lambda: second.node.members()[node.name]["samples"])
+        node.start().wait_phase("waiting-for-trainer")
+        before = node.wait(
+            "what the other knows",
+            lambda s: s["own_samples"] >= told and 32 * s["step"] == s["own_samples"],
+        )
+        first.start()
+        first.wait_steps(100)
+        first.kill()
+        node.wait_phase("waiting-for-trainer")
+        done = first.done()
+        now = node.wait(
+            "all of the new run",
+            lambda s: s["own_samples"] - before["own_samples"] >= done["told"],
+        )
+        self.assertLessEqual(now["own_samples"] - before["own_samples"], done["telling"])
+        self.assertEqual(32 * now["step"], now["own_samples"])
+
     def check_counters(self, trainer):
         """All that its lives have told, exactly; a word that a kill cut short may have arrived."""
         lives = [life.read() for life in trainer.ledgers]

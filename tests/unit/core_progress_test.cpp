@@ -20,8 +20,8 @@ TEST_CASE("own samples are the trainer's and what a restart lost") {
 TEST_CASE("members may know more of a node's samples than itself, never less") {
   Progress progress({});
   progress.on_trainer_ready(50, 50);
-  CHECK_FALSE(progress.recover(40));
-  CHECK(progress.recover(90));
+  CHECK_FALSE(progress.recover(40, 0));
+  CHECK(progress.recover(90, 0));
   CHECK(progress.own() == 90);
   progress.on_snapshot(60);
   CHECK(progress.own() == 90);
@@ -33,7 +33,7 @@ TEST_CASE("what members know from a copied disk, and the trainer has counted sin
   Progress progress({});
   progress.on_trainer_ready(0, 0);
   progress.on_snapshot(32);
-  CHECK(progress.recover(64));  // the checkpoint of a step that no snapshot has shown yet
+  CHECK(progress.recover(64, 0));  // the checkpoint of a step that no snapshot has shown yet
   CHECK(progress.own() == 64);
   progress.on_snapshot(96);
   CHECK(progress.own() == 96);
@@ -106,7 +106,7 @@ TEST_CASE("a change that affects schedule or budget is seen once, and at each ti
   CHECK(progress.has_changed(11, 2, Phase::paused));
   progress.set({.revision = 1, .samples = 5});
   CHECK(progress.has_changed(11, 2, Phase::paused));
-  CHECK(progress.recover(50));
+  CHECK(progress.recover(50, 0));
   CHECK(progress.has_changed(11, 2, Phase::paused));
   CHECK_FALSE(progress.has_changed(11, 2, Phase::paused));
   progress.look_again();

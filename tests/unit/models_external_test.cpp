@@ -363,6 +363,82 @@ TEST_CASE("what a run has done is on disk when its trainer has died, and goes on
   }
 }
 
+TEST_CASE("a run counts beyond what members remember of lost ones, whenever they tell it") {
+  std::optional<RunAccount> kept;
+  const auto keep = [&](const RunAccount& account) -> std::optional<Error> {
+    kept = account;
+    return std::nullopt;
+  };
+  const auto tell = [](End& end) {
+    end.order.remembered_step = 50;
+    end.order.remembered_samples = 50 * 64;
+    end.engine->wake();
+    (void)end.meet();
+  };
+  End end({.keep = keep});
+  end.engine->replace_model(ones);
+  end.order.step = 10;  // of the checkpoint
+  end.order.samples = 10 * 64;
+  Process trainer(end.path);
+  SUBCASE("before the run") {
+    tell(end);
+    CHECK(end.order.step == 50);
+    end.let_in(trainer, 9);
+    end.done(trainer, end.step(trainer, 1, 3), 3);
+    (void)end.step(trainer, 2, 8);
+  }
+  SUBCASE("within it") {
+    end.let_in(trainer, 9);
+    end.done(trainer, end.step(trainer, 1, 3), 3);
+    (void)end.step(trainer, 2, 6);
+    CHECK(end.order.step == 13);
+    tell(end);
+    CHECK(end.order.step == 53);
+    (void)end.step(trainer, 3, 8);
+  }
+  SUBCASE("after it") {
+    end.let_in(trainer, 9);
+    end.done(trainer, end.step(trainer, 1, 3), 3);
+    (void)end.step(trainer, 2, 8);
+    trainer.leave();
+    end.meet_until([](const auto& news) { return !news.present; });
+    tell(end);
+  }
+  CHECK(end.order.step == 55);
+  CHECK(end.order.samples == 55 * 64);
+  // The next daemon has no newer checkpoint, and the run comes back.
+  REQUIRE(kept);
+  end.engine.reset();
+  End after({.account = kept, .keep = keep});
+  after.engine->replace_model(ones);
+  after.order.step = 10;
+  after.order.samples = 10 * 64;
+  Process again(after.path);
+  attach::Attach words = attach_words(9);
+  words.counters = {.steps = 12, .samples = 12 * 64};
+  again.attach(words);
+  after.meet_until([](const auto& news) { return news.present; });
+  CHECK(after.order.step == 59);
+  CHECK(after.order.samples == 59 * 64);
+}
+
+TEST_CASE("a known run that says less than is remembered counts beyond that") {
+  End end({.account = RunAccount{.run = {9}, .node_began = {.steps = 2, .samples = 2 * 64}}});
+  end.engine->replace_model(ones);
+  end.order.remembered_step = 50;
+  end.order.remembered_samples = 50 * 64;
+  Process trainer(end.path);
+  attach::Attach words = attach_words(9);
+  words.counters = {.steps = 12, .samples = 12 * 64};
+  trainer.attach(words);
+  end.meet_until([](const auto& news) { return news.present; });
+  (void)trainer.expect<attach::Attached>();
+  CHECK(end.order.step == 50);
+  (void)end.step(trainer, 1, 15);
+  CHECK(end.order.step == 53);
+  CHECK(end.order.samples == 53 * 64);
+}
+
 TEST_CASE("what a trainer may not do ends its connection") {
   const auto refused = [](const std::vector<FromTrainer>& packets) {
     End end;
