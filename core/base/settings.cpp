@@ -59,6 +59,15 @@ void SettingTable::path(std::string key, std::string flag, std::string value, st
   out_.back().is_path = true;
 }
 
+void SettingTable::directory(std::string key, std::string flag, std::string& target,
+                             std::string help) {
+  path(std::move(key), std::move(flag), "DIR", target, std::move(help));
+  out_.back().set = [set = out_.back().set](std::string_view given) -> SettingRefused {
+    if (given.empty()) return "is empty; give a directory, or leave it out for the default";
+    return set(given);
+  };
+}
+
 void SettingTable::choice(std::string key, std::string flag, std::string& target,
                           std::vector<std::string> choices, std::string help) {
   std::string* t = &target;

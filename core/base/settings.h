@@ -46,6 +46,7 @@ class SettingTable {
             std::string help);
   void path(std::string key, std::string flag, std::string value, std::string& target,
             std::string help);
+  void directory(std::string key, std::string flag, std::string& target, std::string help);
   void choice(std::string key, std::string flag, std::string& target,
               std::vector<std::string> choices, std::string help);
   void boolean(std::string key, std::string flag, bool& target, std::string help);

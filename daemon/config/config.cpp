@@ -273,6 +273,10 @@ std::optional<Error> check_membership(const MembershipPolicy& m) {
     return bad_config("membership.links (" + std::to_string(m.links) +
                       ") is more than membership.links_max (" + std::to_string(m.links_max) +
                       "); raise links_max");
+  if (m.links_max == 1)
+    return bad_config(
+        "membership.links_max is 1, so that two nodes that are linked let no third one in; give 2 "
+        "or more, or 0 for one more than membership.links");
   if (auto e = ordered("ping_ms", m.ping, "suspect_after_ms", m.suspect_after)) return e;
   if (auto e = ordered("suspect_after_ms", m.suspect_after, "fail_after_ms", m.fail_after))
     return e;

@@ -116,10 +116,10 @@ void add_node(SettingTable& table, DaemonConfig& c) {
              "a Kubernetes Job or the host's name tells");
   table.path("key_file", "key-file", "FILE", c.key_file,
              "the cluster's secret (default STATE/cluster.key); `none`: plain text, loopback only");
-  table.path("state_dir", "state-dir", "DIR", c.state_dir,
-             "directory of this node's identity, job and checkpoints (default "
-             "/var/lib/gossipd for root, else ~/.local/state/gossipd or "
-             "$XDG_STATE_HOME/gossipd)");
+  table.directory("state_dir", "state-dir", c.state_dir,
+                  "directory of this node's identity, job and checkpoints (default "
+                  "/var/lib/gossipd for root, else ~/.local/state/gossipd or "
+                  "$XDG_STATE_HOME/gossipd)");
   table.path("data", "data", "DIR", c.data_dir, "directory of the job's data files");
   table.choice("until", "until", c.until, {"stopped", "finished"},
                "finished: gossipd ends with the job, with exit code 0, or 3 if the job failed");

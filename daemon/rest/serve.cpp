@@ -76,7 +76,8 @@ Result<std::unique_ptr<HttpServer>> serve_rest(EventLoop& loop, DaemonPort& port
   add_dashboard(router);
   server = std::make_unique<HttpServer>(loop, std::move(router), options);
   if (config.rest.starts_with("unix:")) {
-    if (const auto error = server->listen_unix(config.rest.substr(5))) return *error;
+    if (const auto error = server->listen_unix(config.rest.substr(5)))
+      return Error{error->code, "rest: " + error->text + "; give another path, or none"};
     return server;
   }
   Endpoint where;

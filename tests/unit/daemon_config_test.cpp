@@ -249,6 +249,9 @@ TEST_CASE("every bad value is refused with its name, the reason and a way out") 
 TEST_CASE("settings that contradict each other are refused") {
   CHECK(mentions(mistake({"--set", "membership.links=20", "--set", "membership.links_max=12"}),
                  "links_max"));
+  CHECK(mentions(mistake({"--set", "membership.links=1", "--set", "membership.links_max=1"}),
+                 "let no third one in"));
+  CHECK(mentions(mistake({"--state-dir", ""}), "is empty; give a directory"));
   CHECK(mentions(mistake({"--set", "membership.suspect_after_ms=20000"}), "fail_after_ms"));
   CHECK(mentions(mistake({"--key-file", "none", "--listen", "0.0.0.0"}), "beyond loopback"));
   CHECK(mentions(mistake({"--rest", "0.0.0.0:7611"}), "token"));
