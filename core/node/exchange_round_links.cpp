@@ -16,7 +16,7 @@ constexpr double final_threshold_share = 0.5;
 constexpr double every_block = -1;  // as a threshold
 // Of a node at rest that nobody takes from: it takes 0.95 of a neighbour's model.
 constexpr float distrusted_weight = 0.05f;
-constexpr float nearly_whole = 0.9f;               // as a gain
+constexpr double taken_apart = 0.01;  // then its model is so close to that one, and as good
 constexpr double heartbeat_threshold_share = 0.1;  // at rest; while training it is the trigger's
 
 // Openings that will be answered soon. One that has not been answered for a heartbeat beyond the
@@ -113,7 +113,9 @@ bool ExchangeRound::is_distrusted(const RoundContext& context) const {
 // A node that nobody takes from has taken a neighbour's model: its loss is that one's now.
 void ExchangeRound::note_taken(RoundLink& item, const RoundContext& context) {
   const std::optional<float> gain = item.link.take_gain();
-  if (!gain || *gain < nearly_whole || !is_distrusted(context)) return;
+  if (!gain || !is_distrusted(context)) return;
+  const double rest = 1 - static_cast<double>(*gain);
+  if (rest * item.link.counters().consensus_distance > taken_apart) return;
   const double loss = said_loss(item.peer, last_.loss, context);
   if (loss > 0 && loss < last_.loss) instead_.loss = last_.loss = loss;
 }
