@@ -213,7 +213,7 @@ class Conductor {
   void on_reached(const Session& session, const Reached& told);
 
   // next_job.cpp
-  std::optional<Error> why_not_during_change() const;
+  [[nodiscard]] std::optional<Error> why_not_during_change() const;
   [[nodiscard]] JobGeneration own_job() const;
   [[nodiscard]] std::optional<Error> check_generation(const Hello& hello) const;
   void on_other_generation(Session& session, const Error& error, Instant now);

@@ -118,6 +118,8 @@ class ExternalEngine final : public Engine, public OutsideSteps {
   void let_in(News&, const Order&);
   void count_remembered(Order&);
   [[nodiscard]] bool shift_account(const attach::Counters& by);
+  [[nodiscard]] std::optional<Error> keep(const RunAccount&);
+  bool keep_or_say(const RunAccount&);  // false: said in events_
   void refuse_guest(const TrainerSocket::Guest&, const Error&);
   void keep_counters();
   void end_session(const std::string& why);

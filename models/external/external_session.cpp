@@ -131,13 +131,21 @@ bool ExternalEngine::shift_account(const attach::Counters& by) {
   RunAccount shifted = *account_;
   shifted.node_began.steps += by.steps;
   shifted.node_began.samples += by.samples;
+  return keep_or_say(shifted);
+}
+
+// On disk, and then in force.
+std::optional<Error> ExternalEngine::keep(const RunAccount& account) {
   if (options_.keep)
-    if (const auto error = options_.keep(shifted)) {
-      events_.push_back("event=trainer-run-not-written reason=" + log_quoted(error->text));
-      return false;
-    }
-  account_ = shifted;
-  return true;
+    if (auto error = options_.keep(account)) return error;
+  account_ = account;
+  return std::nullopt;
+}
+
+bool ExternalEngine::keep_or_say(const RunAccount& account) {
+  const std::optional<Error> error = keep(account);
+  if (error) events_.push_back("event=trainer-run-not-written reason=" + log_quoted(error->text));
+  return !error;
 }
 
 void ExternalEngine::refuse_guest(const TrainerSocket::Guest& guest, const Error& error) {
@@ -155,11 +163,7 @@ void ExternalEngine::keep_counters() {
   const RunAccount now{.run = account_->run,
                        .run_began = *session_->counters,
                        .node_began = account_->of_node(*session_->counters)};
-  if (now == *account_) return;
-  if (options_.keep)
-    if (const auto error = options_.keep(now))
-      return events_.push_back("event=trainer-run-not-written reason=" + log_quoted(error->text));
-  account_ = now;
+  if (now != *account_) keep_or_say(now);
 }
 
 void ExternalEngine::end_session(const std::string& why) {
@@ -356,12 +360,10 @@ std::optional<Error> ExternalEngine::count(const attach::Counters& now, News& ne
                                            const Order& order) {
   const attach::RunToken run = session_->guest.attach.run;
   if (!account_ || account_->run != run) {
-    RunAccount fresh{.run = run,
-                     .run_began = now,
-                     .node_began = {.steps = order.step, .samples = order.samples}};
-    if (options_.keep)
-      if (auto error = options_.keep(fresh)) return error;
-    account_ = fresh;
+    const RunAccount fresh{.run = run,
+                           .run_began = now,
+                           .node_began = {.steps = order.step, .samples = order.samples}};
+    if (auto error = keep(fresh)) return error;
   }
   const attach::Counters before = session_->counters.value_or(account_->run_began);
   if (now.steps < before.steps || now.samples < before.samples)

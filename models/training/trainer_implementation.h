@@ -141,13 +141,13 @@ class Trainer::Implementation {
   std::atomic<Samples> budget_samples_;
   std::atomic<std::uint32_t> members_{1};
   std::atomic<bool> settled_{false};
-  struct Remembered {
-    Step step = 0;
-    Samples samples = 0;
-  } remembered_;  // under mutex_
   std::atomic<bool> cancel_evaluation_{false};
 
   mutable std::mutex mutex_;  // guards everything below
+  struct Remembered {
+    Step step = 0;
+    Samples samples = 0;
+  } remembered_;
   std::condition_variable training_wakes_;
   std::condition_variable evaluation_wakes_;
   std::condition_variable writing_wakes_;

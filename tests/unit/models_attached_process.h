@@ -101,8 +101,11 @@ struct End {
       if (there(meet())) return;
     FAIL("in vain");
   }
-  void let_in(Process& trainer, std::uint8_t run = 1) {
-    trainer.attach(attach_words(run));
+  // `steps`: that the run has made already.
+  void let_in(Process& trainer, std::uint8_t run = 1, Step steps = 0) {
+    attach::Attach words = attach_words(run);
+    words.counters = {.steps = steps, .samples = 64 * steps};
+    trainer.attach(words);
     meet_until([](const auto& news) { return news.present; });
     (void)trainer.expect<attach::Attached>();
   }

@@ -75,6 +75,17 @@ std::optional<std::string> heard_as(const std::string& path, uid_t user, gid_t g
 
 const std::vector<float> ones(floats, 1.0f), twos(floats, 2.0f), threes(floats, 3.0f);
 
+// What one daemon after the other finds of the account, and keeps.
+struct Disk {
+  ExternalEngine::Options options() {
+    return {.account = account, .keep = [this](const RunAccount& kept) -> std::optional<Error> {
+              account = kept;
+              return std::nullopt;
+            }};
+  }
+  std::optional<RunAccount> account;
+};
+
 }  // namespace
 
 // ---- who is let in ----
@@ -282,13 +293,9 @@ TEST_CASE("a model on loan comes back at once while no trainer is there to make 
 }
 
 TEST_CASE("a run that a daemon before has written down keeps its model and its counters") {
-  std::optional<RunAccount> kept;
-  const auto keep = [&](const RunAccount& account) -> std::optional<Error> {
-    kept = account;
-    return std::nullopt;
-  };
+  Disk disk;
   {
-    End before({.keep = keep});
+    End before(disk.options());
     before.engine->replace_model(ones);
     before.order.step = 100;
     before.order.samples = 1000;
@@ -299,17 +306,13 @@ TEST_CASE("a run that a daemon before has written down keeps its model and its c
     CHECK(before.order.step == 102);
     CHECK(before.order.samples == 1000 + 2 * 64);
   }
-  REQUIRE(kept);
-  End end({.account = kept, .keep = keep});
+  REQUIRE(disk.account);
+  End end(disk.options());
   end.engine->replace_model(twos);  // an old checkpoint
   end.order.step = 50;
   end.order.samples = 500;
   Process trainer(end.path);
-  attach::Attach words = attach_words(9);
-  words.counters = {.steps = 5, .samples = 5 * 64};
-  trainer.attach(words);
-  end.meet_until([](const auto& news) { return news.present; });
-  (void)trainer.expect<attach::Attached>();
+  end.let_in(trainer, 9, 5);
   CHECK(end.order.step == 102);
   const Go go = end.step(trainer, 1, 8);
   CHECK(go.flags == Go::copy);
@@ -318,13 +321,9 @@ TEST_CASE("a run that a daemon before has written down keeps its model and its c
 }
 
 TEST_CASE("what a run has done is on disk when its trainer has died, and goes on if it has not") {
-  std::optional<RunAccount> kept;
-  const auto keep = [&](const RunAccount& account) -> std::optional<Error> {
-    kept = account;
-    return std::nullopt;
-  };
+  Disk disk;
   {
-    End before({.keep = keep});
+    End before(disk.options());
     before.engine->replace_model(ones);
     Process trainer(before.path);
     before.let_in(trainer, 9);
@@ -333,8 +332,8 @@ TEST_CASE("what a run has done is on disk when its trainer has died, and goes on
     trainer.leave();
     before.meet_until([](const auto& news) { return !news.present; });
   }
-  REQUIRE(kept);
-  End after({.account = kept, .keep = keep});
+  REQUIRE(disk.account);
+  End after(disk.options());
   after.engine->replace_model(ones);  // a checkpoint of before
   after.order.step = 2;
   after.order.samples = 2 * 64;
@@ -350,13 +349,9 @@ TEST_CASE("what a run has done is on disk when its trainer has died, and goes on
   }
   SUBCASE("the same one, which says in ATTACH what it has done alone") {
     Process trainer(after.path);
-    attach::Attach words = attach_words(9);
-    words.counters = {.steps = 9, .samples = 9 * 64};
-    trainer.attach(words);
-    after.meet_until([](const auto& news) { return news.present; });
+    after.let_in(trainer, 9, 9);
     CHECK(after.order.step == 6);
     CHECK(after.order.samples == 6 * 64);
-    (void)trainer.expect<attach::Attached>();
     (void)after.step(trainer, 1, 10);
     CHECK(after.order.step == 7);
     CHECK(after.order.samples == 7 * 64);
@@ -364,18 +359,14 @@ TEST_CASE("what a run has done is on disk when its trainer has died, and goes on
 }
 
 TEST_CASE("a run counts beyond what members remember of lost ones, whenever they tell it") {
-  std::optional<RunAccount> kept;
-  const auto keep = [&](const RunAccount& account) -> std::optional<Error> {
-    kept = account;
-    return std::nullopt;
-  };
+  Disk disk;
   const auto tell = [](End& end) {
     end.order.remembered_step = 50;
     end.order.remembered_samples = 50 * 64;
     end.engine->wake();
     (void)end.meet();
   };
-  End end({.keep = keep});
+  End end(disk.options());
   end.engine->replace_model(ones);
   end.order.step = 10;  // of the checkpoint
   end.order.samples = 10 * 64;
@@ -407,17 +398,14 @@ TEST_CASE("a run counts beyond what members remember of lost ones, whenever they
   CHECK(end.order.step == 55);
   CHECK(end.order.samples == 55 * 64);
   // The next daemon has no newer checkpoint, and the run comes back.
-  REQUIRE(kept);
+  REQUIRE(disk.account);
   end.engine.reset();
-  End after({.account = kept, .keep = keep});
+  End after(disk.options());
   after.engine->replace_model(ones);
   after.order.step = 10;
   after.order.samples = 10 * 64;
   Process again(after.path);
-  attach::Attach words = attach_words(9);
-  words.counters = {.steps = 12, .samples = 12 * 64};
-  again.attach(words);
-  after.meet_until([](const auto& news) { return news.present; });
+  after.let_in(again, 9, 12);
   CHECK(after.order.step == 59);
   CHECK(after.order.samples == 59 * 64);
 }
@@ -428,11 +416,7 @@ TEST_CASE("a known run that says less than is remembered counts beyond that") {
   end.order.remembered_step = 50;
   end.order.remembered_samples = 50 * 64;
   Process trainer(end.path);
-  attach::Attach words = attach_words(9);
-  words.counters = {.steps = 12, .samples = 12 * 64};
-  trainer.attach(words);
-  end.meet_until([](const auto& news) { return news.present; });
-  (void)trainer.expect<attach::Attached>();
+  end.let_in(trainer, 9, 12);
   CHECK(end.order.step == 50);
   (void)end.step(trainer, 1, 15);
   CHECK(end.order.step == 53);
