@@ -172,8 +172,15 @@ class Alerts(ClusterTest):
         return box1
 
     def assert_the_dashboard_is_alive(self, node):
-        known = set(NAME.findall(node.request("GET", "/metrics")[1]))
-        self.assertLess(set(NAME.findall(text_of(RULES) + text_of(DASHBOARD))), known)
+        asked = set(NAME.findall(text_of(RULES) + text_of(DASHBOARD)))
+
+        def known():
+            missing = asked - set(NAME.findall(node.request("GET", "/metrics")[1]))
+            if missing:
+                raise Unexpected(f"/metrics has no {sorted(missing)}")
+            return True
+
+        wait_for("the metrics of rules and dashboard, some from the first evaluation on", known)
         for title, expression in panels():
             wait_for(f"{title}: {expression}", lambda e=expression: self.prometheus.query(e))
 
