@@ -79,6 +79,9 @@ int check_config(DaemonConfig config) {
   if (!config.peer_tls.ca.empty())
     if (const auto certificates = PeerCertificates::read(config.peer_tls); !certificates)
       return fail(certificates.error(), exit_bad_config);
+  for (const auto& wrong : {check_token(config), try_log_file(config.log_file),
+                            StateStore::try_directory(config.state_dir)})
+    if (wrong) return fail(*wrong, exit_bad_config);
   const Result<std::string> tried = try_job(config);
   if (!tried) return fail(tried.error(), exit_bad_config);
   if (const auto error = use_memory_dir(config)) return fail(*error, exit_bad_config);

@@ -65,10 +65,11 @@ Result<Budget> Progress::extended_by(Samples more, Samples others) const {
   const Samples done = own() + others;
   const Samples base =
       in_force() == 0 ? done : std::clamp(done, in_force(), overshoot_max * in_force());
-  if (more == 0 || more > budget_samples_max - std::min(budget_samples_max, base))
+  if (more == 0)
+    return Error{"bad-budget", "0 samples extend nothing; name how many more are to be trained on"};
+  if (more > budget_samples_max - std::min(budget_samples_max, base))
     return Error{"bad-budget", "the budget would be more than " +
-                                   std::to_string(budget_samples_max) +
-                                   " samples, or no larger; extend by less"};
+                                   std::to_string(budget_samples_max) + " samples; extend by less"};
   if (base + more <= done)
     return Error{"bad-budget", "members are counted with " + std::to_string(done) +
                                    " samples, over " + std::to_string(overshoot_max) +

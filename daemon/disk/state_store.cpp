@@ -148,9 +148,22 @@ NodeState state_from(const Json& json, std::int64_t unix_s) {
   return s;
 }
 
+// What only the operator can put right, as the disk is not at fault.
+bool is_lasting(int number) {
+  return number == EACCES || number == EPERM || number == ENOTDIR || number == ENAMETOOLONG ||
+         number == ELOOP || number == EROFS || number == EEXIST;
+}
+
+Error cannot_create(const std::filesystem::path& directory, const std::error_code& reason) {
+  return Error{is_lasting(reason.value()) ? "bad-config" : "io-error",
+               directory.string() + ": cannot create it: " + reason.message() +
+                   "; choose another --state-dir"};
+}
+
 Error cannot(const std::filesystem::path& path, const char* doing) {
-  return Error{"io-error", path.string() + ": cannot " + doing + ": " + std::strerror(errno) +
-                               "; check who owns it, or choose another --state-dir"};
+  return Error{is_lasting(errno) ? "bad-config" : "io-error",
+               path.string() + ": cannot " + doing + ": " + std::strerror(errno) +
+                   "; check who owns it, or choose another --state-dir"};
 }
 
 }  // namespace
@@ -229,17 +242,27 @@ bool StateStore::is_new(const std::filesystem::path& directory) {
          !std::filesystem::exists(previous_of(path), ignored);
 }
 
+std::optional<Error> StateStore::try_directory(const std::filesystem::path& directory) {
+  // Of what is not there yet, the directory in which it would be made.
+  std::filesystem::path there = std::filesystem::absolute(directory).lexically_normal();
+  struct stat info {};
+  while (::stat(there.c_str(), &info) != 0) {
+    if (errno == EACCES) return std::nullopt;
+    if (errno != ENOENT) return cannot_create(directory, {errno, std::generic_category()});
+    if (!there.has_relative_path()) break;
+    there = there.parent_path();
+  }
+  if (!S_ISDIR(info.st_mode)) return cannot_create(directory, {ENOTDIR, std::generic_category()});
+  return std::nullopt;
+}
+
 Result<StateStore> StateStore::open(const std::filesystem::path& directory) {
   std::error_code error;
   std::filesystem::create_directories(directory, error);
-  if (error)
-    return Error{"io-error", directory.string() + ": cannot create it: " + error.message() +
-                                 "; choose another --state-dir"};
+  if (error) return cannot_create(directory, error);
   const std::filesystem::path checkpoints = directory / "checkpoints";
   std::filesystem::create_directories(checkpoints, error);
-  if (error)
-    return Error{"io-error", checkpoints.string() + ": cannot create it: " + error.message() +
-                                 "; choose another --state-dir"};
+  if (error) return cannot_create(checkpoints, error);
   // A directory of somebody else's stays as it is: what lies in it is the owner's to read anyway.
   for (const std::filesystem::path& own : {directory, checkpoints})
     (void)::chmod(own.c_str(), 0700);

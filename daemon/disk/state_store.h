@@ -45,12 +45,15 @@ struct StoredJob {
 
 class StateStore {
  public:
+  // Whether a directory can be there, whoever may write to it. Changes nothing.
+  [[nodiscard]] static std::optional<Error> try_directory(const std::filesystem::path& directory);
   // No node has a state there. Creates nothing.
   [[nodiscard]] static bool is_new(const std::filesystem::path& directory);
   // The name that the node there was once given; empty: none, or its state cannot be read.
   [[nodiscard]] static std::string kept_name(const std::filesystem::path& directory);
   // Creates the directories, takes others' rights on them away (mode 0700) and takes the lock.
-  // Codes "state-locked" (another daemon runs here), "io-error".
+  // Codes "state-locked" (another daemon runs here), "io-error", "bad-config" (no directory can be
+  // there, or this user may not write to it).
   static Result<StateStore> open(const std::filesystem::path& directory);
   StateStore(StateStore&&) noexcept;
   StateStore& operator=(StateStore&&) = delete;

@@ -54,8 +54,7 @@ std::shared_ptr<LogQueue> queue;  // of the log that is open
 
 }  // namespace
 
-std::optional<Error> open_log(const LogOptions& options) {
-  const std::string& file = options.file;
+std::optional<Error> try_log_file(const std::string& file) {
   // spdlog would create the directory, and a typing error would go unnoticed.
   const std::filesystem::path directory = std::filesystem::path(file).parent_path();
   std::error_code unknown;
@@ -68,6 +67,14 @@ std::optional<Error> open_log(const LogOptions& options) {
                  "log.file: " + file +
                      " is a FIFO, which would hold the node up until it is read; choose "
                      "a regular file, or leave log.file out and pipe standard error"};
+  if (S_ISDIR(info.st_mode))
+    return Error{"bad-file", "log.file: " + file + " is a directory; name a file in it"};
+  return std::nullopt;
+}
+
+std::optional<Error> open_log(const LogOptions& options) {
+  const std::string& file = options.file;
+  if (auto wrong = try_log_file(file)) return wrong;
   try {
     queue = std::make_shared<LogQueue>(
         sink_for(file), [format = options.format, node = options.node](std::string_view words) {

@@ -18,6 +18,9 @@ struct LogOptions {
   LogFormat format = LogFormat::text;
   std::string node;  // its name, in every line
 };
+// Whether a log may be there; empty: on standard error. Who may write there is not asked: the user
+// who tries a configuration need not be the one who runs it. Changes nothing. Code "bad-file".
+[[nodiscard]] std::optional<Error> try_log_file(const std::string& file);
 // Codes "bad-file", "io-error".
 [[nodiscard]] std::optional<Error> open_log(const LogOptions& options);
 // The lowest level from now on.

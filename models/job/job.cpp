@@ -19,6 +19,8 @@ constexpr std::uint64_t start_bytes_max = 1ull << 50;
 
 void parse_start(TomlTable& root, Job& job) {
   job.start_from = root.get_string("start_from", "");
+  if (root.has("start_from") && job.start_from.empty())
+    root.refuse("start_from", "names no file; leave it out to begin from random weights");
   const std::string hash = root.get_string("start_from_hash", "");
   job.start_content.bytes = static_cast<std::uint64_t>(
       root.get_integer("start_from_bytes", 0, 0, static_cast<std::int64_t>(start_bytes_max)));

@@ -93,7 +93,9 @@ TEST_CASE("an extension counts from the budget, or from what is beyond it alread
   CHECK_FALSE(progress.extended_by(50, 450));
   CHECK_FALSE(progress.extended_by(50, Samples{1} << 47));
   CHECK(progress.extended_by(50, 0)->revision == 1);
-  CHECK_FALSE(progress.extended_by(0, 0));
+  const auto by_nothing = progress.extended_by(0, 0);
+  REQUIRE_FALSE(by_nothing);
+  CHECK(by_nothing.error().text.starts_with("0 samples extend nothing"));
   CHECK_FALSE(progress.extended_by(budget_samples_max, 0));
 }
 

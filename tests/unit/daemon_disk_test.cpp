@@ -5,6 +5,8 @@
 #include <sys/stat.h>
 
 #include <atomic>
+#include <filesystem>
+#include <fstream>
 #include <future>
 #include <vector>
 
@@ -244,4 +246,25 @@ TEST_CASE("only its owner can read the state directory, also one created with wi
       file, 0, Bytes(3)));  // it is not the file of that hash, but the directory is made
   for (const char* name : {"", "checkpoints", "files"}) CHECK(mode_of(state / name) == 0700);
   for (const char* name : {"node.json", "job.toml", "lock"}) CHECK(mode_of(state / name) == 0600);
+}
+
+TEST_CASE("where no state directory can be is told without making one, as the operator's mistake") {
+  const TemporaryDirectory directory;
+  const std::filesystem::path file = directory.path() / "file";
+  std::ofstream(file) << "x";
+  for (const std::filesystem::path& wrong :
+       {file, file / "state", directory.path() / std::string(300, 'a')}) {
+    const auto tried = StateStore::try_directory(wrong);
+    REQUIRE(tried);
+    CHECK(tried->code == "bad-config");
+    CHECK(tried->text.starts_with(wrong.string()));
+    const auto opened = StateStore::open(wrong);
+    REQUIRE_FALSE(opened);
+    CHECK(opened.error().code == "bad-config");
+  }
+  const std::filesystem::path fresh = directory.path() / "a" / "state";
+  CHECK_FALSE(StateStore::try_directory(fresh));
+  CHECK_FALSE(std::filesystem::exists(directory.path() / "a"));
+  CHECK(StateStore::open(fresh));
+  CHECK_FALSE(StateStore::try_directory(fresh));
 }

@@ -108,6 +108,7 @@ TEST_CASE("A job cannot name files outside the data directory") {
 }
 
 TEST_CASE("A job's contradictions are refused") {
+  CHECK(!Job::parse("start_from = ''\n" + small, "j"));
   CHECK(!Job::parse(small + "[schedule]\nwarmup_samples = 1000\n", "j"));
   CHECK(!Job::parse(small + "[schedule]\nkind = 'step'\nmilestones = [700, 500]\n", "j"));
   CHECK(!Job::parse(small + "[schedule]\nkind = 'step'\n", "j"));
