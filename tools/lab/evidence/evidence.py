@@ -198,7 +198,12 @@ def run_table(lab, path, tier_name, out):
         settings = chosen[name] = row.get("set", []) + row.get("report", []) + found[name]
         log(name)
         seeds = row.get("seeds", {}).get(tier_name, tier["seeds"])
-        lab.run(table["path"], seeds, results, tier.get("set", []) + settings + [f"name={name}"])
+        lab.run(
+            table["path"],
+            seeds,
+            results,
+            tier.get("set", []) + settings + tier.get("last", []) + [f"name={name}"],
+        )
     rows = Rows(lab, results)
     claims = [(claim, *verdict_of(claim, rows, tier_name)) for claim in table.get("claims", [])]
     more = ["--perplexity"] if table.get("perplexity") else []
