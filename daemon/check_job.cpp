@@ -7,6 +7,7 @@
 #include <fstream>
 #include <thread>
 
+#include "daemon/start_plan.h"
 #include "models/data/data_set.h"
 #include "models/job/epochs.h"
 #include "models/training/torch_engine.h"
@@ -86,6 +87,7 @@ Result<std::string> try_job(const DaemonConfig& config) {
                             .seed = job->seed,
                             .image_cache_bytes = std::uint64_t{config.image_cache_mb} << 20});
   if (!sets) return sets.error();
+  if (auto wrong = check_shard(*job, config, sets->train->count())) return *wrong;
   const std::string data = data_words(*job, *sets);
   const std::size_t count = sets->train->count();
   auto engine = make_torch_engine(

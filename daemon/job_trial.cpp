@@ -34,6 +34,8 @@ std::vector<std::string> trial_arguments(const DaemonConfig& config, const std::
           config.state_dir,
           "--name",
           config.name,
+          "--shard",
+          shard_words(config),
           "--set",
           "trainer.device=" + config.device,
           "--set",

@@ -19,6 +19,27 @@ std::optional<Error> check_data(const Job& job, const DaemonConfig& config,
   options.seed = job.seed;
   const auto sets = load_data(job.data, options);
   if (!sets) return sets.error();
+  return check_shard(job, config, sets->train->count());
+}
+
+std::optional<Error> check_shard(const Job& job, const DaemonConfig& config, std::size_t samples) {
+  if (config.shard_count == 0) return std::nullopt;
+  const std::string shard = shard_words(config);
+  if (job.model.kind == ModelSpec::Kind::external)
+    return Error{"bad-config", "shard: " + shard + " is given by hand, but job '" + job.name +
+                                   "' is trained by a process that attaches and has its own "
+                                   "data; take --shard out"};
+  if (job.data.division == DataSpec::Division::shared)
+    return Error{"bad-config",
+                 "shard: " + shard + " is given by hand, but the nodes of job '" + job.name +
+                     "' divide the set among themselves (division = \"shared\"); take --shard "
+                     "out, or write division = \"own\" under [data] of the job"};
+  if (samples > 0 && samples < config.shard_count)
+    return Error{"bad-config", "shard: of " + shard +
+                                   " some would be empty, since there are only " +
+                                   std::to_string(samples) +
+                                   " training samples; use fewer shards, or give --data a "
+                                   "directory with more"};
   return std::nullopt;
 }
 

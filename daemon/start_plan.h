@@ -53,6 +53,11 @@ struct StartPlan {
 [[nodiscard]] std::optional<Error> check_data(const Job&, const DaemonConfig&,
                                               const std::string& start);
 
+// A shard given by hand that the job does not leave to its nodes, or for which `samples` do not
+// suffice; 0: how many there are is not known yet. Code "bad-config".
+[[nodiscard]] std::optional<Error> check_shard(const Job&, const DaemonConfig&,
+                                               std::size_t samples = 0);
+
 // What a new node cannot begin with, found before anything is written: nothing to do, a joiner's
 // key file that is not there, a founder's data. Reads all of the data's files. Codes "bad-config",
 // "bad-toml", "no-data", "bad-data".

@@ -107,13 +107,10 @@ void Training::prepare(const KnownJob& known, bool founds, Samples own_samples) 
   job_ = *job;
   patience_ = Patience(job_->training.patience);
   job_hash_ = known.hash;
-  if (divides_data() && config_.shard_count != 0) {
+  if (const auto wrong = check_shard(*job_, config_)) {
     failed_ = true;
-    failure_ = "shard: " + std::to_string(config_.shard_index + 1) + '/' +
-               std::to_string(config_.shard_count) + " is given by hand, but the nodes of job '" +
-               job_->name + "' divide the set among themselves (division = \"shared\"); " +
-               "take --shard out, or write division = \"own\" under [data] of the job";
-    return loop_.post([this] { events_.on_failure(Error{"bad-config", failure_}); });
+    failure_ = wrong->text;
+    return loop_.post([this, wrong] { events_.on_failure(*wrong); });
   }
   start_from_ = known.start_from;
   if (socket_ && is_external())

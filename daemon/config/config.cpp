@@ -462,6 +462,11 @@ std::string own_host_name() {
   return full.substr(0, full.find('.'));
 }
 
+std::string shard_words(const DaemonConfig& config) {
+  if (config.shard_count == 0) return "auto";
+  return std::to_string(config.shard_index + 1) + '/' + std::to_string(config.shard_count);
+}
+
 bool is_loopback(const Endpoint& endpoint) {
   return endpoint.host == "localhost" || endpoint.host == "::1" ||
          endpoint.host.starts_with("127.");

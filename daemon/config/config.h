@@ -94,6 +94,9 @@ using Environment = std::map<std::string, std::string>;  // GOSSIPD_* and what t
 // their paths.
 [[nodiscard]] std::string to_toml(const DaemonConfig&);
 
+// The shard as it is given: "auto", or "2/3".
+[[nodiscard]] std::string shard_words(const DaemonConfig&);
+
 [[nodiscard]] bool is_loopback(const Endpoint&);
 // The first label of it; "node" where it has none.
 [[nodiscard]] std::string own_host_name();

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <set>
 
+#include "core/base/printable.h"
 #include "models/data/data_set.h"
 #include "models/data/idx.h"
 #include "models/files/data_file.h"
@@ -179,8 +180,7 @@ Look look_for_images(const std::string& directory) {
   spec.train_files = {"train"};
   spec.classes = static_cast<std::int64_t>(classes.size());
   const auto is_plain = [](const std::string& name) {
-    return std::ranges::all_of(
-        name, [](unsigned char c) { return c > 0x20 && c < 0x7f && c != '\\' && c != '"'; });
+    return printable(name) == name && name.find_first_of("\\\"") == std::string::npos;
   };
   if (classes.size() <= class_names_max && std::ranges::all_of(classes, is_plain))
     spec.class_names = classes;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/base/printable.h"
+
 namespace gossipd {
 
 namespace {
@@ -24,30 +26,40 @@ std::string_view name_of(Kind kind) {
   return "";
 }
 
-// A name in the data directory, never a way out of it: the job comes from the cluster.
-bool is_plain_name(const std::string& name) {
+// A name in the data directory, never a way out of it: the job comes from the cluster. Nor one that
+// a terminal would not show as it is, or that canonical text would have to escape.
+bool is_file_name(const std::string& name) {
   return !name.empty() && name.size() <= 255 && name != "." && name != ".." &&
-         std::all_of(name.begin(), name.end(), [](unsigned char c) {
-           return c > 0x20 && c < 0x7f && c != '/' && c != '\\' && c != '"';
-         });
+         printable(name) == name && name.find_first_of("/\\\"") == std::string::npos;
+}
+
+bool is_tensor_name(const std::string& name) {
+  return is_file_name(name) && std::all_of(name.begin(), name.end(),
+                                           [](unsigned char c) { return c > 0x20 && c < 0x7f; });
+}
+
+// Why a list of names is refused: the first that does not fit.
+std::string no_file_name(const std::vector<std::string>& names, const char* of_what) {
+  const auto wrong = std::find_if_not(names.begin(), names.end(), is_file_name);
+  return "'" + printable(*wrong) + "' cannot be the name of " + of_what +
+         " in the data directory; take 1 to 255 bytes of UTF-8 without slashes, quotes, "
+         "backslashes and control characters, so rename it";
 }
 
 std::string parse_file_name(TomlTable& table, std::string_view key, const std::string& fallback) {
   const std::string name = table.get_string(key, fallback);
-  if (is_plain_name(name)) return name;
-  table.refuse(key, "must be a plain file name; the directory is each node's own choice (--data)");
+  if (is_file_name(name)) return name;
+  table.refuse(
+      key, no_file_name({name}, "a file") + " (the directory is each node's own choice, --data)");
   return fallback;
 }
 
 std::vector<std::string> parse_file_names(TomlTable& table, std::string_view key,
                                           std::vector<std::string> fallback) {
   std::vector<std::string> names = table.get_strings(key, std::move(fallback), data_files_max);
-  if (!std::all_of(names.begin(), names.end(), is_plain_name)) {
+  if (!std::all_of(names.begin(), names.end(), is_file_name))
     table.refuse(
-        key,
-        "must be a list of plain file names; the directory is each node's own choice (--data)");
-    names.clear();
-  }
+        key, no_file_name(names, "a file") + " (the directory is each node's own choice, --data)");
   return names;
 }
 
@@ -123,11 +135,8 @@ void parse_image_keys(TomlTable& table, DataSpec& data) {
   data.fit = table.get_enum("fit", DataSpec::Fit::crop,
                             {{"crop", DataSpec::Fit::crop}, {"stretch", DataSpec::Fit::stretch}});
   data.class_names = table.get_strings("class_names", {}, data_classes_max);
-  for (const std::string& name : data.class_names)
-    if (!is_plain_name(name))
-      table.refuse("class_names",
-                   "must be names of folders or the words that file names begin with, without "
-                   "spaces and slashes");
+  if (!std::all_of(data.class_names.begin(), data.class_names.end(), is_file_name))
+    table.refuse("class_names", no_file_name(data.class_names, "a class"));
   std::vector<std::string> sorted = data.class_names;
   std::sort(sorted.begin(), sorted.end());
   if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end())
@@ -170,7 +179,7 @@ void parse_tensor_keys(TomlTable& table, DataSpec& data) {
   data.target_tensor = table.get_string("targets", data.target_tensor);
   for (const auto& [key, name] :
        {std::pair("inputs", &data.input_tensor), std::pair("targets", &data.target_tensor)})
-    if (!is_plain_name(*name))
+    if (!is_tensor_name(*name))
       table.refuse(key, "must be a tensor's name, without spaces, quotes and slashes");
   for (const auto& [key, shape] :
        {std::pair("shape", &data.shape), std::pair("target_shape", &data.target_shape)}) {

@@ -4,7 +4,7 @@ import json
 import os
 import unittest
 
-from cluster import ClusterTest, wait_for
+from cluster import FASHION_MNIST, ClusterTest, wait_for
 from slow_disk import Disk
 
 SHORT = {"budget_samples": 6_000, "warmup_samples": 500}
@@ -104,6 +104,9 @@ class NextJob(ClusterTest):
         # What the text allows and no box can train would take the whole cluster along.
         hopeless = self.next_job(rest='[training]\nprecision = "fp16"')
         self.refused(short, hopeless, 2, "which no CPU computes in")
+        # This box, and so any like it, has a shard given by hand.
+        shared = self.next_job(data=FASHION_MNIST + '\ndivision = "shared"')
+        self.refused(short, shared, 2, "take --shard out")
         self.assertEqual(1, short.get("/v1/job")["number"])
         self.assertEqual("finished", short.status()["phase"])
 

@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
 
+#include <string>
+
 #include "daemon/start_plan.h"
 #include "tests/unit/daemon_support.h"
 
@@ -19,6 +21,21 @@ TEST_CASE("what a new node cannot begin with is found before anything is written
   refused("bad-config", "nothing to do");
   config.job_file = directory.write("job.toml", "name = \"tiny\"\nbudget_samples = 1000\n");
   refused("no-data", "--data DIR");
+  using namespace std::string_literals;
+  for (const std::string set : {"train", "t10k"}) {
+    directory.write(set + "-images-idx3-ubyte", "\0\0\x08\x03\0\0\0\x04\0\0\0\x1c\0\0\0\x1c"s +
+                                                    std::string(4 * 28 * 28, '\x01'));
+    directory.write(set + "-labels-idx1-ubyte", "\0\0\x08\x01\0\0\0\x04\0\1\2\3"s);
+  }
+  config.data_dir = directory.path().string();
+  config.shard_count = 5;
+  refused("bad-config", "only 4 training samples");
+  config.shard_count = 4;
+  config.job_file = directory.write(
+      "job.toml", "name = \"tiny\"\nbudget_samples = 1000\n[data]\ndivision = \"shared\"\n");
+  refused("bad-config", "take --shard out");
+  config.shard_count = 0;
+  CHECK_FALSE(refuse_new_node(config));
   config.data_dir = (directory.path() / "none").string();
   refused("no-data", config.data_dir);
   config.join = {{"box1", 7610}};

@@ -99,8 +99,9 @@ TEST_CASE("A [data] table that makes no sense is refused with the way out") {
   CHECK(contains(refused_data_spec("kind = 'imagse'\n"), "did you mean 'images'"));
   CHECK(
       contains(refused_data_spec("kind = 'text'\n"), "train_files: is missing; write train_files"));
-  CHECK(contains(refused_data_spec("kind = 'text'\ntrain_files = ['../secret']\n"),
-                 "plain file names"));
+  for (const std::string name : {"../secret", "", "..", "a\\nb", "a\\\"b"})
+    CHECK(contains(refused_data_spec("kind = 'text'\ntrain_files = ['good', \"" + name + "\"]\n"),
+                   "train_files: '"));
   CHECK(contains(refused_data_spec("kind = 'cifar10'\nshape = [3, 32, 32]\n"), "shape"));
   CHECK(contains(refused_data_spec("kind = 'cifar10'\nmean = [0.1, 0.2]\n"),
                  "one for each of the 3 channels"));
@@ -125,6 +126,17 @@ TEST_CASE("A [data] table that makes no sense is refused with the way out") {
       "more than"));
   CHECK(contains(refused_data_spec("kind = 'text'\ntrain_files = ['a']\nrandom_flip = true\n"),
                  "random_flip"));
+}
+
+TEST_CASE("Files and classes may have any name that a terminal shows as it is") {
+  const DataSpec text = data_spec("kind = 'text'\ntrain_files = ['w\xc3\xb6rter und mehr.txt']\n");
+  CHECK(text.train_files == std::vector<std::string>{"w\xc3\xb6rter und mehr.txt"});
+  const DataSpec images =
+      data_spec("kind = 'images'\nclass_names = ['gr\xc3\xbcn', 'golden retriever']\n");
+  CHECK(images.class_names.at(1) == "golden retriever");
+  CanonicalText canonical;
+  write_data_spec(images, canonical);
+  CHECK(data_spec(canonical.text.substr(canonical.text.find("kind"))) == images);
 }
 
 TEST_CASE("CIFAR-10 records become normalised planes and labels, file after file") {
