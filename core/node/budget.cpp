@@ -87,6 +87,9 @@ void Conductor::hear_budget(const Budget& budget, const std::string& name, NodeI
 std::optional<Error> Conductor::extend_budget(Samples more) {
   if (state_.job == JobHash{})
     return Error{"no-job", "this node knows no job yet; join the cluster first"};
+  // Nobody would hear of it before this node joins again.
+  if (life_.is_going())
+    return Error{"left", "this node leaves the cluster; extend the job on another member"};
   const Result<Budget> budget = progress_.extended_by(more, directory_.others_samples());
   if (!budget) return budget.error();
   claims_.adopt(*budget, true);

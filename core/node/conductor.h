@@ -226,6 +226,7 @@ class Conductor {
   void look_after_overlay(Instant now);
   void dial_if_needed(Instant now);
   void dial_failed_member(Instant now);
+  void dial_lost_member(Instant now);
   void rotate_links(Instant now);
   void dial_next_in_circle(Instant now);
   void end_rotation(Instant now);

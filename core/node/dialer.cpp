@@ -10,6 +10,7 @@ namespace {
 constexpr std::uint32_t doublings_max = 10;
 constexpr std::uint32_t failures_of_a_refusal = 4;  // at least: the next dial waits that long
 constexpr Duration failed_period = std::chrono::seconds(10);
+constexpr Duration lost_period = std::chrono::seconds(30);
 constexpr Duration failed_look_period = std::chrono::seconds(1);  // while none may be dialled
 
 }  // namespace
@@ -135,6 +136,12 @@ void Dialer::on_probe_answered(const Endpoint& endpoint) {
 
 void Dialer::on_failed_looked(bool dialled, Random& random, Instant now) {
   next_failed_ = now + (dialled ? spread(failed_period, 0.5, random) : failed_look_period);
+}
+
+bool Dialer::lost_due(Random& random, Instant now) {
+  if (now < next_lost_) return false;
+  next_lost_ = now + spread(lost_period, 0.5, random);
+  return true;
 }
 
 bool Dialer::rotation_due(Random& random, Instant now) {

@@ -82,6 +82,9 @@ class Dialer {
   // Members that failed are asked again for ever, one at a time, so that a partition heals.
   [[nodiscard]] bool failed_due(Instant now) const { return now >= next_failed_; }
   void on_failed_looked(bool dialled, Random& random, Instant now);
+  // True once in each period: who was forgotten, or a seed that is no member, is asked. Two halves
+  // of a cluster that have forgotten each other know of each other in no other way.
+  bool lost_due(Random& random, Instant now);
   // True once in each period: a link is to be replaced. The first call starts the period.
   bool rotation_due(Random& random, Instant now);
   // A link that opens to this endpoint replaces another.
@@ -113,6 +116,7 @@ class Dialer {
   DialBudget budget_;
   Reach reach_;
   Instant next_failed_{};
+  Instant next_lost_{};
   Instant next_rotation_{};
   std::optional<Endpoint> rotation_;
   Instant next_room_{};

@@ -1,5 +1,6 @@
 // The overlay of links: which members are dialled, and links that are given up for others.
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "core/membership/circle.h"
@@ -87,6 +88,7 @@ void Conductor::dial_if_needed(Instant now) {
     for (const Endpoint& seed : dialer_.seeds())
       if (may_dial(seed, now)) dial(seed, NodeId{}, now);
   if (directory_.failed() > 0 && dialer_.failed_due(now)) dial_failed_member(now);
+  if (sessions > 0 && dialer_.lost_due(random_, now)) dial_lost_member(now);
   const std::size_t wanted = wanted_links();
   if (sessions >= wanted) return;
   std::size_t dialling = dialer_.under_way();
@@ -113,6 +115,20 @@ void Conductor::dial_failed_member(Instant now) {
   if (found)
     dial(directory_.find(failed[random_.below(failed.size())])->record.address, NodeId{}, now);
   dialer_.on_failed_looked(found, random_, now);
+}
+
+// A forgotten member that has come back, or a seed of another part of this cluster.
+void Conductor::dial_lost_member(Instant now) {
+  std::set<Endpoint> members = peers_.linked_addresses();
+  std::vector<Endpoint> lost;
+  for (const auto& [id, entry] : directory_.entries())
+    if (entry.record.state == MemberState::alive) members.insert(entry.record.address);
+  for (const NodeId id : unlinked(MemberState::forgotten, now))
+    lost.push_back(directory_.find(id)->record.address);
+  std::ranges::copy_if(dialer_.seeds(), std::back_inserter(lost),
+                       [&](const Endpoint& seed) { return may_dial(seed, now); });
+  std::erase_if(lost, [&](const Endpoint& at) { return members.contains(at); });
+  if (!lost.empty()) dial(lost[random_.below(lost.size())], NodeId{}, now);
 }
 
 // Links of one draw would keep what a group of neighbours knows among them: now and then one is

@@ -155,6 +155,10 @@ TEST_CASE(
   cluster.kill(0);
   cluster.restart(0);
   CHECK(cluster.view(0).budget_samples == budget);
+  REQUIRE(cluster.run_until([&] { return all_in(cluster, Phase::finished); }, 120s));
+  cluster.act(3, [](Node& node, Instant now) { CHECK_FALSE(node.leave(now)); });
+  REQUIRE(cluster.run_until([&] { return cluster.view(3).phase == Phase::left; }, 30s));
+  CHECK(cluster.node(3).extend_budget(32, cluster.now())->code == "left");
 }
 
 TEST_CASE("two extensions at once leave every node with the same budget, the larger") {

@@ -434,6 +434,36 @@ TEST_CASE(
   CHECK(cluster.view(1).forgotten == 0);
 }
 
+TEST_CASE("two halves that have forgotten each other become one cluster again") {
+  const Schema schema = schema_of({20});
+  VirtualCluster cluster(schema);
+  for (std::size_t i = 0; i < 4; ++i) cluster.add(with_model(schema, i));
+  cluster.run_for(10s);
+  for (std::size_t a = 0; a < 4; ++a)
+    for (std::size_t b = 0; b < 4; ++b)
+      if ((a < 2) != (b < 2)) cluster.network().way(a, b).held = true;
+  const auto knows = [&](std::size_t a, std::size_t b, MemberState state) {
+    const MemberView* seen = member(cluster.view(a), cluster.id(b));
+    return seen != nullptr && seen->record.state == state;
+  };
+  for (const auto& [a, b] : {std::pair{0, 2}, {0, 3}, {2, 0}, {2, 1}}) {
+    REQUIRE(cluster.run_until([&] { return knows(a, b, MemberState::failed); }, 60s));
+    cluster.act(a, [&](Node& node, Instant now) { CHECK_FALSE(node.forget(cluster.id(b), now)); });
+  }
+  cluster.run_for(20s);
+  CHECK(cluster.view(1).forgotten == 2);
+  CHECK(cluster.view(3).forgotten == 2);
+  cluster.network().heal();
+  CHECK(cluster.run_until(
+      [&] {
+        for (std::size_t a = 0; a < 4; ++a)
+          for (std::size_t b = 0; b < 4; ++b)
+            if (a != b && !knows(a, b, MemberState::alive)) return false;
+        return true;
+      },
+      180s));
+}
+
 TEST_CASE(
     "links are given up for others now and then, nobody is suspected for it, and all stay "
     "connected") {
