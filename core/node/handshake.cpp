@@ -21,7 +21,7 @@ void Conductor::say_hello(Session& session) {
              config_.advertise, state_.job, life_.is(Phase::left), session.probed != NodeId{},
              spoken.newest, clones_.instance(), dialer_.founding().is_wanted(),
              durable_.cluster() == ClusterId{} ? ClusterId{} : state_.cluster, state_.generation,
-             links_told()});
+             links_told(), session.outbound && dialer_.is_rotating(session.remote)});
 }
 
 // The disk holds the claims of these hellos now.

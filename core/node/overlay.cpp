@@ -168,18 +168,23 @@ void Conductor::end_rotation(Instant now) {
     if (!fresh.established() || !fresh.replaces || fresh.round_trip.smoothed_seconds() == 0)
       continue;
     std::vector<SessionId> spare;
+    bool later = false;
     for (const auto& [other, session] : peers_.sessions())
-      if (other != id && may_go(session) && may_end(session)) spare.push_back(other);
-    if (spare.empty()) return;  // later
+      if (other != id && may_go(session)) {
+        if (may_end(session)) spare.push_back(other);
+        later = true;
+      }
+    if (spare.empty() && later) return;
     fresh.replaces = false;
-    if (peers_.established() <= wanted_links()) return;
+    if (spare.empty() || peers_.established() <= wanted_links()) return;
     return give_up_link(spare[random_.below(spare.size())], now);
   }
 }
 
 // A node with all its links still lets in who comes beside it in the circle, who has no link at
-// all, and who has so few that one of its neighbours would have more without the link that goes for
-// it; of these one a tick. Each time links are spread more evenly, so this comes to an end.
+// all, who has so few that one of its neighbours would have more without the link that goes for it,
+// and who gives up another link for this one; of these one a tick. Each time links are spread more
+// evenly, or no worse and as seldom as links are rotated, so this comes to an end.
 bool Conductor::admits_beyond_its_links(const Session& fresh, Instant now) {
   const Hello& hello = *fresh.theirs;
   if (needs_model()) return false;
@@ -194,7 +199,8 @@ bool Conductor::admits_beyond_its_links(const Session& fresh, Instant now) {
     return may_go(item.second) && item.second.links_told >= *hello.links + 2;
   };
   const bool evens = links < most && std::ranges::any_of(peers_.sessions(), has_more);
-  return (lonely || evens) && dialer_.room_due(now);
+  const bool rotates = links < most && hello.rotates;
+  return (lonely || evens || rotates) && dialer_.room_due(now);
 }
 
 // Of too many links that have proved themselves the one goes whose other end has the most: ended

@@ -247,6 +247,7 @@ struct ToJson {
     if (m.founds) map["founds"] = true;
     if (m.generation > 1) map["founded"] = raw(m.founded), map["generation"] = m.generation;
     if (m.links) map["links"] = *m.links;
+    if (m.rotates) map["rotates"] = true;
     return map;
   }
   json operator()(const Refuse& m) const {
@@ -342,6 +343,7 @@ Result<Control> to_hello(const json& map) {
   m.generation = std::max<std::uint64_t>(1, number(map, "generation"));
   m.founded = m.generation > 1 ? ClusterId{number(map, "founded")} : m.cluster;
   if (map.contains("links")) m.links = links_in(map);
+  m.rotates = flag(map, "rotates");
   return Control{std::move(m)};
 }
 

@@ -44,6 +44,7 @@ struct Hello {
   std::uint64_t generation = 1;
   // of the sender; nothing: a release that does not say
   std::optional<std::uint32_t> links{};
+  bool rotates = false;  // gives up another link for this one
 };
 // The cluster `founded` has gone on to this job, or does now.
 struct Succession {
