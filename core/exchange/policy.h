@@ -57,14 +57,18 @@ struct ExchangePolicy {
   Step round_steps = 2;  // own steps between two looks at the model
   // A block is sent when ‖x − published‖ > threshold · max(floor, (η/η_peak)^power) · ‖published‖.
   double threshold = 0.01;
-  double threshold_power = 1.0;
-  double threshold_floor = 0.05;
+  struct ByRate {
+    double power = 1.0, floor = 0.05;
+  } threshold_by_rate;
   // Of a block in top_k as many entries go as have changed by more than this multiple of what a
   // step usually moves a parameter by, with the threshold's factor; 0: always the codec's number.
   // Only for `change`.
   double entry_threshold = 0;
   // Own steps between two openings on a link: exactly for `period`, at least for `change`.
   Step period_steps = 8;
+  // For `change` without `entry_threshold`: a model that has changed by so much since it was last
+  // said to a neighbour is said at the next look, and looked at after every step; 0: never.
+  double urgent_change = 0.15;
   double budget_bytes_per_s = 0;  // for `budget`: all links of this node together
   Duration heartbeat = std::chrono::milliseconds(2000);  // longest pause, changed or not
   // Mixing: gain of an exchange is mixing / 2k, k the larger number of exchanges that one of its

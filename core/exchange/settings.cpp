@@ -47,15 +47,19 @@ void add_trigger(SettingTable& table, ExchangePolicy& e) {
                 "own steps between two looks at the model");
   table.number("exchange.threshold", "", "", e.threshold, 0, 10,
                "relative change of a block that is worth publishing");
-  table.number("exchange.threshold_power", "", "", e.threshold_power, 0, 8,
+  table.number("exchange.threshold_power", "", "", e.threshold_by_rate.power, 0, 8,
                "exponent by which the threshold follows the learning rate");
-  table.number("exchange.threshold_floor", "", "", e.threshold_floor, 0, 1,
+  table.number("exchange.threshold_floor", "", "", e.threshold_by_rate.floor, 0, 1,
                "least fraction of the threshold that remains");
   table.number("exchange.entry_threshold", "", "", e.entry_threshold, 0, 1e6,
                "change of a parameter that is worth publishing in top_k, as a multiple of what a "
                "step usually moves it by; 0: as many go as `codec` says; for change");
   table.integer("exchange.period_steps", "", "steps", e.period_steps, 1, 1'000'000'000,
                 "own steps between exchanges on a link; for change the minimum");
+  table.number("exchange.urgent_change", "", "of the model", e.urgent_change, 0, 100,
+               "for change without `entry_threshold`: a model that has changed by so much since it "
+               "was last said to a neighbour is said at the next look, and looked at after every "
+               "step; 0: never");
   table.number("exchange.budget_bytes_per_s", "", "B/s", e.budget_bytes_per_s, 0, 1e12,
                "limit of what this node sends on all links, for budget");
   table.milliseconds("exchange.heartbeat_ms", e.heartbeat, 1, setting_day_ms,

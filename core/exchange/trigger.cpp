@@ -32,6 +32,7 @@ Trigger::Trigger(const ExchangePolicy& policy)
 void Trigger::on_round(const Round& round) {
   const double elapsed_s = last_round_ ? seconds(round.at - *last_round_) : 0;
   last_round_ = round.at;
+  if (round.looks) urgent_ = false;
   if (by_budget()) {
     bucket_.fill(elapsed_s);
     found_ *=
@@ -42,19 +43,24 @@ void Trigger::on_round(const Round& round) {
   }
   const double rate =
       round.learning_rate_peak > 0 ? round.learning_rate / round.learning_rate_peak : 1.0;
-  const double share = std::max(policy_.threshold_floor,
-                                std::pow(std::clamp(rate, 0.0, 1.0), policy_.threshold_power));
+  const double share =
+      std::max(policy_.threshold_by_rate.floor,
+               std::pow(std::clamp(rate, 0.0, 1.0), policy_.threshold_by_rate.power));
   threshold_ = policy_.threshold * share;
   entry_cut_ = periodic() ? 0 : policy_.entry_threshold * round.usual_step * share;
 }
 
-Trigger::Decision Trigger::decide(const LinkState& link) const {
+Trigger::Decision Trigger::decide(const LinkState& link) {
   if (periodic()) {
     const bool over = link.steps_since_spoken >= policy_.period_steps;
     return {over || link.owes_keyframes, over ? 0 : nothing};
   }
   if (by_budget() && bucket_.empty()) return {link.owes_keyframes, nothing};
-  const bool spaced = by_budget() || link.steps_since_spoken >= policy_.period_steps;
+  // Entries that wait to change enough keep the model's change large.
+  const bool urgent = !by_budget() && policy_.entry_threshold == 0 && policy_.urgent_change > 0 &&
+                      link.change >= policy_.urgent_change;
+  urgent_ = urgent_ || urgent;
+  const bool spaced = by_budget() || urgent || link.steps_since_spoken >= policy_.period_steps;
   const bool changed = link.owes_keyframes || link.block_change > threshold_;
   return {spaced && (changed || link.due),
           link.due ? threshold_ * heartbeat_threshold_share : threshold_};

@@ -7,10 +7,12 @@
 //   change   A block goes when its relative change ‖x − p‖/‖p‖ exceeds
 //            θ·max(floor, (η/η_peak)^power), after Ho, Wu and Liu (CCGRID 2018). With power 1 the
 //            number of steps between two exchanges stays constant as the learning rate decays. At
-//            least `period_steps` own steps lie between two openings on a link: in the lab, even
-//            spacing won over bursts. Of a block in top_k as many of its largest entries go as
-//            have changed by more than `entry_threshold` usual steps, with the same factor of θ
-//            (a hard threshold: Sahu et al., NeurIPS 2021; counted for each block).
+//            least `period_steps` own steps lie between two openings on a link (in the lab, even
+//            spacing won over bursts), unless the model has changed by `urgent_change` since: a
+//            model that moves so fast is far from its neighbours' before a period is over. Of a
+//            block in top_k as many of its largest entries go as have changed by more than
+//            `entry_threshold` usual steps, with the same factor of θ (a hard threshold: Sahu et
+//            al., NeurIPS 2021; counted for each block).
 //   period   Every block goes, `period_steps` own steps after the last turn (local SGD, gossiped).
 //   budget   Like change, but θ is found. A token bucket fills with `budget_bytes_per_s` up to
 //            `budget_burst_s` of it; every turn takes its bytes out and may overdraw it; nothing
@@ -55,9 +57,11 @@ class Trigger {
     double learning_rate = 0;
     double learning_rate_peak = 0;
     double usual_step = 0;  // OwnSteps::usual_step(); 0: not known
+    bool looks = true;      // no round that only answers
   };
   struct LinkState {
     double block_change = 0;  // largest relative change of a block
+    double change = 0;        // of the model
     bool owes_keyframes = false;
     bool due = false;  // the link has been silent for policy.heartbeat
     Step steps_since_spoken = 0;
@@ -74,7 +78,9 @@ class Trigger {
   void on_round(const Round& round);
   void on_spoken(std::uint64_t bytes) { bucket_.take(static_cast<double>(bytes)); }
   // Whether to open an exchange on the link, and what goes then.
-  [[nodiscard]] Decision decide(const LinkState& link) const;
+  [[nodiscard]] Decision decide(const LinkState& link);
+  // At the last look the model had changed by as much as policy.urgent_change on a link.
+  [[nodiscard]] bool is_urgent() const { return urgent_; }
   // An exchange that a neighbour has opened is always answered: what goes then.
   [[nodiscard]] double answer_threshold() const;
   [[nodiscard]] double threshold() const { return threshold_; }  // of this round
@@ -91,6 +97,7 @@ class Trigger {
   double entry_cut_ = 0;
   double found_;  // the threshold of `budget`, within found_threshold_min and found_threshold_max
   std::optional<Instant> last_round_;
+  bool urgent_ = false;
 };
 
 }  // namespace gossipd

@@ -179,7 +179,7 @@ void ExchangeRound::begin_round(const RoundContext& context) {
 }
 
 Step ExchangeRound::steps_between_looks() const {
-  const Step steps = policy_.round_steps;
+  const Step steps = trigger_.is_urgent() ? 1 : policy_.round_steps;
   return trigger_.periodic() ? std::max<Step>(1, std::min(steps, policy_.period_steps)) : steps;
 }
 
@@ -267,7 +267,8 @@ void ExchangeRound::begin_update(const RoundContext& context) {
   trigger_.on_round({.at = context.now,
                      .learning_rate = last_.learning_rate,
                      .learning_rate_peak = last_.learning_rate_peak,
-                     .usual_step = by_entry ? own_steps_.usual_step(last_.learning_rate_peak) : 0});
+                     .usual_step = by_entry ? own_steps_.usual_step(last_.learning_rate_peak) : 0,
+                     .looks = !pace_.answers_only()});
   list_links(context);
   next_link(context);
 }

@@ -168,7 +168,7 @@ class ExchangeRound {
   void list_links(const RoundContext&);
   void next_link(const RoundContext&);
   void decide(RoundLink&, const RoundContext&);
-  [[nodiscard]] Trigger::Decision decision_for(const RoundLink&, const RoundContext&) const;
+  [[nodiscard]] Trigger::Decision decision_for(const RoundLink&, const RoundContext&);
   [[nodiscard]] Step spoken_step(NodeId peer) const;
   void begin_turn(RoundLink&, const Trigger::Decision&, const RoundContext&);
   void end_turn(RoundLink&, const RoundContext&);

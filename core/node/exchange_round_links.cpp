@@ -131,8 +131,7 @@ Step ExchangeRound::spoken_step(NodeId peer) const {
   return found == by_link_.spoken.end() ? 0 : found->second;
 }
 
-Trigger::Decision ExchangeRound::decision_for(const RoundLink& item,
-                                              const RoundContext& context) const {
+Trigger::Decision ExchangeRound::decision_for(const RoundLink& item, const RoundContext& context) {
   const Link& link = item.link;
   const Duration heartbeat =
       policy_.heartbeat * (context.phase == Phase::finished ? rest_heartbeats : 1);
@@ -152,6 +151,7 @@ Trigger::Decision ExchangeRound::decision_for(const RoundLink& item,
   if (link.owes_answer()) return {true, trigger_.answer_threshold()};
   Trigger::LinkState state;
   state.block_change = link.largest_change();
+  state.change = link.counters().change;
   state.owes_keyframes = link.owes_keyframes();
   state.due = due;
   state.steps_since_spoken = last_.step - std::min(last_.step, spoken_step(item.peer));

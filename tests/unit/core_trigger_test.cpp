@@ -51,6 +51,46 @@ TEST_CASE("the change rule follows the learning rate down to the floor") {
   CHECK(trigger.decide(soon).speak);
 }
 
+TEST_CASE(
+    "a model that changes fast does not wait for the period, and is looked at after every step") {
+  ExchangePolicy policy = with(TriggerRule::change);
+  policy.period_steps = 8;
+  policy.urgent_change = 0.1;
+  Trigger trigger(policy);
+  trigger.on_round(look(0, 0.1));
+  Trigger::LinkState fast = changed_by(1);
+  fast.steps_since_spoken = 1;
+  fast.change = 0.09;
+  CHECK_FALSE(trigger.decide(fast).speak);
+  CHECK_FALSE(trigger.is_urgent());
+  fast.change = 0.1;
+  CHECK(trigger.decide(fast).speak);
+  CHECK(trigger.decide(fast).threshold == trigger.threshold());
+  fast.change = 0.01;  // another link
+  CHECK_FALSE(trigger.decide(fast).speak);
+  CHECK(trigger.is_urgent());
+  // A round that only answers sees few links; the next look sees all.
+  Trigger::Round round = look(1, 0.1);
+  round.looks = false;
+  trigger.on_round(round);
+  CHECK(trigger.is_urgent());
+  trigger.on_round(look(2, 0.1));
+  CHECK_FALSE(trigger.is_urgent());
+  fast.change = 1;
+  policy.entry_threshold = 30;
+  CHECK_FALSE(trigger.decide(fast).speak);
+  policy.entry_threshold = policy.urgent_change = 0;
+  CHECK_FALSE(trigger.decide(fast).speak);
+  for (const TriggerRule rule : {TriggerRule::period, TriggerRule::budget}) {
+    ExchangePolicy other = with(rule);
+    other.urgent_change = 0.1;
+    Trigger spaced(other);
+    spaced.on_round(look(0, 0.1));
+    (void)spaced.decide(fast);
+    CHECK_FALSE(spaced.is_urgent());
+  }
+}
+
 TEST_CASE("the cut for a single parameter is in usual steps and follows the learning rate") {
   ExchangePolicy policy = with(TriggerRule::change);
   policy.entry_threshold = 30;
