@@ -142,9 +142,12 @@ int remember_refused_certificate(int good, X509_STORE_CTX* chain) {
       static_cast<SSL*>(X509_STORE_CTX_get_ex_data(chain, SSL_get_ex_data_X509_STORE_CTX_idx()));
   if (good == 1 || ssl == nullptr) return good;
   auto* attempt = static_cast<TlsAttempt*>(SSL_get_ex_data(ssl, attempt_slot()));
-  if (attempt != nullptr)
-    attempt->refused_certificate = printable_subject(X509_STORE_CTX_get0_cert(chain)) + ": " +
-                                   X509_verify_cert_error_string(X509_STORE_CTX_get_error(chain));
+  if (attempt == nullptr) return good;
+  const int defect = X509_STORE_CTX_get_error(chain);
+  attempt->refused_certificate = printable_subject(X509_STORE_CTX_get0_cert(chain)) + ": " +
+                                 X509_verify_cert_error_string(defect);
+  attempt->out_of_date =
+      defect == X509_V_ERR_CERT_NOT_YET_VALID || defect == X509_V_ERR_CERT_HAS_EXPIRED;
   return good;
 }
 
@@ -198,10 +201,12 @@ Error TlsContext::explain_key(const boost::system::error_code& error, const TlsA
                               bool outbound) const {
   const std::string ours = "ours is " + identity_of(outbound ? attempt.key : keys_->in_use().id);
   if (!attempt.unknown_identity.empty()) {
-    return Error{"wrong-key",
-                 "TLS: the peer's cluster key differs from ours: it has " +
-                     attempt.unknown_identity + ", " + ours +
-                     "; it belongs to another cluster, or was started with another key file"};
+    return Error{
+        "wrong-key",
+        "TLS: the peer's cluster key differs from ours: it has " + attempt.unknown_identity + ", " +
+            ours +
+            "; it belongs to another cluster, was started with another key file, or one of "
+            "the two missed a change of the key"};
   }
   const int reason = ERR_GET_REASON(static_cast<unsigned long>(error.value()));
   if (outbound && reason == SSL_R_CERTIFICATE_VERIFY_FAILED) {
@@ -216,10 +221,12 @@ Error TlsContext::explain_key(const boost::system::error_code& error, const TlsA
                      "): it was started with certificates (peer_tls.*), or is no gossipd"};
   }
   if (says_wrong_key(reason)) {
-    return Error{"wrong-key",
-                 std::string("TLS: the peer's cluster key differs from ours (") + ours + "): " +
-                     (outbound ? "it refused to talk to us; it may belong to another cluster"
-                               : "it has the same id but another secret; copy the key file again")};
+    return Error{
+        "wrong-key",
+        std::string("TLS: the peer's cluster key differs from ours (") + ours + "): " +
+            (outbound ? "it refused to talk to us; it may belong to another cluster, or one "
+                        "of the two missed a change of the key"
+                      : "it has the same id but another secret; copy the key file again")};
   }
   return Error{"tls", "TLS handshake failed: " + error.message()};
 }
@@ -230,15 +237,20 @@ Error TlsContext::explain_certificate(const boost::system::error_code& error,
   if (!attempt.refused_certificate.empty()) {
     return Error{"wrong-certificate",
                  "TLS: the peer's certificate is not accepted: " + attempt.refused_certificate +
-                     " (" + ours +
-                     "); both need a valid certificate of the authority in peer_tls.ca"};
+                     " (" + ours + "); " +
+                     (attempt.out_of_date ? "it is to be renewed, or this machine's clock is wrong"
+                                          : "both need a valid certificate of the authority in "
+                                            "peer_tls.ca")};
   }
   const int reason = ERR_GET_REASON(static_cast<unsigned long>(error.value()));
   if (says_wrong_certificate(reason)) {
     return Error{
         "wrong-certificate",
         "TLS: the peer does not accept our certificate (" + ours + "): " + error.message() +
-            "; it trusts another authority, has a cluster key instead, or ours has expired"};
+            (certificates_->out_of_date()
+                 ? "; ours is out of date: renew it, or set the clock of this machine"
+                 : "; ours is valid now by this machine's clock: the peer's clock is wrong or this "
+                   "one, it trusts another authority, or has a cluster key instead")};
   }
   if (reason == SSL_R_PEER_DID_NOT_RETURN_A_CERTIFICATE ||
       reason == SSL_R_TLSV13_ALERT_CERTIFICATE_REQUIRED) {

@@ -144,6 +144,8 @@ class Certificates(ClusterTest):
             ),
         )
         self.nodes[0].wait_log("event=peer-tls certificate=\"/CN=box1\"")
+        said = self.nodes[0].ctl("doctor")
+        self.assertRegex(said.stdout, r"(?m)^ok +key +this cluster uses certificates")
 
         other = Authority(self.cluster.directory, "other")
         self.assert_refused(

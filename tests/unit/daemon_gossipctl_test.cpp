@@ -316,6 +316,47 @@ TEST_CASE("doctor says what a line carries now, where enough was sent within its
   CHECK(mentions(line.what, "carries 1.0 Mbit/s"));
 }
 
+TEST_CASE("doctor tells a node that is shut out for its key or certificate, and forgets nobody") {
+  MadeUpDaemon daemon;
+  daemon.made_up_members[1].record.state = MemberState::failed;
+  const auto look = [&] {
+    const Json members = Json::parse(members_json(ClusterId{1}, daemon.members()));
+    const Json status = Json::parse(status_json(daemon.status()));
+    return check_cluster({.status = status, .members = members, .links = {}, .later = {}});
+  };
+  const auto check = [&](const char* name) {
+    const std::vector<Check> checks = look();
+    const auto found = std::ranges::find(checks, name, &Check::name);
+    return found != checks.end() ? *found : Check{};
+  };
+  NodeSummary& node = daemon.made_up.node;
+  node.isolated = true;
+  CHECK(check("isolated").verdict == Verdict::warn);
+  CHECK(mentions(check("member box2").advice, "gossipctl forget box2"));
+  node.refusals = {{Instant(std::chrono::seconds(10)),
+                    true,
+                    "10.0.0.12",
+                    {"wrong-key", "TLS: the peer's cluster key differs from ours"}}};
+  CHECK(check("cluster key").verdict == Verdict::fail);
+  CHECK(mentions(check("cluster key").what, "shut out: no session with 10.0.0.12: TLS"));
+  CHECK(mentions(check("cluster key").advice, "gossipctl key install FILE"));
+  CHECK(check("isolated").name.empty());
+  CHECK(!mentions(check("member box2").advice, "gossipctl forget"));
+  node.refusals[0].reason = {"dial-failed", "TLS: the peer does not accept our certificate"};
+  CHECK(check("certificates").verdict == Verdict::fail);
+  CHECK(mentions(check("certificates").advice, "the clock"));
+  // The others see it turned away and go on.
+  node.isolated = false;
+  node.refusals[0].reason.code = "wrong-certificate";
+  CHECK(check("certificates").verdict == Verdict::warn);
+  daemon.made_up_members[1].no_answer = "TLS: the peer's cluster key differs from ours";
+  CHECK(mentions(check("member box2").what, "it runs, but no session opens: TLS"));
+  daemon.made_up_members[1].no_answer = "";
+  daemon.made_up.refusals_now_s = 1000;  // and long ago
+  CHECK(check("certificates").name.empty());
+  CHECK(mentions(check("member box2").advice, "gossipctl forget box2"));
+}
+
 TEST_CASE("a node that is to join itself is told so") {
   MadeUpDaemon daemon;
   daemon.refusal = Error{"self", "10.0.0.11:7610 is this node itself"};

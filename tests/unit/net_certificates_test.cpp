@@ -110,6 +110,9 @@ TEST_CASE("a certificate of another authority is refused with that reason on bot
   CHECK(refused.listener.code == "wrong-certificate");
   CHECK(mentions(refused.dialler.text, "CN=box1"));  // the dialler checks first
   CHECK(mentions(refused.listener.text, "another authority"));
+  // Its own dates are known, so it is not said to have expired.
+  CHECK(mentions(refused.listener.text, "ours is valid now"));
+  CHECK(mentions(refused.listener.text, "the peer's clock is wrong"));
 }
 
 TEST_CASE(
@@ -131,8 +134,10 @@ TEST_CASE(
     for (const Error& error : {from_bad.listener, to_bad.dialler}) {
       CHECK(mentions(error.text, words));
       CHECK(mentions(error.text, "CN=box2"));
+      CHECK(mentions(error.text, "or this machine's clock is wrong"));
     }
     CHECK(mentions(from_bad.dialler.text, "does not accept our certificate"));
+    CHECK(mentions(from_bad.dialler.text, "ours is out of date"));
   }
   CHECK(!good.out_of_date());
 }

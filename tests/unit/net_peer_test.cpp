@@ -125,6 +125,8 @@ TEST_CASE("a key of another cluster is refused with that reason on both ends") {
   CHECK(refused.listener.code == "wrong-key");
   CHECK(refused.listener.text.find("gossipd-0000000000000022") != std::string::npos);
   CHECK(refused.dialler.text.find("differs from ours") != std::string::npos);
+  for (const Error& error : {refused.dialler, refused.listener})
+    CHECK(error.text.find("missed a change of the key") != std::string::npos);
 }
 
 TEST_CASE("a key with our id but another secret is refused with that reason on both ends") {

@@ -36,6 +36,21 @@ std::string usual_state_dir() {
   return std::string(home != nullptr ? home : "") + "/.local/state/gossipd";
 }
 
+// Empty: it does not say.
+std::string proof_of(const DaemonClient& client) {
+  const Asked keys = ask(client, "/v1/keys");
+  if (!keys.failure) {
+    const std::size_t held = list(keys.json, "keys").size();
+    return "the daemon has " + std::to_string(held) + (held == 1 ? " key" : " keys") +
+           " of another file (key_file)";
+  }
+  if (keys.failure->what.find("(certificates)") != std::string::npos)
+    return "this cluster uses certificates (peer_tls.*) and has no key";
+  if (keys.failure->what.find("(no-key)") != std::string::npos)
+    return "this cluster has no key: it was started so (--key-file none)";
+  return "";
+}
+
 // Nothing where one of the questions has no answer.
 std::optional<ClusterAnswers> ask_all(const DaemonClient& client, Json status) {
   ClusterAnswers answers;
@@ -103,7 +118,8 @@ ExitCode run_doctor(const DaemonClient& client, Console& console, const DoctorRe
          ""});
     if (request.state_dir.empty()) state_dir = text(status.json, "state_dir");
   }
-  for (Check& check : check_machine(state_dir, request.data_dir, !status.failure))
+  const std::string proof = status.failure ? "" : proof_of(client);
+  for (Check& check : check_machine(state_dir, request.data_dir, !status.failure, proof))
     checks.push_back(std::move(check));
   if (!status.failure) {
     const auto answers = ask_all(client, status.json);

@@ -6,6 +6,7 @@
 // the timeout, the disk by twenty writes.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,15 +32,22 @@ struct Check {
 // Code `unhealthy` if one of them fails.
 ExitCode run_doctor(const DaemonClient&, Console&, const DoctorRequest&);
 
-// doctor_machine.cpp: what needs no daemon.
+// doctor_machine.cpp: what needs no daemon. `proof`: by what the daemon, if one answers, proves
+// that it is a member.
 [[nodiscard]] std::vector<Check> check_machine(const std::string& state_dir,
-                                               const std::string& data_dir, bool daemon_answers);
+                                               const std::string& data_dir, bool daemon_answers,
+                                               const std::string& proof = {});
 // doctor_cluster.cpp: `later` is /v1/links again, `seconds` after `links`.
 struct ClusterAnswers {
   Json status, members, links, later;
   double seconds = 0;
 };
 [[nodiscard]] std::vector<Check> check_cluster(const ClusterAnswers& answers);
+// doctor_refusals.cpp: a node whose key or certificate others do not accept, or that does not
+// accept theirs; a failure where this node is linked to nobody.
+[[nodiscard]] std::optional<Check> check_refusals(const ClusterAnswers& answers);
+// A member out of reach that was there when it was dialled.
+[[nodiscard]] bool is_shut_out(const Json& member);
 
 // Who finds whom at its address, as the node asked knows it.
 ExitCode show_reachability(const DaemonClient&, Console&);

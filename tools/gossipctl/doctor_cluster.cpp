@@ -146,7 +146,7 @@ PathNote note_path(const Json& link, const Json& later, const Json& status) {
 }
 
 Check check_link(const Json& link, const ClusterAnswers& answers,
-                 const std::map<std::string, Json>& later) {
+                 const std::map<std::string, Json>& later, bool refusals) {
   const std::string peer = text(link, "peer"), state = text(link, "state");
   const std::string name = "link to " + (text(link, "name").empty() ? peer : text(link, "name"));
   const double rtt = number(link, "rtt_ms").value_or(0);
@@ -155,7 +155,8 @@ Check check_link(const Json& link, const ClusterAnswers& answers,
             "lower the MTU of this interface, or set net.ipv4.tcp_mtu_probing=1, on both ends"};
   if (state == "down" || state == "suspect")
     return {name, Verdict::warn, "the link is " + state,
-            "look at the other box: is gossipd running, is its port open?"};
+            refusals ? "it may be turned away: see the refusal above"
+                     : "look at the other box: is gossipd running, is its port open?"};
   std::string words = "round trip " + human_milliseconds(rtt);
   const auto found = later.find(peer);
   if (found != later.end())
@@ -193,9 +194,16 @@ std::optional<Check> check_clock_of(const Json& link) {
                "depend on it, but logs and the validity of certificates do"};
 }
 
-Check check_member(const Json& member, const std::string& own_version) {
+Check check_member(const Json& member, const std::string& own_version, bool refusals) {
   const std::string name = "member " + text(member, "name"), state = text(member, "state");
   const std::string version = text(member, "version"), reach = text(member, "reachability");
+  if (is_shut_out(member))
+    return {name, Verdict::warn, "it runs, but no session opens: " + text(member, "no_answer"),
+            "run gossipctl doctor on that box; do not forget it"};
+  // One that is only turned away has not gone, and forgetting it would part the cluster.
+  if ((state == "failed" || state == "suspect") && refusals)
+    return {name, Verdict::warn, "it is " + state + ", or is turned away: see the refusal above",
+            "mend the refusal first; do not forget a member that may be running"};
   if (state == "failed" || state == "suspect")
     return {name, Verdict::warn, "it is " + state,
             "start it again; gossipctl forget " + text(member, "name") + " if it is gone for good"};
@@ -211,20 +219,31 @@ Check check_member(const Json& member, const std::string& own_version) {
   return {name, Verdict::ok, state, ""};
 }
 
+std::optional<Check> check_isolation(const Json& status) {
+  if (!flag(status, "isolated")) return std::nullopt;
+  return Check{"isolated", Verdict::warn, "no known member answers: this node is alone",
+               "look at this box's own network before the other boxes"};
+}
+
 }  // namespace
 
 std::vector<Check> check_cluster(const ClusterAnswers& answers) {
   std::vector<Check> checks = {check_phase(answers.status), check_device(answers.status),
                                check_own_disk(answers.status), check_reachability(answers.status)};
+  const std::optional<Check> refusals = check_refusals(answers);
+  if (refusals)
+    checks.push_back(*refusals);
+  else if (const auto isolation = check_isolation(answers.status))
+    checks.push_back(*isolation);
   std::map<std::string, Json> later;
   for (const Json& link : list(answers.later, "links")) later[text(link, "peer")] = link;
   for (const Json& link : list(answers.links, "links")) {
-    checks.push_back(check_link(link, answers, later));
+    checks.push_back(check_link(link, answers, later, refusals.has_value()));
     if (const auto clock = check_clock_of(link)) checks.push_back(*clock);
   }
   for (const Json& member : in_useful_order(list(answers.members, "members")))
     if (!flag(member, "self") && text(member, "state") != "left")
-      checks.push_back(check_member(member, text(answers.status, "version")));
+      checks.push_back(check_member(member, text(answers.status, "version"), refusals.has_value()));
   for (Check& check : check_warnings(answers.status)) checks.push_back(std::move(check));
   return checks;
 }
