@@ -19,6 +19,7 @@
 #include "net/http/beast_message.h"
 #include "net/http/body_stream.h"
 #include "net/http/guard.h"
+#include "net/http/pending_answer.h"
 #include "net/http/stream.h"
 #include "net/http/unix_path.h"
 #include "net/http/url.h"
@@ -37,28 +38,6 @@ namespace {
 constexpr auto as_values = asio::as_tuple(asio::use_awaitable);
 constexpr std::chrono::milliseconds accept_retry_delay{100};
 constexpr std::size_t drain_bytes_max = 256 * 1024;
-
-// Shared by the waiting connection and the handler's HttpRespond, whichever lives longer.
-struct Answer {
-  explicit Answer(asio::io_context& io) : ready(io, asio::steady_timer::time_point::max()) {}
-  std::optional<HttpResponse> response;
-  asio::steady_timer ready;
-
-  void set(HttpResponse given) {
-    if (response) return;
-    response = std::move(given);
-    ready.cancel();
-  }
-};
-
-// Held by an HttpRespond; when its last copy ends without an answer, that is answered with 500.
-struct Responder {
-  explicit Responder(std::shared_ptr<Answer> answer_in) : answer(std::move(answer_in)) {}
-  ~Responder() { answer->set(problem(500, "internal", "The request was not answered")); }
-  Responder(const Responder&) = delete;
-  Responder& operator=(const Responder&) = delete;
-  std::shared_ptr<Answer> answer;
-};
 
 struct Connection {
   Connection(asio::io_context& io, asio::ssl::context* tls, HttpVia via_in,
@@ -131,6 +110,8 @@ class HttpServer::Impl : public std::enable_shared_from_this<HttpServer::Impl> {
   asio::awaitable<HttpResponse> ask_handler(Connection& connection, const HttpRequest& request);
   asio::awaitable<bool> write_response(Connection& connection, HttpResponse response, bool head,
                                        bool keep_alive);
+  void arm_writing(Connection& connection);
+  void wrote_some(Connection& connection);
   void admit_stream(HttpResponse& response);
   asio::awaitable<void> send_stream(std::shared_ptr<Connection> connection);
   asio::awaitable<error_code> send_piece(Connection& connection, HttpBodyStream::Piece piece);
@@ -148,6 +129,7 @@ class HttpServer::Impl : public std::enable_shared_from_this<HttpServer::Impl> {
   std::vector<std::pair<std::string, FileIdentity>> unix_files_;
   std::list<std::shared_ptr<Connection>> connections_;  // oldest first
   bool stopping_ = false;
+  Instant stop_by_{};  // then nobody that reads slowly gets more time
 };
 
 Result<Endpoint> HttpServer::Impl::listen(const Endpoint& where) {
@@ -343,17 +325,30 @@ asio::awaitable<bool> HttpServer::Impl::write_response(Connection& connection,
   http::response<http::string_body> message = to_message(std::move(response), head, keep_alive);
   http::response_serializer<http::string_body> serializer(message);
   ++counters_.requests;
-  connection.deadline.arm_after(options_.write_timeout);
+  arm_writing(connection);
   error_code error;
   std::size_t count = 0;
   if (head || message.count(http::field::content_length) == 0) {
     std::tie(error, count) =
         co_await http::async_write_header(connection.stream, serializer, as_values);
   } else {
-    std::tie(error, count) = co_await http::async_write(connection.stream, serializer, as_values);
+    while (!error && !serializer.is_done()) {
+      std::tie(error, count) =
+          co_await http::async_write_some(connection.stream, serializer, as_values);
+      wrote_some(connection);
+    }
   }
   connection.deadline.cancel();
   co_return !error;
+}
+
+void HttpServer::Impl::arm_writing(Connection& connection) {
+  const auto all = options_.write_timeout;
+  connection.deadline.arm_after(stopping_ ? std::min(all, options_.stall_timeout) : all);
+}
+
+void HttpServer::Impl::wrote_some(Connection& connection) {
+  if (stopping_ && EventLoop::now() < stop_by_) arm_writing(connection);
 }
 
 // Room is kept for requests, which are short.
@@ -379,7 +374,7 @@ asio::awaitable<void> HttpServer::Impl::send_stream(std::shared_ptr<Connection> 
     changed.cancel();
     if (body.overflowed()) connection->close();
   });
-  if (stopping_) connection->deadline.arm_after(options_.write_timeout);
+  if (stopping_) body.close();  // stop() has not seen it
   tasks_.spawn(watch_client(shared_from_this(), connection));
   error_code error;
   while (!error) {
@@ -404,11 +399,14 @@ asio::awaitable<void> HttpServer::Impl::send_stream(std::shared_ptr<Connection> 
 
 asio::awaitable<error_code> HttpServer::Impl::send_piece(Connection& connection,
                                                          HttpBodyStream::Piece piece) {
-  // A server that stops has given all that waits one deadline.
-  if (!stopping_) connection.deadline.arm_after(options_.write_timeout);
+  arm_writing(connection);
+  const auto until_all = [&](const error_code& failed, std::size_t so_far) {
+    if (!failed && so_far > 0) wrote_some(connection);
+    return asio::transfer_all()(failed, so_far);
+  };
   const auto [error, count] =
-      co_await asio::async_write(connection.stream, asio::buffer(*piece), as_values);
-  if (!stopping_) connection.deadline.cancel();
+      co_await asio::async_write(connection.stream, asio::buffer(*piece), until_all, as_values);
+  connection.deadline.cancel();
   co_return error;
 }
 
@@ -429,7 +427,8 @@ asio::awaitable<void> HttpServer::Impl::watch_client([[maybe_unused]] Self self,
 // Closing while unread bytes wait would reset the connection, and the client might lose the answer.
 asio::awaitable<void> HttpServer::Impl::linger(Connection& connection) {
   error_code failed;
-  connection.deadline.arm_after(std::min(options_.read_timeout, options_.write_timeout));
+  const auto longest = stopping_ ? options_.stall_timeout : options_.write_timeout;
+  connection.deadline.arm_after(std::min(options_.read_timeout, longest));
   if (HttpStream::TlsStream* tls = connection.stream.tls())
     (void)co_await tls->async_shutdown(as_values);
   connection.stream.socket().shutdown(Socket::shutdown_send, failed);
@@ -445,6 +444,7 @@ asio::awaitable<void> HttpServer::Impl::linger(Connection& connection) {
 
 void HttpServer::Impl::stop(std::function<void()> done) {
   stopping_ = true;
+  stop_by_ = EventLoop::now() + options_.write_timeout;
   for (const auto& listener : tcp_listeners_) listener->close();
   for (const auto& listener : unix_listeners_) listener->close();
   for (const auto& [path, file] : std::exchange(unix_files_, {}))
@@ -454,7 +454,10 @@ void HttpServer::Impl::stop(std::function<void()> done) {
       connection->close();
       continue;
     }
-    connection->deadline.arm_after(options_.write_timeout);
+    if (connection->answer)
+      connection->deadline.arm_after(options_.write_timeout);
+    else
+      arm_writing(*connection);
     if (connection->body) connection->body->close();
   }
   tasks_.when_empty(std::move(done));

@@ -30,8 +30,10 @@ struct HttpServerOptions {
   std::size_t header_bytes_max = 16 * 1024;
   std::size_t body_bytes_max = 64 * 1024;
   std::size_t connections_max = 64;
-  std::chrono::milliseconds read_timeout{10'000};    // for one whole request, or an idle connection
-  std::chrono::milliseconds write_timeout{10'000};   // one whole response
+  std::chrono::milliseconds read_timeout{10'000};   // for one whole request, or an idle connection
+  std::chrono::milliseconds write_timeout{10'000};  // one whole response
+  // A server that stops cuts a client that takes nothing of what it still is to get for so long.
+  std::chrono::milliseconds stall_timeout{1'000};
   std::chrono::milliseconds answer_timeout{60'000};  // the handler's answer; then 503
   std::size_t streams_max = 16;                      // answers without an end; then 503
   std::chrono::milliseconds keep_alive{15'000};      // of such an answer that has nothing to say
@@ -72,8 +74,8 @@ class HttpServer {
   // stop() removes it.
   [[nodiscard]] std::optional<Error> listen_unix(const std::string& path);
 
-  // Lets pending answers finish and sends what waits in streams (at most write_timeout), then calls
-  // `done` once from the loop.
+  // Lets pending answers finish and sends what waits in streams (at most write_timeout, and to a
+  // client that reads nothing for stall_timeout no more), then calls `done` once from the loop.
   void stop(std::function<void()> done);
   [[nodiscard]] const HttpServerCounters& counters() const;
 

@@ -269,6 +269,36 @@ TEST_CASE("a server that stops does not wait for ever for a client that does not
   CHECK(service.server->counters().streams == 1);
 }
 
+TEST_CASE("a server that stops cuts a client that stands still, however long it may write") {
+  StreamService service({.read_timeout = 1h, .write_timeout = 1h, .stall_timeout = 50ms},
+                        64u << 20);
+  service.start();
+  Reader idle(service), full(service);
+  for (Reader<>* reader : {&idle, &full}) (void)reader->until("\r\n\r\n");
+  SUBCASE("with all that it is to get in the buffers of its socket") {}
+  SUBCASE("with more than they hold") { service.write(std::string(16u << 20, 'x')); }
+  service.stop();  // returns, though neither ends its connection
+}
+
+TEST_CASE("a server that stops waits for a slow client as long as it reads") {
+  StreamService service({.write_timeout = 1h, .stall_timeout = 300ms}, 64u << 20);
+  service.start();
+  Reader reader(service);
+  (void)reader.until("\r\n\r\n");
+  const std::size_t bytes = 24u << 20;
+  service.write(std::string(bytes, 'x'));
+  std::jthread stops([&] { service.stop(); });
+  std::size_t read = 0;
+  boost::system::error_code error;
+  std::vector<char> buffer(1u << 20);
+  while (!error) {  // well beyond the stall timeout in all
+    read += reader.socket().read_some(asio::buffer(buffer), error);
+    std::this_thread::sleep_for(20ms);
+  }
+  CHECK(error == asio::error::eof);
+  CHECK(read == bytes);
+}
+
 TEST_CASE("HEAD of a stream answers without one") {
   StreamService service;
   service.start();
