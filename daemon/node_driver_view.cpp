@@ -15,6 +15,8 @@ NodeSummary NodeDriver::node() const {
   NodeSummary node = node_->summary(EventLoop::now());
   // A node that has left is not cut off from anything.
   if (node.phase == Phase::left) node.isolated = false;
+  if (node.phase == Phase::finished && node.waiting_for.empty() && training_)
+    node.waiting_for = training_->final_model_waits_for();
   return node;
 }
 

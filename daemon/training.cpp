@@ -190,6 +190,14 @@ FinishWatch::Final Training::final_model() const {
   return {.on_disk = std::ranges::all_of(writing_, at_rest), .evaluated = is_evaluated};
 }
 
+std::string Training::final_model_waits_for() const {
+  for (const char* which : {"final", "current"})
+    if (const auto failed = write_failures_.find(which);
+        finished_ && failed != write_failures_.end())
+      return "the disk to take the final model: " + failed->second;
+  return "";
+}
+
 // ---- checkpoints
 // ---------------------------------------------------------------------------------
 
@@ -268,10 +276,12 @@ void Training::on_written(const std::string& which, CheckpointView written,
   if (error) {
     ++checkpoints_failed_;
     unwritten_.insert(which);
+    write_failures_[which] = error->text;
     events_.on_warning("checkpoint " + which + " was not written: " + error->text);
   } else {
     checkpoints_[which] = written;
     unwritten_.erase(which);
+    write_failures_.erase(which);
     on_disk_ = on_disk_ || which == "current";
     events_.on_checkpoint(which, written);
   }

@@ -100,6 +100,9 @@ class Training {
   // How far that has come.
   [[nodiscard]] FinishWatch::Final final_model() const;
 
+  // Why it is not on disk, once a write has failed; tried again with each checkpoint, without end.
+  [[nodiscard]] std::string final_model_waits_for() const;
+
   // This job's model, as a checkpoint: restored, or written since the start.
   [[nodiscard]] bool has_been_on_disk() const { return on_disk_; }
   // The last write of checkpoint `current` failed.
@@ -178,6 +181,7 @@ class Training {
   std::map<std::string, CheckpointView> checkpoints_;
   std::set<std::string>
       unwritten_;  // checkpoints whose last write failed: tried again when the next is due
+  std::map<std::string, std::string> write_failures_;  // of checkpoints, until one succeeds
   std::uint64_t checkpoints_failed_ = 0;
   Step step_of_current_ = 0;  // of the last `current` asked for
   bool on_disk_ = false;      // has_been_on_disk()

@@ -179,8 +179,11 @@ class FullDisk(ClusterTest):
             tried = node.wait("the evaluation", lambda s: s["evaluation"])["checkpoints_failed"]
             node.wait("it is tried again", lambda s: s["checkpoints_failed"] > tried + 1)
             self.assertFalse(os.path.exists(node.checkpoint_path("final")))
+            waiting = node.status()["waiting_for"]
+            self.assertRegex(waiting, "^the disk to take the final model: .*No space left")
             os.remove(filler)
             node.wait("the final model is written", lambda s: "final" in s["checkpoints"])
+            node.wait("it waits for nothing", lambda s: s["waiting_for"] == "")
             self.assertTrue(read_tensors(node.checkpoint_path("final"))[1])
 
         self.on_a_disk_of_its_own(node, check)
