@@ -34,6 +34,11 @@ Peers::Session* Peers::session_of(NodeId peer) {
   return found == nullptr ? nullptr : find(found->session);
 }
 
+const Peers::Session* Peers::session_of(NodeId peer) const {
+  const Neighbour* found = neighbour(peer);
+  return found == nullptr ? nullptr : find(found->session);
+}
+
 Peers::Neighbour& Peers::establish(Session& session) {
   GOSSIPD_ASSERT(session.theirs && session_of(session.theirs->id) == nullptr);
   const NodeId peer = session.theirs->id;

@@ -94,6 +94,7 @@ class Peers {
   [[nodiscard]] const Session* find(SessionId id) const;
   // The established session of a neighbour.
   [[nodiscard]] Session* session_of(NodeId peer);
+  [[nodiscard]] const Session* session_of(NodeId peer) const;
   // The peer has proved its id; from now on the neighbour's link goes over this session.
   Neighbour& establish(Session& session);
   // Its end; nothing: there is no such session.

@@ -297,6 +297,21 @@ TEST_CASE("a member without a model delays the end until the cap, and is then na
   CHECK(w.cluster.run_until([&] { return w.has_one_final_model(); }, 60s));
 }
 
+TEST_CASE("the only other member, which has no model to exchange yet, is named with its phase") {
+  Walkers w(1, 2);
+  REQUIRE(w.cluster.run_until([&] { return all_in(w.cluster, Phase::finished); }, 60s));
+  NodeOptions late;
+  late.seeds = {0};
+  late.knows_job = false;
+  w.cluster.add(late);
+  const auto prepares = [&] { return w.cluster.node(1).phase() == Phase::preparing; };
+  REQUIRE(w.cluster.run_until(prepares, 60s));
+  CHECK(w.cluster.run_until(
+      [&] { return w.cluster.view(0).waiting_for == "one model everywhere; node1 is preparing"; },
+      10s));
+  CHECK(prepares());
+}
+
 TEST_CASE(
     "an undisturbed end comes once: the final model is written, and again at most when the models "
     "have settled") {
