@@ -148,7 +148,7 @@ void write_model(Draft& draft, const DataSpec& spec, const std::string& kind,
   }
   if (spec.classes > 0) return;
   draft.table("loss");
-  draft.line("kind", quoted("mse"), "the mean of the squared differences");
+  draft.line("kind", quoted("mse"), "of the squared differences; targets around 1 train best");
 }
 
 void write_training(Draft& draft, bool adam, std::size_t samples) {
@@ -183,7 +183,9 @@ Result<std::string> draft_job(const DataLook& look, const DraftOptions& options)
   draft.line("evaluate_every_samples", look.train_samples, "an epoch");
   write_model(draft, spec, kind, options.model_file);
   write_data(draft, spec);
-  write_training(draft, kind == "gpt", look.train_samples);
+  // Gradients of numbers grow with the numbers, and AdamW's steps do not.
+  const bool adam = kind == "gpt" || spec.classes == 0;
+  write_training(draft, adam, look.train_samples);
   const auto text = with_budget(draft.text(), look.train_samples, "the draft");
   if (!text) return text.error();
   if (const auto job = Job::parse(*text, "the draft"); !job) return job.error();

@@ -168,11 +168,16 @@ bool holds_images(const fs::path& folder) {
   });
 }
 
-Look look_for_images(const std::string& directory) {
-  const fs::path root(directory);
+std::vector<std::string> folders_of_images(const fs::path& root) {
   std::vector<std::string> classes;
   for (const std::string& name : names_in(root / "train", true))
     if (holds_images(root / "train" / name)) classes.push_back(name);
+  return classes;
+}
+
+Look look_for_images(const std::string& directory) {
+  const fs::path root(directory);
+  const std::vector<std::string> classes = folders_of_images(root);
   if (classes.size() < 2) return std::nullopt;
   DataSpec spec;
   spec.kind = Kind::images;
@@ -294,6 +299,35 @@ Look look_for_text(const std::string& directory) {
   return loaded(directory, spec, "text, byte by byte");
 }
 
+// Wider integers read as uint16 have zeros in all the same places.
+class ZeroPlaces {
+ public:
+  void look(std::span<const std::uint16_t> words) {
+    for (const std::uint16_t word : words) {
+      if (word != 0) used_[count_ % 4] = true;
+      ++count_;
+    }
+  }
+  // The type that the file probably has; nullptr: uint16.
+  [[nodiscard]] const char* wider_type() const {
+    if (count_ < words_least || !used_[0] || used_[1] || used_[3]) return nullptr;
+    return used_[2] ? "uint32" : "int64";
+  }
+
+ private:
+  static constexpr std::uint64_t words_least = 16;
+  std::uint64_t count_ = 0;
+  std::array<bool, 4> used_{};  // by the place modulo 4
+};
+
+Error not_uint16(const std::string& path, const std::string& type) {
+  const std::string name = "'" + fs::path(path).filename().string() + "'";
+  return Error{"bad-data", path + ": holds " + type + " tokens, it seems: " +
+                               (type == "uint32" ? "every second" : "all but every fourth") +
+                               " uint16 is 0; write it as uint16: numpy.fromfile(" + name + ", '" +
+                               type + "').astype('uint16').tofile(" + name + ")"};
+}
+
 Look look_for_tokens(const std::string& directory) {
   DataSpec spec;
   spec.kind = Kind::tokens;
@@ -310,13 +344,16 @@ Look look_for_tokens(const std::string& directory) {
       return bad_data(file->path(),
                       "has an odd number of bytes, so it is no list of uint16 tokens");
     std::vector<std::uint16_t> piece(read_bytes / 2);
+    ZeroPlaces zeros;
     for (std::uint64_t at = 0; at < file->bytes();) {
       const auto length =
           static_cast<std::size_t>(std::min<std::uint64_t>(read_bytes, file->bytes() - at));
       file->read_at(at, std::as_writable_bytes(std::span(piece)).first(length));
       for (std::size_t i = 0; i < length / 2; ++i) largest = std::max(largest, piece[i]);
+      zeros.look(std::span(piece).first(length / 2));
       at += length;
     }
+    if (const char* type = zeros.wider_type()) return not_uint16(file->path(), type);
     if (!is_held_out(name)) tokens += file->bytes() / 2;
   }
   spec.vocabulary = spec.classes = std::max<std::int64_t>(2, std::int64_t{largest} + 1);
@@ -325,6 +362,10 @@ Look look_for_tokens(const std::string& directory) {
 }
 
 Error nothing_known(const std::string& directory) {
+  if (const auto classes = folders_of_images(directory); classes.size() == 1)
+    return Error{"no-data", directory + "/train: one class only, " + classes[0] +
+                                "/; a model learns to tell two or more apart: give each class a "
+                                "folder of its images"};
   std::vector<std::string> names = names_in(directory, true);
   for (std::string& name : names) name += '/';
   const std::vector<std::string> files = names_in(directory, false);

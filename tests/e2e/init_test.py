@@ -5,6 +5,7 @@ samples. Every kind of data is made from Fashion-MNIST, or is text of Debian's.
 import array
 import json
 import os
+import random
 import re
 import resource
 import shutil
@@ -125,6 +126,44 @@ class Init(ClusterTest):
         done = self.check(job, DATA)
         self.assertEqual(0, done.returncode, done.stderr)
         self.assertIn("# model: 7850 parameters on cpu\n", done.stdout)
+
+    def test_a_draft_for_numbers_that_are_not_small_learns_them(self):
+        draw, width, count = random.Random(1), 8, 500
+        inputs = [[draw.gauss(0, 1) for _ in range(width)] for _ in range(count)]
+        values = array.array("f", (v for sample in inputs for v in sample)).tobytes()
+        sums = [sum(sample) for sample in inputs]
+        numbers = array.array("f", sums).tobytes()
+        tensors = {
+            "inputs": ("F32", [count, width], values),
+            "targets": ("F32", [count, 1], numbers),
+        }
+        data, job = self.path("sums"), self.path("sums.toml")
+        write(f"{data}/train.safetensors", safetensors(tensors))
+        done = self.run_gossipd("init", "--data", data, "-o", job)
+        self.assertEqual(0, done.returncode, done.stderr)
+        node = self.cluster.node("box1", "--job", job, data=data).start()
+        status = node.wait("the end", lambda s: s["phase"] == "finished" and s["evaluation"])
+        self.assertEqual("", status["trouble"])
+        self.assertEqual(0, status["steps_taken_back"])
+        # Who says 0 to all has this loss.
+        self.assertLess(status["evaluation"]["loss"], 0.5 * sum(s * s for s in sums) / count)
+
+    def test_what_only_looks_like_data_is_named_with_the_way_out(self):
+        with open(TEXT, "rb") as file:
+            tokens = list(file.read())
+        jpeg = Jpeg()
+        for i, (pixels, _) in enumerate(fashion_mnist("train", 3)):
+            write(self.path(f"one/train/cat/{i}.jpg"), jpeg.encode(enlarged(pixels, 3), 84, 84))
+        for kind, code in (("uint32", "I"), ("int64", "q")):
+            write(self.path(kind, "train.bin"), array.array(code, tokens).tobytes())
+        for data, said in (
+            ("uint32", r"holds uint32 tokens.*'uint32'\).astype\('uint16'\).tofile"),
+            ("int64", r"holds int64 tokens.*'int64'\).astype\('uint16'\).tofile"),
+            ("one", r"one/train: one class only, cat/; .* give each class a folder"),
+        ):
+            done = self.run_gossipd("init", "--data", self.path(data), "-o", "-")
+            self.assertEqual(EXIT_CONFIG, done.returncode, done.stdout)
+            self.assertRegex(done.stderr, said)
 
     def test_nothing_is_written_over_and_what_is_unknown_is_named(self):
         write(self.path("odd", "notes.md"), b"nothing")
