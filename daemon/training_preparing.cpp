@@ -201,10 +201,11 @@ void Training::start_preparing() {
     // The model that the cluster begins with is the first trainer's.
     ExternalEngine* const external = external_.load();
     if (external && founds_ && !prepared->restored) {
-      loop_.post([this] {
-        events_.on_event("event=waiting-for-trainer socket=" + log_quoted(socket_->path()));
-      });
-      (void)external->take_first_model();
+      const auto say = [this](const std::string& words) {
+        loop_.post([this, words] { events_.on_event(words); });
+      };
+      say("event=waiting-for-trainer socket=" + log_quoted(socket_->path()));
+      (void)external->take_first_model(say);
     }
     loop_.post([this, prepared] { on_prepared(std::move(*prepared)); });
   });

@@ -88,12 +88,10 @@ ExternalEngine::~ExternalEngine() {
   socket_.refuse("stopping", "the daemon is about to end; attach again when it is back");
 }
 
-bool ExternalEngine::take_first_model() {
+bool ExternalEngine::take_first_model(const std::function<void(const std::string&)>& say) {
   first_model_wanted_ = true;
-  while (!has_model_ && !cancelled_.load()) {
-    News news = meet(Order{});
-    events_ = std::move(news.events);  // for whoever listens later
-  }
+  while (!has_model_ && !cancelled_.load())
+    for (const std::string& event : meet(Order{}).events) say(event);
   first_model_wanted_ = false;
   return has_model_;
 }

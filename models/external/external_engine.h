@@ -44,8 +44,9 @@ class ExternalEngine final : public Engine, public OutsideSteps {
                                                                       Options options);
   ~ExternalEngine() override;
 
-  // The cluster begins with the first trainer's model: waits for it. False: cancelled.
-  [[nodiscard]] bool take_first_model();
+  // The cluster begins with the first trainer's model: waits for one that is finite, and refuses
+  // others. `say` gets the events meanwhile. False: cancelled.
+  [[nodiscard]] bool take_first_model(const std::function<void(const std::string&)>& say);
   // Any thread: take_first_model() returns.
   void cancel();
   // Any thread: a process is attached, though it may say nothing.
@@ -134,6 +135,7 @@ class ExternalEngine final : public Engine, public OutsideSteps {
   [[nodiscard]] std::optional<Error> take_in(const attach::FromTrainer&, News&, const Order&);
   [[nodiscard]] std::optional<Error> on_step(const attach::StepDone&, News&, const Order&);
   [[nodiscard]] std::optional<Error> on_done(const attach::Done&, News&, const Order&);
+  [[nodiscard]] std::optional<Error> why_not_first(std::span<const float> model) const;
   [[nodiscard]] std::optional<Error> count(const attach::Counters&, News&, const Order&);
   [[nodiscard]] double measured_step(Step more) const;
   [[nodiscard]] bool is_silent() const;

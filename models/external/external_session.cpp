@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "core/base/printable.h"
+#include "core/codec/kernels.h"
 #include "models/external/external_engine.h"
 
 namespace gossipd {
@@ -346,6 +347,7 @@ std::optional<Error> ExternalEngine::on_done(const attach::Done& done, News& new
   const InFlight did = *std::exchange(session_->in_flight, std::nullopt);
   if (did.updates) pending_ = Pending::applied;
   if (!did.copies) return std::nullopt;
+  if (auto error = why_not_first(memory_->snapshot(1 - slot_))) return error;
   slot_ = 1 - slot_;
   has_model_ = true;
   pending_ = Pending::none;
@@ -353,6 +355,19 @@ std::optional<Error> ExternalEngine::on_done(const attach::Done& done, News& new
   touched_.assign(touched_.size(), false);
   copy_wanted_ = false;
   if (!copy_to_.empty()) copy_from_mirror();
+  return std::nullopt;
+}
+
+// No neighbour could repair a cluster that begins with such values.
+std::optional<Error> ExternalEngine::why_not_first(std::span<const float> model) const {
+  if (!first_model_wanted_ || has_model_) return std::nullopt;
+  for (const Segment& segment : schema_.segments())
+    if (segment.kind != SegmentKind::local &&
+        !kernels().all_finite(model.subspan(segment.offset, segment.size)))
+      return Error{
+          "not-finite",
+          "the cluster would begin with this trainer's model, but NaN or infinity is in '" +
+              segment.name + "'; give it finite values, and attach again"};
   return std::nullopt;
 }
 

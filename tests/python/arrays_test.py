@@ -66,6 +66,14 @@ def test_parts_are_added_to_what_the_step_made_and_copied(daemon):
     assert (steps, samples, loss, finite) == (1, 7, 0.5, 1) and rate == pytest.approx(0.1)
 
 
+def test_a_founders_tree_that_is_not_finite_as_float32_is_refused(daemon):
+    params = tree()
+    params["head"][1, 1] = 1e300
+    with pytest.raises(ValueError, match="'head' holds NaN or infinity"):
+        attached(daemon, params, [{"flags": COPY}])
+    assert not daemon.dones
+
+
 def test_arrays_that_cannot_be_written_or_are_not_contiguous_work_as_well(daemon):
     frozen = np.ones(3, np.float32)
     frozen.flags.writeable = False

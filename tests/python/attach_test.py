@@ -95,6 +95,20 @@ def test_a_founders_model_is_copied_and_a_joiners_replaced(daemon):
     assert g.replaced
 
 
+def test_a_founders_model_that_is_not_finite_is_refused_and_a_joiners_is_not(daemon):
+    model = network()
+    with torch.no_grad():
+        model[2].weight[1, 3] = float("nan")
+    daemon.answers = [{"flags": COPY | PAUSED}]
+    with pytest.raises(ValueError, match="'2.weight' holds NaN"):
+        gossipd.attach(model, samples_per_step=5)
+    assert not daemon.dones
+    update = np.ones(FLOATS, np.float32)
+    daemon.answers = [{"flags": REPLACE | COPY, "ranges": [(0, FLOATS)], "update": update}]
+    assert gossipd.attach(model, samples_per_step=5).replaced
+    assert (flat(model) == 1).all()
+
+
 def test_only_the_named_ranges_are_added(daemon):
     model, optimizer, g = attached(daemon)
     ranges = [(1, 2), (11, 3), (FLOATS - 9, 9)]  # within, over a border, to the end

@@ -270,6 +270,20 @@ def test_a_later_refusal_for_good_is_told_and_leaves_the_loop_alone(start, caplo
     loop.until(lambda: [r for r in caplog.records if "the job is the daemon's" in r.message])
 
 
+@pytest.mark.parametrize("goes", [1, 2])
+def test_a_model_that_the_daemon_finds_not_finite_is_not_brought_again(start, caplog, goes):
+    refused = notice(66, "not-finite", "NaN is in 'w'")
+    daemon = start(lambda kind, n: refused if (kind, n) == (68, goes) else None)
+    if goes == 1:
+        with pytest.raises(gossipd.NotAttached, match="NaN is in 'w'"):
+            Loop(daemon.path)
+    else:
+        loop = Loop(daemon.path)
+        loop.until(lambda: loop.g.refusal)
+        assert (loop.steps(3) == loop.g.steps).all()
+    assert daemon.attaches == 1 and [r.levelname for r in caplog.records] == ["ERROR"]
+
+
 @pytest.mark.parametrize("code", ["occupied", "too-slow", "no-memory", "stopping"])
 def test_a_passing_refusal_is_tried_again(start, code):
     daemon = start(once(65, 1, notice(66, code, "later")))

@@ -75,6 +75,18 @@ std::optional<std::string> heard_as(const std::string& path, uid_t user, gid_t g
 
 const std::vector<float> ones(floats, 1.0f), twos(floats, 2.0f), threes(floats, 3.0f);
 
+// The first model of a cluster, up to its DONE.
+void hand_in(Process& trainer, std::uint8_t run, const std::vector<float>& model) {
+  trainer.attach(attach_words(run));
+  (void)trainer.expect<attach::Attached>();
+  const Memory memory(trainer);
+  trainer.send(attach::StepDone{.sequence = 1, .loss = std::nan("")});
+  const Go go = trainer.expect<Go>();
+  CHECK(go.flags == (Go::copy | Go::paused));
+  std::ranges::copy(model, memory.part(1 + go.snapshot).begin());
+  trainer.send(attach::Done{.sequence = go.sequence});
+}
+
 // What one daemon after the other finds of the account, and keeps.
 struct Disk {
   ExternalEngine::Options options() {
@@ -198,20 +210,26 @@ TEST_CASE("a socket that is closed refuses who waits in its own words and leaves
 
 // ---- one model in two processes ----
 
-TEST_CASE("the first trainer's model is the cluster's") {
+TEST_CASE("the first trainer's model is the cluster's, unless it is not finite") {
+  constexpr float infinity = std::numeric_limits<float>::infinity();
   End end;
-  Process trainer(end.path);
-  std::thread daemon([&] { CHECK(end.engine->take_first_model()); });
-  trainer.attach(attach_words());
-  (void)trainer.expect<attach::Attached>();
-  const Memory memory(trainer);
-  trainer.send(attach::StepDone{.sequence = 1, .loss = std::nan("")});
-  const Go go = trainer.expect<Go>();
-  CHECK(go.flags == (Go::copy | Go::paused));
-  std::ranges::copy(threes, memory.part(1 + go.snapshot).begin());
-  trainer.send(attach::Done{.sequence = go.sequence});
+  std::string events;
+  std::thread daemon([&] {
+    CHECK(end.engine->take_first_model([&](const std::string& said) { events += said + '\n'; }));
+  });
+  std::vector<float> nan = threes, infinite = threes, masked = threes;
+  nan[0] = std::nanf("");
+  infinite[7] = infinity;
+  masked[8] = -infinity;  // of the local segment
+  Process first(end.path), second(end.path), third(end.path);
+  hand_in(first, 1, nan);
+  first.expect_refusal("not-finite", "'w'");
+  hand_in(second, 2, infinite);
+  second.expect_refusal("not-finite", "'mean'");
+  hand_in(third, 3, masked);
   daemon.join();
-  CHECK(end.mirror() == threes);
+  CHECK(end.mirror() == masked);
+  CHECK_MESSAGE(events.find("event=trainer-gone why=\"the cluster") != std::string::npos, events);
 }
 
 TEST_CASE("an update and a copy reach the trainer once, and the copy the exchange") {

@@ -77,7 +77,8 @@ def attach(
     Raises:
         NotAttached: no daemon answers, or it refuses this model; the text has the way out.
         ValueError, TypeError: the model cannot be shared, as with bfloat16 parameters, or an
-            argument is not what it should be.
+            argument is not what it should be; or the cluster would begin with this model, which
+            holds NaN or infinity.
     """
     samples_per_step = whole("samples_per_step", samples_per_step)
     if whole("every", every) < 1:

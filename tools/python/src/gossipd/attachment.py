@@ -10,6 +10,8 @@ import time
 import weakref
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
+import numpy as np
+
 from . import wire
 from .memory import SharedMemory
 from .sampler import SharedSampler
@@ -96,6 +98,7 @@ class Attachment:
         self._look_cost_s = 0.0
         self._look_interval_s = 0.0
         self._unsettled: Optional[Tuple[wire.Go, SharedMemory, Finished]] = None
+        self._has_shared = False  # a model of the cluster, or this one with it
         self._sampler: Optional[SharedSampler] = None
         self._session: Optional[Session] = None
         if connect:
@@ -227,6 +230,8 @@ class Attachment:
             self._session.wait_attached(wait_s)
         self._resumed_at = time.perf_counter()
         self._look_until_free()
+        if self.refusal:
+            raise self.refusal
 
     def _commit_samples(self) -> None:
         self.samples += self._pending_samples
@@ -343,10 +348,27 @@ class Attachment:
         if go.flags & wire.COPY:
             self._model.copy(memory.snapshots[go.snapshot])  # the daemon finds what is not finite
         later = self._model.settled()
+        if not self._has_shared and go.flags & (wire.COPY | wire.REPLACE) == wire.COPY:
+            while later is not None and not later():
+                time.sleep(DEVICE_POLL_S)
+            self._check_first_model(session, memory.snapshots[go.snapshot])
+        self._has_shared = True
         if later is not None:
             self._unsettled = (go, session.memory, later)
         else:
             session.done(go, self._told)
+
+    def _check_first_model(self, session: Session, model: Any) -> None:
+        """The cluster is to begin with `model`: ValueError if it is not finite."""
+        first = 0
+        for segment in self._model.segments:
+            if not np.isfinite(model[first : first + segment.floats]).all():
+                session.close()
+                raise ValueError(
+                    f"the cluster would begin with this model, but '{segment.name}' holds NaN or"
+                    " infinity (as float32): initialise or load every parameter before attach"
+                )
+            first += segment.floats
 
     def _is_settled(self, session: Session) -> bool:
         """Sends the DONE that a device still owed; waits for it while no step may be made."""

@@ -25,6 +25,7 @@ POLL_S = 0.2
 SEND_TIMEOUT_S = 10
 # What another try in a while may change; any other refusal is for good.
 PASSING = frozenset({"occupied", "too-slow", "no-memory", "stopping"})
+NOT_FINITE = "not-finite"  # said in place of a GO, and for good
 
 log = logging.getLogger("gossipd")
 _sessions: "weakref.WeakSet[Session]" = weakref.WeakSet()
@@ -93,6 +94,8 @@ class _Connection:
         except BlockingIOError:
             self.awaiting = False
             return False
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # its last words may still be there
         self._steps_sent += 1
         return True
 
@@ -109,6 +112,8 @@ class _Connection:
         if not packet:
             raise ConnectionResetError("it has closed the connection")
         go = wire.decode(packet, self.floats)
+        if isinstance(go, wire.Notice) and go.code == NOT_FINITE:
+            raise _Refusal(go)
         if isinstance(go, wire.Notice):
             raise ConnectionResetError(f"it says: {go.text or go.code}")
         if not isinstance(go, wire.Go):
@@ -238,10 +243,14 @@ class Session:
             if connection.awaiting:
                 wait, connection.announced = connection.announced, False
                 return connection.receive(wait)
-            return connection.receive(wait=True) if connection.send_step(pack) else None
+            if connection.send_step(pack):
+                return connection.receive(wait=True)
         except (OSError, wire.BadPacket) as error:
             self.lose(error)
-            return None
+        except _Refusal as refusal:
+            self.close()
+            self._end(NotAttached(refusal.code, f"gossipd refuses this trainer: {refusal}"))
+        return None
 
     @property
     def memory(self) -> SharedMemory:
