@@ -126,6 +126,23 @@ def test_trees_that_cannot_be_shared_are_refused_in_words(daemon):
         g.step(other)
 
 
+def test_arrays_that_share_memory_are_refused_by_their_names(daemon):
+    whole = np.ones((4, 6), np.float32)
+    for one, other in [
+        (whole, whole),
+        (whole[:3], whole[2:]),
+        (whole.T, whole[1]),
+        (whole[::-1], whole[:, 5]),
+    ]:
+        with pytest.raises(ValueError, match="'embed' and 'head' share|'head' and 'embed' share"):
+            gossipd.attach({"embed": one, "head": other, "b": np.ones(1)}, samples_per_step=1)
+    frozen = np.broadcast_to(np.float32(1), 3)  # of which each gets a copy
+    params = [whole[:, ::2], whole[:, 1::2], frozen, frozen]
+    g = attached(daemon, params)
+    daemon.answers = [{"flags": ADD, "ranges": [(0, 30)], "update": np.ones(30, np.float32)}]
+    assert all((part == 2).all() for part in g.step(params)) and (whole == 2).all()
+
+
 def test_jax_trees_are_replaced_and_jitted_steps_take_them(daemon):
     jax = pytest.importorskip("jax")
     jnp = jax.numpy

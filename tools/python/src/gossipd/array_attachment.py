@@ -11,8 +11,11 @@ import numpy as np
 from . import wire
 from .attachment import WAIT_S, Attachment, Model
 
+SHARING_WORK_MAX = 100_000  # of NumPy's search for a byte that two arrays have in common
+
 Leaf = Any  # a NumPy or JAX array
 Rebuild = Callable[[List[Leaf]], Any]
+_TooHard: Any = getattr(np, "exceptions", np).TooHardError  # moved in NumPy 1.25
 
 
 def _is_jax(leaf: Leaf) -> bool:
@@ -110,6 +113,42 @@ def _is_shared(name: str, leaf: Leaf) -> bool:
     )
 
 
+def _bounds(array: Any) -> Tuple[int, int]:
+    """The addresses of the array's first byte and of the one behind its last."""
+    first = last = array.__array_interface__["data"][0]
+    for extent, stride in zip(array.shape, array.strides):
+        reach = (extent - 1) * stride
+        first, last = first + min(reach, 0), last + max(reach, 0)
+    return first, last + array.itemsize
+
+
+def _share_memory(one: Any, other: Any) -> bool:
+    if not (one.flags.writeable or other.flags.writeable):
+        return False  # each is replaced by a copy
+    try:
+        return bool(np.shares_memory(one, other, max_work=SHARING_WORK_MAX))
+    except _TooHard:
+        return True
+
+
+def _check_apart(named: List[Tuple[str, Leaf]]) -> None:
+    """ValueError where two arrays are one memory, which each update would reach twice."""
+    arrays = sorted(
+        ((*_bounds(leaf), name, leaf) for name, leaf in named if isinstance(leaf, np.ndarray)),
+        key=lambda entry: entry[:2],
+    )
+    reaching: List[Any] = []  # of those before, what goes on beyond where the next begins
+    for entry in arrays:
+        reaching = [before for before in reaching if before[1] > entry[0]]
+        for before in reaching:
+            if _share_memory(before[3], entry[3]):
+                raise ValueError(
+                    f"'{before[2]}' and '{entry[2]}' share memory, which would get each update"
+                    " twice: give the array once, and use it in both places"
+                )
+        reaching.append(entry)
+
+
 class ArrayModel(Model):
     """See `Model`. NumPy arrays are changed in place, JAX's are replaced."""
 
@@ -118,6 +157,7 @@ class ArrayModel(Model):
             found = self._read(tree)
         except RecursionError:
             raise ValueError("the tree of parameters contains itself") from None
+        _check_apart(found)
         self.segments = [wire.Segment(name, tuple(leaf.shape)) for name, leaf in found]
         if not self.segments:
             raise ValueError("the tree has no array of float32 or float64, so nothing is trained")
