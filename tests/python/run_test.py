@@ -186,6 +186,8 @@ def test_what_only_looks_like_an_invite_stays_where_it_is(written, monkeypatch):
         (["--", "pyhton", "train.py"], 127, "pyhton: No such file"),
         (["--", "/etc"], 126, "Permission denied"),
         (["--join", "-", "--", "true"], 2, "has read no invite"),
+        (["--rest", "127.0.0.1:0", "--", "true"], 2, "--rest 127.0.0.1:0: the script is told"),
+        (["--set", "rest.listen=[::]:00", "--", "true"], 2, "name one, or leave --rest out"),
     ],
 )
 def test_mistakes_are_told_and_no_daemon_begins(launch, tmp_path, arguments, code, words):
@@ -193,6 +195,40 @@ def test_mistakes_are_told_and_no_daemon_begins(launch, tmp_path, arguments, cod
     _, err = process.communicate(timeout=60)
     assert process.returncode == code and words in err
     assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize(
+    "job,kind",
+    [
+        ("name = 'x'\n[model]\nkind = 'mlp' # a\n[loss]\nkind = 'mse'\n", "mlp"),
+        ('[loss]\nkind = "mse"\n[ model ] # b\n  kind="external"\n', "external"),
+        ('kind = "mlp"\n[model]\nhidden = [1]\n[schedule]\nkind = "cosine"\n', None),
+    ],
+)
+def test_a_job_without_a_script_to_train_it_founds_nothing(launch, tmp_path, job, kind):
+    assert run.model_kind(job) == kind
+    (tmp_path / "mine.toml").write_text(job)
+    process = launch("--job", str(tmp_path / "mine.toml"), "--", "true")
+    _, err = process.communicate(timeout=60)
+    if kind == "mlp":
+        assert process.returncode == 2 and "mine.toml: the daemon trains this job itself" in err
+    assert (tmp_path / "state").exists() == (kind != "mlp")
+
+
+def test_a_job_that_only_the_daemon_knows_is_refused_as_soon_as_it_says_so(monkeypatch, tmp_path):
+    job = {"name": "theirs", "document": 'name = "theirs"\n\n[model]\nkind = "cnn"\n'}
+    monkeypatch.setattr(run.Client, "job", lambda _: job)
+    daemon = run.Daemon("/bin/cat", ["--state-dir", str(tmp_path)], None)
+    monkeypatch.setattr(daemon.process, "poll", lambda: None)
+    with pytest.raises(run.Usage, match="job 'theirs' of 127.0.0.1:[0-9]+: the daemon trains"):
+        daemon.wait_listening(60)
+    daemon.process.wait()
+
+
+def test_an_address_that_only_the_daemon_takes_leaves_the_exit_code(launch):
+    process = launch("--rest", "a:b:c", *script("sys.exit(7)"))
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 7 and "Traceback" not in err
 
 
 def test_options_are_found_however_they_are_written(monkeypatch):

@@ -9,10 +9,11 @@ What stands before -- goes to the daemon, but for these:
     --linger SECONDS        how long it may go on after the script, for others (default 30)
     --daemon-log FILE       appends what the daemon says to a file
 
-The script finds the daemon by GOSSIPD_SOCKET, and gossipctl by GOSSIPCTL_REST. Without --listen
-and --rest free ports are taken. A daemon that dies is started again. SIGTERM and SIGHUP go to the
-script; when it ends the daemon ends in order, and the exit code is the script's (128 + N if it
-died of signal N), or the daemon's if it never started. Exit codes besides: 2 usage, 127 no daemon.
+The job is one of kind = "external"; another is refused. The script finds the daemon by
+GOSSIPD_SOCKET, and gossipctl by GOSSIPCTL_REST. Without --listen and --rest free ports are taken. A
+daemon that dies is started again. SIGTERM and SIGHUP go to the script; when it ends the daemon ends
+in order, and the exit code is the script's (128 + N if it died of signal N), or the daemon's if it
+never started. Exit codes besides: 2 usage, 127 no daemon.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import re
 import shutil
 import signal
 import socket
@@ -37,6 +39,7 @@ PEER_PORT, REST_PORT = 7610, 7611
 PORTS_TRIED = 200
 PORT_RACES = 3
 POLL_S = 0.1
+JOB_BYTES_MAX = 1 << 20
 STOP_S = 30.0
 RESTART_MIN_S, RESTART_MAX_S = 1.0, 30.0
 EXIT_CONFIGURATION = 78
@@ -100,6 +103,46 @@ def value_of(options: Sequence[str], name: str, key: str) -> Optional[str]:
         elif word.startswith(f"--set={key}="):
             found = word[len(f"--set={key}=") :]
     return found or os.environ.get("GOSSIPD_" + key.upper().replace(".", "_"))
+
+
+def model_kind(job: str) -> Optional[str]:
+    """The `kind` under [model] of a job in TOML; None: it is not written there."""
+    table = ""
+    for line in job.splitlines():
+        header = re.match(r"\s*\[\s*([^\[\]]*?)\s*\]", line)
+        kind = re.match(r"""\s*kind\s*=\s*["']([^"']+)["']""", line)
+        if header:
+            table = header[1]
+        elif kind and table == "model":
+            return kind[1]
+    return None
+
+
+def check_kind(name: str, job: str) -> None:
+    """Raises Usage where no script can train the job of this text."""
+    kind = model_kind(job)
+    if kind not in (None, "external"):
+        raise Usage(
+            f'{name}: the daemon trains this job itself (kind = "{kind}" under [model]), and no'
+            ' script can attach: write kind = "external", or start gossipd without a script'
+        )
+
+
+def check_options(options: Sequence[str]) -> None:
+    """Raises Usage for what would end badly only once a cluster is founded."""
+    rest = value_of(options, "--rest", "rest.listen") or ""
+    if not rest.startswith("unix:") and re.search(r":0+$", rest):
+        raise Usage(
+            f"--rest {rest}: the script is told the port before the daemon begins; name one, or"
+            " leave --rest out and a free one is taken"
+        )
+    job = value_of(options, "--job", "job")
+    try:
+        with open(job or os.devnull, encoding="utf-8") as file:
+            text = file.read(JOB_BYTES_MAX)
+    except (OSError, ValueError):
+        return  # the daemon says what is wrong with it
+    check_kind(f"--job {job}", text)
 
 
 def free_port(first: int, taken: Sequence[int] = ()) -> int:
@@ -220,11 +263,20 @@ class Daemon:
                 connect(self.socket).close()
                 return None
             except OSError:
+                self._check_job()
                 time.sleep(POLL_S)
         raise TimeoutError(
             f"the daemon has not opened {self.socket} in {timeout_s:g} s; is its job"
             ' kind = "external", and its state directory the one that is meant?'
         )
+
+    def _check_job(self) -> None:
+        """Raises Usage once the daemon knows of a job that it trains itself."""
+        try:
+            job = Client(self.rest, timeout_s=1).job()
+        except (NoDaemon, Refused, ValueError):
+            return
+        check_kind(f"job '{job.get('name')}' of {self.rest}", str(job["document"]))
 
     def keep_alive(self) -> None:
         """Starts it again, with growing pauses, unless its configuration is wrong."""
@@ -249,15 +301,16 @@ class Daemon:
 
     def end(self, linger_s: float) -> None:
         """Lets it finish with the others where the job has ended, then stops it in order."""
-        client, end = Client(self.rest, timeout_s=3), time.monotonic() + linger_s
+        end = time.monotonic() + linger_s
         try:
+            client = Client(self.rest, timeout_s=3)
             while (
                 self.process.poll() is None  # at its address another may answer then
                 and time.monotonic() < end
                 and client.status()["phase"] == "finishing"
             ):
                 time.sleep(POLL_S)
-        except (NoDaemon, Refused, KeyError):
+        except (NoDaemon, Refused, KeyError, ValueError):
             pass
         if self.process.poll() is None:
             self.process.terminate()
@@ -317,6 +370,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         options, command = split(arguments)
         take_own(options)  # a mistake is told before an invite is asked for
+        check_options(options)
         program = find_program("gossipd")
         if program is None:
             return missing("gossipd")
@@ -331,9 +385,9 @@ def main(arguments: Sequence[str]) -> int:
     try:
         try:
             code = daemon.wait_listening(own["--socket-wait"])
-        except TimeoutError as error:
+        except (TimeoutError, Usage) as error:
             print(f"gossipd run: {error}", file=sys.stderr)
-            return 1
+            return EXIT_USAGE if isinstance(error, Usage) else 1
         if code is not None:
             print(f"gossipd run: the daemon ended with exit code {code}", file=sys.stderr)
             return code or 1
