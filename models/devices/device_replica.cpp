@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <stdexcept>
 
 #include "core/base/large_memory.h"
 #include "core/base/random.h"
@@ -22,15 +23,26 @@ std::span<float> floats_of(Tensor& tensor) {
   return {tensor.data_ptr<float>(), static_cast<std::size_t>(tensor.numel())};
 }
 
+// Those that are not trained are exchanged as well; masks are buffers.
+void check_finite(const std::string& file, const ModelTensors& tensors) {
+  for (const auto& [name, tensor] : tensors.parameters)
+    if (!torch::isfinite(tensor).all().item<bool>())
+      throw std::invalid_argument(file + ": parameter '" + name +
+                                  "' holds NaN or infinity; initialise it before the export, or "
+                                  "make a mask a buffer (register_buffer)");
+}
+
 }  // namespace
 
 std::shared_ptr<Network> build_network(const Job& job, const std::string& model_file,
                                        torch::Device device) {
   std::shared_ptr<Network> network;
-  if (job.model.kind == ModelSpec::Kind::torchscript)
+  if (job.model.kind == ModelSpec::Kind::torchscript) {
     network = load_torchscript(model_file, job.loss.kind);
-  else
+    if (job.start_from.empty()) check_finite(model_file, network->tensors());
+  } else {
     network = make_network(job.model, {job.data.shape, outputs_of(job)}, job.seed);
+  }
   network->to(device);
   return network;
 }

@@ -209,6 +209,30 @@ TEST_CASE("What cannot be trained is refused in one sentence") {
                  "more than one number"));
 }
 
+TEST_CASE("A parameter that is not finite is refused by name, trained or not; a mask is none") {
+  const TemporaryDirectory directory;
+  const float infinity = std::numeric_limits<float>::infinity();
+  const std::string file = directory / "model.pt";
+  const auto save = [&file](float trained, float frozen, float mask) {
+    torch::jit::Module module("Model");
+    module.register_parameter("weight", torch::full({3, 4}, trained).requires_grad_(), false);
+    module.register_parameter("fixed", torch::full({2}, frozen), false);
+    module.register_buffer("mask", torch::full({2}, mask));
+    module.define("def forward(self, x):\n    return torch.matmul(x, self.weight.t())\n");
+    module.save(file);
+  };
+  Job job = points_job(by_script);
+  save(std::nanf(""), 0, 0);
+  const std::string text = refusal_of(job, file);
+  CHECK_MESSAGE(contains(text, file + ": parameter 'weight' holds NaN or infinity"), text);
+  save(0.5f, -infinity, 0);
+  CHECK(contains(refusal_of(job, file), "parameter 'fixed' holds NaN or infinity"));
+  job.start_from = "weights.safetensors";  // whose values take their place
+  CHECK(try_engine(job, file));
+  save(0.5f, 0.5f, -infinity);
+  CHECK(try_engine(points_job(by_script), file));
+}
+
 TEST_CASE("Of what LibTorch says, the sentence is told that says what is wrong") {
   CHECK(sentence_of(std::runtime_error("a reason\nand a stack")) == "a reason");
   CHECK(sentence_of(std::runtime_error(
