@@ -335,7 +335,9 @@ Result<Weights> read_weights(const fs::path& path) {
       const auto copy_to = [file, &entry](std::span<float> out) {
         read_floats(*file->file, file->header, entry, out);
       };
-      weights.tensors.emplace(entry.name, Weights::Tensor{entry.shape, copy_to});
+      weights.tensors.emplace(
+          entry.name,
+          Weights::Tensor{entry.shape, copy_to, is_float(entry.type) ? "" : to_string(entry.type)});
     }
     return weights;
   });

@@ -153,6 +153,11 @@ std::string_view to_string(TensorType type) {
 }
 std::uint64_t bytes_of(TensorType type) { return type_rows[static_cast<std::size_t>(type)].bytes; }
 
+bool is_float(TensorType type) {
+  return type == TensorType::f16 || type == TensorType::bf16 || type == TensorType::f32 ||
+         type == TensorType::f64;
+}
+
 std::string safetensors_header(std::vector<TensorEntry>& tensors, const Metadata& metadata) {
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
   if (!metadata.empty()) header[std::string(metadata_key)] = metadata;

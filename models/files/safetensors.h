@@ -23,6 +23,7 @@ using Metadata = std::map<std::string, std::string>;
 enum class TensorType : std::uint8_t { boolean, u8, i8, i16, f16, bf16, i32, f32, i64, f64 };
 [[nodiscard]] std::string_view to_string(TensorType);  // as in the file: "F32"
 [[nodiscard]] std::uint64_t bytes_of(TensorType);
+[[nodiscard]] bool is_float(TensorType);
 // Any of the types, from as many values in a file as `out` has; a double is rounded.
 void to_floats(TensorType, const std::byte* from, std::span<float> out);
 

@@ -49,7 +49,7 @@ std::uint64_t count_of(const std::vector<std::int64_t>& shape) {
 std::string mismatches(const Weights& weights, const Schema& schema) {
   std::set<std::string> known;
   Complaint missing("it lacks"), shaped(""), infinite("NaN or infinity is in"),
-      strange("the model has no");
+      strange("the model has no"), whole("no floats, but integers or booleans, are in");
   std::vector<float> values;  // of one tensor
   for (const Segment& segment : schema.segments()) {
     known.insert(segment.name);
@@ -63,13 +63,17 @@ std::string mismatches(const Weights& weights, const Schema& schema) {
                  text_of(segment.shape));
       continue;
     }
+    if (!found->second.integers.empty() && segment.kind != SegmentKind::local) {
+      whole.add(segment.name + " (" + std::string(found->second.integers) + ")");
+      continue;
+    }
     values.resize(segment.size);
     found->second.copy_to(values);
     if (!kernels().all_finite(values)) infinite.add(segment.name);
   }
   for (const auto& [name, tensor] : weights.tensors)
     if (!known.contains(name)) strange.add(name);
-  return shaped.text() + missing.text() + strange.text() + infinite.text();
+  return shaped.text() + missing.text() + strange.text() + whole.text() + infinite.text();
 }
 
 }  // namespace

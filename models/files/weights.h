@@ -13,6 +13,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "core/model/schema.h"
 #include "models/files/safetensors.h"
@@ -24,6 +25,7 @@ struct Weights {
     std::vector<std::int64_t> shape;
     // as many floats as the shape says; throws DataError where its file cannot be read
     std::function<void(std::span<float>)> copy_to;
+    std::string_view integers{};  // their type in the file, as "I64"; empty: it holds floats
   };
   std::string path;
   std::map<std::string, Tensor> tensors;  // what an optimiser knows of them is left out
@@ -34,9 +36,9 @@ struct Weights {
 // "io-error", "bad-checkpoint".
 [[nodiscard]] Result<Weights> read_weights(const std::filesystem::path& path);
 
-// Every parameter and statistic of the schema has to be there, by name and shape, finite, and
-// nothing else; of what is local to a node what there is. `model`: P floats, unchanged on error.
-// Codes "bad-weights", "io-error" (then some of it may have been taken).
+// Every parameter and statistic of the schema has to be there, by name and shape, as finite floats,
+// and nothing else; of what is local to a node what there is, of any type. `model`: P floats,
+// unchanged on error. Codes "bad-weights", "io-error" (then some of it may have been taken).
 [[nodiscard]] std::optional<Error> take_weights(const Weights&, const Schema&,
                                                 std::span<float> model);
 

@@ -111,10 +111,12 @@ Result<Weights> read_torchscript_weights(const std::string& path) {
       weights.tensors.emplace(
           kept.name,
           Weights::Tensor{
-              kept.tensor.sizes().vec(), [tensor = kept.tensor](std::span<float> out) {
+              kept.tensor.sizes().vec(),
+              [tensor = kept.tensor](std::span<float> out) {
                 const torch::NoGradGuard no_gradient;
                 torch::from_blob(out.data(), tensor.sizes(), torch::kFloat32).copy_(tensor);
-              }});
+              },
+              kept.tensor.is_floating_point() ? "" : c10::toString(kept.tensor.scalar_type())});
     return weights;
   } catch (const std::invalid_argument& error) {
     return Error{"bad-weights", path + ": its weights cannot be taken: " + error.what()};

@@ -389,6 +389,30 @@ TEST_CASE(
   CHECK(model == small_checkpoint().model);
 }
 
+TEST_CASE("Integers are no weights but where the model has a counter; half floats are") {
+  const TemporaryDirectory directory;
+  const auto refusal = [&](TensorType w, TensorType mean) -> std::string {
+    std::vector<TensorEntry> tensors{
+        {"bn.count", TensorType::i64, {}}, {"w", w, {2, 2}}, {"bn.mean", mean, {2}}};
+    const std::uint64_t bytes = 8 + 4 * bytes_of(w) + 2 * bytes_of(mean);
+    write_file(directory / "w.safetensors",
+               safetensors_header(tensors, {}) + std::string(bytes, '\0'));
+    const auto weights = read_weights(directory / "w.safetensors");
+    REQUIRE_MESSAGE(weights, (weights ? "" : weights.error().text));
+    std::vector<float> model(7, 1.0f);
+    const auto error = take_weights(*weights, small_schema(), model);
+    CHECK(model == std::vector<float>(7, error ? 1.0f : 0.0f));
+    return error ? error->text : "";
+  };
+  CHECK(refusal(TensorType::f16, TensorType::f64).empty());
+  CHECK(refusal(TensorType::bf16, TensorType::f32).empty());
+  const std::string text = refusal(TensorType::i64, TensorType::boolean);
+  CHECK_MESSAGE(text.find("integers or booleans, are in w (I64), bn.mean (BOOL)") != text.npos,
+                text);
+  CHECK_FALSE(refusal(TensorType::u8, TensorType::f32).empty());
+  CHECK_FALSE(refusal(TensorType::f32, TensorType::i8).empty());
+}
+
 TEST_CASE("Weights that were written read back the same, as no checkpoint of ours") {
   const TemporaryDirectory directory;
   write(directory / "c.safetensors", small_checkpoint());
