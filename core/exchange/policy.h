@@ -68,7 +68,7 @@ struct ExchangePolicy {
   Step period_steps = 8;
   // For `change` without `entry_threshold`: a model that has changed by so much since it was last
   // said to a neighbour is said at the next look, and looked at after every step; 0: never.
-  double urgent_change = 0.15;
+  double urgent_change = 0;
   double budget_bytes_per_s = 0;  // for `budget`: all links of this node together
   Duration heartbeat = std::chrono::milliseconds(2000);  // longest pause, changed or not
   // Mixing: gain of an exchange is mixing / 2k, k the larger number of exchanges that one of its

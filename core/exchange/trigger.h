@@ -8,9 +8,9 @@
 //            θ·max(floor, (η/η_peak)^power), after Ho, Wu and Liu (CCGRID 2018). With power 1 the
 //            number of steps between two exchanges stays constant as the learning rate decays. At
 //            least `period_steps` own steps lie between two openings on a link (in the lab, even
-//            spacing won over bursts), unless the model has changed by `urgent_change` since: a
-//            model that moves so fast is far from its neighbours' before a period is over. Of a
-//            block in top_k as many of its largest entries go as have changed by more than
+//            spacing won over bursts), unless the model has changed by `urgent_change` since
+//            (off): one that moves so fast is far from its neighbours' before a period is over.
+//            Of a block in top_k as many of its largest entries go as have changed by more than
 //            `entry_threshold` usual steps, with the same factor of θ (a hard threshold: Sahu et
 //            al., NeurIPS 2021; counted for each block).
 //   period   Every block goes, `period_steps` own steps after the last turn (local SGD, gossiped).
