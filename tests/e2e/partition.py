@@ -12,6 +12,7 @@ import argparse
 import json
 import sys
 import time
+from statistics import mean
 
 from cluster import Unexpected, pause_all, wait_for, with_cluster
 from switchboard import Switchboard, unavailable
@@ -102,7 +103,9 @@ def part_and_heal(cluster, seconds):
     after = [next_accuracy(node, step) for node, step in zip(nodes, at)]
     report["accuracy_before"] = {"here": before[: COUNT // 2], "there": before[COUNT // 2 :]}
     report["accuracy_after"] = after
-    report["points_below_the_better_side"] = round(100 * (max(before) - min(after)), 2)
+    # Means of the halves: one evaluation of one node is a point or two off while it still learns.
+    better = max(mean(before[: COUNT // 2]), mean(before[COUNT // 2 :]))
+    report["points_below_the_better_side"] = round(100 * (better - mean(after)), 2)
     check_counters(nodes)
     report["counters"] = "exact"
     return report

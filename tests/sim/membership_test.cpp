@@ -443,7 +443,8 @@ TEST_CASE("two halves that have forgotten each other become one cluster again") 
     for (std::size_t b = 0; b < 4; ++b)
       if ((a < 2) != (b < 2)) cluster.network().way(a, b).held = true;
   const auto knows = [&](std::size_t a, std::size_t b, MemberState state) {
-    const MemberView* seen = member(cluster.view(a), cluster.id(b));
+    const NodeView view = cluster.view(a);
+    const MemberView* seen = member(view, cluster.id(b));
     return seen != nullptr && seen->record.state == state;
   };
   for (const auto& [a, b] : {std::pair{0, 2}, {0, 3}, {2, 0}, {2, 1}}) {
