@@ -114,7 +114,12 @@ class Lab(unittest.TestCase):
         )
         rows = json.loads(self.lab("compare", "out.jsonl", "-o", "json"))["rows"]
         self.assertEqual([row["name"] for row in rows], ["tiny", "ring all-reduce"])
-        self.assertEqual(rows[1]["accuracy_difference"]["count"], 2)
+        for figure in ("accuracy", "train_loss"):
+            difference = rows[1][f"{figure}_difference"]
+            self.assertEqual(difference["count"], 2)
+            apart = rows[1][figure]["mean"] - rows[0][figure]["mean"]
+            self.assertNotEqual(apart, 0)
+            self.assertAlmostEqual(difference["mean"], apart)
         table = self.lab("compare", "out.jsonl", "-o", "markdown", "--perplexity")
         self.assertIn("| ring all-reduce", table)
         runs = [run for run in self.results("out.jsonl") if run["name"] == "ring all-reduce"]

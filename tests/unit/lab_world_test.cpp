@@ -214,7 +214,8 @@ TEST_CASE("differences are taken between runs of the same seed") {
     run.accuracy = {accuracy + 0.1, accuracy + 0.3};
     if (seed != 3) row.runs.push_back(run);
   }
-  const Summary difference = paired_difference(row, base);
+  const Summary difference =
+      paired_difference(row, base, [](const RunResult& r) { return r.accuracy_mean(); });
   CHECK(difference.count == 2);
   CHECK(difference.mean == doctest::Approx(0.2));
   CHECK(difference.deviation == doctest::Approx(0));

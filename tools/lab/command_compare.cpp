@@ -45,6 +45,8 @@ std::vector<double> seconds_to_target(const Row& row) {
 
 // Of the next token; means something only where the loss is its cross-entropy.
 double perplexity(const RunResult& r) { return std::exp(r.loss); }
+double accuracy(const RunResult& r) { return r.accuracy_mean(); }
+double train_loss(const RunResult& r) { return r.train_loss; }
 
 std::vector<Column> table_of(const std::vector<Row>& rows, const Row& base, bool with_perplexity) {
   std::vector<Column> table = {
@@ -54,8 +56,8 @@ std::vector<Column> table_of(const std::vector<Row>& rows, const Row& base, bool
       {"state/node", {}}, {"state/server", {}}};
   if (with_perplexity) table.push_back({"perplexity", {}});
   for (const Row& row : rows) {
-    const Summary accuracy = row.of([](const RunResult& r) { return 100 * r.accuracy_mean(); });
-    const Summary difference = paired_difference(row, base);
+    const Summary percent = row.of([](const RunResult& r) { return 100 * r.accuracy_mean(); });
+    const Summary difference = paired_difference(row, base, accuracy);
     const std::vector<double> reached = seconds_to_target(row);
     std::size_t c = 0;
     const auto cell = [&](std::string text) { table[c++].cells.push_back(std::move(text)); };
@@ -63,7 +65,7 @@ std::vector<Column> table_of(const std::vector<Row>& rows, const Row& base, bool
                                         [](const RunResult& r) { return !r.finished; });
     cell(row.name + (unfinished ? " (not finished)" : ""));
     cell(std::to_string(row.runs.size()));
-    cell(format("%.2f ± %.2f", accuracy.mean, accuracy.deviation));
+    cell(format("%.2f ± %.2f", percent.mean, percent.deviation));
     cell(&row == &base || difference.count == 0 ? "-"
          : difference.count < 2
              ? format("%+.2f", 100 * difference.mean)
@@ -132,10 +134,11 @@ nlohmann::json json_of(const std::vector<Row>& rows, const Row& base) {
         {{"name", row.name},
          {"runs", row.runs.size()},
          {"strategy", row.strategy},
-         {"accuracy", put(row.of([](const RunResult& r) { return r.accuracy_mean(); }))},
-         {"accuracy_difference", put(paired_difference(row, base))},
+         {"accuracy", put(row.of(accuracy))},
+         {"accuracy_difference", put(paired_difference(row, base, accuracy))},
          {"perplexity", put(row.of(perplexity))},
-         {"train_loss", put(row.of([](const RunResult& r) { return r.train_loss; }))},
+         {"train_loss", put(row.of(train_loss))},
+         {"train_loss_difference", put(paired_difference(row, base, train_loss))},
          {"seconds_to_target", put(summarise(reached))},
          {"seconds", put(row.of([](const RunResult& r) { return r.seconds; }))},
          {"bytes", put(row.of([](const RunResult& r) { return static_cast<double>(r.bytes); }))},

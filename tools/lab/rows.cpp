@@ -33,12 +33,11 @@ Result<std::vector<Row>> gather_rows(const std::vector<std::string>& files) {
   return rows;
 }
 
-Summary paired_difference(const Row& row, const Row& base) {
+Summary paired_difference(const Row& row, const Row& base, double (*figure)(const RunResult&)) {
   std::vector<double> differences;
   for (const RunResult& run : row.runs)
     for (const RunResult& other : base.runs)
-      if (run.seed == other.seed)
-        differences.push_back(run.accuracy_mean() - other.accuracy_mean());
+      if (run.seed == other.seed) differences.push_back(figure(run) - figure(other));
   return summarise(differences);
 }
 

@@ -14,7 +14,8 @@ struct Row {
 
 // In order of first appearance. Of a seed that ran twice the later run counts.
 [[nodiscard]] Result<std::vector<Row>> gather_rows(const std::vector<std::string>& files);
-// Accuracy of `row` minus that of `base`, over the seeds that both have.
-[[nodiscard]] Summary paired_difference(const Row& row, const Row& base);
+// A figure of `row` minus that of `base`, over the seeds that both have.
+[[nodiscard]] Summary paired_difference(const Row& row, const Row& base,
+                                        double (*figure)(const RunResult&));
 
 }  // namespace gossipd::lab

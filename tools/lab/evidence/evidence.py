@@ -77,13 +77,13 @@ class Rows:
 
         return mean_of
 
-    def difference(self, name, base=None):
-        """Accuracy of `name` minus that of `base` (the first row), paired by seed."""
-        return self.compared(base)[name]["accuracy_difference"]["mean"]
+    def difference(self, name, base=None, figure="accuracy"):
+        """Accuracy (or train_loss) of `name` minus that of `base` (first row), paired by seed."""
+        return self.compared(base)[name][f"{figure}_difference"]["mean"]
 
-    def bound(self, name, base=None):
-        """Half width of the 95 % interval of difference(name, base); infinite for a single pair."""
-        difference = self.compared(base)[name]["accuracy_difference"]
+    def bound(self, name, base=None, figure="accuracy"):
+        """Half width of difference's 95 % interval; infinite for a single pair."""
+        difference = self.compared(base)[name][f"{figure}_difference"]
         return difference["bound95"] if difference["count"] > 1 else float("inf")
 
 
