@@ -194,7 +194,8 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   Endpoint address_;                              // advertised
   std::optional<PeerCertificates> certificates_;  // in place of keys
   // At the last look.
-  bool certificate_ended_ = false, out_of_descriptors_ = false;
+  std::optional<std::string> certificate_warning_;  // while it holds
+  bool out_of_descriptors_ = false;
   std::uint64_t memory_refused_ = 0;  // bytes that exchange.memory_dir had no room for
   std::optional<KnownJob> job_;
   ClusterId founds_{};           // as in the plan

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <utility>
 
+#include "core/base/printable.h"
 #include "daemon/log/log.h"
 #include "daemon/node_driver.h"
 #include "models/devices/model_files.h"
@@ -144,9 +145,10 @@ void NodeDriver::look_at_memory() {
 // Open sessions outlive it, so nothing else would be seen before the next cut.
 void NodeDriver::look_at_certificate() {
   if (!certificates_) return;
-  const auto warning = certificates_->out_of_date();
-  if (warning && !certificate_ended_) warn(*warning);
-  certificate_ended_ = warning.has_value();
+  std::optional<std::string> now = certificates_->out_of_date();
+  if (now && now != certificate_warning_)
+    log_line(Level::warning, "event=warning text=" + log_quoted(*now));
+  certificate_warning_ = std::move(now);
 }
 
 // ---- keys ---------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ void NodeDriver::reload_certificates() {
   log_line(Level::info,
            "event=peer-tls-reloaded certificate=" + log_quoted(certificates->subject()) +
                " ca=" + log_quoted(config_.peer_tls.ca));
-  certificate_ended_ = false;  // of the one before
+  certificate_warning_.reset();  // of the one before
   look_at_certificate();
 }
 

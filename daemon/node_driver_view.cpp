@@ -35,6 +35,7 @@ StatusView NodeDriver::status() const {
   if (job_) view.job_name = job_->name;
   training_->describe(view, now);
   log_.describe(view, now);
+  if (certificate_warning_) view.warnings.push_back({0, *certificate_warning_});
   for (const LinkView& link : node_->links(now))
     if (link.large_packets_lost)
       view.warnings.push_back(

@@ -34,21 +34,15 @@ void Conductor::begin_training(Instant now) {
 std::string Conductor::why_no_final_model() const {
   if (!config_.exchange.enabled) return "";
   const double bound = config_.exchange.consensus_bound;
-  if (open_links() == 0 && directory_.alive_others() > 0) {
-    // One that has a session and no model to compare yet is linked, as an operator sees it.
-    for (const auto& [id, entry] : directory_.entries()) {
-      if (id == state_.id || peers_.session_of(id) == nullptr) continue;
-      if (std::string why = why_not_final(entry, bound); !why.empty()) return why;
-    }
-    return "no other member is linked";
-  }
-  if (own_consensus_distance() >= bound)
+  const bool unlinked = open_links() == 0 && directory_.alive_others() > 0;
+  if (!unlinked && own_consensus_distance() >= bound)
     return "a neighbour's model is " + std::to_string(own_consensus_distance()) + " away";
   for (const auto& [id, entry] : directory_.entries()) {
-    if (id == state_.id) continue;
+    // One that has a session and no model to compare yet is linked, as an operator sees it.
+    if (id == state_.id || (unlinked && peers_.session_of(id) == nullptr)) continue;
     if (std::string why = why_not_final(entry, bound); !why.empty()) return why;
   }
-  return "";
+  return unlinked ? "no other member is linked" : "";
 }
 
 void Conductor::check_finish(Instant now) {

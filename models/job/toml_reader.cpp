@@ -62,7 +62,7 @@ struct TomlTable::Scope {
   const toml::table* table = nullptr;  // null: the text has no such table
   std::string path;                    // "optimizer.", empty for the root
   std::uint32_t line = 0;
-  std::set<std::string, std::less<>> known;
+  std::set<std::string, std::less<>> known, refused;
   std::map<std::string, Scope*, std::less<>> children;
 
   const toml::node* find(std::string_view key) {
@@ -220,7 +220,8 @@ std::vector<TomlTable> TomlTable::tables(std::string_view key, std::size_t count
 }
 
 void TomlTable::refuse(std::string_view key, std::string_view reason_and_way_out) {
-  reader_->state_->note(*scope_, key, scope_->find(key), reason_and_way_out);
+  if (scope_->refused.emplace(key).second)
+    reader_->state_->note(*scope_, key, scope_->find(key), reason_and_way_out);
 }
 
 std::string TomlTable::get_string(std::string_view key, std::string_view fallback) {

@@ -72,7 +72,8 @@ class TomlTable {
   E get_enum(std::string_view key, E fallback,
              std::initializer_list<std::pair<std::string_view, E>> names);
 
-  // The caller's own check failed: noted like any other mistake, at the key's line.
+  // The caller's own check failed: noted like any other mistake, at the key's line. A key's first
+  // reason stands; what follows from its fallback would only mislead.
   void refuse(std::string_view key, std::string_view reason_and_way_out);
 
  private:

@@ -221,7 +221,7 @@ class Certificates(ClusterTest):
         first.wait_step(first.status()["step"] + 30)
         self.assertEqual("open", first.links()["box2"]["state"])
 
-    def test_a_certificate_that_expires_while_its_node_runs_is_reported(self):
+    def test_a_certificate_that_expires_while_its_node_runs_is_reported_until_renewed(self):
         end = datetime.now(timezone.utc) + timedelta(seconds=20)
         settings = self.authority.settings("box4", ends=end.strftime("%Y%m%d%H%M%SZ"))
         node = self.joiner("box4", **settings).start()
@@ -229,6 +229,12 @@ class Certificates(ClusterTest):
         said = "peer_tls.certificate: /CN=box4 has expired"
         node.wait("the status says so", lambda s: any(said in w["text"] for w in s["warnings"]))
         node.wait_log(said)
+        self.authority.settings("box4")
+        node.signal(signal.SIGHUP)
+        node.wait(
+            "a renewed one has ended it",
+            lambda s: not any(said in w["text"] for w in s["warnings"]),
+        )
 
     def test_a_certificate_that_has_expired_before_the_start_is_reported_once(self):
         settings = self.authority.settings("box4", ends="20200201000000Z")

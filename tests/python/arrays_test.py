@@ -113,6 +113,7 @@ def test_trees_that_cannot_be_shared_are_refused_in_words(daemon):
         ({}, ValueError, "nothing is trained"),
         ({"a": 1.0}, TypeError, "'a' is float"),
         ([np.ones(1, np.float16)], ValueError, "'0' is of float16"),
+        ([np.ones(1, ">f4")], ValueError, "not in this machine's order"),
         ({"a": np.ones(1, complex)}, ValueError, "complex"),
     ]:
         with pytest.raises(error, match=words):

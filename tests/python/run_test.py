@@ -198,21 +198,23 @@ def test_mistakes_are_told_and_no_daemon_begins(launch, tmp_path, arguments, cod
 
 
 @pytest.mark.parametrize(
-    "job,kind",
+    "job,kind,refused",
     [
-        ("name = 'x'\n[model]\nkind = 'mlp' # a\n[loss]\nkind = 'mse'\n", "mlp"),
-        ('[loss]\nkind = "mse"\n[ model ] # b\n  kind="external"\n', "external"),
-        ('kind = "mlp"\n[model]\nhidden = [1]\n[schedule]\nkind = "cosine"\n', None),
+        ("name = 'x'\n[model]\nkind = 'mlp' # a\n[loss]\nkind = 'mse'\n", "mlp", 'kind = "mlp"'),
+        ('[loss]\nkind = "mse"\n[ model ] # b\n  kind="external"\n', "external", None),
+        ('kind = "mlp"\n[model]\nhidden = [1]\n[schedule]\nkind = "cosine"\n', None, "no kind"),
+        ('model = {kind = "external"}\n', None, None),  # read by the daemon alone
     ],
 )
-def test_a_job_without_a_script_to_train_it_founds_nothing(launch, tmp_path, job, kind):
+def test_a_job_that_the_daemon_trains_itself_founds_nothing(launch, tmp_path, job, kind, refused):
     assert run.model_kind(job) == kind
     (tmp_path / "mine.toml").write_text(job)
     process = launch("--job", str(tmp_path / "mine.toml"), "--", "true")
     _, err = process.communicate(timeout=60)
-    if kind == "mlp":
-        assert process.returncode == 2 and "mine.toml: the daemon trains this job itself" in err
-    assert (tmp_path / "state").exists() == (kind != "mlp")
+    if refused:
+        said = f"mine.toml: the daemon trains this job itself ({refused} under [model])"
+        assert process.returncode == 2 and said in err
+    assert (tmp_path / "state").exists() == (not refused)
 
 
 def test_a_job_that_only_the_daemon_knows_is_refused_as_soon_as_it_says_so(monkeypatch, tmp_path):

@@ -102,6 +102,17 @@ TEST_CASE("A job without a name or a budget is refused, naming both") {
   CHECK(contains(job.error().text, "budget_samples: is missing"));
 }
 
+TEST_CASE("A key with a wrong value is not called missing as well") {
+  for (const std::string rest : {"[data]\nkind = 'images'\nclass_names = 'cat'\n",
+                                 "[data]\nkind = 'tensors'\ntrain_files = ['a']\nshape = 'x'\n",
+                                 "[schedule]\nkind = 'step'\nmilestones = 'x'\n"}) {
+    const auto job = Job::parse(small + rest, "j.toml");
+    REQUIRE(!job);
+    CHECK(contains(job.error().text, "must be"));
+    CHECK(!contains(job.error().text, "is missing"));
+  }
+}
+
 TEST_CASE("A job cannot name files outside the data directory") {
   for (const std::string name : {"../secret", "/etc/passwd", "a/b", ".."})
     CHECK(!Job::parse(small + "[data]\ntrain_images = '" + name + "'\n", "j"));

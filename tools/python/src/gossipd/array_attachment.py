@@ -105,6 +105,11 @@ def _is_shared(name: str, leaf: Leaf) -> bool:
         return bool(leaf.size)
     if kind.kind in "iub":
         return False  # counters and masks stay this node's own
+    if kind.newbyteorder("=") in (np.float32, np.float64):
+        raise ValueError(
+            f"'{name}' is of {kind}, whose bytes are not in this machine's order; convert it:"
+            " a.astype(a.dtype.newbyteorder('='))"
+        )
     if kind.kind in "USOMm":
         raise TypeError(f"'{name}' is of {kind}; parameters are of float32 or float64")
     raise ValueError(
