@@ -143,16 +143,17 @@ bool ExchangeRound::recalls(std::span<const RoundLink> links) {
 bool ExchangeRound::has_reason(const RoundContext& context) const {
   if (context.is_training() || trainer_runs_) return true;
   const bool final_exchange = context.phase == Phase::finishing;
+  const bool may_look = !final_exchange || context.now >= pace_.final_look();
   const Duration rare = policy_.heartbeat * rest_heartbeats;
   const Duration quiet = context.phase == Phase::finished ? rare : policy_.heartbeat / 8;
   // Without a link, too: a broken model is found before a neighbour or a checkpoint takes it.
-  if (context.now - pace_.looked_at() >= rare) return true;
+  if (may_look && context.now - pace_.looked_at() >= rare) return true;
   return std::ranges::any_of(context.links, [&](const RoundLink& item) {
     const Link& link = item.link;
     // Where there is no room, the turn goes on when bytes have left.
     if (!link.my_turn() || (link.speaking() && !has_room(item))) return false;
     if (link.owes_at_once()) return true;
-    if (final_exchange) return context.now >= pace_.final_look();
+    if (final_exchange) return may_look;
     // Where a look finds nothing to say, the next one waits as long: at rest the trainer gives the
     // buffer back at once.
     return link.owes_keyframes() ||

@@ -343,12 +343,12 @@ asio::awaitable<bool> HttpServer::Impl::write_response(Connection& connection,
 }
 
 void HttpServer::Impl::arm_writing(Connection& connection) {
-  const auto all = options_.write_timeout;
-  connection.deadline.arm_after(stopping_ ? std::min(all, options_.stall_timeout) : all);
+  if (!stopping_) return connection.deadline.arm_after(options_.write_timeout);
+  connection.deadline.arm_at(std::min(EventLoop::now() + options_.stall_timeout, stop_by_));
 }
 
 void HttpServer::Impl::wrote_some(Connection& connection) {
-  if (stopping_ && EventLoop::now() < stop_by_) arm_writing(connection);
+  if (stopping_) arm_writing(connection);
 }
 
 // Room is kept for requests, which are short.

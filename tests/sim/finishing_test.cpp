@@ -97,6 +97,26 @@ TEST_CASE("a node whose batch changed before its last step looks as seldom as ot
   CHECK(snapshots[1] < 2 * snapshots[0]);
 }
 
+TEST_CASE("a node that comes once the budget is spent looks as seldom as others at the end") {
+  Walkers walkers(1, 3);
+  VirtualCluster& cluster = walkers.cluster;
+  cluster.set_latency(1250ms);
+  int snapshots = 0;
+  Hooks hooks;
+  hooks.snapshot = [&](std::size_t node, Snapshot&) {
+    if (node == 1 && cluster.node(1).phase() == Phase::finishing) ++snapshots;
+  };
+  cluster.set_hooks(std::move(hooks));
+  REQUIRE(cluster.run_until([&] { return cluster.node(0).phase() == Phase::finished; }, 60s));
+  NodeOptions late;
+  late.seeds = {0};
+  late.budget = 32 * 200;
+  cluster.add(late);
+  REQUIRE(cluster.run_until([&] { return all_in(cluster, Phase::finished); }, 120s));
+  CHECK(snapshots > 0);
+  CHECK(snapshots < 50);
+}
+
 TEST_CASE("the final exchange brings the models together and keeps their mean") {
   for (const std::uint32_t links : {3u, 4u}) {
     CAPTURE(links);
