@@ -59,9 +59,9 @@ Conductor::Conductor(NodeConfig config, NodeState state, Instant now)
 }
 
 Instant Conductor::next_deadline() const {
-  const bool next_look = life_.is(Phase::finishing) && round_.is_waiting() &&
-                         round_.final_look() > detector_.looked_at();
-  return next_look ? std::min(timers_.next(), round_.final_look()) : timers_.next();
+  const bool next_look = round_.looks_again(phase()) && round_.is_waiting() &&
+                         round_.rest_look() > detector_.looked_at();
+  return next_look ? std::min(timers_.next(), round_.rest_look()) : timers_.next();
 }
 
 // What follows from the present state, whatever event has led to it: no event has to remember what

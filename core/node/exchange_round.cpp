@@ -12,9 +12,9 @@ namespace {
 constexpr std::size_t floats_per_piece = 65536;
 constexpr std::size_t blocks_per_piece_max = 256;
 // of training, between two looks of the final exchange: every turn tells of many others
-constexpr double final_pause_steps = 2;
-constexpr double final_pause_max_s = 0.5;
-constexpr double final_pause_unknown_s = 0.02;  // of a node that has made no step
+constexpr double rest_pause_steps = 2;
+constexpr double rest_pause_max_s = 0.5;
+constexpr double rest_pause_unknown_s = 0.02;  // of a node that has made no step
 
 void clear_local_segments(const Schema& schema, std::span<float> values) {
   for (const Segment& segment : schema.segments())
@@ -142,8 +142,7 @@ bool ExchangeRound::recalls(std::span<const RoundLink> links) {
 
 bool ExchangeRound::has_reason(const RoundContext& context) const {
   if (context.is_training() || trainer_runs_) return true;
-  const bool final_exchange = context.phase == Phase::finishing;
-  const bool may_look = !final_exchange || context.now >= pace_.final_look();
+  const bool may_look = context.now >= pace_.rest_look();
   const Duration rare = policy_.heartbeat * rest_heartbeats;
   const Duration quiet = context.phase == Phase::finished ? rare : policy_.heartbeat / 8;
   // Without a link, too: a broken model is found before a neighbour or a checkpoint takes it.
@@ -153,7 +152,7 @@ bool ExchangeRound::has_reason(const RoundContext& context) const {
     // Where there is no room, the turn goes on when bytes have left.
     if (!link.my_turn() || (link.speaking() && !has_room(item))) return false;
     if (link.owes_at_once()) return true;
-    if (final_exchange) return may_look;
+    if (!may_look || looks_again(context.phase)) return may_look;
     // Where a look finds nothing to say, the next one waits as long: at rest the trainer gives the
     // buffer back at once.
     return link.owes_keyframes() ||
@@ -170,7 +169,7 @@ void ExchangeRound::begin_round(const RoundContext& context) {
     pace_.begin_training(last_.step, steps_between_looks(), context.now);
   } else {
     snapshot_at_ = context.now;  // the model stands still, so it is as fresh as now
-    pace_.begin_rest(context.phase == Phase::finishing, final_pause(), context.now);
+    pace_.begin_rest(rest_pause(), context.now);
   }
   stage_ = Stage::judge;
   cursor_ = 0;
@@ -184,9 +183,9 @@ Step ExchangeRound::steps_between_looks() const {
   return trigger_.periodic() ? std::max<Step>(1, std::min(steps, policy_.period_steps)) : steps;
 }
 
-Duration ExchangeRound::final_pause() const {
-  if (instead_.step_seconds <= 0) return from_seconds(final_pause_unknown_s);
-  return from_seconds(std::min(final_pause_steps * instead_.step_seconds, final_pause_max_s));
+Duration ExchangeRound::rest_pause() const {
+  if (instead_.step_seconds <= 0) return from_seconds(rest_pause_unknown_s);
+  return from_seconds(std::min(rest_pause_steps * instead_.step_seconds, rest_pause_max_s));
 }
 
 // ---- the stages ---------------------------------------------------------------------------------

@@ -110,16 +110,21 @@ class ExchangeRound {
   // True, once for each update: an exchange waits for the trainer's next snapshot, which is to come
   // at once, since the models of an exchange grow apart while it waits.
   [[nodiscard]] bool recalls(std::span<const RoundLink> links);
-  void next_final_look(Instant at) { pace_.next_final_look(at); }
+  void next_rest_look(Instant at) { pace_.next_rest_look(at); }
+  // A node that makes no steps looks again as soon as it may: in the final exchange, while it
+  // leaves, and where it has only answered, as it may have news for its other neighbours.
+  [[nodiscard]] bool looks_again(Phase phase) const {
+    return phase == Phase::finishing || phase == Phase::leaving || pace_.answers_only();
+  }
 
   [[nodiscard]] bool is_resting() const { return stage_ == Stage::resting; }
   [[nodiscard]] bool is_waiting() const { return stage_ == Stage::waiting; }
   // The last snapshot without its model; at the start the step that prepare() was told.
   [[nodiscard]] const Snapshot& last() const { return last_; }
   [[nodiscard]] Instant snapshot_at() const { return snapshot_at_; }
-  [[nodiscard]] Instant final_look() const { return pace_.final_look(); }
-  // Between two looks of the final exchange.
-  [[nodiscard]] Duration final_pause() const;
+  [[nodiscard]] Instant rest_look() const { return pace_.rest_look(); }
+  // Between two looks of a node that makes no steps.
+  [[nodiscard]] Duration rest_pause() const;
   [[nodiscard]] const OwnSteps& own_steps() const { return own_steps_; }
   [[nodiscard]] std::string trouble() const { return own_steps_.trouble(last_.learning_rate); }
   // Own steps made while a link was open.

@@ -164,8 +164,8 @@ void ExchangeRound::decide(RoundLink& item, const RoundContext& context) {
   link.counters().threshold = context.is_training() ? trigger_.threshold() : final_threshold();
   const Trigger::Decision decision = decision_for(item, context);
   const bool first = link.counters().turns_spoken == 0;
-  if (first || link.owes_answer() || link.owes_keyframes() || context.phase == Phase::leaving ||
-      is_leaving(item.peer, context.directory))
+  const bool parts = context.phase == Phase::leaving || is_leaving(item.peer, context.directory);
+  if (first || link.owes_answer() || link.owes_keyframes() || (parts && !pace_.answers_only()))
     return begin_turn(item, decision, context);
   const double urgency =
       context.is_training() ? link.counters().change : seconds(context.now - link.spoken_at());

@@ -8,9 +8,9 @@ bool LookPace::begin_training(Step step, Step steps, Instant now) {
   return note(looks, now);
 }
 
-bool LookPace::begin_rest(bool final_exchange, Duration pause, Instant now) {
-  const bool looks = !final_exchange || now >= final_look_;
-  if (looks) final_look_ = now + pause;
+bool LookPace::begin_rest(Duration pause, Instant now) {
+  const bool looks = now >= rest_look_;
+  if (looks) rest_look_ = now + pause;
   return note(looks, now);
 }
 

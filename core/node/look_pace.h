@@ -5,8 +5,8 @@
 //
 // The answer: a *look* is a round that may open exchanges; every other round only carries on what
 // is under way. While the node trains there are at least `round_steps` own steps between two looks;
-// in the final exchange a time, in which turns of other members can arrive; at rest each round is
-// a look, and the heartbeat paces them. Pure; core strand.
+// at rest and in the final exchange a time, in which turns of other members can arrive. Pure; core
+// strand.
 #pragma once
 
 #include <algorithm>
@@ -20,11 +20,11 @@ class LookPace {
   // A round begins at own step `step`; the next look comes `steps` later at the earliest. Returns
   // whether this one is a look.
   bool begin_training(Step step, Step steps, Instant now);
-  // A round of a node at rest; `final_exchange`: the next look comes `pause` later.
-  bool begin_rest(bool final_exchange, Duration pause, Instant now);
-  // The final exchange's next look is due then, not before.
-  void next_final_look(Instant at) { final_look_ = at; }
-  [[nodiscard]] Instant final_look() const { return final_look_; }
+  // A round of a node that makes no steps; the next look comes `pause` later at the earliest.
+  bool begin_rest(Duration pause, Instant now);
+  // The next look of a node that makes no steps is due then, not before.
+  void next_rest_look(Instant at) { rest_look_ = at; }
+  [[nodiscard]] Instant rest_look() const { return rest_look_; }
 
   // This round opens nothing.
   [[nodiscard]] bool answers_only() const { return answers_only_; }
@@ -41,7 +41,7 @@ class LookPace {
   bool answers_only_ = false;  // of the round that began last
   Step look_step_ = 0;         // of the next look while training; 0: at once
   Instant looked_at_{};
-  Instant final_look_{};  // of the final exchange
+  Instant rest_look_{};  // of the next look while the node makes no steps
 };
 
 }  // namespace gossipd

@@ -41,14 +41,15 @@ TEST_CASE("while training so many own steps lie between two looks") {
   CHECK(pace.looked_at() == at(3));
 }
 
-TEST_CASE("the final exchange looks again after its pause; elsewhere at rest every round looks") {
+TEST_CASE("a node that makes no steps looks again after a pause") {
   LookPace pace;
-  pace.next_final_look(at(5));
-  CHECK_FALSE(pace.begin_rest(true, from_seconds(2), at(4)));
-  CHECK(pace.begin_rest(true, from_seconds(2), at(5)));
-  CHECK(pace.final_look() == at(7));
-  CHECK_FALSE(pace.begin_rest(true, from_seconds(2), at(6)));
-  CHECK(pace.begin_rest(false, from_seconds(2), at(6)));
+  pace.next_rest_look(at(5));
+  CHECK_FALSE(pace.begin_rest(from_seconds(2), at(4)));
+  CHECK(pace.begin_rest(from_seconds(2), at(5)));
+  CHECK(pace.rest_look() == at(7));
+  CHECK_FALSE(pace.begin_rest(from_seconds(2), at(6)));
+  CHECK(pace.answers_only());
+  CHECK(pace.begin_rest(from_seconds(2), at(7)));
 }
 
 TEST_CASE("a newcomer's weight rises to 1, times its share of the minibatch") {
