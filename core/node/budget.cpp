@@ -38,7 +38,7 @@ void Conductor::check_progress(Instant now) {
   if (progress_.in_force() == 0 || !life_.is_stepping_or_idle()) return;
   if (!progress_.is_spent(others_estimate(now)) && !most_have_finished()) return;
   life_.finish_by(now + config_.membership.finish_cap);
-  round_.next_rest_look(now + round_.rest_pause());  // the others make their last step meanwhile
+  round_.stand_still(round_.rest_pause(), now);  // the others make their last step meanwhile
   weight_.finish(round_.last().step);
   set_phase(Phase::finishing, "the budget of samples is spent");
 }

@@ -130,6 +130,14 @@ void ExchangeRound::break_off(RoundOutcome& outcome, const char* why) {
   stage_ = Stage::resting;
 }
 
+bool ExchangeRound::has_said_all(std::span<const RoundLink> links) const {
+  return std::ranges::all_of(links, [this](const RoundLink& item) {
+    const Link& link = item.link;
+    if (!link.is_open() || link.spoken_at() >= pace_.stood_at()) return true;
+    return pace_.has_looked() && link.my_turn() && link.counters().change < policy_.consensus_bound;
+  });
+}
+
 bool ExchangeRound::recalls(std::span<const RoundLink> links) {
   if (stage_ != Stage::with_trainer || !trainer_runs_ || recalled_) return false;
   recalled_ = std::ranges::any_of(links, [](const RoundLink& item) {

@@ -110,7 +110,10 @@ class ExchangeRound {
   // True, once for each update: an exchange waits for the trainer's next snapshot, which is to come
   // at once, since the models of an exchange grow apart while it waits.
   [[nodiscard]] bool recalls(std::span<const RoundLink> links);
-  void next_rest_look(Instant at) { pace_.next_rest_look(at); }
+  // No step follows: the final exchange begins, after a pause.
+  void stand_still(Duration pause, Instant now) { pace_.stand_still(pause, now); }
+  // Every neighbour has been told of the model since the node stands still, or had little to hear.
+  [[nodiscard]] bool has_said_all(std::span<const RoundLink> links) const;
   // A node that makes no steps looks again as soon as it may: in the final exchange, while it
   // leaves, and where it has only answered, as it may have news for its other neighbours.
   [[nodiscard]] bool looks_again(Phase phase) const {

@@ -10,7 +10,7 @@ bool LookPace::begin_training(Step step, Step steps, Instant now) {
 
 bool LookPace::begin_rest(Duration pause, Instant now) {
   const bool looks = now >= rest_look_;
-  if (looks) rest_look_ = now + pause;
+  if (looks) rest_look_ = now + pause, looked_since_ = true;
   return note(looks, now);
 }
 

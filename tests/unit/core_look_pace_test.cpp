@@ -43,10 +43,12 @@ TEST_CASE("while training so many own steps lie between two looks") {
 
 TEST_CASE("a node that makes no steps looks again after a pause") {
   LookPace pace;
-  pace.next_rest_look(at(5));
+  pace.stand_still(from_seconds(4), at(1));
+  CHECK_FALSE(pace.has_looked());
   CHECK_FALSE(pace.begin_rest(from_seconds(2), at(4)));
   CHECK(pace.begin_rest(from_seconds(2), at(5)));
   CHECK(pace.rest_look() == at(7));
+  CHECK(pace.has_looked());
   CHECK_FALSE(pace.begin_rest(from_seconds(2), at(6)));
   CHECK(pace.answers_only());
   CHECK(pace.begin_rest(from_seconds(2), at(7)));

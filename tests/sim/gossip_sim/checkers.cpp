@@ -220,6 +220,7 @@ void Checkers::before_update(std::size_t node, const Update& update,
   if (trace_)
     note(name(node) + (update.training ? " update" : " update at rest") + " largest=" +
          std::to_string(largest(update.values)) + " of " + std::to_string(largest(parameters)));
+  check_calm(node, update);
   // What it refused reached no replica (after_message), so an update for another reason is right.
   if (refused_by_ == node) {
     GOSSIPD_SIM_REQUIRE(same(parameters_, parameters), "refusal",
@@ -237,6 +238,18 @@ void Checkers::before_update(std::size_t node, const Update& update,
     next[p] = update.replace ? update.values[p] : next[p] + update.values[p];
   }
   expected_[node] = std::move(next);
+}
+
+// Of 1,000 seeds 12 had the most; where neighbours set each other off it was 14,647.
+void Checkers::check_calm(std::size_t node, const Update& update) {
+  constexpr std::size_t rounds_max = 40;
+  std::deque<Instant>& rounds = rounds_at_rest_[node];
+  if (!update.training) rounds.push_back(cluster_.now());
+  while (!rounds.empty() && rounds.front() < cluster_.now() - std::chrono::seconds(1))
+    rounds.pop_front();
+  GOSSIPD_SIM_REQUIRE(rounds.size() <= rounds_max, "calm",
+                      name(node) + " is " + to_string(cluster_.node(node).phase()) + " and has " +
+                          std::to_string(rounds.size()) + " updates in a second");
 }
 
 void Checkers::after_update(std::size_t node, std::span<const float> parameters) {

@@ -17,6 +17,7 @@
 //                  only the blocks it applied
 //   replicas       (VirtualCluster) both ends of a link at rest hold the same bits
 //   finite         no update is NaN or infinite
+//   calm           a node that makes no steps is not busy: its trainer gets few updates a second
 //   queues         sessions, waiting messages and bytes, members and refusals stay below their
 //                  maxima
 //   core           (campaign) an assertion of the core itself
@@ -98,6 +99,7 @@ class Checkers : public Watcher {
   void check_samples(std::size_t from, NodeId of, Samples samples);
   void check_own(std::size_t from, std::uint64_t incarnation, bool left);
   void check_queue(std::size_t from, SessionId);
+  void check_calm(std::size_t node, const Update&);
   void check_view(std::size_t node);
   [[nodiscard]] LinkState links_to(std::size_t from, std::size_t node) const;
   [[nodiscard]] std::string name(std::size_t node) const { return "node" + std::to_string(node); }
@@ -117,7 +119,8 @@ class Checkers : public Watcher {
   std::map<std::size_t, Bytes> last_members_;             // sent; most are sent to several
   // parameters, until the next update or step
   std::map<std::size_t, std::vector<float>> expected_;
-  LinkState before_;  // the message of this event
+  std::map<std::size_t, std::deque<Instant>> rounds_at_rest_;  // of the last second
+  LinkState before_;                                           // the message of this event
   std::vector<float> parameters_;
   std::optional<std::size_t> refused_by_;  // the node of that event, if it refused
   std::deque<std::string> notes_;

@@ -64,6 +64,12 @@ Hooks ghost_samples(VirtualCluster&, const Scenario&) {
   return hooks;
 }
 
+Hooks restless(VirtualCluster&, const Scenario&) {
+  Hooks hooks;
+  hooks.snapshot = [](std::size_t, Snapshot& snapshot) { snapshot.step_seconds = 1e-9; };
+  return hooks;
+}
+
 Hooks update_twice(VirtualCluster&, const Scenario&) {
   Hooks hooks;
   hooks.applied = [](std::size_t, std::span<float> parameters, const Update& update) {
@@ -306,6 +312,8 @@ constexpr Mutant all[] = {
     {"ghost-samples", "samples", "the trainer counts a step that it has not made", ghost_samples},
     {"update-twice", "delta-once", "the trainer adds an update twice", update_twice},
     {"update-in-part", "delta-once", "the trainer adds half of an update", update_in_part},
+    {"restless", "calm", "a step takes no time, and so does the pause between two looks at rest",
+     restless},
     {"update-not-finite", "finite", "an infinite value reaches the trainer", update_not_finite},
     {"flipped-bit", "replicas", "the network flips a bit of a delta", flipped_bit},
     {"lost-in-session", "replicas", "the network loses the records of a message inside a session",
