@@ -41,7 +41,10 @@ std::optional<FinishWatch::End> FinishWatch::look_finished(const std::vector<Mem
                     to_string(member.record.phase) + ")";
   if (unfinished.empty() && final_.evaluated) return End{false, "the job is finished"};
   if (now - since_ < patience_) return std::nullopt;
-  if (unfinished.empty()) return End{false, "the job is finished; nothing is held out to evaluate"};
+  if (unfinished.empty())
+    return End{false,
+               "the job is finished, and its final model not evaluated: nothing is held out, or an "
+               "evaluation takes longer than membership.finish_cap_ms"};
   return End{false, "the job is finished here, but not by " + unfinished};
 }
 
