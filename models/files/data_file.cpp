@@ -17,9 +17,12 @@ Error bad_data(const std::string& origin, const std::string& why) {
 }
 
 Error no_data(const std::string& directory, const std::string& names, const std::string& hint) {
+  std::error_code error;
+  const bool usable = directory.empty() || std::filesystem::is_directory(directory, error);
   return Error{"no-data",
                (directory.empty() ? std::string("no data directory is set") : directory) + ": " +
-                   names + " there; point --data at the directory that has it" +
+                   (usable ? "" : "is no directory, so ") + names +
+                   " there; point --data at the directory that has it" +
                    (hint.empty() ? "" : " (" + hint + ")")};
 }
 

@@ -137,6 +137,10 @@ TEST_CASE("A missing data set says what to put where") {
   CHECK(set.error().code == "no-data");
   CHECK(contains(set.error().text, "t10k-images-idx3-ubyte"));
   CHECK(contains(set.error().text, "--data"));
+  CHECK_FALSE(contains(set.error().text, "is no directory"));
+  const auto nowhere = load_samples(small_data(), SamplePart::test, directory.string() + "/nope");
+  REQUIRE(!nowhere);
+  CHECK(contains(nowhere.error().text, "/nope: is no directory, so neither 't10k-images"));
 }
 
 TEST_CASE("All shards together train on every sample exactly once per epoch") {
