@@ -75,14 +75,24 @@ void check_finite(std::span<const float> values, const char* what) {
                               " holds NaN or infinity, or more than a float can");
 }
 
+void check_probabilities(std::span<const float> targets) {
+  for (const float target : targets)
+    if (target < 0 || target > 1)
+      throw std::out_of_range("target " + std::to_string(target) +
+                              " is not in [0, 1], as bce needs it; write 0 and 1, or choose mse "
+                              "under [loss]");
+}
+
 }  // namespace
 
-TensorSet::TensorSet(const DataSpec& spec) : DataSet(spec), spec_(spec) {}
+TensorSet::TensorSet(const DataSpec& spec, bool probabilities)
+    : DataSet(spec), spec_(spec), probabilities_(probabilities) {}
 
 Result<std::shared_ptr<const DataSet>> TensorSet::open(const DataSpec& spec,
                                                        const std::vector<std::string>& names,
-                                                       const std::string& directory) {
-  std::shared_ptr<TensorSet> set(new TensorSet(spec));
+                                                       const LoadOptions& options) {
+  const std::string& directory = options.directory;
+  std::shared_ptr<TensorSet> set(new TensorSet(spec, options.probabilities));
   for (const std::string& name : names) {
     const auto path = find_data_file(directory, name);
     if (!path) return no_data(directory, "'" + name + "' is not", written_by);
@@ -151,6 +161,7 @@ std::optional<Error> TensorSet::check(std::size_t pair) const {
       write(index, nullptr, batch, 0);
       check_finite(floats[0], "input");
       check_finite(floats[1], "target");
+      if (probabilities_) check_probabilities(floats[1]);
     } catch (const std::out_of_range& error) {
       return bad_data(pairs_[pair].file.path(),
                       "sample " + std::to_string(index - begins_[pair]) + ": " + error.what());

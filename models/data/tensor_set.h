@@ -3,8 +3,8 @@
 //
 // Inputs: floats (F32, F16, BF16, F64, integers; U8 as pixels, scaled to [0, 1]), normalised by
 // mean and deviation; with a `vocabulary` integers below it. Targets: integers below `classes`, or
-// floats as they are. Values are checked when the files are opened (range, finite) and stay on
-// disk: a set may be larger than memory.
+// floats as they are. Values are checked when the files are opened (range, finite, for bce in [0,
+// 1]) and stay on disk: a set may be larger than memory.
 #pragma once
 
 #include "models/data/data_set.h"
@@ -18,7 +18,7 @@ class TensorSet : public DataSet {
   // Codes "no-data", "bad-data".
   static Result<std::shared_ptr<const DataSet>> open(const DataSpec&,
                                                      const std::vector<std::string>& names,
-                                                     const std::string& directory);
+                                                     const LoadOptions& options);
 
   [[nodiscard]] std::size_t count() const override { return begins_.back(); }
   void write(std::size_t index, const Variation*, const Batch&, std::size_t at) const override;
@@ -36,13 +36,14 @@ class TensorSet : public DataSet {
     Column targets;
   };
 
-  explicit TensorSet(const DataSpec&);
+  TensorSet(const DataSpec&, bool probabilities);
   [[nodiscard]] std::optional<Error> append(DataFile file);
   [[nodiscard]] std::optional<Error> check(std::size_t pair) const;
   void write_inputs(const Pair&, std::size_t row, const Batch&, std::size_t at) const;
   void write_targets(const Pair&, std::size_t row, const Batch&, std::size_t at) const;
 
   const DataSpec spec_;
+  const bool probabilities_;  // as targets
   std::vector<Pair> pairs_;
   std::vector<std::size_t> begins_ = {0};  // of each file, in samples; and the end
 };

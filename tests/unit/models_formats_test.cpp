@@ -340,6 +340,19 @@ TEST_CASE("Pairs of tensors may be tokens and classes, over several files") {
   CHECK(sample(*sets.train, 2)->tokens() == sample(*sets.held_out, 0)->tokens());
 }
 
+TEST_CASE("Targets of bce are probabilities, those of other losses any floats") {
+  const TemporaryDirectory directory;
+  write_file(directory / "p.safetensors",
+             safetensors({tensor<float>("inputs", TensorType::f32, {3, 2}, {1, 2, 3, 4, 5, 6}),
+                          tensor<float>("targets", TensorType::f32, {3}, {0, 1, -1})}));
+  CHECK(load(pairs, directory).train->count() == 3);
+  const auto sets =
+      load_data(data_spec(pairs), {.directory = directory.string(), .probabilities = true});
+  REQUIRE(!sets);
+  CHECK(sets.error().code == "bad-data");
+  CHECK(contains(sets.error().text, "sample 2: target -1.000000 is not in [0, 1]"));
+}
+
 TEST_CASE("Pairs of tensors that do not fit the job are refused, naming file, tensor and sample") {
   const TemporaryDirectory directory;
   const auto refusal = [&](const std::string& file, const std::string& more = "") {
