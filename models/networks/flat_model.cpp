@@ -1,5 +1,7 @@
 #include "models/networks/flat_model.h"
 
+#include <ATen/MemoryOverlap.h>
+
 #include <stdexcept>
 
 namespace gossipd {
@@ -42,6 +44,11 @@ bool shares_memory(const Tensor& a, const Tensor& b) {
           a.sizes() == b.sizes() && a.strides() == b.strides());
 }
 
+// A part of it, or all of it in another shape.
+bool overlaps(const Tensor& a, const Tensor& b) {
+  return at::get_overlap_status(a, b) == at::MemOverlapStatus::Partial;
+}
+
 }  // namespace
 
 // A segment to be, with all the tensors that are it.
@@ -53,20 +60,25 @@ struct FlatModel::Placed {
 
 std::vector<FlatModel::Placed> FlatModel::place(const ModelTensors& tensors) {
   std::vector<Placed> parameters, rest;
-  const auto known = [&](const Tensor& tensor) {
+  const auto known = [&](const std::string& name, const Tensor& tensor) {
     for (auto* list : {&parameters, &rest})
-      for (Placed& placed : *list)
+      for (Placed& placed : *list) {
         if (shares_memory(placed.tensors.front(), tensor)) {
           placed.tensors.push_back(tensor);
           return true;
         }
+        if (overlaps(placed.tensors.front(), tensor))
+          refuse(name, "overlaps '" + placed.name + "' in memory without being the same tensor, " +
+                           "so they would not stay tied; make them one, and take a part or " +
+                           "another shape of it in forward()");
+      }
     return false;
   };
   for (const auto& [name, tensor] : tensors.parameters) {
     if (!is_float(tensor))
       refuse(name, std::string("is a parameter of ") + c10::toString(tensor.scalar_type()) +
                        "; parameters must be of float32");
-    if (known(tensor)) continue;
+    if (known(name, tensor)) continue;
     if (tensor.requires_grad())
       parameters.push_back({name, SegmentKind::parameter, {tensor}});
     else
@@ -77,7 +89,7 @@ std::vector<FlatModel::Placed> FlatModel::place(const ModelTensors& tensors) {
         "the model has no parameters that can be trained; they are what is an nn.Parameter with "
         "requires_grad = True");
   for (const auto& [name, tensor] : tensors.buffers)
-    if (!is_constant(tensor) && !known(tensor))
+    if (!is_constant(tensor) && !known(name, tensor))
       rest.push_back({name, kind_of_buffer(name, tensor), {tensor}});
   parameters.insert(parameters.end(), std::make_move_iterator(rest.begin()),
                     std::make_move_iterator(rest.end()));

@@ -209,6 +209,30 @@ TEST_CASE("What cannot be trained is refused in one sentence") {
                  "more than one number"));
 }
 
+TEST_CASE("Parameters that overlap in memory are refused by name, tied ones are one") {
+  const TemporaryDirectory directory;
+  const std::string file = directory / "model.pt";
+  const auto save = [&file](const torch::Tensor& first, const torch::Tensor& second) {
+    torch::jit::Module module("Model");
+    module.register_parameter("weight", first.detach().requires_grad_(), false);
+    module.register_parameter("other", second.detach().requires_grad_(), false);
+    module.define(
+        "def forward(self, x):\n    return torch.matmul(x, self.weight.t()) + self.other.sum()\n");
+    module.save(file);
+  };
+  const torch::Tensor memory = torch::randn({8, 4});
+  const auto rows = [&](std::int64_t first) { return memory.slice(0, first, first + 3); };
+  const std::string refused = "'other' overlaps 'weight' in memory";
+  save(rows(0), rows(2));
+  CHECK(contains(refusal_of(points_job(by_script), file), refused));
+  save(rows(0), rows(0).t());
+  CHECK(contains(refusal_of(points_job(by_script), file), refused));
+  save(rows(0), rows(3));
+  CHECK(engine_of(points_job(by_script), file)->schema().segments().size() == 2);
+  save(rows(0), rows(0));
+  CHECK(engine_of(points_job(by_script), file)->schema().segments().size() == 1);
+}
+
 TEST_CASE("A parameter that is not finite is refused by name, trained or not; a mask is none") {
   const TemporaryDirectory directory;
   const float infinity = std::numeric_limits<float>::infinity();
