@@ -410,7 +410,7 @@ TEST_CASE("wait gives up with exit code 7 and says what it last saw; without any
   const Ran waiting =
       gossipctl({"wait", "--for", "finished", "--rest", server.address(), "--timeout", "0.3"});
   CHECK(waiting.code == ExitCode::timeout);
-  CHECK(mentions(waiting.err, "the node is training"));
+  CHECK(mentions(waiting.err, "the node is training; 1 member alive, step"));
   CHECK(gossipctl({"wait", "--rest", "127.0.0.1:1", "--timeout", "0.1"}).code ==
         ExitCode::no_daemon);
 }

@@ -188,8 +188,8 @@ std::string words_for(const Json& s) {
   std::string words = "the node is " + text(s, "phase");
   if (const std::string what = text(s, "waiting_for"); !what.empty())
     words += ", waiting for " + what;
-  return words + "; " + grouped(count(s, "members_alive")) + " members alive, step " +
-         grouped(count(s, "step")) + ", " + grouped(count(s, "cluster_samples")) + " samples";
+  return words + "; " + members_alive(s) + ", step " + grouped(count(s, "step")) + ", " +
+         grouped(count(s, "cluster_samples")) + " samples";
 }
 
 ExitCode wait_until(const DaemonClient& client, Console& console, const Condition& condition,

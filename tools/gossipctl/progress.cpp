@@ -21,10 +21,14 @@ std::string progress_line(const Json& status) {
     line += ", accuracy " + percentage(*accuracy, 2);
   if (const auto speed = number(status, "samples_per_second"); speed && phase == "training")
     line += ", " + grouped(static_cast<std::uint64_t>(*speed)) + " samples/s here";
-  const std::uint64_t members = count(status, "members_alive");
-  line += ", " + grouped(members) + (members == 1 ? " member" : " members") + " alive, sent " +
+  line += ", " + members_alive(status) + ", sent " +
           human_bytes(static_cast<double>(count(status, "bytes_sent_total")));
   return printable(line);
+}
+
+std::string members_alive(const Json& status) {
+  const std::uint64_t members = count(status, "members_alive");
+  return grouped(members) + (members == 1 ? " member" : " members") + " alive";
 }
 
 }  // namespace gossipd
