@@ -141,7 +141,7 @@ void add_wire(Families& out, const StatusView& v) {
   out.counter("wire_bytes_total", help, number(v.wire.bytes_sent), {{"direction", "sent"}});
   out.counter("wire_bytes_total", help, number(v.wire.bytes_received), {{"direction", "received"}});
   out.counter("dense_baseline_bytes_total",
-              "What an all-reduce of the whole model in fp32 at every step would have sent",
+              "What an fp32 all-reduce at every step with a link open would have sent",
               number(dense_baseline_bytes(v)));
   out.gauge("sessions", "Open connections", number(v.wire.sessions));
   out.counter("sessions_opened_total", "Connections that were opened",
