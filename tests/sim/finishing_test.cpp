@@ -117,32 +117,6 @@ TEST_CASE("a node that comes once the budget is spent looks as seldom as others 
   CHECK(snapshots < 50);
 }
 
-TEST_CASE("a node finishes when its last steps have been said, also where it has just joined") {
-  for (Samples steps = 2; steps <= 12; ++steps) {
-    CAPTURE(steps);
-    Random noise{steps};
-    VirtualCluster cluster(schema_of({3'000}), [&](std::size_t, std::span<float> x, Step) {
-      for (float& value : x) value += static_cast<float>(0.2 * (noise.uniform() - 0.5));
-    });
-    for (std::size_t i = 0; i < 2; ++i) {
-      NodeOptions options;
-      if (i == 0)
-        options.start = random_model(3'000, 5);
-      else
-        options.seeds = {0};
-      options.step_time = 700ms;
-      options.budget = 32 * steps;
-      cluster.add(options);
-    }
-    const auto finished = [&] {
-      return cluster.node(0).phase() == Phase::finished || cluster.node(1).phase() == Phase::finished;
-    };
-    REQUIRE(cluster.run_until(finished, 60s));
-    MESSAGE(steps << " " << relative_distance(cluster.model(0), cluster.model(1)) << " " << cluster.steps(0) << " " << cluster.steps(1));
-    CHECK(relative_distance(cluster.model(0), cluster.model(1)) < 3 * bound);
-  }
-}
-
 TEST_CASE("the final exchange brings the models together and keeps their mean") {
   for (const std::uint32_t links : {3u, 4u}) {
     CAPTURE(links);

@@ -240,6 +240,58 @@ TEST_CASE("at rest a round waits until a link has something to do") {
   CHECK(end.finish(4).kind == Kind::handed_back);
 }
 
+TEST_CASE("a node that stands still has said all once its neighbour has heard of its last steps") {
+  Pair pair;
+  std::vector<RoundLink> links;
+  const auto move = [&](float by) {
+    for (float& value : pair.a.model) value += by;
+  };
+  const auto has_said_all = [&](double now) {
+    return pair.a.round.has_said_all(pair.a.context(links, now).links);
+  };
+  for (int i = 0; i < 20; ++i) {
+    move(i % 2 == 0 ? 0.02f : -0.02f);
+    pair.a.train(i);
+    pair.b.hear(pair.a, i);
+    pair.b.train(i);
+    pair.a.hear(pair.b, i);
+  }
+  const auto stand_still = [&] {
+    pair.a.phase = Phase::finishing;
+    pair.a.round.stand_still(from_seconds(0.5), at(19.5));
+    CHECK_FALSE(has_said_all(19.5));
+  };
+  SUBCASE("they have changed its model") {
+    move(0.05f);
+    pair.a.give_snapshot(19.4);
+    stand_still();
+    pair.a.apply(pair.a.finish(19.6).update);  // takes in the answer, and opens nothing yet
+    CHECK_FALSE(has_said_all(19.6));
+    pair.a.train(20.1);
+    CHECK_FALSE(pair.a.outbox.empty());
+    CHECK(has_said_all(20.1));
+  }
+  SUBCASE("they have changed nothing") {
+    stand_still();
+    pair.a.train(20.1);
+    CHECK(pair.a.outbox.empty());
+    CHECK(has_said_all(20.1));
+  }
+  SUBCASE("the neighbour has not answered what was said before them") {
+    move(0.05f);
+    pair.a.train(19.2);
+    CHECK_FALSE(pair.a.outbox.empty());
+    stand_still();
+    pair.a.train(20.1);
+    CHECK_FALSE(has_said_all(20.1));
+    pair.b.hear(pair.a, 20.2);
+    pair.b.train(20.2);
+    pair.a.hear(pair.b, 20.2);
+    pair.a.train(20.7);
+    CHECK(has_said_all(20.7));
+  }
+}
+
 TEST_CASE("the buffer is asked back once when an exchange waits for it") {
   Pair pair;
   pair.a.train(1);
