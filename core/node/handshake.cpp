@@ -74,6 +74,9 @@ std::optional<Error> Conductor::check_hello(const Hello& hello) const {
         "both-joining",
         "neither node belongs to a cluster yet; start one with --job and without --join, or "
         "as --bootstrap 0"};
+  // What either has heard of members may be of the job before, and neither could tell.
+  if (hello.job == JobHash{} && state_.job == JobHash{})
+    return Error{"no-job", "neither node knows the cluster's job yet; another member tells it"};
   if (hello.generation > JobGeneration::founding && hello.job != JobHash{} &&
       hello.cluster != JobGeneration{hello.generation, hello.job}.meeting_in(hello.founded))
     return Error{"implausible", hello.name + " names another cluster than its job has"};

@@ -22,10 +22,14 @@ struct First {
     return config;
   }
   void hear(const Endpoint& at, NodeId id, ClusterId cluster, bool founds = false) {
+    hear(at, id, cluster, founds, cluster == ClusterId{} ? JobHash{} : JobHash{7});
+  }
+  void hear(const Endpoint& at, NodeId id, ClusterId cluster, bool founds, JobHash job) {
     Hello hello;
     hello.protocol = protocol_oldest;
     hello.newest = protocol_version;
     hello.cluster = cluster;
+    hello.job = job;
     hello.id = id;
     hello.incarnation = 1;
     hello.name = at.host;
@@ -65,6 +69,15 @@ TEST_CASE("one of another cluster takes it in, though all others are free") {
   first.hear(box3, NodeId{3}, theirs);
   CHECK(first.cluster() == theirs);
   first.hear(box3, NodeId{4}, ClusterId{});
+  CHECK(first.cluster() == theirs);
+}
+
+TEST_CASE("a member that does not know the job yet neither takes it in nor lets it found") {
+  First first;
+  first.hear(box2, NodeId{2}, ClusterId{});
+  first.hear(box3, NodeId{3}, theirs, false, JobHash{});
+  CHECK(first.cluster() == ClusterId{});
+  first.hear(box3, NodeId{3}, theirs);
   CHECK(first.cluster() == theirs);
 }
 
