@@ -64,9 +64,11 @@ Hooks ghost_samples(VirtualCluster&, const Scenario&) {
   return hooks;
 }
 
-Hooks restless(VirtualCluster&, const Scenario&) {
+Hooks restless(VirtualCluster& cluster, const Scenario&) {
   Hooks hooks;
-  hooks.snapshot = [](std::size_t, Snapshot& snapshot) { snapshot.step_seconds = 1e-9; };
+  hooks.snapshot = [&cluster](std::size_t node, Snapshot& snapshot) {
+    if (cluster.node(node).phase() != Phase::training) snapshot.step_seconds = 1e-9;
+  };
   return hooks;
 }
 
