@@ -169,10 +169,10 @@ void ExternalEngine::keep_counters() {
 
 void ExternalEngine::end_session(const std::string& why) {
   keep_counters();
-  session_.reset();
   has_trainer_.store(false);
   fold();
   socket_.vacate();
+  session_.reset();  // after that, since who sees it close may attach at once
   events_.push_back("event=trainer-gone why=" + log_quoted(why));
 }
 
