@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t floats_per_piece = 65536;
 constexpr std::size_t blocks_per_piece_max = 256;
-// of training, between two looks of the final exchange: every turn tells of many others
+// of training, between two looks at rest: every turn tells of many others
 constexpr double rest_pause_steps = 2;
 constexpr double rest_pause_max_s = 0.5;
 constexpr double rest_pause_unknown_s = 0.02;  // of a node that has made no step

@@ -104,7 +104,7 @@ def part_and_heal(cluster, seconds):
     report["accuracy_before"] = {"here": before[: COUNT // 2], "there": before[COUNT // 2 :]}
     report["accuracy_after"] = after
     # Means of the halves: one evaluation of one node is a point or two off while it still learns.
-    better = max(mean(before[: COUNT // 2]), mean(before[COUNT // 2 :]))
+    better = max(map(mean, report["accuracy_before"].values()))
     report["points_below_the_better_side"] = round(100 * (better - mean(after)), 2)
     check_counters(nodes)
     report["counters"] = "exact"
