@@ -130,10 +130,13 @@ void ExchangeRound::break_off(RoundOutcome& outcome, const char* why) {
   stage_ = Stage::resting;
 }
 
-bool ExchangeRound::has_said_all(std::span<const RoundLink> links) const {
-  return std::ranges::all_of(links, [this](const RoundLink& item) {
+bool ExchangeRound::has_said_all(std::span<const RoundLink> links,
+                                 const Directory& directory) const {
+  return std::ranges::all_of(links, [&](const RoundLink& item) {
     const Link& link = item.link;
-    if (!link.is_open() || link.spoken_at() >= pace_.stood_at()) return true;
+    if (!link.is_open()) return true;
+    if (link.awaits_answer() || peer_waits_to_speak(item, directory)) return false;
+    if (link.spoken_at() >= pace_.stood_at()) return true;
     return pace_.has_looked() && link.my_turn() && link.counters().change < policy_.consensus_bound;
   });
 }
@@ -163,7 +166,7 @@ bool ExchangeRound::has_reason(const RoundContext& context) const {
     if (!may_look || looks_again(context.phase)) return may_look;
     // Where a look finds nothing to say, the next one waits as long: at rest the trainer gives the
     // buffer back at once.
-    return link.owes_keyframes() ||
+    return link.owes_keyframes() || peer_waits_to_speak(item, context.directory) ||
            context.now - std::max(link.spoken_at(), pace_.looked_at()) >= quiet;
   });
 }

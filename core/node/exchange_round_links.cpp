@@ -53,7 +53,8 @@ void ExchangeRound::list_links(const RoundContext& context) {
   at_ = 0;
   opening_.reset();
   const auto is_listed = [&](NodeId peer) { return find_link(context.links, peer) != nullptr; };
-  std::erase_if(by_link_.spoken, [&](const auto& item) { return !is_listed(item.first); });
+  for (auto* steps : {&by_link_.spoken, &by_link_.asked})
+    std::erase_if(*steps, [&](const auto& item) { return !is_listed(item.first); });
   by_link_.window.forget_unless(is_listed);
   for (const RoundLink& item : context.links)
     by_link_.window.begin_round(item.peer, item.outstanding, schema_.floats());
@@ -131,6 +132,17 @@ Step ExchangeRound::spoken_step(NodeId peer) const {
   return found == by_link_.spoken.end() ? 0 : found->second;
 }
 
+// A peer that has made its last step may not have the turn to tell of it. It is given the turn by an
+// opening, once for each count of steps that it may say.
+bool ExchangeRound::peer_waits_to_speak(const RoundLink& item, const Directory& directory) const {
+  const Directory::Entry* entry = directory.find(item.peer);
+  if (entry == nullptr || entry->record.phase != Phase::finishing || !item.link.my_turn())
+    return false;
+  const Step last = entry->record.step;
+  const auto asked = by_link_.asked.find(item.peer);
+  return item.link.step_heard() < last && (asked == by_link_.asked.end() || asked->second != last);
+}
+
 Trigger::Decision ExchangeRound::decision_for(const RoundLink& item, const RoundContext& context) {
   const Link& link = item.link;
   const Duration heartbeat =
@@ -145,7 +157,8 @@ Trigger::Decision ExchangeRound::decision_for(const RoundLink& item, const Round
     if (apart && !changed) return {true, every_block};
     // A node that only ever answers heartbeats is never due itself.
     const bool thorough = due || (context.phase == Phase::finished && link.owes_answer());
-    return {changed || apart || due || link.owes_answer() || context.phase == Phase::leaving,
+    return {changed || apart || due || link.owes_answer() || context.phase == Phase::leaving ||
+                peer_waits_to_speak(item, context.directory),
             thorough ? least * heartbeat_threshold_share : least};
   }
   if (link.owes_answer()) return {true, trigger_.answer_threshold()};
@@ -196,6 +209,8 @@ void ExchangeRound::begin_turn(RoundLink& item, const Trigger::Decision& decisio
                              .entry_cut = trigger_.entry_cut(),
                              .weight_max = context.weight_max};
   item.link.begin(plan_speech(policy_, item.link, decision, speech, context.now), context.now);
+  if (const Directory::Entry* entry = context.directory.find(item.peer))
+    by_link_.asked[item.peer] = entry->record.phase == Phase::finishing ? entry->record.step : 0;
   stage_ = Stage::speak;
   cursor_ = 0;
 }

@@ -37,7 +37,8 @@ std::string Conductor::why_no_final_model() const {
   const bool unlinked = open_links() == 0 && directory_.alive_others() > 0;
   if (!unlinked && own_consensus_distance() >= bound)
     return "a neighbour's model is " + std::to_string(own_consensus_distance()) + " away";
-  if (!round_.has_said_all(round_links())) return "its own last steps have not been said yet";
+  if (!round_.has_said_all(round_links(), directory_))
+    return "its own or a neighbour's last steps have not been said yet";
   for (const auto& [id, entry] : directory_.entries()) {
     // One that has a session and no model to compare yet is linked, as an operator sees it.
     if (id == state_.id || (unlinked && peers_.session_of(id) == nullptr)) continue;

@@ -247,7 +247,8 @@ TEST_CASE("a node that stands still has said all once its neighbour has heard of
     for (float& value : pair.a.model) value += by;
   };
   const auto has_said_all = [&](double now) {
-    return pair.a.round.has_said_all(pair.a.context(links, now).links);
+    const RoundContext context = pair.a.context(links, now);
+    return pair.a.round.has_said_all(context.links, context.directory);
   };
   for (int i = 0; i < 20; ++i) {
     move(i % 2 == 0 ? 0.02f : -0.02f);
@@ -269,7 +270,11 @@ TEST_CASE("a node that stands still has said all once its neighbour has heard of
     CHECK_FALSE(has_said_all(19.6));
     pair.a.train(20.1);
     CHECK_FALSE(pair.a.outbox.empty());
-    CHECK(has_said_all(20.1));
+    CHECK_FALSE(has_said_all(20.1));  // what the neighbour answers may still move the model
+    pair.b.hear(pair.a, 20.2);
+    pair.b.train(20.2);
+    pair.a.hear(pair.b, 20.2);
+    CHECK(has_said_all(20.2));
   }
   SUBCASE("they have changed nothing") {
     stand_still();
@@ -288,8 +293,67 @@ TEST_CASE("a node that stands still has said all once its neighbour has heard of
     pair.b.train(20.2);
     pair.a.hear(pair.b, 20.2);
     pair.a.train(20.7);
-    CHECK(has_said_all(20.7));
+    pair.b.hear(pair.a, 20.8);
+    pair.b.train(20.8);
+    pair.a.hear(pair.b, 20.8);
+    CHECK(has_said_all(20.8));
   }
+}
+
+TEST_CASE("a neighbour at rest gives the turn to a node that has made its last step, once") {
+  Pair pair;
+  End& giver = pair.a;
+  giver.policy.heartbeat = from_seconds(1000);
+  for (int i = 0; i < 3; ++i) {
+    giver.train(i);
+    pair.b.hear(giver, i);
+    pair.b.train(i);
+    giver.hear(pair.b, i);
+  }
+  REQUIRE(giver.link.my_turn());
+  giver.train(3);  // applies its half
+  giver.outbox.clear();
+  std::vector<RoundLink> links;
+  const auto has_said_all = [&](double now) {
+    const RoundContext context = giver.context(links, now);
+    return giver.round.has_said_all(context.links, context.directory);
+  };
+  giver.phase = Phase::finishing;
+  giver.round.stand_still(Duration{}, at(4));
+  giver.train(4);
+  CHECK(giver.outbox.empty());
+  CHECK(has_said_all(4));
+
+  MemberRecord other;
+  other.id = giver.peer;
+  other.incarnation = 1;
+  other.phase = Phase::finishing;
+  other.step = giver.link.step_heard();
+  const auto tells = [&](Step step, double now) {
+    other.step = step;
+    ++other.incarnation;
+    (void)giver.directory.merge(other, at(now));
+  };
+  tells(giver.link.step_heard(), 5);
+  CHECK(has_said_all(5));
+  SUBCASE("while it is finishing itself") {}
+  SUBCASE("when it has finished") { giver.phase = Phase::finished; }
+  tells(giver.link.step_heard() + 9, 6);
+  CHECK_FALSE(has_said_all(6));
+  giver.give_snapshot(6);
+  giver.apply(giver.finish(6).update);
+  CHECK(giver.outbox.size() == 1);
+  CHECK_FALSE(giver.link.my_turn());
+  CHECK_FALSE(has_said_all(6));  // it awaits the answer
+  // The answer tells of fewer steps than the record: that is not asked for a second time.
+  pair.b.hear(giver, 7);
+  pair.b.train(7);
+  giver.hear(pair.b, 7);
+  REQUIRE(giver.link.step_heard() < other.step);
+  CHECK(has_said_all(7));
+  giver.give_snapshot(8);
+  (void)giver.finish(8);
+  CHECK(giver.outbox.empty());
 }
 
 TEST_CASE("the buffer is asked back once when an exchange waits for it") {
