@@ -82,10 +82,10 @@ Result<std::string> try_job(const DaemonConfig& config) {
     return Error{"no-data", "the data of job '" + job->name +
                                 "' is not named; give --data DIR, where DIR holds " +
                                 files_wanted(job->data)};
-  auto sets = load_data(job->data, {.directory = config.data_dir,
-                                    .seed = job->seed,
-                                    .image_cache_bytes = std::uint64_t{config.image_cache_mb} << 20,
-                                    .probabilities = job->loss.kind == LossSpec::Kind::bce});
+  auto sets =
+      load_data(job->data, {.directory = config.data_dir,
+                            .seed = job->seed,
+                            .image_cache_bytes = std::uint64_t{config.image_cache_mb} << 20});
   if (!sets) return sets.error();
   if (auto wrong = check_shard(*job, config, sets->train->count())) return *wrong;
   const std::string data = data_words(*job, *sets);

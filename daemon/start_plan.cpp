@@ -17,7 +17,6 @@ std::optional<Error> check_data(const Job& job, const DaemonConfig& config,
   LoadOptions options;
   options.directory = config.data_dir;
   options.seed = job.seed;
-  options.probabilities = job.loss.kind == LossSpec::Kind::bce;
   const auto sets = load_data(job.data, options);
   if (!sets) return sets.error();
   return check_shard(job, config, sets->train->count());

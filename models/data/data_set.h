@@ -77,7 +77,6 @@ struct LoadOptions {
   std::uint64_t seed = 0;
   bool held_out = true;                          // load the held-out set as well
   std::uint64_t image_cache_bytes = 1ull << 30;  // of decoded images, in each of the two sets
-  bool probabilities = false;                    // as targets that are floats: those in [0, 1]
 };
 
 // Reads and checks the files. Codes "no-data" (names the file looked for and the way out),

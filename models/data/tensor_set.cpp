@@ -85,14 +85,12 @@ void check_probabilities(std::span<const float> targets) {
 
 }  // namespace
 
-TensorSet::TensorSet(const DataSpec& spec, bool probabilities)
-    : DataSet(spec), spec_(spec), probabilities_(probabilities) {}
+TensorSet::TensorSet(const DataSpec& spec) : DataSet(spec), spec_(spec) {}
 
 Result<std::shared_ptr<const DataSet>> TensorSet::open(const DataSpec& spec,
                                                        const std::vector<std::string>& names,
-                                                       const LoadOptions& options) {
-  const std::string& directory = options.directory;
-  std::shared_ptr<TensorSet> set(new TensorSet(spec, options.probabilities));
+                                                       const std::string& directory) {
+  std::shared_ptr<TensorSet> set(new TensorSet(spec));
   for (const std::string& name : names) {
     const auto path = find_data_file(directory, name);
     if (!path) return no_data(directory, "'" + name + "' is not", written_by);
@@ -161,7 +159,7 @@ std::optional<Error> TensorSet::check(std::size_t pair) const {
       write(index, nullptr, batch, 0);
       check_finite(floats[0], "input");
       check_finite(floats[1], "target");
-      if (probabilities_) check_probabilities(floats[1]);
+      if (spec_.probabilities) check_probabilities(floats[1]);
     } catch (const std::out_of_range& error) {
       return bad_data(pairs_[pair].file.path(),
                       "sample " + std::to_string(index - begins_[pair]) + ": " + error.what());

@@ -18,7 +18,7 @@ class TensorSet : public DataSet {
   // Codes "no-data", "bad-data".
   static Result<std::shared_ptr<const DataSet>> open(const DataSpec&,
                                                      const std::vector<std::string>& names,
-                                                     const LoadOptions& options);
+                                                     const std::string& directory);
 
   [[nodiscard]] std::size_t count() const override { return begins_.back(); }
   void write(std::size_t index, const Variation*, const Batch&, std::size_t at) const override;
@@ -36,14 +36,13 @@ class TensorSet : public DataSet {
     Column targets;
   };
 
-  TensorSet(const DataSpec&, bool probabilities);
+  explicit TensorSet(const DataSpec&);
   [[nodiscard]] std::optional<Error> append(DataFile file);
   [[nodiscard]] std::optional<Error> check(std::size_t pair) const;
   void write_inputs(const Pair&, std::size_t row, const Batch&, std::size_t at) const;
   void write_targets(const Pair&, std::size_t row, const Batch&, std::size_t at) const;
 
   const DataSpec spec_;
-  const bool probabilities_;  // as targets
   std::vector<Pair> pairs_;
   std::vector<std::size_t> begins_ = {0};  // of each file, in samples; and the end
 };

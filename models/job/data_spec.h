@@ -64,6 +64,8 @@ struct DataSpec {
   bool coarse_labels = false;           // cifar100: the 20 superclasses
   std::string input_tensor = "inputs";  // safetensors
   std::string target_tensor = "targets";
+  // Targets that are floats lie in [0, 1]: what the loss bce takes. Follows from [loss].
+  bool probabilities = false;
 
   Division division = Division::own;
   // > 0: this part of the training samples is held out; test files are not read

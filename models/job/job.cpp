@@ -113,6 +113,7 @@ Result<Job> Job::parse(std::string_view text, const std::string& origin) {
   job.optimizer = parse_optimizer(reader.table("optimizer"));
   job.schedule = parse_schedule(reader.table("schedule"), job.budget_samples);
   job.loss = parse_loss(reader.table("loss"), job.model);
+  job.data.probabilities = job.loss.kind == LossSpec::Kind::bce;
   job.training = parse_training(reader.table("training"));
   check_fit(reader, job);
   if (auto error = reader.finish()) return *error;

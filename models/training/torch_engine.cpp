@@ -439,8 +439,7 @@ Result<std::unique_ptr<Trainer>> Trainer::create(const Job& job, const TrainerOp
   auto sets = load_data(job.data, {.directory = options.data_dir,
                                    .seed = job.seed,
                                    .held_out = options.evaluate,
-                                   .image_cache_bytes = options.image_cache_bytes,
-                                   .probabilities = job.loss.kind == LossSpec::Kind::bce});
+                                   .image_cache_bytes = options.image_cache_bytes});
   if (!sets) return sets.error();
   if (sets->train->count() < options.shard_count)
     return Error{"bad-config", "there are " + std::to_string(options.shard_count) +

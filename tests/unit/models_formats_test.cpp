@@ -346,8 +346,9 @@ TEST_CASE("Targets of bce are probabilities, those of other losses any floats") 
              safetensors({tensor<float>("inputs", TensorType::f32, {3, 2}, {1, 2, 3, 4, 5, 6}),
                           tensor<float>("targets", TensorType::f32, {3}, {0, 1, -1})}));
   CHECK(load(pairs, directory).train->count() == 3);
-  const auto sets =
-      load_data(data_spec(pairs), {.directory = directory.string(), .probabilities = true});
+  DataSpec spec = data_spec(pairs);
+  spec.probabilities = true;
+  const auto sets = load_data(spec, {.directory = directory.string()});
   REQUIRE(!sets);
   CHECK(sets.error().code == "bad-data");
   CHECK(contains(sets.error().text, "sample 2: target -1.000000 is not in [0, 1]"));
