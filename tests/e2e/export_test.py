@@ -124,6 +124,15 @@ class Export(ClusterTest):
         with open(current, "rb") as file:
             self.assertEqual(before, file.read())
 
+    def test_a_missing_checkpoint_ends_alike_whatever_was_to_be_done_with_it(self):
+        missing = self.path("missing")
+        shown = gossipctl("checkpoint", "show", missing)
+        self.assertNotEqual(0, shown.returncode)
+        for name in ("model.pt", "weights.safetensors"):
+            done = gossipctl("checkpoint", "export", missing, self.path(name))
+            self.assertEqual((shown.returncode, shown.stderr), (done.returncode, done.stderr))
+            self.assertFalse(os.path.exists(self.path(name)))
+
     def test_weights_that_do_not_fit_are_refused_with_the_difference(self):
         node, _ = self.trained(budget_samples=6_000, hidden=16)
         self.exported(node, "weights.safetensors")

@@ -135,6 +135,20 @@ TEST_CASE("a long name is shortened where it would not fit, by characters and no
   CHECK(out.str() == "NAME    X\n\xc3\xa4\xc3\xb6\xc3\xbc\xc3\xa4\xc3\xb6\xe2\x80\xa6  1\n");
 }
 
+TEST_CASE("a wide character takes two columns of a table, a combining one none") {
+  const auto print = [](const std::string& name, std::size_t width) {
+    std::ostringstream out;
+    print_rows(out, {{.title = "NAME", .name = "name"}, {.title = "X", .name = "x"}},
+               {{name, "1"}, {"abcdef", "2"}},
+               {.output = Output::table, .headers = false, .width = width});
+    return out.str();
+  };
+  CHECK(print("盒子", 80) == "盒子    1\nabcdef  2\n");
+  CHECK(print("u\u0308ber", 80) == "u\u0308ber    1\nabcdef  2\n");
+  CHECK(print("盒子盒子", 9) == "盒子…   1\nabcdef  2\n");  // half of a third has no room
+  CHECK(print("\xff\xfe", 80) == "??      1\nabcdef  2\n");
+}
+
 TEST_CASE("a member is named by its name, its id, or how only that one begins") {
   MadeUpDaemon daemon;
   daemon.made_up_members = {MadeUpDaemon::member(0xaa, "box1", true),

@@ -132,6 +132,9 @@ ExitCode export_checkpoint(Console& console, const CheckpointExport& what) {
                                     "would replace it",
                           "", "name a new file in another folder"});
   if (torchscript) {
+    std::error_code error;  // gossip-export would not tell this failure from others
+    if (!fs::exists(from, error))
+      if (const auto weights = read_weights(from); !weights) return fail(console, weights.error());
     if (const ExitCode code = run_gossip_export(console, from, what); code != ExitCode::ok)
       return code;
   } else {

@@ -1,5 +1,8 @@
 #include "tools/gossipctl/table.h"
 
+#include <clocale>
+#include <cwchar>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -10,25 +13,54 @@ namespace gossipd {
 
 namespace {
 
+// The characters of a UTF-8 text as the C library knows them, whatever the terminal's locale is.
+// What is none takes a byte and a column.
+class Characters {
+ public:
+  explicit Characters(const std::string& text) : text_(text) { uselocale(utf8()); }
+  ~Characters() { uselocale(LC_GLOBAL_LOCALE); }
+  Characters(const Characters&) = delete;
+  Characters& operator=(const Characters&) = delete;
+
+  [[nodiscard]] bool ended() const { return at_ >= text_.size(); }
+  [[nodiscard]] std::size_t at() const { return at_; }  // in bytes
+  // Of the next character, in columns: 2 of a wide one, 0 of one that is drawn over the one before.
+  std::size_t take() {
+    wchar_t character = 0;
+    std::mbstate_t state{};
+    const std::size_t bytes = std::mbrtowc(&character, &text_[at_], text_.size() - at_, &state);
+    const bool known = bytes > 0 && bytes <= text_.size() - at_;
+    at_ += known ? bytes : 1;
+    const int columns = known ? wcwidth(character) : 1;
+    return static_cast<std::size_t>(std::max(columns, 0));
+  }
+
+ private:
+  static locale_t utf8() {
+    static const locale_t one = newlocale(LC_CTYPE_MASK, "C.UTF-8", nullptr);
+    return one != nullptr ? one : LC_GLOBAL_LOCALE;
+  }
+
+  const std::string& text_;
+  std::size_t at_ = 0;
+};
+
 std::size_t width(const std::string& text) {
-  return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) {
-    return (static_cast<unsigned char>(c) & 0xc0) != 0x80;
-  }));
+  std::size_t columns = 0;
+  for (Characters left(text); !left.ended();) columns += left.take();
+  return columns;
 }
 
 constexpr std::size_t gap = 2;       // between columns
 constexpr std::size_t shortest = 6;  // to which a cell is shortened
 
-// At most `most` characters, the last of them '…' where some are missing.
+// In at most `most` columns, the last of them '…' where characters are missing.
 std::string shortened(const std::string& text, std::size_t most) {
   if (width(text) <= most) return text;
-  std::string kept;
-  std::size_t characters = 0;
-  for (const char c : text) {
-    if ((static_cast<unsigned char>(c) & 0xc0) != 0x80 && ++characters >= most) break;
-    kept += c;
-  }
-  return kept + "…";
+  Characters left(text);
+  std::size_t kept = 0;
+  for (std::size_t columns = left.take(); columns < most; columns += left.take()) kept = left.at();
+  return text.substr(0, kept) + "…";
 }
 
 // The rows as text, a column of which is a column of the table.

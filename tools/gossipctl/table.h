@@ -34,10 +34,10 @@ struct Layout {
   std::size_t width = 0;  // of the terminal; 0: none, nothing is left out or shortened
 };
 
-// As a table: columns are as wide as their widest cell, counted in code points so that a name with
-// an umlaut stays aligned; what does not fit in the width is left out, least important columns
-// first, then the widest cells are shortened. No trailing spaces. As tab-separated values: all
-// columns, and no cell has a space in it or is empty, so that cut, awk and read agree.
+// As a table: columns are as wide as their widest cell on the terminal, where a Chinese character
+// takes two columns and an accent none; what does not fit in the width is left out, least important
+// columns first, then the widest cells are shortened. No trailing spaces. As tab-separated values:
+// all columns, and no cell has a space in it or is empty, so that cut, awk and read agree.
 void print_rows(std::ostream& out, const std::vector<Column>& columns,
                 const std::vector<Cells>& rows, const Layout& layout);
 
