@@ -239,6 +239,14 @@ flock --nonblock 9 ||
 stop_left_running
 [[ $only_stop == no ]] || exit 0
 
+# What an earlier run left is removed, so the folder must be ours.
+if [[ $state != "$root/build/quickstart" && ! -e $state/.quickstart && -n $(ls -A -- "$state") ]]
+then
+  fail "--dir: $state holds other things; name a new or an empty folder" 2
+fi
+[[ $job != "$state"/* ]] || fail "--job: $job lies in --dir, which is emptied; copy it elsewhere" 2
+touch "$state/.quickstart"
+
 if [[ -z $programs ]]; then
   "$root/deploy/install-packages.sh"
   build

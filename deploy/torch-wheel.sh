@@ -6,8 +6,8 @@
 #
 # Prints the folder for -DGOSSIPD_TORCH_DIR=…, or nothing where Debian's LibTorch is the right one.
 # `auto`, the default unless GOSSIPD_TORCH says otherwise, takes the wheel on a box with an NVIDIA
-# driver. DIR is build/torch by default. Needs python3 with venv and about 6 GB. Fetches only what
-# is missing.
+# driver. DIR is build/torch by default, otherwise a new or empty folder, or one that this script
+# has made. Needs python3 with venv and about 6 GB. Fetches only what is missing.
 set -euo pipefail
 
 version=2.15.0  # built and tested with it
@@ -49,7 +49,12 @@ if [[ $(cat "$folder/version" 2>/dev/null) != "$version" ]]; then
   printf 'fetching LibTorch %s with CUDA into %s (some GB)\n' "$version" "$folder" >&2
   python3 -c 'import ensurepip, venv' 2>/dev/null ||
     fail "python3 cannot make a virtual environment; install python3-venv, or $without_wheel"
-  rm -rf "$folder"
+  # What is removed is another version of ours, or half of one.
+  if [[ -n $(ls -A -- "$folder" 2>/dev/null) && ! -e $folder/version && ! -e $folder/log ]] ||
+    [[ -e $folder && ! -d $folder ]]; then
+    fail "$folder holds other things; name a new or an empty folder" 2
+  fi
+  rm -rf -- "$folder/venv" "$folder/version" "$folder/log"
   mkdir -p "$folder"
   log=$folder/log
   {

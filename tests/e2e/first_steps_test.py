@@ -20,6 +20,7 @@ from cluster import (
 EXIT_CONFIG = 78
 
 QUICKSTART = os.path.join(os.path.dirname(__file__), "../../deploy/quickstart.sh")
+TORCH_WHEEL = os.path.join(os.path.dirname(__file__), "../../deploy/torch-wheel.sh")
 
 
 class FirstSteps(ClusterTest):
@@ -162,6 +163,40 @@ class FirstSteps(ClusterTest):
         text = subprocess.run([GOSSIPD, "--help"], capture_output=True, text=True).stdout
         self.assertIn("/var/lib/gossipd", text)
         self.assertIn("~/.local/state/gossipd", text)
+
+    def test_a_script_empties_no_folder_that_is_not_its_own(self):
+        theirs = os.path.join(self.cluster.directory, "theirs")
+        job = os.path.join(theirs, "job.toml")
+        names = ["cluster.key", "job.toml", "node_modules", "venv"]
+        os.makedirs(os.path.join(theirs, "venv"))
+        for name in ("cluster.key", "job.toml", "node_modules"):
+            with open(os.path.join(theirs, name), "w", encoding="utf-8") as file:
+                file.write("mine\n")
+        made = os.path.join(self.cluster.directory, "made")
+        os.mkdir(made)
+        with open(os.path.join(made, ".quickstart"), "w", encoding="utf-8"):
+            pass
+        here = ("--bin", os.path.dirname(GOSSIPD))
+        for script, words, said in (
+            (QUICKSTART, (*here, "--dir", theirs), "holds other things"),
+            (TORCH_WHEEL, ("--choose", "wheel", theirs), "holds other things"),
+            (TORCH_WHEEL, ("--choose", "wheel", job), "holds other things"),
+        ):
+            with self.subTest(words):
+                done = subprocess.run([script, *words], capture_output=True, text=True, timeout=60)
+                self.assertEqual(2, done.returncode, done.stderr)
+                self.assertIn(said, done.stderr)
+                self.assertEqual(names, sorted(os.listdir(theirs)))
+        with open(os.path.join(made, "j"), "w", encoding="utf-8"):
+            pass
+        done = subprocess.run(
+            [QUICKSTART, *here, "--dir", made, "--job", f"{made}/j"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        self.assertEqual(2, done.returncode)
+        self.assertIn("lies in --dir, which is emptied", done.stderr)
 
     def test_quickstart_builds_what_export_needs(self):
         with open(QUICKSTART, encoding="utf-8") as file:
