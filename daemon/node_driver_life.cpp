@@ -170,7 +170,10 @@ void NodeDriver::stop(const std::string& why) {
   node_->stop(EventLoop::now());
   after_event();
   save_history();
-  service_.stopping();
+  if (restart_wanted_)
+    service_.starting_again();
+  else
+    service_.stopping();
   trial_.stop();
   parts_running_ = {part_peers, part_trainer, part_disk};
   if (rest_) parts_running_.insert(part_rest);

@@ -4,6 +4,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstddef>
 #include <cstdlib>
@@ -18,6 +19,12 @@ namespace gossipd {
 namespace {
 
 constexpr std::int64_t watchdog_us_max = std::int64_t{24} * 3600 * 1'000'000;
+constexpr Duration start_limit = std::chrono::minutes(15);  // as TimeoutStartSec of our unit
+
+std::string watchdog_words(Duration period) {
+  return "\nWATCHDOG_USEC=" +
+         std::to_string(std::chrono::duration_cast<std::chrono::microseconds>(period).count());
+}
 
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
@@ -69,7 +76,8 @@ void ServiceManager::send(const std::string& message) const {
 }
 
 void ServiceManager::ready() {
-  send("READY=1\nSTATUS=listening");
+  // The period as well, as the process before this one may have asked for a longer one.
+  send("READY=1\nSTATUS=listening" + (watched() ? watchdog_words(environment_.watchdog) : ""));
   on_watchdog();
 }
 
@@ -82,8 +90,13 @@ void ServiceManager::status(const std::string& words) {
 
 void ServiceManager::stopping() { send("STOPPING=1\nSTATUS=stopping"); }
 
+void ServiceManager::starting_again() {
+  send("STATUS=starting again" +
+       (watched() ? watchdog_words(std::max(environment_.watchdog, start_limit)) : ""));
+}
+
 void ServiceManager::on_watchdog() {
-  if (environment_.watchdog <= Duration{} || socket_ < 0) return;
+  if (!watched() || socket_ < 0) return;
   send("WATCHDOG=1");
   watchdog_.arm_after(environment_.watchdog / 2);
 }

@@ -1,8 +1,9 @@
 // daemon/service_manager.h - tells systemd, or whoever speaks its protocol, how this process is.
 //
 // Datagrams to the socket that NOTIFY_SOCKET names (sd_notify(3)): READY=1 when the node listens
-// (joining may take for ever, and is no failed start), STATUS= when its words change, STOPPING=1,
-// and WATCHDOG=1 at half of WATCHDOG_USEC from a timer of the loop, so that a protocol thread that
+// (joining may take for ever, and is no failed start), STATUS= when its words change, STOPPING=1
+// (not where the process starts again by itself: what stops is killed after TimeoutStopSec), and
+// WATCHDOG=1 at half of WATCHDOG_USEC from a timer of the loop, so that a protocol thread that
 // stands still is noticed. Without a socket nothing happens. A send never waits: what the manager
 // does not take is lost. Loop thread only.
 #pragma once
@@ -32,8 +33,12 @@ class ServiceManager {
   void ready();  // and the watchdog begins
   void status(const std::string& words);
   void stopping();
+  // This process runs the program anew: for the manager it goes on. Until ready() the watchdog
+  // waits as long as for a start.
+  void starting_again();
 
  private:
+  [[nodiscard]] bool watched() const { return environment_.watchdog > Duration{}; }
   void send(const std::string& message) const;
   void on_watchdog();
 

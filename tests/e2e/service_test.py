@@ -6,28 +6,35 @@ import http.client
 import json
 import os
 import socket
+import threading
 import unittest
 
 from cluster import ClusterTest, free_port, wait_for
 
 
 class Manager:
-    """The socket that NOTIFY_SOCKET names."""
+    """The socket that NOTIFY_SOCKET names, read at once: what finds it full is lost."""
 
     def __init__(self, path):
         self.path = path
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.bind(path)
-        self.socket.setblocking(False)
         self.lines = []
+        self.reader = threading.Thread(target=self.read)
+        self.reader.start()
+
+    def read(self):
+        while words := self.socket.recv(4096):
+            self.lines += words.decode().split("\n")
+
+    def close(self):
+        if self.reader.is_alive():
+            self.socket.shutdown(socket.SHUT_RD)
+            self.reader.join()
+        self.socket.close()
 
     def said(self, start):
-        try:
-            while True:
-                self.lines += self.socket.recv(4096).decode().split("\n")
-        except BlockingIOError:
-            pass
-        return [line for line in self.lines if line.startswith(start)]
+        return [line for line in list(self.lines) if line.startswith(start)]
 
 
 class Service(ClusterTest):
@@ -36,7 +43,7 @@ class Service(ClusterTest):
 
     def with_manager(self, watchdog_us):
         manager = Manager(os.path.join(self.cluster.directory, "notify"))
-        self.addCleanup(manager.socket.close)
+        self.addCleanup(manager.close)
         variables = {"NOTIFY_SOCKET": manager.path, "WATCHDOG_USEC": watchdog_us}
         for name, value in variables.items():
             os.environ[name] = value
@@ -55,12 +62,28 @@ class Service(ClusterTest):
         self.assertEqual(1, len(manager.said("STOPPING=1")))
         self.assertEqual(1, len(manager.said("READY=1")))
 
+    def test_a_node_that_goes_on_to_the_next_job_does_not_stop_for_its_manager(self):
+        """A manager kills what says STOPPING=1 and lives on."""
+        manager = self.with_manager("400000")
+        short = {"budget_samples": 2_000, "warmup_samples": 100}
+        node = self.cluster.founder(self.cluster.job(**short), shard="1/1").start()
+        node.wait_phase("finished")
+        following = self.cluster.job(file="next.toml", name="second", **short)
+        done = node.ctl("job", "start", following)
+        self.assertEqual(0, done.returncode, done.stderr)
+        wait_for("READY=1 of the next job", lambda: len(manager.said("READY=1")) == 2)
+        self.assertEqual([], manager.said("STOPPING=1"))
+        periods = ["WATCHDOG_USEC=400000", "WATCHDOG_USEC=900000000", "WATCHDOG_USEC=400000"]
+        self.assertEqual(periods, manager.said("WATCHDOG_USEC="))
+        self.assertEqual(0, node.terminate())
+        self.assertEqual(1, len(manager.said("STOPPING=1")))
+
     def test_no_watchdog_and_no_manager_are_no_trouble(self):
         manager = self.with_manager("nonsense")
         node = self.founder().start()
         wait_for("the phase", lambda: manager.said("STATUS=training, "))
         self.assertEqual([], manager.said("WATCHDOG=1"))
-        manager.socket.close()
+        manager.close()
         os.unlink(manager.path)
         node.wait_step(50)
         self.assertEqual(0, node.terminate())
