@@ -59,9 +59,16 @@ asio::awaitable<std::optional<Error>> Session::establish(std::uint64_t offer) {
   if (!error && !stream_.began_under(shared_->tls))
     error = Error{"certificate",
                   "this node's certificates were replaced during the handshake; connect again"};
+  // A peer may wait between its proof and its first words for as long as the handshake may take.
+  if (!error && shared_->tls && !shared_->tls->accepts(key())) error = key_retired();
   deadline_.cancel();
   if (reason_) co_return reason_;  // aborted in the meantime
   co_return error;
+}
+
+Error Session::key_retired() const {
+  return Error{"key-retired", "the key " + to_hex(key()) +
+                                  " was retired; connect again with another key of the cluster"};
 }
 
 asio::awaitable<std::optional<Error>> Session::exchange_preamble() {

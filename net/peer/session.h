@@ -60,6 +60,7 @@ class Session : public std::enable_shared_from_this<Session> {
   [[nodiscard]] bool is_closing() const { return state_ == State::closing; }
   [[nodiscard]] const SessionInfo& info() const { return info_; }
   [[nodiscard]] std::uint64_t key() const { return stream_.key(); }
+  [[nodiscard]] Error key_retired() const;            // why a session under that key ends
   [[nodiscard]] SSL* tls() { return stream_.tls(); }  // nullptr: plain
   [[nodiscard]] std::size_t bulk_queue_bytes() const { return bulk_queued_bytes_; }
   [[nodiscard]] SessionCounters counters() const;

@@ -45,6 +45,10 @@ class TlsContext {
   // The keys to dial with, in order; with certificates a single 0, which offers none.
   [[nodiscard]] std::vector<std::uint64_t> keys_to_offer() const;
   void set_keys(Keyring keys);  // for later handshakes; only for a context that has keys
+  // A session under that key may go on; always so with certificates.
+  [[nodiscard]] bool accepts(std::uint64_t key) const {
+    return !keys_ || keys_->find(key) != nullptr;
+  }
   // `attempt` must outlive the handshake.
   static void attach(SSL* ssl, TlsAttempt& attempt);
   // After a handshake: the peer holds a key that is still ours, or a certificate of the authority.

@@ -367,9 +367,7 @@ void PeerTransport::Impl::set_keys(const Keyring& keys) {
   const auto sessions = shared_->sessions;  // close() may change it
   for (const auto& [id, session] : sessions)
     if (session->is_open() && keys.find(session->key()) == nullptr)
-      session->close(
-          Error{"key-retired", "the key " + to_hex(session->key()) +
-                                   " was retired; connect again with another key of the cluster"});
+      session->close(session->key_retired());
 }
 
 void PeerTransport::Impl::set_certificates(const PeerCertificates& certificates) {

@@ -2,10 +2,13 @@
 #include <openssl/evp.h>
 #include <openssl/x509.h>
 
+#include <boost/asio/co_spawn.hpp>
 #include <boost/asio/connect.hpp>
+#include <boost/asio/detached.hpp>
 #include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/ssl.hpp>
 
+#include "net/peer/stream.h"
 #include "net_test_support.h"
 
 using namespace gossipd;
@@ -439,6 +442,41 @@ TEST_CASE("a cluster changes its key node by node and no session is refused on t
   CHECK(a.seen.failed[0].second.code == "wrong-key");
   CHECK(b.seen.rejected[0].code == "wrong-key");
   stop_all(loop, {&a, &b});
+}
+
+TEST_CASE("a peer that proves to hold a key and waits until it is retired gets no session") {
+  EventLoop loop;
+  Keyring ring(test_key(1, 1));
+  REQUIRE(!ring.install(test_key(2, 2)));
+  Node node(loop, ring);
+  const Endpoint where = node.listen();
+  WireBytes bytes;
+  bool proved = false, ended = false;
+  Keyring after = ring;
+  REQUIRE(!after.use(2));
+  REQUIRE(!after.retire(1));
+  const auto wait_between = [&]() -> asio::awaitable<void> {
+    tcp::socket socket(loop.io());
+    co_await socket.async_connect({asio::ip::make_address(where.host), where.port},
+                                  asio::use_awaitable);
+    PeerStream stream(std::move(socket), std::make_shared<TlsContext>(ring), bytes);
+    const auto error = co_await stream.handshake(true, 1);
+    CHECK(!error);
+    std::array<std::byte, 8> preamble{};
+    CHECK(!co_await stream.read_all(preamble));  // the node's: it has seen our proof
+    proved = true;
+    node.transport.set_keys(after);
+    CHECK(!co_await stream.write_all(preamble));
+    while (!co_await stream.read_all(preamble)) {
+    }
+    ended = true;
+  };
+  asio::co_spawn(loop.io(), wait_between(), asio::detached);
+  REQUIRE(loop.run_until([&] { return ended && !node.seen.rejected.empty(); }, patience));
+  CHECK(proved);
+  CHECK(node.seen.rejected[0].code == "key-retired");
+  CHECK(node.seen.opened.empty());
+  stop_all(loop, {&node});
 }
 
 TEST_CASE("sessions under a retired key end, with the reason on both sides, and others stay") {
