@@ -274,9 +274,12 @@ std::optional<Error> write_new_key(const std::string& path, StartPlan& plan) {
 
 // A key file that is named at every start tells of one key; what `gossipctl key` did to it since
 // lies in STATE.
-void prefer_kept_keys(const StateStore& store, const std::string& given, StartPlan& plan) {
+std::optional<Error> prefer_kept_keys(const StateStore& store, const std::string& given,
+                                      StartPlan& plan) {
   const Result<Keyring> kept = read_keyring(store.key_path().string());
-  if (!kept) return;
+  // Kept keys that cannot be read may be newer than the given one, which may have been retired.
+  if (!kept && kept.error().code != "key-missing") return kept.error();
+  if (!kept) return std::nullopt;
   const std::uint64_t id = plan.keys->in_use().id;
   if (kept->was_retired(id))
     plan.warnings.push_back("the key " + to_hex(id) + " of " + given +
@@ -284,6 +287,7 @@ void prefer_kept_keys(const StateStore& store, const std::string& given, StartPl
                             " from " + store.key_path().string() + "; take " + given +
                             " out of the configuration");
   if (kept->was_retired(id) || kept->find(id) != nullptr) plan.keys = *kept;
+  return std::nullopt;
 }
 
 std::optional<Error> read_certificates(const DaemonConfig& config, StartPlan& plan) {
@@ -305,8 +309,7 @@ std::optional<Error> take_invited_key(const DaemonConfig& config, const StateSto
                       "; leave the invite out to go on there, or give --state-dir DIR for a new "
                       "node");
   plan.keys = invite.key;
-  if (member) prefer_kept_keys(store, "the invite", plan);
-  return std::nullopt;
+  return member ? prefer_kept_keys(store, "the invite", plan) : std::nullopt;
 }
 
 std::optional<Error> choose_key(const DaemonConfig& config, const StateStore& store,
@@ -326,7 +329,7 @@ std::optional<Error> choose_key(const DaemonConfig& config, const StateStore& st
   if (!keys) return keys.error();
   plan.keys = *keys;
   if (plan.kind == StartPlan::Kind::rejoin && !config.key_file.empty())
-    prefer_kept_keys(store, "key_file " + path, plan);
+    return prefer_kept_keys(store, "key_file " + path, plan);
   return std::nullopt;
 }
 

@@ -22,12 +22,16 @@ void KeyStore::keep() {
        was_member = start_.was_member]() -> std::optional<Error> {
         const Result<Keyring> kept = read_keyring(path);
         if (kept && *kept == keys) return std::nullopt;
+        // What cannot be read may be newer; it is not written over.
+        if (!kept && kept.error().code != "key-missing") return kept.error();
         // Given another key for one run, a member keeps its old one.
         if (was_member && kept) return std::nullopt;
         return write_keyring(path, keys);
       },
       [this](const std::optional<Error>& error) {
-        if (error) events_.on_warning("the key is not kept for the next start: " + error->text);
+        if (!error) return;
+        kept_ = false;  // the next call tries again
+        events_.on_warning("the key is not kept for the next start: " + error->text);
       });
 }
 

@@ -36,8 +36,8 @@ class KeyStore {
   // Both must outlive the store.
   KeyStore(DiskWriter& disk, BoundedAnswers& answers, Start start, Events events);
 
-  // The keys work: at founding, or when a cluster has answered. From the second call on nothing
-  // happens.
+  // The keys work: at founding, or when a cluster has answered. Nothing happens where they are kept
+  // already or on their way to the disk.
   void keep();
 
   // `done` is called once: when the keys are in force, with a refusal, or after answer_limit with

@@ -299,6 +299,18 @@ TEST_CASE("the node's own keyring counts for more than the key file it once bega
   REQUIRE(again);
   CHECK(*again->keys == ring);
   CHECK(warned());
+
+  // A ring that cannot be read may have retired the key that is given: that one is not taken.
+  std::filesystem::permissions(store->key_path(), std::filesystem::perms::group_read,
+                               std::filesystem::perm_options::add);
+  again = make_start_plan(config, *store);
+  REQUIRE_FALSE(again);
+  CHECK(again.error().code == "key-permissions");
+  CHECK(mentions(again.error().text, "chmod 600 " + store->key_path().string()));
+  std::filesystem::remove(store->key_path());
+  again = make_start_plan(config, *store);
+  REQUIRE(again);
+  CHECK(*again->keys == *first->keys);
 }
 
 TEST_CASE(
