@@ -4,11 +4,20 @@
 #include <cctype>
 #include <string>
 
+#include "net/peer/secret_file.h"
+
 namespace gossipd {
 
 namespace asio = boost::asio;
 namespace http = boost::beast::http;
 using boost::system::error_code;
+
+namespace {
+
+constexpr SecretKind private_key{"private key", "can pose as this node's REST",
+                                 "it belongs to the certificate, in PEM and not encrypted"};
+
+}  // namespace
 
 HttpRequest to_request(const HttpParser::value_type& message, const UrlTarget& target) {
   HttpRequest request;
@@ -68,7 +77,12 @@ Result<std::shared_ptr<asio::ssl::context>> read_tls(const CertificateFiles& fil
   if (error)
     return Error{"certificate",
                  files.certificate + ": no certificate can be read from it: " + error.message()};
-  (void)context->use_private_key_file(files.key, asio::ssl::context::pem, error);
+  const Result<SecretText> key = read_secret_file(files.key, SharedKeyFile::refuse, private_key);
+  if (!key) return Error{"certificate", key.error().text};
+  // Never asks on the terminal for a passphrase: an encrypted key is refused.
+  context->set_password_callback([](std::size_t, auto) { return std::string(); }, error);
+  if (!error)
+    (void)context->use_private_key(asio::buffer(key->text()), asio::ssl::context::pem, error);
   if (error)
     return Error{"certificate", files.key + ": it holds no key of the certificate in " +
                                     files.certificate + ": " + error.message()};

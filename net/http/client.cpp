@@ -53,6 +53,8 @@ asio::awaitable<std::optional<Error>> connect(asio::io_context& io, const HttpCa
   if (!addresses) co_return addresses.error();
   error_code failed;
   for (const tcp::endpoint& address : *addresses) {
+    if (!call.tls && !is_loopback(address.address()) && call.headers.contains("Authorization"))
+      co_return Error{"plain", "the token would travel to " + place(call) + " in plain text"};
     socket = Socket(io);
     const auto [error] = co_await socket.async_connect(address, as_values);
     if (!error) co_return std::nullopt;

@@ -28,8 +28,8 @@ struct HttpCall {
 };
 
 // Any status is a success here. Errors: "no-daemon" (nothing listens there), "resolve", "timeout",
-// "bad-response" (not HTTP, too long, or cut), "untrusted" (its certificate), "connect" (any other
-// failure to get there).
+// "bad-response" (not HTTP, too long, or cut), "untrusted" (its certificate), "plain" (a token is
+// not sent beyond loopback without TLS), "connect" (any other failure to get there).
 [[nodiscard]] Result<HttpResponse> http_call(const HttpCall& call);
 
 }  // namespace gossipd

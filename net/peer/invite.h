@@ -21,7 +21,7 @@
 namespace gossipd {
 
 inline constexpr std::size_t invite_seeds_max = 8;
-inline constexpr std::size_t invite_bytes_max = secret_file_bytes_max;  // of the word
+inline constexpr std::size_t invite_bytes_max = 4096;  // of the word
 
 struct Invite {
   ClusterId cluster{};

@@ -54,10 +54,17 @@ Error write_error(const std::string& path) {
   return Error{"key-write", text};
 }
 
-// link() rather than rename() for a name that must be new: it fails if the name is taken.
+bool knows_no_links(int error) { return error == EPERM || error == EOPNOTSUPP || error == ENOSYS; }
+
+// link() rather than rename() for a name that must be new: it fails if the name is taken. Where the
+// file system knows no links (SMB, exFAT) an empty file takes the name first.
 bool put_in_place(const std::string& draft, const std::string& path, Replace replace) {
   if (replace == Replace::yes && ::rename(draft.c_str(), path.c_str()) == 0) return true;
-  const bool linked = replace == Replace::no && ::link(draft.c_str(), path.c_str()) == 0;
+  bool linked = replace == Replace::no && ::link(draft.c_str(), path.c_str()) == 0;
+  if (!linked && replace == Replace::no && knows_no_links(errno)) {
+    const FileDescriptor place(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+    linked = place.ok() && ::rename(draft.c_str(), path.c_str()) == 0;
+  }
   const int why = errno;
   ::unlink(draft.c_str());
   errno = why;

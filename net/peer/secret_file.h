@@ -9,7 +9,7 @@
 
 namespace gossipd {
 
-inline constexpr std::size_t secret_file_bytes_max = 4096;
+inline constexpr std::size_t secret_file_bytes_max = 64 * 1024;  // a PEM file may hold a chain
 
 // What a file holds, for the text of an error.
 struct SecretKind {

@@ -227,10 +227,10 @@ TEST_CASE("bytes that are no UTF-8 are a mistake of the command line, and no cra
   MadeUpDaemon daemon;
   const FakeServer server(handler_of(daemon));
   const std::vector<std::vector<std::string>> commands = {
-      {"join", "caf\xe9"},      {"join", "box1", "\xff\xfe"},
-      {"forget", "\xff"},       {"key", "install", "/tmp/\xc3.key"},
-      {"key", "use", "\xff"},   {"key", "retire", "\xff"},
-      {"wait", "--for", "\xff"}};
+      {"join", "caf\xe9"},       {"join", "box1", "\xff\xfe"},
+      {"forget", "\xff"},        {"key", "install", "/tmp/\xc3.key"},
+      {"key", "use", "\xff"},    {"key", "retire", "\xff"},
+      {"wait", "--for", "\xff"}, {"job", "start", "caf\xe9.toml"}};
   for (std::vector<std::string> words : commands) {
     CAPTURE(words[0]);
     words.insert(words.end(), {"--rest", server.address()});

@@ -393,8 +393,24 @@ TEST_CASE(
     CHECK(contains(refused.error().text, folder.path));
   }
   CHECK(certificate_fingerprint(files.key).error().code == "certificate");
+  std::filesystem::permissions(files.key, std::filesystem::perms::group_read,
+                               std::filesystem::perm_options::add);
+  Service open_to_all({.tls = files});
+  const auto refused = open_to_all.server->listen({"127.0.0.1", 0});
+  REQUIRE(!refused);
+  CHECK(contains(refused.error().text, "run: chmod 600 " + files.key));
   CHECK(ensure_certificate(
       {folder.path / "nowhere" / "a.pem", folder.path / "nowhere" / "a-key.pem"}, {"localhost"}));
+}
+
+TEST_CASE("a token is not sent beyond loopback in plain text") {
+  HttpCall call;
+  call.server = {"192.0.2.1", 7611};  // nobody has it
+  call.headers = {{"Authorization", "Bearer secret"}};
+  const auto refused = http_call(call);
+  REQUIRE(!refused);
+  CHECK(refused.error().code == "plain");
+  CHECK_FALSE(contains(refused.error().text, "secret"));
 }
 
 TEST_CASE("a Unix socket serves its owner, replaces a stale file and is removed at the end") {

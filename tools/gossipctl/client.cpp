@@ -27,6 +27,9 @@ Failure transport_failure(const Error& error, const std::string& address,
                 human_milliseconds(static_cast<double>(timeout.count())),
             "the daemon is very busy, stopped (SIGSTOP) or behind a network that drops packets",
             "try again with a longer --timeout"};
+  if (error.code == "plain")
+    return {ExitCode::usage, error.text, "beyond loopback gossipd's REST speaks https://",
+            "write --rest https://HOST:PORT"};
   if (error.code == "untrusted")
     return {ExitCode::unauthorised,
             "the daemon at " + address + " is not trusted (" + error.text + ")",

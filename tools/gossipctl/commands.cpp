@@ -313,9 +313,14 @@ ExitCode extend_job(const DaemonClient& client, Console& console, std::uint64_t 
                      " more samples; `gossipctl status` shows the budget");
 }
 
+std::string sent_path(const std::string& file) {
+  std::error_code error;
+  const std::filesystem::path path = std::filesystem::absolute(file, error);
+  return error ? file : path.string();
+}
+
 ExitCode start_job(const DaemonClient& client, Console& console, const std::string& file) {
-  const std::string path = std::filesystem::absolute(file).string();
-  return command(client, console, "/v1/job/start", Json{{"file", path}}.dump(),
+  return command(client, console, "/v1/job/start", Json{{"file", sent_path(file)}}.dump(),
                  "started: each member goes on to it, those that are away once they are back; "
                  "`gossipctl wait --for ready`, then `gossipctl top`");
 }
@@ -331,8 +336,7 @@ ExitCode wait_for(const DaemonClient& client, Console& console, const std::strin
 }
 
 ExitCode install_key(const DaemonClient& client, Console& console, const std::string& file) {
-  const std::string path = std::filesystem::absolute(file).string();
-  return command(client, console, "/v1/keys/install", Json{{"file", path}}.dump(),
+  return command(client, console, "/v1/keys/install", Json{{"file", sent_path(file)}}.dump(),
                  "accepted here from now on; once every node has it, run `gossipctl key use ID` on "
                  "each");
 }

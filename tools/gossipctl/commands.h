@@ -28,6 +28,8 @@ ExitCode pause_training(const DaemonClient&, Console&);
 ExitCode resume_training(const DaemonClient&, Console&);
 // `member`: an id, a name or the beginning of one.
 ExitCode forget_member(const DaemonClient&, Console&, const std::string& member);
+// As the daemon is told of a file: from the root. `file` where this directory is gone.
+[[nodiscard]] std::string sent_path(const std::string& file);
 ExitCode start_job(const DaemonClient&, Console&, const std::string& file);
 ExitCode extend_job(const DaemonClient&, Console&, std::uint64_t samples);
 // `condition`: ready, finished, left, members=N, step=N or samples=N. Also waits for the daemon

@@ -51,7 +51,8 @@ bool read_token(const std::string& path, std::string& token, std::ostream& err) 
 std::optional<std::string> not_utf8(const Options& options) {
   std::vector<std::string> sent = options.seeds;
   sent.insert(sent.end(), {options.key, options.member, options.condition});
-  if (options.subcommand == "install") sent.push_back(options.key_file);
+  if (options.subcommand == "install") sent.push_back(sent_path(options.key_file));
+  if (!options.next_job.empty()) sent.push_back(sent_path(options.next_job));
   for (const std::string& word : sent)
     if (!is_utf8(word)) return word;
   return std::nullopt;
