@@ -11,7 +11,8 @@ namespace gossipd {
 
 namespace {
 
-constexpr Duration start_answer_limit = std::chrono::seconds(60);
+// before the server and gossipctl give up, after 60 s
+constexpr Duration start_answer_limit = std::chrono::seconds(50);
 constexpr Duration next_job_soon = std::chrono::seconds(5);
 
 }  // namespace
@@ -31,8 +32,10 @@ void NodeDriver::start_job(const std::string& file, JobStarted done) {
                                      "--state-dir"});
   const Error late{
       "disk-slow",
-      "trying the job and writing it take longer than a minute; the cluster goes on to "
-      "the job as soon as both are done, `gossipctl status` shows it"};
+      "trying the job and writing it take longer than " +
+          std::to_string(start_answer_limit / std::chrono::seconds(1)) +
+          " s; the cluster goes on to the job as soon as both are done, `gossipctl status` shows "
+          "it"};
   const auto bounded = answers_.bounded<Result<StartedJob>>(std::move(done), late,
                                                             EventLoop::now() + start_answer_limit);
   const JobStarted answer = [this, bounded](const Result<StartedJob>& started) {

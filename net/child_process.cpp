@@ -61,6 +61,8 @@ int ChildProcess::start(const Command& command, int to) {
     ::posix_spawn_file_actions_adddup2(&actions, to, output ? STDOUT_FILENO : STDERR_FILENO);
     if (!output)
       ::posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+    // Asio's sockets are inherited: a child that outlives this process would hold its ports.
+    ::posix_spawn_file_actions_addclosefrom_np(&actions, STDERR_FILENO + 1);
   }
   std::vector<std::string> words = command.arguments;
   words.insert(words.begin(), command.program);

@@ -55,6 +55,10 @@ std::optional<Error> write_new(const std::filesystem::path& path, std::string_vi
   return std::nullopt;
 }
 
+bool knows_no_links(int error) {
+  return error == EPERM || error == EOPNOTSUPP || error == ENOSYS || error == EMLINK;
+}
+
 }  // namespace
 
 std::optional<Error> flush_file(const std::filesystem::path& path) {
@@ -82,12 +86,16 @@ std::optional<Error> write_durably(const std::filesystem::path& path, std::strin
   const std::filesystem::path fresh = with_word(path, "new"), link = with_word(path, "link");
   if (auto error = write_new(fresh, content)) return error;
   // The current file gets its second name before it loses the first: one whole file lies there at
-  // every moment.
+  // every moment. Where the file system knows no links (SMB, exFAT), for a moment only the previous
+  // one, which a reader takes then.
   ::unlink(link.c_str());
   if (::link(path.c_str(), link.c_str()) == 0) {
     if (::rename(link.c_str(), previous_of(path).c_str()) != 0)
       return failed(path, "keep its previous version", errno);
     ::unlink(link.c_str());  // rename() leaves it where both names were the same file already
+  } else if (knows_no_links(errno)) {
+    if (::rename(path.c_str(), previous_of(path).c_str()) != 0 && errno != ENOENT)
+      return failed(path, "keep its previous version", errno);
   } else if (errno != ENOENT) {
     return failed(path, "keep its previous version", errno);
   }

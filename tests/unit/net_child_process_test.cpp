@@ -1,6 +1,7 @@
 #include "net/child_process.h"
 
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
@@ -33,6 +34,16 @@ TEST_CASE("a child reads nothing of ours, has the environment given and only tha
   Command command = shell("cat; echo \"$ONE-$HOME\"", Keep::output);
   command.environment = {"ONE=1"};
   CHECK(ChildProcess().run(command).kept == "1-\n");
+}
+
+TEST_CASE("a child has none of our files and sockets") {
+  int ends[2] = {-1, -1};
+  REQUIRE(::pipe(ends) == 0);  // without O_CLOEXEC, as Asio's sockets are
+  const std::string open = "for i in " + std::to_string(ends[0]) + " " + std::to_string(ends[1]) +
+                           "; do [ ! -e /proc/self/fd/$i ] || echo $i; done";
+  CHECK(ChildProcess().run(shell(open, Keep::output)).kept.empty());
+  CHECK(ChildProcess().run(shell("[ -e /proc/self/fd/1 ] && echo 1", Keep::output)).kept == "1\n");
+  ::close(ends[0]), ::close(ends[1]);
 }
 
 TEST_CASE("what a child writes beyond the bytes kept is dropped, and it ends by itself") {
