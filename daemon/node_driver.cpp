@@ -104,14 +104,16 @@ std::optional<Error> NodeDriver::start(const StartPlan& plan) {
 }
 
 // A founder has the job's own initial model, also when it died before it wrote or trained anything,
-// and each member has that of a next job. A node that has trained needs its checkpoint or a member
-// with the model: beginning anew would silently lose the work.
+// and each member has that of a next job, unless it has heard that another has begun to train. A
+// node that has trained needs its checkpoint or a member with the model: beginning anew would
+// silently lose the work.
 void NodeDriver::choose_first_model(const StartPlan& plan) {
   nobody_to_ask_ =
       plan.kind != StartPlan::Kind::join && plan.state.members.empty() && config_.join.empty();
   goes_on_ = plan.state.generation > JobGeneration::founding;
-  model_at_start_ = plan.state.own_samples == 0 &&
-                    (nobody_to_ask_ || goes_on_ || has_founded_untrained(plan.state));
+  const bool begins = goes_on_ || plan.state.founder;
+  model_at_start_ =
+      nobody_to_ask_ ? plan.state.own_samples == 0 : begins && nobody_has_trained(plan.state);
 }
 
 std::optional<Error> NodeDriver::listen(const StartPlan& plan) {
@@ -319,6 +321,8 @@ void NodeDriver::carry_out(JobEffect& effect) {
                   .starts_from_file = job && job->start_content.bytes > 0,
                   .start_from = "",
                   .is_external = job && job->model.kind == ModelSpec::Kind::external};
+  // What the offer said beside the text, and its hash does not cover, does not count.
+  if (job) node_->on_job(effect.document, effect.hash, job_->budget_samples, EventLoop::now());
   prepare_training();
 }
 

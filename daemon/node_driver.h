@@ -37,8 +37,8 @@
 
 namespace gossipd {
 
-// The node founded its cluster and nobody has trained since, so the model is still the job's own.
-[[nodiscard]] bool has_founded_untrained(const NodeState&);
+// As far as the node has heard, so the model is still the job's own.
+[[nodiscard]] bool nobody_has_trained(const NodeState&);
 
 class NodeDriver final : public PeerHandler, public DaemonPort {
  public:

@@ -57,10 +57,9 @@ std::string nobody_has_a_model(const std::vector<MemberView>& known) {
 
 // ---- founding -----------------------------------------------------------------------------------
 
-bool has_founded_untrained(const NodeState& founded) {
-  return founded.founder && std::ranges::all_of(founded.members, [](const MemberRecord& member) {
-           return member.samples == 0;
-         });
+bool nobody_has_trained(const NodeState& state) {
+  return state.own_samples == 0 &&
+         std::ranges::all_of(state.members, [](const MemberRecord& m) { return m.samples == 0; });
 }
 
 void NodeDriver::look_at_founding() {

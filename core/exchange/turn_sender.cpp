@@ -233,6 +233,9 @@ void TurnSender::acknowledge() {
 // a keyframe.
 void TurnSender::keep_what_peer_lacks(const ReplicaState& held_blocks) {
   SaidDeltas lacking;
+  std::vector<std::vector<std::size_t>> kept_of(replicas_.size());
+  for (std::size_t k = 0; k < unacknowledged_.all().size(); ++k)
+    kept_of[unacknowledged_.all()[k].block].push_back(k);
   for (std::uint32_t i = 0; i < replicas_.size(); ++i) {
     const ReplicaPair::BlockState& state = replicas_.state(i);
     const ReplicaState::Held& held = held_blocks.blocks[i];
@@ -243,8 +246,9 @@ void TurnSender::keep_what_peer_lacks(const ReplicaState& held_blocks) {
       continue;
     }
     std::vector<DeltaRecord> chain;
-    for (const DeltaRecord& kept : unacknowledged_.all())
-      if (kept.block == i && kept.version > held.version) chain.push_back(kept);
+    for (const std::size_t k : kept_of[i])
+      if (unacknowledged_.all()[k].version > held.version)
+        chain.push_back(unacknowledged_.all()[k]);
     if (held.version == 0 || held.version + chain.size() != state.published)
       replicas_.owe_keyframe(i);
     else

@@ -69,6 +69,7 @@ void ExchangeRound::on_snapshot(Snapshot snapshot, std::size_t open_links, Insta
   buffers_.take_snapshot(std::exchange(snapshot.model, {}));
   const Step steps = snapshot.step > last_.step ? snapshot.step - last_.step : 0;
   if (open_links > 0) linked_steps_ += steps;
+  if (steps > 0) pace_.stepped();
   last_ = std::move(snapshot);
   if (last_.step_seconds > 0) instead_.step_seconds = last_.step_seconds;
   if (steps > 0) instead_.loss = 0;
@@ -135,9 +136,12 @@ bool ExchangeRound::has_said_all(std::span<const RoundLink> links,
   return std::ranges::all_of(links, [&](const RoundLink& item) {
     const Link& link = item.link;
     if (!link.is_open()) return true;
-    if (link.awaits_answer() || peer_waits_to_speak(item, directory)) return false;
-    if (link.spoken_at() >= pace_.stood_at()) return true;
-    return pace_.has_looked() && link.my_turn() && link.counters().change < policy_.consensus_bound;
+    if (link.awaits_answer() || peer_has_steps_to_tell(item, directory)) return false;
+    const auto told = by_link_.told.find(item.peer);
+    if (told != by_link_.told.end() && told->second == last_.step) return true;
+    // While a round looks, its figures are of the blocks that it has seen.
+    return !has_work() && pace_.has_looked() && link.my_turn() &&
+           link.counters().change < policy_.consensus_bound;
   });
 }
 
@@ -166,7 +170,7 @@ bool ExchangeRound::has_reason(const RoundContext& context) const {
     if (!may_look || looks_again(context.phase)) return may_look;
     // Where a look finds nothing to say, the next one waits as long: at rest the trainer gives the
     // buffer back at once.
-    return link.owes_keyframes() || peer_waits_to_speak(item, context.directory) ||
+    return link.owes_keyframes() || peer_has_steps_to_tell(item, context.directory) ||
            context.now - std::max(link.spoken_at(), pace_.looked_at()) >= quiet;
   });
 }

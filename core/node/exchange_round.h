@@ -86,7 +86,7 @@ class ExchangeRound {
         workers_(workers),
         own_steps_(policy, schema),
         trigger_(policy),
-        by_link_{{}, {}, BulkWindow(policy.bulk_window_bytes)} {}
+        by_link_{{}, {}, {}, BulkWindow(policy.bulk_window_bytes)} {}
 
   // The trainer stands, at own step `step`.
   void prepare(RoundBuffers buffers, Step step);
@@ -112,8 +112,10 @@ class ExchangeRound {
   [[nodiscard]] bool recalls(std::span<const RoundLink> links);
   // No step follows: the final exchange begins, after a pause.
   void stand_still(Duration pause, Instant now) { pace_.stand_still(pause, now); }
-  // The last steps are known on every link: each neighbour has been told of the model since the
-  // node stands still, or had little to hear, and none waits to tell of its own.
+  // The model has moved at rest: each neighbour is to be told of it once more.
+  void tell_again() { by_link_.told.clear(); }
+  // The last steps are known on every link: each neighbour has been told of this node's at rest, or
+  // would hear little, and has told of its own.
   [[nodiscard]] bool has_said_all(std::span<const RoundLink> links,
                                   const Directory& directory) const;
   // A node that makes no steps looks again as soon as it may: in the final exchange, while it
@@ -180,7 +182,7 @@ class ExchangeRound {
   void decide(RoundLink&, const RoundContext&);
   [[nodiscard]] Trigger::Decision decision_for(const RoundLink&, const RoundContext&);
   [[nodiscard]] Step spoken_step(NodeId peer) const;
-  [[nodiscard]] bool peer_waits_to_speak(const RoundLink&, const Directory&) const;
+  [[nodiscard]] bool peer_has_steps_to_tell(const RoundLink&, const Directory&) const;
   void begin_turn(RoundLink&, const Trigger::Decision&, const RoundContext&);
   void end_turn(RoundLink&, const RoundContext&);
   [[nodiscard]] LossOf losses(const RoundContext&) const;
@@ -228,7 +230,8 @@ class ExchangeRound {
   // Of links that are listed no more nothing is kept.
   struct ByLink {
     std::map<NodeId, Step> spoken;  // own step of the last turn
-    std::map<NodeId, Step> asked;   // the peer's last step, which an opening has asked it for
+    std::map<NodeId, Step> told;    // own step of the last turn at rest
+    std::map<NodeId, Step> asked;   // the peer's last step, which a turn has asked it for
     BulkWindow window;
   } by_link_;
   // Why the own steps before this round are taken back while the round goes on without them.

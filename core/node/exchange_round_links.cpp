@@ -53,7 +53,7 @@ void ExchangeRound::list_links(const RoundContext& context) {
   at_ = 0;
   opening_.reset();
   const auto is_listed = [&](NodeId peer) { return find_link(context.links, peer) != nullptr; };
-  for (auto* steps : {&by_link_.spoken, &by_link_.asked})
+  for (auto* steps : {&by_link_.spoken, &by_link_.told, &by_link_.asked})
     std::erase_if(*steps, [&](const auto& item) { return !is_listed(item.first); });
   by_link_.window.forget_unless(is_listed);
   for (const RoundLink& item : context.links)
@@ -132,12 +132,12 @@ Step ExchangeRound::spoken_step(NodeId peer) const {
   return found == by_link_.spoken.end() ? 0 : found->second;
 }
 
-// A peer that has made its last step may not have the turn to tell of it. It is given the turn by an
-// opening, once for each count of steps that it may say.
-bool ExchangeRound::peer_waits_to_speak(const RoundLink& item, const Directory& directory) const {
+// A peer that has made its last step may not have the turn to tell of it. It is given the turn by
+// an opening, once for each count of steps that it may say, as that may not be true.
+bool ExchangeRound::peer_has_steps_to_tell(const RoundLink& item,
+                                           const Directory& directory) const {
   const Directory::Entry* entry = directory.find(item.peer);
-  if (entry == nullptr || entry->record.phase != Phase::finishing || !item.link.my_turn())
-    return false;
+  if (entry == nullptr || entry->record.phase != Phase::finishing) return false;
   const Step last = entry->record.step;
   const auto asked = by_link_.asked.find(item.peer);
   return item.link.step_heard() < last && (asked == by_link_.asked.end() || asked->second != last);
@@ -158,7 +158,7 @@ Trigger::Decision ExchangeRound::decision_for(const RoundLink& item, const Round
     // A node that only ever answers heartbeats is never due itself.
     const bool thorough = due || (context.phase == Phase::finished && link.owes_answer());
     return {changed || apart || due || link.owes_answer() || context.phase == Phase::leaving ||
-                peer_waits_to_speak(item, context.directory),
+                peer_has_steps_to_tell(item, context.directory),
             thorough ? least * heartbeat_threshold_share : least};
   }
   if (link.owes_answer()) return {true, trigger_.answer_threshold()};
@@ -220,6 +220,7 @@ void ExchangeRound::end_turn(RoundLink& item, const RoundContext& context) {
   item.link.end(context.now);
   note_taken(item, context);
   if (context.is_training() && !first) trigger_.on_spoken(item.link.bytes_of_turn());
+  if (!context.is_training()) by_link_.told[item.peer] = last_.step;
   Step& spoken = by_link_.spoken[item.peer] = last_.step;
   if (!first || !trigger_.periodic()) return;
   // Links of one node take turns at their periods, as if this one had been spoken on a part of it

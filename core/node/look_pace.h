@@ -22,13 +22,13 @@ class LookPace {
   bool begin_training(Step step, Step steps, Instant now);
   // A round of a node that makes no steps; the next look comes `pause` later at the earliest.
   bool begin_rest(Duration pause, Instant now);
-  // The model is as it is to be for the final exchange; the first look comes `pause` later.
-  void stand_still(Duration pause, Instant now) {
-    rest_look_ = now + pause, stood_at_ = now, looked_since_ = false;
-  }
+  // No step follows: the final exchange begins, with the first look after `pause`.
+  void stand_still(Duration pause, Instant now) { rest_look_ = now + pause, looked_since_ = false; }
+  // The model has made a step: what has been found before is no longer so.
+  void stepped() { looked_since_ = false; }
   [[nodiscard]] Instant rest_look() const { return rest_look_; }
-  [[nodiscard]] Instant stood_at() const { return stood_at_; }
-  [[nodiscard]] bool has_looked() const { return looked_since_; }  // since then
+  // A look at rest has begun since the node stands still and since its last step.
+  [[nodiscard]] bool has_looked() const { return looked_since_; }
 
   // This round opens nothing.
   [[nodiscard]] bool answers_only() const { return answers_only_; }
@@ -46,7 +46,6 @@ class LookPace {
   Step look_step_ = 0;         // of the next look while training; 0: at once
   Instant looked_at_{};
   Instant rest_look_{};  // of the next look while the node makes no steps
-  Instant stood_at_{};
   bool looked_since_ = false;
 };
 

@@ -75,6 +75,7 @@ void Conductor::renew_final(bool agreed, Instant now) {
     return final_.forget_moves();  // it is written at the next snapshot
   }
   life_.finish_by(now + config_.membership.finish_cap);
+  round_.tell_again();
   round_.stand_still(Duration{}, now);
   set_phase(Phase::finishing,
             "the model has moved by " + moved + " of its norm since `final` was written");

@@ -225,6 +225,9 @@ void Conductor::on_job_offer(Session& session, const JobOffer& offer, Instant no
     return refuse(session,
                   Error{"job-corrupt", "the job's text does not have the hash it was offered with"},
                   now);
+  if (offer.budget_samples > budget_samples_max)
+    return refuse(session, Error{"job-corrupt", "the job was offered with an impossible budget"},
+                  now);
   if (state_.meeting_in != ClusterId{} &&
       JobGeneration{state_.generation, offer.hash}.meeting_in(state_.cluster) != state_.meeting_in)
     return refuse(session, Error{"job-mismatch", "the job offered is not the one of this cluster"},

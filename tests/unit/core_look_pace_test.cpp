@@ -49,7 +49,10 @@ TEST_CASE("a node that makes no steps looks again after a pause") {
   CHECK(pace.begin_rest(from_seconds(2), at(5)));
   CHECK(pace.rest_look() == at(7));
   CHECK(pace.has_looked());
+  pace.stepped();
+  CHECK_FALSE(pace.has_looked());
   CHECK_FALSE(pace.begin_rest(from_seconds(2), at(6)));
+  CHECK_FALSE(pace.has_looked());
   CHECK(pace.answers_only());
   CHECK(pace.begin_rest(from_seconds(2), at(7)));
 }

@@ -1,6 +1,7 @@
-// The parts of REST without a socket: the guard, problem documents, targets.
+// The parts of REST without a connection: the guard, problem documents, targets.
 #include <doctest/doctest.h>
 
+#include "net/http/client.h"
 #include "net/http/guard.h"
 #include "net/http/server.h"
 #include "net/http/url.h"
@@ -75,4 +76,14 @@ TEST_CASE("targets split into a decoded path and query") {
   CHECK(!parse_target("/%zz"));
   CHECK(!parse_target("/%4"));
   CHECK(url_decode(url_encode("a b&c=\xc3\xa4/"), UrlPart::query) == "a b&c=\xc3\xa4/");
+}
+
+TEST_CASE("a token is not sent beyond loopback in plain text") {
+  HttpCall call;
+  call.server = {"192.0.2.1", 7611};  // nobody has it
+  call.headers = {{"Authorization", "Bearer secret"}};
+  const auto refused = http_call(call);
+  REQUIRE(!refused);
+  CHECK(refused.error().code == "plain");
+  CHECK_FALSE(contains(refused.error().text, "secret"));
 }

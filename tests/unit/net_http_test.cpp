@@ -403,16 +403,6 @@ TEST_CASE(
       {folder.path / "nowhere" / "a.pem", folder.path / "nowhere" / "a-key.pem"}, {"localhost"}));
 }
 
-TEST_CASE("a token is not sent beyond loopback in plain text") {
-  HttpCall call;
-  call.server = {"192.0.2.1", 7611};  // nobody has it
-  call.headers = {{"Authorization", "Bearer secret"}};
-  const auto refused = http_call(call);
-  REQUIRE(!refused);
-  CHECK(refused.error().code == "plain");
-  CHECK_FALSE(contains(refused.error().text, "secret"));
-}
-
 TEST_CASE("a Unix socket serves its owner, replaces a stale file and is removed at the end") {
   const TemporaryFolder folder;
   const std::string path = folder.path / "rest.sock";
