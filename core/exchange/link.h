@@ -174,8 +174,6 @@ class Link {
   [[nodiscard]] double peer_step_seconds() const { return report_.step_seconds; }
   // The peer's loss, forecast from its turns to now; 0: not known, or loss trust is off.
   [[nodiscard]] double peer_loss(Instant now) const;
-  // the peer's own step at its last complete turn; 0: none yet
-  [[nodiscard]] Step step_heard() const { return epoch_->receiver.last().step; }
   // by the peer's last turn; 0: none yet
   [[nodiscard]] double loss_said() const { return report_.loss; }
 

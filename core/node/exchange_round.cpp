@@ -136,7 +136,7 @@ bool ExchangeRound::has_said_all(std::span<const RoundLink> links,
   return std::ranges::all_of(links, [&](const RoundLink& item) {
     const Link& link = item.link;
     if (!link.is_open()) return true;
-    if (link.awaits_answer() || peer_has_steps_to_tell(item, directory)) return false;
+    if (link.awaits_answer() || peer_waits(item, directory)) return false;
     const auto told = by_link_.told.find(item.peer);
     if (told != by_link_.told.end() && told->second == last_.step) return true;
     // While a round looks, its figures are of the blocks that it has seen.
@@ -170,7 +170,8 @@ bool ExchangeRound::has_reason(const RoundContext& context) const {
     if (!may_look || looks_again(context.phase)) return may_look;
     // Where a look finds nothing to say, the next one waits as long: at rest the trainer gives the
     // buffer back at once.
-    return link.owes_keyframes() || peer_has_steps_to_tell(item, context.directory) ||
+    return link.owes_keyframes() || ends_apart(item, context) ||
+           peer_waits(item, context.directory) ||
            context.now - std::max(link.spoken_at(), pace_.looked_at()) >= quiet;
   });
 }

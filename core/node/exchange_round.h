@@ -182,7 +182,8 @@ class ExchangeRound {
   void decide(RoundLink&, const RoundContext&);
   [[nodiscard]] Trigger::Decision decision_for(const RoundLink&, const RoundContext&);
   [[nodiscard]] Step spoken_step(NodeId peer) const;
-  [[nodiscard]] bool peer_has_steps_to_tell(const RoundLink&, const Directory&) const;
+  [[nodiscard]] bool ends_apart(const RoundLink&, const RoundContext&) const;
+  [[nodiscard]] bool peer_waits(const RoundLink&, const Directory&) const;
   void begin_turn(RoundLink&, const Trigger::Decision&, const RoundContext&);
   void end_turn(RoundLink&, const RoundContext&);
   [[nodiscard]] LossOf losses(const RoundContext&) const;

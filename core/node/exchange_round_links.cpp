@@ -29,9 +29,9 @@ std::uint32_t count_in_flight(const RoundContext& context, Duration heartbeat) {
       }));
 }
 
-bool is_leaving(NodeId peer, const Directory& directory) {
+bool is_in(Phase phase, NodeId peer, const Directory& directory) {
   const Directory::Entry* entry = directory.find(peer);
-  return entry != nullptr && entry->record.phase == Phase::leaving;
+  return entry != nullptr && entry->record.phase == phase;
 }
 
 // As a member says it; a link brings it sooner than gossip.
@@ -132,15 +132,20 @@ Step ExchangeRound::spoken_step(NodeId peer) const {
   return found == by_link_.spoken.end() ? 0 : found->second;
 }
 
-// A peer that has made its last step may not have the turn to tell of it. It is given the turn by
-// an opening, once for each count of steps that it may say, as that may not be true.
-bool ExchangeRound::peer_has_steps_to_tell(const RoundLink& item,
-                                           const Directory& directory) const {
+// One of the two waits with its final model until they are one.
+bool ExchangeRound::ends_apart(const RoundLink& item, const RoundContext& context) const {
+  return item.link.counters().consensus_distance >= policy_.consensus_bound &&
+         (context.phase == Phase::finishing ||
+          is_in(Phase::finishing, item.peer, context.directory));
+}
+
+// A peer that has made its last step may not have the turn to tell of it, so the end that has it
+// opens an exchange, once for each count of steps that the peer claims.
+bool ExchangeRound::peer_waits(const RoundLink& item, const Directory& directory) const {
   const Directory::Entry* entry = directory.find(item.peer);
   if (entry == nullptr || entry->record.phase != Phase::finishing) return false;
-  const Step last = entry->record.step;
   const auto asked = by_link_.asked.find(item.peer);
-  return item.link.step_heard() < last && (asked == by_link_.asked.end() || asked->second != last);
+  return asked == by_link_.asked.end() || asked->second != entry->record.step;
 }
 
 Trigger::Decision ExchangeRound::decision_for(const RoundLink& item, const RoundContext& context) {
@@ -151,14 +156,13 @@ Trigger::Decision ExchangeRound::decision_for(const RoundLink& item, const Round
   if (!context.is_training()) {
     const double least = final_threshold();
     const bool changed = link.owes_keyframes() || link.largest_change() > least;
-    const bool apart = context.phase == Phase::finishing &&
-                       link.counters().consensus_distance >= policy_.consensus_bound;
+    const bool apart = ends_apart(item, context);
     // Gains below a half leave a rest of the difference, and blocks without news are not mixed.
     if (apart && !changed) return {true, every_block};
     // A node that only ever answers heartbeats is never due itself.
     const bool thorough = due || (context.phase == Phase::finished && link.owes_answer());
     return {changed || apart || due || link.owes_answer() || context.phase == Phase::leaving ||
-                peer_has_steps_to_tell(item, context.directory),
+                peer_waits(item, context.directory),
             thorough ? least * heartbeat_threshold_share : least};
   }
   if (link.owes_answer()) return {true, trigger_.answer_threshold()};
@@ -177,7 +181,8 @@ void ExchangeRound::decide(RoundLink& item, const RoundContext& context) {
   link.counters().threshold = context.is_training() ? trigger_.threshold() : final_threshold();
   const Trigger::Decision decision = decision_for(item, context);
   const bool first = link.counters().turns_spoken == 0;
-  const bool parts = context.phase == Phase::leaving || is_leaving(item.peer, context.directory);
+  const bool parts =
+      context.phase == Phase::leaving || is_in(Phase::leaving, item.peer, context.directory);
   if (first || link.owes_answer() || link.owes_keyframes() || (parts && !pace_.answers_only()))
     return begin_turn(item, decision, context);
   const double urgency =
@@ -209,8 +214,8 @@ void ExchangeRound::begin_turn(RoundLink& item, const Trigger::Decision& decisio
                              .entry_cut = trigger_.entry_cut(),
                              .weight_max = context.weight_max};
   item.link.begin(plan_speech(policy_, item.link, decision, speech, context.now), context.now);
-  if (const Directory::Entry* entry = context.directory.find(item.peer))
-    by_link_.asked[item.peer] = entry->record.phase == Phase::finishing ? entry->record.step : 0;
+  if (is_in(Phase::finishing, item.peer, context.directory))
+    by_link_.asked[item.peer] = context.directory.find(item.peer)->record.step;
   stage_ = Stage::speak;
   cursor_ = 0;
 }

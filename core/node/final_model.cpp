@@ -22,14 +22,12 @@ double RestMove::share() const {
   return norm_squared_ > 0 ? std::sqrt(moved_squared_ / norm_squared_) : 1.0;
 }
 
-std::string why_not_final(const Directory::Entry& member, double consensus_bound) {
+std::string why_not_at_end(const Directory::Entry& member) {
   const MemberRecord& record = member.record;
   if (record.state != MemberState::alive) return "";
   if (member.suspect) return record.name + " is suspected to be dead";
   if (record.phase != Phase::finishing && record.phase != Phase::finished)
     return record.name + " is " + to_string(record.phase);
-  if (record.consensus_distance >= consensus_bound)
-    return record.name + " says that its model differs from a neighbour's";
   return "";
 }
 

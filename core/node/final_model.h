@@ -31,14 +31,13 @@ class FinalModel {
  public:
   // A round at rest has moved the model by this share of its norm.
   void moved(double share) { since_written_ += share; }
-  // The model is to be written as soon as it is here; that is off again.
-  void want() { is_due_ = true; }
+  // The model is to be written as soon as it is here, however far it has moved so far; that is off
+  // again.
+  void want() { is_due_ = true, since_written_ = 0; }
   void cancel() { is_due_ = false; }
   [[nodiscard]] bool is_due() const { return is_due_; }
   // The model as it is goes to disk.
-  void written() { is_due_ = false, forget_moves(); }
-  // It will be written anew: what it has moved so far does not matter.
-  void forget_moves() { since_written_ = 0; }
+  void written() { is_due_ = false, since_written_ = 0; }
   [[nodiscard]] double moved_since_written() const { return since_written_; }
   [[nodiscard]] bool is_stale(double bound) const { return since_written_ > bound; }
 
@@ -47,8 +46,8 @@ class FinalModel {
   bool is_due_ = false;
 };
 
-// Why the model of another member is not the final one, "box3 is preparing"; empty: it is, or the
-// member is dead or has left.
-[[nodiscard]] std::string why_not_final(const Directory::Entry& member, double consensus_bound);
+// Why the model of another member may not be the final one, "box3 is preparing"; empty: it has made
+// its last step, is dead or has left.
+[[nodiscard]] std::string why_not_at_end(const Directory::Entry& member);
 
 }  // namespace gossipd

@@ -57,7 +57,8 @@ MemberRecord Conductor::own_record() const {
     record.samples_per_second = progress_.rate();
   record.batch = last.batch;
   record.loss = last.loss;
-  record.consensus_distance = own_consensus_distance();
+  // Of a member that trains alone nobody waits to hear that its model is the others'.
+  record.consensus_distance = config_.exchange.enabled ? own_consensus_distance() : 0;
   record.budget = progress_.budget();
   record.version = config_.version;
   record.device = known ? known->record.device : std::string();

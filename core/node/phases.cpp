@@ -35,15 +35,20 @@ std::string Conductor::why_no_final_model() const {
   if (!config_.exchange.enabled) return "";
   const double bound = config_.exchange.consensus_bound;
   const bool unlinked = open_links() == 0 && directory_.alive_others() > 0;
+  // One that has a session and no model to compare yet is linked, as an operator sees it.
+  const auto counts = [&](NodeId id) {
+    return id != state_.id && (!unlinked || peers_.session_of(id) != nullptr);
+  };
+  for (const auto& [id, entry] : directory_.entries())
+    if (std::string why = counts(id) ? why_not_at_end(entry) : ""; !why.empty()) return why;
   if (!unlinked && own_consensus_distance() >= bound)
     return "a neighbour's model is " + std::to_string(own_consensus_distance()) + " away";
   if (!round_.has_said_all(round_links(), directory_))
     return "its own or a neighbour's last steps have not been said yet";
-  for (const auto& [id, entry] : directory_.entries()) {
-    // One that has a session and no model to compare yet is linked, as an operator sees it.
-    if (id == state_.id || (unlinked && peers_.session_of(id) == nullptr)) continue;
-    if (std::string why = why_not_final(entry, bound); !why.empty()) return why;
-  }
+  for (const auto& [id, entry] : directory_.entries())
+    if (counts(id) && entry.record.state == MemberState::alive &&
+        entry.record.consensus_distance >= bound)
+      return entry.record.name + " says that its model differs from a neighbour's";
   return unlinked ? "no other member is linked" : "";
 }
 
@@ -71,8 +76,8 @@ void Conductor::renew_final(bool agreed, Instant now) {
   if (agreed) {
     final_.want();
     log(Level::info, "event=final-renewed moved=" + moved);
-    if (round_.is_waiting()) return write_final();
-    return final_.forget_moves();  // it is written at the next snapshot
+    if (round_.is_waiting()) write_final();  // otherwise at the next snapshot
+    return;
   }
   life_.finish_by(now + config_.membership.finish_cap);
   round_.tell_again();
