@@ -177,6 +177,7 @@ bool ExchangeRound::has_reason(const RoundContext& context) const {
 }
 
 void ExchangeRound::begin_if_due(const RoundContext& context) {
+  forget_asked(context.directory);
   if (stage_ == Stage::waiting && has_reason(context)) begin_round(context);
 }
 

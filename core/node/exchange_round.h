@@ -184,6 +184,7 @@ class ExchangeRound {
   [[nodiscard]] Step spoken_step(NodeId peer) const;
   [[nodiscard]] bool ends_apart(const RoundLink&, const RoundContext&) const;
   [[nodiscard]] bool peer_waits(const RoundLink&, const Directory&) const;
+  void forget_asked(const Directory&);
   void begin_turn(RoundLink&, const Trigger::Decision&, const RoundContext&);
   void end_turn(RoundLink&, const RoundContext&);
   [[nodiscard]] LossOf losses(const RoundContext&) const;

@@ -148,6 +148,12 @@ bool ExchangeRound::peer_waits(const RoundLink& item, const Directory& directory
   return asked == by_link_.asked.end() || asked->second != entry->record.step;
 }
 
+// One that has finished and is finishing again has been moved and tells once more.
+void ExchangeRound::forget_asked(const Directory& directory) {
+  std::erase_if(by_link_.asked,
+                [&](const auto& item) { return !is_in(Phase::finishing, item.first, directory); });
+}
+
 Trigger::Decision ExchangeRound::decision_for(const RoundLink& item, const RoundContext& context) {
   const Link& link = item.link;
   const Duration heartbeat =

@@ -117,6 +117,35 @@ TEST_CASE("a node that comes once the budget is spent looks as seldom as others 
   CHECK(snapshots < 50);
 }
 
+TEST_CASE("nobody waits at the end for a node that has nothing to say") {
+  Walkers w(3, 3);
+  VirtualCluster& cluster = w.cluster;
+  REQUIRE(cluster.run_until([&] { return all_in(cluster, Phase::finished); }, 60s));
+  const auto ends_within = [&](Duration limit) {
+    return cluster.run_until([&] { return all_in(cluster, Phase::finished); }, limit);
+  };
+  // One node makes the only step, or two do; a finished neighbour's own turn may come 10 s later.
+  for (std::size_t i = 0; i < 12; ++i) {
+    CAPTURE(i);
+    REQUIRE_FALSE(cluster.node(i % 3).extend_budget(1, cluster.now()));
+    REQUIRE(cluster.run_until([&] { return cluster.node(i % 3).phase() != Phase::finished; }, 1s));
+    CHECK(ends_within(3s));
+    cluster.run_for(2s);
+  }
+  // A whole model that was sent in int8 is further away than finished models may be.
+  for (int late = 0; late < 3; ++late) {
+    CAPTURE(late);
+    NodeOptions options;
+    options.seeds = {0};
+    options.budget = 32 * 200 * 3;
+    cluster.add(options);
+    const std::size_t joiner = cluster.size() - 1;
+    REQUIRE(
+        cluster.run_until([&] { return cluster.node(joiner).phase() == Phase::finishing; }, 30s));
+    CHECK(ends_within(3s));
+  }
+}
+
 TEST_CASE("the final exchange brings the models together and keeps their mean") {
   for (const std::uint32_t links : {3u, 4u}) {
     CAPTURE(links);
