@@ -10,10 +10,12 @@
 #include <charconv>
 #include <cstring>
 #include <memory>
+#include <set>
 
 #include "core/base/large_memory.h"
 #include "core/codec/kernels.h"
 #include "models/files/regular_file.h"
+#include "models/files/state_names.h"
 #include "models/files/tensor_file.h"
 #include "models/files/weights.h"
 
@@ -30,8 +32,6 @@ namespace {
 
 constexpr std::string_view format_name = "gossipd-checkpoint-1";
 constexpr std::string_view checksum_zero = "0000000000000000";
-constexpr std::string_view momentum_prefix = "momentum.";
-constexpr std::string_view variance_prefix = "variance.";
 constexpr std::uint64_t write_bytes_max = 16ull << 20;  // per system call
 constexpr std::uint64_t read_bytes_max = 1ull << 20;    // in memory at once, beyond what is kept
 
@@ -261,11 +261,11 @@ Result<Checkpoint> read_one(const fs::path& path, const Schema& schema,
   std::map<std::string, std::size_t> index;
   for (std::size_t i = 0; i < header.tensors.size(); ++i) index.emplace(header.tensors[i].name, i);
   out.model = large_zeros(schema.floats());
+  // The file has a kind of state of all parameters or of none; see state_names.h.
+  const auto first = std::ranges::find(schema.segments(), SegmentKind::parameter, &Segment::kind);
   const auto make_room = [&](std::string_view prefix, std::vector<float>& into) {
-    const bool has_any =
-        std::any_of(header.tensors.begin(), header.tensors.end(),
-                    [&](const TensorEntry& t) { return t.name.starts_with(prefix); });
-    if (has_any) into = large_zeros(schema.floats());
+    if (first != schema.segments().end() && index.contains(std::string(prefix) + first->name))
+      into = large_zeros(schema.floats());
   };
   make_room(momentum_prefix, out.optimizer.momentum);
   make_room(variance_prefix, out.optimizer.variance);
@@ -328,10 +328,11 @@ Result<Weights> read_weights(const fs::path& path) {
     Weights weights{path.string(), {}, open->header.metadata};
     // each tensor keeps the file that it is a part of
     const auto file = std::make_shared<const OpenFile>(std::move(*open));
+    std::set<std::string_view> names;
+    for (const TensorEntry& entry : file->header.tensors) names.insert(entry.name);
+    const auto has = [&](std::string_view name) { return names.contains(name); };
     for (const TensorEntry& entry : file->header.tensors) {
-      if (ours &&
-          (entry.name.starts_with(momentum_prefix) || entry.name.starts_with(variance_prefix)))
-        continue;
+      if (ours && is_optimizer_state(entry.name, has)) continue;
       const auto copy_to = [file, &entry](std::span<float> out) {
         read_floats(*file->file, file->header, entry, out);
       };

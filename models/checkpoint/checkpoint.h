@@ -2,13 +2,13 @@
 // Python loads.
 //
 // Tensors: each segment of the schema under its own name, what the optimiser knows of it as
-// "momentum.NAME" and, for AdamW, "variance.NAME"; the optimiser's steps are the metadata's
-// "optimizer_steps" (missing in old files: 0), fp16's scale of the loss "loss_scale" and
-// "loss_scale_good_steps" (missing in old files: it starts anew). Its mode is 0600, as a model says
-// much about the data that it was trained on. Writing is temporary file → fsync → current becomes
-// NAME.previous.safetensors → rename → fsync of the directory, so at every moment one whole
-// checkpoint lies there. The checksum is XXH3-64 over the whole file with its own 16 digits read as
-// zeros. Torch-free; any thread, one writer per path.
+// "momentum.NAME" and, for AdamW, "variance.NAME" (models/files/state_names.h tells them from the
+// model's own); the optimiser's steps are the metadata's "optimizer_steps" (missing in old files:
+// 0), fp16's scale of the loss "loss_scale" and "loss_scale_good_steps" (missing in old files: it
+// starts anew). Its mode is 0600, as a model says much about the data that it was trained on.
+// Writing is temporary file → fsync → current becomes NAME.previous.safetensors → rename → fsync of
+// the directory, so at every moment one whole checkpoint lies there. The checksum is XXH3-64 over
+// the whole file with its own 16 digits read as zeros. Torch-free; any thread, one writer per path.
 #pragma once
 
 #include <filesystem>

@@ -8,6 +8,8 @@
 #include <set>
 #include <sstream>
 
+#include "models/files/state_names.h"
+
 namespace gossipd {
 
 namespace {
@@ -100,6 +102,7 @@ Result<Schema> schema_of(std::vector<Segment> segments) {
     trains |= segment.kind == SegmentKind::parameter;
   }
   if (!trains) return bad("no segment is a parameter, so there is nothing to train");
+  if (auto reason = ambiguous_name(segments)) return bad(std::move(*reason));
   return Schema::build(std::move(segments));
 }
 

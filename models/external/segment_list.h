@@ -28,8 +28,8 @@ inline constexpr std::size_t segment_list_bytes_max = std::size_t{64} << 20;
 // The content as a job names it.
 [[nodiscard]] JobFile content_of_segment_list(const std::string& text);
 
-// Fills in offsets and sizes, in order. Code "bad-segments": a name that comes twice, no segment,
-// nothing to train, or too many floats.
+// Fills in offsets and sizes, in order. Code "bad-segments": a name that comes twice or is one of
+// the optimiser's in checkpoints (state_names.h), no segment, nothing to train, too many floats.
 [[nodiscard]] Result<Schema> schema_of(std::vector<Segment> segments);
 
 // The first that differs, for a person: "'fc.weight' is 10 x 128 here and 10 x 96 in the job".

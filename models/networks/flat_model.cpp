@@ -4,6 +4,8 @@
 
 #include <stdexcept>
 
+#include "models/files/state_names.h"
+
 namespace gossipd {
 
 namespace {
@@ -115,6 +117,7 @@ FlatModel::FlatModel(const ModelTensors& tensors, Gradient gradient) {
     floats = offset + size;
     if (p.kind == SegmentKind::parameter) trained_floats = floats;
   }
+  if (const auto reason = ambiguous_name(segments)) throw std::invalid_argument(*reason);
   auto schema = Schema::build(std::move(segments));
   if (!schema) throw std::invalid_argument(schema.error().text);
   schema_ = std::move(*schema);

@@ -20,12 +20,13 @@ class FlatModel {
   //   local       counters and masks (integers, booleans), kept as floats
   // Tensors that share their memory stay one. Buffers with infinities (masks) are constants of the
   // model and stay outside. Throws std::invalid_argument, naming the tensor, for any other element
-  // type, integers beyond 2^24, and when nothing can be trained.
+  // type, integers beyond 2^24, names that checkpoints give to the optimiser's state
+  // (state_names.h), and when nothing can be trained.
   enum class Gradient { no, yes };  // a model that is only looked at needs none
   explicit FlatModel(const ModelTensors& tensors, Gradient gradient = Gradient::yes);
 
   // The tensors that a FlatModel of `tensors` would bring together, one for each segment, under the
-  // segment's name. Throws as it does.
+  // segment's name. Throws as it does, but of names.
   [[nodiscard]] static std::vector<ModelTensors::Named> kept(const ModelTensors& tensors);
 
   [[nodiscard]] const Schema& schema() const { return schema_; }

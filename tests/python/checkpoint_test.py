@@ -48,6 +48,20 @@ def test_a_checkpoint_is_the_model_with_the_optimiser_apart(tmp_path):
     assert (model.step, model.samples) == (7, 224)
 
 
+@pytest.mark.parametrize("kinds", [(), ("momentum",), ("momentum", "variance")])
+def test_tensors_of_the_model_may_be_called_as_the_optimisers(tmp_path, kinds):
+    model = {"variance.w": 1, "mean.w": 2, "momentum.b": 3}
+    state = {kind: {"variance.w": 4, "mean.w": 5} for kind in kinds}
+    values = {f"{kind}.{name}": v for kind in kinds for name, v in state[kind].items()}
+    entries = [
+        (name, "F32", [], np.float32(value).tobytes())
+        for name, value in {**model, **values}.items()
+    ]
+    read = gossipd.load(written(tmp_path, safetensors(entries, {"format": "gossipd-checkpoint-1"})))
+    assert dict(read) == model
+    assert read.optimizer == state
+
+
 def test_its_state_dict_goes_into_a_module(tmp_path):
     torch = pytest.importorskip("torch")
     path = written(tmp_path, CHECKPOINT)

@@ -280,6 +280,9 @@ TEST_CASE("Tensors that cannot be exchanged are refused by name") {
   CHECK(
       reason({{{"half", torch::ones({2}, torch::dtype(torch::kFloat16).requires_grad(true))}}, {}})
           .find("'half'") != std::string::npos);
+  const ModelTensors::Named state{"variance.w", torch::ones({2}, torch::requires_grad())};
+  CHECK(reason({{weight, state}, {}}).find("rename the module") != std::string::npos);
+  CHECK(reason({{state}, {}}).empty());
   CHECK(reason({{weight}, {{"wide", torch::ones({2}, torch::kFloat64)}}}).find("'wide'") !=
         std::string::npos);
   CHECK(reason({{weight}, {{"large", torch::full({2}, 1 << 25, torch::kInt64)}}}).find("'large'") !=

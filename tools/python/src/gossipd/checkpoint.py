@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, Dict, Iterator, List, Mapping, Tuple, Union
+from typing import Any, Container, Dict, Iterator, List, Mapping, Tuple, Union
 
 import numpy as np
 
@@ -148,9 +148,24 @@ def _array_of(
     return (widened(flat) if half else flat).reshape(shape)
 
 
-def _without_prefix(name: str) -> Tuple[str, str]:
+def _parted(name: str) -> Tuple[str, str]:
+    """The kind of the optimiser's state that the name begins with, and of what; or twice ""."""
     prefix, _, rest = name.partition(".")
-    return (prefix, rest) if prefix in OPTIMIZER_PREFIXES and rest else ("", name)
+    return (prefix, rest) if prefix in OPTIMIZER_PREFIXES else ("", "")
+
+
+def _is_state(name: str, names: Container[str]) -> bool:
+    """Whether it is the optimiser's in a checkpoint with tensors of these names.
+
+    A model may have names that begin so. It is the optimiser's where the tensor of the model that
+    it speaks of is there; models/files/state_names.h has the same rule.
+    """
+    state = False
+    _, name = _parted(name)
+    while name and name in names:
+        state = not state
+        _, name = _parted(name)
+    return state
 
 
 def load(path: Union[str, "os.PathLike[str]"]) -> Checkpoint:
@@ -185,8 +200,8 @@ def load(path: Union[str, "os.PathLike[str]"]) -> Checkpoint:
     for name, entry in header.items():
         array = _array_of(path, name, entry, data)
         spans.append(tuple(entry["data_offsets"]))
-        kind, rest = _without_prefix(name)
-        if kind and metadata.get("format") == FORMAT:
+        if metadata.get("format") == FORMAT and _is_state(name, header):
+            kind, rest = _parted(name)
             optimizer.setdefault(kind, {})[rest] = array
         else:
             tensors[name] = array
