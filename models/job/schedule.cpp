@@ -23,7 +23,9 @@ double learning_rate_at(const Job& job, Samples cluster_samples, Samples budget_
     // The first step already moves: it counts the batch that it is about to train on.
     const Samples after_step =
         std::min<Samples>(cluster_samples + job.batch, schedule.warmup_samples);
-    return peak * static_cast<double>(after_step) / static_cast<double>(schedule.warmup_samples);
+    const double rate =
+        peak * static_cast<double>(after_step) / static_cast<double>(schedule.warmup_samples);
+    return std::min(rate, peak);  // the last may be rounded up
   }
   switch (schedule.kind) {
     case ScheduleSpec::Kind::constant: return peak;

@@ -154,6 +154,19 @@ TEST_CASE(
   CHECK_FALSE(is_warming_up(job, 100));
 }
 
+TEST_CASE("No rate is above the peak, not by rounding either") {
+  for (const char* rate : {"0.05", "0.1", "0.003"})
+    for (const Samples warmup : {12288, 24576, 49152, 50000}) {
+      const Job job = parse_job("name = 'x'\nbatch = 64\nbudget_samples = 100000\n[optimizer]\n" +
+                                ("learning_rate = " + std::string(rate)) +
+                                "\n[schedule]\nwarmup_samples = " + std::to_string(warmup) + "\n");
+      const double peak = learning_rate_peak(job);
+      for (Samples at = 0; at <= 2 * warmup; at += 32)
+        REQUIRE_MESSAGE(learning_rate_at(job, at) / peak <= 1, warmup);
+      CHECK(learning_rate_at(job, warmup - 64) / peak > 1 - 1e-9);
+    }
+}
+
 TEST_CASE("The step schedule multiplies by gamma at each milestone") {
   const Job job = parse_job(
       "name = 'x'\nbudget_samples = 1000\n[optimizer]\nlearning_rate = 1\n"
