@@ -90,7 +90,7 @@ class Engine {
 
   // Trains on `batch` samples (0: the job's) from `position` of the shard's order on; returns their
   // mean loss before the step. Where the loss is known later than the host could go on, from the
-  // second call on it is that of the step before.
+  // second call after the model was replaced on it is that of the step before.
   virtual double step(Samples position, double learning_rate, std::uint32_t batch = 0) = 0;
   // After step(position, …, batch): the position after its samples.
   [[nodiscard]] virtual Samples next_position(Samples position, std::uint32_t batch) const {

@@ -35,6 +35,7 @@ void StepLoop::take(Update update) {
   GOSSIPD_ASSERT(!loan_);
   if (update.replace) {
     first_step_ = true;
+    loss_worst_ = 0;
     not_finite_ = !kernels().all_finite(update.values);
   }
   holding_ = false;

@@ -18,6 +18,7 @@
 #include "models/networks/loss.h"
 #include "models/networks/torchscript.h"
 #include "models/training/evaluator.h"
+#include "models/training/reported_loss.h"
 #include "models/training/trainer.h"
 
 namespace gossipd {
@@ -140,11 +141,10 @@ class TorchEngine : public GradientEngine {
     const std::uint32_t samples = batch > 0 ? batch : job_.batch;
     std::size_t turn = begin_step(position, learning_rate, samples);
     // The first loss has none before it that could stand in for it.
-    while (!stepped_ && inconclusive_[turn] && !std::isfinite(loss(turn)))
+    while (reported_loss_.is_first() && inconclusive_[turn] && !std::isfinite(loss(turn)))
       turn = begin_step(position, learning_rate, samples);
-    // Reading this step's loss would wait for the device; the previous one is already there.
-    const bool late = !first_device().is_cpu() && std::exchange(stepped_, true);
-    return loss_after(late ? 1 - turn : turn);
+    turn = reported_loss_.turn_to_read(turn);
+    return reported_loss_.report(loss(turn), inconclusive_[turn]);
   }
 
   Samples next_position(Samples, std::uint32_t) const override { return next_position_; }
@@ -188,6 +188,7 @@ class TorchEngine : public GradientEngine {
   void replace_model(std::span<const float> values) override {
     settle();
     for (const auto& replica : replicas_) replica->flat().copy_from(values);
+    reported_loss_.begin_anew();
   }
 
   OptimizerState optimizer_state() override {
@@ -324,13 +325,6 @@ class TorchEngine : public GradientEngine {
     return sum;
   }
 
-  // Where fp16 has overflowed and the scale can still fall, the last known loss holds.
-  double loss_after(std::size_t turn) {
-    const double now = loss(turn);
-    if (std::isfinite(now) || !inconclusive_[turn]) last_loss_ = now;
-    return last_loss_;
-  }
-
   void forget_gradients() {
     for (const auto& replica : replicas_) replica->forget_gradient();
     unfinished_ = false;
@@ -350,14 +344,13 @@ class TorchEngine : public GradientEngine {
   std::array<std::optional<HostBatch>, 2> batches_;
   std::size_t turn_ = 0;
   Samples next_position_ = 0;
-  bool stepped_ = false;
   bool unfinished_ = false;
   // Of a turn's step: it overflowed in fp16 at a scale that can still fall, so that its loss says
   // nothing.
   std::array<bool, 2> inconclusive_{};
-  double last_loss_ = 0;  // that was known
-  std::string silent_;    // why a device is not waited for any more; empty: it is
-  RankThreads ranks_;     // ends before what its threads use
+  ReportedLoss reported_loss_{!first_device().is_cpu()};
+  std::string silent_;  // why a device is not waited for any more; empty: it is
+  RankThreads ranks_;   // ends before what its threads use
 };
 
 }  // namespace

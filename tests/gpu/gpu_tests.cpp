@@ -215,6 +215,18 @@ TEST_CASE("memory: what has no room is typed, has figures, and leaves the engine
   CHECK(figures.has_value());
 }
 
+TEST_CASE("replaced: the first step of a model that came says its own loss, not the last one's") {
+  const auto e = engine(job("kind = 'mlp'\n", images, sgd));
+  const std::vector<float> good = model_of(*e);
+  const double before = e->step(0, 0.01);
+  e->replace_model(std::vector<float>(good.size(), std::numeric_limits<float>::quiet_NaN()));
+  CHECK(std::isnan(e->step(0, 0.01)));
+  e->replace_model(good);
+  e->restore_optimizer({});  // as the trainer does
+  CHECK(e->step(0, 0.01) == doctest::Approx(before));
+  CHECK(std::isfinite(e->step(16, 0.01)));
+}
+
 TEST_CASE("fp16: an overflow on the way forward skips the step, and training goes on") {
   if (is_dry()) return not_covered("fp16 (dry run)");
   const Job j = job("kind = 'resnet20'\n", images, sgd + "[training]\nprecision = 'fp16'\n");

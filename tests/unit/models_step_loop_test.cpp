@@ -1,8 +1,10 @@
 // The account of a node's steps, driven alone: no engine, no thread, no core.
 #include <doctest/doctest.h>
 
+#include <array>
 #include <limits>
 
+#include "models/training/reported_loss.h"
 #include "models/training/step_loop.h"
 
 using namespace gossipd;
@@ -211,6 +213,55 @@ TEST_CASE("A replaced model's loss begins with its first step") {
   loop.take(replacement({3, 4}));
   one_turn(loop, 2);
   CHECK(loop.loss() == 2);
+}
+
+TEST_CASE("The worst loss of a model that was replaced says nothing about the new one") {
+  StepLoop loop = training_loop();
+  loop.take(update(1));
+  one_turn(loop, 3);
+  REQUIRE(loop.next() == Next::begin_snapshot);
+  (void)loop.begin_snapshot({});
+  loop.on_step({.loss = std::numeric_limits<double>::infinity()});  // beside the filling
+  CHECK_FALSE(loop.hand_over().finite);
+  loop.take(replacement({3, 4}));
+  one_turn(loop, 2);
+  loop.at_boundary({});
+  CHECK(snapshot_of(loop).loss_worst == 2);
+}
+
+TEST_CASE("A device's step reports the loss of the step before, a replaced model's first its own") {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  for (const bool late : {true, false}) {
+    CAPTURE(late);
+    ReportedLoss reported(late);
+    std::array<double, 2> losses{};
+    std::array<bool, 2> inconclusive{};
+    std::size_t turn = 0;
+    const auto step = [&](double loss, bool overflows = false) {
+      turn = 1 - turn;
+      losses[turn] = loss;
+      inconclusive[turn] = overflows;
+      const std::size_t read = reported.turn_to_read(turn);
+      return reported.report(losses[read], inconclusive[read]);
+    };
+    CHECK(reported.is_first());
+    CHECK(step(5) == 5);
+    CHECK_FALSE(reported.is_first());
+    CHECK(step(4) == (late ? 5 : 4));
+    CHECK(step(3) == (late ? 4 : 3));
+    (void)step(nan);
+    reported.begin_anew();
+    CHECK(reported.is_first());
+    CHECK(step(2) == 2);
+    CHECK(step(1) == (late ? 2 : 1));
+    (void)step(nan);
+    CHECK(std::isnan(step(nan, /*overflows=*/true)));  // the last that says something
+    reported.begin_anew();
+    CHECK(step(7) == 7);
+    (void)step(7);
+    (void)step(nan, /*overflows=*/true);
+    CHECK(step(nan, /*overflows=*/true) == 7);
+  }
 }
 
 TEST_CASE("A loss or a model that is not finite stops the steps until a finite model comes") {
