@@ -4,7 +4,7 @@
 // The training loop (trainer.cpp) is plain C++ on top of this, so that its threads can be tested
 // with a toy engine and ThreadSanitizer. One thread at a time, except evaluate(), which has its own
 // copy of the network and is called from the evaluation thread. Failures of the library are
-// std::exception.
+// std::exception whose text is one sentence for a person.
 #pragma once
 
 #include <atomic>

@@ -35,9 +35,10 @@ void Evaluator::lend_network(const std::function<void(Network&)>& use) {
 }
 
 void Evaluator::build() {
-  network_ = build_network(job_, model_file_, device_);
-  network_->train(false);
-  flat_.emplace(network_->tensors(), FlatModel::Gradient::no);
+  auto network = build_network(job_, model_file_, device_);
+  network->train(false);
+  flat_.emplace(network->tensors(), FlatModel::Gradient::no);
+  network_ = std::move(network);  // a device without room for both keeps neither
 }
 
 std::optional<Figures> Evaluator::evaluate(std::span<const float> model,

@@ -15,6 +15,7 @@
 #include "models/devices/rank_threads.h"
 #include "models/devices/runtime.h"
 #include "models/devices/torch_device.h"
+#include "models/files/data_file.h"
 #include "models/networks/loss.h"
 #include "models/networks/torchscript.h"
 #include "models/training/evaluator.h"
@@ -72,6 +73,21 @@ void set_arithmetic(const TrainingSpec& training) {
   const bool tf32 = training.precision == TrainingSpec::Precision::tf32;
   context.setAllowTF32CuBLAS(tf32);
   context.setAllowTF32CuDNN(tf32);
+}
+
+// What the library threw, for a person: one sentence, without its stack; OutOfMemory with figures
+// where it was memory. To be called while `error` is handled. What is a sentence keeps its type.
+[[noreturn]] void rethrow_in_words(const std::exception& error, torch::Device device) {
+  if (dynamic_cast<const OutOfMemory*>(&error) != nullptr ||
+      dynamic_cast<const DataError*>(&error) != nullptr)
+    throw;
+  if (is_out_of_memory(error)) {
+    const c10::DeviceGuard guard(device);  // whose memory the figures are of
+    throw OutOfMemory(in_words(error, device));
+  }
+  const std::string sentence = sentence_of(error);
+  if (sentence == error.what()) throw;
+  throw std::runtime_error(sentence);
 }
 
 std::string joined(const std::vector<torch::Device>& devices) {
@@ -137,14 +153,16 @@ class TorchEngine : public GradientEngine {
   }
 
   double step(Samples position, double learning_rate, std::uint32_t batch) override {
-    if (traffic_) traffic_->take_update(/*wait=*/false);
-    const std::uint32_t samples = batch > 0 ? batch : job_.batch;
-    std::size_t turn = begin_step(position, learning_rate, samples);
-    // The first loss has none before it that could stand in for it.
-    while (reported_loss_.is_first() && inconclusive_[turn] && !std::isfinite(loss(turn)))
-      turn = begin_step(position, learning_rate, samples);
-    turn = reported_loss_.turn_to_read(turn);
-    return reported_loss_.report(loss(turn), inconclusive_[turn]);
+    return in_sentences([&] {
+      if (traffic_) traffic_->take_update(/*wait=*/false);
+      const std::uint32_t samples = batch > 0 ? batch : job_.batch;
+      std::size_t turn = begin_step(position, learning_rate, samples);
+      // The first loss has none before it that could stand in for it.
+      while (reported_loss_.is_first() && inconclusive_[turn] && !std::isfinite(loss(turn)))
+        turn = begin_step(position, learning_rate, samples);
+      turn = reported_loss_.turn_to_read(turn);
+      return reported_loss_.report(loss(turn), inconclusive_[turn]);
+    });
   }
 
   Samples next_position(Samples, std::uint32_t) const override { return next_position_; }
@@ -153,55 +171,67 @@ class TorchEngine : public GradientEngine {
   double gradient(std::span<const float> model, Samples position, std::uint32_t batch,
                   std::span<float> out) override {
     replace_model(model);
-    const std::size_t turn = begin_gradient(position, batch);
-    sum_gradients();
-    on_all_ranks([&](std::size_t rank) { std::ignore = replicas_[rank]->unscale_gradient(); });
-    std::ranges::fill(out, 0.0f);
-    const Tensor& gradient = replicas_.front()->flat().gradient();
-    torch::from_blob(out.data(), {gradient.numel()}, torch::kFloat32).copy_(gradient);
-    forget_gradients();
-    return loss(turn);
+    return in_sentences([&] {
+      const std::size_t turn = begin_gradient(position, batch);
+      sum_gradients();
+      on_all_ranks([&](std::size_t rank) { std::ignore = replicas_[rank]->unscale_gradient(); });
+      std::ranges::fill(out, 0.0f);
+      const Tensor& gradient = replicas_.front()->flat().gradient();
+      torch::from_blob(out.data(), {gradient.numel()}, torch::kFloat32).copy_(gradient);
+      forget_gradients();
+      return loss(turn);
+    });
   }
 
   void copy_model(std::span<float> out) override {
     refuse_if_silent();
-    if (traffic_) traffic_->take_update(/*wait=*/true);
-    replicas_.front()->copy_model(out);
+    in_sentences([&] {
+      if (traffic_) traffic_->take_update(/*wait=*/true);
+      replicas_.front()->copy_model(out);
+    });
   }
   void begin_copy(std::span<float> out) override {
-    traffic_ ? traffic_->begin_copy(out) : copy_model(out);
+    in_sentences([&] { traffic_ ? traffic_->begin_copy(out) : copy_model(out); });
   }
-  bool copied() override { return !traffic_ || traffic_->copied(); }
+  bool copied() override {
+    return in_sentences([&] { return !traffic_ || traffic_->copied(); });
+  }
   bool ready_to_copy() const override { return !traffic_ || !traffic_->update_under_way(); }
   std::optional<bool> copy_is_finite() override {
     if (!traffic_) return std::nullopt;
-    return traffic_->copy_is_finite();
+    return in_sentences([&] { return traffic_->copy_is_finite(); });
   }
   void settle() override {
     refuse_if_silent();
-    if (traffic_) traffic_->settle();
+    if (traffic_) in_sentences([&] { traffic_->settle(); });
   }
   void add_to_model(std::span<const float> values) override {
-    if (traffic_) return traffic_->begin_add(values);
-    for (const auto& replica : replicas_) replica->flat().add(values);
+    in_sentences([&] {
+      if (traffic_) return traffic_->begin_add(values);
+      for (const auto& replica : replicas_) replica->flat().add(values);
+    });
   }
   void replace_model(std::span<const float> values) override {
     settle();
-    for (const auto& replica : replicas_) replica->flat().copy_from(values);
+    in_sentences([&] {
+      for (const auto& replica : replicas_) replica->flat().copy_from(values);
+    });
     reported_loss_.begin_anew();
   }
 
   OptimizerState optimizer_state() override {
     refuse_if_silent();
-    return replicas_.front()->optimizer_state();
+    return in_sentences([&] { return replicas_.front()->optimizer_state(); });
   }
   void restore_optimizer(const OptimizerState& state) override {
-    for (const auto& replica : replicas_) replica->restore_optimizer(state);
+    in_sentences([&] {
+      for (const auto& replica : replicas_) replica->restore_optimizer(state);
+    });
   }
 
   std::optional<Figures> evaluate(std::span<const float> model,
                                   const std::atomic<bool>& cancel) override {
-    auto figures = evaluator_.evaluate(model, cancel);
+    auto figures = in_sentences([&] { return evaluator_.evaluate(model, cancel); });
     return_free_memory();
     return figures;
   }
@@ -234,15 +264,25 @@ class TorchEngine : public GradientEngine {
     if (!silent_.empty()) throw DeviceSilent(silent_);
   }
 
-  // Each rank on its thread and its device. With several ranks the error names the one that failed.
+  // What the library throws comes out as rethrow_in_words() has it.
+  template <typename Work>
+  auto in_sentences(const Work& work) const -> decltype(work()) {
+    try {
+      return work();
+    } catch (const std::exception& error) {
+      rethrow_in_words(error, first_device());
+    }
+  }
+
+  // The same for each rank, on its thread and its device. With several ranks the error names the
+  // one that failed.
   void on_all_ranks(const std::function<void(std::size_t)>& work) {
     const auto on_its_device = [&](std::size_t rank) {
       const c10::DeviceGuard guard(devices_[rank]);
       try {
         work(rank);
       } catch (const std::exception& error) {
-        if (is_out_of_memory(error)) throw OutOfMemory(in_words(error, devices_[rank]));
-        throw;
+        rethrow_in_words(error, devices_[rank]);
       }
     };
     try {

@@ -49,6 +49,18 @@ class MadeUpGroup : public DeviceGroup {
   const double heard_;
 };
 
+// Its labels are outside the job's classes once it is `wrong`.
+class Mislabelled : public Bars {
+ public:
+  using Bars::Bars;
+  void write(std::size_t index, const Variation* variation, const Batch& batch,
+             std::size_t at) const override {
+    Bars::write(index, variation, batch, at);
+    if (wrong) place<std::int64_t>(batch.targets, at, 1)[0] = 99;
+  }
+  bool wrong = false;
+};
+
 std::vector<float> ramp(std::size_t size, float factor = 1) {
   std::vector<float> out(size);
   for (std::size_t i = 0; i < size; ++i)
@@ -206,6 +218,25 @@ TEST_CASE("Memory exhausted inside TorchScript is known as such, in the words of
   CHECK(in_words(error, torch::kCPU) ==
         "cpu: RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB");
   CHECK_FALSE(is_out_of_memory(std::runtime_error("the shapes do not fit")));
+}
+
+TEST_CASE("What LibTorch throws in a step or an evaluation is one sentence, without its stack") {
+  const Job job = bars_job(cnn, sgd);
+  for (const char* devices : {"cpu", "cpu,cpu"}) {
+    const auto set = std::make_shared<Mislabelled>(job.data);
+    auto engine = make_torch_engine(job, devices, 1,
+                                    BatchSource(set, DataOrder(job.seed, set->count(), {})), set);
+    REQUIRE(engine);
+    const std::vector<float> model = model_of(**engine);
+    (void)(*engine)->step(0, 0.01);
+    set->wrong = true;
+    for (const std::string& text :
+         {failure_of([&] { (void)(*engine)->step(13, 0.01); }),
+          failure_of([&] { (void)(*engine)->evaluate(model, std::atomic<bool>{false}); })}) {
+      CHECK_MESSAGE(text.ends_with("Target 99 is out of bounds."), text);
+      CHECK_MESSAGE(text.find_first_of("\n") == std::string::npos, text);
+    }
+  }
 }
 
 TEST_CASE("fp16 that overflows on the way forward costs a step, not the model's statistics") {
