@@ -80,8 +80,8 @@ class DeviceTraffic:
                 return known
             known = float(pinned)
         pinned = torch.empty((), dtype=torch.float32, pin_memory=True)
+        frozen = value.detach().float().reshape(())  # may be a kernel, which the copy waits for
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
-        frozen = value.detach().float().reshape(())
         with torch.cuda.stream(self._stream):
             pinned.copy_(frozen, non_blocking=True)
             event = _cuda.Event()
