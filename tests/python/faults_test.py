@@ -188,6 +188,7 @@ LIES = {
     "aimless": go(2, 2, 0, [(0, 1)]),
     "progress": go(2, 2, progress=float("nan")),
     "factor": go(2, 2, factor=-1.0),
+    "great factor": go(2, 2, factor=1 + 1e-8),
     "place": go(2, 2, place=1),
     "members": go(2, 2, members=0),
     "twice": [go(2, 2), go(3, 2)],
@@ -205,6 +206,16 @@ def test_a_lie_in_place_of_a_go_changes_nothing_and_ends_the_connection(start, l
     loop.until(lambda: daemon.attaches == 2 and loop.g.attached)
     loop.until(lambda: daemon.steps[-1][0] == loop.g.steps)
     assert (loop.params["w"] == loop.g.steps).all()
+
+
+def test_a_factor_that_rounding_has_put_above_one_is_one(start):
+    daemon = start()
+    loop = Loop(daemon.path)
+    daemon.answers = [{"factor": 0.5}, {"factor": 1 + 2**-52}]
+    loop.steps(1)
+    assert loop.g.rate_factor == 0.5
+    loop.steps(1)
+    assert loop.g.rate_factor == 1.0 and loop.g.attached and daemon.attaches == 1
 
 
 WRONG_MEMORY = {

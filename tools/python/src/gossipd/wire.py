@@ -19,6 +19,7 @@ TEXT_BYTES_MAX = 2048
 SEGMENTS_MAX = 65536
 FLOATS_MAX = 2**32
 STEP_SAMPLES_MAX = 2**20
+ROUNDING_MAX = 1e-9  # of a factor that should be at most 1
 
 ATTACH, SEGMENTS, STEP, DONE, REPORT, DETACH = range(1, 7)
 ATTACHED, REFUSED, WAITING, GO = range(65, 69)
@@ -211,6 +212,8 @@ def _decode_go(sequence: int, fields: bytes, floats: int) -> Go:
         raise BadPacket(f"GO has {len(fields)} bytes for {count} ranges")
     if flags & ~FLAGS_ALL or reserved or (flags & ADD and flags & REPLACE) or snapshot > 1:
         raise BadPacket(f"GO asks for what does not exist: flags {flags}, snapshot {snapshot}")
+    if 1 < factor <= 1 + ROUNDING_MAX:  # a schedule's arithmetic
+        factor = 1.0
     if not (0 <= progress <= 1 and 0 <= factor <= 1) or place >= trainers or members == 0:
         raise BadPacket("GO describes a cluster that cannot be")
     ranges: List[Tuple[int, int]] = []
