@@ -208,6 +208,78 @@ def test_a_lie_in_place_of_a_go_changes_nothing_and_ends_the_connection(start, l
     assert (loop.params["w"] == loop.g.steps).all()
 
 
+class Device:
+    """A founder's loop whose later copies end as a GPU's do: afterwards, when `landed` is set."""
+
+    def __init__(self, daemon):
+        daemon.answers = [{"flags": COPY}, {"flags": COPY, "snapshot": 1}]
+        self.loop = Loop(daemon.path)
+        daemon.wait(lambda: daemon.dones == [(0, 0)])
+        self.landed = threading.Event()
+        self.asked = threading.Semaphore(0)
+        self.loop.g._model.settled = lambda: self._has_landed
+        self.loop.steps()
+        for _ in range(2):  # somebody asks, and asks again
+            assert self.asked.acquire(timeout=20)
+
+    def _has_landed(self):
+        self.asked.release()
+        return self.landed.is_set()
+
+
+def test_a_copy_of_a_device_is_done_as_soon_as_it_has_landed(start):
+    daemon = start()
+    device = Device(daemon)
+    ones = np.ones(FLOATS, np.float32)
+    daemon.answers = [{"flags": ADD, "ranges": [(0, FLOATS)], "update": ones}]
+    device.loop.steps(3)
+    assert [s[0] for s in daemon.steps] == [0, 1] and len(daemon.dones) == 1
+    device.landed.set()
+    daemon.wait(lambda: len(daemon.dones) == 2)  # while the loop is elsewhere
+    assert daemon.dones[1] == (1, 2)
+    device.loop.until(lambda: len(daemon.dones) == 3)
+    assert (device.loop.params["w"] == device.loop.g.steps + 1).all() and daemon.attaches == 1
+
+
+def test_the_end_waits_for_a_copy_and_tells_the_last_steps(start):
+    daemon = start()
+    device = Device(daemon)
+    device.loop.steps(3)
+    threading.Timer(0.05, device.landed.set).start()
+    device.loop.g.detach()
+    daemon.wait(lambda: daemon.of_type(6))
+    assert daemon.dones[1:] == [(1, 2)] and [s[0] for s in daemon.steps] == [0, 1, 4]
+
+
+def test_a_copy_that_lands_after_its_daemon_has_gone_is_told_to_no_other(start):
+    daemon = start()
+    device = Device(daemon)
+    daemon.kill()
+    device.landed.set()
+    device.loop.until(lambda: daemon.attaches == 2 and daemon.steps[-1][0] == device.loop.g.steps)
+    assert len(daemon.dones) == 1
+
+
+def test_a_copy_that_fails_attaches_anew_and_is_raised(start):
+    daemon = start()
+    device = Device(daemon)
+    device.landed.is_set = lambda: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        device.loop.until(lambda: False)
+    device.loop.until(lambda: daemon.attaches == 2 and daemon.steps[-1][0] == device.loop.g.steps)
+    assert len(daemon.dones) == 1
+
+
+def test_a_founders_model_is_looked_at_when_it_has_landed(start, monkeypatch):
+    left = [False, False, True]
+    monkeypatch.setattr(gossipd.attachment.Model, "settled", lambda model: lambda: left.pop(0))
+    daemon = start()
+    daemon.answers = [{"flags": COPY}]
+    Loop(daemon.path)
+    daemon.wait(lambda: daemon.dones)
+    assert daemon.dones == [(0, 0)] and not left
+
+
 def test_a_factor_that_rounding_has_put_above_one_is_one(start):
     daemon = start()
     loop = Loop(daemon.path)

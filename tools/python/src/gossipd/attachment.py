@@ -13,9 +13,9 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 import numpy as np
 
 from . import wire
-from .memory import SharedMemory
+from .landing import POLL_S, Landing
 from .sampler import SharedSampler
-from .session import NotAttached, Session
+from .session import DEADLINE_S, NotAttached, Session
 from .words import whole
 
 # Looks may take this share of the loop's time, so the dearer one is the rarer they are.
@@ -27,7 +27,6 @@ WAIT_S = 60.0
 SOCKET_NAME = "trainer.sock"
 SETTLE_S = 60.0
 SETTLE_POLL_S = 0.05
-DEVICE_POLL_S = 0.0005
 
 Finished = Callable[[], bool]
 
@@ -55,8 +54,8 @@ class Model:
         raise NotImplementedError
 
     def settled(self) -> Optional[Finished]:
-        """None: `apply` and `copy` are done. Otherwise what says so later; then the shared memory
-        may be written by others.
+        """None: `apply` and `copy` are done. Otherwise what says so later, asked from another
+        thread; then the shared memory may be written by others.
         """
         return None
 
@@ -97,7 +96,7 @@ class Attachment:
         self._announce_s = 0.0
         self._look_cost_s = 0.0
         self._look_interval_s = 0.0
-        self._unsettled: Optional[Tuple[wire.Go, SharedMemory, Finished]] = None
+        self._landing: Optional[Landing] = None  # of the last GO, whose DONE follows it
         self._has_shared = False  # a model of the cluster, or this one with it
         self._sampler: Optional[SharedSampler] = None
         self._session: Optional[Session] = None
@@ -190,6 +189,8 @@ class Attachment:
         if self._detached:
             return
         self._commit_samples()
+        if self._landing is not None:
+            self._landing.has_ended(DEADLINE_S)
         if self._session is not None:
             end = time.monotonic() + settle_s
             self._look_once()
@@ -275,7 +276,7 @@ class Attachment:
         if self._detached or session is None or not self._look_interval_s or not self._is_time():
             return
         began = time.perf_counter()
-        if self._unsettled is None:
+        if self._is_settled(session):
             session.announce(self._step_packet)
         self._announce_s = time.perf_counter() - began
 
@@ -350,13 +351,15 @@ class Attachment:
         later = self._model.settled()
         if not self._has_shared and go.flags & (wire.COPY | wire.REPLACE) == wire.COPY:
             while later is not None and not later():
-                time.sleep(DEVICE_POLL_S)
+                time.sleep(POLL_S)
+            later = None
             self._check_first_model(session, memory.snapshots[go.snapshot])
         self._has_shared = True
-        if later is not None:
-            self._unsettled = (go, session.memory, later)
-        else:
+        if later is None:
             session.done(go, self._told)
+            return
+        has_landed, say_done = later, session.done_later(go, self._told)
+        self._landing = Landing(lambda: has_landed() and say_done())
 
     def _check_first_model(self, session: Session, model: Any) -> None:
         """The cluster is to begin with `model`: ValueError if it is not finite."""
@@ -371,17 +374,16 @@ class Attachment:
             first += segment.floats
 
     def _is_settled(self, session: Session) -> bool:
-        """Sends the DONE that a device still owed; waits for it while no step may be made."""
-        if self._unsettled is None:
+        """Whether the DONE of the last GO is on its way; waits for it while no step may be made."""
+        landing = self._landing
+        if landing is None:
             return True
-        go, memory, is_done = self._unsettled
-        while not is_done():
-            if not self.paused and not self.finished:
-                return False
-            time.sleep(DEVICE_POLL_S)
-        self._unsettled = None
-        if session.attached_memory is memory:
-            session.done(go, self._told)
+        if not landing.has_ended(DEADLINE_S if self.paused or self.finished else 0.0):
+            return False
+        self._landing = None
+        if landing.error is not None:
+            session.lose(landing.error)
+            raise landing.error
         return True
 
     def _take_in(self, go: wire.Go) -> None:

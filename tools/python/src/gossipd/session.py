@@ -7,6 +7,7 @@ the two share is guarded by one lock.
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import socket
@@ -69,7 +70,7 @@ def connect(path: str) -> socket.socket:
 
 
 class _Connection:
-    """An attached connection, with its memory. The trainer's thread only."""
+    """An attached connection, with its memory. The trainer's thread only, but for `try_done`."""
 
     def __init__(self, sock: socket.socket, memory: SharedMemory, said: wire.Attached) -> None:
         self.sock = sock
@@ -80,6 +81,7 @@ class _Connection:
         self.announced = False  # that STEP was sent ahead: its GO is still worth waiting for
         self._steps_sent = 0
         self._goes_taken = 0
+        self._closing = threading.Lock()  # a closed descriptor's number may be another file's
         sock.settimeout(None)
         whole, part = divmod(DEADLINE_S, 1)
         sock.setsockopt(
@@ -126,6 +128,21 @@ class _Connection:
 
     def send_done(self, go: wire.Go, counters: Counters) -> None:
         self.sock.send(wire.done(go.sequence, *counters))
+
+    def try_done(self, go: wire.Go, counters: Counters) -> bool:
+        """For any thread. False: the daemon does not read now. An error shows at the next look."""
+        with self._closing:
+            try:
+                self.sock.send(wire.done(go.sequence, *counters), socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return False
+            except OSError:
+                pass
+        return True
+
+    def close(self) -> None:
+        with self._closing:
+            self.sock.close()
 
 
 class Session:
@@ -258,11 +275,6 @@ class Session:
         assert self._connection is not None
         return self._connection.memory
 
-    @property
-    def attached_memory(self) -> Optional[SharedMemory]:
-        """The present connection's, if there is one: a GO belongs to one memory."""
-        return self._connection.memory if self._connection else None
-
     def done(self, go: wire.Go, counters: Counters) -> None:
         """Says that `go` is carried out."""
         if self._connection is None:
@@ -271,6 +283,11 @@ class Session:
             self._connection.send_done(go, counters)
         except OSError as error:
             self.lose(error)
+
+    def done_later(self, go: wire.Go, counters: Counters) -> Callable[[], bool]:
+        """What another thread calls to say so, again where it returns false."""
+        assert self._connection is not None
+        return functools.partial(self._connection.try_done, go, counters)
 
     def send(self, packet: bytes) -> bool:
         """Sends a REPORT or DETACH; false where no daemon takes it."""
@@ -288,7 +305,7 @@ class Session:
         """Gives the connection up and attaches anew; what it had under way is void."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            connection.sock.close()
+            connection.close()
         if self._closing:
             return
         log.warning(
@@ -305,7 +322,7 @@ class Session:
             self._changed.notify_all()
         for connection in (ready, self._connection):
             if connection is not None:
-                connection.sock.close()
+                connection.close()
         self._connection = None
 
     def _take_ready(self) -> Optional[_Connection]:
@@ -339,7 +356,7 @@ class Session:
             else:
                 with self._changed:
                     if connection is not None and self._closing:
-                        connection.sock.close()
+                        connection.close()
                     elif connection is not None:
                         self._ready = connection
                     self._changed.notify_all()
