@@ -185,6 +185,23 @@ def test_a_sampler_follows_members_that_come_and_go():
     assert drawn == [order[0], order[2], *order[3:]]
 
 
+def test_the_processes_of_a_node_share_out_what_it_draws():
+    state, place = place_of(1, 2)
+    whole = list(SharedSampler(26, 1, place))
+    samplers = [SharedSampler(26, 1, place, rank, 3) for rank in range(3)]
+    drawn = [list(sampler) for sampler in samplers]
+    assert [len(s) for s in samplers] == [4, 4, 4] and len(whole) == 13
+    assert sorted(sum(drawn, [])) == sorted(whole[:12])
+    ones = [iter(sampler) for sampler in samplers]  # of the next pass
+    drawn = [[next(one) for one in ones]]
+    state[:] = [0, 1, 0]  # the other node has gone
+    assert len({sampler.state_dict()["position"] for sampler in samplers}) == 1
+    drawn += zip(*ones)
+    assert len(drawn) == 7 and len(set(sum(map(list, drawn), []))) == 21
+    with pytest.raises(ValueError, match="3 processes cannot share 2 samples"):
+        SharedSampler(2, 1, place, 0, 3)
+
+
 def test_a_joiner_begins_where_the_cluster_is_and_a_restart_where_it_stood(daemon):
     order = list(SharedSampler(10, 1, place_of(0, 1, 10)[1]))
     assert list(SharedSampler(10, 1, place_of(0, 1, 14)[1])) == order[4:]

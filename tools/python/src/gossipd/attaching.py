@@ -57,7 +57,7 @@ def attach(
     Shared are the parameters that require a gradient and the running statistics (saved float32
     buffers); all nodes must have the same ones. Gradient accumulation and GradScaler need nothing:
     a step is one that the optimiser has made. Under DistributedDataParallel all processes call
-    this, and rank 0 is attached.
+    this and `detach`, and rank 0 is attached.
 
     Args:
         model: a ``torch.nn.Module``, or a tree (dict, list, tuple, any JAX pytree) of arrays.
@@ -66,7 +66,7 @@ def attach(
             together; 1 ... 2^20. `Attachment.log` can tell the true number of each step.
         socket: the daemon's; by default GOSSIPD_SOCKET, as ``gossipd run`` sets it, else
             trainer.sock in the daemon's default state directory.
-        every: look for the cluster's updates after so many steps.
+        every: look for the cluster's updates after so many steps; 1: as often as costs little.
         wait_s: seconds to wait for the daemon's first word. Where it says that it waits itself,
             as for a cluster to join, this waits with it.
 

@@ -165,8 +165,10 @@ class Attachment:
         return self._session is not None and self._session.send(packet)
 
     def sampler(self, n: int, seed: int = 0) -> SharedSampler:
-        """The indices of this node's part of a set of `n` samples that all nodes have."""
-        self._sampler = SharedSampler(n, seed, self._where)
+        """The indices of this node's part of a set of `n` samples that all nodes have; under
+        DistributedDataParallel those of this process's part of it.
+        """
+        self._sampler = SharedSampler(n, seed, self._where, *self._rank_and_size())
         return self._sampler
 
     def state_dict(self) -> Dict[str, Any]:
@@ -191,12 +193,7 @@ class Attachment:
         self._commit_samples()
         if self._landing is not None:
             self._landing.has_ended(DEADLINE_S)
-        if self._session is not None:
-            end = time.monotonic() + settle_s
-            self._look_once()
-            while self.finished and not self.settled and self.attached and time.monotonic() < end:
-                time.sleep(SETTLE_POLL_S)
-                self._look_once()
+        self._settle(settle_s)
         self._close()
 
     def __enter__(self) -> "Attachment":
@@ -222,6 +219,22 @@ class Attachment:
 
     def _learning_rate(self) -> float:
         return self._rate
+
+    def _settle(self, settle_s: float) -> None:
+        """Tells the last steps; where the job has finished, waits for the final model."""
+        end = time.monotonic() + settle_s
+        self._look_once()
+        while self._awaits_final_model(end):
+            time.sleep(SETTLE_POLL_S)
+            self._look_once()
+
+    def _awaits_final_model(self, end: float) -> bool:
+        unsettled = self.finished and not self.settled
+        return unsettled and self.attached and time.monotonic() < end
+
+    def _rank_and_size(self) -> Tuple[int, int]:
+        """Of the processes that train this model together."""
+        return 0, 1
 
     # ---- between two steps ----
 

@@ -21,6 +21,10 @@ class SharedSampler:
     When members come or go the places move, and what lies between two members' positions then is
     visited twice or left to the next pass.
 
+    Processes that train one model together share out what their node draws: of each `size` indices
+    one to each, and none where a pass ends with fewer, so that all make as many steps. They must
+    draw in step with each other, and nothing else may divide the set among them.
+
     Works as the ``sampler`` of ``torch.utils.data.DataLoader``, and as a plain iterable: one
     iteration is the rest of one pass.
 
@@ -28,33 +32,42 @@ class SharedSampler:
         n: samples of the set, the same on all nodes.
         seed: of the order, the same on all nodes.
         place: gives this node's place, the number of members that train and the cluster's samples.
+        rank, size: of this process and of the group that trains one model together on this node.
     """
 
-    def __init__(self, n: int, seed: int, place: Place) -> None:
+    def __init__(self, n: int, seed: int, place: Place, rank: int = 0, size: int = 1) -> None:
         self.n, self.seed = whole("n", n), whole("seed", seed)
         if not 0 < self.n <= SAMPLES_MAX:
             raise ValueError(f"a set of {n} samples cannot be divided; give at least 1, up to 2^32")
+        if self.n < size:
+            raise ValueError(f"{size} processes cannot share {self.n} samples; start fewer")
         self._place = place
+        self._rank, self._size = rank, size
         self._pass = -1  # where the cluster is, when the first index is drawn
         self._position = 0
 
     def __len__(self) -> int:
-        """About how many indices a pass has for this node."""
-        return -(-self.n // max(1, self._place()[1]))
+        """About how many indices a pass has for this process."""
+        return -(-self.n // max(1, self._place()[1])) // self._size
 
     def __iter__(self) -> Iterator[int]:
         if self._pass < 0:
             self._pass, self._position = divmod(self._place()[2], self.n)
         order = self._order(self._pass)
-        while self._position < self.n:
-            place, trainers, _ = self._place()
-            if self._position % trainers == place:
-                index = int(order[self._position])
-                self._position += 1
-                yield index
-            else:
-                self._position += 1
+        while True:
+            # All of the group's, since the node's place may be another at the next draw.
+            drawn = [self._next_own() for _ in range(self._size)]
+            if drawn[-1] >= self.n:
+                break
+            yield int(order[drawn[self._rank]])
         self._pass, self._position = self._pass + 1, 0
+
+    def _next_own(self) -> int:
+        """The next position of this node; `n` or beyond at the end of a pass."""
+        place, trainers, _ = self._place()
+        own = self._position + (place - self._position) % trainers
+        self._position = own + 1
+        return own
 
     def _order(self, number: int) -> "np.ndarray[Any, Any]":
         # Of NumPy's generators only this one promises the same numbers in all releases.

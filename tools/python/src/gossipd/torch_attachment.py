@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import functools
 import math
+import time
 import types
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, Optional, Tuple
 
 import torch
 
-from .attachment import WAIT_S, Attachment
+from .attachment import SETTLE_POLL_S, SETTLE_S, WAIT_S, Attachment, log
 from .torch_device import DeviceTraffic
 from .torch_group import Group, group_of
 from .torch_model import TorchModel
@@ -43,6 +44,8 @@ class TorchAttachment(Attachment):
     ) -> None:
         self._group: Optional[Group] = group_of(module)
         self._every = every
+        self._next_look = 1  # in a group: after which step
+        self._settling = False  # in a group: the leader waits for the final model
         self._ahead = every == 1 and self._group is None  # looks are announced
         self._optimizer = optimizer
         self._remove_hook: Callable[[], None] = lambda: None
@@ -107,10 +110,14 @@ class TorchAttachment(Attachment):
 
     # ---- several processes on this box ----
 
+    def _rank_and_size(self) -> Tuple[int, int]:
+        return (0, 1) if self._group is None else (self._group.rank, self._group.size)
+
     def _is_time(self) -> bool:
-        # By count and not by time, which the processes of a group do not agree on.
-        if self._every > 1 or self._group is not None:
+        if self._every > 1:
             return self.steps % self._every == 0
+        if self._group is not None:  # by count: its processes do not agree on the time
+            return self.steps >= self._next_look
         return super()._is_time()
 
     def _look_until_free(self) -> None:
@@ -118,19 +125,57 @@ class TorchAttachment(Attachment):
             super()._look_until_free()
             return
         self.replaced = False
-        while True:
-            if self._group.leads:
-                self._torch_model.touched = False
-                self._look_once()
-            self._group.share(self, self._torch_model)
-            if not self.paused or self.finished:
-                break
+        began = time.perf_counter()
+        made = self.steps - self._looked_at_steps
+        step_s = (began - self._resumed_at) / max(1, made)
+        self._next_look = self.steps + steps_between(self._look_interval_s, step_s, made)
+        self._look_together()
+        if self.steps:
+            self._learn_cost(time.perf_counter() - began)
+        while self.paused and not self.finished:
+            self._look_together()
         self._mark_look()
 
-    def detach(self, settle_s: float = 60.0) -> None:
-        """Ends; see `Attachment.detach`. In a group every process calls it."""
+    def _look_together(self, settle_until: float = 0.0) -> None:
+        """One look of the leader's, of which all hear."""
+        assert self._group is not None
+        if self._group.leads:
+            self._torch_model.touched = False
+            self._look_once()
+            self._settling = self._awaits_final_model(settle_until)
+        self._group.share(self, self._torch_model)
+
+    def detach(self, settle_s: float = SETTLE_S) -> None:
+        """Ends; see `Attachment.detach`. In a group every process calls it while there is a group;
+        with 0 each leaves by itself, and no update comes any more.
+        """
         self._remove_hook()
         super().detach(settle_s)
+
+    def _settle(self, settle_s: float) -> None:
+        if self._group is None:
+            super()._settle(settle_s)
+        elif settle_s > 0 and self._group.is_there():
+            end = time.monotonic() + settle_s
+            self._look_together(end)
+            while self._settling:
+                time.sleep(SETTLE_POLL_S)
+                self._look_together(end)
+        elif self._session is not None and self._is_settled(self._session):
+            self._session.announce(self._step_packet)  # an answer would reach this process only
+            if settle_s > 0:
+                log.warning(
+                    "gossipd: the process group has ended before detach(), so this model is not the"
+                    " cluster's final one: call detach() on all processes before"
+                )
+
+
+def steps_between(interval_s: float, step_s: float, before: int) -> int:
+    """After how many steps to look again, where `before` were made since the last look: as many as
+    fill `interval_s`, but at most twice as many as before, since one step may mislead.
+    """
+    wanted = math.ceil(interval_s / max(step_s, 1e-6))
+    return max(1, min(wanted, 2 * before))
 
 
 def hook(

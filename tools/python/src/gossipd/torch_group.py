@@ -27,8 +27,10 @@ WORDS = (
     "place",
     "trainers",
     "members",
+    "_next_look",
+    "_settling",
 )
-FLAGS = frozenset(("paused", "finished", "settled", "replaced"))
+FLAGS = frozenset(("paused", "finished", "settled", "replaced", "_settling"))
 NUMBERS = frozenset(("progress", "rate_factor"))
 
 
@@ -54,6 +56,10 @@ class Group:
     def leads(self) -> bool:
         """Whether this process is the one that is attached."""
         return self.rank == 0
+
+    def is_there(self) -> bool:
+        """Whether its processes can still reach each other."""
+        return dist.is_initialized()
 
     def share(self, attachment: "TorchAttachment", model: "TorchModel") -> None:
         """Gives the leader's words, and its model if it was touched, to all."""
