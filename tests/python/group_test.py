@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -16,44 +17,96 @@ torch = pytest.importorskip("torch")
 if not torch.distributed.is_available():
     pytest.skip("this torch has no torch.distributed", allow_module_level=True)
 
-HEAD = """
-import json, sys, torch, gossipd
+# Both processes stay, since to import torch takes far longer than a test.
+WORKER = """
+import json, os, sys, torch, gossipd
 import torch.distributed as dist
 rank = int(sys.argv[1])
 dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, world_size=2)
-torch.manual_seed(rank)
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 2))
-optimizer = torch.optim.AdamW(model.parameters(), 0.1)
-g = gossipd.attach(model, optimizer, samples_per_step=8)
-def step():
-    optimizer.zero_grad()
-    model(torch.randn(4, 3)).pow(2).mean().backward()
-    optimizer.step()
-def values():
-    return torch.cat([p.detach().reshape(-1) for p in model.parameters()]).tolist()
+for line in sys.stdin:
+    asked = json.loads(line)
+    os.environ["GOSSIPD_SOCKET"] = asked["socket"]
+    torch.manual_seed(rank)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 2))
+    optimizer = torch.optim.AdamW(model.parameters(), 0.1)
+    g = gossipd.attach(model, optimizer, samples_per_step=8)
+    def step():
+        optimizer.zero_grad()
+        model(torch.randn(4, 3)).pow(2).mean().backward()
+        optimizer.step()
+    def values():
+        return torch.cat([p.detach().reshape(-1) for p in model.parameters()]).tolist()
+    exec(asked["loop"])
+    print(json.dumps(said), flush=True)
+    g.detach(0.0)
 """
 
 
-def run_both(tmp_path, daemon, loop):
-    """What each of two processes prints at the end of `loop`, as JSON."""
-    source = os.path.dirname(os.path.dirname(gossipd.__file__))
-    environment = {**os.environ, "GOSSIPD_SOCKET": daemon.path, "PYTHONPATH": source}
-    workers = [
-        subprocess.Popen(
-            [sys.executable, "-c", HEAD + loop, str(rank), str(tmp_path / "meet")],
-            env=environment,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        return [json.loads(worker.communicate(timeout=60)[0]) for worker in workers]
-    finally:
-        for worker in workers:
+class Pair:
+    """Two processes that train one model together."""
+
+    def __init__(self, folder):
+        source = os.path.dirname(os.path.dirname(gossipd.__file__))
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        self._workers = [
+            subprocess.Popen(
+                [sys.executable, "-c", WORKER, str(rank), str(folder / "meet")],
+                env={**os.environ, "PYTHONPATH": source},
+                **pipes,
+            )
+            for rank in range(2)
+        ]
+
+    def run(self, daemon, loop):
+        """What `loop` leaves in `said` in each process; one that takes too long is killed."""
+        end = threading.Timer(60, self.kill)
+        end.start()
+        try:
+            for worker in self._workers:
+                worker.stdin.write(json.dumps({"socket": daemon.path, "loop": loop}) + "\n")
+                worker.stdin.flush()
+            return [json.loads(worker.stdout.readline()) for worker in self._workers]
+        except (OSError, ValueError):
+            self.kill()  # one has failed, and the other waits for it
+            raise
+        finally:
+            end.cancel()
+
+    def is_there(self):
+        return all(worker.poll() is None for worker in self._workers)
+
+    def kill(self):
+        for worker in self._workers:
             worker.kill()
             worker.wait()
-        daemon.stop()
+
+    def end(self):
+        self.kill()
+        for worker in self._workers:
+            worker.communicate()
+
+
+@pytest.fixture(scope="module")
+def pairs():
+    made = []
+    yield made
+    for pair in made:
+        pair.end()
+
+
+@pytest.fixture
+def pair(pairs, tmp_path):
+    """The pair of the tests before, or another where one of them has failed."""
+    if not pairs or not pairs[-1].is_there():
+        pairs.append(Pair(tmp_path))
+    return pairs[-1]
+
+
+@pytest.fixture
+def daemon(tmp_path):
+    made = FakeDaemon(tmp_path / "trainer.sock")
+    yield made
+    made.stop()
 
 
 LOOKING = """
@@ -63,12 +116,11 @@ while not g.finished:
     step()
     seen.append([g.replaced, len(optimizer.state), g.progress, g.steps])
 g.detach()
-print(json.dumps({"seen": seen, "values": values()}))
+said = {"seen": seen, "values": values()}
 """
 
 
-def test_both_processes_have_the_clusters_model_and_stop_together(tmp_path):
-    daemon = FakeDaemon(tmp_path / "trainer.sock")
+def test_both_processes_have_the_clusters_model_and_stop_together(pair, daemon):
     update = np.arange(8, dtype=np.float32)
     everything = {"ranges": [(0, 8)], "update": update}
     daemon.answers = [
@@ -78,22 +130,22 @@ def test_both_processes_have_the_clusters_model_and_stop_together(tmp_path):
         {"flags": REPLACE, "progress": 0.75, **everything},
         {"flags": FINISHED, "progress": 1.0},
     ]
-    results = run_both(tmp_path, daemon, LOOKING)
+    results = pair.run(daemon, LOOKING)
     assert results[0] == results[1]
     # Replaced: the moments began anew, on both.
     assert results[0]["seen"] == [[False, 2, 0.5, 1], [True, 0, 0.75, 2], [False, 2, 1.0, 3]]
+    daemon.wait(lambda: daemon.of_type(6))
     assert daemon.attaches == 1 and daemon.steps[-1][:2] == (3, 24)
 
 
 DRAWING = """
-print(json.dumps(list(g.sampler(21, seed=5))))
+said = list(g.sampler(21, seed=5))
 """
 
 
-def test_the_processes_draw_each_another_part_of_their_nodes(tmp_path):
-    daemon = FakeDaemon(tmp_path / "trainer.sock")
+def test_the_processes_draw_each_another_part_of_their_nodes(pair, daemon):
     daemon.answers = [{"place": 1, "trainers": 2, "cluster": 2}]
-    ours = run_both(tmp_path, daemon, DRAWING)
+    ours = pair.run(daemon, DRAWING)
     alone = list(SharedSampler(21, 5, lambda: (1, 2, 2)))
     assert len(alone) == 9 and [len(drawn) for drawn in ours] == [4, 4]
     assert sorted(ours[0] + ours[1]) == sorted(alone[:8])
@@ -106,13 +158,12 @@ before = values()
 g.detach()
 after = values()
 g.detach()
-print(json.dumps({"before": before, "after": after, "settled": g.settled, "steps": g.steps}))
+said = {"before": before, "after": after, "settled": g.settled, "steps": g.steps}
 """
 
 
 @pytest.mark.parametrize("kind", [ADD, REPLACE])
-def test_the_clusters_final_model_reaches_both_processes(tmp_path, kind):
-    daemon = FakeDaemon(tmp_path / "trainer.sock")
+def test_the_clusters_final_model_reaches_both_processes(pair, daemon, kind):
     update = np.arange(1, 9, dtype=np.float32)
     daemon.answers = [
         {},
@@ -121,7 +172,7 @@ def test_the_clusters_final_model_reaches_both_processes(tmp_path, kind):
         {"flags": FINISHED | PAUSED},
         {"flags": FINISHED | SETTLED | kind, "ranges": [(0, 8)], "update": update},
     ]
-    one, other = run_both(tmp_path, daemon, ENDING)
+    one, other = pair.run(daemon, ENDING)
     assert one == other and one["settled"] and one["steps"] == 1
     moved = np.array(one["after"]) - (np.array(one["before"]) if kind == ADD else 0)
     np.testing.assert_allclose(moved, update, rtol=1e-5)
@@ -134,15 +185,15 @@ if rank == 0:
     before = values()
     g.detach(0.0)
     assert values() == before
-print(json.dumps(g.steps))
+said = g.steps
 """
 
 
-def test_a_process_that_leaves_at_once_waits_for_no_other_and_takes_nothing_in(tmp_path):
-    daemon = FakeDaemon(tmp_path / "trainer.sock")
+def test_a_process_that_leaves_at_once_waits_for_no_other_and_takes_nothing_in(pair, daemon):
     more = {"flags": ADD, "ranges": [(0, 8)], "update": np.ones(8, np.float32)}
     daemon.answers = [{}, {}, more]
-    assert run_both(tmp_path, daemon, LEAVING) == [1, 1]
+    assert pair.run(daemon, LEAVING) == [1, 1]
+    daemon.wait(lambda: len(daemon.steps) == 3)
     assert [s[:2] for s in daemon.steps] == [(0, 0), (1, 8), (1, 8)] and not daemon.dones
 
 
@@ -152,13 +203,12 @@ inner = g._mark_look
 g._mark_look = lambda: (looked.append(g.steps), inner())
 for _ in range(64):
     step()
-print(json.dumps(looked))
+said = looked
 """
 
 
-def test_both_processes_look_at_the_same_steps_and_as_rarely_as_it_costs(tmp_path):
-    daemon = FakeDaemon(tmp_path / "trainer.sock")
-    one, other = run_both(tmp_path, daemon, RUNNING)
+def test_both_processes_look_at_the_same_steps_and_as_rarely_as_it_costs(pair, daemon):
+    one, other = pair.run(daemon, RUNNING)
     assert one == other and one[:2] == [1, 2]
     assert len(one) < 32
     gaps = np.diff([0, *one])
