@@ -259,16 +259,17 @@ int run(const CommandLine& line, const std::vector<std::string>& arguments, char
 
   EventLoop loop;
   NodeDriver driver(loop, config, *store, socket.get());
-  if (auto error = driver.start(*plan)) return fail_logged(config, *error, exit_code_of(*error));
-  if (const NoCuda why = why_on_cpu(config.device); !why.text.empty())
-    log_line(why.urgent ? Level::warning : Level::info,
-             "event=device device=cpu reason=" + log_quoted(why.text));
-  print_invite(*plan, driver.address());
+  // Before it tells the service manager that it is ready, and may be stopped.
   loop.on_signals({SIGTERM, SIGINT, SIGHUP}, [&, seen = 0](int number) mutable {
     if (number == SIGHUP) return driver.reload(configured_now(arguments, config));
     if (++seen > 1) std::_Exit(128 + number);
     driver.stop(number == SIGTERM ? "SIGTERM" : "SIGINT");
   });
+  if (auto error = driver.start(*plan)) return fail_logged(config, *error, exit_code_of(*error));
+  if (const NoCuda why = why_on_cpu(config.device); !why.text.empty())
+    log_line(why.urgent ? Level::warning : Level::info,
+             "event=device device=cpu reason=" + log_quoted(why.text));
+  print_invite(*plan, driver.address());
   loop.run();
   if (!driver.failure() && driver.restart_wanted()) return start_again(arguments, config, program);
   if (!driver.failure()) return 0;
