@@ -75,7 +75,7 @@ void add_mixing(SettingTable& table, ExchangePolicy& e) {
       "exchange.outer_momentum_by_delay", "", e.outer_momentum_by_delay,
       "reduce it where the shortest round trip exceeds 8 steps and `period_steps`: momentum / (1 "
       "- momentum) falls with sqrt(round trip / that), so 50 steps make 0.29 of 0.5");
-  table.number("exchange.mixing", "", "", e.mixing, 0.01, 4,
+  table.number("exchange.mixing", "", "", e.mixing, 0.001, 4,
                "strength of mixing with neighbours; none at all: exchange.enabled");
   table.number("exchange.age_decay", "", "", e.age_decay, 0, 1000,
                "rate at which an ageing replica loses weight");
