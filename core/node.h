@@ -66,6 +66,8 @@ struct NodeState {
   // before it was written: what was trained in that time others may still have to tell
   Duration unsure_for{};
 };
+// On this job, as far as the node has heard, so the model is still the job's own.
+[[nodiscard]] bool nobody_has_trained(const NodeState&);
 
 struct NodeConfig {
   std::string name;

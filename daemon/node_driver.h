@@ -37,9 +37,6 @@
 
 namespace gossipd {
 
-// As far as the node has heard, so the model is still the job's own.
-[[nodiscard]] bool nobody_has_trained(const NodeState&);
-
 class NodeDriver final : public PeerHandler, public DaemonPort {
  public:
   // All must outlive the driver. `socket` of external trainers may be null.

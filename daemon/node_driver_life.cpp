@@ -57,11 +57,6 @@ std::string nobody_has_a_model(const std::vector<MemberView>& known) {
 
 // ---- founding -----------------------------------------------------------------------------------
 
-bool nobody_has_trained(const NodeState& state) {
-  return state.own_samples == 0 &&
-         std::ranges::all_of(state.members, [](const MemberRecord& m) { return m.samples == 0; });
-}
-
 void NodeDriver::look_at_founding() {
   if (!awaits_cluster_ || node_->cluster() == ClusterId{}) return;
   awaits_cluster_ = false;

@@ -1,4 +1,5 @@
 // The public events. Each passes to the conductor, which then settles what follows from it.
+#include <algorithm>
 #include <type_traits>
 
 #include "core/node/conductor.h"
@@ -19,6 +20,11 @@ std::invoke_result_t<Event> settled(Conductor& node, Instant now, Event event) {
 }
 
 }  // namespace
+
+bool nobody_has_trained(const NodeState& state) {
+  return state.own_samples == 0 &&
+         std::ranges::all_of(state.members, [](const MemberRecord& m) { return m.samples == 0; });
+}
 
 Node::Node(NodeConfig config, NodeState state, Instant now)
     : impl_(std::make_unique<Conductor>(std::move(config), std::move(state), now)) {}

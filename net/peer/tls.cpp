@@ -187,7 +187,7 @@ bool TlsContext::proved(SSL* ssl, const TlsAttempt& attempt) const {
   // OpenSSL calls a handshake with a PSK resumed; tickets, the other kind, are off.
   const bool psk_used = SSL_session_reused(ssl) == 1;
   // A key may have been retired during the handshake.
-  if (keys_) return psk_used && keys_->find(attempt.key) != nullptr;
+  if (keys_) return psk_used && accepts(attempt.key);
   return !psk_used && SSL_get0_peer_certificate(ssl) != nullptr &&
          SSL_get_verify_result(ssl) == X509_V_OK;
 }

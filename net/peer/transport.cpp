@@ -366,7 +366,7 @@ void PeerTransport::Impl::set_keys(const Keyring& keys) {
   shared_->tls->set_keys(keys);
   const auto sessions = shared_->sessions;  // close() may change it
   for (const auto& [id, session] : sessions)
-    if (session->is_open() && keys.find(session->key()) == nullptr)
+    if (session->is_open() && !shared_->tls->accepts(session->key()))
       session->close(session->key_retired());
 }
 

@@ -130,10 +130,10 @@ void VirtualCluster::start_from_disk(std::size_t i) {
   host.parameters = restored ? checkpoint.parameters : std::vector<float>(schema_.floats(), 0.5f);
   host.loop.restore(restored ? checkpoint.counters : StepLoop::Counters{});
   const bool nobody_to_ask = host.disk.state.members.empty() && host.options.seeds.empty();
-  const bool others_trained = std::ranges::any_of(
-      host.disk.state.members, [](const MemberRecord& m) { return m.samples > 0; });
-  const bool begins = nobody_to_ask || (host.disk.state.generation > 1 && !others_trained);
-  const bool begins_anew = !restored && begins && host.disk.state.own_samples == 0;
+  const bool begins = nobody_to_ask
+                          ? host.disk.state.own_samples == 0
+                          : host.disk.state.generation > 1 && nobody_has_trained(host.disk.state);
+  const bool begins_anew = !restored && begins;
   start(i, restored || begins_anew);
   if (begins_anew && host.node) write_checkpoint(i);  // as the daemon does at once
 }
