@@ -134,9 +134,10 @@ TEST_CASE(
         CAPTURE(nodes);
         Bench bench(nodes);
         const bool share = std::string(name) == "share";
-        const auto exchange = make_compressed_exchange(
-            share ? make_top_k_compressor(0.05) : make_codec_compressor(*parse_codec(name)), gather,
-            {}, bench.send());
+        const auto exchange =
+            make_compressed_exchange(share ? make_top_k_compressor([] { return 0.05; })
+                                           : make_codec_compressor(ModelCodec(*parse_codec(name))),
+                                     gather, {}, bench.send());
         std::vector<double> put_in(600), given(600);
         for (std::uint64_t round = 0; round < 8; ++round) {
           Vectors values = random_values(nodes, 600, round);
@@ -160,15 +161,43 @@ TEST_CASE(
 TEST_CASE("a compressed exchange sends what its codec takes") {
   Bench bench(4);
   Vectors values = random_values(4, 1024, 3);
-  const auto gathered = make_compressed_exchange(make_codec_compressor({CodecId::int8}),
+  const auto gathered = make_compressed_exchange(make_codec_compressor(ModelCodec({CodecId::int8})),
                                                  Gather::all_gather, {}, bench.send());
   bench.run(*gathered, values);
   CHECK(bench.world.traffic().bytes == 4 * 3 * encoded_size({CodecId::int8}, 1024));
   Bench other(4);
-  const auto two_phase = make_compressed_exchange(make_codec_compressor({CodecId::int8}),
-                                                  Gather::two_phase, {}, other.send());
+  const auto two_phase = make_compressed_exchange(
+      make_codec_compressor(ModelCodec({CodecId::int8})), Gather::two_phase, {}, other.send());
   other.run(*two_phase, values);
   CHECK(other.world.traffic().bytes == 2 * 4 * 3 * encoded_size({CodecId::int8}, 256));
+}
+
+TEST_CASE("batch-norm statistics travel in bf16 beside a sparse code, wherever a part begins") {
+  const Schema schema =
+      Schema::build({{.name = "weight", .shape = {1024}, .offset = 0, .size = 1024},
+                     {.name = "bias", .shape = {8}, .offset = 1024, .size = 8},
+                     {.name = "running_var",
+                      .shape = {8},
+                      .offset = 1032,
+                      .size = 8,
+                      .kind = SegmentKind::statistic},
+                     {.name = "next", .shape = {24}, .offset = 1040, .size = 24}})
+          .value();
+  const std::vector<float> target = random_values(1, 1064, 7)[0];
+  const Codec sparse = *parse_codec("top_k:16"), fine{CodecId::bf16, 0};
+  ModelCodec codec(sparse, schema);
+  std::vector<float> whole(1064), parts(1064);
+  CHECK(codec.encode(0, target, whole) ==
+        encoded_size(sparse, 1032) + encoded_size(fine, 8) + encoded_size(sparse, 24));
+  for (std::size_t p = 1032; p < 1040; ++p)
+    CHECK(whole[p] == doctest::Approx(target[p]).epsilon(0.01));
+  CHECK(std::ranges::count_if(std::span(whole).first(1032), [](float x) { return x != 0; }) <= 17);
+
+  const std::span<const float> all(target);
+  const std::uint64_t bytes = codec.encode(0, all.first(1036), std::span(parts).first(1036)) +
+                              codec.encode(1036, all.subspan(1036), std::span(parts).subspan(1036));
+  CHECK(bytes == encoded_size(sparse, 1032) + 2 * encoded_size(fine, 4) + encoded_size(sparse, 24));
+  CHECK(parts == whole);
 }
 
 TEST_CASE("QSGD gives one of the two levels around a value, and the value on the mean") {
@@ -180,7 +209,7 @@ TEST_CASE("QSGD gives one of the two levels around a value, and the value on the
   std::vector<double> mean(x.size());
   std::vector<float> decoded(x.size(), 7.0f);
   for (int draw = 0; draw < draws; ++draw) {
-    CHECK(qsgd->compress(x, decoded) == (4 + 2) + (4 + 1));  // 3 bits a value: -3 … 3
+    CHECK(qsgd->compress(0, x, decoded) == (4 + 2) + (4 + 1));  // 3 bits a value: -3 … 3
     for (std::size_t p = 0; p < x.size(); ++p) {
       const double step = largest[p / bucket] / levels, place = decoded[p] / step;
       CHECK(std::abs(place - std::round(place)) < 1e-5);
@@ -202,17 +231,17 @@ TEST_CASE("QSGD's codes differ from draw to draw and repeat with the seed") {
   const Vectors x = random_values(1, 600, 2);
   std::vector<float> first(600), second(600), again(600);
   const auto qsgd = make_qsgd_compressor(1, 512, 5);
-  qsgd->compress(x[0], first);
-  qsgd->compress(x[0], second);
-  make_qsgd_compressor(1, 512, 5)->compress(x[0], again);
+  qsgd->compress(0, x[0], first);
+  qsgd->compress(0, x[0], second);
+  make_qsgd_compressor(1, 512, 5)->compress(0, x[0], again);
   CHECK(first != second);
   CHECK(first == again);
 }
 
 TEST_CASE("what an exchange without error feedback drops is lost") {
   Bench bench(3);
-  const auto exchange = make_compressed_exchange(make_top_k_compressor(0.1), Gather::all_gather,
-                                                 {.error = 0}, bench.send());
+  const auto exchange = make_compressed_exchange(make_top_k_compressor([] { return 0.1; }),
+                                                 Gather::all_gather, {.error = 0}, bench.send());
   Vectors values = random_values(3, 100, 4);
   const Vectors nothing(3, std::vector<float>(100));
   bench.run(*exchange, values);
@@ -228,8 +257,8 @@ TEST_CASE("DGC's momentum correction is the paper's, entry by entry") {
   constexpr std::size_t nodes = 3, floats = 40, keep = 4;
   constexpr double m = 0.9;
   Bench bench(nodes);
-  const auto exchange = make_compressed_exchange(make_top_k_compressor(0.1), Gather::all_gather,
-                                                 {.momentum = m}, bench.send());
+  const auto exchange = make_compressed_exchange(make_top_k_compressor([] { return 0.1; }),
+                                                 Gather::all_gather, {.momentum = m}, bench.send());
   std::vector<std::vector<double>> u(nodes, std::vector<double>(floats)), v = u;
   for (std::uint64_t round = 0; round < 12; ++round) {
     Vectors values = random_values(nodes, floats, round);

@@ -7,18 +7,6 @@
 using namespace gossipd;
 using namespace gossipd::lab;
 
-namespace {
-
-using Knobs = std::vector<std::pair<std::string, std::string>>;
-
-ToyRun with(Knobs knobs) {
-  ToyRun run;
-  run.knobs = std::move(knobs);
-  return run;
-}
-
-}  // namespace
-
 TEST_CASE(
     "faster machines get a larger part of DBS-SGD's batch, in proportion to their speed, and "
     "rounds have one pace") {

@@ -1,6 +1,7 @@
 // The reference rows' formulas against brute force and numbers worked out by hand.
 #include <doctest/doctest.h>
 
+#include <limits>
 #include <tuple>
 
 #include "tests/unit/lab_test_support.h"
@@ -170,7 +171,7 @@ TEST_CASE("a codec's error is carried by later messages") {
   std::vector<float> x(700), initial(700);
   for (float& value : x) value = static_cast<float>(random.uniform() - 0.5);
   for (const char* name : {"fp32", "int8", "int4", "top_k:64"}) {
-    PairReplicas replicas(*parse_codec(name), initial);
+    PairReplicas replicas(ModelCodec(*parse_codec(name)), initial);
     PairReplicas::Message message;
     for (int k = 0; k < 60; ++k) message = replicas.publish(0, 1, x);
     double worst = 0;
@@ -178,5 +179,58 @@ TEST_CASE("a codec's error is carried by later messages") {
       worst = std::max(worst, std::abs(double{x[p]} - (*message.decoded)[p]));
     INFO(name);
     CHECK(worst < 0.02);
+  }
+}
+
+TEST_CASE("a gradient longer than clip_norm is scaled to it, another one stays to the bit") {
+  std::vector<float> g = {3, -4}, before = g;
+  clip_to_norm(g, 0);
+  CHECK(g == before);
+  clip_to_norm(g, 5);
+  CHECK(g == before);
+  clip_to_norm(g, 1);
+  CHECK(g[0] == doctest::Approx(0.6));
+  CHECK(g[1] == doctest::Approx(-0.8));
+  std::vector<float> wild = {1e30f, std::numeric_limits<float>::infinity()}, kept = wild;
+  clip_to_norm(wild, 1);
+  CHECK(wild == kept);
+}
+
+TEST_CASE("DGC's share falls from a quarter to its own over the warm-up, by one factor") {
+  CHECK(dgc_share(0.01, 0) == doctest::Approx(0.25));
+  CHECK(dgc_share(0.01, 0.5) == doctest::Approx(0.05));
+  CHECK(dgc_share(0.01, 1) == doctest::Approx(0.01));
+  CHECK(dgc_share(0.5, 0) == 0.5);
+}
+
+TEST_CASE(
+    "two models that mix by a sparse code meet in their mean if their replicas contract too") {
+  Random random(5);
+  const std::size_t floats = 2048;
+  const Vector initial(floats, 0.0f);
+  for (const bool contract : {true, false}) {
+    CAPTURE(contract);
+    PairReplicas replicas(ModelCodec(*parse_codec("top_k:16")), initial);
+    Vector x(floats), y(floats), mean(floats);
+    for (std::size_t p = 0; p < floats; ++p) {
+      x[p] = static_cast<float>(random.uniform() - 0.5);
+      y[p] = static_cast<float>(random.uniform() - 0.5);
+      mean[p] = 0.5f * (x[p] + y[p]);
+    }
+    for (int round = 0; round < 400; ++round) {
+      const auto of_x = replicas.publish(0, 1, x), of_y = replicas.publish(1, 0, y);
+      for (std::size_t p = 0; p < floats; ++p) {
+        const float step = 0.5f * ((*of_y.decoded)[p] - (*of_x.decoded)[p]);
+        x[p] += step, y[p] -= step;
+      }
+      if (contract) replicas.contract(0, 1, 0.5f);
+    }
+    double apart = 0, moved = 0;
+    for (std::size_t p = 0; p < floats; ++p) {
+      apart = std::max(apart, std::abs(double{x[p]} - y[p]));
+      moved = std::max(moved, std::abs(0.5 * (double{x[p]} + y[p]) - mean[p]));
+    }
+    CHECK(moved < 1e-3 * std::max(1.0, apart));
+    CHECK((apart < 0.05) == contract);
   }
 }

@@ -158,4 +158,29 @@ class ToyLab {
   }
 };
 
+using Knobs = std::vector<std::pair<std::string, std::string>>;
+
+struct Case {
+  std::string row;
+  Knobs knobs;
+};
+
+inline std::unique_ptr<Strategy> make(const std::string& name) {
+  for (const StrategyEntry& entry : reference_strategies())
+    if (entry.name == name) return entry.make();
+  throw std::runtime_error("no row " + name);
+}
+
+inline std::string name_of(const Case& one) {
+  std::string name = one.row;
+  for (const auto& [key, value] : one.knobs) name += " " + key + "=" + value;
+  return name;
+}
+
+inline ToyRun with(const Knobs& knobs) {
+  ToyRun run;
+  run.knobs = knobs;
+  return run;
+}
+
 }  // namespace gossipd::lab

@@ -3,20 +3,13 @@
 
 #include "core/wire/turn.h"
 #include "tools/lab/gossip_host.h"
+#include "tools/lab/wire.h"
 
 namespace gossipd::lab {
 
 namespace {
 
-// Added to messages on the wire (net/peer/FRAME.md): a frame of 16 bytes and a TLS record of 22 for
-// every 64 KiB or part of it; a handshake with a shared key in both directions.
-constexpr std::uint64_t chunk_bytes = 64 * 1024;
-constexpr std::uint64_t frame_and_record_bytes = 16 + 22;
-constexpr std::uint64_t handshake_bytes = 700;
-
-std::uint64_t on_the_wire(std::size_t message) {
-  return message + (message + chunk_bytes - 1) / chunk_bytes * frame_and_record_bytes;
-}
+constexpr std::uint64_t handshake_bytes = 700;  // with a shared key, in both directions
 
 std::size_t index_of(const Endpoint& endpoint) {
   return static_cast<std::size_t>(std::stoul(endpoint.host.substr(4))) - 1;

@@ -10,7 +10,7 @@
 // active, those with odd ones answer. Certain. An active machine's model does not change between
 // sending it and the answer, so a pair's average is exact and the mean of all models stays. A
 // passive machine averages at once, also while its gradient is computed. A codec other than fp32
-// (ours): both move by half of the decoded difference.
+// (ours): both move by half of the decoded difference, and so do their replicas of each other.
 #include "core/base/random.h"
 #include "tools/lab/references/local_training.h"
 #include "tools/lab/references/registry.h"
@@ -33,7 +33,7 @@ class AdPsgd : public LocalTraining {
 
  protected:
   void begin_training() override {
-    replicas_ = std::make_unique<PairReplicas>(codec(), initial());
+    replicas_ = std::make_unique<PairReplicas>(model_codec(), initial());
     for (std::size_t i = 0; i < nodes(); ++i) random_.emplace_back(setup().seed * 1'000'003 + i);
     for (std::size_t i = 0; i < nodes(); ++i) go_on(i);
   }
@@ -66,6 +66,7 @@ class AdPsgd : public LocalTraining {
     send(i, j, message.bytes, [this, i, j, active = message.decoded, done = std::move(done)] {
       const auto answer = replicas_->publish(j, i, x(j));
       move(x(j), *active, *answer.decoded);
+      replicas_->contract(i, j, gain);
       send(j, i, answer.bytes, [this, i, active, passive = answer.decoded, done] {
         move(x(i), *passive, *active);
         done();
@@ -73,9 +74,11 @@ class AdPsgd : public LocalTraining {
     });
   }
 
+  static constexpr float gain = 0.5f;
+
   // x += ½·(towards − from)
   void move(Vector& x, const Vector& towards, const Vector& from) {
-    for (std::size_t p = 0; p < x.size(); ++p) x[p] += 0.5f * (towards[p] - from[p]);
+    for (std::size_t p = 0; p < x.size(); ++p) x[p] += gain * (towards[p] - from[p]);
   }
 
   std::uint64_t period_ = 1;

@@ -16,26 +16,25 @@ using Vector = std::vector<float>;
 
 class CodecCompressor : public Compressor {
  public:
-  explicit CodecCompressor(Codec codec) : codec_(codec) {}
-  std::uint64_t compress(std::span<const float> target, std::span<float> decoded) override {
+  explicit CodecCompressor(ModelCodec codec) : codec_(std::move(codec)) {}
+  std::uint64_t compress(std::size_t begin, std::span<const float> target,
+                         std::span<float> decoded) override {
     std::ranges::fill(decoded, 0.0f);
-    bytes_.resize(encoded_size(codec_, target.size()));
-    if (!encode(codec_, target, decoded, bytes_)) std::ranges::copy(target, decoded.begin());
-    return bytes_.size();
+    return codec_.encode(begin, target, decoded);
   }
 
  private:
-  Codec codec_;
-  Bytes bytes_;
+  ModelCodec codec_;
 };
 
 class TopKCompressor : public Compressor {
  public:
-  explicit TopKCompressor(double share) : share_(share) {}
-  std::uint64_t compress(std::span<const float> target, std::span<float> decoded) override {
+  explicit TopKCompressor(std::function<double()> share) : share_(std::move(share)) {}
+  std::uint64_t compress(std::size_t, std::span<const float> target,
+                         std::span<float> decoded) override {
     const auto size = static_cast<double>(target.size());
-    const auto keep =
-        std::min(target.size(), static_cast<std::size_t>(std::max(1.0, std::round(share_ * size))));
+    const auto keep = std::min(
+        target.size(), static_cast<std::size_t>(std::max(1.0, std::round(share_() * size))));
     order_.resize(target.size());
     std::iota(order_.begin(), order_.end(), 0u);
     const auto larger = [&](std::uint32_t a, std::uint32_t b) {
@@ -51,7 +50,7 @@ class TopKCompressor : public Compressor {
   }
 
  private:
-  double share_;
+  std::function<double()> share_;
   std::vector<std::uint32_t> order_;
 };
 
@@ -59,7 +58,8 @@ class QsgdCompressor : public Compressor {
  public:
   QsgdCompressor(std::uint32_t levels, std::size_t bucket, std::uint64_t seed)
       : levels_(levels), bucket_(bucket), random_(seed) {}
-  std::uint64_t compress(std::span<const float> target, std::span<float> decoded) override {
+  std::uint64_t compress(std::size_t, std::span<const float> target,
+                         std::span<float> decoded) override {
     const std::uint64_t bits = std::bit_width(2 * levels_);
     std::uint64_t bytes = 0;
     for (std::size_t begin = 0; begin < target.size(); begin += bucket_) {
@@ -170,7 +170,7 @@ class CompressedExchange : public MeanExchange {
     result_ = std::move(mean);
     std::vector<std::uint64_t> bytes;
     for (std::size_t i = 0; i < nodes_; ++i) {
-      bytes.push_back(compress((*values_)[i], decoded, error_[i]));
+      bytes.push_back(compress(0, (*values_)[i], decoded, error_[i]));
       for (std::size_t p = 0; p < decoded.size(); ++p) {
         result_[p] += decoded[p] / static_cast<float>(nodes_);
         if (momentum_ > 0 && decoded[p] != 0) velocity_[i][p] = 0;
@@ -203,7 +203,8 @@ class CompressedExchange : public MeanExchange {
           std::ranges::copy(range.of((*values_)[i]), decoded.begin());
           std::ranges::fill(range.of(error_[i]), 0.0f);
         } else {
-          bytes[i][c] = compress(range.of((*values_)[i]), decoded, range.of(error_[i]));
+          bytes[i][c] =
+              compress(range.begin, range.of((*values_)[i]), decoded, range.of(error_[i]));
         }
         for (std::size_t p = 0; p < decoded.size(); ++p)
           sums_[range.begin + p] += decoded[p] / static_cast<float>(nodes_);
@@ -222,15 +223,15 @@ class CompressedExchange : public MeanExchange {
     const Range range = part_of(sums_.size(), nodes_, c);
     const std::span<float> mean = range.of(sums_);
     add(mean, owner_error_[c]);
-    const std::uint64_t bytes = compress(mean, range.of(result_), owner_error_[c]);
+    const std::uint64_t bytes = compress(range.begin, mean, range.of(result_), owner_error_[c]);
     for (std::size_t hop = 1; hop < nodes_; ++hop)
       send_(c, (c + hop) % nodes_, bytes, [this] { one_arrived(); });
   }
 
-  std::uint64_t compress(std::span<const float> target, std::span<float> decoded,
+  std::uint64_t compress(std::size_t begin, std::span<const float> target, std::span<float> decoded,
                          std::span<float> error) {
     if (target.empty()) return 0;
-    const std::uint64_t bytes = compressor_->compress(target, decoded);
+    const std::uint64_t bytes = compressor_->compress(begin, target, decoded);
     for (std::size_t p = 0; p < target.size(); ++p) error[p] = target[p] - decoded[p];
     return bytes;
   }
@@ -410,11 +411,11 @@ class LowRankExchange : public MeanExchange {
 
 }  // namespace
 
-std::unique_ptr<Compressor> make_codec_compressor(Codec codec) {
-  return std::make_unique<CodecCompressor>(codec);
+std::unique_ptr<Compressor> make_codec_compressor(ModelCodec codec) {
+  return std::make_unique<CodecCompressor>(std::move(codec));
 }
-std::unique_ptr<Compressor> make_top_k_compressor(double share) {
-  return std::make_unique<TopKCompressor>(share);
+std::unique_ptr<Compressor> make_top_k_compressor(std::function<double()> share) {
+  return std::make_unique<TopKCompressor>(std::move(share));
 }
 std::unique_ptr<Compressor> make_qsgd_compressor(std::uint32_t levels, std::size_t bucket,
                                                  std::uint64_t seed) {

@@ -6,9 +6,11 @@
 // time (error feedback), unless its Feedback says otherwise. One run at a time.
 #pragma once
 
-#include "core/codec/codec.h"
+#include <functional>
+
 #include "core/model/schema.h"
 #include "tools/lab/references/collectives.h"
+#include "tools/lab/references/model_codec.h"
 
 namespace gossipd::lab {
 
@@ -26,17 +28,18 @@ class MeanExchange {
   [[nodiscard]] virtual std::uint64_t node_floats() const { return 0; }
 };
 
-// Encodes one vector. Returns the number of bytes; `decoded` is what the other end decodes.
+// Encodes a part of a vector that begins at float `begin`. Returns the number of bytes; `decoded`
+// is what the other end decodes.
 class Compressor {
  public:
   virtual ~Compressor() = default;
-  virtual std::uint64_t compress(std::span<const float> target, std::span<float> decoded) = 0;
+  virtual std::uint64_t compress(std::size_t begin, std::span<const float> target,
+                                 std::span<float> decoded) = 0;
 };
-// gossipd's own codecs (core/codec/codec.h). Values that no codec accepts (not finite) travel
-// unchanged, so a diverged run stays diverged.
-[[nodiscard]] std::unique_ptr<Compressor> make_codec_compressor(Codec);
+// gossipd's own codecs (core/codec/codec.h).
+[[nodiscard]] std::unique_ptr<Compressor> make_codec_compressor(ModelCodec);
 // Sends exactly the share of entries with the largest magnitude, as {index, value}: 8 bytes each.
-[[nodiscard]] std::unique_ptr<Compressor> make_top_k_compressor(double share);
+[[nodiscard]] std::unique_ptr<Compressor> make_top_k_compressor(std::function<double()> share);
 // QSGD: each value x of a bucket becomes sign(x)·m·l/levels, m the bucket's largest magnitude and l
 // one of the two whole numbers around levels·|x|/m, drawn so that the mean is x. A bucket takes 4
 // bytes for m and log2(2·levels + 1) bits for each value, rounded up. Values that are not finite

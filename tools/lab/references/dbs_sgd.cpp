@@ -13,6 +13,7 @@
 #include <cmath>
 
 #include "tools/lab/references/batch_sizing.h"
+#include "tools/lab/references/formulas.h"
 #include "tools/lab/references/parameter_server.h"
 #include "tools/lab/references/registry.h"
 
@@ -69,9 +70,11 @@ class DbsSgd : public ParameterServer {
  private:
   void apply(Gradient& gradient, double rate) {
     const float weight = static_cast<float>(gradient.batch) / static_cast<float>(job().batch);
+    clip_to_norm(gradient.values, job().training.clip_norm);
     for (float& value : gradient.values) value *= weight;
     const std::size_t worker = gradient.worker;
     descend(momentum_, worker, rate, gradient.values);
+    keep_statistics(gradient);
     updated();
     const auto is_measured = [](const StepTimeFit& fit) { return fit.per_sample_s() > 0; };
     if (std::ranges::all_of(fits_, is_measured)) resize();
@@ -86,7 +89,9 @@ class DbsSgd : public ParameterServer {
     for (std::size_t p = 0; p < floats(); ++p) sum_[p] += weight * gradient.values[p];
     if (++landed_ < nodes()) return;
     landed_ = 0;
+    clip_to_norm(sum_, job().training.clip_norm);
     descend(momentum_, 0, rate_, sum_);
+    keep_statistics(gradient);
     sum_.assign(floats(), 0.0f);
     updated();
     resize();

@@ -31,6 +31,9 @@ class Easgd : public LocalTraining {
     add_codec(table, "strategy.codec", codec_, codec_help);
     return settings;
   }
+  std::optional<std::string> mistake(const Job&) const override {
+    return dense_only(codec_, "easgd");
+  }
   std::span<const float> model(std::size_t) override { return centre_; }
   bool same_model_everywhere() const override { return true; }
   State state() const override {
@@ -44,8 +47,8 @@ class Easgd : public LocalTraining {
     machine.uplink_bps = machine.downlink_bps = server_bps_;
     server_ = setup().world.add_machine(machine);
     centre_ = initial();
-    replicas_ = std::make_unique<PairReplicas>(codec_, initial());
-    compressor_ = make_codec_compressor(codec_);
+    replicas_ = std::make_unique<PairReplicas>(ModelCodec(codec_, schema()), initial());
+    compressor_ = make_codec_compressor({codec_, schema()});
     owed_.assign(nodes(), Vector(floats()));
     for (std::size_t i = 0; i < nodes(); ++i) go_on(i);
   }
@@ -71,7 +74,7 @@ class Easgd : public LocalTraining {
       auto pull = std::make_shared<Vector>(d);
       if (codec_.id != CodecId::fp32) {  // d plus the errors of earlier pulls
         for (std::size_t p = 0; p < floats(); ++p) owed_[i][p] += d[p];
-        bytes = compressor_->compress(owed_[i], *pull);
+        bytes = compressor_->compress(0, owed_[i], *pull);
         for (std::size_t p = 0; p < floats(); ++p) owed_[i][p] -= (*pull)[p];
       }
       for (std::size_t p = 0; p < floats(); ++p) centre_[p] += (*pull)[p];

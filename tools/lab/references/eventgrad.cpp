@@ -36,6 +36,9 @@ class EventGrad : public LocalTraining {
                   "everything is sent in the first passes");
     return settings;
   }
+  std::optional<std::string> mistake(const Job&) const override {
+    return dense_only(codec(), "eventgrad");
+  }
   // With the neighbours' tensors, and what a codec keeps.
   State state() const override {
     return {0, optimizer_floats() + 2 * floats() + (replicas_ ? replicas_->floats() / nodes() : 0)};
@@ -43,7 +46,7 @@ class EventGrad : public LocalTraining {
 
  protected:
   void begin_training() override {
-    replicas_ = std::make_unique<PairReplicas>(codec(), initial());
+    replicas_ = std::make_unique<PairReplicas>(model_codec(), initial());
     tensors_.assign(nodes(), std::vector<Tensor>(schema().segments().size()));
     for (std::size_t i = 0; i < nodes(); ++i) {
       std::vector<std::size_t> around = {(i + nodes() - 1) % nodes(), (i + 1) % nodes()};

@@ -51,6 +51,26 @@ inline void delay_compensate_adaptive(float lambda0, float m, std::span<float> m
   }
 }
 
+// ---- DGC: the share of entries that is sent once `progress` (0 … 1) of the warm-up is over.
+[[nodiscard]] inline double dgc_share(double share, double progress) {
+  constexpr double at_first = 0.25;
+  if (share >= at_first) return share;
+  return at_first * std::pow(share / at_first, progress);
+}
+
+// ---- training.clip_norm: a gradient whose Euclidean norm is above `most` is scaled down to it, as
+// torch.nn.utils.clip_grad_norm_ does and the engine of gossipd; 0: never. A norm that is not
+// finite leaves it as it is.
+inline void clip_to_norm(std::span<float> gradient, double most) {
+  constexpr double epsilon = 1e-6;
+  if (most <= 0) return;
+  double square = 0;
+  for (const float g : gradient) square += double{g} * g;
+  const double norm = std::sqrt(square);
+  if (!(norm > most) || !std::isfinite(norm)) return;
+  for (float& g : gradient) g *= static_cast<float>(most / (norm + epsilon));
+}
+
 // ---- LARS, for one tensor: g ← λ·(g + decay·x), λ = trust·‖x‖/(‖g‖ + decay·‖x‖), Euclidean
 // norms; 1 where either is zero.
 inline void lars_scale(double trust, double decay, std::span<const float> x, std::span<float> g) {

@@ -30,6 +30,9 @@ class RandomPeer : public LocalTraining {
     table.number("strategy.weight", "", "", weight_, 0, 1, "of what has arrived in the average");
     return settings;
   }
+  std::optional<std::string> mistake(const Job&) const override {
+    return dense_only(codec(), "a row that averages with a random peer");
+  }
   State state() const override {
     return {0,
             optimizer_floats() + (replicas_ ? replicas_->floats() / nodes() : 0) + extra_floats()};
@@ -41,7 +44,7 @@ class RandomPeer : public LocalTraining {
   [[nodiscard]] virtual std::uint64_t extra_floats() const { return 0; }
 
   void begin_training() override {
-    replicas_ = std::make_unique<PairReplicas>(codec(), initial());
+    replicas_ = std::make_unique<PairReplicas>(model_codec(), initial());
     for (std::size_t i = 0; i < nodes(); ++i) random_.emplace_back(setup().seed * 1'000'003 + i);
     for (std::size_t i = 0; i < nodes(); ++i) go_on(i);
   }

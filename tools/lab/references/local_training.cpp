@@ -3,6 +3,8 @@
 #include <numeric>
 
 #include "core/base/random.h"
+#include "core/codec/kernels.h"
+#include "tools/lab/references/formulas.h"
 
 namespace gossipd::lab {
 
@@ -40,6 +42,7 @@ void LocalTraining::descend(std::size_t i, Gradient& gradient) {
   Machine& m = machines_[i];
   const double rate = learning_rate();
   trained(gradient, 0);
+  clip_to_norm(gradient.values, job().training.clip_norm);
   optimizer_step(job().optimizer, rate, m.x, m.optimizer, gradient.values);
   if (!gradient.statistics.empty()) set_statistics(schema(), gradient.statistics, m.x);
   ++m.steps;
@@ -55,8 +58,8 @@ bool LocalTraining::train(std::size_t i, Action then) {
 std::unique_ptr<MeanExchange> LocalTraining::make_last_exchange(AllReduce algorithm) {
   if (final_codec_.id == CodecId::fp32)
     return make_exact_exchange({algorithm, WireFloat::fp32}, wires());
-  return make_compressed_exchange(make_codec_compressor(final_codec_), Gather::two_phase, {},
-                                  wires());
+  return make_compressed_exchange(make_codec_compressor({final_codec_, schema()}),
+                                  Gather::two_phase, {}, wires());
 }
 
 void LocalTraining::close() {
@@ -78,15 +81,25 @@ PairReplicas::Message PairReplicas::publish(std::size_t i, std::size_t j, const 
 PairReplicas::Message PairReplicas::publish(std::size_t i, std::size_t j, const Vector& x,
                                             Range range) {
   const std::span<const float> target = std::span(x).subspan(range.begin, range.size());
-  if (codec_.id == CodecId::fp32)
+  if (codec_.exact())
     return {std::make_shared<const Vector>(target.begin(), target.end()), 4 * target.size()};
   const auto [place, fresh] = replicas_.try_emplace({i, j});
   if (fresh) place->second = initial_;
   const std::span<float> replica = range.of(place->second);
-  Bytes bytes(encoded_size(codec_, target.size()));
-  // diverged for good
-  if (!encode(codec_, target, replica, bytes)) std::ranges::copy(target, replica.begin());
-  return {std::make_shared<const Vector>(replica.begin(), replica.end()), bytes.size()};
+  const std::uint64_t bytes = codec_.encode(range.begin, target, replica);
+  return {std::make_shared<const Vector>(replica.begin(), replica.end()), bytes};
+}
+
+void PairReplicas::contract(std::size_t i, std::size_t j, float gain) {
+  if (codec_.exact()) return;
+  kernels().contract_replicas(replicas_.at({i, j}), replicas_.at({j, i}), gain, gain);
+}
+
+std::optional<std::string> dense_only(Codec codec, const std::string& row) {
+  if (codec.id != CodecId::top_k) return std::nullopt;
+  return "strategy.codec = \"" + to_text(codec) + "\": " + row +
+         " averages with all of what was last heard, so entries that have not been sent yet would"
+         " pull back; choose int8, int4 or ternary";
 }
 
 std::vector<std::size_t> random_pairs(std::size_t nodes, std::uint64_t seed, std::uint64_t round) {
@@ -124,7 +137,7 @@ void RoundTraining::begin_training() {
     each_ = make_exact_exchange({algorithm_, WireFloat::fp32}, wires());
   else
     each_ = make_compressed_exchange(
-        make_codec_compressor(codec()),
+        make_codec_compressor(model_codec()),
         transport_ == Transport::all_gather ? Gather::all_gather : Gather::two_phase,
         {.error = error_decay()}, wires());
   last_ = make_last_exchange(algorithm_);
@@ -156,7 +169,11 @@ void RoundTraining::exchange() {
   const bool last = exhausted(), averages = last && final_average();
   if (averages) each_->pay_back(changes_);
   (averages ? *last_ : *each_).run(changes_, [this, last] {
+    Vector statistics = statistics_of(schema(), shared_);
+    const Vector moved = statistics_of(schema(), changes_[0]);
+    for (std::size_t k = 0; k < moved.size(); ++k) statistics[k] += moved[k];
     outer_step(changes_[0]);
+    set_statistics(schema(), statistics, shared_);
     for (std::size_t i = 0; i < nodes(); ++i) x(i) = shared_;
     if (!last) begin_round();
   });

@@ -43,6 +43,7 @@ class LocalTraining : public Reference {
   [[nodiscard]] Vector& x(std::size_t i) { return machines_[i].x; }
   [[nodiscard]] Send wires();
   [[nodiscard]] Codec codec() const { return codec_; }
+  [[nodiscard]] ModelCodec model_codec() const { return {codec_, schema()}; }
   [[nodiscard]] bool final_average() const { return final_average_; }
 
   // The last average's exchange.
@@ -65,7 +66,8 @@ class LocalTraining : public Reference {
 // quantiser lost. That is N·P floats on each machine that talks to all others.
 class PairReplicas {
  public:
-  PairReplicas(Codec codec, const Vector& initial) : codec_(codec), initial_(initial) {}
+  PairReplicas(ModelCodec codec, const Vector& initial)
+      : codec_(std::move(codec)), initial_(initial) {}
   struct Message {
     std::shared_ptr<const Vector> decoded;
     std::uint64_t bytes = 0;
@@ -74,10 +76,14 @@ class PairReplicas {
   [[nodiscard]] Message publish(std::size_t i, std::size_t j, const Vector& x);
   // Of one run of floats (a tensor).
   [[nodiscard]] Message publish(std::size_t i, std::size_t j, const Vector& x, Range range);
+  // After i and j have moved towards each other by `gain` times the difference of what they have
+  // published: their replicas move in the same way, so that no later difference repeats it
+  // (core/exchange/EXCHANGE.md). Nothing with fp32.
+  void contract(std::size_t i, std::size_t j, float gain);
   [[nodiscard]] std::uint64_t floats() const { return replicas_.size() * initial_.size(); }
 
  private:
-  Codec codec_;
+  ModelCodec codec_;
   const Vector& initial_;
   std::map<std::pair<std::size_t, std::size_t>, Vector> replicas_;
 };
@@ -97,7 +103,8 @@ class RoundTraining : public LocalTraining {
   enum class Transport { all_gather, two_phase };
   // H of the round about to begin
   [[nodiscard]] virtual std::uint64_t period() = 0;
-  // Moves shared() by the mean of x_i − shared(), which is `change`.
+  // Moves shared() by the mean of x_i − shared(), which is `change`. Batch-norm statistics are
+  // averaged after that, whatever it makes of them.
   virtual void outer_step(const Vector& change) = 0;
   [[nodiscard]] virtual std::uint64_t outer_floats() const { return 0; }  // of its state
   [[nodiscard]] virtual double error_decay() const { return 1.0; }
@@ -122,6 +129,9 @@ class RoundTraining : public LocalTraining {
   std::vector<std::uint64_t> left_;  // steps of this round
   std::size_t ready_ = 0;
 };
+
+// For a row that averages with what it last heard of a neighbour, however old: nullopt or why not.
+[[nodiscard]] std::optional<std::string> dense_only(Codec, const std::string& row);
 
 inline constexpr const char* codec_help =
     "how models and differences are encoded: fp32, bf16, int8, int4, ternary, top_k or top_k:KEEP";

@@ -8,7 +8,11 @@
 // (2025), as in the authors' code. Both means have the same factor and Δ + x_old is the trained
 // model: one model (4·P bytes) goes each way. A machine waits for its partner only; with an odd
 // number of machines one of them is its own. Pairs are drawn per round, the same for all. Who waits
-// for a partner that has run out of samples is its own partner at the end (our reading).
+// for a partner that has run out of samples is its own partner at the end (our reading). A codec
+// other than fp32 (ours): the mean is x plus half of the decoded difference, and the replicas move
+// by what the outer step makes of it, β/2.
+#include <set>
+
 #include "tools/lab/references/local_training.h"
 #include "tools/lab/references/registry.h"
 
@@ -33,20 +37,21 @@ class NoLoco : public LocalTraining {
 
  protected:
   void begin_training() override {
-    replicas_ = std::make_unique<PairReplicas>(codec(), initial());
-    places_.assign(nodes(), {initial(), Vector(floats()), {}, 0, 0, false});
+    replicas_ = std::make_unique<PairReplicas>(model_codec(), initial());
+    places_.assign(nodes(), {initial(), Vector(floats()), {}, {}, 0, 0, false});
     for (std::size_t i = 0; i < nodes(); ++i) go_on(i);
   }
 
   void close() override {
     for (std::size_t i = 0; i < nodes(); ++i)
-      if (places_[i].waits) outer_step(i, x(i));
+      if (places_[i].waits) outer_step(i, x(i), x(i));
     LocalTraining::close();
   }
 
  private:
   struct Place {
     Vector old, m;
+    std::shared_ptr<const Vector> said;  // what the partner has of this machine, this round
     // by round: a partner may be ahead
     std::map<std::uint64_t, std::shared_ptr<const Vector>> inbox;
     std::uint64_t round = 0;
@@ -62,9 +67,12 @@ class NoLoco : public LocalTraining {
     }
     if (place.steps == 0) return;  // no samples left and nothing new to send
     const std::size_t partner = random_pairs(nodes(), setup().seed, place.round)[i];
-    if (partner == i) return end_round(i, x(i));
+    if (partner == i) return end_round(i, x(i), x(i));
     const auto message = replicas_->publish(i, partner, x(i));
     place.waits = true;
+    place.said = message.decoded;
+    if (spoken_.insert({std::min(i, partner), std::max(i, partner), place.round}).second == false)
+      replicas_->contract(i, partner, 0.5f * static_cast<float>(beta_));
     send(i, partner, message.bytes, [this, partner, round = place.round, theirs = message.decoded] {
       places_[partner].inbox[round] = theirs;
       look(partner);
@@ -78,22 +86,22 @@ class NoLoco : public LocalTraining {
     if (!place.waits || arrived == place.inbox.end()) return;
     const auto theirs = arrived->second;
     place.inbox.erase(arrived);
-    end_round(i, *theirs);
+    end_round(i, *theirs, *place.said);
   }
 
-  void end_round(std::size_t i, const Vector& theirs) {
-    outer_step(i, theirs);
+  void end_round(std::size_t i, const Vector& theirs, const Vector& said) {
+    outer_step(i, theirs, said);
     ++places_[i].round;
     places_[i].steps = 0;
     go_on(i);
   }
 
-  void outer_step(std::size_t i, const Vector& theirs) {
+  void outer_step(std::size_t i, const Vector& theirs, const Vector& said) {
     Place& place = places_[i];
     place.waits = false;
     const float alpha = static_cast<float>(alpha_), beta = static_cast<float>(beta_);
     for (std::size_t p = 0; p < floats(); ++p) {
-      const float mean = 0.5f * (x(i)[p] + theirs[p]);
+      const float mean = x(i)[p] + 0.5f * (theirs[p] - said[p]);
       place.m[p] = alpha * place.m[p] + beta * (mean - place.old[p]);
       x(i)[p] = place.old[p] + place.m[p];
     }
@@ -104,6 +112,8 @@ class NoLoco : public LocalTraining {
   double alpha_ = 0.5, beta_ = 0.7;
   std::unique_ptr<PairReplicas> replicas_;
   std::vector<Place> places_;
+  // Pairs of whom one has published in the round.
+  std::set<std::tuple<std::size_t, std::size_t, std::uint64_t>> spoken_;
 };
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "tools/lab/references/parameter_server.h"
 
+#include "tools/lab/references/formulas.h"
+
 namespace gossipd::lab {
 
 std::vector<Setting> ParameterServer::server_settings() {
@@ -41,11 +43,17 @@ void ParameterServer::landed(Gradient result) {
   const std::size_t worker = result.worker;
   const double gradient_age = age(worker), rate = learning_rate();
   trained(result, gradient_age);
+  clip_to_norm(result.values, job().training.clip_norm);
   take_in({result.values, at_[worker], worker, result.loss, gradient_age, rate});
+  keep_statistics(result);
   if (exhausted()) return;
   pull(worker, [this, worker] {
     if (take(job().batch)) work(worker, job().batch);
   });
+}
+
+void ParameterServer::keep_statistics(const Gradient& result) {
+  if (!result.statistics.empty()) set_statistics(schema(), result.statistics, model_);
 }
 
 void ParameterServer::pull(std::size_t worker, Action arrived) {

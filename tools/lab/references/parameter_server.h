@@ -51,6 +51,8 @@ class ParameterServer : public Reference {
   // model_ by one step of the job's optimiser; optimizers_ are made as the first gradient comes.
   void descend(Momentum, std::size_t worker, double learning_rate, Vector& gradient);
   [[nodiscard]] std::uint64_t optimizer_floats(Momentum) const;
+  // Batch-norm statistics: as the last worker left them.
+  void keep_statistics(const Gradient&);
   // Without momentum there is no AdamW.
   [[nodiscard]] static std::optional<std::string> mistake_of(Momentum, const Job&);
 

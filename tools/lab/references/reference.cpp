@@ -1,5 +1,7 @@
 #include "tools/lab/references/reference.h"
 
+#include "tools/lab/wire.h"
+
 namespace gossipd::lab {
 
 void Reference::start(Setup& setup) {
@@ -33,10 +35,11 @@ std::optional<std::string> Reference::sgd_only(const Job& job, const std::string
 
 void Reference::send(std::size_t from, std::size_t to, std::uint64_t bytes, Action arrived) {
   ++under_way_;
-  setup_->world.send(from, to, bytes, Lane::bulk, [this, arrived = std::move(arrived)] {
-    arrived();
-    settle();
-  });
+  setup_->world.send(from, to, on_the_wire(bytes), Lane::bulk,
+                     [this, arrived = std::move(arrived)] {
+                       arrived();
+                       settle();
+                     });
 }
 
 void Reference::settle() {

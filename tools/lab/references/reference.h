@@ -48,6 +48,7 @@ class Reference : public Strategy {
                 std::function<void(Gradient)> done);
   // For a row whose formula assumes SGD.
   [[nodiscard]] static std::optional<std::string> sgd_only(const Job&, const std::string& reason);
+  // A message of `bytes`; its frames and TLS records are counted on top.
   void send(std::size_t from, std::size_t to, std::uint64_t bytes, Action arrived);
   void trained(const Gradient& gradient, double age_steps) {
     setup_->recorder.trained(gradient.worker, gradient.batch, gradient.loss, age_steps);

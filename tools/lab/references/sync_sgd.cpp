@@ -13,10 +13,12 @@
 // by a bucket's maximum as in their experiments, whole bits for a value instead of Elias codes).
 //
 // dgc: the momentum correction and factor masking of Lin, Han, Mao, Wang, Dally, "Deep Gradient
-// Compression" (ICLR 2018), without their clipping and warm-up of the share:
+// Compression" (ICLR 2018), without their clipping of local gradients:
 //
 //   u_i = m·u_i + g_i + wd·x ;  v_i += u_i ;  send the `share` of v_i with the largest magnitudes,
 //   clear u_i and v_i there ;  x −= η·mean_i sent_i
+//
+// While the job warms up the share falls from a quarter, by the same factor for each sample.
 //
 // LARS (You, Gitman, Ginsburg, "Large Batch Training of Convolutional Networks", 2017), for each
 // tensor of the mean gradient, before the job's momentum:
@@ -25,6 +27,8 @@
 //
 // with the learning rate outside the momentum, as the job's optimiser has it (theirs is inside; the
 // two differ only while the rate changes).
+//
+// training.clip_norm applies to what the exchange made of the mean, before LARS.
 //
 // One copy of model and optimiser stands for all machines: they hold the same bits. The all-reduce
 // begins when the last machine has its gradient, and the next step when the last one has the mean.
@@ -101,17 +105,18 @@ class SyncSgd : public Reference {
       case Compression::none: return make_exact_exchange({algorithm_, WireFloat::fp32}, wires);
       case Compression::fp16: return make_exact_exchange({algorithm_, WireFloat::fp16}, wires);
       case Compression::int8:
-        return make_compressed_exchange(make_codec_compressor({CodecId::int8}), Gather::two_phase,
-                                        {}, wires);
+        return make_compressed_exchange(make_codec_compressor(ModelCodec({CodecId::int8})),
+                                        Gather::two_phase, {}, wires);
       case Compression::top_k:
-        return make_compressed_exchange(make_top_k_compressor(share_), Gather::all_gather, {},
-                                        wires);
+        return make_compressed_exchange(make_top_k_compressor([this] { return share_; }),
+                                        Gather::all_gather, {}, wires);
       case Compression::qsgd:
         return make_compressed_exchange(make_qsgd_compressor(levels_, bucket_, setup().seed),
                                         Gather::all_gather, {.error = 0}, wires);
       case Compression::dgc:
-        return make_compressed_exchange(make_top_k_compressor(share_), Gather::all_gather,
-                                        {.momentum = job().optimizer.momentum}, wires);
+        return make_compressed_exchange(make_top_k_compressor([this] { return dgc_share_now(); }),
+                                        Gather::all_gather, {.momentum = job().optimizer.momentum},
+                                        wires);
       case Compression::low_rank: break;
     }
     return make_low_rank_exchange(schema(), rank_, setup().seed, {algorithm_, WireFloat::fp32},
@@ -136,10 +141,17 @@ class SyncSgd : public Reference {
   }
 
   void step() {
+    clip_to_norm(gradients_[0], job().training.clip_norm);
     if (lars_trust_ > 0) scale_by_layer(gradients_[0]);
     optimizer_step(descent_, rate_, x_, optimizer_, gradients_[0]);
     if (!statistics_.empty()) set_statistics(schema(), statistics_, x_);
     next();
+  }
+
+  [[nodiscard]] double dgc_share_now() const {
+    if (!warming_up()) return share_;
+    return dgc_share(share_, static_cast<double>(setup().recorder.samples()) /
+                                 static_cast<double>(job().schedule.warmup_samples));
   }
 
   void add_weight_decay(Vector& gradient) const {

@@ -1,0 +1,90 @@
+// What machines of the reference rows say to each other, and what they make of a gradient.
+#include <doctest/doctest.h>
+
+#include "tests/unit/lab_test_support.h"
+
+using namespace gossipd;
+using namespace gossipd::lab;
+
+// Mean over machines and parameters of the squared distance from the machines' mean.
+double spread(ToyLab& lab, std::size_t machines) {
+  double sum = 0;
+  for (std::size_t p = 0; p < ToyEngine::floats; ++p) {
+    double mean = 0;
+    for (std::size_t i = 0; i < machines; ++i) mean += lab.model(i)[p] / machines;
+    for (std::size_t i = 0; i < machines; ++i)
+      sum += (lab.model(i)[p] - mean) * (lab.model(i)[p] - mean) / machines;
+  }
+  return sum / ToyEngine::floats;
+}
+
+TEST_CASE("without a last average, machines that exchange still end close to each other") {
+  // Each machine is drawn to an optimum of its own; alone they end 0.005 apart.
+  for (const Case& one : std::vector<Case>{{"gossip-sgd", {}},
+                                           {"gossip-sgd", {{"codec", "int8"}}},
+                                           {"adaptive-gossip", {{"threshold", "0.0001"}}},
+                                           {"eventgrad", {}},
+                                           {"eventgrad", {{"codec", "int8"}}},
+                                           {"ad-psgd", {}},
+                                           {"ad-psgd", {{"codec", "top_k:64"}}},
+                                           {"noloco", {{"period", "5"}}},
+                                           {"noloco", {{"period", "5"}, {"codec", "top_k:256"}}}}) {
+    CAPTURE(name_of(one));
+    ToyRun run = with(one.knobs);
+    run.knobs.emplace_back("final_average", "off");
+    ToyLab lab(make(one.row), run);
+    REQUIRE(lab.finish());
+    CHECK(spread(lab, 4) < 0.001);
+  }
+  ToyRun alone = with({{"period", "1000000"}, {"final_average", "off"}});
+  ToyLab lab(make("ad-psgd"), alone);
+  REQUIRE(lab.finish());
+  CHECK(spread(lab, 4) > 0.003);
+}
+
+TEST_CASE("a row that averages with all of what it heard refuses a codec that says a part of it") {
+  for (const char* row : {"gossip-sgd", "adaptive-gossip", "eventgrad", "easgd"}) {
+    CAPTURE(row);
+    ToyLab sparse(make(row), with({{"codec", "top_k:64"}}));
+    const auto mistake = sparse.strategy->mistake(sparse.job);
+    REQUIRE(mistake);
+    CHECK(mistake->starts_with("strategy.codec = \"top_k:64\": "));
+    CHECK(mistake->ends_with("choose int8, int4 or ternary"));
+    ToyLab dense(make(row), with({{"codec", "int4"}}));
+    CHECK(!dense.strategy->mistake(dense.job));
+  }
+}
+
+TEST_CASE("every row that descends clips the gradient as the job says") {
+  // Without momentum 40 steps of at most 0.01 at a rate of 0.03 move by 40 * 0.03 * 0.01 at most; a
+  // row may go beyond its budget by two rounds.
+  for (const std::string row : {"sync-sgd", "local-sgd", "ad-psgd", "easgd", "asgd", "dbs-sgd"}) {
+    CAPTURE(row);
+    ToyRun run;
+    run.steps_each = 10;
+    run.constant_rate = true;
+    ToyLab lab(make(row), run);
+    lab.job.training.clip_norm = 0.01;
+    lab.job.optimizer.momentum = 0;
+    REQUIRE(lab.finish());
+    double square = 0;
+    for (const float x : lab.model(0)) square += (double{x} - 0.25) * (double{x} - 0.25);
+    CHECK(std::sqrt(square) > 0);
+    CHECK(std::sqrt(square) < 1.2 * 40 * 0.03 * 0.01);
+  }
+}
+
+TEST_CASE("the mean of all models does not move by AD-PSGD's averaging") {
+  // With machines that pull in opposite directions and a last average off, the mean still ends at
+  // the common optimum.
+  ToyRun run = with({{"final_average", "off"}});
+  run.speeds = {1, 1, 1, 1, 1, 1};
+  ToyLab lab(make("ad-psgd"), run);
+  REQUIRE(lab.finish());
+  std::vector<float> mean(ToyEngine::floats);
+  for (std::size_t i = 0; i < 6; ++i) {
+    const auto x = lab.model(i);
+    for (std::size_t p = 0; p < mean.size(); ++p) mean[p] += x[p] / 6;
+  }
+  CHECK(ToyEngine::excess(mean) < 0.005);
+}
