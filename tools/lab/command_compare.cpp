@@ -47,6 +47,9 @@ std::vector<double> seconds_to_target(const Row& row) {
 double perplexity(const RunResult& r) { return std::exp(r.loss); }
 double accuracy(const RunResult& r) { return r.accuracy_mean(); }
 double train_loss(const RunResult& r) { return r.train_loss; }
+double seconds_to_target_if_reached(const RunResult& r) {
+  return r.seconds_to_target > 0 ? r.seconds_to_target : std::nan("");
+}
 
 std::vector<Column> table_of(const std::vector<Row>& rows, const Row& base, bool with_perplexity) {
   std::vector<Column> table = {
@@ -140,6 +143,8 @@ nlohmann::json json_of(const std::vector<Row>& rows, const Row& base) {
          {"train_loss", put(row.of(train_loss))},
          {"train_loss_difference", put(paired_difference(row, base, train_loss))},
          {"seconds_to_target", put(summarise(reached))},
+         {"seconds_to_target_difference",
+          put(paired_difference(row, base, seconds_to_target_if_reached))},
          {"seconds", put(row.of([](const RunResult& r) { return r.seconds; }))},
          {"bytes", put(row.of([](const RunResult& r) { return static_cast<double>(r.bytes); }))},
          {"share_of_dense_baseline", put(row.of(share_of_dense_baseline))},

@@ -30,15 +30,24 @@ Result<std::vector<RunResult>> read_results(const std::string& path, bool may_be
   return results;
 }
 
+// Ends the file's last line, or removes it where an interrupted run left only a part.
+static void mend_last_line(const std::string& path) {
+  std::string text;
+  if (std::ifstream file(path, std::ios::binary); file)
+    text.assign(std::istreambuf_iterator<char>(file), {});
+  const std::size_t last = text.rfind('\n') + 1;  // 0: there is no line end
+  if (last == text.size()) return;
+  std::error_code failed;
+  if (nlohmann::json::accept(text.begin() + static_cast<std::ptrdiff_t>(last), text.end()))
+    std::ofstream(path, std::ios::app) << "\n";
+  else
+    std::filesystem::resize_file(path, last, failed);
+}
+
 std::optional<Error> append_result(const std::string& path, const RunResult& result) {
-  // A truncated line gets a line break.
-  bool whole = true;
-  if (std::ifstream before(path, std::ios::ate | std::ios::binary); before && before.tellg() > 0) {
-    before.seekg(-1, std::ios::end);
-    whole = before.get() == '\n';
-  }
+  mend_last_line(path);
   std::ofstream file(path, std::ios::app);
-  file << (whole ? "" : "\n") << to_json(result).dump() << "\n" << std::flush;
+  file << to_json(result).dump() << "\n" << std::flush;
   if (!file)
     return Error{"write-failed",
                  path + ": cannot be written; is the disk full, or the directory missing?"};

@@ -39,15 +39,15 @@ class Books : public Recorder {
     if (std::isfinite(age_steps))
       age_sum_ += age_steps, ++ages_, age_max = std::max(age_max, age_steps);
     if (samples_ * 10 >= budget * 9) loss_sum_ += loss, ++losses_;
-    // Evaluates the first few nodes that pass the mark, each at its own step boundary, where its
-    // model is whole.
+    // Evaluates a few nodes, each at its own step boundary, where its model is whole.
     if (samples_ >= next_ && !budget_spent()) {
       next_ = (samples_ / every_ + 1) * every_;
       open_.clear();
       wanted_ = scenario_.evaluate_nodes;
       points_.push_back(CurvePoint{world_.seconds_now(), samples_, world_.traffic().bytes});
     }
-    if (wanted_ > 0 && is_healthy(scenario_, machine) &&
+    const bool may = !scenario_.evaluate_first || machine < scenario_.evaluate_nodes;
+    if (wanted_ > 0 && may && is_healthy(scenario_, machine) &&
         std::find(open_.begin(), open_.end(), machine) == open_.end()) {
       open_.push_back(machine);
       --wanted_;

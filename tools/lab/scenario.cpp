@@ -331,6 +331,7 @@ Result<Scenario> Scenario::load(const std::string& path,
   TomlTable run = reader.table("run");
   s.evaluate_nodes =
       static_cast<std::size_t>(run.get_integer("evaluate_nodes", 1, 1, lab_nodes_max));
+  s.evaluate_first = run.get_bool("evaluate_first", false);
   s.final_nodes = static_cast<std::size_t>(run.get_integer("final_nodes", 8, 1, lab_nodes_max));
   s.target_accuracy = run.get_double("target_accuracy", s.target_accuracy, 0, 1);
   s.time_limit_s = run.get_double("time_limit_s", s.time_limit_s, 0, 1e9);

@@ -45,6 +45,7 @@ struct Scenario {
   std::vector<EventSpec> events;
   PoisonSpec poison;
   std::size_t evaluate_nodes = 1;  // on the way; at the end up to final_nodes
+  bool evaluate_first = false;     // on the way always the first ones, or who passes the mark first
   std::size_t final_nodes = 8;
   double target_accuracy = 0.88;
   // virtual; 0: 10 minutes plus twenty times the duration of equal work at the slowest pace
