@@ -4,6 +4,7 @@ the evidence made with it.
 """
 
 import concurrent.futures
+import itertools
 import json
 import math
 import os
@@ -19,6 +20,8 @@ ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(os.environ.get("GOSSIPD_BIN_DIR", ROOT / "build/dev/bin"))
 LAB = BIN / "gossip-lab"
 EVIDENCE = ROOT / "tools/lab/evidence"
+sys.path.insert(0, str(EVIDENCE))
+import evidence  # noqa: E402
 
 SCENARIO = f"""
 name = "tiny"
@@ -86,6 +89,13 @@ class Lab(unittest.TestCase):
         said = self.lab("run", self.scenario, "--seeds", "1..2", "--json", "out.jsonl")
         self.assertIn("seed 1", said)
         self.assertEqual(said.count("(from the file)"), 1)
+        said = self.lab("run", self.scenario, "--seeds", "1..2", "--json", "out.jsonl")
+        self.assertEqual(said.count("(from the file)"), 2)
+        self.assertEqual(
+            [1, 2],
+            [run["seed"] for run in self.results("out.jsonl")],
+        )
+        self.lab("compare", "out.jsonl")
 
     def test_compare_and_plot_read_what_run_wrote(self):
         self.lab(
@@ -257,6 +267,19 @@ at_s = 4
         self.assertIn("bad.jsonl:1", self.lab("compare", "bad.jsonl", code=1))
 
 
+    def test_a_rival_alone_clips_its_gradient_as_a_node_alone_does(self):
+        def accuracy(*settings):
+            out = f"{len(list(self.path.iterdir()))}.jsonl"
+            sets = itertools.chain.from_iterable(("--set", s) for s in settings)
+            self.lab("run", self.scenario, "--json", out, "--set", "nodes=[{count=1}]", *sets)
+            return self.results(out)[0]["accuracy_mean"]
+
+        tight = "job.training.clip_norm=0.05"
+        node, rival = accuracy(tight), accuracy(tight, "strategy.name=local-sgd")
+        self.assertLess(abs(node - rival), 0.03)
+        self.assertGreater(accuracy("strategy.name=local-sgd") - rival, 0.06)
+
+
 class Evidence(unittest.TestCase):
     def setUp(self):
         self.directory = tempfile.TemporaryDirectory(prefix="gossip-evidence-")
@@ -292,6 +315,22 @@ class Evidence(unittest.TestCase):
         self.assertEqual(
             (self.out / "stall.jsonl").read_text(), runs
         )  # results in the folder are not computed again
+
+    def test_a_table_that_another_build_began_is_refused(self):
+        self.evidence("--tier", "ci", "--table", "stall")
+        (self.out / "stall.build").write_text("another")
+        said = self.evidence("--tier", "ci", "--table", "stall", code=1)
+        self.assertIn("stall.jsonl was begun by another build", said)
+
+    def test_a_claim_is_decided_by_its_bounds_and_ten_pairs(self):
+        cases = {
+            True: [[(0.3, 0.1, 10)], [(0.1, 0.1, 12), (0.2, 0.1, 10)]],
+            False: [[(-0.3, 0.1, 10)], [(0.3, 0.1, 10), (-0.3, 0.1, 10)]],
+            None: [[(0.3, 0.4, 10)], [(0.3, 0.1, 9)], [(None, 0.1, 10)]],
+        }
+        for expected, claims in cases.items():
+            for claim in claims:
+                self.assertIs(expected, evidence.decided(claim), claim)
 
     def test_every_row_of_every_table_is_a_scenario_and_every_claim_names_its_rows(self):
         checks = []

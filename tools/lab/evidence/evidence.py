@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """tools/lab/evidence/evidence.py - runs the tables of this folder and writes the results.
 
-    evidence.py [--tier ci|hours|full] [--out DIR] [--table NAME] [--bin DIR] [--publish] [--list]
+    evidence.py [--tier ci|hours|full] [--out DIR] [--table NAME] [--bin DIR] [--jobs N]
+                [--publish] [--list]
 
 Each tables/NAME.toml is a scenario, rows that differ from it, and claims about the rows. A tier
 sets their seeds and size. `tune` lists values of keys, which are tried on other seeds than those
@@ -9,19 +10,24 @@ reported; the best mean accuracy wins. A row's `report` settings apply to the re
 without seeds for tuning takes the published values (results/NAME.tuned.json). `data` names a data
 set that made_data.py makes first, in build/evidence/data.
 
-DIR (by default build/evidence/TIER) keeps finished runs, so an interrupted campaign resumes. Writes
-DIR/NAME.md, DIR/NAME.svg and DIR/README.md; the figures are accuracy, bytes and virtual time, which
-do not depend on the machine. --publish copies them and the tuned values to results/ beside this
-file.
+N tables run at once, by default as many as there are cores. DIR (by default build/evidence/TIER)
+keeps finished runs, so an interrupted campaign resumes; a table that another build of gossip-lab
+began is refused. Writes DIR/NAME.md, DIR/NAME.svg and
+DIR/README.md; the figures are accuracy, bytes and virtual time, which do not depend on the machine.
+--publish copies them and the tuned values to results/ beside this file.
 """
 
 import argparse
+import concurrent.futures
+import hashlib
 import itertools
 import json
 import math
+import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 import tomllib
 from pathlib import Path
@@ -31,6 +37,7 @@ import made_data
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 TIERS = ("ci", "hours", "full")
+MAKING_DATA = threading.Lock()
 
 
 class Lab:
@@ -55,16 +62,30 @@ class Lab:
         self("run", scenario, "--seeds", seeds, "--json", out, *sets)
 
 
+PAIRS_MIN = 10
+
+
+def decided(pairs):
+    """True where each (margin, bound95, pairs of seeds) is at least 0 with its bound, False where
+    one is below 0 with its bound, None where neither is so or the pairs are too few."""
+    if any(count < PAIRS_MIN or margin is None for margin, _, count in pairs):
+        return None
+    if any(margin + bound < 0 for margin, bound, _ in pairs):
+        return False
+    return True if all(margin - bound >= 0 for margin, bound, _ in pairs) else None
+
+
 class Rows:
     """What a claim may ask of the rows; all figures are means over the seeds."""
 
-    def __init__(self, lab, results):
-        self.lab, self.results, self.against = lab, results, {}
+    def __init__(self, lab, results, first):
+        self.lab, self.results, self.first, self.against = lab, results, first, {}
 
     def compared(self, base):
+        base = base or self.first
         if base not in self.against:
-            chosen = ("--against", base) if base else ()
-            rows = json.loads(self.lab("compare", self.results, "-o", "json", *chosen))["rows"]
+            rows = json.loads(self.lab("compare", self.results, "-o", "json", "--against", base))
+            rows = rows["rows"]
             self.against[base] = {row["name"]: row for row in rows}
         return self.against[base]
 
@@ -87,15 +108,33 @@ class Rows:
         return difference["bound95"] if difference["count"] > 1 else float("inf")
 
 
+    def paired(self, name, base, figure="accuracy"):
+        found = self.compared(base)[name][f"{figure}_difference"]
+        return found["mean"], found["bound95"], found["count"]
+
+    def above(self, name, *bases, by=0.0):
+        """Whether the accuracy of `name` is above all of `bases` (the first row) by `by` (negative:
+        is at most so much below them); None where these seeds do not decide it."""
+        pairs = [self.paired(name, base) for base in bases or (self.first,)]
+        return decided([(mean - by, bound, count) for mean, bound, count in pairs])
+
+    def in_time(self, name, base, times):
+        """Whether `name` takes at most `times` as long to the target as `base`; None: undecided."""
+        mean, bound, count = self.paired(name, base, "seconds_to_target")
+        allowed = (times - 1) * self.seconds_to_target(base)
+        return decided([(None if mean is None else allowed - mean, bound, count)])
+
+
 def tuned(lab, table, row, tier, out, log):
-    """The settings that did best on the tuning seeds, or the published ones."""
+    """The settings that did best on the tuning seeds, or the published ones; and all that were
+    tried, with their accuracy."""
     grid = row.get("tune", table.get("tune", {}))
     seeds = tier.get("tune_seeds")
     if not grid:
-        return []
+        return [], []
     if not seeds:
-        return table["tuned"].get(row["name"], [])
-    best, best_accuracy = [], -1.0
+        return table["tuned"].get(row["name"], []), []
+    tried = []
     for values in itertools.product(*grid.values()):
         extra = [f"{key}={value}" for key, value in zip(grid, values)]
         name = f"{row['name']} [{', '.join(extra)}]"
@@ -111,10 +150,56 @@ def tuned(lab, table, row, tier, out, log):
             + [f"name={name}"],
         )
         rows = json.loads(lab("compare", out, "-o", "json"))["rows"]
-        accuracy = next(r["accuracy"]["mean"] for r in rows if r["name"] == name)
-        if accuracy > best_accuracy:
-            best, best_accuracy = extra, accuracy
-    return best
+        tried.append((next(r["accuracy"]["mean"] for r in rows if r["name"] == name), extra))
+    return max(tried, key=lambda one: one[0])[1], tried
+
+
+def tried_text(tried, chosen):
+    """Values and accuracies as a cell of a table; the best one bold, and said to be at an edge."""
+    keys = [{e.partition("=")[2] for _, extra in tried for e in extra[k : k + 1]}
+            for k in range(len(chosen))]
+    edges = [{min(v, key=float), max(v, key=float)} if len(v) > 1 else set() for v in keys]
+    cells = []
+    for accuracy, extra in tried:
+        values = [e.partition("=")[2] for e in extra]
+        text = f"{', '.join(values)}: {100 * accuracy:.2f}"
+        if extra == chosen:
+            edge = any(value in ends for value, ends in zip(values, edges, strict=True))
+            text = f"**{text}**" + (" (an edge)" if edge else "")
+        cells.append(text)
+    return "; ".join(cells)
+
+
+def seeds_of(text):
+    """{21, 22, 25} of "21..22,25"."""
+    spans = (part.partition("..") for part in str(text).split(","))
+    return {s for a, _, b in spans for s in range(int(a), int(b or a) + 1)}
+
+
+def keep_build(lab, results):
+    """Refuses to add to what another build has begun: a table has one build."""
+    build = hashlib.sha256(lab.program.read_bytes()).hexdigest()
+    record = results.with_suffix(".build")
+    if results.exists() and record.exists() and record.read_text() != build:
+        sys.exit(
+            f"evidence: {results} was begun by another build of {lab.program}; remove"
+            f" {results.parent}/{results.stem}.* or give another --out"
+        )
+    record.write_text(build)
+
+
+def reported(results, table, tier_name):
+    """The runs of the table's rows and the tier's seeds, of `results` in the order of the rows."""
+    runs = [json.loads(line) for line in results.read_text().splitlines()]
+    kept = results.with_suffix(".reported.jsonl")
+    with kept.open("w") as out:
+        for row in table["rows"]:
+            every = table["tiers"][tier_name]["seeds"]
+            seeds = seeds_of(row.get("seeds", {}).get(tier_name, every))
+            for run in runs:
+                if run["name"] == row["name"] and run["seed"] in seeds:
+                    out.write(json.dumps(run) + "\n")
+    return kept
 
 
 def value_of(expression, rows):
@@ -142,8 +227,9 @@ def load_table(path):
 def verdict_of(claim, rows, tier_name):
     """The figures of a claim, and what became of it."""
     figures = {key: value_of(text, rows) for key, text in claim["figures"].items()}
-    holds = value_of(claim["holds"], rows) is True
-    undecided = not holds and value_of(claim.get("undecided", "False"), rows) is True
+    held = value_of(claim["holds"], rows)
+    holds = held is True
+    undecided = held is None or (not holds and value_of(claim.get("undecided", "False"), rows))
     if tier_name == "ci":
         return figures, "not judged: this tier only shows that it runs"
     undecided |= not holds and any(math.isnan(value) for value in figures.values())
@@ -175,6 +261,16 @@ def page_of(table, tier_name, chosen, comparison, claims, picture):
     return "\n".join(lines) + "\n"
 
 
+def tuning_page(table, tried, found):
+    """What was tried, of the rows that were tuned."""
+    rows = [f"| {name} | {tried_text(runs, found[name])} |" for name, runs in tried.items() if runs]
+    if not rows:
+        return ""
+    keys = ", ".join(table.get("tune") or next(r["tune"] for r in table["rows"] if "tune" in r))
+    head = ["", f"Accuracy % of the values tried, {keys} where a row has no other:", ""]
+    return "\n".join([*head, "| row | value: accuracy |", "|---|---|", *rows]) + "\n"
+
+
 def run_table(lab, path, tier_name, out):
     """Title and claims of a table, or None where it lacks the tier. Writes its page and picture."""
     table = load_table(path)
@@ -182,19 +278,23 @@ def run_table(lab, path, tier_name, out):
     if tier is None:
         return None
     if "data" in table:
-        made = made_data.make(table["data"], ROOT / "build/evidence/data")
+        with MAKING_DATA:  # two tables may want the same
+            made = made_data.make(table["data"], ROOT / "build/evidence/data")
         tier["set"] = [f"data.dir={made}"] + tier.get("set", [])
     results, tuning = out / f"{path.stem}.jsonl", out / f"{path.stem}.tuning.jsonl"
+    keep_build(lab, results)
     began = time.monotonic()
 
     def log(text):
         seconds = time.monotonic() - began
         print(f"[{seconds:6.0f} s] {path.stem}: {text}", file=sys.stderr, flush=True)
 
-    chosen, found = {}, {}
+    chosen, found, tried = {}, {}, {}
     for row in table["rows"]:
         name = row["name"]
-        found[name] = tuned(lab, table, row, tier, tuning, log)
+        found[name], tried[name] = tuned(lab, table, row, tier, tuning, log)
+        if "tuned_as" in row:
+            found[name] = found[row["tuned_as"]]
         settings = chosen[name] = row.get("set", []) + row.get("report", []) + found[name]
         log(name)
         seeds = row.get("seeds", {}).get(tier_name, tier["seeds"])
@@ -204,11 +304,13 @@ def run_table(lab, path, tier_name, out):
             results,
             tier.get("set", []) + settings + tier.get("last", []) + [f"name={name}"],
         )
-    rows = Rows(lab, results)
+    results = reported(results, table, tier_name)
+    rows = Rows(lab, results, table["rows"][0]["name"])
     claims = [(claim, *verdict_of(claim, rows, tier_name)) for claim in table.get("claims", [])]
     more = ["--perplexity"] if table.get("perplexity") else []
     comparison = lab("compare", results, "-o", "markdown", *more).strip()
     page = page_of(table, tier_name, chosen, comparison, claims, f"{path.stem}.svg")
+    page += tuning_page(table, tried, found)
     (out / f"{path.stem}.md").write_text(page)
     if "tune_seeds" in tier:
         kept = {name: extra for name, extra in found.items() if extra}
@@ -219,6 +321,24 @@ def run_table(lab, path, tier_name, out):
     return table["title"], claims
 
 
+def run_tables(lab, paths, tier_name, out, jobs):
+    """What run_table returns, by path, each once it and all before it are done."""
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        running = [pool.submit(run_table, lab, path, tier_name, out) for path in paths]
+        try:
+            for path, future in zip(paths, running, strict=True):
+                yield path, future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def at_least_one(text):
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number of tables of at least 1")
+    return int(text)
+
+
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -227,6 +347,13 @@ def main():
     parser.add_argument("--out", type=Path)
     parser.add_argument("--table", action="append", help="only this one; may be repeated")
     parser.add_argument("--bin", type=Path, default=ROOT / "build/release/bin")
+    parser.add_argument(
+        "--jobs",
+        type=at_least_one,
+        metavar="N",
+        default=len(os.sched_getaffinity(0)),
+        help="run so many tables at once (default: as many as there are cores)",
+    )
     parser.add_argument(
         "--publish", action="store_true", help="copy tables and pictures to results/"
     )
@@ -250,8 +377,7 @@ def main():
     out.mkdir(parents=True, exist_ok=True)
     lab = Lab(arguments.bin / "gossip-lab")
     summary = [f"# Evidence, tier `{arguments.tier}`", ""]
-    for path in paths:
-        done = run_table(lab, path, arguments.tier, out)
+    for path, done in run_tables(lab, paths, arguments.tier, out, arguments.jobs):
         if done is None:
             continue
         title, claims = done
