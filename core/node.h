@@ -5,8 +5,11 @@
 // time and under injected faults. A driver's loop after every event:
 //
 //     for (Effect& e : node.take_effects()) carry_out(e);
-//     while (node.has_work()) { node.work(now); …other events may come between… ; carry out effects
-//     } arm one timer for node.next_deadline(); when due: node.on_time(now)
+//     while (node.has_work()) {
+//       node.work(now);  // other events may come between two calls
+//       for (Effect& e : node.take_effects()) carry_out(e);
+//     }
+//     // arm one timer for node.next_deadline(); when it is due: node.on_time(now)
 //
 // The driver never waits for the disk: it hands the newest PersistEffect's state to a writer of its
 // own and goes on; when a state is on disk it says so by on_persisted(). Until then the node says
@@ -320,8 +323,9 @@ class Node {
   // More samples for the whole cluster, beyond the budget or beyond what has been trained on
   // already; also when the job has ended.
   [[nodiscard]] std::optional<Error> extend_budget(Samples more, Instant now);
-  // The next job of the whole cluster, which follows one that is finished.
-  [[nodiscard]] std::optional<Error> why_no_next_job() const;
+  // The next job of the whole cluster, which follows one that is finished. Why none may follow now,
+  // or not this one.
+  [[nodiscard]] std::optional<Error> why_no_next_job(std::optional<JobHash> next = {}) const;
   [[nodiscard]] std::optional<Error> start_job(std::string document, JobHash hash, Instant now);
   // The answer to a NextJobEffect with this state: the disk has it, or does not.
   void on_next_job_kept(const NodeState& state, bool kept, Instant now);

@@ -53,6 +53,7 @@ void NodeDriver::start_job(const std::string& file, JobStarted done) {
       [this, file, job, answer](const std::optional<Error>&) {
         if (stopping_) return answer(Error{"stopping", "this node stops"});
         if (!*job) return answer(job->error());
+        if (auto error = node_->why_no_next_job((*job)->hash())) return answer(*error);
         trial_.start(config_, file, [this, job, answer](const std::optional<Error>& error) {
           if (stopping_) return answer(Error{"stopping", "this node stops"});
           if (error) return answer(*error);

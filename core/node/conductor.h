@@ -84,7 +84,7 @@ class Conductor {
   std::optional<Error> pause();
   std::optional<Error> resume();
   std::optional<Error> extend_budget(Samples more);
-  std::optional<Error> why_no_next_job() const;
+  std::optional<Error> why_no_next_job(std::optional<JobHash> next) const;
   std::optional<Error> start_job(std::string document, JobHash hash, Instant now);
   void on_next_job_kept(JobHash hash, std::uint64_t generation, bool kept, Instant now);
   void end_early(const std::string& why);

@@ -20,7 +20,7 @@ std::optional<Error> Conductor::why_not_during_change() const {
                "this node goes on to another job right now; try again when it has started"};
 }
 
-std::optional<Error> Conductor::why_no_next_job() const {
+std::optional<Error> Conductor::why_no_next_job(std::optional<JobHash> next) const {
   if (life_.is_going() || life_.is_stopping())
     return Error{"left", "this node leaves the cluster; start the job on another member"};
   if (auto error = why_not_during_change()) return error;
@@ -28,16 +28,16 @@ std::optional<Error> Conductor::why_no_next_job() const {
     return Error{"job-running", std::string("the present job is not finished, this node is ") +
                                     to_string(phase()) +
                                     "; `gossipctl wait --for finished` waits for it"};
+  if (next == state_.job)
+    return Error{"same-job",
+                 "this is the present job; `gossipctl job extend` gives it more samples, and "
+                 "another name or seed makes it another job"};
   return std::nullopt;
 }
 
 std::optional<Error> Conductor::start_job(std::string document, JobHash hash, Instant now) {
   GOSSIPD_ASSERT(document.size() <= job_bytes_max);
-  if (auto error = why_no_next_job()) return error;
-  if (hash == state_.job)
-    return Error{"same-job",
-                 "this is the present job; `gossipctl job extend` gives it more samples, and "
-                 "another name or seed makes it another job"};
+  if (auto error = why_no_next_job(hash)) return error;
   const auto next = own_job().followed_by(hash);
   if (!next) return Error{"job-running", "no number is left for another job"};
   go_on_to(*next, std::move(document), now);

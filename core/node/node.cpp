@@ -102,7 +102,9 @@ std::optional<Error> Node::resume(Instant now) {
 std::optional<Error> Node::extend_budget(Samples more, Instant now) {
   return settled(*impl_, now, [&] { return impl_->extend_budget(more); });
 }
-std::optional<Error> Node::why_no_next_job() const { return impl_->why_no_next_job(); }
+std::optional<Error> Node::why_no_next_job(std::optional<JobHash> next) const {
+  return impl_->why_no_next_job(next);
+}
 std::optional<Error> Node::start_job(std::string document, JobHash hash, Instant now) {
   return settled(*impl_, now, [&] { return impl_->start_job(std::move(document), hash, now); });
 }

@@ -412,6 +412,7 @@ def test_frozen_weights_and_masks_are_not_shared(daemon):
         (lambda m: m.requires_grad_(False), "nothing is trained"),
         (lambda m: setattr(m, "0", torch.nn.Linear(1, 1).to("meta")), "no plain memory"),
         (lambda m: m.register_parameter("z" * 513, torch.nn.Parameter(torch.ones(1))), "513"),
+        (lambda m: m.add_module("momentum", network()), "rename the module"),
     ],
 )
 def test_a_model_that_cannot_be_shared_is_refused_in_words(daemon, spoil, words):

@@ -254,7 +254,15 @@ def check_segments(listed: Sequence[Segment]) -> Optional[str]:
             return f"the name {segment.name!r} has {length} bytes or is not printable; rename it"
         if len(segment.shape) > RANK_MAX:
             return f"'{segment.name}' has {len(segment.shape)} dimensions, of at most {RANK_MAX}"
-    if len({segment.name for segment in listed}) != len(listed):
+    names = {segment.name for segment in listed}
+    if len(names) != len(listed):
         return "two of the model's tensors have one name"
+    for name in sorted(names):
+        state, _, subject = name.partition(".")
+        if state in ("momentum", "variance") and subject in names:
+            return (
+                f"'{name}' is what checkpoints call the optimiser's state of '{subject}', which the"
+                " model has as well; rename the module"
+            )
     floats = sum(segment.floats for segment in listed)
     return f"the model has {floats} numbers, of at most 2^32" if floats > FLOATS_MAX else None
