@@ -3,8 +3,8 @@
 // One layer (Hochreiter and Schmidhuber 1997, with forget gate), `lstm_hidden` cells, one linear
 // output:
 //
-//     i, f, o = σ(W·[x, h, 1]),  g = tanh(W·[x, h, 1]),  c = f⊙c + i⊙g,  h = o⊙tanh(c),  y = v·[h,
-//     1]
+//     i, f, o = σ(W·[x, h, 1])     g = tanh(W·[x, h, 1])
+//     c = f⊙c + i⊙g                h = o⊙tanh(c)              y = v·[h, 1]
 //
 // train() appends an input, takes one step of gradient descent on the squared error of its output,
 // through at most `lstm_window` steps back (truncated BPTT, the state before the window taken as

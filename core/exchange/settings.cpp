@@ -44,7 +44,7 @@ void add_trigger(SettingTable& table, ExchangePolicy& e) {
                "when to publish: after enough `change`, at a `period`, or within a `budget` of "
                "bytes");
   table.integer("exchange.round_steps", "", "steps", e.round_steps, 1, 1'000'000,
-                "own steps between two looks at the model");
+                "own steps between two looks: only at a look may this node open an exchange");
   table.number("exchange.threshold", "", "", e.threshold, 0, 10,
                "relative change of a block that is worth publishing");
   table.number("exchange.threshold_power", "", "", e.threshold_by_rate.power, 0, 8,
@@ -52,14 +52,14 @@ void add_trigger(SettingTable& table, ExchangePolicy& e) {
   table.number("exchange.threshold_floor", "", "", e.threshold_by_rate.floor, 0, 1,
                "least fraction of the threshold that remains");
   table.number("exchange.entry_threshold", "", "", e.entry_threshold, 0, 1e6,
-               "change of a parameter that is worth publishing in top_k, as a multiple of what a "
-               "step usually moves it by; 0: as many go as `codec` says; for change");
+               "with trigger `change` and codec top_k: publish only parameters that have changed "
+               "by more than this many usual steps; 0: as many as `codec` says");
   table.integer("exchange.period_steps", "", "steps", e.period_steps, 1, 1'000'000'000,
-                "own steps between exchanges on a link; for change the minimum");
+                "own steps between exchanges on a link; with trigger `change` the minimum");
   table.number("exchange.urgent_change", "", "of the model", e.urgent_change, 0, 100,
-               "for change without `entry_threshold`: a model that has changed by so much since it "
-               "was last said to a neighbour is said at the next look, and looked at after every "
-               "step; 0: never");
+               "with trigger `change` and without `entry_threshold`: a model that has changed by "
+               "this much since it was last published to a neighbour is published at the next "
+               "look, and looks follow every step; 0: never");
   table.number("exchange.budget_bytes_per_s", "", "B/s", e.budget_bytes_per_s, 0, 1e12,
                "limit of what this node sends on all links, for budget");
   table.milliseconds("exchange.heartbeat_ms", e.heartbeat, 1, setting_day_ms,
@@ -73,8 +73,8 @@ void add_mixing(SettingTable& table, ExchangePolicy& e) {
       "return, so the learning rate stays the same");
   table.boolean(
       "exchange.outer_momentum_by_delay", "", e.outer_momentum_by_delay,
-      "reduce it where the shortest round trip exceeds 8 steps and `period_steps`: momentum / (1 "
-      "- momentum) falls with sqrt(round trip / that), so 50 steps make 0.29 of 0.5");
+      "reduce `outer_momentum` where the shortest round trip exceeds 8 steps and `period_steps`: "
+      "at 50 steps 0.5 becomes 0.29 (formula: core/exchange/EXCHANGE.md)");
   table.number("exchange.mixing", "", "", e.mixing, 0.001, 4,
                "strength of mixing with neighbours; none at all: exchange.enabled");
   table.number("exchange.age_decay", "", "", e.age_decay, 0, 1000,

@@ -3,22 +3,23 @@
 // The problem: one bad sample, a device fault or a rate too high throws a model far away in one
 // step. A look later its neighbours have half of it, and two looks later everybody.
 //
-// The answer: every look is held against the node's own recent past before anybody is told of it.
-// A look has jumped if one of its steps had a loss beyond `loss_jump` times the worst of the last
+// The answer: before anybody is told of a look, it is compared with the node's own recent past. A
+// look has jumped if one of its steps had a loss beyond `loss_jump` times the worst of the last
 // `window` looks (and beyond any smoothed loss so far), or if the model has moved
 //
 //   faster than `step_jump` times the median of the last `window` looks, in norm per step and
-//   learning rate, and by more than `share_min` of its own norm,
-//   and by more than `push_share` of what neighbours moved it by lately (then the gradients answer
-//   that).
+//     learning rate,
+//   and by more than `share_min` of its own norm,
+//   and by more than `push_share` times what neighbours have moved it by lately (a large step then
+//     only answers that push).
 //
-// Parameters and statistics are judged apart; statistics do not follow the learning rate. A look
-// that jumped is no part of the past. A model that comes back from far away takes large steps as
-// well, so a jump to a smaller norm is believed, and where the pace has really changed the guard
-// gives in: each refusal in a row allows a fifth more, to `allowance_max` at most, and after
-// `give_in_after` of them it learns the pace anew. A look that makes a model more than `growth_max`
-// times as large is never believed, with or without a past; nothing else is judged before
-// `looks_min` looks. Pure; one owner.
+// Parameters and statistics are judged apart; the pace of statistics is not divided by the learning
+// rate. A look that jumped is not added to the past. A model that comes back from far away takes
+// large steps as well, so a jump to a smaller norm is believed. Where the pace has really changed
+// the guard gives in: each refusal in a row raises its limits by a fifth, to `allowance_max` times
+// at most, and after `give_in_after` refusals it learns the pace anew. A move of more than
+// `growth_max` times the model's norm is never believed, with or without a past; nothing else is
+// judged before `looks_min` looks. Pure; one owner.
 #pragma once
 
 #include <array>

@@ -4,22 +4,23 @@
 // The problem: the key admits a member, it does not make it right. A neighbour whose model was
 // ruined, or that lies, pulls this node's model away within any bound on single values.
 //
-// The answer is self-centred clipping (He, Karimireddy, Jaggi 2022) with a radius that is found. A
-// transfer of norm t on one block of one link is cut to `reach` times the largest of
+// The answer is self-centred clipping (He, Karimireddy, Jaggi 2022) with a radius that each node
+// finds for itself. A transfer of norm t on one block of one link is cut to `reach` times the
+// largest of
 //
-//   how far the node's own steps have led on that block since the last exchange on the link, or
-//   `travel_growth` times as far as they usually lead (a model that is pulled away makes ever
-//   larger steps, and would let itself be pulled ever further),
+//   how far the node's own steps have moved that block since the last exchange on the link, but at
+//     most `travel_growth` times the usual distance (a model that is pulled away makes ever larger
+//     steps, and would let itself be pulled ever further);
 //   what the other links have asked for lately: the lower median over links of each one's median
-//     (without another link: what this link was given),
-//   `norm_floor` of the block's own norm; `rest_floor` of it at rest, where nothing travels,
+//     (without another link: what was taken from this one);
+//   `norm_floor` of the block's own norm; `rest_floor` of it at rest, when nothing moves;
 //
-// and to nothing if it is beyond `absurd` times that norm. In undisturbed runs transfers stay below
-// 2 times the first two. Where all links pull far it is this node that is far, and it follows. A
-// link that is cut to less than `hard_share` in `strikes_max` exchanges more often than not
-// offends, and rests; each time it needs half as many. Only the model's update is cut: both ends
-// draw the replicas together as before, so these stay bit-identical and what was not taken is said
-// again.
+// and to nothing if t is beyond `absurd` times that norm. In undisturbed runs transfers stay below
+// 2 times the first two. If all links pull far, this node is the one that is far away, and it
+// follows. An exchange is hard if less than `hard_share` of its transfer was taken. Hard exchanges
+// count up, others count down; at `strikes_max` the link offends and rests, and after each offence
+// half as many are enough. Only the model's update is cut: both ends contract the replicas as
+// before, so these stay bit-identical and what was not taken is published again.
 //
 // Does not stop: collusion of more than half of the links, and pulls below the radius. One
 // owner.

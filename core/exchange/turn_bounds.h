@@ -1,10 +1,12 @@
 // core/exchange/turn_bounds.h - how much a peer may say before it has to end its turn.
 //
-// The problem: what a turn brings is kept until its end, so a turn without an end takes memory for
-// ever. The speaker itself sets the measure: in one turn it says of a block at most one record that
-// goes whole and one delta after it, and every message but the last one has a record. So a turn has
-// at most turn_records_per_block_max records for each block of the model. A peer that has lost the
-// connection says what was lost once more: the measure begins anew with each opening of the link.
+// The problem: what a turn brings is kept until its end, so a turn without an end takes ever more
+// memory.
+//
+// The answer: a well-behaved speaker sends, in one turn and for each block, at most one record that
+// carries the whole block and one delta after it, and every message but the last has a record. So a
+// turn has at most turn_records_per_block_max records for each block of the model. A peer that has
+// lost the connection sends again what was lost, so the count starts anew each time the link opens.
 // Pure; one owner. Memory: one byte for each block.
 #pragma once
 

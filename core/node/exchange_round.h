@@ -10,10 +10,11 @@
 //     with_trainer  the trainer has the buffer
 //     waiting       the snapshot is here; nothing has a reason to begin (a node at rest)
 //     judge         what own steps have done since the last round: believed, or taken back
-//     look          on one link after the other: apply what was heard, measure what changed; before
-//                   the first of them a block is taken in: how far own steps led is added up, and
-//                   its update begins
-//     speak         … and, where something is to be said, say it block by block
+//     look          on one link after the other: apply what was heard, measure what changed. Before
+//                   the first link a block is prepared: the distance of own steps is added up, and
+//                   its update begins. (Every round has this state; elsewhere a *look* is a round
+//                   that may open exchanges, see look_pace.h.)
+//     speak         where something is to be said, say it block by block
 //     hand_back     the update becomes part of what the trainer is known to have
 //
 // Of links that could open an exchange only the one with the largest change does so in a round: an

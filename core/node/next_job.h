@@ -1,14 +1,14 @@
 // core/node/next_job.h - a node's way from one job of its cluster to the next.
 //
-// The problem: who starts the next job may die a moment later, disks take seconds, and members may
-// be away. Nobody may wait for one node, and nobody may tell of a job that it would not know any
-// more after a crash.
+// The problem: the member that starts the next job may die a moment later, disks take seconds, and
+// members may be away. So nobody may wait for one particular node, and no node may tell others of a
+// job that it would have forgotten after a crash.
 //
 // The answer: every member that knows the next job can go on to it alone, since the job's text says
-// how the model begins. So each does the same: it writes the job and the state that begins it, then
-// tells all that it is linked to, and starts again once they have closed their sessions, as those
-// do who know the job themselves, or a short time later. Who was not reached is told when it says
-// hello. Pure; one owner, the core strand.
+// how the model begins. Each does the same: it writes the job and the state that begins it, then
+// tells all members that it is linked to. It restarts once these have closed their sessions (a
+// member that knows the job does so itself), or after `telling` at the latest. A member that was
+// not reached is told when it says hello. Pure; one owner, the core strand.
 #pragma once
 
 #include <optional>

@@ -4,11 +4,13 @@
 // step by step, below every bound on a single transfer.
 //
 // The answer: a neighbour whose loss is more than `loss_ratio_max` times the members' median trains
-// on something else, and nothing is taken from it. Of fewer than `losses_min` losses it cannot be
-// told whose is wrong. At rest the losses are those of the last steps, and a node whose own is as
-// large takes from everybody: the models must become one, which is then the others'. It takes a
-// neighbour's model nearly whole and says that one's loss from then on, so that those whom only it
-// links become one, too. Pure.
+// on something else, and nothing is taken from it. With fewer than `losses_min` losses nobody can
+// tell whose is wrong, so everybody is trusted.
+//
+// At rest the losses are those of the last steps. A node whose own loss is that large then takes
+// from everybody, since all models must become one: that of the others. It takes a neighbour's
+// model nearly whole and reports that neighbour's loss as its own from then on, so that nodes that
+// are linked only through it end with the same model. Pure.
 #pragma once
 
 #include <functional>

@@ -3,19 +3,21 @@
 // A turn is one or more messages, each a header and whole block records; the last one has
 // `last` set. All fields little-endian, packed:
 //
-//     u8 kind = 1 | u8 flags (1 = last) | u16 records | u32 turn | f32 gain_speaker | f32
-//     gain_listener | f32 weight | u32 in_flight | u64 step | f32 step_seconds | f32
-//     snapshot_age_seconds | f32 loss then per record: u32 block | u32 version | u8 codec | u8
-//     flags (1 = fresh, 2 = hash) | u16 keep | u64 hash, if flagged | payload of
-//     encoded_size(codec, floats)
+//     header: u8 kind = 1 | u8 flags (1 = last) | u16 records | u32 turn |
+//             f32 gain_speaker | f32 gain_listener | f32 weight | u32 in_flight | u64 step |
+//             f32 step_seconds | f32 snapshot_age_seconds | f32 loss
+//     record: u32 block | u32 version | u8 codec | u8 flags (1 = fresh, 2 = hash) | u16 keep |
+//             u64 hash, if flagged | payload of encoded_size(codec, floats)
 //
-// `version` is the block's after the record; a delta needs the one before it as its base, a
-// keyframe or mirror none, and a fresh one (int8 or bf16: a keyframe in fewer bytes) takes zeros.
-// These three carry, from protocol 3 on, the XXH3-64 of the floats that the block then holds. A
-// replica state (after a reconnect):
+// `version` is the block's version after the record. A delta needs the version before it as its
+// base; a keyframe or a mirror needs none; a fresh record (int8 or bf16: a keyframe in fewer bytes)
+// starts from zeros. From protocol 3 on these three carry the XXH3-64 of the floats that the block
+// then holds.
 //
-//     u8 kind = 2 | u8 0 | u16 0 | u32 blocks | then per block: u32 version (0 = nothing held) |
-//     u64 XXH3-64 of its floats
+// A replica state, sent after a reconnect:
+//
+//     header: u8 kind = 2 | u8 0 | u16 0 | u32 blocks
+//     block:  u32 version (0 = nothing held) | u64 XXH3-64 of its floats
 #pragma once
 
 #include "core/codec/codec.h"

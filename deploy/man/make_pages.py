@@ -17,14 +17,15 @@ import sys
 DATE = "November 24, 2026"
 
 EXIT_GOSSIPD = [
-    ("0", "stopped on request"),
+    ("0", "stopped on request; with --until finished also: the job is finished"),
     ("1", "failed; a restart may help"),
+    ("3", "with --until finished: the job has failed"),
     ("78", "configuration, job or data are wrong; a restart does not help"),
 ]
 EXIT_GOSSIPCTL = [
     ("0", "ok"),
     ("1", "failed; the message says why"),
-    ("2", "usage; nothing was asked of the daemon"),
+    ("2", "usage: the words, or the file that they name, were refused; nothing has changed"),
     ("3", "no daemon answers at the REST address"),
     ("4", "not found"),
     ("5", "unauthorised: the token is missing or wrong"),

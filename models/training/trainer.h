@@ -9,8 +9,9 @@
 // An update may also set the batch and scale the learning rate, from the next step on: samples,
 // place in the data and budget count what was really trained on, and step_seconds is of the batch
 // in force. Where the job's nodes divide one set (division.h), set_division() says who they are,
-// and this node trains on its buckets; until then on all. Who comes begins where the cluster is; a
-// member that has stayed far behind, as after a network was parted, goes there when somebody comes.
+// and this node trains on its buckets; until then on all. A node that joins begins at the cluster's
+// place in the data. A member that is far behind, for example after a network partition, moves
+// there when another node joins.
 // Given the job, the shard, the walker and no updates, a run is bit-identical to any other on the
 // same machine.
 //

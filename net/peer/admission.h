@@ -2,11 +2,15 @@
 //
 // Strangers can open connections and stay silent. If newcomers were refused while all places are
 // taken, a few idle sockets would keep every joiner out. So a newcomer always gets a place; if none
-// is free, the weakest waiting connection gives up its own. The weakest is of the source with the
-// most places; among these, one that was refused already, or else one of the larger group of the
-// silent and those that have begun to speak; among these, the one that has waited longest. So
-// neither kind of flood can make a joiner's first moment the weakest. A connection that has proved
-// that it holds the cluster's key is the last to go. Members' sources have separate places.
+// is free, the weakest waiting connection gives up its own. It is found in three steps:
+//
+//   1. Take the connections of the source that holds the most places.
+//   2. Of these take the ones that were refused already; if there are none, the larger of two
+//      groups: those that are silent, and those that have begun to speak.
+//   3. Of these take the one that has waited longest.
+//
+// So neither kind of flood can make a joiner's first moment the weakest. A connection that has
+// proved that it holds the cluster's key is the last to go. Members' sources have separate places.
 //
 // Pure: no sockets and no clock. A source is an IPv4 address or an IPv6 network of 64 bits, since
 // the owner of one IPv6 address usually has 2^64.

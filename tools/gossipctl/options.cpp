@@ -61,7 +61,8 @@ void declare_globals(CLI::App& app, Options& options) {
       ->type_name("FILE");
   app.add_option(
          "-o,--output", options.output,
-         "for people; tab-separated, one word a cell, unshortened; or as the daemon says it")
+         "table: for people; tsv: tab-separated, no spaces in a cell, never shortened; json: the "
+         "daemon's own answer")
       ->check(CLI::IsMember({"table", "tsv", "json"}))
       ->capture_default_str();
   app.add_flag("--no-headers", options.no_headers, "print no header line above lists");

@@ -120,13 +120,13 @@ class Attachment:
     def log(
         self, loss: Any = None, samples: Optional[int] = None, learning_rate: Optional[float] = None
     ) -> None:
-        """Says what the newest step, or a part of it, was like.
+        """Records the loss and the number of samples of the newest step or micro-batch.
 
         Args:
-            loss: mean over its samples; a number or a tensor of one, whose graph is let go.
-            samples: that it was made of. Call it for every step or micro-batch, or for none: then
-                each step counts `samples_per_step`.
-            learning_rate: of the next step, where there is no optimiser that tells.
+            loss: mean over its samples; a number, or a tensor of one element, whose graph is freed.
+            samples: the number of samples. Give it in every call or in none; in none, each step
+                counts `samples_per_step`.
+            learning_rate: of the next step; needed only without an optimiser.
         """
         if loss is not None:
             self._loss = self._kept(loss)
