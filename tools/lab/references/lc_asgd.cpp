@@ -8,7 +8,8 @@
 // compensation would not change the gradient, hence the scale: our reading. ℓ̂ is forecast from
 // this worker's losses, one observation for each gradient, time counted in updates of the server:
 // as the gradient lands its lag is known and need not be predicted. The predictors are the core's
-// (core/correction/loss_trust.h).
+// (core/correction/loss_trust.h). ℓ(then) is the loss of that batch as observed, so a gradient of a
+// hard batch is scaled down, and one of an easy batch up, without any delay, too.
 #include "core/correction/loss_trust.h"
 #include "tools/lab/references/parameter_server.h"
 #include "tools/lab/references/registry.h"
