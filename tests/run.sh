@@ -124,23 +124,43 @@ build_sanitized() {
 
 # Runs ctest on preset $2 with the arguments that follow, as part $1, and counts its results.
 check() {
-  local part=$1 preset=$2 report=$logs/$1.txt began=$SECONDS ok bad
+  local part=$1 preset=$2 report=$logs/$1.txt began=$SECONDS ok bad skipped
   shift 2
   "${runner[@]}" ctest --test-dir "build/$preset" --output-on-failure --no-tests=error \
-    --parallel "$(nproc)" --output-junit "$logs/$part.xml" "$@" 2>&1 | tee "$report" || true
+    --parallel "$(nproc)" --output-junit "$logs/$part.xml" --test-output-size-passed 100000 "$@" \
+    2>&1 | tee "$report" || true
   # "97% tests passed, 1 tests failed out of 30"
   read -r bad ok < <(
     sed -nE 's/.* tests passed, ([0-9]+) tests failed out of ([0-9]+)$/\1 \2/p' "$report"
     echo "1 1"
   )
+  # ctest counts these as passed.
+  skipped=$(grep -cE 'Test +#[0-9]+: .*\*\*\*Skipped' "$report" || true)
+  ok=$((ok - bad - skipped))
   failed=$((failed + bad))
-  passed=$((passed + ok - bad))
-  note "$part: $((ok - bad)) passed, $bad failed in $((SECONDS - began)) s"
-  # Name the tests that needed another try.
-  local times name
-  while read -r times name; do
-    note "$part: $name failed $times time(s), see $report"
-  done < <(sed -nE 's/.*Test +#[0-9]+: ([^ ]+) \.+ *\*\*\*.*/\1/p' "$report" | sort | uniq -c)
+  passed=$((passed + ok))
+  note "$part: $ok passed, $bad failed, $skipped skipped in $((SECONDS - began)) s"
+  # Name the tests that needed another try, and what was skipped.
+  local times name how
+  while read -r times name how; do
+    case $how in
+      Skipped) note "$part: $name was skipped, see $logs/$part.xml" ;;
+      *) note "$part: $name failed $times time(s), see $report" ;;
+    esac
+  done < <(
+    sed -nE 's/.*Test +#[0-9]+: ([^ ]+) \.+ *\*\*\*(Skipped)?.*/\1 \2/p' "$report" | sort | uniq -c
+  )
+  while read -r name how; do
+    note "$part: a part of $name was skipped: $how"
+  done < <(skipped_parts "$logs/$part.xml")
+}
+
+# What unittest skipped in tests that ran otherwise: lines "<test> <reason>", from ctest's XML $1.
+skipped_parts() {
+  awk '
+    /<testcase / { split($0, words, "\""); name = /status="notrun"/ ? "" : words[2] }
+    name && match($0, /\.\.\. skipped /) { print name, substr($0, RSTART + RLENGTH) }
+  ' "$1"
 }
 
 # The inputs that all fuzz targets executed. libFuzzer prints the count at the end of a run, so
