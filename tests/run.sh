@@ -9,7 +9,7 @@ set -euo pipefail
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 logs=$root/build/test-logs
 parts_all=(unit e2e asan tsan fuzz)
-parts_asked=(wheel python packages arm64 gpu)  # run only when named
+parts_asked=(slow wheel python packages arm64 gpu)  # run only when named
 
 usage() {
   cat <<'TEXT'
@@ -22,6 +22,7 @@ usage: tests/run.sh [--only PART] ... [--bundle DIR]
          has one thread); preset no-torch must configure
   fuzz   preset fuzz: each fuzz target for a short time
   ------
+  slow   preset dev: real processes for up to an hour, and the comparison with rivals
   wheel  preset dev-wheel: unit tests and real processes that use LibTorch, with PyPI's in place of
          Debian's (deploy/torch-wheel.sh; fetches 2.7 GB)
   python the Python package, installed from its wheel, with the real torch, transformers, peft,
@@ -249,6 +250,7 @@ run_part() {
       build dev && build_ahead &&
         check e2e dev --tests-regex '^(e2e|deploy)\.' --label-exclude slow --repeat until-pass:3
       ;;
+    slow) build dev && check slow dev --tests-regex '^e2e\.' --label-regex slow ;;
     asan)
       plain_addresses
       build_sanitized asan && check asan asan
@@ -269,7 +271,8 @@ run_part() {
     python) build dev gossipd-core gossipctl && check_python ;;
     wheel)
       with_wheel wheel && build dev-wheel &&
-        check wheel dev-wheel --tests-regex '^(unit\.(models|lab)|e2e\.)' --repeat until-pass:2
+        check wheel dev-wheel --tests-regex '^(unit\.(models|lab)|e2e\.)' --label-exclude slow \
+          --repeat until-pass:2
       ;;
     arm64)
       "$root/deploy/install-packages.sh" --arm64
