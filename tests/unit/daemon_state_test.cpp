@@ -6,42 +6,17 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "core/base/random.h"
 #include "daemon/disk/durable_file.h"
 #include "daemon/disk/state_store.h"
 #include "daemon/start_plan.h"
 #include "models/job/job.h"
-#include "tests/unit/daemon_support.h"
+#include "tests/unit/daemon_state_support.h"
 
 using namespace gossipd;
 
 namespace {
 
-constexpr std::int64_t now_s = 1'800'000'000;
 constexpr const char* job_text = "name = \"tiny\"\nbudget_samples = 1000\n";
-
-NodeState some_state(std::uint64_t incarnation) {
-  NodeState state;
-  state.id = NodeId{0x1234};
-  state.cluster = ClusterId{0xfeed};
-  state.incarnation = incarnation;
-  state.left = true;
-  state.job = JobHash{0xffffffffffffffffull};
-  state.generation = 3;
-  state.meeting_in = ClusterId{0xfeee};
-  state.own_samples = (1ull << 60) + 1;
-  MemberRecord other;
-  other.id = NodeId{7};
-  other.name = "b\xfcx \"2\"";  // not UTF-8: whatever a peer calls itself
-  other.address = {"10.0.0.2", 7610};
-  other.state = MemberState::suspect;
-  other.phase = Phase::finishing;
-  other.samples = 123456789;
-  other.loss = 0.1;
-  state.members.push_back(other);
-  state.met.insert(other.id);
-  return state;
-}
 
 DaemonConfig config_in(const TemporaryDirectory& directory) {
   DaemonConfig config;
@@ -53,10 +28,6 @@ Result<StartPlan> plan(const DaemonConfig& config) {
   const auto store = StateStore::open(config.state_dir);
   REQUIRE(store);
   return make_start_plan(config, *store);
-}
-
-bool mentions(const std::string& text, const std::string& what) {
-  return text.find(what) != std::string::npos;
 }
 
 }  // namespace
@@ -87,100 +58,6 @@ TEST_CASE("the state comes back as it was saved") {
   CHECK(state.members[0].phase == Phase::finishing);
   CHECK(state.members[0].loss == 0.1);
   CHECK(state.met == expected.met);
-}
-
-TEST_CASE(
-    "a state file damaged at any byte is refused, set aside, and the previous one used with the "
-    "reason") {
-  const TemporaryDirectory directory;
-  const auto store = StateStore::open(directory.path());
-  REQUIRE(store);
-  const std::string whole = format_node_state(some_state(2), now_s);
-  for (std::size_t at = 0; at < whole.size(); at += 7) {
-    CAPTURE(at);
-    std::filesystem::remove(directory.path() / "node.json");
-    std::filesystem::remove(directory.path() / "node.previous.json");
-    REQUIRE_FALSE(store->save_state(some_state(1)).has_value());
-    REQUIRE_FALSE(store->save_state(some_state(2)).has_value());
-    std::string damaged = whole;
-    damaged[at] ^= 0x10;
-    // a space within a name of a key is none of the content
-    if (parse_node_state(damaged, now_s)) continue;
-    directory.write("node.json", damaged);
-    const auto loaded = store->load_state();
-    REQUIRE(loaded);
-    REQUIRE(loaded->state.has_value());
-    CHECK(loaded->state->incarnation == 1);
-    CHECK(mentions(loaded->fallback_reason, "node.json"));
-    CHECK(std::filesystem::exists(directory.path() / "node.corrupt.json"));
-  }
-}
-
-TEST_CASE(
-    "of 200 states damaged at random each is refused and the one before it loaded; of 200 with "
-    "both damaged none starts") {
-  const std::string good = format_node_state(some_state(2), now_s),
-                    before = format_node_state(some_state(1), now_s);
-  Random random(17);
-  const auto damage = [&random](std::string text) {
-    const std::size_t at = random.below(text.size());
-    switch (random.below(6)) {
-      case 0: return text.substr(0, at);
-      case 1:
-        return text.replace(at, 1, 1,
-                            static_cast<char>(text[at] ^ static_cast<char>(1 + random.below(255))));
-      case 2: return text.insert(at, 1 + random.below(100'000), "[{\"\\\0"[random.below(5)]);
-      // blocks that were never written
-      case 3: return text.replace(at, text.size() - at, text.size() - at, '\0');
-      case 4: return std::string(random.below(4096), static_cast<char>(random.next()));
-      default: return text.erase(at, 1 + random.below(64)) + text;
-    }
-  };
-  const auto damaged = [&](const std::string& text) {
-    std::string bad = damage(text);
-    while (parse_node_state(bad, now_s)) bad = damage(text);  // the line's end lost
-    return bad;
-  };
-  const TemporaryDirectory directory;
-  const auto store = StateStore::open(directory.path());
-  REQUIRE(store);
-  for (int i = 0; i < 200; ++i) {
-    CAPTURE(i);
-    directory.write("node.previous.json", before);
-    directory.write("node.json", damaged(good));
-    const auto loaded = store->load_state();
-    REQUIRE(loaded);
-    REQUIRE(loaded->state);
-    CHECK(loaded->state->incarnation == 1);
-    CHECK_FALSE(loaded->fallback_reason.empty());
-    directory.write("node.json", damaged(good));
-    directory.write("node.previous.json", damaged(before));
-    const auto none = store->load_state();
-    REQUIRE_FALSE(none);
-    CHECK(none.error().code == "bad-state");
-  }
-}
-
-TEST_CASE("a state that nests deeper than any is refused before anything recurses on it") {
-  const std::string deep = std::string(1'000'000, '[') + std::string(1'000'000, ']');
-  for (const std::string& text :
-       {deep, R"({"format":1,"checksum":"0","state":)" + deep + "}", std::string(1'000'000, '{')}) {
-    const auto state = parse_node_state(text, now_s);
-    REQUIRE_FALSE(state);
-    CHECK(mentions(state.error().text, "nests deeper"));
-  }
-}
-
-TEST_CASE("a truncated state file falls back; with no whole file the daemon refuses to start") {
-  const TemporaryDirectory directory;
-  const auto store = StateStore::open(directory.path());
-  REQUIRE(store);
-  REQUIRE_FALSE(store->save_state(some_state(1)).has_value());
-  directory.write("node.json", "");
-  const auto loaded = store->load_state();
-  REQUIRE_FALSE(loaded);
-  CHECK(loaded.error().code == "bad-state");
-  CHECK(mentions(loaded.error().text, "start as a new node"));
 }
 
 TEST_CASE("two daemons cannot share a state directory") {
