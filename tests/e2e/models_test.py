@@ -1,12 +1,12 @@
 """Models from outside and the ends of a job: a TorchScript file that travels, text for a gpt, more
-samples, an early stop.
+samples, an early stop, the best model.
 """
 
 import os
 import subprocess
 import unittest
 
-from cluster import DEADLINE_S, ClusterTest, settled
+from cluster import DEADLINE_S, ClusterTest, settled, wait_for
 from tensors import distance, read_tensors
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
@@ -217,6 +217,42 @@ class Budget(ClusterTest):
         for status in settled(nodes, "finished"):
             self.assertLess(status["cluster_samples"], 10_000_000)
         self.assertTrue(any("evaluations without a better one" in node.log() for node in nodes))
+
+
+class Best(ClusterTest):
+    def accuracies(self, node):
+        return [p["accuracy"] for p in node.get("/v1/history")["points"] if "accuracy" in p]
+
+    def test_the_best_checkpoint_is_of_the_best_evaluation_and_stays_over_a_restart(self):
+        # At such a rate the accuracy jumps up and down.
+        node = self.cluster.found(
+            self.cluster.job(learning_rate=0.3, evaluate_every_samples=6_400),
+            shard="1/1",
+            trainer__min_step_ms=5,
+        )
+
+        def has_been_better():
+            seen = self.accuracies(node)
+            return len(seen) >= 6 and seen[-1] < max(seen)
+
+        wait_for("an evaluation that is worse than an earlier one", has_been_better, 120)
+        self.assertEqual(0, node.ctl("pause").returncode)
+        settled([node], "paused")
+        wait_for(
+            "the best model on disk",
+            lambda: node.status()["checkpoints"]["best"]["accuracy"] == max(self.accuracies(node)),
+        )
+        best = max(self.accuracies(node))
+        self.assertEqual(best, node.status()["best_accuracy"])
+        metadata, _ = read_tensors(node.checkpoint_path("best"))
+        self.assertAlmostEqual(best, float(metadata["accuracy"]), places=5)
+
+        self.assertEqual(0, node.terminate())
+        node.settings["trainer.min_step_ms"] = 60_000  # so that it evaluates nothing more
+        node.start()
+        status = node.wait("its model", lambda s: s["phase"] in ("paused", "training"))
+        self.assertAlmostEqual(best, status["best_accuracy"], places=5)
+        self.assertAlmostEqual(best, status["checkpoints"]["best"]["accuracy"], places=5)
 
 
 if __name__ == "__main__":

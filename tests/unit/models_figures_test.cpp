@@ -1,0 +1,32 @@
+// Which of two evaluations is of the better model: the one that `checkpoint.best` keeps.
+#include "models/networks/figures.h"
+
+#include <doctest/doctest.h>
+
+using namespace gossipd;
+
+TEST_CASE("of two evaluations with classes the one with the higher accuracy is better") {
+  const Figures better{.loss = 0.9, .accuracy = 0.8, .top5_accuracy = 0.9};
+  const Figures worse{.loss = 0.5, .accuracy = 0.7, .top5_accuracy = 0.99};
+  CHECK(better.is_better_than(worse));
+  CHECK_FALSE(worse.is_better_than(better));
+}
+
+TEST_CASE("of two evaluations of tokens the one with the lower loss is better") {
+  const Figures better{.loss = 1.5, .accuracy = 0.4, .perplexity = 4.48};
+  const Figures worse{.loss = 1.6, .accuracy = 0.5, .perplexity = 4.95};
+  CHECK(better.is_better_than(worse));
+  CHECK_FALSE(worse.is_better_than(better));
+}
+
+TEST_CASE("of two evaluations with nothing but a loss the one with the lower loss is better") {
+  const Figures better{.loss = 0.1}, worse{.loss = 0.2};
+  CHECK(better.is_better_than(worse));
+  CHECK_FALSE(worse.is_better_than(better));
+}
+
+TEST_CASE("an evaluation is not better than an equal one, so the first of two is kept") {
+  const Figures classes{.loss = 0.5, .accuracy = 0.7}, tokens{.loss = 1.5, .perplexity = 4.48};
+  CHECK_FALSE(classes.is_better_than(classes));
+  CHECK_FALSE(tokens.is_better_than(tokens));
+}
