@@ -1,4 +1,6 @@
 // A member with the key that lies about itself and others costs only its own share.
+#include <limits>
+
 #include "core/wire/control.h"
 #include "tests/sim/support.h"
 
@@ -11,11 +13,12 @@ namespace {
 constexpr std::uint64_t all_ones = ~std::uint64_t{0};
 constexpr std::size_t honest_nodes = 3, liar = 3;
 
-// Four nodes; `lie` changes every message of the last one about members.
+// Four nodes; `lie` changes the next `lies_left` messages of the last one about members.
 struct LyingCluster {
   Schema schema = schema_of({100});
   VirtualCluster cluster{schema};
   std::function<void(Members&)> lie;
+  std::size_t lies_left = std::numeric_limits<std::size_t>::max(), lies_told = 0;
 
   explicit LyingCluster(Samples budget = 0) {
     for (std::size_t i = 0; i <= liar; ++i) {
@@ -25,11 +28,12 @@ struct LyingCluster {
     }
     cluster.run_for(20s);
     cluster.tamper([this](std::size_t from, std::size_t, Lane lane, Bytes& message) {
-      if (from != liar || lane != Lane::control || !lie) return true;
+      if (from != liar || lane != Lane::control || !lie || lies_left == 0) return true;
       Result<Control> control = decode_control(message);
       auto* members = control ? std::get_if<Members>(&*control) : nullptr;
       if (members == nullptr) return true;
       lie(*members);
+      --lies_left, ++lies_told;
       message = encode_control(*control);
       return true;
     });
@@ -39,21 +43,16 @@ struct LyingCluster {
     return member(cluster.view(liar), cluster.id(node))->record;
   }
   void tell_once(const MemberRecord& record) {
-    lie = [this, record](Members& members) {
-      members.records.push_back(record);
-      if (++told_ > honest_nodes) lie = {};
-    };
-    told_ = 0;
+    lie = [record](Members& members) { members.records.push_back(record); };
+    lies_left = honest_nodes + 1;
     cluster.run_for(10s);
+    REQUIRE(lies_left == 0);
   }
   [[nodiscard]] bool all_hold(std::size_t of, MemberState state) const {
     for (std::size_t i = 0; i < honest_nodes; ++i)
       if (member(cluster.view(i), cluster.id(of))->record.state != state) return false;
     return true;
   }
-
- private:
-  std::size_t told_ = 0;
 };
 
 }  // namespace
@@ -86,6 +85,7 @@ TEST_CASE("a member suspected in its last incarnation lives on") {
     members.suspicions.push_back({cluster.id(1), all_ones, cluster.id(liar)});
   };
   cluster.run_for(30s);
+  CHECK(lying.lies_told > 0);
   CHECK(lying.all_hold(1, MemberState::alive));
   CHECK(cluster.view(1).incarnation < 1000);
 }
@@ -142,6 +142,7 @@ TEST_CASE("one member's claimed samples neither end the job nor drive the schedu
         stats.samples = Samples{1} << 62, stats.samples_per_second = 1e30;
   };
   cluster.run_for(40s);
+  CHECK(lying.lies_told > 0);
   for (std::size_t i = 0; i < honest_nodes; ++i) {
     const NodeView view = cluster.view(i);
     CHECK(view.phase == Phase::training);
