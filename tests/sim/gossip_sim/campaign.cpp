@@ -53,24 +53,19 @@ void add(Campaign& sum, const json& r) {
     sum.faults[i] += r.at("faults").at(i).get<std::uint64_t>();
 }
 
-// One process and its seeds: every `stride`-th. A line for each, "<seed>" when it begins and JSON
-// when it is done.
+// One process and its seeds: every `stride`-th. It writes a line of JSON for each.
 struct Worker {
-  std::uint64_t next = 0;
+  std::uint64_t next = 0;  // the first of its seeds without a result
   pid_t process = -1;
   int pipe = -1;
   std::string unread;
-  std::uint64_t under_way = 0;
-  bool busy = false;
 };
 
 [[noreturn]] void work(const CampaignOptions& options, std::uint64_t first, std::uint64_t stride,
                        int out) {
   std::FILE* pipe = ::fdopen(out, "w");
   for (std::uint64_t seed = first; seed <= options.last; seed += stride) {
-    std::fprintf(pipe, "%llu\n", static_cast<unsigned long long>(seed));
-    std::fflush(pipe);
-    const std::string line = to_json(run_seed(seed, options.mutant, options.trace))
+    const std::string line = to_json(options.run(seed, options.mutant, options.trace))
                                  .dump(-1, ' ', false, json::error_handler_t::replace);
     std::fprintf(pipe, "%s\n", line.c_str());
     std::fflush(pipe);
@@ -83,6 +78,7 @@ class Pool {
  public:
   explicit Pool(const CampaignOptions& options)
       : options_(options), workers_(std::max<std::size_t>(options.jobs, 1)) {
+    sum_.seeds_asked = options.last - options.first + 1;
     for (std::size_t i = 0; i < workers_.size(); ++i) workers_[i].next = options.first + i;
   }
 
@@ -93,7 +89,10 @@ class Pool {
       std::vector<pollfd> polls;
       // poll() skips -1
       for (const Worker& worker : workers_) polls.push_back(pollfd{worker.pipe, POLLIN, 0});
-      if (::poll(polls.data(), polls.size(), -1) < 0 && errno != EINTR) break;
+      if (::poll(polls.data(), polls.size(), -1) < 0) {
+        if (errno == EINTR) continue;
+        throw std::runtime_error(std::string("cannot wait for workers: ") + std::strerror(errno));
+      }
       for (std::size_t i = 0; i < workers_.size(); ++i)
         if ((polls[i].revents & (POLLIN | POLLHUP)) != 0) read(workers_[i]);
     }
@@ -123,7 +122,6 @@ class Pool {
     }
     ::close(ends[1]);
     worker.pipe = ends[0];
-    worker.busy = false;
   }
 
   void read(Worker& worker) {
@@ -139,24 +137,16 @@ class Pool {
     }
     if (enough() && worker.process > 0) {
       ::kill(worker.process, SIGKILL);
-      worker.busy = false;
       worker.next = options_.last + 1;
     }
   }
 
   void take(Worker& worker, const std::string& line) {
-    if (line[0] == '{') {
-      const json result = json::parse(line);
-      add(sum_, result);
-      if (auto failure = failure_in(result))
-        fail(result.at("seed").get<std::uint64_t>(), std::move(*failure));
-      worker.busy = false;
-      if (options_.on_seed) options_.on_seed(sum_);
-    } else {
-      worker.under_way = std::stoull(line);
-      worker.next = worker.under_way + workers_.size();
-      worker.busy = true;
-    }
+    const json result = json::parse(line);
+    add(sum_, result);
+    if (auto failure = failure_in(result)) fail(worker.next, std::move(*failure));
+    worker.next += workers_.size();
+    if (options_.on_seed) options_.on_seed(sum_);
   }
 
   void ended(Worker& worker) {
@@ -165,12 +155,13 @@ class Pool {
     int status = 0;
     (void)::waitpid(std::exchange(worker.process, -1), &status, 0);
     worker.unread.clear();
-    if (!worker.busy) return;
+    if (worker.next > options_.last) return;
     ++sum_.seeds;
     const std::string how = WIFSIGNALED(status) ? "signal " + std::to_string(WTERMSIG(status))
                                                 : "exit " + std::to_string(WEXITSTATUS(status));
-    fail(worker.under_way,
+    fail(worker.next,
          SeedFailure{"core", "core: the process died of " + how + "; its words are on stderr", {}});
+    worker.next += workers_.size();
     start(worker);
   }
 
@@ -232,6 +223,8 @@ std::string to_text(const Campaign& c) {
     text += std::string(" ") + to_string(static_cast<Fault>(i)) + "=" + std::to_string(c.faults[i]);
   text += "\n";
   for (const std::string& silent : c.silent_classes()) text += "never fired: " + silent + "\n";
+  if (c.seeds < c.seeds_asked)
+    text += "not run: " + std::to_string(c.seeds_asked - c.seeds) + " of the seeds asked for\n";
   text += std::to_string(c.failures.size()) + " seeds failed\n";
   return text;
 }

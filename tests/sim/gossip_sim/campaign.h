@@ -20,6 +20,7 @@ struct CampaignOptions {
   std::size_t jobs = 1;
   const Mutant* mutant = nullptr;
   bool trace = false;
+  std::function<SeedResult(std::uint64_t seed, const Mutant*, bool trace)> run = run_seed;
   std::size_t failures_max = 10;  // then it ends early
   // as it happens; may be empty
   std::function<void(std::uint64_t seed, const SeedFailure&)> on_failure;
@@ -27,7 +28,7 @@ struct CampaignOptions {
 };
 
 struct Campaign {
-  std::uint64_t seeds = 0;
+  std::uint64_t seeds_asked = 0, seeds = 0;  // `seeds` have ended, in a failure or not
   double virtual_seconds = 0, settling_seconds_most = 0;
   std::uint64_t events = 0, messages = 0, replica_checks = 0;
   std::size_t nodes_most = 0;
@@ -35,7 +36,9 @@ struct Campaign {
   std::map<std::uint64_t, SeedFailure> failures;  // by seed
   // of faults that never occurred; empty with too few seeds
   [[nodiscard]] std::vector<std::string> silent_classes() const;
-  [[nodiscard]] bool passed() const { return failures.empty() && silent_classes().empty(); }
+  [[nodiscard]] bool passed() const {
+    return failures.empty() && seeds == seeds_asked && silent_classes().empty();
+  }
 };
 
 [[nodiscard]] Campaign run_campaign(const CampaignOptions&);
