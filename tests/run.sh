@@ -185,8 +185,9 @@ check_python() {
     return
   fi
   GOSSIPD_TEST_INSTALLED=1 GOSSIPD_BIN_DIR=$root/build/dev/bin OMP_NUM_THREADS=1 \
-    "$venv/bin/python" -m pytest -q -rs -p no:cacheprovider tests/python 2>&1 | tee "$report" ||
-    true
+    timeout 3600 "$venv/bin/python" -m pytest -q -rs -p no:cacheprovider tests/python 2>&1 |
+    tee "$report" || true
+  # Without the words at its end it was stopped for taking too long.
   ok=$(grep -oE '[0-9]+ passed' "$report" | tail -n 1 | cut -d' ' -f1)
   bad=$(grep -oE '[0-9]+ (failed|error)' "$report" | awk '{sum += $1} END {print sum + 0}')
   [[ -n $ok ]] || bad=$((bad + 1))

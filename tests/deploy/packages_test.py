@@ -12,6 +12,7 @@ import unittest
 
 import cluster
 from cluster import DATA, DEADLINE_S, ClusterTest, free_port, wait_for
+from cluster import _die_with_the_test as die_with_the_test
 from install_test import files_below, pack, run
 from switchboard import Switchboard
 from two_machines_test import Machine, found_and_join
@@ -112,7 +113,7 @@ class Packages(ClusterTest):
         line = ["chroot", root.path, "gossipd-core", "--job", "/tmp/mine.toml"]
         line += ["--state-dir", "/var/lib/gossipd-core", "--until", "finished"]
         line += ["--listen", f"127.0.0.1:{free_port()}", "--rest", f"127.0.0.1:{free_port()}"]
-        daemon = subprocess.Popen(line)
+        daemon = subprocess.Popen(line, preexec_fn=die_with_the_test)
         self.addCleanup(daemon.kill)
         socket = root.path + "/var/lib/gossipd-core/trainer.sock"
         wait_for("a socket", lambda: os.path.exists(socket))

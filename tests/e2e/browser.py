@@ -12,7 +12,7 @@ import shutil
 import signal
 import subprocess
 
-from cluster import free_port, wait_for
+from cluster import _die_with_the_test, free_port, wait_for
 
 CHROMIUM = shutil.which("chromium")
 CHROMEDRIVER = shutil.which("chromedriver")
@@ -32,7 +32,15 @@ class Browser:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             start_new_session=True,
+            preexec_fn=_die_with_the_test,
         )
+        try:
+            self.begin()
+        except BaseException:
+            self.close()
+            raise
+
+    def begin(self):
         wait_for("chromedriver", lambda: self.call("GET", "/status")["ready"])
         options = {"binary": CHROMIUM, "args": FLAGS}
         logging = {"browser": "ALL"}

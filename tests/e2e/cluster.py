@@ -12,6 +12,7 @@ import json
 import os
 import random
 import re
+import select
 import shutil
 import signal
 import socket
@@ -134,6 +135,20 @@ def wait_for(what, condition, deadline_s=DEADLINE_S):
         if time.monotonic() > end:
             raise AssertionError(f"waited {deadline_s} s in vain for: {what}; last seen: {last!r}")
         time.sleep(POLL_S)
+
+
+def read_ready(file):
+    """What can be read from a file descriptor without waiting."""
+    seen = b""
+    while select.select([file], [], [], 0)[0]:
+        try:
+            part = os.read(file, 65536)
+        except OSError:  # nobody has the terminal's other end open any more
+            break
+        if not part:
+            break
+        seen += part
+    return seen
 
 
 class Node:

@@ -14,8 +14,10 @@ from cluster import (
     clean_environment,
     free_port,
     gossipctl,
+    read_ready,
     wait_for,
 )
+from cluster import _die_with_the_test as die_with_the_test
 
 EXIT_CONFIG = 78
 
@@ -128,26 +130,27 @@ class FirstSteps(ClusterTest):
         node.start()
         node.wait_phase("training")
         terminal, inner = pty.openpty()
+        self.addCleanup(os.close, terminal)
         top = subprocess.Popen(
             [GOSSIPCTL, "--rest", node.rest, "top"],
             stdin=inner,
             stdout=inner,
             stderr=inner,
             env={**os.environ, "TERM": "dumb"},
+            preexec_fn=die_with_the_test,
         )
+        self.addCleanup(top.wait)
+        self.addCleanup(top.kill)
         os.close(inner)
         shown = b""
 
         def has_a_line():
             nonlocal shown
-            shown += os.read(terminal, 4096)
+            shown += read_ready(terminal)
             return b"alive, sent" in shown
 
         wait_for("a line of progress", has_a_line)
         self.assertNotIn(b"\x1b", shown)
-        top.terminate()
-        top.wait()
-        os.close(terminal)
 
     def test_joining_oneself_is_refused_at_once(self):
         self.assertEqual(0, gossipctl("key", "generate", self.cluster.key).returncode)

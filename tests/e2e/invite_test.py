@@ -8,7 +8,8 @@ import signal
 import subprocess
 import unittest
 
-from cluster import DEADLINE_S, ClusterTest, clean_environment, wait_for
+from cluster import DEADLINE_S, ClusterTest, clean_environment, read_ready, wait_for
+from cluster import _die_with_the_test as die_with_the_test
 
 EXIT_CONFIG = 78
 
@@ -25,6 +26,7 @@ class Invite(ClusterTest):
                 stderr=log,
                 cwd=node.directory,
                 env=clean_environment(),
+                preexec_fn=die_with_the_test,
             )
         if stdin:
             node.process.stdin.write(stdin.encode())
@@ -72,6 +74,7 @@ class Invite(ClusterTest):
     def test_founding_prints_it_to_a_terminal_and_to_no_log(self):
         node = self.cluster.founder(self.cluster.job(), shard="1/1")
         terminal, inner = pty.openpty()
+        self.addCleanup(os.close, terminal)
         with open(node.log_path, "ab") as log:
             node.process = subprocess.Popen(
                 node.command_line(),
@@ -80,13 +83,14 @@ class Invite(ClusterTest):
                 stderr=log,
                 cwd=node.directory,
                 env=clean_environment(),
+                preexec_fn=die_with_the_test,
             )
         os.close(inner)
         shown = ""
 
         def complete():
             nonlocal shown
-            shown += os.read(terminal, 4096).decode()
+            shown += read_ready(terminal).decode(errors="replace")
             return re.search(r"gossipd --join (gossip1\w+) --data DIR\r\n", shown)
 
         word = wait_for("the line with the invite", complete)[1]
@@ -95,7 +99,6 @@ class Invite(ClusterTest):
         self.assert_nowhere(word[20:60], node)
         self.joiner_by("box2", word).wait_phase("training")
         node.process.send_signal(signal.SIGTERM)
-        os.close(terminal)
         self.assertEqual(0, node.exit_code())
 
     def test_one_that_is_damaged_or_of_another_cluster(self):

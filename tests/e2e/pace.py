@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 
-from cluster import with_cluster
+from cluster import _die_with_the_test, with_cluster
 
 STEP_MS = 50
 COUNT = 4
@@ -106,7 +106,9 @@ def saturated(cluster, minutes):
     )
     began = time.time()
     busy = [
-        subprocess.Popen([sys.executable, "-c", "while True: pass"])
+        subprocess.Popen(
+            [sys.executable, "-c", "while True: pass"], preexec_fn=_die_with_the_test
+        )
         for _ in range(2 * os.cpu_count())
     ]
     try:

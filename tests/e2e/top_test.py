@@ -3,14 +3,14 @@
 import fcntl
 import os
 import pty
-import select
 import signal
 import struct
 import subprocess
 import termios
 import unittest
 
-from cluster import DEADLINE_S, GOSSIPCTL, ClusterTest, clean_environment, wait_for
+from cluster import GOSSIPCTL, ClusterTest, clean_environment, read_ready, wait_for
+from cluster import _die_with_the_test as die_with_the_test
 
 RESTORED = b"\x1b[?1049l"  # xterm leaves the second screen
 
@@ -32,6 +32,7 @@ class Terminal:
             stderr=self.inner,
             env={**clean_environment(), **terminal},
             start_new_session=True,
+            preexec_fn=die_with_the_test,
         )
 
     def resize(self, rows, columns):
@@ -43,8 +44,7 @@ class Terminal:
         os.write(self.outer, keys)
 
     def read(self):
-        while select.select([self.outer], [], [], 0)[0]:
-            self.seen += os.read(self.outer, 65536)
+        self.seen += read_ready(self.outer)
         return self.seen
 
     def wait_text(self, text, since=0):

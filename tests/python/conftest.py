@@ -5,6 +5,7 @@ import pathlib
 import sys
 
 import pytest
+from processes import end
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 if not os.environ.get("GOSSIPD_TEST_INSTALLED"):
@@ -16,3 +17,12 @@ def clean_environment(monkeypatch):
     for name in list(os.environ):
         if name.startswith(("GOSSIPCTL_", "GOSSIPD_")) and name != "GOSSIPD_BIN_DIR":
             monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def started():
+    """A list of processes; those that still run are ended after the test."""
+    processes = []
+    yield processes
+    for process in processes:
+        end(process)

@@ -12,6 +12,7 @@ import pytest
 import gossipd
 from fake_daemon import ADD, COPY, FINISHED, PAUSED, REPLACE, SETTLED, FakeDaemon
 from gossipd.sampler import SharedSampler
+from processes import die_with_the_test
 
 torch = pytest.importorskip("torch")
 if not torch.distributed.is_available():
@@ -52,6 +53,7 @@ class Pair:
             subprocess.Popen(
                 [sys.executable, "-c", WORKER, str(rank), str(folder / "meet")],
                 env={**os.environ, "PYTHONPATH": source},
+                preexec_fn=die_with_the_test,
                 **pipes,
             )
             for rank in range(2)

@@ -5,8 +5,10 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
+from processes import die_with_the_test, read_some
 
 import gossipd
 from gossipd import command, run
@@ -45,7 +47,7 @@ while True:
 
 
 @pytest.fixture
-def launch(tmp_path):
+def launch(tmp_path, started):
     """Starts the launcher with that daemon; returns its process."""
     daemon = tmp_path / "bin" / "gossipd"
     daemon.parent.mkdir()
@@ -59,14 +61,17 @@ def launch(tmp_path):
     def begin(*arguments, program=start, **options):
         environment = {**os.environ, "PYTHONPATH": SOURCE, "PYTHONUNBUFFERED": "1"}
         line = [sys.executable, "-c", program, "--state-dir", str(tmp_path / "state"), *arguments]
-        return subprocess.Popen(
+        process = subprocess.Popen(
             line,
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            preexec_fn=die_with_the_test,
             **options,
         )
+        started.append(process)
+        return process
 
     return begin
 
@@ -100,7 +105,7 @@ g.step(g.params); g.detach(); sys.exit(7)
 
 def test_signals_go_to_the_script_and_its_death_is_told(launch, tmp_path):
     process = launch(*script("print('up'); time.sleep(60)"))
-    assert process.stdout.readline() == "up\n"
+    assert read_some(process.stdout.fileno(), time.monotonic() + 60) == b"up\n"
     process.terminate()
     process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM

@@ -9,8 +9,10 @@ import pty
 import re
 import subprocess
 import sys
+import time
 
 import pytest
+from processes import die_with_the_test, read_some
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.join(HERE, "../..")
@@ -43,25 +45,27 @@ class Shell:
     def start(self, *line):  # the second command
         ours, terminal = pty.openpty()
         process = subprocess.Popen(
-            line, env=self.environment, cwd=self.folder, stdout=terminal, stderr=terminal
+            line,
+            env=self.environment,
+            cwd=self.folder,
+            stdout=terminal,
+            stderr=terminal,
+            preexec_fn=die_with_the_test,
         )
         os.close(terminal)
-        return process, os.fdopen(ours, "rb", buffering=0)
+        return process, ours
 
 
 def read_until(screen, pattern):
-    seen = b""
+    seen, deadline = b"", time.monotonic() + TIMEOUT_S
     while not re.search(pattern, seen):
-        try:
-            part = screen.read(4096)
-        except OSError:  # the other end of the terminal is closed
-            part = b""
+        part = read_some(screen, deadline)
         assert part, seen.decode(errors="replace")[-3000:]
         seen += part
     return re.search(pattern, seen)[1].decode()
 
 
-def test_two_shells_with_two_commands_each_train_one_model(tmp_path):
+def test_two_shells_with_two_commands_each_train_one_model(tmp_path, started):
     build = [sys.executable, os.path.join(ROOT, "tools/python/build_wheel.py"), str(tmp_path)]
     done = subprocess.run([*build, "--bin", PROGRAMS], capture_output=True, text=True, check=True)
     wheel = done.stdout.strip()
@@ -75,20 +79,17 @@ def test_two_shells_with_two_commands_each_train_one_model(tmp_path):
     first, screen = shells[0].start(
         "gossipd", "run", "--job", str(tmp_path / "mine.toml"), *state, *script
     )
+    started.append(first)
     invite = read_until(screen, rb"(gossip1[a-z0-9]{40,})")
     second, other = shells[1].start("gossipd", "run", "--join", invite, *state, *script)
+    started.append(second)
     results = []
     for screen in (screen, other):
         results.append(json.loads(read_until(screen, rb'(\{"accuracy": [^}]+\})')))
-        for _ in iter(lambda: drained(screen), b""):
+        deadline = time.monotonic() + TIMEOUT_S
+        while read_some(screen, deadline):
             pass
+        os.close(screen)
     assert [first.wait(TIMEOUT_S), second.wait(TIMEOUT_S)] == [0, 0]
     assert all(result["accuracy"] > 0.7 and result["steps"] > 0 for result in results), results
     assert abs(results[0]["accuracy"] - results[1]["accuracy"]) < 0.05
-
-
-def drained(screen):
-    try:
-        return screen.read(4096)
-    except OSError:
-        return b""
