@@ -1,5 +1,9 @@
-// Sessions through a relay that stalls or cuts: lanes, bounds, deadlines, connections lost
-// anywhere.
+// Sessions through a relay that stalls, cuts, changes or listens: lanes, bounds, deadlines,
+// connections lost anywhere, what TLS keeps from who sits between.
+#include <openssl/ssl.h>
+
+#include <boost/asio/ssl.hpp>
+
 #include "net_test_support.h"
 
 using namespace gossipd;
@@ -215,4 +219,93 @@ TEST_CASE(
     }
     rig.stop();
   }
+}
+
+TEST_CASE("a byte changed after the handshake ends each side once and passes for no message") {
+  Rig rig;
+  const Bytes control = bytes_of("control"), bulk = random_bytes(60'000, 13);
+  Random random(8);
+  for (const Relay::Way way : {Relay::Way::to_target, Relay::Way::from_target}) {
+    for (std::size_t n = 0; n < 50'000; n += n < 40 ? 1 : 1 + random.below(3'000)) {
+      CAPTURE(n);
+      rig.a.seen = Recorder();
+      rig.b.seen = Recorder();
+      rig.open();
+      rig.relay.flip_after(way, n);
+      for (Node* node : {&rig.a, &rig.b}) {
+        node->transport.send(node->seen.session(), Lane::control, shared(control));
+        node->transport.send(node->seen.session(), Lane::bulk, shared(bulk));
+      }
+      REQUIRE(rig.run_until(
+          [&] { return rig.a.seen.closed.size() == 1 && rig.b.seen.closed.size() == 1; }));
+      for (Node* node : {&rig.a, &rig.b})
+        for (const auto& message : node->seen.received)
+          REQUIRE(message.bytes == (message.lane == Lane::control ? control : bulk));
+      const Node& receiver = way == Relay::Way::to_target ? rig.b : rig.a;
+      // the changed byte is of the second message at the latest
+      REQUIRE(receiver.seen.received.size() < 2);
+      // by TLS: who changes a byte can change a frame's checksum as well
+      REQUIRE(receiver.seen.closed[0].second.code.find("frame-") == std::string::npos);
+    }
+  }
+  rig.stop();
+}
+
+TEST_CASE("what a session says is nowhere on the wire in clear") {
+  for (const auto& key : {std::optional<ClusterKey>(our_key), std::optional<ClusterKey>()}) {
+    CAPTURE(key.has_value());
+    Rig rig(key);
+    rig.relay.record();
+    rig.open();
+    const Bytes words = random_bytes(64, 14);
+    for (Node* node : {&rig.a, &rig.b})
+      for (const Lane lane : {Lane::control, Lane::bulk})
+        node->transport.send(node->seen.session(), lane, shared(words));
+    REQUIRE(rig.run_until(
+        [&] { return rig.a.seen.received.size() == 2 && rig.b.seen.received.size() == 2; }));
+    const std::string_view needle(reinterpret_cast<const char*>(words.data()), words.size());
+    // Without a key it is there, so the search would find it.
+    for (const Relay::Way way : {Relay::Way::to_target, Relay::Way::from_target})
+      CHECK((rig.relay.recorded(way).find(needle) == std::string::npos) == key.has_value());
+    rig.stop();
+  }
+}
+
+// Offers our_key as a client of TLS 1.3 does that knows nothing of gossipd's code.
+int offer_our_key(SSL* ssl, const EVP_MD*, const unsigned char** id, std::size_t* id_bytes,
+                  SSL_SESSION** session) {
+  static const std::string identity = "gossipd-" + to_hex(our_key.id);
+  constexpr unsigned char aes_128_gcm_sha256[] = {0x13, 0x01};
+  *session = SSL_SESSION_new();
+  SSL_SESSION_set1_master_key(*session,
+                              reinterpret_cast<const unsigned char*>(our_key.secret.data()),
+                              our_key.secret.size());
+  SSL_SESSION_set_cipher(*session, SSL_CIPHER_find(ssl, aes_128_gcm_sha256));
+  SSL_SESSION_set_protocol_version(*session, TLS1_3_VERSION);
+  *id = reinterpret_cast<const unsigned char*>(identity.data());
+  *id_bytes = identity.size();
+  return 1;
+}
+
+TEST_CASE(
+    "a session by key has an ephemeral key exchange, so a key that leaks opens no recording") {
+  EventLoop loop;
+  Node node(loop, our_key);
+  const Endpoint where = node.listen();
+  asio::ssl::context context(asio::ssl::context::tls_client);
+  SSL_CTX_set_psk_use_session_callback(context.native_handle(), offer_our_key);
+  // It would do without one.
+  SSL_CTX_set_options(context.native_handle(), SSL_OP_ALLOW_NO_DHE_KEX);
+  asio::ssl::stream<tcp::socket> peer(loop.io(), context);
+  peer.next_layer().connect(tcp::endpoint(asio::ip::make_address(where.host), where.port));
+  std::optional<boost::system::error_code> shaken;
+  peer.async_handshake(asio::ssl::stream_base::client,
+                       [&](const boost::system::error_code& error) { shaken = error; });
+  REQUIRE(loop.run_until([&] { return shaken.has_value(); }, patience));
+  REQUIRE_MESSAGE(!*shaken, shaken->message());
+  CHECK(SSL_session_reused(peer.native_handle()) == 1);  // as OpenSSL says of a shared key
+  EVP_PKEY* theirs = nullptr;
+  CHECK(SSL_get_peer_tmp_key(peer.native_handle(), &theirs) == 1);
+  EVP_PKEY_free(theirs);
+  stop_all(loop, {&node});
 }

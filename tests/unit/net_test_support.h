@@ -1,4 +1,5 @@
-// tests/unit/net_test_support.h - a recording handler, and a relay that can stall or cut.
+// tests/unit/net_test_support.h - a recording handler, and a relay that can stall, cut, change and
+// record.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -115,6 +116,7 @@ inline void stop_all(EventLoop& loop, std::initializer_list<Node*> nodes) {
 // Forwards each connection to `target`, both ways. Loop thread only.
 class Relay {
  public:
+  enum class Way { to_target, from_target };
   static constexpr std::size_t never = std::numeric_limits<std::size_t>::max();
 
   Relay(EventLoop& loop, Endpoint target)
@@ -141,6 +143,16 @@ class Relay {
   void cut_after(std::size_t to_target, std::size_t from_target) {
     state_->limits = {to_target, from_target};
   }
+  // Changes a bit of the byte that comes that way after so many more.
+  void flip_after(Way way, std::size_t more) {
+    Passed& passed = state_->passed[index(way)];
+    passed.flip_at = passed.bytes + more;
+  }
+  // Keeps all that passes from now on.
+  void record() { state_->recording = true; }
+  [[nodiscard]] const std::string& recorded(Way way) const {
+    return state_->passed[index(way)].recorded;
+  }
   void cut() {
     for (const auto& pair : state_->pairs) pair->close();
     state_->pairs.clear();
@@ -156,6 +168,11 @@ class Relay {
       far.close(ignored);
     }
   };
+  struct Passed {
+    std::size_t bytes = 0, flip_at = never;
+    std::string recorded;
+  };
+  static std::size_t index(Way way) { return way == Way::to_target ? 0 : 1; }
   struct State {
     State(asio::io_context& io_in, tcp::endpoint target_in)
         : io(io_in),
@@ -169,6 +186,8 @@ class Relay {
     asio::steady_timer gate;
     bool gate_open = true;
     std::array<std::size_t, 2> limits{never, never};
+    std::array<Passed, 2> passed;
+    bool recording = false;
     std::set<std::shared_ptr<Pair>> pairs;
     TaskGroup tasks;
   };
@@ -182,16 +201,17 @@ class Relay {
       const auto [refused] = co_await pair->far.async_connect(state->target, as_values);
       if (refused) continue;
       state->pairs.insert(pair);
-      state->tasks.spawn(pump(state, pair, true));
-      state->tasks.spawn(pump(state, pair, false));
+      state->tasks.spawn(pump(state, pair, Way::to_target));
+      state->tasks.spawn(pump(state, pair, Way::from_target));
     }
   }
 
   static asio::awaitable<void> pump(std::shared_ptr<State> state, std::shared_ptr<Pair> pair,
-                                    bool to_target) {
+                                    Way way) {
+    const bool to_target = way == Way::to_target;
     tcp::socket& from = to_target ? pair->near : pair->far;
     tcp::socket& into = to_target ? pair->far : pair->near;
-    std::size_t left = state->limits[to_target ? 0 : 1];
+    std::size_t left = state->limits[index(way)];
     std::vector<char> buffer(16 * 1024);
     while (left > 0) {
       while (to_target && !state->gate_open) (void)co_await state->gate.async_wait(as_values);
@@ -203,6 +223,7 @@ class Relay {
         co_return;
       }
       if (error) break;
+      pass(*state, way, std::span(buffer.data(), count));
       const auto [broken, written] =
           co_await asio::async_write(into, asio::buffer(buffer, count), as_values);
       if (broken) break;
@@ -210,6 +231,13 @@ class Relay {
     }
     pair->close();
     state->pairs.erase(pair);
+  }
+
+  static void pass(State& state, Way way, std::span<char> bytes) {
+    Passed& passed = state.passed[index(way)];
+    if (passed.flip_at - passed.bytes < bytes.size()) bytes[passed.flip_at - passed.bytes] ^= 1;
+    passed.bytes += bytes.size();
+    if (state.recording) passed.recorded.append(bytes.begin(), bytes.end());
   }
 
   std::shared_ptr<State> state_;
