@@ -2,10 +2,13 @@
 
 import os
 import resource
+import shutil
 import signal
 import unittest
 
-from cluster import ClusterTest, gossipctl, wait_for
+from cluster import GOSSIPD, ClusterTest, gossipctl, wait_for
+
+NOBODY = 65534
 
 
 class Keys(ClusterTest):
@@ -93,6 +96,30 @@ class Keys(ClusterTest):
             self.assertEqual(-signal.SIGABRT, node.exit_code())
             cores = [name for name in os.listdir(node.directory) if name.startswith("core")]
             self.assertEqual(allowed == "true", bool(cores), cores)
+
+    def as_nobody(self, node):
+        """Makes root start the node as a user without rights; returns the user it runs as."""
+        if os.geteuid() != 0:
+            return os.geteuid()
+        ids = [f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+        node.prefix = ["setpriv", *ids, "--pdeathsig", "KILL"]
+        # This user may not come where the build lies.
+        node.program = shutil.copy(GOSSIPD, self.cluster.directory)
+        for path in (self.cluster.directory, node.directory):
+            os.chown(path, NOBODY, NOBODY)
+        return NOBODY
+
+    def test_other_processes_of_its_user_cannot_read_a_nodes_memory_unless_told_to(self):
+        job = self.cluster.job()
+        for allowed in ("false", "true"):
+            node = self.cluster.founder(
+                job, name=f"memory-{allowed}", shard="1/1", log__core_dumps=allowed
+            )
+            user = self.as_nobody(node)
+            node.start().wait_phase("training")
+            owner = os.stat(f"/proc/{node.process.pid}/mem").st_uid
+            self.assertEqual(user if allowed == "true" else 0, owner)
+            node.kill()
 
 
 if __name__ == "__main__":
