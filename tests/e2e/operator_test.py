@@ -3,6 +3,7 @@
 import glob
 import json
 import os
+import signal
 import unittest
 
 from cluster import ClusterTest, free_port, gossipctl, wait_for
@@ -79,6 +80,16 @@ class Stop(ClusterTest):
         self.assertRegex(node.log(), rf"event=model-ready .*restored=yes step={metadata['step']} ")
         self.assertGreaterEqual(node.status()["step"], int(metadata["step"]))
         node.wait_step(int(metadata["step"]) + 20)
+
+    def test_sigint_stops_a_node_as_cleanly_as_sigterm(self):
+        node = self.second()
+        step = node.status()["step"]
+        node.signal(signal.SIGINT)
+        self.assertEqual(0, node.exit_code())
+        self.assertRegex(node.log(), "event=stopping why=.*SIGINT")
+        self.first.wait_log(r"event=bye peer=\w+ why=restarting")
+        metadata, _ = read_tensors(node.checkpoint_path("current"))
+        self.assertGreaterEqual(int(metadata["step"]), step)
 
     def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_used(self):
         self.first.wait_step(40)

@@ -1,5 +1,6 @@
 """A slow or stuck disk costs a node only the writes."""
 
+import signal
 import unittest
 
 from cluster import ClusterTest, wait_for
@@ -64,6 +65,19 @@ class SlowDisk(ClusterTest):
         self.assertGreaterEqual(back["samples"], said["samples"])
         self.assertGreaterEqual(first.status()["cluster_samples"], counted)
         joiner.wait("its own count is what it said", lambda s: s["own_samples"] >= said["samples"])
+
+    def test_a_second_signal_ends_a_node_that_waits_for_its_disk(self):
+        node = self.cluster.founder(self.cluster.job(), shard="1/1", **settings())
+        disk = Disk(node)
+        node.start().wait_step(20)
+        disk.takes("stuck")
+        node.wait("a write under way", lambda s: s["disk"]["writing"])
+        node.signal(signal.SIGINT)
+        node.wait_log("event=stopping")
+        self.assertIsNone(node.process.poll())
+        node.signal(signal.SIGINT)
+        self.assertEqual(128 + signal.SIGINT, node.exit_code())
+        self.assertNotIn("stops without waiting any longer", node.log())
 
 
 if __name__ == "__main__":
