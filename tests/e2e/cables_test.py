@@ -5,6 +5,7 @@ import time
 import unittest
 
 from cluster import ClusterTest, wait_for
+from pace import lowest_pace, steps_in
 from partition import check_counters, start
 from switchboard import Switchboard, unavailable
 
@@ -42,9 +43,11 @@ class Cables(ClusterTest):
         self.check_together()
 
     def test_a_cable_that_loses_an_eighth_of_what_a_node_sends_delays_no_other_node(self):
-        self.cluster.switchboard.lose_an_eighth(self.nodes[2].name)
-        self.train_on(self.nodes, 300)
         lossy = self.nodes[2].name
+        usual = steps_in(self.nodes[:2], 10)
+        self.cluster.switchboard.lose_an_eighth(lossy)
+        self.assertGreater(lowest_pace(usual, steps_in(self.nodes[:2], 10)), 0.8)
+        self.train_on(self.nodes, 300)
         self.assertGreater(self.cluster.switchboard.lost(lossy), 20, "the cable loses nothing")
         for node in self.nodes[:2]:
             wait_for("it is still heard", lambda: node.links()[lossy]["deltas_applied"] > 0)

@@ -34,6 +34,11 @@ def steps_in(nodes, seconds):
     return [(step - first) / (at - began) for (began, first), (at, step) in zip(before, look())]
 
 
+def lowest_pace(before, during):
+    """Of the node that lost most, its steps relative to before."""
+    return min(d / b for d, b in zip(during, before))
+
+
 def accusations(nodes, what):
     """Times of the log lines in which `nodes` suspect or give up a member."""
     found = []

@@ -5,6 +5,7 @@ import subprocess
 import unittest
 
 from cluster import ClusterTest, wait_for
+from pace import lowest_pace, steps_in
 from partition import check_counters, part_and_heal, start
 from switchboard import Switchboard, unavailable
 
@@ -24,8 +25,10 @@ class Partition(ClusterTest):
 
     def test_a_node_on_a_narrow_cable_takes_part_and_delays_no_other(self):
         nodes = self.nodes(3, trainer__min_step_ms=20)
+        usual = steps_in(nodes[:2], 10)
         self.cluster.switchboard.rate(nodes[2].name, 0.5)
         before = [n.status()["step"] for n in nodes]
+        self.assertGreater(lowest_pace(usual, steps_in(nodes[:2], 10)), 0.8)
         for node, step in zip(nodes, before):
             node.wait_step(step + 300)
         links = nodes[2].links()
