@@ -250,7 +250,7 @@ TEST_CASE(
   const std::string post =
       "POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + std::to_string(deep.size()) +
       "\r\n\r\n" + deep;
-  std::atomic<std::size_t> answered{0}, turned_away{0};
+  std::atomic<std::size_t> answered{0}, odd{0};
   std::vector<std::jthread> clients;
   for (int client = 0; client < 8; ++client) {
     clients.emplace_back([&, client] {
@@ -270,13 +270,13 @@ TEST_CASE(
         }
         std::array<char, 4096> buffer;
         const std::size_t got = sockets[3].read_some(asio::buffer(buffer), error);
-        ++(std::string_view(buffer.data(), got).starts_with("HTTP/1.1 200") ? answered
-                                                                            : turned_away);
+        if (got == 0) continue;  // turned away
+        ++(std::string_view(buffer.data(), got).starts_with("HTTP/1.1 200") ? answered : odd);
       }
     });
   }
   clients.clear();
-  CHECK(answered + turned_away == 8 * 40);
+  CHECK(odd == 0);
   CHECK(answered > 0);
   Result<HttpResponse> response = service.call("GET", "/hello");
   // until those cut off are seen to be gone
