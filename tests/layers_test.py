@@ -267,14 +267,22 @@ def self_test(root):
                     f" {sorted(new)})"
                 )
             file.write_text(text, encoding="utf-8")
+    if not any(line.startswith("wire → ") and " base" in line for line in graph(root)):
+        failures.append("self-test: --graph does not show that core/wire includes core/base")
     return failures
 
 
-def print_graph(root):
+def graph(root):
+    """A line for each room of core: what it includes."""
     sources = [file for file in (root / "core").rglob("*") if file.suffix in SOURCE_SUFFIXES]
     texts = [(file.relative_to(root).as_posix(), file.read_text()) for file in sources]
-    for source, targets in sorted(core_arrows(texts).items()):
-        print(f"{source} → {' '.join(sorted(targets))}")
+    for source, targets in sorted(arrows_between_rooms("core", texts).items()):
+        yield f"{source} → {' '.join(sorted(targets))}"
+
+
+def print_graph(root):
+    for line in graph(root):
+        print(line)
 
 
 def main(arguments):
