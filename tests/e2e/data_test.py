@@ -179,7 +179,7 @@ class Data(ClusterTest):
         )
         return status["accuracy"]
 
-    def test_three_nodes_walk_one_directory_of_cifar_files_in_different_orders(self):
+    def test_three_nodes_each_walk_all_of_one_directory_of_cifar_files(self):
         directory = self.write_cifar()
         job = self.cluster.job(
             data=self.CIFAR + "\nrandom_crop = 2\nrandom_flip = true",
