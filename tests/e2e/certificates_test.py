@@ -222,12 +222,14 @@ class Certificates(ClusterTest):
         self.assertEqual("open", first.links()["box2"]["state"])
 
     def test_a_certificate_that_expires_while_its_node_runs_is_reported_until_renewed(self):
-        end = datetime.now(timezone.utc) + timedelta(seconds=20)
+        end = datetime.now(timezone.utc) + timedelta(seconds=75)
         settings = self.authority.settings("box4", ends=end.strftime("%Y%m%d%H%M%SZ"))
         node = self.joiner("box4", **settings).start()
         node.wait_phase("training")
         said = "peer_tls.certificate: /CN=box4 has expired"
-        node.wait("the status says so", lambda s: any(said in w["text"] for w in s["warnings"]))
+        node.wait(
+            "the status says so", lambda s: any(said in w["text"] for w in s["warnings"]), 150
+        )
         node.wait_log(said)
         self.authority.settings("box4")
         node.signal(signal.SIGHUP)
