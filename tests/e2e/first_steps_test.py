@@ -1,5 +1,6 @@
 """What a new user stumbled over: each was a mistake of the programs, and stays mended."""
 
+import glob
 import json
 import os
 import pty
@@ -8,6 +9,7 @@ import subprocess
 import unittest
 
 from cluster import (
+    DATA,
     GOSSIPCTL,
     GOSSIPD,
     ClusterTest,
@@ -236,6 +238,53 @@ class FirstSteps(ClusterTest):
         )
         text, _, status = done.stdout.rpartition("\n")
         return int(status), text
+
+
+class Quickstart(ClusterTest):
+    def setUp(self):
+        self.folder = os.path.join(self.cluster.directory, "quickstart")
+        self.addCleanup(self.quickstart, "--stop")
+
+    def quickstart(self, *words):
+        line = [QUICKSTART, "--bin", os.path.dirname(GOSSIPD), "--dir", self.folder, *words]
+        done = subprocess.run(
+            line, capture_output=True, text=True, timeout=240, env=clean_environment()
+        )
+        self.assertEqual(0, done.returncode, done.stdout + done.stderr)
+        return done.stdout
+
+    def train(self, *words):
+        words += ("--nodes", "2", "--job", self.cluster.job(budget_samples=100_000))
+        words += ("--data", DATA, "--set", "trainer.min_step_ms=5")
+        result = json.loads(self.quickstart(*words).splitlines()[-1])
+        self.assertEqual(2, result["nodes"])
+        self.assertGreater(min(result["accuracy"]), 0.6)
+        self.assertLess(result["consensus_distance"], 0.02)
+        self.assertGreaterEqual(result["samples"], 100_000)
+        self.assertTrue(os.path.exists(result["checkpoint"]), result)
+
+    def daemons(self):
+        """Those of its daemons that run."""
+        found = []
+        for path in glob.glob(os.path.join(self.folder, "node*/pid")):
+            with open(path, encoding="ascii") as file:
+                pid = int(file.read())
+            try:
+                with open(f"/proc/{pid}/cmdline", encoding="utf-8") as file:
+                    found += [pid] * (self.folder in file.read())
+            except OSError:
+                pass
+        return found
+
+    def test_one_command_trains_a_model_and_leaves_nothing_running(self):
+        self.train()
+        self.assertEqual([], self.daemons())
+
+    def test_what_it_keeps_runs_until_it_is_stopped(self):
+        self.train("--keep")
+        self.assertEqual(2, len(self.daemons()))
+        self.assertIn("stopping 2 daemons", self.quickstart("--stop"))
+        self.assertEqual([], self.daemons())
 
 
 if __name__ == "__main__":
