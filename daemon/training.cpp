@@ -155,8 +155,7 @@ void Training::on_evaluated(const Evaluation& evaluation) {
   const bool best = !best_ || evaluation.is_better_than(*best_);
   if (best) best_ = evaluation;
   patience_.on_evaluation(best);
-  if (!stopped_ && best && config_.checkpoint_best && !writing_["best"].under_way)
-    start_writing("best", CheckpointRequest::Model::last_evaluated);
+  write_best();
   // The final file exists since the job ended; now it can say how good it is as well. An evaluation
   // that was under way then is of a model from before the final exchange. An attached trainer
   // cannot be asked for one; what it reports once the model has settled is of the final one.
@@ -167,6 +166,17 @@ void Training::on_evaluated(const Evaluation& evaluation) {
   EvaluationView view{evaluation, evaluation.step, evaluation.at_samples, 0};
   events_.on_evaluation(view);
   if (!stopped_ && !finished_ && patience_.over()) events_.on_no_progress(patience_.words());
+}
+
+// Whether the last evaluation is better than what the file holds, not than all that were seen: one
+// that came while a write was under way, or whose write failed, may have been missed.
+void Training::write_best() {
+  if (stopped_ || !last_ || !config_.checkpoint_best || writing_["best"].under_way) return;
+  const auto found = checkpoints_.find("best");
+  const auto held =
+      found == checkpoints_.end() ? std::nullopt : evaluation_figures_of(found->second);
+  if (!held || last_->evaluation.is_better_than(*held))
+    start_writing("best", CheckpointRequest::Model::last_evaluated);
 }
 
 void Training::finish() {
@@ -206,6 +216,7 @@ void Training::on_checkpoint_due() {
   for (const std::string& which : std::exchange(unwritten_, {}))
     if (!stopped_ && (which == "current" || (which == "final" && finished_)))
       write_checkpoint(which, nullptr);
+  write_best();
   const bool changed = trainer_->status().step != step_of_current_;
   if (changed && model_is_the_clusters_ && !stopped_ && !failed_)
     write_checkpoint("current", nullptr);
@@ -289,6 +300,7 @@ void Training::on_written(const std::string& which, CheckpointView written,
     if (done) done(error ? Result<CheckpointView>(*error) : Result<CheckpointView>(written));
   if (!writing.next.empty() && !stopping_trainer_)
     start_writing(which, CheckpointRequest::Model::current);
+  if (which == "best" && !error) write_best();
 }
 
 // ---- the end

@@ -130,6 +130,9 @@ class Training {
     std::vector<Written> next;  // asked for since it began
   };
 
+  // What its metadata say of an evaluation; nothing: it has none.
+  [[nodiscard]] static std::optional<Figures> evaluation_figures_of(const CheckpointView&);
+
   void run_aside(std::function<void()> task);
   void start_preparing();
   [[nodiscard]] Result<std::unique_ptr<Trainer>> make_trainer();
@@ -140,6 +143,7 @@ class Training {
   void remember_old_checkpoints();
   void on_evaluated(const Evaluation& evaluation);
   void start_writing(const std::string& which, CheckpointRequest::Model model);
+  void write_best();
   void on_written(const std::string& which, CheckpointView written, std::optional<Error> error);
   void on_checkpoint_due();
   void maybe_stop();

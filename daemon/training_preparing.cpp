@@ -234,17 +234,19 @@ void Training::on_prepared(Prepared prepared) {
   trainer_ = std::move(prepared.trainer);
   checkpoints_ = std::move(prepared.checkpoints);
   on_disk_ = prepared.restored;
-  if (const auto found = checkpoints_.find("best"); found != checkpoints_.end()) {
-    const CheckpointView& best = found->second;
-    if (best.accuracy || best.evaluation_loss)
-      best_ = Figures{.loss = best.evaluation_loss.value_or(HUGE_VAL),
-                      .accuracy = best.accuracy,
-                      .top5_accuracy = {},
-                      .perplexity = {}};
-  }
+  if (const auto found = checkpoints_.find("best"); found != checkpoints_.end())
+    best_ = evaluation_figures_of(found->second);
   const TrainerStatus status = trainer_->status();
   events_.on_ready(Ready{trainer_->schema(), std::move(prepared.buffers), prepared.restored,
                          status.samples, status.step});
+}
+
+std::optional<Figures> Training::evaluation_figures_of(const CheckpointView& checkpoint) {
+  if (!checkpoint.accuracy && !checkpoint.evaluation_loss) return std::nullopt;
+  return Figures{.loss = checkpoint.evaluation_loss.value_or(HUGE_VAL),
+                 .accuracy = checkpoint.accuracy,
+                 .top5_accuracy = {},
+                 .perplexity = {}};
 }
 
 std::string Training::trainer_wanted() const {

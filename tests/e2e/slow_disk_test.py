@@ -66,6 +66,26 @@ class SlowDisk(ClusterTest):
         self.assertGreaterEqual(first.status()["cluster_samples"], counted)
         joiner.wait("its own count is what it said", lambda s: s["own_samples"] >= said["samples"])
 
+    def test_a_better_model_than_the_one_that_is_being_written_is_written_afterwards(self):
+        job = self.cluster.job(budget_samples=60_000, evaluate_every_samples=6_400)
+        node = self.cluster.founder(job, shard="1/1", **settings())
+        disk = Disk(node)
+        node.start().wait_step(2)
+        disk.takes("stuck")
+        first = node.wait("an evaluation", lambda s: s["best_accuracy"])["best_accuracy"]
+        status = node.wait("the job's end", lambda s: s["phase"] == "finished", 120)
+        self.assertGreater(status["best_accuracy"], first)
+        self.assertNotEqual(
+            status["best_accuracy"], status["checkpoints"].get("best", {}).get("accuracy")
+        )
+        disk.takes(0)
+        # The last evaluation is of the final model, the best or nearly so.
+        node.wait(
+            "a better model on disk",
+            lambda s: s["checkpoints"].get("best", {}).get("accuracy", 0) > first,
+            60,
+        )
+
     def test_a_second_signal_ends_a_node_that_waits_for_its_disk(self):
         node = self.cluster.founder(self.cluster.job(), shard="1/1", **settings())
         disk = Disk(node)
