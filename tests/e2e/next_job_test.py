@@ -40,6 +40,8 @@ class NextJob(ClusterTest):
         disk = disks[0]
         third = self.cluster.joiner("box3", first, shard="3/3").start()
         third.wait_phase("finished")
+        final = third.checkpoint_path("final")
+        wait_for(f"{third.name} writes {final}", lambda: os.path.exists(final))
         self.assertEqual(0, third.terminate())
         before = first.status()
         job = self.next_job(hidden=16)
