@@ -32,11 +32,13 @@ Result<std::vector<RunResult>> read_results(const std::string& path, bool may_be
 
 // Ends the file's last line, or removes it where an interrupted run left only a part.
 static void mend_last_line(const std::string& path) {
-  std::string text;
-  if (std::ifstream file(path, std::ios::binary); file)
-    text.assign(std::istreambuf_iterator<char>(file), {});
+  std::ifstream file(path, std::ios::ate | std::ios::binary);
+  if (!file || file.tellg() == 0) return;
+  file.seekg(-1, std::ios::end);
+  if (file.get() == '\n') return;
+  file.seekg(0);
+  const std::string text(std::istreambuf_iterator<char>(file), {});
   const std::size_t last = text.rfind('\n') + 1;  // 0: there is no line end
-  if (last == text.size()) return;
   std::error_code failed;
   if (nlohmann::json::accept(text.begin() + static_cast<std::ptrdiff_t>(last), text.end()))
     std::ofstream(path, std::ios::app) << "\n";

@@ -84,9 +84,8 @@ class Rows:
     def compared(self, base):
         base = base or self.first
         if base not in self.against:
-            rows = json.loads(self.lab("compare", self.results, "-o", "json", "--against", base))
-            rows = rows["rows"]
-            self.against[base] = {row["name"]: row for row in rows}
+            said = json.loads(self.lab("compare", self.results, "-o", "json", "--against", base))
+            self.against[base] = {row["name"]: row for row in said["rows"]}
         return self.against[base]
 
     def __getattr__(self, figure):
@@ -98,19 +97,20 @@ class Rows:
 
         return mean_of
 
+    def paired(self, name, base=None, figure="accuracy"):
+        """Mean of the figure of `name` minus that of `base` (first row) by seed, the half width of
+        its 95 % interval, and the number of pairs."""
+        found = self.compared(base)[name][f"{figure}_difference"]
+        return found["mean"], found["bound95"], found["count"]
+
     def difference(self, name, base=None, figure="accuracy"):
         """Accuracy (or train_loss) of `name` minus that of `base` (first row), paired by seed."""
-        return self.compared(base)[name][f"{figure}_difference"]["mean"]
+        return self.paired(name, base, figure)[0]
 
     def bound(self, name, base=None, figure="accuracy"):
         """Half width of difference's 95 % interval; infinite for a single pair."""
-        difference = self.compared(base)[name][f"{figure}_difference"]
-        return difference["bound95"] if difference["count"] > 1 else float("inf")
-
-
-    def paired(self, name, base, figure="accuracy"):
-        found = self.compared(base)[name][f"{figure}_difference"]
-        return found["mean"], found["bound95"], found["count"]
+        _, bound95, count = self.paired(name, base, figure)
+        return bound95 if count > 1 else float("inf")
 
     def above(self, name, *bases, by=0.0):
         """Whether the accuracy of `name` is above all of `bases` (the first row) by `by` (negative:
@@ -156,12 +156,11 @@ def tuned(lab, table, row, tier, out, log):
 
 def tried_text(tried, chosen):
     """Values and accuracies as a cell of a table; the best one bold, and said to be at an edge."""
-    keys = [{e.partition("=")[2] for _, extra in tried for e in extra[k : k + 1]}
-            for k in range(len(chosen))]
-    edges = [{min(v, key=float), max(v, key=float)} if len(v) > 1 else set() for v in keys]
+    all_values = [[setting.partition("=")[2] for setting in extra] for _, extra in tried]
+    grid = [set(column) for column in zip(*all_values, strict=True)]
+    edges = [{min(v, key=float), max(v, key=float)} if len(v) > 1 else set() for v in grid]
     cells = []
-    for accuracy, extra in tried:
-        values = [e.partition("=")[2] for e in extra]
+    for (accuracy, extra), values in zip(tried, all_values, strict=True):
         text = f"{', '.join(values)}: {100 * accuracy:.2f}"
         if extra == chosen:
             edge = any(value in ends for value, ends in zip(values, edges, strict=True))
@@ -229,7 +228,9 @@ def verdict_of(claim, rows, tier_name):
     figures = {key: value_of(text, rows) for key, text in claim["figures"].items()}
     held = value_of(claim["holds"], rows)
     holds = held is True
-    undecided = held is None or (not holds and value_of(claim.get("undecided", "False"), rows))
+    undecided = held is None or (
+        not holds and value_of(claim.get("undecided", "False"), rows) is True
+    )
     if tier_name == "ci":
         return figures, "not judged: this tier only shows that it runs"
     undecided |= not holds and any(math.isnan(value) for value in figures.values())
@@ -292,9 +293,10 @@ def run_table(lab, path, tier_name, out):
     chosen, found, tried = {}, {}, {}
     for row in table["rows"]:
         name = row["name"]
-        found[name], tried[name] = tuned(lab, table, row, tier, tuning, log)
         if "tuned_as" in row:
-            found[name] = found[row["tuned_as"]]
+            found[name], tried[name] = found[row["tuned_as"]], []
+        else:
+            found[name], tried[name] = tuned(lab, table, row, tier, tuning, log)
         settings = chosen[name] = row.get("set", []) + row.get("report", []) + found[name]
         log(name)
         seeds = row.get("seeds", {}).get(tier_name, tier["seeds"])

@@ -11,8 +11,6 @@
 // for a partner that has run out of samples is its own partner at the end (our reading). A codec
 // other than fp32 (ours): the mean is x plus half of the decoded difference, and the replicas move
 // by what the outer step makes of it, β/2.
-#include <set>
-
 #include "tools/lab/references/local_training.h"
 #include "tools/lab/references/registry.h"
 
@@ -71,7 +69,8 @@ class NoLoco : public LocalTraining {
     const auto message = replicas_->publish(i, partner, x(i));
     place.waits = true;
     place.said = message.decoded;
-    if (spoken_.insert({std::min(i, partner), std::max(i, partner), place.round}).second == false)
+    const Place& other = places_[partner];
+    if (other.waits && other.round == place.round)  // both have published
       replicas_->contract(i, partner, 0.5f * static_cast<float>(beta_));
     send(i, partner, message.bytes, [this, partner, round = place.round, theirs = message.decoded] {
       places_[partner].inbox[round] = theirs;
@@ -112,8 +111,6 @@ class NoLoco : public LocalTraining {
   double alpha_ = 0.5, beta_ = 0.7;
   std::unique_ptr<PairReplicas> replicas_;
   std::vector<Place> places_;
-  // Pairs of whom one has published in the round.
-  std::set<std::tuple<std::size_t, std::size_t, std::uint64_t>> spoken_;
 };
 
 }  // namespace
