@@ -284,7 +284,7 @@ run_part() {
       if [[ $bundle ]]; then
         check_gpu --bundle "$bundle"
       else
-        with_wheel gpu && build release-wheel gossipd gossipctl gpu_tests && check_gpu
+        with_wheel gpu && build release-wheel gossipd gossipctl gpu_tests gpu_blocks && check_gpu
       fi
       ;;
     packages)

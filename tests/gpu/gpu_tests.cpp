@@ -115,12 +115,19 @@ TEST_CASE("families: each trains in each precision, near the CPU's in fp32") {
         std::vector<double> losses;
         for (Step step = 0; step < 40; ++step) losses.push_back(on_device->step(16 * step, rate));
         CHECK(median_of_last(losses, 10) < before);
-        if (is_dry() || precision != "fp32") continue;
-        // One step: in three, two resnet50 on the CPU that begin 1e-7 apart are 3 % apart.
-        const auto here = engine(j), there = engine(j, "cpu");
-        train(*here, 1);
-        train(*there, 1);
-        CHECK(relative_distance(model_of(*here), model_of(*there)) < 1e-3);
+        if (precision != "fp32") continue;
+        // One step, held against a network that begins 1e-7 from the CPU's: how far apart rounding
+        // may lead depends on the network and, with AdamW, on how many gradients are nearly 0.
+        const auto here = engine(j), there = engine(j, "cpu"), nudged = engine(j, "cpu");
+        std::vector<float> model = model_of(*nudged);
+        for (float& x : model) x *= 1 + 1e-7f;
+        nudged->replace_model(model);
+        for (Engine* one : {here.get(), there.get(), nudged.get()}) train(*one, 1);
+        const double apart = relative_distance(model_of(*here), model_of(*there));
+        const double by_rounding = relative_distance(model_of(*nudged), model_of(*there));
+        figures()["families"][family.name][optimizer == sgd ? "sgd" : "adamw"] = {
+            {"from_cpu", apart}, {"by_rounding", by_rounding}};
+        CHECK(apart < std::max(1e-5, 10 * by_rounding));
       }
 }
 

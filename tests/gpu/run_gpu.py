@@ -9,11 +9,11 @@
     run_gpu.py --device cpu                     tries the programs and this script without a card
     run_gpu.py --self-test                      checks that without a card it fails and says why
 
-Goes through four parts: the preflight (without a card everything ends there, as a failure), the
-cases of gpu_tests, two daemons on the card beside one on the CPU, and the speed of two daemons with
-and without exchange. Prints what failed and what
-this machine cannot show, writes figures and results to --json (default gpu.json), and ends with the
-line "N passed, N failed".
+Goes through five parts: the preflight (without a card everything ends there, as a failure), the
+cases of gpu_tests and of gpu_blocks, two daemons on the card beside one on the CPU, and the speed
+of two daemons with and without exchange. Prints what failed and what this machine cannot show,
+writes figures and results to --json (default gpu.json), and ends with the line "N passed, N
+failed".
 """
 
 import argparse
@@ -30,7 +30,7 @@ import threading
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
-PROGRAMS = ("gossipd", "gossipctl", "gpu_tests")
+PROGRAMS = ("gossipd", "gossipctl", "gpu_tests", "gpu_blocks")
 BUNDLE_BYTES_MAX = 64 * 1000 * 1000
 CASES_S_MAX = 480  # of gpu_tests, all together
 DAEMONS_S_MAX = 200
@@ -82,7 +82,7 @@ def minor(version):
 
 
 class Programs:
-    """gpu_tests, gossipd and gossipctl with the environment that they need."""
+    """Those above with the environment that they need."""
 
     def __init__(self, options):
         self.environment = dict(os.environ)
@@ -111,12 +111,14 @@ class Programs:
             if not (self.folder / name).exists():
                 raise Failed(f"{self.folder / name} is missing; build it, or give --bin DIR")
 
-    def gpu_tests(self, *arguments, device, figures=None, timeout_s=CASES_S_MAX, shown=False):
+    def cases(
+        self, program, *arguments, device, figures=None, timeout_s=CASES_S_MAX, shown=False
+    ):
         """Exit code and output, printed as it comes if `shown`."""
         environment = {**self.environment, "GOSSIPD_GPU_DEVICE": device}
         if figures:
             environment["GOSSIPD_GPU_FIGURES"] = str(figures)
-        line = [self.folder / "gpu_tests", "--duration=true", *arguments]
+        line = [self.folder / program, "--duration=true", *arguments]
         said, hangs = [], False
         with subprocess.Popen(
             line,
@@ -147,7 +149,7 @@ class Programs:
                 limit.cancel()
         said = "".join(said)
         if hangs:
-            raise Failed(f"gpu_tests hangs after {timeout_s} s" + ("" if shown else f"\n{said}"))
+            raise Failed(f"{program} hangs after {timeout_s} s" + ("" if shown else f"\n{said}"))
         return process.returncode, said
 
 
@@ -165,7 +167,7 @@ def preflight(programs, device):
                 text=True,
             )
             print(f"cards: {(asked.stdout or asked.stderr).strip()}")
-    code, said = programs.gpu_tests("--test-case=preflight*", device=device, timeout_s=120)
+    code, said = programs.cases("gpu_tests", "--test-case=preflight*", device=device, timeout_s=120)
     if code != 0 or "1 passed" not in said:
         reason = re.search(r"values: .*\n  logged: (.*)", said) or re.search(
             r"logged: (.*)", said
@@ -176,17 +178,17 @@ def preflight(programs, device):
         )
 
 
-def cases(programs, device, report, folder):
-    """Counts of passed and failed cases."""
-    figures = pathlib.Path(folder) / "figures.json"
-    code, said = programs.gpu_tests(
-        "--test-case-exclude=preflight*", device=device, figures=figures, shown=True
-    )
+def cases(program, programs, device, report, folder):
+    """Counts of passed and failed cases of one program."""
+    figures = pathlib.Path(folder) / f"{program}.json"
+    # gpu_tests' preflight is a part of its own
+    chosen = ["--test-case-exclude=preflight*"] if program == "gpu_tests" else []
+    code, said = programs.cases(program, *chosen, device=device, figures=figures, shown=True)
     if figures.exists():
-        report["figures"] = json.loads(figures.read_text(encoding="utf-8"))
+        report.setdefault("figures", {}).update(json.loads(figures.read_text(encoding="utf-8")))
     counts = re.search(r"test cases: +(\d+) \| +(\d+) passed \| +(\d+) failed", said)
     if not counts:
-        raise Failed(f"gpu_tests ended early with code {code}: {said[-2000:]}")
+        raise Failed(f"{program} ended early with code {code}: {said[-2000:]}")
     return int(counts[2]), int(counts[3])
 
 
@@ -325,7 +327,7 @@ def make_bundle(options):
         (target / folder).mkdir(parents=True)
     with tempfile.TemporaryDirectory() as folder:
         figures = pathlib.Path(folder) / "figures.json"
-        programs.gpu_tests("--test-case=none", device="cpu", figures=figures)
+        programs.cases("gpu_tests", "--test-case=none", device="cpu", figures=figures)
         torch = json.loads(figures.read_text(encoding="utf-8"))["torch"]
     waiting, seen = [], set()
     for name in PROGRAMS:
@@ -381,8 +383,9 @@ def run(options):
         preflight(programs, options.device)
         passed += 1
         if options.only != "preflight":
-            more, bad = cases(programs, options.device, report, folder)
-            passed, failed = passed + more, failed + bad
+            for program in ("gpu_tests", "gpu_blocks"):
+                more, bad = cases(program, programs, options.device, report, folder)
+                passed, failed = passed + more, failed + bad
             for part in (daemons, speed):
                 try:
                     part(programs, options.device, report, folder)
