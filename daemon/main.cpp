@@ -27,6 +27,7 @@
 #include "daemon/rest/serve.h"
 #include "daemon/start_plan.h"
 #include "models/data/count_epoch.h"
+#include "models/devices/blas.h"
 #include "models/devices/model_files.h"
 #include "models/devices/runtime.h"
 #include "models/external/segment_list.h"
@@ -293,5 +294,6 @@ int main(int argc, char** argv) {
     case CommandLine::Action::check_config: return check_config(line->config);
     case CommandLine::Action::run: break;
   }
+  use_best_blas(argv[0], arguments);
   return run(*line, arguments, argv[0]);
 }

@@ -8,6 +8,7 @@ import itertools
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -64,6 +65,30 @@ class Lab(unittest.TestCase):
 
     def results(self, name):
         return [json.loads(line) for line in (self.path / name).read_text().splitlines()]
+
+    def test_matrices_are_multiplied_by_kernels_of_this_processor(self):
+        flags = Path("/proc/cpuinfo").read_text()
+        if not {"avx2", "fma"} <= set(flags.split()):
+            self.skipTest("this processor has no AVX2")
+        environment = {**os.environ, "OPENBLAS_VERBOSE": "2"}  # names its kernels when it is loaded
+        environment.pop("OPENBLAS_CORETYPE", None)
+        for told in ({}, {"OPENBLAS_CORETYPE": "Nehalem"}):
+            done = subprocess.run(
+                [LAB, "strategies"],
+                capture_output=True,
+                text=True,
+                timeout=60,
+                env={**environment, **told},
+            )
+            self.assertEqual(done.returncode, 0, done.stderr)
+            cores = re.findall(r"^Core: (\w+)", done.stdout + done.stderr, re.MULTILINE)
+            if not cores:
+                self.skipTest("this LibTorch multiplies by another library than OpenBLAS")
+            if told:
+                self.assertEqual(set(cores), {"Nehalem"}, "the user's choice was not kept")
+            else:
+                self.assertIn(cores[-1], ("Haswell", "Zen", "SkylakeX", "Cooperlake",
+                                          "SapphireRapids"))
 
     def test_same_scenario_and_seed_give_the_same_result_whatever_the_number_of_threads(self):
         for threads, out in ((1, "a.jsonl"), (3, "b.jsonl")):

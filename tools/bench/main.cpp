@@ -1,9 +1,11 @@
 #include <cstdio>
 
+#include "models/devices/blas.h"
 #include "tools/bench/commands.h"
 #include "tools/unknown_words.h"
 
 int main(int argc, char** argv) {
+  gossipd::use_best_blas(argv[0], {argv + 1, argv + argc});
   CLI::App app{"gossip-bench: what gossipd costs, as ratios measured in one run", "gossip-bench"};
   app.set_version_flag("--version", GOSSIPD_VERSION);
   app.require_subcommand(1);

@@ -1,11 +1,13 @@
 // gossip-lab - how would this job train on those machines? In virtual time, with real gradients.
 #include <cstdio>
 
+#include "models/devices/blas.h"
 #include "models/devices/runtime.h"
 #include "tools/lab/commands.h"
 #include "tools/unknown_words.h"
 
 int main(int argc, char** argv) {
+  gossipd::use_best_blas(argv[0], {argv + 1, argv + argc});
   gossipd::prepare_training_process(1);
   CLI::App app{
       "gossip-lab - a cluster in virtual time: gossipd's own core and real gradients, without the "
