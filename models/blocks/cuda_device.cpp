@@ -257,6 +257,7 @@ void CudaDevice::launch(Kernel kernel, const Arguments& arguments) {
 }
 
 void CudaDevice::finish() {
+  state_->enter();
   state_->check(state_->driver.synchronize(state_->stream), "waiting for the device");
 }
 

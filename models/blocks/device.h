@@ -86,6 +86,7 @@ class DeviceMemory {
  private:
   void clear() noexcept {
     if (bytes_ > 0) device_.release(address_);
+    address_ = 0;
     bytes_ = 0;
   }
 

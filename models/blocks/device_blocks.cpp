@@ -6,6 +6,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "core/base/result.h"
+
 namespace gossipd::blocks {
 namespace {
 
@@ -28,6 +30,7 @@ Payloads::~Payloads() {
 void Payloads::arrange(std::span<Item> items) {
   bytes_ = 0;
   for (Item& item : items) {
+    GOSSIPD_ASSERT(item.keep > 0 && item.keep <= top_k_keep_max);
     item.payload = bytes_;
     bytes_ += payload_bytes(item);
   }
