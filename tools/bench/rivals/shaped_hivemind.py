@@ -1,5 +1,6 @@
 """One node of shaped.py as a peer of hivemind: hivemind.Optimizer with local updates, as its quick
-start and its configuration guide have it. Argument --join: the address that node 0 left.
+start and its configuration guide have it. Name: hivemind, or hivemind-N for an average every N
+samples of all nodes. Argument --join: the address that node 0 left.
 """
 
 import os
@@ -8,11 +9,12 @@ import hivemind
 from shaped_task import BATCH, WORLD, Task, parse
 from torch.nn import functional
 
-AVERAGE_SAMPLES = 10_000  # of all nodes, between averages; about 5 s
+AVERAGE_SAMPLES = "10000"  # about 5 s
 
 
 def main():
     given = parse(__doc__)
+    samples = given.way.partition("-")[2]
     task = Task(given)
     dht = hivemind.DHT(
         initial_peers=[given.join] if given.join else [],
@@ -28,7 +30,7 @@ def main():
         run_id="shaped",
         optimizer=inner,
         batch_size_per_step=BATCH,
-        target_batch_size=AVERAGE_SAMPLES,
+        target_batch_size=int(samples or AVERAGE_SAMPLES),
         use_local_updates=True,
         matchmaking_time=3.0,
         averaging_timeout=10.0,

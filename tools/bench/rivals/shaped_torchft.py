@@ -1,17 +1,15 @@
 """One node of shaped.py as a replica group of torchft: its DDP, its local SGD or its DiLoCo.
 
+Names: torchft, torchft-local-H, torchft-diloco-H or torchft-diloco-H-M with an outer momentum of M.
 Node 0 runs the lighthouse. As torchft's documentation has it, a quorum is found beside the step
-under DDP and before each average under the others. Local SGD averages at every step for the first
-50, as that over gloo does; DiLoCo sends all parameters in one bucket.
+under DDP and before each average under the others. DiLoCo sends all parameters in one bucket.
 """
 
 import socket
 
 import torch
-from shaped_task import LOCAL_WARM_UP_STEPS, OUTER_MOMENTUM, OUTER_RATE, Task, parse
+from shaped_task import OUTER_MOMENTUM, OUTER_RATE, Task, parse
 from torch.nn import functional
-
-MOMENTUM = OUTER_MOMENTUM[16]
 
 
 def manager_of(torchft, given, model, optimizer, beside):
@@ -37,33 +35,15 @@ def manager_of(torchft, given, model, optimizer, beside):
     )
 
 
-class Averager:
-    """LocalSGD or DiLoCo, whose hooks on the optimizer average in some of its steps."""
+def averaging(manager, task, optimizer, kind, period, momentum=OUTER_MOMENTUM):
+    """LocalSGD or DiLoCo: a context whose hooks on the optimizer average in some of its steps."""
+    from torchft.local_sgd import DiLoCo, LocalSGD
 
-    def __init__(self, manager, task, optimizer, kind, period):
-        self.manager, self.task, self.optimizer = manager, task, optimizer
-        self.kind, self.period = kind, period
-        self.method = self.begin(1 if kind == "local" else period)
-        self.method.__enter__()
-
-    def begin(self, period):
-        from torchft.local_sgd import DiLoCo, LocalSGD
-
-        if self.kind == "local":
-            return LocalSGD(self.manager, self.task.model, self.optimizer, period)
-        parameters = self.task.model.parameters()
-        outer = torch.optim.SGD(parameters, OUTER_RATE, MOMENTUM, nesterov=True)
-        fragments = [self.task.model]
-        return DiLoCo(
-            self.manager, fragments, self.optimizer, outer, period, use_bucketization=True
-        )
-
-    def step(self):
-        if self.kind == "local" and self.task.steps == LOCAL_WARM_UP_STEPS:
-            self.method.__exit__(None, None, None)
-            self.method = self.begin(self.period)
-            self.method.__enter__()
-        self.optimizer.step()
+    if kind == "local":
+        return LocalSGD(manager, task.model, optimizer, int(period))
+    parameters = task.model.parameters()
+    outer = torch.optim.SGD(parameters, OUTER_RATE, float(momentum), nesterov=True)
+    return DiLoCo(manager, [task.model], optimizer, outer, int(period), use_bucketization=True)
 
 
 def main():
@@ -73,19 +53,21 @@ def main():
 
     task = Task(given)
     optimizer = task.optimizer()
-    _, kind, period = f"{given.way}-ddp-1".split("-")[:3]
-    beside = kind == "ddp"
+    words = given.way.split("-")[1:]
+    beside = not words
     store, manager = manager_of(torchft, given, task.model, optimizer, beside)
     model, way = task.model, torchft.Optimizer(manager, optimizer)
     if beside:
         model = torchft.DistributedDataParallel(manager, model)
     else:
-        way = Averager(manager, task, optimizer, kind, int(period))
+        way = optimizer
+        method = averaging(manager, task, optimizer, *words)
+        method.__enter__()
     made = manager.current_step()
     while store:
         x, y = task.next_batch()
         task.set_rate(optimizer)
-        (way if beside else optimizer).zero_grad()
+        way.zero_grad()
         functional.cross_entropy(model(x), y).backward()
         way.step()
         averaged = manager.current_step() != made
