@@ -3,8 +3,9 @@
 // Both nodes run in this process with the core and the sockets of gossipd, over loopback with TLS;
 // their trainers only pretend (tools/bench/exchange_node.h). For each size of a model:
 //
-//   exchange  as fast as they can, one exchange after the other: its length, from the snapshot that
-//             opens it until the opening node has mixed the answer in, and the processor time of
+//   exchange  as fast as they can, one exchange after the other: its length, from when the core has
+//             the snapshot that opens it until the opening node has mixed the answer in (not the
+//             trainer's copy of its model, nor its sum with the update), and the processor time of
 //             both protocol threads, each divided by a memcpy of the model in the same run
 //   pairs     training steps with the exchange on and off in turn: the ratio of the steps made
 //   memory    what a node holds after these exchanges, resident or swapped out, its trainer's model
@@ -231,6 +232,7 @@ void take_longer(StallSummary& all, const StallSummary& one) {
 }
 
 void measure_exchanges(const Options& options, SizeFigures& figures) {
+  return_free_memory();  // or the nodes take what the memcpy and smaller models have left behind
   const double held_before = held_bytes();
   TwoNodes nodes(options, figures.floats, Pace::exchange, true);
   nodes.await("exchanges do not end",

@@ -8,7 +8,9 @@ processes of PyTorch over gloo, and the median of 10 exchanges of gossip-bench (
 daemon's core and sockets, TLS on loopback) with fp32, with the default codec, and with the default
 codec without TLS. One thread each. An exchange is two turns: the opening takes the model's change
 into account that training has made since, encodes it, and waits for the other's answer; an
-all-reduce finds a buffer ready. Needs Debian's python3-torch and gossip-bench (GOSSIPD_BIN_DIR).
+all-reduce finds a buffer ready. The two passes of a trainer, which copies its model for the
+exchange and adds the update, are not in its time; an all-reduce needs neither. Needs Debian's
+python3-torch and gossip-bench (GOSSIPD_BIN_DIR).
 """
 
 import argparse
