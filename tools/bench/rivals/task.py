@@ -8,6 +8,7 @@ import time
 
 import torch
 
+PEERS = 3  # as in rivals.py
 BATCH = 32
 STEP_S = 0.02  # at least, as if an accelerator had computed it
 FOLDER = os.environ["RIVALS_FOLDER"]  # this peer's own

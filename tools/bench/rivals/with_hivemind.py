@@ -5,7 +5,7 @@ import sys
 
 import hivemind  # +
 import torch
-from task import BATCH, FOLDER, Ledger, batches, network
+from task import BATCH, FOLDER, PEERS, Ledger, batches, network
 
 
 def main():
@@ -27,6 +27,7 @@ def main():
         use_local_updates=True,  # +
         matchmaking_time=3.0,  # +
         averaging_timeout=10.0,  # +
+        averager_opts={"target_group_size": PEERS},  # + or every average waits for matchmaking_time
     )  # +
     for x, y in batches():
         optimizer.zero_grad()
