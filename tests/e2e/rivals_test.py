@@ -81,6 +81,9 @@ class Rivals(unittest.TestCase):
         for way, row in rows.items():
             self.assertNotIn("failed", row)
             self.assertGreater(row["samples"], 0)
+            self.assertEqual(row["samples"], row["looks"][-1][1])
+            self.assertGreater(row["start_cpu_s"], 0)
+            self.assertIn(row["of"], table)
             self.assertIn(f"| {way} |", table)
         ddp = rows["ddp"]  # which would send 61 Mbit/s
         sent = ddp["sent_mb"] * 8 / NODES / (ddp["seconds"] + ddp["start_s"])

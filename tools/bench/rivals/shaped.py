@@ -5,14 +5,17 @@
 
     tune       learning rates: each way with each of --rates, on another seed
     accuracy   time, bytes and processor time until node 0's model has 88 % on the test images
-    faults     steps of the others while one node is slowed by 50 ms a step, stopped, killed
+    faults     steps and bytes of the others while one node is slowed by 50 ms a step, stopped,
+               killed
     table      the results so far as Markdown, into --publish FILE if given
 
 Each node is a network namespace; both ends of its cable are limited by tbf. A step takes at least
 --step-ms on every node, communication included, so that lines and not our few cores are the limit.
 Results are appended to --rows FILE; accuracy takes each way's best learning rate of `tune` from
-there, or else the lab's. Needs root, iproute2, Debian's python3-torch and dataset-fashion-mnist;
-torchft and hivemind run in the virtual environment of rivals.py, which is made if missing (3 GB).
+there, or else one of this file. What the name of a rival may say (local-8, diloco-16-0.5,
+ddp-powersgd-10, hivemind-10000) is in shaped_gloo.py, shaped_torchft.py and shaped_hivemind.py.
+Needs root, iproute2, Debian's python3-torch and dataset-fashion-mnist; torchft and hivemind run in
+the virtual environment of rivals.py, which is made if missing (3 GB).
 """
 
 import argparse
@@ -59,12 +62,17 @@ class Judge:
         self.images, self.labels = map(torch.from_numpy, read(data, "t10k"))
 
     def accuracy(self, values):
+        """On all images, or on the first ones where these are far from the target."""
         unflatten(self.model, torch.from_numpy(numpy.frombuffer(values, numpy.float32).copy()))
-        part = slice(SCREEN_IMAGES)
-        screened = accuracy_of(self.model, self.images[part], self.labels[part])
-        if screened < self.target - SCREEN_MARGIN:
-            return screened
-        return accuracy_of(self.model, self.images, self.labels)
+        screened = self.accuracy_on(slice(SCREEN_IMAGES))
+        return screened if screened < self.target - SCREEN_MARGIN else self.accuracy_on(slice(None))
+
+    def full_accuracy(self, values):
+        unflatten(self.model, torch.from_numpy(numpy.frombuffer(values, numpy.float32).copy()))
+        return self.accuracy_on(slice(None))
+
+    def accuracy_on(self, part):
+        return accuracy_of(self.model, self.images[part], self.labels[part])
 
 
 def first_step(run):
@@ -75,8 +83,9 @@ def train(run, judge, limit_s, budget):
     """Until the target or a limit. The clock begins with the first step of any node."""
     run.start()
     run.wait_for_steps()
-    began, last, best = first_step(run), 0.0, 0.0
-    found = {"start_s": time.monotonic() - run.began, "reached": False, "samples": 0}
+    began, last, best, best_values = first_step(run), 0.0, -1.0, None
+    found = {"start_s": time.monotonic() - run.began, "start_cpu_s": run.cpu_s()}
+    found.update(start_mb=run.cables.sent_bytes() / 1e6, reached=False, samples=0, looks=[])
     due = time.monotonic()
     end = began + limit_s
     while not found["reached"] and time.monotonic() < end:
@@ -94,25 +103,32 @@ def train(run, judge, limit_s, budget):
         counts = {
             "seconds": last - began,
             "sent_mb": run.cables.sent_bytes() / 1e6,
-            "cpu_s": run.cpu_s(),
+            "cpu_s": run.cpu_s() - found["start_cpu_s"],
             "samples": sum(len(node.steps()) for node in run.nodes) * BATCH,
         }
         accuracy = judge.accuracy(values)
-        best = max(best, accuracy)
-        found.update(counts, accuracy=best, reached=accuracy >= judge.target)
+        if accuracy > best:
+            best, best_values = accuracy, values
+        found.update(counts, reached=accuracy >= judge.target)
+        found["looks"].append([round(last - began, 1), counts["samples"], round(accuracy, 4)])
+    if best_values is None:
+        raise TimeoutError("no model of node 0 was there to measure")
+    found["accuracy"] = judge.full_accuracy(best_values)
     found["samples_per_s"] = found["samples"] / found["seconds"]
     found["peak_mb"] = max(node.peak_mb() for node in run.nodes)
     found["pss_mb"] = max(node.memory_mb() for node in run.nodes)
+    found["own_mb"] = max(node.own_mb() for node in run.nodes)
     return found
 
 
 def watch(run, seconds, others):
-    """How the others get on in the next seconds."""
-    begin = time.monotonic()
+    """How the others get on in the next seconds, and whether they still exchange."""
+    begin, sent = time.monotonic(), run.cables.sent_bytes()
     while (now := time.monotonic()) < begin + seconds:
         run.poll()
         sleep_until(now + POLL_S)
-    return look(others, begin, begin + seconds)
+    sent_mb = (run.cables.sent_bytes() - sent) / 1e6
+    return {**look(others, begin, begin + seconds), "sent_mb": sent_mb}
 
 
 def suffer(run):
@@ -147,7 +163,7 @@ def limit_s(given, row):
     rows = shaped_table.read_rows(given.rows)
     own = [r for r in rows if shaped_table.alike(r, row) and r["way"] == "gossipd"]
     own = {r["seed"]: r["seconds"] for r in own if r.get("reached")}
-    if row["way"] == "gossipd" or not own or not given.limit_times:
+    if row["way"].startswith("gossipd") or not own or not given.limit_times:
         return given.limit_s
     seconds = own.get(row["seed"], statistics.median(own.values()))
     return min(given.limit_s, given.limit_times * seconds)
@@ -158,6 +174,9 @@ def one(given, mode, way, rate, seed, line, judge):
     row = {"mode": mode, "way": way, "rate": rate, "seed": seed, "model": given.model}
     row.update(zip(("mbit", "delay_ms"), line))
     row.update(target=judge.target, step_ms=given.step_ms, load=os.getloadavg()[0])
+    row.update(when=time.strftime("%Y-%m-%d %H:%M"), of=given.versions, nice=os.nice(0))
+    if way == "gossipd" and given.set:
+        row["way"] = " ".join([way, *given.set])
     slowed = mode == "slowed"
     folder = tempfile.mkdtemp(prefix=f"shaped-{way}-")
     run = Run(way, folder, given, rate, seed, line, SLOW_MS if slowed else 0)
@@ -221,7 +240,9 @@ def measure(given, ways):
 
 
 def versions(ways):
-    lines = [f"torch {torch.__version__}, Debian 12"]
+    asked = ["git", "-C", ROOT, "describe", "--always", "--dirty"]
+    tree = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+    lines = [f"torch {torch.__version__}, Debian 12, scripts of {tree or 'no git tree'}"]
     if "gossipd" in ways:
         if "GOSSIPD_BIN_DIR" not in os.environ:
             sys.exit("GOSSIPD_BIN_DIR is not set; name the folder of a built gossipd")
@@ -272,7 +293,8 @@ def main():
     ways = given.ways.split(",")
     if "torchft" in given.ways or "hivemind" in given.ways:
         given.python = venv(os.path.abspath(given.venv))
-    print(f"{versions(ways)}; {' '.join(sys.argv)}", file=sys.stderr)
+    given.versions = versions(ways)
+    print(f"{given.versions}; {' '.join(sys.argv)}", file=sys.stderr)
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     torch.set_num_threads(1)

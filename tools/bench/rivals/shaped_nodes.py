@@ -77,7 +77,12 @@ class Node(Process):
         return ticks / TICKS_A_SECOND
 
     def peak_mb(self):
+        """Counts pages that processes of the node share for each of them."""
         return sum(kilobytes(f"/proc/{pid}/status", "VmHWM") for pid in self.all()) / 1024
+
+    def own_mb(self):
+        """Without mapped files, which other nodes, the judge and other work may share."""
+        return sum(kilobytes(f"/proc/{pid}/smaps_rollup", "Pss_Anon") for pid in self.all()) / 1024
 
     def snapshot(self, last):
         """Time and parameters of a model that is newer than `last`, or None."""
@@ -91,17 +96,21 @@ class Node(Process):
 
 
 class GossipNode(Node):
-    """gossipd with its built-in trainer. Steps have the time at which a look found them."""
+    """gossipd with its built-in trainer. Steps have the time at which a look found them, but those
+    of the first look the latest at which steps of `step_s` can have ended: it starts the clock.
+    """
 
     marks = None
+    step_s = 0.0
 
     def poll(self):
         self.marks = self.marks or []
         path = os.path.join(self.folder, "rest")
         status = rest(path, "GET", "/v1/status") if os.path.exists(path) else None
         if status:
-            now = time.monotonic()
-            self.marks += [now] * (status["step"] - len(self.marks))
+            now, new = time.monotonic(), status["step"] - len(self.marks)
+            step_s = 0.0 if self.marks else self.step_s
+            self.marks += [now - step_s * (new - 1 - i) for i in range(new)]
 
     def steps(self):
         return self.marks or []
@@ -188,6 +197,7 @@ class Run:
                 line += ["--set", setting]
             line += ["--join", f"{hosts[0]}:7610"] if i else ["--job", job]
             self.launch(GossipNode, i, line)
+            self.nodes[-1].step_s = step_ms / 1000
             if i == 0:
                 wait_for("the cluster's key", lambda: os.path.exists(key) or self.ended())
 

@@ -61,10 +61,27 @@ def outcome(row, amount):
 
 
 def slower(mine, ours):
-    """Times gossipd's seconds with the same seed, so at about the same load, of each run."""
-    own = {r["seed"]: r["seconds"] for r in ours if r.get("reached")}
-    found = [(r["seconds"] / own[r["seed"]], r["reached"]) for r in mine if r["seed"] in own]
-    return ", ".join(f"{'' if reached else '> '}{ratio:.2f}" for ratio, reached in found) or "-"
+    """Times gossipd's seconds with the same seed, so at about the same load, of each run. Where
+    neither arrived, the runs say nothing.
+    """
+    own = {r["seed"]: r for r in ours}
+    signs = {(True, True): "", (False, True): "> ", (True, False): "< "}
+    found = []
+    for row in mine:
+        our = own.get(row["seed"])
+        sign = our and signs.get((row["reached"], our["reached"]))
+        found.append("-" if sign is None else f"{sign}{row['seconds'] / our['seconds']:.2f}")
+    return ", ".join(found)
+
+
+def reasons(rows):
+    return list(dict.fromkeys(row["failed"] for row in rows if "failed" in row))
+
+
+def spent(rows, key, scale=1.0, digits=0):
+    """The median; in brackets where a run did not arrive, since it then ends with the run."""
+    text = f"{median(rows, key) / scale:.{digits}f}"
+    return text if all(row["reached"] for row in rows) else f"({text})"
 
 
 def accuracy(rows):
@@ -72,26 +89,31 @@ def accuracy(rows):
     ours = [r for r in rows if r["way"] == "gossipd" and "failed" not in r]
     lines = [
         "| | learning rate | seconds, each run | ÷ gossipd's | MB sent | CPU s"
-        " | thousand samples | samples/s | start, s | peak RSS, PSS of a node, MB |",
+        " | thousand samples | samples/s | start, s | peak RSS, PSS, own memory of a node, MB |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for way, rate in dict.fromkeys((r["way"], r["rate"]) for r in rows):
         mine = [r for r in rows if (r["way"], r["rate"]) == (way, rate)]
         mine.sort(key=lambda r: r["seed"])
-        well = [r for r in mine if "failed" not in r]
-        cells = [way, f"{rate:g}", ", ".join(seconds(r) for r in mine)]
-        if not well:
-            lines.append(f"| {' | '.join(cells)} | {mine[0]['failed']} | | | | | | |")
-            continue
-        cells.append(slower(well, ours))
-        cells.append(f"{median(well, 'sent_mb'):.1f}")
-        cells.append(f"{median(well, 'cpu_s'):.0f}")
-        cells.append(f"{median(well, 'samples') / 1000:.0f}")
-        cells.append(f"{median(well, 'samples_per_s'):.0f}")
-        cells.append(", ".join(f"{r['start_s']:.1f}" for r in well))
-        cells.append(f"{median(well, 'peak_mb'):.0f}, {median(well, 'pss_mb'):.0f}")
-        lines.append("| " + " | ".join(cells) + " |")
+        lines.append("| " + " | ".join(cells_of(way, rate, mine, ours)) + " |")
     return lines
+
+
+def cells_of(way, rate, mine, ours):
+    well = [r for r in mine if "failed" not in r]
+    times = "; ".join([", ".join(seconds(r) for r in mine), *reasons(mine)])
+    cells = [way, f"{rate:g}", times]
+    if not well:
+        return cells + [""] * 7
+    cells.append(slower(well, ours))
+    cells.append(spent(well, "sent_mb", digits=1))
+    cells.append(spent(well, "cpu_s"))
+    cells.append(spent(well, "samples", scale=1000))
+    cells.append(f"{median(well, 'samples_per_s'):.0f}")
+    cells.append(", ".join(f"{r['start_s']:.1f}" for r in well))
+    own = f"{median(well, 'own_mb'):.0f}" if all("own_mb" in r for r in well) else "-"
+    cells.append(f"{median(well, 'peak_mb'):.0f}, {median(well, 'pss_mb'):.0f}, {own}")
+    return cells
 
 
 def switch(rows):
@@ -115,11 +137,13 @@ def pace(rows, key):
     found = [r[key] for r in rows if key in r]
     if not found:
         return "-"
-    return f"{median(found, 'rate'):.1f}, {median(found, 'pause_s'):.1f} s"
+    text = f"{median(found, 'rate'):.1f}, {median(found, 'pause_s'):.1f} s"
+    sent = [r for r in found if "sent_mb" in r]
+    return f"{text}, {median(sent, 'sent_mb'):.1f} MB" if sent else text
 
 
 def faults(rows):
-    """Steps a second of the slowest of the others, and the longest standstill."""
+    """Steps a second of the slowest of the others, the longest standstill, and what all sent."""
     whens = ("before", "slowed", "stopped", "resumed", "killed")
     lines = ["| | " + " | ".join(whens) + " |", "|---" * (len(whens) + 1) + "|"]
     for way in names(rows):
@@ -138,6 +162,18 @@ def words(about):
     return f"{model}, {mbit} Mbit/s" + (f", {delay_ms:g} ms of delay" if delay_ms else "")
 
 
+def told(rows):
+    """Of which programs and when the rows are."""
+    programs = list(dict.fromkeys(row["of"] for row in rows if "of" in row))
+    lines = [f"* {of}" for of in programs]
+    if dates := sorted(row["when"] for row in rows if "when" in row):
+        lines.append(f"* run from {dates[0]} to {dates[-1]}, nice {rows[-1]['nice']}")
+    older = sum("of" not in row for row in rows)
+    if older:
+        lines.append(f"* {older} runs older than the columns in which rows say this")
+    return ["", *lines]
+
+
 def markdown(rows):
     loads = [row["load"] for row in rows]
     steps = sorted({row["step_ms"] for row in rows})
@@ -146,7 +182,9 @@ def markdown(rows):
         "",
         f"{len(rows)} runs of tools/bench/rivals/shaped.py at a load of {min(loads):.0f} to"
         f" {max(loads):.0f} on {os.cpu_count()} cores;",
-        f"a step takes at least {' or '.join(f'{ms:g}' for ms in steps)} ms.",
+        f"a step takes at least {' or '.join(f'{ms:g}' for ms in steps)} ms. Figures in brackets"
+        " hold runs that did not arrive.",
+        *told(rows),
         "",
     ]
     if found := [r for r in rows if r["mode"] == "tune"]:
