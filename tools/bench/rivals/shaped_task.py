@@ -54,15 +54,15 @@ def network(kind, seed):
     return model
 
 
-def read_part(folder, node):
-    """A node's quarter of the images, in bytes, and their labels."""
+def read_bytes(folder):
+    """All images, in bytes, and their labels."""
 
     def content(name, skip):
         with gzip.open(os.path.join(folder, f"train-{name}-ubyte.gz")) as file:
             return numpy.frombuffer(file.read(), numpy.uint8, offset=skip)
 
-    images = content("images-idx3", 16).reshape(-1, 1, 28, 28)[node::WORLD]
-    labels = content("labels-idx1", 8)[node::WORLD].astype(numpy.int64)
+    images = content("images-idx3", 16).reshape(-1, 1, 28, 28)
+    labels = content("labels-idx1", 8).astype(numpy.int64)
     return torch.from_numpy(images.copy()), torch.from_numpy(labels)
 
 
@@ -100,8 +100,8 @@ class Task:
     def __init__(self, given):
         self.given = given
         self.model = network(given.model, given.seed)
-        self.images, self.labels = read_part(given.data, given.node)
-        self.random = torch.Generator().manual_seed(given.seed * WORLD + given.node)
+        self.images, self.labels = read_bytes(given.data)
+        self.random = torch.Generator().manual_seed(given.seed)  # the same on all nodes
         self.order, self.steps, self.due = [], 0, 0.0
         self.snapshot_due = 0.0
         self.ledger = open("steps", "ab", buffering=0)
@@ -113,8 +113,9 @@ class Task:
 
     def next_batch(self):
         self.due = time.monotonic() + (self.given.step_ms + self.given.slow_ms) / 1000
-        if len(self.order) < BATCH:
-            self.order = torch.randperm(len(self.labels), generator=self.random)
+        if len(self.order) < BATCH:  # the images are dealt anew for each pass, as gossipd does
+            dealt = torch.randperm(len(self.labels), generator=self.random)
+            self.order = dealt[self.given.node :: WORLD]
         chosen, self.order = self.order[:BATCH], self.order[BATCH:]
         return (self.images[chosen].float() / 255 - MEAN) / DEVIATION, self.labels[chosen]
 
