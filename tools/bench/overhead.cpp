@@ -137,11 +137,12 @@ struct Options {
 Run measure(const fs::path& program, const fs::path& base, const Options& options, bool exchange,
             int number) {
   const fs::path key = base / "cluster.key";
-  const Daemon node(program, base / ("measured" + std::to_string(number)),
-                    static_cast<std::uint16_t>(options.port + 2 * links), 0,
-                    {"--name", "measured", "--key-file", key.string(), "--join",
-                     "127.0.0.1:" + std::to_string(options.port), "--data", options.data,
-                     "--exchange", exchange ? "on" : "off"});
+  const Daemon node(
+      program, base / ("measured" + std::to_string(number)),
+      static_cast<std::uint16_t>(options.port + 2 * links), 0,
+      {"--name", "measured", "--key-file", key.string(), "--join",
+       "127.0.0.1:" + std::to_string(options.port), "--data", options.data, "--set",
+       "membership.links=" + std::to_string(links), "--exchange", exchange ? "on" : "off"});
   node.wait_for(
       [&](const json& s) {
         return s["step"].get<std::uint64_t>() > 200 &&
