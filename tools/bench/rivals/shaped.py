@@ -12,7 +12,7 @@
 Each node is a network namespace; both ends of its cable are limited by tbf. A step takes at least
 --step-ms on every node, communication included, so that lines and not our few cores are the limit.
 Results are appended to --rows FILE; accuracy takes each way's best learning rate of `tune` from
-there, or else one of this file. What the name of a rival may say (local-8, diloco-16-0.5,
+there, or else 0.05. What the name of a rival may say (local-8, diloco-16-0.5,
 ddp-powersgd-10, hivemind-10000) is in shaped_gloo.py, shaped_torchft.py and shaped_hivemind.py.
 Needs root, iproute2, Debian's python3-torch and dataset-fashion-mnist; torchft and hivemind run in
 the virtual environment of rivals.py, which is made if missing (3 GB).
@@ -47,10 +47,7 @@ WAYS = "gossipd,diloco-16,diloco-64,local-8,ddp-powersgd-10,ddp-powersgd-50,ddp-
 SCREEN_IMAGES, SCREEN_MARGIN = 2000, 0.02  # a first look at a part, to leave the cores alone
 TUNING_SEED = 100
 LOOK_S, POLL_S, FINAL_EXCHANGE_S = 1.5, 0.1, 5
-# The best of the lab's tuning (tools/lab/evidence/results/bytes.md); for DDP as its README says of
-# an exact average at every step.
-LEARNING_RATES = dict.fromkeys(("local-8", "ddp", "ddp-fp16", "torchft", "torchft-local-8"), 0.1)
-LEARNING_RATE = 0.05  # of all others
+LEARNING_RATE = 0.05  # the best of lockstep.py for DDP and local SGD
 WARM_S, BEFORE_S, STOP_S, BETWEEN_S, KILLED_S, SLOW_MS = 5, 10, 20, 8, 20, 50
 
 
@@ -209,14 +206,14 @@ def rotated(ways, by):
     return ways[by:] + ways[:by]
 
 
-def best_rates(rows, ways):
+def best_rates(rows, ways, model):
     """Of each way the rate that needed the fewest samples in `tune`; fp16's is DDP's."""
     found = {}
+    rows = [r for r in rows if r["mode"] == "tune" and r["model"] == model and r.get("reached")]
     for way in ways:
         like = "ddp" if way == "ddp-fp16" else way
-        tried = [r for r in rows if r["mode"] == "tune" and r["way"] == like and r.get("reached")]
-        best = min(tried, key=lambda r: r["samples"], default={})
-        found[way] = best.get("rate", LEARNING_RATES.get(way, LEARNING_RATE))
+        tried = [r for r in rows if r["way"] == like]
+        found[way] = min(tried, key=lambda r: r["samples"], default={}).get("rate", LEARNING_RATE)
     return found
 
 
@@ -228,7 +225,7 @@ def measure(given, ways):
             for rate in rates:
                 one(given, "tune", way, rate, TUNING_SEED, (1000, 0), judge)
         return
-    rates = best_rates(shaped_table.read_rows(given.rows), ways)
+    rates = best_rates(shaped_table.read_rows(given.rows), ways, given.model)
     modes = ("slowed", "faults") if given.mode == "faults" else ("accuracy",)
     mbits, delays = map(int, given.mbit.split(",")), map(float, given.delay_ms.split(","))
     lines = list(itertools.product(mbits, delays))

@@ -170,7 +170,10 @@ def told(rows):
         lines.append(f"* run from {dates[0]} to {dates[-1]}, nice {rows[-1]['nice']}")
     older = sum("of" not in row for row in rows)
     if older:
-        lines.append(f"* {older} runs older than the columns in which rows say this")
+        lines.append(
+            f"* {older} runs older than what rows say of this; [README.md](../README.md) has what"
+            " is unfair in them"
+        )
     return ["", *lines]
 
 
