@@ -16,6 +16,7 @@ FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../tools/b
 SHAPED = os.path.join(FOLDER, "shaped.py")
 sys.path.append(FOLDER)
 
+import shaped_table  # noqa: E402
 from shaped_path import Cables  # noqa: E402
 
 MBIT = 5
@@ -88,6 +89,13 @@ class Rivals(unittest.TestCase):
         ddp = rows["ddp"]  # which would send 61 Mbit/s
         sent = ddp["sent_mb"] * 8 / NODES / (ddp["seconds"] + ddp["start_s"])
         self.assertLess(sent, 1.1 * MBIT)
+
+    def test_a_ratio_says_which_of_two_runs_did_not_arrive(self):
+        def runs(*reached):
+            return [{"seed": i, "reached": r, "seconds": 10} for i, r in enumerate(reached)]
+
+        mine, ours = runs(True, False, True, False, True), runs(True, True, False, False)
+        self.assertEqual("1.00, > 1.00, < 1.00, -, -", shaped_table.slower(mine, ours))
 
     def test_no_round_trip_is_shorter_than_two_delays(self):
         cables = Cables(20, DELAY_MS)
