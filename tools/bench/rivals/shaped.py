@@ -43,7 +43,7 @@ sys.path.append(os.path.join(ROOT, "deploy/examples"))
 from fashion_mnist_data import read  # noqa: E402
 from pytorch import accuracy_of  # noqa: E402
 
-WAYS = "gossipd,diloco-16,diloco-64,local-8,ddp-powersgd-10,ddp-powersgd-50,ddp-fp16,ddp"
+WAYS = "gossipd,diloco-16,local-4,local-8,ddp-powersgd-10,ddp-powersgd-50,ddp-fp16,ddp"
 SCREEN_IMAGES, SCREEN_MARGIN = 2000, 0.02  # a first look at a part, to leave the cores alone
 TUNING_SEED = 100
 LOOK_S, POLL_S, FINAL_EXCHANGE_S = 1.5, 0.1, 5
