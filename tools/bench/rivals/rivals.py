@@ -12,6 +12,7 @@ what requirements.txt says. With the timeouts that each one's own documentation 
 import argparse
 import array
 import ctypes
+import functools
 import json
 import os
 import signal
@@ -31,9 +32,29 @@ PR_SET_CHILD_SUBREAPER = 36
 JOB = 'name = "rivals"\nbatch = 32\nbudget_samples = 1_000_000_000\n[model]\nkind = "external"\n'
 
 
+@functools.cache
+def blas_environment():
+    """What gossipd tells OpenBLAS where that does not know the processor (models/devices/blas.h),
+    for rivals on Debian's PyTorch too.
+    """
+    with open("/proc/cpuinfo", encoding="ascii") as file:
+        flags = set(file.read().split())
+    if "OPENBLAS_CORETYPE" in os.environ or not {"avx2", "fma"} <= flags:
+        return {}
+    ask = (
+        "import ctypes; name = ctypes.CDLL('libopenblas.so.0').openblas_get_corename;"
+        " name.restype = ctypes.c_char_p; print(name().decode())"
+    )
+    asked = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True)
+    if asked.stdout.strip() not in ("Prescott", "Core2", "Nehalem", "Sandybridge"):
+        return {}
+    return {"OPENBLAS_CORETYPE": "SkylakeX" if "avx512vl" in flags else "Haswell"}
+
+
 def environment_in(folder, **more):
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("GOSSIPD_", "TORCHFT_"))}
-    return {**clean, "OMP_NUM_THREADS": "1", "RIVALS_FOLDER": folder, **more}
+    one_thread = {"OMP_NUM_THREADS": "1", "RIVALS_FOLDER": folder}
+    return {**clean, **blas_environment(), **one_thread, **more}
 
 
 def wait_for(what, condition, limit_s=START_LIMIT_S):
