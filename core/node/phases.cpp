@@ -6,6 +6,16 @@
 #include "core/node/conductor.h"
 
 namespace gossipd {
+namespace {
+
+// Where nothing is against it.
+const char* why_final_model(bool exchanges, std::size_t others) {
+  if (!exchanges) return "the exchange is off, so the model is this node's own";
+  if (others == 0) return "no other member is alive whose model could differ";
+  return "the models agree";
+}
+
+}  // namespace
 
 bool Conductor::set_phase(Phase to, const std::string& why) {
   const Phase from = phase();
@@ -63,7 +73,8 @@ void Conductor::check_finish(Instant now) {
         "event=final-apart why=" + log_quoted(why_not) +
             " hint=\"the exchange goes on; `final` is written again once the models are one\"");
   set_phase(Phase::finished,
-            why_not.empty() ? "the models agree" : "time for the final exchange is up");
+            why_not.empty() ? why_final_model(config_.exchange.enabled, directory_.alive_others())
+                            : "time for the final exchange is up");
   weight_.agree();
   final_.want();
   persistence_.request();

@@ -27,7 +27,8 @@ double relative_distance(std::span<const float> a, std::span<const float> b) {
 
 // Nodes of one model, each of which walks its own way while it trains.
 struct Walkers {
-  Walkers(std::size_t count, std::uint32_t links, ReplicaFormat replicas = ReplicaFormat::fp32)
+  Walkers(std::size_t count, std::uint32_t links, ReplicaFormat replicas = ReplicaFormat::fp32,
+          bool exchanges = true)
       : cluster(schema_of({18'000, 1'900, 100}), [this](std::size_t, std::span<float> x, Step) {
           for (float& value : x) value += static_cast<float>(0.02 * (noise.uniform() - 0.5));
         }) {
@@ -40,6 +41,7 @@ struct Walkers {
       options.budget = 32 * 200 * count;
       options.membership.links = links;
       options.exchange.replicas = replicas;
+      options.exchange.enabled = exchanges;
       cluster.add(options);
     }
   }
@@ -144,6 +146,24 @@ TEST_CASE("nobody waits at the end for a node that has nothing to say") {
         cluster.run_until([&] { return cluster.node(joiner).phase() == Phase::finishing; }, 30s));
     CHECK(ends_within(3s));
   }
+}
+
+TEST_CASE("a node says that models agree only where another one is alive and exchanges") {
+  const auto finish = [](std::size_t count, bool exchanges, bool others_die) {
+    Walkers w(count, 3, ReplicaFormat::fp32, exchanges);
+    VirtualCluster& cluster = w.cluster;
+    REQUIRE(cluster.run_until([&] { return all_in(cluster, Phase::training); }, 10s));
+    if (others_die)
+      for (std::size_t i = 1; i < count; ++i) cluster.kill(i);
+    REQUIRE(cluster.run_until([&] { return cluster.node(0).phase() == Phase::finished; }, 120s));
+    return std::array<std::size_t, 3>{times_logged(cluster, 0, "why=\"the models agree\""),
+                                      times_logged(cluster, 0, "why=\"no other member is alive"),
+                                      times_logged(cluster, 0, "why=\"the exchange is off")};
+  };
+  CHECK(finish(2, true, false) == std::array<std::size_t, 3>{1, 0, 0});
+  CHECK(finish(1, true, false) == std::array<std::size_t, 3>{0, 1, 0});
+  CHECK(finish(3, true, true) == std::array<std::size_t, 3>{0, 1, 0});
+  CHECK(finish(2, false, false) == std::array<std::size_t, 3>{0, 0, 1});
 }
 
 TEST_CASE("the final exchange brings the models together and keeps their mean") {
