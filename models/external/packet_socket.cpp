@@ -108,6 +108,16 @@ Result<Descriptor> listen_for_packets(const std::string& path) {
   return socket;
 }
 
+// After the shutdown nothing more can arrive, so what is taken away here is all.
+PacketSocket::~PacketSocket() {
+  if (!descriptor_.is_open()) return;
+  ::shutdown(number(), SHUT_RDWR);
+  std::byte unread{};
+  ssize_t count = 1;
+  while (count > 0 || (count < 0 && errno == EINTR))
+    count = ::recv(number(), &unread, sizeof unread, MSG_DONTWAIT);
+}
+
 PacketSocket::Sent PacketSocket::send(std::span<const std::byte> packet, int passed) const {
   iovec part{const_cast<std::byte*>(packet.data()), packet.size()};
   msghdr message{};

@@ -48,6 +48,8 @@ class Alarm {
 // somebody listens at is not. Codes "bad-config", "listen".
 [[nodiscard]] Result<Descriptor> listen_for_packets(const std::string& path);
 
+// Ends its connection such that the other end reads all that was sent to it: without care the
+// kernel tells of a reset first, where something of the other's was not read.
 class PacketSocket {
  public:
   enum class Sent { yes, full, closed };
@@ -57,6 +59,9 @@ class PacketSocket {
   };
 
   explicit PacketSocket(Descriptor descriptor) : descriptor_(std::move(descriptor)) {}
+  PacketSocket(PacketSocket&&) noexcept = default;
+  PacketSocket& operator=(PacketSocket&&) noexcept = default;  // the other one ends the connection
+  ~PacketSocket();
   [[nodiscard]] int number() const { return descriptor_.number(); }
   // `passed`: a descriptor that travels with it; -1: none.
   [[nodiscard]] Sent send(std::span<const std::byte> packet, int passed = -1) const;

@@ -3,6 +3,7 @@ the model once or not at all.
 """
 
 import os
+import socket
 import struct
 import threading
 import time
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 import gossipd
+from gossipd import session
 from fake_daemon import (
     ADD,
     COPY,
@@ -339,6 +341,28 @@ def test_a_refusal_for_good_is_raised_with_its_words_and_not_told_twice(start, c
         Loop(daemon.path)
     assert refusal.value.code == "other-segments" and daemon.attaches == 1
     assert not caplog.records
+
+
+def refused_unread():
+    """The trainer's end of a connection whose daemon has read nothing, refused and gone."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.send(b"unread")
+    theirs.send(notice(66, "not-allowed", "user 7 is not the daemon's"))
+    theirs.close()
+    return ours
+
+
+def test_a_reset_does_not_hide_the_words_before_it():
+    with refused_unread() as ours:
+        packet, descriptors, *_ = session.receive_with_descriptors(ours)
+    assert b"user 7" in packet and not descriptors
+
+
+def test_a_refusal_before_all_is_said_is_raised_with_its_words(monkeypatch, tmp_path):
+    monkeypatch.setattr(session, "connect", lambda path: refused_unread())
+    with pytest.raises(gossipd.NotAttached, match="user 7") as refusal:
+        Loop(tmp_path / "trainer.sock", wait_s=5)
+    assert refusal.value.code == "not-allowed"
 
 
 def test_a_later_refusal_for_good_is_told_and_leaves_the_loop_alone(start, caplog):

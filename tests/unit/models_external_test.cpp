@@ -55,9 +55,7 @@ std::optional<std::string> heard_as(const std::string& path, uid_t user, gid_t g
       ::_exit(1);
     (void)!::send(socket, words.data(), words.size(), MSG_NOSIGNAL);
     (void)!::send(socket, list.data(), list.size(), MSG_NOSIGNAL);
-    ssize_t count = ::recv(socket, packet, sizeof packet, 0);
-    // What was sent before the daemon closed comes after this.
-    if (count < 0 && errno == ECONNRESET) count = ::recv(socket, packet, sizeof packet, 0);
+    const ssize_t count = ::recv(socket, packet, sizeof packet, 0);
     if (count > 0) (void)!::write(in.number(), packet, static_cast<std::size_t>(count));
     ::_exit(0);
   }

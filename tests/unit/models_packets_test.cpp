@@ -1,8 +1,10 @@
 // The packets between a trainer and its daemon, byte by byte, and the list of segments.
 #include <doctest/doctest.h>
+#include <sys/socket.h>
 
 #include <limits>
 
+#include "models/external/packet_socket.h"
 #include "models/external/packets.h"
 #include "models/external/segment_list.h"
 #include "models_attach_words.h"
@@ -237,4 +239,21 @@ TEST_CASE("the first tensor that differs is named") {
   other = segments();
   other.push_back({.name = "more", .shape = {1}});
   CHECK(difference(other) == "'more' is not in the job, which has 3 tensors");
+}
+
+TEST_CASE("the last words reach the other end though nobody has read its own") {
+  int ends[2];
+  REQUIRE(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0);
+  const Descriptor other(ends[0]);
+  const Bytes unread(100, std::byte{7}), refusal(3, std::byte{66});
+  {
+    const PacketSocket socket{Descriptor(ends[1])};
+    for (int i = 0; i < 3; ++i)
+      REQUIRE(::send(other.number(), unread.data(), unread.size(), MSG_NOSIGNAL) == 100);
+    REQUIRE(socket.send(refusal) == PacketSocket::Sent::yes);
+  }
+  Bytes heard(200);
+  CHECK(::recv(other.number(), heard.data(), heard.size(), 0) == 3);
+  CHECK(heard[0] == refusal[0]);
+  CHECK(::recv(other.number(), heard.data(), heard.size(), 0) == 0);
 }

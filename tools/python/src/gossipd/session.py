@@ -7,6 +7,7 @@ the two share is guarded by one lock.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import os
@@ -372,13 +373,13 @@ class Session:
         try:
             sock.settimeout(SEND_TIMEOUT_S)
             steps, samples = self._counters()
-            sock.send(
-                wire.attach(
-                    self.run, self.floats, self._segments, self._step_samples, steps, samples
-                )
+            attach = wire.attach(
+                self.run, self.floats, self._segments, self._step_samples, steps, samples
             )
-            for packet in self._packets:
-                sock.send(packet)
+            # A daemon that refuses does not read on: what it has said counts.
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                for packet in [attach, *self._packets]:
+                    sock.send(packet)
             sock.settimeout(POLL_S)
             while not self._closing:
                 taken = self._first_words(sock)
@@ -440,9 +441,12 @@ class Session:
 def receive_with_descriptors(sock: socket.socket) -> Tuple[bytes, List[int], int, object]:
     """One packet and the descriptors that came with it, each of which the caller must close."""
     size = struct.calcsize("i")
-    packet, ancillary, flags, address = sock.recvmsg(
-        wire.PACKET_BYTES_MAX + 1, socket.CMSG_SPACE(4 * size), socket.MSG_CMSG_CLOEXEC
-    )
+    room = wire.PACKET_BYTES_MAX + 1, socket.CMSG_SPACE(4 * size), socket.MSG_CMSG_CLOEXEC
+    try:
+        packet, ancillary, flags, address = sock.recvmsg(*room)
+    except ConnectionResetError:
+        # Of a daemon that has gone with something of ours unread: told once, before its last words.
+        packet, ancillary, flags, address = sock.recvmsg(*room)
     descriptors: List[int] = []
     for level, kind, data in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
