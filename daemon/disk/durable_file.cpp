@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "models/files/regular_file.h"
+#include "net/hard_links.h"
 
 namespace gossipd {
 
@@ -53,10 +54,6 @@ std::optional<Error> write_new(const std::filesystem::path& path, std::string_vi
   }
   if (::fsync(file.get()) != 0) return failed(path, "flush it", errno);
   return std::nullopt;
-}
-
-bool knows_no_links(int error) {
-  return error == EPERM || error == EOPNOTSUPP || error == ENOSYS || error == EMLINK;
 }
 
 }  // namespace

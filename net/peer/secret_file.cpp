@@ -10,6 +10,8 @@
 #include <cstring>
 #include <filesystem>
 
+#include "net/hard_links.h"
+
 namespace gossipd {
 namespace {
 
@@ -53,8 +55,6 @@ Error write_error(const std::string& path) {
   if (why == EACCES || why == EPERM || why == EROFS) text += "; name a file that you may write";
   return Error{"key-write", text};
 }
-
-bool knows_no_links(int error) { return error == EPERM || error == EOPNOTSUPP || error == ENOSYS; }
 
 // link() rather than rename() for a name that must be new: it fails if the name is taken. Where the
 // file system knows no links (SMB, exFAT) an empty file takes the name first.

@@ -171,7 +171,8 @@ void Session::on_deadline() {
     case State::establishing:
       return abort(Error{"handshake-timeout", "the peer did not finish the handshake in time"});
     case State::open:
-      return abort(Error{"write-stalled", "the peer did not take any bytes for too long"});
+      return abort(
+          broken_.value_or(Error{"write-stalled", "the peer did not take any bytes for too long"}));
     case State::closing: return abort(Error{"cut", "the close took too long"});
     case State::closed: return;
   }
@@ -183,7 +184,7 @@ asio::awaitable<void> Session::read_loop([[maybe_unused]] std::shared_ptr<Sessio
   while (state_ != State::closed) {
     const auto [error, count] = co_await stream_.read_some(buffer);
     if (error) {
-      abort(cut_error(error));
+      abort(broken_.value_or(cut_error(error)));
     } else if (state_ == State::open && shared_->handler != nullptr) {
       shared_->handler->on_bytes(id_);
       decoder.feed(std::span<const std::byte>(buffer).first(count));
@@ -222,11 +223,13 @@ asio::awaitable<void> Session::write_loop([[maybe_unused]] std::shared_ptr<Sessi
     const error_code error = co_await stream_.write_all(batch_);
     if (state_ == State::open) deadline_.cancel();
     if (error) {
-      abort(cut_error(error));
-    } else {
-      after_write();
+      broken_ = cut_error(error);
+      break;
     }
+    after_write();
   }
+  // The peer may have said why it goes before it went: the reader finds that, or the end.
+  if (broken_ && state_ == State::open) deadline_.arm_after(shared_->limits.close_timeout);
   if (state_ == State::closing) stream_.shutdown_send();  // the reader now waits for the peer
   part_ended();
 }

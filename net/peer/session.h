@@ -92,6 +92,7 @@ class Session : public std::enable_shared_from_this<Session> {
   PeerStream stream_;
   State state_ = State::establishing;
   std::optional<Error> reason_;  // of the end
+  std::optional<Error> broken_;  // why a write failed; the reader still looks for a goodbye
   int parts_ = 0;                // reader and writer still running
   Timer deadline_;               // of the handshake, one write, or the close, by state
   boost::asio::steady_timer wake_writer_;

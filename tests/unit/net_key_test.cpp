@@ -1,7 +1,9 @@
 #include <sys/stat.h>
 
+#include <cerrno>
 #include <fstream>
 
+#include "net/hard_links.h"
 #include "net/peer/keyring.h"
 #include "net_test_support.h"
 
@@ -41,6 +43,11 @@ TEST_CASE("an existing key file is never replaced") {
   REQUIRE(error);
   CHECK(error->code == "key-exists");
   CHECK(read_cluster_key(path)->id == 1);
+}
+
+TEST_CASE("a file system without links, or with none left, is told from a name that is taken") {
+  for (const int error : {EPERM, EOPNOTSUPP, ENOSYS, EMLINK}) CHECK(knows_no_links(error));
+  for (const int error : {0, EEXIST, ENOENT, ENOSPC, EACCES, EROFS}) CHECK(!knows_no_links(error));
 }
 
 TEST_CASE("two generated keys differ in id and secret") {

@@ -171,6 +171,35 @@ TEST_CASE("a plain peer that breaks the framing is told so and loses its session
   stop_all(loop, {&node});
 }
 
+TEST_CASE("a goodbye that has come counts, though a write finds the connection reset first") {
+  EventLoop loop;
+  Node node(loop, std::nullopt);
+  const Endpoint where = node.listen();
+  tcp::socket peer(loop.io());
+  peer.connect(tcp::endpoint(asio::ip::make_address(where.host), where.port));
+  asio::write(peer, asio::buffer(std::string("gossipd\x01")));
+  REQUIRE(loop.run_until([&] { return !node.seen.opened.empty(); }, patience));
+  // More than the kernel takes of a peer that reads nothing: a write is under way.
+  const SharedBytes megabyte = shared(random_bytes(1024 * 1024, 1));
+  for (int i = 0; i < 64; ++i)
+    REQUIRE(node.transport.send(node.seen.session(), Lane::bulk, megabyte));
+  REQUIRE(loop.run_until([&] { return node.seen.bulk_sent > 0; }, patience));
+  while (loop.io().poll() > 0) {
+  }
+  Bytes goodbye;
+  const Bytes words = bytes_of("job-mismatch: another job");
+  const auto length = static_cast<std::uint32_t>(words.size());
+  append_frame({.kind = FrameKind::goodbye, .first = true, .length = length, .total = length},
+               words, goodbye);
+  asio::write(peer, asio::buffer(goodbye));
+  peer.set_option(asio::socket_base::linger(true, 0));
+  peer.close();  // a reset
+  REQUIRE(loop.run_until([&] { return !node.seen.closed.empty(); }, patience));
+  CHECK(node.seen.closed[0].second.code == "closed-by-peer");
+  CHECK(node.seen.closed[0].second.text.find("another job") != std::string::npos);
+  stop_all(loop, {&node});
+}
+
 // The ends have different traffic, to reveal a misplaced message.
 void check_cut(Rig& rig, std::size_t to_target, std::size_t from_target) {
   CAPTURE(to_target);
