@@ -220,7 +220,8 @@ void Conductor::on_refused(Session& session, const Error& reason, Instant now) {
 }
 
 void Conductor::on_job_offer(Session& session, const JobOffer& offer, Instant now) {
-  if (state_.job != JobHash{}) return;
+  // Of the job before, the driver would put its text in the place of the next one's.
+  if (state_.job != JobHash{} || job_.next.is_under_way()) return;
   if (job_hash_of(offer.document) != offer.hash)
     return refuse(session,
                   Error{"job-corrupt", "the job's text does not have the hash it was offered with"},

@@ -1,6 +1,7 @@
 // From one job of a cluster to the next.
 #include <algorithm>
 
+#include "core/wire/control.h"
 #include "tests/sim/support.h"
 
 using namespace gossipd;
@@ -116,6 +117,36 @@ TEST_CASE("who dies before its disk has the next job has told nobody, and goes o
   f.cluster.start_from_disk(0);
   f.cluster.run_for(30s);
   for (std::size_t i = 0; i < 3; ++i) CHECK(f.is_on(i, 1));
+}
+
+TEST_CASE("a joiner that hears of the next job first takes no offer of the one before") {
+  Finished f(2);
+  VirtualCluster& cluster = f.cluster;
+  bool asked = false;
+  Hooks hooks;
+  hooks.wire = [&](std::size_t from, std::size_t to, Lane lane, Bytes& message) {
+    if (lane != Lane::control) return true;
+    const Result<Control> control = decode_control(message);
+    if (!control) return true;
+    if (from == 2 && to == 1 && std::holds_alternative<JobRequest>(*control))
+      asked = cluster.network().way(1, 2).held = true;
+    return from != 0 || to != 2 || !std::holds_alternative<JobOffer>(*control);
+  };
+  cluster.set_hooks(std::move(hooks));
+  NodeOptions joiner;
+  joiner.seeds = {0, 1};
+  joiner.knows_job = false;
+  joiner.budget = budget;
+  cluster.add(joiner);
+  REQUIRE(cluster.run_until([&] { return asked; }, 60s));
+  cluster.run_for(1s);
+  REQUIRE_FALSE(cluster.start_job(0, "second"));
+  REQUIRE(cluster.run_until([&] { return times_logged(cluster, 2, "event=next-job ") > 0; }, 60s));
+  cluster.run_for(10ms);  // the next job is on its disk, and it tells node 1 before it restarts
+  REQUIRE(f.is_on(2, 1));
+  cluster.network().release(1, 2);
+  CHECK(f.all_finish(2));
+  f.check_samples();
 }
 
 TEST_CASE("a disk that fails keeps a member with its job until it can go on") {
