@@ -148,6 +148,24 @@ TEST_CASE("nobody waits at the end for a node that has nothing to say") {
   }
 }
 
+TEST_CASE("a box 200 times slower holds the end up by its last step, and never beyond the cap") {
+  for (const Duration step : {Duration(2s), Duration(100s)}) {
+    CAPTURE(step.count());
+    Walkers w(3, 3);
+    VirtualCluster& cluster = w.cluster;
+    NodeOptions slow;
+    slow.seeds = {0};
+    slow.step_time = step;
+    slow.budget = 32 * 200 * 3;
+    cluster.add(slow);
+    REQUIRE(cluster.run_until([&] { return cluster.node(0).phase() == Phase::finishing; }, 30s));
+    const Instant spent = cluster.now();
+    REQUIRE(cluster.run_until([&] { return all_in(cluster, Phase::finished); }, 300s));
+    CHECK(cluster.now() - spent < std::min(step, MembershipPolicy{}.finish_cap) + 2s);
+    CHECK(cluster.run_until([&] { return w.has_one_final_model(); }, 300s));
+  }
+}
+
 TEST_CASE("a node says that models agree only where another one is alive and exchanges") {
   const auto finish = [](std::size_t count, bool exchanges, bool others_die) {
     Walkers w(count, 3, ReplicaFormat::fp32, exchanges);
