@@ -84,6 +84,7 @@ done
 
 pids=()
 rest=()
+kept=no  # yes: the daemons are no longer this script's to stop
 
 # The process ID of a daemon that an earlier run left here, if it still lives.
 left_running() {
@@ -165,14 +166,27 @@ check_alive() {
   done
 }
 
+say_kept() {
+  local address where
+  say "the daemons stay up:"
+  for address in "${rest[@]}"; do say "  $programs/gossipctl --rest $address members"; done
+  where=$([[ $state == "$root/build/quickstart" ]] || printf ' --dir %s' "$state")
+  say "stop them with: deploy/quickstart.sh --stop$where"
+}
+
+# Nobody may be left who hears a word, as when a terminal is closed: the daemons are stopped anyway.
 on_exit() {
   local code=$?
   trap - EXIT
-  trap '' INT TERM HUP
+  trap '' INT TERM HUP PIPE
+  set +e
   end_viewer
-  ((code == 0)) || ((${#pids[@]} == 0)) ||
-    say "quickstart: stopping the daemons; logs are in $state/node*/log" >&2
-  ((${#pids[@]} == 0)) || stop_processes "${pids[@]}"
+  if [[ $kept == yes ]]; then
+    ((code == 0)) || say_kept >&2
+  elif ((${#pids[@]})); then
+    ((code == 0)) || say "quickstart: stopping the daemons; logs are in $state/node*/log" >&2
+    stop_processes "${pids[@]}"
+  fi
   exit "$code"
 }
 
@@ -267,6 +281,7 @@ threads=$(($(nproc) / nodes))
 trap on_exit EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
+trap 'exit 141' PIPE
 
 # 9>&-: a daemon that is kept must not keep the lock.
 say "starting $nodes daemons"
@@ -317,11 +332,8 @@ result=$(jq --compact-output --slurp --argjson seconds "$seconds" --arg exchange
 say ""
 say "finished in $seconds s; the trained model: $(jq --raw-output .checkpoint <<<"$result")"
 if [[ $keep == yes ]]; then
-  pids=()  # no longer this script's to stop
-  say "the daemons stay up:"
-  for address in "${rest[@]}"; do say "  $programs/gossipctl --rest $address members"; done
-  where=$([[ $state == "$root/build/quickstart" ]] || printf ' --dir %s' "$state")
-  say "stop them with: deploy/quickstart.sh --stop$where"
+  kept=yes
+  say_kept
 else
   stopping=("${pids[@]}")
   stop_processes "${stopping[@]}"

@@ -5,6 +5,7 @@ import json
 import os
 import pty
 import re
+import signal
 import subprocess
 import unittest
 
@@ -267,18 +268,36 @@ class Quickstart(ClusterTest):
         """Those of its daemons that run."""
         found = []
         for path in glob.glob(os.path.join(self.folder, "node*/pid")):
-            with open(path, encoding="ascii") as file:
-                pid = int(file.read())
             try:
+                with open(path, encoding="ascii") as file:
+                    pid = int(file.read())
                 with open(f"/proc/{pid}/cmdline", encoding="utf-8") as file:
                     found += [pid] * (self.folder in file.read())
-            except OSError:
+            except (OSError, ValueError):  # it is being started, or has ended
                 pass
         return found
 
     def test_one_command_trains_a_model_and_leaves_nothing_running(self):
         self.train()
         self.assertEqual([], self.daemons())
+
+    def test_killed_it_stops_its_daemons_though_nobody_hears_its_words(self):
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            with self.subTest(number):
+                line = [QUICKSTART, "--bin", os.path.dirname(GOSSIPD), "--dir", self.folder]
+                line += ["--keep", "--nodes", "2", "--job", self.cluster.job(), "--data", DATA]
+                script = subprocess.Popen(
+                    line,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    env=clean_environment(),
+                    preexec_fn=die_with_the_test,
+                )
+                wait_for("both daemons", lambda: len(self.daemons()) == 2)
+                script.stdout.close()
+                script.send_signal(number)
+                self.assertEqual(143, script.wait(120))
+                self.assertEqual([], self.daemons())
 
     def test_what_it_keeps_runs_until_it_is_stopped(self):
         self.train("--keep")
