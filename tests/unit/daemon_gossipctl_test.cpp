@@ -133,6 +133,9 @@ TEST_CASE(
   CHECK(mentions(said({"status", "--timeuot", "5"}),
                  "unknown option '--timeuot'; did you mean '--timeout'?"));
   CHECK(mentions(said({"status", "now"}), "'gossipctl status' takes no argument 'now'"));
+  CHECK(mentions(said({"job", "show"}), "try: gossipctl job, which shows the job"));
+  CHECK(mentions(said({"wait", "finished"}), "try: gossipctl wait --for finished\n"));
+  CHECK(mentions(said({"wait", "members"}), "try: gossipctl wait --help lists"));
   CHECK(mentions(said({"wait", "--for", "redy"}), "did you mean 'ready'?"));
   CHECK(mentions(said({"join", "foo:bar:3"}), "needs brackets"));
 }

@@ -325,6 +325,8 @@ ExitCode start_job(const DaemonClient& client, Console& console, const std::stri
                  "`gossipctl wait --for ready`, then `gossipctl top`");
 }
 
+bool is_condition(const std::string& words) { return parse_condition(words).has_value(); }
+
 ExitCode wait_for(const DaemonClient& client, Console& console, const std::string& condition) {
   const std::optional<Condition> parsed = parse_condition(condition);
   if (!parsed)

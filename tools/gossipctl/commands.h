@@ -32,8 +32,9 @@ ExitCode forget_member(const DaemonClient&, Console&, const std::string& member)
 [[nodiscard]] std::string sent_path(const std::string& file);
 ExitCode start_job(const DaemonClient&, Console&, const std::string& file);
 ExitCode extend_job(const DaemonClient&, Console&, std::uint64_t samples);
-// `condition`: ready, finished, left, members=N, step=N or samples=N. Also waits for the daemon
-// itself.
+// Whether wait_for() takes it: ready, finished, left, members=N, step=N or samples=N.
+[[nodiscard]] bool is_condition(const std::string& words);
+// Also waits for the daemon itself.
 ExitCode wait_for(const DaemonClient&, Console&, const std::string& condition);
 ExitCode install_key(const DaemonClient&, Console&, const std::string& file);
 // `what`: use or retire; `key`: an id or the beginning of one.

@@ -112,9 +112,23 @@ ExitCode run_command(const std::string& command, const Options& options, const D
   return run_words(command, options, console);
 }
 
+// The command that words without one probably meant; empty: it cannot be told.
+std::string probable_command(const CLI::App& app) {
+  const std::string path = named_command(app);
+  const std::vector<std::string> unknown = app.remaining(true);
+  if (unknown.empty()) return {};
+  if (path == "gossipctl job" && unknown.front() == "show")
+    return "gossipctl job, which shows the job";
+  if (path == "gossipctl wait" && is_condition(unknown.front()))
+    return "gossipctl wait --for " + unknown.front();
+  return {};
+}
+
 ExitCode refuse_words(const CLI::App& app, const CLI::ParseError& error, std::ostream& err) {
+  const std::string probable = probable_command(app);
   print_failure(err, {ExitCode::usage, refused_words(app, error), "",
-                      named_command(app) + " --help lists commands and options"});
+                      probable.empty() ? named_command(app) + " --help lists commands and options"
+                                       : probable});
   return ExitCode::usage;
 }
 
