@@ -229,8 +229,7 @@ int run(const CommandLine& line, const std::vector<std::string>& arguments, char
   const LogOptions log{config.log_level, config.log_file, config.log_format, config.name};
   if (auto error = open_log(log)) return refuse_start(config, *error);
   std::set_terminate(end_with_a_word);
-  for (const std::string& warning : line.warnings)
-    log_line(Level::warning, "event=warning text=" + log_quoted(warning));
+  for (const std::string& warning : line.warnings) log_warning(warning);
   prepare_training_process(static_cast<int>(
       config.threads != 0 ? config.threads : std::max(1u, std::thread::hardware_concurrency())));
 

@@ -8,7 +8,6 @@
 #include <cmath>
 #include <utility>
 
-#include "core/base/printable.h"
 #include "daemon/log/log.h"
 #include "daemon/node_driver.h"
 #include "models/devices/model_files.h"
@@ -146,8 +145,7 @@ void NodeDriver::look_at_memory() {
 void NodeDriver::look_at_certificate() {
   if (!certificates_) return;
   std::optional<std::string> now = certificates_->out_of_date();
-  if (now && now != certificate_warning_)
-    log_line(Level::warning, "event=warning text=" + log_quoted(*now));
+  if (now && now != certificate_warning_) log_warning(*now);
   certificate_warning_ = std::move(now);
 }
 

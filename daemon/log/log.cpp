@@ -102,6 +102,10 @@ void log_line(Level level, const std::string& words) {
   if (ceiling().admits(words, now)) write(level, words);
 }
 
+void log_warning(const std::string& text) {
+  log_line(Level::warning, "event=warning text=" + log_quoted(text));
+}
+
 void log_left_out(Instant now) {
   for (const std::string& words : ceiling().left_out(now)) write(Level::warning, words);
 }

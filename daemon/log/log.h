@@ -27,6 +27,8 @@ struct LogOptions {
 void set_log_level(const std::string& level);
 // Repetition about others is summed up: core/base/log_ceiling.h.
 void log_line(Level level, const std::string& words);
+// What an operator should look at, as a sentence: "event=warning text=…".
+void log_warning(const std::string& text);
 // Tells what was left out in a period that has ended; nothing else does while nothing is logged.
 void log_left_out(Instant now);
 // `watch` hears of every line from level info on, written or not; an empty one hears nothing more.

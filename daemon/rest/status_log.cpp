@@ -12,7 +12,7 @@ void StatusLog::warn(const std::string& text, Instant now) {
     warnings_.back().at = now;
     return;
   }
-  log_line(Level::warning, "event=warning text=" + log_quoted(text));
+  log_warning(text);
   remember(text, now);
 }
 

@@ -4,6 +4,7 @@
 
 #include "core/base/printable.h"
 #include "core/base/random.h"
+#include "daemon/log/log.h"
 #include "daemon/log/log_format.h"
 
 using namespace gossipd;
@@ -53,6 +54,17 @@ TEST_CASE("a value in quotes holds no other words, whatever it is made of") {
     const Pairs pairs = log_pairs("event=refuse reason=" + log_quoted(text) + " n=1");
     REQUIRE(pairs == Pairs{{"event", "refuse"}, {"reason", text}, {"n", "1"}});
   }
+}
+
+TEST_CASE("a warning is one event with its text, whatever that is made of") {
+  std::vector<std::pair<Level, std::string>> heard;
+  watch_log([&](Level level, const std::string& words) { heard.emplace_back(level, words); });
+  log_warning("/data: \"a b\" is full; make room");
+  watch_log({});
+  REQUIRE(heard.size() == 1);
+  CHECK(heard[0].first == Level::warning);
+  CHECK(log_pairs(heard[0].second) ==
+        Pairs{{"event", "warning"}, {"text", "/data: \"a b\" is full; make room"}});
 }
 
 TEST_CASE("each line is one line in every format, and parses in logfmt and json") {
