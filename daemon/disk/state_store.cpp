@@ -30,7 +30,8 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int state_format = 1;
-constexpr std::int64_t down_max_s = 365 * 24 * 3600;
+constexpr std::uint64_t down_max_s = 365 * 24 * 3600;
+constexpr std::uint64_t clock_step_s = 300;  // a clock is put right by less every day
 
 std::uint64_t checksum(const std::string& text) { return XXH3_64bits(text.data(), text.size()); }
 
@@ -110,6 +111,21 @@ std::string name_from(const Json& json) {
   return name.size() <= name_bytes_max && log_word(name) == name ? name : std::string();
 }
 
+// A clock that is behind, as that of a box which has lost the time, does not tell how old the state
+// is, and neither does a state without a time. Then the others may know any number of this node's
+// samples: bounded by too short a time they would never be believed.
+void read_times(const Json& json, std::int64_t unix_s, NodeState& s) {
+  const auto now = static_cast<std::uint64_t>(std::max<std::int64_t>(unix_s, 0));
+  const auto written = whole_from<std::uint64_t>(json, "written_unix_s", 0);
+  const bool is_known = written > 0 && written <= now + clock_step_s;
+  // both were cut to whole seconds
+  const std::uint64_t since_s = is_known ? now - std::min(written, now) + 1 : 1;
+  const std::uint64_t unsure_s =
+      is_known ? whole_from<std::uint64_t>(json, "unsure_s", 0) : down_max_s;
+  s.down_for = std::chrono::seconds(std::min(since_s, down_max_s));
+  s.unsure_for = std::chrono::seconds(std::min(unsure_s, down_max_s));
+}
+
 NodeState state_from(const Json& json, std::int64_t unix_s) {
   NodeState s;
   s.id = NodeId{id_from(json, "id")};
@@ -131,13 +147,7 @@ NodeState state_from(const Json& json, std::int64_t unix_s) {
   s.samples_per_second = json.value("samples_per_second", 0.0);
   if (json.contains("former_id")) s.former_id = NodeId{id_from(json, "former_id")};
   s.former_samples = whole_from<Samples>(json, "former_samples", 0);
-  const auto now = static_cast<std::uint64_t>(std::max<std::int64_t>(unix_s, 0));
-  const auto written = whole_from<std::uint64_t>(json, "written_unix_s", now);
-  // both were cut to whole seconds
-  const auto since_s = static_cast<std::int64_t>(now - std::min(written, now)) + 1;
-  s.down_for = std::chrono::seconds(std::clamp<std::int64_t>(since_s, 0, down_max_s));
-  s.unsure_for = std::chrono::seconds(std::min(whole_from<std::uint64_t>(json, "unsure_s", 0),
-                                               static_cast<std::uint64_t>(down_max_s)));
+  read_times(json, unix_s, s);
   const Json& members = json.at("members");
   if (members.size() > members_max) throw std::invalid_argument("too many members");
   for (const Json& member : members) {

@@ -375,3 +375,26 @@ TEST_CASE("a number of a state that is no whole number, or too large, is refused
     CHECK(read.error().text.find("own_samples is no whole number") != std::string::npos);
   }
 }
+
+TEST_CASE("how old a state is counts only where the clock can tell") {
+  const auto year = std::chrono::hours(24 * 365);
+  const std::string text = format_node_state(some_state(2), now_s);
+  const auto later = parse_node_state(text, now_s + 600),
+             stepped = parse_node_state(text, now_s - 60),
+             behind = parse_node_state(text, now_s - 86'400), in_1970 = parse_node_state(text, 60);
+  REQUIRE((later && stepped && behind && in_1970));
+  CHECK(later->down_for == std::chrono::seconds(601));
+  CHECK(later->unsure_for == Duration{});
+  CHECK(stepped->down_for == std::chrono::seconds(1));
+  CHECK(stepped->unsure_for == Duration{});
+  // otherwise what the others know of this node's samples would be refused, for good
+  CHECK(behind->unsure_for == year);
+  CHECK(in_1970->unsure_for == year);
+  auto json = nlohmann::json::parse(text);
+  json["state"].erase("written_unix_s");
+  const std::string body = json["state"].dump();
+  json["checksum"] = to_hex(std::uint64_t{XXH3_64bits(body.data(), body.size())});
+  const auto undated = parse_node_state(json.dump(), now_s);
+  REQUIRE(undated);
+  CHECK(undated->unsure_for == year);
+}
