@@ -61,10 +61,13 @@ bool is_out_of_memory(const std::exception& error) {
          dynamic_cast<const std::bad_alloc*>(&error) != nullptr || says_out_of_memory(error.what());
 }
 
-std::string in_words(const std::exception& out_of_memory, torch::Device device) {
+OutOfMemory in_words(const std::exception& out_of_memory, torch::Device device) {
+  const std::string sentence = sentence_of(out_of_memory);
+  if (!device.is_cpu() && says_main_memory(sentence))
+    return OutOfMemory("main memory: " + sentence, OutOfMemory::Memory::main);
   const std::string figures = device.is_cuda() ? memory_figures() : "";
-  return device.str() + ": " + sentence_of(out_of_memory) +
-         (figures.empty() ? "" : " (" + figures + ")");
+  return OutOfMemory(device.str() + ": " + sentence +
+                     (figures.empty() ? "" : " (" + figures + ")"));
 }
 
 }  // namespace gossipd

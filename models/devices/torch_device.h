@@ -5,6 +5,7 @@
 #include <torch/torch.h>
 
 #include "models/devices/cuda_runtime.h"
+#include "models/devices/device_failure.h"
 #include "models/devices/device_names.h"
 
 namespace gossipd {
@@ -19,7 +20,8 @@ namespace gossipd {
 
 // Of an error that says_out_of_memory(), by its type or its words.
 [[nodiscard]] bool is_out_of_memory(const std::exception&);
-// Such an error with the device and, of the calling thread's CUDA device, what is free.
-[[nodiscard]] std::string in_words(const std::exception& out_of_memory, torch::Device);
+// Such an error with the device and, of the calling thread's CUDA device, what is free; with "main
+// memory" where that ran out beside a CUDA device.
+[[nodiscard]] OutOfMemory in_words(const std::exception& out_of_memory, torch::Device);
 
 }  // namespace gossipd

@@ -10,22 +10,16 @@
 #include <atomic>
 #include <limits>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "core/model/schema.h"
 #include "models/data/division.h"
 #include "models/descent/optimizer.h"
+#include "models/devices/device_failure.h"
 #include "models/networks/figures.h"
 
 namespace gossipd {
-
-// A device had no room; the text has the device and what its library says: wanted, free, total.
-class OutOfMemory : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
 
 // An evaluation of a process of the user's.
 struct ReportedFigures : Figures {

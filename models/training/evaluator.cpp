@@ -58,7 +58,7 @@ std::optional<Figures> Evaluator::evaluate(std::span<const float> model,
       at += size;
     } catch (const std::exception& error) {
       if (!is_out_of_memory(error)) throw;
-      if (size == 1) throw OutOfMemory(in_words(error, device_));
+      if (size == 1) throw in_words(error, device_);
       at_once_ = size / 2;
     }
   }

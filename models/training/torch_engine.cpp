@@ -83,7 +83,7 @@ void set_arithmetic(const TrainingSpec& training) {
     throw;
   if (is_out_of_memory(error)) {
     const c10::DeviceGuard guard(device);  // whose memory the figures are of
-    throw OutOfMemory(in_words(error, device));
+    throw in_words(error, device);
   }
   const std::string sentence = sentence_of(error);
   if (sentence == error.what()) throw;
@@ -288,15 +288,7 @@ class TorchEngine : public GradientEngine {
     try {
       ranks_.run(on_its_device);
     } catch (const RankFailure& failure) {
-      const std::string text = "rank " + std::to_string(failure.rank()) + " (" +
-                               devices_[failure.rank()].str() + "): " + failure.what();
-      try {
-        std::rethrow_exception(failure.cause());
-      } catch (const OutOfMemory&) {
-        throw OutOfMemory(text);
-      } catch (...) {
-        throw std::runtime_error(text);
-      }
+      rethrow_for_node(failure, devices_[failure.rank()].str());
     }
   }
 

@@ -24,6 +24,34 @@ TrainerState state_of(StepLoop::State state) {
   return TrainerState::failed;
 }
 
+// What has ended training, and the way out.
+Error failure_of(const std::exception& error, const std::string& device, std::uint32_t batch) {
+  const std::string what = error.what();
+  const auto* no_room = dynamic_cast<const OutOfMemory*>(&error);
+  const bool bare = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
+  if (dynamic_cast<const DataError*>(&error) != nullptr)
+    return {"bad-data", what +
+                            "; put it right, then start gossipd again: it goes on from its "
+                            "checkpoint"};
+  if (bare || (no_room != nullptr && no_room->memory() == OutOfMemory::Memory::main))
+    return {"device-failed",
+            "training on " + device + " ran out of memory (batch of " + std::to_string(batch) +
+                "): " + (bare ? "main memory: " : "") + what +
+                "; free some on this machine, raise a limit (ulimit -v, a container's), or give "
+                "the job a smaller batch or model; then restart gossipd, it goes on from its "
+                "checkpoint"};
+  if (no_room != nullptr)
+    return {"device-failed",
+            "training on " + device + " ran out of memory (batch of " + std::to_string(batch) +
+                "): " + what +
+                "; give this node a smaller batch (balance.enabled with balance.batch_max) or "
+                "another trainer.device, or the job a micro_batch under [training]; then restart "
+                "gossipd, it goes on from its checkpoint"};
+  return {"device-failed", "training on " + device + " failed: " + what +
+                               "; put it right or choose another trainer.device, then restart "
+                               "gossipd: it goes on from its checkpoint"};
+}
+
 }  // namespace
 
 std::string_view to_string(TrainerState state) {
@@ -388,24 +416,7 @@ void Trainer::Implementation::fail(const std::exception& error) {
   failed_ = true;
   publish_status(TrainerState::failed);
   if (!callbacks_.on_failure) return;
-  if (dynamic_cast<const DataError*>(&error) != nullptr)
-    callbacks_.on_failure(
-        Error{"bad-data",
-              std::string(error.what()) +
-                  "; put it right, then start gossipd again: it goes on from its checkpoint"});
-  else if (dynamic_cast<const OutOfMemory*>(&error) != nullptr)
-    callbacks_.on_failure(
-        Error{"device-failed",
-              "training on " + engine_->device() + " ran out of memory (batch of " +
-                  std::to_string(loop_.batch()) + "): " + error.what() +
-                  "; give this node a smaller batch (balance.enabled with balance.batch_max) or " +
-                  "another trainer.device, or the job a micro_batch under [training]; then restart "
-                  "gossipd, it goes on from its checkpoint"});
-  else
-    callbacks_.on_failure(
-        Error{"device-failed", "training on " + engine_->device() + " failed: " + error.what() +
-                                   "; put it right or choose another trainer.device, then restart "
-                                   "gossipd: it goes on from its checkpoint"});
+  callbacks_.on_failure(failure_of(error, engine_->device(), loop_.batch()));
 }
 
 void Trainer::Implementation::publish_status(TrainerState state) {

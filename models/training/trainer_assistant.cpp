@@ -52,11 +52,13 @@ void Trainer::Implementation::take_checkpoints(std::vector<CheckpointRequest> re
   try {
     checkpoint = capture();
   } catch (const std::exception& error) {
+    const std::string why =
+        dynamic_cast<const std::bad_alloc*>(&error) != nullptr
+            ? "no main memory is left for a copy of the model"
+            : "the model cannot be read from " + engine_->device() + ": " + error.what();
     for (const CheckpointRequest& request : requests)
       if (request.done)
-        request.done(Error{"device-failed", request.path.string() +
-                                                ": not written: the model cannot be read from " +
-                                                engine_->device() + ": " + error.what()});
+        request.done(Error{"device-failed", request.path.string() + ": not written: " + why});
     if (!failed_) throw;
     return;
   }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "models/devices/cuda_runtime.h"
+#include "models/devices/device_failure.h"
 #include "models/devices/patience.h"
 
 using namespace gossipd;
@@ -128,6 +129,17 @@ TEST_CASE("Exhausted memory is known by its words, whichever library says them")
   for (const char* text : {"CUDA error: an illegal memory access was encountered",
                            "mat1 and mat2 shapes cannot be multiplied"})
     CHECK_FALSE_MESSAGE(says_out_of_memory(text), text);
+}
+
+TEST_CASE("Words of exhausted main memory are none of a device's") {
+  for (const char* text :
+       {"std::bad_alloc", "RuntimeError: std::bad_alloc", "std::bad_array_new_length",
+        "[enforce fail at alloc_cpu.cpp:66] . DefaultCPUAllocator: can't allocate memory"})
+    CHECK_MESSAGE(says_main_memory(text), text);
+  for (const char* text :
+       {"CUDA out of memory. Tried to allocate 20.00 GiB", "CUDA error: out of memory",
+        "std::bad_alloc: cudaErrorMemoryAllocation: out of memory"})
+    CHECK_FALSE_MESSAGE(says_main_memory(text), text);
 }
 
 TEST_CASE(

@@ -215,9 +215,20 @@ TEST_CASE("Memory exhausted inside TorchScript is known as such, in the words of
       "CUDA kernel errors might be asynchronously reported at some other API call\n");
   CHECK(is_out_of_memory(error));
   CHECK(sentence_of(error) == "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB");
-  CHECK(in_words(error, torch::kCPU) ==
-        "cpu: RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB");
+  CHECK(in_words(error, torch::kCPU).what() ==
+        std::string("cpu: RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB"));
   CHECK_FALSE(is_out_of_memory(std::runtime_error("the shapes do not fit")));
+}
+
+TEST_CASE("Main memory that runs out beside a CUDA device is not told as the device's") {
+  const torch::Device cuda(torch::kCUDA, 0);
+  const OutOfMemory main_memory = in_words(std::bad_alloc(), cuda);
+  CHECK(main_memory.memory() == OutOfMemory::Memory::main);
+  CHECK(main_memory.what() == std::string("main memory: std::bad_alloc"));
+  const OutOfMemory of_device = in_words(std::runtime_error("CUDA out of memory"), cuda);
+  CHECK(of_device.memory() == OutOfMemory::Memory::device);
+  CHECK(std::string(of_device.what()).starts_with("cuda:0: CUDA out of memory"));
+  CHECK(in_words(std::bad_alloc(), torch::kCPU).what() == std::string("cpu: std::bad_alloc"));
 }
 
 TEST_CASE("What LibTorch throws in a step or an evaluation is one sentence, without its stack") {

@@ -8,8 +8,10 @@
 #include <stdexcept>
 
 #include "models/descent/loss_scale.h"
+#include "models/devices/device_failure.h"
 #include "models/devices/device_names.h"
 #include "models/devices/rank_threads.h"
+#include "models/files/data_file.h"
 
 using namespace gossipd;
 
@@ -56,6 +58,30 @@ TEST_CASE(
   CHECK(ended == std::vector<int>{1, 0, 0, 1});
   threads.run([&](std::size_t rank) { ++ended[rank]; });
   CHECK(ended == std::vector<int>{2, 1, 1, 2});
+}
+
+TEST_CASE("A failure of a rank stays the kind that it is, and only a file's lies with no rank") {
+  RankThreads threads(2);
+  const auto failed_by = [&](const auto& failure) {
+    try {
+      threads.run([&](std::size_t rank) {
+        if (rank == 1) throw failure;
+      });
+    } catch (const RankFailure& of_rank) {
+      rethrow_for_node(of_rank, "cuda:1");
+    }
+  };
+  CHECK_THROWS_WITH_AS(failed_by(DataError("a.idx: ends before byte 7")),
+                       "a.idx: ends before byte 7", DataError);
+  CHECK_THROWS_WITH_AS(failed_by(OutOfMemory("cuda:1: no room")),
+                       "rank 1 (cuda:1): cuda:1: no room", OutOfMemory);
+  CHECK_THROWS_WITH_AS(failed_by(std::invalid_argument("broke")), "rank 1 (cuda:1): broke",
+                       std::runtime_error);
+  for (const auto memory : {OutOfMemory::Memory::device, OutOfMemory::Memory::main}) try {
+      failed_by(OutOfMemory("no room", memory));
+    } catch (const OutOfMemory& error) {
+      CHECK(error.memory() == memory);
+    }
 }
 
 TEST_CASE("What a single rank throws arrives as it is") {

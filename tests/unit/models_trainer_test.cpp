@@ -18,6 +18,7 @@ namespace {
 struct ToyScript {
   Step nan_at = std::numeric_limits<Step>::max();
   Step throw_at = std::numeric_limits<Step>::max();
+  Step no_memory_at = std::numeric_limits<Step>::max();
 };
 
 // Gradient: the position in the data, so that a skipped or repeated batch shows in the model.
@@ -32,6 +33,7 @@ class ToyEngine : public Engine {
   void prepare_thread(int) override {}
   double step(Samples position, double learning_rate, std::uint32_t batch) override {
     if (steps_ == script_.throw_at) throw std::runtime_error("the toy broke");
+    if (steps_ == script_.no_memory_at) throw std::bad_alloc();
     for (std::size_t i = 0; i < 3; ++i) {
       float& velocity = optimizer_.momentum[i];
       velocity = 0.9f * velocity + static_cast<float>(position % 17) + 0.1f * model_[i] +
@@ -318,6 +320,20 @@ TEST_CASE(
   trainer->write_checkpoint(
       {directory / "m.safetensors", {}, CheckpointRequest::Model::current, desk.on_written()});
   CHECK(desk.written());
+  trainer->stop();
+}
+
+TEST_CASE("Exhausted main memory is told as such, and another device is no way out") {
+  Desk desk;
+  auto trainer = toy_trainer(toy_job(), {.no_memory_at = 2});
+  trainer->start(desk.callbacks());
+  const Error error = desk.failure();
+  CHECK(error.code == "device-failed");
+  CHECK_MESSAGE(test::contains(error.text,
+                               "training on toy ran out of memory (batch of 10): main memory: "
+                               "std::bad_alloc; free some on this machine, raise a limit"),
+                error.text);
+  CHECK_MESSAGE(!test::contains(error.text, "trainer.device"), error.text);
   trainer->stop();
 }
 
