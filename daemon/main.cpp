@@ -285,6 +285,7 @@ int main(int argc, char** argv) {
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   if (!arguments.empty() && arguments[0] == "init")
     return run_init({arguments.begin() + 1, arguments.end()});
+  use_best_blas(argv[0], arguments);  // before anything is read that can be read once
   hide_invites(argc, argv);
   const Result<CommandLine> line = read_command_line(arguments, process_environment());
   if (!line) return refuse_start(config_of_refusal(arguments, process_environment()), line.error());
@@ -293,6 +294,5 @@ int main(int argc, char** argv) {
     case CommandLine::Action::check_config: return check_config(line->config);
     case CommandLine::Action::run: break;
   }
-  use_best_blas(argv[0], arguments);
   return run(*line, arguments, argv[0]);
 }
