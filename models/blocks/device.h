@@ -7,36 +7,16 @@
 #include <string>
 
 #include "models/blocks/items.h"
+#include "models/blocks/kernels_list.inc"
 
 namespace gossipd::blocks {
 
-// As kernels_entries.inc has them. The two of each pair are for replicas in fp32 and in bf16.
-enum class Kernel : std::uint8_t {
-  change_wide,
-  change_narrow,
-  distance_wide,
-  distance_narrow,
-  transfer_wide,
-  transfer_narrow,
-  contract_wide,
-  contract_narrow,
-  survey_wide,
-  survey_narrow,
-  encode_wide,
-  encode_narrow,
-  apply_wide,
-  apply_narrow,
-  hash_wide,
-  hash_narrow,
-  check_top_k,
-  moved,
-  add_moved,
-};
-inline constexpr std::array kernel_names = {
-    "change_wide",     "change_narrow", "distance_wide",   "distance_narrow", "transfer_wide",
-    "transfer_narrow", "contract_wide", "contract_narrow", "survey_wide",     "survey_narrow",
-    "encode_wide",     "encode_narrow", "apply_wide",      "apply_narrow",    "hash_wide",
-    "hash_narrow",     "check_top_k",   "moved",           "add_moved"};
+#define NAME_OF(name, body) name,
+enum class Kernel : std::uint8_t { BLOCK_KERNELS(NAME_OF) };
+#undef NAME_OF
+#define TEXT_OF(name, body) #name,
+inline constexpr std::array kernel_names = {BLOCK_KERNELS(TEXT_OF)};
+#undef TEXT_OF
 
 // What the driver or the compiler of a device says, and what it was asked.
 struct DeviceError : std::runtime_error {

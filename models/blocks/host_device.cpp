@@ -16,14 +16,9 @@ namespace gossipd::blocks {
 namespace {
 
 using Body = void (*)(const Arguments&, u32 warp);
-constexpr std::array<Body, kernel_names.size()> bodies = {
-    change<Wide>,      change<Narrow>,      distance<Wide>,
-    distance<Narrow>,  transfer<Wide>,      transfer<Narrow>,
-    contract<Wide>,    contract<Narrow>,    survey<Wide>,
-    survey<Narrow>,    encode_top_k<Wide>,  encode_top_k<Narrow>,
-    apply_top_k<Wide>, apply_top_k<Narrow>, hash<Wide>,
-    hash<Narrow>,      check_top_k,         moved,
-    add_moved};
+#define BODY_OF(name, body) body,
+constexpr std::array<Body, kernel_names.size()> bodies = {BLOCK_KERNELS(BODY_OF)};
+#undef BODY_OF
 
 }  // namespace
 

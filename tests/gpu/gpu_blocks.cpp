@@ -184,20 +184,7 @@ TEST_CASE("bits: top-k of every size, and what applying it leaves") {
 }
 
 TEST_CASE("bits: what the host refuses is refused, with the same reason") {
-  Random random(11);
-  std::size_t refused = 0;
-  for (int round = 0; round < 30; ++round)
-    for (const std::uint16_t keep : {1, 64, 512}) {
-      CAPTURE(round);
-      CAPTURE(keep);
-      const auto blocks = test_blocks(Content::noise, 12);
-      auto payloads = check_encode(device(), false, keep, blocks);
-      for (std::size_t flips = 0; flips < payloads.size() / 200 + 1; ++flips)
-        payloads[random.below(payloads.size())] ^= std::byte{1} << random.below(8);
-      refused += check_apply(device(), round % 2 == 1, keep, round % 3 == 0 ? 0.004f : 1e3f, blocks,
-                             payloads);
-    }
-  CHECK(refused > 500);
+  CHECK(check_refusals(device(), 30) > 500);
 }
 
 TEST_CASE("figures: milliseconds of an exchange's arithmetic, and of each part") {

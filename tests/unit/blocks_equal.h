@@ -319,4 +319,22 @@ inline void check_moved(Device& device, const std::vector<TestBlock>& blocks, st
   }
 }
 
+// Payloads with flipped bits, applied: as many were refused.
+inline std::size_t check_refusals(Device& device, int rounds) {
+  Random random(11);
+  std::size_t refused = 0;
+  for (int round = 0; round < rounds; ++round)
+    for (const std::uint16_t keep : {1, 64, 512}) {
+      CAPTURE(round);
+      CAPTURE(keep);
+      const auto blocks = test_blocks(Content::noise, 12);
+      auto payloads = check_encode(device, false, keep, blocks);
+      for (std::size_t flips = 0; flips < payloads.size() / 200 + 1; ++flips)
+        payloads[random.below(payloads.size())] ^= std::byte{1} << random.below(8);
+      refused += check_apply(device, round % 2 == 1, keep, round % 3 == 0 ? 0.004f : 1e3f, blocks,
+                             payloads);
+    }
+  return refused;
+}
+
 }  // namespace gossipd::blocks
