@@ -109,6 +109,17 @@ TEST_CASE("a state that nests deeper than any is refused before anything recurse
   }
 }
 
+TEST_CASE("a state with more members than a node keeps is refused") {
+  NodeState crowded = some_state(1);
+  const MemberRecord member = crowded.members.at(0);
+  while (crowded.members.size() < members_max) crowded.members.push_back(member);
+  CHECK(parse_node_state(format_node_state(crowded, now_s), now_s));
+  crowded.members.push_back(member);
+  const auto state = parse_node_state(format_node_state(crowded, now_s), now_s);
+  REQUIRE_FALSE(state);
+  CHECK(mentions(state.error().text, "too many members"));
+}
+
 TEST_CASE("a truncated state file falls back; with no whole file the daemon refuses to start") {
   const TemporaryDirectory directory;
   const auto store = StateStore::open(directory.path());
