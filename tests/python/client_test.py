@@ -186,7 +186,17 @@ def history_server(server, points):
     return serve(server, answer)
 
 
-def test_history_is_fed_once_and_anew_after_a_restart(server):
+def test_history_is_fed_once_also_after_a_restart_that_lost_its_last_points(server):
+    points = [{"time_s": float(i), "step": 10 * i, "loss": 1.0} for i in range(11)]
+    history_server(server, points)
+    feed = bridges.HistoryFeed(client_of(server))
+    assert len(feed.poll()) == 11
+    points[9:] = [{"time_s": 8.5, "step": 84, "loss": 0.5}]
+    assert feed.poll() == [(84, {"train/loss": 0.5})]
+    assert feed.poll() == []
+
+
+def test_history_is_fed_once_and_that_of_the_next_job_anew(server):
     points = list(POINTS)
     history_server(server, points)
     feed = bridges.HistoryFeed(client_of(server))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import gossipd
-from fake_daemon import ADD, COPY, FINISHED, PAUSED, REPLACE, SETTLED, FakeDaemon
+from fake_daemon import ADD, COPY, DIE, FINISHED, PAUSED, REPLACE, SETTLED, FakeDaemon
 from gossipd.sampler import SharedSampler
 from processes import die_with_the_test
 
@@ -138,6 +138,26 @@ def test_both_processes_have_the_clusters_model_and_stop_together(pair, daemon):
     assert results[0]["seen"] == [[False, 2, 0.5, 1], [True, 0, 0.75, 2], [False, 2, 1.0, 3]]
     daemon.wait(lambda: daemon.of_type(6))
     assert daemon.attaches == 1 and daemon.steps[-1][:2] == (3, 24)
+
+
+LEFT_ALONE = """
+g._is_time = lambda: True
+for _ in range(5):
+    step()
+said = [g.paused, g.steps]
+"""
+
+
+def test_paused_processes_whose_daemon_is_gone_train_on(pair, daemon):
+    def die_at_the_third_go(kind, number):
+        if (kind, number) != (68, 3):
+            return None
+        daemon.disappear()
+        return DIE
+
+    daemon.behaviour = die_at_the_third_go
+    daemon.answers = [{}, {"flags": PAUSED}]
+    assert pair.run(daemon, LEFT_ALONE) == [[True, 5], [True, 5]]
 
 
 DRAWING = """

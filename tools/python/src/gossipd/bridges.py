@@ -13,7 +13,7 @@ import argparse
 import logging
 import sys
 import time
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 from .client import Client, NoDaemon, Refused
 
@@ -37,25 +37,26 @@ log = logging.getLogger("gossipd")
 class HistoryFeed:
     """Gives each point of a node's history once, in order.
 
-    A point counts as new when its time lies behind the last one given; when the daemon has
-    restarted, which begins its clock and its history anew, all of its points are new.
+    A daemon that restarts goes on with the history on its disk, which may lack the last points that
+    were given. A history with another first point, such as that of the next job, is a new one.
     """
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._last: Tuple[float, int] = (-1.0, -1)  # time_s and step
+        self._first: Optional[Tuple[float, int]] = None  # time_s and step
+        self._given: Set[Tuple[float, int]] = set()
 
     def poll(self) -> List[Tuple[int, Dict[str, float]]]:
         """The new points as (step, {chart: figure}). Raises `NoDaemon` where nothing answers."""
         points = self._client.history()["points"]
-        if points and float(points[-1]["time_s"]) < self._last[0]:
-            self._last = (-1.0, -1)
         found = []
-        for point in points:
+        for number, point in enumerate(points):
             when = (float(point["time_s"]), int(point["step"]))
-            if when <= self._last:
+            if number == 0 and when != self._first:
+                self._first, self._given = when, set()
+            if when in self._given:
                 continue
-            self._last = when
+            self._given.add(when)
             figures = {
                 chart: float(point[field])
                 for field, chart in FIGURES.items()

@@ -46,6 +46,7 @@ class TorchAttachment(Attachment):
         self._every = every
         self._next_look = 1  # in a group: after which step
         self._settling = False  # in a group: the leader waits for the final model
+        self._held = False  # in a group: by the daemon's last answer all processes are paused
         self._ahead = every == 1 and self._group is None  # looks are announced
         self._optimizer = optimizer
         self._remove_hook: Callable[[], None] = lambda: None
@@ -132,7 +133,7 @@ class TorchAttachment(Attachment):
         self._look_together()
         if self.steps:
             self._learn_cost(time.perf_counter() - began)
-        while self.paused and not self.finished:
+        while self._held:
             self._look_together()
         self._mark_look()
 
@@ -141,7 +142,8 @@ class TorchAttachment(Attachment):
         assert self._group is not None
         if self._group.leads:
             self._torch_model.touched = False
-            self._look_once()
+            came = self._look_once()
+            self._held = came and self.paused and not self.finished
             self._settling = self._awaits_final_model(settle_until)
         self._group.share(self, self._torch_model)
 

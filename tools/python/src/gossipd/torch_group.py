@@ -29,8 +29,9 @@ WORDS = (
     "members",
     "_next_look",
     "_settling",
+    "_held",
 )
-FLAGS = frozenset(("paused", "finished", "settled", "replaced", "_settling"))
+FLAGS = frozenset(("paused", "finished", "settled", "replaced", "_settling", "_held"))
 NUMBERS = frozenset(("progress", "rate_factor"))
 
 
