@@ -273,7 +273,8 @@ Instant NodeDriver::begin_event() { return event_began_ = EventLoop::now(); }
 void NodeDriver::after_event() {
   carry_out_effects();
   look_at_founding();
-  node_timer_.arm_at(node_->next_deadline());
+  // A node that stops does nothing more when its deadline is due, and would be due for ever.
+  if (!stopping_) node_timer_.arm_at(node_->next_deadline());
   log_.event_took(EventLoop::now() - event_began_);
   if (!node_->has_work() || work_posted_) return;
   work_posted_ = true;

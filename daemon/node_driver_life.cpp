@@ -169,6 +169,13 @@ void NodeDriver::stop(const std::string& why) {
   else
     service_.stopping();
   trial_.stop();
+  // No event brings this answer any more, and REST would wait for it.
+  if (next_job_ != JobHash{})
+    answer_job_start(next_job_);
+  else
+    answer_job_start(Error{"stopping",
+                           "this node stops; gossipctl status says after a restart whether the "
+                           "cluster has gone on to the job"});
   parts_running_ = {part_peers, part_trainer, part_disk};
   if (rest_) parts_running_.insert(part_rest);
   if (metrics_) parts_running_.insert(part_metrics);

@@ -151,6 +151,7 @@ void Training::read_back_model() {
 }
 
 void Training::on_evaluated(const Evaluation& evaluation) {
+  if (!model_is_the_clusters_) return;  // of no model that this node has
   last_ = Evaluated{evaluation, EventLoop::now()};
   const bool best = !best_ || evaluation.is_better_than(*best_);
   if (best) best_ = evaluation;
@@ -271,6 +272,8 @@ void Training::start_writing(const std::string& which, CheckpointRequest::Model 
   if (view.evaluation_loss)
     request.metadata["evaluation_loss"] = std::to_string(*view.evaluation_loss);
   request.model = model;
+  if (model == CheckpointRequest::Model::last_evaluated)
+    request.evaluation = last_->evaluation.number;
   request.done = [this, which, view](Result<std::uint64_t> bytes) mutable {
     if (bytes) view.bytes = *bytes;
     view.written_at_s = wall_clock_s();
@@ -284,6 +287,7 @@ void Training::on_written(const std::string& which, CheckpointView written,
                           std::optional<Error> error) {
   Writing& writing = writing_[which];
   writing.under_way = false;
+  if (error && error->code == "superseded") return write_best();
   if (error) {
     ++checkpoints_failed_;
     unwritten_.insert(which);
@@ -298,7 +302,9 @@ void Training::on_written(const std::string& which, CheckpointView written,
   }
   for (const Written& done : std::exchange(writing.now, {}))
     if (done) done(error ? Result<CheckpointView>(*error) : Result<CheckpointView>(written));
-  if (!writing.next.empty() && !stopping_trainer_)
+  if (stopping_trainer_)
+    writing.now = std::exchange(writing.next, {});  // the last write is under way already
+  else if (!writing.next.empty())
     start_writing(which, CheckpointRequest::Model::current);
   if (which == "best" && !error) write_best();
 }
@@ -309,6 +315,7 @@ void Training::on_written(const std::string& which, CheckpointView written,
 void Training::stop(std::function<void()> done) {
   GOSSIPD_ASSERT(!stopped_);
   stopped_ = std::move(done);
+  stop_wanted_ = true;  // before external_ is asked for, which may be made at this moment
   checkpoint_timer_.cancel();
   data_timer_.cancel();
   settled_timer_.cancel();
@@ -321,8 +328,14 @@ void Training::maybe_stop() {
   if (!begun_) return loop_.post(stopped_);
   stopping_trainer_ = true;
   // Even while an earlier write is under way: the trainer writes one after the other.
-  if (model_is_the_clusters_ && !failed_)
+  if (model_is_the_clusters_ && !failed_) {
+    // Who waits for the write under way is told by that one, who asked since by this one.
+    Writing& current = writing_["current"];
+    const bool under_way = current.under_way;
+    std::vector<Written> first = std::exchange(current.now, {});
     start_writing("current", CheckpointRequest::Model::current);
+    if (under_way) current.next = std::exchange(current.now, std::move(first));
+  }
   run_aside([this] {
     trainer_->stop();  // writes what was asked for first
     loop_.post([this] {

@@ -164,6 +164,7 @@ class Training {
   Samples known_samples_ = 0;
   std::unique_ptr<Trainer> trainer_;
   std::atomic<ExternalEngine*> external_{nullptr};  // the trainer's, for what any thread may ask
+  std::atomic<bool> stop_wanted_{false};            // for what runs aside
   std::thread aside_;  // one at a time: preparing, reading back, stopping
   bool busy_ = false;
   bool begun_ = false;

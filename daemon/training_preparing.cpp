@@ -200,7 +200,7 @@ void Training::start_preparing() {
     }
     // The model that the cluster begins with is the first trainer's.
     ExternalEngine* const external = external_.load();
-    if (external && founds_ && !prepared->restored) {
+    if (external && founds_ && !prepared->restored && !stop_wanted_) {
       const auto say = [this](const std::string& words) {
         loop_.post([this, words] { events_.on_event(words); });
       };

@@ -9,6 +9,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cmath>
 #include <concepts>
@@ -266,6 +267,25 @@ std::optional<Error> StateStore::try_directory(const std::filesystem::path& dire
   return std::nullopt;
 }
 
+namespace {
+
+// Whether it is this user's, and nothing but a node's files lies there.
+bool is_only_ours(const std::filesystem::path& directory) {
+  struct stat info {};
+  if (::stat(directory.c_str(), &info) != 0 || info.st_uid != ::geteuid()) return false;
+  constexpr std::array ours = {"node.", "job.",     "jobs",     "lock",      "checkpoints",
+                               "files", "cluster.", "history.", "finished.", "trainer",
+                               "rest",  "metrics",  "control",  "gossipd"};
+  std::error_code error;
+  const std::filesystem::directory_iterator entries(directory, error);
+  return !error && std::all_of(begin(entries), end(entries), [&](const auto& entry) {
+    const std::string name = entry.path().filename().string();
+    return std::ranges::any_of(ours, [&](const char* start) { return name.starts_with(start); });
+  });
+}
+
+}  // namespace
+
 Result<StateStore> StateStore::open(const std::filesystem::path& directory) {
   std::error_code error;
   std::filesystem::create_directories(directory, error);
@@ -273,9 +293,9 @@ Result<StateStore> StateStore::open(const std::filesystem::path& directory) {
   const std::filesystem::path checkpoints = directory / "checkpoints";
   std::filesystem::create_directories(checkpoints, error);
   if (error) return cannot_create(checkpoints, error);
-  // A directory of somebody else's stays as it is: what lies in it is the owner's to read anyway.
-  for (const std::filesystem::path& own : {directory, checkpoints})
-    (void)::chmod(own.c_str(), 0700);
+  // One that others use as well, such as /tmp or a volume, stays as it is, even where root could.
+  if (is_only_ours(directory)) (void)::chmod(directory.c_str(), 0700);
+  (void)::chmod(checkpoints.c_str(), 0700);
 
   const std::filesystem::path path = directory / "lock";
   const int lock = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);

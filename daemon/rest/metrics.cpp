@@ -5,6 +5,8 @@
 
 #include <cmath>
 
+#include "core/base/printable.h"
+
 namespace gossipd {
 
 namespace {
@@ -38,7 +40,8 @@ class Families {
       family = &families_.back();
     }
     ClientMetric metric;
-    for (const auto& [label, text] : labels) metric.label.push_back({label, text});
+    // Names come from peers, and one byte that is no UTF-8 spoils the whole page for a scraper.
+    for (const auto& [label, text] : labels) metric.label.push_back({label, printable(text)});
     (type == MetricType::Gauge ? metric.gauge.value : metric.counter.value) = value;
     family->metric.push_back(std::move(metric));
   }

@@ -69,7 +69,7 @@ struct StallView {
 inline constexpr Duration stall_long = std::chrono::milliseconds(100);
 
 struct TrainerView {
-  // none, preparing, idle, holding, training, finished, not_finite, failed
+  // none, preparing, idle, holding, training, waiting-for-trainer, finished, not-finite, failed
   std::string state = "none";
   std::string device;
   std::string device_note;  // why it is the CPU though it may be a GPU, and what to do

@@ -62,10 +62,11 @@ struct TrainerOptions {
 };
 
 struct Evaluation : Figures {
-  Step step = 0;           // of the model that was evaluated
-  Samples at_samples = 0;  // the cluster's, when the model was taken
-  double seconds = 0;      // that the evaluation took
-  bool asked_for = false;  // by request_evaluation(): of the model as it was then, or newer
+  Step step = 0;             // of the model that was evaluated
+  Samples at_samples = 0;    // the cluster's, when the model was taken
+  double seconds = 0;        // that the evaluation took
+  bool asked_for = false;    // by request_evaluation(): of the model as it was then, or newer
+  std::uint64_t number = 0;  // from 1
 };
 
 enum class TrainerState : std::uint8_t {
@@ -95,10 +96,12 @@ struct CheckpointRequest {
   enum class Model { current, last_evaluated };
   std::filesystem::path path;
   Metadata metadata;  // added to what the trainer knows itself
-  // last_evaluated: exactly what the last Evaluation measured (for "best")
+  // last_evaluated: exactly what an Evaluation measured (for "best"); "superseded" if a newer one
+  // is there
   Model model = Model::current;
   // bytes written; on a trainer thread, or the caller's when stopped
   std::function<void(Result<std::uint64_t>)> done;
+  std::uint64_t evaluation = 0;  // last_evaluated: the number of that Evaluation
 };
 
 class Trainer {

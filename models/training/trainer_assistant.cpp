@@ -22,6 +22,9 @@ void Trainer::Implementation::write_checkpoint(CheckpointRequest request) {
     if (evaluated && !last_evaluated_) {
       refused = Error{"not-evaluated",
                       request.path.string() + ": not written: no model has been evaluated yet"};
+    } else if (evaluated && request.evaluation != evaluations_) {
+      refused = Error{"superseded", request.path.string() +
+                                        ": not written: a newer model has been evaluated since"};
     } else if (inbox_.checkpoints.size() + to_write_.size() >= checkpoint_requests_max) {
       refused = Error{"busy", request.path.string() +
                                   ": not written: " + std::to_string(checkpoint_requests_max) +
@@ -122,6 +125,7 @@ void Trainer::Implementation::evaluate(SharedCheckpoint checkpoint, bool asked_f
   {
     const Lock lock(mutex_);
     last_evaluated_ = std::move(checkpoint);
+    out.number = ++evaluations_;
   }
   if (callbacks_.on_evaluation) callbacks_.on_evaluation(out);
 }
@@ -129,13 +133,13 @@ void Trainer::Implementation::evaluate(SharedCheckpoint checkpoint, bool asked_f
 // Of who makes the steps: of the model as it was a moment ago.
 void Trainer::Implementation::on_report(const OutsideSteps::Reported& report) {
   SharedCheckpoint checkpoint = capture();
+  Evaluation out{report, report.step, cluster_samples(), report.seconds, /*asked_for=*/false};
   {
     const Lock lock(mutex_);
     last_evaluated_ = std::move(checkpoint);
+    out.number = ++evaluations_;
   }
-  if (callbacks_.on_evaluation)
-    callbacks_.on_evaluation(
-        Evaluation{report, report.step, cluster_samples(), report.seconds, /*asked_for=*/false});
+  if (callbacks_.on_evaluation) callbacks_.on_evaluation(out);
 }
 
 // ---- writing thread ----

@@ -159,6 +159,7 @@ class Trainer::Implementation {
   SharedCheckpoint to_evaluate_;  // the newest only
   bool to_evaluate_asked_for_ = false;
   SharedCheckpoint last_evaluated_;
+  std::uint64_t evaluations_ = 0;
   std::deque<std::pair<CheckpointRequest, SharedCheckpoint>> to_write_;
   TrainerStatus status_;
 };

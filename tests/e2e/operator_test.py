@@ -1,5 +1,6 @@
 """An operator's actions: leave and join, stop and start, inspection, damaged checkpoints."""
 
+import contextlib
 import glob
 import json
 import os
@@ -90,6 +91,29 @@ class Stop(ClusterTest):
         self.first.wait_log(r"event=bye peer=\w+ why=restarting")
         metadata, _ = read_tensors(node.checkpoint_path("current"))
         self.assertGreaterEqual(int(metadata["step"]), step)
+
+    def test_while_it_waits_for_a_silent_peer_to_hear_its_goodbye_a_node_is_idle(self):
+        node = self.second()
+        self.first.signal(signal.SIGSTOP)
+        self.addCleanup(self.first.signal, signal.SIGCONT)
+
+        def seconds_of_the_loop():
+            with open(f"/proc/{node.process.pid}/task/{node.process.pid}/stat") as file:
+                fields = file.read().rsplit(")", 1)[1].split()
+            return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+        node.signal(signal.SIGTERM)
+        node.wait_log("event=stopping")
+        seen = [seconds_of_the_loop()]
+
+        def is_gone():
+            with contextlib.suppress(OSError):
+                seen.append(seconds_of_the_loop())
+            return node.process.poll() is not None
+
+        wait_for("the node's end", is_gone)
+        self.assertEqual(0, node.process.returncode)
+        self.assertLess(seen[-1] - seen[0], 0.5)
 
     def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_used(self):
         self.first.wait_step(40)

@@ -1,5 +1,6 @@
 """A slow or stuck disk costs a node only the writes."""
 
+import concurrent.futures
 import signal
 import unittest
 
@@ -85,6 +86,20 @@ class SlowDisk(ClusterTest):
             lambda s: s["checkpoints"].get("best", {}).get("accuracy", 0) > first,
             60,
         )
+
+    def test_a_checkpoint_under_way_when_the_node_is_stopped_is_still_answered(self):
+        node = self.cluster.founder(self.cluster.job(), shard="1/1", **settings())
+        disk = Disk(node)
+        node.start().wait_step(20)
+        disk.takes(2)
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            asked = pool.submit(node.ctl, "checkpoint")
+            node.wait("a write under way", lambda s: s["disk"]["checkpoint_s"] > 0)
+            node.signal(signal.SIGTERM)
+            answer = asked.result()
+        self.assertEqual(0, answer.returncode, answer)
+        self.assertIn("current.safetensors", answer.stdout)
+        self.assertEqual(0, node.exit_code())
 
     def test_a_second_signal_ends_a_node_that_waits_for_its_disk(self):
         node = self.cluster.founder(self.cluster.job(), shard="1/1", **settings())

@@ -248,6 +248,21 @@ TEST_CASE("only its owner can read the state directory, also one created with wi
   for (const char* name : {"node.json", "job.toml", "lock"}) CHECK(mode_of(state / name) == 0600);
 }
 
+TEST_CASE(
+    "a directory that others use as well stays open to them when it becomes a state directory") {
+  const TemporaryDirectory directory;
+  const std::filesystem::path shared = directory.path() / "shared";
+  std::filesystem::create_directories(shared);
+  std::ofstream(shared / "theirs.txt") << "x";
+  REQUIRE(::chmod(shared.c_str(), 0755) == 0);
+  for (int start = 0; start < 2; ++start) {
+    const auto store = StateStore::open(shared);
+    REQUIRE(store);
+    CHECK(mode_of(shared) == 0755);
+    CHECK(mode_of(shared / "checkpoints") == 0700);
+  }
+}
+
 TEST_CASE("where no state directory can be is told without making one, as the operator's mistake") {
   const TemporaryDirectory directory;
   const std::filesystem::path file = directory.path() / "file";

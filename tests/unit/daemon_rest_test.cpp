@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/base/printable.h"
 #include "daemon/rest/metrics.h"
 #include "daemon/rest/rest.h"
 #include "tests/unit/daemon_made_up.h"
@@ -336,6 +337,15 @@ TEST_CASE("metrics are Prometheus text: one TYPE per name, base units, our prefi
     CHECK((line.empty() || line.starts_with("#") || line.starts_with("gossipd_")));
   }
   for (const auto& [name, count] : types) CHECK_MESSAGE(count == 1, name);
+}
+
+TEST_CASE("metrics stay readable whatever a peer calls itself") {
+  MadeUpDaemon daemon;
+  std::vector<LinkView> links = daemon.links();
+  links.at(0).name = "b\xff\xfe\n\"x\"";
+  const std::string text = metrics_text(daemon.status(), links);
+  CHECK(is_utf8(text));
+  CHECK(mentions(text, "gossipd_link_up{peer=\"b???\\\"x\\\"\","));
 }
 
 TEST_CASE("history stays bounded, keeps its first point and its evaluations") {

@@ -3,6 +3,11 @@
 
 #include <doctest/doctest.h>
 
+#include <fstream>
+#include <string>
+
+#include "models/training/trainer.h"
+
 using namespace gossipd;
 
 TEST_CASE("of two evaluations with classes the one with the higher accuracy is better") {
@@ -29,4 +34,14 @@ TEST_CASE("an evaluation is not better than an equal one, so the first of two is
   const Figures classes{.loss = 0.5, .accuracy = 0.7}, tokens{.loss = 1.5, .perplexity = 4.48};
   CHECK_FALSE(classes.is_better_than(classes));
   CHECK_FALSE(tokens.is_better_than(tokens));
+}
+
+TEST_CASE("REST's description names each state of a trainer") {
+  std::ifstream file(GOSSIPD_SOURCE_DIR "/daemon/rest/openapi.json");
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  for (int state = 0; state <= static_cast<int>(TrainerState::failed); ++state) {
+    const std::string word(to_string(static_cast<TrainerState>(state)));
+    CAPTURE(word);
+    CHECK(text.find('"' + word + '"') != std::string::npos);
+  }
 }

@@ -393,11 +393,15 @@ TEST_CASE(
   const TemporaryDirectory directory;
   Desk desk;
   auto trainer = toy_trainer(toy_job());
-  trainer->write_checkpoint({directory / "best.safetensors",
-                             {},
-                             CheckpointRequest::Model::last_evaluated,
-                             desk.on_written()});
-  CHECK(desk.written().error().code == "not-evaluated");
+  const auto write = [&](std::uint64_t number) {
+    trainer->write_checkpoint({directory / "best.safetensors",
+                               {},
+                               CheckpointRequest::Model::last_evaluated,
+                               desk.on_written(),
+                               number});
+    return desk.written();
+  };
+  CHECK(write(1).error().code == "not-evaluated");
   trainer->start(desk.callbacks(), true);
   trainer->give({{0, 0, 0}, false, 3, true});
   desk.snapshot();
@@ -406,11 +410,8 @@ TEST_CASE(
   CHECK(evaluation.asked_for);
   trainer->give({{0, 0, 0}, false, 100, true});
   desk.snapshot();
-  trainer->write_checkpoint({directory / "best.safetensors",
-                             {},
-                             CheckpointRequest::Model::last_evaluated,
-                             desk.on_written()});
-  REQUIRE(desk.written());
+  CHECK(write(evaluation.number - 1).error().code == "superseded");
+  REQUIRE(write(evaluation.number));
   const auto loaded = load_checkpoint(directory / "best.safetensors", trainer->schema());
   CHECK(loaded->checkpoint.step == evaluation.step);
   CHECK(loaded->checkpoint.model[0] == static_cast<float>(evaluation.loss));

@@ -119,7 +119,6 @@ export class Curves {
           (point.bytes_sent - before.bytes_sent) / (point.time_s - before.time_s));
       before = point;
     }
-    if (before) this.sent = { time: before.time_s, bytes: before.bytes_sent };
     for (const member of members.members) {
       if (member.id === self) continue;
       for (const { key } of CHARTS)

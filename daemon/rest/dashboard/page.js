@@ -57,7 +57,7 @@ function show_head({ status }) {
   const phase = $('phase');
   phase.hidden = false;
   say(phase, status.isolated ? status.phase + ', isolated' : status.phase);
-  const bad = status.trainer.state === 'failed' || status.trainer.state === 'not_finite';
+  const bad = status.trainer.state === 'failed' || status.trainer.state === 'not-finite';
   phase.className = 'pill' + (bad ? ' bad' : status.ready && !status.isolated ? '' : ' warn');
   say($('node'), 'seen from ' + status.name);
   say($('footer'), `gossipd ${status.version} · ${status.id} at ${status.address} · ` +
