@@ -48,6 +48,7 @@ struct NodeState {
   ClusterId cluster{};            // 0: not yet a member of any
   std::uint64_t incarnation = 0;  // the highest that may have been used; the next start uses more
   bool left = false;              // by `leave`; stays until `join`
+  bool paused = false;            // by `pause`; stays until `resume`, or the job's end
   std::string name;               // that the operator once gave; empty: none
   bool founder = false;           // of this cluster
   JobHash job{};                  // 0: none yet

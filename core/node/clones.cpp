@@ -149,6 +149,7 @@ void Conductor::take_another_id(const Cloned& notice, Instant now) {
   fresh.samples_per_second = progress_.rate();
   fresh.former_id = state_.id;
   fresh.former_samples = progress_.trained_under_all_ids();
+  fresh.paused = state_.paused;
   for (const auto& [id, entry] : directory_.entries()) {
     fresh.members.push_back(entry.record);
     if (entry.was_ever_met()) fresh.met.insert(id);

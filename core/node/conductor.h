@@ -266,6 +266,7 @@ class Conductor {
   [[nodiscard]] ModelAssembly::Links open_links_by_peer() const;
   [[nodiscard]] bool has_hardly_begun() const;
   void order_blocks(NodeId of, Ready& ready, Instant now) const;
+  [[nodiscard]] Samples known_own_samples(Samples counter);
   bool adopt(Instant now);
   [[nodiscard]] bool is_adopting() const;
   void found_if_due(Instant now);

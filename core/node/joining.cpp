@@ -1,4 +1,6 @@
 // The job, and a model for a node that has none: from its neighbours, or from its own disk.
+#include <algorithm>
+
 #include "core/node/conductor.h"
 
 namespace gossipd {
@@ -30,7 +32,7 @@ void Conductor::on_model_ready(Schema schema, RoundBuffers buffers, bool has_mod
   transfer_guard_ = std::make_unique<TransferGuard>(config_.exchange.guard.transfer_reach,
                                                     schema_.blocks().size());
   source_.on_trainer_ready(has_model || !config_.exchange.enabled);
-  progress_.on_trainer_ready(own_samples, std::max(state_.own_samples, directory_.self().samples),
+  progress_.on_trainer_ready(own_samples, known_own_samples(own_samples),
                              life_.has_outside_trainer());
   life_.look_until(now + config_.membership.isolation_grace);
   const std::vector<SessionId> established = peers_.established_ids();
@@ -49,6 +51,20 @@ void Conductor::on_model_ready(Schema schema, RoundBuffers buffers, bool has_mod
     begin_training(now);
   else
     set_phase(Phase::joining, "looking for the cluster's other members");
+}
+
+// Own samples that count. What was trained on since the checkpoint counts as well, since members
+// may hold it in their models; where none was ever met nobody can, and the steps are made anew.
+Samples Conductor::known_own_samples(Samples counter) {
+  const Samples known = std::max(state_.own_samples, directory_.self().samples);
+  const bool alone = std::ranges::none_of(directory_.entries(), [&](const auto& item) {
+    return item.first != state_.id && item.second.was_ever_met();
+  });
+  if (!alone || life_.has_outside_trainer() || state_.former_id != NodeId{} || counter >= known)
+    return known;
+  log(Level::warning, "event=steps-lost samples=" + std::to_string(known - counter) +
+                          " why=\"they came after the checkpoint, and no other member has them\"");
+  return counter;
 }
 
 void Conductor::found_if_due(Instant now) {

@@ -20,6 +20,7 @@ const char* why_final_model(bool exchanges, std::size_t others) {
 bool Conductor::set_phase(Phase to, const std::string& why) {
   const Phase from = phase();
   if (!life_.enter(to)) return false;
+  if (to == Phase::finishing) state_.paused = false;
   log(Level::info, std::string("event=phase from=") + to_string(from) +
                        " to=" + to_string(phase()) + " why=" + log_quoted(why));
   return true;
@@ -35,6 +36,7 @@ void Conductor::begin_training(Instant now) {
   claims_.end_trust();
   weight_.join(round_.last().step, directory_.entries().size() <= 1);
   set_phase(Phase::training, peers_.established() > 0 ? "linked to the cluster" : "alone");
+  if (state_.paused) set_phase(Phase::paused, "by the operator, before");
   check_progress(now);
   if (round_.is_resting()) hand_out(round_.begin(steps_allowed()));
 }
@@ -178,11 +180,16 @@ std::optional<Error> Conductor::pause() {
     return Error{"not-training",
                  std::string("nothing to pause: this node is ") + to_string(phase())};
   set_phase(Phase::paused, "by the operator");
+  state_.paused = true;
+  persist();
   return std::nullopt;
 }
 
 std::optional<Error> Conductor::resume() {
+  const bool was_to_pause = std::exchange(state_.paused, false);
+  if (was_to_pause) persist();
   if (life_.is_training() || life_.is(Phase::waiting_for_trainer)) return std::nullopt;
+  if (!life_.is(Phase::paused) && was_to_pause) return std::nullopt;  // once it would train
   if (!life_.is(Phase::paused))
     return Error{"not-paused",
                  std::string("nothing to resume: this node is ") + to_string(phase())};

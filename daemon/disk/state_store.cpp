@@ -133,6 +133,7 @@ NodeState state_from(const Json& json, std::int64_t unix_s) {
   s.cluster = ClusterId{id_from(json, "cluster")};
   s.incarnation = whole_from<std::uint64_t>(json, "incarnation");
   s.left = json.at("left").get<bool>();
+  s.paused = json.value("paused", false);  // missing in the files of older versions
   s.name = name_from(json);
   s.founder = json.value("founder", false);  // missing in the files of older versions
   s.job = JobHash{id_from(json, "job")};
@@ -197,6 +198,7 @@ std::string format_node_state(const NodeState& state, std::int64_t unix_s) {
       {"cluster", to_hex(state.cluster)},
       {"incarnation", state.incarnation},
       {"left", state.left},
+      {"paused", state.paused},
       {"name", state.name},
       {"founder", state.founder},
       {"job", to_hex(state.job)},

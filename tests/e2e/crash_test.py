@@ -8,6 +8,23 @@ from cluster import DATA, ClusterTest, pause_all, wait_for
 BATCH = 32
 
 
+class CrashAlone(ClusterTest):
+    def test_what_a_node_that_has_met_nobody_loses_to_kill_9_it_trains_anew(self):
+        node = self.cluster.founder(
+            self.cluster.job(), shard="1/1", trainer__min_step_ms=15, checkpoint__every_s=600
+        ).start()
+        node.wait_step(100)
+        wait_for("its samples on disk", lambda: node.state_on_disk()["own_samples"] > 50 * BATCH)
+        counted = node.state_on_disk()["own_samples"]
+        node.kill()
+        node.start()
+        node.wait_log(r"event=steps-lost samples=\d+")
+        _, samples = node.restored()
+        self.assertLess(samples, counted)
+        status = node.wait_step(20)
+        self.assertEqual(BATCH * status["step"], status["own_samples"])
+
+
 class Crash(ClusterTest):
     def setUp(self):
         self.nodes = self.cluster.three(

@@ -53,6 +53,17 @@ class Export(ClusterTest):
         self.assertEqual(self.path(name) + "\n", done.stdout)
         return self.path(name)
 
+    def test_of_a_job_that_was_extended_the_newer_model_is_taken(self):
+        node, status = self.trained(budget_samples=6_000)
+        node.start().wait_phase("finished")
+        self.assertEqual(0, node.ctl("job", "extend", "6000000").returncode)
+        node.wait_step(status["step"] + 20)
+        self.assertEqual(0, node.ctl("checkpoint").returncode)
+        node.kill()
+        shown = json.loads(gossipctl("checkpoint", "show", node.state_dir, "-o", "json").stdout)
+        self.assertEqual(node.checkpoint_path("current"), shown["path"])
+        self.assertGreaterEqual(int(shown["metadata"]["step"]), status["step"] + 20)
+
     def test_a_checkpoint_is_shown_and_runs_in_python(self):
         node, status = self.trained(model='kind = "cnn"', budget_samples=30_000)
         shown = json.loads(gossipctl("checkpoint", "show", node.state_dir, "-o", "json").stdout)

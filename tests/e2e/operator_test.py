@@ -115,6 +115,18 @@ class Stop(ClusterTest):
         self.assertEqual(0, node.process.returncode)
         self.assertLess(seen[-1] - seen[0], 0.5)
 
+    def test_a_paused_node_is_paused_again_after_a_restart_until_it_is_told_to_go_on(self):
+        node = self.second()
+        self.assertEqual(0, node.ctl("pause").returncode)
+        node.wait_phase("paused")
+        self.assertEqual(0, node.terminate())
+        node.start()
+        step = node.wait_phase("paused")["step"]
+        self.assertEqual(0, node.ctl("resume").returncode)
+        node.wait_step(step + 20)
+        self.assertEqual(0, node.terminate())
+        node.start().wait_step(step + 40)
+
     def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_used(self):
         self.first.wait_step(40)
         self.assertEqual(0, self.first.ctl("checkpoint").returncode)

@@ -87,6 +87,17 @@ def test_arrays_that_cannot_be_written_or_are_not_contiguous_work_as_well(daemon
     assert (frozen == 1).all() and second is strided
 
 
+def test_an_array_without_dimensions_stays_a_parameter_when_numpy_makes_a_scalar_of_it(daemon):
+    daemon.answers = [{"flags": ADD, "ranges": [(0, 4)], "update": np.ones(4, np.float32)}]
+    g = gossipd.attach({"bias": np.array(0.0), "w": np.zeros(3)}, samples_per_step=8)
+    g._is_time = lambda: True
+    stepped = {"bias": g.params["bias"] - 0.5, "w": g.params["w"]}
+    assert isinstance(stepped["bias"], np.float64)
+    params = g.step(stepped, loss=1.0)
+    assert float(params["bias"]) == 0.5 and params["w"].tolist() == [1, 1, 1]
+    g.detach(0.0)
+
+
 def test_what_is_no_tree_of_parameters_is_refused_in_words(daemon):
     with pytest.raises(TypeError, match="'a' is of <U1; parameters are of float32"):
         gossipd.attach({"a": np.array(["x"])}, samples_per_step=1)

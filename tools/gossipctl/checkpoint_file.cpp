@@ -1,9 +1,11 @@
 #include "tools/gossipctl/checkpoint_file.h"
 
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "models/checkpoint/checkpoint.h"
 #include "models/files/weights.h"
 #include "net/child_process.h"
 #include "tools/gossipctl/table.h"
@@ -27,13 +29,29 @@ ExitCode fail(Console& console, const Error& error) {
                "others where one is damaged: current, best, final"});
 }
 
+// Own steps before it; 0: the file does not say, or cannot be read.
+unsigned long long step_of(const fs::path& file) {
+  const auto metadata = read_checkpoint_metadata(file);
+  const auto step = metadata ? metadata->find("step") : Metadata::const_iterator{};
+  if (!metadata || step == metadata->end()) return 0;
+  return std::strtoull(step->second.c_str(), nullptr, 10);
+}
+
+// Of a node's checkpoints the final one, unless the job was extended since and `current` has gone
+// on from it; without it the best, or else the current one.
 fs::path resolve(const std::string& checkpoint) {
   std::error_code error;
   if (!fs::is_directory(checkpoint, error)) return checkpoint;
-  for (const fs::path& directory : {fs::path(checkpoint) / "checkpoints", fs::path(checkpoint)})
+  for (const fs::path& directory : {fs::path(checkpoint) / "checkpoints", fs::path(checkpoint)}) {
+    const auto path_of = [&](const std::string& which) {
+      return directory / (which + ".safetensors");
+    };
+    if (fs::exists(path_of("final"), error) && fs::exists(path_of("current"), error) &&
+        step_of(path_of("current")) > step_of(path_of("final")))
+      return path_of("current");
     for (const char* which : {"final", "best", "current"})
-      if (fs::exists(directory / (std::string(which) + ".safetensors"), error))
-        return directory / (std::string(which) + ".safetensors");
+      if (fs::exists(path_of(which), error)) return path_of(which);
+  }
   return fs::path(checkpoint) / "checkpoints/final.safetensors";  // does not exist
 }
 

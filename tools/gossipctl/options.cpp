@@ -147,7 +147,8 @@ void declare_checkpoint(CLI::App& app, Options& options) {
   const auto source = [&options](CLI::App* command) {
     command
         ->add_option("CHECKPOINT", options.exported.checkpoint,
-                     "a file, or a node's state directory")
+                     "a file, or a node's state directory: final, or current if the job was "
+                     "extended since, or else best")
         ->required()
         ->check(named("a file or a node's state directory"));
   };

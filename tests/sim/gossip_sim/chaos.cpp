@@ -268,8 +268,8 @@ void Chaos::calm() {
   for (std::size_t i = 0; i < nodes(); ++i) {
     if (!cluster_.alive(i)) continue;
     const Phase phase = cluster_.node(i).phase();
-    if (phase == Phase::paused)
-      cluster_.act(i, [](Node& node, Instant local) { (void)node.resume(local); });
+    // Also one that will be paused once it has found the others.
+    cluster_.act(i, [](Node& node, Instant local) { (void)node.resume(local); });
     if (!knows_nobody_alive(i) && (phase != Phase::left || (others_have_model(i) && chance(0.5))))
       continue;
     auto seed = pick([&](std::size_t other) { return other != i && has_model(other); });

@@ -24,7 +24,8 @@ def _is_jax(leaf: Leaf) -> bool:
 
 
 def _is_array(leaf: Leaf) -> bool:
-    return isinstance(leaf, np.ndarray) or _is_jax(leaf)
+    # NumPy makes a scalar of what is computed with arrays of no dimension.
+    return isinstance(leaf, (np.ndarray, np.generic)) or _is_jax(leaf)
 
 
 def flatten(tree: Any) -> Tuple[List[Tuple[str, Leaf]], Rebuild]:
@@ -50,7 +51,7 @@ def _needs_jax(tree: Any) -> bool:
         return any(map(_needs_jax, tree.values()))
     if isinstance(tree, (list, tuple)):
         return any(map(_needs_jax, tree))
-    return not isinstance(tree, np.ndarray)
+    return not isinstance(tree, (np.ndarray, np.generic))
 
 
 def _in_order(tree: Dict[Any, Any]) -> List[Any]:
