@@ -13,6 +13,7 @@
 #include "core/base/printable.h"
 #include "daemon/config/config.h"
 #include "daemon/init/job_draft.h"
+#include "daemon/init/shell_word.h"
 
 namespace gossipd {
 
@@ -74,7 +75,8 @@ std::string write(const InitOptions& options, const std::string& text) {
 void print_next(const InitOptions& options, const DataLook& look) {
   std::printf("%s: %s, %zu samples to train on, %zu held out\n\n", printable(options.out).c_str(),
               printable(look.words).c_str(), look.train_samples, look.held_out_samples);
-  const std::string with = "--job " + options.out + " --data " + options.data;
+  const std::string with =
+      "--job " + shell_word(options.out) + " --data " + shell_word(options.data);
   std::printf("    gossipd %s --check-config   # reads the data and makes two steps\n",
               printable(with).c_str());
   std::printf("    gossipd %s                  # founds a cluster\n", printable(with).c_str());
@@ -92,13 +94,18 @@ int init(const InitOptions& options) {
                     ": is no TorchScript model, which is an archive that "
                     "torch.jit.save() writes (models/MODELS.md)",
                 exit_bad_config);
+  if (!options.model.empty() && printable(whole_path(options.model)) != whole_path(options.model))
+    return fail(options.model +
+                    ": its path cannot stand in a job, which takes UTF-8 without control "
+                    "characters; rename it",
+                exit_bad_config);
   const Result<DataLook> look = look_at_data(options.data);
   if (!look) return fail(look.error().text, exit_bad_config);
   const DraftOptions draft{
       .name = last_part(options.data),
       .model_file = options.model.empty() ? std::string() : whole_path(options.model)};
   const Result<std::string> text = draft_job(*look, draft);
-  if (!text) return fail(text.error().text, exit_bad_config);
+  if (!text) return fail(options.data + ": " + text.error().text, exit_bad_config);
   if (options.out == "-") {
     std::fputs(text->c_str(), stdout);
     return std::fflush(stdout) == 0 ? 0 : 1;

@@ -1,7 +1,10 @@
 #include "daemon/init/job_draft.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 
 #include "models/job/epochs.h"
 
@@ -62,10 +65,14 @@ std::string list(const std::vector<std::string>& values) {
   return "[" + text + "]";
 }
 
+// Four decimals, and more digits only of a number that has them. Always a float to TOML, which has
+// a point or an exponent.
 std::string number(double value) {
-  char text[32];
+  char text[48];
   std::snprintf(text, sizeof text, "%.4f", value);
-  return text;
+  if (std::abs(std::strtod(text, nullptr) - value) <= 1e-12 * std::abs(value)) return text;
+  std::snprintf(text, sizeof text, "%.15g", value);
+  return std::strpbrk(text, ".e") != nullptr ? text : std::string(text) + ".0";
 }
 
 // One number for all channels is written as such.
@@ -83,7 +90,18 @@ std::string plain_name(const std::string& wanted) {
   return name.empty() ? "job" : name;
 }
 
-void write_data(Draft& draft, const DataSpec& spec) {
+void write_inputs(Draft& draft, const DataLook& look) {
+  const DataSpec& spec = look.spec;
+  if (spec.vocabulary > 0) return;
+  draft.line("mean", numbers(spec.mean), "measured: inputs become (value - mean) / deviation");
+  std::string words;
+  if (look.constant_channels > 0)
+    words = "1 where nothing differs: all values are the same, or nearly";
+  draft.line("deviation", numbers(spec.deviation), words);
+}
+
+void write_data(Draft& draft, const DataLook& look) {
+  const DataSpec& spec = look.spec;
   draft.table("data");
   constexpr const char* names[] = {"idx",    "cifar10", "cifar100",   "images",
                                    "tokens", "text",    "safetensors"};
@@ -103,6 +121,9 @@ void write_data(Draft& draft, const DataSpec& spec) {
     draft.line("classes", spec.classes, spec.classes == 0 ? "targets are numbers" : "");
   if (spec.kind == Kind::tokens)
     draft.line("vocabulary", spec.vocabulary, "the largest token that is there, and one");
+  if (spec.kind == Kind::safetensors && spec.vocabulary > 0)
+    draft.line("vocabulary", spec.vocabulary,
+               "above all integers that are inputs; 0: the model takes floats");
   if (stream) draft.line("length", spec.shape.at(0), "tokens of a sample");
   if (spec.kind == Kind::safetensors) {
     draft.line("inputs", quoted(spec.input_tensor), "the tensors' names");
@@ -115,10 +136,7 @@ void write_data(Draft& draft, const DataSpec& spec) {
     draft.line("train_files", list(spec.train_files));
     if (!spec.test_files.empty()) draft.line("test_files", list(spec.test_files));
   }
-  if (spec.vocabulary == 0) {
-    draft.line("mean", numbers(spec.mean), "measured: inputs become (value - mean) / deviation");
-    draft.line("deviation", numbers(spec.deviation));
-  }
+  write_inputs(draft, look);
   if (spec.validation_fraction > 0)
     draft.line("validation_fraction", number(spec.validation_fraction),
                "held out of the training files, since there are none to test with");
@@ -170,7 +188,8 @@ Result<std::string> draft_job(const DataLook& look, const DraftOptions& options)
   if (kind.empty())
     return Error{"bad-config",
                  "no built-in model takes integers as inputs; give your own with --model FILE "
-                 "(tools/export writes one)"};
+                 "(tools/export writes one), or write the inputs as floats if they are "
+                 "quantities"};
   Draft draft;
   draft.comment("A draft by `gossipd init`: " + look.words + ", " +
                 std::to_string(look.train_samples) + " samples to train on and " +
@@ -182,7 +201,7 @@ Result<std::string> draft_job(const DataLook& look, const DraftOptions& options)
   draft.line("epochs", std::int64_t{epochs}, "or budget_samples = N");
   draft.line("evaluate_every_samples", look.train_samples, "an epoch");
   write_model(draft, spec, kind, options.model_file);
-  write_data(draft, spec);
+  write_data(draft, look);
   // Gradients of numbers grow with the numbers, and AdamW's steps do not.
   const bool adam = kind == "gpt" || spec.classes == 0;
   write_training(draft, adam, look.train_samples);

@@ -3,14 +3,15 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdio>
 #include <filesystem>
 #include <set>
 
-#include "core/base/printable.h"
 #include "models/data/data_set.h"
 #include "models/data/idx.h"
+#include "models/data/tensor_look.h"
 #include "models/files/data_file.h"
-#include "models/files/safetensors.h"
+#include "models/job/data_names.h"
 
 namespace gossipd {
 
@@ -29,7 +30,8 @@ constexpr std::int64_t length_least = 16;
 constexpr std::uint64_t windows_wanted = 64;
 constexpr std::uint64_t tokens_least = 256;  // some windows to train on and one held out
 constexpr std::size_t read_bytes = std::size_t{1} << 20;
-constexpr std::uint64_t header_bytes = safetensors_header_bytes_max + 8;
+// A deviation below this part of the mean is what rounding makes of one and the same value.
+constexpr double constant_part = 1e-6;
 
 std::vector<std::string> names_in(const fs::path& directory, bool folders) {
   std::vector<std::string> names;
@@ -50,22 +52,49 @@ bool is_held_out(const std::string& name) {
 }
 
 // Files with this ending, those for training and those to test with.
-void sort_files(const std::string& directory, const std::string& ending, DataSpec& spec) {
-  for (const std::string& name : names_in(directory, false))
-    if (name.ends_with(ending) && name.size() > ending.size())
-      (is_held_out(name) ? spec.test_files : spec.train_files).push_back(name);
+std::optional<Error> sort_files(const std::string& directory, const std::string& ending,
+                                DataSpec& spec) {
+  for (const std::string& name : names_in(directory, false)) {
+    if (!name.ends_with(ending) || name.size() == ending.size()) continue;
+    if (!is_file_name(name))
+      return Error{"bad-data", (fs::path(directory) / name).string() +
+                                   ": its name cannot stand in a job, which takes UTF-8 without "
+                                   "quotes, backslashes and control characters; rename it"};
+    (is_held_out(name) ? spec.test_files : spec.train_files).push_back(name);
+  }
   if (spec.train_files.size() > data_files_max) spec.train_files.resize(data_files_max);
   if (spec.test_files.size() > data_files_max) spec.test_files.resize(data_files_max);
   if (spec.test_files.empty()) spec.validation_fraction = held_out_fraction;
+  return std::nullopt;
 }
 
-double rounded(double value) { return std::round(value * 1e4) / 1e4; }
+// To four decimals, or as many as hold four digits of a small deviation; never to -0.
+double rounded(double value, double deviation) {
+  const int order = deviation > 0 ? static_cast<int>(std::floor(std::log10(deviation))) : 0;
+  const double unit = std::pow(10.0, std::max(4, 3 - order));
+  return std::round(value * unit) / unit + 0.0;
+}
+
+// Of all values of one channel, less the first: then large values with small differences keep them.
+struct Moments {
+  bool begun = false;
+  double first = 0, sum = 0, squares = 0, count = 0;
+  void add(double value) {
+    if (!begun) first = value, begun = true;
+    sum += value - first;
+    squares += (value - first) * (value - first);
+    ++count;
+  }
+  [[nodiscard]] double mean() const { return first + sum / count; }
+  [[nodiscard]] double deviation() const {
+    return std::sqrt(std::max(0.0, squares / count - sum / count * (sum / count)));
+  }
+};
 
 // Of some samples, by channel: the first extent of an image, otherwise all values together.
-void measure(const DataSet& set, DataSpec& spec) {
-  const std::size_t channels = spec.is_pixels() ? static_cast<std::size_t>(spec.shape.at(0)) : 1;
+std::vector<Moments> moments_of(const DataSet& set, std::size_t channels) {
   const std::size_t values = set.input().values(), targets = set.target().values();
-  std::vector<double> sum(channels), squares(channels);
+  std::vector<Moments> moments(channels);
   std::vector<float> input(values), floats(targets);
   std::vector<std::int64_t> integers(targets);
   Batch batch{.inputs = std::span<float>(input), .targets = std::span<float>(floats)};
@@ -73,20 +102,45 @@ void measure(const DataSet& set, DataSpec& spec) {
   const std::size_t looked = std::min(set.count(), moments_samples_max);
   for (std::size_t i = 0; i < looked; ++i) {
     set.write(i * set.count() / looked, nullptr, batch, 0);
-    for (std::size_t v = 0; v < values; ++v) {
-      const std::size_t channel = v / (values / channels);
-      sum[channel] += input[v];
-      squares[channel] += static_cast<double>(input[v]) * input[v];
-    }
+    for (std::size_t v = 0; v < values; ++v) moments[v / (values / channels)].add(input[v]);
   }
+  return moments;
+}
+
+std::string short_text(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.6g", value);
+  return text;
+}
+
+// The error: of numbers that a job does not take.
+std::optional<Error> measure(const DataSet& set, const std::string& directory, DataLook& look) {
+  DataSpec& spec = look.spec;
+  const bool pixels = spec.is_pixels();
   spec.mean.clear(), spec.deviation.clear();
-  const double count = static_cast<double>(looked) * static_cast<double>(values / channels);
-  for (std::size_t c = 0; c < channels; ++c) {
-    const double mean = sum[c] / count;
-    const double deviation = std::sqrt(std::max(0.0, squares[c] / count - mean * mean));
-    spec.mean.push_back(rounded(mean));
-    spec.deviation.push_back(deviation < 1e-3 ? 1.0 : rounded(deviation));
+  for (const Moments& channel :
+       moments_of(set, pixels ? static_cast<std::size_t>(spec.shape.at(0)) : 1)) {
+    const double mean = channel.mean(), deviation = channel.deviation();
+    const double least = pixels ? pixel_deviation_min : std::abs(mean) * constant_part;
+    const bool constant = deviation == 0 || deviation < least;
+    if (std::abs(mean) > normalisation_max || deviation > normalisation_max ||
+        (!constant && deviation < 1 / normalisation_max)) {
+      const std::string more = spec.train_files.size() > 1
+                                   ? " and " + std::to_string(spec.train_files.size() - 1) + " more"
+                                   : "";
+      return Error{"bad-data",
+                   (fs::path(directory) / spec.train_files.at(0)).string() + more +
+                       ": the inputs have a mean of " + short_text(mean) + " and a deviation of " +
+                       short_text(deviation) + ", and a job takes means up to " +
+                       short_text(normalisation_max) + " and deviations from " +
+                       short_text(1 / normalisation_max) + " to " + short_text(normalisation_max) +
+                       "; write the inputs times a factor, so that they are about 1"};
+    }
+    look.constant_channels += constant ? 1 : 0;
+    spec.mean.push_back(rounded(mean, deviation));
+    spec.deviation.push_back(constant ? 1.0 : rounded(deviation, deviation));
   }
+  return std::nullopt;
 }
 
 // The files are read as a job would read them, so that what is damaged shows now.
@@ -94,14 +148,15 @@ Result<DataLook> loaded(const std::string& directory, DataSpec spec, std::string
   LoadOptions options;
   options.directory = directory;
   auto sets = load_data(spec, options);
-  if (!sets) return sets.error();
-  if (spec.vocabulary == 0) try {
-      measure(*sets->train, spec);
-    } catch (const DataError& error) {
-      return Error{"bad-data", error.what()};
-    }
-  return DataLook{std::move(spec), std::move(words), sets->train->count(),
-                  sets->held_out ? sets->held_out->count() : 0};
+  if (!sets) {
+    const bool named = sets.error().text.starts_with(directory);
+    return Error{sets.error().code, (named ? "" : directory + ": ") + sets.error().text};
+  }
+  DataLook look{std::move(spec), std::move(words), sets->train->count(),
+                sets->held_out ? sets->held_out->count() : 0};
+  if (look.spec.vocabulary == 0)
+    if (auto error = measure(*sets->train, directory, look)) return *error;
+  return look;
 }
 
 std::string by(std::int64_t rows, std::int64_t columns) {
@@ -133,9 +188,21 @@ Look look_for_idx(const std::string& directory) {
     return Error{"bad-data", (classes->values.empty() ? labels : images)->string() +
                                  ": is a list with nothing in it; put another file in its place"};
   spec.shape = {1, pixels->shape[1], pixels->shape[2]};
-  spec.classes = std::max<std::int64_t>(2, 1 + *std::ranges::max_element(classes->values));
-  if (!find(spec.test_images) || !find(spec.test_labels))
+  for (const std::int64_t extent : spec.shape)
+    if (extent < 1 || extent > image_extent_max)
+      return Error{"bad-data", images->string() + ": holds images of " +
+                                   by(spec.shape[1], spec.shape[2]) + ", and a job takes 1 to " +
+                                   std::to_string(image_extent_max) +
+                                   " rows and columns; put another file in its place"};
+  std::vector<std::uint8_t> seen = classes->values;
+  if (const auto test = find(spec.test_labels); test && find(spec.test_images)) {
+    const auto more = read_idx(*test);
+    if (!more) return more.error();
+    seen.insert(seen.end(), more->values.begin(), more->values.end());
+  } else {
     spec.validation_fraction = held_out_fraction;
+  }
+  spec.classes = std::max<std::int64_t>(2, 1 + *std::ranges::max_element(seen));
   return loaded(directory, spec,
                 "IDX files of " + by(spec.shape[1], spec.shape[2]) + " grey images");
 }
@@ -159,116 +226,95 @@ Look look_for_cifar(const std::string& directory) {
   return loaded(directory, spec, "CIFAR-100");
 }
 
+// At any depth, as a job looks for them.
 bool holds_images(const fs::path& folder) {
-  return std::ranges::any_of(names_in(folder, false), [](std::string name) {
+  std::error_code error;
+  for (fs::recursive_directory_iterator
+           i(folder, fs::directory_options::skip_permission_denied, error),
+       end;
+       !error && i != end; i.increment(error)) {
+    std::string name = i->path().filename().string();
     std::ranges::transform(name, name.begin(), [](unsigned char c) {
       return static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
     });
-    return name.ends_with(".jpg") || name.ends_with(".jpeg") || name.ends_with(".png");
-  });
+    std::error_code ignored;
+    if (!name.starts_with(".") && i->is_regular_file(ignored) &&
+        (name.ends_with(".jpg") || name.ends_with(".jpeg") || name.ends_with(".png")))
+      return true;
+  }
+  return false;
 }
 
 std::vector<std::string> folders_of_images(const fs::path& root) {
   std::vector<std::string> classes;
-  for (const std::string& name : names_in(root / "train", true))
-    if (holds_images(root / "train" / name)) classes.push_back(name);
+  for (const std::string& name : names_in(root, true))
+    if (holds_images(root / name)) classes.push_back(name);
   return classes;
+}
+
+// A job wants images of all classes in both folders, and no others.
+std::optional<Error> check_folders(const fs::path& root, const std::string& test,
+                                   const std::vector<std::string>& classes) {
+  const auto wrong = [](const fs::path& folder, const std::string& why) {
+    return Error{"bad-data", folder.string() + ": " + why};
+  };
+  const auto is_class = [&classes](const std::string& name) {
+    return std::ranges::find(classes, name) != classes.end();
+  };
+  if (classes.size() > data_classes_max)
+    return wrong(root / "train", "holds " + std::to_string(classes.size()) +
+                                     " classes, and a job takes " +
+                                     std::to_string(data_classes_max) + "; move some away");
+  for (const std::string& name : names_in(root / "train", true))
+    if (!is_class(name))
+      return wrong(root / "train" / name, "holds no images (.jpg, .jpeg, .png): remove it");
+  if (test.empty()) return std::nullopt;
+  const std::vector<std::string> tested = folders_of_images(root / test);
+  for (const std::string& name : names_in(root / test, true)) {
+    if (is_class(name)) continue;
+    if (std::ranges::find(tested, name) == tested.end())
+      return wrong(root / test / name, "holds no images (.jpg, .jpeg, .png): remove it");
+    return wrong(root / test / name,
+                 "is a class that train/ lacks, so no model would learn it: remove it, or put "
+                 "images of it into train/" +
+                     name);
+  }
+  for (const std::string& name : classes)
+    if (std::ranges::find(tested, name) == tested.end())
+      return wrong(root / test / name, "holds no images, and train/" + name +
+                                           " does: put some into it, or move " + test +
+                                           "/ away, and a part of train/ is held out");
+  return std::nullopt;
 }
 
 Look look_for_images(const std::string& directory) {
   const fs::path root(directory);
-  const std::vector<std::string> classes = folders_of_images(root);
+  const std::vector<std::string> classes = folders_of_images(root / "train");
   if (classes.size() < 2) return std::nullopt;
   DataSpec spec;
   spec.kind = Kind::images;
   spec.shape = {3, 64, 64};
   spec.train_files = {"train"};
   spec.classes = static_cast<std::int64_t>(classes.size());
-  const auto is_plain = [](const std::string& name) {
-    return printable(name) == name && name.find_first_of("\\\"") == std::string::npos;
-  };
-  if (classes.size() <= class_names_max && std::ranges::all_of(classes, is_plain))
+  if (classes.size() <= class_names_max && std::ranges::all_of(classes, is_file_name))
     spec.class_names = classes;
   for (const char* folder : {"test", "val", "valid", "validation"})
     if (spec.test_files.empty() && fs::is_directory(root / folder)) spec.test_files = {folder};
   if (spec.test_files.empty()) spec.validation_fraction = held_out_fraction;
+  const std::string test = spec.test_files.empty() ? "" : spec.test_files[0];
+  if (auto error = check_folders(root, test, classes)) return *error;
   return loaded(directory, spec, "folders of images");
-}
-
-// The largest label of a column of integers; none: its values are no classes.
-std::optional<std::int64_t> largest_label(const DataFile& file, const SafetensorsHeader& header,
-                                          const TensorEntry& tensor) {
-  const bool integers = tensor.type != TensorType::f16 && tensor.type != TensorType::bf16 &&
-                        tensor.type != TensorType::f32 && tensor.type != TensorType::f64;
-  if (!integers || tensor.shape.size() != 1) return std::nullopt;
-  const std::uint64_t each = bytes_of(tensor.type);
-  float largest = -1;
-  Bytes bytes(read_bytes);
-  std::vector<float> values;
-  for (std::uint64_t at = tensor.begin; at < tensor.end;) {
-    const std::size_t length = static_cast<std::size_t>(
-        std::min<std::uint64_t>(read_bytes / each * each, tensor.end - at));
-    const std::span<std::byte> piece = std::span(bytes).first(length);
-    file.read_at(header.data_offset + at, piece);
-    values.resize(length / each);
-    to_floats(tensor.type, piece.data(), values);
-    for (const float value : values) {
-      if (value < 0) return std::nullopt;
-      largest = std::max(largest, value);
-    }
-    at += length;
-  }
-  return static_cast<std::int64_t>(largest);
-}
-
-// Inputs and targets by name; of two others the larger one is the inputs.
-std::optional<Error> choose_tensors(const std::string& path, const SafetensorsHeader& header,
-                                    const TensorEntry*& inputs, const TensorEntry*& targets) {
-  for (const TensorEntry& tensor : header.tensors) {
-    if (tensor.name == "inputs") inputs = &tensor;
-    if (tensor.name == "targets") targets = &tensor;
-  }
-  if ((inputs == nullptr || targets == nullptr) && header.tensors.size() == 2) {
-    inputs = &header.tensors[0], targets = &header.tensors[1];
-    if (inputs->end - inputs->begin < targets->end - targets->begin) std::swap(inputs, targets);
-  }
-  if (inputs == nullptr || targets == nullptr || inputs->shape.empty() || targets->shape.empty())
-    return bad_data(path,
-                    "has no tensors 'inputs' and 'targets' with samples along the first "
-                    "axis; write it with safetensors.torch.save_file({\"inputs\": x, "
-                    "\"targets\": y}, NAME)");
-  return std::nullopt;
 }
 
 Look look_for_tensors(const std::string& directory) {
   DataSpec spec;
   spec.kind = Kind::safetensors;
-  sort_files(directory, ".safetensors", spec);
+  if (auto error = sort_files(directory, ".safetensors", spec)) return *error;
   if (spec.train_files.empty()) return std::nullopt;
-  std::int64_t largest = -1;
-  bool are_classes = true;
-  for (const std::string& name : spec.train_files) {
-    const std::string path = (fs::path(directory) / name).string();
-    const auto file = DataFile::open(path);
-    if (!file) return file.error();
-    Bytes head(static_cast<std::size_t>(std::min(file->bytes(), header_bytes)));
-    file->read_at(0, head);
-    const auto header = parse_safetensors(head, file->bytes(), path);
-    if (!header) return header.error();
-    const TensorEntry *inputs = nullptr, *targets = nullptr;
-    if (auto error = choose_tensors(path, *header, inputs, targets)) return *error;
-    spec.input_tensor = inputs->name, spec.target_tensor = targets->name;
-    spec.shape.assign(inputs->shape.begin() + 1, inputs->shape.end());
-    spec.target_shape.assign(targets->shape.begin() + 1, targets->shape.end());
-    const auto label = largest_label(*file, *header, *targets);
-    are_classes = are_classes && label.has_value();
-    largest = std::max(largest, label.value_or(-1));
-  }
-  if (spec.shape.empty()) spec.shape = {1};
-  spec.classes = are_classes ? std::max<std::int64_t>(2, largest + 1) : 0;
+  if (auto error = look_at_tensors(directory, spec)) return *error;
   return loaded(
       directory, spec,
-      "safetensors files of " + std::string(are_classes ? "classes" : "numbers to predict"));
+      "safetensors files of " + std::string(spec.classes > 0 ? "classes" : "numbers to predict"));
 }
 
 // As many windows as training needs, of what there is; an error where there is none.
@@ -287,7 +333,7 @@ std::optional<Error> choose_length(std::uint64_t tokens, const std::string& dire
 Look look_for_text(const std::string& directory) {
   DataSpec spec;
   spec.kind = Kind::text;
-  sort_files(directory, ".txt", spec);
+  if (auto error = sort_files(directory, ".txt", spec)) return *error;
   if (spec.train_files.empty()) return std::nullopt;
   std::uint64_t bytes = 0;
   for (const std::string& name : spec.train_files) {
@@ -331,7 +377,7 @@ Error not_uint16(const std::string& path, const std::string& type) {
 Look look_for_tokens(const std::string& directory) {
   DataSpec spec;
   spec.kind = Kind::tokens;
-  sort_files(directory, ".bin", spec);
+  if (auto error = sort_files(directory, ".bin", spec)) return *error;
   if (spec.train_files.empty()) return std::nullopt;
   std::uint64_t tokens = 0;
   std::uint16_t largest = 1;
@@ -362,7 +408,7 @@ Look look_for_tokens(const std::string& directory) {
 }
 
 Error nothing_known(const std::string& directory) {
-  if (const auto classes = folders_of_images(directory); classes.size() == 1)
+  if (const auto classes = folders_of_images(fs::path(directory) / "train"); classes.size() == 1)
     return Error{"no-data", directory + "/train: one class only, " + classes[0] +
                                 "/; a model learns to tell two or more apart: give each class a "
                                 "folder of its images"};

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <stdexcept>
 
 #include "models/files/tensor_file.h"
@@ -15,35 +14,6 @@ constexpr std::size_t samples_max = 0xffffffff;
 
 const std::string written_by =
     "in Python: safetensors.torch.save_file({\"inputs\": x, \"targets\": y}, \"NAME\")";
-
-template <typename T>
-T load(const std::byte* from) {
-  T value;
-  std::memcpy(&value, from, sizeof value);
-  return value;
-}
-
-template <typename T, typename Out>
-void cast(const std::byte* from, std::span<Out> out) {
-  for (std::size_t i = 0; i < out.size(); ++i)
-    out[i] = static_cast<Out>(load<T>(from + i * sizeof(T)));
-}
-
-bool is_integer(TensorType type) {
-  return type != TensorType::f16 && type != TensorType::bf16 && type != TensorType::f32 &&
-         type != TensorType::f64;
-}
-
-// `type` is an integer's.
-void to_integers(TensorType type, const std::byte* from, std::span<std::int64_t> out) {
-  switch (type) {
-    case TensorType::i8: return cast<std::int8_t>(from, out);
-    case TensorType::i16: return cast<std::int16_t>(from, out);
-    case TensorType::i32: return cast<std::int32_t>(from, out);
-    case TensorType::i64: return cast<std::int64_t>(from, out);
-    default: return cast<std::uint8_t>(from, out);
-  }
-}
 
 std::string text_of(std::span<const std::int64_t> shape) {
   std::string text = "[";
@@ -128,7 +98,7 @@ std::optional<Error> TensorSet::append(DataFile file) {
       return bad_data(path, "tensor '" + names[i] + "' has shape " + text_of(found->shape) +
                                 " but the job's samples are " + text_of(shapes[i].shape) +
                                 " each, at least one along the first axis");
-    if (shapes[i].element == SampleShape::Element::int64 && !is_integer(found->type))
+    if (shapes[i].element == SampleShape::Element::int64 && is_float(found->type))
       return bad_data(path, "tensor '" + names[i] + "' holds " +
                                 std::string(to_string(found->type)) +
                                 " but the job wants integers");

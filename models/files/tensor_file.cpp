@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 
 namespace gossipd {
 
@@ -11,7 +12,26 @@ static_assert(std::endian::native == std::endian::little, "safetensors is little
 
 constexpr std::size_t values_at_once = 65536;  // that are converted
 
+template <typename T>
+void cast(const std::byte* from, std::span<std::int64_t> out) {
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    T value;
+    std::memcpy(&value, from + i * sizeof(T), sizeof value);
+    out[i] = value;
+  }
+}
+
 }  // namespace
+
+void to_integers(TensorType type, const std::byte* from, std::span<std::int64_t> out) {
+  switch (type) {
+    case TensorType::i8: return cast<std::int8_t>(from, out);
+    case TensorType::i16: return cast<std::int16_t>(from, out);
+    case TensorType::i32: return cast<std::int32_t>(from, out);
+    case TensorType::i64: return cast<std::int64_t>(from, out);
+    default: return cast<std::uint8_t>(from, out);
+  }
+}
 
 Result<SafetensorsHeader> read_safetensors_header(const DataFile& file) {
   const std::uint64_t bytes_max =

@@ -15,6 +15,9 @@ namespace gossipd {
 // Code "bad-safetensors".
 [[nodiscard]] Result<SafetensorsHeader> read_safetensors_header(const DataFile& file);
 
+// From as many values in a file as `out` has; the type is none of floats.
+void to_integers(TensorType, const std::byte* from, std::span<std::int64_t> out);
+
 // As many values as `out` has of a tensor of any type; a double is rounded.
 void read_floats(const DataFile& file, const SafetensorsHeader& header, const TensorEntry& tensor,
                  std::span<float> out);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/base/printable.h"
+#include "models/job/data_names.h"
 
 namespace gossipd {
 
@@ -24,18 +25,6 @@ std::string_view name_of(Kind kind) {
     case Kind::safetensors: return "safetensors";
   }
   return "";
-}
-
-// A name in the data directory, never a way out of it: the job comes from the cluster. Nor one that
-// a terminal would not show as it is, or that canonical text would have to escape.
-bool is_file_name(const std::string& name) {
-  return !name.empty() && name.size() <= 255 && name != "." && name != ".." &&
-         printable(name) == name && name.find_first_of("/\\\"") == std::string::npos;
-}
-
-bool is_tensor_name(const std::string& name) {
-  return is_file_name(name) && std::all_of(name.begin(), name.end(),
-                                           [](unsigned char c) { return c > 0x20 && c < 0x7f; });
 }
 
 // Why a list of names is refused: the first that does not fit.
@@ -74,7 +63,7 @@ void require_train_files(TomlTable& table, DataSpec& data) {
 
 // Channels, rows, columns.
 void parse_image_shape(TomlTable& table, DataSpec& data, std::vector<std::int64_t> fallback) {
-  data.shape = table.get_integers("shape", fallback, 1, 16384, 3);
+  data.shape = table.get_integers("shape", fallback, 1, image_extent_max, 3);
   if (data.shape.size() == 3) return;
   table.refuse("shape", "must be channels, rows, columns; for example shape = [1, 28, 28]");
   data.shape = std::move(fallback);
@@ -87,8 +76,9 @@ void parse_normalisation(TomlTable& table, DataSpec& data, double magnitude_max)
   };
   data.mean =
       table.get_doubles("mean", data.mean, magnitude_max > 1 ? -magnitude_max : 0, magnitude_max);
-  data.deviation = table.get_doubles("deviation", data.deviation,
-                                     magnitude_max > 1 ? 1 / magnitude_max : 1e-3, magnitude_max);
+  data.deviation =
+      table.get_doubles("deviation", data.deviation,
+                        magnitude_max > 1 ? 1 / magnitude_max : pixel_deviation_min, magnitude_max);
   const std::string way_out =
       "must be one number, or one for each of the " + std::to_string(channels) + " channels";
   if (!fits(data.mean)) table.refuse("mean", way_out);
@@ -167,14 +157,14 @@ void parse_stream_keys(TomlTable& table, DataSpec& data) {
 }
 
 void parse_tensor_keys(TomlTable& table, DataSpec& data) {
-  data.shape = table.get_integers("shape", {}, 1, sample_values_max, 4);
+  data.shape = table.get_integers("shape", {}, 1, sample_values_max, tensor_axes_max);
   if (data.shape.empty())
     table.refuse(
         "shape",
         "is missing; write the shape of one input, for example shape = [16] or [3, 32, 32]");
-  data.target_shape = table.get_integers("target_shape", {}, 1, sample_values_max, 4);
-  data.classes = table.get_integer("classes", 0, 0, 1 << 24);
-  data.vocabulary = table.get_integer("vocabulary", 0, 0, 1 << 24);
+  data.target_shape = table.get_integers("target_shape", {}, 1, sample_values_max, tensor_axes_max);
+  data.classes = table.get_integer("classes", 0, 0, tensor_integers_max);
+  data.vocabulary = table.get_integer("vocabulary", 0, 0, tensor_integers_max);
   data.input_tensor = table.get_string("inputs", data.input_tensor);
   data.target_tensor = table.get_string("targets", data.target_tensor);
   for (const auto& [key, name] :
@@ -241,6 +231,16 @@ void write_tensors(const DataSpec& data, CanonicalText& out) {
 
 }  // namespace
 
+bool is_file_name(const std::string& name) {
+  return !name.empty() && name.size() <= 255 && name != "." && name != ".." &&
+         printable(name) == name && name.find_first_of("/\\\"") == std::string::npos;
+}
+
+bool is_tensor_name(const std::string& name) {
+  return is_file_name(name) && std::all_of(name.begin(), name.end(),
+                                           [](unsigned char c) { return c > 0x20 && c < 0x7f; });
+}
+
 std::size_t SampleShape::values() const {
   std::size_t product = 1;
   for (const std::int64_t extent : shape) product *= static_cast<std::size_t>(extent);
@@ -274,7 +274,8 @@ DataSpec parse_data_spec(TomlTable table) {
     case Kind::text: parse_stream_keys(table, data); break;
     case Kind::safetensors: parse_tensor_keys(table, data); break;
   }
-  if (data.vocabulary == 0) parse_normalisation(table, data, data.is_pixels() ? 1 : 1e6);
+  if (data.vocabulary == 0)
+    parse_normalisation(table, data, data.is_pixels() ? 1 : normalisation_max);
   if (data.is_pixels()) parse_augmentation(table, data);
   data.division =
       table.get_enum("division", DataSpec::Division::own,

@@ -19,6 +19,11 @@ from data_test import Jpeg, cifar_record, enlarged, fashion_mnist, write
 
 EXIT_CONFIG = 78
 TEXT = "/usr/share/common-licenses/GPL-3"  # of Debian's base-files
+# Four integers below 50, two classes.
+EMBEDDING = """import sys, torch
+net = torch.nn.Sequential(torch.nn.Embedding(50, 8), torch.nn.Flatten(), torch.nn.Linear(32, 2))
+torch.jit.script(net).save(sys.argv[1])
+"""
 # 28 x 28 inputs, ten classes.
 OWN_MODEL = """import sys, torch
 net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10))
@@ -117,10 +122,65 @@ class Init(ClusterTest):
             self.assertRegex(done.stdout, r"# model: \d+ parameters on cpu\n# step: [0-9.]+ ms for")
             self.assertFalse(os.path.exists(self.path("state")))
 
-    def test_a_draft_for_a_model_of_ones_own_trains(self):
-        model, job = self.path("net.pt"), self.path("own.toml")
-        made = subprocess.run(["/usr/bin/python3", "-c", OWN_MODEL, model], check=False)
+    def own_model(self, program):
+        model = self.path("net.pt")
+        made = subprocess.run(["/usr/bin/python3", "-c", program, model], check=False)
         self.assertEqual(0, made.returncode, "python3-torch is needed")
+        return model
+
+    def test_a_draft_for_integers_trains_a_model_of_ones_own_only(self):
+        draw, count = random.Random(1), 100
+        inputs = array.array("q", (draw.randrange(50) for _ in range(4 * count)))
+        inputs[0] = 49
+        labels = array.array("q", (i % 2 for i in range(count)))
+        tensors = {
+            "inputs": ("I64", [count, 4], inputs.tobytes()),
+            "targets": ("I64", [count], labels.tobytes()),
+        }
+        data, job = self.path("integers"), self.path("integers.toml")
+        write(f"{data}/train.safetensors", safetensors(tensors))
+        done = self.run_gossipd("init", "--data", data, "-o", job)
+        self.assertEqual(EXIT_CONFIG, done.returncode, done.stdout)
+        self.assertIn("no built-in model takes integers as inputs", done.stderr)
+        model = self.own_model(EMBEDDING)
+        done = self.run_gossipd("init", "--data", data, "--model", model, "-o", job)
+        self.assertEqual(0, done.returncode, done.stderr)
+        done = self.check(job, data)
+        self.assertEqual(0, done.returncode, done.stderr)
+        self.assertIn("# model: 466 parameters on cpu\n", done.stdout)
+
+    def test_the_commands_it_prints_can_be_pasted_whatever_the_paths_are(self):
+        data, job = self.path("it's my data"), self.path('job "1".toml')
+        os.mkdir(data)
+        shutil.copy(TEXT, f"{data}/book.txt")
+        done = self.run_gossipd("init", "--data", data, "-o", job)
+        self.assertEqual(0, done.returncode, done.stderr)
+        line = next(row for row in done.stdout.splitlines() if "--check-config" in row)
+        words = subprocess.run(
+            ["sh", "-c", "gossipd() { printf '%s\\n' \"$@\"; }\n" + line],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        wanted = ["--job", job, "--data", data, "--check-config"]
+        self.assertEqual(wanted, words.stdout.split("\n")[:-1])
+
+    def test_inputs_of_a_small_scale_are_learnt_like_any(self):
+        draw, width, count = random.Random(1), 8, 500
+        rows = [[draw.gauss(0, 1e-5) for _ in range(width)] for _ in range(count)]
+        values = array.array("f", (v for row in rows for v in row)).tobytes()
+        labels = array.array("q", (int(sum(row) > 0) for row in rows)).tobytes()
+        tensors = {"inputs": ("F32", [count, width], values), "targets": ("I64", [count], labels)}
+        data, job = self.path("small"), self.path("small.toml")
+        write(f"{data}/train.safetensors", safetensors(tensors))
+        done = self.run_gossipd("init", "--data", data, "-o", job)
+        self.assertEqual(0, done.returncode, done.stderr)
+        node = self.cluster.node("box1", "--job", job, data=data).start()
+        status = node.wait("the end", lambda s: s["phase"] == "finished" and s["evaluation"])
+        self.assertGreater(status["evaluation"]["accuracy"], 0.85)
+
+    def test_a_draft_for_a_model_of_ones_own_trains(self):
+        model, job = self.own_model(OWN_MODEL), self.path("own.toml")
         done = self.run_gossipd("init", "--data", DATA, "--model", model, "-o", job)
         self.assertEqual(0, done.returncode, done.stderr)
         done = self.check(job, DATA)

@@ -1,9 +1,10 @@
 // tests/unit/data_test_support.h - loads a synthetic data set as a job would, and reads single
-// samples.
+// samples; writes safetensors files.
 #pragma once
 
 #include "models/data/data_set.h"
 #include "models/data/pixel_set.h"
+#include "models/files/safetensors.h"
 #include "models_test_support.h"
 
 namespace gossipd::test {
@@ -66,6 +67,27 @@ inline std::unique_ptr<Room> sample(const DataSet& set, std::size_t index,
   auto room = std::make_unique<Room>(set);
   set.write(index, variation, room->batch, 0);
   return room;
+}
+
+struct Tensor {
+  TensorEntry entry;
+  std::string bytes;
+};
+
+template <typename T>
+Tensor tensor(const std::string& name, TensorType type, std::vector<std::int64_t> shape,
+              const std::vector<T>& values) {
+  std::string bytes(values.size() * sizeof(T), '\0');
+  std::memcpy(bytes.data(), values.data(), bytes.size());
+  return {{name, type, std::move(shape)}, bytes};
+}
+
+inline std::string safetensors(const std::vector<Tensor>& tensors) {
+  std::vector<TensorEntry> entries;
+  for (const Tensor& each : tensors) entries.push_back(each.entry);
+  std::string file = safetensors_header(entries, {});
+  for (const Tensor& each : tensors) file += each.bytes;
+  return file;
 }
 
 }  // namespace gossipd::test

@@ -5,7 +5,6 @@
 #include "models/data/cifar.h"
 #include "models/data/idx.h"
 #include "models/data/token_set.h"
-#include "models/files/safetensors.h"
 
 using namespace gossipd;
 using test::bytes_of;
@@ -14,8 +13,11 @@ using test::data_spec;
 using test::load;
 using test::load_error;
 using test::refused_data_spec;
+using test::safetensors;
 using test::sample;
 using test::TemporaryDirectory;
+using test::tensor;
+using test::Tensor;
 using test::write_file;
 
 namespace {
@@ -46,27 +48,6 @@ std::vector<int> counting(int count) {
 
 const std::string four_tokens =
     "kind = 'tokens'\nvocabulary = 1000\nlength = 4\ntrain_files = ['t.bin']\n";
-
-struct Tensor {
-  TensorEntry entry;
-  std::string bytes;
-};
-
-template <typename T>
-Tensor tensor(const std::string& name, TensorType type, std::vector<std::int64_t> shape,
-              const std::vector<T>& values) {
-  std::string bytes(values.size() * sizeof(T), '\0');
-  std::memcpy(bytes.data(), values.data(), bytes.size());
-  return {{name, type, std::move(shape)}, bytes};
-}
-
-std::string safetensors(const std::vector<Tensor>& tensors) {
-  std::vector<TensorEntry> entries;
-  for (const Tensor& each : tensors) entries.push_back(each.entry);
-  std::string file = safetensors_header(entries, {});
-  for (const Tensor& each : tensors) file += each.bytes;
-  return file;
-}
 
 const std::string pairs = "kind = 'safetensors'\nshape = [2]\ntrain_files = ['p.safetensors']\n";
 

@@ -1,0 +1,96 @@
+#include <doctest/doctest.h>
+
+#include "daemon/init/job_draft.h"
+#include "daemon/init/shell_word.h"
+#include "models/job/epochs.h"
+#include "models/job/job.h"
+
+using namespace gossipd;
+
+namespace {
+
+DataLook look_of(double mean, double deviation) {
+  DataLook look{.words = "safetensors files of classes", .train_samples = 90};
+  look.spec.kind = DataSpec::Kind::safetensors;
+  look.spec.shape = {5};
+  look.spec.train_files = {"train.safetensors"};
+  look.spec.validation_fraction = 0.1;
+  look.spec.mean = {mean};
+  look.spec.deviation = {deviation};
+  return look;
+}
+
+DataLook look_of_integers() {
+  DataLook look = look_of(0, 1);
+  look.spec.vocabulary = 50;
+  return look;
+}
+
+std::string draft_of(const DataLook& look, const std::string& model = "") {
+  const auto draft = draft_job(look, {.name = "test", .model_file = model});
+  REQUIRE_MESSAGE(draft, (draft ? "" : draft.error().text));
+  return *draft;
+}
+
+bool holds(const std::string& text, const std::string& words) {
+  return text.find(words) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("a draft has numbers of any size, and its job has the same") {
+  for (const double value : {1e-6, 1.2345e-05, 0.00071807, 0.286, 0.2860405, 1.0, 1125.25,
+                             123456.7891, 1e6, 999999.123456}) {
+    CAPTURE(value);
+    for (const double sign : {1.0, -1.0}) {
+      const auto text = with_budget(draft_of(look_of(sign * value, value)), 90, "draft");
+      REQUIRE(text);
+      const auto job = Job::parse(*text, "draft");
+      REQUIRE_MESSAGE(job, (job ? "" : job.error().text));
+      CHECK(job->data.mean.at(0) == sign * value);
+      CHECK(job->data.deviation.at(0) == value);
+    }
+  }
+}
+
+TEST_CASE("a draft writes ordinary numbers with four decimals") {
+  const std::string draft = draft_of(look_of(0.286, 0.353));
+  CHECK(holds(draft, "\nmean = 0.2860   "));
+  CHECK(holds(draft, "\ndeviation = 0.3530\n"));
+  CHECK(holds(draft, "\nvalidation_fraction = 0.1000 "));
+}
+
+TEST_CASE("a draft says where a deviation is not measured") {
+  DataLook look = look_of(3, 1);
+  CHECK_FALSE(holds(draft_of(look), "nothing differs"));
+  look.constant_channels = 1;
+  CHECK(holds(draft_of(look), "\ndeviation = 1.0000                  # 1 where nothing differs"));
+}
+
+TEST_CASE("a draft for integers as inputs has their vocabulary and normalises nothing") {
+  const std::string draft = draft_of(look_of_integers(), "/models/net.pt");
+  CHECK(holds(draft, "\nvocabulary = 50 "));
+  CHECK_FALSE(holds(draft, "\nmean"));
+  CHECK_FALSE(holds(draft, "\ndeviation"));
+  CHECK(holds(draft_of(look_of(0, 1), "/models/net.pt"), "\nmean = 0.0000"));
+}
+
+TEST_CASE("integers as inputs need a model of one's own, and the error says so") {
+  const auto draft = draft_job(look_of_integers(), {.name = "test", .model_file = ""});
+  REQUIRE_FALSE(draft);
+  CHECK(
+      draft.error().text.starts_with("no built-in model takes integers as inputs; give your own "
+                                     "with --model FILE"));
+}
+
+TEST_CASE("a word for a shell is quoted only where it needs it") {
+  CHECK(shell_word("/data/fashion-mnist_2.0/a=b,c:d@e+f%") ==
+        "/data/fashion-mnist_2.0/a=b,c:d@e+f%");
+  CHECK(shell_word("/Daten/Äpfel") == "/Daten/Äpfel");
+  CHECK(shell_word("") == "''");
+  CHECK(shell_word("my data") == "'my data'");
+  CHECK(shell_word("it's") == "'it'\\''s'");
+  for (const std::string hostile : {"~/x", "$HOME", "a`b`", "a\"b", "a\\b", "a*", "a;b", "a&b",
+                                    "#a", "a|b", "(a)", "{a,b}", "a?", "[a]", "a>b", "a!b", "a\tb"})
+    CHECK(shell_word(hostile) == "'" + hostile + "'");
+}

@@ -1,0 +1,249 @@
+#include "data_test_support.h"
+#include "models/data/data_look.h"
+
+using namespace gossipd;
+using test::contains;
+using test::safetensors;
+using test::TemporaryDirectory;
+using test::tensor;
+using test::write_file;
+
+namespace {
+
+using Integers = std::vector<std::int64_t>;
+
+constexpr std::int64_t samples = 40, width = 3;
+const Integers two_labels{0, 1};
+
+// As many as there are samples, over and over.
+Integers repeated(const Integers& values, std::int64_t count = samples) {
+  Integers out;
+  for (std::int64_t i = 0; i < count; ++i)
+    out.push_back(values[static_cast<std::size_t>(i) % values.size()]);
+  return out;
+}
+
+// 0, 0.25, 0.5, ... 2.25 over and over, times `scale`, plus `offset`.
+std::vector<float> steps(double scale, double offset = 0) {
+  std::vector<float> values;
+  for (std::int64_t i = 0; i < samples * width; ++i)
+    values.push_back(static_cast<float>(0.25 * static_cast<double>(i % 10) * scale + offset));
+  return values;
+}
+
+std::string of_floats(const std::vector<float>& inputs, const Integers& labels = two_labels) {
+  return safetensors({tensor("inputs", TensorType::f32, {samples, width}, inputs),
+                      tensor("targets", TensorType::i64, {samples}, repeated(labels))});
+}
+
+std::string of_integers(const Integers& inputs, const Integers& labels = two_labels) {
+  return safetensors(
+      {tensor("inputs", TensorType::i64, {samples, width}, repeated(inputs, samples * width)),
+       tensor("targets", TensorType::i64, {samples}, repeated(labels))});
+}
+
+struct Files {
+  TemporaryDirectory directory;
+  Files& add(const std::string& name, const std::string& bytes) {
+    std::filesystem::create_directories((directory / name).parent_path());
+    write_file(directory / name, bytes);
+    return *this;
+  }
+  [[nodiscard]] DataLook look() const {
+    auto found = look_at_data(directory.string());
+    REQUIRE_MESSAGE(found, (found ? "" : found.error().text));
+    return *found;
+  }
+  // Behind the directory.
+  [[nodiscard]] std::string error() const {
+    const auto found = look_at_data(directory.string());
+    REQUIRE(!found);
+    REQUIRE(found.error().text.starts_with(directory.string() + "/"));
+    return found.error().text.substr(directory.string().size() + 1);
+  }
+};
+
+// To test with as well: then all of it is trained on, and measured.
+DataSpec look_at_floats(const std::vector<float>& inputs) {
+  const std::string file = of_floats(inputs);
+  return Files().add("train.safetensors", file).add("test.safetensors", file).look().spec;
+}
+
+std::string error_of(const std::string& file) {
+  return Files().add("train.safetensors", file).add("test.safetensors", file).error();
+}
+
+std::string idx(const std::string& extents, const std::string& values) {
+  std::string file = {0, 0, 8, static_cast<char>(extents.size())};
+  for (const char extent : extents) file += std::string(3, '\0') + extent;
+  return file + values;
+}
+
+const std::string images = idx("\x04\x02\x02", std::string("\x10\x80\xff\x00", 4) + "abcdefghijkl");
+const std::string tiny_png("\x89PNG", 4);  // as far as it is looked at
+
+}  // namespace
+
+TEST_CASE("Inputs of any scale that a job takes are measured, and keep four digits") {
+  for (const double scale : {1e-5, 1e-3, 1.0, 1e3, 1e5}) {
+    CAPTURE(scale);
+    const DataSpec spec = look_at_floats(steps(scale));
+    CHECK(spec.mean.at(0) == doctest::Approx(1.125 * scale).epsilon(1e-3));
+    CHECK(spec.deviation.at(0) == doctest::Approx(0.71807 * scale).epsilon(1e-3));
+  }
+  CHECK(look_at_floats(steps(1)).deviation.at(0) == 0.7181);  // four decimals, as ever
+}
+
+TEST_CASE("Small differences of large inputs are measured, and are no constant") {
+  const DataSpec spec = look_at_floats(steps(0.25, 1000));
+  CHECK(spec.mean.at(0) == doctest::Approx(1000.28125).epsilon(1e-7));
+  CHECK(spec.deviation.at(0) == doctest::Approx(0.17952).epsilon(1e-3));
+}
+
+TEST_CASE("A negative mean that is almost 0 is written without a sign") {
+  std::vector<float> inputs = steps(1, -1.125);
+  inputs[0] -= 1e-4f;
+  CHECK_FALSE(std::signbit(look_at_floats(inputs).mean.at(0)));
+}
+
+TEST_CASE("Only inputs that are all the same have the deviation 1, and it is said") {
+  for (const double value : {0.0, 1e-5, 3.0, 1e5}) {
+    CAPTURE(value);
+    Files files;
+    files.add("train.safetensors", of_floats(steps(0, value)));
+    CHECK(files.look().constant_channels == 1);
+    CHECK(files.look().spec.deviation == std::vector<double>{1});
+  }
+  CHECK(Files().add("train.safetensors", of_floats(steps(1e-5))).look().constant_channels == 0);
+}
+
+TEST_CASE("Inputs beyond what a job takes are refused with their file, their scale, the way out") {
+  for (const double scale : {1e-8, 1e8, 1e37}) {
+    CAPTURE(scale);
+    const std::string error = error_of(of_floats(steps(scale)));
+    CHECK(error.starts_with("train.safetensors: the inputs have a mean of 1.125e"));
+    CHECK(contains(error, "write the inputs times a factor"));
+  }
+  Files two;
+  two.add("a.safetensors", of_floats(steps(1e8))).add("b.safetensors", of_floats(steps(1e8)));
+  CHECK(two.error().starts_with("a.safetensors and 1 more: the inputs have a mean"));
+}
+
+TEST_CASE("Inputs that are integers from 0 on are a vocabulary, of training and test files") {
+  Files files;
+  files.add("train.safetensors", of_integers({0, 7, 49}));
+  CHECK(files.look().spec.vocabulary == 50);
+  CHECK(files.look().spec.classes == 2);
+  files.add("test.safetensors", of_integers({0, 99}));
+  CHECK(files.look().spec.vocabulary == 100);
+}
+
+TEST_CASE("Bytes are pixels, and integers below 0 are quantities: both are normalised") {
+  const std::vector<std::uint8_t> bytes(samples * width, 51);
+  Files files;
+  files.add("train.safetensors",
+            safetensors({tensor("inputs", TensorType::u8, {samples, width}, bytes),
+                         tensor("targets", TensorType::i64, {samples}, repeated({0, 1}))}));
+  CHECK(files.look().spec.vocabulary == 0);
+  CHECK(files.look().spec.mean == std::vector<double>{0.2});
+  files.add("train.safetensors", of_integers({-1, 1}));
+  files.add("test.safetensors", of_integers({-1, 1}));
+  CHECK(files.look().spec.vocabulary == 0);
+  CHECK(files.look().spec.deviation == std::vector<double>{1});
+  CHECK(files.look().constant_channels == 0);
+}
+
+TEST_CASE("Test files of other numbers than the training files are named") {
+  Files files;
+  files.add("train.safetensors", of_integers({0, 7}));
+  files.add("test.safetensors", of_integers({-1, 7}));
+  CHECK(files.error().starts_with("test.safetensors: tensor 'inputs' holds other numbers"));
+  files.add("test.safetensors", of_integers({0, 7}, {-1}));
+  CHECK(files.error().starts_with("test.safetensors: tensor 'targets' holds other numbers"));
+}
+
+TEST_CASE("A class that only test files hold counts among the classes") {
+  Files files;
+  files.add("train.safetensors", of_floats(steps(1), {0, 1}));
+  files.add("test.safetensors", of_floats(steps(1), {0, 4}));
+  CHECK(files.look().spec.classes == 5);
+  Files pixels;
+  pixels.add("train-images-idx3-ubyte", images)
+      .add("train-labels-idx1-ubyte", idx("\x04", std::string("\0\1\0\1", 4)))
+      .add("t10k-images-idx3-ubyte", images)
+      .add("t10k-labels-idx1-ubyte", idx("\x04", std::string("\0\1\6\1", 4)));
+  CHECK(pixels.look().spec.classes == 7);
+  CHECK(pixels.look().held_out_samples == 4);
+}
+
+TEST_CASE("Labels and inputs beyond the range are refused as integers, whole as they are") {
+  for (const std::int64_t large : {std::int64_t{1} << 24, std::int64_t{9000000159745},
+                                   std::numeric_limits<std::int64_t>::max()}) {
+    const std::string error = error_of(of_floats(steps(1), {0, large}));
+    CHECK(error.starts_with("train.safetensors: tensor 'targets' holds " + std::to_string(large) +
+                            ", and a job takes classes below 16777216; number them from 0 on"));
+    CHECK(error_of(of_integers({0, large}))
+              .starts_with("train.safetensors: tensor 'inputs' holds " + std::to_string(large)));
+  }
+  CHECK(Files()
+            .add("train.safetensors", of_floats(steps(1), {0, (1 << 24) - 1}))
+            .look()
+            .spec.classes == 1 << 24);
+}
+
+TEST_CASE("Tensors that a job could not name are refused with the file and the way out") {
+  const auto shaped = [](const std::string& name, const Integers& shape) {
+    std::int64_t values = 1;
+    for (const std::int64_t extent : shape) values *= extent;
+    return safetensors(
+        {tensor(name, TensorType::f32, shape, std::vector<float>(static_cast<std::size_t>(values))),
+         tensor("targets", TensorType::i8, {2}, std::vector<std::int8_t>{0, 1})});
+  };
+  CHECK(error_of(shaped("inputs", {2, 0}))
+            .starts_with("train.safetensors: tensor 'inputs' has shape [2, 0], so there is nothing "
+                         "in it; write the file again"));
+  CHECK(contains(error_of(shaped("inputs", {0, 2})), "so there is nothing in it"));
+  CHECK(contains(error_of(shaped("inputs", {2})), "x.reshape(-1, 1)"));
+  CHECK(contains(error_of(shaped("inputs", {2, 1, 1, 1, 1, 5})), "x.reshape(len(x), -1)"));
+  CHECK(contains(error_of(shaped("my inputs", {2, 5})), "has a name that cannot stand in a job"));
+  std::vector<float> inputs = steps(1);
+  inputs[5] = std::numeric_limits<float>::quiet_NaN();
+  CHECK(error_of(of_floats(inputs)).starts_with("train.safetensors: sample 1: input holds NaN"));
+}
+
+TEST_CASE("A file whose name cannot stand in a job is named before the draft is written") {
+  const std::string text(1000, 'a');
+  for (const std::string name : {"b\xff.txt", "it\"s.txt", "a\nb.txt"}) {
+    const std::string error = Files().add("a.txt", text).add(name, text).error();
+    CHECK(error.starts_with(name + ": its name cannot stand in a job"));
+    CHECK(contains(error, "rename it"));
+  }
+}
+
+TEST_CASE("Images without rows are refused with their file") {
+  Files files;
+  files.add("train-images-idx3-ubyte", idx(std::string("\x02\0\x05", 3), ""))
+      .add("train-labels-idx1-ubyte", idx("\x02", std::string("\0\1", 2)));
+  CHECK(files.error().starts_with("train-images-idx3-ubyte: holds images of 0 x 5"));
+}
+
+TEST_CASE("A folder without images is named, and removing it is the way out") {
+  Files files;
+  files.add("train/a/1.png", tiny_png).add("train/b/deep/1.PNG", tiny_png);
+  files.add("train/c/notes.md", "nothing");
+  CHECK(files.error() == "train/c: holds no images (.jpg, .jpeg, .png): remove it");
+  std::filesystem::remove_all(files.directory / "train/c");
+  files.add("test/a/1.png", tiny_png).add("test/b/1.png", tiny_png).add("test/d/notes.md", "");
+  CHECK(files.error() == "test/d: holds no images (.jpg, .jpeg, .png): remove it");
+}
+
+TEST_CASE("Folders of images that training and test do not share are named with the way out") {
+  Files files;
+  files.add("train/a/1.png", tiny_png).add("train/b/1.png", tiny_png);
+  files.add("test/a/1.png", tiny_png);
+  CHECK(files.error().starts_with("test/b: holds no images, and train/b does: put some into it"));
+  files.add("test/b/1.png", tiny_png).add("test/c/1.png", tiny_png);
+  CHECK(files.error() ==
+        "test/c: is a class that train/ lacks, so no model would learn it: remove it, or put "
+        "images of it into train/c");
+}
