@@ -133,6 +133,7 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   void carry_out(RestoreEffect&);
   void carry_out(LogEffect&);
 
+  [[nodiscard]] JobStarted bounded_start(JobStarted done);
   void begin_job(const Job& job, const JobStarted& answer);
   void answer_job_start(const Result<JobHash>& begun);
   void on_next_job_written(const NextJobEffect& next, const std::optional<Error>& error);
@@ -219,8 +220,9 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
     JobStarted answer;
   };
   std::optional<JobStart> job_start_;  // asked for here, and not answered yet
-  bool trying_job_ = false;            // from the order to start it until it is begun or refused
-  JobHash next_job_{};                 // on disk; 0: the node stays with its job
+  // Its name, or its file until that is read; from the order to start it until begun or refused.
+  std::optional<std::string> tried_job_;
+  JobHash next_job_{};                     // on disk; 0: the node stays with its job
   std::optional<Instant> next_job_since_;  // the disk has it to write, and nobody was warned yet
   bool has_model_ = false;                 // a model of its own, at the trainer's start
   int seconds_without_model_ = 0;          // while no living member has one

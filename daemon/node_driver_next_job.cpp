@@ -4,6 +4,7 @@
 #include <memory>
 #include <utility>
 
+#include "core/base/printable.h"
 #include "daemon/log/log.h"
 #include "daemon/node_driver.h"
 
@@ -17,12 +18,29 @@ constexpr Duration next_job_soon = std::chrono::seconds(5);
 
 }  // namespace
 
+// In bounded time. A refusal that comes later is for those who look at log and status.
+DaemonPort::JobStarted NodeDriver::bounded_start(JobStarted done) {
+  const Error late{"still-trying",
+                   "trying the job and writing it take longer than " +
+                       std::to_string(start_answer_limit / std::chrono::seconds(1)) +
+                       " s; the cluster goes on to the job as soon as both are done"};
+  const auto bounded = answers_.bounded<Result<StartedJob>>(
+      std::move(done), late, EventLoop::now() + start_answer_limit,
+      [this](const Result<StartedJob>& started) {
+        if (!started) warn("job '" + *tried_job_ + "' was not started: " + started.error().text);
+      });
+  return [this, bounded](const Result<StartedJob>& started) {
+    bounded(started);
+    tried_job_.reset();
+  };
+}
+
 // The data of a job with epochs is counted by the disk's thread: this node has finished, so nothing
 // waits for that disk.
 void NodeDriver::start_job(const std::string& file, JobStarted done) {
   const NodeSummary present = node();
   if (auto error = node_->why_no_next_job()) return done(*error);
-  if (trying_job_)
+  if (tried_job_)
     return done(Error{"job-starting",
                       "this node tries a job that was given before; try again when that is done"});
   if (job_ && job_->is_external)
@@ -30,19 +48,8 @@ void NodeDriver::start_job(const std::string& file, JobStarted done) {
                                      "' is trained by processes that attach, and they know of no "
                                      "other; found a cluster for the next one, with its own "
                                      "--state-dir"});
-  const Error late{
-      "disk-slow",
-      "trying the job and writing it take longer than " +
-          std::to_string(start_answer_limit / std::chrono::seconds(1)) +
-          " s; the cluster goes on to the job as soon as both are done, `gossipctl status` shows "
-          "it"};
-  const auto bounded = answers_.bounded<Result<StartedJob>>(std::move(done), late,
-                                                            EventLoop::now() + start_answer_limit);
-  const JobStarted answer = [this, bounded](const Result<StartedJob>& started) {
-    trying_job_ = false;
-    bounded(started);
-  };
-  trying_job_ = true;
+  const JobStarted answer = bounded_start(std::move(done));
+  tried_job_ = printable(file);
   const auto job = std::make_shared<Result<Job>>(Error{"stopping", "this node stops"});
   disk_.write(
       "the next job's data",
@@ -53,6 +60,7 @@ void NodeDriver::start_job(const std::string& file, JobStarted done) {
       [this, file, job, answer](const std::optional<Error>&) {
         if (stopping_) return answer(Error{"stopping", "this node stops"});
         if (!*job) return answer(job->error());
+        tried_job_ = printable((*job)->name);
         if (auto error = node_->why_no_next_job((*job)->hash())) return answer(*error);
         trial_.start(config_, file, [this, job, answer](const std::optional<Error>& error) {
           if (stopping_) return answer(Error{"stopping", "this node stops"});

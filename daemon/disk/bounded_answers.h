@@ -1,7 +1,8 @@
 // daemon/disk/bounded_answers.h - answers that come in bounded time, whatever they wait for.
 //
 // bounded() wraps a callback: it is called once, with what comes, or with `late` if expire() finds
-// that its time is up; what comes afterwards is dropped. Loop thread only.
+// that its time is up; what comes afterwards goes to `afterwards`, or is dropped where there is
+// none. Loop thread only.
 #pragma once
 
 #include <functional>
@@ -16,13 +17,17 @@ namespace gossipd {
 class BoundedAnswers {
  public:
   template <typename T>
-  [[nodiscard]] std::function<void(T)> bounded(std::function<void(T)> done, T late, Instant due) {
+  [[nodiscard]] std::function<void(T)> bounded(std::function<void(T)> done, T late, Instant due,
+                                               std::function<void(T)> afterwards = nullptr) {
     auto answer = std::make_shared<Answer>();
     answer->due = due;
     answer->say_late = [done, late = std::move(late)] { done(late); };
     answers_.push_back(answer);
-    return [answer, done = std::move(done)](T value) {
-      if (!std::exchange(answer->said, true)) done(std::move(value));
+    return [answer, done = std::move(done), afterwards = std::move(afterwards)](T value) {
+      if (!std::exchange(answer->said, true))
+        done(std::move(value));
+      else if (afterwards)
+        afterwards(std::move(value));
     };
   }
 

@@ -168,7 +168,10 @@ void start_job(DaemonPort& port, const HttpRequest& request, const HttpRespond& 
               "\n",
           202));
     const Error& error = started.error();
-    if (error.code == "disk-slow") return respond(late(error));
+    if (error.code == "still-trying")
+      return respond(problem(504, error.code, "The job is still tried", error.text,
+                             "gossipctl status shows it: waiting_for while it is tried, and "
+                             "warnings where it is not started"));
     for (const char* const by_state :
          {"left", "job-starting", "job-running", "same-job", "other-job", "stopping"})
       if (error.code == by_state) return respond(refused_by_state(error));

@@ -45,7 +45,8 @@ class DaemonPort {
     std::uint64_t number = 0;  // among the cluster's jobs
   };
   // `file` lies on the daemon's machine. `done` is called once, on the loop, when the node and all
-  // that it is linked to would know the job after a restart; in bounded time with code "disk-slow".
+  // that it is linked to would know the job after a restart; in bounded time with code
+  // "still-trying", and then status() tells how it goes on.
   using JobStarted = std::function<void(Result<StartedJob>)>;
   virtual void start_job(const std::string& file, JobStarted done) = 0;
   [[nodiscard]] virtual std::optional<Error> forget(NodeId member) = 0;

@@ -158,6 +158,21 @@ TEST_CASE("an answer comes once: with what was waited for, or late") {
   CHECK(said == std::vector{1, -2, 3});
 }
 
+TEST_CASE("what comes after a late answer is told apart, and nothing of an answer in time") {
+  BoundedAnswers answers;
+  std::vector<int> said, afterwards;
+  const auto say = [&](int value) { said.push_back(value); };
+  const auto tell = [&](int value) { afterwards.push_back(value); };
+  const auto in_time = answers.bounded<int>(say, -1, Instant{} + 5s, tell);
+  const auto too_late = answers.bounded<int>(say, -2, Instant{} + 5s, tell);
+  in_time(1);
+  answers.expire(Instant{} + 5s);
+  CHECK(afterwards.empty());
+  too_late(2);
+  CHECK(said == std::vector{1, -2});
+  CHECK(afterwards == std::vector{2});
+}
+
 TEST_CASE(
     "a log whose disk hangs keeps nobody: lines wait up to a bound, and those beyond are counted") {
   struct HangingSink final : spdlog::sinks::sink {

@@ -216,7 +216,7 @@ TEST_CASE("a command that the node's state refuses is 409 with the node's own co
   daemon.refusal = Error{"unknown-member", "no member has this id"};
   CHECK(ask(daemon, "POST", "/v1/members/forget", R"({"id": "00000000000000ab"})").status == 404);
   for (const auto& [code, status] :
-       {std::pair("job-running", 409), std::pair("no-data", 400), std::pair("disk-slow", 504)}) {
+       {std::pair("job-running", 409), std::pair("no-data", 400), std::pair("still-trying", 504)}) {
     daemon.refusal = Error{code, "no"};
     CHECK(ask(daemon, "POST", "/v1/job/start", R"({"file": "/b.toml"})").status == status);
   }
@@ -227,6 +227,18 @@ TEST_CASE("a command that the node's state refuses is 409 with the node's own co
     CHECK(answer.status == 409);
     CHECK(json_of(answer)["code"] == "not-training");
   }
+}
+
+TEST_CASE(
+    "a job whose trial takes long is said to be tried still, and where its end is to be seen") {
+  MadeUpDaemon daemon;
+  daemon.refusal = Error{"still-trying", "trying the job takes longer than 50 s"};
+  const Json answer = json_of(ask(daemon, "POST", "/v1/job/start", R"({"file": "/b.toml"})"));
+  CHECK(answer["code"] == "still-trying");
+  CHECK(answer["title"] == "The job is still tried");
+  CHECK(mentions(answer["hint"], "gossipctl status"));
+  CHECK(mentions(answer["hint"], "waiting_for"));
+  CHECK(mentions(answer["hint"], "warnings"));
 }
 
 TEST_CASE(
