@@ -4,6 +4,7 @@
 
 #include "core/base/nesting.h"
 #include "core/base/settings.h"
+#include "core/membership/plausibility.h"
 #include "daemon/config/config.h"
 #include "daemon/rest/live.h"
 #include "daemon/rest/metrics.h"
@@ -127,6 +128,13 @@ void join(DaemonPort& port, const HttpRequest& request, const HttpRespond& respo
   });
 }
 
+HttpResponse not_extended(const Error& error, Samples budget) {
+  return problem(400, error.code, "The budget is not extended", error.text,
+                 "samples is what is added to the budget of " + std::to_string(budget) +
+                     ": at least 1, and both together at most " +
+                     std::to_string(budget_samples_max));
+}
+
 // {"samples": N}
 void extend(DaemonPort& port, const HttpRequest& request, const HttpRespond& respond) {
   const Json json = parse_body(request.body);
@@ -137,7 +145,8 @@ void extend(DaemonPort& port, const HttpRequest& request, const HttpRespond& res
     return respond(problem(400, "bad-request", "The request is not understood", wrong,
                            R"(send {"samples": 100000})"));
   if (const auto error = port.extend_budget(json["samples"].get<Samples>()))
-    return respond(refused_by_state(*error));
+    return respond(error->code == "bad-budget" ? not_extended(*error, port.node().budget_samples)
+                                               : refused_by_state(*error));
   answer_when_on_disk(port, respond, [&port] {
     return Json{{"budget_samples", port.node().budget_samples}};
   });
@@ -172,6 +181,10 @@ void start_job(DaemonPort& port, const HttpRequest& request, const HttpRespond& 
       return respond(problem(504, error.code, "The job is still tried", error.text,
                              "gossipctl status shows it: waiting_for while it is tried, and "
                              "warnings where it is not started"));
+    if (error.code == "no-space")
+      return respond(problem(500, error.code, "The job is not started", error.text,
+                             "free some space where the state directory lies, then start the job "
+                             "again; the node stays with its job until then"));
     for (const char* const by_state :
          {"left", "job-starting", "job-running", "same-job", "other-job", "stopping"})
       if (error.code == by_state) return respond(refused_by_state(error));

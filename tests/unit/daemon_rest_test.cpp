@@ -215,8 +215,8 @@ TEST_CASE("a command that the node's state refuses is 409 with the node's own co
   CHECK(ask(daemon, "POST", "/v1/members/forget", R"({"id": "00000000000000ab"})").status == 409);
   daemon.refusal = Error{"unknown-member", "no member has this id"};
   CHECK(ask(daemon, "POST", "/v1/members/forget", R"({"id": "00000000000000ab"})").status == 404);
-  for (const auto& [code, status] :
-       {std::pair("job-running", 409), std::pair("no-data", 400), std::pair("still-trying", 504)}) {
+  for (const auto& [code, status] : {std::pair("job-running", 409), std::pair("no-data", 400),
+                                     std::pair("still-trying", 504), std::pair("no-space", 500)}) {
     daemon.refusal = Error{code, "no"};
     CHECK(ask(daemon, "POST", "/v1/job/start", R"({"file": "/b.toml"})").status == status);
   }
@@ -227,6 +227,28 @@ TEST_CASE("a command that the node's state refuses is 409 with the node's own co
     CHECK(answer.status == 409);
     CHECK(json_of(answer)["code"] == "not-training");
   }
+}
+
+TEST_CASE(
+    "a budget that cannot be is no matter of the node's state, and the hint says what can be") {
+  MadeUpDaemon daemon;
+  daemon.refusal = Error{"bad-budget", "0 samples extend nothing"};
+  const HttpResponse answer = ask(daemon, "POST", "/v1/job/extend", R"({"samples": 0})");
+  CHECK(answer.status == 400);
+  CHECK(json_of(answer)["code"] == "bad-budget");
+  CHECK(json_of(answer)["hint"] ==
+        "samples is what is added to the budget of 10000: at least 1, and both together at most "
+        "1152921504606846976");
+  daemon.refusal = Error{"left", "this node leaves the cluster"};
+  CHECK(ask(daemon, "POST", "/v1/job/extend", R"({"samples": 5})").status == 409);
+}
+
+TEST_CASE("a next job for which the disk has no room is told to make some, not to try the job") {
+  MadeUpDaemon daemon;
+  daemon.refusal = Error{"no-space", "job.toml: cannot write it: No space left on device"};
+  const Json answer = json_of(ask(daemon, "POST", "/v1/job/start", R"({"file": "/b.toml"})"));
+  CHECK(mentions(answer["hint"], "free some space"));
+  CHECK_FALSE(mentions(answer["hint"], "--check-config"));
 }
 
 TEST_CASE(
