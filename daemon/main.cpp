@@ -291,7 +291,10 @@ int main(int argc, char** argv) {
   if (!line) return refuse_start(config_of_refusal(arguments, process_environment()), line.error());
   switch (line->action) {
     case CommandLine::Action::print_and_exit: std::fputs(line->output.c_str(), stdout); return 0;
-    case CommandLine::Action::check_config: return check_config(line->config);
+    case CommandLine::Action::check_config:
+      for (const std::string& warning : line->warnings)
+        std::fprintf(stderr, "warning: %s\n", printable(warning).c_str());
+      return check_config(line->config);
     case CommandLine::Action::run: break;
   }
   return run(*line, arguments, argv[0]);

@@ -46,13 +46,13 @@ class Init(ClusterTest):
     def path(self, *parts):
         return os.path.join(self.cluster.directory, *parts)
 
-    def run_gossipd(self, *words):
+    def run_gossipd(self, *words, **variables):
         return subprocess.run(
             [GOSSIPD, *words],
             capture_output=True,
             text=True,
             cwd=self.cluster.directory,
-            env=clean_environment(),
+            env={**clean_environment(), **variables},
             timeout=2 * DEADLINE_S,
             check=False,
         )
@@ -303,6 +303,14 @@ class Init(ClusterTest):
         done = self.check(self.cluster.job(data='kind = "idx"\nshape = [1, 32, 32]'), DATA)
         self.assertEqual(EXIT_CONFIG, done.returncode)
         self.assertFalse(os.path.exists(self.path("state")))
+
+    def test_check_config_warns_of_a_variable_that_names_no_setting(self):
+        words = ("--check-config", "--state-dir", self.path("state"))
+        done = self.run_gossipd(*words, GOSSIPD_TRAINER_DEVISE="cpu")
+        self.assertEqual(0, done.returncode, done.stderr)
+        self.assertIn("warning: environment GOSSIPD_TRAINER_DEVISE names no setting", done.stderr)
+        self.assertNotIn("DEVISE", done.stdout)
+        self.assertEqual("", self.run_gossipd(*words).stderr)
 
 
 if __name__ == "__main__":
