@@ -134,6 +134,23 @@ asio::awaitable<std::optional<Error>> secure(const HttpCall& call, HttpStream& s
                                       error.message() + "; is it http://?"};
 }
 
+std::string speaks_https(const HttpCall& call) {
+  return call.tls || !call.unix_path.empty() ? "" : "; beyond loopback gossipd speaks https://";
+}
+
+// Why reading the answer failed.
+Error answer_error(const HttpCall& call, const error_code& error) {
+  for (const error_code& end :
+       {error_code(http::error::end_of_stream), error_code(http::error::partial_message),
+        error_code(asio::error::eof), error_code(asio::error::connection_reset),
+        error_code(asio::error::broken_pipe), error_code(asio::ssl::error::stream_truncated)})
+    if (error == end)
+      return Error{"broke-off", place(call) + " closed the connection before it had answered: " +
+                                    error.message() + speaks_https(call)};
+  return Error{"bad-response", "what answers at " + place(call) + " is not gossipd's REST: " +
+                                   error.message() + speaks_https(call)};
+}
+
 asio::awaitable<Result<HttpResponse>> perform(asio::io_context& io, const HttpCall& call) {
   asio::ssl::context context(asio::ssl::context::tls_client);
   const bool tls = call.tls && call.unix_path.empty();
@@ -150,11 +167,7 @@ asio::awaitable<Result<HttpResponse>> perform(asio::io_context& io, const HttpCa
   parser.body_limit(call.response_bytes_max);
   if (call.method == "HEAD") parser.skip(true);
   const auto [error, count] = co_await http::async_read(stream, buffer, parser, as_values);
-  if (error) {
-    co_return Error{"bad-response", "what answers at " + place(call) +
-                                        " is not gossipd's REST, or broke off: " + error.message() +
-                                        (tls ? "" : "; beyond loopback it speaks https://")};
-  }
+  if (error) co_return answer_error(call, error);
   co_return to_response(parser.release());
 }
 

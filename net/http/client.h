@@ -28,8 +28,9 @@ struct HttpCall {
 };
 
 // Any status is a success here. Errors: "no-daemon" (nothing listens there), "resolve", "timeout",
-// "bad-response" (not HTTP, too long, or cut), "untrusted" (its certificate), "plain" (a token is
-// not sent beyond loopback without TLS), "connect" (any other failure to get there).
+// "bad-response" (not HTTP, or too long), "broke-off" (the connection ended before the answer did),
+// "untrusted" (its certificate), "plain" (a token is not sent beyond loopback without TLS),
+// "connect" (any other failure to get there).
 [[nodiscard]] Result<HttpResponse> http_call(const HttpCall& call);
 
 }  // namespace gossipd

@@ -24,21 +24,6 @@ bool mentions(const std::string& text, const std::string& what) {
   return text.find(what) != std::string::npos;
 }
 
-TEST_CASE("an answer that no daemon gives is named, and neither top nor wait goes on with it") {
-  const FakeServer server([](const HttpRequest&, const HttpRespond& respond) {
-    HttpResponse response;
-    response.body = "{}";
-    respond(response);
-  });
-  for (const char* const command : {"status", "top", "wait"}) {
-    const Ran ran = gossipctl({"--rest", server.address(), "--timeout", "0.3", command});
-    CHECK(ran.code == ExitCode::failed);
-    CHECK(ran.out.empty());
-    CHECK(ran.err.find("the answer to /v1/status names no phase") != std::string::npos);
-    CHECK(ran.err.find("something other than gossipd listens") != std::string::npos);
-  }
-}
-
 }  // namespace
 
 TEST_CASE("members is an aligned table, this node marked, numbers as people read them") {

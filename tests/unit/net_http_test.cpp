@@ -228,7 +228,7 @@ TEST_CASE(
     while (service.kept < 2) std::this_thread::yield();
     const auto refused = service.call("GET", "/hello");
     REQUIRE(!refused);
-    CHECK(refused.error().code == "bad-response");
+    CHECK(refused.error().code == "broke-off");
     service.let_go();
   }
   Result<HttpResponse> response = service.call("GET", "/hello");
@@ -470,7 +470,7 @@ TEST_CASE("a server that stops leaves alone what has taken its socket's name sin
   CHECK(std::filesystem::exists(path));
 }
 
-TEST_CASE("the client tells refused, late and foreign answers apart") {
+TEST_CASE("the client tells refused, late, foreign and cut answers apart") {
   asio::io_context io;
   tcp::acceptor acceptor(io, {asio::ip::address_v4::loopback(), 0});
   const Endpoint where{"127.0.0.1", acceptor.local_endpoint().port()};
@@ -481,8 +481,11 @@ TEST_CASE("the client tells refused, late and foreign answers apart") {
     asio::write(socket, asio::buffer(std::string("220 smtp.example ready\r\n")));
     std::array<char, 512> buffer;
     (void)socket.read_some(asio::buffer(buffer));
+    socket = acceptor.accept();
+    (void)socket.read_some(asio::buffer(buffer));
   });
   CHECK(http_call({.server = where, .timeout = 30s}).error().code == "bad-response");
+  CHECK(http_call({.server = where, .timeout = 30s}).error().code == "broke-off");
   foreign.join();
   acceptor.close();
   const auto refused = http_call({.server = where});

@@ -36,6 +36,10 @@ Failure transport_failure(const Error& error, const std::string& address,
             "its certificate is unknown here, or it is another machine",
             "copy rest-certificate.pem from the daemon's state directory and name it with "
             "--ca-file FILE or GOSSIPCTL_CA_FILE"};
+  if (error.code == "broke-off")
+    return {ExitCode::failed, error.text,
+            "the daemon ended before it answered, or has no room for one more connection",
+            "see its log, and look whether the command took effect (gossipctl status)"};
   return {ExitCode::failed, "the answer from " + address + " makes no sense (" + error.text + ")",
           "something other than gossipd listens there", "check --rest"};
 }

@@ -1,0 +1,51 @@
+// What gossipctl says where no answer comes, or none of a daemon's.
+#include <doctest/doctest.h>
+
+#include <boost/asio/ip/tcp.hpp>
+#include <thread>
+
+#include "tests/unit/daemon_fake_server.h"
+
+using namespace gossipd;
+using boost::asio::ip::tcp;
+
+namespace {
+
+bool mentions(const std::string& text, const std::string& what) {
+  return text.find(what) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("an answer that no daemon gives is named, and neither top nor wait goes on with it") {
+  const FakeServer server([](const HttpRequest&, const HttpRespond& respond) {
+    HttpResponse response;
+    response.body = "{}";
+    respond(response);
+  });
+  for (const char* const command : {"status", "top", "wait"}) {
+    const Ran ran = gossipctl({"--rest", server.address(), "--timeout", "0.3", command});
+    CHECK(ran.code == ExitCode::failed);
+    CHECK(ran.out.empty());
+    CHECK(mentions(ran.err, "the answer to /v1/status names no phase"));
+    CHECK(mentions(ran.err, "something other than gossipd listens"));
+  }
+}
+
+TEST_CASE("a daemon that ends during a command is no stranger, and the command may have worked") {
+  boost::asio::io_context io;
+  tcp::acceptor acceptor(io, {boost::asio::ip::address_v4::loopback(), 0});
+  std::thread daemon([&acceptor] {
+    tcp::socket socket = acceptor.accept();
+    char request[512];
+    (void)socket.read_some(boost::asio::buffer(request));
+  });
+  const std::string port = std::to_string(acceptor.local_endpoint().port());
+  const Ran ran = gossipctl({"--rest", "127.0.0.1:" + port, "--timeout", "30", "pause"});
+  daemon.join();
+  CHECK(ran.code == ExitCode::failed);
+  CHECK(mentions(ran.err, "closed the connection before it had answered"));
+  CHECK(mentions(ran.err, "the daemon ended before it answered"));
+  CHECK(mentions(ran.err, "whether the command took effect (gossipctl status)"));
+  CHECK_FALSE(mentions(ran.err, "something other than gossipd"));
+}
