@@ -1,9 +1,12 @@
 #include "daemon/job_trial.h"
 
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <sstream>
 #include <utility>
@@ -14,15 +17,27 @@ namespace gossipd {
 
 namespace {
 
-// Without the settings of this node, which the trial gets as flags.
-std::vector<std::string> environment_without_settings() {
-  std::vector<std::string> kept;
-  for (char** variable = environ; *variable != nullptr; ++variable)
-    if (!std::string_view(*variable).starts_with("GOSSIPD_")) kept.emplace_back(*variable);
+constexpr const char* variable_of_daemon = "_GOSSIPD_TRIAL_OF";
+
+}  // namespace
+
+std::vector<std::string> trial_environment(pid_t daemon) {
+  const std::string name = std::string(variable_of_daemon) + "=";
+  std::vector<std::string> kept = {name + std::to_string(daemon)};
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    const std::string_view one = *variable;
+    if (!one.starts_with("GOSSIPD_") && !one.starts_with(name)) kept.emplace_back(one);
+  }
   return kept;
 }
 
-}  // namespace
+void end_with_daemon() {
+  const char* const daemon = std::getenv(variable_of_daemon);
+  if (daemon == nullptr) return;
+  // Comes when the thread ends that has spawned this process: JobTrial's waits for it.
+  (void)::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (std::to_string(::getppid()) != daemon) std::_Exit(1);
+}
 
 std::vector<std::string> trial_arguments(const DaemonConfig& config, const std::string& file) {
   return {"--check-config",
@@ -77,7 +92,7 @@ void JobTrial::start(const DaemonConfig& config, const std::string& file, Done d
 std::optional<Error> JobTrial::run(const std::vector<std::string>& arguments) {
   const ChildEnd end = child_.run({.program = "/proc/self/exe",
                                    .arguments = arguments,
-                                   .environment = environment_without_settings(),
+                                   .environment = trial_environment(::getpid()),
                                    .keep = Command::Keep::errors,
                                    .limit = limit});
   if (end.refused == ECANCELED) return Error{"stopping", "this node stops"};

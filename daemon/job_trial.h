@@ -3,7 +3,8 @@
 // The problem: a job that no box can train would take the whole cluster along, and what a trial
 // costs (memory that may not suffice, LibTorch's settings for all of a process) must not be the
 // daemon's. The answer: `gossipd --check-config --job FILE` with the daemon's own data and device,
-// which reads the data and makes two steps; its last words are the refusal. Loop thread only.
+// which reads the data and makes two steps; its last words are the refusal. It ends with its
+// daemon, however that ends. Loop thread only.
 #pragma once
 
 #include <functional>
@@ -45,6 +46,12 @@ class JobTrial {
 // The command line of the trial, without the program.
 [[nodiscard]] std::vector<std::string> trial_arguments(const DaemonConfig& config,
                                                        const std::string& file);
+// To be called before anything else is done: a process that is the trial of a daemon asks to be
+// killed when that ends, and ends if it already has. Nothing in any other process.
+void end_with_daemon();
+// A trial's, by the process id of its daemon; without the settings of the node, which the trial
+// gets as flags.
+[[nodiscard]] std::vector<std::string> trial_environment(pid_t daemon);
 // What a trial that did not end with 0 says: `words` on its standard error, `status` of waitpid().
 [[nodiscard]] Error trial_error(const std::string& words, int status);
 

@@ -22,6 +22,7 @@
 #include "daemon/disk/finished_mark.h"
 #include "daemon/disk/state_store.h"
 #include "daemon/init/init.h"
+#include "daemon/job_trial.h"
 #include "daemon/log/log.h"
 #include "daemon/node_driver.h"
 #include "daemon/rest/serve.h"
@@ -280,6 +281,7 @@ int run(const CommandLine& line, const std::vector<std::string>& arguments, char
 }  // namespace
 
 int main(int argc, char** argv) {
+  end_with_daemon();
   std::signal(SIGHUP, SIG_IGN);
   std::signal(SIGPIPE, SIG_IGN);
   const std::vector<std::string> arguments(argv + 1, argv + argc);

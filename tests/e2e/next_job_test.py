@@ -1,12 +1,16 @@
 """`gossipctl job start`: a cluster goes on to its next job, whoever dies or is away meanwhile."""
 
+import concurrent.futures
+import glob
 import json
 import os
+import signal
 import unittest
 
 from cluster import FASHION_MNIST, ClusterTest, wait_for
 from slow_disk import Disk
 
+EXIT_TIMEOUT = 7
 SHORT = {"budget_samples": 6_000, "warmup_samples": 500}
 
 
@@ -111,6 +115,60 @@ class NextJob(ClusterTest):
         self.refused(short, shared, 2, "take --shard out")
         self.assertEqual(1, short.get("/v1/job")["number"])
         self.assertEqual("finished", short.status()["phase"])
+
+    def test_a_trial_that_fails_after_the_answer_is_told_in_log_and_status(self):
+        first = self.alone()
+        asked, trial = self.held_trial(first)
+        done = asked.result()
+        self.assertEqual(EXIT_TIMEOUT, done.returncode, done.stderr)
+        self.assertIn("The job is still tried (still-trying)", done.stderr)
+        os.kill(trial, signal.SIGKILL)
+        told = "job 'second' was not started: a step of the job was killed"
+        status = first.wait(
+            "a warning", lambda s: any(told in warning["text"] for warning in s["warnings"])
+        )
+        self.assertEqual("", status["waiting_for"])
+        self.assertIn(told, first.log())
+
+    def test_a_trial_ends_with_its_daemon(self):
+        first = self.alone()
+        asked, trial = self.held_trial(first)
+        first.kill()
+        wait_for(f"the trial {trial} ends", lambda: self.trial_of(self.path("next.toml")) is None)
+        self.assertIn("the daemon ended before it answered", asked.result().stderr)
+
+    def alone(self):
+        node = self.cluster.founder(self.cluster.job(**SHORT)).start()
+        node.wait_phase("finished")
+        node.wait("its final model", lambda s: s["waiting_for"] == "")
+        return node
+
+    def held_trial(self, node):
+        """What `job start` will have said, and the process that tries the job, stopped."""
+        job = self.next_job()
+        threads = concurrent.futures.ThreadPoolExecutor(1)
+        self.addCleanup(threads.shutdown)
+        asked = threads.submit(node.ctl, "job", "start", job)
+        trial = wait_for("the trial begins", lambda: self.trial_of(job))
+        os.kill(trial, signal.SIGSTOP)
+        status = node.wait("the trial is told", lambda s: s["waiting_for"])
+        self.assertEqual("the trial of job 'second', which is to follow", status["waiting_for"])
+        return asked, trial
+
+    @staticmethod
+    def trial_of(job):
+        for path in glob.glob("/proc/[0-9]*/cmdline"):
+            try:
+                with open(path, "rb") as file:
+                    words = file.read().split(b"\0")
+            except OSError:
+                continue
+            if b"--check-config" in words and job.encode() in words:
+                return int(path.split("/")[2])
+        return None
+
+    def path(self, name):
+        return os.path.join(self.cluster.directory, name)
 
     def refused(self, node, file, code, why):
         done = node.ctl("job", "start", file)

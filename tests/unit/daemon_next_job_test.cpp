@@ -1,9 +1,17 @@
 // What a state directory makes of a cluster that has gone on to its next job.
 #include <doctest/doctest.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
 
 #include "core/model/job_hash.h"
 #include "daemon/disk/durable_file.h"
 #include "daemon/disk/state_store.h"
+#include "daemon/job_trial.h"
 #include "daemon/start_plan.h"
 #include "models/job/job.h"
 #include "tests/unit/daemon_support.h"
@@ -13,6 +21,15 @@ using namespace gossipd;
 namespace {
 
 constexpr const char* job_text = "name = \"tiny\"\nbudget_samples = 1000\n";
+
+// Becomes the trial of `daemon`, as the program does in the environment that it is given.
+void become_trial(pid_t daemon) {
+  for (std::string& variable : trial_environment(daemon)) {
+    const std::size_t equals = variable.find('=');
+    ::setenv(variable.substr(0, equals).c_str(), variable.substr(equals + 1).c_str(), 1);
+  }
+  end_with_daemon();
+}
 
 }  // namespace
 
@@ -86,4 +103,50 @@ TEST_CASE("a job file of the cluster's earlier job is left aside, also by a node
   CHECK(planned->job->name == "second");
   REQUIRE(planned->warnings.size() == 1);
   CHECK(planned->warnings[0].find(" (second), which this node trains") != std::string::npos);
+}
+
+TEST_CASE("a job's trial ends with its daemon, also where that is killed") {
+  int ends[2] = {-1, -1};
+  REQUIRE(::pipe(ends) == 0);
+  const pid_t daemon = ::fork();
+  if (daemon == 0) {
+    const bool is_trial = ::fork() == 0;
+    ::alarm(60);
+    if (is_trial) {
+      become_trial(::getppid());
+      (void)!::write(ends[1], "x", 1);
+    }
+    for (;;) ::pause();
+  }
+  ::close(ends[1]);
+  char began = 0;
+  REQUIRE(::read(ends[0], &began, 1) == 1);
+  pollfd ended{ends[0], POLLIN, 0};
+  CHECK(::poll(&ended, 1, 50) == 0);  // both live
+  ::kill(daemon, SIGKILL);
+  ::waitpid(daemon, nullptr, 0);
+  CHECK(::poll(&ended, 1, 20'000) == 1);
+  CHECK(::read(ends[0], &began, 1) == 0);
+  ::close(ends[0]);
+}
+
+TEST_CASE("a job's trial whose daemon is gone already ends at once") {
+  const pid_t trial = ::fork();
+  if (trial == 0) {
+    become_trial(0);  // not the parent's number
+    ::_exit(0);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(trial, &status, 0) == trial);
+  CHECK(WEXITSTATUS(status) == 1);
+}
+
+TEST_CASE("a job's trial has the daemon's environment without the settings of the node") {
+  ::setenv("GOSSIPD_DATA", "/data", 1);
+  ::setenv("OTHER_WORD", "1", 1);
+  const auto given = trial_environment(7);
+  ::unsetenv("GOSSIPD_DATA"), ::unsetenv("OTHER_WORD");
+  CHECK(std::ranges::find(given, "OTHER_WORD=1") != given.end());
+  CHECK(std::ranges::none_of(
+      given, [](const std::string& variable) { return variable.starts_with("GOSSIPD_"); }));
 }
