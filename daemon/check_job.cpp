@@ -7,9 +7,11 @@
 #include <fstream>
 #include <thread>
 
+#include "daemon/disk/state_store.h"
 #include "daemon/start_plan.h"
 #include "models/data/data_set.h"
 #include "models/job/epochs.h"
+#include "models/training/start_weights.h"
 #include "models/training/torch_engine.h"
 
 namespace gossipd {
@@ -98,12 +100,23 @@ Result<std::string> try_job(const DaemonConfig& config) {
       job->model.file);
   if (!engine) return engine.error();
   try {
+    if (!job->start_from.empty())
+      if (auto error = start_with(job->start_from, **engine)) return *error;
     const Result<std::string> step = step_words(*job, **engine);
     if (!step) return step.error();
     return data + *step;
   } catch (const std::exception& error) {
     return Error{"bad-model", std::string("a step of the job fails: ") + error.what()};
   }
+}
+
+std::optional<Error> refuse_first_weights(const DaemonConfig& config) {
+  const bool may_found = config.join.empty() || config.ordinal == 0u;
+  if (config.job_file.empty() || !may_found || !StateStore::is_new(config.state_dir))
+    return std::nullopt;
+  const Result<Job> job = load_job(config.job_file, config.epoch_samples);
+  if (!job) return job.error();
+  return check_start_from(*job);
 }
 
 }  // namespace gossipd

@@ -8,4 +8,6 @@ Result<std::string> try_job(const DaemonConfig& config) {
   return std::string("# model: that of the process that attaches\n");
 }
 
+std::optional<Error> refuse_first_weights(const DaemonConfig&) { return std::nullopt; }
+
 }  // namespace gossipd

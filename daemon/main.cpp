@@ -239,7 +239,8 @@ int run(const CommandLine& line, const std::vector<std::string>& arguments, char
   // Now: a member that exits after it has joined is missed by the others.
   if (const auto error = check_device(config.device))
     return fail_logged(config, *error, exit_code_of(*error));
-  for (const auto refused : {refuse_new_node, check_token, use_memory_dir, refuse_busy_ports})
+  for (const auto refused :
+       {refuse_new_node, refuse_first_weights, check_token, use_memory_dir, refuse_busy_ports})
     if (const auto error = refused(config))
       return fail_logged(config, *error, exit_code_of(*error));
   Result<StateStore> store = StateStore::open(config.state_dir);

@@ -20,6 +20,7 @@
 #include "models/networks/torchscript.h"
 #include "models/training/evaluator.h"
 #include "models/training/reported_loss.h"
+#include "models/training/start_weights.h"
 #include "models/training/trainer.h"
 
 namespace gossipd {
@@ -30,19 +31,6 @@ using torch::Tensor;
 
 constexpr std::int64_t evaluation_batch = 250;
 constexpr std::int64_t trial_batch = 2;
-
-// The engine's model begins with the weights of a file instead of the seed's.
-std::optional<Error> start_with(const std::string& path, Engine& engine) {
-  const auto weights = is_zip_file(path) ? read_torchscript_weights(path) : read_weights(path);
-  if (!weights)
-    return Error{"bad-weights",
-                 weights.error().text + "; start_from names a safetensors or TorchScript file"};
-  std::vector<float> model(engine.schema().floats());
-  engine.copy_model(model);
-  if (auto error = take_weights(*weights, engine.schema(), model)) return error;
-  engine.replace_model(model);
-  return std::nullopt;
-}
 
 // Finds out now, in words, what else would end the first step. Throws std::invalid_argument, or
 // what the network throws.

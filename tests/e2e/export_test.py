@@ -4,6 +4,7 @@ another cluster's start.
 
 import json
 import os
+import re
 import subprocess
 import unittest
 
@@ -147,6 +148,10 @@ class Export(ClusterTest):
     def test_weights_that_do_not_fit_are_refused_with_the_difference(self):
         node, _ = self.trained(budget_samples=6_000, hidden=16)
         self.exported(node, "weights.safetensors")
+        job = self.cluster.job("same.toml", hidden=16)
+        untrained = self.tried_loss(job)
+        self.add(job, 'start_from = "weights.safetensors"')
+        self.assertLess(self.tried_loss(job), 0.7 * untrained)
         job = self.cluster.job("other.toml", hidden=24)
         self.add(job, 'start_from = "weights.safetensors"')
         self.refused(
@@ -166,12 +171,20 @@ class Export(ClusterTest):
 
     def refused(self, job, *words):
         number = len(self.cluster.nodes)
-        node = self.cluster.founder(
-            job, shard="1/1", name=f"other{number}", key=self.path(f"{number}.key")
-        ).start()
-        self.assertEqual(EXIT_CONFIG, node.exit_code(), node.log())
-        for word in words:
-            self.assertIn(word, node.log())
+        key = self.path(f"{number}.key")
+        node = self.cluster.founder(job, shard="1/1", name=f"other{number}", key=key)
+        for extra in (["--check-config"], []):
+            node.start(extra)
+            self.assertEqual(EXIT_CONFIG, node.exit_code(), node.log())
+            for word in words:
+                self.assertIn(word, node.log())
+            self.assertFalse(os.path.exists(node.state_dir))
+            self.assertFalse(os.path.exists(key))
+
+    def tried_loss(self, job):
+        node = self.cluster.founder(job, shard="1/1", name=f"tries{len(self.cluster.nodes)}")
+        self.assertEqual(0, node.start(["--check-config"]).exit_code(), node.log())
+        return float(re.search(r"# step: .* loss ([0-9.]+)", node.log()).group(1))
 
 
 if __name__ == "__main__":
