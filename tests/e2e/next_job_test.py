@@ -4,6 +4,7 @@ import concurrent.futures
 import glob
 import json
 import os
+import re
 import signal
 import unittest
 
@@ -157,13 +158,16 @@ class NextJob(ClusterTest):
 
     @staticmethod
     def trial_of(job):
-        for path in glob.glob("/proc/[0-9]*/cmdline"):
+        """Once it has begun main(), which ignores SIGHUP after it has tied itself to the daemon."""
+        for path in glob.glob("/proc/[0-9]*"):
             try:
-                with open(path, "rb") as file:
+                with open(path + "/cmdline", "rb") as file:
                     words = file.read().split(b"\0")
+                with open(path + "/status", encoding="utf-8") as file:
+                    ignored = int(re.search(r"SigIgn:\s+(\w+)", file.read()).group(1), 16)
             except OSError:
                 continue
-            if b"--check-config" in words and job.encode() in words:
+            if b"--check-config" in words and job.encode() in words and ignored & 1:
                 return int(path.split("/")[2])
         return None
 

@@ -5,6 +5,8 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 #include "models/devices/device_replica.h"
 #include "models/files/weights.h"
 #include "models/training/start_weights.h"

@@ -371,7 +371,7 @@ TEST_CASE("under TLS a daemon is known by the certificate that it made, and by n
   CHECK(call(others.certificate).error().code == "untrusted");
   CHECK(call({}).error().code == "untrusted");
   CHECK(call(folder.path / "missing.pem").error().code == "untrusted");
-  CHECK(call({}, false).error().code == "bad-response");
+  CHECK(call({}, false).error().code == "broke-off");
   CHECK(!contains(service.raw(get(service)), "hello"));
 }
 

@@ -38,7 +38,7 @@ Failure transport_failure(const Error& error, const std::string& address,
             "--ca-file FILE or GOSSIPCTL_CA_FILE"};
   if (error.code == "broke-off")
     return {ExitCode::failed, error.text,
-            "the daemon ended before it answered, or has no room for one more connection",
+            "the daemon ended before it answered, or takes only https://, or no more connections",
             "see its log, and look whether the command took effect (gossipctl status)"};
   return {ExitCode::failed, "the answer from " + address + " makes no sense (" + error.text + ")",
           "something other than gossipd listens there", "check --rest"};
