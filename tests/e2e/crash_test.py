@@ -142,13 +142,17 @@ class Crash(ClusterTest):
         )
         return statuses
 
-    def restart_all(self, order):
+    def restart_all(self, order, paused=False):
         for node in self.nodes:
             node.kill()
         for i in order:
             # A restart has only the disk: no job, no seed, no key.
             self.nodes[i].arguments = ["--data", DATA, "--shard", f"{i + 1}/3"]
             self.nodes[i].start()
+        if paused:
+            for node in self.nodes:
+                node.wait_phase("paused")
+                self.assertEqual(0, node.ctl("resume").returncode)
         for node in self.nodes:
             node.wait_linked(2)
         for node in self.nodes:
@@ -170,7 +174,7 @@ class Crash(ClusterTest):
         before = {s["name"]: s for s in pause_all(self.nodes)}
         for node in self.nodes:
             self.assertEqual(0, node.ctl("checkpoint").returncode)
-        self.restart_all(order=(2, 0, 1))
+        self.restart_all(order=(2, 0, 1), paused=True)
         for node in self.nodes:
             self.assertEqual(before[node.name]["step"], node.restored()[0])
         self.check_counters(
