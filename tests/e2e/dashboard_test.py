@@ -108,10 +108,9 @@ class Dashboard(BrowserTest):
         self.wait_rows("members", lambda rows: any("training" in row for row in rows))
         # Its history counts the bytes of both processes, its status those of one.
         self.browser.run("location.reload()")
-        curves = "window.gossipd?.curves"
-        own = f"{curves}.lines.get('bytes_per_second')?.get({curves}.self)"
-        self.browser.wait("two figures of its own", f"({own}?.values.length ?? 0) > 5")
-        self.assertGreaterEqual(min(self.browser.run(f"return {own}.values")), 0)
+        own = "(window.gossipd?.figures('bytes_per_second') ?? [])"
+        self.browser.wait("figures of both processes", f"{own}.length > 5")
+        self.assertGreaterEqual(min(self.browser.run(f"return {own}")), 0)
 
     def assert_fits(self, width):
         """No sideways scrolling on a phone."""
