@@ -16,10 +16,7 @@ const state = { members: [], links: [], events: 0 };
 const picture = new ClusterPicture($('cluster'), $('cluster-tip'));
 const curves = new Curves($('curves'));
 // For tests: what was seen and how much was drawn.
-window.gossipd = {
-  snapshots: 0, shown: 0, cluster: picture.work, curves: curves.work,
-  figures: (chart) => curves.lines?.get(chart)?.get(curves.self)?.values ?? [],
-};
+window.gossipd = { snapshots: 0, shown: 0, cluster: picture.work, curves: curves.work };
 
 const swatch = (id, self) => {
   const index = curves.colour_index(id);
