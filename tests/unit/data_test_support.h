@@ -78,7 +78,7 @@ template <typename T>
 Tensor tensor(const std::string& name, TensorType type, std::vector<std::int64_t> shape,
               const std::vector<T>& values) {
   std::string bytes(values.size() * sizeof(T), '\0');
-  std::memcpy(bytes.data(), values.data(), bytes.size());
+  if (!values.empty()) std::memcpy(bytes.data(), values.data(), bytes.size());
   return {{name, type, std::move(shape)}, bytes};
 }
 
