@@ -189,10 +189,11 @@ std::optional<Error> Conductor::resume() {
   const bool was_to_pause = std::exchange(state_.paused, false);
   if (was_to_pause) persist();
   if (life_.is_training() || life_.is(Phase::waiting_for_trainer)) return std::nullopt;
-  if (!life_.is(Phase::paused) && was_to_pause) return std::nullopt;  // once it would train
-  if (!life_.is(Phase::paused))
+  if (!life_.is(Phase::paused)) {
+    if (was_to_pause) return std::nullopt;  // it would have paused once it trains
     return Error{"not-paused",
                  std::string("nothing to resume: this node is ") + to_string(phase())};
+  }
   set_phase(Phase::training, "by the operator");
   return std::nullopt;
 }

@@ -94,16 +94,15 @@ int init(const InitOptions& options) {
                     ": is no TorchScript model, which is an archive that "
                     "torch.jit.save() writes (models/MODELS.md)",
                 exit_bad_config);
-  if (!options.model.empty() && printable(whole_path(options.model)) != whole_path(options.model))
+  const std::string model = options.model.empty() ? std::string() : whole_path(options.model);
+  if (printable(model) != model)
     return fail(options.model +
                     ": its path cannot stand in a job, which takes UTF-8 without control "
                     "characters; rename it",
                 exit_bad_config);
   const Result<DataLook> look = look_at_data(options.data);
   if (!look) return fail(look.error().text, exit_bad_config);
-  const DraftOptions draft{
-      .name = last_part(options.data),
-      .model_file = options.model.empty() ? std::string() : whole_path(options.model)};
+  const DraftOptions draft{.name = last_part(options.data), .model_file = model};
   const Result<std::string> text = draft_job(*look, draft);
   if (!text) return fail(options.data + ": " + text.error().text, exit_bad_config);
   if (options.out == "-") {

@@ -22,13 +22,6 @@ Error wrong(const std::string& path, const TensorEntry& tensor, const std::strin
   return Error{"bad-data", path + ": tensor '" + tensor.name + "' " + why};
 }
 
-std::string text_of(const std::vector<std::int64_t>& shape) {
-  std::string text = "[";
-  for (const std::int64_t extent : shape)
-    text += (text.size() == 1 ? "" : ", ") + std::to_string(extent);
-  return text + "]";
-}
-
 // Nothing: one of them is below 0.
 std::optional<std::int64_t> largest_in(const DataFile& file, const SafetensorsHeader& header,
                                        const TensorEntry& tensor) {

@@ -15,13 +15,6 @@ constexpr std::size_t samples_max = 0xffffffff;
 const std::string written_by =
     "in Python: safetensors.torch.save_file({\"inputs\": x, \"targets\": y}, \"NAME\")";
 
-std::string text_of(std::span<const std::int64_t> shape) {
-  std::string text = "[";
-  for (const std::int64_t extent : shape)
-    text += (text.size() == 1 ? "" : ", ") + std::to_string(extent);
-  return text + "]";
-}
-
 const std::byte* read_row(const DataFile& file, std::uint64_t offset, std::uint64_t bytes) {
   static thread_local std::vector<std::byte> raw;
   raw.resize(static_cast<std::size_t>(bytes));

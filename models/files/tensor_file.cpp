@@ -23,6 +23,13 @@ void cast(const std::byte* from, std::span<std::int64_t> out) {
 
 }  // namespace
 
+std::string text_of(std::span<const std::int64_t> shape) {
+  std::string text = "[";
+  for (const std::int64_t extent : shape)
+    text += (text.size() == 1 ? "" : ", ") + std::to_string(extent);
+  return text + "]";
+}
+
 void to_integers(TensorType type, const std::byte* from, std::span<std::int64_t> out) {
   switch (type) {
     case TensorType::i8: return cast<std::int8_t>(from, out);

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <span>
+#include <string>
 
 #include "models/files/data_file.h"
 #include "models/files/safetensors.h"
@@ -14,6 +15,9 @@ namespace gossipd {
 
 // Code "bad-safetensors".
 [[nodiscard]] Result<SafetensorsHeader> read_safetensors_header(const DataFile& file);
+
+// As "[3, 32, 32]".
+[[nodiscard]] std::string text_of(std::span<const std::int64_t> shape);
 
 // From as many values in a file as `out` has; the type is none of floats.
 void to_integers(TensorType, const std::byte* from, std::span<std::int64_t> out);

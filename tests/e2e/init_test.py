@@ -128,6 +128,14 @@ class Init(ClusterTest):
         self.assertEqual(0, made.returncode, "python3-torch is needed")
         return model
 
+    def assert_drafted(self, job, data, model, parameters):
+        """init writes a job for the model, and that passes --check-config."""
+        done = self.run_gossipd("init", "--data", data, "--model", model, "-o", job)
+        self.assertEqual(0, done.returncode, done.stderr)
+        done = self.check(job, data)
+        self.assertEqual(0, done.returncode, done.stderr)
+        self.assertIn(f"# model: {parameters} parameters on cpu\n", done.stdout)
+
     def test_a_draft_for_integers_trains_a_model_of_ones_own_only(self):
         draw, count = random.Random(1), 100
         inputs = array.array("q", (draw.randrange(50) for _ in range(4 * count)))
@@ -143,11 +151,7 @@ class Init(ClusterTest):
         self.assertEqual(EXIT_CONFIG, done.returncode, done.stdout)
         self.assertIn("no built-in model takes integers as inputs", done.stderr)
         model = self.own_model(EMBEDDING)
-        done = self.run_gossipd("init", "--data", data, "--model", model, "-o", job)
-        self.assertEqual(0, done.returncode, done.stderr)
-        done = self.check(job, data)
-        self.assertEqual(0, done.returncode, done.stderr)
-        self.assertIn("# model: 466 parameters on cpu\n", done.stdout)
+        self.assert_drafted(job, data, model, 466)
 
     def test_the_commands_it_prints_can_be_pasted_whatever_the_paths_are(self):
         data, job = self.path("it's my data"), self.path('job "1".toml')
@@ -181,11 +185,7 @@ class Init(ClusterTest):
 
     def test_a_draft_for_a_model_of_ones_own_trains(self):
         model, job = self.own_model(OWN_MODEL), self.path("own.toml")
-        done = self.run_gossipd("init", "--data", DATA, "--model", model, "-o", job)
-        self.assertEqual(0, done.returncode, done.stderr)
-        done = self.check(job, DATA)
-        self.assertEqual(0, done.returncode, done.stderr)
-        self.assertIn("# model: 7850 parameters on cpu\n", done.stdout)
+        self.assert_drafted(job, DATA, model, 7850)
 
     def test_a_draft_for_numbers_that_are_not_small_learns_them(self):
         draw, width, count = random.Random(1), 8, 500
