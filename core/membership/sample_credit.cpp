@@ -36,16 +36,25 @@ void SampleCredit::advance(double typical_rate, Samples own, Instant now) {
   if (ends_trust_ && typical_rate_ > 0) trusting_ = false;
 }
 
+// Who may be invented goes first, whatever is claimed of him; nobody who has spoken here goes.
+bool SampleCredit::make_room() {
+  auto gone = std::ranges::find_if(accounts_, [this](const auto& item) {
+    return item.first != self_ && item.second.hearsay && !item.second.own_word;
+  });
+  if (gone == accounts_.end())
+    gone = std::ranges::find_if(accounts_, [this](const auto& item) {
+      const Account& account = item.second;
+      return item.first != self_ && !account.own_word && account.claimed <= account.credited;
+    });
+  if (gone == accounts_.end()) return false;
+  accounts_.erase(gone);
+  return true;
+}
+
 SampleCredit::Account* SampleCredit::account_of(NodeId id, bool met) {
   const auto found = accounts_.find(id);
   if (found != accounts_.end()) return &found->second;
-  if (accounts_.size() >= accounts_max) {
-    const auto settled = std::find_if(accounts_.begin(), accounts_.end(), [](const auto& item) {
-      return item.second.claimed <= item.second.credited;
-    });
-    if (settled == accounts_.end()) return nullptr;
-    accounts_.erase(settled);
-  }
+  if (accounts_.size() >= accounts_max && !make_room()) return nullptr;
   Account& account = accounts_[id];
   if (id == self_) return &account;
   const bool young = now_ - began_ < reserve;

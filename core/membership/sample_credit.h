@@ -80,6 +80,7 @@ class SampleCredit {
   }
   [[nodiscard]] double reserve_samples() const { return rate_max() * seconds(reserve); }
   Account* account_of(NodeId id, bool met);
+  bool make_room();
 
   NodeId self_;
   double ratio_;
