@@ -100,6 +100,11 @@ void Directory::set_self(MemberRecord record, bool is_news, Instant now) {
   touch(entry, is_news);
 }
 
+void Directory::lose_own(Samples samples) {
+  Entry& entry = entries_[self_];
+  entry.record.samples = std::min(entry.record.samples, samples);
+}
+
 // Ticks beyond our own would keep what we say from being heard, and news that are not ours would
 // stand: both are refuted like an accusation.
 Directory::Outcome Directory::merge_self(const MemberStats& claim, MemberState state,
@@ -107,8 +112,10 @@ Directory::Outcome Directory::merge_self(const MemberStats& claim, MemberState s
   Entry& entry = entries_[self_];
   const bool recovered = claim.samples > entry.record.samples;
   if (recovered) {
+    // A step takes a sample at least.
+    const Step most = entry.record.step + (claim.samples - entry.record.samples);
+    entry.record.step = std::max(entry.record.step, std::min(claim.step, most));
     entry.record.samples = claim.samples;
-    entry.record.step = std::max(entry.record.step, claim.step);
     touch(entry, true);
   }
   const bool newer = claim.incarnation > entry.record.incarnation;
@@ -311,7 +318,8 @@ std::vector<NodeId> Directory::overdue(const Timeouts& timeouts, Instant now) co
     const Entry& entry = entries_.at(id);
     Duration patience = 2 * timeouts.fail_after;
     if (entry.accused_here) {
-      const double others = static_cast<double>(entry.accusers.size()) - 1;
+      const auto others =
+          static_cast<double>(std::min(entry.accusers.size(), accusers_max) - 1);  // this node
       const double share =
           1 - 0.5 * std::log(others + 1) / std::log(static_cast<double>(accusers_max));
       patience = timeouts.suspect_after +

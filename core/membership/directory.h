@@ -34,7 +34,7 @@ class Directory {
     bool met = false;           // a session with it was established since this node started
     bool met_before = false;    // only in an earlier run of this node
     Instant suspected{};        // last sign of life, if accused here; else when the suspicion came
-    std::set<NodeId> accusers;  // at most accusers_max
+    std::set<NodeId> accusers;  // at most accusers_max, and this node
     Instant refreshed{};        // when its stats last advanced here, or a byte came from it
     Instant said{};             // when the member published these stats, as far as is known
     std::uint64_t news = 0;     // our own counter at its last news …
@@ -72,6 +72,8 @@ class Directory {
   // Adds or refreshes this node's own record; `tick` and `news` are set here. `incarnation` and
   // `samples` must not fall.
   void set_self(MemberRecord record, bool is_news, Instant now);
+  // This node has trained on no more than `samples`, and nobody has heard of more.
+  void lose_own(Samples samples);
   Outcome merge(const MemberRecord& claim, Instant now, SessionId source = {});
   // Stats count in full for a known member and incarnation; else only the samples of a known
   // member.

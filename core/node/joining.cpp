@@ -64,6 +64,7 @@ Samples Conductor::known_own_samples(Samples counter) {
     return known;
   log(Level::warning, "event=steps-lost samples=" + std::to_string(known - counter) +
                           " why=\"they came after the checkpoint, and no other member has them\"");
+  directory_.lose_own(counter);
   return counter;
 }
 
@@ -132,9 +133,11 @@ void Conductor::on_restored(std::vector<float> model, Instant now) {
 // The model lies in the round's copies.
 void Conductor::take_over(const std::string& from, Instant now) {
   source_.adopted();
+  claims_.end_trust();
   weight_.join(round_.last().step);
   log(Level::info, "event=model-adopted from=" + from);
-  set_phase(life_.with_model(), "the model has arrived");
+  set_phase(Phase::training, "the model has arrived");
+  if (state_.paused) set_phase(Phase::paused, "by the operator, before");
   check_progress(now);
   hand_out(round_.adopt(steps_allowed()));
   // Two nodes that met while neither had a model start over, now that one has.

@@ -37,8 +37,7 @@ constexpr std::initializer_list<Phase> transitions[] = {
     /* left */
     {Phase::joining},
     /* broken */
-    {Phase::waiting_for_data, Phase::training, Phase::paused, Phase::leaving,
-     Phase::waiting_for_trainer},
+    {Phase::waiting_for_data, Phase::training, Phase::leaving, Phase::waiting_for_trainer},
     /* waiting_for_trainer */
     {Phase::waiting_for_data, Phase::training, Phase::paused, Phase::finishing, Phase::leaving,
      Phase::broken},
@@ -55,7 +54,6 @@ bool Lifecycle::allows(Phase from, Phase to) {
 bool Lifecycle::enter(Phase to) {
   if (to == Phase::training && trainer_is_absent_) to = Phase::waiting_for_trainer;
   if (!allows(phase_, to)) return false;
-  if (to == Phase::broken) was_paused_ = is(Phase::paused);
   phase_ = to;
   return true;
 }

@@ -65,12 +65,6 @@ class Lifecycle {
   // Of finishing or leaving.
   [[nodiscard]] bool is_overdue(Instant now) const { return now >= deadline_; }
 
-  // ---- broken ----
-  // The phase of a broken node once it has another model, and of any other with its first one.
-  [[nodiscard]] Phase with_model() const {
-    return is(Phase::broken) && was_paused_ ? Phase::paused : Phase::training;
-  }
-
   // The process stops, whatever the phase: nothing is begun any more.
   void stop() { stopping_ = true; }
   [[nodiscard]] bool is_stopping() const { return stopping_; }
@@ -85,7 +79,6 @@ class Lifecycle {
   bool has_outside_trainer_ = false;  // for good, from the first trainer_is()
   bool trainer_is_absent_ = false;
   std::string absent_trainer_;  // words; meaningful while it is absent
-  bool was_paused_ = false;     // before the model broke; meaningful while broken
   bool stopping_ = false;       // never false again
 };
 
