@@ -56,7 +56,7 @@ std::optional<Doubt> doubt(const MemberStats& claim) {
 }
 
 bool BudgetBound::is_plausible(const Budget& claim, Instant now) const {
-  if (claim.samples == 0 || claim.samples > budget_samples_max) return false;
+  if (claim.revision == 0 || claim.samples == 0 || claim.samples > budget_samples_max) return false;
   if (newcomer_) return claim.revision <= first_budget_revision_max;
   const double since_s = std::max(0.0, seconds(now - began_));
   const auto by_time =

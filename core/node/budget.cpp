@@ -90,6 +90,7 @@ std::optional<Error> Conductor::extend_budget(Samples more) {
   // Nobody would hear of it before this node joins again.
   if (life_.is_going())
     return Error{"left", "this node leaves the cluster; extend the job on another member"};
+  if (auto error = why_not_during_change()) return error;
   const Result<Budget> budget = progress_.extended_by(more, directory_.others_samples());
   if (!budget) return budget.error();
   claims_.adopt(*budget, true);

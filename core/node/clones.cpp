@@ -129,6 +129,7 @@ void Conductor::on_cloned(const Cloned& notice, NodeId said_by, Instant now) {
 // under the old id.
 void Conductor::take_another_id(const Cloned& notice, Instant now) {
   if (life_.is_stopping() || state_.left || life_.is(Phase::leaving)) return;
+  if (job_.next.is_under_way()) return;  // a state of the job before would undo it; asked again
   if (!clones_.may_change_id(now))
     return note_refusal(
         false, to_string(notice.keeper),
@@ -160,7 +161,7 @@ void Conductor::take_another_id(const Cloned& notice, Instant now) {
     if (!notice.keeper.host.empty()) record.address = notice.keeper;
   }
   log(Level::warning, "event=cloned peer=" + to_hex(state_.id) +
-                          " keeps=" + to_string(notice.keeper) +
+                          " keeps=" + log_word(to_string(notice.keeper)) +
                           " gives_up=" + log_word(to_string(notice.other)) +
                           " new_id=" + to_hex(fresh.id) + " hint=\"" + cloned_hint + "\"");
   life_.stop();

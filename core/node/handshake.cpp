@@ -77,6 +77,9 @@ std::optional<Error> Conductor::check_hello(const Hello& hello) const {
   // What either has heard of members may be of the job before, and neither could tell.
   if (hello.job == JobHash{} && state_.job == JobHash{})
     return Error{"no-job", "neither node knows the cluster's job yet; another member tells it"};
+  if (hello.generation >= counter_max)
+    return Error{"implausible", hello.name + " says that its cluster is at job " +
+                                    std::to_string(hello.generation) + ", which cannot be"};
   if (hello.generation > JobGeneration::founding && hello.job != JobHash{} &&
       hello.cluster != JobGeneration{hello.generation, hello.job}.meeting_in(hello.founded))
     return Error{"implausible", hello.name + " names another cluster than its job has"};
@@ -192,6 +195,7 @@ void Conductor::establish(Session& session, Instant now) {
     // Of another of the cluster's jobs, and so of other figures.
     if (job_.named_by != ClusterId{} && job_.named_by != hello.cluster) {
       directory_ = Directory(state_.id, config_.membership.known_max);
+      progress_.set({});
       renew_own_record(now);
     }
     log(Level::info, "event=cluster-joined cluster=" + to_hex(state_.cluster));

@@ -35,7 +35,7 @@ struct JobGeneration {
   }
   // The job that an operator starts here; nothing: the range is used up.
   [[nodiscard]] std::optional<JobGeneration> followed_by(JobHash next) const {
-    if (generation + 1 >= counter_max) return std::nullopt;
+    if (generation >= counter_max - 1) return std::nullopt;
     return JobGeneration{generation + 1, next};
   }
   // The name under which members of this job meet; `founded` of the founding one.
