@@ -43,6 +43,7 @@ std::optional<Error> Dialer::add_seeds(const std::vector<Endpoint>& seeds) {
                                        " seeds and keeps at most " + std::to_string(seeds_max) +
                                        "; restart it to drop those that `join` has added"};
   seeds_ = std::move(all);
+  founding_.set_seeds(seeds_);
   return std::nullopt;
 }
 
@@ -50,6 +51,7 @@ void Dialer::replace_seeds(const std::vector<Endpoint>& seeds) {
   GOSSIPD_ASSERT(seeds.size() <= seeds_max);
   seeds_.clear();
   for (const Endpoint& seed : seeds) (void)add_seeds({seed});  // a refused one is left out
+  founding_.set_seeds(seeds_);
 }
 
 // ---- dials --------------------------------------------------------------------------------------

@@ -1,12 +1,28 @@
 #include "core/node/founding.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace gossipd {
 
 Founding::Founding(ClusterId cluster, const std::vector<Endpoint>& seeds) : cluster_(cluster) {
+  set_seeds(seeds);
+}
+
+void Founding::set_seeds(const std::vector<Endpoint>& seeds) {
   if (!is_wanted()) return;
-  for (const Endpoint& seed : seeds) answers_[seed] = NodeId{};
+  std::map<Endpoint, NodeId> before = std::exchange(answers_, {});
+  const std::set<Endpoint> own = std::exchange(own_, {});
+  for (const Endpoint& seed : seeds) {
+    if (own.contains(seed))
+      own_.insert(seed);
+    else
+      answers_[seed] = before[seed];
+  }
+}
+
+void Founding::on_self(const Endpoint& seed) {
+  if (answers_.erase(seed) > 0) own_.insert(seed);
 }
 
 bool Founding::on_free(const Endpoint& seed, NodeId node) {

@@ -14,6 +14,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -33,7 +34,9 @@ class Founding {
   // The node there would found one itself.
   void on_rival(const Endpoint& seed);
   // The address leads back to this node.
-  void on_self(const Endpoint& seed) { answers_.erase(seed); }
+  void on_self(const Endpoint& seed);
+  // These are asked from now on; what those among them have said stands.
+  void set_seeds(const std::vector<Endpoint>& seeds);
   // Every seed is free, each by a node of its own.
   [[nodiscard]] bool is_due() const;
   // "box2:7610 and box3:7610 to say …"; what an operator reads while it is not due.
@@ -44,6 +47,7 @@ class Founding {
 
   ClusterId cluster_;
   std::map<Endpoint, NodeId> answers_;  // of every seed; 0: none yet
+  std::set<Endpoint> own_;              // seeds that lead back here
   std::string rival_;                   // the seed that answered so last; empty: none has
 };
 
