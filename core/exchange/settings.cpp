@@ -15,11 +15,7 @@ void add_codec(SettingTable& table, std::string key, Codec& target, std::string 
         *t = *codec;
         return std::nullopt;
       },
-      [t] {
-        std::string name = to_string(t->id);
-        if (t->id == CodecId::top_k) name += ":" + std::to_string(t->keep);
-        return name;
-      });
+      [t] { return to_text(*t); });
 }
 
 namespace {

@@ -35,7 +35,9 @@ double carried_share(const ExchangePolicy& policy, std::span<const RoundLink> li
   for (const RoundLink& item : links) {
     const auto found = spoken.find(item.peer);
     // A first turn carries no movement.
-    if (!item.connected || found == spoken.end() || item.link.counters().turns_spoken < 2) continue;
+    if (!item.connected || !item.link.is_open() || found == spoken.end() ||
+        item.link.counters().turns_spoken < 2)
+      continue;
     // Nor does one of which nothing is taken.
     if (!item.link.trusts_peer()) continue;
     const auto silent = static_cast<double>(last.step - std::min(last.step, found->second));
