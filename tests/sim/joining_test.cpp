@@ -386,3 +386,41 @@ TEST_CASE("a node that joins a finished cluster takes its model, not the job's i
   }
   CHECK(std::sqrt(moved / norm) < 0.001);
 }
+
+TEST_CASE("a paused node stays paused when its model comes from a neighbour again") {
+  const Schema schema = schema_of({3000});
+  VirtualCluster cluster(schema);
+  for (std::size_t i = 0; i < 2; ++i) cluster.add(with_model(schema, i));
+  REQUIRE(cluster.run_until([&] { return all_in(cluster, Phase::training); }, 30s));
+  cluster.act(1, [](Node& node, Instant now) { CHECK_FALSE(node.pause(now)); });
+  cluster.run_for(2s);
+  cluster.kill(1);
+  cluster.restart(1, false);  // before its first checkpoint
+  REQUIRE(cluster.run_until([&] { return cluster.node(1).phase() == Phase::paused; }, 30s));
+  cluster.run_for(1s);
+  const Step steps = cluster.steps(1);
+  cluster.run_for(5s);
+  CHECK(cluster.steps(1) == steps);
+  cluster.act(1, [](Node& node, Instant now) { CHECK_FALSE(node.resume(now)); });
+  CHECK(cluster.run_until([&] { return cluster.steps(1) > steps; }, 5s));
+}
+
+TEST_CASE("steps that a lone node has lost are not told to who joins it later") {
+  const Schema schema = schema_of({3000});
+  VirtualCluster cluster(schema);
+  cluster.add(with_model(schema, 0));
+  cluster.run_for(5s);
+  cluster.write_checkpoint(0);
+  const Samples kept = cluster.samples(0);
+  cluster.run_for(30s);
+  cluster.kill(0);
+  REQUIRE(cluster.disk(0).own_samples > kept + 1000);
+  cluster.start_from_disk(0);
+  NodeOptions late;
+  late.seeds = {0};
+  cluster.add(late);
+  REQUIRE(cluster.run_until([&] { return all_in(cluster, Phase::training); }, 60s));
+  cluster.run_for(2s);
+  REQUIRE(times_logged(cluster, 0, "event=steps-lost") == 1);
+  CHECK(member(cluster.view(1), cluster.id(0))->record.samples <= cluster.samples(0));
+}

@@ -1,5 +1,6 @@
 // A member with the key that lies about itself and others costs only its own share.
 #include <limits>
+#include <utility>
 
 #include "core/wire/control.h"
 #include "tests/sim/support.h"
@@ -13,6 +14,9 @@ namespace {
 constexpr std::uint64_t all_ones = ~std::uint64_t{0};
 constexpr std::size_t honest_nodes = 3, liar = 3;
 
+// How nodes 1 and 2 come to their models.
+enum class Start { own_model, joiner };
+
 // Four nodes; `lie` changes the next `lies_left` messages of the last one about members.
 struct LyingCluster {
   Schema schema = schema_of({100});
@@ -20,9 +24,10 @@ struct LyingCluster {
   std::function<void(Members&)> lie;
   std::size_t lies_left = std::numeric_limits<std::size_t>::max(), lies_told = 0;
 
-  explicit LyingCluster(Samples budget = 0) {
+  explicit LyingCluster(Samples budget = 0, Start start = Start::own_model) {
     for (std::size_t i = 0; i <= liar; ++i) {
       NodeOptions options = with_model(schema, i);
+      if (start == Start::joiner && i > 0 && i < liar) options.start.clear();
       options.budget = budget;
       cluster.add(options);
     }
@@ -93,9 +98,12 @@ TEST_CASE("a member suspected in its last incarnation lives on") {
 TEST_CASE(
     "a budget of the last of all revisions does not end the job, and an operator's extension is in "
     "force everywhere") {
-  for (const std::uint64_t revision : {all_ones, std::uint64_t{1} << 62, std::uint64_t{1} << 40}) {
+  for (const auto& [revision, start] : {std::pair{all_ones, Start::own_model},
+                                        {std::uint64_t{1} << 62, Start::own_model},
+                                        {std::uint64_t{1} << 40, Start::own_model},
+                                        {std::uint64_t{1} << 32, Start::joiner}}) {
     CAPTURE(revision);
-    LyingCluster lying(1'000'000);
+    LyingCluster lying(1'000'000, start);
     VirtualCluster& cluster = lying.cluster;
     MemberRecord record = lying.record_of(liar);
     record.budget = Budget{revision, 1};
@@ -132,7 +140,10 @@ TEST_CASE("a node never believes that it trained on more than it can have") {
 
 TEST_CASE("one member's claimed samples neither end the job nor drive the schedule to its end") {
   constexpr Samples budget = 32 * 100 * 4 * 600;  // ten minutes of four nodes
-  LyingCluster lying(budget);
+  Start start{};
+  SUBCASE("with models of their own") { start = Start::own_model; }
+  SUBCASE("with the founder's model") { start = Start::joiner; }
+  LyingCluster lying(budget, start);
   VirtualCluster& cluster = lying.cluster;
   lying.lie = [&](Members& members) {
     for (MemberRecord& record : members.records)

@@ -194,6 +194,32 @@ TEST_CASE("a member that went on to another job and left is known to have left")
       60s));
 }
 
+TEST_CASE(
+    "who joins by a member that left during the job before brings none of that job's budget") {
+  Finished f(3);
+  f.cluster.act(0,
+                [](Node& node, Instant now) { REQUIRE_FALSE(node.extend_budget(32 * 50, now)); });
+  REQUIRE(f.cluster.run_until(
+      [&] {
+        for (std::size_t i = 0; i < 3; ++i)
+          if (f.cluster.view(i).budget_samples <= budget) return false;
+        return all_in(f.cluster, Phase::finished);
+      },
+      300s));
+  REQUIRE_FALSE(f.cluster.node(2).leave(f.cluster.now()));
+  REQUIRE(f.cluster.run_until([&] { return f.cluster.node(2).phase() == Phase::left; }, 60s));
+  REQUIRE_FALSE(f.cluster.start_job(0, "second"));
+  REQUIRE(f.cluster.run_until([&] { return f.is_on(0, 2) && f.is_on(1, 2); }, 60s));
+  NodeOptions late = short_job(f.schema, 3);
+  late.seeds = {2};  // which names the others
+  late.knows_job = false;
+  late.start.clear();
+  f.cluster.add(late);
+  REQUIRE(f.cluster.run_until([&] { return f.is_on(3, 2); }, 60s));
+  f.cluster.run_for(1s);
+  for (const std::size_t i : {0u, 1u, 3u}) CHECK(f.cluster.view(i).budget_samples == budget);
+}
+
 TEST_CASE("a job that is not finished, or is the present one, is not followed") {
   const Schema schema = schema_of({100});
   VirtualCluster cluster(schema);
@@ -205,5 +231,6 @@ TEST_CASE("a job that is not finished, or is the present one, is not followed") 
   REQUIRE_FALSE(f.cluster.start_job(0, "second"));
   CHECK(f.cluster.start_job(0, "third")->code == "job-starting");
   CHECK(f.cluster.node(0).leave(f.cluster.now())->code == "job-starting");
+  CHECK(f.cluster.node(0).extend_budget(32, f.cluster.now())->code == "job-starting");
   REQUIRE(f.all_finish(2));
 }

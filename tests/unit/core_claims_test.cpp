@@ -92,6 +92,7 @@ TEST_CASE(
   CHECK(bound.is_plausible({4 + budget_revision_jump_max, 10}, begin + 1s));
   CHECK_FALSE(bound.is_plausible({all_ones, 10}, begin + 1000h));
   CHECK_FALSE(bound.is_plausible({4, 0}, begin));
+  CHECK_FALSE(bound.is_plausible({0, 10}, begin));  // that is the job's own
   CHECK_FALSE(bound.is_plausible({4, all_ones}, begin));
   bound.adopt(1 << 30, false);
   CHECK_FALSE(bound.is_plausible({1 << 30, 10}, begin));
@@ -136,6 +137,27 @@ TEST_CASE("unused time is kept for so long only, and claims never add up beyond 
   SampleCredit trusting(newcomer());
   CHECK(trusting.credit({.id = other, .claimed = all_ones, .known = 0, .met = false}) ==
         member_samples_max);
+}
+
+TEST_CASE("invented members in any number do not stop the samples of those that are met") {
+  SampleCredit credit(member());
+  Samples known = 1000, own = 1000;
+  const auto hear = [&](int s) {
+    credit.advance(100, 1000, begin + s * 1s);
+    own += 100;
+    known = credit.credit({.id = other, .claimed = own, .known = known, .own_word = true});
+    (void)credit.due();
+  };
+  hear(0);
+  std::uint64_t next = 100;
+  for (int s = 1; s < 400; ++s) {  // 6,400 of them
+    for (int i = 0; i < 16; ++i)
+      (void)credit.credit(
+          {.id = NodeId{++next}, .claimed = member_samples_max, .known = 0, .met = false});
+    hear(s);
+  }
+  CHECK(known == own);
+  CHECK(credit.credit({.id = third, .claimed = 500, .known = 0, .own_word = true}) == 500);
 }
 
 TEST_CASE("samples that others trained on while this node was down count at once") {

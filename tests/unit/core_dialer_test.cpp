@@ -39,6 +39,22 @@ TEST_CASE("seeds are added once, and all of a command's or none") {
   CHECK(dialer.seeds().size() == 2);
 }
 
+TEST_CASE("a founder waits for the seeds that it has now") {
+  Dialer dialer(policy, self, {}, {box, host(1)}, ClusterId{9});
+  CHECK_FALSE(dialer.founding().on_free(host(7), NodeId{5}));
+  CHECK(dialer.founding().on_free(host(1), NodeId{5}));
+  dialer.founding().on_self(box);
+  CHECK(dialer.founding().is_due());
+  CHECK_FALSE(dialer.add_seeds({host(2)}));  // box, which leads back here, is not asked again
+  CHECK_FALSE(dialer.founding().is_due());
+  CHECK(dialer.founding().waits_for().find("host2:1") != std::string::npos);
+  CHECK(dialer.founding().waits_for().find("box") == std::string::npos);
+  dialer.replace_seeds({host(1), host(3)});  // what host1 has said stands
+  CHECK(dialer.founding().waits_for().find("host2:1") == std::string::npos);
+  CHECK(dialer.founding().on_free(host(3), NodeId{6}));
+  CHECK(dialer.founding().is_due());
+}
+
 TEST_CASE("there are never more than seeds_max seeds, and the operator is told so") {
   Dialer dialer(policy, self, {}, {});
   for (std::size_t i = 0; i < seeds_max; ++i) CHECK_FALSE(dialer.add_seeds({host(i)}));

@@ -58,6 +58,18 @@ TEST_CASE(
   CHECK(d.self().samples == 5000);
 }
 
+TEST_CASE("of its own steps a node believes no more than one a sample that it gets back") {
+  Directory d = directory();
+  MemberStats lie = stats_of(record(1, 5, 1, MemberState::alive, 103));
+  lie.step = (Step{1} << 62) - 1;
+  CHECK(d.merge(lie, start, SessionId{1}) == Directory::Outcome::recovered);
+  CHECK(d.self().step == 3);
+  MemberStats fair = stats_of(record(1, 5, 1, MemberState::alive, 203));
+  fair.step = 13;
+  CHECK(d.merge(fair, start, SessionId{1}) == Directory::Outcome::recovered);
+  CHECK(d.self().step == 13);
+}
+
 TEST_CASE(
     "a suspicion is handed on once by each who holds it, and ends with a sign of life or a higher "
     "incarnation") {
@@ -84,12 +96,13 @@ TEST_CASE(
     "a suspect is given up sooner the more accuse it, later where it was only heard of, and later "
     "after our own silence") {
   const Directory::Timeouts timeouts{3s, 10s};
-  const auto patience = [&](std::size_t others, bool own, Duration deaf) {
+  const auto patience = [&](std::size_t others, bool own, Duration deaf, bool last = false) {
     Directory d = directory();
     (void)d.merge(record(2, 1, 1), start);
-    if (own) (void)d.accuse(NodeId{2}, start);
+    if (own && !last) (void)d.accuse(NodeId{2}, start);
     for (std::size_t i = 0; i < others; ++i)
       (void)d.merge(Suspicion{NodeId{2}, 1, NodeId{10 + i}}, start);
+    if (own && last) (void)d.accuse(NodeId{2}, start);
     d.forgive(deaf);
     Duration waited{};
     while (d.overdue(timeouts, start + waited).empty() && waited < 60s) waited += 100ms;
@@ -99,6 +112,7 @@ TEST_CASE(
   CHECK(patience(1, true, 0s) < patience(0, true, 0s));
   CHECK(patience(3, true, 0s) < patience(1, true, 0s));
   CHECK(patience(9, true, 0s) == 6600ms);
+  CHECK(patience(9, true, 0s, true) == 6600ms);  // whoever accuses first
   CHECK(patience(3, false, 0s) == 20100ms);
   CHECK(patience(0, true, 5s) == 15100ms);
 }

@@ -7,6 +7,7 @@
 
 #include "core/base/protocol.h"
 #include "core/node/exchange_round.h"
+#include "core/node/outer_momentum.h"
 
 using namespace gossipd;
 
@@ -298,6 +299,28 @@ TEST_CASE("a node that stands still has said all once its neighbour has heard of
     pair.a.hear(pair.b, 20.8);
     CHECK(has_said_all(20.8));
   }
+}
+
+TEST_CASE("a link whose session is back brings outer momentum once it is open again") {
+  Pair pair;
+  for (int i = 0; i < 4; ++i) {
+    pair.a.train(i);
+    pair.b.hear(pair.a, i);
+    pair.b.train(i);
+    pair.a.hear(pair.b, i);
+  }
+  ExchangePolicy policy = policy_of();
+  policy.outer_momentum = 0.5;
+  Snapshot last;
+  last.step = pair.a.step;
+  last.step_seconds = 0.01;
+  std::vector<RoundLink> links;
+  (void)pair.a.context(links, 4);
+  const auto share = [&] { return carried_share(policy, links, {{pair.a.peer, last.step}}, last); };
+  CHECK(share() == doctest::Approx(0.5));
+  pair.a.link.close();
+  REQUIRE(links.front().connected);
+  CHECK(share() == 0);
 }
 
 TEST_CASE("a neighbour at rest gives the turn to a node that has made its last step, once") {

@@ -53,17 +53,6 @@ TEST_CASE("a transition that there is not changes nothing") {
   CHECK(life.is_training());
 }
 
-TEST_CASE("a paused node whose model broke is paused again, any other trains") {
-  Lifecycle paused = in({Phase::training, Phase::paused, Phase::broken});
-  CHECK(paused.with_model() == Phase::paused);
-  REQUIRE(paused.enter(Phase::paused));
-  REQUIRE(paused.enter(Phase::training));
-  CHECK(paused.with_model() == Phase::training);
-  REQUIRE(paused.enter(Phase::broken));
-  CHECK(paused.with_model() == Phase::training);
-  CHECK(in({Phase::syncing}).with_model() == Phase::training);
-}
-
 TEST_CASE("a leave is said when each link has had one more turn, or when time is up") {
   Lifecycle life = in({Phase::training, Phase::leaving});
   CHECK(life.is_going());
