@@ -136,9 +136,11 @@ bool ExchangeRound::has_said_all(std::span<const RoundLink> links,
   return std::ranges::all_of(links, [&](const RoundLink& item) {
     const Link& link = item.link;
     if (!link.is_open()) return true;
-    if (link.awaits_answer() || peer_waits(item, directory)) return false;
-    const auto told = by_link_.told.find(item.peer);
-    if (told != by_link_.told.end() && told->second == last_.step) return true;
+    if (peer_waits(item, directory)) return false;
+    // Once is enough: on a far line heartbeats leave hardly a moment without an open question.
+    if (is_last_step(by_link_.settled, item.peer)) return true;
+    if (link.awaits_answer()) return false;
+    if (is_last_step(by_link_.told, item.peer)) return true;
     // While a round looks, its figures are of the blocks that it has seen.
     return !has_work() && pace_.has_looked() && link.my_turn() &&
            link.counters().change < policy_.consensus_bound;

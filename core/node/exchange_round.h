@@ -87,7 +87,7 @@ class ExchangeRound {
         workers_(workers),
         own_steps_(policy, schema),
         trigger_(policy),
-        by_link_{{}, {}, {}, BulkWindow(policy.bulk_window_bytes)} {}
+        by_link_{{}, {}, {}, {}, BulkWindow(policy.bulk_window_bytes)} {}
 
   // The trainer stands, at own step `step`.
   void prepare(RoundBuffers buffers, Step step);
@@ -114,7 +114,10 @@ class ExchangeRound {
   // No step follows: the final exchange begins, after a pause.
   void stand_still(Duration pause, Instant now) { pace_.stand_still(pause, now); }
   // The model has moved at rest: each neighbour is to be told of it once more.
-  void tell_again() { by_link_.told.clear(); }
+  void tell_again() {
+    by_link_.told.clear();
+    by_link_.settled.clear();
+  }
   // The last steps are known on every link: each neighbour has been told of this node's at rest, or
   // would hear little, and has told of its own.
   [[nodiscard]] bool has_said_all(std::span<const RoundLink> links,
@@ -185,6 +188,10 @@ class ExchangeRound {
   [[nodiscard]] Step spoken_step(NodeId peer) const;
   [[nodiscard]] bool ends_apart(const RoundLink&, const RoundContext&) const;
   [[nodiscard]] bool peer_waits(const RoundLink&, const Directory&) const;
+  [[nodiscard]] bool is_last_step(const std::map<NodeId, Step>& steps, NodeId peer) const {
+    const auto found = steps.find(peer);
+    return found != steps.end() && found->second == last_.step;
+  }
   void forget_asked(const Directory&);
   void begin_turn(RoundLink&, const Trigger::Decision&, const RoundContext&);
   void end_turn(RoundLink&, const RoundContext&);
@@ -232,9 +239,10 @@ class ExchangeRound {
   std::optional<Opening> opening_;  // the best so far in this round
   // Of links that are listed no more nothing is kept.
   struct ByLink {
-    std::map<NodeId, Step> spoken;  // own step of the last turn
-    std::map<NodeId, Step> told;    // own step of the last turn at rest
-    std::map<NodeId, Step> asked;   // the peer's last step, which a turn has asked it for
+    std::map<NodeId, Step> spoken;   // own step of the last turn
+    std::map<NodeId, Step> told;     // own step of the last turn at rest …
+    std::map<NodeId, Step> settled;  // … since when no answer has been awaited, at some time
+    std::map<NodeId, Step> asked;    // the peer's last step, which a turn has asked it for
     BulkWindow window;
   } by_link_;
   // Why the own steps before this round are taken back while the round goes on without them.

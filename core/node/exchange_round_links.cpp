@@ -53,7 +53,7 @@ void ExchangeRound::list_links(const RoundContext& context) {
   at_ = 0;
   opening_.reset();
   const auto is_listed = [&](NodeId peer) { return find_link(context.links, peer) != nullptr; };
-  for (auto* steps : {&by_link_.spoken, &by_link_.told, &by_link_.asked})
+  for (auto* steps : {&by_link_.spoken, &by_link_.told, &by_link_.settled, &by_link_.asked})
     std::erase_if(*steps, [&](const auto& item) { return !is_listed(item.first); });
   by_link_.window.forget_unless(is_listed);
   for (const RoundLink& item : context.links)
@@ -184,6 +184,8 @@ Trigger::Decision ExchangeRound::decision_for(const RoundLink& item, const Round
 void ExchangeRound::decide(RoundLink& item, const RoundContext& context) {
   Link& link = item.link;
   note_taken(item, context);
+  if (!context.is_training() && is_last_step(by_link_.told, item.peer) && !link.awaits_answer())
+    by_link_.settled[item.peer] = last_.step;
   link.counters().threshold = context.is_training() ? trigger_.threshold() : final_threshold();
   const Trigger::Decision decision = decision_for(item, context);
   const bool first = link.counters().turns_spoken == 0;

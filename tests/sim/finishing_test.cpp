@@ -421,3 +421,21 @@ TEST_CASE(
     }
   }
 }
+
+TEST_CASE("far nodes finish some round trips after the budget is spent") {
+  for (const auto latency : {0ms, 250ms, 500ms, 1250ms}) {
+    CAPTURE(latency.count());
+    Walkers walkers(8, 3);
+    VirtualCluster& cluster = walkers.cluster;
+    for (std::size_t i = 0; i < 8; ++i) cluster.options(i).step_time = 50ms;
+    cluster.set_latency(latency);
+    REQUIRE(cluster.run_until(
+        [&] {
+          for (std::size_t i = 0; i < 8; ++i)
+            if (cluster.node(i).phase() < Phase::finishing) return false;
+          return true;
+        },
+        300s));
+    CHECK(cluster.run_until([&] { return walkers.has_one_final_model(); }, 3s + 20 * latency));
+  }
+}
