@@ -222,8 +222,10 @@ void ExchangeRound::begin_turn(RoundLink& item, const Trigger::Decision& decisio
                              .entry_cut = trigger_.entry_cut(),
                              .weight_max = context.weight_max};
   item.link.begin(plan_speech(policy_, item.link, decision, speech, context.now), context.now);
-  if (is_in(Phase::finishing, item.peer, context.directory))
+  if (peer_waits(item, context.directory)) {
+    by_link_.settled.erase(item.peer);
     by_link_.asked[item.peer] = context.directory.find(item.peer)->record.step;
+  }
   stage_ = Stage::speak;
   cursor_ = 0;
 }
