@@ -4,11 +4,12 @@ import os
 import subprocess
 import unittest
 
-from cluster import DEADLINE_S, ClusterTest, clean_environment
+from cluster import DEADLINE_S, ClusterTest, clean_environment, wait_for
 from cluster import _die_with_the_test as die_with_the_test
 from install_test import ROOT
 
 SCRIPTS = f"{ROOT}/deploy/slurm"
+UNTIL_STOPPED = "sleep infinity & wait $!"
 
 
 class SlurmScripts(ClusterTest):
@@ -63,6 +64,64 @@ class SlurmScripts(ClusterTest):
         self.program("srun", "echo begun")
         job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "box[1-100]", "KEY": "key"}
         self.assertNotIn("begun", self.said_at_the_end(self.start("gossipd.sbatch", **job), 1))
+
+
+    def task(self, number):
+        array = {"SLURM_ARRAY_JOB_ID": "8", "SLURM_ARRAY_TASK_MIN": "3"}
+        return self.start("gossipd-array.sbatch", SLURM_ARRAY_TASK_ID=str(3 + number), **array)
+
+    def daemon(self, does):
+        """The daemon of all tasks, which writes its arguments into a file and joins nobody."""
+        self.program("gossipctl", "exit 1")
+        begins = f"trap 'kill $!; exit 0' TERM; echo \"$@\" >>{self.folder}/begun"
+        self.program("gossipd", f"{begins}; {does}")
+
+    def begun(self):
+        path = f"{self.folder}/begun"
+        if not os.path.exists(path):
+            return []
+        with open(path, encoding="utf-8") as file:
+            return file.read().splitlines()
+
+    def write(self, name, content):
+        os.makedirs(f"{self.folder}/gossipd-8", exist_ok=True)
+        with open(f"{self.folder}/gossipd-8/{name}", "w", encoding="utf-8") as file:
+            file.write(content)
+
+    def test_a_founder_that_fails_ends_the_tasks_that_wait_for_it(self):
+        self.daemon("exit 1")
+        waiting = self.task(1)
+        self.said_at_the_end(self.task(0), 1)
+        self.assertIn("ended-8 to begin again", self.said_at_the_end(waiting, 1))
+        self.assertEqual(1, len(self.begun()))
+        self.said_at_the_end(self.task(2), 1)
+
+    def test_a_founder_that_is_put_back_in_the_queue_is_waited_for(self):
+        self.daemon(UNTIL_STOPPED)
+        first = self.task(0)
+        wait_for("its daemon", self.begun)
+        first.terminate()
+        self.said_at_the_end(first, 0)
+        again = self.task(0)
+        wait_for("its daemon once more", lambda: len(self.begun()) == 2)
+        again.terminate()
+        self.said_at_the_end(again, 0)
+
+    def test_a_member_that_fails_alone_ends_no_other(self):
+        self.write("invite", "")
+        self.daemon("exit 78")
+        for number in (1, 0):
+            self.said_at_the_end(self.task(number), 78)
+        self.assertEqual(2, len(self.begun()))
+        self.assertTrue(all("--join @" in line for line in self.begun()))
+
+    def test_a_joiner_that_nobody_answers_ends_with_the_others(self):
+        self.write("invite", "")
+        self.daemon(UNTIL_STOPPED)
+        late = self.task(1)
+        wait_for("its daemon", self.begun)
+        self.write("ended-8", "3")
+        self.said_at_the_end(late, 3)
 
 
 if __name__ == "__main__":

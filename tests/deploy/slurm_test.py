@@ -137,7 +137,13 @@ class Slurm(ClusterTest):
     def submit(self, *words, **more):
         shown = self.ask("sbatch", "--parsable", "-o", f"{self.folder}/job-%j.out", *words, **more)
         self.assertRegex(shown, r"^\d+$")
+        self.addCleanup(self.cancel, shown)
         return shown
+
+    def cancel(self, job):
+        """So that no task outlives Slurm."""
+        self.ask("scancel", job)
+        self.waits(f"the end of job {job}", lambda: self.has_ended(job))
 
     def states(self, job):
         """Of all tasks: state, exit code."""
@@ -145,16 +151,17 @@ class Slurm(ClusterTest):
         rows = [dict(w.split("=", 1) for w in row.split() if "=" in w) for row in shown.split("\n")]
         return [(row.get("JobState"), row.get("ExitCode")) for row in rows]
 
-    def wait_completed(self, job, tasks):
-        def ended():
-            states = self.states(job)
-            return len(states) == tasks and not {"PENDING", "RUNNING", "COMPLETING"} & {
-                state for state, _ in states
-            }
+    def has_ended(self, job):
+        begun = {"PENDING", "RUNNING", "COMPLETING", None}  # None: the controller did not answer
+        return not begun & {state for state, _ in self.states(job)}
 
-        self.waits(f"the end of job {job}", ended)
+    def wait_ended(self, job, tasks, state):
+        self.waits(f"the end of job {job}", lambda: self.has_ended(job))
         said = "".join(map(self.content, glob.glob(f"{self.folder}/job-*.out")))
-        self.assertEqual([("COMPLETED", "0:0")] * tasks, self.states(job), said[-3000:])
+        self.assertEqual([state] * tasks, self.states(job), said[-3000:])
+
+    def wait_completed(self, job, tasks):
+        self.wait_ended(job, tasks, ("COMPLETED", "0:0"))
 
     def finished(self, folders):
         """One final model each, and all of one cluster."""
@@ -173,6 +180,26 @@ class Slurm(ClusterTest):
         job = self.submit("--array=3-5", f"{SCRIPTS}/gossipd-array.sbatch", JOB=self.small_job())
         self.wait_completed(job, 3)
         self.finished([f"{self.folder}/gossipd-{job}/{task}" for task in range(3)])
+
+    def test_tasks_that_find_room_only_after_the_training_end_at_once(self):
+        words = ["--array=0-3", "--cpus-per-task=4", f"{SCRIPTS}/gossipd-array.sbatch"]
+        job = self.submit(*words, JOB=self.small_job())
+        self.wait_completed(job, 4)
+        self.finished([f"{self.folder}/gossipd-{job}/{task}" for task in range(2)])
+
+    def test_an_array_whose_job_is_refused_ends_whole(self):
+        words = ["--array=0-2", f"{SCRIPTS}/gossipd-array.sbatch"]
+        job = self.submit(*words, JOB=f"{self.folder}/nope.toml")
+        self.wait_ended(job, 3, ("FAILED", "78:0"))
+
+    def test_members_renew_the_invite(self):
+        words = ["--array=0-1", f"{SCRIPTS}/gossipd-array.sbatch"]
+        job = self.submit(*words, JOB=self.cluster.job(), RENEW="1")
+        invite = f"{self.folder}/gossipd-{job}/invite"
+        self.waits("an invite", lambda: os.path.exists(invite))
+        for _ in range(2):
+            os.remove(invite)
+            self.waits("a new invite", lambda: os.path.exists(invite))
 
     def test_a_job_that_cannot_begin_fails_and_says_why(self):
         words = ["-N", "2", f"{SCRIPTS}/gossipd.sbatch"]
