@@ -191,8 +191,8 @@ def test_what_only_looks_like_an_invite_stays_where_it_is(written, monkeypatch):
         (["--", "pyhton", "train.py"], 127, "pyhton: No such file"),
         (["--", "/etc"], 126, "Permission denied"),
         (["--join", "-", "--", "true"], 2, "has read no invite"),
-        (["--rest", "127.0.0.1:0", "--", "true"], 2, "--rest 127.0.0.1:0: the script is told"),
-        (["--set", "rest.listen=[::]:00", "--", "true"], 2, "name one, or leave --rest out"),
+        (["--rest", "127.0.0.1:0", "--", "true"], 2, "(--rest) 127.0.0.1:0: the script is told"),
+        (["--set", "rest.listen=[::]:00", "--", "true"], 2, "name one, or leave it out"),
     ],
 )
 def test_mistakes_are_told_and_no_daemon_begins(launch, tmp_path, arguments, code, words):
@@ -247,6 +247,59 @@ def test_options_are_found_however_they_are_written(monkeypatch):
     assert value(["--listen", "a:1"], "--rest", "rest.listen") is None
     monkeypatch.setenv("GOSSIPD_REST_LISTEN", "b:2")
     assert value([], "--rest", "rest.listen") == "b:2"
+
+
+NODE_FILE = """
+job = "mine.toml"
+state_dir = "kept"
+listen = "127.0.0.1:7000"
+key_file = "none"
+rest = {listen = "127.0.0.1:7001"}
+[trainer]
+socket = "/run/mine.sock"
+"""
+
+
+def test_a_node_file_is_read_as_the_daemon_reads_it(monkeypatch, tmp_path):
+    file = tmp_path / "node.toml"
+    file.write_text(NODE_FILE)
+    named = ["--config", str(file)]
+
+    def value(options, key, name="--none"):
+        return run.value_of(options, name, key)
+
+    for options in (named, [f"--config={file}"]):
+        assert value(options, "job") == str(tmp_path / "mine.toml")
+        assert value(options, "state_dir") == str(tmp_path / "kept")
+        assert value(options, "key_file") == "none"
+        assert value(options, "rest.listen") == "127.0.0.1:7001"
+        assert value(options, "trainer.socket") == "/run/mine.sock"
+        assert value(options, "rest.nothing") is None
+    assert value([*named, "--listen", "a:1"], "listen", "--listen") == "a:1"
+    assert value([*named, "--set", "listen=a:1"], "listen") == "a:1"
+    monkeypatch.setenv("GOSSIPD_LISTEN", "b:2")
+    assert value(named, "listen") == "b:2"
+    monkeypatch.delenv("GOSSIPD_LISTEN")
+    monkeypatch.setenv("GOSSIPD_CONFIG", str(file))
+    assert value([], "listen") == "127.0.0.1:7000"
+    file.write_text("listen = ")
+    assert value([], "listen") is None  # and the daemon says why
+
+
+def test_what_a_node_file_says_decides_where_the_script_attaches(monkeypatch, tmp_path):
+    def begun(text):
+        (tmp_path / "node.toml").write_text(text)
+        daemon = run.Daemon("/bin/true", ["--config", str(tmp_path / "node.toml")], None)
+        daemon.process.wait()
+        return daemon
+
+    kept = begun('state_dir = "kept"\nlisten = "127.0.0.1:7000"\nrest.listen = "127.0.0.1:7001"\n')
+    assert kept.socket == str(tmp_path / "kept" / "trainer.sock")
+    assert kept.rest == "127.0.0.1:7001"
+    assert kept._line == ["/bin/true", "--config", str(tmp_path / "node.toml")]
+    assert begun('[trainer]\nsocket = "here"\n').socket == str(tmp_path / "here")
+    plain = begun('key_file = "none"\n')._line
+    assert plain[plain.index("--listen") + 1].startswith("127.0.0.1:")
 
 
 def test_a_program_is_a_compiled_one_and_named_where_it_is_missing(tmp_path, monkeypatch, capsys):

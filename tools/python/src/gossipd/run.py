@@ -10,8 +10,9 @@ What stands before -- goes to the daemon, but for these:
     --daemon-log FILE       appends what the daemon says to a file
 
 The job is one of kind = "external"; another is refused. The script finds the daemon by
-GOSSIPD_SOCKET, and gossipctl by GOSSIPCTL_REST. Without --listen and --rest free ports are taken. A
-daemon that dies is started again. SIGTERM and SIGHUP go to the script; when it ends the daemon ends
+GOSSIPD_SOCKET, and gossipctl by GOSSIPCTL_REST. Where neither an option, the environment nor the
+node file of --config names --listen and --rest, free ports are taken. A daemon that dies is started
+again. SIGTERM and SIGHUP go to the script; when it ends the daemon ends
 in order, and the exit code is the script's (128 + N if it died of signal N), or the daemon's if it
 never started. Exit codes besides: 2 usage, 127 no daemon.
 """
@@ -35,6 +36,11 @@ from .client import Client, NoDaemon, Refused
 from .command import EXIT_MISSING, EXIT_USAGE, find_program, missing, programs_on_path
 from .session import connect
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 PEER_PORT, REST_PORT = 7610, 7611
 PORTS_TRIED = 200
 PORT_RACES = 3
@@ -47,6 +53,7 @@ EXIT_CANNOT_RUN = 126
 INVITE = "gossip1"
 PR_SET_PDEATHSIG = 1
 OWN_OPTIONS = {"--socket-wait": 60.0, "--linger": 30.0}
+PATHS = ("job", "key_file", "state_dir", "trainer.socket")  # of a node file: relative to it
 OURS = frozenset(("GOSSIPD_BIN_DIR", "GOSSIPD_SOCKET"))  # the daemon knows no such settings
 _libc = ctypes.CDLL(None)
 
@@ -90,8 +97,27 @@ def take_own(options: List[str]) -> Tuple[List[str], Dict[str, float], Optional[
     return rest, own, log
 
 
-def value_of(options: Sequence[str], name: str, key: str) -> Optional[str]:
-    """What the last `--name VALUE`, `--name=VALUE` or `--set key=VALUE` says."""
+def from_node_file(options: Sequence[str], key: str) -> Optional[str]:
+    """What the file of --config says; one that cannot be read is for the daemon to tell of."""
+    path = given(options, "--config", "config")
+    if not path:
+        return None
+    try:
+        with open(path, "rb") as file:
+            found: Any = tomllib.load(file)
+        for part in key.split("."):
+            found = found[part]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    if not isinstance(found, str) or not found:
+        return None
+    if key in PATHS and found != "none":
+        return os.path.join(os.path.dirname(os.path.abspath(path)), found)
+    return found
+
+
+def given(options: Sequence[str], name: str, key: str) -> Optional[str]:
+    """What the last `--name VALUE`, `--name=VALUE` or `--set key=VALUE` or the environment says."""
     found = None
     for word, following in zip(options, [*options[1:], ""]):
         if word == name:
@@ -103,6 +129,11 @@ def value_of(options: Sequence[str], name: str, key: str) -> Optional[str]:
         elif word.startswith(f"--set={key}="):
             found = word[len(f"--set={key}=") :]
     return found or os.environ.get("GOSSIPD_" + key.upper().replace(".", "_"))
+
+
+def value_of(options: Sequence[str], name: str, key: str) -> Optional[str]:
+    """The value that the daemon takes for a setting, where it is not its default."""
+    return given(options, name, key) or from_node_file(options, key)
 
 
 def model_kind(job: str) -> Optional[str]:
@@ -136,8 +167,8 @@ def check_options(options: Sequence[str]) -> None:
     rest = value_of(options, "--rest", "rest.listen") or ""
     if not rest.startswith("unix:") and re.search(r":0+$", rest):
         raise Usage(
-            f"--rest {rest}: the script is told the port before the daemon begins; name one, or"
-            " leave --rest out and a free one is taken"
+            f"rest.listen (--rest) {rest}: the script is told the port before the daemon begins;"
+            " name one, or leave it out and a free one is taken"
         )
     job = value_of(options, "--job", "job")
     if not job:
@@ -147,7 +178,7 @@ def check_options(options: Sequence[str]) -> None:
             text = file.read(JOB_BYTES_MAX)
     except (OSError, ValueError):
         return  # the daemon says what is wrong with it
-    check_kind(f"--job {job}", text)
+    check_kind(job, text)
 
 
 def free_port(first: int, taken: Sequence[int] = ()) -> int:
