@@ -104,7 +104,7 @@ g.step(g.params); g.detach(); sys.exit(7)
 
 
 def test_signals_go_to_the_script_and_its_death_is_told(launch, tmp_path):
-    process = launch(*script("print('up'); time.sleep(60)"))
+    process = launch(*script("sys.stdout.write('up\\n'); time.sleep(60)"))
     assert read_some(process.stdout.fileno(), time.monotonic() + 60) == b"up\n"
     process.terminate()
     process.communicate(timeout=60)
