@@ -1,10 +1,13 @@
 """gossipd run: the daemon beside the script, signals, exit codes, what becomes of a secret."""
 
+import fcntl
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
+import termios
 import time
 
 import pytest
@@ -67,8 +70,7 @@ def launch(tmp_path, started):
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            preexec_fn=die_with_the_test,
-            **options,
+            **{"preexec_fn": die_with_the_test, **options},
         )
         started.append(process)
         return process
@@ -110,6 +112,56 @@ def test_signals_go_to_the_script_and_its_death_is_told(launch, tmp_path):
     process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM
     assert (tmp_path / "state" / "ended").exists()
+
+
+# The launcher hands on SIGINT before SIGTERM, after which no more comes.
+COUNTS = """
+import signal
+counted = []
+def interrupted(*_):
+    counted.append(1)
+    sys.stdout.write("interrupted\\n")
+signal.signal(signal.SIGINT, interrupted)
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(len(counted)))
+sys.stdout.write("up\\n")
+while True:
+    time.sleep(60)
+"""
+
+
+def test_ctrl_c_reaches_the_script_once_whatever_its_standard_input_is(launch):
+    ours, terminal = pty.openpty()
+
+    def take_terminal():
+        die_with_the_test()
+        fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+
+    try:
+        options = {"start_new_session": True, "preexec_fn": take_terminal}
+        process = launch(*script(COUNTS), stdin=subprocess.DEVNULL, **options)
+        assert read_some(process.stdout.fileno(), time.monotonic() + 60) == b"up\n"
+        # A second one would be lost if it came before the script has seen the first.
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+        os.write(ours, b"\x03")
+        assert read_some(process.stdout.fileno(), time.monotonic() + 60) == b"interrupted\n"
+        process.send_signal(signal.SIGCONT)
+        process.terminate()
+        process.communicate(timeout=60)
+        assert process.returncode == 1
+    finally:
+        os.close(ours)
+        os.close(terminal)
+
+
+def test_sigint_that_comes_from_no_terminal_is_handed_on(launch):
+    process = launch(*script(COUNTS), start_new_session=True)
+    assert read_some(process.stdout.fileno(), time.monotonic() + 60) == b"up\n"
+    process.send_signal(signal.SIGINT)
+    assert read_some(process.stdout.fileno(), time.monotonic() + 60) == b"interrupted\n"
+    process.terminate()
+    process.communicate(timeout=60)
+    assert process.returncode == 1
 
 
 def test_a_daemon_that_dies_is_started_again(launch, tmp_path):

@@ -357,6 +357,18 @@ class Daemon:
             self.process.wait()
 
 
+def terminal_reaches_the_script() -> bool:
+    """Whether Ctrl-C goes to our process group, which is the script's, too."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    finally:
+        os.close(terminal)
+
+
 def train(daemon: Daemon, command: List[str]) -> int:
     """Runs the script beside the daemon; its exit code."""
     environment = {
@@ -371,11 +383,10 @@ def train(daemon: Daemon, command: List[str]) -> int:
     except OSError as error:
         print(f"gossipd run: {command[0]}: {error.strerror}", file=sys.stderr)
         return EXIT_CANNOT_RUN
-    # The terminal gives SIGINT to the script itself; from elsewhere it comes to us alone.
-    on_terminal = sys.stdin is not None and sys.stdin.isatty()
 
     def forward(number: int, _: Any) -> None:
-        if number != signal.SIGINT or not on_terminal:
+        # The terminal gives SIGINT to the script itself; from elsewhere it comes to us alone.
+        if number != signal.SIGINT or not terminal_reaches_the_script():
             script.send_signal(number)
 
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
