@@ -235,3 +235,37 @@ def test_both_processes_look_at_the_same_steps_and_as_rarely_as_it_costs(pair, d
     assert len(one) < 32
     gaps = np.diff([0, *one])
     assert (gaps[1:] <= 2 * gaps[:-1]).all()  # however short one step seemed
+
+
+class Compiled(torch.nn.Module):
+    """As torch.compile, which torch 1.13 has not, wraps a module."""
+
+    def __init__(self, module):
+        super().__init__()
+        self._orig_mod = module
+
+    def forward(self, x):
+        return self._orig_mod(x)
+
+
+def test_a_module_has_the_same_names_whatever_it_is_wrapped_in(tmp_path):
+    from gossipd.torch_model import TorchModel
+
+    def network():
+        return torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
+
+    def names(module):
+        return [segment.name for segment in TorchModel(module, None).segments]
+
+    dist, parallel = torch.distributed, torch.nn.parallel.DistributedDataParallel
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
+    try:
+        plain = names(network())
+        assert plain[:2] == ["0.weight", "0.bias"] and "1.running_mean" in plain
+        assert names(Compiled(network())) == plain
+        assert names(parallel(network())) == plain
+        assert names(parallel(Compiled(network()))) == plain
+        assert names(Compiled(parallel(network()))) == plain
+        assert names(Compiled(torch.nn.DataParallel(network()))) == plain
+    finally:
+        dist.destroy_process_group()

@@ -31,10 +31,16 @@ def _plain_name(name: str) -> str:
 
 
 def _unwrapped(module: torch.nn.Module) -> torch.nn.Module:
+    """Without DistributedDataParallel, DataParallel and torch.compile, in whatever order."""
     wrappers = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
-    while isinstance(module, wrappers):
-        module = module.module
-    return module
+    while True:
+        compiled = getattr(module, "_orig_mod", None)
+        if isinstance(module, wrappers):
+            module = module.module
+        elif isinstance(compiled, torch.nn.Module):
+            module = compiled
+        else:
+            return module
 
 
 def _check_parameter(name: str, parameter: torch.Tensor) -> None:
