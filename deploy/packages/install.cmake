@@ -42,20 +42,21 @@ function(gossipd_install_text component folder file)
     list(POP_FRONT words old new)
     string(APPEND code "string(REPLACE \"${old}\" \"${new}\" text \"\${text}\")\n")
   endwhile()
-  install(CODE "${code}file(WRITE \"${CMAKE_BINARY_DIR}/deploy/${component}/${name}\" \"\${text}\")"
+  set(out ${CMAKE_BINARY_DIR}/deploy/${component})
+  file(MAKE_DIRECTORY ${out})
+  install(CODE "${code}file(WRITE \"${out}/${name}\" \"\${text}\")"
     COMPONENT ${component})
-  install(FILES ${CMAKE_BINARY_DIR}/deploy/${component}/${name}
-    DESTINATION ${folder} COMPONENT ${component})
+  install(FILES ${out}/${name} DESTINATION ${folder} COMPONENT ${component})
 endfunction()
 
-# gossipd_install_made(<component> <folder> <name> <command>…) installs what a command makes, whose
-# words may name OUT. The programs tell their own manual pages and completions.
-function(gossipd_install_made component folder name)
+# gossipd_install_made(<component> <folder> <name> <command>) installs what a command of the shell
+# makes as '@OUT@/<name>'. The programs tell their own manual pages and completions.
+function(gossipd_install_made component folder name command)
   set(out ${CMAKE_BINARY_DIR}/deploy/${component})
-  list(TRANSFORM ARGN REPLACE OUT ${out} OUTPUT_VARIABLE command)
-  string(REPLACE ";" "\" \"" command "${command}")
-  install(CODE "file(MAKE_DIRECTORY \"${out}\")
-    execute_process(COMMAND \"${command}\" COMMAND_ERROR_IS_FATAL ANY)" COMPONENT ${component})
+  file(MAKE_DIRECTORY ${out})
+  string(REPLACE "@OUT@" "${out}" command "${command}")
+  install(CODE "execute_process(COMMAND sh -c \"${command}\" COMMAND_ERROR_IS_FATAL ANY)"
+    COMPONENT ${component})
   install(FILES ${out}/${name} DESTINATION ${folder} COMPONENT ${component})
 endfunction()
 
@@ -64,10 +65,11 @@ function(gossipd_install_manual component program)
   if(Python3_FOUND AND TARGET ${program})
     # A page that is newer than its program is kept: asking for each command's help takes seconds.
     set(bin ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
-    gossipd_install_made(${component} ${CMAKE_INSTALL_MANDIR}/man1 ${program}.1.gz sh -c
-      "[ 'OUT/${program}.1.gz' -nt '${bin}/${program}' ] || ( \
-'${Python3_EXECUTABLE}' '${CMAKE_SOURCE_DIR}/deploy/man/make_pages.py' '${bin}' 'OUT' \
-${program} && gzip -9 --no-name --force 'OUT/${program}.1' )")
+    set(page "'@OUT@/${program}.1.gz'")
+    gossipd_install_made(${component} ${CMAKE_INSTALL_MANDIR}/man1 ${program}.1.gz
+      "[ ${page} -nt '${bin}/${program}' ] || ( \
+'${Python3_EXECUTABLE}' '${CMAKE_SOURCE_DIR}/deploy/man/make_pages.py' '${bin}' '@OUT@' \
+${program} && gzip -9 --no-name --force '@OUT@/${program}.1' )")
   endif()
 endfunction()
 gossipd_install_manual(gossipd gossipd)
@@ -82,8 +84,8 @@ foreach(shell_file bash:bash-completion/completions/gossipctl zsh:zsh/vendor-com
   list(GET parts 1 file)
   cmake_path(GET file PARENT_PATH folder)
   cmake_path(GET file FILENAME name)
-  gossipd_install_made(gossipctl ${CMAKE_INSTALL_DATADIR}/${folder} ${name} sh -c
-    "'${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/gossipctl' completion ${shell} >'OUT/${name}'")
+  gossipd_install_made(gossipctl ${CMAKE_INSTALL_DATADIR}/${folder} ${name}
+    "'${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/gossipctl' completion ${shell} >'@OUT@/${name}'")
 endforeach()
 
 # gossipd_install_service(<component> <name> <node.toml> [<old> <new>]…): what makes the program
@@ -92,7 +94,7 @@ function(gossipd_install_service component name node_toml)
   install(FILES ${CMAKE_SOURCE_DIR}/daemon/README.md
     DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/${name} COMPONENT ${component})
   # /etc belongs to the two prefixes of the system. A node.toml that is there is the operator's.
-  install(CODE "set(NODE_TOML ${CMAKE_SOURCE_DIR}/deploy/packages/${node_toml})
+  install(CODE "set(NODE_TOML \"${CMAKE_SOURCE_DIR}/deploy/packages/${node_toml}\")
     set(NAME ${name})" COMPONENT ${component})
   install(CODE [[
     set(GOSSIPD_ETC "${CMAKE_INSTALL_PREFIX}/etc")

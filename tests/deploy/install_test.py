@@ -184,5 +184,55 @@ class Install(ClusterTest):
                 self.assertNotRegex(text, others)
 
 
+# install.cmake without the rest of gossipd: real programs tell their pages and completions.
+PROJECT = """
+cmake_minimum_required(VERSION 3.25)
+project(install C)
+add_executable(gossipctl program.c)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "{BIN}")
+include("${{CMAKE_SOURCE_DIR}}/deploy/packages/install.cmake")
+"""
+
+
+class InstallFromElsewhere(ClusterTest):
+    """A checkout of another name."""
+
+    def setUp(self):
+        super().setUp()
+        os.chmod(self.cluster.directory, 0o755)
+        self.checkout = os.path.join(self.cluster.directory, "OUT of the way")
+        self.build = os.path.join(self.cluster.directory, "build OUT")
+        for folder in (self.checkout, self.build):
+            os.mkdir(folder)
+        for name in ("daemon", "deploy", "tools"):
+            os.symlink(os.path.join(ROOT, name), os.path.join(self.checkout, name))
+        for name, text in (
+            ("CMakeLists.txt", PROJECT.format(BIN=BIN)),
+            ("program.c", "int main(void) { return 0; }"),
+        ):
+            with open(os.path.join(self.checkout, name), "w", encoding="utf-8") as file:
+                file.write(text)
+
+    def make(self, *settings, **options):
+        run("cmake", "-S", self.checkout, "-B", self.build, *settings, **options)
+        run("cmake", "--build", self.build, **options)
+
+    def install(self, name, *words, **options):
+        destination = os.path.join(self.cluster.directory, name)
+        os.mkdir(destination, 0o777)
+        os.chmod(destination, 0o777)
+        line = ["cmake", "--install", self.build, "--prefix", "/usr", *words]
+        said = run(*line, env={**os.environ, "DESTDIR": destination}, **options)
+        return said, files_below(destination)
+
+    def test_a_checkout_whose_path_has_spaces_and_capitals(self):
+        self.make()
+        _, files = self.install("root")
+        self.assertLessEqual(DOCUMENTS["gossipctl"], files)
+        pages = {"usr/share/man/man1/gossipd-core.1.gz"}
+        self.assertLessEqual(DOCUMENTS["gossipd-core"] - pages, files)
+        self.assertIn("etc/gossipd-core/node.toml", files)
+
+
 if __name__ == "__main__":
     unittest.main()
