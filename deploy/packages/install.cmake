@@ -8,7 +8,12 @@
 #     lab         gossip-lab and gossip-bench with their jobs and scenarios
 #
 #     cmake --install build/release --prefix /usr/local [--component gossipctl] [--strip]
+#
+# What an installation makes lies in build/…/deploy. It may have been root's before, so it is
+# removed before it is made again, which the folder's owner may do; likewise CMake's list of files.
 include(GNUInstallDirs)
+install(CODE "string(JOIN _ list install_manifest \${CMAKE_INSTALL_COMPONENT})
+  file(REMOVE \"${CMAKE_BINARY_DIR}/\${list}.txt\")" ALL_COMPONENTS)
 
 # gossipd_install_programs(<component> <target>…): those of the targets that are built here.
 function(gossipd_install_programs component)
@@ -44,8 +49,8 @@ function(gossipd_install_text component folder file)
   endwhile()
   set(out ${CMAKE_BINARY_DIR}/deploy/${component})
   file(MAKE_DIRECTORY ${out})
-  install(CODE "${code}file(WRITE \"${out}/${name}\" \"\${text}\")"
-    COMPONENT ${component})
+  install(CODE "${code}file(REMOVE \"${out}/${name}\")
+    file(WRITE \"${out}/${name}\" \"\${text}\")" COMPONENT ${component})
   install(FILES ${out}/${name} DESTINATION ${folder} COMPONENT ${component})
 endfunction()
 
@@ -63,13 +68,15 @@ endfunction()
 find_package(Python3 COMPONENTS Interpreter QUIET)
 function(gossipd_install_manual component program)
   if(Python3_FOUND AND TARGET ${program})
-    # A page that is newer than its program is kept: asking for each command's help takes seconds.
+    # A page of ours that is newer than its program is kept: asking for each command's help takes
+    # seconds.
     set(bin ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
     set(page "'@OUT@/${program}.1.gz'")
     gossipd_install_made(${component} ${CMAKE_INSTALL_MANDIR}/man1 ${program}.1.gz
-      "[ ${page} -nt '${bin}/${program}' ] || ( \
+      "[ -O ${page} ] && [ ${page} -nt '${bin}/${program}' ] || ( \
+rm -f '@OUT@/${program}.1' ${page} && \
 '${Python3_EXECUTABLE}' '${CMAKE_SOURCE_DIR}/deploy/man/make_pages.py' '${bin}' '@OUT@' \
-${program} && gzip -9 --no-name --force '@OUT@/${program}.1' )")
+${program} && gzip -9 --no-name '@OUT@/${program}.1' )")
   endif()
 endfunction()
 gossipd_install_manual(gossipd gossipd)
@@ -85,7 +92,8 @@ foreach(shell_file bash:bash-completion/completions/gossipctl zsh:zsh/vendor-com
   cmake_path(GET file PARENT_PATH folder)
   cmake_path(GET file FILENAME name)
   gossipd_install_made(gossipctl ${CMAKE_INSTALL_DATADIR}/${folder} ${name}
-    "'${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/gossipctl' completion ${shell} >'@OUT@/${name}'")
+    "rm -f '@OUT@/${name}' && \
+'${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/gossipctl' completion ${shell} >'@OUT@/${name}'")
 endforeach()
 
 # gossipd_install_service(<component> <name> <node.toml> [<old> <new>]…): what makes the program

@@ -195,7 +195,7 @@ include("${{CMAKE_SOURCE_DIR}}/deploy/packages/install.cmake")
 
 
 class InstallFromElsewhere(ClusterTest):
-    """A checkout of another name."""
+    """A checkout of another name and build folders of another owner."""
 
     def setUp(self):
         super().setUp()
@@ -232,6 +232,18 @@ class InstallFromElsewhere(ClusterTest):
         pages = {"usr/share/man/man1/gossipd-core.1.gz"}
         self.assertLessEqual(DOCUMENTS["gossipd-core"] - pages, files)
         self.assertIn("etc/gossipd-core/node.toml", files)
+
+    @unittest.skipIf(os.geteuid(), "needs root")
+    def test_a_user_installs_after_root_has(self):
+        nobody = {"user": "nobody", "group": "nogroup", "extra_groups": []}
+        os.chmod(self.build, 0o777)
+        self.make(**nobody)
+        _, files = self.install("root", umask=0o077)
+        self.assertEqual(files, self.install("user", **nobody)[1])
+        for component in ("core", "gossipctl"):
+            words = ["--component", component]
+            self.install(f"root-{component}", *words, umask=0o077)
+            self.install(f"user-{component}", *words, **nobody)
 
 
 if __name__ == "__main__":
