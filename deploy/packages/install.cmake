@@ -119,6 +119,18 @@ function(gossipd_install_service component name node_toml)
 endfunction()
 if(TARGET gossipd)
   gossipd_install_service(gossipd gossipd node.toml)
+  # The service is nobody's in particular; homes have mode 0700.
+  install(CODE "set(folder \"${GOSSIPD_TORCH_DIR}\")" COMPONENT gossipd)
+  install(CODE [[
+    while(folder)
+      execute_process(COMMAND stat -Lc %A "${folder}" OUTPUT_VARIABLE mode)
+      if(mode MATCHES "^d........[^xt]")
+        message(WARNING "the service gossipd cannot start with this LibTorch: its user may not "
+          "enter ${folder}. Build with one that all users can read: "
+          "sudo deploy/torch-wheel.sh --choose wheel /opt/gossipd-torch")
+      endif()
+      string(REGEX REPLACE "/[^/]*$" "" folder "${folder}")
+    endwhile()]] COMPONENT gossipd)
   install(DIRECTORY ${CMAKE_SOURCE_DIR}/deploy/jobs
     DESTINATION ${CMAKE_INSTALL_DATADIR}/gossipd COMPONENT gossipd)
 endif()

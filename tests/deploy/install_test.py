@@ -189,6 +189,7 @@ PROJECT = """
 cmake_minimum_required(VERSION 3.25)
 project(install C)
 add_executable(gossipctl program.c)
+add_executable(gossipd program.c)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "{BIN}")
 include("${{CMAKE_SOURCE_DIR}}/deploy/packages/install.cmake")
 """
@@ -232,6 +233,19 @@ class InstallFromElsewhere(ClusterTest):
         pages = {"usr/share/man/man1/gossipd-core.1.gz"}
         self.assertLessEqual(DOCUMENTS["gossipd-core"] - pages, files)
         self.assertIn("etc/gossipd-core/node.toml", files)
+
+    def test_a_libtorch_that_the_service_cannot_read_is_told_of(self):
+        home = os.path.join(self.cluster.directory, "home")
+        torch = os.path.join(home, "torch 2", "torch")
+        os.makedirs(torch)
+        run("chmod", "-R", "go+rX", home)
+        self.make(f"-DGOSSIPD_TORCH_DIR={torch}")
+        words = ["--component", "gossipd"]
+        self.assertNotIn("cannot start", self.install("readable", *words)[0])
+        os.chmod(home, 0o700)
+        said = " ".join(self.install("closed", *words)[0].split())
+        self.assertIn(f"its user may not enter {home}.", said)
+        self.assertEqual(1, said.count("cannot start"))
 
     @unittest.skipIf(os.geteuid(), "needs root")
     def test_a_user_installs_after_root_has(self):
