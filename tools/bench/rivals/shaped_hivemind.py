@@ -38,17 +38,21 @@ def main():
         averager_opts={"target_group_size": WORLD},
         verbose=True,
     )
-    epoch = optimizer.local_epoch
+    is_averaging = False
     while True:
         x, y = task.next_batch()
         task.set_rate(inner)
         optimizer.zero_grad()
         functional.cross_entropy(task.model(x), y).backward()
+        # Averaging begins beside training at an epoch's end; step() would wait for it, apply it and
+        # make a step at once.
+        if is_averaging:
+            optimizer.state_averager.step(wait_for_delayed_updates=True)
+            task.take_snapshot()
+        epoch = optimizer.local_epoch
         optimizer.step()
-        if optimizer.local_epoch != epoch:
-            epoch = optimizer.local_epoch
-            task.snapshot_due = 0
-        task.made_step()
+        is_averaging = optimizer.local_epoch != epoch
+        task.made_step(averaged=False)
 
 
 if __name__ == "__main__":

@@ -136,9 +136,15 @@ class Task:
         self.steps += 1
         now = time.monotonic()
         self.ledger.write(struct.pack("<d", now))
-        if self.given.node == 0 and averaged and now >= self.snapshot_due:
+        if averaged:
+            self.take_snapshot()
+        time.sleep(max(0, self.due - time.monotonic()))
+
+    def take_snapshot(self):
+        """Of node 0, for the process that measures; not too often."""
+        now = time.monotonic()
+        if self.given.node == 0 and now >= self.snapshot_due:
             self.snapshot_due = now + SNAPSHOT_S
             with open("model.part", "wb") as out:
                 out.write(struct.pack("<d", now) + flat(self.model).numpy().tobytes())
             os.rename("model.part", "model")
-        time.sleep(max(0, self.due - time.monotonic()))
