@@ -403,11 +403,17 @@ TEST_CASE("wait gives up with exit code 7 and says what it last saw; without any
         ExitCode::no_daemon);
 }
 
-TEST_CASE("a broken node makes status exit with 8") {
+TEST_CASE("a broken node makes status exit with 8, however it is shown") {
   MadeUpDaemon daemon;
   daemon.made_up.node.phase = Phase::broken;
   const FakeServer server(handler_of(daemon));
-  CHECK(gossipctl({"status", "--rest", server.address()}).code == ExitCode::unhealthy);
+  for (const char* output : {"table", "tsv", "json"}) {
+    CAPTURE(std::string(output));
+    const Ran ran = gossipctl({"status", "-o", output, "--rest", server.address()});
+    CHECK(ran.code == ExitCode::unhealthy);
+    CHECK(mentions(ran.out, "broken"));
+    CHECK(mentions(ran.err, "this node's training is broken"));
+  }
 }
 
 TEST_CASE("key generate writes a key once and never over another") {

@@ -59,14 +59,16 @@ Asked ask(const DaemonClient& client, const std::string& target) {
 }
 
 ExitCode show(const DaemonClient& client, Console& console, const std::string& target,
-              const std::function<ExitCode(const Json&)>& print) {
+              const std::function<void(const Json&)>& print,
+              const std::function<std::optional<Failure>(const Json&)>& judge) {
   const Asked asked = ask(client, target);
   if (asked.failure) return fail(console, *asked.failure);
-  if (console.output == Output::json) {
+  if (console.output == Output::json)
     console.out << printable(asked.body, Lines::many);
-    return ExitCode::ok;
-  }
-  return print(asked.json);
+  else
+    print(asked.json);
+  const std::optional<Failure> verdict = judge ? judge(asked.json) : std::nullopt;
+  return verdict ? fail(console, *verdict) : ExitCode::ok;
 }
 
 }  // namespace gossipd

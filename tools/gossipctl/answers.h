@@ -40,8 +40,10 @@ struct Asked {
 };
 [[nodiscard]] Asked ask(const DaemonClient& client, const std::string& target);
 
-// Gets `target` and prints it raw as JSON, or hands it to `print`.
+// Gets `target` and prints it raw as JSON, or hands it to `print`. `judge`, where given, then says
+// what is wrong with what was shown, however it was.
 ExitCode show(const DaemonClient& client, Console& console, const std::string& target,
-              const std::function<ExitCode(const Json&)>& print);
+              const std::function<void(const Json&)>& print,
+              const std::function<std::optional<Failure>(const Json&)>& judge = {});
 
 }  // namespace gossipd

@@ -237,30 +237,28 @@ ExitCode wait_until(const DaemonClient& client, Console& console, const Conditio
 }  // namespace
 
 ExitCode show_status(const DaemonClient& client, Console& console) {
-  return show(client, console, "/v1/status", [&console](const Json& json) {
+  const auto print = [&console](const Json& json) {
     if (console.output == Output::tsv)
       print_flat(console.out, json);
     else
       print_labelled(console.out, status_rows(json));
+  };
+  const auto broken = [](const Json& json) -> std::optional<Failure> {
     const std::string failure =
         json.contains("trainer") ? text(json["trainer"], "failure") : std::string();
-    if (text(json, "phase") != "broken" && failure.empty()) return ExitCode::ok;
-    return fail(console,
-                {ExitCode::unhealthy,
-                 "this node's training is broken" + (failure.empty() ? "" : ": " + failure), "",
-                 "see the log of gossipd; a restart goes on from the last checkpoint"});
-  });
+    if (text(json, "phase") != "broken" && failure.empty()) return std::nullopt;
+    return Failure{ExitCode::unhealthy,
+                   "this node's training is broken" + (failure.empty() ? "" : ": " + failure), "",
+                   "see the log of gossipd; a restart goes on from the last checkpoint"};
+  };
+  return show(client, console, "/v1/status", print, broken);
 }
 
 ExitCode show_job(const DaemonClient& client, Console& console) {
   return show(client, console, "/v1/job", [&console](const Json& json) {
-    if (console.output == Output::tsv) {
-      print_flat(console.out, json);
-      return ExitCode::ok;
-    }
+    if (console.output == Output::tsv) return print_flat(console.out, json);
     console.out << "# job " << text(json, "hash") << '\n'
                 << printable(text(json, "document"), Lines::many);
-    return ExitCode::ok;
   });
 }
 

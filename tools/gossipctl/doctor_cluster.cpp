@@ -270,7 +270,6 @@ ExitCode show_reachability(const DaemonClient& client, Console& console) {
                       self ? "-" : yes_or_no(m, "finds_us"), why.empty() ? "-" : why});
     }
     print_rows(console.out, columns, rows, console.layout());
-    return ExitCode::ok;
   });
 }
 

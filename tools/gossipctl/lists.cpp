@@ -205,7 +205,6 @@ ExitCode show_members(const DaemonClient& client, Console& console) {
     std::vector<Cells> rows;
     for (const Json& m : in_useful_order(list(json, "members"))) rows.push_back(member_row(m));
     print_rows(console.out, member_columns(), rows, console.layout());
-    return ExitCode::ok;
   });
 }
 
@@ -215,7 +214,6 @@ ExitCode show_links(const DaemonClient& client, Console& console) {
     for (const Json& l : list(json, "links"))
       if (l.is_object()) rows.push_back(link_row(l));
     print_rows(console.out, link_columns(), rows, console.layout());
-    return ExitCode::ok;
   });
 }
 
@@ -230,7 +228,6 @@ ExitCode list_keys(const DaemonClient& client, Console& console) {
     for (const Json& id : list(json, "retired"))
       if (id.is_string()) rows.push_back({id.get<std::string>(), "retired", "-"});
     print_rows(console.out, columns, rows, console.layout());
-    return ExitCode::ok;
   });
 }
 
