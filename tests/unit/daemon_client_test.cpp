@@ -49,3 +49,18 @@ TEST_CASE("a daemon that ends during a command is no stranger, and the command m
   CHECK(mentions(ran.err, "whether the command took effect (gossipctl status)"));
   CHECK_FALSE(mentions(ran.err, "something other than gossipd"));
 }
+
+TEST_CASE("a daemon that does not answer in time or cannot just now is not broken training") {
+  const auto code_of = [](const HttpResponse& said) {
+    const FakeServer server(
+        [&said](const HttpRequest&, const HttpRespond& respond) { respond(said); });
+    return gossipctl({"status", "--rest", server.address()}).code;
+  };
+  CHECK(code_of(problem(503, "no-answer", "No answer in time")) == ExitCode::timeout);
+  for (const char* code : {"streams-full", "stopping"})
+    CHECK(code_of(problem(503, code, "Not now")) == ExitCode::refused_by_state);
+  HttpResponse of_a_proxy;
+  of_a_proxy.status = 503;
+  of_a_proxy.body = "Service Unavailable";
+  CHECK(code_of(of_a_proxy) == ExitCode::failed);
+}

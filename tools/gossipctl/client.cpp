@@ -44,14 +44,18 @@ Failure transport_failure(const Error& error, const std::string& address,
           "something other than gossipd listens there", "check --rest"};
 }
 
-ExitCode exit_code_of(int status) {
+// `code` of the problem document; a 503 without one is not of gossipd, but of a proxy before it.
+ExitCode exit_code_of(int status, const std::string& code) {
   switch (status) {
     case 400: return ExitCode::usage;
     case 401:
     case 403: return ExitCode::unauthorised;
     case 404: return ExitCode::not_found;
     case 409: return ExitCode::refused_by_state;
-    case 503: return ExitCode::unhealthy;
+    case 503:
+      return code == "no-answer" ? ExitCode::timeout
+             : code.empty()      ? ExitCode::failed
+                                 : ExitCode::refused_by_state;
     case 504: return ExitCode::timeout;
     default: return ExitCode::failed;
   }
@@ -60,7 +64,6 @@ ExitCode exit_code_of(int status) {
 // From an RFC 9457 problem document, or else from the bare status.
 Failure status_failure(const HttpResponse& response, const std::string& target) {
   Failure failure;
-  failure.code = exit_code_of(response.status);
   const Json json =
       json_nests_deeper(response.body) ? Json() : Json::parse(response.body, nullptr, false);
   const auto word = [&json](const char* key) {
@@ -69,6 +72,7 @@ Failure status_failure(const HttpResponse& response, const std::string& target) 
                : std::string();
   };
   const std::string title = word("title"), detail = word("detail"), code = word("code");
+  failure.code = exit_code_of(response.status, code);
   failure.what =
       title.empty() ? target + " answered with status " + std::to_string(response.status) : title;
   if (!code.empty()) failure.what += " (" + code + ")";
