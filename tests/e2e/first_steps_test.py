@@ -51,6 +51,15 @@ class FirstSteps(ClusterTest):
             self.assertIn("give a whole number from 1 to", done.stderr)
             self.assertLess(len(done.stderr), 300)
 
+    def test_an_answer_that_could_not_be_written_is_no_success(self):
+        for words in (["version"], ["--help"], ["key", "generate", "-"]):
+            with open("/dev/full", "w") as full:
+                done = subprocess.run(
+                    [GOSSIPCTL, *words], stdout=full, stderr=subprocess.PIPE, text=True
+                )
+            self.assertEqual(1, done.returncode, words)
+            self.assertIn("standard output cannot be written", done.stderr)
+
     def test_nodes_that_announce_themselves_are_listed(self):
         """avahi-browse is a program that prints what Avahi's does (deploy.avahi has a real one)."""
         directory = os.path.join(self.cluster.directory, "bin")

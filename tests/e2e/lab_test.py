@@ -175,6 +175,16 @@ class Lab(unittest.TestCase):
             drawn = xml.etree.ElementTree.parse(self.path / f"{against}.svg").getroot()
             self.assertTrue(any("ring all-reduce" in (node.text or "") for node in drawn.iter()))
 
+    def test_figures_that_could_not_be_written_are_no_success(self):
+        self.lab("run", self.scenario, "--json", "out.jsonl", "--set", "job.budget_samples=3200")
+        for words in (["compare", "out.jsonl"], ["plot", "out.jsonl"], ["strategies"], ["--help"]):
+            with open("/dev/full", "w") as full:
+                done = subprocess.run(
+                    [LAB, *words], stdout=full, stderr=subprocess.PIPE, text=True, cwd=self.path
+                )
+            self.assertEqual(1, done.returncode, words)
+            self.assertIn("standard output cannot be written", done.stderr)
+
     def test_nodes_die_freeze_return_and_come_late(self):
         with self.scenario.open("a") as file:
             file.write("""

@@ -3,6 +3,7 @@
 #include "models/devices/blas.h"
 #include "tools/bench/commands.h"
 #include "tools/unknown_words.h"
+#include "tools/written_output.h"
 
 int main(int argc, char** argv) {
   gossipd::use_best_blas(argv[0], {argv + 1, argv + argc});
@@ -19,11 +20,11 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& asked) {  // help or version
-    return app.exit(asked);
+    return gossipd::exit_code_once_written("gossip-bench", app.exit(asked));
   } catch (const CLI::ParseError& error) {
     std::fprintf(stderr, "gossip-bench: %s; gossip-bench --help tells more\n",
                  gossipd::refused_words(app, error).c_str());
     return 2;
   }
-  return 0;
+  return gossipd::exit_code_once_written("gossip-bench", 0);
 }

@@ -5,6 +5,7 @@
 #include <iostream>
 
 #include "tools/gossipctl/gossipctl.h"
+#include "tools/written_output.h"
 
 int main(int argc, char** argv) {
   std::map<std::string, std::string> environment;
@@ -14,5 +15,7 @@ int main(int argc, char** argv) {
   if (::isatty(STDOUT_FILENO) == 1 && ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0)
     environment["COLUMNS"] = std::to_string(size.ws_col);
   const std::vector<std::string> arguments(argv + 1, argv + argc);
-  return static_cast<int>(gossipd::run_gossipctl(arguments, environment, std::cout, std::cerr));
+  const gossipd::ExitCode code =
+      gossipd::run_gossipctl(arguments, environment, std::cout, std::cerr);
+  return gossipd::exit_code_once_written("gossipctl", static_cast<int>(code));
 }

@@ -7,6 +7,7 @@
 #include "models/devices/runtime.h"
 #include "tools/lab/commands.h"
 #include "tools/unknown_words.h"
+#include "tools/written_output.h"
 
 int main(int argc, char** argv) {
   // It starts the program again, half a second that is wasted where nothing is trained.
@@ -32,11 +33,11 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp& help) {
-    return app.exit(help);
+    exit_code = app.exit(help);
   } catch (const CLI::ParseError& error) {
     std::fprintf(stderr, "gossip-lab: %s; gossip-lab --help tells more\n",
                  gossipd::refused_words(app, error).c_str());
     return 2;
   }
-  return exit_code;
+  return gossipd::exit_code_once_written("gossip-lab", exit_code);
 }
