@@ -357,6 +357,17 @@ class Evidence(unittest.TestCase):
         said = self.evidence("--tier", "ci", "--table", "stall", code=1)
         self.assertIn("stall.jsonl was begun by another build", said)
 
+    def test_tuning_that_another_build_began_is_refused(self):
+        (self.out / "stall.tuning.jsonl").touch()
+        for record in ("another", None):
+            if record:
+                (self.out / "stall.build").write_text(record)
+            else:
+                (self.out / "stall.build").unlink()
+            said = self.evidence("--tier", "ci", "--table", "stall", code=1)
+            self.assertIn("stall.tuning.jsonl was begun by a", said)
+            self.assertFalse((self.out / "stall.jsonl").exists())
+
     def test_a_claim_is_decided_by_its_bounds_and_ten_pairs(self):
         cases = {
             True: [[(0.3, 0.1, 10)], [(0.1, 0.1, 12), (0.2, 0.1, 10)]],

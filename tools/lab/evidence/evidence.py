@@ -175,13 +175,15 @@ def seeds_of(text):
     return {s for a, _, b in spans for s in range(int(a), int(b or a) + 1)}
 
 
-def keep_build(lab, results):
+def keep_build(lab, results, tuning):
     """Refuses to add to what another build has begun: a table has one build."""
     build = hashlib.sha256(lab.program.read_bytes()).hexdigest()
     record = results.with_suffix(".build")
-    if results.exists() and record.exists() and record.read_text() != build:
+    begun = [file for file in (tuning, results) if file.exists()]
+    if begun and not (record.exists() and record.read_text() == build):
+        who = "another build" if record.exists() else f"a build that {record.name} does not name"
         sys.exit(
-            f"evidence: {results} was begun by another build of {lab.program}; remove"
+            f"evidence: {begun[0]} was begun by {who} of {lab.program}; remove"
             f" {results.parent}/{results.stem}.* or give another --out"
         )
     record.write_text(build)
@@ -283,7 +285,7 @@ def run_table(lab, path, tier_name, out):
             made = made_data.make(table["data"], ROOT / "build/evidence/data")
         tier["set"] = [f"data.dir={made}"] + tier.get("set", [])
     results, tuning = out / f"{path.stem}.jsonl", out / f"{path.stem}.tuning.jsonl"
-    keep_build(lab, results)
+    keep_build(lab, results, tuning)
     began = time.monotonic()
 
     def log(text):
