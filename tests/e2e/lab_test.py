@@ -372,11 +372,34 @@ class Evidence(unittest.TestCase):
         cases = {
             True: [[(0.3, 0.1, 10)], [(0.1, 0.1, 12), (0.2, 0.1, 10)]],
             False: [[(-0.3, 0.1, 10)], [(0.3, 0.1, 10), (-0.3, 0.1, 10)]],
-            None: [[(0.3, 0.4, 10)], [(0.3, 0.1, 9)], [(None, 0.1, 10)]],
+            None: [[(0.3, 0.4, 10)], [(0.3, 0.1, 9)], [(math.nan, 0.1, 10)]],
         }
         for expected, claims in cases.items():
             for claim in claims:
                 self.assertIs(expected, evidence.decided(claim), claim)
+
+    def test_a_run_that_came_to_no_number_leaves_a_claim_undecided(self):
+        figure = {"mean": 1.0, "bound95": 0.1, "count": 10}
+        no_number = {"mean": None, "bound95": None, "count": 10}
+        pairs = ("train_loss_difference", "seconds_to_target_difference")
+        said = {"base": [figure, figure], "diverged": [no_number, no_number]}
+        rows = [
+            {"name": name, "runs": 10, "train_loss": figures[0], "seconds_to_target": figure}
+            | dict(zip(pairs, figures, strict=True))
+            for name, figures in said.items()
+        ]
+        lab = lambda *_: json.dumps({"rows": rows})  # noqa: E731
+        loss = "rows.difference('diverged', 'base', 'train_loss')"
+        for holds, figures in (
+            (f"{loss} < 0", {"loss": f"100 * {loss}"}),
+            ("rows.bound('diverged', figure='train_loss') < 1", {}),
+            ("rows.train_loss('diverged') > 0", {}),
+            ("rows.in_time('diverged', 'base', 1)", {}),
+        ):
+            claim = {"holds": holds, "figures": figures}
+            asked = evidence.Rows(lab, self.out / "out.jsonl", "base")
+            _, verdict = evidence.verdict_of(claim, asked, "full")
+            self.assertIn("not decided", verdict, holds)
 
     def test_every_row_of_every_table_is_a_scenario_and_every_claim_names_its_rows(self):
         checks = []

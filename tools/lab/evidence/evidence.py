@@ -68,18 +68,25 @@ PAIRS_MIN = 10
 def decided(pairs):
     """True where each (margin, bound95, pairs of seeds) is at least 0 with its bound, False where
     one is below 0 with its bound, None where neither is so or the pairs are too few."""
-    if any(count < PAIRS_MIN or margin is None for margin, _, count in pairs):
+    if any(count < PAIRS_MIN or math.isnan(margin + bound) for margin, bound, count in pairs):
         return None
     if any(margin + bound < 0 for margin, bound, _ in pairs):
         return False
     return True if all(margin - bound >= 0 for margin, bound, _ in pairs) else None
 
 
+def number(value):
+    """JSON has no NaN: null is a mean with a run that came to no number."""
+    return float("nan") if value is None else value
+
+
 class Rows:
-    """What a claim may ask of the rows; all figures are means over the seeds."""
+    """What a claim may ask of the rows; all figures are means over the seeds, NaN where a run came
+    to no number. `unknown` says whether one asked for was."""
 
     def __init__(self, lab, results, first):
         self.lab, self.results, self.first, self.against = lab, results, first, {}
+        self.unknown = False
 
     def compared(self, base):
         base = base or self.first
@@ -91,9 +98,10 @@ class Rows:
     def __getattr__(self, figure):
         def mean_of(name):
             row = self.compared(None)[name]
-            mean = row[figure]["mean"]  # null: a run that came to no number
             unreached = figure == "seconds_to_target" and row[figure]["count"] < row["runs"]
-            return float("nan") if unreached or mean is None else mean
+            mean = float("nan") if unreached else number(row[figure]["mean"])
+            self.unknown |= math.isnan(mean)
+            return mean
 
         return mean_of
 
@@ -101,7 +109,9 @@ class Rows:
         """Mean of the figure of `name` minus that of `base` (first row) by seed, the half width of
         its 95 % interval, and the number of pairs."""
         found = self.compared(base)[name][f"{figure}_difference"]
-        return found["mean"], found["bound95"], found["count"]
+        mean, bound95 = number(found["mean"]), number(found["bound95"])
+        self.unknown |= math.isnan(mean)
+        return mean, bound95, found["count"]
 
     def difference(self, name, base=None, figure="accuracy"):
         """Accuracy (or train_loss) of `name` minus that of `base` (first row), paired by seed."""
@@ -122,7 +132,7 @@ class Rows:
         """Whether `name` takes at most `times` as long to the target as `base`; None: undecided."""
         mean, bound, count = self.paired(name, base, "seconds_to_target")
         allowed = (times - 1) * self.seconds_to_target(base)
-        return decided([(None if mean is None else allowed - mean, bound, count)])
+        return decided([(allowed - mean, bound, count)])
 
 
 def tuned(lab, table, row, tier, out, log):
@@ -228,6 +238,7 @@ def load_table(path):
 def verdict_of(claim, rows, tier_name):
     """The figures of a claim, and what became of it."""
     figures = {key: value_of(text, rows) for key, text in claim["figures"].items()}
+    rows.unknown = False
     held = value_of(claim["holds"], rows)
     holds = held is True
     undecided = held is None or (
@@ -235,7 +246,7 @@ def verdict_of(claim, rows, tier_name):
     )
     if tier_name == "ci":
         return figures, "not judged: this tier only shows that it runs"
-    undecided |= not holds and any(math.isnan(value) for value in figures.values())
+    undecided |= not holds and (rows.unknown or any(math.isnan(v) for v in figures.values()))
     verdict = "reproduced" if holds else "not decided by these seeds" if undecided else "refuted"
     return figures, verdict + " on " + claim.get("on", "a substitute (Fashion-MNIST)")
 
