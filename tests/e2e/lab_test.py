@@ -401,6 +401,25 @@ class Evidence(unittest.TestCase):
             _, verdict = evidence.verdict_of(claim, asked, "full")
             self.assertIn("not decided", verdict, holds)
 
+    def test_of_runs_of_one_name_those_of_the_present_settings_are_taken(self):
+        scenario, out = self.out / "tiny.toml", self.out / "out.jsonl"
+        scenario.write_text(SCENARIO)
+        lab = evidence.Lab(LAB)
+        rates = ["0.05", "0.1", "0.05"]
+        first, changed, again = (
+            lab.run(
+                scenario,
+                "1..2",
+                out,
+                ["job.budget_samples=1600", f"job.optimizer.learning_rate={rate}"],
+            )
+            for rate in rates
+        )
+        self.assertEqual(4, len(evidence.results_of(out)))
+        self.assertEqual([1, 2], [run["seed"] for run in again])
+        self.assertEqual(first, again)
+        self.assertNotEqual([run["loss"] for run in first], [run["loss"] for run in changed])
+
     def test_every_row_of_every_table_is_a_scenario_and_every_claim_names_its_rows(self):
         checks = []
         for path in sorted((EVIDENCE / "tables").glob("*.toml")):

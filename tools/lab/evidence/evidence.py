@@ -25,6 +25,7 @@ import json
 import math
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 import threading
@@ -58,8 +59,42 @@ class Lab:
         return done.stdout
 
     def run(self, scenario, seeds, out, settings):
-        sets = itertools.chain.from_iterable(("--set", s) for s in settings)
+        """The results with these settings, by seed; `out` may have the same name with others."""
+        sets = [word for setting in settings for word in ("--set", setting)]
         self("run", scenario, "--seeds", seeds, "--json", out, *sets)
+        text = self("run", scenario, "--check", *sets).removesuffix("\n")
+        runs = {run["id"]: run for run in results_of(out)}
+        return [runs[run_id(text, seed)] for seed in sorted(seeds_of(seeds))]
+
+
+def results_of(file):
+    """One a line; an interrupted run may have left a part of the last."""
+    lines, runs = file.read_text().splitlines(), []
+    for line in lines:
+        try:
+            runs.append(json.loads(line))
+        except ValueError:
+            if line is not lines[-1]:
+                raise
+    return runs
+
+
+def write_results(file, runs):
+    file.write_text("".join(json.dumps(run) + "\n" for run in runs))
+
+
+def run_id(text, seed):
+    """As Scenario::run_id() has it: FNV-1a of the whole scenario and the seed."""
+    found = 0xCBF29CE484222325 ^ seed
+    for byte in text.encode():
+        found = (found ^ byte) * 0x100000001B3 % 2**64
+    return f"{found:016x}"
+
+
+def seeds_of(text):
+    """{21, 22, 25} of "21..22,25"."""
+    spans = (part.partition("..") for part in str(text).split(","))
+    return {s for a, _, b in spans for s in range(int(a), int(b or a) + 1)}
 
 
 PAIRS_MIN = 10
@@ -149,7 +184,7 @@ def tuned(lab, table, row, tier, out, log):
         extra = [f"{key}={value}" for key, value in zip(grid, values)]
         name = f"{row['name']} [{', '.join(extra)}]"
         log(f"tuning {name}")
-        lab.run(
+        runs = lab.run(
             table["path"],
             seeds,
             out,
@@ -159,8 +194,7 @@ def tuned(lab, table, row, tier, out, log):
             + extra
             + [f"name={name}"],
         )
-        rows = json.loads(lab("compare", out, "-o", "json"))["rows"]
-        tried.append((next(r["accuracy"]["mean"] for r in rows if r["name"] == name), extra))
+        tried.append((statistics.fmean(run["accuracy_mean"] for run in runs), extra))
     return max(tried, key=lambda one: one[0])[1], tried
 
 
@@ -179,12 +213,6 @@ def tried_text(tried, chosen):
     return "; ".join(cells)
 
 
-def seeds_of(text):
-    """{21, 22, 25} of "21..22,25"."""
-    spans = (part.partition("..") for part in str(text).split(","))
-    return {s for a, _, b in spans for s in range(int(a), int(b or a) + 1)}
-
-
 def keep_build(lab, results, tuning):
     """Refuses to add to what another build has begun: a table has one build."""
     build = hashlib.sha256(lab.program.read_bytes()).hexdigest()
@@ -197,20 +225,6 @@ def keep_build(lab, results, tuning):
             f" {results.parent}/{results.stem}.* or give another --out"
         )
     record.write_text(build)
-
-
-def reported(results, table, tier_name):
-    """The runs of the table's rows and the tier's seeds, of `results` in the order of the rows."""
-    runs = [json.loads(line) for line in results.read_text().splitlines()]
-    kept = results.with_suffix(".reported.jsonl")
-    with kept.open("w") as out:
-        for row in table["rows"]:
-            every = table["tiers"][tier_name]["seeds"]
-            seeds = seeds_of(row.get("seeds", {}).get(tier_name, every))
-            for run in runs:
-                if run["name"] == row["name"] and run["seed"] in seeds:
-                    out.write(json.dumps(run) + "\n")
-    return kept
 
 
 def value_of(expression, rows):
@@ -303,7 +317,7 @@ def run_table(lab, path, tier_name, out):
         seconds = time.monotonic() - began
         print(f"[{seconds:6.0f} s] {path.stem}: {text}", file=sys.stderr, flush=True)
 
-    chosen, found, tried = {}, {}, {}
+    chosen, found, tried, runs = {}, {}, {}, []
     for row in table["rows"]:
         name = row["name"]
         if "tuned_as" in row:
@@ -313,13 +327,14 @@ def run_table(lab, path, tier_name, out):
         settings = chosen[name] = row.get("set", []) + row.get("report", []) + found[name]
         log(name)
         seeds = row.get("seeds", {}).get(tier_name, tier["seeds"])
-        lab.run(
+        runs += lab.run(
             table["path"],
             seeds,
             results,
             tier.get("set", []) + settings + tier.get("last", []) + [f"name={name}"],
         )
-    results = reported(results, table, tier_name)
+    results = results.with_suffix(".reported.jsonl")
+    write_results(results, runs)
     rows = Rows(lab, results, table["rows"][0]["name"])
     claims = [(claim, *verdict_of(claim, rows, tier_name)) for claim in table.get("claims", [])]
     more = ["--perplexity"] if table.get("perplexity") else []
