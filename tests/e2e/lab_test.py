@@ -397,9 +397,34 @@ class Evidence(unittest.TestCase):
             ("rows.in_time('diverged', 'base', 1)", {}),
         ):
             claim = {"holds": holds, "figures": figures}
+            (self.out / "out.jsonl").touch()
             asked = evidence.Rows(lab, self.out / "out.jsonl", "base")
             _, verdict = evidence.verdict_of(claim, asked, "full")
             self.assertIn("not decided", verdict, holds)
+
+    def test_the_interval_of_a_bound_on_time_is_of_what_is_bounded(self):
+        names = "steps samples bytes messages dense_baseline_bytes age_mean age_max floats nodes"
+        names += " state_bytes_server state_bytes_node step_time_variation wall_seconds loss"
+        run = dict.fromkeys((names + " train_loss consensus_distance seconds").split(), 1)
+        run |= {"id": "", "strategy": "", "knobs": {}, "finished": True, "accuracy": [0.9]}
+        run |= {"target_accuracy": 0.88, "curve": []}
+        # Always 15 s later than a time of 10 to 30 s: is that at most twice as long?
+        times = {"base": [10, 30] * 5, "later": [25, 45] * 5, "twice": [20, 60] * 5}
+        runs = [
+            run | {"name": name, "seed": seed, "seconds_to_target": seconds}
+            for name, column in times.items()
+            for seed, seconds in enumerate(column)
+        ]
+        evidence.write_results(self.out / "out.jsonl", runs)
+        rows = evidence.Rows(evidence.Lab(LAB), self.out / "out.jsonl", "base")
+        self.assertIsNone(rows.in_time("later", "base", 2))
+        self.assertIs(True, rows.in_time("later", "base", 3))
+        self.assertIs(False, rows.in_time("later", "base", 1.2))
+        self.assertIs(True, rows.in_time("twice", "base", 2))
+        runs[-1]["seconds_to_target"] = 0  # not reached
+        evidence.write_results(self.out / "out.jsonl", runs)
+        rows = evidence.Rows(evidence.Lab(LAB), self.out / "out.jsonl", "base")
+        self.assertIsNone(rows.in_time("twice", "base", 9))
 
     def test_of_runs_of_one_name_those_of_the_present_settings_are_taken(self):
         scenario, out = self.out / "tiny.toml", self.out / "out.jsonl"

@@ -28,6 +28,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import tomllib
@@ -164,10 +165,20 @@ class Rows:
         return decided([(mean - by, bound, count) for mean, bound, count in pairs])
 
     def in_time(self, name, base, times):
-        """Whether `name` takes at most `times` as long to the target as `base`; None: undecided."""
-        mean, bound, count = self.paired(name, base, "seconds_to_target")
-        allowed = (times - 1) * self.seconds_to_target(base)
-        return decided([(allowed - mean, bound, count)])
+        """Whether `name` takes at most `times` as long to the target as `base`, by the interval of
+        times * base - name, paired by seed; None: undecided."""
+        if math.isnan(self.seconds_to_target(name) + self.seconds_to_target(base)):
+            return None
+        runs = results_of(self.results)
+        for run in runs:
+            if run["name"] == base:
+                run["seconds_to_target"] *= times
+        with tempfile.TemporaryDirectory() as directory:
+            allowed = Path(directory) / "allowed.jsonl"
+            write_results(allowed, runs)
+            rows = Rows(self.lab, allowed, base)
+            later, bound, count = rows.paired(name, base, "seconds_to_target")
+        return decided([(-later, bound, count)])
 
 
 def tuned(lab, table, row, tier, out, log):
