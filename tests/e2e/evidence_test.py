@@ -2,6 +2,7 @@
 """The evidence made with gossip-lab: tables run, resumed, judged and drawn."""
 
 import concurrent.futures
+import hashlib
 import json
 import math
 import os
@@ -149,6 +150,21 @@ class Evidence(unittest.TestCase):
         self.assertEqual([1, 2], [run["seed"] for run in again])
         self.assertEqual(first, again)
         self.assertNotEqual([run["loss"] for run in first], [run["loss"] for run in changed])
+
+    def test_a_page_names_the_hash_of_the_data_made_for_it(self):
+        made = self.out / "text"
+        made.mkdir()
+        for name, content in {"train.txt": b"b", "test.txt": b"a", "complete": b""}.items():
+            (made / name).write_bytes(content)
+        table = {
+            "title": "T",
+            "tiers": {"full": {"seeds": "1"}},
+            "tuned": {},
+            "data": "text",
+            "digest": evidence.made_data.digest(evidence.made_data.make("text", self.out)),
+        }
+        page = evidence.page_of(table, "full", {}, "", [], "t.svg")
+        self.assertIn(f"Data `text`, SHA-256 `{hashlib.sha256(b'ab').hexdigest()}`.", page)
 
     def test_every_row_of_every_table_is_a_scenario_and_every_claim_names_its_rows(self):
         checks = []

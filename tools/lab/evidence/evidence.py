@@ -284,7 +284,8 @@ def page_of(table, tier_name, chosen, comparison, claims, picture):
         "",
         table.get("text", "").strip(),
         "",
-        f"Tier `{tier_name}`, seeds {tier['seeds']}, {tuning_of(table, tier)}.",
+        f"Tier `{tier_name}`, seeds {tier['seeds']}, {tuning_of(table, tier)}."
+        + (f" Data `{table['data']}`, SHA-256 `{table['digest']}`." if "data" in table else ""),
         "",
         comparison,
         "",
@@ -319,6 +320,7 @@ def run_table(lab, path, tier_name, out):
     if "data" in table:
         with MAKING_DATA:  # two tables may want the same
             made = made_data.make(table["data"], ROOT / "build/evidence/data")
+            table["digest"] = made_data.digest(made)
         tier["set"] = [f"data.dir={made}"] + tier.get("set", [])
     results, tuning = out / f"{path.stem}.jsonl", out / f"{path.stem}.tuning.jsonl"
     keep_build(lab, results, tuning)

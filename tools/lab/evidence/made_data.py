@@ -4,14 +4,16 @@
     made_data.py text|cifar DIR
 
 text   Debian's Python library, its files in the order of their names, as two streams of bytes:
-       train.txt (about 10 MB) and test.txt (100 kB of every 20th file)
+       train.txt (about 10 MB) and test.txt (100 kB of every 20th file). Which files there are
+       depends on the Python packages installed, so compare the set's SHA-256
 cifar  Fashion-MNIST in CIFAR-10's binary format: 28 x 28 grey pixels in a frame of zeros, three
        times; data_batch_1.bin ... data_batch_5.bin (12,000 images each) and test_batch.bin
 
-A set that is there already is not made again.
+A set that is there already is not made again. Prints its directory and its SHA-256.
 """
 
 import gzip
+import hashlib
 import sys
 from pathlib import Path
 
@@ -77,10 +79,19 @@ def make(name, directory):
     return made
 
 
+def digest(made):
+    """SHA-256 of the set's files, one after the other in the order of their names."""
+    found = hashlib.sha256()
+    for file in sorted(path for path in made.iterdir() if path.name != "complete"):
+        found.update(file.read_bytes())
+    return found.hexdigest()
+
+
 def main():
     if len(sys.argv) != 3 or sys.argv[1] not in SETS:
         sys.exit(__doc__.strip())
-    print(make(sys.argv[1], sys.argv[2]))
+    made = make(sys.argv[1], sys.argv[2])
+    print(made, digest(made))
 
 
 if __name__ == "__main__":
