@@ -168,6 +168,31 @@ class Lab(unittest.TestCase):
             drawn = xml.etree.ElementTree.parse(self.path / f"{against}.svg").getroot()
             self.assertTrue(any("ring all-reduce" in (node.text or "") for node in drawn.iter()))
 
+    def test_a_row_of_unlike_settings_is_refused(self):
+        small = ("run", self.scenario, "--json", "out.jsonl", "--set", "job.budget_samples=1600")
+        self.lab(*small, "--seeds", "1..2")
+        self.lab("compare", "out.jsonl")
+        for change, word in (
+            ("job.optimizer.learning_rate=0.1", "a setting of the scenario"),
+            ("exchange.codec=int8", "exchange.codec top_k:64 and int8"),
+        ):
+            before = (self.path / "out.jsonl").read_text()
+            self.lab(*small, "--set", change)
+            for words in (["compare", "out.jsonl"], ["plot", "out.jsonl", "--out", "p.svg"]):
+                said = self.lab(*words, code=1)
+                self.assertIn("row 'tiny' has runs with unlike settings", said)
+                self.assertIn(f"(seeds 1 and 1: {word}", said)
+            (self.path / "out.jsonl").write_text(before)
+        # Builds until November 2026 wrote no settings.
+        old = self.results("out.jsonl")
+        for run in old:
+            del run["settings"]
+        lines = [json.dumps(run) for run in [*old, old[0] | {"seed": 3, "nodes": 4}]]
+        (self.path / "out.jsonl").write_text("\n".join(lines[:2]))
+        self.lab("compare", "out.jsonl")
+        (self.path / "out.jsonl").write_text("\n".join(lines))
+        self.assertIn("nodes 3 and 4", self.lab("compare", "out.jsonl", code=1))
+
     def test_figures_that_could_not_be_written_are_no_success(self):
         self.lab("run", self.scenario, "--json", "out.jsonl", "--set", "job.budget_samples=3200")
         for words in (["compare", "out.jsonl"], ["plot", "out.jsonl"], ["strategies"], ["--help"]):

@@ -32,6 +32,7 @@ nlohmann::json to_json(const RunResult& r) {
   return {{"id", r.id},
           {"name", r.name},
           {"strategy", r.strategy},
+          {"settings", r.settings},
           {"seed", r.seed},
           {"knobs", r.knobs},
           {"nodes", r.nodes},
@@ -64,6 +65,7 @@ Result<RunResult> result_from_json(const nlohmann::json& j) {
     RunResult r;
     j.at("id").get_to(r.id), j.at("name").get_to(r.name), j.at("strategy").get_to(r.strategy),
         j.at("seed").get_to(r.seed);
+    r.settings = j.value("settings", "");
     j.at("knobs").get_to(r.knobs), j.at("nodes").get_to(r.nodes), j.at("floats").get_to(r.floats),
         j.at("finished").get_to(r.finished);
     j.at("accuracy").get_to(r.accuracy), get_number(j, "loss", r.loss),

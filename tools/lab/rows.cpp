@@ -10,6 +10,36 @@ Summary Row::of(double (*figure)(const RunResult&)) const {
   return summarise(values);
 }
 
+namespace {
+
+// In what the settings of two runs differ, as far as the results tell; else empty.
+std::string unlike_settings(const RunResult& a, const RunResult& b) {
+  const auto both = [](const std::string& what, const std::string& x, const std::string& y) {
+    return what + " " + x + " and " + y;
+  };
+  if (a.strategy != b.strategy) return both("strategy.name", a.strategy, b.strategy);
+  if (a.nodes != b.nodes) return both("nodes", std::to_string(a.nodes), std::to_string(b.nodes));
+  for (const auto& [key, value] : a.knobs)
+    if (const auto other = b.knobs.find(key); other != b.knobs.end() && other->second != value)
+      return both(key, value, other->second);
+  if (a.floats != b.floats)
+    return both("model floats", std::to_string(a.floats), std::to_string(b.floats));
+  if (!a.settings.empty() && !b.settings.empty() && a.settings != b.settings)
+    return "a setting of the scenario, such as its job's";
+  return "";
+}
+
+Error unlike_runs(const std::string& file, const RunResult& a, const RunResult& b,
+                  const std::string& unlike) {
+  return Error{"unlike-runs",
+               file + ": row '" + a.name + "' has runs with unlike settings (seeds " +
+                   std::to_string(a.seed) + " and " + std::to_string(b.seed) + ": " + unlike +
+                   "), whose mean says nothing; remove the lines of one of them, or "
+                   "run them again with --set name=ANOTHER"};
+}
+
+}  // namespace
+
 Result<std::vector<Row>> gather_rows(const std::vector<std::string>& files) {
   std::vector<Row> rows;
   for (const std::string& file : files) {
@@ -18,6 +48,9 @@ Result<std::vector<Row>> gather_rows(const std::vector<std::string>& files) {
     for (RunResult& result : *results) {
       auto row = std::find_if(rows.begin(), rows.end(),
                               [&](const Row& r) { return r.name == result.name; });
+      if (row != rows.end())
+        if (const std::string unlike = unlike_settings(row->runs.front(), result); !unlike.empty())
+          return unlike_runs(file, row->runs.front(), result, unlike);
       if (row == rows.end()) row = rows.insert(rows.end(), Row{result.name, result.strategy, {}});
       const auto same = std::find_if(row->runs.begin(), row->runs.end(),
                                      [&](const RunResult& r) { return r.seed == result.seed; });

@@ -12,7 +12,8 @@ struct Row {
   [[nodiscard]] Summary of(double (*figure)(const RunResult&)) const;
 };
 
-// In order of first appearance. Of a seed that ran twice the later run counts.
+// In order of first appearance. Of a seed that ran twice the later run counts. Code "unlike-runs":
+// runs of one name have other settings, as after a change of the scenario.
 [[nodiscard]] Result<std::vector<Row>> gather_rows(const std::vector<std::string>& files);
 // A figure of `row` minus that of `base`, over the seeds that both have.
 [[nodiscard]] Summary paired_difference(const Row& row, const Row& base,

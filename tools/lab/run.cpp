@@ -292,7 +292,8 @@ Result<RunResult> run_scenario(const Scenario& scenario, std::uint64_t seed,
   }
   world.settle();
 
-  result.id = scenario.run_id(seed), result.name = scenario.name,
+  result.id = scenario.run_id(seed), result.name = scenario.name;
+  result.settings = scenario.settings_id();
   result.strategy = scenario.strategy;
   result.seed = seed, result.nodes = scenario.machines.size(),
   result.floats = (*engines)[0]->schema().floats();

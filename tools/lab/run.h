@@ -19,6 +19,7 @@ struct CurvePoint {
 // All figures except `wall_seconds` are independent of the machine that runs the lab.
 struct RunResult {
   std::string id, name, strategy;
+  std::string settings;  // Scenario::settings_id(); empty in files of older builds
   std::uint64_t seed = 0;
   std::map<std::string, std::string> knobs;
   std::size_t nodes = 0;

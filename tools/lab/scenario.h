@@ -60,6 +60,7 @@ struct Scenario {
   [[nodiscard]] Job job_of(std::uint64_t seed) const;
   // Identity of (text, seed) in 16 hex digits, by which a resumed campaign skips finished runs.
   [[nodiscard]] std::string run_id(std::uint64_t seed) const;
+  [[nodiscard]] std::string settings_id() const { return run_id(0); }  // of text alone
 };
 
 }  // namespace gossipd::lab
