@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <numeric>
 
 #include "models/data/data_order.h"
@@ -74,6 +75,32 @@ TEST_CASE("control overtakes bulk, but for the chunk that is under way") {
   world.send(0, 1, 100, Lane::control, [&] { control = world.seconds_now(); });
   run(world);
   CHECK(bulk == doctest::Approx(10.0).epsilon(0.01));
+  CHECK(control < 0.2);
+}
+
+TEST_CASE("a pair's limit holds up nothing but that pair, in one direction") {
+  WireSpec narrow = wire(0);
+  narrow.bandwidth_bps = 8e6;
+  World world({machine(1000), machine(1000), machine(1000)}, narrow, 1, 1);
+  std::map<std::pair<std::size_t, std::size_t>, std::vector<double>> arrived;
+  double left = 0, control = 0;
+  const auto send = [&](std::size_t from, std::size_t to) {
+    world.send(
+        from, to, 1'000'000, Lane::bulk,
+        [&, from, to] {
+          arrived[{from, to}].push_back(world.seconds_now());
+        },
+        [&] { left = world.seconds_now(); });
+  };
+  send(0, 1), send(0, 1), send(0, 1), send(0, 2), send(1, 0), send(2, 1);
+  world.send(0, 1, 100, Lane::control, [&] { control = world.seconds_now(); });
+  run(world);
+  for (const auto& pair :
+       {std::pair(0u, 1u), std::pair(0u, 2u), std::pair(1u, 0u), std::pair(2u, 1u)})
+    CHECK(arrived[pair].front() == doctest::Approx(1).epsilon(0.02));
+  REQUIRE(arrived[{0, 1}].size() == 3);
+  CHECK(arrived[{0, 1}].back() == doctest::Approx(3).epsilon(0.02));
+  CHECK(left == doctest::Approx(3).epsilon(0.02));
   CHECK(control < 0.2);
 }
 

@@ -94,17 +94,27 @@ void World::send(std::size_t from, std::size_t to, std::uint64_t bytes, Lane lan
   total_.bytes += bytes;
   ++total_.messages;
   const WireSpec& spec = wire(from, to);
-  const double pair_bps = spec.bandwidth_bps > 0 ? spec.bandwidth_bps : INFINITY;
-  const double out_bps = std::min(machines_[from].uplink_bps, pair_bps),
-               in_bps = std::min(machines_[to].downlink_bps, pair_bps);
+  const double out_bps = machines_[from].uplink_bps, in_bps = machines_[to].downlink_bps;
   const double bits = 8.0 * static_cast<double>(bytes);
   const Duration out_time = from_seconds(bits / out_bps), in_time = from_seconds(bits / in_bps);
   // Control waits for at most the current chunk; bulk waits for everything requested before.
   Instant out_from = std::max(now_, lines_[from].out);
   if (lane == Lane::control)
     out_from = std::min(out_from, now_ + from_seconds(8.0 * chunk_bytes / out_bps));
-  const Instant out = out_from + out_time;
+  Instant out = out_from + out_time;
   lines_[from].out = std::max(lines_[from].out, now_) + out_time;
+  // What waits for its own pair holds up nothing else on the two machines' lines.
+  const Instant line_from = out_from;
+  if (spec.bandwidth_bps > 0) {
+    Instant& free = pairs_[{from, to}];
+    const Duration pair_time = from_seconds(bits / spec.bandwidth_bps);
+    out_from = std::max(line_from, free);
+    if (lane == Lane::control)
+      out_from =
+          std::min(out_from, line_from + from_seconds(8.0 * chunk_bytes / spec.bandwidth_bps));
+    free = std::max(free, line_from) + pair_time;
+    out = std::max(out, out_from + pair_time);
+  }
   double delay = spec.latency_s;
   if (spec.jitter_s > 0) delay += spec.jitter_s * exponential(random_);
   if (spec.loss > 0) {
@@ -118,7 +128,7 @@ void World::send(std::size_t from, std::size_t to, std::uint64_t bytes, Lane lan
   Instant in_from = std::max(first, lines_[to].in);
   if (lane == Lane::control)
     in_from = std::min(in_from, first + from_seconds(8.0 * chunk_bytes / in_bps));
-  lines_[to].in = std::max(lines_[to].in, first) + in_time;
+  lines_[to].in = std::max(lines_[to].in, line_from + from_seconds(delay)) + in_time;
   Instant& last = last_arrival_[{from, to, lane}];
   last = std::max({last, in_from + in_time, out + from_seconds(delay)});
   if (sent) at(out, std::move(sent));

@@ -110,6 +110,8 @@ class World {
 
   std::vector<MachineSpec> machines_;
   std::vector<Lines> lines_;
+  // when a pair with a limit of its own is free again, from one to the other
+  std::map<std::pair<std::size_t, std::size_t>, Instant> pairs_;
   WireSpec wire_;
   std::map<std::pair<std::size_t, std::size_t>, WireSpec> wires_;
   // what waits for healing
