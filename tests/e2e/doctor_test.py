@@ -3,10 +3,12 @@
 import json
 import os
 import re
+import shutil
 import struct
+import subprocess
 import unittest
 
-from cluster import ClusterTest, free_port, gossipctl, wait_for
+from cluster import GOSSIPCTL, ClusterTest, free_port, gossipctl, wait_for
 from switchboard import Switchboard, unavailable
 
 NO_NAMESPACES = unavailable()
@@ -56,6 +58,27 @@ class Doctor(ClusterTest):
             code, checks = self.ask("--state-dir", state, "--data", data)
             self.assertEqual(verdict, checks["data"]["verdict"], data)
             self.assertEqual(8 if verdict == "fail" else 0, code)
+
+    def test_beside_gossipd_core_alone_it_looks_whether_that_starts(self):
+        folder = os.path.join(self.cluster.directory, "bin")
+        os.mkdir(folder)
+        here = shutil.copy(GOSSIPCTL, folder)
+        core = os.path.join(folder, "gossipd-core")
+
+        def look():
+            words = [here, "--rest", f"127.0.0.1:{free_port()}", "doctor", "-o", "json"]
+            done = subprocess.run([*words, "--state-dir", folder], capture_output=True, text=True)
+            return {check["check"]: check for check in json.loads(done.stdout)["checks"]}
+
+        self.assertIn("no gossipd or gossipd-core", look()["program"]["what"])
+        for status, verdict in ((0, "ok"), (1, "fail")):
+            with open(core, "w") as file:
+                file.write(f"#!/bin/sh\nexit {status}\n")
+            os.chmod(core, 0o755)
+            checks = look()
+            self.assertNotIn("libtorch", checks)
+            self.assertEqual(verdict, checks["program"]["verdict"])
+            self.assertIn(core, checks["program"]["what"])
 
     def test_of_a_cluster_that_works_it_says_so_line_by_line(self):
         first = self.cluster.found(self.cluster.job(), shard="1/2", trainer__min_step_ms=20)

@@ -2,9 +2,12 @@
 #include <doctest/doctest.h>
 
 #include <boost/asio/ip/tcp.hpp>
+#include <filesystem>
 #include <thread>
 
 #include "tests/unit/daemon_fake_server.h"
+#include "tests/unit/daemon_support.h"
+#include "tools/gossipctl/doctor.h"
 
 using namespace gossipd;
 using boost::asio::ip::tcp;
@@ -63,4 +66,14 @@ TEST_CASE("a daemon that does not answer in time or cannot just now is not broke
   of_a_proxy.status = 503;
   of_a_proxy.body = "Service Unavailable";
   CHECK(code_of(of_a_proxy) == ExitCode::failed);
+}
+
+TEST_CASE("doctor looks at the state of gossipd-core where there is no other") {
+  const TemporaryDirectory directory;
+  const std::string folder = directory.path().string();
+  CHECK(state_dir_of_root(folder) == folder + "/gossipd");
+  std::filesystem::create_directory(folder + "/gossipd-core");
+  CHECK(state_dir_of_root(folder) == folder + "/gossipd-core");
+  std::filesystem::create_directory(folder + "/gossipd");
+  CHECK(state_dir_of_root(folder) == folder + "/gossipd");
 }

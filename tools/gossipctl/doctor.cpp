@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
 #include <thread>
 
 #include "core/base/printable.h"
@@ -29,7 +30,7 @@ const char* to_string(Verdict verdict) {
 
 // Where a daemon of this user has its state, as gossipd chooses it.
 std::string usual_state_dir() {
-  if (::geteuid() == 0) return "/var/lib/gossipd";
+  if (::geteuid() == 0) return state_dir_of_root("/var/lib");
   const char* state = std::getenv("XDG_STATE_HOME");
   if (state != nullptr && *state != '\0') return std::string(state) + "/gossipd";
   const char* home = std::getenv("HOME");
@@ -102,6 +103,13 @@ void print_checks(Console& console, const std::vector<Check>& checks) {
 }
 
 }  // namespace
+
+std::string state_dir_of_root(const std::string& folder) {
+  const std::string gossipd = folder + "/gossipd", core = gossipd + "-core";
+  std::error_code error;
+  return !std::filesystem::exists(gossipd, error) && std::filesystem::exists(core, error) ? core
+                                                                                          : gossipd;
+}
 
 ExitCode run_doctor(const DaemonClient& client, Console& console, const DoctorRequest& request) {
   std::vector<Check> checks;

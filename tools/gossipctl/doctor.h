@@ -29,6 +29,9 @@ struct Check {
   std::string advice;  // empty where all is well
 };
 
+// Below /var/lib: gossipd's, or that of gossipd-core's service where there is only that.
+[[nodiscard]] std::string state_dir_of_root(const std::string& folder);
+
 // Code `unhealthy` if one of them fails.
 ExitCode run_doctor(const DaemonClient&, Console&, const DoctorRequest&);
 

@@ -128,29 +128,32 @@ Check check_gpu() {
   return {"gpu", Verdict::ok, version, ""};
 }
 
-// Whether the daemon beside this program starts at all: its libraries, LibTorch above all, are
-// found then.
+// Whether the daemon beside this program starts at all: its libraries, of gossipd LibTorch above
+// all, are found then.
 Check check_program() {
   std::error_code error;
-  const fs::path program = fs::read_symlink("/proc/self/exe", error).parent_path() / "gossipd";
+  const fs::path folder = fs::read_symlink("/proc/self/exe", error).parent_path();
+  fs::path program = folder / "gossipd";
+  std::string name = "libtorch";
+  if (::access(program.c_str(), X_OK) != 0) program = folder / "gossipd-core", name = "program";
   if (error || ::access(program.c_str(), X_OK) != 0)
-    return {"libtorch", Verdict::warn, "there is no gossipd beside gossipctl",
-            "install gossipd, or run this on a machine that has it"};
+    return {"program", Verdict::warn, "there is no gossipd or gossipd-core beside gossipctl",
+            "install one of them, or run this on a machine that has it"};
   const pid_t child = ::fork();
   if (child == 0) {
     const int nowhere = ::open("/dev/null", O_RDWR);
     ::dup2(nowhere, STDOUT_FILENO);
     ::dup2(nowhere, STDERR_FILENO);
     ::alarm(30);
-    ::execl(program.c_str(), "gossipd", "--version", nullptr);
+    ::execl(program.c_str(), program.c_str(), "--version", nullptr);
     ::_exit(127);
   }
   int status = 0;
   while (child > 0 && ::waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
   if (child > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0)
-    return {"libtorch", Verdict::ok, program.string() + " starts, so its libraries are there", ""};
-  return {"libtorch", Verdict::fail, program.string() + " does not start",
+    return {name, Verdict::ok, program.string() + " starts, so its libraries are there", ""};
+  return {name, Verdict::fail, program.string() + " does not start",
           "ldd " + program.string() + " names the library that is missing"};
 }
 
