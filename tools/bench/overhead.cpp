@@ -2,7 +2,8 @@
 //
 // Real daemons on loopback with TLS: four neighbours that train slowly, to leave the cores to the
 // measured node, and that node at full speed, in turn with exchange on and off. The result is the
-// ratio of its samples per second for each pair, and the median.
+// ratio of its samples per second for each pair, and the median. The slow neighbours bound how
+// often it exchanges, so that rate is part of the result.
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -124,7 +125,25 @@ struct Run {
   double samples_per_second = 0;
   double bytes_per_second = 0;
   double open_links = 0;
+  double exchanges_per_second = 0;  // of this node with all its neighbours
+  double steps_per_exchange = 0;    // its own, between two exchanges with one neighbour; 0: none
 };
+
+// An exchange has a turn of each side. Links that began or ended in between count with what they
+// show.
+double exchanges_between(const json& first, const json& last) {
+  const auto turns = [](const json& link) {
+    return link["turns_spoken"].get<double>() + link["turns_heard"].get<double>();
+  };
+  double sum = 0;
+  for (const json& link : last["links"]) {
+    double before = 0;
+    for (const json& same : first["links"])
+      if (same["peer"] == link["peer"]) before = turns(same);
+    sum += std::max(0.0, turns(link) - before);
+  }
+  return sum / 2;
+}
 
 struct Options {
   bool as_json = false;
@@ -149,12 +168,12 @@ Run measure(const fs::path& program, const fs::path& base, const Options& option
                (!exchange || s["links_open"].get<int>() >= links);
       },
       "200 steps and " + std::to_string(links) + " links");
-  const json first = node.get("/v1/status");
+  const json first = node.get("/v1/status"), links_first = node.get("/v1/links");
   const auto start = Clock::now();
   const auto end = start + std::chrono::duration_cast<Clock::duration>(
                                std::chrono::duration<double>(options.seconds));
   std::this_thread::sleep_until(end);
-  const json last = node.get("/v1/status");
+  const json last = node.get("/v1/status"), links_last = node.get("/v1/links");
   const double length = std::chrono::duration<double>(Clock::now() - start).count();
   Run run;
   run.samples_per_second =
@@ -162,6 +181,11 @@ Run measure(const fs::path& program, const fs::path& base, const Options& option
   run.bytes_per_second =
       (last["bytes_sent_total"].get<double>() - first["bytes_sent_total"].get<double>()) / length;
   run.open_links = last["links_open"].get<double>();
+  const double exchanges = exchanges_between(links_first, links_last);
+  run.exchanges_per_second = exchanges / length;
+  if (exchanges > 0)
+    run.steps_per_exchange =
+        (last["step"].get<double>() - first["step"].get<double>()) * run.open_links / exchanges;
   return run;
 }
 
@@ -218,13 +242,15 @@ void run(const Options& options) {
                      {"off_samples_per_second", off.samples_per_second},
                      {"ratio", ratios.back()},
                      {"bytes_per_second", on.bytes_per_second},
-                     {"links", on.open_links}});
+                     {"links", on.open_links},
+                     {"exchanges_per_second", on.exchanges_per_second},
+                     {"steps_per_exchange", on.steps_per_exchange}});
     if (!options.as_json)
       std::printf(
-          "pair %d: on %8.0f samples/s (%.0f links, %6.1f kB/s sent), off %8.0f samples/s, ratio "
-          "%.3f\n",
+          "pair %d: on %8.0f samples/s (%.0f links, %6.1f kB/s sent, %.1f exchanges/s, on a link "
+          "one in %.0f steps), off %8.0f samples/s, ratio %.3f\n",
           pair + 1, on.samples_per_second, on.open_links, on.bytes_per_second / 1e3,
-          off.samples_per_second, ratios.back());
+          on.exchanges_per_second, on.steps_per_exchange, off.samples_per_second, ratios.back());
   }
   const auto [least, most] = std::minmax_element(ratios.begin(), ratios.end());
   const json result{
