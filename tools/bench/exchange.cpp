@@ -6,7 +6,8 @@
 //   exchange  as fast as they can, one exchange after the other: its length, from when the core has
 //             the snapshot that opens it until the opening node has mixed the answer in (not the
 //             trainer's copy of its model, nor its sum with the update), and the processor time of
-//             both protocol threads, each divided by a memcpy of the model in the same run
+//             both protocol threads and of the threads that compute with them (--threads), each
+//             divided by a memcpy of the model in the same run
 //   pairs     training steps with the exchange on and off in turn: the ratio of the steps made
 //   memory    what a node holds after these exchanges, resident or swapped out, its trainer's model
 //             included, as a multiple of the model's floats
@@ -71,7 +72,7 @@ struct SizeFigures {
   std::size_t floats = 0;
   double memcpy_seconds = 0;
   double exchange_seconds = 0, exchange_longest_seconds = 0;  // median
-  double cpu_seconds = 0;                                     // of both nodes, for one exchange
+  double cpu_seconds = 0;  // of both nodes' threads for one exchange, not their trainers'
   double bytes_per_exchange = 0;
   double models_held = 0;      // of a node: its memory, swap included, over 4 · floats
   std::vector<double> ratios;  // of the pairs, ascending
@@ -241,7 +242,8 @@ void measure_exchanges(const Options& options, SizeFigures& figures) {
   figures.exchange_seconds = median(opener.exchange_seconds);
   figures.exchange_longest_seconds = *std::ranges::max_element(opener.exchange_seconds);
   const auto count = static_cast<double>(opener.exchanges);
-  figures.cpu_seconds = (opener.protocol_cpu_seconds + answerer.protocol_cpu_seconds) / count;
+  for (const NodeFigures& node : {opener, answerer})
+    figures.cpu_seconds += (node.protocol_cpu_seconds + node.worker_cpu_seconds) / count;
   figures.bytes_per_exchange = static_cast<double>(opener.bytes_sent + answerer.bytes_sent) / count;
   figures.models_held = (held_bytes() - held_before) / 2 / static_cast<double>(4 * figures.floats);
   figures.opening = nodes.opening();

@@ -3,6 +3,7 @@
 #include <ctime>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdio>
 #include <future>
@@ -28,6 +29,27 @@ constexpr ClusterId cluster_id{0xbe7c};
 float bell(Random& random) {
   return static_cast<float>(random.uniform() + random.uniform() + random.uniform() - 1.5) * 2.0f;
 }
+
+// A WorkerPool that knows how long its own threads have worked; the caller has a clock of its own.
+class MeasuredWorkers final : public Workers {
+ public:
+  explicit MeasuredWorkers(std::size_t threads) : pool_(threads) {}
+  [[nodiscard]] std::size_t threads() const override { return pool_.threads(); }
+  void run(std::size_t count, const std::function<void(std::size_t)>& work) override {
+    const auto caller = std::this_thread::get_id();
+    pool_.run(count, [&](std::size_t piece) {
+      if (std::this_thread::get_id() == caller) return work(piece);
+      const double begin = thread_cpu_seconds();
+      work(piece);
+      nanoseconds_ += static_cast<std::int64_t>(1e9 * (thread_cpu_seconds() - begin));
+    });
+  }
+  [[nodiscard]] double cpu_seconds() const { return 1e-9 * static_cast<double>(nanoseconds_); }
+
+ private:
+  std::atomic<std::int64_t> nanoseconds_{0};
+  WorkerPool pool_;  // last: its threads use all of this
+};
 
 }  // namespace
 
@@ -203,6 +225,7 @@ class ExchangeNode::Driver final : public PeerHandler {
       NodeFigures figures = figures_;
       const LinkCounts now = counts();
       figures.protocol_cpu_seconds = thread_cpu_seconds() - cpu_at_reset_;
+      figures.worker_cpu_seconds = worker_cpu_seconds() - worker_cpu_at_reset_;
       figures.steps = trainer_->steps() - steps_at_reset_;
       figures.turns = now.spoken + now.heard - at_reset_.spoken - at_reset_.heard;
       figures.bytes_sent = now.bytes_sent - at_reset_.bytes_sent;
@@ -221,6 +244,7 @@ class ExchangeNode::Driver final : public PeerHandler {
       at_reset_ = counts();
       steps_at_reset_ = trainer_->steps();
       last_event_cpu_ = cpu_at_reset_ = thread_cpu_seconds();
+      worker_cpu_at_reset_ = worker_cpu_seconds();
       return true;
     });
   }
@@ -263,7 +287,7 @@ class ExchangeNode::Driver final : public PeerHandler {
     if (options_.seed) config.seeds = {*options_.seed};
     config.random_seed = raw(options_.id);
     config.exchange = options_.exchange;
-    if (options_.threads > 1) workers_ = std::make_unique<WorkerPool>(options_.threads);
+    if (options_.threads > 1) workers_ = std::make_unique<MeasuredWorkers>(options_.threads);
     config.workers = workers_.get();
     NodeState state;
     state.id = options_.id;
@@ -300,6 +324,8 @@ class ExchangeNode::Driver final : public PeerHandler {
     stall.wall_seconds = std::max(stall.wall_seconds, seconds(EventLoop::now() - begin));
     stall.cpu_seconds = std::max(stall.cpu_seconds, last_event_cpu_ - cpu);
   }
+
+  [[nodiscard]] double worker_cpu_seconds() const { return workers_ ? workers_->cpu_seconds() : 0; }
 
   void after_event() {
     for (std::vector<Effect> effects = node_->take_effects(); !effects.empty();
@@ -385,7 +411,7 @@ class ExchangeNode::Driver final : public PeerHandler {
   PeerTransport transport_;
   Timer timer_;
   Endpoint address_;
-  std::unique_ptr<WorkerPool> workers_;
+  std::unique_ptr<MeasuredWorkers> workers_;
   std::optional<Node> node_;
   std::unique_ptr<SyntheticTrainer> trainer_;
   bool work_posted_ = false;
@@ -394,7 +420,7 @@ class ExchangeNode::Driver final : public PeerHandler {
   NodeFigures figures_;
   LinkCounts at_reset_, at_snapshot_;
   Step steps_at_reset_ = 0;
-  double cpu_at_reset_ = 0, last_event_cpu_ = 0;
+  double cpu_at_reset_ = 0, last_event_cpu_ = 0, worker_cpu_at_reset_ = 0;
   Instant round_began_{};
   std::optional<Instant> opened_at_;
   std::uint64_t heard_at_opening_ = 0;

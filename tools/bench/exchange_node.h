@@ -94,6 +94,7 @@ struct Stall {
 struct NodeFigures {
   std::array<Stall, raw(Event::count_)> stalls{};  // each figure for itself
   double protocol_cpu_seconds = 0;                 // of the thread, all of it
+  double worker_cpu_seconds = 0;                   // of the other threads of the exchange, at work
   std::uint64_t exchanges = 0;                     // that this node opened and finished
   std::vector<double> exchange_seconds;            // of each of these
   std::uint64_t turns = 0;                         // spoken and heard
