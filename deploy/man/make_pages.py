@@ -28,10 +28,10 @@ EXIT_GOSSIPCTL = [
     ("2", "usage: the words, or the file that they name, were refused; nothing has changed"),
     ("3", "no daemon answers at the REST address"),
     ("4", "not found"),
-    ("5", "unauthorised: the token is missing or wrong"),
+    ("5", "unauthorised: the token is missing or wrong, or the certificate is not trusted"),
     ("6", "refused by the state of the node"),
     ("7", "timeout"),
-    ("8", "unhealthy: the training of the node is broken"),
+    ("8", "unhealthy: the training of the node is broken, or a check of doctor fails"),
 ]
 PAGES = {
     "gossipd": {
@@ -43,6 +43,9 @@ PAGES = {
             " neither.",
             "SIGTERM and SIGINT stop it cleanly, and a second one at once. SIGHUP takes the level"
             " of the log and the seeds anew from the node file and rereads certificates.",
+            "`gossipd init --data DIR` writes a job file for a directory of data. Every setting is"
+            " also a key of the node file (--config, or GOSSIPD_CONFIG), a variable"
+            " (GOSSIPD_EXCHANGE_CODEC for exchange.codec) and --set KEY=VALUE.",
         ],
         "files": [
             ("/var/lib/gossipd", "state of a node that runs as root: identity, job, key, models"),

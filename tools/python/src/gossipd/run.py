@@ -12,9 +12,10 @@ What stands before -- goes to the daemon, but for these:
 The job is one of kind = "external"; another is refused. The script finds the daemon by
 GOSSIPD_SOCKET, and gossipctl by GOSSIPCTL_REST. Where neither an option, the environment nor the
 node file of --config names --listen and --rest, free ports are taken. A daemon that dies is started
-again. SIGTERM and SIGHUP go to the script; when it ends the daemon ends
-in order, and the exit code is the script's (128 + N if it died of signal N), or the daemon's if it
-never started. Exit codes besides: 2 usage, 127 no daemon.
+again, unless it ended with 0 or 78. SIGTERM and SIGHUP go to the script; when it ends the daemon
+ends in order, and the exit code is the script's (128 + N if it died of signal N), or the daemon's
+if it never started. Exit codes besides: 1 the daemon does not listen within --socket-wait, 2 usage,
+126 the script cannot be run, 127 no daemon or no such script.
 """
 
 from __future__ import annotations
