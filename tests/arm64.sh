@@ -16,8 +16,8 @@ compile=(
   aarch64-linux-gnu-g++ -std=c++20 -O3 -DNDEBUG -ffp-contract=off -fno-fast-math -static
   -fno-trapping-math -I. -isystem "$out/include"
 )
-"${compile[@]}" -o "$out/codec_tests" core/codec/{codec,kernels,kernels_baseline}.cpp \
-  tests/unit/{main,core_codec_test,core_kernels_test,core_kernels_bits_test}.cpp
+"${compile[@]}" -o "$out/codec_tests" core/codec/{codec,kernels,kernels_baseline,sparse_sum}.cpp \
+  tests/unit/{main,core_{codec,kernels,kernels_bits,kernels_narrow,sparse_sum}_test}.cpp
 
 report=$(qemu-aarch64-static "$out/codec_tests" --no-colors) || true
 printf '%s\n' "$report"

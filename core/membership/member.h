@@ -30,6 +30,7 @@ enum class Phase : std::uint8_t {
   broken,               // own model is not finite and nothing to restore it from has come yet
   waiting_for_trainer,  // as paused: no process is there that makes the steps of an external job
 };
+inline constexpr std::size_t phase_count = static_cast<std::size_t>(Phase::waiting_for_trainer) + 1;
 [[nodiscard]] const char* to_string(Phase);
 
 // Whether others find a node at the address that it advertises (reach.h).

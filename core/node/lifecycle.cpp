@@ -42,7 +42,7 @@ constexpr std::initializer_list<Phase> transitions[] = {
     {Phase::waiting_for_data, Phase::training, Phase::paused, Phase::finishing, Phase::leaving,
      Phase::broken},
 };
-static_assert(std::size(transitions) == static_cast<std::size_t>(Phase::waiting_for_trainer) + 1);
+static_assert(std::size(transitions) == phase_count);
 
 }  // namespace
 

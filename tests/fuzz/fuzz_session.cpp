@@ -27,23 +27,11 @@ constexpr std::size_t sessions_of_peer_max = 64;
 constexpr std::size_t refused_file_bytes = 1000;
 
 // Numbers at boundaries.
-constexpr std::uint64_t numbers[] = {0,
-                                     1,
-                                     2,
-                                     3,
-                                     7,
-                                     64,
-                                     255,
-                                     1000,
-                                     65'535,
-                                     65'536,
-                                     0x7fffffff,
-                                     0x80000000,
-                                     0xffffffff,
-                                     0x100000000,
-                                     0x7fffffffffffffff,
-                                     0x8000000000000000,
-                                     0xffffffffffffffff};
+// clang-format off
+constexpr std::uint64_t numbers[] = {
+    0, 1, 2, 3, 7, 64, 255, 1000, 65'535, 65'536, 0x7fffffff, 0x80000000, 0xffffffff, 0x100000000,
+    0x7fffffffffffffff, 0x8000000000000000, 0xffffffffffffffff};
+// clang-format on
 constexpr double reals[] = {0, 1, -1, 0.5, 1e-300, 1e30, -1e30, 1e300};
 
 const Schema& schema() {
@@ -148,6 +136,11 @@ class Script {
 
   // A reader of the node's messages knows whose turn it is.
   void listen() {
+    if (node_.next_job) {
+      const NextJobEffect next = *std::exchange(node_.next_job, std::nullopt);
+      node_.node().on_next_job_kept(next.state, in_.u8() % 2 == 0, node_.now());
+      node_.settle();
+    }
     for (LoneNode::Sent& sent : node_.take_sent()) {
       for (Peer& peer : peers_) {
         if (peer.session != sent.session) continue;
@@ -276,7 +269,7 @@ class Script {
     r.incarnation = in_.number();
     r.state = static_cast<MemberState>(in_.u8() % (raw(MemberState::forgotten) + 1));
     r.tick = in_.number();
-    r.phase = static_cast<Phase>(in_.u8() % (raw(Phase::broken) + 1));
+    r.phase = static_cast<Phase>(in_.u8() % phase_count);
     r.samples = in_.number();
     r.step = in_.number();
     r.samples_per_second = in_.real();
@@ -308,8 +301,18 @@ class Script {
     return JobFile{high, low, in_.number()};
   }
 
+  Hello any_hello() {
+    Hello hello{.protocol = static_cast<std::uint32_t>(in_.number()),
+                .cluster = ClusterId{in_.number()},
+                .id = NodeId{in_.number()}};
+    hello.incarnation = in_.number();
+    hello.job = JobHash{in_.number()};
+    hello.newest = static_cast<std::uint32_t>(in_.number());
+    return hello;
+  }
+
   void control(std::uint8_t kind) {
-    switch (kind % 13) {
+    switch (kind % 17) {
       case 0: return say(members());
       case 1:
         return say(Refuse{
@@ -351,15 +354,19 @@ class Script {
         digest.buckets[0] = in_.number();
         return say(digest);
       }
-      default: {
-        Hello hello{.protocol = static_cast<std::uint32_t>(in_.number()),
-                    .cluster = ClusterId{in_.number()},
-                    .id = NodeId{in_.number()}};
-        hello.incarnation = in_.number();
-        hello.job = JobHash{in_.number()};
-        hello.newest = static_cast<std::uint32_t>(in_.number());
-        return say(hello);
+      case 12: {
+        const std::uint64_t keeps = in_.number(), gives_up = in_.number();
+        return say(Cloned{NodeId{in_.number()}, keeps, gives_up, {"peer1", 1}, {}});
       }
+      case 13: return say(Reached{{"lone", 1}, in_.u8() % 2 == 0, std::string(in_.u8(), 'r')});
+      case 14: {
+        const std::uint64_t generation = in_.number();
+        const std::string document(in_.u8() % 64, 'd');
+        const JobHash hash = in_.u8() % 2 ? job_hash_of(document) : JobHash{in_.number()};
+        return say(Succession{cluster, generation, hash, document});
+      }
+      case 15: return say(Spare{});
+      default: return say(any_hello());
     }
   }
 
@@ -457,7 +464,7 @@ class Script {
   void operate(std::uint8_t which) {
     Node& node = node_.node();
     const Instant now = node_.now();
-    switch (which % 9) {
+    switch (which % 10) {
       case 0: (void)node.pause(now); break;
       case 1: (void)node.resume(now); break;
       case 2: (void)node.leave(now); break;
@@ -467,6 +474,7 @@ class Script {
       case 6: (void)node.forget(NodeId{in_.number()}, now); break;
       case 7: node.want_file(JobFile{1, 2, refused_file_bytes}, now); break;
       case 8: node.stop(now); break;
+      case 9: (void)node.start_job("next", job_hash_of("next"), now); break;
       default: break;
     }
     node_.settle();

@@ -84,20 +84,20 @@ void control_seeds() {
   last_values.phase = Phase::waiting_for_trainer;
   last_values.reachability = Reachability::address_silent;
   write("control", "members-last-values", encode_control(Members{{last_values}}));
-  write("control", "digest", encode_control(Digest{{1, 2, 3}}));
-  write("control", "job-request", encode_control(JobRequest{}));
-  write("control", "file-request", encode_control(FileRequest{{1, 2, 3000}, 1024}));
-  write("control", "file-absent", encode_control(FileAbsent{{1, 2, 3000}}));
-  write("control", "job-offer", encode_control(JobOffer{JobHash{5}, 600'000, "name = \"a\"\n"}));
-  write("control", "ready", encode_control(Ready{SchemaHash{4}, true, 11, 12, 3, 2}));
-  write("control", "ready-joiner",
-        encode_control(
-            Ready{.schema = SchemaHash{4}, .nonce = 11, .first_block = 7, .held_flips = {2, 5}}));
-  write("control", "ping", encode_control(Ping{1}));
-  write("control", "pong", encode_control(Pong{1}));
-  write("control", "resync", encode_control(Resync{{0, 5, 70'000}}));
-  write("control", "bye", encode_control(Bye{"left"}));
-  write("control", "unknown", encode_control(UnknownControl{"of a later release"}));
+  const std::pair<const char*, Control> others[] = {
+      {"digest", Digest{{1, 2, 3}}},
+      {"job-request", JobRequest{}},
+      {"file-request", FileRequest{{1, 2, 3000}, 1024}},
+      {"job-offer", JobOffer{JobHash{5}, 600'000, "name = \"a\"\n"}},
+      {"next-job", Succession{ClusterId{9}, 2, JobHash{5}, "name = \"a\"\n"}},
+      {"ready-joiner",
+       Ready{.schema = SchemaHash{4}, .nonce = 11, .first_block = 7, .held_flips = {2, 5}}},
+      {"resync", Resync{{0, 5, 70'000}}},
+      {"spare", Spare{}},
+      {"cloned", Cloned{NodeId{7}, 5, 9, {"a", 1}, {"b", 2}}},
+      {"reached", Reached{{"10.0.0.11", 7610}, false, "refused"}},
+      {"ping", Ping{1}}};
+  for (const auto& [name, message] : others) write("control", name, encode_control(message));
 }
 
 void append_piece(Bytes& script, std::span<const std::byte> message) {
@@ -209,7 +209,7 @@ void session_seeds() {
         .exchange(int8);
     write("session", "exchange-" + std::to_string(start), steps.bytes());
   }
-  for (int kind = 0; kind < 13; ++kind) {
+  for (int kind = 0; kind < 17; ++kind) {
     Steps steps(0);
     steps(select, {2})(link_up)(control, {kind, 2, 3, 1, 1, 1, 0, 4, 1, 2, 1, 1, 1, 1, 1, 1, 1, 1,
                                           1})(time, {10})(train, {1})(repeat, {100});
@@ -219,7 +219,7 @@ void session_seeds() {
     write("session", "hello-" + std::to_string(oddity),
           Steps(0)(dial_in, {oddity & 1})(hello, {oddity})(ready, {oddity})(time, {14})(say_again)
               .bytes());
-  for (int which = 0; which < 9; ++which) {
+  for (int which = 0; which < 10; ++which) {
     Steps steps(0);
     steps(select, {2})(link_up).exchange(keyframe)(op, {which, 2})(time, {12})(train, {0x80})(
         op, {1})(time, {13})(piece, {0, 60});

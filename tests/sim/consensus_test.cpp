@@ -76,13 +76,13 @@ TEST_CASE("nodes that start from different models reach consensus in lock-step a
           count, to_string(codec.id), outcome.initial_distance, outcome.final_distance,
           outcome.mean_moved, static_cast<unsigned long long>(outcome.checks));
       CHECK(outcome.final_distance <= 1e-4 * outcome.initial_distance);
-      CHECK(outcome.mean_moved < 1e-4);
+      CHECK(outcome.mean_moved < 3e-7);
       CHECK(outcome.checks > 2);
     }
   }
 }
 
-TEST_CASE("unequal speeds and delays do not move the mean beyond a few per cent") {
+TEST_CASE("unequal speeds and delays do not move the mean beyond a hundredth of a per cent") {
   const Schema schema = schema_of({300, 2000});
   struct Case {
     const char* name;
@@ -100,7 +100,7 @@ TEST_CASE("unequal speeds and delays do not move the mean beyond a few per cent"
         "consensus distance\n",
         c.name, outcome.initial_distance, outcome.final_distance, 100 * outcome.mean_moved);
     CHECK(outcome.final_distance < 2e-3 * outcome.initial_distance);
-    CHECK(outcome.mean_moved < 0.05);
+    CHECK(outcome.mean_moved < 1e-4);
   }
 }
 
@@ -306,9 +306,9 @@ TEST_CASE("over long lines models agree soonest with the gains of mixing 1") {
     }
     const double consensus_distance = cluster.consensus_distance();
     const Instant began = cluster.now();
-    cluster.run_until([&] { return cluster.consensus_distance() < 1e-3 * consensus_distance; },
-                      120s);
-    return seconds(cluster.now() - began);  // 120: never
+    const bool agreed = cluster.run_until(
+        [&] { return cluster.consensus_distance() < 1e-3 * consensus_distance; }, 120s);
+    return agreed ? seconds(cluster.now() - began) : std::numeric_limits<double>::infinity();
   };
   const double as_it_is = agreement_takes(1), stronger = agreement_takes(1.5),
                strongest = agreement_takes(2);
@@ -317,7 +317,8 @@ TEST_CASE("over long lines models agree soonest with the gains of mixing 1") {
       "s, 2: %.1f "
       "s\n",
       as_it_is, stronger, strongest);
-  CHECK(as_it_is < 40);
-  CHECK(as_it_is < stronger);
-  CHECK(2 * as_it_is < strongest);
+  CHECK(as_it_is < 16);
+  CHECK(stronger > 1.2 * as_it_is);
+  CHECK(stronger < 30);
+  CHECK(strongest > 4 * as_it_is);
 }

@@ -120,7 +120,7 @@ TEST_CASE("a thawed node takes in what the others have learnt and does not pull 
       },
       30s));
   std::printf("thaw: the others are set back by %.3f of what lies between\n", furthest_back / gap);
-  CHECK(furthest_back < 0.1 * gap);
+  CHECK(furthest_back < 0.01 * gap);
 }
 
 namespace {

@@ -464,31 +464,3 @@ TEST_CASE("two halves that have forgotten each other become one cluster again") 
       },
       180s));
 }
-
-TEST_CASE(
-    "links are given up for others now and then, nobody is suspected for it, and all stay "
-    "connected") {
-  const Schema schema = schema_of({20});
-  for (const std::uint32_t links : {2, 3, 4}) {
-    CAPTURE(links);
-    VirtualCluster cluster(schema);
-    for (std::size_t i = 0; i < 12; ++i) {
-      NodeOptions options = with_model(schema, i);
-      options.membership.links = links;
-      options.membership.rotate = 20s;
-      cluster.add(options);
-    }
-    cluster.run_for(10s);
-    std::set<NodeId> met;
-    REQUIRE(cluster.run_until(
-        [&] {
-          for (const LinkView& link : cluster.view(11).links)
-            if (link.state == "open") met.insert(link.peer);
-          return met.size() >= 9;
-        },
-        1200s));
-    for (std::size_t i = 0; i < 12; ++i)
-      for (const std::string& line : cluster.log(i))
-        CHECK(line.find("member-failed") == std::string::npos);
-  }
-}

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <set>
 
 #include "core/base/random.h"
 #include "tests/sim/virtual_cluster.h"
@@ -60,6 +61,22 @@ inline bool has_refusal(const NodeView& view, const std::string& code, bool by_u
   for (const Refusal& refusal : view.refusals)
     if (refusal.reason.code == code && refusal.by_us == by_us) return true;
   return false;
+}
+
+// Nodes that the first one reaches over open links, itself among them.
+inline std::size_t reached_from_first(const VirtualCluster& cluster) {
+  std::set<NodeId> reached{cluster.id(0)};
+  for (bool grows = true; grows;) {
+    const std::size_t before = reached.size();
+    for (std::size_t i = 0; i < cluster.size(); ++i)
+      for (const LinkView& link : cluster.view(i).links) {
+        if (link.state != "open") continue;
+        if (reached.contains(cluster.id(i))) reached.insert(link.peer);
+        if (reached.contains(link.peer)) reached.insert(cluster.id(i));
+      }
+    grows = reached.size() > before;
+  }
+  return reached.size();
 }
 
 inline const MemberView* member(const NodeView& view, NodeId id) {

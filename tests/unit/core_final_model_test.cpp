@@ -73,7 +73,7 @@ TEST_CASE("a model that is to be written may have moved before") {
 TEST_CASE("every living member is waited for until it has made its last step") {
   for (const Phase phase :
        {Phase::joining, Phase::waiting_for_data, Phase::preparing, Phase::syncing, Phase::training,
-        Phase::paused, Phase::leaving, Phase::broken})
+        Phase::paused, Phase::leaving, Phase::broken, Phase::waiting_for_trainer})
     CHECK(why_not_at_end(member(MemberState::alive, phase)) ==
           std::string("box3 is ") + to_string(phase));
   for (const Phase phase : {Phase::finishing, Phase::finished}) {

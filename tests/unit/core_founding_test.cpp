@@ -13,7 +13,8 @@ constexpr ClusterId ours{0xc1}, theirs{0xc2};
 
 // A node 0 of three, which asks box2 and box3.
 struct First {
-  First() : node(config(), LoneNode::state_of(NodeId{1}, ClusterId{})) {}
+  explicit First(const NodeConfig& node_config = config())
+      : node(node_config, LoneNode::state_of(NodeId{1}, ClusterId{})) {}
 
   static NodeConfig config() {
     NodeConfig config = LoneNode::config_of(1);
@@ -104,11 +105,12 @@ TEST_CASE("where two nodes would found, neither does, and both say why") {
 TEST_CASE("a node that only joins founds nothing, whoever is free") {
   NodeConfig config = First::config();
   config.founds = ClusterId{};
-  LoneNode node(config, LoneNode::state_of(NodeId{1}, ClusterId{}));
-  Founding none(ClusterId{}, {});
-  CHECK_FALSE(none.is_due());
-  CHECK_FALSE(none.on_free(box2, NodeId{2}));
-  CHECK(node.node().cluster() == ClusterId{});
+  First joiner(config);
+  joiner.hear(box2, NodeId{2}, ClusterId{});
+  joiner.hear(box3, NodeId{3}, ClusterId{});
+  CHECK(joiner.cluster() == ClusterId{});
+  joiner.hear(box3, NodeId{3}, theirs);  // it does listen
+  CHECK(joiner.cluster() == theirs);
 }
 
 TEST_CASE("where every seed leads back to the node itself, nobody else is to be asked") {

@@ -15,10 +15,11 @@ Lifecycle in(std::initializer_list<Phase> way) {
   return life;
 }
 
-constexpr Phase all[] = {
-    Phase::joining, Phase::waiting_for_data, Phase::preparing, Phase::syncing, Phase::training,
-    Phase::paused,  Phase::finishing,        Phase::finished,  Phase::leaving, Phase::left,
-    Phase::broken};
+constexpr Phase all[] = {Phase::joining,   Phase::waiting_for_data, Phase::preparing,
+                         Phase::syncing,   Phase::training,         Phase::paused,
+                         Phase::finishing, Phase::finished,         Phase::leaving,
+                         Phase::left,      Phase::broken,           Phase::waiting_for_trainer};
+static_assert(std::size(all) == phase_count);
 
 }  // namespace
 
@@ -40,10 +41,10 @@ TEST_CASE("a node can be told to leave in every phase, and nothing else undoes t
   }
 }
 
-TEST_CASE("only a node that trained, or was paused, comes to the job's end") {
+TEST_CASE("only a node that trained, paused or waited for its trainer comes to the job's end") {
   for (const Phase phase : all)
     CHECK(Lifecycle::allows(phase, Phase::finishing) ==
-          (phase == Phase::training || phase == Phase::paused || phase == Phase::finished));
+          (Lifecycle::is_stepping_or_idle(phase) || phase == Phase::finished));
 }
 
 TEST_CASE("a transition that there is not changes nothing") {

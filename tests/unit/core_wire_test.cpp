@@ -107,6 +107,7 @@ TEST_CASE("every other control message comes out as it went in") {
   CHECK(hello_back.address == Endpoint{"host", 5});
   CHECK(hello_back.job == JobHash{6});
   CHECK(hello_back.leaving);
+  CHECK(hello_back.name == "name");
 
   const auto ready = std::get<Ready>(*decode_control(encode_control(Ready{.schema = SchemaHash{1},
                                                                           .has_model = true,
@@ -121,10 +122,11 @@ TEST_CASE("every other control message comes out as it went in") {
          ready.heard == 5 && ready.bf16 && ready.initial == 6 && ready.initial_age == 7));
   CHECK(std::get<Resync>(*decode_control(encode_control(Resync{{1, 2, 3}}))).blocks ==
         std::vector<std::uint32_t>{1, 2, 3});
-  CHECK(std::get<JobOffer>(*decode_control(encode_control(JobOffer{JobHash{9}, 10, "text"})))
-            .document == "text");
-  CHECK(std::get<Refuse>(*decode_control(encode_control(Refuse{Error{"a", "b"}}))).reason.text ==
-        "b");
+  const auto offer =
+      std::get<JobOffer>(*decode_control(encode_control(JobOffer{JobHash{9}, 10, "text"})));
+  CHECK((offer.hash == JobHash{9} && offer.budget_samples == 10 && offer.document == "text"));
+  const auto refuse = std::get<Refuse>(*decode_control(encode_control(Refuse{Error{"a", "b"}})));
+  CHECK((refuse.reason.code == "a" && refuse.reason.text == "b"));
   CHECK(std::get<Bye>(*decode_control(encode_control(Bye{"left"}))).why == "left");
   CHECK(std::get<Ping>(*decode_control(encode_control(Ping{77}))).nonce == 77);
   CHECK(std::get<Ping>(*decode_control(encode_control(Ping{77, 4}))).links == 4);
@@ -147,6 +149,20 @@ TEST_CASE("every other control message comes out as it went in") {
   CHECK(std::get<FileAbsent>(*decode_control(encode_control(FileAbsent{{1, 2, 3}}))).file ==
         request.file);
   CHECK(std::holds_alternative<JobRequest>(*decode_control(encode_control(JobRequest{}))));
+}
+
+TEST_CASE("a marked hello and a notice of two processes come out as they went in") {
+  Hello marked{.protocol = 1, .id = NodeId{3}};
+  marked.instance = 7;
+  marked.founds = marked.rotates = true;
+  const auto marked_back = std::get<Hello>(*decode_control(encode_control(marked)));
+  CHECK((marked_back.instance == 7 && marked_back.founds && marked_back.rotates));
+  const Cloned cloned{NodeId{1}, 5, 9, Endpoint{"a", 1}, Endpoint{"b", 2}};
+  const auto cloned_back = std::get<Cloned>(*decode_control(encode_control(cloned)));
+  CHECK((cloned_back.id == NodeId{1} && cloned_back.keeps == 5 && cloned_back.gives_up == 9));
+  CHECK((cloned_back.keeper == Endpoint{"a", 1} && cloned_back.other == Endpoint{"b", 2}));
+  CHECK_FALSE(decode_control(encode_control(Cloned{NodeId{1}, 9, 9, {"a", 1}, {"b", 2}})));
+  CHECK_FALSE(decode_control(encode_control(Cloned{NodeId{0}, 5, 9, {"a", 1}, {"b", 2}})));
 }
 
 TEST_CASE("a message kind or a key of a later version is skipped, not refused") {

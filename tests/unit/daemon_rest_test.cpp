@@ -150,12 +150,17 @@ TEST_CASE("a name that is no UTF-8 and a loss that is no number still make valid
 
 TEST_CASE("/readyz is 200 only while the node can be used, and says why not") {
   MadeUpDaemon daemon;
-  for (const Phase phase : {Phase::training, Phase::paused, Phase::finishing, Phase::finished}) {
+  const Phase usable[] = {Phase::training, Phase::paused, Phase::waiting_for_trainer,
+                          Phase::finishing, Phase::finished};
+  for (const Phase phase : usable) {
     daemon.made_up.node.phase = phase;
     CHECK(ask(daemon, "GET", "/readyz").status == 200);
   }
-  for (const Phase phase : {Phase::joining, Phase::waiting_for_data, Phase::preparing,
-                            Phase::syncing, Phase::leaving, Phase::left, Phase::broken}) {
+  const Phase other[] = {Phase::joining, Phase::waiting_for_data, Phase::preparing,
+                         Phase::syncing, Phase::leaving,          Phase::left,
+                         Phase::broken};
+  static_assert(std::size(usable) + std::size(other) == phase_count);
+  for (const Phase phase : other) {
     daemon.made_up.node.phase = phase;
     CHECK(ask(daemon, "GET", "/readyz").status == 503);
   }

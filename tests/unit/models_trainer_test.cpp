@@ -279,9 +279,9 @@ TEST_CASE("Samples of the own counter are never fewer than the cluster remembers
 
 TEST_CASE("Evaluations come whenever the cluster has passed another so many samples") {
   Desk desk;
-  auto trainer = toy_trainer(toy_job("evaluate_every_samples = 100\n" + still, 300));
+  auto trainer = toy_trainer(toy_job("evaluate_every_samples = 100\n" + still));
   trainer->start(desk.callbacks());
-  CHECK(desk.evaluation().at_samples >= 100);
+  for (const Samples passed : {100, 200, 300}) CHECK(desk.evaluation().at_samples >= passed);
 }
 
 TEST_CASE("A long pause between steps does not delay stop") {

@@ -208,7 +208,7 @@ MemberRecord Hostile::lying_record() {
   record.state = static_cast<MemberState>(random_.below(5));
   record.tick = boundary();
   record.news = random_.below(2) == 0 ? record.tick : boundary();
-  record.phase = static_cast<Phase>(random_.below(11));
+  record.phase = static_cast<Phase>(random_.below(phase_count));
   record.samples = Hostile::is_own(record.id) ? boundary() : 0;
   record.step = boundary();
   record.samples_per_second = reals[random_.below(std::size(reals))];
@@ -234,7 +234,7 @@ Members Hostile::lying_members() {
 // Mostly about members, since most others end the session.
 Bytes Hostile::lie() {
   const auto small = [this] { return static_cast<std::uint32_t>(boundary()); };
-  switch (random_.below(16)) {
+  switch (random_.below(20)) {
     case 0:
       return encode_control(Ready{SchemaHash{boundary()},
                                   random_.below(2) == 0,
@@ -272,6 +272,14 @@ Bytes Hostile::lie() {
       hello.instance = boundary();
       return encode_control(hello);
     }
+    case 11: return encode_control(JobRequest{});
+    case 12:
+      return encode_control(
+          Reached{VirtualCluster::endpoint(0), random_.below(2) == 0, std::string(200, 'r')});
+    case 13: return encode_control(Spare{});
+    case 14:  // of this cluster and with its own hash it would be a takeover, which is allowed
+      return encode_control(
+          Succession{ClusterId{boundary()}, boundary(), JobHash{boundary()}, "lie"});
     default: return encode_control(lying_members());
   }
 }

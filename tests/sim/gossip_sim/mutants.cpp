@@ -50,6 +50,21 @@ Hooks left_forgotten(VirtualCluster&, const Scenario&) {
   return hooks;
 }
 
+Hooks samples_withheld(VirtualCluster&, const Scenario&) {
+  Hooks hooks;
+  hooks.wire = [](std::size_t, std::size_t, Lane lane, Bytes& message) {
+    if (lane != Lane::control) return true;
+    Result<Control> control = decode_control(message);
+    auto* members = control ? std::get_if<Members>(&*control) : nullptr;
+    if (members == nullptr) return true;
+    for (MemberRecord& record : members->records) record.samples /= 2;
+    for (MemberStats& stats : members->stats) stats.samples /= 2;
+    message = encode_control(*control);
+    return true;
+  };
+  return hooks;
+}
+
 Hooks counted_twice(VirtualCluster&, const Scenario&) {
   Hooks hooks;
   hooks.boot = [](std::size_t, Disk& disk) {
@@ -311,6 +326,7 @@ constexpr Mutant all[] = {
     {"left-forgotten", "left", "a restart forgets that the node has left", left_forgotten},
     {"counted-twice", "samples", "a restart adds the checkpoint's samples to the disk's",
      counted_twice},
+    {"samples-withheld", "samples", "messages halve every count of samples", samples_withheld},
     {"ghost-samples", "samples", "the trainer counts a step that it has not made", ghost_samples},
     {"update-twice", "delta-once", "the trainer adds an update twice", update_twice},
     {"update-in-part", "delta-once", "the trainer adds half of an update", update_in_part},
