@@ -20,6 +20,7 @@ from switchboard import Switchboard, unavailable
 COUNT = 6
 STEP_MS = 60
 CONSENSUS_BOUND = 0.1
+DELTAS_TO_HEAR = 5
 
 
 def start(cluster, count, evaluate_every_samples=0, **settings):
@@ -36,6 +37,29 @@ def start(cluster, count, evaluate_every_samples=0, **settings):
             "everybody is known", lambda s: s["phase"] == "training" and s["members_alive"] == count
         )
     return nodes
+
+
+def deltas_applied(nodes):
+    """By node and peer, for as long as the node's process lives: its links may open again."""
+    return {
+        (node.name, peer): link["deltas_applied"]
+        for node in nodes
+        for peer, link in node.links().items()
+    }
+
+
+def wait_heard(nodes, before):
+    """Waits until each of `nodes` has heard every peer since `before`: more than the delta that may
+    have been under way then.
+    """
+
+    def heard():
+        now = deltas_applied(nodes)
+        if any(now.get(key, 0) < count + DELTAS_TO_HEAR for key, count in before.items()):
+            raise Unexpected({"before": before, "now": now})
+        return True
+
+    wait_for("everybody is heard", heard)
 
 
 def check_counters(nodes):
