@@ -86,24 +86,26 @@ def _die_with_the_test():
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-_ports_given = set()
+_ports_given = []  # sockets that hold the names of ports for as long as this process lives
 
 
 def free_port():
-    """A port not given before. It lies below the ephemeral range, so no outgoing connection takes
-    it before the daemon does.
+    """A port not given before to a test that still runs, even if no node listens there now. It lies
+    below the ephemeral range, so no outgoing connection takes it before the daemon does.
     """
     while True:
         port = random.randrange(20000, 32000)
-        if port in _ports_given:
-            continue
-        with socket.socket() as probe:
-            try:
+        # The kernel keeps the name for one process of whatever user, and leaves no file behind.
+        name = socket.socket(socket.AF_UNIX)
+        try:
+            name.bind(f"\0gossipd-e2e-port-{port}")
+            with socket.socket() as probe:
                 probe.bind(("127.0.0.1", port))
-                _ports_given.add(port)
-                return port
-            except OSError:
-                continue
+        except OSError:
+            name.close()
+            continue
+        _ports_given.append(name)
+        return port
 
 
 class UnixConnection(http.client.HTTPConnection):
