@@ -136,7 +136,8 @@ def test_no_change_of_bytes_makes_it_crash(tmp_path):
         content = bytearray(CHECKPOINT)
         for _ in range(generator.randrange(1, 4)):
             content[generator.randrange(len(content))] = generator.randrange(256)
-        del content[generator.randrange(len(content) + 1) :]
+        if generator.randrange(3) == 0:  # in most places that ends it before its header does
+            del content[generator.randrange(len(content) + 1) :]
         try:
             gossipd.load(written(tmp_path, bytes(content)))
         except gossipd.CheckpointError:
