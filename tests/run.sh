@@ -158,11 +158,14 @@ check() {
   done < <(skipped_parts "$logs/$part.xml")
 }
 
-# What unittest skipped in tests that ran otherwise: lines "<test> <reason>", from ctest's XML $1.
+# What unittest, pytest -rs and doctest's cases skipped in tests that ran otherwise: lines "<test>
+# <reason>", from ctest's XML $1.
 skipped_parts() {
   awk '
     /<testcase / { split($0, words, "\""); name = /status="notrun"/ ? "" : words[2] }
-    name && match($0, /\.\.\. skipped /) { print name, substr($0, RSTART + RLENGTH) }
+    name && match($0, /\.\.\. skipped |^SKIPPED \[[0-9]+\] |MESSAGE: skipped: /) {
+      print name, substr($0, RSTART + RLENGTH)
+    }
   ' "$1"
 }
 
@@ -175,7 +178,8 @@ executions() {
 
 # The wheel with our programs in an environment of its own, and all of tests/python in there.
 check_python() {
-  local venv=$root/build/python-venv log=$logs/python-install.log report=$logs/python.txt ok bad
+  local venv=$root/build/python-venv log=$logs/python-install.log report=$logs/python.txt
+  local ok bad skipped
   local pip=("$venv/bin/pip" install --disable-pip-version-check --quiet)
   if ! {
     /usr/bin/python3 -m venv "$venv" && "${pip[@]}" -r tests/python/requirements.txt &&
@@ -192,10 +196,11 @@ check_python() {
   # Without the words at its end it was stopped for taking too long.
   ok=$(grep -oE '[0-9]+ passed' "$report" | tail -n 1 | cut -d' ' -f1)
   bad=$(grep -oE '[0-9]+ (failed|error)' "$report" | awk '{sum += $1} END {print sum + 0}')
+  skipped=$(grep -oE '[0-9]+ skipped' "$report" | tail -n 1 | cut -d' ' -f1)
   [[ -n $ok ]] || bad=$((bad + 1))
   passed=$((passed + ${ok:-0}))
   failed=$((failed + bad))
-  note "python: ${ok:-0} passed, $bad failed"
+  note "python: ${ok:-0} passed, $bad failed, ${skipped:-0} skipped${skipped:+, see $report}"
 }
 
 # Sets `options` for PyPI's LibTorch, which part $1 needs.

@@ -158,7 +158,7 @@ TEST_CASE("a trainer that waits hears why, and is let in when there is a model")
 
 TEST_CASE("another user is let in by the socket's group alone") {
   if (::geteuid() != 0) {
-    MESSAGE("not run: only root can be another user");
+    MESSAGE("skipped: only root can be another user");
     return;
   }
   constexpr uid_t nobody = 65534;
