@@ -188,6 +188,12 @@ class Text(ClusterTest):
         # nodes do not exchange.
         for node in nodes:
             self.assertLess(self.final_loss(node), want + 0.40)
+            applied = [link["deltas_applied"] for link in node.links().values()]
+            self.assertEqual(2, len(applied))
+            self.assertGreater(min(applied), 0)
+        finals = [read_tensors(node.checkpoint_path("final"))[1] for node in nodes]
+        for final in finals[1:]:
+            self.assertLess(distance(final, finals[0]), 0.02)
 
 
 class Budget(ClusterTest):
