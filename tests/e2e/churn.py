@@ -6,9 +6,9 @@ Faults: kill -9 and restart, SIGSTOP and SIGCONT, a cable pulled and put back, a
 and join, SIGTERM and restart; at most half of the nodes suffer one at a time. Claims: no process
 ends by itself, no member's samples ever fall in any node's view, no delta is refused, RSS stays
 flat, all finish with equal counters and close models and agree on who is alive, and the accuracy
-equals that of an undisturbed run of the same job (skipped by --no-baseline). Prints one JSON
-object; exits with 1 when a claim failed. churn_test.py runs short soaks. 20 nodes need 4 GB of
-memory and, on two cores, make fewer steps each.
+equals that of an undisturbed run of the same job (skipped by --no-baseline). RSS is judged from ten
+minutes on; churn_test.py runs short soaks and allows it a quarter. Prints one JSON object; exits
+with 1 when a claim failed. 20 nodes need 4 GB of memory and, on two cores, make fewer steps each.
 """
 
 import argparse
@@ -27,6 +27,8 @@ STEP_MS = 80
 NODES_AT_PACE = 6
 HARM_EVERY_S = 24  # a node's mean time between faults
 RSS_FLAT = 0.05
+RSS_FLAT_MINUTES = 10  # shorter runs may be all warm-up
+RSS_GROWTH_MAX = 0.25  # of the test's short runs, which have grown by up to 0.8 %
 ACCURACY_POINTS = 0.5
 DISTANCE_MAX = 0.02  # of the final models
 CALM_S = 180
@@ -183,8 +185,8 @@ class Churn:
         while (now := time.monotonic()) < began + self.seconds:
             self.mend(now)
             if self.disturbed and now >= next_harm:
-                self.harm(now)
-                next_harm = now + self.random.expovariate(len(self.nodes) / HARM_EVERY_S)
+                self.harm(now)  # which may take long; what comes due meanwhile follows at once
+                next_harm += self.random.expovariate(len(self.nodes) / HARM_EVERY_S)
             self.observe(began)
             time.sleep(POLL_S * self.crowd)
         self.mend(float("inf"))
@@ -263,7 +265,7 @@ def main():
     )
     print(json.dumps(results, indent=2))
     run = results["disturbed"]
-    flat = abs(run["rss_growth"]) <= RSS_FLAT or arguments.minutes < 10
+    flat = abs(run["rss_growth"]) <= RSS_FLAT or arguments.minutes < RSS_FLAT_MINUTES
     close = run["consensus_distance"] < DISTANCE_MAX and run["refused"] == 0
     sys.exit(0 if flat and close and abs(results.get("points", 0)) <= ACCURACY_POINTS else 1)
 

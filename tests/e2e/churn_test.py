@@ -4,7 +4,7 @@ longer.
 
 import unittest
 
-from churn import DISTANCE_MAX, campaign
+from churn import DISTANCE_MAX, RSS_GROWTH_MAX, campaign
 from switchboard import unavailable
 
 NO_NAMESPACES = unavailable()
@@ -20,6 +20,7 @@ class ChurnTest(unittest.TestCase):
         for run in results["disturbed"], results["undisturbed"]:
             self.assertEqual(0, run["refused"])
             self.assertLess(run["consensus_distance"], DISTANCE_MAX)
+            self.assertLess(run["rss_growth"], RSS_GROWTH_MAX)
         # The accuracy of short runs varies by more than the soak's half point.
         self.assertLess(abs(results["points"]), 2)
 
@@ -31,6 +32,7 @@ class ChurnTest(unittest.TestCase):
         self.assertGreaterEqual(len(run["faults"]), 4, "kinds of faults")
         self.assertEqual(0, run["refused"])
         self.assertLess(run["consensus_distance"], DISTANCE_MAX)
+        self.assertLess(run["rss_growth"], RSS_GROWTH_MAX)
 
 
 if __name__ == "__main__":
