@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "core/codec/kernels.h"
+#include "core/model/job_hash.h"
 #include "core/wire/bytes.h"
 #include "core/wire/file_piece.h"
 #include "tests/fuzz/link_script.h"
