@@ -29,8 +29,8 @@ Dialer::Dialer(const MembershipPolicy& policy, Endpoint self,
 
 // ---- seeds --------------------------------------------------------------------------------------
 
-std::optional<Error> Dialer::add_seeds(const std::vector<Endpoint>& seeds) {
-  std::vector<Endpoint> all = seeds_;
+std::optional<Error> Dialer::append_seeds(std::vector<Endpoint>& all,
+                                          const std::vector<Endpoint>& seeds) const {
   for (const Endpoint& seed : seeds) {
     if (seed.host.empty() || seed.port == 0)
       return Error{"not-dialled", to_string(seed) + " is no address that can be dialled"};
@@ -42,16 +42,26 @@ std::optional<Error> Dialer::add_seeds(const std::vector<Endpoint>& seeds) {
     return Error{"too-many-seeds", "this node would have " + std::to_string(all.size()) +
                                        " seeds and keeps at most " + std::to_string(seeds_max) +
                                        "; restart it to drop those that `join` has added"};
+  return std::nullopt;
+}
+
+void Dialer::set_seeds(std::vector<Endpoint> all) {
   seeds_ = std::move(all);
   founding_.set_seeds(seeds_);
+}
+
+std::optional<Error> Dialer::add_seeds(const std::vector<Endpoint>& seeds) {
+  std::vector<Endpoint> all = seeds_;
+  if (auto refused = append_seeds(all, seeds)) return refused;
+  set_seeds(std::move(all));
   return std::nullopt;
 }
 
 void Dialer::replace_seeds(const std::vector<Endpoint>& seeds) {
   GOSSIPD_ASSERT(seeds.size() <= seeds_max);
-  seeds_.clear();
-  for (const Endpoint& seed : seeds) (void)add_seeds({seed});  // a refused one is left out
-  founding_.set_seeds(seeds_);
+  std::vector<Endpoint> all;
+  for (const Endpoint& seed : seeds) (void)append_seeds(all, {seed});  // a refused one is left out
+  set_seeds(std::move(all));
 }
 
 // ---- dials --------------------------------------------------------------------------------------

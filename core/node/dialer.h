@@ -106,6 +106,10 @@ class Dialer {
     std::string last_reason;     // of the failures; logged when it changes
   };
   Dial& at(const Endpoint& endpoint);
+  // Those of `seeds` that `all` lacks; an error leaves it half done.
+  [[nodiscard]] std::optional<Error> append_seeds(std::vector<Endpoint>& all,
+                                                  const std::vector<Endpoint>& seeds) const;
+  void set_seeds(std::vector<Endpoint> all);
 
   MembershipPolicy policy_;
   Endpoint self_;

@@ -49,7 +49,7 @@ TEST_CASE("a founder waits for the seeds that it has now") {
   CHECK_FALSE(dialer.founding().is_due());
   CHECK(dialer.founding().waits_for().find("host2:1") != std::string::npos);
   CHECK(dialer.founding().waits_for().find("box") == std::string::npos);
-  dialer.replace_seeds({host(1), host(3)});  // what host1 has said stands
+  dialer.replace_seeds({host(3), host(1)});  // what host1 has said stands
   CHECK(dialer.founding().waits_for().find("host2:1") == std::string::npos);
   CHECK(dialer.founding().on_free(host(3), NodeId{6}));
   CHECK(dialer.founding().is_due());
