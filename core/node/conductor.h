@@ -125,6 +125,7 @@ class Conductor {
   bool set_phase(Phase to, const std::string& why);
   [[nodiscard]] bool steps_allowed() const { return life_.is_training(); }
   void begin_training(Instant now);
+  void enter_training(const std::string& why);
   void check_finish(Instant now);
   void renew_final(bool agreed, Instant now);
   void write_final();

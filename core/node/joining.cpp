@@ -133,11 +133,9 @@ void Conductor::on_restored(std::vector<float> model, Instant now) {
 // The model lies in the round's copies.
 void Conductor::take_over(const std::string& from, Instant now) {
   source_.adopted();
-  claims_.end_trust();
   weight_.join(round_.last().step);
   log(Level::info, "event=model-adopted from=" + from);
-  set_phase(Phase::training, "the model has arrived");
-  if (state_.paused) set_phase(Phase::paused, "by the operator, before");
+  enter_training("the model has arrived");
   check_progress(now);
   hand_out(round_.adopt(steps_allowed()));
   // Two nodes that met while neither had a model start over, now that one has.

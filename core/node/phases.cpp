@@ -31,12 +31,17 @@ void Conductor::on_trainer(bool present, std::string what) {
     set_phase(Phase::training, present ? "a trainer is at work" : "no trainer is at work");
 }
 
+// With its first model, or another one.
+void Conductor::enter_training(const std::string& why) {
+  claims_.end_trust();
+  set_phase(Phase::training, why);
+  if (state_.paused) set_phase(Phase::paused, "by the operator, before");
+}
+
 void Conductor::begin_training(Instant now) {
   GOSSIPD_ASSERT(source_.has_model());
-  claims_.end_trust();
   weight_.join(round_.last().step, directory_.entries().size() <= 1);
-  set_phase(Phase::training, peers_.established() > 0 ? "linked to the cluster" : "alone");
-  if (state_.paused) set_phase(Phase::paused, "by the operator, before");
+  enter_training(peers_.established() > 0 ? "linked to the cluster" : "alone");
   check_progress(now);
   if (round_.is_resting()) hand_out(round_.begin(steps_allowed()));
 }
