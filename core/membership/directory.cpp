@@ -34,6 +34,18 @@ void take_stats(MemberRecord& to, const MemberStats& from) {
   to.accuracy = from.accuracy;
 }
 
+// Words nearer to each other, or said in another order than heard, show no pace.
+constexpr double pace_interval_min_s = 0.25;
+constexpr double pace_weight = 0.25;
+
+// A published speed is that of steps. Between its words a member also evaluates, writes and waits.
+void note_pace(Directory::Entry& entry, Samples samples_before, Instant said_before) {
+  const double interval = seconds(entry.said - said_before);
+  if (interval < pace_interval_min_s) return;
+  const double pace = static_cast<double>(entry.record.samples - samples_before) / interval;
+  entry.pace = entry.pace ? *entry.pace + pace_weight * (pace - *entry.pace) : pace;
+}
+
 // As splitmix64 ends: every bit of the result depends on every bit of the value.
 std::uint64_t mix(std::uint64_t value) {
   value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9ull;
@@ -182,6 +194,8 @@ Directory::Outcome Directory::merge(const MemberRecord& claim, Instant now, Sess
     return Outcome::unchanged;
   account(known, false);
   const MemberState before = known.state;
+  const Samples samples_before = known.samples;
+  const Instant said_before = entry.said;
   const Samples samples = std::max(known.samples, claim.samples);
   const MemberState claimed =
       claim.state == MemberState::suspect ? MemberState::alive : claim.state;
@@ -204,6 +218,7 @@ Directory::Outcome Directory::merge(const MemberRecord& claim, Instant now, Sess
     }
   }
   known.samples = samples;
+  if (newer_word) note_pace(entry, samples_before, said_before);
   account(known, true);
   if (!is_news && !newer_stats) return Outcome::unchanged;
   const bool said_it_all = claim.incarnation == known.incarnation && claimed == known.state &&
@@ -230,11 +245,14 @@ Directory::Outcome Directory::merge(const MemberStats& claim, Instant now, Sessi
       claim.incarnation == entry.record.incarnation && claim.tick > entry.record.tick;
   if (!newer && claim.samples <= entry.record.samples) return Outcome::unchanged;
   account(entry.record, false);
+  const Samples samples_before = entry.record.samples;
+  const Instant said_before = entry.said;
   if (newer) {
     take_stats(entry.record, claim);
     entry.said = now - from_seconds(claim.age_seconds);
   }
   entry.record.samples = std::max(entry.record.samples, claim.samples);
+  if (newer) note_pace(entry, samples_before, said_before);
   account(entry.record, true);
   // What counts later, here or at another, is no word of it.
   if (newer) had_word(entry, now);
@@ -335,16 +353,18 @@ void Directory::forgive(Duration gap) {
   for (auto& [id, entry] : entries_) entry.said += gap;  // what they did meanwhile, they will say
 }
 
-Samples Directory::samples_since(Duration stale, Instant now, double rate_max) const {
+Samples Directory::samples_since(Instant now, double rate_max) const {
   double samples = 0;
   for (const auto& [id, entry] : entries_) {
     const MemberRecord& record = entry.record;
     if (id == self_ || entry.suspect || record.state != MemberState::alive ||
-        record.phase != Phase::training || now - entry.said <= stale)
+        record.phase != Phase::training || now <= entry.said)
       continue;
     // No more than has been counted of it: a member that was only ever heard of may be invented.
-    samples += std::min(std::min(seconds(now - entry.said), stats_age_max_s) *
-                            std::clamp(record.samples_per_second, 0.0, rate_max),
+    const double rate = std::clamp(
+        std::min(record.samples_per_second, entry.pace.value_or(record.samples_per_second)), 0.0,
+        rate_max);
+    samples += std::min(std::min(seconds(now - entry.said), stats_age_max_s) * rate,
                         static_cast<double>(record.samples));
   }
   return static_cast<Samples>(samples);

@@ -15,6 +15,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <set>
 
 #include "core/base/random.h"
@@ -41,7 +42,8 @@ class Directory {
     std::uint64_t stats = 0;    // … and at its last change of any kind
     // where the last change came from, if that peer knows no less: it is not sent back there
     SessionId source{};
-    SessionId news_source{};  // the same for the last news
+    SessionId news_source{};     // the same for the last news
+    std::optional<double> pace;  // samples/s between its words, smoothed; none: of one word
     [[nodiscard]] bool was_ever_met() const { return met || met_before; }
   };
   enum class Outcome : std::uint8_t {
@@ -104,10 +106,10 @@ class Directory {
   [[nodiscard]] const Entry* find(NodeId id) const;
   [[nodiscard]] const MemberRecord& self() const;
   [[nodiscard]] Samples others_samples() const { return others_samples_; }
-  // An estimate of what the others have trained on since their last stats, at their published
-  // speeds, each at most `rate_max`: counts members that train and whose stats are older than
-  // `stale`. The cluster's samples plus this are an estimate, no lower bound.
-  [[nodiscard]] Samples samples_since(Duration stale, Instant now, double rate_max = 1e9) const;
+  // An estimate of what the members that train have trained on since their last stats: each at the
+  // speed that it publishes or at the pace of its words, whichever is less, and at most `rate_max`.
+  // The cluster's samples plus this are an estimate, no lower bound.
+  [[nodiscard]] Samples samples_since(Instant now, double rate_max = 1e9) const;
   // Living members without this node; suspects included.
   [[nodiscard]] std::size_t alive_others() const { return alive_others_; }
   [[nodiscard]] std::size_t failed() const { return failed_; }

@@ -69,8 +69,11 @@ void Conductor::on_members(Session& session, const Members& members, Instant now
     return;
   }
   if (session.established()) {
-    for (MemberStats stats : members.stats)
+    const double on_the_way = session.round_trip.smoothed_seconds() / 2;
+    for (MemberStats stats : members.stats) {
+      stats.age_seconds += on_the_way;
       if (claims_.admit(stats, directory_, session.theirs->id)) merge_stats(stats, now, session.id);
+    }
     std::vector<Suspicion> suspicions;
     for (const Suspicion& suspicion : members.suspicions)
       if (claims_.admit(suspicion, directory_, session.theirs->id)) suspicions.push_back(suspicion);

@@ -282,6 +282,22 @@ TEST_CASE("two halves that finished apart agree when they meet again") {
   CHECK(w.consensus_distance() < bound);
 }
 
+TEST_CASE("a short job of quick nodes ends close to its budget, and not before it") {
+  for (const auto one_way : {1ms, 300ms}) {
+    CAPTURE(one_way.count());
+    Walkers walkers(8, 3);
+    VirtualCluster& cluster = walkers.cluster;
+    for (std::size_t i = 0; i < 8; ++i) cluster.options(i).step_time = 50ms;
+    cluster.set_latency(one_way);
+    REQUIRE(cluster.run_until([&] { return walkers.has_one_final_model(); }, 120s));
+    Samples trained = 0;
+    for (std::size_t i = 0; i < 8; ++i) trained += cluster.samples(i);
+    const Samples budget = 32 * 200 * 8;
+    CHECK(trained >= budget);
+    CHECK(trained < budget + budget / 25);
+  }
+}
+
 TEST_CASE("after an extension of the budget the nodes train on and agree again") {
   Walkers w(5, 3);
   REQUIRE(w.cluster.run_until([&] { return all_in(w.cluster, Phase::finished); }, 60s));

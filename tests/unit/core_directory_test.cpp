@@ -340,19 +340,45 @@ TEST_CASE(
   r.phase = Phase::training;
   r.samples_per_second = 50;
   (void)d.merge(r, start);
-  CHECK(d.samples_since(10s, start + 9s) == 0);
-  CHECK(d.samples_since(10s, start + 20s) == 1000);
+  CHECK(d.samples_since(start + 9s) == 450);
+  CHECK(d.samples_since(start + 50s) == 1000);  // no more than has been counted of it
   MemberStats f = stats_of(r);
   f.tick = 2;
   f.samples = 1500;
   f.age_seconds = 15;  // it took so long to come here
   (void)d.merge(f, start + 25s, SessionId{1});
   CHECK(d.others_samples() == 1500);
-  CHECK(d.samples_since(10s, start + 25s) == 750);
+  CHECK(d.samples_since(start + 25s) == 750);
+  CHECK(d.samples_since(start + 26s) == 800);
+  CHECK(d.samples_since(start + 26s, 10) == 160);
   d.forgive(100s);
-  CHECK(d.samples_since(10s, start + 125s) == 750);
+  CHECK(d.samples_since(start + 125s) == 750);
   (void)d.accuse(NodeId{2}, start);
-  CHECK(d.samples_since(10s, start + 125s) == 0);
+  CHECK(d.samples_since(start + 125s) == 0);
+}
+
+TEST_CASE("a member whose words show less than its speed is counted by the pace of its words") {
+  Directory d = directory();
+  MemberRecord r = record(2, 1, 1, MemberState::alive, 1000);
+  r.phase = Phase::training;
+  r.samples_per_second = 100;
+  (void)d.merge(r, start);
+  MemberStats f = stats_of(r);
+  const auto say = [&](Samples samples, Instant now) {
+    ++f.tick;
+    f.samples = samples;
+    (void)d.merge(f, now, SessionId{1});
+  };
+  say(1040, start + 1s);
+  CHECK(d.samples_since(start + 2s) == 40);
+  say(1040, start + 2s);  // it has written a checkpoint
+  CHECK(d.samples_since(start + 3s) == 30);
+  say(1300, start + 3s);  // several steps at once: no more than the speed of its steps
+  CHECK(d.samples_since(start + 4s) == 87);
+  say(2300, start + 4s);
+  CHECK(d.samples_since(start + 5s) == 100);
+  say(2310, start + 4s + 1ms);  // too near to show anything
+  CHECK(d.samples_since(start + 5s + 1ms) == 100);
 }
 
 TEST_CASE("a member that is met has a place in a directory full of invented ones, for good") {
