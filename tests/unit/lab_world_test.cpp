@@ -166,6 +166,29 @@ TEST_CASE("jitter of every kind has mean 1; speed divides the time") {
   }
 }
 
+TEST_CASE("a step under way takes the speed that its machine has") {
+  MachineSpec m = machine(1);
+  m.jitter = MachineSpec::Jitter::none;
+  m.step_base_s = 1;
+  m.step_per_sample_s = 0;
+  World world({m, m}, wire(0), 1, 1);
+  std::vector<double> ends;
+  const auto step = [&](std::size_t on) {
+    world.compute(
+        on, 1, [] { return 0.0; }, [&](double) { ends.push_back(world.seconds_now()); });
+  };
+  step(0), step(1);
+  world.after(from_seconds(0.5), [&] { world.set_speed(0, 0.01); });
+  world.after(from_seconds(10.5), [&] { world.set_speed(0, 1); });
+  run(world);
+  REQUIRE(ends.size() == 2);
+  CHECK(ends[0] == doctest::Approx(1));
+  CHECK(ends[1] == doctest::Approx(10.9));  // half a second was left, and a tenth of one was made
+  step(0);
+  run(world);
+  REQUIRE(ends.size() == 3);  // each once
+}
+
 TEST_CASE("work runs while its virtual time passes, and its result comes when that is over") {
   World world({MachineSpec{}}, wire(0), 1, 2);
   double loss = 0, at = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <utility>
 
 #include "core/base/result.h"
 
@@ -162,7 +163,29 @@ Duration World::step_time(std::size_t machine, std::uint32_t batch) {
 void World::compute(std::size_t machine, std::uint32_t batch, std::function<double()> work,
                     std::function<void(double)> done) {
   auto result = std::make_shared<std::future<double>>(pool_.submit(std::move(work)));
-  after(step_time(machine, batch), [result, done = std::move(done)] { done(result->get()); });
+  const std::uint64_t step = steps_begun_++;
+  const Instant end = now_ + step_time(machine, batch);
+  steps_.emplace(step,
+                 Step{machine, end, [result, done = std::move(done)] { done(result->get()); }});
+  at(end, [this, step] { end_step(step); });
+}
+
+// Its speed may have changed meanwhile: then an event at another time ends it.
+void World::end_step(std::uint64_t step) {
+  const auto found = steps_.find(step);
+  if (found == steps_.end() || found->second.end > now_) return;
+  const Action done = std::move(found->second.done);
+  steps_.erase(found);
+  done();
+}
+
+void World::set_speed(std::size_t machine, double speed) {
+  const double factor = std::exchange(machines_[machine].speed, speed) / speed;
+  for (auto& [id, step] : steps_) {
+    if (step.machine != machine) continue;
+    step.end = now_ + from_seconds(seconds(step.end - now_) * factor);
+    at(step.end, [this, step = id] { end_step(step); });
+  }
 }
 
 }  // namespace gossipd::lab

@@ -72,7 +72,8 @@ class World {
             Action sent = {});
 
   // ---- machines ----
-  void set_speed(std::size_t machine, double speed) { machines_[machine].speed = speed; }
+  // What is left of the steps under way goes on at the new speed.
+  void set_speed(std::size_t machine, double speed);
   // Draws the duration of a step that begins now.
   [[nodiscard]] Duration step_time(std::size_t machine, std::uint32_t batch);
   // The nominal step time, without jitter.
@@ -94,6 +95,7 @@ class World {
 
  private:
   void arrive(std::size_t from, std::size_t to, Action arrived);
+  void end_step(std::uint64_t step);
 
   struct Event {
     Instant at;
@@ -102,6 +104,11 @@ class World {
     bool operator<(const Event& other) const {
       return at != other.at ? at > other.at : order > other.order;
     }
+  };
+  struct Step {
+    std::size_t machine;
+    Instant end;
+    Action done;
   };
   struct Lines {  // when a machine's uplink and downlink are free again
     Instant out{}, in{};
@@ -117,6 +124,8 @@ class World {
   // what waits for healing
   std::map<std::pair<std::size_t, std::size_t>, std::vector<Action>> cuts_;
   std::map<std::tuple<std::size_t, std::size_t, Lane>, Instant> last_arrival_;
+  std::map<std::uint64_t, Step> steps_;  // under way
+  std::uint64_t steps_begun_ = 0;
   std::priority_queue<Event> events_;
   Random random_;
   Pool pool_;

@@ -2,13 +2,14 @@
 """tools/lab/evidence/evidence.py - runs the tables of this folder and writes the results.
 
     evidence.py [--tier ci|hours|full] [--out DIR] [--table NAME] [--bin DIR] [--jobs N]
-                [--publish] [--list]
+                [--as-tuned] [--publish] [--list]
 
 Each tables/NAME.toml is a scenario, rows that differ from it, and claims about the rows. A tier
 sets their seeds and size. `tune` lists values of keys, which are tried on other seeds than those
 reported; the best mean accuracy wins. A row's `report` settings apply to the reported runs. A tier
 without seeds for tuning takes the published values (results/NAME.tuned.json). `data` names a data
-set that made_data.py makes first, in build/evidence/data.
+set that made_data.py makes first, in build/evidence/data. --as-tuned takes the published values in
+every tier: after a change that moves no rate it saves a third to a half of the runs.
 
 N tables run at once, by default as many as there are cores. DIR (by default build/evidence/TIER)
 keeps finished runs, so an interrupted campaign resumes; a table that another build of gossip-lab
@@ -245,10 +246,12 @@ def value_of(expression, rows):
 def tuning_of(table, tier):
     if "tune_seeds" in tier:
         return f"tuned on seeds {tier['tune_seeds']}"
+    if "tuned_on" in tier:
+        return f"tuned on seeds {tier['tuned_on']} by an earlier build"
     return "tuned as published" if table["tuned"] else "not tuned"
 
 
-def load_table(path):
+def load_table(path, as_tuned=False):
     table = tomllib.loads(path.read_text())
     names = {row["name"] for row in table["rows"]}
     for claim in table.get("claims", []):
@@ -257,6 +260,19 @@ def load_table(path):
     table["path"] = (path.parent / table["scenario"]).resolve()
     published = HERE / "results" / f"{path.stem}.tuned.json"
     table["tuned"] = json.loads(published.read_text()) if published.exists() else {}
+    if as_tuned:
+        for tier in table["tiers"].values():
+            if "tune_seeds" in tier:
+                tier["tuned_on"] = tier.pop("tune_seeds")
+        missing = [
+            row["name"]
+            for row in table["rows"]
+            if row.get("tune", table.get("tune"))
+            and "tuned_as" not in row
+            and row["name"] not in table["tuned"]
+        ]
+        if missing:
+            sys.exit(f"evidence: {published} has no value for {', '.join(missing)}; tune it first")
     return table
 
 
@@ -311,9 +327,9 @@ def tuning_page(table, tried, found):
     return "\n".join([*head, "| row | value: accuracy |", "|---|---|", *rows]) + "\n"
 
 
-def run_table(lab, path, tier_name, out):
+def run_table(lab, path, tier_name, out, as_tuned):
     """Title and claims of a table, or None where it lacks the tier. Writes its page and picture."""
-    table = load_table(path)
+    table = load_table(path, as_tuned)
     tier = table.get("tiers", {}).get(tier_name)
     if tier is None:
         return None
@@ -364,10 +380,10 @@ def run_table(lab, path, tier_name, out):
     return table["title"], claims
 
 
-def run_tables(lab, paths, tier_name, out, jobs):
+def run_tables(lab, paths, tier_name, out, jobs, as_tuned=False):
     """What run_table returns, by path, each once it and all before it are done."""
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        running = [pool.submit(run_table, lab, path, tier_name, out) for path in paths]
+        running = [pool.submit(run_table, lab, path, tier_name, out, as_tuned) for path in paths]
         try:
             for path, future in zip(paths, running, strict=True):
                 yield path, future.result()
@@ -400,6 +416,9 @@ def main():
     parser.add_argument(
         "--publish", action="store_true", help="copy tables and pictures to results/"
     )
+    parser.add_argument(
+        "--as-tuned", action="store_true", help="tune nothing: take the published values"
+    )
     parser.add_argument("--list", action="store_true", help="name the tables and their tiers")
     arguments = parser.parse_args()
     paths = sorted((HERE / "tables").glob("*.toml"))
@@ -420,7 +439,9 @@ def main():
     out.mkdir(parents=True, exist_ok=True)
     lab = Lab(arguments.bin / "gossip-lab")
     summary = [f"# Evidence, tier `{arguments.tier}`", ""]
-    for path, done in run_tables(lab, paths, arguments.tier, out, arguments.jobs):
+    for path, done in run_tables(
+        lab, paths, arguments.tier, out, arguments.jobs, arguments.as_tuned
+    ):
         if done is None:
             continue
         title, claims = done
