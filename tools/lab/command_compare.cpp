@@ -52,11 +52,13 @@ double seconds_to_target_if_reached(const RunResult& r) {
 }
 
 std::vector<Column> table_of(const std::vector<Row>& rows, const Row& base, bool with_perplexity) {
-  std::vector<Column> table = {
-      {"row", {}},        {"seeds", {}},        {"accuracy %", {}}, {"against " + base.name, {}},
-      {"to target", {}},  {"virtual time", {}}, {"bytes", {}},      {"of dense baseline", {}},
-      {"messages", {}},   {"age mean", {}},     {"age max", {}},    {"consensus_distance", {}},
-      {"state/node", {}}, {"state/server", {}}};
+  std::vector<Column> table;
+  for (const char* const head :
+       {"row", "seeds", "accuracy %", "against", "to target", "virtual time", "bytes",
+        "of dense baseline", "samples", "messages", "age mean", "age max", "consensus_distance",
+        "state/node", "state/server"})
+    table.push_back({head, {}});
+  table[3].head += " " + base.name;
   if (with_perplexity) table.push_back({"perplexity", {}});
   for (const Row& row : rows) {
     const Summary percent = row.of([](const RunResult& r) { return 100 * r.accuracy_mean(); });
@@ -81,6 +83,8 @@ std::vector<Column> table_of(const std::vector<Row>& rows, const Row& base, bool
     cell(format("%.1f s", row.of([](const RunResult& r) { return r.seconds; }).mean));
     cell(bytes_text(row.of([](const RunResult& r) { return static_cast<double>(r.bytes); }).mean));
     cell(format("%.3f %%", 100 * row.of(share_of_dense_baseline).mean));
+    cell(format("%.0f",
+                row.of([](const RunResult& r) { return static_cast<double>(r.samples); }).mean));
     cell(format("%.0f",
                 row.of([](const RunResult& r) { return static_cast<double>(r.messages); }).mean));
     cell(format("%.1f", row.of([](const RunResult& r) { return r.age_mean; }).mean));

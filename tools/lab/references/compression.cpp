@@ -140,7 +140,10 @@ class CompressedExchange : public MeanExchange {
 
   void pay_back(Vectors& values) override {
     if (decay_ > 0)
-      for (std::size_t i = 0; i < error_.size(); ++i) add(values[i], error_[i]);
+      for (std::size_t i = 0; i < error_.size(); ++i) {
+        for (float& e : error_[i]) e *= decay_;
+        add(values[i], error_[i]);
+      }
     // Node c's error for the mean of its chunk applies to all nodes.
     for (std::size_t c = 0; c < owner_error_.size(); ++c)
       for (Vector& one : values) add(part_of(one.size(), nodes_, c).of(one), owner_error_[c]);
