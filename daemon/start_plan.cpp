@@ -365,6 +365,7 @@ const char* to_string(StartPlan::Kind kind) {
 }
 
 std::optional<Error> refuse_new_node(const DaemonConfig& config) {
+  if (auto error = StateStore::why_hidden(config.state_dir)) return error;
   if (!StateStore::is_new(config.state_dir)) return std::nullopt;
   if (config.join.empty() && config.job_file.empty()) return nothing_to_do(config.state_dir);
   if (config.ordinal == 0u && config.job_file.empty()) {

@@ -223,12 +223,17 @@ std::optional<Error> apply_override(const std::string& text, const std::vector<S
 // ---- what no single setting can see
 // ----------------------------------------------------------------
 
-std::string default_state_dir(const Environment& environment) {
-  if (::geteuid() == 0) return "/var/lib/gossipd";
+Result<std::string> default_state_dir(const Environment& environment) {
+  if (::geteuid() == 0) return std::string("/var/lib/gossipd");
   const auto state = environment.find("XDG_STATE_HOME");
   if (state != environment.end() && !state->second.empty()) return state->second + "/gossipd";
   const auto home = environment.find("HOME");
-  return (home == environment.end() ? std::string("/tmp") : home->second) + "/.local/state/gossipd";
+  // Not below /tmp: a reboot may clear that, and another user may own the folder there.
+  if (home == environment.end() || home->second.empty())
+    return bad_config(
+        "state_dir: HOME is not set, so there is no folder for this user's state; name one with "
+        "--state-dir DIR");
+  return home->second + "/.local/state/gossipd";
 }
 
 std::optional<Error> check_device(const std::string& device) {
@@ -429,7 +434,11 @@ Result<CommandLine> read_command_line(const std::vector<std::string>& arguments,
   config.ordinal = *ordinal;
   config.name_given = !config.name.empty();
   if (config.name.empty()) config.name = own_host_name();
-  if (config.state_dir.empty()) config.state_dir = default_state_dir(environment);
+  if (config.state_dir.empty()) {
+    const Result<std::string> chosen = default_state_dir(environment);
+    if (!chosen) return chosen.error();
+    config.state_dir = *chosen;
+  }
   std::error_code unknown;  // then it stays relative
   if (const auto whole = std::filesystem::absolute(config.state_dir, unknown); !unknown)
     config.state_dir = whole.lexically_normal().string();

@@ -255,6 +255,14 @@ bool StateStore::is_new(const std::filesystem::path& directory) {
          !std::filesystem::exists(previous_of(path), ignored);
 }
 
+std::optional<Error> StateStore::why_hidden(const std::filesystem::path& directory) {
+  struct stat info {};
+  if (::stat((directory / "node.json").c_str(), &info) == 0 || errno != EACCES) return std::nullopt;
+  return Error{"bad-config", "state_dir: " + directory.string() +
+                                 " cannot be looked into: Permission denied; run gossipd as the "
+                                 "user that owns it, or name another one with --state-dir"};
+}
+
 std::optional<Error> StateStore::try_directory(const std::filesystem::path& directory) {
   // Of what is not there yet, the directory in which it would be made.
   std::filesystem::path there = std::filesystem::absolute(directory).lexically_normal();

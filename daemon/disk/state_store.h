@@ -49,6 +49,8 @@ class StateStore {
   [[nodiscard]] static std::optional<Error> try_directory(const std::filesystem::path& directory);
   // No node has a state there. Creates nothing.
   [[nodiscard]] static bool is_new(const std::filesystem::path& directory);
+  // "bad-config" where this process may not look whether there is state.
+  [[nodiscard]] static std::optional<Error> why_hidden(const std::filesystem::path& directory);
   // The name that the node there was once given; empty: none, or its state cannot be read.
   [[nodiscard]] static std::string kept_name(const std::filesystem::path& directory);
   // Creates the directories, takes others' rights on them away (mode 0700) and takes the lock.

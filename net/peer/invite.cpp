@@ -195,6 +195,9 @@ Result<Invite> find_invite(const std::string& text) {
   Error refused = bad_invite("no word in it begins with '" + std::string(prefix) + "'");
   std::size_t longest = 0;  // a box, and so the prompt before a pasted command, may be so called
   for (std::string word; words >> word;) {
+    // Quotes, or the mark with which some editors begin a file.
+    if (const std::string_view inner = invite_within(word); !inner.empty())
+      word = std::string(inner);
     if (word.size() <= longest || !looks_like_invite(word)) continue;
     longest = word.size();
     const Result<Invite> invite = parse_invite(word);

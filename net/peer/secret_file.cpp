@@ -135,10 +135,9 @@ std::optional<Error> write_secret_file(const std::string& path, const SecretText
   if (replace == Replace::yes) keep_previous(path, text);
   if (!put_in_place(draft, path, replace)) {
     if (replace == Replace::no && errno == EEXIST) {
-      return Error{
-          "key-exists",
-          "the key file " + path +
-              " exists already and is not replaced; to start a new cluster name another file"};
+      return Error{"key-exists", path +
+                                     " exists already and is not replaced, since it may hold a "
+                                     "secret; name another file, or remove it first"};
     }
     return write_error(path);
   }

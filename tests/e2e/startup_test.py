@@ -10,7 +10,7 @@ import socket
 import subprocess
 import unittest
 
-from cluster import DEADLINE_S, ClusterTest, clean_environment, gossipctl, wait_for
+from cluster import BIN, DEADLINE_S, ClusterTest, clean_environment, gossipctl, wait_for
 
 EXIT_CONFIG = 78
 
@@ -56,6 +56,32 @@ class Startup(ClusterTest):
             "min_step_m:",
             "did you mean 'min_step_ms'?",
         )
+
+    @unittest.skipUnless(os.geteuid() == 0, "only root may become another user")
+    def test_another_users_state_and_a_user_without_a_home(self):
+        node = self.founder()
+        os.makedirs(node.state_dir, mode=0o700, exist_ok=True)
+        with open(os.path.join(node.state_dir, "node.json"), "w", encoding="utf-8"):
+            pass
+        state = ["--state-dir", os.path.abspath(node.state_dir)]
+        nobody = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
+        program = os.path.join(BIN, "gossipd")
+        for arguments, environment, words in (
+            (state, {"HOME": "/nonexistent"}, ("cannot be looked into: Permission denied", "user")),
+            (["--rest", "none"], {}, ("state_dir: HOME is not set", "--state-dir DIR")),
+        ):
+            done = subprocess.run(
+                [*nobody, program, *arguments],
+                capture_output=True,
+                text=True,
+                timeout=DEADLINE_S,
+                cwd="/",
+                env=environment,
+                stdin=subprocess.DEVNULL,
+            )
+            self.assertEqual(EXIT_CONFIG, done.returncode, done.stderr)
+            for word in words:
+                self.assertIn(word, done.stderr)
 
     def test_an_unknown_key_in_the_job_file(self):
         job = self.cluster.job()

@@ -35,7 +35,7 @@ TEST_CASE("an invite comes back whole, in small letters or capitals, alone or in
   for (char& c : capitals) c = static_cast<char>(std::toupper(c));
   for (const std::string& text :
        {word, capitals, "  " + word + "\r\n", "box2$ gossipd --join " + word + " --data DIR",
-        "gossip12$ gossipd --join " + word}) {
+        "gossip12$ gossipd --join " + word, "\xef\xbb\xbf" + word, "\"" + word + "\"\n"}) {
     const auto read = find_invite(text);
     REQUIRE_MESSAGE(read, (read ? std::string() : read.error().text));
     CHECK(*read == invite);
