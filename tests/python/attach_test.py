@@ -269,6 +269,32 @@ def test_a_look_is_announced_before_the_step_and_taken_after_it(daemon):
     assert [s[:2] for s in daemon.steps] == [(0, 0), (0, 0), (1, 5), (2, 10)]
 
 
+@pytest.mark.parametrize("named", [False, True])
+def test_no_look_is_announced_before_a_closure(daemon, named):
+    model, optimizer, g = attached(daemon)
+    looks_at_each_step(g, ahead=True)
+    announced = []
+
+    def closure():
+        announced.append(g._session.announced)
+        optimizer.zero_grad()
+        loss = model(torch.randn(5, 3)).pow(2).mean()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure=closure) if named else optimizer.step(closure)
+    assert announced == [False] and [s[0] for s in daemon.steps] == [0, 1]
+    optimizer.step(None)
+    assert [s[0] for s in daemon.steps] == [0, 1, 1]  # announced as without the argument
+
+
+def test_the_optimiser_that_torchs_hooks_get_first_is_no_closure():
+    given = gossipd.torch_attachment.was_given_closure
+    me, closure = object(), lambda: None
+    assert given(me, (me, closure), {}) and given(me, (me,), {"closure": closure})
+    assert not given(me, (me,), {}) and not given(me, (me, None), {"grad_scaler": 1})
+
+
 def test_a_look_announced_before_a_step_that_is_skipped_is_taken(daemon):
     scaler = scaler_of()
     model, optimizer, g = attached(daemon, optimizer=lambda p: torch.optim.SGD(p, 0.1, fused=True))

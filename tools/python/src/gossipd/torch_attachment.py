@@ -74,8 +74,9 @@ class TorchAttachment(Attachment):
             raise RuntimeError("the optimiser's steps are counted already; leave g.step() out")
         self._made_step()
 
-    def _before_step(self) -> None:
-        if self._ahead:
+    def _before_step(self, has_closure: bool = False) -> None:
+        # A closure computes the loss inside of the step, and the daemon does not wait that long.
+        if self._ahead and not has_closure:
             self._announce_look()
 
     def _after_step(self, optimizer: Any, arguments: Dict[str, Any]) -> None:
@@ -180,20 +181,29 @@ def steps_between(interval_s: float, step_s: float, before: int) -> int:
     return max(1, min(wanted, 2 * before))
 
 
+def was_given_closure(optimizer: Any, arguments: Tuple[Any, ...], keywords: Dict[str, Any]) -> bool:
+    """Whether these arguments of step() hold a closure; torch's hooks get the optimiser first."""
+    if arguments and arguments[0] is optimizer:
+        arguments = arguments[1:]
+    return (arguments[0] if arguments else keywords.get("closure")) is not None
+
+
 def hook(
     optimizer: torch.optim.Optimizer,
-    before: Callable[[], None],
+    before: Callable[[bool], None],
     after: Callable[[Any, Dict[str, Any]], None],
 ) -> Callable[[], None]:
-    """Calls `before()` before and `after(optimizer, keyword arguments)` after every step; returns
-    what ends that.
+    """Calls `before(has a closure)` before and `after(optimizer, keyword arguments)` after every
+    step; returns what ends that.
     """
     inner = getattr(optimizer, "optimizer", None)  # of a wrapper such as accelerate's
     if isinstance(inner, torch.optim.Optimizer) and inner is not optimizer:
         return hook(inner, before, after)
     if hasattr(optimizer, "register_step_post_hook"):  # from torch 2.0 on
         handles = [
-            optimizer.register_step_pre_hook(lambda o, args, kwargs: before()),
+            optimizer.register_step_pre_hook(
+                lambda o, args, kwargs: before(was_given_closure(o, args, kwargs))
+            ),
             optimizer.register_step_post_hook(lambda o, args, kwargs: after(o, kwargs)),
         ]
 
@@ -208,7 +218,7 @@ def hook(
     @functools.wraps(plain)
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
         if active:
-            before()
+            before(was_given_closure(self, args, kwargs))
         result = plain(*args, **kwargs)
         if active:
             after(self, kwargs)
