@@ -6,17 +6,8 @@ import numpy as np
 import pytest
 
 import gossipd
-from fake_daemon import ADD, COPY, REPLACE, FakeDaemon
+from fake_daemon import ADD, COPY, REPLACE
 from gossipd.sampler import SharedSampler
-
-
-@pytest.fixture
-def daemon(tmp_path, monkeypatch):
-    made = FakeDaemon(tmp_path / "trainer.sock")
-    monkeypatch.setenv("GOSSIPD_SOCKET", made.path)
-    yield made
-    made.stop()
-
 
 Layer = namedtuple("Layer", "weight bias")
 

@@ -1,72 +1,17 @@
 """gossipd.attach with PyTorch against a daemon made of the protocol's page."""
 
-import ctypes
 import logging
 import os
-import sys
 import threading
-import types
 
 import numpy as np
 import pytest
 
 import gossipd
-from fake_daemon import ADD, COPY, FINISHED, PAUSED, REPLACE, SETTLED, SILENT, FakeDaemon
+from fake_daemon import ADD, COPY, FINISHED, PAUSED, REPLACE, SETTLED
+from small_network import FLOATS, attached, flat, looks_at_each_step, network, scaler_of, train
 
 torch = pytest.importorskip("torch")
-
-
-@pytest.fixture
-def daemon(tmp_path, monkeypatch):
-    made = FakeDaemon(tmp_path / "trainer.sock")
-    monkeypatch.setenv("GOSSIPD_SOCKET", made.path)
-    yield made
-    if not made.stopping:
-        made.stop()
-
-
-def network():
-    torch.manual_seed(1)
-    return torch.nn.Sequential(
-        torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2, bias=False)
-    )
-
-
-FLOATS = 3 * 4 + 4 + 4 + 4 + 8 + 4 + 4  # the two last are running statistics
-
-
-def train(model, optimizer, batches=1):
-    for _ in range(batches):
-        optimizer.zero_grad()
-        loss = model(torch.randn(5, 3)).pow(2).mean()
-        loss.backward()
-        optimizer.step()
-    return loss
-
-
-def flat(model):
-    names = [n for n, p in model.named_parameters() if p.requires_grad]
-    names += ["1.running_mean", "1.running_var"]
-    state = model.state_dict()
-    return np.concatenate([state[n].numpy().reshape(-1) for n in names])
-
-
-def attached(daemon, answers=(), optimizer=None, **options):
-    """Model, optimiser and attachment; the first of `answers` answers the first look."""
-    daemon.answers = list(answers)
-    model = network()
-    optimizer = (optimizer or (lambda p: torch.optim.SGD(p, 0.1)))(model.parameters())
-    options = {"samples_per_step": 5, **options}
-    g = gossipd.attach(model, optimizer, **options)
-    looks_at_each_step(g)
-    return model, optimizer, g
-
-
-def looks_at_each_step(g, ahead=False):
-    """However short the steps are; `ahead`: STEP is sent before a step, and after it otherwise."""
-    g._is_time = lambda: True
-    g._ahead = ahead
-    g._look_interval_s = 1.0
 
 
 def test_parameters_and_statistics_are_the_segments(daemon):
@@ -193,13 +138,6 @@ def test_samples_logged_after_each_step_are_exact_at_the_end(daemon):
     assert all(a[1] <= b[1] for a, b in zip(daemon.steps, daemon.steps[1:]))
 
 
-def scaler_of():
-    try:
-        return torch.amp.GradScaler("cpu", init_scale=4.0)
-    except (AttributeError, TypeError):
-        pytest.skip("this torch scales gradients on GPUs only")
-
-
 @pytest.mark.parametrize("fused", [False, True])
 def test_a_step_that_a_scaler_skips_is_none(daemon, fused):
     scaler = scaler_of()
@@ -249,98 +187,6 @@ def test_nan_is_told_and_an_infinite_loss_alone_is_not(daemon):
         model[0].weight[0, 0] = float("nan")
     train(model, optimizer)
     assert daemon.steps[-1][5] == 0
-
-
-def test_a_look_is_announced_before_the_step_and_taken_after_it(daemon):
-    model, optimizer, g = attached(daemon)
-    looks_at_each_step(g, ahead=True)
-    ones = np.ones(FLOATS, np.float32)
-    daemon.answers = [{}, {"flags": ADD, "ranges": [(0, FLOATS)], "update": ones}]
-    optimizer.zero_grad()
-    before = flat(model)
-    optimizer.step()
-    np.testing.assert_array_equal(flat(model), before)
-    optimizer.step()
-    np.testing.assert_array_equal(flat(model), before + 1)
-    daemon.wait(lambda: daemon.dones)
-    assert daemon.dones == [(2, 10)]
-    g.detach()
-    daemon.wait(lambda: daemon.of_type(6))
-    assert [s[:2] for s in daemon.steps] == [(0, 0), (0, 0), (1, 5), (2, 10)]
-
-
-@pytest.mark.parametrize("named", [False, True])
-def test_no_look_is_announced_before_a_closure(daemon, named):
-    model, optimizer, g = attached(daemon)
-    looks_at_each_step(g, ahead=True)
-    announced = []
-
-    def closure():
-        announced.append(g._session.announced)
-        optimizer.zero_grad()
-        loss = model(torch.randn(5, 3)).pow(2).mean()
-        loss.backward()
-        return loss
-
-    optimizer.step(closure=closure) if named else optimizer.step(closure)
-    assert announced == [False] and [s[0] for s in daemon.steps] == [0, 1]
-    optimizer.step(None)
-    assert [s[0] for s in daemon.steps] == [0, 1, 1]  # announced as without the argument
-
-
-def test_the_optimiser_that_torchs_hooks_get_first_is_no_closure():
-    given = gossipd.torch_attachment.was_given_closure
-    me, closure = object(), lambda: None
-    assert given(me, (me, closure), {}) and given(me, (me,), {"closure": closure})
-    assert not given(me, (me,), {}) and not given(me, (me, None), {"grad_scaler": 1})
-
-
-def test_a_look_announced_before_a_step_that_is_skipped_is_taken(daemon):
-    scaler = scaler_of()
-    model, optimizer, g = attached(daemon, optimizer=lambda p: torch.optim.SGD(p, 0.1, fused=True))
-    looks_at_each_step(g, ahead=True)
-    scaler.scale(model(torch.randn(5, 3)).pow(2).mean() * float("inf")).backward()
-    daemon.answers = [{"flags": ADD | COPY, "ranges": [(0, 1)], "update": np.ones(FLOATS)}]
-    scaler.step(optimizer)
-    daemon.wait(lambda: daemon.dones)
-    assert daemon.dones == [(0, 0)] and g.steps == 0
-
-
-def test_a_daemon_that_does_not_answer_what_was_announced_is_not_waited_for_twice(daemon):
-    model, optimizer, g = attached(daemon)
-    looks_at_each_step(g, ahead=True)
-    daemon.behaviour = lambda kind, number: SILENT if (kind, number) == (68, 2) else None
-    train(model, optimizer, 3)
-    assert [s[0] for s in daemon.steps] == [0, 0] and g.steps == 3 and g.attached
-
-
-def test_a_step_without_a_look_calls_no_kernel_and_keeps_no_memory(daemon):
-    """In a child process that the kernel kills at any call but read and write."""
-    _, optimizer, g = attached(daemon)
-    del g._is_time
-    g._ahead, g._look_interval_s, g._resumed_at = True, 1e9, 0.0
-    loss, steps = torch.ones(()), g.steps
-    prctl = ctypes.CDLL(None).prctl
-    there, here = os.pipe()
-    child = os.fork()
-    if child == 0:
-        g._session._connection = types.SimpleNamespace(announced=False)  # the fork has closed it
-        # Reads a register, which this mode forbids as well.
-        gossipd.attachment.time = types.SimpleNamespace(perf_counter=lambda: 1.0)
-        for turn in range(200):
-            if turn == 100:
-                blocks = sys.getallocatedblocks()
-                prctl(22, 1, 0, 0, 0)  # PR_SET_SECCOMP, SECCOMP_MODE_STRICT
-            g._before_step()
-            g._after_step(optimizer, {})
-            g.log(loss=loss)
-        os.write(here, b"%d %d" % (g.steps - steps, sys.getallocatedblocks() - blocks))
-        os._exit(0)  # is a call, too
-    os.close(here)
-    os.waitpid(child, 0)
-    with os.fdopen(there, "rb") as said:
-        made, kept = said.read().split()
-    assert int(made) == 200 and int(kept) < 10
 
 
 def test_what_no_step_can_have_is_refused_where_it_is_logged(daemon):

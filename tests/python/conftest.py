@@ -20,6 +20,18 @@ def clean_environment(monkeypatch):
 
 
 @pytest.fixture
+def daemon(tmp_path, monkeypatch):
+    """A daemon made of the protocol's page, which `gossipd.attach` finds."""
+    from fake_daemon import FakeDaemon
+
+    made = FakeDaemon(tmp_path / "trainer.sock")
+    monkeypatch.setenv("GOSSIPD_SOCKET", made.path)
+    yield made
+    if not made.stopping:
+        made.stop()
+
+
+@pytest.fixture
 def started():
     """A list of processes; those that still run are ended after the test."""
     processes = []

@@ -290,7 +290,7 @@ class Attachment:
             return
         began = time.perf_counter()
         if self._is_settled(session):
-            session.announce(self._step_packet)
+            session.announce(self._step_packet_ahead)
         self._announce_s = time.perf_counter() - began
 
     def _look_until_free(self) -> None:
@@ -331,14 +331,19 @@ class Attachment:
                 raise
         return True
 
-    def _step_packet(self, sequence: int) -> bytes:
+    def _step_packet_ahead(self, sequence: int) -> bytes:
+        return self._step_packet(sequence, ahead=True)
+
+    def _step_packet(self, sequence: int, ahead: bool = False) -> bytes:
+        """`ahead`: the next step is almost made, and has taken its time, but does not count yet."""
         loss = self._loss_number()
         # A loss may be infinite while the model is not, so ask the model.
         suspect = self._loss is not None and not math.isfinite(loss)
         finite = not suspect or self._model.finite()
         self._told = self._counters()
         made = self.steps - self._looked_at_steps
-        seconds = (time.perf_counter() - self._resumed_at) / made if made else 0.0
+        timed = made + 1 if ahead else made
+        seconds = (time.perf_counter() - self._resumed_at) / timed if made else 0.0
         rate = self._learning_rate()
         return wire.step(
             sequence,
