@@ -96,6 +96,22 @@ def test_replacing_lets_the_moments_begin_anew(daemon):
     assert not g.replaced and next(iter(optimizer.state.values()))["step"] == 1
 
 
+def test_replacing_lets_adagrad_begin_as_it_was_made(daemon):
+    joins = {"flags": REPLACE, "ranges": [(0, FLOATS)], "update": np.ones(FLOATS, np.float32)}
+    adagrad = lambda p: torch.optim.Adagrad(p, 0.1, initial_accumulator_value=0.5)
+    model, optimizer, g = attached(daemon, [joins], adagrad)
+    assert g.replaced
+    train(model, optimizer, 2)
+    state = optimizer.state[model[2].weight]
+    assert state["step"] == 2 and (state["sum"] > 0.5).any()
+    daemon.answers = [joins]
+    train(model, optimizer)
+    assert g.replaced and len(optimizer.state) == 5
+    assert all(s["step"] == 0 and (s["sum"] == 0.5).all() for s in optimizer.state.values())
+    train(model, optimizer)
+    assert optimizer.state[model[2].weight]["step"] == 1
+
+
 def test_progress_comes_with_every_look(daemon):
     words = {"progress": 0.25, "cluster": 250, "factor": 0.5, "place": 2, "trainers": 3}
     _, _, g = attached(daemon, [{**words, "members": 4}])

@@ -165,7 +165,10 @@ class TorchModel(Model):
         """Lets the optimiser begin anew, since its moments are of another model."""
         if self._optimizer is not None:
             optimizer: Any = getattr(self._optimizer, "optimizer", self._optimizer)
-            optimizer.state.clear()
+            if isinstance(optimizer, torch.optim.Adagrad):
+                _begin_adagrad_anew(optimizer)
+            else:
+                optimizer.state.clear()
 
     @torch.no_grad()
     def copy(self, snapshot: Any) -> None:
@@ -201,6 +204,16 @@ class TorchModel(Model):
         if device not in self._traffic:
             self._traffic[device] = DeviceTraffic(device)
         return self._traffic[device]
+
+
+@torch.no_grad()
+def _begin_adagrad_anew(optimizer: torch.optim.Adagrad) -> None:
+    """As it was made: unlike others it does not make a state that is missing in its step."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            state: Any = optimizer.state[parameter]
+            state["step"].zero_()
+            state["sum"].fill_(group["initial_accumulator_value"])
 
 
 def _overlaps(places: List[Place], ranges: List[Tuple[int, int]]) -> List[Tuple[int, int, int]]:
