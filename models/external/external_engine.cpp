@@ -32,6 +32,15 @@ std::vector<attach::Range> chunks_of(const Schema& schema) {
   return chunks;
 }
 
+// What is called running_var, where a spread is divided by its root.
+std::vector<attach::Range> variances_of(const Schema& schema) {
+  std::vector<attach::Range> found;
+  for (const Segment& segment : schema.segments())
+    if (segment.kind == SegmentKind::statistic && segment.name.ends_with("running_var"))
+      found.push_back({segment.offset, segment.size});
+  return found;
+}
+
 template <typename T>
 std::span<T> part(std::span<T> all, const attach::Range& range) {
   return all.subspan(range.first, range.floats);
@@ -49,6 +58,16 @@ void copy(std::span<const float> from, std::span<float> to) {
 
 void add(std::span<const float> values, std::span<float> to) {
   for (std::size_t i = 0; i < to.size(); ++i) to[i] += values[i];
+}
+
+// By no update does a variance fall by more than a half: it would end below zero. The trainer does
+// the same to the bit.
+void add_to_variance(std::span<const float> values, std::span<float> to) {
+  for (std::size_t i = 0; i < to.size(); ++i) {
+    const float least = to[i] * 0.5f;
+    to[i] += values[i];
+    if (to[i] < least) to[i] = least;
+  }
 }
 
 }  // namespace
@@ -76,6 +95,7 @@ ExternalEngine::ExternalEngine(const Schema& schema, TrainerSocket& socket, Opti
       socket_(socket),
       options_(std::move(options)),
       chunks_(chunks_of(schema)),
+      variances_(variances_of(schema)),
       memory_(std::move(memory)),
       touched_(chunks_.size()),
       account_(options_.account),
@@ -112,12 +132,27 @@ void ExternalEngine::copy_model(std::span<float> out) {
   if (pending_ == Pending::none) return;
   for (std::size_t i = 0; i < chunks_.size(); ++i) {
     if (!touched_[i]) continue;
-    const std::span<const float> update = part(memory_->update(), chunks_[i]);
     if (pending_replaces_)
-      copy(update, part(out, chunks_[i]));
+      copy(part(memory_->update(), chunks_[i]), part(out, chunks_[i]));
     else
-      add(update, part(out, chunks_[i]));
+      add_chunk(memory_->update(), chunks_[i], out);
   }
+}
+
+// Adds the chunk of an update to that of a model.
+void ExternalEngine::add_chunk(std::span<const float> update, const attach::Range& chunk,
+                               std::span<float> model) const {
+  const std::uint64_t end = chunk.first + chunk.floats;
+  std::uint64_t at = chunk.first;
+  for (const attach::Range& variance : variances_) {
+    const std::uint64_t first = std::clamp(variance.first, at, end),
+                        stop = std::clamp(variance.first + variance.floats, at, end);
+    const attach::Range before{at, first - at}, inside{first, stop - first};
+    add(part(update, before), part(model, before));
+    add_to_variance(part(update, inside), part(model, inside));
+    at = stop;
+  }
+  add(part(update, {at, end - at}), part(model, {at, end - at}));
 }
 
 // What is pending becomes part of the snapshot, as it is of the mirror.
@@ -133,7 +168,7 @@ void ExternalEngine::add_to_model(std::span<const float> values) {
   if (pending_ == Pending::applied) fold();
   if (!session_) {
     for (const attach::Range& chunk : chunks_)
-      if (!is_zero(part(values, chunk))) add(part(values, chunk), part(base(), chunk));
+      if (!is_zero(part(values, chunk))) add_chunk(values, chunk, base());
     return;
   }
   for (std::size_t i = 0; i < chunks_.size(); ++i) {

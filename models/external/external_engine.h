@@ -111,7 +111,8 @@ class ExternalEngine final : public Engine, public OutsideSteps {
                  std::unique_ptr<SharedModel> memory);
 
   [[nodiscard]] std::span<float> base() const { return memory_->snapshot(slot_); }
-  void add_pending(std::span<const float> values);
+  void add_chunk(std::span<const float> update, const attach::Range& chunk,
+                 std::span<float> model) const;
   void replace_by_mirror();
   void fold();
   void copy_from_mirror();
@@ -144,7 +145,8 @@ class ExternalEngine final : public Engine, public OutsideSteps {
   const Schema schema_;
   TrainerSocket& socket_;
   const Options options_;
-  const std::vector<attach::Range> chunks_;  // of what is shared, in order
+  const std::vector<attach::Range> chunks_;     // of what is shared, in order
+  const std::vector<attach::Range> variances_;  // in order
   const Alarm alarm_;
   std::atomic<bool> cancelled_{false};
   std::atomic<bool> has_trainer_{false};  // session_ is there

@@ -72,6 +72,22 @@ def test_only_the_named_ranges_are_added(daemon):
     np.testing.assert_array_equal(daemon.snapshots_done[0][0], expected)
 
 
+def test_a_variance_falls_by_at_most_a_half_by_an_update(daemon):
+    model, optimizer, g = attached(daemon)
+    with torch.no_grad():
+        model[1].running_var[:] = torch.tensor([1.0, 1.0, 3.0, 1.0])
+    update = np.full(FLOATS, -1.25, np.float32)
+    update[-3:] = [-0.25, -8.0, 2.0]
+    ranges = [(FLOATS - 8, 8)], [(FLOATS - 2, 2)]  # the whole of mean and variance, and a part
+    daemon.answers = [{"flags": ADD, "ranges": r, "update": update} for r in ranges]
+    optimizer.zero_grad()
+    optimizer.step()
+    assert model[1].running_var.tolist() == [0.5, 0.75, 1.5, 3.0]
+    assert model[1].running_mean.tolist() == [-1.25] * 4
+    optimizer.step()
+    assert model[1].running_var.tolist() == [0.5, 0.75, 0.75, 5.0]
+
+
 def test_a_tensor_that_is_not_contiguous_is_changed_in_part(daemon):
     model = torch.nn.Conv2d(2, 3, 2, bias=False).to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)

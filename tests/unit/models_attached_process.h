@@ -84,8 +84,9 @@ class Process {
 
 // The daemon's end: an engine behind a socket in a directory of its own.
 struct End {
-  explicit End(ExternalEngine::Options options = {}) {
-    auto made = ExternalEngine::create(schema(), *socket, std::move(options));
+  explicit End(ExternalEngine::Options options = {}, std::vector<Segment> of = segments())
+      : list(std::move(of)) {
+    auto made = ExternalEngine::create(*schema_of(list), *socket, std::move(options));
     REQUIRE(made);
     engine = std::move(*made);
   }
@@ -105,7 +106,7 @@ struct End {
   void let_in(Process& trainer, std::uint8_t run = 1, Step steps = 0) {
     attach::Attach words = attach_words(run);
     words.counters = {.steps = steps, .samples = 64 * steps};
-    trainer.attach(words);
+    trainer.attach(words, list);
     meet_until([](const auto& news) { return news.present; });
     (void)trainer.expect<attach::Attached>();
   }
@@ -131,6 +132,7 @@ struct End {
     return out;
   }
 
+  std::vector<Segment> list;
   TemporaryDirectory directory;
   std::unique_ptr<TrainerSocket> socket =
       std::move(*TrainerSocket::open((directory / "s").string()));

@@ -117,3 +117,29 @@ TEST_CASE("The rate of steps made outside is shown as told, whatever rate an upd
   CHECK(snapshot.batch == 64);
   CHECK(trainer->status().learning_rate == 0.5);
 }
+
+TEST_CASE("a variance of the mirror falls by at most a half by an update, with a trainer or not") {
+  std::vector<Segment> list = test::segments();
+  list[1].name = "bn.running_var";
+  std::vector<float> update(test::floats, -3.0f);
+  const auto expect = [](const std::vector<float>& mirror, float variance, float other) {
+    CHECK(std::vector(mirror.begin() + 6, mirror.begin() + 8) == std::vector(2, variance));
+    CHECK(mirror[0] == other);
+  };
+  End end({}, list);
+  end.engine->replace_model(std::vector<float>(test::floats, 1.0f));
+  end.engine->add_to_model(update);
+  expect(end.mirror(), 0.5f, -2);
+  Process trainer(end.path);
+  end.let_in(trainer);
+  end.done(trainer, end.step(trainer, 1, 0), 0);
+  end.engine->add_to_model(update);
+  expect(end.mirror(), 0.25f, -5);
+  end.done(trainer, end.step(trainer, 2, 1), 1);
+  trainer.leave();
+  end.meet_until([](const auto& news) { return !news.present; });
+  expect(end.mirror(), 0.25f, -5);
+  update.assign(test::floats, -0.125f);
+  end.engine->add_to_model(update);
+  expect(end.mirror(), 0.125f, -5.125f);
+}

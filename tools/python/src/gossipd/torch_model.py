@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
 
@@ -15,6 +15,7 @@ WAY_OUT_OF_HALF = (
     " adapters (LoRA) beside frozen half-precision weights"
 )
 WHOLE_TYPES = (torch.float32, torch.float64)
+Put = Callable[[torch.Tensor, torch.Tensor], Any]
 
 
 class Place(NamedTuple):
@@ -98,6 +99,7 @@ class TorchModel(Model):
         shared = shared_tensors(module)
         self.segments = [wire.Segment(n, tuple(t.shape), kind) for n, kind, t in shared]
         self._floats = [segment.floats for segment in self.segments]
+        self._adds = [_add_of(segment) for segment in self.segments]
         self._owners = self._find_owners()
         # Of the update and the two snapshots.
         self._views: List[Tuple[Any, List[torch.Tensor]]] = []
@@ -154,10 +156,11 @@ class TorchModel(Model):
                 source = source.view(-1)[begin:end]
             if tensor.device.type != "cpu":
                 source = self._traffic_of(tensor.device).to_device(source)
+            put = torch.Tensor.copy_ if replace else self._adds[index]
             if is_whole:
-                tensor.copy_(source) if replace else tensor.add_(source)
+                put(tensor, source)
             else:
-                _put_part(tensor, begin, end, source, replace)
+                _put_part(tensor, begin, end, source, put)
         if replace:
             self.forget_moments()
 
@@ -206,6 +209,21 @@ class TorchModel(Model):
         return self._traffic[device]
 
 
+def _add_of(segment: wire.Segment) -> Put:
+    """How an update is added to it."""
+    is_variance = segment.kind == wire.STATISTIC and segment.name.endswith("running_var")
+    return _add_to_variance if is_variance else torch.Tensor.add_
+
+
+def _add_to_variance(tensor: torch.Tensor, values: torch.Tensor) -> None:
+    """By no update does it fall by more than a half: it would end below zero. The daemon does the
+    same to the bit.
+    """
+    least = torch.mul(tensor, 0.5)
+    tensor.add_(values)
+    tensor.copy_(torch.maximum(tensor, least))
+
+
 @torch.no_grad()
 def _begin_adagrad_anew(optimizer: torch.optim.Adagrad) -> None:
     """As it was made: unlike others it does not make a state that is missing in its step."""
@@ -231,11 +249,8 @@ def _overlaps(places: List[Place], ranges: List[Tuple[int, int]]) -> List[Tuple[
     return found
 
 
-def _put_part(
-    tensor: torch.Tensor, begin: int, end: int, values: torch.Tensor, replace: bool
-) -> None:
+def _put_part(tensor: torch.Tensor, begin: int, end: int, values: torch.Tensor, put: Put) -> None:
     flat = tensor.view(-1) if tensor.is_contiguous() else tensor.reshape(-1)
-    part = flat[begin:end]
-    part.copy_(values) if replace else part.add_(values)
+    put(flat[begin:end], values)
     if not tensor.is_contiguous():
         tensor.copy_(flat.view(tensor.shape))
