@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/codec/kernels.h"
+#include "core/model/finite.h"
 
 namespace gossipd {
 
@@ -51,7 +51,7 @@ bool ModelSource::wants_checkpoint(std::size_t open_links, Instant now) {
 }
 
 bool ModelSource::restore(std::span<const float> model, const ModelAssembly::Copies& into) const {
-  if (model.size() != schema_.floats() || !kernels().all_finite(model)) return false;
+  if (model.size() != schema_.floats() || !is_finite(schema_, model)) return false;
   std::ranges::copy(model, into.a.begin());
   std::ranges::copy(model, into.b.begin());
   return true;

@@ -14,6 +14,7 @@
 
 #include "core/base/large_memory.h"
 #include "core/codec/kernels.h"
+#include "core/model/finite.h"
 #include "models/files/regular_file.h"
 #include "models/files/state_names.h"
 #include "models/files/tensor_file.h"
@@ -353,7 +354,8 @@ Result<std::uint64_t> write_checkpoint(const fs::path& path, const Schema& schem
   for (const auto* state : {&optimizer.momentum, &optimizer.variance})
     GOSSIPD_ASSERT(state->empty() || state->size() == schema.floats());
   const auto finite = kernels().all_finite;
-  if (!finite(checkpoint.model) || !finite(optimizer.momentum) || !finite(optimizer.variance))
+  if (!is_finite(schema, checkpoint.model) || !finite(optimizer.momentum) ||
+      !finite(optimizer.variance))
     return Error{
         "not-finite",
         path.string() +

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/codec/kernels.h"
+#include "core/model/finite.h"
 #include "models/files/data_file.h"
 #include "models/job/schedule.h"
 #include "models/training/trainer_implementation.h"
@@ -397,7 +398,7 @@ void Trainer::Implementation::serve_snapshot() {
   if (!stepping && engine_->outside() == nullptr) engine_->settle();
   if (!engine_->copied()) return;
   const std::optional<bool> finite = engine_->copy_is_finite();
-  if (!(finite ? *finite : kernels().all_finite(loop_.buffer()))) loop_.on_not_finite();
+  if (!(finite ? *finite : is_finite(engine_->schema(), loop_.buffer()))) loop_.on_not_finite();
   Snapshot snapshot = loop_.hand_over();
   if (!snapshot.finite) publish_status(TrainerState::not_finite);
   if (callbacks_.on_snapshot) callbacks_.on_snapshot(std::move(snapshot));

@@ -355,6 +355,15 @@ TEST_CASE("A model with NaN never replaces a good checkpoint") {
   CHECK(load_checkpoint(path, small_schema())->checkpoint.step == 1);
 }
 
+TEST_CASE("A checkpoint keeps what a local segment holds, infinities included") {
+  const TemporaryDirectory directory;
+  const auto path = directory / "model.safetensors";
+  Checkpoint masked = small_checkpoint();
+  masked.model[6] = -std::numeric_limits<float>::infinity();
+  write(path, masked);
+  CHECK(load_checkpoint(path, small_schema())->checkpoint.model == masked.model);
+}
+
 TEST_CASE("A checkpoint into a missing directory fails with the path and the reason") {
   const TemporaryDirectory directory;
   const auto path = directory / "none/model.safetensors";

@@ -2,6 +2,7 @@
 // over an engine that plays both.
 #include <chrono>
 #include <cmath>
+#include <limits>
 
 #include "models_attached_process.h"
 
@@ -142,4 +143,22 @@ TEST_CASE("a variance of the mirror falls by at most a half by an update, with a
   update.assign(test::floats, -0.125f);
   end.engine->add_to_model(update);
   expect(end.mirror(), 0.125f, -5.125f);
+}
+
+TEST_CASE("an infinity in a local segment of the trainer's keeps its node in the cluster") {
+  std::vector<float> model(test::floats, 1.0f);
+  model[8] = -std::numeric_limits<float>::infinity();
+  End end;
+  end.engine->replace_model(model);
+  Desk desk;
+  const auto trainer =
+      Trainer::with_engine(parse_job("name = 'mine'\nbatch = 64\nbudget_samples = 1000\n[model]\n"
+                                     "kind = 'external'"),
+                           {}, std::move(end.engine));
+  trainer->start(desk.callbacks(), true);
+  trainer->give(
+      {.values = std::vector<float>(test::floats), .steps_until_snapshot = 1, .training = true});
+  const Snapshot snapshot = desk.snapshot();
+  CHECK(snapshot.finite);
+  CHECK(snapshot.model == model);
 }
