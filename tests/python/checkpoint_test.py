@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import gossipd
+import gossipd.export
 
 
 def safetensors(entries, metadata=None, data=None):
@@ -142,3 +143,47 @@ def test_no_change_of_bytes_makes_it_crash(tmp_path):
             gossipd.load(written(tmp_path, bytes(content)))
         except gossipd.CheckpointError:
             pass
+
+
+def tied_network():
+    torch = pytest.importorskip("torch")
+
+    class Tied(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed = torch.nn.Embedding(3, 2)
+            self.norm = torch.nn.BatchNorm1d(2)
+            self.head = torch.nn.Linear(2, 3, bias=False)
+            self.head.weight = self.embed.weight
+            self.register_buffer("mask", torch.full((2,), float("-inf")))
+
+        def forward(self, x):
+            return self.head(self.norm(x))
+
+    return Tied()
+
+
+TIED = {"embed.weight": WEIGHT.reshape(3, 2), "norm.weight": np.ones(2, "<f4") * 5}
+TIED.update({f"norm.{n}": np.ones(2, "<f4") for n in ("bias", "running_mean", "running_var")})
+
+
+def of_arrays(tmp_path, arrays):
+    entries = [(n, "F32", list(a.shape), a.tobytes()) for n, a in arrays.items()]
+    return str(written(tmp_path, safetensors(entries)))
+
+
+def test_an_export_takes_a_checkpoint_that_has_tied_weights_once_and_no_constants(tmp_path):
+    model = tied_network()
+    gossipd.export.take_checkpoint(model, of_arrays(tmp_path, TIED))
+    np.testing.assert_array_equal(model.head.weight.detach().numpy(), TIED["embed.weight"])
+    assert model.norm.weight.tolist() == [5, 5] and model.norm.num_batches_tracked == 0
+
+
+@pytest.mark.parametrize("without", ["norm.bias", "norm.running_var", "embed.weight"])
+def test_an_export_takes_no_checkpoint_with_other_gaps(tmp_path, without):
+    gap = {name: array for name, array in TIED.items() if name != without}
+    with pytest.raises(gossipd.export.Unsupported, match=f"lacks {without}.*--arguments"):
+        gossipd.export.take_checkpoint(tied_network(), of_arrays(tmp_path, gap))
+    strange = {**TIED, "tail.weight": WEIGHT}
+    with pytest.raises(gossipd.export.Unsupported, match="the module lacks: tail.weight"):
+        gossipd.export.take_checkpoint(tied_network(), of_arrays(tmp_path, strange))

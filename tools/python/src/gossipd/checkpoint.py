@@ -3,6 +3,10 @@
     model = gossipd.load("final.safetensors")
     network.load_state_dict(model.state_dict())
 
+Where that misses names, give ``strict=False``: a checkpoint has tied tensors once, under the first
+of their names, and no buffers with infinities (masks); one of an attached loop has no integer
+buffers (counters of batch norm) and no frozen parameters either.
+
 The file is mapped, not copied: a checkpoint larger than memory can be opened, and an array is read
 when it is used. Writing into an array changes this process's copy only.
 """

@@ -185,6 +185,41 @@ def to_onnx(model: "torch.nn.Module", out: str, sample: Sample) -> List[int]:
     return shape
 
 
+def take_checkpoint(model: "torch.nn.Module", path: str) -> None:
+    """Loads the checkpoint's tensors into `model`. It has tied ones once, and no constants: neither
+    masks of infinities nor, from an attached loop, integers. Raises Unsupported for other gaps.
+    """
+    import torch
+
+    try:
+        given = load(path).state_dict()
+        differs = model.load_state_dict(given, strict=False)
+    except (OSError, CheckpointError, RuntimeError) as error:
+        raise Unsupported(f"{path}: {error}") from error
+
+    def place_of(tensor: "torch.Tensor") -> Tuple[int, int]:
+        return tensor.data_ptr(), tensor.numel()
+
+    own = model.state_dict(keep_vars=True)
+    loaded = {place_of(own[name]) for name in given if name in own}
+
+    def may_miss(tensor: "torch.Tensor") -> bool:
+        if tensor.numel() == 0 or place_of(tensor) in loaded:
+            return True
+        if isinstance(tensor, torch.nn.Parameter):
+            return False
+        return not tensor.is_floating_point() or not bool(torch.isfinite(tensor).all())
+
+    lost = [name for name in differs.missing_keys if name not in own or not may_miss(own[name])]
+    for words, names in (("lacks", lost), ("has what the module lacks:", differs.unexpected_keys)):
+        if names:
+            more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+            raise Unsupported(
+                f"{path}: {words} {', '.join(names[:5])}{more}; make the module as it was trained"
+                " (--arguments)"
+            )
+
+
 def sample_of(arguments: argparse.Namespace) -> Sample:
     import torch
 
@@ -209,10 +244,7 @@ def export(arguments: argparse.Namespace) -> None:
     if not isinstance(model, torch.nn.Module):
         raise Unsupported(f"{arguments.model} is no torch.nn.Module")
     if arguments.checkpoint:
-        try:
-            model.load_state_dict(load(arguments.checkpoint).state_dict())
-        except (OSError, CheckpointError, RuntimeError) as error:
-            raise Unsupported(f"{arguments.checkpoint}: {error}") from error
+        take_checkpoint(model, arguments.checkpoint)
     unused: List[str] = []
     if arguments.out.endswith(".onnx"):
         shape = to_onnx(model, arguments.out, sample_of(arguments))
