@@ -234,11 +234,15 @@ bool holds_images(const fs::path& folder) {
        end;
        !error && i != end; i.increment(error)) {
     std::string name = i->path().filename().string();
+    if (name.starts_with(".")) {
+      i.disable_recursion_pending();
+      continue;
+    }
     std::ranges::transform(name, name.begin(), [](unsigned char c) {
       return static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
     });
     std::error_code ignored;
-    if (!name.starts_with(".") && i->is_regular_file(ignored) &&
+    if (i->is_regular_file(ignored) &&
         (name.ends_with(".jpg") || name.ends_with(".jpeg") || name.ends_with(".png")))
       return true;
   }

@@ -53,7 +53,7 @@ std::vector<std::string> folders_in(const fs::path& root) {
   return names;
 }
 
-// Below `root`, by path; names that begin with a dot are none.
+// Below `root`, by path; names that begin with a dot are none, and what is in such folders.
 std::vector<std::string> images_below(const fs::path& root) {
   std::vector<std::string> paths;
   std::error_code error;
@@ -61,8 +61,10 @@ std::vector<std::string> images_below(const fs::path& root) {
            it(root, fs::directory_options::skip_permission_denied, error),
        end;
        !error && it != end; it.increment(error))
-    if (!it->path().filename().string().starts_with('.') && is_image_name(it->path()) &&
-        it->is_regular_file(error) && paths.size() < image_files_max)
+    if (it->path().filename().string().starts_with('.'))
+      it.disable_recursion_pending();
+    else if (is_image_name(it->path()) && it->is_regular_file(error) &&
+             paths.size() < image_files_max)
       paths.push_back(it->path().string());
   std::ranges::sort(paths);
   return paths;

@@ -210,6 +210,18 @@ TEST_CASE("Folders that miss, are empty or fit no class are refused by name") {
   CHECK(contains(load_error(pets, directory).text, "3.jpg: is neither a JPEG nor a PNG file"));
 }
 
+TEST_CASE("Images in folders whose names begin with a dot are no samples") {
+  const TemporaryDirectory directory;
+  make_folders(directory);
+  const auto cats = directory / "train" / "cat";
+  std::filesystem::create_directories(cats / ".ipynb_checkpoints" / "deep");
+  write_file(cats / ".ipynb_checkpoints" / "1.jpg", jpeg(8, 8, red, red));
+  write_file(cats / ".ipynb_checkpoints" / "deep" / "1.jpg", jpeg(8, 8, red, red));
+  std::filesystem::create_directory(cats / "more");
+  write_file(cats / "more" / "1.jpg", jpeg(8, 8, red, red));
+  CHECK(load(pets, directory).train->count() == 4);
+}
+
 TEST_CASE("An image that turns out damaged is an exception that names it") {
   const TemporaryDirectory directory;
   make_folders(directory);

@@ -230,7 +230,7 @@ TEST_CASE("Images without rows are refused with their file") {
 TEST_CASE("A folder without images is named, and removing it is the way out") {
   Files files;
   files.add("train/a/1.png", tiny_png).add("train/b/deep/1.PNG", tiny_png);
-  files.add("train/c/notes.md", "nothing");
+  files.add("train/c/notes.md", "nothing").add("train/c/.thumbnails/1.png", tiny_png);
   CHECK(files.error() == "train/c: holds no images (.jpg, .jpeg, .png): remove it");
   std::filesystem::remove_all(files.directory / "train/c");
   files.add("test/a/1.png", tiny_png).add("test/b/1.png", tiny_png).add("test/d/notes.md", "");
