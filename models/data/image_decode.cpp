@@ -112,6 +112,8 @@ Result<Picture> decode_png(std::span<const std::byte> file, const std::string& o
   };
   if (png_image_begin_read_from_memory(&image, file.data(), file.size()) == 0) return damaged();
   if (auto error = check_size(image.height, image.width, origin)) return *error;
+  // Of 16 bits without a word of what they mean libpng thinks that they are linear.
+  image.flags |= PNG_IMAGE_FLAG_16BIT_sRGB;
   image.format = wanted.channels == 1 ? PNG_FORMAT_GRAY : PNG_FORMAT_RGB;
   Picture picture{image.height, image.width, std::vector<std::uint8_t>(PNG_IMAGE_SIZE(image))};
   const png_color black{0, 0, 0};

@@ -62,6 +62,30 @@ std::string png(int columns, int rows, Colour left, Colour right) {
   return file;
 }
 
+// Grey, of 16 bits, each byte of its values `level`; `gamma`: of the file, times 100000.
+std::string png_of_16_bits(std::uint8_t level, int gamma = 0) {
+  constexpr png_uint_32 side = 8;
+  png_structp encoder = png_create_write_struct(PNG_LIBPNG_VER_STRING, nullptr, nullptr, nullptr);
+  png_infop words = png_create_info_struct(encoder);
+  std::string file;
+  png_set_write_fn(
+      encoder, &file,
+      [](png_structp to, png_bytep bytes, png_size_t size) {
+        static_cast<std::string*>(png_get_io_ptr(to))
+            ->append(reinterpret_cast<const char*>(bytes), size);
+      },
+      nullptr);
+  png_set_IHDR(encoder, words, side, side, 16, PNG_COLOR_TYPE_GRAY, PNG_INTERLACE_NONE,
+               PNG_COMPRESSION_TYPE_DEFAULT, PNG_FILTER_TYPE_DEFAULT);
+  if (gamma > 0) png_set_gAMA_fixed(encoder, words, gamma);
+  png_write_info(encoder, words);
+  const std::vector<png_byte> row(2 * side, level);
+  for (png_uint_32 y = 0; y < side; ++y) png_write_row(encoder, row.data());
+  png_write_end(encoder, words);
+  png_destroy_write_struct(&encoder, &words);
+  return file;
+}
+
 std::vector<std::uint8_t> decode(const std::string& file, const ImageSize& size) {
   auto pixels = decode_image(bytes_of(file), "f", size);
   REQUIRE_MESSAGE(pixels, (pixels ? "" : pixels.error().text));
@@ -110,6 +134,16 @@ TEST_CASE("Colour becomes grey by its brightness") {
     REQUIRE(pixels.size() == 64);
     CHECK(std::ranges::all_of(pixels, [](std::uint8_t p) { return near(p, 90); }));
   }
+}
+
+TEST_CASE("A PNG of 16 bits keeps its values, unless it says that they are not sRGB") {
+  for (const int level : {0, 30, 90, 200, 255}) {
+    CAPTURE(level);
+    const std::string file = png_of_16_bits(static_cast<std::uint8_t>(level));
+    CHECK(std::abs(decode(file, {1, 8, 8})[0] - level) <= 1);
+    CHECK(std::abs(decode(file, {3, 8, 8})[0] - level) <= 1);
+  }
+  CHECK(decode(png_of_16_bits(90, 100'000), {1, 8, 8})[0] > 150);  // linear
 }
 
 TEST_CASE("crop takes the middle of a wide image, stretch all of it") {
