@@ -62,8 +62,13 @@ std::optional<Error> sort_files(const std::string& directory, const std::string&
                                    "quotes, backslashes and control characters; rename it"};
     (is_held_out(name) ? spec.test_files : spec.train_files).push_back(name);
   }
-  if (spec.train_files.size() > data_files_max) spec.train_files.resize(data_files_max);
-  if (spec.test_files.size() > data_files_max) spec.test_files.resize(data_files_max);
+  for (const auto* files : {&spec.train_files, &spec.test_files})
+    if (files->size() > data_files_max)
+      return Error{"bad-data", (fs::path(directory) / ("*" + ending)).string() + ": are " +
+                                   std::to_string(files->size()) + " files to " +
+                                   (files == &spec.train_files ? "train on" : "test with") +
+                                   ", and a job takes " + std::to_string(data_files_max) +
+                                   "; join some"};
   if (spec.test_files.empty()) spec.validation_fraction = held_out_fraction;
   return std::nullopt;
 }

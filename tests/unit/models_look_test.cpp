@@ -220,6 +220,22 @@ TEST_CASE("A file whose name cannot stand in a job is named before the draft is 
   }
 }
 
+TEST_CASE("More files than a job takes are refused with their number, and none is left out") {
+  const std::string text(1000, 'a');
+  for (const std::string part : {"", "test"}) {
+    Files files;
+    files.add("a.txt", text);
+    for (int i = 0; i < 256; ++i) files.add(part + std::to_string(i) + ".txt", text);
+    if (part.empty())
+      CHECK(files.error() == "*.txt: are 257 files to train on, and a job takes 256; join some");
+    else
+      CHECK(files.look().spec.test_files.size() == 256);
+    files.add("test-more.txt", text);
+    if (!part.empty())
+      CHECK(files.error() == "*.txt: are 257 files to test with, and a job takes 256; join some");
+  }
+}
+
 TEST_CASE("Images without rows are refused with their file") {
   Files files;
   files.add("train-images-idx3-ubyte", idx(std::string("\x02\0\x05", 3), ""))
