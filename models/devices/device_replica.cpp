@@ -85,8 +85,11 @@ void DeviceReplica::backward(const HostBatch& batch, Part part, Samples position
   const std::int64_t most = micro_batch(job_, batch.samples());
   double sum = 0;
   Tensor sum_on_device;
-  for (std::int64_t at = 0; at < part.count; at += most) {
-    Tensor loss = loss_of_part(batch, {part.begin + at, std::min(most, part.count - at)});
+  const std::int64_t pieces = (part.count + most - 1) / most;
+  for (std::int64_t i = 0; i < pieces; ++i) {
+    // As equal as can be: batch norm cannot take the one sample that might be left over.
+    const std::int64_t first = part.count * i / pieces, end = part.count * (i + 1) / pieces;
+    Tensor loss = loss_of_part(batch, {part.begin + first, end - first});
     if (scale_)
       (loss * scale_->value()).backward();
     else

@@ -100,6 +100,16 @@ TEST_CASE(
   check_alike(train(*three, 4, 8, 13), train(*one, 4, 8, 13));
 }
 
+TEST_CASE("No micro-batch is of the one sample that is left over: all are as equal as can be") {
+  const TemporaryDirectory directory;
+  const std::string path = picky_model(directory);
+  Job job = picky_job(path);
+  const auto whole = engine_on("cpu", job, path);
+  job.training.micro_batch = 4;
+  const auto parts = engine_on("cpu", job, path);
+  check_alike(train(*parts, 0, 2), train(*whole, 0, 2));  // 13 samples
+}
+
 TEST_CASE("The gradient of several ranks is that of one, and leaves nothing behind") {
   const Job job = bars_job(cnn, sgd);
   const auto one = engine_on("cpu", job), two = engine_on("cpu,cpu", job);
