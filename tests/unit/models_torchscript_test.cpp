@@ -322,6 +322,21 @@ TEST_CASE("A gradient is cut to the norm of the job, and not when it is shorter"
   CHECK(torch::equal(moved("clip_norm = 100.0\n"), free));
 }
 
+TEST_CASE("The gradient of a large model is cut to the norm of the job as exactly") {
+  const TemporaryDirectory directory;
+  torch::jit::Module module("Model");
+  module.register_parameter("weight", torch::zeros({1 << 23}).requires_grad_(), false);
+  module.define(
+      "def forward(self, x):\n    return torch.flatten(x, 1)[:, :3] * self.weight.sum()\n");
+  module.save(directory / "model.pt");
+  Job job = points_job("[model]\nkind = 'mlp'\n[training]\nclip_norm = 0.01\n");
+  job.model.kind = ModelSpec::Kind::torchscript;
+  const auto engine = engine_of(job, directory / "model.pt");
+  engine->step(0, 1.0);  // every value of the gradient is the same
+  const torch::Tensor moved = torch::tensor(model_of(*engine)).to(torch::kFloat64);
+  CHECK(moved.norm().item<double>() / 0.01 == doctest::Approx(1).epsilon(1e-4));
+}
+
 TEST_CASE("In bf16 the parameters stay fp32 and the model learns") {
   const auto job =
       points_job("[model]\nkind = 'mlp'\nhidden = [16]\n[training]\nprecision = 'bf16'\n");
