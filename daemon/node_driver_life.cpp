@@ -161,6 +161,7 @@ void NodeDriver::stop(const std::string& why) {
   const bool stuck = disk_view(EventLoop::now()).writing_s > seconds(stop_limit);
   stop_due_ = EventLoop::now() + (stuck ? stop_limit_stuck : stop_limit);
   stop_timer_.arm_at(stop_due_);
+  const bool model_stands = node_->phase() == Phase::finished;
   node_->stop(EventLoop::now());
   after_event();
   save_history();
@@ -180,7 +181,7 @@ void NodeDriver::stop(const std::string& why) {
   if (rest_) parts_running_.insert(part_rest);
   if (metrics_) parts_running_.insert(part_metrics);
   transport_->stop([this] { stopped(part_peers); });
-  training_->stop([this] { stopped(part_trainer); });
+  training_->stop(model_stands, [this] { stopped(part_trainer); });
   disk_.after_all([this] { stopped(part_disk); });
   if (rest_) rest_->stop([this] { stopped(part_rest); });
   if (metrics_) metrics_->stop([this] { stopped(part_metrics); });

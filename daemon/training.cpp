@@ -97,7 +97,10 @@ void Training::begin(bool model_is_the_clusters) {
 void Training::give(Update update) {
   if (stopped_ || !begun_) return;
   const bool first_model = update.replace && !model_is_the_clusters_;
-  if (update.replace) model_is_the_clusters_ = true;
+  if (update.replace) {
+    model_is_the_clusters_ = true;
+    writing_["current"].final_model = false;
+  }
   trainer_->give(std::move(update));
   if (first_model) write_checkpoint("current", nullptr);
 }
@@ -185,6 +188,7 @@ void Training::finish() {
   finished_ = true;
   final_evaluated_ = settled_ = false;
   settled_timer_.arm_after(settled_after);  // again where the final model is renewed
+  writing_["current"].final_model = false;  // of a write under way
   write_checkpoint("current", nullptr);
   write_checkpoint("final", nullptr);
   trainer_->request_evaluation();
@@ -253,6 +257,7 @@ void Training::start_writing(const std::string& which, CheckpointRequest::Model 
   writing.under_way = true;
   writing.began = EventLoop::now();
   writing.now = std::exchange(writing.next, {});
+  writing.final_model = finished_;
   const TrainerStatus status = trainer_->status();
   if (which == "current") step_of_current_ = status.step;
 
@@ -312,8 +317,9 @@ void Training::on_written(const std::string& which, CheckpointView written,
 // ---- the end
 // -------------------------------------------------------------------------------------
 
-void Training::stop(std::function<void()> done) {
+void Training::stop(bool model_stands, std::function<void()> done) {
   GOSSIPD_ASSERT(!stopped_);
+  model_stands_ = model_stands;
   stopped_ = std::move(done);
   stop_wanted_ = true;  // before external_ is asked for, which may be made at this moment
   checkpoint_timer_.cancel();
@@ -323,12 +329,20 @@ void Training::stop(std::function<void()> done) {
   if (!busy_) maybe_stop();
 }
 
+// On disk, or on its way there with nobody waiting for a later one.
+bool Training::current_is_final() const {
+  const auto current = writing_.find("current");
+  return model_stands_ && current != writing_.end() && current->second.final_model &&
+         current->second.next.empty() && !unwritten_.contains("current") &&
+         trainer_->status().step == step_of_current_;
+}
+
 // With nothing under way beside the loop, the trainer can be taken down.
 void Training::maybe_stop() {
   if (!begun_) return loop_.post(stopped_);
   stopping_trainer_ = true;
   // Even while an earlier write is under way: the trainer writes one after the other.
-  if (model_is_the_clusters_ && !failed_) {
+  if (model_is_the_clusters_ && !failed_ && !current_is_final()) {
     // Who waits for the write under way is told by that one, who asked since by this one.
     Writing& current = writing_["current"];
     const bool under_way = current.under_way;

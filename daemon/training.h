@@ -108,7 +108,9 @@ class Training {
   // The last write of checkpoint `current` failed.
   [[nodiscard]] bool is_unwritten() const { return unwritten_.contains("current"); }
   // Writes a last checkpoint, joins the threads, then calls `done` once from the loop.
-  void stop(std::function<void()> done);
+  // `model_stands`: the model is still the one that finish() had, so where `current` holds that one
+  // it is not written again.
+  void stop(bool model_stands, std::function<void()> done);
 
   void describe(StatusView& view, Instant now) const;
   [[nodiscard]] std::uint64_t model_floats() const {  // 0 until the model stands
@@ -128,6 +130,7 @@ class Training {
     Instant began{};
     std::vector<Written> now;   // told by the write that is under way
     std::vector<Written> next;  // asked for since it began
+    bool final_model = false;   // the last one that began has the model of finish()
   };
 
   // What its metadata say of an evaluation; nothing: it has none.
@@ -147,6 +150,7 @@ class Training {
   void on_written(const std::string& which, CheckpointView written, std::optional<Error> error);
   void on_checkpoint_due();
   void maybe_stop();
+  [[nodiscard]] bool current_is_final() const;
   [[nodiscard]] Metadata metadata() const;
 
   EventLoop& loop_;
@@ -197,6 +201,7 @@ class Training {
   Timer data_timer_;
   Timer settled_timer_;            // until settled_
   std::function<void()> stopped_;  // set once stop() was called
+  bool model_stands_ = false;      // at stop()
   bool stopping_trainer_ = false;
 };
 

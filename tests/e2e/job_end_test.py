@@ -26,6 +26,9 @@ class UntilFinished(ClusterTest):
             self.assertEqual(0, node.exit_code(), node.log())
             self.assertIn('event=job-finished why="the job is finished"', node.log())
             self.assertTrue(os.path.exists(node.checkpoint_path("final")))
+            # What the end of the job has written is not written once more.
+            stop = node.log().split("event=stopping")[1]
+            self.assertNotIn("event=checkpoint which=current", stop)
         last = nodes[2]
         self.assertEqual(0, last.start().exit_code())
         self.assertRegex(last.log(), "event=job-finished .*before.*without --until finished")
