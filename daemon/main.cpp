@@ -261,10 +261,11 @@ int run(const CommandLine& line, const std::vector<std::string>& arguments, char
 
   EventLoop loop;
   NodeDriver driver(loop, config, *store, socket.get());
+  int stops_asked = 0;
   // Before it tells the service manager that it is ready, and may be stopped.
-  loop.on_signals({SIGTERM, SIGINT, SIGHUP}, [&, seen = 0](int number) mutable {
+  loop.on_signals({SIGTERM, SIGINT, SIGHUP}, [&](int number) {
     if (number == SIGHUP) return driver.reload(configured_now(arguments, config));
-    if (++seen > 1) std::_Exit(128 + number);
+    if (++stops_asked > 1) std::_Exit(128 + number);
     driver.stop(number == SIGTERM ? "SIGTERM" : "SIGINT");
   });
   if (auto error = driver.start(*plan)) return fail_logged(config, *error, exit_code_of(*error));
@@ -273,7 +274,8 @@ int run(const CommandLine& line, const std::vector<std::string>& arguments, char
              "event=device device=cpu reason=" + log_quoted(why.text));
   print_invite(*plan, driver.address());
   loop.run();
-  if (!driver.failure() && driver.restart_wanted()) return start_again(arguments, config, program);
+  if (!driver.failure() && driver.restart_wanted() && stops_asked == 0)
+    return start_again(arguments, config, program);
   if (!driver.failure()) return 0;
   // A trainer that did not stop in time must not hold up the exit: everything durable is written.
   std::_Exit(fail_logged(config, *driver.failure(), exit_code_of(*driver.failure())));

@@ -353,7 +353,9 @@ void NodeDriver::carry_out(RestartEffect&) {
   const char* const why = next_job_ == JobHash{} ? "starting again under another id"
                                                  : "starting again with the next job";
   if (next_job_ != JobHash{}) answer_job_start(next_job_);
-  loop_.post([this, why] { stop(why); });
+  loop_.post([this, why] {
+    if (!stopping_) stop(why);
+  });
 }
 
 void NodeDriver::carry_out(CheckpointEffect& effect) {

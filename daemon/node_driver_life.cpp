@@ -153,7 +153,13 @@ void NodeDriver::look_at_end() {
 // ---- stop ---------------------------------------------------------------------------------------
 
 void NodeDriver::stop(const std::string& why) {
-  if (stopping_) return;
+  if (stopping_) {
+    if (!restart_wanted_) return;
+    service_.stopping();
+    log_line(Level::info, "event=stopping why=" + log_quoted(why) +
+                              " hint=\"it does not start again by itself\"");
+    return;
+  }
   stopping_ = true;
   log_line(Level::info, "event=stopping why=" + log_quoted(why));
   // A write that has not ended in all that time will not: nothing is gained by waiting as long

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import threading
 import unittest
 
 from cluster import FASHION_MNIST, ClusterTest, wait_for
@@ -93,6 +94,32 @@ class NextJob(ClusterTest):
             self.wait_number(first, 2)["cluster_samples"], 2 * SHORT["budget_samples"]
         )
 
+    def test_a_node_told_to_stop_while_it_goes_on_to_the_next_job_ends(self):
+        disks = []
+        first = self.alone(lambda node: disks.append(Disk(node)))
+        stops = threading.Event()
+        disks[0].takes(1)
+
+        def write_checkpoints():  # so that the stop has to wait for one
+            while not stops.is_set():
+                first.ctl("checkpoint")
+
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            writes = [pool.submit(write_checkpoints) for _ in range(2)]
+            self.addCleanup(stops.set)
+            started = pool.submit(first.ctl, "job", "start", self.next_job())
+            first.wait_log("event=stopping why=.starting again with the next job")
+            disks[0].takes("stuck")
+            stops.set()
+            first.signal(signal.SIGTERM)
+            first.wait_log("event=stopping why=.?SIGTERM.* does not start again")
+            disks[0].takes(0)
+            self.assertEqual(0, started.result().returncode, started.result())
+        self.assertEqual(0, first.exit_code())
+        self.assertEqual(1, first.log().count("event=start "))
+        first.start()
+        self.wait_number(first, 2)
+
     def test_what_cannot_be_started_is_refused_with_the_reason(self):
         first = self.cluster.founder(self.cluster.job(budget_samples=200_000)).start()
         first.wait_phase("training")
@@ -138,9 +165,10 @@ class NextJob(ClusterTest):
         wait_for(f"the trial {trial} ends", lambda: self.trial_of(self.path("next.toml")) is None)
         self.assertIn("the daemon ended before it answered", asked.result().stderr)
 
-    def alone(self):
-        node = self.cluster.founder(self.cluster.job(**SHORT)).start()
-        node.wait_phase("finished")
+    def alone(self, prepare=lambda node: None):
+        node = self.cluster.founder(self.cluster.job(**SHORT))
+        prepare(node)
+        node.start().wait_phase("finished")
         node.wait("its final model", lambda s: s["waiting_for"] == "")
         return node
 
