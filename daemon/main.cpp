@@ -33,6 +33,7 @@
 #include "models/devices/runtime.h"
 #include "models/external/segment_list.h"
 #include "models/external/trainer_socket.h"
+#include "models/files/data_file.h"
 #include "models/job/epochs.h"
 #include "models/training/torch_engine.h"
 #include "net/event_loop.h"
@@ -50,8 +51,8 @@ int fail(const Error& error, int code) {
 
 // 78 keeps a supervisor from trying again what only the operator can put right.
 int exit_code_of(const Error& error) {
-  for (const char* passing :
-       {"state-locked", "io-error", "no-space", "listen", "device-failed", "stop-too-slow"})
+  for (const char* passing : {"state-locked", "io-error", "no-space", "listen", "device-failed",
+                              "stop-too-slow", data_unreadable})
     if (error.code == passing) return 1;
   if (error.code == "job-failed") return exit_job_failed;
   return exit_bad_config;

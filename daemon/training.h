@@ -42,7 +42,7 @@ class Training {
   // All on the loop thread, and from the loop: no call of Training calls back before it returns.
   struct Events {
     std::function<void(Ready)> on_ready;
-    // "no-data" or "bad-data": what is missing or wrong, and the way out
+    // "no-data", "bad-data" or "data-unreadable": what is missing or wrong, and the way out
     std::function<void(Error)> on_waiting_for_data;
     std::function<void(Snapshot)> on_snapshot;
     // Of an external job: whether a trainer is at work; without one, `what` the node waits for.

@@ -10,6 +10,7 @@
 #include "daemon/training.h"
 #include "models/devices/runtime.h"
 #include "models/external/segment_list.h"
+#include "models/files/data_file.h"
 
 namespace gossipd {
 
@@ -50,7 +51,7 @@ std::string data_wanted(const Job& job) {
 }
 
 bool is_about_data(const Error& error) {
-  return error.code == "no-data" || error.code == "bad-data";
+  return error.code == "no-data" || error.code == "bad-data" || error.code == data_unreadable;
 }
 
 std::optional<double> number_in(const Metadata& metadata, const std::string& key) {

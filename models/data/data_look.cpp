@@ -454,7 +454,7 @@ Result<DataLook> look_at_data(const std::string& directory) {
                             look_for_text, look_for_tokens})
       if (Look found = look(directory)) return *found;
   } catch (const DataError& damaged) {
-    return Error{"bad-data", damaged.what()};
+    return Error{damaged.code(), damaged.what()};
   }
   return nothing_known(directory);
 }

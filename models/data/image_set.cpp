@@ -79,7 +79,7 @@ std::optional<Error> check_magic(const std::string& path) {
   try {
     file->read_at(0, start);
   } catch (const DataError& error) {
-    return bad_data(path, error.what());
+    return bad_data(path, error);
   }
   const bool jpeg = start == std::array{std::byte{0xff}, std::byte{0xd8}, std::byte{0xff}};
   const bool png = start == std::array{std::byte{0x89}, std::byte{'P'}, std::byte{'N'}};
@@ -158,9 +158,9 @@ ImageSet::Pixels ImageSet::pixels_of(std::size_t index) const {
     if (kept_[index]) return kept_[index];
   }
   const auto file = read_data_file(files_[index].path, image_file_bytes_max);
-  if (!file) throw DataError(file.error().text);
+  if (!file) throw DataError(file.error());
   auto decoded = decode_image(*file, files_[index].path, size_);
-  if (!decoded) throw DataError(decoded.error().text);
+  if (!decoded) throw DataError(decoded.error());
   auto pixels = std::make_shared<const std::vector<std::uint8_t>>(std::move(*decoded));
   const std::lock_guard lock(mutex_);
   if (room_ > 0 && !kept_[index]) {

@@ -63,7 +63,7 @@ Result<std::shared_ptr<const DataSet>> TensorSet::open(const DataSpec& spec,
       if (auto error = set->append(std::move(*file))) return *error;
       if (auto error = set->check(set->pairs_.size() - 1)) return *error;
     } catch (const DataError& error) {
-      return bad_data(path->string(), error.what());
+      return bad_data(path->string(), error);
     }
   }
   return std::shared_ptr<const DataSet>(std::move(set));

@@ -50,6 +50,7 @@ std::optional<Error> TokenStream::append(DataFile file) {
       read(at, some);
     }
   } catch (const DataError& error) {
+    if (error.code() == data_unreadable) return Error{error.code(), error.what()};
     return Error{"bad-data",
                  std::string(error.what()) +
                      "; correct vocabulary in the job's [data], or write the file anew"};

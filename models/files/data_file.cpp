@@ -11,9 +11,28 @@
 
 namespace gossipd {
 
+namespace {
+
+// Only permissions wait for a person. A disk or a server that fails, or a lack of descriptors, may
+// pass.
+Error unreadable(const std::string& path, const char* what, int number) {
+  if (number == EACCES || number == EPERM)
+    return bad_data(path, std::string(what) + ": " + std::strerror(number));
+  return Error{data_unreadable, path + ": " + what + ": " + std::strerror(number) +
+                                    "; look for the disk's or the server's errors in the system's "
+                                    "log, or point --data at another directory"};
+}
+
+}  // namespace
+
 Error bad_data(const std::string& origin, const std::string& why) {
   return Error{"bad-data", origin + ": " + why +
                                "; fetch the file again, or point --data at another directory"};
+}
+
+Error bad_data(const std::string& origin, const DataError& error) {
+  if (error.code() == data_unreadable) return Error{error.code(), error.what()};
+  return bad_data(origin, std::string(error.what()));
 }
 
 Error no_data(const std::string& directory, const std::string& names, const std::string& hint) {
@@ -39,8 +58,7 @@ std::optional<std::filesystem::path> find_data_file(const std::string& directory
 
 Result<DataFile> DataFile::open(const std::filesystem::path& path) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a FIFO
-  if (descriptor < 0)
-    return bad_data(path.string(), std::string("cannot be opened: ") + std::strerror(errno));
+  if (descriptor < 0) return unreadable(path.string(), "cannot be opened", errno);
   struct stat about {};
   const bool regular = ::fstat(descriptor, &about) == 0 && S_ISREG(about.st_mode);
   DataFile file(path.string(), descriptor, static_cast<std::uint64_t>(about.st_size));
@@ -61,7 +79,7 @@ void DataFile::read_at(std::uint64_t offset, std::span<std::byte> out) const {
   while (!out.empty()) {
     const ssize_t got = ::pread(descriptor_, out.data(), out.size(), static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) throw DataError(path_ + ": cannot be read: " + std::strerror(errno));
+    if (got < 0) throw DataError(unreadable(path_, "cannot be read", errno));
     if (got == 0)
       throw DataError(path_ + ": ends before byte " + std::to_string(offset + out.size()) +
                       "; it was longer when it was opened");
@@ -79,7 +97,7 @@ Result<Bytes> read_data_file(const std::filesystem::path& path, std::uint64_t by
   try {
     file->read_at(0, bytes);
   } catch (const DataError& error) {
-    return bad_data(path.string(), std::string("could not be read to its end: ") + error.what());
+    return bad_data(path.string(), error);
   }
   return bytes;
 }

@@ -18,13 +18,24 @@
 
 namespace gossipd {
 
+// The system did not open or read a file. Another try may work, which wrong content ("bad-data")
+// never does.
+inline constexpr const char* data_unreadable = "data-unreadable";
+
 // What a sample could not be read for, in words that name the file.
 class DataError : public std::runtime_error {
  public:
-  using std::runtime_error::runtime_error;
+  explicit DataError(const std::string& what) : DataError(Error{"bad-data", what}) {}
+  explicit DataError(const Error& error) : std::runtime_error(error.text), code_(error.code) {}
+  [[nodiscard]] const std::string& code() const { return code_; }
+
+ private:
+  std::string code_;  // "bad-data" or "data-unreadable"
 };
 
 [[nodiscard]] Error bad_data(const std::string& origin, const std::string& why);
+// Of a file that could not be read to its end, with the code of `error`.
+[[nodiscard]] Error bad_data(const std::string& origin, const DataError& error);
 // `hint`: where such files come from; may be empty.
 [[nodiscard]] Error no_data(const std::string& directory, const std::string& names,
                             const std::string& hint);
@@ -37,7 +48,7 @@ class DataError : public std::runtime_error {
 // An open file that may be larger than memory. Any thread.
 class DataFile {
  public:
-  // Code "bad-data": it cannot be opened, or is no regular file.
+  // Codes "data-unreadable": it cannot be opened; "bad-data": it may not be, or is no regular file.
   static Result<DataFile> open(const std::filesystem::path& path);
   ~DataFile();
   DataFile(DataFile&& other) noexcept;
@@ -57,7 +68,7 @@ class DataFile {
   std::uint64_t bytes_;
 };
 
-// Code "bad-data".
+// Codes "bad-data", "data-unreadable".
 [[nodiscard]] Result<Bytes> read_data_file(const std::filesystem::path& path,
                                            std::uint64_t bytes_max);
 

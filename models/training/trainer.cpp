@@ -30,10 +30,10 @@ Error failure_of(const std::exception& error, const std::string& device, std::ui
   const std::string what = error.what();
   const auto* no_room = dynamic_cast<const OutOfMemory*>(&error);
   const bool bare = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
-  if (dynamic_cast<const DataError*>(&error) != nullptr)
-    return {"bad-data", what +
-                            "; put it right, then start gossipd again: it goes on from its "
-                            "checkpoint"};
+  if (const auto* data = dynamic_cast<const DataError*>(&error))
+    return {data->code(), what +
+                              "; put it right, then start gossipd again: it goes on from its "
+                              "checkpoint"};
   if (bare || (no_room != nullptr && no_room->memory() == OutOfMemory::Memory::main))
     return {"device-failed",
             "training on " + device + " ran out of memory (batch of " + std::to_string(batch) +

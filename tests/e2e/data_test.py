@@ -255,6 +255,28 @@ class Data(ClusterTest):
             self.assertGreater(self.accuracy(node), 0.65)
         self.assertEqual(1600, sum(node.status()["trainer"]["shard_samples"] for node in nodes))
 
+    def test_a_node_whose_files_are_gone_ends_as_one_that_is_to_be_started_again(self):
+        directory = os.path.join(self.cluster.directory, "pictures")
+        jpeg = Jpeg()
+        for number, (pixels, label) in enumerate(fashion_mnist("train", 200)):
+            path = os.path.join(directory, "train", f"kind{label}", f"{number}.jpg")
+            write(path, jpeg.encode(pixels, 28, 28))
+        data = 'kind = "images"\nshape = [1, 28, 28]\nclasses = 10\nvalidation_fraction = 0.2'
+        node = self.cluster.founder(
+            self.cluster.job(data=data),
+            data=directory,
+            shard="1/1",
+            trainer__image_cache_mb=0,
+            trainer__min_step_ms=20,
+        ).start()
+        node.wait_step(5)
+        os.rename(directory, directory + ".away")  # as a share that is not mounted any more
+        self.assertEqual(1, node.exit_code())
+        self.assertIn("event=training-failed code=data-unreadable", node.log())
+        os.rename(directory + ".away", directory)
+        step = node.start().restored()[0]
+        node.wait_step(step + 5)
+
     def test_files_that_do_not_fit_are_named_with_the_reason_and_disturb_no_other_node(self):
         good, bad = self.write_cifar(), os.path.join(self.cluster.directory, "bad")
         first = self.cluster.found(

@@ -5,6 +5,7 @@
 #include "models/data/cifar.h"
 #include "models/data/idx.h"
 #include "models/data/token_set.h"
+#include "models/files/data_file.h"
 
 using namespace gossipd;
 using test::bytes_of;
@@ -273,6 +274,26 @@ TEST_CASE("A token file cut while it is in use is an exception that names it") {
   std::filesystem::resize_file(directory / "t.bin", 6);
   CHECK_THROWS_WITH_AS(sample(*sets.train, 1), doctest::Contains("t.bin: ends before byte"),
                        DataError);
+}
+
+TEST_CASE("What the system does not read is no wrong content") {
+  const TemporaryDirectory directory;
+  const auto missing = read_data_file(directory / "gone.bin", 10);
+  REQUIRE(!missing);
+  CHECK(missing.error().code == "data-unreadable");
+  CHECK(contains(missing.error().text, "gone.bin: cannot be opened: No such file"));
+  const auto file = DataFile::open("/proc/self/mem");  // nothing is mapped at its beginning
+  REQUIRE(file);
+  std::byte byte{};
+  try {
+    file->read_at(0, {&byte, 1});
+    FAIL("read");
+  } catch (const DataError& error) {
+    CHECK(error.code() == "data-unreadable");
+    CHECK(contains(error.what(), "/proc/self/mem: cannot be read: Input/output error"));
+    CHECK(bad_data("/proc/self/mem", error).code == "data-unreadable");
+  }
+  CHECK(bad_data("a", DataError("a: ends before byte 7")).code == "bad-data");
 }
 
 TEST_CASE("Pairs of tensors are read in every type of number, normalised by channel") {
