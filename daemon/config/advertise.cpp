@@ -77,6 +77,10 @@ bool is_interface_address(const std::string& host) {
   return false;
 }
 
+bool loops(const std::string& host) {
+  return host == "localhost" || host == "::1" || host.starts_with("127.");
+}
+
 }  // namespace
 
 Endpoint choose_advertised(const Endpoint& bound, const std::vector<Endpoint>& seeds) {
@@ -84,8 +88,14 @@ Endpoint choose_advertised(const Endpoint& bound, const std::vector<Endpoint>& s
       bound.host.empty() || bound.host == "*" || bound.host == "0.0.0.0" || bound.host == "::";
   if (!every_address) return bound;
   for (const Endpoint& seed : seeds)
-    if (const auto own = own_address_towards(seed)) return {*own, bound.port};
-  return {first_interface_address().value_or("127.0.0.1"), bound.port};
+    if (const auto own = own_address_towards(seed); own && !loops(*own)) return {*own, bound.port};
+  // Seeds on this machine by number mean nodes on this machine. A name may be this box's own, which
+  // Debian resolves to 127.0.1.1, in a list that other boxes share.
+  const bool only_here = !seeds.empty() && std::ranges::all_of(seeds, [](const Endpoint& seed) {
+    return loops(seed.host);
+  });
+  const auto own = only_here ? std::nullopt : first_interface_address();
+  return {own.value_or("127.0.0.1"), bound.port};
 }
 
 std::string only_here(const Endpoint& advertised) {
@@ -99,9 +109,6 @@ bool leads_to(const Endpoint& there, const Endpoint& advertised,
   if (there == advertised) return true;
   char own_name[256] = {};
   if (::gethostname(own_name, sizeof own_name - 1) != 0) own_name[0] = '\0';
-  const auto loops = [](const std::string& host) {
-    return host == "localhost" || host == "::1" || host.starts_with("127.");
-  };
   return std::ranges::any_of(bound, [&](const Endpoint& one) {
     if (one.port != there.port) return false;
     if (one.host == there.host || (there.host == "localhost" && loops(one.host))) return true;

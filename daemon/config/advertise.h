@@ -1,8 +1,9 @@
 // daemon/config/advertise.h - the address under which peers reach this node, when nobody gave one.
 //
 // A node that listens on one address says that one. One that listens on every address says the one
-// from which its first seed is reached, or else the first of its interfaces. Asks the system's
-// tables (and its resolver, for seeds given by name): before the loop runs.
+// from which its first seed on another machine is reached, or else the first of its interfaces;
+// loopback only where all seeds are loopback, or there is no interface. Asks the system's tables
+// (and its resolver, for seeds given by name): before the loop runs.
 #pragma once
 
 #include <vector>

@@ -312,6 +312,17 @@ TEST_CASE("help and version are printed without reading any file") {
   CHECK(mentions(read({"--version"})->output, GOSSIPD_VERSION));
 }
 
+TEST_CASE("a node advertises loopback only among seeds that are loopback") {
+  const Endpoint everywhere{"0.0.0.0", 7610};
+  const std::string own = choose_advertised(everywhere, {}).host;  // of an interface, if any is up
+  CHECK(choose_advertised({"10.0.0.1", 7610}, {{"127.0.0.1", 7611}}) == Endpoint{"10.0.0.1", 7610});
+  for (const char* loop : {"127.0.0.1", "localhost"})
+    CHECK(choose_advertised(everywhere, {{loop, 7611}}).host == "127.0.0.1");
+  // As a box's own name, which its hosts file may lead to loopback, in the list of all boxes.
+  CHECK(choose_advertised(everywhere, {{"0", 7610}}) == Endpoint{own, 7610});
+  CHECK(choose_advertised(everywhere, {{"127.0.0.1", 7610}, {"0", 7610}}).host == own);
+}
+
 TEST_CASE("a node knows which addresses lead back to itself") {
   const Endpoint advertised{"box1.example", 7610};
   const std::vector<Endpoint> everywhere = {{"::", 7610}}, loopback = {{"127.0.0.1", 7610}},
