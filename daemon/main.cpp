@@ -69,6 +69,20 @@ std::optional<Error> check_job(DaemonConfig& config) {
   return check_model(*job);
 }
 
+// A member has its job already. The file of one before it, or the data in which that was counted,
+// may be gone since; what the file says wrongly is still an error.
+std::optional<Error> check_given_job(DaemonConfig& config) {
+  std::optional<Error> error = check_job(config);
+  if (!error || StateStore::is_new(config.state_dir)) return error;
+  std::error_code unknown;
+  const bool data =
+      error->code == "no-data" || error->code == "bad-data" || error->code == data_unreadable;
+  if (!data && std::filesystem::exists(config.job_file, unknown)) return error;
+  log_warning(error->text + "; this node goes on with the job that it has; leave out --job");
+  config.job_file.clear();
+  return std::nullopt;
+}
+
 std::optional<Error> use_memory_dir(const DaemonConfig& config) {
   const auto wrong = use_model_files(config.exchange_memory_dir);
   if (!wrong) return std::nullopt;
@@ -235,7 +249,7 @@ int run(const CommandLine& line, const std::vector<std::string>& arguments, char
   prepare_training_process(static_cast<int>(
       config.threads != 0 ? config.threads : std::max(1u, std::thread::hardware_concurrency())));
 
-  if (const auto error = check_job(config))
+  if (const auto error = check_given_job(config))
     return fail_logged(config, *error, exit_code_of(*error));
   // Now: a member that exits after it has joined is missed by the others.
   if (const auto error = check_device(config.device))

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import unittest
 
-from cluster import BIN, DEADLINE_S, ClusterTest, clean_environment, gossipctl, wait_for
+from cluster import BIN, DATA, DEADLINE_S, ClusterTest, clean_environment, gossipctl, wait_for
 
 EXIT_CONFIG = 78
 
@@ -151,6 +151,28 @@ class Startup(ClusterTest):
             "there is no directory " + directory,
         )
         self.assertFalse(os.path.exists(directory))
+
+    def test_a_member_does_not_need_the_job_file_that_it_began_with(self):
+        job = self.write("epochs.toml", "")
+        with open(self.cluster.job(), encoding="utf-8") as file:
+            text = file.read().replace("budget_samples = 100000000", "epochs = 100")
+        self.write("epochs.toml", text)
+        node = self.cluster.founder(job, shard="1/1").start()
+        node.wait_step(1)
+        self.assertEqual(0, node.terminate())
+        data = node.arguments.index("--data")
+        node.arguments[data : data + 2] = []
+        node.start()
+        node.wait_log("event=warning .*epochs count the samples.* goes on with the job that it has")
+        node.wait_phase("waiting-for-data")
+        self.assertEqual(0, node.terminate())
+        os.remove(job)
+        node.arguments += ["--data", DATA]
+        node.start().wait_phase("training")
+        self.assertIn("epochs.toml", node.wait_log("event=warning .*goes on with the job")[0])
+        self.assertEqual(0, node.terminate())
+        self.write("epochs.toml", "no job")
+        self.assertEqual(EXIT_CONFIG, node.start().exit_code())
 
     def test_a_damaged_job_that_nobody_else_has(self):
         node = self.founder().start()
