@@ -153,11 +153,11 @@ int fail_logged(const DaemonConfig& config, const Error& error, int code) {
 }
 
 // Before there is a log.
-int refuse_start(DaemonConfig config, const Error& error) {
+int refuse_start(DaemonConfig config, const Error& error, int code) {
   config.log_file.clear();
   if (open_log({.level = "info", .file = "", .format = config.log_format, .node = config.name}))
-    return fail(error, exit_bad_config);
-  return fail_logged(config, error, exit_bad_config);
+    return fail(error, code);
+  return fail_logged(config, error, code);
 }
 
 // An exception that nobody expected, on whatever thread; mostly of a machine out of memory.
@@ -243,7 +243,7 @@ int run(const CommandLine& line, const std::vector<std::string>& arguments, char
   // nor may another process of this user read its memory
   if (!config.core_dumps) ::prctl(PR_SET_DUMPABLE, 0);
   const LogOptions log{config.log_level, config.log_file, config.log_format, config.name};
-  if (auto error = open_log(log)) return refuse_start(config, *error);
+  if (auto error = open_log(log)) return refuse_start(config, *error, exit_code_of(*error));
   std::set_terminate(end_with_a_word);
   for (const std::string& warning : line.warnings) log_warning(warning);
   prepare_training_process(static_cast<int>(
@@ -308,7 +308,9 @@ int main(int argc, char** argv) {
   use_best_blas(argv[0], arguments);  // before anything is read that can be read once
   hide_invites(argc, argv);
   const Result<CommandLine> line = read_command_line(arguments, process_environment());
-  if (!line) return refuse_start(config_of_refusal(arguments, process_environment()), line.error());
+  if (!line)
+    return refuse_start(config_of_refusal(arguments, process_environment()), line.error(),
+                        exit_bad_config);
   switch (line->action) {
     case CommandLine::Action::print_and_exit: std::fputs(line->output.c_str(), stdout); return 0;
     case CommandLine::Action::check_config:

@@ -152,6 +152,10 @@ class Startup(ClusterTest):
         )
         self.assertFalse(os.path.exists(directory))
 
+    def test_a_log_file_that_the_system_does_not_open_may_be_there_later(self):
+        node = self.founder("--log-file", "/proc/self/log")
+        self.assert_refused(node, 1, "log.file: /proc/self/log")
+
     def test_a_member_does_not_need_the_job_file_that_it_began_with(self):
         job = self.write("epochs.toml", "")
         with open(self.cluster.job(), encoding="utf-8") as file:
