@@ -130,10 +130,18 @@ void print_invite(const StartPlan& plan, const Endpoint& address) {
   std::fflush(stdout);
 }
 
-// With the same arguments, but for invites.
+bool names_seeds(const std::vector<std::string>& arguments) {
+  return std::ranges::any_of(arguments, [](const std::string& word) {
+    return word == "--join" || word.starts_with("--join=");
+  });
+}
+
+// With the same arguments, but for invites, which may be gone, wherever they came from. Seeds of
+// the node file and the environment stay there, where SIGHUP looks for them.
 int start_again(const std::vector<std::string>& arguments, const DaemonConfig& config,
                 char* program) {
-  std::vector<std::string> words = without_invites(arguments, config.join);
+  std::vector<std::string> words =
+      names_seeds(arguments) || config.invite ? without_invites(arguments, config.join) : arguments;
   std::vector<char*> argv{program};
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
@@ -184,11 +192,9 @@ int refuse_start(DaemonConfig config, const Error& error, int code) {
 // where they came by an invite whose file is gone.
 Result<DaemonConfig> configured_now(const std::vector<std::string>& arguments,
                                     const DaemonConfig& config) {
-  const bool seeds_given = std::ranges::any_of(arguments, [](const std::string& word) {
-    return word == "--join" || word.starts_with("--join=");
-  });
   const Result<CommandLine> line = read_command_line(
-      seeds_given ? without_invites(arguments, config.join) : arguments, process_environment());
+      names_seeds(arguments) ? without_invites(arguments, config.join) : arguments,
+      process_environment());
   if (!line) return line.error();
   return line->config;
 }

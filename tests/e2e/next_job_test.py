@@ -120,6 +120,19 @@ class NextJob(ClusterTest):
         first.start()
         self.wait_number(first, 2)
 
+    def test_seeds_of_the_node_file_stay_there_over_a_next_job(self):
+        config = self.path("node.toml")
+        with open(config, "w", encoding="utf-8") as file:
+            file.write('join = ["127.0.0.1:9"]\n')
+        first = self.alone()
+        self.assertEqual(0, first.terminate())
+        first.start(["--config", config]).wait_phase("finished")
+        started = first.ctl("job", "start", self.next_job())
+        self.assertEqual(0, started.returncode, started.stderr)
+        self.wait_number(first, 2)
+        with open(f"/proc/{first.process.pid}/cmdline", encoding="utf-8") as file:
+            self.assertNotIn("--join", file.read().split("\0"))
+
     def test_what_cannot_be_started_is_refused_with_the_reason(self):
         first = self.cluster.founder(self.cluster.job(budget_samples=200_000)).start()
         first.wait_phase("training")
