@@ -7,17 +7,30 @@
 
 namespace gossipd {
 
+namespace {
+
+constexpr Duration warn_again_after = std::chrono::minutes(5);
+
+}  // namespace
+
 void StatusLog::warn(const std::string& text, Instant now) {
-  if (!warnings_.empty() && warnings_.back().text == text) {
-    warnings_.back().at = now;
-    return;
+  const auto before = std::ranges::find(warnings_, text, &TimedWarning::text);
+  if (before == warnings_.end()) {
+    log_warning(text);
+    return remember(text, now);
   }
-  log_warning(text);
-  remember(text, now);
+  TimedWarning again = std::move(*before);
+  warnings_.erase(before);
+  again.at = now;
+  if (now - again.logged >= warn_again_after) {
+    log_warning(text);
+    again.logged = now;
+  }
+  warnings_.push_back(std::move(again));
 }
 
 void StatusLog::remember(const std::string& text, Instant now) {
-  warnings_.push_back({now, text});
+  warnings_.push_back({now, now, text});
   if (warnings_.size() > warnings_max) warnings_.pop_front();
 }
 

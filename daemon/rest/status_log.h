@@ -17,7 +17,7 @@ class StatusLog {
  public:
   explicit StatusLog(Instant started) : started_(started) {}
 
-  // Logs it, unless it is what was said last.
+  // Shows it as the newest. Logs it, unless the log had it in the last minutes.
   void warn(const std::string& text, Instant now);
   // Shows it without a line in the log.
   void remember(const std::string& text, Instant now);
@@ -43,6 +43,7 @@ class StatusLog {
  private:
   struct TimedWarning {
     Instant at{};
+    Instant logged{};
     std::string text;
   };
   const Instant started_;

@@ -4,6 +4,7 @@
 #include "daemon/disk/disk_watch.h"
 #include "daemon/disk/key_store.h"
 #include "daemon/job_trial.h"
+#include "daemon/log/log.h"
 #include "daemon/rest/status_log.h"
 #include "tests/unit/daemon_support.h"
 
@@ -119,6 +120,27 @@ TEST_CASE("a warning that repeats is shown once with its newest age, and old one
   log.describe(status, start);
   REQUIRE(status.warnings.size() == warnings_max);
   CHECK(status.warnings.back().text == std::to_string(2 * warnings_max - 1));
+}
+
+TEST_CASE("warnings that take turns are shown once each, and logged again only after minutes") {
+  StatusLog log(start);
+  std::size_t logged = 0;
+  watch_log([&logged](Level, const std::string&) { ++logged; });
+  for (Instant now = start; now < start + 280s; now += 10s)
+    for (const char* file : {"node.json", "history.jsonl"})
+      log.warn(std::string(file) + ": the disk is full", now);
+  CHECK(logged == 2);
+  StatusView status;
+  log.describe(status, start + 280s);
+  REQUIRE(status.warnings.size() == 2);
+  CHECK(status.warnings[1].text == "history.jsonl: the disk is full");
+  CHECK(status.warnings[1].age_s == 10);
+  log.warn("node.json: the disk is full", start + 300s);
+  CHECK(logged == 3);
+  status = {};
+  log.describe(status, start + 300s);
+  CHECK(status.warnings.back().text == "node.json: the disk is full");
+  watch_log({});
 }
 
 TEST_CASE("connections that were turned away stand among the node's own refusals, by time") {
