@@ -419,9 +419,9 @@ void NodeDriver::on_rejected_inbound(const Endpoint& remote, const Error& reason
 // ---- every second
 // ---------------------------------------------------------------------------------------------
 
-void NodeDriver::record_history(std::optional<Figures> evaluation) {
+void NodeDriver::record_history(std::optional<Figures> evaluation, bool last) {
   const Instant now = EventLoop::now();
-  log_.record(node_->summary(now), evaluation, wire(), now);
+  log_.record(node_->summary(now), evaluation, wire(), now, last);
 }
 
 void NodeDriver::on_second() {

@@ -155,7 +155,7 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   void on_training_ready(Training::Ready ready);
   void on_training_failed(const Error& error);
   void warn(const std::string& text);
-  void record_history(std::optional<Figures> evaluation);
+  void record_history(std::optional<Figures> evaluation, bool last = false);
   void on_second();
   void divide_data();
   void tell_live();

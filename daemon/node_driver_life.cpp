@@ -170,6 +170,7 @@ void NodeDriver::stop(const std::string& why) {
   const bool model_stands = node_->phase() == Phase::finished;
   node_->stop(EventLoop::now());
   after_event();
+  record_history(std::nullopt, /*last=*/true);
   save_history();
   if (restart_wanted_)
     service_.starting_again();

@@ -17,9 +17,9 @@ History::Unsaved History::take_unsaved() {
   return unsaved;
 }
 
-void History::add(const HistoryPoint& point) {
+void History::add(const HistoryPoint& point, bool always) {
   if (!point.evaluation) {
-    if (last_plain_s_ >= 0 && point.time_s < last_plain_s_ + interval_s_) return;
+    if (!always && last_plain_s_ >= 0 && point.time_s < last_plain_s_ + interval_s_) return;
     last_plain_s_ = point.time_s;
   }
   if (points_.size() >= points_max) thin_out();

@@ -34,8 +34,8 @@ class History {
 
   // Of earlier processes, before anything is added. `saved`: a file has just these points.
   void restore(double interval_s, std::vector<HistoryPoint> points, bool saved);
-  // Keeps the point if it is an evaluation or the interval has passed.
-  void add(const HistoryPoint& point);
+  // Keeps the point if it is an evaluation or the interval has passed, or `always`.
+  void add(const HistoryPoint& point, bool always = false);
   [[nodiscard]] const std::vector<HistoryPoint>& points() const { return points_; }
   [[nodiscard]] double interval_s() const { return interval_s_; }
 

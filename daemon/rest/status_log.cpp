@@ -49,7 +49,7 @@ void StatusLog::restore_history(double interval_s, std::vector<HistoryPoint> poi
 }
 
 void StatusLog::record(const NodeSummary& node, std::optional<Figures> evaluation,
-                       const WireView& wire, Instant now) {
+                       const WireView& wire, Instant now, bool last) {
   HistoryPoint point;
   point.time_s = ran_before_s_ + seconds(now - started_);
   point.cluster_samples = node.cluster_samples;
@@ -60,7 +60,7 @@ void StatusLog::record(const NodeSummary& node, std::optional<Figures> evaluatio
   point.learning_rate = node.learning_rate;
   point.samples_per_second = node.samples_per_second;
   point.bytes_sent = bytes_sent_before_ + wire.bytes_sent;
-  history_.add(point);
+  history_.add(point, last);
 }
 
 void StatusLog::record_members(const std::vector<MemberView>& members, Instant now) {

@@ -24,8 +24,9 @@ class StatusLog {
   // A connection that never became a session, so that the node knows nothing of it.
   void turned_away(const std::string& peer, const Error& reason, Instant now);
   void event_took(Duration length) { stalls_.note(length); }
+  // `last`: of this process, so that the next one goes on from it.
   void record(const NodeSummary& node, std::optional<Figures> evaluation, const WireView& wire,
-              Instant now);
+              Instant now, bool last = false);
   // When the next column of the members' curves is due.
   [[nodiscard]] bool members_due(Instant now) const {
     return members_.due(ran_before_s_ + seconds(now - started_));

@@ -143,6 +143,26 @@ TEST_CASE("warnings that take turns are shown once each, and logged again only a
   watch_log({});
 }
 
+TEST_CASE("what a node has done until its stop is where the next process goes on") {
+  StatusLog log(start);
+  const auto record = [&log](Duration at, std::uint64_t bytes, bool last) {
+    WireView wire;
+    wire.bytes_sent = bytes;
+    log.record({}, std::nullopt, wire, start + at, last);
+  };
+  record(0s, 0, false);
+  record(1s, 100, false);  // within the interval
+  CHECK(log.history().points().size() == 1);
+  record(1500ms, 150, true);
+  REQUIRE(log.history().points().size() == 2);
+  StatusLog next(start);
+  next.restore_history(log.history().interval_s(), log.history().points(), true);
+  StatusView status;
+  next.describe(status, start);
+  CHECK(status.ran_s == 1.5);
+  CHECK(log.history().points().back().bytes_sent == 150);
+}
+
 TEST_CASE("connections that were turned away stand among the node's own refusals, by time") {
   StatusLog log(start);
   log.turned_away("10.0.0.9", {"handshake", "another key"}, start + 2s);
