@@ -50,10 +50,16 @@ std::string last_part(const std::string& directory) {
                                  : path.filename().string();
 }
 
-// An error's words; empty: it is written.
+// An error's words; empty: it is written. What a file held before is lost only once the new content
+// is there.
 std::string write(const InitOptions& options, const std::string& text) {
+  std::error_code unknown;
+  const bool replaces = options.force && std::filesystem::is_regular_file(options.out, unknown);
+  const std::filesystem::path whole = replaces ? std::filesystem::canonical(options.out, unknown)
+                                               : std::filesystem::path(options.out);
+  const std::string path = whole.string() + (replaces ? ".new" : "");
   const int create = options.force ? O_TRUNC : O_EXCL;
-  const int file = ::open(options.out.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | create, 0644);
+  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | create, 0644);
   if (file < 0 && errno == EEXIST)
     return options.out + ": exists; give --force to write over it, or -o FILE for another";
   if (file < 0) return options.out + ": cannot write it: " + std::strerror(errno);
@@ -67,8 +73,10 @@ std::string write(const InitOptions& options, const std::string& text) {
   }
   if (::close(file) != 0 && error.empty())
     error = options.out + ": cannot write it: " + std::strerror(errno);
+  if (replaces && error.empty() && ::rename(path.c_str(), whole.c_str()) != 0)
+    error = options.out + ": cannot write it: " + std::strerror(errno);
   // What is left is no job, and would have to be written over by force.
-  if (!error.empty() && !options.force) ::unlink(options.out.c_str());
+  if (!error.empty() && (replaces || !options.force)) ::unlink(path.c_str());
   return error;
 }
 

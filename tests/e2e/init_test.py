@@ -253,17 +253,26 @@ class Init(ClusterTest):
             resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 
+        def init(out, *words):
+            done = subprocess.run(
+                [GOSSIPD, "init", "--data", DATA, "-o", out, *words],
+                capture_output=True,
+                text=True,
+                preexec_fn=no_room,
+                restore_signals=False,
+            )
+            self.assertEqual(1, done.returncode)
+            self.assertIn(out + ": cannot write it", done.stderr)
+
         out = self.path("full.toml")
-        done = subprocess.run(
-            [GOSSIPD, "init", "--data", DATA, "-o", out],
-            capture_output=True,
-            text=True,
-            preexec_fn=no_room,
-            restore_signals=False,
-        )
-        self.assertEqual(1, done.returncode)
-        self.assertIn("full.toml: cannot write it", done.stderr)
+        init(out)
         self.assertFalse(os.path.exists(out))
+        with open(out, "w", encoding="ascii") as file:
+            file.write("precious")
+        init(out, "--force")
+        with open(out, encoding="ascii") as file:
+            self.assertEqual("precious", file.read())
+        self.assertFalse(os.path.exists(out + ".new"))
 
     def epochs_job(self, name, epochs):
         job = self.cluster.job(name)
