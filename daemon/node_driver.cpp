@@ -68,7 +68,7 @@ std::optional<Error> NodeDriver::start(const StartPlan& plan) {
       disk_, answers_,
       KeyStore::Start{.keys = plan.keys,
                       .certificates = certificates_.has_value(),
-                      .was_member = plan.kind != StartPlan::Kind::join,
+                      .was_member = plan.kind == StartPlan::Kind::rejoin,
                       .path = store_.key_path().string()},
       KeyStore::Events{.on_changed = [this](const Keyring& keys) { transport_->set_keys(keys); },
                        .on_warning = [this](const std::string& text) { warn(text); }});

@@ -77,6 +77,16 @@ class Keys(ClusterTest):
             ):
                 self.assertNotIn(secret, text)
 
+    def test_a_founder_with_a_key_file_keeps_that_one_and_not_what_lay_in_its_state(self):
+        node = self.cluster.founder(self.cluster.job(), shard="1/1")
+        os.makedirs(node.state_dir)
+        kept = os.path.join(node.state_dir, "cluster.key")
+        self.assertEqual(0, gossipctl("key", "generate", kept).returncode)
+        old = self.key_id(kept)
+        node.start().wait_phase("training")
+        self.assertNotEqual(old, self.key_id(self.cluster.key))
+        wait_for("the key is kept", lambda: self.key_id(kept) == self.key_id(self.cluster.key))
+
     def test_a_crash_leaves_no_core_file_with_the_secret_unless_told_to(self):
         with open("/proc/sys/kernel/core_pattern", encoding="ascii") as file:
             pattern = file.read().strip()
