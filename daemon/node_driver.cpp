@@ -1,6 +1,7 @@
 #include "daemon/node_driver.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <utility>
 
 #include "core/base/printable.h"
@@ -12,6 +13,12 @@
 namespace gossipd {
 
 namespace {
+
+std::string figure(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.6g", value);
+  return text;
+}
 
 Metadata identity_of(const DaemonConfig& config, NodeId id) {
   return {{"node", config.name}, {"node_id", to_hex(id)}};
@@ -206,10 +213,10 @@ Training::Events NodeDriver::training_events() {
     log_line(Level::info,
              "event=evaluation step=" + std::to_string(e.step) +
                  " cluster_samples=" + std::to_string(e.cluster_samples) +
-                 (e.accuracy ? " accuracy=" + std::to_string(*e.accuracy) : "") +
-                 (e.top5_accuracy ? " top5_accuracy=" + std::to_string(*e.top5_accuracy) : "") +
-                 (e.perplexity ? " perplexity=" + std::to_string(*e.perplexity) : "") +
-                 " loss=" + std::to_string(e.loss));
+                 (e.accuracy ? " accuracy=" + figure(*e.accuracy) : "") +
+                 (e.top5_accuracy ? " top5_accuracy=" + figure(*e.top5_accuracy) : "") +
+                 (e.perplexity ? " perplexity=" + figure(*e.perplexity) : "") +
+                 " loss=" + figure(e.loss));
     record_history(e);
     node_->describe(device(), e.accuracy, begin_event());
     after_event();

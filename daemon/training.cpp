@@ -248,7 +248,7 @@ void Training::write_checkpoint(const std::string& which, Written done) {
 Metadata Training::metadata() const {
   Metadata words = identity_;
   words["job"] = job_->canonical_text();  // so that the file alone says what model it is of
-  if (best_ && best_->accuracy) words["best_accuracy"] = std::to_string(*best_->accuracy);
+  if (best_ && best_->accuracy) words["best_accuracy"] = number_text(*best_->accuracy);
   return words;
 }
 
@@ -273,9 +273,9 @@ void Training::start_writing(const std::string& which, CheckpointRequest::Model 
   CheckpointRequest request;
   request.path = view.path;
   request.metadata = metadata();
-  if (view.accuracy) request.metadata["accuracy"] = std::to_string(*view.accuracy);
+  if (view.accuracy) request.metadata["accuracy"] = number_text(*view.accuracy);
   if (view.evaluation_loss)
-    request.metadata["evaluation_loss"] = std::to_string(*view.evaluation_loss);
+    request.metadata["evaluation_loss"] = number_text(*view.evaluation_loss);
   request.model = model;
   if (model == CheckpointRequest::Model::last_evaluated)
     request.evaluation = last_->evaluation.number;

@@ -88,11 +88,6 @@ bool sync_directory(const fs::path& directory) {
   return file.open() && file.sync();
 }
 
-std::string text_of(double value) {
-  char digits[32];
-  return {digits, std::to_chars(digits, digits + sizeof digits, value).ptr};
-}
-
 template <typename T>
 bool read_number(const Metadata& metadata, const std::string& key, T& out) {
   const auto found = metadata.find(key);
@@ -110,7 +105,7 @@ Metadata metadata_of(const Schema& schema, const Checkpoint& checkpoint, const M
   out["step"] = std::to_string(checkpoint.step);
   out["optimizer_steps"] = std::to_string(checkpoint.optimizer.steps);
   if (const auto& scale = checkpoint.optimizer.loss_scale) {
-    out["loss_scale"] = text_of(scale->value());
+    out["loss_scale"] = number_text(scale->value());
     out["loss_scale_good_steps"] = std::to_string(scale->good_steps());
   } else {
     out.erase("loss_scale");
@@ -121,7 +116,7 @@ Metadata metadata_of(const Schema& schema, const Checkpoint& checkpoint, const M
   out["data_position"] = std::to_string(checkpoint.data_position);
   out["shard_index"] = std::to_string(checkpoint.shard_index);
   out["shard_count"] = std::to_string(checkpoint.shard_count);
-  out["loss"] = text_of(checkpoint.loss);
+  out["loss"] = number_text(checkpoint.loss);
   out["job_hash"] = to_hex(checkpoint.job);
   out["schema_hash"] = to_hex(schema.hash());
   return out;
@@ -343,6 +338,11 @@ Result<Weights> read_weights(const fs::path& path) {
     }
     return weights;
   });
+}
+
+std::string number_text(double value) {
+  char digits[32];
+  return {digits, std::to_chars(digits, digits + sizeof digits, value).ptr};
 }
 
 fs::path previous_checkpoint_path(const fs::path& path) { return sibling(path, "previous"); }

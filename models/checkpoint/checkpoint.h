@@ -20,6 +20,9 @@
 
 namespace gossipd {
 
+// A number as metadata have it: the shortest text that reads back as the same value.
+[[nodiscard]] std::string number_text(double value);
+
 // Everything that makes `restore, then k steps` equal to `k more steps`, bit for bit.
 struct Checkpoint {
   std::vector<float> model;  // P floats, in the schema's order

@@ -3,6 +3,7 @@
 `--bootstrap`: nodes of a fixed set with one command line, of which the first founds the cluster.
 """
 
+import json
 import os
 import shutil
 import unittest
@@ -42,6 +43,18 @@ class UntilFinished(ClusterTest):
         del last.arguments[last.arguments.index("--until") : last.arguments.index("--until") + 2]
         last.start().wait_phase("finished")
         self.assertEqual(0, last.terminate())
+
+    def test_a_checkpoint_says_of_its_evaluation_what_the_node_says(self):
+        node = self.cluster.founder(self.cluster.job(**SHORT), shard="1/1").start()
+        evaluated = node.wait(
+            "an evaluated final model",
+            lambda s: s["checkpoints"].get("final", {}).get("evaluation_loss"),
+        )["checkpoints"]["final"]
+        with open(node.checkpoint_path("final"), "rb") as file:
+            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        said = header["__metadata__"]
+        self.assertEqual(evaluated["evaluation_loss"], float(said["evaluation_loss"]))
+        self.assertEqual(evaluated["accuracy"], float(said["accuracy"]))
 
     def test_a_job_that_breaks_ends_with_code_3(self):
         job = self.cluster.job(learning_rate=1000, warmup_samples=0, budget_samples=10_000_000)
