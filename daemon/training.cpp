@@ -195,14 +195,16 @@ void Training::finish() {
 }
 
 FinishWatch::Final Training::final_model() const {
-  if (!finished_ || !unwritten_.empty()) return {};
-  const auto at_rest = [](const auto& item) {
-    return !item.second.under_way && item.second.next.empty();
+  if (!finished_) return {};
+  const auto on_disk = [this](const char* which) {
+    const auto found = writing_.find(which);
+    return !unwritten_.contains(which) && found != writing_.end() && !found->second.under_way &&
+           found->second.next.empty();
   };
   // A trainer that is still there may take the final model yet, and report how good it is.
   const ExternalEngine* const external = external_.load();
   const bool is_evaluated = external ? settled_ && !external->has_trainer() : final_evaluated_;
-  return {.on_disk = std::ranges::all_of(writing_, at_rest), .evaluated = is_evaluated};
+  return {.on_disk = on_disk("current") && on_disk("final"), .evaluated = is_evaluated};
 }
 
 std::string Training::final_model_waits_for() const {

@@ -44,6 +44,14 @@ class UntilFinished(ClusterTest):
         last.start().wait_phase("finished")
         self.assertEqual(0, last.terminate())
 
+    def test_a_best_model_that_cannot_be_written_does_not_hold_up_the_end(self):
+        job = self.cluster.job(**SHORT)
+        node = self.cluster.founder(job, "--until", "finished", shard="1/1")
+        os.makedirs(node.checkpoint_path("best") + ".tmp")  # as on a file system with a fault there
+        self.assertEqual(0, node.start().exit_code(), node.log())
+        self.assertIn("checkpoint best was not written", node.log())
+        self.assertFalse(os.path.exists(node.checkpoint_path("best")))
+
     def test_a_checkpoint_says_of_its_evaluation_what_the_node_says(self):
         node = self.cluster.founder(self.cluster.job(**SHORT), shard="1/1").start()
         evaluated = node.wait(
