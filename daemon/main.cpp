@@ -241,6 +241,18 @@ Result<StartPlan> make_plan_with_socket(const DaemonConfig& config, const StateS
   return plan;
 }
 
+// What follows once the loop has stopped.
+int end_of(const NodeDriver& driver, const DaemonConfig& config, bool stop_asked,
+           const std::vector<std::string>& arguments, char* program) {
+  const std::optional<Error>& failure = driver.failure();
+  if (!failure && driver.restart_wanted() && !stop_asked)
+    return start_again(arguments, config, program);
+  if (!failure && !driver.left_trainer_behind()) return 0;
+  flush_log();
+  // A trainer that did not stop in time must not hold up the exit: everything durable is written.
+  std::_Exit(failure ? fail_logged(config, *failure, exit_code_of(*failure)) : 0);
+}
+
 int run(const CommandLine& line, const std::vector<std::string>& arguments, char* program) {
   DaemonConfig config = line.config;
   if (!config.name_given)
@@ -295,11 +307,7 @@ int run(const CommandLine& line, const std::vector<std::string>& arguments, char
              "event=device device=cpu reason=" + log_quoted(why.text));
   print_invite(*plan, driver.address());
   loop.run();
-  if (!driver.failure() && driver.restart_wanted() && stops_asked == 0)
-    return start_again(arguments, config, program);
-  if (!driver.failure()) return 0;
-  // A trainer that did not stop in time must not hold up the exit: everything durable is written.
-  std::_Exit(fail_logged(config, *driver.failure(), exit_code_of(*driver.failure())));
+  return end_of(driver, config, stops_asked > 0, arguments, program);
 }
 
 }  // namespace

@@ -56,6 +56,10 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   // After the loop has stopped: why, unless somebody asked for it.
   [[nodiscard]] const std::optional<Error>& failure() const { return failure_; }
 
+  // … and whether a thread still reads the job's data, which nobody is to wait for.
+  [[nodiscard]] bool left_trainer_behind() const {
+    return training_ && training_->is_left_behind();
+  }
   // … or the process is to start again, with the same command line.
   [[nodiscard]] bool restart_wanted() const { return restart_wanted_; }
 

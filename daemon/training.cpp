@@ -328,7 +328,8 @@ void Training::stop(bool model_stands, std::function<void()> done) {
   data_timer_.cancel();
   settled_timer_.cancel();
   if (ExternalEngine* const engine = external_.load()) engine->cancel();
-  if (!busy_) maybe_stop();
+  left_behind_ = busy_ && !begun_ && !is_external();  // nothing of it is to be written
+  if (!busy_ || left_behind_) maybe_stop();
 }
 
 // On disk, or on its way there with nobody waiting for a later one.

@@ -110,7 +110,9 @@ class Training {
   // Writes a last checkpoint, joins the threads, then calls `done` once from the loop.
   // `model_stands`: the model is still the one that finish() had, so where `current` holds that one
   // it is not written again.
+  // Data that are still being read are not waited for.
   void stop(bool model_stands, std::function<void()> done);
+  [[nodiscard]] bool is_left_behind() const { return left_behind_; }
 
   void describe(StatusView& view, Instant now) const;
   [[nodiscard]] std::uint64_t model_floats() const {  // 0 until the model stands
@@ -203,6 +205,7 @@ class Training {
   std::function<void()> stopped_;  // set once stop() was called
   bool model_stands_ = false;      // at stop()
   bool stopping_trainer_ = false;
+  bool left_behind_ = false;  // the stop has not waited for what runs aside
 };
 
 }  // namespace gossipd

@@ -214,6 +214,7 @@ void Training::start_preparing() {
 
 void Training::on_prepared(Prepared prepared) {
   busy_ = false;
+  if (left_behind_) return;
   for (const std::string& warning : prepared.warnings) events_.on_warning(warning);
   if (stopped_) {
     trainer_ = std::move(prepared.trainer);

@@ -255,6 +255,24 @@ class Data(ClusterTest):
             self.assertGreater(self.accuracy(node), 0.65)
         self.assertEqual(1600, sum(node.status()["trainer"]["shard_samples"] for node in nodes))
 
+    def test_a_node_that_reads_its_data_stops_at_once(self):
+        data = os.path.join(self.cluster.directory, "data")
+        os.mkdir(data)
+        tokens = os.path.join(data, "tokens.bin")
+        with open(tokens, "wb") as file:
+            file.write(bytes(20_000))
+        job = self.cluster.job(
+            data='kind = "tokens"\nlength = 8\nvocabulary = 300\ntrain_files = ["tokens.bin"]',
+            model='kind = "gpt"\ndim = 32\ndepth = 1\nheads = 2',
+        )
+        node = self.cluster.founder(job, shard="1/1", data=data).start()
+        node.wait_step(1)
+        self.assertEqual(0, node.terminate())
+        os.truncate(tokens, 1 << 38)  # a hole, which takes minutes to look through
+        node.start().wait("it reads them", lambda s: s["trainer"]["state"] == "preparing")
+        self.assertEqual(0, node.terminate())
+        self.assertNotIn("stops without waiting", node.log())
+
     def test_a_node_whose_files_are_gone_ends_as_one_that_is_to_be_started_again(self):
         directory = os.path.join(self.cluster.directory, "pictures")
         jpeg = Jpeg()
