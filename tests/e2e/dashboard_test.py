@@ -3,10 +3,12 @@
 With GOSSIPD_DASHBOARD_SCREENSHOT=FILE the first test keeps a picture, the one in README.md.
 """
 
+import http.client
 import http.server
 import json
 import math
 import os
+import signal
 import threading
 import unittest
 import urllib.request
@@ -169,6 +171,35 @@ class Dashboard(BrowserTest):
         self.assertEqual([], self.browser.run("return window.violations"))
         # Chromium reports each 401 of its own accord.
         self.assertEqual([], [c for c in self.browser.complaints() if "401" not in c])
+
+    def test_the_page_says_that_a_silent_box_is_lost_and_that_too_many_pages_are_open(self):
+        node = self.cluster.found(self.job())
+        self.browser.open(f"http://{node.rest}/")
+
+        def wait_connection(said):
+            says = "document.querySelector('#connection').textContent === arguments[0]"
+            self.browser.wait(said, says, said)
+
+        wait_connection("live")
+        node.signal(signal.SIGSTOP)  # nothing comes from it, and nothing is closed
+        self.addCleanup(node.signal, signal.SIGCONT)
+        wait_connection("no answer")
+        node.signal(signal.SIGCONT)
+        wait_connection("live")
+        self.browser.open("about:blank")
+        taken = []  # held open by these
+
+        def all_taken():
+            connection = http.client.HTTPConnection(node.rest)
+            self.addCleanup(connection.close)
+            connection.request("GET", "/v1/events?snapshots=false")
+            answer = connection.getresponse()
+            taken.append(answer)
+            return answer.status == 503
+
+        wait_for("all streams are taken", all_taken)
+        self.browser.open(f"http://{node.rest}/")
+        wait_connection("too many pages open")
 
     def give(self, token):
         self.browser.run(

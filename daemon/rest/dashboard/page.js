@@ -285,8 +285,14 @@ function ask_for_token() {
 
 function on_connection(now) {
   const connection = $('connection');
-  say(connection, { live: 'live', lost: 'no answer', token: 'token needed' }[now]);
-  connection.className = 'connection ' + (now === 'token' ? 'lost' : now);
+  const words = {
+    live: 'live',
+    lost: 'no answer',
+    full: 'too many pages open',
+    token: 'token needed',
+  };
+  say(connection, words[now]);
+  connection.className = 'connection ' + (now === 'live' ? now : 'lost');
   if (now === 'token') ask_for_token();
   if (now === 'live') curves.self = undefined; // the next snapshot loads what was missed
 }

@@ -3,6 +3,7 @@
 const LINE_LENGTH_MAX = 32 << 20;
 const PAUSE_MIN_MS = 500;
 const PAUSE_MAX_MS = 8000;
+const SILENCE_MAX_MS = 30000; // the daemon says something every 15 s
 
 // Feeds text in pieces, calls told(event, data, id) for each whole event.
 export class EventParser {
@@ -38,24 +39,36 @@ export class EventParser {
   }
 }
 
-export async function get(path, token, extra = {}) {
+export async function get(path, token, extra = {}, signal = undefined) {
   const headers = { ...extra };
   if (token) headers.Authorization = 'Bearer ' + token;
-  return fetch(path, { headers, cache: 'no-store' });
+  return fetch(path, { headers, cache: 'no-store', signal });
 }
 
 // Follows /v1/events and comes back after every break with the last id. `told(event, data)` gets
-// parsed JSON; `changed(state)` gets "live", "lost" or "token", upon which `token()` is awaited.
+// parsed JSON; `changed(state)` gets "live", "lost", "full" or "token", upon which `token()` is
+// awaited. A box that vanishes closes nothing, so silence is a break as well.
 export async function follow({ told, changed, token }) {
   let last = '';
   let pause = PAUSE_MIN_MS;
   for (;;) {
+    let why = 'lost';
+    const silence = new AbortController();
+    let alarm;
+    const heard = () => {
+      clearTimeout(alarm);
+      alarm = setTimeout(() => silence.abort(), SILENCE_MAX_MS);
+    };
     try {
-      const answer = await get('v1/events', await token(), last ? { 'Last-Event-ID': last } : {});
+      const known = await token();
+      heard();
+      const since = last ? { 'Last-Event-ID': last } : {};
+      const answer = await get('v1/events', known, since, silence.signal);
       if (answer.status === 401) {
         changed('token');
         continue;
       }
+      if (answer.status === 503 && (await answer.json()).code === 'streams-full') why = 'full';
       if (!answer.ok) throw new Error('status ' + answer.status);
       changed('live');
       const parser = new EventParser((event, data, id) => {
@@ -68,12 +81,15 @@ export async function follow({ told, changed, token }) {
       for (;;) {
         const { done, value } = await reader.read();
         if (done) break;
+        heard();
         parser.feed(words.decode(value, { stream: true }));
       }
     } catch {
       // The daemon is restarting, the box asleep or the network away: the next round tells.
+    } finally {
+      clearTimeout(alarm);
     }
-    changed('lost');
+    changed(why);
     await new Promise((resolve) => setTimeout(resolve, pause));
     pause = Math.min(2 * pause, PAUSE_MAX_MS);
   }
