@@ -441,6 +441,7 @@ void NodeDriver::on_second() {
   tell_live();
   log_progress();
   look_at_disk();
+  look_at_unsaved_job();
   look_at_descriptors();
   look_at_memory();
   look_at_certificate();

@@ -142,6 +142,7 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   void answer_job_start(const Result<JobHash>& begun);
   void on_next_job_written(const NextJobEffect& next, const std::optional<Error>& error);
   void save_job(const std::string& document);
+  void look_at_unsaved_job();
   void on_state_written(const NodeState& state, const std::optional<Error>& error);
   void prepare_training();
   void on_piece_written(const JobFile& file, const Result<bool>& whole);
@@ -200,7 +201,9 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   bool out_of_descriptors_ = false;
   std::uint64_t memory_refused_ = 0;  // bytes that exchange.memory_dir had no room for
   std::optional<KnownJob> job_;
-  ClusterId founds_{};           // as in the plan
+  std::optional<std::string> unsaved_job_;  // its text, which the disk did not take
+  int seconds_to_job_ = 0;                  // until that is tried again
+  ClusterId founds_{};                      // as in the plan
   bool awaits_cluster_ = false;  // whether this node founds one decides where its model comes from
   bool nobody_to_ask_ = false;   // no seed, no other member ever met
   // the trainer's first model counts as the cluster's, restored or not

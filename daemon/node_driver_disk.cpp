@@ -17,6 +17,7 @@ namespace gossipd {
 namespace {
 
 constexpr Duration checkpoint_answer_limit = std::chrono::seconds(15);
+constexpr int job_again_after_s = 10;
 constexpr Duration command_answer_limit = std::chrono::seconds(5);
 
 std::string whole_seconds(double seconds) {
@@ -63,9 +64,18 @@ void NodeDriver::on_state_written(const NodeState& state, const std::optional<Er
 void NodeDriver::save_job(const std::string& document) {
   disk_.write(
       "job.toml", [this, document] { return store_.save_job(document); },
-      [this](const std::optional<Error>& error) {
-        if (error) warn(error->text);
+      [this, document](const std::optional<Error>& error) {
+        unsaved_job_.reset();
+        if (!error) return;
+        warn(error->text);
+        unsaved_job_ = document;
+        seconds_to_job_ = job_again_after_s;
       });
+}
+
+void NodeDriver::look_at_unsaved_job() {
+  if (next_job_ != JobHash{} || stopping_) return;
+  if (unsaved_job_ && --seconds_to_job_ <= 0) save_job(*std::exchange(unsaved_job_, std::nullopt));
 }
 
 // ---- the job's file -----------------------------------------------------------------------------

@@ -92,6 +92,7 @@ void NodeDriver::answer_job_start(const Result<JobHash>& begun) {
 // two the text before is left, as job.previous.toml, and of a state that cannot be written as well.
 void NodeDriver::carry_out(NextJobEffect& effect) {
   next_job_since_ = event_began_;
+  unsaved_job_.reset();
   const auto next = std::make_shared<const NextJobEffect>(std::move(effect));
   const Result<Job> job = Job::parse(next->document, "the cluster's next job");
   if (!job || job->hash() != next->hash) {

@@ -89,6 +89,17 @@ class Join(ClusterTest):
         self.assertEqual(seed.status()["cluster_id"], node.status()["cluster_id"])
         self.assertEqual({"box1", "box2"}, set(node.members()))
 
+    def test_a_job_that_the_disk_did_not_take_is_written_later(self):
+        seed = self.cluster.found(self.cluster.job(), trainer__min_step_ms=20)
+        node = self.cluster.joiner("box2", seed)
+        obstacle = os.path.join(node.state_dir, "job.new.toml")  # the file that becomes job.toml
+        os.makedirs(obstacle)
+        node.start().wait_linked(1)
+        node.wait_log("event=warning .*job.new.toml: cannot create it")
+        os.rmdir(obstacle)
+        job = os.path.join(node.state_dir, "job.toml")
+        wait_for("the job is written", lambda: os.path.exists(job))
+
     def test_a_node_without_data_stays_a_member_and_reports_what_it_needs(self):
         seed = self.cluster.found(
             self.cluster.job(name="clothes"), shard="1/1", trainer__min_step_ms=20
