@@ -262,6 +262,11 @@ Directory::Outcome Directory::merge(const MemberStats& claim, Instant now, Sessi
 
 // ---- who lives ----------------------------------------------------------------------------------
 
+void Directory::drop_life(NodeId id) {
+  const auto found = entries_.find(id);
+  if (found != entries_.end()) found->second.record.incarnation = 0;
+}
+
 void Directory::recall_met(NodeId id) {
   const auto found = entries_.find(id);
   if (found != entries_.end() && !found->second.met) found->second.met_before = true;

@@ -82,6 +82,8 @@ class Directory {
   Outcome merge(const MemberStats& claim, Instant now, SessionId source);
   // A session with it is about to be established: its record gets a place, whoever has to go.
   void expect(NodeId id) { expected_ = id; }
+  // The life that is known of it counts no more: any that is said next replaces it.
+  void drop_life(NodeId id);
   // A session with it was established in an earlier run of this node.
   void recall_met(NodeId id);
   // A byte arrived from it, on an established session.

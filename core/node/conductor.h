@@ -166,6 +166,7 @@ class Conductor {
   void ping(Session& session, Instant now);
   void note_left(const Hello& hello, Instant now);
   void on_probe_answered(Session& session, Instant now);
+  void drop_life_beyond_refuting(const Hello& hello);
   void learn_from(const Hello& hello, Instant now);
   bool keep_existing(const Session& existing, const Session& fresh) const;
   void refuse(Session& session, Error reason, Instant now);

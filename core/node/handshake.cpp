@@ -108,7 +108,8 @@ void Conductor::on_hello(Session& session, const Hello& hello, Instant now) {
     accuse_all_at(session.remote, hello.id, "another node answers at its address", now);
   }
   if (const auto error = check_hello(hello)) {
-    if (hello.leaving && hello.founded == state_.cluster) note_left(hello, now);
+    if (error->code == "left" && hello.leaving && hello.founded == state_.cluster)
+      note_left(hello, now);
     if (error->code == "self") on_reflected(session, now);
     if (error->code == "self" && session.outbound) dialer_.founding().on_self(session.remote);
     if (error->code == "both-joining" && session.outbound && hello.founds)
@@ -146,6 +147,7 @@ void Conductor::on_hello(Session& session, const Hello& hello, Instant now) {
 
 void Conductor::admit(Session& session, Instant now) {
   const Hello& hello = *session.theirs;
+  drop_life_beyond_refuting(hello);
   if (session.probed != NodeId{}) return on_probe_answered(session, now);
   if (hello.probe) return;  // our own hello was the answer
   Neighbour* neighbour = peers_.neighbour(hello.id);
@@ -228,6 +230,15 @@ void Conductor::establish(Session& session, Instant now) {
   }
   session.replaces = session.outbound && dialer_.is_rotating(session.remote);
   if (session.replaces) dialer_.end_rotation();
+}
+
+// A life of the member that is known here and that it would never refute is a lie, or its disk's
+// loss: what it says itself takes its place.
+void Conductor::drop_life_beyond_refuting(const Hello& hello) {
+  const Directory::Entry* known = directory_.find(hello.id);
+  if (known != nullptr &&
+      !is_plausible_incarnation(known->record.incarnation, hello.incarnation, Told::of_us))
+    directory_.drop_life(hello.id);
 }
 
 // A hello may bring a higher incarnation than gossip has brought yet.

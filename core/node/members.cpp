@@ -161,6 +161,8 @@ void Conductor::note_left(const Hello& hello, Instant now) {
   const auto* known = directory_.find(hello.id);
   if (known == nullptr || hello.id == state_.id) return;
   if (known->record.state == MemberState::left) return;
+  // or somebody else has said it, and the member could never refute it
+  if (!is_plausible_incarnation(hello.incarnation, known->record.incarnation, Told::of_us)) return;
   if (rival_of(hello) != nullptr || clones_.hear(hello) != Instances::Heard::alone) return;
   MemberRecord record = known->record;
   record.incarnation = std::max(hello.incarnation, known->record.incarnation);

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "core/exchange/turn_bounds.h"
+#include "core/membership/plausibility.h"
 #include "core/node/control_allowance.h"
 #include "core/wire/file_piece.h"
 #include "tests/fuzz/link_script.h"
@@ -32,9 +33,15 @@ Hello hello(NodeId id = peer) {
 // A member that has a model and an open link to a node that has one as well; the member has the
 // first turn.
 struct Linked {
-  Linked() : node(LoneNode::config_of(1), LoneNode::state_of(own, cluster)) {
+  explicit Linked(std::size_t window = ExchangePolicy{}.bulk_window_bytes)
+      : node(config_of(window), LoneNode::state_of(own, cluster)) {
     node.prepare(script_schema(), "document", job, 1'000'000, true);
     link_up();
+  }
+  static NodeConfig config_of(std::size_t window) {
+    NodeConfig config = LoneNode::config_of(1);
+    config.exchange.bulk_window_bytes = window;
+    return config;
   }
   void link_up() {
     session = node.open(false, {"peer", 1});
@@ -53,6 +60,21 @@ struct Linked {
     }
     return code;
   }
+  // Sent in words, and in the exchange, since the last call.
+  std::vector<Control> take_words(std::size_t* bulk_bytes = nullptr) {
+    std::vector<Control> words;
+    for (const auto& sent : node.take_sent()) {
+      if (sent.lane == Lane::control) words.push_back(*decode_control(*sent.message));
+      if (sent.lane == Lane::bulk && bulk_bytes != nullptr) *bulk_bytes += sent.message->size();
+    }
+    return words;
+  }
+  [[nodiscard]] MemberView member(NodeId id) {
+    for (const MemberView& item : node.node().view(node.now()).members)
+      if (item.record.id == id) return item;
+    return {};
+  }
+  bool is_suspect(NodeId id) { return member(id).record.state == MemberState::suspect; }
   std::uint64_t refused(Reject reason) { return node.link()->counters.refused[raw(reason)]; }
 
   LoneNode node;
@@ -130,6 +152,51 @@ TEST_CASE("a peer whose turn does not end is refused as endless_turn at once, an
     const SessionId again = linked.node.open(false, {"peer", 1});
     linked.node.hear(again, hello());
     CHECK_FALSE(linked.node.is_open(again));
+  }
+}
+
+template <typename Word>
+const Word* last_of(const std::vector<Control>& words) {
+  const Word* last = nullptr;
+  for (const Control& word : words)
+    if (const auto* one = std::get_if<Word>(&word)) last = one;
+  return last;
+}
+
+// ---- what is said of others and of this node ----------------------------------------------------
+
+TEST_CASE("what a hello claims of a member's life is taken back by the member's own word") {
+  for (const std::uint64_t life : {~std::uint64_t{0}, std::uint64_t{1} << 49}) {
+    for (const bool leaving : {false, true}) {
+      CAPTURE(life);
+      CAPTURE(leaving);
+      Linked linked;
+      linked.node.cut(linked.session);
+      Hello lie = hello();
+      lie.incarnation = life;
+      lie.leaving = leaving;
+      lie.founded = cluster;
+      const SessionId liar = linked.node.open(false, {"liar", 1});
+      linked.node.hear(liar, lie);
+      linked.node.cut(liar);
+      CHECK(linked.member(peer).record.state != MemberState::left);
+      linked.link_up();
+      CHECK(linked.member(peer).record.state == MemberState::alive);
+      CHECK(linked.member(peer).record.incarnation == 1);
+    }
+  }
+}
+
+TEST_CASE("a member that left says so in its hello, from an old disk as well") {
+  for (const std::uint64_t life : {std::uint64_t{1}, std::uint64_t{1} << 22}) {
+    Linked linked;
+    linked.node.cut(linked.session);
+    Hello gone = hello();
+    gone.incarnation = life;
+    gone.leaving = true;
+    gone.founded = cluster;
+    linked.node.hear(linked.node.open(false, {"peer", 1}), gone);
+    CHECK(linked.member(peer).record.state == MemberState::left);
   }
 }
 
