@@ -77,7 +77,8 @@ void Conductor::settle(Instant now) {
   begin_round_if_due(now);
   if (has_news_of_itself()) {
     renew_own_record(now);
-    gossip(now);
+    // what comes soon after goes with the next look, like the others' news
+    if (timers_.may_tell(look_period, now)) gossip(now);
   }
   if (persistence_.is_urgent()) persist();
 }

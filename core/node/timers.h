@@ -31,12 +31,19 @@ class Timers {
     due(duty) = now + period;
     return true;
   }
+  // True: what this node says of itself may go out at once, and next a period from now.
+  [[nodiscard]] bool may_tell(Duration period, Instant now) {
+    if (now < may_tell_) return false;
+    may_tell_ = now + period;
+    return true;
+  }
   [[nodiscard]] Instant next() const { return *std::ranges::min_element(due_); }
 
  private:
   Instant& due(Duty duty) { return due_[static_cast<std::size_t>(duty)]; }
 
   std::array<Instant, static_cast<std::size_t>(Duty::count_)> due_{};  // at first all are due
+  Instant may_tell_{};
 };
 
 }  // namespace gossipd

@@ -200,6 +200,26 @@ TEST_CASE("a member that left says so in its hello, from an old disk as well") {
   }
 }
 
+TEST_CASE("a burst of budgets is told a few times, and then the last of them") {
+  Linked linked;
+  MemberRecord record = linked.member(peer).record;
+  std::size_t told = 0;
+  for (std::uint64_t revision = 1; revision <= 1000; ++revision) {
+    record.tick = record.news = revision;
+    record.budget = {revision, 2'000'000 + revision};
+    linked.node.hear(linked.session, Members{{record}, {}, {}});
+    told += linked.take_words().size();
+  }
+  CHECK(told <= 4);
+  linked.node.pass(100ms);
+  Budget last;
+  for (const Control& word : linked.take_words())
+    if (const auto* members = std::get_if<Members>(&word))
+      for (const MemberRecord& said : members->records)
+        if (said.id == own) last = said.budget;
+  CHECK(last.revision == 1000);
+}
+
 // ---- control messages ---------------------------------------------------------------------------
 
 TEST_CASE("an allowance fills with time and is never more than its maximum") {
