@@ -60,6 +60,8 @@ class Link {
   // Whether the blocks named there are some of the schema's, in order; open() needs that.
   [[nodiscard]] bool orders(const Ready& theirs) const;
   [[nodiscard]] ReplicaState replica_state() const;
+  // Afterwards it is open, or closed and forgotten: to say again what the peer lacks is no less
+  // than to begin, and a fresh epoch says it in pieces. The session is to be closed then.
   [[nodiscard]] std::optional<Reject> on_replica_state(std::span<const std::byte> message,
                                                        Instant now);
   void close();   // the session is gone; the epoch is remembered

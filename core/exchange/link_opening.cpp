@@ -101,7 +101,7 @@ std::optional<Reject> Link::on_replica_state(std::span<const std::byte> message,
   if (const auto reject = decode_replica_state(message, schema_, held)) return reject;
   state_ = State::open;
   epoch_->receiver.reconnect();
-  epoch_->sender.resume(held, now);
+  if (!epoch_->sender.resume(held, now)) forget();
   return std::nullopt;
 }
 

@@ -257,16 +257,17 @@ void TurnSender::keep_what_peer_lacks(const ReplicaState& held_blocks) {
   unacknowledged_ = std::move(lacking);
 }
 
-void TurnSender::resume(const ReplicaState& held, Instant now) {
+bool TurnSender::resume(const ReplicaState& held, Instant now) {
   outgoing_ = {};
   keep_what_peer_lacks(held);
   const bool unheard = std::exchange(last_turn_unheard_, false);
-  if (!speaking_ && !unheard) return;
+  if (!speaking_ && !unheard) return true;
+  if (unheard && sizeof(float) * floats_owed() > policy_.bulk_window_bytes) return false;
   for (const DeltaRecord& record : unacknowledged_.all()) {
     append(record);
     flush_if_full(now);
   }
-  if (!unheard) return;  // in the middle of a turn: it goes on
+  if (!unheard) return true;  // in the middle of a turn: it goes on
   for (std::uint32_t i = 0; i < replicas_.size(); ++i) {
     if (!replicas_.state(i).keyframe_owed) continue;
     Saying saying{.block = i};
@@ -275,6 +276,14 @@ void TurnSender::resume(const ReplicaState& held, Instant now) {
     flush_if_full(now);
   }
   flush(true, now);
+  return true;
+}
+
+std::uint64_t TurnSender::floats_owed() const {
+  std::uint64_t floats = 0;
+  for (std::uint32_t i = 0; i < replicas_.size(); ++i)
+    if (replicas_.state(i).keyframe_owed) floats += schema_.blocks()[i].size;
+  return floats;
 }
 
 const DeltaRecord* TurnSender::said(std::size_t block, Version version) const {

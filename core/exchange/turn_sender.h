@@ -132,8 +132,10 @@ class TurnSender {
   void disconnect() { outgoing_ = {}; }
   // A session stands again; `last_turn_unheard`: the peer has not heard the last turn to its end.
   void reconnect(bool last_turn_unheard) { last_turn_unheard_ = last_turn_unheard; }
-  // Goes on from what the peer then turns out to hold.
-  void resume(const ReplicaState& held, Instant now);
+  // Goes on from what the peer then turns out to hold. False: the last turn would have to be said
+  // again with more whole blocks than may wait for the socket, and nothing is; the peer may say
+  // that it holds none.
+  [[nodiscard]] bool resume(const ReplicaState& held, Instant now);
   // What is published may yet be said again, so nothing may change it but this sender.
   [[nodiscard]] bool may_repeat() const { return speaking_ || last_turn_unheard_; }
 
@@ -161,6 +163,7 @@ class TurnSender {
   [[nodiscard]] std::optional<Codec> counted(Codec codec, std::span<const float> target,
                                              std::span<const float> published) const;
   void keep_what_peer_lacks(const ReplicaState& held);
+  [[nodiscard]] std::uint64_t floats_owed() const;
 
   const Schema& schema_;
   const ExchangePolicy& policy_;

@@ -267,6 +267,10 @@ void Conductor::on_bulk(Session& session, std::span<const std::byte> message, In
   std::optional<Reject> whole;
   if (*kind == BulkKind::replica_state) {
     whole = link.on_replica_state(message, now);
+    if (!whole && !link.is_open()) {
+      send(session, Bye{bye_rotated});
+      return close(session.id, "too much to say again; the link begins afresh", now, true);
+    }
     flush_link(neighbour);
   } else {
     whole = link.on_turn(message, session.round_trip.smoothed_seconds(), now);

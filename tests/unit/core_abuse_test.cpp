@@ -163,6 +163,45 @@ const Word* last_of(const std::vector<Control>& words) {
   return last;
 }
 
+TEST_CASE("a peer that comes back and holds nothing is not sent the whole model in one piece") {
+  constexpr std::size_t window = 2000;
+  Linked linked(window);
+  linked.node.hear(linked.session, Lane::bulk, keyframe_message(0, 1, true));
+  for (int i = 0; i < 50 && linked.node.link()->counters.turns_spoken == 0; ++i) {
+    linked.node.pass(100ms);
+    linked.node.train(0.01f, true);
+  }
+  REQUIRE(linked.node.link()->counters.turns_spoken == 1);
+  linked.node.cut(linked.session);
+  (void)linked.node.take_sent();
+  linked.session = linked.node.open(false, {"peer", 1});
+  linked.node.hear(linked.session, hello());
+  const std::vector<Control> words = linked.take_words();
+  const Ready* own_ready = last_of<Ready>(words);
+  REQUIRE(own_ready != nullptr);
+  REQUIRE(own_ready->spoken == 2);
+  Ready ready = *own_ready;
+  ready.nonce = 6;
+  ready.spoken = 1;
+  ready.heard = 0;
+  linked.node.hear(linked.session, ready);
+  std::size_t bulk_bytes = 0;
+  (void)linked.take_words(&bulk_bytes);
+  REQUIRE(bulk_bytes > 0);  // what it holds
+  ReplicaState nothing;
+  nothing.blocks.resize(script_schema().blocks().size());
+  bulk_bytes = 0;
+  linked.node.hear(linked.session, Lane::bulk, encode_replica_state(nothing));
+  const std::vector<Control> last_words = linked.take_words(&bulk_bytes);
+  CHECK(bulk_bytes <= window);
+  CHECK_FALSE(linked.node.is_open(linked.session));
+  REQUIRE(last_of<Bye>(last_words) != nullptr);
+  CHECK(last_of<Bye>(last_words)->why == bye_rotated);
+  CHECK_FALSE(linked.is_suspect(peer));
+  linked.link_up();
+  CHECK(linked.node.link()->state == "open");
+}
+
 // ---- what is said of others and of this node ----------------------------------------------------
 
 TEST_CASE("what a hello claims of a member's life is taken back by the member's own word") {

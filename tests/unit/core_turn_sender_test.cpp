@@ -134,7 +134,7 @@ TEST_CASE("after a reconnect the lost deltas are said again, with the same turn 
   end.sender.disconnect();
   end.sender.reconnect(true);
   CHECK(end.sender.may_repeat());
-  end.sender.resume(held_by_peer(end, {1, 2}), turn_time(1));  // it lacks block 0's only
+  REQUIRE(end.sender.resume(held_by_peer(end, {1, 2}), turn_time(1)));  // it lacks block 0's only
   CHECK_FALSE(end.sender.may_repeat());
   const auto messages = end.sender.take_messages();
   REQUIRE(messages.size() == 1);
@@ -159,7 +159,7 @@ TEST_CASE("a block whose base the peer does not hold, or holds otherwise, goes w
   end.sender.reconnect(false);
   ReplicaState held = held_by_peer(end, {1, 2});
   held.blocks[1].hash ^= 1;
-  end.sender.resume(held, turn_time(1));
+  REQUIRE(end.sender.resume(held, turn_time(1)));
   CHECK(end.replicas.keyframes_owed() == 2);
   CHECK(end.sender.take_messages().empty());  // the next turn says them
 }
@@ -175,7 +175,7 @@ TEST_CASE("a lost session in the middle of a turn loses the messages, not the tu
   CHECK(end.sender.is_speaking());
   CHECK(end.sender.spoken() == 1);
   end.sender.reconnect(false);
-  end.sender.resume(held_by_peer(end, {1, 1}), turn_time(1));
+  REQUIRE(end.sender.resume(held_by_peer(end, {1, 1}), turn_time(1)));
   CHECK(end.counters.deltas_resent == 1);
   end.say_next(ramp(1), 1);
   end.sender.advance(turn_time(1));
@@ -183,4 +183,19 @@ TEST_CASE("a lost session in the middle of a turn loses the messages, not the tu
   TurnHeader header;
   CHECK(records_of(end.schema, end.sender.take_messages()[0], header).size() == 2);
   CHECK(end.sender.spoken() == 3);
+}
+
+TEST_CASE("what is more than may wait for the socket is not said again at once") {
+  OneEnd end;
+  (void)end.speak(1, ramp(0), 1);
+  for (const std::size_t window : {std::size_t{1000}, std::size_t{4000}}) {
+    end.policy.bulk_window_bytes = window;
+    end.sender.disconnect();
+    end.sender.reconnect(true);
+    CHECK(end.sender.resume(held_by_peer(end, {0, 0}), turn_time(1)) == (window == 4000));
+    std::size_t bytes = 0;
+    for (const SharedBytes& message : end.sender.take_messages()) bytes += message->size();
+    CHECK((bytes == 0) == (window == 1000));
+    CHECK(bytes <= window);
+  }
 }
