@@ -62,9 +62,11 @@ std::optional<Reject> Link::on_turn(std::span<const std::byte> message, double r
   return std::nullopt;
 }
 
-void Link::on_resync(const Resync& resync) {
+std::size_t Link::on_resync(const Resync& resync) {
+  const std::size_t owed = epoch_->replicas.keyframes_owed();
   for (const std::uint32_t block : resync.blocks)
     if (block < epoch_->replicas.size()) epoch_->replicas.owe_keyframe(block);
+  return epoch_->replicas.keyframes_owed() - owed;
 }
 
 // ---- looking ---------------------------------------------------------------------------------

@@ -96,7 +96,8 @@ class Link {
   // A refused message changes nothing; a refused record changes nothing but asks for a keyframe.
   [[nodiscard]] std::optional<Reject> on_turn(std::span<const std::byte> message,
                                               double rtt_seconds, Instant now);
-  void on_resync(const Resync&);
+  // Returns how many of these blocks were not to go whole yet.
+  std::size_t on_resync(const Resync&);
   [[nodiscard]] std::vector<std::uint32_t> take_resync() { return epoch_->receiver.take_resync(); }
 
   // ---- speaking: look_begin(), look() at every block, begin(), speak() every block, end() ----

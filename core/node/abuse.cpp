@@ -40,6 +40,15 @@ void Conductor::close_stalled_links(Instant now) {
   }
 }
 
+void Conductor::on_resync(Session& session, const Resync& resync, Instant now) {
+  Neighbour& neighbour = peers_.neighbour_of(session);
+  if (!neighbour.link) return;
+  const std::size_t fresh = neighbour.link->on_resync(resync);
+  if (neighbour.resyncs.on_asked(fresh, schema_.blocks().size(),
+                                 neighbour.link->counters().turns_spoken))
+    quarantine(session, "it asks for the whole model again and again", now);
+}
+
 void Conductor::on_flood(Session& session, const std::string& what, Instant now) {
   if (session.established()) return quarantine(session, what, now);
   refuse(session, Error{"flood", what}, now);

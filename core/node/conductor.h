@@ -283,6 +283,7 @@ class Conductor {
 
   // abuse.cpp
   void close_stalled_links(Instant now);
+  void on_resync(Session& session, const Resync& resync, Instant now);
   void on_flood(Session& session, const std::string& what, Instant now);
   [[nodiscard]] bool is_admitted(Session& session, const Control& message, std::size_t bytes,
                                  Instant now);

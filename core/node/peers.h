@@ -24,6 +24,7 @@
 #include "core/node/control_allowance.h"
 #include "core/node/initial_model.h"
 #include "core/node/path_watch.h"
+#include "core/node/resync_watch.h"
 #include "core/node/round_trip.h"
 #include "core/wire/control.h"
 
@@ -81,6 +82,7 @@ class Peers {
     Instant quarantined_until{};
     Instant turn_owed_since{};  // by the peer, or since a message of that turn came
     ControlAllowance allowance;
+    ResyncWatch resyncs;
     PathWatch path;
   };
 

@@ -196,7 +196,7 @@ void Conductor::handle_established(Session& session, const Control& message, Ins
   } else if (std::get_if<Spare>(&message)) {
     session.is_spare = true;
   } else if (const auto* resync = std::get_if<Resync>(&message)) {
-    if (neighbour.link) neighbour.link->on_resync(*resync);
+    on_resync(session, *resync, now);
   } else if (const auto* bye = std::get_if<Bye>(&message)) {
     on_bye(session, *bye, now);
   } else if (const auto* told = std::get_if<Reached>(&message)) {

@@ -202,6 +202,31 @@ TEST_CASE("a peer that comes back and holds nothing is not sent the whole model 
   CHECK(linked.node.link()->state == "open");
 }
 
+TEST_CASE("a peer that asks for the whole model after every turn rests") {
+  Linked linked;
+  std::vector<std::uint32_t> all(script_schema().blocks().size());
+  for (std::uint32_t i = 0; i < all.size(); ++i) all[i] = i;
+  std::uint32_t turn = 1;
+  std::size_t asked = 0;
+  for (int i = 0; i < 400 && linked.node.is_open(linked.session); ++i) {
+    const auto link = linked.node.link();
+    if (link->counters.turns_spoken < (turn + 1) / 2) {
+      if (turn % 2 == 1)
+        linked.node.hear(linked.session, Lane::bulk,
+                         keyframe_message(0, (turn + 1) / 2, true, turn)),
+            ++turn;
+    } else {
+      linked.node.hear(linked.session, Resync{all});
+      ++asked, ++turn;
+    }
+    linked.node.pass(100ms);
+    linked.node.train(0.01f, true);
+  }
+  CHECK(asked >= 3);
+  CHECK(asked <= 6);
+  CHECK(linked.last_refusal() == "quarantined");
+}
+
 // ---- what is said of others and of this node ----------------------------------------------------
 
 TEST_CASE("what a hello claims of a member's life is taken back by the member's own word") {
