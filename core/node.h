@@ -304,7 +304,9 @@ class Node {
   // ---- sessions ----
   // outbound: the endpoint that was dialled
   void on_session_open(SessionId session, bool outbound, Endpoint remote, Instant now);
-  void on_dial_failed(Endpoint endpoint, std::string reason, Instant now);
+  // `own_shortage`: it never left this machine, so it says nothing of who is there.
+  void on_dial_failed(Endpoint endpoint, std::string reason, Instant now,
+                      bool own_shortage = false);
   void on_session_closed(SessionId session, std::string reason, Instant now);
   void on_bytes(SessionId session, Instant now);  // any byte is a sign of life
   void on_message(SessionId session, Lane lane, std::span<const std::byte> message, Instant now);

@@ -398,7 +398,7 @@ void NodeDriver::on_session_closed(SessionId session, const Error& reason) {
 }
 
 void NodeDriver::on_dial_failed(const Endpoint& dialled, const Error& reason) {
-  node_->on_dial_failed(dialled, reason.text, begin_event());
+  node_->on_dial_failed(dialled, reason.text, begin_event(), is_own_shortage(reason));
   after_event();
 }
 

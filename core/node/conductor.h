@@ -71,7 +71,7 @@ class Conductor {
   void on_snapshot(Snapshot snapshot, Instant now);
   void on_restored(std::vector<float> model, Instant now);
   void on_session_open(SessionId id, bool outbound, Endpoint remote, Instant now);
-  void on_dial_failed(const Endpoint& endpoint, std::string reason, Instant now);
+  void on_dial_failed(const Endpoint& endpoint, std::string reason, bool own_shortage, Instant now);
   void on_session_closed(SessionId id, const std::string& reason, Instant now);
   void on_bytes(SessionId id, Instant now);
   void on_message(SessionId id, Lane lane, std::span<const std::byte> message, Instant now);

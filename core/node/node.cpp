@@ -63,8 +63,9 @@ void Node::on_restored(std::vector<float> model, Instant now) {
 void Node::on_session_open(SessionId id, bool outbound, Endpoint remote, Instant now) {
   settled(*impl_, now, [&] { impl_->on_session_open(id, outbound, std::move(remote), now); });
 }
-void Node::on_dial_failed(Endpoint endpoint, std::string reason, Instant now) {
-  settled(*impl_, now, [&] { impl_->on_dial_failed(endpoint, std::move(reason), now); });
+void Node::on_dial_failed(Endpoint endpoint, std::string reason, Instant now, bool own_shortage) {
+  settled(*impl_, now,
+          [&] { impl_->on_dial_failed(endpoint, std::move(reason), own_shortage, now); });
 }
 void Node::on_session_closed(SessionId id, std::string reason, Instant now) {
   settled(*impl_, now, [&] { impl_->on_session_closed(id, reason, now); });

@@ -9,10 +9,13 @@ namespace gossipd {
 
 // ---- beginning and end --------------------------------------------------------------------------
 
-void Conductor::on_dial_failed(const Endpoint& endpoint, std::string reason, Instant now) {
+void Conductor::on_dial_failed(const Endpoint& endpoint, std::string reason, bool own_shortage,
+                               Instant now) {
   const bool is_news = dialer_.on_failed(endpoint, reason);
-  note_found(endpoint, NodeId{}, reason);
-  accuse_all_at(endpoint, NodeId{}, "cannot be dialled", now);
+  if (!own_shortage) {
+    note_found(endpoint, NodeId{}, reason);
+    accuse_all_at(endpoint, NodeId{}, "cannot be dialled", now);
+  }
   if (!is_news) return;
   log(Level::warning, "event=dial-failed endpoint=" + log_word(to_string(endpoint)) +
                           " reason=" + log_quoted(reason));

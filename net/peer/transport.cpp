@@ -74,16 +74,18 @@ Error connect_error(const Endpoint& peer, const tcp::endpoint& address, const er
                     bool timed_out) {
   const Endpoint numeric = to_endpoint(address);
   const std::string where = to_string(peer) + (numeric == peer ? "" : " (" + numeric.host + ")");
-  if (timed_out) {
+  if (timed_out)
     return Error{"connect-timeout",
                  "no answer from " + where + ": the host is down, or a firewall drops the port"};
-  }
   if (error == asio::error::connection_refused) {
     return Error{"connect-refused",
                  "connection to " + where +
                      " refused: nothing listens there; is gossipd running on that host?"};
   }
-  return Error{"connect", "cannot connect to " + where + ": " + error.message()};
+  const bool own = error == asio::error::no_descriptors || error == asio::error::no_memory ||
+                   error == asio::error::no_buffer_space ||
+                   error == boost::system::errc::too_many_files_open_in_system;
+  return Error{own ? "short-of" : "connect", "cannot connect to " + where + ": " + error.message()};
 }
 
 void configure(tcp::socket& socket, const PeerLimits& limits) {
@@ -96,6 +98,10 @@ void configure(tcp::socket& socket, const PeerLimits& limits) {
 }
 
 }  // namespace
+
+bool is_own_shortage(const Error& reason) {
+  return reason.code == "too-many" || reason.code == "short-of" || reason.code == "stopping";
+}
 
 class PeerTransport::Impl : public std::enable_shared_from_this<PeerTransport::Impl> {
  public:

@@ -61,6 +61,9 @@ struct SessionInfo {
   Endpoint remote;   // the other end's; numeric; not a port to dial if inbound
 };
 
+// The dial failed for want of something of this machine's own, whoever is at the other end.
+[[nodiscard]] bool is_own_shortage(const Error& reason);
+
 // Implemented by the driver. Every Error is {stable code, sentence for people}.
 class PeerHandler {
  public:
@@ -73,7 +76,7 @@ class PeerHandler {
   // The dial failed. Codes: "resolve", "connect-refused", "connect-timeout", "connect",
   // "wrong-key", "wrong-certificate", "peer-speaks-plain", "peer-speaks-tls", "tls", "not-a-peer",
   // "frame-version", "handshake-timeout", "handshake-cut", "plain-not-loopback", "too-many",
-  // "stopping".
+  // "short-of", "stopping".
   virtual void on_dial_failed(const Endpoint& dialled, const Error& reason) = 0;
   // `message` is valid during the call only.
   virtual void on_message(SessionId, Lane, std::span<const std::byte> message) = 0;

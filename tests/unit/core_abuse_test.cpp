@@ -284,6 +284,25 @@ TEST_CASE("a burst of budgets is told a few times, and then the last of them") {
   CHECK(last.revision == 1000);
 }
 
+TEST_CASE("a dial that fails for want of something of this machine's own accuses nobody") {
+  for (const bool own_shortage : {true, false}) {
+    Linked linked;
+    MemberRecord third;
+    third.id = NodeId{5};
+    third.address = {"third", 1};
+    third.incarnation = third.tick = third.news = 1;
+    linked.node.hear(linked.session, Members{{third}, {}, {}});
+    for (int i = 0; i < 50; ++i) {
+      linked.node.pass(100ms);
+      linked.node.hear(linked.session, Ping{1});
+    }
+    REQUIRE_FALSE(linked.is_suspect(third.id));
+    linked.node.node().on_dial_failed(third.address, "words", linked.node.now(), own_shortage);
+    linked.node.settle();
+    CHECK(linked.is_suspect(third.id) == !own_shortage);
+  }
+}
+
 // ---- control messages ---------------------------------------------------------------------------
 
 TEST_CASE("an allowance fills with time and is never more than its maximum") {

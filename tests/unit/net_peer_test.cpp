@@ -6,6 +6,8 @@
 #include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/ssl.hpp>
 
+#include <sys/resource.h>
+
 #include "net_test_support.h"
 
 using namespace gossipd;
@@ -246,6 +248,32 @@ TEST_CASE("host names resolve and all their addresses are tried") {
   CHECK(a.seen.opened[0].second.dialled.host == "localhost");
   CHECK(a.seen.opened[0].second.remote.host == "127.0.0.1");
   stop_all(loop, {&a, &b});
+}
+
+TEST_CASE("a dial without a file descriptor fails for want of something of this machine's own") {
+  EventLoop loop;
+  Node node(loop, our_key);
+  (void)node.listen();
+  struct NoDescriptors {
+    NoDescriptors() {
+      REQUIRE(getrlimit(RLIMIT_NOFILE, &usual) == 0);
+      const rlimit none{0, usual.rlim_max};
+      REQUIRE(setrlimit(RLIMIT_NOFILE, &none) == 0);
+    }
+    ~NoDescriptors() { (void)setrlimit(RLIMIT_NOFILE, &usual); }
+    rlimit usual{};
+  };
+  {
+    const NoDescriptors none_left;
+    node.transport.dial({"127.0.0.1", 9});
+    CHECK(loop.run_until([&] { return !node.seen.failed.empty(); }, patience));
+  }
+  REQUIRE(node.seen.failed.size() == 1);
+  CHECK(node.seen.failed[0].second.code == "short-of");
+  CHECK(is_own_shortage(node.seen.failed[0].second));
+  CHECK(is_own_shortage(Error{"too-many", ""}));
+  CHECK_FALSE(is_own_shortage(Error{"connect-refused", ""}));
+  stop_all(loop, {&node});
 }
 
 TEST_CASE("a port in use is an error that names the address and a way out") {
