@@ -1,5 +1,8 @@
 #include "net/event_loop.h"
 
+#include <time.h>
+
+#include <algorithm>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
@@ -56,8 +59,10 @@ void EventLoop::on_signals(const std::vector<int>& signals, std::function<void(i
 }
 
 Instant EventLoop::now() {
-  return Instant(
-      std::chrono::duration_cast<Duration>(std::chrono::steady_clock::now().time_since_epoch()));
+  timespec now{};
+  (void)clock_gettime(CLOCK_BOOTTIME, &now);
+  return Instant(std::chrono::duration_cast<Duration>(std::chrono::seconds(now.tv_sec) +
+                                                      std::chrono::nanoseconds(now.tv_nsec)));
 }
 
 asio::io_context& EventLoop::io() { return impl_->io; }
@@ -76,8 +81,9 @@ struct Timer::State : std::enable_shared_from_this<Timer::State> {
   void wait(Instant until) {
     waiting_for = until;
     // Setting the expiry cancels the pending wait, whose handler then sees that it was replaced.
-    timer.expires_at(std::chrono::steady_clock::time_point(
-        std::chrono::duration_cast<std::chrono::steady_clock::duration>(until.time_since_epoch())));
+    // In the steady clock, which stops while the machine sleeps.
+    timer.expires_after(std::chrono::ceil<std::chrono::steady_clock::duration>(
+        std::max(until - EventLoop::now(), Duration{})));
     timer.async_wait([self = shared_from_this(), until](const boost::system::error_code& error) {
       if (error || !self->owned || self->waiting_for != until) return;
       self->waiting_for.reset();

@@ -38,7 +38,8 @@ class EventLoop {
   // action.
   void on_signals(const std::vector<int>& signals, std::function<void(int)> handle);
 
-  // The steady clock as the core's Instant. Any thread.
+  // The core's Instant: never set, and goes on while the machine sleeps, which is no silence of
+  // the others. Any thread.
   [[nodiscard]] static Instant now();
   [[nodiscard]] boost::asio::io_context& io();
 
@@ -48,7 +49,8 @@ class EventLoop {
 };
 
 // A one-shot alarm on the loop that can be set again and again, cheaply: moving it later costs no
-// system call. Loop thread only. Never fires after cancel() or destruction; destroying it inside
+// system call. After a sleep of the machine it fires late by at most what was left of it then. Loop
+// thread only. Never fires after cancel() or destruction; destroying it inside
 // its own callback is allowed.
 class Timer {
  public:

@@ -1,5 +1,6 @@
 // Preloaded into gossipd: steps its wall clock by the seconds in CLOCK_STEP_FILE, a file of one
-// int64, and its steady clock by a second one, if the file has it: a process that stood still.
+// int64, its steady clock by a second one, if the file has it: a process that stood still; and by a
+// third one only the clock that goes on while a machine sleeps.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>
@@ -17,7 +18,7 @@ __attribute__((constructor)) static void open_step(void) {
   if (path == NULL) return;
   const int file = open(path, O_RDONLY | O_CLOEXEC);
   if (file < 0) abort();
-  void* page = mmap(NULL, 2 * sizeof *step, PROT_READ, MAP_SHARED, file, 0);
+  void* page = mmap(NULL, 3 * sizeof *step, PROT_READ, MAP_SHARED, file, 0);
   close(file);
   if (page == MAP_FAILED) abort();
   step = page;
@@ -28,7 +29,9 @@ int clock_gettime(clockid_t clock, struct timespec* out) {
   const int is_wall = clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE;
   if (done == 0 && step != NULL && is_wall) out->tv_sec += step[0];
   // Beyond the end of the file its page reads as 0.
-  if (done == 0 && step != NULL && clock == CLOCK_MONOTONIC) out->tv_sec += step[1];
+  const int is_steady = clock == CLOCK_MONOTONIC || clock == CLOCK_BOOTTIME;
+  if (done == 0 && step != NULL && is_steady) out->tv_sec += step[1];
+  if (done == 0 && step != NULL && clock == CLOCK_BOOTTIME) out->tv_sec += step[2];
   return (int)done;
 }
 

@@ -132,10 +132,24 @@ class WallClock(ClusterTest):
         disk.takes(0)
         self.assertEqual(0, node.exit_code())
 
-    def step_clock_in_place(self, offset_s, steady_s=0):
+    def test_a_node_whose_machine_slept_says_that_it_stood_still_and_links_again(self):
+        self.file = os.path.join(self.cluster.directory, "clock")
+        self.set_clock(0)
+        awake = self.cluster.found(self.cluster.job(), shard="1/2", trainer__min_step_ms=20)
+        slept = self.cluster.joiner("box2", awake, shard="2/2", trainer__min_step_ms=20)
+        slept.prefix = ["env", f"LD_PRELOAD={CLOCK_STEP}", f"CLOCK_STEP_FILE={self.file}"]
+        slept.start().wait_linked(1)
+        self.step_clock_in_place(0, 0, 60)
+        slept.wait_log(r"event=stood-still seconds=(60|6[01]\.\d+)")
+        self.assertNotIn("event=member-failed", slept.log())
+        goal = slept.status()["step"] + 60
+        slept.wait_step(goal)
+        slept.wait_linked(1)
+
+    def step_clock_in_place(self, offset_s, steady_s=0, slept_s=0):
         """Overwrites the file in place, since the daemon has it mapped."""
         with open(self.file, "r+b") as out:
-            out.write(struct.pack("=qq", offset_s, steady_s))
+            out.write(struct.pack("=qqq", offset_s, steady_s, slept_s))
 
 
 if __name__ == "__main__":
