@@ -353,9 +353,12 @@ std::vector<NodeId> Directory::overdue(const Timeouts& timeouts, Instant now) co
   return ids;
 }
 
-void Directory::forgive(Duration gap) {
+void Directory::forgive(Duration gap, Instant now) {
   for (const NodeId id : suspects_) entries_.at(id).suspected += gap;
-  for (auto& [id, entry] : entries_) entry.said += gap;  // what they did meanwhile, they will say
+  for (auto& [id, entry] : entries_) {
+    entry.said += gap;  // what they did meanwhile, they will say
+    entry.refreshed = std::min(entry.refreshed + gap, now);
+  }
 }
 
 Samples Directory::samples_since(Instant now, double rate_max) const {

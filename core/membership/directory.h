@@ -99,8 +99,8 @@ class Directory {
   // less the more accusers there are (at least half of what is left after suspect_after); a node
   // that has only heard of the suspicion waits twice fail_after.
   [[nodiscard]] std::vector<NodeId> overdue(const Timeouts& timeouts, Instant now) const;
-  // This node stood still for so long, which is no silence of the others.
-  void forgive(Duration gap);
+  // This node stood still for so long until `now`, which is no silence of the others.
+  void forgive(Duration gap, Instant now);
   // Verdicts that this node came to without any link are void when it gets one.
   void doubt_lonely_verdicts(Instant now);
 

@@ -9,7 +9,7 @@ namespace gossipd {
 void Conductor::note_attention(Instant now) {
   const FailureDetector::Attention attention = detector_.on_time(now);
   if (attention.deaf == Duration{}) return;
-  directory_.forgive(attention.deaf);
+  directory_.forgive(attention.deaf, now);
   if (attention.stood_still == Duration{}) return;
   log(Level::warning,
       "event=stood-still seconds=" + std::to_string(seconds(attention.stood_still)));

@@ -103,7 +103,7 @@ TEST_CASE(
     for (std::size_t i = 0; i < others; ++i)
       (void)d.merge(Suspicion{NodeId{2}, 1, NodeId{10 + i}}, start);
     if (own && last) (void)d.accuse(NodeId{2}, start);
-    d.forgive(deaf);
+    d.forgive(deaf, start + deaf);
     Duration waited{};
     while (d.overdue(timeouts, start + waited).empty() && waited < 60s) waited += 100ms;
     return waited;
@@ -351,7 +351,7 @@ TEST_CASE(
   CHECK(d.samples_since(start + 25s) == 750);
   CHECK(d.samples_since(start + 26s) == 800);
   CHECK(d.samples_since(start + 26s, 10) == 160);
-  d.forgive(100s);
+  d.forgive(100s, start + 125s);
   CHECK(d.samples_since(start + 125s) == 750);
   (void)d.accuse(NodeId{2}, start);
   CHECK(d.samples_since(start + 125s) == 0);

@@ -176,6 +176,19 @@ TEST_CASE("a quiet member whose address is another's or nowhere is displaced") {
   CHECK(watch.detector.displaced(taken, watch.directory, watch.now).size() == 1);
 }
 
+TEST_CASE("what this node missed while it stood still is no silence of members without a link") {
+  Watch watch;
+  const std::set<Endpoint> taken{{"peer", 1}};
+  watch.directory.heard_from(other, at(2s));
+  watch.now = at(60s);
+  watch.directory.forgive(57s, watch.now);
+  CHECK(watch.detector.missing_at({"peer", 1}, NodeId{}, watch.directory, watch.now).empty());
+  CHECK(watch.detector.displaced(taken, watch.directory, watch.now).empty());
+  CHECK(watch.directory.find(other)->refreshed == at(59s));
+  watch.directory.forgive(57s, watch.now);
+  CHECK(watch.directory.find(other)->refreshed == watch.now);  // not beyond it
+}
+
 TEST_CASE("probes are due once in each period, and never with a period of 0") {
   Random random(3);
   Watch watch;
