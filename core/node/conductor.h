@@ -251,6 +251,7 @@ class Conductor {
   void on_members(Session& session, const Members& members, Instant now);
   void merge_records(const std::vector<MemberRecord>& records, Instant now, SessionId source = {});
   void merge_stats(const MemberStats& stats, Instant now, SessionId source = {});
+  void believe_most_neighbours();
   void credit_claims(Instant now);
   void recover_samples();
 

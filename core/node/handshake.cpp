@@ -217,9 +217,11 @@ void Conductor::establish(Session& session, Instant now) {
                        " direction=" + (session.outbound ? "out" : "in"));
   persistence_.urge();
   session.news_told = directory_.news();
+  std::vector<MemberRecord> records{directory_.self()};  // what the peer may know from others
   if (const Directory::Entry* known = directory_.find(hello.id);
       known != nullptr && known->record.samples > 0)
-    send_records(session, {known->record});
+    records.push_back(known->record);
+  send_records(session, std::move(records));
   send(session, Digest{directory_.digest()});
   send_stats(session, 0, now);
   if (state_.job == JobHash{} && hello.job != JobHash{}) send(session, JobRequest{});

@@ -1,5 +1,6 @@
 // Gossip: records and statistics of members, and their consequences for this node.
 #include <algorithm>
+#include <functional>
 
 #include "core/base/printable.h"
 #include "core/node/conductor.h"
@@ -10,6 +11,8 @@ namespace {
 constexpr std::size_t news_per_message_max = 50;
 // statistics of other members sent in a tick, over all links: the bound of this traffic
 constexpr std::size_t stats_per_tick = 24;
+// One alone could raise a revision to its end.
+constexpr std::size_t neighbours_that_agree_min = 2;
 
 }  // namespace
 
@@ -81,6 +84,8 @@ void Conductor::on_members(Session& session, const Members& members, Instant now
   }
   std::vector<MemberRecord> records;
   for (MemberRecord record : members.records) {
+    if (session.established() && record.id == session.theirs->id)
+      peers_.neighbour_of(session).budget = record.budget;
     hear_budget(record.budget, record.name, session.theirs->id, now);
     if (claims_.admit(record, directory_, session.theirs->id)) records.push_back(std::move(record));
   }
@@ -94,8 +99,25 @@ void Conductor::merge_stats(const MemberStats& stats, Instant now, SessionId sou
   if (outcome == Directory::Outcome::accused) refute(stats.incarnation, now);
 }
 
+// Which revisions are plausible depends on how long a node has run, so a lie may be believed by
+// some and refused by others. The one that more than half of the neighbours say themselves is in
+// force, unless it leaves no room for a later one.
+void Conductor::believe_most_neighbours() {
+  std::vector<Budget> budgets;
+  for (const auto& [id, session] : peers_.sessions())
+    if (session.established()) budgets.push_back(peers_.neighbour_of(session).budget);
+  if (budgets.size() < neighbours_that_agree_min) return;
+  std::ranges::sort(budgets, std::greater<>());
+  const Budget& agreed = budgets[budgets.size() / 2];  // if any is
+  const auto agreeing = static_cast<std::size_t>(std::ranges::count(budgets, agreed));
+  if (2 * agreeing > budgets.size() && agreed > progress_.budget() &&
+      agreed.revision <= first_budget_revision_max)
+    claims_.adopt(agreed, true);
+}
+
 // Claims beyond what was possible so far are credited as time passes.
 void Conductor::credit_claims(Instant now) {
+  believe_most_neighbours();
   Budget latest;
   for (const auto& [id, entry] : directory_.entries())
     if (claims_.believes(entry.record.budget, now)) latest = std::max(latest, entry.record.budget);

@@ -84,6 +84,7 @@ class Peers {
     ControlAllowance allowance;
     ResyncWatch resyncs;
     PathWatch path;
+    Budget budget;  // by its own word
   };
 
   using Sessions = std::map<SessionId, Session>;

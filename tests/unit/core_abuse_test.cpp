@@ -284,6 +284,34 @@ TEST_CASE("a burst of budgets is told a few times, and then the last of them") {
   CHECK(last.revision == 1000);
 }
 
+TEST_CASE(
+    "a budget beyond the plausible revisions is in force once most neighbours say it themselves") {
+  constexpr NodeId second{3}, third{4};
+  constexpr Budget far{10 * budget_revision_jump_max, 2'000'000};
+  Linked linked;
+  const auto link = [&](NodeId id) {
+    const SessionId session = linked.node.open(false, {"peer", static_cast<std::uint16_t>(id)});
+    linked.node.hear(session, hello(id));
+    return session;
+  };
+  const auto say = [&](SessionId by, NodeId of, const Budget& budget) {
+    MemberRecord record = linked.member(of).record;
+    ++record.tick;
+    record.news = record.tick;
+    record.budget = budget;
+    linked.node.hear(by, Members{{record}, {}, {}});
+    linked.node.pass(1100ms);
+    return linked.member(own).record.budget.revision;
+  };
+  CHECK(say(linked.session, peer, far) == 0);  // one alone
+  const SessionId session = link(second);
+  const SessionId last = link(third);
+  CHECK(say(linked.session, second, far) == 0);  // is said of it, not by it
+  CHECK(say(session, second, {first_budget_revision_max + 1, 1}) == 0);
+  CHECK(say(last, third, {first_budget_revision_max + 1, 1}) == 0);  // nothing may follow
+  CHECK(say(last, third, far) == far.revision);
+}
+
 TEST_CASE("a dial that fails for want of something of this machine's own accuses nobody") {
   for (const bool own_shortage : {true, false}) {
     Linked linked;
