@@ -1,5 +1,9 @@
 #include "net/addresses.h"
 
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/ip/v6_only.hpp>
 #include <boost/asio/use_awaitable.hpp>
@@ -44,6 +48,16 @@ Error listen_error(const Endpoint& where, const error_code& error) {
   return Error{"listen", text};
 }
 
+// No other address can be bound. False as well where no descriptor is left.
+bool is_of_this_machine(const asio::ip::address& address) {
+  const tcp::endpoint there(address, 0);
+  const int probe = ::socket(there.protocol().family(), SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (probe < 0) return false;
+  const bool bound = ::bind(probe, there.data(), static_cast<socklen_t>(there.size())) == 0;
+  ::close(probe);
+  return bound;
+}
+
 }  // namespace
 
 Endpoint to_endpoint(const tcp::endpoint& address) {
@@ -60,6 +74,20 @@ bool is_loopback(const asio::ip::address& address) {
     return asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6()).is_loopback();
   }
   return address.is_loopback();
+}
+
+std::vector<tcp::endpoint> own_last(std::vector<tcp::endpoint> addresses,
+                                    const std::vector<Endpoint>& listening) {
+  const auto leads_here = [&](const tcp::endpoint& there) {
+    return std::ranges::any_of(listening, [&](const Endpoint& own) {
+      if (own.port != there.port()) return false;
+      const bool everywhere = own.host == "::" || own.host == "0.0.0.0";
+      return everywhere ? is_of_this_machine(there.address()) : own == to_endpoint(there);
+    });
+  };
+  if (addresses.size() > 1)
+    std::ranges::stable_partition(addresses, [&](const auto& there) { return !leads_here(there); });
+  return addresses;
 }
 
 Source source_of(const asio::ip::address& address) {

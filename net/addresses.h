@@ -24,6 +24,11 @@ using tcp = boost::asio::ip::tcp;
 // 127.0.0.0/8 and ::1, also as an IPv4-mapped IPv6 address.
 [[nodiscard]] bool is_loopback(const boost::asio::ip::address& address);
 
+// The same addresses, but last those where this process itself listens: a name may lead to others
+// as well.
+[[nodiscard]] std::vector<tcp::endpoint> own_last(std::vector<tcp::endpoint> addresses,
+                                                  const std::vector<Endpoint>& listening);
+
 // The IPv4 address of an IPv4-mapped IPv6 address; others unchanged.
 [[nodiscard]] Source source_of(const boost::asio::ip::address& address);
 // nullopt for a name, which is not looked up.

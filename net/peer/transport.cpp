@@ -300,16 +300,17 @@ asio::awaitable<void> PeerTransport::Impl::dial_loop([[maybe_unused]] Self self,
 
 // Tries each address in turn. The reason of an address that answered outranks another's silence.
 asio::awaitable<std::optional<Error>> PeerTransport::Impl::dial_host(Endpoint peer, Dial& dial) {
-  const auto addresses = co_await resolve(peer, shared_->limits.resolve_timeout, dial.waiting);
+  auto found = co_await resolve(peer, shared_->limits.resolve_timeout, dial.waiting);
   if (stopping_) co_return stopping_error();
-  if (!addresses) co_return addresses.error();
+  if (!found) co_return found.error();
+  const std::vector<tcp::endpoint> addresses = own_last(std::move(*found), listening());
   std::optional<Error> failure;
   bool answered = false;
-  for (std::size_t i = 0; i < addresses->size() && i < shared_->limits.addresses_max; ++i) {
+  for (std::size_t i = 0; i < addresses.size() && i < shared_->limits.addresses_max; ++i) {
     // A peer that does not know the key in use yet is asked with the others.
     const std::vector<std::uint64_t> keys = keys_to_offer();
     for (const std::uint64_t key : keys) {
-      auto error = co_await connect(peer, (*addresses)[i], dial);
+      auto error = co_await connect(peer, addresses[i], dial);
       if (stopping_) co_return stopping_error();
       if (error) {
         if (!answered) failure = error;

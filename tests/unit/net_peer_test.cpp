@@ -8,6 +8,7 @@
 
 #include <sys/resource.h>
 
+#include "net/addresses.h"
 #include "net_test_support.h"
 
 using namespace gossipd;
@@ -248,6 +249,20 @@ TEST_CASE("host names resolve and all their addresses are tried") {
   CHECK(a.seen.opened[0].second.dialled.host == "localhost");
   CHECK(a.seen.opened[0].second.remote.host == "127.0.0.1");
   stop_all(loop, {&a, &b});
+}
+
+TEST_CASE("of the addresses of a name those where this node listens come last") {
+  const auto at = [](const char* host, std::uint16_t port) {
+    return tcp::endpoint(asio::ip::make_address(host), port);
+  };
+  const tcp::endpoint own = at("127.0.0.1", 7), other = at("192.0.2.1", 7);  // TEST-NET-1
+  const std::vector both{own, other};
+  for (const char* everywhere : {"0.0.0.0", "::"})
+    CHECK(own_last(both, {{everywhere, 7}}) == std::vector{other, own});
+  CHECK(own_last(both, {{"127.0.0.1", 7}}) == std::vector{other, own});
+  CHECK(own_last(both, {{"127.0.0.2", 7}}) == both);  // another process is at the first
+  CHECK(own_last(both, {{"0.0.0.0", 8}}) == both);
+  CHECK(own_last(both, {}) == both);
 }
 
 TEST_CASE("a dial without a file descriptor fails for want of something of this machine's own") {
