@@ -5,9 +5,13 @@
 
 #include <algorithm>
 #include <boost/asio/as_tuple.hpp>
+#include <boost/asio/bind_executor.hpp>
 #include <boost/asio/ip/v6_only.hpp>
+#include <boost/asio/thread_pool.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <map>
 #include <memory>
+#include <set>
 #include <string>
 
 namespace gossipd {
@@ -20,14 +24,13 @@ namespace {
 // connections that the kernel holds until accepted; it may allow fewer
 constexpr int listen_backlog = 1024;
 
-// Shared by the waiting coroutine and the resolver's completion, whichever ends later.
-struct Lookup {
-  explicit Lookup(const asio::any_io_executor& executor) : resolver(executor) {}
-  tcp::resolver resolver;
-  asio::steady_timer* waiting = nullptr;  // null once nobody waits
+// Shared by the waiting coroutines and the resolver's completion, whichever ends last.
+struct LookUp {
+  std::set<asio::steady_timer*> waiting;
   bool answered = false;
+  bool wanted = true;  // the LookUps are there
   error_code error;
-  std::vector<tcp::endpoint> found;
+  std::vector<asio::ip::address> found;
 };
 
 Error resolve_error(const Endpoint& host, const std::string& why) {
@@ -107,31 +110,77 @@ std::optional<Source> source_of(const std::string& host) {
   return not_numeric ? std::nullopt : std::optional(source_of(address));
 }
 
-asio::awaitable<Result<std::vector<tcp::endpoint>>> resolve(Endpoint host,
-                                                            std::chrono::milliseconds timeout,
-                                                            asio::steady_timer& waiting) {
+struct LookUps::State {
+  explicit State(asio::io_context& io_in) : io(io_in) {}
+
+  // With the fewest names under way.
+  asio::thread_pool& free_lane() {
+    std::map<asio::thread_pool*, std::size_t> load;
+    for (const auto& pool : pools) load[pool.get()] = 0;
+    for (const auto& [host, running] : names) ++load[running.lane];
+    const auto least = std::ranges::min_element(load, {}, [](const auto& l) { return l.second; });
+    if (least != load.end() && (least->second == 0 || pools.size() == lanes)) return *least->first;
+    return *pools.emplace_back(std::make_unique<asio::thread_pool>(1));
+  }
+
+  std::shared_ptr<LookUp> begin(const std::string& host) {
+    asio::thread_pool& lane = free_lane();
+    Running& running = names[host];
+    running = {std::make_shared<LookUp>(), &lane, std::make_unique<tcp::resolver>(lane)};
+    running.resolver->async_resolve(
+        host, "",
+        asio::bind_executor(io, [this, host, lookup = running.lookup](const error_code& error,
+                                                                      const auto& results) {
+          lookup->answered = true;
+          lookup->error = error;
+          for (const auto& entry : results) lookup->found.push_back(entry.endpoint().address());
+          for (asio::steady_timer* waiting : lookup->waiting) waiting->cancel();
+          if (lookup->wanted) names.erase(host);
+        }));
+    return running.lookup;
+  }
+
+  ~State() {
+    for (auto& [host, running] : names) running.lookup->wanted = false;
+  }
+
+  struct Running {
+    std::shared_ptr<LookUp> lookup;
+    asio::thread_pool* lane = nullptr;
+    std::unique_ptr<tcp::resolver> resolver;
+  };
+  asio::io_context& io;
+  std::vector<std::unique_ptr<asio::thread_pool>> pools;  // made when they are needed
+  std::map<std::string, Running> names;                   // under way
+};
+
+LookUps::LookUps(asio::io_context& io) : state_(std::make_unique<State>(io)) {}
+// Waits for the system's resolver.
+LookUps::~LookUps() = default;
+
+asio::awaitable<Result<std::vector<tcp::endpoint>>> LookUps::resolve(
+    Endpoint host, std::chrono::milliseconds timeout, asio::steady_timer& waiting) {
   error_code not_numeric;
   const auto numeric = asio::ip::make_address(host.host, not_numeric);
   if (!not_numeric) co_return std::vector<tcp::endpoint>{tcp::endpoint(numeric, host.port)};
 
-  const auto lookup = std::make_shared<Lookup>(waiting.get_executor());
-  lookup->waiting = &waiting;
+  const auto under_way = state_->names.find(host.host);
+  const bool asked = under_way != state_->names.end();
+  if (!asked && state_->names.size() >= running_max)
+    co_return Error{"too-many", "cannot look up '" + host.host + "': the name server leaves " +
+                                    std::to_string(running_max) + " other names unanswered"};
+  const auto lookup = asked ? under_way->second.lookup : state_->begin(host.host);
+  lookup->waiting.insert(&waiting);
   waiting.expires_after(timeout);
-  lookup->resolver.async_resolve(
-      host.host, std::to_string(host.port), tcp::resolver::numeric_service,
-      [lookup](const error_code& error, const tcp::resolver::results_type& results) {
-        lookup->answered = true;
-        lookup->error = error;
-        for (const auto& entry : results) lookup->found.push_back(entry.endpoint());
-        if (lookup->waiting != nullptr) lookup->waiting->cancel();
-      });
   (void)co_await waiting.async_wait(asio::as_tuple(asio::use_awaitable));
-  lookup->waiting = nullptr;
+  lookup->waiting.erase(&waiting);
   if (!lookup->answered) co_return resolve_error(host, "the name server did not answer in time");
   if (lookup->error || lookup->found.empty()) {
     co_return resolve_error(host, lookup->error ? lookup->error.message() : "it has none");
   }
-  co_return std::move(lookup->found);
+  std::vector<tcp::endpoint> found;
+  for (const auto& address : lookup->found) found.emplace_back(address, host.port);
+  co_return found;
 }
 
 Result<tcp::endpoint> listen_address(asio::io_context& io, const Endpoint& where) {

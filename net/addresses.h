@@ -8,6 +8,7 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -34,11 +35,27 @@ using tcp = boost::asio::ip::tcp;
 // nullopt for a name, which is not looked up.
 [[nodiscard]] std::optional<Source> source_of(const std::string& host);
 
-// All addresses of a host; numeric ones without a look-up. Error "resolve". Cancelling `waiting`
-// (or its expiry) gives up: the system's resolver cannot be interrupted, so its late answer is
-// ignored. `waiting` is the caller's, and must outlive the call.
-[[nodiscard]] boost::asio::awaitable<Result<std::vector<tcp::endpoint>>> resolve(
-    Endpoint host, std::chrono::milliseconds timeout, boost::asio::steady_timer& waiting);
+// Asks the system's resolver, which cannot be interrupted and answers one question of a context
+// after the other: so a name whose server is silent would hold up all others. There are several
+// contexts, and a name is asked for once at a time, whoever waits for it. Names that hang in all of
+// them still hold up the others, until the system gives up.
+class LookUps {
+ public:
+  static constexpr std::size_t lanes = 4;
+  static constexpr std::size_t running_max = 32;
+
+  explicit LookUps(boost::asio::io_context& io);  // which must outlive it
+  ~LookUps();
+  // All addresses of a host; numeric ones without a look-up. Error "resolve", or "too-many" where
+  // as many names hang already. Cancelling `waiting` (or its expiry) gives up; a late answer is
+  // ignored. `waiting` is the caller's, and must outlive the call, as must this.
+  [[nodiscard]] boost::asio::awaitable<Result<std::vector<tcp::endpoint>>> resolve(
+      Endpoint host, std::chrono::milliseconds timeout, boost::asio::steady_timer& waiting);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
 
 // Where to listen: host "" or "*" means every address (IPv6 and IPv4 in one socket where the system
 // has IPv6). A name is looked up synchronously. Error "listen".

@@ -49,7 +49,8 @@ asio::awaitable<std::optional<Error>> connect(asio::io_context& io, const HttpCa
     co_return std::nullopt;
   }
   asio::steady_timer waiting(io);
-  const auto addresses = co_await resolve(call.server, call.timeout, waiting);
+  LookUps look_ups(io);
+  const auto addresses = co_await look_ups.resolve(call.server, call.timeout, waiting);
   if (!addresses) co_return addresses.error();
   error_code failed;
   for (const tcp::endpoint& address : *addresses) {

@@ -108,6 +108,7 @@ class PeerTransport::Impl : public std::enable_shared_from_this<PeerTransport::I
   Impl(asio::io_context& io, PeerHandler& handler, std::shared_ptr<TlsContext> tls,
        const PeerLimits& limits)
       : shared_(std::make_shared<TransportShared>(io, handler, std::move(tls), limits)),
+        look_ups_(io),
         admission_({.places_max = limits.handshakes_max,
                     .places_per_source_max = limits.handshakes_per_source_max}) {}
 
@@ -152,6 +153,7 @@ class PeerTransport::Impl : public std::enable_shared_from_this<PeerTransport::I
   std::shared_ptr<TransportShared> shared_;
   std::list<std::shared_ptr<Listener>> listeners_;
   std::list<Dial> dials_;
+  LookUps look_ups_;
   // all inbound and not open: silent_ and handshakes_
   Admission admission_;
   std::map<SessionId, std::shared_ptr<Silent>> silent_;
@@ -300,7 +302,7 @@ asio::awaitable<void> PeerTransport::Impl::dial_loop([[maybe_unused]] Self self,
 
 // Tries each address in turn. The reason of an address that answered outranks another's silence.
 asio::awaitable<std::optional<Error>> PeerTransport::Impl::dial_host(Endpoint peer, Dial& dial) {
-  auto found = co_await resolve(peer, shared_->limits.resolve_timeout, dial.waiting);
+  auto found = co_await look_ups_.resolve(peer, shared_->limits.resolve_timeout, dial.waiting);
   if (stopping_) co_return stopping_error();
   if (!found) co_return found.error();
   const std::vector<tcp::endpoint> addresses = own_last(std::move(*found), listening());

@@ -1,9 +1,13 @@
 // Sessions through a relay that stalls, cuts, changes or listens: lanes, bounds, deadlines,
 // connections lost anywhere, what TLS keeps from who sits between.
+#include <dlfcn.h>
+#include <netdb.h>
 #include <openssl/ssl.h>
 
+#include <atomic>
 #include <boost/asio/ssl.hpp>
 
+#include "net/addresses.h"
 #include "net_test_support.h"
 
 using namespace gossipd;
@@ -38,7 +42,53 @@ struct Rig {
   void stop() { stop_all(loop, {&a, &b}); }
 };
 
+// While a test holds them, names that begin with "slow" get no answer; other names do.
+std::atomic<bool> slow_held = false;
+std::atomic<int> slow_asked = 0;
+
 }  // namespace
+
+extern "C" int getaddrinfo(const char* host, const char* service, const addrinfo* hints,
+                           addrinfo** found) {
+  if (host != nullptr && std::string_view(host).starts_with("slow")) {
+    ++slow_asked;
+    slow_asked.notify_all();
+    slow_held.wait(true);
+    return EAI_NONAME;
+  }
+  static const auto real =
+      reinterpret_cast<decltype(&getaddrinfo)>(::dlsym(RTLD_NEXT, "getaddrinfo"));
+  return real(host, service, hints, found);
+}
+
+TEST_CASE("names whose server is silent hold up no other name, and are asked for once at a time") {
+  EventLoop loop;
+  slow_held = true;
+  slow_asked = 0;
+  Node a(loop, our_key, PeerLimits{.resolve_timeout = 100ms}), b(loop, our_key);
+  const Endpoint there = b.listen();
+  for (std::uint16_t port = 1; port <= 3; ++port) a.transport.dial({"slow-one", port});
+  a.transport.dial({"slow-two", 1});
+  REQUIRE(loop.run_until([&] { return a.seen.failed.size() == 4; }, patience));
+  a.transport.dial({"slow-one", 4});
+  REQUIRE(loop.run_until([&] { return a.seen.failed.size() == 5; }, patience));
+  for (int asked = slow_asked; asked < 2; asked = slow_asked) slow_asked.wait(asked);
+  CHECK(slow_asked == 2);
+  a.transport.dial({"localhost", there.port});
+  CHECK(
+      loop.run_until([&] { return !a.seen.opened.empty() || a.seen.failed.size() > 5; }, patience));
+  CHECK(a.seen.failed.size() == 5);
+  for (std::size_t i = 3; i <= LookUps::running_max; ++i)
+    a.transport.dial({"slow-" + std::to_string(i), 1});
+  a.transport.dial({"slow-too-many", 1});
+  REQUIRE(loop.run_until([&] { return a.seen.failed.size() == 5 + LookUps::running_max - 1; },
+                         patience));
+  CHECK(std::ranges::count_if(a.seen.failed,
+                              [](const auto& f) { return f.second.code == "too-many"; }) == 1);
+  slow_held = false;
+  slow_held.notify_all();
+  stop_all(loop, {&a, &b});
+}
 
 TEST_CASE("a control message overtakes megabytes of bulk that were queued before it") {
   for (const auto& key : {std::optional<ClusterKey>(our_key), std::optional<ClusterKey>()}) {
