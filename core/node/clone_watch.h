@@ -2,14 +2,16 @@
 //
 // The problem: a copied state directory makes two processes of one id, and each would undo the
 // other's claims. Other members notice first, since both processes dial them; they notify both, and
-// the one that started later takes a new id. A single liar must not take away another node's id, so
-// a process gives its id up only if
+// the one that started later takes a new id. A single member must not take away another node's id,
+// so a process gives its id up only if
 //
 //   two members say so (or all there are, if there are fewer),
 //   or one goes on saying so for `lone_witness_after` while no other member is linked,
 //   or it has met the other process itself.
 //
-// A peer may invent the other process, so an id younger than `between_ids` is kept.
+// Not stopped: a liar with two ids, or one that says hello to the node as the other process,
+// invents it, and the node takes a new id. An id younger than `between_ids` is kept, so that
+// happens once in that time, and may happen again and again.
 //
 // Which process keeps an id is decided by instances.h. The node sends what is returned here and
 // restarts under another id. Pure; one owner, the core strand.
