@@ -43,8 +43,8 @@ std::optional<FinishWatch::End> FinishWatch::look_finished(const std::vector<Mem
   if (now - since_ < patience_) return std::nullopt;
   if (unfinished.empty())
     return End{false,
-               "the job is finished, and its final model not evaluated: nothing is held out, or an "
-               "evaluation takes longer than membership.finish_cap_ms"};
+               "the job is finished, and its final model not evaluated: an evaluation takes longer "
+               "than membership.finish_cap_ms"};
   return End{false, "the job is finished here, but not by " + unfinished};
 }
 

@@ -34,7 +34,7 @@ class FinishWatch {
   // Of the job's last model.
   struct Final {
     bool on_disk = false;
-    bool evaluated = false;
+    bool evaluated = false;  // or cannot be
     bool operator==(const Final&) const = default;
   };
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -42,6 +43,9 @@
 namespace {
 
 using namespace gossipd;
+
+constexpr Duration one_request =
+    std::chrono::milliseconds(500);  // to stop, however often signalled
 
 int fail(const Error& error, int code) {
   const std::string text = without_secrets(error.text);  // a word in it may be a mistaken invite
@@ -294,11 +298,13 @@ int run(const CommandLine& line, const std::vector<std::string>& arguments, char
 
   EventLoop loop;
   NodeDriver driver(loop, config, *store, socket.get());
-  int stops_asked = 0;
+  std::optional<Instant> stop_asked;
   // Before it tells the service manager that it is ready, and may be stopped.
   loop.on_signals({SIGTERM, SIGINT, SIGHUP}, [&](int number) {
     if (number == SIGHUP) return driver.reload(configured_now(arguments, config));
-    if (++stops_asked > 1) std::_Exit(128 + number);
+    // `timeout` and others signal a process and then its group: that is one request.
+    if (stop_asked && EventLoop::now() - *stop_asked > one_request) std::_Exit(128 + number);
+    if (!stop_asked) stop_asked = EventLoop::now();
     driver.stop(number == SIGTERM ? "SIGTERM" : "SIGINT");
   });
   if (auto error = driver.start(*plan)) return fail_logged(config, *error, exit_code_of(*error));
@@ -307,7 +313,7 @@ int run(const CommandLine& line, const std::vector<std::string>& arguments, char
              "event=device device=cpu reason=" + log_quoted(why.text));
   print_invite(*plan, driver.address());
   loop.run();
-  return end_of(driver, config, stops_asked > 0, arguments, program);
+  return end_of(driver, config, stop_asked.has_value(), arguments, program);
 }
 
 }  // namespace

@@ -88,6 +88,7 @@ void Training::begin(bool model_is_the_clusters) {
   callbacks.on_evaluation_failure = [this](Error error) {
     loop_.post([this, error] { events_.on_warning(error.text); });
   };
+  callbacks.on_no_evaluation = [this] { loop_.post([this] { no_final_evaluation_ = finished_; }); };
   // The core says when to step, by the first update.
   trainer_->start(std::move(callbacks), /*hold=*/true);
   checkpoint_timer_.arm_after(from_seconds(config_.checkpoint_every_s));
@@ -186,7 +187,7 @@ void Training::write_best() {
 void Training::finish() {
   if (stopped_ || !begun_) return;
   finished_ = true;
-  final_evaluated_ = settled_ = false;
+  final_evaluated_ = no_final_evaluation_ = settled_ = false;
   settled_timer_.arm_after(settled_after);  // again where the final model is renewed
   writing_["current"].final_model = false;  // of a write under way
   write_checkpoint("current", nullptr);
@@ -203,7 +204,8 @@ FinishWatch::Final Training::final_model() const {
   };
   // A trainer that is still there may take the final model yet, and report how good it is.
   const ExternalEngine* const external = external_.load();
-  const bool is_evaluated = external ? settled_ && !external->has_trainer() : final_evaluated_;
+  const bool is_evaluated =
+      external ? settled_ && !external->has_trainer() : final_evaluated_ || no_final_evaluation_;
   return {.on_disk = on_disk("current") && on_disk("final"), .evaluated = is_evaluated};
 }
 

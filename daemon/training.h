@@ -176,8 +176,9 @@ class Training {
   bool begun_ = false;
   bool model_is_the_clusters_ = false;
   bool finished_ = false;
-  bool final_evaluated_ = false;  // since finish()
-  bool settled_ = false;          // likewise: the final model has not moved for a while
+  bool final_evaluated_ = false;      // since finish()
+  bool no_final_evaluation_ = false;  // likewise: it failed, or nothing is held out
+  bool settled_ = false;              // likewise: the final model has not moved for a while
   bool failed_ = false;
   std::string waiting_;
   std::string failure_;

@@ -113,6 +113,8 @@ class Trainer {
     std::function<void(Error)> on_failure;
     // evaluation thread; training goes on, and so does the next evaluation
     std::function<void(Error)> on_evaluation_failure;
+    // evaluation thread; of one that was asked for: it failed, or nothing is held out
+    std::function<void()> on_no_evaluation{};
     // Of steps that another process makes: whether one is at work, told at the start and when it
     // changes. Training thread.
     std::function<void(bool present)> on_outside{};

@@ -117,9 +117,12 @@ void Trainer::Implementation::evaluate(SharedCheckpoint checkpoint, bool asked_f
           Error{"evaluation-failed", "evaluating step " + std::to_string(checkpoint->step) +
                                          " on " + engine_->device() + " failed: " + error.what() +
                                          "; training goes on, without this evaluation"});
+  }
+  if (!figures) {
+    if (asked_for && !cancel_evaluation_ && callbacks_.on_no_evaluation)
+      callbacks_.on_no_evaluation();
     return;
   }
-  if (!figures) return;
   Evaluation out{*figures, checkpoint->step, checkpoint->samples + checkpoint->others_samples,
                  std::chrono::duration<double>(WallClock::now() - began).count(), asked_for};
   {

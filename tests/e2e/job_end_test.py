@@ -8,7 +8,7 @@ import os
 import shutil
 import unittest
 
-from cluster import ClusterTest, gossipctl
+from cluster import FASHION_MNIST, ClusterTest, gossipctl
 
 EXIT_JOB_FAILED = 3
 EXIT_CONFIG = 78
@@ -51,6 +51,14 @@ class UntilFinished(ClusterTest):
         self.assertEqual(0, node.start().exit_code(), node.log())
         self.assertIn("checkpoint best was not written", node.log())
         self.assertFalse(os.path.exists(node.checkpoint_path("best")))
+
+    def test_a_job_without_an_evaluation_ends_at_once(self):
+        data = FASHION_MNIST + "\ntest_files = []"
+        node = self.cluster.founder(
+            self.cluster.job(**{**SHORT, "data": data}), "--until", "finished", shard="1/1"
+        )
+        self.assertEqual(0, node.start().exit_code(), node.log())
+        self.assertIn('why="the job is finished"', node.log())  # not that it waited in vain
 
     def test_a_checkpoint_says_of_its_evaluation_what_the_node_says(self):
         node = self.cluster.founder(self.cluster.job(**SHORT), shard="1/1").start()

@@ -5,6 +5,7 @@ lasts over its restarts (history, name).
 import http.client
 import json
 import os
+import signal
 import socket
 import threading
 import unittest
@@ -164,6 +165,14 @@ class Service(ClusterTest):
         self.assertRegex(warnings[0], "history.jsonl: is damaged after 1 points.*corrupt.jsonl")
         self.assertTrue(os.path.exists(os.path.join(node.state_dir, "history.corrupt.jsonl")))
         self.assertEqual(0, node.terminate())
+
+    def test_signals_at_once_are_one_request_to_stop(self):
+        node = self.founder().start()
+        node.wait_step(20)
+        for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGINT):
+            node.signal(number)
+        self.assertEqual(0, node.exit_code())
+        self.assertIn("event=stopped", node.log())
 
     def test_a_name_that_was_once_given_is_kept(self):
         node = self.founder().start()

@@ -110,7 +110,8 @@ class SlowDisk(ClusterTest):
         node.signal(signal.SIGINT)
         node.wait_log("event=stopping")
         self.assertIsNone(node.process.poll())
-        node.signal(signal.SIGINT)
+        # At once they would be one request.
+        wait_for("its end", lambda: node.signal(signal.SIGINT) or node.process.poll() is not None)
         self.assertEqual(128 + signal.SIGINT, node.exit_code())
         self.assertNotIn("stops without waiting any longer", node.log())
 
