@@ -8,7 +8,9 @@ import os
 import shutil
 import unittest
 
-from cluster import FASHION_MNIST, ClusterTest, gossipctl
+from cluster import ClusterTest, gossipctl
+from data_test import fashion_mnist
+from poison_test import DATA, safetensors
 
 EXIT_JOB_FAILED = 3
 EXIT_CONFIG = 78
@@ -53,9 +55,12 @@ class UntilFinished(ClusterTest):
         self.assertFalse(os.path.exists(node.checkpoint_path("best")))
 
     def test_a_job_without_an_evaluation_ends_at_once(self):
-        data = FASHION_MNIST + "\ntest_files = []"
+        folder = os.path.join(self.cluster.directory, "data")
+        os.mkdir(folder)
+        safetensors(os.path.join(folder, "train.safetensors"), fashion_mnist("train", 2000))
+        data = "\n".join(line for line in DATA.splitlines() if not line.startswith("test_files"))
         node = self.cluster.founder(
-            self.cluster.job(**{**SHORT, "data": data}), "--until", "finished", shard="1/1"
+            self.cluster.job(**SHORT, data=data), "--until", "finished", data=folder
         )
         self.assertEqual(0, node.start().exit_code(), node.log())
         self.assertIn('why="the job is finished"', node.log())  # not that it waited in vain
