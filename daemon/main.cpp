@@ -44,8 +44,8 @@ namespace {
 
 using namespace gossipd;
 
-constexpr Duration one_request =
-    std::chrono::milliseconds(500);  // to stop, however often signalled
+// Signals to stop within this time are one request.
+constexpr Duration one_request = std::chrono::milliseconds(500);
 
 int fail(const Error& error, int code) {
   const std::string text = without_secrets(error.text);  // a word in it may be a mistaken invite

@@ -87,14 +87,17 @@ class WallClock(ClusterTest):
         with open(self.file, "wb") as out:
             out.write(struct.pack("=q", offset_s))
 
-    def test_a_stepping_wall_clock_changes_nothing(self):
+    def pair(self):
+        """A founder, and a joiner whose clocks the file steps."""
         self.file = os.path.join(self.cluster.directory, "clock")
         self.set_clock(0)
         steady = self.cluster.found(self.cluster.job(), shard="1/2", trainer__min_step_ms=20)
         stepped = self.cluster.joiner("box2", steady, shard="2/2", trainer__min_step_ms=20)
         stepped.prefix = ["env", f"LD_PRELOAD={CLOCK_STEP}", f"CLOCK_STEP_FILE={self.file}"]
-        stepped.start()
-        nodes = (steady, stepped)
+        return steady, stepped.start()
+
+    def test_a_stepping_wall_clock_changes_nothing(self):
+        steady, stepped = nodes = self.pair()
         for node in nodes:
             node.wait_linked(1)
         incarnations = [node.status()["incarnation"] for node in nodes]
@@ -133,12 +136,8 @@ class WallClock(ClusterTest):
         self.assertEqual(0, node.exit_code())
 
     def test_a_node_whose_machine_slept_says_that_it_stood_still_and_links_again(self):
-        self.file = os.path.join(self.cluster.directory, "clock")
-        self.set_clock(0)
-        awake = self.cluster.found(self.cluster.job(), shard="1/2", trainer__min_step_ms=20)
-        slept = self.cluster.joiner("box2", awake, shard="2/2", trainer__min_step_ms=20)
-        slept.prefix = ["env", f"LD_PRELOAD={CLOCK_STEP}", f"CLOCK_STEP_FILE={self.file}"]
-        slept.start().wait_linked(1)
+        _, slept = self.pair()
+        slept.wait_linked(1)
         self.step_clock_in_place(0, 0, 60)
         slept.wait_log(r"event=stood-still seconds=(60|6[01]\.\d+)")
         self.assertNotIn("event=member-failed", slept.log())

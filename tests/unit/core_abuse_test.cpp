@@ -30,6 +30,14 @@ Hello hello(NodeId id = peer) {
           .newest = protocol_version};
 }
 
+Hello hello_in_life(std::uint64_t incarnation, bool leaving) {
+  Hello said = hello();
+  said.incarnation = incarnation;
+  said.leaving = leaving;
+  said.founded = cluster;
+  return said;
+}
+
 // A member that has a model and an open link to a node that has one as well; the member has the
 // first turn.
 struct Linked {
@@ -236,12 +244,8 @@ TEST_CASE("what a hello claims of a member's life is taken back by the member's 
       CAPTURE(leaving);
       Linked linked;
       linked.node.cut(linked.session);
-      Hello lie = hello();
-      lie.incarnation = life;
-      lie.leaving = leaving;
-      lie.founded = cluster;
       const SessionId liar = linked.node.open(false, {"liar", 1});
-      linked.node.hear(liar, lie);
+      linked.node.hear(liar, hello_in_life(life, leaving));
       linked.node.cut(liar);
       CHECK(linked.member(peer).record.state != MemberState::left);
       linked.link_up();
@@ -255,11 +259,7 @@ TEST_CASE("a member that left says so in its hello, from an old disk as well") {
   for (const std::uint64_t life : {std::uint64_t{1}, std::uint64_t{1} << 22}) {
     Linked linked;
     linked.node.cut(linked.session);
-    Hello gone = hello();
-    gone.incarnation = life;
-    gone.leaving = true;
-    gone.founded = cluster;
-    linked.node.hear(linked.node.open(false, {"peer", 1}), gone);
+    linked.node.hear(linked.node.open(false, {"peer", 1}), hello_in_life(life, true));
     CHECK(linked.member(peer).record.state == MemberState::left);
   }
 }

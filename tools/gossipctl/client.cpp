@@ -27,8 +27,7 @@ Failure transport_failure(const Error& error, const std::string& address,
                 human_milliseconds(static_cast<double>(timeout.count())),
             "the daemon is very busy, stopped (SIGSTOP) or behind a network that drops packets",
             "try again with a longer --timeout; what you asked for may still be done when it "
-            "answers again "
-            "(gossipctl status)"};
+            "answers again (gossipctl status)"};
   if (error.code == "plain")
     return {ExitCode::usage, error.text, "beyond loopback gossipd's REST speaks https://",
             "write --rest https://HOST:PORT"};
