@@ -106,6 +106,7 @@ void Conductor::on_probe_answered(Session& session, Instant now) {
   const Endpoint endpoint = session.remote;
   close(session.id, "the probe has been answered", now, true);
   dialer_.on_probe_answered(endpoint);
+  drop_life_beyond_refuting(hello);
   const Directory::Entry* known = directory_.find(hello.id);
   const bool lives_anew = known == nullptr || known->record.incarnation < hello.incarnation;
   learn_from(hello, now);

@@ -147,7 +147,6 @@ void Conductor::on_hello(Session& session, const Hello& hello, Instant now) {
 
 void Conductor::admit(Session& session, Instant now) {
   const Hello& hello = *session.theirs;
-  drop_life_beyond_refuting(hello);
   if (session.probed != NodeId{}) return on_probe_answered(session, now);
   if (hello.probe) return;  // our own hello was the answer
   Neighbour* neighbour = peers_.neighbour(hello.id);
@@ -210,6 +209,7 @@ void Conductor::establish(Session& session, Instant now) {
   if (session.outbound) dialer_.on_linked(session.remote);
   dialer_.reach().on_linked(hello.id, hello.address,
                             session.outbound && session.remote == hello.address);
+  drop_life_beyond_refuting(hello);
   learn_from(hello, now);
   accuse_all_at(session.theirs->address, hello.id, "another node is at its address", now);
   directory_.heard_from(hello.id, now);

@@ -255,6 +255,20 @@ TEST_CASE("what a hello claims of a member's life is taken back by the member's 
   }
 }
 
+TEST_CASE("a probe of a member whose life was lied about does not take it away") {
+  Linked linked;
+  linked.node.cut(linked.session);
+  const SessionId liar = linked.node.open(false, {"liar", 1});
+  const std::uint64_t life = std::uint64_t{1} << 49;
+  linked.node.hear(liar, hello_in_life(life, false));
+  linked.node.cut(liar);
+  REQUIRE(linked.member(peer).record.incarnation == life);
+  Hello probe = hello();
+  probe.probe = true;
+  linked.node.hear(linked.node.open(false, {"peer", 1}), probe);
+  CHECK(linked.member(peer).record.incarnation == life);
+}
+
 TEST_CASE("a member that left says so in its hello, from an old disk as well") {
   for (const std::uint64_t life : {std::uint64_t{1}, std::uint64_t{1} << 22}) {
     Linked linked;
