@@ -173,21 +173,22 @@ class Text(ClusterTest):
         return status["evaluation"]["loss"]
 
     def test_a_gpt_learns_text_by_character_better_on_three_nodes_than_without_exchange(self):
-        job = self.job(budget_samples=24_000)
-        alone = self.cluster.founder(
-            job,
-            shard="1/1",
-            name="alone",
-            key=os.path.join(self.cluster.directory, "alone.key"),
-            data=TEXTS,
-        ).start()
-        want = self.final_loss(alone)
-        self.assertLess(want, 2.6)  # of 5.5 at the start
-        nodes = self.cluster.three(job, data=TEXTS)
-        # In a third of its steps each: 0.34 to 0.37 more than alone, and 0.42 to 0.58 more where
-        # nodes do not exchange.
+        apart = [
+            self.cluster.founder(
+                self.job(budget_samples=16_000),
+                shard=f"{i}/3",
+                name=f"apart{i}",
+                key=os.path.join(self.cluster.directory, f"apart{i}.key"),
+                data=TEXTS,
+            ).start()
+            for i in (1, 2, 3)
+        ]
+        losses = [self.final_loss(node) for node in apart]
+        self.assertLess(max(losses), 2.3)  # of 5.5 at the start
+        # As many steps a node: 0.08 to 0.10 less.
+        nodes = self.cluster.three(self.job(budget_samples=48_000), data=TEXTS)
         for node in nodes:
-            self.assertLess(self.final_loss(node), want + 0.40)
+            self.assertLess(self.final_loss(node), min(losses))
             applied = [link["deltas_applied"] for link in node.links().values()]
             self.assertEqual(2, len(applied))
             self.assertGreater(min(applied), 0)
