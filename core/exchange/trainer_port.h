@@ -47,7 +47,7 @@ struct Update {
   std::vector<float> values;  // P floats, to be added to the parameters
   // instead: these are the parameters; the optimiser's state starts at zero
   bool replace = false;
-  Step steps_until_snapshot = 1;  // the next snapshot is wanted after at least so many more steps
+  Step snapshot_step = 0;  // the next snapshot is wanted at this own step, or at once behind it
   // false (budget spent, paused, left): the next snapshot is wanted at once, without a step
   bool training = true;
   std::uint32_t batch = 0;  // samples per step from the next step on; 0: the job's

@@ -97,8 +97,9 @@ Update ExchangeRound::update_of(std::vector<float> values, bool replace, bool tr
   Update update;
   update.values = std::move(values);
   update.replace = replace;
-  update.steps_until_snapshot =
-      std::clamp<Step>(pace_.steps_to_look(last_.step), 1, steps_between_looks());
+  // counted from the snapshot: the trainer has made steps since
+  update.snapshot_step =
+      last_.step + std::clamp<Step>(pace_.steps_to_look(last_.step), 1, steps_between_looks());
   update.training = training;
   return update;
 }

@@ -46,7 +46,7 @@ void StepLoop::take(Update update) {
     batch_ = batch;
     rate_scale_ = update.rate_scale;
   }
-  loan_ = Loan{std::move(update.values), step_ + update.steps_until_snapshot};
+  loan_ = Loan{std::move(update.values), update.snapshot_step};
 }
 
 void StepLoop::request_snapshot() {

@@ -142,6 +142,17 @@ TEST_CASE("without a link a snapshot comes back as an update of zeros") {
   CHECK(end.round.last().model.empty());
 }
 
+TEST_CASE("the next snapshot is due so many steps after the last one, not after the update") {
+  End end(NodeId{1}, NodeId{2}, 1.0f);
+  end.policy.round_steps = 2;
+  end.train(1);
+  CHECK(end.step == 1);
+  CHECK(end.given.snapshot_step == 3);
+  end.step = 6;  // the trainer was not waited for
+  end.train(2);
+  CHECK(end.given.snapshot_step == 9);
+}
+
 TEST_CASE("an exchange brings two models together and keeps their mean") {
   Pair pair;
   for (int i = 0; i < 20; ++i) {

@@ -300,9 +300,8 @@ TEST_CASE("a model on loan comes back at once while no trainer is there to make 
       {}, std::move(end.engine));
   trainer->start(desk.callbacks(), true);
   constexpr Step never = Step{1} << 60;
-  trainer->give({.values = std::vector<float>(floats, 1.0f),
-                 .steps_until_snapshot = never,
-                 .training = true});
+  trainer->give(
+      {.values = std::vector<float>(floats, 1.0f), .snapshot_step = never, .training = true});
   std::vector<float> shared = desk.snapshot().model;
   shared.resize(8);
   CHECK(shared == std::vector(8, 2.0f));

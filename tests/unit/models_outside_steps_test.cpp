@@ -156,8 +156,7 @@ TEST_CASE("an infinity in a local segment of the trainer's keeps its node in the
                                      "kind = 'external'"),
                            {}, std::move(end.engine));
   trainer->start(desk.callbacks(), true);
-  trainer->give(
-      {.values = std::vector<float>(test::floats), .steps_until_snapshot = 1, .training = true});
+  trainer->give({.values = std::vector<float>(test::floats), .snapshot_step = 1, .training = true});
   const Snapshot snapshot = desk.snapshot();
   CHECK(snapshot.finite);
   CHECK(snapshot.model == model);

@@ -15,12 +15,12 @@ namespace {
 
 constexpr std::uint32_t job_batch = 10;
 
-Update update(Step steps_until_snapshot, bool training = true) {
-  return {.values = {1, 2}, .steps_until_snapshot = steps_until_snapshot, .training = training};
+Update update(Step snapshot_step, bool training = true) {
+  return {.values = {1, 2}, .snapshot_step = snapshot_step, .training = training};
 }
 
-Update replacement(std::vector<float> values) {
-  return {.values = std::move(values), .replace = true};
+Update replacement(std::vector<float> values, Step snapshot_step) {
+  return {.values = std::move(values), .replace = true, .snapshot_step = snapshot_step};
 }
 
 // A driver's boundary and the step after it, if there is to be one.
@@ -133,7 +133,7 @@ TEST_CASE("An update's batch and rate hold from the next step on, and the snapsh
   StepLoop loop = training_loop();
   one_turn(loop);
   CHECK(loop.step_seconds() == 0.5);
-  Update wanted = update(1);
+  Update wanted = update(2);
   wanted.batch = 25;
   wanted.rate_scale = 2.5;
   loop.take(std::move(wanted));
@@ -201,7 +201,7 @@ TEST_CASE("Loss and step time are smoothed, and the worst loss is of the steps s
   CHECK(loop.step_seconds() == doctest::Approx(0.5));
   loop.at_boundary({});
   CHECK(snapshot_of(loop).loss_worst == 9);
-  loop.take(update(1));
+  loop.take(update(loop.step() + 1));
   one_turn(loop, 3);
   loop.at_boundary({});
   CHECK(snapshot_of(loop).loss_worst == 3);
@@ -210,7 +210,7 @@ TEST_CASE("Loss and step time are smoothed, and the worst loss is of the steps s
 TEST_CASE("A replaced model's loss begins with its first step") {
   StepLoop loop = training_loop();
   one_turn(loop, 8);
-  loop.take(replacement({3, 4}));
+  loop.take(replacement({3, 4}, 2));
   one_turn(loop, 2);
   CHECK(loop.loss() == 2);
 }
@@ -223,7 +223,7 @@ TEST_CASE("The worst loss of a model that was replaced says nothing about the ne
   (void)loop.begin_snapshot({});
   loop.on_step({.loss = std::numeric_limits<double>::infinity()});  // beside the filling
   CHECK_FALSE(loop.hand_over().finite);
-  loop.take(replacement({3, 4}));
+  loop.take(replacement({3, 4}, 3));
   one_turn(loop, 2);
   loop.at_boundary({});
   CHECK(snapshot_of(loop).loss_worst == 2);
@@ -277,10 +277,10 @@ TEST_CASE("A loss or a model that is not finite stops the steps until a finite m
   loop.take(update(1));
   CHECK(loop.at_boundary({}) == State::not_finite);
   (void)snapshot_of(loop);
-  loop.take(replacement({1, std::numeric_limits<float>::infinity()}));
+  loop.take(replacement({1, std::numeric_limits<float>::infinity()}, 1));
   CHECK(loop.at_boundary({}) == State::not_finite);
   (void)snapshot_of(loop);
-  loop.take(replacement({1, 2}));
+  loop.take(replacement({1, 2}, 1));
   CHECK(loop.at_boundary({}) == State::training);
 }
 

@@ -108,7 +108,7 @@ TEST_CASE("An update is applied exactly once, and the snapshot has it in") {
   CHECK(desk.snapshot().model == std::vector<float>{11, 22, 33});
 }
 
-TEST_CASE("A snapshot comes after as many steps as were asked for") {
+TEST_CASE("A snapshot comes at the step that was asked for, or once it can") {
   Desk desk;
   auto trainer = toy_trainer(toy_job(still));
   trainer->start(desk.callbacks(), true);
@@ -117,8 +117,8 @@ TEST_CASE("A snapshot comes after as many steps as were asked for") {
   CHECK(first.step == 5);
   CHECK(first.samples == 50);
   CHECK(first.batch == 10);
-  trainer->give({{0, 0, 0}, false, 7, true});
-  CHECK(desk.snapshot().step >= first.step + 7);
+  trainer->give({{0, 0, 0}, false, 1'000'000, true});  // it steps on meanwhile
+  CHECK(desk.snapshot().step == 1'000'000);
 }
 
 TEST_CASE("A snapshot that is asked back comes at the next step, with the update in") {
@@ -227,7 +227,7 @@ TEST_CASE("A loss that is not finite stops the trainer until its model is replac
   trainer->give({{0, 0, 0}, false, 1000, true});
   CHECK(!desk.snapshot().finite);
   CHECK(trainer->status().state == TrainerState::not_finite);
-  trainer->give({{1, 1, 1}, true, 10, true});
+  trainer->give({{1, 1, 1}, true, 14, true});
   const Snapshot healed = desk.snapshot();
   CHECK(healed.finite);
   CHECK(healed.step == 14);

@@ -102,7 +102,7 @@ Step SyntheticTrainer::steps() const {
 }
 
 bool SyntheticTrainer::snapshot_is_due() const {
-  return recalled_ || !training_ || (options_.pace == Pace::free && until_snapshot_ == 0);
+  return recalled_ || !training_ || (options_.pace == Pace::free && steps_ >= snapshot_step_);
 }
 
 void SyntheticTrainer::run() {
@@ -142,7 +142,7 @@ void SyntheticTrainer::take_update() {
     (void)kernels().axpy(model_, update->values, 1.0f);
   buffer_ = std::move(update->values);
   has_buffer_ = true;
-  until_snapshot_ = update->steps_until_snapshot;
+  snapshot_step_ = update->snapshot_step;
 }
 
 void SyntheticTrainer::step() {
@@ -162,7 +162,6 @@ void SyntheticTrainer::step() {
   }
   const std::lock_guard lock(mutex_);
   ++steps_;
-  if (until_snapshot_ > 0) --until_snapshot_;
 }
 
 void SyntheticTrainer::give_snapshot() {

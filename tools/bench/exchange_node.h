@@ -60,7 +60,7 @@ class SyntheticTrainer {
   std::vector<float> moves_;  // what a step adds, from a place that changes
   std::vector<float> buffer_;
   bool has_buffer_ = false;
-  Step until_snapshot_ = 0;
+  Step snapshot_step_ = 0;
   bool training_ = false;
 
   mutable std::mutex mutex_;  // guards all below

@@ -55,7 +55,7 @@ void GossipStrategy::on(std::size_t i, UpdateEffect& effect) {
 void GossipStrategy::on(std::size_t i, RequestSnapshotEffect&) {
   Host& host = *hosts_[i];
   host.loop.request_snapshot();
-  if (host.given) host.given->steps_until_snapshot = 0;
+  if (host.given) host.given->snapshot_step = 0;
 }
 
 void GossipStrategy::on(std::size_t i, ProgressEffect& effect) {
