@@ -35,14 +35,21 @@ void take_stats(MemberRecord& to, const MemberStats& from) {
 }
 
 // Words nearer to each other, or said in another order than heard, show no pace.
-constexpr double pace_interval_min_s = 0.25;
+constexpr double pace_interval_min_s = 0.5;
 constexpr double pace_weight = 0.25;
+constexpr double unmet_max_s = 10;
 
 // A published speed is that of steps. Between its words a member also evaluates, writes and waits.
-void note_pace(Directory::Entry& entry, Samples samples_before, Instant said_before) {
-  const double interval = seconds(entry.said - said_before);
-  if (interval < pace_interval_min_s) return;
-  const double pace = static_cast<double>(entry.record.samples - samples_before) / interval;
+// What a word counts may be short of a step that is under way.
+void note_pace(Directory::Entry& entry) {
+  const Directory::Counted now{entry.record.samples, entry.said};
+  const Directory::Counted before = entry.paced_from.value_or(now);
+  const double interval = seconds(now.at - before.at);
+  if (entry.paced_from && interval < pace_interval_min_s) return;
+  entry.paced_from = now;
+  if (interval <= 0) return;
+  const double pace =
+      (static_cast<double>(now.samples - before.samples) + entry.record.batch) / interval;
   entry.pace = entry.pace ? *entry.pace + pace_weight * (pace - *entry.pace) : pace;
 }
 
@@ -152,6 +159,7 @@ Directory::Outcome Directory::add(const MemberRecord& claim, Instant now, Sessio
   }
   if (claim.state == MemberState::suspect) entry.record.state = MemberState::alive;
   entry.refreshed = entry.said = now;
+  note_pace(entry);
   account(entry.record, true);
   touch(entry, !full, claim.samples == entry.record.samples ? source : SessionId{});
   return Outcome::joined;
@@ -194,8 +202,6 @@ Directory::Outcome Directory::merge(const MemberRecord& claim, Instant now, Sess
     return Outcome::unchanged;
   account(known, false);
   const MemberState before = known.state;
-  const Samples samples_before = known.samples;
-  const Instant said_before = entry.said;
   const Samples samples = std::max(known.samples, claim.samples);
   const MemberState claimed =
       claim.state == MemberState::suspect ? MemberState::alive : claim.state;
@@ -218,7 +224,7 @@ Directory::Outcome Directory::merge(const MemberRecord& claim, Instant now, Sess
     }
   }
   known.samples = samples;
-  if (newer_word) note_pace(entry, samples_before, said_before);
+  if (newer_word) note_pace(entry);
   account(known, true);
   if (!is_news && !newer_stats) return Outcome::unchanged;
   const bool said_it_all = claim.incarnation == known.incarnation && claimed == known.state &&
@@ -245,14 +251,12 @@ Directory::Outcome Directory::merge(const MemberStats& claim, Instant now, Sessi
       claim.incarnation == entry.record.incarnation && claim.tick > entry.record.tick;
   if (!newer && claim.samples <= entry.record.samples) return Outcome::unchanged;
   account(entry.record, false);
-  const Samples samples_before = entry.record.samples;
-  const Instant said_before = entry.said;
   if (newer) {
     take_stats(entry.record, claim);
     entry.said = now - from_seconds(claim.age_seconds);
   }
   entry.record.samples = std::max(entry.record.samples, claim.samples);
-  if (newer) note_pace(entry, samples_before, said_before);
+  if (newer) note_pace(entry);
   account(entry.record, true);
   // What counts later, here or at another, is no word of it.
   if (newer) had_word(entry, now);
@@ -361,21 +365,27 @@ void Directory::forgive(Duration gap, Instant now) {
   }
 }
 
-Samples Directory::samples_since(Instant now, double rate_max) const {
-  double samples = 0;
+// Members of which this node only hears may be invented. Beyond what has been counted of them, all
+// of them together count as the members that it has met and itself do in `unmet_max_s`.
+Samples Directory::samples_since(Instant now, const Estimator& by) const {
+  double samples = 0, unmet = 0, met_rate = by.own_rate;
   for (const auto& [id, entry] : entries_) {
     const MemberRecord& record = entry.record;
     if (id == self_ || entry.suspect || record.state != MemberState::alive ||
-        record.phase != Phase::training || now <= entry.said)
+        record.phase != Phase::training)
       continue;
-    // No more than has been counted of it: a member that was only ever heard of may be invented.
-    const double rate = std::clamp(
-        std::min(record.samples_per_second, entry.pace.value_or(record.samples_per_second)), 0.0,
-        rate_max);
-    samples += std::min(std::min(seconds(now - entry.said), stats_age_max_s) * rate,
-                        static_cast<double>(record.samples));
+    const double said = record.samples_per_second;
+    const double rate = std::clamp(std::min(said, entry.pace.value_or(said)), 0.0, by.rate_max);
+    if (entry.was_ever_met()) met_rate += rate;
+    const double age = std::clamp(seconds(now - entry.said), 0.0, stats_age_max_s);
+    const auto counted = static_cast<double>(record.samples);
+    double since = std::min(age * rate, std::max(counted, static_cast<double>(by.own)));
+    if (record.batch > 0) since = record.batch * std::floor(since / record.batch);  // whole steps
+    const double sure = entry.was_ever_met() ? since : std::min(since, counted);
+    samples += sure;
+    unmet += since - sure;
   }
-  return static_cast<Samples>(samples);
+  return static_cast<Samples>(samples + std::min(unmet, unmet_max_s * met_rate));
 }
 
 void Directory::doubt_lonely_verdicts(Instant now) {

@@ -25,6 +25,10 @@ namespace gossipd {
 
 class Directory {
  public:
+  struct Counted {
+    Samples samples = 0;
+    Instant at{};
+  };
   struct Entry {
     MemberRecord record;  // state: alive, failed, left or forgotten, as it travels
     // a member, perhaps this node, suspects it, and it has not refuted that
@@ -42,8 +46,9 @@ class Directory {
     std::uint64_t stats = 0;    // … and at its last change of any kind
     // where the last change came from, if that peer knows no less: it is not sent back there
     SessionId source{};
-    SessionId news_source{};     // the same for the last news
-    std::optional<double> pace;  // samples/s between its words, smoothed; none: of one word
+    SessionId news_source{};            // the same for the last news
+    std::optional<double> pace;         // samples/s between its words, smoothed; none: of one word
+    std::optional<Counted> paced_from;  // the word that the next pace is measured from
     [[nodiscard]] bool was_ever_met() const { return met || met_before; }
   };
   enum class Outcome : std::uint8_t {
@@ -108,10 +113,16 @@ class Directory {
   [[nodiscard]] const Entry* find(NodeId id) const;
   [[nodiscard]] const MemberRecord& self() const;
   [[nodiscard]] Samples others_samples() const { return others_samples_; }
+  struct Estimator {
+    double own_rate = 0;    // samples/s of this node
+    Samples own = 0;        // trained on by this node
+    double rate_max = 1e9;  // samples/s: no member is believed to be faster
+  };
   // An estimate of what the members that train have trained on since their last stats: each at the
-  // speed that it publishes or at the pace of its words, whichever is less, and at most `rate_max`.
-  // The cluster's samples plus this are an estimate, no lower bound.
-  [[nodiscard]] Samples samples_since(Instant now, double rate_max = 1e9) const;
+  // speed that it publishes or at the pace of its words, whichever is less, and no more than has
+  // been counted of it or of this node. The cluster's samples plus this are an estimate, no lower
+  // bound.
+  [[nodiscard]] Samples samples_since(Instant now, const Estimator& by) const;
   // Living members without this node; suspects included.
   [[nodiscard]] std::size_t alive_others() const { return alive_others_; }
   [[nodiscard]] std::size_t failed() const { return failed_; }

@@ -17,7 +17,10 @@ constexpr double most_finished_share = 0.9;
 // their last word: at the age of a word, a second and more, eight quick nodes would overshoot a
 // short job's budget by a tenth.
 Samples Conductor::others_estimate(Instant now) const {
-  return directory_.others_samples() + directory_.samples_since(now, claims_.rate_max());
+  return directory_.others_samples() +
+         directory_.samples_since(now, {.own_rate = progress_.rate(),
+                                        .own = progress_.own(),
+                                        .rate_max = claims_.rate_max()});
 }
 
 void Conductor::publish_progress(Instant now) {

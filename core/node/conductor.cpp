@@ -83,6 +83,16 @@ void Conductor::settle(Instant now) {
   if (persistence_.is_urgent()) persist();
 }
 
+// Nobody knows yet how fast the others train, and of a short job much is over before the second
+// tick.
+void Conductor::speak_early(Instant now) {
+  if (!timers_.take_early_word(2 * config_.membership.tick, now)) return;
+  renew_own_record(now);
+  credit_claims(now);
+  progress_.look_again();
+  gossip(now);
+}
+
 void Conductor::on_tick(Instant now) {
   renew_own_record(now);
   credit_claims(now);
@@ -103,6 +113,7 @@ void Conductor::on_time(Instant now) {
     detect_failures(now);
     ask_for_file(now);
     if (!tick) tell_news();
+    if (!tick) speak_early(now);
     for (auto& [id, session] : peers_.sessions())
       if (session.established() && session.round_trip.due(now)) ping(session, now);
     seek_model(now);

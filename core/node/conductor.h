@@ -118,6 +118,7 @@ class Conductor {
   }
 
   // conductor.cpp
+  void speak_early(Instant now);
   void on_tick(Instant now);
 
   // phases.cpp
@@ -125,7 +126,7 @@ class Conductor {
   bool set_phase(Phase to, const std::string& why);
   [[nodiscard]] bool steps_allowed() const { return life_.is_training(); }
   void begin_training(Instant now);
-  void enter_training(const std::string& why);
+  void enter_training(const std::string& why, Instant now);
   void check_finish(Instant now);
   void renew_final(bool agreed, Instant now);
   void write_final();
@@ -300,6 +301,7 @@ class Conductor {
   void own_model_broken(const std::string& where, Instant now);
   void rest_offenders(const std::vector<NodeId>& peers, Instant now);
   void balance();
+  void note_rate();
   [[nodiscard]] BatchBalancer::Others others_that_train() const;
   [[nodiscard]] std::uint32_t job_batch() const {
     return round_.last().job_batch > 0 ? round_.last().job_batch : round_.last().batch;

@@ -135,7 +135,7 @@ void Conductor::take_over(const std::string& from, Instant now) {
   source_.adopted();
   weight_.join(round_.last().step);
   log(Level::info, "event=model-adopted from=" + from);
-  enter_training("the model has arrived");
+  enter_training("the model has arrived", now);
   check_progress(now);
   hand_out(round_.adopt(steps_allowed()));
   // Two nodes that met while neither had a model start over, now that one has.

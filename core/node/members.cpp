@@ -36,7 +36,12 @@ void Conductor::send_news(Session& session) {
 void Conductor::send_stats(Session& session, std::size_t most, Instant now) {
   Members message;
   const Directory::Entry& self = *directory_.find(state_.id);
-  if (self.stats > session.own_told) message.stats.push_back(stats_of(self.record));
+  if (self.stats > session.own_told) {
+    message.stats.push_back(stats_of(self.record));
+    // counted at the last snapshot: steps have been made since
+    if (steps_allowed() && round_.last().step_seconds > 0)
+      message.stats.back().age_seconds = std::max(0.0, seconds(now - round_.snapshot_at()));
+  }
   session.own_told = self.stats;
   for (MemberStats& stats : directory_.next_stats(session.sweep, session.id, most, now))
     if (stats.id != state_.id) message.stats.push_back(stats);

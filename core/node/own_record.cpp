@@ -79,12 +79,6 @@ bool Conductor::has_news_of_itself() const {
 }
 
 void Conductor::renew_own_record(Instant now) {
-  const Snapshot& last = round_.last();
-  if (last.step_seconds > 0 && last.batch > 0) {
-    // a node that restarts without a rate can judge nobody's claims
-    if (progress_.rate() == 0) persistence_.request();
-    progress_.note_rate(last.batch / last.step_seconds);
-  }
   MemberRecord record = own_record();
   const Directory::Entry* known = directory_.find(state_.id);
   if (known == nullptr) return directory_.set_self(std::move(record), true, now);

@@ -32,8 +32,9 @@ void Conductor::on_trainer(bool present, std::string what) {
 }
 
 // With its first model, or another one.
-void Conductor::enter_training(const std::string& why) {
+void Conductor::enter_training(const std::string& why, Instant now) {
   claims_.end_trust();
+  timers_.begin_early_words(now);
   set_phase(Phase::training, why);
   if (state_.paused) set_phase(Phase::paused, "by the operator, before");
 }
@@ -41,7 +42,7 @@ void Conductor::enter_training(const std::string& why) {
 void Conductor::begin_training(Instant now) {
   GOSSIPD_ASSERT(source_.has_model());
   weight_.join(round_.last().step, directory_.entries().size() <= 1);
-  enter_training(peers_.established() > 0 ? "linked to the cluster" : "alone");
+  enter_training(peers_.established() > 0 ? "linked to the cluster" : "alone", now);
   check_progress(now);
   if (round_.is_resting()) hand_out(round_.begin(steps_allowed()));
 }

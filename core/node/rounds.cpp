@@ -58,10 +58,19 @@ void Conductor::on_snapshot(Snapshot snapshot, Instant now) {
   progress_.on_snapshot(snapshot.samples);
   source_.initial().on_step(snapshot.step, config_.exchange.joiner_steps);
   round_.on_snapshot(std::move(snapshot), open_links(), now);
+  note_rate();
   balance();
   if (!round_.last().finite) on_round(round_.on_not_finite(steps_allowed()), now);
   if (!round_.is_waiting()) return;
   if (final_.is_due() && life_.is(Phase::finished)) write_final();
+}
+
+void Conductor::note_rate() {
+  const Snapshot& last = round_.last();
+  if (last.step_seconds <= 0 || last.batch == 0) return;
+  // a node that restarts without a rate can judge nobody's claims
+  if (progress_.rate() == 0) persistence_.request();
+  progress_.note_rate(last.batch / last.step_seconds);
 }
 
 void Conductor::on_round(RoundOutcome outcome, Instant now) {

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 
 #include "core/base/types.h"
 
@@ -37,6 +38,15 @@ class Timers {
     may_tell_ = now + period;
     return true;
   }
+  // Words between the first ticks of training, which begins now. They are no duty: a look that is
+  // due anyway takes them, ever less often.
+  void begin_early_words(Instant now) { early_since_ = early_word_ = now; }
+  [[nodiscard]] bool take_early_word(Duration length, Instant now) {
+    if (!early_since_ || now < early_word_ + (now - *early_since_) / 3) return false;
+    early_word_ = now;
+    if (now > *early_since_ + length) early_since_.reset();
+    return early_since_.has_value();
+  }
   [[nodiscard]] Instant next() const { return *std::ranges::min_element(due_); }
 
  private:
@@ -44,6 +54,8 @@ class Timers {
 
   std::array<Instant, static_cast<std::size_t>(Duty::count_)> due_{};  // at first all are due
   Instant may_tell_{};
+  std::optional<Instant> early_since_;
+  Instant early_word_{};
 };
 
 }  // namespace gossipd

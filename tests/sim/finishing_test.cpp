@@ -298,6 +298,23 @@ TEST_CASE("a short job of quick nodes ends close to its budget, and not before i
   }
 }
 
+// A schedule that waits for the second tick loses the warm-up of a short job.
+TEST_CASE("from its first steps on a node knows what the others train on") {
+  Walkers walkers(8, 3);
+  VirtualCluster& cluster = walkers.cluster;
+  for (std::size_t i = 0; i < 8; ++i) cluster.options(i).step_time = 50ms;
+  REQUIRE(cluster.run_until([&] { return cluster.steps(7) >= 8; }, 10s));
+  for (int steps = 8; steps < 30; ++steps, cluster.run_for(50ms)) {
+    Samples trained = 0;
+    for (std::size_t i = 0; i < 8; ++i) trained += cluster.samples(i);
+    for (std::size_t i = 0; i < 8; ++i) {
+      const auto known = static_cast<double>(cluster.view(i).cluster_samples_estimate);
+      CHECK(known > 0.6 * static_cast<double>(trained));
+      CHECK(known < 1.05 * static_cast<double>(trained) + 8 * 32);
+    }
+  }
+}
+
 TEST_CASE("after an extension of the budget the nodes train on and agree again") {
   Walkers w(5, 3);
   REQUIRE(w.cluster.run_until([&] { return all_in(w.cluster, Phase::finished); }, 60s));

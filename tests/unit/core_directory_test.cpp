@@ -340,21 +340,60 @@ TEST_CASE(
   r.phase = Phase::training;
   r.samples_per_second = 50;
   (void)d.merge(r, start);
-  CHECK(d.samples_since(start + 9s) == 450);
-  CHECK(d.samples_since(start + 50s) == 1000);  // no more than has been counted of it
+  CHECK(d.samples_since(start + 9s, {}) == 450);
+  CHECK(d.samples_since(start + 50s, {}) == 1000);  // no more than has been counted of it
   MemberStats f = stats_of(r);
   f.tick = 2;
   f.samples = 1500;
   f.age_seconds = 15;  // it took so long to come here
   (void)d.merge(f, start + 25s, SessionId{1});
   CHECK(d.others_samples() == 1500);
-  CHECK(d.samples_since(start + 25s) == 750);
-  CHECK(d.samples_since(start + 26s) == 800);
-  CHECK(d.samples_since(start + 26s, 10) == 160);
+  CHECK(d.samples_since(start + 25s, {}) == 750);
+  CHECK(d.samples_since(start + 26s, {}) == 800);
+  CHECK(d.samples_since(start + 26s, {.rate_max = 10}) == 160);
   d.forgive(100s, start + 125s);
-  CHECK(d.samples_since(start + 125s) == 750);
+  CHECK(d.samples_since(start + 125s, {}) == 750);
   (void)d.accuse(NodeId{2}, start);
-  CHECK(d.samples_since(start + 125s) == 0);
+  CHECK(d.samples_since(start + 125s, {}) == 0);
+}
+
+TEST_CASE("a member is counted as far as this node, whatever has been counted of it") {
+  Directory d = directory();
+  d.expect(NodeId{300});
+  MemberRecord r = record(300, 1, 1, MemberState::alive, 0);
+  r.phase = Phase::training;
+  (void)d.merge(r, start);
+  const Directory::Estimator by{.own_rate = 100, .own = 150};
+  CHECK(d.samples_since(start + 2s, by) == 0);  // it may not have made a step yet
+  r.tick = 2;
+  r.samples_per_second = 100;
+  r.samples = 10;
+  (void)d.merge(r, start + 100ms);
+  CHECK(d.samples_since(start + 1100ms, by) == 100);
+  CHECK(d.samples_since(start + 9s, by) == 150);
+  r.tick = 3;
+  r.batch = 8;
+  r.samples = 16;
+  (void)d.merge(r, start + 200ms);
+  CHECK(d.samples_since(start + 290ms, by) == 8);  // whole steps
+}
+
+TEST_CASE("beyond their counts all members that were never met count little") {
+  Directory d = directory();
+  for (std::uint64_t id = 2; id < 202; ++id) {
+    MemberRecord r = record(id, 1, 1, MemberState::alive, 0);
+    r.phase = Phase::training;
+    r.samples_per_second = 100;
+    (void)d.merge(r, start);
+  }
+  const Directory::Estimator by{.own_rate = 100, .own = 100'000};
+  CHECK(d.samples_since(start + 5s, by) == 1000);  // as this node in 10 s, not 200 times 500
+  d.expect(NodeId{300});
+  MemberRecord met = record(300, 1, 1, MemberState::alive, 0);
+  met.phase = Phase::training;
+  met.samples_per_second = 100;
+  (void)d.merge(met, start);
+  CHECK(d.samples_since(start + 5s, by) == 500 + 2 * 1000);
 }
 
 TEST_CASE("a member whose words show less than its speed is counted by the pace of its words") {
@@ -370,15 +409,15 @@ TEST_CASE("a member whose words show less than its speed is counted by the pace 
     (void)d.merge(f, now, SessionId{1});
   };
   say(1040, start + 1s);
-  CHECK(d.samples_since(start + 2s) == 40);
+  CHECK(d.samples_since(start + 2s, {}) == 40);
   say(1040, start + 2s);  // it has written a checkpoint
-  CHECK(d.samples_since(start + 3s) == 30);
+  CHECK(d.samples_since(start + 3s, {}) == 30);
   say(1300, start + 3s);  // several steps at once: no more than the speed of its steps
-  CHECK(d.samples_since(start + 4s) == 87);
+  CHECK(d.samples_since(start + 4s, {}) == 87);
   say(2300, start + 4s);
-  CHECK(d.samples_since(start + 5s) == 100);
+  CHECK(d.samples_since(start + 5s, {}) == 100);
   say(2310, start + 4s + 1ms);  // too near to show anything
-  CHECK(d.samples_since(start + 5s + 1ms) == 100);
+  CHECK(d.samples_since(start + 5s + 1ms, {}) == 100);
 }
 
 TEST_CASE("a member that is met has a place in a directory full of invented ones, for good") {
