@@ -123,6 +123,28 @@ class Completion(ClusterTest):
                     self.assertIn("some.key", files)
 
 
+    def test_a_member_s_name_is_a_word_that_no_shell_runs(self):
+        name = "$(touch${IFS}run)`touch<run`*"
+        node = self.cluster.founder(self.cluster.job(), shard="1/1", name=name).start()
+        self.assertEqual(0, node.ctl("wait", "--for", "ready").returncode)
+        os.environ["GOSSIPCTL_REST"] = node.rest
+        self.addCleanup(os.environ.pop, "GOSSIPCTL_REST")
+        offered = {"bash": re.sub(r"([^\w])", r"\\\1", name), "zsh": name, "fish": name}
+        with tempfile.TemporaryDirectory() as directory:
+            for shell, word in offered.items():
+                with self.subTest(shell=shell):
+                    words = self.offers(shell, "gossipctl", "forget", "", cwd=directory)
+                    self.assertIn(word, words)
+                    self.assertEqual([], os.listdir(directory))
+
+    def test_bash_offers_a_file_with_spaces_as_one(self):
+        with tempfile.TemporaryDirectory() as directory:
+            with open(os.path.join(directory, "my new * key"), "w", encoding="utf-8"):
+                pass
+            files = self.offers("bash", "gossipctl", "key", "install", "my", cwd=directory)
+            self.assertEqual({"my new * key"}, files)
+
+
 class ManPages(unittest.TestCase):
     def test_pages_are_clean_and_name_each_command_and_option(self):
         with tempfile.TemporaryDirectory() as directory:

@@ -343,6 +343,8 @@ TEST_CASE("doctor tells a node that is shut out for its key or certificate, and 
   daemon.made_up.refusals_now_s = 1000;  // and long ago
   CHECK(check("certificates").name.empty());
   CHECK(mentions(check("member box2").advice, "gossipctl forget box2"));
+  daemon.made_up_members[1].record.name = "$(reboot)";  // nothing to paste
+  CHECK(mentions(check("member $(reboot)").advice, "gossipctl forget 0"));
 }
 
 TEST_CASE("a node that is to join itself is told so") {

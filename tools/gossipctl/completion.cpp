@@ -161,15 +161,25 @@ std::string shell_function(const std::vector<Command>& commands) {
          ask_for_members + ")\"\n}\n";
 }
 
+// Names come from other members: nothing here may expand one, as compgen -W would, and what goes to
+// the command line is quoted.
 std::string bash(const std::vector<Command>& commands) {
   return "# bash completion of gossipctl; `source <(gossipctl completion)` takes it\n" +
          shell_function(commands) +
          "_gossipctl() {\n"
-         "  local found files members switches word=${COMP_WORDS[COMP_CWORD]}\n"
+         "  local found files members switches words one quoted word=${COMP_WORDS[COMP_CWORD]}\n"
          "  _gossipctl_at \"${COMP_WORDS[@]:1:COMP_CWORD-1}\"\n"
          "  [[ $word != -* && -n $found$files ]] || found=\"$found $switches\"\n"
-         "  COMPREPLY=($(compgen -W \"$found\" -- \"$word\"))\n"
-         "  [[ -z $files ]] || COMPREPLY+=($(compgen -f -- \"$word\"))\n"
+         "  COMPREPLY=()\n"
+         "  IFS=$' \\n' read -rd '' -a words <<<\"$found\"\n"
+         "  for one in \"${words[@]}\"; do\n"
+         "    printf -v quoted %q \"$one\"\n"
+         "    [[ $one != \"$word\"* && $quoted != \"$word\"* ]] || COMPREPLY+=(\"$quoted\")\n"
+         "  done\n"
+         "  if [[ -n $files ]]; then\n"
+         "    compopt -o filenames 2>/dev/null\n"
+         "    mapfile -t -O ${#COMPREPLY[@]} COMPREPLY < <(compgen -f -- \"$word\")\n"
+         "  fi\n"
          "}\n"
          "complete -F _gossipctl gossipctl\n";
 }

@@ -194,6 +194,18 @@ std::optional<Check> check_clock_of(const Json& link) {
                "depend on it, but logs and the validity of certificates do"};
 }
 
+// A member for a command line to paste: by its name, which it chose itself, only where no shell
+// takes that for more than a word.
+std::string word_for(const Json& member) {
+  const std::string name = text(member, "name");
+  const auto plain = [](unsigned char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+           c == '_' || c == '-';
+  };
+  const bool word = !name.empty() && name[0] != '-' && std::ranges::all_of(name, plain);
+  return word ? name : text(member, "id");
+}
+
 Check check_member(const Json& member, const std::string& own_version, bool refusals) {
   const std::string name = "member " + text(member, "name"), state = text(member, "state");
   const std::string version = text(member, "version"), reach = text(member, "reachability");
@@ -206,7 +218,7 @@ Check check_member(const Json& member, const std::string& own_version, bool refu
             "mend the refusal first; do not forget a member that may be running"};
   if (state == "failed" || state == "suspect")
     return {name, Verdict::warn, "it is " + state,
-            "start it again; gossipctl forget " + text(member, "name") + " if it is gone for good"};
+            "start it again; gossipctl forget " + word_for(member) + " if it is gone for good"};
   if (reach == "address-silent" || reach == "dials-out")
     return {name, Verdict::warn,
             reach == "dials-out"
