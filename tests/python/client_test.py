@@ -2,6 +2,7 @@
 
 import glob
 import http.server
+import ipaddress
 import json
 import os
 import socketserver
@@ -63,16 +64,43 @@ def client_of(server, scheme="", **options):
     return gossipd.Client(f"{scheme}127.0.0.1:{server.server_port}", **options)
 
 
+def token_in(folder):
+    file = folder / "token"
+    file.write_text("secret\n")
+    file.chmod(0o600)
+    return str(file)
+
+
 def json_answer(value, status=200):
     return lambda *_: (status, json.dumps(value).encode())
 
 
 def test_a_status_comes_back_with_the_token(server, tmp_path):
     serve(server, json_answer({"phase": "running", "step": 4}))
-    token = tmp_path / "token"
-    token.write_text("secret\n")
-    assert client_of(server, token_file=str(token)).status()["step"] == 4
-    assert server.seen == [("GET", "/v1/status", "", "Bearer secret")]
+    token = token_in(tmp_path)
+    for scheme in ("", "http://"):
+        assert client_of(server, scheme, token_file=token).status()["step"] == 4
+    assert server.seen == 2 * [("GET", "/v1/status", "", "Bearer secret")]
+
+
+def test_a_token_goes_to_no_other_machine_in_plain_text(server, tmp_path, monkeypatch):
+    serve(server, json_answer({"phase": "running"}))
+    address = type(ipaddress.ip_address("127.0.0.1"))
+    monkeypatch.setattr(address, "is_loopback", False)  # as if that were another machine
+    for scheme in ("", "http://"):
+        with pytest.raises(ValueError, match="in plain text.* write https://127.0.0.1:[0-9]+$"):
+            client_of(server, scheme, token_file=token_in(tmp_path)).status()
+        client_of(server, scheme).status()
+    assert [token for *_, token in server.seen] == [None, None]
+
+
+def test_a_token_that_others_can_read_is_refused_before_it_is_sent(server, tmp_path):
+    serve(server, json_answer({"phase": "running"}))
+    token = token_in(tmp_path)
+    os.chmod(token, 0o640)
+    with pytest.raises(ValueError, match=f"open to other users.* chmod 600 {token}"):
+        client_of(server, token_file=token).status()
+    assert server.seen == []
 
 
 def test_commands_send_what_the_daemon_reads(server):
@@ -132,7 +160,7 @@ def test_a_unix_socket_is_served(tmp_path):
         server.shutdown()
 
 
-@pytest.mark.parametrize("address", ["", "http://a", "a:0", "a:99999", "a b", "[::1", "a:1:2"])
+@pytest.mark.parametrize("address", ["", "ftp://a", "http://", "http://https://a", "a:0", "a:99999", "a b", "[::1", "a:1:2"])
 def test_an_address_that_is_none_is_refused(address):
     if address == "":
         assert gossipd.Client(address).address == "127.0.0.1:7611"

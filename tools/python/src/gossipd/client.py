@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import base64
 import http.client
+import ipaddress
 import json
 import os
 import re
 import socket
 import ssl
+import stat
 import time
 from typing import Any, Dict, List, Optional, Tuple
 
@@ -51,6 +53,24 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock = socket.socket(socket.AF_UNIX)
         self.sock.settimeout(self.timeout)
         self.sock.connect(self._path)
+
+
+class _PlainConnection(http.client.HTTPConnection):
+    """http, which carries a token only to this machine."""
+
+    def __init__(self, host: str, port: int, timeout_s: float, secret: bool) -> None:
+        super().__init__(host, port, timeout=timeout_s)
+        self._secret = secret
+
+    def connect(self) -> None:
+        super().connect()
+        peer = self.sock.getpeername()[0].partition("%")[0]
+        if self._secret and not ipaddress.ip_address(peer).is_loopback:
+            self.close()
+            raise ValueError(
+                f"the token would travel to {self.host}:{self.port} in plain text, and beyond"
+                f" loopback gossipd's REST speaks https; write https://{self.host}:{self.port}"
+            )
 
 
 def _certificates_of(file: str) -> List[bytes]:
@@ -97,6 +117,12 @@ class _TlsConnection(http.client.HTTPSConnection):
 
 def _token_in(file: str) -> str:
     with open(file, encoding="utf-8") as opened:
+        mode = os.fstat(opened.fileno()).st_mode
+        if stat.S_ISREG(mode) and mode & 0o077:
+            raise ValueError(
+                f"the token file {file} is open to other users, and the token controls the node;"
+                f" chmod 600 {file}"
+            )
         token = opened.read(TOKEN_BYTES_MAX).strip()
     if not token or not token.isprintable() or not token.isascii():
         raise ValueError(f"{file}: holds no token; write one line of printable characters")
@@ -118,10 +144,11 @@ class Client:
         address: ``[https://]HOST:PORT`` or ``unix:PATH``; by default ``GOSSIPCTL_REST``, else
             127.0.0.1:7611.
         ca_file: PEM file with the daemon's certificate or its signer's, for https.
-        token_file: file with the token that a daemon beyond loopback wants.
+        token_file: file of mode 0600 with the token that a daemon beyond loopback wants.
         timeout_s: seconds that one request may take at most.
 
-    Every request raises `NoDaemon` where nothing answers and `Refused` where the daemon says no.
+    Every request raises `NoDaemon` where nothing answers and `Refused` where the daemon says no,
+    and ValueError where the token is none, or http would carry it to another machine.
     """
 
     def __init__(
@@ -137,7 +164,7 @@ class Client:
         self.token_file = token_file or os.environ.get("GOSSIPCTL_TOKEN_FILE")
         self.timeout_s = timeout_s
         if not self.address.startswith("unix:"):
-            _host_and_port(self.address[8 if self.address.startswith("https://") else 0 :])
+            _host_and_port(re.sub("^https?://", "", self.address))
 
     def _connection(self, timeout_s: float) -> http.client.HTTPConnection:
         if self.address.startswith("unix:"):
@@ -145,8 +172,8 @@ class Client:
         if self.address.startswith("https://"):
             host, port = _host_and_port(self.address[8:])
             return _TlsConnection(host, port, timeout_s, self.ca_file)
-        host, port = _host_and_port(self.address)
-        return http.client.HTTPConnection(host, port, timeout=timeout_s)
+        host, port = _host_and_port(self.address.removeprefix("http://"))
+        return _PlainConnection(host, port, timeout_s, bool(self.token_file))
 
     def request(
         self, method: str, path: str, body: Any = None, *, timeout_s: Optional[float] = None
