@@ -276,9 +276,12 @@ std::uint64_t dense_baseline_bytes(const StatusView& v) {
 
 std::string progress_words(const StatusView& v) {
   const auto fixed = [](double value, int digits) {
-    char text[64];
-    const int length = std::snprintf(text, sizeof text, "%.*f", digits, value);
-    return std::string(text, static_cast<std::size_t>(length));
+    char text[64];  // %.*f writes up to 309 digits before the point
+    if (std::abs(value) < 1e15)
+      std::snprintf(text, sizeof text, "%.*f", digits, value);
+    else
+      std::snprintf(text, sizeof text, "%g", value);
+    return std::string(text);
   };
   const NodeSummary& n = v.node;
   const std::optional<double> left = time_left_s(n);

@@ -138,6 +138,14 @@ TEST_CASE("a sparkline shows all of a curve in its width") {
   CHECK(sparkline(falling, 8, true) == "█▇▆▅▄▃▂▁");
 }
 
+TEST_CASE("a line of progress ends with the line, however long a figure is") {
+  MadeUpDaemon daemon;
+  daemon.made_up.node.loss = 1e80;
+  CHECK(progress_words(daemon.made_up).find(" loss=1e+80 accuracy=") != std::string::npos);
+  CHECK(fixed(-1e80, 4) == "-1e+80");
+  CHECK(fixed(999999999999999.0, 1) == "999999999999999.0");
+}
+
 TEST_CASE("a line of progress says what matters") {
   MadeUpDaemon daemon;
   CHECK(progress_line(parse_answer(status_json(daemon.made_up))) ==
