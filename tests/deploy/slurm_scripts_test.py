@@ -26,10 +26,10 @@ class SlurmScripts(ClusterTest):
             "JOB": "job.toml",
         }
 
-    def program(self, name, text):
+    def program(self, name, text, shell="sh"):
         path = f"{self.folder}/bin/{name}"
         with open(path, "w", encoding="utf-8") as file:
-            file.write(f"#!/bin/sh\n{text}\n")
+            file.write(f"#!/bin/{shell}\n{text}\n")
         os.chmod(path, 0o755)
 
     def start(self, script, **environment):
@@ -59,12 +59,22 @@ class SlurmScripts(ClusterTest):
         seeds = [after for word, after in zip(words, words[1:]) if word == "--join"]
         self.assertEqual([f"box{i}:7610" for i in range(1, 9)], seeds)
 
+    def test_two_jobs_on_a_machine_share_no_port(self):
+        self.program("scontrol", "echo localhost")
+        self.program("srun", 'shift; "$@"', "bash")  # sh drops the function that is exported
+        self.program("gossipd", 'for word; do echo "$word"; done')
+        job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "localhost", "KEY": "key"}
+        for port in ("7610", "7710"):
+            words = self.said_at_the_end(self.start("gossipd.sbatch", PORT=port, **job), 0)
+            words = words.split("\n")
+            self.assertEqual(f"*:{port}", words[words.index("--listen") + 1])
+            self.assertEqual(f"127.0.0.1:{int(port) + 1}", words[words.index("--rest") + 1])
+
     def test_the_machines_are_unknown(self):
         self.program("scontrol", "echo no controller >&2; exit 1")
         self.program("srun", "echo begun")
         job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "box[1-100]", "KEY": "key"}
         self.assertNotIn("begun", self.said_at_the_end(self.start("gossipd.sbatch", **job), 1))
-
 
     def task(self, number):
         array = {"SLURM_ARRAY_JOB_ID": "8", "SLURM_ARRAY_TASK_MIN": "3"}
