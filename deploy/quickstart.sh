@@ -9,7 +9,7 @@ set -euo pipefail
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 ports_first=7610
 ports_last=7999
-start_limit_s=60  # until the first daemon answers
+start_limit_s=60  # until the founder has written the key, and until a daemon answers
 end_limit_s=60    # from the last node's end until all have measured the final model
 stop_limit_s=30   # from SIGTERM to the end of a process
 
@@ -75,16 +75,18 @@ while (($#)); do
 done
 [[ $nodes =~ ^[1-9][0-9]?$ ]] || fail "--nodes: '$nodes' is not a number from 1 to 99" 2
 [[ $exchange == on || $exchange == off ]] || fail "--exchange: '$exchange' is neither on nor off" 2
-[[ -z $seed || $seed =~ ^[0-9]+$ ]] || fail "--seed: '$seed' is not a number" 2
+[[ -z $seed || $seed =~ ^(0|[1-9][0-9]*)$ ]] || fail "--seed: '$seed' is not a number" 2
 [[ $torch == auto || $torch == debian || $torch == wheel ]] ||
   fail "--torch: '$torch' is none of auto, debian and wheel" 2
-[[ -r $job ]] || fail "--job: $job cannot be read" 2
+[[ -f $job && -r $job ]] || fail "--job: $job cannot be read, or is no file" 2
+[[ -s $job ]] || fail "--job: $job is empty; deploy/jobs has examples" 2
 
 # ---- daemons
 
 pids=()
 rest=()
 kept=no  # yes: the daemons are no longer this script's to stop
+seeded=  # the job with another seed
 
 # The process ID of a daemon that an earlier run left here, if it still lives.
 left_running() {
@@ -166,6 +168,17 @@ check_alive() {
   done
 }
 
+# So does one whose training is over until a restart.
+check_training() {
+  local why
+  why=$(jq --raw-output 'select(.phase == "broken" or (.trainer.failure // "") != "") |
+    "\(.name)\(if (.trainer.failure // "") != "" then ": " + .trainer.failure else "" end)"' \
+    <<<"$1")
+  [[ -n $why ]] || return 0
+  end_viewer
+  fail "the training is broken at ${why//$'\n'/, }; logs: $state/node*/log"
+}
+
 say_kept() {
   local address where
   say "the daemons stay up:"
@@ -181,6 +194,7 @@ on_exit() {
   trap '' INT TERM HUP PIPE
   set +e
   end_viewer
+  [[ -z $seeded ]] || rm -f "$seeded"
   if [[ $kept == yes ]]; then
     ((code == 0)) || say_kept >&2
   elif ((${#pids[@]})); then
@@ -217,7 +231,8 @@ build() {
 statuses() {
   local address
   for address in "${rest[@]}"; do
-    curl --silent --fail --max-time 3 "http://$address/v1/status" || true
+    # -q, --noproxy: no file and no variable of the user sends this to another machine.
+    curl -q --noproxy '*' --silent --fail --max-time 3 "http://$address/v1/status" || true
   done
 }
 
@@ -270,18 +285,23 @@ for tool in jq curl; do
   command -v "$tool" >/dev/null || fail "$tool is needed; deploy/install-packages.sh installs it"
 done
 
-rm -rf "$state"/node* "$state"/cluster.key "$state"/job.toml
-if [[ -n $seed ]]; then
-  { sed '/^seed *=/d' "$job" | sed "1i seed = $seed"; } >"$state/job.toml"
-  job=$state/job.toml
-fi
-threads=$(($(nproc) / nodes))
-((threads > 0)) || threads=1
-
 trap on_exit EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 trap 'exit 141' PIPE
+
+rm -rf "$state"/node* "$state"/cluster.key "$state"/job.toml
+# Beside the job, whose names of files begin there; in our own folder where that cannot be written.
+if [[ -n $seed ]]; then
+  seeded=$(mktemp "${job%/*}/.quickstart-XXXXXX.toml" 2>/dev/null) || seeded=$state/job.toml
+  {
+    echo "seed = $seed"
+    sed -E '0,/^[[:space:]]*\[/{/^[[:space:]]*"?seed"?[[:space:]]*=/d}' "$job"
+  } >"$seeded"
+  job=$seeded
+fi
+threads=$(($(nproc) / nodes))
+((threads > 0)) || threads=1
 
 # 9>&-: a daemon that is kept must not keep the lock.
 say "starting $nodes daemons"
@@ -296,8 +316,13 @@ until [[ -s $state/cluster.key ]]; do
 done
 for ((number = 2; number <= nodes; ++number)); do start_node "$number" --join "$founder" 9>&-; done
 
+deadline=$((SECONDS + start_limit_s))
 until now=$(statuses) && all_nodes "$now" '.phase == "finished"'; do
   check_alive
+  check_training "$now"
+  [[ -z $now ]] || deadline=$((SECONDS + start_limit_s))
+  ((SECONDS < deadline)) ||
+    fail "no node answers at ${rest[*]} for $start_limit_s s; logs: $state/node*/log"
   [[ -n $viewer || -z $now ]] || begin_viewer
   sleep 1
 done

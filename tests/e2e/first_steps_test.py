@@ -7,6 +7,7 @@ import pty
 import re
 import signal
 import subprocess
+import sys
 import unittest
 
 from cluster import (
@@ -26,6 +27,27 @@ EXIT_CONFIG = 78
 
 QUICKSTART = os.path.join(os.path.dirname(__file__), "../../deploy/quickstart.sh")
 TORCH_WHEEL = os.path.join(os.path.dirname(__file__), "../../deploy/torch-wheel.sh")
+
+
+# Writes the key and, into its folder, its job: path and text. Answers with that status, if any.
+DAEMON = """#!{python}
+import http.server, json, os, sys, time
+def value(name):
+    return sys.argv[sys.argv.index(name) + 1]
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps({status!r}).encode())
+with open(value("--job")) as job, open(os.path.dirname(value("--state-dir")) + "/job", "w") as out:
+    out.write(value("--job") + "\\n" + job.read())
+with open(value("--key-file"), "w") as key:
+    key.write("key")
+if {status!r} is None:
+    time.sleep(3600)
+host, port = value("--rest").split(":")
+http.server.HTTPServer((host, int(port)), Handler).serve_forever()
+"""
 
 
 class FirstSteps(ClusterTest):
@@ -257,11 +279,36 @@ class Quickstart(ClusterTest):
 
     def quickstart(self, *words):
         line = [QUICKSTART, "--bin", os.path.dirname(GOSSIPD), "--dir", self.folder, *words]
-        done = subprocess.run(
-            line, capture_output=True, text=True, timeout=240, env=clean_environment()
-        )
+        # A proxy for other machines, which nobody asks about this one.
+        environment = {**clean_environment(), "http_proxy": "http://127.0.0.1:1"}
+        done = subprocess.run(line, capture_output=True, text=True, timeout=240, env=environment)
         self.assertEqual(0, done.returncode, done.stdout + done.stderr)
         return done.stdout
+
+    def write(self, name, text, mode=0o644):
+        path = os.path.join(self.cluster.directory, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(path, mode)
+        return path
+
+    def said_of(self, status, job="seed = 1\n", *words):
+        """What quickstart says of a daemon that answers with this status, or not if it is none."""
+        self.write("bin/gossipd", DAEMON.format(python=sys.executable, status=status), 0o755)
+        self.write("bin/gossipctl", "#!/bin/sh\nexec sleep infinity\n", 0o755)
+        with open(QUICKSTART, encoding="utf-8") as file:
+            script = file.read().replace("start_limit_s=60", "start_limit_s=2")
+        line = [self.write("deploy/quickstart.sh", script, 0o755), "--bin"]
+        line += [f"{self.cluster.directory}/bin", "--dir", self.folder, "--nodes", "1", *words]
+        line += ["--job", self.write("jobs/mine.toml", job)]
+        done = subprocess.run(
+            line, capture_output=True, text=True, timeout=60, env=clean_environment()
+        )
+        self.assertEqual(1, done.returncode, done.stdout)
+        self.assertEqual(["mine.toml"], os.listdir(f"{self.cluster.directory}/jobs"))
+        self.assertEqual([], self.daemons())
+        return done.stderr
 
     def train(self, *words):
         words += ("--nodes", "2", "--job", self.cluster.job(budget_samples=100_000))
@@ -289,6 +336,22 @@ class Quickstart(ClusterTest):
     def test_one_command_trains_a_model_and_leaves_nothing_running(self):
         self.train()
         self.assertEqual([], self.daemons())
+
+    def test_a_node_that_nobody_reaches_or_that_is_broken_ends_it_with_words(self):
+        self.assertIn("no node answers at 127.0.0.1:", self.said_of(None))
+        broken = {"name": "node1", "phase": "broken", "trainer": {"failure": ""}}
+        self.assertIn("broken at node1; logs", self.said_of(broken))
+        broken = {"name": "node1", "phase": "training", "trainer": {"failure": "out of memory"}}
+        self.assertIn("broken at node1: out of memory; logs", self.said_of(broken))
+
+    def test_another_seed_is_the_jobs_only_one_and_leaves_its_files_where_they_are(self):
+        job = 'name = "x"\n  seed = 1\n[model]\nfile = "beside.pt"\nseed = 3\n'
+        broken = {"name": "node1", "phase": "broken"}
+        self.said_of(broken, job, "--seed", "7")
+        with open(f"{self.folder}/node1/job", encoding="utf-8") as file:
+            where, text = file.read().split("\n", 1)
+        self.assertEqual(f"{self.cluster.directory}/jobs", os.path.dirname(where))
+        self.assertEqual("seed = 7\n" + job.replace("  seed = 1\n", ""), text)
 
     def test_killed_it_stops_its_daemons_though_nobody_hears_its_words(self):
         for number in (signal.SIGTERM, signal.SIGHUP):
