@@ -1,6 +1,7 @@
 """gossipd run: the daemon beside the script, signals, exit codes, what becomes of a secret."""
 
 import fcntl
+import http.server
 import json
 import os
 import pty
@@ -8,6 +9,7 @@ import signal
 import subprocess
 import sys
 import termios
+import threading
 import time
 
 import pytest
@@ -114,6 +116,73 @@ def test_signals_go_to_the_script_and_its_death_is_told(launch, tmp_path):
     assert (tmp_path / "state" / "ended").exists()
 
 
+class Rest(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        known = self.headers["Authorization"] == "Bearer secret"
+        self.send_response(200 if known else 401)
+        self.end_headers()
+        self.wfile.write(b'{"phase": "finishing"}')
+        if known and self.path == "/v1/status":
+            self.server.asked.set()
+
+    def log_message(self, *_):
+        pass
+
+
+def test_a_daemon_that_finishes_is_waited_for_until_a_signal_comes(launch, tmp_path):
+    token = tmp_path / "token"
+    token.write_text("secret\n")
+    token.chmod(0o600)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Rest) as server:
+        server.asked = threading.Event()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        rest = f"127.0.0.1:{server.server_port}"
+        text = f"print(os.environ['GOSSIPCTL_TOKEN_FILE'] == {str(token)!r})"
+        own = ["--linger", "3600", "--rest", rest, "--rest-token-file", str(token)]
+        process = launch(*own, *script(text))
+        assert read_some(process.stdout.fileno(), time.monotonic() + 60) == b"True\n"
+        assert server.asked.wait(60)
+        process.terminate()
+        _, err = process.communicate(timeout=60)
+        server.shutdown()
+    assert process.returncode == 0, err
+    assert (tmp_path / "state" / "ended").exists()
+
+
+def program(tmp_path, text):
+    path = tmp_path / "program"
+    path.write_text("#!/bin/sh\n" + text + "\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_a_second_signal_kills_a_daemon_that_does_not_end(tmp_path):
+    stubborn = program(tmp_path, f"trap '' TERM; touch {tmp_path}/up; while :; do sleep 0.1; done")
+    daemon = run.Daemon(stubborn, ["--state-dir", str(tmp_path)], None)
+    while not (tmp_path / "up").exists():
+        time.sleep(0.01)
+    daemon.hurry()
+    daemon.hurry()
+    daemon.end(3600)
+    assert daemon.process.returncode == -signal.SIGKILL
+
+
+def test_a_daemon_that_cannot_be_asked_is_not_waited_for_and_that_is_said(tmp_path, capsys):
+    sleeps = program(tmp_path, "exec sleep 3600")
+    for rest, why in (("none", "it has no REST (rest.listen)"), ("unix:/a", "no gossipd answers")):
+        run.Daemon(sleeps, ["--state-dir", str(tmp_path), "--rest", rest], None).end(3600)
+        assert f"without waiting for other members: {why}" in capsys.readouterr().err
+
+
+def test_the_socket_of_another_daemon_is_not_taken_for_its_own(daemon, tmp_path):
+    sleeps = program(tmp_path, "exec sleep 3600")
+    ours = run.Daemon(sleeps, ["--state-dir", str(tmp_path), "--rest", "none"], None)
+    assert ours.socket == daemon.path
+    with pytest.raises(TimeoutError):
+        ours.wait_listening(0.2)
+    ours.end(0)
+
+
 # The launcher hands on SIGINT before SIGTERM, after which no more comes.
 COUNTS = """
 import signal
@@ -200,15 +269,30 @@ def test_an_invite_from_standard_input_is_in_no_command_line(launch, tmp_path):
     assert "--join" not in line and join == "gossip1secret"
 
 
-@pytest.mark.parametrize("written", [["--join", "gossip1abc"], ["--join=gossip1abc"]])
-def test_an_invite_on_the_command_line_is_taken_off_it(written, monkeypatch):
+def test_an_invite_that_is_asked_for_takes_the_other_addresses_along(launch, tmp_path):
+    process = launch("--join=box1", "--join", "-", *script(""), stdin=subprocess.PIPE)
+    process.communicate("gossip1secret\n", timeout=60)
+    ((line, join),) = lives(tmp_path)
+    assert "--join" not in line and join == "box1,gossip1secret"
+
+
+@pytest.mark.parametrize(
+    "written,joins",
+    [
+        (["--join", "gossip1abc"], "gossip1abc"),
+        (["--join=gossip1abc"], "gossip1abc"),
+        (["--join", "gossip1abc", "--join=box2:1", "--join", "box3"], "gossip1abc,box2:1,box3"),
+        (["--join", "box2", "--join", "gossip1abc"], "box2,gossip1abc"),
+    ],
+)
+def test_an_invite_on_the_command_line_is_taken_off_it(written, joins, monkeypatch):
     became = []
     monkeypatch.setattr(os, "execv", lambda program, line: became.append(line))
     monkeypatch.setenv("GOSSIPD_JOIN", "gossip1old")
     run.hide_invite([*written, "--rest", "a"], ["gossip1"])
     (line,) = became
     assert line[1:] == ["-m", "gossipd", "run", "--rest", "a", "--", "gossip1"]
-    assert os.environ["GOSSIPD_JOIN"] == "gossip1abc"
+    assert os.environ["GOSSIPD_JOIN"] == joins
 
 
 @pytest.mark.parametrize(
@@ -288,70 +372,6 @@ def test_an_address_that_only_the_daemon_takes_leaves_the_exit_code(launch):
     process = launch("--rest", "a:b:c", *script("sys.exit(7)"))
     _, err = process.communicate(timeout=60)
     assert process.returncode == 7 and "Traceback" not in err
-
-
-def test_options_are_found_however_they_are_written(monkeypatch):
-    value = run.value_of
-    assert value(["--rest", "a:1"], "--rest", "rest.listen") == "a:1"
-    assert value(["--rest=a:1"], "--rest", "rest.listen") == "a:1"
-    assert value(["--set", "rest.listen=a:1"], "--rest", "rest.listen") == "a:1"
-    assert value(["--set=rest.listen=a:1"], "--rest", "rest.listen") == "a:1"
-    assert value(["--listen", "a:1"], "--rest", "rest.listen") is None
-    monkeypatch.setenv("GOSSIPD_REST_LISTEN", "b:2")
-    assert value([], "--rest", "rest.listen") == "b:2"
-
-
-NODE_FILE = """
-job = "mine.toml"
-state_dir = "kept"
-listen = "127.0.0.1:7000"
-key_file = "none"
-rest = {listen = "127.0.0.1:7001"}
-[trainer]
-socket = "/run/mine.sock"
-"""
-
-
-def test_a_node_file_is_read_as_the_daemon_reads_it(monkeypatch, tmp_path):
-    file = tmp_path / "node.toml"
-    file.write_text(NODE_FILE)
-    named = ["--config", str(file)]
-
-    def value(options, key, name="--none"):
-        return run.value_of(options, name, key)
-
-    for options in (named, [f"--config={file}"]):
-        assert value(options, "job") == str(tmp_path / "mine.toml")
-        assert value(options, "state_dir") == str(tmp_path / "kept")
-        assert value(options, "key_file") == "none"
-        assert value(options, "rest.listen") == "127.0.0.1:7001"
-        assert value(options, "trainer.socket") == "/run/mine.sock"
-        assert value(options, "rest.nothing") is None
-    assert value([*named, "--listen", "a:1"], "listen", "--listen") == "a:1"
-    assert value([*named, "--set", "listen=a:1"], "listen") == "a:1"
-    monkeypatch.setenv("GOSSIPD_LISTEN", "b:2")
-    assert value(named, "listen") == "b:2"
-    monkeypatch.delenv("GOSSIPD_LISTEN")
-    monkeypatch.setenv("GOSSIPD_CONFIG", str(file))
-    assert value([], "listen") == "127.0.0.1:7000"
-    file.write_text("listen = ")
-    assert value([], "listen") is None  # and the daemon says why
-
-
-def test_what_a_node_file_says_decides_where_the_script_attaches(monkeypatch, tmp_path):
-    def begun(text):
-        (tmp_path / "node.toml").write_text(text)
-        daemon = run.Daemon("/bin/true", ["--config", str(tmp_path / "node.toml")], None)
-        daemon.process.wait()
-        return daemon
-
-    kept = begun('state_dir = "kept"\nlisten = "127.0.0.1:7000"\nrest.listen = "127.0.0.1:7001"\n')
-    assert kept.socket == str(tmp_path / "kept" / "trainer.sock")
-    assert kept.rest == "127.0.0.1:7001"
-    assert kept._line == ["/bin/true", "--config", str(tmp_path / "node.toml")]
-    assert begun('[trainer]\nsocket = "here"\n').socket == str(tmp_path / "here")
-    plain = begun('key_file = "none"\n')._line
-    assert plain[plain.index("--listen") + 1].startswith("127.0.0.1:")
 
 
 def test_a_program_is_a_compiled_one_and_named_where_it_is_missing(tmp_path, monkeypatch, capsys):

@@ -10,12 +10,14 @@ What stands before -- goes to the daemon, but for these:
     --daemon-log FILE       appends what the daemon says to a file
 
 The job is one of kind = "external"; another is refused. The script finds the daemon by
-GOSSIPD_SOCKET, and gossipctl by GOSSIPCTL_REST. Where neither an option, the environment nor the
-node file of --config names --listen and --rest, free ports are taken. A daemon that dies is started
-again, unless it ended with 0 or 78. SIGTERM and SIGHUP go to the script; when it ends the daemon
-ends in order, and the exit code is the script's (128 + N if it died of signal N), or the daemon's
-if it never started. Exit codes besides: 1 the daemon does not listen within --socket-wait, 2 usage,
-126 the script cannot be run, 127 no daemon or no such script.
+GOSSIPD_SOCKET, and gossipctl by GOSSIPCTL_REST and, where REST has them, GOSSIPCTL_TOKEN_FILE and
+GOSSIPCTL_CA_FILE. Where neither an option, the environment nor the node file of --config names
+--listen and --rest, free ports are taken. A daemon that dies is started again, unless it ended with
+0 or 78. SIGTERM and SIGHUP go to the script; when it ends the daemon ends in order, at once if a
+signal comes after the script's end and killed by a second one. The exit code is the script's (128 +
+N if it died of signal N), or the daemon's if it never started. Exit codes besides: 1 the daemon
+does not listen within --socket-wait, 2 usage, 126 the script cannot be run, 127 no daemon or no
+such script.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ import re
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -35,12 +38,8 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 from .attachment import SOCKET_NAME, default_socket
 from .client import Client, NoDaemon, Refused
 from .command import EXIT_MISSING, EXIT_USAGE, find_program, missing, programs_on_path
+from .run_options import client_of, value_of
 from .session import connect
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 PEER_PORT, REST_PORT = 7610, 7611
 PORTS_TRIED = 200
@@ -54,8 +53,13 @@ EXIT_CANNOT_RUN = 126
 INVITE = "gossip1"
 PR_SET_PDEATHSIG = 1
 OWN_OPTIONS = {"--socket-wait": 60.0, "--linger": 30.0}
-PATHS = ("job", "key_file", "state_dir", "trainer.socket")  # of a node file: relative to it
+CTL_VARIABLES = {
+    "address": "GOSSIPCTL_REST",
+    "token_file": "GOSSIPCTL_TOKEN_FILE",
+    "ca_file": "GOSSIPCTL_CA_FILE",
+}
 OURS = frozenset(("GOSSIPD_BIN_DIR", "GOSSIPD_SOCKET"))  # the daemon knows no such settings
+_PEER = struct.Struct("3i")  # process, user and group
 _libc = ctypes.CDLL(None)
 
 
@@ -96,45 +100,6 @@ def take_own(options: List[str]) -> Tuple[List[str], Dict[str, float], Optional[
         if not 0 <= own[name] < float("inf"):
             raise Usage(f"{name} wants seconds from 0 on, not '{text}'")
     return rest, own, log
-
-
-def from_node_file(options: Sequence[str], key: str) -> Optional[str]:
-    """What the file of --config says; one that cannot be read is for the daemon to tell of."""
-    path = given(options, "--config", "config")
-    if not path:
-        return None
-    try:
-        with open(path, "rb") as file:
-            found: Any = tomllib.load(file)
-        for part in key.split("."):
-            found = found[part]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    if not isinstance(found, str) or not found:
-        return None
-    if key in PATHS and found != "none":
-        return os.path.join(os.path.dirname(os.path.abspath(path)), found)
-    return found
-
-
-def given(options: Sequence[str], name: str, key: str) -> Optional[str]:
-    """What the last `--name VALUE`, `--name=VALUE` or `--set key=VALUE` or the environment says."""
-    found = None
-    for word, following in zip(options, [*options[1:], ""]):
-        if word == name:
-            found = following
-        elif word.startswith(name + "="):
-            found = word[len(name) + 1 :]
-        elif word == "--set" and following.startswith(key + "="):
-            found = following[len(key) + 1 :]
-        elif word.startswith(f"--set={key}="):
-            found = word[len(f"--set={key}=") :]
-    return found or os.environ.get("GOSSIPD_" + key.upper().replace(".", "_"))
-
-
-def value_of(options: Sequence[str], name: str, key: str) -> Optional[str]:
-    """The value that the daemon takes for a setting, where it is not its default."""
-    return given(options, name, key) or from_node_file(options, key)
 
 
 def model_kind(job: str) -> Optional[str]:
@@ -197,27 +162,39 @@ def free_port(first: int, taken: Sequence[int] = ()) -> int:
     raise Usage(f"all ports from {first} to {first + PORTS_TRIED - 1} are taken; give --listen")
 
 
+def joins_of(options: Sequence[str]) -> Tuple[List[str], List[str]]:
+    """The values of --join, and the other options."""
+    joins: List[str] = []
+    rest: List[str] = []
+    words = iter(options)
+    for word in words:  # a state directory may be called like an invite, so only --join counts
+        name, equals, value = word.partition("=")
+        following = value if equals else next(words, None) if name == "--join" else None
+        if name != "--join" or following is None:
+            rest.append(word)
+        else:
+            joins.append(following)
+    return joins, rest
+
+
 def hide_invite(options: Sequence[str], command: Sequence[str]) -> List[str]:
     """The options without an invite, which is a secret: it goes from where `ps` shows it to the
     environment, where only this user can see it. Where one stands on the command line this program
-    starts once more, without it.
+    starts once more, without it. The other values of --join go along: the daemon takes the
+    environment's only where the command line has none.
     """
-    for at, word in enumerate(options):
-        name, equals, value = word.partition("=")
-        if name != "--join":
-            continue  # such as a state directory that is called like an invite
-        if not equals:
-            value = "".join(options[at + 1 : at + 2])
-        rest = [*options[:at], *options[at + (1 if equals else 2) :]]
-        if value == "-":
-            os.environ["GOSSIPD_JOIN"] = ask_for_invite()
-            return rest
-        if value.startswith(INVITE):
-            os.environ["GOSSIPD_JOIN"] = value
-            sys.stdout.flush()
-            line = [sys.executable, "-m", "gossipd", "run", *rest, "--", *command]
-            os.execv(sys.executable, line)
-    return list(options)
+    joins, rest = joins_of(options)
+    shown = any(value.startswith(INVITE) for value in joins)
+    if not shown and "-" not in joins:
+        return list(options)
+    os.environ["GOSSIPD_JOIN"] = ",".join(
+        ask_for_invite() if value == "-" else value for value in joins
+    )
+    if shown:
+        sys.stdout.flush()
+        line = [sys.executable, "-m", "gossipd", "run", *rest, "--", *command]
+        os.execv(sys.executable, line)
+    return rest
 
 
 def ask_for_invite() -> str:
@@ -245,6 +222,7 @@ class Daemon:
         self._listen = value_of(options, "--listen", "listen")
         self._rest = value_of(options, "--rest", "rest.listen")
         state = value_of(options, "--state-dir", "state_dir")
+        self._state = state or os.path.dirname(default_socket(None))
         said = value_of(options, "--set trainer.socket", "trainer.socket")
         self.socket = said or (os.path.join(state, SOCKET_NAME) if state else default_socket(None))
         self.socket = os.path.abspath(self.socket)
@@ -255,6 +233,7 @@ class Daemon:
                 f"--daemon-log: {log}: {error.strerror}; name a file that can be written"
             ) from error
         self._restart_s, self._restart_at = RESTART_MIN_S, 0.0
+        self._to_end = False  # SIGTERM has been sent to it
         self._choose_ports()
         self.process = self._start()
 
@@ -269,6 +248,10 @@ class Daemon:
         if self._rest is None:
             self._line += ["--rest", self.rest]
         self._line += self._options
+
+    def access(self) -> Dict[str, str]:
+        """What `Client` takes to ask it; empty where it has no REST."""
+        return client_of(self._options, self.rest, self._state)
 
     def _lost_a_port(self) -> bool:
         """Whether another listens by now where this daemon was to."""
@@ -296,22 +279,32 @@ class Daemon:
                 tries -= 1  # another has taken a port since
                 self._choose_ports()
                 self.process = self._start()
-            try:
-                connect(self.socket).close()
+            if self._listens():
                 return None
-            except OSError:
-                self._check_job()
-                time.sleep(POLL_S)
+            self._check_job()
+            time.sleep(POLL_S)
         raise TimeoutError(
             f"the daemon has not opened {self.socket} in {timeout_s:g} s; is its job"
             ' kind = "external", and its state directory the one that is meant?'
         )
 
+    def _listens(self) -> bool:
+        """Whether it answers at its socket; there may be another, whose state directory this is."""
+        try:
+            with connect(self.socket) as made:
+                peer = made.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+        except OSError:
+            return False
+        return bool(_PEER.unpack(peer)[0] == self.process.pid)
+
     def _check_job(self) -> None:
         """Raises Usage once the daemon knows of a job that it trains itself."""
+        access = self.access()
+        if not access:
+            return
         try:
-            job = Client(self.rest, timeout_s=1).job()
-        except (NoDaemon, Refused, ValueError):
+            job = Client(**access, timeout_s=1).job()
+        except (NoDaemon, Refused, OSError, ValueError):
             return
         check_kind(f"job '{job.get('name')}' of {self.rest}", str(job["document"]))
 
@@ -336,20 +329,43 @@ class Daemon:
                 self._choose_ports()
             self.process = self._start()
 
+    def hurry(self) -> None:
+        """Ends it without lingering; the second time at once."""
+        if self.process.poll() is None:
+            self.process.kill() if self._to_end else self.process.terminate()
+        self._to_end = True
+
+    def _linger(self, linger_s: float) -> None:
+        """Lets it finish with the others where the job has ended. Raises where it cannot be asked
+        for that.
+        """
+        access, end = self.access(), time.monotonic() + linger_s
+        if not access:
+            raise ValueError("it has no REST (rest.listen)")
+        client = Client(**access, timeout_s=3)
+        phase = client.status()["phase"]
+        while phase == "finishing" and not self._to_end and time.monotonic() < end:
+            time.sleep(POLL_S)
+            if self.process.poll() is not None:  # at its address another may answer then
+                return
+            try:
+                phase = client.status()["phase"]
+            except NoDaemon:
+                return  # it has finished and is on its way out
+
     def end(self, linger_s: float) -> None:
         """Lets it finish with the others where the job has ended, then stops it in order."""
-        end = time.monotonic() + linger_s
         try:
-            client = Client(self.rest, timeout_s=3)
-            while (
-                self.process.poll() is None  # at its address another may answer then
-                and time.monotonic() < end
-                and client.status()["phase"] == "finishing"
-            ):
-                time.sleep(POLL_S)
-        except (NoDaemon, Refused, KeyError, ValueError):
-            pass
-        if self.process.poll() is None:
+            if linger_s > 0 and self.process.poll() is None and not self._to_end:
+                self._linger(linger_s)
+        except (NoDaemon, Refused, OSError, ValueError) as error:
+            if self.process.poll() is None and not self._to_end:
+                print(
+                    f"gossipd run: the daemon ends without waiting for other members: {error}",
+                    file=sys.stderr,
+                )
+        if not self._to_end:
+            self._to_end = True
             self.process.terminate()
         try:
             self.process.wait(STOP_S)
@@ -372,13 +388,11 @@ def terminal_reaches_the_script() -> bool:
 
 def train(daemon: Daemon, command: List[str]) -> int:
     """Runs the script beside the daemon; its exit code."""
-    environment = {
-        **os.environ,
-        "GOSSIPD_SOCKET": daemon.socket,
-        "GOSSIPCTL_REST": daemon.rest,
-        "PATH": programs_on_path(),
-    }
-    environment.pop("GOSSIPD_JOIN", None)
+    environment = {**os.environ, "GOSSIPD_SOCKET": daemon.socket, "PATH": programs_on_path()}
+    for name in ("GOSSIPD_JOIN", "GOSSIPCTL_REST"):
+        environment.pop(name, None)
+    for name, value in daemon.access().items():
+        environment[CTL_VARIABLES[name]] = value
     try:
         script = subprocess.Popen(command, env=environment, preexec_fn=_die_with_us)
     except OSError as error:
@@ -386,8 +400,10 @@ def train(daemon: Daemon, command: List[str]) -> int:
         return EXIT_CANNOT_RUN
 
     def forward(number: int, _: Any) -> None:
+        if script.poll() is not None:
+            daemon.hurry()
         # The terminal gives SIGINT to the script itself; from elsewhere it comes to us alone.
-        if number != signal.SIGINT or not terminal_reaches_the_script():
+        elif number != signal.SIGINT or not terminal_reaches_the_script():
             script.send_signal(number)
 
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
