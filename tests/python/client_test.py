@@ -281,7 +281,31 @@ def test_a_bridge_that_waits_for_a_daemon_says_so_once(server, monkeypatch, capl
 
     monkeypatch.setattr(client, "status", status)
     assert bridges.follow(client, lambda step, figures: None, poll_s=0) == len(POINTS)
-    assert [r.message for r in caplog.records] == ["gossipd: nothing there; waiting for it"]
+    assert [r.message for r in caplog.records] == [
+        "gossipd: nothing there; waiting for it, 600 s at most"
+    ]
+
+
+@pytest.mark.parametrize("phase,ends", [("finishing", True), ("training", False)])
+def test_a_bridge_ends_with_the_daemon_of_a_finished_job_and_waits_for_others(
+    server, monkeypatch, phase, ends
+):
+    history_server(server, POINTS)
+    client, answers = client_of(server), [phase]
+
+    def status():
+        if not answers:
+            raise gossipd.NoDaemon("nothing there")
+        return {"phase": answers.pop()}
+
+    monkeypatch.setattr(client, "status", status)
+    written = []
+    try:
+        bridges.follow(client, lambda *point: written.append(point), poll_s=0, silence_s=0)
+        assert ends
+    except gossipd.NoDaemon:
+        assert not ends
+    assert len(written) == len(POINTS)
 
 
 def test_a_bridge_without_a_daemon_says_so(tmp_path, capsys):

@@ -3,7 +3,8 @@
     gossipd tensorboard runs/box1 [--rest 127.0.0.1:7611] [--once]
     gossipd wandb --project clothes [--rest ...] [--once]
 
-Points are written once each, with the step that the node had; a daemon that restarts goes on.
+Points are written once each, with the step that the node had; a daemon that restarts within 10
+minutes goes on.
 wandb decides by WANDB_MODE whether it sends anything; ``offline`` writes files only.
 """
 
@@ -18,6 +19,8 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 from .client import Client, NoDaemon, Refused
 
 POLL_S = 2.0
+SILENCE_S = 600.0  # of a daemon that may come back
+ENDING = ("finishing", "finished")
 # The fields of a point that are figures, and their names in the charts.
 FIGURES = {
     "loss": "train/loss",
@@ -106,26 +109,39 @@ def wandb_writer(
     return write, run.finish
 
 
-def follow(client: Client, write: Write, *, once: bool = False, poll_s: float = POLL_S) -> int:
+def follow(
+    client: Client,
+    write: Write,
+    *,
+    once: bool = False,
+    poll_s: float = POLL_S,
+    silence_s: float = SILENCE_S,
+) -> int:
     """Copies the node's history by `write` until the job has finished, or the present points only
-    if `once`. Waits for a daemon that does not answer, unless `once`. Returns the points written.
+    if `once`. A daemon that is silent after it was finishing has ended with its job; any other is
+    waited for, `silence_s` seconds at most, unless `once`. Returns the points written.
+
+    Raises `NoDaemon` where it is silent for longer.
     """
-    feed, written, silent = HistoryFeed(client), 0, False
+    feed, written, phase = HistoryFeed(client), 0, ""
+    silent_since: Optional[float] = None
     while True:
         try:
-            finished = client.status()["phase"] == "finished"  # before the last points
+            phase = client.status()["phase"]  # before the last points
             for step, figures in feed.poll():
                 write(step, figures)
                 written += 1
-            if once or finished:
+            if once or phase == "finished":
                 return written
-            silent = False
+            silent_since = None
         except NoDaemon as error:
-            if once:
+            if phase in ENDING:
+                return written
+            if once or (silent_since and time.monotonic() - silent_since >= silence_s):
                 raise
-            if not silent:
-                log.warning("gossipd: %s; waiting for it", error)
-            silent = True
+            if silent_since is None:
+                silent_since = time.monotonic()
+                log.warning("gossipd: %s; waiting for it, %g s at most", error, silence_s)
         time.sleep(poll_s)
 
 
