@@ -187,3 +187,24 @@ def test_an_export_takes_no_checkpoint_with_other_gaps(tmp_path, without):
     strange = {**TIED, "tail.weight": WEIGHT}
     with pytest.raises(gossipd.export.Unsupported, match="the module lacks: tail.weight"):
         gossipd.export.take_checkpoint(tied_network(), of_arrays(tmp_path, strange))
+
+
+@pytest.mark.parametrize("out", ["out.pt", "out.onnx"])
+def test_an_export_with_a_wrong_shape_ends_with_one_sentence(tmp_path, monkeypatch, capsys, out):
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    words = ["torch.nn:Linear", out, "--arguments", '{"in_features": 3, "out_features": 2}']
+    assert gossipd.export.main([*words, "--input", "4"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("gossipd export: forward takes no batch of [2, 4] (")
+    assert said.count("\n") == 1 and "; give the shape of one sample with --input" in said
+    assert not (tmp_path / out).exists()
+
+
+@pytest.mark.parametrize(
+    "words", [["--tokens", "0"], ["--tokens=-1"], ["--tokens=8", "--vocabulary", "0"]]
+)
+def test_an_export_of_no_tokens_is_a_mistake_of_usage(words, capsys):
+    with pytest.raises(SystemExit) as end:
+        gossipd.export.main(["torch.nn:Linear", "out.pt", *words])
+    assert end.value.code == 2 and "is no whole number from 1 on" in capsys.readouterr().err

@@ -387,6 +387,18 @@ def test_a_program_is_a_compiled_one_and_named_where_it_is_missing(tmp_path, mon
     assert command.find_program("gossipd") == str(tmp_path / "gossipd-core")
 
 
+def test_the_daemon_hears_of_no_variable_that_is_ours(monkeypatch):
+    became = []
+    monkeypatch.setattr(command, "find_program", lambda name: "/bin/" + name)
+    monkeypatch.setattr(os, "execve", lambda *words: became.append(words))
+    monkeypatch.setenv("GOSSIPD_BIN_DIR", "/b")
+    monkeypatch.setenv("GOSSIPD_LISTEN", "a:1")
+    command.main(["--version"])
+    ((program, line, environment),) = became
+    assert (program, line) == ("/bin/gossipd", ["gossipd", "--version"])
+    assert environment["GOSSIPD_LISTEN"] == "a:1" and "GOSSIPD_BIN_DIR" not in environment
+
+
 def test_a_port_that_another_has_taken_is_not_asked_for_again(monkeypatch, tmp_path):
     import socket
 

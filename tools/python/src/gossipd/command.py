@@ -15,6 +15,7 @@ from typing import List, Optional, Sequence
 HERE = os.path.dirname(os.path.abspath(__file__))
 CARRIED = os.path.join(HERE, "bin")
 ELF = b"\x7fELF"
+OURS = frozenset(("GOSSIPD_BIN_DIR", "GOSSIPD_SOCKET"))  # the daemon knows no such settings
 
 EXIT_USAGE = 2
 EXIT_MISSING = 127
@@ -57,7 +58,8 @@ def become(name: str, arguments: Sequence[str]) -> int:
     program = find_program(name)
     if program is None:
         return missing(name)
-    os.execv(program, [name, *arguments])
+    environment = {key: value for key, value in os.environ.items() if key not in OURS}
+    os.execve(program, [name, *arguments], environment)
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:

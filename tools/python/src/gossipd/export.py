@@ -97,6 +97,19 @@ def script(model: "torch.nn.Module") -> Any:
         ) from error
 
 
+def forward(model: Any, batch: "torch.Tensor") -> Any:
+    """What `model` gives for `batch`. Raises Unsupported where it takes no such batch."""
+    try:
+        return model(batch)
+    except Exception as error:  # the module's own, or torch's of many kinds
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        raise Unsupported(
+            f"forward takes no batch of {list(batch.shape)}"
+            f" ({lines[-1] if lines else type(error).__name__}); give the shape of one sample with"
+            " --input, or --tokens and --vocabulary"
+        ) from error
+
+
 def check_training(model: Any, sample: Sample) -> Tuple[List[int], List[str]]:
     """Runs two batch sizes, since the last batch of a pass and DBS-SGD change it; then every
     parameter must have a gradient. Returns the shape that one sample gives and the parameters
@@ -106,7 +119,7 @@ def check_training(model: Any, sample: Sample) -> Tuple[List[int], List[str]]:
 
     model.train()
     for batch in (2, 3):
-        output = model(sample(batch))
+        output = forward(model, sample(batch))
         if not isinstance(output, torch.Tensor):
             raise Unsupported(f"forward returns {type(output).__name__}; it must return one tensor")
         if output.dim() == 0 or output.shape[0] != batch:
@@ -165,7 +178,7 @@ def to_onnx(model: "torch.nn.Module", out: str, sample: Sample) -> List[int]:
     model.eval()
     example = sample(2)
     with torch.no_grad():
-        shape = list(model(example).shape[1:])
+        shape = list(forward(model, example).shape[1:])
     written: Any = io.BytesIO()
     options: Any = {"dynamo": False} if torch.__version__ >= "2.5" else {}
     try:
@@ -272,6 +285,12 @@ def _json_object(text: str) -> Dict[str, Any]:
     return read
 
 
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
+    return int(text)
+
+
 def _shape(text: str) -> List[int]:
     parts = text.split(",")
     if not all(part.isdecimal() and int(part) > 0 for part in parts):
@@ -301,9 +320,9 @@ def parse(argv: Sequence[str], program: str) -> argparse.Namespace:
         help="of one sample: 1,28,28",
     )
     parser.add_argument(
-        "--tokens", type=int, metavar="LENGTH", help="of one sample that is a sequence of tokens"
+        "--tokens", type=_count, metavar="LENGTH", help="of one sample that is a sequence of tokens"
     )
-    parser.add_argument("--vocabulary", type=int, default=256, metavar="N")
+    parser.add_argument("--vocabulary", type=_count, default=256, metavar="N")
     parser.add_argument("--seed", type=int, default=1, help="of the initial parameters")
     parser.add_argument("--checkpoint", metavar="FILE", help="take the parameters from here")
     arguments = parser.parse_args(argv)

@@ -37,7 +37,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from .attachment import SOCKET_NAME, default_socket
 from .client import Client, NoDaemon, Refused
-from .command import EXIT_MISSING, EXIT_USAGE, find_program, missing, programs_on_path
+from .command import EXIT_MISSING, EXIT_USAGE, OURS, find_program, missing, programs_on_path
 from .run_options import client_of, value_of
 from .session import connect
 
@@ -58,7 +58,6 @@ CTL_VARIABLES = {
     "token_file": "GOSSIPCTL_TOKEN_FILE",
     "ca_file": "GOSSIPCTL_CA_FILE",
 }
-OURS = frozenset(("GOSSIPD_BIN_DIR", "GOSSIPD_SOCKET"))  # the daemon knows no such settings
 _PEER = struct.Struct("3i")  # process, user and group
 _libc = ctypes.CDLL(None)
 
