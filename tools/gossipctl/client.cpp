@@ -112,7 +112,11 @@ DaemonClient::Answer DaemonClient::call(const std::string& method, const std::st
   call.target = target;
   call.body = body;
   call.timeout = timeout_;
-  if (!token_.empty()) call.headers["Authorization"] = "Bearer " + token_;
+  if (token_ != nullptr) {
+    const TokenFile::Read& read = token_->read();
+    if (read.failure) return {false, {}, *read.failure};
+    if (!read.token.empty()) call.headers["Authorization"] = "Bearer " + read.token;
+  }
   const Result<HttpResponse> response = http_call(call);
   if (!response) return {false, {}, transport_failure(response.error(), address_, timeout_)};
   if (response->status < 200 || response->status > 299)

@@ -3,27 +3,20 @@
 #pragma once
 
 #include <chrono>
-#include <ostream>
+#include <memory>
 #include <string>
 
 #include "net/http/client.h"
-#include "tools/gossipctl/gossipctl.h"
+#include "tools/gossipctl/failure.h"
+#include "tools/gossipctl/token_file.h"
 
 namespace gossipd {
 
-// What happened, the probable cause and what to do, a line each. The last two may be empty.
-struct Failure {
-  ExitCode code = ExitCode::failed;
-  std::string what;
-  std::string probably;
-  std::string hint;
-};
-void print_failure(std::ostream& err, const Failure&);
-
 class DaemonClient {
  public:
-  DaemonClient(std::string address, std::string token, std::chrono::milliseconds timeout,
-               std::string ca_file = {})
+  // `token` may be null.
+  DaemonClient(std::string address, std::shared_ptr<const TokenFile> token,
+               std::chrono::milliseconds timeout, std::string ca_file = {})
       : address_(std::move(address)),
         token_(std::move(token)),
         timeout_(timeout),
@@ -50,7 +43,7 @@ class DaemonClient {
                             const std::string& body) const;
 
   std::string address_;  // [https://]HOST:PORT or unix:PATH
-  std::string token_;
+  std::shared_ptr<const TokenFile> token_;
   std::chrono::milliseconds timeout_;
   std::string ca_file_;  // of https
 };

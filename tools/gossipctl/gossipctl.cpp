@@ -1,8 +1,7 @@
 #include "tools/gossipctl/gossipctl.h"
 
 #include <charconv>
-#include <filesystem>
-#include <fstream>
+#include <memory>
 #include <optional>
 #include <ostream>
 
@@ -19,32 +18,11 @@ namespace gossipd {
 
 namespace {
 
-namespace fs = std::filesystem;
-
 double default_timeout_s(const std::string& command, const Options& options) {
   if (command == "wait") return 300;
   // The next job's data are read before the answer.
   const bool starts_job = command == "job" && !options.next_job.empty();
   return command == "leave" || command == "checkpoint" || starts_job ? 60 : 10;
-}
-
-bool read_token(const std::string& path, std::string& token, std::ostream& err) {
-  if (path.empty()) return true;
-  std::error_code ignored;
-  const fs::file_status status = fs::status(path, ignored);
-  if (fs::is_regular_file(status) &&
-      (status.permissions() & (fs::perms::group_all | fs::perms::others_all)) != fs::perms::none) {
-    print_failure(
-        err, {ExitCode::usage,
-              "the token file " + path + " is open to other users, and the token controls the node",
-              "", "chmod 600 " + path});
-    return false;
-  }
-  std::ifstream file(path);  // may be a pipe
-  if (std::getline(file, token) && !token.empty()) return true;
-  print_failure(err, {ExitCode::usage, "no token can be read from " + path, "",
-                      "check --token-file and the file's permissions"});
-  return false;
 }
 
 // JSON requires UTF-8; file names that stay on this machine may be anything.
@@ -213,8 +191,6 @@ ExitCode run_gossipctl(const std::vector<std::string>& arguments,
   }
   options.subcommand = named.size() > 1 ? named[1] : std::string();
   Console console{out, err, output_of(options), !options.no_headers, width_of(environment)};
-  std::string token;
-  if (!read_token(options.token_file, token, err)) return ExitCode::usage;
   if (const auto word = not_utf8(options)) {
     print_failure(err, {ExitCode::usage, "'" + *word + "' holds bytes that are no UTF-8",
                         "it was written in another encoding", "write it again in UTF-8"});
@@ -222,6 +198,9 @@ ExitCode run_gossipctl(const std::vector<std::string>& arguments,
   }
   const double timeout_s =
       options.timeout_s > 0 ? options.timeout_s : default_timeout_s(command, options);
+  const bool by_option = app.get_option("--token-file")->count() > 0;
+  const auto token = std::make_shared<const TokenFile>(
+      options.token_file, by_option ? "--token-file" : "GOSSIPCTL_TOKEN_FILE");
   const DaemonClient client(options.rest, token,
                             std::chrono::milliseconds(static_cast<std::int64_t>(timeout_s * 1e3)),
                             options.ca_file);
