@@ -5,10 +5,11 @@ another cluster's start.
 import json
 import os
 import re
+import shutil
 import subprocess
 import unittest
 
-from cluster import DATA, DEADLINE_S, ClusterTest, gossipctl, settled
+from cluster import DATA, DEADLINE_S, GOSSIPCTL, ClusterTest, gossipctl, settled
 from models_test import python_with_torch
 from tensors import distance, read_tensors
 
@@ -144,6 +145,22 @@ class Export(ClusterTest):
             done = gossipctl("checkpoint", "export", missing, self.path(name))
             self.assertEqual((shown.returncode, shown.stderr), (done.returncode, done.stderr))
             self.assertFalse(os.path.exists(self.path(name)))
+
+    def test_an_export_that_is_killed_says_so_and_leaves_no_part(self):
+        os.mkdir(self.path("bin"))
+        shutil.copy(GOSSIPCTL, self.path("bin/gossipctl"))
+        with open(self.path("bin/gossip-export"), "w", encoding="utf-8") as file:
+            file.write('#!/bin/sh\ntouch "$2.part"\nkill -KILL $$\n')
+        os.chmod(self.path("bin/gossip-export"), 0o755)
+        with open(self.path("a.safetensors"), "w", encoding="utf-8"):
+            pass
+        line = [self.path("bin/gossipctl"), "checkpoint", "export"]
+        line += [self.path("a.safetensors"), self.path("a.pt")]
+        done = subprocess.run(line, capture_output=True, text=True, timeout=60)
+        self.assertEqual((1, ""), (done.returncode, done.stdout))
+        self.assertIn("gossip-export was ended by SIGKILL", done.stderr)
+        self.assertIn("not enough memory", done.stderr)
+        self.assertFalse(os.path.exists(self.path("a.pt.part")))
 
     def test_weights_that_do_not_fit_are_refused_with_the_difference(self):
         node, _ = self.trained(budget_samples=6_000, hidden=16)

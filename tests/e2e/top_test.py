@@ -1,6 +1,7 @@
 """gossipctl top on a terminal of its own, and what takes its place where there is none."""
 
 import fcntl
+import json
 import os
 import pty
 import signal
@@ -135,6 +136,24 @@ class Top(ClusterTest):
         self.assertRegex(done.stdout, r"\A[\d.]+ %, .*step .* alive, sent [\d.]+ .?B\n")
         self.assertNotIn("\x1b", done.stdout)
         self.assertEqual(2, node.ctl("top", "--until", "never").returncode)
+
+    def test_of_json_standard_output_has_nothing_else_whoever_fails(self):
+        node = self.cluster.found(self.cluster.job(), shard="1/1", trainer__min_step_ms=20)
+        top = subprocess.Popen(
+            [GOSSIPCTL, "--rest", node.rest, "-o", "json", "top"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=die_with_the_test,
+        )
+        self.addCleanup(top.communicate)
+        self.addCleanup(top.kill)
+        self.assertEqual("training", json.loads(top.stdout.readline())["phase"])
+        node.kill()
+        self.assertEqual(f"no answer from {node.rest}\n", top.stderr.readline())
+        top.kill()
+        for line in top.stdout:
+            json.loads(line)
 
     def test_a_plain_terminal_gets_a_line_of_progress_from_daemon_and_wait(self):
         node = self.cluster.found(self.cluster.job(), shard="1/1", trainer__min_step_ms=20)

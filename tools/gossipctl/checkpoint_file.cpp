@@ -1,5 +1,8 @@
 #include "tools/gossipctl/checkpoint_file.h"
 
+#include <sys/wait.h>
+
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -82,12 +85,16 @@ bool is_torchscript(const fs::path& to) {
   return extension == ".pt" || extension == ".pth" || extension == ".ts";
 }
 
-// Whether a node may have to resume from the file that would be replaced.
+// Whether a node may have to resume from the file that would be replaced, by whatever way it is
+// named.
 bool is_checkpoint_of_a_node(const fs::path& from, const fs::path& to) {
   std::error_code error;
   if (!fs::exists(to, error)) return false;
-  return fs::equivalent(from, to, error) ||
-         fs::absolute(to, error).parent_path().filename() == "checkpoints";
+  const auto lies_with_them = [&error](const fs::path& folder) {
+    return fs::weakly_canonical(folder, error).filename() == "checkpoints";
+  };
+  return fs::equivalent(from, to, error) || lies_with_them(fs::absolute(to, error).parent_path()) ||
+         lies_with_them(fs::canonical(to, error).parent_path());
 }
 
 // Messages of gossip-export go to our standard error; its exit code becomes ours.
@@ -109,7 +116,16 @@ ExitCode run_gossip_export(Console& console, const fs::path& checkpoint,
     return fail(console,
                 {ExitCode::failed,
                  program.string() + " cannot be started: " + std::strerror(end.refused), "", ""});
-  return end.succeeded() ? ExitCode::ok : ExitCode::failed;
+  if (!WIFSIGNALED(end.status)) return end.succeeded() ? ExitCode::ok : ExitCode::failed;
+  fs::remove(what.to + ".part", error);
+  const int number = WTERMSIG(end.status);
+  const char* const name = ::sigabbrev_np(number);
+  return fail(console, {ExitCode::failed,
+                        "gossip-export was ended by SIG" +
+                            (name != nullptr ? name : std::to_string(number)) + ", and " + what.to +
+                            " is not written",
+                        number == SIGKILL ? "there was not enough memory for the model" : "",
+                        number == SIGKILL ? "free memory, or export to a .safetensors file" : ""});
 }
 
 }  // namespace
@@ -149,8 +165,13 @@ ExitCode export_checkpoint(Console& console, const CheckpointExport& what) {
                           what.to + " is a checkpoint that a node may resume from, and an export "
                                     "would replace it",
                           "", "name a new file in another folder"});
+  std::error_code error;
+  if (!what.model.empty() && fs::equivalent(what.model, what.to, error))
+    return fail(console, {ExitCode::usage,
+                          what.to + " is the file of --model, and an export would replace it", "",
+                          "name another file for the export"});
   if (torchscript) {
-    std::error_code error;  // gossip-export would not tell this failure from others
+    // gossip-export would not tell this failure from others
     if (!fs::exists(from, error))
       if (const auto weights = read_weights(from); !weights) return fail(console, weights.error());
     if (const ExitCode code = run_gossip_export(console, from, what); code != ExitCode::ok)
@@ -158,11 +179,11 @@ ExitCode export_checkpoint(Console& console, const CheckpointExport& what) {
   } else {
     const auto weights = read_weights(from);
     if (!weights) return fail(console, weights.error());
-    if (const auto error = write_weights(what.to, *weights))
-      return fail(console, {ExitCode::failed, error->text, "",
+    if (const auto failed = write_weights(what.to, *weights))
+      return fail(console, {ExitCode::failed, failed->text, "",
                             "a folder that exists and has room for the weights"});
   }
-  console.out << what.to << '\n';
+  print_path(console, "path", what.to);
   console.err << "from " << from.string() << '\n';
   return ExitCode::ok;
 }

@@ -236,6 +236,13 @@ ExitCode wait_until(const DaemonClient& client, Console& console, const Conditio
 
 }  // namespace
 
+void print_path(Console& console, const char* key, const std::string& path) {
+  if (console.output == Output::json)
+    console.out << Json{{key, path}}.dump(-1, ' ', false, Json::error_handler_t::replace) << '\n';
+  else
+    console.out << path << '\n';
+}
+
 ExitCode show_status(const DaemonClient& client, Console& console) {
   const auto print = [&console](const Json& json) {
     if (console.output == Output::tsv)
@@ -357,12 +364,15 @@ ExitCode generate_key(Console& console, const std::string& file) {
   const Result<ClusterKey> key = generate_cluster_key();
   if (!key) return fail(console, {ExitCode::failed, key.error().text, "", ""});
   if (file == "-") {
-    console.out << format_cluster_key(*key);
+    if (console.output == Output::json)
+      console.out << Json{{"key", format_cluster_key(*key)}}.dump() << '\n';
+    else
+      console.out << format_cluster_key(*key);
     return ExitCode::ok;
   }
   if (const auto error = write_cluster_key(file, *key))
     return fail(console, {ExitCode::failed, error->text, "", ""});
-  console.out << file << '\n';
+  print_path(console, "file", file);
   console.err << "a new cluster key; start every node of the cluster with --key-file " << file
               << '\n';
   return ExitCode::ok;

@@ -19,6 +19,9 @@ struct Console {
   [[nodiscard]] Layout layout() const { return {output, headers, width}; }
 };
 
+// What a command has written: its path, or with -o json an object that names it `key`.
+void print_path(Console&, const char* key, const std::string& path);
+
 ExitCode show_status(const DaemonClient&, Console&);
 ExitCode show_job(const DaemonClient&, Console&);
 ExitCode join_cluster(const DaemonClient&, Console&, const std::vector<std::string>& seeds);

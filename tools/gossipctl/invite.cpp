@@ -37,6 +37,23 @@ Failure no_key(const Error& error, const std::string& path) {
           "run this as the user of gossipd (sudo), or name the key with --key-file FILE"};
 }
 
+// A file from another cluster, or from before the key was changed, would let nobody in.
+std::optional<Failure> not_of_daemon(const DaemonClient& client, std::uint64_t id,
+                                     const std::string& path) {
+  const Asked keys = ask(client, "/v1/keys");
+  if (keys.failure) return keys.failure;
+  std::string held;
+  for (const Json& key : list(keys.json, "keys")) {
+    if (text(key, "id") == to_hex(id)) return std::nullopt;
+    held += (held.empty() ? "" : ", ") + text(key, "id");
+  }
+  return Failure{ExitCode::usage,
+                 "the key in " + path + " (" + to_hex(id) + ") is none of the daemon's (" + held +
+                     "), so nobody could join with it",
+                 "the daemon has its key from another file (key_file)",
+                 "name that file with --key-file FILE"};
+}
+
 }  // namespace
 
 ExitCode invite(const DaemonClient& client, Console& console, const InviteRequest& request) {
@@ -53,12 +70,14 @@ ExitCode invite(const DaemonClient& client, Console& console, const InviteReques
       request.key_file.empty() ? text(status.json, "state_dir") + "/cluster.key" : request.key_file;
   const Result<Keyring> keys = read_keyring(path);
   if (!keys) return fail(console, no_key(keys.error(), path));
+  if (const auto other = not_of_daemon(client, keys->in_use().id, path))
+    return fail(console, *other);
   const std::string word = format_invite({ClusterId{cluster}, keys->in_use(), seeds});
   const std::string line = "gossipd --join " + word;
   if (!request.to_file.empty()) {
     if (const auto error = write_secret_file(request.to_file, SecretText(line + "\n"), Replace::no))
       return fail(console, {ExitCode::failed, error->text, "", ""});
-    console.out << request.to_file << '\n';
+    print_path(console, "file", request.to_file);
     console.err << "take it to another box: gossipd --join @FILE --data DIR\n";
   } else if (console.output == Output::json) {
     Json addresses = Json::array();

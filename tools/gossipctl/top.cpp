@@ -229,10 +229,12 @@ ExitCode print_progress(const DaemonClient& client, Console& console, const std:
     if (failure && (first || !until.empty())) return fail(console, *failure);
     const std::string line = failure ? "no answer from " + client.address() : progress_line(status);
     if (line != last) {
-      if (console.output == Output::json && !failure)
-        console.out << status.dump(-1, ' ', true, Json::error_handler_t::replace) << std::endl;
-      else
+      if (console.output != Output::json)
         console.out << line << std::endl;
+      else if (failure)  // no line of JSON
+        console.err << line << std::endl;
+      else
+        console.out << status.dump(-1, ' ', true, Json::error_handler_t::replace) << std::endl;
     }
     last = line;
     if (!console.out || has_ended(status, until)) return ExitCode::ok;
