@@ -176,6 +176,31 @@ def test_waiting_names_unknown_conditions():
         gossipd.Client().wait("step=many")
 
 
+@pytest.mark.parametrize(
+    "status,condition,code",
+    [
+        ({"phase": "left"}, "ready", "left"),
+        ({"phase": "left"}, "samples=5", "left"),
+        ({"phase": "broken"}, "finished", "broken"),
+        ({"phase": "training", "trainer": {"failure": "no memory"}}, "step=5", "broken"),
+        ({"phase": "broken"}, "members=2", None),
+        ({"phase": "broken"}, "left", None),
+    ],
+)
+def test_waiting_for_a_node_that_has_left_or_is_broken_ends(
+    server, monkeypatch, status, condition, code
+):
+    serve(server, json_answer(status))
+    monkeypatch.setattr("gossipd.client.HOPELESS_S", 0)
+    if code is None:
+        with pytest.raises(TimeoutError):
+            client_of(server).wait(condition, timeout_s=0)
+        return
+    with pytest.raises(gossipd.Refused) as refused:
+        client_of(server).wait(condition, timeout_s=3600)
+    assert refused.value.code == code
+
+
 def certificate(folder, name):
     key, pem = str(folder / f"{name}.key"), str(folder / f"{name}.pem")
     line = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2"

@@ -6,7 +6,9 @@
 #include <thread>
 
 #include "tests/unit/daemon_fake_server.h"
+#include "tests/unit/daemon_made_up.h"
 #include "tests/unit/daemon_support.h"
+#include "tools/gossipctl/commands.h"
 #include "tools/gossipctl/doctor.h"
 
 using namespace gossipd;
@@ -66,6 +68,28 @@ TEST_CASE("a daemon that does not answer in time or cannot just now is not broke
   of_a_proxy.status = 503;
   of_a_proxy.body = "Service Unavailable";
   CHECK(code_of(of_a_proxy) == ExitCode::failed);
+}
+
+TEST_CASE(
+    "wait ends with 6 or 8 where a node has left or is broken for as long as it has patience") {
+  MadeUpDaemon daemon;
+  const FakeServer server(handler_of(daemon));
+  const DaemonClient client(server.address(), nullptr, std::chrono::hours(1));
+  std::ostringstream out, err;
+  Console console{out, err};
+  const auto code_of = [&](const char* condition) {
+    return wait_for(client, console, condition, std::chrono::milliseconds(0));
+  };
+  daemon.made_up.node.phase = Phase::left;
+  for (const char* condition : {"ready", "finished", "members=3", "samples=1000000"})
+    CHECK(code_of(condition) == ExitCode::refused_by_state);
+  CHECK(code_of("left") == ExitCode::ok);
+  daemon.made_up.node.phase = Phase::training;
+  daemon.made_up.trainer.failure = "out of memory";
+  for (const char* condition : {"finished", "step=1000000"})
+    CHECK(code_of(condition) == ExitCode::unhealthy);
+  CHECK(mentions(err.str(), "this node's training is broken: out of memory"));
+  CHECK(code_of("members=1") == ExitCode::ok);
 }
 
 TEST_CASE("doctor looks at the state of gossipd-core where there is no other") {

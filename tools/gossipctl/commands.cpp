@@ -192,13 +192,37 @@ std::string words_for(const Json& s) {
          grouped(count(s, "cluster_samples")) + " samples";
 }
 
+std::optional<Failure> broken(const Json& status) {
+  const std::string failure =
+      status.contains("trainer") ? text(status["trainer"], "failure") : std::string();
+  if (text(status, "phase") != "broken" && failure.empty()) return std::nullopt;
+  return Failure{ExitCode::unhealthy,
+                 "this node's training is broken" + (failure.empty() ? "" : ": " + failure), "",
+                 "see the log of gossipd; a restart goes on from the last checkpoint"};
+}
+
+// Why a node does not get there by itself.
+std::optional<Failure> hopeless(const Condition& c, const Json& status) {
+  if (c.what == "left") return std::nullopt;
+  if (text(status, "phase") == "left")
+    return Failure{ExitCode::refused_by_state, "this node has left its cluster", "",
+                   "gossipctl join brings it back"};
+  // Others may still come, and train.
+  return c.what == "members" || c.what == "samples" ? std::nullopt : broken(status);
+}
+
+struct Patience {
+  Clock::time_point begin = Clock::now();  // of the timeout
+  std::chrono::milliseconds with_hopeless = patience_with_hopeless;
+};
+
 ExitCode wait_until(const DaemonClient& client, Console& console, const Condition& condition,
-                    const std::string& name) {
-  const Clock::time_point deadline = Clock::now() + client.timeout();
+                    const std::string& name, const Patience& patience) {
+  const Clock::time_point deadline = patience.begin + client.timeout();
   const DaemonClient quick = client.with_timeout(std::min(poll_timeout, client.timeout()));
   Failure last;
   bool answered = false;
-  Clock::time_point said = Clock::now();
+  Clock::time_point said = Clock::now(), hopeful = said;
   for (;;) {
     const auto [status, body, failure] = ask(quick, "/v1/status");
     if (!failure) {
@@ -209,6 +233,9 @@ ExitCode wait_until(const DaemonClient& client, Console& console, const Conditio
           console.err << words_for(status) << '\n';
         return ExitCode::ok;
       }
+      const std::optional<Failure> why = hopeless(condition, status);
+      if (!why) hopeful = Clock::now();
+      if (Clock::now() - hopeful >= patience.with_hopeless && why) return fail(console, *why);
       last.what = words_for(status);
       if (Clock::now() - said >= progress_interval) {
         said = Clock::now();
@@ -250,14 +277,6 @@ ExitCode show_status(const DaemonClient& client, Console& console) {
     else
       print_labelled(console.out, status_rows(json));
   };
-  const auto broken = [](const Json& json) -> std::optional<Failure> {
-    const std::string failure =
-        json.contains("trainer") ? text(json["trainer"], "failure") : std::string();
-    if (text(json, "phase") != "broken" && failure.empty()) return std::nullopt;
-    return Failure{ExitCode::unhealthy,
-                   "this node's training is broken" + (failure.empty() ? "" : ": " + failure), "",
-                   "see the log of gossipd; a restart goes on from the last checkpoint"};
-  };
   return show(client, console, "/v1/status", print, broken);
 }
 
@@ -277,9 +296,10 @@ ExitCode join_cluster(const DaemonClient& client, Console& console,
 }
 
 ExitCode leave_cluster(const DaemonClient& client, Console& console) {
+  const Patience patience;  // for both
   const DaemonClient::Answer answer = client.post("/v1/cluster/leave");
   if (!answer.ok) return fail(console, answer.failure);
-  const ExitCode code = wait_until(client, console, {"left", 0}, "left");
+  const ExitCode code = wait_until(client, console, {"left", 0}, "left", patience);
   if (code == ExitCode::ok)
     console.err << "left the cluster, durably; `gossipctl join` brings the node back\n";
   return code;
@@ -332,14 +352,15 @@ ExitCode start_job(const DaemonClient& client, Console& console, const std::stri
 
 bool is_condition(const std::string& words) { return parse_condition(words).has_value(); }
 
-ExitCode wait_for(const DaemonClient& client, Console& console, const std::string& condition) {
+ExitCode wait_for(const DaemonClient& client, Console& console, const std::string& condition,
+                  std::chrono::milliseconds with_hopeless) {
   const std::optional<Condition> parsed = parse_condition(condition);
   if (!parsed)
     return fail(console,
                 {ExitCode::usage,
                  "--for: unknown condition '" + condition + "'" + probable_condition(condition), "",
                  "use ready, finished, left, members=N, step=N or samples=N, N whole"});
-  return wait_until(client, console, *parsed, condition);
+  return wait_until(client, console, *parsed, condition, {.with_hopeless = with_hopeless});
 }
 
 ExitCode install_key(const DaemonClient& client, Console& console, const std::string& file) {

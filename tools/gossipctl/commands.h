@@ -1,6 +1,7 @@
 // tools/gossipctl/commands.h - the subcommands: what each requests and prints.
 #pragma once
 
+#include <chrono>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -37,8 +38,11 @@ ExitCode start_job(const DaemonClient&, Console&, const std::string& file);
 ExitCode extend_job(const DaemonClient&, Console&, std::uint64_t samples);
 // Whether wait_for() takes it: ready, finished, left, members=N, step=N or samples=N.
 [[nodiscard]] bool is_condition(const std::string& words);
+// For a node that has left, or is broken, and may be brought back meanwhile.
+inline constexpr std::chrono::minutes patience_with_hopeless{1};
 // Also waits for the daemon itself.
-ExitCode wait_for(const DaemonClient&, Console&, const std::string& condition);
+ExitCode wait_for(const DaemonClient&, Console&, const std::string& condition,
+                  std::chrono::milliseconds with_hopeless = patience_with_hopeless);
 ExitCode install_key(const DaemonClient&, Console&, const std::string& file);
 // `what`: use or retire; `key`: an id or the beginning of one.
 ExitCode change_key(const DaemonClient&, Console&, const std::string& what, const std::string& key);

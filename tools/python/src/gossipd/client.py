@@ -24,6 +24,7 @@ DEFAULT_PORT = 7611
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
 TOKEN_BYTES_MAX = 4096
 WAIT_POLL_S = 0.2
+HOPELESS_S = 60.0  # the patience with a node that has left or is broken
 
 
 class NoDaemon(ConnectionError):
@@ -289,16 +290,24 @@ class Client:
         """Waits until the node is ``ready``, ``finished`` or ``left``, or until ``members=N``,
         ``step=N`` or ``samples=N`` (of the cluster) is reached; the status then.
 
-        Raises TimeoutError after `timeout_s`, and ValueError for any other condition.
+        Raises TimeoutError after `timeout_s`, ValueError for any other condition, and `Refused`
+        where for a minute the node has left (code ``left``) or its training is broken
+        (``broken``), so that it does not get there by itself.
         """
         holds = _condition(condition)
         end = time.monotonic() + timeout_s
+        hopeful = time.monotonic()
         while True:
             seen = "nothing answers"
             try:
                 status = self.status()
                 if holds(status):
                     return status
+                why = _hopeless(condition, status)
+                if why is None:
+                    hopeful = time.monotonic()
+                elif time.monotonic() - hopeful >= HOPELESS_S:
+                    raise why
                 seen = f"phase {status.get('phase')}, waiting for {status.get('waiting_for')!r}"
             except NoDaemon:
                 pass
@@ -320,6 +329,21 @@ def _condition(text: str) -> Any:
             " samples=N"
         )
     return lambda s: s.get(key, 0) >= int(number)
+
+
+def _hopeless(condition: str, status: Dict[str, Any]) -> Optional[Refused]:
+    """Why a node does not get there by itself, as gossipctl knows it."""
+    failure = (status.get("trainer") or {}).get("failure")
+    if condition == "left":
+        return None
+    if status.get("phase") == "left":
+        return Refused(409, "left", "this node has left its cluster", "join() brings it back")
+    if condition.startswith(("members", "samples")):
+        return None  # others may still come, and train
+    if status.get("phase") == "broken" or failure:
+        detail = "this node's training is broken" + (f": {failure}" if failure else "")
+        return Refused(409, "broken", detail, "see the log of gossipd; a restart goes on")
+    return None
 
 
 def _refusal(status: int, text: str) -> Refused:
