@@ -45,17 +45,25 @@ esac
 
 without_wheel="choose Debian's LibTorch, without CUDA, by GOSSIPD_TORCH=debian"
 torch_of() { echo "$folder/venv/lib/python3"*/site-packages/torch; }
-if [[ $(cat "$folder/version" 2>/dev/null) != "$version" ]]; then
-  printf 'fetching LibTorch %s with CUDA into %s (some GB)\n' "$version" "$folder" >&2
-  python3 -c 'import ensurepip, venv' 2>/dev/null ||
-    fail "python3 cannot make a virtual environment; install python3-venv, or $without_wheel"
+is_there() { [[ $(cat "$folder/version" 2>/dev/null) == "$version" ]]; }
+if ! is_there; then
   # What is removed is another version of ours, or half of one.
   if [[ -n $(ls -A -- "$folder" 2>/dev/null) && ! -e $folder/version && ! -e $folder/log ]] ||
     [[ -e $folder && ! -d $folder ]]; then
     fail "$folder holds other things; name a new or an empty folder" 2
   fi
+  mkdir -p -- "$folder"
+  exec 9>"$folder.lock"
+  if ! flock --nonblock 9; then
+    printf 'waiting for another torch-wheel.sh that fetches into %s\n' "$folder" >&2
+    flock 9
+  fi
+fi
+if ! is_there; then
+  printf 'fetching LibTorch %s with CUDA into %s (some GB)\n' "$version" "$folder" >&2
+  python3 -c 'import ensurepip, venv' 2>/dev/null ||
+    fail "python3 cannot make a virtual environment; install python3-venv, or $without_wheel"
   rm -rf -- "$folder/venv" "$folder/version" "$folder/log"
-  mkdir -p "$folder"
   log=$folder/log
   {
     python3 -m venv "$folder/venv" &&

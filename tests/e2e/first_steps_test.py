@@ -29,6 +29,19 @@ QUICKSTART = os.path.join(os.path.dirname(__file__), "../../deploy/quickstart.sh
 TORCH_WHEEL = os.path.join(os.path.dirname(__file__), "../../deploy/torch-wheel.sh")
 
 
+# A python3 whose venv has a pip that fetches once `go` is there.
+FETCHES = """#!/bin/sh
+[ "$1" = -c ] && exit 0
+mkdir -p "$3/bin" "$3/lib/python3.11/site-packages/torch/lib"
+cat >"$3/bin/pip" <<TEXT
+#!/bin/sh
+echo once >>{folder}/fetched
+until [ -e {folder}/go ]; do sleep 0.05; done
+touch "$3/lib/python3.11/site-packages/torch/lib/libtorch.so"
+TEXT
+chmod +x "$3/bin/pip"
+"""
+
 # Writes the key and, into its folder, its job: path and text. Answers with that status, if any.
 DAEMON = """#!{python}
 import http.server, json, os, sys, time
@@ -234,6 +247,38 @@ class FirstSteps(ClusterTest):
         )
         self.assertEqual(2, done.returncode)
         self.assertIn("lies in --dir, which is emptied", done.stderr)
+
+    def test_of_two_that_fetch_libtorch_into_a_folder_one_waits_for_the_other(self):
+        folder = self.cluster.directory
+        with open(f"{folder}/python3", "w", encoding="utf-8") as file:
+            file.write(FETCHES.format(folder=folder))
+        os.chmod(f"{folder}/python3", 0o755)
+        environment = {**clean_environment(), "PATH": f"{folder}:{os.environ['PATH']}"}
+
+        def fetch():
+            process = subprocess.Popen(
+                [TORCH_WHEEL, "--choose", "wheel", f"{folder}/torch"],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env=environment,
+                preexec_fn=die_with_the_test,
+            )
+            self.addCleanup(process.communicate)
+            self.addCleanup(process.kill)
+            return process
+
+        first = fetch()
+        wait_for("the first to fetch", lambda: os.path.exists(f"{folder}/fetched"))
+        second = fetch()
+        self.assertIn("waiting for another torch-wheel.sh", second.stderr.readline())
+        with open(f"{folder}/go", "w", encoding="utf-8"):
+            pass
+        for process in (first, second):
+            self.assertIn("/site-packages/torch\n", process.communicate(timeout=60)[0])
+            self.assertEqual(0, process.returncode)
+        with open(f"{folder}/fetched", encoding="utf-8") as file:
+            self.assertEqual("once\n", file.read())
 
     def test_quickstart_builds_what_export_needs(self):
         with open(QUICKSTART, encoding="utf-8") as file:
