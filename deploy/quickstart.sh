@@ -79,7 +79,6 @@ done
 [[ $torch == auto || $torch == debian || $torch == wheel ]] ||
   fail "--torch: '$torch' is none of auto, debian and wheel" 2
 [[ -f $job && -r $job ]] || fail "--job: $job cannot be read, or is no file" 2
-[[ -s $job ]] || fail "--job: $job is empty; deploy/jobs has examples" 2
 
 # ---- daemons
 
@@ -274,6 +273,7 @@ then
   fail "--dir: $state holds other things; name a new or an empty folder" 2
 fi
 [[ $job != "$state"/* ]] || fail "--job: $job lies in --dir, which is emptied; copy it elsewhere" 2
+[[ -s $job ]] || fail "--job: $job is empty; deploy/jobs has examples" 2
 touch "$state/.quickstart"
 
 if [[ -z $programs ]]; then

@@ -21,6 +21,7 @@ EXIT_GOSSIPD = [
     ("1", "failed; a restart may help"),
     ("3", "with --until finished: the job has failed"),
     ("78", "configuration, job or data are wrong; a restart does not help"),
+    ("130, 143", "a second SIGINT or SIGTERM: ended at once, and nothing more was written"),
 ]
 EXIT_GOSSIPCTL = [
     ("0", "ok"),
