@@ -318,13 +318,25 @@ int run(const CommandLine& line, const std::vector<std::string>& arguments, char
 
 }  // namespace
 
+// The exit code of what only prints: 1 in place of 0 where a part was not written.
+int once_written(int code) {
+  errno = 0;
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  const std::string reason = errno == 0 ? "" : std::string(" (") + std::strerror(errno) + ")";
+  std::fprintf(stderr,
+               "gossipd: standard output cannot be written%s; what it was sent to lacks a part: is "
+               "the disk full?\n",
+               reason.c_str());
+  return code == 0 ? 1 : code;
+}
+
 int main(int argc, char** argv) {
   end_with_daemon();
   std::signal(SIGHUP, SIG_IGN);
   std::signal(SIGPIPE, SIG_IGN);
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   if (!arguments.empty() && arguments[0] == "init")
-    return run_init({arguments.begin() + 1, arguments.end()});
+    return once_written(run_init({arguments.begin() + 1, arguments.end()}));
   use_best_blas(argv[0], arguments);  // before anything is read that can be read once
   hide_invites(argc, argv);
   const Result<CommandLine> line = read_command_line(arguments, process_environment());
@@ -332,11 +344,13 @@ int main(int argc, char** argv) {
     return refuse_start(config_of_refusal(arguments, process_environment()), line.error(),
                         exit_bad_config);
   switch (line->action) {
-    case CommandLine::Action::print_and_exit: std::fputs(line->output.c_str(), stdout); return 0;
+    case CommandLine::Action::print_and_exit:
+      std::fputs(line->output.c_str(), stdout);
+      return once_written(0);
     case CommandLine::Action::check_config:
       for (const std::string& warning : line->warnings)
         std::fprintf(stderr, "warning: %s\n", printable(warning).c_str());
-      return check_config(line->config);
+      return once_written(check_config(line->config));
     case CommandLine::Action::run: break;
   }
   return run(*line, arguments, argv[0]);

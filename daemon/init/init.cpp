@@ -115,7 +115,7 @@ int init(const InitOptions& options) {
   if (!text) return fail(options.data + ": " + text.error().text, exit_bad_config);
   if (options.out == "-") {
     std::fputs(text->c_str(), stdout);
-    return std::fflush(stdout) == 0 ? 0 : 1;
+    return 0;  // main() looks whether it was written
   }
   if (const std::string error = write(options, *text); !error.empty()) return fail(error, 1);
   print_next(options, *look);

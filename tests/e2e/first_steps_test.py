@@ -87,11 +87,19 @@ class FirstSteps(ClusterTest):
             self.assertLess(len(done.stderr), 300)
 
     def test_an_answer_that_could_not_be_written_is_no_success(self):
-        for words in (["version"], ["--help"], ["key", "generate", "-"]):
+        state = os.path.join(self.cluster.directory, "state")
+        for words in (
+            [GOSSIPCTL, "version"],
+            [GOSSIPCTL, "--help"],
+            [GOSSIPCTL, "key", "generate", "-"],
+            [GOSSIPD, "--version"],
+            [GOSSIPD, "--help"],
+            [GOSSIPD, "init", "--help"],
+            [GOSSIPD, "init", "--data", DATA, "-o", "-"],
+            [GOSSIPD, "--check-config", "--state-dir", state],
+        ):
             with open("/dev/full", "w") as full:
-                done = subprocess.run(
-                    [GOSSIPCTL, *words], stdout=full, stderr=subprocess.PIPE, text=True
-                )
+                done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True)
             self.assertEqual(1, done.returncode, words)
             self.assertIn("standard output cannot be written", done.stderr)
 
