@@ -72,6 +72,13 @@ note() {
   printf '==== %s\n' "$1"
 }
 
+# A part in which nothing ran ($2 passed, $3 failed) has shown nothing, and counts as one failure.
+nothing_ran() {
+  (($2 + $3 == 0)) || return 0
+  failed=$((failed + 1))
+  note "$1: fails, since none of its tests ran"
+}
+
 # Configures preset $1 with `options` and builds the targets that follow, or all.
 options=()
 build() {
@@ -143,6 +150,7 @@ check() {
   failed=$((failed + bad))
   passed=$((passed + ok))
   note "$part: $ok passed, $bad failed, $skipped skipped in $((SECONDS - began)) s"
+  nothing_ran "$part" "$ok" "$bad"
   # Name the tests that needed another try, and what was skipped.
   local times name how
   while read -r times name how; do
@@ -225,6 +233,7 @@ count() {
   passed=$((passed + ok))
   failed=$((failed + bad))
   note "$1: $ok passed, $bad failed"
+  nothing_ran "$1" "$ok" "$bad"
 }
 
 # What needs a card; the arguments go to its script. It ends with "N passed, N failed".
@@ -274,8 +283,9 @@ run_part() {
       ;;
     fuzz)
       plain_addresses
-      build_sanitized fuzz && check fuzz fuzz --test-output-truncation head &&
-        note "fuzz: $(executions) inputs executed"
+      build_sanitized fuzz && check fuzz fuzz --test-output-truncation head || return
+      note "fuzz: $(executions) inputs executed"
+      (($(executions) > 0))
       ;;
     python) build dev gossipd-core gossipctl && check_python ;;
     wheel)
@@ -284,7 +294,7 @@ run_part() {
           --repeat until-pass:2
       ;;
     arm64)
-      "$root/deploy/install-packages.sh" --arm64
+      "$root/deploy/install-packages.sh" --arm64 || return
       tests/arm64.sh 2>&1 | tee "$logs/arm64.txt" || true
       count arm64 "$logs/arm64.txt"
       ;;
@@ -296,7 +306,7 @@ run_part() {
       fi
       ;;
     packages)
-      "$root/deploy/install-packages.sh" --tests --packages
+      "$root/deploy/install-packages.sh" --tests --packages || return
       build release && check packages release --tests-regex '^deploy\.' --label-regex slow
       ;;
   esac
@@ -305,7 +315,15 @@ run_part() {
 cd "$root"
 mkdir -p "$logs"
 [[ $bundle ]] || "$root/deploy/install-packages.sh" --tests
-for part in "${parts[@]}"; do run_part "$part" || true; done
+# Nothing in run_part ends this script: `||` takes `set -e` from it. What failed there counts, and a
+# part that ends with an error for any other reason as one failure.
+for part in "${parts[@]}"; do
+  failed_before=$failed
+  run_part "$part" || ((failed > failed_before)) || {
+    failed=$((failed + 1))
+    note "$part: ended with an error; see above"
+  }
+done
 
 printf '\n'
 printf '%s\n' "${summary[@]}" "total time: $SECONDS s"
