@@ -137,10 +137,11 @@ def test_a_daemon_that_finishes_is_waited_for_until_a_signal_comes(launch, tmp_p
         server.asked = threading.Event()
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         rest = f"127.0.0.1:{server.server_port}"
-        text = f"print(os.environ['GOSSIPCTL_TOKEN_FILE'] == {str(token)!r})"
+        text = "sys.stdout.write(os.environ['GOSSIPCTL_TOKEN_FILE'] + '\\n')"
         own = ["--linger", "3600", "--rest", rest, "--rest-token-file", str(token)]
         process = launch(*own, *script(text))
-        assert read_some(process.stdout.fileno(), time.monotonic() + 60) == b"True\n"
+        said = read_some(process.stdout.fileno(), time.monotonic() + 60)
+        assert said == f"{token}\n".encode()
         assert server.asked.wait(60)
         process.terminate()
         _, err = process.communicate(timeout=60)
