@@ -94,6 +94,7 @@ std::optional<Error> NodeDriver::start(const StartPlan& plan) {
   if (plan.certificates)
     log_line(Level::info, "event=peer-tls certificate=" + log_quoted(plan.certificates->subject()) +
                               " ca=" + log_quoted(config_.peer_tls.ca));
+  if (plan.state.left) log_warning(still_out);
   if (!plan.key_written.empty())
     log_line(Level::info,
              "event=key-written file=" + log_quoted(plan.key_written) + " hint=" +
@@ -452,8 +453,9 @@ void NodeDriver::on_second() {
 void NodeDriver::divide_data() {
   if (!training_->divides_data() || stopping_) return;
   training_->divide(node_->who_divides());
-  training_->set_members(
-      node_->summary(EventLoop::now()).members_by_state[raw(MemberState::alive)]);
+  const NodeSummary now = node_->summary(EventLoop::now());
+  const std::size_t itself = now.phase == Phase::left ? 1 : 0;  // alive or not, it is there
+  training_->set_members(now.members_by_state[raw(MemberState::alive)] + itself);
 }
 
 }  // namespace gossipd

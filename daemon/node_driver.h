@@ -37,6 +37,8 @@
 
 namespace gossipd {
 
+inline constexpr const char* still_out = "this node has left; `gossipctl join` brings it back";
+
 class NodeDriver final : public PeerHandler, public DaemonPort {
  public:
   // All must outlive the driver. `socket` of external trainers may be null.

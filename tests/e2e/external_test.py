@@ -233,6 +233,23 @@ class External(ClusterTest):
         self.assertLessEqual(status["own_samples"], telling)
         self.assertEqual(32 * status["step"], status["own_samples"])
 
+    def test_a_loop_whose_node_is_the_last_and_leaves_is_held_until_it_joins(self):
+        (trainer,) = self.external(1, by_package=True)
+        node = trainer.node
+        for comes_later in (False, True):
+            trainer.wait_steps(10)
+            self.assertEqual(0, node.ctl("leave").returncode)
+            node.wait_phase("left")
+            if comes_later:
+                trainer.kill()
+                trainer.start()
+            wait_for("why it is held", lambda: "gossipctl join brings it back" in trainer.words())
+            self.assertEqual(1, trainer.words().count("gossipctl join"), trainer.words())
+            self.assertNotIn("gone", trainer.words())
+            self.assertEqual(0, node.ctl("join").returncode)
+            node.wait_phase("training")
+        trainer.wait_steps(10)
+
     def test_a_trainer_with_another_model_and_a_second_one_are_refused(self):
         trainer = self.external(1, step_ms=5)[0]
         second = Trainer(trainer.node).start()

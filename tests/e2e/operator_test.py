@@ -11,6 +11,9 @@ from cluster import ClusterTest, free_port, gossipctl, wait_for
 from tensors import read_tensors
 
 
+OUT = "this node has left; `gossipctl join` brings it back"
+
+
 class Leave(ClusterTest):
     def test_leave_is_durable_over_a_restart_and_join_undoes_it(self):
         nodes = self.cluster.three(self.cluster.job(), trainer__min_step_ms=20)
@@ -21,8 +24,9 @@ class Leave(ClusterTest):
         incarnation = node.status()["incarnation"]
 
         self.assertEqual(0, node.terminate())
-        node.start()
+        node.start()  # with --join, as before
         node.wait_phase("left")
+        self.assertIn(OUT, node.log())
         goal = others[0].status()["step"] + 50  # time for dials in either direction
         others[0].wait_step(goal)
         self.assert_out(node, others)
@@ -35,6 +39,7 @@ class Leave(ClusterTest):
         self.assertEqual(0, back.returncode, back.stderr)
         self.assertEqual(0, node.ctl("wait", "--for", "ready").returncode)
         node.wait_linked(2)
+        self.assertNotIn(OUT, [warning["text"] for warning in node.status()["warnings"]])
         for other in others:
             wait_for("it is back", lambda: other.members()[node.name]["state"] == "alive")
         node.wait_step(node.status()["step"] + 20)
@@ -45,6 +50,7 @@ class Leave(ClusterTest):
         status = node.status()
         self.assertEqual("left", status["phase"])
         self.assertEqual(0, status["links_open"])
+        self.assertIn(OUT, [warning["text"] for warning in status["warnings"]])
         self.assertEqual(503, node.request("GET", "/readyz")[0])
         self.assertEqual(200, node.request("GET", "/livez")[0])
         self.assertNotEqual("training", status["trainer"]["state"])

@@ -189,6 +189,13 @@ def test_a_paused_loop_stands_still_until_it_may_go_on(daemon):
     assert [s[0] for s in daemon.steps] == [0, 1, 1, 1] and not g.paused
 
 
+def test_why_a_loop_is_held_is_said_once(daemon, caplog):
+    model, optimizer, g = attached(daemon, [{}, *[{"flags": PAUSED}] * 9])
+    train(model, optimizer)
+    (words,) = caplog.messages
+    assert "gossipctl resume" in words and "gossipctl join" in words
+
+
 def test_the_end_waits_for_the_final_model(daemon):
     final = np.full(FLOATS, 3, np.float32)
     last = {"flags": REPLACE | FINISHED | SETTLED, "ranges": [(0, FLOATS)], "update": final}

@@ -27,7 +27,12 @@ WAIT_S = 60.0
 SOCKET_NAME = "trainer.sock"
 SETTLE_S = 60.0
 SETTLE_POLL_S = 0.05
+HELD_LOOKS = 4  # in a row, of up to half a second, before it is said why the loop stands still
 
+HELD = (
+    "gossipd: the daemon holds this loop: the job is paused (gossipctl resume goes on), or this"
+    " node has left (gossipctl join brings it back), or no model of the cluster is here yet"
+)
 Finished = Callable[[], bool]
 
 
@@ -97,6 +102,7 @@ class Attachment:
         self._look_cost_s = 0.0
         self._look_interval_s = 0.0
         self._landing: Optional[Landing] = None  # of the last GO, whose DONE follows it
+        self._held_looks = 0
         self._has_shared = False  # a model of the cluster, or this one with it
         self._sampler: Optional[SharedSampler] = None
         self._session: Optional[Session] = None
@@ -411,6 +417,9 @@ class Attachment:
         self.paused = bool(go.flags & wire.PAUSED)
         self.finished = bool(go.flags & wire.FINISHED)
         self.settled = bool(go.flags & wire.SETTLED)
+        self._held_looks = self._held_looks + 1 if self.paused and not self.finished else 0
+        if self._held_looks == HELD_LOOKS:
+            log.warning(HELD)
 
     def _where(self) -> Tuple[int, int, int]:
         return self.place, self.trainers, self.cluster_samples
