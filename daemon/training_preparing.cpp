@@ -8,6 +8,7 @@
 #include "daemon/disk/durable_file.h"
 #include "daemon/disk/run_account.h"
 #include "daemon/training.h"
+#include "models/data/image_files.h"
 #include "models/devices/runtime.h"
 #include "models/external/segment_list.h"
 #include "models/files/data_file.h"
@@ -90,6 +91,7 @@ struct Training::Prepared {
   RoundBuffers buffers;
   bool restored = false;
   std::vector<std::string> warnings;
+  std::string left_out;  // of the data
   std::map<std::string, CheckpointView> checkpoints;
   std::optional<Error> error;
 };
@@ -191,6 +193,7 @@ void Training::start_preparing() {
     if (trainer) {
       prepared->trainer = std::move(*trainer);
       restore(*prepared);
+      prepared->left_out = left_out_words(job_->data, config_.data_dir);
       return_free_memory();  // the checkpoint's
       if (is_external() && config_.balance.enabled)
         prepared->warnings.push_back(
@@ -233,6 +236,8 @@ void Training::on_prepared(Prepared prepared) {
     return events_.on_failure(*prepared.error);
   }
   waiting_.clear();
+  if (!prepared.left_out.empty())
+    events_.on_event("event=data-left-out what=" + log_quoted(prepared.left_out));
   trainer_ = std::move(prepared.trainer);
   checkpoints_ = std::move(prepared.checkpoints);
   on_disk_ = prepared.restored;

@@ -81,8 +81,9 @@ std::string write(const InitOptions& options, const std::string& text) {
 }
 
 void print_next(const InitOptions& options, const DataLook& look) {
-  std::printf("%s: %s, %zu samples to train on, %zu held out\n\n", printable(options.out).c_str(),
-              printable(look.words).c_str(), look.train_samples, look.held_out_samples);
+  std::printf("%s: %s, %zu samples to train on, %zu held out%s\n\n", printable(options.out).c_str(),
+              printable(look.words).c_str(), look.train_samples, look.held_out_samples,
+              look.left_out.empty() ? "" : printable("; left out: " + look.left_out).c_str());
   const std::string with =
       "--job " + shell_word(options.out) + " --data " + shell_word(options.data);
   std::printf("    gossipd %s --check-config   # reads the data and makes two steps\n",

@@ -194,6 +194,7 @@ Result<std::string> draft_job(const DataLook& look, const DraftOptions& options)
   draft.comment("A draft by `gossipd init`: " + look.words + ", " +
                 std::to_string(look.train_samples) + " samples to train on and " +
                 std::to_string(look.held_out_samples) + " held out.");
+  if (!look.left_out.empty()) draft.comment("Left out: " + look.left_out + ".");
   draft.comment("All numbers of samples count the whole cluster.");
   draft.line("name", quoted(plain_name(options.name)));
   draft.line("seed", std::int64_t{1});

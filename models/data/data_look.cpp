@@ -9,6 +9,7 @@
 
 #include "models/data/data_set.h"
 #include "models/data/idx.h"
+#include "models/data/image_files.h"
 #include "models/data/tensor_look.h"
 #include "models/files/data_file.h"
 #include "models/job/data_names.h"
@@ -231,27 +232,10 @@ Look look_for_cifar(const std::string& directory) {
   return loaded(directory, spec, "CIFAR-100");
 }
 
-// At any depth, as a job looks for them.
+// At any depth, as a job looks for them; what cannot be read shows when it does.
 bool holds_images(const fs::path& folder) {
-  std::error_code error;
-  for (fs::recursive_directory_iterator
-           i(folder, fs::directory_options::skip_permission_denied, error),
-       end;
-       !error && i != end; i.increment(error)) {
-    std::string name = i->path().filename().string();
-    if (name.starts_with(".")) {
-      i.disable_recursion_pending();
-      continue;
-    }
-    std::ranges::transform(name, name.begin(), [](unsigned char c) {
-      return static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
-    });
-    std::error_code ignored;
-    if (i->is_regular_file(ignored) &&
-        (name.ends_with(".jpg") || name.ends_with(".jpeg") || name.ends_with(".png")))
-      return true;
-  }
-  return false;
+  const auto found = images_below(folder);
+  return !found || !found->paths.empty();
 }
 
 std::vector<std::string> folders_of_images(const fs::path& root) {
@@ -312,7 +296,9 @@ Look look_for_images(const std::string& directory) {
   if (spec.test_files.empty()) spec.validation_fraction = held_out_fraction;
   const std::string test = spec.test_files.empty() ? "" : spec.test_files[0];
   if (auto error = check_folders(root, test, classes)) return *error;
-  return loaded(directory, spec, "folders of images");
+  auto look = loaded(directory, spec, "folders of images");
+  if (look) look->left_out = left_out_words(spec, directory);
+  return look;
 }
 
 Look look_for_tensors(const std::string& directory) {

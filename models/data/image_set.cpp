@@ -5,6 +5,7 @@
 #include <map>
 #include <stdexcept>
 
+#include "models/data/image_files.h"
 #include "models/files/data_file.h"
 
 namespace gossipd {
@@ -14,14 +15,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::uint64_t image_file_bytes_max = 256ull << 20;
-constexpr std::size_t image_files_max = 100'000'000;
-
-bool is_image_name(const fs::path& path) {
-  std::string extension = path.extension().string();
-  std::ranges::transform(extension, extension.begin(),
-                         [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return extension == ".jpg" || extension == ".jpeg" || extension == ".png";
-}
 
 // The class whose name the file name begins with, followed by no letter; the longest, so that
 // "cat_big.1.jpg" may be one.
@@ -45,29 +38,12 @@ std::string some_of(const std::vector<std::string>& names) {
 
 std::vector<std::string> folders_in(const fs::path& root) {
   std::vector<std::string> names;
-  std::error_code error;
+  std::error_code error, ignored;
   for (fs::directory_iterator it(root, error), end; !error && it != end; it.increment(error))
-    if (it->is_directory(error) && !it->path().filename().string().starts_with('.'))
+    if (it->is_directory(ignored) && !it->path().filename().string().starts_with('.'))
       names.push_back(it->path().filename().string());
   std::ranges::sort(names);
   return names;
-}
-
-// Below `root`, by path; names that begin with a dot are none, and what is in such folders.
-std::vector<std::string> images_below(const fs::path& root) {
-  std::vector<std::string> paths;
-  std::error_code error;
-  for (fs::recursive_directory_iterator
-           it(root, fs::directory_options::skip_permission_denied, error),
-       end;
-       !error && it != end; it.increment(error))
-    if (it->path().filename().string().starts_with('.'))
-      it.disable_recursion_pending();
-    else if (is_image_name(it->path()) && it->is_regular_file(error) &&
-             paths.size() < image_files_max)
-      paths.push_back(it->path().string());
-  std::ranges::sort(paths);
-  return paths;
 }
 
 // Only the first bytes: a set may hold millions of files.
@@ -101,7 +77,9 @@ Result<std::vector<ImageSet::File>> ImageSet::list(const DataSpec& data,
                    "= \"file_name\"");
   std::vector<File> files;
   if (data.labels == DataSpec::Labels::file_name) {
-    for (std::string& path : images_below(root)) {
+    auto images = images_below(root);
+    if (!images) return images.error();
+    for (std::string& path : images->paths) {
       const std::int64_t label =
           class_of_file(fs::path(path).filename().string(), data.class_names);
       if (label < 0)
@@ -123,11 +101,12 @@ Result<std::vector<ImageSet::File>> ImageSet::list(const DataSpec& data,
       return bad_data((root / name).string(),
                       "is none of the job's class_names: " + some_of(classes));
   for (std::size_t c = 0; c < classes.size(); ++c) {
-    std::vector<std::string> paths = images_below(root / classes[c]);
-    if (paths.empty())
+    auto images = images_below(root / classes[c]);
+    if (!images) return images.error();
+    if (images->paths.empty())
       return bad_data((root / classes[c]).string(),
                       "holds no .jpg, .jpeg or .png file, but it is one of the job's classes");
-    for (std::string& path : paths)
+    for (std::string& path : images->paths)
       files.push_back({std::move(path), static_cast<std::int64_t>(c)});
   }
   return files;

@@ -1,4 +1,5 @@
 #include <png.h>
+#include <sys/stat.h>
 #include <turbojpeg.h>
 #include <zlib.h>
 
@@ -6,6 +7,7 @@
 
 #include "data_test_support.h"
 #include "models/data/image_decode.h"
+#include "models/data/image_files.h"
 #include "models/data/image_set.h"
 #include "models/files/data_file.h"
 
@@ -254,6 +256,37 @@ TEST_CASE("Images in folders whose names begin with a dot are no samples") {
   std::filesystem::create_directory(cats / "more");
   write_file(cats / "more" / "1.jpg", jpeg(8, 8, red, red));
   CHECK(load(pets, directory).train->count() == 4);
+}
+
+TEST_CASE("What has an image's name and is no file is refused by name") {
+  const TemporaryDirectory directory;
+  make_folders(directory);
+  const auto cats = directory / "train" / "cat";
+  std::filesystem::create_symlink(directory / "train" / "dog" / "1.jpeg", cats / "a link.jpg");
+  CHECK(load(pets, directory).train->count() == 4);
+  std::filesystem::create_symlink("/nowhere/0.jpg", cats / "0.jpg");
+  CHECK(contains(load_error(pets, directory).text, "cat/0.jpg: is a link to nothing"));
+  std::filesystem::remove(cats / "0.jpg");
+  REQUIRE(::mkfifo((cats / "0.png").c_str(), 0600) == 0);
+  CHECK(contains(load_error(pets, directory).text, "cat/0.png: has an image's name, but is no"));
+}
+
+TEST_CASE("What is left out of folders of images is counted by suffix") {
+  const TemporaryDirectory directory;
+  make_folders(directory);
+  const DataSpec spec = data_spec(pets);
+  CHECK(left_out_words(spec, directory.string()) == "2 .txt");
+  const auto cats = directory / "train" / "cat";
+  for (const char* name : {"1.webp", "2.WEBP", "3.webp", ".4.webp", "README"})
+    write_file(cats / name, "no image");
+  write_file(directory / "train" / "5.jpg", "no class");
+  std::filesystem::create_directory(cats / "more");
+  write_file(cats / "more" / "1.jpg", jpeg(8, 8, red, red));
+  std::filesystem::create_directory_symlink(cats / "more", cats / "again");
+  CHECK(load(pets, directory).train->count() == 4);
+  CHECK(left_out_words(spec, directory.string()) ==
+        "3 .webp, 2 .txt, 1 .jpg beside the classes' folders, 1 link to a folder, 1 without a "
+        "known suffix");
 }
 
 TEST_CASE("An image that turns out damaged is an exception that names it") {
