@@ -323,6 +323,7 @@ def test_frozen_weights_and_masks_are_not_shared(daemon):
         (lambda m: m.requires_grad_(False), "nothing is trained"),
         (lambda m: setattr(m, "0", torch.nn.Linear(1, 1).to("meta")), "no plain memory"),
         (lambda m: m.register_parameter("z" * 513, torch.nn.Parameter(torch.ones(1))), "513"),
+        (lambda m: m.append(torch.jit.script(torch.nn.Linear(1, 1))), "'3' is TorchScript"),
         (lambda m: m.add_module("momentum", network()), "rename the module"),
     ],
 )
@@ -333,6 +334,34 @@ def test_a_model_that_cannot_be_shared_is_refused_in_words(daemon, spoil, words)
     with pytest.raises(ValueError, match=words):
         gossipd.attach(model, optimizer, samples_per_step=5)
     assert daemon.heard == []
+
+
+def test_a_module_of_torchscript_is_refused_in_words(daemon):
+    scripted = torch.jit.script(network())
+    with pytest.raises(ValueError, match="the module is TorchScript.*attach the module that was"):
+        gossipd.attach(scripted, torch.optim.SGD(scripted.parameters(), 0.1), samples_per_step=5)
+
+
+def test_a_layer_that_comes_after_attach_is_said_once_to_be_not_shared(daemon, caplog):
+    model, optimizer, g = attached(daemon)
+    train(model, optimizer)
+    model.append(torch.nn.Linear(2, 2))
+    train(model, optimizer)
+    assert not caplog.messages  # it is not trained
+    optimizer.add_param_group({"params": model[3].parameters()})
+    train(model, optimizer, 3)
+    (words,) = caplog.messages
+    assert "2 more parameters" in words and "attach anew" in words
+
+
+def test_a_layer_that_changes_its_shape_ends_the_connection_by_the_loops_own_fault(daemon, caplog):
+    model, optimizer, g = attached(daemon)
+    model[2].weight = torch.nn.Parameter(torch.ones(3, 4))
+    daemon.answers = [{"flags": COPY}]
+    with pytest.raises(RuntimeError, match="'2.weight' is gone or has another shape"):
+        optimizer.step()
+    (words,) = caplog.messages
+    assert "given up" in words and "daemon is gone" not in words
 
 
 def test_arguments_are_checked(daemon):

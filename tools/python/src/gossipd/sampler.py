@@ -47,7 +47,9 @@ class SharedSampler:
         self._position = 0
 
     def __len__(self) -> int:
-        """About how many indices a pass has for this process."""
+        """About how many indices a whole pass has for this process: the first one of a node that
+        was attached in the middle of a pass has fewer.
+        """
         return -(-self.n // max(1, self._place()[1])) // self._size
 
     def __iter__(self) -> Iterator[int]:

@@ -309,10 +309,13 @@ class Session:
             connection.close()
         if self._closing:
             return
-        log.warning(
-            "gossipd: the daemon is gone (%s); training goes on alone until it is back",
-            reason or type(reason).__name__,
+        words = (
+            "gossipd: the daemon is gone (%s); training goes on alone until it is back"
+            if isinstance(reason, OSError)
+            else "gossipd: the connection to the daemon is given up (%s); training goes on alone"
+            " until this loop is attached again"
         )
+        log.warning(words, str(reason) or type(reason).__name__)
         self._attach_in_background()
 
     def close(self) -> None:

@@ -87,6 +87,10 @@ class TorchAttachment(Attachment):
         else:
             self._made_step()
 
+    def _look_once(self) -> bool:
+        self._torch_model.warn_of_new()
+        return super()._look_once()
+
     def _learning_rate(self) -> float:
         if self._rate or self._optimizer is None:
             return self._rate

@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 import torch
 
 from . import wire
-from .attachment import Finished, Model
+from .attachment import Finished, Model, log
 from .torch_device import DeviceTraffic
 
 WAY_OUT_OF_HALF = (
@@ -61,6 +61,16 @@ def _check_parameter(name: str, parameter: torch.Tensor) -> None:
         raise ValueError(f"parameter '{name}' has no plain memory; materialise it before attach")
 
 
+def _check_plain(module: torch.nn.Module) -> None:
+    for name, part in module.named_modules():
+        if isinstance(part, torch.jit.ScriptModule):
+            raise ValueError(
+                f"{repr(name) if name else 'the module'} is TorchScript, whose tensors gossipd"
+                " cannot follow: attach the module that was scripted or traced, or let the daemon"
+                ' train the file (kind = "torchscript")'
+            )
+
+
 def shared_tensors(module: torch.nn.Module) -> List[Tuple[str, int, torch.Tensor]]:
     """Name, kind and tensor of all that is shared: parameters that are trained, then the buffers of
     float32 that are saved with the module and finite, which are running statistics.
@@ -68,6 +78,7 @@ def shared_tensors(module: torch.nn.Module) -> List[Tuple[str, int, torch.Tensor
     Raises ValueError with the way out for a parameter that cannot be shared.
     """
     module = _unwrapped(module)
+    _check_plain(module)
     found: List[Tuple[str, int, torch.Tensor]] = []
     for name, parameter in module.named_parameters():
         if not parameter.requires_grad or parameter.numel() == 0:
@@ -104,6 +115,7 @@ class TorchModel(Model):
         # Of the update and the two snapshots.
         self._views: List[Tuple[Any, List[torch.Tensor]]] = []
         self._check_optimizer(shared)
+        self._trained_at_attach = self._trained()
         self._traffic: Dict[torch.device, DeviceTraffic] = {}
         self.touched = False  # since the group's leader last said so
 
@@ -116,6 +128,24 @@ class TorchModel(Model):
             raise ValueError(
                 "the optimiser holds none of the module's parameters: pass the optimiser that"
                 " trains this module"
+            )
+
+    def _trained(self) -> int:
+        """How many tensors are trained, as far as is known."""
+        if self._optimizer is None:
+            return sum(parameter.requires_grad for parameter in self._module.parameters())
+        optimizer: Any = getattr(self._optimizer, "optimizer", self._optimizer)
+        return sum(len(group["params"]) for group in optimizer.param_groups)
+
+    def warn_of_new(self) -> None:
+        """Says once, where tensors are trained that came after attach."""
+        more = self._trained() - self._trained_at_attach
+        if more > 0:
+            self._trained_at_attach += more
+            log.warning(
+                "gossipd: %d more parameters are trained than at attach, and not shared: detach()"
+                " and attach anew after changing a module",
+                more,
             )
 
     def _find_owners(self) -> List[Tuple[Dict[str, Any], str]]:
