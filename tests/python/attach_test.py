@@ -362,6 +362,9 @@ def test_a_layer_that_changes_its_shape_ends_the_connection_by_the_loops_own_fau
         optimizer.step()
     (words,) = caplog.messages
     assert "given up" in words and "daemon is gone" not in words
+    for thread in threading.enumerate():
+        if thread.name == "gossipd-attach":
+            thread.join()  # it attaches again
 
 
 def test_arguments_are_checked(daemon):
