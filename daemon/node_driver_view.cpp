@@ -17,6 +17,9 @@ NodeSummary NodeDriver::node() const {
   if (node.phase == Phase::left) node.isolated = false;
   if (node.phase == Phase::finished && node.waiting_for.empty() && training_)
     node.waiting_for = training_->final_model_waits_for();
+  if (node.phase == Phase::finished && !node.trouble.empty())
+    node.trouble +=
+        "; or start that job here, since this one is finished: `gossipctl job start FILE`";
   if (tried_job_ && !job_start_ && node.waiting_for.empty())
     node.waiting_for = "the trial of job '" + *tried_job_ + "', which is to follow";
   return node;

@@ -137,7 +137,10 @@ class ExchangeRound {
   // Between two looks of a node that makes no steps.
   [[nodiscard]] Duration rest_pause() const;
   [[nodiscard]] const OwnSteps& own_steps() const { return own_steps_; }
-  [[nodiscard]] std::string trouble() const { return own_steps_.trouble(last_.learning_rate); }
+  [[nodiscard]] std::string trouble() const {
+    const bool told = last_.learning_rate_peak > 0;
+    return own_steps_.trouble(told ? last_.learning_rate_peak : last_.learning_rate);
+  }
   // Own steps made while a link was open.
   [[nodiscard]] std::uint64_t linked_steps() const { return linked_steps_; }
 

@@ -210,11 +210,12 @@ TEST_CASE(
     VirtualCluster cluster(schema, [factor](std::size_t, std::span<float> x, Step) {
       for (float& value : x) value *= factor;
     });
+    cluster.learning_rate(0, 0.5);  // as at the schedule's end
     cluster.add(with_model(schema, 0));
     cluster.run_for(30s);
     const auto names_the_rate = [&] {
       return std::ranges::any_of(cluster.log(0), [](const std::string& line) {
-        return line.find("the learning rate") != std::string::npos &&
+        return line.find("the learning rate (0.5)") != std::string::npos &&
                line.find("too high") != std::string::npos;
       });
     };
