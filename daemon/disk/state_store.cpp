@@ -23,6 +23,7 @@
 #include "core/base/nesting.h"
 #include "core/base/printable.h"
 #include "daemon/disk/durable_file.h"
+#include "models/files/regular_file.h"
 
 namespace gossipd {
 
@@ -274,6 +275,7 @@ std::optional<Error> StateStore::try_directory(const std::filesystem::path& dire
     there = there.parent_path();
   }
   if (!S_ISDIR(info.st_mode)) return cannot_create(directory, {ENOTDIR, std::generic_category()});
+  if (is_read_only(there)) return cannot_create(directory, {EROFS, std::generic_category()});
   return std::nullopt;
 }
 

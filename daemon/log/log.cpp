@@ -10,6 +10,7 @@
 #include "core/base/log_ceiling.h"
 #include "core/base/printable.h"
 #include "daemon/log/log_queue.h"
+#include "models/files/regular_file.h"
 #include "net/event_loop.h"
 
 namespace gossipd {
@@ -69,6 +70,10 @@ std::optional<Error> try_log_file(const std::string& file) {
                      "a regular file, or leave log.file out and pipe standard error"};
   if (S_ISDIR(info.st_mode))
     return Error{"bad-file", "log.file: " + file + " is a directory; name a file in it"};
+  const bool is_device = S_ISCHR(info.st_mode);
+  if (!file.empty() && !is_device && is_read_only(directory.empty() ? "." : directory))
+    return Error{"bad-file", "log.file: " + file +
+                                 ": its file system is mounted read-only; choose another file"};
   return std::nullopt;
 }
 

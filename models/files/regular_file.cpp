@@ -1,5 +1,7 @@
 #include "models/files/regular_file.h"
 
+#include <sys/statvfs.h>
+
 namespace gossipd {
 
 namespace {
@@ -24,6 +26,11 @@ std::optional<Error> refuse_irregular(const std::filesystem::path& path) {
     return std::nullopt;
   return Error{"bad-file", path.string() + ": is " + name_of(status.type()) +
                                ", not a regular file; name a file, or put one in its place"};
+}
+
+bool is_read_only(const std::filesystem::path& path) {
+  struct statvfs system {};
+  return ::statvfs(path.c_str(), &system) == 0 && (system.f_flag & ST_RDONLY) != 0;
 }
 
 }  // namespace gossipd

@@ -16,4 +16,7 @@ namespace gossipd {
 // Nothing there, or nothing that may be looked at, is left to the one who opens it.
 [[nodiscard]] std::optional<Error> refuse_irregular(const std::filesystem::path& path);
 
+// On a file system that is mounted read-only; false also where that cannot be told.
+[[nodiscard]] bool is_read_only(const std::filesystem::path& path);
+
 }  // namespace gossipd

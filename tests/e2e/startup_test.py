@@ -10,7 +10,8 @@ import socket
 import subprocess
 import unittest
 
-from cluster import BIN, DATA, DEADLINE_S, ClusterTest, clean_environment, gossipctl, wait_for
+from cluster import BIN, DATA, DEADLINE_S, GOSSIPD, ClusterTest
+from cluster import clean_environment, gossipctl, wait_for
 
 EXIT_CONFIG = 78
 
@@ -151,6 +152,23 @@ class Startup(ClusterTest):
             "there is no directory " + directory,
         )
         self.assertFalse(os.path.exists(directory))
+
+    def test_paths_on_a_read_only_file_system_are_refused_before_the_start(self):
+        place = os.path.join(self.cluster.directory, "read-only")
+        os.mkdir(place)
+        mounted = ["unshare", "--map-root-user", "--mount", "sh", "-c"]
+        mounted += ['mount -t tmpfs -o ro none "$1" && shift && exec "$@"', "sh", place]
+        if subprocess.run([*mounted, "true"], check=False).returncode:
+            self.skipTest("no file system can be mounted here")
+        line = [*mounted, GOSSIPD, "--check-config"]
+        for words in (["--state-dir", place + "/new/state"], ["--log-file", place + "/log"]):
+            state = [] if words[0] == "--state-dir" else ["--state-dir", place + "-not"]
+            done = subprocess.run(
+                [*line, *state, *words], capture_output=True, text=True, check=False
+            )
+            self.assertEqual(EXIT_CONFIG, done.returncode, done.stderr)
+            self.assertIn(words[1], done.stderr)
+            self.assertRegex(done.stderr.lower(), "read-only")
 
     def test_a_log_file_that_the_system_does_not_open_may_be_there_later(self):
         node = self.founder("--log-file", "/proc/self/log")
