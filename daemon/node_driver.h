@@ -142,6 +142,7 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   [[nodiscard]] JobStarted bounded_start(JobStarted done);
   void begin_job(const Job& job, const JobStarted& answer);
   void answer_job_start(const Result<JobHash>& begun);
+  [[nodiscard]] Error why_not_tried() const;
   void on_next_job_written(const NextJobEffect& next, const std::optional<Error>& error);
   void save_job(const std::string& document);
   void look_at_unsaved_job();

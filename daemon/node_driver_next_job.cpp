@@ -58,16 +58,26 @@ void NodeDriver::start_job(const std::string& file, JobStarted done) {
         return std::nullopt;
       },
       [this, file, job, answer](const std::optional<Error>&) {
-        if (stopping_) return answer(Error{"stopping", "this node stops"});
+        if (stopping_) return answer(why_not_tried());
         if (!*job) return answer(job->error());
         tried_job_ = printable((*job)->name);
         if (auto error = node_->why_no_next_job((*job)->hash())) return answer(*error);
         trial_.start(config_, file, [this, job, answer](const std::optional<Error>& error) {
-          if (stopping_) return answer(Error{"stopping", "this node stops"});
+          if (stopping_) return answer(why_not_tried());
           if (error) return answer(*error);
           begin_job(**job, answer);
         });
       });
+}
+
+// This node stops while it tries a job.
+Error NodeDriver::why_not_tried() const {
+  if (next_job_ != JobHash{})
+    return Error{"other-job", "another member started job " + to_hex(next_job_) +
+                                  " meanwhile, and this node starts again with that one"};
+  return Error{"stopping", restart_wanted_
+                               ? "this node starts again under another id; start the job then"
+                               : "this node stops"};
 }
 
 void NodeDriver::begin_job(const Job& job, const JobStarted& answer) {

@@ -171,6 +171,20 @@ class NextJob(ClusterTest):
         self.assertEqual("", status["waiting_for"])
         self.assertIn(told, first.log())
 
+    def test_of_two_members_that_start_jobs_the_slower_is_told_of_the_others(self):
+        first, second = self.two_that_finished()
+        asked, _ = self.held_trial(first)
+        other = self.cluster.job(file="other.toml", name="other", **SHORT)
+        started = second.ctl("job", "start", other)
+        self.assertEqual(0, started.returncode, started.stderr)
+        done = asked.result()
+        self.assertEqual(6, done.returncode, done.stderr)
+        self.assertRegex(done.stderr, r"another member started job \w{16}")
+        self.assertIn("GET /v1/job shows it", done.stderr)
+        for node in (first, second):
+            self.wait_number(node, 2)
+            self.assertEqual("other", node.get("/v1/job")["name"])
+
     def test_a_trial_ends_with_its_daemon(self):
         first = self.alone()
         asked, trial = self.held_trial(first)
