@@ -51,6 +51,23 @@ def test_a_wheel_with_programs_carries_them_executable(tmp_path):
         assert infos[name].external_attr >> 16 & 0o111 == 0o111
 
 
+@pytest.mark.parametrize("release,words", [("59.6.0", "has setuptools 59.6.0"), (None, "lacks")])
+def test_builders_that_are_old_or_missing_are_named_in_one_line(tmp_path, release, words):
+    for name in ("wheel", "pip", *(["setuptools"] if release else [])):
+        metadata = tmp_path / f"{name}-{release}.dist-info/METADATA"
+        metadata.parent.mkdir()
+        metadata.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {release}\n")
+    done = subprocess.run(
+        [sys.executable, "-S", BUILD, str(tmp_path / "out")],
+        env={"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode != 0 and done.stderr.count("\n") == 1, done.stderr
+    assert words in done.stderr and "apt-get install" in done.stderr
+
+
 def test_programs_that_are_missing_are_named(tmp_path):
     done = subprocess.run(
         [sys.executable, BUILD, str(tmp_path), "--bin", str(tmp_path)],
