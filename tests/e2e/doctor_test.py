@@ -109,6 +109,9 @@ class Doctor(Asks):
         code, checks = self.ask(rest=first.rest)
         self.assertEqual((0, "warn"), (code, checks["member box2"]["verdict"]))
         self.assertIn("gossipctl forget box2", checks["member box2"]["advice"])
+        self.assertEqual(0, first.ctl("leave").returncode)
+        _, checks = self.ask(rest=first.rest)
+        self.assertEqual("gossipctl join brings it back", checks["training"]["advice"])
 
     def test_a_box_whose_clock_is_wrong_is_named(self):
         file = os.path.join(self.cluster.directory, "clock")

@@ -27,6 +27,9 @@ Check check_phase(const Json& status) {
   if (phase == "waiting-for-data")
     return {"data", Verdict::fail, "the node waits for " + text(status, "waiting_for"),
             "start gossipd with --data DIR, where DIR holds the job's files"};
+  if (phase == "left")
+    return {"training", Verdict::warn, "the node has left the cluster",
+            "gossipctl join brings it back"};
   if (!flag(status, "ready"))
     return {"training", Verdict::warn, "not ready: " + text(status, "ready_reason"),
             "gossipctl wait --for ready waits for it"};
