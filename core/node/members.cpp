@@ -38,9 +38,12 @@ void Conductor::send_stats(Session& session, std::size_t most, Instant now) {
   const Directory::Entry& self = *directory_.find(state_.id);
   if (self.stats > session.own_told) {
     message.stats.push_back(stats_of(self.record));
-    // counted at the last snapshot: steps have been made since
-    if (steps_allowed() && round_.last().step_seconds > 0)
-      message.stats.back().age_seconds = std::max(0.0, seconds(now - round_.snapshot_at()));
+    // Counted at the last snapshot. Steps have been made since, but none while the trainer is busy
+    // with something else.
+    const double look = (config_.exchange.round_steps + 1) * round_.last().step_seconds;
+    if (steps_allowed())
+      message.stats.back().age_seconds =
+          std::clamp(seconds(now - round_.snapshot_at()), 0.0, std::max(0.0, look));
   }
   session.own_told = self.stats;
   for (MemberStats& stats : directory_.next_stats(session.sweep, session.id, most, now))

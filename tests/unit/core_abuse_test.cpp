@@ -278,6 +278,21 @@ TEST_CASE("a member that left says so in its hello, from an old disk as well") {
   }
 }
 
+TEST_CASE("a word does not age with its snapshot while the trainer is busy with something else") {
+  Linked linked;
+  linked.node.train(0.01f, true);
+  (void)linked.take_words();
+  linked.node.pass(5s);
+  const std::vector<Control> words = linked.take_words();
+  const auto* members = last_of<Members>(words);
+  REQUIRE(members != nullptr);
+  REQUIRE(!members->stats.empty());
+  const MemberStats& of_itself = members->stats.front();
+  CHECK(of_itself.id == own);
+  CHECK(of_itself.samples == 32);
+  CHECK(of_itself.age_seconds == 0);  // whole seconds
+}
+
 TEST_CASE("a burst of budgets is told a few times, and then the last of them") {
   Linked linked;
   MemberRecord record = linked.member(peer).record;
