@@ -1,9 +1,9 @@
 #include "daemon/node_driver.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <utility>
 
+#include "core/base/figures.h"
 #include "core/base/printable.h"
 #include "core/node/job_generation.h"
 #include "daemon/config/advertise.h"
@@ -13,12 +13,6 @@
 namespace gossipd {
 
 namespace {
-
-std::string figure(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.6g", value);
-  return text;
-}
 
 Metadata identity_of(const DaemonConfig& config, NodeId id) {
   return {{"node", config.name}, {"node_id", to_hex(id)}};
@@ -214,10 +208,10 @@ Training::Events NodeDriver::training_events() {
     log_line(Level::info,
              "event=evaluation step=" + std::to_string(e.step) +
                  " cluster_samples=" + std::to_string(e.cluster_samples) +
-                 (e.accuracy ? " accuracy=" + figure(*e.accuracy) : "") +
-                 (e.top5_accuracy ? " top5_accuracy=" + figure(*e.top5_accuracy) : "") +
-                 (e.perplexity ? " perplexity=" + figure(*e.perplexity) : "") +
-                 " loss=" + figure(e.loss));
+                 (e.accuracy ? " accuracy=" + six_digits(*e.accuracy) : "") +
+                 (e.top5_accuracy ? " top5_accuracy=" + six_digits(*e.top5_accuracy) : "") +
+                 (e.perplexity ? " perplexity=" + six_digits(*e.perplexity) : "") +
+                 " loss=" + six_digits(e.loss));
     record_history(e);
     node_->describe(device(), e.accuracy, begin_event());
     after_event();

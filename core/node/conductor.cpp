@@ -112,8 +112,10 @@ void Conductor::on_time(Instant now) {
   if (timers_.take(Duty::look, look_period, now)) {
     detect_failures(now);
     ask_for_file(now);
-    if (!tick) tell_news();
-    if (!tick) speak_early(now);
+    if (!tick) {
+      tell_news();
+      speak_early(now);
+    }
     for (auto& [id, session] : peers_.sessions())
       if (session.established() && session.round_trip.due(now)) ping(session, now);
     seek_model(now);

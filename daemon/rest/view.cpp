@@ -1,12 +1,11 @@
 #include "daemon/rest/view.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstdio>
 #include <ctime>
 #include <nlohmann/json.hpp>
 
 #include "core/base/dense_baseline.h"
+#include "core/base/figures.h"
 
 namespace gossipd {
 
@@ -275,22 +274,15 @@ std::uint64_t dense_baseline_bytes(const StatusView& v) {
 }
 
 std::string progress_words(const StatusView& v) {
-  const auto fixed = [](double value, int digits) {
-    char text[64];  // %.*f writes up to 309 digits before the point
-    if (std::abs(value) < 1e15)
-      std::snprintf(text, sizeof text, "%.*f", digits, value);
-    else
-      std::snprintf(text, sizeof text, "%g", value);
-    return std::string(text);
-  };
   const NodeSummary& n = v.node;
   const std::optional<double> left = time_left_s(n);
-  return "event=progress percent=" + fixed(progress_of(n) * 100, 1) +
-         (left ? " left_s=" + fixed(*left, 0) : "") + " step=" + std::to_string(n.step) +
-         " loss=" + fixed(n.loss, 4) +
-         (v.evaluation && v.evaluation->accuracy ? " accuracy=" + fixed(*v.evaluation->accuracy, 4)
-                                                 : "") +
-         " samples_per_second=" + fixed(n.cluster_samples_per_second, 0) +
+  return "event=progress percent=" + decimals(progress_of(n) * 100, 1) +
+         (left ? " left_s=" + decimals(*left, 0) : "") + " step=" + std::to_string(n.step) +
+         " loss=" + decimals(n.loss, 4) +
+         (v.evaluation && v.evaluation->accuracy
+              ? " accuracy=" + decimals(*v.evaluation->accuracy, 4)
+              : "") +
+         " samples_per_second=" + decimals(n.cluster_samples_per_second, 0) +
          " members=" + std::to_string(n.members_by_state[raw(MemberState::alive)]) +
          " bytes_sent=" + std::to_string(v.wire.bytes_sent);
 }

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <set>
 
+#include "core/base/figures.h"
 #include "models/data/data_set.h"
 #include "models/data/idx.h"
 #include "models/data/image_files.h"
@@ -113,12 +114,6 @@ std::vector<Moments> moments_of(const DataSet& set, std::size_t channels) {
   return moments;
 }
 
-std::string short_text(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.6g", value);
-  return text;
-}
-
 // The error: of numbers that a job does not take.
 std::optional<Error> measure(const DataSet& set, const std::string& directory, DataLook& look) {
   DataSpec& spec = look.spec;
@@ -136,10 +131,10 @@ std::optional<Error> measure(const DataSet& set, const std::string& directory, D
                                    : "";
       return Error{"bad-data",
                    (fs::path(directory) / spec.train_files.at(0)).string() + more +
-                       ": the inputs have a mean of " + short_text(mean) + " and a deviation of " +
-                       short_text(deviation) + ", and a job takes means up to " +
-                       short_text(normalisation_max) + " and deviations from " +
-                       short_text(1 / normalisation_max) + " to " + short_text(normalisation_max) +
+                       ": the inputs have a mean of " + six_digits(mean) + " and a deviation of " +
+                       six_digits(deviation) + ", and a job takes means up to " +
+                       six_digits(normalisation_max) + " and deviations from " +
+                       six_digits(1 / normalisation_max) + " to " + six_digits(normalisation_max) +
                        "; write the inputs times a factor, so that they are about 1"};
     }
     look.constant_channels += constant ? 1 : 0;

@@ -160,7 +160,10 @@ def test_a_unix_socket_is_served(tmp_path):
         server.shutdown()
 
 
-@pytest.mark.parametrize("address", ["", "ftp://a", "http://", "http://https://a", "a:0", "a:99999", "a b", "[::1", "a:1:2"])
+@pytest.mark.parametrize(
+    "address",
+    ["", "ftp://a", "http://", "http://https://a", "a:0", "a:99999", "a b", "[::1", "a:1:2"],
+)
 def test_an_address_that_is_none_is_refused(address):
     if address == "":
         assert gossipd.Client(address).address == "127.0.0.1:7611"

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdio>
 
+#include "core/base/figures.h"
 #include "core/base/printable.h"
 
 namespace gossipd {
@@ -176,13 +177,7 @@ void print_labelled(std::ostream& out, const std::vector<std::vector<std::string
 }
 
 std::string fixed(double number, int digits) {
-  if (!std::isfinite(number)) return "-";
-  char text[64];  // %.*f writes up to 309 digits before the point
-  if (std::abs(number) < 1e15)
-    std::snprintf(text, sizeof text, "%.*f", digits, number);
-  else
-    std::snprintf(text, sizeof text, "%g", number);
-  return text;
+  return std::isfinite(number) ? decimals(number, digits) : "-";
 }
 
 std::string grouped(std::uint64_t number) {
