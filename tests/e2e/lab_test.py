@@ -168,6 +168,26 @@ class Lab(unittest.TestCase):
             drawn = xml.etree.ElementTree.parse(self.path / f"{against}.svg").getroot()
             self.assertTrue(any("ring all-reduce" in (node.text or "") for node in drawn.iter()))
 
+    def test_what_is_not_known_is_no_figure(self):
+        # The target is reached before the first evaluation, which is the only one.
+        every = "job.evaluate_every_samples=9600"
+        self.lab("run", self.scenario, "--json", "known.jsonl", "--set", every)
+        [run] = self.results("known.jsonl")
+        self.assertEqual(1, len(run["curve"]))
+        target = f"run.target_accuracy={run['accuracy_mean'] / 2}"
+        once = ["--set", every, "--set", target]
+        self.lab("run", self.scenario, "--json", "early.jsonl", *once)
+        [run] = self.results("early.jsonl")
+        self.assertEqual(0, run["seconds_to_target"])
+        # A run that was stopped says nothing of where it would have ended.
+        said = self.lab(
+            "run", self.scenario, "--json", "stopped.jsonl", "--set", "run.time_limit_s=2"
+        )
+        self.assertIn("NOT FINISHED", said)
+        [row] = json.loads(self.lab("compare", "stopped.jsonl", "-o", "json"))["rows"]
+        self.assertIsNone(row["accuracy"]["mean"])
+        self.assertIn("(not finished)", self.lab("compare", "stopped.jsonl"))
+
     def test_a_row_of_unlike_settings_is_refused(self):
         small = ("run", self.scenario, "--json", "out.jsonl", "--set", "job.budget_samples=1600")
         self.lab(*small, "--seeds", "1..2")

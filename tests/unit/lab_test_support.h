@@ -10,15 +10,18 @@
 namespace gossipd::lab {
 
 // ½·Σ h_p (x_p − x*_p)² / P, x* drawn per machine around one optimum, gradients with noise that a
-// larger batch averages out.
+// larger batch averages out. With a statistic, as of a batch norm, which each batch draws to the
+// machine's number.
 class ToyEngine : public GradientEngine {
  public:
   static constexpr std::size_t rows = 12, columns = 16, floats = rows * columns + columns;
 
-  ToyEngine(std::size_t machine, std::size_t machines) : machine_(machine) {
-    schema_ = Schema::build({{"weight", {rows, columns}, 0, rows * columns, SegmentKind::parameter},
-                             {"bias", {columns}, rows * columns, columns, SegmentKind::parameter}})
-                  .value();
+  ToyEngine(std::size_t machine, std::size_t machines, bool statistic = false) : machine_(machine) {
+    std::vector<Segment> segments = {
+        {"weight", {rows, columns}, 0, rows * columns, SegmentKind::parameter},
+        {"bias", {columns}, rows * columns, columns, SegmentKind::parameter}};
+    if (statistic) segments.push_back({"mean", {1}, floats, 1, SegmentKind::statistic});
+    schema_ = Schema::build(std::move(segments)).value();
     const double turn =
         2 * 3.14159265358979 * static_cast<double>(machine) / static_cast<double>(machines);
     for (std::size_t p = 0; p < floats; ++p)  // the machines' offsets sum to zero
@@ -48,6 +51,8 @@ class ToyEngine : public GradientEngine {
       out[p] = curvature(p) * away +
                noise * static_cast<float>(random.uniform() + random.uniform() - 1.0);
     }
+    if (x.size() > floats)
+      statistic_ = x[floats] + 0.1f * (static_cast<float>(machine_) - x[floats]);
     return loss;
   }
 
@@ -56,7 +61,10 @@ class ToyEngine : public GradientEngine {
   Samples shard_samples() const override { return 1'000'000; }
   void prepare_thread(int) override {}
   double step(Samples, double, std::uint32_t) override { return 0; }
-  void copy_model(std::span<float> out) override { std::ranges::fill(out, 0.25f); }
+  void copy_model(std::span<float> out) override {
+    std::ranges::fill(out, 0.25f);
+    if (out.size() > floats) out[floats] = statistic_;
+  }
   void add_to_model(std::span<const float>) override {}
   void replace_model(std::span<const float>) override {}
   OptimizerState optimizer_state() override { return {}; }
@@ -69,6 +77,7 @@ class ToyEngine : public GradientEngine {
   std::size_t machine_;
   Schema schema_;
   std::vector<float> own_optimum_;
+  float statistic_ = 0;  // after the last batch
 };
 
 class ToyRecorder : public Recorder {
@@ -100,6 +109,7 @@ struct ToyRun {
   std::uint64_t warmup_steps = 0;  // of each
   OptimizerSpec::Kind optimizer = OptimizerSpec::Kind::sgd;
   double weight_decay = 0;
+  bool statistic = false;
 };
 
 // A run that can be observed between two events.
@@ -117,7 +127,7 @@ class ToyLab {
     job.schedule.warmup_samples = run.speeds.size() * run.warmup_steps * job.batch;
     recorder.budget = job.budget_samples;
     for (std::size_t i = 0; i < run.speeds.size(); ++i)
-      engines.push_back(std::make_unique<ToyEngine>(i, run.speeds.size()));
+      engines.push_back(std::make_unique<ToyEngine>(i, run.speeds.size(), run.statistic));
     for (const auto& [key, value] : run.knobs) set(key, value);
     setup = std::make_unique<Setup>(Setup{job, world, recorder, engines, 3});
     strategy->start(*setup);

@@ -43,10 +43,13 @@ std::vector<double> seconds_to_target(const Row& row) {
   return out;
 }
 
+// A run that was stopped says nothing of where it would have ended.
+double if_finished(const RunResult& r, double figure) { return r.finished ? figure : std::nan(""); }
+
 // Of the next token; means something only where the loss is its cross-entropy.
-double perplexity(const RunResult& r) { return std::exp(r.loss); }
-double accuracy(const RunResult& r) { return r.accuracy_mean(); }
-double train_loss(const RunResult& r) { return r.train_loss; }
+double perplexity(const RunResult& r) { return if_finished(r, std::exp(r.loss)); }
+double accuracy(const RunResult& r) { return if_finished(r, r.accuracy_mean()); }
+double train_loss(const RunResult& r) { return if_finished(r, r.train_loss); }
 double seconds_to_target_if_reached(const RunResult& r) {
   return r.seconds_to_target > 0 ? r.seconds_to_target : std::nan("");
 }
@@ -75,7 +78,7 @@ std::vector<Column> table_of(const std::vector<Row>& rows, const Row& base, bool
          : difference.count < 2
              ? format("%+.2f", 100 * difference.mean)
              : format("%+.2f (95 %%: ±%.2f)", 100 * difference.mean, 100 * difference.bound95));
-    cell(reached.empty() ? "not reached"
+    cell(reached.empty() ? "-"
                          : format("%.1f s", summarise(reached).mean) +
                                (reached.size() < row.runs.size()
                                     ? format(" (%zu of %zu)", reached.size(), row.runs.size())

@@ -44,7 +44,7 @@ class Books : public Recorder {
       next_ = (samples_ / every_ + 1) * every_;
       open_.clear();
       wanted_ = scenario_.evaluate_nodes;
-      points_.push_back(CurvePoint{world_.seconds_now(), samples_, world_.traffic().bytes});
+      points_.emplace_back();
     }
     const bool may = !scenario_.evaluate_first || machine < scenario_.evaluate_nodes;
     if (wanted_ > 0 && may && is_healthy(scenario_, machine) &&
@@ -55,7 +55,10 @@ class Books : public Recorder {
     }
   }
 
+  // A node's next step may come long after the one that made the evaluation due.
   void evaluate(std::size_t machine, std::size_t point) {
+    points_[point].seconds = world_.seconds_now(), points_[point].samples = samples_;
+    points_[point].bytes = world_.traffic().bytes;
     const std::span<const float> model = strategy_.model(machine);
     auto work = [this, model = std::vector<float>(model.begin(), model.end()), point] {
       const std::atomic<bool> never{false};
@@ -68,7 +71,7 @@ class Books : public Recorder {
 
   // The end: all requested nodes, as a last point.
   std::vector<double> finish(RunResult& result) {
-    points_.push_back(CurvePoint{world_.seconds_now(), samples_, world_.traffic().bytes});
+    points_.emplace_back();
     std::vector<std::size_t> nodes;
     for (std::size_t i = 0; i < scenario_.machines.size(); ++i)
       if (strategy_.takes_part(i) && is_healthy(scenario_, i)) nodes.push_back(i);
@@ -219,17 +222,14 @@ double final_distance(const Scenario& scenario, Strategy& strategy, const Schema
   return norm > 0 ? std::sqrt(worst / norm) : 0;
 }
 
+// Between two evaluations; 0 where it was reached before the first, since nobody knows when.
 double time_to(const std::vector<CurvePoint>& curve, double target) {
-  CurvePoint before;
-  for (const CurvePoint& point : curve) {
-    if (point.accuracy >= target) {
-      if (point.accuracy <= before.accuracy) return point.seconds;
-      return before.seconds + (point.seconds - before.seconds) * (target - before.accuracy) /
-                                  (point.accuracy - before.accuracy);
-    }
-    before = point;
-  }
-  return 0;
+  const auto reached = std::ranges::find_if(
+      curve, [&](const CurvePoint& point) { return point.accuracy >= target; });
+  if (reached == curve.end() || reached == curve.begin()) return 0;
+  const CurvePoint& before = *std::prev(reached);
+  return before.seconds + (reached->seconds - before.seconds) * (target - before.accuracy) /
+                              (reached->accuracy - before.accuracy);
 }
 
 double time_limit(const Scenario& scenario, const Job& job, const World& world, std::size_t nodes) {

@@ -30,7 +30,7 @@ struct RunResult {
   double train_loss = 0;          // mean over the last tenth of the budget
   double consensus_distance = 0;  // largest ‖x_i − mean‖ / ‖mean‖ at the end
   double seconds = 0;             // virtual
-  double seconds_to_target = 0;   // 0: not reached
+  double seconds_to_target = 0;   // 0: not reached, or before the first evaluation
   double target_accuracy = 0;
   Samples samples = 0;
   Step steps = 0;  // of all nodes

@@ -206,7 +206,10 @@ def tuned(lab, table, row, tier, out, log):
             + extra
             + [f"name={name}"],
         )
-        tried.append((statistics.fmean(run["accuracy_mean"] for run in runs), extra))
+        # One that was stopped says nothing of where it would have ended.
+        known = all(run["finished"] for run in runs)
+        mean = statistics.fmean(run["accuracy_mean"] for run in runs) if known else float("-inf")
+        tried.append((mean, extra))
     return max(tried, key=lambda one: one[0])[1], tried
 
 

@@ -44,7 +44,9 @@ void LocalTraining::descend(std::size_t i, Gradient& gradient) {
   trained(gradient, 0);
   clip_to_norm(gradient.values, job().training.clip_norm);
   optimizer_step(job().optimizer, rate, m.x, m.optimizer, gradient.values);
-  if (!gradient.statistics.empty()) set_statistics(schema(), gradient.statistics, m.x);
+  // Added, since the model may have been averaged while the gradient was under way.
+  if (!gradient.statistics_moved.empty())
+    add_to_statistics(schema(), gradient.statistics_moved, m.x);
   ++m.steps;
 }
 

@@ -33,6 +33,12 @@ void set_statistics(const Schema& schema, std::span<const float> statistics,
   }
 }
 
+void add_to_statistics(const Schema& schema, const Vector& moved, std::span<float> model) {
+  Vector statistics = statistics_of(schema, model);
+  for (std::size_t k = 0; k < moved.size(); ++k) statistics[k] += moved[k];
+  set_statistics(schema, statistics, model);
+}
+
 void Worker::gradient(const Vector& at, std::uint32_t batch, std::function<void(Gradient)> done) {
   auto result = std::make_shared<Gradient>();
   result->values.resize(at.size());
@@ -47,7 +53,9 @@ void Worker::gradient(const Vector& at, std::uint32_t batch, std::function<void(
     if (has_statistics(engine->schema())) {
       Vector model(at.size());
       engine->copy_model(model);
-      result->statistics = statistics_of(engine->schema(), model);
+      result->statistics = result->statistics_moved = statistics_of(engine->schema(), model);
+      const Vector before = statistics_of(engine->schema(), at);
+      for (std::size_t k = 0; k < before.size(); ++k) result->statistics_moved[k] -= before[k];
     }
     return loss;
   };

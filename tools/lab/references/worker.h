@@ -11,8 +11,9 @@ using Vector = std::vector<float>;  // P floats
 
 struct Gradient {
   Vector values;  // of the mean loss over the batch; the descent adds weight decay
-  // The model's statistics after the batch, one after the other; none without batch norm.
-  Vector statistics;
+  // The model's statistics after the batch, one after the other, and what the batch has added to
+  // them; none without batch norm.
+  Vector statistics, statistics_moved;
   double loss = 0;
   std::uint32_t batch = 0;
   std::size_t worker = 0;
@@ -41,5 +42,6 @@ class Worker {
 [[nodiscard]] Vector statistics_of(const Schema& schema, std::span<const float> model);
 void set_statistics(const Schema& schema, std::span<const float> statistics,
                     std::span<float> model);
+void add_to_statistics(const Schema& schema, const Vector& moved, std::span<float> model);
 
 }  // namespace gossipd::lab
