@@ -13,6 +13,7 @@ Samples Progress::under_this_id(Samples counter) const {
 }
 
 void Progress::on_trainer_ready(Samples counter, Samples known, bool lasts) {
+  trainer_stands_ = true;
   counter_lasts_ = lasts;
   trained_ = under_this_id(counter);
   if (lasts) {

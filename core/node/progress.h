@@ -55,8 +55,11 @@ class Progress {
   // Samples per second of this node when it last trained: what others' claims are judged by.
   void note_rate(double samples_per_second) { rate_ = samples_per_second; }
   [[nodiscard]] double rate() const { return rate_; }
-  // The next id of this node takes this over as its `former`.
-  [[nodiscard]] Samples trained_under_all_ids() const { return former_ + trained_; }
+  // The next id of this node takes this over as its `former`. Before the trainer stands its counter
+  // is not known, and is about what this id last published.
+  [[nodiscard]] Samples trained_under_all_ids() const {
+    return former_ + (trainer_stands_ ? trained_ : beyond_counter_);
+  }
 
   // ---- the cluster's; `others`: estimate for all other members ----
   // What schedule and budget depend on, but for time, has changed since the last call. `news`: of
@@ -107,6 +110,7 @@ class Progress {
   [[nodiscard]] Samples under_this_id(Samples counter) const;
   [[nodiscard]] Samples beyond_trainer(Samples others) const;
 
+  bool trainer_stands_ = false;
   Samples trained_ = 0;         // the trainer's counter, less `former_`
   Samples beyond_counter_ = 0;  // own samples that only disk or members know of
   // The trainer's counter outlives this process: `recovered_` stays a floor, and nothing is beyond.

@@ -17,6 +17,19 @@ TEST_CASE("own samples are the trainer's and what a restart lost") {
   CHECK(progress.own() == 110);
 }
 
+TEST_CASE("a node that gives its id up while it prepares does not count its samples again") {
+  Progress before({.own = 100, .former = 20});
+  const Samples former = before.trained_under_all_ids();
+  CHECK(former == 120);
+  Progress after({.former = former});
+  after.on_trainer_ready(120, 0);  // the checkpoint's
+  CHECK(after.own() == 0);
+  after.on_snapshot(150);
+  CHECK(after.own() == 30);
+  before.on_trainer_ready(110, 100);  // the checkpoint is older than the last word
+  CHECK(before.trained_under_all_ids() == 110);
+}
+
 TEST_CASE("members may know more of a node's samples than itself, never less") {
   Progress progress({});
   progress.on_trainer_ready(50, 50);
