@@ -11,7 +11,7 @@
 namespace gossipd {
 namespace {
 
-constexpr double loss_smoothing = 0.02;          // weight of the newest batch
+constexpr double loss_smoothing = 0.02;          // least weight of the newest batch
 constexpr double step_seconds_smoothing = 0.1;   // weight of the newest step
 constexpr double outside_batch_smoothing = 0.1;  // weight of the newest word of outside steps
 constexpr double batch_max = std::numeric_limits<std::uint32_t>::max();
@@ -22,19 +22,26 @@ double smoothed(double before, double now, double weight, bool first) {
 
 }  // namespace
 
+// The mean of all at first, so that a slow node does not report the first batch's loss for long.
+void StepLoop::note_loss(double loss) {
+  ++losses_;
+  loss_ = smoothed(loss_, loss, std::max(loss_smoothing, 1 / static_cast<double>(losses_)),
+                   losses_ == 1);
+}
+
 void StepLoop::restore(const Counters& counters, std::optional<double> loss) {
   step_ = counters.step;
   samples_ = counters.samples;
   data_position_ = counters.data_position;
   loss_ = loss.value_or(0);
-  first_step_ = !loss;
+  losses_ = loss ? static_cast<Step>(1 / loss_smoothing) : 0;
   if (loan_) loan_->snapshot.reset();  // was of another model
 }
 
 void StepLoop::take(Update update) {
   GOSSIPD_ASSERT(!loan_);
   if (update.replace) {
-    first_step_ = true;
+    losses_ = 0;
     loss_worst_ = 0;
     not_finite_ = !kernels().all_finite(update.values);
   }
@@ -104,11 +111,10 @@ void StepLoop::on_step(const MadeStep& made) {
   data_position_ = made.next_position;
   loss_worst_ = std::max(loss_worst_, made.loss);
   if (std::isfinite(made.loss))
-    loss_ = smoothed(loss_, made.loss, loss_smoothing, first_step_);
+    note_loss(made.loss);
   else
     not_finite_ = true;
   step_seconds_ = smoothed(step_seconds_, made.seconds, step_seconds_smoothing, step_seconds_ == 0);
-  first_step_ = false;
 }
 
 void StepLoop::on_outside_steps(const OutsideSteps& made) {
@@ -123,8 +129,7 @@ void StepLoop::on_outside_steps(const OutsideSteps& made) {
   if (!stepped) return;
   if (std::isfinite(made.loss)) {
     loss_worst_ = std::max(loss_worst_, made.loss);
-    loss_ = smoothed(loss_, made.loss, loss_smoothing, first_step_);
-    first_step_ = false;
+    note_loss(made.loss);
   }
   if (made.seconds > 0)
     step_seconds_ =

@@ -118,6 +118,7 @@ class StepLoop {
   [[nodiscard]] double step_seconds() const { return step_seconds_; }
 
  private:
+  void note_loss(double loss);
   void note_outside_batch(const OutsideSteps& made);
 
   struct Loan {
@@ -133,7 +134,7 @@ class StepLoop {
   Samples samples_ = 0;           // at least batch_ more after each step
   Samples data_position_ = 0;     // never goes back, but by restore()
   double loss_ = 0;               // smoothed; 0 before the first step
-  bool first_step_ = true;        // loss_ is of another model: the next step's loss replaces it
+  Step losses_ = 0;               // in loss_; 0: it is of another model, the next one replaces it
   double loss_worst_ = 0;         // of a step since the last snapshot was begun; 0: there was none
   double step_seconds_ = 0;       // smoothed over steps of batch_ samples; 0: there was none
   std::uint32_t batch_;           // samples of the next step; never 0

@@ -197,7 +197,7 @@ TEST_CASE("Loss and step time are smoothed, and the worst loss is of the steps s
   CHECK(loop.loss() == 4);
   one_turn(loop, 9);
   one_turn(loop, 4);
-  CHECK(loop.loss() == doctest::Approx(4.098));
+  CHECK(loop.loss() == doctest::Approx(17.0 / 3));  // the mean of the first 50
   CHECK(loop.step_seconds() == doctest::Approx(0.5));
   loop.at_boundary({});
   CHECK(snapshot_of(loop).loss_worst == 9);
@@ -205,6 +205,17 @@ TEST_CASE("Loss and step time are smoothed, and the worst loss is of the steps s
   one_turn(loop, 3);
   loop.at_boundary({});
   CHECK(snapshot_of(loop).loss_worst == 3);
+}
+
+TEST_CASE("A slow node's loss does not stay where it began") {
+  StepLoop loop = training_loop();
+  for (int i = 1; i <= 25; ++i) one_turn(loop, i == 1 ? 2.3 : 0.3);
+  CHECK(loop.loss() == doctest::Approx(0.38));
+  // Later the last 50 count.
+  for (int i = 1; i <= 225; ++i) one_turn(loop, 0.3);
+  const double before = loop.loss();
+  one_turn(loop, 1.3);
+  CHECK(loop.loss() == doctest::Approx(before + 0.02 * (1.3 - before)));
 }
 
 TEST_CASE("A replaced model's loss begins with its first step") {
