@@ -108,6 +108,8 @@ Codec TurnSender::codec_for(const Block& block) const {
   const bool coarse = id == CodecId::top_k || id == CodecId::ternary || id == CodecId::int4;
   if (block.kind == SegmentKind::statistic)
     return id == CodecId::fp32 ? speech_.codec : Codec{CodecId::bf16, 0};
+  // That nothing has changed needs no more than an entry.
+  if (speech_.threshold < 0 && block.size >= small_block_floats) return {CodecId::top_k, 1};
   return coarse && block.size < small_block_floats ? Codec{CodecId::int8, 0} : speech_.codec;
 }
 
