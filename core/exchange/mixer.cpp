@@ -12,7 +12,8 @@
 namespace gossipd {
 namespace {
 
-// Outer momentum goes at most this many times as far as own steps have led.
+// Outer momentum goes at most this many times as far as own steps have led, or those of the fastest
+// neighbour.
 constexpr double outer_reach = 2;
 
 // What of a sparse vector is not zero.
@@ -147,7 +148,7 @@ double Mixer::share_of(std::size_t index, double norm, double travelled, double 
 // The deltas of the exchange are what the two models have moved since the last one; half their sum
 // goes on by the share. They tell of transfers from other links as well, and a large one (to a
 // joiner, after a partition) must not go on: so no further than this node's own steps have led
-// meanwhile, and what the momentum has made of them.
+// meanwhile, or those of a faster neighbour, and what the momentum has made of them.
 void Mixer::apply_outer_momentum(const Half& half) const {
   const std::size_t index = half.block;
   if (!parts_.replicas.is_paired(index)) return;
@@ -185,8 +186,8 @@ void Mixer::apply_outer_momentum(const Half& half) const {
 double Mixer::outer_share_of(const Half& half, double squares, std::size_t places) const {
   const double floats = static_cast<double>(half.own.update.size());
   const double distance = std::sqrt(squares / floats * floats) / 2;
-  const double furthest =
-      outer_reach * half.travelled * std::sqrt(floats / std::max(static_cast<double>(places), 1.0));
+  const double furthest = outer_reach * outer_.fastest * half.travelled *
+                          std::sqrt(floats / std::max(static_cast<double>(places), 1.0));
   const double share = distance > furthest ? outer_.share * furthest / distance : outer_.share;
   return half.taken * share / 2;
 }

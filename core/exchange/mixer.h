@@ -24,6 +24,8 @@ struct OuterStep {
   double share = 0;
   // by this node's own steps so far, for each block: the sum of the norms; empty: at rest
   std::span<const double> travelled;
+  // how many times as far the fastest neighbour's steps lead in the same time; at least 1
+  double fastest = 1;
 };
 
 // The own model at a look: `drift` is the displacement per own step; empty: no future position.

@@ -58,6 +58,9 @@ struct RoundContext {
   double weight_max = 1;  // no peer's is believed to be larger
 
   [[nodiscard]] bool is_training() const { return phase == Phase::training; }
+  [[nodiscard]] bool is_interrupted() const {
+    return phase == Phase::paused || phase == Phase::waiting_for_trainer;
+  }
 };
 
 // The largest relative distance to a model that an open link tells of; 1: not known.
@@ -188,6 +191,8 @@ class ExchangeRound {
   void next_link(const RoundContext&);
   void decide(RoundLink&, const RoundContext&);
   [[nodiscard]] Trigger::Decision decision_for(const RoundLink&, const RoundContext&);
+  [[nodiscard]] bool pauses_among_training(const RoundLink&, const RoundContext&) const;
+  [[nodiscard]] Duration usual_spacing() const;
   [[nodiscard]] Step spoken_step(NodeId peer) const;
   [[nodiscard]] bool ends_apart(const RoundLink&, const RoundContext&) const;
   [[nodiscard]] bool peer_waits(const RoundLink&, const Directory&) const;

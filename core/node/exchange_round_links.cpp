@@ -127,6 +127,19 @@ double ExchangeRound::final_threshold() const {
   return final_threshold_share * policy_.consensus_bound;
 }
 
+// This node makes no steps for a while, and the peer's model is no final one.
+bool ExchangeRound::pauses_among_training(const RoundLink& item,
+                                          const RoundContext& context) const {
+  return context.is_interrupted() && !is_in(Phase::finishing, item.peer, context.directory) &&
+         !is_in(Phase::finished, item.peer, context.directory);
+}
+
+// Between two own turns on a link while this node trains.
+Duration ExchangeRound::usual_spacing() const {
+  const double spacing = static_cast<double>(policy_.period_steps) * instead_.step_seconds;
+  return spacing > 0 ? std::min(from_seconds(spacing), policy_.heartbeat) : policy_.heartbeat;
+}
+
 Step ExchangeRound::spoken_step(NodeId peer) const {
   const auto found = by_link_.spoken.find(peer);
   return found == by_link_.spoken.end() ? 0 : found->second;
@@ -161,7 +174,9 @@ Trigger::Decision ExchangeRound::decision_for(const RoundLink& item, const Round
   const bool due = context.now - link.spoken_at() >= heartbeat;
   if (!context.is_training()) {
     const double least = final_threshold();
-    const bool changed = link.owes_keyframes() || link.largest_change() > least;
+    const bool early =
+        pauses_among_training(item, context) && context.now - link.spoken_at() < usual_spacing();
+    const bool changed = link.owes_keyframes() || (!early && link.largest_change() > least);
     const bool apart = ends_apart(item, context);
     // Gains below a half leave a rest of the difference, and blocks without news are not mixed.
     if (apart && !changed) return {true, every_block};
@@ -212,6 +227,7 @@ void ExchangeRound::decide(RoundLink& item, const RoundContext& context) {
 void ExchangeRound::begin_turn(RoundLink& item, const Trigger::Decision& decision,
                                const RoundContext& context) {
   const SpeechContext speech{.training = context.is_training(),
+                             .interrupted = pauses_among_training(item, context),
                              .last = last_,
                              .snapshot_at = snapshot_at_,
                              .line_periods = line_periods(policy_, item, last_.step_seconds),
@@ -251,8 +267,13 @@ std::span<const float> ExchangeRound::drift(const RoundContext& context) const {
 
 OuterStep ExchangeRound::outer_step(const RoundLink& item, const RoundContext& context) const {
   if (!context.is_training()) return {};
-  return {momentum_share(policy_, item, count_open(context.links), last_.step_seconds),
-          own_steps_.travelled()};
+  const Step silent = last_.step - std::min(last_.step, spoken_step(item.peer));
+  const bool brings = brings_momentum(policy_, item, silent, last_.step_seconds);
+  return {
+      .share =
+          brings ? momentum_share(policy_, item, count_open(context.links), last_.step_seconds) : 0,
+      .travelled = own_steps_.travelled(),
+      .fastest = fastest_pace(context.links, last_.step_seconds)};
 }
 
 }  // namespace gossipd

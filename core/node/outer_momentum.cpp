@@ -6,6 +6,7 @@ namespace gossipd {
 namespace {
 
 constexpr double silent_periods_max = 4;
+constexpr double pace_max = 16;  // believed of a neighbour
 
 }  // namespace
 
@@ -28,6 +29,26 @@ double momentum_share(const ExchangePolicy& policy, const RoundLink& item, std::
   return momentum / static_cast<double>(std::max<std::size_t>(open, 1));
 }
 
+double peer_steps(const RoundLink& item, double step_seconds) {
+  const double theirs = item.link.peer_step_seconds();
+  return theirs > 0 && step_seconds > 0 ? theirs / step_seconds : 1;
+}
+
+double fastest_pace(std::span<const RoundLink> links, double step_seconds) {
+  double fastest = 1;
+  for (const RoundLink& item : links)
+    if (item.link.is_open()) fastest = std::max(fastest, 1 / peer_steps(item, step_seconds));
+  return std::min(fastest, pace_max);
+}
+
+bool brings_momentum(const ExchangePolicy& policy, const RoundLink& item, Step silent,
+                     double step_seconds) {
+  const double period =
+      static_cast<double>(policy.period_steps) * std::max(1.0, peer_steps(item, step_seconds));
+  const double apart = std::max(period, line_steps(item, step_seconds));
+  return static_cast<double>(silent) <= silent_periods_max * apart;
+}
+
 double carried_share(const ExchangePolicy& policy, std::span<const RoundLink> links,
                      const std::map<NodeId, Step>& spoken, const Snapshot& last) {
   const std::size_t open = count_open(links);
@@ -40,10 +61,8 @@ double carried_share(const ExchangePolicy& policy, std::span<const RoundLink> li
       continue;
     // Nor does one of which nothing is taken.
     if (!item.link.trusts_peer()) continue;
-    const auto silent = static_cast<double>(last.step - std::min(last.step, found->second));
-    const double apart =
-        std::max(static_cast<double>(policy.period_steps), line_steps(item, last.step_seconds));
-    if (silent <= silent_periods_max * apart)
+    const Step silent = last.step - std::min(last.step, found->second);
+    if (brings_momentum(policy, item, silent, last.step_seconds))
       sum += momentum_share(policy, item, open, last.step_seconds);
   }
   return sum;

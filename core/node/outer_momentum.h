@@ -28,9 +28,19 @@ namespace gossipd {
 [[nodiscard]] double momentum_share(const ExchangePolicy&, const RoundLink&, std::size_t open,
                                     double step_seconds);
 
-// The sum of the shares of links that bring them: those with an exchange in the last four periods
-// or round trips. `spoken`: the own step of the last turn to each peer; `last`: the snapshot at
-// hand.
+// The peer's step in own steps; 1: not known.
+[[nodiscard]] double peer_steps(const RoundLink&, double step_seconds);
+
+// How many times as many steps as this node the fastest neighbour makes; 1 to 16.
+[[nodiscard]] double fastest_pace(std::span<const RoundLink>, double step_seconds);
+
+// Whether this link brings momentum: with an exchange in the last four periods of the slower end,
+// or round trips. `silent`: own steps since the last turn on it.
+[[nodiscard]] bool brings_momentum(const ExchangePolicy&, const RoundLink&, Step silent,
+                                   double step_seconds);
+
+// The sum of the shares of links that bring them. `spoken`: the own step of the last turn to each
+// peer; `last`: the snapshot at hand.
 [[nodiscard]] double carried_share(const ExchangePolicy&, std::span<const RoundLink>,
                                    const std::map<NodeId, Step>& spoken, const Snapshot& last);
 

@@ -38,8 +38,9 @@ Speech plan_speech(const ExchangePolicy& policy, const Link& link,
                    const Trigger::Decision& decision, const SpeechContext& context, Instant now) {
   const Snapshot& last = context.last;
   Speech speech;
-  speech.codec = context.training ? policy.codec : policy.consensus_codec;
-  if (context.training && policy.codec_by_delay)
+  const bool to_agree = !context.training && !context.interrupted;
+  speech.codec = to_agree ? policy.consensus_codec : policy.codec;
+  if (!to_agree && policy.codec_by_delay)
     speech.codec = finer(policy.codec, far_line_bits * context.line_periods);
   speech.threshold = decision.threshold;
   speech.entry_cut = context.training ? static_cast<float>(context.entry_cut) : 0.0f;

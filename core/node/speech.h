@@ -17,6 +17,7 @@ namespace gossipd {
 
 struct SpeechContext {
   bool training = false;
+  bool interrupted = false;     // between two steps of training, for long
   const Snapshot& last;         // stats of the snapshot that is told of …
   Instant snapshot_at{};        // … and when it was taken
   double line_periods = 0;      // the line's round trip, in far_line_steps() own steps

@@ -186,6 +186,72 @@ TEST_CASE("outer momentum does not change the pace of what the nodes have in com
   CHECK(far == doctest::Approx(1).epsilon(0.02));
 }
 
+TEST_CASE("nor does it at unlike speeds, whoever opens the exchanges") {
+  for (const std::vector<int>& steps_ms : std::vector<std::vector<int>>{
+           {40, 10}, {10, 80}, {80, 10}, {80, 80, 10, 10}, {80, 10, 10, 10}}) {
+    const Schema schema = schema_of({600, 2000});
+    VirtualCluster cluster(schema, [](std::size_t, std::span<float> x, Step) {
+      for (float& value : x) value += stride;
+    });
+    std::string speeds;
+    for (std::size_t i = 0; i < steps_ms.size(); ++i) {
+      NodeOptions options = with_model(schema, 0);
+      if (i > 0) options.seeds = {0};
+      options.step_time = std::chrono::milliseconds(steps_ms[i]);
+      options.loss = 1;
+      cluster.add(options);
+      speeds += std::to_string(steps_ms[i]) + " ";
+    }
+    cluster.set_latency(1ms);
+    const auto steps = [&] {
+      double sum = 0;
+      for (std::size_t i = 0; i < steps_ms.size(); ++i)
+        sum += static_cast<double>(cluster.steps(i));
+      return sum / static_cast<double>(steps_ms.size());
+    };
+    cluster.run_for(20s);
+    const double from = cluster.mean()[0], before = steps();
+    cluster.run_for(60s);
+    const double pace = (cluster.mean()[0] - from) / (steps() - before) / stride;
+    std::printf("steps of %sms: %.3f of the pace of the gradients\n", speeds.c_str(), pace);
+    CAPTURE(speeds);
+    CHECK(pace == doctest::Approx(1).epsilon(0.03));
+  }
+}
+
+TEST_CASE("a paused node sends no more than one that trains") {
+  const Schema schema = schema_of({600, 20000});
+  std::vector<Random> noise;
+  for (std::size_t i = 0; i < 4; ++i) noise.emplace_back(i + 1);
+  VirtualCluster cluster(schema, [&](std::size_t node, std::span<float> x, Step) {
+    for (float& value : x)
+      value += stride / 5 + 4 * stride * (static_cast<float>(noise[node].uniform()) - 0.5f);
+  });
+  for (std::size_t i = 0; i < 4; ++i) {
+    NodeOptions options = with_model(schema, 0);
+    if (i > 0) options.seeds = {0};
+    options.step_time = 50ms;
+    cluster.add(options);
+  }
+  cluster.set_latency(1ms);
+  cluster.run_for(20s);
+  cluster.act(0, [](Node& node, Instant now) { CHECK_FALSE(node.pause(now)); });
+  const auto sent = [&](std::size_t i) {
+    std::uint64_t bytes = 0;
+    for (const LinkView& link : cluster.view(i).links) bytes += link.counters.bytes_sent;
+    return static_cast<double>(bytes);
+  };
+  cluster.run_for(5s);
+  const double of_paused = sent(0), of_others = sent(1) + sent(2) + sent(3);
+  cluster.run_for(20s);
+  const double paused = sent(0) - of_paused;
+  const double trains = (sent(1) + sent(2) + sent(3) - of_others) / 3;
+  std::printf("a paused node sends %.2f times what one that trains does\n", paused / trains);
+  CHECK(paused > 0.2 * trains);
+  CHECK(paused < 1.2 * trains);
+  CHECK(cluster.consensus_distance() < 0.2);
+}
+
 TEST_CASE("a frozen neighbour brings no outer momentum, and own steps count in full meanwhile") {
   VirtualCluster cluster = striding(2, 0.5, 1ms);
   cluster.run_for(10s);
