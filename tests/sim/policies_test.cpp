@@ -103,7 +103,7 @@ TEST_CASE("a far line gets a finer codec, a narrow one does not") {
     return to_text(view.links[0].counters.codec);
   };
   CHECK(codec_over({.latency = 100ms}) == "top_k:240");
-  CHECK(codec_over({.bytes_per_s = 6000}) == "top_k:64");
+  CHECK(codec_over({.bytes_per_s = 5000}) == "top_k:64");
 }
 
 TEST_CASE("curvature and loss trust keep the cluster together") {
