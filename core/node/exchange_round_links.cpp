@@ -192,7 +192,9 @@ Trigger::Decision ExchangeRound::decision_for(const RoundLink& item, const Round
   state.change = link.counters().change;
   state.owes_keyframes = link.owes_keyframes();
   state.due = due;
-  state.steps_since_spoken = last_.step - std::min(last_.step, spoken_step(item.peer));
+  const Step since_spoken = last_.step - std::min(last_.step, spoken_step(item.peer));
+  state.steps_since_spoken =
+      static_cast<Step>(static_cast<double>(since_spoken) * peer_pace(item, last_.step_seconds));
   return trigger_.decide(state);
 }
 

@@ -8,6 +8,12 @@ namespace {
 constexpr double silent_periods_max = 4;
 constexpr double pace_max = 16;  // believed of a neighbour
 
+// The peer's step in own steps; 1: not known.
+double peer_steps(const RoundLink& item, double step_seconds) {
+  const double theirs = item.link.peer_step_seconds();
+  return theirs > 0 && step_seconds > 0 ? theirs / step_seconds : 1;
+}
+
 }  // namespace
 
 std::size_t count_open(std::span<const RoundLink> links) {
@@ -29,16 +35,15 @@ double momentum_share(const ExchangePolicy& policy, const RoundLink& item, std::
   return momentum / static_cast<double>(std::max<std::size_t>(open, 1));
 }
 
-double peer_steps(const RoundLink& item, double step_seconds) {
-  const double theirs = item.link.peer_step_seconds();
-  return theirs > 0 && step_seconds > 0 ? theirs / step_seconds : 1;
+double peer_pace(const RoundLink& item, double step_seconds) {
+  return std::clamp(1 / peer_steps(item, step_seconds), 1.0, pace_max);
 }
 
 double fastest_pace(std::span<const RoundLink> links, double step_seconds) {
   double fastest = 1;
   for (const RoundLink& item : links)
-    if (item.link.is_open()) fastest = std::max(fastest, 1 / peer_steps(item, step_seconds));
-  return std::min(fastest, pace_max);
+    if (item.link.is_open()) fastest = std::max(fastest, peer_pace(item, step_seconds));
+  return fastest;
 }
 
 bool brings_momentum(const ExchangePolicy& policy, const RoundLink& item, Step silent,

@@ -28,10 +28,8 @@ namespace gossipd {
 [[nodiscard]] double momentum_share(const ExchangePolicy&, const RoundLink&, std::size_t open,
                                     double step_seconds);
 
-// The peer's step in own steps; 1: not known.
-[[nodiscard]] double peer_steps(const RoundLink&, double step_seconds);
-
-// How many times as many steps as this node the fastest neighbour makes; 1 to 16.
+// How many times as many steps as this node the peer makes, and the fastest neighbour; 1 to 16.
+[[nodiscard]] double peer_pace(const RoundLink&, double step_seconds);
 [[nodiscard]] double fastest_pace(std::span<const RoundLink>, double step_seconds);
 
 // Whether this link brings momentum: with an exchange in the last four periods of the slower end,

@@ -219,6 +219,31 @@ TEST_CASE("nor does it at unlike speeds, whoever opens the exchanges") {
   }
 }
 
+// The slow one looks at every second of its steps only, so half as often remains.
+TEST_CASE("how often two unlike boxes exchange depends little on which of them opens") {
+  const auto exchanges = [](Duration founder, Duration other) {
+    const Schema schema = schema_of({600, 2000});
+    VirtualCluster cluster(schema, [](std::size_t, std::span<float> x, Step) {
+      for (float& value : x) value += stride;
+    });
+    for (const bool first : {true, false}) {
+      NodeOptions options = with_model(schema, 0);
+      if (!first) options.seeds = {0};
+      options.step_time = first ? founder : other;
+      cluster.add(options);
+    }
+    cluster.set_latency(1ms);
+    cluster.run_for(40s);
+    REQUIRE(cluster.view(0).links.size() == 1);
+    return static_cast<double>(cluster.view(0).links[0].counters.turns_spoken);
+  };
+  const double slow_first = exchanges(80ms, 10ms), fast_first = exchanges(10ms, 80ms);
+  std::printf("speeds 1:8, the slow one founds: %.0f exchanges, the fast one: %.0f\n", slow_first,
+              fast_first);
+  CHECK(slow_first > 0.45 * fast_first);
+  CHECK(slow_first < 1.1 * fast_first);
+}
+
 TEST_CASE("a paused node sends no more than one that trains") {
   const Schema schema = schema_of({600, 20000});
   std::vector<Random> noise;
