@@ -28,7 +28,7 @@ NodeDriver::NodeDriver(EventLoop& loop, const DaemonConfig& config, const StateS
       socket_(socket),
       log_(EventLoop::now()),
       events_(static_cast<std::uint64_t>(wall_seconds() * 1e3)),
-      disk_(loop),
+      disk_(loop, [&store] { return store.check_lock(); }),
       disk_watch_(store.directory().string()),
       finish_watch_(config.membership.finish_cap),
       trial_(loop),

@@ -139,8 +139,11 @@ void Training::read_back_model() {
   run_aside([this] {
     auto model = std::make_shared<std::vector<float>>();
     auto warning = std::make_shared<std::string>();
-    Result<LoadedCheckpoint> loaded =
-        load_checkpoint(store_.checkpoint_path("current"), trainer_->schema(), job_hash_);
+    const auto load = [this]() -> Result<LoadedCheckpoint> {
+      if (auto gone = store_.check_lock()) return *gone;
+      return load_checkpoint(store_.checkpoint_path("current"), trainer_->schema(), job_hash_);
+    };
+    Result<LoadedCheckpoint> loaded = load();
     if (loaded)
       *model = std::move(loaded->checkpoint.model);
     else
@@ -280,6 +283,7 @@ void Training::start_writing(const std::string& which, CheckpointRequest::Model 
   if (view.accuracy) request.metadata["accuracy"] = number_text(*view.accuracy);
   if (view.evaluation_loss)
     request.metadata["evaluation_loss"] = number_text(*view.evaluation_loss);
+  request.refuses = [this] { return store_.check_lock(); };
   request.model = model;
   if (model == CheckpointRequest::Model::last_evaluated)
     request.evaluation = last_->evaluation.number;

@@ -148,11 +148,14 @@ Result<std::unique_ptr<Trainer>> Training::make_external(TrainerOptions options)
   const Result<Schema> schema = parse_segment_list(*list);
   if (!schema) return Error{"bad-job", "the job's list of segments: " + schema.error().text};
   const std::filesystem::path path = store_.directory() / "trainer-run.json";
-  Result<std::unique_ptr<ExternalEngine>> engine = ExternalEngine::create(
-      *schema, *socket_,
-      {.node = id_, .account = read_run_account(path), .keep = [path](const RunAccount& account) {
-         return write_run_account(path, account);
-       }});
+  Result<std::unique_ptr<ExternalEngine>> engine =
+      ExternalEngine::create(*schema, *socket_,
+                             {.node = id_,
+                              .account = read_run_account(path),
+                              .keep = [this, path](const RunAccount& account) {
+                                const auto gone = store_.check_lock();
+                                return gone ? gone : write_run_account(path, account);
+                              }});
   if (!engine) return engine.error();
   external_.store(engine->get());
   return Trainer::with_engine(*job_, options, std::move(*engine));

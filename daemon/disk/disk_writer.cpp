@@ -5,7 +5,8 @@
 
 namespace gossipd {
 
-DiskWriter::DiskWriter(EventLoop& loop) : loop_(loop), thread_([this] { run(); }) {}
+DiskWriter::DiskWriter(EventLoop& loop, Task refuses)
+    : loop_(loop), refuses_(std::move(refuses)), thread_([this] { run(); }) {}
 
 DiskWriter::~DiskWriter() {
   {
@@ -50,7 +51,8 @@ void DiskWriter::run() {
     began_ = EventLoop::now();
     lock.unlock();
     std::optional<Error> error;
-    if (item.task) error = item.task();
+    if (item.task && refuses_) error = refuses_();
+    if (item.task && !error) error = item.task();
     lock.lock();
     writing_.clear();
     if (item.task) {

@@ -29,7 +29,8 @@ class DiskWriter {
   using Done =
       std::function<void(const std::optional<Error>&)>;  // on the loop, once; empty: nobody asks
 
-  explicit DiskWriter(EventLoop& loop);
+  // `refuses` is asked before each task: an error of it takes the task's place.
+  explicit DiskWriter(EventLoop& loop, Task refuses = {});
   // Waits for the task under way, however long it takes; what has not begun is dropped.
   ~DiskWriter();
   DiskWriter(const DiskWriter&) = delete;
@@ -54,6 +55,7 @@ class DiskWriter {
   void run();
 
   EventLoop& loop_;
+  const Task refuses_;
   mutable std::mutex mutex_;  // of all below but the thread
   std::condition_variable wakes_;
   std::deque<Item> waiting_;

@@ -365,8 +365,8 @@ std::optional<Error> StateStore::check_lock() const {
       ours.st_ino == there.st_ino && ours.st_dev == there.st_dev)
     return std::nullopt;
   return Error{"io-error", directory_.string() +
-                               ": was removed or replaced while this gossipd runs, so its state is "
-                               "not written any more; stop it, then put the directory back or "
+                               ": was removed or replaced while this gossipd runs, so nothing is "
+                               "written there any more; stop it, then put the directory back or "
                                "join again with a new one"};
 }
 

@@ -61,6 +61,10 @@ class StateStore {
   StateStore& operator=(StateStore&&) = delete;
   ~StateStore();
 
+  // An error where the directory is no longer the one that was locked: it may be another node's by
+  // now, so whoever writes there asks before. Any thread.
+  [[nodiscard]] std::optional<Error> check_lock() const;
+
   // Code "bad-state": neither file is whole; the text says the way out.
   [[nodiscard]] Result<StoredState> load_state() const;
   [[nodiscard]] std::optional<Error> save_state(const NodeState&) const;
@@ -82,7 +86,6 @@ class StateStore {
  private:
   StateStore(std::filesystem::path directory, int lock)
       : directory_(std::move(directory)), lock_(lock) {}
-  [[nodiscard]] std::optional<Error> check_lock() const;
   std::filesystem::path directory_;
   int lock_;  // -1: moved away
 };

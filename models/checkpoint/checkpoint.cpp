@@ -311,6 +311,13 @@ std::optional<Error> keep_previous(const fs::path& path) {
   return std::nullopt;
 }
 
+std::optional<Error> put_in_place(const fs::path& temporary, const fs::path& path) {
+  if (auto failed = keep_previous(path)) return failed;
+  if (::rename(temporary.c_str(), path.c_str()) != 0) return system_error(path, "rename");
+  if (!sync_directory(path.parent_path())) return system_error(path.parent_path(), "fsync");
+  return std::nullopt;
+}
+
 }  // namespace
 
 Result<Weights> read_weights(const fs::path& path) {
@@ -348,7 +355,8 @@ std::string number_text(double value) {
 fs::path previous_checkpoint_path(const fs::path& path) { return sibling(path, "previous"); }
 
 Result<std::uint64_t> write_checkpoint(const fs::path& path, const Schema& schema,
-                                       const Checkpoint& checkpoint, const Metadata& more) {
+                                       const Checkpoint& checkpoint, const Metadata& more,
+                                       const WriteRefusal& refuses) {
   GOSSIPD_ASSERT(checkpoint.model.size() == schema.floats());
   const OptimizerState& optimizer = checkpoint.optimizer;
   for (const auto* state : {&optimizer.momentum, &optimizer.variance})
@@ -387,7 +395,9 @@ Result<std::uint64_t> write_checkpoint(const fs::path& path, const Schema& schem
   for (const auto& part : parts) XXH3_64bits_update(&hash, part.data(), part.size());
   header.replace(at, checksum_zero.size(), to_hex(XXH3_64bits_digest(&hash)));
 
+  const auto refused = [&] { return refuses ? refuses() : std::nullopt; };
   const fs::path temporary = path.string() + ".tmp";
+  if (auto error = refused()) return *error;
   File file(temporary, O_WRONLY | O_CREAT | O_TRUNC);
   if (!file.open()) return system_error(temporary, "open");
   bool written = file.write(std::as_bytes(std::span(header)));
@@ -397,9 +407,8 @@ Result<std::uint64_t> write_checkpoint(const fs::path& path, const Schema& schem
     ::unlink(temporary.c_str());
     return failed;
   }
-  if (auto failed = keep_previous(path)) return *failed;
-  if (::rename(temporary.c_str(), path.c_str()) != 0) return system_error(path, "rename");
-  if (!sync_directory(path.parent_path())) return system_error(path.parent_path(), "fsync");
+  if (auto error = refused()) return *error;  // a temporary file there may be another's by now
+  if (auto failed = put_in_place(temporary, path)) return *failed;
   std::uint64_t bytes = header.size();
   for (const auto& part : parts) bytes += part.size();
   return bytes;

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <optional>
 
 #include "core/model/schema.h"
@@ -40,13 +41,18 @@ struct Checkpoint {
   Metadata metadata;
 };
 
-// The parent directory must exist. `more`: metadata beside the checkpoint's own. Returns the bytes
+// Why a file may not be written where it would lie; nothing: it may.
+using WriteRefusal = std::function<std::optional<Error>()>;
+
+// The parent directory must exist. `more`: metadata beside the checkpoint's own. `refuses`: asked
+// at the beginning, and again before anything takes the place of what lies there. Returns the bytes
 // written. Codes "no-space", "io-error", "not-finite" (a model with NaN or infinity never replaces
 // a good file).
 [[nodiscard]] Result<std::uint64_t> write_checkpoint(const std::filesystem::path& path,
                                                      const Schema& schema,
                                                      const Checkpoint& checkpoint,
-                                                     const Metadata& more = {});
+                                                     const Metadata& more = {},
+                                                     const WriteRefusal& refuses = {});
 
 struct LoadedCheckpoint {
   Checkpoint checkpoint;

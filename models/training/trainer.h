@@ -102,6 +102,7 @@ struct CheckpointRequest {
   // bytes written; on a trainer thread, or the caller's when stopped
   std::function<void(Result<std::uint64_t>)> done;
   std::uint64_t evaluation = 0;  // last_evaluated: the number of that Evaluation
+  WriteRefusal refuses = {};
 };
 
 class Trainer {

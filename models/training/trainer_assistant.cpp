@@ -162,8 +162,8 @@ void Trainer::Implementation::write_checkpoints() {
 }
 
 void Trainer::Implementation::write(const CheckpointRequest& request, SharedCheckpoint checkpoint) {
-  auto written =
-      gossipd::write_checkpoint(request.path, engine_->schema(), *checkpoint, request.metadata);
+  auto written = gossipd::write_checkpoint(request.path, engine_->schema(), *checkpoint,
+                                           request.metadata, request.refuses);
   checkpoint.reset();
   return_free_memory();
   if (request.done) request.done(std::move(written));

@@ -5,6 +5,7 @@ import unittest
 
 from cluster import ClusterTest, free_port, wait_for
 from proxy import Proxy
+from tensors import read_tensors
 
 SELF_MARK_S = 60  # when an address that leads back to its node is dialled again
 LINK_UPS_MAX = 10
@@ -55,6 +56,24 @@ class Clone(ClusterTest):
         self.assertEqual(0, twin.terminate())
         twin.start()
         twin.wait("trains", lambda s: s["phase"] == "training" and s["id"] != id_before)
+
+
+class RemovedState(ClusterTest):
+    def test_a_node_whose_directory_another_has_made_again_writes_nothing_there(self):
+        first = self.cluster.found(self.cluster.job(), shard="1/1", trainer__min_step_ms=20)
+        shutil.rmtree(first.state_dir)
+        job = self.cluster.job("other.toml", hidden=16)
+        second = self.cluster.founder(job, name="box2", shard="1/1", trainer__min_step_ms=20)
+        second.state_dir = first.state_dir
+        second.start().wait_phase("training")
+        self.assertEqual(0, second.ctl("checkpoint").returncode)
+        refused = first.ctl("checkpoint")
+        self.assertNotEqual(0, refused.returncode)
+        self.assertIn("was removed or replaced while this gossipd runs", refused.stderr)
+        self.assertEqual(1, first.terminate())
+        self.assertEqual("box2", read_tensors(second.checkpoint_path("current"))[0]["node"])
+        second.kill()
+        second.start().restored()
 
 
 class Reflection(ClusterTest):

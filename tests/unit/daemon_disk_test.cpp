@@ -12,6 +12,7 @@
 
 #include "daemon/disk/bounded_answers.h"
 #include "daemon/disk/disk_writer.h"
+#include "daemon/disk/durable_file.h"
 #include "daemon/disk/state_store.h"
 #include "daemon/log/log.h"
 #include "daemon/log/log_queue.h"
@@ -137,6 +138,34 @@ TEST_CASE(
   gate.open();
   REQUIRE(loop.run_until([&] { return all; }, patience));
   CHECK(ended);
+}
+
+TEST_CASE("a writer whose directory is another node's by now carries out no task, and says why") {
+  const TemporaryDirectory directory;
+  const auto path = directory.path() / "state";
+  const Result<StateStore> first = StateStore::open(path);
+  REQUIRE(first);
+  EventLoop loop;
+  DiskWriter writer(loop, [&first] { return first->check_lock(); });
+  std::vector<std::string> ended;
+  const auto write = [&] {
+    bool all = false;
+    writer.write(
+        "history.jsonl", [&path] { return write_durably(path / "history.jsonl", "points"); },
+        [&](const std::optional<Error>& error) { ended.push_back(error ? error->text : "done"); });
+    writer.after_all([&] { all = true; });
+    REQUIRE(loop.run_until([&] { return all; }, patience));
+  };
+  write();
+  std::filesystem::remove_all(path);
+  const Result<StateStore> second = StateStore::open(path);
+  REQUIRE(second);
+  write();
+  REQUIRE(ended.size() == 2);
+  CHECK(ended[0] == "done");
+  CHECK(ended[1].starts_with(path.string() + ": was removed or replaced"));
+  CHECK_FALSE(std::filesystem::exists(path / "history.jsonl"));
+  CHECK(writer.view(EventLoop::now()).failed == 1);
 }
 
 TEST_CASE("an answer comes once: with what was waited for, or late") {

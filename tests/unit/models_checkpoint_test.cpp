@@ -355,6 +355,23 @@ TEST_CASE("A model with NaN never replaces a good checkpoint") {
   CHECK(load_checkpoint(path, small_schema())->checkpoint.step == 1);
 }
 
+TEST_CASE("A checkpoint that is refused at either look leaves what lies there as it is") {
+  const TemporaryDirectory directory;
+  const auto path = directory / "model.safetensors";
+  write(path, small_checkpoint(1));
+  for (const int refused_at : {1, 2}) {
+    int looks = 0;
+    const auto refuses = [&] {
+      return ++looks < refused_at ? std::nullopt : std::optional(Error{"io-error", "another's"});
+    };
+    const auto written = write_checkpoint(path, small_schema(), small_checkpoint(2), {}, refuses);
+    REQUIRE_FALSE(written);
+    CHECK(written.error().text == "another's");
+    CHECK(load_checkpoint(path, small_schema())->checkpoint.step == 1);
+    CHECK_FALSE(std::filesystem::exists(previous_checkpoint_path(path)));
+  }
+}
+
 TEST_CASE("A checkpoint keeps what a local segment holds, infinities included") {
   const TemporaryDirectory directory;
   const auto path = directory / "model.safetensors";
