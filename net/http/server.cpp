@@ -250,12 +250,12 @@ asio::awaitable<bool> HttpServer::Impl::serve_one(const std::shared_ptr<Connecti
   const error_code error = co_await read_request(connection, parser);
   connection.deadline.cancel();
   if (!connection.is_open()) co_return false;
-  connection.busy = true;
-  if (error) {
+  if (error) {  // not busy: it must not keep others out while the client takes its time
     auto refusal = refuse_unreadable(error, options_);
     if (refusal) (void)co_await write_response(connection, std::move(*refusal), false, false);
     co_return false;
   }
+  connection.busy = true;
   const bool head = parser.get().method() == http::verb::head;
   HttpResponse response = co_await respond_to(connection, parser.get());
   if (response.stream) admit_stream(response);
