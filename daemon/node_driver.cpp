@@ -64,7 +64,7 @@ std::optional<Error> NodeDriver::start(const StartPlan& plan) {
   if (!served) return served.error();
   metrics_ = std::move(*served);
   certificates_ = plan.certificates;
-  look_at_certificate();
+  look_at_certificates();
   keys_.emplace(
       disk_, answers_,
       KeyStore::Start{.keys = plan.keys,
@@ -439,7 +439,7 @@ void NodeDriver::on_second() {
   look_at_unsaved_job();
   look_at_descriptors();
   look_at_memory();
-  look_at_certificate();
+  look_at_certificates();
   look_at_life();
   look_at_next_job();
 }

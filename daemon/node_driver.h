@@ -151,7 +151,7 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   void on_piece_written(const JobFile& file, const Result<bool>& whole);
   void look_at_descriptors();
   void look_at_memory();
-  void look_at_certificate();
+  void look_at_certificates();
   void look_at_disk();
   void look_at_life();
   void look_at_end();
@@ -200,7 +200,7 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   Endpoint address_;                              // advertised
   std::optional<PeerCertificates> certificates_;  // in place of keys
   // At the last look.
-  std::optional<std::string> certificate_warning_;  // while it holds
+  std::vector<std::string> certificate_warnings_;  // while they hold
   bool out_of_descriptors_ = false;
   std::uint64_t memory_refused_ = 0;  // bytes that exchange.memory_dir had no room for
   std::optional<KnownJob> job_;

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <utility>
@@ -152,11 +153,13 @@ void NodeDriver::look_at_memory() {
 }
 
 // Open sessions outlive it, so nothing else would be seen before the next cut.
-void NodeDriver::look_at_certificate() {
+void NodeDriver::look_at_certificates() {
   if (!certificates_) return;
-  std::optional<std::string> now = certificates_->out_of_date();
-  if (now && now != certificate_warning_) log_warning(*now);
-  certificate_warning_ = std::move(now);
+  std::vector<std::string> now = certificates_->date_warnings();
+  for (const std::string& text : now)
+    if (std::ranges::find(certificate_warnings_, text) == certificate_warnings_.end())
+      log_warning(text);
+  certificate_warnings_ = std::move(now);
 }
 
 // ---- keys ---------------------------------------------------------------------------------------

@@ -39,8 +39,8 @@ void NodeDriver::reload_certificates() {
   log_line(Level::info,
            "event=peer-tls-reloaded certificate=" + log_quoted(certificates->subject()) +
                " ca=" + log_quoted(config_.peer_tls.ca));
-  certificate_warning_.reset();  // of the one before
-  look_at_certificate();
+  certificate_warnings_.clear();  // of those before
+  look_at_certificates();
 }
 
 }  // namespace gossipd

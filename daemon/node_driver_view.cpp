@@ -41,7 +41,7 @@ StatusView NodeDriver::status() const {
   training_->describe(view, now);
   log_.describe(view, now);
   if (view.node.phase == Phase::left) view.warnings.push_back({0, still_out});
-  if (certificate_warning_) view.warnings.push_back({0, *certificate_warning_});
+  for (const std::string& text : certificate_warnings_) view.warnings.push_back({0, text});
   for (const LinkView& link : node_->links(now))
     if (link.large_packets_lost)
       view.warnings.push_back(

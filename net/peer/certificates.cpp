@@ -26,6 +26,7 @@ using Check = openssl::Handle<X509_STORE_CTX, X509_STORE_CTX_free>;
 using Context = std::shared_ptr<SSL_CTX>;
 
 constexpr std::size_t subject_bytes_max = 200;
+constexpr int soon_days = 7;
 
 std::string openssl_reason() {
   const unsigned long error = ERR_peek_last_error();
@@ -152,17 +153,45 @@ std::optional<Error> check_own(const PeerCertificateFiles& files, SSL_CTX* conte
   return std::nullopt;
 }
 
-}  // namespace
+// Each name once, with what `until` says lasts longest. Without an end it lasts for ever.
+template <typename T>
+using Lasting = std::vector<std::pair<const X509_NAME*, const T*>>;
+template <typename T>
+void keep_longest(Lasting<T>& kept, const X509_NAME* name, const T* one,
+                  const ASN1_TIME* (*until)(const T*)) {
+  const auto same =
+      std::ranges::find_if(kept, [&](const auto& k) { return X509_NAME_cmp(k.first, name) == 0; });
+  if (same == kept.end()) return kept.emplace_back(name, one), void();
+  const ASN1_TIME* const end = until(one);
+  const ASN1_TIME* const before = until(same->second);
+  if (before != nullptr && (end == nullptr || ASN1_TIME_compare(end, before) > 0))
+    same->second = one;
+}
 
-std::string printable_subject(X509* certificate) {
+// How it stands with what is valid between these; nullopt: well, for the next days.
+std::optional<std::string> trouble(const ASN1_TIME* from, const ASN1_TIME* until) {
+  if (from != nullptr && X509_cmp_current_time(from) > 0) return " is not valid yet";
+  if (until == nullptr) return std::nullopt;
+  if (X509_cmp_current_time(until) <= 0) return " has expired";
+  int days = 0, rest_s = 0;
+  if (ASN1_TIME_diff(&days, &rest_s, nullptr, until) != 1 || days >= soon_days) return std::nullopt;
+  return days == 0 ? " expires within a day"
+                   : " expires in " + std::to_string(days) + (days == 1 ? " day" : " days");
+}
+
+std::string printable_name(const X509_NAME* name) {
   std::array<char, subject_bytes_max> text{};
-  if (certificate == nullptr || X509_NAME_oneline(X509_get_subject_name(certificate), text.data(),
-                                                  static_cast<int>(text.size())) == nullptr)
-    return "?";
+  if (X509_NAME_oneline(name, text.data(), static_cast<int>(text.size())) == nullptr) return "?";
   std::string out = text.data();
   std::replace_if(
       out.begin(), out.end(), [](char c) { return c < 0x20 || c > 0x7e || c == '"'; }, '?');
   return out;
+}
+
+}  // namespace
+
+std::string printable_subject(X509* certificate) {
+  return certificate == nullptr ? "?" : printable_name(X509_get_subject_name(certificate));
 }
 
 Result<PeerCertificates> PeerCertificates::read(const PeerCertificateFiles& files) {
@@ -196,6 +225,39 @@ std::optional<std::string> PeerCertificates::out_of_date() const {
   if (!early && X509_cmp_current_time(X509_get0_notAfter(own)) > 0) return std::nullopt;
   return "peer_tls.certificate: " + subject_ + (early ? " is not valid yet" : " has expired") +
          ": peers will refuse it; renew it, or set the clock of this machine, and start again";
+}
+
+std::vector<std::string> PeerCertificates::date_warnings() const {
+  std::vector<std::string> out;
+  const X509* own = SSL_CTX_get0_certificate(context_.get());
+  if (auto now = out_of_date())
+    out.push_back(std::move(*now));
+  else if (const auto soon = trouble(nullptr, X509_get0_notAfter(own)))
+    out.push_back("peer_tls.certificate: " + subject_ + *soon +
+                  ": then peers will refuse it; renew it and send SIGHUP to gossipd");
+  Lasting<X509> authorities;
+  Lasting<X509_CRL> lists;
+  const STACK_OF(X509_OBJECT)* trusted =
+      X509_STORE_get0_objects(SSL_CTX_get_cert_store(context_.get()));
+  for (int i = 0; i < sk_X509_OBJECT_num(trusted); ++i) {
+    X509_OBJECT* object = sk_X509_OBJECT_value(trusted, i);
+    if (const X509* authority = X509_OBJECT_get0_X509(object))
+      keep_longest(authorities, X509_get_subject_name(authority), authority, &X509_get0_notAfter);
+    if (const X509_CRL* list = X509_OBJECT_get0_X509_CRL(object))
+      keep_longest(lists, X509_CRL_get_issuer(list), list, &X509_CRL_get0_nextUpdate);
+  }
+  for (const auto& [name, authority] : authorities)
+    if (const auto wrong = trouble(X509_get0_notBefore(authority), X509_get0_notAfter(authority)))
+      out.push_back("peer_tls.ca: the authority " + printable_name(name) + *wrong +
+                    ": out of date, it makes nodes refuse whatever it signed; put its successor "
+                    "into that file on every node, renew the certificates, then take it out");
+  for (const auto& [name, list] : lists)
+    if (const auto wrong = trouble(X509_CRL_get0_lastUpdate(list), X509_CRL_get0_nextUpdate(list)))
+      out.push_back("peer_tls.ca: the revocation list of " + printable_name(name) + *wrong +
+                    ": out of date, it makes nodes refuse every certificate of that authority; "
+                    "put a newer one (openssl ca -gencrl) in its place on every node and send "
+                    "SIGHUP to gossipd, or set the clock of this machine");
+  return out;
 }
 
 }  // namespace gossipd

@@ -5,6 +5,7 @@
 // authority signed. Both ends of a session verify the other's against that authority only. Names
 // are not compared, since nodes move: every holder of a certificate from the authority is a member.
 // The authority's file may hold several (to replace one while running) and their revocation lists.
+// A list that is out of date refuses every certificate of its authority, as it may lack a name.
 // Files are read once; a shared value, any thread.
 #pragma once
 
@@ -13,6 +14,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "core/base/result.h"
 
@@ -43,6 +45,9 @@ class PeerCertificates {
   [[nodiscard]] std::optional<std::string> objection(SSL* session) const;
   // A sentence if the node's own certificate is not valid now.
   [[nodiscard]] std::optional<std::string> out_of_date() const;
+  // A sentence on each thing that is out of date now or will be within a week: that certificate, an
+  // authority, a revocation list. Of several of one authority the one that lasts longest counts.
+  [[nodiscard]] std::vector<std::string> date_warnings() const;
 
  private:
   PeerCertificates(std::shared_ptr<SSL_CTX> context, std::string subject)

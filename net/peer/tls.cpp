@@ -89,6 +89,25 @@ bool says_wrong_certificate(int reason) {
          reason == SSL_R_SSLV3_ALERT_UNSUPPORTED_CERTIFICATE;
 }
 
+std::string way_out_of(int defect) {
+  switch (defect) {
+    case X509_V_ERR_CERT_NOT_YET_VALID:
+    case X509_V_ERR_CERT_HAS_EXPIRED:
+      return "it is to be renewed, or this machine's clock is wrong";
+    case X509_V_ERR_CRL_NOT_YET_VALID:
+    case X509_V_ERR_CRL_HAS_EXPIRED:
+      return "the revocation list in this node's peer_tls.ca is out of date, so every certificate "
+             "of "
+             "that authority is refused: put a newer one there and send SIGHUP to gossipd, or this "
+             "machine's clock is wrong";
+    case X509_V_ERR_UNABLE_TO_GET_CRL:
+      return "this node's peer_tls.ca has a revocation list of another authority, so it needs one "
+             "of "
+             "each: append that of the authority which signed it and send SIGHUP to gossipd";
+    default: return "both need a valid certificate of the authority in peer_tls.ca";
+  }
+}
+
 }  // namespace
 
 struct PskCallbacks {
@@ -146,8 +165,7 @@ int remember_refused_certificate(int good, X509_STORE_CTX* chain) {
   const int defect = X509_STORE_CTX_get_error(chain);
   attempt->refused_certificate = printable_subject(X509_STORE_CTX_get0_cert(chain)) + ": " +
                                  X509_verify_cert_error_string(defect);
-  attempt->out_of_date =
-      defect == X509_V_ERR_CERT_NOT_YET_VALID || defect == X509_V_ERR_CERT_HAS_EXPIRED;
+  attempt->way_out = way_out_of(defect);
   return good;
 }
 
@@ -237,10 +255,7 @@ Error TlsContext::explain_certificate(const boost::system::error_code& error,
   if (!attempt.refused_certificate.empty()) {
     return Error{"wrong-certificate",
                  "TLS: the peer's certificate is not accepted: " + attempt.refused_certificate +
-                     " (" + ours + "); " +
-                     (attempt.out_of_date ? "it is to be renewed, or this machine's clock is wrong"
-                                          : "both need a valid certificate of the authority in "
-                                            "peer_tls.ca")};
+                     " (" + ours + "); " + attempt.way_out};
   }
   const int reason = ERR_GET_REASON(static_cast<unsigned long>(error.value()));
   if (says_wrong_certificate(reason)) {
@@ -250,7 +265,8 @@ Error TlsContext::explain_certificate(const boost::system::error_code& error,
             (certificates_->out_of_date()
                  ? "; ours is out of date: renew it, or set the clock of this machine"
                  : "; ours is valid now by this machine's clock: the peer's clock is wrong or this "
-                   "one, it trusts another authority, or has a cluster key instead")};
+                   "one, its revocation list has expired, it trusts another authority, or has a "
+                   "cluster key instead")};
   }
   if (reason == SSL_R_PEER_DID_NOT_RETURN_A_CERTIFICATE ||
       reason == SSL_R_TLSV13_ALERT_CERTIFICATE_REQUIRED) {

@@ -25,7 +25,7 @@ struct TlsAttempt {
   std::string identity;          // outbound: of that key
   std::string unknown_identity;  // inbound: the peer named this key, not ours
   std::string refused_certificate;  // its subject and its defect
-  bool out_of_date = false;         // which is that its time has not come yet or is over
+  std::string way_out;              // of that defect
 };
 
 // At least TLS 1.3, every session from the start: no tickets, no cache.

@@ -72,9 +72,12 @@ class Authority:
 
     def revoke(self, certificate):
         """Adds the certificate to the revocation list that is appended to the authority's file."""
-        revoked = self.path(f"{self.name}.crl")
         self.ca_command("-revoke", certificate)
-        self.ca_command("-gencrl", "-out", revoked)
+        self.append_list()
+
+    def append_list(self, *options):
+        revoked = self.path(f"{self.name}.crl")
+        self.ca_command("-gencrl", *options, "-out", revoked)
         with open(revoked, encoding="ascii") as text, open(self.ca, "a", encoding="ascii") as out:
             out.write(text.read())
 
@@ -220,6 +223,22 @@ class Certificates(ClusterTest):
         )
         first.wait_step(first.status()["step"] + 30)
         self.assertEqual("open", first.links()["box2"]["state"])
+
+    def test_a_revocation_list_that_has_expired_is_reported_until_a_newer_one_is_there(self):
+        first, second, _ = self.nodes
+        self.authority.append_list(
+            "-crl_lastupdate", "20200101000000Z", "-crl_nextupdate", "20200201000000Z"
+        )
+        first.signal(signal.SIGHUP)
+        said = "peer_tls.ca: the revocation list of /CN=authority has expired"
+        first.wait("the status says so", lambda s: any(said in w["text"] for w in s["warnings"]))
+        first.wait_log(said)
+        self.wait_said(first, "wrong-certificate", "CRL has expired", "put a newer one there")
+        self.wait_said(second, "wrong-certificate", "its revocation list has expired")
+        self.authority.append_list()
+        first.signal(signal.SIGHUP)
+        first.wait_linked(2)
+        self.assertFalse([w for w in first.status()["warnings"] if "revocation" in w["text"]])
 
     def test_a_certificate_that_expires_while_its_node_runs_is_reported_until_renewed(self):
         end = datetime.now(timezone.utc) + timedelta(seconds=75)

@@ -64,18 +64,18 @@ class Authority {
     return files;
   }
 
-  // Appends a list to ca() that revokes the last certificate issued.
-  void revoke_last() {
+  // Appends a list to ca() that revokes the last certificate issued, valid for so long from now.
+  void revoke_last(long until_s = 3600) {
     const std::unique_ptr<X509_CRL, FreeOpenSsl> list(X509_CRL_new());
     REQUIRE(X509_CRL_set_version(list.get(), X509_CRL_VERSION_2) == 1);
     REQUIRE(X509_CRL_set_issuer_name(list.get(), X509_get_subject_name(certificate_.get())) == 1);
     ASN1_TIME* time = ASN1_TIME_new();
-    REQUIRE(X509_CRL_set1_lastUpdate(list.get(), X509_gmtime_adj(time, -3600)) == 1);
+    REQUIRE(X509_CRL_set1_lastUpdate(list.get(), X509_gmtime_adj(time, -7200)) == 1);
     X509_REVOKED* revoked = X509_REVOKED_new();
     REQUIRE(X509_REVOKED_set_serialNumber(revoked, X509_get_serialNumber(last_.get())) == 1);
     REQUIRE(X509_REVOKED_set_revocationDate(revoked, time) == 1);
     REQUIRE(X509_CRL_add0_revoked(list.get(), revoked) == 1);
-    REQUIRE(X509_CRL_set1_nextUpdate(list.get(), X509_gmtime_adj(time, 3600)) == 1);
+    REQUIRE(X509_CRL_set1_nextUpdate(list.get(), X509_gmtime_adj(time, until_s)) == 1);
     ASN1_TIME_free(time);
     REQUIRE(X509_CRL_sign(list.get(), key_.get(), EVP_sha256()) > 0);
     write(

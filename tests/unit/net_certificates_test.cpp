@@ -215,6 +215,48 @@ TEST_CASE(
   stop_all(loop, {&first, &good, &stolen});
 }
 
+TEST_CASE("what is out of date or soon will be is told, each with its way out") {
+  const TemporaryFolder folder;
+  Authority authority(folder.path, "authority");
+  const PeerCertificateFiles files = authority.issue("box1");
+  const auto told = [&files] { return certificates(files).date_warnings(); };
+  CHECK(told().size() == 2);
+  CHECK(mentions(told()[0], "peer_tls.certificate: /CN=box1 expires within a day"));
+  CHECK(mentions(told()[1], "peer_tls.ca: the authority /CN=authority expires within a day"));
+  (void)authority.issue("stolen");
+  constexpr long day_s = 86'400;
+  for (const auto& [until_s, words] :
+       {std::pair(-60L, " has expired"), std::pair(60L, " expires within a day"),
+        std::pair(2 * day_s - 60, " expires in 1 day:"),
+        std::pair(5 * day_s + 60, " expires in 5 days:")}) {
+    authority.revoke_last(until_s);  // beside the one before, which no longer counts
+    REQUIRE(told().size() == 3);
+    CHECK(mentions(told()[2], std::string("revocation list of /CN=authority") + words));
+    CHECK(mentions(told()[2], "-gencrl"));
+  }
+  authority.revoke_last(30 * day_s);
+  CHECK(told().size() == 2);
+}
+
+TEST_CASE("a revocation list that has expired refuses everybody, and the refusal names it") {
+  const TemporaryFolder folder;
+  Authority authority(folder.path, "authority");
+  const PeerCertificateFiles files = authority.issue("box1");
+  const PeerCertificates without = certificates(authority.issue("box2"));
+  (void)authority.issue("stolen");
+  authority.revoke_last(-60);
+  const Refusal refused = refusal(without, certificates(files));
+  CHECK(refused.listener.code == "wrong-certificate");
+  CHECK(mentions(refused.listener.text, "CN=box2: CRL has expired"));
+  CHECK(mentions(refused.listener.text, "put a newer one there and send SIGHUP"));
+  CHECK(mentions(refused.dialler.text, "its revocation list has expired"));
+  authority.revoke_last();
+  EventLoop loop;
+  Node renewed(loop, certificates(files)), other(loop, without);
+  exchange(loop, other, renewed, renewed.listen());
+  stop_all(loop, {&renewed, &other});
+}
+
 TEST_CASE("files that cannot work are refused with the setting, the reason and a way out") {
   const TemporaryFolder folder;
   Authority authority(folder.path, "authority"), other(folder.path, "other");
