@@ -298,6 +298,7 @@ int run(const CommandLine& line, const std::vector<std::string>& arguments, char
 
   EventLoop loop;
   NodeDriver driver(loop, config, *store, socket.get());
+  driver.find_own_address(*plan);  // a signal just ends it
   std::optional<Instant> stop_asked;
   // Before it tells the service manager that it is ready, and may be stopped.
   loop.on_signals({SIGTERM, SIGINT, SIGHUP}, [&](int number) {

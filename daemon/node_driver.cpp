@@ -48,6 +48,11 @@ NodeDriver::~NodeDriver() { watch_log({}); }
 // ---- start
 // ---------------------------------------------------------------------------------------
 
+void NodeDriver::find_own_address(const StartPlan& plan) {
+  if (!config_.advertise && is_every_address(plan.listen))
+    own_host_ = own_address_towards(config_.join);
+}
+
 std::optional<Error> NodeDriver::start(const StartPlan& plan) {
   watch_log([this](Level level, const std::string& words) {
     // who listens has the snapshots
@@ -125,7 +130,7 @@ std::optional<Error> NodeDriver::listen(const StartPlan& plan) {
     transport_ = std::make_unique<PeerTransport>(loop_, *this, plan.keys);
   const Result<Endpoint> bound = transport_->listen(plan.listen);
   if (!bound) return Error{bound.error().code, "listen: " + bound.error().text};
-  address_ = config_.advertise.value_or(choose_advertised(*bound, config_.join));
+  address_ = config_.advertise.value_or(choose_advertised(*bound, config_.join, own_host_));
   if (address_.port == 0) address_.port = bound->port;
   return std::nullopt;
 }

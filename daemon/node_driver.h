@@ -46,6 +46,8 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
              TrainerSocket* socket);
   ~NodeDriver() override;
 
+  // Before start(). May wait for seconds for a name server.
+  void find_own_address(const StartPlan& plan);
   // Listens, starts the node and serves REST. An error means nothing runs.
   [[nodiscard]] std::optional<Error> start(const StartPlan& plan);
   // What may change while the node runs (node_driver_reload.cpp): level of the log and seeds as
@@ -197,6 +199,7 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   Timer stop_timer_;
   ServiceManager service_;
 
+  std::optional<std::string> own_host_;           // by find_own_address()
   Endpoint address_;                              // advertised
   std::optional<PeerCertificates> certificates_;  // in place of keys
   // At the last look.

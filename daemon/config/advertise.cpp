@@ -32,13 +32,7 @@ std::optional<std::string> numeric(const sockaddr* address) {
 
 // Connecting a datagram socket sends nothing, but makes the system choose the way and thus our
 // address on it.
-std::optional<std::string> own_address_towards(const Endpoint& peer) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_DGRAM;
-  addrinfo* found = nullptr;
-  if (::getaddrinfo(peer.host.c_str(), std::to_string(peer.port).c_str(), &hints, &found) != 0)
-    return std::nullopt;
-  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> guard(found, ::freeaddrinfo);
+std::optional<std::string> own_address_towards(const addrinfo* found) {
   for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
     const int fd = ::socket(one->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (fd < 0) continue;
@@ -83,12 +77,31 @@ bool loops(const std::string& host) {
 
 }  // namespace
 
-Endpoint choose_advertised(const Endpoint& bound, const std::vector<Endpoint>& seeds) {
-  const bool every_address =
-      bound.host.empty() || bound.host == "*" || bound.host == "0.0.0.0" || bound.host == "::";
-  if (!every_address) return bound;
-  for (const Endpoint& seed : seeds)
-    if (const auto own = own_address_towards(seed); own && !loops(*own)) return {*own, bound.port};
+bool is_every_address(const Endpoint& listening) {
+  const std::string& host = listening.host;
+  return host.empty() || host == "*" || host == "0.0.0.0" || host == "::";
+}
+
+std::optional<std::string> own_address_towards(const std::vector<Endpoint>& seeds,
+                                               decltype(&::getaddrinfo) look_up) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_DGRAM;
+  for (const Endpoint& seed : seeds) {
+    addrinfo* found = nullptr;
+    const int failed =
+        look_up(seed.host.c_str(), std::to_string(seed.port).c_str(), &hints, &found);
+    if (failed == EAI_AGAIN) hints.ai_flags = AI_NUMERICHOST;
+    if (failed != 0) continue;
+    const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> guard(found, ::freeaddrinfo);
+    if (auto own = own_address_towards(found); own && !loops(*own)) return own;
+  }
+  return std::nullopt;
+}
+
+Endpoint choose_advertised(const Endpoint& bound, const std::vector<Endpoint>& seeds,
+                           const std::optional<std::string>& towards) {
+  if (!is_every_address(bound)) return bound;
+  if (towards) return {*towards, bound.port};
   // Seeds on this machine by number mean nodes on this machine. A name may be this box's own, which
   // Debian resolves to 127.0.1.1, in a list that other boxes share.
   const bool only_here = !seeds.empty() && std::ranges::all_of(seeds, [](const Endpoint& seed) {

@@ -1,9 +1,10 @@
 """Whether a node is to be found at the address that it advertises, and who says so."""
 
 import json
+import signal
 import unittest
 
-from cluster import ClusterTest, free_port, wait_for
+from cluster import ClusterTest, free_port, gossipctl, wait_for
 from switchboard import Switchboard, unavailable
 
 NO_NAMESPACES = unavailable()
@@ -45,6 +46,32 @@ class Advertise(ClusterTest):
         self.assertEqual("fail", found["reachable"]["verdict"])
         self.assertIn("--advertise", found["reachable"]["advice"])
         self.assertIn("round trip", found["link to box1"]["what"])
+
+
+# A machine whose only name server never answers, as what is sent to it is lost.
+SILENT_NAME_SERVER = """
+ip link set lo up && ip route add 192.0.2.0/24 dev lo &&
+echo "nameserver 192.0.2.1\noptions timeout:30 attempts:5" > resolv.conf &&
+mount --bind resolv.conf /etc/resolv.conf && exec "$@"
+"""
+
+
+@unittest.skipIf(NO_NAMESPACES, NO_NAMESPACES)
+class SilentNameServer(ClusterTest):
+    def test_a_node_that_looks_for_its_own_address_ends_at_the_first_signal(self):
+        names = "one.example:7610,two.example:7610"
+        node = self.cluster.node("box1", "--join", names)
+        node.address = f"*:{free_port()}"
+        node.prefix = ["unshare", "--net", "--mount", "sh", "-c", SILENT_NAME_SERVER, "sh"]
+        self.assertEqual(0, gossipctl("key", "generate", self.cluster.key).returncode)
+        node.start()
+
+        def asks():
+            with open(f"/proc/{node.process.pid}/net/udp", encoding="ascii") as sockets:
+                return ":0035 " in sockets.read()
+
+        wait_for("it asks the name server", asks)
+        self.assertEqual(-signal.SIGTERM, node.terminate())
 
 
 @unittest.skipIf(NO_NAMESPACES, NO_NAMESPACES)

@@ -314,13 +314,35 @@ TEST_CASE("help and version are printed without reading any file") {
 
 TEST_CASE("a node advertises loopback only among seeds that are loopback") {
   const Endpoint everywhere{"0.0.0.0", 7610};
-  const std::string own = choose_advertised(everywhere, {}).host;  // of an interface, if any is up
-  CHECK(choose_advertised({"10.0.0.1", 7610}, {{"127.0.0.1", 7611}}) == Endpoint{"10.0.0.1", 7610});
+  const auto chosen = [](const Endpoint& bound, const std::vector<Endpoint>& seeds) {
+    return choose_advertised(bound, seeds, own_address_towards(seeds));
+  };
+  const std::string own = chosen(everywhere, {}).host;  // of an interface, if any is up
+  CHECK(chosen({"10.0.0.1", 7610}, {{"127.0.0.1", 7611}}) == Endpoint{"10.0.0.1", 7610});
   for (const char* loop : {"127.0.0.1", "localhost"})
-    CHECK(choose_advertised(everywhere, {{loop, 7611}}).host == "127.0.0.1");
+    CHECK(chosen(everywhere, {{loop, 7611}}).host == "127.0.0.1");
   // As a box's own name, which its hosts file may lead to loopback, in the list of all boxes.
-  CHECK(choose_advertised(everywhere, {{"0", 7610}}) == Endpoint{own, 7610});
-  CHECK(choose_advertised(everywhere, {{"127.0.0.1", 7610}, {"0", 7610}}).host == own);
+  CHECK(chosen(everywhere, {{"0", 7610}}) == Endpoint{own, 7610});
+  CHECK(chosen(everywhere, {{"127.0.0.1", 7610}, {"0", 7610}}).host == own);
+}
+
+TEST_CASE("of names whose server is silent one is asked for, and after it addresses alone") {
+  static std::vector<std::string> asked;
+  const auto silent = [](const char* host, const char* service, const addrinfo* hints,
+                         addrinfo** found) {
+    if (hints->ai_flags == AI_NUMERICHOST) return ::getaddrinfo(host, service, hints, found);
+    asked.emplace_back(host);
+    return EAI_AGAIN;
+  };
+  CHECK(!own_address_towards({{"a", 1}, {"b", 1}, {"127.0.0.1", 1}, {"c", 1}}, silent));
+  CHECK(asked == std::vector<std::string>{"a"});
+  asked.clear();
+  const auto unknown = [](const char* host, const char*, const addrinfo*, addrinfo**) {
+    asked.emplace_back(host);
+    return EAI_NONAME;
+  };
+  CHECK(!own_address_towards({{"a", 1}, {"b", 1}}, unknown));
+  CHECK(asked == std::vector<std::string>{"a", "b"});
 }
 
 TEST_CASE("a node knows which addresses lead back to itself") {
