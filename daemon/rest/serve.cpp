@@ -36,9 +36,12 @@ Result<std::optional<CertificateFiles>> certificate_for(const DaemonConfig& conf
   CertificateFiles files{config.rest_certificate, config.rest_key};
   if (files.certificate.empty()) {
     files = {state_dir / "rest-certificate.pem", state_dir / "rest-key.pem"};
-    if (auto error = ensure_certificate(
-            files, {"localhost", "127.0.0.1", "::1", config.name, where.host, advertised.host}))
-      return *error;
+    const Result<std::string> defect = ensure_certificate(
+        files, {"localhost", "127.0.0.1", "::1", config.name, where.host, advertised.host});
+    if (!defect) return defect.error();
+    if (!defect->empty())
+      log_warning("rest: the certificate " + files.certificate + ", which gossipd had made, " +
+                  *defect + "; it is made anew: clients that hold a copy need the new one");
   }
   const Result<std::string> fingerprint = certificate_fingerprint(files.certificate);
   if (!fingerprint) return fingerprint.error();

@@ -5,7 +5,6 @@
 // the key's has mode 0600.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,11 +19,12 @@ struct CertificateFiles {
 
 inline constexpr int certificate_days = 3650;
 
-// Makes an ECDSA key (P-256) and a certificate for `names` (host names and IP addresses), unless
-// both files are there already. Errors "certificate" (OpenSSL's reason), "key-write",
-// "key-permissions".
-[[nodiscard]] std::optional<Error> ensure_certificate(const CertificateFiles& files,
-                                                      const std::vector<std::string>& names);
+// Makes an ECDSA key (P-256) and a certificate for `names` (host names and IP addresses), where the
+// files are not there. A certificate made here that is out of date, as after it was made while the
+// clock was wrong, or that lacks a name is made anew with its key: for its names as well, and valid
+// for no less long. Returns why, or "". Errors "certificate" (OpenSSL's reason), "key-write".
+[[nodiscard]] Result<std::string> ensure_certificate(const CertificateFiles& files,
+                                                     const std::vector<std::string>& names);
 
 // SHA-256 of a file's first certificate, as "AB:CD:…". Error "certificate".
 [[nodiscard]] Result<std::string> certificate_fingerprint(const std::string& path);

@@ -1,0 +1,99 @@
+// The certificate that a daemon makes for its REST: when it is kept, and when made anew.
+#include <openssl/pem.h>
+#include <openssl/x509v3.h>
+
+#include "net/http/certificate.h"
+#include "net/peer/openssl_handles.h"
+#include "net_test_support.h"
+
+using namespace gossipd;
+using namespace gossipd::test;
+
+namespace {
+
+constexpr long day_s = 86'400;
+
+void write(const std::string& path, auto print) {
+  std::FILE* file = std::fopen(path.c_str(), "w");
+  REQUIRE(file != nullptr);
+  CHECK(print(file) == 1);
+  REQUIRE(std::fclose(file) == 0);
+}
+
+// As ensure_certificate() makes one for `name`, but valid between these seconds from now.
+void make(const CertificateFiles& files, long from_s, long until_s, const char* name,
+          const char* subject = "gossipd") {
+  const openssl::Key key(EVP_EC_gen("P-256"));
+  const openssl::Certificate made(X509_new());
+  X509* x = made.get();
+  X509_set_version(x, X509_VERSION_3);
+  X509_gmtime_adj(X509_getm_notBefore(x), from_s);
+  X509_gmtime_adj(X509_getm_notAfter(x), until_s);
+  X509_set_pubkey(x, key.get());
+  X509_NAME_add_entry_by_txt(X509_get_subject_name(x), "CN", MBSTRING_ASC,
+                             reinterpret_cast<const unsigned char*>(subject), -1, -1, 0);
+  X509_set_issuer_name(x, X509_get_subject_name(x));
+  X509_EXTENSION* names = X509V3_EXT_conf_nid(nullptr, nullptr, NID_subject_alt_name, name);
+  REQUIRE(X509_add_ext(x, names, -1) == 1);
+  X509_EXTENSION_free(names);
+  REQUIRE(X509_sign(x, key.get(), EVP_sha256()) > 0);
+  write(files.certificate, [x](std::FILE* file) { return PEM_write_X509(file, x); });
+  write(files.key, [&key](std::FILE* file) {
+    return PEM_write_PrivateKey(file, key.get(), nullptr, nullptr, 0, nullptr, nullptr);
+  });
+}
+
+openssl::Certificate read(const std::string& path) {
+  const openssl::Bio file(BIO_new_file(path.c_str(), "r"));
+  return openssl::Certificate(PEM_read_bio_X509(file.get(), nullptr, nullptr, nullptr));
+}
+
+std::string ensured(const CertificateFiles& files, const std::vector<std::string>& names) {
+  const auto why = ensure_certificate(files, names);
+  REQUIRE_MESSAGE(why, (why ? "" : why.error().text));
+  return *why;
+}
+
+}  // namespace
+
+TEST_CASE("a self-made certificate that a wrong clock has made useless is made anew, once") {
+  const TemporaryFolder folder;
+  const CertificateFiles files{folder.path / "c.pem", folder.path / "k.pem"};
+  for (const auto& [from_s, until_s, why] :
+       {std::tuple(-20'000 * day_s, -16'350 * day_s, "has expired"),
+        std::tuple(5'000 * day_s, 8'650 * day_s, "is not valid yet")}) {
+    make(files, from_s, until_s, "DNS:box1,IP:10.0.0.11");
+    const openssl::Certificate before = read(files.certificate);
+    CHECK(ensured(files, {"box1", "10.0.0.11"}) == why);
+    CHECK(ensured(files, {"box1", "10.0.0.11"}).empty());
+    const openssl::Certificate now = read(files.certificate);
+    CHECK(X509_cmp_current_time(X509_get0_notBefore(now.get())) < 0);
+    CHECK(X509_cmp_current_time(X509_get0_notAfter(now.get())) > 0);
+    // A clock that is wrong now must not shorten it.
+    CHECK(ASN1_TIME_compare(X509_get0_notAfter(now.get()), X509_get0_notAfter(before.get())) >= 0);
+    CHECK(EVP_PKEY_eq(X509_get0_pubkey(now.get()), X509_get0_pubkey(before.get())) == 1);
+  }
+}
+
+TEST_CASE("a self-made certificate that lacks a name gets it, and keeps those that it had") {
+  const TemporaryFolder folder;
+  const CertificateFiles files{folder.path / "c.pem", folder.path / "k.pem"};
+  CHECK(ensured(files, {"localhost", "box1", "10.0.0.11", "no name/"}).empty());
+  CHECK(ensured(files, {"localhost", "10.0.0.12", "::1"}) == "does not name IP:10.0.0.12");
+  X509* const now = read(files.certificate).release();
+  for (const char* name : {"localhost", "box1"}) CHECK(X509_check_host(now, name, 0, 0, {}) == 1);
+  for (const char* address : {"10.0.0.11", "10.0.0.12", "::1"})
+    CHECK(X509_check_ip_asc(now, address, 0) == 1);
+  X509_free(now);
+  // As where an address comes and goes.
+  CHECK(ensured(files, {"localhost", "10.0.0.11"}).empty());
+}
+
+TEST_CASE("a certificate that somebody else has made stays as it is") {
+  const TemporaryFolder folder;
+  const CertificateFiles files{folder.path / "c.pem", folder.path / "k.pem"};
+  make(files, -2 * day_s, -day_s, "DNS:box1", "box1.example");
+  const auto before = certificate_fingerprint(files.certificate);
+  CHECK(ensured(files, {"box1", "10.0.0.11"}).empty());
+  CHECK(*certificate_fingerprint(files.certificate) == *before);
+}
