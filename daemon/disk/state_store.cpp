@@ -24,6 +24,7 @@
 #include "core/base/printable.h"
 #include "daemon/disk/durable_file.h"
 #include "models/files/regular_file.h"
+#include "net/lasting_error.h"
 
 namespace gossipd {
 
@@ -159,12 +160,6 @@ NodeState state_from(const Json& json, std::int64_t unix_s) {
     if (member.value("met", false)) s.met.insert(s.members.back().id);
   }
   return s;
-}
-
-// What only the operator can put right, as the disk is not at fault.
-bool is_lasting(int number) {
-  return number == EACCES || number == EPERM || number == ENOTDIR || number == ENAMETOOLONG ||
-         number == ELOOP || number == EROFS || number == EEXIST;
 }
 
 Error cannot_create(const std::filesystem::path& directory, const std::error_code& reason) {

@@ -12,9 +12,15 @@ namespace {
 constexpr std::size_t token_bytes_min = 16;
 constexpr std::size_t metrics_connections_max = 16;
 
+// The operator's to put right, but for what may pass.
+Error of_setting(const char* setting, const Error& error) {
+  const bool may_pass = error.code == "io-error" || error.code == "no-space";
+  return Error{may_pass ? error.code : "bad-config", std::string(setting) + ": " + error.text};
+}
+
 Result<std::string> read_token(const std::string& path) {
   const Result<SecretText> file = read_secret_file(path, SharedKeyFile::refuse, token_file);
-  if (!file) return Error{"bad-config", "rest.token_file: " + file.error().text};
+  if (!file) return of_setting("rest.token_file", file.error());
   const std::size_t end = file->text().find_last_not_of(" \t\r\n");
   std::string token = file->text().substr(0, end == std::string::npos ? 0 : end + 1);
   if (token.size() < token_bytes_min)
@@ -73,7 +79,7 @@ Result<std::unique_ptr<HttpServer>> serve_rest(EventLoop& loop, DaemonPort& port
   }
   for (std::string& path : dashboard_paths()) options.open_paths.push_back(std::move(path));
   auto certificate = certificate_for(config, state_dir, advertised);
-  if (!certificate) return Error{"bad-config", "rest.certificate: " + certificate.error().text};
+  if (!certificate) return of_setting("rest.certificate", certificate.error());
   options.tls = *certificate;
   HttpRouter router = make_rest(port);
   add_dashboard(router);

@@ -78,7 +78,8 @@ Result<std::shared_ptr<asio::ssl::context>> read_tls(const CertificateFiles& fil
     return Error{"certificate",
                  files.certificate + ": no certificate can be read from it: " + error.message()};
   const Result<SecretText> key = read_secret_file(files.key, SharedKeyFile::refuse, private_key);
-  if (!key) return Error{"certificate", key.error().text};
+  if (!key)
+    return Error{key.error().code == "io-error" ? "io-error" : "certificate", key.error().text};
   // Never asks on the terminal for a passphrase: an encrypted key is refused.
   context->set_password_callback([](std::size_t, auto) { return std::string(); }, error);
   if (!error)

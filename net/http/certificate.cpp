@@ -188,6 +188,7 @@ Result<std::string> ensure_certificate(const CertificateFiles& files,
 }
 
 Result<std::string> certificate_fingerprint(const std::string& path) {
+  if (auto error = why_not_readable_now(path)) return *error;
   const Certificate certificate = read_certificate(path);
   std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
   unsigned int length = 0;

@@ -22,11 +22,13 @@ inline constexpr int certificate_days = 3650;
 // Makes an ECDSA key (P-256) and a certificate for `names` (host names and IP addresses), where the
 // files are not there. A certificate made here that is out of date, as after it was made while the
 // clock was wrong, or that lacks a name is made anew with its key: for its names as well, and valid
-// for no less long. Returns why, or "". Errors "certificate" (OpenSSL's reason), "key-write".
+// for no less long. Returns why, or "". Errors "certificate" (OpenSSL's reason), and those
+// of write_secret_file().
 [[nodiscard]] Result<std::string> ensure_certificate(const CertificateFiles& files,
                                                      const std::vector<std::string>& names);
 
-// SHA-256 of a file's first certificate, as "AB:CD:…". Error "certificate".
+// SHA-256 of a file's first certificate, as "AB:CD:…". Errors "certificate", "io-error"
+// (may pass).
 [[nodiscard]] Result<std::string> certificate_fingerprint(const std::string& path);
 
 }  // namespace gossipd

@@ -44,6 +44,8 @@ Error bad(const char* setting, const std::string& file, const std::string& what)
 int no_passphrase(char* /*buffer*/, int /*size*/, int /*writing*/, void* /*data*/) { return -1; }
 
 std::optional<Error> read_authorities(const std::string& file, SSL_CTX* context) {
+  if (auto error = why_not_readable_now(file))
+    return Error{error->code, "peer_tls.ca: " + error->text};
   const File in(BIO_new_file(file.c_str(), "r"));
   if (!in) return bad("ca", file, std::string("cannot be read: ") + std::strerror(errno));
   const Infos infos(PEM_X509_INFO_read_bio(in.get(), nullptr, &no_passphrase, nullptr));
@@ -80,6 +82,8 @@ std::optional<Error> read_authorities(const std::string& file, SSL_CTX* context)
 }
 
 std::optional<Error> read_chain(const std::string& file, SSL_CTX* context) {
+  if (auto error = why_not_readable_now(file))
+    return Error{error->code, "peer_tls.certificate: " + error->text};
   const File in(BIO_new_file(file.c_str(), "r"));
   if (!in) return bad("certificate", file, std::string("cannot be read: ") + std::strerror(errno));
   const Certificate own(PEM_read_bio_X509(in.get(), nullptr, &no_passphrase, nullptr));

@@ -34,7 +34,7 @@ class PeerCertificates {
  public:
   // Reads the three files and verifies the node's own certificate as a peer will, except for the
   // time, which may be wrong at boot. Error "certificate" names the setting, the file and the
-  // remedy.
+  // remedy; "io-error": a file cannot be read, which may pass.
   [[nodiscard]] static Result<PeerCertificates> read(const PeerCertificateFiles& files);
 
   // TLS 1.3 with these; copy the handle. Never null.

@@ -46,7 +46,7 @@ struct ClusterKey {
 [[nodiscard]] Result<ClusterKey> parse_cluster_key(const std::string& text);
 
 // Creates `path` with mode 0600: whole and durable, or not at all. Never replaces a file: Error
-// "key-exists". Otherwise Error "key-write". nullopt is success.
+// "key-exists". Otherwise errors as write_secret_file(). nullopt is success.
 [[nodiscard]] std::optional<Error> write_cluster_key(const std::string& path,
                                                      const ClusterKey& key);
 

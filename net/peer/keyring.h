@@ -51,7 +51,7 @@ class Keyring {
 // Errors: as read_secret_file(), "key-format".
 [[nodiscard]] Result<Keyring> read_keyring(const std::string& path,
                                            SharedKeyFile shared = SharedKeyFile::refuse);
-// Replaces the file, whole and durable. Error "key-write".
+// Replaces the file, whole and durable. Errors as write_secret_file().
 [[nodiscard]] std::optional<Error> write_keyring(const std::string& path, const Keyring& ring);
 
 }  // namespace gossipd

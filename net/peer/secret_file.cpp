@@ -11,6 +11,7 @@
 #include <filesystem>
 
 #include "net/hard_links.h"
+#include "net/lasting_error.h"
 
 namespace gossipd {
 namespace {
@@ -44,16 +45,19 @@ bool write_all(int fd, const std::string& text) {
 }
 
 Error read_error(const std::string& path, const SecretKind& kind) {
-  return Error{"key-read", std::string("cannot read the ") + kind.name + " " + path + ": " +
-                               system_error_text()};
+  const char* code = is_lasting(errno) ? "key-read" : "io-error";
+  return Error{
+      code, std::string("cannot read the ") + kind.name + " " + path + ": " + system_error_text()};
 }
 Error write_error(const std::string& path) {
   const int why = errno;
   std::string text = "cannot write " + path + ": " + system_error_text();
-  if (why == ENOSPC || why == EDQUOT) text += "; make room there, or name another file";
+  const bool full = why == ENOSPC || why == EDQUOT;
+  if (full) text += "; make room there, or name another file";
   if (why == ENOENT) text += "; create its directory, or name another file";
   if (why == EACCES || why == EPERM || why == EROFS) text += "; name a file that you may write";
-  return Error{"key-write", text};
+  const bool lasting = why == ENOENT || is_lasting(why);
+  return Error{full ? "no-space" : lasting ? "key-write" : "io-error", text};
 }
 
 // link() rather than rename() for a name that must be new: it fails if the name is taken. Where the
@@ -115,6 +119,15 @@ Result<SecretText> read_secret_file(const std::string& path, SharedKeyFile share
     return Error{"key-format", what + " is longer than such files are"};
   text.resize(filled);
   return SecretText(std::move(text));
+}
+
+std::optional<Error> why_not_readable_now(const std::string& path) {
+  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  char byte = 0;
+  if (file.ok() && ::read(file.get(), &byte, 1) >= 0) return std::nullopt;
+  if (errno == ENOENT || errno == EAGAIN || is_lasting(errno)) return std::nullopt;
+  return Error{"io-error", path + " cannot be read: " + system_error_text() +
+                               "; look for the disk's errors in the system's log"};
 }
 
 std::optional<Error> write_secret_file(const std::string& path, const SecretText& text,

@@ -39,17 +39,22 @@ class SecretText {
   std::string text_;
 };
 
-// Errors: "key-missing", "key-permissions" (its text names the chmod), "key-read", "key-format"
-// (too long).
+// Errors: "key-missing", "key-permissions" (its text names the chmod), "key-read" (this user may
+// not, or it is no file), "io-error" (may pass), "key-format" (too long).
 [[nodiscard]] Result<SecretText> read_secret_file(const std::string& path, SharedKeyFile shared,
                                                   const SecretKind& kind = {});
+
+// Error "io-error" where nothing can be read of a file at the moment, since its disk fails or no
+// descriptor is left; nothing for one that is missing or not this user's.
+[[nodiscard]] std::optional<Error> why_not_readable_now(const std::string& path);
 
 // Where write_secret_file() keeps the replaced file.
 [[nodiscard]] std::string previous_secret(const std::string& path);
 
 enum class Replace { no, yes };
 // Writes with mode 0600, whole and durable or not at all. Keeps different earlier content as
-// PATH.previous, where possible. Errors "key-exists" (unless it may be replaced), "key-write".
+// PATH.previous, where possible. Errors "key-exists" (unless it may be replaced), "key-write"
+// (nothing can be written there), "no-space", "io-error" (may pass).
 [[nodiscard]] std::optional<Error> write_secret_file(const std::string& path,
                                                      const SecretText& text, Replace replace);
 

@@ -149,6 +149,18 @@ class FullDisk(ClusterTest):
 
         self.on_a_disk_of_its_own(node, check)
 
+    def test_a_founder_without_room_for_its_key_may_be_started_again(self):
+        node = self.cluster.founder(self.cluster.job(), shard="1/1", key="")
+
+        def check():
+            filler = self.fill(node)
+            self.assertEqual(1, node.start().exit_code(), "78 is never started again")
+            self.assertRegex(node.log(), r"cluster.key: No space left .*; make room there")
+            os.remove(filler)
+            node.start().wait_phase("training")
+
+        self.on_a_disk_of_its_own(node, check)
+
     def test_a_node_that_is_stopped_on_a_full_disk_says_that_a_restart_knows_less(self):
         node = self.cluster.founder(self.cluster.job(), shard="1/1", trainer__min_step_ms=5)
 

@@ -274,6 +274,14 @@ TEST_CASE("files that cannot work are refused with the setting, the reason and a
   CHECK(mentions(with([&](auto& f) { f.ca = missing; }),
                  "peer_tls.ca: " + missing + " cannot be read: No such file"));
   CHECK(mentions(with([&](auto& f) { f.ca = text; }), "holds no certificate"));
+  const std::string failing = "/proc/self/mem";  // as on a disk that fails
+  for (const PeerCertificateFiles& files :
+       {PeerCertificateFiles{failing, good.certificate, good.key},
+        {good.ca, failing, good.key},
+        {good.ca, good.certificate, failing}}) {
+    CHECK(PeerCertificates::read(files).error().code == "io-error");
+    CHECK(mentions(mistake(files), failing));
+  }
   CHECK(mentions(with([&](auto& f) { f.ca = good.certificate; }), "no authority's"));
   CHECK(mentions(with([&](auto& f) { f.ca = other.ca(); }), "does not stand before"));
   CHECK(mentions(with([&](auto& f) { f.certificate = missing; }), "peer_tls.certificate"));

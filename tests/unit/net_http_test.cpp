@@ -393,6 +393,7 @@ TEST_CASE(
     CHECK(contains(refused.error().text, folder.path));
   }
   CHECK(certificate_fingerprint(files.key).error().code == "certificate");
+  CHECK(certificate_fingerprint("/proc/self/mem").error().code == "io-error");
   std::filesystem::permissions(files.key, std::filesystem::perms::group_read,
                                std::filesystem::perm_options::add);
   Service open_to_all({.tls = files});

@@ -79,6 +79,7 @@ TEST_CASE("a file that is no key file is refused with its path and the reason") 
   const std::string path = folder.path / "cluster.key";
   CHECK(read_cluster_key(path).error().code == "key-missing");
   CHECK(read_cluster_key(folder.path).error().code == "key-read");
+  CHECK(read_cluster_key("/proc/self/mem").error().code == "io-error");  // as of a failing disk
   const std::string good = format_cluster_key(test_key(0xabc, 1));
   std::string short_secret = good.substr(0, good.size() - 2) + "\n";
   std::string not_hex = good;
