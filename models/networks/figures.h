@@ -1,6 +1,7 @@
 // models/networks/figures.h - what an evaluation says about a model. A plain value; any thread.
 #pragma once
 
+#include <cmath>
 #include <optional>
 
 namespace gossipd {
@@ -13,8 +14,9 @@ struct Figures {
   std::optional<double> top5_accuracy;  // … and there are more than five
   std::optional<double> perplexity;     // of tokens
 
-  // By accuracy; of tokens and numbers by loss.
+  // By accuracy; of tokens and numbers by loss. Any loss is better than NaN.
   [[nodiscard]] bool is_better_than(const Figures& other) const {
+    if (std::isnan(loss) != std::isnan(other.loss)) return std::isnan(other.loss);
     if (accuracy && other.accuracy && !perplexity) return *accuracy > *other.accuracy;
     return loss < other.loss;
   }

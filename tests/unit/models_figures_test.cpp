@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <fstream>
+#include <limits>
 #include <string>
 
 #include "models/training/trainer.h"
@@ -34,6 +35,20 @@ TEST_CASE("an evaluation is not better than an equal one, so the first of two is
   const Figures classes{.loss = 0.5, .accuracy = 0.7}, tokens{.loss = 1.5, .perplexity = 4.48};
   CHECK_FALSE(classes.is_better_than(classes));
   CHECK_FALSE(tokens.is_better_than(tokens));
+}
+
+TEST_CASE("an evaluation with a loss is better than one whose loss is NaN, whatever came first") {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const Figures none{.loss = nan}, numbers{.loss = 1e9};
+  CHECK(numbers.is_better_than(none));
+  CHECK_FALSE(none.is_better_than(numbers));
+  CHECK_FALSE(none.is_better_than(none));
+  // NaN outputs are all taken for one class, which may be most of the set.
+  const Figures lucky{.loss = nan, .accuracy = 0.9}, classes{.loss = 0.7, .accuracy = 0.5};
+  CHECK(classes.is_better_than(lucky));
+  CHECK_FALSE(lucky.is_better_than(classes));
+  const Figures nothing{.loss = nan, .perplexity = nan}, tokens{.loss = 5, .perplexity = 148.4};
+  CHECK(tokens.is_better_than(nothing));
 }
 
 TEST_CASE("REST's description names each state of a trainer") {
