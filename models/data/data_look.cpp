@@ -49,8 +49,16 @@ std::vector<std::string> names_in(const fs::path& directory, bool folders) {
   return names;
 }
 
+// By the word that it begins with, which no letter may follow: device.txt is no part "dev".
 bool is_held_out(const std::string& name) {
-  return name.starts_with("test") || name.starts_with("val") || name.starts_with("dev");
+  const auto is_letter = [](unsigned char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c >= 0x80;
+  };
+  const std::string word(name.begin(), std::ranges::find_if_not(name, is_letter));
+  for (const char* part : {"test", "tests", "testing", "testset", "val", "valid", "validation",
+                           "valset", "dev", "devset"})
+    if (word == part) return true;
+  return false;
 }
 
 // Files with this ending, those for training and those to test with.

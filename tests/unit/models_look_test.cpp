@@ -220,6 +220,21 @@ TEST_CASE("A file whose name cannot stand in a job is named before the draft is 
   }
 }
 
+TEST_CASE("Files to test with begin with a word that says so, and not with a longer one") {
+  const std::string text(1000, 'a');
+  const std::vector<std::string> held_out{"dev_a.txt",     "test.txt",  "test1.txt",
+                                          "testset.txt",   "val-0.txt", "valid.1.txt",
+                                          "validation.txt"};
+  const std::vector<std::string> trained_on{"device_03.txt", "testament.txt", "train.txt",
+                                            "valence.txt",   "valley.txt",    "valr\u00e9as.txt"};
+  Files files;
+  for (const auto* names : {&held_out, &trained_on})
+    for (const std::string& name : *names) files.add(name, text);
+  const DataSpec spec = files.look().spec;
+  CHECK(spec.test_files == held_out);
+  CHECK(spec.train_files == trained_on);
+}
+
 TEST_CASE("More files than a job takes are refused with their number, and none is left out") {
   const std::string text(1000, 'a');
   for (const std::string part : {"", "test"}) {
