@@ -240,8 +240,11 @@ class TorchEngine : public GradientEngine {
   void try_one_batch() {
     HostBatch batch(source_.set().input(), source_.set().target(),
                     std::min<std::int64_t>(micro_batch(job_, job_.batch), trial_batch));
-    source_.fill(0, static_cast<std::size_t>(batch.samples()), batch.view());
-    replicas_.front()->seed_dropout(0);
+    // Not by the source: loader threads would start, and inherit this thread's priority.
+    const DataSet& set = source_.set();
+    for (std::size_t i = 0; i < static_cast<std::size_t>(batch.samples()); ++i)
+      set.write(i % set.count(), nullptr, batch.view(), i);
+    replicas_.front()->seed_dropout(source_.visit(0));
     evaluator_.lend_network([&](Network& network) {
       try_batch(job_, network, batch.inputs.to(first_device()), batch.targets.to(first_device()));
     });

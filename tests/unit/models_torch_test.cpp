@@ -4,9 +4,13 @@
 #undef CHECK
 
 #include <doctest/doctest.h>
+#include <sys/resource.h>
 
 #include <array>
 #include <fstream>
+#include <mutex>
+#include <set>
+#include <thread>
 
 #include "models/data/data_order.h"
 #include "models/data/idx.h"
@@ -14,6 +18,7 @@
 #include "models/devices/runtime.h"
 #include "models/networks/flat_model.h"
 #include "models/training/torch_engine.h"
+#include "models_bars.h"
 #include "models_test_support.h"
 
 using namespace gossipd;
@@ -128,6 +133,28 @@ double distance_to(const OptimizerSpec& spec, const Options& options, int steps)
   return ((flat.trained() - reference.trained()).norm() / reference.trained().norm())
       .item<double>();
 }
+
+// Notes how nice the loader threads are that read it.
+class Watched : public test::Bars {
+ public:
+  using Bars::Bars;
+  void write(std::size_t index, const Variation* variation, const Batch& batch,
+             std::size_t at) const override {
+    Bars::write(index, variation, batch, at);
+    if (std::this_thread::get_id() == maker_) return;
+    const std::lock_guard lock(mutex_);
+    nice_.insert(getpriority(PRIO_PROCESS, 0));  // this thread's
+  }
+  [[nodiscard]] std::set<int> nice() const {
+    const std::lock_guard lock(mutex_);
+    return nice_;
+  }
+
+ private:
+  const std::thread::id maker_ = std::this_thread::get_id();
+  mutable std::mutex mutex_;
+  mutable std::set<int> nice_;
+};
 
 }  // namespace
 
@@ -367,6 +394,19 @@ TEST_CASE("A node without data is told what to put where") {
   const auto trainer = Trainer::create(fashion_job(1), options);
   REQUIRE(!trainer);
   CHECK(trainer.error().code == "no-data");
+}
+
+TEST_CASE("Loader threads are as nice as the thread that trains, not as the one that prepared it") {
+  const Job job = test::bars_job(test::cnn, test::sgd);
+  const auto set = std::make_shared<Watched>(job.data);
+  auto engine = make_torch_engine(
+      job, "cpu", 1, BatchSource(set, DataOrder(job.seed, set->count(), {}), 2), nullptr, "");
+  REQUIRE(engine);
+  std::thread([&] {
+    (*engine)->prepare_thread(3);
+    (*engine)->step(0, 0.05, 4);
+  }).join();
+  CHECK(set->nice() == std::set<int>{std::min(19, getpriority(PRIO_PROCESS, 0) + 3)});
 }
 
 TEST_CASE("A device that is not there is refused by its name") {
