@@ -16,7 +16,7 @@ class BatchSource {
   // ready in the background.
   BatchSource(std::shared_ptr<const DataSet> set, DataOrder order, int loader_threads = 0);
 
-  [[nodiscard]] std::size_t shard_samples() const { return order_.shard_samples(); }
+  [[nodiscard]] std::size_t shard_samples() const { return order().shard_samples(); }
   [[nodiscard]] const DataSet& set() const { return *set_; }
   // Of a set that nodes divide among themselves: as DataOrder::restrict_to(). What is ready of
   // other buckets is dropped.
@@ -26,8 +26,12 @@ class BatchSource {
   Samples fill(Samples position, std::size_t samples, const Batch& batch);
 
  private:
+  [[nodiscard]] const DataOrder& order() const {
+    return prefetcher_ ? prefetcher_->order() : *order_;
+  }
+
   std::shared_ptr<const DataSet> set_;
-  DataOrder order_;
+  std::optional<DataOrder> order_;  // with loader threads theirs: it has 8 bytes for each sample
   std::vector<DataOrder::Visit> visits_;
   std::unique_ptr<Prefetcher> prefetcher_;  // null without loader threads
 };

@@ -31,6 +31,7 @@ DataOrder::DataOrder(std::uint64_t seed, std::size_t set_samples, Shard shard)
   std::vector<std::uint32_t> all(set_samples);
   std::iota(all.begin(), all.end(), 0u);
   shuffle(all, mixed(seed, 0x64617461));
+  members_.reserve((set_samples - shard.index + shard.count - 1) / shard.count);
   for (std::size_t i = shard.index; i < set_samples; i += shard.count) members_.push_back(all[i]);
   order_.resize(members_.size());
   shuffle_for(0);

@@ -29,6 +29,8 @@ class Prefetcher {
   Prefetcher(const Prefetcher&) = delete;
   Prefetcher& operator=(const Prefetcher&) = delete;
 
+  // Of which anybody may ask what never changes: shard_samples() and variation().
+  [[nodiscard]] const DataOrder& order() const { return order_; }
   // The thread of take(). As DataOrder::restrict_to(); the next take() starts anew.
   void restrict_to(BucketSet buckets);
   // One thread. Waits for what is not ready yet. Returns the position after the last sample. Throws

@@ -1,8 +1,9 @@
 // What files of a model cost in memory while they are written and read: the model once, and one
-// tensor.
+// tensor; and what the order of a data set costs.
 #include <doctest/doctest.h>
 
 #include "models/checkpoint/checkpoint.h"
+#include "models/data/batch_source.h"
 #include "models/files/weights.h"
 #include "models_test_support.h"
 #include "tests/counted_memory.h"
@@ -70,6 +71,23 @@ TEST_CASE("A checkpoint is written from where it lies, and read into one model a
   CHECK(reading < 2 * model_bytes + small_things);
   CHECK(most_held([&] { REQUIRE(read_checkpoint_metadata(directory / "c.safetensors")); }) <
         small_things);
+}
+
+TEST_CASE("The order of a data set costs eight bytes a sample, with loader threads too") {
+  class Many : public DataSet {
+   public:
+    using DataSet::DataSet;
+    [[nodiscard]] std::size_t count() const override { return std::size_t{3} << 20; }
+    void write(std::size_t, const Variation*, const Batch&, std::size_t) const override {}
+  };
+  const auto set = std::make_shared<Many>(DataSpec{});
+  for (const int loader_threads : {0, 2}) {
+    const std::int64_t before = counted::live.load();
+    const BatchSource source(set, DataOrder(1, set->count(), {}), loader_threads);
+    CHECK(source.shard_samples() == set->count());
+    CHECK(counted::live.load() - before <
+          8 * static_cast<std::int64_t>(set->count()) + small_things);
+  }
 }
 
 TEST_CASE("Weights to begin with cost one tensor beside the model that takes them") {
