@@ -24,6 +24,11 @@ class BatchSource {
   // `samples` samples from `position` on; the batch has room for just as many. Returns the position
   // after them. Throws what DataSet::write() throws.
   Samples fill(Samples position, std::size_t samples, const Batch& batch);
+  // A seed of this visit's own: another one at every position, and on nodes whose shard or walker
+  // is another.
+  [[nodiscard]] std::uint64_t visit(Samples position) const {
+    return order().variation(position).visit;
+  }
 
  private:
   [[nodiscard]] const DataOrder& order() const {

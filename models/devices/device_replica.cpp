@@ -79,14 +79,14 @@ DeviceReplica::DeviceReplica(const Job& job, const std::string& model_file, torc
   network_->train(true);
 }
 
-void DeviceReplica::seed_dropout(Samples position) const {
+void DeviceReplica::seed_dropout(std::uint64_t visit) const {
   if (job_.model.kind != ModelSpec::Kind::torchscript) return;  // the built-in ones draw nothing
   at::Generator generator = at::globalContext().defaultGenerator(device_);
   const std::lock_guard lock(generator.mutex());
-  generator.set_current_seed(Random(job_.seed ^ (position * 0x9e3779b97f4a7c15ull)).next());
+  generator.set_current_seed(visit);
 }
 
-void DeviceReplica::backward(const HostBatch& batch, Part part, Samples position,
+void DeviceReplica::backward(const HostBatch& batch, Part part, std::uint64_t visit,
                              std::size_t turn) {
   if (scale_) {
     const torch::NoGradGuard no_gradient;
@@ -94,7 +94,7 @@ void DeviceReplica::backward(const HostBatch& batch, Part part, Samples position
     statistics_before_ = flat_.untrained().clone();
   }
   if (part.count == 0) return losses_[turn].put(0.0);
-  seed_dropout(position + static_cast<Samples>(part.begin));
+  seed_dropout(Random(visit ^ static_cast<std::uint64_t>(part.begin)).next());
   const std::int64_t most = micro_batch(job_, batch.samples());
   double sum = 0;
   Tensor sum_on_device;

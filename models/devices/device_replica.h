@@ -31,9 +31,9 @@ class DeviceReplica {
 
   [[nodiscard]] torch::Device device() const { return device_; }
   [[nodiscard]] FlatModel& flat() { return flat_; }
-  // Makes what a model draws at random (dropout) a function of the place in the data, so that a
-  // resumed run draws the same.
-  void seed_dropout(Samples position) const;
+  // Makes what a model draws at random (dropout) a function of `visit` (BatchSource::visit), so
+  // that a resumed run draws the same and other nodes something else.
+  void seed_dropout(std::uint64_t visit) const;
 
   // Samples [begin, begin + count) of a batch.
   struct Part {
@@ -41,8 +41,9 @@ class DeviceReplica {
     std::int64_t count = 0;
   };
   // Adds what the part has in the gradient of the whole batch's mean loss; the batch must stay as
-  // it is until loss(). `turn` (0 or 1) is where its share of that loss is kept.
-  void backward(const HostBatch&, Part, Samples position, std::size_t turn);
+  // it is until loss(). `visit` is the whole batch's. `turn` (0 or 1) is where its share of that
+  // loss is kept.
+  void backward(const HostBatch&, Part, std::uint64_t visit, std::size_t turn);
   // Waits for that backward().
   [[nodiscard]] double loss(std::size_t turn) { return losses_[turn].take(); }
   // To be called before anybody reads the gradient. False: it has overflowed in fp16, and is zero

@@ -303,8 +303,10 @@ class TorchEngine : public GradientEngine {
       batch.emplace(source_.set().input(), source_.set().target(), samples, first_device());
     }
     next_position_ = source_.fill(position, samples, batch->view());
+    // The last sample's: nodes that divide a set all begin at the same place.
+    const std::uint64_t visit = source_.visit(next_position_ - 1);
     on_all_ranks([&](std::size_t rank) {
-      replicas_[rank]->backward(*batch, part_of(rank, samples), position, turn_);
+      replicas_[rank]->backward(*batch, part_of(rank, samples), visit, turn_);
     });
     return turn_;
   }

@@ -142,6 +142,35 @@ TEST_CASE("A TorchScript model with dropout resumes bit for bit") {
   CHECK(train(*resumed, 5, 9) == want);
 }
 
+TEST_CASE("Nodes draw other dropout, whether each has its own files or they divide one set") {
+  const TemporaryDirectory directory;
+  // The gradient says which weights were dropped, and nothing of the samples.
+  const std::string file =
+      script(directory, 40,
+             "def forward(self, x):\n    return torch.dropout(self.weight, 0.5, self.training)\n"
+             "def loss(self, outputs, targets):\n    return outputs.mean()\n");
+  const Job job = points_job(by_script + "[loss]\nkind = 'model'\n");
+  const auto set = std::make_shared<Points>(job.data);
+  const auto drawn = [&](std::uint64_t walker, std::size_t first_bucket = 2, Samples position = 0) {
+    auto engine = make_torch_engine(
+        job, "cpu", 1, BatchSource(set, DataOrder(job.seed, set->count(), {0, 1, walker})), nullptr,
+        file);
+    REQUIRE_MESSAGE(engine, (engine ? "" : engine.error().text));
+    std::vector<bool> every_other(96);
+    for (std::size_t i = first_bucket; i < 96; i += 2) every_other[i] = true;
+    if (first_bucket < 2)
+      (*engine)->restrict_to(std::make_shared<const std::vector<bool>>(every_other));
+    std::vector<float> gradient((*engine)->schema().floats());
+    (*engine)->gradient(model_of(**engine), position, 24, gradient);
+    return gradient;
+  };
+  CHECK(drawn(7) == drawn(7));
+  CHECK(drawn(7) != drawn(8));
+  CHECK(drawn(7) != drawn(7, 2, 24));
+  CHECK(drawn(0, 1) == drawn(0, 1));
+  CHECK(drawn(0, 0) != drawn(0, 1));
+}
+
 TEST_CASE("A neighbour's model leaves alone what never leaves a node") {
   const TemporaryDirectory directory;
   const Job job = points_job(by_script);
