@@ -17,15 +17,19 @@ using Kind = DataSpec::Kind;
 constexpr int epochs = 10;
 constexpr std::size_t name_bytes = 64;  // as of a job
 constexpr std::size_t comment_column = 36;
+constexpr std::size_t columns = 80;  // of a list, without its key
 
 // One `key = value` a line, with what it means beside it.
 class Draft {
  public:
   void comment(const std::string& words) { text_ += "# " + words + "\n"; }
   void table(const std::string& name) { text_ += "\n[" + name + "]\n"; }
+  // What it means stands above a value of several lines.
   void line(const std::string& key, const std::string& value, const std::string& words = "") {
+    const bool beside = value.find('\n') == std::string::npos;
+    if (!beside && !words.empty()) comment(words);
     std::string line = key + " = " + value;
-    if (!words.empty()) {
+    if (beside && !words.empty()) {
       line.resize(std::max(line.size() + 2, comment_column), ' ');
       line += "# " + words;
     }
@@ -52,17 +56,30 @@ std::string quoted(const std::string& value) {
   return out + '"';
 }
 
+// A long one takes several lines.
+std::string joined(const std::vector<std::string>& items) {
+  std::string text, line;
+  for (const std::string& item : items) {
+    if (!line.empty() && line.size() + item.size() + 2 > columns) {
+      text += line + "\n";
+      line.clear();
+    }
+    line += (line.empty() ? "  " : " ") + item + ",";
+  }
+  if (!text.empty()) return "[\n" + text + line + "\n]";
+  return items.empty() ? "[]" : "[" + line.substr(2, line.size() - 3) + "]";
+}
+
 std::string list(const std::vector<std::int64_t>& values) {
-  std::string text;
-  for (const std::int64_t value : values)
-    text += (text.empty() ? "" : ", ") + std::to_string(value);
-  return "[" + text + "]";
+  std::vector<std::string> items;
+  for (const std::int64_t value : values) items.push_back(std::to_string(value));
+  return joined(items);
 }
 
 std::string list(const std::vector<std::string>& values) {
-  std::string text;
-  for (const std::string& value : values) text += (text.empty() ? "" : ", ") + quoted(value);
-  return "[" + text + "]";
+  std::vector<std::string> items;
+  for (const std::string& value : values) items.push_back(quoted(value));
+  return joined(items);
 }
 
 // Four decimals, and more digits only of a number that has them. Always a float to TOML, which has
@@ -78,9 +95,9 @@ std::string number(double value) {
 // One number for all channels is written as such.
 std::string numbers(const std::vector<double>& values) {
   if (values.size() == 1) return number(values[0]);
-  std::string text;
-  for (const double value : values) text += (text.empty() ? "" : ", ") + number(value);
-  return "[" + text + "]";
+  std::vector<std::string> items;
+  for (const double value : values) items.push_back(number(value));
+  return joined(items);
 }
 
 std::string plain_name(const std::string& wanted) {

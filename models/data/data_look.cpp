@@ -24,7 +24,10 @@ using Kind = DataSpec::Kind;
 using Look = std::optional<Result<DataLook>>;  // nothing: the directory holds no such files
 
 constexpr std::size_t entries_shown = 8;
-constexpr std::size_t moments_samples_max = 512;
+constexpr std::size_t moments_samples = 512;  // looked at; of tensors as many as …
+constexpr std::size_t moments_values = std::size_t{1} << 22;  // … have so many values, if more
+// With a mean and a deviation each: so many have room in a job, with as many digits as they take.
+constexpr std::int64_t columns_max = 2048;
 constexpr double held_out_fraction = 0.1;
 constexpr std::size_t class_names_max = 64;  // of more classes only the number is written
 constexpr std::int64_t length_wanted = 256;  // of a window of tokens
@@ -106,15 +109,22 @@ struct Moments {
   }
 };
 
-// Of some samples, by channel: the first extent of an image, otherwise all values together.
-std::vector<Moments> moments_of(const DataSet& set, std::size_t channels) {
+// How many means and deviations there are: one for each place along the first axis, where samples
+// of one axis have the columns of a table. Bytes in a row are pixels, which are alike.
+std::size_t channels_of(const DataSpec& spec, bool bytes) {
+  const std::int64_t first = spec.shape.at(0);
+  const bool alike = first > columns_max || (bytes && spec.shape.size() == 1);
+  return !spec.is_pixels() && alike ? 1 : static_cast<std::size_t>(first);
+}
+
+std::vector<Moments> moments_of(const DataSet& set, std::size_t channels, std::size_t samples) {
   const std::size_t values = set.input().values(), targets = set.target().values();
   std::vector<Moments> moments(channels);
   std::vector<float> input(values), floats(targets);
   std::vector<std::int64_t> integers(targets);
   Batch batch{.inputs = std::span<float>(input), .targets = std::span<float>(floats)};
   if (set.classes() > 0) batch.targets = std::span<std::int64_t>(integers);
-  const std::size_t looked = std::min(set.count(), moments_samples_max);
+  const std::size_t looked = std::min(set.count(), samples);
   for (std::size_t i = 0; i < looked; ++i) {
     set.write(i * set.count() / looked, nullptr, batch, 0);
     for (std::size_t v = 0; v < values; ++v) moments[v / (values / channels)].add(input[v]);
@@ -122,29 +132,44 @@ std::vector<Moments> moments_of(const DataSet& set, std::size_t channels) {
   return moments;
 }
 
-// The error: of numbers that a job does not take.
-std::optional<Error> measure(const DataSet& set, const std::string& directory, DataLook& look) {
+Error beyond_a_job(const DataSpec& spec, const std::string& directory, double mean,
+                   double deviation, const std::string& where) {
+  const std::string more = spec.train_files.size() > 1
+                               ? " and " + std::to_string(spec.train_files.size() - 1) + " more"
+                               : "";
+  return Error{"bad-data", (fs::path(directory) / spec.train_files.at(0)).string() + more +
+                               ": the inputs have a mean of " + six_digits(mean) +
+                               " and a deviation of " + six_digits(deviation) + where +
+                               ", and a job takes means up to " + six_digits(normalisation_max) +
+                               " and deviations from " + six_digits(1 / normalisation_max) +
+                               " to " + six_digits(normalisation_max) +
+                               "; write the inputs times a factor, so that they are about 1"};
+}
+
+// The error: of numbers that a job does not take. `bytes`: tensors hold them.
+std::optional<Error> measure(const DataSet& set, const std::string& directory, bool bytes,
+                             DataLook& look) {
   DataSpec& spec = look.spec;
   const bool pixels = spec.is_pixels();
+  const std::size_t of_values = pixels ? 0 : moments_values / set.input().values();
+  const std::vector<Moments> channels =
+      moments_of(set, channels_of(spec, bytes), std::max(moments_samples, of_values));
+  constexpr double smallest = 1 / normalisation_max;
+  // Beside others that differ more, what differs less than a job can say is what rounding left.
+  const bool any_differs = std::ranges::any_of(
+      channels, [](const Moments& channel) { return channel.deviation() >= smallest; });
   spec.mean.clear(), spec.deviation.clear();
-  for (const Moments& channel :
-       moments_of(set, pixels ? static_cast<std::size_t>(spec.shape.at(0)) : 1)) {
-    const double mean = channel.mean(), deviation = channel.deviation();
-    const double least = pixels ? pixel_deviation_min : std::abs(mean) * constant_part;
+  for (std::size_t c = 0; c < channels.size(); ++c) {
+    const double mean = channels[c].mean(), deviation = channels[c].deviation();
+    const double least =
+        pixels ? pixel_deviation_min
+               : std::max(std::abs(mean) * constant_part, any_differs ? smallest : 0.0);
     const bool constant = deviation == 0 || deviation < least;
     if (std::abs(mean) > normalisation_max || deviation > normalisation_max ||
-        (!constant && deviation < 1 / normalisation_max)) {
-      const std::string more = spec.train_files.size() > 1
-                                   ? " and " + std::to_string(spec.train_files.size() - 1) + " more"
-                                   : "";
-      return Error{"bad-data",
-                   (fs::path(directory) / spec.train_files.at(0)).string() + more +
-                       ": the inputs have a mean of " + six_digits(mean) + " and a deviation of " +
-                       six_digits(deviation) + ", and a job takes means up to " +
-                       six_digits(normalisation_max) + " and deviations from " +
-                       six_digits(1 / normalisation_max) + " to " + six_digits(normalisation_max) +
-                       "; write the inputs times a factor, so that they are about 1"};
-    }
+        (!constant && deviation < smallest))
+      return beyond_a_job(
+          spec, directory, mean, deviation,
+          channels.size() == 1 ? "" : " in column " + std::to_string(c) + ", from 0");
     look.constant_channels += constant ? 1 : 0;
     spec.mean.push_back(rounded(mean, deviation));
     spec.deviation.push_back(constant ? 1.0 : rounded(deviation, deviation));
@@ -153,7 +178,9 @@ std::optional<Error> measure(const DataSet& set, const std::string& directory, D
 }
 
 // The files are read as a job would read them, so that what is damaged shows now.
-Result<DataLook> loaded(const std::string& directory, DataSpec spec, std::string words) {
+// `bytes`: inputs of tensors are.
+Result<DataLook> loaded(const std::string& directory, DataSpec spec, std::string words,
+                        bool bytes = false) {
   LoadOptions options;
   options.directory = directory;
   auto sets = load_data(spec, options);
@@ -164,7 +191,7 @@ Result<DataLook> loaded(const std::string& directory, DataSpec spec, std::string
   DataLook look{std::move(spec), std::move(words), sets->train->count(),
                 sets->held_out ? sets->held_out->count() : 0};
   if (look.spec.vocabulary == 0)
-    if (auto error = measure(*sets->train, directory, look)) return *error;
+    if (auto error = measure(*sets->train, directory, bytes, look)) return *error;
   return look;
 }
 
@@ -309,10 +336,12 @@ Look look_for_tensors(const std::string& directory) {
   spec.kind = Kind::safetensors;
   if (auto error = sort_files(directory, ".safetensors", spec)) return *error;
   if (spec.train_files.empty()) return std::nullopt;
-  if (auto error = look_at_tensors(directory, spec)) return *error;
+  bool bytes = false;
+  if (auto error = look_at_tensors(directory, spec, bytes)) return *error;
   return loaded(
       directory, spec,
-      "safetensors files of " + std::string(spec.classes > 0 ? "classes" : "numbers to predict"));
+      "safetensors files of " + std::string(spec.classes > 0 ? "classes" : "numbers to predict"),
+      bytes);
 }
 
 // As many windows as training needs, of what there is; an error where there is none.

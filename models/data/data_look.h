@@ -20,8 +20,9 @@ struct DataLook {
   std::string words;  // "IDX files of 28 x 28 grey images"
   std::size_t train_samples = 0;
   std::size_t held_out_samples = 0;
-  std::string left_out;               // "16 .webp": files that no job takes; empty: none
-  std::size_t constant_channels = 0;  // of spec.deviation: nothing differs, so it is 1
+  std::string left_out;  // "16 .webp": files that no job takes; empty: none
+  // of spec.deviation, which is measured along the first axis: nothing differs, so it is 1
+  std::size_t constant_channels = 0;
 };
 
 // Codes "no-data" (nothing there that a job can name: says what is there, and what would do),

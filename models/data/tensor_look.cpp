@@ -110,6 +110,7 @@ std::optional<Error> count_in(const DataFile& file, const SafetensorsHeader& hea
 
 struct Found {
   Integers inputs, targets;
+  bool bytes = false;  // inputs of some file are
 };
 
 std::optional<Error> look_at_file(const std::string& path, bool test, DataSpec& spec,
@@ -135,6 +136,7 @@ std::optional<Error> look_at_file(const std::string& path, bool test, DataSpec& 
     spec.target_shape.assign(targets->shape.begin() + 1, targets->shape.end());
   }
   const bool bytes = inputs->type == TensorType::u8 || inputs->type == TensorType::boolean;
+  found.bytes = found.bytes || bytes;
   if (auto error = count_in(*file, *header, *inputs, !bytes && !is_float(inputs->type), test,
                             "integers as inputs", found.inputs))
     return error;
@@ -144,7 +146,7 @@ std::optional<Error> look_at_file(const std::string& path, bool test, DataSpec& 
 
 }  // namespace
 
-std::optional<Error> look_at_tensors(const std::string& directory, DataSpec& spec) {
+std::optional<Error> look_at_tensors(const std::string& directory, DataSpec& spec, bool& bytes) {
   const std::filesystem::path root(directory);
   Found found;
   spec.shape.clear();
@@ -156,6 +158,7 @@ std::optional<Error> look_at_tensors(const std::string& directory, DataSpec& spe
   };
   spec.vocabulary = above(found.inputs);
   spec.classes = above(found.targets);
+  bytes = found.bytes;
   return std::nullopt;
 }
 

@@ -12,8 +12,9 @@
 namespace gossipd {
 
 // Of spec.train_files and test_files: fills in the tensors' names, their shapes, the classes, and
-// the vocabulary of inputs that are integers from 0 on (but bytes, which are pixels). Code
+// the vocabulary of inputs that are integers from 0 on; but `bytes`, which are pixels. Code
 // "bad-data".
-[[nodiscard]] std::optional<Error> look_at_tensors(const std::string& directory, DataSpec& spec);
+[[nodiscard]] std::optional<Error> look_at_tensors(const std::string& directory, DataSpec& spec,
+                                                   bool& bytes);
 
 }  // namespace gossipd

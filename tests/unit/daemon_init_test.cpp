@@ -67,6 +67,21 @@ TEST_CASE("a draft says where a deviation is not measured") {
   CHECK(holds(draft_of(look), "\ndeviation = 1.0000                  # 1 where nothing differs"));
 }
 
+TEST_CASE("a draft has room for the means and deviations of 2048 columns, whatever their digits") {
+  DataLook look = look_of(0, 1);
+  look.spec.shape = {2048};
+  look.spec.mean = std::vector<double>(2048, -999999.1234);
+  look.spec.deviation = std::vector<double>(2048, 0.000001234);
+  const std::string draft = draft_of(look);
+  CHECK(holds(draft, "# measured: inputs become (value - mean) / deviation\nmean = [\n  -999"));
+  const auto text = with_budget(draft, 90, "draft");
+  REQUIRE(text);
+  const auto job = Job::parse(*text, "draft");
+  REQUIRE_MESSAGE(job, (job ? "" : job.error().text));
+  CHECK(job->data.mean == look.spec.mean);
+  CHECK(job->data.deviation == look.spec.deviation);
+}
+
 TEST_CASE("a draft for integers as inputs has their vocabulary and normalises nothing") {
   const std::string draft = draft_of(look_of_integers(), "/models/net.pt");
   CHECK(holds(draft, "\nvocabulary = 50 "));

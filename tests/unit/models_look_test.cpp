@@ -111,10 +111,44 @@ TEST_CASE("Only inputs that are all the same have the deviation 1, and it is sai
     CAPTURE(value);
     Files files;
     files.add("train.safetensors", of_floats(steps(0, value)));
-    CHECK(files.look().constant_channels == 1);
-    CHECK(files.look().spec.deviation == std::vector<double>{1});
+    CHECK(files.look().constant_channels == width);
+    CHECK(files.look().spec.deviation == std::vector<double>(width, 1));
   }
   CHECK(Files().add("train.safetensors", of_floats(steps(1e-5))).look().constant_channels == 0);
+}
+
+TEST_CASE("Each column of a table is measured, and each channel of a series") {
+  const auto look = [](const Integers& shape, double (*value)(std::int64_t)) {
+    std::int64_t values = 1;
+    for (const std::int64_t extent : shape) values *= extent;
+    std::vector<float> inputs;
+    for (std::int64_t i = 0; i < values; ++i) inputs.push_back(static_cast<float>(value(i)));
+    const std::string file =
+        safetensors({tensor("inputs", TensorType::f32, shape, inputs),
+                     tensor("targets", TensorType::i64, {shape[0]}, repeated({0, 1}, shape[0]))});
+    return Files().add("train.safetensors", file).add("test.safetensors", file).look();
+  };
+  // Ages, incomes, one and the same, and what rounding left.
+  const DataLook table = look({samples, 4}, [](std::int64_t i) {
+    const double sign = i / 4 % 2 == 0 ? 1 : -1;
+    return std::array{40 + sign * 15, 5e4 + sign * 2e4, 7.0, sign * 1e-9}[std::size_t(i % 4)];
+  });
+  CHECK(table.spec.mean == std::vector<double>{40, 50000, 7, 0});
+  CHECK(table.spec.deviation == std::vector<double>{15, 20000, 1, 1});
+  CHECK(table.constant_channels == 2);
+  const DataLook series = look({samples, 2, 6}, [](std::int64_t i) {
+    return (i % 2 == 0 ? 1 : -1) * (i / 6 % 2 == 0 ? 3.0 : 500.0);
+  });
+  CHECK(series.spec.deviation == std::vector<double>{3, 500});
+  const auto ones = [](std::int64_t i) { return i % 2 == 0 ? 1.0 : -1.0; };
+  CHECK(look({3, 2048}, ones).spec.mean.size() == 2048);
+  CHECK(look({3, 2049}, ones).spec.mean.size() == 1);
+}
+
+TEST_CASE("A column beyond what a job takes is named") {
+  std::vector<float> inputs = steps(1);
+  for (std::size_t i = 1; i < inputs.size(); i += width) inputs[i] *= 1e9f;
+  CHECK(contains(error_of(of_floats(inputs)), " in column 1, from 0, and a job takes means up to"));
 }
 
 TEST_CASE("Inputs beyond what a job takes are refused with their file, their scale, the way out") {
@@ -149,7 +183,7 @@ TEST_CASE("Bytes are pixels, and integers below 0 are quantities: both are norma
   files.add("train.safetensors", of_integers({-1, 1}));
   files.add("test.safetensors", of_integers({-1, 1}));
   CHECK(files.look().spec.vocabulary == 0);
-  CHECK(files.look().spec.deviation == std::vector<double>{1});
+  CHECK(files.look().spec.deviation == std::vector<double>(width, 1));
   CHECK(files.look().constant_channels == 0);
 }
 
