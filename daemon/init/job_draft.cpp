@@ -134,6 +134,8 @@ void write_data(Draft& draft, const DataLook& look) {
     draft.line("target_shape", list(spec.target_shape));
   if (!spec.class_names.empty())
     draft.line("class_names", list(spec.class_names));
+  else if (spec.kind == Kind::images)
+    draft.line("classes", spec.classes, "train/'s folders, whose names must be alike on all nodes");
   else if (free_shape)
     draft.line("classes", spec.classes, spec.classes == 0 ? "targets are numbers" : "");
   if (spec.kind == Kind::tokens)

@@ -29,7 +29,8 @@ constexpr std::size_t moments_values = std::size_t{1} << 22;  // … have so man
 // With a mean and a deviation each: so many have room in a job, with as many digits as they take.
 constexpr std::int64_t columns_max = 2048;
 constexpr double held_out_fraction = 0.1;
-constexpr std::size_t class_names_max = 64;  // of more classes only the number is written
+// With quotes, so that a job has room for the rest; of longer names only the number is written.
+constexpr std::size_t class_names_bytes_max = std::size_t{48} << 10;
 constexpr std::int64_t length_wanted = 256;  // of a window of tokens
 constexpr std::int64_t length_least = 16;
 constexpr std::uint64_t windows_wanted = 64;
@@ -275,7 +276,7 @@ std::vector<std::string> folders_of_images(const fs::path& root) {
   return classes;
 }
 
-// A job wants images of all classes in both folders, and no others.
+// A job wants images of all classes to train on, and none of others to test with.
 std::optional<Error> check_folders(const fs::path& root, const std::string& test,
                                    const std::vector<std::string>& classes) {
   const auto wrong = [](const fs::path& folder, const std::string& why) {
@@ -302,12 +303,21 @@ std::optional<Error> check_folders(const fs::path& root, const std::string& test
                  "images of it into train/" +
                      name);
   }
+  if (tested.empty())
+    return wrong(root / test,
+                 "holds no images of a class: put some into it, or move it away, and a part of "
+                 "train/ is held out");
   for (const std::string& name : classes)
-    if (std::ranges::find(tested, name) == tested.end())
-      return wrong(root / test / name, "holds no images, and train/" + name +
-                                           " does: put some into it, or move " + test +
-                                           "/ away, and a part of train/ is held out");
+    if (std::ranges::find(tested, name) == tested.end() && fs::exists(root / test / name))
+      return wrong(root / test / name,
+                   "holds no images, and train/" + name + " does: put some into it, or remove it");
   return std::nullopt;
+}
+
+bool fit_a_job(const std::vector<std::string>& classes) {
+  std::size_t bytes = 0;
+  for (const std::string& name : classes) bytes += name.size() + 4;
+  return bytes <= class_names_bytes_max && std::ranges::all_of(classes, is_file_name);
 }
 
 Look look_for_images(const std::string& directory) {
@@ -319,8 +329,7 @@ Look look_for_images(const std::string& directory) {
   spec.shape = {3, 64, 64};
   spec.train_files = {"train"};
   spec.classes = static_cast<std::int64_t>(classes.size());
-  if (classes.size() <= class_names_max && std::ranges::all_of(classes, is_file_name))
-    spec.class_names = classes;
+  if (fit_a_job(classes)) spec.class_names = classes;
   for (const char* folder : {"test", "val", "valid", "validation"})
     if (spec.test_files.empty() && fs::is_directory(root / folder)) spec.test_files = {folder};
   if (spec.test_files.empty()) spec.validation_fraction = held_out_fraction;

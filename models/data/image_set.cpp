@@ -46,6 +46,29 @@ std::vector<std::string> folders_in(const fs::path& root) {
   return names;
 }
 
+// The job's, or the folders to train on; those to test with are numbered alike.
+Result<std::vector<std::string>> classes_of(const DataSpec& data, const fs::path& directory) {
+  if (!data.class_names.empty()) return data.class_names;
+  const fs::path root = directory / data.train_files.at(0);
+  std::vector<std::string> found = folders_in(root);
+  if (static_cast<std::int64_t>(found.size()) != data.classes)
+    return bad_data(root.string(), "holds " + std::to_string(found.size()) + " folders (" +
+                                       some_of(found) + ") but the job has " +
+                                       std::to_string(data.classes) + " classes");
+  return found;
+}
+
+Error no_class(const DataSpec& data, const std::vector<std::string>& classes,
+               const fs::path& folder) {
+  if (!data.class_names.empty())
+    return bad_data(folder.string(), "is none of the job's class_names: " + some_of(classes));
+  const std::string& train = data.train_files.at(0);
+  return Error{"bad-data",
+               folder.string() + ": is a class that " + train +
+                   "/ lacks, so it has no number; remove it, or put images of it into " + train +
+                   "/" + folder.filename().string()};
+}
+
 // Only the first bytes: a set may hold millions of files.
 std::optional<Error> check_magic(const std::string& path) {
   const auto file = DataFile::open(path);
@@ -90,17 +113,16 @@ Result<std::vector<ImageSet::File>> ImageSet::list(const DataSpec& data,
     if (files.empty()) return bad_data(root.string(), "holds no .jpg, .jpeg or .png file");
     return files;
   }
+  const auto named = classes_of(data, directory);
+  if (!named) return named.error();
+  const std::vector<std::string>& classes = *named;
   const std::vector<std::string> found = folders_in(root);
-  const std::vector<std::string>& classes = data.class_names.empty() ? found : data.class_names;
-  if (static_cast<std::int64_t>(classes.size()) != data.classes)
-    return bad_data(root.string(), "holds " + std::to_string(found.size()) + " folders (" +
-                                       some_of(found) + ") but the job has " +
-                                       std::to_string(data.classes) + " classes");
   for (const std::string& name : found)
     if (std::ranges::find(classes, name) == classes.end())
-      return bad_data((root / name).string(),
-                      "is none of the job's class_names: " + some_of(classes));
+      return no_class(data, classes, root / name);
+  const bool trained_on = folder == data.train_files.at(0);
   for (std::size_t c = 0; c < classes.size(); ++c) {
+    if (!trained_on && std::ranges::find(found, classes[c]) == found.end()) continue;
     auto images = images_below(root / classes[c]);
     if (!images) return images.error();
     if (images->paths.empty())
@@ -109,6 +131,8 @@ Result<std::vector<ImageSet::File>> ImageSet::list(const DataSpec& data,
     for (std::string& path : images->paths)
       files.push_back({std::move(path), static_cast<std::int64_t>(c)});
   }
+  if (files.empty())
+    return bad_data(root.string(), "holds no folder of a class: " + some_of(classes));
   return files;
 }
 

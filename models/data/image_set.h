@@ -17,8 +17,9 @@ namespace gossipd {
 
 class ImageSet : public DataSet {
  public:
-  // All images below DIRECTORY/`folder`; looks at the first bytes of each. Codes "no-data",
-  // "bad-data" (an empty class, a name that fits no class, a file that is neither).
+  // All images below DIRECTORY/`folder`; looks at the first bytes of each. Without class_names the
+  // folders to train on say which class is which. Codes "no-data", "bad-data" (an empty class, a
+  // name that fits no class, a file that is neither).
   static Result<std::shared_ptr<const DataSet>> open(const DataSpec&, const std::string& folder,
                                                      const LoadOptions&);
 

@@ -58,7 +58,7 @@ struct DataSpec {
   std::vector<std::string> train_files;
   std::vector<std::string> test_files;
 
-  std::vector<std::string> class_names;  // images; empty: the sorted names of the folders
+  std::vector<std::string> class_names;  // images; empty: the sorted names of train/'s folders
   Labels labels = Labels::folder;
   Fit fit = Fit::crop;
   bool coarse_labels = false;           // cifar100: the 20 superclasses

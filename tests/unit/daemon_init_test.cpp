@@ -90,6 +90,29 @@ TEST_CASE("a draft for integers as inputs has their vocabulary and normalises no
   CHECK(holds(draft_of(look_of(0, 1), "/models/net.pt"), "\nmean = 0.0000"));
 }
 
+TEST_CASE(
+    "a draft with a list that is long takes several lines for it, and its job has all of it") {
+  DataLook look{.words = "folders of images", .train_samples = 5000};
+  look.spec.kind = DataSpec::Kind::images;
+  look.spec.shape = {3, 64, 64};
+  look.spec.train_files = {"train"};
+  look.spec.validation_fraction = 0.1;
+  for (int i = 1000; i < 3000; ++i) look.spec.class_names.push_back("a class " + std::to_string(i));
+  look.spec.classes = 2000;
+  const std::string draft = draft_of(look);
+  CHECK(holds(draft, "\nclass_names = [\n  \"a class 1000\", \"a class 1001\","));
+  std::size_t begin = 0;
+  for (std::size_t end = 0; (end = draft.find('\n', begin)) < draft.size(); begin = end + 1)
+    if (draft[begin] == ' ') CHECK(end - begin <= 80);
+  const auto text = with_budget(draft, 5000, "draft");
+  REQUIRE(text);
+  const auto job = Job::parse(*text, "draft");
+  REQUIRE_MESSAGE(job, (job ? "" : job.error().text));
+  CHECK(job->data.class_names == look.spec.class_names);
+  look.spec.class_names.clear();
+  CHECK(holds(draft_of(look), "\nclasses = 2000                      # train/'s folders, whose"));
+}
+
 TEST_CASE("integers as inputs need a model of one's own, and the error says so") {
   const auto draft = draft_job(look_of_integers(), {.name = "test", .model_file = ""});
   REQUIRE_FALSE(draft);

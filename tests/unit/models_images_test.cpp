@@ -246,6 +246,34 @@ TEST_CASE("Folders that miss, are empty or fit no class are refused by name") {
   CHECK(contains(load_error(pets, directory).text, "3.jpg: is neither a JPEG nor a PNG file"));
 }
 
+TEST_CASE("Images to test with have the numbers of the folders to train on, and no class more") {
+  const TemporaryDirectory directory;
+  for (const char* folder : {"train/ant", "train/bee", "train/cat", "test/bee", "test/cat"}) {
+    std::filesystem::create_directories(directory / folder);
+    write_file(directory / folder / "1.jpg", jpeg(8, 8, red, red));
+  }
+  const std::string named = "kind = 'images'\nclass_names = ['ant', 'bee', 'cat']\n";
+  const std::string counted = "kind = 'images'\nclasses = 3\n";
+  for (const std::string& table : {named, counted}) {
+    const DataSets sets = load(table, directory);
+    REQUIRE(sets.held_out->count() == 2);
+    CHECK(sets.held_out->label(0) == 1);
+    CHECK(sets.held_out->label(1) == 2);
+  }
+  std::filesystem::rename(directory / "test/bee", directory / "test/dog");
+  CHECK(contains(load_error(counted, directory).text,
+                 "test/dog: is a class that train/ lacks, so it has no number; remove it, or put "
+                 "images of it into train/dog"));
+  // as many as there are classes
+  std::filesystem::copy(directory / "test/cat", directory / "test/bee");
+  CHECK(contains(load_error(counted, directory).text, "test/dog: is a class that train/ lacks"));
+  CHECK(contains(load_error(named, directory).text, "test/dog: is none of the job's class_names"));
+  for (const char* folder : {"test/bee", "test/cat", "test/dog"})
+    std::filesystem::remove_all(directory / folder);
+  CHECK(contains(load_error(counted, directory).text,
+                 "test: holds no folder of a class: ant, bee, cat"));
+}
+
 TEST_CASE("Images in folders whose names begin with a dot are no samples") {
   const TemporaryDirectory directory;
   make_folders(directory);

@@ -82,6 +82,13 @@ std::string idx(const std::string& extents, const std::string& values) {
 const std::string images = idx("\x04\x02\x02", std::string("\x10\x80\xff\x00", 4) + "abcdefghijkl");
 const std::string tiny_png("\x89PNG", 4);  // as far as it is looked at
 
+// 1 x 1, black.
+const std::string whole_png(
+    "\211PNG\015\012\032\012\000\000\000\015IHDR\000\000\000\001\000\000\000\001\010\000"
+    "\000\000\000\072\176\233U\000\000\000\012IDAT\170\332\143\140\000\000\000\002\000"
+    "\001\345\047\336\374\000\000\000\000IEND\256B\140\202",
+    67);
+
 }  // namespace
 
 TEST_CASE("Inputs of any scale that a job takes are measured, and keep four digits") {
@@ -305,10 +312,32 @@ TEST_CASE("A folder without images is named, and removing it is the way out") {
 TEST_CASE("Folders of images that training and test do not share are named with the way out") {
   Files files;
   files.add("train/a/1.png", tiny_png).add("train/b/1.png", tiny_png);
-  files.add("test/a/1.png", tiny_png);
-  CHECK(files.error().starts_with("test/b: holds no images, and train/b does: put some into it"));
+  files.add("test/notes.md", "");
+  CHECK(files.error().starts_with("test: holds no images of a class: put some into it"));
+  files.add("test/a/1.png", tiny_png).add("test/b/notes.md", "");
+  CHECK(files.error() ==
+        "test/b: holds no images, and train/b does: put some into it, or remove it");
   files.add("test/b/1.png", tiny_png).add("test/c/1.png", tiny_png);
   CHECK(files.error() ==
         "test/c: is a class that train/ lacks, so no model would learn it: remove it, or put "
         "images of it into train/c");
+}
+
+TEST_CASE("All classes of images are named, of hundreds too, unless a job has no room for them") {
+  Files files;
+  std::vector<std::string> names;
+  for (int i = 100; i < 300; ++i) {
+    names.push_back("class " + std::to_string(i));
+    files.add("train/" + names.back() + "/1.png", whole_png);
+  }
+  CHECK(files.look().spec.class_names == names);
+  CHECK(files.look().spec.classes == 200);
+  files.add("test/class 250/1.png", whole_png);
+  CHECK(files.look().held_out_samples == 1);
+  for (const std::string& name : names)
+    std::filesystem::rename(files.directory / "train" / name,
+                            files.directory / "train" / (name + std::string(240, 'x')));
+  std::filesystem::remove_all(files.directory / "test");
+  CHECK(files.look().spec.class_names.empty());
+  CHECK(files.look().spec.classes == 200);
 }
