@@ -29,6 +29,7 @@ Result<std::optional<Samples>> count_epoch(const std::string& job_path,
   options.directory = data_dir;
   options.seed = job->seed;
   options.held_out = false;
+  options.check_values = false;  // whoever loads them does
   const auto sets = load_data(job->data, options);
   if (!sets) return sets.error();
   return Count(sets->train->count());

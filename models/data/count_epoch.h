@@ -9,8 +9,8 @@
 
 namespace gossipd {
 
-// None: the job file gives budget_samples (or cannot be read, which loading it says). Reads all of
-// the data. Codes "bad-config", "no-data", "bad-data".
+// None: the job file gives budget_samples (or cannot be read, which loading it says). Values that
+// lie on the disk are not read. Codes "bad-config", "no-data", "bad-data".
 [[nodiscard]] Result<std::optional<Samples>> count_epoch(const std::string& job_path,
                                                          const std::string& data_dir);
 

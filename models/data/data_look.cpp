@@ -24,8 +24,8 @@ using Kind = DataSpec::Kind;
 using Look = std::optional<Result<DataLook>>;  // nothing: the directory holds no such files
 
 constexpr std::size_t entries_shown = 8;
-constexpr std::size_t moments_samples = 512;  // looked at; of tensors as many as …
-constexpr std::size_t moments_values = std::size_t{1} << 22;  // … have so many values, if more
+constexpr std::size_t moments_samples = 512;                  // looked at, and more of tensors:
+constexpr std::size_t moments_values = std::size_t{1} << 22;  // those with so many values
 // With a mean and a deviation each: so many have room in a job, with as many digits as they take.
 constexpr std::int64_t columns_max = 2048;
 constexpr double held_out_fraction = 0.1;

@@ -64,8 +64,7 @@ Result<std::shared_ptr<const DataSet>> load_part(const DataSpec& spec, SamplePar
   const std::vector<std::string>& names =
       part == SamplePart::train ? spec.train_files : spec.test_files;
   if (spec.kind == DataSpec::Kind::images) return ImageSet::open(spec, names.at(0), options);
-  if (spec.kind == DataSpec::Kind::safetensors)
-    return TensorSet::open(spec, names, options.directory);
+  if (spec.kind == DataSpec::Kind::safetensors) return TensorSet::open(spec, names, options);
   auto samples = spec.kind == DataSpec::Kind::idx ? load_samples(spec, part, options.directory)
                                                   : load_cifar(spec, names, options.directory);
   if (!samples) return samples.error();

@@ -75,7 +75,9 @@ struct LoadOptions {
   std::string directory;
   // of the job: which samples validation_fraction holds out
   std::uint64_t seed = 0;
-  bool held_out = true;                          // load the held-out set as well
+  bool held_out = true;  // load the held-out set as well
+  // False: only the counts are wanted, and what lies on the disk is not read for its values.
+  bool check_values = true;
   std::uint64_t image_cache_bytes = 1ull << 30;  // of decoded images, in each of the two sets
 };
 

@@ -141,8 +141,8 @@ Result<std::shared_ptr<const DataSet>> ImageSet::open(const DataSpec& data,
                                                       const LoadOptions& options) {
   auto files = list(data, options.directory, folder);
   if (!files) return files.error();
-  for (const File& file : *files)
-    if (auto error = check_magic(file.path)) return *error;
+  for (std::size_t i = 0; options.check_values && i < files->size(); ++i)
+    if (auto error = check_magic((*files)[i].path)) return *error;
   return std::shared_ptr<const DataSet>(
       new ImageSet(data, std::move(*files), options.image_cache_bytes));
 }

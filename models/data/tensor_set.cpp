@@ -11,12 +11,13 @@ namespace gossipd {
 namespace {
 
 constexpr std::size_t samples_max = 0xffffffff;
+constexpr std::uint64_t check_bytes = 1 << 20;  // read at a time when a file is checked
 
 const std::string written_by =
     "in Python: safetensors.torch.save_file({\"inputs\": x, \"targets\": y}, \"NAME\")";
 
-const std::byte* read_row(const DataFile& file, std::uint64_t offset, std::uint64_t bytes) {
-  static thread_local std::vector<std::byte> raw;
+const std::byte* read(const DataFile& file, std::uint64_t offset, std::uint64_t bytes,
+                      std::vector<std::byte>& raw) {
   raw.resize(static_cast<std::size_t>(bytes));
   file.read_at(offset, raw);
   return raw.data();
@@ -52,7 +53,8 @@ TensorSet::TensorSet(const DataSpec& spec) : DataSet(spec), spec_(spec) {}
 
 Result<std::shared_ptr<const DataSet>> TensorSet::open(const DataSpec& spec,
                                                        const std::vector<std::string>& names,
-                                                       const std::string& directory) {
+                                                       const LoadOptions& options) {
+  const std::string& directory = options.directory;
   std::shared_ptr<TensorSet> set(new TensorSet(spec));
   for (const std::string& name : names) {
     const auto path = find_data_file(directory, name);
@@ -61,6 +63,7 @@ Result<std::shared_ptr<const DataSet>> TensorSet::open(const DataSpec& spec,
     if (!file) return file.error();
     try {
       if (auto error = set->append(std::move(*file))) return *error;
+      if (!options.check_values) continue;
       if (auto error = set->check(set->pairs_.size() - 1)) return *error;
     } catch (const DataError& error) {
       return bad_data(path->string(), error);
@@ -117,15 +120,25 @@ std::optional<Error> TensorSet::check(std::size_t pair) const {
     return std::span(integers[i] = std::vector<std::int64_t>(shape.values()));
   };
   const Batch batch{room(input(), 0), room(target(), 1)};
-  for (std::size_t index = begins_[pair]; index < begins_[pair + 1]; ++index) {
+  const auto& [file, inputs, targets] = pairs_[pair];
+  const std::uint64_t rows = begins_[pair + 1] - begins_[pair];
+  const std::uint64_t piece =
+      std::max<std::uint64_t>(1, check_bytes / std::max(inputs.row_bytes, targets.row_bytes));
+  std::vector<std::byte> raw[2];
+  for (std::uint64_t row = 0; row < rows; ++row) {
+    if (row % piece == 0) {
+      const std::uint64_t count = std::min(piece, rows - row);
+      read(file, inputs.offset + row * inputs.row_bytes, count * inputs.row_bytes, raw[0]);
+      read(file, targets.offset + row * targets.row_bytes, count * targets.row_bytes, raw[1]);
+    }
     try {
-      write(index, nullptr, batch, 0);
+      write_inputs(inputs, &raw[0][row % piece * inputs.row_bytes], batch, 0);
+      write_targets(targets, &raw[1][row % piece * targets.row_bytes], batch, 0);
       check_finite(floats[0], "input");
       check_finite(floats[1], "target");
       if (spec_.probabilities) check_probabilities(floats[1]);
     } catch (const std::out_of_range& error) {
-      return bad_data(pairs_[pair].file.path(),
-                      "sample " + std::to_string(index - begins_[pair]) + ": " + error.what());
+      return bad_data(file.path(), "sample " + std::to_string(row) + ": " + error.what());
     }
   }
   return std::nullopt;
@@ -136,23 +149,27 @@ void TensorSet::write(std::size_t index, const Variation*, const Batch& batch,
   const auto pair = static_cast<std::size_t>(
                         std::upper_bound(begins_.begin(), begins_.end(), index) - begins_.begin()) -
                     1;
-  write_inputs(pairs_[pair], index - begins_[pair], batch, at);
-  write_targets(pairs_[pair], index - begins_[pair], batch, at);
+  const auto& [file, inputs, targets] = pairs_[pair];
+  const std::uint64_t row = index - begins_[pair];
+  static thread_local std::vector<std::byte> raw;
+  write_inputs(inputs, read(file, inputs.offset + row * inputs.row_bytes, inputs.row_bytes, raw),
+               batch, at);
+  write_targets(targets,
+                read(file, targets.offset + row * targets.row_bytes, targets.row_bytes, raw), batch,
+                at);
 }
 
-void TensorSet::write_inputs(const Pair& pair, std::size_t row, const Batch& batch,
+void TensorSet::write_inputs(const Column& column, const std::byte* raw, const Batch& batch,
                              std::size_t at) const {
   const std::size_t values = input().values();
-  const std::byte* raw =
-      read_row(pair.file, pair.inputs.offset + row * pair.inputs.row_bytes, pair.inputs.row_bytes);
   if (spec_.vocabulary > 0) {
     const std::span out = place<std::int64_t>(batch.inputs, at, values);
-    to_integers(pair.inputs.type, raw, out);
+    to_integers(column.type, raw, out);
     return check_range(out, spec_.vocabulary, "input", "vocabulary");
   }
   const std::span out = place<float>(batch.inputs, at, values);
-  to_floats(pair.inputs.type, raw, out);
-  const double scale = pair.inputs.type == TensorType::u8 ? 255.0 : 1.0;
+  to_floats(column.type, raw, out);
+  const double scale = column.type == TensorType::u8 ? 255.0 : 1.0;
   const std::size_t channels = std::max(spec_.mean.size(), spec_.deviation.size());
   for (std::size_t c = 0; c < channels; ++c) {
     const double mean = spec_.mean[c % spec_.mean.size()],
@@ -163,15 +180,13 @@ void TensorSet::write_inputs(const Pair& pair, std::size_t row, const Batch& bat
   }
 }
 
-void TensorSet::write_targets(const Pair& pair, std::size_t row, const Batch& batch,
+void TensorSet::write_targets(const Column& column, const std::byte* raw, const Batch& batch,
                               std::size_t at) const {
   const std::size_t values = target().values();
-  const std::byte* raw = read_row(pair.file, pair.targets.offset + row * pair.targets.row_bytes,
-                                  pair.targets.row_bytes);
   if (spec_.classes == 0)
-    return to_floats(pair.targets.type, raw, place<float>(batch.targets, at, values));
+    return to_floats(column.type, raw, place<float>(batch.targets, at, values));
   const std::span out = place<std::int64_t>(batch.targets, at, values);
-  to_integers(pair.targets.type, raw, out);
+  to_integers(column.type, raw, out);
   check_range(out, spec_.classes, "target", "number of classes");
 }
 

@@ -18,7 +18,7 @@ class TensorSet : public DataSet {
   // Codes "no-data", "bad-data".
   static Result<std::shared_ptr<const DataSet>> open(const DataSpec&,
                                                      const std::vector<std::string>& names,
-                                                     const std::string& directory);
+                                                     const LoadOptions&);
 
   [[nodiscard]] std::size_t count() const override { return begins_.back(); }
   void write(std::size_t index, const Variation*, const Batch&, std::size_t at) const override;
@@ -39,8 +39,9 @@ class TensorSet : public DataSet {
   explicit TensorSet(const DataSpec&);
   [[nodiscard]] std::optional<Error> append(DataFile file);
   [[nodiscard]] std::optional<Error> check(std::size_t pair) const;
-  void write_inputs(const Pair&, std::size_t row, const Batch&, std::size_t at) const;
-  void write_targets(const Pair&, std::size_t row, const Batch&, std::size_t at) const;
+  // Of one row, as it lies in the file.
+  void write_inputs(const Column&, const std::byte* raw, const Batch&, std::size_t at) const;
+  void write_targets(const Column&, const std::byte* raw, const Batch&, std::size_t at) const;
 
   const DataSpec spec_;
   std::vector<Pair> pairs_;

@@ -16,25 +16,25 @@ constexpr std::uint64_t windows_max = 0xffffffff;
 }  // namespace
 
 Result<TokenStream> TokenStream::open(const DataSpec& data, const std::vector<std::string>& names,
-                                      const std::string& directory) {
+                                      const LoadOptions& options) {
   TokenStream stream;
   const bool text = data.kind == DataSpec::Kind::text;
   stream.token_bytes_ = text ? 1 : 2;
   stream.vocabulary_ = data.vocabulary;
   for (const std::string& name : names) {
-    const auto path = find_data_file(directory, name);
+    const auto path = find_data_file(options.directory, name);
     if (!path)
       return no_data(
-          directory, "'" + name + "' is not",
+          options.directory, "'" + name + "' is not",
           text ? "a plain text file" : "tokens as little-endian 16-bit integers, without a header");
     auto file = DataFile::open(*path);
     if (!file) return file.error();
-    if (auto error = stream.append(std::move(*file))) return *error;
+    if (auto error = stream.append(std::move(*file), options.check_values)) return *error;
   }
   return stream;
 }
 
-std::optional<Error> TokenStream::append(DataFile file) {
+std::optional<Error> TokenStream::append(DataFile file, bool check_values) {
   const std::string path = file.path();
   if (file.bytes() == 0) return bad_data(path, "is empty");
   if (file.bytes() % token_bytes_ != 0)
@@ -42,7 +42,7 @@ std::optional<Error> TokenStream::append(DataFile file) {
   const std::uint64_t first = tokens(), end = first + file.bytes() / token_bytes_;
   files_.push_back(std::move(file));
   begins_.push_back(end);
-  if (vocabulary_ > (token_bytes_ == 1 ? 255 : 65535)) return std::nullopt;
+  if (!check_values || vocabulary_ > (token_bytes_ == 1 ? 255 : 65535)) return std::nullopt;
   std::vector<std::int64_t> some;
   try {
     for (std::uint64_t at = first; at < end; at += some.size()) {
@@ -127,7 +127,7 @@ void TokenSet::write(std::size_t index, const Variation* variation, const Batch&
 }
 
 Result<DataSets> load_tokens(const DataSpec& data, const LoadOptions& options) {
-  auto opened = TokenStream::open(data, data.train_files, options.directory);
+  auto opened = TokenStream::open(data, data.train_files, options);
   if (!opened) return opened.error();
   auto stream = std::make_shared<const TokenStream>(std::move(*opened));
   const std::uint64_t tokens = stream->tokens();
@@ -138,7 +138,7 @@ Result<DataSets> load_tokens(const DataSpec& data, const LoadOptions& options) {
   DataSets sets{std::move(*train), nullptr};
   if (!options.held_out || (held == 0 && data.test_files.empty())) return sets;
   if (held == 0) {
-    auto other = TokenStream::open(data, data.test_files, options.directory);
+    auto other = TokenStream::open(data, data.test_files, options);
     if (!other) return other.error();
     stream = std::make_shared<const TokenStream>(std::move(*other));
   }

@@ -17,14 +17,14 @@ class TokenStream {
  public:
   // Codes "no-data", "bad-data".
   static Result<TokenStream> open(const DataSpec&, const std::vector<std::string>& names,
-                                  const std::string& directory);
+                                  const LoadOptions&);
 
   [[nodiscard]] std::uint64_t tokens() const { return begins_.back(); }
   // Tokens [first, first + out.size()). Throws DataError when a file has changed.
   void read(std::uint64_t first, std::span<std::int64_t> out) const;
 
  private:
-  [[nodiscard]] std::optional<Error> append(DataFile file);
+  [[nodiscard]] std::optional<Error> append(DataFile file, bool check_values);
 
   std::size_t token_bytes_ = 2;
   std::int64_t vocabulary_ = 0;

@@ -19,7 +19,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (data[0] & 4) spec.target_shape = {2};
   const int file = memfd_create("fuzz", 0);
   GOSSIPD_ASSERT(file >= 0 && write(file, data + 1, size - 1) == static_cast<ssize_t>(size - 1));
-  const auto set = TensorSet::open(spec, {std::to_string(file)}, "/proc/self/fd");
+  const auto set = TensorSet::open(spec, {std::to_string(file)}, {.directory = "/proc/self/fd"});
   if (!set) GOSSIPD_ASSERT(set.error().code == "bad-data");
   if (set) {
     std::vector<float> floats[2] = {std::vector<float>(2), std::vector<float>(2)};

@@ -1,8 +1,10 @@
 #include <algorithm>
+#include <fstream>
 #include <set>
 
 #include "data_test_support.h"
 #include "models/data/cifar.h"
+#include "models/data/count_epoch.h"
 #include "models/data/idx.h"
 #include "models/data/token_set.h"
 #include "models/files/data_file.h"
@@ -388,4 +390,46 @@ TEST_CASE("Pairs of tensors that do not fit the job are refused, naming file, te
                                          {1, 2, 3, std::numeric_limits<float>::quiet_NaN()}),
                            targets})),
       "sample 1: input holds NaN"));
+}
+
+TEST_CASE("An epoch is counted without reading the values, and a whole load refuses them") {
+  const TemporaryDirectory directory;
+  const std::vector<std::int64_t> labels{0, 1, 7};
+  write_file(directory / "p.safetensors",
+             safetensors({tensor("inputs", TensorType::f32, {3, 2}, std::vector<float>(6)),
+                          tensor("targets", TensorType::i64, {3}, labels)}));
+  write_file(directory / "t.bin", little_endian(counting(2000)));
+  for (const auto& [table, model, samples] :
+       {std::tuple(pairs + "classes = 2\n", "mlp", Samples{3}),
+        {four_tokens, "gpt", Samples{499}}}) {
+    write_file(directory / "job.toml", "name = 'x'\nepochs = 2\n[model]\nkind = '" +
+                                           std::string(model) + "'\n[data]\n" + table);
+    const auto counted = count_epoch((directory / "job.toml").string(), directory.string());
+    REQUIRE_MESSAGE(counted, (counted ? "" : counted.error().text));
+    CHECK(*counted == samples);
+    CHECK(load_error(table, directory).code == "bad-data");
+  }
+}
+
+TEST_CASE("Tensors are checked in large pieces, not sample by sample") {
+  const auto reads = [] {
+    std::ifstream file("/proc/self/io");
+    std::string word;
+    std::int64_t number = -1;
+    while (file >> word >> number && word != "syscr:") {
+    }
+    return number;
+  };
+  const TemporaryDirectory directory;
+  constexpr std::int64_t samples = 20'000;
+  std::vector<float> inputs(2 * samples);
+  for (std::size_t i = 0; i < inputs.size(); ++i) inputs[i] = static_cast<float>(i);
+  inputs[30'001] = std::numeric_limits<float>::infinity();
+  const std::vector<float> targets(samples, 0.5f);
+  write_file(directory / "p.safetensors",
+             safetensors({tensor("inputs", TensorType::f32, {samples, 2}, inputs),
+                          tensor("targets", TensorType::f32, {samples}, targets)}));
+  const std::int64_t before = reads();
+  CHECK(contains(load_error(pairs, directory).text, "sample 15000: input holds NaN or infinity"));
+  CHECK(reads() - before < 100);
 }
