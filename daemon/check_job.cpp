@@ -10,7 +10,6 @@
 #include "daemon/disk/state_store.h"
 #include "daemon/start_plan.h"
 #include "models/data/data_set.h"
-#include "models/data/image_files.h"
 #include "models/job/epochs.h"
 #include "models/training/start_weights.h"
 #include "models/training/torch_engine.h"
@@ -35,15 +34,14 @@ std::string format(const char* pattern, auto... values) {
   return text;
 }
 
-std::string data_words(const Job& job, const DataSets& sets, const std::string& directory) {
+std::string data_words(const Job& job, const DataSets& sets) {
   std::string words = format("# data: %zu samples to train on, %zu held out", sets.train->count(),
                              sets.held_out ? sets.held_out->count() : std::size_t{0});
   if (job.data.vocabulary > 0)
     words += format(", a vocabulary of %lld", static_cast<long long>(job.data.vocabulary));
   else if (job.data.classes > 0)
     words += format(", %lld classes", static_cast<long long>(job.data.classes));
-  if (const std::string left_out = left_out_words(job.data, directory); !left_out.empty())
-    words += "; left out: " + left_out;
+  if (!sets.left_out.empty()) words += "; left out: " + sets.left_out;
   return words +
          format("\n# budget: %llu samples, %.1f times the data\n",
                 static_cast<unsigned long long>(job.budget_samples),
@@ -93,7 +91,7 @@ Result<std::string> try_job(const DaemonConfig& config) {
                             .image_cache_bytes = std::uint64_t{config.image_cache_mb} << 20});
   if (!sets) return sets.error();
   if (auto wrong = check_shard(*job, config, sets->train->count())) return *wrong;
-  const std::string data = data_words(*job, *sets, config.data_dir);
+  const std::string data = data_words(*job, *sets);
   const std::size_t count = sets->train->count();
   auto engine = make_torch_engine(
       *job, config.device,

@@ -140,7 +140,7 @@ class Training {
 
   void run_aside(std::function<void()> task);
   void start_preparing();
-  [[nodiscard]] Result<std::unique_ptr<Trainer>> make_trainer();
+  [[nodiscard]] Result<std::unique_ptr<Trainer>> make_trainer(std::string& left_out);
   [[nodiscard]] Result<std::unique_ptr<Trainer>> make_external(TrainerOptions);
   void restore(Prepared&);
   [[nodiscard]] std::string trainer_wanted() const;

@@ -8,7 +8,6 @@
 #include "daemon/disk/durable_file.h"
 #include "daemon/disk/run_account.h"
 #include "daemon/training.h"
-#include "models/data/image_files.h"
 #include "models/devices/runtime.h"
 #include "models/external/segment_list.h"
 #include "models/files/data_file.h"
@@ -128,13 +127,13 @@ void Training::prepare(const KnownJob& known, bool founds, Samples own_samples) 
 
 // ---- on the thread aside
 
-Result<std::unique_ptr<Trainer>> Training::make_trainer() {
+Result<std::unique_ptr<Trainer>> Training::make_trainer(std::string& left_out) {
   TrainerOptions options = options_from(config_, *job_, id_);
   if (is_external()) return make_external(std::move(options));
   options.start_from = start_from_;
   if (job_->model.content.bytes > 0)
     options.model_file = store_.files().path(job_->model.content).string();
-  return Trainer::create(*job_, options);
+  return Trainer::create(*job_, options, &left_out);
 }
 
 Result<std::unique_ptr<Trainer>> Training::make_external(TrainerOptions options) {
@@ -192,11 +191,10 @@ void Training::start_preparing() {
     });
   run_aside([this] {
     auto prepared = std::make_shared<Prepared>();
-    Result<std::unique_ptr<Trainer>> trainer = make_trainer();
+    Result<std::unique_ptr<Trainer>> trainer = make_trainer(prepared->left_out);
     if (trainer) {
       prepared->trainer = std::move(*trainer);
       restore(*prepared);
-      prepared->left_out = left_out_words(job_->data, config_.data_dir);
       return_free_memory();  // the checkpoint's
       if (is_external() && config_.balance.enabled)
         prepared->warnings.push_back(

@@ -190,7 +190,7 @@ Result<DataLook> loaded(const std::string& directory, DataSpec spec, std::string
     return Error{sets.error().code, (named ? "" : directory + ": ") + sets.error().text};
   }
   DataLook look{std::move(spec), std::move(words), sets->train->count(),
-                sets->held_out ? sets->held_out->count() : 0};
+                sets->held_out ? sets->held_out->count() : 0, std::move(sets->left_out)};
   if (look.spec.vocabulary == 0)
     if (auto error = measure(*sets->train, directory, bytes, look)) return *error;
   return look;
@@ -335,9 +335,7 @@ Look look_for_images(const std::string& directory) {
   if (spec.test_files.empty()) spec.validation_fraction = held_out_fraction;
   const std::string test = spec.test_files.empty() ? "" : spec.test_files[0];
   if (auto error = check_folders(root, test, classes)) return *error;
-  auto look = loaded(directory, spec, "folders of images");
-  if (look) look->left_out = left_out_words(spec, directory);
-  return look;
+  return loaded(directory, spec, "folders of images");
 }
 
 Look look_for_tensors(const std::string& directory) {

@@ -60,10 +60,11 @@ Result<DataSets> hold_out(const DataSpec& spec, std::shared_ptr<const DataSet> w
 }
 
 Result<std::shared_ptr<const DataSet>> load_part(const DataSpec& spec, SamplePart part,
-                                                 const LoadOptions& options) {
+                                                 const LoadOptions& options, LeftOut& left_out) {
   const std::vector<std::string>& names =
       part == SamplePart::train ? spec.train_files : spec.test_files;
-  if (spec.kind == DataSpec::Kind::images) return ImageSet::open(spec, names.at(0), options);
+  if (spec.kind == DataSpec::Kind::images)
+    return ImageSet::open(spec, names.at(0), options, left_out);
   if (spec.kind == DataSpec::Kind::safetensors) return TensorSet::open(spec, names, options);
   auto samples = spec.kind == DataSpec::Kind::idx ? load_samples(spec, part, options.directory)
                                                   : load_cifar(spec, names, options.directory);
@@ -76,15 +77,20 @@ Result<std::shared_ptr<const DataSet>> load_part(const DataSpec& spec, SamplePar
 Result<DataSets> load_data(const DataSpec& spec, const LoadOptions& options) {
   if (spec.kind == DataSpec::Kind::tokens || spec.kind == DataSpec::Kind::text)
     return load_tokens(spec, options);
-  auto train = load_part(spec, SamplePart::train, options);
+  LeftOut left_out;
+  auto train = load_part(spec, SamplePart::train, options, left_out);
   if (!train) return train.error();
-  if (spec.validation_fraction > 0) return hold_out(spec, std::move(*train), options.seed);
-  DataSets sets{std::move(*train), nullptr};
   const bool has_files = spec.kind == DataSpec::Kind::idx || !spec.test_files.empty();
-  if (!options.held_out || !has_files) return sets;
-  auto held_out = load_part(spec, SamplePart::test, options);
-  if (!held_out) return held_out.error();
-  sets.held_out = std::move(*held_out);
+  Result<DataSets> sets = DataSets{std::move(*train), nullptr};
+  if (spec.validation_fraction > 0) {
+    sets = hold_out(spec, std::move(sets->train), options.seed);
+    if (!sets) return sets;
+  } else if (options.held_out && has_files) {
+    auto held_out = load_part(spec, SamplePart::test, options, left_out);
+    if (!held_out) return held_out.error();
+    sets->held_out = std::move(*held_out);
+  }
+  sets->left_out = in_words(left_out);
   return sets;
 }
 

@@ -69,6 +69,8 @@ template <typename T>
 struct DataSets {
   std::shared_ptr<const DataSet> train;
   std::shared_ptr<const DataSet> held_out;  // null: the job has none
+  // What lies in folders of images and is none, in words: "16 .webp, 1 link to a folder".
+  std::string left_out = {};
 };
 
 struct LoadOptions {

@@ -15,8 +15,6 @@ constexpr std::size_t image_files_max = 100'000'000;
 constexpr std::size_t kinds_named_max = 6;
 constexpr std::size_t suffix_shown_max = 16;
 
-using Counts = std::map<std::string, std::size_t>;
-
 bool is_hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
 
 std::string suffix_of(const fs::path& path) {
@@ -53,24 +51,6 @@ std::optional<Error> take_in(const fs::directory_entry& entry, ImageFiles& found
   return std::nullopt;
 }
 
-void count(const fs::path& folder, Counts& all) {
-  if (const auto found = images_below(folder))
-    for (const auto& [kind, files] : found->left_out) all[kind] += files;
-}
-
-// Folders of classes are read through links as well; what lies beside them is not.
-void count_by_class(const fs::path& root, Counts& all) {
-  std::error_code error;
-  for (fs::directory_iterator i(root, error), end; !error && i != end; i.increment(error)) {
-    std::error_code ignored;
-    if (is_hidden(i->path())) continue;
-    if (i->is_directory(ignored))
-      count(i->path(), all);
-    else
-      ++all[kind_of(i->path()) + " beside the classes' folders"];
-  }
-}
-
 }  // namespace
 
 bool is_image_name(const fs::path& path) {
@@ -95,16 +75,22 @@ Result<ImageFiles> images_below(const fs::path& root) {
   return found;
 }
 
-std::string left_out_words(const DataSpec& spec, const std::string& directory) {
-  if (spec.kind != DataSpec::Kind::images) return "";
-  Counts all;
-  for (const auto* folders : {&spec.train_files, &spec.test_files})
-    for (const std::string& folder : *folders)
-      if (spec.labels == DataSpec::Labels::file_name)
-        count(fs::path(directory) / folder, all);
-      else
-        count_by_class(fs::path(directory) / folder, all);
-  std::vector<std::pair<std::string, std::size_t>> kinds(all.begin(), all.end());
+std::vector<std::string> class_folders(const fs::path& root, LeftOut& left_out) {
+  std::vector<std::string> names;
+  std::error_code error, ignored;
+  for (fs::directory_iterator it(root, error), end; !error && it != end; it.increment(error)) {
+    if (is_hidden(it->path())) continue;
+    if (it->is_directory(ignored))
+      names.push_back(it->path().filename().string());
+    else
+      ++left_out[kind_of(it->path()) + " beside the classes' folders"];
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
+std::string in_words(const LeftOut& left_out) {
+  std::vector<std::pair<std::string, std::size_t>> kinds(left_out.begin(), left_out.end());
   std::ranges::stable_sort(kinds, std::ranges::greater(),
                            &std::pair<std::string, std::size_t>::second);
   std::string words;

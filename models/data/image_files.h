@@ -7,15 +7,16 @@
 #include <vector>
 
 #include "core/base/result.h"
-#include "models/job/data_spec.h"
 
 namespace gossipd {
 
 [[nodiscard]] bool is_image_name(const std::filesystem::path& path);
 
+using LeftOut = std::map<std::string, std::size_t>;  // ".webp" or "link to a folder": how many
+
 struct ImageFiles {
-  std::vector<std::string> paths;               // of JPEG and PNG files, in order
-  std::map<std::string, std::size_t> left_out;  // ".webp" or "link to a folder": how many
+  std::vector<std::string> paths;  // of JPEG and PNG files, in order
+  LeftOut left_out;
 };
 
 // Below `root`, at any depth; names that begin with a dot are none, nor is what is in such folders.
@@ -23,8 +24,11 @@ struct ImageFiles {
 // "data-unreadable": a folder that cannot be read.
 [[nodiscard]] Result<ImageFiles> images_below(const std::filesystem::path& root);
 
-// What of the training and test folders a job of images does not take, in words
-// ("16 .webp, 1 link to a folder"); empty: nothing, or a job of other data.
-[[nodiscard]] std::string left_out_words(const DataSpec& spec, const std::string& directory);
+// The folders of classes in `root`, links to some as well, sorted; what lies beside them is added.
+[[nodiscard]] std::vector<std::string> class_folders(const std::filesystem::path& root,
+                                                     LeftOut& left_out);
+
+// "16 .webp, 1 link to a folder"; empty: nothing.
+[[nodiscard]] std::string in_words(const LeftOut& left_out);
 
 }  // namespace gossipd

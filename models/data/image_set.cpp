@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <map>
 #include <stdexcept>
 
-#include "models/data/image_files.h"
 #include "models/files/data_file.h"
 
 namespace gossipd {
@@ -36,21 +34,16 @@ std::string some_of(const std::vector<std::string>& names) {
   return names.size() > 10 ? text + ", ..." : text;
 }
 
-std::vector<std::string> folders_in(const fs::path& root) {
-  std::vector<std::string> names;
-  std::error_code error, ignored;
-  for (fs::directory_iterator it(root, error), end; !error && it != end; it.increment(error))
-    if (it->is_directory(ignored) && !it->path().filename().string().starts_with('.'))
-      names.push_back(it->path().filename().string());
-  std::ranges::sort(names);
-  return names;
+void add(const LeftOut& more, LeftOut& left_out) {
+  for (const auto& [kind, files] : more) left_out[kind] += files;
 }
 
 // The job's, or the folders to train on; those to test with are numbered alike.
 Result<std::vector<std::string>> classes_of(const DataSpec& data, const fs::path& directory) {
   if (!data.class_names.empty()) return data.class_names;
   const fs::path root = directory / data.train_files.at(0);
-  std::vector<std::string> found = folders_in(root);
+  LeftOut ignored;
+  std::vector<std::string> found = class_folders(root, ignored);
   if (static_cast<std::int64_t>(found.size()) != data.classes)
     return bad_data(root.string(), "holds " + std::to_string(found.size()) + " folders (" +
                                        some_of(found) + ") but the job has " +
@@ -91,7 +84,7 @@ std::optional<Error> check_magic(const std::string& path) {
 
 Result<std::vector<ImageSet::File>> ImageSet::list(const DataSpec& data,
                                                    const std::string& directory,
-                                                   const std::string& folder) {
+                                                   const std::string& folder, LeftOut& left_out) {
   const fs::path root = fs::path(directory) / folder;
   std::error_code error;
   if (!fs::is_directory(root, error))
@@ -102,6 +95,7 @@ Result<std::vector<ImageSet::File>> ImageSet::list(const DataSpec& data,
   if (data.labels == DataSpec::Labels::file_name) {
     auto images = images_below(root);
     if (!images) return images.error();
+    add(images->left_out, left_out);
     for (std::string& path : images->paths) {
       const std::int64_t label =
           class_of_file(fs::path(path).filename().string(), data.class_names);
@@ -116,7 +110,7 @@ Result<std::vector<ImageSet::File>> ImageSet::list(const DataSpec& data,
   const auto named = classes_of(data, directory);
   if (!named) return named.error();
   const std::vector<std::string>& classes = *named;
-  const std::vector<std::string> found = folders_in(root);
+  const std::vector<std::string> found = class_folders(root, left_out);
   for (const std::string& name : found)
     if (std::ranges::find(classes, name) == classes.end())
       return no_class(data, classes, root / name);
@@ -125,6 +119,7 @@ Result<std::vector<ImageSet::File>> ImageSet::list(const DataSpec& data,
     if (!trained_on && std::ranges::find(found, classes[c]) == found.end()) continue;
     auto images = images_below(root / classes[c]);
     if (!images) return images.error();
+    add(images->left_out, left_out);
     if (images->paths.empty())
       return bad_data((root / classes[c]).string(),
                       "holds no .jpg, .jpeg or .png file, but it is one of the job's classes");
@@ -138,8 +133,9 @@ Result<std::vector<ImageSet::File>> ImageSet::list(const DataSpec& data,
 
 Result<std::shared_ptr<const DataSet>> ImageSet::open(const DataSpec& data,
                                                       const std::string& folder,
-                                                      const LoadOptions& options) {
-  auto files = list(data, options.directory, folder);
+                                                      const LoadOptions& options,
+                                                      LeftOut& left_out) {
+  auto files = list(data, options.directory, folder, left_out);
   if (!files) return files.error();
   for (std::size_t i = 0; options.check_values && i < files->size(); ++i)
     if (auto error = check_magic((*files)[i].path)) return *error;

@@ -11,6 +11,7 @@
 
 #include "models/data/data_set.h"
 #include "models/data/image_decode.h"
+#include "models/data/image_files.h"
 #include "models/data/pixel_set.h"
 
 namespace gossipd {
@@ -19,9 +20,9 @@ class ImageSet : public DataSet {
  public:
   // All images below DIRECTORY/`folder`; looks at the first bytes of each. Without class_names the
   // folders to train on say which class is which. Codes "no-data", "bad-data" (an empty class, a
-  // name that fits no class, a file that is neither).
+  // name that fits no class, a file that is neither). Adds what else lies there.
   static Result<std::shared_ptr<const DataSet>> open(const DataSpec&, const std::string& folder,
-                                                     const LoadOptions&);
+                                                     const LoadOptions&, LeftOut&);
 
   [[nodiscard]] std::size_t count() const override { return files_.size(); }
   void write(std::size_t index, const Variation*, const Batch&, std::size_t at) const override;
@@ -38,7 +39,7 @@ class ImageSet : public DataSet {
 
   ImageSet(const DataSpec&, std::vector<File> files, std::uint64_t cache_bytes);
   static Result<std::vector<File>> list(const DataSpec&, const std::string& directory,
-                                        const std::string& folder);
+                                        const std::string& folder, LeftOut&);
   [[nodiscard]] Pixels pixels_of(std::size_t index) const;
 
   const std::vector<File> files_;

@@ -30,7 +30,8 @@ std::optional<Error> check_device(const std::string&) { return std::nullopt; }
 // The job's own process chooses its device.
 NoCuda why_on_cpu(const std::string&) { return {}; }
 
-Result<std::unique_ptr<Trainer>> Trainer::create(const Job& job, const TrainerOptions&) {
+Result<std::unique_ptr<Trainer>> Trainer::create(const Job& job, const TrainerOptions&,
+                                                 std::string*) {
   return no_torch(job);
 }
 

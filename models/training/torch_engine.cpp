@@ -444,7 +444,8 @@ Result<std::unique_ptr<GradientEngine>> make_torch_engine(const Job& job, const 
   return std::unique_ptr<GradientEngine>(std::move(engine));
 }
 
-Result<std::unique_ptr<Trainer>> Trainer::create(const Job& job, const TrainerOptions& options) {
+Result<std::unique_ptr<Trainer>> Trainer::create(const Job& job, const TrainerOptions& options,
+                                                 std::string* left_out) {
   if (options.shard_count == 0 || options.shard_index >= options.shard_count)
     return Error{"bad-config", "shard " + std::to_string(options.shard_index) + " of " +
                                    std::to_string(options.shard_count) +
@@ -459,6 +460,7 @@ Result<std::unique_ptr<Trainer>> Trainer::create(const Job& job, const TrainerOp
                                    .held_out = options.evaluate,
                                    .image_cache_bytes = options.image_cache_bytes});
   if (!sets) return sets.error();
+  if (left_out != nullptr) *left_out = sets->left_out;
   if (sets->train->count() < options.shard_count)
     return Error{"bad-config", "there are " + std::to_string(options.shard_count) +
                                    " shards but only " + std::to_string(sets->train->count()) +

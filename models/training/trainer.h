@@ -123,8 +123,10 @@ class Trainer {
   };
 
   // Loads the data and builds the model from job.seed. Codes "no-data", "bad-data" (say what to put
-  // where), "no-device" (names the device), "bad-config", "bad-weights".
-  static Result<std::unique_ptr<Trainer>> create(const Job&, const TrainerOptions&);
+  // where), "no-device" (names the device), "bad-config", "bad-weights". `left_out` becomes
+  // DataSets::left_out.
+  static Result<std::unique_ptr<Trainer>> create(const Job&, const TrainerOptions&,
+                                                 std::string* left_out = nullptr);
   // The same loop over any engine; create() is this with LibTorch's.
   static std::unique_ptr<Trainer> with_engine(const Job&, const TrainerOptions&,
                                               std::unique_ptr<Engine>);

@@ -1,6 +1,8 @@
 #include <png.h>
+#include <sys/inotify.h>
 #include <sys/stat.h>
 #include <turbojpeg.h>
+#include <unistd.h>
 #include <zlib.h>
 
 #include <algorithm>
@@ -302,8 +304,7 @@ TEST_CASE("What has an image's name and is no file is refused by name") {
 TEST_CASE("What is left out of folders of images is counted by suffix") {
   const TemporaryDirectory directory;
   make_folders(directory);
-  const DataSpec spec = data_spec(pets);
-  CHECK(left_out_words(spec, directory.string()) == "2 .txt");
+  CHECK(load(pets, directory).left_out == "2 .txt");
   const auto cats = directory / "train" / "cat";
   for (const char* name : {"1.webp", "2.WEBP", "3.webp", ".4.webp", "README"})
     write_file(cats / name, "no image");
@@ -311,10 +312,32 @@ TEST_CASE("What is left out of folders of images is counted by suffix") {
   std::filesystem::create_directory(cats / "more");
   write_file(cats / "more" / "1.jpg", jpeg(8, 8, red, red));
   std::filesystem::create_directory_symlink(cats / "more", cats / "again");
-  CHECK(load(pets, directory).train->count() == 4);
-  CHECK(left_out_words(spec, directory.string()) ==
+  const DataSets sets = load(pets, directory);
+  CHECK(sets.train->count() == 4);
+  CHECK(sets.left_out ==
         "3 .webp, 2 .txt, 1 .jpg beside the classes' folders, 1 link to a folder, 1 without a "
         "known suffix");
+}
+
+TEST_CASE("A folder of images is gone through once, for its images and for what is left out") {
+  const TemporaryDirectory directory;
+  make_folders(directory);
+  // Events that are alike become one, so there are those of closing between those of opening.
+  const int watch = ::inotify_init1(IN_NONBLOCK);
+  REQUIRE(::inotify_add_watch(watch, (directory / "train" / "dog").c_str(), IN_OPEN | IN_CLOSE) >=
+          0);
+  CHECK(load(pets, directory).left_out == "2 .txt");
+  alignas(inotify_event) std::array<char, 8192> events{};
+  const auto bytes = ::read(watch, events.data(), events.size());
+  ::close(watch);
+  int opened = 0;
+  for (std::ptrdiff_t at = 0; at < bytes;) {
+    const auto* event =
+        reinterpret_cast<const inotify_event*>(&events[static_cast<std::size_t>(at)]);
+    opened += event->len == 0 && (event->mask & IN_OPEN) != 0 ? 1 : 0;
+    at += static_cast<std::ptrdiff_t>(sizeof *event + event->len);
+  }
+  CHECK(opened == 1);
 }
 
 TEST_CASE("An image that turns out damaged is an exception that names it") {
