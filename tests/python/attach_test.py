@@ -28,11 +28,11 @@ def test_parameters_and_statistics_are_the_segments(daemon):
 
 
 def test_a_founders_model_is_copied_and_a_joiners_replaced(daemon):
-    model, _, _ = attached(daemon, [{"flags": COPY, "snapshot": 1}])
+    model, _, founding = attached(daemon, [{"flags": COPY, "snapshot": 1}])
     daemon.wait(lambda: daemon.snapshots_done)
     np.testing.assert_array_equal(daemon.snapshots_done[0][1], flat(model))
     update = np.arange(FLOATS, dtype=np.float32)
-    daemon.kill()
+    founding.detach(0)
     answer = {"flags": REPLACE, "ranges": [(0, FLOATS)], "update": update}
     daemon.attaches = 0
     other, _, g = attached(daemon, [answer])
@@ -296,8 +296,29 @@ def test_a_loop_without_an_optimiser_calls_step(daemon):
     g = gossipd.attach(model, samples_per_step=5)
     g.step()
     assert g.steps == 1
+    g.detach(0)
     with pytest.raises(RuntimeError, match="counted already"):
-        attached(daemon)[2].step() if daemon.kill() is None else None
+        attached(daemon)[2].step()
+
+
+def test_a_process_attaches_to_one_daemon_once(daemon):
+    model, optimizer, g = attached(daemon)
+    with pytest.raises(gossipd.NotAttached, match=r"detach\(0\).*attachments\(\)") as refused:
+        gossipd.attach(model, optimizer, samples_per_step=5)
+    assert refused.value.code == "occupied" and daemon.attaches == 1
+    del g  # as a notebook does that runs a cell again: the optimiser's hook keeps it
+    (lost,) = gossipd.attachments()
+    lost.detach(0)
+    assert not gossipd.attachments()
+    gossipd.attach(model, optimizer, samples_per_step=5).detach(0)
+    assert daemon.attaches == 2
+
+
+def test_what_nobody_can_reach_is_in_nobodys_way(daemon):
+    tree = {"w": np.zeros(3, np.float32)}
+    gossipd.attach(tree, samples_per_step=5)
+    gossipd.attach(tree, samples_per_step=5).detach(0)
+    assert daemon.attaches == 2
 
 
 def test_frozen_weights_and_masks_are_not_shared(daemon):

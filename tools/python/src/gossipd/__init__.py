@@ -7,7 +7,7 @@ Beside that: `Client` asks a daemon over REST, `load` reads its checkpoints.
 """
 
 from .attaching import attach
-from .attachment import Attachment
+from .attachment import Attachment, attachments
 from .checkpoint import Checkpoint, CheckpointError, load
 from .client import Client, NoDaemon, Refused
 from .sampler import SharedSampler
@@ -24,5 +24,6 @@ __all__ = [
     "Refused",
     "SharedSampler",
     "attach",
+    "attachments",
     "load",
 ]

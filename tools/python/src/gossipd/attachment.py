@@ -37,6 +37,7 @@ Finished = Callable[[], bool]
 
 
 log = logging.getLogger("gossipd")
+_attachments: "weakref.WeakSet[Attachment]" = weakref.WeakSet()
 
 
 class Model:
@@ -109,6 +110,7 @@ class Attachment:
         if connect:
             socket = path or default_socket(os.environ.get("GOSSIPD_SOCKET"))
             self._session = Session(socket, model.segments, samples_per_step, lambda: self._told)
+        _attachments.add(self)
         atexit.register(_end, weakref.ref(self))
 
     # ---- what the loop calls ----
@@ -429,6 +431,11 @@ class Attachment:
         if self._session is not None:
             self._session.send(wire.detach())
             self._session.close()
+
+
+def attachments() -> List[Attachment]:
+    """Those of this process that have not been detached."""
+    return [attachment for attachment in list(_attachments) if not attachment._detached]
 
 
 def default_socket(named: Optional[str]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import logging
 import os
 import socket
@@ -168,6 +169,7 @@ class Session:
             raise ValueError(objection)
         if not 0 < step_samples <= wire.STEP_SAMPLES_MAX:
             raise ValueError(f"samples_per_step is {step_samples}; give 1 ... 2^20")
+        _check_is_free(path)
         self.path = path
         self.run = os.urandom(16)
         self.floats = sum(segment.floats for segment in segments)
@@ -197,6 +199,11 @@ class Session:
     def refused(self) -> Optional[NotAttached]:
         """Why no daemon will take this trainer, ever; None: none has said so."""
         return self._refused
+
+    @property
+    def claims_daemon(self) -> bool:
+        """Whether it has the daemon at `path`, or means to have it."""
+        return not self._closing and self._refused is None
 
     @property
     def said(self) -> Optional[wire.Attached]:
@@ -439,6 +446,26 @@ class Session:
                 os.close(connection.sock.detach())
         self._connection = self._ready = None
         self._closing = True
+
+
+def _check_is_free(path: str) -> None:
+    """NotAttached where another session of this process has the daemon at `path`, which would take
+    no second one.
+    """
+
+    def is_claimed() -> bool:
+        here = os.path.realpath(path)
+        return any(s.claims_daemon and os.path.realpath(s.path) == here for s in list(_sessions))
+
+    if is_claimed():
+        gc.collect()  # of one that nobody can reach any more
+    if is_claimed():
+        raise NotAttached(
+            "occupied",
+            f"this process is attached to gossipd at {path} already, as when a notebook's cell is"
+            " run again: call g.detach(0) on that attachment first; where it is lost:"
+            " for g in gossipd.attachments(): g.detach(0)",
+        )
 
 
 def receive_with_descriptors(sock: socket.socket) -> Tuple[bytes, List[int], int, object]:
