@@ -12,6 +12,7 @@
 #include <cstring>
 #include <exception>
 #include <new>
+#include <string_view>
 #include <thread>
 
 #include "core/base/printable.h"
@@ -319,6 +320,14 @@ int run(const CommandLine& line, const std::vector<std::string>& arguments, char
 
 }  // namespace
 
+// After a start through /proc/self/exe the process is called "exe", and ps, pgrep -x and killall
+// would not find it.
+void take_own_name(const char* program) {
+  char now[16] = "";
+  if (::prctl(PR_GET_NAME, now) == 0 && std::string_view(now) == "exe")
+    ::prctl(PR_SET_NAME, ::basename(program));
+}
+
 // The exit code of what only prints: 1 in place of 0 where a part was not written.
 int once_written(int code) {
   errno = 0;
@@ -332,6 +341,7 @@ int once_written(int code) {
 }
 
 int main(int argc, char** argv) {
+  take_own_name(argv[0]);
   end_with_daemon();
   std::signal(SIGHUP, SIG_IGN);
   std::signal(SIGPIPE, SIG_IGN);

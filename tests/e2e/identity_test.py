@@ -36,6 +36,8 @@ class Clone(ClusterTest):
         self.assertEqual(id_before, original.status()["id"])
         self.assertIsNone(twin.process.poll())
         self.assertEqual(pid, twin.process.pid)
+        with open(f"/proc/{pid}/comm", encoding="utf-8") as comm:
+            self.assertEqual("gossipd\n", comm.read())
         self.assertIn(id_before, twin.status()["cloned"])
         original.wait_log(f"event=cloned peer={id_before}")
         twin.wait_log(f"event=cloned peer={id_before} .*new_id={twin.status()['id']}")
