@@ -122,15 +122,19 @@ class External(ClusterTest):
 
     def external(self, count, budget=10_000_000, rest="", **options):
         """Nodes in training, each with its trainer."""
-        founder = self.cluster.founder(self.job_file(budget, rest), shard="auto", data=None)
-        founder.program = GOSSIPD_CORE
-        founder.start()
-        wait_for("a socket", lambda: os.path.exists(founder.state_dir + "/trainer.sock"))
-        trainers = [Trainer(founder, **options).start()]
+        trainers = [self.founder_with_trainer(budget, rest, **options)]
+        founder = trainers[0].node
         founder.wait_phase("training")
         for i in range(2, count + 1):
             trainers += self.join(founder, f"box{i}", **options)
         return trainers
+
+    def founder_with_trainer(self, budget, rest="", **options):
+        founder = self.cluster.founder(self.job_file(budget, rest), shard="auto", data=None)
+        founder.program = GOSSIPD_CORE
+        founder.start()
+        wait_for("a socket", lambda: os.path.exists(founder.state_dir + "/trainer.sock"))
+        return Trainer(founder, **options).start()
 
     def join(self, founder, name, **options):
         """One more node in training, with its trainer."""
@@ -165,6 +169,13 @@ class External(ClusterTest):
         self.assertLess(abs(float(numpy.mean(models[0])) - 1), 0.05)
         self.assertLess(distance(finals[1], finals[0]), 0.01)
         self.assertIn("first.weight", finals[0])
+
+    def test_a_loop_of_short_steps_ends_where_its_short_budget_does(self):
+        budget = 20_000
+        trainer = self.founder_with_trainer(budget, by_package=True, step_ms=1)
+        trainer.wait("the final model", lambda d: d["state"] == 5)
+        # 32 a step; a look that the daemon is late to answer may let some steps pass.
+        self.assertLess(trainer.done()["samples"], 1.02 * budget)
 
     def test_kills_of_either_side_lose_no_step_and_count_none_twice(self):
         """GOSSIPD_KILLS of them, half each of daemons and of trainers, half each of the loop that

@@ -78,7 +78,7 @@ def sealed_memory(floats, seals=7, header=None):
 class FakeDaemon:
     """Accepts one trainer after the other at `path`.
 
-    `answers`: what the next GOs say, as keyword arguments of go(); then plain ones. A value
+    `answers`: what the next GOs say, as keyword arguments of go(); then `plain` ones. A value
     `update` is written into the memory first. Everything heard is in `heard` as (type, fields).
     """
 
@@ -86,7 +86,7 @@ class FakeDaemon:
         self.path = str(path)
         self.behaviour = behaviour
         self.known = known
-        self.answers = []
+        self.answers, self.plain = [], {}
         self.heard = []
         self.snapshots_done = []
         self.segments = []
@@ -211,7 +211,7 @@ class FakeDaemon:
             if kind != 3:
                 continue
             goes += 1
-            words = dict(self.answers.pop(0)) if self.answers else {}
+            words = dict(self.answers.pop(0)) if self.answers else dict(self.plain)
             update = words.pop("update", None)
             if update is not None:
                 self.memory[0][:] = update

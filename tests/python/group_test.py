@@ -230,11 +230,18 @@ said = looked
 
 
 def test_both_processes_look_at_the_same_steps_and_as_rarely_as_it_costs(pair, daemon):
+    daemon.plain = {"budget": 10**9}
     one, other = pair.run(daemon, RUNNING)
     assert one == other and one[:2] == [1, 2]
     assert len(one) < 32
     gaps = np.diff([0, *one])
     assert (gaps[1:] <= 2 * gaps[:-1]).all()  # however short one step seemed
+
+
+def test_both_processes_look_before_the_budget_can_be_spent(pair, daemon):
+    daemon.plain = {"budget": 10**9, "cluster": 10**9 - 32, "trainers": 2}
+    one, other = pair.run(daemon, RUNNING)  # eight samples a step, and as many of the other box
+    assert one == other and (np.diff(one) <= 2).all()
 
 
 class Compiled(torch.nn.Module):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import gossipd
-from fake_daemon import ADD, COPY, SILENT
+from fake_daemon import ADD, COPY, FINISHED, SILENT
 from small_network import FLOATS, attached, flat, looks_at_each_step, scaler_of, train
 
 torch = pytest.importorskip("torch")
@@ -95,9 +95,27 @@ def test_a_daemon_that_does_not_answer_what_was_announced_is_not_waited_for_twic
     assert [s[0] for s in daemon.steps] == [0, 0] and g.steps == 3 and g.attached
 
 
+def test_a_look_is_due_when_a_hundredth_of_the_budget_or_its_rest_may_be_spent(daemon):
+    daemon.plain = {"budget": 2000, "trainers": 2}
+    model, optimizer, g = attached(daemon)
+    del g._is_time
+    g._look_interval_s, g._ahead = 1e9, False
+    train(model, optimizer, 6)  # five samples each, and as many of the other box
+    assert [s[1] for s in daemon.steps] == [0, 10, 20, 30]
+    daemon.plain = {"budget": 2000, "cluster": 1985, "trainers": 2}
+    train(model, optimizer, 4)
+    assert [s[1] for s in daemon.steps][4:] == [40, 50]
+    daemon.plain = {"budget": 2000, "cluster": 1990, "trainers": 2}
+    train(model, optimizer, 3)
+    assert [s[1] for s in daemon.steps][6:] == [60, 65]
+    daemon.plain = {"budget": 2000, "cluster": 2000, "flags": FINISHED}
+    train(model, optimizer)
+    assert g.finished
+
+
 def test_a_step_without_a_look_calls_no_kernel_and_keeps_no_memory(daemon):
     """In a child process that the kernel kills at any call but read and write."""
-    _, optimizer, g = attached(daemon)
+    _, optimizer, g = attached(daemon, [{"budget": 10**9}])
     del g._is_time
     g._ahead, g._look_interval_s, g._resumed_at = True, 1e9, 0.0
     loss, steps = torch.ones(()), g.steps

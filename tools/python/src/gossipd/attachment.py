@@ -22,6 +22,7 @@ from .words import whole
 LOOK_SHARE = 0.0075
 LOOK_INTERVAL_MAX_S = 5.0
 LOGS_WITHOUT_STEP = 100  # calls of log(); more are said
+LOOK_PROGRESS = 100  # looks in a job's budget at least, however dear one is
 LOOK_COST_KEPT = 0.8  # of the mean cost, from one look to the next
 WAIT_S = 60.0
 SOCKET_NAME = "trainer.sock"
@@ -102,6 +103,8 @@ class Attachment:
         self._announce_s = 0.0
         self._look_cost_s = 0.0
         self._look_interval_s = 0.0
+        self._asked_samples = 0  # what the last STEP has told
+        self._look_samples: float = math.inf  # of this process, at which a look is due
         self._landing: Optional[Landing] = None  # of the last GO, whose DONE follows it
         self._held_looks = 0
         self._has_shared = False  # a model of the cluster, or this one with it
@@ -289,6 +292,8 @@ class Attachment:
         """Whether a look would stay within its share of the loop's time, or has begun."""
         if self._session is not None and self._session.announced:
             return True
+        if self.samples >= self._look_samples:
+            return True
         return time.perf_counter() - self._resumed_at >= self._look_interval_s
 
     def _announce_look(self) -> None:
@@ -349,6 +354,7 @@ class Attachment:
         suspect = self._loss is not None and not math.isfinite(loss)
         finite = not suspect or self._model.finite()
         self._told = self._counters()
+        self._asked_samples = self._told[1]
         made = self.steps - self._looked_at_steps
         timed = made + 1 if ahead else made
         seconds = (time.perf_counter() - self._resumed_at) / timed if made else 0.0
@@ -416,6 +422,7 @@ class Attachment:
         self.progress, self.rate_factor = go.progress, go.rate_factor
         self.cluster_samples, self.budget_samples = go.cluster_samples, go.budget_samples
         self.place, self.trainers, self.members = go.place, go.trainers, go.members
+        self._look_samples = self._asked_samples + samples_between(go)
         self.paused = bool(go.flags & wire.PAUSED)
         self.finished = bool(go.flags & wire.FINISHED)
         self.settled = bool(go.flags & wire.SETTLED)
@@ -431,6 +438,16 @@ class Attachment:
         if self._session is not None:
             self._session.send(wire.detach())
             self._session.close()
+
+
+def samples_between(go: wire.Go) -> float:
+    """After how many more samples of this loop to look again, for the schedule's sake and the
+    budget's end: the other trainers are taken to be as fast. Infinite where nothing is left of it.
+    """
+    left = go.budget_samples - go.cluster_samples
+    if left <= 0:
+        return math.inf
+    return min(left, go.budget_samples / LOOK_PROGRESS) / go.trainers
 
 
 def attachments() -> List[Attachment]:

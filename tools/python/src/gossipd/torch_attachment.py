@@ -148,6 +148,9 @@ class TorchAttachment(Attachment):
         if self._group.leads:
             self._torch_model.touched = False
             came = self._look_once()
+            if came:
+                more = (self._look_samples - self.samples) / self._samples_per_step
+                self._next_look = int(min(self._next_look, self.steps + max(1, more + 0.5)))
             self._held = came and self.paused and not self.finished
             self._settling = self._awaits_final_model(settle_until)
         self._group.share(self, self._torch_model)
