@@ -170,6 +170,20 @@ def test_samples_logged_after_each_step_are_exact_at_the_end(daemon):
     assert all(a[1] <= b[1] for a, b in zip(daemon.steps, daemon.steps[1:]))
 
 
+@pytest.mark.parametrize("before", [False, True])
+def test_a_step_without_its_number_of_samples_counts_as_attached(daemon, before):
+    model, optimizer, g = attached(daemon)
+    for n in [None, 2] * 10:
+        if before:
+            g.log(loss=1.0, samples=n)
+        train(model, optimizer)
+        if not before:
+            g.log(loss=1.0, samples=n)
+    g.detach()
+    daemon.wait(lambda: daemon.of_type(6))
+    assert daemon.steps[-1][:2] == (20, 10 * 5 + 10 * 2)
+
+
 @pytest.mark.parametrize("fused", [False, True])
 def test_a_step_that_a_scaler_skips_is_none(daemon, fused):
     scaler = scaler_of()

@@ -91,8 +91,9 @@ class Attachment:
         self.cluster_samples = self.budget_samples = 0
         self._model = model
         self._samples_per_step = samples_per_step
-        self._logs_samples = False
+        self._logs_samples = self._logs_come_first = False  # ... before the step that they are of
         self._pending_samples = 0
+        self._told_samples = False  # by log(), since the last step
         self._told = (0, 0)
         self._loss: Any = None
         self._rate = 0.0
@@ -135,8 +136,8 @@ class Attachment:
 
         Args:
             loss: mean over its samples; a number, or a tensor of one element, whose graph is freed.
-            samples: the number of samples. Give it in every call or in none; in none, each step
-                counts `samples_per_step`.
+            samples: the number of samples; a step without counts `samples_per_step`, so of several
+                micro-batches give it for all or for none.
             learning_rate: of the next step; needed only without an optimiser.
         """
         if loss is not None:
@@ -153,9 +154,10 @@ class Attachment:
             raise ValueError(f"a step has no {samples} samples, but 0 ... 2^20")
         if not self._logs_samples:
             self._logs_samples = True
-            # The step before this first word was an estimate.
-            self._pending_samples -= self._samples_per_step if self.steps else 0
+            if self.steps and not self._logs_come_first:  # it is of a step that was estimated
+                self._pending_samples -= self._samples_per_step
         self._pending_samples += samples
+        self._told_samples = True
 
     def report(
         self,
@@ -260,17 +262,19 @@ class Attachment:
 
     def _commit_samples(self) -> None:
         self.samples += self._pending_samples
-        self._pending_samples = 0
+        self._pending_samples, self._told_samples = 0, False
 
     def _made_step(self) -> None:
         """After every step of the optimiser: counts it, and looks for what the daemon has."""
         if self._detached:
             return
         self.steps += 1
+        if self.steps == 1:
+            self._logs_come_first = self._logs_since_step > 0
         if self._logs_since_step > 1:  # one for each micro-batch
             self._logs_max = max(self._logs_max, 4 * self._logs_since_step)
         self._logs_since_step = 0
-        if self._logs_samples:
+        if self._told_samples:
             self._commit_samples()
         else:
             self.samples += self._samples_per_step

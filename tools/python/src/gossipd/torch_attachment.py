@@ -81,7 +81,7 @@ class TorchAttachment(Attachment):
 
     def _after_step(self, optimizer: Any, arguments: Dict[str, Any]) -> None:
         if was_skipped(optimizer, arguments):
-            self._pending_samples = 0
+            self._pending_samples, self._told_samples = 0, False
             if self._session is not None and self._session.announced:
                 self._look_until_free()
         else:
