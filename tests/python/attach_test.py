@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import gossipd
-from fake_daemon import ADD, COPY, FINISHED, PAUSED, REPLACE, SETTLED
+from fake_daemon import ADD, COPY, FINISHED, PAUSED, REPLACE, SETTLED, notice
 from small_network import FLOATS, attached, flat, looks_at_each_step, network, scaler_of, train
 
 torch = pytest.importorskip("torch")
@@ -371,6 +371,16 @@ def test_a_model_that_cannot_be_shared_is_refused_in_words(daemon, spoil, words)
     assert daemon.heard == []
 
 
+def test_a_statistic_that_is_missing_for_its_type_is_named_with_it(daemon):
+    text = "this model is not the cluster's: '1.running_mean' of the job is missing here"
+    refused = notice(66, "other-segments", text)
+    daemon.behaviour = lambda kind, number: refused if kind == 65 else None
+    model = network().double()
+    with pytest.raises(gossipd.NotAttached, match=r"missing here.*float64.*\.float\(\)") as told:
+        gossipd.attach(model, samples_per_step=5)
+    assert told.value.code == "other-segments"
+
+
 def test_a_module_of_torchscript_is_refused_in_words(daemon):
     scripted = torch.jit.script(network())
     with pytest.raises(ValueError, match="the module is TorchScript.*attach the module that was"):
@@ -417,6 +427,11 @@ def test_arguments_are_checked(daemon):
             gossipd.attach(model, samples_per_step=samples)
     with pytest.raises(TypeError, match="optimizer is str; pass the torch"):
         gossipd.attach(model, "sgd", samples_per_step=1)
+    schedule = torch.optim.lr_scheduler.StepLR(stranger, 1)
+    with pytest.raises(TypeError, match="optimizer is StepLR; .*is its .optimizer"):
+        gossipd.attach(model, schedule, samples_per_step=1)
+    with pytest.raises(TypeError, match=r"model is SGD, an optimiser: write attach\(model, opt"):
+        gossipd.attach(stranger, model, samples_per_step=1)
     empty = torch.nn.ParameterList([torch.nn.Parameter(torch.empty(0))])
     with pytest.raises(ValueError, match="have no elements"):
         gossipd.attach(empty, samples_per_step=1)

@@ -201,6 +201,14 @@ def test_an_export_with_a_wrong_shape_ends_with_one_sentence(tmp_path, monkeypat
     assert not (tmp_path / out).exists()
 
 
+def test_an_export_with_wrong_arguments_names_them(capsys):
+    words = ["torch.nn:Linear", "out.pt", "--input", "4", "--arguments"]
+    assert gossipd.export.main([*words, '{"in_features": 4, "out_features": "x"}']) == 1
+    said = capsys.readouterr().err
+    assert "torch.nn:Linear(in_features=4, out_features='x') cannot be made: " in said
+    assert said.endswith("; see --arguments\n")
+
+
 @pytest.mark.parametrize(
     "words", [["--tokens", "0"], ["--tokens=-1"], ["--tokens=8", "--vocabulary", "0"]]
 )

@@ -172,6 +172,11 @@ def test_an_address_that_is_none_is_refused(address):
         gossipd.Client(address)
 
 
+def test_an_address_that_is_no_text_is_named():
+    with pytest.raises(TypeError, match=r"address is 7611 \(int\); .*'127.0.0.1:7611'"):
+        gossipd.Client(7611)
+
+
 def test_waiting_names_unknown_conditions():
     with pytest.raises(ValueError, match="wait for ready"):
         gossipd.Client().wait("redy")

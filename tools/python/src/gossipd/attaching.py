@@ -84,18 +84,29 @@ def attach(
     if whole("every", every) < 1:
         raise ValueError(f"every is {every}; give 1 or more steps")
     torch = sys.modules.get("torch")
+    if hasattr(model, "param_groups"):
+        raise TypeError(
+            f"model is {type(model).__name__}, an optimiser: write attach(model, optimizer, ...)"
+        )
     if torch is not None and isinstance(model, torch.nn.Module):
         from .torch_attachment import TorchAttachment
 
-        inner = getattr(optimizer, "optimizer", optimizer)  # of a wrapper such as accelerate's
-        if optimizer is not None and not hasattr(inner, "param_groups"):
-            raise TypeError(
-                f"optimizer is {type(optimizer).__name__}; pass the torch.optim.Optimizer that"
-                " trains the module, or none and call g.step() after each step"
-            )
+        _check_optimizer(optimizer)
         return TorchAttachment(model, optimizer, samples_per_step, socket, every).start(wait_s)
     if optimizer is not None:
         raise TypeError(f"a model of {type(model).__name__} has no PyTorch optimiser")
     from .array_attachment import ArrayAttachment
 
     return ArrayAttachment(model, samples_per_step, socket, every).start(wait_s)
+
+
+def _check_optimizer(optimizer: Any) -> None:
+    # A wrapper such as accelerate's has the groups of what is in it; a scheduler has none.
+    if optimizer is None or hasattr(optimizer, "param_groups"):
+        return
+    inner = hasattr(getattr(optimizer, "optimizer", None), "param_groups")
+    raise TypeError(
+        f"optimizer is {type(optimizer).__name__}; pass the torch.optim.Optimizer that trains the"
+        f" module{', which is its .optimizer' if inner else ''}, or none and call g.step() after"
+        " each step"
+    )

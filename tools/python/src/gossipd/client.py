@@ -160,6 +160,11 @@ class Client:
         token_file: Optional[str] = None,
         timeout_s: float = 10.0,
     ) -> None:
+        if address is not None and not isinstance(address, str):
+            raise TypeError(
+                f"address is {address!r} ({type(address).__name__}); write it as text, such as"
+                f" '127.0.0.1:{address if isinstance(address, int) else DEFAULT_PORT}'"
+            )
         self.address = address or os.environ.get("GOSSIPCTL_REST") or DEFAULT_ADDRESS
         self.ca_file = ca_file or os.environ.get("GOSSIPCTL_CA_FILE")
         self.token_file = token_file or os.environ.get("GOSSIPCTL_TOKEN_FILE")

@@ -253,7 +253,14 @@ def export(arguments: argparse.Namespace) -> None:
         raise Unsupported(
             f"{arguments.model} is a {type(make).__name__}; name a class of torch.nn.Module"
         )
-    model = make(**arguments.arguments)
+    try:
+        model = make(**arguments.arguments)
+    except Exception as error:  # of the module's own code
+        given = ", ".join(f"{name}={value!r}" for name, value in arguments.arguments.items())
+        raise Unsupported(
+            f"{arguments.model}({given}) cannot be made: {type(error).__name__}: {error}; see"
+            " --arguments"
+        ) from error
     if not isinstance(model, torch.nn.Module):
         raise Unsupported(f"{arguments.model} is no torch.nn.Module")
     if arguments.checkpoint:

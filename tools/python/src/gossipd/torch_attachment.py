@@ -14,6 +14,7 @@ from typing import Any, Callable, Dict, Optional, Tuple
 import torch
 
 from .attachment import SETTLE_POLL_S, SETTLE_S, WAIT_S, Attachment, log
+from .session import NotAttached
 from .torch_device import DeviceTraffic
 from .torch_group import Group, group_of
 from .torch_model import TorchModel
@@ -61,6 +62,10 @@ class TorchAttachment(Attachment):
         """Waits for the daemon, takes the cluster's model and hooks into the optimiser."""
         try:
             self._begin(wait_s)
+        except NotAttached as refusal:
+            self._close()
+            words = self._torch_model.words_of_other_type(str(refusal))
+            raise NotAttached(refusal.code, f"{refusal}{words}") from None
         except BaseException:
             self._close()
             raise

@@ -148,6 +148,17 @@ class TorchModel(Model):
                 more,
             )
 
+    def words_of_other_type(self, refusal: str) -> str:
+        """More about a buffer that the daemon misses by name, though the module has it."""
+        for name, buffer in self._module.named_buffers():
+            plain = _plain_name(name)
+            if f"'{plain}'" in refusal and buffer.dtype != torch.float32:
+                return (
+                    f"; the module has '{plain}' as {buffer.dtype}, and buffers are shared as"
+                    " float32 only: call .float() on the module before attach"
+                )
+        return ""
+
     def _find_owners(self) -> List[Tuple[Dict[str, Any], str]]:
         """Where each shared tensor stands: in which module's dictionary, under which name."""
         found: Dict[str, Tuple[Dict[str, Any], str]] = {}
