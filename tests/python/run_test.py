@@ -173,6 +173,10 @@ def test_a_daemon_that_cannot_be_asked_is_not_waited_for_and_that_is_said(tmp_pa
     for rest, why in (("none", "it has no REST (rest.listen)"), ("unix:/a", "no gossipd answers")):
         run.Daemon(sleeps, ["--state-dir", str(tmp_path), "--rest", rest], None).end(3600)
         assert f"without waiting for other members: {why}" in capsys.readouterr().err
+    # A script that fails at once has not let it come as far, and has said why itself.
+    daemon = run.Daemon(sleeps, ["--state-dir", str(tmp_path), "--rest", "unix:/a"], None)
+    daemon.end(3600, failed=True)
+    assert capsys.readouterr().err == ""
 
 
 def test_the_socket_of_another_daemon_is_not_taken_for_its_own(daemon, tmp_path):

@@ -352,13 +352,16 @@ class Daemon:
             except NoDaemon:
                 return  # it has finished and is on its way out
 
-    def end(self, linger_s: float) -> None:
-        """Lets it finish with the others where the job has ended, then stops it in order."""
+    def end(self, linger_s: float, failed: bool = False) -> None:
+        """Lets it finish with the others where the job has ended, then stops it in order. Of a
+        script that has `failed` it may not have begun to answer, nor to train with others.
+        """
         try:
             if linger_s > 0 and self.process.poll() is None and not self._to_end:
                 self._linger(linger_s)
         except (NoDaemon, Refused, OSError, ValueError) as error:
-            if self.process.poll() is None and not self._to_end:
+            quiet = failed and isinstance(error, NoDaemon)
+            if self.process.poll() is None and not self._to_end and not quiet:
                 print(
                     f"gossipd run: the daemon ends without waiting for other members: {error}",
                     file=sys.stderr,
@@ -454,8 +457,9 @@ def main(arguments: Sequence[str]) -> int:
         if code is not None:
             print(f"gossipd run: the daemon ended with exit code {code}", file=sys.stderr)
             return code or 1
-        return train(daemon, command)
+        code = train(daemon, command)
+        return code
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     finally:
-        daemon.end(own["--linger"])
+        daemon.end(own["--linger"], failed=bool(code))
