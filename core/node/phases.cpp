@@ -192,6 +192,10 @@ std::optional<Error> Conductor::pause() {
 }
 
 std::optional<Error> Conductor::resume() {
+  if (life_.is_going())
+    return Error{"left",
+                 "this node has left its cluster: gossipctl join brings it back, then gossipctl "
+                 "resume where it was paused before"};
   const bool was_to_pause = std::exchange(state_.paused, false);
   if (was_to_pause) persist();
   if (life_.is_training() || life_.is(Phase::waiting_for_trainer)) return std::nullopt;

@@ -29,10 +29,8 @@ HttpResponse refused_by_state(const Error& error) {
                  "GET /v1/status shows the phase; gossipctl wait --for … waits for one");
 }
 
-// What a command leaves behind: the phase, now.
-HttpResponse accepted(const DaemonPort& port) {
-  return json_response(Json{{"phase", to_string(port.node().phase)}}.dump() + "\n", 202);
-}
+// What a command leaves behind.
+Json phase_now(const DaemonPort& port) { return Json{{"phase", to_string(port.node().phase)}}; }
 
 HttpResponse late(const Error& error) {
   return problem(504, error.code, "The disk does not answer", error.text,
@@ -123,9 +121,7 @@ void join(DaemonPort& port, const HttpRequest& request, const HttpRespond& respo
     return respond(problem(409, error->code, "A node cannot join itself", error->text,
                            "name the address of another member of the cluster"));
   if (error) return respond(refused_by_state(*error));
-  answer_when_on_disk(port, respond, [&port] {
-    return Json{{"phase", to_string(port.node().phase)}};
-  });
+  answer_when_on_disk(port, respond, [&port] { return phase_now(port); });
 }
 
 HttpResponse not_extended(const Error& error, Samples budget) {
@@ -274,6 +270,24 @@ void add_metrics(HttpRouter& router, DaemonPort& port) {
   get("/metrics", [&port] { return metrics(port); });
 }
 
+// What the operator says in a word.
+void add_commands(HttpRouter& router, DaemonPort& port) {
+  router.add("POST", "/v1/cluster/leave", [&port](const HttpRequest&, const HttpRespond& respond) {
+    const std::optional<Error> error = port.leave();
+    respond(error ? refused_by_state(*error) : json_response(phase_now(port).dump() + "\n", 202));
+  });
+  const auto kept = [&router, &port](const char* path, std::function<std::optional<Error>()> run) {
+    router.add("POST", path,
+               [&port, run = std::move(run)](const HttpRequest&, const HttpRespond& respond) {
+                 if (const std::optional<Error> error = run())
+                   return respond(refused_by_state(*error));
+                 answer_when_on_disk(port, respond, [&port] { return phase_now(port); });
+               });
+  };
+  kept("/v1/training/pause", [&port] { return port.pause(); });
+  kept("/v1/training/resume", [&port] { return port.resume(); });
+}
+
 }  // namespace
 
 HttpRouter make_metrics(DaemonPort& port) {
@@ -317,16 +331,7 @@ HttpRouter make_rest(DaemonPort& port) {
   post("/v1/members/forget", [&port](const HttpRequest& request, const HttpRespond& respond) {
     forget(port, request, respond);
   });
-  const auto command = [&router, &port](const char* path,
-                                        std::function<std::optional<Error>()> run) {
-    router.add("POST", path, Answer([&port, run = std::move(run)](const HttpRequest&) {
-                 const std::optional<Error> error = run();
-                 return error ? refused_by_state(*error) : accepted(port);
-               }));
-  };
-  command("/v1/cluster/leave", [&port] { return port.leave(); });
-  command("/v1/training/pause", [&port] { return port.pause(); });
-  command("/v1/training/resume", [&port] { return port.resume(); });
+  add_commands(router, port);
   get("/v1/keys", [&port](const HttpRequest&) { return keys(port); });
   post("/v1/keys/install", [&port](const HttpRequest& request, const HttpRespond& respond) {
     install_key(port, request, respond);

@@ -191,6 +191,8 @@ def test_waiting_names_unknown_conditions():
         ({"phase": "left"}, "samples=5", "left"),
         ({"phase": "broken"}, "finished", "broken"),
         ({"phase": "training", "trainer": {"failure": "no memory"}}, "step=5", "broken"),
+        ({"phase": "finished", "cluster_samples": 4}, "samples=5", "ended"),
+        ({"phase": "finished", "step": 4}, "step=5", "ended"),
         ({"phase": "broken"}, "members=2", None),
         ({"phase": "broken"}, "left", None),
     ],
@@ -200,6 +202,7 @@ def test_waiting_for_a_node_that_has_left_or_is_broken_ends(
 ):
     serve(server, json_answer(status))
     monkeypatch.setattr("gossipd.client.HOPELESS_S", 0)
+    monkeypatch.setattr("gossipd.client.ENDED_S", 0)
     if code is None:
         with pytest.raises(TimeoutError):
             client_of(server).wait(condition, timeout_s=0)

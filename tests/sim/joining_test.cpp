@@ -405,6 +405,27 @@ TEST_CASE("a paused node stays paused when its model comes from a neighbour agai
   CHECK(cluster.run_until([&] { return cluster.steps(1) > steps; }, 5s));
 }
 
+TEST_CASE("who has left is not told to resume, and stays paused until it is back") {
+  const Schema schema = schema_of({300});
+  VirtualCluster cluster(schema);
+  for (std::size_t i = 0; i < 2; ++i) cluster.add(with_model(schema, i));
+  REQUIRE(cluster.run_until([&] { return all_in(cluster, Phase::training); }, 30s));
+  cluster.act(1, [](Node& node, Instant now) { CHECK_FALSE(node.pause(now)); });
+  cluster.act(1, [](Node& node, Instant now) { CHECK_FALSE(node.leave(now)); });
+  const auto refused = [&] {
+    std::optional<Error> error;
+    cluster.act(1, [&](Node& node, Instant now) { error = node.resume(now); });
+    return error && error->code == "left";
+  };
+  CHECK(refused());  // on its way out
+  REQUIRE(cluster.run_until([&] { return cluster.node(1).phase() == Phase::left; }, 30s));
+  CHECK(refused());
+  cluster.act(1, [](Node& node, Instant now) { CHECK_FALSE(node.join({}, now)); });
+  REQUIRE(cluster.run_until([&] { return cluster.node(1).phase() == Phase::paused; }, 30s));
+  cluster.act(1, [](Node& node, Instant now) { CHECK_FALSE(node.resume(now)); });
+  CHECK(cluster.node(1).phase() == Phase::training);
+}
+
 TEST_CASE("steps that a lone node has lost are not told to who joins it later") {
   const Schema schema = schema_of({3000});
   VirtualCluster cluster(schema);

@@ -92,6 +92,23 @@ TEST_CASE(
   CHECK(code_of("members=1") == ExitCode::ok);
 }
 
+TEST_CASE("wait ends with 6 where the job has ended below its figure, and says where") {
+  MadeUpDaemon daemon;
+  const FakeServer server(handler_of(daemon));
+  const DaemonClient client(server.address(), nullptr, std::chrono::hours(1));
+  std::ostringstream out, err;
+  Console console{out, err};
+  daemon.made_up.node.phase = Phase::finished;
+  daemon.made_up.node.cluster_samples = 119'872;
+  daemon.made_up.node.step = 77;
+  const std::chrono::milliseconds none{0};
+  CHECK(wait_for(client, console, "samples=119872", none) == ExitCode::ok);
+  CHECK(wait_for(client, console, "samples=120000", none) == ExitCode::refused_by_state);
+  CHECK(mentions(err.str(), "the job has ended with 119 872 samples, below samples=120000"));
+  CHECK(wait_for(client, console, "step=78", none) == ExitCode::refused_by_state);
+  CHECK(mentions(err.str(), "the job has ended at step 77, below step=78"));
+}
+
 TEST_CASE("doctor looks at the state of gossipd-core where there is no other") {
   const TemporaryDirectory directory;
   const std::string folder = directory.path().string();

@@ -276,7 +276,8 @@ TEST_CASE(
       json_of(ask(daemon, "POST", "/v1/job/extend", R"({"samples": 500})")).contains("on_disk"));
   daemon.disk_answers = false;
   for (const auto& [path, body] :
-       {std::pair("/v1/job/extend", R"({"samples": 500})"), std::pair("/v1/cluster/join", "")}) {
+       {std::pair("/v1/job/extend", R"({"samples": 500})"), std::pair("/v1/cluster/join", ""),
+        std::pair("/v1/training/pause", ""), std::pair("/v1/training/resume", "")}) {
     const HttpResponse answer = ask(daemon, "POST", path, body);
     CHECK(answer.status == 202);
     CHECK(json_of(answer)["on_disk"] == false);

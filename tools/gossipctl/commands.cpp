@@ -22,6 +22,8 @@ using Row = std::vector<std::string>;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds poll_period{200};
+// With a job that has ended: word of an extension, or of the next job, may be on its way.
+constexpr std::chrono::milliseconds patience_with_ended{3'000};
 constexpr std::chrono::milliseconds poll_timeout{5'000};  // then a frozen daemon is asked again
 
 std::string percent(double ratio) { return fixed(ratio * 100, 1) + " %"; }
@@ -211,6 +213,20 @@ std::optional<Failure> hopeless(const Condition& c, const Json& status) {
   return c.what == "members" || c.what == "samples" ? std::nullopt : broken(status);
 }
 
+// A job that has ended below the figure: how much each trains is known to the others by estimates,
+// so the end may come a little below the budget.
+std::optional<Failure> ended(const Condition& c, const Json& status) {
+  const bool counts = c.what == "samples" || c.what == "step";
+  if (!counts || text(status, "phase") != "finished") return std::nullopt;
+  const std::string reached =
+      c.what == "step" ? "at step " + grouped(count(status, "step"))
+                       : "with " + grouped(count(status, "cluster_samples")) + " samples";
+  return Failure{
+      ExitCode::refused_by_state,
+      "the job has ended " + reached + ", below " + c.what + "=" + std::to_string(c.count), "",
+      "wait --for finished waits for the end; gossipctl job extend trains on"};
+}
+
 struct Patience {
   Clock::time_point begin = Clock::now();  // of the timeout
   std::chrono::milliseconds with_hopeless = patience_with_hopeless;
@@ -233,9 +249,12 @@ ExitCode wait_until(const DaemonClient& client, Console& console, const Conditio
           console.err << words_for(status) << '\n';
         return ExitCode::ok;
       }
-      const std::optional<Failure> why = hopeless(condition, status);
+      const std::optional<Failure> over = ended(condition, status);
+      const std::optional<Failure> why = over ? over : hopeless(condition, status);
       if (!why) hopeful = Clock::now();
-      if (Clock::now() - hopeful >= patience.with_hopeless && why) return fail(console, *why);
+      const auto limit =
+          over ? std::min(patience_with_ended, patience.with_hopeless) : patience.with_hopeless;
+      if (Clock::now() - hopeful >= limit && why) return fail(console, *why);
       last.what = words_for(status);
       if (Clock::now() - said >= progress_interval) {
         said = Clock::now();

@@ -25,6 +25,7 @@ ANSWER_BYTES_MAX = 64 * 1024 * 1024
 TOKEN_BYTES_MAX = 4096
 WAIT_POLL_S = 0.2
 HOPELESS_S = 60.0  # the patience with a node that has left or is broken
+ENDED_S = 3.0  # ... with a job that has ended: word of an extension or the next may be on its way
 
 
 class NoDaemon(ConnectionError):
@@ -297,7 +298,8 @@ class Client:
 
         Raises TimeoutError after `timeout_s`, ValueError for any other condition, and `Refused`
         where for a minute the node has left (code ``left``) or its training is broken
-        (``broken``), so that it does not get there by itself.
+        (``broken``), so that it does not get there by itself, or the job has ended below the
+        figure (``ended``).
         """
         holds = _condition(condition)
         end = time.monotonic() + timeout_s
@@ -311,7 +313,7 @@ class Client:
                 why = _hopeless(condition, status)
                 if why is None:
                     hopeful = time.monotonic()
-                elif time.monotonic() - hopeful >= HOPELESS_S:
+                elif time.monotonic() - hopeful >= (ENDED_S if why.code == "ended" else HOPELESS_S):
                     raise why
                 seen = f"phase {status.get('phase')}, waiting for {status.get('waiting_for')!r}"
             except NoDaemon:
@@ -343,6 +345,10 @@ def _hopeless(condition: str, status: Dict[str, Any]) -> Optional[Refused]:
         return None
     if status.get("phase") == "left":
         return Refused(409, "left", "this node has left its cluster", "join() brings it back")
+    if status.get("phase") == "finished" and condition.startswith(("samples", "step")):
+        reached = f"{status.get('cluster_samples')} samples, at step {status.get('step')}"
+        detail = f"the job has ended with {reached}, below {condition}"
+        return Refused(409, "ended", detail, "wait for finished, or extend() the job")
     if condition.startswith(("members", "samples")):
         return None  # others may still come, and train
     if status.get("phase") == "broken" or failure:
