@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <sstream>
 
@@ -137,9 +138,13 @@ Result<std::string> read_flags(const std::vector<std::string>& arguments,
 
 std::string resolved(const Setting& s, const std::string& value,
                      const std::filesystem::path& directory) {
-  const bool relative =
-      s.is_path && !value.empty() && value != "none" && std::filesystem::path(value).is_relative();
-  return relative ? (directory / value).lexically_normal().string() : value;
+  const std::string mark = value.starts_with("unix:")                  ? "unix:"
+                           : s.key == "join" && value.starts_with('@') ? "@"
+                                                                       : "";
+  const std::string path = value.substr(mark.size());
+  const bool relative = (s.is_path || !mark.empty()) && !path.empty() && path != "none" &&
+                        std::filesystem::path(path).is_relative();
+  return relative ? mark + (directory / path).lexically_normal().string() : value;
 }
 
 void read_setting(TomlTable table, const std::string& key, const Setting& s,
@@ -161,7 +166,7 @@ void read_setting(TomlTable table, const std::string& key, const Setting& s,
     }
     case SettingKind::list:
       for (const std::string& v : table.get_strings(key, {}, seeds_max))
-        value += (value.empty() ? "" : ",") + v;
+        value += (value.empty() ? "" : ",") + resolved(s, v, directory);
       break;
   }
   if (const auto refused = s.set(value)) table.refuse(key, *refused);
@@ -243,11 +248,15 @@ std::optional<Error> check_device(const std::string& device) {
 }
 
 std::optional<Error> check_name(const std::string& name) {
-  for (const char c : name)
-    if (static_cast<unsigned char>(c) <= 0x20 || c == '"' || c == '=' || printable(name) != name)
-      return bad_config(
-          "name: '" + name +
-          "' holds a space, a quote, '=' or a control character; use letters, digits, '-' and '.'");
+  const auto in_word = [](char c) {  // letters of all scripts
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 || static_cast<unsigned char>(c) > 127;
+  };
+  const bool fits = std::ranges::all_of(
+      name, [&](char c) { return in_word(c) || c == '-' || c == '_' || c == '.'; });
+  if (!name.empty() && (!fits || !in_word(name.front()) || printable(name) != name))
+    return bad_config("name: '" + name +
+                      "' holds what a shell, a list or a path reads as something else; use "
+                      "letters, digits, '-', '_' and '.', with a letter or a digit first");
   if (name.size() > name_bytes_max)
     return bad_config("name: is longer than " + std::to_string(name_bytes_max) +
                       " bytes; shorten it");

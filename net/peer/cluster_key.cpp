@@ -64,8 +64,7 @@ Result<ClusterKey> parse_cluster_key(const std::string& text) {
   if (!parse_secret(secret, key.secret))
     return Error{"key-format", "the secret is not 64 hex digits"};
   if (!checksum.empty() && " " + checksum != line_checksum(format + " " + id + " " + secret))
-    return Error{"key-format",
-                 "its checksum does not fit: a digit was changed or lost; copy the key file again"};
+    return Error{"key-format", "its checksum does not fit: a digit was changed or lost"};
   if (words >> rest)
     return Error{"key-format", "there is text after the checksum: a key is one line"};
   return key;
@@ -80,7 +79,8 @@ Result<ClusterKey> read_cluster_key(const std::string& path, SharedKeyFile share
   if (!text) return text.error();
   Result<ClusterKey> key = parse_cluster_key(text->text());
   if (!key)
-    return Error{key.error().code, "the key file " + path + " cannot be used: " + key.error().text};
+    return Error{key.error().code, "the key file " + path + " cannot be used: " + key.error().text +
+                                       "; copy it again, whole, from where it was generated"};
   return key;
 }
 

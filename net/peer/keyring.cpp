@@ -133,7 +133,9 @@ Result<Keyring> read_keyring(const std::string& path, SharedKeyFile shared) {
   return Error{
       ring.error().code,
       "the key file " + path + " cannot be used: " + ring.error().text +
-          (has_previous ? "; as it was before its last change it lies in " + previous_secret(path)
+          "; copy it from another member of the cluster (cluster.key in its state directory)" +
+          (has_previous ? ", or put back " + previous_secret(path) +
+                              ", which is as it was before its last change"
                         : "")};
 }
 

@@ -42,6 +42,8 @@ def test_a_node_file_is_read_as_the_daemon_reads_it(monkeypatch, tmp_path):
         assert value(options, "rest.listen") == "127.0.0.1:7001"
         assert value(options, "trainer.socket") == "/run/mine.sock"
         assert value(options, "rest.nothing") is None
+    file.write_text(NODE_FILE.replace("127.0.0.1:7001", "unix:so ck"))
+    assert value(named, "rest.listen") == f"unix:{tmp_path}/so ck"
     assert value([*named, "--listen", "a:1"], "listen", "--listen") == "a:1"
     assert value([*named, "--set", "listen=a:1"], "listen") == "a:1"
     monkeypatch.setenv("GOSSIPD_LISTEN", "b:2")

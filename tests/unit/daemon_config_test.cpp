@@ -65,12 +65,31 @@ TEST_CASE("the environment may name the node file") {
 
 TEST_CASE("paths in a node file are relative to that file") {
   const TemporaryDirectory directory;
-  const std::string file =
-      directory.write("node.toml", "job = \"jobs/one.toml\"\nkey_file = \"none\"\n");
+  std::string file = directory.write(
+      "node.toml",
+      "job = \"jobs/one.toml\"\nkey_file = \"none\"\n[rest]\nlisten = \"unix:so ck\"\n");
   const auto line = read({"--config", file});
   REQUIRE(line);
   CHECK(line->config.job_file == (directory.path() / "jobs/one.toml").string());
   CHECK(line->config.key_file == "none");
+  CHECK(line->config.rest == "unix:" + (directory.path() / "so ck").string());
+  const Invite invite{ClusterId{1}, ClusterKey{}, {{"box2", 7610}}};
+  std::filesystem::permissions(directory.write("inv.txt", format_invite(invite)),
+                               std::filesystem::perms(0600));
+  file = directory.write("node.toml", "join = [\"box1\", \"@inv.txt\"]\n");
+  const auto joins = read({"--config", file});
+  REQUIRE(joins);
+  CHECK(joins->config.invite == invite);
+  CHECK(joins->config.join.size() == 2);
+}
+
+TEST_CASE("a name is a word of a list, of a path and of a shell") {
+  for (const char* name : {"*", "..", "a/b", "-x", "n1,n2", "a:1", "~a", ".hidden", "$(x)"}) {
+    CAPTURE(name);
+    CHECK(mentions(mistake({"--name=" + std::string(name)}), "a letter or a digit first"));
+  }
+  for (const char* name : {"box-1.lan", "gpu_2", "7", "büro"})
+    CHECK(read({"--name", name})->config.name == name);
 }
 
 TEST_CASE("a state directory is known by its whole path, which a client elsewhere can use") {
@@ -134,6 +153,8 @@ TEST_CASE("an invite is taken with what a shell or a file has left around it") {
     CHECK(line->config.invite == invite);
   }
   CHECK(mentions(mistake({"--join", "gossip2" + word.substr(7)}), "no whole invite"));
+  for (const char* placeholder : {"gossip1...", "gossip1…", "gossip1abc..."})
+    CHECK(mentions(mistake({"--join", placeholder}), "no whole invite"));
   CHECK_FALSE(mentions(mistake({"--join", " " + word + "a"}), word));
 }
 

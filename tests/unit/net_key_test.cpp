@@ -92,6 +92,11 @@ TEST_CASE("a file that is no key file is refused with its path and the reason") 
     REQUIRE(!refused);
     CHECK(refused.error().code == "key-format");
     CHECK(refused.error().text.find(path) != std::string::npos);
+    if (text.size() < 1000) {
+      const std::string ring = read_keyring(path).error().text;
+      CHECK(ring.find("copy it from another member") != std::string::npos);
+      CHECK(ring.find(".previous") == std::string::npos);  // there is none
+    }
   }
   write_file(path, good, 0600);
   CHECK(read_cluster_key(path)->id == 0xabc);

@@ -38,8 +38,9 @@ def from_node_file(options: Sequence[str], key: str) -> Optional[str]:
         return None
     if not isinstance(found, str) or not found:
         return None
-    if key in PATHS and found != "none":
-        return os.path.join(os.path.dirname(os.path.abspath(path)), found)
+    mark = "unix:" if found.startswith("unix:") else ""
+    if (key in PATHS or mark) and found != "none":
+        return mark + os.path.join(os.path.dirname(os.path.abspath(path)), found[len(mark) :])
     return found
 
 
