@@ -270,12 +270,9 @@ void Training::start_writing(const std::string& which, CheckpointRequest::Model 
 
   CheckpointView view;
   view.path = store_.checkpoint_path(which).string();
-  view.step = status.step;
-  view.own_samples = status.samples;
   if (last_ &&
       (model == CheckpointRequest::Model::last_evaluated || (finished_ && final_evaluated_)))
     view.accuracy = last_->evaluation.accuracy, view.evaluation_loss = last_->evaluation.loss;
-  if (model == CheckpointRequest::Model::last_evaluated) view.step = last_->evaluation.step;
 
   CheckpointRequest request;
   request.path = view.path;
@@ -287,10 +284,15 @@ void Training::start_writing(const std::string& which, CheckpointRequest::Model 
   request.model = model;
   if (model == CheckpointRequest::Model::last_evaluated)
     request.evaluation = last_->evaluation.number;
-  request.done = [this, which, view](Result<std::uint64_t> bytes) mutable {
-    if (bytes) view.bytes = *bytes;
+  request.done = [this, which, view](Result<WrittenCheckpoint> written) mutable {
+    if (written) {
+      view.bytes = written->bytes;
+      view.step = written->step;
+      view.own_samples = written->samples;
+    }
     view.written_at_s = wall_clock_s();
-    const std::optional<Error> error = bytes ? std::nullopt : std::optional<Error>(bytes.error());
+    const std::optional<Error> error =
+        written ? std::nullopt : std::optional<Error>(written.error());
     loop_.post([this, which, view, error] { on_written(which, view, error); });
   };
   trainer_->write_checkpoint(std::move(request));
@@ -304,6 +306,7 @@ void Training::on_written(const std::string& which, CheckpointView written,
   if (error) {
     ++checkpoints_failed_;
     unwritten_.insert(which);
+    if (error->code == "state-gone") checkpoints_.clear();  // and what was in it
     write_failures_[which] = error->text;
     events_.on_warning("checkpoint " + which + " was not written: " + error->text);
   } else {

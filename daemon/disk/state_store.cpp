@@ -359,10 +359,10 @@ std::optional<Error> StateStore::check_lock() const {
   if (::fstat(lock_, &ours) == 0 && ::stat(path.c_str(), &there) == 0 &&
       ours.st_ino == there.st_ino && ours.st_dev == there.st_dev)
     return std::nullopt;
-  return Error{"io-error", directory_.string() +
-                               ": was removed or replaced while this gossipd runs, so nothing is "
-                               "written there any more; stop it, then put the directory back or "
-                               "join again with a new one"};
+  return Error{"state-gone", directory_.string() +
+                                 ": was removed or replaced while this gossipd runs, so nothing is "
+                                 "written there any more; stop it, then put the directory back or "
+                                 "join again with a new one"};
 }
 
 std::optional<Error> StateStore::save_state(const NodeState& state) const {

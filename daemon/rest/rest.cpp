@@ -199,7 +199,11 @@ void checkpoint(DaemonPort& port, const HttpRespond& respond) {
     if (error.code == "no-model") return respond(refused_by_state(error));
     if (error.code == "disk-slow") return respond(late(error));
     respond(problem(500, error.code, "The checkpoint was not written", error.text,
-                    "the previous checkpoint is still in place"));
+                    error.code == "state-gone"
+                        ? "bring the directory back, or stop this node and let it join anew with "
+                          "what `gossipctl invite` prints: without it a restart knows nothing"
+                        : "what was written before is untouched; gossipctl doctor looks at the "
+                          "disk"));
   });
 }
 

@@ -44,13 +44,21 @@ fs::path sibling(const fs::path& path, std::string_view word) {
   return out;
 }
 
-Error system_error(const fs::path& path, const char* what) {
+// `target`: what was to be replaced.
+Error system_error(const fs::path& path, const char* what, const fs::path& target) {
   const int number = errno;
+  std::error_code unknown;
   const bool full = number == ENOSPC || number == EDQUOT;
-  return Error{full ? "no-space" : "io-error",
+  const bool gone = number == ENOENT && !fs::exists(target.parent_path(), unknown);
+  const std::string kept =
+      fs::exists(target, unknown) ? ": the checkpoint before this one is untouched" : "";
+  return Error{full   ? "no-space"
+               : gone ? "state-gone"
+                      : "io-error",
                path.string() + ": " + what + " failed: " + std::strerror(number) +
-                   (full ? "; free some space: the checkpoint before this one is untouched"
-                         : "; check the directory and its permissions")};
+                   (full   ? "; free some space" + kept
+                    : gone ? "; its directory was removed, or its disk is no longer mounted"
+                           : "; check the directory and its permissions")};
 }
 
 // A file descriptor that is closed whatever happens.
@@ -302,19 +310,19 @@ std::optional<Error> keep_previous(const fs::path& path) {
   ::unlink(link.c_str());
   if (::link(path.c_str(), link.c_str()) == 0) {
     const bool renamed = ::rename(link.c_str(), previous.c_str()) == 0;
-    const Error failed = system_error(previous, "rename");
+    const Error failed = system_error(previous, "rename", path);
     ::unlink(link.c_str());  // rename leaves it when both names were one file already
     if (!renamed) return failed;
     return std::nullopt;
   }
-  if (::rename(path.c_str(), previous.c_str()) != 0) return system_error(previous, "rename");
+  if (::rename(path.c_str(), previous.c_str()) != 0) return system_error(previous, "rename", path);
   return std::nullopt;
 }
 
 std::optional<Error> put_in_place(const fs::path& temporary, const fs::path& path) {
   if (auto failed = keep_previous(path)) return failed;
-  if (::rename(temporary.c_str(), path.c_str()) != 0) return system_error(path, "rename");
-  if (!sync_directory(path.parent_path())) return system_error(path.parent_path(), "fsync");
+  if (::rename(temporary.c_str(), path.c_str()) != 0) return system_error(path, "rename", path);
+  if (!sync_directory(path.parent_path())) return system_error(path.parent_path(), "fsync", path);
   return std::nullopt;
 }
 
@@ -399,11 +407,11 @@ Result<std::uint64_t> write_checkpoint(const fs::path& path, const Schema& schem
   const fs::path temporary = path.string() + ".tmp";
   if (auto error = refused()) return *error;
   File file(temporary, O_WRONLY | O_CREAT | O_TRUNC);
-  if (!file.open()) return system_error(temporary, "open");
+  if (!file.open()) return system_error(temporary, "open", path);
   bool written = file.write(std::as_bytes(std::span(header)));
   for (std::size_t i = 0; written && i < parts.size(); ++i) written = file.write(parts[i]);
   if (!written || !file.sync() || !file.close()) {
-    const Error failed = system_error(temporary, "write");
+    const Error failed = system_error(temporary, "write", path);
     ::unlink(temporary.c_str());
     return failed;
   }

@@ -46,8 +46,8 @@ using WriteRefusal = std::function<std::optional<Error>()>;
 
 // The parent directory must exist. `more`: metadata beside the checkpoint's own. `refuses`: asked
 // at the beginning, and again before anything takes the place of what lies there. Returns the bytes
-// written. Codes "no-space", "io-error", "not-finite" (a model with NaN or infinity never replaces
-// a good file).
+// written. Codes "no-space", "io-error", "state-gone" (there is no such directory), "not-finite" (a
+// model with NaN or infinity never replaces a good file).
 [[nodiscard]] Result<std::uint64_t> write_checkpoint(const std::filesystem::path& path,
                                                      const Schema& schema,
                                                      const Checkpoint& checkpoint,

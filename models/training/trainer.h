@@ -92,6 +92,13 @@ struct TrainerStatus {
   std::optional<DivisionStatus> division = std::nullopt;  // if the job's nodes divide one set
 };
 
+// Of the model that is in the file.
+struct WrittenCheckpoint {
+  std::uint64_t bytes = 0;
+  Step step = 0;
+  Samples samples = 0;  // the node's own
+};
+
 struct CheckpointRequest {
   enum class Model { current, last_evaluated };
   std::filesystem::path path;
@@ -99,8 +106,8 @@ struct CheckpointRequest {
   // last_evaluated: exactly what an Evaluation measured (for "best"); "superseded" if a newer one
   // is there
   Model model = Model::current;
-  // bytes written; on a trainer thread, or the caller's when stopped
-  std::function<void(Result<std::uint64_t>)> done;
+  // on a trainer thread, or the caller's when stopped
+  std::function<void(Result<WrittenCheckpoint>)> done;
   std::uint64_t evaluation = 0;  // last_evaluated: the number of that Evaluation
   WriteRefusal refuses = {};
 };

@@ -162,11 +162,15 @@ void Trainer::Implementation::write_checkpoints() {
 }
 
 void Trainer::Implementation::write(const CheckpointRequest& request, SharedCheckpoint checkpoint) {
-  auto written = gossipd::write_checkpoint(request.path, engine_->schema(), *checkpoint,
-                                           request.metadata, request.refuses);
+  const auto bytes = gossipd::write_checkpoint(request.path, engine_->schema(), *checkpoint,
+                                               request.metadata, request.refuses);
+  WrittenCheckpoint written{.step = checkpoint->step, .samples = checkpoint->samples};
   checkpoint.reset();
   return_free_memory();
-  if (request.done) request.done(std::move(written));
+  if (!request.done) return;
+  if (!bytes) return request.done(bytes.error());
+  written.bytes = *bytes;
+  request.done(written);
 }
 
 }  // namespace gossipd

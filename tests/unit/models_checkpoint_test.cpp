@@ -386,8 +386,23 @@ TEST_CASE("A checkpoint into a missing directory fails with the path and the rea
   const auto path = directory / "none/model.safetensors";
   const auto written = write_checkpoint(path, small_schema(), small_checkpoint());
   REQUIRE(!written);
-  CHECK(written.error().code == "io-error");
+  CHECK(written.error().code == "state-gone");
   CHECK(contains(written.error().text, path.string() + ".tmp: open failed: No such file"));
+  CHECK(contains(written.error().text, "its directory was removed"));
+}
+
+TEST_CASE("On a full disk only a checkpoint that was there is said to be untouched") {
+  const TemporaryDirectory directory;
+  const auto path = directory / "model.safetensors";
+  const auto full = [&] {
+    std::filesystem::create_symlink("/dev/full", path.string() + ".tmp");
+    const auto written = write_checkpoint(path, small_schema(), small_checkpoint());
+    CHECK(written.error().code == "no-space");
+    return written.error().text;
+  };
+  CHECK_FALSE(contains(full(), "untouched"));
+  write(path, small_checkpoint());
+  CHECK(contains(full(), "the checkpoint before this one is untouched"));
 }
 
 TEST_CASE("A checkpoint's metadata can be read without its schema") {

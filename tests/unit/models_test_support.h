@@ -97,14 +97,14 @@ class Desk {
             [this](Error e) { put(failures_, std::move(e)); },
             [this](Error e) { put(evaluation_failures_, std::move(e)); }};
   }
-  std::function<void(Result<std::uint64_t>)> on_written() {
-    return [this](Result<std::uint64_t> r) { put(written_, std::move(r)); };
+  std::function<void(Result<WrittenCheckpoint>)> on_written() {
+    return [this](Result<WrittenCheckpoint> r) { put(written_, std::move(r)); };
   }
   Snapshot snapshot() { return take(snapshots_); }
   Evaluation evaluation() { return take(evaluations_); }
   Error failure() { return take(failures_); }
   Error evaluation_failure() { return take(evaluation_failures_); }
-  Result<std::uint64_t> written() { return take(written_); }
+  Result<WrittenCheckpoint> written() { return take(written_); }
 
  private:
   template <typename T>
@@ -130,7 +130,7 @@ class Desk {
   std::deque<Evaluation> evaluations_;
   std::deque<Error> failures_;
   std::deque<Error> evaluation_failures_;
-  std::deque<Result<std::uint64_t>> written_;
+  std::deque<Result<WrittenCheckpoint>> written_;
 };
 
 }  // namespace gossipd::test

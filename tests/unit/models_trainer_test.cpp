@@ -411,9 +411,10 @@ TEST_CASE(
   trainer->give({{0, 0, 0}, false, 100, true});
   desk.snapshot();
   CHECK(write(evaluation.number - 1).error().code == "superseded");
-  REQUIRE(write(evaluation.number));
+  const auto written = write(evaluation.number);
   const auto loaded = load_checkpoint(directory / "best.safetensors", trainer->schema());
   CHECK(loaded->checkpoint.step == evaluation.step);
+  CHECK((written->step == evaluation.step && written->samples == loaded->checkpoint.samples));
   CHECK(loaded->checkpoint.model[0] == static_cast<float>(evaluation.loss));
 }
 

@@ -48,8 +48,10 @@ Check check_own_disk(const Json& status) {
     return {"disk of the node", Verdict::fail, "writes take too long",
             "look for errors in dmesg; put the state directory on a local disk"};
   if (count(disk, "failed") > 0)
-    return {"disk of the node", Verdict::warn, grouped(count(disk, "failed")) + " writes failed",
-            "make room; gossipctl status shows the warnings"};
+    return {
+        "disk of the node", Verdict::warn, grouped(count(disk, "failed")) + " writes failed",
+        "gossipctl status shows the warnings and so the reason: make room on a full disk, bring "
+        "a directory that is gone back"};
   const double slowest = number(disk, "slowest_s").value_or(0);
   return {"disk of the node", Verdict::ok, "the slowest write took " + human_seconds(slowest), ""};
 }
