@@ -59,7 +59,7 @@ std::optional<Error> NodeDriver::start(const StartPlan& plan) {
     if (!words.starts_with("event=progress ")) events_.note(level, words, wall_seconds());
   });
   for (const std::string& text : plan.warnings) warn(text);
-  restore_history();
+  if (auto error = restore_history()) return error;
   if (auto error = listen(plan)) return error;
   if (auto error = look_at_seeds(plan)) return error;
   auto rest = serve_rest(loop_, *this, config_, store_.directory(), address_);

@@ -159,7 +159,7 @@ class NodeDriver final : public PeerHandler, public DaemonPort {
   void look_at_end();
   void look_at_next_job();
   void look_for_a_model();
-  void restore_history();
+  [[nodiscard]] std::optional<Error> restore_history();
   void save_history();
   [[nodiscard]] DiskView disk_view(Instant now) const;
   void on_training_ready(Training::Ready ready);

@@ -90,7 +90,9 @@ void NodeDriver::prepare_training() {
   disk_.write(
       "the job's file",
       [files = store_.files(), file, from = job_->file_from, held]() -> std::optional<Error> {
-        *held = files.holds(file);
+        const Result<bool> whole = files.holds(file);
+        if (!whole) return whole.error();
+        *held = *whole;
         if (*held || from.empty()) return std::nullopt;
         const auto error = files.keep(from, file);
         *held = !error;

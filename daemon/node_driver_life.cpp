@@ -97,11 +97,13 @@ void NodeDriver::look_at_life() {
 
 // ---- the history --------------------------------------------------------------------------------
 
-void NodeDriver::restore_history() {
-  StoredHistory stored = load_history(store_.directory());
-  if (!stored.warning.empty()) warn(stored.warning);
-  if (stored.interval_s > 0)
-    log_.restore_history(stored.interval_s, std::move(stored.points), stored.whole);
+std::optional<Error> NodeDriver::restore_history() {
+  Result<StoredHistory> stored = load_history(store_.directory());
+  if (!stored) return stored.error();
+  if (!stored->warning.empty()) warn(stored->warning);
+  if (stored->interval_s > 0)
+    log_.restore_history(stored->interval_s, std::move(stored->points), stored->whole);
+  return std::nullopt;
 }
 
 // One write at a time, so that a disk that is stuck lets nothing grow.

@@ -30,11 +30,16 @@ std::optional<Error> make_directory(const fs::path& directory) {
 fs::path JobFiles::path(const JobFile& file) const { return directory_ / to_hex(file); }
 fs::path JobFiles::part(const JobFile& file) const { return directory_ / (to_hex(file) + ".part"); }
 
-bool JobFiles::holds(const JobFile& file) const {
+Result<bool> JobFiles::holds(const JobFile& file) const {
   std::error_code error;
-  if (!fs::exists(path(file), error)) return false;
-  const Result<JobFile> content = identify_file(path(file));
-  if (content && *content == file) return true;
+  const std::uint64_t bytes = fs::file_size(path(file), error);
+  if (error == std::errc::no_such_file_or_directory) return false;
+  if (error) return cannot(path(file), "look at it: " + error.message());
+  if (bytes == file.bytes) {
+    const Result<JobFile> content = identify_file(path(file));
+    if (!content) return content.error();
+    if (*content == file) return true;
+  }
   fs::remove(path(file), error);
   return false;
 }
@@ -45,7 +50,8 @@ std::optional<Error> JobFiles::keep(const fs::path& from, const JobFile& file) c
   fs::copy_file(from, part(file), fs::copy_options::overwrite_existing, error);
   if (error) return cannot(part(file), "copy " + from.string() + " there: " + error.message());
   const Result<JobFile> content = identify_file(part(file));
-  if (!content || *content != file)
+  if (!content) return content.error();
+  if (*content != file)
     return Error{"bad-config", from.string() + ": has changed since it was read; start again"};
   return put_in_place(file);
 }
@@ -60,12 +66,12 @@ Result<bool> JobFiles::add_piece(const JobFile& file, std::uint64_t offset,
   if (!out) return cannot(part(file), "write it");
   if (offset + bytes.size() < file.bytes) return false;
   const Result<JobFile> content = identify_file(part(file));
-  if (!content || *content != file) {
+  if (!content) return content.error();
+  if (*content != file) {
     std::error_code ignored;
     fs::remove(part(file), ignored);
-    return Error{"corrupt-file", "the job's file came as " +
-                                     (content ? to_hex(*content) : std::string("nothing")) +
-                                     ", the job names " + to_hex(file) + "; it is asked for again"};
+    return Error{"corrupt-file", "the job's file came as " + to_hex(*content) + ", the job names " +
+                                     to_hex(file) + "; it is asked for again"};
   }
   if (auto error = put_in_place(file)) return *error;
   return true;

@@ -19,12 +19,13 @@ class JobFiles {
   explicit JobFiles(std::filesystem::path directory) : directory_(std::move(directory)) {}
 
   [[nodiscard]] std::filesystem::path path(const JobFile&) const;
-  // Reads it whole; one that is damaged is removed.
-  [[nodiscard]] bool holds(const JobFile&) const;
+  // Reads it whole; one that is damaged is removed. An error where it cannot be read, as it may be
+  // whole.
+  [[nodiscard]] Result<bool> holds(const JobFile&) const;
   // Codes "io-error", "no-space", "bad-config" (not the content that it should have).
   [[nodiscard]] std::optional<Error> keep(const std::filesystem::path& from, const JobFile&) const;
   // Pieces come in order, offset 0 begins anew. True: the file is whole and in its place. Code
-  // "corrupt-file": all pieces together are not the file; what came is thrown away.
+  // "corrupt-file": all pieces together are not the file; what came is thrown away. "io-error".
   [[nodiscard]] Result<bool> add_piece(const JobFile&, std::uint64_t offset,
                                        const Bytes& bytes) const;
   // Empty where the file is not here or ends before.

@@ -128,11 +128,12 @@ std::optional<Error> append(const std::filesystem::path& path, std::string_view 
 
 }  // namespace
 
-StoredHistory load_history(const std::filesystem::path& state_dir) {
+Result<StoredHistory> load_history(const std::filesystem::path& state_dir) {
   const std::filesystem::path path = path_in(state_dir);
   StoredHistory stored;
   const Result<std::string> text = read_whole(path);
   if (!text && text.error().code == "not-found") return stored;
+  if (!text && text.error().code == "io-error") return text.error();
   bool sound = static_cast<bool>(text);
   std::string_view rest = text ? std::string_view(*text) : std::string_view();
   while (sound && !rest.empty()) {

@@ -26,7 +26,8 @@ struct StoredHistory {
   std::string warning;  // not empty: what is damaged, and where it lies now
 };
 
-[[nodiscard]] StoredHistory load_history(const std::filesystem::path& state_dir);
+// Error "io-error": what lies there cannot be read, and may be whole, so it stays as it is.
+[[nodiscard]] Result<StoredHistory> load_history(const std::filesystem::path& state_dir);
 // Codes "no-space", "io-error".
 [[nodiscard]] std::optional<Error> save_history(const std::filesystem::path& state_dir,
                                                 const History::Unsaved&);

@@ -3,6 +3,8 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <vector>
 
@@ -24,6 +26,7 @@ Result<JobFile> identify_file(const std::filesystem::path& path, std::uint64_t b
     return refused(
         path,
         "there is no such file; a path in a job file is relative to the job file's directory");
+  errno = 0;
   std::ifstream file(path, std::ios::binary);
   XXH3_state_t hash;
   XXH3_128bits_reset(&hash);
@@ -35,8 +38,14 @@ Result<JobFile> identify_file(const std::filesystem::path& path, std::uint64_t b
     XXH3_128bits_update(&hash, piece.data(), count);
     out.bytes += count;
   }
-  if (!file.eof() && out.bytes <= bytes_max)
-    return refused(path, "cannot be read; check who may read it");
+  if (!file.eof() && out.bytes <= bytes_max) {
+    const int why = errno;
+    if (why == 0 || why == EACCES || why == EPERM)
+      return refused(path, "cannot be read; check who may read it");
+    return Error{"io-error", path.string() + ": cannot be read: " + std::strerror(why) +
+                                 "; look for the disk's errors in the system's log, and at the "
+                                 "limit of open files"};
+  }
   if (out.bytes == 0) return refused(path, "is empty; write it again");
   if (out.bytes > bytes_max)
     return refused(

@@ -9,8 +9,8 @@
 
 namespace gossipd {
 
-// Reads the whole file. Code "bad-config": it is missing, empty, unreadable or longer than
-// `bytes_max`.
+// Reads the whole file. Codes "bad-config": it is missing, empty, not this user's to read or longer
+// than `bytes_max`; "io-error": it cannot be read now.
 [[nodiscard]] Result<JobFile> identify_file(const std::filesystem::path&,
                                             std::uint64_t bytes_max = job_file_bytes_max);
 

@@ -25,6 +25,12 @@ void save(const TemporaryDirectory& directory, History& history) {
   REQUIRE_FALSE(save_history(directory.path(), history.take_unsaved()));
 }
 
+StoredHistory loaded(const TemporaryDirectory& directory) {
+  Result<StoredHistory> stored = load_history(directory.path());
+  REQUIRE_MESSAGE(stored, (stored ? "" : stored.error().text));
+  return std::move(*stored);
+}
+
 std::size_t lines_in(const std::string& text) {
   return static_cast<std::size_t>(std::ranges::count(text, '\n'));
 }
@@ -33,7 +39,7 @@ std::size_t lines_in(const std::string& text) {
 
 TEST_CASE("a history is read as it was written, in appended pieces") {
   const TemporaryDirectory directory;
-  CHECK(load_history(directory.path()).interval_s == 0);
+  CHECK(loaded(directory).interval_s == 0);
   History history(2.0);
   for (int i = 0; i < 30; ++i) {
     history.add(point(2.0 * i, i % 7 == 0));
@@ -45,7 +51,7 @@ TEST_CASE("a history is read as it was written, in appended pieces") {
   save(directory, history);
   CHECK(history.take_unsaved().points.empty());
 
-  const StoredHistory stored = load_history(directory.path());
+  const StoredHistory stored = loaded(directory);
   CHECK(stored.warning.empty());
   CHECK(stored.whole);
   CHECK(stored.interval_s == 2.0);
@@ -61,7 +67,7 @@ TEST_CASE("over months of restarts the file has no more lines than the history h
   double time_s = 0;
   for (int life = 0; life < 6; ++life) {
     History history(2.0);
-    StoredHistory stored = load_history(directory.path());
+    StoredHistory stored = loaded(directory);
     CHECK(stored.warning.empty());
     if (stored.interval_s > 0)
       history.restore(stored.interval_s, std::move(stored.points), stored.whole);
@@ -72,7 +78,7 @@ TEST_CASE("over months of restarts the file has no more lines than the history h
     save(directory, history);
     CHECK(lines_in(read_file(directory.path() / "history.jsonl")) <= History::points_max + 1);
   }
-  const StoredHistory stored = load_history(directory.path());
+  const StoredHistory stored = loaded(directory);
   CHECK(stored.points.size() <= History::points_max);
   CHECK(stored.points.front().time_s == 2.0);
   CHECK(stored.points.back().time_s > time_s - 2 * stored.interval_s);
@@ -88,7 +94,7 @@ TEST_CASE("a point that did not get to the file comes with the whole history the
   history.not_saved();
   history.add(point(2));
   save(directory, history);
-  CHECK(load_history(directory.path()).points.size() == 3);
+  CHECK(loaded(directory).points.size() == 3);
 }
 
 TEST_CASE("a line that a crash cut off is dropped, other damage is set aside and named") {
@@ -99,7 +105,7 @@ TEST_CASE("a line that a crash cut off is dropped, other damage is set aside and
   const std::string whole = read_file(directory.path() / "history.jsonl");
 
   directory.write("history.jsonl", whole.substr(0, whole.size() - 3));
-  StoredHistory stored = load_history(directory.path());
+  StoredHistory stored = loaded(directory);
   CHECK(stored.points.size() == 4);
   CHECK_FALSE(stored.whole);  // nothing is appended to half a line
   CHECK(stored.warning.empty());
@@ -112,13 +118,13 @@ TEST_CASE("a line that a crash cut off is dropped, other damage is set aside and
         header + std::string(100'000, '[') + "\n", header + "{\"time_s\":1e400}\n",
         whole + whole.substr(header.size()), header + std::string(3, '\0') + "\n"}) {
     directory.write("history.jsonl", damage);
-    stored = load_history(directory.path());
+    stored = loaded(directory);
     CHECK_MESSAGE(stored.warning.find("history.jsonl: is damaged") != std::string::npos,
                   damage.substr(0, 60));
     CHECK_FALSE(std::filesystem::exists(directory.path() / "history.jsonl"));
     CHECK(std::filesystem::exists(directory.path() / "history.corrupt.jsonl"));
   }
   std::filesystem::create_directory(directory.path() / "history.jsonl");
-  CHECK(load_history(directory.path()).points.empty());
-  CHECK_FALSE(load_history(directory.path()).whole);
+  CHECK(loaded(directory).points.empty());
+  CHECK_FALSE(loaded(directory).whole);
 }

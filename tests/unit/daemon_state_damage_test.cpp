@@ -1,9 +1,13 @@
 // Damaged state files: each byte, at random, too deep, cut short.
 #include <doctest/doctest.h>
+#include <sys/resource.h>
 
 #include <nlohmann/json.hpp>
 
 #include "core/base/random.h"
+#include "daemon/disk/durable_file.h"
+#include "daemon/rest/history_file.h"
+#include "models/files/model_file.h"
 #include "tests/unit/daemon_state_support.h"
 
 using namespace gossipd;
@@ -118,6 +122,38 @@ TEST_CASE("a state with more members than a node keeps is refused") {
   const auto state = parse_node_state(format_node_state(crowded, now_s), now_s);
   REQUIRE_FALSE(state);
   CHECK(mentions(state.error().text, "too many members"));
+}
+
+TEST_CASE("files that cannot be read for want of a descriptor are kept, and the reason is told") {
+  const TemporaryDirectory directory;
+  const std::string text = "a model";
+  const JobFiles files(directory.path() / "files");
+  REQUIRE_FALSE(write_durably(directory.path() / "model", text));
+  const Result<JobFile> content = identify_file(directory.path() / "model");
+  REQUIRE(content);
+  REQUIRE_FALSE(files.keep(directory.path() / "model", *content));
+  History history(1.0);
+  history.add({});
+  REQUIRE_FALSE(save_history(directory.path(), history.take_unsaved()));
+  rlimit usual{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &usual) == 0);
+  const rlimit none{0, usual.rlim_max};
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &none) == 0);
+  const Result<StoredHistory> stored = load_history(directory.path());
+  const Result<bool> held = files.holds(*content);
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &usual) == 0);
+  REQUIRE_FALSE(stored);
+  CHECK(stored.error().code == "io-error");
+  CHECK(mentions(stored.error().text, "history.jsonl: cannot open it: Too many open files"));
+  REQUIRE_FALSE(held);
+  CHECK(held.error().code == "io-error");
+  CHECK(mentions(held.error().text, "cannot be read: Too many open files"));
+  CHECK(load_history(directory.path())->points.size() == 1);
+  CHECK(*files.holds(*content));
+  // Read and wrong, it goes.
+  REQUIRE_FALSE(write_durably(files.path(*content), "another"));
+  CHECK_FALSE(*files.holds(*content));
+  CHECK_FALSE(std::filesystem::exists(files.path(*content)));
 }
 
 TEST_CASE("a truncated state file falls back; with no whole file the daemon refuses to start") {
